@@ -1,0 +1,223 @@
+"""Sparse tensors: some rows of a larger array."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import ClassVar
+
+    from gradclip._types import Array, Tensor
+
+
+class IndexedSlices:
+    """Rows of a larger array, as the gradient of an embedding has them: row ``indices[i]`` is ``values[i]``.
+
+    An index may occur more than once; what it stands for is then the sum of its rows. ``clip_by_value``,
+    ``clip_by_norm``, ``global_norm`` and ``clip_by_global_norm`` work on the stored values, as TensorFlow does: duplicates
+    count one by one. Call `coalesce` first where that matters.
+
+    An instance cannot be changed, can be pickled, and is equal to another one with equal contents (NaN equals NaN, dtypes
+    count). It has no hash.
+
+    Parameters
+    ----------
+    values : array of shape (n, ...)
+        The rows, of a numeric dtype.
+    indices : array of n integers
+        Where they stand.
+    dense_shape : sequence of int, optional
+        The shape of the larger array: one entry per axis of ``values``, all but the first equal to those of ``values``.
+
+    Raises
+    ------
+    TypeError
+        If a dtype or a type is not one of these.
+    ValueError
+        If the shapes do not fit together.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import gradclip as gc
+    >>> g = gc.IndexedSlices(np.array([[3.0, 4.0], [0.0, 0.0]]), np.array([7, 2]), (10, 2))
+    >>> gc.clip_by_norm(g, 1.0)
+    IndexedSlices(values=array([[0.6, 0.8],
+           [0. , 0. ]]), indices=array([7, 2]), dense_shape=(10, 2))
+    """
+
+    __slots__ = ("dense_shape", "indices", "values")
+    __match_args__ = ("values", "indices", "dense_shape")
+    __hash__: ClassVar[None]  # type: ignore[assignment]  # because of __eq__
+
+    values: Array
+    indices: Array
+    dense_shape: tuple[int, ...] | None
+
+    def __init__(self, values: Tensor, indices: Tensor, dense_shape: Sequence[int] | None = None) -> None:
+        rows = _array("values", values)
+        if not _is_numeric(rows.dtype):
+            raise TypeError(f"IndexedSlices: values: found dtype {rows.dtype}; allowed: a numeric dtype")
+        if rows.ndim == 0:
+            raise ValueError("IndexedSlices: values: found shape (); allowed: at least one dimension")
+        where = _array("indices", indices)
+        if where.size == 0 and isinstance(indices, (list, tuple)):
+            where = where.astype(np.int64)  # NumPy makes an empty list a float array
+        if where.dtype.kind not in "iu":
+            raise TypeError(f"IndexedSlices: indices: found dtype {where.dtype}; allowed: an integer dtype")
+        if where.shape != rows.shape[:1]:
+            raise ValueError(
+                f"IndexedSlices: indices: found shape {where.shape}; "
+                f"allowed: {rows.shape[:1]}, one index for each of the rows of values"
+            )
+        shape = None if dense_shape is None else _shape(dense_shape)
+        if shape is not None and (len(shape) != rows.ndim or shape[1:] != rows.shape[1:] or min(shape) < 0):
+            allowed = f"(rows, {', '.join(map(str, rows.shape[1:]))})" if rows.ndim > 1 else "(rows,)"
+            raise ValueError(f"IndexedSlices: dense_shape: found {shape}; allowed: {allowed}, to agree with values")
+        self._set(rows, where, shape)
+
+    def _set(self, values: Array, indices: Array, dense_shape: tuple[int, ...] | None) -> None:
+        object.__setattr__(self, "values", values)
+        object.__setattr__(self, "indices", indices)
+        object.__setattr__(self, "dense_shape", dense_shape)
+
+    def _with_values(self, values: Array) -> IndexedSlices:
+        """Return the same rows with other values of the same shape."""
+        slices = object.__new__(IndexedSlices)
+        slices._set(values, self.indices, self.dense_shape)  # noqa: SLF001 (its own class)
+        return slices
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"IndexedSlices cannot be changed: cannot assign to {name!r}")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"IndexedSlices cannot be changed: cannot delete {name!r}")
+
+    def __reduce__(self) -> tuple[type[IndexedSlices], tuple[Array, Array, tuple[int, ...] | None]]:
+        return IndexedSlices, (self.values, self.indices, self.dense_shape)
+
+    def __repr__(self) -> str:
+        return f"IndexedSlices(values={self.values!r}, indices={self.indices!r}, dense_shape={self.dense_shape!r})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, IndexedSlices):
+            return NotImplemented
+        return (
+            self.dense_shape == other.dense_shape
+            and _equal(self.indices, other.indices)
+            and _equal(self.values, other.values)
+        )
+
+    def coalesce(self) -> IndexedSlices:
+        """Return the same tensor with each index once, in ascending order.
+
+        Rows of the same index are added in the order in which they are stored: floating-point and complex values in
+        float64 and complex128, rounded once at the end, integers as NumPy adds them.
+
+        Returns
+        -------
+        IndexedSlices
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import gradclip as gc
+        >>> g = gc.IndexedSlices(np.array([1.0, 2.0, 4.0], np.float32), np.array([5, 0, 5]))
+        >>> g.coalesce()
+        IndexedSlices(values=array([2., 5.], dtype=float32), indices=array([0, 5]), dense_shape=None)
+        """
+        indices, places = np.unique(self.indices, return_inverse=True)
+        dtype = self.values.dtype.newbyteorder("=")
+        if dtype.kind in "biu":
+            wide: np.dtype[Any] = dtype
+        else:
+            wide = np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
+        # -0.0 is what changes nothing when a number is added to it; 0.0 would lose the sign of a -0.0.
+        nothing = {"f": -0.0, "c": complex(-0.0, -0.0)}.get(wide.kind, 0)
+        sums = np.full((len(indices), *self.values.shape[1:]), nothing, wide)
+        np.add.at(sums, places.reshape(-1), self.values.astype(wide, copy=False))
+        with np.errstate(over="ignore", under="ignore"):
+            values = sums.astype(dtype, copy=False)
+        slices = object.__new__(IndexedSlices)
+        slices._set(values, indices, self.dense_shape)  # noqa: SLF001 (its own class)
+        return slices
+
+    def to_dense(self) -> Array:
+        """Return the whole array: zeros but for the stored rows, duplicates added up as in `coalesce`.
+
+        Returns
+        -------
+        numpy.ndarray
+            Of shape ``dense_shape``.
+
+        Raises
+        ------
+        ValueError
+            If there is no ``dense_shape``, or an index does not lie in it.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import gradclip as gc
+        >>> gc.IndexedSlices(np.array([1.0, 2.0, 4.0]), np.array([3, 0, 3]), (5,)).to_dense()
+        array([2., 0., 0., 5., 0.])
+        """
+        if self.dense_shape is None:
+            raise ValueError("IndexedSlices.to_dense: dense_shape: found None; allowed: a shape, given at construction")
+        if self.indices.size:
+            low, high = int(self.indices.min()), int(self.indices.max())
+            if low < 0 or high >= self.dense_shape[0]:
+                raise ValueError(
+                    f"IndexedSlices.to_dense: indices: found {low if low < 0 else high}; "
+                    f"allowed: 0 to {self.dense_shape[0] - 1}, for dense_shape {self.dense_shape}"
+                )
+        rows = self.coalesce()
+        dense = np.zeros(self.dense_shape, rows.values.dtype)
+        dense[rows.indices] = rows.values
+        return dense
+
+
+def _array(argument: str, value: Tensor) -> Array:
+    if value is None:
+        raise TypeError(f"IndexedSlices: {argument}: found None; allowed: an array")
+    masked = sys.modules.get("numpy.ma")
+    if masked is not None and isinstance(value, masked.MaskedArray):
+        raise TypeError(f"IndexedSlices: {argument}: found a masked array; allowed: an array without a mask")
+    try:
+        return np.asarray(value)
+    except ValueError:
+        if isinstance(value, (list, tuple)):
+            raise ValueError(
+                f"IndexedSlices: {argument}: found a ragged list; allowed: a nested list whose rows have equal lengths"
+            ) from None
+        raise
+
+
+def _is_numeric(dtype: np.dtype[Any]) -> bool:
+    if dtype.kind == "f":
+        return dtype.itemsize <= 8  # noqa: PLR2004 (no longdouble)
+    if dtype.kind == "c":
+        return dtype.itemsize <= 16  # noqa: PLR2004
+    return dtype.kind in "biu" or dtype.name == "bfloat16"
+
+
+def _shape(dense_shape: Sequence[int]) -> tuple[int, ...]:
+    try:
+        if isinstance(dense_shape, (str, bytes)) or any(isinstance(length, bool) for length in dense_shape):
+            raise TypeError  # noqa: TRY301 (one message for all)
+        return tuple(map(operator.index, dense_shape))
+    except TypeError:
+        raise TypeError(
+            f"IndexedSlices: dense_shape: found {type(dense_shape).__name__}; allowed: None or a sequence of ints"
+        ) from None
+
+
+def _equal(a: Array, b: Array) -> bool:
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    return bool(np.all((a == b) | ((a != a) & (b != b))))  # noqa: PLR0124 (NaN, also where np.isnan is not defined)

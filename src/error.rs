@@ -1,0 +1,55 @@
+//! What can go wrong below Python, one sentence each.
+
+use std::collections::TryReserveError;
+use std::fmt;
+
+/// An error of the layers below `py`, which turns it into a Python exception.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Error {
+    /// Scratch memory could not be had.
+    Memory,
+    /// An environment variable holds something that is not a number of threads.
+    Setting {
+        /// The variable's name.
+        variable: &'static str,
+        /// What it holds.
+        found: String,
+        /// What it may hold.
+        allowed: &'static str,
+    },
+    /// The operating system refused to start the threads of the pool.
+    Threads(String),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory => f.write_str("gradclip: out of memory for scratch space"),
+            Self::Setting { variable, found, allowed } => {
+                write!(f, "environment variable {variable}: found {found:?}; allowed: {allowed}")
+            }
+            Self::Threads(why) => write!(f, "gradclip: the thread pool could not be started: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<TryReserveError> for Error {
+    fn from(_: TryReserveError) -> Self {
+        Self::Memory
+    }
+}
+
+/// The result of the layers below `py`.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// A vector with room for `len` values, or an error where `Vec::with_capacity` would abort the process.
+///
+/// # Errors
+/// `Error::Memory` when the memory cannot be had.
+pub fn vec_with_room<T>(len: usize) -> Result<Vec<T>> {
+    let mut vec = Vec::new();
+    vec.try_reserve_exact(len)?;
+    Ok(vec)
+}

@@ -1,0 +1,93 @@
+//! The instruction sets: one table, and the only `#[target_feature]` of the crate.
+//!
+//! An operation is a value that implements [`Op`]. Its body is plain Rust, written once for all dtypes and all
+//! levels; [`Isa::run`] compiles it once per level, in a shell that enables the level's features. `eval` and all it
+//! calls are `#[inline(always)]`, because features do not follow a call that is not inlined, and loops in it are
+//! `for` loops, because an iterator's `for_each` is such a call.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// Work to compile once per instruction set.
+pub trait Op {
+    /// What `eval` returns.
+    type Output;
+    /// Does the work. Implementors are `#[inline(always)]`.
+    fn eval(self) -> Self::Output;
+}
+
+/// Proof that this CPU runs a level: the field is private and only detection fills it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Isa(Level);
+
+/// 0: not chosen yet. Else one more than the level's number.
+static CURRENT: AtomicU8 = AtomicU8::new(0);
+
+macro_rules! levels {
+    ($($level:ident $name:literal: $($feature:tt),+;)*) => {
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Debug)]
+        enum Level { Baseline, $($level),* }
+
+        impl Isa {
+            /// The levels this CPU runs, narrowest first; the last is the one to use.
+            pub fn available() -> impl DoubleEndedIterator<Item = Self> {
+                let found = [
+                    Some(Level::Baseline),
+                    $(($(std::arch::is_x86_feature_detected!($feature))&&+).then_some(Level::$level)),*
+                ];
+                found.into_iter().flatten().map(Self)
+            }
+
+            /// The level's name.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self.0 { Level::Baseline => "baseline", $(Level::$level => $name),* }
+            }
+
+            /// Runs `op` compiled for this level.
+            #[expect(unsafe_code, reason = "a #[target_feature] function wants a CPU on which the feature was detected")]
+            #[inline]
+            pub fn run<O: Op>(self, op: O) -> O::Output {
+                match self.0 {
+                    Level::Baseline => op.eval(),
+                    $(Level::$level => {
+                        #[target_feature($(enable = $feature),+)]
+                        fn shell<O: Op>(op: O) -> O::Output { op.eval() }
+                        // SAFETY: an `Isa` of this level is made by `available` alone, after it detected the very
+                        // list of features that `shell` enables.
+                        unsafe { shell(op) }
+                    })*
+                }
+            }
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+levels! { // the ISA column of the matrix, in one place. No "fma": nothing may round differently from level to level.
+    V3 "x86-64-v3": "avx2", "bmi2";
+    V4 "x86-64-v4": "avx512f", "avx512bw", "avx512vl", "avx512dq", "bmi2";
+}
+#[cfg(not(target_arch = "x86_64"))]
+levels! {}
+
+impl Isa {
+    /// The level in use: the widest this CPU runs, unless [`Isa::choose`] named another.
+    #[inline]
+    #[must_use]
+    pub fn current() -> Self {
+        let chosen = CURRENT.load(Ordering::Relaxed);
+        // `available` again, and not a level made from the number: only detection makes an `Isa`. std caches it.
+        match Self::available().find(|isa| isa.0 as u8 + 1 == chosen) {
+            Some(isa) => isa,
+            None => Self::choose(None).unwrap_or(Self(Level::Baseline)),
+        }
+    }
+
+    /// Uses the named level from now on (`None`: the widest). `None` when this CPU does not run it. For tests and
+    /// measurements: every level gives the same bits.
+    pub fn choose(name: Option<&str>) -> Option<Self> {
+        let isa = Self::available().rfind(|isa| name.is_none_or(|name| name == isa.name()))?;
+        CURRENT.store(isa.0 as u8 + 1, Ordering::Relaxed);
+        Some(isa)
+    }
+}

@@ -1,0 +1,78 @@
+//! Clipping to bounds: `max(min(x, hi), lo)`, so `lo` wins where the bounds cross.
+//!
+//! A value equal to a bound keeps its own bits (-0.0 stays), a NaN keeps its payload, and a NaN bound makes the elements it
+//! meets NaN. The comparisons are written out because `min` and `max` differ in NaN and -0.0 from CPU to CPU.
+
+use super::map::Map;
+use crate::element::Element;
+use crate::isa::Op;
+
+#[inline(always)]
+fn clipped<T: Element>(x: T, lo: T, hi: T) -> T {
+    let below = if x > hi || (hi.is_nan() && !x.is_nan()) { hi } else { x };
+    if below < lo || (lo.is_nan() && !below.is_nan()) { lo } else { below }
+}
+
+/// Clips to two numbers.
+#[derive(Clone, Copy, Debug)]
+pub struct Clip<T> {
+    /// The smallest value.
+    pub lo: T,
+    /// The largest value, unless it is below `lo`.
+    pub hi: T,
+}
+
+impl<T: Element> Map<T> for Clip<T> {
+    #[inline(always)]
+    fn map(&self, x: T) -> T {
+        clipped(x, self.lo, self.hi)
+    }
+    #[inline(always)]
+    fn changes(&self, x: T) -> bool {
+        (x > self.hi) | (x < self.lo) | ((self.lo.is_nan() | self.hi.is_nan()) & !x.is_nan())
+    }
+}
+
+/// Clips each element in place to bounds of its own.
+#[derive(Debug)]
+pub struct ClipEach<'a, T> {
+    /// Read and written.
+    pub data: &'a mut [T],
+    /// As many smallest values.
+    pub lo: &'a [T],
+    /// As many largest values.
+    pub hi: &'a [T],
+}
+
+impl<T: Element> Op for ClipEach<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn eval(self) {
+        for ((x, lo), hi) in self.data.iter_mut().zip(self.lo).zip(self.hi) {
+            *x = clipped(*x, *lo, *hi);
+        }
+    }
+}
+
+/// Whether [`ClipEach`] would change an element.
+#[derive(Debug)]
+pub struct AnyOutside<'a, T> {
+    /// Read.
+    pub data: &'a [T],
+    /// As many smallest values.
+    pub lo: &'a [T],
+    /// As many largest values.
+    pub hi: &'a [T],
+}
+
+impl<T: Element> Op for AnyOutside<'_, T> {
+    type Output = bool;
+    #[inline(always)]
+    fn eval(self) -> bool {
+        let mut any = false;
+        for ((x, lo), hi) in self.data.iter().zip(self.lo).zip(self.hi) {
+            any |= Clip { lo: *lo, hi: *hi }.changes(*x);
+        }
+        any
+    }
+}

@@ -1,0 +1,39 @@
+//! Largest magnitudes. They are compared as integers, where NaN is above infinity: NaN wins, and nothing rounds.
+
+use crate::element::Real;
+use crate::isa::Op;
+
+/// The largest magnitude of a slice; that of zero when it is empty.
+#[derive(Debug)]
+pub struct MaxAbs<'a, T>(pub &'a [T]);
+
+impl<T: Real> Op for MaxAbs<'_, T> {
+    type Output = T::Magnitude;
+    #[inline(always)]
+    fn eval(self) -> T::Magnitude {
+        let mut max = T::Magnitude::default();
+        for x in self.0 {
+            max = max.max(x.magnitude());
+        }
+        max
+    }
+}
+
+/// Raises one maximum per column to the magnitudes of a row.
+#[derive(Debug)]
+pub struct MaxRow<'a, T: Real> {
+    /// One maximum per column.
+    pub max: &'a mut [T::Magnitude],
+    /// As many elements.
+    pub row: &'a [T],
+}
+
+impl<T: Real> Op for MaxRow<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn eval(self) {
+        for (max, x) in self.max.iter_mut().zip(self.row) {
+            *max = (*max).max(x.magnitude());
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Powers for norms of any order: a base-2 logarithm and exponential of our own.
+//!
+//! The C library's `pow` differs from CPU to CPU in the last bit, and this one is inlined into the loop and runs in
+//! vector registers. Both functions are good to about 2^-52, absolute for the logarithm of the mantissa and relative for
+//! the exponential: what a p-norm needs, since an error `d` of a logarithm changes the norm by the factor `2^d`.
+
+use super::sum::Term;
+use crate::scaled::{Scaled, power_of_two};
+use std::f64::consts::{LN_2, SQRT_2};
+
+/// `log2(x) = exponent + fraction`, with a fraction in [-1/2, 1/2].
+#[derive(Clone, Copy, Debug)]
+pub struct Log2 {
+    exponent: f64,
+    fraction: f64,
+}
+
+/// The exponents are read with this number's help: an integer below 2^52, put in its mantissa, is a float64.
+const TWO_52: u64 = 0x4330_0000_0000_0000;
+
+/// `2 / (ln 2 * (2k + 1))`, the series of log2((1 + s) / (1 - s)) in odd powers of s. With |s| <= 0.1716 what comes
+/// after these terms is below 2^-60 of the first.
+const LOG: [f64; 11] = {
+    let mut c = [0.0; 11];
+    let mut k = 0;
+    while k < c.len() {
+        c[k] = 2.0 / (LN_2 * (2 * k + 1) as f64);
+        k += 1;
+    }
+    c
+};
+
+/// `ln(2)^k / k!`, the series of 2^r. With |r| <= 1/2 what comes after these terms is below 2^-57.
+const EXP: [f64; 14] = {
+    let mut c = [1.0; 14];
+    let mut k = 1;
+    while k < c.len() {
+        c[k] = c[k - 1] * LN_2 / k as f64;
+        k += 1;
+    }
+    c
+};
+
+impl Log2 {
+    /// Of a positive, finite number.
+    #[inline(always)]
+    #[must_use]
+    pub fn of(x: f64) -> Self {
+        // A subnormal is lifted to where its exponent can be read.
+        let (x, bias) =
+            if x < f64::MIN_POSITIVE { (x * power_of_two(64), 1023.0 + 64.0) } else { (x, 1023.0) };
+        let bits = x.to_bits();
+        let exponent = (f64::from_bits((bits >> 52) | TWO_52) - f64::from_bits(TWO_52)) - bias;
+        let digits = f64::from_bits((bits & (u64::MAX >> 12)) | 1f64.to_bits());
+        let (digits, exponent) =
+            if digits > SQRT_2 { (digits * 0.5, exponent + 1.0) } else { (digits, exponent) };
+        let s = (digits - 1.0) / (digits + 1.0);
+        let s2 = s * s;
+        let mut sum = LOG[LOG.len() - 1];
+        let mut k = LOG.len() - 1;
+        while k > 0 {
+            k -= 1;
+            sum = sum * s2 + LOG[k];
+        }
+        Self { exponent, fraction: sum * s }
+    }
+
+    #[inline(always)]
+    fn minus(self, other: Self) -> f64 {
+        (self.exponent - other.exponent) + (self.fraction - other.fraction)
+    }
+}
+
+/// Adding this number rounds to an integer, which stands in the low bits of the sum.
+const ROUND: f64 = 6_755_399_441_055_744.0; // 1.5 * 2^52
+
+/// 2^z for z in [-1000, 0.5].
+#[inline(always)]
+fn exp2(z: f64) -> f64 {
+    let shifted = z + ROUND;
+    let r = z - (shifted - ROUND);
+    let mut sum = EXP[EXP.len() - 1];
+    let mut k = EXP.len() - 1;
+    while k > 0 {
+        k -= 1;
+        sum = sum * r + EXP[k];
+    }
+    sum * f64::from_bits(shifted.to_bits().wrapping_add(1023) << 52)
+}
+
+/// `(|x| / peak)^p`, between 0 and 1.
+#[derive(Clone, Copy, Debug)]
+pub struct Power {
+    p: f64,
+    peak: Log2,
+}
+
+impl Power {
+    /// For elements whose largest magnitude is `peak`, positive and finite.
+    #[must_use]
+    pub fn new(p: f64, peak: f64) -> Self {
+        Self { p, peak: Log2::of(peak) }
+    }
+
+    /// `peak * sum^(1/p)`, for a sum of terms that is at least about 1.
+    #[must_use]
+    pub fn root(self, peak: f64, sum: f64) -> Scaled {
+        let log = Log2::of(sum);
+        let power = (log.exponent + log.fraction) / self.p;
+        let power = power.clamp(-1e9, 1e9);
+        let whole = power.round();
+        // A subnormal peak has no room for the digits of the product.
+        let lift = if peak < f64::MIN_POSITIVE { 64 } else { 0 };
+        Scaled::new(peak * power_of_two(lift) * exp2(power - whole), whole as i32 - lift)
+    }
+}
+
+impl Term for Power {
+    #[inline(always)]
+    fn of(&self, x: f64) -> f64 {
+        let x = x.abs();
+        let power = self.p * Log2::of(x).minus(self.peak);
+        // Above 0 by rounding alone; below -1000 the term does not reach the sum, which holds a 1.
+        let power = if power < -1000.0 { -1000.0 } else { power };
+        let power = if power > 0.0 { 0.0 } else { power };
+        if x == 0.0 { 0.0 } else { exp2(power) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logarithm_and_exponential_undo_each_other() {
+        for i in 1..20_000 {
+            let x = f64::from(i) / 20_000.0;
+            let log = Log2::of(x);
+            let back = exp2(log.exponent + log.fraction);
+            assert!((back - x).abs() <= 4.0 * f64::EPSILON * x, "{x} {back}");
+        }
+    }
+
+    #[test]
+    fn powers_of_two_are_exact() {
+        for e in -1074..=1023 {
+            let x = if e < -1022 { f64::from_bits(1 << (e + 1074)) } else { power_of_two(e) };
+            let log = Log2::of(x);
+            assert_eq!((log.exponent, log.fraction), (f64::from(e), 0.0));
+            if (-1000..=0).contains(&e) {
+                assert_eq!(exp2(f64::from(e)), x);
+            }
+        }
+    }
+
+    #[test]
+    fn a_cube_is_right() {
+        // 2^3 + 1^3 + 2^3 = 17, in units of the peak: 17/8.
+        let term = Power::new(3.0, 2.0);
+        let sum: f64 = [2.0, -1.0, 2.0, 0.0].iter().map(|&x| term.of(x)).sum();
+        assert!((sum - 17.0 / 8.0).abs() < 1e-15);
+        assert!((term.root(2.0, sum).to_f64() - 17f64.cbrt()).abs() < 1e-15);
+    }
+}

@@ -1,0 +1,681 @@
+//! NumPy arrays: the one place that reads and makes them, and the only `unsafe` code beside `isa.rs`.
+//!
+//! An [`Array`] is what the C struct says: shape, strides, dtype, flags. A [`Pair`] is an input with its output; it alone
+//! hands out memory to write, after [`arrange`] has made sure that no output shares a byte with another output or with an
+//! input other than its own. While a pair's memory is borrowed from here the GIL may be released. As with NumPy's own
+//! loops, another Python thread that writes to the array meanwhile makes the values undefined, and that is the caller's
+//! race; memory stays valid because the array object is held.
+#![expect(unsafe_code, reason = "NumPy's arrays are C structs, and their memory is raw")]
+
+use std::borrow::Cow;
+use std::ffi::c_int;
+use std::ptr;
+use std::slice;
+use std::sync::atomic::AtomicU8;
+
+use numpy::PY_ARRAY_API;
+use numpy::npyffi::{self, NPY_TYPES, NpyTypes, PyArray_CheckExact, PyArrayObject, npy_intp};
+use pyo3::exceptions::{PyMemoryError, PyRuntimeError};
+use pyo3::prelude::*;
+use pyo3::types::PyAny;
+
+use super::overlap;
+use crate::element::{Dtype, Element};
+use crate::parallel::perform::Task;
+use crate::walk::{Axis, Cells, Layout, Memory, Slices, Target, View, memory_order};
+
+/// NumPy's number of a dtype.
+const fn type_number(dtype: Dtype) -> c_int {
+    let number = match dtype {
+        Dtype::F32 => NPY_TYPES::NPY_FLOAT,
+        Dtype::F64 => NPY_TYPES::NPY_DOUBLE,
+        Dtype::I8 => NPY_TYPES::NPY_BYTE,
+        Dtype::I16 => NPY_TYPES::NPY_SHORT,
+        Dtype::I32 => NPY_TYPES::NPY_INT,
+        Dtype::I64 => NPY_TYPES::NPY_LONGLONG,
+        Dtype::U8 => NPY_TYPES::NPY_UBYTE,
+        Dtype::U16 => NPY_TYPES::NPY_USHORT,
+        Dtype::U32 => NPY_TYPES::NPY_UINT,
+        Dtype::U64 => NPY_TYPES::NPY_ULONGLONG,
+    };
+    number as c_int
+}
+
+/// The dtype of a NumPy number. C's `long` has a number of its own, whatever its size.
+fn dtype_of(number: c_int) -> Option<Dtype> {
+    let long = |narrow, wide| Some(if size_of::<std::ffi::c_long>() == 8 { wide } else { narrow });
+    if number == NPY_TYPES::NPY_LONG as c_int {
+        return long(Dtype::I32, Dtype::I64);
+    }
+    if number == NPY_TYPES::NPY_ULONG as c_int {
+        return long(Dtype::U32, Dtype::U64);
+    }
+    Dtype::ALL.iter().copied().find(|dtype| type_number(*dtype) == number)
+}
+
+/// A NumPy array.
+pub(super) struct Array<'py> {
+    object: Bound<'py, PyAny>,
+    data: *mut u8,
+    ndim: usize,
+    shape: *const usize,
+    strides: *const isize,
+    flags: c_int,
+    number: c_int,
+    dtype: Option<Dtype>,
+    swapped: bool,
+}
+
+impl<'py> Array<'py> {
+    /// Reads an ndarray; None for another object. The second value says whether it is of a subclass.
+    pub(super) fn read(object: &Bound<'py, PyAny>) -> Option<(Self, bool)> {
+        let py = object.py();
+        // SAFETY: the interpreter is attached and `object` is a live Python object.
+        let exact = unsafe { PyArray_CheckExact(py, object.as_ptr()) } != 0;
+        // SAFETY: as above.
+        if !exact && unsafe { npyffi::PyArray_Check(py, object.as_ptr()) } == 0 {
+            return None;
+        }
+        // SAFETY: `object` was just seen to be an ndarray, whose struct begins with these fields in every version of
+        // NumPy that the numpy crate supports; its descr is never null, and the fields read of it are the first ones,
+        // common to all versions.
+        let (fields, descr) = unsafe {
+            let fields = &*npyffi::_PyArray_GET_ITEM_DATA(object.as_ptr().cast::<PyArrayObject>());
+            (fields, &*npyffi::_PyDataType_GET_ITEM_DATA(fields.descr))
+        };
+        let foreign = if cfg!(target_endian = "little") { b'>' } else { b'<' };
+        let array = Self {
+            object: object.clone(),
+            data: fields.data.cast(),
+            ndim: usize::try_from(fields.nd).unwrap_or(0),
+            shape: fields.dimensions.cast::<usize>().cast_const(),
+            strides: fields.strides.cast_const(),
+            flags: fields.flags,
+            number: descr.type_num,
+            dtype: dtype_of(descr.type_num),
+            swapped: descr.byteorder.cast_unsigned() == foreign,
+        };
+        Some((array, !exact))
+    }
+
+    /// A new array of uninitialized memory, its axes in memory in the given order, from outer to inner.
+    fn uninit(
+        py: Python<'py>,
+        number: c_int,
+        itemsize: usize,
+        shape: &[usize],
+        order: Axes<'_>,
+    ) -> PyResult<Self> {
+        let mut dims = shape.iter().map(|len| len.cast_signed()).collect::<Vec<npy_intp>>();
+        let (fortran, mut strides) = match order {
+            Axes::C => (0, None),
+            Axes::Fortran => (1, None),
+            Axes::Order(order) => {
+                let mut strides = vec![0; shape.len()];
+                let mut step = itemsize.cast_signed();
+                for &axis in order.iter().rev() {
+                    strides[axis] = step;
+                    // The array's size was checked by whoever made one of this shape; NumPy checks it again.
+                    step = step.saturating_mul(dims[axis].max(1));
+                }
+                (0, Some(strides))
+            }
+        };
+        // SAFETY: the type is ndarray itself, the descr a new reference that the call takes, and `dims` and `strides` have
+        // one entry per axis. The strides, where given, are those of a dense array, so they stay within the memory that NumPy
+        // allocates for the shape. The result is a new reference or null with an exception set.
+        let object = unsafe {
+            let descr = PY_ARRAY_API.PyArray_DescrFromType(py, number);
+            let made = PY_ARRAY_API.PyArray_NewFromDescr(
+                py,
+                npyffi::get_type_object(py, NpyTypes::PyArray_Type),
+                descr,
+                c_int::try_from(dims.len()).unwrap_or(c_int::MAX),
+                dims.as_mut_ptr(),
+                strides.as_mut().map_or(ptr::null_mut(), |strides: &mut Vec<npy_intp>| strides.as_mut_ptr()),
+                ptr::null_mut(),
+                fortran,
+                ptr::null_mut(),
+            );
+            Bound::from_owned_ptr_or_err(py, made)?
+        };
+        Self::read(&object).map(|(array, _)| array).ok_or_else(|| internal("NumPy made no array"))
+    }
+
+    /// A new array with the shape, the dtype and the memory order of this one, in native byte order.
+    fn new_like(&self, itemsize: usize) -> PyResult<Self> {
+        let py = self.object.py();
+        let has = |flag| self.flags & flag != 0;
+        if has(npyffi::NPY_ARRAY_C_CONTIGUOUS) {
+            return Self::uninit(py, self.number, itemsize, self.shape(), Axes::C);
+        }
+        if has(npyffi::NPY_ARRAY_F_CONTIGUOUS) {
+            return Self::uninit(py, self.number, itemsize, self.shape(), Axes::Fortran);
+        }
+        let order = memory_order(self.shape(), self.strides());
+        Self::uninit(py, self.number, itemsize, self.shape(), Axes::Order(&order))
+    }
+
+    /// A new array of T, filled from an iterator in the given order of axes, from outer to inner.
+    pub(super) fn from_values<T: Element>(
+        py: Python<'py>,
+        shape: &[usize],
+        order: &[usize],
+        values: impl Iterator<Item = T>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let array = Self::uninit(py, type_number(T::DTYPE), size_of::<T>(), shape, Axes::Order(order))?;
+        // SAFETY: the array is new and dense, so its memory holds `len` elements of T that nothing else refers to; an empty
+        // array's pointer is not null either. They are written before anything reads them.
+        let memory =
+            unsafe { slice::from_raw_parts_mut(array.data.cast::<std::mem::MaybeUninit<T>>(), array.len()) };
+        for (place, value) in memory.iter_mut().zip(values) {
+            place.write(value);
+        }
+        Ok(array.object)
+    }
+
+    /// A copy with the same values and byte order.
+    fn copy(&self) -> PyResult<Self> {
+        let py = self.object.py();
+        // SAFETY: `object` is a live ndarray. The result is a new reference or null with an exception set.
+        let copy = unsafe {
+            let made = PY_ARRAY_API.PyArray_NewCopy(
+                py,
+                self.object.as_ptr().cast(),
+                npyffi::NPY_ORDER::NPY_KEEPORDER,
+            );
+            Bound::from_owned_ptr_or_err(py, made)?
+        };
+        Self::read(&copy).map(|(array, _)| array).ok_or_else(|| internal("NumPy copied no array"))
+    }
+
+    pub(super) fn object(&self) -> &Bound<'py, PyAny> {
+        &self.object
+    }
+
+    pub(super) fn shape(&self) -> &[usize] {
+        // SAFETY: NumPy keeps `ndim` lengths there, none negative, as long as the array, which `object` holds, keeps its
+        // shape. Only an assignment to `shape` moves them, and that needs the GIL, which whoever calls this has.
+        unsafe { slice_of(self.shape, self.ndim) }
+    }
+
+    fn strides(&self) -> &[isize] {
+        // SAFETY: as in `shape`.
+        unsafe { slice_of(self.strides, self.ndim) }
+    }
+
+    pub(super) fn ndim(&self) -> usize {
+        self.ndim
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.shape().iter().product()
+    }
+
+    pub(super) fn dtype(&self) -> Option<Dtype> {
+        self.dtype
+    }
+
+    pub(super) fn is_writeable(&self) -> bool {
+        self.flags & npyffi::NPY_ARRAY_WRITEABLE != 0
+    }
+
+    fn itemsize(&self) -> usize {
+        self.dtype.map_or(0, Dtype::size)
+    }
+
+    /// Whether the elements follow each other in the C order or the Fortran order of the axes, which two arrays may share.
+    fn contiguity(&self) -> c_int {
+        self.flags & (npyffi::NPY_ARRAY_C_CONTIGUOUS | npyffi::NPY_ARRAY_F_CONTIGUOUS)
+    }
+
+    /// The addresses of the first byte and of the one after the last.
+    fn extent(&self) -> (usize, usize) {
+        let (mut low, mut high) = (self.data.addr(), self.data.addr() + self.itemsize());
+        for (len, stride) in self.shape().iter().zip(self.strides()) {
+            match len.checked_sub(1) {
+                None => return (low, low),
+                Some(steps) if *stride < 0 => {
+                    low = low.wrapping_sub(steps.wrapping_mul(stride.unsigned_abs()))
+                }
+                Some(steps) => high = high.wrapping_add(steps.wrapping_mul(stride.unsigned_abs())),
+            }
+        }
+        (low, high)
+    }
+
+    /// Whether the memory can be read as elements of its dtype: aligned, native, and with strides that are multiples.
+    fn is_plain<T>(&self) -> bool {
+        let size = size_of::<T>();
+        !self.swapped
+            && self.data.addr().is_multiple_of(align_of::<T>())
+            && self
+                .shape()
+                .iter()
+                .zip(self.strides())
+                .all(|(len, stride)| *len <= 1 || stride % size.cast_signed() == 0)
+    }
+
+    /// Whether T is this array's element type.
+    fn check<T: Element>(&self) -> PyResult<()> {
+        if self.dtype == Some(T::DTYPE) { Ok(()) } else { Err(internal("a view of another dtype")) }
+    }
+
+    /// The memory to read, where the element with all indices 0 lies in it, and what a stride counts.
+    fn memory<T: Element>(&self) -> PyResult<(Memory<'_, T>, isize, isize)> {
+        self.check::<T>()?;
+        let (low, high) = self.extent();
+        let first = (self.data.addr() - low).cast_signed();
+        if low == high {
+            return Ok((Memory::Elements(&[]), 0, 1));
+        }
+        let size = size_of::<T>();
+        let base = self.data.wrapping_offset(-first);
+        if self.is_plain::<T>() {
+            // SAFETY: the extent reaches from the first byte of an element of the array to the last byte of one, all within
+            // the memory of the object that `object` keeps alive. It is aligned for T and a multiple of its size, and any
+            // bits are a T. Nobody here writes to it while the slice lives: `Pair` hands out memory to write.
+            let elements =
+                unsafe { slice::from_raw_parts(base.cast::<T>().cast_const(), (high - low) / size) };
+            Ok((Memory::Elements(elements), first / size.cast_signed(), size.cast_signed()))
+        } else {
+            // SAFETY: as above; bytes have no alignment.
+            let bytes = unsafe { slice::from_raw_parts(base.cast_const(), high - low) };
+            Ok((Memory::Bytes { bytes, swapped: self.swapped }, first, 1))
+        }
+    }
+
+    /// The elements, by their position in `walk`.
+    pub(super) fn view<T: Element>(&self, walk: &Walk) -> PyResult<View<'_, T>> {
+        let (memory, start, unit) = self.memory::<T>()?;
+        let (layout, shift) = walk.layout(self.shape(), self.strides(), unit);
+        Ok(View::new(memory, start + shift, Cow::Owned(layout)))
+    }
+
+    /// All elements in the order of memory.
+    pub(super) fn whole<T: Element>(&self) -> PyResult<View<'_, T>> {
+        if self.contiguity() != 0 && self.is_plain::<T>() {
+            self.check::<T>()?;
+            // SAFETY: as in `memory`; a contiguous array has `len` elements from its data pointer on, and an empty one's
+            // pointer is not null either.
+            return Ok(View::Dense(unsafe {
+                slice::from_raw_parts(self.data.cast::<T>().cast_const(), self.len())
+            }));
+        }
+        self.view(&Walk::of(self))
+    }
+
+    /// The slices along the reduced axes, in the order of the kept ones.
+    pub(super) fn slices<T: Element>(&self, split: &Split) -> PyResult<Slices<'_, T>> {
+        let (memory, start, unit) = self.memory::<T>()?;
+        let (kept, first) = split.kept.layout(self.shape(), self.strides(), unit);
+        let (reduced, second) = split.reduced.layout(self.shape(), self.strides(), unit);
+        Ok(Slices { memory, start: start + first + second, kept, reduced })
+    }
+
+    fn same_memory(&self, other: &Self) -> bool {
+        self.data == other.data
+            && self.number == other.number
+            && self.swapped == other.swapped
+            && self.shape() == other.shape()
+            && self
+                .shape()
+                .iter()
+                .zip(self.strides().iter().zip(other.strides()))
+                .all(|(len, (a, b))| *len <= 1 || a == b)
+    }
+}
+
+/// # Safety
+/// `len` values lie at `data`, unless `len` is 0.
+unsafe fn slice_of<'a, T>(data: *const T, len: usize) -> &'a [T] {
+    if len == 0 {
+        return &[];
+    }
+    // SAFETY: the caller says so.
+    unsafe { slice::from_raw_parts(data, len) }
+}
+
+/// The order of a new array's axes in memory.
+enum Axes<'a> {
+    C,
+    Fortran,
+    Order(&'a [usize]),
+}
+
+/// An order of axes to walk, from outer to inner, some of them backwards.
+#[derive(Clone, Debug)]
+pub(super) struct Walk(Vec<(usize, bool)>);
+
+impl Walk {
+    /// Some axes, forwards.
+    pub(super) fn along(axes: impl IntoIterator<Item = usize>) -> Self {
+        Self(axes.into_iter().map(|axis| (axis, false)).collect())
+    }
+
+    /// All axes of an array as they lie in memory.
+    fn of(array: &Array<'_>) -> Self {
+        Self::sorted(array, |_| true)
+    }
+
+    /// The same for a pair: backwards only where both arrays lie so.
+    pub(super) fn of_pair(pair: &Pair<'_>) -> Self {
+        let output = pair.output();
+        let mut walk = Self::of(&pair.input);
+        for (axis, backwards) in &mut walk.0 {
+            *backwards &= output.strides()[*axis] < 0;
+        }
+        walk
+    }
+
+    fn sorted(array: &Array<'_>, wanted: impl Fn(usize) -> bool) -> Self {
+        let order = memory_order(array.shape(), array.strides());
+        // Stride 0 first: an inner axis that goes nowhere would hide a contiguous one.
+        let (still, moving): (Vec<_>, Vec<_>) =
+            order.into_iter().filter(|axis| wanted(*axis)).partition(|axis| array.strides()[*axis] == 0);
+        Self(still.into_iter().chain(moving).map(|axis| (axis, array.strides()[axis] < 0)).collect())
+    }
+
+    /// The layout of an array's elements in this order, and how far position 0 lies from the element with all indices 0.
+    fn layout(&self, shape: &[usize], strides: &[isize], unit: isize) -> (Layout, isize) {
+        let mut shift = 0;
+        let layout = Layout::new(self.0.iter().map(|&(axis, backwards)| {
+            let (len, stride) = (shape[axis], strides[axis] / unit);
+            if backwards && len > 0 {
+                shift += (len - 1).cast_signed() * stride;
+            }
+            Axis { len, stride: if backwards { -stride } else { stride } }
+        }));
+        if layout.is_empty() { (layout, 0) } else { (layout, shift) }
+    }
+}
+
+/// The axes of an array, cut in two: one slice for each position of the kept ones.
+#[derive(Clone, Debug)]
+pub(super) struct Split {
+    kept: Walk,
+    reduced: Walk,
+}
+
+impl Split {
+    /// Reduces the given axes of an array.
+    pub(super) fn new(array: &Array<'_>, reduced: &[usize]) -> Self {
+        let order = memory_order(array.shape(), array.strides());
+        let kept = Walk::along(order.into_iter().filter(|axis| !reduced.contains(axis)));
+        Self { kept, reduced: Walk::sorted(array, |axis| reduced.contains(&axis)) }
+    }
+
+    /// The kept axes from outer to inner: the order of the slices.
+    pub(super) fn kept(&self) -> impl Iterator<Item = usize> {
+        self.kept.0.iter().map(|(axis, _)| *axis)
+    }
+
+    /// A walk over all elements that meets the slices in order, each from begin to end.
+    fn rows(&self) -> Walk {
+        Walk(self.kept.0.iter().chain(&self.reduced.0).copied().collect())
+    }
+}
+
+/// The view of one value per slice by the positions of `walk`, which goes over all elements of an array of `shape`. The values
+/// are in the order of the axes `kept`, from outer to inner.
+pub(super) fn spread<'a, T: Element>(
+    values: &'a [T],
+    kept: &[usize],
+    shape: &[usize],
+    walk: &Walk,
+) -> View<'a, T> {
+    let mut strides = vec![0; shape.len()];
+    let mut step = 1;
+    for &axis in kept.iter().rev() {
+        strides[axis] = step;
+        step *= shape[axis].cast_signed();
+    }
+    let (layout, shift) = walk.layout(shape, &strides, 1);
+    View::new(Memory::Elements(values), shift, Cow::Owned(layout))
+}
+
+/// An input and its output.
+pub(super) struct Pair<'py> {
+    input: Array<'py>,
+    /// What to read instead while the output is written, where the input shares memory with an output.
+    copy: Option<Array<'py>>,
+    /// None: in place.
+    output: Option<Array<'py>>,
+    /// Whether another output lies interleaved with this one.
+    interleaved: bool,
+}
+
+/// What an output is to be.
+pub(super) enum Out<'py> {
+    /// A new array.
+    New,
+    /// One that the caller gave, of the input's shape and dtype, writeable.
+    Given(Array<'py>),
+}
+
+impl<'py> Pair<'py> {
+    /// What norms are made of, before anything is written.
+    pub(super) fn input(&self) -> &Array<'py> {
+        &self.input
+    }
+
+    /// What is read while the output is written.
+    fn source(&self) -> &Array<'py> {
+        self.copy.as_ref().unwrap_or(&self.input)
+    }
+
+    fn output(&self) -> &Array<'py> {
+        self.output.as_ref().unwrap_or(&self.input)
+    }
+
+    /// The output as a Python object.
+    pub(super) fn result(self) -> Bound<'py, PyAny> {
+        self.output.unwrap_or(self.input).object
+    }
+
+    pub(super) fn is_in_place(&self) -> bool {
+        self.output.is_none()
+    }
+
+    /// What to write, and what to read for it, by the positions of `walk`.
+    pub(super) fn task<T: Element>(&mut self, walk: &Walk) -> PyResult<Task<'_, T>> {
+        self.task_along(walk)
+    }
+
+    /// For the functions here, which have borrowed the pair mutably.
+    fn task_along<T: Element>(&self, walk: &Walk) -> PyResult<Task<'_, T>> {
+        let source = if self.is_in_place() { None } else { Some(self.source().view(walk)?) };
+        Ok(Task { source, target: self.target(walk)? })
+    }
+
+    /// The same in the order of memory.
+    pub(super) fn whole_task<T: Element>(&mut self) -> PyResult<Task<'_, T>> {
+        let (source, output) = (self.source(), self.output());
+        let alike = output.contiguity() & source.contiguity() != 0;
+        if !alike || self.interleaved || !output.is_plain::<T>() || !source.is_plain::<T>() {
+            return self.task_along(&Walk::of_pair(self));
+        }
+        output.check::<T>()?;
+        let source = if self.is_in_place() { None } else { Some(source.whole()?) };
+        // SAFETY: as in `target`; the array is contiguous, and the input is so in the same order.
+        let target =
+            Target::Dense(unsafe { slice::from_raw_parts_mut(output.data.cast::<T>(), output.len()) });
+        Ok(Task { source, target })
+    }
+
+    /// The slices of the input, unless it is in place, and the output, if the output has the slices one after the other
+    /// and a slice can be written as soon as its own norm is known.
+    pub(super) fn rows<T: Element>(&mut self, split: &Split) -> PyResult<Option<Rows<'_, T>>> {
+        if self.copy.is_some() || self.input.slices::<T>(split)?.are_columns() {
+            return Ok(None);
+        }
+        match self.target(&split.rows())? {
+            Target::Dense(rows) => {
+                let source = if self.is_in_place() { None } else { Some(self.input.slices(split)?) };
+                Ok(Some((source, rows)))
+            }
+            Target::Strided { .. } => Ok(None),
+        }
+    }
+
+    /// The memory of the output, by the positions of `walk`. Whoever calls this has borrowed the pair mutably.
+    fn target<T: Element>(&self, walk: &Walk) -> PyResult<Target<'_, T>> {
+        let output = self.output();
+        output.check::<T>()?;
+        let size = size_of::<T>();
+        let plain = output.is_plain::<T>() && output.data.addr().is_multiple_of(align_of::<T::Cell>());
+        let unit = if plain { size.cast_signed() } else { 1 };
+        let (layout, shift) = walk.layout(output.shape(), output.strides(), unit);
+        if layout.is_empty() {
+            return Ok(Target::Dense(&mut []));
+        }
+        let (low, high) = output.extent();
+        let first = (output.data.addr() - low).cast_signed();
+        let base = output.data.wrapping_offset(-first);
+        if plain && layout.is_dense() && !self.interleaved {
+            let from = output.data.wrapping_offset(shift * unit).cast::<T>();
+            // SAFETY: the layout covers the array's `len` elements one after the other from `from` on, aligned, in memory that
+            // `object` keeps alive. `arrange` has seen that the array is writeable, that no other output and no input that is
+            // still to be read lies in it, and the pair that lends it is borrowed mutably.
+            return Ok(Target::Dense(unsafe { slice::from_raw_parts_mut(from, layout.len()) }));
+        }
+        let len = layout.len();
+        let (cells, start) = if plain {
+            // SAFETY: the extent lies within memory that `object` keeps alive, aligned for the cell type, which has T's size. Other
+            // outputs may lie interleaved in it; all of those are lent as atomics, as this one is.
+            let cells =
+                unsafe { slice::from_raw_parts(base.cast::<T::Cell>().cast_const(), (high - low) / size) };
+            (Cells::Elements(cells), first / size.cast_signed())
+        } else {
+            // SAFETY: as above, byte by byte.
+            let bytes = unsafe { slice::from_raw_parts(base.cast::<AtomicU8>().cast_const(), high - low) };
+            (Cells::Bytes { bytes, swapped: output.swapped }, first)
+        };
+        Ok(Target::Strided { cells, start: start + shift, layout: Cow::Owned(layout), range: 0..len })
+    }
+}
+
+/// See [`Pair::rows`].
+pub(super) type Rows<'a, T> = (Option<Slices<'a, T>>, &'a mut [T]);
+
+/// Makes pairs of inputs and outputs. An input that shares memory with an output other than in the one allowed way,
+/// being the very same array as its own output, is copied for the time of writing; so is each of `readers`.
+///
+/// Returns the numbers of two outputs that share a byte, or of one that overlaps itself, as an error.
+pub(super) fn arrange<'py>(
+    inputs: Vec<(Array<'py>, Out<'py>)>,
+    readers: &mut [&mut Array<'py>],
+) -> PyResult<Result<Vec<Pair<'py>>, (usize, usize)>> {
+    let mut pairs = Vec::new();
+    pairs.try_reserve_exact(inputs.len()).map_err(|_| no_memory())?;
+    let mut given = false;
+    for (input, out) in inputs {
+        let output = match out {
+            Out::New => Some(input.new_like(input.itemsize())?),
+            Out::Given(output) => {
+                given = true;
+                if output.same_memory(&input) { None } else { Some(output) }
+            }
+        };
+        pairs.push(Pair { input, output, copy: None, interleaved: false });
+    }
+    if given {
+        if let Some(clash) = separate(&mut pairs, readers)? {
+            return Ok(Err(clash));
+        }
+    }
+    Ok(Ok(pairs))
+}
+
+/// A stretch of memory, and whose it is.
+struct Stretch {
+    low: usize,
+    high: usize,
+    whose: Whose,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Whose {
+    Output(usize),
+    Input(usize),
+    Reader(usize),
+}
+
+fn separate<'py>(
+    pairs: &mut [Pair<'py>],
+    readers: &mut [&mut Array<'py>],
+) -> PyResult<Option<(usize, usize)>> {
+    let mut stretches = Vec::new();
+    stretches.try_reserve_exact(2 * pairs.len() + readers.len()).map_err(|_| no_memory())?;
+    let mut add = |array: &Array<'_>, whose| {
+        let (low, high) = array.extent();
+        if low < high {
+            stretches.push(Stretch { low, high, whose });
+        }
+    };
+    for (i, pair) in pairs.iter().enumerate() {
+        let output = pair.output();
+        if output.contiguity() == 0 && overlap::of_itself(&lattice(output))? {
+            return Ok(Some((i, i)));
+        }
+        add(output, Whose::Output(i));
+        if pair.output.is_some() {
+            add(&pair.input, Whose::Input(i));
+        }
+    }
+    for (i, reader) in readers.iter().enumerate() {
+        add(reader, Whose::Reader(i));
+    }
+    stretches.sort_unstable_by_key(|stretch| stretch.low);
+    for cluster in clusters(&stretches) {
+        let outputs: Vec<usize> = cluster
+            .iter()
+            .filter_map(|stretch| if let Whose::Output(i) = stretch.whose { Some(i) } else { None })
+            .collect();
+        if outputs.is_empty() || cluster.len() == 1 {
+            continue;
+        }
+        if outputs.len() > 1 {
+            let lattices: Vec<_> = outputs.iter().map(|i| lattice(pairs[*i].output())).collect();
+            if let Some((a, b)) = overlap::between(&lattices)? {
+                let (a, b) = (outputs[a], outputs[b]);
+                return Ok(Some((a.min(b), a.max(b))));
+            }
+            outputs.iter().for_each(|i| pairs[*i].interleaved = true);
+        }
+        for stretch in cluster {
+            match stretch.whose {
+                Whose::Output(_) => {}
+                Whose::Input(i) => pairs[i].copy = Some(pairs[i].input.copy()?),
+                Whose::Reader(i) => *readers[i] = readers[i].copy()?,
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Groups of stretches that overlap, of stretches in the order of their begins.
+fn clusters(stretches: &[Stretch]) -> impl Iterator<Item = &[Stretch]> {
+    let mut high = 0;
+    stretches.chunk_by(move |a, b| {
+        high = high.max(a.high);
+        b.low < high
+    })
+}
+
+fn lattice(array: &Array<'_>) -> overlap::Lattice {
+    let axes = array.shape().iter().zip(array.strides());
+    overlap::Lattice {
+        low: array.extent().0,
+        itemsize: array.itemsize(),
+        axes: axes.filter(|(len, _)| **len != 1).map(|(len, stride)| (*len, stride.unsigned_abs())).collect(),
+    }
+}
+
+pub(super) fn internal(what: &str) -> PyErr {
+    PyRuntimeError::new_err(format!("gradclip: internal error: {what}; please report it"))
+}
+
+fn no_memory() -> PyErr {
+    PyMemoryError::new_err("gradclip: out of memory for scratch space")
+}

@@ -1,0 +1,580 @@
+//! Reading the arguments of a call, and the errors about them.
+//!
+//! Every message has the form `function 'name': argument: found ...; allowed: ...`. Arguments are checked in the order of
+//! the signature, the type before the value, and all of them before anything is written.
+
+use std::borrow::Cow;
+use std::fmt::Display;
+
+use numpy::PyUntypedArray;
+use pyo3::exceptions::{PyMemoryError, PyOverflowError, PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyAny, PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
+use pyo3::{PyTypeInfo, intern};
+
+use super::array::{Array, Out};
+use crate::element::Dtype;
+use crate::error::Error;
+use crate::parallel;
+
+impl From<Error> for PyErr {
+    fn from(error: Error) -> Self {
+        let text = error.to_string();
+        match error {
+            Error::Memory => PyMemoryError::new_err(text),
+            Error::Setting { .. } => PyValueError::new_err(text),
+            Error::Threads(_) => PyRuntimeError::new_err(text),
+        }
+    }
+}
+
+/// The dtypes an argument may have.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kinds {
+    /// Those with a norm.
+    Real,
+    /// Those that can be clipped to bounds.
+    Ordered,
+}
+
+impl Kinds {
+    fn has(self, dtype: Dtype) -> bool {
+        self == Self::Ordered || dtype.is_real()
+    }
+
+    fn list(self) -> String {
+        let names: Vec<_> =
+            Dtype::ALL.iter().filter(|dtype| self.has(**dtype)).map(|dtype| dtype.name()).collect();
+        names.join(", ")
+    }
+}
+
+/// A tensor argument: an array, and the `IndexedSlices` whose values it is.
+pub(super) struct Tensor<'py> {
+    pub(super) array: Array<'py>,
+    pub(super) slices: Option<Bound<'py, PyAny>>,
+    pub(super) dtype: Dtype,
+}
+
+/// One call of a public function.
+pub(super) struct Call<'a, 'py> {
+    py: Python<'py>,
+    function: &'static str,
+    name: Option<&'a Bound<'py, PyAny>>,
+}
+
+impl<'a, 'py> Call<'a, 'py> {
+    /// Begins a call. A bad thread setting is an error of every call, however small.
+    pub(super) fn new(
+        py: Python<'py>,
+        function: &'static str,
+        name: Option<&'a Bound<'py, PyAny>>,
+    ) -> PyResult<Self> {
+        parallel::threads()?;
+        Ok(Self { py, function, name })
+    }
+
+    fn prefix(&self) -> String {
+        let name = self.name.and_then(|name| name.cast::<PyString>().ok()).map(|name| name.to_string_lossy());
+        name.map_or_else(|| self.function.to_owned(), |name| format!("{} '{name}'", self.function))
+    }
+
+    pub(super) fn type_error(&self, argument: &str, found: impl Display, allowed: &str) -> PyErr {
+        PyTypeError::new_err(format!("{}: {argument}: found {found}; allowed: {allowed}", self.prefix()))
+    }
+
+    pub(super) fn value_error(&self, argument: &str, found: impl Display, allowed: &str) -> PyErr {
+        PyValueError::new_err(format!("{}: {argument}: found {found}; allowed: {allowed}", self.prefix()))
+    }
+
+    /// TensorFlow's sentence, for what stands in the place of a list of tensors.
+    fn no_sequence(&self, found: &Bound<'py, PyAny>) -> PyErr {
+        let class = found.get_type().str().map_or_else(|_| "<class>".to_owned(), |class| class.to_string());
+        let sentence = format!("`t_list` should be a sequence of tensors. Received {class}.");
+        PyTypeError::new_err(match self.name {
+            Some(_) => format!("{}: {sentence}", self.prefix()),
+            None => sentence,
+        })
+    }
+
+    pub(super) fn axis_error(&self, argument: &str, axis: &str, ndim: usize) -> PyErr {
+        let text = format!(
+            "{}: {argument}: found {axis}; allowed: axes of an array with {ndim} dimensions",
+            self.prefix()
+        );
+        let error = self
+            .py
+            .import("numpy")
+            .and_then(|numpy| numpy.getattr("exceptions"))
+            .and_then(|exceptions| exceptions.getattr("AxisError"))
+            .and_then(|class| class.call1((text,)));
+        error.map_or_else(|error| error, |error| PyErr::from_value(error))
+    }
+
+    pub(super) fn check_name(&self) -> PyResult<()> {
+        match self.name {
+            Some(name) if !name.is_instance_of::<PyString>() => {
+                Err(self.type_error("name", describe(name), "None or a str"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A tensor, `IndexedSlices` included.
+    pub(super) fn tensor_or_slices(
+        &self,
+        argument: &str,
+        object: &Bound<'py, PyAny>,
+        kinds: Kinds,
+    ) -> PyResult<Tensor<'py>> {
+        if let Some((array, false)) = Array::read(object) {
+            return self.tensor_of(argument, array, None, kinds);
+        }
+        if is_slices(object)? {
+            let values = object.getattr(intern!(self.py, "values"))?;
+            let array = self.array(argument, &values)?;
+            return self.tensor_of(argument, array, Some(object.clone()), kinds);
+        }
+        let array = self.array(argument, object)?;
+        self.tensor_of(argument, array, None, kinds)
+    }
+
+    /// A tensor of a function that does not take `IndexedSlices`.
+    pub(super) fn tensor(
+        &self,
+        argument: &str,
+        object: &Bound<'py, PyAny>,
+        kinds: Kinds,
+    ) -> PyResult<Tensor<'py>> {
+        if let Some((array, false)) = Array::read(object) {
+            return self.tensor_of(argument, array, None, kinds);
+        }
+        if is_slices(object)? {
+            return Err(self.type_error(argument, "IndexedSlices", "an array; use .to_dense() to make one"));
+        }
+        let array = self.array(argument, object)?;
+        self.tensor_of(argument, array, None, kinds)
+    }
+
+    fn tensor_of(
+        &self,
+        argument: &str,
+        array: Array<'py>,
+        slices: Option<Bound<'py, PyAny>>,
+        kinds: Kinds,
+    ) -> PyResult<Tensor<'py>> {
+        match array.dtype().filter(|dtype| kinds.has(*dtype)) {
+            Some(dtype) => Ok(Tensor { array, slices, dtype }),
+            None => Err(self.type_error(argument, dtype_text(array.object()), &kinds.list())),
+        }
+    }
+
+    /// Anything that NumPy makes an array of, but a masked array.
+    fn array(&self, argument: &str, object: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
+        if let Some((array, subclass)) = Array::read(object) {
+            if subclass && is_masked(object)? {
+                return Err(self.type_error(
+                    argument,
+                    "a masked array",
+                    "an array without a mask, for it would be lost",
+                ));
+            }
+            return Ok(array);
+        }
+        if object.is_none() {
+            return Err(self.type_error(argument, "None", "an array, a number or a nested list of numbers"));
+        }
+        let is_list = object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>();
+        let made = as_array(object);
+        let made = match made {
+            Err(error) if is_list && error.is_instance_of::<PyValueError>(self.py) => {
+                return Err(self.value_error(
+                    argument,
+                    "a ragged list",
+                    "a nested list whose rows have equal lengths",
+                ));
+            }
+            made => made?,
+        };
+        match Array::read(&made) {
+            Some((array, _)) => Ok(array),
+            None => Err(self.type_error(
+                argument,
+                describe(object),
+                "an array, a number or a nested list of numbers",
+            )),
+        }
+    }
+
+    /// The output for a tensor: None, or an array that fits.
+    pub(super) fn out(
+        &self,
+        argument: &str,
+        out: Option<&Bound<'py, PyAny>>,
+        tensor: &Tensor<'py>,
+    ) -> PyResult<Out<'py>> {
+        let Some(out) = out else { return Ok(Out::New) };
+        let fits = |values: &Bound<'py, PyAny>| {
+            let Some((array, subclass)) = Array::read(values) else {
+                return Err(self.type_error(argument, describe(out), "None or a numpy.ndarray"));
+            };
+            if subclass && is_masked(values)? {
+                return Err(self.type_error(argument, "a masked array", "an array without a mask"));
+            }
+            if array.dtype() != Some(tensor.dtype) {
+                return Err(self.type_error(
+                    argument,
+                    dtype_text(values),
+                    &format!("dtype {}", tensor.dtype.name()),
+                ));
+            }
+            if array.shape() != tensor.array.shape() {
+                let (found, allowed) = (shape_text(array.shape()), shape_text(tensor.array.shape()));
+                return Err(self.value_error(
+                    argument,
+                    format!("shape {found}"),
+                    &format!("shape {allowed}"),
+                ));
+            }
+            if !array.is_writeable() {
+                return Err(self.value_error(argument, "a read-only array", "a writeable one"));
+            }
+            Ok(Out::Given(array))
+        };
+        let Some(slices) = &tensor.slices else { return fits(out) };
+        if !is_slices(out)? {
+            return Err(self.type_error(argument, describe(out), "None or IndexedSlices, as the input is"));
+        }
+        let same = |field| -> PyResult<bool> {
+            let (a, b) = (slices.getattr(field)?, out.getattr(field)?);
+            Ok(a.is(&b) || self.py.import("numpy")?.call_method1("array_equal", (a, b))?.is_truthy()?)
+        };
+        let allowed = "IndexedSlices with the indices and the dense_shape of the input";
+        if !same("indices")? {
+            return Err(self.value_error(argument, "other indices", allowed));
+        }
+        let (a, b) = (slices.getattr("dense_shape")?, out.getattr("dense_shape")?);
+        if !a.eq(&b)? {
+            return Err(self.value_error(argument, format!("dense_shape {b}"), allowed));
+        }
+        fits(&out.getattr("values")?)
+    }
+
+    /// The result for a tensor: the array, or `IndexedSlices` around it.
+    pub(super) fn result(
+        &self,
+        values: Bound<'py, PyAny>,
+        slices: Option<&Bound<'py, PyAny>>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        match (slices, out) {
+            (_, Some(out)) => Ok(out.clone()),
+            (None, None) => Ok(values),
+            (Some(slices), None) => slices.call_method1(intern!(self.py, "_with_values"), (values,)),
+        }
+    }
+
+    /// Two outputs that share memory.
+    pub(super) fn clash(&self, a: usize, b: usize, one: bool) -> PyErr {
+        let argument = if one { "out".to_owned() } else { format!("out[{b}]") };
+        let found = if a == b {
+            "an array whose own elements overlap".to_owned()
+        } else {
+            format!("an array that shares memory with out[{a}]")
+        };
+        self.value_error(&argument, found, "arrays that share no byte")
+    }
+
+    /// The entries of a list of tensors.
+    pub(super) fn sequence(&self, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
+        if let Ok(list) = object.cast::<PyList>() {
+            return Ok(list.to_tuple());
+        }
+        if let Ok(tuple) = object.cast_exact::<PyTuple>() {
+            return Ok(tuple.clone());
+        }
+        if is_sequence(object)? { tuple_of(object) } else { Err(self.no_sequence(object)) }
+    }
+
+    /// The entries of `out` for a list of tensors.
+    pub(super) fn out_sequence(
+        &self,
+        object: Option<&Bound<'py, PyAny>>,
+        tensors: usize,
+    ) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        let Some(object) = object else { return Ok(None) };
+        let entries = if let Ok(list) = object.cast::<PyList>() {
+            list.to_tuple()
+        } else if is_sequence(object)? {
+            tuple_of(object)?
+        } else {
+            return Err(self.type_error("out", describe(object), "None or a sequence of arrays"));
+        };
+        if entries.len() != tensors {
+            let found = format!("{} entries", entries.len());
+            return Err(self.value_error("out", found, &format!("{tensors}, as many as t_list has")));
+        }
+        Ok(Some(entries))
+    }
+
+    /// A real number; `allowed` names what it may be.
+    pub(super) fn number(&self, argument: &str, object: &Bound<'py, PyAny>, allowed: &str) -> PyResult<f64> {
+        match number(object)? {
+            Number::Real(value) => Ok(value),
+            Number::Shaped(shape) => Err(self.value_error(argument, format!("shape {shape}"), allowed)),
+            Number::No => Err(self.type_error(argument, describe(object), allowed)),
+        }
+    }
+
+    /// A limit: a real number that is not negative; NaN only where `nan` says so.
+    pub(super) fn limit(&self, argument: &str, object: &Bound<'py, PyAny>, nan: bool) -> PyResult<f64> {
+        const ALLOWED: &str = "a real number >= 0 (a Python or NumPy int or float, or a 0-d array)";
+        let value = self.number(argument, object, ALLOWED)?;
+        if value < 0.0 || (value.is_nan() && !nan) {
+            return Err(self.value_error(argument, describe(object), ALLOWED));
+        }
+        Ok(value.abs()) // -0.0 is 0
+    }
+
+    /// Axes, counted from the begin, in the order given. None: all of them.
+    pub(super) fn axes(
+        &self,
+        argument: &str,
+        object: Option<&Bound<'py, PyAny>>,
+        ndim: usize,
+    ) -> PyResult<Option<Vec<usize>>> {
+        const ALLOWED: &str = "None, an int or a sequence of ints";
+        let Some(object) = object else { return Ok(None) };
+        let wrong = || self.type_error(argument, describe(object), ALLOWED);
+        let given = if let Some(axis) = integer(object)? {
+            vec![axis]
+        } else if Array::read(object).is_some()
+            || object.is_instance_of::<PyString>()
+            || !is_sequence(object)?
+        {
+            // An array of integers, with one dimension, is a sequence too.
+            match Array::read(object) {
+                Some((array, _))
+                    if array.ndim() == 1 && object.getattr("dtype")?.getattr("kind")?.eq("i")? =>
+                {
+                    tuple_of(object)?
+                }
+                _ => return Err(wrong()),
+            }
+            .iter()
+            .map(|axis| integer(&axis)?.ok_or_else(wrong))
+            .collect::<PyResult<_>>()?
+        } else {
+            tuple_of(object)?
+                .iter()
+                .map(|axis| integer(&axis)?.ok_or_else(wrong))
+                .collect::<PyResult<Vec<_>>>()?
+        };
+        let mut axes = Vec::new();
+        for axis in given {
+            let in_range = axis.extract::<isize>().ok().and_then(|axis| {
+                let ndim = ndim.cast_signed();
+                (-ndim..ndim).contains(&axis).then(|| axis.rem_euclid(ndim.max(1)).cast_unsigned())
+            });
+            let Some(at) = in_range else { return Err(self.axis_error(argument, &text_of(&axis), ndim)) };
+            if axes.contains(&at) {
+                return Err(self.value_error(argument, format!("axis {at} twice"), "each axis at most once"));
+            }
+            axes.push(at);
+        }
+        Ok(Some(axes))
+    }
+}
+
+/// What an object is, as far as it is a number.
+pub(super) enum Number {
+    Real(f64),
+    /// An array of numbers that is not 0-d, and its shape.
+    Shaped(String),
+    No,
+}
+
+/// Reads a real number: a Python int or float, a NumPy or `ml_dtypes` scalar, or a 0-d array of these.
+pub(super) fn number(object: &Bound<'_, PyAny>) -> PyResult<Number> {
+    if let Ok(float) = object.cast::<PyFloat>() {
+        return Ok(Number::Real(float.value()));
+    }
+    if let Ok(int) = object.cast::<PyInt>() {
+        if object.is_instance_of::<PyBool>() {
+            return Ok(Number::No);
+        }
+        return Ok(Number::Real(float_of(int)?));
+    }
+    let py = object.py();
+    let is_list = object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>();
+    if !is_list && !is_numpy(object)? {
+        return Ok(Number::No);
+    }
+    if is_masked(object)? {
+        return Ok(Number::No);
+    }
+    // A list is no number; it is converted for the better error, that of an array which is not 0-d.
+    let object = if is_list {
+        match as_array(object) {
+            Ok(array) => Cow::Owned(array),
+            Err(_) => return Ok(Number::No),
+        }
+    } else {
+        Cow::Borrowed(object)
+    };
+    if !matches!(numeric_kind(&object)?, Some('i' | 'f')) {
+        return Ok(Number::No);
+    }
+    let ndim: usize = object.getattr(intern!(py, "ndim"))?.extract()?;
+    if ndim != 0 {
+        return Ok(Number::Shaped(object.getattr(intern!(py, "shape"))?.str()?.to_string()));
+    }
+    let item = object.call_method0(intern!(py, "item"))?;
+    match item.cast::<PyInt>() {
+        Ok(int) => Ok(Number::Real(float_of(int)?)),
+        Err(_) => Ok(Number::Real(PyFloat::type_object(py).call1((item,))?.extract()?)),
+    }
+}
+
+/// `i` for integers, `f` for floats, those of `ml_dtypes` included, for a NumPy scalar or array.
+pub(super) fn numeric_kind(object: &Bound<'_, PyAny>) -> PyResult<Option<char>> {
+    let dtype = object.getattr(intern!(object.py(), "dtype"))?;
+    Ok(match dtype.getattr("kind")?.extract::<char>()? {
+        'i' | 'u' => Some('i'),
+        'f' => Some('f'),
+        _ => {
+            let class = dtype.getattr("type")?;
+            let extra = class.getattr("__module__")?.extract::<String>()? == "ml_dtypes";
+            let name: String = class.getattr("__name__")?.extract()?;
+            extra.then_some(if name.starts_with("int") || name.starts_with("uint") { 'i' } else { 'f' })
+        }
+    })
+}
+
+/// Rounded to float64; infinite where it is too large.
+fn float_of(int: &Bound<'_, PyInt>) -> PyResult<f64> {
+    match int.extract::<f64>() {
+        Err(error) if error.is_instance_of::<PyOverflowError>(int.py()) => {
+            Ok(if int.lt(0)? { f64::NEG_INFINITY } else { f64::INFINITY })
+        }
+        value => value,
+    }
+}
+
+/// A Python or NumPy integer (no bool), as a Python int.
+pub(super) fn integer<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    if object.is_instance_of::<PyBool>() {
+        return Ok(None);
+    }
+    if object.is_instance_of::<PyInt>() {
+        return Ok(Some(object.clone()));
+    }
+    if is_numpy(object)? {
+        let kind: char = object.getattr("dtype")?.getattr("kind")?.extract()?;
+        let ndim: usize = object.getattr("ndim")?.extract()?;
+        if matches!(kind, 'i' | 'u') && ndim == 0 {
+            return Ok(Some(object.call_method0("item")?));
+        }
+    }
+    Ok(None)
+}
+
+/// A NumPy scalar or array.
+pub(super) fn is_numpy(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    static GENERIC: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    Ok(object.is_instance_of::<PyUntypedArray>()
+        || object.is_instance(GENERIC.import(object.py(), "numpy", "generic")?)?)
+}
+
+/// A masked array. Without `numpy.ma` there is none.
+pub(super) fn is_masked(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let modules =
+        object.py().import(intern!(object.py(), "sys"))?.getattr(intern!(object.py(), "modules"))?;
+    match modules.cast_into::<PyDict>()?.get_item(intern!(object.py(), "numpy.ma"))? {
+        Some(ma) => object.is_instance(&ma.getattr("MaskedArray")?),
+        None => Ok(false),
+    }
+}
+
+/// An `IndexedSlices`, of the Python side of the package.
+pub(super) fn is_slices(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    static SLICES: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    object.is_instance(SLICES.import(object.py(), "gradclip._slices", "IndexedSlices")?)
+}
+
+/// What TensorFlow takes for a list of tensors: a sequence, but none of those that hold something else.
+fn is_sequence(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    if object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>() {
+        return Ok(true);
+    }
+    static TEST: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let py = object.py();
+    let test = TEST.get_or_try_init(py, || {
+        py.import("gradclip._sequences")
+            .and_then(|module| module.getattr("is_sequence_of_tensors"))
+            .map(Bound::unbind)
+    })?;
+    test.bind(py).call1((object,))?.extract()
+}
+
+fn tuple_of<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
+    Ok(PyTuple::type_object(object.py()).call1((object,))?.cast_into()?)
+}
+
+pub(super) fn as_array<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    object
+        .py()
+        .import(intern!(object.py(), "numpy"))?
+        .call_method1(intern!(object.py(), "asarray"), (object,))
+}
+
+/// `dtype int32`, for a message.
+pub(super) fn dtype_text(array: &Bound<'_, PyAny>) -> String {
+    array.getattr("dtype").and_then(|dtype| dtype.str()).map_or_else(
+        |_| "an unknown dtype".to_owned(),
+        |dtype| format!("dtype {}", clipped(&dtype.to_string_lossy())),
+    )
+}
+
+/// `(2, 3)`, as Python writes it.
+pub(super) fn shape_text(shape: &[usize]) -> String {
+    match shape {
+        [one] => format!("({one},)"),
+        _ => format!("({})", shape.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+/// What an object is, for a message: its type, and for a small value the value.
+pub(super) fn describe(object: &Bound<'_, PyAny>) -> String {
+    if object.is_none() {
+        return "None".to_owned();
+    }
+    let class = object.get_type().name().map_or_else(|_| "object".to_owned(), |name| name.to_string());
+    if let Some((array, _)) = Array::read(object) {
+        if array.ndim() == 0 && array.dtype().is_some() {
+            let value = object.str().map_or_else(|_| String::new(), |text| clipped(&text.to_string_lossy()));
+            return format!("0-d array {value} of {}", dtype_text(object));
+        }
+        return format!("{class} of {} and shape {}", dtype_text(object), shape_text(array.shape()));
+    }
+    let small = object.is_instance_of::<PyInt>()
+        || object.is_instance_of::<PyFloat>()
+        || object.is_instance_of::<PyString>()
+        || is_numpy(object).unwrap_or(false)
+        || matches!(object.cast::<PyTuple>().map(|tuple| tuple.len()), Ok(0..5))
+        || matches!(object.cast::<PyList>().map(|list| list.len()), Ok(0..5));
+    if small { format!("{class} {}", text_of(object)) } else { class }
+}
+
+fn text_of(object: &Bound<'_, PyAny>) -> String {
+    object.repr().map_or_else(|_| "(without a repr)".to_owned(), |text| clipped(&text.to_string_lossy()))
+}
+
+/// At most 80 characters.
+fn clipped(text: &str) -> String {
+    match text.char_indices().nth(80) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}

@@ -1,0 +1,366 @@
+//! The clippers.
+
+use pyo3::exceptions::PyValueError;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyFloat, PyList, PyTuple};
+
+use super::array::{Array, Out, Pair, Split, Walk, arrange, internal, spread};
+use super::call::{
+    Call, Kinds, Number, Tensor, as_array, describe, dtype_text, integer, is_masked, is_numpy, number,
+    numeric_kind, shape_text,
+};
+use super::detached;
+use super::norm::{Norms, norm_of_list, scale_list, scale_slices, tensors, vector_order};
+use crate::element::{Dtype, Element, match_element, match_real};
+use crate::error::vec_with_room;
+use crate::isa::Isa;
+use crate::kernel::clip::Clip;
+use crate::kernel::scale::ClipMagnitude;
+use crate::parallel::perform::{clip_rows, is_row, perform};
+use crate::parallel::reduce::Order;
+use crate::scaled::{Factor, Scaled};
+use crate::walk::{Bounds, Uniform, View};
+
+/// One pair, for a function of one tensor.
+fn pair<'py>(
+    call: &Call<'_, 'py>,
+    tensor: Array<'py>,
+    out: Out<'py>,
+    readers: &mut [&mut Array<'py>],
+) -> PyResult<Pair<'py>> {
+    let pairs = arrange(vec![(tensor, out)], readers)?;
+    let mut pairs = pairs.map_err(|(a, b)| call.clash(a, b, true))?;
+    pairs.pop().ok_or_else(|| internal("no pair"))
+}
+
+/// A bound of `clip_by_value`.
+enum BoundKind<'py> {
+    /// None: no bound on that side.
+    No,
+    /// One number, as an array of the tensor's dtype or as Python has it.
+    Number(Bound<'py, PyAny>),
+    /// An array of the tensor's dtype and shape.
+    Array(Array<'py>),
+}
+
+/// Reads a bound: its type, then its shape, and brings an array to the tensor's dtype and shape.
+fn bound<'py>(
+    call: &Call<'_, 'py>,
+    argument: &str,
+    object: Option<&Bound<'py, PyAny>>,
+    tensor: &Tensor<'py>,
+) -> PyResult<BoundKind<'py>> {
+    let Some(object) = object else { return Ok(BoundKind::No) };
+    let py = object.py();
+    let dtype = tensor.dtype;
+    let allowed = if dtype.is_real() {
+        format!("None, a real number or an array of real numbers, for a tensor of dtype {}", dtype.name())
+    } else {
+        format!("None, an int or an array of integers, for a tensor of dtype {}", dtype.name())
+    };
+    let wrong = |found: String| Err(call.type_error(argument, found, &allowed));
+    let is_list = object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>();
+    let array = if is_list {
+        match as_array(object) {
+            Ok(array) => array,
+            Err(error) if error.is_instance_of::<PyValueError>(py) => {
+                return Err(call.value_error(
+                    argument,
+                    "a ragged list",
+                    "a nested list whose rows have equal lengths",
+                ));
+            }
+            Err(error) => return Err(error),
+        }
+    } else if is_numpy(object)? || object.hasattr(intern!(py, "__array__"))? {
+        if is_masked(object)? {
+            return wrong("a masked array".to_owned());
+        }
+        as_array(object)?
+    } else {
+        // A Python number.
+        let fits = match number(object)? {
+            Number::Real(_) => dtype.is_real() || integer(object)?.is_some(),
+            _ => false,
+        };
+        return if fits { Ok(BoundKind::Number(object.clone())) } else { wrong(describe(object)) };
+    };
+    let found = || if is_list { dtype_text(&array) } else { describe(object) };
+    match numeric_kind(&array)? {
+        Some('i') => {}
+        Some('f') if dtype.is_real() => {}
+        Some('f') => return wrong(format!("{} (float)", found())),
+        _ => return wrong(found()),
+    }
+    let ndim: usize = array.getattr(intern!(py, "ndim"))?.extract()?;
+    if ndim == 0 {
+        return Ok(BoundKind::Number(array.call_method0(intern!(py, "item"))?));
+    }
+    let shape: Vec<usize> = array.getattr(intern!(py, "shape"))?.extract()?;
+    let target = tensor.array.shape();
+    let fits = shape.len() <= target.len()
+        && shape.iter().rev().zip(target.iter().rev()).all(|(own, other)| *own == 1 || own == other);
+    if !fits {
+        let allowed = format!("a shape that broadcasts to that of the tensor, {}", shape_text(target));
+        return Err(call.value_error(argument, format!("shape {}", shape_text(&shape)), &allowed));
+    }
+    let helper = py.import(intern!(py, "gradclip._bounds"))?;
+    let cast = helper.call_method1(intern!(py, "as_bound"), (array, dtype.name(), target.to_vec()))?;
+    match Array::read(&cast) {
+        Some((array, _)) => Ok(BoundKind::Array(array)),
+        None => Err(internal("a bound is no array")),
+    }
+}
+
+impl BoundKind<'_> {
+    /// The number, in the tensor's dtype; None for an array.
+    fn value<T: Element>(&self, unbounded: T) -> PyResult<Option<T>> {
+        let Self::Number(value) = self else {
+            return Ok(matches!(self, Self::No).then_some(unbounded));
+        };
+        // i128 holds every integer of every dtype.
+        if let Some(Ok(value)) = integer(value)?.map(|value| value.extract::<i128>()) {
+            return Ok(Some(T::from_integer(value)));
+        }
+        match number(value)? {
+            Number::Real(value) => Ok(Some(T::from_float(value))),
+            _ => Err(internal("a bound is no number")),
+        }
+    }
+
+    /// A view over all elements of the tensor: of the array, or of the one number that [`BoundKind::value`] gave.
+    fn view<'a, T: Element>(
+        &'a self,
+        number: Option<&'a [T; 1]>,
+        shape: &[usize],
+        walk: &Walk,
+    ) -> PyResult<View<'a, T>> {
+        match (self, number) {
+            (Self::Array(array), _) => array.view(walk),
+            (_, Some(number)) => Ok(spread(number, &[], shape, walk)),
+            (_, None) => Err(internal("a bound is neither a number nor an array")),
+        }
+    }
+}
+
+/// See `gradclip.clip_by_value`.
+#[pyfunction]
+#[pyo3(signature = (t, clip_value_min, clip_value_max, name, out))]
+pub(super) fn clip_by_value<'py>(
+    py: Python<'py>,
+    t: &Bound<'py, PyAny>,
+    clip_value_min: Option<&Bound<'py, PyAny>>,
+    clip_value_max: Option<&Bound<'py, PyAny>>,
+    name: Option<&Bound<'py, PyAny>>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let call = Call::new(py, "clip_by_value", name)?;
+    let tensor = call.tensor_or_slices("t", t, Kinds::Ordered)?;
+    let mut lo = bound(&call, "clip_value_min", clip_value_min, &tensor)?;
+    let mut hi = bound(&call, "clip_value_max", clip_value_max, &tensor)?;
+    if clip_value_min.is_none() && clip_value_max.is_none() {
+        return Err(call.value_error("clip_value_min", "None for both bounds", "None for one of them"));
+    }
+    call.check_name()?;
+    let given = call.out("out", out, &tensor)?;
+    let (dtype, bytes) = (tensor.dtype, tensor.array.len() * tensor.dtype.size());
+    let mut readers: Vec<&mut Array<'py>> = Vec::new();
+    for bound in [&mut lo, &mut hi] {
+        if let BoundKind::Array(array) = bound {
+            readers.push(array);
+        }
+    }
+    let mut pair = pair(&call, tensor.array, given, &mut readers)?;
+    match_element!(dtype, T => {
+        let values = (lo.value(T::LOWEST)?, hi.value(T::HIGHEST)?);
+        if let (Some(lo), Some(hi)) = values {
+            let mut task = pair.whole_task::<T>()?;
+            let work = Uniform(Clip { lo, hi });
+            detached(py, bytes, || perform(Isa::current(), &work, &mut task))?;
+        } else {
+            let shape = pair.input().shape().to_vec();
+            let walk = Walk::of_pair(&pair);
+            let numbers = (values.0.map(|lo| [lo]), values.1.map(|hi| [hi]));
+            let work = Bounds {
+                lo: lo.view(numbers.0.as_ref(), &shape, &walk)?,
+                hi: hi.view(numbers.1.as_ref(), &shape, &walk)?,
+            };
+            let mut task = pair.task::<T>(&walk)?;
+            detached(py, bytes, || perform(Isa::current(), &work, &mut task))?;
+        }
+    });
+    call.result(pair.result(), tensor.slices.as_ref(), out)
+}
+
+/// See `gradclip.clip_by_norm`.
+#[pyfunction]
+#[pyo3(signature = (t, clip_norm, axes, name, out))]
+pub(super) fn clip_by_norm<'py>(
+    py: Python<'py>,
+    t: &Bound<'py, PyAny>,
+    clip_norm: &Bound<'py, PyAny>,
+    axes: Option<&Bound<'py, PyAny>>,
+    name: Option<&Bound<'py, PyAny>>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let call = Call::new(py, "clip_by_norm", name)?;
+    let tensor = call.tensor_or_slices("t", t, Kinds::Real)?;
+    let limit = call.limit("clip_norm", clip_norm, false)?;
+    let axes = call.axes("axes", axes, tensor.array.ndim())?;
+    call.check_name()?;
+    let given = call.out("out", out, &tensor)?;
+    let dtype = tensor.dtype;
+    let mut pair = pair(&call, tensor.array, given, &mut [])?;
+    match axes.as_deref() {
+        Some([]) if pair.input().ndim() > 0 => clip_elements(py, &mut pair, dtype, limit)?,
+        Some(axes) if axes.len() < pair.input().ndim() => clip_slices(py, &mut pair, dtype, axes, limit)?,
+        _ => clip_whole(py, &mut pair, dtype, |norm| norm.clip_to(limit))?,
+    }
+    call.result(pair.result(), tensor.slices.as_ref(), out)
+}
+
+/// Clips a tensor by a factor made of its Euclidean norm.
+fn clip_whole<'py>(
+    py: Python<'py>,
+    pair: &mut Pair<'py>,
+    dtype: Dtype,
+    factor: impl Fn(Scaled) -> Option<Factor>,
+) -> PyResult<()> {
+    let norm = norm_of_list(py, std::iter::once((pair.input(), dtype)), Order::Two)?;
+    scale_list(py, std::iter::once((pair, dtype)), factor(norm))
+}
+
+fn clip_elements(py: Python<'_>, pair: &mut Pair<'_>, dtype: Dtype, limit: f64) -> PyResult<()> {
+    let bytes = pair.input().len() * dtype.size();
+    match_real!(dtype, T => {
+        let mut task = pair.whole_task::<T>()?;
+        Ok(detached(py, bytes, || perform(Isa::current(), &Uniform(ClipMagnitude(limit)), &mut task))?)
+    }, Err(internal("clipping of integers")))
+}
+
+fn clip_slices(
+    py: Python<'_>,
+    pair: &mut Pair<'_>,
+    dtype: Dtype,
+    axes: &[usize],
+    limit: f64,
+) -> PyResult<()> {
+    let split = Split::new(pair.input(), axes);
+    let (bytes, len) =
+        (pair.input().len() * dtype.size(), axes.iter().map(|axis| pair.input().shape()[*axis]).product());
+    if is_row(len) {
+        let done = match_real!(dtype, T => {
+            match pair.rows::<T>(&split)? {
+                Some((source, rows)) => {
+                    detached(py, bytes, || clip_rows(Isa::current(), source.as_ref(), rows, len, limit))?;
+                    true
+                }
+                None => false,
+            }
+        }, false);
+        if done {
+            return Ok(());
+        }
+    }
+    let norms = Norms::of(pair.input(), dtype, axes, Order::Two)?;
+    scale_slices(pair, dtype, &norms, |norm| norm.clip_to(limit))
+}
+
+/// See `gradclip.clip_by_average_norm`.
+#[pyfunction]
+#[pyo3(signature = (t, clip_norm, name, out))]
+pub(super) fn clip_by_average_norm<'py>(
+    py: Python<'py>,
+    t: &Bound<'py, PyAny>,
+    clip_norm: &Bound<'py, PyAny>,
+    name: Option<&Bound<'py, PyAny>>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let call = Call::new(py, "clip_by_average_norm", name)?;
+    let tensor = call.tensor("t", t, Kinds::Real)?;
+    let limit = call.limit("clip_norm", clip_norm, false)?;
+    call.check_name()?;
+    let given = call.out("out", out, &tensor)?;
+    let dtype = tensor.dtype;
+    let mut pair = pair(&call, tensor.array, given, &mut [])?;
+    let len = pair.input().len();
+    clip_whole(py, &mut pair, dtype, |norm| norm.over(len).clip_to(limit))?;
+    call.result(pair.result(), None, out)
+}
+
+/// See `gradclip.clip_by_global_norm`.
+#[pyfunction]
+#[pyo3(signature = (t_list, clip_norm, use_norm, name, ord, out))]
+pub(super) fn clip_by_global_norm<'py>(
+    py: Python<'py>,
+    t_list: &Bound<'py, PyAny>,
+    clip_norm: &Bound<'py, PyAny>,
+    use_norm: Option<&Bound<'py, PyAny>>,
+    name: Option<&Bound<'py, PyAny>>,
+    ord: &Bound<'py, PyAny>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<(Bound<'py, PyList>, Bound<'py, PyFloat>)> {
+    let call = Call::new(py, "clip_by_global_norm", name)?;
+    let tensors = tensors(&call, t_list)?;
+    let limit = call.limit("clip_norm", clip_norm, false)?;
+    let used = use_norm.map(|norm| call.limit("use_norm", norm, true)).transpose()?;
+    call.check_name()?;
+    let order = vector_order(&call, ord)?;
+    let outs = call.out_sequence(out, tensors.len())?;
+
+    let mut inputs = vec_with_room(tensors.len())?;
+    let mut entries = vec_with_room(tensors.len())?;
+    for (i, tensor) in tensors.into_iter().enumerate() {
+        let out = match &outs {
+            Some(outs) => Some(outs.get_item(i)?).filter(|out| !out.is_none()),
+            None => None,
+        };
+        let Some(tensor) = tensor else {
+            if let Some(out) = &out {
+                return Err(call.type_error(
+                    &format!("out[{i}]"),
+                    describe(out),
+                    "None, as t_list has there",
+                ));
+            }
+            entries.push(None);
+            continue;
+        };
+        let given = match &out {
+            Some(out) => call.out(&format!("out[{i}]"), Some(out), &tensor)?,
+            None if outs.is_some() => {
+                return Err(call.type_error(&format!("out[{i}]"), "None", "an array, as t_list has there"));
+            }
+            None => Out::New,
+        };
+        entries.push(Some((tensor.dtype, tensor.slices, out)));
+        inputs.push((tensor.array, given));
+    }
+    let index = |pair: usize| {
+        entries.iter().enumerate().filter(|(_, entry)| entry.is_some()).nth(pair).map_or(0, |(i, _)| i)
+    };
+    let pairs = arrange(inputs, &mut [])?;
+    let mut pairs = pairs.map_err(|(a, b)| call.clash(index(a), index(b), false))?;
+    let dtypes = || entries.iter().flatten().map(|(dtype, ..)| *dtype);
+
+    let norm = match used {
+        Some(norm) => Scaled::new(norm, 0),
+        None => norm_of_list(py, pairs.iter().map(Pair::input).zip(dtypes()), order)?,
+    };
+    let factor = if norm.is_finite() { norm.clip_to(limit) } else { Some(Factor::NAN) };
+    scale_list(py, pairs.iter_mut().zip(dtypes()), factor)?;
+
+    let mut results = pairs.into_iter();
+    let list = PyList::empty(py);
+    for entry in &entries {
+        match entry {
+            None => list.append(py.None())?,
+            Some((_, slices, out)) => {
+                let result = results.next().ok_or_else(|| internal("fewer results than tensors"))?.result();
+                list.append(call.result(result, slices.as_ref(), out.as_ref())?)?;
+            }
+        }
+    }
+    Ok((list, PyFloat::new(py, norm.to_f64())))
+}

@@ -1,0 +1,35 @@
+//! The Python module `gradclip._core`: the only place that knows Python.
+
+mod array;
+mod call;
+mod clip;
+mod norm;
+mod overlap;
+mod settings;
+
+use pyo3::prelude::*;
+
+/// The compiled part of gradclip. Its functions are those of the package, without defaults; see `gradclip`.
+#[pymodule(gil_used = false)]
+mod _core {
+    #[pymodule_export]
+    use super::clip::{clip_by_average_norm, clip_by_global_norm, clip_by_norm, clip_by_value};
+    #[pymodule_export]
+    use super::norm::{global_norm, norm, normalize};
+    #[pymodule_export]
+    use super::settings::{config, get_num_threads, isa_levels, set_isa, set_num_threads, trim};
+
+    #[pymodule_export]
+    #[expect(non_upper_case_globals, reason = "Python's name")]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+}
+
+/// Bytes below which the work is done before another Python thread would have got going.
+const DETACH_FROM: usize = 64 << 10;
+
+/// Runs `work` detached from the interpreter: the one way from here into the layers below, for arrays of any size.
+///
+/// Other Python threads run meanwhile, and may write to the arrays: as with NumPy's own loops, that is the caller's race.
+fn detached<T: Send>(py: Python<'_>, bytes: usize, work: impl FnOnce() -> T + Send) -> T {
+    if bytes < DETACH_FROM { work() } else { py.detach(work) }
+}

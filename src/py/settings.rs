@@ -1,0 +1,80 @@
+//! Threads, instruction sets, and what `show_config` prints.
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use super::call::{describe, integer};
+use crate::element::Dtype;
+use crate::isa::Isa;
+use crate::parallel;
+
+/// The number of threads.
+#[pyfunction]
+pub(super) fn get_num_threads() -> PyResult<usize> {
+    Ok(parallel::threads()?)
+}
+
+/// Sets the number of threads for later calls.
+#[pyfunction]
+pub(super) fn set_num_threads(n: &Bound<'_, PyAny>) -> PyResult<()> {
+    let allowed = format!("an int from 1 to {}", parallel::MAX_THREADS);
+    let Some(threads) = integer(n)? else {
+        return Err(PyTypeError::new_err(format!(
+            "set_num_threads: n: found {}; allowed: {allowed}",
+            describe(n)
+        )));
+    };
+    match threads.extract::<usize>() {
+        Ok(threads) if (1..=parallel::MAX_THREADS).contains(&threads) => {
+            parallel::set_threads(threads);
+            Ok(())
+        }
+        _ => Err(PyValueError::new_err(format!(
+            "set_num_threads: n: found {}; allowed: {allowed}",
+            describe(n)
+        ))),
+    }
+}
+
+/// Gives back memory kept for later outputs; the number of bytes. This version keeps none.
+#[pyfunction]
+pub(super) fn trim() -> PyResult<usize> {
+    parallel::threads()?;
+    Ok(0)
+}
+
+/// The instruction set levels this CPU runs, narrowest first.
+#[pyfunction]
+pub(super) fn isa_levels() -> Vec<&'static str> {
+    Isa::available().map(Isa::name).collect()
+}
+
+/// Uses one of `isa_levels()` from now on; None: the widest. For tests and measurements.
+#[pyfunction]
+pub(super) fn set_isa(name: Option<&str>) -> PyResult<()> {
+    match Isa::choose(name) {
+        Some(_) => Ok(()),
+        None => Err(PyValueError::new_err(format!(
+            "set_isa: name: found {name:?}; allowed: None or one of {:?}",
+            isa_levels()
+        ))),
+    }
+}
+
+/// What `show_config` prints.
+#[pyfunction]
+pub(super) fn config(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let names = |wanted: fn(Dtype) -> bool| -> Vec<_> {
+        Dtype::ALL.iter().filter(|dtype| wanted(**dtype)).map(|dtype| dtype.name()).collect()
+    };
+    let config = PyDict::new(py);
+    config.set_item("version", env!("CARGO_PKG_VERSION"))?;
+    config.set_item("threads", parallel::threads()?)?;
+    config.set_item("isa", Isa::current().name())?;
+    config.set_item("isa_levels", isa_levels())?;
+    config.set_item("norm_dtypes", names(Dtype::is_real))?;
+    config.set_item("clip_by_value_dtypes", names(|_| true))?;
+    config.set_item("memory_held", 0)?;
+    Ok(config)
+}

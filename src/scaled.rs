@@ -1,0 +1,188 @@
+//! A norm that may lie beyond float64, and the factor that two such numbers make.
+
+/// The exponent of the power of two by which sums that leave float64's range are done again.
+///
+/// Scaled up by 2^600, the smallest subnormal is 2^-474, whose square is still normal; scaled down, the largest square
+/// is 2^848, which leaves room for more terms than memory holds.
+pub const RESCALE: i32 = 600;
+
+/// `value * 2^exponent`, not negative, or NaN. The exponent is 0 wherever the number is a normal float64.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scaled {
+    value: f64,
+    exponent: i32,
+}
+
+/// A factor in two steps, `x * by * then`: it may lie outside float64 where the result does not.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Factor {
+    /// The first step, with the digits.
+    pub by: f64,
+    /// The second, a power of two; 1 unless the factor itself is no normal float64.
+    pub then: f64,
+}
+
+impl Factor {
+    /// Changes nothing.
+    pub const ONE: Self = Self { by: 1.0, then: 1.0 };
+    /// Makes everything NaN.
+    pub const NAN: Self = Self { by: f64::NAN, then: 1.0 };
+}
+
+/// 2^exponent; exponents outside the normal range are taken to its ends.
+#[inline]
+#[must_use]
+pub fn power_of_two(exponent: i32) -> f64 {
+    f64::from_bits(u64::from((exponent.clamp(-1022, 1023) + 1023).unsigned_abs()) << 52)
+}
+
+/// `x = m * 2^e` with m in [1, 2), for x positive and finite.
+fn split(x: f64) -> (f64, i32) {
+    let (x, lift) = if x < f64::MIN_POSITIVE { (x * power_of_two(64), 64) } else { (x, 0) };
+    let exponent = (x.to_bits() >> 52) as i32 - 1023;
+    (x * power_of_two(-exponent.min(1022)) * power_of_two(-(exponent - exponent.min(1022))), exponent - lift)
+}
+
+impl Scaled {
+    /// Nothing at all.
+    pub const ZERO: Self = Self { value: 0.0, exponent: 0 };
+
+    /// `value * 2^exponent`.
+    #[inline]
+    #[must_use]
+    pub fn new(value: f64, exponent: i32) -> Self {
+        if exponent == 0 && (value.is_normal() || value == 0.0) {
+            Self { value, exponent }
+        } else {
+            Self::settle(value, exponent)
+        }
+    }
+
+    #[cold]
+    fn settle(value: f64, exponent: i32) -> Self {
+        if value.is_nan() {
+            return Self { value: f64::NAN, exponent: 0 };
+        }
+        if value == 0.0 || value.is_infinite() {
+            return Self { value, exponent: 0 };
+        }
+        let (digits, own) = split(value);
+        let exponent = exponent.saturating_add(own);
+        if (-1022..=1023).contains(&exponent) {
+            Self { value: digits * power_of_two(exponent), exponent: 0 }
+        } else {
+            Self { value: digits, exponent }
+        }
+    }
+
+    /// Rounded to float64: inf above its range, subnormal or 0 below.
+    #[inline]
+    #[must_use]
+    pub fn to_f64(self) -> f64 {
+        if self.exponent == 0 {
+            self.value
+        } else {
+            // The first step is exact: the value's own exponent is 0, so only the last one can round.
+            let half = (self.exponent / 2).clamp(-1000, 1000);
+            self.value * power_of_two(half) * power_of_two(self.exponent - half)
+        }
+    }
+
+    /// Neither infinite nor NaN, wherever float64 ends.
+    #[inline]
+    #[must_use]
+    pub fn is_finite(self) -> bool {
+        self.value.is_finite()
+    }
+
+    /// Whether it is zero.
+    #[inline]
+    #[must_use]
+    pub fn is_zero(self) -> bool {
+        self.value == 0.0
+    }
+
+    /// The larger one; NaN wins over all.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        if self.value.is_nan() || other.value.is_nan() {
+            return Self { value: f64::NAN, exponent: 0 };
+        }
+        let key = |x: Self| {
+            if x.value.is_infinite() {
+                (i32::MAX, 1.0)
+            } else if x.value == 0.0 {
+                (i32::MIN, 0.0)
+            } else {
+                let (digits, exponent) = split(x.value);
+                (exponent.saturating_add(x.exponent), digits)
+            }
+        };
+        if key(self) < key(other) { other } else { self }
+    }
+
+    /// The one rule of clipping: nothing is to be done for a norm at or below the limit, both as float64, and everything
+    /// else is multiplied by `limit / norm`.
+    #[inline]
+    #[must_use]
+    pub fn clip_to(self, limit: f64) -> Option<Factor> {
+        if self.to_f64() <= limit { None } else { Some(self.factor_to(limit)) }
+    }
+
+    /// Divided by a count of elements.
+    #[must_use]
+    pub fn over(self, count: usize) -> Self {
+        if !self.value.is_normal() {
+            return self;
+        }
+        // Away from the bottom of the range, so that the quotient keeps all its digits.
+        let (digits, exponent) = split(self.value);
+        Self::new(digits / count as f64, self.exponent.saturating_add(exponent))
+    }
+
+    /// `limit / self`, for a limit that is not negative.
+    #[inline]
+    #[must_use]
+    pub fn factor_to(self, limit: f64) -> Factor {
+        let by = limit / self.value;
+        if self.exponent == 0 && by.is_normal() && self.value.is_normal() && limit.is_normal() {
+            Factor { by, then: 1.0 }
+        } else {
+            self.far_factor_to(limit)
+        }
+    }
+
+    #[cold]
+    fn far_factor_to(self, limit: f64) -> Factor {
+        if self.value.is_nan() || limit.is_nan() {
+            return Factor::NAN;
+        }
+        if self.value == 0.0 || limit.is_infinite() {
+            // Nothing finite is above an infinite limit, and nothing is to be done for zeros.
+            return if self.value.is_infinite() { Factor::NAN } else { Factor::ONE };
+        }
+        if limit == 0.0 || self.value.is_infinite() {
+            return Factor { by: 0.0, then: 1.0 };
+        }
+        let (limit_digits, limit_exponent) = split(limit);
+        let (digits, exponent) = split(self.value);
+        let by = limit_digits / digits;
+        let exponent = limit_exponent - exponent.saturating_add(self.exponent);
+        if (-1000..=1000).contains(&exponent) {
+            Factor { by: by * power_of_two(exponent), then: 1.0 }
+        } else {
+            // A step of at most 2^1000 each: what the first one loses below float64's range is lost in the result too.
+            let first = exponent.clamp(-1000, 1000);
+            Factor { by: by * power_of_two(first), then: step(exponent.saturating_sub(first)) }
+        }
+    }
+}
+
+/// 2^exponent where it may be a subnormal or out of range altogether.
+fn step(exponent: i32) -> f64 {
+    if exponent < -1022 {
+        power_of_two(exponent.max(-1075) + 53) * power_of_two(-53)
+    } else {
+        power_of_two(exponent)
+    }
+}

@@ -1,0 +1,584 @@
+//! From shapes and strides to slices.
+//!
+//! A [`Layout`] lists the axes of an array from outer to inner, neighbours merged where one stride covers both; the
+//! position in that order is the one number by which all operands of an operation are addressed. A [`View`] gives a
+//! range of positions as a slice, the memory itself where it lies in a row and a gathered copy of at most a block where
+//! it does not, so that a strided, unaligned or byte-swapped array gives the bits of its contiguous copy. A [`Target`]
+//! is the same for writing. Everything here is safe code: the memory comes as slices, of elements or of bytes, and
+//! strided targets as slices of atomics, because several may lie interleaved in the same memory.
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::atomic::AtomicU8;
+
+use crate::element::Element;
+use crate::isa::Isa;
+use crate::kernel::clip::{AnyOutside, ClipEach};
+use crate::kernel::map::{AnyChange, Apply, ApplyInto, Map};
+use crate::kernel::scale::ScaleEach;
+use crate::kernel::sum::BLOCK;
+
+/// NumPy's limit.
+pub const MAX_AXES: usize = 64;
+
+/// One axis: how many steps, and how far each goes (in the units of the memory it walks over).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Axis {
+    /// Steps.
+    pub len: usize,
+    /// Distance of a step.
+    pub stride: isize,
+}
+
+/// Axes from outer to inner, merged where possible.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Layout {
+    axes: Vec<Axis>,
+    len: usize,
+}
+
+impl Layout {
+    /// Drops axes of one step and merges neighbours that one stride covers. At most [`MAX_AXES`] axes count.
+    pub fn new(axes: impl IntoIterator<Item = Axis>) -> Self {
+        let mut merged: Vec<Axis> = Vec::new();
+        let mut len = 1;
+        for axis in axes.into_iter().take(MAX_AXES) {
+            len *= axis.len;
+            match merged.last_mut() {
+                _ if axis.len == 1 => {}
+                Some(outer) if Some(outer.stride) == axis.stride.checked_mul(axis.len.cast_signed()) => {
+                    *outer = Axis { len: outer.len * axis.len, stride: axis.stride };
+                }
+                _ => merged.push(axis),
+            }
+        }
+        Self { axes: merged, len }
+    }
+
+    /// Positions.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether the positions follow each other in memory.
+    #[must_use]
+    pub fn is_dense(&self) -> bool {
+        match self.axes[..] {
+            [] => true,
+            [Axis { stride, .. }] => stride == 1,
+            _ => self.len == 0,
+        }
+    }
+
+    /// Where position `at` lies.
+    #[must_use]
+    pub fn offset(&self, mut at: usize) -> isize {
+        let mut offset = 0;
+        for axis in self.axes.iter().rev() {
+            offset += (at % axis.len).cast_signed() * axis.stride;
+            at /= axis.len;
+        }
+        offset
+    }
+
+    /// Calls `run(offset, stride, count)` for each piece of `range` that one stride covers, in order.
+    fn runs(&self, range: Range<usize>, mut run: impl FnMut(isize, isize, usize)) {
+        if range.is_empty() {
+            return;
+        }
+        let Some((inner, outer)) = self.axes.split_last() else {
+            return (0..range.len()).for_each(|_| run(0, 0, 1));
+        };
+        let mut index = [0; MAX_AXES];
+        let mut at = range.start / inner.len;
+        let mut within = range.start % inner.len;
+        let mut base = 0;
+        for (axis, i) in outer.iter().zip(&mut index).rev() {
+            *i = at % axis.len;
+            at /= axis.len;
+            base += i.cast_signed() * axis.stride;
+        }
+        let mut left = range.len();
+        loop {
+            let count = left.min(inner.len - within);
+            run(base + within.cast_signed() * inner.stride, inner.stride, count);
+            left -= count;
+            if left == 0 {
+                return;
+            }
+            within = 0;
+            for (axis, i) in outer.iter().zip(&mut index).rev() {
+                *i += 1;
+                base += axis.stride;
+                if *i < axis.len {
+                    break;
+                }
+                base -= axis.len.cast_signed() * axis.stride;
+                *i = 0;
+            }
+        }
+    }
+
+    /// The offset of `range` if it lies in a row.
+    fn contiguous(&self, range: &Range<usize>) -> Option<isize> {
+        match self.axes.last() {
+            _ if range.is_empty() => None,
+            None => (range.len() <= 1).then_some(0),
+            Some(inner) => {
+                let within = range.start % inner.len;
+                (inner.stride == 1 && within + range.len() <= inner.len).then(|| self.offset(range.start))
+            }
+        }
+    }
+}
+
+/// The axes of `strides` from outer to inner as they lie in memory: the order that a NumPy ufunc gives its output
+/// ("K"). An axis of one step or of stride 0 could stand anywhere and keeps its place among the others.
+///
+/// This is the insertion sort of NumPy's iterator, which decides where such an axis ends up.
+#[must_use]
+pub fn memory_order(shape: &[usize], strides: &[isize]) -> Vec<usize> {
+    let size = |axis: usize| if shape[axis] == 1 { 0 } else { strides[axis].unsigned_abs() };
+    let mut inner_first: Vec<usize> = (0..shape.len()).rev().collect();
+    for i in 1..inner_first.len() {
+        let axis = inner_first[i];
+        let mut place = i;
+        for j in (0..i).rev() {
+            let (own, other) = (size(axis), size(inner_first[j]));
+            if own != 0 && other != 0 {
+                if other <= own {
+                    break;
+                }
+                place = j;
+            }
+        }
+        inner_first[place..=i].rotate_right(1);
+    }
+    inner_first.reverse();
+    inner_first
+}
+
+/// The memory that a view reads.
+#[derive(Debug)]
+pub enum Memory<'a, T> {
+    /// Aligned elements in native byte order; strides count elements.
+    Elements(&'a [T]),
+    /// Anything else, byte by byte; strides count bytes.
+    Bytes {
+        /// The bytes.
+        bytes: &'a [u8],
+        /// Whether the byte order is not the native one.
+        swapped: bool,
+    },
+}
+
+impl<T> Clone for Memory<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Memory<'_, T> {}
+
+/// Elements to read, by position.
+#[derive(Clone, Debug)]
+pub enum View<'a, T> {
+    /// One after the other.
+    Dense(&'a [T]),
+    /// By the strides of a layout.
+    Strided {
+        /// Where they lie.
+        memory: Memory<'a, T>,
+        /// Where position 0 lies in it.
+        start: isize,
+        /// Where the others lie from there.
+        layout: Cow<'a, Layout>,
+    },
+}
+
+/// A block's worth of scratch.
+pub type Scratch<T> = [T; BLOCK];
+
+impl<'a, T: Element> View<'a, T> {
+    /// A view that is dense if it can be.
+    #[must_use]
+    pub fn new(memory: Memory<'a, T>, start: isize, layout: Cow<'a, Layout>) -> Self {
+        if let (Memory::Elements(elements), true) = (memory, layout.is_dense()) {
+            let from = start.cast_unsigned();
+            return Self::Dense(&elements[from..from + layout.len()]);
+        }
+        Self::Strided { memory, start, layout }
+    }
+
+    /// Positions.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Dense(data) => data.len(),
+            Self::Strided { layout, .. } => layout.len(),
+        }
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The elements at `range`, at most a block of them, gathered into `scratch` unless they lie in a row.
+    #[inline]
+    pub fn block<'b>(&'b self, range: Range<usize>, scratch: &'b mut Scratch<T>) -> &'b [T] {
+        match self {
+            Self::Dense(data) => &data[range],
+            Self::Strided { memory, start, layout } => memory.block(*start, layout, range, scratch),
+        }
+    }
+
+    /// Calls `visit` for the elements at `range`, a block at a time, or all at once where they are dense. Blocks begin
+    /// at multiples of [`BLOCK`] from the range's start.
+    pub fn for_blocks(&self, range: Range<usize>, mut visit: impl FnMut(&[T])) {
+        if let Self::Dense(data) = self {
+            return visit(&data[range]);
+        }
+        let mut scratch = [T::ZERO; BLOCK];
+        for part in blocks(range) {
+            visit(self.block(part, &mut scratch));
+        }
+    }
+}
+
+/// An array cut into slices along some of its axes: one slice for each position of the kept axes, its elements along
+/// the reduced ones.
+#[derive(Debug)]
+pub struct Slices<'a, T> {
+    /// Where the elements lie.
+    pub memory: Memory<'a, T>,
+    /// Where the first one lies.
+    pub start: isize,
+    /// Where the slices begin from there.
+    pub kept: Layout,
+    /// Where a slice's elements lie from its begin.
+    pub reduced: Layout,
+}
+
+impl<T: Element> Slices<'_, T> {
+    /// Slice number `at`.
+    #[must_use]
+    pub fn slice(&self, at: usize) -> View<'_, T> {
+        View::new(self.memory, self.start + self.kept.offset(at), Cow::Borrowed(&self.reduced))
+    }
+
+    /// The elements number `element` of slices `range`: a row of the matrix whose columns are the slices.
+    pub fn row<'b>(&'b self, element: usize, range: Range<usize>, scratch: &'b mut Scratch<T>) -> &'b [T] {
+        self.memory.block(self.start + self.reduced.offset(element), &self.kept, range, scratch)
+    }
+
+    /// Whether the slices are columns: neighbours in memory belong to neighbouring slices. Then rows are added to one
+    /// accumulator per slice; a few slices are not worth it.
+    #[must_use]
+    pub fn are_columns(&self) -> bool {
+        let step = |layout: &Layout| layout.axes.last().map_or(isize::MAX, |axis| axis.stride);
+        let wide = self.kept.axes.last().is_some_and(|axis| axis.len >= MIN_COLUMNS);
+        wide && step(&self.kept).unsigned_abs() < step(&self.reduced).unsigned_abs()
+    }
+}
+
+/// Fewer neighbouring columns are summed one by one.
+const MIN_COLUMNS: usize = 4;
+
+/// Cuts a range into blocks.
+fn blocks(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    range.clone().step_by(BLOCK).map(move |from| from..range.end.min(from + BLOCK))
+}
+
+impl<'a, T: Element> Memory<'a, T> {
+    /// The elements at `range`, gathered into `scratch` unless they lie in a row.
+    fn block<'b>(
+        self,
+        start: isize,
+        layout: &Layout,
+        range: Range<usize>,
+        scratch: &'b mut Scratch<T>,
+    ) -> &'b [T]
+    where
+        'a: 'b,
+    {
+        if let (Memory::Elements(elements), Some(offset)) = (self, layout.contiguous(&range)) {
+            let from = (start + offset).cast_unsigned();
+            return &elements[from..from + range.len()];
+        }
+        let gathered = &mut scratch[..range.len()];
+        self.gather(start, layout, range, gathered);
+        gathered
+    }
+
+    fn gather(&self, start: isize, layout: &Layout, range: Range<usize>, to: &mut [T]) {
+        let mut filled = 0;
+        layout.runs(range, |offset, stride, count| {
+            let to = &mut to[filled..filled + count];
+            filled += count;
+            let mut at = start + offset;
+            match *self {
+                Memory::Elements(elements) if stride == 1 => {
+                    to.copy_from_slice(&elements[at.cast_unsigned()..at.cast_unsigned() + count]);
+                }
+                Memory::Elements(elements) => {
+                    for x in to {
+                        *x = elements[at.cast_unsigned()];
+                        at += stride;
+                    }
+                }
+                Memory::Bytes { bytes, swapped } => {
+                    for x in to {
+                        *x = T::from_bytes(&bytes[at.cast_unsigned()..], swapped);
+                        at += stride;
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// The memory that a strided target writes.
+#[derive(Debug)]
+pub enum Cells<'a, T: Element> {
+    /// Aligned elements in native byte order; strides count elements.
+    Elements(&'a [T::Cell]),
+    /// Anything else, byte by byte; strides count bytes.
+    Bytes {
+        /// The bytes.
+        bytes: &'a [AtomicU8],
+        /// Whether the byte order is not the native one.
+        swapped: bool,
+    },
+}
+
+impl<T: Element> Clone for Cells<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T: Element> Copy for Cells<'_, T> {}
+
+/// Elements to write, by position.
+#[derive(Debug)]
+pub enum Target<'a, T: Element> {
+    /// One after the other.
+    Dense(&'a mut [T]),
+    /// By the strides of a layout.
+    Strided {
+        /// Where they lie.
+        cells: Cells<'a, T>,
+        /// Where position 0 of the layout lies.
+        start: isize,
+        /// Where the others lie from there.
+        layout: Cow<'a, Layout>,
+        /// The positions of the layout that this target has.
+        range: Range<usize>,
+    },
+}
+
+impl<T: Element> Target<'_, T> {
+    /// Positions.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Dense(data) => data.len(),
+            Self::Strided { range, .. } => range.len(),
+        }
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Cuts it into parts of at most `len` positions, in order.
+    pub fn parts(&mut self, len: usize) -> impl Iterator<Item = Target<'_, T>> {
+        let (dense, strided) = match self {
+            Self::Dense(data) => (Some(data.chunks_mut(len).map(Target::Dense)), None),
+            Self::Strided { cells, start, layout, range } => {
+                let (cells, start, layout, end) = (*cells, *start, &**layout, range.end);
+                let parts = range.clone().step_by(len).map(move |from| Target::Strided {
+                    cells,
+                    start,
+                    layout: Cow::Borrowed(layout),
+                    range: from..end.min(from + len),
+                });
+                (None, Some(parts))
+            }
+        };
+        dense.into_iter().flatten().chain(strided.into_iter().flatten())
+    }
+
+    /// Calls `visit(positions, elements)` for the target, a block at a time. Where `visit` returns false, a strided
+    /// target keeps what it holds. Unless `reads`, the elements of a strided target are not those it holds.
+    fn for_blocks(&mut self, reads: bool, mut visit: impl FnMut(Range<usize>, &mut [T]) -> bool) {
+        match self {
+            Self::Dense(data) => {
+                let mut at = 0;
+                for block in data.chunks_mut(BLOCK) {
+                    let range = at..at + block.len();
+                    at = range.end;
+                    visit(range, block);
+                }
+            }
+            Self::Strided { cells, start, layout, range } => {
+                let mut scratch = [T::ZERO; BLOCK];
+                for part in blocks(range.clone()) {
+                    let block = &mut scratch[..part.len()];
+                    if reads {
+                        cells.gather(*start, layout, part.clone(), block);
+                    }
+                    if visit(part.start - range.start..part.end - range.start, block) {
+                        cells.scatter(*start, layout, part, block);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<T: Element> Cells<'_, T> {
+    fn gather(self, start: isize, layout: &Layout, range: Range<usize>, to: &mut [T]) {
+        let mut to = to.iter_mut();
+        layout.runs(range, |offset, stride, count| {
+            let mut at = start + offset;
+            for x in to.by_ref().take(count) {
+                *x = match self {
+                    Self::Elements(cells) => T::load(&cells[at.cast_unsigned()]),
+                    Self::Bytes { bytes, swapped } => T::load_bytes(&bytes[at.cast_unsigned()..], swapped),
+                };
+                at += stride;
+            }
+        });
+    }
+
+    fn scatter(self, start: isize, layout: &Layout, range: Range<usize>, from: &[T]) {
+        let mut from = from.iter();
+        layout.runs(range, |offset, stride, count| {
+            let mut at = start + offset;
+            for x in from.by_ref().take(count) {
+                match self {
+                    Self::Elements(cells) => x.store(&cells[at.cast_unsigned()]),
+                    Self::Bytes { bytes, swapped } => x.store_bytes(&bytes[at.cast_unsigned()..], swapped),
+                }
+                at += stride;
+            }
+        });
+    }
+}
+
+/// What to do with the elements at given positions, at most a block of them.
+pub trait Work<T: Element>: Sync {
+    /// Whether `apply` would change any. Where not, an output in place is not written.
+    fn changes(&self, isa: Isa, at: Range<usize>, data: &[T]) -> bool;
+    /// Does it in place.
+    fn apply(&self, isa: Isa, at: Range<usize>, data: &mut [T]);
+    /// Does it from one slice to another.
+    fn apply_into(&self, isa: Isa, at: Range<usize>, from: &[T], to: &mut [T]) {
+        to.copy_from_slice(from);
+        self.apply(isa, at, to);
+    }
+}
+
+/// The same function for all elements.
+#[derive(Clone, Copy, Debug)]
+pub struct Uniform<M>(pub M);
+
+impl<T: Element, M: Map<T>> Work<T> for Uniform<M> {
+    fn changes(&self, isa: Isa, _: Range<usize>, data: &[T]) -> bool {
+        isa.run(AnyChange { data, map: self.0 })
+    }
+    fn apply(&self, isa: Isa, _: Range<usize>, data: &mut [T]) {
+        isa.run(Apply { data, map: self.0 });
+    }
+    fn apply_into(&self, isa: Isa, _: Range<usize>, from: &[T], to: &mut [T]) {
+        isa.run(ApplyInto { from, to, map: self.0 });
+    }
+}
+
+/// Nothing: a copy.
+#[derive(Clone, Copy, Debug)]
+pub struct Untouched;
+
+impl<T: Element> Work<T> for Untouched {
+    fn changes(&self, _: Isa, _: Range<usize>, _: &[T]) -> bool {
+        false
+    }
+    fn apply(&self, _: Isa, _: Range<usize>, _: &mut [T]) {}
+}
+
+/// A factor for each element.
+#[derive(Debug)]
+pub struct Factors<'a>(pub View<'a, f64>);
+
+impl<T: crate::element::Real> Work<T> for Factors<'_> {
+    fn changes(&self, _: Isa, at: Range<usize>, _: &[T]) -> bool {
+        self.0.block(at, &mut [0.0; BLOCK]).iter().any(|factor| *factor != 1.0)
+    }
+    fn apply(&self, isa: Isa, at: Range<usize>, data: &mut [T]) {
+        isa.run(ScaleEach { data, factors: self.0.block(at, &mut [0.0; BLOCK]) });
+    }
+}
+
+/// Bounds for each element.
+#[derive(Debug)]
+pub struct Bounds<'a, T> {
+    /// Smallest values.
+    pub lo: View<'a, T>,
+    /// Largest values.
+    pub hi: View<'a, T>,
+}
+
+impl<T: Element> Work<T> for Bounds<'_, T> {
+    fn changes(&self, isa: Isa, at: Range<usize>, data: &[T]) -> bool {
+        let (lo, hi) = (&mut [T::ZERO; BLOCK], &mut [T::ZERO; BLOCK]);
+        isa.run(AnyOutside { data, lo: self.lo.block(at.clone(), lo), hi: self.hi.block(at, hi) })
+    }
+    fn apply(&self, isa: Isa, at: Range<usize>, data: &mut [T]) {
+        let (lo, hi) = (&mut [T::ZERO; BLOCK], &mut [T::ZERO; BLOCK]);
+        isa.run(ClipEach { data, lo: self.lo.block(at.clone(), lo), hi: self.hi.block(at, hi) });
+    }
+}
+
+/// Does `work` for the positions of `target`, which begin at `at` of the whole; in place, or from `source`, which has
+/// the positions of the whole.
+pub fn perform<T: Element>(
+    isa: Isa,
+    work: &impl Work<T>,
+    source: Option<&View<'_, T>>,
+    target: &mut Target<'_, T>,
+    at: usize,
+) {
+    let shifted = |range: &Range<usize>| at + range.start..at + range.end;
+    match source {
+        None => target.for_blocks(true, |range, data| {
+            let changes = work.changes(isa, shifted(&range), data);
+            if changes {
+                work.apply(isa, shifted(&range), data);
+            }
+            changes
+        }),
+        Some(View::Dense(from)) => target.for_blocks(false, |range, data| {
+            let range = shifted(&range);
+            work.apply_into(isa, range.clone(), &from[range], data);
+            true
+        }),
+        Some(view) => {
+            let mut scratch = [T::ZERO; BLOCK];
+            target.for_blocks(false, |range, data| {
+                let range = shifted(&range);
+                work.apply_into(isa, range.clone(), view.block(range, &mut scratch), data);
+                true
+            });
+        }
+    }
+}

@@ -1,0 +1,38 @@
+"""Hypothesis profiles, and the two knobs whose setting must never change a result."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import gradclip as gc
+import pytest
+from gradclip import _core
+from hypothesis import settings
+
+settings.register_profile("fast", max_examples=25, deadline=None, derandomize="CI" in os.environ)
+settings.register_profile("thorough", max_examples=500, deadline=None)
+settings.load_profile(os.environ.get("GRADCLIP_TEST_PROFILE", "fast"))
+
+
+@pytest.fixture(params=_core.isa_levels())
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Runs the test once on each instruction set of this CPU."""
+    _core.set_isa(request.param)
+    yield request.param
+    _core.set_isa(None)
+
+
+@contextmanager
+def _threads(n: int) -> Iterator[None]:
+    before = gc.get_num_threads()
+    gc.set_num_threads(n)
+    try:
+        yield
+    finally:
+        gc.set_num_threads(before)
+
+
+@pytest.fixture
+def threads() -> Callable[[int], AbstractContextManager[None]]:
+    """`with threads(n):` runs its body with n threads."""
+    return _threads

@@ -1,0 +1,140 @@
+"""clip_by_norm and clip_by_average_norm: which norm is limited, and by how much."""
+
+import itertools
+import math
+
+import gradclip as gc
+import numpy as np
+import oracle
+import pytest
+from oracle import FLOATS, allowed_ulps, assert_within_ulp, exact_clip, exact_norms, same_bits
+
+dtypes = pytest.mark.parametrize("dtype", FLOATS)
+AXES = [None, *(c for k in range(4) for c in itertools.combinations(range(3), k))]
+
+
+def cube(dtype):
+    return np.random.default_rng(2).standard_normal((4, 5, 6)).astype(dtype)
+
+
+def norms_of(x, axes):
+    """The norms a result is held to: for float64 those that gradclip itself computes."""
+    if x.dtype == np.float32 or axes == ():
+        return exact_norms(x, 2, axes)
+    return np.vectorize(oracle.mp.mpf, otypes=[object])(gc.norm(x, axis=axes, keepdims=True))
+
+
+@dtypes
+@pytest.mark.parametrize("axes", AXES)
+def test_every_slice_along_the_axes_is_limited(dtype, axes):
+    x = cube(dtype)
+    norms = norms_of(x, axes)
+    middle = float(np.sort(norms.ravel())[norms.size // 2])
+    for limit in (0.1, 0.9 * middle, 1.1 * middle, 100.0):
+        result = gc.clip_by_norm(x, limit, axes)
+        assert_within_ulp(result, exact_clip(x, limit, norms), allowed_ulps(dtype))
+        for where in np.ndindex(norms.shape):
+            inside = tuple(
+                slice(None) if n == 1 and full > 1 else k
+                for k, n, full in zip(where, norms.shape, x.shape, strict=True)
+            )
+            if norms[where] <= limit:
+                assert same_bits(result[inside], x[inside])
+
+
+@dtypes
+def test_axes_in_any_spelling_mean_the_same(dtype):
+    x = cube(dtype)
+    for same in (
+        [(0, 2), (2, 0), [0, -1], (-3, 2), np.array([0, 2])],
+        [1, -2, (1,), [np.int64(1)], np.int8(-2)],
+        [None, (0, 1, 2), (2, 0, 1)],
+    ):
+        expected = gc.clip_by_norm(x, 0.7, axes=same[0])
+        assert all(same_bits(gc.clip_by_norm(x, 0.7, axes=axes), expected) for axes in same[1:])
+
+
+@dtypes
+def test_empty_axes_limit_each_element_by_its_own_magnitude(dtype):
+    x = np.array([[-3.0, 0.5, -0.0], [2.0, -0.25, 1e-30]], dtype=dtype)
+    expected = np.array([[-1.0, 0.5, -0.0], [1.0, -0.25, 1e-30]], dtype=dtype)
+    assert same_bits(gc.clip_by_norm(x, 1.0, axes=()), expected)
+    odd = np.array([np.nan, np.inf, 3.0], dtype=dtype)
+    result = gc.clip_by_norm(odd, 1.0, axes=())
+    assert np.isnan(result[:2]).all()
+    assert result[2] == 1.0
+
+
+@dtypes
+@pytest.mark.parametrize("n", [1, 2, 3, 15, 16, 17, 33, 127, 128, 129, 2049, 4099])
+def test_vectors_of_every_length(dtype, n):
+    x = (np.random.default_rng(n).standard_normal(n) + 0.1).astype(dtype)
+    norms = norms_of(x, None)
+    for limit in (0.01, 1 / 3):
+        assert_within_ulp(gc.clip_by_norm(x, limit), exact_clip(x, limit, norms), allowed_ulps(dtype))
+
+
+@dtypes
+@pytest.mark.parametrize("shape", [(1, 9), (9, 1), (3, 130), (130, 3), (65, 67), (2, 1, 40), (40, 1, 2)])
+def test_tables_of_every_shape(dtype, shape):
+    x = np.random.default_rng(7).standard_normal(shape).astype(dtype)
+    for axes in (None, *range(len(shape))):
+        assert_within_ulp(
+            gc.clip_by_norm(x, 0.5, axes), exact_clip(x, 0.5, norms_of(x, axes)), allowed_ulps(dtype)
+        )
+
+
+@dtypes
+def test_signs_are_kept(dtype):
+    x = np.array([-3.0, 4.0, -0.0, 0.0, -1e-30], dtype=dtype)
+    for result in (gc.clip_by_norm(x, 1e-20), gc.clip_by_average_norm(x, 1e-20)):
+        assert np.array_equal(np.signbit(result), np.signbit(x))
+
+
+@dtypes
+def test_a_limit_of_inf_clips_nothing_finite(dtype):
+    x = np.array([[np.finfo(dtype).max, -1.0], [0.0, -0.0]], dtype=dtype)
+    for limit in (math.inf, np.float32("inf"), 10**400):
+        assert same_bits(gc.clip_by_norm(x, limit), x)
+        assert same_bits(gc.clip_by_norm(x, limit, axes=1), x)
+        assert same_bits(gc.clip_by_average_norm(x, limit), x)
+
+
+def test_the_limit_is_used_in_float64():
+    x = np.array([3.0, 4.0], dtype=np.float32)
+    assert same_bits(gc.clip_by_norm(x, 5.0), x)
+    below = math.nextafter(5.0, 0)
+    assert same_bits(gc.clip_by_norm(x, below), x)  # rounds to the same float32
+    assert same_bits(gc.clip_by_norm(x.astype(np.float64), 5.0), x.astype(np.float64))
+    assert gc.clip_by_norm(x.astype(np.float64), 4.999999999).tolist() != [3.0, 4.0]
+
+
+@dtypes
+@pytest.mark.parametrize("shape", [(), (1,), (2,), (5, 7), (3, 0)])
+def test_the_average_norm_is_the_norm_over_the_size(dtype, shape):
+    x = np.random.default_rng(3).standard_normal(shape)
+    x = np.asarray(x).astype(dtype)
+    norms = norms_of(x, None)
+    for limit in (1e-3, 0.05, 10.0):
+        assert_within_ulp(
+            gc.clip_by_average_norm(x, limit),
+            exact_clip(x, limit, norms / max(x.size, 1)),
+            allowed_ulps(dtype),
+        )
+
+
+@dtypes
+def test_the_average_norm_at_its_limit_is_untouched(dtype):
+    x = np.array([3.0, 4.0], dtype=dtype)
+    assert same_bits(gc.clip_by_average_norm(x, 2.5), x)
+    assert gc.clip_by_average_norm(x, 1.25).tolist() == [1.5, 2.0]
+
+
+def test_keywords_are_those_of_tensorflow():
+    x = np.array([[3.0, 4.0]])
+    assert same_bits(
+        gc.clip_by_norm(t=x, clip_norm=1.0, axes=1, name="x", out=None), gc.clip_by_norm(x, 1.0, 1, "x")
+    )
+    assert same_bits(
+        gc.clip_by_average_norm(t=x, clip_norm=1.0, name="x", out=None), gc.clip_by_average_norm(x, 1.0, "x")
+    )

@@ -1,0 +1,225 @@
+"""clip_by_value: which bounds there are, and that they compare exactly."""
+
+import math
+
+import gradclip as gc
+import numpy as np
+import pytest
+from oracle import FLOATS, INTEGERS, expected_clip_by_value, same_bits
+
+floats = pytest.mark.parametrize("dtype", FLOATS)
+integers = pytest.mark.parametrize("dtype", INTEGERS)
+LENGTHS = [0, 1, 3, 15, 16, 17, 31, 33, 63, 65, 127, 129, 4099]
+
+
+def corners(dtype):
+    """The ends of the range, their neighbours, and the values around 0."""
+    info = np.iinfo(dtype)
+    near = [info.min, info.min + 1, info.max - 1, info.max, *(v for v in range(-3, 4) if v >= info.min)]
+    return np.array(near * 7, dtype=dtype)
+
+
+@integers
+def test_every_integer_dtype_is_clipped_exactly(dtype):
+    x, info = corners(dtype), np.iinfo(dtype)
+    limits = [info.min, info.min + 1, 0, 1, 2, info.max // 2, info.max - 1, info.max]
+    for low in limits:
+        for high in limits:
+            assert same_bits(gc.clip_by_value(x, low, high), expected_clip_by_value(x, low, high)), (
+                low,
+                high,
+            )
+
+
+@integers
+def test_integer_bounds_outside_the_range_saturate(dtype):
+    x, info = corners(dtype), np.iinfo(dtype)
+    for far in (info.min - 1, info.max + 1, -(2**63), 2**63, -(2**64), 2**64, -(10**30), 10**30):
+        assert same_bits(gc.clip_by_value(x, None, far), expected_clip_by_value(x, None, far)), far
+        assert same_bits(gc.clip_by_value(x, far, None), expected_clip_by_value(x, far, None)), far
+    assert same_bits(gc.clip_by_value(x, -(10**400), 10**400), x)
+
+
+@integers
+@pytest.mark.parametrize("bound_dtype", INTEGERS)
+def test_array_bounds_of_any_integer_dtype_compare_exactly(dtype, bound_dtype):
+    x = corners(dtype)
+    bound = corners(bound_dtype)[: x.size]
+    x = x[: bound.size]
+    for shift in range(7):
+        turned = np.roll(bound, shift)
+        assert same_bits(gc.clip_by_value(x, turned, None), expected_clip_by_value(x, turned, None))
+        assert same_bits(gc.clip_by_value(x, None, turned), expected_clip_by_value(x, None, turned))
+        assert same_bits(
+            gc.clip_by_value(x, turned[0], turned[1]), expected_clip_by_value(x, turned[0], turned[1])
+        )
+
+
+def test_uint8_with_minus_one_and_300_clips_nothing():
+    x = np.arange(256, dtype=np.uint8)
+    assert same_bits(gc.clip_by_value(x, -1, 300), x)
+    assert same_bits(gc.clip_by_value(x, np.array(-1), np.full(256, 300)), x)
+
+
+def test_int64_beyond_2_to_the_53_is_exact():
+    x = np.array([2**53, 2**53 + 1, 2**53 + 2, 2**63 - 1], dtype=np.int64)
+    assert gc.clip_by_value(x, 2**53 + 1, 2**63 - 2).tolist() == [2**53 + 1, 2**53 + 1, 2**53 + 2, 2**63 - 2]
+    u = np.array([2**64 - 1, 2**63, 2**63 + 1], dtype=np.uint64)
+    assert gc.clip_by_value(u, 2**63 + 1, 2**64 - 2).tolist() == [2**64 - 2, 2**63 + 1, 2**63 + 1]
+
+
+@floats
+@pytest.mark.parametrize("n", LENGTHS)
+def test_floats_of_every_length(dtype, n):
+    x = (np.random.default_rng(n).standard_normal(n) * 2).astype(dtype)
+    x[3::7], x[5::7], x[6::9] = np.nan, -np.inf, -0.0
+    low, high = np.linspace(-1, 1, n), np.linspace(1.5, -0.5, n)
+    for bounds in (
+        (-1, 1),
+        (None, 0.1),
+        (0.1, None),
+        (low, high),
+        (low, None),
+        (-0.5, high),
+        (-math.inf, math.inf),
+    ):
+        assert same_bits(gc.clip_by_value(x, *bounds), expected_clip_by_value(x, *bounds)), bounds
+
+
+@floats
+def test_where_min_exceeds_max_min_wins(dtype):
+    x = np.array([-5, 0, 5, np.inf, -np.inf], dtype=dtype)
+    assert gc.clip_by_value(x, 3, -3).tolist() == [3] * 5
+    low, high = np.array([1, -1, 9, 0, 2]), np.array([0, 1, 8, -1, 1])
+    assert gc.clip_by_value(x, low, high).tolist() == [1, 0, 9, 0, 2]
+    assert gc.clip_by_value(np.arange(5), 3, 1).tolist() == [3] * 5
+
+
+@floats
+def test_a_nan_bound_makes_its_elements_nan(dtype):
+    x = np.arange(20, dtype=dtype)
+    for bound in (math.nan, np.float32("nan"), np.array(math.nan)):
+        assert np.isnan(gc.clip_by_value(x, bound, 30)).all()
+        assert np.isnan(gc.clip_by_value(x, 30, bound)).all()
+        assert np.isnan(gc.clip_by_value(x, bound, None)).all()
+        assert np.isnan(gc.clip_by_value(x, None, bound)).all()
+    bound = np.full(20, 10.0)
+    bound[4::5] = np.nan
+    for result in (
+        gc.clip_by_value(x, None, bound),
+        gc.clip_by_value(x, -1, bound),
+        gc.clip_by_value(x, bound - 100, bound),
+    ):
+        assert same_bits(np.isnan(result), np.isnan(bound))
+    assert np.isnan(gc.clip_by_value(np.zeros((0,), dtype=dtype), math.nan, 1)).shape == (0,)
+
+
+@floats
+def test_a_value_equal_to_a_bound_keeps_its_own_bits(dtype):
+    zeros = np.array([0.0, -0.0] * 17, dtype=dtype)
+    for low, high in (
+        (0.0, 1),
+        (-0.0, 1),
+        (-1, 0.0),
+        (-1, -0.0),
+        (0.0, -0.0),
+        (-0.0, 0.0),
+        (0, 0),
+        (zeros[::-1], -zeros),
+    ):
+        assert same_bits(gc.clip_by_value(zeros, low, high), zeros), (low, high)
+
+
+@floats
+def test_a_clipped_value_is_the_bound_with_its_sign(dtype):
+    x = np.array([-1.0, 1.0] * 17, dtype=dtype)
+    assert same_bits(gc.clip_by_value(x, -0.0, None), np.array([-0.0, 1.0] * 17, dtype=dtype))
+    assert same_bits(gc.clip_by_value(x, None, -0.0), np.array([-1.0, -0.0] * 17, dtype=dtype))
+
+
+def test_a_float64_bound_is_rounded_to_float32_first():
+    x = np.array([0.1, 0.2], dtype=np.float32)
+    for bound in (0.1, np.float64(0.1), np.array(0.1), np.array([0.1, 0.1])):
+        result = gc.clip_by_value(x, None, bound)
+        assert result.dtype == np.float32
+        assert result.tolist() == [float(np.float32(0.1))] * 2
+        assert same_bits(gc.clip_by_value(x, bound, 1)[:1], x[:1])
+
+
+@floats
+def test_a_bound_beyond_the_range_counts_as_inf(dtype):
+    x = np.array([-np.inf, -1, 0.5, np.inf], dtype=dtype)
+    huge = 1e300 if dtype is np.float32 else 10**400
+    assert same_bits(gc.clip_by_value(x, -huge, huge), x)
+    assert gc.clip_by_value(x, huge, None).tolist() == [math.inf] * 4
+    assert gc.clip_by_value(x, None, -huge).tolist() == [-math.inf] * 4
+
+
+def test_a_python_integer_is_a_bound_for_floats():
+    x = np.array([-3.0, 0.5, 3.0], dtype=np.float32)
+    assert gc.clip_by_value(x, -1, 2).tolist() == [-1, 0.5, 2]
+    assert gc.clip_by_value(x, np.int8(-1), np.array([2, 2, 2], dtype=np.uint64)).tolist() == [-1, 0.5, 2]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int16])
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (1, 1), (1, 3), (2, 1), (2, 3)])
+def test_bounds_broadcast_to_t(dtype, shape):
+    t = np.arange(-3, 3).reshape(2, 3).astype(dtype)
+    low = (np.arange(int(np.prod(shape))).reshape(shape) - 2).astype(dtype)
+    for bounds in ((low, None), (None, low), (low, low + dtype(1)), (low, 1), (-2, low)):
+        assert same_bits(gc.clip_by_value(t, *bounds), expected_clip_by_value(t, *bounds))
+
+
+def test_bounds_broadcast_over_inner_and_middle_axes():
+    t = np.sin(np.arange(2 * 3 * 4 * 5)).reshape(2, 3, 4, 5)
+    for shape in ((3, 1, 5), (2, 1, 4, 1), (1, 1, 1, 5), (4, 5), (3, 1, 1), (2, 1, 1, 1)):
+        low = np.cos(np.arange(float(np.prod(shape)))).reshape(shape) - 0.5
+        for view in (t, t.transpose(3, 1, 0, 2).copy().transpose(2, 1, 3, 0), t[:, ::-1]):
+            assert same_bits(
+                gc.clip_by_value(view, low, low + 0.3),
+                expected_clip_by_value(np.ascontiguousarray(view), low, low + 0.3),
+            )
+
+
+def test_empty_tensors_take_bounds_that_broadcast():
+    for t, bound in (
+        ((0,), (1,)),
+        ((0, 3), (3,)),
+        ((7, 0), (1, 1)),
+        ((7, 0), (7, 0)),
+        ((2, 0, 3), (2, 1, 1)),
+    ):
+        assert gc.clip_by_value(np.zeros(t), np.ones(bound), np.ones(bound)).shape == t
+
+
+def test_a_list_is_an_array_of_bounds():
+    assert gc.clip_by_value(np.array([-1.0, 0.5, 2.0]), [0.0, 0.0, 3.0], [1.0, 1.0, 4.0]).tolist() == [
+        0,
+        0.5,
+        3,
+    ]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_none_is_no_bound(dtype):
+    x = np.arange(-3, 3).astype(dtype)
+    assert gc.clip_by_value(x, None, 1).tolist() == [-3, -2, -1, 0, 1, 1]
+    assert gc.clip_by_value(x, -1, None).tolist() == [-1, -1, -1, 0, 1, 2]
+    assert gc.clip_by_value(t=x, clip_value_min=-1, clip_value_max=1, name="x").tolist() == [
+        -1,
+        -1,
+        -1,
+        0,
+        1,
+        1,
+    ]
+
+
+@pytest.mark.parametrize("dtype", FLOATS + INTEGERS)
+def test_the_bounds_and_the_tensor_are_not_modified(dtype):
+    x, low, high = np.arange(9, dtype=dtype), np.full(9, 2, dtype=dtype), np.full(9, 5, dtype=dtype)
+    result = gc.clip_by_value(x, low, high)
+    assert x.tolist() == list(range(9))
+    assert low.tolist() == [2] * 9
+    assert high.tolist() == [5] * 9
+    assert not any(np.shares_memory(result, a) for a in (x, low, high))

@@ -1,0 +1,157 @@
+"""global_norm and clip_by_global_norm: one norm over a list of tensors."""
+
+import math
+
+import gradclip as gc
+import numpy as np
+import oracle
+import pytest
+from oracle import FLOATS, allowed_ulps, assert_within_ulp, exact_global_norm, relative_error, same_bits
+
+dtypes = pytest.mark.parametrize("dtype", FLOATS)
+ORDS = [0.5, 1, 1.5, 2, 3, 3.7, math.inf]
+SHAPES = [(3, 4), (), (17,), (0,), (2, 3, 5), (1,), (129,), (6, 0)]
+
+
+def grads(dtype, shapes=SHAPES):
+    rng = np.random.default_rng(4)
+    return [np.asarray(rng.standard_normal(s)).astype(dtype) for s in shapes]
+
+
+@dtypes
+@pytest.mark.parametrize("p", ORDS)
+def test_the_global_norm_is_that_of_all_entries_together(dtype, p):
+    t_list = [*grads(dtype), None]
+    norm = gc.global_norm(t_list, ord=p)
+    assert type(norm) is float
+    assert relative_error(norm, exact_global_norm(t_list, p)) < 1e-14 / min(p, 1)
+
+
+@dtypes
+@pytest.mark.parametrize("p", ORDS)
+def test_every_tensor_is_scaled_by_the_one_factor(dtype, p):
+    t_list = grads(dtype)
+    exact = exact_global_norm(t_list, p)
+    for share in (0.5, 1e-9, 1.5):
+        limit = float(exact) * share
+        clipped, norm = gc.clip_by_global_norm(t_list, limit, ord=p)
+        assert norm == gc.global_norm(t_list, ord=p)
+        held_to = oracle.mp.mpf(norm) if dtype is np.float64 else exact
+        for result, t in zip(clipped, t_list, strict=True):
+            assert result.dtype == dtype
+            one = np.broadcast_to(np.array(held_to, dtype=object), t.shape)
+            ulps = allowed_ulps(dtype) if p >= 1 else 2  # the norm itself may be off by 1e-14 / p
+            assert_within_ulp(result, oracle.exact_clip(t, limit, one), ulps)
+            if share > 1:
+                assert same_bits(result, t)
+
+
+@pytest.mark.parametrize("p", [1, 2, 3.7, math.inf])
+def test_mixed_dtypes_each_keep_their_own(p):
+    t_list = [grads(np.float32)[0], grads(np.float64)[2] * 3, None, grads(np.float32)[4]]
+    clipped, norm = gc.clip_by_global_norm(t_list, 0.5, ord=p)
+    assert relative_error(norm, exact_global_norm(t_list, p)) < 1e-14
+    assert [None if c is None else c.dtype for c in clipped] == [np.float32, np.float64, None, np.float32]
+    for result, t in zip(clipped, t_list, strict=True):
+        if t is not None:
+            one = np.broadcast_to(np.array(oracle.mp.mpf(norm), dtype=object), t.shape)
+            assert_within_ulp(result, oracle.exact_clip(t, 0.5, one), allowed_ulps(t.dtype))
+
+
+def test_magnitudes_that_only_meet_in_the_list_do_not_overflow():
+    t_list = [
+        np.full(3, 3e38, dtype=np.float32),
+        np.array([1e200]),
+        np.array([1e-200, 5e-324]),
+        np.float32(1e-45),
+    ]
+    for p in (1, 2, 3.7):
+        assert relative_error(gc.global_norm(t_list, ord=p), exact_global_norm(t_list, p)) < 1e-14
+    clipped, _ = gc.clip_by_global_norm(t_list, 1e200)
+    assert clipped[1] == 1e200
+
+
+@pytest.mark.parametrize("p", ORDS)
+@pytest.mark.parametrize(
+    "empty", [[], (), [None], [None, None], [np.zeros(0)], [np.zeros((0, 3)), None], [[]]]
+)
+def test_nothing_has_norm_zero(empty, p):
+    assert gc.global_norm(empty, ord=p) == 0.0
+    for limit in (0, 1.0, math.inf):
+        clipped, norm = gc.clip_by_global_norm(empty, limit, ord=p)
+        assert type(clipped) is list
+        assert type(norm) is float
+        assert norm == 0.0
+        assert len(clipped) == len(empty)
+        assert all((c is None) == (t is None) for c, t in zip(clipped, empty, strict=True))
+
+
+@dtypes
+def test_the_norm_returned_is_the_one_before_clipping(dtype):
+    clipped, norm = gc.clip_by_global_norm([np.array([3.0], dtype=dtype), np.array(4.0, dtype=dtype)], 1)
+    assert norm == 5.0
+    assert gc.global_norm(clipped) == pytest.approx(1.0, rel=1e-6)
+
+
+@dtypes
+@pytest.mark.parametrize("use_norm", [0, 0.0, 1e-320, 0.5, 1])
+def test_a_trusted_norm_at_or_below_the_limit_leaves_everything_untouched(dtype, use_norm):
+    x = np.array([100.0, -0.0, 1e-45, np.inf], dtype=dtype)
+    clipped, norm = gc.clip_by_global_norm([x, None], 1.0, use_norm)
+    assert norm == use_norm
+    assert type(norm) is float
+    assert same_bits(clipped[0], x)
+    assert not np.shares_memory(clipped[0], x)
+
+
+def test_with_use_norm_no_norm_is_computed():
+    (result,), norm = gc.clip_by_global_norm([np.full(3, np.nan)], 1.0, use_norm=2.0)
+    assert norm == 2.0
+    assert np.isnan(result).all()
+    (result,), norm = gc.clip_by_global_norm([np.array([3.0, 4.0])], 1.0, use_norm=2.0, ord=1)
+    assert norm == 2.0
+    assert result.tolist() == [1.5, 2.0]
+
+
+def test_each_top_level_entry_is_one_tensor():
+    clipped, norm = gc.clip_by_global_norm([[1.0, 2.0], [[2.0], [0.0]], 4.0], 1.0)
+    assert norm == 5.0
+    assert [c.shape for c in clipped] == [(2,), (2, 1), ()]
+
+
+@dtypes
+def test_inputs_are_not_modified_and_not_shared(dtype):
+    t_list = grads(dtype)
+    copies = [t.copy() for t in t_list]
+    for limit in (0.1, 1e9):
+        clipped, _ = gc.clip_by_global_norm(t_list, limit)
+        assert all(same_bits(t, c) for t, c in zip(t_list, copies, strict=True))
+        assert not any(np.shares_memory(c, t) for c in clipped for t in t_list)
+        assert not any(np.shares_memory(c, d) for i, c in enumerate(clipped) for d in clipped[:i])
+
+
+@dtypes
+def test_one_tensor_twice_counts_twice(dtype):
+    x = np.array([3.0, 4.0], dtype=dtype)
+    assert gc.global_norm([x, x, x, x]) == 10.0
+    clipped, _ = gc.clip_by_global_norm([x, x], 1.0)
+    assert same_bits(clipped[0], clipped[1])
+    assert not np.shares_memory(clipped[0], clipped[1])
+
+
+def test_many_small_tensors():
+    t_list = [np.full(k % 7, 0.1, dtype=np.float32) for k in range(3000)]
+    norm = gc.global_norm(t_list)
+    assert relative_error(norm, exact_global_norm(t_list)) < 1e-14
+    clipped, _ = gc.clip_by_global_norm(t_list, norm / 2)
+    assert all(np.array_equal(c, t / np.float32(2)) for c, t in zip(clipped, t_list, strict=True))
+
+
+def test_the_default_ord_is_2_and_euclidean_is_not_needed():
+    t_list = [np.array([3.0]), np.array([4.0])]
+    assert gc.global_norm(t_list) == gc.global_norm(t_list, ord=2) == 5.0
+    assert gc.global_norm(t_list=t_list, name="grads", ord=1) == 7.0
+    assert (
+        gc.clip_by_global_norm(t_list=t_list, clip_norm=1.0, use_norm=None, name="grads", ord=math.inf)[1]
+        == 4.0
+    )

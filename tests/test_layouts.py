@@ -1,0 +1,307 @@
+"""The section "Arrays": any layout in, a plain native array in K order out, the input as it was."""
+
+import gradclip as gc
+import layouts
+import numpy as np
+import oracle
+import pytest
+from calls import EVERY, POWERS, WHOLE
+from oracle import FLOATS, INTEGERS, same_bits
+
+ROW = np.array([-1.5, 0.3, -0.0, 2.0, 0.7])
+ARRAYS = {
+    "0-d": np.array(-1.5),
+    "one": np.array([0.9]),
+    "vector": np.sin(np.arange(37.0)) * 2,
+    "table": np.cos(np.arange(55.0)).reshape(5, 11),
+    "cube": np.sin(np.arange(210.0)).reshape(5, 6, 7),
+    "equal rows": np.tile(ROW, (4, 3, 1)),
+    "no rows": np.zeros((0, 3)),
+    "no columns": np.zeros((2, 0, 3)),
+}
+arrays = pytest.mark.parametrize("shape", ARRAYS)
+dtypes = pytest.mark.parametrize("dtype", FLOATS)
+
+
+def calls_for(x):
+    """Calls whose axes x has."""
+    return EVERY if x.ndim else {**WHOLE, **POWERS}
+
+
+def plain(view):
+    return np.asarray(view).view(np.ndarray)
+
+
+def agree(actual, expected):
+    """Equal up to the last bits that another order of the same sum may change."""
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    eps = np.finfo(actual.dtype).eps
+    return actual.dtype == expected.dtype and np.allclose(actual, expected, rtol=4 * eps, atol=0)
+
+
+@arrays
+@dtypes
+@pytest.mark.parametrize("layout", layouts.ALL)
+def test_equal_values_give_equal_results_in_every_layout(layout, dtype, shape):
+    x = ARRAYS[shape].astype(dtype)
+    if not layouts.fits(layout, x):
+        x = np.broadcast_to(dtype(1.5), (3, 5))  # what the layout can hold instead
+    view = layouts.ALL[layout](x)
+    assert same_bits(plain(view), x)
+    for name, call in calls_for(x).items():
+        for result, expected in zip(call(view), call(np.array(x, order="C")), strict=True):
+            assert agree(result, expected), name
+            assert np.shape(result) == np.shape(expected), name
+
+
+@pytest.mark.parametrize("layout", layouts.SAME_BITS)
+@arrays
+@dtypes
+def test_alignment_and_byte_order_do_not_change_a_bit(layout, shape, dtype):
+    check_same_bits(layout, ARRAYS[shape].astype(dtype))
+
+
+@pytest.mark.parametrize("layout", layouts.SAME_ORDER)
+@arrays
+@dtypes
+def test_gaps_between_the_elements_do_not_change_a_bit(layout, shape, dtype):
+    check_same_bits(layout, ARRAYS[shape].astype(dtype))
+
+
+@pytest.mark.parametrize("layout", layouts.SAME_BITS + layouts.SAME_ORDER)
+@dtypes
+def test_a_long_array_keeps_its_bits_too(layout, dtype):
+    check_same_bits(layout, np.random.default_rng(0).standard_normal((300, 1001)).astype(dtype))
+
+
+def check_same_bits(layout, x):
+    if not layouts.fits(layout, x):
+        x = np.broadcast_to(x.dtype.type(1.5), (3, 5))
+    view, copy = layouts.ALL[layout](x), np.array(x, order="C")
+    for name, call in calls_for(x).items():
+        for result, expected in zip(call(view), call(copy), strict=True):
+            assert same_bits(result, expected), name
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("layout", layouts.ALL)
+def test_integers_are_clipped_in_every_layout(layout, dtype):
+    for x in (
+        np.arange(60, dtype=dtype).reshape(3, 4, 5),
+        np.array(77, dtype=dtype),
+        np.full((3, 2), 9, dtype=dtype),
+    ):
+        if layouts.fits(layout, x):
+            view = layouts.ALL[layout](x)
+            assert same_bits(gc.clip_by_value(view, 7, 31), oracle.expected_clip_by_value(x, 7, 31))
+
+
+@pytest.mark.parametrize("layout", layouts.ALL)
+def test_bounds_come_in_every_layout(layout):
+    x = np.sin(np.arange(24.0)).reshape(4, 6)
+    low = np.tile(np.linspace(-0.9, -0.2, 6), (4, 1))
+    expected = oracle.expected_clip_by_value(x, low, low + 0.5)
+    bound = layouts.ALL[layout]
+    assert same_bits(gc.clip_by_value(x, bound(low), bound(low + 0.5)), expected)
+
+
+@arrays
+@dtypes
+@pytest.mark.parametrize("layout", layouts.ALL)
+def test_the_input_is_never_modified(layout, dtype, shape):
+    x = ARRAYS[shape].astype(dtype)
+    if not layouts.fits(layout, x):
+        x = np.broadcast_to(dtype(1.5), (3, 5))
+    view = layouts.ALL[layout](x)
+    for name, call in calls_for(x).items():
+        call(view)
+        assert same_bits(plain(view), x), name
+
+
+SHAPED = [
+    lambda x: gc.clip_by_value(x, -0.5, 0.5),
+    lambda x: gc.clip_by_value(x, None, 1e9),
+    lambda x: gc.clip_by_norm(x, 0.5),
+    lambda x: gc.clip_by_norm(x, 1e9),
+    lambda x: gc.clip_by_norm(x, 0.5, axes=()),
+    lambda x: gc.clip_by_average_norm(x, 1e-6),
+    lambda x: gc.clip_by_average_norm(x, 1e9),
+    lambda x: gc.clip_by_global_norm([x], 0.5)[0][0],
+    lambda x: gc.clip_by_global_norm([x], 1e9)[0][0],
+    lambda x: gc.normalize(x)[0],
+]
+
+
+@arrays
+@dtypes
+@pytest.mark.parametrize("layout", layouts.ALL)
+def test_the_result_is_a_plain_native_array_in_the_memory_order_of_a_ufunc(layout, dtype, shape):
+    x = ARRAYS[shape].astype(dtype)
+    if not layouts.fits(layout, x):
+        x = np.broadcast_to(dtype(1.5), (3, 5))
+    view = layouts.ALL[layout](x)
+    like = np.asarray(np.negative(plain(view)))
+    along = [
+        lambda x: gc.clip_by_norm(x, 0.5, axes=-1),
+        lambda x: gc.clip_by_norm(x, 0.5, axes=0),
+        lambda x: gc.normalize(x, axis=0)[0],
+    ]
+    for call in SHAPED + (along if x.ndim else []):
+        result = call(view)
+        assert type(result) is np.ndarray
+        assert result.dtype == dtype
+        assert result.dtype.isnative
+        assert result.shape == x.shape
+        assert result.flags.writeable
+        assert result.flags.aligned
+        assert not np.shares_memory(result, view)
+        if x.size:
+            assert strides_that_matter(result) == strides_that_matter(like)
+
+
+def strides_that_matter(a):
+    return [step for step, n in zip(a.strides, a.shape, strict=True) if n > 1]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)])
+@pytest.mark.parametrize("signs", [(1, 1, 1), (-1, 1, 1), (1, -1, 1), (1, 1, -1), (-1, -1, -1)])
+def test_every_axis_order_and_direction(order, signs):
+    x = np.sin(np.arange(60.0)).reshape(3, 4, 5)
+    stored = np.array(x.transpose(order)[tuple(slice(None, None, s) for s in signs)], order="C")
+    view = stored[tuple(slice(None, None, s) for s in signs)].transpose(np.argsort(order))
+    assert same_bits(view, x)
+    for axes in (None, 0, 1, 2, (0, 2), (1, 2), (0, 1), (0, 1, 2), ()):
+        result = gc.clip_by_norm(view, 0.3, axes=axes)
+        assert agree(result, gc.clip_by_norm(x, 0.3, axes=axes))
+        assert result.strides == np.negative(view).strides
+        if axes != ():
+            p = 1 if isinstance(axes, tuple) else 3
+            assert agree(gc.norm(view, p, axis=axes), gc.norm(x, p, axis=axes))
+
+
+@dtypes
+def test_a_dimension_broadcast_in_the_middle(dtype):
+    view = np.broadcast_to(np.linspace(-1, 2, 12, dtype=dtype).reshape(3, 1, 4), (3, 5, 4))
+    copy = view.copy()
+    for name, call in EVERY.items():
+        for result, expected in zip(call(view), call(copy), strict=True):
+            assert agree(result, expected), name
+    assert gc.clip_by_norm(view, 1.0).strides == np.negative(view).strides
+
+
+def test_a_scalar_broadcast_to_many_elements_counts_each_of_them():
+    view = np.broadcast_to(np.float32(0.5), (1000, 16))
+    assert gc.norm(view) == pytest.approx(0.5 * 16000**0.5, rel=1e-14)
+    assert gc.clip_by_norm(view, 1.0).shape == (1000, 16)
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0), (2, 0, 4)])
+@dtypes
+def test_empty_arrays_come_back_unchanged_with_norm_zero(shape, dtype):
+    x = np.zeros(shape, dtype=dtype)
+    for limit in (0, 1.0, np.inf):
+        results = [
+            gc.clip_by_norm(x, limit),
+            gc.clip_by_norm(x, limit, axes=0),
+            gc.clip_by_average_norm(x, limit),
+        ]
+        clipped, norm = gc.clip_by_global_norm([x, x], limit)
+        for result in (
+            *results,
+            *clipped,
+            gc.clip_by_value(x, -limit, limit),
+            gc.normalize(x)[0],
+            gc.normalize(x, axis=-1)[0],
+        ):
+            assert same_bits(result, x)
+        assert norm == 0.0
+    for p in (0.5, 1, 2, 3.7, np.inf):
+        assert gc.norm(x, p) == 0.0
+        assert type(gc.norm(x, p)) is float
+        assert gc.global_norm([x], ord=p) == 0.0
+        for axis in range(x.ndim):
+            remaining = shape[:axis] + shape[axis + 1 :]
+            norms = gc.norm(x, p, axis=axis)
+            assert np.shape(norms) == remaining
+            assert np.all(np.asarray(norms) == 0)
+
+
+@dtypes
+def test_zero_dimensions_in_zero_dimensions_out(dtype):
+    x = np.array(-3.0, dtype=dtype)
+    results = [
+        gc.clip_by_value(x, -1, 1),
+        gc.clip_by_norm(x, 1.0),
+        gc.clip_by_norm(x, 1.0, axes=()),
+        gc.clip_by_average_norm(x, 1.0),
+        gc.clip_by_global_norm([x], 1.0)[0][0],
+        gc.normalize(x)[0],
+    ]
+    for result in results:
+        assert type(result) is np.ndarray
+        assert result.shape == ()
+        assert result.dtype == dtype
+        assert result == -1.0
+    assert gc.norm(x) == 3.0
+    assert type(gc.norm(x)) is float
+
+
+@pytest.mark.parametrize(
+    ("given", "dtype"),
+    [
+        (-3.0, np.float64),
+        (np.float32(-3), np.float32),
+        (np.float64(-3), np.float64),
+        ([-3.0, 0.0], np.float64),
+        ([[-3.0], [0.0]], np.float64),
+        ([np.float32(-3), np.float32(0)], np.float32),
+        ((-3.0, 0.0), np.float64),
+    ],
+)
+def test_scalars_and_nested_lists_are_tensors(given, dtype):
+    x = np.asarray(given)
+    assert x.dtype == dtype
+    assert same_bits(gc.clip_by_norm(given, 1.0), gc.clip_by_norm(x, 1.0))
+    assert same_bits(gc.clip_by_value(given, -1.0, 1.0), gc.clip_by_value(x, -1.0, 1.0))
+    assert gc.norm(given) == 3.0
+    assert gc.global_norm([given, x]) == pytest.approx(18**0.5)
+
+
+def test_a_list_of_integers_is_an_integer_tensor_as_in_numpy():
+    result = gc.clip_by_value([1, 5, 9], 2, 7)
+    assert same_bits(result, np.array([2, 5, 7]))
+    assert same_bits(gc.clip_by_value(9, 2, 7), np.array(7))
+
+
+class Wrapped:
+    """An object of another library."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __array__(self, dtype=None, copy=None):
+        return self.array if dtype is None else self.array.astype(dtype)
+
+
+def test_objects_with_an_array_method_are_tensors():
+    x = np.array([3.0, 4.0], dtype=np.float32)
+    assert same_bits(gc.clip_by_norm(Wrapped(x), 1.0), gc.clip_by_norm(x, 1.0))
+    assert gc.global_norm([Wrapped(x), None]) == 5.0
+    assert same_bits(gc.clip_by_value(Wrapped(x), 0, 3.5), gc.clip_by_value(x, 0, 3.5))
+    gc.clip_by_norm(Wrapped(x), 1.0)
+    assert x.tolist() == [3.0, 4.0]
+
+
+def test_what_an_array_method_raises_passes_through():
+    class Refuses:
+        def __array__(self, dtype=None, copy=None):
+            raise RuntimeError("still on the device")
+
+    for call in (
+        lambda t: gc.clip_by_norm(t, 1.0),
+        lambda t: gc.norm(t),
+        lambda t: gc.global_norm([t]),
+        lambda t: gc.clip_by_value(t, 0, 1),
+    ):
+        with pytest.raises(RuntimeError, match=r"^still on the device$"):
+            call(Refuses())

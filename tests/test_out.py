@@ -1,0 +1,523 @@
+"""The `out` argument: what it may be, what overlaps give, and when nothing at all is written."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import gradclip as gc
+import layouts
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.lib.stride_tricks import as_strided
+from oracle import FLOATS, INTEGERS, same_bits
+
+
+def global_norm_of_one(t, out=None):
+    return gc.clip_by_global_norm([t], 0.5, out=None if out is None else [out])[0][0]
+
+
+# name -> f(t, out): the written result of every function with an `out`
+SINGLE = {
+    "clip_by_value": lambda t, out=None: gc.clip_by_value(t, -0.5, 0.75, out=out),
+    "clip_by_value untouched": lambda t, out=None: gc.clip_by_value(t, -1e9, None, out=out),
+    "clip_by_norm": lambda t, out=None: gc.clip_by_norm(t, 0.5, out=out),
+    "clip_by_norm untouched": lambda t, out=None: gc.clip_by_norm(t, 1e9, out=out),
+    "clip_by_norm of elements": lambda t, out=None: gc.clip_by_norm(t, 0.5, axes=(), out=out),
+    "clip_by_norm along an axis": lambda t, out=None: gc.clip_by_norm(t, 1.0, axes=0, out=out),
+    "clip_by_average_norm": lambda t, out=None: gc.clip_by_average_norm(t, 1e-6, out=out),
+    "normalize": lambda t, out=None: gc.normalize(t, out=out)[0],
+    "normalize along an axis": lambda t, out=None: gc.normalize(t, axis=0, out=out)[0],
+    "clip_by_global_norm": global_norm_of_one,
+}
+singles = pytest.mark.parametrize("name", SINGLE)
+dtypes = pytest.mark.parametrize("dtype", FLOATS)
+
+
+def sample(shape, dtype=np.float64):
+    return np.random.default_rng(1).standard_normal(shape).astype(dtype)
+
+
+# ---- what comes back, and where
+
+
+@singles
+@dtypes
+@pytest.mark.parametrize("shape", [(7,), (5, 9), (3, 4, 5), (0, 3)])
+def test_out_is_returned_and_holds_the_result(name, dtype, shape):
+    x = sample(shape, dtype)
+    out = np.full_like(x, 99)
+    result = SINGLE[name](x, out)
+    assert result is out
+    assert same_bits(out, SINGLE[name](x))
+    assert same_bits(x, sample(shape, dtype))
+
+
+@singles
+@dtypes
+@pytest.mark.parametrize("layout", layouts.WRITEABLE)
+def test_out_may_have_any_layout_and_byte_order(name, dtype, layout):
+    x = sample((4, 6), dtype)
+    out = layouts.WRITEABLE[layout](np.full_like(x, 99))
+    result = SINGLE[name](x, out)
+    assert result is out
+    assert same_bits(np.asarray(out), SINGLE[name](x))
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("layout", layouts.WRITEABLE)
+def test_out_of_integers_in_any_layout(dtype, layout):
+    x = np.arange(24, dtype=dtype).reshape(4, 6)
+    out = layouts.WRITEABLE[layout](np.full_like(x, 99))
+    assert gc.clip_by_value(x, 3, 17, out=out) is out
+    assert same_bits(np.asarray(out), gc.clip_by_value(x, 3, 17))
+    aliased = layouts.WRITEABLE[layout](x)
+    assert gc.clip_by_value(aliased, 3, 17, out=aliased) is aliased
+    assert same_bits(np.asarray(aliased), gc.clip_by_value(x, 3, 17))
+
+
+@singles
+@dtypes
+@pytest.mark.parametrize("layout", layouts.WRITEABLE)
+def test_out_may_be_the_input_itself(name, dtype, layout):
+    x = sample((4, 6), dtype)
+    aliased = layouts.WRITEABLE[layout](x)
+    expected = SINGLE[name](layouts.WRITEABLE[layout](x))
+    assert SINGLE[name](aliased, aliased) is aliased
+    assert same_bits(np.asarray(aliased), expected)
+
+
+@singles
+def test_out_may_be_another_view_of_the_same_memory(name):
+    x = sample((4, 6))
+    expected = SINGLE[name](x.copy())
+    out = x[...]
+    assert SINGLE[name](x, out) is out
+    assert same_bits(x, expected)
+
+
+def test_out_of_zero_dimensions():
+    for name in ("clip_by_value", "clip_by_norm", "clip_by_average_norm", "normalize", "clip_by_global_norm"):
+        x, out = np.array(-3.0), np.array(7.0)
+        assert SINGLE[name](x, out) is out
+        assert same_bits(out, SINGLE[name](x))
+        expected = SINGLE[name](x.copy())
+        SINGLE[name](x, x)
+        assert same_bits(x, expected)
+
+
+def test_the_elements_between_those_of_out_are_not_written():
+    for layout in (slice(1, 40, 3), slice(38, 0, -3)):
+        room = np.full(40, 99.0)
+        out = room[layout]
+        gc.clip_by_norm(sample(out.size), 0.5, out=out)
+        inside = np.zeros(40, dtype=bool)
+        inside[layout] = True
+        assert (room[~inside] == 99).all()
+        assert (room[inside] != 99).all()
+
+
+def test_the_other_fields_of_a_record_are_not_written():
+    records = np.zeros(50, dtype=[("before", "u1"), ("x", "f4"), ("after", "u2")])
+    records["before"], records["after"] = 0xAB, 0xCDEF
+    records["x"] = sample(50, np.float32)
+    expected = gc.clip_by_norm(records["x"].copy(), 0.5)
+    gc.clip_by_norm(records["x"], 0.5, out=records["x"])
+    assert same_bits(records["x"].copy(), expected)
+    assert (records["before"] == 0xAB).all()
+    assert (records["after"] == 0xCDEF).all()
+
+
+def test_the_returned_list_is_new_and_its_entries_are_the_out_arrays():
+    t_list = [sample(5), None, sample((2, 3))]
+    outs = (np.empty(5), None, np.empty((2, 3)))
+    expected, norm = gc.clip_by_global_norm(t_list, 0.5)
+    clipped, reported = gc.clip_by_global_norm(t_list, 0.5, out=outs)
+    assert type(clipped) is list
+    assert clipped[0] is outs[0]
+    assert clipped[1] is None
+    assert clipped[2] is outs[2]
+    assert reported == norm
+    assert all(same_bits(a, b) for a, b in zip(clipped[::2], expected[::2], strict=True))
+
+
+def test_a_list_may_be_its_own_out():
+    t_list = [sample(5), None, sample((2, 3))]
+    expected, _ = gc.clip_by_global_norm([None if t is None else t.copy() for t in t_list], 0.5)
+    clipped, _ = gc.clip_by_global_norm(t_list, 0.5, out=t_list)
+    assert clipped is not t_list
+    for mine, given_array, right in zip(clipped, t_list, expected, strict=True):
+        assert mine is given_array
+        assert mine is None or same_bits(mine, right)
+
+
+def test_out_of_normalize_is_its_first_result():
+    x = sample((3, 4))
+    out = np.empty_like(x)
+    expected, norms = gc.normalize(x, axis=1)
+    first, second = gc.normalize(x, axis=1, out=out)
+    assert first is out
+    assert same_bits(out, expected)
+    assert same_bits(second, norms)
+
+
+@dtypes
+def test_out_of_none_is_no_out(dtype):
+    x = sample(6, dtype)
+    assert same_bits(gc.clip_by_norm(x, 0.5, out=None), gc.clip_by_norm(x, 0.5))
+    assert gc.clip_by_norm(x, 0.5, out=None) is not x
+
+
+# ---- overlaps
+
+
+WINDOWS = [
+    *(slice(0, 20), slice(1, 21), slice(3, 23), slice(19, 39)),
+    *(slice(0, 40, 2), slice(1, 40, 2), slice(0, 60, 3)),
+    *(slice(19, None, -1), slice(20, 0, -1), slice(39, 19, -1), slice(38, None, -2)),
+]
+
+
+@singles
+@dtypes
+@pytest.mark.parametrize("source", WINDOWS, ids=str)
+def test_an_overlap_gives_what_disjoint_memory_would_give(name, dtype, source):
+    for target in WINDOWS:
+        room = sample(60, dtype)
+        t, out = room[source], room[target]
+        untouched = np.ones(60, dtype=bool)
+        untouched[target] = False
+        before, expected = room.copy(), SINGLE[name](room.copy()[source])
+        assert SINGLE[name](t, out) is out
+        assert same_bits(out, expected), target
+        assert same_bits(room[untouched], before[untouched]), target
+
+
+PARTS = st.tuples(st.integers(0, 4), st.sampled_from([1, 2]), st.sampled_from([1, -1]))
+VIEWS = st.tuples(PARTS, PARTS, st.booleans())
+
+
+def window(room, view):
+    """Four rows and four columns, from anywhere, at any step and in either direction, transposed or not."""
+    rows, columns = (slice(o, o + 4 * step, step) for o, step, _ in view[:2])
+    part = room[rows, columns][:: view[0][2], :: view[1][2]]
+    return part.T if view[2] else part
+
+
+@singles
+@given(source=VIEWS, target=VIEWS)
+def test_two_dimensional_overlaps_of_any_offset_and_stride(name, source, target):
+    room = sample((12, 12))
+    out = window(room, target)
+    expected = SINGLE[name](window(room.copy(), source))
+    SINGLE[name](window(room, source), out)
+    assert same_bits(out, expected)
+
+
+@dtypes
+@pytest.mark.parametrize("shift", [1, -1, 17, -4096])
+def test_a_long_overlap_with_many_threads(dtype, shift, threads):
+    n = 3_000_000
+    room = sample(n + abs(shift), dtype)
+    t, out = (room[:n], room[abs(shift) :]) if shift > 0 else (room[abs(shift) :], room[:n])
+    expected = gc.clip_by_norm(t.copy(), 0.5)
+    with threads(4):
+        gc.clip_by_norm(t, 0.5, out=out)
+    assert same_bits(out, expected)
+
+
+def test_an_overlap_of_bytes_that_are_not_whole_elements():
+    raw = np.zeros(8 * 21 + 3, dtype=np.uint8)
+    t, out = raw[: 8 * 20].view(np.float64), raw[3 : 3 + 8 * 20].view(np.float64)
+    t[...] = sample(20)
+    expected = gc.clip_by_norm(t.copy(), 0.5)
+    gc.clip_by_norm(t, 0.5, out=out)
+    assert same_bits(out, expected)
+
+
+def test_outputs_that_are_each_others_inputs():
+    a, b, c = sample(9), sample(9) * 3, sample((3, 3)) - 1
+    expected, _ = gc.clip_by_global_norm([a.copy(), b.copy(), c.copy()], 0.5)
+    gc.clip_by_global_norm([a, b, c], 0.5, out=[b, c.reshape(9), a.reshape(3, 3)])
+    assert same_bits(b, expected[0])
+    assert same_bits(c.reshape(9), expected[1])
+    assert same_bits(a.reshape(3, 3), expected[2])
+
+
+@pytest.mark.parametrize("limit", [0.5, 1e9])
+def test_outputs_that_overlap_the_inputs_of_their_neighbours(limit):
+    room = sample(50)
+    t_list = [room[0:10], room[10:20], room[20:30], room[30:40]]
+    expected, _ = gc.clip_by_global_norm([t.copy() for t in t_list], limit)
+    outs = [room[5:15], room[15:25], room[25:35], room[35:45]]
+    gc.clip_by_global_norm(t_list, limit, out=outs)
+    assert all(same_bits(o, e) for o, e in zip(outs, expected, strict=True))
+
+
+def test_one_input_twice_is_read_before_it_is_written():
+    a, other = sample(9), np.empty(9)
+    expected, norm = gc.clip_by_global_norm([a.copy(), a.copy()], 0.5)
+    _, reported = gc.clip_by_global_norm([a, a], 0.5, out=[a, other])
+    assert reported == norm
+    assert same_bits(a, expected[0])
+    assert same_bits(other, expected[1])
+
+
+def test_a_bound_may_overlap_out():
+    room = sample(30)
+    t, low, high = room[:10].copy(), room[10:20] - 5, np.abs(room[:10])
+    expected = gc.clip_by_value(t, low, high)
+    high_and_out = high.copy()
+    gc.clip_by_value(t, low, high_and_out, out=high_and_out)
+    assert same_bits(high_and_out, expected)
+    room[:10] = high
+    expected = gc.clip_by_value(t, None, room[:10].copy())
+    gc.clip_by_value(t, None, room[:10], out=room[3:13])
+    assert same_bits(room[3:13], expected)
+
+
+def test_interleaved_outputs_that_share_no_byte_are_fine():
+    room = np.zeros((2, 40))
+    records = np.zeros(20, dtype=[("a", "f8"), ("pad", "u1"), ("b", "f8")])
+    pairs = [
+        (room[0, ::2], room[0, 1::2]),
+        (room[0, ::2], room[0, 39::-2]),
+        (room[0, :20], room[0, 20:]),
+        (records["a"], records["b"]),
+    ]
+    t_list = [sample(20), sample(20) + 1]
+    expected, _ = gc.clip_by_global_norm(t_list, 0.5)
+    for outs in pairs:
+        gc.clip_by_global_norm(t_list, 0.5, out=outs)
+        assert same_bits(outs[0].copy(), expected[0])
+        assert same_bits(outs[1].copy(), expected[1])
+
+
+def test_interleaved_columns_are_fine():
+    room = np.zeros((8, 6))
+    t_list = [sample((8, 3)), sample((8, 3)) + 1]
+    expected, _ = gc.clip_by_global_norm(t_list, 0.5)
+    gc.clip_by_global_norm(t_list, 0.5, out=[room[:, ::2], room[:, 1::2]])
+    assert same_bits(room[:, ::2], expected[0])
+    assert same_bits(room[:, 1::2], expected[1])
+
+
+ROOM = np.zeros(64)
+SHARING = {
+    "the same array": lambda: (ROOM[:10], ROOM[:10]),
+    "one element": lambda: (ROOM[:10], ROOM[9:19]),
+    "one byte": lambda: (ROOM[:10], ROOM.view(np.uint8)[79:159].view(np.float64)),
+    "opposite directions": lambda: (ROOM[:10], ROOM[18:8:-1]),
+    "crossing strides": lambda: (ROOM[0:30:3], ROOM[0:20:2]),
+    "one inside the other": lambda: (ROOM[4:14], ROOM[0:20:2]),
+}
+
+
+@pytest.mark.parametrize("pair", SHARING)
+def test_two_outputs_that_share_a_byte_are_refused(pair):
+    ROOM[...] = 7
+    with pytest.raises(ValueError, match=r"clip_by_global_norm: out"):
+        gc.clip_by_global_norm([sample(10), sample(10)], 0.5, out=list(SHARING[pair]()))
+    assert (ROOM == 7).all()
+
+
+OVERLAPPING = {
+    "stride 0": lambda: as_strided(ROOM, (10,), (0,)),
+    "rows that share": lambda: as_strided(ROOM, (2, 5), (8, 8)),
+    "half an element": lambda: as_strided(ROOM, (10,), (4,)),
+    "stride 0 inside": lambda: as_strided(ROOM, (5, 2), (16, 0)),
+}
+
+
+@pytest.mark.parametrize("kind", OVERLAPPING)
+@singles
+def test_an_output_that_overlaps_itself_is_refused(name, kind):
+    ROOM[...] = 7
+    out = OVERLAPPING[kind]()
+    with pytest.raises(ValueError, match="out"):
+        SINGLE[name](sample(out.shape), out)
+    assert (ROOM == 7).all()
+
+
+def test_a_stride_of_0_over_one_element_is_no_overlap():
+    out = as_strided(np.zeros(4), (1, 4), (0, 8))
+    assert gc.clip_by_norm(sample((1, 4)), 0.5, out=out) is out
+    assert same_bits(out, gc.clip_by_norm(sample((1, 4)), 0.5))
+
+
+# ---- refused, and nothing written
+
+
+@singles
+def test_a_wrong_shape_or_read_only_out_is_a_value_error(name):
+    x = sample((3, 4))
+    for out in (np.zeros((4, 3)), np.zeros(12), np.zeros((1, 3, 4)), np.zeros((3, 1)), np.zeros(())):
+        with pytest.raises(ValueError, match="out") as error:
+            SINGLE[name](x, out)
+        assert "(3, 4)" in str(error.value)
+        assert (out == 0).all()
+    with pytest.raises(ValueError, match=r"out.*(read-only|readonly|writ)"):
+        SINGLE[name](x, layouts.read_only(x))
+
+
+@singles
+def test_a_wrong_dtype_or_type_of_out_is_a_type_error(name):
+    x = sample((3, 4))
+    masked = np.ma.masked_array(np.zeros((3, 4)), mask=False)
+    wrong = [
+        np.zeros((3, 4), dtype=np.float32),
+        np.zeros((3, 4), dtype=np.int64),
+        np.zeros((3, 4), dtype=complex),
+        [[0.0] * 4] * 3,
+        "out",
+        3.0,
+        masked,
+    ]
+    for out in wrong:
+        with pytest.raises(TypeError, match="out"):
+            SINGLE[name](x, out)
+    assert (masked.data == 0).all()
+
+
+def test_out_of_a_list_has_its_length_and_its_nones():
+    t_list = [sample(3), None, sample(4)]
+    for out in ([np.zeros(3), None], [np.zeros(3), None, np.zeros(4), None], []):
+        with pytest.raises(ValueError, match="out"):
+            gc.clip_by_global_norm(t_list, 0.5, out=out)
+    for out in ([np.zeros(3), np.zeros(2), np.zeros(4)], [np.zeros(3), None, None]):
+        with pytest.raises((TypeError, ValueError), match="out"):
+            gc.clip_by_global_norm(t_list, 0.5, out=out)
+    for out in (np.zeros((3, 4)), 3.0, "abc", {0: 1}):
+        with pytest.raises(TypeError, match="out"):
+            gc.clip_by_global_norm(t_list, 0.5, out=out)
+
+
+GOOD = [sample(4) + k for k in range(6)]
+BAD_ENTRY = {
+    "a bad tensor": (np.arange(4), TypeError, r"t_list\[4\]: "),
+    "a masked tensor": (np.ma.masked_array([1.0, 2.0]), TypeError, r"t_list\[4\]: "),
+    "a ragged list": ([[1.0], [1.0, 2.0]], ValueError, r"t_list\[4\]: "),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_ENTRY)
+def test_a_bad_fifth_tensor_leaves_the_others_untouched(kind):
+    bad, error, message = BAD_ENTRY[kind]
+    t_list = [g.copy() for g in GOOD]
+    with pytest.raises(error, match=message):
+        gc.clip_by_global_norm([*t_list[:4], bad, t_list[5]], 1e-3, out=[*t_list[:4], np.zeros(4), t_list[5]])
+    assert all(same_bits(t, g) for t, g in zip(t_list, GOOD, strict=True))
+
+
+BAD_OUT = {
+    "shape": (np.zeros(5), ValueError),
+    "dtype": (np.zeros(4, dtype=np.float32), TypeError),
+    "read-only": (layouts.read_only(np.zeros(4)), ValueError),
+    "overlapping itself": (as_strided(np.zeros(4), (4,), (0,)), ValueError),
+    "no array": ([0.0] * 4, TypeError),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_OUT)
+def test_a_bad_fifth_out_leaves_the_others_untouched(kind):
+    bad, error = BAD_OUT[kind]
+    t_list = [g.copy() for g in GOOD]
+    with pytest.raises(error, match=r"out.*\b4\b"):
+        gc.clip_by_global_norm(t_list, 1e-3, out=[*t_list[:4], bad, t_list[5]])
+    assert all(same_bits(t, g) for t, g in zip(t_list, GOOD, strict=True))
+
+
+BAD_CALLS = {
+    "clip_norm": lambda x: gc.clip_by_norm(x, -1.0, out=x),
+    "axes": lambda x: gc.clip_by_norm(x, 1e-3, axes=7, out=x),
+    "name": lambda x: gc.clip_by_norm(x, 1e-3, name=3, out=x),
+    "use_norm": lambda x: gc.clip_by_global_norm([x], 1e-3, use_norm=-1, out=[x]),
+    "ord": lambda x: gc.clip_by_global_norm([x], 1e-3, ord=-2, out=[x]),
+    "clip_value_max": lambda x: gc.clip_by_value(x, 0.9, "1", out=x),
+    "bound shape": lambda x: gc.clip_by_value(x, 0.9, np.zeros(3), out=x),
+    "axis": lambda x: gc.normalize(x, axis=(0, 0), out=x),
+}
+
+
+@pytest.mark.parametrize("argument", BAD_CALLS)
+def test_nothing_is_written_before_every_argument_is_checked(argument):
+    x = sample(8)
+    with pytest.raises((TypeError, ValueError)):
+        BAD_CALLS[argument](x)
+    assert same_bits(x, sample(8))
+
+
+# ---- in place and nothing to do
+
+
+PROTECTED = """
+    import ctypes, mmap, sys
+    import gradclip as gc
+    import numpy as np
+
+    PAGES = 40 * mmap.PAGESIZE
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mprotect.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+
+    def protected(dtype, value):
+        "A writeable array whose pages the kernel will not let anyone write."
+        a = np.frombuffer(mmap.mmap(-1, PAGES), dtype=dtype)
+        a[:] = value
+        a[:3] = 0
+        if libc.mprotect(a.ctypes.data, PAGES, mmap.PROT_READ):
+            sys.exit("mprotect failed")
+        assert a.flags.writeable
+        return a
+
+    for dtype in (np.float32, np.float64):
+        x, z = protected(dtype, 0.5), protected(dtype, 0)
+        s, halves = gc.IndexedSlices(x.reshape(20, -1), np.arange(20)), [x[::2], x[1::2]]
+        calls = {
+            "clip_by_value": lambda: gc.clip_by_value(x, -1, 1, out=x),
+            "clip_by_value with arrays": lambda: gc.clip_by_value(x, x.copy(), x + 1, out=x),
+            "clip_by_value of slices": lambda: gc.clip_by_value(s, -1, 1, out=s),
+            "clip_by_norm": lambda: gc.clip_by_norm(x, 1e9, out=x),
+            "clip_by_norm to the norm": lambda: gc.clip_by_norm(x, gc.norm(x), out=x),
+            "clip_by_norm of rows": lambda: gc.clip_by_norm(x.reshape(20, -1), 1e9, axes=1, out=x.reshape(20, -1)),
+            "clip_by_norm of columns": lambda: gc.clip_by_norm(x.reshape(20, -1), 1e9, axes=0, out=x.reshape(20, -1)),
+            "clip_by_norm of elements": lambda: gc.clip_by_norm(x, 0.5, axes=(), out=x),
+            "clip_by_norm of every second": lambda: gc.clip_by_norm(x[::2], 1e9, out=x[::2]),
+            "clip_by_norm of slices": lambda: gc.clip_by_norm(s, 1e9, out=s),
+            "clip_by_average_norm": lambda: gc.clip_by_average_norm(x, 1.0, out=x),
+            "clip_by_global_norm": lambda: gc.clip_by_global_norm([x, z], 1e9, out=[x, z]),
+            "clip_by_global_norm trusted": lambda: gc.clip_by_global_norm([x], 2, 1, out=[x]),
+            "clip_by_global_norm of halves": lambda: gc.clip_by_global_norm(halves, 1e9, out=halves),
+            "clip_by_norm of zeros to 0": lambda: gc.clip_by_norm(z, 0, out=z),
+        }
+        for name, call in calls.items():
+            print(name, np.dtype(dtype), flush=True)
+            call()
+    for dtype in "bBhHiIqQ":
+        x = protected(dtype, 50)
+        print("clip_by_value", dtype, flush=True)
+        gc.clip_by_value(x, -1, 50, out=x)
+    print("done", flush=True)
+    if "write" in sys.argv:
+        gc.clip_by_value(x, 0, 49, out=x)
+"""
+
+
+def run_protected(*arguments):
+    if os.name != "posix":
+        pytest.skip("memory is protected with mprotect, which only POSIX systems have")
+    command = [sys.executable, "-c", textwrap.dedent(PROTECTED), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_in_place_with_nothing_to_do_nothing_is_written():
+    child = run_protected()
+    assert child.returncode == 0, f"after {child.stdout.splitlines()[-1:]}: {child.returncode} {child.stderr}"
+    assert child.stdout.endswith("done\n")
+
+
+def test_the_test_above_would_see_a_write():
+    child = run_protected("write")
+    assert child.stdout.endswith("done\n"), child.stderr
+    assert child.returncode < 0

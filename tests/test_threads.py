@@ -1,0 +1,289 @@
+"""The pool: its size, bad settings, forks, several Python threads, and the GIL."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import gradclip as gc
+import numpy as np
+import pytest
+from oracle import same_bits
+
+NAMES = ("GRADCLIP_NUM_THREADS", "RAYON_NUM_THREADS")
+
+
+def run(script, **variables):
+    """A fresh interpreter with these variables, and none of the others that set the number of threads."""
+    environment = {k: v for k, v in os.environ.items() if k not in NAMES} | variables
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def printed(script, **variables):
+    child = run(script, **variables)
+    assert child.returncode == 0, child.stderr
+    return child.stdout.strip()
+
+
+# ---- set and get
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 64, 1024])
+def test_the_number_set_is_the_number_got(n, threads):
+    before = gc.get_num_threads()
+    with threads(n):
+        assert gc.get_num_threads() == n
+        assert type(gc.get_num_threads()) is int
+    assert gc.get_num_threads() == before
+
+
+@pytest.mark.parametrize("n", [0, -1, 1025, 10**30, -(10**30)])
+def test_a_number_out_of_range_is_a_value_error(n):
+    before = gc.get_num_threads()
+    with pytest.raises(ValueError, match=r"set_num_threads.*1024"):
+        gc.set_num_threads(n)
+    assert gc.get_num_threads() == before
+
+
+@pytest.mark.parametrize("n", [1.0, "2", None, [1], np.float64(2)])
+def test_no_integer_is_a_type_error(n):
+    with pytest.raises(TypeError, match="set_num_threads"):
+        gc.set_num_threads(n)
+
+
+def test_a_new_number_is_used_by_later_calls(threads):
+    x = np.random.default_rng(0).standard_normal(2_000_000)
+    with threads(1):
+        expected = gc.clip_by_norm(x, 1.0)
+    for n in (2, 5, 1, 3):
+        with threads(n):
+            assert same_bits(gc.clip_by_norm(x, 1.0), expected)
+
+
+# ---- the environment
+
+GET = "import gradclip as gc; print(gc.get_num_threads())"
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"GRADCLIP_NUM_THREADS": "3"}, 3),
+        ({"RAYON_NUM_THREADS": "5"}, 5),
+        ({"GRADCLIP_NUM_THREADS": "3", "RAYON_NUM_THREADS": "5"}, 3),
+        ({"GRADCLIP_NUM_THREADS": "", "RAYON_NUM_THREADS": "5"}, 5),
+        ({"GRADCLIP_NUM_THREADS": "3", "RAYON_NUM_THREADS": "abc"}, 3),
+        ({"GRADCLIP_NUM_THREADS": "3", "RAYON_NUM_THREADS": "0"}, 3),
+    ],
+)
+def test_the_variables_set_the_number_of_threads(variables, expected):
+    assert printed(GET, **variables) == str(expected)
+
+
+@pytest.mark.parametrize(
+    "variables", [{"RAYON_NUM_THREADS": "0"}, {"RAYON_NUM_THREADS": ""}, {"GRADCLIP_NUM_THREADS": ""}]
+)
+def test_empty_or_rayon_0_counts_as_unset(variables):
+    assert printed(GET, **variables) == printed(GET)
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "sched_setaffinity"), reason="this system does not say which CPUs a process may use"
+)
+def test_the_cpus_this_process_may_use_count():
+    script = "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\n" + GET
+    assert printed(script) == "1"
+    assert 1 <= int(printed(GET)) <= len(os.sched_getaffinity(0))
+
+
+CALLS = [
+    "clip_by_value(1.0, 0, 1)",
+    "clip_by_norm([1.0], 1)",
+    "clip_by_average_norm([1.0], 1)",
+    "clip_by_global_norm([], 1)",
+    "global_norm([])",
+    "norm(1.0)",
+    "normalize([1.0])",
+]
+
+
+BAD = [
+    *((call, variable, "abc") for call in CALLS for variable in NAMES),
+    *((CALLS[1], NAMES[0], value) for value in ("0", "-1", "1.5", "9" * 30)),
+    (CALLS[1], NAMES[1], "1.5"),
+]
+
+
+@pytest.mark.parametrize(("call", "variable", "value"), BAD)
+def test_a_bad_value_is_a_value_error_naming_the_variable_at_the_first_call(call, variable, value):
+    script = f"""
+        import gradclip as gc
+        print("imported", flush=True)
+        for _ in range(2):
+            try:
+                gc.{call}
+            except ValueError as error:
+                print(error)
+    """
+    first, *errors = printed(script, **{variable: value}).splitlines()
+    assert first == "imported"
+    assert len(errors) == 2
+    for message in errors:
+        assert variable in message
+        assert value in message
+
+
+def test_nothing_starts_at_import():
+    script = """
+        import threading, os
+        import numpy
+        def count():
+            return len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else threading.active_count()
+        before = count()
+        import gradclip
+        print(count() - before)
+    """
+    assert printed(script) == "0"
+
+
+# ---- fork
+
+FORK = """
+    import os, signal, sys, time
+    import gradclip as gc
+    import numpy as np
+
+    gc.set_num_threads(3)
+    x = np.random.default_rng(0).standard_normal(3_000_000)
+    expected, norm = gc.clip_by_norm(x, 1.0), gc.global_norm([x])
+    child = os.fork()
+    if child == 0:
+        fine = gc.get_num_threads() == 3
+        for _ in range(3):
+            fine &= np.array_equal(gc.clip_by_norm(x, 1.0), expected) and gc.global_norm([x]) == norm
+        grandchild = os.fork()
+        if grandchild == 0:
+            os._exit(0 if np.array_equal(gc.clip_by_norm(x, 1.0), expected) else 1)
+        fine &= os.waitpid(grandchild, 0)[1] == 0
+        gc.set_num_threads(2)
+        fine &= np.array_equal(gc.clip_by_norm(x, 1.0), expected)
+        os._exit(0 if fine else 1)
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            assert np.array_equal(gc.clip_by_norm(x, 1.0), expected)
+            sys.exit(f"the child ended with {status}" if status else 0)
+        time.sleep(0.02)
+    os.kill(child, signal.SIGKILL)
+    sys.exit("the child hung for 30 seconds")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.timeout(70)
+def test_after_a_fork_the_child_works_with_the_same_setting():
+    child = run(FORK)
+    assert child.returncode == 0, child.stderr
+
+
+# ---- several Python threads, and the GIL
+
+
+@pytest.mark.timeout(120)
+def test_several_python_threads_get_the_same_bits(threads):
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(n) for n in (10, 1000, 50_000, 1_000_000)]
+    calls = (
+        lambda x: gc.clip_by_norm(x, 1.0),
+        gc.norm,
+        lambda x: gc.clip_by_value(x, -1, 1),
+        lambda x: gc.global_norm([x, x[::2]]),
+    )
+    expected = [[call(x) for call in calls] for x in arrays]
+    wrong, start = [], threading.Barrier(8)
+
+    def work():
+        start.wait()
+        for _ in range(6):
+            for x, answers in zip(arrays, expected, strict=True):
+                for call, answer in zip(calls, answers, strict=True):
+                    if not same_bits(call(x), answer):
+                        wrong.append(x.size)
+
+    with threads(2):
+        workers = [threading.Thread(target=work) for _ in range(8)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    assert wrong == []
+
+
+@pytest.mark.timeout(60)
+def test_the_number_of_threads_may_change_while_others_compute(threads):
+    x = np.random.default_rng(0).standard_normal(1_000_000)
+    expected, stop, wrong = gc.clip_by_norm(x, 1.0), threading.Event(), []
+
+    def work():
+        while not stop.is_set():
+            if not same_bits(gc.clip_by_norm(x, 1.0), expected):
+                wrong.append(1)
+
+    with threads(2):
+        worker = threading.Thread(target=work)
+        worker.start()
+        for n in (1, 3, 2, 7) * 5:
+            gc.set_num_threads(n)
+            gc.norm(x)
+        stop.set()
+        worker.join()
+    assert wrong == []
+
+
+LONG_CALLS = {
+    "clip_by_value": lambda x: gc.clip_by_value(x, -1, 1),
+    "clip_by_norm": lambda x: gc.clip_by_norm(x, 1.0),
+    "clip_by_global_norm": lambda x: gc.clip_by_global_norm([x], 1.0),
+    "global_norm": lambda x: gc.global_norm([x, x]),
+    "norm": lambda x: gc.norm(x, 3.7),
+    "normalize": lambda x: gc.normalize(x),
+}
+
+
+@pytest.mark.parametrize("name", LONG_CALLS)
+@pytest.mark.timeout(120)
+def test_another_thread_makes_progress_during_a_long_call(name, threads):
+    x = np.random.default_rng(0).standard_normal(6_000_000)
+    ticks, stop = [], threading.Event()
+
+    def tick():
+        while not stop.is_set():
+            ticks.append(time.perf_counter())
+            time.sleep(0.0002)
+
+    other = threading.Thread(target=tick)
+    interval = sys.getswitchinterval()
+    windows = []
+    with threads(1):
+        other.start()
+        try:
+            sys.setswitchinterval(60)  # so that the GIL moves only when somebody gives it up
+            deadline = time.perf_counter() + 20
+            while time.perf_counter() < deadline and sum(during(w, ticks) for w in windows) < 3:
+                time.sleep(0.002)  # the other thread gets going
+                start = time.perf_counter()
+                LONG_CALLS[name](x)
+                windows.append((start, time.perf_counter()))
+        finally:
+            stop.set()
+            sys.setswitchinterval(interval)
+            other.join()
+    assert sum(during(w, ticks) for w in windows) >= 3
+
+
+def during(window, ticks):
+    return sum(window[0] < t < window[1] for t in ticks)
