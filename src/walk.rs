@@ -166,7 +166,7 @@ pub fn memory_order(shape: &[usize], strides: &[isize]) -> Vec<usize> {
 }
 
 /// The memory that a view reads.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub enum Memory<'a, T> {
     /// Aligned elements in native byte order; strides count elements.
     Elements(&'a [T]),
@@ -178,13 +178,6 @@ pub enum Memory<'a, T> {
         swapped: bool,
     },
 }
-
-impl<T> Clone for Memory<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<T> Copy for Memory<'_, T> {}
 
 /// Elements to read, by position.
 #[derive(Clone, Debug)]
@@ -359,6 +352,7 @@ pub enum Cells<'a, T: Element> {
     },
 }
 
+#[expect(clippy::expl_impl_clone_on_copy, reason = "derived, it would want the cells themselves to be Clone")]
 impl<T: Element> Clone for Cells<'_, T> {
     fn clone(&self) -> Self {
         *self

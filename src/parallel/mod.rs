@@ -86,10 +86,11 @@ fn setting(variable: &'static str, least: usize, allowed: &'static str) -> Resul
 fn pool(threads: usize) -> Result<Option<Arc<Pool>>> {
     let process = std::process::id();
     let Ok(held) = POOL.try_read() else { return Ok(None) };
-    if let Some(pool) = &*held {
-        if pool.process == process && pool.threads == threads {
-            return Ok(Some(Arc::clone(pool)));
-        }
+    if let Some(pool) = &*held
+        && pool.process == process
+        && pool.threads == threads
+    {
+        return Ok(Some(Arc::clone(pool)));
     }
     drop(held);
     let workers = rayon::ThreadPoolBuilder::new()
@@ -99,11 +100,11 @@ fn pool(threads: usize) -> Result<Option<Arc<Pool>>> {
         .map_err(|why| Error::Threads(why.to_string()))?;
     let pool = Arc::new(Pool { process, threads, workers });
     let Ok(mut held) = POOL.try_write() else { return Ok(Some(pool)) };
-    if let Some(old) = held.replace(Arc::clone(&pool)) {
-        if old.process != process {
-            // Its threads do not exist here; not even its memory can be given back without asking them.
-            mem::forget(old);
-        }
+    if let Some(old) = held.replace(Arc::clone(&pool))
+        && old.process != process
+    {
+        // Its threads do not exist here; not even its memory can be given back without asking them.
+        mem::forget(old);
     }
     Ok(Some(pool))
 }

@@ -231,8 +231,10 @@ where
     if len == 0 || count == 0 {
         return Ok(norms);
     }
-    if slices.are_columns() && !matches!(order, Order::Power(_)) {
-        columns(isa, slices, order, &mut norms)?;
+    if slices.are_columns() && order == Order::Max {
+        column_maxima(isa, slices, &mut norms)?;
+    } else if slices.are_columns() && !matches!(order, Order::Power(_)) {
+        column_sums(isa, slices, order, &mut norms)?;
     } else if len >= CHUNK {
         // Long slices, one after the other, each on all threads.
         for (at, result) in norms.iter_mut().enumerate() {
@@ -245,6 +247,7 @@ where
 }
 
 /// The norm of one view, on the calling thread; the same bits as [`norm`] of it.
+#[must_use]
 pub fn norm_of_view<T: Real>(isa: Isa, view: &View<'_, T>, order: Order) -> Scaled {
     let Ok(norm) = order.norm::<Infallible>(
         T::WIDE,
@@ -279,108 +282,93 @@ fn each<T: Real>(
 /// Slices side by side that one thread sums at a time: their accumulators stay in the innermost cache.
 const STRIP: usize = 512;
 
-/// The norms of slices that are columns: rows are added to one accumulator per column.
-fn columns<T: Real>(isa: Isa, slices: &Slices<'_, T>, order: Order, norms: &mut [Scaled]) -> Result<()> {
-    let len = slices.reduced.len();
-    // Long columns are cut into runs of rows whose totals are merged in order, so that a narrow matrix has work for
-    // all threads. Where they are cut depends on the shape alone.
-    let strip = norms.len().min(STRIP);
-    let rows = (CHUNK / strip).next_multiple_of(ROWS).min(len);
-    let runs = len.div_ceil(rows);
-    match order {
-        Order::Max => {
-            let mut pieces = strips(norms.len(), runs, T::Magnitude::default())?;
-            let work = |(at, strip, max): &mut (usize, Range<usize>, Vec<T::Magnitude>)| {
-                let mut scratch = [T::ZERO; BLOCK];
-                for row in *at * rows..len.min((*at + 1) * rows) {
-                    isa.run(MaxRow { max, row: slices.row(row, strip.clone(), &mut scratch) });
-                }
-            };
-            run_strips::<T, _>(slices, &mut pieces, work)?;
-            for (_, strip, max) in pieces {
-                for (norm, max) in norms[strip].iter_mut().zip(max) {
-                    *norm = norm.max(Scaled::new(T::from_magnitude(max), 0));
-                }
-            }
+/// Some neighbouring columns, a run of their rows, and what came of each column there.
+struct Strip<R> {
+    columns: Range<usize>,
+    rows: Range<usize>,
+    results: Vec<R>,
+}
+
+/// `work` on every strip, on all threads. The runs of rows of a strip follow each other.
+///
+/// Long columns are cut into runs whose results are merged in order, so that a narrow matrix has work for all threads. Where
+/// they are cut depends on the shape alone.
+fn strips<T: Real, R: Copy + Send>(
+    slices: &Slices<'_, T>,
+    identity: R,
+    work: impl Fn(&mut Strip<R>) + Sync,
+) -> Result<Vec<Strip<R>>> {
+    let (columns, len) = (slices.kept.len(), slices.reduced.len());
+    let run = (CHUNK / columns.min(STRIP)).next_multiple_of(ROWS).min(len);
+    let mut strips = vec_with_room(columns.div_ceil(STRIP) * len.div_ceil(run))?;
+    for from in (0..columns).step_by(STRIP) {
+        for row in (0..len).step_by(run) {
+            let columns = from..columns.min(from + STRIP);
+            let mut results = vec_with_room(columns.len())?;
+            results.resize(columns.len(), identity);
+            strips.push(Strip { columns, rows: row..len.min(row + run), results });
         }
-        _ => {
-            let pass = if order == Order::One { Pass::Abs } else { Pass::Square };
-            let mut pieces = strips(norms.len(), runs, Total::default())?;
-            let work = |(at, strip, totals): &mut (usize, Range<usize>, Vec<Total>)| {
-                let range = *at * rows..len.min((*at + 1) * rows);
-                match pass {
-                    Pass::Abs => add_rows(isa, slices, Abs, strip.clone(), range, totals),
-                    _ => add_rows(isa, slices, Square, strip.clone(), range, totals),
-                }
-            };
-            run_strips::<T, _>(slices, &mut pieces, work)?;
-            let mut sums = vec_with_room(norms.len())?;
-            sums.resize(norms.len(), Total::default());
-            for (_, strip, totals) in pieces {
-                for (sum, total) in sums[strip].iter_mut().zip(totals) {
-                    sum.merge(total);
-                }
-            }
-            for (at, (norm, sum)) in norms.iter_mut().zip(sums).enumerate() {
-                // The first pass has been made; a column whose sum left the range is done again on its own.
-                let Ok(found) = order.norm::<Infallible>(
-                    T::WIDE,
-                    || Ok(0.0),
-                    |pass| match pass {
-                        Pass::Abs | Pass::Square => Ok(sum.value()),
-                        again => Ok(again.of_view(isa, &slices.slice(at), 0..len).value()),
-                    },
-                );
-                *norm = found;
-            }
+    }
+    if is_shared(columns * len * size_of::<T>())? {
+        for_each(strips.iter_mut(), work)?;
+    } else {
+        strips.iter_mut().for_each(work);
+    }
+    Ok(strips)
+}
+
+fn column_maxima<T: Real>(isa: Isa, slices: &Slices<'_, T>, norms: &mut [Scaled]) -> Result<()> {
+    let strips = strips(slices, T::Magnitude::default(), |strip| {
+        let mut scratch = [T::ZERO; BLOCK];
+        for row in strip.rows.clone() {
+            let row = slices.row(row, strip.columns.clone(), &mut scratch);
+            isa.run(MaxRow { max: &mut strip.results, row });
+        }
+    })?;
+    for strip in strips {
+        for (norm, max) in norms[strip.columns].iter_mut().zip(strip.results) {
+            *norm = norm.max(Scaled::new(T::from_magnitude(max), 0));
         }
     }
     Ok(())
 }
 
-type Strip<R> = (usize, Range<usize>, Vec<R>);
-
-/// A result per column for each strip and run of rows; the runs of a strip follow each other.
-fn strips<R: Clone>(columns: usize, runs: usize, identity: R) -> Result<Vec<Strip<R>>> {
-    let mut strips = vec_with_room(columns.div_ceil(STRIP) * runs)?;
-    for from in (0..columns).step_by(STRIP) {
-        let range = from..columns.min(from + STRIP);
-        for run in 0..runs {
-            let mut results = vec_with_room(range.len())?;
-            results.resize(range.len(), identity.clone());
-            strips.push((run, range.clone(), results));
+/// The norms of orders 1 and 2: rows are added to one accumulator per column.
+fn column_sums<T: Real>(isa: Isa, slices: &Slices<'_, T>, order: Order, norms: &mut [Scaled]) -> Result<()> {
+    let strips = strips(slices, Total::default(), |strip| match order {
+        Order::One => add_rows(isa, slices, Abs, strip),
+        _ => add_rows(isa, slices, Square, strip),
+    })?;
+    let mut sums = vec_with_room(norms.len())?;
+    sums.resize(norms.len(), Total::default());
+    for strip in strips {
+        for (sum, total) in sums[strip.columns].iter_mut().zip(strip.results) {
+            sum.merge(total);
         }
     }
-    Ok(strips)
-}
-
-fn run_strips<T: Real, R: Send>(
-    slices: &Slices<'_, T>,
-    pieces: &mut [Strip<R>],
-    work: impl Fn(&mut Strip<R>) + Sync,
-) -> Result<()> {
-    if is_shared(slices.kept.len() * slices.reduced.len() * size_of::<T>())? {
-        for_each(pieces.iter_mut(), work)
-    } else {
-        pieces.iter_mut().for_each(work);
-        Ok(())
+    for (at, (norm, sum)) in norms.iter_mut().zip(sums).enumerate() {
+        // The first pass has been made; a column whose sum left the range is done again on its own.
+        let Ok(found) = order.norm::<Infallible>(
+            T::WIDE,
+            || Ok(0.0),
+            |pass| match pass {
+                Pass::Abs | Pass::Square => Ok(sum.value()),
+                again => Ok(again.of_view(isa, &slices.slice(at), 0..slices.reduced.len()).value()),
+            },
+        );
+        *norm = found;
     }
+    Ok(())
 }
 
-fn add_rows<T: Real, F: Term>(
-    isa: Isa,
-    slices: &Slices<'_, T>,
-    term: F,
-    strip: Range<usize>,
-    rows: Range<usize>,
-    totals: &mut [Total],
-) {
+fn add_rows<T: Real, F: Term>(isa: Isa, slices: &Slices<'_, T>, term: F, strip: &mut Strip<Total>) {
     let mut scratch = [T::ZERO; BLOCK];
-    let sums = &mut [0.0; STRIP][..totals.len()];
-    for from in rows.clone().step_by(ROWS) {
-        for row in from..rows.end.min(from + ROWS) {
-            isa.run(AddRow { sums, row: slices.row(row, strip.clone(), &mut scratch), term });
+    let sums = &mut [0.0; STRIP][..strip.results.len()];
+    for from in strip.rows.clone().step_by(ROWS) {
+        for row in from..strip.rows.end.min(from + ROWS) {
+            let row = slices.row(row, strip.columns.clone(), &mut scratch);
+            isa.run(AddRow { sums, row, term });
         }
-        isa.run(FoldRows { totals, sums });
+        isa.run(FoldRows { totals: &mut strip.results, sums });
     }
 }

@@ -236,7 +236,7 @@ impl<'py> Array<'py> {
             match len.checked_sub(1) {
                 None => return (low, low),
                 Some(steps) if *stride < 0 => {
-                    low = low.wrapping_sub(steps.wrapping_mul(stride.unsigned_abs()))
+                    low = low.wrapping_sub(steps.wrapping_mul(stride.unsigned_abs()));
                 }
                 Some(steps) => high = high.wrapping_add(steps.wrapping_mul(stride.unsigned_abs())),
             }
@@ -337,6 +337,7 @@ unsafe fn slice_of<'a, T>(data: *const T, len: usize) -> &'a [T] {
 }
 
 /// The order of a new array's axes in memory.
+#[derive(Clone, Copy)]
 enum Axes<'a> {
     C,
     Fortran,
@@ -579,12 +580,10 @@ pub(super) fn arrange<'py>(
         };
         pairs.push(Pair { input, output, copy: None, interleaved: false });
     }
-    if given {
-        if let Some(clash) = separate(&mut pairs, readers)? {
-            return Ok(Err(clash));
-        }
+    match if given { separate(&mut pairs, readers)? } else { None } {
+        Some(clash) => Ok(Err(clash)),
+        None => Ok(Ok(pairs)),
     }
-    Ok(Ok(pairs))
 }
 
 /// A stretch of memory, and whose it is.
@@ -641,7 +640,9 @@ fn separate<'py>(
                 let (a, b) = (outputs[a], outputs[b]);
                 return Ok(Some((a.min(b), a.max(b))));
             }
-            outputs.iter().for_each(|i| pairs[*i].interleaved = true);
+            for i in &outputs {
+                pairs[*i].interleaved = true;
+            }
         }
         for stretch in cluster {
             match stretch.whose {

@@ -10,7 +10,9 @@ use numpy::PyUntypedArray;
 use pyo3::exceptions::{PyMemoryError, PyOverflowError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyAny, PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
+use pyo3::types::{
+    PyAny, PyBool, PyDict, PyFloat, PyInt, PyList, PyListMethods, PyString, PyTuple, PyTupleMethods, PyType,
+};
 use pyo3::{PyTypeInfo, intern};
 
 use super::array::{Array, Out};
@@ -505,10 +507,10 @@ pub(super) fn is_slices(object: &Bound<'_, PyAny>) -> PyResult<bool> {
 
 /// What TensorFlow takes for a list of tensors: a sequence, but none of those that hold something else.
 fn is_sequence(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    static TEST: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     if object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>() {
         return Ok(true);
     }
-    static TEST: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let py = object.py();
     let test = TEST.get_or_try_init(py, || {
         py.import("gradclip._sequences")
@@ -562,8 +564,8 @@ pub(super) fn describe(object: &Bound<'_, PyAny>) -> String {
         || object.is_instance_of::<PyFloat>()
         || object.is_instance_of::<PyString>()
         || is_numpy(object).unwrap_or(false)
-        || matches!(object.cast::<PyTuple>().map(|tuple| tuple.len()), Ok(0..5))
-        || matches!(object.cast::<PyList>().map(|list| list.len()), Ok(0..5));
+        || matches!(object.cast::<PyTuple>().map(PyTupleMethods::len), Ok(0..5))
+        || matches!(object.cast::<PyList>().map(PyListMethods::len), Ok(0..5));
     if small { format!("{class} {}", text_of(object)) } else { class }
 }
 

@@ -125,7 +125,7 @@ impl Norms {
                 let view = found.view::<f64>(&Walk::along(0..kept.len()))?;
                 let mut values = vec_with_room(view.len())?;
                 view.for_blocks(0..view.len(), |block| {
-                    values.extend(block.iter().map(|norm| Scaled::new(*norm, 0)))
+                    values.extend(block.iter().map(|norm| Scaled::new(*norm, 0)));
                 });
                 Ok(Self { values, kept })
             }
@@ -173,7 +173,7 @@ impl Norms {
         };
         let values = self.values.iter().map(|norm| norm.to_f64());
         if dtype == Dtype::F32 {
-            Array::from_values(py, &shape, &order, values.map(|norm| f32::narrow(norm)))
+            Array::from_values(py, &shape, &order, values.map(f32::narrow))
         } else {
             Array::from_values(py, &shape, &order, values)
         }

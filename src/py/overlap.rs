@@ -101,7 +101,7 @@ fn greatest_common_divisor(mut a: usize, mut b: usize) -> usize {
 struct Marks {
     low: usize,
     unit: usize,
-    marks: Vec<u64>,
+    words: Vec<u64>,
 }
 
 impl Marks {
@@ -121,14 +121,14 @@ impl Marks {
             PyMemoryError::new_err("out: no memory to find out whether the outputs share memory")
         })?;
         marks.resize(words, 0);
-        Ok(Self { low, unit, marks })
+        Ok(Self { low, unit, words: marks })
     }
 
     /// Marks the arrays one by one until one meets a mark; which other array's it is, is found by marking again.
     fn first_clash(mut self, arrays: &[Lattice]) -> Option<(usize, usize)> {
         let second = arrays.iter().position(|array| !self.mark(array))?;
         for first in 0..second {
-            self.marks.fill(0);
+            self.words.fill(0);
             self.mark(&arrays[first]);
             if !self.mark(&arrays[second]) {
                 return Some((first, second));
@@ -140,7 +140,7 @@ impl Marks {
     /// False if a mark was there before.
     fn mark(&mut self, array: &Lattice) -> bool {
         let units = array.itemsize / self.unit;
-        let (low, unit, marks) = (self.low, self.unit, &mut self.marks);
+        let (low, unit, marks) = (self.low, self.unit, &mut self.words);
         array.for_each(&mut |address| {
             let first = (address - low) / unit;
             (first..first + units).all(|at| {
