@@ -94,9 +94,7 @@ def initial_weights(rng: np.random.Generator, vocabulary: int) -> list[Array]:
     ]
 
 
-def loss_and_gradients(
-    weights: list[Array], inputs: Indices, targets: Indices
-) -> tuple[float, list[Array]]:
+def loss_and_gradients(weights: list[Array], inputs: Indices, targets: Indices) -> tuple[float, list[Array]]:
     """Return the mean cross-entropy and its gradient for each weight array.
 
     ``inputs`` and ``targets`` hold characters as integers, shape (time, batch).

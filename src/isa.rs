@@ -37,6 +37,16 @@ macro_rules! levels {
                 found.into_iter().flatten().map(Self)
             }
 
+            /// What `choose` stored; it has one from `available`, so it is a proof too.
+            #[inline]
+            fn chosen(number: u8) -> Option<Self> {
+                match number {
+                    n if n == Level::Baseline as u8 + 1 => Some(Self(Level::Baseline)),
+                    $(n if n == Level::$level as u8 + 1 => Some(Self(Level::$level)),)*
+                    _ => None,
+                }
+            }
+
             /// The level's name.
             #[must_use]
             pub fn name(self) -> &'static str {
@@ -75,12 +85,8 @@ impl Isa {
     #[inline]
     #[must_use]
     pub fn current() -> Self {
-        let chosen = CURRENT.load(Ordering::Relaxed);
-        // `available` again, and not a level made from the number: only detection makes an `Isa`. std caches it.
-        match Self::available().find(|isa| isa.0 as u8 + 1 == chosen) {
-            Some(isa) => isa,
-            None => Self::choose(None).unwrap_or(Self(Level::Baseline)),
-        }
+        Self::chosen(CURRENT.load(Ordering::Relaxed))
+            .unwrap_or_else(|| Self::choose(None).unwrap_or(Self(Level::Baseline)))
     }
 
     /// Uses the named level from now on (`None`: the widest). `None` when this CPU does not run it. For tests and

@@ -79,9 +79,7 @@ def test_vectors_of_every_length(dtype, n):
 def test_tables_of_every_shape(dtype, shape):
     x = np.random.default_rng(7).standard_normal(shape).astype(dtype)
     for axes in (None, *range(len(shape))):
-        assert_within_ulp(
-            gc.clip_by_norm(x, 0.5, axes), exact_clip(x, 0.5, norms_of(x, axes)), allowed_ulps(dtype)
-        )
+        assert_within_ulp(gc.clip_by_norm(x, 0.5, axes), exact_clip(x, 0.5, norms_of(x, axes)), allowed_ulps(dtype))
 
 
 @dtypes
@@ -132,9 +130,7 @@ def test_the_average_norm_at_its_limit_is_untouched(dtype):
 
 def test_keywords_are_those_of_tensorflow():
     x = np.array([[3.0, 4.0]])
-    assert same_bits(
-        gc.clip_by_norm(t=x, clip_norm=1.0, axes=1, name="x", out=None), gc.clip_by_norm(x, 1.0, 1, "x")
-    )
+    assert same_bits(gc.clip_by_norm(t=x, clip_norm=1.0, axes=1, name="x", out=None), gc.clip_by_norm(x, 1.0, 1, "x"))
     assert same_bits(
         gc.clip_by_average_norm(t=x, clip_norm=1.0, name="x", out=None), gc.clip_by_average_norm(x, 1.0, "x")
     )

@@ -50,9 +50,7 @@ def test_array_bounds_of_any_integer_dtype_compare_exactly(dtype, bound_dtype):
         turned = np.roll(bound, shift)
         assert same_bits(gc.clip_by_value(x, turned, None), expected_clip_by_value(x, turned, None))
         assert same_bits(gc.clip_by_value(x, None, turned), expected_clip_by_value(x, None, turned))
-        assert same_bits(
-            gc.clip_by_value(x, turned[0], turned[1]), expected_clip_by_value(x, turned[0], turned[1])
-        )
+        assert same_bits(gc.clip_by_value(x, turned[0], turned[1]), expected_clip_by_value(x, turned[0], turned[1]))
 
 
 def test_uint8_with_minus_one_and_300_clips_nothing():

@@ -114,9 +114,7 @@ def test_a_name_is_none_or_a_string(function):
         expect(TypeError, lambda name=name: call(X, name), f"{function}: name: ", type(name).__name__)
 
 
-@pytest.mark.parametrize(
-    "function", ["clip_by_norm", "clip_by_average_norm", "clip_by_global_norm", "normalize"]
-)
+@pytest.mark.parametrize("function", ["clip_by_norm", "clip_by_average_norm", "clip_by_global_norm", "normalize"])
 @pytest.mark.parametrize("dtype", [np.int8, np.int64, np.uint16, bool])
 def test_the_norm_clippers_refuse_integers(function, dtype):
     call, argument = TENSOR[function]
@@ -584,9 +582,7 @@ IN_ORDER = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("call", "start"), IN_ORDER, ids=[start + str(i) for i, (_, start) in enumerate(IN_ORDER)]
-)
+@pytest.mark.parametrize(("call", "start"), IN_ORDER, ids=[start + str(i) for i, (_, start) in enumerate(IN_ORDER)])
 def test_arguments_are_checked_in_signature_order(call, start):
     expect(TypeError, call, start)
 

@@ -72,9 +72,7 @@ def test_magnitudes_that_only_meet_in_the_list_do_not_overflow():
 
 
 @pytest.mark.parametrize("p", ORDS)
-@pytest.mark.parametrize(
-    "empty", [[], (), [None], [None, None], [np.zeros(0)], [np.zeros((0, 3)), None], [[]]]
-)
+@pytest.mark.parametrize("empty", [[], (), [None], [None, None], [np.zeros(0)], [np.zeros((0, 3)), None], [[]]])
 def test_nothing_has_norm_zero(empty, p):
     assert gc.global_norm(empty, ord=p) == 0.0
     for limit in (0, 1.0, math.inf):
@@ -151,7 +149,4 @@ def test_the_default_ord_is_2_and_euclidean_is_not_needed():
     t_list = [np.array([3.0]), np.array([4.0])]
     assert gc.global_norm(t_list) == gc.global_norm(t_list, ord=2) == 5.0
     assert gc.global_norm(t_list=t_list, name="grads", ord=1) == 7.0
-    assert (
-        gc.clip_by_global_norm(t_list=t_list, clip_norm=1.0, use_norm=None, name="grads", ord=math.inf)[1]
-        == 4.0
-    )
+    assert gc.clip_by_global_norm(t_list=t_list, clip_norm=1.0, use_norm=None, name="grads", ord=math.inf)[1] == 4.0

@@ -189,9 +189,7 @@ def test_normalize_by_matrix_norms(dtype, p):
         result, norm = gc.normalize(x, p, axis)
         kept = gc.norm(x, p, axis, keepdims=True)
         np.testing.assert_allclose(norm, kept, rtol=1e-13 if dtype is np.float64 else 2e-7)
-        np.testing.assert_allclose(
-            result, x / kept.astype(np.float64), rtol=1e-13 if dtype is np.float64 else 2e-7
-        )
+        np.testing.assert_allclose(result, x / kept.astype(np.float64), rtol=1e-13 if dtype is np.float64 else 2e-7)
 
 
 @dtypes
@@ -224,6 +222,4 @@ def test_the_norm_keeps_the_reduced_axes_as_size_1(dtype):
 def test_keywords_are_those_of_tensorflow():
     x = cube(np.float64)
     assert same_bits(gc.norm(tensor=x, ord=1, axis=0, keepdims=True, name="x"), gc.norm(x, 1, 0, True, "x"))
-    assert same_bits(
-        gc.normalize(tensor=x, ord=1, axis=0, name="x", out=None)[0], gc.normalize(x, 1, 0, "x")[0]
-    )
+    assert same_bits(gc.normalize(tensor=x, ord=1, axis=0, name="x", out=None)[0], gc.normalize(x, 1, 0, "x")[0])

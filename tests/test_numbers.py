@@ -323,9 +323,7 @@ def test_an_infinite_or_nan_global_norm_makes_every_output_nan(dtype, bad, limit
 @dtypes
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_use_norm_of_inf_or_nan_makes_every_output_nan(dtype, bad):
-    clipped, norm = gc.clip_by_global_norm(
-        [np.zeros(3, dtype=dtype), np.ones((), dtype=dtype)], 1.0, use_norm=bad
-    )
+    clipped, norm = gc.clip_by_global_norm([np.zeros(3, dtype=dtype), np.ones((), dtype=dtype)], 1.0, use_norm=bad)
     assert math.isnan(norm) if math.isnan(bad) else norm == bad
     assert all(np.isnan(c).all() for c in clipped)
 
@@ -401,9 +399,7 @@ def test_long_norms_are_right_to_1e_minus_14(dtype, data, p):
 @pytest.mark.parametrize("p", POWERS)
 @pytest.mark.parametrize("data", ["0.1", "alternating", "one large"])
 def test_long_columns_are_right_to_1e_minus_14(data, p):
-    columns = np.stack(
-        [LONG[data][: MILLION // 4], LONG["1/3"][: MILLION // 4], LONG["0.1"][: MILLION // 4]], axis=1
-    )
+    columns = np.stack([LONG[data][: MILLION // 4], LONG["1/3"][: MILLION // 4], LONG["0.1"][: MILLION // 4]], axis=1)
     for k, norm in enumerate(gc.norm(columns, p, axis=0).tolist()):
         assert relative_error(norm, exact_norm(columns[:, k], p)) < 1e-14
 

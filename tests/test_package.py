@@ -36,9 +36,7 @@ def plain(signature):
 def test_all_is_the_contracts_list():
     assert sorted(gc.__all__) == sorted([*SIGNATURES, "__version__"])
     assert all(hasattr(gc, name) for name in gc.__all__)
-    public = {
-        name for name in dir(gc) if not name.startswith("_") and not inspect.ismodule(getattr(gc, name))
-    }
+    public = {name for name in dir(gc) if not name.startswith("_") and not inspect.ismodule(getattr(gc, name))}
     assert public == set(SIGNATURES)
 
 
@@ -80,9 +78,7 @@ import gradclip
 new = {name.partition(".")[0] for name in set(sys.modules) - before}
 print(sorted(new - set(sys.stdlib_module_names) - {"gradclip", "numpy"}))
 """
-    child = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
-    )
+    child = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert child.stdout.strip() == "[]"
 
 

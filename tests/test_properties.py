@@ -63,9 +63,7 @@ def test_clip_by_value_is_the_minimum_and_then_the_maximum(data, t):
     bound_dtypes = FLOATS + INTEGERS if is_float else INTEGERS
 
     def bound():
-        shape = tuple(data.draw(st.sampled_from([1, n])) for n in t.shape)[
-            data.draw(st.integers(0, t.ndim)) :
-        ]
+        shape = tuple(data.draw(st.sampled_from([1, n])) for n in t.shape)[data.draw(st.integers(0, t.ndim)) :]
         arrays = hnp.arrays(data.draw(st.sampled_from(bound_dtypes)), shape)
         return data.draw(st.one_of(st.none(), numbers, arrays))
 

@@ -120,9 +120,7 @@ def test_slices_agree_to_the_bit_on_millions_of_elements(isa, dtype, layout, nam
 
 
 @dtypes
-@pytest.mark.parametrize(
-    "layout", ["every second", "backwards", "swapped", "unaligned", "every second column"]
-)
+@pytest.mark.parametrize("layout", ["every second", "backwards", "swapped", "unaligned", "every second column"])
 def test_strided_arrays_agree_to_the_bit_on_millions_of_elements(isa, dtype, layout, threads):
     check(
         isa,
@@ -197,9 +195,7 @@ def test_every_alignment_gives_the_same_bits(isa, dtype):
     size = np.dtype(dtype).itemsize
     for n in (5, 33, 1000):
         x = data(n, dtype)
-        expected = fingerprint(
-            [gc.clip_by_norm(x, 0.5), gc.norm(x), gc.norm(x, 1.5), gc.clip_by_value(x, -1, 1)]
-        )
+        expected = fingerprint([gc.clip_by_norm(x, 0.5), gc.norm(x), gc.norm(x, 1.5), gc.clip_by_value(x, -1, 1)])
         raw = np.zeros(n * size + 128, dtype=np.uint8)
         start = -raw.ctypes.data % 64
         for offset in range(64):

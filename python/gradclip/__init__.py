@@ -1,8 +1,8 @@
 """TensorFlow's clipping and norm operations for NumPy arrays.
 
-The functions have TensorFlow's names, signatures and treatment of ``None``, and NumPy's ``out=``. They do not
-overflow or underflow, leave what needs no clipping as it is, bit for bit, and give the same bits for any number of
-threads on any CPU.
+The functions have TensorFlow's names, signatures and treatment of ``None``, and NumPy's
+``out=``. They do not overflow or underflow, leave what needs no clipping as it is, bit
+for bit, and give the same bits for any number of threads on any CPU.
 
 >>> import numpy as np
 >>> import gradclip as gc

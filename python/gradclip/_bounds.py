@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 def as_bound(bound: Array, dtype: str, shape: tuple[int, ...]) -> Array:
     """Return an array of bounds as a view of ``shape`` with ``dtype``.
 
-    Integers beyond the range of an integer dtype are taken to its end, numbers beyond that of a floating-point
-    dtype become infinite.
+    Integers beyond the range of an integer dtype are taken to its end, numbers beyond
+    that of a floating-point dtype become infinite.
     """
     target = np.dtype(dtype)
     if bound.dtype != target:

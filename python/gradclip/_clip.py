@@ -46,31 +46,35 @@ def clip_by_value(
     t : array or IndexedSlices
         Of any integer dtype, float32 or float64, of any shape.
     clip_value_min, clip_value_max : number or array, or None
-        The bounds. An array must broadcast to the shape of ``t``. None: no bound on that side, for one of the two.
-        They are rounded to the dtype of ``t``; those of integers must be integers, of any size. Where the smaller bound
-        is the larger one, ``clip_value_min`` wins.
+        The bounds. An array must broadcast to the shape of ``t``. None: no bound on
+        that side, for one of the two. They are rounded to the dtype of ``t``; those of
+        integers must be integers, of any size. Where the smaller bound is the larger
+        one, ``clip_value_min`` wins.
     name : str, optional
         Stands in error messages.
     out : array or IndexedSlices, optional
-        Where to put the result: of the shape and dtype of ``t``. It may be ``t`` itself; then only what changes is
-        written.
+        Where to put the result: of the shape and dtype of ``t``. It may be ``t``
+        itself; then only what changes is written.
 
     Returns
     -------
     numpy.ndarray or IndexedSlices
-        Of the shape and dtype of ``t``; ``out`` if that was given. A value equal to a bound keeps its bits, and so does
-        NaN; a NaN as a bound makes the elements it meets NaN.
+        Of the shape and dtype of ``t``; ``out`` if that was given. A value equal to a
+        bound keeps its bits, and so does NaN; a NaN as a bound makes the elements it
+        meets NaN.
 
     Raises
     ------
     TypeError
         If ``t`` is of another dtype, or a bound is no number, or a float for integers.
     ValueError
-        If a bound does not broadcast to the shape of ``t``, both are None, or ``out`` does not fit.
+        If a bound does not broadcast to the shape of ``t``, both are None, or ``out``
+        does not fit.
 
     Notes
     -----
-    The function is ``tf.clip_by_value``; ``numpy.clip`` lets the larger bound win where they cross.
+    The function is ``tf.clip_by_value``; ``numpy.clip`` lets the larger bound win where
+    they cross.
 
     Examples
     --------
@@ -119,34 +123,36 @@ def clip_by_norm(
     clip_norm : number
         The limit, 0 or larger; infinite: no limit.
     axes : int or sequence of int, optional
-        Each slice along these axes is clipped by its own norm: ``axes=1`` clips the rows of a matrix. None: the
-        whole tensor is one slice. ``()``: each element is.
+        Each slice along these axes is clipped by its own norm: ``axes=1`` clips the
+        rows of a matrix. None: the whole tensor is one slice. ``()``: each element is.
     name : str, optional
         Stands in error messages.
     out : array or IndexedSlices, optional
-        Where to put the result: of the shape and dtype of ``t``. It may be ``t`` itself; then only slices that are
-        clipped are written.
+        Where to put the result: of the shape and dtype of ``t``. It may be ``t``
+        itself; then only slices that are clipped are written.
 
     Returns
     -------
     numpy.ndarray or IndexedSlices
-        Of the shape and dtype of ``t``; ``out`` if that was given. A slice whose norm is at or below ``clip_norm`` comes back
-        bit for bit, every other one as ``t * (clip_norm / norm)``, computed in float64 and rounded once. A slice with
-        NaN becomes NaN; one with an infinite element becomes NaN there and 0 elsewhere.
+        Of the shape and dtype of ``t``; ``out`` if that was given. A slice whose norm
+        is at or below ``clip_norm`` comes back bit for bit, every other one as ``t *
+        (clip_norm / norm)``, computed in float64 and rounded once. A slice with NaN
+        becomes NaN; one with an infinite element becomes NaN there and 0 elsewhere.
 
     Raises
     ------
     TypeError
         If ``t`` is of another dtype, or ``clip_norm`` or ``axes`` no number.
     ValueError
-        If ``clip_norm`` is negative, NaN or not 0-d, an axis is given twice, or ``out`` does not fit.
+        If ``clip_norm`` is negative, NaN or not 0-d, an axis is given twice, or ``out``
+        does not fit.
     numpy.exceptions.AxisError
         If ``t`` has no such axis.
 
     Notes
     -----
-    The function is ``tf.clip_by_norm``, without its overflow and rounding; the norm does not leave the range of the dtype
-    on the way, whatever the elements are.
+    The function is ``tf.clip_by_norm``, without its overflow and rounding; the norm
+    does not leave the range of the dtype on the way, whatever the elements are.
 
     Examples
     --------
@@ -159,12 +165,11 @@ def clip_by_norm(
     return _core.clip_by_norm(t, clip_norm, axes, name, out)
 
 
-def clip_by_average_norm(
-    t: Tensor, clip_norm: Number, name: str | None = None, *, out: Array | None = None
-) -> Array:
+def clip_by_average_norm(t: Tensor, clip_norm: Number, name: str | None = None, *, out: Array | None = None) -> Array:
     """Scale a tensor down to an average norm of at most ``clip_norm``.
 
-    The average norm is the Euclidean norm divided by the number of elements (not the root mean square).
+    The average norm is the Euclidean norm divided by the number of elements (not the
+    root mean square).
 
     Parameters
     ----------
@@ -180,7 +185,8 @@ def clip_by_average_norm(
     Returns
     -------
     numpy.ndarray
-        Of the shape and dtype of ``t``; ``out`` if that was given. See `clip_by_norm` for what is kept.
+        Of the shape and dtype of ``t``; ``out`` if that was given. See `clip_by_norm`
+        for what is kept.
 
     Raises
     ------
@@ -219,7 +225,8 @@ def clip_by_global_norm(
     Parameters
     ----------
     t_list : sequence of arrays, IndexedSlices and None
-        Of float32 or float64, mixed as you like; None stands for a tensor without a gradient.
+        Of float32 or float64, mixed as you like; None stands for a tensor without a
+        gradient.
     clip_norm : number
         The limit, 0 or larger; infinite: no limit.
     use_norm : number, optional
@@ -229,28 +236,34 @@ def clip_by_global_norm(
     ord : number, optional
         The order of the norm: any number > 0, ``inf`` for the largest magnitude.
     out : sequence, optional
-        Where to put the results: for each tensor an array of its shape and dtype, None for None. It may be
-        ``t_list`` itself: then everything is clipped in place, and nothing is written if there is nothing to clip.
+        Where to put the results: for each tensor an array of its shape and dtype, None
+        for None. It may be ``t_list`` itself: then everything is clipped in place, and
+        nothing is written if there is nothing to clip.
 
     Returns
     -------
     list
-        The clipped tensors, None in the places of None; the entries of ``out`` if that was given.
+        The clipped tensors, None in the places of None; the entries of ``out`` if that
+        was given.
     float
         The global norm before clipping.
 
     Raises
     ------
     TypeError
-        If ``t_list`` is no sequence, a tensor is of another dtype, or a limit is no number.
+        If ``t_list`` is no sequence, a tensor is of another dtype, or a limit is no
+        number.
     ValueError
-        If a limit is negative or not 0-d, or ``clip_norm`` is NaN, or ``out`` does not fit.
+        If a limit is negative or not 0-d, or ``clip_norm`` is NaN, or ``out`` does not
+        fit.
 
     Notes
     -----
-    The function is ``tf.clip_by_global_norm``, proposed by Pascanu, Mikolov and Bengio, "On the difficulty of training
-    recurrent neural networks", 2013 (https://arxiv.org/abs/1211.5063). If the global norm is infinite or NaN, all results
-    are NaN, so that a bad step is seen; with a norm at or below ``clip_norm`` all come back bit for bit.
+    The function is ``tf.clip_by_global_norm``, proposed by Pascanu, Mikolov and Bengio,
+    "On the difficulty of training recurrent neural networks", 2013
+    (https://arxiv.org/abs/1211.5063). If the global norm is infinite or NaN, all
+    results are NaN, so that a bad step is seen; with a norm at or below ``clip_norm``
+    all come back bit for bit.
 
     Examples
     --------

@@ -16,8 +16,9 @@ __version__: str = _core.__version__
 def get_num_threads() -> int:
     """Return the number of threads that a call may use.
 
-    It is that of `set_num_threads`; before, that of the environment variable ``GRADCLIP_NUM_THREADS``, else of
-    ``RAYON_NUM_THREADS``, else the number of CPUs this process may use (affinity and cgroup limits count).
+    It is that of `set_num_threads`; before, that of the environment variable
+    ``GRADCLIP_NUM_THREADS``, else of ``RAYON_NUM_THREADS``, else the number of CPUs
+    this process may use (affinity and cgroup limits count).
 
     Returns
     -------

@@ -3,6 +3,23 @@ from typing import Any, TypedDict
 
 from gradclip._types import Array
 
+__all__ = [
+    "__version__",
+    "clip_by_average_norm",
+    "clip_by_global_norm",
+    "clip_by_norm",
+    "clip_by_value",
+    "config",
+    "get_num_threads",
+    "global_norm",
+    "isa_levels",
+    "norm",
+    "normalize",
+    "set_isa",
+    "set_num_threads",
+    "trim",
+]
+
 __version__: str
 
 class _Config(TypedDict):

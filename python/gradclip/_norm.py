@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 def global_norm(t_list: Tensors, name: str | None = None, *, ord: Order = 2) -> float:
     """Compute the norm of all elements of all tensors of a list.
 
-    It is ``(sum of |x|**ord) ** (1/ord)``, the Euclidean norm by default, the largest magnitude for ``inf``.
+    It is ``(sum of |x|**ord) ** (1/ord)``, the Euclidean norm by default, the largest
+    magnitude for ``inf``.
 
     Parameters
     ----------
@@ -38,7 +39,8 @@ def global_norm(t_list: Tensors, name: str | None = None, *, ord: Order = 2) -> 
 
     Notes
     -----
-    The function is ``tf.linalg.global_norm``. The relative error is below 1e-14 (1e-14 / ord for orders below 1).
+    The function is ``tf.linalg.global_norm``. The relative error is below 1e-14 (1e-14
+    / ord for orders below 1).
 
     Examples
     --------
@@ -64,12 +66,14 @@ def norm(
     tensor : array
         Of float32 or float64, of any shape.
     ord : {'euclidean', 'fro', number}, optional
-        For vectors 'euclidean' or any number > 0, ``inf`` included: ``(sum of |x|**ord) ** (1/ord)``. For matrices 'euclidean'
-        or 'fro' (the root of the sum of squares), 1 (the largest column sum of magnitudes), ``inf`` (the largest row sum),
-        2 (the largest singular value).
+        For vectors 'euclidean' or any number > 0, ``inf`` included: ``(sum of |x|**ord)
+        ** (1/ord)``. For matrices 'euclidean' or 'fro' (the root of the sum of
+        squares), 1 (the largest column sum of magnitudes), ``inf`` (the largest row
+        sum), 2 (the largest singular value).
     axis : int or sequence of int, optional
-        None: the whole tensor is one vector. One axis: vectors. Two: matrices, rows along the first of them, columns
-        along the second. More: vectors of all elements along these axes.
+        None: the whole tensor is one vector. One axis: vectors. Two: matrices, rows
+        along the first of them, columns along the second. More: vectors of all elements
+        along these axes.
     keepdims : bool, optional
         Keep the reduced axes, with length 1.
     name : str, optional
@@ -78,22 +82,25 @@ def norm(
     Returns
     -------
     float or numpy.ndarray
-        A float in float64 precision if there is one number; else an array, float32 for float32 and float64 for
-        float64. NaN wins over infinity; the norm of nothing is 0.
+        A float in float64 precision if there is one number; else an array, float32 for
+        float32 and float64 for float64. NaN wins over infinity; the norm of nothing is
+        0.
 
     Raises
     ------
     TypeError
         If ``tensor`` is of another dtype, or another argument of another type.
     ValueError
-        If ``ord`` is no norm of what the axes say, an axis is given twice, or ``axis`` is empty.
+        If ``ord`` is no norm of what the axes say, an axis is given twice, or ``axis``
+        is empty.
     numpy.exceptions.AxisError
         If ``tensor`` has no such axis.
 
     Notes
     -----
-    The function is ``tf.norm``; axes mean what they mean in ``numpy.linalg.norm``. The relative error, before rounding to the
-    dtype, is below 1e-14 (1e-14 / ord for orders below 1).
+    The function is ``tf.norm``; axes mean what they mean in ``numpy.linalg.norm``. The
+    relative error, before rounding to the dtype, is below 1e-14 (1e-14 / ord for orders
+    below 1).
 
     Examples
     --------
@@ -131,13 +138,14 @@ def normalize(
     name : str, optional
         Stands in error messages.
     out : array, optional
-        Where to put the first result: of the shape and dtype of ``tensor``, or ``tensor`` itself.
+        Where to put the first result: of the shape and dtype of ``tensor``, or
+        ``tensor`` itself.
 
     Returns
     -------
     normalized : numpy.ndarray
-        ``tensor / norm``, of the shape and dtype of ``tensor``; ``out`` if that was given. Where the norm is 0, so are the
-        elements, and they stay 0.
+        ``tensor / norm``, of the shape and dtype of ``tensor``; ``out`` if that was
+        given. Where the norm is 0, so are the elements, and they stay 0.
     norm : numpy.ndarray
         The norm, the reduced axes kept with length 1.
 
@@ -146,7 +154,8 @@ def normalize(
     TypeError
         If ``tensor`` is of another dtype, or another argument of another type.
     ValueError
-        If ``ord`` is no norm of what the axes say, an axis is given twice, ``axis`` is empty, or ``out`` does not fit.
+        If ``ord`` is no norm of what the axes say, an axis is given twice, ``axis`` is
+        empty, or ``out`` does not fit.
     numpy.exceptions.AxisError
         If ``tensor`` has no such axis.
 

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 class IndexedSlices:
     """Rows of a larger array, as the gradient of an embedding has them: row ``indices[i]`` is ``values[i]``.
 
-    An index may occur more than once; what it stands for is then the sum of its rows. ``clip_by_value``,
-    ``clip_by_norm``, ``global_norm`` and ``clip_by_global_norm`` work on the stored values, as TensorFlow does: duplicates
-    count one by one. Call `coalesce` first where that matters.
+    An index may occur more than once; what it stands for is then the sum of its rows.
+    ``clip_by_value``, ``clip_by_norm``, ``global_norm`` and ``clip_by_global_norm``
+    work on the stored values, as TensorFlow does: duplicates count one by one. Call
+    `coalesce` first where that matters.
 
-    An instance cannot be changed, can be pickled, and is equal to another one with equal contents (NaN equals NaN, dtypes
-    count). It has no hash.
+    An instance cannot be changed, can be pickled, and is equal to another one with
+    equal contents (NaN equals NaN, dtypes count). It has no hash.
 
     Parameters
     ----------
@@ -32,7 +33,8 @@ class IndexedSlices:
     indices : array of n integers
         Where they stand.
     dense_shape : sequence of int, optional
-        The shape of the larger array: one entry per axis of ``values``, all but the first equal to those of ``values``.
+        The shape of the larger array: one entry per axis of ``values``, all but the
+        first equal to those of ``values``.
 
     Raises
     ------
@@ -89,7 +91,7 @@ class IndexedSlices:
     def _with_values(self, values: Array) -> IndexedSlices:
         """Return the same rows with other values of the same shape."""
         slices = object.__new__(IndexedSlices)
-        slices._set(values, self.indices, self.dense_shape)  # noqa: SLF001 (its own class)
+        slices._set(values, self.indices, self.dense_shape)
         return slices
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
@@ -116,8 +118,9 @@ class IndexedSlices:
     def coalesce(self) -> IndexedSlices:
         """Return the same tensor with each index once, in ascending order.
 
-        Rows of the same index are added in the order in which they are stored: floating-point and complex values in
-        float64 and complex128, rounded once at the end, integers as NumPy adds them.
+        Rows of the same index are added in the order in which they are stored:
+        floating-point and complex values in float64 and complex128, rounded once at the
+        end, integers as NumPy adds them.
 
         Returns
         -------
@@ -144,7 +147,7 @@ class IndexedSlices:
         with np.errstate(over="ignore", under="ignore"):
             values = sums.astype(dtype, copy=False)
         slices = object.__new__(IndexedSlices)
-        slices._set(values, indices, self.dense_shape)  # noqa: SLF001 (its own class)
+        slices._set(values, indices, self.dense_shape)
         return slices
 
     def to_dense(self) -> Array:
@@ -188,14 +191,14 @@ def _array(argument: str, value: Tensor) -> Array:
     masked = sys.modules.get("numpy.ma")
     if masked is not None and isinstance(value, masked.MaskedArray):
         raise TypeError(f"IndexedSlices: {argument}: found a masked array; allowed: an array without a mask")
+    if not isinstance(value, (list, tuple)):
+        return np.asarray(value)
     try:
         return np.asarray(value)
     except ValueError:
-        if isinstance(value, (list, tuple)):
-            raise ValueError(
-                f"IndexedSlices: {argument}: found a ragged list; allowed: a nested list whose rows have equal lengths"
-            ) from None
-        raise
+        raise ValueError(
+            f"IndexedSlices: {argument}: found a ragged list; allowed: a nested list whose rows have equal lengths"
+        ) from None
 
 
 def _is_numeric(dtype: np.dtype[Any]) -> bool:

@@ -106,7 +106,6 @@ impl<'py> Array<'py> {
         shape: &[usize],
         order: Axes<'_>,
     ) -> PyResult<Self> {
-        let mut dims = shape.iter().map(|len| len.cast_signed()).collect::<Vec<npy_intp>>();
         let (fortran, mut strides) = match order {
             Axes::C => (0, None),
             Axes::Fortran => (1, None),
@@ -116,13 +115,13 @@ impl<'py> Array<'py> {
                 for &axis in order.iter().rev() {
                     strides[axis] = step;
                     // The array's size was checked by whoever made one of this shape; NumPy checks it again.
-                    step = step.saturating_mul(dims[axis].max(1));
+                    step = step.saturating_mul(shape[axis].max(1).cast_signed());
                 }
                 (0, Some(strides))
             }
         };
-        // SAFETY: the type is ndarray itself, the descr a new reference that the call takes, and `dims` and `strides` have
-        // one entry per axis. The strides, where given, are those of a dense array, so they stay within the memory that NumPy
+        // SAFETY: the type is ndarray itself, the descr a new reference that the call takes, and lengths and strides are
+        // as many as axes and only read. The strides, where given, are those of a dense array, so they stay within the memory that NumPy
         // allocates for the shape. The result is a new reference or null with an exception set.
         let object = unsafe {
             let descr = PY_ARRAY_API.PyArray_DescrFromType(py, number);
@@ -130,8 +129,8 @@ impl<'py> Array<'py> {
                 py,
                 npyffi::get_type_object(py, NpyTypes::PyArray_Type),
                 descr,
-                c_int::try_from(dims.len()).unwrap_or(c_int::MAX),
-                dims.as_mut_ptr(),
+                c_int::try_from(shape.len()).unwrap_or(c_int::MAX),
+                shape.as_ptr().cast::<npy_intp>().cast_mut(),
                 strides.as_mut().map_or(ptr::null_mut(), |strides: &mut Vec<npy_intp>| strides.as_mut_ptr()),
                 ptr::null_mut(),
                 fortran,
@@ -442,6 +441,8 @@ pub(super) struct Pair<'py> {
     copy: Option<Array<'py>>,
     /// None: in place.
     output: Option<Array<'py>>,
+    /// Whether the output is the caller's.
+    given: bool,
     /// Whether another output lies interleaved with this one.
     interleaved: bool,
 }
@@ -455,6 +456,15 @@ pub(super) enum Out<'py> {
 }
 
 impl<'py> Pair<'py> {
+    /// An input, and an output that is the caller's or new. See [`arrange`].
+    pub(super) fn new(input: Array<'py>, out: Out<'py>) -> PyResult<Self> {
+        let (output, given) = match out {
+            Out::New => (Some(input.new_like(input.itemsize())?), false),
+            Out::Given(output) => (if output.same_memory(&input) { None } else { Some(output) }, true),
+        };
+        Ok(Self { input, copy: None, output, given, interleaved: false })
+    }
+
     /// What norms are made of, before anything is written.
     pub(super) fn input(&self) -> &Array<'py> {
         &self.input
@@ -559,31 +569,16 @@ impl<'py> Pair<'py> {
 /// See [`Pair::rows`].
 pub(super) type Rows<'a, T> = (Option<Slices<'a, T>>, &'a mut [T]);
 
-/// Makes pairs of inputs and outputs. An input that shares memory with an output other than in the one allowed way,
-/// being the very same array as its own output, is copied for the time of writing; so is each of `readers`.
+/// Keeps inputs and outputs apart. To be called before any memory is written: an input that shares memory with an output
+/// other than in the one allowed way, being the very same array as its own output, is copied for the time of writing; so is
+/// each of `readers`.
 ///
-/// Returns the numbers of two outputs that share a byte, or of one that overlaps itself, as an error.
+/// Returns the numbers of two outputs that share a byte, or of one that overlaps itself: they cannot be written.
 pub(super) fn arrange<'py>(
-    inputs: Vec<(Array<'py>, Out<'py>)>,
+    pairs: &mut [Pair<'py>],
     readers: &mut [&mut Array<'py>],
-) -> PyResult<Result<Vec<Pair<'py>>, (usize, usize)>> {
-    let mut pairs = Vec::new();
-    pairs.try_reserve_exact(inputs.len()).map_err(|_| no_memory())?;
-    let mut given = false;
-    for (input, out) in inputs {
-        let output = match out {
-            Out::New => Some(input.new_like(input.itemsize())?),
-            Out::Given(output) => {
-                given = true;
-                if output.same_memory(&input) { None } else { Some(output) }
-            }
-        };
-        pairs.push(Pair { input, output, copy: None, interleaved: false });
-    }
-    match if given { separate(&mut pairs, readers)? } else { None } {
-        Some(clash) => Ok(Err(clash)),
-        None => Ok(Ok(pairs)),
-    }
+) -> PyResult<Option<(usize, usize)>> {
+    if pairs.iter().any(|pair| pair.given) { separate(pairs, readers) } else { Ok(None) }
 }
 
 /// A stretch of memory, and whose it is.

@@ -1,9 +1,11 @@
 //! The clippers.
 
+use std::slice;
+
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyFloat, PyList, PyTuple};
+use pyo3::types::{PyBool, PyFloat, PyInt, PyList, PyTuple};
 
 use super::array::{Array, Out, Pair, Split, Walk, arrange, internal, spread};
 use super::call::{
@@ -11,7 +13,7 @@ use super::call::{
     numeric_kind, shape_text,
 };
 use super::detached;
-use super::norm::{Norms, norm_of_list, scale_list, scale_slices, tensors, vector_order};
+use super::norm::{Norms, norm_of, norm_of_list, scale_list, scale_one, scale_slices, tensors, vector_order};
 use crate::element::{Dtype, Element, match_element, match_real};
 use crate::error::vec_with_room;
 use crate::isa::Isa;
@@ -22,16 +24,18 @@ use crate::parallel::reduce::Order;
 use crate::scaled::{Factor, Scaled};
 use crate::walk::{Bounds, Uniform, View};
 
-/// One pair, for a function of one tensor.
-fn pair<'py>(
+/// The pair of a function of one tensor.
+pub(super) fn pair<'py>(
     call: &Call<'_, 'py>,
     tensor: Array<'py>,
     out: Out<'py>,
     readers: &mut [&mut Array<'py>],
 ) -> PyResult<Pair<'py>> {
-    let pairs = arrange(vec![(tensor, out)], readers)?;
-    let mut pairs = pairs.map_err(|(a, b)| call.clash(a, b, true))?;
-    pairs.pop().ok_or_else(|| internal("no pair"))
+    let mut pair = Pair::new(tensor, out)?;
+    match arrange(slice::from_mut(&mut pair), readers)? {
+        Some((a, b)) => Err(call.clash(a, b, true)),
+        None => Ok(pair),
+    }
 }
 
 /// A bound of `clip_by_value`.
@@ -54,12 +58,19 @@ fn bound<'py>(
     let Some(object) = object else { return Ok(BoundKind::No) };
     let py = object.py();
     let dtype = tensor.dtype;
-    let allowed = if dtype.is_real() {
-        format!("None, a real number or an array of real numbers, for a tensor of dtype {}", dtype.name())
-    } else {
-        format!("None, an int or an array of integers, for a tensor of dtype {}", dtype.name())
+    let wrong = |found: String| {
+        let numbers = if dtype.is_real() {
+            "a real number or an array of real numbers"
+        } else {
+            "an int or an array of integers"
+        };
+        let allowed = format!("None, {numbers}, for a tensor of dtype {}", dtype.name());
+        Err(call.type_error(argument, found, &allowed))
     };
-    let wrong = |found: String| Err(call.type_error(argument, found, &allowed));
+    let is_int = object.is_instance_of::<PyInt>() && !object.is_instance_of::<PyBool>();
+    if is_int || (dtype.is_real() && object.is_instance_of::<PyFloat>()) {
+        return Ok(BoundKind::Number(object.clone()));
+    }
     let is_list = object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>();
     let array = if is_list {
         match as_array(object) {
@@ -79,12 +90,7 @@ fn bound<'py>(
         }
         as_array(object)?
     } else {
-        // A Python number.
-        let fits = match number(object)? {
-            Number::Real(_) => dtype.is_real() || integer(object)?.is_some(),
-            _ => false,
-        };
-        return if fits { Ok(BoundKind::Number(object.clone())) } else { wrong(describe(object)) };
+        return wrong(describe(object));
     };
     let found = || if is_list { dtype_text(&array) } else { describe(object) };
     match numeric_kind(&array)? {
@@ -119,6 +125,9 @@ impl BoundKind<'_> {
         let Self::Number(value) = self else {
             return Ok(matches!(self, Self::No).then_some(unbounded));
         };
+        if let Ok(value) = value.cast::<PyFloat>() {
+            return Ok(Some(T::from_float(value.value())));
+        }
         // i128 holds every integer of every dtype.
         if let Some(Ok(value)) = integer(value)?.map(|value| value.extract::<i128>()) {
             return Ok(Some(T::from_integer(value)));
@@ -227,8 +236,8 @@ fn clip_whole<'py>(
     dtype: Dtype,
     factor: impl Fn(Scaled) -> Option<Factor>,
 ) -> PyResult<()> {
-    let norm = norm_of_list(py, std::iter::once((pair.input(), dtype)), Order::Two)?;
-    scale_list(py, std::iter::once((pair, dtype)), factor(norm))
+    let norm = norm_of(py, pair.input(), dtype, Order::Two)?;
+    scale_one(py, pair, dtype, factor(norm))
 }
 
 fn clip_elements(py: Python<'_>, pair: &mut Pair<'_>, dtype: Dtype, limit: f64) -> PyResult<()> {
@@ -309,7 +318,7 @@ pub(super) fn clip_by_global_norm<'py>(
     let order = vector_order(&call, ord)?;
     let outs = call.out_sequence(out, tensors.len())?;
 
-    let mut inputs = vec_with_room(tensors.len())?;
+    let mut pairs = vec_with_room(tensors.len())?;
     let mut entries = vec_with_room(tensors.len())?;
     for (i, tensor) in tensors.into_iter().enumerate() {
         let out = match &outs {
@@ -335,13 +344,14 @@ pub(super) fn clip_by_global_norm<'py>(
             None => Out::New,
         };
         entries.push(Some((tensor.dtype, tensor.slices, out)));
-        inputs.push((tensor.array, given));
+        pairs.push(Pair::new(tensor.array, given)?);
     }
     let index = |pair: usize| {
         entries.iter().enumerate().filter(|(_, entry)| entry.is_some()).nth(pair).map_or(0, |(i, _)| i)
     };
-    let pairs = arrange(inputs, &mut [])?;
-    let mut pairs = pairs.map_err(|(a, b)| call.clash(index(a), index(b), false))?;
+    if let Some((a, b)) = arrange(&mut pairs, &mut [])? {
+        return Err(call.clash(index(a), index(b), false));
+    }
     let dtypes = || entries.iter().flatten().map(|(dtype, ..)| *dtype);
 
     let norm = match used {

@@ -1,11 +1,14 @@
 //! `global_norm`, `norm` and `normalize`, and the norms of slices that the clippers use too.
 
+use std::slice;
+
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyString};
 
-use super::array::{Array, Pair, Split, Walk, arrange, internal, spread};
+use super::array::{Array, Pair, Split, Walk, internal, spread};
 use super::call::{Call, Kinds, Number, Tensor, describe, number};
+use super::clip::pair;
 use super::detached;
 use crate::element::{Dtype, Real, match_real};
 use crate::error::{Error, Result, vec_with_room};
@@ -62,6 +65,13 @@ pub(super) fn vector_order(call: &Call<'_, '_>, ord: &Bound<'_, PyAny>) -> PyRes
         Ord::Vector(order) => Ok(order),
         Ord::Frobenius => Err(call.value_error("ord", describe(ord), VECTOR_ORDS)),
     }
+}
+
+/// The norm of one array.
+pub(super) fn norm_of(py: Python<'_>, array: &Array<'_>, dtype: Dtype, order: Order) -> PyResult<Scaled> {
+    let view = any_view(array, dtype)?;
+    let bytes = array.len() * dtype.size();
+    Ok(detached(py, bytes, || reduce::norm(Isa::current(), slice::from_ref(&view), order))?)
 }
 
 /// The norm of a list of arrays as one.
@@ -218,6 +228,25 @@ pub(super) fn scale_slices(
     }, Err(internal("scaling of integers")))
 }
 
+/// Scales one array; None copies it, unless it is in place.
+pub(super) fn scale_one(
+    py: Python<'_>,
+    pair: &mut Pair<'_>,
+    dtype: Dtype,
+    factor: Option<Factor>,
+) -> PyResult<()> {
+    if factor.is_none() && pair.is_in_place() {
+        return Ok(());
+    }
+    let bytes = pair.input().len() * dtype.size();
+    let mut task = any_task(pair, dtype)?;
+    Ok(detached(py, bytes, || scale(Isa::current(), slice::from_mut(&mut task), factor))?)
+}
+
+fn any_task<'a>(pair: &'a mut Pair<'_>, dtype: Dtype) -> PyResult<AnyTask<'a>> {
+    match_real!(dtype, T => pair.whole_task::<T>().map(AnyTask::from), Err(internal("scaling of integers")))
+}
+
 /// Scales arrays by one factor, all of them; None copies those that are not in place.
 pub(super) fn scale_list<'a, 'py: 'a>(
     py: Python<'py>,
@@ -232,11 +261,7 @@ pub(super) fn scale_list<'a, 'py: 'a>(
         }
         bytes += pair.input().len() * dtype.size();
         tasks.try_reserve(1).map_err(Error::from)?;
-        tasks.push(match_real!(
-            dtype,
-            T => pair.whole_task::<T>().map(AnyTask::from),
-            Err(internal("scaling of integers"))
-        )?);
+        tasks.push(any_task(pair, dtype)?);
     }
     Ok(detached(py, bytes, || scale(Isa::current(), &mut tasks, factor))?)
 }
@@ -332,7 +357,7 @@ impl Along {
         match self {
             Self::Whole(order) => {
                 let py = array.object().py();
-                let norm = norm_of_list(py, std::iter::once((array, dtype)), *order)?;
+                let norm = norm_of(py, array, dtype, *order)?;
                 Ok(Norms { values: vec![norm], kept: vec![] })
             }
             Self::Vectors(axes, order) => Norms::of(array, dtype, axes, *order),
@@ -389,17 +414,11 @@ pub(super) fn normalize<'py>(
     let given = call.out("out", out, &tensor)?;
     let norms = along.norms(&tensor)?;
     let norm = norms.to_array(py, dtype, tensor.array.shape(), true)?;
-    let pairs = arrange(vec![(tensor.array, given)], &mut [])?;
-    let mut pairs = pairs.map_err(|(a, b)| call.clash(a, b, true))?;
+    let mut pair = pair(&call, tensor.array, given, &mut [])?;
     let divide = |norm: Scaled| Some(norm.factor_to(1.0));
     match norms.values[..] {
-        [norm] => scale_list(py, pairs.iter_mut().map(|pair| (pair, dtype)), divide(norm))?,
-        _ => {
-            for pair in &mut pairs {
-                scale_slices(pair, dtype, &norms, divide)?;
-            }
-        }
+        [norm] => scale_one(py, &mut pair, dtype, divide(norm))?,
+        _ => scale_slices(&mut pair, dtype, &norms, divide)?,
     }
-    let result = pairs.pop().map(Pair::result).ok_or_else(|| internal("no pair"))?;
-    Ok((call.result(result, None, out)?, norm))
+    Ok((call.result(pair.result(), None, out)?, norm))
 }

@@ -1,0 +1,66 @@
+.DEFAULT_GOAL := help
+VENV ?= .venv
+PYTHON := $(VENV)/bin/python
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+unexport VIRTUAL_ENV
+
+.PHONY: help
+help: ## This list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(PYTHON):
+	python3 -m venv $(VENV)
+	$(PYTHON) -m pip install --quiet --upgrade pip
+
+.PHONY: develop
+develop: $(PYTHON) ## A virtual environment with the package, editable, and all tools
+	$(PYTHON) -m pip install --quiet --editable ".[examples,test,lint]"
+
+.PHONY: test
+test: develop ## The Python and the Rust tests
+	python -m pytest
+	cargo test --no-default-features
+
+.PHONY: lint
+lint: develop ## rustfmt, clippy, ruff, mypy, stubtest
+	cargo fmt --check
+	cargo clippy --all-targets -- -D warnings
+	cargo clippy --no-default-features --all-targets -- -D warnings
+	ruff check
+	ruff format --check
+	mypy
+	python -m mypy.stubtest gradclip._core
+
+.PHONY: doc
+doc: develop ## The API docs of the crate, and the examples of all docs as tests
+	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --document-private-items
+	python -m pytest --quiet --doctest-modules --pyargs gradclip
+	python -m pytest --quiet --doctest-glob=README.md README.md
+
+.PHONY: example
+example: develop ## The example, a few steps of it
+	python examples/exploding_rnn.py --steps 20 --output $(VENV)/exploding_rnn.png
+
+.PHONY: codegen
+codegen: develop ## What the compiler made: wide registers, no fused operations, no maths library
+	.ci/codegen python/gradclip/_core.abi3.so
+
+.PHONY: wheel
+wheel: ## A wheel, and its import in a clean environment without cargo
+	.ci/wheel
+
+.PHONY: bench
+bench: ## The kernels against naive loops and the read bandwidth
+	cargo bench --no-default-features
+
+.PHONY: compare
+compare: develop ## The Python calls against NumPy's usual formulas
+	python benches/compare.py
+
+.PHONY: ci
+ci: ## Everything that .ci/run does
+	.ci/run
+
+.PHONY: clean
+clean: ## Remove what was built
+	rm -rf target dist $(VENV) python/gradclip/*.so
