@@ -17,8 +17,6 @@ pub enum Error {
         /// What it may hold.
         allowed: &'static str,
     },
-    /// The operating system refused to start the threads of the pool.
-    Threads(String),
 }
 
 impl fmt::Display for Error {
@@ -28,7 +26,6 @@ impl fmt::Display for Error {
             Self::Setting { variable, found, allowed } => {
                 write!(f, "environment variable {variable}: found {found:?}; allowed: {allowed}")
             }
-            Self::Threads(why) => write!(f, "gradclip: the thread pool could not be started: {why}"),
         }
     }
 }

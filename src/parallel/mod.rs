@@ -82,31 +82,35 @@ fn setting(variable: &'static str, least: usize, allowed: &'static str) -> Resul
     }
 }
 
-/// The pool of this process, or none where the calling thread is to work alone.
-fn pool(threads: usize) -> Result<Option<Arc<Pool>>> {
+/// The pool of this process, or none where the calling thread is to work alone: there is one thread, the lock is held, or
+/// the operating system starts no threads.
+fn pool(threads: usize) -> Option<Arc<Pool>> {
+    if threads < 2 {
+        return None;
+    }
     let process = std::process::id();
-    let Ok(held) = POOL.try_read() else { return Ok(None) };
+    let held = POOL.try_read().ok()?;
     if let Some(pool) = &*held
         && pool.process == process
         && pool.threads == threads
     {
-        return Ok(Some(Arc::clone(pool)));
+        return Some(Arc::clone(pool));
     }
     drop(held);
     let workers = rayon::ThreadPoolBuilder::new()
         .num_threads(threads - 1)
         .thread_name(|i| format!("gradclip-{i}"))
         .build()
-        .map_err(|why| Error::Threads(why.to_string()))?;
+        .ok()?;
     let pool = Arc::new(Pool { process, threads, workers });
-    let Ok(mut held) = POOL.try_write() else { return Ok(Some(pool)) };
-    if let Some(old) = held.replace(Arc::clone(&pool))
+    let old = POOL.try_write().ok()?.replace(Arc::clone(&pool));
+    if let Some(old) = old
         && old.process != process
     {
         // Its threads do not exist here; not even its memory can be given back without asking them.
         mem::forget(old);
     }
-    Ok(Some(pool))
+    Some(pool)
 }
 
 /// Whether work that moves so many bytes is shared between threads.
@@ -117,7 +121,7 @@ fn is_shared(bytes: usize) -> Result<bool> {
 /// Calls `work` for each job, on all threads. The jobs are given out in order, one at a time.
 fn for_each<J: Send>(jobs: impl Iterator<Item = J> + Send, work: impl Fn(J) + Sync) -> Result<()> {
     let threads = threads()?;
-    let Some(pool) = (if threads > 1 { pool(threads)? } else { None }) else {
+    let Some(pool) = pool(threads) else {
         jobs.for_each(work);
         return Ok(());
     };

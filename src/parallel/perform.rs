@@ -52,7 +52,7 @@ impl<T: Element> Part<'_, T> {
 /// Does `work` for one array.
 ///
 /// # Errors
-/// No threads.
+/// A bad setting of the threads.
 pub fn perform<T: Element>(isa: Isa, work: &impl Work<T>, task: &mut Task<'_, T>) -> Result<()> {
     if is_shared(task.bytes())? {
         for_each(task.parts(), |mut part| part.run(isa, work))
@@ -116,7 +116,7 @@ for_each_real!(any_task);
 /// Scales all arrays by one factor; without one, copies those that are not in place.
 ///
 /// # Errors
-/// No memory for the list of parts, or no threads.
+/// No memory for the list of parts, or a bad setting of the threads.
 pub fn scale(isa: Isa, tasks: &mut [AnyTask<'_>], factor: Option<Factor>) -> Result<()> {
     let to_do = |task: &AnyTask<'_>| factor.is_some() || !task.is_in_place();
     if !is_shared(tasks.iter().filter(|task| to_do(task)).map(AnyTask::bytes).sum())? {
@@ -140,7 +140,7 @@ pub fn scale(isa: Isa, tasks: &mut [AnyTask<'_>], factor: Option<Factor>) -> Res
 /// the cache. `limit` makes a factor of a norm, or none for a slice that stays as it is.
 ///
 /// # Errors
-/// No threads.
+/// A bad setting of the threads.
 pub fn clip_rows<T: Real>(
     isa: Isa,
     source: Option<&Slices<'_, T>>,

@@ -164,7 +164,7 @@ struct Piece<R> {
 /// The norm of all elements of all arrays.
 ///
 /// # Errors
-/// No memory for the list of chunks, or no threads.
+/// No memory for the list of chunks, or a bad setting of the threads.
 pub fn norm(isa: Isa, arrays: &[AnyView<'_>], order: Order) -> Result<Scaled> {
     let wide = arrays.iter().any(AnyView::is_wide);
     let shared = is_shared(arrays.iter().map(AnyView::bytes).sum())?;
@@ -220,7 +220,7 @@ fn pieces<R: Default + Send>(
 /// The norm of each slice, in the order of the kept axes.
 ///
 /// # Errors
-/// No memory for the norms, or no threads.
+/// No memory for the norms, or a bad setting of the threads.
 pub fn norms<T: Real>(isa: Isa, slices: &Slices<'_, T>, order: Order) -> Result<Vec<Scaled>>
 where
     for<'a> AnyView<'a>: From<View<'a, T>>,

@@ -4,10 +4,10 @@
 //! the signature, the type before the value, and all of them before anything is written.
 
 use std::borrow::Cow;
-use std::fmt::Display;
+use std::fmt::{self, Display};
 
 use numpy::PyUntypedArray;
-use pyo3::exceptions::{PyMemoryError, PyOverflowError, PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{
@@ -26,7 +26,6 @@ impl From<Error> for PyErr {
         match error {
             Error::Memory => PyMemoryError::new_err(text),
             Error::Setting { .. } => PyValueError::new_err(text),
-            Error::Threads(_) => PyRuntimeError::new_err(text),
         }
     }
 }
@@ -59,6 +58,16 @@ pub(super) struct Tensor<'py> {
     pub(super) dtype: Dtype,
 }
 
+/// An entry of a list argument, for a message; the text is made only there.
+#[derive(Clone, Copy)]
+pub(super) struct Entry(pub(super) &'static str, pub(super) usize);
+
+impl Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}[{}]", self.0, self.1)
+    }
+}
+
 /// One call of a public function.
 pub(super) struct Call<'a, 'py> {
     py: Python<'py>,
@@ -82,11 +91,21 @@ impl<'a, 'py> Call<'a, 'py> {
         name.map_or_else(|| self.function.to_owned(), |name| format!("{} '{name}'", self.function))
     }
 
-    pub(super) fn type_error(&self, argument: &str, found: impl Display, allowed: &str) -> PyErr {
+    pub(super) fn type_error(
+        &self,
+        argument: impl Display + Copy,
+        found: impl Display,
+        allowed: &str,
+    ) -> PyErr {
         PyTypeError::new_err(format!("{}: {argument}: found {found}; allowed: {allowed}", self.prefix()))
     }
 
-    pub(super) fn value_error(&self, argument: &str, found: impl Display, allowed: &str) -> PyErr {
+    pub(super) fn value_error(
+        &self,
+        argument: impl Display + Copy,
+        found: impl Display,
+        allowed: &str,
+    ) -> PyErr {
         PyValueError::new_err(format!("{}: {argument}: found {found}; allowed: {allowed}", self.prefix()))
     }
 
@@ -100,7 +119,7 @@ impl<'a, 'py> Call<'a, 'py> {
         })
     }
 
-    pub(super) fn axis_error(&self, argument: &str, axis: &str, ndim: usize) -> PyErr {
+    pub(super) fn axis_error(&self, argument: impl Display + Copy, axis: &str, ndim: usize) -> PyErr {
         let text = format!(
             "{}: {argument}: found {axis}; allowed: axes of an array with {ndim} dimensions",
             self.prefix()
@@ -126,7 +145,7 @@ impl<'a, 'py> Call<'a, 'py> {
     /// A tensor, `IndexedSlices` included.
     pub(super) fn tensor_or_slices(
         &self,
-        argument: &str,
+        argument: impl Display + Copy,
         object: &Bound<'py, PyAny>,
         kinds: Kinds,
     ) -> PyResult<Tensor<'py>> {
@@ -145,7 +164,7 @@ impl<'a, 'py> Call<'a, 'py> {
     /// A tensor of a function that does not take `IndexedSlices`.
     pub(super) fn tensor(
         &self,
-        argument: &str,
+        argument: impl Display + Copy,
         object: &Bound<'py, PyAny>,
         kinds: Kinds,
     ) -> PyResult<Tensor<'py>> {
@@ -161,7 +180,7 @@ impl<'a, 'py> Call<'a, 'py> {
 
     fn tensor_of(
         &self,
-        argument: &str,
+        argument: impl Display + Copy,
         array: Array<'py>,
         slices: Option<Bound<'py, PyAny>>,
         kinds: Kinds,
@@ -173,7 +192,7 @@ impl<'a, 'py> Call<'a, 'py> {
     }
 
     /// Anything that NumPy makes an array of, but a masked array.
-    fn array(&self, argument: &str, object: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
+    fn array(&self, argument: impl Display + Copy, object: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
         if let Some((array, subclass)) = Array::read(object) {
             if subclass && is_masked(object)? {
                 return Err(self.type_error(
@@ -212,7 +231,7 @@ impl<'a, 'py> Call<'a, 'py> {
     /// The output for a tensor: None, or an array that fits.
     pub(super) fn out(
         &self,
-        argument: &str,
+        argument: impl Display + Copy,
         out: Option<&Bound<'py, PyAny>>,
         tensor: &Tensor<'py>,
     ) -> PyResult<Out<'py>> {
@@ -279,13 +298,17 @@ impl<'a, 'py> Call<'a, 'py> {
 
     /// Two outputs that share memory.
     pub(super) fn clash(&self, a: usize, b: usize, one: bool) -> PyErr {
-        let argument = if one { "out".to_owned() } else { format!("out[{b}]") };
         let found = if a == b {
             "an array whose own elements overlap".to_owned()
         } else {
             format!("an array that shares memory with out[{a}]")
         };
-        self.value_error(&argument, found, "arrays that share no byte")
+        let allowed = "arrays that share no byte";
+        if one {
+            self.value_error("out", found, allowed)
+        } else {
+            self.value_error(Entry("out", b), found, allowed)
+        }
     }
 
     /// The entries of a list of tensors.
@@ -321,7 +344,12 @@ impl<'a, 'py> Call<'a, 'py> {
     }
 
     /// A real number; `allowed` names what it may be.
-    pub(super) fn number(&self, argument: &str, object: &Bound<'py, PyAny>, allowed: &str) -> PyResult<f64> {
+    pub(super) fn number(
+        &self,
+        argument: impl Display + Copy,
+        object: &Bound<'py, PyAny>,
+        allowed: &str,
+    ) -> PyResult<f64> {
         match number(object)? {
             Number::Real(value) => Ok(value),
             Number::Shaped(shape) => Err(self.value_error(argument, format!("shape {shape}"), allowed)),
@@ -330,7 +358,12 @@ impl<'a, 'py> Call<'a, 'py> {
     }
 
     /// A limit: a real number that is not negative; NaN only where `nan` says so.
-    pub(super) fn limit(&self, argument: &str, object: &Bound<'py, PyAny>, nan: bool) -> PyResult<f64> {
+    pub(super) fn limit(
+        &self,
+        argument: impl Display + Copy,
+        object: &Bound<'py, PyAny>,
+        nan: bool,
+    ) -> PyResult<f64> {
         const ALLOWED: &str = "a real number >= 0 (a Python or NumPy int or float, or a 0-d array)";
         let value = self.number(argument, object, ALLOWED)?;
         if value < 0.0 || (value.is_nan() && !nan) {
@@ -342,7 +375,7 @@ impl<'a, 'py> Call<'a, 'py> {
     /// Axes, counted from the begin, in the order given. None: all of them.
     pub(super) fn axes(
         &self,
-        argument: &str,
+        argument: impl Display + Copy,
         object: Option<&Bound<'py, PyAny>>,
         ndim: usize,
     ) -> PyResult<Option<Vec<usize>>> {

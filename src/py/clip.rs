@@ -9,7 +9,7 @@ use pyo3::types::{PyBool, PyFloat, PyInt, PyList, PyTuple};
 
 use super::array::{Array, Out, Pair, Split, Walk, arrange, internal, spread};
 use super::call::{
-    Call, Kinds, Number, Tensor, as_array, describe, dtype_text, integer, is_masked, is_numpy, number,
+    Call, Entry, Kinds, Number, Tensor, as_array, describe, dtype_text, integer, is_masked, is_numpy, number,
     numeric_kind, shape_text,
 };
 use super::detached;
@@ -51,7 +51,7 @@ enum BoundKind<'py> {
 /// Reads a bound: its type, then its shape, and brings an array to the tensor's dtype and shape.
 fn bound<'py>(
     call: &Call<'_, 'py>,
-    argument: &str,
+    argument: &'static str,
     object: Option<&Bound<'py, PyAny>>,
     tensor: &Tensor<'py>,
 ) -> PyResult<BoundKind<'py>> {
@@ -327,19 +327,15 @@ pub(super) fn clip_by_global_norm<'py>(
         };
         let Some(tensor) = tensor else {
             if let Some(out) = &out {
-                return Err(call.type_error(
-                    &format!("out[{i}]"),
-                    describe(out),
-                    "None, as t_list has there",
-                ));
+                return Err(call.type_error(Entry("out", i), describe(out), "None, as t_list has there"));
             }
             entries.push(None);
             continue;
         };
         let given = match &out {
-            Some(out) => call.out(&format!("out[{i}]"), Some(out), &tensor)?,
+            Some(out) => call.out(Entry("out", i), Some(out), &tensor)?,
             None if outs.is_some() => {
-                return Err(call.type_error(&format!("out[{i}]"), "None", "an array, as t_list has there"));
+                return Err(call.type_error(Entry("out", i), "None", "an array, as t_list has there"));
             }
             None => Out::New,
         };

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyString};
 
 use super::array::{Array, Pair, Split, Walk, internal, spread};
-use super::call::{Call, Kinds, Number, Tensor, describe, number};
+use super::call::{Call, Entry, Kinds, Number, Tensor, describe, number};
 use super::clip::pair;
 use super::detached;
 use crate::element::{Dtype, Real, match_real};
@@ -278,15 +278,7 @@ pub(super) fn tensors<'py>(
             tensors.push(None);
             continue;
         }
-        let tensor = match Array::read(&entry) {
-            // The name of the entry is made only where a message needs it.
-            Some((array, false)) if array.dtype().is_some_and(Dtype::is_real) => {
-                let dtype = array.dtype().unwrap_or(Dtype::F32);
-                Tensor { array, slices: None, dtype }
-            }
-            _ => call.tensor_or_slices(&format!("t_list[{i}]"), &entry, Kinds::Real)?,
-        };
-        tensors.push(Some(tensor));
+        tensors.push(Some(call.tensor_or_slices(Entry("t_list", i), &entry, Kinds::Real)?));
     }
     Ok(tensors)
 }
