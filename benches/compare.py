@@ -2,19 +2,19 @@
 
     python benches/compare.py [--quick] [--seconds 1.0]
 
-A row is one thing to do, and its times are medians: of the gradclip call, and of what people write with NumPy, such as
-``t * (c / max(np.sqrt(np.sum(t * t)), c))``, ``np.linalg.norm(t)`` and ``np.clip(t, a, b)``. The two are timed
-in turns in one process, and who comes first changes from round to round. ``ratio`` is NumPy's time divided by
-gradclip's, the median of the rounds: above 1, gradclip is faster. Times on a busy machine wander, and ratios much
-less, so compare ratios, and only those of one run.
+A row is one thing to do, and its times are medians: of the gradclip call, and of what people write with
+NumPy, such as ``t * (c / max(np.sqrt(np.sum(t * t)), c))``, ``np.linalg.norm(t)`` and ``np.clip(t, a, b)``.
+The two are timed in turns in one process, and who comes first changes from round to round. ``ratio`` is
+NumPy's time divided by gradclip's, the median of the rounds: above 1, gradclip is faster. Times on a busy
+machine wander, and ratios much less, so compare ratios, and only those of one run.
 
-NumPy computes in the dtype of the data, on one thread (``np.linalg.norm`` of a whole array on those of its BLAS);
-gradclip in float64, on ``get_num_threads()``. Set ``GRADCLIP_NUM_THREADS=1`` to compare one thread with one.
+NumPy computes in the dtype of the data, on one thread (``np.linalg.norm`` of a whole array on those of its
+BLAS), gradclip in float64, on ``get_num_threads()``. To compare one thread with one, set
+``GRADCLIP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1``.
 
-Before anything is timed, the results of both are compared with NumPy's formula in float64.
-
-"new" makes a new array, "out=" writes to another one, "in place" to the same. The limit of "in place" is just below
-the norm: each call does all the work, and the next one finds the same numbers. That of "not clipped" is above it.
+"new" makes a new array, "out=" writes to another one, "in place" to the same. The limit of "in place" is just
+below the norm: each call does all the work, and the next one finds the same numbers. That of "not clipped" is
+above it. Before anything is timed, the results of both are compared with NumPy's formula in float64.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ def clip_list(tensors: list[Any], c: float) -> tuple[list[Any], Any]:
     return [t * scale for t in tensors], norm
 
 
-def tensor(*shape: int, limit: float = 1.0) -> Names:
+def tensor(*shape: int) -> Names:
     """Make a float32 tensor with limits: by size, and by the tensor's own norm."""
     t = np.random.default_rng(0).standard_normal(shape, np.float32)
     norm = float(np.linalg.norm(t.astype(np.float64)))
-    return {"t": t, "out": np.zeros_like(t), "c": limit, "below": norm * (1 - 1e-9), "above": norm * 2}
+    return {"t": t, "out": np.zeros_like(t), "c": 1.0, "below": norm * (1 - 1e-9), "above": norm * 2}
 
 
 def tensors(shapes: Iterable[tuple[int, ...]]) -> Names:
@@ -146,9 +146,12 @@ def map_arrays(change: Callable[[Any], Any], value: Any) -> Any:
 def check(row: Row, expression: str, names: Names, expected: Any, tolerance: float) -> None:
     """Compare what an expression gives with the same in float64."""
     found = evaluate(expression, names)
-    pairs = zip(*((*r[0], r[1]) if isinstance(r, tuple) else (r,) for r in (found, expected)), strict=True)
+    # A list and its norm, or one result.
+    pairs = [(found, expected)]
+    if isinstance(found, tuple):
+        pairs = [*zip(found[0], expected[0], strict=True), (found[1], expected[1])]
     for a, b in pairs:
-        # What cancels or is tiny is measured against the size of the whole.
+        # A tiny element is measured against the size of the whole.
         if not np.allclose(a, b, rtol=tolerance, atol=tolerance * float(np.max(np.abs(b)))):
             sys.exit(f"{row.name}: {expression} is wrong")
 
@@ -182,18 +185,17 @@ def measure(row: Row, seconds: float) -> Timing:
 
 def readable(seconds: float) -> str:
     """Write a time in the unit that suits it."""
-    unit, size = next(
-        (unit, size) for unit, size in (("s", 1), ("ms", 1e-3), ("µs", 1e-6), ("ns", 0)) if seconds >= size
-    )
-    return f"{seconds / (size or 1e-9):.3g} {unit}"
+    for unit in ("s", "ms", "µs"):
+        if seconds >= 1:
+            return f"{seconds:.3g} {unit}"
+        seconds *= 1000
+    return f"{seconds:.0f} ns"
 
 
 def main() -> None:
     """Measure all rows and print them."""
     parser = argparse.ArgumentParser(description="Time gradclip and NumPy's usual formulas in turns.")
-    parser.add_argument(
-        "--quick", action="store_true", help="smaller data and few rounds, to see that it runs"
-    )
+    parser.add_argument("--quick", action="store_true", help="small data and few rounds, to see that it runs")
     parser.add_argument("--seconds", type=float, help="time to spend on each row (1, with --quick 0.02)")
     options = parser.parse_args()
     seconds = options.seconds or (0.02 if options.quick else 1)
@@ -207,15 +209,12 @@ def main() -> None:
     print(f"gradclip {gc.__version__} on {gc.get_num_threads()} threads, NumPy {np.__version__}; float32\n")
     print(f"{'':{width}} {'gradclip':>9} {'NumPy':>9} {'ratio':>6}")
     for name, timing in timings.items():
-        print(
-            f"{name:{width}} {readable(timing.gradclip):>9} {readable(timing.numpy):>9} {timing.ratio:6.2f}"
-        )
+        ours, numpys = readable(timing.gradclip), readable(timing.numpy)
+        print(f"{name:{width}} {ours:>9} {numpys:>9} {timing.ratio:6.2f}")
 
     clip, norm = timings["10: clip_by_norm, new"], timings[f"{LONG // shrink:,}: norm"]
     size = LONG // shrink * np.dtype(np.float32).itemsize
-    print(
-        f"\nClip of ten elements: {clip.gradclip * 1e9:.0f} ns, {clip.ratio:.1f} times as fast as NumPy's formula"
-    )
+    print(f"\nClip of ten elements: {clip.gradclip * 1e9:.0f} ns, {clip.ratio:.1f} times as fast as NumPy")
     print(f"L2 norm of {size >> 20} MiB float32: {size / norm.gradclip / 1e9:.1f} GB/s")
 
 

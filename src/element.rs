@@ -38,7 +38,7 @@ pub trait Element: Copy + std::fmt::Debug + PartialEq + PartialOrd + Send + Sync
 
 /// An element whose size has a norm and that can be scaled.
 pub trait Real: Element {
-    /// An unsigned integer that orders like `|self|`, NaN above infinity.
+    /// An integer that orders like `|self|`, NaN above infinity. Signed, because SSE and AVX compare only such.
     type Magnitude: Copy + Ord + Default + Send;
     /// Whether squares and sums of such elements can leave float64's range. Of narrower types they cannot.
     const WIDE: bool;
@@ -57,7 +57,7 @@ macro_rules! elements {
     (
         // `$` itself, so that the macros below can be defined by this one.
         ($d:tt)
-        real { $($R:ident: $r:ty, $rbits:ty, $rcell:ty, $rname:literal, wide: $wide:literal;)* }
+        real { $($R:ident: $r:ty, $rbits:ty, $rmagnitude:ty, $rcell:ty, $rname:literal, wide: $wide:literal;)* }
         integer { $($I:ident: $i:ty, $ibits:ty, $icell:ty, $iname:literal;)* }
     ) => {
         /// The dtypes gradclip handles.
@@ -92,17 +92,17 @@ macro_rules! elements {
             element!($R, $r, $rbits, $rcell, <$r>::NEG_INFINITY, <$r>::INFINITY, |x| x.is_nan(), |n| n as $r);
 
             impl Real for $r {
-                type Magnitude = $rbits;
+                type Magnitude = $rmagnitude;
                 const WIDE: bool = $wide;
                 #[inline(always)]
                 fn widen(self) -> f64 { f64::from(self) }
                 #[inline(always)]
                 fn narrow(x: f64) -> Self { x as Self }
                 #[inline(always)]
-                fn magnitude(self) -> $rbits { self.to_bits() & (<$rbits>::MAX >> 1) }
+                fn magnitude(self) -> $rmagnitude { (self.to_bits() & (<$rbits>::MAX >> 1)).cast_signed() }
                 #[inline(always)]
-                fn from_magnitude(magnitude: $rbits) -> f64 {
-                    let x = f64::from(<$r>::from_bits(magnitude));
+                fn from_magnitude(magnitude: $rmagnitude) -> f64 {
+                    let x = f64::from(<$r>::from_bits(magnitude.cast_unsigned()));
                     if x.is_nan() { f64::NAN } else { x }
                 }
             }
@@ -203,8 +203,8 @@ macro_rules! element {
 
 elements! { ($) // the dtype column of the matrix, in one place
     real {
-        F32: f32, u32, AtomicU32, "float32", wide: false;
-        F64: f64, u64, AtomicU64, "float64", wide: true;
+        F32: f32, u32, i32, AtomicU32, "float32", wide: false;
+        F64: f64, u64, i64, AtomicU64, "float64", wide: true;
     }
     integer {
         I8: i8, u8, AtomicU8, "int8";

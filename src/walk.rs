@@ -15,7 +15,7 @@ use crate::element::Element;
 use crate::isa::Isa;
 use crate::kernel::clip::{AnyOutside, ClipEach};
 use crate::kernel::map::{AnyChange, Apply, ApplyInto, Map};
-use crate::kernel::scale::ScaleEach;
+use crate::kernel::scale::{ScaleEach, ScaleEachInto};
 use crate::kernel::sum::BLOCK;
 
 /// NumPy's limit.
@@ -520,6 +520,9 @@ impl<T: crate::element::Real> Work<T> for Factors<'_> {
     }
     fn apply(&self, isa: Isa, at: Range<usize>, data: &mut [T]) {
         isa.run(ScaleEach { data, factors: self.0.block(at, &mut [0.0; BLOCK]) });
+    }
+    fn apply_into(&self, isa: Isa, at: Range<usize>, from: &[T], to: &mut [T]) {
+        isa.run(ScaleEachInto { from, to, factors: self.0.block(at, &mut [0.0; BLOCK]) });
     }
 }
 

@@ -32,11 +32,13 @@ def plain(view):
     return np.asarray(view).view(np.ndarray)
 
 
-def agree(actual, expected):
+def agree(actual, expected, name=None):
     """Equal up to the last bits that another order of the same sum may change."""
     actual, expected = np.asarray(actual), np.asarray(expected)
-    eps = np.finfo(actual.dtype).eps
-    return actual.dtype == expected.dtype and np.allclose(actual, expected, rtol=4 * eps, atol=0)
+    rtol = 4 * np.finfo(actual.dtype).eps
+    if name in POWERS:
+        rtol = max(rtol, 4e-14)  # twice the bound of 1e-14 / p, for p = 0.5
+    return actual.dtype == expected.dtype and np.allclose(actual, expected, rtol=rtol, atol=0)
 
 
 @arrays
@@ -50,7 +52,7 @@ def test_equal_values_give_equal_results_in_every_layout(layout, dtype, shape):
     assert same_bits(plain(view), x)
     for name, call in calls_for(x).items():
         for result, expected in zip(call(view), call(np.array(x, order="C")), strict=True):
-            assert agree(result, expected), name
+            assert agree(result, expected, name), name
             assert np.shape(result) == np.shape(expected), name
 
 
@@ -185,7 +187,7 @@ def test_a_dimension_broadcast_in_the_middle(dtype):
     copy = view.copy()
     for name, call in EVERY.items():
         for result, expected in zip(call(view), call(copy), strict=True):
-            assert agree(result, expected), name
+            assert agree(result, expected, name), name
     assert gc.clip_by_norm(view, 1.0).strides == np.negative(view).strides
 
 

@@ -3,7 +3,7 @@
 //! A value equal to a bound keeps its own bits (-0.0 stays), a NaN keeps its payload, and a NaN bound makes the elements it
 //! meets NaN. The comparisons are written out because `min` and `max` differ in NaN and -0.0 from CPU to CPU.
 
-use super::map::Map;
+use super::map::{Map, TESTED_AT_ONCE};
 use crate::element::Element;
 use crate::isa::Op;
 
@@ -69,10 +69,16 @@ impl<T: Element> Op for AnyOutside<'_, T> {
     type Output = bool;
     #[inline(always)]
     fn eval(self) -> bool {
-        let mut any = false;
-        for ((x, lo), hi) in self.data.iter().zip(self.lo).zip(self.hi) {
-            any |= Clip { lo: *lo, hi: *hi }.changes(*x);
+        let bounds = self.lo.chunks(TESTED_AT_ONCE).zip(self.hi.chunks(TESTED_AT_ONCE));
+        for (part, (lo, hi)) in self.data.chunks(TESTED_AT_ONCE).zip(bounds) {
+            let mut any = false;
+            for ((x, lo), hi) in part.iter().zip(lo).zip(hi) {
+                any |= Clip { lo: *lo, hi: *hi }.changes(*x);
+            }
+            if any {
+                return true;
+            }
         }
-        any
+        false
     }
 }

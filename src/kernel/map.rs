@@ -51,6 +51,9 @@ impl<T: Element, M: Map<T>> Op for ApplyInto<'_, T, M> {
     }
 }
 
+/// Elements after which a test may stop: enough for wide registers, few enough that the first change ends it.
+pub(super) const TESTED_AT_ONCE: usize = 128;
+
 /// Whether `map` changes any element.
 #[derive(Debug)]
 pub struct AnyChange<'a, T, M> {
@@ -64,10 +67,15 @@ impl<T: Element, M: Map<T>> Op for AnyChange<'_, T, M> {
     type Output = bool;
     #[inline(always)]
     fn eval(self) -> bool {
-        let mut any = false;
-        for x in self.data {
-            any |= self.map.changes(*x);
+        for part in self.data.chunks(TESTED_AT_ONCE) {
+            let mut any = false;
+            for x in part {
+                any |= self.map.changes(*x);
+            }
+            if any {
+                return true;
+            }
         }
-        any
+        false
     }
 }

@@ -20,8 +20,8 @@ const TWO_52: u64 = 0x4330_0000_0000_0000;
 
 /// `2 / (ln 2 * (2k + 1))`, the series of log2((1 + s) / (1 - s)) in odd powers of s. With |s| <= 0.1716 what comes
 /// after these terms is below 2^-60 of the first.
-const LOG: [f64; 11] = {
-    let mut c = [0.0; 11];
+const LOG: [f64; 12] = {
+    let mut c = [0.0; 12];
     let mut k = 0;
     while k < c.len() {
         c[k] = 2.0 / (LN_2 * (2 * k + 1) as f64);
@@ -41,6 +41,22 @@ const EXP: [f64; 14] = {
     c
 };
 
+/// The sum of `c[k] * x^k`: Horner's rule for the even and the odd powers, side by side, because one chain of
+/// multiplications and additions leaves most of the CPU waiting.
+#[inline(always)]
+fn polynomial<const N: usize>(c: &[f64; N], x: f64) -> f64 {
+    const { assert!(N.is_multiple_of(2)) };
+    let square = x * x;
+    let (mut even, mut odd) = (c[N - 2], c[N - 1]);
+    let mut k = N - 2;
+    while k > 0 {
+        k -= 2;
+        even = even * square + c[k];
+        odd = odd * square + c[k + 1];
+    }
+    even + odd * x
+}
+
 impl Log2 {
     /// Of a positive, finite number.
     #[inline(always)]
@@ -56,13 +72,7 @@ impl Log2 {
             if digits > SQRT_2 { (digits * 0.5, exponent + 1.0) } else { (digits, exponent) };
         let s = (digits - 1.0) / (digits + 1.0);
         let s2 = s * s;
-        let mut sum = LOG[LOG.len() - 1];
-        let mut k = LOG.len() - 1;
-        while k > 0 {
-            k -= 1;
-            sum = sum * s2 + LOG[k];
-        }
-        Self { exponent, fraction: sum * s }
+        Self { exponent, fraction: polynomial(&LOG, s2) * s }
     }
 
     #[inline(always)]
@@ -79,13 +89,7 @@ const ROUND: f64 = 6_755_399_441_055_744.0; // 1.5 * 2^52
 fn exp2(z: f64) -> f64 {
     let shifted = z + ROUND;
     let r = z - (shifted - ROUND);
-    let mut sum = EXP[EXP.len() - 1];
-    let mut k = EXP.len() - 1;
-    while k > 0 {
-        k -= 1;
-        sum = sum * r + EXP[k];
-    }
-    sum * f64::from_bits(shifted.to_bits().wrapping_add(1023) << 52)
+    polynomial(&EXP, r) * f64::from_bits(shifted.to_bits().wrapping_add(1023) << 52)
 }
 
 /// `(|x| / peak)^p`, between 0 and 1.

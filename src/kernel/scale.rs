@@ -5,13 +5,27 @@ use crate::element::Real;
 use crate::isa::Op;
 use crate::scaled::Factor;
 
-/// `x * factor`. A NaN keeps its payload and the NaN that `inf * 0` or a NaN factor makes has one payload, because CPUs
-/// differ in the one they choose.
+/// `x * factor`.
 #[inline(always)]
 fn scaled<T: Real>(x: T, factor: Factor) -> T {
-    let wide = x.widen();
-    let product = wide * factor.by * factor.then;
-    let fresh = factor.by.is_nan() | (product.is_nan() & !wide.is_nan());
+    if factor.then == 1.0 && factor.by.is_normal() {
+        // No NaN comes of this that was none before; the compiler makes a loop of its own for it.
+        return T::narrow(x.widen() * factor.by);
+    }
+    canonical(x, factor.by, x.widen() * factor.by * factor.then)
+}
+
+/// `x * by`.
+#[inline(always)]
+fn scaled_by<T: Real>(x: T, by: f64) -> T {
+    canonical(x, by, x.widen() * by)
+}
+
+/// The product of x, rounded. A NaN of the data keeps its payload and the NaN that `inf * 0` or a NaN factor makes has one
+/// payload, because CPUs differ in the one they choose.
+#[inline(always)]
+fn canonical<T: Real>(x: T, by: f64, product: f64) -> T {
+    let fresh = by.is_nan() | (product.is_nan() & !x.widen().is_nan());
     T::narrow(if fresh { f64::NAN } else { product })
 }
 
@@ -63,7 +77,28 @@ impl<T: Real> Op for ScaleEach<'_, T> {
     #[inline(always)]
     fn eval(self) {
         for (x, by) in self.data.iter_mut().zip(self.factors) {
-            *x = scaled(*x, Factor { by: *by, then: 1.0 });
+            *x = scaled_by(*x, *by);
+        }
+    }
+}
+
+/// Scales each element by a factor of its own, from one slice to another.
+#[derive(Debug)]
+pub struct ScaleEachInto<'a, T> {
+    /// Read.
+    pub from: &'a [T],
+    /// Written, as many elements.
+    pub to: &'a mut [T],
+    /// As many factors.
+    pub factors: &'a [f64],
+}
+
+impl<T: Real> Op for ScaleEachInto<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn eval(self) {
+        for ((to, from), by) in self.to.iter_mut().zip(self.from).zip(self.factors) {
+            *to = scaled_by(*from, *by);
         }
     }
 }

@@ -43,6 +43,11 @@ impl Order {
             p => Self::Power(p),
         }
     }
+
+    /// How much longer a byte takes than to be read, about: it decides whether threads are worth it.
+    fn cost(self) -> usize {
+        if let Self::Power(_) = self { 16 } else { 1 }
+    }
 }
 
 /// What one pass over the data adds up. The passes of an order are chosen here alone, by [`Order::norm`].
@@ -167,7 +172,7 @@ struct Piece<R> {
 /// No memory for the list of chunks, or a bad setting of the threads.
 pub fn norm(isa: Isa, arrays: &[AnyView<'_>], order: Order) -> Result<Scaled> {
     let wide = arrays.iter().any(AnyView::is_wide);
-    let shared = is_shared(arrays.iter().map(AnyView::bytes).sum())?;
+    let shared = is_shared(arrays.iter().map(AnyView::bytes).sum::<usize>().saturating_mul(order.cost()))?;
     let max = || {
         let largest = |a: f64, b: f64| if a.is_nan() || a >= b { a } else { b };
         if !shared {
@@ -241,7 +246,7 @@ where
             *result = norm(isa, &[slices.slice(at).into()], order)?;
         }
     } else {
-        each(slices, &mut norms, |at| norm_of_view(isa, &slices.slice(at), order))?;
+        each(slices, &mut norms, order.cost(), |at| norm_of_view(isa, &slices.slice(at), order))?;
     }
     Ok(norms)
 }
@@ -261,6 +266,7 @@ pub fn norm_of_view<T: Real>(isa: Isa, view: &View<'_, T>, order: Order) -> Scal
 fn each<T: Real>(
     slices: &Slices<'_, T>,
     norms: &mut [Scaled],
+    cost: usize,
     work: impl Fn(usize) -> Scaled + Sync,
 ) -> Result<()> {
     let len = slices.reduced.len();
@@ -271,7 +277,7 @@ fn each<T: Real>(
         }
     };
     let jobs = norms.chunks_mut(share).enumerate();
-    if is_shared(slices.kept.len() * len * size_of::<T>())? {
+    if is_shared((slices.kept.len() * len * size_of::<T>()).saturating_mul(cost))? {
         for_each(jobs, one)
     } else {
         jobs.for_each(one);
@@ -335,30 +341,37 @@ fn column_maxima<T: Real>(isa: Isa, slices: &Slices<'_, T>, norms: &mut [Scaled]
 
 /// The norms of orders 1 and 2: rows are added to one accumulator per column.
 fn column_sums<T: Real>(isa: Isa, slices: &Slices<'_, T>, order: Order, norms: &mut [Scaled]) -> Result<()> {
-    let strips = strips(slices, Total::default(), |strip| match order {
+    let mut strips = strips(slices, Total::default(), |strip| match order {
         Order::One => add_rows(isa, slices, Abs, strip),
         _ => add_rows(isa, slices, Square, strip),
     })?;
-    let mut sums = vec_with_room(norms.len())?;
-    sums.resize(norms.len(), Total::default());
-    for strip in strips {
-        for (sum, total) in sums[strip.columns].iter_mut().zip(strip.results) {
-            sum.merge(total);
+    let finish = |(runs, norms): (&mut [Strip<Total>], &mut [Scaled])| {
+        let Some((first, later)) = runs.split_first_mut() else { return };
+        for run in later {
+            for (sum, total) in first.results.iter_mut().zip(&run.results) {
+                sum.merge(*total);
+            }
         }
+        for ((norm, sum), at) in norms.iter_mut().zip(&first.results).zip(first.columns.clone()) {
+            // The first pass has been made; a column whose sum left the range is done again on its own.
+            let Ok(found) = order.norm::<Infallible>(
+                T::WIDE,
+                || Ok(0.0),
+                |pass| match pass {
+                    Pass::Abs | Pass::Square => Ok(sum.value()),
+                    again => Ok(again.of_view(isa, &slices.slice(at), 0..slices.reduced.len()).value()),
+                },
+            );
+            *norm = found;
+        }
+    };
+    let jobs = strips.chunk_by_mut(|a, b| a.columns == b.columns).zip(norms.chunks_mut(STRIP));
+    if is_shared(slices.kept.len() * slices.reduced.len() * size_of::<T>())? {
+        for_each(jobs, finish)
+    } else {
+        jobs.for_each(finish);
+        Ok(())
     }
-    for (at, (norm, sum)) in norms.iter_mut().zip(sums).enumerate() {
-        // The first pass has been made; a column whose sum left the range is done again on its own.
-        let Ok(found) = order.norm::<Infallible>(
-            T::WIDE,
-            || Ok(0.0),
-            |pass| match pass {
-                Pass::Abs | Pass::Square => Ok(sum.value()),
-                again => Ok(again.of_view(isa, &slices.slice(at), 0..slices.reduced.len()).value()),
-            },
-        );
-        *norm = found;
-    }
-    Ok(())
 }
 
 fn add_rows<T: Real, F: Term>(isa: Isa, slices: &Slices<'_, T>, term: F, strip: &mut Strip<Total>) {
