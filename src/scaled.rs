@@ -171,9 +171,10 @@ impl Scaled {
         if (-1000..=1000).contains(&exponent) {
             Factor { by: by * power_of_two(exponent), then: 1.0 }
         } else {
-            // A step of at most 2^1000 each: what the first one loses below float64's range is lost in the result too.
-            let first = exponent.clamp(-1000, 1000);
-            Factor { by: by * power_of_two(first), then: step(exponent.saturating_sub(first)) }
+            // What the first step loses below float64's range is lost in the result too: the second one is a power of
+            // two at the very end of the range before the first one becomes subnormal.
+            let then = exponent.saturating_sub(exponent.clamp(-1021, 1000)).max(-1074);
+            Factor { by: by * step(exponent.saturating_sub(then)), then: step(then) }
         }
     }
 }

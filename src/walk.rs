@@ -80,6 +80,9 @@ impl Layout {
     /// Where position `at` lies.
     #[must_use]
     pub fn offset(&self, mut at: usize) -> isize {
+        if let [axis] = self.axes[..] {
+            return at.cast_signed() * axis.stride; // without a division
+        }
         let mut offset = 0;
         for axis in self.axes.iter().rev() {
             offset += (at % axis.len).cast_signed() * axis.stride;
@@ -132,7 +135,7 @@ impl Layout {
             _ if range.is_empty() => None,
             None => (range.len() <= 1).then_some(0),
             Some(inner) => {
-                let within = range.start % inner.len;
+                let within = if self.axes.len() == 1 { range.start } else { range.start % inner.len };
                 (inner.stride == 1 && within + range.len() <= inner.len).then(|| self.offset(range.start))
             }
         }
@@ -233,6 +236,22 @@ impl<'a, T: Element> View<'a, T> {
         }
     }
 
+    /// Calls `visit` with the elements at `range`, at most a block of them.
+    fn with_block<R>(&self, range: Range<usize>, visit: impl FnOnce(&[T]) -> R) -> R {
+        match self.in_a_row(&range) {
+            Some(elements) => visit(elements),
+            None => visit(self.block(range, &mut [T::ZERO; BLOCK])),
+        }
+    }
+
+    /// The elements at `range` if they lie in a row.
+    fn in_a_row(&self, range: &Range<usize>) -> Option<&[T]> {
+        match self {
+            Self::Dense(data) => Some(&data[range.clone()]),
+            Self::Strided { memory, start, layout } => memory.in_a_row(*start, layout, range),
+        }
+    }
+
     /// Calls `visit` for the elements at `range`, a block at a time, or all at once where they are dense. Blocks begin
     /// at multiples of [`BLOCK`] from the range's start.
     pub fn for_blocks(&self, range: Range<usize>, mut visit: impl FnMut(&[T])) {
@@ -267,8 +286,9 @@ impl<T: Element> Slices<'_, T> {
         View::new(self.memory, self.start + self.kept.offset(at), Cow::Borrowed(&self.reduced))
     }
 
-    /// The elements number `element` of slices `range`: a row of the matrix whose columns are the slices.
-    pub fn row<'b>(&'b self, element: usize, range: Range<usize>, scratch: &'b mut Scratch<T>) -> &'b [T] {
+    /// The elements number `element` of slices `range`: a row of the matrix whose columns are the slices. The scratch has room
+    /// for as many.
+    pub fn row<'b>(&'b self, element: usize, range: Range<usize>, scratch: &'b mut [T]) -> &'b [T] {
         self.memory.block(self.start + self.reduced.offset(element), &self.kept, range, scratch)
     }
 
@@ -291,20 +311,20 @@ fn blocks(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
 }
 
 impl<'a, T: Element> Memory<'a, T> {
+    /// The elements at `range` if they lie in a row.
+    fn in_a_row(self, start: isize, layout: &Layout, range: &Range<usize>) -> Option<&'a [T]> {
+        let (Self::Elements(elements), Some(offset)) = (self, layout.contiguous(range)) else { return None };
+        let from = (start + offset).cast_unsigned();
+        Some(&elements[from..from + range.len()])
+    }
+
     /// The elements at `range`, gathered into `scratch` unless they lie in a row.
-    fn block<'b>(
-        self,
-        start: isize,
-        layout: &Layout,
-        range: Range<usize>,
-        scratch: &'b mut Scratch<T>,
-    ) -> &'b [T]
+    fn block<'b>(self, start: isize, layout: &Layout, range: Range<usize>, scratch: &'b mut [T]) -> &'b [T]
     where
         'a: 'b,
     {
-        if let (Memory::Elements(elements), Some(offset)) = (self, layout.contiguous(&range)) {
-            let from = (start + offset).cast_unsigned();
-            return &elements[from..from + range.len()];
+        if let Some(elements) = self.in_a_row(start, layout, &range) {
+            return elements;
         }
         let gathered = &mut scratch[..range.len()];
         self.gather(start, layout, range, gathered);
@@ -516,13 +536,13 @@ pub struct Factors<'a>(pub View<'a, f64>);
 
 impl<T: crate::element::Real> Work<T> for Factors<'_> {
     fn changes(&self, _: Isa, at: Range<usize>, _: &[T]) -> bool {
-        self.0.block(at, &mut [0.0; BLOCK]).iter().any(|factor| *factor != 1.0)
+        self.0.with_block(at, |factors| factors.iter().any(|factor| *factor != 1.0))
     }
     fn apply(&self, isa: Isa, at: Range<usize>, data: &mut [T]) {
-        isa.run(ScaleEach { data, factors: self.0.block(at, &mut [0.0; BLOCK]) });
+        self.0.with_block(at, |factors| isa.run(ScaleEach { data, factors }));
     }
     fn apply_into(&self, isa: Isa, at: Range<usize>, from: &[T], to: &mut [T]) {
-        isa.run(ScaleEachInto { from, to, factors: self.0.block(at, &mut [0.0; BLOCK]) });
+        self.0.with_block(at, |factors| isa.run(ScaleEachInto { from, to, factors }));
     }
 }
 
@@ -537,12 +557,10 @@ pub struct Bounds<'a, T> {
 
 impl<T: Element> Work<T> for Bounds<'_, T> {
     fn changes(&self, isa: Isa, at: Range<usize>, data: &[T]) -> bool {
-        let (lo, hi) = (&mut [T::ZERO; BLOCK], &mut [T::ZERO; BLOCK]);
-        isa.run(AnyOutside { data, lo: self.lo.block(at.clone(), lo), hi: self.hi.block(at, hi) })
+        self.lo.with_block(at.clone(), |lo| self.hi.with_block(at, |hi| isa.run(AnyOutside { data, lo, hi })))
     }
     fn apply(&self, isa: Isa, at: Range<usize>, data: &mut [T]) {
-        let (lo, hi) = (&mut [T::ZERO; BLOCK], &mut [T::ZERO; BLOCK]);
-        isa.run(ClipEach { data, lo: self.lo.block(at.clone(), lo), hi: self.hi.block(at, hi) });
+        self.lo.with_block(at.clone(), |lo| self.hi.with_block(at, |hi| isa.run(ClipEach { data, lo, hi })));
     }
 }
 

@@ -113,8 +113,8 @@ impl Power {
         let power = (log.exponent + log.fraction) / self.p;
         let power = power.clamp(-1e9, 1e9);
         let whole = power.round();
-        // A subnormal peak has no room for the digits of the product.
-        let lift = if peak < f64::MIN_POSITIVE { 64 } else { 0 };
+        // A subnormal peak has no room for the digits of the product, one at the end of the range none for its size.
+        let lift = if peak < 1.0 { 64 } else { -1 };
         Scaled::new(peak * power_of_two(lift) * exp2(power - whole), whole as i32 - lift)
     }
 }

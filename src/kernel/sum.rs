@@ -152,6 +152,32 @@ impl<T: Real, F: Term> Op for AddRow<'_, T, F> {
     }
 }
 
+/// [`AddRow`] for some rows at once, one after the other: the same bits, and the accumulators move once.
+#[derive(Debug)]
+pub struct AddRows<'a, T, F> {
+    /// One accumulator per column.
+    pub sums: &'a mut [f64],
+    /// As many elements each.
+    pub rows: [&'a [T]; ROWS_AT_ONCE],
+    /// What each adds.
+    pub term: F,
+}
+
+/// Rows of [`AddRows`].
+pub const ROWS_AT_ONCE: usize = 4;
+
+impl<T: Real, F: Term> Op for AddRows<'_, T, F> {
+    type Output = ();
+    #[inline(always)]
+    fn eval(self) {
+        let [a, b, c, d] = self.rows;
+        for ((((sum, a), b), c), d) in self.sums.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+            let first = (*sum + self.term.of(a.widen())) + self.term.of(b.widen());
+            *sum = (first + self.term.of(c.widen())) + self.term.of(d.widen());
+        }
+    }
+}
+
 /// Folds the accumulators of [`AddRow`] into totals and clears them.
 #[derive(Debug)]
 pub struct FoldRows<'a> {

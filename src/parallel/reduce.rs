@@ -9,7 +9,9 @@ use crate::error::{Result, vec_with_room};
 use crate::isa::Isa;
 use crate::kernel::max::{MaxAbs, MaxRow};
 use crate::kernel::power::Power;
-use crate::kernel::sum::{Abs, AddRow, BLOCK, FoldRows, ROWS, Rescaled, Square, Sum, Term, Total};
+use crate::kernel::sum::{
+    Abs, AddRow, AddRows, BLOCK, FoldRows, ROWS, ROWS_AT_ONCE, Rescaled, Square, Sum, Term, Total,
+};
 use crate::scaled::{RESCALE, Scaled, power_of_two};
 use crate::walk::{Slices, View};
 
@@ -325,7 +327,7 @@ fn strips<T: Real, R: Copy + Send>(
 
 fn column_maxima<T: Real>(isa: Isa, slices: &Slices<'_, T>, norms: &mut [Scaled]) -> Result<()> {
     let strips = strips(slices, T::Magnitude::default(), |strip| {
-        let mut scratch = [T::ZERO; BLOCK];
+        let mut scratch = [T::ZERO; STRIP];
         for row in strip.rows.clone() {
             let row = slices.row(row, strip.columns.clone(), &mut scratch);
             isa.run(MaxRow { max: &mut strip.results, row });
@@ -375,11 +377,20 @@ fn column_sums<T: Real>(isa: Isa, slices: &Slices<'_, T>, order: Order, norms: &
 }
 
 fn add_rows<T: Real, F: Term>(isa: Isa, slices: &Slices<'_, T>, term: F, strip: &mut Strip<Total>) {
-    let mut scratch = [T::ZERO; BLOCK];
+    let mut scratch = [[T::ZERO; STRIP]; ROWS_AT_ONCE];
     let sums = &mut [0.0; STRIP][..strip.results.len()];
     for from in strip.rows.clone().step_by(ROWS) {
-        for row in from..strip.rows.end.min(from + ROWS) {
-            let row = slices.row(row, strip.columns.clone(), &mut scratch);
+        let to = strip.rows.end.min(from + ROWS);
+        let mut row = from;
+        while row + ROWS_AT_ONCE <= to {
+            let [a, b, c, d] = &mut scratch;
+            let rows = [(0, a), (1, b), (2, c), (3, d)]
+                .map(|(i, scratch)| slices.row(row + i, strip.columns.clone(), scratch));
+            isa.run(AddRows { sums, rows, term });
+            row += ROWS_AT_ONCE;
+        }
+        for row in row..to {
+            let row = slices.row(row, strip.columns.clone(), &mut scratch[0]);
             isa.run(AddRow { sums, row, term });
         }
         isa.run(FoldRows { totals: &mut strip.results, sums });

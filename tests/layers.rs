@@ -1,0 +1,254 @@
+//! The rules of the source: who may import whom, where `unsafe` may stand, what no code may call.
+
+#![allow(clippy::expect_used, missing_docs, reason = "a test")]
+
+use std::fs;
+use std::path::Path;
+
+/// Blanks comments and the insides of strings and character literals; lines stay where they are.
+fn code(source: &str) -> String {
+    let text: Vec<char> = source.chars().collect();
+    let starts = |at: usize, word: &str| word.chars().enumerate().all(|(i, c)| text.get(at + i) == Some(&c));
+    let mut out = String::new();
+    let mut at = 0;
+    while at < text.len() {
+        let from = at;
+        let in_word = at > 0 && (text[at - 1].is_alphanumeric() || text[at - 1] == '_');
+        let hashes = text[at + 1..].iter().take_while(|c| **c == '#').count();
+        if starts(at, "//") {
+            while at < text.len() && text[at] != '\n' {
+                at += 1;
+            }
+        } else if starts(at, "/*") {
+            let mut depth = 0;
+            while at < text.len() {
+                if starts(at, "/*") {
+                    (depth, at) = (depth + 1, at + 2);
+                } else if starts(at, "*/") {
+                    (depth, at) = (depth - 1, at + 2);
+                    if depth == 0 {
+                        break;
+                    }
+                } else {
+                    at += 1;
+                }
+            }
+        } else if text[at] == 'r' && !in_word && text.get(at + 1 + hashes) == Some(&'"') {
+            let end = format!("\"{}", "#".repeat(hashes));
+            at += 2 + hashes;
+            while at < text.len() && !starts(at, &end) {
+                at += 1;
+            }
+            at = text.len().min(at + end.len());
+        } else if text[at] == '"' {
+            at += 1;
+            while at < text.len() && text[at] != '"' {
+                at += if text[at] == '\\' { 2 } else { 1 };
+            }
+            at = text.len().min(at + 1);
+        } else if text[at] == '\'' && (text.get(at + 1) == Some(&'\\') || text.get(at + 2) == Some(&'\'')) {
+            at += if text[at + 1] == '\\' { 3 } else { 2 };
+            while at < text.len() && text[at] != '\'' {
+                at += 1;
+            }
+            at = text.len().min(at + 1);
+        } else {
+            out.push(text[at]);
+            at += 1;
+            continue;
+        }
+        out.extend(text[from..at].iter().map(|c| if *c == '\n' { '\n' } else { ' ' }));
+    }
+    out
+}
+
+/// Blanks the modules that only tests have.
+fn without_tests(code: &str) -> String {
+    let mut kept = code.to_owned();
+    while let Some(from) = kept.find("#[cfg(test)]") {
+        let mut depth = 0;
+        let mut end = kept.len();
+        for (i, c) in kept[from..].char_indices() {
+            depth += match c {
+                '{' => 1,
+                '}' => -1,
+                _ => 0,
+            };
+            if (c == '}' || c == ';') && depth == 0 {
+                end = from + i + 1;
+                break;
+            }
+        }
+        let blank: String = kept[from..end].chars().map(|c| if c == '\n' { '\n' } else { ' ' }).collect();
+        kept.replace_range(from..end, &blank);
+    }
+    kept
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+/// Whether `word` occurs in `line`, not as a part of a longer one.
+fn has(line: &str, word: &str) -> bool {
+    line.match_indices(word).any(|(at, _)| {
+        let (before, after) = (line[..at].chars().next_back(), line[at + word.len()..].chars().next());
+        let ends =
+            |side: Option<char>, own: Option<char>| !(side.is_some_and(is_word) && own.is_some_and(is_word));
+        ends(before, word.chars().next()) && ends(after, word.chars().next_back())
+    })
+}
+
+/// Of the C library, or with a rounding of its own on every CPU: nowhere, in whatever form.
+const NOT_REPRODUCIBLE: [&str; 5] = ["mul_add", "powf", "powi", "hypot", "cbrt"];
+/// The same, where a function of our own may have the name.
+const METHODS: [&str; 9] = ["exp", "exp2", "exp_m1", "ln", "ln_1p", "log", "log2", "log10", "sin_cos"];
+/// What ends the process of a user.
+const PANICS: [&str; 6] = [".unwrap()", ".expect(", "panic!", "todo!", "unimplemented!", "unreachable!"];
+
+/// What breaks the rules in a file; `path` counts from `src`.
+fn faults(path: &str, source: &str) -> Vec<String> {
+    let code = without_tests(&code(source));
+    let source: Vec<&str> = source.lines().collect();
+    let mut faults = Vec::new();
+    let top = path.split(['/', '.']).next().expect("a path");
+    // The modules that those at the left may not name. `lib.rs` lists them all.
+    let above: &[&str] = match top {
+        "isa" | "element" | "scaled" | "error" => &["kernel", "walk", "parallel", "py"],
+        "kernel" => &["walk", "parallel", "py"],
+        "walk" => &["parallel", "py"],
+        "parallel" => &["py"],
+        _ => &[],
+    };
+    for (number, line) in code.lines().enumerate() {
+        let mut fault = |what: &str| faults.push(format!("{path}:{}: {what}", number + 1));
+        for module in above {
+            if has(line, module) {
+                fault(module);
+            }
+        }
+        if top != "parallel" && has(line, "rayon") {
+            fault("rayon");
+        }
+        for python in ["pyo3", "numpy"] {
+            if top != "py" && has(line, python) {
+                fault(python);
+            }
+        }
+        for word in NOT_REPRODUCIBLE {
+            if has(line, word) {
+                fault(word);
+            }
+        }
+        for method in METHODS {
+            if [".", "f64::", "f32::"].iter().any(|of| has(line, &format!("{of}{method}("))) {
+                fault(method);
+            }
+        }
+        for word in PANICS {
+            if has(line, word) {
+                fault(word);
+            }
+        }
+        if has(line, "unsafe") {
+            if !["isa.rs", "py/array.rs"].contains(&path) {
+                fault("unsafe");
+            }
+            let after = line.split("unsafe").last().expect("a part").trim_start();
+            let reason = &source[number.saturating_sub(6)..number];
+            if (after.is_empty() || after.starts_with('{'))
+                && !reason.iter().any(|line| line.contains("SAFETY:"))
+            {
+                fault("unsafe without SAFETY");
+            }
+        }
+    }
+    faults
+}
+
+fn files(under: &Path, prefix: &str, found: &mut Vec<(String, String)>) {
+    for entry in fs::read_dir(under).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        let name = format!("{prefix}{}", path.file_name().expect("a name").to_string_lossy());
+        if path.is_dir() {
+            files(&path, &format!("{name}/"), found);
+        } else if path.extension().is_some_and(|end| end == "rs") {
+            found.push((name, fs::read_to_string(&path).expect("a text")));
+        }
+    }
+}
+
+#[test]
+fn the_source_keeps_the_rules() {
+    let mut found = Vec::new();
+    files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), "", &mut found);
+    for known in ["lib.rs", "isa.rs", "kernel/sum.rs", "walk.rs", "parallel/mod.rs", "py/array.rs"] {
+        assert!(found.iter().any(|(name, _)| name == known), "{known} is not where it was");
+    }
+    let faults: Vec<String> = found.iter().flat_map(|(name, source)| faults(name, source)).collect();
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn words_are_seen_where_they_are() {
+    // The rules find what they look for in the real files.
+    let mut found = Vec::new();
+    files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), "", &mut found);
+    let mut seen = found.iter().map(|(name, source)| (name, without_tests(&code(source))));
+    let has_word = |at: &str, word: &str| {
+        seen.clone().any(|(name, code)| name == at && code.lines().any(|line| has(line, word)))
+    };
+    assert!(has_word("parallel/mod.rs", "rayon"));
+    assert!(has_word("py/array.rs", "numpy"));
+    assert!(has_word("isa.rs", "unsafe"));
+    assert!(seen.any(|(name, code)| name == "kernel/power.rs" && code.contains(" exp2(")));
+}
+
+#[test]
+fn the_rules_can_be_broken() {
+    let one = |path, source, fault: &str| {
+        let found = faults(path, source);
+        assert_eq!(found, [format!("{path}:{fault}")], "{source}");
+    };
+    one("walk.rs", "use rayon::prelude::*;", "1: rayon");
+    one("parallel/mod.rs", "use pyo3::Python;", "1: pyo3");
+    one("element.rs", "\nuse numpy::PyArray1;", "2: numpy");
+    one("kernel/sum.rs", "use crate::walk::View;", "1: walk");
+    one("kernel/sum.rs", "use crate::{isa, parallel};", "1: parallel");
+    one("walk.rs", "use crate::parallel::threads;", "1: parallel");
+    one("parallel/reduce.rs", "fn f() { crate::py::g() }", "1: py");
+    one("isa.rs", "use crate::kernel::sum::Sum;", "1: kernel");
+    one("kernel/max.rs", "// SAFETY: none\nfn f() { unsafe { g() } }", "2: unsafe");
+    one("isa.rs", "fn f() {\n    unsafe { g() }\n}", "2: unsafe without SAFETY");
+    one("isa.rs", "fn f() {\n    unsafe\n    { g() }\n}", "2: unsafe without SAFETY");
+    one("isa.rs", "// SAFETY: far\n\n\n\n\n\n\nunsafe { g() }", "8: unsafe without SAFETY");
+    one("kernel/sum.rs", "let x = a.mul_add(b, c);", "1: mul_add");
+    one("py/norm.rs", "let x = f64::powi(a, 2);", "1: powi");
+    one("kernel/power.rs", "let x = a.exp2();", "1: exp2");
+    one("kernel/power.rs", "let x = f64::ln(a);", "1: ln");
+    one("walk.rs", "let x = a.unwrap();", "1: .unwrap()");
+    one("py/call.rs", "let x = a\n    .expect(\"why\");", "2: .expect(");
+    one("py/call.rs", "/* a /* b */ */ panic!(\"no\")", "1: panic!");
+    one("py/call.rs", "let quote = '\"'; todo!()", "1: todo!");
+    one("py/call.rs", "let quote = '\\''; todo!() // '", "1: todo!");
+    one("py/call.rs", "let raw = r#\" \\\" \"#; unimplemented!()", "1: unimplemented!");
+    one("py/call.rs", "#[cfg(test)]\nmod tests { fn f() { {} } }\nfn g() { h.unwrap() }", "3: .unwrap()");
+}
+
+#[test]
+fn the_rules_let_the_rest_pass() {
+    for (path, source) in [
+        ("walk.rs", "// rayon, pyo3 and numpy\n/* unsafe { a.unwrap() } */ let s = \"panic! /* // rayon\";"),
+        ("walk.rs", "let s = r#\"a.unwrap() \" todo!()\"#; let c = '\"'; let s = b\"powf\";"),
+        ("walk.rs", "fn walked<'a>(x: &'a [u8]) -> &'a u8 { x.unwrap_or('a', 'b').expected() }"),
+        ("walk.rs", "let s = \"two\nlines of rayon\";"),
+        ("kernel/power.rs", "fn exp2(z: f64) -> f64 { exp2(z) * self.log2 + Log2::of(x).minus(y) }"),
+        ("kernel/power.rs", "#[cfg(test)]\nmod tests { fn f() { a.unwrap(); b.powf(c) } }"),
+        ("isa.rs", "#[expect(unsafe_code, reason = \"x\")]\n// SAFETY: y\n// and z\nunsafe { f() }"),
+        ("py/array.rs", "use numpy::npyffi; // SAFETY: y\n\n\n\n\n\nunsafe { f() }"),
+        ("parallel/mod.rs", "use rayon::ThreadPool; use crate::walk::View; let pyramid = 1;"),
+        ("lib.rs", "pub mod parallel; mod py;"),
+    ] {
+        assert_eq!(faults(path, source), [""; 0], "{source}");
+    }
+}

@@ -1,0 +1,659 @@
+//! Views, targets and slices against a naive odometer.
+
+#![allow(clippy::cast_possible_wrap, missing_docs, reason = "a test")]
+
+mod common;
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use _core::element::{Element, Real};
+use _core::isa::Isa;
+use _core::kernel::clip::Clip;
+use _core::kernel::scale::Scale;
+use _core::kernel::sum::BLOCK;
+use _core::scaled::Factor;
+use _core::walk::{
+    Axis, Bounds, Cells, Factors, Layout, MAX_AXES, Memory, Slices, Target, Uniform, Untouched, View, Work,
+    memory_order, perform,
+};
+use common::Random;
+
+fn widest() -> Isa {
+    Isa::current()
+}
+
+fn axes(list: &[(usize, isize)]) -> Vec<Axis> {
+    list.iter().map(|&(len, stride)| Axis { len, stride }).collect()
+}
+
+fn layout(axes: &[Axis]) -> Layout {
+    Layout::new(axes.iter().copied())
+}
+
+/// The offsets of all positions, the last axis fastest.
+fn odometer(axes: &[Axis]) -> Vec<isize> {
+    axes.iter().fold(vec![0], |offsets, axis| {
+        let steps = |from: isize| (0..axis.len as isize).map(move |i| from + i * axis.stride);
+        offsets.into_iter().flat_map(steps).collect()
+    })
+}
+
+/// An array somewhere in memory: its axes, where it begins, and how much memory that takes.
+#[derive(Clone, Debug)]
+struct Array {
+    axes: Vec<Axis>,
+    start: isize,
+    room: usize,
+}
+
+impl Array {
+    fn new(axes: Vec<Axis>, before: usize) -> Self {
+        let extent = |axis: &Axis| axis.stride * (axis.len as isize - 1).max(0);
+        let below: isize = axes.iter().map(extent).filter(|extent| *extent < 0).sum();
+        let above: isize = axes.iter().map(extent).filter(|extent| *extent > 0).sum();
+        let start = before as isize - below;
+        Self { axes, start, room: (start + above) as usize + 3 }
+    }
+
+    fn layout(&self) -> Layout {
+        layout(&self.axes)
+    }
+
+    /// Where each position lies.
+    fn places(&self) -> Vec<usize> {
+        odometer(&self.axes).into_iter().map(|offset| (self.start + offset) as usize).collect()
+    }
+
+    fn shape(&self) -> Vec<usize> {
+        self.axes.iter().map(|axis| axis.len).collect()
+    }
+}
+
+/// Axes of the given lengths in any order in memory, some reversed, some with gaps, and none twice in the same place; with
+/// `repeat`, some of stride 0.
+fn lay_out(random: &mut Random, shape: &[usize], repeat: bool) -> Array {
+    let mut order: Vec<usize> = (0..shape.len()).collect();
+    if random.below(3) > 0 {
+        (1..order.len()).for_each(|i| order.swap(i, random.below(i + 1)));
+    }
+    let mut axes: Vec<Axis> = shape.iter().map(|&len| Axis { len, stride: 0 }).collect();
+    let mut step = 1;
+    for axis in order.into_iter().rev() {
+        if repeat && random.below(6) == 0 {
+            continue;
+        }
+        if random.below(4) == 0 {
+            step *= 1 + random.below(3) as isize;
+        }
+        axes[axis].stride = if random.below(4) == 0 { -step } else { step };
+        step *= shape[axis].max(1) as isize;
+    }
+    Array::new(axes, random.below(4))
+}
+
+fn shape(random: &mut Random) -> Vec<usize> {
+    const LENGTHS: [usize; 8] = [1, 1, 2, 3, 4, 5, 7, 0];
+    let choices = if random.below(12) == 0 { 8 } else { 7 };
+    let axes = random.below(6);
+    (0..axes).map(|_| LENGTHS[random.below(choices)]).collect()
+}
+
+/// Shapes of several blocks, whose rows end within them.
+const LARGE: [&[usize]; 9] = [
+    &[5000],
+    &[3, 700, 5],
+    &[2049, 3],
+    &[3, 2049],
+    &[2, 2048],
+    &[2, 3, 1, 1000],
+    &[17, 19, 23],
+    &[2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2],
+    &[1, 4097, 1],
+];
+
+/// Small shapes of all kinds, then large ones.
+fn arrays(seed: u64, repeat: bool) -> impl Iterator<Item = Array> {
+    let mut random = Random::new(seed);
+    let mut large = LARGE.iter().cycle();
+    (0..400).map(move |i| {
+        let shape = if i < 350 { shape(&mut random) } else { large.next().copied().unwrap_or(&[]).to_vec() };
+        lay_out(&mut random, &shape, repeat)
+    })
+}
+
+/// Several ranges of at most a block.
+fn ranges(random: &mut Random, len: usize) -> Vec<Range<usize>> {
+    let mut ranges = vec![0..len.min(BLOCK), len.saturating_sub(BLOCK)..len, 0..0, len..len];
+    for _ in 0..6 {
+        let from = random.below(len + 1);
+        ranges.push(from..from + random.below((len - from).min(BLOCK) + 1));
+    }
+    ranges
+}
+
+#[test]
+fn layouts_merge_what_one_stride_covers() {
+    for (list, merged) in [
+        (&[(2, 12), (3, 4), (4, 1)][..], &[(24, 1)][..]),
+        (&[(2, 24), (3, 4), (4, 1)], &[(2, 24), (12, 1)]),
+        (&[(2, 13), (3, 4), (4, 2)], &[(2, 13), (3, 4), (4, 2)]),
+        (&[(2, -12), (3, -4), (4, -1)], &[(24, -1)]),
+        (&[(2, -12), (3, 4), (4, 1)], &[(2, -12), (12, 1)]),
+        (&[(3, 1), (4, 3)], &[(3, 1), (4, 3)]),
+        (&[(1, 99), (3, 4), (1, -7), (4, 1), (1, 0)], &[(12, 1)]),
+        (&[(3, 0), (5, 0)], &[(15, 0)]),
+        (&[(3, 0), (5, 1)], &[(3, 0), (5, 1)]),
+        (&[(3, 8), (5, 0)], &[(3, 8), (5, 0)]),
+        (&[(1, 5), (1, 7)], &[]),
+    ] {
+        let (found, expected) = (layout(&axes(list)), layout(&axes(merged)));
+        assert_eq!(found, expected, "{list:?}");
+        // Nothing merges in what is merged already, so these compare axis by axis.
+        let text = format!("{found:?}");
+        assert_eq!(text.matches("stride").count(), merged.len(), "{text}");
+        assert_eq!(found.is_dense(), matches!(merged, [] | [(_, 1)]), "{list:?}");
+    }
+    assert_ne!(layout(&axes(&[(3, 0), (5, 1)])), layout(&axes(&[(15, 1)])));
+    // A stride beyond all memory merges with nothing, and does not overflow.
+    assert_eq!(layout(&axes(&[(2, 1), (3, isize::MAX)])).len(), 6);
+    let many = vec![Axis { len: 1, stride: 5 }; MAX_AXES - 1];
+    let most = layout(&[many, axes(&[(4, 1)])].concat());
+    assert_eq!(most, layout(&axes(&[(4, 1)])));
+}
+
+#[test]
+fn empty_layouts_have_no_positions() {
+    for list in
+        [&[(0, 1)][..], &[(3, 0), (0, 5), (2, 1)], &[(0, 7), (3, 1)], &[(3, 1), (0, 7)], &[(0, 0), (0, 0)]]
+    {
+        let layout = layout(&axes(list));
+        assert_eq!((layout.len(), layout.is_empty()), (0, true), "{list:?}");
+        let data = [1f32; 4];
+        let view = View::new(Memory::Elements(&data), 0, Cow::Borrowed(&layout));
+        assert_eq!((view.len(), view.is_empty()), (0, true));
+        assert!(view.block(0..0, &mut [0.0; BLOCK]).is_empty());
+        view.for_blocks(0..0, |block| assert!(block.is_empty()));
+    }
+    let scalar = layout(&[]);
+    assert_eq!((scalar.len(), scalar.is_empty(), scalar.is_dense(), scalar.offset(0)), (1, false, true, 0));
+}
+
+#[test]
+fn offsets_are_the_odometers() {
+    let mut strided = 0;
+    for array in arrays(1, true) {
+        let (layout, offsets) = (array.layout(), odometer(&array.axes));
+        assert_eq!(layout.len(), offsets.len());
+        for (at, offset) in offsets.iter().enumerate() {
+            assert_eq!(layout.offset(at), *offset, "{array:?} at {at}");
+        }
+        let in_a_row = offsets.iter().zip(0..).all(|(offset, i)| *offset == i);
+        assert_eq!(layout.is_dense() || layout.is_empty(), in_a_row, "{array:?}");
+        strided += u32::from(!in_a_row);
+    }
+    assert!(strided > 200);
+}
+
+/// Checks that a view has these elements, by blocks and by ranges.
+fn check_view<T: Element>(random: &mut Random, view: &View<'_, T>, expected: &[T]) {
+    assert_eq!(view.len(), expected.len());
+    assert_eq!(view.is_empty(), expected.is_empty());
+    let mut scratch = [T::ZERO; BLOCK];
+    for range in ranges(random, expected.len()) {
+        assert_eq!(view.block(range.clone(), &mut scratch), &expected[range.clone()], "{view:?} {range:?}");
+    }
+    for _ in 0..3 {
+        let from = random.below(expected.len() + 1);
+        for range in [0..expected.len(), from..from + random.below(expected.len() - from + 1)] {
+            let mut found = Vec::new();
+            let mut ended = false;
+            view.for_blocks(range.clone(), |block| {
+                // All blocks but the last are full, unless there is only one.
+                assert!(!ended);
+                ended = block.len() != BLOCK;
+                found.extend_from_slice(block);
+            });
+            assert_eq!(found, expected[range.clone()], "{view:?} {range:?}");
+        }
+    }
+}
+
+#[test]
+fn views_read_what_the_odometer_does() {
+    let mut random = Random::new(2);
+    for array in arrays(2, true) {
+        let data: Vec<i32> = (0..array.room as i32).collect();
+        let expected: Vec<i32> = array.places().into_iter().map(|place| data[place]).collect();
+        let view = View::new(Memory::Elements(&data), array.start, Cow::Owned(array.layout()));
+        assert_eq!(matches!(view, View::Dense(_)), array.layout().is_dense());
+        check_view(&mut random, &view, &expected);
+    }
+}
+
+/// Bytes in which element number i lies at `shift + i * unit`.
+fn to_bytes<T: Copy, const N: usize>(
+    data: &[T],
+    to_ne: fn(T) -> [u8; N],
+    unit: usize,
+    shift: usize,
+    swapped: bool,
+) -> Vec<u8> {
+    let mut bytes = vec![0xee; shift + data.len() * unit];
+    for (i, x) in data.iter().enumerate() {
+        let mut own = to_ne(*x);
+        if swapped {
+            own.reverse();
+        }
+        bytes[shift + i * unit..][..N].copy_from_slice(&own);
+    }
+    bytes
+}
+
+/// The same array, of bytes.
+fn in_bytes(array: &Array, unit: usize, shift: usize) -> (isize, Layout) {
+    let unit = unit as isize;
+    let axes: Vec<Axis> =
+        array.axes.iter().map(|axis| Axis { len: axis.len, stride: axis.stride * unit }).collect();
+    (array.start * unit + shift as isize, layout(&axes))
+}
+
+fn byte_views<T: Element, const N: usize>(to_ne: fn(T) -> [u8; N]) {
+    let mut random = Random::new(3);
+    for (i, array) in arrays(3 + N as u64, true).enumerate() {
+        let data: Vec<T> =
+            (0..array.room).map(|_| T::from_integer(random.below(250).cast_signed() as i128)).collect();
+        let expected: Vec<T> = array.places().into_iter().map(|place| data[place]).collect();
+        let (unit, shift, swapped) = (N + random.below(3), random.below(4), i % 2 == 0);
+        let bytes = to_bytes(&data, to_ne, unit, shift, swapped);
+        let (start, layout) = in_bytes(&array, unit, shift);
+        let view = View::new(Memory::Bytes { bytes: &bytes, swapped }, start, Cow::Borrowed(&layout));
+        assert!(matches!(view, View::Strided { .. }));
+        check_view(&mut random, &view, &expected);
+    }
+}
+
+#[test]
+fn unaligned_and_swapped_bytes_are_elements() {
+    byte_views(f64::to_ne_bytes);
+    byte_views(f32::to_ne_bytes);
+    byte_views(i16::to_ne_bytes);
+    byte_views(u64::to_ne_bytes);
+    byte_views(u8::to_ne_bytes);
+    // Big-endian as it comes, NaN payload and all.
+    let bytes = [9, 0x7f, 0xa1, 0x23, 0x45, 0x40, 0x49, 0x0f, 0xdb];
+    let layout = layout(&axes(&[(2, 4)]));
+    let memory: Memory<'_, f32> = Memory::Bytes { bytes: &bytes, swapped: cfg!(target_endian = "little") };
+    let view = View::new(memory, 1, Cow::Borrowed(&layout));
+    let mut scratch = [0.0; BLOCK];
+    let found = view.block(0..2, &mut scratch);
+    assert_eq!(found[0].to_bits(), 0x7fa1_2345);
+    assert_eq!(found[1], std::f32::consts::PI);
+}
+
+#[test]
+fn slices_are_rows_and_columns_of_one_matrix() {
+    let mut random = Random::new(4);
+    let mut columns = 0;
+    for i in 0..300 {
+        // Each axis of the array is kept or reduced; the other axes follow each other as they were.
+        let shape = if i % 30 == 0 { LARGE[i / 30 % LARGE.len()].to_vec() } else { shape(&mut random) };
+        let array = lay_out(&mut random, &shape, true);
+        let data: Vec<i64> = (0..array.room as i64).collect();
+        let (mut kept, mut reduced) = (Vec::new(), Vec::new());
+        for axis in &array.axes {
+            if random.below(2) == 0 { &mut kept } else { &mut reduced }.push(*axis);
+        }
+        let slices = Slices {
+            memory: Memory::Elements(&data),
+            start: array.start,
+            kept: layout(&kept),
+            reduced: layout(&reduced),
+        };
+        let value = |a: isize, b: isize| data[(array.start + a + b) as usize];
+        let (kept, reduced) = (odometer(&kept), odometer(&reduced));
+        let step = |list: usize| 1 + list / 40;
+        for (at, from) in kept.iter().enumerate().step_by(step(kept.len())) {
+            if reduced.is_empty() {
+                continue;
+            }
+            let expected: Vec<i64> = reduced.iter().map(|offset| value(*from, *offset)).collect();
+            check_view(&mut random, &slices.slice(at), &expected);
+        }
+        for (element, offset) in reduced.iter().enumerate().step_by(step(reduced.len())) {
+            let expected: Vec<i64> = kept.iter().map(|from| value(*from, *offset)).collect();
+            for range in ranges(&mut random, kept.len()) {
+                let mut scratch = [0; BLOCK];
+                assert_eq!(slices.row(element, range.clone(), &mut scratch), &expected[range]);
+            }
+        }
+        columns += u32::from(slices.are_columns());
+    }
+    assert!((20..280).contains(&columns), "{columns}");
+}
+
+#[test]
+fn columns_are_told_from_rows() {
+    let data = [0f32; 64];
+    let are_columns = |kept: &[(usize, isize)], reduced: &[(usize, isize)]| {
+        let (kept, reduced) = (layout(&axes(kept)), layout(&axes(reduced)));
+        Slices { memory: Memory::Elements(&data), start: 0, kept, reduced }.are_columns()
+    };
+    assert!(are_columns(&[(8, 1)], &[(8, 8)]));
+    assert!(are_columns(&[(8, -1)], &[(8, 8)]));
+    assert!(are_columns(&[(8, 1)], &[(8, -8)]));
+    assert!(!are_columns(&[(8, 8)], &[(8, 1)]));
+    assert!(!are_columns(&[(8, -8)], &[(8, 1)]));
+    assert!(!are_columns(&[(8, 8)], &[(8, -1)]));
+    assert!(are_columns(&[(4, 1)], &[(8, 4)]));
+    assert!(!are_columns(&[(3, 1)], &[(8, 3)])); // too few
+    assert!(!are_columns(&[], &[(8, 1)]));
+}
+
+/// Shape and strides (in elements) of an array, and the strides of what NumPy 2.4's `negative` makes of it.
+type Recorded = (&'static [usize], &'static [isize], &'static [isize]);
+#[rustfmt::skip]
+const NEGATIVE: &[Recorded] = &[
+    (&[4, 3], &[1, 4], &[1, 4]),
+    (&[3, 4, 2], &[4, 1, 12], &[4, 1, 12]),
+    (&[4, 2, 3], &[1, 12, 4], &[1, 12, 4]),
+    (&[3, 2, 4], &[4, 12, 1], &[4, 12, 1]),
+    (&[3, 4], &[1, 0], &[4, 1]),
+    (&[3, 4], &[0, 1], &[4, 1]),
+    (&[4, 3, 2], &[1, 0, 4], &[1, 8, 4]),
+    (&[4, 2, 3], &[1, 0, 0], &[6, 3, 1]),
+    (&[4, 1, 2], &[1, 4, 4], &[1, 4, 4]),
+    (&[1, 3, 1], &[1, 1, 3], &[3, 1, 1]),
+    (&[4, 2, 2], &[2, 96, -24], &[1, 8, 4]),
+    (&[5, 4], &[-1, -5], &[1, 5]),
+    (&[5, 3, 2, 4], &[1, 20, 60, 5], &[1, 20, 60, 5]),
+    (&[2, 3, 5], &[1, 0, 2], &[1, 10, 2]),
+    (&[2, 3, 5, 4], &[1, 0, 2, 0], &[4, 40, 8, 1]),
+    (&[3], &[-2], &[1]),
+    (&[], &[], &[]),
+    (&[4, 1, 3, 1, 2], &[1, 4, 4, 12, 12], &[1, 4, 4, 12, 12]),
+    (&[2, 3], &[0, 0], &[3, 1]),
+    (&[2, 2, 2, 3, 1], &[-1, 2, 0, 4, 0], &[1, 2, 12, 4, 1]),
+    (&[1, 1, 2, 4], &[0, 0, 0, -1], &[8, 8, 4, 1]),
+    (&[2, 1, 2, 4], &[8, 8, 32, 1], &[4, 16, 8, 1]),
+    (&[1, 1, 2, 2], &[4, 2, -8, 4], &[4, 4, 2, 1]),
+    (&[2, 2, 4], &[1, 2, 0], &[4, 8, 1]),
+    (&[3, 1], &[1, 0], &[1, 1]),
+    (&[1, 3, 1, 4], &[0, 1, 0, 0], &[12, 4, 4, 1]),
+    (&[2, 3], &[-3, -1], &[3, 1]),
+    (&[2, 4, 1], &[-1, 2, 0], &[1, 2, 1]),
+    (&[3, 2, 2], &[1, 3, 6], &[1, 3, 6]),
+    (&[1, 3], &[0, 1], &[3, 1]),
+    (&[4, 4, 4, 1, 1], &[1, -4, -16, 0, 0], &[1, 4, 16, 1, 1]),
+    (&[1, 4, 3], &[0, 1, 0], &[12, 3, 1]),
+    (&[2, 3], &[2, 0], &[3, 1]),
+    (&[1, 2, 4, 2], &[0, 4, 1, 0], &[16, 8, 2, 1]),
+    (&[4, 2, 4, 2, 3], &[4, 384, 1, 96, 16], &[4, 96, 1, 48, 16]),
+    (&[1, 4, 2, 1, 2], &[0, 0, 1, 0, 4], &[16, 4, 1, 4, 2]),
+    (&[2, 1, 4, 2, 1], &[-1, 0, 2, 16, 0], &[1, 16, 2, 8, 1]),
+    (&[3, 3], &[1, 3], &[1, 3]),
+    (&[1, 4, 4], &[8, 8, 1], &[16, 4, 1]),
+    (&[1, 2], &[0, 2], &[2, 1]),
+    (&[2, 3, 4], &[0, -1, 3], &[12, 1, 3]),
+    (&[3, 2, 1, 1], &[-2, 12, 2, 0], &[1, 3, 1, 1]),
+    (&[3, 4, 2, 2], &[1, 0, 0, 6], &[1, 12, 6, 3]),
+    (&[2, 2, 1], &[2, 1, 0], &[2, 1, 1]),
+    (&[1, 3], &[0, 0], &[3, 1]),
+    (&[1, 1, 1], &[0, 2, 0], &[1, 1, 1]),
+    (&[1, 1], &[0, 0], &[1, 1]),
+    // Windows that overlap: equal strides.
+    (&[3, 4], &[1, 1], &[4, 1]),
+    (&[3, 4, 2], &[2, 8, 2], &[2, 6, 1]),
+    (&[2, 3, 4], &[8, 1, 8], &[12, 1, 3]),
+    (&[2, 3, 4], &[1, -1, 1], &[12, 4, 1]),
+    (&[2, 3, 4], &[4, 0, 4], &[12, 4, 1]),
+    (&[4, 3, 2], &[1, 1, 5], &[3, 1, 12]),
+];
+
+#[test]
+fn memory_order_is_numpys() {
+    for (shape, strides, result) in NEGATIVE {
+        let mut own = vec![0; shape.len()];
+        let mut step = 1;
+        for axis in memory_order(shape, strides).into_iter().rev() {
+            own[axis] = step;
+            step *= shape[axis].cast_signed();
+        }
+        for axis in 0..shape.len() {
+            // An axis of one step has no stride that matters.
+            assert!(
+                shape[axis] == 1 || own[axis] == result[axis],
+                "{shape:?} {strides:?}: {own:?}, not {result:?}"
+            );
+        }
+    }
+}
+
+/// Adds ten thousand times its position to each element, so that none can stand for another.
+struct Numbered;
+
+impl Work<i64> for Numbered {
+    fn changes(&self, _: Isa, _: Range<usize>, _: &[i64]) -> bool {
+        true
+    }
+    fn apply(&self, _: Isa, at: Range<usize>, data: &mut [i64]) {
+        assert_eq!(at.len(), data.len());
+        assert!(data.len() <= BLOCK);
+        for (x, at) in data.iter_mut().zip(at) {
+            *x += at as i64 * 10_000;
+        }
+    }
+}
+
+fn cells(data: &[i64]) -> Vec<AtomicU64> {
+    data.iter().map(|x| AtomicU64::new(x.cast_unsigned())).collect()
+}
+
+fn values(cells: Vec<AtomicU64>) -> Vec<i64> {
+    cells.into_iter().map(|cell| cell.into_inner().cast_signed()).collect()
+}
+
+/// All that `perform` can be given: a source of any layout or none, a target of any layout, whole or in parts.
+#[test]
+fn perform_writes_each_position_once() {
+    let mut random = Random::new(5);
+    for (i, array) in arrays(5, false).enumerate() {
+        let before: Vec<i64> = (0..array.room as i64).map(|x| x % 5000).collect();
+        let from = lay_out(&mut random, &array.shape(), true);
+        let input: Vec<i64> = (0..from.room as i64).map(|x| 5000 + x % 5000).collect();
+        let in_place = i % 3 == 0;
+        let source = View::new(Memory::Elements(&input), from.start, Cow::Owned(from.layout()));
+        let source = (!in_place).then_some(&source);
+
+        let mut expected = before.clone();
+        for ((at, place), other) in array.places().into_iter().enumerate().zip(from.places()) {
+            expected[place] = if in_place { before[place] } else { input[other] } + at as i64 * 10_000;
+        }
+
+        let cut = [1 + random.below(50), BLOCK, 2 * BLOCK + 5, usize::MAX][random.below(4)];
+        let work = |target: &mut Target<'_, i64>| {
+            let len = target.len();
+            assert_eq!(target.is_empty(), len == 0);
+            if i % 2 == 0 {
+                return perform(widest(), &Numbered, source, target, 0);
+            }
+            let mut at = 0;
+            for mut part in target.parts(cut) {
+                assert_eq!(part.len(), cut.min(len - at));
+                perform(widest(), &Numbered, source, &mut part, at);
+                at += part.len();
+            }
+            assert_eq!(at, len);
+        };
+
+        let held = cells(&before);
+        let range = 0..array.layout().len();
+        let (start, layout) = (array.start, Cow::Owned(array.layout()));
+        work(&mut Target::Strided { cells: Cells::Elements(&held), start, layout, range: range.clone() });
+        assert_eq!(values(held), expected, "{array:?} from {from:?}");
+
+        let (unit, shift, swapped) = (8 + random.below(3), random.below(4), random.below(2) == 0);
+        let bytes = |data: &[i64]| to_bytes(data, i64::to_ne_bytes, unit, shift, swapped);
+        let held: Vec<AtomicU8> = bytes(&before).into_iter().map(AtomicU8::new).collect();
+        let (start, layout) = in_bytes(&array, unit, shift);
+        let cells = Cells::Bytes { bytes: &held, swapped };
+        work(&mut Target::Strided { cells, start, layout: Cow::Owned(layout), range });
+        let found: Vec<u8> = held.into_iter().map(AtomicU8::into_inner).collect();
+        assert_eq!(found, bytes(&expected), "{array:?} from {from:?}");
+
+        if array.layout().is_dense() {
+            let mut held = before.clone();
+            let from = array.start as usize;
+            work(&mut Target::Dense(&mut held[from..from + array.layout().len()]));
+            assert_eq!(held, expected, "{array:?}");
+        }
+    }
+}
+
+/// Says of some blocks that they do not change, and writes to the target behind `perform`'s back: what it stores
+/// afterwards would undo that.
+struct Spy<'a> {
+    cells: &'a [AtomicU32],
+    mark: f32,
+}
+
+impl Work<f32> for Spy<'_> {
+    fn changes(&self, _: Isa, at: Range<usize>, data: &[f32]) -> bool {
+        assert!(data.iter().zip(at.clone()).all(|(x, i)| *x == i as f32), "{at:?}");
+        for i in at.clone() {
+            self.cells[i * 2].store(self.mark.to_bits(), Relaxed);
+        }
+        at.start / BLOCK % 2 == 1
+    }
+    fn apply(&self, _: Isa, at: Range<usize>, data: &mut [f32]) {
+        assert_eq!(at.start / BLOCK % 2, 1);
+        data.fill(-7.0);
+    }
+}
+
+#[test]
+fn blocks_that_do_not_change_are_not_written() {
+    let len = 3 * BLOCK + 100;
+    let cells: Vec<AtomicU32> = (0..2 * len).map(|i| AtomicU32::new((i as f32 / 2.0).to_bits())).collect();
+    let strided = axes(&[(len, 2)]);
+    let mut target = Target::Strided {
+        cells: Cells::Elements(&cells),
+        start: 0,
+        layout: Cow::Owned(layout(&strided)),
+        range: 0..len,
+    };
+    perform(widest(), &Spy { cells: &cells, mark: 99.0 }, None, &mut target, 0);
+    for (i, cell) in cells.iter().enumerate() {
+        let expected = match (i % 2, i / 2 / BLOCK % 2) {
+            (1, _) => i as f32 / 2.0, // between the positions
+            (_, 1) => -7.0,
+            _ => 99.0,
+        };
+        assert_eq!(f32::from_bits(cell.load(Relaxed)), expected, "{i}");
+    }
+}
+
+/// Never changes anything, and fails if it is asked to.
+struct Nothing;
+
+impl Work<f32> for Nothing {
+    fn changes(&self, _: Isa, _: Range<usize>, _: &[f32]) -> bool {
+        false
+    }
+    fn apply(&self, _: Isa, _: Range<usize>, data: &mut [f32]) {
+        assert!(data.is_empty(), "nothing was to be done");
+    }
+}
+
+#[test]
+fn a_dense_target_is_not_touched_either() {
+    let mut data = vec![1.5; 2 * BLOCK + 1];
+    perform(widest(), &Nothing, None, &mut Target::Dense(&mut data), 0);
+    assert!(data.iter().all(|x| *x == 1.5));
+}
+
+/// Runs `work` in place, on a strided and on a dense target, and returns what they hold.
+fn run_in_place<T: Element<Cell = AtomicU64> + Real>(
+    work: &impl Work<T>,
+    data: &[T],
+    bits: fn(T) -> u64,
+) -> Vec<u64> {
+    let cells: Vec<AtomicU64> = data.iter().flat_map(|x| [bits(*x), 7]).map(AtomicU64::new).collect();
+    let mut target = Target::Strided {
+        cells: Cells::Elements(&cells),
+        start: 0,
+        layout: Cow::Owned(layout(&axes(&[(data.len(), 2)]))),
+        range: 0..data.len(),
+    };
+    perform(widest(), work, None, &mut target, 0);
+    let mut dense = data.to_vec();
+    perform(widest(), work, None, &mut Target::Dense(&mut dense), 0);
+    let mut copied = vec![T::ZERO; data.len()];
+    perform(widest(), work, Some(&View::Dense(data)), &mut Target::Dense(&mut copied), 0);
+    let dense: Vec<u64> = dense.into_iter().map(bits).collect();
+    let copied: Vec<u64> = copied.into_iter().map(bits).collect();
+    assert!(cells.iter().skip(1).step_by(2).all(|cell| cell.load(Relaxed) == 7));
+    let strided: Vec<u64> = cells.into_iter().step_by(2).map(AtomicU64::into_inner).collect();
+    assert_eq!(dense, strided);
+    assert_eq!(dense, copied);
+    dense
+}
+
+#[test]
+fn the_works_do_their_work() {
+    let len = BLOCK + 77;
+    let payload = 0x7ff0_0000_0000_1234; // a signaling NaN: whatever computes with it changes it
+    let number = |i: usize| if i % 100 == 3 { f64::from_bits(payload) } else { i as f64 - 1000.0 };
+    let data: Vec<f64> = (0..len).map(number).collect();
+    let bits = |data: &[f64]| -> Vec<u64> { data.iter().map(|x| x.to_bits()).collect() };
+
+    let clip = Clip { lo: f64::NEG_INFINITY, hi: f64::INFINITY };
+    assert_eq!(run_in_place(&Uniform(clip), &data, f64::to_bits), bits(&data));
+    assert_eq!(run_in_place(&Untouched, &data, f64::to_bits), bits(&data));
+
+    let half = Scale(Factor { by: 0.5, then: 1.0 });
+    let halves = run_in_place(&Uniform(half), &data, f64::to_bits);
+    assert!(halves.iter().zip(&data).all(|(found, x)| x.is_nan() || *found == (x / 2.0).to_bits()));
+
+    // Bounds that repeat: lo along rows of 5, hi one number for all.
+    let (lo, hi) = ([-3.0, 0.0, 5.0, -1e9, f64::NAN], [100.0]);
+    let rows = len / 5;
+    let data = &data[..rows * 5];
+    let (lo_layout, hi_layout) = (layout(&axes(&[(rows, 0), (5, 1)])), layout(&axes(&[(rows * 5, 0)])));
+    let bounds = Bounds {
+        lo: View::new(Memory::Elements(&lo), 0, Cow::Borrowed(&lo_layout)),
+        hi: View::new(Memory::Elements(&hi), 0, Cow::Borrowed(&hi_layout)),
+    };
+    let found = run_in_place(&bounds, data, f64::to_bits);
+    for (i, (found, x)) in found.iter().zip(data).enumerate() {
+        let expected = match (x.is_nan(), lo[i % 5].is_nan()) {
+            (true, _) => payload,
+            (_, true) => f64::NAN.to_bits(),
+            _ => x.min(100.0).max(lo[i % 5]).to_bits(),
+        };
+        assert_eq!(*found, expected, "{i}");
+    }
+
+    // One factor for each row of 5. A block whose factors are all 1 stays as it is.
+    let mut factors = vec![1.0; rows];
+    let view_of = layout(&axes(&[(rows, 1), (5, 0)]));
+    let work = |factors: &[f64]| {
+        let view = View::new(Memory::Elements(factors), 0, Cow::Borrowed(&view_of));
+        run_in_place_each(&Factors(view), data)
+    };
+    assert_eq!(work(&factors), bits(data));
+    factors[rows - 1] = 0.5;
+    let found = work(&factors);
+    assert_eq!(found[..BLOCK], bits(&data[..BLOCK]));
+    for (found, x) in found[rows * 5 - 5..].iter().zip(&data[rows * 5 - 5..]) {
+        assert!(x.is_nan() || *found == (x / 2.0).to_bits());
+    }
+}
+
+/// The dense target alone: of a copy, elements times 1 are computed.
+fn run_in_place_each(work: &impl Work<f64>, data: &[f64]) -> Vec<u64> {
+    let mut dense = data.to_vec();
+    perform(widest(), work, None, &mut Target::Dense(&mut dense), 0);
+    dense.into_iter().map(f64::to_bits).collect()
+}
