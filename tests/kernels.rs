@@ -13,8 +13,8 @@ use _core::kernel::clip::{AnyOutside, Clip, ClipEach};
 use _core::kernel::map::{AnyChange, Apply, ApplyInto, Map};
 use _core::kernel::max::{MaxAbs, MaxRow};
 use _core::kernel::power::Power;
-use _core::kernel::scale::{ClipMagnitude, Scale, ScaleEach};
-use _core::kernel::sum::{Abs, AddRow, FoldRows, Rescaled, Square, Sum, Term, Total};
+use _core::kernel::scale::{ClipMagnitude, Scale, ScaleEach, ScaleEachInto};
+use _core::kernel::sum::{Abs, AddRow, AddRows, FoldRows, Rescaled, Square, Sum, Term, Total};
 use _core::scaled::{Factor, power_of_two};
 use common::Random;
 
@@ -323,7 +323,10 @@ fn scale_each<T: Real>() {
             };
         }
         let mut found = room.clone();
-        isa.run(ScaleEach { data: &mut found[range], factors });
+        isa.run(ScaleEach { data: &mut found[range.clone()], factors });
+        assert_same(&found, &result);
+        let mut found = room.clone();
+        isa.run(ScaleEachInto { from: &room[range.clone()], to: &mut found[range], factors });
         assert_same(&found, &result);
     });
 }
@@ -604,6 +607,27 @@ fn rows<T: Real>() {
 #[test]
 fn rows_are_added_column_by_column() {
     for_reals!(rows);
+}
+
+fn rows_at_once<T: Real>() {
+    let random = &mut Random::new(13);
+    let data: [Vec<T>; 4] = std::array::from_fn(|_| finite(random, ROOM));
+    let start: Vec<f64> = finite(random, ROOM);
+    at_all_levels(|isa, range| {
+        let mut one_by_one: Vec<f64> = start[range.clone()].to_vec();
+        let mut at_once = one_by_one.clone();
+        for row in &data {
+            isa.run(AddRow { sums: &mut one_by_one, row: &row[range.clone()], term: Square });
+        }
+        let rows = data.each_ref().map(|row| &row[range.clone()]);
+        isa.run(AddRows { sums: &mut at_once, rows, term: Square });
+        assert_same(&at_once, &one_by_one);
+    });
+}
+
+#[test]
+fn four_rows_at_once_give_the_bits_of_one_by_one() {
+    for_reals!(rows_at_once);
 }
 
 #[test]
