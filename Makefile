@@ -1,7 +1,7 @@
 .DEFAULT_GOAL := help
 VENV ?= .venv
 PYTHON := $(VENV)/bin/python
-export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+export PATH := $(abspath $(VENV))/bin:$(PATH)
 unexport VIRTUAL_ENV
 
 .PHONY: help

@@ -1,4 +1,5 @@
-//! The kernels at every instruction set against what one would write without them, and against the memory itself.
+//! The kernels at every instruction set against what one would write without them, and against the memory
+//! itself.
 //!
 //! `cargo bench --no-default-features --bench kernels [-- FILTER]`; without Python, because a benchmark cannot link it.
 //! A group is an operation, a dtype and a size, 16 KiB (in cache) or 64 MiB (past it), and has a line per way: the
@@ -91,7 +92,8 @@ macro_rules! group {
     }};
 }
 
-/// An operation, three ways. The iterator comes as its two first calls and the rest of the chain, which they share.
+/// An operation, three ways. The iterator comes as its two first calls and the rest of the chain, which they
+/// share.
 macro_rules! compare {
     (
         $criterion:expr, $name:literal, $dtype:expr, $size:expr, passes: $passes:literal;

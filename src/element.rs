@@ -14,8 +14,8 @@ pub trait Element: Copy + std::fmt::Debug + PartialEq + PartialOrd + Send + Sync
     const LOWEST: Self;
     /// No bound above: nothing is larger.
     const HIGHEST: Self;
-    /// The same bits as an atomic. Strided outputs are written through it, so that several threads may hold views
-    /// of interleaved memory without a data race; for one element it compiles to a plain move.
+    /// The same bits as an atomic. Strided outputs are written through it, so that several threads may hold
+    /// views of interleaved memory without a data race; for one element it compiles to a plain move.
     type Cell: Send + Sync + std::fmt::Debug;
 
     /// Reads a cell.
@@ -38,7 +38,8 @@ pub trait Element: Copy + std::fmt::Debug + PartialEq + PartialOrd + Send + Sync
 
 /// An element whose size has a norm and that can be scaled.
 pub trait Real: Element {
-    /// An integer that orders like `|self|`, NaN above infinity. Signed, because SSE and AVX compare only such.
+    /// An integer that orders like `|self|`, NaN above infinity. Signed, because SSE and AVX compare only
+    /// such.
     type Magnitude: Copy + Ord + Default + Send;
     /// Whether squares and sums of such elements can leave float64's range. Of narrower types they cannot.
     const WIDE: bool;

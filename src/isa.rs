@@ -1,8 +1,9 @@
 //! The instruction sets: one table, and the only `#[target_feature]` of the crate.
 //!
-//! An operation is a value that implements [`Op`]. Its body is plain Rust, written once for all dtypes and all
-//! levels; [`Isa::run`] compiles it once per level, in a shell that enables the level's features. `eval` and all it
-//! calls are `#[inline(always)]`, because features do not follow a call that is not inlined, and loops in it are
+//! An operation is a value that implements [`Op`]. Its body is plain Rust, written once for all dtypes and
+//! all levels; [`Isa::run`] compiles it once per level, in a shell that enables the level's features. `eval`
+//! and all it calls are `#[inline(always)]`, because features do not follow a call that is not inlined, and
+//! loops in it are
 //! `for` loops, because an iterator's `for_each` is such a call.
 
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -62,8 +63,8 @@ macro_rules! levels {
                     $(Level::$level => {
                         #[target_feature($(enable = $feature),+)]
                         fn shell<O: Op>(op: O) -> O::Output { op.eval() }
-                        // SAFETY: an `Isa` of this level is made by `available` alone, after it detected the very
-                        // list of features that `shell` enables.
+                        // SAFETY: an `Isa` of this level is made by `available` alone, after it detected the
+                        // very list of features that `shell` enables.
                         unsafe { shell(op) }
                     })*
                 }
@@ -89,8 +90,8 @@ impl Isa {
             .unwrap_or_else(|| Self::choose(None).unwrap_or(Self(Level::Baseline)))
     }
 
-    /// Uses the named level from now on (`None`: the widest). `None` when this CPU does not run it. For tests and
-    /// measurements: every level gives the same bits.
+    /// Uses the named level from now on (`None`: the widest). `None` when this CPU does not run it. For tests
+    /// and measurements: every level gives the same bits.
     pub fn choose(name: Option<&str>) -> Option<Self> {
         let isa = Self::available().rfind(|isa| name.is_none_or(|name| name == isa.name()))?;
         CURRENT.store(isa.0 as u8 + 1, Ordering::Relaxed);

@@ -2,8 +2,8 @@
 
 /// The exponent of the power of two by which sums that leave float64's range are done again.
 ///
-/// Scaled up by 2^600, the smallest subnormal is 2^-474, whose square is still normal; scaled down, the largest square
-/// is 2^848, which leaves room for more terms than memory holds.
+/// Scaled up by 2^600, the smallest subnormal is 2^-474, whose square is still normal; scaled down, the
+/// largest square is 2^848, which leaves room for more terms than memory holds.
 pub const RESCALE: i32 = 600;
 
 /// `value * 2^exponent`, not negative, or NaN. The exponent is 0 wherever the number is a normal float64.
@@ -121,8 +121,8 @@ impl Scaled {
         if key(self) < key(other) { other } else { self }
     }
 
-    /// The one rule of clipping: nothing is to be done for a norm at or below the limit, both as float64, and everything
-    /// else is multiplied by `limit / norm`.
+    /// The one rule of clipping: nothing is to be done for a norm at or below the limit, both as float64, and
+    /// everything else is multiplied by `limit / norm`.
     #[inline]
     #[must_use]
     pub fn clip_to(self, limit: f64) -> Option<Factor> {
@@ -171,8 +171,8 @@ impl Scaled {
         if (-1000..=1000).contains(&exponent) {
             Factor { by: by * power_of_two(exponent), then: 1.0 }
         } else {
-            // What the first step loses below float64's range is lost in the result too: the second one is a power of
-            // two at the very end of the range before the first one becomes subnormal.
+            // What the first step loses below float64's range is lost in the result too: the second one is a
+            // power of two at the very end of the range before the first one becomes subnormal.
             let then = exponent.saturating_sub(exponent.clamp(-1021, 1000)).max(-1074);
             Factor { by: by * step(exponent.saturating_sub(then)), then: step(then) }
         }

@@ -1,11 +1,12 @@
 //! From shapes and strides to slices.
 //!
-//! A [`Layout`] lists the axes of an array from outer to inner, neighbours merged where one stride covers both; the
-//! position in that order is the one number by which all operands of an operation are addressed. A [`View`] gives a
-//! range of positions as a slice, the memory itself where it lies in a row and a gathered copy of at most a block where
-//! it does not, so that a strided, unaligned or byte-swapped array gives the bits of its contiguous copy. A [`Target`]
-//! is the same for writing. Everything here is safe code: the memory comes as slices, of elements or of bytes, and
-//! strided targets as slices of atomics, because several may lie interleaved in the same memory.
+//! A [`Layout`] lists the axes of an array from outer to inner, neighbours merged where one stride covers
+//! both; the position in that order is the one number by which all operands of an operation are addressed. A
+//! [`View`] gives a range of positions as a slice, the memory itself where it lies in a row and a gathered
+//! copy of at most a block where it does not, so that a strided, unaligned or byte-swapped array gives the
+//! bits of its contiguous copy. A [`Target`] is the same for writing. Everything here is safe code: the
+//! memory comes as slices, of elements or of bytes, and strided targets as slices of atomics, because several
+//! may lie interleaved in the same memory.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -142,8 +143,9 @@ impl Layout {
     }
 }
 
-/// The axes of `strides` from outer to inner as they lie in memory: the order that a NumPy ufunc gives its output
-/// ("K"). An axis of one step or of stride 0 could stand anywhere and keeps its place among the others.
+/// The axes of `strides` from outer to inner as they lie in memory: the order that a NumPy ufunc gives its
+/// output ("K"). An axis of one step or of stride 0 could stand anywhere and keeps its place among the
+/// others.
 ///
 /// This is the insertion sort of NumPy's iterator, which decides where such an axis ends up.
 #[must_use]
@@ -252,8 +254,8 @@ impl<'a, T: Element> View<'a, T> {
         }
     }
 
-    /// Calls `visit` for the elements at `range`, a block at a time, or all at once where they are dense. Blocks begin
-    /// at multiples of [`BLOCK`] from the range's start.
+    /// Calls `visit` for the elements at `range`, a block at a time, or all at once where they are dense.
+    /// Blocks begin at multiples of [`BLOCK`] from the range's start.
     pub fn for_blocks(&self, range: Range<usize>, mut visit: impl FnMut(&[T])) {
         if let Self::Dense(data) = self {
             return visit(&data[range]);
@@ -265,8 +267,8 @@ impl<'a, T: Element> View<'a, T> {
     }
 }
 
-/// An array cut into slices along some of its axes: one slice for each position of the kept axes, its elements along
-/// the reduced ones.
+/// An array cut into slices along some of its axes: one slice for each position of the kept axes, its
+/// elements along the reduced ones.
 #[derive(Debug)]
 pub struct Slices<'a, T> {
     /// Where the elements lie.
@@ -286,14 +288,14 @@ impl<T: Element> Slices<'_, T> {
         View::new(self.memory, self.start + self.kept.offset(at), Cow::Borrowed(&self.reduced))
     }
 
-    /// The elements number `element` of slices `range`: a row of the matrix whose columns are the slices. The scratch has room
-    /// for as many.
+    /// The elements number `element` of slices `range`: a row of the matrix whose columns are the slices. The
+    /// scratch has room for as many.
     pub fn row<'b>(&'b self, element: usize, range: Range<usize>, scratch: &'b mut [T]) -> &'b [T] {
         self.memory.block(self.start + self.reduced.offset(element), &self.kept, range, scratch)
     }
 
-    /// Whether the slices are columns: neighbours in memory belong to neighbouring slices. Then rows are added to one
-    /// accumulator per slice; a few slices are not worth it.
+    /// Whether the slices are columns: neighbours in memory belong to neighbouring slices. Then rows are
+    /// added to one accumulator per slice; a few slices are not worth it.
     #[must_use]
     pub fn are_columns(&self) -> bool {
         let step = |layout: &Layout| layout.axes.last().map_or(isize::MAX, |axis| axis.stride);
@@ -432,8 +434,9 @@ impl<T: Element> Target<'_, T> {
         dense.into_iter().flatten().chain(strided.into_iter().flatten())
     }
 
-    /// Calls `visit(positions, elements)` for the target, a block at a time. Where `visit` returns false, a strided
-    /// target keeps what it holds. Unless `reads`, the elements of a strided target are not those it holds.
+    /// Calls `visit(positions, elements)` for the target, a block at a time. Where `visit` returns false, a
+    /// strided target keeps what it holds. Unless `reads`, the elements of a strided target are not those it
+    /// holds.
     fn for_blocks(&mut self, reads: bool, mut visit: impl FnMut(Range<usize>, &mut [T]) -> bool) {
         match self {
             Self::Dense(data) => {
@@ -564,8 +567,8 @@ impl<T: Element> Work<T> for Bounds<'_, T> {
     }
 }
 
-/// Does `work` for the positions of `target`, which begin at `at` of the whole; in place, or from `source`, which has
-/// the positions of the whole.
+/// Does `work` for the positions of `target`, which begin at `at` of the whole; in place, or from `source`,
+/// which has the positions of the whole.
 pub fn perform<T: Element>(
     isa: Isa,
     work: &impl Work<T>,

@@ -437,7 +437,8 @@ impl NaiveTotal {
     }
 }
 
-/// The documented order: blocks of 2048, element `i` to lane `i % 32`, the lanes folded by halves, the blocks in order.
+/// The documented order: blocks of 2048, element `i` to lane `i % 32`, the lanes folded by halves, the blocks
+/// in order.
 fn sum_in_order(terms: &[f64]) -> f64 {
     let mut total = NaiveTotal::default();
     for block in terms.chunks(2048) {

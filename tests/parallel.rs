@@ -168,8 +168,8 @@ fn norms_are_right_and_the_same_everywhere() {
     check_norms(&everyday(2, 1_000_003)); // 8 MB
 }
 
-/// The documented order, down to the last addition: block sums to chunks, chunks to arrays, arrays to the sum, each with
-/// the error carried along.
+/// The documented order, down to the last addition: block sums to chunks, chunks to arrays, arrays to the
+/// sum, each with the error carried along.
 #[derive(Clone, Copy, Default)]
 struct Naive {
     sum: f64,
@@ -476,7 +476,8 @@ fn empty_slices_have_norm_zero() {
 fn scaling_a_list_writes_every_element_once() {
     let factor = Factor { by: 1.0 / 3.0, then: 1.0 };
     for size in [100, LARGE / 6] {
-        // Float32 from a source, float32 in place, float64 from a source; float32 in between others; many small ones.
+        // Float32 from a source, float32 in place, float64 from a source; float32 in between others; many
+        // small ones.
         let (a, c) = (single(&everyday(9, 3 * size)), everyday(10, size));
         let small: Vec<Vec<f32>> = (0..500).map(|i| single(&everyday(i, size / 500 + 1))).collect();
         for factor in [Some(factor), None] {

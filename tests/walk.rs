@@ -71,7 +71,8 @@ impl Array {
     }
 }
 
-/// Axes of the given lengths in any order in memory, some reversed, some with gaps, and none twice in the same place; with
+/// Axes of the given lengths in any order in memory, some reversed, some with gaps, and none twice in the
+/// same place; with
 /// `repeat`, some of stride 0.
 fn lay_out(random: &mut Random, shape: &[usize], repeat: bool) -> Array {
     let mut order: Vec<usize> = (0..shape.len()).collect();
@@ -454,7 +455,8 @@ fn values(cells: Vec<AtomicU64>) -> Vec<i64> {
     cells.into_iter().map(|cell| cell.into_inner().cast_signed()).collect()
 }
 
-/// All that `perform` can be given: a source of any layout or none, a target of any layout, whole or in parts.
+/// All that `perform` can be given: a source of any layout or none, a target of any layout, whole or in
+/// parts.
 #[test]
 fn perform_writes_each_position_once() {
     let mut random = Random::new(5);
@@ -511,8 +513,8 @@ fn perform_writes_each_position_once() {
     }
 }
 
-/// Says of some blocks that they do not change, and writes to the target behind `perform`'s back: what it stores
-/// afterwards would undo that.
+/// Says of some blocks that they do not change, and writes to the target behind `perform`'s back: what it
+/// stores afterwards would undo that.
 struct Spy<'a> {
     cells: &'a [AtomicU32],
     mark: f32,

@@ -1,7 +1,8 @@
 //! Clipping to bounds: `max(min(x, hi), lo)`, so `lo` wins where the bounds cross.
 //!
-//! A value equal to a bound keeps its own bits (-0.0 stays), a NaN keeps its payload, and a NaN bound makes the elements it
-//! meets NaN. The comparisons are written out because `min` and `max` differ in NaN and -0.0 from CPU to CPU.
+//! A value equal to a bound keeps its own bits (-0.0 stays), a NaN keeps its payload, and a NaN bound makes
+//! the elements it meets NaN. The comparisons are written out because `min` and `max` differ in NaN and -0.0
+//! from CPU to CPU.
 
 use super::map::{Map, TESTED_AT_ONCE};
 use crate::element::Element;

@@ -1,4 +1,5 @@
-//! Largest magnitudes. They are compared as integers, where NaN is above infinity: NaN wins, and nothing rounds.
+//! Largest magnitudes. They are compared as integers, where NaN is above infinity: NaN wins, and nothing
+//! rounds.
 
 use crate::element::Real;
 use crate::isa::Op;

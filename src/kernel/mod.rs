@@ -1,6 +1,7 @@
 //! The operations on slices: no Python, no threads, no strides.
 //!
-//! Each is a struct with one generic body (see [`crate::isa::Op`]). Three rules keep the bodies fast on every level:
+//! Each is a struct with one generic body (see [`crate::isa::Op`]). Three rules keep the bodies fast on every
+//! level:
 //!
 //! 1. Element-wise and associative work is a plain `for`; the compiler widens it to the level's registers.
 //! 2. Floating-point sums go to [`sum::LANES`] accumulators, whatever the register width, and the fold of the lanes

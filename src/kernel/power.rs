@@ -1,8 +1,9 @@
 //! Powers for norms of any order: a base-2 logarithm and exponential of our own.
 //!
-//! The C library's `pow` differs from CPU to CPU in the last bit, and this one is inlined into the loop and runs in
-//! vector registers. Both functions are good to about 2^-52, absolute for the logarithm of the mantissa and relative for
-//! the exponential: what a p-norm needs, since an error `d` of a logarithm changes the norm by the factor `2^d`.
+//! The C library's `pow` differs from CPU to CPU in the last bit, and this one is inlined into the loop and
+//! runs in vector registers. Both functions are good to about 2^-52, absolute for the logarithm of the
+//! mantissa and relative for the exponential: what a p-norm needs, since an error `d` of a logarithm changes
+//! the norm by the factor `2^d`.
 
 use super::sum::Term;
 use crate::scaled::{Scaled, power_of_two};
@@ -113,7 +114,8 @@ impl Power {
         let power = (log.exponent + log.fraction) / self.p;
         let power = power.clamp(-1e9, 1e9);
         let whole = power.round();
-        // A subnormal peak has no room for the digits of the product, one at the end of the range none for its size.
+        // A subnormal peak has no room for the digits of the product, one at the end of the range none for
+        // its size.
         let lift = if peak < 1.0 { 64 } else { -1 };
         Scaled::new(peak * power_of_two(lift) * exp2(power - whole), whole as i32 - lift)
     }

@@ -21,8 +21,8 @@ fn scaled_by<T: Real>(x: T, by: f64) -> T {
     canonical(x, by, x.widen() * by)
 }
 
-/// The product of x, rounded. A NaN of the data keeps its payload and the NaN that `inf * 0` or a NaN factor makes has one
-/// payload, because CPUs differ in the one they choose.
+/// The product of x, rounded. A NaN of the data keeps its payload and the NaN that `inf * 0` or a NaN factor
+/// makes has one payload, because CPUs differ in the one they choose.
 #[inline(always)]
 fn canonical<T: Real>(x: T, by: f64, product: f64) -> T {
     let fresh = by.is_nan() | (product.is_nan() & !x.widen().is_nan());

@@ -1,9 +1,10 @@
 //! Sums of what a norm adds up, in an order that no CPU and no thread count changes.
 //!
-//! A sequence is cut into blocks of [`BLOCK`] elements. In a block, element `i` is added to lane `i % LANES`, and the
-//! lanes are folded by halves. Block sums are added up in order, each with its rounding error carried along
-//! ([`Total`]), so that the error does not grow with the number of blocks: a lane adds `BLOCK / LANES` = 64 terms and
-//! the fold 5 more, which bounds the relative error of a sum of non-negative terms by 70 * 2^-53 = 7.8e-15.
+//! A sequence is cut into blocks of [`BLOCK`] elements. In a block, element `i` is added to lane `i % LANES`,
+//! and the lanes are folded by halves. Block sums are added up in order, each with its rounding error carried
+//! along ([`Total`]), so that the error does not grow with the number of blocks: a lane adds `BLOCK / LANES`
+//! = 64 terms and the fold 5 more, which bounds the relative error of a sum of non-negative terms by 70 *
+//! 2^-53 = 7.8e-15.
 
 use crate::element::Real;
 use crate::isa::Op;
@@ -127,8 +128,8 @@ fn fold(lanes: &[f64; LANES]) -> f64 {
 
 /// Adds the terms of a row to one accumulator per column.
 ///
-/// The caller folds the accumulators into one [`Total`] per column every [`ROWS`] rows, so that a column's sum obeys
-/// the same bound as a block's.
+/// The caller folds the accumulators into one [`Total`] per column every [`ROWS`] rows, so that a column's
+/// sum obeys the same bound as a block's.
 #[derive(Debug)]
 pub struct AddRow<'a, T, F> {
     /// One accumulator per column.

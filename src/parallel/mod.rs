@@ -1,8 +1,9 @@
 //! The threads: the only place that knows rayon.
 //!
-//! The pool is our own and is built at the first call that has work for it, so that nothing starts at import. It has one
-//! thread fewer than asked for: the calling thread takes a share, and never waits for a sleeping pool to do what it could do
-//! itself. Threads do not survive a fork, so the pool belongs to the process that built it; a child builds another.
+//! The pool is our own and is built at the first call that has work for it, so that nothing starts at import.
+//! It has one thread fewer than asked for: the calling thread takes a share, and never waits for a sleeping
+//! pool to do what it could do itself. Threads do not survive a fork, so the pool belongs to the process that
+//! built it; a child builds another.
 //!
 //! Who does what never changes a result: work is cut at fixed places and sums are folded in order.
 
@@ -30,8 +31,8 @@ struct Pool {
     workers: rayon::ThreadPool,
 }
 
-/// The locks are held for moments and never waited for: in a child that was forked in such a moment the lock stays held
-/// for ever, and the work is done by the calling thread alone.
+/// The locks are held for moments and never waited for: in a child that was forked in such a moment the lock
+/// stays held for ever, and the work is done by the calling thread alone.
 static POOL: RwLock<Option<Arc<Pool>>> = RwLock::new(None);
 
 /// The number of threads in use.
@@ -82,8 +83,8 @@ fn setting(variable: &'static str, least: usize, allowed: &'static str) -> Resul
     }
 }
 
-/// The pool of this process, or none where the calling thread is to work alone: there is one thread, the lock is held, or
-/// the operating system starts no threads.
+/// The pool of this process, or none where the calling thread is to work alone: there is one thread, the lock
+/// is held, or the operating system starts no threads.
 fn pool(threads: usize) -> Option<Arc<Pool>> {
     if threads < 2 {
         return None;

@@ -136,8 +136,8 @@ pub fn scale(isa: Isa, tasks: &mut [AnyTask<'_>], factor: Option<Factor>) -> Res
     })
 }
 
-/// Clips each slice by its own norm where the output has the slices one after the other: a slice is scaled while it is in
-/// the cache. `limit` makes a factor of a norm, or none for a slice that stays as it is.
+/// Clips each slice by its own norm where the output has the slices one after the other: a slice is scaled
+/// while it is in the cache. `limit` makes a factor of a norm, or none for a slice that stays as it is.
 ///
 /// # Errors
 /// A bad setting of the threads.
@@ -174,7 +174,8 @@ pub fn clip_rows<T: Real>(
     }
 }
 
-/// Whether slices of so many elements are for [`clip_rows`]: longer ones are work for all threads, one by one.
+/// Whether slices of so many elements are for [`clip_rows`]: longer ones are work for all threads, one by
+/// one.
 #[must_use]
 pub fn is_row(len: usize) -> bool {
     (1..CHUNK).contains(&len)

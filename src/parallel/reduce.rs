@@ -299,8 +299,8 @@ struct Strip<R> {
 
 /// `work` on every strip, on all threads. The runs of rows of a strip follow each other.
 ///
-/// Long columns are cut into runs whose results are merged in order, so that a narrow matrix has work for all threads. Where
-/// they are cut depends on the shape alone.
+/// Long columns are cut into runs whose results are merged in order, so that a narrow matrix has work for all
+/// threads. Where they are cut depends on the shape alone.
 fn strips<T: Real, R: Copy + Send>(
     slices: &Slices<'_, T>,
     identity: R,

@@ -1,10 +1,11 @@
 //! NumPy arrays: the one place that reads and makes them, and the only `unsafe` code beside `isa.rs`.
 //!
-//! An [`Array`] is what the C struct says: shape, strides, dtype, flags. A [`Pair`] is an input with its output; it alone
-//! hands out memory to write, after [`arrange`] has made sure that no output shares a byte with another output or with an
-//! input other than its own. While a pair's memory is borrowed from here the GIL may be released. As with NumPy's own
-//! loops, another Python thread that writes to the array meanwhile makes the values undefined, and that is the caller's
-//! race; memory stays valid because the array object is held.
+//! An [`Array`] is what the C struct says: shape, strides, dtype, flags. A [`Pair`] is an input with its
+//! output; it alone hands out memory to write, after [`arrange`] has made sure that no output shares a byte
+//! with another output or with an input other than its own. While a pair's memory is borrowed from here the
+//! GIL may be released. As with NumPy's own loops, another Python thread that writes to the array meanwhile
+//! makes the values undefined, and that is the caller's race; memory stays valid because the array object is
+//! held.
 #![expect(unsafe_code, reason = "NumPy's arrays are C structs, and their memory is raw")]
 
 use std::borrow::Cow;
@@ -76,9 +77,9 @@ impl<'py> Array<'py> {
         if !exact && unsafe { npyffi::PyArray_Check(py, object.as_ptr()) } == 0 {
             return None;
         }
-        // SAFETY: `object` was just seen to be an ndarray, whose struct begins with these fields in every version of
-        // NumPy that the numpy crate supports; its descr is never null, and the fields read of it are the first ones,
-        // common to all versions.
+        // SAFETY: `object` was just seen to be an ndarray, whose struct begins with these fields in every
+        // version of NumPy that the numpy crate supports; its descr is never null, and the fields read of it
+        // are the first ones, common to all versions.
         let (fields, descr) = unsafe {
             let fields = &*npyffi::_PyArray_GET_ITEM_DATA(object.as_ptr().cast::<PyArrayObject>());
             (fields, &*npyffi::_PyDataType_GET_ITEM_DATA(fields.descr))
@@ -120,9 +121,10 @@ impl<'py> Array<'py> {
                 (0, Some(strides))
             }
         };
-        // SAFETY: the type is ndarray itself, the descr a new reference that the call takes, and lengths and strides are
-        // as many as axes and only read. The strides, where given, are those of a dense array, so they stay within the memory that NumPy
-        // allocates for the shape. The result is a new reference or null with an exception set.
+        // SAFETY: the type is ndarray itself, the descr a new reference that the call takes, and lengths and
+        // strides are as many as axes and only read. The strides, where given, are those of a dense array, so
+        // they stay within the memory that NumPy allocates for the shape. The result is a new reference or
+        // null with an exception set.
         let object = unsafe {
             let descr = PY_ARRAY_API.PyArray_DescrFromType(py, number);
             let made = PY_ARRAY_API.PyArray_NewFromDescr(
@@ -163,8 +165,9 @@ impl<'py> Array<'py> {
         values: impl Iterator<Item = T>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let array = Self::uninit(py, type_number(T::DTYPE), size_of::<T>(), shape, Axes::Order(order))?;
-        // SAFETY: the array is new and dense, so its memory holds `len` elements of T that nothing else refers to; an empty
-        // array's pointer is not null either. They are written before anything reads them.
+        // SAFETY: the array is new and dense, so its memory holds `len` elements of T that nothing else
+        // refers to; an empty array's pointer is not null either. They are written before anything reads
+        // them.
         let memory =
             unsafe { slice::from_raw_parts_mut(array.data.cast::<std::mem::MaybeUninit<T>>(), array.len()) };
         for (place, value) in memory.iter_mut().zip(values) {
@@ -193,8 +196,9 @@ impl<'py> Array<'py> {
     }
 
     pub(super) fn shape(&self) -> &[usize] {
-        // SAFETY: NumPy keeps `ndim` lengths there, none negative, as long as the array, which `object` holds, keeps its
-        // shape. Only an assignment to `shape` moves them, and that needs the GIL, which whoever calls this has.
+        // SAFETY: NumPy keeps `ndim` lengths there, none negative, as long as the array, which `object`
+        // holds, keeps its shape. Only an assignment to `shape` moves them, and that needs the GIL, which
+        // whoever calls this has.
         unsafe { slice_of(self.shape, self.ndim) }
     }
 
@@ -223,7 +227,8 @@ impl<'py> Array<'py> {
         self.dtype.map_or(0, Dtype::size)
     }
 
-    /// Whether the elements follow each other in the C order or the Fortran order of the axes, which two arrays may share.
+    /// Whether the elements follow each other in the C order or the Fortran order of the axes, which two
+    /// arrays may share.
     fn contiguity(&self) -> c_int {
         self.flags & (npyffi::NPY_ARRAY_C_CONTIGUOUS | npyffi::NPY_ARRAY_F_CONTIGUOUS)
     }
@@ -243,7 +248,8 @@ impl<'py> Array<'py> {
         (low, high)
     }
 
-    /// Whether the memory can be read as elements of its dtype: aligned, native, and with strides that are multiples.
+    /// Whether the memory can be read as elements of its dtype: aligned, native, and with strides that are
+    /// multiples.
     fn is_plain<T>(&self) -> bool {
         let size = size_of::<T>();
         !self.swapped
@@ -271,9 +277,10 @@ impl<'py> Array<'py> {
         let size = size_of::<T>();
         let base = self.data.wrapping_offset(-first);
         if self.is_plain::<T>() {
-            // SAFETY: the extent reaches from the first byte of an element of the array to the last byte of one, all within
-            // the memory of the object that `object` keeps alive. It is aligned for T and a multiple of its size, and any
-            // bits are a T. Nobody here writes to it while the slice lives: `Pair` hands out memory to write.
+            // SAFETY: the extent reaches from the first byte of an element of the array to the last byte of
+            // one, all within the memory of the object that `object` keeps alive. It is aligned for T and a
+            // multiple of its size, and any bits are a T. Nobody here writes to it while the slice lives:
+            // `Pair` hands out memory to write.
             let elements =
                 unsafe { slice::from_raw_parts(base.cast::<T>().cast_const(), (high - low) / size) };
             Ok((Memory::Elements(elements), first / size.cast_signed(), size.cast_signed()))
@@ -295,8 +302,8 @@ impl<'py> Array<'py> {
     pub(super) fn whole<T: Element>(&self) -> PyResult<View<'_, T>> {
         if self.contiguity() != 0 && self.is_plain::<T>() {
             self.check::<T>()?;
-            // SAFETY: as in `memory`; a contiguous array has `len` elements from its data pointer on, and an empty one's
-            // pointer is not null either.
+            // SAFETY: as in `memory`; a contiguous array has `len` elements from its data pointer on, and an
+            // empty one's pointer is not null either.
             return Ok(View::Dense(unsafe {
                 slice::from_raw_parts(self.data.cast::<T>().cast_const(), self.len())
             }));
@@ -376,7 +383,8 @@ impl Walk {
         Self(still.into_iter().chain(moving).map(|axis| (axis, array.strides()[axis] < 0)).collect())
     }
 
-    /// The layout of an array's elements in this order, and how far position 0 lies from the element with all indices 0.
+    /// The layout of an array's elements in this order, and how far position 0 lies from the element with all
+    /// indices 0.
     fn layout(&self, shape: &[usize], strides: &[isize], unit: isize) -> (Layout, isize) {
         let mut shift = 0;
         let layout = Layout::new(self.0.iter().map(|&(axis, backwards)| {
@@ -416,8 +424,8 @@ impl Split {
     }
 }
 
-/// The view of one value per slice by the positions of `walk`, which goes over all elements of an array of `shape`. The values
-/// are in the order of the axes `kept`, from outer to inner.
+/// The view of one value per slice by the positions of `walk`, which goes over all elements of an array of
+/// `shape`. The values are in the order of the axes `kept`, from outer to inner.
 pub(super) fn spread<'a, T: Element>(
     values: &'a [T],
     kept: &[usize],
@@ -514,8 +522,8 @@ impl<'py> Pair<'py> {
         Ok(Task { source, target })
     }
 
-    /// The slices of the input, unless it is in place, and the output, if the output has the slices one after the other
-    /// and a slice can be written as soon as its own norm is known.
+    /// The slices of the input, unless it is in place, and the output, if the output has the slices one after
+    /// the other and a slice can be written as soon as its own norm is known.
     pub(super) fn rows<T: Element>(&mut self, split: &Split) -> PyResult<Option<Rows<'_, T>>> {
         if self.copy.is_some() || self.input.slices::<T>(split)?.are_columns() {
             return Ok(None);
@@ -529,7 +537,8 @@ impl<'py> Pair<'py> {
         }
     }
 
-    /// The memory of the output, by the positions of `walk`. Whoever calls this has borrowed the pair mutably.
+    /// The memory of the output, by the positions of `walk`. Whoever calls this has borrowed the pair
+    /// mutably.
     fn target<T: Element>(&self, walk: &Walk) -> PyResult<Target<'_, T>> {
         let output = self.output();
         output.check::<T>()?;
@@ -545,15 +554,17 @@ impl<'py> Pair<'py> {
         let base = output.data.wrapping_offset(-first);
         if plain && layout.is_dense() && !self.interleaved {
             let from = output.data.wrapping_offset(shift * unit).cast::<T>();
-            // SAFETY: the layout covers the array's `len` elements one after the other from `from` on, aligned, in memory that
+            // SAFETY: the layout covers the array's `len` elements one after the other from `from` on,
+            // aligned, in memory that
             // `object` keeps alive. `arrange` has seen that the array is writeable, that no other output and no input that is
             // still to be read lies in it, and the pair that lends it is borrowed mutably.
             return Ok(Target::Dense(unsafe { slice::from_raw_parts_mut(from, layout.len()) }));
         }
         let len = layout.len();
         let (cells, start) = if plain {
-            // SAFETY: the extent lies within memory that `object` keeps alive, aligned for the cell type, which has T's size. Other
-            // outputs may lie interleaved in it; all of those are lent as atomics, as this one is.
+            // SAFETY: the extent lies within memory that `object` keeps alive, aligned for the cell type,
+            // which has T's size. Other outputs may lie interleaved in it; all of those are lent as atomics,
+            // as this one is.
             let cells =
                 unsafe { slice::from_raw_parts(base.cast::<T::Cell>().cast_const(), (high - low) / size) };
             (Cells::Elements(cells), first / size.cast_signed())
@@ -569,11 +580,12 @@ impl<'py> Pair<'py> {
 /// See [`Pair::rows`].
 pub(super) type Rows<'a, T> = (Option<Slices<'a, T>>, &'a mut [T]);
 
-/// Keeps inputs and outputs apart. To be called before any memory is written: an input that shares memory with an output
-/// other than in the one allowed way, being the very same array as its own output, is copied for the time of writing; so is
-/// each of `readers`.
+/// Keeps inputs and outputs apart. To be called before any memory is written: an input that shares memory
+/// with an output other than in the one allowed way, being the very same array as its own output, is copied
+/// for the time of writing; so is each of `readers`.
 ///
-/// Returns the numbers of two outputs that share a byte, or of one that overlaps itself: they cannot be written.
+/// Returns the numbers of two outputs that share a byte, or of one that overlaps itself: they cannot be
+/// written.
 pub(super) fn arrange<'py>(
     pairs: &mut [Pair<'py>],
     readers: &mut [&mut Array<'py>],

@@ -1,7 +1,7 @@
 //! Reading the arguments of a call, and the errors about them.
 //!
-//! Every message has the form `function 'name': argument: found ...; allowed: ...`. Arguments are checked in the order of
-//! the signature, the type before the value, and all of them before anything is written.
+//! Every message has the form `function 'name': argument: found ...; allowed: ...`. Arguments are checked in
+//! the order of the signature, the type before the value, and all of them before anything is written.
 
 use std::borrow::Cow;
 use std::fmt::{self, Display};
@@ -168,14 +168,10 @@ impl<'a, 'py> Call<'a, 'py> {
         object: &Bound<'py, PyAny>,
         kinds: Kinds,
     ) -> PyResult<Tensor<'py>> {
-        if let Some((array, false)) = Array::read(object) {
-            return self.tensor_of(argument, array, None, kinds);
-        }
-        if is_slices(object)? {
+        if !object.is_instance_of::<PyUntypedArray>() && is_slices(object)? {
             return Err(self.type_error(argument, "IndexedSlices", "an array; use .to_dense() to make one"));
         }
-        let array = self.array(argument, object)?;
-        self.tensor_of(argument, array, None, kinds)
+        self.tensor_or_slices(argument, object, kinds)
     }
 
     fn tensor_of(

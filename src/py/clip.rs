@@ -138,7 +138,8 @@ impl BoundKind<'_> {
         }
     }
 
-    /// A view over all elements of the tensor: of the array, or of the one number that [`BoundKind::value`] gave.
+    /// A view over all elements of the tensor: of the array, or of the one number that [`BoundKind::value`]
+    /// gave.
     fn view<'a, T: Element>(
         &'a self,
         number: Option<&'a [T; 1]>,

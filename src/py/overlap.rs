@@ -73,8 +73,8 @@ pub(super) fn between(arrays: &[Lattice]) -> PyResult<Option<(usize, usize)>> {
     Ok(Marks::new(arrays)?.first_clash(arrays))
 }
 
-/// A quick proof for columns, rows and other interleaved views: all steps are multiples of one distance, and modulo it the
-/// arrays lie apart.
+/// A quick proof for columns, rows and other interleaved views: all steps are multiples of one distance, and
+/// modulo it the arrays lie apart.
 fn residues_are_apart(arrays: &[Lattice]) -> bool {
     let runs: Vec<_> = arrays.iter().map(Lattice::runs).collect();
     let distance =
@@ -124,7 +124,8 @@ impl Marks {
         Ok(Self { low, unit, words: marks })
     }
 
-    /// Marks the arrays one by one until one meets a mark; which other array's it is, is found by marking again.
+    /// Marks the arrays one by one until one meets a mark; which other array's it is, is found by marking
+    /// again.
     fn first_clash(mut self, arrays: &[Lattice]) -> Option<(usize, usize)> {
         let second = arrays.iter().position(|array| !self.mark(array))?;
         for first in 0..second {
