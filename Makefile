@@ -19,13 +19,13 @@ develop: $(PYTHON) ## A virtual environment with the package, editable, and all 
 .PHONY: test
 test: develop ## The Python and the Rust tests
 	python -m pytest
-	cargo test --no-default-features
+	cargo test
 
 .PHONY: lint
 lint: develop ## rustfmt, clippy, ruff, mypy, stubtest
 	cargo fmt --check
 	cargo clippy --all-targets -- -D warnings
-	cargo clippy --no-default-features --all-targets -- -D warnings
+	cargo clippy --features python -- -D warnings
 	ruff check
 	ruff format --check
 	mypy
@@ -33,7 +33,7 @@ lint: develop ## rustfmt, clippy, ruff, mypy, stubtest
 
 .PHONY: doc
 doc: develop ## The API docs of the crate, and the examples of all docs as tests
-	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --document-private-items
+	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --document-private-items --features python
 	python -m pytest --quiet --doctest-modules --pyargs gradclip
 	python -m pytest --quiet --doctest-glob=README.md README.md
 
@@ -51,7 +51,7 @@ wheel: ## A wheel, and its import in a clean environment without cargo
 
 .PHONY: bench
 bench: ## The kernels against naive loops and the read bandwidth
-	cargo bench --no-default-features
+	cargo bench
 
 .PHONY: compare
 compare: develop ## The Python calls against NumPy's usual formulas

@@ -1,7 +1,8 @@
 //! The kernels at every instruction set against what one would write without them, and against the memory
 //! itself.
 //!
-//! `cargo bench --no-default-features --bench kernels [-- FILTER]`; without Python, because a benchmark cannot link it.
+//! `cargo bench [-- FILTER]`
+//!
 //! A group is an operation, a dtype and a size, 16 KiB (in cache) or 64 MiB (past it), and has a line per way: the
 //! kernel at each level this CPU runs, on one thread; the plain iterator, as the compiler makes it for any CPU; the
 //! same iterator on all threads by rayon, where there is enough to share. The groups `floor` tell how fast memory is
