@@ -9,8 +9,8 @@ from gradclip import _core
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gradclip._slices import IndexedSlices
-    from gradclip._types import Array, Axes, Number, Order, Tensor, Tensors
+    from gradclip._slices import IndexedSlices, Tensors
+    from gradclip._types import Array, Axes, Number, Order, Tensor
 
 
 @overload

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from gradclip import _core
 
 if TYPE_CHECKING:
-    from gradclip._types import Array, Axes, Order, Tensor, Tensors
+    from gradclip._slices import Tensors
+    from gradclip._types import Array, Axes, Order, Tensor
 
 
 def global_norm(t_list: Tensors, name: str | None = None, *, ord: Order = 2) -> float:

@@ -10,9 +10,12 @@ import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import ClassVar
+    from typing import ClassVar, TypeAlias
 
     from gradclip._types import Array, Tensor
+
+    #: A list of tensors, some of them None.
+    Tensors: TypeAlias = "Sequence[Tensor | IndexedSlices | None]"
 
 
 class IndexedSlices:

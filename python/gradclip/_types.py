@@ -10,8 +10,6 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gradclip._slices import IndexedSlices
-
 Array: TypeAlias = npt.NDArray[Any]
 #: An array, or what ``numpy.asarray`` makes one of.
 Tensor: TypeAlias = npt.ArrayLike
@@ -21,5 +19,3 @@ Number: TypeAlias = "float | np.integer[Any] | np.floating[Any] | Array"
 Axes: TypeAlias = "SupportsIndex | Sequence[SupportsIndex] | None"
 #: The order of a norm.
 Order: TypeAlias = "str | Number"
-#: A list of tensors, some of them None.
-Tensors: TypeAlias = "Sequence[Tensor | IndexedSlices | None]"

@@ -1,7 +1,5 @@
 //! The clippers.
 
-use std::slice;
-
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -12,8 +10,10 @@ use super::call::{
     Call, Entry, Kinds, Number, Tensor, as_array, describe, dtype_text, integer, is_masked, is_numpy, number,
     numeric_kind, shape_text,
 };
-use super::detached;
-use super::norm::{Norms, norm_of, norm_of_list, scale_list, scale_one, scale_slices, tensors, vector_order};
+use super::norm::vector_order;
+use super::run::{
+    Norms, detached, norm_of, norm_of_list, pair, scale_list, scale_one, scale_slices, tensors,
+};
 use crate::element::{Dtype, Element, match_element, match_real};
 use crate::error::vec_with_room;
 use crate::isa::Isa;
@@ -23,20 +23,6 @@ use crate::parallel::perform::{clip_rows, is_row, perform};
 use crate::parallel::reduce::Order;
 use crate::scaled::{Factor, Scaled};
 use crate::walk::{Bounds, Uniform, View};
-
-/// The pair of a function of one tensor.
-pub(super) fn pair<'py>(
-    call: &Call<'_, 'py>,
-    tensor: Array<'py>,
-    out: Out<'py>,
-    readers: &mut [&mut Array<'py>],
-) -> PyResult<Pair<'py>> {
-    let mut pair = Pair::new(tensor, out)?;
-    match arrange(slice::from_mut(&mut pair), readers)? {
-        Some((a, b)) => Err(call.clash(a, b, true)),
-        None => Ok(pair),
-    }
-}
 
 /// A bound of `clip_by_value`.
 enum BoundKind<'py> {

@@ -5,6 +5,7 @@ mod call;
 mod clip;
 mod norm;
 mod overlap;
+mod run;
 mod settings;
 
 use pyo3::prelude::*;
@@ -22,16 +23,4 @@ mod _core {
     #[pymodule_export]
     #[expect(non_upper_case_globals, reason = "Python's name")]
     const __version__: &str = env!("CARGO_PKG_VERSION");
-}
-
-/// Bytes below which the work is done before another Python thread would have got going.
-const DETACH_FROM: usize = 64 << 10;
-
-/// Runs `work` detached from the interpreter: the one way from here into the layers below, for arrays of any
-/// size.
-///
-/// Other Python threads run meanwhile, and may write to the arrays: as with NumPy's own loops, that is the
-/// caller's race.
-fn detached<T: Send>(py: Python<'_>, bytes: usize, work: impl FnOnce() -> T + Send) -> T {
-    if bytes < DETACH_FROM { work() } else { py.detach(work) }
 }

@@ -1,0 +1,278 @@
+//! From arguments to the layers below: arrays become views, tasks and norms, and the work is done detached from
+//! the interpreter.
+
+use std::slice;
+
+use pyo3::intern;
+use pyo3::prelude::*;
+
+use super::array::{Array, Out, Pair, Split, Walk, arrange, internal, spread};
+use super::call::{Call, Entry, Kinds, Tensor};
+use crate::element::{Dtype, Real, match_real};
+use crate::error::{Error, Result, vec_with_room};
+use crate::isa::Isa;
+use crate::parallel::perform::{AnyTask, Task, perform, scale};
+use crate::parallel::reduce::{self, AnyView, Order};
+use crate::scaled::{Factor, Scaled};
+use crate::walk::Factors;
+
+/// Bytes below which the work is done before another Python thread would have got going.
+const DETACH_FROM: usize = 64 << 10;
+
+/// Runs `work` detached from the interpreter: the one way from here into the layers below, for arrays of any
+/// size.
+///
+/// Other Python threads run meanwhile, and may write to the arrays: as with NumPy's own loops, that is the
+/// caller's race.
+pub(super) fn detached<T: Send>(py: Python<'_>, bytes: usize, work: impl FnOnce() -> T + Send) -> T {
+    if bytes < DETACH_FROM { work() } else { py.detach(work) }
+}
+
+/// The tensors of a list; None for None.
+pub(super) fn tensors<'py>(
+    call: &Call<'_, 'py>,
+    list: &Bound<'py, PyAny>,
+) -> PyResult<Vec<Option<Tensor<'py>>>> {
+    let entries = call.sequence(list)?;
+    let mut tensors = vec_with_room(entries.len())?;
+    for (i, entry) in entries.iter().enumerate() {
+        if entry.is_none() {
+            tensors.push(None);
+            continue;
+        }
+        tensors.push(Some(call.tensor_or_slices(Entry("t_list", i), &entry, Kinds::Real)?));
+    }
+    Ok(tensors)
+}
+
+/// The pair of a function of one tensor.
+pub(super) fn pair<'py>(
+    call: &Call<'_, 'py>,
+    tensor: Array<'py>,
+    out: Out<'py>,
+    readers: &mut [&mut Array<'py>],
+) -> PyResult<Pair<'py>> {
+    let mut pair = Pair::new(tensor, out)?;
+    match arrange(slice::from_mut(&mut pair), readers)? {
+        Some((a, b)) => Err(call.clash(a, b, true)),
+        None => Ok(pair),
+    }
+}
+
+/// A norm of matrices.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum MatrixNorm {
+    /// The Euclidean norm of the elements.
+    Frobenius,
+    /// The largest column sum: the sum runs over the first of the two axes, the maximum over the second.
+    One,
+    /// The largest row sum: the other way round.
+    Infinity,
+    /// The largest singular value.
+    Two,
+}
+
+/// The norm of one array.
+pub(super) fn norm_of(py: Python<'_>, array: &Array<'_>, dtype: Dtype, order: Order) -> PyResult<Scaled> {
+    let view = any_view(array, dtype)?;
+    let bytes = array.len() * dtype.size();
+    Ok(detached(py, bytes, || reduce::norm(Isa::current(), slice::from_ref(&view), order))?)
+}
+
+/// The norm of a list of arrays as one.
+pub(super) fn norm_of_list<'py, 'a>(
+    py: Python<'py>,
+    arrays: impl Iterator<Item = (&'a Array<'py>, Dtype)> + Clone,
+    order: Order,
+) -> PyResult<Scaled>
+where
+    'py: 'a,
+{
+    let mut views: Vec<AnyView<'a>> = vec_with_room(arrays.clone().count())?;
+    let mut bytes = 0;
+    for (array, dtype) in arrays {
+        bytes += array.len() * dtype.size();
+        views.push(any_view(array, dtype)?);
+    }
+    Ok(detached(py, bytes, || reduce::norm(Isa::current(), &views, order))?)
+}
+
+fn any_view<'a>(array: &'a Array<'_>, dtype: Dtype) -> PyResult<AnyView<'a>> {
+    match_real!(dtype, T => array.whole::<T>().map(AnyView::from), Err(internal("a norm of integers")))
+}
+
+/// The norms of slices, in the order of the kept axes, from outer to inner.
+pub(super) struct Norms {
+    pub(super) values: Vec<Scaled>,
+    pub(super) kept: Vec<usize>,
+}
+
+impl Norms {
+    /// The vector norms along some axes.
+    pub(super) fn of(array: &Array<'_>, dtype: Dtype, reduced: &[usize], order: Order) -> PyResult<Self> {
+        let py = array.object().py();
+        let split = Split::new(array, reduced);
+        let bytes = array.len() * dtype.size();
+        let values = match_real!(dtype, T => {
+            let slices = array.slices::<T>(&split)?;
+            detached(py, bytes, || reduce::norms(Isa::current(), &slices, order))?
+        }, return Err(internal("norms of integers")));
+        Ok(Self { values, kept: split.kept().collect() })
+    }
+
+    /// The norms of the matrices along two axes.
+    pub(super) fn of_matrices(
+        array: &Array<'_>,
+        dtype: Dtype,
+        axes: [usize; 2],
+        norm: MatrixNorm,
+    ) -> PyResult<Self> {
+        match norm {
+            MatrixNorm::Frobenius => Self::of(array, dtype, &axes, Order::Two),
+            MatrixNorm::One => {
+                Ok(Self::of(array, dtype, &axes[..1], Order::One)?.max_over(axes[1], array.shape())?)
+            }
+            MatrixNorm::Infinity => {
+                Ok(Self::of(array, dtype, &axes[1..], Order::One)?.max_over(axes[0], array.shape())?)
+            }
+            MatrixNorm::Two => {
+                let py = array.object().py();
+                let helper = py.import(intern!(py, "gradclip._matrix"))?;
+                let found =
+                    helper.call_method1(intern!(py, "largest_singular_values"), (array.object(), axes))?;
+                let kept: Vec<_> = (0..array.ndim()).filter(|axis| !axes.contains(axis)).collect();
+                let (found, _) =
+                    Array::read(&found).ok_or_else(|| internal("no array of singular values"))?;
+                let view = found.view::<f64>(&Walk::along(0..kept.len()))?;
+                let mut values = vec_with_room(view.len())?;
+                view.for_blocks(0..view.len(), |block| {
+                    values.extend(block.iter().map(|norm| Scaled::new(*norm, 0)));
+                });
+                Ok(Self { values, kept })
+            }
+        }
+    }
+
+    /// The largest norm along one of the kept axes.
+    fn max_over(self, axis: usize, shape: &[usize]) -> Result<Self> {
+        let at = self.kept.iter().position(|kept| *kept == axis).unwrap_or(0);
+        let (outer, inner) = (&self.kept[..at], &self.kept[at + 1..]);
+        let inner_len: usize = inner.iter().map(|axis| shape[*axis]).product();
+        let outer_len: usize = outer.iter().map(|axis| shape[*axis]).product();
+        let mut values = vec_with_room(outer_len * inner_len)?;
+        values.resize(outer_len * inner_len, Scaled::ZERO);
+        if !values.is_empty() && shape[axis] > 0 {
+            for (block, max) in self.values.chunks(shape[axis] * inner_len).zip(values.chunks_mut(inner_len))
+            {
+                for row in block.chunks(inner_len) {
+                    for (max, norm) in max.iter_mut().zip(row) {
+                        *max = max.max(*norm);
+                    }
+                }
+            }
+        }
+        Ok(Self { values, kept: outer.iter().chain(inner).copied().collect() })
+    }
+
+    /// As an array of float32 for the narrow dtypes, of float64 for the others.
+    pub(super) fn to_array<'py>(
+        &self,
+        py: Python<'py>,
+        dtype: Dtype,
+        shape: &[usize],
+        keepdims: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (shape, order): (Vec<_>, Vec<_>) = if keepdims {
+            let reduced = (0..shape.len()).filter(|axis| !self.kept.contains(axis));
+            let shape = (0..shape.len()).map(|axis| if self.kept.contains(&axis) { shape[axis] } else { 1 });
+            (shape.collect(), reduced.chain(self.kept.iter().copied()).collect())
+        } else {
+            let mut axes = self.kept.clone();
+            axes.sort_unstable();
+            let place = |kept: &usize| axes.iter().position(|axis| axis == kept).unwrap_or(0);
+            (axes.iter().map(|axis| shape[*axis]).collect(), self.kept.iter().map(place).collect())
+        };
+        let values = self.values.iter().map(|norm| norm.to_f64());
+        if dtype == Dtype::F32 {
+            Array::from_values(py, &shape, &order, values.map(f32::narrow))
+        } else {
+            Array::from_values(py, &shape, &order, values)
+        }
+    }
+}
+
+/// Scales each slice by its own factor; None leaves it as it is.
+pub(super) fn scale_slices(
+    pair: &mut Pair<'_>,
+    dtype: Dtype,
+    norms: &Norms,
+    factor: impl Fn(Scaled) -> Option<Factor>,
+) -> PyResult<()> {
+    let py = pair.input().object().py();
+    let mut steps: (Vec<f64>, Vec<f64>) = (vec_with_room(norms.values.len())?, Vec::new());
+    let mut far = false;
+    for norm in &norms.values {
+        let factor = factor(*norm).unwrap_or(Factor::ONE);
+        far |= factor.then != 1.0;
+        steps.0.push(factor.by);
+    }
+    if far {
+        steps.1 = vec_with_room(norms.values.len())?;
+        steps.1.extend(norms.values.iter().map(|norm| factor(*norm).unwrap_or(Factor::ONE).then));
+    }
+    let shape = pair.input().shape().to_vec();
+    let bytes = pair.input().len() * dtype.size();
+    let walk = Walk::of_pair(pair);
+    match_real!(dtype, T => {
+        let spread = |factors| Factors(spread(factors, &norms.kept, &shape, &walk));
+        let (first, second) = (spread(&steps.0), far.then(|| spread(&steps.1)));
+        let mut task = pair.task::<T>(&walk)?;
+        Ok(detached(py, bytes, || -> Result<()> {
+            let isa = Isa::current();
+            perform(isa, &first, &mut task)?;
+            match second {
+                // A power of two, for float64 alone and rare: a pass of its own, in place.
+                Some(second) => perform(isa, &second, &mut Task { source: None, target: task.target }),
+                None => Ok(()),
+            }
+        })?)
+    }, Err(internal("scaling of integers")))
+}
+
+/// Scales one array; None copies it, unless it is in place.
+pub(super) fn scale_one(
+    py: Python<'_>,
+    pair: &mut Pair<'_>,
+    dtype: Dtype,
+    factor: Option<Factor>,
+) -> PyResult<()> {
+    if factor.is_none() && pair.is_in_place() {
+        return Ok(());
+    }
+    let bytes = pair.input().len() * dtype.size();
+    let mut task = any_task(pair, dtype)?;
+    Ok(detached(py, bytes, || scale(Isa::current(), slice::from_mut(&mut task), factor))?)
+}
+
+fn any_task<'a>(pair: &'a mut Pair<'_>, dtype: Dtype) -> PyResult<AnyTask<'a>> {
+    match_real!(dtype, T => pair.whole_task::<T>().map(AnyTask::from), Err(internal("scaling of integers")))
+}
+
+/// Scales arrays by one factor, all of them; None copies those that are not in place.
+pub(super) fn scale_list<'a, 'py: 'a>(
+    py: Python<'py>,
+    pairs: impl Iterator<Item = (&'a mut Pair<'py>, Dtype)>,
+    factor: Option<Factor>,
+) -> PyResult<()> {
+    let mut tasks: Vec<AnyTask<'a>> = vec_with_room(pairs.size_hint().0)?;
+    let mut bytes = 0;
+    for (pair, dtype) in pairs {
+        if factor.is_none() && pair.is_in_place() {
+            continue;
+        }
+        bytes += pair.input().len() * dtype.size();
+        tasks.try_reserve(1).map_err(Error::from)?;
+        tasks.push(any_task(pair, dtype)?);
+    }
+    Ok(detached(py, bytes, || scale(Isa::current(), &mut tasks, factor))?)
+}
