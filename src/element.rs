@@ -30,8 +30,8 @@ pub trait Element: Copy + std::fmt::Debug + PartialEq + PartialOrd + Send + Sync
     fn store_bytes(self, cells: &[AtomicU8], swapped: bool);
     /// Whether it is NaN.
     fn is_nan(self) -> bool;
-    /// Rounded to nearest, or taken to the end of the range where it lies beyond.
-    fn from_integer(x: i128) -> Self;
+    /// `magnitude`, negative or not, rounded to nearest, or taken to the end of the range where it lies beyond.
+    fn from_integer(negative: bool, magnitude: u128) -> Self;
     /// The same.
     fn from_float(x: f64) -> Self;
 }
@@ -90,7 +90,7 @@ macro_rules! elements {
         }
 
         $(
-            element!($R, $r, $rbits, $rcell, <$r>::NEG_INFINITY, <$r>::INFINITY, |x| x.is_nan(), |n| n as $r);
+            element!($R, $r, $rbits, $rcell, <$r>::NEG_INFINITY, <$r>::INFINITY, |x| x.is_nan(), |negative, n| if negative { -(n as $r) } else { n as $r });
 
             impl Real for $r {
                 type Magnitude = $rmagnitude;
@@ -108,7 +108,11 @@ macro_rules! elements {
                 }
             }
         )*
-        $( element!($I, $i, $ibits, $icell, <$i>::MIN, <$i>::MAX, |_x| false, |n| n.clamp(<$i>::MIN.into(), <$i>::MAX.into()) as $i); )*
+        $( element!($I, $i, $ibits, $icell, <$i>::MIN, <$i>::MAX, |_x| false, |negative, n| {
+            // Any end of the range fits into an i128.
+            let n = i128::try_from(n).unwrap_or(i128::MAX);
+            (if negative { -n } else { n }).clamp(<$i>::MIN.into(), <$i>::MAX.into()) as $i
+        }); )*
 
         /// Runs `$body` with `$T` naming the Rust type of a dtype.
         #[cfg(feature = "python")]
@@ -144,7 +148,7 @@ macro_rules! elements {
 
 /// What every row has in common: moving bits.
 macro_rules! element {
-    ($name:ident, $t:ty, $bits:ty, $cell:ty, $lowest:expr, $highest:expr, |$x:ident| $is_nan:expr, |$n:ident| $from:expr) => {
+    ($name:ident, $t:ty, $bits:ty, $cell:ty, $lowest:expr, $highest:expr, |$x:ident| $is_nan:expr, |$negative:ident, $n:ident| $from:expr) => {
         impl Element for $t {
             const DTYPE: Dtype = Dtype::$name;
             const ZERO: Self = 0 as Self;
@@ -192,7 +196,7 @@ macro_rules! element {
                 let $x = self;
                 $is_nan
             }
-            fn from_integer($n: i128) -> Self {
+            fn from_integer($negative: bool, $n: u128) -> Self {
                 $from
             }
             fn from_float(x: f64) -> Self {

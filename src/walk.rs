@@ -298,9 +298,12 @@ impl<T: Element> Slices<'_, T> {
     /// added to one accumulator per slice; a few slices are not worth it.
     #[must_use]
     pub fn are_columns(&self) -> bool {
-        let step = |layout: &Layout| layout.axes.last().map_or(isize::MAX, |axis| axis.stride);
-        let wide = self.kept.axes.last().is_some_and(|axis| axis.len >= MIN_COLUMNS);
-        wide && step(&self.kept).unsigned_abs() < step(&self.reduced).unsigned_abs()
+        let step = self.reduced.axes.last().map_or(usize::MAX, |axis| axis.stride.unsigned_abs());
+        let inner = self.kept.axes.iter().rev().take_while(|axis| axis.stride.unsigned_abs() < step);
+        // Counted over all axes inside the reduced ones: gaps between them, which keep them from merging, count nothing.
+        inner
+            .fold(None, |count, axis| Some(count.unwrap_or(1) * axis.len))
+            .is_some_and(|count| count >= MIN_COLUMNS)
     }
 }
 

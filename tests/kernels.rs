@@ -502,7 +502,7 @@ fn sum_error<T: Real>() {
     let random = &mut Random::new(9);
     let most = if T::WIDE { 1 << 42 } else { 1 << 24 };
     let numbers: Vec<i64> = (0..ROOM).map(|_| random.below(most) as i64 - (most / 2) as i64).collect();
-    let room: Vec<T> = numbers.iter().map(|n| T::from_integer((*n).into())).collect();
+    let room: Vec<T> = numbers.iter().map(|n| T::from_integer(*n < 0, n.unsigned_abs().into())).collect();
     let mut rounded = false;
     at_all_levels(|isa, range| {
         let numbers = numbers[range.clone()].iter().map(|n| i128::from(n.unsigned_abs()));

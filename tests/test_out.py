@@ -472,7 +472,7 @@ PROTECTED = """
         return a
 
     for dtype in (np.float32, np.float64):
-        x, z = protected(dtype, 0.5), protected(dtype, 0)
+        x, z, u = protected(dtype, 0.5), protected(dtype, 0), protected(dtype, 1)
         s, halves = gc.IndexedSlices(x.reshape(20, -1), np.arange(20)), [x[::2], x[1::2]]
         calls = {
             "clip_by_value": lambda: gc.clip_by_value(x, -1, 1, out=x),
@@ -490,6 +490,9 @@ PROTECTED = """
             "clip_by_global_norm trusted": lambda: gc.clip_by_global_norm([x], 2, 1, out=[x]),
             "clip_by_global_norm of halves": lambda: gc.clip_by_global_norm(halves, 1e9, out=halves),
             "clip_by_norm of zeros to 0": lambda: gc.clip_by_norm(z, 0, out=z),
+            "normalize of zeros": lambda: gc.normalize(z, out=z),
+            "normalize of rows of zeros": lambda: gc.normalize(z.reshape(20, -1), axis=1, out=z.reshape(20, -1)),
+            "normalize of magnitude 1": lambda: gc.normalize(u, np.inf, out=u),
         }
         for name, call in calls.items():
             print(name, np.dtype(dtype), flush=True)

@@ -264,7 +264,7 @@ fn byte_views<T: Element, const N: usize>(to_ne: fn(T) -> [u8; N]) {
     let mut random = Random::new(3);
     for (i, array) in arrays(3 + N as u64, true).enumerate() {
         let data: Vec<T> =
-            (0..array.room).map(|_| T::from_integer(random.below(250).cast_signed() as i128)).collect();
+            (0..array.room).map(|_| T::from_integer(false, random.below(250) as u128)).collect();
         let expected: Vec<T> = array.places().into_iter().map(|place| data[place]).collect();
         let (unit, shift, swapped) = (N + random.below(3), random.below(4), i % 2 == 0);
         let bytes = to_bytes(&data, to_ne, unit, shift, swapped);

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import operator
-import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from gradclip._sequences import holds_masked_array
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from typing import ClassVar, TypeAlias
 
     from gradclip._types import Array, Tensor
@@ -146,8 +147,8 @@ class IndexedSlices:
         # -0.0 is what changes nothing when a number is added to it; 0.0 would lose the sign of a -0.0.
         nothing = {"f": -0.0, "c": complex(-0.0, -0.0)}.get(wide.kind, 0)
         sums = np.full((len(indices), *self.values.shape[1:]), nothing, wide)
-        np.add.at(sums, places.reshape(-1), self.values.astype(wide, copy=False))
-        with np.errstate(over="ignore", under="ignore"):
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            np.add.at(sums, places.reshape(-1), self.values.astype(wide, copy=False))
             values = sums.astype(dtype, copy=False)
         slices = object.__new__(IndexedSlices)
         slices._set(values, indices, self.dense_shape)
@@ -191,17 +192,16 @@ class IndexedSlices:
 def _array(argument: str, value: Tensor) -> Array:
     if value is None:
         raise TypeError(f"IndexedSlices: {argument}: found None; allowed: an array")
-    masked = sys.modules.get("numpy.ma")
-    if masked is not None and isinstance(value, masked.MaskedArray):
+    if holds_masked_array(value):
         raise TypeError(f"IndexedSlices: {argument}: found a masked array; allowed: an array without a mask")
-    if not isinstance(value, (list, tuple)):
-        return np.asarray(value)
     try:
         return np.asarray(value)
-    except ValueError:
+    except ValueError as error:
+        if "inhomogeneous" not in str(error):
+            raise
         raise ValueError(
             f"IndexedSlices: {argument}: found a ragged list; allowed: a nested list whose rows have equal lengths"
-        ) from None
+        ) from error
 
 
 def _is_numeric(dtype: np.dtype[Any]) -> bool:
@@ -214,9 +214,13 @@ def _is_numeric(dtype: np.dtype[Any]) -> bool:
 
 def _shape(dense_shape: Sequence[int]) -> tuple[int, ...]:
     try:
-        if isinstance(dense_shape, (str, bytes)) or any(isinstance(length, bool) for length in dense_shape):
+        # An array is no Sequence, but a shape often comes as one.
+        if isinstance(dense_shape, (str, bytes)) or not isinstance(dense_shape, (Sequence, np.ndarray)):
             raise TypeError  # noqa: TRY301 (one message for all)
-        return tuple(map(operator.index, dense_shape))
+        lengths = tuple(dense_shape)
+        if any(isinstance(length, (bool, np.bool_)) for length in lengths):
+            raise TypeError  # noqa: TRY301
+        return tuple(map(operator.index, lengths))
     except TypeError:
         raise TypeError(
             f"IndexedSlices: dense_shape: found {type(dense_shape).__name__}; allowed: None or a sequence of ints"

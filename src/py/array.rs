@@ -19,6 +19,7 @@ use numpy::npyffi::{self, NPY_TYPES, NpyTypes, PyArray_CheckExact, PyArrayObject
 use pyo3::exceptions::{PyMemoryError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::PyAny;
+use smallvec::SmallVec;
 
 use super::overlap;
 use crate::element::{Dtype, Element};
@@ -58,9 +59,8 @@ fn dtype_of(number: c_int) -> Option<Dtype> {
 pub(super) struct Array<'py> {
     object: Bound<'py, PyAny>,
     data: *mut u8,
-    ndim: usize,
-    shape: *const usize,
-    strides: *const isize,
+    shape: SmallVec<[usize; 4]>,
+    strides: SmallVec<[isize; 4]>,
     flags: c_int,
     number: c_int,
     dtype: Option<Dtype>,
@@ -84,13 +84,20 @@ impl<'py> Array<'py> {
             let fields = &*npyffi::_PyArray_GET_ITEM_DATA(object.as_ptr().cast::<PyArrayObject>());
             (fields, &*npyffi::_PyDataType_GET_ITEM_DATA(fields.descr))
         };
+        let ndim = usize::try_from(fields.nd).unwrap_or(0);
+        // Copied, because Python code that runs later in the call may give the array another shape, and NumPy would
+        // free these.
+        // SAFETY: NumPy keeps `ndim` lengths, none negative, and as many strides there; nothing else ran since.
+        let (shape, strides) = unsafe {
+            (slice_of(fields.dimensions.cast::<usize>(), ndim), slice_of(fields.strides.cast_const(), ndim))
+        };
+        let (shape, strides) = (SmallVec::from_slice(shape), SmallVec::from_slice(strides));
         let foreign = if cfg!(target_endian = "little") { b'>' } else { b'<' };
         let array = Self {
             object: object.clone(),
             data: fields.data.cast(),
-            ndim: usize::try_from(fields.nd).unwrap_or(0),
-            shape: fields.dimensions.cast::<usize>().cast_const(),
-            strides: fields.strides.cast_const(),
+            shape,
+            strides,
             flags: fields.flags,
             number: descr.type_num,
             dtype: dtype_of(descr.type_num),
@@ -170,10 +177,12 @@ impl<'py> Array<'py> {
         // them.
         let memory =
             unsafe { slice::from_raw_parts_mut(array.data.cast::<std::mem::MaybeUninit<T>>(), array.len()) };
+        let mut written = 0;
         for (place, value) in memory.iter_mut().zip(values) {
             place.write(value);
+            written += 1;
         }
-        Ok(array.object)
+        if written == array.len() { Ok(array.object) } else { Err(internal("fewer values than elements")) }
     }
 
     /// A copy with the same values and byte order.
@@ -196,19 +205,31 @@ impl<'py> Array<'py> {
     }
 
     pub(super) fn shape(&self) -> &[usize] {
-        // SAFETY: NumPy keeps `ndim` lengths there, none negative, as long as the array, which `object`
-        // holds, keeps its shape. Only an assignment to `shape` moves them, and that needs the GIL, which
-        // whoever calls this has.
-        unsafe { slice_of(self.shape, self.ndim) }
+        &self.shape
     }
 
     fn strides(&self) -> &[isize] {
-        // SAFETY: as in `shape`.
-        unsafe { slice_of(self.strides, self.ndim) }
+        &self.strides
+    }
+
+    /// An error if the array's memory is no longer what was read: Python code that ran since, in an argument's
+    /// `__array__` for instance, may have resized it.
+    fn is_current(&self) -> PyResult<()> {
+        // SAFETY: as in `read`; `object` is still the ndarray that it was.
+        let (fields, now) = unsafe {
+            let fields = &*npyffi::_PyArray_GET_ITEM_DATA(self.object.as_ptr().cast::<PyArrayObject>());
+            (fields, slice_of(fields.dimensions.cast::<usize>(), usize::try_from(fields.nd).unwrap_or(0)))
+        };
+        let same = self.data == fields.data.cast() && now.iter().product::<usize>() == self.len();
+        if same {
+            Ok(())
+        } else {
+            Err(PyRuntimeError::new_err("gradclip: an array was resized during the call"))
+        }
     }
 
     pub(super) fn ndim(&self) -> usize {
-        self.ndim
+        self.shape.len()
     }
 
     pub(super) fn len(&self) -> usize {
@@ -263,7 +284,11 @@ impl<'py> Array<'py> {
 
     /// Whether T is this array's element type.
     fn check<T: Element>(&self) -> PyResult<()> {
-        if self.dtype == Some(T::DTYPE) { Ok(()) } else { Err(internal("a view of another dtype")) }
+        if self.dtype == Some(T::DTYPE) {
+            self.is_current()
+        } else {
+            Err(internal("a view of another dtype"))
+        }
     }
 
     /// The memory to read, where the element with all indices 0 lies in it, and what a stride counts.
@@ -321,7 +346,7 @@ impl<'py> Array<'py> {
 
     fn same_memory(&self, other: &Self) -> bool {
         self.data == other.data
-            && self.number == other.number
+            && self.dtype == other.dtype
             && self.swapped == other.swapped
             && self.shape() == other.shape()
             && self
@@ -621,7 +646,7 @@ fn separate<'py>(
     };
     for (i, pair) in pairs.iter().enumerate() {
         let output = pair.output();
-        if output.contiguity() == 0 && overlap::of_itself(&lattice(output))? {
+        if output.contiguity() == 0 && output.len() > 0 && overlap::of_itself(&lattice(output))? {
             return Ok(Some((i, i)));
         }
         add(output, Whose::Output(i));

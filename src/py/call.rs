@@ -11,7 +11,8 @@ use pyo3::exceptions::{PyMemoryError, PyOverflowError, PyTypeError, PyValueError
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{
-    PyAny, PyBool, PyDict, PyFloat, PyInt, PyList, PyListMethods, PyString, PyTuple, PyTupleMethods, PyType,
+    PyAny, PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyListMethods, PySequence, PyString, PyTuple,
+    PyTupleMethods, PyType,
 };
 use pyo3::{PyTypeInfo, intern};
 
@@ -189,32 +190,20 @@ impl<'a, 'py> Call<'a, 'py> {
 
     /// Anything that NumPy makes an array of, but a masked array.
     fn array(&self, argument: impl Display + Copy, object: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
+        let masked =
+            || self.type_error(argument, "a masked array", "an array without a mask, for it would be lost");
         if let Some((array, subclass)) = Array::read(object) {
-            if subclass && is_masked(object)? {
-                return Err(self.type_error(
-                    argument,
-                    "a masked array",
-                    "an array without a mask, for it would be lost",
-                ));
-            }
-            return Ok(array);
+            return if subclass && is_masked(object)? { Err(masked()) } else { Ok(array) };
         }
         if object.is_none() {
             return Err(self.type_error(argument, "None", "an array, a number or a nested list of numbers"));
         }
-        let is_list = object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>();
-        let made = as_array(object);
-        let made = match made {
-            Err(error) if is_list && error.is_instance_of::<PyValueError>(self.py) => {
-                return Err(self.value_error(
-                    argument,
-                    "a ragged list",
-                    "a nested list whose rows have equal lengths",
-                ));
-            }
-            made => made?,
-        };
+        if is_list(object) && holds_masked(object)? {
+            return Err(masked());
+        }
+        let made = self.converted(argument, object)?;
         match Array::read(&made) {
+            Some((_, true)) if is_masked(&made)? => Err(masked()),
             Some((array, _)) => Ok(array),
             None => Err(self.type_error(
                 argument,
@@ -222,6 +211,28 @@ impl<'a, 'py> Call<'a, 'py> {
                 "an array, a number or a nested list of numbers",
             )),
         }
+    }
+
+    /// What NumPy makes of an object. What an object's `__array__` raises passes through.
+    pub(super) fn converted(
+        &self,
+        argument: impl Display + Copy,
+        object: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        as_array(object).map_err(|error| {
+            let ragged = error.is_instance_of::<PyValueError>(self.py)
+                && error
+                    .value(self.py)
+                    .str()
+                    .is_ok_and(|text| text.to_string_lossy().contains("inhomogeneous"));
+            if !(is_list(object) && ragged) {
+                return error;
+            }
+            let rows = "a nested list whose rows have equal lengths";
+            let named = self.value_error(argument, "a ragged list", rows);
+            named.set_cause(self.py, Some(error));
+            named
+        })
     }
 
     /// The output for a tensor: None, or an array that fits.
@@ -263,6 +274,7 @@ impl<'a, 'py> Call<'a, 'py> {
         if !is_slices(out)? {
             return Err(self.type_error(argument, describe(out), "None or IndexedSlices, as the input is"));
         }
+        let values = fits(&out.getattr("values")?)?;
         let same = |field| -> PyResult<bool> {
             let (a, b) = (slices.getattr(field)?, out.getattr(field)?);
             Ok(a.is(&b) || self.py.import("numpy")?.call_method1("array_equal", (a, b))?.is_truthy()?)
@@ -275,7 +287,7 @@ impl<'a, 'py> Call<'a, 'py> {
         if !a.eq(&b)? {
             return Err(self.value_error(argument, format!("dense_shape {b}"), allowed));
         }
-        fits(&out.getattr("values")?)
+        Ok(values)
     }
 
     /// The result for a tensor: the array, or `IndexedSlices` around it.
@@ -380,27 +392,13 @@ impl<'a, 'py> Call<'a, 'py> {
         let wrong = || self.type_error(argument, describe(object), ALLOWED);
         let given = if let Some(axis) = integer(object)? {
             vec![axis]
-        } else if Array::read(object).is_some()
-            || object.is_instance_of::<PyString>()
-            || !is_sequence(object)?
-        {
-            // An array of integers, with one dimension, is a sequence too.
-            match Array::read(object) {
-                Some((array, _))
-                    if array.ndim() == 1 && object.getattr("dtype")?.getattr("kind")?.eq("i")? =>
-                {
-                    tuple_of(object)?
-                }
-                _ => return Err(wrong()),
-            }
-            .iter()
-            .map(|axis| integer(&axis)?.ok_or_else(wrong))
-            .collect::<PyResult<_>>()?
-        } else {
+        } else if is_axes(object)? {
             tuple_of(object)?
                 .iter()
                 .map(|axis| integer(&axis)?.ok_or_else(wrong))
                 .collect::<PyResult<Vec<_>>>()?
+        } else {
+            return Err(wrong());
         };
         let mut axes = Vec::new();
         for axis in given {
@@ -438,7 +436,7 @@ pub(super) fn number(object: &Bound<'_, PyAny>) -> PyResult<Number> {
         return Ok(Number::Real(float_of(int)?));
     }
     let py = object.py();
-    let is_list = object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>();
+    let is_list = is_list(object);
     if !is_list && !is_numpy(object)? {
         return Ok(Number::No);
     }
@@ -549,15 +547,43 @@ fn is_sequence(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     test.bind(py).call1((object,))?.extract()
 }
 
+/// A sequence that may hold axes: a list, a tuple, a range, an array of integers with one dimension.
+fn is_axes(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    match Array::read(object) {
+        Some((array, _)) => Ok(array.ndim() == 1 && numeric_kind(object)? == Some('i')),
+        None => Ok(object.cast::<PySequence>().is_ok()
+            && !object.is_instance_of::<PyString>()
+            && !object.is_instance_of::<PyBytes>()),
+    }
+}
+
+/// A Python or NumPy bool.
+pub(super) fn is_bool(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    Ok(object.is_instance_of::<PyBool>()
+        || (is_numpy(object)? && object.getattr("dtype")?.getattr("kind")?.eq("b")?))
+}
+
+/// Whether a nested list has a masked array in it.
+pub(super) fn holds_masked(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let helpers = object.py().import(intern!(object.py(), "gradclip._sequences"))?;
+    helpers.call_method1(intern!(object.py(), "holds_masked_array"), (object,))?.extract()
+}
+
+/// A Python list or tuple.
+pub(super) fn is_list(object: &Bound<'_, PyAny>) -> bool {
+    object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>()
+}
+
 fn tuple_of<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
     Ok(PyTuple::type_object(object.py()).call1((object,))?.cast_into()?)
 }
 
-pub(super) fn as_array<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+/// The array NumPy makes of an object; of a subclass, if the object's `__array__` gives such.
+fn as_array<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     object
         .py()
         .import(intern!(object.py(), "numpy"))?
-        .call_method1(intern!(object.py(), "asarray"), (object,))
+        .call_method1(intern!(object.py(), "asanyarray"), (object,))
 }
 
 /// `dtype int32`, for a message.

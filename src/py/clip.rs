@@ -1,14 +1,13 @@
 //! The clippers.
 
-use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyFloat, PyInt, PyList, PyTuple};
+use pyo3::types::{PyBool, PyFloat, PyInt, PyList};
 
 use super::array::{Array, Out, Pair, Split, Walk, arrange, internal, spread};
 use super::call::{
-    Call, Entry, Kinds, Number, Tensor, as_array, describe, dtype_text, integer, is_masked, is_numpy, number,
-    numeric_kind, shape_text,
+    Call, Entry, Kinds, Number, Tensor, describe, dtype_text, holds_masked, integer, is_list, is_masked,
+    is_numpy, number, numeric_kind, shape_text,
 };
 use super::norm::vector_order;
 use super::run::{
@@ -57,27 +56,17 @@ fn bound<'py>(
     if is_int || (dtype.is_real() && object.is_instance_of::<PyFloat>()) {
         return Ok(BoundKind::Number(object.clone()));
     }
-    let is_list = object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>();
-    let array = if is_list {
-        match as_array(object) {
-            Ok(array) => array,
-            Err(error) if error.is_instance_of::<PyValueError>(py) => {
-                return Err(call.value_error(
-                    argument,
-                    "a ragged list",
-                    "a nested list whose rows have equal lengths",
-                ));
-            }
-            Err(error) => return Err(error),
-        }
-    } else if is_numpy(object)? || object.hasattr(intern!(py, "__array__"))? {
-        if is_masked(object)? {
-            return wrong("a masked array".to_owned());
-        }
-        as_array(object)?
-    } else {
+    let is_list = is_list(object);
+    if !is_list && !is_numpy(object)? && !object.hasattr(intern!(py, "__array__"))? {
         return wrong(describe(object));
-    };
+    }
+    if holds_masked(object)? {
+        return wrong("a masked array".to_owned());
+    }
+    let array = call.converted(argument, object)?;
+    if is_masked(&array)? {
+        return wrong("a masked array".to_owned());
+    }
     let found = || if is_list { dtype_text(&array) } else { describe(object) };
     match numeric_kind(&array)? {
         Some('i') => {}
@@ -86,8 +75,11 @@ fn bound<'py>(
         _ => return wrong(found()),
     }
     let ndim: usize = array.getattr(intern!(py, "ndim"))?.extract()?;
+    let helper = py.import(intern!(py, "gradclip._bounds"))?.getattr(intern!(py, "as_bound"))?;
     if ndim == 0 {
-        return Ok(BoundKind::Number(array.call_method0(intern!(py, "item"))?));
+        // A float goes to the tensor's dtype as an array does, so that both are rounded once.
+        let number = if dtype.is_real() { helper.call1((array, dtype.name(), ()))? } else { array };
+        return Ok(BoundKind::Number(number.call_method0(intern!(py, "item"))?));
     }
     let shape: Vec<usize> = array.getattr(intern!(py, "shape"))?.extract()?;
     let target = tensor.array.shape();
@@ -97,8 +89,7 @@ fn bound<'py>(
         let allowed = format!("a shape that broadcasts to that of the tensor, {}", shape_text(target));
         return Err(call.value_error(argument, format!("shape {}", shape_text(&shape)), &allowed));
     }
-    let helper = py.import(intern!(py, "gradclip._bounds"))?;
-    let cast = helper.call_method1(intern!(py, "as_bound"), (array, dtype.name(), target.to_vec()))?;
+    let cast = helper.call1((array, dtype.name(), target.to_vec()))?;
     match Array::read(&cast) {
         Some((array, _)) => Ok(BoundKind::Array(array)),
         None => Err(internal("a bound is no array")),
@@ -114,9 +105,11 @@ impl BoundKind<'_> {
         if let Ok(value) = value.cast::<PyFloat>() {
             return Ok(Some(T::from_float(value.value())));
         }
-        // i128 holds every integer of every dtype.
-        if let Some(Ok(value)) = integer(value)?.map(|value| value.extract::<i128>()) {
-            return Ok(Some(T::from_integer(value)));
+        // 128 bits hold every number of every dtype but float64, for which rounding to float64 is right.
+        if let Some(integer) = integer(value)?
+            && let Ok(magnitude) = integer.abs()?.extract::<u128>()
+        {
+            return Ok(Some(T::from_integer(integer.lt(0)?, magnitude)));
         }
         match number(value)? {
             Number::Real(value) => Ok(Some(T::from_float(value))),

@@ -3,10 +3,10 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyString};
 
-use super::call::{Call, Kinds, Number, Tensor, describe, number};
+use super::call::{Call, Kinds, Number, Tensor, describe, is_bool, number};
 use super::run::{MatrixNorm, Norms, norm_of, norm_of_list, pair, scale_one, scale_slices, tensors};
 use crate::parallel::reduce::Order;
-use crate::scaled::Scaled;
+use crate::scaled::{Factor, Scaled};
 
 /// What `ord` names.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,8 +31,10 @@ pub(super) fn order(call: &Call<'_, '_>, ord: &Bound<'_, PyAny>) -> PyResult<Ord
     }
     match number(ord)? {
         Number::Real(p) if p > 0.0 => Ok(Ord::Vector(Order::of(p))),
-        Number::Real(_) => Err(call.value_error("ord", describe(ord), VECTOR_ORDS)),
-        _ => Err(call.type_error("ord", describe(ord), VECTOR_ORDS)),
+        Number::No if ord.is_none() || is_bool(ord)? => {
+            Err(call.type_error("ord", describe(ord), VECTOR_ORDS))
+        }
+        _ => Err(call.value_error("ord", describe(ord), VECTOR_ORDS)),
     }
 }
 
@@ -168,7 +170,7 @@ pub(super) fn normalize<'py>(
     let norms = along.norms(&tensor)?;
     let norm = norms.to_array(py, dtype, tensor.array.shape(), true)?;
     let mut pair = pair(&call, tensor.array, given, &mut [])?;
-    let divide = |norm: Scaled| Some(norm.factor_to(1.0));
+    let divide = |norm: Scaled| Some(norm.factor_to(1.0)).filter(|factor| *factor != Factor::ONE);
     match norms.values[..] {
         [norm] => scale_one(py, &mut pair, dtype, divide(norm))?,
         _ => scale_slices(&mut pair, dtype, &norms, divide)?,

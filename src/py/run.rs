@@ -140,14 +140,18 @@ impl Norms {
                 let helper = py.import(intern!(py, "gradclip._matrix"))?;
                 let found =
                     helper.call_method1(intern!(py, "largest_singular_values"), (array.object(), axes))?;
+                let (found, exponents): (Bound<'_, PyAny>, Bound<'_, PyAny>) = found.extract()?;
                 let kept: Vec<_> = (0..array.ndim()).filter(|axis| !axes.contains(axis)).collect();
-                let (found, _) =
-                    Array::read(&found).ok_or_else(|| internal("no array of singular values"))?;
-                let view = found.view::<f64>(&Walk::along(0..kept.len()))?;
-                let mut values = vec_with_room(view.len())?;
-                view.for_blocks(0..view.len(), |block| {
-                    values.extend(block.iter().map(|norm| Scaled::new(*norm, 0)));
-                });
+                let numbers = |object| -> PyResult<Vec<f64>> {
+                    let (array, _) =
+                        Array::read(object).ok_or_else(|| internal("no array of singular values"))?;
+                    let view = array.view::<f64>(&Walk::along(0..kept.len()))?;
+                    let mut numbers = vec_with_room(view.len())?;
+                    view.for_blocks(0..view.len(), |block| numbers.extend_from_slice(block));
+                    Ok(numbers)
+                };
+                let found = numbers(&found)?.into_iter().zip(numbers(&exponents)?);
+                let values = found.map(|(norm, exponent)| Scaled::new(norm, exponent as i32)).collect();
                 Ok(Self { values, kept })
             }
         }

@@ -18,6 +18,7 @@ pub(super) fn get_num_threads() -> PyResult<usize> {
 /// Sets the number of threads for later calls.
 #[pyfunction]
 pub(super) fn set_num_threads(n: &Bound<'_, PyAny>) -> PyResult<()> {
+    parallel::threads()?;
     let allowed = format!("an int from 1 to {}", parallel::MAX_THREADS);
     let Some(threads) = integer(n)? else {
         return Err(PyTypeError::new_err(format!(

@@ -1,0 +1,173 @@
+"""What a hostile or careless caller may do; each case was once wrong."""
+
+import sys
+import threading
+
+import gradclip as gc
+import numpy as np
+import pytest
+from oracle import same_bits
+
+
+class Reshaper:
+    """An array-like whose conversion gives another array another shape, and fills what NumPy freed."""
+
+    def __init__(self, victim, shape):
+        self.victim, self.shape, self.kept = victim, shape, []
+
+    def __array__(self, dtype=None, copy=None):
+        self.victim.shape = self.shape
+        self.kept = [np.zeros((5, 6, 7)) for _ in range(100)]
+        return np.ones(())
+
+
+def test_an_entry_that_reshapes_another_one_crashes_nothing():
+    for _ in range(20):
+        t = np.ones((2, 3, 4))
+        # 24 ones and the 1 of the other entry.
+        assert gc.global_norm([t, Reshaper(t, (24,))]) == 5.0
+
+
+def test_a_bound_that_reshapes_the_tensor_crashes_nothing():
+    t = np.full((2, 3, 4), 0.5)
+    result = gc.clip_by_value(t, Reshaper(t, (24,)), None)
+    assert result.shape == (2, 3, 4)
+    assert (result == 1).all()
+
+
+def test_an_array_resized_during_the_call_is_an_error():
+    t = np.ones(1000)
+
+    class Resizer:
+        def __array__(self, dtype=None, copy=None):
+            t.resize(10**6, refcheck=False)
+            return np.ones(())
+
+    with pytest.raises(RuntimeError, match="resized"):
+        gc.global_norm([t, Resizer()])
+
+
+@pytest.mark.parametrize("ord", ["fro", 2])
+def test_a_matrix_norm_beyond_float64_still_normalizes(ord):
+    huge = np.full((2, 2), 1.7e308)
+    result, norm = gc.normalize(huge, ord, axis=(0, 1))
+    assert norm.tolist() == [[np.inf]]
+    np.testing.assert_allclose(result, 0.5, rtol=1e-13)
+    tiny = np.array([[5e-324] * 3])
+    np.testing.assert_allclose(gc.normalize(tiny, ord, axis=(0, 1))[0], 3**-0.5, rtol=1e-13)
+
+
+def test_axes_may_be_a_range_or_any_integer_array():
+    x = np.arange(24.0).reshape(2, 3, 4)
+    assert gc.norm(x, axis=range(3)) == gc.norm(x)
+    expected = gc.clip_by_norm(x, 1.0, (0, 1))
+    for axes in (range(2), np.array([0, 1], np.uint8), np.array([0, 1])):
+        assert same_bits(gc.clip_by_norm(x, 1.0, axes), expected)
+
+
+def test_bounds_are_rounded_once():
+    x = np.array([3e38], np.float32)
+    assert gc.clip_by_value(x, None, 2**127 + 2**103 + 1).view(np.uint32) == 0x7F000001
+    assert gc.clip_by_value(-x, -(2**127) - 2**103 - 1, None).view(np.uint32) == 0xFF000001
+    assert gc.clip_by_value(x, None, 10**50) == x
+    if np.finfo(np.longdouble).nmant > 60:
+        bound = np.longdouble(1) + np.longdouble(2) ** -24 + np.longdouble(2) ** -60
+        for one in (bound, np.array(bound), np.array([bound])):
+            assert gc.clip_by_value(np.array([2.0], np.float32), None, one).view(np.uint32) == 0x3F800001
+
+
+def test_coalesce_does_not_warn():
+    values = np.array([1e308, 1e308, np.inf, -np.inf])
+    summed = gc.IndexedSlices(values, np.array([0, 0, 1, 1])).coalesce().values
+    np.testing.assert_array_equal(summed, [np.inf, np.nan])
+
+
+@pytest.mark.parametrize("shape", [(n for n in (10, 2)), {10, 2}, "ab", 10, (10.0, 2), (True, 2), np.array([10.0, 2])])
+def test_a_dense_shape_is_a_sequence_of_integers(shape):
+    with pytest.raises(TypeError, match="dense_shape"):
+        gc.IndexedSlices(np.ones((1, 2)), np.array([0]), shape)
+    assert gc.IndexedSlices(np.ones((1, 2)), [0], np.array([10, 2])).dense_shape == (10, 2)
+
+
+class Masked:
+    def __array__(self, dtype=None, copy=None):
+        return np.ma.array([1.0, 2.0], mask=[1, 0])
+
+
+@pytest.mark.parametrize("t", [[np.ma.array([1.0, 2.0], mask=[1, 0])], [[0.0, 1.0], (np.ma.ones(2),)], Masked()])
+def test_a_mask_is_not_lost_in_a_list_or_a_conversion(t):
+    with pytest.raises(TypeError, match="masked"):
+        gc.norm(t)
+    with pytest.raises(TypeError, match="masked"):
+        gc.clip_by_value(np.zeros(2), t, None)
+
+
+class Raiser:
+    def __array__(self, dtype=None, copy=None):
+        raise ValueError("mine")
+
+
+def test_what_an_entry_of_a_nested_list_raises_passes_through():
+    for call in (lambda x: gc.norm([x]), lambda x: gc.clip_by_value(0.0, [x], 1), lambda x: gc.IndexedSlices([x], [0])):
+        with pytest.raises(ValueError, match=r"^mine$"):
+            call(Raiser())
+
+
+def test_a_ragged_list_keeps_the_cause():
+    with pytest.raises(ValueError, match="ragged") as caught:
+        gc.norm([[1.0], [1.0, 2.0]])
+    assert "inhomogeneous" in str(caught.value.__cause__)
+
+
+def test_a_list_that_holds_itself_is_an_error():
+    endless = [1.0]
+    endless.append(endless)
+    with pytest.raises((ValueError, TypeError)):
+        gc.norm(endless)
+
+
+def test_gaps_between_short_axes_do_not_change_a_bit():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((3, 400, 2, 3))
+    padded = np.zeros((3, 400, 2, 5))[..., :3]
+    padded[...] = x
+    assert same_bits(gc.norm(padded, axis=1), gc.norm(x, axis=1))
+    assert same_bits(gc.clip_by_norm(padded, 1.0, 1), gc.clip_by_norm(x, 1.0, 1))
+
+
+def test_the_same_memory_under_another_name_of_its_dtype_is_in_place():
+    t = np.arange(5, dtype=np.dtype("l"))
+    other = t.view(np.dtype("q"))
+    if t.dtype != other.dtype or sys.platform == "win32":
+        pytest.fail("long and long long have one size here; the test wants another pair")
+    assert gc.clip_by_value(t, 1, 3, out=other) is other
+    assert t.tolist() == [1, 1, 2, 3, 3]
+
+
+def test_an_order_is_none_of_the_things_that_are_no_number():
+    for order in (1j, [2], "nuc", np.ones(2), float("nan"), object()):
+        with pytest.raises(ValueError, match="ord"):
+            gc.norm(np.ones(3), order)
+    for order in (None, True, np.True_):
+        with pytest.raises(TypeError, match="ord"):
+            gc.norm(np.ones(3), order)
+
+
+def test_another_thread_may_give_an_array_another_shape():
+    t = np.ones((200, 4096), np.float32)
+    stop = threading.Event()
+
+    def toggle():
+        while not stop.is_set():
+            t.shape = (4096, 200)
+            t.shape = (200, 4096)
+
+    thread = threading.Thread(target=toggle)
+    thread.start()
+    try:
+        for _ in range(200):
+            assert gc.norm(t, axis=1).shape in {(200,), (4096,)}
+            assert gc.clip_by_norm(t, 1.0, axes=1).shape in {(200, 4096), (4096, 200)}
+    finally:
+        stop.set()
+        thread.join()
