@@ -615,7 +615,12 @@ pub(super) fn arrange<'py>(
     pairs: &mut [Pair<'py>],
     readers: &mut [&mut Array<'py>],
 ) -> PyResult<Option<(usize, usize)>> {
-    if pairs.iter().any(|pair| pair.given) { separate(pairs, readers) } else { Ok(None) }
+    match pairs {
+        // Alone and dense: nothing to keep apart.
+        [pair] if pair.is_in_place() && pair.input.contiguity() != 0 && readers.is_empty() => Ok(None),
+        _ if pairs.iter().any(|pair| pair.given) => separate(pairs, readers),
+        _ => Ok(None),
+    }
 }
 
 /// A stretch of memory, and whose it is.
