@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 from oracle import same_bits
 
+# Newer versions of NumPy deprecate an assignment to `shape`; here it is the point.
+pytestmark = pytest.mark.filterwarnings("ignore:.*shape.*:DeprecationWarning")
+
 
 class Reshaper:
     """An array-like whose conversion gives another array another shape, and fills what NumPy freed."""
