@@ -58,8 +58,8 @@ macro_rules! elements {
     (
         // `$` itself, so that the macros below can be defined by this one.
         ($d:tt)
-        real { $($R:ident: $r:ty, $rbits:ty, $rmagnitude:ty, $rcell:ty, $rname:literal, wide: $wide:literal;)* }
-        integer { $($I:ident: $i:ty, $ibits:ty, $icell:ty, $iname:literal;)* }
+        real { $($R:ident: $r:ty, $rbits:ty, $rmagnitude:ty, $rcell:ty, $rname:literal, $rnumber:literal, wide: $wide:literal;)* }
+        integer { $($I:ident: $i:ty, $ibits:ty, $icell:ty, $iname:literal, $inumber:literal;)* }
     ) => {
         /// The dtypes gradclip handles.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,6 +74,18 @@ macro_rules! elements {
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$R => $rname,)* $(Self::$I => $iname,)* }
+            }
+
+            /// NumPy's number, part of its binary interface. (C's `long` has another one for the same bits.)
+            #[must_use]
+            pub const fn number(self) -> i32 {
+                match self { $(Self::$R => $rnumber,)* $(Self::$I => $inumber,)* }
+            }
+
+            /// Whether its norms want float64; those of the narrow dtypes fit into float32 arrays.
+            #[must_use]
+            pub const fn is_wide(self) -> bool {
+                match self { $(Self::$R => $wide,)* $(Self::$I => true,)* }
             }
 
             /// Bytes of one element.
@@ -208,17 +220,17 @@ macro_rules! element {
 
 elements! { ($) // the dtype column of the matrix, in one place
     real {
-        F32: f32, u32, i32, AtomicU32, "float32", wide: false;
-        F64: f64, u64, i64, AtomicU64, "float64", wide: true;
+        F32: f32, u32, i32, AtomicU32, "float32", 11, wide: false;
+        F64: f64, u64, i64, AtomicU64, "float64", 12, wide: true;
     }
     integer {
-        I8: i8, u8, AtomicU8, "int8";
-        I16: i16, u16, AtomicU16, "int16";
-        I32: i32, u32, AtomicU32, "int32";
-        I64: i64, u64, AtomicU64, "int64";
-        U8: u8, u8, AtomicU8, "uint8";
-        U16: u16, u16, AtomicU16, "uint16";
-        U32: u32, u32, AtomicU32, "uint32";
-        U64: u64, u64, AtomicU64, "uint64";
+        I8: i8, u8, AtomicU8, "int8", 1;
+        I16: i16, u16, AtomicU16, "int16", 3;
+        I32: i32, u32, AtomicU32, "int32", 5;
+        I64: i64, u64, AtomicU64, "int64", 9;
+        U8: u8, u8, AtomicU8, "uint8", 2;
+        U16: u16, u16, AtomicU16, "uint16", 4;
+        U32: u32, u32, AtomicU32, "uint32", 6;
+        U64: u64, u64, AtomicU64, "uint64", 10;
     }
 }

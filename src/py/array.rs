@@ -26,23 +26,6 @@ use crate::element::{Dtype, Element};
 use crate::parallel::perform::Task;
 use crate::walk::{Axis, Cells, Layout, Memory, Slices, Target, View, memory_order};
 
-/// NumPy's number of a dtype.
-const fn type_number(dtype: Dtype) -> c_int {
-    let number = match dtype {
-        Dtype::F32 => NPY_TYPES::NPY_FLOAT,
-        Dtype::F64 => NPY_TYPES::NPY_DOUBLE,
-        Dtype::I8 => NPY_TYPES::NPY_BYTE,
-        Dtype::I16 => NPY_TYPES::NPY_SHORT,
-        Dtype::I32 => NPY_TYPES::NPY_INT,
-        Dtype::I64 => NPY_TYPES::NPY_LONGLONG,
-        Dtype::U8 => NPY_TYPES::NPY_UBYTE,
-        Dtype::U16 => NPY_TYPES::NPY_USHORT,
-        Dtype::U32 => NPY_TYPES::NPY_UINT,
-        Dtype::U64 => NPY_TYPES::NPY_ULONGLONG,
-    };
-    number as c_int
-}
-
 /// The dtype of a NumPy number. C's `long` has a number of its own, whatever its size.
 fn dtype_of(number: c_int) -> Option<Dtype> {
     let long = |narrow, wide| Some(if size_of::<std::ffi::c_long>() == 8 { wide } else { narrow });
@@ -52,7 +35,7 @@ fn dtype_of(number: c_int) -> Option<Dtype> {
     if number == NPY_TYPES::NPY_ULONG as c_int {
         return long(Dtype::U32, Dtype::U64);
     }
-    Dtype::ALL.iter().copied().find(|dtype| type_number(*dtype) == number)
+    Dtype::ALL.iter().copied().find(|dtype| dtype.number() == number)
 }
 
 /// A NumPy array.
@@ -171,7 +154,7 @@ impl<'py> Array<'py> {
         order: &[usize],
         values: impl Iterator<Item = T>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let array = Self::uninit(py, type_number(T::DTYPE), size_of::<T>(), shape, Axes::Order(order))?;
+        let array = Self::uninit(py, T::DTYPE.number(), size_of::<T>(), shape, Axes::Order(order))?;
         // SAFETY: the array is new and dense, so its memory holds `len` elements of T that nothing else
         // refers to; an empty array's pointer is not null either. They are written before anything reads
         // them.

@@ -197,10 +197,10 @@ impl Norms {
             (axes.iter().map(|axis| shape[*axis]).collect(), self.kept.iter().map(place).collect())
         };
         let values = self.values.iter().map(|norm| norm.to_f64());
-        if dtype == Dtype::F32 {
-            Array::from_values(py, &shape, &order, values.map(f32::narrow))
-        } else {
+        if dtype.is_wide() {
             Array::from_values(py, &shape, &order, values)
+        } else {
+            Array::from_values(py, &shape, &order, values.map(f32::narrow))
         }
     }
 }
