@@ -174,3 +174,20 @@ def test_another_thread_may_give_an_array_another_shape():
     finally:
         stop.set()
         thread.join()
+
+
+def test_a_message_is_one_short_line():
+    x = np.zeros((2, 3), np.float32)
+    for call in (
+        lambda: gc.clip_by_norm(x, 1.0, out=[x]),
+        lambda: gc.clip_by_norm(x, "line\nline" * 100),
+        lambda: gc.clip_by_value(x, 2j, 3),
+        lambda: gc.clip_by_global_norm([x], 1.0, out=[x, x]),
+    ):
+        with pytest.raises((TypeError, ValueError)) as caught:
+            call()
+        message = str(caught.value)
+        assert "\n" not in message
+        assert len(message) < 300
+    with pytest.raises(TypeError, match="found complex 2j"):
+        gc.clip_by_value(x, 2j, 3)

@@ -11,8 +11,8 @@ use pyo3::exceptions::{PyMemoryError, PyOverflowError, PyTypeError, PyValueError
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{
-    PyAny, PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyListMethods, PySequence, PyString, PyTuple,
-    PyTupleMethods, PyType,
+    PyAny, PyBool, PyBytes, PyComplex, PyDict, PyFloat, PyInt, PyList, PyListMethods, PySequence, PyString,
+    PyTuple, PyTupleMethods, PyType,
 };
 use pyo3::{PyTypeInfo, intern};
 
@@ -189,7 +189,11 @@ impl<'a, 'py> Call<'a, 'py> {
     }
 
     /// Anything that NumPy makes an array of, but a masked array.
-    fn array(&self, argument: impl Display + Copy, object: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
+    pub(super) fn array(
+        &self,
+        argument: impl Display + Copy,
+        object: &Bound<'py, PyAny>,
+    ) -> PyResult<Array<'py>> {
         let masked =
             || self.type_error(argument, "a masked array", "an array without a mask, for it would be lost");
         if let Some((array, subclass)) = Array::read(object) {
@@ -214,7 +218,7 @@ impl<'a, 'py> Call<'a, 'py> {
     }
 
     /// What NumPy makes of an object. What an object's `__array__` raises passes through.
-    pub(super) fn converted(
+    fn converted(
         &self,
         argument: impl Display + Copy,
         object: &Bound<'py, PyAny>,
@@ -345,8 +349,8 @@ impl<'a, 'py> Call<'a, 'py> {
             return Err(self.type_error("out", describe(object), "None or a sequence of arrays"));
         };
         if entries.len() != tensors {
-            let found = format!("{} entries", entries.len());
-            return Err(self.value_error("out", found, &format!("{tensors}, as many as t_list has")));
+            let found = format!("length {}", entries.len());
+            return Err(self.value_error("out", found, &format!("length {tensors}, that of t_list")));
         }
         Ok(Some(entries))
     }
@@ -517,7 +521,7 @@ pub(super) fn is_numpy(object: &Bound<'_, PyAny>) -> PyResult<bool> {
 }
 
 /// A masked array. Without `numpy.ma` there is none.
-pub(super) fn is_masked(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+fn is_masked(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     let modules =
         object.py().import(intern!(object.py(), "sys"))?.getattr(intern!(object.py(), "modules"))?;
     match modules.cast_into::<PyDict>()?.get_item(intern!(object.py(), "numpy.ma"))? {
@@ -564,7 +568,7 @@ pub(super) fn is_bool(object: &Bound<'_, PyAny>) -> PyResult<bool> {
 }
 
 /// Whether a nested list has a masked array in it.
-pub(super) fn holds_masked(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+fn holds_masked(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     let helpers = object.py().import(intern!(object.py(), "gradclip._sequences"))?;
     helpers.call_method1(intern!(object.py(), "holds_masked_array"), (object,))?.extract()
 }
@@ -618,6 +622,7 @@ pub(super) fn describe(object: &Bound<'_, PyAny>) -> String {
     let small = object.is_instance_of::<PyInt>()
         || object.is_instance_of::<PyFloat>()
         || object.is_instance_of::<PyString>()
+        || object.is_instance_of::<PyComplex>()
         || is_numpy(object).unwrap_or(false)
         || matches!(object.cast::<PyTuple>().map(PyTupleMethods::len), Ok(0..5))
         || matches!(object.cast::<PyList>().map(PyListMethods::len), Ok(0..5));
@@ -628,8 +633,9 @@ fn text_of(object: &Bound<'_, PyAny>) -> String {
     object.repr().map_or_else(|_| "(without a repr)".to_owned(), |text| clipped(&text.to_string_lossy()))
 }
 
-/// At most 80 characters.
+/// At most 80 characters, on one line.
 fn clipped(text: &str) -> String {
+    let text = &text.split_whitespace().collect::<Vec<_>>().join(" ");
     match text.char_indices().nth(80) {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text.to_owned(),

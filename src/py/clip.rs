@@ -6,8 +6,8 @@ use pyo3::types::{PyBool, PyFloat, PyInt, PyList};
 
 use super::array::{Array, Out, Pair, Split, Walk, arrange, internal, spread};
 use super::call::{
-    Call, Entry, Kinds, Number, Tensor, describe, dtype_text, holds_masked, integer, is_list, is_masked,
-    is_numpy, number, numeric_kind, shape_text,
+    Call, Entry, Kinds, Number, Tensor, describe, dtype_text, integer, is_list, is_numpy, number,
+    numeric_kind, shape_text,
 };
 use super::norm::vector_order;
 use super::run::{
@@ -60,13 +60,7 @@ fn bound<'py>(
     if !is_list && !is_numpy(object)? && !object.hasattr(intern!(py, "__array__"))? {
         return wrong(describe(object));
     }
-    if holds_masked(object)? {
-        return wrong("a masked array".to_owned());
-    }
-    let array = call.converted(argument, object)?;
-    if is_masked(&array)? {
-        return wrong("a masked array".to_owned());
-    }
+    let array = call.array(argument, object)?.object().clone();
     let found = || if is_list { dtype_text(&array) } else { describe(object) };
     match numeric_kind(&array)? {
         Some('i') => {}
