@@ -2,14 +2,66 @@
 //!
 //! A new dtype is one row at the end of this file (and, for a type that Rust lacks, the type itself).
 
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+#![allow(unused_qualifications, reason = "the macros of the table name its types in other modules")]
 
-/// One number of an array.
-pub trait Element: Copy + std::fmt::Debug + PartialEq + PartialOrd + Send + Sync + 'static {
+mod complex;
+mod half;
+
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+pub use complex::Complex;
+pub use half::{Bf16, F16, Half};
+
+/// One entry of an array: it can be read, and has a modulus, so that there are norms of it.
+pub trait Element: Copy + std::fmt::Debug + PartialEq + Send + Sync + 'static {
     /// Its row of the table.
     const DTYPE: Dtype;
     /// Zero, for scratch memory.
     const ZERO: Self;
+    /// Whether squares and sums of moduli can leave float64's range. Of narrower types they cannot.
+    const WIDE: bool;
+    /// Whether sums are made straight from such elements. Of the others a block is made float64 first, which
+    /// takes longer in the cache and a kernel less.
+    const DIRECT: bool;
+    /// How many float64 it takes to hold a modulus exactly; see [`Element::part`].
+    const PARTS: usize = 1;
+    /// A number that orders like the modulus, NaN above infinity.
+    type Magnitude: Copy + Ord + Default + Send;
+
+    /// Reads the first bytes of `bytes`, in native order, or the other one if `swapped`.
+    fn from_bytes(bytes: &[u8], swapped: bool) -> Self;
+    /// `|self * by|`, for a power of two.
+    fn modulus(self, by: f64) -> f64;
+    /// The square of that.
+    #[inline(always)]
+    fn square(self, by: f64) -> f64 {
+        let size = self.modulus(by);
+        size * size
+    }
+    /// The modulus as `value * 2^exponent`, neither rounded to a subnormal nor beyond the range.
+    #[inline(always)]
+    fn lifted(self) -> (f64, f64) {
+        (self.modulus(1.0), 0.0)
+    }
+    /// One of the numbers whose sum the modulus is.
+    #[inline(always)]
+    fn part(self, _: usize) -> f64 {
+        self.modulus(1.0)
+    }
+    /// The same elements, if they are float16: CPUs have an instruction for them that the compiler does not see.
+    #[inline(always)]
+    #[must_use]
+    fn halves(_: &[Self]) -> Option<&[F16]> {
+        None
+    }
+    /// See [`Element::Magnitude`].
+    fn magnitude(self) -> Self::Magnitude;
+    /// Its value; NaN has one payload.
+    fn from_magnitude(magnitude: Self::Magnitude) -> f64;
+}
+
+/// An element that can be clipped to bounds, and written.
+pub trait Ordered: Element + PartialOrd {
     /// No bound below: nothing is smaller.
     const LOWEST: Self;
     /// No bound above: nothing is larger.
@@ -22,8 +74,6 @@ pub trait Element: Copy + std::fmt::Debug + PartialEq + PartialOrd + Send + Sync
     fn load(cell: &Self::Cell) -> Self;
     /// Writes a cell.
     fn store(self, cell: &Self::Cell);
-    /// Reads the first bytes of `bytes`, in native order, or the other one if `swapped`.
-    fn from_bytes(bytes: &[u8], swapped: bool) -> Self;
     /// Reads an element byte by byte.
     fn load_bytes(cells: &[AtomicU8], swapped: bool) -> Self;
     /// Writes an element byte by byte.
@@ -36,81 +86,190 @@ pub trait Element: Copy + std::fmt::Debug + PartialEq + PartialOrd + Send + Sync
     fn from_float(x: f64) -> Self;
 }
 
-/// An element whose size has a norm and that can be scaled.
-pub trait Real: Element {
-    /// An integer that orders like `|self|`, NaN above infinity. Signed, because SSE and AVX compare only
-    /// such.
-    type Magnitude: Copy + Ord + Default + Send;
-    /// Whether squares and sums of such elements can leave float64's range. Of narrower types they cannot.
-    const WIDE: bool;
-
+/// An element that can be scaled.
+pub trait Real: Ordered {
     /// Exact.
     fn widen(self) -> f64;
     /// Rounded once, to nearest, ties to even.
     fn narrow(x: f64) -> Self;
-    /// See [`Real::Magnitude`].
-    fn magnitude(self) -> Self::Magnitude;
-    /// Its value; NaN has one payload.
-    fn from_magnitude(magnitude: Self::Magnitude) -> f64;
+}
+
+/// NumPy's `bool`: a byte, true unless it is 0.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[repr(transparent)]
+pub struct Bool(u8);
+
+/// What floating-point types have in common and Rust has no trait for. Rounding is done once, to nearest, ties to
+/// even.
+trait Float: Sized {
+    fn of_float(x: f64) -> Self;
+    fn of_integer(n: u128) -> Self;
+    fn halves(_: &[Self]) -> Option<&[F16]> {
+        None
+    }
+}
+
+impl Float for f64 {
+    #[inline(always)]
+    fn of_float(x: f64) -> Self {
+        x
+    }
+    fn of_integer(n: u128) -> Self {
+        n as Self
+    }
+}
+
+impl Float for f32 {
+    #[inline(always)]
+    fn of_float(x: f64) -> Self {
+        x as Self
+    }
+    fn of_integer(n: u128) -> Self {
+        n as Self
+    }
+}
+
+impl Float for F16 {
+    #[inline(always)]
+    fn of_float(x: f64) -> Self {
+        Self::from_f64(x)
+    }
+    fn of_integer(n: u128) -> Self {
+        Self::from_f64(sticky(n))
+    }
+    #[inline(always)]
+    fn halves(data: &[Self]) -> Option<&[Self]> {
+        Some(data)
+    }
+}
+
+impl Float for Bf16 {
+    #[inline(always)]
+    fn of_float(x: f64) -> Self {
+        Self::from_f64(x)
+    }
+    fn of_integer(n: u128) -> Self {
+        Self::from_f64(sticky(n))
+    }
+}
+
+/// Cut off to float64; the last digit says whether there was more, so that rounding again makes and hides no tie.
+fn sticky(n: u128) -> f64 {
+    let excess = (u128::BITS - n.leading_zeros()).saturating_sub(f64::MANTISSA_DIGITS);
+    let more = n & ((1 << excess) - 1) != 0;
+    (((n >> excess) | u128::from(more)) << excess) as f64
+}
+
+/// The first N bytes, in native order.
+#[inline(always)]
+fn native<const N: usize>(bytes: &[u8], swapped: bool) -> [u8; N] {
+    let mut own = [0; N];
+    own.copy_from_slice(&bytes[..N]);
+    if swapped {
+        own.reverse();
+    }
+    own
 }
 
 macro_rules! elements {
     (
         // `$` itself, so that the macros below can be defined by this one.
         ($d:tt)
-        real { $($R:ident: $r:ty, $rbits:ty, $rmagnitude:ty, $rcell:ty, $rname:literal, $rnumber:literal, wide: $wide:literal;)* }
+        float { $($R:ident: $r:ty, $rbits:ty, $rmagnitude:ty, $rcell:ty, $rname:literal, $rnumber:literal, wide: $rwide:literal;)* }
         integer { $($I:ident: $i:ty, $ibits:ty, $icell:ty, $iname:literal, $inumber:literal;)* }
+        complex { $($C:ident: $c:ty, of $cpart:ident, $cname:literal, $cnumber:literal, wide: $cwide:literal;)* }
+        bool { $B:ident: $b:ty, $bname:literal, $bnumber:literal; }
     ) => {
         /// The dtypes gradclip handles.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[allow(missing_docs, reason = "the names say it")]
-        pub enum Dtype { $($R,)* $($I,)* }
+        pub enum Dtype { $($R,)* $($C,)* $($I,)* $B }
 
         impl Dtype {
             /// All dtypes, in the order in which messages list them.
-            pub const ALL: &'static [Self] = &[$(Self::$R,)* $(Self::$I,)*];
+            pub const ALL: &'static [Self] = &[$(Self::$R,)* $(Self::$C,)* $(Self::$I,)* Self::$B];
 
             /// NumPy's name.
             #[must_use]
             pub const fn name(self) -> &'static str {
-                match self { $(Self::$R => $rname,)* $(Self::$I => $iname,)* }
+                match self { $(Self::$R => $rname,)* $(Self::$C => $cname,)* $(Self::$I => $iname,)* Self::$B => $bname }
             }
 
-            /// NumPy's number, part of its binary interface. (C's `long` has another one for the same bits.)
+            /// NumPy's number, part of its binary interface; negative for a dtype that NumPy lacks and numbers when it is
+            /// registered. (C's `long` has another number for the same bits.)
             #[must_use]
             pub const fn number(self) -> i32 {
-                match self { $(Self::$R => $rnumber,)* $(Self::$I => $inumber,)* }
-            }
-
-            /// Whether its norms want float64; those of the narrow dtypes fit into float32 arrays.
-            #[must_use]
-            pub const fn is_wide(self) -> bool {
-                match self { $(Self::$R => $wide,)* $(Self::$I => true,)* }
+                match self { $(Self::$R => $rnumber,)* $(Self::$C => $cnumber,)* $(Self::$I => $inumber,)* Self::$B => $bnumber }
             }
 
             /// Bytes of one element.
             #[must_use]
             pub const fn size(self) -> usize {
-                match self { $(Self::$R => size_of::<$r>(),)* $(Self::$I => size_of::<$i>(),)* }
+                match self {
+                    $(Self::$R => size_of::<$r>(),)*
+                    $(Self::$C => size_of::<$c>(),)*
+                    $(Self::$I => size_of::<$i>(),)*
+                    Self::$B => size_of::<$b>(),
+                }
             }
 
-            /// Whether the norm functions take it.
+            /// Whether its norms want float64; those of the narrow dtypes fit into float32 arrays.
             #[must_use]
-            pub const fn is_real(self) -> bool {
-                match self { $(Self::$R => true,)* $(Self::$I => false,)* }
+            pub const fn is_wide(self) -> bool {
+                match self { $(Self::$R => $rwide,)* $(Self::$C => $cwide,)* $(Self::$I => true,)* Self::$B => true }
+            }
+
+            /// Whether it is a floating-point number.
+            #[must_use]
+            pub const fn is_float(self) -> bool {
+                match self { $(Self::$R => true,)* _ => false }
+            }
+
+            /// Whether there is an order, and so bounds to clip to.
+            #[must_use]
+            pub const fn is_ordered(self) -> bool {
+                match self { $(Self::$R => true,)* $(Self::$I => true,)* _ => false }
+            }
+
+            /// Of a complex dtype that of its real and imaginary parts; of another one none.
+            #[must_use]
+            pub const fn parts(self) -> Option<Self> {
+                match self { $(Self::$C => Some(Self::$cpart),)* _ => None }
+            }
+
+            /// Whether it can be scaled, so that it has norms to be clipped by.
+            #[must_use]
+            pub const fn is_scalable(self) -> bool {
+                self.is_float() || self.parts().is_some()
             }
         }
 
         $(
-            element!($R, $r, $rbits, $rcell, <$r>::NEG_INFINITY, <$r>::INFINITY, |x| x.is_nan(), |negative, n| if negative { -(n as $r) } else { n as $r });
-
-            impl Real for $r {
+            impl Element for $r {
+                const DTYPE: Dtype = Dtype::$R;
+                const ZERO: Self = <$r>::from_bits(0);
+                const WIDE: bool = $rwide;
+                const DIRECT: bool = true;
+                // Signed, because SSE and AVX compare only such.
                 type Magnitude = $rmagnitude;
-                const WIDE: bool = $wide;
+
                 #[inline(always)]
-                fn widen(self) -> f64 { f64::from(self) }
+                fn from_bytes(bytes: &[u8], swapped: bool) -> Self {
+                    Self::from_bits(<$rbits>::from_ne_bytes(native(bytes, swapped)))
+                }
                 #[inline(always)]
-                fn narrow(x: f64) -> Self { x as Self }
+                fn modulus(self, by: f64) -> f64 {
+                    (self.widen() * by).abs()
+                }
+                #[inline(always)]
+                fn halves(data: &[Self]) -> Option<&[F16]> {
+                    Float::halves(data)
+                }
+                #[inline(always)]
+                fn square(self, by: f64) -> f64 {
+                    let x = self.widen() * by;
+                    x * x
+                }
                 #[inline(always)]
                 fn magnitude(self) -> $rmagnitude { (self.to_bits() & (<$rbits>::MAX >> 1)).cast_signed() }
                 #[inline(always)]
@@ -119,12 +278,110 @@ macro_rules! elements {
                     if x.is_nan() { f64::NAN } else { x }
                 }
             }
+            ordered!(
+                $r, $rbits, $rcell, <$r>::NEG_INFINITY, <$r>::INFINITY,
+                |bits| Self::from_bits(bits), |x| x.to_bits(), |x| <$r>::is_nan(x),
+                |negative, n| {
+                    let x = <Self as Float>::of_integer(n);
+                    if negative { Self::from_bits(x.to_bits() | !(<$rbits>::MAX >> 1)) } else { x }
+                },
+                |x| Self::of_float(x)
+            );
+            impl Real for $r {
+                #[inline(always)]
+                fn widen(self) -> f64 { f64::from(self) }
+                #[inline(always)]
+                fn narrow(x: f64) -> Self { Self::of_float(x) }
+            }
         )*
-        $( element!($I, $i, $ibits, $icell, <$i>::MIN, <$i>::MAX, |_x| false, |negative, n| {
-            // Any end of the range fits into an i128.
-            let n = i128::try_from(n).unwrap_or(i128::MAX);
-            (if negative { -n } else { n }).clamp(<$i>::MIN.into(), <$i>::MAX.into()) as $i
-        }); )*
+        $(
+            impl Element for $i {
+                const DTYPE: Dtype = Dtype::$I;
+                const ZERO: Self = 0;
+                const WIDE: bool = false;
+                const DIRECT: bool = false;
+                const PARTS: usize = if size_of::<$i>() > 4 { 2 } else { 1 };
+                type Magnitude = $ibits;
+
+                #[inline(always)]
+                fn from_bytes(bytes: &[u8], swapped: bool) -> Self { Self::from_ne_bytes(native(bytes, swapped)) }
+                #[inline(always)]
+                fn modulus(self, by: f64) -> f64 { u64::from(self.magnitude()) as f64 * by }
+                #[inline(always)]
+                fn part(self, part: usize) -> f64 {
+                    let size = u64::from(self.magnitude());
+                    let upper = size >> 32 << 32;
+                    if part + 1 == Self::PARTS { (size - if Self::PARTS > 1 { upper } else { 0 }) as f64 } else { upper as f64 }
+                }
+                #[inline(always)]
+                fn magnitude(self) -> $ibits {
+                    // An unsigned one is its own; the smallest signed one has no positive counterpart but this.
+                    let bits = <$ibits>::from_ne_bytes(self.to_ne_bytes());
+                    if self < Self::ZERO { bits.wrapping_neg() } else { bits }
+                }
+                #[inline(always)]
+                fn from_magnitude(magnitude: $ibits) -> f64 { u64::from(magnitude) as f64 }
+            }
+            ordered!(
+                $i, $ibits, $icell, <$i>::MIN, <$i>::MAX,
+                |bits| Self::from_ne_bytes(bits.to_ne_bytes()), |x| <$ibits>::from_ne_bytes(x.to_ne_bytes()), |_x| false,
+                |negative, n| {
+                    // Any end of the range fits into an i128.
+                    let n = i128::try_from(n).unwrap_or(i128::MAX);
+                    (if negative { -n } else { n }).clamp(<$i>::MIN.into(), <$i>::MAX.into()) as $i
+                },
+                |x| x as Self
+            );
+        )*
+        $(
+            impl Element for $c {
+                const DTYPE: Dtype = Dtype::$C;
+                const ZERO: Self = Complex { re: 0.0, im: 0.0 };
+                const WIDE: bool = $cwide;
+                const DIRECT: bool = true;
+                type Magnitude = i64;
+
+                #[inline(always)]
+                fn from_bytes(bytes: &[u8], swapped: bool) -> Self {
+                    let (re, im) = bytes.split_at(size_of::<$c>() / 2);
+                    Complex { re: Element::from_bytes(re, swapped), im: Element::from_bytes(im, swapped) }
+                }
+                #[inline(always)]
+                fn modulus(self, by: f64) -> f64 {
+                    let (re, im) = (self.re.widen() * by, self.im.widen() * by);
+                    if $cwide { complex::rounded_modulus(re, im) } else { (re * re + im * im).sqrt() }
+                }
+                #[inline(always)]
+                fn square(self, by: f64) -> f64 {
+                    let (re, im) = (self.re.widen() * by, self.im.widen() * by);
+                    re * re + im * im
+                }
+                #[inline(always)]
+                fn lifted(self) -> (f64, f64) {
+                    if $cwide { complex::modulus(self.re.widen(), self.im.widen()) } else { (self.modulus(1.0), 0.0) }
+                }
+                #[inline(always)]
+                fn magnitude(self) -> i64 { self.modulus(1.0).magnitude() }
+                #[inline(always)]
+                fn from_magnitude(magnitude: i64) -> f64 { <f64 as Element>::from_magnitude(magnitude) }
+            }
+        )*
+        impl Element for $b {
+            const DTYPE: Dtype = Dtype::$B;
+            const ZERO: Self = Bool(0);
+            const WIDE: bool = false;
+            const DIRECT: bool = false;
+            type Magnitude = u8;
+
+            #[inline(always)]
+            fn from_bytes(bytes: &[u8], _: bool) -> Self { Bool(bytes[0]) }
+            #[inline(always)]
+            fn modulus(self, by: f64) -> f64 { f64::from(self.magnitude()) * by }
+            #[inline(always)]
+            fn magnitude(self) -> u8 { (self.0 != 0).into() }
+            #[inline(always)]
+            fn from_magnitude(magnitude: u8) -> f64 { magnitude.into() }
+        }
 
         /// Runs `$body` with `$T` naming the Rust type of a dtype.
         #[cfg(feature = "python")]
@@ -132,17 +389,30 @@ macro_rules! elements {
             ($d dtype:expr, $d T:ident => $d body:expr) => {
                 match $d dtype {
                     $($crate::element::Dtype::$R => { type $d T = $r; $d body })*
+                    $($crate::element::Dtype::$C => { type $d T = $c; $d body })*
                     $($crate::element::Dtype::$I => { type $d T = $i; $d body })*
+                    $crate::element::Dtype::$B => { type $d T = $b; $d body }
                 }
             };
         }
-        /// The same for the dtypes of the norm functions; `$other` for the rest.
+        /// The same for the dtypes with an order; `$other` for the rest.
+        #[cfg(feature = "python")]
+        macro_rules! match_ordered {
+            ($d dtype:expr, $d T:ident => $d body:expr, $d other:expr) => {
+                match $d dtype {
+                    $($crate::element::Dtype::$R => { type $d T = $r; $d body })*
+                    $($crate::element::Dtype::$I => { type $d T = $i; $d body })*
+                    _ => $d other,
+                }
+            };
+        }
+        /// The same for the floating-point dtypes; `$other` for the rest.
         #[cfg(feature = "python")]
         macro_rules! match_real {
             ($d dtype:expr, $d T:ident => $d body:expr, $d other:expr) => {
                 match $d dtype {
                     $($crate::element::Dtype::$R => { type $d T = $r; $d body })*
-                    $($crate::element::Dtype::$I => $d other,)*
+                    _ => $d other,
                 }
             };
         }
@@ -150,57 +420,59 @@ macro_rules! elements {
         macro_rules! for_each_real {
             ($d callback:ident) => { $d callback! { $($R: $r,)* } };
         }
+        /// The same for all dtypes.
+        macro_rules! for_each_element {
+            ($d callback:ident) => { $d callback! { $($R: $r,)* $($C: $c,)* $($I: $i,)* $B: $b, } };
+        }
         #[cfg(feature = "python")]
         pub(crate) use match_element;
         #[cfg(feature = "python")]
+        pub(crate) use match_ordered;
+        #[cfg(feature = "python")]
         pub(crate) use match_real;
         pub(crate) use for_each_real;
+        pub(crate) use for_each_element;
     };
 }
 
-/// What every row has in common: moving bits.
-macro_rules! element {
-    ($name:ident, $t:ty, $bits:ty, $cell:ty, $lowest:expr, $highest:expr, |$x:ident| $is_nan:expr, |$negative:ident, $n:ident| $from:expr) => {
-        impl Element for $t {
-            const DTYPE: Dtype = Dtype::$name;
-            const ZERO: Self = 0 as Self;
+/// What the rows that can be written have in common: moving bits.
+macro_rules! ordered {
+    (
+        $t:ty, $bits:ty, $cell:ty, $lowest:expr, $highest:expr,
+        |$b:ident| $from_bits:expr, |$o:ident| $to_bits:expr, |$x:ident| $is_nan:expr,
+        |$negative:ident, $n:ident| $from_integer:expr, |$f:ident| $from_float:expr
+    ) => {
+        impl Ordered for $t {
             const LOWEST: Self = $lowest;
             const HIGHEST: Self = $highest;
             type Cell = $cell;
 
             #[inline(always)]
             fn load(cell: &$cell) -> Self {
-                Self::from_ne_bytes(cell.load(Ordering::Relaxed).to_ne_bytes())
+                let $b = cell.load(Relaxed);
+                $from_bits
             }
             #[inline(always)]
             fn store(self, cell: &$cell) {
-                cell.store(<$bits>::from_ne_bytes(self.to_ne_bytes()), Ordering::Relaxed);
-            }
-            #[inline(always)]
-            fn from_bytes(bytes: &[u8], swapped: bool) -> Self {
-                let mut own = [0; size_of::<$t>()];
-                own.copy_from_slice(&bytes[..size_of::<$t>()]);
-                if swapped {
-                    own.reverse();
-                }
-                Self::from_ne_bytes(own)
+                let $o = self;
+                cell.store($to_bits, Relaxed);
             }
             #[inline(always)]
             fn load_bytes(cells: &[AtomicU8], swapped: bool) -> Self {
                 let mut own = [0; size_of::<$t>()];
                 for (byte, cell) in own.iter_mut().zip(cells) {
-                    *byte = cell.load(Ordering::Relaxed);
+                    *byte = cell.load(Relaxed);
                 }
                 Self::from_bytes(&own, swapped)
             }
             #[inline(always)]
             fn store_bytes(self, cells: &[AtomicU8], swapped: bool) {
-                let mut own = self.to_ne_bytes();
-                if swapped {
-                    own.reverse();
-                }
-                for (byte, cell) in own.into_iter().zip(cells) {
-                    cell.store(byte, Ordering::Relaxed);
+                let $o = self;
+                let bits: $bits = $to_bits;
+                for (byte, cell) in
+                    native::<{ size_of::<$t>() }>(&bits.to_ne_bytes(), swapped).into_iter().zip(cells)
+                {
+                    cell.store(byte, Relaxed);
                 }
             }
             #[inline(always)]
@@ -209,17 +481,19 @@ macro_rules! element {
                 $is_nan
             }
             fn from_integer($negative: bool, $n: u128) -> Self {
-                $from
+                $from_integer
             }
-            fn from_float(x: f64) -> Self {
-                x as Self
+            fn from_float($f: f64) -> Self {
+                $from_float
             }
         }
     };
 }
 
 elements! { ($) // the dtype column of the matrix, in one place
-    real {
+    float {
+        F16: crate::element::F16, u16, i16, AtomicU16, "float16", 23, wide: false;
+        Bf16: crate::element::Bf16, u16, i16, AtomicU16, "bfloat16", -1, wide: false; // of the package ml_dtypes
         F32: f32, u32, i32, AtomicU32, "float32", 11, wide: false;
         F64: f64, u64, i64, AtomicU64, "float64", 12, wide: true;
     }
@@ -232,5 +506,12 @@ elements! { ($) // the dtype column of the matrix, in one place
         U16: u16, u16, AtomicU16, "uint16", 4;
         U32: u32, u32, AtomicU32, "uint32", 6;
         U64: u64, u64, AtomicU64, "uint64", 10;
+    }
+    complex {
+        C64: crate::element::Complex<f32>, of F32, "complex64", 14, wide: false;
+        C128: crate::element::Complex<f64>, of F64, "complex128", 15, wide: true;
+    }
+    bool {
+        Bool: crate::element::Bool, "bool", 0;
     }
 }

@@ -8,6 +8,8 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use crate::element::F16;
+
 /// Work to compile once per instruction set.
 pub trait Op {
     /// What `eval` returns.
@@ -55,7 +57,7 @@ macro_rules! levels {
             }
 
             /// Runs `op` compiled for this level.
-            #[expect(unsafe_code, reason = "a #[target_feature] function wants a CPU on which the feature was detected")]
+            #[allow(unsafe_code, reason = "a #[target_feature] function wants a CPU on which the feature was detected; there may be none")]
             #[inline]
             pub fn run<O: Op>(self, op: O) -> O::Output {
                 match self.0 {
@@ -75,7 +77,7 @@ macro_rules! levels {
 
 #[cfg(target_arch = "x86_64")]
 levels! { // the ISA column of the matrix, in one place. No "fma": nothing may round differently from level to level.
-    V3 "x86-64-v3": "avx2", "bmi2";
+    V3 "x86-64-v3": "avx2", "bmi2", "f16c";
     V4 "x86-64-v4": "avx512f", "avx512bw", "avx512vl", "avx512dq", "bmi2";
 }
 #[cfg(not(target_arch = "x86_64"))]
@@ -96,5 +98,62 @@ impl Isa {
         let isa = Self::available().rfind(|isa| name.is_none_or(|name| name == isa.name()))?;
         CURRENT.store(isa.0 as u8 + 1, Ordering::Relaxed);
         Some(isa)
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Isa {
+    /// float16 as float32: the one instruction that the compiler does not find in plain Rust. Exact, so it gives
+    /// the bits of the plain conversion.
+    #[expect(unsafe_code, reason = "see `run`")]
+    pub fn widen_halves(self, from: &[F16], to: &mut [f32]) {
+        use std::arch::x86_64::{__m128i, __m256, __m256i, __m512, _mm256_cvtph_ps, _mm512_cvtph_ps};
+        use std::mem::transmute;
+
+        macro_rules! shell {
+            ($name:ident, $feature:literal, $convert:ident, $halves:ty, $floats:ty, $count:literal) => {
+                #[target_feature(enable = $feature)]
+                fn $name(from: &[F16], to: &mut [f32]) {
+                    let (from, rest) = from.as_chunks::<$count>();
+                    let (to, rest_to) = to.as_chunks_mut::<$count>();
+                    for (from, to) in from.iter().zip(to) {
+                        // SAFETY: the vectors hold as many 16-bit integers, which is what an `F16` is, and as many
+                        // float32, and any bits are a value of these types.
+                        *to = unsafe {
+                            transmute::<$floats, [f32; $count]>($convert(
+                                transmute::<[F16; $count], $halves>(*from),
+                            ))
+                        };
+                    }
+                    plain(rest, rest_to);
+                }
+            };
+        }
+        shell!(eight, "f16c", _mm256_cvtph_ps, __m128i, __m256, 8);
+        shell!(sixteen, "avx512f", _mm512_cvtph_ps, __m256i, __m512, 16);
+
+        match self.0 {
+            Level::Baseline => plain(from, to),
+            // SAFETY: an `Isa` of this level is made by `available` alone, after it detected all features in the
+            // level's row, "f16c" among them.
+            Level::V3 => unsafe { eight(from, to) },
+            // SAFETY: the same, with "avx512f".
+            Level::V4 => unsafe { sixteen(from, to) },
+        }
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+impl Isa {
+    /// float16 as float32.
+    pub fn widen_halves(self, from: &[F16], to: &mut [f32]) {
+        plain(from, to);
+    }
+}
+
+#[inline(always)]
+fn plain(from: &[F16], to: &mut [f32]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = from.to_f32();
     }
 }

@@ -75,6 +75,16 @@ impl Scaled {
         }
     }
 
+    /// `value * 2^exponent` with a value in [1, 2), unless it is 0, infinite or NaN.
+    #[must_use]
+    pub fn split(self) -> (f64, i32) {
+        if self.value == 0.0 || !self.value.is_finite() {
+            return (self.value, 0);
+        }
+        let (digits, exponent) = split(self.value);
+        (digits, self.exponent.saturating_add(exponent))
+    }
+
     /// Rounded to float64: inf above its range, subnormal or 0 below.
     #[inline]
     #[must_use]
@@ -114,19 +124,24 @@ impl Scaled {
             } else if x.value == 0.0 {
                 (i32::MIN, 0.0)
             } else {
-                let (digits, exponent) = split(x.value);
-                (exponent.saturating_add(x.exponent), digits)
+                let (digits, exponent) = x.split();
+                (exponent, digits)
             }
         };
         if key(self) < key(other) { other } else { self }
     }
 
     /// The one rule of clipping: nothing is to be done for a norm at or below the limit, both as float64, and
-    /// everything else is multiplied by `limit / norm`.
+    /// everything else is multiplied by `limit / norm`. A limit of 0 makes zeros even where the norm is so small
+    /// that as float64 it is 0.
     #[inline]
     #[must_use]
     pub fn clip_to(self, limit: f64) -> Option<Factor> {
-        if self.to_f64() <= limit { None } else { Some(self.factor_to(limit)) }
+        if self.to_f64() <= limit && (limit > 0.0 || self.is_zero()) {
+            None
+        } else {
+            Some(self.factor_to(limit))
+        }
     }
 
     /// Divided by a count of elements.

@@ -12,15 +12,15 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::atomic::AtomicU8;
 
-use crate::element::Element;
+use crate::element::{Element, Ordered};
 use crate::isa::Isa;
 use crate::kernel::clip::{AnyOutside, ClipEach};
 use crate::kernel::map::{AnyChange, Apply, ApplyInto, Map};
 use crate::kernel::scale::{ScaleEach, ScaleEachInto};
 use crate::kernel::sum::BLOCK;
 
-/// NumPy's limit.
-pub const MAX_AXES: usize = 64;
+/// NumPy's limit, and one more for the parts of complex numbers.
+pub const MAX_AXES: usize = 65;
 
 /// One axis: how many steps, and how far each goes (in the units of the memory it walks over).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,8 +200,13 @@ pub enum View<'a, T> {
     },
 }
 
-/// A block's worth of scratch.
-pub type Scratch<T> = [T; BLOCK];
+/// Calls `work` with scratch for a block, of `len` elements in all: clearing a whole block would cost more than the
+/// work on a few elements.
+#[inline]
+pub fn with_scratch<T: Copy, R>(zero: T, len: usize, work: impl FnOnce(&mut [T]) -> R) -> R {
+    const FEW: usize = 64;
+    if len <= FEW { work(&mut [zero; FEW]) } else { work(&mut [zero; BLOCK]) }
+}
 
 impl<'a, T: Element> View<'a, T> {
     /// A view that is dense if it can be.
@@ -231,7 +236,7 @@ impl<'a, T: Element> View<'a, T> {
 
     /// The elements at `range`, at most a block of them, gathered into `scratch` unless they lie in a row.
     #[inline]
-    pub fn block<'b>(&'b self, range: Range<usize>, scratch: &'b mut Scratch<T>) -> &'b [T] {
+    pub fn block<'b>(&'b self, range: Range<usize>, scratch: &'b mut [T]) -> &'b [T] {
         match self {
             Self::Dense(data) => &data[range],
             Self::Strided { memory, start, layout } => memory.block(*start, layout, range, scratch),
@@ -242,7 +247,7 @@ impl<'a, T: Element> View<'a, T> {
     fn with_block<R>(&self, range: Range<usize>, visit: impl FnOnce(&[T]) -> R) -> R {
         match self.in_a_row(&range) {
             Some(elements) => visit(elements),
-            None => visit(self.block(range, &mut [T::ZERO; BLOCK])),
+            None => with_scratch(T::ZERO, range.len(), |scratch| visit(self.block(range, scratch))),
         }
     }
 
@@ -260,10 +265,11 @@ impl<'a, T: Element> View<'a, T> {
         if let Self::Dense(data) = self {
             return visit(&data[range]);
         }
-        let mut scratch = [T::ZERO; BLOCK];
-        for part in blocks(range) {
-            visit(self.block(part, &mut scratch));
-        }
+        with_scratch(T::ZERO, range.len(), |scratch| {
+            for part in blocks(range) {
+                visit(self.block(part, scratch));
+            }
+        });
     }
 }
 
@@ -365,7 +371,7 @@ impl<'a, T: Element> Memory<'a, T> {
 
 /// The memory that a strided target writes.
 #[derive(Debug)]
-pub enum Cells<'a, T: Element> {
+pub enum Cells<'a, T: Ordered> {
     /// Aligned elements in native byte order; strides count elements.
     Elements(&'a [T::Cell]),
     /// Anything else, byte by byte; strides count bytes.
@@ -378,16 +384,16 @@ pub enum Cells<'a, T: Element> {
 }
 
 #[expect(clippy::expl_impl_clone_on_copy, reason = "derived, it would want the cells themselves to be Clone")]
-impl<T: Element> Clone for Cells<'_, T> {
+impl<T: Ordered> Clone for Cells<'_, T> {
     fn clone(&self) -> Self {
         *self
     }
 }
-impl<T: Element> Copy for Cells<'_, T> {}
+impl<T: Ordered> Copy for Cells<'_, T> {}
 
 /// Elements to write, by position.
 #[derive(Debug)]
-pub enum Target<'a, T: Element> {
+pub enum Target<'a, T: Ordered> {
     /// One after the other.
     Dense(&'a mut [T]),
     /// By the strides of a layout.
@@ -403,7 +409,7 @@ pub enum Target<'a, T: Element> {
     },
 }
 
-impl<T: Element> Target<'_, T> {
+impl<T: Ordered> Target<'_, T> {
     /// Positions.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -451,22 +457,23 @@ impl<T: Element> Target<'_, T> {
                 }
             }
             Self::Strided { cells, start, layout, range } => {
-                let mut scratch = [T::ZERO; BLOCK];
-                for part in blocks(range.clone()) {
-                    let block = &mut scratch[..part.len()];
-                    if reads {
-                        cells.gather(*start, layout, part.clone(), block);
+                with_scratch(T::ZERO, range.len(), |scratch| {
+                    for part in blocks(range.clone()) {
+                        let block = &mut scratch[..part.len()];
+                        if reads {
+                            cells.gather(*start, layout, part.clone(), block);
+                        }
+                        if visit(part.start - range.start..part.end - range.start, block) {
+                            cells.scatter(*start, layout, part, block);
+                        }
                     }
-                    if visit(part.start - range.start..part.end - range.start, block) {
-                        cells.scatter(*start, layout, part, block);
-                    }
-                }
+                });
             }
         }
     }
 }
 
-impl<T: Element> Cells<'_, T> {
+impl<T: Ordered> Cells<'_, T> {
     fn gather(self, start: isize, layout: &Layout, range: Range<usize>, to: &mut [T]) {
         let mut to = to.iter_mut();
         layout.runs(range, |offset, stride, count| {
@@ -497,7 +504,7 @@ impl<T: Element> Cells<'_, T> {
 }
 
 /// What to do with the elements at given positions, at most a block of them.
-pub trait Work<T: Element>: Sync {
+pub trait Work<T: Ordered>: Sync {
     /// Whether `apply` would change any. Where not, an output in place is not written.
     fn changes(&self, isa: Isa, at: Range<usize>, data: &[T]) -> bool;
     /// Does it in place.
@@ -513,7 +520,7 @@ pub trait Work<T: Element>: Sync {
 #[derive(Clone, Copy, Debug)]
 pub struct Uniform<M>(pub M);
 
-impl<T: Element, M: Map<T>> Work<T> for Uniform<M> {
+impl<T: Ordered, M: Map<T>> Work<T> for Uniform<M> {
     fn changes(&self, isa: Isa, _: Range<usize>, data: &[T]) -> bool {
         isa.run(AnyChange { data, map: self.0 })
     }
@@ -529,7 +536,7 @@ impl<T: Element, M: Map<T>> Work<T> for Uniform<M> {
 #[derive(Clone, Copy, Debug)]
 pub struct Untouched;
 
-impl<T: Element> Work<T> for Untouched {
+impl<T: Ordered> Work<T> for Untouched {
     fn changes(&self, _: Isa, _: Range<usize>, _: &[T]) -> bool {
         false
     }
@@ -561,7 +568,7 @@ pub struct Bounds<'a, T> {
     pub hi: View<'a, T>,
 }
 
-impl<T: Element> Work<T> for Bounds<'_, T> {
+impl<T: Ordered> Work<T> for Bounds<'_, T> {
     fn changes(&self, isa: Isa, at: Range<usize>, data: &[T]) -> bool {
         self.lo.with_block(at.clone(), |lo| self.hi.with_block(at, |hi| isa.run(AnyOutside { data, lo, hi })))
     }
@@ -572,7 +579,7 @@ impl<T: Element> Work<T> for Bounds<'_, T> {
 
 /// Does `work` for the positions of `target`, which begin at `at` of the whole; in place, or from `source`,
 /// which has the positions of the whole.
-pub fn perform<T: Element>(
+pub fn perform<T: Ordered>(
     isa: Isa,
     work: &impl Work<T>,
     source: Option<&View<'_, T>>,
@@ -594,11 +601,12 @@ pub fn perform<T: Element>(
             true
         }),
         Some(view) => {
-            let mut scratch = [T::ZERO; BLOCK];
-            target.for_blocks(false, |range, data| {
-                let range = shifted(&range);
-                work.apply_into(isa, range.clone(), view.block(range, &mut scratch), data);
-                true
+            with_scratch(T::ZERO, target.len(), |scratch| {
+                target.for_blocks(false, |range, data| {
+                    let range = shifted(&range);
+                    work.apply_into(isa, range.clone(), view.block(range, scratch), data);
+                    true
+                });
             });
         }
     }

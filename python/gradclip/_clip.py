@@ -44,7 +44,7 @@ def clip_by_value(
     Parameters
     ----------
     t : array or IndexedSlices
-        Of any integer dtype, float32 or float64, of any shape.
+        Of any integer or floating-point dtype (bfloat16 included), of any shape.
     clip_value_min, clip_value_max : number or array, or None
         The bounds. An array must broadcast to the shape of ``t``. None: no bound on
         that side, for one of the two. They are rounded to the dtype of ``t``; those of
@@ -119,7 +119,7 @@ def clip_by_norm(
     Parameters
     ----------
     t : array or IndexedSlices
-        Of float32 or float64, of any shape.
+        Of float16, bfloat16, float32, float64, complex64 or complex128, of any shape.
     clip_norm : number
         The limit, 0 or larger; infinite: no limit.
     axes : int or sequence of int, optional
@@ -137,7 +137,8 @@ def clip_by_norm(
         Of the shape and dtype of ``t``; ``out`` if that was given. A slice whose norm
         is at or below ``clip_norm`` comes back bit for bit, every other one as ``t *
         (clip_norm / norm)``, computed in float64 and rounded once. A slice with NaN
-        becomes NaN; one with an infinite element becomes NaN there and 0 elsewhere.
+        becomes NaN; one with an infinite element becomes NaN there and 0 elsewhere (of
+        a complex number the part that is infinite).
 
     Raises
     ------
@@ -174,7 +175,7 @@ def clip_by_average_norm(t: Tensor, clip_norm: Number, name: str | None = None, 
     Parameters
     ----------
     t : array
-        Of float32 or float64, of any shape.
+        Of float16, bfloat16, float32, float64, complex64 or complex128, of any shape.
     clip_norm : number
         The limit, 0 or larger; infinite: no limit.
     name : str, optional
@@ -225,8 +226,8 @@ def clip_by_global_norm(
     Parameters
     ----------
     t_list : sequence of arrays, IndexedSlices and None
-        Of float32 or float64, mixed as you like; None stands for a tensor without a
-        gradient.
+        Of float16, bfloat16, float32, float64, complex64 and complex128, mixed as you
+        like; None stands for a tensor without a gradient.
     clip_norm : number
         The limit, 0 or larger; infinite: no limit.
     use_norm : number, optional

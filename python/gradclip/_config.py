@@ -100,8 +100,9 @@ def show_config() -> None:
         "threads": config["threads"],
         "memory held": f"{config['memory_held']} bytes",
         "instruction set": f"{config['isa']} (this CPU has: {levels})",
-        "dtypes, norms": ", ".join(config["norm_dtypes"]),
         "dtypes, clip_by_value": ", ".join(config["clip_by_value_dtypes"]),
+        "dtypes, clip_by_norm": ", ".join(config["clip_by_norm_dtypes"]),
+        "dtypes, norm": ", ".join(config["norm_dtypes"]),
     }
     width = max(map(len, lines)) + 2
     print("\n".join(f"{key:<{width}}{value}" for key, value in lines.items()))  # noqa: T201 (it is what it is for)

@@ -27,8 +27,9 @@ class _Config(TypedDict):
     threads: int
     isa: str
     isa_levels: list[str]
-    norm_dtypes: list[str]
     clip_by_value_dtypes: list[str]
+    clip_by_norm_dtypes: list[str]
+    norm_dtypes: list[str]
     memory_held: int
 
 def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: Any, out: Any) -> Any: ...

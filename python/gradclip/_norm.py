@@ -20,7 +20,8 @@ def global_norm(t_list: Tensors, name: str | None = None, *, ord: Order = 2) -> 
     Parameters
     ----------
     t_list : sequence of arrays, IndexedSlices and None
-        Of float32 or float64, mixed as you like; None counts nothing.
+        Of any floating-point, complex, integer or boolean dtype, mixed as you like;
+        None counts nothing.
     name : str, optional
         Stands in error messages.
     ord : number, optional
@@ -65,7 +66,7 @@ def norm(
     Parameters
     ----------
     tensor : array
-        Of float32 or float64, of any shape.
+        Of any floating-point, complex, integer or boolean dtype, of any shape.
     ord : {'euclidean', 'fro', number}, optional
         For vectors 'euclidean' or any number > 0, ``inf`` included: ``(sum of |x|**ord)
         ** (1/ord)``. For matrices 'euclidean' or 'fro' (the root of the sum of
@@ -83,9 +84,9 @@ def norm(
     Returns
     -------
     float or numpy.ndarray
-        A float in float64 precision if there is one number; else an array, float32 for
-        float32 and float64 for float64. NaN wins over infinity; the norm of nothing is
-        0.
+        A float in float64 precision if there is one number. Else an array: float32 for
+        float16, bfloat16, float32 and complex64, float64 for the others. NaN wins over
+        infinity; the norm of nothing is 0.
 
     Raises
     ------
@@ -131,7 +132,7 @@ def normalize(
     Parameters
     ----------
     tensor : array
-        Of float32 or float64, of any shape.
+        Of float16, bfloat16, float32, float64, complex64 or complex128, of any shape.
     ord : {'euclidean', 'fro', number}, optional
         See `norm`.
     axis : int or sequence of int, optional

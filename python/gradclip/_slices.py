@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from gradclip._rounding import rounded
 from gradclip._sequences import holds_masked_array
 
 if TYPE_CHECKING:
@@ -85,6 +87,8 @@ class IndexedSlices:
         if shape is not None and (len(shape) != rows.ndim or shape[1:] != rows.shape[1:] or min(shape) < 0):
             allowed = f"(rows, {', '.join(map(str, rows.shape[1:]))})" if rows.ndim > 1 else "(rows,)"
             raise ValueError(f"IndexedSlices: dense_shape: found {shape}; allowed: {allowed}, to agree with values")
+        if shape is not None and max(shape) > sys.maxsize:
+            raise ValueError(f"IndexedSlices: dense_shape: found {shape}; allowed: lengths up to {sys.maxsize}")
         self._set(rows, where, shape)
 
     def _set(self, values: Array, indices: Array, dense_shape: tuple[int, ...] | None) -> None:
@@ -149,7 +153,7 @@ class IndexedSlices:
         sums = np.full((len(indices), *self.values.shape[1:]), nothing, wide)
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             np.add.at(sums, places.reshape(-1), self.values.astype(wide, copy=False))
-            values = sums.astype(dtype, copy=False)
+            values = sums.astype(dtype, copy=False) if dtype.kind == "c" else rounded(sums, dtype)
         slices = object.__new__(IndexedSlices)
         slices._set(values, indices, self.dense_shape)
         return slices
@@ -228,6 +232,8 @@ def _shape(dense_shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _equal(a: Array, b: Array) -> bool:
-    if a.dtype != b.dtype or a.shape != b.shape:
+    # Up to byte order, which pickling does not keep.
+    if a.dtype.newbyteorder("=") != b.dtype.newbyteorder("=") or a.shape != b.shape:
         return False
-    return bool(np.all((a == b) | ((a != a) & (b != b))))  # noqa: PLR0124 (NaN, also where np.isnan is not defined)
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        return bool(np.all((a == b) | ((a != a) & (b != b))))  # noqa: PLR0124 (NaN, also where np.isnan is not defined)

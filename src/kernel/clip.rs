@@ -5,11 +5,11 @@
 //! from CPU to CPU.
 
 use super::map::{Map, TESTED_AT_ONCE};
-use crate::element::Element;
+use crate::element::Ordered;
 use crate::isa::Op;
 
 #[inline(always)]
-fn clipped<T: Element>(x: T, lo: T, hi: T) -> T {
+fn clipped<T: Ordered>(x: T, lo: T, hi: T) -> T {
     let below = if x > hi || (hi.is_nan() && !x.is_nan()) { hi } else { x };
     if below < lo || (lo.is_nan() && !below.is_nan()) { lo } else { below }
 }
@@ -23,7 +23,7 @@ pub struct Clip<T> {
     pub hi: T,
 }
 
-impl<T: Element> Map<T> for Clip<T> {
+impl<T: Ordered> Map<T> for Clip<T> {
     #[inline(always)]
     fn map(&self, x: T) -> T {
         clipped(x, self.lo, self.hi)
@@ -45,7 +45,7 @@ pub struct ClipEach<'a, T> {
     pub hi: &'a [T],
 }
 
-impl<T: Element> Op for ClipEach<'_, T> {
+impl<T: Ordered> Op for ClipEach<'_, T> {
     type Output = ();
     #[inline(always)]
     fn eval(self) {
@@ -66,7 +66,7 @@ pub struct AnyOutside<'a, T> {
     pub hi: &'a [T],
 }
 
-impl<T: Element> Op for AnyOutside<'_, T> {
+impl<T: Ordered> Op for AnyOutside<'_, T> {
     type Output = bool;
     #[inline(always)]
     fn eval(self) -> bool {

@@ -1,6 +1,6 @@
 //! Applying a function of one element to many.
 
-use crate::element::Element;
+use crate::element::Ordered;
 use crate::isa::Op;
 
 /// A function of one element.
@@ -20,7 +20,7 @@ pub struct Apply<'a, T, M> {
     pub map: M,
 }
 
-impl<T: Element, M: Map<T>> Op for Apply<'_, T, M> {
+impl<T: Ordered, M: Map<T>> Op for Apply<'_, T, M> {
     type Output = ();
     #[inline(always)]
     fn eval(self) {
@@ -41,7 +41,7 @@ pub struct ApplyInto<'a, T, M> {
     pub map: M,
 }
 
-impl<T: Element, M: Map<T>> Op for ApplyInto<'_, T, M> {
+impl<T: Ordered, M: Map<T>> Op for ApplyInto<'_, T, M> {
     type Output = ();
     #[inline(always)]
     fn eval(self) {
@@ -63,7 +63,7 @@ pub struct AnyChange<'a, T, M> {
     pub map: M,
 }
 
-impl<T: Element, M: Map<T>> Op for AnyChange<'_, T, M> {
+impl<T: Ordered, M: Map<T>> Op for AnyChange<'_, T, M> {
     type Output = bool;
     #[inline(always)]
     fn eval(self) -> bool {

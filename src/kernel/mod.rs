@@ -15,3 +15,4 @@ pub mod max;
 pub mod power;
 pub mod scale;
 pub mod sum;
+pub mod widen;

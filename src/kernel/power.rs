@@ -6,6 +6,7 @@
 //! the norm by the factor `2^d`.
 
 use super::sum::Term;
+use crate::element::Element;
 use crate::scaled::{Scaled, power_of_two};
 use std::f64::consts::{LN_2, SQRT_2};
 
@@ -101,36 +102,141 @@ pub struct Power {
 }
 
 impl Power {
-    /// For elements whose largest magnitude is `peak`, positive and finite.
+    /// For elements whose largest modulus is `peak`, positive and finite.
     #[must_use]
-    pub fn new(p: f64, peak: f64) -> Self {
-        Self { p, peak: Log2::of(peak) }
+    pub fn new(p: f64, peak: Scaled) -> Self {
+        let (digits, exponent) = peak.split();
+        let Log2 { exponent: own, fraction } = Log2::of(digits);
+        Self { p, peak: Log2 { exponent: own + f64::from(exponent), fraction } }
     }
 
     /// `peak * sum^(1/p)`, for a sum of terms that is at least about 1.
     #[must_use]
-    pub fn root(self, peak: f64, sum: f64) -> Scaled {
+    pub fn root(self, peak: Scaled, sum: f64) -> Scaled {
         let log = Log2::of(sum);
         let power = (log.exponent + log.fraction) / self.p;
         let power = power.clamp(-1e9, 1e9);
         let whole = power.round();
-        // A subnormal peak has no room for the digits of the product, one at the end of the range none for
-        // its size.
-        let lift = if peak < 1.0 { 64 } else { -1 };
-        Scaled::new(peak * power_of_two(lift) * exp2(power - whole), whole as i32 - lift)
+        let (digits, exponent) = peak.split();
+        Scaled::new(digits * exp2(power - whole), exponent.saturating_add(whole as i32))
     }
 }
 
-impl Term for Power {
+impl<T: Element> Term<T> for Power {
     #[inline(always)]
-    fn of(&self, x: f64) -> f64 {
-        let x = x.abs();
-        let power = self.p * Log2::of(x).minus(self.peak);
+    fn of(&self, x: T) -> f64 {
+        let (x, exponent) = x.lifted();
+        let log = Log2::of(x);
+        let log = Log2 { exponent: log.exponent + exponent, fraction: log.fraction };
+        let power = self.p * log.minus(self.peak);
         // Above 0 by rounding alone; below -1000 the term does not reach the sum, which holds a 1.
         let power = if power < -1000.0 { -1000.0 } else { power };
         let power = if power > 0.0 { 0.0 } else { power };
         if x == 0.0 { 0.0 } else { exp2(power) }
     }
+}
+
+/// The powers that a few multiplications or a square root make, for which no peak is needed while the sum stays
+/// within the range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Simple {
+    /// 1/2
+    Half,
+    /// 3/2
+    ThreeHalves,
+    /// 3
+    Three,
+    /// 4
+    Four,
+}
+
+/// `|x|^(1/2)`
+#[derive(Clone, Copy, Debug)]
+pub struct Half;
+/// `|x|^(3/2)`
+#[derive(Clone, Copy, Debug)]
+pub struct ThreeHalves;
+/// `|x|^3`
+#[derive(Clone, Copy, Debug)]
+pub struct Cube;
+/// `|x|^4`
+#[derive(Clone, Copy, Debug)]
+pub struct Fourth;
+
+impl<T: Element> Term<T> for Half {
+    #[inline(always)]
+    fn of(&self, x: T) -> f64 {
+        x.modulus(1.0).sqrt()
+    }
+}
+impl<T: Element> Term<T> for ThreeHalves {
+    #[inline(always)]
+    fn of(&self, x: T) -> f64 {
+        let x = x.modulus(1.0);
+        x * x.sqrt()
+    }
+}
+impl<T: Element> Term<T> for Cube {
+    #[inline(always)]
+    fn of(&self, x: T) -> f64 {
+        let x = x.modulus(1.0);
+        x * x * x
+    }
+}
+impl<T: Element> Term<T> for Fourth {
+    #[inline(always)]
+    fn of(&self, x: T) -> f64 {
+        let square = x.square(1.0);
+        square * square
+    }
+}
+
+impl Simple {
+    /// The power `p`, if it is one of them.
+    #[must_use]
+    pub fn of(p: f64) -> Option<Self> {
+        match p {
+            0.5 => Some(Self::Half),
+            1.5 => Some(Self::ThreeHalves),
+            3.0 => Some(Self::Three),
+            4.0 => Some(Self::Four),
+            _ => None,
+        }
+    }
+
+    /// `sum^(1/p)`, for a finite sum.
+    #[must_use]
+    pub fn root(self, sum: f64) -> Scaled {
+        match self {
+            Self::Half => {
+                let (digits, exponent) = Scaled::new(sum, 0).split();
+                Scaled::new(digits * digits, 2 * exponent)
+            }
+            Self::ThreeHalves => {
+                let root = cube_root(sum);
+                Scaled::new(root * root, 0)
+            }
+            Self::Three => Scaled::new(cube_root(sum), 0),
+            Self::Four => Scaled::new(sum.sqrt().sqrt(), 0),
+        }
+    }
+}
+
+/// Of a number that is not negative.
+fn cube_root(x: f64) -> f64 {
+    if !(x > 0.0 && x < f64::INFINITY) {
+        return x;
+    }
+    let log = Log2::of(x);
+    let third = (log.exponent / 3.0).round();
+    // x = left * 8^third, so that the logarithm is small and loses nothing.
+    let left = log.exponent - 3.0 * third;
+    let scale = power_of_two(third as i32);
+    let digits = x / scale / scale / scale;
+    let root = exp2((left + log.fraction) / 3.0 - 1.0) * 2.0;
+    // A step of Newton's method takes the last errors away, so that whole numbers have whole roots.
+    let square = root * root;
+    (root - (square * root - digits) / (3.0 * square)) * scale
 }
 
 #[cfg(test)]
@@ -162,9 +268,32 @@ mod tests {
     #[test]
     fn a_cube_is_right() {
         // 2^3 + 1^3 + 2^3 = 17, in units of the peak: 17/8.
-        let term = Power::new(3.0, 2.0);
-        let sum: f64 = [2.0, -1.0, 2.0, 0.0].iter().map(|&x| term.of(x)).sum();
+        let peak = Scaled::new(2.0, 0);
+        let term = Power::new(3.0, peak);
+        let sum: f64 = [2.0, -1.0, 2.0, 0.0].iter().map(|&x: &f64| term.of(x)).sum();
         assert!((sum - 17.0 / 8.0).abs() < 1e-15);
-        assert!((term.root(2.0, sum).to_f64() - 17f64.cbrt()).abs() < 1e-15);
+        assert!((term.root(peak, sum).to_f64() - 17f64.cbrt()).abs() < 1e-15);
+    }
+
+    #[test]
+    fn cube_roots_of_cubes_are_whole() {
+        for i in 1..10_000 {
+            let x = f64::from(i);
+            assert_eq!(cube_root(x * x * x), x);
+        }
+        for (i, exponent) in (-1074..1024).enumerate() {
+            let x = 1.0 + i as f64 / 5000.0;
+            let x = if exponent < -1022 {
+                f64::from_bits(1 << (exponent + 1074))
+            } else {
+                x * power_of_two(exponent)
+            };
+            let exact = x.cbrt();
+            assert!((cube_root(x) - exact).abs() <= f64::EPSILON * exact, "{x:e}");
+        }
+        for x in [0.0, f64::INFINITY] {
+            assert_eq!(cube_root(x), x);
+        }
+        assert!(cube_root(f64::NAN).is_nan());
     }
 }

@@ -6,7 +6,7 @@
 //! = 64 terms and the fold 5 more, which bounds the relative error of a sum of non-negative terms by 70 *
 //! 2^-53 = 7.8e-15.
 
-use crate::element::Real;
+use crate::element::Element;
 use crate::isa::Op;
 
 /// Accumulators of one block.
@@ -15,37 +15,43 @@ pub const LANES: usize = 32;
 pub const BLOCK: usize = 64 * LANES;
 
 /// What one element adds to the sum.
-pub trait Term: Copy + Sync {
+pub trait Term<T>: Copy + Sync {
     /// The term of `x`.
-    fn of(&self, x: f64) -> f64;
+    fn of(&self, x: T) -> f64;
 }
 
 /// `|x|`
 #[derive(Clone, Copy, Debug)]
 pub struct Abs;
-/// `x^2`. Exact for elements of up to 32 bits.
+/// `|x|^2`. Exact for real elements of up to 32 bits.
 #[derive(Clone, Copy, Debug)]
 pub struct Square;
 /// Another term of `x` times a power of two.
 #[derive(Clone, Copy, Debug)]
 pub struct Rescaled<F>(pub F, pub f64);
 
-impl Term for Abs {
+impl<T: Element> Term<T> for Abs {
     #[inline(always)]
-    fn of(&self, x: f64) -> f64 {
-        x.abs()
+    fn of(&self, x: T) -> f64 {
+        x.modulus(1.0)
     }
 }
-impl Term for Square {
+impl<T: Element> Term<T> for Square {
     #[inline(always)]
-    fn of(&self, x: f64) -> f64 {
-        x * x
+    fn of(&self, x: T) -> f64 {
+        x.square(1.0)
     }
 }
-impl<F: Term> Term for Rescaled<F> {
+impl<T: Element> Term<T> for Rescaled<Abs> {
     #[inline(always)]
-    fn of(&self, x: f64) -> f64 {
-        self.0.of(x * self.1)
+    fn of(&self, x: T) -> f64 {
+        x.modulus(self.1)
+    }
+}
+impl<T: Element> Term<T> for Rescaled<Square> {
+    #[inline(always)]
+    fn of(&self, x: T) -> f64 {
+        x.square(self.1)
     }
 }
 
@@ -90,7 +96,7 @@ pub struct Sum<'a, T, F> {
     pub term: F,
 }
 
-impl<T: Real, F: Term> Op for Sum<'_, T, F> {
+impl<T: Element, F: Term<T>> Op for Sum<'_, T, F> {
     type Output = Total;
     #[inline(always)]
     fn eval(self) -> Total {
@@ -100,11 +106,11 @@ impl<T: Real, F: Term> Op for Sum<'_, T, F> {
             let (rows, rest) = block.as_chunks::<LANES>();
             for row in rows {
                 for j in 0..LANES {
-                    lanes[j] += self.term.of(row[j].widen());
+                    lanes[j] += self.term.of(row[j]);
                 }
             }
             for j in 0..rest.len() {
-                lanes[j] += self.term.of(rest[j].widen());
+                lanes[j] += self.term.of(rest[j]);
             }
             total.add(fold(&lanes));
         }
@@ -143,12 +149,12 @@ pub struct AddRow<'a, T, F> {
 /// Rows to add up before the accumulators are folded.
 pub const ROWS: usize = BLOCK / LANES;
 
-impl<T: Real, F: Term> Op for AddRow<'_, T, F> {
+impl<T: Element, F: Term<T>> Op for AddRow<'_, T, F> {
     type Output = ();
     #[inline(always)]
     fn eval(self) {
         for (sum, x) in self.sums.iter_mut().zip(self.row) {
-            *sum += self.term.of(x.widen());
+            *sum += self.term.of(*x);
         }
     }
 }
@@ -167,14 +173,14 @@ pub struct AddRows<'a, T, F> {
 /// Rows of [`AddRows`].
 pub const ROWS_AT_ONCE: usize = 4;
 
-impl<T: Real, F: Term> Op for AddRows<'_, T, F> {
+impl<T: Element, F: Term<T>> Op for AddRows<'_, T, F> {
     type Output = ();
     #[inline(always)]
     fn eval(self) {
         let [a, b, c, d] = self.rows;
         for ((((sum, a), b), c), d) in self.sums.iter_mut().zip(a).zip(b).zip(c).zip(d) {
-            let first = (*sum + self.term.of(a.widen())) + self.term.of(b.widen());
-            *sum = (first + self.term.of(c.widen())) + self.term.of(d.widen());
+            let first = (*sum + self.term.of(*a)) + self.term.of(*b);
+            *sum = (first + self.term.of(*c)) + self.term.of(*d);
         }
     }
 }

@@ -76,6 +76,10 @@ fn setting(variable: &'static str, least: usize, allowed: &'static str) -> Resul
     let most = if least == 0 { usize::MAX } else { MAX_THREADS };
     match value.trim() {
         "" => Ok(None),
+        // A number that no usize holds is a number still.
+        text if least == 0 && text.bytes().all(|byte| byte.is_ascii_digit()) => {
+            Ok(Some(text.parse().unwrap_or(usize::MAX)))
+        }
         text => match text.parse() {
             Ok(threads) if (least..=most).contains(&threads) => Ok(Some(threads)),
             _ => Err(Error::Setting { variable, found: value.into_owned(), allowed }),

@@ -2,7 +2,7 @@
 
 use super::reduce::{CHUNK, Order, norm_of_view};
 use super::{for_each, grouped, is_shared};
-use crate::element::{Element, Real, for_each_real};
+use crate::element::{Ordered, Real, for_each_real};
 use crate::error::{Result, vec_with_room};
 use crate::isa::Isa;
 use crate::kernel::scale::Scale;
@@ -14,7 +14,7 @@ const SHARE: usize = 512 << 10;
 
 /// An output and what it is made from: an input with the same positions, or what the output holds already.
 #[derive(Debug)]
-pub struct Task<'a, T: Element> {
+pub struct Task<'a, T: Ordered> {
     /// None: in place.
     pub source: Option<View<'a, T>>,
     /// Written.
@@ -22,13 +22,13 @@ pub struct Task<'a, T: Element> {
 }
 
 /// A part of a task, from position `at` on.
-struct Part<'a, T: Element> {
+struct Part<'a, T: Ordered> {
     source: Option<&'a View<'a, T>>,
     target: Target<'a, T>,
     at: usize,
 }
 
-impl<T: Element> Task<'_, T> {
+impl<T: Ordered> Task<'_, T> {
     fn bytes(&self) -> usize {
         self.target.len() * size_of::<T>() * 2
     }
@@ -43,7 +43,7 @@ impl<T: Element> Task<'_, T> {
     }
 }
 
-impl<T: Element> Part<'_, T> {
+impl<T: Ordered> Part<'_, T> {
     fn run(&mut self, isa: Isa, work: &impl Work<T>) {
         walk::perform(isa, work, self.source, &mut self.target, self.at);
     }
@@ -53,7 +53,7 @@ impl<T: Element> Part<'_, T> {
 ///
 /// # Errors
 /// A bad setting of the threads.
-pub fn perform<T: Element>(isa: Isa, work: &impl Work<T>, task: &mut Task<'_, T>) -> Result<()> {
+pub fn perform<T: Ordered>(isa: Isa, work: &impl Work<T>, task: &mut Task<'_, T>) -> Result<()> {
     if is_shared(task.bytes())? {
         for_each(task.parts(), |mut part| part.run(isa, work))
     } else {

@@ -1,19 +1,20 @@
 //! Norms: of many arrays as one, and of the slices of one array.
 
 use std::convert::Infallible;
-use std::ops::Range;
+use std::ops;
 
 use super::{for_each, grouped, is_shared};
-use crate::element::{Real, for_each_real};
+use crate::element::{Element, F16, for_each_element};
 use crate::error::{Result, vec_with_room};
 use crate::isa::Isa;
 use crate::kernel::max::{MaxAbs, MaxRow};
-use crate::kernel::power::Power;
+use crate::kernel::power::{Cube, Fourth, Half, Power, Simple, ThreeHalves};
 use crate::kernel::sum::{
     Abs, AddRow, AddRows, BLOCK, FoldRows, ROWS, ROWS_AT_ONCE, Rescaled, Square, Sum, Term, Total,
 };
+use crate::kernel::widen::{Modulus, Part, Widen};
 use crate::scaled::{RESCALE, Scaled, power_of_two};
-use crate::walk::{Slices, View};
+use crate::walk::{Slices, View, with_scratch};
 
 /// Elements whose sum one thread makes. A multiple of [`BLOCK`], so that it cuts no block.
 pub const CHUNK: usize = 64 * BLOCK;
@@ -48,7 +49,11 @@ impl Order {
 
     /// How much longer a byte takes than to be read, about: it decides whether threads are worth it.
     fn cost(self) -> usize {
-        if let Self::Power(_) = self { 16 } else { 1 }
+        match self {
+            Self::Power(p) if Simple::of(p).is_some() => 2,
+            Self::Power(_) => 16,
+            _ => 1,
+        }
     }
 }
 
@@ -59,40 +64,86 @@ enum Pass {
     RescaledAbs(f64),
     Square,
     RescaledSquare(f64),
+    Simple(Simple),
     Power(Power),
 }
 
+/// What the passes of a norm have to mind.
+#[derive(Clone, Copy, Debug, Default)]
+struct Range {
+    /// Sums can leave float64's range.
+    wide: bool,
+    /// So can a modulus, or it can lose digits below it.
+    wide_modulus: bool,
+}
+
+impl Range {
+    const fn of<T: Element>() -> Self {
+        Self { wide: T::WIDE, wide_modulus: T::WIDE && T::DTYPE.parts().is_some() }
+    }
+
+    const fn or(self, other: Self) -> Self {
+        Self { wide: self.wide || other.wide, wide_modulus: self.wide_modulus || other.wide_modulus }
+    }
+}
+
 impl Order {
-    /// The norm, from passes over the data. `wide` says whether its sums can leave float64's range.
+    /// The first pass, where it is a sum for which nothing need be known.
+    fn first(self) -> Option<Pass> {
+        match self {
+            Self::One => Some(Pass::Abs),
+            Self::Two => Some(Pass::Square),
+            Self::Max => None,
+            Self::Power(p) => Simple::of(p).map(Pass::Simple),
+        }
+    }
+
+    /// The norm, from passes over the data: largest moduli, times a power of two, and sums.
     fn norm<E>(
         self,
-        wide: bool,
-        max: impl Fn() -> std::result::Result<f64, E>,
+        Range { wide, wide_modulus }: Range,
+        max: impl Fn(f64) -> std::result::Result<f64, E>,
         sum: impl Fn(Pass) -> std::result::Result<f64, E>,
     ) -> std::result::Result<Scaled, E> {
-        let down = power_of_two(-RESCALE);
+        let (down, up) = (power_of_two(-RESCALE), power_of_two(RESCALE));
+        let largest = || {
+            Ok(match max(1.0)? {
+                m if wide_modulus && m == f64::INFINITY => Scaled::new(max(down)?, RESCALE),
+                m if wide_modulus && m < SMALLEST_SUM => Scaled::new(max(up)?, -RESCALE),
+                m => Scaled::new(m, 0),
+            })
+        };
         Ok(match self {
             Self::One => match sum(Pass::Abs)? {
                 s if wide && s == f64::INFINITY => Scaled::new(sum(Pass::RescaledAbs(down))?, RESCALE),
+                s if wide_modulus && s < SMALLEST_SUM => Scaled::new(sum(Pass::RescaledAbs(up))?, -RESCALE),
                 s => Scaled::new(s, 0),
             },
             Self::Two => match sum(Pass::Square)? {
                 s if wide && s == f64::INFINITY => {
                     Scaled::new(sum(Pass::RescaledSquare(down))?.sqrt(), RESCALE)
                 }
-                s if wide && s < SMALLEST_SUM => {
-                    Scaled::new(sum(Pass::RescaledSquare(power_of_two(RESCALE)))?.sqrt(), -RESCALE)
-                }
+                s if wide && s < SMALLEST_SUM => Scaled::new(sum(Pass::RescaledSquare(up))?.sqrt(), -RESCALE),
                 s => Scaled::new(s.sqrt(), 0),
             },
-            Self::Max => Scaled::new(max()?, 0),
-            Self::Power(p) => match max()? {
-                peak if peak > 0.0 && peak.is_finite() => {
+            Self::Max => largest()?,
+            Self::Power(p) => {
+                if let Some(simple) = Simple::of(p) {
+                    let s = sum(Pass::Simple(simple))?;
+                    // The smallest square root is 2^-537: beside a sum like this it counts nothing, rounded or not.
+                    let smallest = if p < 1.0 { power_of_two(-400) } else { SMALLEST_SUM };
+                    if !wide || s.is_nan() || (smallest..f64::INFINITY).contains(&s) {
+                        return Ok(simple.root(s));
+                    }
+                }
+                let peak = largest()?;
+                if peak.is_finite() && !peak.is_zero() {
                     let power = Power::new(p, peak);
                     power.root(peak, sum(Pass::Power(power))?)
+                } else {
+                    peak
                 }
-                peak => Scaled::new(peak, 0),
-            },
+            }
         })
     }
 }
@@ -101,18 +152,77 @@ impl Order {
 const SMALLEST_SUM: f64 = f64::from_bits(63 << 52); // 2^-960
 
 impl Pass {
-    fn of_slice<T: Real>(self, isa: Isa, data: &[T]) -> Total {
+    fn of_slice<T: Element>(self, isa: Isa, data: &[T]) -> Total {
+        if let Some(data) = T::halves(data) {
+            return self.of_halves(isa, data);
+        }
         match self {
-            Self::Abs => isa.run(Sum { data, term: Abs }),
-            Self::RescaledAbs(by) => isa.run(Sum { data, term: Rescaled(Abs, by) }),
-            Self::Square => isa.run(Sum { data, term: Square }),
-            Self::RescaledSquare(by) => isa.run(Sum { data, term: Rescaled(Square, by) }),
-            Self::Power(power) => isa.run(Sum { data, term: power }),
+            Self::Abs if T::DIRECT => isa.run(Sum { data, term: Abs }),
+            Self::Square if T::DIRECT => isa.run(Sum { data, term: Square }),
+            Self::RescaledAbs(by) if T::WIDE => isa.run(Sum { data, term: Rescaled(Abs, by) }),
+            Self::RescaledSquare(by) if T::WIDE => isa.run(Sum { data, term: Rescaled(Square, by) }),
+            Self::Simple(simple) if T::WIDE => simple_sum(isa, data, simple),
+            Self::Power(term) if T::WIDE => isa.run(Sum { data, term }),
+            _ => self.of_moduli(isa, data),
+        }
+    }
+
+    /// The same by way of float32.
+    fn of_halves(self, isa: Isa, data: &[F16]) -> Total {
+        with_scratch(0.0, data.len(), |scratch| {
+            let mut total = Total::default();
+            for from in data.chunks(BLOCK) {
+                let scratch = &mut scratch[..from.len()];
+                isa.widen_halves(from, scratch);
+                total.merge(self.of_slice::<f32>(isa, scratch));
+            }
+            total
+        })
+    }
+
+    /// The same by way of float64.
+    fn of_moduli<T: Element>(self, isa: Isa, data: &[T]) -> Total {
+        with_scratch(0.0, data.len(), |scratch| {
+            let mut total = Total::default();
+            for from in data.chunks(BLOCK) {
+                let scratch = &mut scratch[..from.len()];
+                for part in 0..self.parts::<T>() {
+                    self.widen(isa, from, scratch, part);
+                    total.merge(self.of_widened(isa, scratch));
+                }
+            }
+            total
+        })
+    }
+
+    /// How often [`Pass::widen`] and a sum of what it made are to be done.
+    fn parts<T: Element>(self) -> usize {
+        // Sums of integers are to be whole where they can; squares are not whole beyond 2^53 in any case.
+        if let Self::Abs = self { T::PARTS } else { 1 }
+    }
+
+    fn widen<T: Element>(self, isa: Isa, from: &[T], to: &mut [f64], part: usize) {
+        match self {
+            Self::Abs if T::PARTS > 1 => isa.run(Widen { from, to, reading: Part(part) }),
+            Self::RescaledAbs(by) | Self::RescaledSquare(by) => {
+                isa.run(Widen { from, to, reading: Modulus(by) });
+            }
+            _ => isa.run(Widen { from, to, reading: Modulus(1.0) }),
+        }
+    }
+
+    /// The sum over what [`Pass::widen`] made.
+    fn of_widened(self, isa: Isa, data: &[f64]) -> Total {
+        match self {
+            Self::Abs | Self::RescaledAbs(_) => isa.run(Sum { data, term: Abs }),
+            Self::Square | Self::RescaledSquare(_) => isa.run(Sum { data, term: Square }),
+            Self::Simple(simple) => simple_sum(isa, data, simple),
+            Self::Power(term) => isa.run(Sum { data, term }),
         }
     }
 
     /// The sum over a range of a view that begins at a chunk.
-    fn of_view<T: Real>(self, isa: Isa, view: &View<'_, T>, range: Range<usize>) -> Total {
+    fn of_view<T: Element>(self, isa: Isa, view: &View<'_, T>, range: ops::Range<usize>) -> Total {
         let mut total = Total::default();
         for from in range.clone().step_by(CHUNK) {
             let mut chunk = Total::default();
@@ -123,15 +233,37 @@ impl Pass {
     }
 }
 
-fn max_of_view<T: Real>(isa: Isa, view: &View<'_, T>, range: Range<usize>) -> T::Magnitude {
-    let mut max = T::Magnitude::default();
-    view.for_blocks(range, |data| max = max.max(isa.run(MaxAbs(data))));
-    max
+fn simple_sum<T: Element>(isa: Isa, data: &[T], simple: Simple) -> Total {
+    match simple {
+        Simple::Half => isa.run(Sum { data, term: Half }),
+        Simple::ThreeHalves => isa.run(Sum { data, term: ThreeHalves }),
+        Simple::Three => isa.run(Sum { data, term: Cube }),
+        Simple::Four => isa.run(Sum { data, term: Fourth }),
+    }
+}
+
+/// The largest modulus, times a power of two.
+fn max_of_view<T: Element>(isa: Isa, view: &View<'_, T>, range: ops::Range<usize>, by: f64) -> f64 {
+    if by == 1.0 {
+        let mut max = T::Magnitude::default();
+        view.for_blocks(range, |data| max = max.max(isa.run(MaxAbs(data))));
+        return T::from_magnitude(max);
+    }
+    let mut max = <f64 as Element>::Magnitude::default();
+    let mut scratch = [0.0; BLOCK];
+    view.for_blocks(range, |data| {
+        for from in data.chunks(BLOCK) {
+            let to = &mut scratch[..from.len()];
+            isa.run(Widen { from, to, reading: Modulus(by) });
+            max = max.max(isa.run(MaxAbs(to)));
+        }
+    });
+    f64::from_magnitude(max)
 }
 
 macro_rules! any_view {
     ($($name:ident: $t:ty,)*) => {
-        /// A view of one of the real dtypes.
+        /// A view of one of the dtypes.
         #[derive(Debug)]
         #[allow(missing_docs, reason = "the names say it")]
         pub enum AnyView<'a> { $($name(View<'a, $t>),)* }
@@ -147,24 +279,24 @@ macro_rules! any_view {
             fn bytes(&self) -> usize {
                 match self { $(Self::$name(view) => view.len() * size_of::<$t>(),)* }
             }
-            fn is_wide(&self) -> bool {
-                match self { $(Self::$name(_) => <$t>::WIDE,)* }
+            fn range(&self) -> Range {
+                match self { $(Self::$name(_) => Range::of::<$t>(),)* }
             }
-            fn sum(&self, isa: Isa, pass: Pass, range: Range<usize>) -> Total {
+            fn sum(&self, isa: Isa, pass: Pass, range: ops::Range<usize>) -> Total {
                 match self { $(Self::$name(view) => pass.of_view(isa, view, range),)* }
             }
-            fn max(&self, isa: Isa, range: Range<usize>) -> f64 {
-                match self { $(Self::$name(view) => <$t>::from_magnitude(max_of_view(isa, view, range)),)* }
+            fn max(&self, isa: Isa, range: ops::Range<usize>, by: f64) -> f64 {
+                match self { $(Self::$name(view) => max_of_view(isa, view, range, by),)* }
             }
         }
     };
 }
-for_each_real!(any_view);
+for_each_element!(any_view);
 
 /// A chunk of one array of a list, and what came of it.
 struct Piece<R> {
     array: usize,
-    range: Range<usize>,
+    range: ops::Range<usize>,
     result: R,
 }
 
@@ -173,14 +305,14 @@ struct Piece<R> {
 /// # Errors
 /// No memory for the list of chunks, or a bad setting of the threads.
 pub fn norm(isa: Isa, arrays: &[AnyView<'_>], order: Order) -> Result<Scaled> {
-    let wide = arrays.iter().any(AnyView::is_wide);
+    let range = arrays.iter().map(AnyView::range).fold(Range::default(), Range::or);
     let shared = is_shared(arrays.iter().map(AnyView::bytes).sum::<usize>().saturating_mul(order.cost()))?;
-    let max = || {
+    let max = |by| {
         let largest = |a: f64, b: f64| if a.is_nan() || a >= b { a } else { b };
         if !shared {
-            return Ok(arrays.iter().map(|array| array.max(isa, 0..array.len())).fold(0.0, largest));
+            return Ok(arrays.iter().map(|array| array.max(isa, 0..array.len(), by)).fold(0.0, largest));
         }
-        let found = pieces(arrays, |array, range| array.max(isa, range))?;
+        let found = pieces(arrays, |array, range| array.max(isa, range, by))?;
         Ok(found.into_iter().map(|piece| piece.result).fold(0.0, largest))
     };
     let sum = |pass| {
@@ -202,13 +334,13 @@ pub fn norm(isa: Isa, arrays: &[AnyView<'_>], order: Order) -> Result<Scaled> {
         }
         Ok(total.value())
     };
-    order.norm(wide, max, sum)
+    order.norm(range, max, sum)
 }
 
 /// `work` on every chunk of every array, on all threads.
 fn pieces<R: Default + Send>(
     arrays: &[AnyView<'_>],
-    work: impl Fn(&AnyView<'_>, Range<usize>) -> R + Sync,
+    work: impl Fn(&AnyView<'_>, ops::Range<usize>) -> R + Sync,
 ) -> Result<Vec<Piece<R>>> {
     let mut pieces = vec_with_room(arrays.iter().map(|array| array.len().div_ceil(CHUNK)).sum())?;
     for (array, view) in arrays.iter().enumerate() {
@@ -228,7 +360,7 @@ fn pieces<R: Default + Send>(
 ///
 /// # Errors
 /// No memory for the norms, or a bad setting of the threads.
-pub fn norms<T: Real>(isa: Isa, slices: &Slices<'_, T>, order: Order) -> Result<Vec<Scaled>>
+pub fn norms<T: Element>(isa: Isa, slices: &Slices<'_, T>, order: Order) -> Result<Vec<Scaled>>
 where
     for<'a> AnyView<'a>: From<View<'a, T>>,
 {
@@ -238,10 +370,11 @@ where
     if len == 0 || count == 0 {
         return Ok(norms);
     }
-    if slices.are_columns() && order == Order::Max {
+    let columns = slices.are_columns();
+    if columns && order == Order::Max && !Range::of::<T>().wide_modulus {
         column_maxima(isa, slices, &mut norms)?;
-    } else if slices.are_columns() && !matches!(order, Order::Power(_)) {
-        column_sums(isa, slices, order, &mut norms)?;
+    } else if let (true, Some(pass)) = (columns, order.first()) {
+        column_sums(isa, slices, order, pass, &mut norms)?;
     } else if len >= CHUNK {
         // Long slices, one after the other, each on all threads.
         for (at, result) in norms.iter_mut().enumerate() {
@@ -255,17 +388,17 @@ where
 
 /// The norm of one view, on the calling thread; the same bits as [`norm`] of it.
 #[must_use]
-pub fn norm_of_view<T: Real>(isa: Isa, view: &View<'_, T>, order: Order) -> Scaled {
+pub fn norm_of_view<T: Element>(isa: Isa, view: &View<'_, T>, order: Order) -> Scaled {
     let Ok(norm) = order.norm::<Infallible>(
-        T::WIDE,
-        || Ok(T::from_magnitude(max_of_view(isa, view, 0..view.len()))),
+        Range::of::<T>(),
+        |by| Ok(max_of_view(isa, view, 0..view.len(), by)),
         |pass| Ok(pass.of_view(isa, view, 0..view.len()).value()),
     );
     norm
 }
 
 /// Fills `norms` by `work(slice number)`, on all threads if there is enough to do.
-fn each<T: Real>(
+fn each<T: Element>(
     slices: &Slices<'_, T>,
     norms: &mut [Scaled],
     cost: usize,
@@ -292,8 +425,8 @@ const STRIP: usize = 512;
 
 /// Some neighbouring columns, a run of their rows, and what came of each column there.
 struct Strip<R> {
-    columns: Range<usize>,
-    rows: Range<usize>,
+    columns: ops::Range<usize>,
+    rows: ops::Range<usize>,
     results: Vec<R>,
 }
 
@@ -301,7 +434,7 @@ struct Strip<R> {
 ///
 /// Long columns are cut into runs whose results are merged in order, so that a narrow matrix has work for all
 /// threads. Where they are cut depends on the shape alone.
-fn strips<T: Real, R: Copy + Send>(
+fn strips<T: Element, R: Copy + Send>(
     slices: &Slices<'_, T>,
     identity: R,
     work: impl Fn(&mut Strip<R>) + Sync,
@@ -325,7 +458,7 @@ fn strips<T: Real, R: Copy + Send>(
     Ok(strips)
 }
 
-fn column_maxima<T: Real>(isa: Isa, slices: &Slices<'_, T>, norms: &mut [Scaled]) -> Result<()> {
+fn column_maxima<T: Element>(isa: Isa, slices: &Slices<'_, T>, norms: &mut [Scaled]) -> Result<()> {
     let strips = strips(slices, T::Magnitude::default(), |strip| {
         let mut scratch = [T::ZERO; STRIP];
         for row in strip.rows.clone() {
@@ -341,27 +474,49 @@ fn column_maxima<T: Real>(isa: Isa, slices: &Slices<'_, T>, norms: &mut [Scaled]
     Ok(())
 }
 
-/// The norms of orders 1 and 2: rows are added to one accumulator per column.
-fn column_sums<T: Real>(isa: Isa, slices: &Slices<'_, T>, order: Order, norms: &mut [Scaled]) -> Result<()> {
-    let mut strips = strips(slices, Total::default(), |strip| match order {
-        Order::One => add_rows(isa, slices, Abs, strip),
-        _ => add_rows(isa, slices, Square, strip),
+/// The norms whose first pass is a sum: rows are added to one accumulator per column.
+fn column_sums<T: Element>(
+    isa: Isa,
+    slices: &Slices<'_, T>,
+    order: Order,
+    first: Pass,
+    norms: &mut [Scaled],
+) -> Result<()> {
+    let mut strips = strips(slices, Total::default(), |strip| match first {
+        Pass::Abs if T::DIRECT => add_rows(isa, slices, &Straight, Abs, strip),
+        Pass::Square if T::DIRECT => add_rows(isa, slices, &Straight, Square, strip),
+        pass => {
+            for part in 0..pass.parts::<T>() {
+                let by_way = &Widened { isa, pass, part };
+                match pass {
+                    Pass::Square | Pass::RescaledSquare(_) => add_rows(isa, slices, by_way, Square, strip),
+                    Pass::Simple(Simple::Half) => add_rows(isa, slices, by_way, Half, strip),
+                    Pass::Simple(Simple::ThreeHalves) => add_rows(isa, slices, by_way, ThreeHalves, strip),
+                    Pass::Simple(Simple::Three) => add_rows(isa, slices, by_way, Cube, strip),
+                    Pass::Simple(Simple::Four) => add_rows(isa, slices, by_way, Fourth, strip),
+                    Pass::Power(power) => add_rows(isa, slices, by_way, power, strip),
+                    Pass::Abs | Pass::RescaledAbs(_) => add_rows(isa, slices, by_way, Abs, strip),
+                }
+            }
+        }
     })?;
     let finish = |(runs, norms): (&mut [Strip<Total>], &mut [Scaled])| {
-        let Some((first, later)) = runs.split_first_mut() else { return };
+        let Some((head, later)) = runs.split_first_mut() else { return };
         for run in later {
-            for (sum, total) in first.results.iter_mut().zip(&run.results) {
+            for (sum, total) in head.results.iter_mut().zip(&run.results) {
                 sum.merge(*total);
             }
         }
-        for ((norm, sum), at) in norms.iter_mut().zip(&first.results).zip(first.columns.clone()) {
+        for ((norm, sum), at) in norms.iter_mut().zip(&head.results).zip(head.columns.clone()) {
             // The first pass has been made; a column whose sum left the range is done again on its own.
+            let of_column =
+                |pass: Pass| pass.of_view(isa, &slices.slice(at), 0..slices.reduced.len()).value();
             let Ok(found) = order.norm::<Infallible>(
-                T::WIDE,
-                || Ok(0.0),
+                Range::of::<T>(),
+                |by| Ok(max_of_view(isa, &slices.slice(at), 0..slices.reduced.len(), by)),
                 |pass| match pass {
-                    Pass::Abs | Pass::Square => Ok(sum.value()),
-                    again => Ok(again.of_view(isa, &slices.slice(at), 0..slices.reduced.len()).value()),
+                    Pass::Abs | Pass::Square | Pass::Simple(_) => Ok(sum.value()),
+                    again => Ok(of_column(again)),
                 },
             );
             *norm = found;
@@ -376,21 +531,59 @@ fn column_sums<T: Real>(isa: Isa, slices: &Slices<'_, T>, order: Order, norms: &
     }
 }
 
-fn add_rows<T: Real, F: Term>(isa: Isa, slices: &Slices<'_, T>, term: F, strip: &mut Strip<Total>) {
-    let mut scratch = [[T::ZERO; STRIP]; ROWS_AT_ONCE];
+/// How the rows of columns are read: as they are, or as float64.
+trait Rows<T: Element, U: Element>: Sync {
+    fn read<'a>(&self, row: &'a [T], scratch: &'a mut [U]) -> &'a [U];
+}
+
+struct Straight;
+
+struct Widened {
+    isa: Isa,
+    pass: Pass,
+    part: usize,
+}
+
+impl<T: Element> Rows<T, T> for Straight {
+    fn read<'a>(&self, row: &'a [T], _: &'a mut [T]) -> &'a [T] {
+        row
+    }
+}
+
+impl<T: Element> Rows<T, f64> for Widened {
+    fn read<'a>(&self, row: &'a [T], scratch: &'a mut [f64]) -> &'a [f64] {
+        let scratch = &mut scratch[..row.len()];
+        self.pass.widen(self.isa, row, scratch, self.part);
+        scratch
+    }
+}
+
+fn add_rows<T: Element, U: Element, F: Term<U>>(
+    isa: Isa,
+    slices: &Slices<'_, T>,
+    rows: &impl Rows<T, U>,
+    term: F,
+    strip: &mut Strip<Total>,
+) {
+    let mut gathered = [[T::ZERO; STRIP]; ROWS_AT_ONCE];
+    let mut read = [[U::ZERO; STRIP]; ROWS_AT_ONCE];
     let sums = &mut [0.0; STRIP][..strip.results.len()];
     for from in strip.rows.clone().step_by(ROWS) {
         let to = strip.rows.end.min(from + ROWS);
         let mut row = from;
         while row + ROWS_AT_ONCE <= to {
-            let [a, b, c, d] = &mut scratch;
-            let rows = [(0, a), (1, b), (2, c), (3, d)]
-                .map(|(i, scratch)| slices.row(row + i, strip.columns.clone(), scratch));
-            isa.run(AddRows { sums, rows, term });
+            let mut scratch = gathered.iter_mut().zip(&mut read);
+            let four = std::array::from_fn(|i| match scratch.next() {
+                Some((gathered, read)) => {
+                    rows.read(slices.row(row + i, strip.columns.clone(), gathered), read)
+                }
+                None => &[],
+            });
+            isa.run(AddRows { sums, rows: four, term });
             row += ROWS_AT_ONCE;
         }
         for row in row..to {
-            let row = slices.row(row, strip.columns.clone(), &mut scratch[0]);
+            let row = rows.read(slices.row(row, strip.columns.clone(), &mut gathered[0]), &mut read[0]);
             isa.run(AddRow { sums, row, term });
         }
         isa.run(FoldRows { totals: &mut strip.results, sums });

@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use std::ffi::c_int;
 use std::ptr;
 use std::slice;
-use std::sync::atomic::AtomicU8;
+use std::sync::atomic::{AtomicI32, AtomicU8, Ordering};
 
 use numpy::PY_ARRAY_API;
 use numpy::npyffi::{self, NPY_TYPES, NpyTypes, PyArray_CheckExact, PyArrayObject, npy_intp};
@@ -22,23 +22,47 @@ use pyo3::types::PyAny;
 use smallvec::SmallVec;
 
 use super::overlap;
-use crate::element::{Dtype, Element};
+use crate::element::{Dtype, Element, Ordered};
 use crate::parallel::perform::Task;
 use crate::walk::{Axis, Cells, Layout, Memory, Slices, Target, View, memory_order};
 
-/// The dtype of a NumPy number. C's `long` has a number of its own, whatever its size.
-fn dtype_of(number: c_int) -> Option<Dtype> {
-    let long = |narrow, wide| Some(if size_of::<std::ffi::c_long>() == 8 { wide } else { narrow });
-    if number == NPY_TYPES::NPY_LONG as c_int {
-        return long(Dtype::I32, Dtype::I64);
+/// The dtypes by NumPy's numbers.
+const DTYPES: [Option<Dtype>; NPY_TYPES::NPY_NTYPES_LEGACY as usize] = {
+    let mut table = [None; NPY_TYPES::NPY_NTYPES_LEGACY as usize];
+    let mut i = 0;
+    while i < Dtype::ALL.len() {
+        let number = Dtype::ALL[i].number();
+        if number >= 0 {
+            table[number.cast_unsigned() as usize] = Some(Dtype::ALL[i]);
+        }
+        i += 1;
     }
-    if number == NPY_TYPES::NPY_ULONG as c_int {
-        return long(Dtype::U32, Dtype::U64);
+    // C's `long` has a number of its own, whatever its size.
+    let is_64 = size_of::<std::ffi::c_long>() == 8;
+    table[NPY_TYPES::NPY_LONG as usize] = Some(if is_64 { Dtype::I64 } else { Dtype::I32 });
+    table[NPY_TYPES::NPY_ULONG as usize] = Some(if is_64 { Dtype::U64 } else { Dtype::U32 });
+    table
+};
+
+/// The number that `ml_dtypes` was given for its bfloat16; 0 until an array of it has been seen.
+static BFLOAT16: AtomicI32 = AtomicI32::new(0);
+
+/// The dtype of a number that NumPy gave to another package, by the class of its scalars.
+fn registered_dtype(number: c_int, class: &Bound<'_, PyAny>) -> Option<Dtype> {
+    if number == BFLOAT16.load(Ordering::Relaxed) {
+        return Some(Dtype::Bf16);
     }
-    Dtype::ALL.iter().copied().find(|dtype| dtype.number() == number)
+    let is =
+        |attribute, text: &str| class.getattr(attribute).is_ok_and(|value| value.eq(text).unwrap_or(false));
+    if is("__name__", Dtype::Bf16.name()) && is("__module__", "ml_dtypes") {
+        BFLOAT16.store(number, Ordering::Relaxed);
+        return Some(Dtype::Bf16);
+    }
+    None
 }
 
 /// A NumPy array.
+#[derive(Clone)]
 pub(super) struct Array<'py> {
     object: Bound<'py, PyAny>,
     data: *mut u8,
@@ -48,6 +72,8 @@ pub(super) struct Array<'py> {
     number: c_int,
     dtype: Option<Dtype>,
     swapped: bool,
+    /// Whether the last axis, of two steps, goes over the parts of complex numbers.
+    in_parts: bool,
 }
 
 impl<'py> Array<'py> {
@@ -76,6 +102,13 @@ impl<'py> Array<'py> {
         };
         let (shape, strides) = (SmallVec::from_slice(shape), SmallVec::from_slice(strides));
         let foreign = if cfg!(target_endian = "little") { b'>' } else { b'<' };
+        let dtype = if descr.type_num < NPY_TYPES::NPY_USERDEF as c_int {
+            usize::try_from(descr.type_num).ok().and_then(|number| *DTYPES.get(number)?)
+        } else {
+            // SAFETY: a descr holds a reference to the class of its scalars, and is itself held by the array.
+            let class = unsafe { Bound::from_borrowed_ptr_or_opt(py, descr.typeobj.cast()) };
+            class.and_then(|class| registered_dtype(descr.type_num, &class))
+        };
         let array = Self {
             object: object.clone(),
             data: fields.data.cast(),
@@ -83,8 +116,9 @@ impl<'py> Array<'py> {
             strides,
             flags: fields.flags,
             number: descr.type_num,
-            dtype: dtype_of(descr.type_num),
+            dtype,
             swapped: descr.byteorder.cast_unsigned() == foreign,
+            in_parts: false,
         };
         Some((array, !exact))
     }
@@ -131,6 +165,15 @@ impl<'py> Array<'py> {
             Bound::from_owned_ptr_or_err(py, made)?
         };
         Self::read(&object).map(|(array, _)| array).ok_or_else(|| internal("NumPy made no array"))
+    }
+
+    /// The same memory as real numbers, with one more axis for the two parts of each. Only of a complex array.
+    pub(super) fn in_parts(&self) -> Option<Self> {
+        let part = self.dtype.and_then(Dtype::parts)?;
+        let mut parts = Self { dtype: Some(part), in_parts: true, ..self.clone() };
+        parts.shape.push(2);
+        parts.strides.push(part.size().cast_signed());
+        Some(parts)
     }
 
     /// A new array with the shape, the dtype and the memory order of this one, in native byte order.
@@ -203,7 +246,8 @@ impl<'py> Array<'py> {
             let fields = &*npyffi::_PyArray_GET_ITEM_DATA(self.object.as_ptr().cast::<PyArrayObject>());
             (fields, slice_of(fields.dimensions.cast::<usize>(), usize::try_from(fields.nd).unwrap_or(0)))
         };
-        let same = self.data == fields.data.cast() && now.iter().product::<usize>() == self.len();
+        let len = now.iter().product::<usize>() * if self.in_parts { 2 } else { 1 };
+        let same = self.data == fields.data.cast() && len == self.len();
         if same {
             Ok(())
         } else {
@@ -232,7 +276,7 @@ impl<'py> Array<'py> {
     }
 
     /// Whether the elements follow each other in the C order or the Fortran order of the axes, which two
-    /// arrays may share.
+    /// arrays may share. (Of an array in parts, in that order of the complex numbers.)
     fn contiguity(&self) -> c_int {
         self.flags & (npyffi::NPY_ARRAY_C_CONTIGUOUS | npyffi::NPY_ARRAY_F_CONTIGUOUS)
     }
@@ -481,6 +525,19 @@ impl<'py> Pair<'py> {
         Ok(Self { input, copy: None, output, given, interleaved: false })
     }
 
+    /// Takes complex arrays as real ones from now on, with one more axis; for norms of complex numbers it is too
+    /// late then.
+    pub(super) fn split_complex(&mut self) {
+        if self.input.dtype.and_then(Dtype::parts).is_none() {
+            return;
+        }
+        for array in [Some(&mut self.input), self.copy.as_mut(), self.output.as_mut()].into_iter().flatten() {
+            if let Some(parts) = array.in_parts() {
+                *array = parts;
+            }
+        }
+    }
+
     /// What norms are made of, before anything is written.
     pub(super) fn input(&self) -> &Array<'py> {
         &self.input
@@ -505,18 +562,18 @@ impl<'py> Pair<'py> {
     }
 
     /// What to write, and what to read for it, by the positions of `walk`.
-    pub(super) fn task<T: Element>(&mut self, walk: &Walk) -> PyResult<Task<'_, T>> {
+    pub(super) fn task<T: Ordered>(&mut self, walk: &Walk) -> PyResult<Task<'_, T>> {
         self.task_along(walk)
     }
 
     /// For the functions here, which have borrowed the pair mutably.
-    fn task_along<T: Element>(&self, walk: &Walk) -> PyResult<Task<'_, T>> {
+    fn task_along<T: Ordered>(&self, walk: &Walk) -> PyResult<Task<'_, T>> {
         let source = if self.is_in_place() { None } else { Some(self.source().view(walk)?) };
         Ok(Task { source, target: self.target(walk)? })
     }
 
     /// The same in the order of memory.
-    pub(super) fn whole_task<T: Element>(&mut self) -> PyResult<Task<'_, T>> {
+    pub(super) fn whole_task<T: Ordered>(&mut self) -> PyResult<Task<'_, T>> {
         let (source, output) = (self.source(), self.output());
         let alike = output.contiguity() & source.contiguity() != 0;
         if !alike || self.interleaved || !output.is_plain::<T>() || !source.is_plain::<T>() {
@@ -532,7 +589,7 @@ impl<'py> Pair<'py> {
 
     /// The slices of the input, unless it is in place, and the output, if the output has the slices one after
     /// the other and a slice can be written as soon as its own norm is known.
-    pub(super) fn rows<T: Element>(&mut self, split: &Split) -> PyResult<Option<Rows<'_, T>>> {
+    pub(super) fn rows<T: Ordered>(&mut self, split: &Split) -> PyResult<Option<Rows<'_, T>>> {
         if self.copy.is_some() || self.input.slices::<T>(split)?.are_columns() {
             return Ok(None);
         }
@@ -547,7 +604,7 @@ impl<'py> Pair<'py> {
 
     /// The memory of the output, by the positions of `walk`. Whoever calls this has borrowed the pair
     /// mutably.
-    fn target<T: Element>(&self, walk: &Walk) -> PyResult<Target<'_, T>> {
+    fn target<T: Ordered>(&self, walk: &Walk) -> PyResult<Target<'_, T>> {
         let output = self.output();
         output.check::<T>()?;
         let size = size_of::<T>();

@@ -11,8 +11,8 @@ use pyo3::exceptions::{PyMemoryError, PyOverflowError, PyTypeError, PyValueError
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{
-    PyAny, PyBool, PyBytes, PyComplex, PyDict, PyFloat, PyInt, PyList, PyListMethods, PySequence, PyString,
-    PyTuple, PyTupleMethods, PyType,
+    PyAny, PyBool, PyByteArray, PyBytes, PyComplex, PyDict, PyFloat, PyInt, PyList, PyListMethods,
+    PySequence, PyString, PyTuple, PyTupleMethods, PyType,
 };
 use pyo3::{PyTypeInfo, intern};
 
@@ -34,15 +34,21 @@ impl From<Error> for PyErr {
 /// The dtypes an argument may have.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kinds {
-    /// Those with a norm.
-    Real,
+    /// All, for there is a norm of each.
+    Normed,
+    /// Those that can be scaled by their norm.
+    Scalable,
     /// Those that can be clipped to bounds.
     Ordered,
 }
 
 impl Kinds {
     fn has(self, dtype: Dtype) -> bool {
-        self == Self::Ordered || dtype.is_real()
+        match self {
+            Self::Normed => true,
+            Self::Scalable => dtype.is_scalable(),
+            Self::Ordered => dtype.is_ordered(),
+        }
     }
 
     fn list(self) -> String {
@@ -88,7 +94,8 @@ impl<'a, 'py> Call<'a, 'py> {
     }
 
     fn prefix(&self) -> String {
-        let name = self.name.and_then(|name| name.cast::<PyString>().ok()).map(|name| name.to_string_lossy());
+        let name = self.name.and_then(|name| name.cast::<PyString>().ok());
+        let name = name.map(|name| name.to_string_lossy().split_whitespace().collect::<Vec<_>>().join(" "));
         name.map_or_else(|| self.function.to_owned(), |name| format!("{} '{name}'", self.function))
     }
 
@@ -202,7 +209,7 @@ impl<'a, 'py> Call<'a, 'py> {
         if object.is_none() {
             return Err(self.type_error(argument, "None", "an array, a number or a nested list of numbers"));
         }
-        if is_list(object) && holds_masked(object)? {
+        if object.cast::<PySequence>().is_ok() && holds_masked(object)? {
             return Err(masked());
         }
         let made = self.converted(argument, object)?;
@@ -224,16 +231,19 @@ impl<'a, 'py> Call<'a, 'py> {
         object: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
         as_array(object).map_err(|error| {
-            let ragged = error.is_instance_of::<PyValueError>(self.py)
-                && error
-                    .value(self.py)
-                    .str()
-                    .is_ok_and(|text| text.to_string_lossy().contains("inhomogeneous"));
-            if !(is_list(object) && ragged) {
+            let says = |words| {
+                error.is_instance_of::<PyValueError>(self.py)
+                    && error.value(self.py).str().is_ok_and(|text| text.to_string_lossy().contains(words))
+            };
+            let named = if !is_list(object) {
                 return error;
-            }
-            let rows = "a nested list whose rows have equal lengths";
-            let named = self.value_error(argument, "a ragged list", rows);
+            } else if says("inhomogeneous") {
+                self.value_error(argument, "a ragged list", "a nested list whose rows have equal lengths")
+            } else if says("maximum number of dimension") {
+                self.value_error(argument, "a list nested too deep", "at most 64 dimensions")
+            } else {
+                return error;
+            };
             named.set_cause(self.py, Some(error));
             named
         })
@@ -454,7 +464,7 @@ pub(super) fn number(object: &Bound<'_, PyAny>) -> PyResult<Number> {
             Err(_) => return Ok(Number::No),
         }
     } else {
-        Cow::Borrowed(object)
+        Cow::Owned(plain(object)?)
     };
     if !matches!(numeric_kind(&object)?, Some('i' | 'f')) {
         return Ok(Number::No);
@@ -463,7 +473,7 @@ pub(super) fn number(object: &Bound<'_, PyAny>) -> PyResult<Number> {
     if ndim != 0 {
         return Ok(Number::Shaped(object.getattr(intern!(py, "shape"))?.str()?.to_string()));
     }
-    let item = object.call_method0(intern!(py, "item"))?;
+    let item = item(&object)?;
     match item.cast::<PyInt>() {
         Ok(int) => Ok(Number::Real(float_of(int)?)),
         Err(_) => Ok(Number::Real(PyFloat::type_object(py).call1((item,))?.extract()?)),
@@ -478,11 +488,40 @@ pub(super) fn numeric_kind(object: &Bound<'_, PyAny>) -> PyResult<Option<char>> 
         'f' => Some('f'),
         _ => {
             let class = dtype.getattr("type")?;
-            let extra = class.getattr("__module__")?.extract::<String>()? == "ml_dtypes";
             let name: String = class.getattr("__name__")?.extract()?;
-            extra.then_some(if name.starts_with("int") || name.starts_with("uint") { 'i' } else { 'f' })
+            let is = |kind: &str| name.trim_start_matches(['u', 'b']).starts_with(kind);
+            if class.getattr("__module__")?.extract::<String>()? != "ml_dtypes" {
+                None
+            } else if is("int") {
+                Some('i')
+            } else {
+                is("float").then_some('f')
+            }
         }
     })
+}
+
+/// A 0-d array or a scalar of a numeric kind as a Python number.
+pub(super) fn item<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let py = object.py();
+    let kind: char = object.getattr(intern!(py, "dtype"))?.getattr("kind")?.extract()?;
+    if matches!(kind, 'i' | 'u' | 'f') {
+        return object.call_method0(intern!(py, "item"));
+    }
+    // Those of ml_dtypes give scalars of theirs, and wrong ones if the byte order is not the native one.
+    let exact = if numeric_kind(object)? == Some('i') { "int64" } else { "float64" };
+    object.call_method1(intern!(py, "astype"), (exact,))?.call_method0(intern!(py, "item"))
+}
+
+/// An array of NumPy's own class: a subclass may have methods of its own.
+pub(super) fn plain<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    match Array::read(object) {
+        Some((_, true)) => object
+            .py()
+            .import(intern!(object.py(), "numpy"))?
+            .call_method1(intern!(object.py(), "asarray"), (object,)),
+        _ => Ok(object.clone()),
+    }
 }
 
 /// Rounded to float64; infinite where it is too large.
@@ -557,7 +596,8 @@ fn is_axes(object: &Bound<'_, PyAny>) -> PyResult<bool> {
         Some((array, _)) => Ok(array.ndim() == 1 && numeric_kind(object)? == Some('i')),
         None => Ok(object.cast::<PySequence>().is_ok()
             && !object.is_instance_of::<PyString>()
-            && !object.is_instance_of::<PyBytes>()),
+            && !object.is_instance_of::<PyBytes>()
+            && !object.is_instance_of::<PyByteArray>()),
     }
 }
 
@@ -612,7 +652,10 @@ pub(super) fn describe(object: &Bound<'_, PyAny>) -> String {
         return "None".to_owned();
     }
     let class = object.get_type().name().map_or_else(|_| "object".to_owned(), |name| name.to_string());
-    if let Some((array, _)) = Array::read(object) {
+    if let Some((array, subclass)) = Array::read(object) {
+        if subclass && is_masked(object).unwrap_or(false) {
+            return "a masked array".to_owned();
+        }
         if array.ndim() == 0 && array.dtype().is_some() {
             let value = object.str().map_or_else(|_| String::new(), |text| clipped(&text.to_string_lossy()));
             return format!("0-d array {value} of {}", dtype_text(object));

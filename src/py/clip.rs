@@ -6,14 +6,14 @@ use pyo3::types::{PyBool, PyFloat, PyInt, PyList};
 
 use super::array::{Array, Out, Pair, Split, Walk, arrange, internal, spread};
 use super::call::{
-    Call, Entry, Kinds, Number, Tensor, describe, dtype_text, integer, is_list, is_numpy, number,
-    numeric_kind, shape_text,
+    Call, Entry, Kinds, Number, Tensor, describe, dtype_text, integer, is_list, is_numpy, item, number,
+    numeric_kind, plain, shape_text,
 };
 use super::norm::vector_order;
 use super::run::{
-    Norms, detached, norm_of, norm_of_list, pair, scale_list, scale_one, scale_slices, tensors,
+    Norms, detached, norm_of, norm_of_list, pair, real_dtype, scale_list, scale_one, scale_slices, tensors,
 };
-use crate::element::{Dtype, Element, match_element, match_real};
+use crate::element::{Dtype, Ordered, match_ordered, match_real};
 use crate::error::vec_with_room;
 use crate::isa::Isa;
 use crate::kernel::clip::Clip;
@@ -44,7 +44,7 @@ fn bound<'py>(
     let py = object.py();
     let dtype = tensor.dtype;
     let wrong = |found: String| {
-        let numbers = if dtype.is_real() {
+        let numbers = if dtype.is_float() {
             "a real number or an array of real numbers"
         } else {
             "an int or an array of integers"
@@ -53,27 +53,36 @@ fn bound<'py>(
         Err(call.type_error(argument, found, &allowed))
     };
     let is_int = object.is_instance_of::<PyInt>() && !object.is_instance_of::<PyBool>();
-    if is_int || (dtype.is_real() && object.is_instance_of::<PyFloat>()) {
+    if is_int || (dtype.is_float() && object.is_instance_of::<PyFloat>()) {
         return Ok(BoundKind::Number(object.clone()));
     }
     let is_list = is_list(object);
     if !is_list && !is_numpy(object)? && !object.hasattr(intern!(py, "__array__"))? {
         return wrong(describe(object));
     }
-    let array = call.array(argument, object)?.object().clone();
+    let own = tensor.array.object().getattr(intern!(py, "dtype"))?;
+    let rounding = || py.import(intern!(py, "gradclip._rounding"));
+    let mut array = plain(call.array(argument, object)?.object())?;
+    if is_list && numeric_kind(&array)? != Some('i') {
+        let integers = rounding()?.call_method1(intern!(py, "rounded_integers"), (object, &own))?;
+        if !integers.is_none() {
+            array = integers;
+        }
+    }
     let found = || if is_list { dtype_text(&array) } else { describe(object) };
     match numeric_kind(&array)? {
         Some('i') => {}
-        Some('f') if dtype.is_real() => {}
+        Some('f') if dtype.is_float() => {}
         Some('f') => return wrong(format!("{} (float)", found())),
         _ => return wrong(found()),
     }
+    // A number that is a float64 goes to the tensor's dtype below; so does an integer of any size.
+    let rounded = || rounding()?.call_method1(intern!(py, "rounded"), (&array, own));
     let ndim: usize = array.getattr(intern!(py, "ndim"))?.extract()?;
-    let helper = py.import(intern!(py, "gradclip._bounds"))?.getattr(intern!(py, "as_bound"))?;
     if ndim == 0 {
-        // A float goes to the tensor's dtype as an array does, so that both are rounded once.
-        let number = if dtype.is_real() { helper.call1((array, dtype.name(), ()))? } else { array };
-        return Ok(BoundKind::Number(number.call_method0(intern!(py, "item"))?));
+        let is_longer = dtype.is_float() && array.getattr(intern!(py, "itemsize"))?.extract::<usize>()? > 8;
+        let number = if is_longer { rounded()? } else { array };
+        return Ok(BoundKind::Number(item(&number)?));
     }
     let shape: Vec<usize> = array.getattr(intern!(py, "shape"))?.extract()?;
     let target = tensor.array.shape();
@@ -83,7 +92,9 @@ fn bound<'py>(
         let allowed = format!("a shape that broadcasts to that of the tensor, {}", shape_text(target));
         return Err(call.value_error(argument, format!("shape {}", shape_text(&shape)), &allowed));
     }
-    let cast = helper.call1((array, dtype.name(), target.to_vec()))?;
+    let cast = py
+        .import(intern!(py, "numpy"))?
+        .call_method1(intern!(py, "broadcast_to"), (rounded()?, target.to_vec()))?;
     match Array::read(&cast) {
         Some((array, _)) => Ok(BoundKind::Array(array)),
         None => Err(internal("a bound is no array")),
@@ -92,7 +103,7 @@ fn bound<'py>(
 
 impl BoundKind<'_> {
     /// The number, in the tensor's dtype; None for an array.
-    fn value<T: Element>(&self, unbounded: T) -> PyResult<Option<T>> {
+    fn value<T: Ordered>(&self, unbounded: T) -> PyResult<Option<T>> {
         let Self::Number(value) = self else {
             return Ok(matches!(self, Self::No).then_some(unbounded));
         };
@@ -113,7 +124,7 @@ impl BoundKind<'_> {
 
     /// A view over all elements of the tensor: of the array, or of the one number that [`BoundKind::value`]
     /// gave.
-    fn view<'a, T: Element>(
+    fn view<'a, T: Ordered>(
         &'a self,
         number: Option<&'a [T; 1]>,
         shape: &[usize],
@@ -155,7 +166,7 @@ pub(super) fn clip_by_value<'py>(
         }
     }
     let mut pair = pair(&call, tensor.array, given, &mut readers)?;
-    match_element!(dtype, T => {
+    match_ordered!(dtype, T => {
         let values = (lo.value(T::LOWEST)?, hi.value(T::HIGHEST)?);
         if let (Some(lo), Some(hi)) = values {
             let mut task = pair.whole_task::<T>()?;
@@ -172,7 +183,7 @@ pub(super) fn clip_by_value<'py>(
             let mut task = pair.task::<T>(&walk)?;
             detached(py, bytes, || perform(Isa::current(), &work, &mut task))?;
         }
-    });
+    }, return Err(internal("bounds of a dtype without an order")));
     call.result(pair.result(), tensor.slices.as_ref(), out)
 }
 
@@ -188,7 +199,7 @@ pub(super) fn clip_by_norm<'py>(
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let call = Call::new(py, "clip_by_norm", name)?;
-    let tensor = call.tensor_or_slices("t", t, Kinds::Real)?;
+    let tensor = call.tensor_or_slices("t", t, Kinds::Scalable)?;
     let limit = call.limit("clip_norm", clip_norm, false)?;
     let axes = call.axes("axes", axes, tensor.array.ndim())?;
     call.check_name()?;
@@ -196,7 +207,9 @@ pub(super) fn clip_by_norm<'py>(
     let dtype = tensor.dtype;
     let mut pair = pair(&call, tensor.array, given, &mut [])?;
     match axes.as_deref() {
-        Some([]) if pair.input().ndim() > 0 => clip_elements(py, &mut pair, dtype, limit)?,
+        Some([]) if pair.input().ndim() > 0 && dtype.is_float() => {
+            clip_elements(py, &mut pair, dtype, limit)?;
+        }
         Some(axes) if axes.len() < pair.input().ndim() => clip_slices(py, &mut pair, dtype, axes, limit)?,
         _ => clip_whole(py, &mut pair, dtype, |norm| norm.clip_to(limit))?,
     }
@@ -211,7 +224,7 @@ fn clip_whole<'py>(
     factor: impl Fn(Scaled) -> Option<Factor>,
 ) -> PyResult<()> {
     let norm = norm_of(py, pair.input(), dtype, Order::Two)?;
-    scale_one(py, pair, dtype, factor(norm))
+    scale_one(py, pair, factor(norm))
 }
 
 fn clip_elements(py: Python<'_>, pair: &mut Pair<'_>, dtype: Dtype, limit: f64) -> PyResult<()> {
@@ -229,11 +242,18 @@ fn clip_slices(
     axes: &[usize],
     limit: f64,
 ) -> PyResult<()> {
-    let split = Split::new(pair.input(), axes);
-    let (bytes, len) =
-        (pair.input().len() * dtype.size(), axes.iter().map(|axis| pair.input().shape()[*axis]).product());
-    if is_row(len) {
-        let done = match_real!(dtype, T => {
+    let whole = pair.input().clone();
+    let columns = Norms::are_of_columns(&whole, dtype, axes)?;
+    let real = real_dtype(pair)?;
+    // The parts of a complex number belong to one slice.
+    let parts = whole.ndim()..pair.input().ndim();
+    let reduced: Vec<_> = axes.iter().copied().chain(parts).collect();
+    let split = Split::new(pair.input(), &reduced);
+    let len = reduced.iter().map(|axis| pair.input().shape()[*axis]).product();
+    // Columns are summed in another order than rows; which one it is must not depend on the output.
+    if is_row(len) && !columns {
+        let bytes = pair.input().len() * real.size();
+        let done = match_real!(real, T => {
             match pair.rows::<T>(&split)? {
                 Some((source, rows)) => {
                     detached(py, bytes, || clip_rows(Isa::current(), source.as_ref(), rows, len, limit))?;
@@ -246,8 +266,8 @@ fn clip_slices(
             return Ok(());
         }
     }
-    let norms = Norms::of(pair.input(), dtype, axes, Order::Two)?;
-    scale_slices(pair, dtype, &norms, |norm| norm.clip_to(limit))
+    let norms = Norms::of(&whole, dtype, axes, Order::Two)?;
+    scale_slices(pair, &norms, |norm| norm.clip_to(limit))
 }
 
 /// See `gradclip.clip_by_average_norm`.
@@ -261,7 +281,7 @@ pub(super) fn clip_by_average_norm<'py>(
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let call = Call::new(py, "clip_by_average_norm", name)?;
-    let tensor = call.tensor("t", t, Kinds::Real)?;
+    let tensor = call.tensor("t", t, Kinds::Scalable)?;
     let limit = call.limit("clip_norm", clip_norm, false)?;
     call.check_name()?;
     let given = call.out("out", out, &tensor)?;
@@ -285,7 +305,7 @@ pub(super) fn clip_by_global_norm<'py>(
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<(Bound<'py, PyList>, Bound<'py, PyFloat>)> {
     let call = Call::new(py, "clip_by_global_norm", name)?;
-    let tensors = tensors(&call, t_list)?;
+    let tensors = tensors(&call, t_list, Kinds::Scalable)?;
     let limit = call.limit("clip_norm", clip_norm, false)?;
     let used = use_norm.map(|norm| call.limit("use_norm", norm, true)).transpose()?;
     call.check_name()?;
@@ -329,7 +349,7 @@ pub(super) fn clip_by_global_norm<'py>(
         None => norm_of_list(py, pairs.iter().map(Pair::input).zip(dtypes()), order)?,
     };
     let factor = if norm.is_finite() { norm.clip_to(limit) } else { Some(Factor::NAN) };
-    scale_list(py, pairs.iter_mut().zip(dtypes()), factor)?;
+    scale_list(py, pairs.iter_mut(), factor)?;
 
     let mut results = pairs.into_iter();
     let list = PyList::empty(py);

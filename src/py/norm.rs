@@ -56,7 +56,7 @@ pub(super) fn global_norm<'py>(
     ord: &Bound<'py, PyAny>,
 ) -> PyResult<f64> {
     let call = Call::new(py, "global_norm", name)?;
-    let tensors = tensors(&call, t_list)?;
+    let tensors = tensors(&call, t_list, Kinds::Normed)?;
     call.check_name()?;
     let order = vector_order(&call, ord)?;
     let arrays = tensors.iter().flatten().map(|tensor| (&tensor.array, tensor.dtype));
@@ -133,7 +133,7 @@ pub(super) fn norm<'py>(
     name: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let call = Call::new(py, "norm", name)?;
-    let tensor = call.tensor("tensor", tensor, Kinds::Real)?;
+    let tensor = call.tensor("tensor", tensor, Kinds::Normed)?;
     let along = Along::new(&call, ord, axis, tensor.array.ndim())?;
     let keepdims = match keepdims {
         None => false,
@@ -162,7 +162,7 @@ pub(super) fn normalize<'py>(
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
     let call = Call::new(py, "normalize", name)?;
-    let tensor = call.tensor("tensor", tensor, Kinds::Real)?;
+    let tensor = call.tensor("tensor", tensor, Kinds::Scalable)?;
     let along = Along::new(&call, ord, axis, tensor.array.ndim())?;
     call.check_name()?;
     let dtype = tensor.dtype;
@@ -172,8 +172,8 @@ pub(super) fn normalize<'py>(
     let mut pair = pair(&call, tensor.array, given, &mut [])?;
     let divide = |norm: Scaled| Some(norm.factor_to(1.0)).filter(|factor| *factor != Factor::ONE);
     match norms.values[..] {
-        [norm] => scale_one(py, &mut pair, dtype, divide(norm))?,
-        _ => scale_slices(&mut pair, dtype, &norms, divide)?,
+        [norm] => scale_one(py, &mut pair, divide(norm))?,
+        _ => scale_slices(&mut pair, &norms, divide)?,
     }
     Ok((call.result(pair.result(), None, out)?, norm))
 }

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 
 use super::array::{Array, Out, Pair, Split, Walk, arrange, internal, spread};
 use super::call::{Call, Entry, Kinds, Tensor};
-use crate::element::{Dtype, Real, match_real};
+use crate::element::{Dtype, Real, match_element, match_real};
 use crate::error::{Error, Result, vec_with_room};
 use crate::isa::Isa;
 use crate::parallel::perform::{AnyTask, Task, perform, scale};
@@ -32,6 +32,7 @@ pub(super) fn detached<T: Send>(py: Python<'_>, bytes: usize, work: impl FnOnce(
 pub(super) fn tensors<'py>(
     call: &Call<'_, 'py>,
     list: &Bound<'py, PyAny>,
+    kinds: Kinds,
 ) -> PyResult<Vec<Option<Tensor<'py>>>> {
     let entries = call.sequence(list)?;
     let mut tensors = vec_with_room(entries.len())?;
@@ -40,7 +41,7 @@ pub(super) fn tensors<'py>(
             tensors.push(None);
             continue;
         }
-        tensors.push(Some(call.tensor_or_slices(Entry("t_list", i), &entry, Kinds::Real)?));
+        tensors.push(Some(call.tensor_or_slices(Entry("t_list", i), &entry, kinds)?));
     }
     Ok(tensors)
 }
@@ -74,7 +75,8 @@ pub(super) enum MatrixNorm {
 
 /// The norm of one array.
 pub(super) fn norm_of(py: Python<'_>, array: &Array<'_>, dtype: Dtype, order: Order) -> PyResult<Scaled> {
-    let view = any_view(array, dtype)?;
+    let parts = parts(array, order);
+    let view = any_view(parts.as_ref().unwrap_or(array))?;
     let bytes = array.len() * dtype.size();
     Ok(detached(py, bytes, || reduce::norm(Isa::current(), slice::from_ref(&view), order))?)
 }
@@ -88,17 +90,30 @@ pub(super) fn norm_of_list<'py, 'a>(
 where
     'py: 'a,
 {
-    let mut views: Vec<AnyView<'a>> = vec_with_room(arrays.clone().count())?;
+    let len = arrays.clone().count();
+    // Only where there are complex ones: an `Array` is a large thing to make for each of many small tensors.
+    let mut in_parts = Vec::new();
+    if order == Order::Two && arrays.clone().any(|(_, dtype)| dtype.parts().is_some()) {
+        in_parts = vec_with_room(len)?;
+        in_parts.extend(arrays.clone().map(|(array, _)| array.in_parts()));
+    }
+    let mut views: Vec<AnyView<'_>> = vec_with_room(len)?;
     let mut bytes = 0;
-    for (array, dtype) in arrays {
+    for (i, (array, dtype)) in arrays.enumerate() {
         bytes += array.len() * dtype.size();
-        views.push(any_view(array, dtype)?);
+        views.push(any_view(in_parts.get(i).and_then(Option::as_ref).unwrap_or(array))?);
     }
     Ok(detached(py, bytes, || reduce::norm(Isa::current(), &views, order))?)
 }
 
-fn any_view<'a>(array: &'a Array<'_>, dtype: Dtype) -> PyResult<AnyView<'a>> {
-    match_real!(dtype, T => array.whole::<T>().map(AnyView::from), Err(internal("a norm of integers")))
+/// A complex array as real ones, if the norm does not tell the difference.
+fn parts<'py>(array: &Array<'py>, order: Order) -> Option<Array<'py>> {
+    if order == Order::Two { array.in_parts() } else { None }
+}
+
+fn any_view<'a>(array: &'a Array<'_>) -> PyResult<AnyView<'a>> {
+    let dtype = array.dtype().ok_or_else(|| internal("a view of no dtype"))?;
+    match_element!(dtype, T => array.whole::<T>().map(AnyView::from))
 }
 
 /// The norms of slices, in the order of the kept axes, from outer to inner.
@@ -113,11 +128,31 @@ impl Norms {
         let py = array.object().py();
         let split = Split::new(array, reduced);
         let bytes = array.len() * dtype.size();
-        let values = match_real!(dtype, T => {
+        let values = match_element!(dtype, T => {
             let slices = array.slices::<T>(&split)?;
-            detached(py, bytes, || reduce::norms(Isa::current(), &slices, order))?
-        }, return Err(internal("norms of integers")));
+            // As real numbers complex ones are added up faster, but for columns, which need neighbours side by side.
+            match parts(array, order).filter(|_| !slices.are_columns()) {
+                Some(parts) => Self::of_parts(py, &parts, reduced, order)?,
+                None => detached(py, bytes, || reduce::norms(Isa::current(), &slices, order))?,
+            }
+        });
         Ok(Self { values, kept: split.kept().collect() })
+    }
+
+    /// Whether the slices along some axes lie side by side, so that [`Norms::of`] adds up all of them at once.
+    pub(super) fn are_of_columns(array: &Array<'_>, dtype: Dtype, reduced: &[usize]) -> PyResult<bool> {
+        let split = Split::new(array, reduced);
+        match_element!(dtype, T => Ok(array.slices::<T>(&split)?.are_columns()))
+    }
+
+    fn of_parts(py: Python<'_>, parts: &Array<'_>, reduced: &[usize], order: Order) -> PyResult<Vec<Scaled>> {
+        let dtype = parts.dtype().ok_or_else(|| internal("parts of no dtype"))?;
+        let bytes = parts.len() * dtype.size();
+        let reduced: Vec<_> = reduced.iter().copied().chain([parts.ndim() - 1]).collect();
+        match_real!(dtype, T => {
+            let slices = parts.slices::<T>(&Split::new(parts, &reduced))?;
+            Ok(detached(py, bytes, || reduce::norms(Isa::current(), &slices, order))?)
+        }, Err(internal("parts that are not real")))
     }
 
     /// The norms of the matrices along two axes.
@@ -208,7 +243,6 @@ impl Norms {
 /// Scales each slice by its own factor; None leaves it as it is.
 pub(super) fn scale_slices(
     pair: &mut Pair<'_>,
-    dtype: Dtype,
     norms: &Norms,
     factor: impl Fn(Scaled) -> Option<Factor>,
 ) -> PyResult<()> {
@@ -224,6 +258,7 @@ pub(super) fn scale_slices(
         steps.1 = vec_with_room(norms.values.len())?;
         steps.1.extend(norms.values.iter().map(|norm| factor(*norm).unwrap_or(Factor::ONE).then));
     }
+    let dtype = real_dtype(pair)?;
     let shape = pair.input().shape().to_vec();
     let bytes = pair.input().len() * dtype.size();
     let walk = Walk::of_pair(pair);
@@ -244,39 +279,43 @@ pub(super) fn scale_slices(
 }
 
 /// Scales one array; None copies it, unless it is in place.
-pub(super) fn scale_one(
-    py: Python<'_>,
-    pair: &mut Pair<'_>,
-    dtype: Dtype,
-    factor: Option<Factor>,
-) -> PyResult<()> {
+pub(super) fn scale_one(py: Python<'_>, pair: &mut Pair<'_>, factor: Option<Factor>) -> PyResult<()> {
     if factor.is_none() && pair.is_in_place() {
         return Ok(());
     }
-    let bytes = pair.input().len() * dtype.size();
-    let mut task = any_task(pair, dtype)?;
+    let (mut task, bytes) = any_task(pair)?;
     Ok(detached(py, bytes, || scale(Isa::current(), slice::from_mut(&mut task), factor))?)
 }
 
-fn any_task<'a>(pair: &'a mut Pair<'_>, dtype: Dtype) -> PyResult<AnyTask<'a>> {
-    match_real!(dtype, T => pair.whole_task::<T>().map(AnyTask::from), Err(internal("scaling of integers")))
+/// The dtype of a pair whose complex numbers are taken as real ones from now on.
+pub(super) fn real_dtype(pair: &mut Pair<'_>) -> PyResult<Dtype> {
+    pair.split_complex();
+    pair.input().dtype().ok_or_else(|| internal("a pair of no dtype"))
+}
+
+fn any_task<'a>(pair: &'a mut Pair<'_>) -> PyResult<(AnyTask<'a>, usize)> {
+    let dtype = real_dtype(pair)?;
+    let bytes = pair.input().len() * dtype.size();
+    let task = match_real!(dtype, T => pair.whole_task::<T>().map(AnyTask::from), Err(internal("scaling of integers")));
+    Ok((task?, bytes))
 }
 
 /// Scales arrays by one factor, all of them; None copies those that are not in place.
 pub(super) fn scale_list<'a, 'py: 'a>(
     py: Python<'py>,
-    pairs: impl Iterator<Item = (&'a mut Pair<'py>, Dtype)>,
+    pairs: impl Iterator<Item = &'a mut Pair<'py>>,
     factor: Option<Factor>,
 ) -> PyResult<()> {
     let mut tasks: Vec<AnyTask<'a>> = vec_with_room(pairs.size_hint().0)?;
     let mut bytes = 0;
-    for (pair, dtype) in pairs {
+    for pair in pairs {
         if factor.is_none() && pair.is_in_place() {
             continue;
         }
-        bytes += pair.input().len() * dtype.size();
+        let (task, own) = any_task(pair)?;
+        bytes += own;
         tasks.try_reserve(1).map_err(Error::from)?;
-        tasks.push(any_task(pair, dtype)?);
+        tasks.push(task);
     }
     Ok(detached(py, bytes, || scale(Isa::current(), &mut tasks, factor))?)
 }

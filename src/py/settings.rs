@@ -74,8 +74,9 @@ pub(super) fn config(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     config.set_item("threads", parallel::threads()?)?;
     config.set_item("isa", Isa::current().name())?;
     config.set_item("isa_levels", isa_levels())?;
-    config.set_item("norm_dtypes", names(Dtype::is_real))?;
-    config.set_item("clip_by_value_dtypes", names(|_| true))?;
+    config.set_item("clip_by_value_dtypes", names(Dtype::is_ordered))?;
+    config.set_item("clip_by_norm_dtypes", names(Dtype::is_scalable))?;
+    config.set_item("norm_dtypes", names(|_| true))?;
     config.set_item("memory_held", 0)?;
     Ok(config)
 }

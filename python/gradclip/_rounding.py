@@ -1,0 +1,95 @@
+"""Arrays in another dtype, rounded once: bounds of ``clip_by_value``, and sums of rows.
+
+NumPy and ml_dtypes go to float16 and bfloat16 by way of float32 or float64, which rounds twice. Where there is
+such a way, the first step here cuts digits off and makes the last one kept odd if any of them was not 0, so that
+nothing comes to look half way between two numbers that was not (S. Boldo, G. Melquiond, "Emulation of FMA and
+correctly rounded sums: proved algorithms using rounding to odd", 2008).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from gradclip._types import Array
+
+
+def rounded(x: Array, dtype: np.dtype[Any]) -> Array:
+    """Return ``x`` with ``dtype``, in native byte order; ``x`` itself if it is so.
+
+    Integers beyond the range of an integer dtype are taken to its end, numbers beyond
+    that of a floating-point dtype become infinite.
+    """
+    target = dtype.newbyteorder("=")
+    if x.dtype == target:
+        return x
+    if x.dtype.kind == "V" and target.kind in "iu":
+        x = x.astype(np.int64)  # the small integers of ml_dtypes
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        if target.kind in "iu":
+            x = _saturated(x, target)
+        elif target.itemsize == 2:  # noqa: PLR2004 (float16 and bfloat16)
+            x = _to_float64(x)
+        if target.kind == "V":  # bfloat16, to which ml_dtypes goes by way of float32
+            x = _to_odd(x, np.dtype(np.float32), np.dtype(np.uint32))
+        return x.astype(target)
+
+
+def _saturated(x: Array, target: np.dtype[Any]) -> Array:
+    own, other = np.iinfo(x.dtype), np.iinfo(target)
+    if own.min < other.min:
+        x = np.maximum(x, x.dtype.type(other.min))
+    if own.max > other.max:
+        x = np.minimum(x, x.dtype.type(other.max))
+    return x
+
+
+def _to_float64(x: Array) -> Array:
+    """To float64; what it does not hold is rounded to odd."""
+    if x.dtype.kind == "f" and x.dtype.itemsize > 8:  # noqa: PLR2004 (longdouble)
+        return _to_odd(x, np.dtype(np.float64), np.dtype(np.uint64))
+    if x.dtype.kind in "iu" and x.dtype.itemsize > 4:  # noqa: PLR2004
+        more = x.dtype.type(2**11)  # an integer of 64 bits has up to 11 digits more than float64
+        large = (x >= 2**53) | (x <= -(2**53)) if x.dtype.kind == "i" else x >= 2**53
+        odd = (x // more * more) | np.where(x % more != 0, more, x.dtype.type(0))
+        x = np.where(large, odd, x)
+    return x.astype(np.float64)
+
+
+def _to_odd(x: Array, dtype: np.dtype[Any], bits_dtype: np.dtype[Any]) -> Array:
+    """From a wider floating-point dtype, rounded to odd; NaN stays NaN."""
+    nearest = np.array(x, dtype)  # an array also for 0-d
+    bits = nearest.view(bits_dtype)
+    bits -= np.abs(nearest) > np.abs(x)
+    bits |= (nearest != x) & (x == x)  # noqa: PLR0124 (no NaN)
+    return nearest
+
+
+def rounded_integers(values: Any, dtype: np.dtype[Any]) -> Array | None:
+    """Return a nested list of integers, which may lie beyond NumPy's, with ``dtype``; None if it is not one.
+
+    NumPy makes float64 of a list with -1 and 2**63, and objects of one with 2**64.
+    """
+    found = np.array(values, object)
+    if not found.size or not all(type(x) is int or isinstance(x, np.integer) for x in found.flat):
+        return None
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        ends = [min(max(int(x), int(info.min)), int(info.max)) for x in found.flat]
+        return np.array(ends, dtype.newbyteorder("=")).reshape(found.shape)
+    floats = [_to_float(int(x), is_final=dtype.itemsize == 8) for x in found.flat]  # noqa: PLR2004
+    return rounded(np.array(floats).reshape(found.shape), dtype)
+
+
+def _to_float(x: int, *, is_final: bool) -> float:
+    """Round to float64: to nearest if that is all, else to odd."""
+    size = abs(x)
+    excess = size.bit_length() - 53
+    if excess > 0 and not is_final:
+        size = ((size >> excess) | (size & ((1 << excess) - 1) != 0)) << excess
+    try:
+        return float(size if x >= 0 else -size)
+    except OverflowError:
+        return np.inf if x >= 0 else -np.inf

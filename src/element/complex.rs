@@ -1,0 +1,71 @@
+//! Complex numbers. For the Euclidean norm and for scaling they are pairs of real ones, which is how they are
+//! read there; this type is for what needs the modulus of each.
+
+use crate::scaled::power_of_two;
+
+/// As NumPy stores it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[repr(C)]
+pub struct Complex<T> {
+    /// The real part.
+    pub re: T,
+    /// The imaginary part.
+    pub im: T,
+}
+
+/// The modulus of a complex number with parts of any size: `value * 2^exponent`, NaN if a part is NaN.
+///
+/// The squares neither overflow nor lose a digit that counts, because the parts are brought into the middle of
+/// the range first.
+#[inline(always)]
+pub(super) fn modulus(re: f64, im: f64) -> (f64, f64) {
+    let (large, small) = (power_of_two(500), power_of_two(-400));
+    let size = re.abs().max(im.abs());
+    let (by, exponent) = if size > large {
+        (power_of_two(-600), 600.0)
+    } else if size < small {
+        (power_of_two(600), -600.0)
+    } else {
+        (1.0, 0.0)
+    };
+    let (re, im) = (re * by, im * by);
+    ((re * re + im * im).sqrt(), exponent)
+}
+
+/// The same as one number, inf or subnormal where it is so.
+#[inline(always)]
+pub(super) fn rounded_modulus(re: f64, im: f64) -> f64 {
+    let (value, exponent) = modulus(re, im);
+    let by = if exponent > 0.0 {
+        power_of_two(600)
+    } else if exponent < 0.0 {
+        power_of_two(-600)
+    } else {
+        1.0
+    };
+    value * by
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_any_size() {
+        for exponent in (-1060..1020).step_by(3) {
+            let unit = if exponent < -1022 {
+                f64::from_bits(1 << (exponent + 1074))
+            } else {
+                power_of_two(exponent)
+            };
+            assert_eq!(rounded_modulus(3.0 * unit, -4.0 * unit), 5.0 * unit);
+            assert_eq!(rounded_modulus(0.0, -unit), unit);
+        }
+        assert_eq!(rounded_modulus(f64::MAX, f64::MAX), f64::INFINITY);
+        assert_eq!(modulus(f64::MAX, f64::MAX).0, f64::MAX * power_of_two(-600) * 2f64.sqrt());
+        assert_eq!(rounded_modulus(f64::INFINITY, 1.0), f64::INFINITY);
+        assert!(rounded_modulus(f64::INFINITY, f64::NAN).is_nan());
+        assert!(rounded_modulus(f64::NAN, 0.0).is_nan());
+        assert_eq!(rounded_modulus(0.0, -0.0), 0.0);
+    }
+}

@@ -1,0 +1,241 @@
+//! Floating-point numbers of 16 bits, which Rust lacks: `float16` and `bfloat16`.
+//!
+//! One body for both. Everything is integer work and selections, without branches and tables, so that the
+//! compiler makes vector code of it on every level.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+/// A number with a sign, `15 - DIGITS` bits of exponent and `DIGITS` bits of mantissa.
+#[derive(Clone, Copy, Default)]
+#[repr(transparent)]
+pub struct Half<const DIGITS: u32>(u16);
+
+/// IEEE 754 binary16.
+pub type F16 = Half<10>;
+/// The upper half of a float32.
+pub type Bf16 = Half<7>;
+
+/// All but the sign.
+const SIZE: u16 = u16::MAX >> 1;
+/// float64's.
+const WIDE_DIGITS: u32 = f64::MANTISSA_DIGITS - 1;
+/// float32's.
+const MIDDLE_DIGITS: u32 = f32::MANTISSA_DIGITS - 1;
+
+impl<const DIGITS: u32> Half<DIGITS> {
+    /// No bound above.
+    pub const INFINITY: Self = Self(SIZE >> DIGITS << DIGITS);
+    /// No bound below.
+    pub const NEG_INFINITY: Self = Self(Self::INFINITY.0 | !SIZE);
+    const BIAS: u32 = (SIZE >> DIGITS) as u32 / 2;
+    /// The exponent of the smallest subnormal.
+    const LAST: i32 = 1 - (Self::BIAS + DIGITS).cast_signed();
+
+    /// From its bits.
+    #[inline(always)]
+    #[must_use]
+    pub const fn from_bits(bits: u16) -> Self {
+        Self(bits)
+    }
+
+    /// Its bits.
+    #[inline(always)]
+    #[must_use]
+    pub const fn to_bits(self) -> u16 {
+        self.0
+    }
+
+    /// Whether it is NaN.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_nan(self) -> bool {
+        self.0 & SIZE > Self::INFINITY.0
+    }
+
+    /// Exact.
+    #[inline(always)]
+    #[must_use]
+    pub fn to_f32(self) -> f32 {
+        /// Its last bit is float16's smallest subnormal.
+        const HALF: u32 = 0.5f32.to_bits();
+        let size = u32::from(self.0 & SIZE);
+        let sign = u32::from(self.0 & !SIZE) << 16;
+        let same_place = size << (MIDDLE_DIGITS - DIGITS);
+        let size = if Self::BIAS == 127 {
+            same_place // float32's own exponents
+        } else {
+            let rebias = (127 - Self::BIAS) << MIDDLE_DIGITS;
+            let normal = same_place + rebias;
+            // By a difference of normal numbers, because a product with a subnormal one is slow on many CPUs.
+            let subnormal = (f32::from_bits(size | HALF) - f32::from_bits(HALF)).to_bits();
+            let size = if size < 1 << DIGITS { subnormal } else { normal };
+            if self.0 & SIZE >= Self::INFINITY.0 { normal + rebias } else { size }
+        };
+        f32::from_bits(size | sign)
+    }
+
+    /// Rounded once, to nearest, ties to even.
+    #[inline(always)]
+    #[must_use]
+    pub fn from_f64(x: f64) -> Self {
+        let drop = WIDE_DIGITS - DIGITS;
+        let rebias = u64::from(1023 - Self::BIAS);
+        // Adding it leaves a count of smallest subnormals in the last bits, rounded.
+        let count = u64::from((1023 + WIDE_DIGITS).saturating_add_signed(Self::LAST)) << WIDE_DIGITS;
+        let bits = x.to_bits();
+        let size = bits & (u64::MAX >> 1);
+        let even = (size >> drop) & 1;
+        let normal = ((size + ((1 << (drop - 1)) - 1) + even) >> drop).wrapping_sub(rebias << DIGITS);
+        let subnormal = (f64::from_bits(size) + f64::from_bits(count)).to_bits().wrapping_sub(count);
+        let infinity = u64::from(Self::INFINITY.0);
+        let finite = if size < (rebias + 1) << WIDE_DIGITS { subnormal } else { normal };
+        let large =
+            if size >= (rebias + u64::from(SIZE >> DIGITS)) << WIDE_DIGITS { infinity } else { finite };
+        // A NaN keeps the upper bits of its payload, and stays one.
+        let quiet = 1 << (DIGITS - 1);
+        let nan = infinity | quiet | ((size >> drop) & (quiet - 1));
+        let size = if size > f64::INFINITY.to_bits() { nan } else { large };
+        Self(size as u16 | (bits >> 48) as u16 & !SIZE)
+    }
+
+    /// Orders as the numbers do, NaN apart: 0.0 and -0.0 are one.
+    #[inline(always)]
+    fn key(self) -> i16 {
+        let size = (self.0 & SIZE).cast_signed();
+        if self.0 > SIZE { -size } else { size }
+    }
+
+    #[inline(always)]
+    fn ordered(self, other: Self) -> bool {
+        !self.is_nan() & !other.is_nan()
+    }
+}
+
+impl<const DIGITS: u32> From<Half<DIGITS>> for f64 {
+    #[inline(always)]
+    fn from(x: Half<DIGITS>) -> Self {
+        Self::from(x.to_f32())
+    }
+}
+
+impl<const DIGITS: u32> PartialEq for Half<DIGITS> {
+    #[inline(always)]
+    fn eq(&self, other: &Self) -> bool {
+        self.ordered(*other) & (self.key() == other.key())
+    }
+}
+
+impl<const DIGITS: u32> PartialOrd for Half<DIGITS> {
+    #[inline(always)]
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        self.ordered(*other).then(|| self.key().cmp(&other.key()))
+    }
+    // These are what kernels use, so they are spelled out: made of `partial_cmp` they would have branches.
+    #[inline(always)]
+    fn lt(&self, other: &Self) -> bool {
+        self.ordered(*other) & (self.key() < other.key())
+    }
+    #[inline(always)]
+    fn le(&self, other: &Self) -> bool {
+        self.ordered(*other) & (self.key() <= other.key())
+    }
+    #[inline(always)]
+    fn gt(&self, other: &Self) -> bool {
+        self.ordered(*other) & (self.key() > other.key())
+    }
+    #[inline(always)]
+    fn ge(&self, other: &Self) -> bool {
+        self.ordered(*other) & (self.key() >= other.key())
+    }
+}
+
+impl<const DIGITS: u32> fmt::Debug for Half<DIGITS> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} ({:#06x})", f64::from(*self), self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The value of a pattern of bits, by the definition.
+    fn value<const DIGITS: u32>(bits: u16) -> f64 {
+        let (bias, top) = if DIGITS == 10 { (15, 31) } else { (127, 255) };
+        let sign = if bits >> 15 == 1 { -1.0 } else { 1.0 };
+        let exponent = i32::from((bits & 0x7fff) >> DIGITS);
+        let digits = f64::from(bits & ((1 << DIGITS) - 1)) / f64::from(1 << DIGITS);
+        sign * match exponent {
+            e if e == top && digits == 0.0 => f64::INFINITY,
+            e if e == top => f64::NAN,
+            0 => digits * 2f64.powi(1 - bias),
+            e => (1.0 + digits) * 2f64.powi(e - bias),
+        }
+    }
+
+    fn every_number_is_read_and_written<const DIGITS: u32>() {
+        for bits in 0..=u16::MAX {
+            let (number, exact) = (Half::<DIGITS>::from_bits(bits), value::<DIGITS>(bits));
+            assert_eq!(number.is_nan(), exact.is_nan());
+            if exact.is_nan() {
+                assert!(f64::from(number).is_nan());
+                assert!(Half::<DIGITS>::from_f64(f64::from(number)).is_nan());
+            } else {
+                assert_eq!(f64::from(number).to_bits(), exact.to_bits(), "{number:?}");
+                assert_eq!(Half::<DIGITS>::from_f64(exact).to_bits(), bits, "{number:?}");
+            }
+        }
+    }
+
+    fn numbers_between_go_to_the_nearest<const DIGITS: u32>() {
+        let infinity = Half::<DIGITS>::INFINITY.to_bits();
+        for bits in 0..infinity {
+            let (low, high) = (value::<DIGITS>(bits), value::<DIGITS>(bits + 1));
+            // Where the next one is infinite, the step is as large as the one before.
+            let step = if bits + 1 == infinity { low - value::<DIGITS>(bits - 1) } else { high - low };
+            let middle = low + step / 2.0;
+            let even = if bits % 2 == 0 { bits } else { bits + 1 };
+            for (x, expected) in [
+                (middle, even),
+                (f64::from_bits(middle.to_bits() - 1), bits),
+                (f64::from_bits(middle.to_bits() + 1), bits + 1),
+            ] {
+                assert_eq!(Half::<DIGITS>::from_f64(x).to_bits(), expected, "{x:e}");
+                assert_eq!(Half::<DIGITS>::from_f64(-x).to_bits(), expected | 0x8000, "-{x:e}");
+            }
+        }
+        for x in [f64::MAX, 2f64.powi(128), f64::INFINITY] {
+            assert_eq!(Half::<DIGITS>::from_f64(x).to_bits(), infinity);
+        }
+        for x in [f64::MIN_POSITIVE, 5e-324, 0.0] {
+            assert_eq!(Half::<DIGITS>::from_f64(-x).to_bits(), 0x8000);
+        }
+    }
+
+    fn order_is_that_of_the_values<const DIGITS: u32>() {
+        let some: Vec<u16> = (0..=u16::MAX).step_by(97).chain([0, 0x8000, 0x7c00, 0x7f80, 0xffff]).collect();
+        for &a in &some {
+            for &b in &some {
+                let (x, y) = (Half::<DIGITS>::from_bits(a), Half::<DIGITS>::from_bits(b));
+                let (u, v) = (value::<DIGITS>(a), value::<DIGITS>(b));
+                assert_eq!(x.partial_cmp(&y), u.partial_cmp(&v));
+                assert_eq!([x < y, x <= y, x > y, x >= y, x == y], [u < v, u <= v, u > v, u >= v, u == v]);
+            }
+        }
+    }
+
+    #[test]
+    fn float16() {
+        every_number_is_read_and_written::<10>();
+        numbers_between_go_to_the_nearest::<10>();
+        order_is_that_of_the_values::<10>();
+    }
+
+    #[test]
+    fn bfloat16() {
+        every_number_is_read_and_written::<7>();
+        numbers_between_go_to_the_nearest::<7>();
+        order_is_that_of_the_values::<7>();
+    }
+}

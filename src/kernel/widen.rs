@@ -1,0 +1,51 @@
+//! Elements of any dtype as float64, for the kernels that take nothing else.
+
+use crate::element::Element;
+use crate::isa::Op;
+
+/// What becomes of an element.
+pub trait Reading: Copy + Sync {
+    /// The number to write.
+    fn of<T: Element>(&self, x: T) -> f64;
+}
+
+/// Its modulus, times a power of two.
+#[derive(Clone, Copy, Debug)]
+pub struct Modulus(pub f64);
+/// One of the numbers whose sum the modulus is, exactly.
+#[derive(Clone, Copy, Debug)]
+pub struct Part(pub usize);
+
+impl Reading for Modulus {
+    #[inline(always)]
+    fn of<T: Element>(&self, x: T) -> f64 {
+        x.modulus(self.0)
+    }
+}
+impl Reading for Part {
+    #[inline(always)]
+    fn of<T: Element>(&self, x: T) -> f64 {
+        x.part(self.0)
+    }
+}
+
+/// Reads a slice into another one.
+#[derive(Debug)]
+pub struct Widen<'a, T, R> {
+    /// Read.
+    pub from: &'a [T],
+    /// Written, as many elements.
+    pub to: &'a mut [f64],
+    /// How.
+    pub reading: R,
+}
+
+impl<T: Element, R: Reading> Op for Widen<'_, T, R> {
+    type Output = ();
+    #[inline(always)]
+    fn eval(self) {
+        for (to, from) in self.to.iter_mut().zip(self.from) {
+            *to = self.reading.of(*from);
+        }
+    }
+}
