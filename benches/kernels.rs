@@ -3,18 +3,21 @@
 //!
 //! `cargo bench [-- FILTER]`
 //!
-//! A group is an operation, a dtype and a size, 16 KiB (in cache) or 64 MiB (past it), and has a line per way: the
-//! kernel at each level this CPU runs, on one thread; the plain iterator, as the compiler makes it for any CPU; the
-//! same iterator on all threads by rayon, where there is enough to share. The groups `floor` tell how fast memory is
-//! read, changed and copied at all, and `norm` is the whole path of a norm on all threads. GB/s counts the bytes that
-//! are read and written. The last line compares the norm with a plain read, in turns, so that both see the same machine:
-//! believe ratios like this one, within one run, and not times from different runs.
+//! A group is an operation, a dtype and a size, 16 KiB (in cache) or 64 MiB (past it), and has a line per
+//! way: the kernel at each level this CPU runs, on one thread; the plain iterator, as the compiler makes it
+//! for any CPU; the same iterator on all threads by rayon, where there is enough to share. A line `norm`
+//! instead of `kernel` is the way from the elements to the norm, on one thread: for dtypes that no kernel
+//! sums as they are. The groups `floor` tell how fast memory is read, changed and copied at all, and `norm`
+//! is the whole path of a norm on all threads. GB/s counts the bytes that are read and written.
+//!
+//! The last lines compare two things in turns, so that both see the same machine: the norm with a plain
+//! read, and the dtypes of 16 bits with float32. Believe ratios like these, within one run, and not times
+//! from different runs.
 
 use std::hint::black_box;
-use std::ops::{Mul, MulAssign};
 use std::time::{Duration, Instant};
 
-use _core::element::{Element, Real};
+use _core::element::{Bf16, Bool, Complex, Element, F16, Ordered, Real};
 use _core::isa::{Isa, Op};
 use _core::kernel::clip::Clip;
 use _core::kernel::map::{AnyChange, Apply, ApplyInto};
@@ -22,8 +25,9 @@ use _core::kernel::max::MaxAbs;
 use _core::kernel::power::Power;
 use _core::kernel::scale::Scale;
 use _core::kernel::sum::{Abs, Square, Sum};
-use _core::parallel::{self, reduce};
-use _core::scaled::Factor;
+use _core::parallel;
+use _core::parallel::reduce::{AnyView, Order, norm, norm_of_view};
+use _core::scaled::{Factor, Scaled};
 use _core::walk::View;
 use criterion::{Criterion, SamplingMode, Throughput};
 use rayon::prelude::*;
@@ -37,6 +41,8 @@ const SHARE: usize = 512 << 10;
 const PEAK: f64 = 100.0;
 /// The exponent of a power that no shorter formula computes.
 const P: f64 = 3.7;
+/// Exponents that have one.
+const SIMPLE: [f64; 4] = [0.5, 1.5, 3.0, 4.0];
 
 /// Reads everything, and does as little with it as keeps the compiler from leaving it out.
 struct Read<'a>(&'a [f32]);
@@ -66,14 +72,93 @@ impl Op for Negate<'_> {
     }
 }
 
-/// Numbers in no order, without NaN and zeros.
-fn numbers<T: Element>(bytes: usize) -> Vec<T> {
+/// What a benchmark knows of an element: how to make one, and what one would write without the kernels.
+trait Plain: Element {
+    /// Near `x`.
+    fn near(x: f64) -> Self;
+    fn size(self) -> f64;
+    fn square(self) -> f64 {
+        self.size() * self.size()
+    }
+}
+
+/// The same of a floating-point number.
+trait Scalable: Plain + Real {
+    fn times(self, by: Self) -> Self;
+}
+
+macro_rules! plain {
+    ($($t:ty: |$x:ident| $size:expr;)*) => {
+        $(impl Plain for $t {
+            fn near(x: f64) -> Self { Self::from_float(x) }
+            fn size(self) -> f64 {
+                let $x = self;
+                $size
+            }
+        })*
+    };
+}
+plain! {
+    F16: |x| x.widen().abs();
+    Bf16: |x| x.widen().abs();
+    f32: |x| f64::from(x).abs();
+    f64: |x| x.abs();
+    i8: |x| x.unsigned_abs().into();
+    i32: |x| x.unsigned_abs().into();
+    i64: |x| x.unsigned_abs() as f64;
+    u16: |x| x.into();
+}
+
+impl Plain for Bool {
+    fn near(x: f64) -> Self {
+        Self::from_bytes(&[u8::from(x > 0.0)], false)
+    }
+    fn size(self) -> f64 {
+        if self == Self::ZERO { 0.0 } else { 1.0 }
+    }
+}
+
+macro_rules! plain_complex {
+    ($($part:ty),*) => {
+        $(impl Plain for Complex<$part> {
+            fn near(x: f64) -> Self { Self { re: x as $part, im: (PEAK - x.abs()) as $part } }
+            fn size(self) -> f64 { Plain::square(self).sqrt() }
+            fn square(self) -> f64 {
+                let (re, im) = (f64::from(self.re), f64::from(self.im));
+                re * re + im * im
+            }
+        })*
+    };
+}
+plain_complex!(f32, f64);
+
+macro_rules! scalable {
+    ($($t:ty: |$x:ident, $by:ident| $times:expr;)*) => {
+        $(impl Scalable for $t {
+            fn times(self, by: Self) -> Self {
+                let ($x, $by) = (self, by);
+                $times
+            }
+        })*
+    };
+}
+scalable! {
+    F16: |x, by| Self::from_f64(x.widen() * by.widen());
+    Bf16: |x, by| Self::from_f64(x.widen() * by.widen());
+    f32: |x, by| x * by;
+    f64: |x, by| x * by;
+}
+
+/// Numbers in no order, without NaN and zeros (of dtypes that have fractions). They repeat after more of them
+/// than any branch predictor learns.
+fn numbers<T: Plain>(bytes: usize) -> Vec<T> {
     let mut state = 1_u64;
     let next = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        T::from_float(((state >> 32) as f64 / f64::from(1_u32 << 31) - 1.0) * PEAK)
+        T::near(((state >> 32) as f64 / f64::from(1_u32 << 31) - 1.0) * PEAK)
     };
-    std::iter::repeat_with(next).take(bytes / size_of::<T>()).collect()
+    let some: Vec<T> = std::iter::repeat_with(next).take((1 << 20) / size_of::<T>()).collect();
+    some.iter().copied().cycle().take(bytes / size_of::<T>()).collect()
 }
 
 /// Measures `ways` of moving so many bytes, each a name and something to run.
@@ -97,14 +182,14 @@ macro_rules! group {
 /// share.
 macro_rules! compare {
     (
-        $criterion:expr, $name:literal, $dtype:expr, $size:expr, passes: $passes:literal;
-        |$isa:ident| $op:expr;
+        $criterion:expr, $name:expr, $dtype:expr, $size:expr, passes: $passes:literal;
+        $way:literal: |$isa:ident| $run:expr;
         $data:ident.[$iter:ident | $par_iter:ident]() $($chain:tt)+
     ) => {{
         let (bytes, size) = $size;
         group!($criterion, format!("{}/{}/{size}", $name, $dtype), bytes * $passes, |add| {
             for $isa in Isa::available() {
-                add!(format!("kernel, {}", $isa.name()), $isa.run($op));
+                add!(format!("{}, {}", $way, $isa.name()), $run);
             }
             add!("iterator", black_box(&mut $data).$iter() $($chain)+);
             if bytes >= PAST_CACHE {
@@ -114,44 +199,90 @@ macro_rules! compare {
     }};
 }
 
-/// What the norms and their clippers run.
-fn norms_and_scaling<T>(criterion: &mut Criterion)
+/// What the norms run where elements are summed as they are.
+fn sums<T: Scalable>(criterion: &mut Criterion) {
+    let dtype = T::DTYPE.name();
+    for size in SIZES {
+        let mut data = numbers::<T>(size.0);
+        let term = Power::new(P, Scaled::new(black_box(PEAK), 0));
+
+        compare!(criterion, "sum_of_squares", dtype, size, passes: 1;
+            "kernel": |isa| isa.run(Sum { data: black_box(&data), term: Square });
+            data.[iter | par_iter]().map(|x| Plain::square(*x)).sum::<f64>());
+        compare!(criterion, "sum_of_magnitudes", dtype, size, passes: 1;
+            "kernel": |isa| isa.run(Sum { data: black_box(&data), term: Abs });
+            data.[iter | par_iter]().map(|x| x.size()).sum::<f64>());
+        compare!(criterion, "sum_of_powers", dtype, size, passes: 1;
+            "kernel": |isa| isa.run(Sum { data: black_box(&data), term });
+            data.[iter | par_iter]().map(|x| x.size().powf(P)).sum::<f64>());
+    }
+}
+
+fn largest<T: Plain>(criterion: &mut Criterion)
 where
-    T: Real + Mul<Output = T> + MulAssign,
     T::Magnitude: Sync,
 {
+    for size in SIZES {
+        let mut data = numbers::<T>(size.0);
+        compare!(criterion, "largest_magnitude", T::DTYPE.name(), size, passes: 1;
+            "kernel": |isa| isa.run(MaxAbs(black_box(&data)));
+            data.[iter | par_iter]().map(|x| x.magnitude()).max());
+    }
+}
+
+/// Norms of the dtypes that are read in some other way first.
+fn norms<T: Plain>(criterion: &mut Criterion) {
+    let dtype = T::DTYPE.name();
+    for size in SIZES {
+        let mut data = numbers::<T>(size.0);
+        compare!(criterion, "sum_of_squares", dtype, size, passes: 1;
+            "norm": |isa| norm_of_view(isa, &View::Dense(black_box(&data)), Order::Two);
+            data.[iter | par_iter]().map(|x| Plain::square(*x)).sum::<f64>());
+        compare!(criterion, "sum_of_magnitudes", dtype, size, passes: 1;
+            "norm": |isa| norm_of_view(isa, &View::Dense(black_box(&data)), Order::One);
+            data.[iter | par_iter]().map(|x| x.size()).sum::<f64>());
+    }
+}
+
+/// Norms of other orders. The iterator, which takes long, is compared in the cache alone.
+fn powers<T: Plain>(criterion: &mut Criterion, orders: &[f64]) {
+    for (bytes, size) in SIZES {
+        let data = numbers::<T>(bytes);
+        for &p in orders {
+            group!(criterion, format!("norm_of_order_{p}/{}/{size}", T::DTYPE.name()), bytes, |add| {
+                for isa in Isa::available() {
+                    let norm = || norm_of_view(isa, &View::Dense(black_box(&data)), Order::of(black_box(p)));
+                    add!(format!("norm, {}", isa.name()), norm());
+                }
+                if bytes < PAST_CACHE {
+                    let p = black_box(p);
+                    add!("iterator", black_box(&data).iter().map(|x| x.size().powf(p)).sum::<f64>());
+                }
+            });
+        }
+    }
+}
+
+fn scaling<T: Scalable>(criterion: &mut Criterion) {
     let dtype = T::DTYPE.name();
     for size in SIZES {
         let mut data = numbers::<T>(size.0);
         let mut to = data.clone();
-        let term = Power::new(P, black_box(PEAK));
         // Such a factor leaves the magnitudes as they are, however often it is applied.
         let by = black_box(-1.0);
         let (map, factor) = (Scale(Factor { by, then: 1.0 }), T::from_float(by));
 
-        compare!(criterion, "sum_of_squares", dtype, size, passes: 1;
-            |isa| Sum { data: black_box(&data), term: Square };
-            data.[iter | par_iter]().map(|x| x.widen() * x.widen()).sum::<f64>());
-        compare!(criterion, "sum_of_magnitudes", dtype, size, passes: 1;
-            |isa| Sum { data: black_box(&data), term: Abs };
-            data.[iter | par_iter]().map(|x| x.widen().abs()).sum::<f64>());
-        compare!(criterion, "largest_magnitude", dtype, size, passes: 1;
-            |isa| MaxAbs(black_box(&data));
-            data.[iter | par_iter]().map(|x| x.magnitude()).max());
-        compare!(criterion, "sum_of_powers", dtype, size, passes: 1;
-            |isa| Sum { data: black_box(&data), term };
-            data.[iter | par_iter]().map(|x| x.widen().abs().powf(P)).sum::<f64>());
         compare!(criterion, "scale_in_place", dtype, size, passes: 2;
-            |isa| Apply { data: black_box(&mut data), map };
-            data.[iter_mut | par_iter_mut]().for_each(|x| *x *= factor));
+            "kernel": |isa| isa.run(Apply { data: black_box(&mut data), map });
+            data.[iter_mut | par_iter_mut]().for_each(|x| *x = x.times(factor)));
         compare!(criterion, "scale_into", dtype, size, passes: 2;
-            |isa| ApplyInto { from: &data, to: black_box(&mut to), map };
-            to.[iter_mut | par_iter_mut]().zip(&data).for_each(|(to, x)| *to = *x * factor));
+            "kernel": |isa| isa.run(ApplyInto { from: &data, to: black_box(&mut to), map });
+            to.[iter_mut | par_iter_mut]().zip(&data).for_each(|(to, x)| *to = x.times(factor)));
     }
 }
 
 /// What `clip_by_value` runs.
-fn clipping<T: Element>(criterion: &mut Criterion) {
+fn clipping<T: Plain + Ordered>(criterion: &mut Criterion) {
     let dtype = T::DTYPE.name();
     for size in SIZES {
         let mut data = numbers::<T>(size.0);
@@ -164,17 +295,17 @@ fn clipping<T: Element>(criterion: &mut Criterion) {
         };
 
         compare!(criterion, "clip_into", dtype, size, passes: 2;
-            |isa| ApplyInto { from: &data, to: black_box(&mut to), map };
+            "kernel": |isa| isa.run(ApplyInto { from: &data, to: black_box(&mut to), map });
             to.[iter_mut | par_iter_mut]().zip(&data).for_each(|(to, x)| *to = clamp(*x)));
         compare!(criterion, "clip_in_place", dtype, size, passes: 2;
-            |isa| Apply { data: black_box(&mut data), map };
+            "kernel": |isa| isa.run(Apply { data: black_box(&mut data), map });
             data.[iter_mut | par_iter_mut]().for_each(|x| *x = clamp(*x)));
         // Nothing is outside, so that what stops at the first one has to see all.
         for x in &mut data {
             *x = clamp(*x);
         }
         compare!(criterion, "anything_to_clip", dtype, size, passes: 1;
-            |isa| AnyChange { data: black_box(&data), map };
+            "kernel": |isa| isa.run(AnyChange { data: black_box(&data), map });
             data.[iter | par_iter]().any(|x| *x < lo || *x > hi));
     }
 }
@@ -183,9 +314,11 @@ fn read_on_all_threads(isa: Isa, data: &[f32]) -> u32 {
     data.par_chunks(SHARE / size_of::<f32>()).map(|part| isa.run(Read(part))).reduce(|| 0, |a, b| a ^ b)
 }
 
-fn norm_on_all_threads(isa: Isa, data: &[f32]) -> f64 {
-    let norm = reduce::norm(isa, &[View::Dense(data).into()], reduce::Order::Two);
-    norm.map_or(f64::NAN, _core::scaled::Scaled::to_f64)
+fn norm_on_all_threads<T: Element>(isa: Isa, data: &[T], order: Order) -> f64
+where
+    for<'a> AnyView<'a>: From<View<'a, T>>,
+{
+    norm(isa, &[View::Dense(data).into()], order).map_or(f64::NAN, Scaled::to_f64)
 }
 
 /// How fast memory is, and the whole path of a norm.
@@ -217,38 +350,87 @@ fn floors(criterion: &mut Criterion) {
         });
         if is_shared {
             group!(criterion, format!("norm/float32/{size}"), bytes, |add| {
-                add!("all threads", norm_on_all_threads(isa, black_box(&data)));
+                add!("all threads", norm_on_all_threads(isa, black_box(&data), Order::Two));
             });
         }
     }
 }
 
-/// The norm's share of the bandwidth: both in turns, the medians compared.
-fn share_of_bandwidth() {
-    const ROUNDS: usize = 20;
-    let Some(isa) = Isa::available().next_back() else { return };
-    let data = numbers::<f32>(PAST_CACHE);
-    let ways: [fn(Isa, &[f32]) -> f64; 2] =
-        [norm_on_all_threads, |isa, data| f64::from(read_on_all_threads(isa, data))];
-    let time = |way: fn(Isa, &[f32]) -> f64| {
+/// The median times of two ways, in turns: one, other, other, one, so that each comes first as often as the
+/// other.
+fn in_turns(rounds: usize, one: impl Fn(), other: impl Fn()) -> [f64; 2] {
+    let ways: [&dyn Fn(); 2] = [&one, &other];
+    let time = |way: &dyn Fn()| {
         let start = Instant::now();
-        black_box(way(isa, black_box(&data)));
+        way();
         start.elapsed().as_secs_f64()
     };
     let mut times = ways.map(|way| {
         time(way); // starts the threads
         Vec::new()
     });
-    for round in 0..2 * ROUNDS {
-        // Norm, read, read, norm: each comes first as often as the other.
+    for round in 0..2 * rounds {
         let way = (round + round / 2) % 2;
         times[way].push(time(ways[way]));
     }
-    let [norm, read] = times.map(|mut times| {
+    times.map(|mut times| {
         times.sort_by(f64::total_cmp);
-        times[ROUNDS / 2]
-    });
+        times[rounds / 2]
+    })
+}
+
+/// The norm's share of the bandwidth.
+fn share_of_bandwidth() {
+    let Some(isa) = Isa::available().next_back() else { return };
+    let data = numbers::<f32>(PAST_CACHE);
+    let [norm, read] = in_turns(
+        20,
+        || _ = black_box(norm_on_all_threads(isa, black_box(&data), Order::Two)),
+        || _ = black_box(read_on_all_threads(isa, black_box(&data))),
+    );
     println!("L2 norm of {} MiB float32: {:.2} of the read bandwidth", PAST_CACHE >> 20, read / norm);
+}
+
+/// The elements per second of a norm of so many bytes, as a multiple of those of float32. In memory both are
+/// as fast as it is read, which makes twice as many elements of 16 bits.
+fn beside_float32<T: Plain>(isa: Isa, bytes: usize, order: Order, all_threads: bool) -> f64
+where
+    for<'a> AnyView<'a>: From<View<'a, T>>,
+{
+    let (data, singles) = (numbers::<T>(bytes), numbers::<f32>(bytes));
+    // Long enough for the clock.
+    let (times, rounds) = if bytes < PAST_CACHE { (100, 100) } else { (1, 10) };
+    let [own, single] = if all_threads {
+        in_turns(
+            rounds,
+            || _ = black_box(norm_on_all_threads(isa, black_box(&data), order)),
+            || _ = black_box(norm_on_all_threads::<f32>(isa, black_box(&singles), order)),
+        )
+    } else {
+        in_turns(
+            rounds,
+            || (0..times).for_each(|_| _ = norm_of_view(isa, &View::Dense(black_box(&data)), order)),
+            || (0..times).for_each(|_| _ = norm_of_view(isa, &View::Dense(black_box(&singles)), order)),
+        )
+    };
+    single / own * data.len() as f64 / singles.len() as f64
+}
+
+fn halves_beside_singles() {
+    println!("elements per second of norms, as a multiple of float32's:");
+    for isa in Isa::available() {
+        for (order, name) in [(Order::One, "L1"), (Order::Two, "L2")] {
+            for ((bytes, size), all_threads) in [(SIZES[0], false), (SIZES[1], false), (SIZES[1], true)] {
+                let threads = if all_threads { "all threads" } else { "one thread" };
+                let half = beside_float32::<F16>(isa, bytes, order, all_threads);
+                let brain = beside_float32::<Bf16>(isa, bytes, order, all_threads);
+                println!(
+                    "  {name}, {size}, {threads}, {}: float16 {half:.2}, bfloat16 {brain:.2}",
+                    isa.name()
+                );
+            }
+        }
+    }
 }
 
 fn main() {
@@ -264,16 +446,42 @@ fn main() {
         .warm_up_time(Duration::from_millis(300))
         .measurement_time(Duration::from_millis(500))
         .configure_from_args();
-    floors(&mut criterion);
-    norms_and_scaling::<f32>(&mut criterion);
-    norms_and_scaling::<f64>(&mut criterion);
-    clipping::<f32>(&mut criterion);
-    clipping::<f64>(&mut criterion);
-    clipping::<i32>(&mut criterion);
+    let criterion = &mut criterion;
+    floors(criterion);
+    sums::<f32>(criterion);
+    sums::<f64>(criterion);
+    largest::<f32>(criterion);
+    largest::<f64>(criterion);
+    largest::<F16>(criterion);
+    largest::<Bf16>(criterion);
+    norms::<F16>(criterion);
+    norms::<Bf16>(criterion);
+    norms::<Complex<f32>>(criterion);
+    norms::<Complex<f64>>(criterion);
+    norms::<i8>(criterion);
+    norms::<i32>(criterion);
+    norms::<i64>(criterion);
+    norms::<Bool>(criterion);
+    powers::<f32>(criterion, &SIMPLE);
+    powers::<f64>(criterion, &SIMPLE);
+    powers::<F16>(criterion, &[3.0, P]);
+    powers::<Complex<f64>>(criterion, &[3.0, P]);
+    scaling::<f32>(criterion);
+    scaling::<f64>(criterion);
+    scaling::<F16>(criterion);
+    scaling::<Bf16>(criterion);
+    clipping::<f32>(criterion);
+    clipping::<f64>(criterion);
+    clipping::<F16>(criterion);
+    clipping::<Bf16>(criterion);
+    clipping::<i8>(criterion);
+    clipping::<i32>(criterion);
+    clipping::<u16>(criterion);
     criterion.final_summary();
-    // `cargo test` runs benchmarks too, without this argument; and a list is no measurement.
+    // `cargo test` runs benchmarks too, without this argument; and a list or a test is no measurement.
     let given = |argument: &str| std::env::args().any(|given| given == argument);
-    if given("--bench") && !given("--list") {
+    if given("--bench") && !given("--list") && !given("--test") {
         share_of_bandwidth();
+        halves_beside_singles();
     }
 }

@@ -1,21 +1,23 @@
 //! Every operation, dtype and instruction set against loops that are plainly right.
 
-#![allow(clippy::cast_possible_wrap, missing_docs, reason = "a test")]
+#![allow(clippy::cast_lossless, clippy::cast_possible_wrap, missing_docs, reason = "a test")]
 
 mod common;
 
 use std::cmp::Ordering;
+use std::sync::LazyLock;
 use std::sync::atomic::AtomicU8;
 
-use _core::element::{Dtype, Element, Real};
+use _core::element::{Bf16, Bool, Complex, Dtype, Element, F16, Half as HalfFloat, Ordered, Real};
 use _core::isa::Isa;
 use _core::kernel::clip::{AnyOutside, Clip, ClipEach};
 use _core::kernel::map::{AnyChange, Apply, ApplyInto, Map};
 use _core::kernel::max::{MaxAbs, MaxRow};
-use _core::kernel::power::Power;
+use _core::kernel::power::{Cube, Fourth, Half, Power, ThreeHalves};
 use _core::kernel::scale::{ClipMagnitude, Scale, ScaleEach, ScaleEachInto};
 use _core::kernel::sum::{Abs, AddRow, AddRows, FoldRows, Rescaled, Square, Sum, Term, Total};
-use _core::scaled::{Factor, power_of_two};
+use _core::kernel::widen::{Modulus, Part, Widen};
+use _core::scaled::{Factor, Scaled, power_of_two};
 use common::Random;
 
 const LENGTHS: [usize; 19] =
@@ -24,17 +26,232 @@ const LENGTHS: [usize; 19] =
 const ROOM: usize = 4099 + 8;
 
 macro_rules! dtypes {
-    (real $($real:ty)*; integer $($integer:ty)*) => {
-        const TESTED: &[Dtype] = &[$(<$real>::DTYPE,)* $(<$integer>::DTYPE,)*];
-        macro_rules! for_all { ($test:ident) => { $($test::<$real>();)* $($test::<$integer>();)* }; }
+    (real $($real:ty),*; complex $($complex:ty),*; integer $($integer:ty),*; bool $bool:ty) => {
+        const TESTED: &[Dtype] =
+            &[$(<$real>::DTYPE,)* $(<$complex>::DTYPE,)* $(<$integer>::DTYPE,)* <$bool>::DTYPE];
+        macro_rules! for_all {
+            ($test:ident) => {
+                for_ordered!($test);
+                $($test::<$complex>();)*
+                $test::<$bool>();
+            };
+        }
+        macro_rules! for_ordered { ($test:ident) => { $($test::<$real>();)* $($test::<$integer>();)* }; }
         macro_rules! for_reals { ($test:ident) => { $($test::<$real>();)* }; }
+
+        $(impl Known for $real {
+            fn everyday(random: &mut Random) -> Self {
+                Self::from_float(random.below(1 << 20) as f64 / 70.0 - 7000.0)
+            }
+            fn sample(random: &mut Random) -> Self { sample(random) }
+            fn size(self, by: f64) -> f64 { (self.exact() * by).abs() }
+            fn two() -> [(Self, f64); 2] { [(Self::from_float(-0.25), 0.25), (Self::from_float(-3.5), 3.5)] }
+            fn odd() -> Option<[Self; 2]> {
+                Some([f64::NEG_INFINITY, -f64::NAN].map(Self::from_float))
+            }
+        }
+        impl KnownOrder for $real {
+            fn order(self, other: Self) -> Option<Ordering> { self.exact().partial_cmp(&other.exact()) }
+        })*
+        $(impl Known for $complex {
+            fn everyday(random: &mut Random) -> Self {
+                Complex { re: Known::everyday(random), im: Known::everyday(random) }
+            }
+            fn sample(random: &mut Random) -> Self {
+                Complex { re: Known::sample(random), im: Known::sample(random) }
+            }
+            fn size(self, by: f64) -> f64 {
+                let (re, im) = (f64::from(self.re) * by, f64::from(self.im) * by);
+                let square = re * re + im * im;
+                // Near the ends of the range the modulus has tests of its own, which know its error; these
+                // are about all levels and loops making the same of it.
+                if (1e-200..1e200).contains(&square) { square.sqrt() } else { self.modulus(by) }
+            }
+            fn squared(self, by: f64) -> f64 {
+                let (re, im) = (f64::from(self.re) * by, f64::from(self.im) * by);
+                re * re + im * im
+            }
+            fn power(self, power: Power) -> f64 { power.of(self) }
+            fn two() -> [(Self, f64); 2] {
+                [(Complex { re: -0.5, im: 0.0 }, 0.5), (Complex { re: 3.0, im: -4.0 }, 5.0)]
+            }
+            fn odd() -> Option<[Self; 2]> {
+                let [infinite, nan] = [f64::NEG_INFINITY, -f64::NAN].map(Ordered::from_float);
+                Some([Complex { re: 1.0, im: infinite }, Complex { re: nan, im: infinite }])
+            }
+        })*
+        $(impl Known for $integer {
+            fn everyday(random: &mut Random) -> Self { Self::from_bytes(&random.bits().to_ne_bytes(), false) }
+            fn sample(random: &mut Random) -> Self { sample(random) }
+            fn size(self, by: f64) -> f64 { i128::from(self).unsigned_abs() as f64 * by }
+            fn two() -> [(Self, f64); 2] {
+                // The smallest number, which has no positive counterpart; or the largest one, if it is 0.
+                let far = if Self::MIN == 0 { Self::MAX } else { Self::MIN };
+                [(3, 3.0), (far, i128::from(far).unsigned_abs() as f64)]
+            }
+            fn odd() -> Option<[Self; 2]> { None }
+            fn exact_magnitude(self) -> u128 { i128::from(self).unsigned_abs() }
+        }
+        impl KnownOrder for $integer {
+            fn order(self, other: Self) -> Option<Ordering> { Some(self.cmp(&other)) }
+        })*
+        impl Known for $bool {
+            fn everyday(random: &mut Random) -> Self { Self::from_bytes(&[random.below(2) as u8], false) }
+            // Not only 1 is true.
+            fn sample(random: &mut Random) -> Self {
+                let byte = [0, 0, 1, 2, 0x80, 0xff][random.below(6)];
+                Self::from_bytes(&[byte], random.below(2) == 0)
+            }
+            fn size(self, by: f64) -> f64 { if self == Self::ZERO { 0.0 } else { by } }
+            fn two() -> [(Self, f64); 2] { [(Self::ZERO, 0.0), (Self::from_bytes(&[0x40], false), 1.0)] }
+            fn odd() -> Option<[Self; 2]> { None }
+        }
     };
 }
-dtypes! { real f32 f64; integer i8 i16 i32 i64 u8 u16 u32 u64 }
+dtypes! {
+    real F16, Bf16, f32, f64;
+    complex Complex<f32>, Complex<f64>;
+    integer i8, i16, i32, i64, u8, u16, u32, u64;
+    bool Bool
+}
 
 #[test]
 fn all_dtypes_are_tested() {
     assert_eq!(TESTED, Dtype::ALL);
+}
+
+/// What this file knows of an element without asking the kernels.
+trait Known: Element {
+    /// An ordinary one. Their sums round.
+    fn everyday(random: &mut Random) -> Self;
+    /// Any: an ordinary one, a special one or arbitrary bits.
+    fn sample(random: &mut Random) -> Self;
+    /// `|self * by|`
+    fn size(self, by: f64) -> f64;
+    /// `|self * by|^2`
+    fn squared(self, by: f64) -> f64 {
+        self.size(by) * self.size(by)
+    }
+    /// What it adds to a sum of powers.
+    fn power(self, power: Power) -> f64 {
+        power.of(self.size(1.0))
+    }
+    /// Two elements with their moduli, the second one larger.
+    fn two() -> [(Self, f64); 2];
+    /// Infinity and NaN.
+    fn odd() -> Option<[Self; 2]>;
+    /// The modulus of an integer.
+    fn exact_magnitude(self) -> u128 {
+        0
+    }
+}
+
+/// The same of one with an order.
+trait KnownOrder: Known + Ordered {
+    /// None where one is NaN.
+    fn order(self, other: Self) -> Option<Ordering>;
+
+    fn unordered(self) -> bool {
+        self.order(self).is_none()
+    }
+}
+
+/// The same of a floating-point number.
+trait KnownReal: KnownOrder + Real {
+    /// Its value.
+    fn exact(self) -> f64;
+    /// The nearest one to `x`, the even one of two. A NaN keeps the upper bits of its payload, and is quiet.
+    fn nearest(x: f64) -> Self;
+    /// A NaN, quiet.
+    fn quiet(self) -> Self;
+}
+
+impl KnownReal for f32 {
+    fn exact(self) -> f64 {
+        self.into()
+    }
+    fn nearest(x: f64) -> Self {
+        x as Self
+    }
+    fn quiet(self) -> Self {
+        Self::from_bits(self.to_bits() | 1 << 22)
+    }
+}
+
+impl KnownReal for f64 {
+    fn exact(self) -> f64 {
+        self
+    }
+    fn nearest(x: f64) -> Self {
+        x
+    }
+    fn quiet(self) -> Self {
+        Self::from_bits(self.to_bits() | 1 << 51)
+    }
+}
+
+/// The values of the patterns from 0 up to infinity, by the definition; in the place of infinity what would
+/// come there if the numbers went on.
+fn half_values<const DIGITS: u32>() -> Vec<f64> {
+    let (bias, top) = if DIGITS == 10 { (15, 31) } else { (127, 255) };
+    let numbers = (0..=top).flat_map(|exponent| {
+        (0..1 << DIGITS).map(move |digits| {
+            let fraction = f64::from(digits) / f64::from(1 << DIGITS);
+            if exponent == 0 {
+                fraction * 2f64.powi(1 - bias)
+            } else {
+                (1.0 + fraction) * 2f64.powi(exponent - bias)
+            }
+        })
+    });
+    numbers.take((top << DIGITS) as usize + 1).collect()
+}
+
+static F16_VALUES: LazyLock<Vec<f64>> = LazyLock::new(half_values::<10>);
+static BF16_VALUES: LazyLock<Vec<f64>> = LazyLock::new(half_values::<7>);
+
+macro_rules! known_halves {
+    ($($half:ty, $digits:literal, $values:ident;)*) => {
+        $(impl KnownReal for $half {
+            fn exact(self) -> f64 {
+                let infinity = $values.len() - 1;
+                let size = match usize::from(self.to_bits() & 0x7fff) {
+                    bits if bits > infinity => f64::NAN,
+                    bits if bits == infinity => f64::INFINITY,
+                    bits => $values[bits],
+                };
+                if self.to_bits() > 0x7fff { -size } else { size }
+            }
+            fn nearest(x: f64) -> Self {
+                let infinity = $values.len() - 1;
+                let sign = if x.is_sign_negative() { 0x8000 } else { 0 };
+                let size = x.abs();
+                let above = $values.partition_point(|value| *value < size);
+                let bits = if x.is_nan() {
+                    infinity | 1 << ($digits - 1) | (x.to_bits() << 12 >> (64 - $digits)) as usize
+                } else if above > infinity {
+                    infinity
+                } else if above == 0 || $values[above] == size {
+                    above
+                } else {
+                    // Both differences are exact: no more digits than x has, and none below its last one.
+                    match (size - $values[above - 1]).total_cmp(&($values[above] - size)) {
+                        Ordering::Less => above - 1,
+                        Ordering::Greater => above,
+                        Ordering::Equal => above - above % 2,
+                    }
+                };
+                Self::from_bits(bits as u16 | sign)
+            }
+            fn quiet(self) -> Self {
+                Self::from_bits(self.to_bits() | 1 << ($digits - 1))
+            }
+        })*
+    };
+}
+known_halves! {
+    F16, 10, F16_VALUES;
+    Bf16, 7, BF16_VALUES;
 }
 
 /// Calls `check` for each level, and each slice of a room: all lengths, at several distances from its start.
@@ -48,21 +265,21 @@ fn at_all_levels(mut check: impl FnMut(Isa, std::ops::Range<usize>)) {
     }
 }
 
-fn bits<T: Element>(x: T) -> u64 {
+fn bits<T: Ordered>(x: T) -> u64 {
     let cells: [AtomicU8; 8] = std::array::from_fn(|_| AtomicU8::new(0));
     x.store_bytes(&cells[..size_of::<T>()], false);
     u64::from_ne_bytes(cells.map(AtomicU8::into_inner))
 }
 
 #[track_caller]
-fn assert_same<T: Element>(found: &[T], expected: &[T]) {
+fn assert_same<T: Ordered>(found: &[T], expected: &[T]) {
     assert_eq!(found.len(), expected.len());
     for (i, (a, b)) in found.iter().zip(expected).enumerate() {
         assert_eq!(bits(*a), bits(*b), "element {i}: {a:?}, not {b:?}");
     }
 }
 
-const SPECIAL: [f64; 13] = [
+const SPECIAL: [f64; 18] = [
     0.0,
     -0.0,
     1.0,
@@ -76,32 +293,43 @@ const SPECIAL: [f64; 13] = [
     -1e-40,
     f32::MAX as f64,
     -10.0,
+    // Of float16: the largest number, the smallest one, the largest subnormal and the smallest normal one.
+    65504.0,
+    -6e-8,
+    6.0975e-5,
+    -6.1035e-5,
+    3.3e38,
 ];
 
-/// Everyday numbers, special ones and arbitrary bits.
-fn samples<T: Element>(random: &mut Random, len: usize) -> Vec<T> {
-    let one = |_| match random.below(8) {
+fn sample<T: Known + Ordered>(random: &mut Random) -> T {
+    match random.below(8) {
         0 => T::from_float(SPECIAL[random.below(SPECIAL.len())]),
         1 | 2 => T::from_bytes(&random.bits().to_ne_bytes(), false),
+        3 => T::everyday(random),
         _ => T::from_float(random.below(4001) as f64 / 16.0 - 125.0),
+    }
+}
+
+/// Everyday numbers, special ones and arbitrary bits.
+fn samples<T: Known>(random: &mut Random, len: usize) -> Vec<T> {
+    (0..len).map(|_| T::sample(random)).collect()
+}
+
+/// Neither NaN nor infinite.
+fn finite<T: Known>(random: &mut Random, len: usize) -> Vec<T> {
+    let one = |_| {
+        let x = T::sample(random);
+        if x.size(1.0).is_finite() { x } else { T::everyday(random) }
     };
     (0..len).map(one).collect()
 }
 
-/// Neither NaN nor infinite.
-fn finite<T: Real>(random: &mut Random, len: usize) -> Vec<T> {
-    let all: Vec<T> = samples(random, len);
-    let keep = |x: T| if x.widen().is_finite() { x } else { T::from_float(2.5) };
-    all.into_iter().map(keep).collect()
-}
-
 /// Checks `map` against `expected` in place and from slice to slice, and that nothing else is written.
-fn check_map<T: Element, M: Map<T>>(map: M, room: &[T], expected: impl Fn(T) -> T) {
+fn check_map<T: Ordered, M: Map<T>>(map: M, room: &[T], expected: impl Fn(T) -> T) {
+    let all: Vec<T> = room.iter().map(|x| expected(*x)).collect();
     at_all_levels(|isa, range| {
         let mut result = room.to_vec();
-        for x in &mut result[range.clone()] {
-            *x = expected(*x);
-        }
+        result[range.clone()].copy_from_slice(&all[range.clone()]);
 
         let mut found = room.to_vec();
         isa.run(Apply { data: &mut found[range.clone()], map });
@@ -122,20 +350,20 @@ fn check_map<T: Element, M: Map<T>>(map: M, room: &[T], expected: impl Fn(T) -> 
 }
 
 /// `max(min(x, hi), lo)` where a NaN stays, a NaN bound makes NaN, and of equals the element stays.
-fn clipped<T: Element>(x: T, lo: T, hi: T) -> T {
-    let smaller = match x.partial_cmp(&hi) {
+fn clipped<T: KnownOrder>(x: T, lo: T, hi: T) -> T {
+    let smaller = match x.order(hi) {
         Some(Ordering::Greater) => hi,
-        None if !x.is_nan() => hi,
+        None if !x.unordered() => hi,
         _ => x,
     };
-    match smaller.partial_cmp(&lo) {
+    match smaller.order(lo) {
         Some(Ordering::Less) => lo,
-        None if !smaller.is_nan() => lo,
+        None if !smaller.unordered() => lo,
         _ => smaller,
     }
 }
 
-fn clip<T: Element>() {
+fn clip<T: KnownOrder>() {
     let random = &mut Random::new(1);
     let room: Vec<T> = samples(random, ROOM);
     let of = |lo, hi| Clip { lo: T::from_float(lo), hi: T::from_float(hi) };
@@ -151,10 +379,10 @@ fn clip<T: Element>() {
 
 #[test]
 fn clipping_to_two_numbers_is_right() {
-    for_all!(clip);
+    for_ordered!(clip);
 }
 
-fn clip_each<T: Element>() {
+fn clip_each<T: KnownOrder>() {
     let random = &mut Random::new(2);
     let (room, lo, hi): (Vec<T>, Vec<T>, Vec<T>) =
         (samples(random, ROOM), samples(random, ROOM), samples(random, ROOM));
@@ -173,11 +401,11 @@ fn clip_each<T: Element>() {
 
 #[test]
 fn clipping_each_element_is_right() {
-    for_all!(clip_each);
+    for_ordered!(clip_each);
 }
 
 /// One element out of its bounds is found wherever it is, and none where there is none.
-fn any_change<T: Element>() {
+fn any_change<T: KnownOrder>() {
     let random = &mut Random::new(3);
     let number = |x: f64| T::from_float(x);
     let inside: Vec<T> = (0..ROOM).map(|_| number(random.below(90) as f64 + 5.0)).collect();
@@ -201,7 +429,7 @@ fn any_change<T: Element>() {
                 assert_eq!(both(&data), (true, true));
                 data[at] = kept;
             }
-            if T::DTYPE.is_real() {
+            if T::DTYPE.is_float() {
                 data[last] = number(f64::NAN); // stays what it is
                 assert_eq!(both(&data), (false, false));
                 let nan = vec![number(f64::NAN); data.len()];
@@ -215,7 +443,7 @@ fn any_change<T: Element>() {
 
 #[test]
 fn an_element_out_of_its_bounds_is_found() {
-    for_all!(any_change);
+    for_ordered!(any_change);
 }
 
 #[test]
@@ -270,32 +498,31 @@ fn factors() -> Vec<Factor> {
 }
 
 /// What scaling makes of one element.
-fn scaled<T: Real>(x: T, factor: Factor) -> T {
-    let wide = x.widen();
+fn scaled<T: KnownReal>(x: T, factor: Factor) -> T {
+    let wide = x.exact();
     if factor.by.is_nan() || (wide.is_infinite() && factor.by == 0.0) {
-        T::narrow(f64::NAN)
+        T::nearest(f64::NAN)
     } else if wide.is_nan() {
-        // Quiet, with its payload; unless hidden, the two conversions are none.
-        T::narrow(std::hint::black_box(wide))
+        x.quiet() // with its payload
     } else {
-        T::narrow(wide * factor.by * factor.then)
+        T::nearest(wide * factor.by * factor.then)
     }
 }
 
-fn scale<T: Real>() {
+fn scale<T: KnownReal>() {
     let room: Vec<T> = samples(&mut Random::new(4), ROOM);
     for factor in factors() {
         check_map(Scale(factor), &room, |x| scaled(x, factor));
     }
     for limit in [0.0, 1.0, 1e-50, 17.3, f64::INFINITY] {
         check_map(ClipMagnitude(limit), &room, |x: T| {
-            let wide = x.widen();
+            let wide = x.exact();
             if wide.is_nan() || (wide.is_infinite() && limit.is_finite()) {
-                T::narrow(f64::NAN)
+                T::nearest(f64::NAN)
             } else if wide > limit {
-                T::narrow(limit)
+                T::nearest(limit)
             } else if wide < -limit {
-                T::narrow(-limit)
+                T::nearest(-limit)
             } else {
                 x
             }
@@ -308,7 +535,7 @@ fn scaling_is_right() {
     for_reals!(scale);
 }
 
-fn scale_each<T: Real>() {
+fn scale_each<T: KnownReal>() {
     let random = &mut Random::new(5);
     let room: Vec<T> = samples(random, ROOM);
     let factors: Vec<f64> = samples::<f64>(random, ROOM).into_iter().map(f64::abs).collect();
@@ -316,8 +543,8 @@ fn scale_each<T: Real>() {
         let factors = &factors[ROOM - range.len()..];
         let mut result = room.clone();
         for (x, by) in result[range.clone()].iter_mut().zip(factors) {
-            *x = if x.widen() == 0.0 && by.is_infinite() {
-                T::narrow(f64::NAN)
+            *x = if x.exact() == 0.0 && by.is_infinite() {
+                T::nearest(f64::NAN)
             } else {
                 scaled(*x, Factor { by: *by, then: 1.0 })
             };
@@ -377,26 +604,250 @@ fn scale_makes_one_nan_and_keeps_others() {
     }
 }
 
-fn max<T: Real>() {
+/// All patterns of 16 bits, read and rounded, and all numbers on the edges between two of them.
+fn every_half<const DIGITS: u32>()
+where
+    HalfFloat<DIGITS>: KnownReal,
+{
+    type T<const DIGITS: u32> = HalfFloat<DIGITS>;
+    let all: Vec<T<DIGITS>> = (0..=u16::MAX).map(T::from_bits).collect();
+    let sizes: Vec<f64> = all.iter().map(|x| x.exact().abs()).collect();
+    let infinity = T::<DIGITS>::INFINITY.to_bits();
+    // Halfway between neighbours, and beside that; above the largest number the step is as wide as the last.
+    let mut edges = vec![0.0, f64::from_bits(1), f64::MIN_POSITIVE, f64::MAX, f64::INFINITY];
+    for low in 0..infinity {
+        let low = T::<DIGITS>::from_bits(low);
+        let next = T::<DIGITS>::from_bits(low.to_bits() + 1).exact();
+        let step = if next.is_finite() {
+            next - low.exact()
+        } else {
+            low.exact() - sizes[usize::from(infinity) - 2]
+        };
+        let middle = (low.exact() + step / 2.0).to_bits();
+        edges.extend([middle - 1, middle, middle + 1].map(f64::from_bits));
+    }
+    let rounded: Vec<T<DIGITS>> = edges.iter().map(|x| T::nearest(*x)).collect();
+    let negative: Vec<T<DIGITS>> = edges.iter().map(|x| T::nearest(-*x)).collect();
+    // The oracle itself: a number is the nearest one to itself, and the edges go to both sides.
+    assert!(all.iter().all(|x| x.is_nan() || T::nearest(x.exact()).to_bits() == x.to_bits()));
+    assert!(rounded[5..].chunks(3).all(|of| of[0].to_bits() + 1 == of[2].to_bits()));
+
+    for isa in Isa::available() {
+        let mut found = vec![9.0; all.len()];
+        isa.run(Widen { from: &all, to: &mut found, reading: Modulus(1.0) });
+        for ((found, size), x) in found.iter().zip(&sizes).zip(&all) {
+            assert!(found.to_bits() == size.to_bits() || (found.is_nan() && size.is_nan()), "{x:?}: {found}");
+        }
+        for factor in factors() {
+            let expected: Vec<T<DIGITS>> = all.iter().map(|x| scaled(*x, factor)).collect();
+            let mut found = all.clone();
+            isa.run(Apply { data: &mut found, map: Scale(factor) });
+            assert_same(&found, &expected);
+        }
+        let mut found = vec![T::from_bits(9); edges.len()];
+        for (sign, expected) in [(1.0, &rounded), (-1.0, &negative)] {
+            let from = vec![T::narrow(sign); edges.len()];
+            isa.run(ScaleEachInto { from: &from, to: &mut found, factors: &edges });
+            assert_same(&found, expected);
+        }
+    }
+}
+
+#[test]
+fn float16_is_read_as_float32() {
+    let all: Vec<F16> = (0..=u16::MAX).map(F16::from_bits).collect();
+    let mut found = vec![9f32; all.len()];
+    let check = |found: &[f32], from: &[F16]| {
+        for (found, x) in found.iter().zip(from) {
+            let exact = x.exact() as f32; // a float32 too
+            assert!(
+                found.to_bits() == exact.to_bits() || (found.is_nan() && exact.is_nan()),
+                "{x:?}: {found}"
+            );
+        }
+    };
+    for isa in Isa::available() {
+        found.fill(9.0);
+        isa.widen_halves(&all, &mut found);
+        check(&found, &all);
+    }
+    // Lengths that no register divides, subnormals among the elements; and nothing else is written.
+    let room = &all[1000..][..ROOM];
+    at_all_levels(|isa, range| {
+        let mut found = vec![9f32; ROOM];
+        isa.widen_halves(&room[range.clone()], &mut found[range.clone()]);
+        check(&found[range.clone()], &room[range.clone()]);
+        assert!(found[..range.start].iter().chain(&found[range.end..]).all(|x| *x == 9.0));
+    });
+}
+
+#[test]
+fn every_half_is_read_and_rounded() {
+    every_half::<10>();
+    every_half::<7>();
+}
+
+/// Integers far beyond float64's digits are rounded once: a tie is one only if nothing at all comes after.
+fn integers<const DIGITS: u32>()
+where
+    HalfFloat<DIGITS>: KnownReal,
+{
+    type T<const DIGITS: u32> = HalfFloat<DIGITS>;
+    let infinity = T::<DIGITS>::INFINITY.to_bits();
+    let mut ties = 0;
+    for bits in 0..infinity {
+        let (x, next) = (T::<DIGITS>::from_bits(bits).exact(), T::<DIGITS>::from_bits(bits + 1).exact());
+        if x < power_of_two(DIGITS as i32 + 1) || next.is_infinite() {
+            continue; // no integers between x and the next one, or no next one
+        }
+        let (low, middle) = (x as u128, u128::midpoint(x as u128, next as u128));
+        let even = bits + bits % 2;
+        for (n, expected) in
+            [(low, bits), (middle - 1, bits), (middle, even), (middle + 1, bits + 1), (middle + 3, bits + 1)]
+        {
+            // Where there is no room on either side, these are numbers themselves.
+            if middle - low >= 4 || n == low || n == middle {
+                assert_eq!(T::<DIGITS>::from_integer(false, n).to_bits(), expected, "{n}");
+                assert_eq!(T::<DIGITS>::from_integer(true, n).to_bits(), expected | 0x8000, "-{n}");
+                ties += 1;
+            }
+        }
+    }
+    assert!(ties > 1000);
+    assert_eq!(T::<DIGITS>::from_integer(false, u128::MAX).to_bits(), infinity);
+    assert_eq!(T::<DIGITS>::from_integer(true, u128::MAX).to_bits(), infinity | 0x8000);
+    assert_eq!(T::<DIGITS>::from_integer(false, 0).to_bits(), 0);
+}
+
+#[test]
+fn integers_become_halves_in_one_step() {
+    integers::<10>();
+    integers::<7>();
+}
+
+/// Two numbers whose sum is the square of `x`, by a product with no error.
+fn square_of(x: f64) -> [f64; 2] {
+    let square = x * x;
+    [square, x.mul_add(x, -square)]
+}
+
+/// `x * 2^exponent`, by steps of which none leaves the range between the two.
+fn times(x: f64, exponent: i32) -> f64 {
+    let third = exponent / 3;
+    x * power_of_two(third) * power_of_two(third) * power_of_two(exponent - 2 * third)
+}
+
+/// Moduli of complex numbers of all sizes. Brought to the middle of the range by powers of two, which round
+/// nothing, the squares of both sides are compared: what the two squarings, their sum and the root may lose
+/// of the modulus is 2 * 2^-53, of its square 4 * 2^-53.
+#[test]
+fn moduli_of_any_size_are_right() {
+    let mut random = Random::new(14);
+    let mut ends = [0; 3];
+    for _ in 0..300_000 {
+        // Any two sizes, and often two near each other; the digits below 2^-1074 are none.
+        let exponent = [971, random.below(2046) as i32 - 1074][random.below(8).min(1)];
+        let mut part = || {
+            let digits = (random.bits() >> (11 + random.below(2) * random.below(53))) as f64
+                * [1.0, -1.0][random.below(2)];
+            times(digits, exponent)
+        };
+        let z = Complex { re: part(), im: part() };
+        let size = z.re.abs().max(z.im.abs());
+        if size.is_infinite() || size == 0.0 {
+            continue;
+        }
+        let (_, place) = Scaled::new(size, 0).split();
+        let (re, im) = (times(z.re, -place), times(z.im, -place));
+        let (value, lifted) = z.lifted();
+        let found = times(value, lifted as i32 - place);
+        let [a, a_rest] = square_of(found);
+        let ([b, b_rest], [c, c_rest]) = (square_of(re), square_of(im));
+        // The large ones first: their difference is exact, or next to it.
+        let error = ((a - b.max(c)) - b.min(c)) + (a_rest - b_rest - c_rest);
+        assert!(error.abs() <= 4.0 * power_of_two(-53) * a, "{z:?}: {value} * 2^{lifted}");
+
+        // Rounded to float64 from there, once more where it is subnormal.
+        let whole = Scaled::new(value, lifted as i32).to_f64();
+        assert_eq!(z.modulus(1.0).to_bits(), whole.to_bits(), "{z:?}");
+        ends[0] += u32::from(whole.is_infinite());
+        ends[1] += u32::from(whole.is_subnormal());
+        ends[2] += u32::from(whole.is_normal());
+    }
+    assert!(ends.iter().all(|count| *count > 100), "{ends:?}");
+}
+
+/// In single precision squares are exact in float64 and within its range, so that nothing need be lifted.
+#[test]
+fn moduli_of_single_precision_are_right() {
+    let mut random = Random::new(15);
+    for _ in 0..100_000 {
+        let mut part = || f32::from_bits(random.bits() as u32);
+        let z = Complex { re: part(), im: part() };
+        let found = z.modulus(1.0);
+        let (re, im) = (f64::from(z.re), f64::from(z.im));
+        if re.is_nan() || im.is_nan() {
+            assert!(found.is_nan());
+        } else if re.is_infinite() || im.is_infinite() {
+            assert_eq!(found, f64::INFINITY);
+        } else {
+            let exact = (re * re + im * im).sqrt();
+            assert_eq!(found, exact, "{z:?}");
+            assert_eq!(z.lifted(), (exact, 0.0));
+            assert_eq!(z.square(0.5), (re * re + im * im) / 4.0);
+            assert!(exact == 0.0 || exact.is_normal(), "no square leaves float64's range");
+        }
+    }
+}
+
+#[test]
+fn moduli_of_odd_numbers() {
+    let (infinity, nan) = (f64::INFINITY, f64::NAN);
+    for other in [0.0, -1.0, f64::MAX, infinity, -infinity] {
+        for z in [Complex { re: infinity, im: other }, Complex { re: other, im: -infinity }] {
+            for by in [1.0, power_of_two(-600), power_of_two(600)] {
+                assert_eq!(z.modulus(by), infinity);
+                assert_eq!(z.square(by), infinity);
+            }
+            assert_eq!(z.lifted().0, infinity);
+        }
+        for z in [Complex { re: nan, im: other }, Complex { re: other, im: nan }] {
+            assert!(z.modulus(1.0).is_nan() && z.square(1.0).is_nan() && z.lifted().0.is_nan());
+            assert!(Complex::<f64>::from_magnitude(z.magnitude()).is_nan());
+        }
+    }
+    // Rescaled, what is beyond or below the range has its modulus.
+    let large = Complex { re: f64::MAX, im: -f64::MAX };
+    assert_eq!(large.modulus(1.0), infinity);
+    assert_eq!(large.modulus(power_of_two(-600)), f64::MAX * power_of_two(-600) * 2f64.sqrt());
+    let small = Complex { re: f64::from_bits(3), im: f64::from_bits(4) };
+    assert_eq!(small.modulus(1.0), f64::from_bits(5));
+    let smallest = Complex { re: f64::from_bits(1), im: f64::from_bits(1) };
+    assert_eq!(smallest.modulus(1.0), f64::from_bits(1));
+    assert_eq!(smallest.modulus(power_of_two(600)), power_of_two(-474) * 2f64.sqrt());
+}
+
+fn max<T: Known>() {
     let random = &mut Random::new(6);
     let clean: Vec<T> = finite(random, ROOM);
     let rough: Vec<T> = samples(random, ROOM);
-    let largest = |data: &[T]| data.iter().map(|x| x.widen().abs()).fold(0.0, f64::max);
+    let largest = |data: &[T]| data.iter().map(|x| x.size(1.0)).fold(0.0, f64::max);
+    let [(small, small_size), (large, large_size)] = T::two();
     at_all_levels(|isa, range| {
-        let found = T::from_magnitude(isa.run(MaxAbs(&clean[range.clone()])));
-        assert_eq!(found, largest(&clean[range.clone()]));
+        let max = |data: &[T]| T::from_magnitude(isa.run(MaxAbs(data)));
+        assert_eq!(max(&clean[range.clone()]), largest(&clean[range.clone()]));
         // The largest one counts wherever it is; infinity is above all numbers and NaN above infinity.
         if !range.is_empty() {
-            let small = T::from_float(-1e-3);
             for at in [0, range.len() - 1, random.below(range.len())] {
                 let mut data = vec![small; range.len()];
-                data[at] = T::from_float(-3.5);
-                assert_eq!(T::from_magnitude(isa.run(MaxAbs(&data))), 3.5);
-                data[random.below(range.len())] = T::from_float(f64::NEG_INFINITY);
-                assert_eq!(T::from_magnitude(isa.run(MaxAbs(&data))), f64::INFINITY);
-                data[at] = T::from_float(-f64::NAN);
-                let nan = T::from_magnitude(isa.run(MaxAbs(&data)));
-                assert_eq!(nan.to_bits(), f64::NAN.to_bits());
+                assert_eq!(max(&data), small_size);
+                data[at] = large;
+                assert_eq!(max(&data), large_size);
+                let Some([infinite, nan]) = T::odd() else { continue };
+                data[random.below(range.len())] = infinite;
+                assert_eq!(max(&data), f64::INFINITY);
+                data[at] = nan;
+                assert_eq!(max(&data).to_bits(), f64::NAN.to_bits());
             }
         }
 
@@ -404,7 +855,7 @@ fn max<T: Real>() {
         let row = &rough[ROOM - range.len()..];
         isa.run(MaxRow { max: &mut found, row });
         for ((found, a), b) in found.into_iter().zip(&clean[range]).zip(row) {
-            let (found, a, b) = (T::from_magnitude(found), a.widen().abs(), b.widen().abs());
+            let (found, a, b) = (T::from_magnitude(found), a.size(1.0), b.size(1.0));
             assert!(if b.is_nan() { found.is_nan() } else { found == a.max(b) }, "{found} {a} {b}");
         }
     });
@@ -412,7 +863,55 @@ fn max<T: Real>() {
 
 #[test]
 fn largest_magnitudes_are_right() {
-    for_reals!(max);
+    for_all!(max);
+}
+
+fn widen<T: Known>() {
+    let random = &mut Random::new(16);
+    let room: Vec<T> = samples(random, ROOM);
+    let read = |isa: Isa, range: std::ops::Range<usize>, part: Option<usize>, by| {
+        let mut to = vec![9.0; ROOM];
+        let from = &room[range.clone()];
+        match part {
+            Some(part) => isa.run(Widen { from, to: &mut to[range.clone()], reading: Part(part) }),
+            None => isa.run(Widen { from, to: &mut to[range.clone()], reading: Modulus(by) }),
+        }
+        assert!(to[..range.start].iter().chain(&to[range.end..]).all(|x| *x == 9.0));
+        to[range].to_vec()
+    };
+    at_all_levels(|isa, range| {
+        for by in [1.0, power_of_two(-600), power_of_two(600)] {
+            let found = read(isa, range.clone(), None, by);
+            for (found, x) in found.iter().zip(&room[range.clone()]) {
+                let size = x.size(by);
+                assert!(
+                    found.to_bits() == size.to_bits() || (found.is_nan() && size.is_nan()),
+                    "{x:?}: {found}"
+                );
+            }
+        }
+        let parts: Vec<Vec<f64>> =
+            (0..T::PARTS).map(|part| read(isa, range.clone(), Some(part), 1.0)).collect();
+        for (i, x) in room[range].iter().enumerate() {
+            if let [part] = &parts[..] {
+                assert!(part[i] == x.size(1.0) || (part[i].is_nan() && x.size(1.0).is_nan()), "{x:?}");
+            } else {
+                // Whole numbers, few of whose digits are used: what they add up to stays exact.
+                let all: u128 = parts.iter().map(|part| part[i] as u128).sum();
+                assert_eq!(all, T::exact_magnitude(*x), "{x:?}");
+                for part in &parts {
+                    let unit = if part[i] < power_of_two(32) { 0 } else { 32 };
+                    assert_eq!((part[i] * power_of_two(-unit)).fract(), 0.0);
+                    assert!(part[i] * power_of_two(-unit) < power_of_two(32));
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn elements_are_read_as_float64() {
+    for_all!(widen);
 }
 
 /// The sum of a total as its documentation has it: Knuth's two-sum, the errors added up beside it.
@@ -455,38 +954,44 @@ fn sum_in_order(terms: &[f64]) -> f64 {
     total.value()
 }
 
-fn check_sum<T: Real, F: Term>(room: &[T], term: F, expected: impl Fn(f64) -> f64) {
+fn check_sum<T: Known, F: Term<T>>(room: &[T], term: F, expected: impl Fn(T) -> f64) {
+    let terms: Vec<f64> = room.iter().map(|x| expected(*x)).collect();
     at_all_levels(|isa, range| {
-        let data = &room[range];
-        let terms: Vec<f64> = data.iter().map(|x| expected(x.widen())).collect();
-        let (found, expected) = (isa.run(Sum { data, term }).value(), sum_in_order(&terms));
+        let data = &room[range.clone()];
+        let (found, expected) = (isa.run(Sum { data, term }).value(), sum_in_order(&terms[range]));
         assert_eq!(found.to_bits(), expected.to_bits(), "{} elements: {found}, not {expected}", data.len());
     });
 }
 
-fn sums<T: Real>() {
+fn sums<T: Known>() {
     let random = &mut Random::new(7);
     let mut room: Vec<T> = finite(random, ROOM);
-    check_sum(&room, Abs, f64::abs);
-    check_sum(&room, Square, |x| x * x);
-    for by in [power_of_two(-600), power_of_two(600)] {
-        check_sum(&room, Rescaled(Abs, by), |x| (x * by).abs());
-        check_sum(&room, Rescaled(Square, by), |x| (x * by) * (x * by));
+    for everyday in [false, true] {
+        if everyday {
+            // Alone, so that no large number hides the others.
+            room.fill_with(|| T::everyday(random));
+        }
+        check_sum(&room, Abs, |x| x.size(1.0));
+        check_sum(&room, Square, |x| x.squared(1.0));
+        for by in [power_of_two(-600), power_of_two(600)] {
+            check_sum(&room, Rescaled(Abs, by), |x| x.size(by));
+            check_sum(&room, Rescaled(Square, by), |x| x.squared(by));
+        }
+        check_sum(&room, Half, |x| x.size(1.0).sqrt());
+        check_sum(&room, ThreeHalves, |x| x.size(1.0) * x.size(1.0).sqrt());
+        check_sum(&room, Cube, |x| x.size(1.0) * x.size(1.0) * x.size(1.0));
+        check_sum(&room, Fourth, |x| x.squared(1.0) * x.squared(1.0));
     }
-    // Everyday numbers alone, so that no large one hides the others.
-    room.fill_with(|| T::from_float(random.below(1 << 20) as f64 / 7.0 - 70_000.0));
-    check_sum(&room, Abs, f64::abs);
-    check_sum(&room, Square, |x| x * x);
     for p in [0.5, 1.5, 3.7, 100.0] {
-        let peak = room.iter().map(|x| x.widen().abs()).fold(0.0, f64::max);
-        let power = Power::new(p, peak);
-        check_sum(&room, power, |x| power.of(x));
+        let peak = room.iter().map(|x| x.size(1.0)).fold(0.0, f64::max);
+        let power = Power::new(p, Scaled::new(peak, 0));
+        check_sum(&room, power, |x| x.power(power));
     }
 }
 
 #[test]
 fn sums_are_added_in_the_documented_order() {
-    for_reals!(sums);
+    for_all!(sums);
 }
 
 #[test]
@@ -500,7 +1005,13 @@ fn the_order_matters_to_these_tests() {
 /// Sums of integers, which this test adds up exactly: the error is within the documented bound of 70 * 2^-53.
 fn sum_error<T: Real>() {
     let random = &mut Random::new(9);
-    let most = if T::WIDE { 1 << 42 } else { 1 << 24 };
+    // Whole numbers of the dtype.
+    let most = match T::DTYPE {
+        Dtype::F16 => 1 << 11,
+        Dtype::Bf16 => 1 << 8,
+        Dtype::F32 => 1 << 24,
+        _ => 1 << 42,
+    };
     let numbers: Vec<i64> = (0..ROOM).map(|_| random.below(most) as i64 - (most / 2) as i64).collect();
     let room: Vec<T> = numbers.iter().map(|n| T::from_integer(*n < 0, n.unsigned_abs().into())).collect();
     let mut rounded = false;
@@ -569,7 +1080,7 @@ fn sums_of_infinity_and_nan_are_what_they_should_be() {
     }
 }
 
-fn rows<T: Real>() {
+fn rows<T: Known>() {
     let random = &mut Random::new(10);
     let data: Vec<Vec<T>> = (0..5).map(|_| finite(random, ROOM)).collect();
     let start: Vec<f64> = finite(random, ROOM);
@@ -586,8 +1097,7 @@ fn rows<T: Real>() {
                 isa.run(AddRow { sums: &mut sums, row, term: Square });
             }
             for (sum, x) in naive.iter_mut().zip(row) {
-                let x = x.widen();
-                *sum += if i % 2 == 0 { x.abs() } else { x * x };
+                *sum += if i % 2 == 0 { x.size(1.0) } else { x.squared(1.0) };
             }
             assert_same(&sums, &naive);
             if i != 3 {
@@ -607,10 +1117,10 @@ fn rows<T: Real>() {
 
 #[test]
 fn rows_are_added_column_by_column() {
-    for_reals!(rows);
+    for_all!(rows);
 }
 
-fn rows_at_once<T: Real>() {
+fn rows_at_once<T: Known>() {
     let random = &mut Random::new(13);
     let data: [Vec<T>; 4] = std::array::from_fn(|_| finite(random, ROOM));
     let start: Vec<f64> = finite(random, ROOM);
@@ -628,7 +1138,7 @@ fn rows_at_once<T: Real>() {
 
 #[test]
 fn four_rows_at_once_give_the_bits_of_one_by_one() {
-    for_reals!(rows_at_once);
+    for_all!(rows_at_once);
 }
 
 #[test]
@@ -636,7 +1146,7 @@ fn powers_are_right() {
     let mut random = Random::new(11);
     for p in [0.1, 0.5, 1.5, 2.5, 3.7, 10.0, 300.0] {
         for peak in [1.0, 3.0, 1e300, 1e-300, f64::MAX, f64::from_bits(12_345)] {
-            let power = Power::new(p, peak);
+            let power = Power::new(p, Scaled::new(peak, 0));
             assert_eq!(power.of(peak), 1.0);
             assert_eq!(power.of(-peak), 1.0);
             assert_eq!(power.of(0.0), 0.0);
@@ -664,4 +1174,69 @@ fn powers_are_right() {
             }
         }
     }
+}
+
+/// Complex numbers whose moduli are beyond float64 or subnormal, and ordinary ones with the same ratios.
+#[test]
+fn powers_of_any_modulus_are_right() {
+    let mut random = Random::new(17);
+    let most = (1 << 22) - 1;
+    for p in [0.1, 0.5, 1.5, 3.7, 10.0, 300.0] {
+        for exponent in [-1074, -1060, -600, 0, 600, 1002] {
+            let at = |n: usize| n as f64 * power_of_two(exponent / 2) * power_of_two(exponent - exponent / 2);
+            let peak = (most as f64).hypot(most as f64);
+            let power = Power::new(p, Scaled::new(peak, exponent));
+            assert_eq!(power.of(Complex { re: 0.0, im: -0.0 }), 0.0);
+            for i in 0..500 {
+                let digits = if i == 0 { 0 } else { random.below(22) };
+                let (re, im) =
+                    if i == 0 { (most, most) } else { (random.below(most) >> digits, random.below(most)) };
+                let z = Complex { re: -at(re), im: at(im) };
+                let ratio = (re as f64).hypot(im as f64) / peak;
+                if ratio == 0.0 {
+                    continue;
+                }
+                let (found, log) = (power.of(z), p * ratio.log2());
+                if log < -1000.0 {
+                    assert!((0.0..=power_of_two(-999)).contains(&found));
+                    continue;
+                }
+                let expected = ratio.powf(p);
+                let tolerance = 6.0 * f64::EPSILON * (1.0 + p + log.abs());
+                assert!((found - expected).abs() <= tolerance * expected, "{p} {z:?}: {found} {expected}");
+            }
+        }
+    }
+}
+
+/// Beside a modulus that is as large as the peak, or close, the result is that of the peak's root.
+#[test]
+fn roots_of_powers_are_right() {
+    for (value, exponent) in [(1.0, 0), (1.75, 0), (1.0, 3000), (1.25, -3000), (1.5, -1074)] {
+        let peak = Scaled::new(value, exponent);
+        for p in [1e-3, 0.1, 0.5, 1.5, 2.5, 3.7, 300.0] {
+            let power = Power::new(p, peak);
+            assert_eq!(power.root(peak, 1.0), peak);
+            // 2^n, whose root is a power of two.
+            for whole in [1, 2, 5, 40, 2000] {
+                let log = f64::from(whole) * p;
+                if log.fract() == 0.0 && log <= 1000.0 {
+                    let expected = Scaled::new(value, exponent + whole);
+                    assert_eq!(power.root(peak, power_of_two(log as i32)), expected);
+                }
+            }
+            for sum in [1.5, 2.0, 3.0, 1234.5, 1e15] {
+                let (digits, places) = power.root(peak, sum).split();
+                let (own, own_places) = peak.split();
+                let log = (digits / own).log2() + f64::from(places - own_places);
+                let expected = f64::log2(sum) / p;
+                let tolerance = 4.0 * f64::EPSILON * (1.0 + expected);
+                assert!((log - expected).abs() <= tolerance, "{sum}^(1/{p}): 2^{log}, not 2^{expected}");
+            }
+        }
+    }
+    // An order near 0: beyond any number, and the end is held.
+    let peak = Scaled::new(1.0, 0);
+    let far = Power::new(1e-300, peak).root(peak, 2.0);
+    assert_eq!((far.to_f64(), far.is_finite()), (f64::INFINITY, true));
 }

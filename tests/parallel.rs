@@ -9,10 +9,10 @@ use std::fmt::Debug;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
-use _core::element::Real;
+use _core::element::{Bf16, Bool, Complex, Element, F16, Ordered, Real};
 use _core::isa::Isa;
 use _core::kernel::clip::Clip;
-use _core::kernel::power::Power;
+use _core::kernel::power::{Power, Simple};
 use _core::kernel::sum::{BLOCK, Term};
 use _core::parallel::perform::{AnyTask, Task, clip_rows, perform, scale};
 use _core::parallel::reduce::{AnyView, CHUNK, Order, norm, norm_of_view, norms};
@@ -23,7 +23,7 @@ use common::Random;
 
 /// Past the size at which work is shared between threads, and no multiple of anything.
 const LARGE: usize = 3_000_017;
-const ORDERS: [f64; 6] = [1.0, 2.0, f64::INFINITY, 1.5, 3.7, 0.5];
+const ORDERS: [f64; 8] = [1.0, 2.0, f64::INFINITY, 1.5, 3.7, 0.5, 3.0, 4.0];
 
 /// The number of threads belongs to the process: one test at a time sets it.
 static SETTING: Mutex<()> = Mutex::new(());
@@ -125,19 +125,94 @@ fn assert_norm(found: Scaled, data: &[f64], p: f64) {
     assert!((ratio * root - 1.0).abs() <= tolerance, "{found:?}: off by {:e}, order {p}", ratio * root - 1.0);
 }
 
-fn check_norms<T: Real>(data: &[T])
+/// What these tests know of an element.
+trait Known: Element
+where
+    for<'a> AnyView<'a>: From<View<'a, Self>>,
+{
+    /// An ordinary one, from arbitrary bits.
+    fn everyday(random: &mut Random) -> Self;
+    /// Its modulus, to an ulp of float64.
+    fn size(self) -> f64;
+}
+
+macro_rules! known {
+    (real $($real:ty),*; complex $($complex:ty),*; integer $($integer:ty),*) => {
+        $(impl Known for $real {
+            fn everyday(random: &mut Random) -> Self {
+                Self::from_float(random.below(1 << 30) as f64 / 536_870.9 - 1000.0)
+            }
+            fn size(self) -> f64 { self.widen().abs() }
+        })*
+        $(impl Known for $complex {
+            fn everyday(random: &mut Random) -> Self {
+                Complex { re: Known::everyday(random), im: Known::everyday(random) }
+            }
+            fn size(self) -> f64 { f64::from(self.re).hypot(f64::from(self.im)) }
+        })*
+        // All bits alike: of integers of 64 bits, few are float64.
+        $(impl Known for $integer {
+            fn everyday(random: &mut Random) -> Self { random.bits() as Self }
+            fn size(self) -> f64 { i128::from(self).unsigned_abs() as f64 }
+        })*
+        macro_rules! for_all {
+            ($test:ident) => {{
+                $($test::<$real>();)*
+                $($test::<$complex>();)*
+                $($test::<$integer>();)*
+                $test::<Bool>();
+            }};
+        }
+    };
+}
+known! {
+    real F16, Bf16, f32, f64;
+    complex Complex<f32>, Complex<f64>;
+    integer i8, i16, i32, i64, u8, u16, u32, u64
+}
+
+impl Known for Bool {
+    fn everyday(random: &mut Random) -> Self {
+        Self::from_bytes(&[[0, 1, 1, 0x80][random.below(4)]], false)
+    }
+    fn size(self) -> f64 {
+        if self == Self::ZERO { 0.0 } else { 1.0 }
+    }
+}
+
+fn some<T: Known>(seed: u64, len: usize) -> Vec<T>
 where
     for<'a> AnyView<'a>: From<View<'a, T>>,
 {
-    let wide: Vec<f64> = data.iter().map(|x| x.widen()).collect();
+    let mut random = Random::new(seed);
+    (0..len).map(|_| T::everyday(&mut random)).collect()
+}
+
+fn sizes<T: Known>(data: &[T]) -> Vec<f64>
+where
+    for<'a> AnyView<'a>: From<View<'a, T>>,
+{
+    data.iter().map(|x| x.size()).collect()
+}
+
+/// The norm, on any level and number of threads, and as part of a list or alone.
+fn norm_everywhere<T: Known>(data: &[T], order: Order) -> Scaled
+where
+    for<'a> AnyView<'a>: From<View<'a, T>>,
+{
+    everywhere(|isa| {
+        let found = norm(isa, &[View::Dense(data).into()], order).expect("threads");
+        assert_eq!(key(found), key(norm_of_view(isa, &View::Dense(data), order)));
+        found
+    })
+}
+
+fn check_norms<T: Known>(data: &[T])
+where
+    for<'a> AnyView<'a>: From<View<'a, T>>,
+{
     for p in ORDERS {
-        let order = Order::of(p);
-        let found = everywhere(|isa| {
-            let found = norm(isa, &[View::Dense(data).into()], order).expect("threads");
-            assert_eq!(key(found), key(norm_of_view(isa, &View::Dense(data), order)));
-            found
-        });
-        assert_norm(found, &wide, p);
+        assert_norm(norm_everywhere(data, Order::of(p)), &sizes(data), p);
     }
 }
 
@@ -166,6 +241,79 @@ fn norms_are_right_and_the_same_everywhere() {
         }
     }
     check_norms(&everyday(2, 1_000_003)); // 8 MB
+}
+
+fn norms_of<T: Known>()
+where
+    for<'a> AnyView<'a>: From<View<'a, T>>,
+{
+    for len in [0, 1, 5, BLOCK - 1, BLOCK + 1, CHUNK + BLOCK + 77] {
+        check_norms::<T>(&some(20, len));
+    }
+    // Enough to be shared between threads. What it is, the others have told: one chunk is as another.
+    let data: Vec<T> = some(21, (5 << 20) / size_of::<T>() + 333);
+    for p in ORDERS {
+        norm_everywhere(&data, Order::of(p));
+    }
+    check_norms(&[T::ZERO; 100]);
+}
+
+#[test]
+fn norms_of_every_dtype_are_right_and_the_same_everywhere() {
+    for_all!(norms_of);
+}
+
+/// The sum of magnitudes of integers, rounded once, however far beyond 2^53 they and their sum are.
+fn exact_sums<T: Known>(exact: fn(T) -> u128)
+where
+    for<'a> AnyView<'a>: From<View<'a, T>>,
+{
+    for len in [1, 2, 3, 1000, BLOCK + 1, CHUNK + 5, 700_001] {
+        let data: Vec<T> = some(22, len);
+        let sum = |data: &[T]| -> f64 { data.iter().map(|x| exact(*x)).sum::<u128>() as f64 };
+        assert_eq!(norm_everywhere(&data, Order::One).to_f64(), sum(&data), "{len}");
+        // Several arrays, and the columns and rows of one.
+        let found = everywhere(|isa| {
+            let (low, high) = data.split_at(len / 3);
+            norm(isa, &[View::Dense(low).into(), View::Dense(high).into()], Order::One).expect("threads")
+        });
+        assert_eq!(found.to_f64(), sum(&data), "{len}");
+        for width in [4, 5, 1000] {
+            let data = &data[..len / width * width];
+            let turned = transposed(data, width);
+            let height = data.len() / width;
+            if height == 0 {
+                continue;
+            }
+            let columns = everywhere(|isa| norms(isa, &slices(data, width, true), Order::One));
+            let rows = everywhere(|isa| norms(isa, &slices(&turned, height, false), Order::One));
+            assert_eq!(columns, rows);
+            let expected: Vec<Scaled> = turned.chunks(height).map(|data| Scaled::new(sum(data), 0)).collect();
+            assert_eq!(columns, Ok(expected));
+        }
+    }
+}
+
+#[test]
+fn sums_of_integers_are_exact() {
+    exact_sums::<u64>(u128::from);
+    exact_sums::<i64>(|x| x.unsigned_abs().into());
+    exact_sums::<u32>(u128::from);
+    exact_sums::<i32>(|x| x.unsigned_abs().into());
+    exact_sums::<i8>(|x| x.unsigned_abs().into());
+    exact_sums::<Bool>(|x| u128::from(x != Bool::ZERO));
+    // The least: two numbers that float64 does not tell from their neighbours.
+    for (data, sum) in [
+        (vec![(1 << 53) + 1, 1], power_of_two(53) + 2.0),
+        (vec![u64::MAX, 1], power_of_two(64)),
+        (vec![u64::MAX; 2048], power_of_two(75) - 2048.0),
+        (vec![(1 << 63) + 1025, 1 << 62], power_of_two(63) + power_of_two(62) + 2048.0),
+    ] {
+        assert_eq!(norm_everywhere(&data, Order::One).to_f64(), sum);
+    }
+    let data = [i64::MIN, i64::MIN + 1, -1, i64::MAX];
+    assert_eq!(norm_everywhere(&data, Order::One).to_f64(), 3.0 * power_of_two(63));
+    assert_eq!(norm_everywhere(&[i64::MIN; 2], Order::Max).to_f64(), power_of_two(63));
 }
 
 /// The documented order, down to the last addition: block sums to chunks, chunks to arrays, arrays to the
@@ -242,20 +390,26 @@ fn lists_are_summed_in_the_documented_order() {
         let arrays: Vec<Vec<f64>> =
             lens.iter().enumerate().map(|(i, len)| everyday(i as u64, *len)).collect();
         let peak = arrays.iter().flatten().fold(0.0, |peak: f64, x| peak.max(x.abs()));
-        let power = Power::new(1.5, if peak > 0.0 { peak } else { 1.0 });
+        let peak_of = Scaled::new(if peak > 0.0 { peak } else { 1.0 }, 0);
+        let power = Power::new(3.7, peak_of);
         let expected = [
             Scaled::new(Naive::of_list(&arrays, f64::abs), 0),
             Scaled::new(Naive::of_list(&arrays, |x| x * x).sqrt(), 0),
             Scaled::new(peak, 0),
             if peak > 0.0 {
-                power.root(peak, Naive::of_list(&arrays, |x| power.of(x)))
+                power.root(peak_of, Naive::of_list(&arrays, |x| power.of(x)))
             } else {
                 Scaled::ZERO
             },
+            Simple::Half.root(Naive::of_list(&arrays, |x| x.abs().sqrt())),
+            Simple::ThreeHalves.root(Naive::of_list(&arrays, |x| x.abs() * x.abs().sqrt())),
+            Simple::Three.root(Naive::of_list(&arrays, |x| x.abs() * x.abs() * x.abs())),
+            Simple::Four.root(Naive::of_list(&arrays, |x| (x * x) * (x * x))),
         ];
         let found = everywhere(|isa| {
             let views: Vec<AnyView<'_>> = arrays.iter().map(|array| View::Dense(&array[..]).into()).collect();
-            [1.0, 2.0, f64::INFINITY, 1.5].map(|p| norm(isa, &views, Order::of(p)).expect("threads"))
+            [1.0, 2.0, f64::INFINITY, 3.7, 0.5, 1.5, 3.0, 4.0]
+                .map(|p| norm(isa, &views, Order::of(p)).expect("threads"))
         });
         assert_eq!(found, expected, "{} arrays", lens.len());
     }
@@ -338,6 +492,220 @@ fn mixed_lists_are_rescaled_as_one() {
     }
 }
 
+/// One array of each dtype, the same list for all.
+#[test]
+fn lists_of_all_dtypes_are_one_vector() {
+    for (seed, len) in [(30, 0), (31, 7), (32, 3 * BLOCK + 1), (33, 120_000)] {
+        let (halves, brains, singles, doubles) = (
+            some::<F16>(seed, len),
+            some::<Bf16>(seed + 1, len),
+            some::<f32>(seed + 2, len),
+            some::<f64>(seed + 3, len),
+        );
+        let (complex, wide) = (some::<Complex<f32>>(seed + 4, len), some::<Complex<f64>>(seed + 5, len));
+        let (bytes, longs, truths) =
+            (some::<i8>(seed + 6, len), some::<u16>(seed + 7, len), some::<Bool>(seed + 8, len));
+        let all = [
+            sizes(&halves),
+            sizes(&brains),
+            sizes(&singles),
+            sizes(&doubles),
+            sizes(&complex),
+            sizes(&wide),
+            sizes(&bytes),
+            sizes(&longs),
+            sizes(&truths),
+        ]
+        .concat();
+        for p in ORDERS {
+            let found = everywhere(|isa| {
+                let views: [AnyView<'_>; 9] = [
+                    View::Dense(&halves[..]).into(),
+                    View::Dense(&brains[..]).into(),
+                    View::Dense(&singles[..]).into(),
+                    View::Dense(&doubles[..]).into(),
+                    View::Dense(&complex[..]).into(),
+                    View::Dense(&wide[..]).into(),
+                    View::Dense(&bytes[..]).into(),
+                    View::Dense(&longs[..]).into(),
+                    View::Dense(&truths[..]).into(),
+                ];
+                norm(isa, &views, Order::of(p)).expect("threads")
+            });
+            assert_norm(found, &all, p);
+        }
+    }
+}
+
+/// Narrow dtypes beside numbers whose sums leave float64: nothing of them is lost, and nothing of them
+/// overflows where the sums are made again with all elements rescaled.
+#[test]
+fn narrow_dtypes_are_rescaled_with_the_wide_ones() {
+    let tiny = f64::from_bits(3);
+    for wide in [vec![1e200, -2e200], vec![1e308; 9], vec![tiny, -tiny], vec![1e-200; 3]] {
+        for (half, integer, complex) in [
+            (60_000.0, u64::MAX, Complex { re: f32::MAX, im: -f32::MAX }),
+            (6e-8, 1, Complex { re: f32::from_bits(1), im: 0.0 }),
+            (0.0, 0, Complex { re: 0.0, im: -0.0 }),
+        ] {
+            let (half, brain) = ([F16::from_float(half); 3], [Bf16::from_float(half); 3]);
+            let (integer, complex, truth) = ([integer; 3], [complex; 3], [Bool::ZERO; 3]);
+            let all =
+                [sizes(&wide), sizes(&half), sizes(&brain), sizes(&integer), sizes(&complex), sizes(&truth)]
+                    .concat();
+            for p in ORDERS {
+                let found = everywhere(|isa| {
+                    let views: [AnyView<'_>; 6] = [
+                        View::Dense(&half[..]).into(),
+                        View::Dense(&brain[..]).into(),
+                        View::Dense(&integer[..]).into(),
+                        View::Dense(&complex[..]).into(),
+                        View::Dense(&truth[..]).into(),
+                        View::Dense(&wide[..]).into(),
+                    ];
+                    norm(isa, &views, Order::of(p)).expect("threads")
+                });
+                assert_norm(found, &all, p);
+            }
+        }
+    }
+}
+
+/// Complex numbers with whole parts below 2^19, times `2^exponent`, and their moduli without that. At the
+/// highest exponent one of them is the largest number there is, whose modulus is beyond float64.
+fn complex_at(seed: u64, len: usize, exponent: i32) -> (Vec<Complex<f64>>, Vec<f64>) {
+    let mut random = Random::new(seed);
+    let mut part = || random.below(1 << 20) as f64 - 524_288.0;
+    let whole: Vec<Complex<f64>> = (0..len).map(|_| Complex { re: part(), im: part() }).collect();
+    let mut sizes = sizes(&whole);
+    let place = |x: f64| x * power_of_two(exponent / 2) * power_of_two(exponent - exponent / 2);
+    let mut data: Vec<_> = whole.into_iter().map(|z| Complex { re: place(z.re), im: place(z.im) }).collect();
+    if exponent == 1004 {
+        data[len / 2] = Complex { re: f64::MAX, im: -f64::MAX };
+        sizes[len / 2] = f64::MAX * power_of_two(-1004) * 2f64.sqrt();
+    }
+    (data, sizes)
+}
+
+/// Without the power of two.
+fn back(norm: Scaled, exponent: i32) -> Scaled {
+    let (digits, own) = norm.split();
+    Scaled::new(digits, own - exponent)
+}
+
+/// Norms of float64 have moduli within its range; those of complex128 need not, and below the range they have
+/// more digits than a subnormal holds.
+#[test]
+fn complex_numbers_of_any_size_have_their_norms() {
+    for exponent in [-1074, -1070, -1000, -700, -500, 0, 300, 500, 900, 1003, 1004] {
+        for len in [1, 3, 1000, BLOCK + 3] {
+            let (data, sizes) = complex_at(40, len, exponent);
+            for p in ORDERS {
+                assert_norm(back(norm_everywhere(&data, Order::of(p)), exponent), &sizes, p);
+                // As an array with others, which are next to nothing or nothing at all.
+                let found = everywhere(|isa| {
+                    let (zero, narrow) = ([0f64; 3], [Bf16::ZERO; 3]);
+                    let views = [
+                        View::Dense(&zero[..]).into(),
+                        View::Dense(&data[..]).into(),
+                        View::Dense(&narrow[..]).into(),
+                    ];
+                    norm(isa, &views, Order::of(p)).expect("threads")
+                });
+                assert_norm(back(found, exponent), &sizes, p);
+            }
+        }
+    }
+    // Shared between threads.
+    for exponent in [-1074, 1004] {
+        let (data, sizes) = complex_at(41, 300_000, exponent);
+        for p in [1.0, 2.0, f64::INFINITY, 3.0, 3.7] {
+            assert_norm(back(norm_everywhere(&data, Order::of(p)), exponent), &sizes, p);
+        }
+    }
+    // The smallest numbers there are: sqrt(2) and not 1 of their unit.
+    let smallest = Complex { re: f64::from_bits(1), im: f64::from_bits(1) };
+    for p in ORDERS {
+        let found = back(norm_everywhere(&[smallest], Order::of(p)), -1074).to_f64();
+        assert!((found - 2f64.sqrt()).abs() <= 1e-14, "{p}: {found}");
+        let largest = Complex { re: f64::MAX, im: f64::MAX };
+        let found = back(norm_everywhere(&[largest], Order::of(p)), 1024).to_f64();
+        assert!((found - 2f64.sqrt()).abs() <= 1e-14, "{p}: {found}");
+    }
+}
+
+/// Columns of complex numbers, each of another size.
+#[test]
+fn complex_columns_beyond_the_range_are_done_again() {
+    let (height, width) = (150, 6);
+    let exponents = [0, -1074, 1004, 500, -600, 3];
+    let columns: Vec<_> = exponents.iter().map(|e| complex_at(42, height, *e)).collect();
+    let data: Vec<Complex<f64>> =
+        (0..height).flat_map(|row| columns.iter().map(move |(column, _)| column[row])).collect();
+    for p in ORDERS {
+        let found = everywhere(|isa| norms(isa, &slices(&data, width, true), Order::of(p)).expect("threads"));
+        for ((found, exponent), (_, sizes)) in found.into_iter().zip(exponents).zip(&columns) {
+            assert_norm(back(found, exponent), sizes, p);
+        }
+    }
+}
+
+/// Infinity and NaN in the dtypes that have them.
+fn odd<T: Known>(infinite: T, nan: T)
+where
+    for<'a> AnyView<'a>: From<View<'a, T>>,
+{
+    for len in [3, 700, CHUNK + 100] {
+        let mut data: Vec<T> = some(43, len);
+        for p in ORDERS {
+            let order = Order::of(p);
+            let value = |data: &[T]| {
+                everywhere(|isa| {
+                    norm(isa, &[View::Dense(data).into()], order).expect("threads").to_f64().to_bits()
+                })
+            };
+            let kept = std::mem::replace(&mut data[len / 2], infinite);
+            assert_eq!(value(&data), f64::INFINITY.to_bits(), "{p}");
+            for at in [0, len - 1] {
+                let kept = std::mem::replace(&mut data[at], nan);
+                assert_eq!(value(&data), f64::NAN.to_bits(), "{p}");
+                data[at] = kept;
+            }
+            data[len / 2] = kept;
+            assert!(f64::from_bits(value(&data)).is_finite());
+        }
+        // Each column has its own.
+        let width = 5;
+        data.truncate(len / width * width);
+        if data.is_empty() {
+            continue;
+        }
+        data[2] = infinite;
+        data[3] = infinite;
+        let last = data.len() - width;
+        data[last + 3] = nan;
+        for p in ORDERS {
+            let found = everywhere(|isa| {
+                let norms = norms(isa, &slices(&data, width, true), Order::of(p)).expect("threads");
+                norms.into_iter().map(|norm| norm.to_f64().to_bits()).collect::<Vec<u64>>()
+            });
+            let is_finite = |bits: &u64| f64::from_bits(*bits).is_finite();
+            assert!(found[2] == f64::INFINITY.to_bits() && found[3] == f64::NAN.to_bits(), "{p}");
+            assert_eq!(found.iter().filter(|bits| is_finite(bits)).count(), 3, "{p}");
+        }
+    }
+}
+
+#[test]
+fn infinity_and_nan_of_every_dtype_are_kept_apart() {
+    let (infinity, nan) = (f64::INFINITY, f64::NAN);
+    odd(F16::NEG_INFINITY, F16::from_bits(0xfc01));
+    odd(Bf16::NEG_INFINITY, Bf16::from_bits(0x7f81));
+    odd(f32::NEG_INFINITY, f32::from_bits(0xff80_0001));
+    odd(Complex { re: 1.0, im: f32::NEG_INFINITY }, Complex { re: f32::NAN, im: 0.0 });
+    odd(Complex { re: -infinity, im: 1.0 }, Complex { re: 0.0, im: -nan });
+}
+
 #[test]
 fn nan_wins_over_infinity() {
     let nan = f64::from_bits(0xfff8_0000_0000_0077);
@@ -382,7 +750,7 @@ fn transposed<T: Copy>(data: &[T], width: usize) -> Vec<T> {
     (0..width).flat_map(|column| data.iter().skip(column).step_by(width).copied()).collect()
 }
 
-fn check_columns<T: Real>(data: &[T], width: usize, orders: &[f64])
+fn check_columns<T: Known>(data: &[T], width: usize, orders: &[f64])
 where
     for<'a> AnyView<'a>: From<View<'a, T>>,
 {
@@ -399,8 +767,7 @@ where
             // Rows are norms like any other.
             assert_eq!(*row, norm_of_view(Isa::current(), &View::Dense(slice), order));
             // Columns have an order of their own.
-            let wide: Vec<f64> = slice.iter().map(|x| x.widen()).collect();
-            assert_norm(*column, &wide, p);
+            assert_norm(*column, &sizes(slice), p);
             let (a, b) = (column.to_f64(), row.to_f64());
             let tolerance = 1e-14 / p.min(1.0);
             assert!(a == b || (a - b).abs() <= tolerance * b, "order {p}, {height} x {width}: {a} {b}");
@@ -419,6 +786,33 @@ fn columns_have_the_norms_of_rows() {
     for (height, width) in [(1500, 2000), (300_000, 10), (2, 1_500_000), (1_000_000, 3)] {
         check_columns(&single(&everyday(7, height * width)), width, &[1.0, 2.0, f64::INFINITY]);
     }
+}
+
+fn columns_of<T: Known>()
+where
+    for<'a> AnyView<'a>: From<View<'a, T>>,
+{
+    for (height, width) in [(10, 3), (100, 7), (1, 50), (3, 1000), (130, 513), (70, 2100)] {
+        check_columns::<T>(&some(50, height * width), width, &ORDERS);
+    }
+}
+
+/// Enough to be shared between threads.
+fn shared_columns_of<T: Known>()
+where
+    for<'a> AnyView<'a>: From<View<'a, T>>,
+{
+    let height = (9 << 19) / size_of::<T>() / 10;
+    check_columns::<T>(&some(51, height * 10), 10, &ORDERS);
+}
+
+#[test]
+fn columns_of_every_dtype_have_the_norms_of_rows() {
+    for_all!(columns_of);
+    shared_columns_of::<F16>();
+    shared_columns_of::<i64>();
+    shared_columns_of::<Complex<f32>>();
+    shared_columns_of::<Complex<f64>>();
 }
 
 #[test]
@@ -525,6 +919,34 @@ fn scaling_a_list_writes_every_element_once() {
     }
 }
 
+/// Dtypes of 16 bits in a list with another one, from a source and in place.
+#[test]
+fn lists_of_halves_are_scaled() {
+    for len in [100, 600_011] {
+        let (halves, brains, singles) = (some::<F16>(60, len), some::<Bf16>(61, len), some::<f32>(62, len));
+        for factor in [Some(Factor { by: 1.0 / 3.0, then: 1.0 }), None] {
+            let found = everywhere(|isa| {
+                let mut outputs = (vec![F16::ZERO; len], brains.clone(), vec![0f32; len]);
+                let mut tasks: Vec<AnyTask<'_>> = vec![
+                    Task { source: Some(View::Dense(&halves)), target: Target::Dense(&mut outputs.0) }.into(),
+                    Task { source: None, target: Target::Dense(&mut outputs.1) }.into(),
+                    Task { source: Some(View::Dense(&singles)), target: Target::Dense(&mut outputs.2) }
+                        .into(),
+                ];
+                scale(isa, &mut tasks, factor).expect("threads");
+                drop(tasks);
+                let halves: Vec<u16> = outputs.0.into_iter().map(F16::to_bits).collect();
+                let brains: Vec<u16> = outputs.1.into_iter().map(Bf16::to_bits).collect();
+                (halves, brains, bits32(&outputs.2))
+            });
+            let by = factor.map_or(1.0, |factor| factor.by);
+            assert!(found.0.into_iter().eq(halves.iter().map(|x| F16::narrow(x.widen() * by).to_bits())));
+            assert!(found.1.into_iter().eq(brains.iter().map(|x| Bf16::narrow(x.widen() * by).to_bits())));
+            assert!(found.2.into_iter().eq(singles.iter().map(|x| ((f64::from(*x) * by) as f32).to_bits())));
+        }
+    }
+}
+
 #[test]
 fn work_by_position_finds_its_position_on_every_thread() {
     for len in [1000, LARGE] {
@@ -571,39 +993,51 @@ fn work_by_position_finds_its_position_on_every_thread() {
     }
 }
 
-#[test]
-fn rows_are_clipped_by_their_own_norms() {
+/// Rows clipped by their own norms: `bits` tells elements apart, and `nan` is what an element of a row with
+/// NaN becomes.
+fn check_clipped_rows<T: Real + Known>(bits: fn(T) -> u32, nan: u32)
+where
+    for<'a> AnyView<'a>: From<View<'a, T>>,
+{
     for (height, width, limit) in
-        [(50, 7, 1000.0), (1, 3000, 10.0), (3000, 1000, 18_000.0), (1_000_003, 3, 1e3)]
+        [(50, 7, 1000.0), (1, 3000, 10.0), (3000, 1000, 18_000.0), (400_003, 3, 1e3)]
     {
-        let mut data = single(&everyday(14, height * width));
-        data[width - 1] = f32::NAN;
-        let clipped = |row: &[f32]| -> Vec<f32> {
+        let mut data: Vec<T> = some(14, height * width);
+        data[width - 1] = T::from_float(f64::NAN);
+        let all = |data: &[T]| -> Vec<u32> { data.iter().map(|x| bits(*x)).collect() };
+        let clipped = |row: &[T]| -> Vec<u32> {
             match norm_of_view(Isa::current(), &View::Dense(row), Order::Two).clip_to(limit) {
-                None => row.to_vec(),
-                Some(factor) if factor.by.is_nan() => vec![f32::from_bits(0x7fc0_0000); row.len()],
+                None => all(row),
+                Some(factor) if factor.by.is_nan() => vec![nan; row.len()],
                 Some(factor) => {
-                    row.iter().map(|x| (f64::from(*x) * factor.by * factor.then) as f32).collect()
+                    row.iter().map(|x| bits(T::narrow(x.widen() * factor.by * factor.then))).collect()
                 }
             }
         };
-        let expected: Vec<f32> = data.chunks(width).flat_map(clipped).collect();
-        let same = |a: &[f32], b: &[f32]| bits32(a) == bits32(b);
-        let untouched = data.chunks(width).zip(expected.chunks(width)).filter(|(a, b)| same(a, b)).count();
+        let expected: Vec<u32> = data.chunks(width).flat_map(clipped).collect();
+        let untouched = data.chunks(width).zip(expected.chunks(width)).filter(|(a, b)| all(a) == *b).count();
         assert!(height == 1 || (1..height).contains(&untouched), "{height} x {width}: {untouched} untouched");
 
         // From rows, from the columns of the transposed matrix, and in place.
         let turned = transposed(&data, width);
         let found = everywhere(|isa| {
-            let mut all = [vec![9f32; data.len()], vec![9f32; data.len()], data.clone()];
+            let other = vec![T::ZERO; data.len()];
+            let mut outputs = [other.clone(), other, data.clone()];
             let sources = [Some(slices(&data, width, false)), Some(slices(&turned, height, true)), None];
-            for (source, output) in sources.iter().zip(&mut all) {
+            for (source, output) in sources.iter().zip(&mut outputs) {
                 clip_rows(isa, source.as_ref(), output, width, limit).expect("threads");
             }
-            all.map(|found| bits32(&found))
+            outputs.map(|found| all(&found))
         });
         for found in found {
-            assert!(found == bits32(&expected), "{height} x {width}");
+            assert!(found == expected, "{height} x {width}");
         }
     }
+}
+
+#[test]
+fn rows_are_clipped_by_their_own_norms() {
+    check_clipped_rows::<f32>(f32::to_bits, 0x7fc0_0000);
+    check_clipped_rows::<F16>(|x| x.to_bits().into(), 0x7e00);
+    check_clipped_rows::<Bf16>(|x| x.to_bits().into(), 0x7fc0);
 }

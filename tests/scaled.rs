@@ -4,6 +4,7 @@
 
 mod common;
 
+use _core::kernel::power::Simple;
 use _core::scaled::{Factor, Scaled, power_of_two};
 use common::Random;
 
@@ -154,6 +155,129 @@ fn zero_infinity_and_nan_have_no_exponent() {
         let nan = Scaled::new(f64::from_bits(0xfff1_2345_6789_abcd), exponent);
         assert_eq!(nan.to_f64().to_bits(), f64::NAN.to_bits());
         assert!(!nan.is_finite() && !nan.is_zero());
+    }
+}
+
+#[test]
+fn splitting_changes_nothing() {
+    let mut random = Random::new(10);
+    for _ in 0..50_000 {
+        let (value, exponent) = (positive(&mut random), random.below(6000) as i32 - 3000);
+        let scaled = Scaled::new(value, exponent);
+        let (found, place) = scaled.split();
+        assert!((1.0..2.0).contains(&found), "{value:e} * 2^{exponent}: {found}");
+        // As integers, both with 53 digits.
+        let ((m, e), (n, f)) = (digits(value), digits(found));
+        assert_eq!((m, e + exponent), (n, f + place));
+        assert_eq!(Scaled::new(found, place), scaled);
+    }
+    for exponent in [i32::MAX, i32::MIN] {
+        assert_eq!(Scaled::new(1.5, exponent).split(), (1.5, exponent));
+    }
+    for odd in [0.0, f64::INFINITY] {
+        assert_eq!(Scaled::new(odd, 77).split(), (odd, 0));
+    }
+    let (nan, exponent) = Scaled::new(f64::NAN, 5).split();
+    assert!(nan.is_nan() && exponent == 0);
+}
+
+/// `m * 2^e`, with 106 digits in m.
+#[derive(Clone, Copy)]
+struct Long {
+    m: u128,
+    e: i32,
+}
+
+impl Long {
+    fn new(x: f64, exponent: i32) -> Self {
+        let (m, e) = digits(x);
+        Self { m: m << 53, e: e + exponent - 53 }
+    }
+
+    /// The upper 106 digits of the product; what is dropped is below 2^-50 of the last digit of a float64.
+    fn times(self, other: Self) -> Self {
+        let half = |m: u128| (m >> 53, m & ((1 << 53) - 1));
+        let ((upper, lower), (other_upper, other_lower)) = (half(self.m), half(other.m));
+        let between = ((upper * other_lower) >> 53) + ((lower * other_upper) >> 53);
+        let m = upper * other_upper + between + ((lower * other_lower) >> 106);
+        let up = m.leading_zeros() as i32 - 22;
+        Self { m: if up >= 0 { m << up } else { m >> -up }, e: self.e + other.e + 106 - up }
+    }
+
+    fn power(self, n: u32) -> Self {
+        (1..n).fold(self, |product, _| product.times(self))
+    }
+}
+
+/// How far `root^n` is from `sum^m`, in units of the last digit of a float64 of that size; both are split.
+fn distance(root: (f64, i32), n: u32, sum: (f64, i32), m: u32) -> f64 {
+    let (one, other) = (Long::new(root.0, root.1).power(n), Long::new(sum.0, sum.1).power(m));
+    // Beside a power of two, the exponents may differ by one.
+    let (one, other) = match one.e - other.e {
+        0 => (one.m, other.m),
+        1 => (one.m, other.m >> 1),
+        -1 => (one.m >> 1, other.m),
+        _ => return f64::INFINITY,
+    };
+    one.abs_diff(other) as f64 / power_of_two(53)
+}
+
+#[test]
+fn the_distance_of_powers() {
+    let split = |x: f64| Scaled::new(x, 0).split();
+    assert_eq!(distance(split(7.0), 2, split(49.0), 1), 0.0);
+    assert_eq!(distance(split(27.0), 2, split(9.0), 3), 0.0);
+    assert_eq!(distance((1.5, 1000), 4, (1.5 * 1.5 * 1.5 * 1.5 / 4.0, 4002), 1), 0.0);
+    let next = distance(split(1.0 + f64::EPSILON), 3, split(1.0), 1);
+    assert!((2.9..3.1).contains(&next), "{next}");
+    assert_eq!(distance(split(2.0), 1, split(8.0), 1), f64::INFINITY);
+    // 2 and the number below it, whose exponents differ.
+    assert!(distance(split(2.0), 1, split(2.0 - f64::EPSILON), 1) <= 1.0);
+}
+
+/// Roots of sums, which come back when they are raised to the power: `root^p = sum`, as integers. An error of
+/// one unit of the root is p units of its power, or a few more where the power's first digit is small.
+#[test]
+fn simple_roots_are_right() {
+    assert_eq!(
+        [0.5, 1.5, 3.0, 4.0].map(Simple::of),
+        [Some(Simple::Half), Some(Simple::ThreeHalves), Some(Simple::Three), Some(Simple::Four)]
+    );
+    for p in [1.0, 2.0, 3.7, 0.0, f64::INFINITY, f64::NAN, 3.0 + 2.0 * f64::EPSILON] {
+        assert_eq!(Simple::of(p), None);
+    }
+    let mut random = Random::new(11);
+    for _ in 0..50_000 {
+        let sum = positive(&mut random);
+        let of = Scaled::new(sum, 0).split();
+        // (the power of the root, the power of the sum, and how many units may lie between)
+        for (simple, n, m, units) in [
+            (Simple::Half, 1, 2, 0.5),
+            (Simple::ThreeHalves, 3, 2, 12.0),
+            (Simple::Three, 3, 1, 4.0),
+            (Simple::Four, 4, 1, 5.0),
+        ] {
+            let root = simple.root(sum);
+            let off = distance(root.split(), n, of, m);
+            assert!(off <= units, "{simple:?} of {sum:e} is {root:?}, off by {off}");
+        }
+    }
+    // Whole roots are whole, as long as the sum is exact.
+    for n in 0..5000 {
+        let n = f64::from(n);
+        assert_eq!(Simple::Half.root(n), Scaled::new(n * n, 0));
+        assert_eq!(Simple::ThreeHalves.root(n * n * n), Scaled::new(n * n, 0));
+        assert_eq!(Simple::Three.root(n * n * n), Scaled::new(n, 0));
+        assert_eq!(Simple::Four.root(n * n * n * n), Scaled::new(n, 0));
+    }
+    // The square of the largest and of the smallest number, neither of which is float64.
+    assert_eq!(Simple::Half.root(power_of_two(1000)), Scaled::new(1.0, 2000));
+    assert_eq!(Simple::Half.root(f64::from_bits(1)), Scaled::new(1.0, -2148));
+    for simple in [Simple::Half, Simple::ThreeHalves, Simple::Three, Simple::Four] {
+        assert_eq!(simple.root(0.0), Scaled::ZERO);
+        let infinite = simple.root(f64::INFINITY);
+        assert!(!infinite.is_finite() && infinite.to_f64() == f64::INFINITY);
+        assert!(simple.root(f64::NAN).to_f64().is_nan());
     }
 }
 

@@ -6,9 +6,9 @@ mod common;
 
 use std::borrow::Cow;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use _core::element::{Element, Real};
+use _core::element::{Bf16, Bool, Complex, Element, F16, Ordered, Real};
 use _core::isa::Isa;
 use _core::kernel::clip::Clip;
 use _core::kernel::scale::Scale;
@@ -233,10 +233,12 @@ fn views_read_what_the_odometer_does() {
     }
 }
 
-/// Bytes in which element number i lies at `shift + i * unit`.
+/// Bytes in which element number i lies at `shift + i * unit`; its parts, of so many bytes each, are turned
+/// round if `swapped`.
 fn to_bytes<T: Copy, const N: usize>(
     data: &[T],
     to_ne: fn(T) -> [u8; N],
+    part: usize,
     unit: usize,
     shift: usize,
     swapped: bool,
@@ -245,7 +247,7 @@ fn to_bytes<T: Copy, const N: usize>(
     for (i, x) in data.iter().enumerate() {
         let mut own = to_ne(*x);
         if swapped {
-            own.reverse();
+            own.chunks_mut(part).for_each(<[u8]>::reverse);
         }
         bytes[shift + i * unit..][..N].copy_from_slice(&own);
     }
@@ -260,28 +262,74 @@ fn in_bytes(array: &Array, unit: usize, shift: usize) -> (isize, Layout) {
     (array.start * unit + shift as isize, layout(&axes))
 }
 
-fn byte_views<T: Element, const N: usize>(to_ne: fn(T) -> [u8; N]) {
+/// Views of bytes. Elements come from arbitrary bits, but for NaN, which does not equal itself.
+fn byte_views<T: Element, const N: usize>(of: fn(u64, u64) -> T, to_ne: fn(T) -> [u8; N], part: usize) {
     let mut random = Random::new(3);
     for (i, array) in arrays(3 + N as u64, true).enumerate() {
-        let data: Vec<T> =
-            (0..array.room).map(|_| T::from_integer(false, random.below(250) as u128)).collect();
+        let mut one = || loop {
+            let x = of(random.bits(), random.bits());
+            if !x.modulus(1.0).is_nan() {
+                return x;
+            }
+        };
+        let data: Vec<T> = (0..array.room).map(|_| one()).collect();
         let expected: Vec<T> = array.places().into_iter().map(|place| data[place]).collect();
         let (unit, shift, swapped) = (N + random.below(3), random.below(4), i % 2 == 0);
-        let bytes = to_bytes(&data, to_ne, unit, shift, swapped);
+        let bytes = to_bytes(&data, to_ne, part, unit, shift, swapped);
         let (start, layout) = in_bytes(&array, unit, shift);
         let view = View::new(Memory::Bytes { bytes: &bytes, swapped }, start, Cow::Borrowed(&layout));
         assert!(matches!(view, View::Strided { .. }));
         check_view(&mut random, &view, &expected);
+
+        // The same elements where they are aligned.
+        let view = View::new(Memory::Elements(&data), array.start, Cow::Owned(array.layout()));
+        check_view(&mut random, &view, &expected);
     }
+}
+
+/// The bytes of a complex number: its real part, then its imaginary part.
+fn both<const N: usize, const M: usize>(re: [u8; N], im: [u8; N]) -> [u8; M] {
+    std::array::from_fn(|i| if i < N { re[i] } else { im[i - N] })
 }
 
 #[test]
 fn unaligned_and_swapped_bytes_are_elements() {
-    byte_views(f64::to_ne_bytes);
-    byte_views(f32::to_ne_bytes);
-    byte_views(i16::to_ne_bytes);
-    byte_views(u64::to_ne_bytes);
-    byte_views(u8::to_ne_bytes);
+    byte_views(|x, _| f64::from_bits(x), f64::to_ne_bytes, 8);
+    byte_views(|x, _| f32::from_bits(x as u32), f32::to_ne_bytes, 4);
+    byte_views(|x, _| F16::from_bits(x as u16), |x: F16| x.to_bits().to_ne_bytes(), 2);
+    byte_views(|x, _| Bf16::from_bits(x as u16), |x: Bf16| x.to_bits().to_ne_bytes(), 2);
+    byte_views(|x, _| x as i16, i16::to_ne_bytes, 2);
+    byte_views(|x, _| x, u64::to_ne_bytes, 8);
+    byte_views(|x, _| x as u8, u8::to_ne_bytes, 1);
+    byte_views(
+        |x, y| Complex { re: f32::from_bits(x as u32), im: f32::from_bits(y as u32) },
+        |z: Complex<f32>| both::<4, 8>(z.re.to_ne_bytes(), z.im.to_ne_bytes()),
+        4,
+    );
+    byte_views(
+        |x, y| Complex { re: f64::from_bits(x), im: f64::from_bits(y) },
+        |z: Complex<f64>| both::<8, 16>(z.re.to_ne_bytes(), z.im.to_ne_bytes()),
+        8,
+    );
+    // Booleans tell nothing more than whether they are true; the bytes of this test are 0 and 1.
+    byte_views(|x, _| truth(x % 2 == 1), |x: Bool| [u8::from(x == truth(true))], 1);
+    // Any other byte is true as well, where bytes are read as where elements are.
+    let (bytes, layout) = ([7, 0, 1, 2, 0, 0x80, 0xff], layout(&axes(&[(6, 1)])));
+    for swapped in [false, true] {
+        let view: View<'_, Bool> =
+            View::new(Memory::Bytes { bytes: &bytes, swapped }, 1, Cow::Borrowed(&layout));
+        let mut scratch = [Bool::ZERO; BLOCK];
+        let found = view.block(0..6, &mut scratch).iter().map(|x| x.modulus(1.0));
+        assert!(found.eq([0.0, 1.0, 1.0, 0.0, 1.0, 1.0]));
+    }
+}
+
+fn truth(is: bool) -> Bool {
+    Bool::from_bytes(&[is.into()], false)
+}
+
+#[test]
+fn foreign_bytes_keep_their_bits() {
     // Big-endian as it comes, NaN payload and all.
     let bytes = [9, 0x7f, 0xa1, 0x23, 0x45, 0x40, 0x49, 0x0f, 0xdb];
     let layout = layout(&axes(&[(2, 4)]));
@@ -291,6 +339,25 @@ fn unaligned_and_swapped_bytes_are_elements() {
     let found = view.block(0..2, &mut scratch);
     assert_eq!(found[0].to_bits(), 0x7fa1_2345);
     assert_eq!(found[1], std::f32::consts::PI);
+
+    // Of a complex number each part is turned round, and stays in its place.
+    let memory: Memory<'_, Complex<f32>> =
+        Memory::Bytes { bytes: &bytes, swapped: cfg!(target_endian = "little") };
+    let view = View::new(memory, 1, Cow::Owned(Layout::new([])));
+    let mut scratch = [Complex::<f32>::ZERO; BLOCK];
+    let Complex { re, im } = view.block(0..1, &mut scratch)[0];
+    assert_eq!((re.to_bits(), im), (0x7fa1_2345, std::f32::consts::PI));
+
+    // A float16 and a bfloat16, both signaling NaN.
+    let bytes = [9, 0xfc, 0x12, 0xff, 0x95];
+    let swapped = cfg!(target_endian = "little");
+    let (memory, other) =
+        (Memory::Bytes { bytes: &bytes, swapped }, Memory::Bytes { bytes: &bytes, swapped });
+    let (half, brain) =
+        (View::new(memory, 1, Cow::Owned(Layout::new([]))), View::new(other, 3, Cow::Owned(Layout::new([]))));
+    let (mut scratch, mut other) = ([F16::ZERO; BLOCK], [Bf16::ZERO; BLOCK]);
+    assert_eq!(half.block(0..1, &mut scratch)[0].to_bits(), 0xfc12);
+    assert_eq!(brain.block(0..1, &mut other)[0].to_bits(), 0xff95);
 }
 
 #[test]
@@ -431,50 +498,77 @@ fn memory_order_is_numpys() {
     }
 }
 
-/// Adds ten thousand times its position to each element, so that none can stand for another.
+/// An element as its bits.
+trait Bits: Ordered {
+    /// The lowest bits of `bits`.
+    fn of(bits: u64) -> Self;
+    fn bits(self) -> u64;
+    fn cell(self) -> Self::Cell;
+}
+
+macro_rules! bits {
+    ($($t:ty, $cell:ty, |$bits:ident| $of:expr, |$x:ident| $to:expr;)*) => {
+        $(impl Bits for $t {
+            fn of($bits: u64) -> Self { $of }
+            fn bits(self) -> u64 {
+                let $x = self;
+                $to.into()
+            }
+            fn cell(self) -> $cell {
+                let $x = self;
+                <$cell>::new($to)
+            }
+        })*
+    };
+}
+bits! {
+    i64, AtomicU64, |bits| bits.cast_signed(), |x| x.cast_unsigned();
+    f32, AtomicU32, |bits| Self::from_bits(bits as u32), |x| x.to_bits();
+    F16, AtomicU16, |bits| Self::from_bits(bits as u16), |x| x.to_bits();
+    Bf16, AtomicU16, |bits| Self::from_bits(bits as u16), |x| x.to_bits();
+    u8, AtomicU8, |bits| bits as Self, |x| x;
+}
+
+/// Adds a multiple of its position to the bits of each element, so that none can stand for another.
 struct Numbered;
 
-impl Work<i64> for Numbered {
-    fn changes(&self, _: Isa, _: Range<usize>, _: &[i64]) -> bool {
+/// An odd number, so that all its multiples below 2^16 differ in their lowest 16 bits.
+const STEP: u64 = 10_007;
+
+impl<T: Bits> Work<T> for Numbered {
+    fn changes(&self, _: Isa, _: Range<usize>, _: &[T]) -> bool {
         true
     }
-    fn apply(&self, _: Isa, at: Range<usize>, data: &mut [i64]) {
+    fn apply(&self, _: Isa, at: Range<usize>, data: &mut [T]) {
         assert_eq!(at.len(), data.len());
         assert!(data.len() <= BLOCK);
         for (x, at) in data.iter_mut().zip(at) {
-            *x += at as i64 * 10_000;
+            *x = T::of(x.bits().wrapping_add(at as u64 * STEP));
         }
     }
 }
 
-fn cells(data: &[i64]) -> Vec<AtomicU64> {
-    data.iter().map(|x| AtomicU64::new(x.cast_unsigned())).collect()
-}
-
-fn values(cells: Vec<AtomicU64>) -> Vec<i64> {
-    cells.into_iter().map(|cell| cell.into_inner().cast_signed()).collect()
-}
-
 /// All that `perform` can be given: a source of any layout or none, a target of any layout, whole or in
-/// parts.
-#[test]
-fn perform_writes_each_position_once() {
+/// parts. The elements are bits of all kinds, NaN among them.
+fn writes<T: Bits, const N: usize>(to_ne: fn(T) -> [u8; N]) {
+    let all = |data: &[T]| -> Vec<u64> { data.iter().map(|x| x.bits()).collect() };
     let mut random = Random::new(5);
     for (i, array) in arrays(5, false).enumerate() {
-        let before: Vec<i64> = (0..array.room as i64).map(|x| x % 5000).collect();
+        let before: Vec<T> = (0..array.room as u64).map(|x| T::of(x % 5000)).collect();
         let from = lay_out(&mut random, &array.shape(), true);
-        let input: Vec<i64> = (0..from.room as i64).map(|x| 5000 + x % 5000).collect();
+        let input: Vec<T> = (0..from.room as u64).map(|x| T::of(31_000 + x % 5000)).collect();
         let in_place = i % 3 == 0;
         let source = View::new(Memory::Elements(&input), from.start, Cow::Owned(from.layout()));
         let source = (!in_place).then_some(&source);
 
         let mut expected = before.clone();
         for ((at, place), other) in array.places().into_iter().enumerate().zip(from.places()) {
-            expected[place] = if in_place { before[place] } else { input[other] } + at as i64 * 10_000;
+            let from = if in_place { before[place] } else { input[other] };
+            expected[place] = T::of(from.bits() + at as u64 * STEP);
         }
 
         let cut = [1 + random.below(50), BLOCK, 2 * BLOCK + 5, usize::MAX][random.below(4)];
-        let work = |target: &mut Target<'_, i64>| {
+        let work = |target: &mut Target<'_, T>| {
             let len = target.len();
             assert_eq!(target.is_empty(), len == 0);
             if i % 2 == 0 {
@@ -489,14 +583,15 @@ fn perform_writes_each_position_once() {
             assert_eq!(at, len);
         };
 
-        let held = cells(&before);
+        let held: Vec<T::Cell> = before.iter().map(|x| x.cell()).collect();
         let range = 0..array.layout().len();
         let (start, layout) = (array.start, Cow::Owned(array.layout()));
         work(&mut Target::Strided { cells: Cells::Elements(&held), start, layout, range: range.clone() });
-        assert_eq!(values(held), expected, "{array:?} from {from:?}");
+        let found: Vec<T> = held.iter().map(T::load).collect();
+        assert_eq!(all(&found), all(&expected), "{array:?} from {from:?}");
 
-        let (unit, shift, swapped) = (8 + random.below(3), random.below(4), random.below(2) == 0);
-        let bytes = |data: &[i64]| to_bytes(data, i64::to_ne_bytes, unit, shift, swapped);
+        let (unit, shift, swapped) = (N + random.below(3), random.below(4), random.below(2) == 0);
+        let bytes = |data: &[T]| to_bytes(data, to_ne, N, unit, shift, swapped);
         let held: Vec<AtomicU8> = bytes(&before).into_iter().map(AtomicU8::new).collect();
         let (start, layout) = in_bytes(&array, unit, shift);
         let cells = Cells::Bytes { bytes: &held, swapped };
@@ -508,9 +603,18 @@ fn perform_writes_each_position_once() {
             let mut held = before.clone();
             let from = array.start as usize;
             work(&mut Target::Dense(&mut held[from..from + array.layout().len()]));
-            assert_eq!(held, expected, "{array:?}");
+            assert_eq!(all(&held), all(&expected), "{array:?}");
         }
     }
+}
+
+#[test]
+fn perform_writes_each_position_once() {
+    writes(i64::to_ne_bytes);
+    writes(f32::to_ne_bytes);
+    writes(|x: F16| x.to_bits().to_ne_bytes());
+    writes(|x: Bf16| x.to_bits().to_ne_bytes());
+    writes(u8::to_ne_bytes);
 }
 
 /// Says of some blocks that they do not change, and writes to the target behind `perform`'s back: what it
@@ -576,7 +680,7 @@ fn a_dense_target_is_not_touched_either() {
 }
 
 /// Runs `work` in place, on a strided and on a dense target, and returns what they hold.
-fn run_in_place<T: Element<Cell = AtomicU64> + Real>(
+fn run_in_place<T: Ordered<Cell = AtomicU64> + Real>(
     work: &impl Work<T>,
     data: &[T],
     bits: fn(T) -> u64,
