@@ -1,9 +1,14 @@
-"""Every function of the package as a function of one float array, for tests that hold for all of them."""
+"""Every function of the package as a function of one array, for tests that hold for all of them."""
 
-from collections.abc import Callable
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import gradclip as gc
 import numpy as np
+import oracle
 
 Call = Callable[[np.ndarray], list]
 
@@ -51,3 +56,56 @@ ALONG: dict[str, Call] = {
 """Calls along one axis, for at least one dimension."""
 
 EVERY = {**WHOLE, **POWERS, **ALONG}
+
+
+def suits(name: str, dtype: Any) -> bool:
+    """Whether the call takes arrays of this dtype: complex ones have no order, integers norms alone."""
+    if np.dtype(dtype).kind == "c":
+        return name != "clip_by_value"
+    return np.dtype(dtype).kind not in "biu" or name.split(maxsplit=1)[0] in {"norm", "global_norm"}
+
+
+def calls_for(x: np.ndarray, *groups: dict[str, Call]) -> dict[str, Call]:
+    """Of these (all, if none is named) the calls that take x: its dtype, and an axis only if it has one."""
+    calls = {name: call for group in groups or (EVERY,) for name, call in group.items()}
+    return {name: c for name, c in calls.items() if suits(name, x.dtype) and (x.ndim or name not in ALONG)}
+
+
+def norms_in_use(t: np.ndarray, exact: np.ndarray, axes: Any, ord: Any = "euclidean") -> np.ndarray:
+    """The norms that results are held to: for float64 gradclip's own where float64 holds them to full precision.
+
+    Elsewhere the exact ones: for the narrow dtypes, whose results are rounded once from float64 (an error of 1e-14 of
+    the norm does not show in them), and beyond float64's normal range, where values are scaled by the true norm.
+    """
+    if not oracle.is_wide(t.dtype) or exact.size == 0:
+        return exact
+    own = np.asarray(gc.norm(t[..., None], ord, -1) if axes == () else gc.norm(t, ord, axes, keepdims=True))
+    own = own.reshape(exact.shape)
+    usable = (own >= sys.float_info.min) & np.isfinite(own)
+    return np.where(usable, oracle.as_exact(own), exact)
+
+
+def cast(x: np.ndarray, dtype: Any) -> np.ndarray:
+    """Real numbers in this dtype. Complex ones get an imaginary part: equal for equal ones, finite for finite ones."""
+    return (x + 1j * (0.25 - x * 0.75) if np.dtype(dtype).kind == "c" else x).astype(dtype)
+
+
+def looped(name: str, values: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Like pytest's parametrize, but a loop in one test: thousands of small ones take longer to set up than to run."""
+    values = list(values)
+
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(test)
+        def run(*args: Any, **kwargs: Any) -> None:
+            for value in values:
+                try:
+                    test(*args, **kwargs, **{name: value})
+                except Exception as error:  # noqa: PERF203
+                    raise AssertionError(f"{name} = {value!r}") from error
+
+        signature = inspect.signature(test)
+        kept = [parameter for key, parameter in signature.parameters.items() if key != name]
+        run.__signature__ = signature.replace(parameters=kept)
+        return run
+
+    return decorate

@@ -113,7 +113,8 @@ SAME_ORDER = ["every_second", "every_second_column", "packed_field"]
 def fits(name: str, x: np.ndarray) -> bool:
     """Whether the layout can hold these values: rows for stride 0 are equal, an empty file cannot be mapped."""
     if name == "stride_0":
-        return x.ndim > 0 and x.shape[0] > 0 and bool((x == x[:1]).all())
+        with np.errstate(invalid="ignore"):  # signalling NaNs
+            return x.ndim > 0 and x.shape[0] > 0 and bool((x == x[:1]).all())
     return name != "memmap" or x.size > 0
 
 

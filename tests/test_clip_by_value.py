@@ -3,9 +3,23 @@
 import math
 
 import gradclip as gc
+import ml_dtypes
 import numpy as np
+import oracle
 import pytest
-from oracle import FLOATS, INTEGERS, expected_clip_by_value, same_bits
+from calls import looped
+from oracle import (
+    BF16,
+    FLOATS,
+    INTEGERS,
+    ORDERED,
+    expected_clip_by_value,
+    is_nan,
+    numbers,
+    rounded,
+    same_bits,
+    same_values,
+)
 
 floats = pytest.mark.parametrize("dtype", FLOATS)
 integers = pytest.mark.parametrize("dtype", INTEGERS)
@@ -53,6 +67,20 @@ def test_array_bounds_of_any_integer_dtype_compare_exactly(dtype, bound_dtype):
         assert same_bits(gc.clip_by_value(x, turned[0], turned[1]), expected_clip_by_value(x, turned[0], turned[1]))
 
 
+@pytest.mark.parametrize("name", ["int4", "uint4", "float8_e4m3fn", "float8_e5m2"])
+def test_small_numbers_of_ml_dtypes_are_bounds(name):
+    """As scalars, 0-d arrays and arrays; those with a fraction for floats alone."""
+    kind = getattr(ml_dtypes, name)
+    for dtype in ORDERED:
+        x = np.array([0, 2, 9, 3]).astype(dtype)
+        for bound in (kind(3), np.array(3, kind), np.full(4, 3, kind)):
+            if name.startswith("float") and not oracle.is_float(dtype):
+                with pytest.raises(TypeError, match=f"^clip_by_value: clip_value_max: .*{name}"):
+                    gc.clip_by_value(x, None, bound)
+            else:
+                assert same_bits(gc.clip_by_value(x, None, bound), np.array([0, 2, 3, 3]).astype(dtype))
+
+
 def test_uint8_with_minus_one_and_300_clips_nothing():
     x = np.arange(256, dtype=np.uint8)
     assert same_bits(gc.clip_by_value(x, -1, 300), x)
@@ -95,12 +123,12 @@ def test_where_min_exceeds_max_min_wins(dtype):
 
 @floats
 def test_a_nan_bound_makes_its_elements_nan(dtype):
-    x = np.arange(20, dtype=dtype)
-    for bound in (math.nan, np.float32("nan"), np.array(math.nan)):
-        assert np.isnan(gc.clip_by_value(x, bound, 30)).all()
-        assert np.isnan(gc.clip_by_value(x, 30, bound)).all()
-        assert np.isnan(gc.clip_by_value(x, bound, None)).all()
-        assert np.isnan(gc.clip_by_value(x, None, bound)).all()
+    x = np.arange(20).astype(dtype)
+    for bound in (math.nan, np.float32("nan"), np.array(math.nan), BF16("nan"), np.float16("nan")):
+        assert is_nan(gc.clip_by_value(x, bound, 30)).all()
+        assert is_nan(gc.clip_by_value(x, 30, bound)).all()
+        assert is_nan(gc.clip_by_value(x, bound, None)).all()
+        assert is_nan(gc.clip_by_value(x, None, bound)).all()
     bound = np.full(20, 10.0)
     bound[4::5] = np.nan
     for result in (
@@ -108,8 +136,8 @@ def test_a_nan_bound_makes_its_elements_nan(dtype):
         gc.clip_by_value(x, -1, bound),
         gc.clip_by_value(x, bound - 100, bound),
     ):
-        assert same_bits(np.isnan(result), np.isnan(bound))
-    assert np.isnan(gc.clip_by_value(np.zeros((0,), dtype=dtype), math.nan, 1)).shape == (0,)
+        assert same_bits(is_nan(result), np.isnan(bound))
+    assert is_nan(gc.clip_by_value(np.zeros((0,), dtype=dtype), math.nan, 1)).shape == (0,)
 
 
 @floats
@@ -135,36 +163,105 @@ def test_a_clipped_value_is_the_bound_with_its_sign(dtype):
     assert same_bits(gc.clip_by_value(x, None, -0.0), np.array([-1.0, -0.0] * 17, dtype=dtype))
 
 
-def test_a_float64_bound_is_rounded_to_float32_first():
-    x = np.array([0.1, 0.2], dtype=np.float32)
+@pytest.mark.parametrize("dtype", [np.float16, BF16, np.float32])
+def test_a_float64_bound_is_rounded_to_the_narrower_dtype_first(dtype):
+    x = np.array([0.1, 0.2]).astype(dtype)
     for bound in (0.1, np.float64(0.1), np.array(0.1), np.array([0.1, 0.1])):
         result = gc.clip_by_value(x, None, bound)
-        assert result.dtype == np.float32
-        assert result.tolist() == [float(np.float32(0.1))] * 2
+        assert result.dtype == dtype
+        assert [float(v) for v in result] == [rounded(0.1, dtype)] * 2
         assert same_bits(gc.clip_by_value(x, bound, 1)[:1], x[:1])
+
+
+@floats
+def test_a_bound_is_rounded_once(dtype):
+    """Just beside the middle of two numbers, where a stop at another precision would round up or down twice."""
+    x = np.array([-4.0, 4.0] * 20).astype(dtype)
+    half = oracle.eps(dtype) / 2
+    for bound in (
+        *(1 + half, 1 + half + 2.0**-50, 1 + half - 2.0**-50, 1 + 3 * half, 1 + 3 * half - 2.0**-45),
+        *(1 + half + 2.0**-25, 1 + half - 2.0**-25, 1 + half + 2.0**-14, math.pi, 1 / 3),
+    ):
+        assert rounded(bound, dtype) == float(rounded(bound, dtype)) > 0
+        for same in (bound, np.float64(bound), np.array(bound), np.full(40, bound), np.full(40, bound).astype(">f8")):
+            result = gc.clip_by_value(x, -bound, same)
+            assert same_bits(result, numbers([-bound, bound] * 20, dtype)), (bound, type(same))
+            assert same_bits(result, expected_clip_by_value(x, -bound, same))
+
+
+@floats
+def test_a_large_integer_bound_is_rounded_once(dtype):
+    digits = oracle.finfo(dtype).nmant
+    x = np.array([-np.inf, np.inf] * 9).astype(dtype)
+    for exponent in (digits + 1, digits + 2, 40, 62):
+        if 2.0**exponent >= oracle.largest(dtype):
+            continue
+        middle = 2**exponent + 2 ** (exponent - digits - 1)  # halfway to the next number
+        for bound in (middle - 1, middle, middle + 1, 3 * middle // 2, 2**exponent):
+            expected = numbers([-rounded(bound, dtype), rounded(bound, dtype)] * 9, dtype)
+            for same in (bound, np.int64(bound), np.array(bound), np.full(18, bound), np.full(18, bound, np.uint64)):
+                assert same_bits(gc.clip_by_value(x, -bound, same), expected), (bound, type(same))
+    beyond = int(oracle.largest(dtype) * (1 + oracle.eps(dtype) / 2)) if dtype is not np.float64 else 10**309
+    assert gc.clip_by_value(x, None, beyond)[1] == np.inf
+    assert gc.clip_by_value(x, -beyond, None)[0] == -np.inf
+
+
+@floats
+def test_a_subnormal_bound_is_rounded_once(dtype):
+    tiny = oracle.tiny(dtype)
+    x = np.array([0.0, 1.0, -1.0] * 11).astype(dtype)
+    for bound in (tiny, 2.5 * tiny, 3.5 * tiny, tiny / 2, 0.51 * tiny, 1e-320, 5e-324, -tiny / 2, -2.5 * tiny):
+        for same in (bound, np.array(bound), np.full(33, bound)):
+            assert same_bits(gc.clip_by_value(x, None, same), expected_clip_by_value(x, None, same)), bound
+            assert same_bits(gc.clip_by_value(x, same, None), expected_clip_by_value(x, same, None)), bound
+
+
+@floats
+@pytest.mark.parametrize("bound_dtype", [*ORDERED, np.longdouble])
+def test_bounds_of_every_dtype_for_floats(dtype, bound_dtype):
+    x = np.linspace(-9, 9, 33).astype(dtype)
+    low, high = np.full(33, 1).astype(bound_dtype), (np.arange(33) % 7).astype(bound_dtype)
+    for lower, upper in ((low, high), (low[0], high[3]), (low[:1], high), (low[0, ...], None), (None, high[4, ...])):
+        assert same_values(gc.clip_by_value(x, lower, upper), expected_clip_by_value(x, lower, upper))
+    if oracle.is_float(bound_dtype):
+        odd = np.array([math.nan, math.inf, -math.inf, -0.0, 0.0, 1.1] * 6)[:33].astype(bound_dtype)
+        assert same_values(gc.clip_by_value(x, odd, None), expected_clip_by_value(x, odd, None))
+        assert same_values(gc.clip_by_value(x, None, odd), expected_clip_by_value(x, None, odd))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, BF16])
+def test_every_number_of_16_bits_compares_rightly(dtype):
+    x = oracle.from_bits(np.arange(2**16), dtype)
+    for low, high in ((-1.5, 2.0), (0.0, None), (None, -0.0), (1e-7, 1e30), (-math.inf, math.inf), (3, -3)):
+        assert same_bits(gc.clip_by_value(x, low, high), expected_clip_by_value(x, low, high)), (low, high)
+    limits = [np.roll(x, 12345), np.roll(x, 777)]
+    result, expected = gc.clip_by_value(x, *limits), expected_clip_by_value(x, *limits)
+    assert same_values(result, expected)
+    assert same_bits(result[is_nan(x)], x[is_nan(x)])
 
 
 @floats
 def test_a_bound_beyond_the_range_counts_as_inf(dtype):
     x = np.array([-np.inf, -1, 0.5, np.inf], dtype=dtype)
-    huge = 1e300 if dtype is np.float32 else 10**400
+    huge = 10**400 if dtype is np.float64 else 1e300
     assert same_bits(gc.clip_by_value(x, -huge, huge), x)
     assert gc.clip_by_value(x, huge, None).tolist() == [math.inf] * 4
     assert gc.clip_by_value(x, None, -huge).tolist() == [-math.inf] * 4
 
 
-def test_a_python_integer_is_a_bound_for_floats():
-    x = np.array([-3.0, 0.5, 3.0], dtype=np.float32)
+@floats
+def test_a_python_integer_is_a_bound_for_floats(dtype):
+    x = np.array([-3.0, 0.5, 3.0], dtype=dtype)
     assert gc.clip_by_value(x, -1, 2).tolist() == [-1, 0.5, 2]
     assert gc.clip_by_value(x, np.int8(-1), np.array([2, 2, 2], dtype=np.uint64)).tolist() == [-1, 0.5, 2]
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int16])
-@pytest.mark.parametrize("shape", [(), (1,), (3,), (1, 1), (1, 3), (2, 1), (2, 3)])
+@pytest.mark.parametrize("dtype", ORDERED)
+@looped("shape", [(), (1,), (3,), (1, 1), (1, 3), (2, 1), (2, 3)])
 def test_bounds_broadcast_to_t(dtype, shape):
-    t = np.arange(-3, 3).reshape(2, 3).astype(dtype)
-    low = (np.arange(int(np.prod(shape))).reshape(shape) - 2).astype(dtype)
-    for bounds in ((low, None), (None, low), (low, low + dtype(1)), (low, 1), (-2, low)):
+    t = np.arange(1, 7).reshape(2, 3).astype(dtype)
+    low = (np.arange(int(np.prod(shape))).reshape(shape) + 2).astype(dtype)
+    for bounds in ((low, None), (None, low), (low, low + dtype(1)), (low, 5), (2, low)):
         assert same_bits(gc.clip_by_value(t, *bounds), expected_clip_by_value(t, *bounds))
 
 
@@ -198,7 +295,7 @@ def test_a_list_is_an_array_of_bounds():
     ]
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+@pytest.mark.parametrize("dtype", [d for d in ORDERED if np.dtype(d).kind != "u"])
 def test_none_is_no_bound(dtype):
     x = np.arange(-3, 3).astype(dtype)
     assert gc.clip_by_value(x, None, 1).tolist() == [-3, -2, -1, 0, 1, 1]
@@ -213,9 +310,9 @@ def test_none_is_no_bound(dtype):
     ]
 
 
-@pytest.mark.parametrize("dtype", FLOATS + INTEGERS)
+@pytest.mark.parametrize("dtype", ORDERED)
 def test_the_bounds_and_the_tensor_are_not_modified(dtype):
-    x, low, high = np.arange(9, dtype=dtype), np.full(9, 2, dtype=dtype), np.full(9, 5, dtype=dtype)
+    x, low, high = np.arange(9).astype(dtype), np.full(9, 2, dtype=dtype), np.full(9, 5, dtype=dtype)
     result = gc.clip_by_value(x, low, high)
     assert x.tolist() == list(range(9))
     assert low.tolist() == [2] * 9

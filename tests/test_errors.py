@@ -5,10 +5,15 @@ import collections
 import datetime
 import decimal
 import fractions
+import re
 
 import gradclip as gc
+import layouts
+import ml_dtypes
 import numpy as np
 import pytest
+from calls import looped
+from oracle import BF16, COMPLEX, FLOATS, INTEGERS, NORMED, ORDERED, SCALED, same_bits
 
 X = np.array([3.0, 4.0])
 TABLE = np.arange(6.0).reshape(2, 3)
@@ -39,6 +44,8 @@ TENSOR = {
     "normalize": (lambda t, name=None: gc.normalize(t, "euclidean", None, name), "tensor"),
 }
 functions = pytest.mark.parametrize("function", TENSOR)
+TAKES = {"clip_by_value": ORDERED, "global_norm": NORMED, "norm": NORMED}
+"""The dtypes of a function; SCALED for the others."""
 
 REFUSED = {
     "object": np.array([1.0, None], dtype=object),
@@ -47,6 +54,13 @@ REFUSED = {
     "datetime": np.array(["2020-01-01"], dtype="datetime64[D]"),
     "timedelta": np.array([1, 2], dtype="timedelta64[s]"),
     "structured": np.zeros(2, dtype=[("a", "f4")]),
+    "void": np.zeros(2, dtype="V2"),
+    "longdouble": np.ones(2, dtype=np.longdouble),
+    "clongdouble": np.ones(2, dtype=np.clongdouble),
+    "float8_e4m3fn": np.ones(2, dtype=ml_dtypes.float8_e4m3fn),
+    "float8_e5m2": np.ones(2, dtype=ml_dtypes.float8_e5m2),
+    "int4": np.ones(2, dtype=ml_dtypes.int4),
+    "uint4": np.ones(2, dtype=ml_dtypes.uint4),
 }
 
 
@@ -60,8 +74,30 @@ def test_an_array_of_another_dtype_is_a_type_error_naming_what_it_is_and_what_is
     message = str(caught.value)
     assert message.startswith(f"{function}: {argument}: ")
     assert any(spelling in message for spelling in (str(dtype), dtype.name, kind)), message
-    assert "float32" in message
-    assert "float64" in message
+    for supported in TAKES.get(function, SCALED):
+        assert re.search(rf"\b{np.dtype(supported).name}\b", message.partition("allowed")[2]), supported
+
+
+@functions
+def test_every_dtype_is_taken_or_named_as_what_is_not_supported(function):
+    call, argument = TENSOR[function]
+    takes = TAKES.get(function, SCALED)
+    for dtype in NORMED:
+        for t in (np.ones(3, dtype), dtype(1), [dtype(1)], layouts.swapped_bytes(np.ones((2, 2), dtype))):
+            if dtype in takes:
+                call(t)
+                continue
+            spelling = str(t.dtype if isinstance(t, np.ndarray) else np.dtype(dtype))
+            expect(TypeError, lambda t=t: call(t), f"{function}: {argument}: ", spelling, "bfloat16", "float16")
+            message = message_of(lambda t=t: call(t)).partition("allowed")[2]
+            named = [d for d in NORMED if re.search(rf"\b{np.dtype(d).name}\b", message)]
+            assert named == [d for d in NORMED if d in takes]
+
+
+def message_of(call):
+    with pytest.raises(TypeError) as caught:
+        call()
+    return str(caught.value)
 
 
 @functions
@@ -115,7 +151,7 @@ def test_a_name_is_none_or_a_string(function):
 
 
 @pytest.mark.parametrize("function", ["clip_by_norm", "clip_by_average_norm", "clip_by_global_norm", "normalize"])
-@pytest.mark.parametrize("dtype", [np.int8, np.int64, np.uint16, bool])
+@pytest.mark.parametrize("dtype", [*INTEGERS, bool])
 def test_the_norm_clippers_refuse_integers(function, dtype):
     call, argument = TENSOR[function]
     expect(
@@ -123,12 +159,11 @@ def test_the_norm_clippers_refuse_integers(function, dtype):
         lambda: call(np.ones(3, dtype=dtype)),
         f"{function}: {argument}: ",
         np.dtype(dtype).name,
-        "float32",
-        "float64",
+        *(np.dtype(supported).name for supported in SCALED),
     )
 
 
-@pytest.mark.parametrize("dtype", [bool, np.complex64, np.complex128])
+@pytest.mark.parametrize("dtype", [bool, *COMPLEX])
 def test_clip_by_value_refuses_bool_and_complex(dtype):
     expect(
         TypeError,
@@ -140,6 +175,8 @@ def test_clip_by_value_refuses_bool_and_complex(dtype):
     )
     expect(TypeError, lambda: gc.clip_by_value(True, 0, 1), "clip_by_value: t: ", "bool")
     expect(TypeError, lambda: gc.clip_by_value(1j, 0, 1), "clip_by_value: t: ", "complex128")
+    for supported in ORDERED:
+        expect(TypeError, lambda: gc.clip_by_value(1j, 0, 1), "clip_by_value: t: ", np.dtype(supported).name)
 
 
 # ---- clip_norm and use_norm
@@ -151,6 +188,9 @@ LIMIT = {
     "clip_by_global_norm": lambda c, name=None: gc.clip_by_global_norm([X], c, None, name),
 }
 limits = pytest.mark.parametrize("function", LIMIT)
+
+# Newer versions of ml_dtypes have complex numbers of their own.
+ML_COMPLEX = [name for name in ("complex32", "bcomplex32") if hasattr(ml_dtypes, name)]
 
 NOT_NUMBERS = {
     "bool": True,
@@ -173,6 +213,11 @@ NOT_NUMBERS = {
     "0-d object": np.array(object()),
     "dict": {},
     "masked": np.ma.masked_array(1.0),
+    "complex128": np.complex128(1),
+    "clongdouble": np.clongdouble(1),
+    "0-d structured": np.zeros((), dtype=[("a", "f4")]),
+    "void": np.zeros((), dtype="V2"),
+    **{name: getattr(ml_dtypes, name)(1) for name in ML_COMPLEX},
 }
 
 
@@ -228,7 +273,23 @@ def test_the_name_stands_before_the_limit(function):
         np.uint64(1),
         np.array(1.0),
         np.array(1, dtype=np.int32),
+        np.longdouble(1),
+        np.array(1, dtype=np.longdouble),
+        np.array(1, dtype=">f4"),
+        np.array(1, dtype=">i8"),
+        BF16(1),
+        np.array(1, dtype=BF16),
+        layouts.swapped_bytes(np.array(1, dtype=BF16)),
+        ml_dtypes.float8_e4m3fn(1),
+        ml_dtypes.float8_e5m2(1),
+        ml_dtypes.int4(1),
+        ml_dtypes.uint4(1),
+        np.array(1, dtype=ml_dtypes.float8_e4m3b11fnuz),
+        layouts.unaligned(np.array(1.0)),
+        layouts.subclass(np.array(1.0)),
+        layouts.read_only(np.array(1.0)),
     ],
+    ids=lambda limit: f"{type(limit).__name__} {getattr(limit, 'dtype', '')}",
 )
 def test_every_kind_of_number_is_a_limit(function, limit):
     result, expected = LIMIT[function](limit), LIMIT[function](1.0)
@@ -255,7 +316,38 @@ def test_a_use_norm_of_the_wrong_shape_or_sign_is_a_value_error():
         expect(ValueError, lambda n=n: use_norm(n), "clip_by_global_norm: use_norm: ", "-")
 
 
-@pytest.mark.parametrize("n", [4, 4.0, np.float32(4), np.int64(4), np.array(4.0)])
+@pytest.mark.parametrize("dtype", SCALED)
+def test_a_limit_of_every_kind_means_the_same_for_every_dtype(dtype):
+    x = np.array([3, -4, 12, 0.5]).astype(dtype)
+    expected = gc.clip_by_norm(x, 2.0), gc.clip_by_average_norm(x, 2.0), gc.clip_by_global_norm([x], 2.0)[0][0]
+    for limit in (2, *(d(2) for d in (*FLOATS, *INTEGERS)), *(np.array(2, d) for d in (*FLOATS, *INTEGERS))):
+        results = gc.clip_by_norm(x, limit), gc.clip_by_average_norm(x, limit), gc.clip_by_global_norm([x], limit)[0][0]
+        assert all(same_bits(r, e) for r, e in zip(results, expected, strict=True)), repr(limit)
+        trusted = gc.clip_by_global_norm([x], 1, limit)
+        assert trusted[1] == 2.0
+        assert same_bits(trusted[0][0], gc.clip_by_global_norm([x], 1.0, 2.0)[0][0])
+
+
+def test_a_limit_keeps_its_own_precision():
+    """0.1 in bfloat16 is 0.10009765625, whatever it limits."""
+    x = np.array([3.0, 4.0])
+    for kind in (np.float16, BF16, np.float32, ml_dtypes.float8_e4m3fn):
+        limit = kind(0.1)
+        assert gc.clip_by_norm(x, limit).tolist() == gc.clip_by_norm(x, float(limit)).tolist()
+        assert gc.clip_by_norm(x, limit).tolist() != gc.clip_by_norm(x, 0.1).tolist()
+
+
+@pytest.mark.parametrize("kind", [np.float16, BF16, np.float32, np.longdouble, ml_dtypes.float8_e5m2])
+def test_nan_inf_and_negative_limits_of_every_kind(kind):
+    for limit in (kind(-1), kind("nan"), kind("-inf"), np.array(-1).astype(kind)):
+        expect(ValueError, lambda limit=limit: gc.clip_by_norm(X, limit), "clip_by_norm: clip_norm: ")
+    assert same_bits(gc.clip_by_norm(X, kind("inf")), X)
+    assert np.isnan(gc.clip_by_global_norm([X], 1.0, kind("nan"))[0][0]).all()
+    expect(ValueError, lambda: gc.clip_by_global_norm([X], 1.0, kind(-1)), "clip_by_global_norm: use_norm: ")
+    assert same_bits(gc.clip_by_norm(-X, kind(-0.0)), np.array([-0.0, -0.0]))
+
+
+@pytest.mark.parametrize("n", [4, 4.0, np.float32(4), np.int64(4), np.array(4.0), BF16(4), ml_dtypes.int4(4)])
 def test_use_norm_is_returned_as_a_python_float(n):
     (clipped,), norm = use_norm(n)
     assert type(norm) is float
@@ -280,7 +372,7 @@ bounds = pytest.mark.parametrize("bound", BOUNDS)
 
 
 @bounds
-@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.int64, np.uint64])
+@pytest.mark.parametrize("dtype", INTEGERS)
 def test_a_float_bound_for_integers_is_a_type_error_naming_both(bound, dtype):
     t = np.arange(3, dtype=dtype)
     for value, spelling in (
@@ -290,6 +382,12 @@ def test_a_float_bound_for_integers_is_a_type_error_naming_both(bound, dtype):
         (np.float64(2), "float64"),
         (np.ones(3), "float64"),
         (np.array(2.0), "float64"),
+        (np.float16(2), "float16"),
+        (BF16(2), "bfloat16"),
+        (np.ones(3, BF16), "bfloat16"),
+        (np.array(2, np.float16), "float16"),
+        (np.longdouble(2), "longdouble"),
+        ([1.0, 2.0, 3.0], "float64"),
     ):
         expect(
             TypeError,
@@ -304,8 +402,8 @@ NO_BOUNDS = {k: v for k, v in NOT_NUMBERS.items() if k != "masked"}
 
 
 @bounds
-@pytest.mark.parametrize("kind", NO_BOUNDS)
-@pytest.mark.parametrize("dtype", [np.int32, np.float32])
+@looped("kind", NO_BOUNDS)
+@pytest.mark.parametrize("dtype", [np.int32, np.float16, BF16, np.float32])
 def test_a_bound_that_is_no_number_is_a_type_error(bound, kind, dtype):
     expect(
         TypeError,
@@ -315,7 +413,7 @@ def test_a_bound_that_is_no_number_is_a_type_error(bound, kind, dtype):
 
 
 @bounds
-@pytest.mark.parametrize("dtype", [np.int32, np.float32])
+@pytest.mark.parametrize("dtype", ORDERED)
 def test_an_array_bound_of_another_kind_is_a_type_error(bound, dtype):
     for value in (
         np.ones(3, dtype=bool),
@@ -323,6 +421,9 @@ def test_an_array_bound_of_another_kind_is_a_type_error(bound, dtype):
         np.array(["a"] * 3),
         np.array([1, 2, 3], dtype=object),
         np.ones(3, dtype="m8[s]"),
+        np.ones(3, dtype="V2"),
+        np.ones(3, dtype=np.clongdouble),
+        *(np.ones(3, dtype=getattr(ml_dtypes, name)) for name in ML_COMPLEX),
     ):
         expect(
             TypeError,
@@ -452,10 +553,19 @@ ords = pytest.mark.parametrize("where", ORD)
 @ords
 @pytest.mark.parametrize(
     "value",
-    [0, 0.0, -0.0, -1, -2.5, float("-inf"), float("nan"), np.float32("nan"), "fro", "nuc", "l2", "inf", ""],
+    [
+        *(0, 0.0, -0.0, -1, -2.5, float("-inf"), float("nan"), np.float32("nan"), "fro", "nuc", "l2", "inf", ""),
+        *(BF16(-1), BF16("nan"), np.float16(0)),
+    ],
 )
 def test_another_vector_ord_is_a_value_error(where, value):
     expect(ValueError, lambda: ORD[where](value), f"{where.split(',')[0]}: ord: ", str(value))
+
+
+@ords
+def test_a_complex_ord_is_a_value_error(where):
+    for value in (1j, np.complex64(2), *(getattr(ml_dtypes, name)(2) for name in ML_COMPLEX)):
+        expect(ValueError, lambda value=value: ORD[where](value), f"{where.split(',')[0]}: ord: ")
 
 
 @ords
@@ -470,10 +580,12 @@ def test_another_matrix_ord_is_a_value_error(value):
     expect(ValueError, lambda: gc.normalize(CUBE, value, axis=(0, 2)), "normalize: ord: ", str(value))
 
 
-@pytest.mark.parametrize("value", [2, 2.0, np.float32(2), np.int64(2), "euclidean", np.array(2)])
+@pytest.mark.parametrize(
+    "value", [2, 2.0, np.float32(2), np.int64(2), "euclidean", np.array(2), BF16(2), np.float16(2)]
+)
 def test_every_kind_of_number_is_an_ord(value):
     for where, call in ORD.items():
-        if not (value == "euclidean" and "global" in where):
+        if not (isinstance(value, str) and "global" in where):
             np.testing.assert_equal(call(value), call(2))
 
 

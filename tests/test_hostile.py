@@ -1,9 +1,12 @@
 """What a hostile or careless caller may do; each case was once wrong."""
 
+import collections
+import pickle
 import sys
 import threading
 
 import gradclip as gc
+import ml_dtypes
 import numpy as np
 import pytest
 from oracle import same_bits
@@ -191,3 +194,126 @@ def test_a_message_is_one_short_line():
         assert len(message) < 300
     with pytest.raises(TypeError, match="found complex 2j"):
         gc.clip_by_value(x, 2j, 3)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])
+@pytest.mark.parametrize("shape", [(4, 4), (16, 16), (100, 5), (8, 3)])
+def test_the_order_of_out_decides_no_bit_and_no_slice(dtype, shape):
+    # Rows and columns are summed in different orders: which it is depends on the input alone.
+    rng = np.random.default_rng(2)
+    for order, axis in (("F", 1), ("C", 0), ("F", 0), ("C", 1)):
+        for _ in range(20):
+            parts = rng.standard_normal((2, *shape))
+            t = np.asarray(parts[0] + (1j * parts[1] if np.dtype(dtype).kind == "c" else 0), dtype, order=order)
+            for limit in (0.5, float(np.asarray(gc.norm(t, axis=axis))[1])):
+                expected = gc.clip_by_norm(t, limit, axis)
+                for out_order in "CF":
+                    assert same_bits(gc.clip_by_norm(t, limit, axis, out=np.empty(shape, dtype, out_order)), expected)
+                assert same_bits(gc.clip_by_norm(t.copy("K"), limit, axis, out=t.copy("K")), expected)
+        norms = gc.norm(t.astype(np.complex128), axis=axis)
+        clipped = gc.clip_by_norm(t.astype(np.complex128), norms[2], axis)
+        assert same_bits(np.take(clipped, 2, 1 - axis), np.take(t.astype(np.complex128), 2, 1 - axis))
+
+
+def test_small_numbers_of_ml_dtypes_are_bounds():
+    t = np.arange(4)
+    for bound in (np.array([0, 1, 1, 1], ml_dtypes.int4), np.array(1, ml_dtypes.uint4), ml_dtypes.int4(1)):
+        assert gc.clip_by_value(t, None, bound).tolist() == [0, 1, 1, 1]
+    assert gc.clip_by_value(t * 1.0, None, ml_dtypes.float8_e4m3fn(1.5)).tolist() == [0, 1, 1.5, 1.5]
+
+
+def test_a_bfloat16_limit_of_the_other_byte_order():
+    swapped = np.dtype(ml_dtypes.bfloat16).newbyteorder("S")
+    for limit in (np.array(1.5, ml_dtypes.bfloat16), np.array(1.5, ml_dtypes.bfloat16).astype(swapped)):
+        assert gc.clip_by_norm(np.array([3.0]), limit).tolist() == [1.5]
+        assert gc.clip_by_value(np.array([3.0]), None, limit).tolist() == [1.5]
+        assert gc.clip_by_value(np.array([3.0]), None, np.stack([limit])).tolist() == [1.5]
+
+
+class Loud(np.ndarray):
+    """A subclass whose every method of NumPy's own is another one."""
+
+    def __array_function__(self, *args, **kwargs):
+        raise AssertionError
+
+    def __array_ufunc__(self, *args, **kwargs):
+        raise AssertionError
+
+    def astype(self, *_, **__):
+        raise AssertionError
+
+    @property
+    def ndim(self):
+        raise AssertionError
+
+
+def test_a_subclass_is_read_as_a_plain_array_everywhere():
+    t = np.arange(6, dtype=np.int8).reshape(2, 3)
+    for dtype in (np.int64, np.int8):
+        assert gc.clip_by_value(t, None, np.array([1, 1, 2], dtype).view(Loud)).tolist() == [[0, 1, 2], [1, 1, 2]]
+    assert gc.clip_by_value(t * 1.0, np.ones(3, np.float32).view(Loud), None).tolist() == [[1, 1, 2], [3, 4, 5]]
+    assert gc.clip_by_norm(np.array([3.0]).view(Loud), np.array(1.5).view(Loud)).tolist() == [1.5]
+
+
+def test_a_signalling_nan_warns_nowhere():
+    for bits in (np.full((2, 2), 0x7F800001, np.uint32).view(np.float32), np.full((2, 2), 0x7F81, np.uint16)):
+        x = bits if bits.dtype == np.float32 else bits.view(ml_dtypes.bfloat16)
+        with np.errstate(all="raise"):
+            assert np.isnan(gc.norm(x, 2, (0, 1)))
+            slices = gc.IndexedSlices(x, [0, 1])
+            assert slices == gc.IndexedSlices(x.copy(), [0, 1])
+
+
+def test_a_list_without_end():
+    endless = []
+    endless.append(endless)
+    with pytest.raises(ValueError, match=r"global_norm: t_list\[0\]: found a list nested too deep"):
+        gc.global_norm(endless)
+
+
+def test_masks_in_any_sequence_are_seen():
+    masked = np.ma.masked_array([1.0, 2.0], [0, 1])
+    for nested in (collections.deque([masked]), collections.UserList([masked]), [collections.deque([masked])]):
+        with pytest.raises(TypeError, match="masked array"):
+            gc.norm(nested)
+    for call in (
+        lambda: gc.clip_by_norm([1.0], np.ma.masked_array(1.0)),
+        lambda: gc.clip_by_norm([1.0], np.ma.masked),
+        lambda: gc.clip_by_global_norm([[1.0]], 1, np.ma.masked_array(1.0)),
+    ):
+        with pytest.raises(TypeError, match="found a masked array"):
+            call()
+
+
+class Endless(collections.abc.Sequence):
+    """A sequence of one of its kind, without end."""
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        if index > 0:
+            raise IndexError
+        return Endless()
+
+
+def test_a_sequence_without_end_is_an_error():
+    with pytest.raises(ValueError, match="dimension"):
+        gc.norm(Endless())
+
+
+def test_a_limit_of_0_makes_zeros_of_the_smallest_tensor():
+    # Its average norm is above 0, and 0 as a float64.
+    assert (
+        gc.clip_by_average_norm(np.array([5e-324, 0.0, -5e-324]), 0).tobytes() == np.array([0.0, 0.0, -0.0]).tobytes()
+    )
+
+
+def test_equal_slices_may_differ_in_byte_order():
+    swapped = gc.IndexedSlices(np.array([1.0, 2.0], ">f8"), np.array([3, 4], ">i4"), (9,))
+    assert pickle.loads(pickle.dumps(swapped)) == swapped
+
+
+def test_a_shape_that_no_array_has():
+    with pytest.raises(ValueError, match="dense_shape"):
+        gc.IndexedSlices(np.ones((1, 3)), [0], (2**70, 3))

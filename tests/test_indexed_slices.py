@@ -5,16 +5,19 @@ import math
 import pickle
 
 import gradclip as gc
+import ml_dtypes
 import numpy as np
+import oracle
 import pytest
-from oracle import FLOATS, INTEGERS, same_bits
+from calls import cast
+from oracle import BF16, COMPLEX, FLOATS, INTEGERS, NORMED, SCALED, assert_norm, numbers, same_bits, same_values
 
 VALUES = np.array([[3.0, 4.0], [0.3, -0.4], [6.0, -8.0]])
 ROWS = np.array([4, 0, 4])
 
 
 def slices(dtype=np.float64, dense_shape=(6, 2)):
-    return gc.IndexedSlices(VALUES.astype(dtype), ROWS, dense_shape)
+    return gc.IndexedSlices(cast(VALUES, dtype), ROWS, dense_shape)
 
 
 # ---- construction
@@ -63,6 +66,11 @@ def test_wrong_dtypes_are_type_errors():
         (VALUES, np.array(["a", "b", "c"]), None),
         (VALUES.astype(object), ROWS, None),
         (np.array(["a", "b", "c"]), ROWS, None),
+        (VALUES.astype(np.longdouble), ROWS, None),
+        (VALUES.astype(np.clongdouble), ROWS, None),
+        (VALUES.astype(ml_dtypes.float8_e4m3fn), ROWS, None),
+        (VALUES.astype("M8[s]"), ROWS, None),
+        (VALUES, ROWS.astype(BF16), None),
         (np.ma.masked_array(VALUES), ROWS, None),
         (None, ROWS, None),
         (VALUES, None, None),
@@ -101,7 +109,7 @@ def test_it_prints_like_a_dataclass():
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_it_pickles(protocol):
-    for s in (slices(), slices(np.float32, None)):
+    for s in (slices(), slices(np.float32, None), *map(slices, SCALED)):
         again = pickle.loads(pickle.dumps(s, protocol))
         assert type(again) is gc.IndexedSlices
         assert again == s
@@ -132,6 +140,19 @@ def test_it_compares_by_content():
         assert slices() != other
 
 
+@pytest.mark.parametrize("dtype", NORMED)
+def test_it_compares_every_dtype(dtype):
+    assert slices(dtype) == slices(dtype)
+    one = slices(dtype).values.copy()
+    one[1, 1] = 1 - one[1, 1] if np.dtype(dtype).kind != "b" else ~one[1, 1]
+    assert slices(dtype) != gc.IndexedSlices(one, ROWS, (6, 2))
+    assert all(slices(dtype) != slices(other) for other in NORMED if other is not dtype)
+    if dtype in SCALED:
+        nan = np.full((3, 2), np.nan).astype(dtype)
+        assert gc.IndexedSlices(nan, ROWS) == gc.IndexedSlices(nan.copy(), ROWS)
+        assert gc.IndexedSlices(nan, ROWS) != slices(dtype, None)
+
+
 def test_it_is_not_hashable():
     with pytest.raises(TypeError, match="unhashable"):
         hash(slices())
@@ -141,31 +162,83 @@ def test_it_is_not_hashable():
 
 
 def summed(values, indices, rows):
-    """Duplicate rows added in stored order, in float64 for floats and in their own dtype for integers."""
-    out = np.zeros((rows, *values.shape[1:]), dtype=np.float64 if values.dtype.kind == "f" else values.dtype)
+    """Duplicate rows added in stored order: in float64, rounded once, but integers in their own dtype."""
+    dtype = values.dtype
+    loose = dtype.kind not in "biu"
+    wide = np.dtype(np.complex128 if dtype.kind == "c" else np.float64) if loose else dtype
+    out = np.zeros((rows, *values.shape[1:]), dtype=wide)
     with np.errstate(over="ignore"):
         for row, index in zip(values, indices, strict=True):
             out[index] += row
-    return out.astype(values.dtype)
+    if not loose:
+        return out
+    parts = oracle.parts(out)
+    narrow = np.empty(parts.shape, oracle.part(dtype))
+    for where in np.ndindex(parts.shape):
+        narrow[where] = np.float64(oracle.rounded(parts[where], narrow.dtype)).astype(narrow.dtype)
+    return narrow.view(dtype).reshape(out.shape)
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("dtype", SCALED)
 def test_coalesce_sums_duplicates_and_sorts(dtype):
     s = slices(dtype).coalesce()
     assert s.indices.tolist() == [0, 4]
     assert s.indices.dtype == ROWS.dtype
     assert tuple(s.dense_shape) == (6, 2)
-    assert same_bits(s.values, summed(VALUES.astype(dtype), ROWS, 6)[[0, 4]])
+    assert same_bits(s.values, summed(cast(VALUES, dtype), ROWS, 6)[[0, 4]])
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("dtype", SCALED)
 def test_coalesce_adds_in_stored_order_and_rounds_once(dtype):
     rng = np.random.default_rng(8)
-    values = (rng.standard_normal((500, 3)) * 10.0 ** rng.uniform(-6, 6, (500, 1))).astype(dtype)
+    size = 6 if dtype is not np.float16 else 3
+    values = cast(rng.standard_normal((500, 3)) * 10.0 ** rng.uniform(-size, size, (500, 1)), dtype)
     indices = rng.integers(0, 20, 500)
     s = gc.IndexedSlices(values, indices, (20, 3))
     assert same_bits(s.coalesce().values, summed(values, indices, 20)[np.unique(indices)])
     assert same_bits(s.to_dense(), summed(values, indices, 20))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values"),
+    [
+        (np.float16, [1, 2.0**-11, 2.0**-24]),
+        (BF16, [1, 2.0**-8, 2.0**-40]),
+        (np.float32, [1, 2.0**-24, 2.0**-50]),
+        (np.complex64, [1, 2.0**-24, 2.0**-50]),
+    ],
+)
+def test_a_sum_is_rounded_once(dtype, values):
+    """Just above the middle of two numbers: what the last value adds is lost where float32 lies on the way."""
+    values = np.array(values).astype(dtype)
+    total = gc.IndexedSlices(values, np.array([0, 0, 0]), (1,))
+    above = np.array([1 + oracle.eps(dtype)]).astype(dtype)
+    assert same_bits(total.coalesce().values, above)
+    assert same_bits(total.to_dense(), above)
+
+
+@pytest.mark.parametrize("dtype", SCALED)
+def test_a_sum_that_overflows_is_inf_and_partial_sums_do_not(dtype):
+    largest = oracle.largest(dtype)
+    values = numbers([largest, largest, -largest, -largest, 3.0, largest, largest], dtype)
+    s = gc.IndexedSlices(values, np.array([2, 2, 2, 2, 2, 0, 0]))
+    merged = s.coalesce().values
+    assert same_values(merged, summed(values, s.indices, 3)[[0, 2]])
+    if not oracle.is_wide(dtype):
+        assert np.isfinite(oracle.exact_parts(merged[1])).all()
+    assert np.isinf(oracle.exact_parts(merged[0])).any()
+
+
+@pytest.mark.parametrize("dtype", COMPLEX)
+def test_coalesce_of_complex_numbers_adds_both_parts(dtype):
+    s = gc.IndexedSlices(np.array([1 + 2j, 3j, complex(-4, -0.5)], dtype), np.array([7, 3, 7]))
+    assert s.coalesce() == gc.IndexedSlices(np.array([3j, complex(-3, 1.5)], dtype), np.array([3, 7]))
+
+
+def test_coalesce_of_bools_is_numpys_sum_of_bools():
+    s = gc.IndexedSlices(np.array([True, True, False, False]), np.array([1, 1, 0, 0]), (3,))
+    assert s.coalesce() == gc.IndexedSlices(np.array([False, True]), np.array([0, 1]), (3,))
+    assert same_bits(s.to_dense(), np.array([False, True, False]))
 
 
 def test_coalesce_of_float32_loses_nothing_on_the_way():
@@ -183,14 +256,16 @@ def test_coalesce_of_integers_wraps_as_in_numpy(dtype):
 
 
 def test_coalesce_changes_nothing_where_there_is_nothing_to_do():
-    sorted_rows = gc.IndexedSlices(np.array([[-0.0, np.inf], [1.0, 2.0]]), np.array([1, 3]), (4, 2))
-    assert sorted_rows.coalesce() == sorted_rows
-    assert same_bits(sorted_rows.coalesce().values, sorted_rows.values)
+    for dtype in SCALED:
+        values = numbers([-0.0, np.inf, 1.0, oracle.tiny(dtype)], dtype).reshape(2, 2)
+        sorted_rows = gc.IndexedSlices(values, np.array([1, 3]), (4, 2))
+        assert sorted_rows.coalesce() == sorted_rows
+        assert same_bits(sorted_rows.coalesce().values, sorted_rows.values)
     empty = gc.IndexedSlices(np.zeros((0, 2)), np.zeros(0, dtype=int), (4, 2))
     assert empty.coalesce() == empty
 
 
-@pytest.mark.parametrize("dtype", [*FLOATS, np.int32, np.uint8])
+@pytest.mark.parametrize("dtype", [*SCALED, *INTEGERS])
 def test_to_dense_adds_the_rows_to_zeros(dtype):
     values = np.arange(6).reshape(3, 2).astype(dtype)
     dense = gc.IndexedSlices(values, np.array([2, 0, 2]), (4, 2)).to_dense()
@@ -234,13 +309,17 @@ functions = pytest.mark.parametrize("name", FUNCTIONS)
 
 
 @functions
-@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("dtype", SCALED)
 @pytest.mark.parametrize("dense_shape", [None, (6, 2)])
 def test_the_stored_values_are_clipped(name, dtype, dense_shape):
+    if name.startswith("clip_by_value") and dtype not in FLOATS:
+        with pytest.raises(TypeError, match=f"clip_by_value: t: .*{np.dtype(dtype).name}"):
+            FUNCTIONS[name](slices(dtype))
+        return
     s = slices(dtype, dense_shape)
     result = FUNCTIONS[name](s)
     assert type(result) is gc.IndexedSlices
-    assert same_bits(result.values, FUNCTIONS[name](VALUES.astype(dtype)))
+    assert same_bits(result.values, FUNCTIONS[name](cast(VALUES, dtype)))
     assert result.indices is s.indices
     assert result.dense_shape == s.dense_shape
     assert not np.shares_memory(result.values, s.values)
@@ -262,6 +341,24 @@ def test_slices_and_arrays_in_one_list():
     assert clipped[0].indices is s.indices
     assert clipped[1] is None
     np.testing.assert_allclose(clipped[0].values, VALUES / norm, rtol=1e-15)
+
+
+@pytest.mark.parametrize("dtype", NORMED)
+def test_the_global_norm_of_slices_is_that_of_their_values(dtype):
+    for p in (1, 2, math.inf, 3.7):
+        norm = gc.global_norm([slices(dtype), None, slices(dtype).values], ord=p)
+        assert norm == gc.global_norm([slices(dtype).values] * 2, ord=p)
+        assert_norm(norm, oracle.exact_global_norm([slices(dtype).values] * 2, p), p)
+
+
+@pytest.mark.parametrize("dtype", [*INTEGERS, np.bool_])
+def test_slices_of_integers_are_refused_where_integers_are(dtype):
+    for call, start in (
+        (lambda s: gc.clip_by_norm(s, 1.0), "clip_by_norm: t: "),
+        (lambda s: gc.clip_by_global_norm([s], 1.0), r"clip_by_global_norm: t_list\[0\]: "),
+    ):
+        with pytest.raises(TypeError, match=f"{start}.*{np.dtype(dtype).name}.*float16"):
+            call(slices(dtype))
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
@@ -294,10 +391,13 @@ def test_out_is_written_and_returned(name):
 
 
 @functions
-def test_out_may_be_the_slices_themselves(name):
-    s = gc.IndexedSlices(VALUES.copy(), ROWS, (6, 2))
+@pytest.mark.parametrize("dtype", SCALED)
+def test_out_may_be_the_slices_themselves(name, dtype):
+    if name.startswith("clip_by_value") and dtype not in FLOATS:
+        return
+    s = gc.IndexedSlices(cast(VALUES, dtype), ROWS, (6, 2))
     assert FUNCTIONS[name](s, s) is s
-    assert same_bits(s.values, FUNCTIONS[name](VALUES))
+    assert same_bits(s.values, FUNCTIONS[name](cast(VALUES, dtype)))
 
 
 @functions

@@ -5,8 +5,8 @@ import layouts
 import numpy as np
 import oracle
 import pytest
-from calls import EVERY, POWERS, WHOLE
-from oracle import FLOATS, INTEGERS, same_bits
+from calls import POWERS, calls_for, cast, looped
+from oracle import BF16, INTEGERS, ORDERED, SCALED, same_bits
 
 ROW = np.array([-1.5, 0.3, -0.0, 2.0, 0.7])
 ARRAYS = {
@@ -19,13 +19,9 @@ ARRAYS = {
     "no rows": np.zeros((0, 3)),
     "no columns": np.zeros((2, 0, 3)),
 }
-arrays = pytest.mark.parametrize("shape", ARRAYS)
-dtypes = pytest.mark.parametrize("dtype", FLOATS)
-
-
-def calls_for(x):
-    """Calls whose axes x has."""
-    return EVERY if x.ndim else {**WHOLE, **POWERS}
+arrays = looped("shape", ARRAYS)
+dtypes = pytest.mark.parametrize("dtype", SCALED)
+whole_numbers = pytest.mark.parametrize("dtype", [*INTEGERS, np.bool_])
 
 
 def plain(view):
@@ -35,17 +31,18 @@ def plain(view):
 def agree(actual, expected, name=None):
     """Equal up to the last bits that another order of the same sum may change."""
     actual, expected = np.asarray(actual), np.asarray(expected)
-    rtol = 4 * np.finfo(actual.dtype).eps
+    rtol = 4 * oracle.eps(actual.dtype)
     if name in POWERS:
         rtol = max(rtol, 4e-14)  # twice the bound of 1e-14 / p, for p = 0.5
-    return actual.dtype == expected.dtype and np.allclose(actual, expected, rtol=rtol, atol=0)
+    parts = oracle.exact_parts(actual), oracle.exact_parts(expected)
+    return actual.dtype == expected.dtype and np.allclose(*parts, rtol=rtol, atol=0)
 
 
 @arrays
 @dtypes
 @pytest.mark.parametrize("layout", layouts.ALL)
 def test_equal_values_give_equal_results_in_every_layout(layout, dtype, shape):
-    x = ARRAYS[shape].astype(dtype)
+    x = cast(ARRAYS[shape], dtype)
     if not layouts.fits(layout, x):
         x = np.broadcast_to(dtype(1.5), (3, 5))  # what the layout can hold instead
     view = layouts.ALL[layout](x)
@@ -60,20 +57,20 @@ def test_equal_values_give_equal_results_in_every_layout(layout, dtype, shape):
 @arrays
 @dtypes
 def test_alignment_and_byte_order_do_not_change_a_bit(layout, shape, dtype):
-    check_same_bits(layout, ARRAYS[shape].astype(dtype))
+    check_same_bits(layout, cast(ARRAYS[shape], dtype))
 
 
 @pytest.mark.parametrize("layout", layouts.SAME_ORDER)
 @arrays
 @dtypes
 def test_gaps_between_the_elements_do_not_change_a_bit(layout, shape, dtype):
-    check_same_bits(layout, ARRAYS[shape].astype(dtype))
+    check_same_bits(layout, cast(ARRAYS[shape], dtype))
 
 
 @pytest.mark.parametrize("layout", layouts.SAME_BITS + layouts.SAME_ORDER)
 @dtypes
 def test_a_long_array_keeps_its_bits_too(layout, dtype):
-    check_same_bits(layout, np.random.default_rng(0).standard_normal((300, 1001)).astype(dtype))
+    check_same_bits(layout, cast(np.random.default_rng(0).standard_normal((300, 1001)), dtype))
 
 
 def check_same_bits(layout, x):
@@ -86,7 +83,7 @@ def check_same_bits(layout, x):
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
-@pytest.mark.parametrize("layout", layouts.ALL)
+@looped("layout", layouts.ALL)
 def test_integers_are_clipped_in_every_layout(layout, dtype):
     for x in (
         np.arange(60, dtype=dtype).reshape(3, 4, 5),
@@ -98,20 +95,48 @@ def test_integers_are_clipped_in_every_layout(layout, dtype):
             assert same_bits(gc.clip_by_value(view, 7, 31), oracle.expected_clip_by_value(x, 7, 31))
 
 
-@pytest.mark.parametrize("layout", layouts.ALL)
-def test_bounds_come_in_every_layout(layout):
-    x = np.sin(np.arange(24.0)).reshape(4, 6)
-    low = np.tile(np.linspace(-0.9, -0.2, 6), (4, 1))
-    expected = oracle.expected_clip_by_value(x, low, low + 0.5)
+def integers(dtype, n):
+    """The ends of the range, small numbers, and anything between."""
+    if dtype is np.bool_:
+        return np.arange(n) % 3 == 0
+    info = np.iinfo(dtype)
+    x = np.random.default_rng(n).integers(info.min, info.max, n, dtype=dtype, endpoint=True)
+    x[::5], x[1::5], x[2::5] = info.min, info.max, 3
+    return x
+
+
+@whole_numbers
+@looped("layout", layouts.ALL)
+def test_norms_of_integers_in_every_layout(layout, dtype):
+    for x in (integers(dtype, 60).reshape(3, 4, 5), integers(dtype, 1).reshape(()), np.ones((3, 2), dtype)):
+        if not layouts.fits(layout, x):
+            continue
+        view = layouts.ALL[layout](x)
+        for name, call in calls_for(x).items():
+            for result, expected in zip(call(view), call(np.array(x, order="C")), strict=True):
+                assert agree(result, expected, name), name
+        assert same_bits(plain(view), x)
+        oracle.assert_norm(gc.norm(view), oracle.exact_norm(x))
+
+
+@pytest.mark.parametrize("dtype", ORDERED)
+@looped("layout", layouts.ALL)
+def test_bounds_come_in_every_layout(layout, dtype):
+    x = (np.sin(np.arange(24.0)).reshape(4, 6) * 90 + 95).astype(dtype)
+    low = np.tile(np.linspace(20, 90, 6), (4, 1)).astype(dtype)
+    high = low + np.asarray(50, dtype)
+    expected = oracle.expected_clip_by_value(x, low, high)
     bound = layouts.ALL[layout]
-    assert same_bits(gc.clip_by_value(x, bound(low), bound(low + 0.5)), expected)
+    assert same_bits(gc.clip_by_value(x, bound(low), bound(high)), expected)
+    if layout != "stride_0":
+        assert not same_bits(x, expected)
 
 
 @arrays
 @dtypes
 @pytest.mark.parametrize("layout", layouts.ALL)
 def test_the_input_is_never_modified(layout, dtype, shape):
-    x = ARRAYS[shape].astype(dtype)
+    x = cast(ARRAYS[shape], dtype)
     if not layouts.fits(layout, x):
         x = np.broadcast_to(dtype(1.5), (3, 5))
     view = layouts.ALL[layout](x)
@@ -120,9 +145,11 @@ def test_the_input_is_never_modified(layout, dtype, shape):
         assert same_bits(plain(view), x), name
 
 
-SHAPED = [
+BY_VALUE = [
     lambda x: gc.clip_by_value(x, -0.5, 0.5),
     lambda x: gc.clip_by_value(x, None, 1e9),
+]
+SHAPED = [
     lambda x: gc.clip_by_norm(x, 0.5),
     lambda x: gc.clip_by_norm(x, 1e9),
     lambda x: gc.clip_by_norm(x, 0.5, axes=()),
@@ -138,7 +165,7 @@ SHAPED = [
 @dtypes
 @pytest.mark.parametrize("layout", layouts.ALL)
 def test_the_result_is_a_plain_native_array_in_the_memory_order_of_a_ufunc(layout, dtype, shape):
-    x = ARRAYS[shape].astype(dtype)
+    x = cast(ARRAYS[shape], dtype)
     if not layouts.fits(layout, x):
         x = np.broadcast_to(dtype(1.5), (3, 5))
     view = layouts.ALL[layout](x)
@@ -148,7 +175,7 @@ def test_the_result_is_a_plain_native_array_in_the_memory_order_of_a_ufunc(layou
         lambda x: gc.clip_by_norm(x, 0.5, axes=0),
         lambda x: gc.normalize(x, axis=0)[0],
     ]
-    for call in SHAPED + (along if x.ndim else []):
+    for call in SHAPED + (along if x.ndim else []) + (BY_VALUE if dtype in ORDERED else []):
         result = call(view)
         assert type(result) is np.ndarray
         assert result.dtype == dtype
@@ -183,9 +210,9 @@ def test_every_axis_order_and_direction(order, signs):
 
 @dtypes
 def test_a_dimension_broadcast_in_the_middle(dtype):
-    view = np.broadcast_to(np.linspace(-1, 2, 12, dtype=dtype).reshape(3, 1, 4), (3, 5, 4))
+    view = np.broadcast_to(cast(np.linspace(-1, 2, 12), dtype).reshape(3, 1, 4), (3, 5, 4))
     copy = view.copy()
-    for name, call in EVERY.items():
+    for name, call in calls_for(view).items():
         for result, expected in zip(call(view), call(copy), strict=True):
             assert agree(result, expected, name), name
     assert gc.clip_by_norm(view, 1.0).strides == np.negative(view).strides
@@ -208,13 +235,9 @@ def test_empty_arrays_come_back_unchanged_with_norm_zero(shape, dtype):
             gc.clip_by_average_norm(x, limit),
         ]
         clipped, norm = gc.clip_by_global_norm([x, x], limit)
-        for result in (
-            *results,
-            *clipped,
-            gc.clip_by_value(x, -limit, limit),
-            gc.normalize(x)[0],
-            gc.normalize(x, axis=-1)[0],
-        ):
+        if dtype in ORDERED:
+            results.append(gc.clip_by_value(x, -limit, limit))
+        for result in (*results, *clipped, gc.normalize(x)[0], gc.normalize(x, axis=-1)[0]):
             assert same_bits(result, x)
         assert norm == 0.0
     for p in (0.5, 1, 2, 3.7, np.inf):
@@ -232,13 +255,14 @@ def test_empty_arrays_come_back_unchanged_with_norm_zero(shape, dtype):
 def test_zero_dimensions_in_zero_dimensions_out(dtype):
     x = np.array(-3.0, dtype=dtype)
     results = [
-        gc.clip_by_value(x, -1, 1),
         gc.clip_by_norm(x, 1.0),
         gc.clip_by_norm(x, 1.0, axes=()),
         gc.clip_by_average_norm(x, 1.0),
         gc.clip_by_global_norm([x], 1.0)[0][0],
         gc.normalize(x)[0],
     ]
+    if dtype in ORDERED:
+        results.append(gc.clip_by_value(x, -1, 1))
     for result in results:
         assert type(result) is np.ndarray
         assert result.shape == ()
@@ -258,6 +282,9 @@ def test_zero_dimensions_in_zero_dimensions_out(dtype):
         ([[-3.0], [0.0]], np.float64),
         ([np.float32(-3), np.float32(0)], np.float32),
         ((-3.0, 0.0), np.float64),
+        (np.float16(-3), np.float16),
+        (BF16(-3), BF16),
+        ([BF16(-3), BF16(0)], BF16),
     ],
 )
 def test_scalars_and_nested_lists_are_tensors(given, dtype):
@@ -273,6 +300,43 @@ def test_a_list_of_integers_is_an_integer_tensor_as_in_numpy():
     result = gc.clip_by_value([1, 5, 9], 2, 7)
     assert same_bits(result, np.array([2, 5, 7]))
     assert same_bits(gc.clip_by_value(9, 2, 7), np.array(7))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (-3, 3),
+        ([3, -4], 5),
+        (True, 1),
+        ([[True], [False]], 1),
+        (3 + 4j, 5),
+        ([3j, 4], 5),
+        (np.uint8(3), 3),
+        (np.True_, 1),
+    ],
+)
+def test_numbers_of_every_kind_have_a_norm(given, expected):
+    assert gc.norm(given) == gc.global_norm([given]) == expected
+    assert type(gc.norm(given)) is float
+
+
+@pytest.mark.parametrize("given", [3 + 4j, [3j, 4.0], np.complex64(5j)])
+def test_complex_numbers_and_lists_of_them_are_tensors(given):
+    x = np.asarray(given)
+    result = gc.clip_by_norm(given, 1.0)
+    assert same_bits(result, gc.clip_by_norm(x, 1.0))
+    np.testing.assert_allclose(result, x / 5, rtol=1e-6)
+
+
+@pytest.mark.parametrize("byte", [1, 2, 0x80, 0xFF])
+def test_any_byte_but_0_is_true(byte):
+    """As in NumPy, where other bytes come from a view or a file."""
+    x = np.array([byte, 0, byte, byte, byte] * 13, np.uint8).view(np.bool_)
+    assert gc.norm(x, 1) == 52
+    assert gc.norm(x) == pytest.approx(52**0.5)
+    assert gc.norm(x, np.inf) == 1
+    assert gc.global_norm([x, x], ord=1) == 104
+    assert gc.norm(x.reshape(13, 5), 1, axis=1).tolist() == [4] * 13
 
 
 class Wrapped:

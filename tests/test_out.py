@@ -9,10 +9,11 @@ import gradclip as gc
 import layouts
 import numpy as np
 import pytest
+from calls import cast, looped, suits
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
-from oracle import FLOATS, INTEGERS, same_bits
+from oracle import BF16, INTEGERS, NORMED, SCALED, same_bits
 
 
 def global_norm_of_one(t, out=None):
@@ -33,19 +34,20 @@ SINGLE = {
     "clip_by_global_norm": global_norm_of_one,
 }
 singles = pytest.mark.parametrize("name", SINGLE)
-dtypes = pytest.mark.parametrize("dtype", FLOATS)
+singles_and_dtypes = pytest.mark.parametrize(
+    ("name", "dtype"), [(name, dtype) for name in SINGLE for dtype in SCALED if suits(name.split(" un")[0], dtype)]
+)
 
 
 def sample(shape, dtype=np.float64):
-    return np.random.default_rng(1).standard_normal(shape).astype(dtype)
+    return cast(np.random.default_rng(1).standard_normal(shape), dtype)
 
 
 # ---- what comes back, and where
 
 
-@singles
-@dtypes
-@pytest.mark.parametrize("shape", [(7,), (5, 9), (3, 4, 5), (0, 3)])
+@singles_and_dtypes
+@looped("shape", [(7,), (5, 9), (3, 4, 5), (0, 3)])
 def test_out_is_returned_and_holds_the_result(name, dtype, shape):
     x = sample(shape, dtype)
     out = np.full_like(x, 99)
@@ -55,9 +57,8 @@ def test_out_is_returned_and_holds_the_result(name, dtype, shape):
     assert same_bits(x, sample(shape, dtype))
 
 
-@singles
-@dtypes
-@pytest.mark.parametrize("layout", layouts.WRITEABLE)
+@singles_and_dtypes
+@looped("layout", layouts.WRITEABLE)
 def test_out_may_have_any_layout_and_byte_order(name, dtype, layout):
     x = sample((4, 6), dtype)
     out = layouts.WRITEABLE[layout](np.full_like(x, 99))
@@ -66,8 +67,30 @@ def test_out_may_have_any_layout_and_byte_order(name, dtype, layout):
     assert same_bits(np.asarray(out), SINGLE[name](x))
 
 
+@pytest.mark.parametrize("dtype", SCALED)
+@looped("axes", [None, 0, 1, 2, (0, 1), (1, 2), (0, 2), ()])
+def test_the_layout_of_out_does_not_change_a_bit(dtype, axes):
+    """For an input of any layout, along any axes: the order of a sum follows the input alone."""
+    for shape in ((3, 5, 4), (40, 2, 3), (1, 33, 2)):
+        x = sample(shape, dtype)
+        outs = {name: layout(np.full_like(x, 99)) for name, layout in layouts.WRITEABLE.items()}
+        for name, layout in layouts.WRITEABLE.items():
+            t = layout(x)
+            clipped = gc.clip_by_norm(t, 0.3, axes)
+            for other, out in outs.items():
+                assert gc.clip_by_norm(t, 0.3, axes, out=out) is out
+                assert same_bits(np.asarray(out), clipped), (shape, name, other)
+            if axes == ():
+                continue
+            unit, norm = gc.normalize(t, 2 if axes is None or isinstance(axes, int) else "fro", axes)
+            for other, out in outs.items():
+                again = gc.normalize(t, 2 if axes is None or isinstance(axes, int) else "fro", axes, out=out)
+                assert same_bits(np.asarray(out), unit), (shape, name, other)
+                assert same_bits(again[1], norm)
+
+
 @pytest.mark.parametrize("dtype", INTEGERS)
-@pytest.mark.parametrize("layout", layouts.WRITEABLE)
+@looped("layout", layouts.WRITEABLE)
 def test_out_of_integers_in_any_layout(dtype, layout):
     x = np.arange(24, dtype=dtype).reshape(4, 6)
     out = layouts.WRITEABLE[layout](np.full_like(x, 99))
@@ -78,9 +101,8 @@ def test_out_of_integers_in_any_layout(dtype, layout):
     assert same_bits(np.asarray(aliased), gc.clip_by_value(x, 3, 17))
 
 
-@singles
-@dtypes
-@pytest.mark.parametrize("layout", layouts.WRITEABLE)
+@singles_and_dtypes
+@looped("layout", layouts.WRITEABLE)
 def test_out_may_be_the_input_itself(name, dtype, layout):
     x = sample((4, 6), dtype)
     aliased = layouts.WRITEABLE[layout](x)
@@ -98,9 +120,10 @@ def test_out_may_be_another_view_of_the_same_memory(name):
     assert same_bits(x, expected)
 
 
-def test_out_of_zero_dimensions():
-    for name in ("clip_by_value", "clip_by_norm", "clip_by_average_norm", "normalize", "clip_by_global_norm"):
-        x, out = np.array(-3.0), np.array(7.0)
+@singles_and_dtypes
+def test_out_of_zero_dimensions(name, dtype):
+    if "axis" not in name:
+        x, out = np.array(-3.0).astype(dtype), np.array(7.0).astype(dtype)
         assert SINGLE[name](x, out) is out
         assert same_bits(out, SINGLE[name](x))
         expected = SINGLE[name](x.copy())
@@ -119,10 +142,11 @@ def test_the_elements_between_those_of_out_are_not_written():
         assert (room[inside] != 99).all()
 
 
-def test_the_other_fields_of_a_record_are_not_written():
-    records = np.zeros(50, dtype=[("before", "u1"), ("x", "f4"), ("after", "u2")])
+@pytest.mark.parametrize("dtype", SCALED)
+def test_the_other_fields_of_a_record_are_not_written(dtype):
+    records = np.zeros(50, dtype=[("before", "u1"), ("x", dtype), ("after", "u2")])
     records["before"], records["after"] = 0xAB, 0xCDEF
-    records["x"] = sample(50, np.float32)
+    records["x"] = sample(50, dtype)
     expected = gc.clip_by_norm(records["x"].copy(), 0.5)
     gc.clip_by_norm(records["x"], 0.5, out=records["x"])
     assert same_bits(records["x"].copy(), expected)
@@ -163,7 +187,7 @@ def test_out_of_normalize_is_its_first_result():
     assert same_bits(second, norms)
 
 
-@dtypes
+@pytest.mark.parametrize("dtype", SCALED)
 def test_out_of_none_is_no_out(dtype):
     x = sample(6, dtype)
     assert same_bits(gc.clip_by_norm(x, 0.5, out=None), gc.clip_by_norm(x, 0.5))
@@ -180,9 +204,8 @@ WINDOWS = [
 ]
 
 
-@singles
-@dtypes
-@pytest.mark.parametrize("source", WINDOWS, ids=str)
+@singles_and_dtypes
+@looped("source", WINDOWS)
 def test_an_overlap_gives_what_disjoint_memory_would_give(name, dtype, source):
     for target in WINDOWS:
         room = sample(60, dtype)
@@ -207,19 +230,19 @@ def window(room, view):
 
 
 @singles
-@given(source=VIEWS, target=VIEWS)
-def test_two_dimensional_overlaps_of_any_offset_and_stride(name, source, target):
-    room = sample((12, 12))
+@given(source=VIEWS, target=VIEWS, dtype=st.sampled_from(SCALED))
+def test_two_dimensional_overlaps_of_any_offset_and_stride(name, source, target, dtype):
+    room = sample((12, 12), dtype if suits(name.split(" un")[0], dtype) else np.float64)
     out = window(room, target)
     expected = SINGLE[name](window(room.copy(), source))
     SINGLE[name](window(room, source), out)
     assert same_bits(out, expected)
 
 
-@dtypes
+@pytest.mark.parametrize("dtype", SCALED)
 @pytest.mark.parametrize("shift", [1, -1, 17, -4096])
 def test_a_long_overlap_with_many_threads(dtype, shift, threads):
-    n = 3_000_000
+    n = 12_000_000 // np.dtype(dtype).itemsize
     room = sample(n + abs(shift), dtype)
     t, out = (room[:n], room[abs(shift) :]) if shift > 0 else (room[abs(shift) :], room[:n])
     expected = gc.clip_by_norm(t.copy(), 0.5)
@@ -228,10 +251,12 @@ def test_a_long_overlap_with_many_threads(dtype, shift, threads):
     assert same_bits(out, expected)
 
 
-def test_an_overlap_of_bytes_that_are_not_whole_elements():
-    raw = np.zeros(8 * 21 + 3, dtype=np.uint8)
-    t, out = raw[: 8 * 20].view(np.float64), raw[3 : 3 + 8 * 20].view(np.float64)
-    t[...] = sample(20)
+@pytest.mark.parametrize("dtype", SCALED)
+def test_an_overlap_of_bytes_that_are_not_whole_elements(dtype):
+    size = np.dtype(dtype).itemsize
+    raw = np.zeros(size * 21 + 3, dtype=np.uint8)
+    t, out = raw[: size * 20].view(dtype), raw[size // 2 + 1 :][: size * 20].view(dtype)
+    t[...] = sample(20, dtype)
     expected = gc.clip_by_norm(t.copy(), 0.5)
     gc.clip_by_norm(t, 0.5, out=out)
     assert same_bits(out, expected)
@@ -254,6 +279,21 @@ def test_outputs_that_overlap_the_inputs_of_their_neighbours(limit):
     outs = [room[5:15], room[15:25], room[25:35], room[35:45]]
     gc.clip_by_global_norm(t_list, limit, out=outs)
     assert all(same_bits(o, e) for o, e in zip(outs, expected, strict=True))
+
+
+def test_outputs_over_the_inputs_of_other_dtypes():
+    """One piece of memory, read as two dtypes: what is written for one is what the other one's input was."""
+    for first in SCALED:
+        for second in SCALED:
+            size = 8 * max(np.dtype(first).itemsize, np.dtype(second).itemsize)
+            rooms = [np.zeros(size, np.uint8) for _ in range(2)]
+            a, b = rooms[0].view(first), rooms[1].view(second)
+            a[...], b[...] = sample(a.size, first), sample(b.size, second) * second(3)
+            expected, norm = gc.clip_by_global_norm([a.copy(), b.copy()], 0.5)
+            outs = [rooms[1].view(first), rooms[0].view(second)]
+            clipped, reported = gc.clip_by_global_norm([a, b], 0.5, out=outs)
+            assert reported == norm
+            assert all(c is o and same_bits(o, e) for c, o, e in zip(clipped, outs, expected, strict=True))
 
 
 def test_one_input_twice_is_read_before_it_is_written():
@@ -370,6 +410,11 @@ def test_a_wrong_dtype_or_type_of_out_is_a_type_error(name):
         np.zeros((3, 4), dtype=np.float32),
         np.zeros((3, 4), dtype=np.int64),
         np.zeros((3, 4), dtype=complex),
+        np.zeros((3, 4), dtype=np.float16),
+        np.zeros((3, 4), dtype=bool),
+        np.zeros((3, 4), dtype=object),
+        np.zeros((3, 4), dtype=np.longdouble),
+        np.zeros((3, 4), dtype="V8"),
         [[0.0] * 4] * 3,
         "out",
         3.0,
@@ -379,6 +424,21 @@ def test_a_wrong_dtype_or_type_of_out_is_a_type_error(name):
         with pytest.raises(TypeError, match="out"):
             SINGLE[name](x, out)
     assert (masked.data == 0).all()
+
+
+@pytest.mark.parametrize("dtype", SCALED)
+def test_an_out_of_any_other_dtype_is_a_type_error(dtype):
+    """Also one of the same size: bfloat16 for float16, complex64 for float64."""
+    x = sample((3, 4), dtype)
+    for other in [*NORMED, np.longdouble, "u2", "V2", f"V{x.itemsize}"]:
+        if np.dtype(other) == np.dtype(dtype):
+            continue
+        out = np.zeros((3, 4), dtype=other)
+        for name, call in SINGLE.items():
+            if suits(name.split(" un")[0], dtype):
+                with pytest.raises(TypeError, match=rf"out.*{np.dtype(dtype).name}"):
+                    call(x, out)
+        assert not out.view(np.uint8).any()
 
 
 def test_out_of_a_list_has_its_length_and_its_nones():
@@ -397,6 +457,8 @@ def test_out_of_a_list_has_its_length_and_its_nones():
 GOOD = [sample(4) + k for k in range(6)]
 BAD_ENTRY = {
     "a bad tensor": (np.arange(4), TypeError, r"t_list\[4\]: "),
+    "a tensor of bools": (np.ones(4, dtype=bool), TypeError, r"t_list\[4\]: "),
+    "a tensor of longdoubles": (np.ones(4, dtype=np.longdouble), TypeError, r"t_list\[4\]: "),
     "a masked tensor": (np.ma.masked_array([1.0, 2.0]), TypeError, r"t_list\[4\]: "),
     "a ragged list": ([[1.0], [1.0, 2.0]], ValueError, r"t_list\[4\]: "),
 }
@@ -414,6 +476,8 @@ def test_a_bad_fifth_tensor_leaves_the_others_untouched(kind):
 BAD_OUT = {
     "shape": (np.zeros(5), ValueError),
     "dtype": (np.zeros(4, dtype=np.float32), TypeError),
+    "dtype of the same size": (np.zeros(4, dtype=np.complex64), TypeError),
+    "bfloat16": (np.zeros(4, dtype=BF16), TypeError),
     "read-only": (layouts.read_only(np.zeros(4)), ValueError),
     "overlapping itself": (as_strided(np.zeros(4), (4,), (0,)), ValueError),
     "no array": ([0.0] * 4, TypeError),
@@ -455,6 +519,7 @@ def test_nothing_is_written_before_every_argument_is_checked(argument):
 PROTECTED = """
     import ctypes, mmap, sys
     import gradclip as gc
+    import ml_dtypes
     import numpy as np
 
     PAGES = 40 * mmap.PAGESIZE
@@ -471,8 +536,9 @@ PROTECTED = """
         assert a.flags.writeable
         return a
 
-    for dtype in (np.float32, np.float64):
+    for dtype in (np.float16, ml_dtypes.bfloat16, np.float32, np.float64, np.complex64, np.complex128):
         x, z, u = protected(dtype, 0.5), protected(dtype, 0), protected(dtype, 1)
+        w = x.view(x.dtype.newbyteorder("S"))[:3]  # zeros
         s, halves = gc.IndexedSlices(x.reshape(20, -1), np.arange(20)), [x[::2], x[1::2]]
         calls = {
             "clip_by_value": lambda: gc.clip_by_value(x, -1, 1, out=x),
@@ -483,6 +549,7 @@ PROTECTED = """
             "clip_by_norm of rows": lambda: gc.clip_by_norm(x.reshape(20, -1), 1e9, axes=1, out=x.reshape(20, -1)),
             "clip_by_norm of columns": lambda: gc.clip_by_norm(x.reshape(20, -1), 1e9, axes=0, out=x.reshape(20, -1)),
             "clip_by_norm of elements": lambda: gc.clip_by_norm(x, 0.5, axes=(), out=x),
+            "clip_by_norm of a swapped view": lambda: gc.clip_by_norm(w, 1e9, out=w),
             "clip_by_norm of every second": lambda: gc.clip_by_norm(x[::2], 1e9, out=x[::2]),
             "clip_by_norm of slices": lambda: gc.clip_by_norm(s, 1e9, out=s),
             "clip_by_average_norm": lambda: gc.clip_by_average_norm(x, 1.0, out=x),
@@ -495,8 +562,9 @@ PROTECTED = """
             "normalize of magnitude 1": lambda: gc.normalize(u, np.inf, out=u),
         }
         for name, call in calls.items():
-            print(name, np.dtype(dtype), flush=True)
-            call()
+            if np.dtype(dtype).kind != "c" or not name.startswith("clip_by_value"):
+                print(name, np.dtype(dtype), flush=True)
+                call()
     for dtype in "bBhHiIqQ":
         x = protected(dtype, 50)
         print("clip_by_value", dtype, flush=True)

@@ -10,6 +10,7 @@ import sys
 import gradclip as gc
 import numpy as np
 import pytest
+from oracle import NORMED
 
 SIGNATURES = {
     "clip_by_value": "(t, clip_value_min, clip_value_max, name=None, *, out=None)",
@@ -88,6 +89,84 @@ def test_import_warns_of_nothing_and_prints_nothing():
     assert (child.returncode, child.stdout, child.stderr) == (0, "", "")
 
 
+# Everything that a call may do with a dtype it does not know.
+USE = """
+import gradclip as gc, numpy as np
+def use():
+    x = np.array([3.0, 4.0], np.float32)
+    for dtype in (np.float16, np.float32, np.float64, np.complex64, np.complex128):
+        t = x.astype(dtype)
+        assert gc.clip_by_norm(t, 1.0).dtype == dtype
+        assert gc.clip_by_global_norm([t, None], 10**400)[1] == 5.0
+        assert gc.norm(t) == gc.normalize(t)[1][0] == 5.0
+    for t in (np.ones(3, object), np.ones(3, np.longdouble), np.ones(3, "V2"), "x", None, [1, "x"]):
+        for call in (gc.norm, lambda t: gc.clip_by_value(t, 0, 1), lambda t: gc.clip_by_value(x, t, None)):
+            try:
+                call(t)
+            except (TypeError, ValueError):
+                pass
+    s = gc.IndexedSlices(x.astype(np.float16), np.array([1, 1]), (2,))
+    assert s.to_dense().tolist() == [0, 7] and gc.global_norm([s]) == 5.0
+    assert gc.clip_by_value(x, np.float16(1), np.array([3.5, 3.5])).tolist() == [3, 3.5]
+    gc.norm(np.ones((3, 3), np.int8), 2, axis=(0, 1))
+    gc.show_config()
+use()
+"""
+
+
+def run_alone(script):
+    command = [sys.executable, "-W", "error", "-c", script]
+    child = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert child.returncode == 0, child.stderr
+    return child.stdout
+
+
+def test_ml_dtypes_is_never_imported_by_the_package():
+    assert run_alone(f"import sys\n{USE}\nprint('ml_dtypes' in sys.modules)").splitlines()[-1] == "False"
+
+
+def test_it_works_where_ml_dtypes_is_missing():
+    # With None for it in sys.modules an import of it fails.
+    run_alone(f"import sys\nsys.modules['ml_dtypes'] = None\n{USE}")
+
+
+def test_bfloat16_is_known_however_late_ml_dtypes_is_imported():
+    text = run_alone(
+        USE
+        + """
+import ml_dtypes
+t = np.array([3.0, 4.0], ml_dtypes.bfloat16)
+assert gc.clip_by_norm(t, 2.5).tolist() == [1.5, 2.0] and gc.clip_by_norm(t, 2.5).dtype == t.dtype
+assert gc.norm(t) == 5.0 and gc.clip_by_value(t, None, ml_dtypes.bfloat16(3.5)).tolist() == [3, 3.5]
+use()
+print("done")
+"""
+    )
+    assert text.splitlines()[-1] == "done"
+
+
+def test_the_order_of_the_imports_does_not_matter():
+    for first, second in (("gradclip", "ml_dtypes"), ("ml_dtypes", "gradclip")):
+        script = f"import {first}, {second}, numpy as np; print(gradclip.norm(np.ones(4, ml_dtypes.bfloat16)))"
+        assert run_alone(script).strip() == "2.0"
+
+
+def test_another_dtype_of_the_size_of_bfloat16_is_not_taken_for_it():
+    """Also not one that ml_dtypes registers before, so that bfloat16 has another number in NumPy."""
+    script = """
+import gradclip as gc, numpy as np, ml_dtypes
+for name in ("float8_e4m3fn", "float8_e5m2", "int4", "uint4"):
+    try:
+        gc.norm(np.ones(4, getattr(ml_dtypes, name)))
+    except TypeError as error:
+        assert name in str(error), error
+    else:
+        raise SystemExit(name)
+print(gc.norm(np.ones(4, ml_dtypes.bfloat16)))
+"""
+    assert run_alone(script).strip() == "2.0"
+
+
 def test_the_package_carries_its_types():
     assert (importlib.resources.files("gradclip") / "py.typed").is_file()
 
@@ -98,7 +177,7 @@ def test_show_config_prints_and_returns_none(capsys):
     assert gc.__version__ in text
     assert np.__version__ in text
     assert f"{gc.get_num_threads()}" in text
-    for word in ("threads", "memory", "instruction set", "float32", "float64", "int8", "uint64"):
+    for word in ("threads", "memory", "instruction set", *(np.dtype(dtype).name for dtype in NORMED)):
         assert word in text, word
 
 

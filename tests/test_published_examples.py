@@ -3,6 +3,7 @@
 import gradclip as gc
 import numpy as np
 import pytest
+from oracle import SCALED, eps
 
 F32 = np.float32
 TABLE = np.linspace(-2, 3, 6).reshape(2, 3).astype(F32)
@@ -92,6 +93,14 @@ def test_norm():
     close(gc.norm(x), 19.87232)
     close(gc.norm(x, ord=1.5, axis=0), [12.364525, 11.0871725, 10.408293, 10.876119])
     close(gc.norm(x, ord=np.inf, axis=1), [10.0, 3.4545455, 8.0])
+
+
+@pytest.mark.parametrize("dtype", SCALED)
+def test_every_dtype_has_the_published_result(dtype):
+    result = gc.clip_by_norm(np.array([[1, 2, 3, 4, 5]]).astype(dtype), 2.0)
+    assert result.dtype == dtype
+    expected = np.array([[0.26967996, 0.5393599, 0.80903983, 1.0787199, 1.3483998]])
+    np.testing.assert_allclose(result.astype(np.complex128), expected, rtol=max(1e-6, eps(dtype)))
 
 
 def test_clip_by_average_norm():
