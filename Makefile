@@ -35,7 +35,7 @@ lint: develop ## rustfmt, clippy, ruff, mypy, stubtest
 doc: develop ## The API docs of the crate, and the examples of all docs as tests
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --document-private-items --features python
 	python -m pytest --quiet --doctest-modules --pyargs gradclip
-	python -m pytest --quiet --doctest-glob=README.md README.md
+	python -m pytest --quiet --doctest-glob='*.md' README.md docs
 
 .PHONY: example
 example: develop ## The example, a few steps of it
@@ -60,6 +60,10 @@ compare: develop ## The Python calls against NumPy's usual formulas
 .PHONY: ci
 ci: ## Everything that .ci/run does
 	.ci/run
+
+.PHONY: accuracy
+accuracy: develop ## Measured errors against what is promised, written to docs/accuracy.md
+	python benches/accuracy.py --write
 
 .PHONY: clean
 clean: ## Remove what was built
