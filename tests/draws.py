@@ -119,6 +119,7 @@ KINDS: dict[str, Callable[[float], Any]] = {
     "0-d float32": lambda v: np.array(v, dtype=np.float32),
     "0-d bfloat16": lambda v: np.array(v).astype(BF16),
     "0-d big-endian": lambda v: np.array(v, dtype=">f8"),
+    "0-d swapped bfloat16": lambda v: layouts.swapped_bytes(np.array(v).astype(BF16)),
 }
 WHOLE: dict[str, Callable[[int], Any]] = {
     "int": int,
