@@ -23,8 +23,8 @@ pub trait Element: Copy + std::fmt::Debug + PartialEq + Send + Sync + 'static {
     /// Whether sums are made straight from such elements. Of the others a block is made float64 first, which
     /// takes longer in the cache and a kernel less.
     const DIRECT: bool;
-    /// How many float64 it takes to hold a modulus exactly; see [`Element::part`].
-    const PARTS: usize = 1;
+    /// How many float64 it takes to hold a modulus exactly; see [`Element::limb`].
+    const LIMBS: usize = 1;
     /// A number that orders like the modulus, NaN above infinity.
     type Magnitude: Copy + Ord + Default + Send;
 
@@ -45,7 +45,7 @@ pub trait Element: Copy + std::fmt::Debug + PartialEq + Send + Sync + 'static {
     }
     /// One of the numbers whose sum the modulus is.
     #[inline(always)]
-    fn part(self, _: usize) -> f64 {
+    fn limb(self, _: usize) -> f64 {
         self.modulus(1.0)
     }
     /// The same elements, if they are float16: CPUs have an instruction for them that the compiler does not see.
@@ -103,7 +103,9 @@ pub struct Bool(u8);
 /// even.
 trait Float: Sized {
     fn of_float(x: f64) -> Self;
-    fn of_integer(n: u128) -> Self;
+    fn of_integer(n: u128) -> Self {
+        Self::of_float(sticky(n))
+    }
     fn halves(_: &[Self]) -> Option<&[F16]> {
         None
     }
@@ -124,18 +126,12 @@ impl Float for f32 {
     fn of_float(x: f64) -> Self {
         x as Self
     }
-    fn of_integer(n: u128) -> Self {
-        n as Self
-    }
 }
 
 impl Float for F16 {
     #[inline(always)]
     fn of_float(x: f64) -> Self {
         Self::from_f64(x)
-    }
-    fn of_integer(n: u128) -> Self {
-        Self::from_f64(sticky(n))
     }
     #[inline(always)]
     fn halves(data: &[Self]) -> Option<&[Self]> {
@@ -147,9 +143,6 @@ impl Float for Bf16 {
     #[inline(always)]
     fn of_float(x: f64) -> Self {
         Self::from_f64(x)
-    }
-    fn of_integer(n: u128) -> Self {
-        Self::from_f64(sticky(n))
     }
 }
 
@@ -300,7 +293,7 @@ macro_rules! elements {
                 const ZERO: Self = 0;
                 const WIDE: bool = false;
                 const DIRECT: bool = false;
-                const PARTS: usize = if size_of::<$i>() > 4 { 2 } else { 1 };
+                const LIMBS: usize = if size_of::<$i>() > 4 { 2 } else { 1 };
                 type Magnitude = $ibits;
 
                 #[inline(always)]
@@ -308,10 +301,11 @@ macro_rules! elements {
                 #[inline(always)]
                 fn modulus(self, by: f64) -> f64 { u64::from(self.magnitude()) as f64 * by }
                 #[inline(always)]
-                fn part(self, part: usize) -> f64 {
+                fn limb(self, limb: usize) -> f64 {
                     let size = u64::from(self.magnitude());
                     let upper = size >> 32 << 32;
-                    if part + 1 == Self::PARTS { (size - if Self::PARTS > 1 { upper } else { 0 }) as f64 } else { upper as f64 }
+                    let lower = if Self::LIMBS > 1 { size - upper } else { size };
+                    if limb + 1 == Self::LIMBS { lower as f64 } else { upper as f64 }
                 }
                 #[inline(always)]
                 fn magnitude(self) -> $ibits {

@@ -16,7 +16,7 @@ use _core::kernel::max::{MaxAbs, MaxRow};
 use _core::kernel::power::{Cube, Fourth, Half, Power, ThreeHalves};
 use _core::kernel::scale::{ClipMagnitude, Scale, ScaleEach, ScaleEachInto};
 use _core::kernel::sum::{Abs, AddRow, AddRows, FoldRows, Rescaled, Square, Sum, Term, Total};
-use _core::kernel::widen::{Modulus, Part, Widen};
+use _core::kernel::widen::{Limb, Modulus, Widen};
 use _core::scaled::{Factor, Scaled, power_of_two};
 use common::Random;
 
@@ -873,7 +873,7 @@ fn widen<T: Known>() {
         let mut to = vec![9.0; ROOM];
         let from = &room[range.clone()];
         match part {
-            Some(part) => isa.run(Widen { from, to: &mut to[range.clone()], reading: Part(part) }),
+            Some(limb) => isa.run(Widen { from, to: &mut to[range.clone()], reading: Limb(limb) }),
             None => isa.run(Widen { from, to: &mut to[range.clone()], reading: Modulus(by) }),
         }
         assert!(to[..range.start].iter().chain(&to[range.end..]).all(|x| *x == 9.0));
@@ -891,7 +891,7 @@ fn widen<T: Known>() {
             }
         }
         let parts: Vec<Vec<f64>> =
-            (0..T::PARTS).map(|part| read(isa, range.clone(), Some(part), 1.0)).collect();
+            (0..T::LIMBS).map(|limb| read(isa, range.clone(), Some(limb), 1.0)).collect();
         for (i, x) in room[range].iter().enumerate() {
             if let [part] = &parts[..] {
                 assert!(part[i] == x.size(1.0) || (part[i].is_nan() && x.size(1.0).is_nan()), "{x:?}");

@@ -110,6 +110,11 @@ SAME_ORDER = ["every_second", "every_second_column", "packed_field"]
 """Layouts with gaps between the elements, which lie in memory in the same order."""
 
 
+def steps(a: np.ndarray) -> list[int]:
+    """The strides of the axes along which one moves: what is left of the memory order of equal shapes."""
+    return [step for step, n in zip(a.strides, a.shape, strict=True) if n > 1]
+
+
 def fits(name: str, x: np.ndarray) -> bool:
     """Whether the layout can hold these values: rows for stride 0 are equal, an empty file cannot be mapped."""
     if name == "stride_0":

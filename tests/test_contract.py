@@ -51,11 +51,6 @@ def plain(t: Any) -> np.ndarray:
     return np.asarray(t).view(np.ndarray)
 
 
-def steps(a: np.ndarray) -> list[int]:
-    """The strides of the axes along which one moves."""
-    return [step for step, n in zip(a.strides, a.shape, strict=True) if n > 1]
-
-
 def check_array(result: Any, t: np.ndarray) -> None:
     """A plain array of t's dtype and shape, native, in the memory order of a ufunc, in memory of its own."""
     assert type(result) is np.ndarray
@@ -67,7 +62,7 @@ def check_array(result: Any, t: np.ndarray) -> None:
     assert not np.shares_memory(result, t)
     if t.size:
         with np.errstate(invalid="ignore"):  # signalling NaNs
-            assert steps(result) == steps(np.asarray(np.negative(plain(t))))
+            assert layouts.steps(result) == layouts.steps(np.asarray(np.negative(plain(t))))
 
 
 def check_signs(result: np.ndarray, t: np.ndarray) -> None:

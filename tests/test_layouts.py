@@ -1,5 +1,8 @@
 """The section "Arrays": any layout in, a plain native array in K order out, the input as it was."""
 
+import subprocess
+import sys
+
 import gradclip as gc
 import layouts
 import numpy as np
@@ -185,11 +188,7 @@ def test_the_result_is_a_plain_native_array_in_the_memory_order_of_a_ufunc(layou
         assert result.flags.aligned
         assert not np.shares_memory(result, view)
         if x.size:
-            assert strides_that_matter(result) == strides_that_matter(like)
-
-
-def strides_that_matter(a):
-    return [step for step, n in zip(a.strides, a.shape, strict=True) if n > 1]
+            assert layouts.steps(result) == layouts.steps(like)
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)])
@@ -371,3 +370,27 @@ def test_what_an_array_method_raises_passes_through():
     ):
         with pytest.raises(RuntimeError, match=r"^still on the device$"):
             call(Refuses())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak of memory is read in Linux's units")
+@pytest.mark.parametrize("dtype", ["float16", "float32", "complex128"])
+@pytest.mark.parametrize("view", ["[:, ::2]", "[::-1, 1::2]", "[:, ::2].view(swapped)", ".T[::2]"])
+def test_a_strided_array_is_not_copied_as_a_whole(dtype, view):
+    # In a process of its own, because the peak never falls: 32 MiB to read, of which blocks are gathered.
+    code = f"""
+import resource, numpy as np, gradclip as gc
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+dtype = np.dtype("{dtype}")
+swapped = dtype.newbyteorder("S")
+x = np.ones((4096, (64 << 20) // 4096 // dtype.itemsize), dtype){view}
+assert x.nbytes == 32 << 20
+gc.norm(x[:64])
+gc.clip_by_value(x[:64].real, None, 9, out=x[:64].real)
+before = peak()
+gc.norm(x), gc.norm(x, 1), gc.norm(x, np.inf), gc.norm(x, axis=0), gc.norm(x, axis=1), gc.global_norm([x, x])
+gc.clip_by_norm(x, 1.0, out=x), gc.clip_by_norm(x, 0.5, axes=1, out=x), gc.clip_by_value(x.real, 0, 1e-9, out=x.real)
+grown = peak() - before
+assert grown < 8 << 20, grown
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

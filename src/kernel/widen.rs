@@ -14,7 +14,7 @@ pub trait Reading: Copy + Sync {
 pub struct Modulus(pub f64);
 /// One of the numbers whose sum the modulus is, exactly.
 #[derive(Clone, Copy, Debug)]
-pub struct Part(pub usize);
+pub struct Limb(pub usize);
 
 impl Reading for Modulus {
     #[inline(always)]
@@ -22,10 +22,10 @@ impl Reading for Modulus {
         x.modulus(self.0)
     }
 }
-impl Reading for Part {
+impl Reading for Limb {
     #[inline(always)]
     fn of<T: Element>(&self, x: T) -> f64 {
-        x.part(self.0)
+        x.limb(self.0)
     }
 }
 

@@ -12,7 +12,7 @@ use crate::kernel::power::{Cube, Fourth, Half, Power, Simple, ThreeHalves};
 use crate::kernel::sum::{
     Abs, AddRow, AddRows, BLOCK, FoldRows, ROWS, ROWS_AT_ONCE, Rescaled, Square, Sum, Term, Total,
 };
-use crate::kernel::widen::{Modulus, Part, Widen};
+use crate::kernel::widen::{Limb, Modulus, Widen};
 use crate::scaled::{RESCALE, Scaled, power_of_two};
 use crate::walk::{Slices, View, with_scratch};
 
@@ -68,16 +68,16 @@ enum Pass {
     Power(Power),
 }
 
-/// What the passes of a norm have to mind.
+/// How far from float64's range the numbers of a norm may lie.
 #[derive(Clone, Copy, Debug, Default)]
-struct Range {
+struct Extremes {
     /// Sums can leave float64's range.
     wide: bool,
     /// So can a modulus, or it can lose digits below it.
     wide_modulus: bool,
 }
 
-impl Range {
+impl Extremes {
     const fn of<T: Element>() -> Self {
         Self { wide: T::WIDE, wide_modulus: T::WIDE && T::DTYPE.parts().is_some() }
     }
@@ -101,7 +101,7 @@ impl Order {
     /// The norm, from passes over the data: largest moduli, times a power of two, and sums.
     fn norm<E>(
         self,
-        Range { wide, wide_modulus }: Range,
+        Extremes { wide, wide_modulus }: Extremes,
         max: impl Fn(f64) -> std::result::Result<f64, E>,
         sum: impl Fn(Pass) -> std::result::Result<f64, E>,
     ) -> std::result::Result<Scaled, E> {
@@ -186,8 +186,8 @@ impl Pass {
             let mut total = Total::default();
             for from in data.chunks(BLOCK) {
                 let scratch = &mut scratch[..from.len()];
-                for part in 0..self.parts::<T>() {
-                    self.widen(isa, from, scratch, part);
+                for limb in 0..self.limbs::<T>() {
+                    self.widen(isa, from, scratch, limb);
                     total.merge(self.of_widened(isa, scratch));
                 }
             }
@@ -196,14 +196,14 @@ impl Pass {
     }
 
     /// How often [`Pass::widen`] and a sum of what it made are to be done.
-    fn parts<T: Element>(self) -> usize {
+    fn limbs<T: Element>(self) -> usize {
         // Sums of integers are to be whole where they can; squares are not whole beyond 2^53 in any case.
-        if let Self::Abs = self { T::PARTS } else { 1 }
+        if let Self::Abs = self { T::LIMBS } else { 1 }
     }
 
-    fn widen<T: Element>(self, isa: Isa, from: &[T], to: &mut [f64], part: usize) {
+    fn widen<T: Element>(self, isa: Isa, from: &[T], to: &mut [f64], limb: usize) {
         match self {
-            Self::Abs if T::PARTS > 1 => isa.run(Widen { from, to, reading: Part(part) }),
+            Self::Abs if T::LIMBS > 1 => isa.run(Widen { from, to, reading: Limb(limb) }),
             Self::RescaledAbs(by) | Self::RescaledSquare(by) => {
                 isa.run(Widen { from, to, reading: Modulus(by) });
             }
@@ -279,8 +279,8 @@ macro_rules! any_view {
             fn bytes(&self) -> usize {
                 match self { $(Self::$name(view) => view.len() * size_of::<$t>(),)* }
             }
-            fn range(&self) -> Range {
-                match self { $(Self::$name(_) => Range::of::<$t>(),)* }
+            fn extremes(&self) -> Extremes {
+                match self { $(Self::$name(_) => Extremes::of::<$t>(),)* }
             }
             fn sum(&self, isa: Isa, pass: Pass, range: ops::Range<usize>) -> Total {
                 match self { $(Self::$name(view) => pass.of_view(isa, view, range),)* }
@@ -305,7 +305,7 @@ struct Piece<R> {
 /// # Errors
 /// No memory for the list of chunks, or a bad setting of the threads.
 pub fn norm(isa: Isa, arrays: &[AnyView<'_>], order: Order) -> Result<Scaled> {
-    let range = arrays.iter().map(AnyView::range).fold(Range::default(), Range::or);
+    let extremes = arrays.iter().map(AnyView::extremes).fold(Extremes::default(), Extremes::or);
     let shared = is_shared(arrays.iter().map(AnyView::bytes).sum::<usize>().saturating_mul(order.cost()))?;
     let max = |by| {
         let largest = |a: f64, b: f64| if a.is_nan() || a >= b { a } else { b };
@@ -334,7 +334,7 @@ pub fn norm(isa: Isa, arrays: &[AnyView<'_>], order: Order) -> Result<Scaled> {
         }
         Ok(total.value())
     };
-    order.norm(range, max, sum)
+    order.norm(extremes, max, sum)
 }
 
 /// `work` on every chunk of every array, on all threads.
@@ -371,7 +371,7 @@ where
         return Ok(norms);
     }
     let columns = slices.are_columns();
-    if columns && order == Order::Max && !Range::of::<T>().wide_modulus {
+    if columns && order == Order::Max && !Extremes::of::<T>().wide_modulus {
         column_maxima(isa, slices, &mut norms)?;
     } else if let (true, Some(pass)) = (columns, order.first()) {
         column_sums(isa, slices, order, pass, &mut norms)?;
@@ -390,7 +390,7 @@ where
 #[must_use]
 pub fn norm_of_view<T: Element>(isa: Isa, view: &View<'_, T>, order: Order) -> Scaled {
     let Ok(norm) = order.norm::<Infallible>(
-        Range::of::<T>(),
+        Extremes::of::<T>(),
         |by| Ok(max_of_view(isa, view, 0..view.len(), by)),
         |pass| Ok(pass.of_view(isa, view, 0..view.len()).value()),
     );
@@ -486,8 +486,8 @@ fn column_sums<T: Element>(
         Pass::Abs if T::DIRECT => add_rows(isa, slices, &Straight, Abs, strip),
         Pass::Square if T::DIRECT => add_rows(isa, slices, &Straight, Square, strip),
         pass => {
-            for part in 0..pass.parts::<T>() {
-                let by_way = &Widened { isa, pass, part };
+            for limb in 0..pass.limbs::<T>() {
+                let by_way = &Widened { isa, pass, limb };
                 match pass {
                     Pass::Square | Pass::RescaledSquare(_) => add_rows(isa, slices, by_way, Square, strip),
                     Pass::Simple(Simple::Half) => add_rows(isa, slices, by_way, Half, strip),
@@ -512,7 +512,7 @@ fn column_sums<T: Element>(
             let of_column =
                 |pass: Pass| pass.of_view(isa, &slices.slice(at), 0..slices.reduced.len()).value();
             let Ok(found) = order.norm::<Infallible>(
-                Range::of::<T>(),
+                Extremes::of::<T>(),
                 |by| Ok(max_of_view(isa, &slices.slice(at), 0..slices.reduced.len(), by)),
                 |pass| match pass {
                     Pass::Abs | Pass::Square | Pass::Simple(_) => Ok(sum.value()),
@@ -541,7 +541,7 @@ struct Straight;
 struct Widened {
     isa: Isa,
     pass: Pass,
-    part: usize,
+    limb: usize,
 }
 
 impl<T: Element> Rows<T, T> for Straight {
@@ -553,7 +553,7 @@ impl<T: Element> Rows<T, T> for Straight {
 impl<T: Element> Rows<T, f64> for Widened {
     fn read<'a>(&self, row: &'a [T], scratch: &'a mut [f64]) -> &'a [f64] {
         let scratch = &mut scratch[..row.len()];
-        self.pass.widen(self.isa, row, scratch, self.part);
+        self.pass.widen(self.isa, row, scratch, self.limb);
         scratch
     }
 }
