@@ -8,7 +8,7 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use crate::element::F16;
+use crate::element::{Element, F16};
 
 /// Work to compile once per instruction set.
 pub trait Op {
@@ -150,6 +150,82 @@ impl Isa {
         plain(from, to);
     }
 }
+
+#[cfg(target_arch = "x86_64")]
+impl Isa {
+    /// Copies past the caches: memory that nobody reads soon need not be fetched to be overwritten, nor push out
+    /// what is. [`end_of_stream`] is to follow before another thread may look.
+    #[expect(unsafe_code, reason = "see `run`; and the instructions take aligned pointers")]
+    pub fn stream<T: Element>(self, from: &[T], to: &mut [T]) {
+        use std::arch::x86_64::{__m128i, __m256i, __m512i};
+        use std::arch::x86_64::{_mm_loadu_si128, _mm256_loadu_si256, _mm512_loadu_si512};
+        use std::arch::x86_64::{_mm_stream_si128, _mm256_stream_si256, _mm512_stream_si512};
+
+        const LINE: usize = 64;
+        let len = from.len().min(to.len());
+        let (from, to) = (&from[..len], &mut to[..len]);
+        // Elements before the first whole line, and in whole lines.
+        let ahead = to.as_ptr().align_offset(LINE).min(len);
+        let whole = (len - ahead) * size_of::<T>() / LINE * LINE / size_of::<T>();
+        let (body, rest) = from[ahead..].split_at(whole);
+        to[..ahead].copy_from_slice(&from[..ahead]);
+        let (body_to, rest_to) = to[ahead..].split_at_mut(whole);
+        rest_to.copy_from_slice(rest);
+
+        macro_rules! shell {
+            ($name:ident, $feature:literal, $vector:ty, $load:ident, $store:ident) => {
+                #[target_feature(enable = $feature)]
+                fn $name<T: Element>(from: &[T], to: &mut [T]) {
+                    let (read, write) = (from.as_ptr().cast::<$vector>(), to.as_mut_ptr().cast::<$vector>());
+                    for i in 0..size_of_val(from).min(size_of_val(to)) / size_of::<$vector>() {
+                        // SAFETY: so many vectors lie in both slices. They hold numbers without padding, and the
+                        // target begins at a line, so that all vectors in it are aligned.
+                        unsafe { $store(write.add(i), $load(read.add(i))) };
+                    }
+                }
+            };
+        }
+        shell!(quarters, "sse2", __m128i, _mm_loadu_si128, _mm_stream_si128);
+        shell!(halves, "avx2", __m256i, _mm256_loadu_si256, _mm256_stream_si256);
+        shell!(lines, "avx512f", __m512i, _mm512_loadu_si512, _mm512_stream_si512);
+
+        if !body_to.as_ptr().addr().is_multiple_of(LINE) {
+            return body_to.copy_from_slice(body); // an array whose elements are not aligned to their size
+        }
+        match self.0 {
+            // SAFETY: "sse2" is in the x86-64 baseline.
+            Level::Baseline => unsafe { quarters(body, body_to) },
+            // SAFETY: an `Isa` of this level is made by `available` alone, after it detected all features in the
+            // level's row, "avx2" among them.
+            Level::V3 => unsafe { halves(body, body_to) },
+            // SAFETY: the same, with "avx512f".
+            Level::V4 => unsafe { lines(body, body_to) },
+        }
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+impl Isa {
+    /// Copies; there is no better way here.
+    pub fn stream<T: Element>(self, from: &[T], to: &mut [T]) {
+        to.copy_from_slice(from);
+    }
+}
+
+/// Makes what [`Isa::stream`] wrote visible to other threads, as other writes are.
+#[cfg(target_arch = "x86_64")]
+#[expect(
+    unsafe_code,
+    reason = "the function is one of a target feature, though of one that the baseline has"
+)]
+pub fn end_of_stream() {
+    // SAFETY: the instruction is in the x86-64 baseline.
+    unsafe { std::arch::x86_64::_mm_sfence() };
+}
+
+/// Nothing: [`Isa::stream`] writes as all else does.
+#[cfg(not(target_arch = "x86_64"))]
+pub fn end_of_stream() {}
 
 #[inline(always)]
 fn plain(from: &[F16], to: &mut [f32]) {

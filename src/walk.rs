@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::sync::atomic::AtomicU8;
 
 use crate::element::{Element, Ordered};
-use crate::isa::Isa;
+use crate::isa::{Isa, end_of_stream};
 use crate::kernel::clip::{AnyOutside, ClipEach};
 use crate::kernel::map::{AnyChange, Apply, ApplyInto, Map};
 use crate::kernel::scale::{ScaleEach, ScaleEachInto};
@@ -577,6 +577,18 @@ impl<T: Ordered> Work<T> for Bounds<'_, T> {
     }
 }
 
+/// How an output is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Store {
+    /// As any memory.
+    Cached,
+    /// Past the caches, where it lies in a row: for outputs that no cache holds.
+    Streamed,
+}
+
+/// Bytes to make in the innermost cache before they are streamed to memory.
+const STREAMED_AT_ONCE: usize = 1024;
+
 /// Does `work` for the positions of `target`, which begin at `at` of the whole; in place, or from `source`,
 /// which has the positions of the whole.
 pub fn perform<T: Ordered>(
@@ -585,6 +597,7 @@ pub fn perform<T: Ordered>(
     source: Option<&View<'_, T>>,
     target: &mut Target<'_, T>,
     at: usize,
+    store: Store,
 ) {
     let shifted = |range: &Range<usize>| at + range.start..at + range.end;
     match source {
@@ -595,6 +608,25 @@ pub fn perform<T: Ordered>(
             }
             changes
         }),
+        Some(view) if store == Store::Streamed && matches!(target, Target::Dense(_)) => {
+            let mut gathered = [T::ZERO; BLOCK];
+            let mut made = [T::ZERO; BLOCK];
+            // Read and written in turns, little at a time: the memory does both at once then.
+            let made = &mut made[..STREAMED_AT_ONCE / size_of::<T>()];
+            target.for_blocks(false, |range, data| {
+                let range = shifted(&range);
+                let from = view.block(range.clone(), &mut gathered);
+                for ((from, to), at) in
+                    from.chunks(made.len()).zip(data.chunks_mut(made.len())).zip(range.step_by(made.len()))
+                {
+                    let made = &mut made[..from.len()];
+                    work.apply_into(isa, at..at + from.len(), from, made);
+                    isa.stream(made, to);
+                }
+                true
+            });
+            end_of_stream();
+        }
         Some(View::Dense(from)) => target.for_blocks(false, |range, data| {
             let range = shifted(&range);
             work.apply_into(isa, range.clone(), &from[range], data);

@@ -9,14 +9,14 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use _core::element::{Bf16, Bool, Complex, Element, F16, Ordered, Real};
-use _core::isa::Isa;
+use _core::isa::{Isa, end_of_stream};
 use _core::kernel::clip::Clip;
 use _core::kernel::scale::Scale;
 use _core::kernel::sum::BLOCK;
 use _core::scaled::Factor;
 use _core::walk::{
-    Axis, Bounds, Cells, Factors, Layout, MAX_AXES, Memory, Slices, Target, Uniform, Untouched, View, Work,
-    memory_order, perform,
+    Axis, Bounds, Cells, Factors, Layout, MAX_AXES, Memory, Slices, Store, Target, Uniform, Untouched, View,
+    Work, memory_order, perform,
 };
 use common::Random;
 
@@ -568,16 +568,17 @@ fn writes<T: Bits, const N: usize>(to_ne: fn(T) -> [u8; N]) {
         }
 
         let cut = [1 + random.below(50), BLOCK, 2 * BLOCK + 5, usize::MAX][random.below(4)];
+        let store = if random.below(2) == 0 { Store::Cached } else { Store::Streamed };
         let work = |target: &mut Target<'_, T>| {
             let len = target.len();
             assert_eq!(target.is_empty(), len == 0);
             if i % 2 == 0 {
-                return perform(widest(), &Numbered, source, target, 0);
+                return perform(widest(), &Numbered, source, target, 0, store);
             }
             let mut at = 0;
             for mut part in target.parts(cut) {
                 assert_eq!(part.len(), cut.min(len - at));
-                perform(widest(), &Numbered, source, &mut part, at);
+                perform(widest(), &Numbered, source, &mut part, at, store);
                 at += part.len();
             }
             assert_eq!(at, len);
@@ -617,6 +618,35 @@ fn perform_writes_each_position_once() {
     writes(u8::to_ne_bytes);
 }
 
+#[test]
+fn a_stream_is_a_copy() {
+    fn of<T: Bits>() {
+        let from: Vec<T> = (0..400).map(|x| T::of(x * STEP + 1)).collect();
+        for isa in Isa::available() {
+            // From and to any place in a line, none and many lines.
+            for (begin, at) in (0..20).flat_map(|i| (0..20).map(move |j| (i, j))) {
+                for len in [0, 1, 3, 17, 64, 130, 370] {
+                    let mut to = vec![T::of(0); 400];
+                    isa.stream(&from[begin..begin + len], &mut to[at..at + len]);
+                    end_of_stream();
+                    let expected = (0..400).map(|i| {
+                        if (at..at + len).contains(&i) {
+                            from[begin + i - at].bits()
+                        } else {
+                            T::of(0).bits()
+                        }
+                    });
+                    assert!(to.iter().map(|x| x.bits()).eq(expected), "{isa:?} {begin} {at} {len}");
+                }
+            }
+        }
+    }
+    of::<u8>();
+    of::<F16>();
+    of::<f32>();
+    of::<i64>();
+}
+
 /// Says of some blocks that they do not change, and writes to the target behind `perform`'s back: what it
 /// stores afterwards would undo that.
 struct Spy<'a> {
@@ -649,7 +679,7 @@ fn blocks_that_do_not_change_are_not_written() {
         layout: Cow::Owned(layout(&strided)),
         range: 0..len,
     };
-    perform(widest(), &Spy { cells: &cells, mark: 99.0 }, None, &mut target, 0);
+    perform(widest(), &Spy { cells: &cells, mark: 99.0 }, None, &mut target, 0, Store::Cached);
     for (i, cell) in cells.iter().enumerate() {
         let expected = match (i % 2, i / 2 / BLOCK % 2) {
             (1, _) => i as f32 / 2.0, // between the positions
@@ -675,7 +705,7 @@ impl Work<f32> for Nothing {
 #[test]
 fn a_dense_target_is_not_touched_either() {
     let mut data = vec![1.5; 2 * BLOCK + 1];
-    perform(widest(), &Nothing, None, &mut Target::Dense(&mut data), 0);
+    perform(widest(), &Nothing, None, &mut Target::Dense(&mut data), 0, Store::Cached);
     assert!(data.iter().all(|x| *x == 1.5));
 }
 
@@ -692,11 +722,11 @@ fn run_in_place<T: Ordered<Cell = AtomicU64> + Real>(
         layout: Cow::Owned(layout(&axes(&[(data.len(), 2)]))),
         range: 0..data.len(),
     };
-    perform(widest(), work, None, &mut target, 0);
+    perform(widest(), work, None, &mut target, 0, Store::Cached);
     let mut dense = data.to_vec();
-    perform(widest(), work, None, &mut Target::Dense(&mut dense), 0);
+    perform(widest(), work, None, &mut Target::Dense(&mut dense), 0, Store::Cached);
     let mut copied = vec![T::ZERO; data.len()];
-    perform(widest(), work, Some(&View::Dense(data)), &mut Target::Dense(&mut copied), 0);
+    perform(widest(), work, Some(&View::Dense(data)), &mut Target::Dense(&mut copied), 0, Store::Cached);
     let dense: Vec<u64> = dense.into_iter().map(bits).collect();
     let copied: Vec<u64> = copied.into_iter().map(bits).collect();
     assert!(cells.iter().skip(1).step_by(2).all(|cell| cell.load(Relaxed) == 7));
@@ -760,6 +790,6 @@ fn the_works_do_their_work() {
 /// The dense target alone: of a copy, elements times 1 are computed.
 fn run_in_place_each(work: &impl Work<f64>, data: &[f64]) -> Vec<u64> {
     let mut dense = data.to_vec();
-    perform(widest(), work, None, &mut Target::Dense(&mut dense), 0);
+    perform(widest(), work, None, &mut Target::Dense(&mut dense), 0, Store::Cached);
     dense.into_iter().map(f64::to_bits).collect()
 }

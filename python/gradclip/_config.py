@@ -66,16 +66,28 @@ def set_num_threads(n: SupportsIndex) -> None:
 
 
 def trim() -> int:
-    """Give back the memory that is kept for the outputs of later calls.
+    """Give back the memory that is held for the outputs of later calls.
+
+    Fresh memory costs as much as the work that fills it, so on Linux the memory of large
+    outputs that you have dropped is held for the next call: at most as much as the
+    outputs of the last call had, and at most ``GRADCLIP_POOL_BYTES`` bytes (an
+    environment variable; 0: none; by default 1 GiB or 1/16 of the memory, whichever is
+    smaller). The system may take it back when it runs short.
 
     Returns
     -------
     int
-        The number of bytes given back. This version keeps none, so it is 0.
+        The number of bytes given back.
+
+    Raises
+    ------
+    ValueError
+        If ``GRADCLIP_POOL_BYTES`` holds something that is not a number of bytes.
 
     Examples
     --------
     >>> import gradclip as gc
+    >>> held = gc.trim()
     >>> gc.trim()
     0
     """
@@ -98,7 +110,7 @@ def show_config() -> None:
         "NumPy": np.__version__,
         "Python": f"{sys.version.split()[0]} on {platform.system()} {platform.machine()}",
         "threads": config["threads"],
-        "memory held": f"{config['memory_held']} bytes",
+        "memory held": f"{config['memory_held']} bytes (at most {config['memory_limit']})",
         "instruction set": f"{config['isa']} (this CPU has: {levels})",
         "dtypes, clip_by_value": ", ".join(config["clip_by_value_dtypes"]),
         "dtypes, clip_by_norm": ", ".join(config["clip_by_norm_dtypes"]),

@@ -1,13 +1,13 @@
 //! Writing: one piece of work on one array or on many.
 
 use super::reduce::{CHUNK, Order, norm_of_view};
-use super::{for_each, grouped, is_shared};
+use super::{for_each, is_shared};
 use crate::element::{Ordered, Real, for_each_real};
-use crate::error::{Result, vec_with_room};
+use crate::error::Result;
 use crate::isa::Isa;
 use crate::kernel::scale::Scale;
 use crate::scaled::Factor;
-use crate::walk::{self, Slices, Target, Uniform, Untouched, View, Work};
+use crate::walk::{self, Slices, Store, Target, Uniform, Untouched, View, Work};
 
 /// Bytes a thread takes at a time.
 const SHARE: usize = 512 << 10;
@@ -38,14 +38,14 @@ impl<T: Ordered> Task<'_, T> {
         self.target.parts(CHUNK).enumerate().map(move |(i, target)| Part { source, target, at: i * CHUNK })
     }
 
-    fn run(&mut self, isa: Isa, work: &impl Work<T>) {
-        walk::perform(isa, work, self.source.as_ref(), &mut self.target, 0);
+    fn run(&mut self, isa: Isa, work: &impl Work<T>, store: Store) {
+        walk::perform(isa, work, self.source.as_ref(), &mut self.target, 0, store);
     }
 }
 
 impl<T: Ordered> Part<'_, T> {
-    fn run(&mut self, isa: Isa, work: &impl Work<T>) {
-        walk::perform(isa, work, self.source, &mut self.target, self.at);
+    fn run(&mut self, isa: Isa, work: &impl Work<T>, store: Store) {
+        walk::perform(isa, work, self.source, &mut self.target, self.at, store);
     }
 }
 
@@ -54,12 +54,21 @@ impl<T: Ordered> Part<'_, T> {
 /// # Errors
 /// A bad setting of the threads.
 pub fn perform<T: Ordered>(isa: Isa, work: &impl Work<T>, task: &mut Task<'_, T>) -> Result<()> {
+    let store = store_for(task.bytes() / 2);
     if is_shared(task.bytes())? {
-        for_each(task.parts(), |mut part| part.run(isa, work))
+        for_each(task.parts(), |mut part| part.run(isa, work, store))
     } else {
-        task.run(isa, work);
+        task.run(isa, work, store);
         Ok(())
     }
+}
+
+/// Bytes of output from which on no cache holds it until it is read: it is written past them.
+const STREAMED_FROM: usize = 32 << 20;
+
+/// How outputs of so many bytes in all are written.
+fn store_for(bytes: usize) -> Store {
+    if bytes >= STREAMED_FROM { Store::Streamed } else { Store::Cached }
 }
 
 macro_rules! any_task {
@@ -81,17 +90,17 @@ macro_rules! any_task {
             fn bytes(&self) -> usize {
                 match self { $(Self::$name(task) => task.bytes(),)* }
             }
-            fn run(&mut self, isa: Isa, factor: Option<Factor>) {
+            fn run(&mut self, isa: Isa, factor: Option<Factor>, store: Store) {
                 match (self, factor) {
-                    $((Self::$name(task), Some(factor)) => task.run(isa, &Uniform(Scale(factor))),)*
-                    $((Self::$name(task), None) => task.run(isa, &Untouched),)*
+                    $((Self::$name(task), Some(factor)) => task.run(isa, &Uniform(Scale(factor)), store),)*
+                    $((Self::$name(task), None) => task.run(isa, &Untouched, store),)*
                 }
             }
-            fn cut<'a>(&'a mut self, parts: &mut Vec<AnyPart<'a>>) -> Result<()> {
+            fn cut<'a>(&'a mut self, jobs: &mut Vec<Job<'a, '_>>) -> Result<()> {
                 match self {
                     $(Self::$name(task) => {
-                        parts.try_reserve(task.target.len().div_ceil(CHUNK))?;
-                        parts.extend(task.parts().map(AnyPart::$name));
+                        jobs.try_reserve(task.target.len().div_ceil(CHUNK))?;
+                        jobs.extend(task.parts().map(|part| Job::Part(AnyPart::$name(part))));
                     })*
                 }
                 Ok(())
@@ -99,13 +108,10 @@ macro_rules! any_task {
         }
 
         impl AnyPart<'_> {
-            fn bytes(&self) -> usize {
-                match self { $(Self::$name(part) => part.target.len() * size_of::<$t>() * 2,)* }
-            }
-            fn run(&mut self, isa: Isa, factor: Option<Factor>) {
+            fn run(&mut self, isa: Isa, factor: Option<Factor>, store: Store) {
                 match (self, factor) {
-                    $((Self::$name(part), Some(factor)) => part.run(isa, &Uniform(Scale(factor))),)*
-                    $((Self::$name(part), None) => part.run(isa, &Untouched),)*
+                    $((Self::$name(part), Some(factor)) => part.run(isa, &Uniform(Scale(factor)), store),)*
+                    $((Self::$name(part), None) => part.run(isa, &Untouched, store),)*
                 }
             }
         }
@@ -119,21 +125,62 @@ for_each_real!(any_task);
 /// No memory for the list of parts, or a bad setting of the threads.
 pub fn scale(isa: Isa, tasks: &mut [AnyTask<'_>], factor: Option<Factor>) -> Result<()> {
     let to_do = |task: &AnyTask<'_>| factor.is_some() || !task.is_in_place();
-    if !is_shared(tasks.iter().filter(|task| to_do(task)).map(AnyTask::bytes).sum())? {
+    let bytes = tasks.iter().filter(|task| to_do(task)).map(AnyTask::bytes).sum();
+    if bytes < BACKWARDS_FROM {
         for task in tasks.iter_mut().filter(|task| to_do(task)) {
-            task.run(isa, factor);
+            task.run(isa, factor, Store::Cached);
         }
         return Ok(());
     }
-    let mut parts = vec_with_room(tasks.len())?;
-    for task in tasks.iter_mut().filter(|task| to_do(task)) {
-        task.cut(&mut parts)?;
-    }
-    for_each(grouped(&mut parts, SHARE, AnyPart::bytes), |group| {
-        for part in group {
-            part.run(isa, factor);
+    let store = store_for(tasks.iter().filter(|task| !task.is_in_place()).map(|task| task.bytes() / 2).sum());
+    let mut jobs = Vec::new();
+    let mut rest = tasks;
+    while let Some(first) = rest.first() {
+        if first.bytes() > SHARE {
+            let (large, after) = rest.split_at_mut(1);
+            large[0].cut(&mut jobs)?;
+            rest = after;
+        } else {
+            // Neighbours that are small, as many as make a share.
+            let mut sum = 0;
+            let count = rest
+                .iter()
+                .take_while(|task| {
+                    sum += task.bytes();
+                    sum <= SHARE
+                })
+                .count();
+            let (small, after) = rest.split_at_mut(count);
+            jobs.try_reserve(1)?;
+            jobs.push(Job::Tasks(small));
+            rest = after;
         }
-    })
+    }
+    let work = |job: Job<'_, '_>| match job {
+        Job::Tasks(tasks) => {
+            tasks.iter_mut().filter(|task| to_do(task)).for_each(|task| task.run(isa, factor, store))
+        }
+        Job::Part(mut part) => part.run(isa, factor, store),
+    };
+    // Backwards: the norm has read the last ones last, and caches still hold them.
+    let jobs = jobs.into_iter().rev();
+    if is_shared(bytes)? {
+        for_each(jobs, work)
+    } else {
+        jobs.for_each(work);
+        Ok(())
+    }
+}
+
+/// Bytes below which caches hold all of it, and the order is of no importance.
+const BACKWARDS_FROM: usize = 4 << 20;
+
+/// Work for one thread at a time.
+enum Job<'a, 'b> {
+    /// Small tasks, one after the other.
+    Tasks(&'a mut [AnyTask<'b>]),
+    /// A part of a large one.
+    Part(AnyPart<'a>),
 }
 
 /// Clips each slice by its own norm where the output has the slices one after the other: a slice is scaled
@@ -150,6 +197,7 @@ pub fn clip_rows<T: Real>(
 ) -> Result<()> {
     let share = (SHARE / size_of::<T>() / len).max(1);
     let bytes = size_of_val(output) * 2;
+    let store = store_for(bytes / 2);
     let work = |(job, rows): (usize, &mut [T])| {
         for (i, row) in rows.chunks_mut(len).enumerate() {
             let slice = source.map(|source| source.slice(job * share + i));
@@ -159,8 +207,8 @@ pub fn clip_rows<T: Real>(
             };
             let mut task = Task { source: slice, target: Target::Dense(row) };
             match norm.clip_to(limit) {
-                Some(factor) => task.run(isa, &Uniform(Scale(factor))),
-                None if task.source.is_some() => task.run(isa, &Untouched),
+                Some(factor) => task.run(isa, &Uniform(Scale(factor)), store),
+                None if task.source.is_some() => task.run(isa, &Untouched, store),
                 None => {}
             }
         }

@@ -8,6 +8,13 @@
 //! held.
 #![expect(unsafe_code, reason = "NumPy's arrays are C structs, and their memory is raw")]
 
+pub(super) mod flat;
+#[cfg(target_os = "linux")]
+pub(super) mod memory;
+#[cfg(not(target_os = "linux"))]
+#[path = "array/no_memory.rs"]
+pub(super) mod memory;
+
 use std::borrow::Cow;
 use std::ffi::c_int;
 use std::ptr;
@@ -145,11 +152,12 @@ impl<'py> Array<'py> {
                 (0, Some(strides))
             }
         };
+        let bytes = shape.iter().fold(itemsize, |bytes, len| bytes.saturating_mul(*len));
         // SAFETY: the type is ndarray itself, the descr a new reference that the call takes, and lengths and
         // strides are as many as axes and only read. The strides, where given, are those of a dense array, so
         // they stay within the memory that NumPy allocates for the shape. The result is a new reference or
         // null with an exception set.
-        let object = unsafe {
+        let object = memory::lent(py, bytes, || unsafe {
             let descr = PY_ARRAY_API.PyArray_DescrFromType(py, number);
             let made = PY_ARRAY_API.PyArray_NewFromDescr(
                 py,
@@ -162,8 +170,8 @@ impl<'py> Array<'py> {
                 fortran,
                 ptr::null_mut(),
             );
-            Bound::from_owned_ptr_or_err(py, made)?
-        };
+            Bound::from_owned_ptr_or_err(py, made)
+        })?;
         Self::read(&object).map(|(array, _)| array).ok_or_else(|| internal("NumPy made no array"))
     }
 

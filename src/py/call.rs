@@ -16,7 +16,7 @@ use pyo3::types::{
 };
 use pyo3::{PyTypeInfo, intern};
 
-use super::array::{Array, Out};
+use super::array::{Array, Out, memory};
 use crate::element::Dtype;
 use crate::error::Error;
 use crate::parallel;
@@ -83,13 +83,14 @@ pub(super) struct Call<'a, 'py> {
 }
 
 impl<'a, 'py> Call<'a, 'py> {
-    /// Begins a call. A bad thread setting is an error of every call, however small.
+    /// Begins a call. A bad setting is an error of every call, however small.
     pub(super) fn new(
         py: Python<'py>,
         function: &'static str,
         name: Option<&'a Bound<'py, PyAny>>,
     ) -> PyResult<Self> {
         parallel::threads()?;
+        memory::limit()?;
         Ok(Self { py, function, name })
     }
 
@@ -428,6 +429,23 @@ impl<'a, 'py> Call<'a, 'py> {
         }
         Ok(Some(axes))
     }
+}
+
+impl Drop for Call<'_, '_> {
+    fn drop(&mut self) {
+        memory::settle();
+    }
+}
+
+/// Whether all that is given is a Python number or string of no subclass, so that to read it runs no code.
+pub(super) fn are_plain<'a, 'py: 'a>(
+    objects: impl IntoIterator<Item = Option<&'a Bound<'py, PyAny>>>,
+) -> bool {
+    objects.into_iter().flatten().all(|object| {
+        object.is_exact_instance_of::<PyFloat>()
+            || object.is_exact_instance_of::<PyInt>()
+            || object.is_exact_instance_of::<PyString>()
+    })
 }
 
 /// What an object is, as far as it is a number.

@@ -2,23 +2,25 @@
 
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyFloat, PyInt, PyList};
+use pyo3::types::{PyBool, PyFloat, PyInt, PyList, PyTuple};
 
+use super::array::flat::{Flats, Lanes};
 use super::array::{Array, Out, Pair, Split, Walk, arrange, internal, spread};
 use super::call::{
-    Call, Entry, Kinds, Number, Tensor, describe, dtype_text, integer, is_list, is_numpy, item, number,
-    numeric_kind, plain, shape_text,
+    Call, Entry, Kinds, Number, Tensor, are_plain, describe, dtype_text, integer, is_list, is_numpy, item,
+    number, numeric_kind, plain, shape_text,
 };
 use super::norm::vector_order;
 use super::run::{
-    Norms, detached, norm_of, norm_of_list, pair, real_dtype, scale_list, scale_one, scale_slices, tensors,
+    Norms, detached, norm_of, norm_of_flats, norm_of_list, pair, real_dtype, scale_list, scale_one,
+    scale_slices, tensors,
 };
 use crate::element::{Dtype, Ordered, match_ordered, match_real};
 use crate::error::vec_with_room;
 use crate::isa::Isa;
 use crate::kernel::clip::Clip;
 use crate::kernel::scale::ClipMagnitude;
-use crate::parallel::perform::{clip_rows, is_row, perform};
+use crate::parallel::perform::{clip_rows, is_row, perform, scale};
 use crate::parallel::reduce::Order;
 use crate::scaled::{Factor, Scaled};
 use crate::walk::{Bounds, Uniform, View};
@@ -305,7 +307,24 @@ pub(super) fn clip_by_global_norm<'py>(
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<(Bound<'py, PyList>, Bound<'py, PyFloat>)> {
     let call = Call::new(py, "clip_by_global_norm", name)?;
-    let tensors = tensors(&call, t_list, Kinds::Scalable)?;
+    let entries = call.sequence(t_list)?;
+    if are_plain([Some(clip_norm), use_norm, name, Some(ord)])
+        && out.is_none_or(is_list)
+        && let Some(flats) = Flats::read(&entries)?
+    {
+        let limit = call.limit("clip_norm", clip_norm, false)?;
+        let used = use_norm.map(|norm| call.limit("use_norm", norm, true)).transpose()?;
+        call.check_name()?;
+        let order = vector_order(&call, ord)?;
+        let outs = match out {
+            Some(out) if out.is(t_list) => Some(entries.clone()),
+            out => call.out_sequence(out, entries.len())?,
+        };
+        if let Some(done) = clip_flats(py, flats, &entries, limit, used, order, outs.as_ref())? {
+            return Ok(done);
+        }
+    }
+    let tensors = tensors(&call, &entries, Kinds::Scalable)?;
     let limit = call.limit("clip_norm", clip_norm, false)?;
     let used = use_norm.map(|norm| call.limit("use_norm", norm, true)).transpose()?;
     call.check_name()?;
@@ -348,8 +367,7 @@ pub(super) fn clip_by_global_norm<'py>(
         Some(norm) => Scaled::new(norm, 0),
         None => norm_of_list(py, pairs.iter().map(Pair::input).zip(dtypes()), order)?,
     };
-    let factor = if norm.is_finite() { norm.clip_to(limit) } else { Some(Factor::NAN) };
-    scale_list(py, pairs.iter_mut(), factor)?;
+    scale_list(py, pairs.iter_mut(), factor_of_all(norm, limit))?;
 
     let mut results = pairs.into_iter();
     let list = PyList::empty(py);
@@ -363,4 +381,43 @@ pub(super) fn clip_by_global_norm<'py>(
         }
     }
     Ok((list, PyFloat::new(py, norm.to_f64())))
+}
+
+/// What all tensors of a list are multiplied by.
+fn factor_of_all(norm: Scaled, limit: f64) -> Option<Factor> {
+    if norm.is_finite() { norm.clip_to(limit) } else { Some(Factor::NAN) }
+}
+
+/// The same for plain arrays. None if the outputs are not as plain, before anything is written.
+fn clip_flats<'py>(
+    py: Python<'py>,
+    flats: Flats<'_>,
+    entries: &Bound<'py, PyTuple>,
+    limit: f64,
+    used: Option<f64>,
+    order: Order,
+    outs: Option<&Bound<'py, PyTuple>>,
+) -> PyResult<Option<(Bound<'py, PyList>, Bound<'py, PyFloat>)>> {
+    let bytes = flats.bytes();
+    let norm = |flats: &Flats<'_>| match used {
+        Some(norm) => Ok(Scaled::new(norm, 0)),
+        None => norm_of_flats(py, flats, order),
+    };
+    let (norm, list) = if let Some(outs) = outs {
+        let Some(mut lanes) = flats.into_given(entries, outs)? else { return Ok(None) };
+        let norm = norm(lanes.inputs())?;
+        scale_lanes(py, &mut lanes, bytes, factor_of_all(norm, limit))?;
+        (norm, outs.to_list())
+    } else {
+        let (mut lanes, made) = flats.into_new(entries)?;
+        let norm = norm(lanes.inputs())?;
+        scale_lanes(py, &mut lanes, bytes, factor_of_all(norm, limit))?;
+        (norm, PyList::new(py, made)?)
+    };
+    Ok(Some((list, PyFloat::new(py, norm.to_f64()))))
+}
+
+fn scale_lanes(py: Python<'_>, lanes: &mut Lanes<'_>, bytes: usize, factor: Option<Factor>) -> PyResult<()> {
+    let mut tasks = lanes.tasks(factor.is_some())?;
+    Ok(detached(py, bytes, || scale(Isa::current(), &mut tasks, factor))?)
 }

@@ -3,8 +3,11 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyString};
 
-use super::call::{Call, Kinds, Number, Tensor, describe, is_bool, number};
-use super::run::{MatrixNorm, Norms, norm_of, norm_of_list, pair, scale_one, scale_slices, tensors};
+use super::array::flat::Flats;
+use super::call::{Call, Kinds, Number, Tensor, are_plain, describe, is_bool, number};
+use super::run::{
+    MatrixNorm, Norms, norm_of, norm_of_flats, norm_of_list, pair, scale_one, scale_slices, tensors,
+};
 use crate::parallel::reduce::Order;
 use crate::scaled::{Factor, Scaled};
 
@@ -56,7 +59,14 @@ pub(super) fn global_norm<'py>(
     ord: &Bound<'py, PyAny>,
 ) -> PyResult<f64> {
     let call = Call::new(py, "global_norm", name)?;
-    let tensors = tensors(&call, t_list, Kinds::Normed)?;
+    let entries = call.sequence(t_list)?;
+    if are_plain([Some(ord), name])
+        && let Some(flats) = Flats::read(&entries)?
+    {
+        call.check_name()?;
+        return Ok(norm_of_flats(py, &flats, vector_order(&call, ord)?)?.to_f64());
+    }
+    let tensors = tensors(&call, &entries, Kinds::Normed)?;
     call.check_name()?;
     let order = vector_order(&call, ord)?;
     let arrays = tensors.iter().flatten().map(|tensor| (&tensor.array, tensor.dtype));

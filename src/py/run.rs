@@ -5,7 +5,9 @@ use std::slice;
 
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 
+use super::array::flat::Flats;
 use super::array::{Array, Out, Pair, Split, Walk, arrange, internal, spread};
 use super::call::{Call, Entry, Kinds, Tensor};
 use crate::element::{Dtype, Real, match_element, match_real};
@@ -31,10 +33,9 @@ pub(super) fn detached<T: Send>(py: Python<'_>, bytes: usize, work: impl FnOnce(
 /// The tensors of a list; None for None.
 pub(super) fn tensors<'py>(
     call: &Call<'_, 'py>,
-    list: &Bound<'py, PyAny>,
+    entries: &Bound<'py, PyTuple>,
     kinds: Kinds,
 ) -> PyResult<Vec<Option<Tensor<'py>>>> {
-    let entries = call.sequence(list)?;
     let mut tensors = vec_with_room(entries.len())?;
     for (i, entry) in entries.iter().enumerate() {
         if entry.is_none() {
@@ -104,6 +105,12 @@ where
         views.push(any_view(in_parts.get(i).and_then(Option::as_ref).unwrap_or(array))?);
     }
     Ok(detached(py, bytes, || reduce::norm(Isa::current(), &views, order))?)
+}
+
+/// The norm of a list of plain arrays as one.
+pub(super) fn norm_of_flats(py: Python<'_>, flats: &Flats<'_>, order: Order) -> PyResult<Scaled> {
+    let views = flats.views()?;
+    Ok(detached(py, flats.bytes(), || reduce::norm(Isa::current(), &views, order))?)
 }
 
 /// A complex array as real ones, if the norm does not tell the difference.

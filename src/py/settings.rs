@@ -4,6 +4,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use super::array::memory;
 use super::call::{describe, integer};
 use crate::element::Dtype;
 use crate::isa::Isa;
@@ -38,11 +39,12 @@ pub(super) fn set_num_threads(n: &Bound<'_, PyAny>) -> PyResult<()> {
     }
 }
 
-/// Gives back memory kept for later outputs; the number of bytes. This version keeps none.
+/// Gives back memory held for later outputs; the number of bytes.
 #[pyfunction]
 pub(super) fn trim() -> PyResult<usize> {
     parallel::threads()?;
-    Ok(0)
+    memory::limit()?;
+    Ok(memory::trim())
 }
 
 /// The instruction set levels this CPU runs, narrowest first.
@@ -77,6 +79,7 @@ pub(super) fn config(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     config.set_item("clip_by_value_dtypes", names(Dtype::is_ordered))?;
     config.set_item("clip_by_norm_dtypes", names(Dtype::is_scalable))?;
     config.set_item("norm_dtypes", names(|_| true))?;
-    config.set_item("memory_held", 0)?;
+    config.set_item("memory_held", memory::held())?;
+    config.set_item("memory_limit", memory::limit()?)?;
     Ok(config)
 }

@@ -1,0 +1,424 @@
+//! Memory for large outputs, used again.
+//!
+//! The kernel hands out fresh pages one fault at a time, zeroed: for a large output that costs as much as the work
+//! that fills it. So large outputs own memory of ours, by way of NumPy's memory handlers (NEP 49: the arrays own
+//! their data and free or resize it as any other), and what they free is held for the next call.
+//!
+//! Held are at most as many bytes as the outputs of the last call had, and at most [`limit`]. Held memory is marked
+//! `MADV_FREE`: the kernel takes it back when it runs short. A block fits one size only; others are given back as
+//! soon as the bytes are needed. The lock is tried, never waited for: who does not get it maps or unmaps memory
+//! instead, so a child that was forked while it was held goes on without the pool.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, TryLockError};
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+
+use crate::error::{Error, Result};
+
+/// Outputs of fewer bytes come from NumPy, and so from the C library, which holds what is small itself.
+const LARGE: usize = 256 << 10;
+
+/// The size of a huge page: blocks begin at one, so that a page fault maps all of it.
+const HUGE_PAGE: usize = 2 << 20;
+
+/// A mapping: a page for itself, then `capacity` bytes to lend.
+struct Block {
+    data: NonNull<u8>,
+}
+
+// SAFETY: a block is memory that nothing else refers to; whoever has it may use it, on any thread.
+unsafe impl Send for Block {}
+
+/// What stands in the page before the data, where NumPy does not see it and `MADV_FREE` does not reach.
+struct Header {
+    capacity: usize,
+}
+
+fn page() -> usize {
+    static PAGE: OnceLock<usize> = OnceLock::new();
+    // SAFETY: the call has no preconditions.
+    *PAGE.get_or_init(|| usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096))
+}
+
+impl Block {
+    /// Room for `size` bytes in whole pages; None where that is more than there can be.
+    fn capacity_for(size: usize) -> Option<usize> {
+        size.max(1).checked_next_multiple_of(page())
+    }
+
+    fn map(capacity: usize) -> Option<Self> {
+        let page = page();
+        let reserved = capacity.checked_add(page + HUGE_PAGE)?;
+        // SAFETY: a new private mapping at an address of the kernel's choice touches no other memory.
+        let begin = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                reserved,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if begin == libc::MAP_FAILED {
+            return None;
+        }
+        let begin = begin.cast::<u8>();
+        let ahead = (begin.addr() + page).next_multiple_of(HUGE_PAGE) - begin.addr();
+        let data = begin.wrapping_add(ahead);
+        let behind = reserved - ahead - capacity;
+        // SAFETY: the ranges are whole pages of the mapping just made: what lies before the header, what lies
+        // behind the data, and the data itself, for which the advice changes no byte. The header lies in the
+        // page before the data, aligned. Advice that is not taken is no error.
+        unsafe {
+            if ahead > page {
+                libc::munmap(begin.cast(), ahead - page);
+            }
+            if behind > 0 {
+                libc::munmap(data.wrapping_add(capacity).cast(), behind);
+            }
+            libc::madvise(data.cast(), capacity, libc::MADV_HUGEPAGE);
+            data.wrapping_sub(page).cast::<Header>().write(Header { capacity });
+        }
+        NonNull::new(data).map(|data| Self { data })
+    }
+
+    fn capacity(&self) -> usize {
+        // SAFETY: `map` wrote a header there, and nothing else reaches that page.
+        unsafe { self.data.as_ptr().wrapping_sub(page()).cast::<Header>().read().capacity }
+    }
+
+    fn unmap(self) {
+        let capacity = self.capacity();
+        // SAFETY: the mapping is what `map` left of it, header and data, and nothing refers to it any more.
+        unsafe {
+            libc::munmap(self.data.as_ptr().wrapping_sub(page()).cast(), page() + capacity);
+        }
+    }
+
+    /// Lets the kernel take the pages when it runs short; what they hold is lost then.
+    fn offer(&self) {
+        // SAFETY: nothing in the data is needed any more.
+        unsafe {
+            libc::madvise(self.data.as_ptr().cast(), self.capacity(), libc::MADV_FREE);
+        }
+    }
+}
+
+/// What is held, and how much may be.
+struct Pool {
+    /// The blocks by their capacity.
+    blocks: Option<HashMap<usize, Vec<Block>>>,
+    /// Bytes of all of them.
+    bytes: usize,
+    /// Bytes of the large outputs of the call that is going on.
+    made: usize,
+    /// Bytes of those of the last call: as many are held at most.
+    budget: usize,
+    /// The process that holds them: a child gives back what it inherited, for to write to it would copy it.
+    process: u32,
+}
+
+static POOL: Mutex<Pool> = Mutex::new(Pool { blocks: None, bytes: 0, made: 0, budget: 0, process: 0 });
+
+/// Whether a call has made large outputs since [`settle`].
+static IS_MAKING: AtomicBool = AtomicBool::new(false);
+
+fn try_pool() -> Option<MutexGuard<'static, Pool>> {
+    let mut pool = match POOL.try_lock() {
+        Ok(pool) => pool,
+        Err(TryLockError::Poisoned(pool)) => pool.into_inner(),
+        Err(TryLockError::WouldBlock) => return None,
+    };
+    let process = std::process::id();
+    if pool.process != process {
+        pool.shrink_to(0);
+        pool.process = process;
+    }
+    Some(pool)
+}
+
+impl Pool {
+    fn take(&mut self, capacity: usize) -> Option<Block> {
+        let block = self.blocks.as_mut()?.get_mut(&capacity)?.pop()?;
+        self.bytes -= capacity;
+        Some(block)
+    }
+
+    /// Holds a block, or gives it back where that would be too much.
+    fn hold(&mut self, block: Block) {
+        let capacity = block.capacity();
+        let most = self.budget.min(LIMIT.load(Ordering::Relaxed));
+        if capacity > most {
+            return block.unmap();
+        }
+        self.shrink_to(most - capacity);
+        let same = self.blocks.get_or_insert_default();
+        if same.try_reserve(1).is_err() {
+            return block.unmap();
+        }
+        let same = same.entry(capacity).or_default();
+        if same.try_reserve(1).is_err() {
+            return block.unmap();
+        }
+        block.offer();
+        same.push(block);
+        self.bytes += capacity;
+    }
+
+    /// Gives blocks back until at most so many bytes are held.
+    fn shrink_to(&mut self, bytes: usize) {
+        let Some(blocks) = &mut self.blocks else { return };
+        if self.bytes > bytes {
+            blocks.retain(|capacity, same| {
+                while self.bytes > bytes
+                    && let Some(block) = same.pop()
+                {
+                    self.bytes -= capacity;
+                    block.unmap();
+                }
+                !same.is_empty()
+            });
+        }
+    }
+}
+
+/// The bytes that may be held; `usize::MAX` before the first call, which asks the environment.
+static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// The largest number of bytes to hold.
+///
+/// # Errors
+/// `Error::Setting` when the environment asks for something that is not a number of bytes.
+#[inline]
+pub(in crate::py) fn limit() -> Result<usize> {
+    match LIMIT.load(Ordering::Relaxed) {
+        usize::MAX => limit_from_environment(),
+        limit => Ok(limit),
+    }
+}
+
+#[cold]
+fn limit_from_environment() -> Result<usize> {
+    const VARIABLE: &str = "GRADCLIP_POOL_BYTES";
+    let found = std::env::var_os(VARIABLE).unwrap_or_default();
+    let found = found.to_string_lossy();
+    let limit = match found.trim() {
+        "" => memory_of_process().map_or(0, |bytes| (bytes / 16).min(1 << 30)),
+        // A number that no usize holds is a number still.
+        text if text.bytes().all(|byte| byte.is_ascii_digit()) => text.parse().unwrap_or(usize::MAX),
+        _ => {
+            let allowed = "a number of bytes, 0 for none";
+            return Err(Error::Setting { variable: VARIABLE, found: found.into_owned(), allowed });
+        }
+    };
+    LIMIT.store(limit.min(usize::MAX - 1), Ordering::Relaxed);
+    Ok(limit)
+}
+
+/// The memory of the machine, or what the control groups of this process leave of it.
+fn memory_of_process() -> Option<usize> {
+    // SAFETY: the call has no preconditions.
+    let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
+    let machine = usize::try_from(pages).ok()?.checked_mul(page())?;
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let limits = groups.lines().filter_map(|line| {
+        // "0::/path" (version 2) or "4:memory:/path" (version 1).
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (fields.next()?, fields.next()?);
+        match controllers {
+            "" => Some(("/sys/fs/cgroup", path, "memory.max")),
+            controllers if controllers.split(',').any(|name| name == "memory") => {
+                Some(("/sys/fs/cgroup/memory", path, "memory.limit_in_bytes"))
+            }
+            _ => None,
+        }
+    });
+    let limits = limits.flat_map(|(root, path, file)| {
+        // A group is bound by the limits of those around it; inside a container the path may begin at its root.
+        let groups = std::path::Path::new(path.trim_start_matches('/')).ancestors().map(ToOwned::to_owned);
+        groups.filter_map(move |group| {
+            let text = std::fs::read_to_string(std::path::Path::new(root).join(group).join(file)).ok()?;
+            text.trim().parse::<usize>().ok()
+        })
+    });
+    limits.chain([machine]).min()
+}
+
+/// Gives back all that is held; the number of bytes.
+pub(in crate::py) fn trim() -> usize {
+    try_pool().map_or(0, |mut pool| {
+        let held = pool.bytes;
+        pool.shrink_to(0);
+        held
+    })
+}
+
+/// The number of bytes held.
+pub(in crate::py) fn held() -> usize {
+    try_pool().map_or(0, |pool| pool.bytes)
+}
+
+/// To be called at the end of a call: what it has made is what may be held from now on.
+#[inline]
+pub(in crate::py) fn settle() {
+    if IS_MAKING.load(Ordering::Relaxed) {
+        settle_pool();
+    }
+}
+
+#[cold]
+fn settle_pool() {
+    let Some(mut pool) = try_pool() else { return };
+    IS_MAKING.store(false, Ordering::Relaxed);
+    pool.budget = std::mem::take(&mut pool.made);
+    let most = pool.budget.min(LIMIT.load(Ordering::Relaxed));
+    pool.shrink_to(most);
+}
+
+fn allocate(size: usize) -> Option<Block> {
+    let capacity = Block::capacity_for(size)?;
+    if let Some(mut pool) = try_pool() {
+        pool.made = pool.made.saturating_add(capacity);
+        IS_MAKING.store(true, Ordering::Relaxed);
+        if let Some(block) = pool.take(capacity) {
+            return Some(block);
+        }
+    }
+    Block::map(capacity)
+}
+
+fn release(block: Block) {
+    match try_pool() {
+        Some(mut pool) => pool.hold(block),
+        None => block.unmap(),
+    }
+}
+
+// What NumPy calls. They do not unwind: nothing in them panics.
+
+unsafe extern "C" fn malloc(_: *mut c_void, size: usize) -> *mut c_void {
+    allocate(size).map_or(ptr::null_mut(), |block| block.data.as_ptr().cast())
+}
+
+unsafe extern "C" fn calloc(_: *mut c_void, count: usize, size: usize) -> *mut c_void {
+    let Some(bytes) = count.checked_mul(size) else { return ptr::null_mut() };
+    let Some(block) = allocate(bytes) else { return ptr::null_mut() };
+    // SAFETY: the block has room for so many bytes and is ours.
+    unsafe { block.data.write_bytes(0, bytes) };
+    block.data.as_ptr().cast()
+}
+
+unsafe extern "C" fn realloc(_: *mut c_void, data: *mut c_void, size: usize) -> *mut c_void {
+    let Some(data) = NonNull::new(data.cast::<u8>()) else {
+        return allocate(size).map_or(ptr::null_mut(), |block| block.data.as_ptr().cast());
+    };
+    let old = Block { data };
+    let Some(new) = allocate(size) else { return ptr::null_mut() };
+    // SAFETY: NumPy gives back what `malloc` gave it, and both blocks have so many bytes; they are two.
+    unsafe { data.copy_to_nonoverlapping(new.data, old.capacity().min(size)) };
+    release(old);
+    new.data.as_ptr().cast()
+}
+
+unsafe extern "C" fn free(_: *mut c_void, data: *mut c_void, _: usize) {
+    // NumPy gives back what `malloc` gave it.
+    if let Some(data) = NonNull::new(data.cast()) {
+        release(Block { data });
+    }
+}
+
+/// `PyDataMem_Handler` of NumPy's C API, version 1.
+#[repr(C)]
+struct Handler {
+    name: [c_char; 127],
+    version: u8,
+    context: *mut c_void,
+    malloc: unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void,
+    calloc: unsafe extern "C" fn(*mut c_void, usize, usize) -> *mut c_void,
+    realloc: unsafe extern "C" fn(*mut c_void, *mut c_void, usize) -> *mut c_void,
+    free: unsafe extern "C" fn(*mut c_void, *mut c_void, usize),
+}
+
+// SAFETY: it is read only, and its functions may be called on any thread.
+unsafe impl Sync for Handler {}
+
+static HANDLER: Handler = Handler {
+    name: {
+        let (mut name, text) = ([0; 127], b"gradclip");
+        let mut i = 0;
+        while i < text.len() {
+            name[i] = text[i].cast_signed();
+            i += 1;
+        }
+        name
+    },
+    version: 1,
+    context: ptr::null_mut(),
+    malloc,
+    calloc,
+    realloc,
+    free,
+};
+
+type SetHandler = unsafe extern "C" fn(*mut ffi::PyObject) -> *mut ffi::PyObject;
+
+/// NumPy's `PyDataMem_SetHandler`, which the numpy crate leaves out, and the capsule to call it with.
+struct Numpy {
+    set_handler: SetHandler,
+    capsule: Py<PyAny>,
+}
+
+impl Numpy {
+    fn get(py: Python<'_>) -> PyResult<&Self> {
+        static NUMPY: PyOnceLock<Numpy> = PyOnceLock::new();
+        NUMPY.get_or_try_init(py, || {
+            const SLOT: usize = 304; // of the C API's table, since NumPy 1.22
+            const CAPSULE: &CStr = c"mem_handler";
+            let module =
+                py.import("numpy._core.multiarray").or_else(|_| py.import("numpy.core.multiarray"))?;
+            let api = module.getattr("_ARRAY_API")?;
+            // SAFETY: NumPy's capsule without a name holds its table of functions, which lives as long as the
+            // process, and the slot holds a function of this type in every version since 1.22. The handler
+            // lives as long, too. Null results are errors with an exception set.
+            unsafe {
+                let table = ffi::PyCapsule_GetPointer(api.as_ptr(), ptr::null()).cast::<*const c_void>();
+                if table.is_null() {
+                    return Err(PyErr::fetch(py));
+                }
+                let set_handler = std::mem::transmute::<*const c_void, SetHandler>(*table.add(SLOT));
+                let handler = ptr::from_ref(&HANDLER).cast_mut().cast();
+                let capsule = ffi::PyCapsule_New(handler, CAPSULE.as_ptr(), None);
+                Ok(Self { set_handler, capsule: Bound::from_owned_ptr_or_err(py, capsule)?.unbind() })
+            }
+        })
+    }
+}
+
+/// Calls `make`, which makes an array of so many bytes; if they are many, the array will own memory from here.
+pub(super) fn lent<'py>(
+    py: Python<'py>,
+    bytes: usize,
+    make: impl FnOnce() -> PyResult<Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    if bytes < LARGE || limit()? == 0 {
+        return make();
+    }
+    let numpy = Numpy::get(py)?;
+    // SAFETY: the interpreter is attached; the function takes a handler's capsule and returns the one that was in
+    // use as a new reference, or null with an exception set.
+    let before = unsafe {
+        let before = (numpy.set_handler)(numpy.capsule.as_ptr());
+        Bound::from_owned_ptr_or_err(py, before)?
+    };
+    let made = make();
+    // SAFETY: as above. What it returns is our own capsule.
+    let ours = unsafe { Bound::from_owned_ptr_or_err(py, (numpy.set_handler)(before.as_ptr())) };
+    ours.and(made)
+}

@@ -1,0 +1,28 @@
+//! Where there is no pool of memory for outputs: see `memory.rs`, which is for Linux.
+
+use pyo3::prelude::*;
+
+use crate::error::Result;
+
+#[expect(clippy::unnecessary_wraps, reason = "as on Linux")]
+pub(in crate::py) fn limit() -> Result<usize> {
+    Ok(0)
+}
+
+pub(in crate::py) fn trim() -> usize {
+    0
+}
+
+pub(in crate::py) fn held() -> usize {
+    0
+}
+
+pub(in crate::py) fn settle() {}
+
+pub(super) fn lent<'py>(
+    _: Python<'py>,
+    _: usize,
+    make: impl FnOnce() -> PyResult<Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    make()
+}
