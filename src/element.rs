@@ -10,7 +10,7 @@ mod half;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 pub use complex::Complex;
-pub use half::{Bf16, F16, Half};
+pub use half::{Bf16, F16, Half, to_odd};
 
 /// One entry of an array: it can be read, and has a modulus, so that there are norms of it.
 pub trait Element: Copy + std::fmt::Debug + PartialEq + Send + Sync + 'static {
@@ -92,6 +92,14 @@ pub trait Real: Ordered {
     fn widen(self) -> f64;
     /// Rounded once, to nearest, ties to even.
     fn narrow(x: f64) -> Self;
+    /// The same.
+    fn narrow_single(x: f32) -> Self;
+    /// [`Element::halves`], to write.
+    #[inline(always)]
+    #[must_use]
+    fn halves_mut(_: &mut [Self]) -> Option<&mut [F16]> {
+        None
+    }
 }
 
 /// NumPy's `bool`: a byte, true unless it is 0.
@@ -106,7 +114,11 @@ trait Float: Sized {
     fn of_integer(n: u128) -> Self {
         Self::of_float(sticky(n))
     }
+    fn of_single(x: f32) -> Self;
     fn halves(_: &[Self]) -> Option<&[F16]> {
+        None
+    }
+    fn halves_mut(_: &mut [Self]) -> Option<&mut [F16]> {
         None
     }
 }
@@ -115,6 +127,10 @@ impl Float for f64 {
     #[inline(always)]
     fn of_float(x: f64) -> Self {
         x
+    }
+    #[inline(always)]
+    fn of_single(x: f32) -> Self {
+        x.into()
     }
     fn of_integer(n: u128) -> Self {
         n as Self
@@ -126,6 +142,10 @@ impl Float for f32 {
     fn of_float(x: f64) -> Self {
         x as Self
     }
+    #[inline(always)]
+    fn of_single(x: f32) -> Self {
+        x
+    }
 }
 
 impl Float for F16 {
@@ -134,7 +154,15 @@ impl Float for F16 {
         Self::from_f64(x)
     }
     #[inline(always)]
+    fn of_single(x: f32) -> Self {
+        Self::from_f32(x)
+    }
+    #[inline(always)]
     fn halves(data: &[Self]) -> Option<&[Self]> {
+        Some(data)
+    }
+    #[inline(always)]
+    fn halves_mut(data: &mut [Self]) -> Option<&mut [Self]> {
         Some(data)
     }
 }
@@ -143,6 +171,10 @@ impl Float for Bf16 {
     #[inline(always)]
     fn of_float(x: f64) -> Self {
         Self::from_f64(x)
+    }
+    #[inline(always)]
+    fn of_single(x: f32) -> Self {
+        Self::from_f32(x)
     }
 }
 
@@ -285,6 +317,10 @@ macro_rules! elements {
                 fn widen(self) -> f64 { f64::from(self) }
                 #[inline(always)]
                 fn narrow(x: f64) -> Self { Self::of_float(x) }
+                #[inline(always)]
+                fn narrow_single(x: f32) -> Self { Self::of_single(x) }
+                #[inline(always)]
+                fn halves_mut(data: &mut [Self]) -> Option<&mut [F16]> { Float::halves_mut(data) }
             }
         )*
         $(

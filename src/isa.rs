@@ -101,10 +101,11 @@ impl Isa {
     }
 }
 
+// Between float16 and float32 CPUs have instructions that the compiler does not find in plain Rust. They give the bits
+// of the plain conversion.
 #[cfg(target_arch = "x86_64")]
 impl Isa {
-    /// float16 as float32: the one instruction that the compiler does not find in plain Rust. Exact, so it gives
-    /// the bits of the plain conversion.
+    /// float16 as float32, exactly.
     #[expect(unsafe_code, reason = "see `run`")]
     pub fn widen_halves(self, from: &[F16], to: &mut [f32]) {
         use std::arch::x86_64::{__m128i, __m256, __m256i, __m512, _mm256_cvtph_ps, _mm512_cvtph_ps};
@@ -125,7 +126,7 @@ impl Isa {
                             ))
                         };
                     }
-                    plain(rest, rest_to);
+                    widen_plainly(rest, rest_to);
                 }
             };
         }
@@ -133,7 +134,7 @@ impl Isa {
         shell!(sixteen, "avx512f", _mm512_cvtph_ps, __m256i, __m512, 16);
 
         match self.0 {
-            Level::Baseline => plain(from, to),
+            Level::Baseline => widen_plainly(from, to),
             // SAFETY: an `Isa` of this level is made by `available` alone, after it detected all features in the
             // level's row, "f16c" among them.
             Level::V3 => unsafe { eight(from, to) },
@@ -141,13 +142,60 @@ impl Isa {
             Level::V4 => unsafe { sixteen(from, to) },
         }
     }
+
+    /// float32 as float16, rounded to nearest, ties to even.
+    #[expect(unsafe_code, reason = "see `run`")]
+    pub fn narrow_halves(self, from: &[f32], to: &mut [F16]) {
+        use std::arch::x86_64::{
+            __m128i, __m256, __m256i, __m512, _MM_FROUND_TO_NEAREST_INT, _mm256_cvtps_ph, _mm512_cvtps_ph,
+        };
+        use std::mem::transmute;
+
+        /// Whatever the thread has set.
+        const TO_NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
+
+        macro_rules! shell {
+            ($name:ident, $feature:literal, $convert:ident, $floats:ty, $halves:ty, $count:literal) => {
+                #[target_feature(enable = $feature)]
+                fn $name(from: &[f32], to: &mut [F16]) {
+                    let (from, rest) = from.as_chunks::<$count>();
+                    let (to, rest_to) = to.as_chunks_mut::<$count>();
+                    for (from, to) in from.iter().zip(to) {
+                        // SAFETY: as in `widen_halves`.
+                        *to = unsafe {
+                            transmute::<$halves, [F16; $count]>($convert::<TO_NEAREST>(transmute::<
+                                [f32; $count],
+                                $floats,
+                            >(*from)))
+                        };
+                    }
+                    narrow_plainly(rest, rest_to);
+                }
+            };
+        }
+        shell!(eight, "f16c", _mm256_cvtps_ph, __m256, __m128i, 8);
+        shell!(sixteen, "avx512f", _mm512_cvtps_ph, __m512, __m256i, 16);
+
+        match self.0 {
+            Level::Baseline => narrow_plainly(from, to),
+            // SAFETY: as in `widen_halves`.
+            Level::V3 => unsafe { eight(from, to) },
+            // SAFETY: as in `widen_halves`.
+            Level::V4 => unsafe { sixteen(from, to) },
+        }
+    }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
 impl Isa {
-    /// float16 as float32.
+    /// float16 as float32, exactly.
     pub fn widen_halves(self, from: &[F16], to: &mut [f32]) {
-        plain(from, to);
+        widen_plainly(from, to);
+    }
+
+    /// float32 as float16, rounded to nearest, ties to even.
+    pub fn narrow_halves(self, from: &[f32], to: &mut [F16]) {
+        narrow_plainly(from, to);
     }
 }
 
@@ -228,8 +276,15 @@ pub fn end_of_stream() {
 pub fn end_of_stream() {}
 
 #[inline(always)]
-fn plain(from: &[F16], to: &mut [f32]) {
+fn widen_plainly(from: &[F16], to: &mut [f32]) {
     for (to, from) in to.iter_mut().zip(from) {
         *to = from.to_f32();
+    }
+}
+
+#[inline(always)]
+fn narrow_plainly(from: &[f32], to: &mut [F16]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = F16::from_f32(*from);
     }
 }

@@ -15,7 +15,7 @@ use std::sync::atomic::AtomicU8;
 use crate::element::{Element, Ordered};
 use crate::isa::{Isa, end_of_stream};
 use crate::kernel::clip::{AnyOutside, ClipEach};
-use crate::kernel::map::{AnyChange, Apply, ApplyInto, Map};
+use crate::kernel::map::{AnyChange, Map};
 use crate::kernel::scale::{ScaleEach, ScaleEachInto};
 use crate::kernel::sum::BLOCK;
 
@@ -525,10 +525,10 @@ impl<T: Ordered, M: Map<T>> Work<T> for Uniform<M> {
         isa.run(AnyChange { data, map: self.0 })
     }
     fn apply(&self, isa: Isa, _: Range<usize>, data: &mut [T]) {
-        isa.run(Apply { data, map: self.0 });
+        self.0.apply(isa, data);
     }
     fn apply_into(&self, isa: Isa, _: Range<usize>, from: &[T], to: &mut [T]) {
-        isa.run(ApplyInto { from, to, map: self.0 });
+        self.0.apply_into(isa, from, to);
     }
 }
 

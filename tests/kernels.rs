@@ -334,12 +334,20 @@ fn check_map<T: Ordered, M: Map<T>>(map: M, room: &[T], expected: impl Fn(T) -> 
         let mut found = room.to_vec();
         isa.run(Apply { data: &mut found[range.clone()], map });
         assert_same(&found, &result);
+        // By the way of its own that a map may have.
+        found.copy_from_slice(room);
+        map.apply(isa, &mut found[range.clone()]);
+        assert_same(&found, &result);
 
         let mut found = vec![T::HIGHEST; room.len()];
         isa.run(ApplyInto { from: &room[range.clone()], to: &mut found[range.clone()], map });
         assert_same(&found[range.clone()], &result[range.clone()]);
         assert_same(&found[..range.start], &vec![T::HIGHEST; range.start]);
         assert_same(&found[range.end..], &vec![T::HIGHEST; room.len() - range.end]);
+        let complete = found.clone();
+        found.fill(T::HIGHEST);
+        map.apply_into(isa, &room[range.clone()], &mut found[range.clone()]);
+        assert_same(&found, &complete);
 
         let changed =
             (room[range.clone()].iter().zip(&result[range.clone()])).any(|(a, b)| bits(*a) != bits(*b));
@@ -678,6 +686,45 @@ fn float16_is_read_as_float32() {
         isa.widen_halves(&room[range.clone()], &mut found[range.clone()]);
         check(&found[range.clone()], &room[range.clone()]);
         assert!(found[..range.start].iter().chain(&found[range.end..]).all(|x| *x == 9.0));
+    });
+}
+
+#[test]
+fn float32_is_rounded_to_float16() {
+    let mut random = Random::new(72);
+    let mut all: Vec<f32> = (0..1 << 16).map(|_| f32::from_bits(random.bits() as u32)).collect();
+    // Every float16 and what is halfway to the next one, and beside that.
+    for size in 0..0x7c80 {
+        let bits = (F16::from_bits(size).exact() as f32).to_bits();
+        let next = (F16::from_bits(size + 1).exact() as f32).to_bits();
+        let middle = f32::midpoint(f32::from_bits(bits), f32::from_bits(next)).to_bits();
+        all.extend([bits, bits + 1, middle - 1, middle, middle + 1].map(f32::from_bits));
+        all.extend([bits, bits + 1, middle - 1, middle, middle + 1].map(|bits| -f32::from_bits(bits)));
+    }
+    all.extend([
+        65519.996,
+        65520.0,
+        65536.0,
+        1e30,
+        f32::MAX,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        1e-40,
+        -1e-40,
+    ]);
+    let expected: Vec<F16> = all.iter().map(|x| F16::nearest(f64::from(*x))).collect();
+    for isa in Isa::available() {
+        let mut found = vec![F16::from_bits(9); all.len()];
+        isa.narrow_halves(&all, &mut found);
+        assert_same(&found, &expected);
+    }
+    let (room, rounded) = (&all[50_000..][..ROOM], &expected[50_000..][..ROOM]);
+    at_all_levels(|isa, range| {
+        let mut found = vec![F16::from_bits(9); ROOM];
+        let mut result = found.clone();
+        isa.narrow_halves(&room[range.clone()], &mut found[range.clone()]);
+        result[range.clone()].copy_from_slice(&rounded[range]);
+        assert_same(&found, &result);
     });
 }
 

@@ -18,10 +18,27 @@ pub type Bf16 = Half<7>;
 
 /// All but the sign.
 const SIZE: u16 = u16::MAX >> 1;
-/// float64's.
-const WIDE_DIGITS: u32 = f64::MANTISSA_DIGITS - 1;
 /// float32's.
 const MIDDLE_DIGITS: u32 = f32::MANTISSA_DIGITS - 1;
+
+/// Cut off to 13 digits, the last of which is odd where there was more: to round that to the 11 digits of float16, or
+/// fewer, makes and hides no tie, and gives what rounding `x` gives.
+///
+/// float32 holds 13 digits of every number from 2^-137 on. What is smaller is 0 in 16 bits, however it was rounded
+/// (half of `bfloat16`'s smallest number is 2^-134); what is beyond float32 is infinite.
+#[inline(always)]
+#[must_use]
+pub fn to_odd(x: f64) -> f32 {
+    /// Below the 13 digits, of which the exponent implies one.
+    const REST: u64 = u64::MAX >> (64 - (f64::MANTISSA_DIGITS - 13));
+    let bits = x.to_bits();
+    // The sum has the bit above the rest where there is any.
+    f64::from_bits((bits | ((bits & REST) + REST)) & !REST) as f32
+}
+
+const fn power_of_two(exponent: i32) -> f32 {
+    f32::from_bits(127u32.saturating_add_signed(exponent) << MIDDLE_DIGITS)
+}
 
 impl<const DIGITS: u32> Half<DIGITS> {
     /// No bound above.
@@ -57,46 +74,53 @@ impl<const DIGITS: u32> Half<DIGITS> {
     #[inline(always)]
     #[must_use]
     pub fn to_f32(self) -> f32 {
-        /// Its last bit is float16's smallest subnormal.
-        const HALF: u32 = 0.5f32.to_bits();
-        let size = u32::from(self.0 & SIZE);
-        let sign = u32::from(self.0 & !SIZE) << 16;
-        let same_place = size << (MIDDLE_DIGITS - DIGITS);
-        let size = if Self::BIAS == 127 {
-            same_place // float32's own exponents
-        } else {
-            let rebias = (127 - Self::BIAS) << MIDDLE_DIGITS;
-            let normal = same_place + rebias;
-            // By a difference of normal numbers, because a product with a subnormal one is slow on many CPUs.
-            let subnormal = (f32::from_bits(size | HALF) - f32::from_bits(HALF)).to_bits();
-            let size = if size < 1 << DIGITS { subnormal } else { normal };
-            if self.0 & SIZE >= Self::INFINITY.0 { normal + rebias } else { size }
-        };
-        f32::from_bits(size | sign)
+        let bits = u32::from(self.0) << 16;
+        if Self::BIAS == 127 {
+            return f32::from_bits(bits); // float32's own exponents
+        }
+        let size = bits & (u32::MAX >> 1);
+        let rebias = (127 - Self::BIAS) << MIDDLE_DIGITS;
+        let normal = f32::from_bits((size >> (DIGITS + 16 - MIDDLE_DIGITS)) + rebias);
+        // That is for a subnormal number half of it and half of the smallest normal one. No product makes it right:
+        // those with subnormal numbers are slow on many CPUs.
+        let least = power_of_two(Self::LAST + DIGITS.cast_signed());
+        let finite = normal + (normal.min(least) - least);
+        let last = if size >= u32::from(Self::INFINITY.0) << 16 { rebias } else { 0 };
+        f32::from_bits((finite.to_bits() + last) | (bits ^ size))
     }
 
     /// Rounded once, to nearest, ties to even.
     #[inline(always)]
     #[must_use]
     pub fn from_f64(x: f64) -> Self {
-        let drop = WIDE_DIGITS - DIGITS;
-        let rebias = u64::from(1023 - Self::BIAS);
-        // Adding it leaves a count of smallest subnormals in the last bits, rounded.
-        let count = u64::from((1023 + WIDE_DIGITS).saturating_add_signed(Self::LAST)) << WIDE_DIGITS;
+        Self::from_f32(to_odd(x))
+    }
+
+    /// Rounded once, to nearest, ties to even.
+    #[inline(always)]
+    #[must_use]
+    pub fn from_f32(x: f32) -> Self {
+        let drop = MIDDLE_DIGITS - DIGITS;
         let bits = x.to_bits();
-        let size = bits & (u64::MAX >> 1);
-        let even = (size >> drop) & 1;
-        let normal = ((size + ((1 << (drop - 1)) - 1) + even) >> drop).wrapping_sub(rebias << DIGITS);
-        let subnormal = (f64::from_bits(size) + f64::from_bits(count)).to_bits().wrapping_sub(count);
-        let infinity = u64::from(Self::INFINITY.0);
-        let finite = if size < (rebias + 1) << WIDE_DIGITS { subnormal } else { normal };
-        let large =
-            if size >= (rebias + u64::from(SIZE >> DIGITS)) << WIDE_DIGITS { infinity } else { finite };
         // A NaN keeps the upper bits of its payload, and stays one.
         let quiet = 1 << (DIGITS - 1);
-        let nan = infinity | quiet | ((size >> drop) & (quiet - 1));
-        let size = if size > f64::INFINITY.to_bits() { nan } else { large };
-        Self(size as u16 | (bits >> 48) as u16 & !SIZE)
+        if Self::BIAS == 127 {
+            // float32's own exponents: what the digits carry over goes to the exponent, up to infinity.
+            let rounded = (bits.wrapping_add((1 << (drop - 1)) - 1 + ((bits >> drop) & 1))) >> drop;
+            return Self(if x.is_nan() { bits >> drop | quiet } else { rounded } as u16);
+        }
+        let size = x.abs().min(power_of_two(Self::BIAS.cast_signed() + 1)); // from there on all is infinite
+        // The last bit of `place` is worth as much as the last one of the result. Added, it leaves a count of them in the
+        // last bits, rounded.
+        let own =
+            f32::from_bits((size.to_bits() >> MIDDLE_DIGITS << MIDDLE_DIGITS) + (drop << MIDDLE_DIGITS));
+        let least = power_of_two(Self::LAST + MIDDLE_DIGITS.cast_signed());
+        let place = own.max(least);
+        // The count has the digit that the exponent implies; so the exponent is one less.
+        let exponent = (place.to_bits() - least.to_bits()) >> drop;
+        let rounded = (size + place).to_bits().wrapping_add(exponent);
+        let nan = if x.is_nan() { quiet | ((bits >> drop) & (quiet - 1)) } else { 0 };
+        Self((rounded | nan) as u16 | (bits >> 16) as u16 & !SIZE)
     }
 
     /// Orders as the numbers do, NaN apart: 0.0 and -0.0 are one.

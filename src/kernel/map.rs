@@ -1,14 +1,23 @@
 //! Applying a function of one element to many.
 
 use crate::element::Ordered;
-use crate::isa::Op;
+use crate::isa::{Isa, Op};
 
 /// A function of one element.
-pub trait Map<T>: Copy + Sync {
+pub trait Map<T: Ordered>: Copy + Sync {
     /// Its value.
     fn map(&self, x: T) -> T;
     /// Whether it may change `x`. Where it never says so, an output in place is not written.
     fn changes(&self, x: T) -> bool;
+
+    /// Applies it to all elements in place.
+    fn apply(self, isa: Isa, data: &mut [T]) {
+        isa.run(Apply { data, map: self });
+    }
+    /// Applies it to all elements, from one slice to another.
+    fn apply_into(self, isa: Isa, from: &[T], to: &mut [T]) {
+        isa.run(ApplyInto { from, to, map: self });
+    }
 }
 
 /// Applies `map` in place.

@@ -1,32 +1,41 @@
 //! Scaling: the product is computed in float64 and rounded once.
+//!
+//! That takes vectors of three widths for an element of 16 bits, of which the compiler makes poor code in one
+//! loop. So they go by way of float32, with a loop for each step, but for a few by one factor: the same bits.
 
-use super::map::Map;
-use crate::element::Real;
-use crate::isa::Op;
+use super::map::{Apply, ApplyInto, Map};
+use crate::element::{Real, to_odd};
+use crate::isa::{Isa, Op};
 use crate::scaled::Factor;
 
 /// `x * factor`.
 #[inline(always)]
 fn scaled<T: Real>(x: T, factor: Factor) -> T {
-    if factor.then == 1.0 && factor.by.is_normal() {
+    if is_plain(factor) {
         // No NaN comes of this that was none before; the compiler makes a loop of its own for it.
         return T::narrow(x.widen() * factor.by);
     }
-    canonical(x, factor.by, x.widen() * factor.by * factor.then)
+    T::narrow(canonical(x, factor.by, x.widen() * factor.by * factor.then))
 }
 
-/// `x * by`.
+/// Whether a product with it is NaN only for NaN.
 #[inline(always)]
-fn scaled_by<T: Real>(x: T, by: f64) -> T {
+fn is_plain(factor: Factor) -> bool {
+    factor.then == 1.0 && factor.by.is_normal()
+}
+
+/// `x * by`, to be rounded.
+#[inline(always)]
+fn scaled_by<T: Real>(x: T, by: f64) -> f64 {
     canonical(x, by, x.widen() * by)
 }
 
-/// The product of x, rounded. A NaN of the data keeps its payload and the NaN that `inf * 0` or a NaN factor
-/// makes has one payload, because CPUs differ in the one they choose.
+/// The product of x. A NaN of the data keeps its payload and the NaN that `inf * 0` or a NaN factor makes has one
+/// payload, because CPUs differ in the one they choose.
 #[inline(always)]
-fn canonical<T: Real>(x: T, by: f64, product: f64) -> T {
+fn canonical<T: Real>(x: T, by: f64, product: f64) -> f64 {
     let fresh = by.is_nan() | (product.is_nan() & !x.widen().is_nan());
-    T::narrow(if fresh { f64::NAN } else { product })
+    if fresh { f64::NAN } else { product }
 }
 
 /// Scales by one factor.
@@ -41,6 +50,101 @@ impl<T: Real> Map<T> for Scale {
     #[inline(always)]
     fn changes(&self, _: T) -> bool {
         true
+    }
+    fn apply(self, isa: Isa, data: &mut [T]) {
+        if !goes_by_single::<T>(self.0, data.len()) {
+            return isa.run(Apply { data, map: self });
+        }
+        let mut scratch = [0.0; PIECE];
+        for part in data.chunks_mut(PIECE) {
+            let singles = &mut scratch[..part.len()];
+            widen(isa, part, singles);
+            isa.run(ScaleToOdd { data: singles, by: self.0.by });
+            narrow(isa, singles, part);
+        }
+    }
+    fn apply_into(self, isa: Isa, from: &[T], to: &mut [T]) {
+        if !goes_by_single::<T>(self.0, from.len()) {
+            return isa.run(ApplyInto { from, to, map: self });
+        }
+        let mut scratch = [0.0; PIECE];
+        for (from, to) in from.chunks(PIECE).zip(to.chunks_mut(PIECE)) {
+            let singles = &mut scratch[..from.len()];
+            widen(isa, from, singles);
+            isa.run(ScaleToOdd { data: singles, by: self.0.by });
+            narrow(isa, singles, to);
+        }
+    }
+}
+
+/// Elements of 16 bits to be scaled at a time.
+const PIECE: usize = 512;
+
+/// Whether so many elements are to be scaled by way of float32: clearing the scratch for a few costs more than it
+/// saves.
+fn goes_by_single<T: Real>(factor: Factor, len: usize) -> bool {
+    size_of::<T>() == 2 && is_plain(factor) && len >= PIECE / 4
+}
+
+/// Elements of 16 bits as float32, exactly.
+fn widen<T: Real>(isa: Isa, from: &[T], to: &mut [f32]) {
+    match T::halves(from) {
+        Some(halves) => isa.widen_halves(halves, to),
+        None => isa.run(ToSingles { from, to }),
+    }
+}
+
+/// Elements of 16 bits from float32, rounded once.
+fn narrow<T: Real>(isa: Isa, from: &[f32], to: &mut [T]) {
+    match T::halves_mut(to) {
+        Some(halves) => isa.narrow_halves(from, halves),
+        None => isa.run(FromSingles { from, to }),
+    }
+}
+
+struct ToSingles<'a, T> {
+    from: &'a [T],
+    to: &'a mut [f32],
+}
+
+impl<T: Real> Op for ToSingles<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn eval(self) {
+        for (to, from) in self.to.iter_mut().zip(self.from) {
+            *to = from.widen() as f32;
+        }
+    }
+}
+
+struct FromSingles<'a, T> {
+    from: &'a [f32],
+    to: &'a mut [T],
+}
+
+impl<T: Real> Op for FromSingles<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn eval(self) {
+        for (to, from) in self.to.iter_mut().zip(self.from) {
+            *to = T::narrow_single(*from);
+        }
+    }
+}
+
+/// Scales what is to be rounded to 16 bits.
+struct ScaleToOdd<'a> {
+    data: &'a mut [f32],
+    by: f64,
+}
+
+impl Op for ScaleToOdd<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn eval(self) {
+        for x in self.data {
+            *x = to_odd(f64::from(*x) * self.by);
+        }
     }
 }
 
@@ -63,6 +167,19 @@ impl<T: Real> Map<T> for ClipMagnitude {
     }
 }
 
+/// Elements of 16 bits to be scaled at a time by factors of their own.
+const EACH: usize = 128;
+
+/// At most [`EACH`] elements of 16 bits times as many factors, to be rounded.
+#[inline(always)]
+fn singles_by<T: Real>(from: &[T], factors: &[f64]) -> [f32; EACH] {
+    let mut singles = [0.0; EACH];
+    for ((single, x), by) in singles.iter_mut().zip(from).zip(factors) {
+        *single = to_odd(scaled_by(*x, *by));
+    }
+    singles
+}
+
 /// Scales each element in place by a factor of its own.
 #[derive(Debug)]
 pub struct ScaleEach<'a, T> {
@@ -76,8 +193,17 @@ impl<T: Real> Op for ScaleEach<'_, T> {
     type Output = ();
     #[inline(always)]
     fn eval(self) {
+        if size_of::<T>() == 2 {
+            for (data, factors) in self.data.chunks_mut(EACH).zip(self.factors.chunks(EACH)) {
+                let singles = singles_by(data, factors);
+                for (x, single) in data.iter_mut().zip(&singles) {
+                    *x = T::narrow_single(*single);
+                }
+            }
+            return;
+        }
         for (x, by) in self.data.iter_mut().zip(self.factors) {
-            *x = scaled_by(*x, *by);
+            *x = T::narrow(scaled_by(*x, *by));
         }
     }
 }
@@ -97,8 +223,18 @@ impl<T: Real> Op for ScaleEachInto<'_, T> {
     type Output = ();
     #[inline(always)]
     fn eval(self) {
+        if size_of::<T>() == 2 {
+            let parts = self.to.chunks_mut(EACH).zip(self.from.chunks(EACH)).zip(self.factors.chunks(EACH));
+            for ((to, from), factors) in parts {
+                let singles = singles_by(from, factors);
+                for (to, single) in to.iter_mut().zip(&singles) {
+                    *to = T::narrow_single(*single);
+                }
+            }
+            return;
+        }
         for ((to, from), by) in self.to.iter_mut().zip(self.from).zip(self.factors) {
-            *to = scaled_by(*from, *by);
+            *to = T::narrow(scaled_by(*from, *by));
         }
     }
 }

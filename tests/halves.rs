@@ -1,0 +1,172 @@
+//! Scaling numbers of 16 bits: all 65,536 of them, at every level, against integers.
+
+#![allow(missing_docs, reason = "a test")]
+
+mod common;
+
+use _core::element::{Bf16, F16, Half, Real};
+use _core::isa::Isa;
+use _core::kernel::map::{ApplyInto, Map};
+use _core::kernel::scale::Scale;
+use _core::scaled::{Factor, power_of_two};
+use common::Random;
+
+/// `n * 2^exponent` rounded to `digits` digits, or to a multiple of `2^least`, to nearest, ties to even.
+fn round(n: u128, exponent: i32, digits: u32, least: i32) -> (u128, i32) {
+    let own = exponent + (u128::BITS - n.leading_zeros()).cast_signed() - digits.cast_signed();
+    let drop = (own.max(least) - exponent).max(0).cast_unsigned();
+    if drop >= 100 {
+        return (0, least); // far below a half of the last digit
+    }
+    let (kept, rest, half) = (n >> drop, n & ((1 << drop) - 1), (1 << drop) >> 1);
+    let up = drop > 0 && (rest > half || (rest == half && kept % 2 == 1));
+    (kept + u128::from(up), exponent + drop.cast_signed())
+}
+
+/// The bits of `n * 2^exponent`, which has `DIGITS + 1` digits at most and is no finer than the smallest number.
+fn bits_of<const DIGITS: u32>(n: u128, exponent: i32) -> u16 {
+    let (bias, least) = if DIGITS == 10 { (15, -24) } else { (127, -133) };
+    if n == 0 {
+        return 0;
+    }
+    // As a count of the steps of its own exponent, the digit that the exponent implies among them.
+    let own =
+        (exponent + (u128::BITS - 1 - n.leading_zeros()).cast_signed() - DIGITS.cast_signed()).max(least);
+    if own - least >= 2 * bias {
+        return Half::<DIGITS>::INFINITY.to_bits();
+    }
+    let count = if own > exponent { n >> (own - exponent) } else { n << (exponent - own) };
+    (count + u128::from((own - least).unsigned_abs() << DIGITS)) as u16
+}
+
+/// `x * by`, rounded to float64 and then to 16 bits.
+fn product<const DIGITS: u32>(x: u16, by: f64) -> u16 {
+    let (size, sign) = (x & 0x7fff, x & 0x8000);
+    let infinity = Half::<DIGITS>::INFINITY.to_bits();
+    if size > infinity {
+        return x | 1 << (DIGITS - 1); // quiet, with its payload
+    }
+    let sign = if by.is_sign_negative() { sign ^ 0x8000 } else { sign };
+    if size == infinity || size == 0 {
+        return size | sign;
+    }
+    let least = if DIGITS == 10 { -24 } else { -133 };
+    let (digits, step) = match size >> DIGITS {
+        0 => (size, 0),
+        step => (size & ((1 << DIGITS) - 1) | 1 << DIGITS, i32::from(step) - 1),
+    };
+    let factor = u128::from(by.to_bits() & (u64::MAX >> 12) | 1 << 52);
+    let exponent = ((by.abs().to_bits() >> 52) as i32) - 1075;
+    let (n, exponent) = round(u128::from(digits) * factor, exponent + least + step, 53, -1074);
+    let (n, exponent) = round(n, exponent, DIGITS + 1, least);
+    bits_of::<DIGITS>(n, exponent) | sign
+}
+
+/// Normal numbers of all kinds.
+fn factors<const DIGITS: u32>(random: &mut Random) -> Vec<f64> {
+    let mut factors = vec![
+        f64::MIN_POSITIVE,
+        f64::MAX,
+        -1.0,
+        1.0 / 3.0,
+        1.1,
+        0.1,
+        1e-30,
+        1e30,
+        f64::EPSILON,
+        1.0 + f64::EPSILON,
+        1.0 - f64::EPSILON / 2.0,
+    ];
+    let range = if DIGITS == 10 { 45 } else { 262 };
+    let exponent = |random: &mut Random, range: i32| {
+        let steps = random.below(2 * range as usize + 1) as u32;
+        steps.cast_signed() - range
+    };
+    let digits = |random: &mut Random| f64::from_bits(random.bits() >> 12 | 1023 << 52);
+    for _ in 0..16 {
+        factors.push(power_of_two(exponent(random, range)));
+        factors.push(digits(random)); // near 1
+        factors.push(-digits(random) * power_of_two(exponent(random, 4)));
+        factors.push(digits(random) * power_of_two(exponent(random, range)));
+        factors.push((random.below(1000) + 1) as f64 / 10.0); // with ties but for the digits of float64
+        // Ties as the factor's few digits make them, and a hair beside them.
+        let few = (2 * random.below(1 << 5) + 1) as f64 * power_of_two(exponent(random, range) - 5);
+        factors.extend([few, f64::from_bits(few.to_bits() + 1), f64::from_bits(few.to_bits() - 1)]);
+        // What makes of some number a tie, or nearly, a subnormal one among them.
+        let some = (random.below(1 << (DIGITS + 1)) + 1) as f64;
+        let tie = (2 * random.below(1 << (DIGITS + 1)) + 1) as f64;
+        factors.push(tie / some);
+        factors.push(tie / some * power_of_two(-exponent(random, range).abs()));
+    }
+    factors
+}
+
+fn every_number_is_scaled<const DIGITS: u32>()
+where
+    Half<DIGITS>: Real,
+{
+    let all: Vec<Half<DIGITS>> = (0..=u16::MAX).map(Half::from_bits).collect();
+    for by in factors::<DIGITS>(&mut Random::new(71)) {
+        let expected: Vec<u16> = (0..=u16::MAX).map(|x| product::<DIGITS>(x, by)).collect();
+        let map = Scale(Factor { by, then: 1.0 });
+        for isa in Isa::available() {
+            let same = |found: &[Half<DIGITS>], way: &str| {
+                for ((found, expected), x) in found.iter().zip(&expected).zip(&all) {
+                    let found = found.to_bits();
+                    assert_eq!(found, *expected, "{x:?} * {by:e} {way}, {}: {found:#06x}", isa.name());
+                }
+            };
+            let mut found = all.clone();
+            map.apply(isa, &mut found);
+            same(&found, "in place");
+            found.fill(Half::from_bits(9));
+            map.apply_into(isa, &all, &mut found);
+            same(&found, "from slice to slice");
+            // As a few elements go.
+            isa.run(ApplyInto { from: &all, to: &mut found, map });
+            same(&found, "one by one");
+        }
+    }
+}
+
+#[test]
+fn every_float16_is_scaled() {
+    every_number_is_scaled::<10>();
+}
+
+#[test]
+fn every_bfloat16_is_scaled() {
+    every_number_is_scaled::<7>();
+}
+
+/// The oracle knows the numbers: times one each is itself, and a few products that anyone can check.
+#[test]
+fn the_oracle_is_right() {
+    for x in 0..=u16::MAX {
+        let (half, brain) = (F16::from_bits(x), Bf16::from_bits(x));
+        assert_eq!(product::<10>(x, 1.0), if half.is_nan() { x | 1 << 9 } else { x });
+        assert_eq!(product::<7>(x, 1.0), if brain.is_nan() { x | 1 << 6 } else { x });
+    }
+    for (x, by, expected) in [
+        (0x3c00, 2.0, 0x4000),
+        (0x3c01, 0.5, 0x3801),
+        (0x0001, 0.5, 0x0000), // a tie, to even
+        (0x0003, 0.5, 0x0002),
+        (0x0001, 0.500_000_1, 0x0001),
+        (0x7bff, 1.0003, 0x7c00), // 65523.7
+        (0x7bff, 1.0002, 0x7bff),
+        (0x03ff, -1.001, 0x8400),
+        (0x0401, 0.5, 0x0200),
+    ] {
+        assert_eq!(product::<10>(x, by), expected, "{x:#06x} * {by}");
+    }
+    for (x, by, expected) in [
+        (0x3f81, 1.5, 0x3fc2), // 1.51171875, a tie
+        (0x0001, 0.5, 0x0000),
+        (0x0081, 0.5, 0x0040),
+        (0x7f7f, 1.001, 0x7f7f),
+        (0x7f7f, 1.01, 0x7f80),
+    ] {
+        assert_eq!(product::<7>(x, by), expected, "{x:#06x} * {by}");
+    }
+}
