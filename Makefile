@@ -42,7 +42,7 @@ example: develop ## The example, a few steps of it
 	python examples/exploding_rnn.py --steps 20 --output $(VENV)/exploding_rnn.png
 
 .PHONY: codegen
-codegen: develop ## What the compiler made: wide registers, no fused operations, no maths library
+codegen: develop ## What the compiler made: hot loops wide and short, no fused operations, no maths library
 	.ci/codegen python/gradclip/_core.abi3.so
 
 .PHONY: wheel

@@ -3,12 +3,13 @@
 //!
 //! `cargo bench [-- FILTER]`
 //!
-//! A group is an operation, a dtype and a size, 16 KiB (in cache) or 64 MiB (past it), and has a line per
-//! way: the kernel at each level this CPU runs, on one thread; the plain iterator, as the compiler makes it
+//! A group is an operation, a dtype and a size, 16 KiB (in the first cache), 512 KiB (in the second) or 64 MiB
+//! (in memory), and has a line per way: the kernel at each level this CPU runs, on one thread; the plain iterator, as the compiler makes it
 //! for any CPU; the same iterator on all threads by rayon, where there is enough to share. A line `norm`
 //! instead of `kernel` is the way from the elements to the norm, on one thread: for dtypes that no kernel
-//! sums as they are. The groups `floor` tell how fast memory is read, changed and copied at all, and `norm`
-//! is the whole path of a norm on all threads. GB/s counts the bytes that are read and written.
+//! sums as they are. The groups `floor` tell how fast memory is read, scaled in place and copied at all, with
+//! plain stores and with such as go past the cache (`streaming`), and `norm` is the whole path of a norm on all
+//! threads. GB/s counts the bytes that are read and written; a plain store to memory reads it first, unseen.
 //!
 //! The last lines compare two things in turns, so that both see the same machine: the norm with a plain
 //! read, and the dtypes of 16 bits with float32. Believe ratios like these, within one run, and not times
@@ -32,9 +33,12 @@ use _core::walk::View;
 use criterion::{Criterion, SamplingMode, Throughput};
 use rayon::prelude::*;
 
-/// Bytes of an array that stays in the innermost cache, and of one that no cache holds.
-const SIZES: [(usize, &str); 2] = [(16 << 10, "16KiB"), (64 << 20, "64MiB")];
-const PAST_CACHE: usize = SIZES[1].0;
+/// Bytes of an array that stays in the innermost cache, of one that stays in the next, and of one that no cache
+/// holds.
+const SIZES: [(usize, &str); 3] = [INNERMOST, (512 << 10, "512KiB"), MEMORY];
+const INNERMOST: (usize, &str) = (16 << 10, "16KiB");
+const MEMORY: (usize, &str) = (64 << 20, "64MiB");
+const PAST_CACHE: usize = MEMORY.0;
 /// Bytes a thread takes at a time where the benchmark itself shares work.
 const SHARE: usize = 512 << 10;
 /// Numbers lie between this and its negative.
@@ -59,17 +63,53 @@ impl Op for Read<'_> {
     }
 }
 
-/// Changes everything in place.
-struct Negate<'a>(&'a mut [f32]);
+/// Scales everything in place, without the detour by float64.
+struct Multiply<'a>(&'a mut [f32], f32);
 
-impl Op for Negate<'_> {
+impl Op for Multiply<'_> {
     type Output = ();
     #[inline(always)]
     fn eval(self) {
         for x in self.0 {
-            *x = -*x;
+            *x *= self.1;
         }
     }
+}
+
+/// Copies by stores that go past the cache, whole cache lines; what is left of one is copied plainly.
+#[cfg(target_arch = "x86_64")]
+fn stream(to: &mut [f32], from: &[f32]) {
+    use std::arch::x86_64::{__m128i, _mm_sfence, _mm_stream_si128};
+
+    #[repr(C, align(64))]
+    struct Line([__m128i; 4]);
+
+    #[expect(unsafe_code, reason = "the compiler has no such store in plain Rust")]
+    // SAFETY: any bits are a `Line`.
+    let (head, lines, tail) = unsafe { to.align_to_mut::<Line>() };
+    let (first, from) = from.split_at(head.len());
+    let (body, last) = from.split_at(lines.len() * 16);
+    head.copy_from_slice(first);
+    tail.copy_from_slice(last);
+    for (line, from) in lines.iter_mut().zip(body.as_chunks::<4>().0.as_chunks::<4>().0) {
+        for (to, from) in line.0.iter_mut().zip(from) {
+            #[expect(unsafe_code, reason = "see above")]
+            // SAFETY: the reference is to 16 bytes at a multiple of 16, and four float32 are as many bytes.
+            unsafe {
+                _mm_stream_si128(to, std::mem::transmute::<[f32; 4], __m128i>(*from));
+            }
+        }
+    }
+    #[expect(unsafe_code, reason = "see above")]
+    // SAFETY: every CPU of this architecture has the instruction.
+    unsafe {
+        _mm_sfence();
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn stream(to: &mut [f32], from: &[f32]) {
+    to.copy_from_slice(from);
 }
 
 /// What a benchmark knows of an element: how to make one, and what one would write without the kernels.
@@ -323,34 +363,45 @@ where
 
 /// How fast memory is, and the whole path of a norm.
 fn floors(criterion: &mut Criterion) {
-    let Some(isa) = Isa::available().next_back() else { return };
+    let Some(widest) = Isa::available().next_back() else { return };
     let part = SHARE / size_of::<f32>();
+    // Magnitudes stay as they are, however often they are multiplied.
+    let by = black_box(-1.0);
     for (bytes, size) in SIZES {
         let mut data = numbers::<f32>(bytes);
         let mut to = data.clone();
         let is_shared = bytes >= PAST_CACHE;
         group!(criterion, format!("floor/read/{size}"), bytes, |add| {
-            add!("one thread", isa.run(Read(black_box(&data))));
+            for isa in Isa::available() {
+                add!(format!("one thread, {}", isa.name()), isa.run(Read(black_box(&data))));
+            }
             if is_shared {
-                add!("all threads", read_on_all_threads(isa, black_box(&data)));
+                add!("all threads", read_on_all_threads(widest, black_box(&data)));
             }
         });
-        group!(criterion, format!("floor/change/{size}"), bytes * 2, |add| {
-            add!("one thread", isa.run(Negate(black_box(&mut data))));
+        group!(criterion, format!("floor/scale_in_place/{size}"), bytes * 2, |add| {
+            for isa in Isa::available() {
+                add!(format!("one thread, {}", isa.name()), isa.run(Multiply(black_box(&mut data), by)));
+            }
             if is_shared {
-                add!("all threads", data.par_chunks_mut(part).for_each(|part| isa.run(Negate(part))));
+                let scale = |part: &mut [f32]| widest.run(Multiply(part, by));
+                add!("all threads", data.par_chunks_mut(part).for_each(scale));
             }
         });
-        group!(criterion, format!("floor/copy/{size}"), bytes * 2, |add| {
-            add!("one thread", to.copy_from_slice(black_box(&data)));
-            if is_shared {
-                let copy = |(to, from): (&mut [f32], &[f32])| to.copy_from_slice(from);
-                add!("all threads", to.par_chunks_mut(part).zip(data.par_chunks(part)).for_each(copy));
-            }
-        });
+        // The C library's copy chooses its instructions, and so whether it streams, itself.
+        let copy = |to: &mut [f32], from: &[f32]| to.copy_from_slice(from);
+        for (name, copy) in [("copy", copy as fn(&mut [f32], &[f32])), ("streaming_copy", stream)] {
+            group!(criterion, format!("floor/{name}/{size}"), bytes * 2, |add| {
+                add!("one thread", copy(black_box(&mut to), black_box(&data)));
+                if is_shared {
+                    let share = |(to, from): (&mut [f32], &[f32])| copy(to, from);
+                    add!("all threads", to.par_chunks_mut(part).zip(data.par_chunks(part)).for_each(share));
+                }
+            });
+        }
         if is_shared {
             group!(criterion, format!("norm/float32/{size}"), bytes, |add| {
-                add!("all threads", norm_on_all_threads(isa, black_box(&data), Order::Two));
+                add!("all threads", norm_on_all_threads(widest, black_box(&data), Order::Two));
             });
         }
     }
@@ -420,7 +471,7 @@ fn halves_beside_singles() {
     println!("elements per second of norms, as a multiple of float32's:");
     for isa in Isa::available() {
         for (order, name) in [(Order::One, "L1"), (Order::Two, "L2")] {
-            for ((bytes, size), all_threads) in [(SIZES[0], false), (SIZES[1], false), (SIZES[1], true)] {
+            for ((bytes, size), all_threads) in [(INNERMOST, false), (MEMORY, false), (MEMORY, true)] {
                 let threads = if all_threads { "all threads" } else { "one thread" };
                 let half = beside_float32::<F16>(isa, bytes, order, all_threads);
                 let brain = beside_float32::<Bf16>(isa, bytes, order, all_threads);

@@ -1,0 +1,215 @@
+//! Memory that a call asks for. On one thread none, whatever the size and the number of arrays; norms of slices ask for
+//! themselves. On several threads a few lists: how many does not grow with the arrays, how long they are does with the
+//! parts into which the work is cut.
+//!
+//! Counted, so it is the same at every run.
+
+#![allow(clippy::expect_used, missing_docs, reason = "a test")]
+
+use std::alloc::{GlobalAlloc, Layout as Block, System};
+use std::borrow::Cow;
+use std::cell::Cell;
+use std::hint::black_box;
+use std::sync::{Mutex, PoisonError};
+
+use _core::element::{Bf16, Complex, Element, F16, Ordered, Real};
+use _core::isa::Isa;
+use _core::kernel::clip::Clip;
+use _core::kernel::scale::Scale;
+use _core::parallel::perform::{AnyTask, Task, clip_rows, perform, scale};
+use _core::parallel::reduce::{AnyView, CHUNK, Order, norm, norm_of_view, norms};
+use _core::parallel::set_threads;
+use _core::scaled::Factor;
+use _core::walk::{Axis, Layout, Memory, Slices, Target, Uniform, View};
+
+/// The system's allocator, with a count for each thread.
+struct Counting;
+
+#[derive(Clone, Copy, Default, PartialEq, Debug)]
+struct Cost {
+    calls: usize,
+    bytes: usize,
+}
+
+thread_local! {
+    static COST: Cell<Cost> = const { Cell::new(Cost { calls: 0, bytes: 0 }) };
+}
+
+#[expect(unsafe_code, reason = "an allocator")]
+// SAFETY: the system's allocator does the work.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, block: Block) -> *mut u8 {
+        let Cost { calls, bytes } = COST.get();
+        COST.set(Cost { calls: calls + 1, bytes: bytes + block.size() });
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(block) }
+    }
+    unsafe fn dealloc(&self, memory: *mut u8, block: Block) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(memory, block) }
+    }
+    // `realloc` and `alloc_zeroed` are made of these.
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// What `work` asks for on the calling thread.
+fn cost<R>(work: impl FnOnce() -> R) -> Cost {
+    let before = COST.get();
+    let result = black_box(work());
+    let after = COST.get();
+    drop(result);
+    Cost { calls: after.calls - before.calls, bytes: after.bytes - before.bytes }
+}
+
+const FREE: Cost = Cost { calls: 0, bytes: 0 };
+
+/// Sizes from a few elements to past where threads share the work (4 MiB).
+const SIZES: [usize; 4] = [0, 10, 100_003, 3_000_017];
+const ORDERS: [Order; 4] = [Order::One, Order::Two, Order::Max, Order::Power(3.7)];
+
+/// The number of threads belongs to the process: one test at a time sets it.
+fn with_threads(threads: usize, work: impl FnOnce()) {
+    static SETTING: Mutex<()> = Mutex::new(());
+    let _setting = SETTING.lock().unwrap_or_else(PoisonError::into_inner);
+    set_threads(threads);
+    work();
+}
+
+#[test]
+fn the_counter_counts() {
+    assert_eq!(cost(|| ()), FREE);
+    assert_eq!(cost(|| vec![0_u8; 1000]), Cost { calls: 1, bytes: 1000 });
+    assert_eq!(cost(|| (Box::new(1_u64), Box::new(1_u64))), Cost { calls: 2, bytes: 16 });
+}
+
+fn every_norm<T: Element>(one: T)
+where
+    for<'a> AnyView<'a>: From<View<'a, T>>,
+{
+    for len in SIZES {
+        let data = vec![one; 2 * len];
+        let layout = Layout::new([Axis { len, stride: 2 }]);
+        let dense = || View::Dense(&data[..len]);
+        let strided = || View::new(Memory::Elements(&data), 0, Cow::Borrowed(&layout));
+        for order in ORDERS {
+            for view in [dense(), strided()] {
+                assert_eq!(
+                    cost(|| norm_of_view(Isa::current(), &view, order)),
+                    FREE,
+                    "{} {len}",
+                    T::DTYPE.name()
+                );
+            }
+            let views = [dense().into(), strided().into()];
+            assert_eq!(cost(|| norm(Isa::current(), &views, order)), FREE, "{} {len}", T::DTYPE.name());
+        }
+    }
+}
+
+#[test]
+fn a_norm_on_one_thread_is_free() {
+    with_threads(1, || {
+        every_norm(1.0_f32);
+        every_norm(1.0_f64);
+        every_norm(F16::from_float(1.0));
+        every_norm(Bf16::from_float(1.0));
+        every_norm(Complex { re: 1.0_f32, im: 1.0 });
+        every_norm(1_i64);
+    });
+}
+
+fn every_write<T: Real>() {
+    let isa = Isa::current();
+    let work = Uniform(Scale(Factor { by: 0.5, then: 1.0 }));
+    let bounds = Uniform(Clip { lo: T::from_float(-0.5), hi: T::from_float(0.5) });
+    for len in SIZES {
+        let from = vec![T::from_float(1.0); len];
+        let mut to = vec![T::ZERO; 2 * len];
+        let into = &mut to[..len];
+        let mut task = Task { source: Some(View::Dense(&from)), target: Target::Dense(into) };
+        assert_eq!(cost(|| perform(isa, &work, &mut task)), FREE, "{len}");
+        assert_eq!(cost(|| perform(isa, &bounds, &mut task)), FREE, "{len}");
+        task.source = None;
+        assert_eq!(cost(|| perform(isa, &work, &mut task)), FREE, "{len}");
+        assert_eq!(cost(|| perform(isa, &bounds, &mut task)), FREE, "{len}");
+        if len > 0 {
+            assert_eq!(cost(|| clip_rows(isa, None, &mut to, len.min(CHUNK - 1), 0.5)), FREE, "{len}");
+        }
+    }
+}
+
+#[test]
+fn writing_on_one_thread_is_free() {
+    with_threads(1, || {
+        every_write::<f32>();
+        every_write::<f64>();
+        every_write::<F16>();
+        every_write::<Bf16>();
+    });
+}
+
+/// What the two halves of `clip_by_global_norm` ask for, of so many arrays of so many elements.
+fn cost_of_list(count: usize, len: usize) -> [Cost; 2] {
+    let isa = Isa::current();
+    let from = vec![1.0_f32; count * len];
+    let mut to = vec![0.0_f32; count * len];
+    let views: Vec<AnyView<'_>> = from.chunks(len).map(|part| View::Dense(part).into()).collect();
+    let parts = from.chunks(len).zip(to.chunks_mut(len));
+    let mut tasks: Vec<AnyTask<'_>> = parts
+        .map(|(from, to)| Task { source: Some(View::Dense(from)), target: Target::Dense(to) }.into())
+        .collect();
+    let factor = Some(Factor { by: 0.5, then: 1.0 });
+    // The first call may build the pool.
+    assert!(norm(isa, &views, Order::Two).is_ok() && scale(isa, &mut tasks, factor).is_ok());
+    [cost(|| norm(isa, &views, Order::Two)), cost(|| scale(isa, &mut tasks, factor))]
+}
+
+#[test]
+fn a_list_on_one_thread_is_free() {
+    with_threads(1, || {
+        for (count, len) in [(1, 10), (10, 100_000), (10_000, 16), (10_000, 300)] {
+            assert_eq!(cost_of_list(count, len), [FREE; 2], "{count} arrays of {len}");
+        }
+    });
+}
+
+#[test]
+fn a_list_on_all_threads_asks_for_a_few_bytes_a_part() {
+    with_threads(4, || {
+        // 3,000 short arrays; 16 times as much, as more arrays and as longer ones.
+        for (count, len) in [(3000, 1000_usize), (48_000, 1000), (3000, 16_000), (3, 1 << 20), (3, 16 << 20)]
+        {
+            let parts = count * len.div_ceil(CHUNK);
+            for Cost { calls, bytes } in cost_of_list(count, len) {
+                // The list of parts, which may grow a few times, and what each other thread is handed.
+                assert!(calls <= 12, "{count} arrays of {len}: {calls} calls");
+                assert!(bytes <= 320 * parts + 4096, "{count} arrays of {len}: {bytes} bytes");
+            }
+        }
+    });
+}
+
+#[test]
+fn norms_of_slices_ask_for_the_norms_and_for_strips() {
+    let isa = Isa::current();
+    with_threads(1, || {
+        for (rows, columns) in [(100, 3000), (3000, 100), (100, 30_000), (30_000, 100)] {
+            let data = vec![1.0_f32; rows * columns];
+            let along = |len: usize, stride: usize| Layout::new([Axis { len, stride: stride.cast_signed() }]);
+            let slices = |kept, reduced| Slices { memory: Memory::Elements(&data), start: 0, kept, reduced };
+            let by_row = slices(along(rows, columns), along(columns, 1));
+            let by_column = slices(along(columns, 1), along(rows, columns));
+            assert_eq!(cost(|| norms(isa, &by_row, Order::Two)), Cost { calls: 1, bytes: 16 * rows });
+            let Cost { calls, bytes } = cost(|| norms(isa, &by_column, Order::Two));
+            // The norms, and sums for each strip: of some hundred columns, and of rows that make a chunk.
+            let strips = columns.div_ceil(256) + 2 * rows * columns / CHUNK;
+            assert!(calls <= 2 + strips, "{rows} x {columns}: {calls} calls");
+            assert!(
+                bytes <= 40 * columns + size_of_val(&data[..]) / 256,
+                "{rows} x {columns}: {bytes} bytes"
+            );
+        }
+    });
+}

@@ -1,0 +1,148 @@
+"""Memory: a call keeps nothing, and asks for its outputs and for no copy of an array."""
+
+import gc
+import subprocess
+import sys
+import textwrap
+import tracemalloc
+
+import gradclip
+import numpy as np
+import pytest
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+def calls():
+    """Name -> a call, on arrays of one kilobyte; and again on thirty-two of them."""
+    rng = np.random.default_rng(1)
+    many = [rng.standard_normal(128) for _ in range(32)]
+    x, outs = many[0], [np.empty(128) for _ in many]
+    strided = np.zeros((128, 2))[:, 0]
+    return {
+        "clip_by_value": lambda: gradclip.clip_by_value(x, -0.5, 0.5),
+        "clip_by_value into": lambda: gradclip.clip_by_value(x, -0.5, 0.5, out=outs[0]),
+        "clip_by_norm": lambda: gradclip.clip_by_norm(x, 0.5),
+        "clip_by_norm into": lambda: gradclip.clip_by_norm(x, 0.5, out=outs[0]),
+        "clip_by_norm of float16": lambda: gradclip.clip_by_norm(x.astype(np.float16), 0.5),
+        "clip_by_norm by axis": lambda: gradclip.clip_by_norm(x.reshape(8, 16), 0.5, axes=1),
+        "clip_by_norm strided": lambda: gradclip.clip_by_norm(strided, 0.5),
+        "clip_by_average_norm": lambda: gradclip.clip_by_average_norm(x, 0.5),
+        "clip_by_global_norm": lambda: gradclip.clip_by_global_norm(many, 0.5),
+        "clip_by_global_norm with None": lambda: gradclip.clip_by_global_norm([None, *many], 0.5),
+        "clip_by_global_norm into": lambda: gradclip.clip_by_global_norm(many, 0.5, out=outs),
+        "clip_by_global_norm in place": lambda: gradclip.clip_by_global_norm(outs, 0.5, out=outs),
+        "global_norm": lambda: gradclip.global_norm(many),
+        "norm": lambda: gradclip.norm(x),
+        "norm by axis": lambda: gradclip.norm(x.reshape(8, 16), axis=0),
+        "normalize": lambda: gradclip.normalize(x),
+        "an error": lambda: refused(x),
+    }
+
+
+def refused(x):
+    with pytest.raises(TypeError):
+        gradclip.clip_by_norm(x, "1")
+
+
+def repeat(call, times):
+    for _ in range(times):
+        call()
+
+
+@pytest.mark.parametrize("name", calls())
+def test_a_call_keeps_nothing(name):
+    call = calls()[name]
+    repeat(call, 20)  # what is made once: caches, free lists
+    gc.collect()
+    before = sys.getallocatedblocks()
+    repeat(call, 200)
+    gc.collect()
+    # A block a call would be 200 of them.
+    assert sys.getallocatedblocks() - before < 50
+
+
+@pytest.mark.parametrize("name", calls())
+def test_a_call_keeps_no_memory(name):
+    call = calls()[name]
+    repeat(call, 20)
+    tracemalloc.start()
+    try:
+        repeat(call, 20)
+        gc.collect()
+        before, _ = tracemalloc.get_traced_memory()
+        repeat(call, 200)
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 4 * KIB
+
+
+LARGE = 64 * MIB
+# name -> setup, call, and the arrays of `LARGE` bytes that the call is to ask for
+LARGE_CALLS = {
+    "clip_by_norm": ("", "gradclip.clip_by_norm(x, 1.0)", 1),
+    "clip_by_norm into": ("", "gradclip.clip_by_norm(x, 1.0, out=y)", 0),
+    "clip_by_norm in place": ("", "gradclip.clip_by_norm(x, 1.0, out=x)", 0),
+    "clip_by_norm of rows": ("x.shape = y.shape = (-1, 512)", "gradclip.clip_by_norm(x, 1.0, axes=1, out=y)", 0),
+    "clip_by_norm of long columns": ("x.shape = y.shape = (-1, 64)", "gradclip.clip_by_norm(x, 1.0, axes=0, out=y)", 0),
+    "clip_by_norm strided": ("x, y = x[::2], y[::2]", "gradclip.clip_by_norm(x, 1.0, out=y)", 0),
+    "clip_by_norm swapped": ("x = x.view(x.dtype.newbyteorder())", "gradclip.clip_by_norm(x, 1.0, out=y)", 0),
+    "clip_by_value": ("", "gradclip.clip_by_value(x, -1.0, 0.5)", 1),
+    "clip_by_value into": ("", "gradclip.clip_by_value(x, -1.0, 0.5, out=y)", 0),
+    "clip_by_value in place": ("", "gradclip.clip_by_value(x, -1.0, 0.5, out=x)", 0),
+    "clip_by_global_norm": ("", "gradclip.clip_by_global_norm([x], 1.0)", 1),
+    "clip_by_global_norm into": ("", "gradclip.clip_by_global_norm([x], 1.0, out=[y])", 0),
+    "global_norm": ("", "gradclip.global_norm([x, y])", 0),
+    "norm": ("", "gradclip.norm(x)", 0),
+    "norm of order 3.7": ("x, y = x[:1 << 20], y", "gradclip.norm(x, ord=3.7)", 0),
+    "norm of float16": ("x = x.view(np.float16)", "gradclip.norm(x)", 0),
+    "norm strided": ("x = x[::2]", "gradclip.norm(x)", 0),
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("name", LARGE_CALLS)
+def test_a_call_asks_for_its_outputs_alone(name):
+    # The most memory that the process had, as the kernel counts it: it sees what Python's allocators do not.
+    setup, call, outputs = LARGE_CALLS[name]
+    code = f"""
+        import gradclip
+        import numpy as np
+
+        def most():
+            with open("/proc/self/status") as lines:
+                return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) << 10
+
+        x, y = np.ones({LARGE} // 4, np.float32), np.ones({LARGE} // 4, np.float32)
+        gradclip.norm(x)  # starts the threads
+        {setup}
+        before = most()
+        result = {call}
+        print(most() - before)
+    """
+    output = subprocess.check_output([sys.executable, "-c", textwrap.dedent(code)], text=True)
+    assert int(output) < outputs * LARGE + 4 * MIB
+
+
+def test_small_arrays_ask_for_their_outputs_alone():
+    # As Python and NumPy count it: what is allocated on the way to an output of a megabyte, or to none.
+    x, y = np.ones(MIB // 4, np.float32), np.empty(MIB // 4, np.float32)
+
+    def peak(call):
+        call()
+        tracemalloc.start()
+        try:
+            call()
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    assert peak(lambda: gradclip.clip_by_norm(x, 1.0, out=y)) < 4 * KIB
+    assert peak(lambda: gradclip.clip_by_value(x, -0.5, 0.5, out=y)) < 4 * KIB
+    assert peak(lambda: gradclip.clip_by_global_norm([x], 1.0, out=[y])) < 4 * KIB
+    assert peak(lambda: gradclip.norm(x)) < 4 * KIB
+    assert peak(lambda: gradclip.clip_by_norm(x, 1.0)) < MIB + 4 * KIB
+    assert peak(lambda: gradclip.clip_by_value(x, -0.5, 0.5)) < MIB + 4 * KIB
+    assert peak(lambda: gradclip.clip_by_global_norm([x], 1.0)) < MIB + 4 * KIB
