@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::sync::atomic::AtomicU8;
 
 use crate::element::{Element, Ordered};
-use crate::isa::{Isa, end_of_stream};
+use crate::isa::Isa;
 use crate::kernel::clip::{AnyOutside, ClipEach};
 use crate::kernel::map::{AnyChange, Map};
 use crate::kernel::scale::{ScaleEach, ScaleEachInto};
@@ -294,6 +294,19 @@ impl<T: Element> Slices<'_, T> {
         View::new(self.memory, self.start + self.kept.offset(at), Cow::Borrowed(&self.reduced))
     }
 
+    /// The elements of slices `range`, one slice after the other, if they lie so.
+    #[must_use]
+    pub fn dense(&self, range: Range<usize>) -> Option<&[T]> {
+        let (Memory::Elements(elements), len) = (self.memory, self.reduced.len()) else { return None };
+        let apart = match self.kept.axes[..] {
+            [] => true,
+            [axis] => axis.stride == len.cast_signed(),
+            _ => false,
+        };
+        let from = self.start.cast_unsigned() + range.start * len;
+        (apart && self.reduced.is_dense()).then(|| &elements[from..from + range.len() * len])
+    }
+
     /// The elements number `element` of slices `range`: a row of the matrix whose columns are the slices. The
     /// scratch has room for as many.
     pub fn row<'b>(&'b self, element: usize, range: Range<usize>, scratch: &'b mut [T]) -> &'b [T] {
@@ -423,6 +436,10 @@ impl<T: Ordered> Target<'_, T> {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    fn is_dense(&self) -> bool {
+        matches!(self, Self::Dense(_))
     }
 
     /// Cuts it into parts of at most `len` positions, in order.
@@ -582,7 +599,8 @@ impl<T: Ordered> Work<T> for Bounds<'_, T> {
 pub enum Store {
     /// As any memory.
     Cached,
-    /// Past the caches, where it lies in a row: for outputs that no cache holds.
+    /// Past the caches, where input and output are dense: for outputs that no cache holds. To be followed by
+    /// [`crate::isa::end_of_stream`].
     Streamed,
 }
 
@@ -608,24 +626,16 @@ pub fn perform<T: Ordered>(
             }
             changes
         }),
-        Some(view) if store == Store::Streamed && matches!(target, Target::Dense(_)) => {
-            let mut gathered = [T::ZERO; BLOCK];
-            let mut made = [T::ZERO; BLOCK];
+        Some(View::Dense(from)) if store == Store::Streamed && target.is_dense() => {
             // Read and written in turns, little at a time: the memory does both at once then.
-            let made = &mut made[..STREAMED_AT_ONCE / size_of::<T>()];
-            target.for_blocks(false, |range, data| {
-                let range = shifted(&range);
-                let from = view.block(range.clone(), &mut gathered);
-                for ((from, to), at) in
-                    from.chunks(made.len()).zip(data.chunks_mut(made.len())).zip(range.step_by(made.len()))
-                {
-                    let made = &mut made[..from.len()];
-                    work.apply_into(isa, at..at + from.len(), from, made);
-                    isa.stream(made, to);
-                }
-                true
-            });
-            end_of_stream();
+            let made = &mut [T::ZERO; STREAMED_AT_ONCE][..STREAMED_AT_ONCE / size_of::<T>()];
+            let Target::Dense(data) = target else { return };
+            for (i, to) in data.chunks_mut(made.len()).enumerate() {
+                let begin = at + i * made.len();
+                let (range, made) = (begin..begin + to.len(), &mut made[..to.len()]);
+                work.apply_into(isa, range.clone(), &from[range], made);
+                isa.stream(made, to);
+            }
         }
         Some(View::Dense(from)) => target.for_blocks(false, |range, data| {
             let range = shifted(&range);

@@ -31,6 +31,7 @@ class _Config(TypedDict):
     clip_by_norm_dtypes: list[str]
     norm_dtypes: list[str]
     memory_held: int
+    memory_limit: int
 
 def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: Any, out: Any) -> Any: ...
 def clip_by_norm(t: Any, clip_norm: Any, axes: Any, name: Any, out: Any) -> Any: ...

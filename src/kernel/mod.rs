@@ -13,6 +13,7 @@ pub mod clip;
 pub mod map;
 pub mod max;
 pub mod power;
+pub mod rows;
 pub mod scale;
 pub mod sum;
 pub mod widen;

@@ -19,8 +19,9 @@ use crate::error::{Error, Result};
 /// The largest number of threads.
 pub const MAX_THREADS: usize = 1024;
 
-/// Bytes of memory below which one thread does the work: waking a pool costs more than it gains.
-const ALONE_BELOW: usize = 4 << 20;
+/// Bytes to move up to which one thread does the work: they are in a cache, mostly, from which one thread moves
+/// them in the time that it takes to wake others.
+const ALONE_UP_TO: usize = 8 << 20;
 
 /// Threads to use; 0 before the first call, which asks the environment.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
@@ -120,7 +121,7 @@ fn pool(threads: usize) -> Option<Arc<Pool>> {
 
 /// Whether work that moves so many bytes is shared between threads.
 fn is_shared(bytes: usize) -> Result<bool> {
-    Ok(threads()? > 1 && bytes >= ALONE_BELOW)
+    Ok(threads()? > 1 && bytes > ALONE_UP_TO)
 }
 
 /// Calls `work` for each job, on all threads. The jobs are given out in order, one at a time.

@@ -1,12 +1,13 @@
 //! Writing: one piece of work on one array or on many.
 
-use super::reduce::{CHUNK, Order, norm_of_view};
+use super::reduce::{CHUNK, Order, Pass, SMALLEST_SUM, has_row_sums, norm_of_view, row_sums};
 use super::{for_each, is_shared};
 use crate::element::{Ordered, Real, for_each_real};
 use crate::error::Result;
-use crate::isa::Isa;
+use crate::isa::{Isa, end_of_stream};
+use crate::kernel::rows::{self, ScaleRows, ScaleRowsInto};
 use crate::kernel::scale::Scale;
-use crate::scaled::Factor;
+use crate::scaled::{Factor, Scaled};
 use crate::walk::{self, Slices, Store, Target, Uniform, Untouched, View, Work};
 
 /// Bytes a thread takes at a time.
@@ -56,7 +57,10 @@ impl<T: Ordered> Part<'_, T> {
 pub fn perform<T: Ordered>(isa: Isa, work: &impl Work<T>, task: &mut Task<'_, T>) -> Result<()> {
     let store = store_for(task.bytes() / 2);
     if is_shared(task.bytes())? {
-        for_each(task.parts(), |mut part| part.run(isa, work, store))
+        for_each(task.parts(), |mut part| {
+            part.run(isa, work, store);
+            end_of_stream();
+        })
     } else {
         task.run(isa, work, store);
         Ok(())
@@ -158,9 +162,13 @@ pub fn scale(isa: Isa, tasks: &mut [AnyTask<'_>], factor: Option<Factor>) -> Res
     }
     let work = |job: Job<'_, '_>| match job {
         Job::Tasks(tasks) => {
-            tasks.iter_mut().filter(|task| to_do(task)).for_each(|task| task.run(isa, factor, store))
+            tasks.iter_mut().filter(|task| to_do(task)).for_each(|task| task.run(isa, factor, store));
+            end_of_stream();
         }
-        Job::Part(mut part) => part.run(isa, factor, store),
+        Job::Part(mut part) => {
+            part.run(isa, factor, store);
+            end_of_stream();
+        }
     };
     // Backwards: the norm has read the last ones last, and caches still hold them.
     let jobs = jobs.into_iter().rev();
@@ -198,20 +206,66 @@ pub fn clip_rows<T: Real>(
     let share = (SHARE / size_of::<T>() / len).max(1);
     let bytes = size_of_val(output) * 2;
     let store = store_for(bytes / 2);
-    let work = |(job, rows): (usize, &mut [T])| {
-        for (i, row) in rows.chunks_mut(len).enumerate() {
-            let slice = source.map(|source| source.slice(job * share + i));
-            let norm = match &slice {
-                Some(slice) => norm_of_view(isa, slice, Order::Two),
-                None => norm_of_view(isa, &View::Dense(row), Order::Two),
-            };
-            let mut task = Task { source: slice, target: Target::Dense(row) };
-            match norm.clip_to(limit) {
-                Some(factor) => task.run(isa, &Uniform(Scale(factor)), store),
-                None if task.source.is_some() => task.run(isa, &Untouched, store),
-                None => {}
+    let one = |at: usize, row: &mut [T], store: Store| {
+        let slice = source.map(|source| source.slice(at));
+        let norm = match &slice {
+            Some(slice) => norm_of_view(isa, slice, Order::Two),
+            None => norm_of_view(isa, &View::Dense(row), Order::Two),
+        };
+        let mut task = Task { source: slice, target: Target::Dense(row) };
+        match norm.clip_to(limit) {
+            Some(factor) => task.run(isa, &Uniform(Scale(factor)), store),
+            None if task.source.is_some() => task.run(isa, &Untouched, store),
+            None => {}
+        }
+    };
+    // Elements of 16 bits have kernels of their own, which want more of them at once.
+    let many = size_of::<T>() > 2 && has_row_sums::<T>(len, Pass::Square);
+    let few = rows::at_once::<T>(len);
+    // The same for at most that many rows.
+    let some = |first: usize, rows: &mut [T], store: Store| {
+        let count = rows.len() / len;
+        let source = source.map(|source| source.dense(first..first + count));
+        let (Some(from), true) = (source.unwrap_or(Some(&[])), many) else {
+            return rows.chunks_mut(len).enumerate().for_each(|(i, row)| one(first + i, row, store));
+        };
+        let (mut sums, mut factors) = ([0.0; rows::AT_ONCE], [0.0; rows::AT_ONCE]);
+        row_sums(isa, if source.is_some() { from } else { rows }, len, Pass::Square, &mut sums[..count]);
+        for (sum, factor) in sums[..count].iter().zip(&mut factors) {
+            *factor = plain_factor(*sum, limit).unwrap_or(0.0);
+        }
+        let mut done = 0;
+        while done < count {
+            // As far as all is plain; then one row that is not.
+            let plain = factors[done..count].iter().take_while(|factor| **factor != 0.0).count();
+            let (from, to) = (done * len, (done + plain) * len);
+            let (data, factors) = (&mut rows[from..to], &factors[done..done + plain]);
+            match source {
+                Some(Some(source)) => {
+                    isa.run(ScaleRowsInto { from: &source[from..to], to: data, len, factors })
+                }
+                _ => isa.run(ScaleRows { data, len, factors }),
+            }
+            done += plain;
+            if done < count {
+                one(first + done, &mut rows[done * len..(done + 1) * len], Store::Cached);
+                done += 1;
             }
         }
+    };
+    let work = |(job, rows): (usize, &mut [T])| {
+        let mut made = [T::ZERO; MADE_AT_ONCE];
+        for (i, rows) in rows.chunks_mut(few * len).enumerate() {
+            let first = job * share + i * few;
+            match made.get_mut(..rows.len()) {
+                Some(made) if many && store == Store::Streamed && source.is_some() => {
+                    some(first, made, Store::Cached);
+                    isa.stream(made, rows);
+                }
+                _ => some(first, rows, store),
+            }
+        }
+        end_of_stream();
     };
     let jobs = output.chunks_mut(len * share).enumerate();
     if is_shared(bytes)? {
@@ -219,6 +273,21 @@ pub fn clip_rows<T: Real>(
     } else {
         jobs.for_each(work);
         Ok(())
+    }
+}
+
+/// Elements to make in the innermost cache before they are streamed to memory; as many as [`rows::at_once`] may name.
+const MADE_AT_ONCE: usize = 4096;
+
+/// What a row with this sum of squares is multiplied by, if that is a normal number: 1 keeps it. None for all that
+/// wants a second look: what may have lost something, is infinite or NaN.
+fn plain_factor(sum: f64, limit: f64) -> Option<f64> {
+    if !(sum >= SMALLEST_SUM && sum < f64::INFINITY) {
+        return None;
+    }
+    match Scaled::new(sum.sqrt(), 0).clip_to(limit) {
+        None => Some(1.0),
+        Some(factor) => (factor.then == 1.0 && factor.by.is_normal()).then_some(factor.by),
     }
 }
 

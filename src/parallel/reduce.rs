@@ -9,6 +9,7 @@ use crate::error::{Result, vec_with_room};
 use crate::isa::Isa;
 use crate::kernel::max::{MaxAbs, MaxRow};
 use crate::kernel::power::{Cube, Fourth, Half, Power, Simple, ThreeHalves};
+use crate::kernel::rows;
 use crate::kernel::sum::{
     Abs, AddRow, AddRows, BLOCK, FoldRows, ROWS, ROWS_AT_ONCE, Rescaled, Square, Sum, Term, Total,
 };
@@ -59,7 +60,7 @@ impl Order {
 
 /// What one pass over the data adds up. The passes of an order are chosen here alone, by [`Order::norm`].
 #[derive(Clone, Copy, Debug)]
-enum Pass {
+pub(super) enum Pass {
     Abs,
     RescaledAbs(f64),
     Square,
@@ -149,7 +150,7 @@ impl Order {
 }
 
 /// Below this, squares that became subnormal may count in the sum.
-const SMALLEST_SUM: f64 = f64::from_bits(63 << 52); // 2^-960
+pub(super) const SMALLEST_SUM: f64 = f64::from_bits(63 << 52); // 2^-960
 
 impl Pass {
     fn of_slice<T: Element>(self, isa: Isa, data: &[T]) -> Total {
@@ -380,10 +381,73 @@ where
         for (at, result) in norms.iter_mut().enumerate() {
             *result = norm(isa, &[slices.slice(at).into()], order)?;
         }
+    } else if let (Some(data), Some(pass)) = (slices.dense(0..count), order.first())
+        && has_row_sums::<T>(len, pass)
+    {
+        row_norms(isa, slices, data, order, pass, &mut norms)?;
     } else {
         each(slices, &mut norms, order.cost(), |at| norm_of_view(isa, &slices.slice(at), order))?;
     }
     Ok(norms)
+}
+
+/// Whether [`row_sums`] are to be had of rows of so many elements.
+pub(super) fn has_row_sums<T: Element>(len: usize, pass: Pass) -> bool {
+    let is_direct = T::DIRECT && T::halves(&[]).is_none();
+    is_direct && len <= BLOCK && matches!(pass, Pass::Abs | Pass::Square)
+}
+
+/// The sums of rows of `len` elements that follow each other, each of one block.
+pub(super) fn row_sums<T: Element>(isa: Isa, data: &[T], len: usize, pass: Pass, sums: &mut [f64]) {
+    for (row, sum) in data.chunks_exact(len).zip(sums) {
+        *sum = match pass {
+            Pass::Abs => isa.run(Sum { data: row, term: Abs }).value(),
+            _ => isa.run(Sum { data: row, term: Square }).value(),
+        };
+    }
+}
+
+/// The norms of short rows that follow each other.
+fn row_norms<T: Element>(
+    isa: Isa,
+    slices: &Slices<'_, T>,
+    data: &[T],
+    order: Order,
+    pass: Pass,
+    norms: &mut [Scaled],
+) -> Result<()> {
+    let len = slices.reduced.len();
+    let (few, share) = (rows::at_once::<T>(len), (SHARE / size_of::<T>() / len).max(1));
+    let work = |(job, (data, norms)): (usize, (&[T], &mut [Scaled]))| {
+        let mut sums = [0.0; rows::AT_ONCE];
+        for (batch, (data, norms)) in data.chunks(few * len).zip(norms.chunks_mut(few)).enumerate() {
+            let sums = &mut sums[..norms.len()];
+            row_sums(isa, data, len, pass, sums);
+            for (i, (norm, sum)) in norms.iter_mut().zip(sums).enumerate() {
+                *norm = norm_of_sum(isa, slices, job * share + batch * few + i, order, *sum);
+            }
+        }
+    };
+    let jobs = data.chunks(share * len).zip(norms.chunks_mut(share)).enumerate();
+    if is_shared(size_of_val(data))? {
+        for_each(jobs, work)
+    } else {
+        jobs.for_each(work);
+        Ok(())
+    }
+}
+
+/// The norm of slice `at` from the sum of its first pass; a slice whose sum left the range is done again on its own.
+fn norm_of_sum<T: Element>(isa: Isa, slices: &Slices<'_, T>, at: usize, order: Order, sum: f64) -> Scaled {
+    let Ok(norm) = order.norm::<Infallible>(
+        Extremes::of::<T>(),
+        |by| Ok(max_of_view(isa, &slices.slice(at), 0..slices.reduced.len(), by)),
+        |pass| match pass {
+            Pass::Abs | Pass::Square | Pass::Simple(_) => Ok(sum),
+            again => Ok(again.of_view(isa, &slices.slice(at), 0..slices.reduced.len()).value()),
+        },
+    );
+    norm
 }
 
 /// The norm of one view, on the calling thread; the same bits as [`norm`] of it.
@@ -508,18 +572,7 @@ fn column_sums<T: Element>(
             }
         }
         for ((norm, sum), at) in norms.iter_mut().zip(&head.results).zip(head.columns.clone()) {
-            // The first pass has been made; a column whose sum left the range is done again on its own.
-            let of_column =
-                |pass: Pass| pass.of_view(isa, &slices.slice(at), 0..slices.reduced.len()).value();
-            let Ok(found) = order.norm::<Infallible>(
-                Extremes::of::<T>(),
-                |by| Ok(max_of_view(isa, &slices.slice(at), 0..slices.reduced.len(), by)),
-                |pass| match pass {
-                    Pass::Abs | Pass::Square | Pass::Simple(_) => Ok(sum.value()),
-                    again => Ok(of_column(again)),
-                },
-            );
-            *norm = found;
+            *norm = norm_of_sum(isa, slices, at, order, sum.value());
         }
     };
     let jobs = strips.chunk_by_mut(|a, b| a.columns == b.columns).zip(norms.chunks_mut(STRIP));

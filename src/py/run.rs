@@ -19,7 +19,7 @@ use crate::scaled::{Factor, Scaled};
 use crate::walk::Factors;
 
 /// Bytes below which the work is done before another Python thread would have got going.
-const DETACH_FROM: usize = 64 << 10;
+const DETACH_FROM: usize = 512 << 10;
 
 /// Runs `work` detached from the interpreter: the one way from here into the layers below, for arrays of any
 /// size.

@@ -4,9 +4,10 @@
 //! that fills it. So large outputs own memory of ours, by way of NumPy's memory handlers (NEP 49: the arrays own
 //! their data and free or resize it as any other), and what they free is held for the next call.
 //!
-//! Held are at most as many bytes as the outputs of the last call had, and at most [`limit`]. Held memory is marked
-//! `MADV_FREE`: the kernel takes it back when it runs short. A block fits one size only; others are given back as
-//! soon as the bytes are needed. The lock is tried, never waited for: who does not get it maps or unmaps memory
+//! Held are at most as many bytes as the outputs of the last call had, and at most [`limit`]. The huge pages of what
+//! is held are marked `MADV_FREE`: the kernel takes them back when it runs short. Small pages are so as well where
+//! they come to much; to mark them costs a tenth of the work that would fill them. A block fits one size only;
+//! others are given back as soon as the bytes are needed. The lock is tried, never waited for: who does not get it maps or unmaps memory
 //! instead, so a child that was forked while it was held goes on without the pool.
 
 use std::collections::HashMap;
@@ -22,7 +23,7 @@ use pyo3::sync::PyOnceLock;
 use crate::error::{Error, Result};
 
 /// Outputs of fewer bytes come from NumPy, and so from the C library, which holds what is small itself.
-const LARGE: usize = 256 << 10;
+const LARGE: usize = 512 << 10;
 
 /// The size of a huge page: blocks begin at one, so that a page fault maps all of it.
 const HUGE_PAGE: usize = 2 << 20;
@@ -102,21 +103,32 @@ impl Block {
         }
     }
 
-    /// Lets the kernel take the pages when it runs short; what they hold is lost then.
-    fn offer(&self) {
-        // SAFETY: nothing in the data is needed any more.
+    /// Lets the kernel take the first pages when it runs short; what they hold is lost then.
+    fn offer(&self, bytes: usize) {
+        // SAFETY: nothing in the data is needed any more, and it has so many bytes.
         unsafe {
-            libc::madvise(self.data.as_ptr().cast(), self.capacity(), libc::MADV_FREE);
+            libc::madvise(self.data.as_ptr().cast(), bytes.min(self.capacity()), libc::MADV_FREE);
         }
     }
+}
+
+/// Bytes in small pages that may be held without the kernel's leave to take them.
+const KEPT: usize = 64 << 20;
+
+/// A block that waits for an output, and how many bytes of it the kernel may take.
+struct Held {
+    block: Block,
+    offered: usize,
 }
 
 /// What is held, and how much may be.
 struct Pool {
     /// The blocks by their capacity.
-    blocks: Option<HashMap<usize, Vec<Block>>>,
+    blocks: Option<HashMap<usize, Vec<Held>>>,
     /// Bytes of all of them.
     bytes: usize,
+    /// Bytes of these that the kernel may not take.
+    kept: usize,
     /// Bytes of the large outputs of the call that is going on.
     made: usize,
     /// Bytes of those of the last call: as many are held at most.
@@ -125,7 +137,8 @@ struct Pool {
     process: u32,
 }
 
-static POOL: Mutex<Pool> = Mutex::new(Pool { blocks: None, bytes: 0, made: 0, budget: 0, process: 0 });
+static POOL: Mutex<Pool> =
+    Mutex::new(Pool { blocks: None, bytes: 0, kept: 0, made: 0, budget: 0, process: 0 });
 
 /// Whether a call has made large outputs since [`settle`].
 static IS_MAKING: AtomicBool = AtomicBool::new(false);
@@ -146,9 +159,10 @@ fn try_pool() -> Option<MutexGuard<'static, Pool>> {
 
 impl Pool {
     fn take(&mut self, capacity: usize) -> Option<Block> {
-        let block = self.blocks.as_mut()?.get_mut(&capacity)?.pop()?;
+        let held = self.blocks.as_mut()?.get_mut(&capacity)?.pop()?;
         self.bytes -= capacity;
-        Some(block)
+        self.kept -= capacity - held.offered;
+        Some(held.block)
     }
 
     /// Holds a block, or gives it back where that would be too much.
@@ -167,8 +181,13 @@ impl Pool {
         if same.try_reserve(1).is_err() {
             return block.unmap();
         }
-        block.offer();
-        same.push(block);
+        let huge = capacity / HUGE_PAGE * HUGE_PAGE;
+        let offered = if self.kept + (capacity - huge) > KEPT { capacity } else { huge };
+        if offered > 0 {
+            block.offer(offered);
+        }
+        self.kept += capacity - offered;
+        same.push(Held { block, offered });
         self.bytes += capacity;
     }
 
@@ -178,10 +197,11 @@ impl Pool {
         if self.bytes > bytes {
             blocks.retain(|capacity, same| {
                 while self.bytes > bytes
-                    && let Some(block) = same.pop()
+                    && let Some(held) = same.pop()
                 {
                     self.bytes -= capacity;
-                    block.unmap();
+                    self.kept -= capacity - held.offered;
+                    held.block.unmap();
                 }
                 !same.is_empty()
             });
