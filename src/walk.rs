@@ -307,6 +307,26 @@ impl<T: Element> Slices<'_, T> {
         (apart && self.reduced.is_dense()).then(|| &elements[from..from + range.len() * len])
     }
 
+    /// The slices as the columns of dense matrices that follow each other, if they are.
+    #[must_use]
+    pub fn block(&self) -> Option<Block<'_, T>> {
+        let (Memory::Elements(elements), [Axis { len, stride }]) = (self.memory, &self.reduced.axes[..])
+        else {
+            return None;
+        };
+        let inner = stride.cast_unsigned();
+        let is_block = match self.kept.axes[..] {
+            [columns] => columns == Axis { len: inner, stride: 1 },
+            [outer, columns] => {
+                columns == Axis { len: inner, stride: 1 } && outer.stride == (len * inner).cast_signed()
+            }
+            _ => false,
+        };
+        let from = self.start.cast_unsigned();
+        let all = self.kept.len() * len;
+        (is_block && *stride > 0).then(|| Block { data: &elements[from..from + all], len: *len, inner })
+    }
+
     /// The elements number `element` of slices `range`: a row of the matrix whose columns are the slices. The
     /// scratch has room for as many.
     pub fn row<'b>(&'b self, element: usize, range: Range<usize>, scratch: &'b mut [T]) -> &'b [T] {
@@ -323,6 +343,26 @@ impl<T: Element> Slices<'_, T> {
         inner
             .fold(None, |count, axis| Some(count.unwrap_or(1) * axis.len))
             .is_some_and(|count| count >= MIN_COLUMNS)
+    }
+}
+
+/// Matrices one after the other in memory, of `len` rows of `inner` elements each; the slices are their columns.
+#[derive(Clone, Copy, Debug)]
+pub struct Block<'a, T> {
+    /// All elements.
+    pub data: &'a [T],
+    /// Rows of a matrix.
+    pub len: usize,
+    /// Columns of a matrix.
+    pub inner: usize,
+}
+
+impl<'a, T> Block<'a, T> {
+    /// `count` elements of a row of matrix `outer`, from column `first` on.
+    #[must_use]
+    pub fn row(&self, outer: usize, row: usize, first: usize, count: usize) -> &'a [T] {
+        let from = (outer * self.len + row) * self.inner + first;
+        &self.data[from..from + count]
     }
 }
 

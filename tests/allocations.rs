@@ -65,7 +65,7 @@ fn cost<R>(work: impl FnOnce() -> R) -> Cost {
 
 const FREE: Cost = Cost { calls: 0, bytes: 0 };
 
-/// Sizes from a few elements to past where threads share the work (4 MiB).
+/// Sizes from a few elements to past where threads share the work (8 MiB).
 const SIZES: [usize; 4] = [0, 10, 100_003, 3_000_017];
 const ORDERS: [Order; 4] = [Order::One, Order::Two, Order::Max, Order::Power(3.7)];
 
@@ -169,8 +169,21 @@ fn cost_of_list(count: usize, len: usize) -> [Cost; 2] {
 #[test]
 fn a_list_on_one_thread_is_free() {
     with_threads(1, || {
-        for (count, len) in [(1, 10), (10, 100_000), (10_000, 16), (10_000, 300)] {
+        for (count, len) in [(1, 10), (10, 100_000), (10_000, 16), (10_000, 100)] {
             assert_eq!(cost_of_list(count, len), [FREE; 2], "{count} arrays of {len}");
+        }
+    });
+}
+
+/// Larger ones are written backwards, for which they are cut into parts.
+#[test]
+fn a_large_list_on_one_thread_asks_for_its_parts() {
+    with_threads(1, || {
+        for (count, len) in [(10, 300_000_usize), (10_000, 300), (3, 1 << 20)] {
+            let [norm, scaled] = cost_of_list(count, len);
+            assert_eq!(norm, FREE, "{count} arrays of {len}");
+            let parts = count * len.div_ceil(CHUNK);
+            assert!(scaled.calls <= 12 && scaled.bytes <= 320 * parts + 4096, "{count} of {len}: {scaled:?}");
         }
     });
 }

@@ -240,7 +240,7 @@ fn norms_are_right_and_the_same_everywhere() {
             check_norms(&data);
         }
     }
-    check_norms(&everyday(2, 1_000_003)); // 8 MB
+    check_norms(&everyday(2, 1_100_003)); // 8.8 MB
 }
 
 fn norms_of<T: Known>()
@@ -251,7 +251,7 @@ where
         check_norms::<T>(&some(20, len));
     }
     // Enough to be shared between threads. What it is, the others have told: one chunk is as another.
-    let data: Vec<T> = some(21, (5 << 20) / size_of::<T>() + 333);
+    let data: Vec<T> = some(21, (9 << 20) / size_of::<T>() + 333);
     for p in ORDERS {
         norm_everywhere(&data, Order::of(p));
     }

@@ -15,7 +15,7 @@ from oracle import FLOATS, INTEGERS, NORMED, SCALED, bits
 TAILS = [0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 127, 128, 129]
 SIZES = [*TAILS, 2047, 2048, 2049, 4099, 131073]
 THREADS = [1, 2, 3, 7]
-SHARED = 4 << 20  # bytes: calls with as many are shared among the threads
+SHARED = 8 << 20  # bytes: calls with more are shared among the threads
 dtypes = pytest.mark.parametrize("dtype", SCALED)
 norm_dtypes = pytest.mark.parametrize("dtype", NORMED)
 

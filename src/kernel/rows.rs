@@ -64,3 +64,43 @@ impl<T: Real> Op for ScaleRows<'_, T> {
         }
     }
 }
+
+/// Scales each element of a row by the factor of its column, from one slice to another.
+#[derive(Debug)]
+pub struct ScaleColumnsInto<'a, T> {
+    /// Read.
+    pub from: &'a [T],
+    /// Written, as many elements.
+    pub to: &'a mut [T],
+    /// Normal numbers, one per column.
+    pub factors: &'a [f64],
+}
+
+impl<T: Real> Op for ScaleColumnsInto<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn eval(self) {
+        for ((to, from), by) in self.to.iter_mut().zip(self.from).zip(self.factors) {
+            *to = T::narrow(from.widen() * by);
+        }
+    }
+}
+
+/// The same in place.
+#[derive(Debug)]
+pub struct ScaleColumns<'a, T> {
+    /// Read and written.
+    pub data: &'a mut [T],
+    /// Normal numbers, one per column.
+    pub factors: &'a [f64],
+}
+
+impl<T: Real> Op for ScaleColumns<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn eval(self) {
+        for (x, by) in self.data.iter_mut().zip(self.factors) {
+            *x = T::narrow(x.widen() * by);
+        }
+    }
+}

@@ -1,12 +1,16 @@
 //! Writing: one piece of work on one array or on many.
 
-use super::reduce::{CHUNK, Order, Pass, SMALLEST_SUM, has_row_sums, norm_of_view, row_sums};
-use super::{for_each, is_shared};
+use super::reduce::{
+    CHUNK, Order, Pass, SMALLEST_SUM, WIDE, add_columns, has_row_sums, norm_of_view, norm_of_view_with,
+    row_sums, run_of_columns,
+};
+use super::{ALONE_UP_TO, for_each, is_shared};
 use crate::element::{Ordered, Real, for_each_real};
-use crate::error::Result;
+use crate::error::{Result, vec_with_room};
 use crate::isa::{Isa, end_of_stream};
-use crate::kernel::rows::{self, ScaleRows, ScaleRowsInto};
-use crate::kernel::scale::Scale;
+use crate::kernel::rows::{self, ScaleColumns, ScaleColumnsInto, ScaleRows, ScaleRowsInto};
+use crate::kernel::scale::{Scale, ScaleEach, ScaleEachInto};
+use crate::kernel::sum::Total;
 use crate::scaled::{Factor, Scaled};
 use crate::walk::{self, Slices, Store, Target, Uniform, Untouched, View, Work};
 
@@ -130,7 +134,7 @@ for_each_real!(any_task);
 pub fn scale(isa: Isa, tasks: &mut [AnyTask<'_>], factor: Option<Factor>) -> Result<()> {
     let to_do = |task: &AnyTask<'_>| factor.is_some() || !task.is_in_place();
     let bytes = tasks.iter().filter(|task| to_do(task)).map(AnyTask::bytes).sum();
-    if bytes < BACKWARDS_FROM {
+    if bytes <= ALONE_UP_TO {
         for task in tasks.iter_mut().filter(|task| to_do(task)) {
             task.run(isa, factor, Store::Cached);
         }
@@ -179,9 +183,6 @@ pub fn scale(isa: Isa, tasks: &mut [AnyTask<'_>], factor: Option<Factor>) -> Res
         Ok(())
     }
 }
-
-/// Bytes below which caches hold all of it, and the order is of no importance.
-const BACKWARDS_FROM: usize = 4 << 20;
 
 /// Work for one thread at a time.
 enum Job<'a, 'b> {
@@ -274,6 +275,136 @@ pub fn clip_rows<T: Real>(
         jobs.for_each(work);
         Ok(())
     }
+}
+
+/// Columns that are clipped at a time, and their parts of the rows of the output.
+struct Strip<'a, T> {
+    /// The first column, counted over all matrices.
+    first: usize,
+    rows: Vec<&'a mut [T]>,
+}
+
+/// Clips each column of dense matrices by its own norm: a strip of columns is scaled while the cache has it. `data`
+/// is the output, and the input too if there is no `source`.
+///
+/// # Errors
+/// No memory for the list of strips, or a bad setting of the threads.
+pub fn clip_columns<T: Real>(
+    isa: Isa,
+    source: Option<&[T]>,
+    output: &mut [T],
+    [len, inner]: [usize; 2],
+    limit: f64,
+) -> Result<()> {
+    let width = columns_at_once::<T>(len).min(inner);
+    let bytes = size_of_val(output) * 2;
+    let store = store_for(bytes / 2);
+    let mut strips: Vec<Strip<'_, T>> = vec_with_room(output.len() / len / inner * inner.div_ceil(width))?;
+    for (outer, matrix) in output.chunks_mut(len * inner).enumerate() {
+        let before = strips.len();
+        for first in (0..inner).step_by(width) {
+            strips.push(Strip { first: outer * inner + first, rows: vec_with_room(len)? });
+        }
+        for row in matrix.chunks_mut(inner) {
+            for (part, strip) in row.chunks_mut(width).zip(&mut strips[before..]) {
+                strip.rows.push(part);
+            }
+        }
+    }
+    let work = |mut strip: Strip<'_, T>| {
+        let columns = strip.rows.first().map_or(0, |row| row.len());
+        let from = |row: usize| {
+            let begin = (strip.first / inner * len + row) * inner + strip.first % inner;
+            source.map(|source| &source[begin..begin + columns])
+        };
+        let mut totals = [Total::default(); WIDE];
+        let totals = &mut totals[..columns];
+        add_columns(isa, len, |row| from(row).unwrap_or(&*strip.rows[row]), Pass::Square, totals);
+        let mut factors = [1.0; WIDE];
+        let factors = &mut factors[..columns];
+        let mut odd = false;
+        for (factor, total) in factors.iter_mut().zip(&*totals) {
+            let plain = plain_factor(total.value(), limit);
+            odd |= plain.is_none();
+            *factor = plain.unwrap_or(1.0);
+        }
+        let mut then = None;
+        if odd {
+            // Read one by one, before anything is written.
+            let then = &mut *then.insert([1.0; WIDE]);
+            for (i, total) in totals.iter().enumerate() {
+                if plain_factor(total.value(), limit).is_none() {
+                    let mut column = [T::ZERO; LONGEST_COLUMN];
+                    let column = &mut column[..len];
+                    for (row, x) in column.iter_mut().enumerate() {
+                        *x = from(row).unwrap_or(&*strip.rows[row])[i];
+                    }
+                    let norm = norm_of_view_with(isa, &View::Dense(column), Order::Two, total.value());
+                    let factor = norm.clip_to(limit).unwrap_or(Factor::ONE);
+                    (factors[i], then[i]) = (factor.by, factor.then);
+                }
+            }
+        }
+        if source.is_none() && factors.iter().all(|factor| *factor == 1.0) {
+            return; // nothing is written
+        }
+        for row in 0..len {
+            let source = from(row);
+            let to = &mut *strip.rows[row];
+            match (source, then) {
+                (None, None) => isa.run(ScaleColumns { data: to, factors }),
+                (Some(from), None) if store == Store::Cached => {
+                    isa.run(ScaleColumnsInto { from, to, factors })
+                }
+                (Some(from), None) => {
+                    let mut made = [T::ZERO; STREAMED_COLUMNS];
+                    let parts = from.chunks(STREAMED_COLUMNS).zip(factors.chunks(STREAMED_COLUMNS));
+                    for (to, (from, factors)) in to.chunks_mut(STREAMED_COLUMNS).zip(parts) {
+                        let made = &mut made[..from.len()];
+                        isa.run(ScaleColumnsInto { from, to: made, factors });
+                        isa.stream(made, to);
+                    }
+                }
+                (source, Some(then)) => {
+                    match source {
+                        Some(from) => isa.run(ScaleEachInto { from, to, factors }),
+                        None => isa.run(ScaleEach { data: to, factors }),
+                    }
+                    isa.run(ScaleEach { data: to, factors: &then[..columns] });
+                }
+            }
+        }
+        end_of_stream();
+    };
+    let jobs = strips.into_iter();
+    if is_shared(bytes)? {
+        for_each(jobs, work)
+    } else {
+        jobs.for_each(work);
+        Ok(())
+    }
+}
+
+/// Columns of `len` elements to clip at a time: half of what the cache of one core holds, wherever that is much.
+fn columns_at_once<T>(len: usize) -> usize {
+    ((512 << 10) / size_of::<T>() / len).min(WIDE)
+}
+
+/// Elements of a row to stream to memory at a time.
+const STREAMED_COLUMNS: usize = 256;
+
+/// The longest column for [`clip_columns`]: of longer ones a strip would be too narrow.
+const LONGEST_COLUMN: usize = 1024;
+
+/// Whether columns of matrices with so many rows and columns are for [`clip_columns`].
+#[must_use]
+pub fn is_column<T: Real>(columns: usize, [len, inner]: [usize; 2]) -> bool {
+    let narrowest = 128;
+    // Elements of 16 bits have kernels of their own, and longer columns are summed in more than one go.
+    size_of::<T>() > 2
+        && inner >= narrowest
+        && (1..=LONGEST_COLUMN.min(run_of_columns(columns))).contains(&len)
+        && columns_at_once::<T>(len) >= narrowest
 }
 
 /// Elements to make in the innermost cache before they are streamed to memory; as many as [`rows::at_once`] may name.

@@ -15,7 +15,7 @@ use crate::kernel::sum::{
 };
 use crate::kernel::widen::{Limb, Modulus, Widen};
 use crate::scaled::{RESCALE, Scaled, power_of_two};
-use crate::walk::{Slices, View, with_scratch};
+use crate::walk::{Block, Slices, View, with_scratch};
 
 /// Elements whose sum one thread makes. A multiple of [`BLOCK`], so that it cuts no block.
 pub const CHUNK: usize = 64 * BLOCK;
@@ -437,14 +437,19 @@ fn row_norms<T: Element>(
     }
 }
 
-/// The norm of slice `at` from the sum of its first pass; a slice whose sum left the range is done again on its own.
+/// The norm of slice `at` from the sum of its first pass.
 fn norm_of_sum<T: Element>(isa: Isa, slices: &Slices<'_, T>, at: usize, order: Order, sum: f64) -> Scaled {
+    norm_of_view_with(isa, &slices.slice(at), order, sum)
+}
+
+/// The norm of a view from the sum of its first pass; if that left the range, the view is read again.
+pub(super) fn norm_of_view_with<T: Element>(isa: Isa, view: &View<'_, T>, order: Order, sum: f64) -> Scaled {
     let Ok(norm) = order.norm::<Infallible>(
         Extremes::of::<T>(),
-        |by| Ok(max_of_view(isa, &slices.slice(at), 0..slices.reduced.len(), by)),
+        |by| Ok(max_of_view(isa, view, 0..view.len(), by)),
         |pass| match pass {
             Pass::Abs | Pass::Square | Pass::Simple(_) => Ok(sum),
-            again => Ok(again.of_view(isa, &slices.slice(at), 0..slices.reduced.len()).value()),
+            again => Ok(again.of_view(isa, view, 0..view.len()).value()),
         },
     );
     norm
@@ -494,6 +499,91 @@ struct Strip<R> {
     results: Vec<R>,
 }
 
+/// Rows of columns whose sums are made in one go.
+fn run_of<T: Element>(slices: &Slices<'_, T>) -> usize {
+    run_of_columns(slices.kept.len())
+}
+
+/// The same for so many columns.
+pub(super) fn run_of_columns(columns: usize) -> usize {
+    (CHUNK / columns.min(STRIP)).next_multiple_of(ROWS)
+}
+
+/// Columns of a dense block that one thread sums at a time: pieces of rows so long keep the memory busy, and their
+/// accumulators stay in the innermost cache.
+pub(super) const WIDE: usize = 1024;
+
+/// The norms of columns that lie in a dense block and are no longer than a run.
+fn block_norms<T: Element>(
+    isa: Isa,
+    slices: &Slices<'_, T>,
+    block: &Block<'_, T>,
+    order: Order,
+    pass: Pass,
+    norms: &mut [Scaled],
+) -> Result<()> {
+    let work = |(outer, first, norms): (usize, usize, &mut [Scaled])| {
+        let mut totals = [Total::default(); WIDE];
+        let totals = &mut totals[..norms.len()];
+        add_columns(isa, block.len, |row| block.row(outer, row, first, norms.len()), pass, totals);
+        for (i, (norm, total)) in norms.iter_mut().zip(totals).enumerate() {
+            let sum = total.value();
+            *norm = if !(SMALLEST_SUM..f64::INFINITY).contains(&sum) {
+                norm_of_sum(isa, slices, outer * block.inner + first + i, order, sum)
+            } else if order == Order::Two {
+                Scaled::new(sum.sqrt(), 0)
+            } else {
+                Scaled::new(sum, 0)
+            };
+        }
+    };
+    let jobs = norms.chunks_mut(block.inner).enumerate().flat_map(|(outer, norms)| {
+        norms.chunks_mut(WIDE).enumerate().map(move |(i, norms)| (outer, i * WIDE, norms))
+    });
+    if is_shared(slices.kept.len() * block.len * size_of::<T>())? {
+        for_each(jobs, work)
+    } else {
+        jobs.for_each(work);
+        Ok(())
+    }
+}
+
+/// Adds up columns, at most [`WIDE`], from their `len` rows, no more than a run.
+pub(super) fn add_columns<'a, T: Element>(
+    isa: Isa,
+    len: usize,
+    row: impl Fn(usize) -> &'a [T],
+    pass: Pass,
+    totals: &mut [Total],
+) {
+    match pass {
+        Pass::Abs => add_columns_of(isa, len, row, Abs, totals),
+        _ => add_columns_of(isa, len, row, Square, totals),
+    }
+}
+
+fn add_columns_of<'a, T: Element>(
+    isa: Isa,
+    len: usize,
+    row: impl Fn(usize) -> &'a [T],
+    term: impl Term<T>,
+    totals: &mut [Total],
+) {
+    let mut sums = [0.0; WIDE];
+    let sums = &mut sums[..totals.len()];
+    for from in (0..len).step_by(ROWS) {
+        let to = len.min(from + ROWS);
+        let whole = to - (to - from) % ROWS_AT_ONCE;
+        for at in (from..whole).step_by(ROWS_AT_ONCE) {
+            isa.run(AddRows { sums, rows: std::array::from_fn(|i| row(at + i)), term });
+        }
+        for at in whole..to {
+            isa.run(AddRow { sums, row: row(at), term });
+        }
+        isa.run(FoldRows { totals, sums });
+    }
+}
+
 /// `work` on every strip, on all threads. The runs of rows of a strip follow each other.
 ///
 /// Long columns are cut into runs whose results are merged in order, so that a narrow matrix has work for all
@@ -504,7 +594,7 @@ fn strips<T: Element, R: Copy + Send>(
     work: impl Fn(&mut Strip<R>) + Sync,
 ) -> Result<Vec<Strip<R>>> {
     let (columns, len) = (slices.kept.len(), slices.reduced.len());
-    let run = (CHUNK / columns.min(STRIP)).next_multiple_of(ROWS).min(len);
+    let run = run_of(slices).min(len);
     let mut strips = vec_with_room(columns.div_ceil(STRIP) * len.div_ceil(run))?;
     for from in (0..columns).step_by(STRIP) {
         for row in (0..len).step_by(run) {
@@ -546,6 +636,12 @@ fn column_sums<T: Element>(
     first: Pass,
     norms: &mut [Scaled],
 ) -> Result<()> {
+    if let Some(block) = slices.block().filter(|block| block.inner >= STRIP && block.len <= run_of(slices))
+        && T::DIRECT
+        && matches!(first, Pass::Abs | Pass::Square)
+    {
+        return block_norms(isa, slices, &block, order, first, norms);
+    }
     let mut strips = strips(slices, Total::default(), |strip| match first {
         Pass::Abs if T::DIRECT => add_rows(isa, slices, &Straight, Abs, strip),
         Pass::Square if T::DIRECT => add_rows(isa, slices, &Straight, Square, strip),

@@ -20,10 +20,10 @@ use crate::error::vec_with_room;
 use crate::isa::Isa;
 use crate::kernel::clip::Clip;
 use crate::kernel::scale::ClipMagnitude;
-use crate::parallel::perform::{clip_rows, is_row, perform, scale};
+use crate::parallel::perform::{Task, clip_columns, clip_rows, is_column, is_row, perform, scale};
 use crate::parallel::reduce::Order;
 use crate::scaled::{Factor, Scaled};
-use crate::walk::{Bounds, Uniform, View};
+use crate::walk::{Bounds, Target, Uniform, View};
 
 /// A bound of `clip_by_value`.
 enum BoundKind<'py> {
@@ -262,6 +262,28 @@ fn clip_slices(
                     true
                 }
                 None => false,
+            }
+        }, false);
+        if done {
+            return Ok(());
+        }
+    }
+    if columns && real == dtype {
+        let bytes = pair.input().len() * real.size();
+        let done = match_real!(real, T => {
+            match whole.slices::<T>(&Split::new(&whole, axes))?.block().map(|block| [block.len, block.inner]) {
+                Some(shape) if is_column::<T>(whole.len() / shape[0], shape) => match pair.whole_task::<T>()? {
+                    Task { source: Some(View::Dense(from)), target: Target::Dense(to) } => {
+                        detached(py, bytes, || clip_columns(Isa::current(), Some(from), to, shape, limit))?;
+                        true
+                    }
+                    Task { source: None, target: Target::Dense(to) } => {
+                        detached(py, bytes, || clip_columns(Isa::current(), None, to, shape, limit))?;
+                        true
+                    }
+                    _ => false,
+                },
+                _ => false,
             }
         }, false);
         if done {

@@ -4,17 +4,18 @@
 //! that fills it. So large outputs own memory of ours, by way of NumPy's memory handlers (NEP 49: the arrays own
 //! their data and free or resize it as any other), and what they free is held for the next call.
 //!
-//! Held are at most as many bytes as the outputs of the last call had, and at most [`limit`]. The huge pages of what
-//! is held are marked `MADV_FREE`: the kernel takes them back when it runs short. Small pages are so as well where
-//! they come to much; to mark them costs a tenth of the work that would fill them. A block fits one size only;
-//! others are given back as soon as the bytes are needed. The lock is tried, never waited for: who does not get it maps or unmaps memory
-//! instead, so a child that was forked while it was held goes on without the pool.
+//! Held are at most as many blocks as the outputs of the last call had, size by size, and at most [`limit`] bytes.
+//! The huge pages of what is held are marked `MADV_FREE`: the kernel takes them back when it runs short. Small pages
+//! are so as well where they come to much; to mark them costs a tenth of the work that would fill them. The lock is
+//! tried, never waited for: who does not get it maps or unmaps memory instead, so a child that was forked while it
+//! was held goes on without the pool.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_void};
+use std::mem;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, TryLockError};
+use std::sync::{Mutex, OnceLock, TryLockError};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -121,64 +122,72 @@ struct Held {
     offered: usize,
 }
 
-/// What is held, and how much may be.
+/// What is held, and what may be.
+#[derive(Default)]
 struct Pool {
-    /// The blocks by their capacity.
-    blocks: Option<HashMap<usize, Vec<Held>>>,
+    /// By capacity.
+    blocks: HashMap<usize, Vec<Held>>,
     /// Bytes of all of them.
     bytes: usize,
     /// Bytes of these that the kernel may not take.
     kept: usize,
-    /// Bytes of the large outputs of the call that is going on.
-    made: usize,
-    /// Bytes of those of the last call: as many are held at most.
-    budget: usize,
+    /// How many large outputs of a capacity the call that is going on has made.
+    made: HashMap<usize, usize>,
+    /// The same of the last call: as many are held at most.
+    wanted: HashMap<usize, usize>,
     /// The process that holds them: a child gives back what it inherited, for to write to it would copy it.
     process: u32,
 }
 
-static POOL: Mutex<Pool> =
-    Mutex::new(Pool { blocks: None, bytes: 0, kept: 0, made: 0, budget: 0, process: 0 });
+static POOL: Mutex<Option<Pool>> = Mutex::new(None);
 
 /// Whether a call has made large outputs since [`settle`].
 static IS_MAKING: AtomicBool = AtomicBool::new(false);
 
-fn try_pool() -> Option<MutexGuard<'static, Pool>> {
+/// Calls `work` with the pool, unless another thread has it (or had it when this process was forked).
+fn with_pool<R>(work: impl FnOnce(&mut Pool) -> R) -> Option<R> {
     let mut pool = match POOL.try_lock() {
         Ok(pool) => pool,
         Err(TryLockError::Poisoned(pool)) => pool.into_inner(),
         Err(TryLockError::WouldBlock) => return None,
     };
+    let pool = pool.get_or_insert_default();
     let process = std::process::id();
     if pool.process != process {
-        pool.shrink_to(0);
+        pool.give_back_but(|_| 0);
         pool.process = process;
     }
-    Some(pool)
+    Some(work(pool))
 }
 
 impl Pool {
     fn take(&mut self, capacity: usize) -> Option<Block> {
-        let held = self.blocks.as_mut()?.get_mut(&capacity)?.pop()?;
-        self.bytes -= capacity;
-        self.kept -= capacity - held.offered;
+        let held = self.blocks.get_mut(&capacity)?.pop()?;
+        self.forget(capacity, &held);
         Some(held.block)
     }
 
-    /// Holds a block, or gives it back where that would be too much.
+    fn forget(&mut self, capacity: usize, held: &Held) {
+        self.bytes -= capacity;
+        self.kept -= capacity - held.offered;
+    }
+
+    fn count_as_made(&mut self, capacity: usize) {
+        if self.made.try_reserve(1).is_ok() {
+            *self.made.entry(capacity).or_default() += 1;
+        }
+    }
+
+    /// Holds a block if the last call would have taken it; or gives it back.
     fn hold(&mut self, block: Block) {
         let capacity = block.capacity();
-        let most = self.budget.min(LIMIT.load(Ordering::Relaxed));
-        if capacity > most {
+        let wanted = self.wanted.get(&capacity).copied().unwrap_or(0);
+        let fits = self.bytes.saturating_add(capacity) <= LIMIT.load(Ordering::Relaxed);
+        if !fits || self.blocks.try_reserve(1).is_err() {
             return block.unmap();
         }
-        self.shrink_to(most - capacity);
-        let same = self.blocks.get_or_insert_default();
-        if same.try_reserve(1).is_err() {
-            return block.unmap();
-        }
-        let same = same.entry(capacity).or_default();
-        if same.try_reserve(1).is_err() {
+        let same = self.blocks.entry(capacity).or_default();
+        if same.len() >= wanted || same.try_reserve(1).is_err() {
             return block.unmap();
         }
         let huge = capacity / HUGE_PAGE * HUGE_PAGE;
@@ -186,26 +195,22 @@ impl Pool {
         if offered > 0 {
             block.offer(offered);
         }
-        self.kept += capacity - offered;
         same.push(Held { block, offered });
+        self.kept += capacity - offered;
         self.bytes += capacity;
     }
 
-    /// Gives blocks back until at most so many bytes are held.
-    fn shrink_to(&mut self, bytes: usize) {
-        let Some(blocks) = &mut self.blocks else { return };
-        if self.bytes > bytes {
-            blocks.retain(|capacity, same| {
-                while self.bytes > bytes
-                    && let Some(held) = same.pop()
-                {
-                    self.bytes -= capacity;
-                    self.kept -= capacity - held.offered;
-                    held.block.unmap();
-                }
-                !same.is_empty()
-            });
-        }
+    /// Gives back all but so many blocks of each capacity.
+    fn give_back_but(&mut self, wanted: impl Fn(usize) -> usize) {
+        let mut blocks = mem::take(&mut self.blocks);
+        blocks.retain(|&capacity, same| {
+            for held in same.drain(wanted(capacity).min(same.len())..) {
+                self.forget(capacity, &held);
+                held.block.unmap();
+            }
+            !same.is_empty()
+        });
+        self.blocks = blocks;
     }
 }
 
@@ -273,16 +278,17 @@ fn memory_of_process() -> Option<usize> {
 
 /// Gives back all that is held; the number of bytes.
 pub(in crate::py) fn trim() -> usize {
-    try_pool().map_or(0, |mut pool| {
+    let trimmed = with_pool(|pool| {
         let held = pool.bytes;
-        pool.shrink_to(0);
+        pool.give_back_but(|_| 0);
         held
-    })
+    });
+    trimmed.unwrap_or(0)
 }
 
 /// The number of bytes held.
 pub(in crate::py) fn held() -> usize {
-    try_pool().map_or(0, |pool| pool.bytes)
+    with_pool(|pool| pool.bytes).unwrap_or(0)
 }
 
 /// To be called at the end of a call: what it has made is what may be held from now on.
@@ -295,29 +301,31 @@ pub(in crate::py) fn settle() {
 
 #[cold]
 fn settle_pool() {
-    let Some(mut pool) = try_pool() else { return };
-    IS_MAKING.store(false, Ordering::Relaxed);
-    pool.budget = std::mem::take(&mut pool.made);
-    let most = pool.budget.min(LIMIT.load(Ordering::Relaxed));
-    pool.shrink_to(most);
+    with_pool(|pool| {
+        IS_MAKING.store(false, Ordering::Relaxed);
+        pool.wanted.clear();
+        mem::swap(&mut pool.made, &mut pool.wanted);
+        let wanted = mem::take(&mut pool.wanted);
+        pool.give_back_but(|capacity| wanted.get(&capacity).copied().unwrap_or(0));
+        pool.wanted = wanted;
+    });
 }
 
 fn allocate(size: usize) -> Option<Block> {
     let capacity = Block::capacity_for(size)?;
-    if let Some(mut pool) = try_pool() {
-        pool.made = pool.made.saturating_add(capacity);
+    let held = with_pool(|pool| {
+        pool.count_as_made(capacity);
         IS_MAKING.store(true, Ordering::Relaxed);
-        if let Some(block) = pool.take(capacity) {
-            return Some(block);
-        }
-    }
-    Block::map(capacity)
+        pool.take(capacity)
+    });
+    held.flatten().or_else(|| Block::map(capacity))
 }
 
 fn release(block: Block) {
-    match try_pool() {
-        Some(mut pool) => pool.hold(block),
-        None => block.unmap(),
+    let mut block = Some(block);
+    with_pool(|pool| block.take().map(|block| pool.hold(block)));
+    if let Some(block) = block {
+        block.unmap();
     }
 }
 
@@ -412,7 +420,7 @@ impl Numpy {
                 if table.is_null() {
                     return Err(PyErr::fetch(py));
                 }
-                let set_handler = std::mem::transmute::<*const c_void, SetHandler>(*table.add(SLOT));
+                let set_handler = mem::transmute::<*const c_void, SetHandler>(*table.add(SLOT));
                 let handler = ptr::from_ref(&HANDLER).cast_mut().cast();
                 let capsule = ffi::PyCapsule_New(handler, CAPSULE.as_ptr(), None);
                 Ok(Self { set_handler, capsule: Bound::from_owned_ptr_or_err(py, capsule)?.unbind() })

@@ -1,0 +1,189 @@
+"""The memory of large outputs, which is used again."""
+
+import subprocess
+import sys
+import threading
+
+import gradclip as gc
+import numpy as np
+import pytest
+from gradclip import _core
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is held on Linux alone")
+LARGE = 3_000_001  # float32: 12 MB, and not whole pages
+
+
+def held():
+    return _core.config()["memory_held"]
+
+
+def run(code, **variables):
+    """Run code in a process of its own."""
+    lines = f"import os\nos.environ.update({variables!r})\nimport gradclip as gc, numpy as np\n{code}"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", lines], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+@pytest.fixture(autouse=True)
+def trimmed():
+    gc.trim()
+    yield
+    gc.trim()
+
+
+@pytest.fixture(scope="module")
+def x():
+    return np.random.default_rng(0).standard_normal(LARGE, np.float32)
+
+
+def test_the_memory_of_a_dropped_output_serves_the_next_one(x):
+    first = gc.clip_by_norm(x, 1.0)
+    expected, place = first.copy(), first.ctypes.data
+    del first
+    assert x.nbytes <= held() <= x.nbytes + 65536
+    second = gc.clip_by_norm(x, 1.0)
+    assert second.ctypes.data == place
+    assert second.flags.owndata
+    assert second.base is None
+    assert held() == 0
+    np.testing.assert_array_equal(second, expected)
+
+
+def test_every_function_that_makes_outputs_takes_it(x):
+    calls = [
+        lambda: gc.clip_by_value(x, -1.0, 1.0),
+        lambda: gc.clip_by_average_norm(x, 1e-9),
+        lambda: gc.clip_by_norm(x.reshape(-1, 1), 0.5, axes=1),
+        lambda: gc.clip_by_global_norm([x], 1.0)[0][0],
+        lambda: gc.clip_by_global_norm([x[::-1]], 1.0)[0][0],
+        lambda: gc.normalize(x)[0],
+    ]
+    places = set()
+    for call in calls:
+        places.add(call().ctypes.data)
+    assert len(places) == 1
+
+
+def test_a_call_holds_no_more_than_it_made(x):
+    gc.clip_by_norm(x, 1.0)
+    before = held()
+    small = gc.clip_by_norm(x[: LARGE // 3], 1.0)
+    assert held() <= small.nbytes + 65536 < before
+    del small
+    assert held() <= x.nbytes // 3 + 65536
+
+
+def test_outputs_of_a_list_are_held_together(x):
+    tensors = [x, x[: LARGE // 2], x[: LARGE // 4].copy(), np.ones(10, np.float32)]
+    bytes_ = sum(tensor.nbytes for tensor in tensors[:3])
+    for _ in range(4):
+        clipped, _ = gc.clip_by_global_norm(tensors, 1.0)
+    del clipped
+    assert bytes_ <= held() <= bytes_ + 4 * 65536
+
+
+def test_trim_gives_back_what_is_held_and_nothing_else(x):
+    kept = gc.clip_by_value(x, -1.0, 1.0)
+    gc.clip_by_value(x, -1.0, 1.0)
+    assert gc.trim() >= x.nbytes
+    assert held() == 0
+    np.testing.assert_array_equal(kept, np.clip(x, -1.0, 1.0))
+
+
+def test_an_output_can_be_resized(x):
+    for size in (LARGE // 2, LARGE * 2, 0, 7):
+        result = gc.clip_by_value(x, -1.0, 1.0)
+        result.resize(size, refcheck=False)
+        count = min(size, LARGE)
+        np.testing.assert_array_equal(result[:count], np.clip(x[:count], -1.0, 1.0))
+        if size > LARGE:
+            assert not result[LARGE:].any()
+
+
+def test_numpy_itself_makes_its_arrays_as_before(x):
+    del_me = gc.clip_by_norm(x, 1.0)
+    del del_me
+    before = held()
+    made = np.empty_like(x)
+    assert held() == before
+    del made
+    assert held() == before
+
+
+def test_threads_that_make_and_drop_outputs(x):
+    expected = [np.clip(x[: LARGE - k], -1.0, 0.5) for k in range(4)]
+    wrong = []
+
+    def work(k):
+        for i in range(20):
+            result = gc.clip_by_value(x[: LARGE - (k + i) % 4], -1.0, 0.5)
+            if not np.array_equal(result, expected[(k + i) % 4]):
+                wrong.append((k, i))
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_no_more_is_held_than_the_setting_allows():
+    code = """
+x = np.ones(3_000_000, np.float32)
+gc.clip_by_norm(x, 1.0)
+print(gc._config._core.config()["memory_held"], gc._config._core.config()["memory_limit"])
+"""
+    assert run(code, GRADCLIP_POOL_BYTES="0") == ["0", "0"]
+    assert run(code, GRADCLIP_POOL_BYTES="11000000") == ["0", "11000000"]
+    held, limit = map(int, run(code, GRADCLIP_POOL_BYTES=" 13000000 "))
+    assert 12_000_000 <= held <= limit == 13_000_000
+    held, limit = map(int, run(code, GRADCLIP_POOL_BYTES=""))
+    assert 12_000_000 <= held <= limit <= 1 << 30
+
+
+def test_a_number_that_no_machine_has_is_a_number():
+    assert run("gc.norm([1.0]); print(gc.trim())", GRADCLIP_POOL_BYTES="9" * 40) == ["0"]
+
+
+@pytest.mark.parametrize("value", ["-1", "1e9", "1 GiB", "many"])
+def test_a_bad_setting_is_an_error_of_the_first_call(value):
+    code = """
+calls = [lambda: gc.norm([1.0]), lambda: gc.clip_by_value([1.0], 0, 1), gc.trim, lambda: gc.global_norm([])]
+for call in calls:
+    try:
+        call()
+    except ValueError as error:
+        assert "GRADCLIP_POOL_BYTES" in str(error) and repr(os.environ["GRADCLIP_POOL_BYTES"])[1:-1] in str(error), error
+        print("ok")
+"""
+    assert run(code, GRADCLIP_POOL_BYTES=value) == ["ok"] * 4
+
+
+def test_a_forked_child_gives_back_what_it_inherits():
+    code = """
+import warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # threads and a fork: that is the point
+x = np.ones(3_000_000, np.float32)
+kept = gc.clip_by_value(x, 0, 0.5)
+gc.clip_by_value(x, 0, 0.25)
+held = lambda: gc._config._core.config()["memory_held"]
+assert held() > 0
+child = os.fork()
+if child == 0:
+    ok = held() == 0 and (kept == 0.5).all()
+    del kept  # memory of the parent's, freed here
+    for _ in range(3):
+        ok = ok and (gc.clip_by_value(x, 0, 0.125) == 0.125).all()
+    os._exit(0 if ok and held() > 0 else 1)
+assert os.waitpid(child, 0)[1] == 0
+assert held() > 0 and (kept == 0.5).all() and (gc.clip_by_value(x, 0, 2) == 1).all()
+"""
+    run(code)
+
+
+def test_show_config_says_what_is_held(x, capsys):
+    gc.clip_by_norm(x, 1.0)
+    gc.show_config()
+    assert f"{held()} bytes (at most " in capsys.readouterr().out
