@@ -12,6 +12,8 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::atomic::AtomicU8;
 
+use smallvec::SmallVec;
+
 use crate::element::{Element, Ordered};
 use crate::isa::Isa;
 use crate::kernel::clip::{AnyOutside, ClipEach};
@@ -34,14 +36,14 @@ pub struct Axis {
 /// Axes from outer to inner, merged where possible.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
-    axes: Vec<Axis>,
+    axes: SmallVec<[Axis; 2]>,
     len: usize,
 }
 
 impl Layout {
     /// Drops axes of one step and merges neighbours that one stride covers. At most [`MAX_AXES`] axes count.
     pub fn new(axes: impl IntoIterator<Item = Axis>) -> Self {
-        let mut merged: Vec<Axis> = Vec::new();
+        let mut merged: SmallVec<[Axis; 2]> = SmallVec::new();
         let mut len = 1;
         for axis in axes.into_iter().take(MAX_AXES) {
             len *= axis.len;
@@ -149,9 +151,9 @@ impl Layout {
 ///
 /// This is the insertion sort of NumPy's iterator, which decides where such an axis ends up.
 #[must_use]
-pub fn memory_order(shape: &[usize], strides: &[isize]) -> Vec<usize> {
+pub fn memory_order(shape: &[usize], strides: &[isize]) -> SmallVec<[usize; 4]> {
     let size = |axis: usize| if shape[axis] == 1 { 0 } else { strides[axis].unsigned_abs() };
-    let mut inner_first: Vec<usize> = (0..shape.len()).rev().collect();
+    let mut inner_first: SmallVec<[usize; 4]> = (0..shape.len()).rev().collect();
     for i in 1..inner_first.len() {
         let axis = inner_first[i];
         let mut place = i;

@@ -14,7 +14,7 @@ use _core::isa::Isa;
 use _core::kernel::clip::Clip;
 use _core::kernel::power::{Power, Simple};
 use _core::kernel::sum::{BLOCK, Term};
-use _core::parallel::perform::{AnyTask, Task, clip_rows, perform, scale};
+use _core::parallel::perform::{AnyTask, Task, clip_columns, clip_rows, is_column, perform, scale};
 use _core::parallel::reduce::{AnyView, CHUNK, Order, norm, norm_of_view, norms};
 use _core::parallel::{MAX_THREADS, set_threads, threads};
 use _core::scaled::{Factor, Scaled, power_of_two};
@@ -995,17 +995,17 @@ fn work_by_position_finds_its_position_on_every_thread() {
 
 /// Rows clipped by their own norms: `bits` tells elements apart, and `nan` is what an element of a row with
 /// NaN becomes.
-fn check_clipped_rows<T: Real + Known>(bits: fn(T) -> u32, nan: u32)
+fn check_clipped_rows<T: Real + Known>(bits: fn(T) -> u64, nan: u64)
 where
     for<'a> AnyView<'a>: From<View<'a, T>>,
 {
     for (height, width, limit) in
-        [(50, 7, 1000.0), (1, 3000, 10.0), (3000, 1000, 18_000.0), (400_003, 3, 1e3)]
+        [(50, 7, 1000.0), (1, 3000, 10.0), (3000, 1000, 18_000.0), (400_003, 3, 1e3), (9001, 1000, 18_000.0)]
     {
         let mut data: Vec<T> = some(14, height * width);
         data[width - 1] = T::from_float(f64::NAN);
-        let all = |data: &[T]| -> Vec<u32> { data.iter().map(|x| bits(*x)).collect() };
-        let clipped = |row: &[T]| -> Vec<u32> {
+        let all = |data: &[T]| -> Vec<u64> { data.iter().map(|x| bits(*x)).collect() };
+        let clipped = |row: &[T]| -> Vec<u64> {
             match norm_of_view(Isa::current(), &View::Dense(row), Order::Two).clip_to(limit) {
                 None => all(row),
                 Some(factor) if factor.by.is_nan() => vec![nan; row.len()],
@@ -1014,7 +1014,7 @@ where
                 }
             }
         };
-        let expected: Vec<u32> = data.chunks(width).flat_map(clipped).collect();
+        let expected: Vec<u64> = data.chunks(width).flat_map(clipped).collect();
         let untouched = data.chunks(width).zip(expected.chunks(width)).filter(|(a, b)| all(a) == *b).count();
         assert!(height == 1 || (1..height).contains(&untouched), "{height} x {width}: {untouched} untouched");
 
@@ -1037,7 +1037,82 @@ where
 
 #[test]
 fn rows_are_clipped_by_their_own_norms() {
-    check_clipped_rows::<f32>(f32::to_bits, 0x7fc0_0000);
+    check_clipped_rows::<f32>(|x| x.to_bits().into(), 0x7fc0_0000);
+    check_clipped_rows::<f64>(f64::to_bits, 0x7ff8_0000_0000_0000);
     check_clipped_rows::<F16>(|x| x.to_bits().into(), 0x7e00);
     check_clipped_rows::<Bf16>(|x| x.to_bits().into(), 0x7fc0);
+}
+
+/// Columns clipped by their own norms, in matrices that follow each other. `extremes` are numbers whose squares, or
+/// whose factors, leave float64's range, or that are none.
+fn check_clipped_columns<T: Real + Known>(bits: fn(T) -> u64, nan: u64, extremes: &[T])
+where
+    for<'a> AnyView<'a>: From<View<'a, T>>,
+{
+    let all = |data: &[T]| -> Vec<u64> { data.iter().map(|x| bits(*x)).collect() };
+    // Fewer columns than one strip, some strips, many; one row, more than are folded at once; written past the caches.
+    for (outer, len, inner, limit) in [
+        (1, 64, 129, 4000.0),
+        (3, 5, 1024, 1250.0),
+        (2, 131, 1500, 6600.0),
+        (700, 1, 200, 500.0),
+        (1, 70, 2001, 0.0),
+        (1, 3, 5000, 1e-320),
+        (2, 33, 150_001, 3300.0),
+    ] {
+        assert!(is_column::<T>(outer * inner, [len, inner]), "{len} x {inner}");
+        let mut data: Vec<T> = some(15, outer * len * inner);
+        for (i, extreme) in extremes.iter().enumerate() {
+            // In columns of their own, and beside others in the same strip; the first and the last column too.
+            let column = if i == 0 { 0 } else { inner - i * 11 % inner };
+            data[(outer - 1) * len * inner + (i % len) * inner + column % inner] = *extreme;
+        }
+        let block = Slices {
+            memory: Memory::Elements(&data),
+            start: 0,
+            kept: Layout::new([
+                Axis { len: outer, stride: (len * inner).cast_signed() },
+                Axis { len: inner, stride: 1 },
+            ]),
+            reduced: Layout::new([Axis { len, stride: inner.cast_signed() }]),
+        };
+        let norms = norms(Isa::current(), &block, Order::Two).expect("memory");
+        let mut expected = all(&data);
+        for (at, norm) in norms.iter().enumerate() {
+            let Some(factor) = norm.clip_to(limit) else { continue };
+            for row in 0..len {
+                let place = (at / inner * len + row) * inner + at % inner;
+                let x = data[place].widen();
+                let product = x * factor.by * factor.then;
+                let fresh = factor.by.is_nan() || (product.is_nan() && !x.is_nan());
+                expected[place] = if fresh { nan } else { bits(T::narrow(product)) };
+            }
+        }
+        let found = everywhere(|isa| {
+            let mut outputs = [vec![T::ZERO; data.len()], data.clone()];
+            clip_columns(isa, Some(&data), &mut outputs[0], [len, inner], limit).expect("threads");
+            clip_columns(isa, None, &mut outputs[1], [len, inner], limit).expect("threads");
+            outputs.map(|found| all(&found))
+        });
+        for found in found {
+            let wrong = found.iter().zip(&expected).position(|(a, b)| a != b);
+            assert_eq!(wrong, None, "{outer} x {len} x {inner}, limit {limit:e}");
+        }
+    }
+}
+
+#[test]
+fn columns_are_clipped_by_their_own_norms() {
+    let (inf, nan) = (f32::INFINITY, f32::from_bits(0xffc1_2345));
+    check_clipped_columns::<f32>(
+        |x| x.to_bits().into(),
+        0x7fc0_0000,
+        &[nan, inf, 0.0, -0.0, 1e-45, f32::MAX, -inf],
+    );
+    let (inf, nan) = (f64::INFINITY, f64::from_bits(0xfff8_1234_0000_0001));
+    check_clipped_columns::<f64>(
+        f64::to_bits,
+        0x7ff8_0000_0000_0000,
+        &[nan, inf, 1e200, f64::MAX, 5e-324, 1e-200, -inf],
+    );
 }

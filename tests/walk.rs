@@ -626,7 +626,7 @@ fn a_stream_is_a_copy() {
             // From and to any place in a line, none and many lines.
             for (begin, at) in (0..20).flat_map(|i| (0..20).map(move |j| (i, j))) {
                 for len in [0, 1, 3, 17, 64, 130, 370] {
-                    let mut to = vec![T::of(0); 400];
+                    let mut to = [T::of(0); 400];
                     isa.stream(&from[begin..begin + len], &mut to[at..at + len]);
                     end_of_stream();
                     let expected = (0..400).map(|i| {

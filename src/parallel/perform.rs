@@ -243,7 +243,7 @@ pub fn clip_rows<T: Real>(
             let (data, factors) = (&mut rows[from..to], &factors[done..done + plain]);
             match source {
                 Some(Some(source)) => {
-                    isa.run(ScaleRowsInto { from: &source[from..to], to: data, len, factors })
+                    isa.run(ScaleRowsInto { from: &source[from..to], to: data, len, factors });
                 }
                 _ => isa.run(ScaleRows { data, len, factors }),
             }
@@ -354,7 +354,7 @@ pub fn clip_columns<T: Real>(
             match (source, then) {
                 (None, None) => isa.run(ScaleColumns { data: to, factors }),
                 (Some(from), None) if store == Store::Cached => {
-                    isa.run(ScaleColumnsInto { from, to, factors })
+                    isa.run(ScaleColumnsInto { from, to, factors });
                 }
                 (Some(from), None) => {
                     let mut made = [T::ZERO; STREAMED_COLUMNS];
@@ -413,7 +413,7 @@ const MADE_AT_ONCE: usize = 4096;
 /// What a row with this sum of squares is multiplied by, if that is a normal number: 1 keeps it. None for all that
 /// wants a second look: what may have lost something, is infinite or NaN.
 fn plain_factor(sum: f64, limit: f64) -> Option<f64> {
-    if !(sum >= SMALLEST_SUM && sum < f64::INFINITY) {
+    if !(SMALLEST_SUM..f64::INFINITY).contains(&sum) {
         return None;
     }
     match Scaled::new(sum.sqrt(), 0).clip_to(limit) {

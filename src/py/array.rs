@@ -412,7 +412,7 @@ enum Axes<'a> {
 
 /// An order of axes to walk, from outer to inner, some of them backwards.
 #[derive(Clone, Debug)]
-pub(super) struct Walk(Vec<(usize, bool)>);
+pub(super) struct Walk(SmallVec<[(usize, bool); 4]>);
 
 impl Walk {
     /// Some axes, forwards.
@@ -438,9 +438,10 @@ impl Walk {
     fn sorted(array: &Array<'_>, wanted: impl Fn(usize) -> bool) -> Self {
         let order = memory_order(array.shape(), array.strides());
         // Stride 0 first: an inner axis that goes nowhere would hide a contiguous one.
-        let (still, moving): (Vec<_>, Vec<_>) =
-            order.into_iter().filter(|axis| wanted(*axis)).partition(|axis| array.strides()[*axis] == 0);
-        Self(still.into_iter().chain(moving).map(|axis| (axis, array.strides()[axis] < 0)).collect())
+        let wanted = order.into_iter().filter(|axis| wanted(*axis));
+        let of = |still: bool| move |axis: &usize| (array.strides()[*axis] == 0) == still;
+        let axes = wanted.clone().filter(of(true)).chain(wanted.filter(of(false)));
+        Self(axes.map(|axis| (axis, array.strides()[axis] < 0)).collect())
     }
 
     /// The layout of an array's elements in this order, and how far position 0 lies from the element with all

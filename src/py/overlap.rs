@@ -2,6 +2,10 @@
 
 use pyo3::PyResult;
 use pyo3::exceptions::PyMemoryError;
+use smallvec::SmallVec;
+
+/// Lengths and distances of steps.
+pub(super) type Axes = SmallVec<[(usize, usize); 2]>;
 
 /// Where the elements of an array lie: at `low` plus any sum of steps along the axes.
 pub(super) struct Lattice {
@@ -10,12 +14,12 @@ pub(super) struct Lattice {
     /// Bytes of an element.
     pub(super) itemsize: usize,
     /// Lengths (not 1) and distances of steps in bytes.
-    pub(super) axes: Vec<(usize, usize)>,
+    pub(super) axes: Axes,
 }
 
 impl Lattice {
     /// The bytes that lie in a row, and the axes beyond them.
-    fn runs(&self) -> (usize, Vec<(usize, usize)>) {
+    fn runs(&self) -> (usize, Axes) {
         let mut axes = self.axes.clone();
         axes.sort_unstable_by_key(|(_, step)| *step);
         let mut run = self.itemsize;
@@ -27,7 +31,8 @@ impl Lattice {
             next
         });
         let dense = dense.count();
-        (run, axes.split_off(dense))
+        axes.drain(..dense);
+        (run, axes)
     }
 
     fn high(&self) -> usize {

@@ -100,7 +100,7 @@ impl Flat {
 
 /// The plain arrays of a list, without its Nones, as long as the tuple of its entries lives.
 pub(in crate::py) struct Flats<'a> {
-    flats: Vec<Flat>,
+    arrays: Vec<Flat>,
     bytes: usize,
     entries: PhantomData<&'a ()>,
 }
@@ -109,7 +109,7 @@ impl<'a> Flats<'a> {
     /// Reads a list, if it is one of plain arrays and None.
     pub(in crate::py) fn read(entries: &'a Bound<'_, PyTuple>) -> PyResult<Option<Self>> {
         let class = ndarray(entries.py());
-        let mut flats = vec_with_room(entries.len())?;
+        let mut arrays = vec_with_room(entries.len())?;
         let mut bytes = 0;
         for entry in entries.iter_borrowed() {
             if entry.is_none() {
@@ -117,9 +117,9 @@ impl<'a> Flats<'a> {
             }
             let Some(flat) = fields(entry, class).and_then(Flat::of) else { return Ok(None) };
             bytes += flat.bytes();
-            flats.push(flat);
+            arrays.push(flat);
         }
-        Ok(Some(Self { flats, bytes, entries: PhantomData }))
+        Ok(Some(Self { arrays, bytes, entries: PhantomData }))
     }
 
     /// The bytes of all of them.
@@ -129,8 +129,8 @@ impl<'a> Flats<'a> {
 
     /// What to read.
     pub(in crate::py) fn views(&self) -> PyResult<Vec<AnyView<'_>>> {
-        let mut views = vec_with_room(self.flats.len())?;
-        for flat in &self.flats {
+        let mut views = vec_with_room(self.arrays.len())?;
+        for flat in &self.arrays {
             views.push(match_real!(flat.dtype, T => {
                 // SAFETY: the entries hold the arrays. They are written by way of `Lanes` alone, which take these
                 // flats by value.
@@ -147,15 +147,15 @@ impl<'a> Flats<'a> {
         outs: &'a Bound<'_, PyTuple>,
     ) -> PyResult<Option<Lanes<'a>>> {
         let class = ndarray(entries.py());
-        let mut outputs = vec_with_room(self.flats.len())?;
-        let mut extents: Vec<(usize, usize)> = vec_with_room(2 * self.flats.len())?;
+        let mut outputs = vec_with_room(self.arrays.len())?;
+        let mut extents: Vec<(usize, usize)> = vec_with_room(2 * self.arrays.len())?;
         let mut add = |flat: &Flat| {
             let low = flat.data.addr().get();
             if flat.len > 0 {
                 extents.push((low, low + flat.bytes()));
             }
         };
-        let mut inputs = self.flats.iter();
+        let mut inputs = self.arrays.iter();
         for (entry, out) in entries.iter_borrowed().zip(outs.iter_borrowed()) {
             if entry.is_none() && out.is_none() {
                 continue;
@@ -185,9 +185,9 @@ impl<'a> Flats<'a> {
     ) -> PyResult<(Lanes<'a>, Vec<Bound<'py, PyAny>>)> {
         let py = entries.py();
         let class = ndarray(py);
-        let mut outputs = vec_with_room(self.flats.len())?;
+        let mut outputs = vec_with_room(self.arrays.len())?;
         let mut made = vec_with_room(entries.len())?;
-        let mut inputs = self.flats.iter();
+        let mut inputs = self.arrays.iter();
         for entry in entries.iter_borrowed() {
             if entry.is_none() {
                 made.push(entry.to_owned());
@@ -243,7 +243,7 @@ impl<'a> Lanes<'a> {
     /// What to write, and what to read for it; unless there is something to do in place, what is not in place.
     pub(in crate::py) fn tasks(&mut self, in_place: bool) -> PyResult<Vec<AnyTask<'_>>> {
         let mut tasks = vec_with_room(self.outputs.len())?;
-        for (input, output) in self.inputs.flats.iter().zip(&self.outputs) {
+        for (input, output) in self.inputs.arrays.iter().zip(&self.outputs) {
             if input.data == output.data && !in_place {
                 continue;
             }

@@ -76,8 +76,8 @@ impl Block {
         let data = begin.wrapping_add(ahead);
         let behind = reserved - ahead - capacity;
         // SAFETY: the ranges are whole pages of the mapping just made: what lies before the header, what lies
-        // behind the data, and the data itself, for which the advice changes no byte. The header lies in the
-        // page before the data, aligned. Advice that is not taken is no error.
+        // behind the data, and the data itself, for which the advice changes no byte. Advice that is not taken is
+        // no error.
         unsafe {
             if ahead > page {
                 libc::munmap(begin.cast(), ahead - page);
@@ -86,21 +86,28 @@ impl Block {
                 libc::munmap(data.wrapping_add(capacity).cast(), behind);
             }
             libc::madvise(data.cast(), capacity, libc::MADV_HUGEPAGE);
-            data.wrapping_sub(page).cast::<Header>().write(Header { capacity });
         }
-        NonNull::new(data).map(|data| Self { data })
+        let block = NonNull::new(data).map(|data| Self { data })?;
+        // SAFETY: the page before the data is part of the mapping, and aligned for all there is.
+        unsafe { block.header().write(Header { capacity }) };
+        Some(block)
+    }
+
+    /// The begin of the page before the data.
+    fn header(&self) -> *mut Header {
+        self.data.as_ptr().wrapping_sub(page()).cast()
     }
 
     fn capacity(&self) -> usize {
         // SAFETY: `map` wrote a header there, and nothing else reaches that page.
-        unsafe { self.data.as_ptr().wrapping_sub(page()).cast::<Header>().read().capacity }
+        unsafe { self.header().read().capacity }
     }
 
     fn unmap(self) {
         let capacity = self.capacity();
         // SAFETY: the mapping is what `map` left of it, header and data, and nothing refers to it any more.
         unsafe {
-            libc::munmap(self.data.as_ptr().wrapping_sub(page()).cast(), page() + capacity);
+            libc::munmap(self.header().cast(), page() + capacity);
         }
     }
 
