@@ -54,8 +54,11 @@ bench: ## The kernels against naive loops and the read bandwidth
 	cargo bench
 
 .PHONY: compare
-compare: develop ## The Python calls against NumPy's usual formulas
-	python benches/compare.py
+compare: ## Against NumPy, PyTorch, TensorFlow and optax (a venv of 7 GB, 15 minutes), written to docs/benchmarks.md
+	python3 -m venv .venv-compare
+	.venv-compare/bin/python -m pip install --quiet --upgrade pip
+	.venv-compare/bin/python -m pip install --quiet --requirement benches/compare/requirements.txt .
+	.venv-compare/bin/python benches/compare --output docs
 
 .PHONY: ci
 ci: ## Everything that .ci/run does
@@ -67,4 +70,4 @@ accuracy: develop ## Measured errors against what is promised, written to docs/a
 
 .PHONY: clean
 clean: ## Remove what was built
-	rm -rf target dist $(VENV) python/gradclip/*.so
+	rm -rf target dist $(VENV) .venv-compare python/gradclip/*.so

@@ -1,0 +1,149 @@
+"""Timing several ways to do one thing in turns."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+import timeit
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way to do something: an expression, and what its names stand for.
+
+    It is an expression and no function, so that the shortest calls are not measured with another call around them.
+    """
+
+    label: str
+    expression: str
+    names: dict[str, Any]
+
+    def timer(self) -> timeit.Timer:
+        """Give what times it; each result is dropped within the time of its call, as a user's function would."""
+        return timeit.Timer(self.expression, globals=self.names)
+
+    def evaluate(self, **names: Any) -> Any:
+        """Give the result, with other values of some names."""
+        return eval(self.expression, self.names | names)  # noqa: S307 (written in peers.py)
+
+
+#: Who takes so many times as long after so many rounds is out of the race.
+FAR, SOME = 4, 3
+#: Where Linux tells what its CPUs did.
+STATISTICS = Path("/proc/stat")
+
+
+@dataclass(frozen=True)
+class Clock:
+    """How long to measure."""
+
+    #: Seconds of a row.
+    seconds: float = 2.0
+    #: The fewest and the most rounds of a row.
+    rounds: tuple[int, int] = (7, 150)
+    #: Shorter calls are repeated until one timing takes so many seconds.
+    batch: float = 1e-3
+    #: Calls that are shorter than this find the caches as their own last call left them, not another library's.
+    warm: float = 5e-3
+    #: So long the threads of the last library may spin before it is the next one's turn.
+    pause: float = 1e-3
+    #: Times that each form of a library is tried.
+    trials: int = 3
+
+    def calls(self, timer: timeit.Timer) -> tuple[int, float]:
+        """Find how many calls make a batch, and the seconds of one."""
+        calls = 1
+        while (total := timer.timeit(calls)) < self.batch / 4:
+            calls *= 4
+        if total < self.batch:
+            total = min(total, timer.timeit(calls))
+        return max(1, ceil(self.batch * calls / total)), total / calls
+
+    def alone(self, form: Form, seconds: float, most: int) -> float:
+        """Time something without a rival: the median seconds of a call, in about so many seconds."""
+        timer = form.timer()
+        calls, once = self.calls(timer)
+        if once * calls * self.trials > seconds:
+            return min(timer.repeat(2, calls)) / calls
+        return median(timer.repeat(min(most, int(seconds / (once * calls))), calls)) / calls
+
+    def fastest(self, forms: list[Form], share: float = 0.05) -> list[Form]:
+        """Keep the form that is fastest in a short trial, and a second one so close to it that a race must decide."""
+        if len(forms) == 1:
+            return forms
+        timers = [form.timer() for form in forms]
+        batches = [self.calls(timer) for timer in timers]
+        times = [once for _, once in batches]
+        for _ in range(self.trials):
+            for i, timer in enumerate(timers):
+                # Far behind, or so long that nothing is new the second time.
+                if times[i] < min(2 * min(times), self.seconds / 10):
+                    times[i] = min(times[i], timer.timeit(batches[i][0]) / batches[i][0])
+        order = sorted(range(len(forms)), key=times.__getitem__)[:2]
+        return [forms[i] for i in order if times[i] <= min(times) * (1 + share)]
+
+    def race(self, forms: Mapping[str, Form], peers: Collection[str] = ()) -> dict[str, float]:
+        """Time all forms in turns and give the median seconds of a call of each.
+
+        The order changes from round to round, and so does who comes after whom. Peers that are far behind the first
+        of them sit out after some rounds: they take most of the time, and decide nothing.
+        """
+        timers = {name: form.timer() for name, form in forms.items()}
+        batches = {name: self.calls(timer) for name, timer in timers.items()}
+        times: dict[str, list[float]] = {name: [] for name in forms}
+        names = list(forms)
+        end = time.perf_counter() + self.seconds
+        done = 0
+        while done < self.rounds[0] or (done < self.rounds[1] and time.perf_counter() < end):
+            turn = done % max(1, len(names))
+            order = names[turn:] + names[:turn]
+            for name in order if done % 2 else reversed(order):
+                time.sleep(self.pause)
+                calls, once = batches[name]
+                if once < self.warm:
+                    timers[name].timeit(max(1, calls // 4))
+                times[name].append(timers[name].timeit(calls) / calls)
+            done += 1
+            if done == SOME:
+                first = min((median(times[name]) for name in peers), default=0)
+                names = [name for name in names if name not in peers or median(times[name]) < FAR * first]
+        return {name: median(each) for name, each in times.items()}
+
+
+@contextmanager
+def resting_collector() -> Iterator[None]:
+    """Keep Python's garbage collector from coming in between."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def used_by_others() -> float:
+    """Give the CPU seconds that other processes, and other machines on this hardware, have used so far."""
+    if not STATISTICS.exists():
+        return 0.0
+    user, nice, system, _, _, *interrupts = map(int, STATISTICS.read_text().splitlines()[0].split()[1:9])
+    mine = time.process_time()
+    return (user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK") - mine
+
+
+def readable(seconds: float) -> str:
+    """Write a time in the unit that suits it."""
+    for unit in ("s", "ms", "µs"):
+        if seconds >= 1:
+            return f"{seconds:.3g} {unit}"
+        seconds *= 1000
+    return f"{seconds:.3g} ns"
