@@ -32,10 +32,8 @@ use crate::walk::{Axis, Layout, Memory, Slices, Target, View};
 /// A list without an allocation if it has one entry. It has room for no more, as it is moved about.
 type Few<T> = SmallVec<[T; 1]>;
 
-fn few_with_room<T>(len: usize) -> Result<Few<T>> {
-    let mut few = Few::new();
-    few.try_reserve_exact(len).map_err(|_| Error::Memory)?;
-    Ok(few)
+fn reserve<A: smallvec::Array>(list: &mut SmallVec<A>, len: usize) -> Result<()> {
+    list.try_reserve_exact(len).map_err(|_| Error::Memory)
 }
 
 /// What a call is about: the entries of a list or a tuple, or one object alone. To read them runs no Python code.
@@ -117,7 +115,7 @@ fn shape(fields: &Fields) -> &[usize] {
 }
 
 impl<'py> Flat<'py> {
-    #[inline]
+    #[inline(always)] // a struct that is moved costs more than the reading
     fn of(object: Bound<'py, PyAny>, class: *mut PyTypeObject) -> Option<Self> {
         let fields = fields(&object, class)?;
         // SAFETY: an ndarray has a descr, and the fields read of it are common to all versions of NumPy.
@@ -235,7 +233,8 @@ impl<'py> Flats<'py> {
     ) -> PyResult<Option<Self>> {
         let class = ndarray(py);
         let is_list = !matches!(items, Items::One(_));
-        let mut flats = few_with_room(items.len())?;
+        let mut flats = Few::new();
+        reserve(&mut flats, items.len())?;
         let mut bytes = 0;
         for i in 0..items.len() {
             let item = items.get(i)?;
@@ -243,13 +242,12 @@ impl<'py> Flats<'py> {
                 flats.push(None);
                 continue;
             }
-            match Flat::of(item, class).filter(|flat| kinds.has(flat.dtype)) {
-                Some(flat) => {
-                    bytes += flat.bytes();
-                    flats.push(Some(flat));
-                }
-                None => return Ok(None),
+            let Some(flat) = Flat::of(item, class) else { return Ok(None) };
+            if !kinds.has(flat.dtype) {
+                return Ok(None);
             }
+            bytes += flat.bytes();
+            flats.push(Some(flat));
         }
         Ok(Some(Self { flats, bytes }))
     }
@@ -309,7 +307,8 @@ impl<'py> Flats<'py> {
         outs: Option<&Items<'_, 'py>>,
     ) -> PyResult<Option<Lanes<'_, 'py>>> {
         let class = ndarray(py);
-        let mut outputs = few_with_room(self.flats.len())?;
+        let mut outputs = Few::new();
+        reserve(&mut outputs, self.flats.len())?;
         let Some(outs) = outs else {
             for input in &self.flats {
                 outputs.push(match input {
@@ -324,14 +323,18 @@ impl<'py> Flats<'py> {
         }
         for (i, input) in self.flats.iter().enumerate() {
             let out = outs.get(i)?;
-            outputs.push(match input {
-                None if out.is_none() => None,
-                None => return Ok(None),
-                Some(input) => match Flat::of(out, class).filter(|output| input.takes(output)) {
-                    None => return Ok(None),
-                    output => output,
-                },
-            });
+            let Some(input) = input else {
+                if !out.is_none() {
+                    return Ok(None);
+                }
+                outputs.push(None);
+                continue;
+            };
+            let Some(output) = Flat::of(out, class) else { return Ok(None) };
+            if !input.takes(&output) {
+                return Ok(None);
+            }
+            outputs.push(Some(output));
         }
         let lanes = Lanes { inputs: self, outputs };
         Ok(if lanes.inputs.is_current() && lanes.are_apart()? { Some(lanes) } else { None })
@@ -351,7 +354,7 @@ impl<'py> Lanes<'_, 'py> {
 
     fn are_apart(&self) -> Result<bool> {
         let mut extents: SmallVec<[(usize, usize); 2]> = SmallVec::new();
-        extents.try_reserve(2 * self.outputs.len()).map_err(|_| Error::Memory)?;
+        reserve(&mut extents, 2 * self.outputs.len())?;
         let mut add = |flat: &Flat<'_>| {
             let low = flat.data.addr().get();
             if flat.len > 0 {
