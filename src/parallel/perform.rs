@@ -255,15 +255,16 @@ pub fn clip_rows<T: Real>(
         }
     };
     let work = |(job, rows): (usize, &mut [T])| {
-        let mut made = [T::ZERO; MADE_AT_ONCE];
+        let streams = many && store == Store::Streamed && source.is_some();
+        let mut made = streams.then_some([T::ZERO; MADE_AT_ONCE]);
         for (i, rows) in rows.chunks_mut(few * len).enumerate() {
             let first = job * share + i * few;
-            match made.get_mut(..rows.len()) {
-                Some(made) if many && store == Store::Streamed && source.is_some() => {
+            match made.as_mut().and_then(|made| made.get_mut(..rows.len())) {
+                Some(made) => {
                     some(first, made, Store::Cached);
                     isa.stream(made, rows);
                 }
-                _ => some(first, rows, store),
+                None => some(first, rows, store),
             }
         }
         end_of_stream();

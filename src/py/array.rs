@@ -256,11 +256,7 @@ impl<'py> Array<'py> {
         };
         let len = now.iter().product::<usize>() * if self.in_parts { 2 } else { 1 };
         let same = self.data == fields.data.cast() && len == self.len();
-        if same {
-            Ok(())
-        } else {
-            Err(PyRuntimeError::new_err("gradclip: an array was resized during the call"))
-        }
+        if same { Ok(()) } else { Err(resized()) }
     }
 
     pub(super) fn ndim(&self) -> usize {
@@ -757,6 +753,10 @@ fn lattice(array: &Array<'_>) -> overlap::Lattice {
         itemsize: array.itemsize(),
         axes: axes.filter(|(len, _)| **len != 1).map(|(len, stride)| (*len, stride.unsigned_abs())).collect(),
     }
+}
+
+fn resized() -> PyErr {
+    PyRuntimeError::new_err("gradclip: an array was resized during the call")
 }
 
 pub(super) fn internal(what: &str) -> PyErr {

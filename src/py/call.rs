@@ -16,6 +16,7 @@ use pyo3::types::{
 };
 use pyo3::{PyTypeInfo, intern};
 
+use super::array::flat::Items;
 use super::array::{Array, Out, memory};
 use crate::element::Dtype;
 use crate::error::Error;
@@ -43,7 +44,7 @@ pub(super) enum Kinds {
 }
 
 impl Kinds {
-    fn has(self, dtype: Dtype) -> bool {
+    pub(super) fn has(self, dtype: Dtype) -> bool {
         match self {
             Self::Normed => true,
             Self::Scalable => dtype.is_scalable(),
@@ -334,15 +335,12 @@ impl<'a, 'py> Call<'a, 'py> {
         }
     }
 
-    /// The entries of a list of tensors.
-    pub(super) fn sequence(&self, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
-        if let Ok(list) = object.cast::<PyList>() {
-            return Ok(list.to_tuple());
+    /// The entries of a list of tensors, as long as no Python code runs; then they are to be a tuple.
+    pub(super) fn sequence<'b>(&self, object: &'b Bound<'py, PyAny>) -> PyResult<Items<'b, 'py>> {
+        if let Some(items) = Items::of_list(object) {
+            return Ok(items);
         }
-        if let Ok(tuple) = object.cast_exact::<PyTuple>() {
-            return Ok(tuple.clone());
-        }
-        if is_sequence(object)? { tuple_of(object) } else { Err(self.no_sequence(object)) }
+        if is_sequence(object)? { Ok(Items::Tuple(tuple_of(object)?)) } else { Err(self.no_sequence(object)) }
     }
 
     /// The entries of `out` for a list of tensors.
@@ -448,6 +446,15 @@ pub(super) fn are_plain<'a, 'py: 'a>(
     })
 }
 
+/// The same for axes: None, an int, or a tuple of ints.
+pub(super) fn are_plain_axes(axes: Option<&Bound<'_, PyAny>>) -> bool {
+    let is_int = |axis: &Bound<'_, PyAny>| axis.is_exact_instance_of::<PyInt>();
+    axes.is_none_or(|axes| match axes.cast_exact::<PyTuple>() {
+        Ok(axes) => axes.iter_borrowed().all(|axis| is_int(&axis)),
+        Err(_) => is_int(axes),
+    })
+}
+
 /// What an object is, as far as it is a number.
 pub(super) enum Number {
     Real(f64),
@@ -460,6 +467,12 @@ pub(super) enum Number {
 pub(super) fn number(object: &Bound<'_, PyAny>) -> PyResult<Number> {
     if let Ok(float) = object.cast::<PyFloat>() {
         return Ok(Number::Real(float.value()));
+    }
+    // One that float64 holds as it is, and a quick way to it.
+    if object.is_exact_instance_of::<PyInt>()
+        && let Ok(small) = object.extract::<i32>()
+    {
+        return Ok(Number::Real(f64::from(small)));
     }
     if let Ok(int) = object.cast::<PyInt>() {
         if object.is_instance_of::<PyBool>() {
@@ -637,6 +650,9 @@ pub(super) fn is_list(object: &Bound<'_, PyAny>) -> bool {
 }
 
 fn tuple_of<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
+    if let Ok(tuple) = object.cast_exact::<PyTuple>() {
+        return Ok(tuple.clone());
+    }
     Ok(PyTuple::type_object(object.py()).call1((object,))?.cast_into()?)
 }
 

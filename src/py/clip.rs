@@ -2,25 +2,25 @@
 
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyFloat, PyInt, PyList, PyTuple};
+use pyo3::types::{PyBool, PyFloat, PyInt, PyList};
 
-use super::array::flat::{Flats, Lanes};
+use super::array::flat::{Flats, Items, Lanes};
 use super::array::{Array, Out, Pair, Split, Walk, arrange, internal, spread};
 use super::call::{
-    Call, Entry, Kinds, Number, Tensor, are_plain, describe, dtype_text, integer, is_list, is_numpy, item,
-    number, numeric_kind, plain, shape_text,
+    Call, Entry, Kinds, Number, Tensor, are_plain, are_plain_axes, describe, dtype_text, integer, is_list,
+    is_numpy, item, number, numeric_kind, plain, shape_text,
 };
 use super::norm::vector_order;
 use super::run::{
-    Norms, detached, norm_of, norm_of_flats, norm_of_list, pair, real_dtype, scale_list, scale_one,
-    scale_slices, tensors,
+    Norms, detached, norm_of, norm_of_flats, norm_of_list, pair, real_dtype, scale_lanes, scale_list,
+    scale_one, scale_slices, tensors,
 };
 use crate::element::{Dtype, Ordered, match_ordered, match_real};
 use crate::error::vec_with_room;
 use crate::isa::Isa;
 use crate::kernel::clip::Clip;
 use crate::kernel::scale::ClipMagnitude;
-use crate::parallel::perform::{Task, clip_columns, clip_rows, is_column, is_row, perform, scale};
+use crate::parallel::perform::{Task, clip_columns, clip_rows, is_column, is_row, perform};
 use crate::parallel::reduce::Order;
 use crate::scaled::{Factor, Scaled};
 use crate::walk::{Bounds, Target, Uniform, View};
@@ -103,6 +103,14 @@ fn bound<'py>(
     }
 }
 
+/// The bound if it is None, or a Python number of no subclass that is one for the dtype.
+fn plain_bound<'py>(object: Option<&Bound<'py, PyAny>>, dtype: Dtype) -> Option<BoundKind<'py>> {
+    let Some(object) = object else { return Some(BoundKind::No) };
+    let fits = object.is_exact_instance_of::<PyInt>()
+        || (dtype.is_float() && object.is_exact_instance_of::<PyFloat>());
+    fits.then(|| BoundKind::Number(object.clone()))
+}
+
 impl BoundKind<'_> {
     /// The number, in the tensor's dtype; None for an array.
     fn value<T: Ordered>(&self, unbounded: T) -> PyResult<Option<T>> {
@@ -111,6 +119,12 @@ impl BoundKind<'_> {
         };
         if let Ok(value) = value.cast::<PyFloat>() {
             return Ok(Some(T::from_float(value.value())));
+        }
+        // The quick way for nearly all integers.
+        if value.is_exact_instance_of::<PyInt>()
+            && let Ok(small) = value.extract::<i32>()
+        {
+            return Ok(Some(T::from_integer(small < 0, small.unsigned_abs().into())));
         }
         // 128 bits hold every number of every dtype but float64, for which rounding to float64 is right.
         if let Some(integer) = integer(value)?
@@ -152,6 +166,24 @@ pub(super) fn clip_by_value<'py>(
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let call = Call::new(py, "clip_by_value", name)?;
+    if are_plain([clip_value_min, clip_value_max, name])
+        && let Some(mut flats) = Flats::read(py, &Items::One(t), Kinds::Ordered)?
+        && let Some(dtype) = flats.dtype()
+        && let Some((lo, hi)) = plain_bound(clip_value_min, dtype).zip(plain_bound(clip_value_max, dtype))
+        && (clip_value_min.is_some() || clip_value_max.is_some())
+    {
+        call.check_name()?;
+        let bytes = flats.bytes();
+        match_ordered!(dtype, T => {
+            if let (Some(lo), Some(hi)) = (lo.value(T::LOWEST)?, hi.value(T::HIGHEST)?)
+                && let Some(mut lanes) = flats.lanes(py, out.map(Items::One).as_ref())?
+            {
+                let mut task = lanes.task::<T>()?;
+                detached(py, bytes, || perform(Isa::current(), &Uniform(Clip { lo, hi }), &mut task))?;
+                return lanes.into_one();
+            }
+        }, {});
+    }
     let tensor = call.tensor_or_slices("t", t, Kinds::Ordered)?;
     let mut lo = bound(&call, "clip_value_min", clip_value_min, &tensor)?;
     let mut hi = bound(&call, "clip_value_max", clip_value_max, &tensor)?;
@@ -201,6 +233,28 @@ pub(super) fn clip_by_norm<'py>(
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let call = Call::new(py, "clip_by_norm", name)?;
+    if are_plain([Some(clip_norm), name])
+        && are_plain_axes(axes)
+        && let Some(mut flats) = Flats::read(py, &Items::One(t), Kinds::Scalable)?
+    {
+        let limit = call.limit("clip_norm", clip_norm, false)?;
+        let axes = call.axes("axes", axes, flats.shape().len())?;
+        call.check_name()?;
+        let axes = axes.filter(|axes| axes.len() < flats.shape().len());
+        let rows = axes.as_ref().map(|axes| flats.row_len(axes));
+        // Columns, and slices of one element, are for below.
+        if rows.is_none_or(|len| len.is_some_and(|len| len > 1 && is_row(len)))
+            && let Some(mut lanes) = flats.lanes(py, out.map(Items::One).as_ref())?
+        {
+            if let Some(len) = rows.flatten() {
+                clip_lane_rows(py, &mut lanes, len, limit)?;
+            } else {
+                let norm = |flats: &Flats<'_>| norm_of_flats(py, flats, Order::Two);
+                clip_lanes(py, &mut lanes, norm, |norm| norm.clip_to(limit))?;
+            }
+            return lanes.into_one();
+        }
+    }
     let tensor = call.tensor_or_slices("t", t, Kinds::Scalable)?;
     let limit = call.limit("clip_norm", clip_norm, false)?;
     let axes = call.axes("axes", axes, tensor.array.ndim())?;
@@ -305,6 +359,19 @@ pub(super) fn clip_by_average_norm<'py>(
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let call = Call::new(py, "clip_by_average_norm", name)?;
+    if are_plain([Some(clip_norm), name])
+        && let Some(mut flats) = Flats::read(py, &Items::One(t), Kinds::Scalable)?
+    {
+        let limit = call.limit("clip_norm", clip_norm, false)?;
+        call.check_name()?;
+        let len = flats.shape().iter().product();
+        let norm = |flats: &Flats<'_>| norm_of_flats(py, flats, Order::Two);
+        let factor = |norm: Scaled| norm.over(len).clip_to(limit);
+        if let Some(mut lanes) = flats.lanes(py, out.map(Items::One).as_ref())? {
+            clip_lanes(py, &mut lanes, norm, factor)?;
+            return lanes.into_one();
+        }
+    }
     let tensor = call.tensor("t", t, Kinds::Scalable)?;
     let limit = call.limit("clip_norm", clip_norm, false)?;
     call.check_name()?;
@@ -329,23 +396,25 @@ pub(super) fn clip_by_global_norm<'py>(
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<(Bound<'py, PyList>, Bound<'py, PyFloat>)> {
     let call = Call::new(py, "clip_by_global_norm", name)?;
-    let entries = call.sequence(t_list)?;
+    let items = call.sequence(t_list)?;
     if are_plain([Some(clip_norm), use_norm, name, Some(ord)])
-        && out.is_none_or(is_list)
-        && let Some(flats) = Flats::read(&entries)?
+        && let Some(outs) = out.map_or(Some(None), |out| Items::of_list(out).map(Some))
+        && let Some(mut flats) = Flats::read(py, &items, Kinds::Scalable)?
     {
         let limit = call.limit("clip_norm", clip_norm, false)?;
         let used = use_norm.map(|norm| call.limit("use_norm", norm, true)).transpose()?;
         call.check_name()?;
         let order = vector_order(&call, ord)?;
-        let outs = match out {
-            Some(out) if out.is(t_list) => Some(entries.clone()),
-            out => call.out_sequence(out, entries.len())?,
+        let norm = |flats: &Flats<'_>| match used {
+            Some(norm) => Ok(Scaled::new(norm, 0)),
+            None => norm_of_flats(py, flats, order),
         };
-        if let Some(done) = clip_flats(py, flats, &entries, limit, used, order, outs.as_ref())? {
-            return Ok(done);
+        if let Some(mut lanes) = flats.lanes(py, outs.as_ref())? {
+            let norm = clip_lanes(py, &mut lanes, norm, |norm| factor_of_all(norm, limit))?;
+            return Ok((lanes.into_list(py)?, PyFloat::new(py, norm.to_f64())));
         }
     }
+    let entries = items.to_tuple()?;
     let tensors = tensors(&call, &entries, Kinds::Scalable)?;
     let limit = call.limit("clip_norm", clip_norm, false)?;
     let used = use_norm.map(|norm| call.limit("use_norm", norm, true)).transpose()?;
@@ -410,36 +479,24 @@ fn factor_of_all(norm: Scaled, limit: f64) -> Option<Factor> {
     if norm.is_finite() { norm.clip_to(limit) } else { Some(Factor::NAN) }
 }
 
-/// The same for plain arrays. None if the outputs are not as plain, before anything is written.
-fn clip_flats<'py>(
-    py: Python<'py>,
-    flats: Flats<'_>,
-    entries: &Bound<'py, PyTuple>,
-    limit: f64,
-    used: Option<f64>,
-    order: Order,
-    outs: Option<&Bound<'py, PyTuple>>,
-) -> PyResult<Option<(Bound<'py, PyList>, Bound<'py, PyFloat>)>> {
-    let bytes = flats.bytes();
-    let norm = |flats: &Flats<'_>| match used {
-        Some(norm) => Ok(Scaled::new(norm, 0)),
-        None => norm_of_flats(py, flats, order),
-    };
-    let (norm, list) = if let Some(outs) = outs {
-        let Some(mut lanes) = flats.into_given(entries, outs)? else { return Ok(None) };
-        let norm = norm(lanes.inputs())?;
-        scale_lanes(py, &mut lanes, bytes, factor_of_all(norm, limit))?;
-        (norm, outs.to_list())
-    } else {
-        let (mut lanes, made) = flats.into_new(entries)?;
-        let norm = norm(lanes.inputs())?;
-        scale_lanes(py, &mut lanes, bytes, factor_of_all(norm, limit))?;
-        (norm, PyList::new(py, made)?)
-    };
-    Ok(Some((list, PyFloat::new(py, norm.to_f64()))))
+/// Clips plain arrays by a factor made of their norm.
+fn clip_lanes(
+    py: Python<'_>,
+    lanes: &mut Lanes<'_, '_>,
+    norm: impl FnOnce(&Flats<'_>) -> PyResult<Scaled>,
+    factor: impl FnOnce(Scaled) -> Option<Factor>,
+) -> PyResult<Scaled> {
+    let norm = norm(lanes.inputs())?;
+    scale_lanes(py, lanes, factor(norm))?;
+    Ok(norm)
 }
 
-fn scale_lanes(py: Python<'_>, lanes: &mut Lanes<'_>, bytes: usize, factor: Option<Factor>) -> PyResult<()> {
-    let mut tasks = lanes.tasks(factor.is_some())?;
-    Ok(detached(py, bytes, || scale(Isa::current(), &mut tasks, factor))?)
+/// Clips each of the rows of `len` elements of a plain array by its own norm.
+fn clip_lane_rows(py: Python<'_>, lanes: &mut Lanes<'_, '_>, len: usize, limit: f64) -> PyResult<()> {
+    let bytes = lanes.inputs().bytes();
+    let wrong = || internal("rows of no real dtype");
+    match_real!(lanes.inputs().dtype().ok_or_else(wrong)?, T => {
+        let (source, rows) = lanes.rows::<T>(len)?;
+        Ok(detached(py, bytes, || clip_rows(Isa::current(), source.as_ref(), rows, len, limit))?)
+    }, Err(wrong()))
 }

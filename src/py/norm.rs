@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyString};
 
-use super::array::flat::Flats;
+use super::array::flat::{Flats, Items};
 use super::call::{Call, Kinds, Number, Tensor, are_plain, describe, is_bool, number};
 use super::run::{
     MatrixNorm, Norms, norm_of, norm_of_flats, norm_of_list, pair, scale_one, scale_slices, tensors,
@@ -59,14 +59,14 @@ pub(super) fn global_norm<'py>(
     ord: &Bound<'py, PyAny>,
 ) -> PyResult<f64> {
     let call = Call::new(py, "global_norm", name)?;
-    let entries = call.sequence(t_list)?;
+    let items = call.sequence(t_list)?;
     if are_plain([Some(ord), name])
-        && let Some(flats) = Flats::read(&entries)?
+        && let Some(flats) = Flats::read(py, &items, Kinds::Normed)?
     {
         call.check_name()?;
         return Ok(norm_of_flats(py, &flats, vector_order(&call, ord)?)?.to_f64());
     }
-    let tensors = tensors(&call, &entries, Kinds::Normed)?;
+    let tensors = tensors(&call, &items.to_tuple()?, Kinds::Normed)?;
     call.check_name()?;
     let order = vector_order(&call, ord)?;
     let arrays = tensors.iter().flatten().map(|tensor| (&tensor.array, tensor.dtype));
@@ -143,6 +143,15 @@ pub(super) fn norm<'py>(
     name: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let call = Call::new(py, "norm", name)?;
+    if axis.is_none()
+        && keepdims.is_none()
+        && are_plain([Some(ord), name])
+        && let Some(flats) = Flats::read(py, &Items::One(tensor), Kinds::Normed)?
+    {
+        let order = vector_order(&call, ord)?;
+        call.check_name()?;
+        return Ok(PyFloat::new(py, norm_of_flats(py, &flats, order)?.to_f64()).into_any());
+    }
     let tensor = call.tensor("tensor", tensor, Kinds::Normed)?;
     let along = Along::new(&call, ord, axis, tensor.array.ndim())?;
     let keepdims = match keepdims {

@@ -7,7 +7,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use super::array::flat::Flats;
+use super::array::flat::{Flats, Lanes};
 use super::array::{Array, Out, Pair, Split, Walk, arrange, internal, spread};
 use super::call::{Call, Entry, Kinds, Tensor};
 use crate::element::{Dtype, Real, match_element, match_real};
@@ -109,8 +109,18 @@ where
 
 /// The norm of a list of plain arrays as one.
 pub(super) fn norm_of_flats(py: Python<'_>, flats: &Flats<'_>, order: Order) -> PyResult<Scaled> {
-    let views = flats.views()?;
-    Ok(detached(py, flats.bytes(), || reduce::norm(Isa::current(), &views, order))?)
+    let norm =
+        |views: &[AnyView<'_>]| detached(py, flats.bytes(), || reduce::norm(Isa::current(), views, order));
+    flats.with_views(norm)
+}
+
+/// Scales plain arrays by one factor; None copies those that are not in place.
+pub(super) fn scale_lanes(py: Python<'_>, lanes: &mut Lanes<'_, '_>, factor: Option<Factor>) -> PyResult<()> {
+    let bytes = lanes.inputs().bytes();
+    // Few bytes are done one array after the other in any case, so that no list of them is needed.
+    lanes.with_tasks(factor.is_some(), bytes >= DETACH_FROM, |tasks| {
+        detached(py, bytes, || scale(Isa::current(), tasks, factor))
+    })
 }
 
 /// A complex array as real ones, if the norm does not tell the difference.
