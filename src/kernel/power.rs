@@ -3,12 +3,12 @@
 //! The C library's `pow` differs from CPU to CPU in the last bit, and this one is inlined into the loop and
 //! runs in vector registers. Both functions are good to about 2^-52, absolute for the logarithm of the
 //! mantissa and relative for the exponential: what a p-norm needs, since an error `d` of a logarithm changes
-//! the norm by the factor `2^d`.
+//! the norm by the factor `2^d`, and one of an exponential by its `p`th part.
 
-use super::sum::Term;
+use super::sum::{PART, Part, Term};
 use crate::element::Element;
 use crate::scaled::{Scaled, power_of_two};
-use std::f64::consts::{LN_2, SQRT_2};
+use std::f64::consts::FRAC_1_SQRT_2;
 
 /// `log2(x) = exponent + fraction`, with a fraction in [-1/2, 1/2].
 #[derive(Clone, Copy, Debug)]
@@ -20,43 +20,47 @@ pub struct Log2 {
 /// The exponents are read with this number's help: an integer below 2^52, put in its mantissa, is a float64.
 const TWO_52: u64 = 0x4330_0000_0000_0000;
 
-/// `2 / (ln 2 * (2k + 1))`, the series of log2((1 + s) / (1 - s)) in odd powers of s. With |s| <= 0.1716 what comes
-/// after these terms is below 2^-60 of the first.
-const LOG: [f64; 12] = {
-    let mut c = [0.0; 12];
-    let mut k = 0;
-    while k < c.len() {
-        c[k] = 2.0 / (LN_2 * (2 * k + 1) as f64);
-        k += 1;
-    }
-    c
-};
+/// `log2((1 + s) / (1 - s))` is s times this polynomial of s^2, up to 4.4e-17 where |s| <= 0.1716: the
+/// polynomial of its degree that is closest (Remez). The series of the same accuracy has twelve terms.
+const LOG: [f64; 7] = [
+    2.885_390_081_777_930_3,
+    0.961_796_693_921_297_1,
+    0.577_078_018_076_609_6,
+    0.412_198_304_995_212_04,
+    0.320_621_896_950_564_3,
+    0.261_294_254_763_024_65,
+    0.244_486_246_761_608_9,
+];
 
-/// `ln(2)^k / k!`, the series of 2^r. With |r| <= 1/2 what comes after these terms is below 2^-57.
-const EXP: [f64; 14] = {
-    let mut c = [1.0; 14];
-    let mut k = 1;
-    while k < c.len() {
-        c[k] = c[k - 1] * LN_2 / k as f64;
-        k += 1;
-    }
-    c
-};
+/// 2^r, where |r| <= 1/2, up to 3.0e-16 of it: the closest polynomial with the 1 that makes powers of two exact.
+const EXP: [f64; 11] = [
+    1.0,
+    0.693_147_180_559_951_6,
+    0.240_226_506_959_104_72,
+    0.055_504_108_664_345_755,
+    0.009_618_129_107_380_144,
+    0.001_333_355_824_661_157_8,
+    0.000_154_035_308_015_648_24,
+    1.525_264_767_271_433_3e-5,
+    1.321_523_529_648_088e-6,
+    1.021_052_056_297_788_7e-7,
+    7.111_805_564_965_269e-9,
+];
 
-/// The sum of `c[k] * x^k`: Horner's rule for the even and the odd powers, side by side, because one chain of
-/// multiplications and additions leaves most of the CPU waiting.
+/// The sum of `c[k] * x^k`: four coefficients at a time by Estrin's scheme, and Horner's for these, because one chain
+/// of multiplications and additions leaves most of the CPU waiting.
 #[inline(always)]
 fn polynomial<const N: usize>(c: &[f64; N], x: f64) -> f64 {
-    const { assert!(N.is_multiple_of(2)) };
+    const { assert!(N % 4 == 3) };
     let square = x * x;
-    let (mut even, mut odd) = (c[N - 2], c[N - 1]);
-    let mut k = N - 2;
+    let fourth = square * square;
+    let mut k = N - 3;
+    let mut sum = (c[k] + c[k + 1] * x) + c[k + 2] * square;
     while k > 0 {
-        k -= 2;
-        even = even * square + c[k];
-        odd = odd * square + c[k + 1];
+        k -= 4;
+        sum = ((c[k] + c[k + 1] * x) + (c[k + 2] + c[k + 3] * x) * square) + sum * fourth;
     }
-    even + odd * x
+    sum
 }
 
 impl Log2 {
@@ -64,41 +68,65 @@ impl Log2 {
     #[inline(always)]
     #[must_use]
     pub fn of(x: f64) -> Self {
-        // A subnormal is lifted to where its exponent can be read.
-        let (x, bias) =
-            if x < f64::MIN_POSITIVE { (x * power_of_two(64), 1023.0 + 64.0) } else { (x, 1023.0) };
-        let bits = x.to_bits();
-        let exponent = (f64::from_bits((bits >> 52) | TWO_52) - f64::from_bits(TWO_52)) - bias;
-        let digits = f64::from_bits((bits & (u64::MAX >> 12)) | 1f64.to_bits());
-        let (digits, exponent) =
-            if digits > SQRT_2 { (digits * 0.5, exponent + 1.0) } else { (digits, exponent) };
-        let s = (digits - 1.0) / (digits + 1.0);
-        let s2 = s * s;
-        Self { exponent, fraction: polynomial(&LOG, s2) * s }
+        Self::beyond(x, 0.0)
     }
 
+    /// The same, its exponent less the whole number `start`. That of 0 is [`ZERO`].
     #[inline(always)]
-    fn minus(self, other: Self) -> f64 {
-        (self.exponent - other.exponent) + (self.fraction - other.fraction)
+    fn beyond(x: f64, start: f64) -> Self {
+        let (exponent, s) = reduce(x, start);
+        Self { exponent, fraction: log2_of_ratio(s) }
     }
+}
+
+/// What [`Log2`] takes for the exponent of 0.
+const ZERO: f64 = -1023.0 - 64.0;
+
+/// `x = 2^(exponent + start) * (1 + s) / (1 - s)`: the exponent, less the whole number `start`, and s.
+#[inline(always)]
+fn reduce(x: f64, start: f64) -> (f64, f64) {
+    let start = start + (f64::from_bits(TWO_52) + 1023.0);
+    // A subnormal is lifted to where its exponent can be read.
+    let (x, start) = if x < f64::MIN_POSITIVE { (x * power_of_two(64), start + 64.0) } else { (x, start) };
+    // Digits above sqrt(2) carry into the exponent, so that the others are those of a number in [sqrt(1/2), sqrt(2)],
+    // counted from its lower end.
+    let bits = x.to_bits() + (1f64.to_bits() - FRAC_1_SQRT_2.to_bits());
+    let exponent = f64::from_bits((bits >> 52) | TWO_52) - start;
+    let digits = f64::from_bits((bits & (u64::MAX >> 12)) + FRAC_1_SQRT_2.to_bits());
+    (exponent, (digits - 1.0) / (digits + 1.0))
+}
+
+/// `log2((1 + s) / (1 - s))`
+#[inline(always)]
+fn log2_of_ratio(s: f64) -> f64 {
+    polynomial(&LOG, s * s) * s
 }
 
 /// Adding this number rounds to an integer, which stands in the low bits of the sum.
 const ROUND: f64 = 6_755_399_441_055_744.0; // 1.5 * 2^52
 
-/// 2^z for z in [-1000, 0.5].
+/// 2^z for z in [-1000, 0.5], and 0 for z = [`NOTHING`].
 #[inline(always)]
 fn exp2(z: f64) -> f64 {
     let shifted = z + ROUND;
     let r = z - (shifted - ROUND);
-    polynomial(&EXP, r) * f64::from_bits(shifted.to_bits().wrapping_add(1023) << 52)
+    // The integer is added to the exponent, which has room for it.
+    f64::from_bits(polynomial(&EXP, r).to_bits().wrapping_add(shifted.to_bits() << 52))
 }
+
+/// Terms below 2^this do not count in the sum, which holds a 1.
+const LEAST: f64 = -1000.0;
+
+/// The logarithm to give them: with it the exponent's bits become 0, and all others are.
+const NOTHING: f64 = -1023.0;
 
 /// `(|x| / peak)^p`, between 0 and 1.
 #[derive(Clone, Copy, Debug)]
 pub struct Power {
     p: f64,
     peak: Log2,
+    /// What is less than 2^this of the peak does not count in the sum. 0 does not in any case.
+    least: f64,
 }
 
 impl Power {
@@ -107,7 +135,10 @@ impl Power {
     pub fn new(p: f64, peak: Scaled) -> Self {
         let (digits, exponent) = peak.split();
         let Log2 { exponent: own, fraction } = Log2::of(digits);
-        Self { p, peak: Log2 { exponent: own + f64::from(exponent), fraction } }
+        let exponent = own + f64::from(exponent);
+        // The smallest float64 is 2^-1074, further away from what is read of 0 than rounding takes it.
+        let least = (ZERO + 6.0 - exponent).max(LEAST / p);
+        Self { p, peak: Log2 { exponent, fraction }, least }
     }
 
     /// `peak * sum^(1/p)`, for a sum of terms that is at least about 1.
@@ -122,17 +153,56 @@ impl Power {
     }
 }
 
+// A term is made in steps, each for a part of the elements in a loop of its own. A CPU looks so many instructions
+// ahead: of a chain as long as a whole term it sees the next three or four and waits for them, of one of a third of
+// that a dozen.
+impl Power {
+    /// The first step: see [`reduce`].
+    #[inline(always)]
+    fn reduce<T: Element>(self, x: T) -> (f64, f64) {
+        if const { T::WIDE && T::DTYPE.parts().is_some() } {
+            let (x, exponent) = x.lifted();
+            // A zero is one, whatever it was lifted by.
+            let exponent = if x == 0.0 { 0.0 } else { exponent };
+            let (own, s) = reduce(x, self.peak.exponent);
+            (own + exponent, s)
+        } else {
+            reduce(x.modulus(1.0), self.peak.exponent)
+        }
+    }
+
+    /// The second: `log2((|x| / peak)^p)`.
+    #[inline(always)]
+    fn scaled_log(self, exponent: f64, s: f64) -> f64 {
+        let log = (exponent - self.peak.fraction) + log2_of_ratio(s);
+        // Above 0 by rounding alone.
+        let log = if log < 0.0 { log } else { 0.0 };
+        if log < self.least { NOTHING } else { self.p * log }
+    }
+}
+
 impl<T: Element> Term<T> for Power {
+    const APART: bool = true;
+
     #[inline(always)]
     fn of(&self, x: T) -> f64 {
-        let (x, exponent) = x.lifted();
-        let log = Log2::of(x);
-        let log = Log2 { exponent: log.exponent + exponent, fraction: log.fraction };
-        let power = self.p * log.minus(self.peak);
-        // Above 0 by rounding alone; below -1000 the term does not reach the sum, which holds a 1.
-        let power = if power < -1000.0 { -1000.0 } else { power };
-        let power = if power > 0.0 { 0.0 } else { power };
-        if x == 0.0 { 0.0 } else { exp2(power) }
+        let (exponent, s) = self.reduce(x);
+        exp2(self.scaled_log(exponent, s))
+    }
+
+    #[inline(always)]
+    fn of_part(&self, part: &[T], Part(terms): &mut Part) {
+        let Part(exponents) = &mut Part([0.0; PART]);
+        let terms = &mut terms[..part.len()];
+        for ((term, exponent), x) in terms.iter_mut().zip(&mut *exponents).zip(part) {
+            (*exponent, *term) = self.reduce(*x);
+        }
+        for (term, exponent) in terms.iter_mut().zip(exponents) {
+            *term = self.scaled_log(*exponent, *term);
+        }
+        for term in terms {
+            *term = exp2(*term);
+        }
     }
 }
 

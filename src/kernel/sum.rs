@@ -14,10 +14,29 @@ pub const LANES: usize = 32;
 /// Elements of one block.
 pub const BLOCK: usize = 64 * LANES;
 
+/// Elements whose terms are made at a time where that is a loop of its own: whole rows of lanes.
+pub const PART: usize = 4 * LANES;
+
+/// Numbers of a part. Aligned to lines, since a register of AVX-512 is one.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+pub struct Part(pub [f64; PART]);
+
 /// What one element adds to the sum.
-pub trait Term<T>: Copy + Sync {
+pub trait Term<T: Copy>: Copy + Sync {
+    /// Whether terms are made in a loop of their own, and added up in another. Where a term takes a dozen
+    /// registers, none are left for the lanes.
+    const APART: bool = false;
     /// The term of `x`.
     fn of(&self, x: T) -> f64;
+
+    /// The terms of at most [`PART`] elements, where they are made apart.
+    #[inline(always)]
+    fn of_part(&self, part: &[T], Part(terms): &mut Part) {
+        for (term, x) in terms.iter_mut().zip(part) {
+            *term = self.of(*x);
+        }
+    }
 }
 
 /// `|x|`
@@ -103,18 +122,32 @@ impl<T: Element, F: Term<T>> Op for Sum<'_, T, F> {
         let mut total = Total::default();
         for block in self.data.chunks(BLOCK) {
             let mut lanes = [0.0; LANES];
-            let (rows, rest) = block.as_chunks::<LANES>();
-            for row in rows {
-                for j in 0..LANES {
-                    lanes[j] += self.term.of(row[j]);
+            if F::APART {
+                let mut terms = Part([0.0; PART]);
+                for part in block.chunks(PART) {
+                    self.term.of_part(part, &mut terms);
+                    add(&mut lanes, &terms.0[..part.len()], Abs);
                 }
-            }
-            for j in 0..rest.len() {
-                lanes[j] += self.term.of(rest[j]);
+            } else {
+                add(&mut lanes, block, self.term);
             }
             total.add(fold(&lanes));
         }
         total
+    }
+}
+
+/// Adds the terms of elements from lane 0 on.
+#[inline(always)]
+fn add<T: Element>(lanes: &mut [f64; LANES], data: &[T], term: impl Term<T>) {
+    let (rows, rest) = data.as_chunks::<LANES>();
+    for row in rows {
+        for j in 0..LANES {
+            lanes[j] += term.of(row[j]);
+        }
+    }
+    for j in 0..rest.len() {
+        lanes[j] += term.of(rest[j]);
     }
 }
 
