@@ -647,7 +647,7 @@ pub enum Store {
 }
 
 /// Bytes to make in the innermost cache before they are streamed to memory.
-const STREAMED_AT_ONCE: usize = 1024;
+const STREAMED_AT_ONCE: usize = 2048;
 
 /// Does `work` for the positions of `target`, which begin at `at` of the whole; in place, or from `source`,
 /// which has the positions of the whole.

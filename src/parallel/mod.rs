@@ -21,7 +21,7 @@ pub const MAX_THREADS: usize = 1024;
 
 /// Bytes to move up to which one thread does the work: they are in a cache, mostly, from which one thread moves
 /// them in the time that it takes to wake others.
-const ALONE_UP_TO: usize = 8 << 20;
+const ALONE_UP_TO: usize = 6 << 20;
 
 /// Threads to use; 0 before the first call, which asks the environment.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
@@ -122,6 +122,13 @@ fn pool(threads: usize) -> Option<Arc<Pool>> {
 /// Whether work that moves so many bytes is shared between threads.
 fn is_shared(bytes: usize) -> Result<bool> {
     Ok(threads()? > 1 && bytes > ALONE_UP_TO)
+}
+
+/// Bytes that a thread takes at a time, of so many in all: long stretches, which the memory gives fastest, but some for
+/// each thread.
+fn share_of(bytes: usize) -> usize {
+    let threads = threads().unwrap_or(1);
+    (bytes / (4 * threads)).clamp(512 << 10, 2 << 20)
 }
 
 /// Calls `work` for each job, on all threads. The jobs are given out in order, one at a time.

@@ -4,7 +4,7 @@ use super::reduce::{
     CHUNK, Order, Pass, SMALLEST_SUM, WIDE, add_columns, has_row_sums, norm_of_view, norm_of_view_with,
     row_sums, run_of_columns,
 };
-use super::{ALONE_UP_TO, for_each, is_shared};
+use super::{ALONE_UP_TO, for_each, is_shared, share_of};
 use crate::element::{Ordered, Real, for_each_real};
 use crate::error::{Result, vec_with_room};
 use crate::isa::{Isa, end_of_stream};
@@ -204,8 +204,10 @@ pub fn clip_rows<T: Real>(
     len: usize,
     limit: f64,
 ) -> Result<()> {
-    let share = (SHARE / size_of::<T>() / len).max(1);
     let bytes = size_of_val(output) * 2;
+    let few = rows::at_once::<T>(len);
+    // Whole batches, so that none is short but the last.
+    let share = (share_of(bytes / 2) / size_of::<T>() / len).next_multiple_of(few).max(few);
     let store = store_for(bytes / 2);
     let one = |at: usize, row: &mut [T], store: Store| {
         let slice = source.map(|source| source.slice(at));
@@ -222,8 +224,7 @@ pub fn clip_rows<T: Real>(
     };
     // Elements of 16 bits have kernels of their own, which want more of them at once.
     let many = size_of::<T>() > 2 && has_row_sums::<T>(len, Pass::Square);
-    let few = rows::at_once::<T>(len);
-    // The same for at most that many rows.
+    // The same for at most a batch of rows.
     let some = |first: usize, rows: &mut [T], store: Store| {
         let count = rows.len() / len;
         let source = source.map(|source| source.dense(first..first + count));

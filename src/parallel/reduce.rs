@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::ops;
 
-use super::{for_each, grouped, is_shared};
+use super::{for_each, grouped, is_shared, share_of};
 use crate::element::{Element, F16, for_each_element};
 use crate::error::{Result, vec_with_room};
 use crate::isa::Isa;
@@ -19,9 +19,6 @@ use crate::walk::{Block, Slices, View, with_scratch};
 
 /// Elements whose sum one thread makes. A multiple of [`BLOCK`], so that it cuts no block.
 pub const CHUNK: usize = 64 * BLOCK;
-
-/// Bytes a thread takes at a time.
-const SHARE: usize = 512 << 10;
 
 /// The order of a vector norm.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -277,8 +274,11 @@ macro_rules! any_view {
             fn len(&self) -> usize {
                 match self { $(Self::$name(view) => view.len(),)* }
             }
+            fn size(&self) -> usize {
+                match self { $(Self::$name(_) => size_of::<$t>(),)* }
+            }
             fn bytes(&self) -> usize {
-                match self { $(Self::$name(view) => view.len() * size_of::<$t>(),)* }
+                self.len() * self.size()
             }
             fn extremes(&self) -> Extremes {
                 match self { $(Self::$name(_) => Extremes::of::<$t>(),)* }
@@ -349,7 +349,9 @@ fn pieces<R: Default + Send>(
             pieces.push(Piece { array, range: from..view.len().min(from + CHUNK), result: R::default() });
         }
     }
-    for_each(grouped(&mut pieces, SHARE / 4, |piece| piece.range.len()), |group| {
+    let share = share_of(arrays.iter().map(AnyView::bytes).sum());
+    let bytes = |piece: &Piece<R>| piece.range.len() * arrays[piece.array].size();
+    for_each(grouped(&mut pieces, share, bytes), |group| {
         for piece in group {
             piece.result = work(&arrays[piece.array], piece.range.clone());
         }
@@ -417,7 +419,9 @@ fn row_norms<T: Element>(
     norms: &mut [Scaled],
 ) -> Result<()> {
     let len = slices.reduced.len();
-    let (few, share) = (rows::at_once::<T>(len), (SHARE / size_of::<T>() / len).max(1));
+    let few = rows::at_once::<T>(len);
+    // Whole batches, so that none is short but the last.
+    let share = (share_of(size_of_val(data)) / size_of::<T>() / len).next_multiple_of(few).max(few);
     let work = |(job, (data, norms)): (usize, (&[T], &mut [Scaled]))| {
         let mut sums = [0.0; rows::AT_ONCE];
         for (batch, (data, norms)) in data.chunks(few * len).zip(norms.chunks_mut(few)).enumerate() {
@@ -474,14 +478,15 @@ fn each<T: Element>(
     work: impl Fn(usize) -> Scaled + Sync,
 ) -> Result<()> {
     let len = slices.reduced.len();
-    let share = (SHARE / size_of::<T>() / len).max(1);
+    let bytes = slices.kept.len() * len * size_of::<T>();
+    let share = (share_of(bytes) / size_of::<T>() / len).max(1);
     let one = |(job, norms): (usize, &mut [Scaled])| {
         for (i, norm) in norms.iter_mut().enumerate() {
             *norm = work(job * share + i);
         }
     };
     let jobs = norms.chunks_mut(share).enumerate();
-    if is_shared((slices.kept.len() * len * size_of::<T>()).saturating_mul(cost))? {
+    if is_shared(bytes.saturating_mul(cost))? {
         for_each(jobs, one)
     } else {
         jobs.for_each(one);
