@@ -158,6 +158,20 @@ fn for_each<J: Send>(jobs: impl Iterator<Item = J> + Send, work: impl Fn(J) + Sy
     Ok(())
 }
 
+/// The same if so many bytes to move are worth it; else the calling thread does all jobs.
+fn share_out<J: Send>(
+    bytes: usize,
+    jobs: impl Iterator<Item = J> + Send,
+    work: impl Fn(J) + Sync,
+) -> Result<()> {
+    if is_shared(bytes)? {
+        for_each(jobs, work)
+    } else {
+        jobs.for_each(work);
+        Ok(())
+    }
+}
+
 /// Cuts `pieces` into groups of at least `target` bytes each, in order.
 fn grouped<P>(
     pieces: &mut [P],

@@ -4,7 +4,7 @@ use super::reduce::{
     CHUNK, Order, Pass, SMALLEST_SUM, WIDE, add_columns, has_row_sums, norm_of_view, norm_of_view_with,
     row_sums, run_of_columns,
 };
-use super::{ALONE_UP_TO, for_each, is_shared, share_of};
+use super::{ALONE_UP_TO, for_each, is_shared, share_of, share_out};
 use crate::element::{Ordered, Real, for_each_real};
 use crate::error::{Result, vec_with_room};
 use crate::isa::{Isa, end_of_stream};
@@ -14,7 +14,7 @@ use crate::kernel::sum::Total;
 use crate::scaled::{Factor, Scaled};
 use crate::walk::{self, Slices, Store, Target, Uniform, Untouched, View, Work};
 
-/// Bytes a thread takes at a time.
+/// Bytes moved by small arrays of a list that a thread takes at a time; arrays that move more are cut.
 const SHARE: usize = 512 << 10;
 
 /// An output and what it is made from: an input with the same positions, or what the output holds already.
@@ -146,7 +146,9 @@ pub fn scale(isa: Isa, tasks: &mut [AnyTask<'_>], factor: Option<Factor>) -> Res
     while let Some(first) = rest.first() {
         if first.bytes() > SHARE {
             let (large, after) = rest.split_at_mut(1);
-            large[0].cut(&mut jobs)?;
+            for task in large.iter_mut().filter(|task| to_do(task)) {
+                task.cut(&mut jobs)?;
+            }
             rest = after;
         } else {
             // Neighbours that are small, as many as make a share.
@@ -176,12 +178,7 @@ pub fn scale(isa: Isa, tasks: &mut [AnyTask<'_>], factor: Option<Factor>) -> Res
     };
     // Backwards: the norm has read the last ones last, and caches still hold them.
     let jobs = jobs.into_iter().rev();
-    if is_shared(bytes)? {
-        for_each(jobs, work)
-    } else {
-        jobs.for_each(work);
-        Ok(())
-    }
+    share_out(bytes, jobs, work)
 }
 
 /// Work for one thread at a time.
@@ -271,12 +268,7 @@ pub fn clip_rows<T: Real>(
         end_of_stream();
     };
     let jobs = output.chunks_mut(len * share).enumerate();
-    if is_shared(bytes)? {
-        for_each(jobs, work)
-    } else {
-        jobs.for_each(work);
-        Ok(())
-    }
+    share_out(bytes, jobs, work)
 }
 
 /// Columns that are clipped at a time, and their parts of the rows of the output.
@@ -286,8 +278,8 @@ struct Strip<'a, T> {
     rows: Vec<&'a mut [T]>,
 }
 
-/// Clips each column of dense matrices by its own norm: a strip of columns is scaled while the cache has it. `data`
-/// is the output, and the input too if there is no `source`.
+/// Clips each column of dense matrices by its own norm: a strip of columns is scaled while the cache has it. The
+/// output is the input too if there is no `source`.
 ///
 /// # Errors
 /// No memory for the list of strips, or a bad setting of the threads.
@@ -379,12 +371,7 @@ pub fn clip_columns<T: Real>(
         end_of_stream();
     };
     let jobs = strips.into_iter();
-    if is_shared(bytes)? {
-        for_each(jobs, work)
-    } else {
-        jobs.for_each(work);
-        Ok(())
-    }
+    share_out(bytes, jobs, work)
 }
 
 /// Columns of `len` elements to clip at a time: half of what the cache of one core holds, wherever that is much.

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::ops;
 
-use super::{for_each, grouped, is_shared, share_of};
+use super::{for_each, grouped, is_shared, share_of, share_out};
 use crate::element::{Element, F16, for_each_element};
 use crate::error::{Result, vec_with_room};
 use crate::isa::Isa;
@@ -433,12 +433,7 @@ fn row_norms<T: Element>(
         }
     };
     let jobs = data.chunks(share * len).zip(norms.chunks_mut(share)).enumerate();
-    if is_shared(size_of_val(data))? {
-        for_each(jobs, work)
-    } else {
-        jobs.for_each(work);
-        Ok(())
-    }
+    share_out(size_of_val(data), jobs, work)
 }
 
 /// The norm of slice `at` from the sum of its first pass.
@@ -486,12 +481,7 @@ fn each<T: Element>(
         }
     };
     let jobs = norms.chunks_mut(share).enumerate();
-    if is_shared(bytes.saturating_mul(cost))? {
-        for_each(jobs, one)
-    } else {
-        jobs.for_each(one);
-        Ok(())
-    }
+    share_out(bytes.saturating_mul(cost), jobs, one)
 }
 
 /// Slices side by side that one thread sums at a time: their accumulators stay in the innermost cache.
@@ -511,7 +501,7 @@ fn run_of<T: Element>(slices: &Slices<'_, T>) -> usize {
 
 /// The same for so many columns.
 pub(super) fn run_of_columns(columns: usize) -> usize {
-    (CHUNK / columns.min(STRIP)).next_multiple_of(ROWS)
+    (CHUNK / columns.clamp(1, STRIP)).next_multiple_of(ROWS)
 }
 
 /// Columns of a dense block that one thread sums at a time: pieces of rows so long keep the memory busy, and their
@@ -545,12 +535,7 @@ fn block_norms<T: Element>(
     let jobs = norms.chunks_mut(block.inner).enumerate().flat_map(|(outer, norms)| {
         norms.chunks_mut(WIDE).enumerate().map(move |(i, norms)| (outer, i * WIDE, norms))
     });
-    if is_shared(slices.kept.len() * block.len * size_of::<T>())? {
-        for_each(jobs, work)
-    } else {
-        jobs.for_each(work);
-        Ok(())
-    }
+    share_out(slices.kept.len() * block.len * size_of::<T>(), jobs, work)
 }
 
 /// Adds up columns, at most [`WIDE`], from their `len` rows, no more than a run.
@@ -609,11 +594,7 @@ fn strips<T: Element, R: Copy + Send>(
             strips.push(Strip { columns, rows: row..len.min(row + run), results });
         }
     }
-    if is_shared(columns * len * size_of::<T>())? {
-        for_each(strips.iter_mut(), work)?;
-    } else {
-        strips.iter_mut().for_each(work);
-    }
+    share_out(columns * len * size_of::<T>(), strips.iter_mut(), work)?;
     Ok(strips)
 }
 
@@ -677,12 +658,7 @@ fn column_sums<T: Element>(
         }
     };
     let jobs = strips.chunk_by_mut(|a, b| a.columns == b.columns).zip(norms.chunks_mut(STRIP));
-    if is_shared(slices.kept.len() * slices.reduced.len() * size_of::<T>())? {
-        for_each(jobs, finish)
-    } else {
-        jobs.for_each(finish);
-        Ok(())
-    }
+    share_out(slices.kept.len() * slices.reduced.len() * size_of::<T>(), jobs, finish)
 }
 
 /// How the rows of columns are read: as they are, or as float64.
