@@ -1,4 +1,4 @@
-"""The pool: its size, bad settings, forks, several Python threads, and the GIL."""
+"""The pool: its size, bad settings, several Python threads, and the GIL."""
 
 import os
 import subprocess
@@ -147,47 +147,6 @@ def test_nothing_starts_at_import():
         print(count() - before)
     """
     assert printed(script) == "0"
-
-
-# ---- fork
-
-FORK = """
-    import os, signal, sys, time
-    import gradclip as gc
-    import numpy as np
-
-    gc.set_num_threads(3)
-    x = np.random.default_rng(0).standard_normal(3_000_000)
-    expected, norm = gc.clip_by_norm(x, 1.0), gc.global_norm([x])
-    child = os.fork()
-    if child == 0:
-        fine = gc.get_num_threads() == 3
-        for _ in range(3):
-            fine &= np.array_equal(gc.clip_by_norm(x, 1.0), expected) and gc.global_norm([x]) == norm
-        grandchild = os.fork()
-        if grandchild == 0:
-            os._exit(0 if np.array_equal(gc.clip_by_norm(x, 1.0), expected) else 1)
-        fine &= os.waitpid(grandchild, 0)[1] == 0
-        gc.set_num_threads(2)
-        fine &= np.array_equal(gc.clip_by_norm(x, 1.0), expected)
-        os._exit(0 if fine else 1)
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            assert np.array_equal(gc.clip_by_norm(x, 1.0), expected)
-            sys.exit(f"the child ended with {status}" if status else 0)
-        time.sleep(0.02)
-    os.kill(child, signal.SIGKILL)
-    sys.exit("the child hung for 30 seconds")
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-@pytest.mark.timeout(70)
-def test_after_a_fork_the_child_works_with_the_same_setting():
-    child = run(FORK)
-    assert child.returncode == 0, child.stderr
 
 
 # ---- several Python threads, and the GIL

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use crate::error::{Error, Result};
+use crate::fork::PerProcess;
 
 /// The largest number of threads.
 pub const MAX_THREADS: usize = 1024;
@@ -32,9 +33,14 @@ struct Pool {
     workers: rayon::ThreadPool,
 }
 
-/// The locks are held for moments and never waited for: in a child that was forked in such a moment the lock
-/// stays held for ever, and the work is done by the calling thread alone.
-static POOL: RwLock<Option<Arc<Pool>>> = RwLock::new(None);
+/// The lock is held for moments and never waited for.
+static POOL: PerProcess<RwLock<Option<Arc<Pool>>>> = PerProcess::new(RwLock::new(None));
+
+/// To be called in a forked child before it starts threads: it builds a pool of its own when it needs one. The
+/// parent's is left as it is, for not even its memory can be given back without asking threads that are not here.
+pub fn forked() {
+    POOL.renew();
+}
 
 /// The number of threads in use.
 ///
@@ -95,7 +101,7 @@ fn pool(threads: usize) -> Option<Arc<Pool>> {
         return None;
     }
     let process = std::process::id();
-    let held = POOL.try_read().ok()?;
+    let held = POOL.get().try_read().ok()?;
     if let Some(pool) = &*held
         && pool.process == process
         && pool.threads == threads
@@ -109,11 +115,11 @@ fn pool(threads: usize) -> Option<Arc<Pool>> {
         .build()
         .ok()?;
     let pool = Arc::new(Pool { process, threads, workers });
-    let old = POOL.try_write().ok()?.replace(Arc::clone(&pool));
+    let old = POOL.get().try_write().ok()?.replace(Arc::clone(&pool));
     if let Some(old) = old
         && old.process != process
     {
-        // Its threads do not exist here; not even its memory can be given back without asking them.
+        // A fork that `forked` was not told of: C code, not Python's `os.fork`. See there.
         mem::forget(old);
     }
     Some(pool)

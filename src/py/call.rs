@@ -18,6 +18,7 @@ use pyo3::{PyTypeInfo, intern};
 
 use super::array::flat::Items;
 use super::array::{Array, Out, memory};
+use super::process::RunsPython;
 use crate::element::Dtype;
 use crate::error::Error;
 use crate::parallel;
@@ -81,6 +82,7 @@ pub(super) struct Call<'a, 'py> {
     py: Python<'py>,
     function: &'static str,
     name: Option<&'a Bound<'py, PyAny>>,
+    runs_python: RunsPython,
 }
 
 impl<'a, 'py> Call<'a, 'py> {
@@ -92,7 +94,7 @@ impl<'a, 'py> Call<'a, 'py> {
     ) -> PyResult<Self> {
         parallel::threads()?;
         memory::limit()?;
-        Ok(Self { py, function, name })
+        Ok(Self { py, function, name, runs_python: RunsPython::default() })
     }
 
     fn prefix(&self) -> String {
@@ -159,6 +161,7 @@ impl<'a, 'py> Call<'a, 'py> {
         object: &Bound<'py, PyAny>,
         kinds: Kinds,
     ) -> PyResult<Tensor<'py>> {
+        self.runs_python.begin(self.py);
         if let Some((array, false)) = Array::read(object) {
             return self.tensor_of(argument, array, None, kinds);
         }
@@ -178,6 +181,7 @@ impl<'a, 'py> Call<'a, 'py> {
         object: &Bound<'py, PyAny>,
         kinds: Kinds,
     ) -> PyResult<Tensor<'py>> {
+        self.runs_python.begin(self.py);
         if !object.is_instance_of::<PyUntypedArray>() && is_slices(object)? {
             return Err(self.type_error(argument, "IndexedSlices", "an array; use .to_dense() to make one"));
         }
@@ -340,6 +344,7 @@ impl<'a, 'py> Call<'a, 'py> {
         if let Some(items) = Items::of_list(object) {
             return Ok(items);
         }
+        self.runs_python.begin(self.py);
         if is_sequence(object)? { Ok(Items::Tuple(tuple_of(object)?)) } else { Err(self.no_sequence(object)) }
     }
 

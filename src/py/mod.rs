@@ -5,6 +5,7 @@ mod call;
 mod clip;
 mod norm;
 mod overlap;
+mod process;
 mod run;
 mod settings;
 
@@ -13,12 +14,21 @@ use pyo3::prelude::*;
 /// The compiled part of gradclip. Its functions are those of the package, without defaults; see `gradclip`.
 #[pymodule(gil_used = false)]
 mod _core {
+    use pyo3::prelude::*;
+
     #[pymodule_export]
     use super::clip::{clip_by_average_norm, clip_by_global_norm, clip_by_norm, clip_by_value};
     #[pymodule_export]
     use super::norm::{global_norm, norm, normalize};
     #[pymodule_export]
+    use super::process::{exiting, forked};
+    #[pymodule_export]
     use super::settings::{config, get_num_threads, isa_levels, set_isa, set_num_threads, trim};
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        super::process::watch(module)
+    }
 
     #[pymodule_export]
     #[expect(non_upper_case_globals, reason = "Python's name")]

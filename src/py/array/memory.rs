@@ -7,8 +7,7 @@
 //! Held are at most as many blocks as the outputs of the last call had, size by size, and at most [`limit`] bytes.
 //! The huge pages of what is held are marked `MADV_FREE`: the kernel takes them back when it runs short. Small pages
 //! are so as well where they come to much; to mark them costs a tenth of the work that would fill them. The lock is
-//! tried, never waited for: who does not get it maps or unmaps memory instead, so a child that was forked while it
-//! was held goes on without the pool.
+//! tried, never waited for: who does not get it maps or unmaps memory instead.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_void};
@@ -22,6 +21,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
 use crate::error::{Error, Result};
+use crate::fork::PerProcess;
 
 /// Outputs of fewer bytes come from NumPy, and so from the C library, which holds what is small itself.
 const LARGE: usize = 512 << 10;
@@ -146,14 +146,25 @@ struct Pool {
     process: u32,
 }
 
-static POOL: Mutex<Option<Pool>> = Mutex::new(None);
+static POOL: PerProcess<Mutex<Option<Pool>>> = PerProcess::new(Mutex::new(None));
 
 /// Whether a call has made large outputs since [`settle`].
 static IS_MAKING: AtomicBool = AtomicBool::new(false);
 
-/// Calls `work` with the pool, unless another thread has it (or had it when this process was forked).
+/// To be called in a forked child before it starts threads: gives back what the child inherited, unless a thread of
+/// the parent had the lock.
+pub(in crate::py) fn forked() {
+    let parent = POOL.renew();
+    if let Ok(mut inherited) = parent.try_lock()
+        && let Some(mut pool) = inherited.take()
+    {
+        pool.give_back_but(|_| 0);
+    }
+}
+
+/// Calls `work` with the pool, unless another thread has it.
 fn with_pool<R>(work: impl FnOnce(&mut Pool) -> R) -> Option<R> {
-    let mut pool = match POOL.try_lock() {
+    let mut pool = match POOL.get().try_lock() {
         Ok(pool) => pool,
         Err(TryLockError::Poisoned(pool)) => pool.into_inner(),
         Err(TryLockError::WouldBlock) => return None,
@@ -161,6 +172,7 @@ fn with_pool<R>(work: impl FnOnce(&mut Pool) -> R) -> Option<R> {
     let pool = pool.get_or_insert_default();
     let process = std::process::id();
     if pool.process != process {
+        // Also after a fork that `forked` was not told of.
         pool.give_back_but(|_| 0);
         pool.process = process;
     }

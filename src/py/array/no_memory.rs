@@ -19,6 +19,8 @@ pub(in crate::py) fn held() -> usize {
 
 pub(in crate::py) fn settle() {}
 
+pub(in crate::py) fn forked() {}
+
 pub(super) fn lent<'py>(
     _: Python<'py>,
     _: usize,

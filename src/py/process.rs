@@ -1,0 +1,97 @@
+//! What may happen to the process: it forks, or the interpreter ends.
+//!
+//! **Forks.** A child starts with fresh pools (`fork.rs`). Python calls [`forked`] in it before anything else runs.
+//!
+//! **The end.** Before CPython 3.14, a daemon thread that asks for the interpreter once that has begun to end is
+//! unwound by the C library. Where it does so from a function of ours, at the end of detached work, PyO3 lets it hang
+//! instead. Where it does so in Python code that a function of ours called (an `__array__`), it would be unwound
+//! through Rust, which aborts the process. So calls that may run Python code are counted ([`RunsPython`]); the
+//! interpreter waits at its exit until there are none, and for a moment no other thread begins one.
+
+use std::cell::Cell;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicIsize, Ordering};
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::IntoPyDict;
+
+use super::array::memory;
+use crate::parallel;
+
+/// How long the interpreter waits for calls of other threads, and these for the interpreter: longer than what it does
+/// between its exit functions and its end, but not for ever, as an exit function may wait for such a thread.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Calls that may run Python code now. Below 0 in a child that was forked from within one.
+static RUNNING: AtomicIsize = AtomicIsize::new(0);
+
+/// The thread that ends the interpreter, and since when.
+static EXIT: OnceLock<(ThreadId, Instant)> = OnceLock::new();
+
+/// Called in a forked child.
+#[pyfunction]
+pub(super) fn forked() {
+    parallel::forked();
+    memory::forked();
+    RUNNING.store(0, Ordering::Relaxed);
+}
+
+/// Called when the interpreter is about to end: waits for the calls that may run Python code.
+#[pyfunction]
+pub(super) fn exiting(py: Python<'_>) {
+    let begin = Instant::now();
+    EXIT.get_or_init(|| (thread::current().id(), begin));
+    while RUNNING.load(Ordering::Relaxed) > 0 && begin.elapsed() < PATIENCE {
+        py.detach(|| thread::sleep(Duration::from_millis(1)));
+    }
+}
+
+/// Asks Python to call the two.
+pub(super) fn watch(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    let os = py.import(intern!(py, "os"))?;
+    if let Some(register) = os.getattr_opt(intern!(py, "register_at_fork"))? {
+        let hooks = [(intern!(py, "after_in_child"), module.getattr(intern!(py, "forked"))?)];
+        register.call((), Some(&hooks.into_py_dict(py)?))?;
+    }
+    if py.version_info() < (3, 14) {
+        let exiting = module.getattr(intern!(py, "exiting"))?;
+        py.import(intern!(py, "atexit"))?.call_method1(intern!(py, "register"), (exiting,))?;
+    }
+    Ok(())
+}
+
+/// Counts a call from the first moment in which it may run Python code until it is dropped.
+#[derive(Default)]
+pub(super) struct RunsPython(Cell<bool>);
+
+impl RunsPython {
+    /// To be called before Python code may run.
+    pub(super) fn begin(&self, py: Python<'_>) {
+        if !self.0.replace(true) {
+            wait_for_the_end(py);
+            RUNNING.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for RunsPython {
+    fn drop(&mut self) {
+        if self.0.get() {
+            RUNNING.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// If another thread ends the interpreter: waits, detached, from where there is no way back once it has ended.
+fn wait_for_the_end(py: Python<'_>) {
+    if let Some((thread, begin)) = EXIT.get()
+        && *thread != thread::current().id()
+        && let Some(rest) = PATIENCE.checked_sub(begin.elapsed())
+    {
+        py.detach(|| thread::sleep(rest));
+    }
+}
