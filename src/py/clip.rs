@@ -305,7 +305,7 @@ fn clip_slices(
     let parts = whole.ndim()..pair.input().ndim();
     let reduced: Vec<_> = axes.iter().copied().chain(parts).collect();
     let split = Split::new(pair.input(), &reduced);
-    let len = reduced.iter().map(|axis| pair.input().shape()[*axis]).product();
+    let len = reduced.iter().filter_map(|axis| pair.input().shape().get(*axis)).product();
     // Columns are summed in another order than rows; which one it is must not depend on the output.
     if is_row(len) && !columns {
         let bytes = pair.input().len() * real.size();
@@ -326,7 +326,7 @@ fn clip_slices(
         let bytes = pair.input().len() * real.size();
         let done = match_real!(real, T => {
             match whole.slices::<T>(&Split::new(&whole, axes))?.block().map(|block| [block.len, block.inner]) {
-                Some(shape) if is_column::<T>(whole.len() / shape[0], shape) => match pair.whole_task::<T>()? {
+                Some(shape @ [len, _]) if is_column::<T>(whole.len() / len.max(1), shape) => match pair.whole_task::<T>()? {
                     Task { source: Some(View::Dense(from)), target: Target::Dense(to) } => {
                         detached(py, bytes, || clip_columns(Isa::current(), Some(from), to, shape, limit))?;
                         true

@@ -176,16 +176,16 @@ impl Norms {
     pub(super) fn of_matrices(
         array: &Array<'_>,
         dtype: Dtype,
-        axes: [usize; 2],
+        axes @ [first, second]: [usize; 2],
         norm: MatrixNorm,
     ) -> PyResult<Self> {
         match norm {
             MatrixNorm::Frobenius => Self::of(array, dtype, &axes, Order::Two),
             MatrixNorm::One => {
-                Ok(Self::of(array, dtype, &axes[..1], Order::One)?.max_over(axes[1], array.shape())?)
+                Ok(Self::of(array, dtype, &[first], Order::One)?.max_over(second, array.shape())?)
             }
             MatrixNorm::Infinity => {
-                Ok(Self::of(array, dtype, &axes[1..], Order::One)?.max_over(axes[0], array.shape())?)
+                Ok(Self::of(array, dtype, &[second], Order::One)?.max_over(first, array.shape())?)
             }
             MatrixNorm::Two => {
                 let py = array.object().py();

@@ -371,7 +371,7 @@ impl<'py> Lanes<'_, 'py> {
             }
         }
         extents.sort_unstable();
-        Ok(extents.windows(2).all(|pair| pair[0].1 <= pair[1].0))
+        Ok(extents.iter().zip(extents.iter().skip(1)).all(|((_, high), (low, _))| high <= low))
     }
 
     fn is_current(&self) -> bool {
