@@ -104,7 +104,85 @@ const NOT_REPRODUCIBLE: [&str; 5] = ["mul_add", "powf", "powi", "hypot", "cbrt"]
 /// The same, where a function of our own may have the name.
 const METHODS: [&str; 9] = ["exp", "exp2", "exp_m1", "ln", "ln_1p", "log", "log2", "log10", "sin_cos"];
 /// What ends the process of a user.
-const PANICS: [&str; 6] = [".unwrap()", ".expect(", "panic!", "todo!", "unimplemented!", "unreachable!"];
+const PANICS: [&str; 7] =
+    [".unwrap()", ".expect(", "panic!", "todo!", "unimplemented!", "unreachable!", "unwrap_unchecked"];
+
+/// Where `src/py` takes an entry by its number, which panics beyond the end: file, line, why there is no beyond.
+const INDEXED: [(&str, &str, &str); 26] = [
+    ("py/array.rs", "let number = Dtype::ALL[i].number();", "at compile time"),
+    ("py/array.rs", "table[number.cast_unsigned() as usize] = Some(Dtype::ALL[i]);", "at compile time"),
+    ("py/array.rs", "table[NPY_TYPES::NPY_LONG as usize] =", "at compile time"),
+    ("py/array.rs", "table[NPY_TYPES::NPY_ULONG as usize] =", "at compile time"),
+    (
+        "py/array.rs",
+        "strides[axis] = step;",
+        "as many strides as lengths; the order has each axis of these once",
+    ),
+    ("py/array.rs", "step = step.saturating_mul(shape[axis].max(1)", "the same order"),
+    ("py/array.rs", "step *= shape[axis].cast_signed();", "the same order, of kept axes"),
+    (
+        "py/array.rs",
+        "*backwards &= output.strides()[*axis] < 0;",
+        "the arrays of a pair have one number of axes",
+    ),
+    ("py/array.rs", "(array.strides()[*axis] == 0) == still;", "an order of this array's axes"),
+    (
+        "py/array.rs",
+        "Self(axes.map(|axis| (axis, array.strides()[axis] < 0))",
+        "an order of this array's axes",
+    ),
+    (
+        "py/array.rs",
+        "= (shape[axis], strides[axis] / unit);",
+        "a walk is made of the axes of the array or of its pair",
+    ),
+    ("py/array.rs", "lattice(pairs[i].output())", "the number of a pair from `enumerate`"),
+    ("py/array.rs", "pairs[i].interleaved = true;", "the number of a pair from `enumerate`"),
+    ("py/array.rs", "pairs[i].copy = Some(pairs[i].input.copy()?)", "the number of a pair from `enumerate`"),
+    ("py/array.rs", "*readers[i] = readers[i].copy()?", "the number of a reader from `enumerate`"),
+    ("py/array/memory.rs", "name[i] = text[i].cast_signed();", "at compile time"),
+    ("py/norm.rs", "match norms.values[..] {", "the whole"),
+    ("py/array/flat.rs", "&self.flats[..]", "the whole"),
+    (
+        "py/run.rs",
+        "(&self.kept[..at], &self.kept[at + 1..]);",
+        "`at` was found in it; 0 where not, and a matrix has kept axes",
+    ),
+    ("py/run.rs", "inner.iter().map(|axis| shape[*axis])", "kept axes of the array with this shape"),
+    ("py/run.rs", "outer.iter().map(|axis| shape[*axis])", "kept axes of the array with this shape"),
+    ("py/run.rs", "shape[axis] > 0 {", "an axis that was checked by `Call::axes`"),
+    (
+        "py/run.rs",
+        "self.values.chunks(shape[axis] * inner_len)",
+        "the same; neither is 0 where there are values",
+    ),
+    ("py/run.rs", "if self.kept.contains(&axis) { shape[axis] } else { 1 }", "axes of this shape"),
+    (
+        "py/run.rs",
+        "(axes.iter().map(|axis| shape[*axis]).collect(),",
+        "kept axes of the array with this shape",
+    ),
+    ("py/run.rs", "for (block, max) in", "see `chunks`"),
+];
+
+/// The files below whose loops take entries by number, and why these are in range.
+const LOOPS: [(&str, &str); 8] = [
+    ("element.rs", "the bytes of one element, from a slice that `walk.rs` cut to at least as many"),
+    ("isa.rs", "both slices are cut to the shorter length, and `ahead` and `whole` to what is left of it"),
+    ("kernel/power.rs", "coefficients, from the last ones down by four; terms of a block, cut to its length"),
+    ("kernel/scale.rs", "blocks cut to the length of the shortest operand"),
+    ("kernel/sum.rs", "arrays of lanes, in loops up to their number"),
+    ("parallel/perform.rs", "rows and columns of slices whose length is the product of both"),
+    ("parallel/reduce.rs", "columns of strips that are as wide as the accumulators"),
+    ("walk.rs", "a layout stays within the extent that its memory was made of; scratch has room for a block"),
+];
+
+/// Whether a line takes an entry or a part by number.
+fn has_index(line: &str) -> bool {
+    let chars: Vec<char> = line.chars().collect();
+    (1..chars.len())
+        .any(|i| chars[i] == '[' && (is_word(chars[i - 1]) || [')', ']', '?'].contains(&chars[i - 1])))
+}
 
 /// What breaks the rules in a file; `path` counts from `src`.
 fn faults(path: &str, source: &str) -> Vec<String> {
@@ -150,6 +228,17 @@ fn faults(path: &str, source: &str) -> Vec<String> {
                 fault(word);
             }
         }
+        for word in ["assert!", "assert_eq!", "assert_ne!"] {
+            // At compile time they are welcome.
+            if has(line, word) && !line.contains("const _: () =") && !line.contains("const {") {
+                fault(word);
+            }
+        }
+        let indexed = |(file, text, _): &(&str, &str, &str)| *file == path && source[number].contains(text);
+        let is_known = LOOPS.iter().any(|(file, _)| *file == path) || INDEXED.iter().any(indexed);
+        if has_index(line) && !is_known {
+            fault("an index without a reason");
+        }
         if has(line, "unsafe") {
             if path != "isa.rs" && path != "py/array.rs" && !path.starts_with("py/array/") {
                 fault("unsafe");
@@ -187,6 +276,27 @@ fn the_source_keeps_the_rules() {
     }
     let faults: Vec<String> = found.iter().flat_map(|(name, source)| faults(name, source)).collect();
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn every_reason_for_an_index_is_needed() {
+    let mut found = Vec::new();
+    files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), "", &mut found);
+    let lines = |file: &str| {
+        let (_, source) = found.iter().find(|(name, _)| name == file).expect("a file of the list");
+        let code = without_tests(&code(source));
+        let lines: Vec<_> = code.lines().map(str::to_owned).zip(source.lines().map(str::to_owned)).collect();
+        lines
+    };
+    for (file, text, reason) in INDEXED {
+        assert!(file.starts_with("py/") && !reason.is_empty());
+        let is_there = lines(file).iter().any(|(code, source)| has_index(code) && source.contains(text));
+        assert!(is_there, "{file}: no index in a line with {text}");
+    }
+    for (file, reason) in LOOPS {
+        assert!(!file.starts_with("py/") && !reason.is_empty());
+        assert!(lines(file).iter().any(|(code, _)| has_index(code)), "{file}: no index");
+    }
 }
 
 #[test]
@@ -229,6 +339,14 @@ fn the_rules_can_be_broken() {
     one("walk.rs", "let x = a.unwrap();", "1: .unwrap()");
     one("py/call.rs", "let x = a\n    .expect(\"why\");", "2: .expect(");
     one("py/call.rs", "/* a /* b */ */ panic!(\"no\")", "1: panic!");
+    one("py/call.rs", "assert!(a > b);", "1: assert!");
+    one("py/call.rs", "let x = a[0];", "1: an index without a reason");
+    one("py/call.rs", "let x = f()[0];", "1: an index without a reason");
+    one("py/call.rs", "let x = f()?[1..];", "1: an index without a reason");
+    one("py/call.rs", "let x = a[i][j];", "1: an index without a reason");
+    one("py/call.rs", "\nfirst.call(&a.b[..n]);", "2: an index without a reason");
+    one("py/run.rs", "strides[axis] = step;", "1: an index without a reason");
+    one("element/half.rs", "let x = a[0];", "1: an index without a reason");
     one("py/call.rs", "let quote = '\"'; todo!()", "1: todo!");
     one("py/call.rs", "let quote = '\\''; todo!() // '", "1: todo!");
     one("py/call.rs", "let raw = r#\" \\\" \"#; unimplemented!()", "1: unimplemented!");
@@ -248,6 +366,11 @@ fn the_rules_let_the_rest_pass() {
         ("py/array.rs", "use numpy::npyffi; // SAFETY: y\n\n\n\n\n\nunsafe { f() }"),
         ("parallel/mod.rs", "use rayon::ThreadPool; use crate::walk::View; let pyramid = 1;"),
         ("lib.rs", "pub mod parallel; mod py;"),
+        ("py/array.rs", "        strides[axis] = step;"),
+        (
+            "py/call.rs",
+            "#[inline] fn f<'a>(x: &'a [u8], y: [u8; 2]) -> Vec<[u8; 2]> { vec![0; 2]; for z in [1, 2] {} }",
+        ),
     ] {
         assert_eq!(faults(path, source), [""; 0], "{source}");
     }

@@ -6,7 +6,10 @@ import sys
 from array import array
 from collections.abc import Sequence
 from itertools import chain, islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _MOST_DIMENSIONS = 64
 _HOLD_SOMETHING_ELSE = (str, bytes, bytearray, memoryview, range, array)
@@ -18,22 +21,39 @@ def is_sequence_of_tensors(value: Any) -> bool:
 
 
 def holds_masked_array(value: Any) -> bool:
-    """Whether ``value`` is a masked array or a nested list with one in it, whose mask NumPy would drop."""
-    masked = sys.modules.get("numpy.ma")  # without it there is none
-    if masked is None:
-        return False
+    """Whether ``value`` is a masked array or a nested list with one in it, whose mask NumPy would drop.
+
+    Raises
+    ------
+    ValueError
+        If there is a sequence in it that has more or fewer entries than it says. NumPy
+        would read one that never ends until no memory is left.
+    """
+    module = sys.modules.get("numpy.ma")
+    masked = () if module is None else module.MaskedArray  # without the module there is none
     # Level by level, without recursion, as deep as arrays go.
     level = [value]
     seen: set[int] = set()
     for _ in range(_MOST_DIMENSIONS + 1):
-        if any(isinstance(entry, masked.MaskedArray) for entry in level):
+        if any(isinstance(entry, masked) for entry in level):
             return True
         nested = [entry for entry in level if _is_nested(entry) and id(entry) not in seen]
         seen.update(map(id, nested))
-        # Not more than a sequence says it has: it may say otherwise for ever.
-        entries = chain.from_iterable(islice(inner, len(inner)) for inner in nested)
+        entries = chain.from_iterable(map(entries_of, nested))
         level = [entry for entry in entries if not isinstance(entry, (float, int))]
     return False
+
+
+def entries_of(value: Any) -> Iterable[Any]:
+    """Return the entries of a sequence, as many as it says it has."""
+    if type(value) in {list, tuple}:
+        return islice(value, len(value))  # it may grow meanwhile
+    n = len(value)
+    bytes(8 * min(n, sys.maxsize // 16))  # a MemoryError now where it says that it is longer than memory
+    entries = list(islice(value, n + 1))
+    if len(entries) != n:
+        raise ValueError(f"a sequence of length {n} has {'more' if len(entries) > n else 'fewer'} entries")
+    return entries
 
 
 def _is_nested(value: Any) -> bool:

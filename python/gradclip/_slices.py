@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from gradclip._rounding import rounded
-from gradclip._sequences import holds_masked_array
+from gradclip._sequences import entries_of, holds_masked_array
 
 if TYPE_CHECKING:
     from typing import ClassVar, TypeAlias
@@ -70,14 +70,16 @@ class IndexedSlices:
     def __init__(self, values: Tensor, indices: Tensor, dense_shape: Sequence[int] | None = None) -> None:
         rows = _array("values", values)
         if not _is_numeric(rows.dtype):
-            raise TypeError(f"IndexedSlices: values: found dtype {rows.dtype}; allowed: a numeric dtype")
+            raise TypeError(f"IndexedSlices: values: found dtype {_clipped(str(rows.dtype))}; allowed: a numeric dtype")
         if rows.ndim == 0:
             raise ValueError("IndexedSlices: values: found shape (); allowed: at least one dimension")
         where = _array("indices", indices)
         if where.size == 0 and isinstance(indices, (list, tuple)):
             where = where.astype(np.int64)  # NumPy makes an empty list a float array
         if where.dtype.kind not in "iu":
-            raise TypeError(f"IndexedSlices: indices: found dtype {where.dtype}; allowed: an integer dtype")
+            raise TypeError(
+                f"IndexedSlices: indices: found dtype {_clipped(str(where.dtype))}; allowed: an integer dtype"
+            )
         if where.shape != rows.shape[:1]:
             raise ValueError(
                 f"IndexedSlices: indices: found shape {where.shape}; "
@@ -86,9 +88,13 @@ class IndexedSlices:
         shape = None if dense_shape is None else _shape(dense_shape)
         if shape is not None and (len(shape) != rows.ndim or shape[1:] != rows.shape[1:] or min(shape) < 0):
             allowed = f"(rows, {', '.join(map(str, rows.shape[1:]))})" if rows.ndim > 1 else "(rows,)"
-            raise ValueError(f"IndexedSlices: dense_shape: found {shape}; allowed: {allowed}, to agree with values")
+            raise ValueError(
+                f"IndexedSlices: dense_shape: found {_shape_text(shape)}; allowed: {allowed}, to agree with values"
+            )
         if shape is not None and max(shape) > sys.maxsize:
-            raise ValueError(f"IndexedSlices: dense_shape: found {shape}; allowed: lengths up to {sys.maxsize}")
+            raise ValueError(
+                f"IndexedSlices: dense_shape: found {_shape_text(shape)}; allowed: lengths up to {sys.maxsize}"
+            )
         self._set(rows, where, shape)
 
     def _set(self, values: Array, indices: Array, dense_shape: tuple[int, ...] | None) -> None:
@@ -221,14 +227,30 @@ def _shape(dense_shape: Sequence[int]) -> tuple[int, ...]:
         # An array is no Sequence, but a shape often comes as one.
         if isinstance(dense_shape, (str, bytes)) or not isinstance(dense_shape, (Sequence, np.ndarray)):
             raise TypeError  # noqa: TRY301 (one message for all)
-        lengths = tuple(dense_shape)
+        lengths = tuple(dense_shape.tolist() if isinstance(dense_shape, np.ndarray) else entries_of(dense_shape))
         if any(isinstance(length, (bool, np.bool_)) for length in lengths):
             raise TypeError  # noqa: TRY301
         return tuple(map(operator.index, lengths))
     except TypeError:
         raise TypeError(
-            f"IndexedSlices: dense_shape: found {type(dense_shape).__name__}; allowed: None or a sequence of ints"
+            f"IndexedSlices: dense_shape: found {_clipped(_NAME(type(dense_shape)))}; "
+            f"allowed: None or a sequence of ints"
         ) from None
+
+
+#: The name of a class, whatever its metaclass says.
+_NAME = type.__dict__["__name__"].__get__
+
+
+def _clipped(text: str) -> str:
+    """Return at most 80 characters, on one line."""
+    short = " ".join(text[:320].split())
+    return short if len(short) <= 80 and len(text) <= 320 else f"{short[:80]}..."  # noqa: PLR2004
+
+
+def _shape_text(shape: tuple[int, ...]) -> str:
+    lengths = [str(n) if n.bit_length() <= 512 else f"an int of {n.bit_length()} bits" for n in shape[:8]]  # noqa: PLR2004
+    return f"({', '.join(lengths)}{',' * (len(shape) == 1)}{', ...' * (len(shape) > 8)})"  # noqa: PLR2004
 
 
 def _equal(a: Array, b: Array) -> bool:

@@ -14,6 +14,7 @@ pub(super) mod memory;
 #[cfg(not(target_os = "linux"))]
 #[path = "array/no_memory.rs"]
 pub(super) mod memory;
+pub(super) mod objects;
 
 use std::borrow::Cow;
 use std::ffi::c_int;
@@ -23,13 +24,15 @@ use std::sync::atomic::{AtomicI32, AtomicU8, Ordering};
 
 use numpy::PY_ARRAY_API;
 use numpy::npyffi::{self, NPY_TYPES, NpyTypes, PyArray_CheckExact, PyArrayObject, npy_intp};
-use pyo3::exceptions::{PyMemoryError, PyRuntimeError};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyAny;
 use smallvec::SmallVec;
 
 use super::overlap;
 use crate::element::{Dtype, Element, Ordered};
+use crate::error::vec_with_room;
 use crate::parallel::perform::Task;
 use crate::walk::{Axis, Cells, Layout, Memory, Slices, Target, View, memory_order};
 
@@ -236,6 +239,42 @@ impl<'py> Array<'py> {
 
     pub(super) fn object(&self) -> &Bound<'py, PyAny> {
         &self.object
+    }
+
+    /// A read-only view of NumPy's own class that has the shape this array had when it was read, for Python code.
+    pub(super) fn as_read(&self) -> PyResult<Bound<'py, PyAny>> {
+        self.is_current()?;
+        let py = self.object.py();
+        // SAFETY: as in `read`.
+        let descr =
+            unsafe { (*npyffi::_PyArray_GET_ITEM_DATA(self.object.as_ptr().cast::<PyArrayObject>())).descr };
+        // SAFETY: as in `read`.
+        if unsafe { (*npyffi::_PyDataType_GET_ITEM_DATA(descr)).type_num } != self.number {
+            return Err(resized());
+        }
+        // SAFETY: as in `uninit`, but that lengths and strides are those of memory that `object` keeps alive, as
+        // the base of the view. The descr is of the size it had then, and the call takes a new reference to it. The
+        // base takes one as well; it fails with an exception set.
+        unsafe {
+            ffi::Py_INCREF(descr.cast());
+            let view = PY_ARRAY_API.PyArray_NewFromDescr(
+                py,
+                npyffi::get_type_object(py, NpyTypes::PyArray_Type),
+                descr,
+                c_int::try_from(self.shape.len()).unwrap_or(c_int::MAX),
+                self.shape.as_ptr().cast::<npy_intp>().cast_mut(),
+                self.strides.as_ptr().cast_mut(),
+                self.data.cast(),
+                0,
+                ptr::null_mut(),
+            );
+            let view = Bound::from_owned_ptr_or_err(py, view)?;
+            let base = self.object.clone().into_ptr();
+            if PY_ARRAY_API.PyArray_SetBaseObject(py, view.as_ptr().cast(), base) != 0 {
+                return Err(PyErr::fetch(py));
+            }
+            Ok(view)
+        }
     }
 
     pub(super) fn shape(&self) -> &[usize] {
@@ -557,6 +596,11 @@ impl<'py> Pair<'py> {
         self.output.as_ref().unwrap_or(&self.input)
     }
 
+    /// The output as a Python object, which is still to be written.
+    pub(super) fn object(&self) -> &Bound<'py, PyAny> {
+        &self.output().object
+    }
+
     /// The output as a Python object.
     pub(super) fn result(self) -> Bound<'py, PyAny> {
         self.output.unwrap_or(self.input).object
@@ -686,8 +730,7 @@ fn separate<'py>(
     pairs: &mut [Pair<'py>],
     readers: &mut [&mut Array<'py>],
 ) -> PyResult<Option<(usize, usize)>> {
-    let mut stretches = Vec::new();
-    stretches.try_reserve_exact(2 * pairs.len() + readers.len()).map_err(|_| no_memory())?;
+    let mut stretches = vec_with_room(2 * pairs.len() + readers.len())?;
     let mut add = |array: &Array<'_>, whose| {
         let (low, high) = array.extent();
         if low < high {
@@ -709,21 +752,27 @@ fn separate<'py>(
     }
     stretches.sort_unstable_by_key(|stretch| stretch.low);
     for cluster in clusters(&stretches) {
-        let outputs: Vec<usize> = cluster
-            .iter()
-            .filter_map(|stretch| if let Whose::Output(i) = stretch.whose { Some(i) } else { None })
-            .collect();
-        if outputs.is_empty() || cluster.len() == 1 {
+        if cluster.len() == 1 {
             continue;
         }
-        if outputs.len() > 1 {
-            let lattices: Vec<_> = outputs.iter().map(|i| lattice(pairs[*i].output())).collect();
+        let outputs = cluster.iter().filter_map(|stretch| match stretch.whose {
+            Whose::Output(i) => Some(i),
+            _ => None,
+        });
+        let count = outputs.clone().count();
+        if count == 0 {
+            continue;
+        }
+        if count > 1 {
+            let mut lattices = vec_with_room(count)?;
+            lattices.extend(outputs.clone().map(|i| lattice(pairs[i].output())));
             if let Some((a, b)) = overlap::between(&lattices)? {
-                let (a, b) = (outputs[a], outputs[b]);
+                let number = |at| outputs.clone().nth(at).unwrap_or(0);
+                let (a, b) = (number(a), number(b));
                 return Ok(Some((a.min(b), a.max(b))));
             }
-            for i in &outputs {
-                pairs[*i].interleaved = true;
+            for i in outputs {
+                pairs[i].interleaved = true;
             }
         }
         for stretch in cluster {
@@ -761,8 +810,4 @@ fn resized() -> PyErr {
 
 pub(super) fn internal(what: &str) -> PyErr {
     PyRuntimeError::new_err(format!("gradclip: internal error: {what}; please report it"))
-}
-
-fn no_memory() -> PyErr {
-    PyMemoryError::new_err("gradclip: out of memory for scratch space")
 }

@@ -3,6 +3,8 @@
 //! Every message has the form `function 'name': argument: found ...; allowed: ...`. Arguments are checked in
 //! the order of the signature, the type before the value, and all of them before anything is written.
 
+mod text;
+
 use std::borrow::Cow;
 use std::fmt::{self, Display};
 
@@ -11,17 +13,19 @@ use pyo3::exceptions::{PyMemoryError, PyOverflowError, PyTypeError, PyValueError
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{
-    PyAny, PyBool, PyByteArray, PyBytes, PyComplex, PyDict, PyFloat, PyInt, PyList, PyListMethods,
-    PySequence, PyString, PyTuple, PyTupleMethods, PyType,
+    PyAny, PyBool, PyByteArray, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType,
 };
 use pyo3::{PyTypeInfo, intern};
 
 use super::array::flat::Items;
-use super::array::{Array, Out, memory};
+use super::array::{Array, Out, memory, objects};
 use super::process::RunsPython;
 use crate::element::Dtype;
-use crate::error::Error;
+use crate::error::{Error, vec_with_room};
 use crate::parallel;
+
+use text::{class_text, name_text, text_of};
+pub(super) use text::{describe, dtype_text, shape_text};
 
 impl From<Error> for PyErr {
     fn from(error: Error) -> Self {
@@ -99,8 +103,10 @@ impl<'a, 'py> Call<'a, 'py> {
 
     fn prefix(&self) -> String {
         let name = self.name.and_then(|name| name.cast::<PyString>().ok());
-        let name = name.map(|name| name.to_string_lossy().split_whitespace().collect::<Vec<_>>().join(" "));
-        name.map_or_else(|| self.function.to_owned(), |name| format!("{} '{name}'", self.function))
+        name.map_or_else(
+            || self.function.to_owned(),
+            |name| format!("{} '{}'", self.function, name_text(name)),
+        )
     }
 
     pub(super) fn type_error(
@@ -123,7 +129,7 @@ impl<'a, 'py> Call<'a, 'py> {
 
     /// TensorFlow's sentence, for what stands in the place of a list of tensors.
     fn no_sequence(&self, found: &Bound<'py, PyAny>) -> PyErr {
-        let class = found.get_type().str().map_or_else(|_| "<class>".to_owned(), |class| class.to_string());
+        let class = class_text(found);
         let sentence = format!("`t_list` should be a sequence of tensors. Received {class}.");
         PyTypeError::new_err(match self.name {
             Some(_) => format!("{}: {sentence}", self.prefix()),
@@ -215,7 +221,7 @@ impl<'a, 'py> Call<'a, 'py> {
         if object.is_none() {
             return Err(self.type_error(argument, "None", "an array, a number or a nested list of numbers"));
         }
-        if object.cast::<PySequence>().is_ok() && holds_masked(object)? {
+        if is_any_sequence(object)? && holds_masked(object)? {
             return Err(masked());
         }
         let made = self.converted(argument, object)?;
@@ -239,7 +245,7 @@ impl<'a, 'py> Call<'a, 'py> {
         as_array(object).map_err(|error| {
             let says = |words| {
                 error.is_instance_of::<PyValueError>(self.py)
-                    && error.value(self.py).str().is_ok_and(|text| text.to_string_lossy().contains(words))
+                    && error.value(self.py).str().is_ok_and(|text| text.contains(words).unwrap_or(false))
             };
             let named = if !is_list(object) {
                 return error;
@@ -305,7 +311,7 @@ impl<'a, 'py> Call<'a, 'py> {
         }
         let (a, b) = (slices.getattr("dense_shape")?, out.getattr("dense_shape")?);
         if !a.eq(&b)? {
-            return Err(self.value_error(argument, format!("dense_shape {b}"), allowed));
+            return Err(self.value_error(argument, format!("dense_shape {}", text_of(&b)), allowed));
         }
         Ok(values)
     }
@@ -345,7 +351,37 @@ impl<'a, 'py> Call<'a, 'py> {
             return Ok(items);
         }
         self.runs_python.begin(self.py);
-        if is_sequence(object)? { Ok(Items::Tuple(tuple_of(object)?)) } else { Err(self.no_sequence(object)) }
+        if is_sequence(object)? {
+            Ok(Items::Tuple(self.entries("t_list", object)?))
+        } else {
+            Err(self.no_sequence(object))
+        }
+    }
+
+    /// The entries of a sequence: for good, and as many as it says it has. One that goes on for ever is an error.
+    fn entries(
+        &self,
+        argument: impl Display + Copy,
+        object: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        if let Ok(list) = object.cast::<PyList>() {
+            return objects::tuple_of_list(list);
+        }
+        if let Ok(tuple) = object.cast::<PyTuple>() {
+            return objects::tuple_of_tuple(tuple);
+        }
+        let object = plain(object)?;
+        let len = object.len()?;
+        let mut entries = vec_with_room(len.saturating_add(1))?;
+        for entry in object.try_iter()?.take(len.saturating_add(1)) {
+            entries.push(entry?);
+        }
+        if entries.len() != len {
+            let more = if entries.len() > len { "more" } else { "fewer" };
+            let found = format!("a sequence of length {len} that has {more} entries");
+            return Err(self.value_error(argument, found, "one that has as many as it says"));
+        }
+        objects::tuple_of_list(&objects::list_of(object.py(), entries.into_iter())?)
     }
 
     /// The entries of `out` for a list of tensors.
@@ -355,13 +391,10 @@ impl<'a, 'py> Call<'a, 'py> {
         tensors: usize,
     ) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let Some(object) = object else { return Ok(None) };
-        let entries = if let Ok(list) = object.cast::<PyList>() {
-            list.to_tuple()
-        } else if is_sequence(object)? {
-            tuple_of(object)?
-        } else {
+        if !is_sequence(object)? {
             return Err(self.type_error("out", describe(object), "None or a sequence of arrays"));
-        };
+        }
+        let entries = self.entries("out", object)?;
         if entries.len() != tensors {
             let found = format!("length {}", entries.len());
             return Err(self.value_error("out", found, &format!("length {tensors}, that of t_list")));
@@ -411,10 +444,12 @@ impl<'a, 'py> Call<'a, 'py> {
         let given = if let Some(axis) = integer(object)? {
             vec![axis]
         } else if is_axes(object)? {
-            tuple_of(object)?
-                .iter()
-                .map(|axis| integer(&axis)?.ok_or_else(wrong))
-                .collect::<PyResult<Vec<_>>>()?
+            let entries = self.entries(argument, object)?;
+            let mut given = vec_with_room(entries.len())?;
+            for axis in &entries {
+                given.push(integer(&axis)?.ok_or_else(wrong)?);
+            }
+            given
         } else {
             return Err(wrong());
         };
@@ -507,7 +542,9 @@ pub(super) fn number(object: &Bound<'_, PyAny>) -> PyResult<Number> {
     }
     let ndim: usize = object.getattr(intern!(py, "ndim"))?.extract()?;
     if ndim != 0 {
-        return Ok(Number::Shaped(object.getattr(intern!(py, "shape"))?.str()?.to_string()));
+        return Ok(Number::Shaped(
+            Array::read(&object).map_or_else(String::new, |(array, _)| shape_text(array.shape())),
+        ));
     }
     let item = item(&object)?;
     match item.cast::<PyInt>() {
@@ -579,6 +616,7 @@ pub(super) fn integer<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<
         return Ok(Some(object.clone()));
     }
     if is_numpy(object)? {
+        let object = plain(object)?;
         let kind: char = object.getattr("dtype")?.getattr("kind")?.extract()?;
         let ndim: usize = object.getattr("ndim")?.extract()?;
         if matches!(kind, 'i' | 'u') && ndim == 0 {
@@ -611,6 +649,15 @@ pub(super) fn is_slices(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     object.is_instance(SLICES.import(object.py(), "gradclip._slices", "IndexedSlices")?)
 }
 
+/// A sequence of any kind. (A cast to `PySequence` prints what the object's class raises.)
+fn is_any_sequence(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    static SEQUENCE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    if is_list(object) {
+        return Ok(true);
+    }
+    object.is_instance(SEQUENCE.import(object.py(), "collections.abc", "Sequence")?)
+}
+
 /// What TensorFlow takes for a list of tensors: a sequence, but none of those that hold something else.
 fn is_sequence(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     static TEST: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -629,8 +676,8 @@ fn is_sequence(object: &Bound<'_, PyAny>) -> PyResult<bool> {
 /// A sequence that may hold axes: a list, a tuple, a range, an array of integers with one dimension.
 fn is_axes(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     match Array::read(object) {
-        Some((array, _)) => Ok(array.ndim() == 1 && numeric_kind(object)? == Some('i')),
-        None => Ok(object.cast::<PySequence>().is_ok()
+        Some((array, _)) => Ok(array.ndim() == 1 && numeric_kind(&plain(object)?)? == Some('i')),
+        None => Ok(is_any_sequence(object)?
             && !object.is_instance_of::<PyString>()
             && !object.is_instance_of::<PyBytes>()
             && !object.is_instance_of::<PyByteArray>()),
@@ -640,7 +687,7 @@ fn is_axes(object: &Bound<'_, PyAny>) -> PyResult<bool> {
 /// A Python or NumPy bool.
 pub(super) fn is_bool(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(object.is_instance_of::<PyBool>()
-        || (is_numpy(object)? && object.getattr("dtype")?.getattr("kind")?.eq("b")?))
+        || (is_numpy(object)? && plain(object)?.getattr("dtype")?.getattr("kind")?.eq("b")?))
 }
 
 /// Whether a nested list has a masked array in it.
@@ -654,72 +701,10 @@ pub(super) fn is_list(object: &Bound<'_, PyAny>) -> bool {
     object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>()
 }
 
-fn tuple_of<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
-    if let Ok(tuple) = object.cast_exact::<PyTuple>() {
-        return Ok(tuple.clone());
-    }
-    Ok(PyTuple::type_object(object.py()).call1((object,))?.cast_into()?)
-}
-
 /// The array NumPy makes of an object; of a subclass, if the object's `__array__` gives such.
 fn as_array<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     object
         .py()
         .import(intern!(object.py(), "numpy"))?
         .call_method1(intern!(object.py(), "asanyarray"), (object,))
-}
-
-/// `dtype int32`, for a message.
-pub(super) fn dtype_text(array: &Bound<'_, PyAny>) -> String {
-    array.getattr("dtype").and_then(|dtype| dtype.str()).map_or_else(
-        |_| "an unknown dtype".to_owned(),
-        |dtype| format!("dtype {}", clipped(&dtype.to_string_lossy())),
-    )
-}
-
-/// `(2, 3)`, as Python writes it.
-pub(super) fn shape_text(shape: &[usize]) -> String {
-    match shape {
-        [one] => format!("({one},)"),
-        _ => format!("({})", shape.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
-    }
-}
-
-/// What an object is, for a message: its type, and for a small value the value.
-pub(super) fn describe(object: &Bound<'_, PyAny>) -> String {
-    if object.is_none() {
-        return "None".to_owned();
-    }
-    let class = object.get_type().name().map_or_else(|_| "object".to_owned(), |name| name.to_string());
-    if let Some((array, subclass)) = Array::read(object) {
-        if subclass && is_masked(object).unwrap_or(false) {
-            return "a masked array".to_owned();
-        }
-        if array.ndim() == 0 && array.dtype().is_some() {
-            let value = object.str().map_or_else(|_| String::new(), |text| clipped(&text.to_string_lossy()));
-            return format!("0-d array {value} of {}", dtype_text(object));
-        }
-        return format!("{class} of {} and shape {}", dtype_text(object), shape_text(array.shape()));
-    }
-    let small = object.is_instance_of::<PyInt>()
-        || object.is_instance_of::<PyFloat>()
-        || object.is_instance_of::<PyString>()
-        || object.is_instance_of::<PyComplex>()
-        || is_numpy(object).unwrap_or(false)
-        || matches!(object.cast::<PyTuple>().map(PyTupleMethods::len), Ok(0..5))
-        || matches!(object.cast::<PyList>().map(PyListMethods::len), Ok(0..5));
-    if small { format!("{class} {}", text_of(object)) } else { class }
-}
-
-fn text_of(object: &Bound<'_, PyAny>) -> String {
-    object.repr().map_or_else(|_| "(without a repr)".to_owned(), |text| clipped(&text.to_string_lossy()))
-}
-
-/// At most 80 characters, on one line.
-fn clipped(text: &str) -> String {
-    let text = &text.split_whitespace().collect::<Vec<_>>().join(" ");
-    match text.char_indices().nth(80) {
-        Some((end, _)) => format!("{}...", &text[..end]),
-        None => text.to_owned(),
-    }
 }

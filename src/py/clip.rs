@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyList};
 
 use super::array::flat::{Flats, Items, Lanes};
-use super::array::{Array, Out, Pair, Split, Walk, arrange, internal, spread};
+use super::array::{Array, Out, Pair, Split, Walk, arrange, internal, objects, spread};
 use super::call::{
     Call, Entry, Kinds, Number, Tensor, are_plain, are_plain_axes, describe, dtype_text, integer, is_list,
     is_numpy, item, number, numeric_kind, plain, shape_text,
@@ -62,7 +62,7 @@ fn bound<'py>(
     if !is_list && !is_numpy(object)? && !object.hasattr(intern!(py, "__array__"))? {
         return wrong(describe(object));
     }
-    let own = tensor.array.object().getattr(intern!(py, "dtype"))?;
+    let own = plain(tensor.array.object())?.getattr(intern!(py, "dtype"))?;
     let rounding = || py.import(intern!(py, "gradclip._rounding"));
     let mut array = plain(call.array(argument, object)?.object())?;
     if is_list && numeric_kind(&array)? != Some('i') {
@@ -305,7 +305,7 @@ fn clip_slices(
     let parts = whole.ndim()..pair.input().ndim();
     let reduced: Vec<_> = axes.iter().copied().chain(parts).collect();
     let split = Split::new(pair.input(), &reduced);
-    let len = reduced.iter().map(|axis| pair.input().shape()[*axis]).product();
+    let len = reduced.iter().filter_map(|axis| pair.input().shape().get(*axis)).product();
     // Columns are summed in another order than rows; which one it is must not depend on the output.
     if is_row(len) && !columns {
         let bytes = pair.input().len() * real.size();
@@ -326,7 +326,7 @@ fn clip_slices(
         let bytes = pair.input().len() * real.size();
         let done = match_real!(real, T => {
             match whole.slices::<T>(&Split::new(&whole, axes))?.block().map(|block| [block.len, block.inner]) {
-                Some(shape) if is_column::<T>(whole.len() / shape[0], shape) => match pair.whole_task::<T>()? {
+                Some(shape @ [len, _]) if is_column::<T>(whole.len() / len.max(1), shape) => match pair.whole_task::<T>()? {
                     Task { source: Some(View::Dense(from)), target: Target::Dense(to) } => {
                         detached(py, bytes, || clip_columns(Isa::current(), Some(from), to, shape, limit))?;
                         true
@@ -410,8 +410,9 @@ pub(super) fn clip_by_global_norm<'py>(
             None => norm_of_flats(py, flats, order),
         };
         if let Some(mut lanes) = flats.lanes(py, outs.as_ref())? {
+            let list = lanes.list(py)?;
             let norm = clip_lanes(py, &mut lanes, norm, |norm| factor_of_all(norm, limit))?;
-            return Ok((lanes.into_list(py)?, PyFloat::new(py, norm.to_f64())));
+            return Ok((list, PyFloat::new(py, norm.to_f64())));
         }
     }
     let entries = items.to_tuple()?;
@@ -452,25 +453,27 @@ pub(super) fn clip_by_global_norm<'py>(
     if let Some((a, b)) = arrange(&mut pairs, &mut [])? {
         return Err(call.clash(index(a), index(b), false));
     }
-    let dtypes = || entries.iter().flatten().map(|(dtype, ..)| *dtype);
+    // Before anything is written: there may be no memory for it.
+    let mut results = vec_with_room(entries.len())?;
+    let mut outputs = pairs.iter().map(Pair::object);
+    for entry in &entries {
+        results.push(match entry {
+            None => py.None().into_bound(py),
+            Some((_, slices, out)) => {
+                let output = outputs.next().ok_or_else(|| internal("fewer outputs than tensors"))?;
+                call.result(output.clone(), slices.as_ref(), out.as_ref())?
+            }
+        });
+    }
+    let list = objects::list_of(py, results.into_iter())?;
 
+    let dtypes = || entries.iter().flatten().map(|(dtype, ..)| *dtype);
     let norm = match used {
         Some(norm) => Scaled::new(norm, 0),
         None => norm_of_list(py, pairs.iter().map(Pair::input).zip(dtypes()), order)?,
     };
     scale_list(py, pairs.iter_mut(), factor_of_all(norm, limit))?;
 
-    let mut results = pairs.into_iter();
-    let list = PyList::empty(py);
-    for entry in &entries {
-        match entry {
-            None => list.append(py.None())?,
-            Some((_, slices, out)) => {
-                let result = results.next().ok_or_else(|| internal("fewer results than tensors"))?.result();
-                list.append(call.result(result, slices.as_ref(), out.as_ref())?)?;
-            }
-        }
-    }
     Ok((list, PyFloat::new(py, norm.to_f64())))
 }
 

@@ -1,8 +1,14 @@
 //! Whether arrays share bytes, exactly: extents that overlap are not enough, as the columns of a matrix show.
+//!
+//! What is asked for here is one cluster, arrays whose extents overlap. Residues prove that columns and the like lie
+//! apart in the time of a sort. Else each run, the bytes of an array that lie in a row, is looked at: there is a mark for
+//! each unit of memory, or a sorted list of the runs where that takes less memory. So no cluster takes more of it than
+//! its runs, however far they lie apart.
 
 use pyo3::PyResult;
-use pyo3::exceptions::PyMemoryError;
 use smallvec::SmallVec;
+
+use crate::error::{Result, vec_with_room};
 
 /// Lengths and distances of steps.
 pub(super) type Axes = SmallVec<[(usize, usize); 2]>;
@@ -13,12 +19,12 @@ pub(super) struct Lattice {
     pub(super) low: usize,
     /// Bytes of an element.
     pub(super) itemsize: usize,
-    /// Lengths (not 1) and distances of steps in bytes.
+    /// Lengths (neither 0 nor 1) and distances of steps in bytes.
     pub(super) axes: Axes,
 }
 
 impl Lattice {
-    /// The bytes that lie in a row, and the axes beyond them.
+    /// The bytes that lie in a row, and the axes beyond them, the longest steps first.
     fn runs(&self) -> (usize, Axes) {
         let mut axes = self.axes.clone();
         axes.sort_unstable_by_key(|(_, step)| *step);
@@ -32,22 +38,29 @@ impl Lattice {
         });
         let dense = dense.count();
         axes.drain(..dense);
+        axes.reverse();
         (run, axes)
+    }
+
+    /// How many runs there are.
+    fn count(&self) -> usize {
+        self.runs().1.iter().fold(1, |count, (len, _)| count.saturating_mul(*len))
     }
 
     fn high(&self) -> usize {
         self.low + self.itemsize + self.axes.iter().map(|(len, step)| (len - 1) * step).sum::<usize>()
     }
 
-    /// Calls `visit` with the address of each element.
-    fn for_each(&self, visit: &mut impl FnMut(usize) -> bool) -> bool {
+    /// Calls `visit` with the address of each run and its bytes, as long as it says true; whether it always did.
+    fn all_runs(&self, mut visit: impl FnMut(usize, usize) -> bool) -> bool {
         fn along(axes: &[(usize, usize)], at: usize, visit: &mut impl FnMut(usize) -> bool) -> bool {
             match axes {
                 [] => visit(at),
                 [(len, step), inner @ ..] => (0..*len).all(|i| along(inner, at + i * step, visit)),
             }
         }
-        along(&self.axes, self.low, visit)
+        let (run, axes) = self.runs();
+        along(&axes, self.low, &mut |at| visit(at, run))
     }
 }
 
@@ -67,32 +80,34 @@ pub(super) fn of_itself(array: &Lattice) -> PyResult<bool> {
     if axes.iter().any(|(_, step)| *step == 0) {
         return Ok(true);
     }
-    Ok(Marks::new(std::slice::from_ref(array))?.first_clash(std::slice::from_ref(array)).is_some())
+    Ok(clash(std::slice::from_ref(array))?.is_some())
 }
 
 /// Two arrays, none of which overlaps itself, that share a byte.
 pub(super) fn between(arrays: &[Lattice]) -> PyResult<Option<(usize, usize)>> {
-    if residues_are_apart(arrays) {
-        return Ok(None);
-    }
-    Ok(Marks::new(arrays)?.first_clash(arrays))
+    if residues_are_apart(arrays)? { Ok(None) } else { Ok(clash(arrays)?) }
 }
 
 /// A quick proof for columns, rows and other interleaved views: all steps are multiples of one distance, and
 /// modulo it the arrays lie apart.
-fn residues_are_apart(arrays: &[Lattice]) -> bool {
-    let runs: Vec<_> = arrays.iter().map(Lattice::runs).collect();
-    let distance =
-        runs.iter().flat_map(|(_, axes)| axes).fold(0, |gcd, (_, step)| greatest_common_divisor(gcd, *step));
-    if distance == 0 {
-        return false;
+fn residues_are_apart(arrays: &[Lattice]) -> Result<bool> {
+    let mut stretches = vec_with_room(arrays.len())?;
+    let mut distance = 0;
+    for array in arrays {
+        let (run, axes) = array.runs();
+        distance = axes.iter().fold(distance, |gcd, (_, step)| greatest_common_divisor(gcd, *step));
+        stretches.push((array.low, run));
     }
-    let mut stretches: Vec<_> =
-        arrays.iter().zip(&runs).map(|(array, (run, _))| (array.low % distance, *run)).collect();
+    if distance == 0 {
+        return Ok(false);
+    }
+    for (low, _) in &mut stretches {
+        *low %= distance;
+    }
     stretches.sort_unstable();
-    let next =
-        stretches.iter().skip(1).map(|(low, _)| *low).chain(stretches.first().map(|(low, _)| low + distance));
-    stretches.iter().zip(next).all(|((low, run), next)| low + run <= next)
+    let first = stretches.first().map(|(low, _)| low + distance);
+    let next = stretches.iter().skip(1).map(|(low, _)| *low).chain(first);
+    Ok(stretches.iter().zip(next).all(|((low, run), next)| low + run <= next))
 }
 
 fn greatest_common_divisor(mut a: usize, mut b: usize) -> usize {
@@ -102,59 +117,113 @@ fn greatest_common_divisor(mut a: usize, mut b: usize) -> usize {
     a
 }
 
-/// One mark for each unit of memory between the lowest and the highest byte.
-struct Marks {
-    low: usize,
-    unit: usize,
-    words: Vec<u64>,
+/// Two arrays that share a byte, or twice the number of one that overlaps itself.
+fn clash(arrays: &[Lattice]) -> Result<Option<(usize, usize)>> {
+    let runs = arrays.iter().fold(0, |runs: usize, array| runs.saturating_add(array.count()));
+    let frame = Frame::around(arrays);
+    if runs < frame.words() / WORDS_OF_RUN {
+        clash_of_sorted(arrays, runs)
+    } else {
+        Ok(Marks::new(frame)?.first_clash(arrays))
+    }
 }
 
-impl Marks {
-    fn new(arrays: &[Lattice]) -> PyResult<Self> {
+/// What a run takes in a list.
+const WORDS_OF_RUN: usize = size_of::<(usize, usize, usize)>() / size_of::<u64>();
+
+/// Sorted by their begins, runs that overlap are neighbours.
+fn clash_of_sorted(arrays: &[Lattice], count: usize) -> Result<Option<(usize, usize)>> {
+    let mut runs = vec_with_room(count)?;
+    for (i, array) in arrays.iter().enumerate() {
+        array.all_runs(|at, run| {
+            runs.push((at, at + run, i));
+            true
+        });
+    }
+    runs.sort_unstable();
+    let clash = runs.iter().zip(runs.iter().skip(1)).find(|((_, high, _), (low, ..))| low < high);
+    Ok(clash.map(|((.., a), (.., b))| (*a, *b)))
+}
+
+/// The memory between the lowest and the highest byte, in the largest units that no element is cut by.
+struct Frame {
+    low: usize,
+    high: usize,
+    unit: usize,
+}
+
+impl Frame {
+    fn around(arrays: &[Lattice]) -> Self {
         let low = arrays.iter().map(|array| array.low).min().unwrap_or(0);
         let high = arrays.iter().map(Lattice::high).max().unwrap_or(0);
-        // The largest unit that no element is cut by.
         let unit = arrays.iter().fold(0, |unit, array| {
             let unit =
                 greatest_common_divisor(greatest_common_divisor(unit, array.low - low), array.itemsize);
             array.axes.iter().fold(unit, |unit, (_, step)| greatest_common_divisor(unit, *step))
         });
-        let unit = unit.max(1);
-        let words = (high - low).div_ceil(unit).div_ceil(64);
-        let mut marks = Vec::new();
-        marks.try_reserve_exact(words).map_err(|_| {
-            PyMemoryError::new_err("out: no memory to find out whether the outputs share memory")
-        })?;
-        marks.resize(words, 0);
-        Ok(Self { low, unit, words: marks })
+        Self { low, high, unit: unit.max(1) }
     }
 
-    /// Marks the arrays one by one until one meets a mark; which other array's it is, is found by marking
-    /// again.
+    /// Words with a bit for each unit.
+    fn words(&self) -> usize {
+        (self.high - self.low).div_ceil(self.unit).div_ceil(64)
+    }
+}
+
+/// One mark for each unit of memory.
+struct Marks {
+    frame: Frame,
+    words: Vec<u64>,
+}
+
+impl Marks {
+    fn new(frame: Frame) -> Result<Self> {
+        let mut words = vec_with_room(frame.words())?;
+        words.resize(frame.words(), 0);
+        Ok(Self { frame, words })
+    }
+
+    /// Marks the arrays one by one until one meets a mark. Whose it is, is found the other way round: the last one
+    /// alone is marked, and the others are looked at.
     fn first_clash(mut self, arrays: &[Lattice]) -> Option<(usize, usize)> {
         let second = arrays.iter().position(|array| !self.mark(array))?;
-        for first in 0..second {
-            self.words.fill(0);
-            self.mark(&arrays[first]);
-            if !self.mark(&arrays[second]) {
-                return Some((first, second));
-            }
+        self.words.fill(0);
+        let (others, last) = arrays.split_at_checked(second)?;
+        if !self.mark(last.first()?) {
+            return Some((second, second));
         }
-        Some((second, second))
+        Some((others.iter().position(|array| self.meets(array)).unwrap_or(second), second))
     }
 
     /// False if a mark was there before.
     fn mark(&mut self, array: &Lattice) -> bool {
-        let units = array.itemsize / self.unit;
-        let (low, unit, marks) = (self.low, self.unit, &mut self.words);
-        array.for_each(&mut |address| {
-            let first = (address - low) / unit;
-            (first..first + units).all(|at| {
-                let (word, bit) = (at / 64, 1 << (at % 64));
-                let fresh = marks[word] & bit == 0;
-                marks[word] |= bit;
-                fresh
-            })
+        array.all_runs(|at, run| {
+            let mut fresh = true;
+            for (word, mask) in self.frame.masks(at, run) {
+                if let Some(word) = self.words.get_mut(word) {
+                    fresh &= *word & mask == 0;
+                    *word |= mask;
+                }
+            }
+            fresh
+        })
+    }
+
+    /// Whether a mark is there.
+    fn meets(&self, array: &Lattice) -> bool {
+        let met = |(word, mask)| self.words.get(word).is_some_and(|word| word & mask != 0);
+        !array.all_runs(|at, run| !self.frame.masks(at, run).any(met))
+    }
+}
+
+impl Frame {
+    /// The words of a run, and its bits in them.
+    fn masks(&self, address: usize, bytes: usize) -> impl Iterator<Item = (usize, u64)> {
+        let first = (address - self.low) / self.unit;
+        let end = first + bytes / self.unit;
+        (first / 64..end.div_ceil(64)).map(move |word| {
+            let (from, to) = (first.max(word * 64) % 64, end.min(word * 64 + 64) - word * 64);
+            (word, (u64::MAX << from) & (u64::MAX >> (64 - to)))
         })
     }
 }

@@ -99,9 +99,9 @@ where
         in_parts.extend(arrays.clone().map(|(array, _)| array.in_parts()));
     }
     let mut views: Vec<AnyView<'_>> = vec_with_room(len)?;
-    let mut bytes = 0;
+    let mut bytes = 0usize;
     for (i, (array, dtype)) in arrays.enumerate() {
-        bytes += array.len() * dtype.size();
+        bytes = array.len().saturating_mul(dtype.size()).saturating_add(bytes);
         views.push(any_view(in_parts.get(i).and_then(Option::as_ref).unwrap_or(array))?);
     }
     Ok(detached(py, bytes, || reduce::norm(Isa::current(), &views, order))?)
@@ -176,34 +176,37 @@ impl Norms {
     pub(super) fn of_matrices(
         array: &Array<'_>,
         dtype: Dtype,
-        axes: [usize; 2],
+        axes @ [first, second]: [usize; 2],
         norm: MatrixNorm,
     ) -> PyResult<Self> {
         match norm {
             MatrixNorm::Frobenius => Self::of(array, dtype, &axes, Order::Two),
             MatrixNorm::One => {
-                Ok(Self::of(array, dtype, &axes[..1], Order::One)?.max_over(axes[1], array.shape())?)
+                Ok(Self::of(array, dtype, &[first], Order::One)?.max_over(second, array.shape())?)
             }
             MatrixNorm::Infinity => {
-                Ok(Self::of(array, dtype, &axes[1..], Order::One)?.max_over(axes[0], array.shape())?)
+                Ok(Self::of(array, dtype, &[second], Order::One)?.max_over(first, array.shape())?)
             }
             MatrixNorm::Two => {
                 let py = array.object().py();
                 let helper = py.import(intern!(py, "gradclip._matrix"))?;
-                let found =
-                    helper.call_method1(intern!(py, "largest_singular_values"), (array.object(), axes))?;
+                let matrices = array.as_read()?;
+                let found = helper.call_method1(intern!(py, "largest_singular_values"), (matrices, axes))?;
                 let (found, exponents): (Bound<'_, PyAny>, Bound<'_, PyAny>) = found.extract()?;
                 let kept: Vec<_> = (0..array.ndim()).filter(|axis| !axes.contains(axis)).collect();
                 let numbers = |object| -> PyResult<Vec<f64>> {
-                    let (array, _) =
-                        Array::read(object).ok_or_else(|| internal("no array of singular values"))?;
+                    let (array, _) = Array::read(object)
+                        .filter(|(array, _)| array.ndim() == kept.len())
+                        .ok_or_else(|| internal("no array of singular values"))?;
                     let view = array.view::<f64>(&Walk::along(0..kept.len()))?;
                     let mut numbers = vec_with_room(view.len())?;
                     view.for_blocks(0..view.len(), |block| numbers.extend_from_slice(block));
                     Ok(numbers)
                 };
-                let found = numbers(&found)?.into_iter().zip(numbers(&exponents)?);
-                let values = found.map(|(norm, exponent)| Scaled::new(norm, exponent as i32)).collect();
+                let (norms, exponents) = (numbers(&found)?, numbers(&exponents)?);
+                let mut values = vec_with_room(norms.len())?;
+                let found = norms.into_iter().zip(exponents);
+                values.extend(found.map(|(norm, exponent)| Scaled::new(norm, exponent as i32)));
                 Ok(Self { values, kept })
             }
         }

@@ -22,7 +22,7 @@ use pyo3::types::{PyAny, PyList, PyTuple};
 use smallvec::SmallVec;
 
 use super::super::call::Kinds;
-use super::{BFLOAT16, DTYPES, Rows, internal, memory, resized, slice_of};
+use super::{BFLOAT16, DTYPES, Rows, internal, memory, objects, resized, slice_of};
 use crate::element::{Dtype, Element, Ordered, match_element, match_real};
 use crate::error::{Error, Result, vec_with_room};
 use crate::parallel::perform::{AnyTask, Task};
@@ -71,7 +71,7 @@ impl<'a, 'py> Items<'a, 'py> {
     /// As they are now, for good.
     pub(in crate::py) fn to_tuple(&self) -> PyResult<Bound<'py, PyTuple>> {
         match self {
-            Self::List(list) => Ok(list.to_tuple()),
+            Self::List(list) => objects::tuple_of_list(list),
             Self::Tuple(tuple) => Ok(tuple.clone()),
             Self::One(object) => PyTuple::new(object.py(), [object]),
         }
@@ -316,7 +316,10 @@ impl<'py> Flats<'py> {
                     None => None,
                 });
             }
-            return Ok(self.is_current().then_some(Lanes { inputs: self, outputs }));
+            let lanes = Lanes { inputs: self, outputs };
+            // Made of the shapes as they were then.
+            let fit = lanes.pairs().all(|(input, output)| input.len == output.len);
+            return Ok((fit && lanes.inputs.is_current()).then_some(lanes));
         };
         if outs.len() != self.flats.len() {
             return Ok(None);
@@ -368,7 +371,11 @@ impl<'py> Lanes<'_, 'py> {
             }
         }
         extents.sort_unstable();
-        Ok(extents.windows(2).all(|pair| pair[0].1 <= pair[1].0))
+        Ok(extents.iter().zip(extents.iter().skip(1)).all(|((_, high), (low, _))| high <= low))
+    }
+
+    fn is_current(&self) -> bool {
+        self.pairs().all(|(input, output)| input.is_current() && output.is_current())
     }
 
     /// What norms are made of, before anything is written.
@@ -384,6 +391,9 @@ impl<'py> Lanes<'_, 'py> {
         many: bool,
         mut work: impl FnMut(&mut [AnyTask<'_>]) -> Result<()>,
     ) -> PyResult<()> {
+        if !self.is_current() {
+            return Err(resized());
+        }
         let mut tasks = vec_with_room(if many { self.outputs.len() } else { 0 })?;
         for (input, output) in self.pairs().filter(|(input, output)| in_place || input.data != output.data) {
             match_real!(input.dtype, T => {
@@ -421,13 +431,13 @@ impl<'py> Lanes<'_, 'py> {
         Ok((source, rows))
     }
 
-    /// The outputs in a list.
-    pub(in crate::py) fn into_list(self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let outputs = self.outputs.into_iter();
-        PyList::new(
-            py,
-            outputs.map(|output| output.map_or_else(|| py.None().into_bound(py), |flat| flat.object)),
-        )
+    /// The outputs in a list, to be made before they are written: there may be no memory for it.
+    pub(in crate::py) fn list(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let output = |output: &Option<Flat<'py>>| match output {
+            Some(flat) => flat.object.clone(),
+            None => py.None().into_bound(py),
+        };
+        objects::list_of(py, self.outputs.iter().map(output))
     }
 
     /// The only output.
