@@ -586,10 +586,12 @@ fn every_bit_is_as_recorded() {
         return;
     }
     let recorded = fs::read_to_string(FILE).expect("the record");
-    let differences: Vec<String> = (0..found.0.lines().count().max(recorded.lines().count()))
-        .map(|i| [found.0.lines().nth(i), recorded.lines().nth(i)].map(Option::unwrap_or_default))
-        .filter(|[found, recorded]| found != recorded)
-        .map(|[found, recorded]| format!("found    {found}\nrecorded {recorded}"))
-        .collect();
-    assert!(differences.is_empty(), "{} lines differ:\n{}", differences.len(), differences.join("\n"));
+    let only_in = |one: &str, other: &str| -> String {
+        one.lines()
+            .filter(|line| !other.lines().any(|own| own == *line))
+            .map(|line| format!("\n{line}"))
+            .collect()
+    };
+    let (new, lost) = (only_in(&found.0, &recorded), only_in(&recorded, &found.0));
+    assert!(found.0 == recorded, "not as recorded. Found:{new}\nRecorded:{lost}");
 }
