@@ -586,12 +586,11 @@ fn every_bit_is_as_recorded() {
         return;
     }
     let recorded = fs::read_to_string(FILE).expect("the record");
-    let only_in = |one: &str, other: &str| -> String {
-        one.lines()
-            .filter(|line| !other.lines().any(|own| own == *line))
-            .map(|line| format!("\n{line}"))
-            .collect()
+    let only_in = |one: &str, other: &str| {
+        let lines: Vec<String> =
+            one.lines().filter(|line| !other.lines().any(|own| own == *line)).map(String::from).collect();
+        lines.join("\n")
     };
     let (new, lost) = (only_in(&found.0, &recorded), only_in(&recorded, &found.0));
-    assert!(found.0 == recorded, "not as recorded. Found:{new}\nRecorded:{lost}");
+    assert!(found.0 == recorded, "not as recorded. Found:\n{new}\nRecorded:\n{lost}");
 }
