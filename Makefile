@@ -6,7 +6,7 @@ unexport VIRTUAL_ENV
 
 .PHONY: help
 help: ## This list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(PYTHON):
 	python3 -m venv $(VENV)
@@ -44,6 +44,14 @@ example: develop ## The example, a few steps of it
 .PHONY: codegen
 codegen: develop ## What the compiler made: hot loops wide and short, no fused operations, no maths library
 	.ci/codegen python/gradclip/_core.abi3.so
+
+.PHONY: aarch64
+aarch64: ## The Rust tests on aarch64, emulated: the bits that x86-64 recorded
+	.ci/aarch64
+
+.PHONY: miri
+miri: ## The Rust tests under Miri: memory out of bounds, aliasing, alignment, races
+	.ci/miri
 
 .PHONY: wheel
 wheel: ## A wheel, and its import in a clean environment without cargo

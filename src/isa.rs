@@ -108,7 +108,11 @@ impl Isa {
     /// float16 as float32, exactly.
     #[expect(unsafe_code, reason = "see `run`")]
     pub fn widen_halves(self, from: &[F16], to: &mut [f32]) {
-        use std::arch::x86_64::{__m128i, __m256, __m256i, __m512, _mm256_cvtph_ps, _mm512_cvtph_ps};
+        #[cfg(miri)]
+        use emulated::_mm512_cvtph_ps;
+        #[cfg(not(miri))]
+        use std::arch::x86_64::_mm512_cvtph_ps;
+        use std::arch::x86_64::{__m128i, __m256, __m256i, __m512, _mm256_cvtph_ps};
         use std::mem::transmute;
 
         macro_rules! shell {
@@ -146,9 +150,11 @@ impl Isa {
     /// float32 as float16, rounded to nearest, ties to even.
     #[expect(unsafe_code, reason = "see `run`")]
     pub fn narrow_halves(self, from: &[f32], to: &mut [F16]) {
-        use std::arch::x86_64::{
-            __m128i, __m256, __m256i, __m512, _MM_FROUND_TO_NEAREST_INT, _mm256_cvtps_ph, _mm512_cvtps_ph,
-        };
+        #[cfg(miri)]
+        use emulated::{_mm256_cvtps_ph, _mm512_cvtps_ph};
+        use std::arch::x86_64::{__m128i, __m256, __m256i, __m512, _MM_FROUND_TO_NEAREST_INT};
+        #[cfg(not(miri))]
+        use std::arch::x86_64::{_mm256_cvtps_ph, _mm512_cvtps_ph};
         use std::mem::transmute;
 
         /// Whatever the thread has set.
@@ -207,6 +213,13 @@ impl Isa {
     pub fn stream<T: Element>(self, from: &[T], to: &mut [T]) {
         use std::arch::x86_64::{__m128i, __m256i, __m512i};
         use std::arch::x86_64::{_mm_loadu_si128, _mm256_loadu_si256, _mm512_loadu_si512};
+        // Miri has no streams. These want the same alignment and write the same bytes.
+        #[cfg(miri)]
+        use std::arch::x86_64::{
+            _mm_store_si128 as _mm_stream_si128, _mm256_store_si256 as _mm256_stream_si256,
+            _mm512_store_si512 as _mm512_stream_si512,
+        };
+        #[cfg(not(miri))]
         use std::arch::x86_64::{_mm_stream_si128, _mm256_stream_si256, _mm512_stream_si512};
 
         const LINE: usize = 64;
@@ -261,7 +274,7 @@ impl Isa {
 }
 
 /// Makes what [`Isa::stream`] wrote visible to other threads, as other writes are.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 #[expect(
     unsafe_code,
     reason = "the function is one of a target feature, though of one that the baseline has"
@@ -272,8 +285,44 @@ pub fn end_of_stream() {
 }
 
 /// Nothing: [`Isa::stream`] writes as all else does.
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
 pub fn end_of_stream() {}
+
+/// The conversions that Miri lacks, so that it can check what stands around them.
+#[cfg(all(target_arch = "x86_64", miri))]
+mod emulated {
+    use std::arch::x86_64::{__m128i, __m256, __m256i, __m512};
+    use std::mem::transmute;
+
+    use super::{narrow_plainly, widen_plainly};
+    use crate::element::F16;
+
+    macro_rules! emulated {
+        ($($narrow:ident: $floats:ty, $halves:ty, $count:literal;)*) => {
+            $(#[expect(unsafe_code, reason = "see `Isa::widen_halves`")]
+            pub(super) fn $narrow<const ROUNDING: i32>(from: $floats) -> $halves {
+                let mut to = [F16::from_bits(0); $count];
+                // SAFETY: as in `widen_halves`.
+                narrow_plainly(&unsafe { transmute::<$floats, [f32; $count]>(from) }, &mut to);
+                // SAFETY: as in `widen_halves`.
+                unsafe { transmute::<[F16; $count], $halves>(to) }
+            })*
+        };
+    }
+    emulated! {
+        _mm256_cvtps_ph: __m256, __m128i, 8;
+        _mm512_cvtps_ph: __m512, __m256i, 16;
+    }
+
+    #[expect(unsafe_code, reason = "see `Isa::widen_halves`")]
+    pub(super) fn _mm512_cvtph_ps(from: __m256i) -> __m512 {
+        let mut to = [0.0; 16];
+        // SAFETY: as in `widen_halves`.
+        widen_plainly(&unsafe { transmute::<__m256i, [F16; 16]>(from) }, &mut to);
+        // SAFETY: as in `widen_halves`.
+        unsafe { transmute::<[f32; 16], __m512>(to) }
+    }
+}
 
 #[inline(always)]
 fn widen_plainly(from: &[F16], to: &mut [f32]) {

@@ -9,7 +9,7 @@ use _core::isa::Isa;
 use _core::kernel::map::{ApplyInto, Map};
 use _core::kernel::scale::Scale;
 use _core::scaled::{Factor, power_of_two};
-use common::Random;
+use common::{Random, thinned};
 
 /// `n * 2^exponent` rounded to `digits` digits, or to a multiple of `2^least`, to nearest, ties to even.
 fn round(n: u128, exponent: i32, digits: u32, least: i32) -> (u128, i32) {
@@ -105,13 +105,18 @@ fn every_number_is_scaled<const DIGITS: u32>()
 where
     Half<DIGITS>: Real,
 {
-    let all: Vec<Half<DIGITS>> = (0..=u16::MAX).map(Half::from_bits).collect();
-    for by in factors::<DIGITS>(&mut Random::new(71)) {
-        let expected: Vec<u16> = (0..=u16::MAX).map(|x| product::<DIGITS>(x, by)).collect();
+    // Under Miri enough for the way of many.
+    let numbers = || thinned(0..=u16::MAX, 331);
+    let all: Vec<Half<DIGITS>> = numbers().map(Half::from_bits).collect();
+    for by in thinned(factors::<DIGITS>(&mut Random::new(71)), 33) {
+        let expected: Vec<u16> = numbers().map(|x| product::<DIGITS>(x, by)).collect();
         let map = Scale(Factor { by, then: 1.0 });
         for isa in Isa::available() {
             let same = |found: &[Half<DIGITS>], way: &str| {
                 for ((found, expected), x) in found.iter().zip(&expected).zip(&all) {
+                    if cfg!(miri) && found.is_nan() && x.is_nan() {
+                        continue; // with a payload that Miri draws
+                    }
                     let found = found.to_bits();
                     assert_eq!(found, *expected, "{x:?} * {by:e} {way}, {}: {found:#06x}", isa.name());
                 }
@@ -141,6 +146,7 @@ fn every_bfloat16_is_scaled() {
 
 /// The oracle knows the numbers: times one each is itself, and a few products that anyone can check.
 #[test]
+#[cfg_attr(miri, ignore = "arithmetic alone")]
 fn the_oracle_is_right() {
     for x in 0..=u16::MAX {
         let (half, brain) = (F16::from_bits(x), Bf16::from_bits(x));

@@ -109,7 +109,9 @@ impl<const DIGITS: u32> Half<DIGITS> {
             let rounded = (bits.wrapping_add((1 << (drop - 1)) - 1 + ((bits >> drop) & 1))) >> drop;
             return Self(if x.is_nan() { bits >> drop | quiet } else { rounded } as u16);
         }
-        let size = x.abs().min(power_of_two(Self::BIAS.cast_signed() + 1)); // from there on all is infinite
+        // From here on all is infinite. `min` would do, but of a signaling NaN it is NaN on some CPUs.
+        let most = power_of_two(Self::BIAS.cast_signed() + 1);
+        let size = if x.abs() < most { x.abs() } else { most };
         // The last bit of `place` is worth as much as the last one of the result. Added, it leaves a count of them in the
         // last bits, rounded.
         let own =

@@ -1,5 +1,7 @@
 //! What the Rust tests share.
 
+#![allow(dead_code, reason = "not every test takes all of it")]
+
 /// Numbers that look random and are the same at every run (xorshift64*).
 pub(crate) struct Random(u64);
 
@@ -18,4 +20,14 @@ impl Random {
     pub(crate) fn below(&mut self, end: usize) -> usize {
         (self.bits() >> 16) as usize % end
     }
+}
+
+/// How much of something to try: under Miri, which takes some hundred times as long, less.
+pub(crate) const fn sized(most: usize, under_miri: usize) -> usize {
+    if cfg!(miri) { under_miri } else { most }
+}
+
+/// All of them, or under Miri one in so many.
+pub(crate) fn thinned<I: IntoIterator>(all: I, under_miri: usize) -> std::iter::StepBy<I::IntoIter> {
+    all.into_iter().step_by(sized(1, under_miri))
 }
