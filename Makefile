@@ -46,8 +46,16 @@ codegen: develop ## What the compiler made: hot loops wide and short, no fused o
 	.ci/codegen python/gradclip/_core.abi3.so
 
 .PHONY: wheel
-wheel: ## A wheel, and its import in a clean environment without cargo
+wheel: ## A wheel, the same bytes from a second build, and its import in a clean environment without cargo
 	.ci/wheel
+
+.PHONY: sanitize
+sanitize: develop ## The tests of memory under AddressSanitizer, which takes a nightly compiler
+	.ci/sanitize
+
+.PHONY: supply
+supply: ## Cargo.lock, licences, sources and known advisories of what the package is made with
+	.ci/supply
 
 .PHONY: bench
 bench: ## The kernels against naive loops and the read bandwidth
