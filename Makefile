@@ -54,8 +54,16 @@ miri: ## The Rust tests under Miri: memory out of bounds, aliasing, alignment, r
 	.ci/miri
 
 .PHONY: wheel
-wheel: ## A wheel, and its import in a clean environment without cargo
+wheel: ## A wheel, the same bytes from a second build, and its import in a clean environment without cargo
 	.ci/wheel
+
+.PHONY: sanitize
+sanitize: develop ## The tests of memory under AddressSanitizer, which takes a nightly compiler
+	.ci/sanitize
+
+.PHONY: supply
+supply: ## Cargo.lock, licences, sources and known advisories of what the package is made with
+	.ci/supply
 
 .PHONY: bench
 bench: ## The kernels against naive loops and the read bandwidth
