@@ -6,7 +6,7 @@ unexport VIRTUAL_ENV
 
 .PHONY: help
 help: ## This list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(PYTHON):
 	python3 -m venv $(VENV)
@@ -48,6 +48,11 @@ codegen: develop ## What the compiler made: hot loops wide and short, no fused o
 .PHONY: wheel
 wheel: ## A wheel, and its import in a clean environment without cargo
 	.ci/wheel
+
+PYTHON_FT ?= python3.14t
+.PHONY: free-threaded
+free-threaded: ## The suite without a GIL, also with each test in several threads: PYTHON_FT=python3.14t
+	.ci/free-threaded $(PYTHON_FT)
 
 .PHONY: bench
 bench: ## The kernels against naive loops and the read bandwidth
