@@ -6,7 +6,7 @@ unexport VIRTUAL_ENV
 
 .PHONY: help
 help: ## This list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(PYTHON):
 	python3 -m venv $(VENV)
@@ -64,6 +64,11 @@ sanitize: develop ## The tests of memory under AddressSanitizer, which takes a n
 .PHONY: supply
 supply: ## Cargo.lock, licences, sources and known advisories of what the package is made with
 	.ci/supply
+
+PYTHON_FT ?= python3.14t
+.PHONY: free-threaded
+free-threaded: ## The suite without a GIL, also with each test in several threads: PYTHON_FT=python3.14t
+	.ci/free-threaded $(PYTHON_FT)
 
 .PHONY: bench
 bench: ## The kernels against naive loops and the read bandwidth

@@ -12,6 +12,8 @@ import oracle
 
 Call = Callable[[np.ndarray], list]
 
+HAS_GIL: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
+
 
 def _global(x: np.ndarray) -> list:
     clipped, norm = gc.clip_by_global_norm([x, None, x[..., :1] if x.ndim else x], 0.5)

@@ -14,6 +14,19 @@ settings.register_profile("thorough", max_examples=500, deadline=None)
 settings.load_profile(os.environ.get("GRADCLIP_TEST_PROFILE", "fast"))
 
 
+# Fixtures that set what belongs to the process: their tests are not for several threads at once, as the plugin
+# pytest-run-parallel would run them (`make free-threaded`).
+_OF_THE_PROCESS = {"isa", "threads", "trimmed"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Says so to the plugin. Its own setting for this would be an error where it is not installed."""
+    for item in items:
+        used = _OF_THE_PROCESS & set(getattr(item, "fixturenames", ()))
+        if used:
+            item.add_marker(pytest.mark.thread_unsafe(reason=f"sets what belongs to the process: {sorted(used)}"))
+
+
 @pytest.fixture(params=_core.isa_levels())
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     """Runs the test once on each instruction set of this CPU."""

@@ -9,6 +9,8 @@ import gradclip as gc
 import ml_dtypes
 import numpy as np
 import pytest
+from calls import HAS_GIL
+from gradclip import _matrix
 from oracle import same_bits
 
 # Newer versions of NumPy deprecate an assignment to `shape`; here it is the point.
@@ -51,6 +53,32 @@ def test_an_array_resized_during_the_call_is_an_error():
 
     with pytest.raises(RuntimeError, match="resized"):
         gc.global_norm([t, Resizer()])
+
+
+def test_an_input_to_be_copied_that_has_another_shape_by_then_is_an_error():
+    memory = np.full(25, 0.5)
+    t, out = memory[:24].reshape(2, 3, 4), memory[1:].reshape(2, 3, 4)
+    with pytest.raises(RuntimeError, match="another shape"):
+        gc.clip_by_value(t, Reshaper(t, (24,)), None, out=out)
+    assert (memory == 0.5).all()
+
+
+@pytest.mark.parametrize("shape", [(6, 4), (2, 3, 2, 2), (3, 2, 4), (3, 4, 2)])
+def test_matrices_that_get_another_shape_while_lapack_has_them_are_an_error_or_a_norm(shape, monkeypatch):
+    # As another thread may do, for Python code runs there.
+    t = np.ones((2, 3, 4))
+    original = _matrix.largest_singular_values
+
+    def reshaped(matrices, axes):
+        t.shape = shape
+        return original(matrices, axes)
+
+    monkeypatch.setattr(_matrix, "largest_singular_values", reshaped)
+    if shape[2:] == (4,):
+        assert gc.norm(t, 2, axis=(0, 1)).shape == (4,)
+    else:
+        with pytest.raises(RuntimeError, match="another shape"):
+            gc.norm(t, 2, axis=(0, 1))
 
 
 @pytest.mark.parametrize("ord", ["fro", 2])
@@ -159,6 +187,7 @@ def test_an_order_is_none_of_the_things_that_are_no_number():
             gc.norm(np.ones(3), order)
 
 
+@pytest.mark.skipif(not HAS_GIL, reason="without a GIL NumPy itself crashes when a shape changes while it is read")
 def test_another_thread_may_give_an_array_another_shape():
     t = np.ones((200, 4096), np.float32)
     stop = threading.Event()

@@ -6,12 +6,15 @@ import sys
 import textwrap
 import threading
 import time
+from contextlib import contextmanager
 
 import gradclip as gc
 import numpy as np
 import pytest
+from calls import HAS_GIL
 from oracle import same_bits
 
+pytestmark = pytest.mark.thread_unsafe(reason="starts threads and processes of its own")
 NAMES = ("GRADCLIP_NUM_THREADS", "RAYON_NUM_THREADS")
 
 
@@ -205,18 +208,30 @@ def test_the_number_of_threads_may_change_while_others_compute(threads):
 
 LONG_CALLS = {
     "clip_by_value": lambda x: gc.clip_by_value(x, -1, 1),
+    "clip_by_value in place": lambda x: gc.clip_by_value(x, -1, 1, out=x),
+    "clip_by_value to an array": lambda x: gc.clip_by_value(x, x[0], x),
     "clip_by_norm": lambda x: gc.clip_by_norm(x, 1.0),
+    "clip_by_norm of elements": lambda x: gc.clip_by_norm(x, 1.0, ()),
+    "clip_by_norm of rows": lambda x: gc.clip_by_norm(x, 1.0, 1),
+    "clip_by_norm of columns": lambda x: gc.clip_by_norm(x, 1.0, 0),
+    "clip_by_norm strided": lambda x: gc.clip_by_norm(x[:, ::2], 1.0),
+    "clip_by_average_norm": lambda x: gc.clip_by_average_norm(x, 1e-9),
     "clip_by_global_norm": lambda x: gc.clip_by_global_norm([x], 1.0),
+    "clip_by_global_norm of many": lambda x: gc.clip_by_global_norm(list(x), 1.0, out=list(x)),
+    "clip_by_global_norm strided": lambda x: gc.clip_by_global_norm([x[:, ::2], x[:, 1::2]], 1.0),
+    "clip_by_global_norm of IndexedSlices": lambda x: gc.clip_by_global_norm([gc.IndexedSlices(x, range(len(x)))], 1.0),
     "global_norm": lambda x: gc.global_norm([x, x]),
     "norm": lambda x: gc.norm(x, 3.7),
+    "norm of rows": lambda x: gc.norm(x, 1.5, axis=1),
+    "norm of columns": lambda x: gc.norm(x, axis=0),
     "normalize": lambda x: gc.normalize(x),
+    "normalize of rows": lambda x: gc.normalize(x, axis=1),
 }
 
 
-@pytest.mark.parametrize("name", LONG_CALLS)
-@pytest.mark.timeout(120)
-def test_another_thread_makes_progress_during_a_long_call(name, threads):
-    x = np.random.default_rng(0).standard_normal(6_000_000)
+@contextmanager
+def another_thread():
+    """The times at which another thread ran, while the GIL moves only when somebody gives it up."""
     ticks, stop = [], threading.Event()
 
     def tick():
@@ -226,23 +241,53 @@ def test_another_thread_makes_progress_during_a_long_call(name, threads):
 
     other = threading.Thread(target=tick)
     interval = sys.getswitchinterval()
+    other.start()
+    try:
+        sys.setswitchinterval(60)
+        yield ticks
+    finally:
+        stop.set()
+        sys.setswitchinterval(interval)
+        other.join()
+
+
+@pytest.mark.parametrize("name", LONG_CALLS)
+@pytest.mark.timeout(120)
+def test_another_thread_makes_progress_during_a_long_call(name, threads):
+    x = np.random.default_rng(0).standard_normal((6_000, 1000))
     windows = []
-    with threads(1):
-        other.start()
-        try:
-            sys.setswitchinterval(60)  # so that the GIL moves only when somebody gives it up
-            deadline = time.perf_counter() + 20
-            while time.perf_counter() < deadline and sum(during(w, ticks) for w in windows) < 3:
-                time.sleep(0.002)  # the other thread gets going
-                start = time.perf_counter()
-                LONG_CALLS[name](x)
-                windows.append((start, time.perf_counter()))
-        finally:
-            stop.set()
-            sys.setswitchinterval(interval)
-            other.join()
+    with threads(1), another_thread() as ticks:
+        deadline = time.perf_counter() + 20
+        while time.perf_counter() < deadline and sum(during(w, ticks) for w in windows) < 3:
+            time.sleep(0.002)  # the other thread gets going
+            start = time.perf_counter()
+            LONG_CALLS[name](x)
+            windows.append((start, time.perf_counter()))
     assert sum(during(w, ticks) for w in windows) >= 3
 
 
 def during(window, ticks):
     return sum(window[0] < t < window[1] for t in ticks)
+
+
+SMALL_CALLS = LONG_CALLS | {
+    "norm of matrices": lambda x: gc.norm(x, 1, axis=(0, 1)),
+    "normalize of columns": lambda x: gc.normalize(x, 3, axis=0),
+    "global_norm of a tuple": lambda x: gc.global_norm((x, None, x[:, ::2])),
+}
+
+
+@pytest.mark.skipif(not HAS_GIL, reason="there is no GIL to be given up")
+@pytest.mark.parametrize("name", SMALL_CALLS)
+def test_no_other_thread_runs_during_small_calls(name, threads):
+    # To give up the GIL and to get it back costs more than a small call.
+    x = np.random.default_rng(0).standard_normal((2, 5))
+    call = SMALL_CALLS[name]
+    with threads(2), another_thread() as ticks:
+        for _ in range(3):
+            time.sleep(0.002)
+            before = len(ticks)
+            for _ in range(1000):
+                call(x)
+            assert len(ticks) == before
+    assert ticks

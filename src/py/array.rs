@@ -222,7 +222,7 @@ impl<'py> Array<'py> {
         if written == array.len() { Ok(array.object) } else { Err(internal("fewer values than elements")) }
     }
 
-    /// A copy with the same values and byte order.
+    /// A copy with the same values, shape and byte order.
     fn copy(&self) -> PyResult<Self> {
         let py = self.object.py();
         // SAFETY: `object` is a live ndarray. The result is a new reference or null with an exception set.
@@ -234,7 +234,9 @@ impl<'py> Array<'py> {
             );
             Bound::from_owned_ptr_or_err(py, made)?
         };
-        Self::read(&copy).map(|(array, _)| array).ok_or_else(|| internal("NumPy copied no array"))
+        let (copy, _) = Self::read(&copy).ok_or_else(|| internal("NumPy copied no array"))?;
+        // It has the array's shape of now, which may be another one than was read.
+        if copy.shape() == self.shape() { Ok(copy) } else { Err(resized()) }
     }
 
     pub(super) fn object(&self) -> &Bound<'py, PyAny> {
@@ -804,8 +806,8 @@ fn lattice(array: &Array<'_>) -> overlap::Lattice {
     }
 }
 
-fn resized() -> PyErr {
-    PyRuntimeError::new_err("gradclip: an array was resized during the call")
+pub(super) fn resized() -> PyErr {
+    PyRuntimeError::new_err("gradclip: an array was resized or given another shape during the call")
 }
 
 pub(super) fn internal(what: &str) -> PyErr {

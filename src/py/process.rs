@@ -2,8 +2,8 @@
 //!
 //! **Forks.** A child starts with fresh pools (`fork.rs`). Python calls [`forked`] in it before anything else runs.
 //!
-//! **The end.** Before CPython 3.14, a daemon thread that asks for the interpreter once that has begun to end is
-//! unwound by the C library. Where it does so from a function of ours, at the end of detached work, PyO3 lets it hang
+//! **The end.** Before `CPython` 3.14, a daemon thread that asks for the interpreter once that has begun to end is
+//! unwound by the C library. Where it does so from a function of ours, at the end of detached work, `PyO3` lets it hang
 //! instead. Where it does so in Python code that a function of ours called (an `__array__`), it would be unwound
 //! through Rust, which aborts the process. So calls that may run Python code are counted ([`RunsPython`]); the
 //! interpreter waits at its exit until there are none, and for a moment no other thread begins one.

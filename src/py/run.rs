@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use super::array::flat::{Flats, Lanes};
-use super::array::{Array, Out, Pair, Split, Walk, arrange, internal, spread};
+use super::array::{Array, Out, Pair, Split, Walk, arrange, internal, resized, spread};
 use super::call::{Call, Entry, Kinds, Tensor};
 use crate::element::{Dtype, Real, match_element, match_real};
 use crate::error::{Error, Result, vec_with_room};
@@ -194,10 +194,14 @@ impl Norms {
                 let found = helper.call_method1(intern!(py, "largest_singular_values"), (matrices, axes))?;
                 let (found, exponents): (Bound<'_, PyAny>, Bound<'_, PyAny>) = found.extract()?;
                 let kept: Vec<_> = (0..array.ndim()).filter(|axis| !axes.contains(axis)).collect();
+                let shape = array.shape();
                 let numbers = |object| -> PyResult<Vec<f64>> {
-                    let (array, _) = Array::read(object)
-                        .filter(|(array, _)| array.ndim() == kept.len())
-                        .ok_or_else(|| internal("no array of singular values"))?;
+                    let (array, _) =
+                        Array::read(object).ok_or_else(|| internal("no array of singular values"))?;
+                    // Other threads ran meanwhile, and may have given the matrices another shape.
+                    if !array.shape().iter().eq(kept.iter().map(|axis| &shape[*axis])) {
+                        return Err(resized());
+                    }
                     let view = array.view::<f64>(&Walk::along(0..kept.len()))?;
                     let mut numbers = vec_with_room(view.len())?;
                     view.for_blocks(0..view.len(), |block| numbers.extend_from_slice(block));

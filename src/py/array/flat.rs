@@ -18,6 +18,7 @@ use numpy::PY_ARRAY_API;
 use numpy::npyffi::{self, NPY_TYPES, NpyTypes, PyArrayObject};
 use pyo3::ffi::{self, PyTypeObject};
 use pyo3::prelude::*;
+use pyo3::sync::critical_section::with_critical_section;
 use pyo3::types::{PyAny, PyList, PyTuple};
 use smallvec::SmallVec;
 
@@ -65,6 +66,16 @@ impl<'a, 'py> Items<'a, 'py> {
             Self::List(list) => list.get_item(at),
             Self::Tuple(tuple) => tuple.get_item(at),
             Self::One(object) => Ok((*object).clone()),
+        }
+    }
+
+    /// Calls `read` while no other thread changes the list, so that it sees what stood there at one moment. Where
+    /// there is a GIL, that does so already.
+    #[inline]
+    fn at_once<R>(&self, read: impl FnOnce() -> R) -> R {
+        match self {
+            Self::List(list) => with_critical_section(list, read),
+            Self::Tuple(_) | Self::One(_) => read(),
         }
     }
 
@@ -232,6 +243,10 @@ impl<'py> Flats<'py> {
         kinds: Kinds,
     ) -> PyResult<Option<Self>> {
         let class = ndarray(py);
+        items.at_once(|| Self::read_now(class, items, kinds))
+    }
+
+    fn read_now(class: *mut PyTypeObject, items: &Items<'_, 'py>, kinds: Kinds) -> PyResult<Option<Self>> {
         let is_list = !matches!(items, Items::One(_));
         let mut flats = Few::new();
         reserve(&mut flats, items.len())?;
@@ -293,10 +308,12 @@ impl<'py> Flats<'py> {
     pub(in crate::py) fn row_len(&self, axes: &[usize]) -> Option<usize> {
         let [Some(flat)] = &self.flats[..] else { return None };
         let (kept, row) = self.shape().split_at_checked(self.shape().len().checked_sub(axes.len())?)?;
+        let len = row.iter().product::<usize>();
         let are_inner = flat.flags & npyffi::NPY_ARRAY_C_CONTIGUOUS != 0
             && axes.iter().all(|axis| *axis >= kept.len())
-            && flat.len > 0;
-        are_inner.then(|| row.iter().product())
+            && flat.len > 0
+            && kept.iter().product::<usize>() * len == flat.len;
+        are_inner.then_some(len)
     }
 
     /// Inputs with their outputs: `outs`, which may be the arrays themselves, if they fit and share no memory
@@ -317,30 +334,35 @@ impl<'py> Flats<'py> {
                 });
             }
             let lanes = Lanes { inputs: self, outputs };
-            // Made of the shapes as they were then.
-            let fit = lanes.pairs().all(|(input, output)| input.len == output.len);
-            return Ok((fit && lanes.inputs.is_current()).then_some(lanes));
+            return Ok(if lanes.inputs.is_current() && lanes.are_alike() { Some(lanes) } else { None });
         };
-        if outs.len() != self.flats.len() {
+        let fit = outs.at_once(|| -> PyResult<bool> {
+            if outs.len() != self.flats.len() {
+                return Ok(false);
+            }
+            for (i, input) in self.flats.iter().enumerate() {
+                let out = outs.get(i)?;
+                let Some(input) = input else {
+                    if !out.is_none() {
+                        return Ok(false);
+                    }
+                    outputs.push(None);
+                    continue;
+                };
+                let Some(output) = Flat::of(out, class) else { return Ok(false) };
+                if !input.takes(&output) {
+                    return Ok(false);
+                }
+                outputs.push(Some(output));
+            }
+            Ok(true)
+        })?;
+        if !fit {
             return Ok(None);
         }
-        for (i, input) in self.flats.iter().enumerate() {
-            let out = outs.get(i)?;
-            let Some(input) = input else {
-                if !out.is_none() {
-                    return Ok(None);
-                }
-                outputs.push(None);
-                continue;
-            };
-            let Some(output) = Flat::of(out, class) else { return Ok(None) };
-            if !input.takes(&output) {
-                return Ok(None);
-            }
-            outputs.push(Some(output));
-        }
         let lanes = Lanes { inputs: self, outputs };
-        Ok(if lanes.inputs.is_current() && lanes.are_apart()? { Some(lanes) } else { None })
+        let sound = lanes.inputs.is_current() && lanes.are_alike() && lanes.are_apart()?;
+        Ok(if sound { Some(lanes) } else { None })
     }
 }
 
@@ -353,6 +375,12 @@ pub(in crate::py) struct Lanes<'a, 'py> {
 impl<'py> Lanes<'_, 'py> {
     fn pairs(&self) -> impl Iterator<Item = (&Flat<'py>, &Flat<'py>)> {
         self.inputs.flats.iter().flatten().zip(self.outputs.iter().flatten())
+    }
+
+    /// Whether outputs have as many elements as their inputs, and of the same dtype: both were read one after the
+    /// other, and without a GIL another thread may have changed one of them between.
+    fn are_alike(&self) -> bool {
+        self.pairs().all(|(input, output)| input.len == output.len && input.dtype == output.dtype)
     }
 
     fn are_apart(&self) -> Result<bool> {
