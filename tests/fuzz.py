@@ -250,8 +250,8 @@ def shape_of(case: Case, *, small: bool = False) -> tuple[int, ...]:
             [(n,), (n, 1), (3, n // 3), (n // 3, 3), (n // 40, 40), (1, n), (64 + near, 33), (2, 3, n // 6)]
         )
     n = 131_072 * r.choice((1, 1, 2)) + near
-    if kind > 0.9994:
-        n = SHARED // 4 + 1 + r.randrange(200_000) if kind < 0.99995 else STREAMED // 4 + 1 + r.randrange(100_000)
+    if kind > 0.9996:  # few, for they take a second
+        n = SHARED // 4 + 1 + r.randrange(200_000) if kind < 0.99998 else STREAMED // 4 + 1 + r.randrange(100_000)
     return r.choice(
         [
             (n,),
@@ -705,6 +705,11 @@ def bound_of(case: Case, place: float, tensor: Given) -> None:
     elif kind < 0.19:
         case.wrong(place, ValueError)
         case.drawn = r.choice((np.ones((*arr.shape, 7), int), np.ones((1, *arr.shape), int)))
+    elif kind < 0.24:  # over the output, or over t
+        outs = [given.value for given in case.outs or [] if given is not None and isinstance(given.value, Arr)]
+        near = r.choice([a for a in outs if (a.dtype.type, a.shape) == (arr.dtype.type, arr.shape)] or [arr])
+        case.drawn = Given(case.put(moved(case, near._replace(dtype=arr.dtype.newbyteorder("=")))))
+        case.arguments[f"bound at {place}"] = case.drawn  # for its offset and its values
     elif kind < 0.35:  # an array
         shape = arr.shape[r.randrange(len(arr.shape) + 1) :]
         shape = tuple(1 if case.chance(0.2) else n for n in shape)
@@ -713,8 +718,7 @@ def bound_of(case: Case, place: float, tensor: Given) -> None:
         given = Given(
             array_of(case, dtype, room, shape), r.choice(["array"] * 5 + ["subclass", "read_only", "protocol"])
         )
-        case.arguments[f"bound at {place}"] = given  # for its offset and its values
-        case.drawn = given
+        case.arguments[f"bound at {place}"] = case.drawn = given
     elif kind < 0.37 and arr.shape and arr.shape[-1]:
         case.drawn = [r.choice((0, 1, -1, 7, 100, 2**63, -(2**64), 2**53 + 1)) for _ in range(arr.shape[-1])]
     elif is_float:
@@ -890,8 +894,8 @@ def draw_outs(case: Case) -> None:  # noqa: C901
         rest = iter(order)
         case.outs = [next(rest) if isinstance(t, Given) and isinstance(t.value, Arr) else t for t in tensors]
     elif kind < 0.5 and arrays:  # columns of one matrix
-        room, size = case.room(), 16
-        step = size * len(tensors) + r.choice((0, 3))
+        room, size = case.room(), r.choice((16, 16, 8, 4, 15, 17, 1))  # of narrower ones some share bytes
+        step = size * len(tensors) + r.choice((0, 1, 3))
         outs: list[Given | None] = []
         for i, t in enumerate(tensors):
             if t is None or not isinstance(t.value, Arr) or t.guise == "slices":
