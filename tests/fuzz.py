@@ -815,17 +815,20 @@ def draw_global(case: Case) -> None:  # noqa: C901
     shape = shape_of(case, small=case.chance(0.7))
     while math.prod(shape) * 4 > STREAMED:
         shape = shape_of(case)
-    many = case.chance(0.0004)
+    many = case.chance(0.0002)
     if many:  # small ones that are much together
         count, dtypes = r.randrange(150, 500), [r.choice(dtypes)]
         shape = (SHARED * 4 // 3 // np.dtype(dtypes[0]).itemsize // count,)
     large = math.prod(shape) > 5000
     for i in range(count):
+        if many:
+            tensors.append(Given(array_of(case, np.dtype(dtypes[0]), case.room(), shape)))
+            continue
         if case.chance(0.06):
             tensors.append(None)
             continue
-        room = shared if not many and case.chance(0.6) else case.room()
-        if not many and case.chance(0.5 if not large else 0.9):
+        room = shared if case.chance(0.6) else case.room()
+        if case.chance(0.5 if not large else 0.9):
             shape = shape_of(case, small=True)
         allowed = SCALED if clips else NORMED
         tensor = tensor_of(case, i / 1000, dtypes, room, shape=shape, reach=reach)
@@ -837,7 +840,10 @@ def draw_global(case: Case) -> None:  # noqa: C901
         tensors.append(tensor)
     case.tensors = tensors
     if clips and case.chance(0.55):
-        draw_outs(case)
+        if many:
+            case.outs = list(tensors)
+        else:
+            draw_outs(case)
     case.make_rooms()
     fill(case)
     order, case.p = ord_of(case, 4 if clips else 2, vectors=True)
