@@ -671,7 +671,7 @@ def one_tensor(case: Case, allowed: list[Any], out_place: float | None, *, slice
     if isinstance(tensor.value, Arr):
         if tensor.value.dtype.type not in allowed or (tensor.guise == "slices" and not slices):
             case.wrong(0, TypeError)
-        if tensor.value.dtype == LD:
+        if tensor.value.dtype.type is LD:
             tensor.guise = "array"
             case.wrong(0, TypeError)
     if out_place is not None and case.chance(0.55):
@@ -833,7 +833,7 @@ def draw_global(case: Case) -> None:  # noqa: C901
         allowed = SCALED if clips else NORMED
         tensor = tensor_of(case, i / 1000, dtypes, room, shape=shape, reach=reach)
         if isinstance(tensor.value, Arr):
-            if tensor.value.dtype == LD:
+            if tensor.value.dtype.type is LD:
                 tensor.guise = "array"
             if tensor.value.dtype.type not in allowed:
                 case.wrong(i / 1000, TypeError)
