@@ -69,7 +69,7 @@ accuracy: develop ## Measured errors against what is promised, written to docs/a
 	python benches/accuracy.py --write
 
 .PHONY: fuzz
-fuzz: develop ## A million calls drawn at random, each held to the contract (20 minutes)
+fuzz: develop ## A million calls drawn at random, each held to the contract (40 minutes on two busy cores)
 	python tests/fuzz.py --cases 1000000 --jobs 2 --counts
 
 .PHONY: clean
