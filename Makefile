@@ -89,6 +89,10 @@ ci: ## Everything that .ci/run does
 accuracy: develop ## Measured errors against what is promised, written to docs/accuracy.md
 	python benches/accuracy.py --write
 
+.PHONY: fuzz
+fuzz: develop ## A million calls drawn at random, each held to the contract (40 minutes on two busy cores)
+	python tests/fuzz.py --cases 1000000 --jobs 2 --counts
+
 .PHONY: clean
 clean: ## Remove what was built
 	rm -rf target dist $(VENV) .venv-compare python/gradclip/*.so

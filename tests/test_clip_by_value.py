@@ -318,3 +318,22 @@ def test_the_bounds_and_the_tensor_are_not_modified(dtype):
     assert low.tolist() == [2] * 9
     assert high.tolist() == [5] * 9
     assert not any(np.shares_memory(result, a) for a in (x, low, high))
+
+
+@floats
+def test_the_byte_order_of_a_bound_keeps_the_payload_of_its_nan(dtype):
+    """A signalling NaN as well, which a conversion would make a quiet one."""
+    one = oracle.bits(np.array([np.inf], dtype))[0] + 1
+    bound = oracle.from_bits([one], dtype)
+    for given in (bound, bound.astype(bound.dtype.newbyteorder("S")), bound.reshape(1, 1)[:, :1]):
+        result = gc.clip_by_value(np.zeros((2, 3), dtype), given, None)
+        assert (oracle.bits(result) == one).all()
+
+
+@floats
+def test_a_signalling_nan_as_a_single_number_warns_of_nothing(dtype):
+    number = oracle.from_bits(oracle.bits(np.array(np.inf, dtype)) + 1, dtype)
+    for given in (number, number.astype(number.dtype.newbyteorder("S")), number[()]):
+        assert oracle.is_nan(gc.clip_by_value(np.zeros(3, dtype), given, 1)).all()
+        with pytest.raises(ValueError, match="clip_norm"):
+            gc.clip_by_norm(np.ones(3), given)

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 def rounded(x: Array, dtype: np.dtype[Any]) -> Array:
-    """Return ``x`` with ``dtype``, in native byte order; ``x`` itself if it is so.
+    """Return ``x`` with ``dtype``, in native byte order; ``x`` itself if it is so already.
 
     Integers beyond the range of an integer dtype are taken to its end, numbers beyond
     that of a floating-point dtype become infinite.
     """
     target = dtype.newbyteorder("=")
-    if x.dtype == target:
-        return x
+    if x.dtype.newbyteorder("=") == target:
+        return x.astype(target, copy=False)  # bytes are swapped, but no NaN is changed as by a conversion
     if x.dtype.kind == "V" and target.kind in "iu":
         x = x.astype(np.int64)  # the small integers of ml_dtypes
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):

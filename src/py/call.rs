@@ -581,9 +581,13 @@ pub(super) fn item<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny
     if matches!(kind, 'i' | 'u' | 'f') {
         return object.call_method0(intern!(py, "item"));
     }
-    // Those of ml_dtypes give scalars of theirs, and wrong ones if the byte order is not the native one.
-    let exact = if numeric_kind(object)? == Some('i') { "int64" } else { "float64" };
-    object.call_method1(intern!(py, "astype"), (exact,))?.call_method0(intern!(py, "item"))
+    // Those of ml_dtypes give scalars of theirs, and wrong ones if the byte order is not the native one. They become
+    // Python numbers one by one: NumPy's conversion of a whole array warns of a signalling NaN.
+    let native = object.getattr(intern!(py, "dtype"))?.call_method1(intern!(py, "newbyteorder"), ("=",))?;
+    let scalar = object.call_method1(intern!(py, "astype"), (native,))?.call_method0(intern!(py, "item"))?;
+    let is_int = numeric_kind(object)? == Some('i');
+    let class = if is_int { PyInt::type_object(py) } else { PyFloat::type_object(py) };
+    class.call1((scalar,))
 }
 
 /// An array of NumPy's own class: a subclass may have methods of its own.
