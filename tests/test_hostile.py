@@ -64,9 +64,10 @@ def test_an_input_to_be_copied_that_has_another_shape_by_then_is_an_error():
 
 
 @pytest.mark.parametrize("shape", [(6, 4), (2, 3, 2, 2), (3, 2, 4), (3, 4, 2)])
-def test_matrices_that_get_another_shape_while_lapack_has_them_are_an_error_or_a_norm(shape, monkeypatch):
+def test_matrices_that_get_another_shape_while_lapack_has_them_are_read_as_they_were(shape, monkeypatch):
     # As another thread may do, for Python code runs there.
-    t = np.ones((2, 3, 4))
+    t = np.arange(24.0).reshape(2, 3, 4)
+    expected = gc.norm(t, 2, axis=(0, 1))
     original = _matrix.largest_singular_values
 
     def reshaped(matrices, axes):
@@ -74,11 +75,7 @@ def test_matrices_that_get_another_shape_while_lapack_has_them_are_an_error_or_a
         return original(matrices, axes)
 
     monkeypatch.setattr(_matrix, "largest_singular_values", reshaped)
-    if shape[2:] == (4,):
-        assert gc.norm(t, 2, axis=(0, 1)).shape == (4,)
-    else:
-        with pytest.raises(RuntimeError, match="another shape"):
-            gc.norm(t, 2, axis=(0, 1))
+    assert same_bits(gc.norm(t, 2, axis=(0, 1)), expected)
 
 
 @pytest.mark.parametrize("ord", ["fro", 2])

@@ -3,11 +3,13 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyString};
 
+use super::array::Array;
 use super::array::flat::{Flats, Items};
-use super::call::{Call, Kinds, Number, Tensor, are_plain, describe, is_bool, number};
+use super::call::{Call, Kinds, Number, are_plain, describe, is_bool, number};
 use super::run::{
     MatrixNorm, Norms, norm_of, norm_of_flats, norm_of_list, pair, scale_one, scale_slices, tensors,
 };
+use crate::element::Dtype;
 use crate::parallel::reduce::Order;
 use crate::scaled::{Factor, Scaled};
 
@@ -117,8 +119,7 @@ impl Along {
         }
     }
 
-    fn norms(&self, tensor: &Tensor<'_>) -> PyResult<Norms> {
-        let (array, dtype) = (&tensor.array, tensor.dtype);
+    fn norms(&self, array: &Array<'_>, dtype: Dtype) -> PyResult<Norms> {
         match self {
             Self::Whole(order) => {
                 let py = array.object().py();
@@ -162,7 +163,7 @@ pub(super) fn norm<'py>(
         },
     };
     call.check_name()?;
-    let norms = along.norms(&tensor)?;
+    let norms = along.norms(&tensor.array, tensor.dtype)?;
     match norms.values[..] {
         [norm] if norms.kept.is_empty() && !keepdims => Ok(PyFloat::new(py, norm.to_f64()).into_any()),
         _ => norms.to_array(py, tensor.dtype, tensor.array.shape(), keepdims),
@@ -186,9 +187,10 @@ pub(super) fn normalize<'py>(
     call.check_name()?;
     let dtype = tensor.dtype;
     let given = call.out("out", out, &tensor)?;
-    let norms = along.norms(&tensor)?;
-    let norm = norms.to_array(py, dtype, tensor.array.shape(), true)?;
+    // The output first: if there is no memory for it, the norms need not be waited for.
     let mut pair = pair(&call, tensor.array, given, &mut [])?;
+    let norms = along.norms(pair.input(), dtype)?;
+    let norm = norms.to_array(py, dtype, pair.input().shape(), true)?;
     let divide = |norm: Scaled| Some(norm.factor_to(1.0)).filter(|factor| *factor != Factor::ONE);
     match norms.values[..] {
         [norm] => scale_one(py, &mut pair, divide(norm))?,
