@@ -1,5 +1,6 @@
 """The memory of large outputs, which is used again."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -142,6 +143,29 @@ print(gc._config._core.config()["memory_held"], gc._config._core.config()["memor
     assert 12_000_000 <= held <= limit == 13_000_000
     held, limit = map(int, run(code, GRADCLIP_POOL_BYTES=""))
     assert 12_000_000 <= held <= limit <= 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("groups", "limits", "expected"),
+    [
+        ("0::/a/b\n", {"a/b/memory.max": "100000\n", "a/memory.max": "max\n"}, 100_000),
+        ("0::/a/b\n", {"a/b/memory.max": "max\n", "a/memory.max": "70000\n", "memory.max": "80000\n"}, 70_000),
+        ("0::/\n", {"memory.max": "90000\n"}, 90_000),
+        ("0::/elsewhere\n", {"memory.max": "60000\n"}, 60_000),
+        ("3:cpu:/a\n4:memory,x:/a\n0::/\n", {"memory/a/memory.limit_in_bytes": "50000\n"}, 50_000),
+        ("4:memory:/a\n", {"memory/a/memory.limit_in_bytes": "9223372036854771712\n"}, None),
+        ("0::/a\n", {"a/memory.max": "what\n"}, None),
+        ("garbage\n0::\n", {}, None),
+    ],
+)
+def test_the_limits_of_control_groups_count(groups, limits, expected, tmp_path):
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE")
+    files = {"proc/self/cgroup": groups} | {f"sys/fs/cgroup/{file}": text for file, text in limits.items()}
+    for file, text in files.items():
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(text)
+    assert _core.memory_of_process(tmp_path) == (expected or machine)
+    assert 0 < _core.memory_of_process("/") <= machine
 
 
 def test_a_number_that_no_machine_has_is_a_number():

@@ -522,7 +522,7 @@ PROTECTED = """
     import ml_dtypes
     import numpy as np
 
-    PAGES = 40 * mmap.PAGESIZE
+    PAGES = int(sys.argv[1]) * mmap.PAGESIZE
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mprotect.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
 
@@ -582,13 +582,14 @@ def run_protected(*arguments):
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_in_place_with_nothing_to_do_nothing_is_written():
-    child = run_protected()
+@pytest.mark.parametrize("pages", [40, 2000])  # 8 MB are shared between threads
+def test_in_place_with_nothing_to_do_nothing_is_written(pages):
+    child = run_protected(str(pages))
     assert child.returncode == 0, f"after {child.stdout.splitlines()[-1:]}: {child.returncode} {child.stderr}"
     assert child.stdout.endswith("done\n")
 
 
 def test_the_test_above_would_see_a_write():
-    child = run_protected("write")
+    child = run_protected("40", "write")
     assert child.stdout.endswith("done\n"), child.stderr
     assert child.returncode < 0

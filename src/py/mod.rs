@@ -23,7 +23,9 @@ mod _core {
     #[pymodule_export]
     use super::process::{exiting, forked};
     #[pymodule_export]
-    use super::settings::{config, get_num_threads, isa_levels, set_isa, set_num_threads, trim};
+    use super::settings::{
+        config, get_num_threads, isa_levels, memory_of_process, set_isa, set_num_threads, trim,
+    };
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -1,5 +1,7 @@
 //! Threads, instruction sets, and what `show_config` prints.
 
+use std::path::PathBuf;
+
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -45,6 +47,12 @@ pub(super) fn trim() -> PyResult<usize> {
     parallel::threads()?;
     memory::limit()?;
     Ok(memory::trim())
+}
+
+/// The memory that this process may have, as the files below `root` say. For tests.
+#[pyfunction]
+pub(super) fn memory_of_process(root: PathBuf) -> Option<usize> {
+    memory::memory_of_process(&root)
 }
 
 /// The instruction set levels this CPU runs, narrowest first.

@@ -12,6 +12,7 @@
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_void};
 use std::mem;
+use std::path::Path;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, TryLockError};
@@ -254,7 +255,7 @@ fn limit_from_environment() -> Result<usize> {
     let found = std::env::var_os(VARIABLE).unwrap_or_default();
     let found = found.to_string_lossy();
     let limit = match found.trim() {
-        "" => memory_of_process().map_or(0, |bytes| (bytes / 16).min(1 << 30)),
+        "" => memory_of_process(Path::new("/")).map_or(0, |bytes| (bytes / 16).min(1 << 30)),
         // A number that no usize holds is a number still.
         text if text.bytes().all(|byte| byte.is_ascii_digit()) => text.parse().unwrap_or(usize::MAX),
         _ => {
@@ -266,29 +267,30 @@ fn limit_from_environment() -> Result<usize> {
     Ok(limit)
 }
 
-/// The memory of the machine, or what the control groups of this process leave of it.
-fn memory_of_process() -> Option<usize> {
+/// The memory of the machine, or what the control groups of this process leave of it. The file system's root is another
+/// one in tests.
+pub(in crate::py) fn memory_of_process(root: &Path) -> Option<usize> {
     // SAFETY: the call has no preconditions.
     let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
     let machine = usize::try_from(pages).ok()?.checked_mul(page())?;
-    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let groups = std::fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     let limits = groups.lines().filter_map(|line| {
         // "0::/path" (version 2) or "4:memory:/path" (version 1).
         let mut fields = line.splitn(3, ':').skip(1);
         let (controllers, path) = (fields.next()?, fields.next()?);
         match controllers {
-            "" => Some(("/sys/fs/cgroup", path, "memory.max")),
+            "" => Some(("sys/fs/cgroup", path, "memory.max")),
             controllers if controllers.split(',').any(|name| name == "memory") => {
-                Some(("/sys/fs/cgroup/memory", path, "memory.limit_in_bytes"))
+                Some(("sys/fs/cgroup/memory", path, "memory.limit_in_bytes"))
             }
             _ => None,
         }
     });
-    let limits = limits.flat_map(|(root, path, file)| {
+    let limits = limits.flat_map(|(mount, path, file)| {
         // A group is bound by the limits of those around it; inside a container the path may begin at its root.
-        let groups = std::path::Path::new(path.trim_start_matches('/')).ancestors().map(ToOwned::to_owned);
+        let groups = Path::new(path.trim_start_matches('/')).ancestors().map(ToOwned::to_owned);
         groups.filter_map(move |group| {
-            let text = std::fs::read_to_string(std::path::Path::new(root).join(group).join(file)).ok()?;
+            let text = std::fs::read_to_string(root.join(mount).join(group).join(file)).ok()?;
             text.trim().parse::<usize>().ok()
         })
     });

@@ -1,5 +1,7 @@
 //! Where there is no pool of memory for outputs: see `memory.rs`, which is for Linux.
 
+use std::path::Path;
+
 use pyo3::prelude::*;
 
 use crate::error::Result;
@@ -7,6 +9,10 @@ use crate::error::Result;
 #[expect(clippy::unnecessary_wraps, reason = "as on Linux")]
 pub(in crate::py) fn limit() -> Result<usize> {
     Ok(0)
+}
+
+pub(in crate::py) fn memory_of_process(_: &Path) -> Option<usize> {
+    None
 }
 
 pub(in crate::py) fn trim() -> usize {
