@@ -400,7 +400,7 @@ fn clip<T: KnownOrder>() {
     let mut clips: Vec<Clip<T>> = pairs.into_iter().map(|(lo, hi)| of(lo, hi)).collect();
     clips.push(Clip { lo: T::LOWEST, hi: T::HIGHEST });
     clips.push(Clip { lo: T::from_bytes(&random.bits().to_ne_bytes(), false), hi: T::HIGHEST });
-    for Clip { lo, hi } in thinned(clips, 6) {
+    for Clip { lo, hi } in thinned(clips, 9) {
         check_map(Clip { lo, hi }, &room, |x| clipped(x, lo, hi));
     }
 }
@@ -539,10 +539,10 @@ fn scaled<T: KnownReal>(x: T, factor: Factor) -> T {
 
 fn scale<T: KnownReal>() {
     let room: Vec<T> = samples(&mut Random::new(4), ROOM);
-    for factor in thinned(factors(), 7) {
+    for factor in thinned(factors(), 14) {
         check_map(Scale(factor), &room, |x| scaled(x, factor));
     }
-    for limit in thinned([0.0, 1.0, 1e-50, 17.3, f64::INFINITY], 3) {
+    for limit in thinned([0.0, 1.0, 1e-50, 17.3, f64::INFINITY], 5) {
         check_map(ClipMagnitude(limit), &room, |x: T| {
             let wide = x.exact();
             if wide.is_nan() || (wide.is_infinite() && limit.is_finite()) {
@@ -1156,7 +1156,7 @@ fn sums_of_infinity_and_nan_are_what_they_should_be() {
 
 fn rows<T: Known>() {
     let random = &mut Random::new(10);
-    let data: Vec<Vec<T>> = (0..5).map(|_| finite(random, ROOM)).collect();
+    let data: Vec<Vec<T>> = (0..sized(5, 2)).map(|_| finite(random, ROOM)).collect();
     let start: Vec<f64> = finite(random, ROOM);
     at_all_levels(|isa, range| {
         let mut sums: Vec<f64> = start[range.clone()].to_vec();
