@@ -109,9 +109,9 @@ impl<const DIGITS: u32> Half<DIGITS> {
             let rounded = (bits.wrapping_add((1 << (drop - 1)) - 1 + ((bits >> drop) & 1))) >> drop;
             return Self(if x.is_nan() { bits >> drop | quiet } else { rounded } as u16);
         }
-        // From here on all is infinite. `min` would do, but of a signaling NaN it is NaN on some CPUs.
-        let most = power_of_two(Self::BIAS.cast_signed() + 1);
-        let size = if x.abs() < most { x.abs() } else { most };
+        // From there on all is infinite. As integers, for the smaller of a number and a signaling NaN is NaN on some CPUs.
+        let most = power_of_two(Self::BIAS.cast_signed() + 1).to_bits().cast_signed();
+        let size = f32::from_bits(x.abs().to_bits().cast_signed().min(most).cast_unsigned());
         // The last bit of `place` is worth as much as the last one of the result. Added, it leaves a count of them in the
         // last bits, rounded.
         let own =
