@@ -199,7 +199,7 @@ impl Norms {
                     let (array, _) =
                         Array::read(object).ok_or_else(|| internal("no array of singular values"))?;
                     // Other threads ran meanwhile, and may have given the matrices another shape.
-                    if !array.shape().iter().eq(kept.iter().map(|axis| &shape[*axis])) {
+                    if !array.shape().iter().map(Some).eq(kept.iter().map(|axis| shape.get(*axis))) {
                         return Err(resized());
                     }
                     let view = array.view::<f64>(&Walk::along(0..kept.len()))?;
