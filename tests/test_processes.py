@@ -205,6 +205,39 @@ def test_a_fork_that_python_is_not_told_of():
     """)
 
 
+def test_a_child_may_have_the_process_id_of_its_parent():
+    """As the first process of a container in a container has, or any once the numbers have gone round."""
+    done = run("""
+        import ctypes
+
+        libc = ctypes.CDLL(None, use_errno=True)
+
+        def leave_numbers():
+            if libc.unshare(0x20000000):  # CLONE_NEWPID: the next child is process 1
+                print("not allowed", flush=True)
+                os._exit(0)
+
+        def first():
+            assert os.getpid() == 1
+            expected = results()
+            leave_numbers()
+            join(fork(second, expected))
+            expect(expected)
+
+        def second(expected):
+            assert os.getpid() == 1
+            signal.signal(signal.SIGALRM, lambda *_: os._exit(9))  # the first process is not killed by default
+            expect_own_pool(expected)
+
+        leave_numbers()
+        join(fork(first))
+        print("same")
+    """)
+    if "not allowed" in done:
+        pytest.skip("only root may give a process a number of its choice")
+    assert done == "same"
+
+
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 @pytest.mark.parametrize("used", [False, True])
 def test_process_pools(method, used, tmp_path):
