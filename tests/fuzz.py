@@ -1087,7 +1087,8 @@ class Rule:
         self.nan = np.isnan(exact)
         number = np.asarray(own).astype(LD).reshape(exact.shape) if decides else exact
         self.same = number <= limit
-        near = np.abs(exact - limit) <= LD(2e-14) * exact
+        # The quotient of an average norm is rounded to float64, which has fewer digits where it is subnormal.
+        near = np.abs(exact - limit) <= LD(2e-14) * exact + LD(5e-324)
         self.either = np.zeros(exact.shape, bool) if decides else near
 
 

@@ -147,3 +147,14 @@ def test_outputs_far_apart_in_one_cluster_take_no_memory():
         gc.clip_by_norm(np.ones((2, 2)), 1.0, out=odd)
         assert odd.tolist() == [[0.5, 0.5], [0.5, 0.5]]
         del a, around, inside, last, odd
+
+
+def test_a_clash_is_seen_wherever_in_a_word_of_marks_it_is():
+    memory = np.zeros(1200)
+    for at in range(2, 200):
+        first, second = memory[0 : at + 1 : at], memory[at : at + 600 : 7]
+        outs = [first, second]
+        with pytest.raises(ValueError, match="shares memory"):
+            gc.clip_by_global_norm([np.ones(len(out)) for out in outs], 1.0, out=outs)
+        outs = [first, memory[at + 1 : at + 600 : 7], memory[at - 1 : at + 5 : 10]]
+        gc.clip_by_global_norm([np.ones(len(out)) for out in outs], 1.0, out=outs)
