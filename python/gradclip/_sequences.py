@@ -41,6 +41,8 @@ def holds_masked_array(value: Any) -> bool:
         seen.update(map(id, nested))
         entries = chain.from_iterable(map(entries_of, nested))
         level = [entry for entry in entries if not isinstance(entry, (float, int))]
+        if not level:
+            break
     return False
 
 
