@@ -121,6 +121,14 @@ def test_thread_counts_agree_to_the_bit_where_work_is_shared(isa, dtype, threads
         check(isa, "vector", dtype, shared(dtype, share), WHOLE, threads, counts)
 
 
+@norm_dtypes
+def test_every_thread_count_from_1_to_16_gives_the_same_bits(dtype, threads):
+    names = {name.split()[0]: name for name in reversed(WHOLE)}  # each function once
+    check(None, "vector", dtype, shared(dtype, 0.8), names.values(), threads, range(1, 17))
+    if dtype in SCALED:
+        check(None, "rows", dtype, shared(dtype, 0.8), ["clip_by_norm of rows"], threads, range(1, 17))
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", WHOLE)
 def test_thread_counts_agree_to_the_bit_on_millions_of_elements(isa, dtype, name, threads):

@@ -7,6 +7,7 @@ import textwrap
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import gradclip as gc
 import numpy as np
@@ -100,6 +101,24 @@ def test_the_cpus_this_process_may_use_count():
     script = "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\n" + GET
     assert printed(script) == "1"
     assert 1 <= int(printed(GET)) <= len(os.sched_getaffinity(0))
+
+
+def test_the_cpus_of_a_control_group_count():
+    group = Path(f"/sys/fs/cgroup/cpu/gradclip-{os.getpid()}")
+    try:
+        group.mkdir()
+    except OSError:
+        pytest.skip("control groups cannot be made here")
+    try:
+        try:
+            (group / "cpu.cfs_period_us").write_text("100000")
+            (group / "cpu.cfs_quota_us").write_text("100000")
+        except OSError:
+            pytest.skip("control groups cannot be limited here")
+        script = f"import os; open('{group}/cgroup.procs', 'w').write(str(os.getpid()))\n" + GET
+        assert printed(script) == "1"
+    finally:
+        group.rmdir()
 
 
 CALLS = [
