@@ -51,6 +51,7 @@ pub(super) fn trim() -> PyResult<usize> {
 
 /// The memory that this process may have, as the files below `root` say. For tests.
 #[pyfunction]
+#[expect(clippy::needless_pass_by_value, reason = "what Python's paths become")]
 pub(super) fn memory_of_process(root: PathBuf) -> Option<usize> {
     memory::memory_of_process(&root)
 }
