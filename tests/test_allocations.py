@@ -44,8 +44,12 @@ def calls():
 
 
 def refused(x):
-    with pytest.raises(TypeError):
+    # Not with `pytest.raises`, which keeps some of what it made.
+    try:
         gradclip.clip_by_norm(x, "1")
+    except TypeError:
+        return
+    pytest.fail("no TypeError")
 
 
 def repeat(call, times):
@@ -56,7 +60,7 @@ def repeat(call, times):
 @pytest.mark.parametrize("name", calls())
 def test_a_call_keeps_nothing(name):
     call = calls()[name]
-    repeat(call, 20)  # what is made once: caches, free lists
+    repeat(call, 100)  # what is made once: caches, free lists
     gc.collect()
     before = sys.getallocatedblocks()
     repeat(call, 200)
@@ -70,10 +74,10 @@ def test_a_call_keeps_no_memory(name):
     call = calls()[name]
     # Without a GIL the interpreter takes 4 KiB for itself, once, also for a function that does nothing.
     times, most = (200, 4 * KIB) if HAS_GIL else (1000, 12 * KIB)
-    repeat(call, 20)
+    repeat(call, 100)
     tracemalloc.start()
     try:
-        repeat(call, 20)
+        repeat(call, 100)
         gc.collect()
         before, _ = tracemalloc.get_traced_memory()
         repeat(call, times)

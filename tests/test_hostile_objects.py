@@ -459,4 +459,5 @@ def test_a_finalizer_that_resizes_arrays_in_the_middle_of_a_call_crashes_nothing
     finally:
         collector.set_threshold(*threshold)
         collector.enable()
-    assert done >= 10, "the collector did not run during the calls"
+    # From 3.12 on the collector waits for the next instruction of Python code, which most calls do not run.
+    assert done >= 10 or sys.version_info >= (3, 12), "the collector did not run during the calls"
