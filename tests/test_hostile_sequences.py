@@ -93,8 +93,19 @@ def test_the_message_says_that_the_length_is_not_true():
             gc.global_norm(liar)
         with pytest.raises(ValueError, match=f"clip_by_global_norm: out: found a sequence of {words}"):
             gc.clip_by_global_norm([np.ones(2)] * 3, 1.0, out=liar)
-    with pytest.raises(ValueError, match="a sequence of length 3 has more entries"):
-        gc.norm(Sequence(lambda: 3, lambda _: 1.0))
+    more = Sequence(lambda: 3, lambda _: 1.0)
+    says = "found a sequence of length 3 that has more entries; allowed: one that has as many as it says"
+    for where, call in {
+        "norm: tensor": lambda: gc.norm(more),
+        "clip_by_norm 'layer': t": lambda: gc.clip_by_norm([[1.0], more], 1.0, name="layer"),
+        r"global_norm: t_list\[1\]": lambda: gc.global_norm([np.ones(2), more]),
+        "norm: axis": lambda: gc.norm(np.ones(3), axis=more),
+        "IndexedSlices: values": lambda: gc.IndexedSlices(more, [0]),
+        "IndexedSlices: indices": lambda: gc.IndexedSlices(np.ones((3, 1)), more),
+        "IndexedSlices: dense_shape": lambda: gc.IndexedSlices(np.ones((3, 1)), [0, 1, 2], more),
+    }.items():
+        with pytest.raises(ValueError, match=f"^{where}: {says}$"):
+            call()
 
 
 def test_an_honest_sequence_is_what_it_says():

@@ -39,9 +39,22 @@ def in_threads(work, count=THREADS):
         raise errors[0]
 
 
+#: What every script has: its threads' errors, of which none may be lost.
+PRELUDE = """
+errors = []
+
+def guarded(work):
+    try:
+        work()
+    except BaseException as error:
+        errors.append(repr(error))
+        raise
+"""
+
+
 def run_alone(script, **variables):
     """Runs a script in a process of its own, which says where it crashed; its output."""
-    command = [sys.executable, "-X", "faulthandler", "-W", "error", "-c", textwrap.dedent(script)]
+    command = [sys.executable, "-X", "faulthandler", "-W", "error", "-c", PRELUDE + textwrap.dedent(script)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables}
     child = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
     assert child.returncode == 0, f"{child.returncode}\n{child.stderr[-4000:]}"
@@ -235,7 +248,7 @@ LISTS = """
     most = 3 * len(ones)
     strided = np.ones((200, 2))[:, :1]
     shared, outs, mixed = list(ones), list(ones), list(strided)
-    stop, errors, refused = threading.Event(), [], 0
+    stop, refused = threading.Event(), 0
 
     def change():
         while not stop.is_set():
@@ -268,13 +281,6 @@ LISTS = """
                 except (TypeError, ValueError) as error:  # the two were read at two moments
                     assert "out" in str(error), error
                     refused += 1
-
-    def guarded(work):
-        try:
-            work()
-        except BaseException as error:
-            errors.append(repr(error))
-            raise
 
     users = [threading.Thread(target=guarded, args=(use,)) for _ in range(4)]
     changer = threading.Thread(target=guarded, args=(change,))
@@ -309,14 +315,7 @@ SETTINGS = """
     ]
     inputs = [x, x[:40_000].copy(), x[:5].copy()]
     expected = [[call(x) for x in inputs] for call in calls]
-    stop, errors = threading.Event(), []
-
-    def guarded(work):
-        try:
-            work()
-        except BaseException as error:
-            errors.append(repr(error))
-            raise
+    stop = threading.Event()
 
     def check():
         for _ in range(4):

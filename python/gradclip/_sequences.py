@@ -15,6 +15,10 @@ _MOST_DIMENSIONS = 64
 _HOLD_SOMETHING_ELSE = (str, bytes, bytearray, memoryview, range, array)
 
 
+class WrongLengthError(ValueError):
+    """A sequence has more or fewer entries than it says. For messages that name the argument."""
+
+
 def is_sequence_of_tensors(value: Any) -> bool:
     """Whether ``value`` is a sequence, as TensorFlow understands it, of what may be tensors."""
     return isinstance(value, Sequence) and not isinstance(value, _HOLD_SOMETHING_ELSE)
@@ -25,7 +29,7 @@ def holds_masked_array(value: Any) -> bool:
 
     Raises
     ------
-    ValueError
+    WrongLengthError
         If there is a sequence in it that has more or fewer entries than it says. NumPy
         would read one that never ends until no memory is left.
     """
@@ -47,14 +51,20 @@ def holds_masked_array(value: Any) -> bool:
 
 
 def entries_of(value: Any) -> Iterable[Any]:
-    """Return the entries of a sequence, as many as it says it has."""
+    """Return the entries of a sequence, as many as it says it has.
+
+    Raises
+    ------
+    WrongLengthError
+        If it has more or fewer: it may never end.
+    """
     if type(value) in {list, tuple}:
         return islice(value, len(value))  # it may grow meanwhile
     n = len(value)
     bytes(8 * min(n, sys.maxsize // 16))  # a MemoryError now where it says that it is longer than memory
     entries = list(islice(value, n + 1))
     if len(entries) != n:
-        raise ValueError(f"a sequence of length {n} has {'more' if len(entries) > n else 'fewer'} entries")
+        raise WrongLengthError(f"a sequence of length {n} that has {'more' if len(entries) > n else 'fewer'} entries")
     return entries
 
 

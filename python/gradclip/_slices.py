@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from gradclip import _core
 from gradclip._rounding import rounded
-from gradclip._sequences import entries_of, holds_masked_array
+from gradclip._sequences import WrongLengthError, entries_of, holds_masked_array
 
 if TYPE_CHECKING:
     from typing import ClassVar, TypeAlias
@@ -70,16 +71,14 @@ class IndexedSlices:
     def __init__(self, values: Tensor, indices: Tensor, dense_shape: Sequence[int] | None = None) -> None:
         rows = _array("values", values)
         if not _is_numeric(rows.dtype):
-            raise TypeError(f"IndexedSlices: values: found dtype {_clipped(str(rows.dtype))}; allowed: a numeric dtype")
+            raise TypeError(f"IndexedSlices: values: found {_core.dtype_text(rows)}; allowed: a numeric dtype")
         if rows.ndim == 0:
             raise ValueError("IndexedSlices: values: found shape (); allowed: at least one dimension")
         where = _array("indices", indices)
         if where.size == 0 and isinstance(indices, (list, tuple)):
             where = where.astype(np.int64)  # NumPy makes an empty list a float array
         if where.dtype.kind not in "iu":
-            raise TypeError(
-                f"IndexedSlices: indices: found dtype {_clipped(str(where.dtype))}; allowed: an integer dtype"
-            )
+            raise TypeError(f"IndexedSlices: indices: found {_core.dtype_text(where)}; allowed: an integer dtype")
         if where.shape != rows.shape[:1]:
             raise ValueError(
                 f"IndexedSlices: indices: found shape {where.shape}; "
@@ -89,11 +88,11 @@ class IndexedSlices:
         if shape is not None and (len(shape) != rows.ndim or shape[1:] != rows.shape[1:] or min(shape) < 0):
             allowed = f"(rows, {', '.join(map(str, rows.shape[1:]))})" if rows.ndim > 1 else "(rows,)"
             raise ValueError(
-                f"IndexedSlices: dense_shape: found {_shape_text(shape)}; allowed: {allowed}, to agree with values"
+                f"IndexedSlices: dense_shape: found {_core.text_of(shape)}; allowed: {allowed}, to agree with values"
             )
         if shape is not None and max(shape) > sys.maxsize:
             raise ValueError(
-                f"IndexedSlices: dense_shape: found {_shape_text(shape)}; allowed: lengths up to {sys.maxsize}"
+                f"IndexedSlices: dense_shape: found {_core.text_of(shape)}; allowed: lengths up to {sys.maxsize}"
             )
         self._set(rows, where, shape)
 
@@ -202,10 +201,14 @@ class IndexedSlices:
 def _array(argument: str, value: Tensor) -> Array:
     if value is None:
         raise TypeError(f"IndexedSlices: {argument}: found None; allowed: an array")
-    if holds_masked_array(value):
-        raise TypeError(f"IndexedSlices: {argument}: found a masked array; allowed: an array without a mask")
     try:
+        if holds_masked_array(value):
+            raise TypeError(f"IndexedSlices: {argument}: found a masked array; allowed: an array without a mask")
         return np.asarray(value)
+    except WrongLengthError as error:
+        raise ValueError(
+            f"IndexedSlices: {argument}: found {error}; allowed: one that has as many as it says"
+        ) from None
     except ValueError as error:
         if "inhomogeneous" not in str(error):
             raise
@@ -231,26 +234,13 @@ def _shape(dense_shape: Sequence[int]) -> tuple[int, ...]:
         if any(isinstance(length, (bool, np.bool_)) for length in lengths):
             raise TypeError  # noqa: TRY301
         return tuple(map(operator.index, lengths))
-    except TypeError:
-        raise TypeError(
-            f"IndexedSlices: dense_shape: found {_clipped(_NAME(type(dense_shape)))}; "
-            f"allowed: None or a sequence of ints"
+    except WrongLengthError as error:
+        raise ValueError(
+            f"IndexedSlices: dense_shape: found {error}; allowed: one that has as many as it says"
         ) from None
-
-
-#: The name of a class, whatever its metaclass says.
-_NAME = type.__dict__["__name__"].__get__
-
-
-def _clipped(text: str) -> str:
-    """Return at most 80 characters, on one line."""
-    short = " ".join(text[:320].split())
-    return short if len(short) <= 80 and len(text) <= 320 else f"{short[:80]}..."  # noqa: PLR2004
-
-
-def _shape_text(shape: tuple[int, ...]) -> str:
-    lengths = [str(n) if n.bit_length() <= 512 else f"an int of {n.bit_length()} bits" for n in shape[:8]]  # noqa: PLR2004
-    return f"({', '.join(lengths)}{',' * (len(shape) == 1)}{', ...' * (len(shape) > 8)})"  # noqa: PLR2004
+    except TypeError:
+        found = _core.describe(dense_shape)
+        raise TypeError(f"IndexedSlices: dense_shape: found {found}; allowed: None or a sequence of ints") from None
 
 
 def _equal(a: Array, b: Array) -> bool:

@@ -3,7 +3,7 @@
 //! Every message has the form `function 'name': argument: found ...; allowed: ...`. Arguments are checked in
 //! the order of the signature, the type before the value, and all of them before anything is written.
 
-mod text;
+pub(super) mod text;
 
 use std::borrow::Cow;
 use std::fmt::{self, Display};
@@ -221,8 +221,11 @@ impl<'a, 'py> Call<'a, 'py> {
         if object.is_none() {
             return Err(self.type_error(argument, "None", "an array, a number or a nested list of numbers"));
         }
-        if is_any_sequence(object)? && holds_masked(object)? {
-            return Err(masked());
+        if is_any_sequence(object)? {
+            let holds = sequences(self.py)?.call_method1(intern!(self.py, "holds_masked_array"), (object,));
+            if self.checked_length(argument, holds)?.extract()? {
+                return Err(masked());
+            }
         }
         let made = self.converted(argument, object)?;
         match Array::read(&made) {
@@ -370,18 +373,25 @@ impl<'a, 'py> Call<'a, 'py> {
         if let Ok(tuple) = object.cast::<PyTuple>() {
             return objects::tuple_of_tuple(tuple);
         }
-        let object = plain(object)?;
-        let len = object.len()?;
-        let mut entries = vec_with_room(len.saturating_add(1))?;
-        for entry in object.try_iter()?.take(len.saturating_add(1)) {
-            entries.push(entry?);
-        }
-        if entries.len() != len {
-            let more = if entries.len() > len { "more" } else { "fewer" };
-            let found = format!("a sequence of length {len} that has {more} entries");
-            return Err(self.value_error(argument, found, "one that has as many as it says"));
-        }
-        objects::tuple_of_list(&objects::list_of(object.py(), entries.into_iter())?)
+        let entries = sequences(self.py)?.call_method1(intern!(self.py, "entries_of"), (plain(object)?,));
+        objects::tuple_of_list(self.checked_length(argument, entries)?.cast()?)
+    }
+
+    /// What was read of a sequence; the error, if it has not as many entries as it says, with the argument's name.
+    fn checked_length(
+        &self,
+        argument: impl Display + Copy,
+        read: PyResult<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        read.map_err(|error| {
+            let found = error.value(self.py);
+            match sequences(self.py).and_then(|module| module.getattr("WrongLengthError")) {
+                Ok(class) if found.is_exact_instance(&class) => {
+                    self.value_error(argument, found, "one that has as many as it says")
+                }
+                _ => error,
+            }
+        })
     }
 
     /// The entries of `out` for a list of tensors.
@@ -670,9 +680,7 @@ fn is_sequence(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     }
     let py = object.py();
     let test = TEST.get_or_try_init(py, || {
-        py.import("gradclip._sequences")
-            .and_then(|module| module.getattr("is_sequence_of_tensors"))
-            .map(Bound::unbind)
+        sequences(py).and_then(|module| module.getattr("is_sequence_of_tensors")).map(Bound::unbind)
     })?;
     test.bind(py).call1((object,))?.extract()
 }
@@ -694,10 +702,9 @@ pub(super) fn is_bool(object: &Bound<'_, PyAny>) -> PyResult<bool> {
         || (is_numpy(object)? && plain(object)?.getattr("dtype")?.getattr("kind")?.eq("b")?))
 }
 
-/// Whether a nested list has a masked array in it.
-fn holds_masked(object: &Bound<'_, PyAny>) -> PyResult<bool> {
-    let helpers = object.py().import(intern!(object.py(), "gradclip._sequences"))?;
-    helpers.call_method1(intern!(object.py(), "holds_masked_array"), (object,))?.extract()
+/// The Python part of the reading of sequences.
+fn sequences(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
+    py.import(intern!(py, "gradclip._sequences"))
 }
 
 /// A Python list or tuple.

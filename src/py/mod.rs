@@ -17,6 +17,8 @@ mod _core {
     use pyo3::prelude::*;
 
     #[pymodule_export]
+    use super::call::text::{describe, dtype_text, text_of};
+    #[pymodule_export]
     use super::clip::{clip_by_average_norm, clip_by_global_norm, clip_by_norm, clip_by_value};
     #[pymodule_export]
     use super::norm::{global_norm, norm, normalize};

@@ -168,6 +168,16 @@ impl Frame {
     fn words(&self) -> usize {
         (self.high - self.low).div_ceil(self.unit).div_ceil(64)
     }
+
+    /// The words of a run, and its bits in them.
+    fn masks(&self, address: usize, bytes: usize) -> impl Iterator<Item = (usize, u64)> {
+        let first = (address - self.low) / self.unit;
+        let end = first + bytes / self.unit;
+        (first / 64..end.div_ceil(64)).map(move |word| {
+            let (from, to) = (first.max(word * 64) % 64, end.min(word * 64 + 64) - word * 64);
+            (word, (u64::MAX << from) & (u64::MAX >> (64 - to)))
+        })
+    }
 }
 
 /// One mark for each unit of memory.
@@ -213,17 +223,5 @@ impl Marks {
     fn meets(&self, array: &Lattice) -> bool {
         let met = |(word, mask)| self.words.get(word).is_some_and(|word| word & mask != 0);
         !array.all_runs(|at, run| !self.frame.masks(at, run).any(met))
-    }
-}
-
-impl Frame {
-    /// The words of a run, and its bits in them.
-    fn masks(&self, address: usize, bytes: usize) -> impl Iterator<Item = (usize, u64)> {
-        let first = (address - self.low) / self.unit;
-        let end = first + bytes / self.unit;
-        (first / 64..end.div_ceil(64)).map(move |word| {
-            let (from, to) = (first.max(word * 64) % 64, end.min(word * 64 + 64) - word * 64);
-            (word, (u64::MAX << from) & (u64::MAX >> (64 - to)))
-        })
     }
 }

@@ -24,6 +24,7 @@ const MOST_BITS: usize = 512;
 const MOST_BYTES: usize = 32;
 
 /// `dtype int32`.
+#[pyfunction]
 pub(in crate::py) fn dtype_text(array: &Bound<'_, PyAny>) -> String {
     let dtype = plain(array).and_then(|array| array.getattr("dtype"));
     dtype
@@ -40,6 +41,7 @@ pub(in crate::py) fn shape_text(shape: &[usize]) -> String {
 }
 
 /// What an object is: its type, and for a small value the value.
+#[pyfunction]
 pub(in crate::py) fn describe(object: &Bound<'_, PyAny>) -> String {
     if object.is_none() {
         return "None".to_owned();
@@ -65,7 +67,8 @@ pub(in crate::py) fn describe(object: &Bound<'_, PyAny>) -> String {
 }
 
 /// The value if it is small, else the type.
-pub(super) fn text_of(object: &Bound<'_, PyAny>) -> String {
+#[pyfunction]
+pub(in crate::py) fn text_of(object: &Bound<'_, PyAny>) -> String {
     value_of(object, MOST_LEVELS)
         .ok()
         .flatten()
