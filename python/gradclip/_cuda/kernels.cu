@@ -1,0 +1,1126 @@
+// The kernels. Their sums have the order of the CPU's (DESIGN.md, "The numeric contract"), so that the bits are the same.
+//
+// A warp takes a block of 2,048 elements; its lane j adds up elements j, j + 32, ..., and the lanes are folded by
+// halves. What depends on all blocks is done by the block of threads that is done last, in one fixed order, so
+// neither the size of the grid nor the GPU changes a bit. There are no shuffles, no floating-point atomics, no waiting.
+//
+// Every kernel has one argument, words passed by value. `_launch.py` fills them; the names here and there are the same.
+
+typedef long long word;
+
+struct Params { word w[480]; };
+
+#define KERNEL __global__ void __launch_bounds__(256)
+// Every kernel is a template, so that only those that are asked for get compiled.
+#define DEV_METHOD __device__ __forceinline__
+
+enum : int {
+    THREADS = 256, WARPS = THREADS / 32, BLOCK = 2048, ROWS_OF_BLOCK = 64, CHUNK_BLOCKS = 64,
+};
+
+// Words of the argument.
+enum : int {
+    TABLE_AT = 0,    // address of the table, or 0: it stands in the argument, from TABLE on
+    COUNT,           // rows of the table; slices; elements
+    BLOCKS,          // blocks of all rows
+    ORDER,           // of the norm: ORDER_ONE ...
+    EXPONENT,        // p, of ORDER_POWER and ORDER_SIMPLE (a float64's bits)
+    FLAGS,           // HAS_LIMBS ...
+    MODE,            // what becomes of a norm: MODE_NORM ...
+    LIMIT,           // clip_norm, a float64's bits
+    LIMIT_AT,        // or its address
+    LIMIT_DTYPE,     // and the dtype there
+    USED,            // use_norm, in the same three words
+    USED_AT,
+    USED_DTYPE,
+    ELEMENTS,        // of the tensor, for an average norm
+    PARTS_AT,        // address of what came of each block: PART_ARRAYS arrays of SLOTS numbers
+    SLOTS,
+    TOTALS_AT,       // address of what came of each chunk
+    CHUNKS,
+    TENSORS,         // of the whole list
+    STARTS,          // where in the table the first slot and the first chunk of a tensor stand
+    STARTS_STEP,
+    STATE_AT,        // address of what came of each group of tensors
+    TICKET_AT,       // address of the count of blocks of threads that are done
+    TICKETS,         // how many there will be
+    NORM_AT,         // address of the norms, or 0
+    ROWS,            // where in the table the rows begin
+    SOURCE,          // address of an array
+    TARGET,
+    DTYPE,
+    LENGTH,          // elements of a slice
+    KEPT,            // where in the table the layout of the kept axes stands
+    REDUCED,
+    TARGET_KEPT,
+    TARGET_REDUCED,
+    VALUES_AT,       // address of the norms of slices: COUNT values, then COUNT exponents
+    FACTORS_AT,      // address of the factors of slices: COUNT first steps, then COUNT second ones
+    RUN,             // rows of columns that are added up at a time
+    LO, HI,          // bounds: their bits
+    LO_AT, HI_AT,    // or addresses
+    SOURCE_LAYOUT, TARGET_LAYOUT, LO_LAYOUT, HI_LAYOUT,
+    TARGET_DTYPE,
+    OUTER, MIDDLE, INNER,
+    TABLE,           // the table, if it is short
+};
+
+// A row of the table: an array, or a slice of one, that is read, written, or both.
+enum : int { ROW_SOURCE, ROW_TARGET, ROW_LEN, ROW_BLOCK, ROW_SLOT, ROW_CHUNK, ROW_GROUP, ROW_LAYOUTS, ROW_WORDS };
+
+enum : int { ORDER_ONE = 1, ORDER_TWO, ORDER_MAX, ORDER_SIMPLE, ORDER_POWER };
+enum : int { MODE_NORM, MODE_CLIP, MODE_GLOBAL, MODE_AVERAGE, MODE_NORMALIZE };
+enum : int { HAS_LIMBS = 1, WIDE = 2, WIDE_MODULUS = 4, IN_PLACE = 8, NARROW_NORM = 16, COLUMNS = 32, EACH = 64 };
+enum : int { PART_SUM, PART_LIMB, PART_DOWN, PART_UP, PART_MAX, PART_MAX_DOWN, PART_MAX_UP, PART_ARRAYS };
+enum : int {
+    STATE_VALUE, STATE_EXPONENT, STATE_BY, STATE_THEN, STATE_SCALES, STATE_GOES_ON, STATE_PEAK, STATE_PEAK_EXPONENT,
+    STATE_POWER, STATE_WORDS = 16,
+};
+enum : int { RESCALE = 600 };
+
+DEV double as_double(word bits) { return __longlong_as_double(bits); }
+DEV word as_word(double x) { return __double_as_longlong(x); }
+template <class T> DEV T* at(word address) { return reinterpret_cast<T*>(address); }
+
+// ---- the table
+
+DEV const word* table_of(const Params& p) { return p.w[TABLE_AT] ? at<const word>(p.w[TABLE_AT]) : p.w + TABLE; }
+
+// A layout: the number of axes, then the length and the stride of each, from outer to inner. 0 in place of one: dense.
+DEV word offset_of(const word* layout, word i) {
+    const int axes = static_cast<int>(layout[0]);
+    if (axes == 1) return i * layout[2];
+    word offset = 0;
+    for (int axis = axes - 1; axis >= 0; axis--) {
+        const word len = layout[1 + 2 * axis], stride = layout[2 + 2 * axis];
+        word rest;
+        if (((i | len) >> 32) == 0) { // a division of 64 bits takes several times as long
+            const u32 q = static_cast<u32>(i) / static_cast<u32>(len);
+            rest = static_cast<u32>(i) - q * static_cast<u32>(len);
+            i = q;
+        } else {
+            const word q = i / len;
+            rest = i - q * len;
+            i = q;
+        }
+        offset += rest * stride;
+    }
+    return offset;
+}
+
+// Where element i lies, of an array whose layout stands at `layout` of the table.
+DEV word place(const word* table, word layout, word i) { return layout ? offset_of(table + layout, i) : i; }
+
+// The row that block `block` belongs to.
+DEV const word* row_of(const word* rows, word count, word block) {
+    word low = 0, high = count;
+    while (high - low > 1) {
+        const word middle = (low + high) / 2;
+        if (rows[middle * ROW_WORDS + ROW_BLOCK] <= block) low = middle; else high = middle;
+    }
+    return rows + low * ROW_WORDS;
+}
+
+DEV word source_layout(const word* row) { return row[ROW_LAYOUTS] & 0xffffffff; }
+DEV word target_layout(const word* row) { return row[ROW_LAYOUTS] >> 32; }
+
+// ---- sums of a warp
+
+// Lane sums folded by halves. Every lane gets the result.
+DEV double fold(double* lanes, int lane, double sum) {
+    lanes[lane] = sum;
+    __syncwarp();
+    for (int width = 16; width; width /= 2) {
+        if (lane < width) lanes[lane] += lanes[lane + width];
+        __syncwarp();
+    }
+    const double all = lanes[0];
+    __syncwarp();
+    return all;
+}
+
+DEV u64 fold_max(double* lanes, int lane, u64 key) {
+    u64* keys = reinterpret_cast<u64*>(lanes);
+    keys[lane] = key;
+    __syncwarp();
+    for (int width = 16; width; width /= 2) {
+        if (lane < width && keys[lane + width] > keys[lane]) keys[lane] = keys[lane + width];
+        __syncwarp();
+    }
+    const u64 all = keys[0];
+    __syncwarp();
+    return all;
+}
+
+// ---- terms: what an element adds to a sum
+
+enum : int { TERM_ABS, TERM_SQUARE, TERM_SIMPLE, TERM_POWER };
+
+struct Term {
+    int kind, simple, limb;
+    double by;
+    Power power;
+};
+
+DEV Term term_of(int kind, double by) {
+    Term term;
+    term.kind = kind;
+    term.simple = 0;
+    term.limb = -1;
+    term.by = by;
+    return term;
+}
+
+DEV_COLD double term_at(const Term& term, const void* data, word i, int dtype) {
+    switch (term.kind) {
+    case TERM_ABS:
+        return term.limb < 0 ? modulus_at(data, i, dtype, term.by) : limb_at(data, i, dtype, term.limb);
+    case TERM_SQUARE: return square_at(data, i, dtype, term.by);
+    case TERM_SIMPLE: return simple_term(term.simple, modulus_at(data, i, dtype, 1.0), square_at(data, i, dtype, 1.0));
+    default: {
+        double value, exponent;
+        lifted_at(data, i, dtype, &value, &exponent);
+        return power_term(term.power, value, exponent);
+    }
+    }
+}
+
+// Elements of any dtype, in a layout; a view of what a kernel reads.
+struct Reader {
+    const void* data;
+    const word* table;
+    word base, layout;
+    int dtype;
+
+    DEV_METHOD word index(word i) const { return base + place(table, layout, i); }
+    DEV_METHOD double term(const Term& of, word i) const { return term_at(of, data, index(i), dtype); }
+    DEV_METHOD u64 key(word i, double by) const { return key_of(modulus_at(data, index(i), dtype, by)); }
+};
+
+// The same of one real dtype, for Euclidean norms alone.
+template <class T> struct TypedReader {
+    const T* data;
+    const word* table;
+    word base, layout;
+    static constexpr int dtype = code_of<T>::value;
+
+    DEV_METHOD double term(const Term& of, word i) const {
+        const double x = widen(data[base + place(table, layout, i)]) * of.by;
+        return x * x;
+    }
+    DEV_METHOD u64 key(word, double) const { return 0; }
+};
+
+// ---- the norm from its passes: `Order::norm` of the CPU
+
+struct Order {
+    int kind;
+    double p;
+    bool wide, wide_modulus;
+};
+
+DEV Order order_of(const Params& p) {
+    Order order;
+    order.kind = static_cast<int>(p.w[ORDER]);
+    order.p = as_double(p.w[EXPONENT]);
+    order.wide = p.w[FLAGS] & WIDE;
+    order.wide_modulus = p.w[FLAGS] & WIDE_MODULUS;
+    return order;
+}
+
+DEV double smallest_sum() { return power_of_two(-960); }
+
+
+// `passes.sum(term)` is a sum over all elements, `passes.max(by)` the largest modulus.
+template <class Passes> static __device__ Scaled largest_of(const Order& order, Passes& passes) {
+    const double m = passes.max(1.0);
+    if (order.wide_modulus && m == infinity()) return scaled_new(passes.max(power_of_two(-RESCALE)), RESCALE);
+    if (order.wide_modulus && m < smallest_sum()) return scaled_new(passes.max(power_of_two(RESCALE)), -RESCALE);
+    return scaled_new(m, 0);
+}
+
+template <class Passes> static __device__ Scaled norm_of(const Order& order, Passes& passes) {
+    const double down = power_of_two(-RESCALE), up = power_of_two(RESCALE);
+    if (order.kind == ORDER_ONE) {
+        const double s = passes.sum(term_of(TERM_ABS, 1.0));
+        if (order.wide && s == infinity()) return scaled_new(passes.sum(term_of(TERM_ABS, down)), RESCALE);
+        if (order.wide_modulus && s < smallest_sum()) return scaled_new(passes.sum(term_of(TERM_ABS, up)), -RESCALE);
+        return scaled_new(s, 0);
+    }
+    if (order.kind == ORDER_TWO) {
+        const double s = passes.sum(term_of(TERM_SQUARE, 1.0));
+        if (order.wide && s == infinity()) return scaled_new(sqrt(passes.sum(term_of(TERM_SQUARE, down))), RESCALE);
+        if (order.wide && s < smallest_sum()) return scaled_new(sqrt(passes.sum(term_of(TERM_SQUARE, up))), -RESCALE);
+        return scaled_new(sqrt(s), 0);
+    }
+    if (order.kind == ORDER_MAX) return largest_of(order, passes);
+    if (order.kind == ORDER_SIMPLE) {
+        Term term = term_of(TERM_SIMPLE, 1.0);
+        term.simple = simple_of(order.p);
+        const double s = passes.sum(term);
+        const double smallest = order.p < 1.0 ? power_of_two(-400) : smallest_sum();
+        if (!order.wide || s != s || (s >= smallest && s < infinity())) return simple_root(term.simple, s);
+    }
+    const Scaled peak = largest_of(order, passes);
+    if (!is_finite(peak) || is_zero(peak)) return peak;
+    Term term = term_of(TERM_POWER, 1.0);
+    term.power = power_new(order.p, peak);
+    return passes.power_root(term, peak);
+}
+
+// ---- what becomes of a norm
+
+DEV_COLD double scalar_at(word bits, word address, word dtype) {
+    if (!address) return as_double(bits);
+    const void* data = at<const void>(address);
+    double x;
+    convert(data, 0, static_cast<int>(dtype), &x, 0, 3);
+    return x;
+}
+
+// The factor of a norm, or none: false.
+DEV_COLD bool factor_of(const Params& p, Scaled norm, Factor* factor) {
+    if (p.w[MODE] == MODE_NORMALIZE) {
+        *factor = factor_to(norm, 1.0);
+        return factor->by != 1.0 || factor->then != 1.0;
+    }
+    double limit = scalar_at(p.w[LIMIT], p.w[LIMIT_AT], p.w[LIMIT_DTYPE]);
+    if (limit < 0.0 || limit != limit || (p.w[MODE] == MODE_GLOBAL && !is_finite(norm))) {
+        // A limit in device memory is not known to the host, which would have raised an error.
+        factor->by = as_double(0x7ff8000000000000);
+        factor->then = 1.0;
+        return true;
+    }
+    if (limit == 0.0) limit = 0.0; // -0.0
+    if (p.w[MODE] == MODE_AVERAGE) norm = over(norm, p.w[ELEMENTS]);
+    return clip_to(norm, limit, factor);
+}
+
+static __device__ void write_norm(const Params& p, word i, Scaled norm) {
+    if (!p.w[NORM_AT]) return;
+    const double x = to_f64(norm);
+    if (p.w[FLAGS] & NARROW_NORM) at<float>(p.w[NORM_AT])[i] = narrow<float>(x);
+    else at<double>(p.w[NORM_AT])[i] = x;
+}
+
+// The norm of group i of tensors is known.
+DEV_COLD void settle_group(const Params& p, word i, Scaled norm) {
+    word* state = at<word>(p.w[STATE_AT]) + i * STATE_WORDS;
+    write_norm(p, i, norm);
+    state[STATE_VALUE] = as_word(norm.value);
+    state[STATE_EXPONENT] = norm.exponent;
+    state[STATE_GOES_ON] = 0;
+    state[STATE_SCALES] = 0;
+    Factor factor;
+    if (p.w[MODE] != MODE_NORM && factor_of(p, norm, &factor)) {
+        state[STATE_SCALES] = 1;
+        state[STATE_BY] = as_word(factor.by);
+        state[STATE_THEN] = as_word(factor.then);
+    }
+}
+
+// The norm of slice i is known.
+DEV_COLD void settle_slice(const Params& p, word i, Scaled norm) {
+    if (p.w[VALUES_AT]) {
+        at<double>(p.w[VALUES_AT])[i] = norm.value;
+        at<word>(p.w[VALUES_AT])[p.w[COUNT] + i] = norm.exponent;
+    }
+    write_norm(p, i, norm);
+    if (p.w[FACTORS_AT]) {
+        Factor factor;
+        if (!factor_of(p, norm, &factor)) factor.by = factor.then = 1.0;
+        at<double>(p.w[FACTORS_AT])[i] = factor.by;
+        at<double>(p.w[FACTORS_AT])[p.w[COUNT] + i] = factor.then;
+    }
+}
+
+// ---- the end of a pass over a list: what all blocks of threads left is put together
+
+DEV Total total_of(double sum, double error) {
+    Total total;
+    total.sum = sum;
+    total.error = error;
+    return total;
+}
+
+// Tensor `i`: its first slot or chunk, and from `TENSORS` on the ends.
+DEV word start_of(const Params& p, const word* table, word i, int which) {
+    if (i == p.w[TENSORS]) return which == 0 ? p.w[SLOTS] : p.w[CHUNKS];
+    return table[p.w[STARTS] + i * p.w[STARTS_STEP] + which];
+}
+
+DEV word tensor_of_chunk(const Params& p, const word* table, word chunk) {
+    if (p.w[CHUNKS] == p.w[TENSORS]) return chunk;
+    word low = 0, high = p.w[TENSORS];
+    while (high - low > 1) {
+        const word middle = (low + high) / 2;
+        if (start_of(p, table, middle, 1) <= chunk) low = middle; else high = middle;
+    }
+    return low;
+}
+
+// The sums of chunks from those of their blocks, one thread each. `limbs`: each block has left two of them.
+DEV void sum_chunks(const Params& p, const word* table, int part, bool limbs) {
+    const double* parts = at<const double>(p.w[PARTS_AT]) + part * p.w[SLOTS];
+    const double* rest = at<const double>(p.w[PARTS_AT]) + PART_LIMB * p.w[SLOTS];
+    double* totals = at<double>(p.w[TOTALS_AT]);
+    for (word chunk = threadIdx.x; chunk < p.w[CHUNKS]; chunk += THREADS) {
+        const word tensor = tensor_of_chunk(p, table, chunk);
+        const word first = start_of(p, table, tensor, 0) + (chunk - start_of(p, table, tensor, 1)) * CHUNK_BLOCKS;
+        word end = start_of(p, table, tensor + 1, 0);
+        if (end > first + CHUNK_BLOCKS) end = first + CHUNK_BLOCKS;
+        Total total = total_of(0.0, 0.0);
+        for (word slot = first; slot < end; slot++) {
+            add(&total, parts[slot]);
+            if (limbs) add(&total, rest[slot]);
+        }
+        totals[2 * chunk] = total.sum;
+        totals[2 * chunk + 1] = total.error;
+    }
+    __syncthreads();
+}
+
+// The sum of all tensors, in order, by one thread. The others bring the numbers near.
+DEV double sum_tensors(const Params& p, const word* table, double* near) {
+    const double* totals = at<const double>(p.w[TOTALS_AT]);
+    __shared__ double all;
+    Total total = total_of(0.0, 0.0), array = total;
+    word tensor = 0, end = p.w[CHUNKS] == p.w[TENSORS] || p.w[TENSORS] == 0 ? 0 : start_of(p, table, 1, 1);
+    for (word from = 0; from < p.w[CHUNKS]; from += THREADS / 2) {
+        const word i = 2 * from + threadIdx.x;
+        near[threadIdx.x] = i < 2 * p.w[CHUNKS] ? totals[i] : 0.0;
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            word to = p.w[CHUNKS] - from;
+            if (to > THREADS / 2) to = THREADS / 2;
+            for (word k = 0; k < to; k++) {
+                const Total chunk = total_of(near[2 * k], near[2 * k + 1]);
+                if (end == 0) { // a tensor has one chunk
+                    merge(&total, chunk);
+                    continue;
+                }
+                while (from + k >= end) {
+                    merge(&total, array);
+                    array = total_of(0.0, 0.0);
+                    tensor++;
+                    end = start_of(p, table, tensor + 1, 1);
+                }
+                merge(&array, chunk);
+            }
+        }
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) {
+        if (end != 0) merge(&total, array);
+        all = value_of(total);
+    }
+    __syncthreads();
+    const double sum = all;
+    __syncthreads();
+    return sum;
+}
+
+// The largest of an array of keys, over all slots from `first` on, by all threads.
+DEV u64 max_of_parts(const Params& p, int part, double* near) {
+    const u64* keys = at<const u64>(p.w[PARTS_AT]) + part * p.w[SLOTS];
+    u64* own = reinterpret_cast<u64*>(near);
+    u64 key = 0;
+    for (word slot = threadIdx.x; slot < p.w[SLOTS]; slot += THREADS) {
+        if (keys[slot] > key) key = keys[slot];
+    }
+    own[threadIdx.x] = key;
+    __syncthreads();
+    for (int width = THREADS / 2; width; width /= 2) {
+        if (threadIdx.x < width && own[threadIdx.x + width] > own[threadIdx.x]) {
+            own[threadIdx.x] = own[threadIdx.x + width];
+        }
+        __syncthreads();
+    }
+    key = own[0];
+    __syncthreads();
+    return key;
+}
+
+DEV int part_of(const Term& term) { return term.by == 1.0 ? PART_SUM : term.by < 1.0 ? PART_DOWN : PART_UP; }
+DEV int part_of_max(double by) { return by == 1.0 ? PART_MAX : by < 1.0 ? PART_MAX_DOWN : PART_MAX_UP; }
+
+// Passes over one list that were made already, but for that of a power, which waits for the largest modulus.
+struct ListPasses {
+    const Params& p;
+    const word* table;
+    double* near;
+    word tensor; // or -1: all of them as one
+    bool goes_on;
+    Term then;
+    Scaled peak;
+
+    DEV_METHOD double sum(const Term& term) {
+        if (tensor < 0) {
+            sum_chunks(p, table, part_of(term), term.by == 1.0 && (p.w[FLAGS] & HAS_LIMBS));
+            return sum_tensors(p, table, near);
+        }
+        return own(term);
+    }
+    // The same of one tensor, by one thread, from the blocks on.
+    DEV_METHOD double own(const Term& term) {
+        const bool limbs = term.by == 1.0 && (p.w[FLAGS] & HAS_LIMBS);
+        const double* parts = at<const double>(p.w[PARTS_AT]) + part_of(term) * p.w[SLOTS];
+        const double* rest = at<const double>(p.w[PARTS_AT]) + PART_LIMB * p.w[SLOTS];
+        const word first = start_of(p, table, tensor, 0), end = start_of(p, table, tensor + 1, 0);
+        Total array = total_of(0.0, 0.0), all = array;
+        for (word from = first; from < end; from += CHUNK_BLOCKS) {
+            Total chunk = total_of(0.0, 0.0);
+            for (word slot = from; slot < end && slot < from + CHUNK_BLOCKS; slot++) {
+                add(&chunk, parts[slot]);
+                if (limbs) add(&chunk, rest[slot]);
+            }
+            merge(&array, chunk);
+        }
+        merge(&all, array);
+        return value_of(all);
+    }
+    DEV_METHOD double max(double by) {
+        if (tensor < 0) return of_key(max_of_parts(p, part_of_max(by), near));
+        const u64* keys = at<const u64>(p.w[PARTS_AT]) + part_of_max(by) * p.w[SLOTS];
+        u64 key = 0;
+        for (word slot = start_of(p, table, tensor, 0); slot < start_of(p, table, tensor + 1, 0); slot++) {
+            if (keys[slot] > key) key = keys[slot];
+        }
+        return of_key(key);
+    }
+    DEV_METHOD Scaled power_root(const Term& term, Scaled of) {
+        goes_on = true;
+        then = term;
+        peak = of;
+        return of;
+    }
+};
+
+DEV ListPasses passes_of(const Params& p, const word* table, double* near, word tensor) {
+    return ListPasses{p, table, near, tensor, false, term_of(TERM_ABS, 1.0), Scaled{0.0, 0}};
+}
+
+DEV void keep_going(const Params& p, word group, const ListPasses& passes) {
+    word* state = at<word>(p.w[STATE_AT]) + group * STATE_WORDS;
+    state[STATE_GOES_ON] = 1;
+    state[STATE_PEAK] = as_word(passes.peak.value);
+    state[STATE_PEAK_EXPONENT] = passes.peak.exponent;
+    *reinterpret_cast<Power*>(state + STATE_POWER) = passes.then.power;
+}
+
+// Whether this block of threads is the last one of the pass. All that the others wrote is then to be seen.
+DEV bool is_last(const Params& p) {
+    __shared__ bool last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        u32* ticket = at<u32>(p.w[TICKET_AT]);
+        last = atomicAdd(ticket, 1u) == static_cast<u32>(p.w[TICKETS] - 1);
+        if (last) *ticket = 0; // for the next pass
+    }
+    __syncthreads();
+    __threadfence();
+    return last;
+}
+
+// All tensors have one norm, or each has its own.
+DEV bool is_one_group(const Params& p) { return !(p.w[FLAGS] & EACH); }
+
+DEV_COLD void end_of_first(const Params& p, double* near) {
+    if (!is_last(p)) return;
+    const word* table = table_of(p);
+    const Order order = order_of(p);
+    if (is_one_group(p)) {
+        ListPasses passes = passes_of(p, table, near, -1);
+        const Scaled norm = norm_of(order, passes);
+        if (threadIdx.x != 0) return;
+        if (passes.goes_on) keep_going(p, 0, passes); else settle_group(p, 0, norm);
+        return;
+    }
+    for (word tensor = threadIdx.x; tensor < p.w[TENSORS]; tensor += THREADS) {
+        ListPasses passes = passes_of(p, table, near, tensor);
+        const Scaled norm = norm_of(order, passes);
+        if (passes.goes_on) keep_going(p, tensor, passes); else settle_group(p, tensor, norm);
+    }
+}
+
+DEV_COLD void settle_power(const Params& p, word group, double sum) {
+    const word* state = at<const word>(p.w[STATE_AT]) + group * STATE_WORDS;
+    const Power power = *reinterpret_cast<const Power*>(state + STATE_POWER);
+    const Scaled peak = {as_double(state[STATE_PEAK]), state[STATE_PEAK_EXPONENT]};
+    settle_group(p, group, power_root(power, peak, sum));
+}
+
+DEV_COLD void end_of_power(const Params& p, double* near) {
+    if (!is_last(p)) return;
+    const word* table = table_of(p);
+    const word* state = at<const word>(p.w[STATE_AT]);
+    const Term term = term_of(TERM_POWER, 1.0);
+    if (is_one_group(p)) {
+        if (!state[STATE_GOES_ON]) return;
+        ListPasses passes = passes_of(p, table, near, -1);
+        sum_chunks(p, table, PART_SUM, false);
+        const double sum = sum_tensors(p, table, near);
+        if (threadIdx.x == 0) settle_power(p, 0, sum);
+        return;
+    }
+    for (word tensor = threadIdx.x; tensor < p.w[TENSORS]; tensor += THREADS) {
+        if (!state[tensor * STATE_WORDS + STATE_GOES_ON]) continue;
+        ListPasses passes = passes_of(p, table, near, tensor);
+        settle_power(p, tensor, passes.own(term));
+    }
+}
+
+// ---- passes over a list
+
+// Elements of a row that a block has.
+DEV word len_of_block(const word* row, word block) {
+    const word left = row[ROW_LEN] - (block - row[ROW_BLOCK]) * BLOCK;
+    return left < BLOCK ? left : BLOCK;
+}
+
+// The squares of a list of arrays of one dtype. DEEP: for lists with float64, whose squares can leave its range.
+template <class T, bool DEEP> KERNEL sums(const __grid_constant__ Params p) {
+    __shared__ double near[THREADS];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const word* table = table_of(p);
+    const word* rows = table + p.w[ROWS];
+    double* parts = at<double>(p.w[PARTS_AT]);
+    for (word block = blockIdx.x * static_cast<word>(WARPS) + warp; block < p.w[BLOCKS]; block += gridDim.x * static_cast<word>(WARPS)) {
+        const word* row = row_of(rows, p.w[COUNT], block);
+        const word from = (block - row[ROW_BLOCK]) * BLOCK, len = len_of_block(row, block), layout = source_layout(row);
+        const T* data = at<const T>(row[ROW_SOURCE]);
+        double sum = 0.0, down = 0.0, up = 0.0;
+        auto add = [&](T element) {
+            const double x = widen(element);
+            sum += x * x;
+            if (DEEP) {
+                const double small = x * power_of_two(-RESCALE), large = x * power_of_two(RESCALE);
+                down += small * small;
+                up += large * large;
+            }
+        };
+        if (layout == 0 && len == BLOCK) {
+            const T* own = data + from + lane;
+            for (int i = 0; i < ROWS_OF_BLOCK; i += 16) {
+                T loaded[16]; // so that all are under way at once
+#pragma unroll
+                for (int k = 0; k < 16; k++) loaded[k] = own[(i + k) * 32];
+#pragma unroll
+                for (int k = 0; k < 16; k++) add(loaded[k]);
+            }
+        } else {
+            for (word i = lane; i < len; i += 32) add(data[place(table, layout, from + i)]);
+        }
+        const word slot = row[ROW_SLOT] + block - row[ROW_BLOCK];
+        sum = fold(near + warp * 32, lane, sum);
+        if (DEEP) {
+            down = fold(near + warp * 32, lane, down);
+            up = fold(near + warp * 32, lane, up);
+        }
+        if (lane == 0) {
+            parts[slot] = sum;
+            if (p.w[FLAGS] & HAS_LIMBS) parts[PART_LIMB * p.w[SLOTS] + slot] = 0.0;
+            if (DEEP) {
+                parts[PART_DOWN * p.w[SLOTS] + slot] = down;
+                parts[PART_UP * p.w[SLOTS] + slot] = up;
+            }
+        }
+    }
+    end_of_first(p, near);
+}
+
+// The sum of a term over a block, of any dtype, by a warp.
+template <class R>
+DEV double sum_of_block(double* lanes, int lane, const R& reader, const Term& term, word from, word len) {
+    double sum = 0.0;
+    for (word i = lane; i < len; i += 32) sum += reader.term(term, from + i);
+    return fold(lanes, lane, sum);
+}
+
+template <class R>
+DEV u64 max_of_block(double* lanes, int lane, const R& reader, double by, word from, word len) {
+    u64 key = 0;
+    for (word i = lane; i < len; i += 32) {
+        const u64 own = reader.key(from + i, by);
+        if (own > key) key = own;
+    }
+    return fold_max(lanes, lane, key);
+}
+
+// What the norm of any order needs of a list of arrays of one dtype, whatever that is, but for powers.
+template <class> KERNEL first(const __grid_constant__ Params p) {
+    __shared__ double near[THREADS];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, dtype = static_cast<int>(p.w[DTYPE]);
+    double* lanes = near + warp * 32;
+    const word* table = table_of(p);
+    const word* rows = table + p.w[ROWS];
+    double* parts = at<double>(p.w[PARTS_AT]);
+    const word slots = p.w[SLOTS];
+    const Order order = order_of(p);
+    const double down = power_of_two(-RESCALE), up = power_of_two(RESCALE);
+    for (word block = blockIdx.x * static_cast<word>(WARPS) + warp; block < p.w[BLOCKS]; block += gridDim.x * static_cast<word>(WARPS)) {
+        const word* row = row_of(rows, p.w[COUNT], block);
+        const word from = (block - row[ROW_BLOCK]) * BLOCK, len = len_of_block(row, block);
+        const word slot = row[ROW_SLOT] + block - row[ROW_BLOCK];
+        const Reader reader = {at<const void>(row[ROW_SOURCE]), table, 0, source_layout(row), dtype};
+        auto sum_into = [&](int part, const Term& term) {
+            const double sum = sum_of_block(lanes, lane, reader, term, from, len);
+            if (lane == 0) parts[part * slots + slot] = sum;
+        };
+        auto max_into = [&](int part, double by) {
+            const u64 key = max_of_block(lanes, lane, reader, by, from, len);
+            if (lane == 0) reinterpret_cast<u64*>(parts)[part * slots + slot] = key;
+        };
+        if (order.kind == ORDER_ONE || order.kind == ORDER_TWO) {
+            const int kind = order.kind == ORDER_ONE ? TERM_ABS : TERM_SQUARE;
+            Term term = term_of(kind, 1.0);
+            const bool limbs = kind == TERM_ABS && limbs_of(dtype) > 1;
+            if (limbs) term.limb = 0;
+            sum_into(PART_SUM, term);
+            if (p.w[FLAGS] & HAS_LIMBS) {
+                term.limb = 1;
+                if (limbs) sum_into(PART_LIMB, term);
+                else if (lane == 0) parts[PART_LIMB * slots + slot] = 0.0;
+            }
+            if (order.wide) {
+                sum_into(PART_DOWN, term_of(kind, down));
+                sum_into(PART_UP, term_of(kind, up));
+            }
+            continue;
+        }
+        if (order.kind == ORDER_SIMPLE) {
+            Term term = term_of(TERM_SIMPLE, 1.0);
+            term.simple = simple_of(order.p);
+            sum_into(PART_SUM, term);
+            if (!order.wide) continue;
+        }
+        max_into(PART_MAX, 1.0);
+        if (order.wide_modulus) {
+            max_into(PART_MAX_DOWN, down);
+            max_into(PART_MAX_UP, up);
+        }
+    }
+    end_of_first(p, near);
+}
+
+// The powers of a list, once the largest modulus is known.
+template <class> KERNEL powers(const __grid_constant__ Params p) {
+    __shared__ double near[THREADS];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, dtype = static_cast<int>(p.w[DTYPE]);
+    const word* table = table_of(p);
+    const word* rows = table + p.w[ROWS];
+    double* parts = at<double>(p.w[PARTS_AT]);
+    for (word block = blockIdx.x * static_cast<word>(WARPS) + warp; block < p.w[BLOCKS]; block += gridDim.x * static_cast<word>(WARPS)) {
+        const word* row = row_of(rows, p.w[COUNT], block);
+        const word* state = at<const word>(p.w[STATE_AT]) + (is_one_group(p) ? 0 : row[ROW_GROUP]) * STATE_WORDS;
+        if (!state[STATE_GOES_ON]) continue;
+        Term term = term_of(TERM_POWER, 1.0);
+        term.power = *reinterpret_cast<const Power*>(state + STATE_POWER);
+        const Reader reader = {at<const void>(row[ROW_SOURCE]), table, 0, source_layout(row), dtype};
+        const word from = (block - row[ROW_BLOCK]) * BLOCK;
+        const double sum = sum_of_block(near + warp * 32, lane, reader, term, from, len_of_block(row, block));
+        if (lane == 0) parts[row[ROW_SLOT] + block - row[ROW_BLOCK]] = sum;
+    }
+    end_of_power(p, near);
+}
+
+// The factor of a list where the norm is given.
+template <class> KERNEL given(const __grid_constant__ Params p) {
+    if (threadIdx.x != 0 || blockIdx.x != 0) return;
+    double norm = scalar_at(p.w[USED], p.w[USED_AT], p.w[USED_DTYPE]);
+    if (norm < 0.0) norm = as_double(0x7ff8000000000000); // in device memory: see `factor_of`
+    settle_group(p, 0, scaled_new(norm == 0.0 ? 0.0 : norm, 0));
+}
+
+// ---- writing
+
+template <class T> struct alignas(16) Pack { T element[16 / sizeof(T)]; };
+
+// Calls `map(element)` for the elements from `from` on, `len` of them, of two dense arrays, by a warp.
+template <class T, class Map> DEV void map_dense(const T* source, T* target, word len, int lane, const Map& map) {
+    enum : int { SIZE = 16 / sizeof(T), AT_ONCE = 4 };
+    word done = 0;
+    if (((reinterpret_cast<word>(source) | reinterpret_cast<word>(target)) & 15) == 0) {
+        const Pack<T>* from = reinterpret_cast<const Pack<T>*>(source);
+        Pack<T>* to = reinterpret_cast<Pack<T>*>(target);
+        const word packs = len / SIZE / (32 * AT_ONCE) * (32 * AT_ONCE);
+        for (word i = lane; i < packs; i += 32 * AT_ONCE) {
+            Pack<T> loaded[AT_ONCE];
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; k++) loaded[k] = from[i + 32 * k];
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; k++) {
+#pragma unroll
+                for (int j = 0; j < SIZE; j++) loaded[k].element[j] = map(loaded[k].element[j]);
+                to[i + 32 * k] = loaded[k];
+            }
+        }
+        done = packs * SIZE;
+    }
+    for (word i = done + lane; i < len; i += 32) target[i] = map(source[i]);
+}
+
+// Scales the arrays of a list, the last ones first: the L2 cache still holds what was read last.
+template <class T> KERNEL scale(const __grid_constant__ Params p) {
+    const word* states = at<const word>(p.w[STATE_AT]);
+    const bool one = is_one_group(p);
+    if (one && (p.w[FLAGS] & IN_PLACE) && !states[STATE_SCALES]) return;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const word* table = table_of(p);
+    const word* rows = table + p.w[ROWS];
+    for (word i = blockIdx.x * static_cast<word>(WARPS) + warp; i < p.w[BLOCKS]; i += gridDim.x * static_cast<word>(WARPS)) {
+        const word block = p.w[BLOCKS] - 1 - i;
+        const word* row = row_of(rows, p.w[COUNT], block);
+        const word* state = states + (one ? 0 : row[ROW_GROUP]) * STATE_WORDS;
+        const bool scales = state[STATE_SCALES];
+        if (!scales && row[ROW_SOURCE] == row[ROW_TARGET]) continue;
+        const Factor factor = {as_double(state[STATE_BY]), as_double(state[STATE_THEN])};
+        const word from = (block - row[ROW_BLOCK]) * BLOCK, len = len_of_block(row, block);
+        const T* source = at<const T>(row[ROW_SOURCE]);
+        T* target = at<T>(row[ROW_TARGET]);
+        if (row[ROW_LAYOUTS] == 0) {
+            if (scales) map_dense(source + from, target + from, len, lane, [&](T x) { return scaled(x, factor); });
+            else map_dense(source + from, target + from, len, lane, [](T x) { return x; });
+            continue;
+        }
+        for (word k = from + lane; k < from + len; k += 32) {
+            const T x = source[place(table, source_layout(row), k)];
+            target[place(table, target_layout(row), k)] = scales ? scaled(x, factor) : x;
+        }
+    }
+}
+
+// Limits elements to bounds. In place, what does not change is not written.
+template <class T> KERNEL clip(const __grid_constant__ Params p) {
+    const word* table = table_of(p);
+    const T* source = at<const T>(p.w[SOURCE]);
+    T* target = at<T>(p.w[TARGET]);
+    const bool in_place = p.w[FLAGS] & IN_PLACE;
+    T lo, hi;
+    lo = *reinterpret_cast<const T*>(&p.w[LO]);
+    hi = *reinterpret_cast<const T*>(&p.w[HI]);
+    if (!p.w[LO_AT] && !p.w[HI_AT] && !in_place && !p.w[SOURCE_LAYOUT] && !p.w[TARGET_LAYOUT]) {
+        const int lane = threadIdx.x % 32;
+        const word warps = gridDim.x * static_cast<word>(WARPS);
+        for (word block = blockIdx.x * static_cast<word>(WARPS) + threadIdx.x / 32; block * BLOCK < p.w[COUNT]; block += warps) {
+            const word left = p.w[COUNT] - block * BLOCK;
+            map_dense(source + block * BLOCK, target + block * BLOCK, left < BLOCK ? left : BLOCK, lane,
+                      [&](T x) { return clipped(x, lo, hi); });
+        }
+        return;
+    }
+    const word step = gridDim.x * static_cast<word>(THREADS);
+    for (word i = blockIdx.x * static_cast<word>(THREADS) + threadIdx.x; i < p.w[COUNT]; i += step) {
+        const T x = source[place(table, p.w[SOURCE_LAYOUT], i)];
+        if (p.w[LO_AT]) lo = at<const T>(p.w[LO_AT])[place(table, p.w[LO_LAYOUT], i)];
+        if (p.w[HI_AT]) hi = at<const T>(p.w[HI_AT])[place(table, p.w[HI_LAYOUT], i)];
+        if (!in_place || clip_changes(x, lo, hi)) {
+            target[place(table, p.w[TARGET_LAYOUT], i)] = clipped(x, lo, hi);
+        }
+    }
+}
+
+// Limits the magnitude of each element.
+template <class T> KERNEL magnitudes(const __grid_constant__ Params p) {
+    const word* table = table_of(p);
+    const T* source = at<const T>(p.w[SOURCE]);
+    T* target = at<T>(p.w[TARGET]);
+    const bool in_place = p.w[FLAGS] & IN_PLACE;
+    double limit = scalar_at(p.w[LIMIT], p.w[LIMIT_AT], p.w[LIMIT_DTYPE]);
+    const bool wrong = limit < 0.0 || limit != limit; // see `factor_of`
+    if (limit == 0.0) limit = 0.0;
+    const word step = gridDim.x * static_cast<word>(THREADS);
+    for (word i = blockIdx.x * static_cast<word>(THREADS) + threadIdx.x; i < p.w[COUNT]; i += step) {
+        const T x = source[place(table, p.w[SOURCE_LAYOUT], i)];
+        if (!in_place || wrong || magnitude_changes(x, limit)) {
+            target[place(table, p.w[TARGET_LAYOUT], i)] = wrong ? canonical_nan<T>() : clipped_magnitude(x, limit);
+        }
+    }
+}
+
+// Moves elements of so many bytes.
+template <class T> KERNEL copy(const __grid_constant__ Params p) {
+    const word* table = table_of(p);
+    const word step = gridDim.x * static_cast<word>(THREADS);
+    for (word i = blockIdx.x * static_cast<word>(THREADS) + threadIdx.x; i < p.w[COUNT]; i += step) {
+        at<T>(p.w[TARGET])[place(table, p.w[TARGET_LAYOUT], i)] = at<const T>(p.w[SOURCE])[place(table, p.w[SOURCE_LAYOUT], i)];
+    }
+}
+
+// Brings bounds to the dtype of what they bound.
+template <class> KERNEL conversion(const __grid_constant__ Params p) {
+    const word* table = table_of(p);
+    const word step = gridDim.x * static_cast<word>(THREADS);
+    for (word i = blockIdx.x * static_cast<word>(THREADS) + threadIdx.x; i < p.w[COUNT]; i += step) {
+        convert(at<const void>(p.w[SOURCE]), place(table, p.w[SOURCE_LAYOUT], i), static_cast<int>(p.w[DTYPE]),
+                at<void>(p.w[TARGET]), i, static_cast<int>(p.w[TARGET_DTYPE]));
+    }
+}
+
+// ---- slices along axes
+
+// Passes over one slice by a team: a warp for a slice of one block, all threads for a longer one. Every thread gets
+// the result.
+template <class R, bool ALL> struct TeamPasses {
+    const R& reader;
+    double* near; // of the warp, or of all
+    double* sums; // of the blocks of a chunk
+    word len;
+
+    DEV_METHOD double pass(const Term& term) {
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        const bool limbs = term.kind == TERM_ABS && term.by == 1.0 && limbs_of(reader.dtype) > 1;
+        Term own = term;
+        if (!ALL) {
+            if (!limbs) return sum_of_block(near, lane, reader, own, 0, len);
+            Total total = total_of(0.0, 0.0);
+            for (own.limb = 0; own.limb < 2; own.limb++) add(&total, sum_of_block(near, lane, reader, own, 0, len));
+            return value_of(total);
+        }
+        Total total = total_of(0.0, 0.0);
+        for (word chunk = 0; chunk < len; chunk += CHUNK_BLOCKS * static_cast<word>(BLOCK)) {
+            for (int i = warp; i < CHUNK_BLOCKS * (limbs ? 2 : 1); i += WARPS) {
+                if (limbs) own.limb = i % 2;
+                const word from = chunk + (limbs ? i / 2 : i) * static_cast<word>(BLOCK);
+                const word left = len - from;
+                if (left <= 0) break;
+                const double sum = sum_of_block(near + warp * 32, lane, reader, own, from, left < BLOCK ? left : BLOCK);
+                if (lane == 0) sums[i] = sum;
+            }
+            __syncthreads();
+            word count = (len - chunk + BLOCK - 1) / BLOCK;
+            if (count > CHUNK_BLOCKS) count = CHUNK_BLOCKS;
+            Total of_chunk = total_of(0.0, 0.0);
+            for (int i = 0; i < count * (limbs ? 2 : 1); i++) add(&of_chunk, sums[i]); // by all threads: the same
+            merge(&total, of_chunk);
+            __syncthreads();
+        }
+        return value_of(total);
+    }
+    DEV_METHOD double sum(const Term& term) { return pass(term); }
+    DEV_METHOD double max(double by) {
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        if (!ALL) return of_key(max_of_block(near, lane, reader, by, 0, len));
+        u64 key = 0;
+        for (word i = threadIdx.x; i < len; i += THREADS) {
+            const u64 own = reader.key(i, by);
+            if (own > key) key = own;
+        }
+        key = fold_max(near + warp * 32, lane, key);
+        u64* keys = reinterpret_cast<u64*>(sums);
+        if (lane == 0) keys[warp] = key;
+        __syncthreads();
+        for (int i = 0; i < WARPS; i++) {
+            if (keys[i] > key) key = keys[i];
+        }
+        __syncthreads();
+        return of_key(key);
+    }
+    DEV_METHOD Scaled power_root(const Term& term, Scaled peak) { return ::power_root(term.power, peak, pass(term)); }
+};
+
+// The norms of slices of any dtype and order.
+template <bool ALL> KERNEL slices(const __grid_constant__ Params p) {
+    __shared__ double near[THREADS], sums[2 * CHUNK_BLOCKS];
+    const word* table = table_of(p);
+    const Order order = order_of(p);
+    const int warp = threadIdx.x / 32;
+    const word teams = gridDim.x * static_cast<word>(ALL ? 1 : WARPS);
+    for (word i = ALL ? blockIdx.x : blockIdx.x * static_cast<word>(WARPS) + warp; i < p.w[COUNT]; i += teams) {
+        const Reader reader = {at<const void>(p.w[SOURCE]), table, place(table, p.w[KEPT], i), p.w[REDUCED],
+                               static_cast<int>(p.w[DTYPE])};
+        TeamPasses<Reader, ALL> passes = {reader, ALL ? near : near + warp * 32, sums, p.w[LENGTH]};
+        const Scaled norm = norm_of(order, passes);
+        if (ALL ? threadIdx.x == 0 : threadIdx.x % 32 == 0) settle_slice(p, i, norm);
+    }
+}
+
+// Clips each slice by its own Euclidean norm, in one pass over the device's memory: the team that has read a slice
+// writes it, while the caches hold it.
+template <class T, bool ALL> KERNEL rows(const __grid_constant__ Params p) {
+    __shared__ double near[THREADS], sums[2 * CHUNK_BLOCKS];
+    const word* table = table_of(p);
+    const Order order = {ORDER_TWO, 2.0, is_wide(code_of<T>::value), false};
+    const int warp = threadIdx.x / 32;
+    const word teams = gridDim.x * static_cast<word>(ALL ? 1 : WARPS), len = p.w[LENGTH];
+    const bool in_place = p.w[FLAGS] & IN_PLACE;
+    for (word i = ALL ? blockIdx.x : blockIdx.x * static_cast<word>(WARPS) + warp; i < p.w[COUNT]; i += teams) {
+        const TypedReader<T> reader = {at<const T>(p.w[SOURCE]), table, place(table, p.w[KEPT], i), p.w[REDUCED]};
+        TeamPasses<TypedReader<T>, ALL> passes = {reader, ALL ? near : near + warp * 32, sums, len};
+        const Scaled norm = norm_of(order, passes);
+        Factor factor;
+        const bool scales = factor_of(p, norm, &factor);
+        if (!scales && in_place) continue;
+        const T* source = at<const T>(p.w[SOURCE]) + reader.base;
+        T* target = at<T>(p.w[TARGET]) + place(table, p.w[TARGET_KEPT], i);
+        for (word k = ALL ? threadIdx.x : threadIdx.x % 32; k < len; k += ALL ? THREADS : 32) {
+            const T x = source[place(table, p.w[REDUCED], k)];
+            target[place(table, p.w[TARGET_REDUCED], k)] = scales ? scaled(x, factor) : x;
+        }
+        if (ALL) __syncthreads();
+    }
+}
+
+// Sums of columns: slices side by side. 64 rows are added up, one accumulator a column, then come the next; these sums
+// are put together in order, RUN rows of them here, and the runs in `column_norms`. A thread has 64 rows of a column.
+template <class R> DEV void sum_columns(const Params& p, const Order& order, const R& like) {
+    __shared__ double near[THREADS];
+    const word* table = table_of(p);
+    const word count = p.w[COUNT], len = p.w[LENGTH], run = p.w[RUN], runs = (len + run - 1) / run;
+    int width = 8;
+    while (width < THREADS && width < count) width *= 2;
+    const word tiles = (count + width - 1) / width;
+    const int groups = THREADS / width, group = threadIdx.x / width;
+    double* totals = at<double>(p.w[TOTALS_AT]);
+    Term term = term_of(order.kind == ORDER_ONE ? TERM_ABS : order.kind == ORDER_TWO ? TERM_SQUARE : TERM_SIMPLE, 1.0);
+    term.simple = order.kind == ORDER_SIMPLE ? simple_of(order.p) : 0;
+    const int limbs = term.kind == TERM_ABS ? limbs_of(like.dtype) : 1;
+    for (word item = blockIdx.x; item < tiles * runs; item += gridDim.x) {
+        const word column = item % tiles * width + threadIdx.x % width, of = item / tiles;
+        const bool is_one = column < count;
+        const word from = of * run, to = from + run < len ? from + run : len;
+        R reader = like;
+        reader.base = is_one ? place(table, p.w[KEPT], column) : 0;
+        Total total = total_of(0.0, 0.0);
+        for (int limb = 0; limb < limbs; limb++) {
+            if (limbs > 1) term.limb = limb;
+            for (word first = from; first < to; first += groups * ROWS_OF_BLOCK) {
+                const word begin = first + group * ROWS_OF_BLOCK;
+                const word end = begin + ROWS_OF_BLOCK < to ? begin + ROWS_OF_BLOCK : to;
+                double sum = 0.0;
+                for (word i = begin; i < end && is_one; i++) {
+                    sum += reader.term(term, i);
+                }
+                near[threadIdx.x] = sum;
+                __syncthreads();
+                if (group == 0) {
+                    for (int k = 0; k < groups && first + k * ROWS_OF_BLOCK < to; k++) {
+                        add(&total, near[k * width + threadIdx.x]);
+                    }
+                }
+                __syncthreads();
+            }
+        }
+        if (group == 0 && is_one) {
+            totals[2 * (of * count + column)] = total.sum;
+            totals[2 * (of * count + column) + 1] = total.error;
+        }
+    }
+}
+
+template <class> KERNEL columns(const __grid_constant__ Params p) {
+    const Reader reader = {at<const void>(p.w[SOURCE]), table_of(p), 0, p.w[REDUCED], static_cast<int>(p.w[DTYPE])};
+    sum_columns(p, order_of(p), reader);
+}
+
+template <class T> KERNEL columns_of(const __grid_constant__ Params p) {
+    const TypedReader<T> reader = {at<const T>(p.w[SOURCE]), table_of(p), 0, p.w[REDUCED]};
+    sum_columns(p, Order{ORDER_TWO, 2.0, is_wide(code_of<T>::value), false}, reader);
+}
+
+// Passes over one column by one thread, where the first sum has left the range: in the order of a slice alone.
+struct ColumnPasses {
+    const Reader& reader;
+    word len;
+    double first;
+
+    DEV_METHOD double pass(const Term& term) {
+        Total total = total_of(0.0, 0.0);
+        for (word chunk = 0; chunk < len; chunk += CHUNK_BLOCKS * static_cast<word>(BLOCK)) {
+            Total of_chunk = total_of(0.0, 0.0);
+            for (word from = chunk; from < len && from < chunk + CHUNK_BLOCKS * static_cast<word>(BLOCK); from += BLOCK) {
+                double lanes[32];
+                for (int lane = 0; lane < 32; lane++) {
+                    lanes[lane] = 0.0;
+                    for (word i = from + lane; i < len && i < from + BLOCK; i += 32) lanes[lane] += reader.term(term, i);
+                }
+                for (int width = 16; width; width /= 2) {
+                    for (int lane = 0; lane < width; lane++) lanes[lane] += lanes[lane + width];
+                }
+                add(&of_chunk, lanes[0]);
+            }
+            merge(&total, of_chunk);
+        }
+        return value_of(total);
+    }
+    DEV_METHOD double sum(const Term& term) { return term.by == 1.0 ? first : pass(term); }
+    DEV_METHOD double max(double by) {
+        u64 key = 0;
+        for (word i = 0; i < len; i++) {
+            const u64 own = reader.key(i, by);
+            if (own > key) key = own;
+        }
+        return of_key(key);
+    }
+    DEV_METHOD Scaled power_root(const Term& term, Scaled peak) { return ::power_root(term.power, peak, pass(term)); }
+};
+
+template <class> KERNEL column_norms(const __grid_constant__ Params p) {
+    const word* table = table_of(p);
+    const Order order = order_of(p);
+    const double* totals = at<const double>(p.w[TOTALS_AT]);
+    const word count = p.w[COUNT], runs = (p.w[LENGTH] + p.w[RUN] - 1) / p.w[RUN];
+    const word step = gridDim.x * static_cast<word>(THREADS);
+    for (word i = blockIdx.x * static_cast<word>(THREADS) + threadIdx.x; i < count; i += step) {
+        Total total = total_of(totals[2 * i], totals[2 * i + 1]);
+        for (word run = 1; run < runs; run++) {
+            merge(&total, total_of(totals[2 * (run * count + i)], totals[2 * (run * count + i) + 1]));
+        }
+        const Reader reader = {at<const void>(p.w[SOURCE]), table, place(table, p.w[KEPT], i), p.w[REDUCED],
+                               static_cast<int>(p.w[DTYPE])};
+        ColumnPasses passes = {reader, p.w[LENGTH], value_of(total)};
+        settle_slice(p, i, norm_of(order, passes));
+    }
+}
+
+// The largest norm along the middle one of three axes of norms.
+template <class> KERNEL largest(const __grid_constant__ Params p) {
+    const double* values = at<const double>(p.w[SOURCE]);
+    const word all = p.w[OUTER] * p.w[MIDDLE] * p.w[INNER];
+    const word* exponents = at<const word>(p.w[SOURCE]) + all;
+    const word step = gridDim.x * static_cast<word>(THREADS);
+    for (word i = blockIdx.x * static_cast<word>(THREADS) + threadIdx.x; i < p.w[COUNT]; i += step) {
+        const word outer = i / p.w[INNER], inner = i % p.w[INNER];
+        Scaled norm = {0.0, 0};
+        for (word k = 0; k < p.w[MIDDLE]; k++) {
+            const word from = (outer * p.w[MIDDLE] + k) * p.w[INNER] + inner;
+            norm = scaled_max(norm, Scaled{values[from], exponents[from]});
+        }
+        settle_slice(p, i, norm);
+    }
+}
+
+// Norms that were made elsewhere: COUNT values, and as many exponents, which are float64 too.
+template <class> KERNEL singular(const __grid_constant__ Params p) {
+    const double* values = at<const double>(p.w[SOURCE]);
+    const word step = gridDim.x * static_cast<word>(THREADS);
+    for (word i = blockIdx.x * static_cast<word>(THREADS) + threadIdx.x; i < p.w[COUNT]; i += step) {
+        settle_slice(p, i, scaled_new(values[i], static_cast<word>(values[p.w[COUNT] + i])));
+    }
+}
+
+// Scales each slice by its own factor.
+template <class T> KERNEL scale_slices(const __grid_constant__ Params p) {
+    const word* table = table_of(p);
+    const double* factors = at<const double>(p.w[FACTORS_AT]);
+    const word count = p.w[COUNT], len = p.w[LENGTH];
+    const bool in_place = p.w[FLAGS] & IN_PLACE, side_by_side = p.w[FLAGS] & COLUMNS;
+    const word inner = side_by_side ? count : len;
+    const word step = gridDim.x * static_cast<word>(THREADS);
+    for (word i = blockIdx.x * static_cast<word>(THREADS) + threadIdx.x; i < count * len; i += step) {
+        word outer, rest;
+        if (((i | inner) >> 32) == 0) {
+            outer = static_cast<u32>(i) / static_cast<u32>(inner);
+            rest = static_cast<u32>(i) - static_cast<u32>(outer) * static_cast<u32>(inner);
+        } else {
+            outer = i / inner;
+            rest = i - outer * inner;
+        }
+        const word slice = side_by_side ? rest : outer, k = side_by_side ? outer : rest;
+        const Factor factor = {factors[slice], factors[count + slice]};
+        if (in_place && factor.by == 1.0 && factor.then == 1.0) continue;
+        const T x = at<const T>(p.w[SOURCE])[place(table, p.w[KEPT], slice) + place(table, p.w[REDUCED], k)];
+        at<T>(p.w[TARGET])[place(table, p.w[TARGET_KEPT], slice) + place(table, p.w[TARGET_REDUCED], k)] = scaled(x, factor);
+    }
+}
