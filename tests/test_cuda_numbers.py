@@ -222,7 +222,7 @@ def test_scaled_in_two_steps() -> None:
 def test_clipped_magnitude_is_what_the_cpu_makes(dtype: np.dtype[Any], limit: float) -> None:
     x = samples(dtype, 2**16)
     try:
-        expected = gc.clip_by_norm(x.reshape(-1, 1), limit, axes=[1]).ravel()
+        expected = gc.clip_by_norm(x, limit, axes=[])
     except ValueError:
         assert math.isnan(limit)
         return
@@ -245,8 +245,10 @@ def test_clipped_is_what_the_cpu_makes(dtype: np.dtype[Any]) -> None:
         equal(found, gc.clip_by_value(x, lo, hi))
         changed = bits(found) != bits(x)
         assert (changes.astype(bool) | ~changed).all()
-        # What it says to change and does not is a NaN that meets itself.
-        assert (changed | ~changes.astype(bool) | (np.isnan(lo) | np.isnan(hi) if dtype in FLOATS else lo > hi)).all()
+        # Between bounds that cross, a number may be the lower one already; and so may a NaN.
+        with np.errstate(invalid="ignore"):
+            may_stay = ~(lo <= hi)
+        assert (changed | ~changes.astype(bool) | may_stay).all()
 
 
 @pytest.mark.parametrize(("source", "target"), [
@@ -316,7 +318,7 @@ def test_moduli_of_elements(dtype: np.dtype[Any]) -> None:
                         except OverflowError:
                             assert size == math.inf
                     else:
-                        assert math.isnan(re + im) == math.isnan(value)
+                        assert (math.isnan(re) or math.isnan(im)) == math.isnan(value)
                         assert math.isnan(value) or value == math.inf
 
 
@@ -325,7 +327,7 @@ def test_facts_of_dtypes() -> None:
     run("test_dtypes", 0, found, len(DTYPES))
     for dtype, (limbs, is_wide, is_wide_modulus) in zip(DTYPES, found):
         assert limbs == (2 if dtype in INTEGERS and dtype.itemsize == 8 else 1)
-        assert is_wide == (gc.norm(np.ones(2, dtype)).dtype == np.float64)
+        assert is_wide == (gc.norm(np.ones((2, 2), dtype), axis=1).dtype == np.float64)
         assert is_wide_modulus == (dtype in (FLOATS[3], COMPLEX[1]))
 
 
@@ -379,7 +381,7 @@ def test_norms_beyond_float64() -> None:
         else:
             factor = Fraction(limit) / exact
             product = Fraction(by) * Fraction(then)
-            if math.isfinite(by) and 2.0**-2000 < factor < Fraction(2) ** 2000:
+            if math.isfinite(by) and Fraction(2) ** -2000 < factor < Fraction(2) ** 2000:
                 ordinary += 1
                 assert abs(product - factor) <= factor * Fraction(1, 2**52)
             assert math.frexp(then)[0] == 0.5 or then in (0.0, math.inf)
@@ -422,8 +424,7 @@ def test_p_norms_are_those_of_the_cpu(dtype: np.dtype[Any], order: float) -> Non
         simple, by_peak = np.empty(1), np.empty(1)
         for kind, out in ((1, simple), (0, by_peak)):
             run("test_power", x, out, len(x), DTYPES.index(dtype), order, kind, grid=1, block=1)
-        with np.errstate(over="ignore"):
-            results = [out.astype(expected.dtype)[0] for out in (simple, by_peak)]
+        results = [simple[0], by_peak[0]]
         # A simple power whose sum leaves the range is done by way of the peak.
         assert expected in results, (expected, results, x)
         if source is middling:
