@@ -10,7 +10,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#if !defined(__x86_64__)
+#if defined(__x86_64__) && !defined(SHIM_PORTABLE)
+#define SHIM_X86 1
+#else
+#define SHIM_X86 0
 #include <ucontext.h>
 #endif
 
@@ -61,7 +64,7 @@ constexpr size_t STACK = 256 * 1024;
 
 // a place to go on from
 struct Context {
-#if defined(__x86_64__)
+#if SHIM_X86
     void* top;
 #else
     ucontext_t context;
@@ -89,7 +92,7 @@ const void* argument;
 bool backward;
 char message[200];
 
-#if defined(__x86_64__)
+#if SHIM_X86
 // Saves what a function must keep and the stack, and takes the other one up. Floating-point modes are never changed.
 extern "C" void shim_swap(void** from, void* to);
 asm(R"(
@@ -123,7 +126,7 @@ __attribute__((noinline)) void change(Context& from, Context& to, bool is_last) 
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_start_switch_fiber(is_last ? nullptr : &from.fake, to.bottom, to.size);
 #endif
-#if defined(__x86_64__)
+#if SHIM_X86
     shim_swap(&from.top, to.top);
 #else
     swapcontext(&from.context, &to.context);
@@ -149,7 +152,7 @@ void prepare(Fiber& fiber) {
     fiber.state = RUNS;
     fiber.context.bottom = fiber.stack;
     fiber.context.size = STACK;
-#if defined(__x86_64__)
+#if SHIM_X86
     // Six registers, the function to return to, and its own return address, which is never used: as after a call,
     // the stack is 8 less than a multiple of 16.
     void** top = (void**)(fiber.stack + STACK) - 8;
@@ -195,8 +198,8 @@ bool run_warp(unsigned first, unsigned count) {
         }
         if (line < 0) return true;
         if (is_apart || other >= 0) {
-            snprintf(message, sizeof(message), "block %u: threads of a warp wait at different barriers, line %d", blockIdx.x,
-                     line);
+            snprintf(message, sizeof(message), "block %u: threads of a warp wait at different barriers, line %d",
+                     blockIdx.x, line);
             return false;
         }
         for (unsigned i = first; i < first + count; i++) {

@@ -36,11 +36,14 @@ def _cache() -> Path:
     return path
 
 
-def build(source: str, names: list[str], sanitize: bool = False) -> ctypes.CDLL:
-    """Compile `source`; its kernels `names` become the functions launch_0, launch_1 and so on."""
+def build(source: str, names: list[str], sanitize: bool = False, portable: bool = False) -> ctypes.CDLL:
+    """Compile `source`; its kernels `names` become the functions launch_0, launch_1 and so on.
+
+    Threads change places by the C library's slow functions if `portable`, as they do on other CPUs than x86-64.
+    """
     launchers = "".join(f"SHIM_LAUNCHER(launch_{i}, {name})\n" for i, name in enumerate(names))
     text = f'#include "cuda_shim.h"\n#line 1 "kernels"\n{source}\n{launchers}'
-    flags = _FLAGS + (_SANITIZERS if sanitize else [])
+    flags = _FLAGS + (_SANITIZERS if sanitize else []) + (["-DSHIM_PORTABLE"] if portable else [])
     key = hashlib.sha256(repr((text, flags, (HERE / "cuda_shim.h").read_text())).encode()).hexdigest()[:32]
     library = _cache() / f"{key}.so"
     if not library.exists():
@@ -84,13 +87,14 @@ class ShimDevice:
         multiprocessors: int = 3,
         backward: bool = False,
         sanitize: bool = False,
+        portable: bool = False,
     ) -> None:
         self.multiprocessors = multiprocessors
         self.backward = backward
         self.capturing = False
         self.launches: list[tuple[str, int, int]] = []
         self._names = list(names)
-        self._library = build(source, self._names, sanitize)
+        self._library = build(source, self._names, sanitize, portable)
 
     @property
     def key(self) -> object:

@@ -81,8 +81,8 @@ KERNELS = ["sums<float>", "sums<double>", "turned", "racing", "forked", "parted"
 
 
 @functools.cache
-def device(*, backward: bool = False) -> cuda_shim.ShimDevice:
-    return cuda_shim.ShimDevice(SOURCE, KERNELS, backward=backward)
+def device(*, backward: bool = False, portable: bool = False) -> cuda_shim.ShimDevice:
+    return cuda_shim.ShimDevice(SOURCE, KERNELS, backward=backward, portable=portable)
 
 
 def params(*words: int) -> np.ndarray:
@@ -91,11 +91,12 @@ def params(*words: int) -> np.ndarray:
     return made
 
 
+@pytest.mark.parametrize("portable", [False, True])
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("grid", [1, 3, 7])
 @pytest.mark.parametrize("block", [1, 32, 256])
-def test_barriers_hold(grid: int, block: int, backward: bool) -> None:
-    used = device(backward=backward)
+def test_barriers_hold(grid: int, block: int, backward: bool, portable: bool) -> None:
+    used = device(backward=backward, portable=portable)
     for name, dtype in (("sums<float>", np.float32), ("sums<double>", np.float64)):
         x = np.arange(5000, dtype=dtype)
         data = used.upload(np.zeros(grid + 1, np.int64))
@@ -133,7 +134,7 @@ def test_a_barrier_that_some_threads_miss_is_an_error(name: str, message: str) -
     used = device()
     with pytest.raises(RuntimeError, match=f"{name}: block 0: .*{message}"):
         used.launch(used.function(name), 2, 64, params())
-    test_barriers_hold(3, 256, False)  # and nothing is left of it
+    test_barriers_hold(3, 256, backward=False, portable=False)  # and nothing is left of it
 
 
 @pytest.mark.parametrize("block", [0, 257])
@@ -152,9 +153,10 @@ import sys
 import numpy as np
 import test_cuda_shim as t
 from cuda_shim import ShimDevice
-t.device = lambda backward=False, made=[]: made[0] if made else made.append(
-    ShimDevice(t.SOURCE, t.KERNELS, sanitize=True)) or made[0]
-t.test_barriers_hold(3, 256, False)
+made = {p: ShimDevice(t.SOURCE, t.KERNELS, sanitize=True, portable=p) for p in (False, True)}
+t.device = lambda backward=False, portable=False: made[portable]
+for portable in made:
+    t.test_barriers_hold(3, 256, False, portable)
 data = t.device().alloc(100)
 t.device().launch(t.device().function("beyond"), 1, 1, t.params(data.ptr, int(sys.argv[1])))
 print("fine")
