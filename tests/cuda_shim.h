@@ -1,0 +1,260 @@
+// Runs CUDA kernels of a simple kind on the CPU: a fiber for each thread, one block after the other.
+//
+// They may use threadIdx.x, blockIdx.x, blockDim.x, gridDim.x, __shared__, __syncthreads(), __syncwarp(), atomicAdd
+// and __threadfence(). A barrier that not all threads reach is an error here, as it is on a GPU where it may go
+// unnoticed. Threads and blocks run in order, or in the opposite one: what differs then has a race.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#if defined(__x86_64__) && !defined(SHIM_PORTABLE)
+#define SHIM_X86 1
+#else
+#define SHIM_X86 0
+#include <ucontext.h>
+#endif
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __noinline__ __attribute__((noinline))
+#define __restrict__ __restrict
+#define __grid_constant__
+#define __launch_bounds__(...)
+#define __shared__ static
+#define __align__(n) __attribute__((aligned(n)))
+
+struct dim3 {
+    unsigned x = 1, y = 1, z = 1;
+};
+dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+template <class To, class From> inline To shim_bits(From from) {
+    static_assert(sizeof(To) == sizeof(From));
+    To to;
+    memcpy(&to, &from, sizeof(to));
+    return to;
+}
+inline unsigned __float_as_uint(float x) { return shim_bits<unsigned>(x); }
+inline float __uint_as_float(unsigned x) { return shim_bits<float>(x); }
+inline long long __double_as_longlong(double x) { return shim_bits<long long>(x); }
+inline double __longlong_as_double(long long x) { return shim_bits<double>(x); }
+
+inline unsigned atomicAdd(unsigned* at, unsigned more) {
+    unsigned before = *at;
+    *at = before + more;
+    return before;
+}
+inline void __threadfence() {}
+
+#if defined(__SANITIZE_ADDRESS__)
+extern "C" void __sanitizer_start_switch_fiber(void** save, const void* bottom, size_t size);
+extern "C" void __sanitizer_finish_switch_fiber(void* saved, const void** bottom, size_t* size);
+#endif
+
+namespace shim {
+
+constexpr unsigned WARP = 32;
+constexpr unsigned MOST_THREADS = 1024;
+constexpr size_t STACK = 256 * 1024;
+
+// a place to go on from
+struct Context {
+#if SHIM_X86
+    void* top;
+#else
+    ucontext_t context;
+#endif
+    void* fake;  // of the sanitizer
+    const void* bottom;
+    size_t size;
+};
+
+// Where a thread is.
+enum State { RUNS, AT_WARP, AT_BLOCK, DONE };
+
+struct Fiber {
+    Context context;
+    char* stack;
+    State state;
+    int line;
+};
+
+Context scheduler;
+Fiber fibers[MOST_THREADS];
+Fiber* current;
+void (*body)(const void*);
+const void* argument;
+bool backward;
+char message[200];
+
+#if SHIM_X86
+// Saves what a function must keep and the stack, and takes the other one up. Floating-point modes are never changed.
+extern "C" void shim_swap(void** from, void* to);
+asm(R"(
+.text
+.local shim_swap
+.type shim_swap, @function
+shim_swap:
+    .cfi_startproc
+    pushq %rbp
+    pushq %rbx
+    pushq %r12
+    pushq %r13
+    pushq %r14
+    pushq %r15
+    movq %rsp, (%rdi)
+    movq %rsi, %rsp
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbx
+    popq %rbp
+    ret
+    .cfi_endproc
+.size shim_swap, . - shim_swap
+)");
+#endif
+
+// Leaves `from` for `to`; comes back when somebody switches to `from`.
+__attribute__((noinline)) void change(Context& from, Context& to, bool is_last) {
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_start_switch_fiber(is_last ? nullptr : &from.fake, to.bottom, to.size);
+#endif
+#if SHIM_X86
+    shim_swap(&from.top, to.top);
+#else
+    swapcontext(&from.context, &to.context);
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(from.fake, nullptr, nullptr);
+#endif
+    (void)is_last;
+}
+
+void start() {
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(nullptr, &scheduler.bottom, &scheduler.size);
+#endif
+    body(argument);
+    current->state = DONE;
+    change(current->context, scheduler, true);
+    abort();
+}
+
+void prepare(Fiber& fiber) {
+    if (!fiber.stack) fiber.stack = (char*)aligned_alloc(64, STACK);
+    fiber.state = RUNS;
+    fiber.context.bottom = fiber.stack;
+    fiber.context.size = STACK;
+#if SHIM_X86
+    // Six registers, the function to return to, and its own return address, which is never used: as after a call,
+    // the stack is 8 less than a multiple of 16.
+    void** top = (void**)(fiber.stack + STACK) - 8;
+    memset(top, 0, 8 * sizeof(void*));
+    top[6] = (void*)start;
+    fiber.context.top = top;
+#else
+    getcontext(&fiber.context.context);
+    fiber.context.context.uc_stack.ss_sp = fiber.stack;
+    fiber.context.context.uc_stack.ss_size = STACK;
+    fiber.context.context.uc_link = nullptr;
+    makecontext(&fiber.context.context, start, 0);
+#endif
+}
+
+void wait(State state, int line) {
+    current->state = state;
+    current->line = line;
+    change(current->context, scheduler, false);
+}
+
+unsigned place(unsigned i, unsigned count) { return backward ? count - 1 - i : i; }
+
+// Runs the threads of a warp up to the end or to a barrier of the block.
+bool run_warp(unsigned first, unsigned count) {
+    for (;;) {
+        for (unsigned i = 0; i < count; i++) {
+            unsigned thread = first + place(i, count);
+            current = &fibers[thread];
+            if (current->state != RUNS) continue;
+            threadIdx.x = thread;
+            change(scheduler, current->context, false);
+        }
+        int line = -1, other = -1;
+        bool is_apart = false;
+        for (unsigned i = first; i < first + count; i++) {
+            if (fibers[i].state == AT_WARP) {
+                if (line < 0) line = fibers[i].line;
+                is_apart |= fibers[i].line != line;
+            } else if (fibers[i].state == AT_BLOCK) {
+                other = fibers[i].line;
+            }
+        }
+        if (line < 0) return true;
+        if (is_apart || other >= 0) {
+            snprintf(message, sizeof(message), "block %u: threads of a warp wait at different barriers, line %d",
+                     blockIdx.x, line);
+            return false;
+        }
+        for (unsigned i = first; i < first + count; i++) {
+            if (fibers[i].state == AT_WARP) fibers[i].state = RUNS;
+        }
+    }
+}
+
+bool run_block(unsigned threads) {
+    for (unsigned i = 0; i < threads; i++) prepare(fibers[i]);
+    unsigned warps = (threads + WARP - 1) / WARP;
+    for (;;) {
+        for (unsigned i = 0; i < warps; i++) {
+            unsigned first = place(i, warps) * WARP;
+            if (!run_warp(first, threads - first < WARP ? threads - first : WARP)) return false;
+        }
+        unsigned waiting = 0;
+        for (unsigned i = 0; i < threads; i++) {
+            if (fibers[i].state != AT_BLOCK) continue;
+            waiting += 1;
+            if (fibers[i].line != fibers[0].line) waiting = threads + 1;
+            if (waiting > threads) break;
+        }
+        if (waiting == 0) return true;
+        if (waiting != threads) {
+            snprintf(message, sizeof(message), "block %u: not all threads wait at the barrier in line %d", blockIdx.x,
+                     fibers[0].line);
+            return false;
+        }
+        for (unsigned i = 0; i < threads; i++) fibers[i].state = RUNS;
+    }
+}
+
+// What went wrong, or null.
+inline const char* launch(void (*kernel)(const void*), const void* params, unsigned grid, unsigned block) {
+    if (grid == 0 || block == 0 || block > MOST_THREADS) return "no such grid";
+    body = kernel;
+    argument = params;
+    gridDim.x = grid;
+    blockDim.x = block;
+    for (unsigned i = 0; i < grid; i++) {
+        blockIdx.x = place(i, grid);
+        if (!run_block(block)) return message;
+    }
+    return nullptr;
+}
+
+}  // namespace shim
+
+// A line is told from others by its number in the whole source.
+#define __syncthreads() shim::wait(shim::AT_BLOCK, __LINE__)
+#define __syncwarp(...) shim::wait(shim::AT_WARP, __LINE__)
+
+#define SHIM_LAUNCHER(function, ...)                                                                              \
+    extern "C" const char* function(const Params* params, unsigned grid, unsigned block, int backward) {        \
+        shim::backward = backward;                                                                              \
+        return shim::launch([](const void* p) { __VA_ARGS__(*(const Params*)p); }, params, grid, block);         \
+    }
