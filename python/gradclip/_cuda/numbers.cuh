@@ -6,7 +6,7 @@
 // written as integers. Nothing may be fused: the order of roundings is part of the result.
 
 #define DEV static __device__ __forceinline__
-#define DEV_COLD static __device__
+#define DEV_COLD static __device__ __noinline__
 
 typedef signed char i8;
 typedef short i16;
