@@ -108,7 +108,7 @@ const PANICS: [&str; 7] =
     [".unwrap()", ".expect(", "panic!", "todo!", "unimplemented!", "unreachable!", "unwrap_unchecked"];
 
 /// Where `src/py` takes an entry by its number, which panics beyond the end: file, line, why there is no beyond.
-const INDEXED: [(&str, &str, &str); 26] = [
+const INDEXED: [(&str, &str, &str); 25] = [
     ("py/array.rs", "let number = Dtype::ALL[i].number();", "at compile time"),
     ("py/array.rs", "table[number.cast_unsigned() as usize] = Some(Dtype::ALL[i]);", "at compile time"),
     ("py/array.rs", "table[NPY_TYPES::NPY_LONG as usize] =", "at compile time"),
@@ -136,10 +136,13 @@ const INDEXED: [(&str, &str, &str); 26] = [
         "= (shape[axis], strides[axis] / unit);",
         "a walk is made of the axes of the array or of its pair",
     ),
-    ("py/array.rs", "lattice(pairs[i].output())", "the number of a pair from `enumerate`"),
-    ("py/array.rs", "pairs[i].interleaved = true;", "the number of a pair from `enumerate`"),
-    ("py/array.rs", "pairs[i].copy = Some(pairs[i].input.copy()?)", "the number of a pair from `enumerate`"),
-    ("py/array.rs", "*readers[i] = readers[i].copy()?", "the number of a reader from `enumerate`"),
+    ("py/array.rs", "pairs[i].interleaved = true;", "the number of an output, of which each pair has one"),
+    ("py/array.rs", "pairs[i].copy = Some(pairs[i].input.copy()?)", "less than their number"),
+    (
+        "py/array.rs",
+        "*readers[i] = readers[i].copy()?",
+        "the number of an input, counted from the end of the pairs",
+    ),
     ("py/array/memory.rs", "name[i] = text[i].cast_signed();", "at compile time"),
     ("py/norm.rs", "match norms.values[..] {", "the whole"),
     ("py/array/flat.rs", "&self.flats[..]", "the whole"),

@@ -30,7 +30,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyAny;
 use smallvec::SmallVec;
 
-use super::overlap;
+use super::overlap::{self, Apart, Place};
 use crate::element::{Dtype, Element, Ordered};
 use crate::error::vec_with_room;
 use crate::parallel::perform::Task;
@@ -326,19 +326,19 @@ impl<'py> Array<'py> {
         self.flags & (npyffi::NPY_ARRAY_C_CONTIGUOUS | npyffi::NPY_ARRAY_F_CONTIGUOUS)
     }
 
+    fn place(&self) -> Place<'_> {
+        Place {
+            first: self.data.addr(),
+            itemsize: self.itemsize(),
+            shape: self.shape(),
+            strides: self.strides(),
+            is_dense: self.contiguity() != 0,
+        }
+    }
+
     /// The addresses of the first byte and of the one after the last.
     fn extent(&self) -> (usize, usize) {
-        let (mut low, mut high) = (self.data.addr(), self.data.addr() + self.itemsize());
-        for (len, stride) in self.shape().iter().zip(self.strides()) {
-            match len.checked_sub(1) {
-                None => return (low, low),
-                Some(steps) if *stride < 0 => {
-                    low = low.wrapping_sub(steps.wrapping_mul(stride.unsigned_abs()));
-                }
-                Some(steps) => high = high.wrapping_add(steps.wrapping_mul(stride.unsigned_abs())),
-            }
-        }
-        (low, high)
+        self.place().extent()
     }
 
     /// Whether the memory can be read as elements of its dtype: aligned, native, and with strides that are
@@ -417,15 +417,7 @@ impl<'py> Array<'py> {
     }
 
     fn same_memory(&self, other: &Self) -> bool {
-        self.data == other.data
-            && self.dtype == other.dtype
-            && self.swapped == other.swapped
-            && self.shape() == other.shape()
-            && self
-                .shape()
-                .iter()
-                .zip(self.strides().iter().zip(other.strides()))
-                .all(|(len, (a, b))| *len <= 1 || a == b)
+        self.dtype == other.dtype && self.swapped == other.swapped && self.place().is_same(&other.place())
     }
 }
 
@@ -714,96 +706,29 @@ pub(super) fn arrange<'py>(
     }
 }
 
-/// A stretch of memory, and whose it is.
-struct Stretch {
-    low: usize,
-    high: usize,
-    whose: Whose,
-}
-
-#[derive(Clone, Copy, PartialEq)]
-enum Whose {
-    Output(usize),
-    Input(usize),
-    Reader(usize),
-}
-
 fn separate<'py>(
     pairs: &mut [Pair<'py>],
     readers: &mut [&mut Array<'py>],
 ) -> PyResult<Option<(usize, usize)>> {
-    let mut stretches = vec_with_room(2 * pairs.len() + readers.len())?;
-    let mut add = |array: &Array<'_>, whose| {
-        let (low, high) = array.extent();
-        if low < high {
-            stretches.push(Stretch { low, high, whose });
-        }
+    let mut outputs = vec_with_room(pairs.len())?;
+    outputs.extend(pairs.iter().map(|pair| pair.output().place()));
+    let mut inputs = vec_with_room(pairs.len() + readers.len())?;
+    inputs.extend(pairs.iter().map(|pair| (!pair.is_in_place()).then(|| pair.input.place())));
+    inputs.extend(readers.iter().map(|reader| Some(reader.place())));
+    let (copies, interleaved) = match overlap::keep_apart(&outputs, &inputs)? {
+        Apart::Never(a, b) => return Ok(Some((a, b))),
+        Apart::By { copies, interleaved } => (copies, interleaved),
     };
-    for (i, pair) in pairs.iter().enumerate() {
-        let output = pair.output();
-        if output.contiguity() == 0 && output.len() > 0 && overlap::of_itself(&lattice(output))? {
-            return Ok(Some((i, i)));
-        }
-        add(output, Whose::Output(i));
-        if pair.output.is_some() {
-            add(&pair.input, Whose::Input(i));
-        }
+    for i in interleaved {
+        pairs[i].interleaved = true;
     }
-    for (i, reader) in readers.iter().enumerate() {
-        add(reader, Whose::Reader(i));
-    }
-    stretches.sort_unstable_by_key(|stretch| stretch.low);
-    for cluster in clusters(&stretches) {
-        if cluster.len() == 1 {
-            continue;
-        }
-        let outputs = cluster.iter().filter_map(|stretch| match stretch.whose {
-            Whose::Output(i) => Some(i),
-            _ => None,
-        });
-        let count = outputs.clone().count();
-        if count == 0 {
-            continue;
-        }
-        if count > 1 {
-            let mut lattices = vec_with_room(count)?;
-            lattices.extend(outputs.clone().map(|i| lattice(pairs[i].output())));
-            if let Some((a, b)) = overlap::between(&lattices)? {
-                let number = |at| outputs.clone().nth(at).unwrap_or(0);
-                let (a, b) = (number(a), number(b));
-                return Ok(Some((a.min(b), a.max(b))));
-            }
-            for i in outputs {
-                pairs[i].interleaved = true;
-            }
-        }
-        for stretch in cluster {
-            match stretch.whose {
-                Whose::Output(_) => {}
-                Whose::Input(i) => pairs[i].copy = Some(pairs[i].input.copy()?),
-                Whose::Reader(i) => *readers[i] = readers[i].copy()?,
-            }
+    for i in copies {
+        match i.checked_sub(pairs.len()) {
+            None => pairs[i].copy = Some(pairs[i].input.copy()?),
+            Some(i) => *readers[i] = readers[i].copy()?,
         }
     }
     Ok(None)
-}
-
-/// Groups of stretches that overlap, of stretches in the order of their begins.
-fn clusters(stretches: &[Stretch]) -> impl Iterator<Item = &[Stretch]> {
-    let mut high = 0;
-    stretches.chunk_by(move |a, b| {
-        high = high.max(a.high);
-        b.low < high
-    })
-}
-
-fn lattice(array: &Array<'_>) -> overlap::Lattice {
-    let axes = array.shape().iter().zip(array.strides());
-    overlap::Lattice {
-        low: array.extent().0,
-        itemsize: array.itemsize(),
-        axes: axes.filter(|(len, _)| **len != 1).map(|(len, stride)| (*len, stride.unsigned_abs())).collect(),
-    }
 }
 
 pub(super) fn resized() -> PyErr {

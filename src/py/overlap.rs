@@ -1,6 +1,7 @@
 //! Whether arrays share bytes, exactly: extents that overlap are not enough, as the columns of a matrix show.
 //!
-//! What is asked for here is one cluster, arrays whose extents overlap. Residues prove that columns and the like lie
+//! Addresses are only numbers here, so that memory may as well be a GPU's. [`keep_apart`] is the rule for the arrays of
+//! a call. What is asked for below it is one cluster, arrays whose extents overlap. Residues prove that columns and the like lie
 //! apart in the time of a sort. Else each run, the bytes of an array that lie in a row, is looked at: there is a mark for
 //! each unit of memory, or a sorted list of the runs where that takes less memory. So no cluster takes more of it than
 //! its runs, however far they lie apart.
@@ -8,19 +9,163 @@
 use pyo3::PyResult;
 use smallvec::SmallVec;
 
-use crate::error::{Result, vec_with_room};
+use crate::error::{Error, Result, vec_with_room};
 
-/// Lengths and distances of steps.
-pub(super) type Axes = SmallVec<[(usize, usize); 2]>;
-
-/// Where the elements of an array lie: at `low` plus any sum of steps along the axes.
-pub(super) struct Lattice {
-    /// The lowest address.
-    pub(super) low: usize,
+/// Where an array lies.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    /// The address of the element with all indices 0.
+    pub(super) first: usize,
     /// Bytes of an element.
     pub(super) itemsize: usize,
+    /// Lengths of the axes.
+    pub(super) shape: &'a [usize],
+    /// Their steps in bytes.
+    pub(super) strides: &'a [isize],
+    /// Whether the elements are known to follow each other, in some order of the axes.
+    pub(super) is_dense: bool,
+}
+
+impl Place<'_> {
+    /// The addresses of the first byte and of the one after the last.
+    pub(super) fn extent(&self) -> (usize, usize) {
+        let (mut low, mut high) = (self.first, self.first + self.itemsize);
+        for (len, stride) in self.shape.iter().zip(self.strides) {
+            match len.checked_sub(1) {
+                None => return (low, low),
+                Some(steps) if *stride < 0 => {
+                    low = low.wrapping_sub(steps.wrapping_mul(stride.unsigned_abs()));
+                }
+                Some(steps) => high = high.wrapping_add(steps.wrapping_mul(stride.unsigned_abs())),
+            }
+        }
+        (low, high)
+    }
+
+    /// Whether two arrays of one shape have each element at the same address.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.first == other.first
+            && self.itemsize == other.itemsize
+            && self.shape == other.shape
+            && self
+                .shape
+                .iter()
+                .zip(self.strides.iter().zip(other.strides))
+                .all(|(len, (a, b))| *len <= 1 || a == b)
+    }
+
+    fn lattice(&self) -> Lattice {
+        let axes = self.shape.iter().zip(self.strides).filter(|(len, _)| **len != 1);
+        Lattice {
+            low: self.extent().0,
+            itemsize: self.itemsize,
+            axes: axes.map(|(len, stride)| (*len, stride.unsigned_abs())).collect(),
+        }
+    }
+}
+
+/// How the arrays of a call are kept apart.
+pub(super) enum Apart {
+    /// In no way: the numbers of two outputs that share a byte, or twice that of one that overlaps itself.
+    Never(usize, usize),
+    /// By copies.
+    By {
+        /// The inputs that share memory with an output, and must be copied before anything is written.
+        copies: Vec<usize>,
+        /// The outputs among whose elements lie those of others.
+        interleaved: Vec<usize>,
+    },
+}
+
+/// A stretch of memory, and whose it is.
+struct Stretch<'a> {
+    low: usize,
+    high: usize,
+    whose: Whose,
+    place: &'a Place<'a>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Whose {
+    Output(usize),
+    Input(usize),
+}
+
+/// Keeps outputs apart from each other and from the inputs. An input that is None is its own output, and so it needs no
+/// copy.
+pub(super) fn keep_apart<'a>(outputs: &'a [Place<'a>], inputs: &'a [Option<Place<'a>>]) -> PyResult<Apart> {
+    let mut stretches = vec_with_room(outputs.len() + inputs.len())?;
+    let mut add = |place: &'a Place<'a>, whose| {
+        let (low, high) = place.extent();
+        if low < high {
+            stretches.push(Stretch { low, high, whose, place });
+        }
+    };
+    for (i, output) in outputs.iter().enumerate() {
+        if !output.is_dense && !output.shape.contains(&0) && of_itself(&output.lattice())? {
+            return Ok(Apart::Never(i, i));
+        }
+        add(output, Whose::Output(i));
+    }
+    for (i, input) in inputs.iter().enumerate() {
+        if let Some(input) = input {
+            add(input, Whose::Input(i));
+        }
+    }
+    stretches.sort_unstable_by_key(|stretch| stretch.low);
+    let (mut copies, mut interleaved) = (Vec::new(), Vec::new());
+    for cluster in clusters(&stretches) {
+        if cluster.len() == 1 {
+            continue;
+        }
+        let outputs = cluster.iter().filter_map(|stretch| match stretch.whose {
+            Whose::Output(i) => Some((i, stretch.place)),
+            Whose::Input(_) => None,
+        });
+        let count = outputs.clone().count();
+        if count == 0 {
+            continue;
+        }
+        if count > 1 {
+            let mut lattices = vec_with_room(count)?;
+            lattices.extend(outputs.clone().map(|(_, place)| place.lattice()));
+            if let Some((a, b)) = between(&lattices)? {
+                let number = |at| outputs.clone().nth(at).map_or(0, |(i, _)| i);
+                let (a, b) = (number(a), number(b));
+                return Ok(Apart::Never(a.min(b), a.max(b)));
+            }
+            interleaved.try_reserve(count).map_err(Error::from)?;
+            interleaved.extend(outputs.map(|(i, _)| i));
+        }
+        copies.try_reserve(cluster.len() - count).map_err(Error::from)?;
+        copies.extend(cluster.iter().filter_map(|stretch| match stretch.whose {
+            Whose::Output(_) => None,
+            Whose::Input(i) => Some(i),
+        }));
+    }
+    Ok(Apart::By { copies, interleaved })
+}
+
+/// Groups of stretches that overlap, of stretches in the order of their begins.
+fn clusters<'a, 'b>(stretches: &'b [Stretch<'a>]) -> impl Iterator<Item = &'b [Stretch<'a>]> {
+    let mut high = 0;
+    stretches.chunk_by(move |a, b| {
+        high = high.max(a.high);
+        b.low < high
+    })
+}
+
+/// Lengths and distances of steps.
+type Axes = SmallVec<[(usize, usize); 2]>;
+
+/// Where the elements of an array lie: at `low` plus any sum of steps along the axes.
+struct Lattice {
+    /// The lowest address.
+    low: usize,
+    /// Bytes of an element.
+    itemsize: usize,
     /// Lengths (neither 0 nor 1) and distances of steps in bytes.
-    pub(super) axes: Axes,
+    axes: Axes,
 }
 
 impl Lattice {
@@ -65,7 +210,7 @@ impl Lattice {
 }
 
 /// Whether two elements of an array share a byte.
-pub(super) fn of_itself(array: &Lattice) -> PyResult<bool> {
+fn of_itself(array: &Lattice) -> PyResult<bool> {
     let mut axes = array.axes.clone();
     axes.sort_unstable_by_key(|(_, step)| *step);
     let mut extent = array.itemsize;
@@ -84,7 +229,7 @@ pub(super) fn of_itself(array: &Lattice) -> PyResult<bool> {
 }
 
 /// Two arrays, none of which overlaps itself, that share a byte.
-pub(super) fn between(arrays: &[Lattice]) -> PyResult<Option<(usize, usize)>> {
+fn between(arrays: &[Lattice]) -> PyResult<Option<(usize, usize)>> {
     if residues_are_apart(arrays)? { Ok(None) } else { Ok(clash(arrays)?) }
 }
 
