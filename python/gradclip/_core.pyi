@@ -1,10 +1,21 @@
 # The compiled module, by hand; `make lint` holds it against the real one with mypy.stubtest.
-from typing import Any, TypedDict
+from collections.abc import Sequence
+from typing import Any, Literal, TypedDict
 
 from gradclip._types import Array
 
 __all__ = [
     "__version__",
+    "arrange_device",
+    "check_along",
+    "check_axes",
+    "check_keepdims",
+    "check_limit",
+    "check_name",
+    "check_number_bound",
+    "check_order",
+    "check_out_sequence",
+    "clash_error",
     "clip_by_average_norm",
     "clip_by_global_norm",
     "clip_by_norm",
@@ -22,8 +33,11 @@ __all__ = [
     "normalize",
     "set_isa",
     "set_num_threads",
+    "shape_text",
     "text_of",
     "trim",
+    "type_error",
+    "value_error",
 ]
 
 __version__: str
@@ -60,3 +74,31 @@ def config() -> _Config: ...
 def isa_levels() -> list[str]: ...
 def memory_of_process(root: Any) -> int | None: ...
 def set_isa(name: str | None) -> None: ...
+
+# For the functions of arrays on a GPU. First the name of the public function and the caller's `name`; the messages are
+# those for NumPy arrays.
+def check_limit(function: str, name: Any, argument: str, object: Any, nan: bool) -> float: ...  # >= 0; NaN if `nan`
+def check_axes(function: str, name: Any, argument: str, object: Any, ndim: int) -> list[int] | None: ...
+def check_order(function: str, name: Any, ord: Any) -> float: ...  # of vectors alone
+
+# ("whole", None, ord); ("vectors", axes, ord); ("matrices", axes, 0: Frobenius, 1: columns, 2: singular, inf: rows)
+def check_along(
+    function: str, name: Any, ord: Any, axis: Any, ndim: int
+) -> tuple[Literal["whole", "vectors", "matrices"], list[int] | None, float]: ...
+def check_keepdims(function: str, name: Any, keepdims: Any) -> bool: ...
+def check_name(function: str, name: Any) -> None: ...
+
+# The bits of the bound in the dtype; None, unread, for a list, an array that is not 0-d, and one on a GPU.
+def check_number_bound(function: str, name: Any, argument: str, object: Any, dtype_code: int) -> int | None: ...
+def check_out_sequence(function: str, name: Any, out: Any, tensors: int) -> tuple[Any, ...] | None: ...
+def type_error(function: str, name: Any, argument: str, found: str, allowed: str) -> TypeError: ...
+def value_error(function: str, name: Any, argument: str, found: str, allowed: str) -> ValueError: ...
+def clash_error(function: str, name: Any, a: int, b: int, one: bool) -> ValueError: ...  # of `arrange_device`
+def shape_text(shape: Sequence[int]) -> str: ...
+
+# Each array: address, bytes of an element, shape, strides in bytes. Two outputs (or twice one) that share a byte, or
+# else the inputs to be copied before anything is written; input i may be the very array that is output i.
+def arrange_device(
+    outputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]],
+    inputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]],
+) -> tuple[tuple[int, int] | None, list[int]]: ...

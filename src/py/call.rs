@@ -9,6 +9,7 @@ use std::borrow::Cow;
 use std::fmt::{self, Display};
 
 use numpy::PyUntypedArray;
+use pyo3::call::PyCallArgs;
 use pyo3::exceptions::{PyMemoryError, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -84,7 +85,7 @@ impl Display for Entry {
 /// One call of a public function.
 pub(super) struct Call<'a, 'py> {
     py: Python<'py>,
-    function: &'static str,
+    function: &'a str,
     name: Option<&'a Bound<'py, PyAny>>,
     runs_python: RunsPython,
 }
@@ -93,12 +94,31 @@ impl<'a, 'py> Call<'a, 'py> {
     /// Begins a call. A bad setting is an error of every call, however small.
     pub(super) fn new(
         py: Python<'py>,
-        function: &'static str,
+        function: &'a str,
         name: Option<&'a Bound<'py, PyAny>>,
     ) -> PyResult<Self> {
         parallel::threads()?;
         memory::limit()?;
         Ok(Self { py, function, name, runs_python: RunsPython::default() })
+    }
+
+    /// The call that a Python part of the package makes checks for.
+    pub(super) fn of_python(
+        py: Python<'py>,
+        function: &'a str,
+        name: Option<&'a Bound<'py, PyAny>>,
+    ) -> PyResult<Self> {
+        let call = Self::new(py, function, name)?;
+        call.runs_python.begin(py);
+        Ok(call)
+    }
+
+    /// Hands the call on to the Python function of the same name that works on a GPU.
+    #[cold]
+    #[inline(never)] // it is no part of the short way
+    pub(super) fn hand_on(&self, arguments: impl PyCallArgs<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.runs_python.begin(self.py);
+        self.py.import(intern!(self.py, "gradclip._cuda"))?.call_method1(self.function, arguments)
     }
 
     fn prefix(&self) -> String {
@@ -426,6 +446,15 @@ impl<'a, 'py> Call<'a, 'py> {
         }
     }
 
+    /// None or a bool.
+    pub(super) fn keepdims(&self, object: Option<&Bound<'py, PyAny>>) -> PyResult<bool> {
+        let Some(object) = object else { return Ok(false) };
+        match object.cast::<PyBool>() {
+            Ok(keepdims) => Ok(keepdims.is_true()),
+            Err(_) => Err(self.type_error("keepdims", describe(object), "None or a bool")),
+        }
+    }
+
     /// A limit: a real number that is not negative; NaN only where `nan` says so.
     pub(super) fn limit(
         &self,
@@ -433,7 +462,7 @@ impl<'a, 'py> Call<'a, 'py> {
         object: &Bound<'py, PyAny>,
         nan: bool,
     ) -> PyResult<f64> {
-        const ALLOWED: &str = "a real number >= 0 (a Python or NumPy int or float, or a 0-d array)";
+        const ALLOWED: &str = "a real number >= 0 (a Python or NumPy int, float or 0-d array)";
         let value = self.number(argument, object, ALLOWED)?;
         if value < 0.0 || (value.is_nan() && !nan) {
             return Err(self.value_error(argument, describe(object), ALLOWED));
@@ -649,12 +678,18 @@ pub(super) fn is_numpy(object: &Bound<'_, PyAny>) -> PyResult<bool> {
 
 /// A masked array. Without `numpy.ma` there is none.
 fn is_masked(object: &Bound<'_, PyAny>) -> PyResult<bool> {
-    let modules =
-        object.py().import(intern!(object.py(), "sys"))?.getattr(intern!(object.py(), "modules"))?;
-    match modules.cast_into::<PyDict>()?.get_item(intern!(object.py(), "numpy.ma"))? {
+    match loaded(intern!(object.py(), "numpy.ma"))? {
         Some(ma) => object.is_instance(&ma.getattr("MaskedArray")?),
         None => Ok(false),
     }
+}
+
+/// What Python has imported under a name so far.
+pub(super) fn loaded<'py>(name: &Bound<'py, PyString>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    static SYS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    let py = name.py();
+    let sys = SYS.get_or_try_init(py, || py.import("sys").map(Bound::unbind))?.bind(py);
+    sys.getattr(intern!(py, "modules"))?.cast_into::<PyDict>()?.get_item(name)
 }
 
 /// An `IndexedSlices`, of the Python side of the package.

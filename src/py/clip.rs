@@ -10,6 +10,7 @@ use super::call::{
     Call, Entry, Kinds, Number, Tensor, are_plain, are_plain_axes, describe, dtype_text, integer, is_list,
     is_numpy, item, number, numeric_kind, plain, shape_text,
 };
+use super::device;
 use super::norm::vector_order;
 use super::run::{
     Norms, detached, norm_of, norm_of_flats, norm_of_list, pair, real_dtype, scale_lanes, scale_list,
@@ -26,7 +27,7 @@ use crate::scaled::{Factor, Scaled};
 use crate::walk::{Bounds, Target, Uniform, View};
 
 /// A bound of `clip_by_value`.
-enum BoundKind<'py> {
+pub(super) enum BoundKind<'py> {
     /// None: no bound on that side.
     No,
     /// One number, as an array of the tensor's dtype or as Python has it.
@@ -35,16 +36,23 @@ enum BoundKind<'py> {
     Array(Array<'py>),
 }
 
-/// Reads a bound: its type, then its shape, and brings an array to the tensor's dtype and shape.
-fn bound<'py>(
+/// What a bound is, before its shape is looked at.
+pub(super) enum Given<'py> {
+    /// One number, as Python has it.
+    Number(Bound<'py, PyAny>),
+    /// An array of numbers that are bounds for the dtype.
+    Array(Bound<'py, PyAny>),
+}
+
+/// Reads a bound for tensors of a dtype; `own` is that dtype as NumPy has it.
+pub(super) fn given_bound<'py>(
     call: &Call<'_, 'py>,
-    argument: &'static str,
-    object: Option<&Bound<'py, PyAny>>,
-    tensor: &Tensor<'py>,
-) -> PyResult<BoundKind<'py>> {
-    let Some(object) = object else { return Ok(BoundKind::No) };
+    argument: &str,
+    object: &Bound<'py, PyAny>,
+    dtype: Dtype,
+    own: impl Fn() -> PyResult<Bound<'py, PyAny>>,
+) -> PyResult<Given<'py>> {
     let py = object.py();
-    let dtype = tensor.dtype;
     let wrong = |found: String| {
         let numbers = if dtype.is_float() {
             "a real number or an array of real numbers"
@@ -56,17 +64,19 @@ fn bound<'py>(
     };
     let is_int = object.is_instance_of::<PyInt>() && !object.is_instance_of::<PyBool>();
     if is_int || (dtype.is_float() && object.is_instance_of::<PyFloat>()) {
-        return Ok(BoundKind::Number(object.clone()));
+        return Ok(Given::Number(object.clone()));
+    }
+    if device::is_array(object) {
+        let allowed = "None, a number or a NumPy array, for a tensor that is no cupy.ndarray";
+        return Err(call.type_error(argument, describe(object), allowed));
     }
     let is_list = is_list(object);
     if !is_list && !is_numpy(object)? && !object.hasattr(intern!(py, "__array__"))? {
         return wrong(describe(object));
     }
-    let own = plain(tensor.array.object())?.getattr(intern!(py, "dtype"))?;
-    let rounding = || py.import(intern!(py, "gradclip._rounding"));
     let mut array = plain(call.array(argument, object)?.object())?;
     if is_list && numeric_kind(&array)? != Some('i') {
-        let integers = rounding()?.call_method1(intern!(py, "rounded_integers"), (object, &own))?;
+        let integers = rounding(py)?.call_method1(intern!(py, "rounded_integers"), (object, own()?))?;
         if !integers.is_none() {
             array = integers;
         }
@@ -78,14 +88,38 @@ fn bound<'py>(
         Some('f') => return wrong(format!("{} (float)", found())),
         _ => return wrong(found()),
     }
-    // A number that is a float64 goes to the tensor's dtype below; so does an integer of any size.
-    let rounded = || rounding()?.call_method1(intern!(py, "rounded"), (&array, own));
     let ndim: usize = array.getattr(intern!(py, "ndim"))?.extract()?;
-    if ndim == 0 {
-        let is_longer = dtype.is_float() && array.getattr(intern!(py, "itemsize"))?.extract::<usize>()? > 8;
-        let number = if is_longer { rounded()? } else { array };
-        return Ok(BoundKind::Number(item(&number)?));
+    if ndim > 0 {
+        return Ok(Given::Array(array));
     }
+    // A number that is a float64 goes to the tensor's dtype below; so does an integer of any size.
+    let is_longer = dtype.is_float() && array.getattr(intern!(py, "itemsize"))?.extract::<usize>()? > 8;
+    let number = if is_longer { rounded(&array, &own()?)? } else { array };
+    Ok(Given::Number(item(&number)?))
+}
+
+fn rounding(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
+    py.import(intern!(py, "gradclip._rounding"))
+}
+
+fn rounded<'py>(array: &Bound<'py, PyAny>, dtype: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    rounding(array.py())?.call_method1(intern!(array.py(), "rounded"), (array, dtype))
+}
+
+/// Reads a bound: its type, then its shape, and brings an array to the tensor's dtype and shape.
+fn bound<'py>(
+    call: &Call<'_, 'py>,
+    argument: &'static str,
+    object: Option<&Bound<'py, PyAny>>,
+    tensor: &Tensor<'py>,
+) -> PyResult<BoundKind<'py>> {
+    let Some(object) = object else { return Ok(BoundKind::No) };
+    let py = object.py();
+    let own = || plain(tensor.array.object())?.getattr(intern!(py, "dtype"));
+    let array = match given_bound(call, argument, object, tensor.dtype, own)? {
+        Given::Number(number) => return Ok(BoundKind::Number(number)),
+        Given::Array(array) => array,
+    };
     let shape: Vec<usize> = array.getattr(intern!(py, "shape"))?.extract()?;
     let target = tensor.array.shape();
     let fits = shape.len() <= target.len()
@@ -96,7 +130,7 @@ fn bound<'py>(
     }
     let cast = py
         .import(intern!(py, "numpy"))?
-        .call_method1(intern!(py, "broadcast_to"), (rounded()?, target.to_vec()))?;
+        .call_method1(intern!(py, "broadcast_to"), (rounded(&array, &own()?)?, target.to_vec()))?;
     match Array::read(&cast) {
         Some((array, _)) => Ok(BoundKind::Array(array)),
         None => Err(internal("a bound is no array")),
@@ -113,7 +147,7 @@ fn plain_bound<'py>(object: Option<&Bound<'py, PyAny>>, dtype: Dtype) -> Option<
 
 impl BoundKind<'_> {
     /// The number, in the tensor's dtype; None for an array.
-    fn value<T: Ordered>(&self, unbounded: T) -> PyResult<Option<T>> {
+    pub(super) fn value<T: Ordered>(&self, unbounded: T) -> PyResult<Option<T>> {
         let Self::Number(value) = self else {
             return Ok(matches!(self, Self::No).then_some(unbounded));
         };
@@ -183,6 +217,9 @@ pub(super) fn clip_by_value<'py>(
                 return lanes.into_one();
             }
         }, {});
+    }
+    if device::is_array(t) {
+        return call.hand_on((t, clip_value_min, clip_value_max, name, out));
     }
     let tensor = call.tensor_or_slices("t", t, Kinds::Ordered)?;
     let mut lo = bound(&call, "clip_value_min", clip_value_min, &tensor)?;
@@ -254,6 +291,9 @@ pub(super) fn clip_by_norm<'py>(
             }
             return lanes.into_one();
         }
+    }
+    if device::is_array(t) {
+        return call.hand_on((t, clip_norm, axes, name, out));
     }
     let tensor = call.tensor_or_slices("t", t, Kinds::Scalable)?;
     let limit = call.limit("clip_norm", clip_norm, false)?;
@@ -372,6 +412,9 @@ pub(super) fn clip_by_average_norm<'py>(
             return lanes.into_one();
         }
     }
+    if device::is_array(t) {
+        return call.hand_on((t, clip_norm, name, out));
+    }
     let tensor = call.tensor("t", t, Kinds::Scalable)?;
     let limit = call.limit("clip_norm", clip_norm, false)?;
     call.check_name()?;
@@ -394,7 +437,7 @@ pub(super) fn clip_by_global_norm<'py>(
     name: Option<&Bound<'py, PyAny>>,
     ord: &Bound<'py, PyAny>,
     out: Option<&Bound<'py, PyAny>>,
-) -> PyResult<(Bound<'py, PyList>, Bound<'py, PyFloat>)> {
+) -> PyResult<Bound<'py, PyAny>> {
     let call = Call::new(py, "clip_by_global_norm", name)?;
     let items = call.sequence(t_list)?;
     if are_plain([Some(clip_norm), use_norm, name, Some(ord)])
@@ -412,10 +455,13 @@ pub(super) fn clip_by_global_norm<'py>(
         if let Some(mut lanes) = flats.lanes(py, outs.as_ref())? {
             let list = lanes.list(py)?;
             let norm = clip_lanes(py, &mut lanes, norm, |norm| factor_of_all(norm, limit))?;
-            return Ok((list, PyFloat::new(py, norm.to_f64())));
+            return clipped_and_norm(list, norm);
         }
     }
     let entries = items.to_tuple()?;
+    if device::any_is_array(&entries) {
+        return call.hand_on((entries, clip_norm, use_norm, name, ord, out));
+    }
     let tensors = tensors(&call, &entries, Kinds::Scalable)?;
     let limit = call.limit("clip_norm", clip_norm, false)?;
     let used = use_norm.map(|norm| call.limit("use_norm", norm, true)).transpose()?;
@@ -474,7 +520,13 @@ pub(super) fn clip_by_global_norm<'py>(
     };
     scale_list(py, pairs.iter_mut(), factor_of_all(norm, limit))?;
 
-    Ok((list, PyFloat::new(py, norm.to_f64())))
+    clipped_and_norm(list, norm)
+}
+
+/// The result of `clip_by_global_norm`.
+fn clipped_and_norm(list: Bound<'_, PyList>, norm: Scaled) -> PyResult<Bound<'_, PyAny>> {
+    let py = list.py();
+    Ok((list, PyFloat::new(py, norm.to_f64())).into_pyobject(py)?.into_any())
 }
 
 /// What all tensors of a list are multiplied by.

@@ -3,6 +3,7 @@
 mod array;
 mod call;
 mod clip;
+mod device;
 mod norm;
 mod overlap;
 mod process;
@@ -20,6 +21,11 @@ mod _core {
     use super::call::text::{describe, dtype_text, text_of};
     #[pymodule_export]
     use super::clip::{clip_by_average_norm, clip_by_global_norm, clip_by_norm, clip_by_value};
+    #[pymodule_export]
+    use super::device::{
+        arrange_device, check_along, check_axes, check_keepdims, check_limit, check_name, check_number_bound,
+        check_order, check_out_sequence, clash_error, shape_text, type_error, value_error,
+    };
     #[pymodule_export]
     use super::norm::{global_norm, norm, normalize};
     #[pymodule_export]

@@ -1,11 +1,12 @@
 //! `global_norm`, `norm` and `normalize`, and what `ord` and `axis` mean.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyFloat, PyString};
+use pyo3::types::{PyFloat, PyString};
 
 use super::array::Array;
 use super::array::flat::{Flats, Items};
 use super::call::{Call, Kinds, Number, are_plain, describe, is_bool, number};
+use super::device;
 use super::run::{
     MatrixNorm, Norms, norm_of, norm_of_flats, norm_of_list, pair, scale_one, scale_slices, tensors,
 };
@@ -59,31 +60,36 @@ pub(super) fn global_norm<'py>(
     t_list: &Bound<'py, PyAny>,
     name: Option<&Bound<'py, PyAny>>,
     ord: &Bound<'py, PyAny>,
-) -> PyResult<f64> {
+) -> PyResult<Bound<'py, PyAny>> {
     let call = Call::new(py, "global_norm", name)?;
     let items = call.sequence(t_list)?;
     if are_plain([Some(ord), name])
         && let Some(flats) = Flats::read(py, &items, Kinds::Normed)?
     {
         call.check_name()?;
-        return Ok(norm_of_flats(py, &flats, vector_order(&call, ord)?)?.to_f64());
+        let norm = norm_of_flats(py, &flats, vector_order(&call, ord)?)?;
+        return Ok(PyFloat::new(py, norm.to_f64()).into_any());
     }
-    let tensors = tensors(&call, &items.to_tuple()?, Kinds::Normed)?;
+    let entries = items.to_tuple()?;
+    if device::any_is_array(&entries) {
+        return call.hand_on((entries, name, ord));
+    }
+    let tensors = tensors(&call, &entries, Kinds::Normed)?;
     call.check_name()?;
     let order = vector_order(&call, ord)?;
     let arrays = tensors.iter().flatten().map(|tensor| (&tensor.array, tensor.dtype));
-    Ok(norm_of_list(py, arrays, order)?.to_f64())
+    Ok(PyFloat::new(py, norm_of_list(py, arrays, order)?.to_f64()).into_any())
 }
 
 /// The axes of a norm, and what is computed along them.
-enum Along {
+pub(super) enum Along {
     Whole(Order),
     Vectors(Vec<usize>, Order),
     Matrices([usize; 2], MatrixNorm),
 }
 
 impl Along {
-    fn new(
+    pub(super) fn new(
         call: &Call<'_, '_>,
         ord: &Bound<'_, PyAny>,
         axis: Option<&Bound<'_, PyAny>>,
@@ -153,15 +159,12 @@ pub(super) fn norm<'py>(
         call.check_name()?;
         return Ok(PyFloat::new(py, norm_of_flats(py, &flats, order)?.to_f64()).into_any());
     }
+    if device::is_array(tensor) {
+        return call.hand_on((tensor, ord, axis, keepdims, name));
+    }
     let tensor = call.tensor("tensor", tensor, Kinds::Normed)?;
     let along = Along::new(&call, ord, axis, tensor.array.ndim())?;
-    let keepdims = match keepdims {
-        None => false,
-        Some(keepdims) => match keepdims.cast::<PyBool>() {
-            Ok(keepdims) => keepdims.is_true(),
-            Err(_) => return Err(call.type_error("keepdims", describe(keepdims), "None or a bool")),
-        },
-    };
+    let keepdims = call.keepdims(keepdims)?;
     call.check_name()?;
     let norms = along.norms(&tensor.array, tensor.dtype)?;
     match norms.values[..] {
@@ -180,8 +183,11 @@ pub(super) fn normalize<'py>(
     axis: Option<&Bound<'py, PyAny>>,
     name: Option<&Bound<'py, PyAny>>,
     out: Option<&Bound<'py, PyAny>>,
-) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+) -> PyResult<Bound<'py, PyAny>> {
     let call = Call::new(py, "normalize", name)?;
+    if device::is_array(tensor) {
+        return call.hand_on((tensor, ord, axis, name, out));
+    }
     let tensor = call.tensor("tensor", tensor, Kinds::Scalable)?;
     let along = Along::new(&call, ord, axis, tensor.array.ndim())?;
     call.check_name()?;
@@ -196,5 +202,5 @@ pub(super) fn normalize<'py>(
         [norm] => scale_one(py, &mut pair, divide(norm))?,
         _ => scale_slices(&mut pair, &norms, divide)?,
     }
-    Ok((call.result(pair.result(), None, out)?, norm))
+    Ok((call.result(pair.result(), None, out)?, norm).into_pyobject(py)?.into_any())
 }

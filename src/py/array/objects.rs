@@ -2,9 +2,16 @@
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyAny, PyList, PyTuple};
+use pyo3::types::{PyAny, PyList, PyTuple, PyType};
 
 use super::internal;
+
+/// Whether an object is of a class or of one derived from it, by the classes that Python keeps of each: no method of
+/// theirs is asked.
+pub(in crate::py) fn is_of(object: &Bound<'_, PyAny>, class: &Bound<'_, PyType>) -> bool {
+    // SAFETY: the interpreter is attached, `object` is a live object and `class` a live class.
+    unsafe { ffi::PyObject_TypeCheck(object.as_ptr(), class.as_type_ptr()) != 0 }
+}
 
 /// A list of as many entries as `entries` says it has.
 pub(in crate::py) fn list_of<'py>(

@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyComplex, PyFloat, PyInt, PyList, PySlice, PyString, PyTuple};
 
 use super::super::array::Array;
+use super::super::device;
 use super::{is_masked, is_numpy, plain};
 
 /// Characters of a text in a message.
@@ -87,6 +88,9 @@ pub(super) fn class_text(object: &Bound<'_, PyAny>) -> String {
 }
 
 fn class_of(object: &Bound<'_, PyAny>) -> String {
+    if device::is_array(object) {
+        return "cupy.ndarray".to_owned(); // for its own name is that of NumPy's class
+    }
     object.get_type().name().map_or_else(|_| "object".to_owned(), |name| begin_of(&name, SHOWN))
 }
 

@@ -1,0 +1,287 @@
+//! Arrays on a GPU: how they are told from others, and what the part of the package for them asks of this one.
+//!
+//! A tensor that is a `cupy.ndarray` is handed on, with all arguments, to the function of the same name in
+//! `gradclip._cuda`. That is Python, and `CuPy` is never imported here: where it is not, there are no such arrays. What
+//! an argument means, what it may be, and what an error says stands here alone, so the checks are functions for it, with
+//! the name of the public function and the caller's `name` first. The order in which arguments are checked is its own.
+
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+use numpy::PyUntypedArray;
+use pyo3::exceptions::PyBaseException;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyModule, PyTuple, PyType};
+
+use super::array::{Array, internal, objects};
+use super::call::{self, Call, is_list, loaded};
+use super::clip::{BoundKind, Given, given_bound};
+use super::norm::{Along, vector_order};
+use super::overlap::{self, Apart, Place};
+use super::run::MatrixNorm;
+use crate::element::{Dtype, Ordered, match_ordered};
+use crate::parallel::reduce::Order;
+
+/// `cupy.ndarray`, if `CuPy` is there. The module's own names are looked at: to ask for one that is not there may import
+/// something.
+fn class(py: Python<'_>) -> Option<Bound<'_, PyType>> {
+    let module = loaded(intern!(py, "cupy")).ok().flatten()?.cast_into::<PyModule>().ok()?;
+    module.dict().get_item(intern!(py, "ndarray")).ok().flatten()?.cast_into().ok()
+}
+
+/// An array of NumPy's own class, as most are: it need not be looked at any longer.
+fn is_numpy_array(object: &Bound<'_, PyAny>) -> bool {
+    object.is_exact_instance_of::<PyUntypedArray>()
+}
+
+/// Whether an object is a `cupy.ndarray`. No Python code runs.
+#[inline(never)] // it is no part of the short way
+pub(super) fn is_array(object: &Bound<'_, PyAny>) -> bool {
+    !is_numpy_array(object) && class(object.py()).is_some_and(|class| objects::is_of(object, &class))
+}
+
+/// Whether one of the entries is.
+#[inline(never)]
+pub(super) fn any_is_array(entries: &Bound<'_, PyTuple>) -> bool {
+    let mut rest = entries.iter_borrowed().filter(|entry| !is_numpy_array(entry)).peekable();
+    rest.peek().is_some()
+        && class(entries.py()).is_some_and(|class| rest.any(|entry| objects::is_of(&entry, &class)))
+}
+
+/// See [`Call::limit`].
+#[pyfunction]
+#[pyo3(signature = (function, name, argument, object, nan))]
+pub(super) fn check_limit<'py>(
+    py: Python<'py>,
+    function: &str,
+    name: Option<&Bound<'py, PyAny>>,
+    argument: &str,
+    object: &Bound<'py, PyAny>,
+    nan: bool,
+) -> PyResult<f64> {
+    Call::of_python(py, function, name)?.limit(argument, object, nan)
+}
+
+/// See [`Call::axes`].
+#[pyfunction]
+#[pyo3(signature = (function, name, argument, object, ndim))]
+pub(super) fn check_axes<'py>(
+    py: Python<'py>,
+    function: &str,
+    name: Option<&Bound<'py, PyAny>>,
+    argument: &str,
+    object: Option<&Bound<'py, PyAny>>,
+    ndim: usize,
+) -> PyResult<Option<Vec<usize>>> {
+    Call::of_python(py, function, name)?.axes(argument, object, ndim)
+}
+
+fn number_of(order: Order) -> f64 {
+    match order {
+        Order::One => 1.0,
+        Order::Two => 2.0,
+        Order::Max => f64::INFINITY,
+        Order::Power(p) => p,
+    }
+}
+
+/// The `ord` of a function that has vector norms alone, as a number.
+#[pyfunction]
+#[pyo3(signature = (function, name, ord))]
+pub(super) fn check_order<'py>(
+    py: Python<'py>,
+    function: &str,
+    name: Option<&Bound<'py, PyAny>>,
+    ord: &Bound<'py, PyAny>,
+) -> PyResult<f64> {
+    vector_order(&Call::of_python(py, function, name)?, ord).map(number_of)
+}
+
+/// `ord` and `axis`: `("whole", None, ord)`, `("vectors", axes, ord)`, or `("matrices", axes, which)`, where `which` is 0
+/// for the Frobenius norm, 1 for the largest column sum, 2 for the largest singular value, inf for the largest row sum.
+#[pyfunction]
+#[pyo3(signature = (function, name, ord, axis, ndim))]
+pub(super) fn check_along<'py>(
+    py: Python<'py>,
+    function: &str,
+    name: Option<&Bound<'py, PyAny>>,
+    ord: &Bound<'py, PyAny>,
+    axis: Option<&Bound<'py, PyAny>>,
+    ndim: usize,
+) -> PyResult<(&'static str, Option<Vec<usize>>, f64)> {
+    Ok(match Along::new(&Call::of_python(py, function, name)?, ord, axis, ndim)? {
+        Along::Whole(order) => ("whole", None, number_of(order)),
+        Along::Vectors(axes, order) => ("vectors", Some(axes), number_of(order)),
+        Along::Matrices(axes, norm) => {
+            let which = match norm {
+                MatrixNorm::Frobenius => 0.0,
+                MatrixNorm::One => 1.0,
+                MatrixNorm::Two => 2.0,
+                MatrixNorm::Infinity => f64::INFINITY,
+            };
+            ("matrices", Some(axes.to_vec()), which)
+        }
+    })
+}
+
+/// See [`Call::keepdims`].
+#[pyfunction]
+#[pyo3(signature = (function, name, keepdims))]
+pub(super) fn check_keepdims<'py>(
+    py: Python<'py>,
+    function: &str,
+    name: Option<&Bound<'py, PyAny>>,
+    keepdims: Option<&Bound<'py, PyAny>>,
+) -> PyResult<bool> {
+    Call::of_python(py, function, name)?.keepdims(keepdims)
+}
+
+/// See [`Call::check_name`].
+#[pyfunction]
+#[pyo3(signature = (function, name))]
+pub(super) fn check_name<'py>(
+    py: Python<'py>,
+    function: &str,
+    name: Option<&Bound<'py, PyAny>>,
+) -> PyResult<()> {
+    Call::of_python(py, function, name)?.check_name()
+}
+
+/// A bound that is one number, in the tensor's dtype (its number in [`Dtype::ALL`]): the bits, those of a narrow dtype
+/// as a small number. None for a list and for arrays that are not 0-d, which nobody has looked at, and for those on a
+/// GPU.
+#[pyfunction]
+#[pyo3(signature = (function, name, argument, object, dtype_code))]
+pub(super) fn check_number_bound<'py>(
+    py: Python<'py>,
+    function: &str,
+    name: Option<&Bound<'py, PyAny>>,
+    argument: &str,
+    object: &Bound<'py, PyAny>,
+    dtype_code: usize,
+) -> PyResult<Option<u64>> {
+    let call = Call::of_python(py, function, name)?;
+    let dtype = *Dtype::ALL.get(dtype_code).ok_or_else(|| internal("a dtype without a number"))?;
+    let has_axes = Array::read(object).is_some_and(|(array, _)| array.ndim() > 0);
+    if has_axes || is_list(object) || is_array(object) {
+        return Ok(None);
+    }
+    let own = || numpy_dtype(py, dtype);
+    match given_bound(&call, argument, object, dtype, own)? {
+        Given::Number(number) => {
+            let number = BoundKind::Number(number);
+            match_ordered!(dtype, T => Ok(number.value(T::LOWEST)?.map(bits)), Err(internal("a bound without an order")))
+        }
+        Given::Array(_) => Ok(None),
+    }
+}
+
+/// A dtype as NumPy has it.
+fn numpy_dtype(py: Python<'_>, dtype: Dtype) -> PyResult<Bound<'_, PyAny>> {
+    let numpy = py.import(intern!(py, "numpy"))?;
+    let class = match dtype {
+        Dtype::Bf16 => loaded(intern!(py, "ml_dtypes"))?
+            .ok_or_else(|| internal("bfloat16 without ml_dtypes"))?
+            .getattr(dtype.name())?,
+        _ => numpy.getattr(dtype.name())?,
+    };
+    numpy.call_method1(intern!(py, "dtype"), (class,))
+}
+
+/// The bits of an element.
+fn bits<T: Ordered>(x: T) -> u64 {
+    let cells = [const { AtomicU8::new(0) }; size_of::<u64>()];
+    x.store_bytes(&cells, cfg!(target_endian = "big"));
+    u64::from_le_bytes(cells.map(|cell| cell.load(Relaxed)))
+}
+
+/// The entries of `out` for a list of as many tensors.
+#[pyfunction]
+#[pyo3(signature = (function, name, out, tensors))]
+pub(super) fn check_out_sequence<'py>(
+    py: Python<'py>,
+    function: &str,
+    name: Option<&Bound<'py, PyAny>>,
+    out: Option<&Bound<'py, PyAny>>,
+    tensors: usize,
+) -> PyResult<Option<Bound<'py, PyTuple>>> {
+    Call::of_python(py, function, name)?.out_sequence(out, tensors)
+}
+
+/// The error about an argument of a wrong type, to be raised.
+#[pyfunction]
+#[pyo3(signature = (function, name, argument, found, allowed))]
+pub(super) fn type_error<'py>(
+    py: Python<'py>,
+    function: &str,
+    name: Option<&Bound<'py, PyAny>>,
+    argument: &str,
+    found: &str,
+    allowed: &str,
+) -> PyResult<Py<PyBaseException>> {
+    Ok(Call::of_python(py, function, name)?.type_error(argument, found, allowed).into_value(py))
+}
+
+/// The error about an argument of the right type with a wrong value, to be raised.
+#[pyfunction]
+#[pyo3(signature = (function, name, argument, found, allowed))]
+pub(super) fn value_error<'py>(
+    py: Python<'py>,
+    function: &str,
+    name: Option<&Bound<'py, PyAny>>,
+    argument: &str,
+    found: &str,
+    allowed: &str,
+) -> PyResult<Py<PyBaseException>> {
+    Ok(Call::of_python(py, function, name)?.value_error(argument, found, allowed).into_value(py))
+}
+
+/// The error about two outputs that share memory, to be raised; `one` says that `out` is no list.
+#[pyfunction]
+#[pyo3(signature = (function, name, a, b, one))]
+pub(super) fn clash_error<'py>(
+    py: Python<'py>,
+    function: &str,
+    name: Option<&Bound<'py, PyAny>>,
+    a: usize,
+    b: usize,
+    one: bool,
+) -> PyResult<Py<PyBaseException>> {
+    Ok(Call::of_python(py, function, name)?.clash(a, b, one).into_value(py))
+}
+
+/// A shape as Python writes it.
+#[pyfunction]
+pub(super) fn shape_text(shape: &Bound<'_, PyAny>) -> PyResult<String> {
+    Ok(call::shape_text(&shape.extract::<Vec<usize>>()?))
+}
+
+/// Address, bytes of an element, shape and strides in bytes.
+type Described = (usize, usize, Vec<usize>, Vec<isize>);
+
+/// What cannot be written, or what is to be copied.
+type Arranged = (Option<(usize, usize)>, Vec<usize>);
+
+fn place((first, itemsize, shape, strides): &Described) -> Place<'_> {
+    Place { first: *first, itemsize: *itemsize, shape, strides, is_dense: false }
+}
+
+/// Keeps the arrays of a call on a GPU apart: two outputs that share a byte (or twice the number of one that overlaps
+/// itself), or else the inputs that share memory with an output and must be copied before anything is written. The
+/// first inputs are those of the outputs, and may be the very same arrays.
+#[pyfunction]
+pub(super) fn arrange_device(outputs: &Bound<'_, PyAny>, inputs: &Bound<'_, PyAny>) -> PyResult<Arranged> {
+    let (outputs, inputs): (Vec<Described>, Vec<Described>) = (outputs.extract()?, inputs.extract()?);
+    let outputs: Vec<_> = outputs.iter().map(place).collect();
+    let own = outputs.iter().map(Some).chain(std::iter::repeat(None));
+    let inputs = inputs.iter().map(place).zip(own);
+    let inputs: Vec<_> =
+        inputs.map(|(input, own)| (!own.is_some_and(|own| own.is_same(&input))).then_some(input)).collect();
+    match overlap::keep_apart(&outputs, &inputs)? {
+        Apart::Never(a, b) => Ok((Some((a, b)), Vec::new())),
+        Apart::By { mut copies, .. } => {
+            copies.sort_unstable();
+            Ok((None, copies))
+        }
+    }
+}
