@@ -1,0 +1,569 @@
+"""Calls on arrays of CuPy are handed on, with a stand-in for CuPy; and the checks that the part for them makes here."""
+
+import sys
+import types
+from functools import partial
+
+import gradclip as gc
+import ml_dtypes
+import numpy as np
+import pytest
+from gradclip import _core
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle import FLOATS, ORDERED, same_bits
+
+pytestmark = pytest.mark.thread_unsafe(reason="modules of the process are replaced")
+
+X = np.array([3.0, 4.0])
+TABLE = np.arange(6.0).reshape(2, 3)
+FUNCTIONS = (
+    "clip_by_value",
+    "clip_by_norm",
+    "clip_by_average_norm",
+    "clip_by_global_norm",
+    "global_norm",
+    "norm",
+    "normalize",
+)
+OF_LISTS = ("clip_by_global_norm", "global_norm")
+
+
+class Refuses(type):
+    """Its classes raise when they are asked what is theirs."""
+
+    def __instancecheck__(cls, instance):
+        raise AssertionError(instance)
+
+    def __subclasscheck__(cls, subclass):
+        raise AssertionError(subclass)
+
+
+class Device(metaclass=Refuses):
+    """A stand-in for cupy.ndarray."""
+
+    def __array__(self, dtype=None, copy=None):
+        raise TypeError("Implicit conversion to a NumPy array is not allowed.")
+
+
+class Part(Device):
+    """A subclass."""
+
+
+class Pretends:
+    """Says that it is what it is not, and is no array of any kind."""
+
+    @property
+    def __class__(self):
+        return Device
+
+
+@pytest.fixture
+def cupy(monkeypatch):
+    """A module that looks like CuPy."""
+    module = types.ModuleType("cupy")
+    module.ndarray = Device
+    monkeypatch.setitem(sys.modules, "cupy", module)
+    return module
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The calls that were handed on: name and arguments. What they return is their number."""
+    found = []
+
+    def recorder(name):
+        def record(*arguments):
+            found.append((name, arguments))
+            return len(found)
+
+        return record
+
+    module = types.ModuleType("gradclip._cuda")
+    for name in FUNCTIONS:
+        setattr(module, name, recorder(name))
+    monkeypatch.setitem(sys.modules, "gradclip._cuda", module)
+    return found
+
+
+def plainly(function, tensor):
+    """The function on a tensor, or on a list with it, without an error about anything else."""
+    more = {"clip_by_value": (-1, 1), "global_norm": (), "norm": (), "normalize": ()}.get(function, (1.0,))
+    return getattr(gc, function)([tensor] if function in OF_LISTS else tensor, *more)
+
+
+def error_of(call):
+    with pytest.raises((TypeError, ValueError)) as caught:
+        call()
+    return type(caught.value), str(caught.value)
+
+
+def test_every_function_hands_on_all_its_arguments_in_order(cupy, calls):
+    d, a, b, c, e = (cupy.ndarray(), *(object() for _ in range(4)))
+    tensors = [None, d]
+    expected = [
+        (gc.clip_by_value(d, a, b, c, out=e), "clip_by_value", (d, a, b, c, e)),
+        (gc.clip_by_norm(d, a, b, c, out=e), "clip_by_norm", (d, a, b, c, e)),
+        (gc.clip_by_average_norm(d, a, b, out=c), "clip_by_average_norm", (d, a, b, c)),
+        (
+            gc.clip_by_global_norm(tensors, a, b, c, ord=e, out=X),
+            "clip_by_global_norm",
+            ((None, d), a, b, c, e, X),
+        ),
+        (gc.global_norm(tensors, a, ord=b), "global_norm", ((None, d), a, b)),
+        (gc.norm(d, a, b, c, e), "norm", (d, a, b, c, e)),
+        (gc.normalize(d, a, b, c, out=e), "normalize", (d, a, b, c, e)),
+    ]
+    assert [result for result, *_ in expected] == [1, 2, 3, 4, 5, 6, 7], "what the other function returns"
+    assert [(name, len(arguments)) for name, arguments in calls] == [(n, len(args)) for _, n, args in expected]
+    for (_, arguments), (_, name, wanted) in zip(calls, expected, strict=True):
+        for i, (found, want) in enumerate(zip(arguments, wanted, strict=True)):
+            assert found is want or (i == 0 and found == want and type(found) is tuple), (name, i)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_nothing_given_is_none_as_for_numpy_arrays(cupy, calls, function):
+    plainly(function, cupy.ndarray())
+    ((name, arguments),) = calls
+    assert name == function
+    more = {
+        "clip_by_value": (-1, 1, None, None),
+        "clip_by_norm": (1.0, None, None, None),
+        "clip_by_average_norm": (1.0, None, None),
+        "clip_by_global_norm": (1.0, None, None, 2, None),
+        "global_norm": (None, 2),
+        "norm": ("euclidean", None, None, None),
+        "normalize": ("euclidean", None, None, None),
+    }
+    assert arguments[1:] == more[function]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.usefixtures("cupy")
+def test_a_subclass_is_handed_on(calls, function):
+    with pytest.raises(AssertionError):
+        isinstance(Part(), Device)  # not this way
+    plainly(function, Part())
+    assert [name for name, _ in calls] == [function]
+
+
+@pytest.mark.parametrize("function", OF_LISTS)
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_a_list_is_handed_on_as_a_tuple_if_any_entry_is_one(cupy, calls, function, kind):
+    d, s = cupy.ndarray(), gc.IndexedSlices(TABLE, [0, 1])
+    for entries in ([d], [X, d], [d, X], [None, d, None], [s, d], [1.0, [2.0], d], [d, d], [*[X] * 100, d]):
+        plain = gc.global_norm if function == "global_norm" else lambda t: gc.clip_by_global_norm(t, 1.0)
+        plain(kind(entries))
+        (handed, *_) = calls.pop()[1]
+        assert type(handed) is tuple
+        assert all(a is b for a, b in zip(handed, entries, strict=True))
+    for entries in ([], [None], [X], [None, X, TABLE.T], [s]):
+        plain(kind(entries))
+    assert not calls
+
+
+def test_another_sequence_is_read_once_and_handed_on(cupy, calls):
+    class Tensors(list):
+        def __iter__(self):
+            raise AssertionError("what is stored counts")
+
+    d = cupy.ndarray()
+    gc.global_norm(Tensors([d, None]))
+    assert calls == [("global_norm", ((d, None), None, 2))]
+
+
+def test_the_error_of_the_other_part_passes_through(cupy, calls, monkeypatch):
+    def wrong(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["gradclip._cuda"], "norm", wrong)
+    with pytest.raises(KeyboardInterrupt):
+        gc.norm(cupy.ndarray())
+    assert not calls
+
+
+@pytest.mark.usefixtures("cupy")
+def test_numpy_arrays_stay_here(calls):
+    big = X.astype(">f8")
+    for t in (X, TABLE.T, TABLE[:, ::2], big, np.float32(3), 2.0, [1.0, 2.0]):
+        assert gc.norm(t) == np.linalg.norm(np.ravel(t))
+        assert gc.global_norm([t, None]) == gc.norm(t)
+        gc.normalize(t)
+        same_bits(
+            gc.clip_by_value(t, -1, 1), np.clip(np.asarray(t), -1, 1).astype(np.asarray(t).dtype.newbyteorder("="))
+        )
+    assert not calls
+
+
+def absent(monkeypatch):
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)
+
+
+def none(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+
+
+def partly_imported(monkeypatch):
+    module = types.ModuleType("cupy")
+    # To ask it for a name would import more of it.
+    module.__getattr__ = lambda name: pytest.fail(name)
+    monkeypatch.setitem(sys.modules, "cupy", module)
+
+
+def without_a_class(monkeypatch):
+    module = types.ModuleType("cupy")
+    module.ndarray = Device()
+    monkeypatch.setitem(sys.modules, "cupy", module)
+
+
+def no_module(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", types.SimpleNamespace(ndarray=Device))
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("state", [absent, none, partly_imported, without_a_class, no_module])
+def test_without_cupy_nothing_is_handed_on(monkeypatch, calls, state, function):
+    state(monkeypatch)
+    with pytest.raises(TypeError, match="Implicit conversion"):
+        plainly(function, Device())
+    assert gc.norm([3, 4]) == 5.0
+    assert not calls
+
+
+def test_cupy_is_not_imported(monkeypatch, calls, tmp_path):
+    (tmp_path / "cupy.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    absent(monkeypatch)
+    with pytest.raises(TypeError, match="Implicit conversion"):
+        gc.norm(Device())
+    assert "cupy" not in sys.modules
+    assert not calls
+
+
+@pytest.mark.usefixtures("cupy")
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_what_only_says_that_it_is_one_is_not_handed_on(calls, function):
+    with pytest.raises(TypeError):
+        plainly(function, Pretends())
+    assert not calls
+
+
+S = gc.IndexedSlices(TABLE, np.array([0, 1]))
+WRONG = {
+    "clip_by_value: clip_value_min": lambda d: gc.clip_by_value(X, d, 1),
+    "clip_by_value: clip_value_max": lambda d: gc.clip_by_value(np.array([1, 2]), None, d),
+    "clip_by_value: name": lambda d: gc.clip_by_value(X, -1, 1, d),
+    "clip_by_value: out": lambda d: gc.clip_by_value(X, -1, 1, out=d),
+    "clip_by_norm: clip_norm": lambda d: gc.clip_by_norm(X, d),
+    "clip_by_norm: axes": lambda d: gc.clip_by_norm(X, 1.0, d),
+    "clip_by_norm: out": lambda d: gc.clip_by_norm(X, 1.0, out=d),
+    "clip_by_norm 'S': out": lambda d: gc.clip_by_norm(S, 1.0, None, "S", out=d),
+    "clip_by_average_norm: clip_norm": lambda d: gc.clip_by_average_norm(X, d),
+    "clip_by_average_norm: out": lambda d: gc.clip_by_average_norm(X, 1.0, out=d),
+    "clip_by_global_norm: clip_norm": lambda d: gc.clip_by_global_norm([X], d),
+    "clip_by_global_norm: use_norm": lambda d: gc.clip_by_global_norm([X], 1.0, d),
+    "clip_by_global_norm: out": lambda d: gc.clip_by_global_norm([X], 1.0, out=d),
+    "clip_by_global_norm: out[1]": lambda d: gc.clip_by_global_norm([None, X], 1.0, out=[None, d]),
+    "clip_by_global_norm: out[0]": lambda d: gc.clip_by_global_norm([None, X], 1.0, out=[d, X]),
+    "norm: axis": lambda d: gc.norm(X, 2, d),
+    "norm: keepdims": lambda d: gc.norm(X, 2, 0, d),
+    "normalize: out": lambda d: gc.normalize(X, out=d),
+}
+
+
+@pytest.mark.parametrize("which", WRONG)
+@pytest.mark.parametrize("kind", [Device, Part])
+@pytest.mark.usefixtures("cupy")
+def test_another_argument_for_a_numpy_array_is_an_error_that_names_it(calls, which, kind):
+    error, message = error_of(lambda: WRONG[which](kind()))
+    assert error is TypeError
+    assert message.startswith(f"{which}: found cupy.ndarray; allowed: "), message
+    assert not calls
+
+
+@pytest.mark.usefixtures("cupy")
+def test_an_array_in_place_of_a_list_is_tensorflows_error(calls):
+    assert error_of(lambda: gc.global_norm(Device())) == (
+        TypeError,
+        f"`t_list` should be a sequence of tensors. Received {Device}.",
+    )
+    assert not calls
+
+
+CHECKS = {
+    "check_limit": [
+        (
+            lambda x, name: gc.clip_by_norm(X, x, None, name),
+            lambda x, name: ("clip_by_norm", name, "clip_norm", x, False),
+        ),
+        (
+            lambda x, name: gc.clip_by_global_norm([X], 1.0, x, name),
+            lambda x, name: ("clip_by_global_norm", name, "use_norm", x, True),
+        ),
+    ],
+    "check_axes": [
+        (lambda x, name: gc.clip_by_norm(TABLE, 1.0, x, name), lambda x, name: ("clip_by_norm", name, "axes", x, 2)),
+    ],
+    "check_order": [
+        (lambda x, name: gc.global_norm([X], name, ord=x), lambda x, name: ("global_norm", name, x)),
+    ],
+    "check_along": [
+        (lambda x, name: gc.norm(TABLE, x, None, None, name), lambda x, name: ("norm", name, x, None, 2)),
+        (lambda x, name: gc.norm(TABLE, x, (0, 1), None, name), lambda x, name: ("norm", name, x, (0, 1), 2)),
+        (lambda x, name: gc.normalize(TABLE, 2, x, name), lambda x, name: ("normalize", name, 2, x, 2)),
+    ],
+    "check_keepdims": [
+        (lambda x, name: gc.norm(X, 2, None, x, name), lambda x, name: ("norm", name, x)),
+    ],
+    "check_number_bound": [
+        (
+            lambda x, name: gc.clip_by_value(X, x, 1.0, name),
+            lambda x, name: ("clip_by_value", name, "clip_value_min", x, 3),
+        ),
+        (
+            lambda x, name: gc.clip_by_value(np.array([1, 2]), None, x, name),
+            lambda x, name: ("clip_by_value", name, "clip_value_max", x, 9),
+        ),
+    ],
+    "check_out_sequence": [
+        (
+            lambda x, name: gc.clip_by_global_norm([X], 1.0, None, name, out=x),
+            lambda x, name: ("clip_by_global_norm", name, x, 1),
+        ),
+    ],
+}
+VALUES = [
+    *(
+        None,
+        True,
+        -1,
+        0,
+        7,
+        1.5,
+        -0.5,
+        float("nan"),
+        float("inf"),
+        10**400,
+        1j,
+        "fro",
+        "euclidean",
+        "x",
+        b"x",
+        object(),
+    ),
+    *([], (), [0, 0], (1, 5), [1.5], [X.copy()], {}, range(2), np.array(2.0), np.array(-2), np.array([1.0, 2.0])),
+    *(
+        np.float16(2),
+        np.bool_(1),
+        np.datetime64("2020"),
+        ml_dtypes.bfloat16(2),
+        ml_dtypes.bfloat16(-2),
+        np.longdouble(2),
+    ),
+    np.ma.array(1.0),
+]
+
+
+def is_for_others(check, value):
+    """Whether this is no case for a check, as something else comes before it or is at fault."""
+    if check == "check_number_bound":
+        return value is None or isinstance(value, (list, tuple)) or np.ndim(value) > 0
+    if check == "check_out_sequence":
+        return isinstance(value, list) and len(value) == 1 and not isinstance(value[0], np.ndarray)
+    return check == "check_limit" and value is None
+
+
+def outcome(call):
+    """The error of a call, or that there is none."""
+    try:
+        call()
+    except (TypeError, ValueError) as error:
+        return type(error), str(error)
+    return None
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("name", [None, "layer"])
+def test_checks_raise_what_the_public_functions_raise(check, name):
+    found = []
+    for public, arguments in CHECKS[check]:
+        for value in VALUES:
+            if not is_for_others(check, value):
+                found.append(outcome(partial(public, value, name)))
+                assert outcome(partial(getattr(_core, check), *arguments(value, name))) == found[-1], value
+    assert None in found
+    assert len(set(found)) > 2
+
+
+def test_check_name():
+    assert _core.check_name("norm", None) is None
+    assert _core.check_name("norm", "x") is None
+    assert error_of(lambda: _core.check_name("norm", 3)) == error_of(lambda: gc.norm(X, name=3))
+
+
+def test_checks_return_what_was_meant():
+    assert _core.check_limit("f", None, "x", np.float32(0.5), False) == 0.5
+    assert _core.check_limit("f", None, "x", 10**400, False) == np.inf
+    assert str(_core.check_limit("f", None, "x", -0.0, False)) == "0.0"
+    assert np.isnan(_core.check_limit("f", None, "x", np.nan, True))
+    assert _core.check_axes("f", None, "axes", None, 3) is None
+    assert _core.check_axes("f", None, "axes", (-1, np.int8(0)), 3) == [2, 0]
+    assert [_core.check_order("f", None, p) for p in ("euclidean", 1, 2, 2.5, np.inf)] == [2.0, 1.0, 2.0, 2.5, np.inf]
+    assert _core.check_keepdims("f", None, None) is False
+    assert _core.check_keepdims("f", None, True) is True
+    assert _core.check_out_sequence("f", None, None, 3) is None
+    assert _core.check_out_sequence("f", None, [None, 1], 2) == (None, 1)
+    assert _core.shape_text((2,)) == "(2,)"
+    assert _core.shape_text([2, 3]) == "(2, 3)"
+
+
+@pytest.mark.parametrize(
+    ("ord", "axis", "found"),
+    [
+        ("euclidean", None, ("whole", None, 2.0)),
+        (3, (1, 0, 2), ("whole", None, 3.0)),
+        (1, -1, ("vectors", [2], 1.0)),
+        ("fro", (0, -1), ("matrices", [0, 2], 0.0)),
+        ("euclidean", (1, 0), ("matrices", [1, 0], 0.0)),
+        (1, (1, 0), ("matrices", [1, 0], 1.0)),
+        (2, (1, 0), ("matrices", [1, 0], 2.0)),
+        (np.inf, (1, 0), ("matrices", [1, 0], np.inf)),
+    ],
+)
+def test_check_along(ord, axis, found):
+    assert _core.check_along("norm", None, ord, axis, 3) == found
+
+
+def bits(x):
+    return int.from_bytes(np.asarray(x).tobytes(), sys.byteorder)
+
+
+DTYPES = [*_core.config()["norm_dtypes"]]
+BOUNDS = [
+    0,
+    -0.0,
+    1,
+    -1,
+    300,
+    -300,
+    2**31 + 1,
+    -(2**40) - 1,
+    2**53 + 1,
+    2**64,
+    -(2**70),
+    10**400,
+    0.1,
+    1e-42,
+    65520.0,
+    1e39,
+]
+
+
+@pytest.mark.parametrize("dtype", ORDERED, ids=lambda dtype: np.dtype(dtype).name)
+def test_a_bound_has_the_bits_that_it_gives_a_numpy_array(dtype):
+    dtype = np.dtype(dtype)
+    code = DTYPES.index(dtype.name)
+    is_float = dtype in map(np.dtype, FLOATS)
+    lowest = np.full(1, -np.inf if is_float else np.iinfo(dtype).min, dtype)
+    bounds = [x for x in BOUNDS if is_float or isinstance(x, int)]
+    bounds += [np.array(x) for x in bounds if np.array(x).dtype.kind in "iuf"]
+    if is_float:
+        bounds += [np.longdouble(x) for x in BOUNDS if abs(x) < 2**64]
+    for x in bounds:
+        found = _core.check_number_bound("clip_by_value", None, "clip_value_min", x, code)
+        assert found == bits(gc.clip_by_value(lowest, x, None)), (x, hex(found))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda dtype: np.dtype(dtype).name)
+def test_a_nan_bound_is_nan_with_its_sign(dtype):
+    dtype = np.dtype(dtype)
+    for sign in (1.0, -1.0):
+        found = _core.check_number_bound("f", None, "x", float(np.copysign(np.nan, sign)), DTYPES.index(dtype.name))
+        x = np.frombuffer(found.to_bytes(dtype.itemsize, sys.byteorder), dtype)[0]
+        assert np.isnan(x)
+        assert found >> (8 * dtype.itemsize - 1) == (sign < 0)
+
+
+@pytest.mark.usefixtures("cupy")
+def test_bounds_that_are_no_numbers_are_left_to_the_caller():
+    for x in ([1.0], (), [[1], [2, 3]], np.ones(3), np.ones(3, "M8[s]"), np.ma.ones(2), Device()):
+        assert _core.check_number_bound("f", None, "x", x, 2) is None
+
+
+def test_errors_have_the_form_of_all_errors():
+    for make, kind in ((_core.type_error, TypeError), (_core.value_error, ValueError)):
+        error = make("norm", "a", "tensor", "this", "that")
+        assert type(error) is kind
+        assert str(error) == "norm 'a': tensor: found this; allowed: that"
+        assert str(make("norm", None, "t_list[3]", "x", "y")) == "norm: t_list[3]: found x; allowed: y"
+
+
+@pytest.mark.parametrize("name", [None, "n"])
+def test_the_error_of_a_clash_is_that_of_numpy_arrays(name):
+    memory = np.zeros(4)
+    outs = [X.copy(), memory[:2], memory[1:3]]
+    error = _core.clash_error("clip_by_global_norm", name, 1, 2, False)
+    assert (type(error), str(error)) == error_of(lambda: gc.clip_by_global_norm([X] * 3, 1.0, None, name, out=outs))
+    still = np.lib.stride_tricks.as_strided(memory, (2,), (0,))
+    error = _core.clash_error("clip_by_norm", name, 0, 0, True)
+    assert (type(error), str(error)) == error_of(lambda: gc.clip_by_norm(X, 1.0, None, name, out=still))
+
+
+@st.composite
+def views(draw):
+    """Address, bytes of an element, shape and strides of a small array."""
+    itemsize = draw(st.sampled_from([1, 2, 4]))
+    shape = draw(st.lists(st.integers(0, 3), max_size=3))
+    strides = [draw(st.integers(-6, 12)) if n > 1 else itemsize for n in shape]
+    return 1000 + draw(st.integers(0, 60)), itemsize, tuple(shape), tuple(strides)
+
+
+def elements(view):
+    """The bytes of each element."""
+    first, itemsize, shape, strides = view
+    starts = [first + sum(i * s for i, s in zip(index, strides, strict=True)) for index in np.ndindex(*shape)]
+    return [byte for at in starts for byte in range(at, at + itemsize)]
+
+
+def extent(view):
+    return (min(elements(view)), max(elements(view)) + 1)
+
+
+@given(st.lists(views(), max_size=4), st.lists(views(), max_size=4), st.booleans())
+def test_arrays_on_a_device_are_kept_apart_exactly(outputs, others, in_place):
+    inputs = ([*outputs, *others] if in_place else others) if outputs else others
+    clash, copies = _core.arrange_device(outputs, inputs)
+    written = [elements(view) for view in outputs]
+    alone = [len(set(used)) == len(used) for used in written]
+    apart = all(alone) and len(set().union(*written)) == sum(map(len, written))
+    assert (clash is None) == apart
+    if clash is not None:
+        a, b = clash
+        assert not copies
+        assert not alone[a] if a == b else a < b and set(written[a]) & set(written[b])
+        return
+    assert copies == sorted(set(copies))
+    for i, view in enumerate(inputs):
+        is_own = i < len(outputs) and view == outputs[i]
+        shares = any(set(elements(view)) & set(used) for used in written)
+        # An input that lies among the elements of an output and shares none may be copied too.
+        if is_own or not elements(view):
+            assert i not in copies
+        elif shares:
+            assert i in copies
+        elif i in copies:
+            low, high = extent(view)
+            around = [extent(v) for v in [*outputs, *inputs] if elements(v)]
+            assert sum(a < high and low < b for a, b in around) > 1
+
+
+def test_the_very_same_array_may_be_read_and_written_only_in_its_own_place():
+    a, b = (100, 4, (3, 1), (4, 4)), (200, 4, (3, 1), (4, 4))
+    same = (100, 4, (3, 1), (4, 999))
+    assert _core.arrange_device([a, b], [a, b]) == (None, [])
+    assert _core.arrange_device([a, b], [same, b]) == (None, []), "the step of an axis of one is never made"
+    assert _core.arrange_device([a, b], [b, a]) == (None, [0, 1])
+    assert _core.arrange_device([a], [a, a]) == (None, [1]), "a further reader"
+    assert _core.arrange_device([a, same], [a, b]) == ((0, 1), [])
+    assert _core.arrange_device([], [a, a]) == (None, [])
+    assert _core.arrange_device([(2**48, 8, (2**31,), (8,))], [(2**48 + 8, 8, (2**31,), (8,))]) == (None, [0])
