@@ -514,7 +514,7 @@ def views(draw):
     """Address, bytes of an element, shape and strides of a small array."""
     itemsize = draw(st.sampled_from([1, 2, 4]))
     shape = draw(st.lists(st.integers(0, 3), max_size=3))
-    strides = [draw(st.integers(-6, 12)) for _ in shape]
+    strides = [draw(st.integers(-6, 12)) if n > 1 else itemsize for n in shape]
     return 1000 + draw(st.integers(0, 60)), itemsize, tuple(shape), tuple(strides)
 
 

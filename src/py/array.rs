@@ -709,10 +709,12 @@ fn separate<'py>(
     pairs: &mut [Pair<'py>],
     readers: &mut [&mut Array<'py>],
 ) -> PyResult<Option<(usize, usize)>> {
-    let outputs = pairs.iter().map(|pair| pair.output().place());
-    let inputs = pairs.iter().map(|pair| (!pair.is_in_place()).then(|| pair.input.place()));
-    let inputs = inputs.chain(readers.iter().map(|reader| Some(reader.place())));
-    let (copies, interleaved) = match overlap::keep_apart(outputs, inputs)? {
+    let mut outputs = vec_with_room(pairs.len())?;
+    outputs.extend(pairs.iter().map(|pair| pair.output().place()));
+    let mut inputs = vec_with_room(pairs.len() + readers.len())?;
+    inputs.extend(pairs.iter().map(|pair| (!pair.is_in_place()).then(|| pair.input.place())));
+    inputs.extend(readers.iter().map(|reader| Some(reader.place())));
+    let (copies, interleaved) = match overlap::keep_apart(&outputs, &inputs)? {
         Apart::Never(a, b) => return Ok(Some((a, b))),
         Apart::By { copies, interleaved } => (copies, interleaved),
     };

@@ -114,6 +114,8 @@ impl<'a, 'py> Call<'a, 'py> {
     }
 
     /// Hands the call on to the Python function of the same name that works on a GPU.
+    #[cold]
+    #[inline(never)] // it is no part of the short way
     pub(super) fn hand_on(&self, arguments: impl PyCallArgs<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.runs_python.begin(self.py);
         self.py.import(intern!(self.py, "gradclip._cuda"))?.call_method1(self.function, arguments)
@@ -684,8 +686,10 @@ fn is_masked(object: &Bound<'_, PyAny>) -> PyResult<bool> {
 
 /// What Python has imported under a name so far.
 pub(super) fn loaded<'py>(name: &Bound<'py, PyString>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    static SYS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     let py = name.py();
-    py.import(intern!(py, "sys"))?.getattr(intern!(py, "modules"))?.cast_into::<PyDict>()?.get_item(name)
+    let sys = SYS.get_or_try_init(py, || py.import("sys").map(Bound::unbind))?.bind(py);
+    sys.getattr(intern!(py, "modules"))?.cast_into::<PyDict>()?.get_item(name)
 }
 
 /// An `IndexedSlices`, of the Python side of the package.

@@ -35,11 +35,13 @@ fn is_numpy_array(object: &Bound<'_, PyAny>) -> bool {
 }
 
 /// Whether an object is a `cupy.ndarray`. No Python code runs.
+#[inline(never)] // it is no part of the short way
 pub(super) fn is_array(object: &Bound<'_, PyAny>) -> bool {
     !is_numpy_array(object) && class(object.py()).is_some_and(|class| objects::is_of(object, &class))
 }
 
 /// Whether one of the entries is.
+#[inline(never)]
 pub(super) fn any_is_array(entries: &Bound<'_, PyTuple>) -> bool {
     let mut rest = entries.iter_borrowed().filter(|entry| !is_numpy_array(entry)).peekable();
     rest.peek().is_some()
@@ -270,12 +272,12 @@ fn place((first, itemsize, shape, strides): &Described) -> Place<'_> {
 #[pyfunction]
 pub(super) fn arrange_device(outputs: &Bound<'_, PyAny>, inputs: &Bound<'_, PyAny>) -> PyResult<Arranged> {
     let (outputs, inputs): (Vec<Described>, Vec<Described>) = (outputs.extract()?, inputs.extract()?);
-    let places = || outputs.iter().map(place);
-    let own = places().map(Some).chain(std::iter::repeat(None));
+    let outputs: Vec<_> = outputs.iter().map(place).collect();
+    let own = outputs.iter().map(Some).chain(std::iter::repeat(None));
     let inputs = inputs.iter().map(place).zip(own);
-    let inputs =
-        inputs.map(|(input, own)| Some(input).filter(|input| own.is_none_or(|own| !own.is_same(input))));
-    match overlap::keep_apart(places(), inputs)? {
+    let inputs: Vec<_> =
+        inputs.map(|(input, own)| (!own.is_some_and(|own| own.is_same(&input))).then_some(input)).collect();
+    match overlap::keep_apart(&outputs, &inputs)? {
         Apart::Never(a, b) => Ok((Some((a, b)), Vec::new())),
         Apart::By { mut copies, .. } => {
             copies.sort_unstable();

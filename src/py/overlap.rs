@@ -82,7 +82,7 @@ struct Stretch<'a> {
     low: usize,
     high: usize,
     whose: Whose,
-    place: Place<'a>,
+    place: &'a Place<'a>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -93,24 +93,21 @@ enum Whose {
 
 /// Keeps outputs apart from each other and from the inputs. An input that is None is its own output, and so it needs no
 /// copy.
-pub(super) fn keep_apart<'a>(
-    outputs: impl ExactSizeIterator<Item = Place<'a>>,
-    inputs: impl Iterator<Item = Option<Place<'a>>>,
-) -> PyResult<Apart> {
-    let mut stretches = vec_with_room(outputs.len() + inputs.size_hint().0)?;
-    let mut add = |place: Place<'a>, whose| {
+pub(super) fn keep_apart<'a>(outputs: &'a [Place<'a>], inputs: &'a [Option<Place<'a>>]) -> PyResult<Apart> {
+    let mut stretches = vec_with_room(outputs.len() + inputs.len())?;
+    let mut add = |place: &'a Place<'a>, whose| {
         let (low, high) = place.extent();
         if low < high {
             stretches.push(Stretch { low, high, whose, place });
         }
     };
-    for (i, output) in outputs.enumerate() {
+    for (i, output) in outputs.iter().enumerate() {
         if !output.is_dense && !output.shape.contains(&0) && of_itself(&output.lattice())? {
             return Ok(Apart::Never(i, i));
         }
         add(output, Whose::Output(i));
     }
-    for (i, input) in inputs.enumerate() {
+    for (i, input) in inputs.iter().enumerate() {
         if let Some(input) = input {
             add(input, Whose::Input(i));
         }
