@@ -32,6 +32,7 @@ use smallvec::SmallVec;
 
 use super::overlap::{self, Apart, Place};
 use crate::element::{Dtype, Element, Ordered};
+use crate::error::vec_with_room;
 use crate::parallel::perform::Task;
 use crate::walk::{Axis, Cells, Layout, Memory, Slices, Target, View, memory_order};
 
