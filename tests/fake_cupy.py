@@ -11,6 +11,7 @@ import types
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 IMPLICIT = (
     "Implicit conversion to a NumPy array is not allowed. Please use `.get()` to construct a NumPy array explicitly."
@@ -55,13 +56,13 @@ def at(shape: Any, dtype: Any, memptr: Any, strides: Any) -> np.ndarray:
     """A NumPy array at a pointer into host memory, of this module or of CuPy itself."""
     mem, offset = memptr.mem, memptr.ptr - memptr.mem.ptr
     if 0 in shape:
-        return np.empty(shape, dtype)
+        return as_strided(np.empty(1, dtype), shape, strides)
     buffer = (ctypes.c_char * mem.size).from_address(mem.ptr)
     buffer.owner = mem  # keeps it as long as there are views
     return np.ndarray(shape, dtype, buffer, offset, strides)  # which checks that nothing lies outside
 
 
-class ndarray:
+class ndarray:  # noqa: N801 (its name there)
     """Memory on the device, seen as an array."""
 
     __slots__ = ("_host", "_mem")

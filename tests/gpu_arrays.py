@@ -6,14 +6,13 @@ nothing is computed), both with the kernels run by cuda_shim.py; and the real th
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
-import itertools
 import os
 import shutil
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import fake_cupy
@@ -34,6 +33,11 @@ def has_device() -> bool:
     return cupy.cuda.is_available()
 
 
+def has_compiler() -> bool:
+    """Whether kernels can be built for the CPU."""
+    return shutil.which(os.environ.get("CXX", "g++")) is not None
+
+
 KINDS = [
     pytest.param("stand-in", id="stand-in"),
     pytest.param("cupy", id="cupy", marks=pytest.mark.skipif(not HAS_CUPY, reason="CuPy is not installed")),
@@ -41,15 +45,22 @@ KINDS = [
 ]
 
 
+def _ends(a: np.ndarray) -> tuple[int, int]:
+    """Where the memory of an array that is not empty begins and ends."""
+    reach = [step * (n - 1) for step, n in zip(a.strides, a.shape, strict=True) if n > 1]
+    start = a.ctypes.data
+    return start + sum(min(r, 0) for r in reach), start + sum(max(r, 0) for r in reach) + a.itemsize
+
+
 class Recorder:
     """A device that keeps in mind what is asked of it."""
 
-    _keys = itertools.count()
-
-    def __init__(self, device: Any, gpu: Gpu) -> None:
+    def __init__(self, device: Any, gpu: Gpu, id: int = 0) -> None:
         self._device, self._gpu = device, gpu
-        # Nothing that was kept for the device of another test is used for this one.
-        self.key = (next(self._keys), device.key)
+        self.key = (id, device.key)
+
+    def current(self) -> Any:
+        return self._device.current() if self._gpu.kind == "device" else contextlib.nullcontext()
 
     @property
     def multiprocessors(self) -> int:
@@ -127,13 +138,13 @@ class Gpu:
     def array(self, x: Any, device_id: int = 0) -> Any:
         """A copy on the device: values, strides, and where it begins in the memory that it is a view of."""
         x = np.asarray(x).view(np.ndarray)
+        if x.size == 0:
+            return self.cupy.ndarray(x.shape, x.dtype, self._memory(0, device_id), x.strides)
         root = x
         while isinstance(root.base, np.ndarray):
             root = root.base
-        bounds = [np.lib.array_utils.byte_bounds(a) if hasattr(np.lib, "array_utils") else np.byte_bounds(a) for a in (x, root)]
-        low, high = min(b[0] for b in bounds), max(b[1] for b in bounds)
-        if x.size == 0:
-            return self.cupy.ndarray(x.shape, x.dtype, self._memory(0, device_id), x.strides)
+        ends = [_ends(a) for a in (x, root)]
+        low, high = min(first for first, _ in ends), max(last for _, last in ends)
         content = fake_cupy.at(
             (high - low,), np.uint8, fake_cupy.MemoryPointer(fake_cupy.UnownedMemory(low, high - low, root), 0), (1,)
         )
@@ -156,18 +167,16 @@ class Gpu:
 def shim() -> Any:
     """The device that runs kernels on the CPU. One for all tests: it takes its time to build them."""
     import cuda_shim
-    from gradclip import _cuda
-    from gradclip._cuda import _launch
+    from gradclip._cuda import _device, _launch
 
-    source = Path(_cuda.__file__).with_name("kernels.cu").read_text(encoding="utf-8")
-    return cuda_shim.ShimDevice(source, _launch.instantiations())
+    return cuda_shim.ShimDevice(_device.source(), _launch.instantiations())
 
 
 def install(kind: str, patch: pytest.MonkeyPatch) -> Gpu:
     """Makes this kind of device arrays those that gradclip knows, as long as the patch lasts."""
     if kind == "device" and not has_device():
         pytest.skip("there is no GPU")
-    if kind != "device" and shutil.which(os.environ.get("CXX", "g++")) is None:
+    if kind != "device" and not has_compiler():
         pytest.skip("there is no compiler for the kernels")
     if kind == "stand-in":
         patch.setitem(sys.modules, "cupy", fake_cupy.module())
@@ -183,7 +192,7 @@ def install(kind: str, patch: pytest.MonkeyPatch) -> Gpu:
         device = device_of(array) if kind == "device" else shim()
         where = (array.data.device_id, id(device), gpu.multiprocessors)
         if where not in recorders:
-            recorders[where] = Recorder(device, gpu)
+            recorders[where] = Recorder(device, gpu, where[0])
         return recorders[where]
 
     patch.setattr(_device, "device_of", recorded)
