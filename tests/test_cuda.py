@@ -231,6 +231,26 @@ def test_every_layout_of_integers(gpu, dtype):
             check(gpu, lambda t: gc.clip_by_value(t, 3, 90), layout(values), told=name)
 
 
+@normed
+def test_empty_parts_of_larger_arrays(gpu, dtype):
+    """They have strides like any other, while NumPy gives those that are made empty none."""
+    table, cube = sample((5, 7), dtype), sample((3, 4, 5), dtype)
+    for x in (
+        table[:0],
+        table[:, :0],
+        table.T[:0],
+        table.T[:, :0],
+        cube[:0],
+        cube[:, :0],
+        cube[..., :0],
+        cube.T[:, :0],
+    ):
+        for name, call in calls_for(x).items():
+            check(gpu, call, x, told=(name, x.shape, x.strides))
+        for p in ("fro", 1, math.inf):
+            check(gpu, lambda t, p=p: [gc.norm(t, p, (0, 1)), gc.norm(t, p, (-1, 0), True)], x, told=(p, x.shape))
+
+
 AXES = [c for k in range(1, 5) for c in itertools.combinations(range(4), k)]
 
 
@@ -807,7 +827,8 @@ def test_rows_take_one_launch(gpu, dtype):
         t = gpu.array(sample(shape, dtype))
         assert launched(gpu, lambda t=t: gc.clip_by_norm(t, 0.5, -1)) == 1
         assert launched(gpu, lambda t=t: gc.clip_by_norm(t, 0.5, -1, out=t)) == 1
-        assert launched(gpu, lambda t=t: gc.clip_by_norm(t, 0.5, ())) == 1
+        if dtype not in COMPLEX:
+            assert launched(gpu, lambda t=t: gc.clip_by_norm(t, 0.5, ())) == 1
 
 
 @ordered
@@ -924,6 +945,8 @@ def test_any_clip_by_value(gpu, dtype, data):
             return None
         shape = tuple(data.draw(st.sampled_from([1, n])) for n in t.shape)[data.draw(st.integers(0, t.ndim)) :]
         pool = data.draw(draws.values(np.dtype(kind), finite=False), label="values of a bound")
+        if not shape and oracle.is_float(kind):  # a single number goes through float64, which has quiet NaNs alone
+            pool = np.where(oracle.is_nan(pool), np.array(np.nan, kind), pool)
         return np.resize(pool, shape).reshape(shape).astype(kind)
 
     low, high = bound(), bound()
