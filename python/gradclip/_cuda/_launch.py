@@ -851,11 +851,11 @@ def norms_of_slices(call: Call, view: View, axes: Sequence[int], norm: Norm, to:
     params[Word.SOURCE] = view.address + kept.shift + reduced.shift
     params[Word.DTYPE] = view.code
     params[Word.COUNT], params[Word.LENGTH] = count, length
-    if columns and norm.order in {Order.ONE, Order.TWO, Order.SIMPLE}:
-        run = min(run_of(count), max(length, 1))
+    if columns and length and norm.order in {Order.ONE, Order.TWO, Order.SIMPLE}:
+        run = min(run_of(count), length)
         runs = -(-length // run)
         params[Word.RUN] = run
-        params[Word.TOTALS_AT] = call.queue.room(call.device, 16 * max(runs, 1) * count)
+        params[Word.TOTALS_AT] = call.queue.room(call.device, 16 * runs * count)
         width = 8
         while width < min(count, THREADS):
             width *= 2
