@@ -167,9 +167,9 @@ class Gpu:
 def shim() -> Any:
     """The device that runs kernels on the CPU. One for all tests: it takes its time to build them."""
     import cuda_shim
-    from gradclip._cuda import _device, _launch
+    from gradclip._cuda import _device, _words
 
-    return cuda_shim.ShimDevice(_device.source(), _launch.instantiations())
+    return cuda_shim.ShimDevice(_device.source(), _words.instantiations())
 
 
 def install(kind: str, patch: pytest.MonkeyPatch) -> Gpu:
