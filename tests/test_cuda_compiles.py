@@ -7,6 +7,7 @@ import re
 
 import nvrtc
 import pytest
+from gradclip._cuda import _device, _words
 from test_cuda_numbers import KERNELS, kernel_source
 
 pytestmark = pytest.mark.skipif(
@@ -32,25 +33,47 @@ def instructions(source: str, *names: str) -> list[str]:
     return [words[0].rstrip(";") for words in lines if words]
 
 
-def test_every_kernel_has_machine_code(arch: int) -> None:
-    code, lowered = nvrtc.cubin(kernel_source(), KERNELS, arch)
+#: The kernels of the package, and those that test its arithmetic.
+SOURCES = {
+    "package": (_device.source, _words.instantiations),
+    "arithmetic": (kernel_source, lambda: KERNELS),
+}
+
+
+@pytest.fixture(params=SOURCES)
+def kernels(request: pytest.FixtureRequest) -> tuple[str, list[str]]:
+    source, names = SOURCES[request.param]
+    return source(), names()
+
+
+def test_every_kernel_has_machine_code(kernels: tuple[str, list[str]], arch: int) -> None:
+    source, names = kernels
+    code, lowered = nvrtc.cubin(source, names, arch)
     assert code.startswith(b"\x7fELF")
-    assert len(set(lowered.values())) == len(KERNELS)
+    assert len(set(lowered.values())) == len(names)
     for name in lowered.values():
         assert b".text." + name.encode() in code, name
 
 
-def test_nothing_is_fused() -> None:
+def test_nothing_is_fused(kernels: tuple[str, list[str]]) -> None:
     # Divisions and square roots are instructions here; what is fused in them later rounds as IEEE 754 says.
-    used = instructions(kernel_source(), *KERNELS)
+    used = instructions(kernels[0], *kernels[1])
     assert {"mul.rn.f64", "div.rn.f64", "sqrt.rn.f64"} <= set(used)
     assert not [name for name in used if name.startswith(("fma", "mad")) and name.endswith(("f32", "f64"))]
 
 
-def test_nothing_flushes_subnormals() -> None:
-    used = instructions(kernel_source(), *KERNELS)
+def test_nothing_flushes_subnormals(kernels: tuple[str, list[str]]) -> None:
+    used = instructions(kernels[0], *kernels[1])
     assert {"cvt.f64.f32", "cvt.rn.f32.f64"} <= set(used)
     assert not [name for name in used if ".ftz" in name]
+
+
+@pytest.mark.parametrize("name", ["float", "bf16"])
+def test_arrays_move_16_bytes_at_a_time(name: str) -> None:
+    found = re.findall(r"^\s*(ld|st)\.(?:global\.)?v4\.\w32 ", nvrtc.ptx(_device.source(), [f"scale<{name}>"], 75)[0], re.M)
+    text = " ".join(found)
+    assert "ld ld ld ld" in text, text  # all under way before the first is stored
+    assert found.count("ld") == found.count("st")
 
 
 def test_what_these_tests_look_for_is_there_in_careless_code() -> None:

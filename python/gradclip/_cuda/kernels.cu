@@ -13,6 +13,7 @@ struct Params { word w[480]; };
 #define KERNEL __global__ void __launch_bounds__(256)
 // Every kernel is a template, so that only those that are asked for get compiled.
 #define DEV_METHOD __device__ __forceinline__
+#define COLD_METHOD __device__ __noinline__
 
 enum : int {
     THREADS = 256, WARPS = THREADS / 32, BLOCK = 2048, ROWS_OF_BLOCK = 64, CHUNK_BLOCKS = 64,
@@ -461,7 +462,7 @@ struct ListPasses {
     Term then;
     Scaled peak;
 
-    DEV_METHOD double sum(const Term& term) {
+    COLD_METHOD double sum(const Term& term) {
         if (tensor < 0) {
             sum_chunks(p, table, part_of(term), term.by == 1.0 && (p.w[FLAGS] & HAS_LIMBS));
             return sum_tensors(p, table, near);
@@ -469,7 +470,7 @@ struct ListPasses {
         return own(term);
     }
     // The same of one tensor, by one thread, from the blocks on.
-    DEV_METHOD double own(const Term& term) {
+    COLD_METHOD double own(const Term& term) {
         const bool limbs = term.by == 1.0 && (p.w[FLAGS] & HAS_LIMBS);
         const double* parts = at<const double>(p.w[PARTS_AT]) + part_of(term) * p.w[SLOTS];
         const double* rest = at<const double>(p.w[PARTS_AT]) + PART_LIMB * p.w[SLOTS];
@@ -486,7 +487,7 @@ struct ListPasses {
         merge(&all, array);
         return value_of(all);
     }
-    DEV_METHOD double max(double by) {
+    COLD_METHOD double max(double by) {
         if (tensor < 0) return of_key(max_of_parts(p, part_of_max(by), near));
         const u64* keys = at<const u64>(p.w[PARTS_AT]) + part_of_max(by) * p.w[SLOTS];
         u64 key = 0;
@@ -930,6 +931,15 @@ template <class R, bool ALL> struct TeamPasses {
     DEV_METHOD Scaled power_root(const Term& term, Scaled peak) { return ::power_root(term.power, peak, pass(term)); }
 };
 
+// The same, each pass once in the code: there are many where the order is not known.
+template <class Passes> struct ColdPasses {
+    Passes passes;
+
+    COLD_METHOD double sum(const Term& term) { return passes.sum(term); }
+    COLD_METHOD double max(double by) { return passes.max(by); }
+    DEV_METHOD Scaled power_root(const Term& term, Scaled peak) { return ::power_root(term.power, peak, sum(term)); }
+};
+
 // The norms of slices of any dtype and order.
 template <bool ALL> KERNEL slices(const __grid_constant__ Params p) {
     __shared__ double near[THREADS], sums[2 * CHUNK_BLOCKS];
@@ -940,7 +950,7 @@ template <bool ALL> KERNEL slices(const __grid_constant__ Params p) {
     for (word i = ALL ? blockIdx.x : blockIdx.x * static_cast<word>(WARPS) + warp; i < p.w[COUNT]; i += teams) {
         const Reader reader = {at<const void>(p.w[SOURCE]), table, place(table, p.w[KEPT], i), p.w[REDUCED],
                                static_cast<int>(p.w[DTYPE])};
-        TeamPasses<Reader, ALL> passes = {reader, ALL ? near : near + warp * 32, sums, p.w[LENGTH]};
+        ColdPasses<TeamPasses<Reader, ALL>> passes = {{reader, ALL ? near : near + warp * 32, sums, p.w[LENGTH]}};
         const Scaled norm = norm_of(order, passes);
         if (ALL ? threadIdx.x == 0 : threadIdx.x % 32 == 0) settle_slice(p, i, norm);
     }
@@ -1037,7 +1047,7 @@ struct ColumnPasses {
     word len;
     double first;
 
-    DEV_METHOD double pass(const Term& term) {
+    COLD_METHOD double pass(const Term& term) {
         Total total = total_of(0.0, 0.0);
         for (word chunk = 0; chunk < len; chunk += CHUNK_BLOCKS * static_cast<word>(BLOCK)) {
             Total of_chunk = total_of(0.0, 0.0);
@@ -1057,7 +1067,7 @@ struct ColumnPasses {
         return value_of(total);
     }
     DEV_METHOD double sum(const Term& term) { return term.by == 1.0 ? first : pass(term); }
-    DEV_METHOD double max(double by) {
+    COLD_METHOD double max(double by) {
         u64 key = 0;
         for (word i = 0; i < len; i++) {
             const u64 own = reader.key(i, by);

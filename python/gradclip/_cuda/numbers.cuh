@@ -272,7 +272,7 @@ DEV u64 unsigned_of(i64 x) { return x < 0 ? 0 - (u64)x : (u64)x; }
 DEV bool is_integer(int dtype) { return dtype >= INT8 && dtype <= UINT64; }
 
 // the magnitude of an integer or of a bool
-DEV u64 magnitude_at(const void* base, i64 index, int dtype) {
+DEV_COLD u64 magnitude_at(const void* base, i64 index, int dtype) {
     switch (dtype) {
         case INT8: return unsigned_of(((const i8*)base)[index]);
         case INT16: return unsigned_of(((const i16*)base)[index]);
@@ -287,7 +287,7 @@ DEV u64 magnitude_at(const void* base, i64 index, int dtype) {
 }
 
 // an element of a real floating-point dtype
-DEV double float_at(const void* base, i64 index, int dtype) {
+DEV_COLD double float_at(const void* base, i64 index, int dtype) {
     switch (dtype) {
         case FLOAT16: return widen(((const f16*)base)[index]);
         case BFLOAT16: return widen(((const bf16*)base)[index]);
@@ -298,14 +298,14 @@ DEV double float_at(const void* base, i64 index, int dtype) {
 
 DEV bool is_complex(int dtype) { return dtype == COMPLEX64 || dtype == COMPLEX128; }
 
-DEV void parts_at(const void* base, i64 index, int dtype, double* re, double* im) {
+DEV_COLD void parts_at(const void* base, i64 index, int dtype, double* re, double* im) {
     int part = dtype == COMPLEX64 ? FLOAT32 : FLOAT64;
     *re = float_at(base, 2 * index, part);
     *im = float_at(base, 2 * index + 1, part);
 }
 
 // `Element::modulus`
-DEV double modulus_at(const void* base, i64 index, int dtype, double by) {
+DEV_COLD double modulus_at(const void* base, i64 index, int dtype, double by) {
     if (dtype <= FLOAT64) return magnitude_of(float_at(base, index, dtype) * by);
     if (!is_complex(dtype)) return (double)magnitude_at(base, index, dtype) * by;
     double re, im;
@@ -316,7 +316,7 @@ DEV double modulus_at(const void* base, i64 index, int dtype, double by) {
 }
 
 // `Element::square`
-DEV double square_at(const void* base, i64 index, int dtype, double by) {
+DEV_COLD double square_at(const void* base, i64 index, int dtype, double by) {
     if (is_complex(dtype)) {
         double re, im;
         parts_at(base, index, dtype, &re, &im);
@@ -332,7 +332,7 @@ DEV double square_at(const void* base, i64 index, int dtype, double by) {
 DEV int limbs_of(int dtype) { return dtype == INT64 || dtype == UINT64 ? 2 : 1; }
 
 // `Element::limb`
-DEV double limb_at(const void* base, i64 index, int dtype, int limb) {
+DEV_COLD double limb_at(const void* base, i64 index, int dtype, int limb) {
     if (limbs_of(dtype) == 1) return modulus_at(base, index, dtype, 1.0);
     u64 size = magnitude_at(base, index, dtype);
     u64 upper = size >> 32 << 32;
@@ -346,7 +346,7 @@ DEV bool is_wide(int dtype) { return dtype == FLOAT64 || dtype >= COMPLEX128; }
 DEV bool is_wide_modulus(int dtype) { return dtype == FLOAT64 || dtype == COMPLEX128; }
 
 // `Element::lifted`
-DEV void lifted_at(const void* base, i64 index, int dtype, double* value, double* exponent) {
+DEV_COLD void lifted_at(const void* base, i64 index, int dtype, double* value, double* exponent) {
     if (dtype == COMPLEX128) {
         double re, im;
         parts_at(base, index, dtype, &re, &im);
