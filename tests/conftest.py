@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
+import gpu_arrays
 import gradclip as gc
 import pytest
 from gradclip import _core
@@ -16,7 +17,7 @@ settings.load_profile(os.environ.get("GRADCLIP_TEST_PROFILE", "fast"))
 
 # Fixtures that set what belongs to the process: their tests are not for several threads at once, as the plugin
 # pytest-run-parallel would run them (`make free-threaded`).
-_OF_THE_PROCESS = {"isa", "threads", "trimmed"}
+_OF_THE_PROCESS = {"gpu", "isa", "threads", "trimmed"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -49,3 +50,9 @@ def _threads(n: int) -> Iterator[None]:
 def threads() -> Callable[[int], AbstractContextManager[None]]:
     """`with threads(n):` runs its body with n threads."""
     return _threads
+
+
+@pytest.fixture(params=gpu_arrays.KINDS)
+def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> gpu_arrays.Gpu:
+    """Runs the test on device arrays of each kind there is."""
+    return gpu_arrays.install(request.param, monkeypatch)

@@ -74,10 +74,13 @@ def trim() -> int:
     environment variable; 0: none; by default 1 GiB or 1/16 of the memory, whichever is
     smaller). The system may take it back when it runs short.
 
+    Scratch memory on a GPU is given back too. CUDA graphs with calls of this package that
+    were captured before must not be launched afterwards.
+
     Returns
     -------
     int
-        The number of bytes given back.
+        The number of bytes given back, those on a GPU not counted.
 
     Raises
     ------
@@ -91,6 +94,9 @@ def trim() -> int:
     >>> gc.trim()
     0
     """
+    cuda = sys.modules.get("gradclip._cuda")
+    if cuda is not None:
+        cuda.release()
     return _core.trim()
 
 

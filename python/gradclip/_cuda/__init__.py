@@ -190,8 +190,11 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: Any, o
         if out is not None:
             source, *views = arguments.arrange(call, [target.view], [view, *views], one=True)
         for i, bound_view in zip(arrays, views, strict=True):
-            if bound_view.code != view.code:
-                bound_view = _launch.converted(call, bound_view, view.code, view.itemsize)  # noqa: PLW2901
+            # One number goes to the dtype as a Python number does, which quiets NaN.
+            is_number = not bound_view.shape
+            if bound_view.code != view.code or is_number:
+                made = _launch.converted(call, bound_view, view.code, view.itemsize, is_number=is_number)
+                bound_view = made  # noqa: PLW2901
             bounds[i] = Bound(0, bound_view.broadcast(view.shape))
         _launch.clip(call, source, target.view, *bounds)
     return target.array
@@ -224,7 +227,8 @@ def _bound(arguments: _Arguments, argument: str, bound: Any, tensor: _Tensor) ->
     if code not in _launch.ORDERED or (code in _launch.REAL and tensor.view.code not in _launch.REAL):
         # The error that a NumPy array of this shape and dtype gets.
         same = np.broadcast_to(np.zeros((), bound.dtype), bound.shape)
-        _core.clip_by_value(np.zeros((), tensor.dtype), same, same, arguments.name, None)
+        bounds = (same, None) if argument == "clip_value_min" else (None, same)
+        _core.clip_by_value(np.zeros((), tensor.dtype), *bounds, arguments.name, None)
     view = arguments.tensor(argument, bound, _launch.ORDERED, tensor.array.data.device_id).view
     shape = tensor.view.shape
     own = view.shape
@@ -249,7 +253,7 @@ def clip_by_norm(t: Any, clip_norm: Any, axes: Any, name: Any, out: Any) -> Any:
         if along is not None and not along and view.shape and view.code in _launch.REAL:
             _launch.clip_magnitudes(call, source, target.view, limit)
         elif along is not None and len(along) < len(view.shape):
-            _launch.clip_slices(call, view, source, target.view, along, norm)
+            _launch.scale_slices(call, view, source, target.view, along, norm)
         else:
             _clip_whole(call, view, source, target.view, norm)
     return target.array
@@ -487,9 +491,12 @@ def normalize(tensor: Any, ord: Any, axis: Any, name: Any, out: Any) -> tuple[An
         target = arguments.out("out", out, own)
         source = own.view if out is None else arguments.arrange(call, [target.view], [own.view], one=True)[0]
         result = along.output(call, own, keepdims=True)
+        norm = Norm.of(along.order, Mode.NORMALIZE)
+        to = _launch.NormsTo(result.data.ptr, result.dtype.itemsize == _HALF)
         if along.kind == "whole":
-            norm = Norm.of(along.order, Mode.NORMALIZE)
             _clip_whole(call, own.view, source, target.view, norm, result.data.ptr)
+        elif along.kind == "vectors":
+            _launch.scale_slices(call, own.view, source, target.view, along.axes, norm, to)
         else:
             count = along.count(own.view)
             factors = call.keep(call.device.alloc(16 * max(count, 1)))

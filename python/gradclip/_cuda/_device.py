@@ -87,7 +87,14 @@ class CupyDevice:
     def upload(self, words: NDArray[np.int64]) -> Memory:
         """Copy words to new memory. The driver has read them when this returns, as they are not pinned."""
         memory = cupy().cuda.alloc(words.nbytes)
-        memory.copy_from_host_async(ctypes.c_void_p(words.ctypes.data), words.nbytes, self.stream)
+        data = ctypes.c_void_p(words.ctypes.data)
+        if self.is_capturing():
+            # Once and now: a copy that is captured would read the host's memory again at each run of the graph.
+            aside = cupy().cuda.Stream(non_blocking=True)
+            memory.copy_from_host_async(data, words.nbytes, aside)
+            aside.synchronize()
+        else:
+            memory.copy_from_host_async(data, words.nbytes, self.stream)
         found: Memory = memory
         return found
 

@@ -158,6 +158,7 @@ class Flag(IntFlag):
     NARROW_NORM = 16
     COLUMNS = 32
     EACH = 64
+    NUMBER = 128
 
 
 # ---- dtypes
@@ -441,7 +442,7 @@ class _Queue:
     """What the calls on one stream use again: scratch memory, the ticket, the last tables.
 
     Launches on a stream run one after the other, so the next call may use what this one used; the lock keeps the
-    launches of two host threads apart. A CUDA graph runs when it likes: what it captured is not used again.
+    launches of two host threads apart.
     """
 
     #: Plans and tables that are held.
@@ -468,32 +469,28 @@ class _Queue:
             self.ticket = device.upload(np.zeros(1, np.int64))
         return self.ticket.ptr
 
-    def uploaded(self, device: Device, words: Words) -> Memory:
-        """Return a table on the device."""
-        if device.is_capturing():
-            raise RuntimeError(
-                "gradclip: the table of these arrays is not on the device yet; make the same call once before its "
-                "capture in a CUDA graph, on the same stream"
-            )
-        return device.upload(words)
-
     def table(self, device: Device, words: Words) -> int:
         """Return the address of a table on the device, which may be there already."""
         key = words.tobytes()
         found = self.tables.get(key)
         if found is None:
-            found = self.tables[key] = self.uploaded(device, words)
+            found = self.tables[key] = device.upload(words)
             if len(self.tables) > self.MOST:
                 self.tables.popitem(last=False)
         self.tables.move_to_end(key)
         return found.ptr
 
-    def hand_over(self, others: Iterable[Any]) -> None:
-        """Keep what a graph captured from being used again."""
-        _captured.append((self.scratch, self.ticket, self.plans.copy(), self.tables.copy(), tuple(others)))
-        self.scratch, self.ticket, self.size = None, None, 0
-        self.plans.clear()
-        self.tables.clear()
+    def taken(self) -> _Queue:
+        """Return one for a call that a CUDA graph captures, with the memory of this one, which makes do without.
+
+        A graph runs when it likes, and again and again: nothing that it writes may be used by another call. Tables
+        do not change, so that both may have them.
+        """
+        other = _Queue()
+        other.scratch, other.size, other.ticket = self.scratch, self.size, self.ticket
+        other.plans, other.tables = self.plans.copy(), self.tables.copy()
+        self.scratch, self.size, self.ticket = None, 0, None
+        return other
 
 
 _queues: dict[Hashable, _Queue] = {}
@@ -501,7 +498,7 @@ _captured: list[Any] = []
 
 
 def release() -> None:
-    """Give back scratch memory and tables, those of captured graphs too."""
+    """Give back scratch memory and tables, those of captured graphs too, which must not run any more."""
     _queues.clear()
     _captured.clear()
 
@@ -530,19 +527,24 @@ class Call:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self.queue = _queues.setdefault(device.key, _Queue())
+        self._queue = self.queue = _queues.setdefault(device.key, _Queue())
         self.kept: list[Any] = []
 
     def __enter__(self) -> Call:  # noqa: PYI034 (Self is Python 3.11's)
-        self.queue.lock.acquire()
-        return self
-
-    def __exit__(self, *_: object) -> None:
+        self._queue.lock.acquire()
         try:
             if self.device.is_capturing():
-                self.queue.hand_over(self.kept)
-        finally:
-            self.queue.lock.release()
+                self.queue = self._queue.taken()
+                _captured.append(self)
+        except BaseException:
+            self._queue.lock.release()
+            raise
+        return self
+
+    def __exit__(self, error: object, *_: object) -> None:
+        if error is not None:
+            self.queue.ticket = None  # a pass may have been left half done
+        self._queue.lock.release()
 
     def keep(self, thing: Any) -> Any:
         """Keep something for as long as what was launched may run again: for good, in a captured graph."""
@@ -738,7 +740,7 @@ def _argument(call: Call, table: Words) -> tuple[Words, Memory | None]:
     if len(table) <= PARAMS - Word.TABLE:
         params[Word.TABLE : Word.TABLE + len(table)] = table
         return params, None
-    memory = call.queue.uploaded(call.device, table)
+    memory = call.device.upload(np.asarray(table, np.int64))
     params[Word.TABLE_AT] = memory.ptr
     return params, memory
 
@@ -835,6 +837,10 @@ def norms_of_slices(call: Call, view: View, axes: Sequence[int], norm: Norm, to:
     count, length = split.count(view), split.length(view)
     if count == 0:
         return
+    if not columns and not to.values_at and not to.factors_at and _are_long(call, count, length):
+        tensors = _slices_as_list(view, view, split)
+        run_list(call, tensors, norm, norm_at=to.norm_at, narrow=to.narrow, each=True)
+        return
     words = _Words()
     kept, reduced = layout_of(view, split.kept), layout_of(view, split.reduced)
     places = words.add(kept), words.add(reduced)
@@ -845,11 +851,11 @@ def norms_of_slices(call: Call, view: View, axes: Sequence[int], norm: Norm, to:
     params[Word.SOURCE] = view.address + kept.shift + reduced.shift
     params[Word.DTYPE] = view.code
     params[Word.COUNT], params[Word.LENGTH] = count, length
-    if columns and norm.order in {Order.ONE, Order.TWO, Order.SIMPLE}:
-        run = min(run_of(count), max(length, 1))
+    if columns and length and norm.order in {Order.ONE, Order.TWO, Order.SIMPLE}:
+        run = min(run_of(count), length)
         runs = -(-length // run)
         params[Word.RUN] = run
-        params[Word.TOTALS_AT] = call.queue.room(call.device, 16 * max(runs, 1) * count)
+        params[Word.TOTALS_AT] = call.queue.room(call.device, 16 * runs * count)
         width = 8
         while width < min(count, THREADS):
             width *= 2
@@ -863,57 +869,72 @@ def norms_of_slices(call: Call, view: View, axes: Sequence[int], norm: Norm, to:
         call.launch("slices<true>", count, params, at_once=1)
 
 
-def clip_slices(call: Call, view: View, source: View, target: View, axes: Sequence[int], norm: Norm) -> None:
-    """Clip each slice along some axes by its own norm. The norms are those of ``view``, ``source`` is scaled."""
+def scale_slices(
+    call: Call, view: View, source: View, target: View, axes: Sequence[int], norm: Norm, to: NormsTo | None = None
+) -> None:
+    """Scale each slice along some axes by what comes of its norm. The norms are of ``view``; ``source`` is scaled."""
+    to = to or NormsTo()
     split = Split.of(view, axes)
     parts, along = view.in_parts(), tuple(axes)
     if parts is not view:
         along = (*along, len(view.shape))
     of_parts = Split.of(parts, along)
     count, length = of_parts.count(parts), of_parts.length(parts)
-    if count == 0 or length == 0:
+    if count == 0:
         return
-    if split.is_of_columns(view) or source is not view:
-        factors = call.keep(call.device.alloc(16 * count))
-        norms_of_slices(call, view, axes, norm, NormsTo(factors_at=factors.ptr))
-        scale_by_factors(call, view, source, target, axes, factors.ptr)
-    elif length >= CHUNK and count < 4 * call.device.multiprocessors:
-        _clip_long_slices(call, parts, target.in_parts(), of_parts, norm)
+    is_two = norm.order is Order.TWO and source == view and not split.is_of_columns(view)
+    if is_two and _are_long(call, count, length):
+        tensors = _slices_as_list(parts, target.in_parts(), of_parts)
+        run_list(call, tensors, norm, norm_at=to.norm_at, narrow=to.narrow, each=True, scaled=tensors)
+    elif is_two and length:
+        _clip_rows(call, parts, target.in_parts(), of_parts, norm, to)
     else:
-        words = _Words()
-        own = layout_of(parts, of_parts.kept), layout_of(parts, of_parts.reduced)
-        to = target.in_parts()
-        other = layout_of(to, of_parts.kept), layout_of(to, of_parts.reduced)
-        places = [words.add(layout) for layout in (*own, *other)]
-        params = call.params(words.words)
-        norm.fill(params, [parts.code])
-        params[Word.KEPT : Word.KEPT + 4] = places
-        params[Word.SOURCE] = parts.address + own[0].shift + own[1].shift
-        params[Word.TARGET] = to.address + other[0].shift + other[1].shift
-        params[Word.COUNT], params[Word.LENGTH] = count, length
-        if target is view:
-            params[Word.FLAGS] |= Flag.IN_PLACE
-        is_long = length > BLOCK
-        name = f"rows<{TYPES[parts.code]}, {'true' if is_long else 'false'}>"
-        call.launch(name, count, params, at_once=1 if is_long else THREADS // 32)
+        factors = call.keep(call.device.alloc(16 * count))
+        norms_of_slices(call, view, axes, norm, to._replace(factors_at=factors.ptr))
+        scale_by_factors(call, view, source, target, axes, factors.ptr)
 
 
-def _clip_long_slices(call: Call, view: View, target: View, split: Split, norm: Norm) -> None:
-    """Clip a few long slices: each is cut into blocks, as an array of a list is."""
+def _clip_rows(call: Call, view: View, target: View, split: Split, norm: Norm, to: NormsTo) -> None:
+    """Scale slices one by one: each is written by those who have read it."""
+    count, length = split.count(view), split.length(view)
+    words = _Words()
+    own = layout_of(view, split.kept), layout_of(view, split.reduced)
+    other = layout_of(target, split.kept), layout_of(target, split.reduced)
+    places = [words.add(layout) for layout in (*own, *other)]
+    params = call.params(words.words)
+    norm.fill(params, [view.code])
+    to.fill(params)
+    params[Word.KEPT : Word.KEPT + 4] = places
+    params[Word.SOURCE] = view.address + own[0].shift + own[1].shift
+    params[Word.TARGET] = target.address + other[0].shift + other[1].shift
+    params[Word.COUNT], params[Word.LENGTH] = count, length
+    if target == view:
+        params[Word.FLAGS] |= Flag.IN_PLACE
+    is_long = length > BLOCK
+    name = f"rows<{TYPES[view.code]}, {'true' if is_long else 'false'}>"
+    call.launch(name, count, params, at_once=1 if is_long else THREADS // 32)
+
+
+def _are_long(call: Call, count: int, length: int) -> bool:
+    """Whether slices are so few and so long that each is cut, as an array of a list is: for all multiprocessors."""
+    return length >= 16 * BLOCK and count < 2 * call.device.multiprocessors
+
+
+def _slices_as_list(view: View, target: View, split: Split) -> Tensors:
+    """Take slices for the arrays of a list."""
     count, length = split.count(view), split.length(view)
     kept, reduced = layout_of(view, split.kept), layout_of(view, split.reduced)
     other, other_reduced = layout_of(target, split.kept), layout_of(target, split.reduced)
     places = [_offset(kept, i) * view.itemsize for i in range(count)]
     others = [_offset(other, i) * view.itemsize for i in range(count)]
     is_dense = reduced.is_dense and other_reduced.is_dense
-    tensors = Tensors(
+    return Tensors(
         np.array(places, np.int64) + (view.address + kept.shift + reduced.shift),
         np.array(others, np.int64) + (target.address + other.shift + other_reduced.shift),
         np.full(count, length, np.int64),
         np.full(count, view.code, np.int64),
         None if is_dense else [(reduced, other_reduced)] * count,
     )
-    run_list(call, tensors, norm, each=True, scaled=tensors)
 
 
 def _offset(layout: Layout, i: int) -> int:
@@ -1045,13 +1066,15 @@ def copied(call: Call, view: View) -> View:
     return copy
 
 
-def converted(call: Call, view: View, code: int, itemsize: int) -> View:
+def converted(call: Call, view: View, code: int, itemsize: int, *, is_number: bool) -> View:
     """Bring an array to another dtype, rounded once: scratch memory, C-contiguous."""
     memory = call.keep(call.device.alloc(max(view.size, 1) * itemsize))
     made = View(memory.ptr, view.shape, dense_strides(view.shape, itemsize), itemsize, code)
     if view.size:
         params = _of_pair(call, view, made, [(axis, False) for axis in range(len(view.shape))])
         params[Word.DTYPE], params[Word.TARGET_DTYPE] = view.code, code
+        if is_number:
+            params[Word.FLAGS] |= Flag.NUMBER
         call.launch("conversion<void>", view.size, params)
     return made
 

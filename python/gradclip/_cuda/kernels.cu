@@ -70,7 +70,7 @@ enum : int { ROW_SOURCE, ROW_TARGET, ROW_LEN, ROW_BLOCK, ROW_SLOT, ROW_CHUNK, RO
 
 enum : int { ORDER_ONE = 1, ORDER_TWO, ORDER_MAX, ORDER_SIMPLE, ORDER_POWER };
 enum : int { MODE_NORM, MODE_CLIP, MODE_GLOBAL, MODE_AVERAGE, MODE_NORMALIZE };
-enum : int { HAS_LIMBS = 1, WIDE = 2, WIDE_MODULUS = 4, IN_PLACE = 8, NARROW_NORM = 16, COLUMNS = 32, EACH = 64 };
+enum : int { HAS_LIMBS = 1, WIDE = 2, WIDE_MODULUS = 4, IN_PLACE = 8, NARROW_NORM = 16, COLUMNS = 32, EACH = 64, NUMBER = 128 };
 enum : int { PART_SUM, PART_LIMB, PART_DOWN, PART_UP, PART_MAX, PART_MAX_DOWN, PART_MAX_UP, PART_ARRAYS };
 enum : int {
     STATE_VALUE, STATE_EXPONENT, STATE_BY, STATE_THEN, STATE_SCALES, STATE_GOES_ON, STATE_PEAK, STATE_PEAK_EXPONENT,
@@ -158,6 +158,7 @@ enum : int { TERM_ABS, TERM_SQUARE, TERM_SIMPLE, TERM_POWER };
 
 struct Term {
     int kind, simple, limb;
+    bool in_columns;
     double by;
     Power power;
 };
@@ -167,6 +168,7 @@ DEV Term term_of(int kind, double by) {
     term.kind = kind;
     term.simple = 0;
     term.limb = -1;
+    term.in_columns = false;
     term.by = by;
     return term;
 }
@@ -176,7 +178,12 @@ DEV_COLD double term_at(const Term& term, const void* data, word i, int dtype) {
     case TERM_ABS:
         return term.limb < 0 ? modulus_at(data, i, dtype, term.by) : limb_at(data, i, dtype, term.limb);
     case TERM_SQUARE: return square_at(data, i, dtype, term.by);
-    case TERM_SIMPLE: return simple_term(term.simple, modulus_at(data, i, dtype, 1.0), square_at(data, i, dtype, 1.0));
+    case TERM_SIMPLE: {
+        const double modulus = modulus_at(data, i, dtype, 1.0);
+        // Fourth powers are made of the square that the CPU has at hand, which for complex numbers differs by a rounding.
+        const bool is_straight = dtype == COMPLEX128 && !term.in_columns;
+        return simple_term(term.simple, modulus, is_straight ? square_at(data, i, dtype, 1.0) : modulus * modulus);
+    }
     default: {
         double value, exponent;
         lifted_at(data, i, dtype, &value, &exponent);
@@ -853,8 +860,11 @@ template <class> KERNEL conversion(const __grid_constant__ Params p) {
     const word* table = table_of(p);
     const word step = gridDim.x * static_cast<word>(THREADS);
     for (word i = blockIdx.x * static_cast<word>(THREADS) + threadIdx.x; i < p.w[COUNT]; i += step) {
-        convert(at<const void>(p.w[SOURCE]), place(table, p.w[SOURCE_LAYOUT], i), static_cast<int>(p.w[DTYPE]),
-                at<void>(p.w[TARGET]), i, static_cast<int>(p.w[TARGET_DTYPE]));
+        const void* from = at<const void>(p.w[SOURCE]);
+        const word source = place(table, p.w[SOURCE_LAYOUT], i);
+        const int dtype = static_cast<int>(p.w[DTYPE]), target_dtype = static_cast<int>(p.w[TARGET_DTYPE]);
+        if (p.w[FLAGS] & NUMBER) convert_number(from, source, dtype, at<void>(p.w[TARGET]), i, target_dtype);
+        else convert(from, source, dtype, at<void>(p.w[TARGET]), i, target_dtype);
     }
 }
 
@@ -949,6 +959,7 @@ template <class T, bool ALL> KERNEL rows(const __grid_constant__ Params p) {
         const TypedReader<T> reader = {at<const T>(p.w[SOURCE]), table, place(table, p.w[KEPT], i), p.w[REDUCED]};
         TeamPasses<TypedReader<T>, ALL> passes = {reader, ALL ? near : near + warp * 32, sums, len};
         const Scaled norm = norm_of(order, passes);
+        if (p.w[NORM_AT] && (ALL ? threadIdx.x == 0 : threadIdx.x % 32 == 0)) write_norm(p, i, norm);
         Factor factor;
         const bool scales = factor_of(p, norm, &factor);
         if (!scales && in_place) continue;
@@ -975,6 +986,7 @@ template <class R> DEV void sum_columns(const Params& p, const Order& order, con
     double* totals = at<double>(p.w[TOTALS_AT]);
     Term term = term_of(order.kind == ORDER_ONE ? TERM_ABS : order.kind == ORDER_TWO ? TERM_SQUARE : TERM_SIMPLE, 1.0);
     term.simple = order.kind == ORDER_SIMPLE ? simple_of(order.p) : 0;
+    term.in_columns = true;
     const int limbs = term.kind == TERM_ABS ? limbs_of(like.dtype) : 1;
     for (word item = blockIdx.x; item < tiles * runs; item += gridDim.x) {
         const word column = item % tiles * width + threadIdx.x % width, of = item / tiles;

@@ -1,0 +1,363 @@
+"""What is refused on the device: the errors of the CPU, word for word, and those that only devices have."""
+
+import gradclip as gc
+import numpy as np
+import pytest
+from calls import looped
+from gpu_arrays import assert_same
+from oracle import BF16, COMPLEX, INTEGERS, ORDERED, SCALED
+
+X = np.array([[3.0, 4.0, 0.0], [6.0, 8.0, 0.0]])
+CUBE = np.ones((2, 3, 4))
+
+
+def error_of(call):
+    with pytest.raises((TypeError, ValueError)) as caught:
+        call()
+    return caught.value
+
+
+def same_error(gpu, call, *arrays, told=""):
+    """call(arrays) fails on the device as it does on the CPU, before anything is launched or waited for."""
+    expected = error_of(lambda: call(*arrays))
+    on_device = [gpu.array(a) for a in arrays]
+    gpu.reset()
+    got = error_of(lambda: call(*on_device))
+    assert type(got) is type(expected), told
+    assert str(got) == str(expected).replace("numpy.ndarray", "cupy.ndarray"), told
+    assert not gpu.launches, told
+    assert gpu.syncs == 0, told
+
+
+# ---- the same as on the CPU
+
+
+# what: a call with X, for a bad argument of each kind
+BAD = {
+    "clip_norm": [
+        f
+        for c in (-1, -1.5, -5e-324, float("nan"), float("-inf"), np.float32(-2), np.array(-3), BF16(-1), -(10**400))
+        for f in (
+            lambda t, c=c: gc.clip_by_norm(t, c),
+            lambda t, c=c: gc.clip_by_average_norm(t, c),
+            lambda t, c=c: gc.clip_by_global_norm([t], c),
+        )
+    ],
+    "clip_norm of a wrong type": [
+        f
+        for c in (None, True, 1j, "1", b"1", {}, np.True_, np.array(True), np.array(1j), np.ones(2), np.zeros((1, 1)))
+        for f in (
+            lambda t, c=c: gc.clip_by_norm(t, c, 0),
+            lambda t, c=c: gc.clip_by_average_norm(t, c, "layer3"),
+            lambda t, c=c: gc.clip_by_global_norm([None, t], c),
+        )
+    ],
+    "use_norm": [
+        lambda t, n=n: gc.clip_by_global_norm([t], 1.0, n)
+        for n in (-1, -0.5, float("-inf"), np.float32(-1), True, 1j, "1", np.ones(1), np.array(-1.0), {})
+    ],
+    "axes": [
+        f
+        for a in (2, -3, (0, 2), [-3], np.int64(5), 10**30, (0, 0), [1, -1], 1.0, True, (0, True), "0", (None,), {0: 1})
+        for f in (
+            lambda t, a=a: gc.clip_by_norm(t, 1.0, a),
+            lambda t, a=a: gc.norm(t, axis=a),
+            lambda t, a=a: gc.normalize(t, axis=a, name="it's"),
+        )
+    ],
+    "axis of nothing": [lambda t: gc.norm(t, axis=()), lambda t: gc.normalize(t, axis=[])],
+    "ord": [
+        f
+        for p in (0, -1, -2.5, float("-inf"), float("nan"), "fro", "nuc", "", None, True, 1j, BF16(-1), np.float16(0))
+        for f in (
+            lambda t, p=p: gc.norm(t, p),
+            lambda t, p=p: gc.norm(t, p, 0),
+            lambda t, p=p: gc.normalize(t, p),
+            lambda t, p=p: gc.global_norm([t], ord=p),
+            lambda t, p=p: gc.clip_by_global_norm([t], 1.0, ord=p),
+        )
+    ],
+    "ord of matrices": [
+        f
+        for p in (3, 0.5, 0, -1, -2, float("nan"), "nuc", "f", 1e300, None)
+        for f in (lambda t, p=p: gc.norm(t, p, (0, 1)), lambda t, p=p: gc.normalize(t, p, (0, 1)))
+    ],
+    "keepdims": [lambda t, k=k: gc.norm(t, axis=1, keepdims=k) for k in (1, 0, "yes", 1.0, [True])],
+    "bounds": [
+        f
+        for b in (True, 1j, "1", b"1", {}, np.array(True), np.array(1j), np.array("a"), np.complex64(1))
+        for f in (lambda t, b=b: gc.clip_by_value(t, b, 1), lambda t, b=b: gc.clip_by_value(t, None, b, "layer3"))
+    ],
+    "no bounds": [lambda t: gc.clip_by_value(t, None, None)],
+    "name": [
+        f
+        for n in (3, b"layer3", ["layer3"], True)
+        for f in (
+            lambda t, n=n: gc.clip_by_value(t, 0, 1, n),
+            lambda t, n=n: gc.clip_by_norm(t, 1.0, None, n),
+            lambda t, n=n: gc.clip_by_average_norm(t, 1.0, n),
+            lambda t, n=n: gc.clip_by_global_norm([t], 1.0, None, n),
+            lambda t, n=n: gc.global_norm([t], n),
+            lambda t, n=n: gc.norm(t, 2, None, None, n),
+            lambda t, n=n: gc.normalize(t, 2, None, n),
+        )
+    ],
+    "out": [
+        lambda t: gc.clip_by_norm(t, 1.0, out=4),
+        lambda t: gc.clip_by_value(t, 0, 1, out="out"),
+        lambda t: gc.normalize(t, out=[[1.0]]),
+        lambda t: gc.clip_by_global_norm([t], 1.0, out=t),
+        lambda t: gc.clip_by_global_norm([t], 1.0, out=4),
+        lambda t: gc.clip_by_global_norm([t], 1.0, out=[]),
+        lambda t: gc.clip_by_global_norm([t, None], 1.0, out=[None, None]),
+        lambda t: gc.clip_by_global_norm([t, None], 1.0, out=[t, t]),
+        lambda t: gc.clip_by_global_norm([t, t], 1.0, out=[t, t], name="grads"),
+    ],
+    "sequences": [
+        gc.global_norm,
+        lambda t: gc.clip_by_global_norm(t, 1.0),
+        lambda t: gc.global_norm(t, "layer3"),
+        lambda t: gc.clip_by_global_norm({0: t}, 1.0),
+    ],
+    "missing arguments": [gc.clip_by_norm, lambda t: gc.clip_by_value(t, 0), lambda t: gc.norm(t, axes=0)],
+    "the order of checks": [
+        lambda t: gc.clip_by_norm(t, "c", 1.5, out=4),
+        lambda t: gc.clip_by_norm(t, 1.0, 1.5, out=4),
+        lambda t: gc.clip_by_norm(t, -1.0, (0, 0), out=4),
+        lambda t: gc.clip_by_norm(t, 1.0, (0, 0), 3, out=4),
+        lambda t: gc.clip_by_value(t, "a", "b", 3),
+        lambda t: gc.clip_by_value(t, 0, "b", out=4),
+        lambda t: gc.clip_by_global_norm([t], "c", "u", ord=None),
+        lambda t: gc.clip_by_global_norm([t], 1.0, "u", ord=None),
+        lambda t: gc.clip_by_global_norm([t], -1.0, -1.0, ord=-1),
+        lambda t: gc.clip_by_global_norm([t], 1.0, -1.0, ord=-1),
+        lambda t: gc.clip_by_global_norm([t], 1.0, ord=-1, out=[]),
+        lambda t: gc.clip_by_global_norm([t], 1.0, ord=None, out=4),
+        lambda t: gc.norm(t, None, 1.5, 3),
+        lambda t: gc.norm(t, 2, 1.5, 3),
+        lambda t: gc.norm(t, -1, (0, 0)),
+        lambda t: gc.normalize(t, None, 1.5, out=4),
+        lambda t: gc.normalize(t, 2, 1.5, out=4),
+        lambda t: gc.normalize(t, 2, (0, 0), out=4),
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_argument_gives_the_error_of_the_cpu(gpu, kind):
+    for k, call in enumerate(BAD[kind]):
+        same_error(gpu, call, X, told=k)
+
+
+@pytest.mark.parametrize("dtype", [*INTEGERS, np.bool_, *COMPLEX])
+def test_a_dtype_that_a_function_does_not_take(gpu, dtype):
+    x = np.ones((2, 3), dtype)
+    if dtype not in ORDERED:
+        same_error(gpu, lambda t: gc.clip_by_value(t, 0, 1), x)
+        same_error(gpu, lambda t: gc.clip_by_value(t, 0, 1, "layer3"), x)
+    if dtype not in SCALED:
+        for call in (
+            lambda t: gc.clip_by_norm(t, 1.0),
+            lambda t: gc.clip_by_average_norm(t, 1.0),
+            lambda t: gc.clip_by_global_norm([None, t], 1.0, name="grads"),
+            gc.normalize,
+        ):
+            same_error(gpu, call, x)
+
+
+def test_a_0_d_tensor_has_no_axis(gpu):
+    for call in (
+        lambda t: gc.clip_by_norm(t, 1.0, 0),
+        lambda t: gc.norm(t, axis=0),
+        lambda t: gc.normalize(t, axis=-1),
+    ):
+        same_error(gpu, call, np.array(3.0))
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_a_float_bound_for_integers(gpu, dtype):
+    x = np.arange(3, dtype=dtype)
+    for bound in (2.0, np.float32(2), np.array(2.0), BF16(2)):
+        same_error(gpu, lambda t, b=bound: gc.clip_by_value(t, b, None), x)
+        same_error(gpu, lambda t, b=bound: gc.clip_by_value(t, None, b), x)
+    for bound in (np.ones(3), np.ones(3, BF16), np.ones((1,), np.float16)):
+        same_error(gpu, lambda t, b: gc.clip_by_value(t, b, None), x, bound)
+        same_error(gpu, lambda t, b: gc.clip_by_value(t, None, b), x, bound)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float16, BF16, np.float32])
+def test_a_bound_of_another_kind(gpu, dtype):
+    for bound in (np.ones(3, bool), np.ones(3, complex), np.ones((), np.complex64), np.ones((), bool)):
+        x = np.ones(3, dtype)
+        for call in (lambda t, b: gc.clip_by_value(t, b, None), lambda t, b: gc.clip_by_value(t, None, b)):
+            if bound.ndim:
+                same_error(gpu, call, x, bound)
+                continue
+            # The text of the CPU tells the value, for which one would have to wait.
+            error = error_of(lambda call=call, b=bound, x=x: call(gpu.array(x), gpu.array(b)))
+            assert type(error) is TypeError
+            assert str(error).startswith("clip_by_value: clip_value_m")
+            assert str(bound.dtype) in str(error)
+
+
+@looped(
+    "shapes",
+    [((2, 3), (2,)), ((2, 3), (1, 2, 3)), ((2, 1), (2, 3)), ((), (1,)), ((1,), (3,)), ((0,), (3,)), ((3,), (0,))],
+)
+def test_a_bound_that_does_not_broadcast(gpu, shapes):
+    t, bound = (np.zeros(shape) for shape in shapes)
+    same_error(gpu, lambda t, b: gc.clip_by_value(t, b, None), t, bound)
+    same_error(gpu, lambda t, b: gc.clip_by_value(t, 0, b), t, bound)
+
+
+def test_a_limit_on_the_device_that_is_not_0_d(gpu):
+    for shape in ((1,), (2,), (1, 1), (0,)):
+        for call in (
+            lambda t, c: gc.clip_by_norm(t, c),
+            lambda t, c: gc.clip_by_norm(t, c, 0),
+            lambda t, c: gc.clip_by_average_norm(t, c),
+            lambda t, c: gc.clip_by_global_norm([t], c),
+            lambda t, c: gc.clip_by_global_norm([t], 1.0, c),
+        ):
+            same_error(gpu, call, X, np.ones(shape), told=shape)
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, *COMPLEX])
+def test_a_limit_on_the_device_that_is_no_real_number(gpu, dtype):
+    t, limit = gpu.array(X), gpu.array(np.ones((), dtype))
+    for name, call in (
+        ("clip_by_norm: clip_norm", lambda: gc.clip_by_norm(t, limit)),
+        ("clip_by_average_norm: clip_norm", lambda: gc.clip_by_average_norm(t, limit)),
+        ("clip_by_global_norm: clip_norm", lambda: gc.clip_by_global_norm([t], limit)),
+        ("clip_by_global_norm: use_norm", lambda: gc.clip_by_global_norm([t], 1.0, limit)),
+    ):
+        gpu.reset()
+        error = error_of(call)
+        assert type(error) is TypeError
+        assert str(error).startswith(f"{name}: ")
+        assert np.dtype(dtype).name in str(error)
+        assert not gpu.launches
+        assert gpu.syncs == 0
+
+
+# ---- what there is on devices alone
+
+
+@pytest.mark.parametrize("at", [(0, 1), (1, 0), (3, 2)])
+def test_a_list_of_arrays_of_both_libraries_names_both(gpu, at):
+    host, device = at
+    t_list = [None] * 5
+    t_list[host], t_list[device] = X, gpu.array(X)
+    for call, start in (
+        (gc.global_norm, "global_norm: "),
+        (lambda ts: gc.global_norm(tuple(ts)), "global_norm: "),
+        (lambda ts: gc.clip_by_global_norm(ts, 1.0), "clip_by_global_norm: "),
+        (lambda ts: gc.clip_by_global_norm(ts, 1.0, name="grads"), "clip_by_global_norm 'grads': "),
+        (lambda ts: gc.clip_by_global_norm(ts, 1.0, out=ts), "clip_by_global_norm: "),
+    ):
+        error = error_of(lambda call=call: call(t_list))
+        assert type(error) is TypeError
+        assert str(error).startswith(start)
+        assert f"t_list[{host}]" in str(error)
+        assert f"t_list[{device}]" in str(error)
+    assert not gpu.launches
+
+
+def test_other_things_in_a_list_beside_arrays_of_the_device(gpu):
+    """What would be an array of NumPy is one of the other library."""
+    for thing in ([1.0, 2.0], 3.0, np.float32(3), gc.IndexedSlices(X, [0, 1])):
+        error = error_of(lambda thing=thing: gc.clip_by_global_norm([gpu.array(X), thing], 1.0))
+        assert type(error) is TypeError
+        assert str(error).startswith("clip_by_global_norm: t_list")
+    for thing in ("text", object(), np.array(["a"])):
+        for t_list in ([gpu.array(X), thing], [thing, gpu.array(X)]):
+            error = error_of(lambda t_list=t_list: gc.global_norm(t_list))
+            assert type(error) is TypeError
+            assert str(error).startswith("global_norm: t_list")
+
+
+def test_arrays_on_two_devices_are_a_value_error_that_names_both(gpu):
+    if gpu.kind == "device":
+        pytest.skip("there may be one device alone")
+    t_list = [None, gpu.array(X), gpu.array(X), gpu.array(X, device_id=1)]
+    for call in (gc.global_norm, lambda ts: gc.clip_by_global_norm(ts, 1.0)):
+        error = error_of(lambda call=call: call(t_list))
+        assert type(error) is ValueError
+        assert "t_list[1]" in str(error)
+        assert "t_list[3]" in str(error)
+    assert not gpu.launches
+
+
+def test_other_arguments_on_another_device_are_value_errors(gpu):
+    if gpu.kind == "device":
+        pytest.skip("there may be one device alone")
+    t, limit, bound = gpu.array(X), gpu.array(np.array(1.0), device_id=1), gpu.array(X, device_id=1)
+    for name, call in (
+        ("clip_by_norm: clip_norm", lambda: gc.clip_by_norm(t, limit)),
+        ("clip_by_average_norm: clip_norm", lambda: gc.clip_by_average_norm(t, limit)),
+        ("clip_by_global_norm: clip_norm", lambda: gc.clip_by_global_norm([t], limit)),
+        ("clip_by_global_norm: use_norm", lambda: gc.clip_by_global_norm([t], 1.0, limit)),
+        ("clip_by_value: clip_value_min", lambda: gc.clip_by_value(t, bound, None)),
+        ("clip_by_value: clip_value_max", lambda: gc.clip_by_value(t, 0, limit)),
+    ):
+        error = error_of(call)
+        assert type(error) is ValueError, name
+        assert str(error).startswith(f"{name}: "), str(error)
+    assert not gpu.launches
+
+
+def test_bounds_of_numpy_for_a_tensor_on_the_device_are_type_errors_but_for_single_numbers(gpu):
+    t = gpu.array(X)
+    for bound in (np.ones((2, 3)), np.ones(3), np.ones(1), np.ones((1, 1), np.float32), [1.0, 2.0, 3.0], [[1.0]]):
+        for name, call in (
+            ("clip_value_min", lambda b=bound: gc.clip_by_value(t, b, None)),
+            ("clip_value_max", lambda b=bound: gc.clip_by_value(t, 0, b)),
+        ):
+            error = error_of(call)
+            assert type(error) is TypeError
+            assert str(error).startswith(f"clip_by_value: {name}: ")
+    assert not gpu.launches
+    for bound in (np.array(1.0), np.float32(1), np.array(1, np.int8), BF16(1)):
+        assert_same(gpu, gc.clip_by_value(t, bound, 5), gc.clip_by_value(X, bound, 5))
+
+
+def test_arrays_of_the_device_beside_a_tensor_of_numpy_are_type_errors(gpu):
+    one, bound = gpu.array(np.array(1.0)), gpu.array(X)
+    for name, call in (
+        ("clip_by_norm: clip_norm", lambda: gc.clip_by_norm(X, one)),
+        ("clip_by_average_norm: clip_norm", lambda: gc.clip_by_average_norm(X, one)),
+        ("clip_by_global_norm: clip_norm", lambda: gc.clip_by_global_norm([X], one)),
+        ("clip_by_global_norm: use_norm", lambda: gc.clip_by_global_norm([X], 1.0, one)),
+        ("clip_by_value: clip_value_min", lambda: gc.clip_by_value(X, bound, None)),
+        ("clip_by_value: clip_value_max", lambda: gc.clip_by_value(X, 0, one)),
+    ):
+        gpu.reset()
+        error = error_of(call)
+        assert type(error) is TypeError, name
+        assert str(error).startswith(f"{name}: "), str(error)
+        assert gpu.syncs == 0
+
+
+def test_an_ord_or_axis_on_the_device_is_refused_without_a_wait(gpu):
+    t = gpu.array(CUBE)
+    for name, call in (
+        ("norm: ord", lambda: gc.norm(t, gpu.array(np.array(2.0)))),
+        ("normalize: ord", lambda: gc.normalize(t, gpu.array(np.array(2.0)))),
+        ("global_norm: ord", lambda: gc.global_norm([t], ord=gpu.array(np.array(2.0)))),
+        ("norm: axis", lambda: gc.norm(t, axis=gpu.array(np.array(1)))),
+        ("clip_by_norm: axes", lambda: gc.clip_by_norm(t, 1.0, gpu.array(np.array([0, 1])))),
+    ):
+        gpu.reset()
+        error = error_of(call)
+        assert str(error).startswith(f"{name}: "), str(error)
+        assert gpu.syncs == 0
+        assert not gpu.launches
+
+
+def test_an_error_leaves_nothing_behind(gpu):
+    """The same call with good arguments afterwards is as good as ever."""
+    t = gpu.array(X)
+    for _ in range(3):
+        with pytest.raises(ValueError, match="clip_norm"):
+            gc.clip_by_norm(t, -1.0)
+        assert_same(gpu, gc.clip_by_norm(t, 1.0), gc.clip_by_norm(X, 1.0))
