@@ -167,10 +167,10 @@ class Gpu:
 def shim() -> Any:
     """The device that runs kernels on the CPU. One for all tests: it takes its time to build them."""
     import cuda_shim
-    from gradclip._cuda import _device, _launch
+    from gradclip._cuda import _device, _words
 
     sanitize = "GRADCLIP_SANITIZE_KERNELS" in os.environ  # .ci/cuda sets it, and what such a process needs besides
-    return cuda_shim.ShimDevice(_device.source(), _launch.instantiations(), sanitize=sanitize)
+    return cuda_shim.ShimDevice(_device.source(), _words.instantiations(), sanitize=sanitize)
 
 
 def install(kind: str, patch: pytest.MonkeyPatch) -> Gpu:

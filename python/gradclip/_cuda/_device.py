@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from gradclip._cuda._launch import PARAMS
+from gradclip._cuda._words import PARAMS
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from gradclip._cuda._launch import Device, Memory
+    from gradclip._cuda._queue import Device, Memory
 
 #: No product and sum in one step, so that the bits are those of the CPU. CuPy adds the architecture, and flushes
 #: subnormal float32, which the kernels allow for.

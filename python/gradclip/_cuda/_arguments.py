@@ -1,0 +1,159 @@
+"""Arguments of calls with device arrays: checks by the compiled part's rules, outputs, views."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+import numpy as np
+
+from gradclip import _core
+from gradclip._cuda import _device
+from gradclip._cuda._elements import copied
+from gradclip._cuda._layout import View, memory_order
+from gradclip._cuda._queue import Call
+from gradclip._cuda._words import NAMES, NARROW, ORDERED, Scalar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+_codes: dict[np.dtype[Any], int | None] = {}
+
+
+def code_of(dtype: np.dtype[Any]) -> int | None:
+    """Return the code of a dtype; None if it has none."""
+    try:
+        return _codes[dtype]
+    except KeyError:
+        name = dtype.name if dtype.kind in "fciub" or dtype.type.__module__ == "ml_dtypes" else ""
+        code = NAMES.index(name) if name in NAMES else None
+        _codes[dtype] = code
+        return code
+
+
+def is_array(value: Any) -> bool:
+    return isinstance(value, _device.cupy().ndarray)
+
+
+class Tensor(NamedTuple):
+    """An array of the caller, as the launches see it."""
+
+    array: Any
+    view: View
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        dtype: np.dtype[Any] = self.array.dtype
+        return dtype
+
+
+class Arguments:
+    """The arguments of one call: their checks, and its errors."""
+
+    def __init__(self, function: str, name: Any) -> None:
+        self.function, self.name = function, name
+
+    def type_error(self, argument: str, found: str, allowed: str) -> NoReturn:
+        raise _core.type_error(self.function, self.name, argument, found, allowed)
+
+    def value_error(self, argument: str, found: str, allowed: str) -> NoReturn:
+        raise _core.value_error(self.function, self.name, argument, found, allowed)
+
+    def tensor(self, argument: str, array: Any, allowed: Sequence[int], device: int | None = None) -> Tensor:
+        """Return a tensor of one of the dtypes."""
+        if not is_array(array):
+            self.type_error(argument, _core.describe(array), "a cupy.ndarray, as the tensor is")
+        code = code_of(array.dtype)
+        if code is None or code not in allowed:
+            names = ", ".join(name for i, name in enumerate(NAMES) if i in allowed)
+            self.type_error(argument, _core.dtype_text(array), names)
+        own = array.data.device_id
+        if device is not None and own != device:
+            self.value_error(argument, f"an array on device {own}", f"arrays on device {device}, as the tensor is")
+        view = View(array.data.ptr, array.shape, array.strides, array.itemsize, code)
+        self._check_aligned(argument, view)
+        return Tensor(array, view)
+
+    def _check_aligned(self, argument: str, view: View) -> None:
+        unit = view.in_parts().itemsize
+        if view.size and (view.address % unit or any(stride % view.itemsize for stride in view.strides)):
+            self.value_error(argument, "an array that is not aligned", "elements at multiples of their size")
+
+    def out(self, argument: str, out: Any, tensor: Tensor) -> Tensor:
+        """Return the output for a tensor: what the caller gave, or a new array."""
+        view = tensor.view
+        if out is None:
+            return new_like(tensor)
+        if not is_array(out):
+            self.type_error(argument, _core.describe(out), "None or a cupy.ndarray")
+        if out.dtype != tensor.dtype:
+            self.type_error(argument, _core.dtype_text(out), f"dtype {NAMES[view.code]}")
+        if out.shape != view.shape:
+            self.value_error(argument, f"shape {_core.shape_text(out.shape)}", f"shape {_core.shape_text(view.shape)}")
+        return self.tensor(argument, out, (view.code,), tensor.array.data.device_id)
+
+    def scalar(self, argument: str, value: Any, device: int, *, nan: bool) -> Scalar:
+        """Return a limit: a number, or a 0-d array on the device, which is not looked at here."""
+        if not is_array(value):
+            return Scalar(_core.check_limit(self.function, self.name, argument, value, nan))
+        code = code_of(value.dtype)
+        if value.ndim != 0 or code not in ORDERED:
+            # The error that a NumPy array of this shape and dtype gets.
+            same = np.broadcast_to(np.ones((), value.dtype), value.shape)
+            _core.check_limit(self.function, self.name, argument, same, nan)
+        tensor = self.tensor(argument, value, ORDERED, device)
+        return Scalar(0.0, tensor.view.address, tensor.view.code)
+
+    def arrange(
+        self, call: Call, outputs: list[View], inputs: list[View], places: list[int] | None = None
+    ) -> list[View]:
+        """Return the inputs, copied where an output would overwrite them; raise where outputs share memory.
+
+        ``places`` are the outputs' places in a list; None: there is one output, and no list.
+        """
+        if len(inputs) == 1 and outputs == inputs and outputs[0].is_dense():
+            return inputs
+        clash, copies = _core.arrange_device(
+            [extent_of(view) for view in outputs], [extent_of(view) for view in inputs]
+        )
+        if clash is not None:
+            first, second = clash if places is None else (places[clash[0]], places[clash[1]])
+            raise _core.clash_error(self.function, self.name, first, second, places is None)
+        inputs = list(inputs)
+        for i in copies:
+            inputs[i] = copied(call, inputs[i])
+        return inputs
+
+
+def extent_of(view: View) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
+    return view.address, view.itemsize, view.shape, view.strides
+
+
+def new_like(tensor: Tensor) -> Tensor:
+    """Make an array of the same dtype and shape, in the memory order that NumPy gives a result."""
+    view = tensor.view
+    array = empty_in_order(view.shape, memory_order(view.shape, view.strides), tensor.dtype, tensor.array)
+    return Tensor(array, View(array.data.ptr, array.shape, array.strides, view.itemsize, view.code))
+
+
+def empty_in_order(shape: tuple[int, ...], order: Sequence[int], dtype: Any, like: Any) -> Any:
+    """Make an array whose axes lie in memory in this order, from outer to inner."""
+    array = _device.empty(tuple(shape[axis] for axis in order), dtype, like)
+    if list(order) == sorted(order):
+        return array
+    return array.transpose([order.index(axis) for axis in range(len(order))])
+
+
+@contextmanager
+def call_on(array: Any) -> Iterator[Call]:
+    """Make an array's device the current one, and its stream this call's."""
+    device = _device.device_of(array)
+    with device.current(), Call(device) as call:
+        yield call
+
+
+def norm_output(call: Call, shape: tuple[int, ...], order: Sequence[int], code: int | None, like: Any) -> Any:
+    """Make an array for norms: float64, or float32 for norms of narrow dtypes that keep an axis."""
+    dtype = np.float32 if code in NARROW else np.float64
+    return call.keep(empty_in_order(shape, order, np.dtype(dtype), like))

@@ -1,0 +1,118 @@
+"""The clippers of one array."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradclip import _core
+from gradclip._cuda._arguments import Arguments, Tensor, call_on, code_of, is_array
+from gradclip._cuda._elements import Bound, clip, clip_magnitudes, converted
+from gradclip._cuda._layout import Pair
+from gradclip._cuda._list import scale_whole
+from gradclip._cuda._slices import Slices, scale_slices
+from gradclip._cuda._words import ORDERED, REAL, SCALABLE, Mode, Norm
+
+
+def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: Any, out: Any) -> Any:
+    """See `gradclip.clip_by_value`."""
+    arguments = Arguments("clip_by_value", name)
+    tensor = arguments.tensor("t", t, ORDERED)
+    given = {"clip_value_min": clip_value_min, "clip_value_max": clip_value_max}
+    bounds = [_bound(arguments, argument, bound, tensor) for argument, bound in given.items()]
+    if clip_value_min is None and clip_value_max is None:
+        arguments.value_error("clip_value_min", "None for both bounds", "None for one of them")
+    _core.check_name(arguments.function, name)
+    with call_on(t) as call:
+        target = arguments.out("out", out, tensor)
+        view = tensor.view
+        arrays = [i for i, bound in enumerate(bounds) if bound.view is not None]
+        views = [bound.view for bound in bounds if bound.view is not None]
+        source = view
+        if out is not None:
+            source, *views = arguments.arrange(call, [target.view], [view, *views])
+        for i, bound_view in zip(arrays, views, strict=True):
+            # One number goes to the dtype as a Python number does, which quiets NaN.
+            is_number = not bound_view.shape
+            if bound_view.code != view.code or is_number:
+                made = converted(call, bound_view, view.code, view.itemsize, is_number=is_number)
+                bound_view = made  # noqa: PLW2901
+            bounds[i] = Bound(0, bound_view.broadcast(view.shape))
+        clip(call, Pair(source, target.view), *bounds)
+    return target.array
+
+
+#: Bits of what bounds nothing: -inf and inf, or the ends of the range.
+def _unbounded(dtype: np.dtype[Any], *, above: bool) -> int:
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        value = np.array(info.max if above else info.min, dtype)
+    else:
+        value = np.array(np.inf if above else -np.inf).astype(dtype)
+    return int.from_bytes(value.tobytes(), "little")
+
+
+def _bound(arguments: Arguments, argument: str, bound: Any, tensor: Tensor) -> Bound:
+    """Read a bound: None, a number, or an array on the device that broadcasts to the tensor."""
+    if bound is None:
+        return Bound(_unbounded(tensor.dtype, above=argument == "clip_value_max"))
+    if not is_array(bound):
+        code = tensor.view.code
+        found = _core.check_number_bound(arguments.function, arguments.name, argument, bound, code)
+        if found is None:
+            allowed = "None, a real number or a cupy.ndarray of real numbers"
+            if code not in REAL:
+                allowed = "None, an int or a cupy.ndarray of integers"
+            arguments.type_error(argument, _core.describe(bound), f"{allowed}, for a tensor that is a cupy.ndarray")
+        return Bound(found)
+    kind = code_of(bound.dtype)
+    if kind not in ORDERED or (kind in REAL and tensor.view.code not in REAL):
+        # The error that a NumPy array of this shape and dtype gets.
+        same = np.broadcast_to(np.zeros((), bound.dtype), bound.shape)
+        low, high = (same, None) if argument == "clip_value_min" else (None, same)
+        _core.clip_by_value(np.zeros((), tensor.dtype), low, high, arguments.name, None)
+    view = arguments.tensor(argument, bound, ORDERED, tensor.array.data.device_id).view
+    shape = tensor.view.shape
+    own = view.shape
+    if len(own) > len(shape) or any(a not in {1, b} for a, b in zip(own[::-1], shape[::-1], strict=False)):
+        allowed = f"a shape that broadcasts to that of the tensor, {_core.shape_text(shape)}"
+        arguments.value_error(argument, f"shape {_core.shape_text(own)}", allowed)
+    return Bound(0, view)
+
+
+def clip_by_norm(t: Any, clip_norm: Any, axes: Any, name: Any, out: Any) -> Any:
+    """See `gradclip.clip_by_norm`."""
+    arguments = Arguments("clip_by_norm", name)
+    tensor = arguments.tensor("t", t, SCALABLE)
+    view = tensor.view
+    limit = arguments.scalar("clip_norm", clip_norm, t.data.device_id, nan=False)
+    along = _core.check_axes(arguments.function, name, "axes", axes, len(view.shape))
+    _core.check_name(arguments.function, name)
+    with call_on(t) as call:
+        target = arguments.out("out", out, tensor)
+        source = view if out is None else arguments.arrange(call, [target.view], [view])[0]
+        pair = Pair(source, target.view)
+        norm = Norm.of(2.0, Mode.CLIP, limit)
+        if along is not None and not along and view.shape and view.code in REAL:
+            clip_magnitudes(call, pair, limit)
+        elif along is not None and len(along) < len(view.shape):
+            scale_slices(call, Slices.of(view, along), pair, norm)
+        else:
+            scale_whole(call, view, pair, norm)
+    return target.array
+
+
+def clip_by_average_norm(t: Any, clip_norm: Any, name: Any, out: Any) -> Any:
+    """See `gradclip.clip_by_average_norm`."""
+    arguments = Arguments("clip_by_average_norm", name)
+    tensor = arguments.tensor("t", t, SCALABLE)
+    limit = arguments.scalar("clip_norm", clip_norm, t.data.device_id, nan=False)
+    _core.check_name(arguments.function, name)
+    view = tensor.view
+    with call_on(t) as call:
+        target = arguments.out("out", out, tensor)
+        source = view if out is None else arguments.arrange(call, [target.view], [view])[0]
+        pair = Pair(source, target.view)
+        scale_whole(call, view, pair, Norm.of(2.0, Mode.AVERAGE, limit, view.size))
+    return target.array

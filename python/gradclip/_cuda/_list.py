@@ -1,0 +1,289 @@
+"""Norms of lists of arrays, and their scaling: one table for all of them, cut into blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from gradclip._cuda._layout import Layout, layout_of, walk_of
+from gradclip._cuda._words import (
+    BLOCK,
+    COMPLEX,
+    COMPLEX64,
+    COMPLEX128,
+    FLOAT64,
+    PARAMS,
+    PART_ARRAYS,
+    REAL,
+    STATE_WORDS,
+    THREADS,
+    TYPES,
+    Flag,
+    NormsTo,
+    Order,
+    Row,
+    Word,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from gradclip._cuda._layout import Pair, View
+    from gradclip._cuda._queue import Call, Memory
+    from gradclip._cuda._words import Norm, Scalar, Words
+
+
+class Tensors(NamedTuple):
+    """A list of arrays, as arrays of numbers. ``layouts`` has a pair for each array, or is None if all are dense."""
+
+    sources: Words
+    targets: Words
+    lengths: Words
+    codes: Words
+    layouts: Sequence[tuple[Layout, Layout]] | None = None
+
+    @classmethod
+    def of(cls, pairs: Sequence[tuple[View, View]]) -> Tensors:
+        """Make it of pairs of an array and its output; the output's elements are those of the array's walk."""
+        sources, targets, layouts = [], [], []
+        for source, target in pairs:
+            if source.is_dense() and target.strides == source.strides:
+                own = other = Layout((), 0)
+            else:
+                walk = walk_of(source)
+                own, other = layout_of(source, walk), layout_of(target, walk)
+            sources.append(source.address + own.shift)
+            targets.append(target.address + other.shift)
+            layouts.append((own, other))
+        return cls(
+            np.array(sources, np.int64),
+            np.array(targets, np.int64),
+            np.array([source.size for source, _ in pairs], np.int64),
+            np.array([source.code for source, _ in pairs], np.int64),
+            None if all(own.is_dense and other.is_dense for own, other in layouts) else layouts,
+        )
+
+    def in_parts(self) -> Tensors:
+        """Take dense complex arrays as real ones."""
+        is_complex = (self.codes == COMPLEX64) | (self.codes == COMPLEX128)
+        if not is_complex.any():
+            return self
+        parts = np.where(self.codes == COMPLEX64, COMPLEX[COMPLEX64], COMPLEX[COMPLEX128])
+        return self._replace(
+            codes=np.where(is_complex, parts, self.codes), lengths=np.where(is_complex, 2 * self.lengths, self.lengths)
+        )
+
+    def key(self) -> Hashable:
+        """Return what tells it from other lists."""
+        layouts = None if self.layouts is None else tuple(self.layouts)
+        targets = None if self.targets is self.sources else self.targets.tobytes()
+        return self.sources.tobytes(), targets, self.lengths.tobytes(), self.codes.tobytes(), layouts
+
+
+@dataclass(slots=True)
+class _Table:
+    """The table of a list: its words, and where the rows of each dtype stand."""
+
+    words: Words
+    rows: list[tuple[int, int, int, int]]  # code, place, rows, blocks
+    starts: int
+    starts_step: int
+    slots: int
+    chunks: int
+    tensors: int
+
+    def fill(self, params: Words) -> None:
+        params[Word.STARTS] = self.starts
+        params[Word.STARTS_STEP] = self.starts_step
+        params[Word.SLOTS] = self.slots
+        params[Word.CHUNKS] = self.chunks
+        params[Word.TENSORS] = self.tensors
+
+
+def _before(counts: Words) -> Words:
+    """Return the sum of all that come before each."""
+    sums: Words = np.cumsum(counts) - counts
+    return sums
+
+
+def _table_of(tensors: Tensors) -> _Table:
+    blocks = (tensors.lengths + (BLOCK - 1)) // BLOCK
+    chosen = np.flatnonzero(blocks)
+    if len(chosen) != len(blocks):  # nothing is to be done for empty ones
+        blocks = blocks[chosen]
+        layouts = None if tensors.layouts is None else [tensors.layouts[i] for i in chosen.tolist()]
+        tensors = Tensors(
+            tensors.sources[chosen], tensors.targets[chosen], tensors.lengths[chosen], tensors.codes[chosen], layouts
+        )
+    chunks = (blocks + 63) // 64
+    rows = np.zeros((len(blocks), Row.WORDS), np.int64)
+    rows[:, Row.SOURCE] = tensors.sources
+    rows[:, Row.TARGET] = tensors.targets
+    rows[:, Row.LEN] = tensors.lengths
+    rows[:, Row.SLOT] = _before(blocks)
+    rows[:, Row.CHUNK] = _before(chunks)
+    rows[:, Row.GROUP] = np.arange(len(blocks))
+    codes = tensors.codes.tolist()
+    kinds = list(dict.fromkeys(codes))
+    parts: list[Words] = []
+    found, place = [], 0
+    if len(kinds) > 1:  # in the order of the list
+        parts.append(np.ascontiguousarray(rows[:, (Row.SLOT, Row.CHUNK)]).ravel())
+        place = parts[0].size
+    layouts_at = place + rows.size
+    words: list[int] = []
+    if tensors.layouts is not None:
+        places: dict[tuple[int, ...], int] = {}
+        for row, pair in zip(rows, tensors.layouts, strict=True):
+            both = 0
+            for k, layout in enumerate(pair):
+                if not layout.is_dense:
+                    own = tuple(layout.words())
+                    if own not in places:
+                        places[own] = layouts_at + len(words)
+                        words += own
+                    both |= places[own] << 32 * k
+            row[Row.LAYOUTS] = both
+    for kind in kinds:
+        own_rows = rows if len(kinds) == 1 else rows[tensors.codes == kind]
+        own_blocks = blocks if len(kinds) == 1 else blocks[tensors.codes == kind]
+        own_rows[:, Row.BLOCK] = _before(own_blocks)
+        parts.append(own_rows.ravel())
+        found.append((kind, place, len(own_rows), int(own_blocks.sum())))
+        place += own_rows.size
+    parts.append(np.array(words, np.int64))
+    starts, step = (0, 2) if len(kinds) > 1 else (Row.SLOT, Row.WORDS)
+    return _Table(np.concatenate(parts), found, starts, step, int(blocks.sum()), int(chunks.sum()), len(blocks))
+
+
+class Plan:
+    """The launches for a list: what of them does not change from call to call with the same arrays."""
+
+    def __init__(self, call: Call, tensors: Tensors, norm: Norm, scaled: Tensors | None, *, is_given: bool) -> None:
+        table = _table_of(tensors.in_parts() if norm.order is Order.TWO else tensors)
+        self.groups = max(table.tensors, 1)
+        self.sizes = 2 * table.chunks, PART_ARRAYS * table.slots
+        self.params, self.memory = _argument(call, table.words)
+        table.fill(self.params)
+        norm.fill(self.params, tensors.codes.tolist())
+        self.passes = [] if is_given else self._passes(call, table, norm)
+        # The argument of the kernel that scales, which may have a table of its own.
+        self.last, self.last_memory = self.params, None
+        self.scales: list[tuple[str, int, int, int, int]] = []
+        if scaled is not None:
+            if scaled is not tensors or norm.order is not Order.TWO:
+                table = _table_of(scaled.in_parts())
+                self.last, self.last_memory = _argument(call, table.words)
+            warps = THREADS // 32
+            for code, place, count, blocks in reversed(table.rows):
+                self.scales.append((f"scale<{TYPES[code]}>", place, count, blocks, call.grid(blocks, warps)))
+        self.in_place = scaled is not None and bool((scaled.sources == scaled.targets).all())
+
+    def _passes(self, call: Call, table: _Table, norm: Norm) -> list[tuple[str, int, int, int, int, int]]:
+        """Return the passes over the data: one for each dtype, and one more where powers need the largest modulus."""
+        is_wide = bool(int(self.params[Word.FLAGS]) & Flag.WIDE)
+        launches = table.rows or [(FLOAT64, 0, 0, 0)]
+        grids = [call.grid(blocks, THREADS // 32) for *_, blocks in launches]
+        self.params[Word.TICKETS] = sum(grids)
+        is_power = norm.order is Order.POWER or (norm.order is Order.SIMPLE and is_wide)
+        found = []
+        for kernel in ("first<void>", "powers<void>")[: 2 if is_power else 1]:
+            for (code, place, count, blocks), grid in zip(launches, grids, strict=True):
+                is_plain = norm.order is Order.TWO and code in REAL
+                name = f"sums<{TYPES[code]}, {'true' if is_wide else 'false'}>" if is_plain else kernel
+                found.append((name, place, count, blocks, grid, code))
+        return found
+
+
+def _argument(call: Call, table: Words) -> tuple[Words, Memory | None]:
+    """Make the argument of kernels, and its table if that is too long to stand in it."""
+    params = np.zeros(PARAMS, np.int64)
+    if len(table) <= PARAMS - Word.TABLE:
+        params[Word.TABLE : Word.TABLE + len(table)] = table
+        return params, None
+    memory = call.device.upload(np.asarray(table, np.int64))
+    params[Word.TABLE_AT] = memory.ptr
+    return params, memory
+
+
+def run_list(
+    call: Call,
+    tensors: Tensors,
+    norm: Norm,
+    *,
+    used: Scalar | None = None,
+    norm_at: int = 0,
+    narrow: bool = False,
+    each: bool = False,
+    scaled: Tensors | None = None,
+) -> None:
+    """Make the norm of a list, or of each of its arrays, and scale them by what comes of it.
+
+    Parameters
+    ----------
+    tensors : Tensors
+        What the norm is of.
+    used : Scalar, optional
+        The norm, if it is given.
+    norm_at : int
+        Address for the norms.
+    narrow : bool
+        Norms are written as float32.
+    each : bool
+        Each array has a norm of its own.
+    scaled : Tensors, optional
+        What is read and written then: the same arrays. None: nothing.
+    """
+    device, queue = call.device, call.queue
+    other = None if scaled is None or scaled is tensors else scaled.key()
+    key = tensors.key(), other, scaled is None, norm.order, norm.power, norm.mode, norm.elements, used is None
+    plan = queue.plans.get(key)
+    if plan is None:
+        plan = queue.plans[key] = Plan(call, tensors, norm, scaled, is_given=used is not None)
+        if len(queue.plans) > queue.MOST:
+            queue.plans.popitem(last=False)
+    queue.plans.move_to_end(key)
+
+    params = plan.params
+    flags = int(params[Word.FLAGS]) & ~(Flag.NARROW_NORM | Flag.EACH | Flag.IN_PLACE).value
+    flags |= Flag.NARROW_NORM.value * narrow | Flag.EACH.value * each | Flag.IN_PLACE.value * plan.in_place
+    states = STATE_WORDS * (plan.groups if each else 1)
+    room = queue.room(device, 8 * (states + sum(plan.sizes)))
+    params[Word.FLAGS] = flags
+    params[Word.LIMIT : Word.LIMIT + 3] = norm.limit.words()
+    if used is not None:
+        params[Word.USED : Word.USED + 3] = used.words()
+    params[Word.NORM_AT] = norm_at
+    params[Word.STATE_AT] = room
+    params[Word.TOTALS_AT] = room + 8 * states
+    params[Word.PARTS_AT] = room + 8 * (states + plan.sizes[0])
+    params[Word.TICKET_AT] = queue.ticket_at(device)
+    if used is not None:
+        device.launch(device.function("given<void>"), 1, THREADS, params)
+    for name, place, count, blocks, grid, code in plan.passes:
+        params[Word.ROWS], params[Word.COUNT], params[Word.BLOCKS], params[Word.DTYPE] = place, count, blocks, code
+        device.launch(device.function(name), grid, THREADS, params)
+    last = plan.last
+    if last is not params:
+        last[Word.FLAGS], last[Word.STATE_AT] = flags, room
+    for name, place, count, blocks, grid in plan.scales:
+        last[Word.ROWS], last[Word.COUNT], last[Word.BLOCKS] = place, count, blocks
+        device.launch(device.function(name), grid, THREADS, last)
+
+
+def whole_of(view: View, norm: Norm) -> Tensors:
+    """Return a list of one array, for a norm of it."""
+    whole = view.in_parts() if norm.order is Order.TWO else view
+    return Tensors.of([(whole, whole)])
+
+
+def scale_whole(call: Call, view: View, pair: Pair, norm: Norm, to: NormsTo | None = None) -> None:
+    """Scale an array by what comes of its norm. That is of ``view``; the source is scaled, which may be a copy."""
+    to = to or NormsTo()
+    scaled = Tensors.of([pair.in_parts()])
+    # The table of what is scaled will do for the norm too, if that is of the same elements.
+    is_one = pair.source is view and (norm.order is Order.TWO or view.code in REAL)
+    tensors = scaled if is_one else whole_of(view, norm)
+    run_list(call, tensors, norm, norm_at=to.norm_at, narrow=to.narrow, scaled=scaled)

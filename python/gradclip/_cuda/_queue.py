@@ -1,0 +1,154 @@
+"""The device, and what calls on one of its streams use again: scratch memory, tables, plans of launches."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from gradclip._cuda._words import PARAMS, THREADS, Word
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+    from contextlib import AbstractContextManager
+
+    from gradclip._cuda._list import Plan
+    from gradclip._cuda._words import Words
+
+
+class Memory(Protocol):
+    """Memory of a device. It is given back when nobody refers to it any more, in the order of the stream."""
+
+    @property
+    def ptr(self) -> int:
+        """Its address."""
+
+
+class Device(Protocol):
+    """What the launches need of a device and its current stream."""
+
+    multiprocessors: int
+
+    @property
+    def key(self) -> Hashable: ...
+    def current(self) -> AbstractContextManager[Any]: ...
+    def alloc(self, nbytes: int) -> Memory: ...
+    def upload(self, words: Words) -> Memory: ...
+    def function(self, name: str) -> Any: ...
+    def launch(self, function: Any, grid: int, block: int, params: Words) -> None: ...
+    def download(self, memory: Memory, nbytes: int) -> bytes: ...
+    def is_capturing(self) -> bool: ...
+
+
+class _Queue:
+    """What the calls on one stream use again: scratch memory, the ticket, the last tables.
+
+    Launches on a stream run one after the other, so the next call may use what this one used; the lock keeps the
+    launches of two host threads apart.
+    """
+
+    #: Plans and tables that are held.
+    MOST = 16
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.scratch: Memory | None = None
+        self.size = 0
+        self.ticket: Memory | None = None
+        self.plans: OrderedDict[Hashable, Plan] = OrderedDict()
+        self.tables: OrderedDict[bytes, Memory] = OrderedDict()
+
+    def room(self, device: Device, nbytes: int) -> int:
+        """Return the address of scratch memory."""
+        if self.scratch is None or self.size < nbytes:
+            self.size = max(1 << 16, 1 << (nbytes - 1).bit_length())
+            self.scratch = device.alloc(self.size)
+        return self.scratch.ptr
+
+    def ticket_at(self, device: Device) -> int:
+        """Return the address of the ticket, which is 0 between launches."""
+        if self.ticket is None:
+            self.ticket = device.upload(np.zeros(1, np.int64))
+        return self.ticket.ptr
+
+    def table(self, device: Device, words: Words) -> int:
+        """Return the address of a table on the device, which may be there already."""
+        key = words.tobytes()
+        found = self.tables.get(key)
+        if found is None:
+            found = self.tables[key] = device.upload(words)
+            if len(self.tables) > self.MOST:
+                self.tables.popitem(last=False)
+        self.tables.move_to_end(key)
+        return found.ptr
+
+    def taken(self) -> _Queue:
+        """Return one for a call that a CUDA graph captures, with the memory of this one, which makes do without.
+
+        A graph runs when it likes, and again and again: nothing that it writes may be used by another call. Tables
+        do not change, so that both may have them.
+        """
+        other = _Queue()
+        other.scratch, other.size, other.ticket = self.scratch, self.size, self.ticket
+        other.plans, other.tables = self.plans.copy(), self.tables.copy()
+        self.scratch, self.size, self.ticket = None, 0, None
+        return other
+
+
+_queues: dict[Hashable, _Queue] = {}
+_captured: list[Any] = []
+
+
+def release() -> None:
+    """Give back scratch memory and tables, those of captured graphs too, which must not run any more."""
+    _queues.clear()
+    _captured.clear()
+
+
+class Call:
+    """The launches of one call: a context, in which the stream's scratch memory is this call's."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self._queue = self.queue = _queues.setdefault(device.key, _Queue())
+        self.kept: list[Any] = []
+
+    def __enter__(self) -> Call:  # noqa: PYI034 (Self is Python 3.11's)
+        self._queue.lock.acquire()
+        try:
+            if self.device.is_capturing():
+                self.queue = self._queue.taken()
+                _captured.append(self)
+        except BaseException:
+            self._queue.lock.release()
+            raise
+        return self
+
+    def __exit__(self, error: object, *_: object) -> None:
+        if error is not None:
+            self.queue.ticket = None  # a pass may have been left half done
+        self._queue.lock.release()
+
+    def keep(self, thing: Any) -> Any:
+        """Keep something for as long as what was launched may run again: for good, in a captured graph."""
+        self.kept.append(thing)
+        return thing
+
+    def params(self, table: list[int] | Words) -> Words:
+        """Make the argument of kernels, with their table in it if it is short."""
+        params = np.zeros(PARAMS, np.int64)
+        if len(table) <= PARAMS - Word.TABLE:
+            params[Word.TABLE : Word.TABLE + len(table)] = table
+        else:
+            params[Word.TABLE_AT] = self.queue.table(self.device, np.asarray(table, np.int64))
+        return params
+
+    def launch(self, name: str, items: int, params: Words, at_once: int = THREADS) -> None:
+        """Launch a kernel for so many items, of which a block of threads takes some at once."""
+        self.device.launch(self.device.function(name), self.grid(items, at_once), THREADS, params)
+
+    def grid(self, items: int, at_once: int) -> int:
+        """Return the blocks of threads for so many items."""
+        return max(1, min(-(-items // at_once), 8 * self.device.multiprocessors))

@@ -1,0 +1,206 @@
+"""Norms of the slices of an array along some of its axes, and their scaling."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from gradclip._cuda._layout import Layout, Pair, Places, Split, View, layout_of, product_of, run_of, walk_of
+from gradclip._cuda._list import Tensors, run_list
+from gradclip._cuda._words import BLOCK, REAL, THREADS, TYPES, Flag, Norm, NormsTo, Order, Word
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gradclip._cuda._queue import Call
+    from gradclip._cuda._words import Words
+
+
+class Slices(NamedTuple):
+    """An array and the axes along which its slices lie."""
+
+    view: View
+    axes: tuple[int, ...]
+    split: Split
+
+    @classmethod
+    def of(cls, view: View, axes: Sequence[int]) -> Slices:
+        """Cut an array."""
+        return cls(view, tuple(axes), Split.of(view, axes))
+
+    @property
+    def are_columns(self) -> bool:
+        """Whether they lie side by side, which decides in what order they are added up."""
+        return self.split.is_of_columns(self.view)
+
+    def in_parts(self) -> Slices:
+        """Take complex arrays as real ones: the parts of a number belong to one slice."""
+        parts = self.view.in_parts()
+        if parts is self.view:
+            return self
+        axes = (*self.axes, len(self.view.shape))
+        return Slices(parts, axes, Split(self.split.kept, walk_of(parts, axes)))
+
+
+def norms_of_slices(call: Call, slices: Slices, norm: Norm, to: NormsTo) -> None:
+    """Make the norms of slices: numbers in the order of the kept axes, as memory has them."""
+    columns = slices.are_columns
+    if norm.order is Order.TWO and not columns:
+        slices = slices.in_parts()
+    view, split = slices.view, slices.split
+    count, length = split.count(view), split.length(view)
+    if count == 0:
+        return
+    if not columns and not to.values_at and not to.factors_at and _are_long(call, count, length):
+        tensors = _as_list(slices, view)
+        run_list(call, tensors, norm, norm_at=to.norm_at, narrow=to.narrow, each=True)
+        return
+    params = _params_of(call, slices)
+    norm.fill(params, [view.code])
+    to.fill(params)
+    if columns and length and norm.order in {Order.ONE, Order.TWO, Order.SIMPLE}:
+        run = min(run_of(count), length)
+        runs = -(-length // run)
+        params[Word.RUN] = run
+        params[Word.TOTALS_AT] = call.queue.room(call.device, 16 * runs * count)
+        width = 8
+        while width < min(count, THREADS):
+            width *= 2
+        is_plain = norm.order is Order.TWO and view.code in REAL
+        name = f"columns_of<{TYPES[view.code]}>" if is_plain else "columns<void>"
+        call.launch(name, -(-count // width) * runs, params, at_once=1)
+        call.launch("column_norms<void>", count, params)
+    else:
+        _launch_teams(call, "slices<{all}>", params)
+
+
+def _params_of(call: Call, slices: Slices, pair: Pair | None = None) -> Words:
+    """Make the argument of a kernel for slices, and for an array that is cut like them if one is written."""
+    split = slices.split
+    source = slices.view if pair is None else pair.source
+    places = Places()
+    kept, reduced = layout_of(source, split.kept), layout_of(source, split.reduced)
+    found = [places.add(kept), places.add(reduced), 0, 0]
+    target_at = 0
+    if pair is not None:
+        other, other_reduced = layout_of(pair.target, split.kept), layout_of(pair.target, split.reduced)
+        found[2:] = places.add(other), places.add(other_reduced)
+        target_at = pair.target.address + other.shift + other_reduced.shift
+    params = call.params(places.words)
+    params[Word.KEPT : Word.KEPT + 4] = found
+    params[Word.SOURCE] = source.address + kept.shift + reduced.shift
+    params[Word.TARGET] = target_at
+    params[Word.DTYPE] = slices.view.code
+    params[Word.COUNT], params[Word.LENGTH] = split.count(slices.view), split.length(slices.view)
+    if pair is not None and pair.source == pair.target:
+        params[Word.FLAGS] |= Flag.IN_PLACE
+    return params
+
+
+def _launch_teams(call: Call, name: str, params: Words) -> None:
+    """Launch a kernel in which a warp has a slice, or a whole block of threads if the slice is longer."""
+    is_long = params[Word.LENGTH] > BLOCK
+    kernel = name.format(all="true" if is_long else "false")
+    call.launch(kernel, int(params[Word.COUNT]), params, at_once=1 if is_long else THREADS // 32)
+
+
+def scale_slices(call: Call, slices: Slices, pair: Pair, norm: Norm, to: NormsTo | None = None) -> None:
+    """Scale slices by what comes of their norms. These are of ``slices``; the source is scaled, which may be a copy."""
+    to = to or NormsTo()
+    parts, own = slices.in_parts(), pair.in_parts()
+    count, length = parts.split.count(parts.view), parts.split.length(parts.view)
+    if count == 0:
+        return
+    is_two = norm.order is Order.TWO and pair.source == slices.view and not slices.are_columns
+    if is_two and _are_long(call, count, length):
+        tensors = _as_list(parts, own.target)
+        run_list(call, tensors, norm, norm_at=to.norm_at, narrow=to.narrow, each=True, scaled=tensors)
+    elif is_two and length:
+        # Each slice is written by those who have read it, while the caches hold it.
+        params = _params_of(call, parts, own)
+        norm.fill(params, [parts.view.code])
+        to.fill(params)
+        _launch_teams(call, f"rows<{TYPES[parts.view.code]}, {{all}}>", params)
+    else:
+        factors = call.keep(call.device.alloc(16 * count))
+        norms_of_slices(call, slices, norm, to._replace(factors_at=factors.ptr))
+        scale_by_factors(call, slices, pair, factors.ptr)
+
+
+def scale_by_factors(call: Call, slices: Slices, pair: Pair, factors_at: int) -> None:
+    """Scale each slice by its factor. The factors are in the order of the norms of the slices."""
+    columns = slices.are_columns
+    parts = slices.in_parts()
+    params = _params_of(call, parts, pair.in_parts())
+    count, length = int(params[Word.COUNT]), int(params[Word.LENGTH])
+    if count == 0 or length == 0:
+        return
+    params[Word.FACTORS_AT] = factors_at
+    if columns:
+        params[Word.FLAGS] |= Flag.COLUMNS
+    call.launch(f"scale_slices<{TYPES[parts.view.code]}>", count * length, params)
+
+
+def _are_long(call: Call, count: int, length: int) -> bool:
+    """Whether slices are so few and so long that each is cut, as an array of a list is: for all multiprocessors."""
+    return length >= 16 * BLOCK and count < 2 * call.device.multiprocessors
+
+
+def _as_list(slices: Slices, target: View) -> Tensors:
+    """Take slices for the arrays of a list."""
+    view, split = slices.view, slices.split
+    count, length = split.count(view), split.length(view)
+    kept, reduced = layout_of(view, split.kept), layout_of(view, split.reduced)
+    other, other_reduced = layout_of(target, split.kept), layout_of(target, split.reduced)
+    places = [_offset(kept, i) * view.itemsize for i in range(count)]
+    others = [_offset(other, i) * view.itemsize for i in range(count)]
+    is_dense = reduced.is_dense and other_reduced.is_dense
+    return Tensors(
+        np.array(places, np.int64) + (view.address + kept.shift + reduced.shift),
+        np.array(others, np.int64) + (target.address + other.shift + other_reduced.shift),
+        np.full(count, length, np.int64),
+        np.full(count, view.code, np.int64),
+        None if is_dense else [(reduced, other_reduced)] * count,
+    )
+
+
+def _offset(layout: Layout, i: int) -> int:
+    offset = 0
+    for length, stride in reversed(layout.axes):
+        i, rest = divmod(i, length)
+        offset += rest * stride
+    return offset
+
+
+def norms_of_matrices(call: Call, slices: Slices, norm: Norm, sums: str, to: NormsTo) -> None:
+    """Make the largest sum of magnitudes of the columns, or of the rows, of matrices: norms 1 and inf."""
+    view, (first, second) = slices.view, slices.axes
+    along, over = (first, second) if sums == "columns" else (second, first)
+    sums_of = Slices.of(view, (along,))
+    kept = [axis for axis, _ in sums_of.split.kept]
+    lengths = [view.shape[axis] for axis in kept]
+    at = kept.index(over)
+    outer, middle, inner = product_of(lengths[:at]), lengths[at], product_of(lengths[at + 1 :])
+    if outer * inner == 0:
+        return
+    values = call.keep(call.device.alloc(16 * max(outer * middle * inner, 1)))
+    norms_of_slices(call, sums_of, Norm.of(1.0), NormsTo(values_at=values.ptr))
+    params = call.params([])
+    norm.fill(params, [view.code])
+    to.fill(params)
+    params[Word.SOURCE] = values.ptr
+    params[Word.COUNT] = outer * inner
+    params[Word.OUTER], params[Word.MIDDLE], params[Word.INNER] = outer, middle, inner
+    call.launch("largest<void>", outer * inner, params)
+
+
+def norms_given(call: Call, values_at: int, count: int, norm: Norm, to: NormsTo) -> None:
+    """Take norms that were made elsewhere: so many values, and as many exponents, float64 both."""
+    if count == 0:
+        return
+    params = call.params([])
+    norm.fill(params, [])
+    to.fill(params)
+    params[Word.SOURCE], params[Word.COUNT] = values_at, count
+    call.launch("singular<void>", count, params)
