@@ -61,6 +61,10 @@ wheel: ## A wheel, the same bytes from a second build, and its import in a clean
 sanitize: develop ## The tests of memory under AddressSanitizer, which takes a nightly compiler
 	.ci/sanitize
 
+.PHONY: cuda
+cuda: develop ## Arrays on a GPU, tested without one: CuPy, NVIDIA's compiler, kernels on the CPU (250 MB)
+	.ci/cuda
+
 .PHONY: supply
 supply: ## Cargo.lock, licences, sources and known advisories of what the package is made with
 	.ci/supply

@@ -169,7 +169,8 @@ def shim() -> Any:
     import cuda_shim
     from gradclip._cuda import _device, _words
 
-    return cuda_shim.ShimDevice(_device.source(), _words.instantiations())
+    sanitize = "GRADCLIP_SANITIZE_KERNELS" in os.environ  # .ci/cuda sets it, and what such a process needs besides
+    return cuda_shim.ShimDevice(_device.source(), _words.instantiations(), sanitize=sanitize)
 
 
 def install(kind: str, patch: pytest.MonkeyPatch) -> Gpu:

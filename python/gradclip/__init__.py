@@ -2,7 +2,8 @@
 
 The functions have TensorFlow's names, signatures and treatment of ``None``, and NumPy's
 ``out=``. They do not overflow or underflow, leave what needs no clipping as it is, bit
-for bit, and give the same bits for any number of threads on any CPU.
+for bit, and give the same bits for any number of threads on any CPU. Arrays of CuPy are
+computed on the GPU that they lie on; what is said of NumPy arrays holds for them.
 
 >>> import numpy as np
 >>> import gradclip as gc

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gradclip._slices import IndexedSlices, Tensors
-    from gradclip._types import Array, Axes, Number, Order, Tensor
+    from gradclip._types import Array, Axes, DeviceNumber, DeviceT, Number, Order, Tensor
 
 
 @overload
@@ -31,6 +31,15 @@ def clip_by_value(
     *,
     out: Array | None = None,
 ) -> Array: ...
+@overload
+def clip_by_value(
+    t: DeviceT,
+    clip_value_min: DeviceNumber | None,
+    clip_value_max: DeviceNumber | None,
+    name: str | None = None,
+    *,
+    out: DeviceT | None = None,
+) -> DeviceT: ...
 def clip_by_value(
     t: Any,
     clip_value_min: Any,
@@ -106,9 +115,18 @@ def clip_by_norm(
     *,
     out: Array | None = None,
 ) -> Array: ...
+@overload
+def clip_by_norm(
+    t: DeviceT,
+    clip_norm: DeviceNumber,
+    axes: Axes = None,
+    name: str | None = None,
+    *,
+    out: DeviceT | None = None,
+) -> DeviceT: ...
 def clip_by_norm(
     t: Any,
-    clip_norm: Number,
+    clip_norm: Any,
     axes: Axes = None,
     name: str | None = None,
     *,
@@ -166,7 +184,15 @@ def clip_by_norm(
     return _core.clip_by_norm(t, clip_norm, axes, name, out)
 
 
-def clip_by_average_norm(t: Tensor, clip_norm: Number, name: str | None = None, *, out: Array | None = None) -> Array:
+@overload
+def clip_by_average_norm(
+    t: Tensor, clip_norm: Number, name: str | None = None, *, out: Array | None = None
+) -> Array: ...
+@overload
+def clip_by_average_norm(
+    t: DeviceT, clip_norm: DeviceNumber, name: str | None = None, *, out: DeviceT | None = None
+) -> DeviceT: ...
+def clip_by_average_norm(t: Any, clip_norm: Any, name: str | None = None, *, out: Any = None) -> Any:
     """Scale a tensor down to an average norm of at most ``clip_norm``.
 
     The average norm is the Euclidean norm divided by the number of elements (not the
@@ -210,6 +236,7 @@ def clip_by_average_norm(t: Tensor, clip_norm: Number, name: str | None = None, 
     return _core.clip_by_average_norm(t, clip_norm, name, out)
 
 
+@overload
 def clip_by_global_norm(
     t_list: Tensors,
     clip_norm: Number,
@@ -218,7 +245,26 @@ def clip_by_global_norm(
     *,
     ord: Order = 2,
     out: Sequence[Array | IndexedSlices | None] | None = None,
-) -> tuple[list[Any], float]:
+) -> tuple[list[Any], float]: ...
+@overload
+def clip_by_global_norm(
+    t_list: Sequence[DeviceT | None],
+    clip_norm: DeviceNumber,
+    use_norm: DeviceNumber | None = None,
+    name: str | None = None,
+    *,
+    ord: Order = 2,
+    out: Sequence[DeviceT | None] | None = None,
+) -> tuple[list[DeviceT | None], Any]: ...
+def clip_by_global_norm(
+    t_list: Any,
+    clip_norm: Any,
+    use_norm: Any = None,
+    name: str | None = None,
+    *,
+    ord: Order = 2,
+    out: Any = None,
+) -> Any:
     """Scale all tensors of a list down to a global norm of at most ``clip_norm``.
 
     Each is multiplied by ``clip_norm / max(global_norm, clip_norm)``.
@@ -247,7 +293,8 @@ def clip_by_global_norm(
         The clipped tensors, None in the places of None; the entries of ``out`` if that
         was given.
     float
-        The global norm before clipping.
+        The global norm before clipping. For CuPy arrays it stays on the device: a 0-d
+        float64 array, to be handed to ``use_norm``.
 
     Raises
     ------

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from gradclip import _core
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gradclip._slices import Tensors
-    from gradclip._types import Array, Axes, Order, Tensor
+    from gradclip._types import Array, Axes, DeviceArray, DeviceT, Order, Tensor
 
 
-def global_norm(t_list: Tensors, name: str | None = None, *, ord: Order = 2) -> float:
+@overload
+def global_norm(t_list: Tensors, name: str | None = None, *, ord: Order = 2) -> float: ...
+@overload
+def global_norm(t_list: Sequence[DeviceArray | None], name: str | None = None, *, ord: Order = 2) -> Any: ...
+def global_norm(t_list: Any, name: str | None = None, *, ord: Order = 2) -> Any:
     """Compute the norm of all elements of all tensors of a list.
 
     It is ``(sum of |x|**ord) ** (1/ord)``, the Euclidean norm by default, the largest
@@ -30,7 +36,8 @@ def global_norm(t_list: Tensors, name: str | None = None, *, ord: Order = 2) -> 
     Returns
     -------
     float
-        In float64 precision, whatever the dtypes are; 0.0 for an empty list.
+        In float64 precision, whatever the dtypes are; 0.0 for an empty list. For CuPy
+        arrays a 0-d float64 array on their device.
 
     Raises
     ------
@@ -55,7 +62,7 @@ def global_norm(t_list: Tensors, name: str | None = None, *, ord: Order = 2) -> 
 
 
 def norm(
-    tensor: Tensor,
+    tensor: Tensor | DeviceArray,
     ord: Order = "euclidean",
     axis: Axes = None,
     keepdims: bool | None = None,
@@ -84,7 +91,8 @@ def norm(
     Returns
     -------
     float or numpy.ndarray
-        A float in float64 precision if there is one number. Else an array: float32 for
+        A float in float64 precision if there is one number (for a CuPy array a 0-d
+        float64 array on its device). Else an array: float32 for
         float16, bfloat16, float32 and complex64, float64 for the others. NaN wins over
         infinity; the norm of nothing is 0.
 
@@ -119,6 +127,7 @@ def norm(
     return _core.norm(tensor, ord, axis, keepdims, name)
 
 
+@overload
 def normalize(
     tensor: Tensor,
     ord: Order = "euclidean",
@@ -126,7 +135,24 @@ def normalize(
     name: str | None = None,
     *,
     out: Array | None = None,
-) -> tuple[Array, Array]:
+) -> tuple[Array, Array]: ...
+@overload
+def normalize(
+    tensor: DeviceT,
+    ord: Order = "euclidean",
+    axis: Axes = None,
+    name: str | None = None,
+    *,
+    out: DeviceT | None = None,
+) -> tuple[DeviceT, Any]: ...
+def normalize(
+    tensor: Any,
+    ord: Order = "euclidean",
+    axis: Axes = None,
+    name: str | None = None,
+    *,
+    out: Any = None,
+) -> Any:
     """Divide a tensor, or vectors or matrices along some of its axes, by its norm.
 
     Parameters
