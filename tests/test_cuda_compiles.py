@@ -70,7 +70,9 @@ def test_nothing_flushes_subnormals(kernels: tuple[str, list[str]]) -> None:
 
 @pytest.mark.parametrize("name", ["float", "bf16"])
 def test_arrays_move_16_bytes_at_a_time(name: str) -> None:
-    found = re.findall(r"^\s*(ld|st)\.(?:global\.)?v4\.\w32 ", nvrtc.ptx(_device.source(), [f"scale<{name}>"], 75)[0], re.M)
+    found = re.findall(
+        r"^\s*(ld|st)\.(?:global\.)?v4\.\w32 ", nvrtc.ptx(_device.source(), [f"scale<{name}>"], 75)[0], re.MULTILINE
+    )
     text = " ".join(found)
     assert "ld ld ld ld" in text, text  # all under way before the first is stored
     assert found.count("ld") == found.count("st")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import threading
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 #: No product and sum in one step, so that the bits are those of the CPU. CuPy adds the architecture, and flushes
 #: subnormal float32, which the kernels allow for.
 OPTIONS = ("-std=c++17", "--fmad=false")
+
+
+#: CUDA's ``cudaStreamPerThread``.
+_PER_THREAD = 2
 
 
 @cache
@@ -49,6 +54,8 @@ def empty(shape: tuple[int, ...], dtype: Any, like: Any) -> Any:
 
 @cache
 def _multiprocessors(device: int) -> int:
+    if cupy().cuda.runtime.is_hip:
+        raise NotImplementedError("gradclip: CuPy for ROCm is not supported: the kernels are written for CUDA")
     count: int = cupy().cuda.Device(device).attributes["MultiProcessorCount"]
     return count
 
@@ -72,7 +79,9 @@ class CupyDevice:
     @property
     def key(self) -> Hashable:
         """What scratch memory belongs to."""
-        return self.id, self.stream.ptr
+        # One number stands for the default streams of all threads, if each has its own.
+        thread = threading.get_ident() if self.stream.ptr == _PER_THREAD else None
+        return self.id, self.stream.ptr, thread
 
     def current(self) -> AbstractContextManager[Any]:
         """Make it the current device."""
@@ -86,14 +95,16 @@ class CupyDevice:
 
     def upload(self, words: NDArray[np.int64]) -> Memory:
         """Copy words to new memory. The driver has read them when this returns, as they are not pinned."""
-        memory = cupy().cuda.alloc(words.nbytes)
         data = ctypes.c_void_p(words.ctypes.data)
         if self.is_capturing():
-            # Once and now: a copy that is captured would read the host's memory again at each run of the graph.
+            # Once and now: a copy that is captured would read the host's memory again at each run of the graph. Not in
+            # memory of the pool, which the graph may write to for others.
+            memory = cupy().cuda.MemoryPointer(cupy().cuda.Memory(words.nbytes), 0)
             aside = cupy().cuda.Stream(non_blocking=True)
             memory.copy_from_host_async(data, words.nbytes, aside)
             aside.synchronize()
         else:
+            memory = cupy().cuda.alloc(words.nbytes)
             memory.copy_from_host_async(data, words.nbytes, self.stream)
         found: Memory = memory
         return found

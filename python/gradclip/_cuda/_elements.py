@@ -65,7 +65,7 @@ def copied(call: Call, view: View) -> View:
     copy = replace(view, address=memory.ptr, strides=dense_strides(view.shape, view.itemsize))
     if view.size:
         pair = Pair(view, copy) if view.itemsize in MOVED_AS else Pair(view, copy).in_parts()
-        walk = [(axis, False) for axis in range(len(pair.source.shape))]
+        walk = tuple((axis, False) for axis in range(len(pair.source.shape)))
         params = _of_pair(call, pair, walk)
         call.launch(f"copy<{MOVED_AS[pair.source.itemsize]}>", pair.source.size, params)
     return copy
@@ -76,7 +76,7 @@ def converted(call: Call, view: View, code: int, itemsize: int, *, is_number: bo
     memory = call.keep(call.device.alloc(max(view.size, 1) * itemsize))
     made = View(memory.ptr, view.shape, dense_strides(view.shape, itemsize), itemsize, code)
     if view.size:
-        params = _of_pair(call, Pair(view, made), [(axis, False) for axis in range(len(view.shape))])
+        params = _of_pair(call, Pair(view, made), tuple((axis, False) for axis in range(len(view.shape))))
         params[Word.DTYPE], params[Word.TARGET_DTYPE] = view.code, code
         if is_number:
             params[Word.FLAGS] |= Flag.NUMBER

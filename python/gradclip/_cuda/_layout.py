@@ -6,12 +6,17 @@ That order is the CPU's (``src/walk.rs``, ``src/py/array.rs``), so that the bits
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from gradclip._cuda._words import CHUNK, COMPLEX, ROWS_OF_BLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+
+#: Layouts that are kept.
+_KEPT = 1024
 
 
 def product_of(numbers: Iterable[int]) -> int:
@@ -68,7 +73,8 @@ class Pair(NamedTuple):
         return Pair(self.source.in_parts(), self.target.in_parts())
 
 
-def dense_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
+@lru_cache(_KEPT)
+def dense_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     """Return the strides of a C-contiguous array."""
     strides = []
     for length in reversed(shape):
@@ -97,7 +103,7 @@ def memory_order(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
 
 
 #: Axes from outer to inner, and whether each is walked backwards.
-Walk = list[tuple[int, bool]]
+Walk = tuple[tuple[int, bool], ...]
 
 
 def walk_of(view: View, wanted: Iterable[int] | None = None) -> Walk:
@@ -105,13 +111,18 @@ def walk_of(view: View, wanted: Iterable[int] | None = None) -> Walk:
 
     It is that of memory, but for axes that go nowhere, which come first.
     """
-    order = memory_order(view.shape, view.strides)
+    return _walk(view.shape, view.strides, None if wanted is None else tuple(wanted))
+
+
+# What depends on shapes and strides alone is kept: most calls are made again and again.
+@lru_cache(_KEPT)
+def _walk(shape: tuple[int, ...], strides: tuple[int, ...], wanted: tuple[int, ...] | None) -> Walk:
+    order = memory_order(shape, strides)
     if wanted is not None:
-        chosen = set(wanted)
-        order = [axis for axis in order if axis in chosen]
-    still = [axis for axis in order if view.strides[axis] == 0]
-    moving = [axis for axis in order if view.strides[axis] != 0]
-    return [(axis, view.strides[axis] < 0) for axis in (*still, *moving)]
+        order = [axis for axis in order if axis in wanted]
+    still = [axis for axis in order if strides[axis] == 0]
+    moving = [axis for axis in order if strides[axis] != 0]
+    return tuple((axis, strides[axis] < 0) for axis in (*still, *moving))
 
 
 class Layout(NamedTuple):
@@ -132,14 +143,19 @@ class Layout(NamedTuple):
 
 def layout_of(view: View, walk: Walk) -> Layout:
     """Lay out the elements of an array in the order of a walk."""
+    return _layout(view.shape, view.strides, view.itemsize, walk)
+
+
+@lru_cache(_KEPT)
+def _layout(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int, walk: Walk) -> Layout:
     axes: list[tuple[int, int]] = []
     shift = 0
     for axis, backwards in walk:
-        length, stride = view.shape[axis], view.strides[axis]
+        length, stride = shape[axis], strides[axis]
         if backwards:
             shift += max(length - 1, 0) * stride
             stride = -stride
-        stride //= view.itemsize
+        stride //= itemsize
         if length == 1:
             continue
         if axes and axes[-1][1] == stride * length:
@@ -158,8 +174,7 @@ class Split(NamedTuple):
     @classmethod
     def of(cls, view: View, axes: Sequence[int]) -> Split:
         """Reduce the given axes."""
-        kept = [(axis, False) for axis in memory_order(view.shape, view.strides) if axis not in axes]
-        return cls(kept, walk_of(view, axes))
+        return _split(view.shape, view.strides, tuple(axes))
 
     def count(self, view: View) -> int:
         """Slices."""
@@ -171,14 +186,24 @@ class Split(NamedTuple):
 
     def is_of_columns(self, view: View) -> bool:
         """Whether neighbours in memory belong to neighbouring slices: ``are_columns`` of ``src/walk.rs``."""
-        reduced, kept = layout_of(view, self.reduced).axes, layout_of(view, self.kept).axes
-        step = abs(reduced[-1][1]) if reduced else None
-        count = 0
-        for length, stride in reversed(kept):
-            if step is not None and abs(stride) >= step:
-                break
-            count = max(count, 1) * length
-        return count >= 4  # noqa: PLR2004
+        return _are_columns(layout_of(view, self.kept), layout_of(view, self.reduced))
+
+
+@lru_cache(_KEPT)
+def _split(shape: tuple[int, ...], strides: tuple[int, ...], axes: tuple[int, ...]) -> Split:
+    kept = tuple((axis, False) for axis in memory_order(shape, strides) if axis not in axes)
+    return Split(kept, _walk(shape, strides, axes))
+
+
+@lru_cache(_KEPT)
+def _are_columns(kept: Layout, reduced: Layout) -> bool:
+    step = abs(reduced.axes[-1][1]) if reduced.axes else None
+    count = 0
+    for length, stride in reversed(kept.axes):
+        if step is not None and abs(stride) >= step:
+            break
+        count = max(count, 1) * length
+    return count >= 4  # noqa: PLR2004
 
 
 #: Columns that one thread of the CPU sums at a time: where runs of rows end depends on it.

@@ -1,0 +1,335 @@
+"""The launcher: names that it shares with the kernels, what calls have in common, CUDA graphs, large numbers."""
+
+import mmap
+import os
+import re
+import threading
+
+import gradclip as gc
+import numpy as np
+import pytest
+from gpu_arrays import assert_same, check, shim
+from gradclip import _cuda
+from gradclip._cuda import _device, _list, _queue, _words
+from gradclip._cuda._layout import View
+from gradclip._cuda._list import Tensors
+from oracle import BF16, same_bits
+
+# ---- names
+
+
+def enumerators(start):
+    """The names of the C++ enumeration that begins with `start`, and their values."""
+    text = re.sub(r"//.*", "", _device.source())
+    body = next(body for body in re.findall(r"enum : int \{(.*?)\};", text, re.DOTALL) if body.split()[0] == start)
+    names, value = {}, -1
+    for entry in filter(None, (entry.strip() for entry in body.split(","))):
+        name, _, given = entry.partition("=")
+        value = eval(given, {}, names) if given else value + 1
+        names[name.strip()] = value
+    return names
+
+
+@pytest.mark.parametrize(
+    ("start", "names", "prefix"),
+    [
+        ("TABLE_AT", _words.Word, ""),
+        ("ROW_SOURCE,", _words.Row, "ROW_"),
+        ("ORDER_ONE", _words.Order, "ORDER_"),
+        ("MODE_NORM,", _words.Mode, "MODE_"),
+        ("HAS_LIMBS", _words.Flag, ""),
+    ],
+)
+def test_names_mean_the_same_in_the_kernels(start, names, prefix):
+    assert enumerators(start) == {prefix + name: member.value for name, member in names.__members__.items()}
+
+
+def test_numbers_are_the_same_in_the_kernels():
+    sizes = enumerators("THREADS")
+    assert (sizes["THREADS"], sizes["BLOCK"], sizes["ROWS_OF_BLOCK"]) == (
+        _words.THREADS,
+        _words.BLOCK,
+        _words.ROWS_OF_BLOCK,
+    )
+    assert sizes["BLOCK"] * sizes["CHUNK_BLOCKS"] == _words.CHUNK
+    assert enumerators("PART_SUM,")["PART_ARRAYS"] == _words.PART_ARRAYS
+    state = enumerators("STATE_VALUE,")
+    assert state["STATE_WORDS"] == _words.STATE_WORDS >= state["STATE_POWER"] + 4  # the words of a `Power`
+    assert f"struct Params {{ word w[{_words.PARAMS}]; }};" in _device.source()
+    names = re.search(r"enum Code \{(.*?)\};", _device.source(), re.DOTALL)
+    codes = [entry.split("=")[0].strip() for entry in re.sub(r"//.*", "", names[1]).split(",")]
+    assert [code.lower() for code in codes if code] == list(_words.NAMES)
+
+
+def test_every_kernel_that_is_launched_is_listed():
+    found = set(re.findall(r"KERNEL (\w+)\(", _device.source()))
+    assert found == {name.partition("<")[0] for name in _words.instantiations()}
+
+
+# ---- what calls on a stream have in common
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    _cuda.release()
+    yield
+    shim().capturing = False
+    _cuda.release()
+
+
+def grads(n, dtype=np.float32, size=100, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(size + i % 7).astype(dtype) for i in range(n)]
+
+
+class LaunchError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("failing", [1, 2, 3, 4])
+def test_a_launch_that_fails_spoils_no_later_call(gpu, monkeypatch, failing):
+    arrays = [*grads(3, np.float32, 5000), *grads(3, np.float64, 5000)]
+    on_device = gpu.arrays(arrays)
+    device = _device.device_of(on_device[0])
+    launch, count = type(device).launch, [0]
+
+    def fails(*args):
+        count[0] += 1
+        if count[0] == failing:
+            raise LaunchError
+        launch(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(device), "launch", fails)
+        with pytest.raises(LaunchError):
+            gc.clip_by_global_norm(on_device, 1.0)
+    assert count[0] == failing
+    assert_same(gpu, gc.clip_by_global_norm(on_device, 1.0), gc.clip_by_global_norm(arrays, 1.0))
+
+
+def test_a_second_call_uploads_and_allocates_nothing(gpu, monkeypatch):
+    arrays = grads(300)
+    on_device = gpu.arrays(arrays)
+    gc.clip_by_global_norm(on_device, 1e9, out=on_device)
+    device = _device.device_of(on_device[0])
+    monkeypatch.setattr(type(device), "alloc", None)
+    monkeypatch.setattr(type(device), "upload", None)
+    clipped, norm = gc.clip_by_global_norm(on_device, 1.0, out=on_device)
+    assert_same(gpu, (clipped, norm), gc.clip_by_global_norm(arrays, 1.0))
+
+
+def test_what_is_held_has_a_bound(gpu):
+    for n in range(70, 70 + 2 * _queue._Queue.MOST):
+        gc.global_norm(gpu.arrays(grads(n, size=3)))
+    (queue,) = _queue._queues.values()
+    assert len(queue.plans) == len({plan.memory.ptr for plan in queue.plans.values()}) == _queue._Queue.MOST
+    gc.trim()
+    assert not _queue._queues
+
+
+def test_the_oldest_list_is_forgotten_first(gpu):
+    first = gpu.arrays(grads(5))
+    gc.global_norm(first)
+    (queue,) = _queue._queues.values()
+    key = next(iter(queue.plans))
+    for n in range(10, 10 + _queue._Queue.MOST - 1):
+        gc.global_norm(gpu.arrays(grads(n, size=3)))
+        gc.global_norm(first)
+    assert key in queue.plans
+
+
+def test_arrays_at_the_same_places_with_other_lengths_are_another_list(gpu):
+    x = np.random.default_rng(0).standard_normal(5000).astype(np.float32)
+    d = gpu.array(x)
+    for n in (5000, 10, 2049, 5000):
+        assert_same(gpu, gc.global_norm([d[:n]]), gc.global_norm([x[:n]]))
+    for limit in (1.0, 2.0, 1e9):
+        assert_same(gpu, gc.clip_by_global_norm([d], limit), gc.clip_by_global_norm([x], limit))
+    for average in (1e-4, 1e-5):
+        assert_same(gpu, gc.clip_by_average_norm(d, average), gc.clip_by_average_norm(x, average))
+
+
+def test_threads_share_a_stream(gpu):
+    if gpu.kind == "device":
+        pytest.skip("CuPy's current stream belongs to a thread")
+    lists = [[*grads(20, np.float32, seed=k), *grads(5, np.float64, 3000, seed=k)] for k in range(6)]
+    expected = [gc.clip_by_global_norm(arrays, 1.0) for arrays in lists]
+    on_device = [gpu.arrays(arrays) for arrays in lists]
+    errors = []
+
+    def work(k):
+        try:
+            for _ in range(15):
+                assert_same(gpu, gc.clip_by_global_norm(on_device[k], 1.0), expected[k])
+        except BaseException as error:  # noqa: BLE001
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(len(lists))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors, errors[0]
+
+
+# ---- CUDA graphs: launches are kept, and made again whenever somebody likes
+
+
+class Graph:
+    """A stream capture: what is launched in the context is run later, as often as one likes."""
+
+    def __init__(self, monkeypatch, device):
+        self.launches, self.patch, self.device = [], monkeypatch, device
+
+    def __enter__(self):
+        shim().capturing = True
+        self.patch.setattr(type(self.device), "launch", lambda _, *args: self.capture(*args))
+        return self
+
+    def capture(self, *args):
+        self.launches.append((*args[:-1], args[-1].copy()))
+
+    def __exit__(self, *_):
+        self.patch.undo()
+        shim().capturing = False
+
+    def run(self):
+        for (_, handle), grid, block, params in self.launches:
+            shim().launch(handle, grid, block, params)
+
+
+def write(gpu, on_device, arrays):
+    """New values in the memory of device arrays."""
+    for d, x in zip(on_device, arrays, strict=True):
+        gpu.get(d)[...] = x
+
+
+@pytest.mark.parametrize("n", [3, 200])
+@pytest.mark.parametrize("p", [2, 3.7])
+def test_a_graph_clips_what_the_arrays_hold_when_it_runs(gpu, monkeypatch, n, p):
+    if gpu.kind == "device":
+        pytest.skip("see test_cuda_graph.py")
+    arrays = grads(n)
+    on_device = gpu.arrays(arrays)
+    gc.clip_by_global_norm(on_device, 1e9, ord=p, out=on_device)  # to warm up
+    device = _device.device_of(on_device[0])
+    with monkeypatch.context() as patch:
+        patch.setattr(type(device), "upload", None)  # nothing is to be copied
+        with Graph(patch, device) as graph:
+            _, norm = gc.clip_by_global_norm(on_device, 1.0, ord=p, out=on_device)
+            address = norm.data.ptr
+            del norm  # the graph writes there all the same
+    assert_same(gpu, on_device, arrays)  # a capture launches nothing
+    other = gpu.arrays(grads(n, seed=9))
+    for k in range(4):
+        arrays = grads(n, seed=k)
+        write(gpu, on_device, arrays)
+        # Calls on the same stream, of the same list too, before each run.
+        assert_same(gpu, gc.clip_by_global_norm(other, 0.5), gc.clip_by_global_norm(grads(n, seed=9), 0.5))
+        assert_same(gpu, gc.global_norm(on_device, ord=p), gc.global_norm(arrays, ord=p))
+        graph.run()
+        clipped, norm = gc.clip_by_global_norm(arrays, 1.0, ord=p)
+        assert_same(gpu, on_device, clipped)
+        held = [thing for call in _queue._captured for thing in call.kept if hasattr(thing, "data")]
+        assert [float(gpu.get(thing)) for thing in held if thing.data.ptr == address] == [norm]
+
+
+def test_several_calls_of_one_graph_do_not_disturb_each_other(gpu, monkeypatch):
+    if gpu.kind == "device":
+        pytest.skip("see test_cuda_graph.py")
+    x, rows = np.random.default_rng(0).standard_normal((2, 64, 700)).astype(np.float32)
+    a, b, c = (gpu.array(v) for v in (x, rows, rows))
+    with monkeypatch.context() as patch, Graph(patch, _device.device_of(a)) as graph:
+        gc.clip_by_norm(a, 1.0, out=a)
+        gc.clip_by_norm(b, 1.0, axes=1, out=b)
+        norms = gc.norm(c, axis=0)
+        gc.clip_by_norm(c, norms[3], axes=0, out=c)
+    for _ in range(2):
+        write(gpu, [a, b, c], [x, rows, rows])
+        gc.clip_by_norm(gpu.array(x), 2.0)
+        graph.run()
+        expected = gc.norm(rows, axis=0)
+        assert_same(gpu, a, gc.clip_by_norm(x, 1.0))
+        assert_same(gpu, b, gc.clip_by_norm(rows, 1.0, axes=1))
+        assert_same(gpu, norms, expected)
+        assert_same(gpu, c, gc.clip_by_norm(rows, expected[3], axes=0))
+
+
+def test_what_a_graph_captured_is_never_used_by_others(gpu, monkeypatch):
+    if gpu.kind == "device":
+        pytest.skip("see test_cuda_graph.py")
+    on_device = gpu.arrays(grads(100))
+    device = _device.device_of(on_device[0])
+    words = (_words.Word.STATE_AT, _words.Word.TICKET_AT, _words.Word.PARTS_AT, _words.Word.TOTALS_AT)
+    seen = []
+    for _ in range(3):
+        gc.clip_by_global_norm(on_device, 1.0, out=on_device)
+        with monkeypatch.context() as patch, Graph(patch, device) as graph:
+            gc.clip_by_global_norm(on_device, 1.0, out=on_device)
+        seen.append({int(params[word]) for *_, params in graph.launches for word in words} - {0})
+    launches = []
+    launch = type(device).launch
+    monkeypatch.setattr(type(device), "launch", lambda *args: (launches.append(args[4].copy()), launch(*args)))
+    gc.clip_by_global_norm(on_device, 1.0, out=on_device)
+    seen.append({int(params[word]) for params in launches for word in words} - {0})
+    assert all(len(addresses) == 4 for addresses in seen)
+    assert len(set.union(*seen)) == 16
+
+
+# ---- large numbers
+
+
+def test_offsets_of_more_than_32_bits(gpu, tmp_path):
+    if gpu.kind == "device":
+        pytest.skip("a real device has tests of its own for large arrays")
+    far = 2**33
+    path = tmp_path / "sparse"
+    path.touch()
+    os.truncate(path, 3 * far)  # of which a few pages are there
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
+        x = np.ndarray((3, 5), np.float16, memory, 2 * far, (-far, 20))
+        x[...] = np.arange(15).reshape(3, 5)
+        pointer = gpu.pointer(x.ctypes.data - 2 * far, 3 * far, memory)
+        d = gpu.cupy.ndarray(x.shape, x.dtype, gpu.cupy.cuda.MemoryPointer(pointer.mem, 2 * far), x.strides)
+        for call in (
+            lambda t: gc.clip_by_global_norm([t], 1.0),
+            lambda t: gc.clip_by_value(t, 2, 7),
+            lambda t: gc.clip_by_norm(t, 1.0, axes=0),
+            lambda t: gc.clip_by_norm(t, 1.0, axes=1),
+            lambda t: gc.normalize(t, 3.7, axis=0),
+        ):
+            assert_same(gpu, call(d), call(x))
+        expected = gc.clip_by_norm(x, 1.0)
+        gc.clip_by_norm(d, 1.0, out=d)
+        assert same_bits(gpu.get(d), expected)
+        del x, d, pointer, expected
+
+
+def test_tables_of_more_elements_than_32_bits_count():
+    lengths = np.array([2**40, 0, 5, 2**45 + 1], np.int64)
+    addresses = np.array([1 << 20, 2 << 20, 3 << 20, 4 << 20], np.int64)
+    table = _list._table_of(Tensors(addresses, addresses, lengths, np.array([2, 2, 2, 2], np.int64)))
+    blocks = [2**29, 1, 2**34 + 1]
+    assert table.slots == sum(blocks)
+    assert table.chunks == 2**23 + 1 + 2**28 + 1
+    assert table.tensors == 3
+    rows = np.asarray(table.words).reshape(3, _words.Row.WORDS)
+    assert rows[:, _words.Row.BLOCK].tolist() == rows[:, _words.Row.SLOT].tolist() == [0, 2**29, 2**29 + 1]
+    assert rows[:, _words.Row.LEN].tolist() == [2**40, 5, 2**45 + 1]
+    assert View(0, (2**40, 2**20), (2**20, 1), 1, 10).size == 2**60
+
+
+# ---- tables beside the argument
+
+
+def test_a_layout_too_long_for_the_argument(gpu):
+    rng = np.random.default_rng(0)
+    lists = [[rng.standard_normal((3, 4, 5))[:, ::2, ::2][::-1] for _ in range(100)] for _ in range(2)]
+    arrays = [x.astype(BF16) for x in lists[0]] + lists[1]
+    check(gpu, lambda *t: gc.clip_by_global_norm(list(t), 0.5), *arrays)
+    x = rng.standard_normal((2,) * 12)[(slice(None, None, -1), ...)]
+    y = np.zeros((4,) * 12, np.float32)[(slice(None, None, 2),) * 12]
+    y[...] = x
+    for axes in (0, (1, 3, 5, 7, 9, 11), tuple(range(0, 12, 2))):
+        check(gpu, lambda t, axes=axes: gc.clip_by_norm(t, 0.5, axes), y)
+    check(gpu, lambda t: gc.clip_by_value(t, -0.5, 0.5), y)
