@@ -65,6 +65,10 @@ sanitize: develop ## The tests of memory under AddressSanitizer, which takes a n
 cuda: develop ## Arrays on a GPU, tested without one: CuPy, NVIDIA's compiler, kernels on the CPU (250 MB)
 	.ci/cuda
 
+.PHONY: gpu
+gpu: ## The tests that take a GPU, with the CuPy of the environment: PYTHON=python3
+	.ci/gpu
+
 .PHONY: supply
 supply: ## Cargo.lock, licences, sources and known advisories of what the package is made with
 	.ci/supply

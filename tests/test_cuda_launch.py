@@ -172,6 +172,24 @@ def test_threads_share_a_stream(gpu):
     assert not errors, errors[0]
 
 
+def test_a_call_within_a_call(gpu, monkeypatch):
+    """As a finalizer makes it, whenever it likes."""
+    arrays, others = grads(5, size=5000), grads(5, size=4000, seed=1)
+    on_device, other = gpu.arrays(arrays), gpu.arrays(others)
+    device = _device.device_of(on_device[0])
+    launch, within = type(device).launch, []
+
+    def launches(*args):
+        launch(*args)
+        if not within:
+            within.append(None)
+            within.append(gc.clip_by_global_norm(other, 1.0))
+
+    monkeypatch.setattr(type(device), "launch", launches)
+    assert_same(gpu, gc.clip_by_global_norm(on_device, 1.0), gc.clip_by_global_norm(arrays, 1.0))
+    assert_same(gpu, within[1], gc.clip_by_global_norm(others, 1.0))
+
+
 # ---- CUDA graphs: launches are kept, and made again whenever somebody likes
 
 

@@ -54,6 +54,7 @@ class _Queue:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
+        self.owner: int | None = None
         self.scratch: Memory | None = None
         self.size = 0
         self.ticket: Memory | None = None
@@ -112,24 +113,38 @@ class Call:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self._queue = self.queue = _queues.setdefault(device.key, _Queue())
+        self._shared = _queues.setdefault(device.key, _Queue())
+        self.queue = self._shared
+        self._is_inner = False
         self.kept: list[Any] = []
 
     def __enter__(self) -> Call:  # noqa: PYI034 (Self is Python 3.11's)
-        self._queue.lock.acquire()
+        shared, thread = self._shared, threading.get_ident()
+        if shared.owner == thread:  # a finalizer or a signal handler, in the middle of another call
+            self._is_inner, self.queue = True, _Queue()
+            if self.device.is_capturing():
+                _captured.append(self)
+            return self
+        shared.lock.acquire()
+        shared.owner = thread
         try:
             if self.device.is_capturing():
-                self.queue = self._queue.taken()
+                self.queue = shared.taken()
                 _captured.append(self)
         except BaseException:
-            self._queue.lock.release()
+            self._leave()
             raise
         return self
 
     def __exit__(self, error: object, *_: object) -> None:
         if error is not None:
             self.queue.ticket = None  # a pass may have been left half done
-        self._queue.lock.release()
+        if not self._is_inner:
+            self._leave()
+
+    def _leave(self) -> None:
+        self._shared.owner = None
+        self._shared.lock.release()
 
     def keep(self, thing: Any) -> Any:
         """Keep something for as long as what was launched may run again: for good, in a captured graph."""

@@ -378,7 +378,15 @@ DEV void sum_chunks(const Params& p, const word* table, int part, bool limbs) {
         word end = start_of(p, table, tensor + 1, 0);
         if (end > first + CHUNK_BLOCKS) end = first + CHUNK_BLOCKS;
         Total total = total_of(0.0, 0.0);
-        for (word slot = first; slot < end; slot++) {
+        word slot = first;
+        for (; slot + 16 <= end && !limbs; slot += 16) {
+            double loaded[16]; // so that all are under way at once
+#pragma unroll
+            for (int i = 0; i < 16; i++) loaded[i] = parts[slot + i];
+#pragma unroll
+            for (int i = 0; i < 16; i++) add(&total, loaded[i]);
+        }
+        for (; slot < end; slot++) {
             add(&total, parts[slot]);
             if (limbs) add(&total, rest[slot]);
         }
