@@ -563,6 +563,16 @@ def test_a_limit_may_be_a_0_d_array_on_the_device(gpu, dtype, limit_dtype):
             assert oracle.same_bits(gpu.get(c), limit)
 
 
+@pytest.mark.parametrize("shape", [(3, 4), (3, 5, 2), (300, 40)])
+def test_complex_numbers_that_are_all_one(gpu, shape):
+    """Their parts are summed as columns, though they themselves lie nowhere side by side."""
+    for number in sample((20,), np.complex128):
+        x = np.broadcast_to(number, shape)
+        check(gpu, lambda t: gc.norm(t, axis=0), x)
+        check(gpu, lambda t: gc.clip_by_norm(t, 0.1, 0), x)
+        check(gpu, lambda t: [*gc.normalize(t, axis=0)], x)
+
+
 def test_a_limit_may_be_an_element_of_a_larger_array(gpu):
     limits, x = np.arange(1, 9, dtype=np.float32) / 3, sample((50,))
     on_device = gpu.array(limits)

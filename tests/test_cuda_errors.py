@@ -247,7 +247,60 @@ def test_a_limit_on_the_device_that_is_no_real_number(gpu, dtype):
         assert gpu.syncs == 0
 
 
+def test_the_first_wrong_output_of_a_list_is_named(gpu):
+    """One after the other, whatever is wrong with them."""
+    small, large = np.ones(3), np.ones((2, 2))
+    for first, second in ((1, None), (None, 0), (0, 0), ({}, None), (1, {})):
+        same_error(
+            gpu,
+            lambda *t, outs=(first, second): gc.clip_by_global_norm(
+                t, 1.0, out=[t[k] if isinstance(k, int) else k for k in outs]
+            ),
+            small,
+            large,
+            told=(first, second),
+        )
+    same_error(gpu, lambda a, b: gc.clip_by_global_norm([a, None], 1.0, out=[b, a]), small, large)
+    same_error(gpu, lambda a, b: gc.clip_by_global_norm([None, a], 1.0, out=[a, b]), small, large)
+
+
 # ---- what there is on devices alone
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "c8", "i4", "u8"])
+def test_a_dtype_of_the_other_byte_order_is_a_type_error(gpu, dtype):
+    """CuPy makes such arrays, and takes their bytes for native ones."""
+    swapped = np.dtype(dtype).newbyteorder("S")
+    t, native = gpu.array(np.ones((2, 3), swapped)), gpu.array(np.ones((2, 3), dtype))
+    gpu.reset()
+    calls = [lambda: gc.norm(t), lambda: gc.global_norm([t]), lambda: gc.global_norm([native, t])]
+    if np.dtype(dtype) in ORDERED:
+        calls += [lambda: gc.clip_by_value(t, 0, 1), lambda: gc.clip_by_value(native, t, None)]
+        calls += [lambda: gc.clip_by_norm(gpu.array(X), t[0, 0])]
+    if np.dtype(dtype) in SCALED:
+        calls += [lambda: gc.clip_by_norm(native, 1.0, out=t), lambda: gc.normalize(t)]
+        calls += [lambda: gc.clip_by_global_norm([native], 1.0, out=[t])]
+    for call in calls:
+        error = error_of(call)
+        assert type(error) is TypeError
+        assert f"dtype {swapped}" in str(error)
+    assert not gpu.launches
+
+
+def test_the_value_of_a_wrong_0_d_array_is_not_told(gpu):
+    """For one would have to wait for it."""
+    for dtype in (np.bool_, np.complex64, np.float32):
+        number, t = gpu.array(np.full((), 7, dtype)), gpu.array(np.ones(3, np.int32))
+        text = f"found a 0-d cupy.ndarray of dtype {np.dtype(dtype)}; allowed: "
+        assert text + "None, an int or an array of integers" in str(
+            error_of(lambda t=t, n=number: gc.clip_by_value(t, n, 1))
+        )
+        if dtype is not np.float32:
+            t = gpu.array(X)
+            assert text + "None, a real number or an array" in str(
+                error_of(lambda t=t, n=number: gc.clip_by_value(t, 1, n))
+            )
+            assert text + "a real number >= 0" in str(error_of(lambda t=t, n=number: gc.clip_by_norm(t, n)))
 
 
 @pytest.mark.parametrize("at", [(0, 1), (1, 0), (3, 2)])

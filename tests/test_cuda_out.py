@@ -308,6 +308,24 @@ def test_a_limit_may_lie_in_out(gpu):
     assert_same(gpu, clipped, gc.clip_by_global_norm([x], 2.0, 4.0)[0])
 
 
+@pytest.mark.parametrize("multiprocessors", [1, 3])
+@pytest.mark.parametrize("shape", [(300, 7), (40, 3000), (2, 40_000), (7, 300)])
+def test_a_limit_of_slices_may_lie_in_out(gpu, shape, multiprocessors):
+    """It is that of all slices, those too that are scaled after its place has been written."""
+    gpu.multiprocessors = multiprocessors
+    x = sample(shape, np.float32)
+    for at in (0, x.size // 2, x.size - 1):
+        x.ravel()[at] = 0.7
+        for axes in (0, 1, ()):
+            expected = gc.clip_by_norm(x, np.float32(0.7), axes)
+            t = gpu.array(x)
+            gc.clip_by_norm(t, t.reshape(-1)[at : at + 1].reshape(()), axes, out=t)
+            same_memory(gpu, t, expected, (axes, at))
+            out = gpu.array(x)
+            gc.clip_by_norm(gpu.array(x), out.reshape(-1)[at : at + 1].reshape(()), axes, out=out)
+            same_memory(gpu, out, expected, (axes, at))
+
+
 def test_a_norm_that_was_returned_may_be_the_limit_of_the_next_call_in_place(gpu):
     x = sample((50,), np.float32)
     t = gpu.array(x)

@@ -26,7 +26,8 @@ def code_of(dtype: np.dtype[Any]) -> int | None:
     try:
         return _codes[dtype]
     except KeyError:
-        name = dtype.name if dtype.kind in "fciub" or dtype.type.__module__ == "ml_dtypes" else ""
+        is_known = dtype.kind in "fciub" or dtype.type.__module__ == "ml_dtypes"
+        name = dtype.name if is_known and dtype.isnative else ""
         code = NAMES.index(name) if name in NAMES else None
         _codes[dtype] = code
         return code
@@ -99,6 +100,9 @@ class Arguments:
             return Scalar(_core.check_limit(self.function, self.name, argument, value, nan))
         code = code_of(value.dtype)
         if value.ndim != 0 or code not in ORDERED:
+            if value.ndim == 0:  # NumPy's error would tell the value
+                allowed = "a real number >= 0 (a Python or NumPy int, float or 0-d array)"
+                self.type_error(argument, f"a 0-d cupy.ndarray of {_core.dtype_text(value)}", allowed)
             # The error that a NumPy array of this shape and dtype gets.
             same = np.broadcast_to(np.ones((), value.dtype), value.shape)
             _core.check_limit(self.function, self.name, argument, same, nan)

@@ -9,10 +9,10 @@ import numpy as np
 from gradclip import _core
 from gradclip._cuda._arguments import Arguments, Tensor, call_on, code_of, is_array
 from gradclip._cuda._elements import Bound, clip, clip_magnitudes, converted
-from gradclip._cuda._layout import Pair
+from gradclip._cuda._layout import Pair, View
 from gradclip._cuda._list import scale_whole
 from gradclip._cuda._slices import Slices, scale_slices
-from gradclip._cuda._words import ORDERED, REAL, SCALABLE, Mode, Norm
+from gradclip._cuda._words import ITEMSIZES, ORDERED, REAL, SCALABLE, Mode, Norm
 
 
 def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: Any, out: Any) -> Any:
@@ -67,7 +67,14 @@ def _bound(arguments: Arguments, argument: str, bound: Any, tensor: Tensor) -> B
             arguments.type_error(argument, _core.describe(bound), f"{allowed}, for a tensor that is a cupy.ndarray")
         return Bound(found)
     kind = code_of(bound.dtype)
-    if kind not in ORDERED or (kind in REAL and tensor.view.code not in REAL):
+    is_wrong = kind not in ORDERED or (kind in REAL and tensor.view.code not in REAL)
+    if is_wrong and bound.dtype.isnative:
+        if bound.ndim == 0:  # NumPy's error would tell the value
+            numbers = "a real number or an array of real numbers"
+            if tensor.view.code not in REAL:
+                numbers = "an int or an array of integers"
+            allowed = f"None, {numbers}, for a tensor of {_core.dtype_text(tensor.array)}"
+            arguments.type_error(argument, f"a 0-d cupy.ndarray of {_core.dtype_text(bound)}", allowed)
         # The error that a NumPy array of this shape and dtype gets.
         same = np.broadcast_to(np.zeros((), bound.dtype), bound.shape)
         low, high = (same, None) if argument == "clip_value_min" else (None, same)
@@ -91,7 +98,13 @@ def clip_by_norm(t: Any, clip_norm: Any, axes: Any, name: Any, out: Any) -> Any:
     _core.check_name(arguments.function, name)
     with call_on(t) as call:
         target = arguments.out("out", out, tensor)
-        source = view if out is None else arguments.arrange(call, [target.view], [view])[0]
+        source = view
+        if out is not None:
+            inputs = [view]
+            if limit.address and along is not None:  # it is read again after something has been written
+                inputs.append(View(limit.address, (), (), ITEMSIZES[limit.code], limit.code))
+            source, *limits = arguments.arrange(call, [target.view], inputs)
+            limit = limit._replace(address=limits[0].address) if limits else limit
         pair = Pair(source, target.view)
         norm = Norm.of(2.0, Mode.CLIP, limit)
         if along is not None and not along and view.shape and view.code in REAL:

@@ -28,7 +28,7 @@ _UNITS = np.array([ITEMSIZES[COMPLEX.get(code, code)] for code in range(len(ITEM
 class _List(NamedTuple):
     """The arrays of a list."""
 
-    length: int  # of the list, None included
+    entries: tuple[Any, ...]  # None included
     places: list[int]
     arrays: list[Any]
     codes: Words
@@ -81,9 +81,9 @@ def _read(arguments: Arguments, entries: tuple[Any, ...], allowed: Sequence[int]
         else:
             codes = np.array([kinds[id(dtype)] for dtype in dtypes], np.int64)
         if not (addresses % _UNITS[codes]).any():
-            return _List(len(entries), places, arrays, codes, addresses)
+            return _List(entries, places, arrays, codes, addresses)
     read = [arguments.tensor(f"t_list[{i}]", entry, allowed) for i, entry in zip(places, arrays, strict=True)]
-    return _List(len(entries), places, arrays, np.array([tensor.view.code for tensor in read], np.int64), None)
+    return _List(entries, places, arrays, np.array([tensor.view.code for tensor in read], np.int64), None)
 
 
 def global_norm(t_list: tuple[Any, ...], name: Any, ord: Any) -> Any:
@@ -109,7 +109,7 @@ def clip_by_global_norm(  # noqa: PLR0917 (TensorFlow's signature)
     used = None if use_norm is None else arguments.scalar("use_norm", use_norm, device, nan=True)
     _core.check_name(arguments.function, name)
     norm = Norm.of(_core.check_order(arguments.function, name, ord), Mode.GLOBAL, limit)
-    outs = _outputs(arguments, t_list, out)
+    outs = _core.check_out_sequence(arguments.function, name, out, len(given.entries))
     with call_on(given.arrays[0]) as call:
         tensors = given.tensors(norm.order)
         made, scaled = _scaled(arguments, call, given, tensors, outs)
@@ -117,32 +117,33 @@ def clip_by_global_norm(  # noqa: PLR0917 (TensorFlow's signature)
             tensors = scaled  # one table for the norm and for what is scaled
         result = norm_output(call, (), (), None, given.arrays[0])
         run_list(call, tensors, norm, used=used, norm_at=result.data.ptr, scaled=scaled)
-    results: list[Any] = [None] * given.length
+    results: list[Any] = [None] * len(given.entries)
     for i, array in zip(given.places, made, strict=True):
         results[i] = array
     return results, result
 
 
-def _outputs(arguments: Arguments, t_list: tuple[Any, ...], out: Any) -> list[Any] | None:
-    """Return the outputs that the caller gave, those of None left out."""
-    outs = _core.check_out_sequence(arguments.function, arguments.name, out, len(t_list))
-    if outs is None:
-        return None
-    for i, (entry, own) in enumerate(zip(t_list, outs, strict=True)):
-        if entry is None and own is not None:
-            arguments.type_error(f"out[{i}]", _core.describe(own), "None, as t_list has there")
-        if entry is not None and own is None:
+def _outputs(arguments: Arguments, given: _List, inputs: list[Tensor], outs: Sequence[Any]) -> list[Tensor]:
+    """Check the outputs that the caller gave, one after the other; those of None are left out."""
+    rest = iter(inputs)
+    outputs = []
+    for i, (entry, own) in enumerate(zip(given.entries, outs, strict=True)):
+        if entry is not None and own is not None:
+            outputs.append(arguments.out(f"out[{i}]", own, next(rest)))
+        elif entry is not None:
             arguments.type_error(f"out[{i}]", "None", "an array, as t_list has there")
-    return [own for own in outs if own is not None]
+        elif own is not None:
+            arguments.type_error(f"out[{i}]", _core.describe(own), "None, as t_list has there")
+    return outputs
 
 
 def _scaled(
-    arguments: Arguments, call: Call, given: _List, tensors: Tensors, outs: list[Any] | None
+    arguments: Arguments, call: Call, given: _List, tensors: Tensors, outs: Sequence[Any] | None
 ) -> tuple[list[Any], Tensors]:
     """Return the outputs for a list, and what is read and written for them."""
     if given.addresses is not None:
-        if outs is not None and _are_same(given.arrays, outs) and not _overlap(tensors, _SIZES[given.codes]):
-            return outs, tensors
+        if outs is not None and _are_same(given.entries, outs) and not _overlap(tensors, _SIZES[given.codes]):
+            return given.arrays, tensors
         if outs is None and all([array._c_contiguous for array in given.arrays]):  # noqa: C419, SLF001
             made = [_device.empty(array.shape, array.dtype, array) for array in given.arrays]
             call.keep(made)
@@ -153,15 +154,14 @@ def _scaled(
         outputs = [new_like(tensor) for tensor in inputs]
         call.keep([tensor.array for tensor in outputs])
     else:
-        named = zip(given.places, outs, inputs, strict=True)
-        outputs = [arguments.out(f"out[{i}]", own, tensor) for i, own, tensor in named]
+        outputs = _outputs(arguments, given, inputs, outs)
         sources = arguments.arrange(call, [tensor.view for tensor in outputs], sources, given.places)
     pairs = [Pair(source, tensor.view).in_parts() for source, tensor in zip(sources, outputs, strict=True)]
     return [tensor.array for tensor in outputs], Tensors.of(pairs)
 
 
-def _are_same(arrays: list[Any], others: list[Any]) -> bool:
-    return all([a is b for a, b in zip(arrays, others, strict=True)])  # noqa: C419 (a list is faster)
+def _are_same(entries: Sequence[Any], others: Sequence[Any]) -> bool:
+    return all([a is b for a, b in zip(entries, others, strict=True)])  # noqa: C419 (a list is faster)
 
 
 def _overlap(tensors: Tensors, itemsizes: Words) -> bool:

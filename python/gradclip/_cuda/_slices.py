@@ -48,6 +48,7 @@ def norms_of_slices(call: Call, slices: Slices, norm: Norm, to: NormsTo) -> None
     columns = slices.are_columns
     if norm.order is Order.TWO and not columns:
         slices = slices.in_parts()
+        columns = slices.are_columns  # which these can be, where all strides are 0
     view, split = slices.view, slices.split
     count, length = split.count(view), split.length(view)
     if count == 0:
@@ -112,7 +113,8 @@ def scale_slices(call: Call, slices: Slices, pair: Pair, norm: Norm, to: NormsTo
     count, length = parts.split.count(parts.view), parts.split.length(parts.view)
     if count == 0:
         return
-    is_two = norm.order is Order.TWO and pair.source == slices.view and not slices.are_columns
+    are_columns = slices.are_columns or parts.are_columns
+    is_two = norm.order is Order.TWO and pair.source == slices.view and not are_columns
     if is_two and _are_long(call, count, length):
         tensors = _as_list(parts, own.target)
         run_list(call, tensors, norm, norm_at=to.norm_at, narrow=to.narrow, each=True, scaled=tensors)
