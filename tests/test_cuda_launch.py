@@ -127,6 +127,18 @@ def test_what_is_held_has_a_bound(gpu):
     assert not _queue._queues
 
 
+def test_of_many_streams_the_oldest_are_forgotten(gpu, monkeypatch):
+    x = np.ones(5)
+    d = gpu.array(x)
+    device = _device.device_of(d)
+    if gpu.kind == "device":
+        pytest.skip("it would take as many streams")
+    for key in range(2 * _queue._STREAMS):
+        monkeypatch.setattr(device, "key", key)
+        assert_same(gpu, gc.clip_by_norm(d, 1.0), gc.clip_by_norm(x, 1.0))
+        assert list(_queue._queues) == list(range(max(0, key - _queue._STREAMS + 1), key + 1))
+
+
 def test_the_oldest_list_is_forgotten_first(gpu):
     first = gpu.arrays(grads(5))
     gc.global_norm(first)

@@ -98,8 +98,22 @@ class _Queue:
         return other
 
 
+#: Streams whose scratch memory is held.
+_STREAMS = 64
+
 _queues: dict[Hashable, _Queue] = {}
 _captured: list[Any] = []
+
+
+def _queue_of(key: Hashable) -> _Queue:
+    """Return a stream's queue. Of many streams the oldest ones are forgotten, unless they are in use."""
+    found = _queues.get(key)
+    if found is None:
+        for old, queue in list(_queues.items())[: max(len(_queues) - _STREAMS + 1, 0)]:
+            if not queue.lock.locked():
+                _queues.pop(old, None)
+        found = _queues.setdefault(key, _Queue())
+    return found
 
 
 def release() -> None:
@@ -113,7 +127,7 @@ class Call:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self._shared = _queues.setdefault(device.key, _Queue())
+        self._shared = _queue_of(device.key)
         self.queue = self._shared
         self._is_inner = False
         self.kept: list[Any] = []
