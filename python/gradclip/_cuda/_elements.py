@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from gradclip._cuda._layout import Pair, Places, View, dense_strides, layout_of, walk_of
@@ -62,7 +61,7 @@ def clip_magnitudes(call: Call, pair: Pair, limit: Scalar) -> None:
 def copied(call: Call, view: View) -> View:
     """Copy an array to scratch memory, C-contiguous."""
     memory = call.keep(call.device.alloc(max(view.size, 1) * view.itemsize))
-    copy = replace(view, address=memory.ptr, strides=dense_strides(view.shape, view.itemsize))
+    copy = view._replace(address=memory.ptr, strides=dense_strides(view.shape, view.itemsize))
     if view.size:
         pair = Pair(view, copy) if view.itemsize in MOVED_AS else Pair(view, copy).in_parts()
         walk = tuple((axis, False) for axis in range(len(pair.source.shape)))

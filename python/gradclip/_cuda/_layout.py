@@ -5,7 +5,6 @@ That order is the CPU's (``src/walk.rs``, ``src/py/array.rs``), so that the bits
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,8 +25,7 @@ def product_of(numbers: Iterable[int]) -> int:
     return product
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(NamedTuple):
     """An array on a device. Strides are in bytes, multiples of the item's size."""
 
     address: int
@@ -59,7 +57,7 @@ class View:
         own = (*(1,) * missing, *self.shape)
         strides = (*(0,) * missing, *self.strides)
         strides = tuple(0 if a == 1 and b != 1 else s for a, b, s in zip(own, shape, strides, strict=True))
-        return replace(self, shape=shape, strides=strides)
+        return self._replace(shape=shape, strides=strides)
 
 
 class Pair(NamedTuple):
