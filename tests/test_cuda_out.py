@@ -308,6 +308,21 @@ def test_a_limit_may_lie_in_out(gpu):
     assert_same(gpu, clipped, gc.clip_by_global_norm([x], 2.0, 4.0)[0])
 
 
+def test_a_limit_in_out_limits_all_slices(gpu):
+    """Those that come after it is written over, too."""
+    for shape in ((300, 20), (30, 3000), (20, 300), (3000, 20)):
+        for axes in ((0,), (1,), None):
+            x = np.abs(sample(shape)) + 0.1
+            t = gpu.array(x)
+            expected = gc.clip_by_norm(x, float(x[0, 2]), axes)
+            assert_same(gpu, gc.clip_by_norm(t, t[0, 2], axes, out=t), expected, told=(shape, axes))
+            out = gpu.array(np.full(shape, 0.25, x.dtype))
+            assert_same(gpu, gc.clip_by_norm(t, out[0, 0], axes, out=out), gc.clip_by_norm(gpu.get(t), 0.25, axes))
+    x = -np.abs(sample((3000,)))
+    out = gpu.array(np.full(3000, 0.25, x.dtype))
+    assert_same(gpu, gc.clip_by_norm(gpu.array(x), out[0], (), out=out), gc.clip_by_norm(x, 0.25, ()))
+
+
 def test_a_norm_that_was_returned_may_be_the_limit_of_the_next_call_in_place(gpu):
     x = sample((50,), np.float32)
     t = gpu.array(x)

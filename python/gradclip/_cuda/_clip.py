@@ -9,10 +9,10 @@ import numpy as np
 from gradclip import _core
 from gradclip._cuda._arguments import Arguments, Tensor, call_on, code_of, is_array
 from gradclip._cuda._elements import Bound, clip, clip_magnitudes, converted
-from gradclip._cuda._layout import Pair
+from gradclip._cuda._layout import Pair, View
 from gradclip._cuda._list import scale_whole
 from gradclip._cuda._slices import Slices, scale_slices
-from gradclip._cuda._words import ORDERED, REAL, SCALABLE, Mode, Norm
+from gradclip._cuda._words import ITEMSIZES, ORDERED, REAL, SCALABLE, Mode, Norm
 
 
 def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: Any, out: Any) -> Any:
@@ -91,7 +91,12 @@ def clip_by_norm(t: Any, clip_norm: Any, axes: Any, name: Any, out: Any) -> Any:
     _core.check_name(arguments.function, name)
     with call_on(t) as call:
         target = arguments.out("out", out, tensor)
-        source = view if out is None else arguments.arrange(call, [target.view], [view])[0]
+        source = view
+        if out is not None:
+            # Some kernels read the limit when others have written already.
+            limits = [View(limit.address, (), (), ITEMSIZES[limit.code], limit.code)] if limit.address else []
+            source, *limits = arguments.arrange(call, [target.view], [view, *limits])
+            limit = limit._replace(address=limits[0].address) if limits else limit
         pair = Pair(source, target.view)
         norm = Norm.of(2.0, Mode.CLIP, limit)
         if along is not None and not along and view.shape and view.code in REAL:
