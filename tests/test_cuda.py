@@ -870,6 +870,33 @@ def test_the_order_in_which_threads_run_does_not_change_a_bit(gpu, dtype, monkey
             check(gpu, call, x, told=(shape, name))
 
 
+def test_the_order_in_which_threads_run_does_not_change_a_bit_of_lists(gpu, monkeypatch):
+    """Of more chunks than are put together at a time, so that memory of a block of threads is used again."""
+    if gpu.kind == "device":
+        pytest.skip("it has the order it has")
+    monkeypatch.setattr(gpu_arrays.shim(), "backward", True)
+    many = [spread((k % 5 + 1,), np.float64, k) for k in range(300)]
+    mixed = [sample((k % 5 + 1,), NORMED[k % len(NORMED)], k) for k in range(300)]
+    long = [sample((140_000,), np.float16, k) for k in range(2)]
+    for p in (1, 2, math.inf, 3, 3.7):
+        for t_list in (many, many + long, mixed, mixed + long):
+            check(gpu, lambda ts, p=p: gc.global_norm(ts, ord=p), t_list, told=p)
+    huge = [np.full(5, 1.7e308 + 1.7e308j), *many]
+    for p in (1, math.inf, 3.7):
+        check(gpu, lambda ts, p=p: gc.clip_by_global_norm(ts, 1e300, ord=p), huge, told=p)
+
+
+def test_more_long_slices_than_threads(gpu):
+    """Each has its norm from one thread of the last block of threads."""
+    if gpu.kind == "device":
+        pytest.skip("it has the size it has")
+    gpu.multiprocessors = 200
+    x = np.tile(sample((1, 16 * 2048), np.int64), (300, 1)) // (np.arange(300)[:, None] + 1)
+    check(gpu, lambda t: gc.norm(t, 1, 1), x)
+    x = np.tile(sample((1, 16 * 2048)), (300, 1)) * np.arange(300, dtype=np.float32)[:, None]
+    check(gpu, lambda t: [gc.norm(t, 3.7, 1), gc.clip_by_norm(t, 1000.0, 1)], x)
+
+
 def test_the_same_call_again_gives_the_same(gpu):
     """What was kept from the first one may be used, but for other arrays and limits."""
     for _ in range(3):
