@@ -897,6 +897,16 @@ def test_more_long_slices_than_threads(gpu):
     check(gpu, lambda t: [gc.norm(t, 3.7, 1), gc.clip_by_norm(t, 1000.0, 1)], x)
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+def test_long_slices_beyond_float64(gpu, dtype):
+    """Few, so that each is cut as an array of a list is."""
+    for size in (1e-310, 1e-305, 1e-150, 1e307):
+        x = sample((2, 33_000), dtype) * dtype(size)
+        for p in (1, 2, math.inf, 3, 3.7):
+            check(gpu, lambda t, p=p: gc.norm(t, p, 1), x, told=(size, p))
+        check(gpu, lambda t, c=size: gc.clip_by_norm(t, c, 1), x, told=size)
+
+
 def test_the_same_call_again_gives_the_same(gpu):
     """What was kept from the first one may be used, but for other arrays and limits."""
     for _ in range(3):
