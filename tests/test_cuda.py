@@ -656,6 +656,14 @@ def test_use_norm_on_the_device(gpu, dtype, norm_dtype):
         assert_same(gpu, both, expected, value)
 
 
+def test_use_norm_of_minus_zero_is_zero(gpu):
+    x = sample((5,))
+    expected = gc.clip_by_global_norm([x], 1.0, use_norm=-0.0)
+    assert math.copysign(1.0, expected[1]) == 1.0
+    for norm in (-0.0, gpu.array(np.array(-0.0)), gpu.array(np.array(-0.0, np.float16))):
+        assert_same(gpu, gc.clip_by_global_norm([gpu.array(x)], 1.0, use_norm=norm), expected)
+
+
 @looped("p", [1, 2, 3.7, math.inf])
 def test_use_norm_that_global_norm_returned(gpu, p):
     t_list = mixed_list()
