@@ -754,6 +754,17 @@ def test_bounds_of_every_dtype_for_integers(gpu, dtype, bound_dtype):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
+@looped("bound_dtype", FLOATS)
+def test_a_bound_of_0_dimensions_that_is_nan(gpu, dtype, bound_dtype):
+    """Read as a Python number is, which quiets it, but keeps its payload."""
+    x = sample((7,), dtype)
+    for name in ("quiet", "minus quiet", "signalling", "minus signalling"):
+        bound = oracle.from_bits([patterns(bound_dtype)[name]], bound_dtype).reshape(())
+        check(gpu, lambda t, b: gc.clip_by_value(t, b, None), x, bound, told=name)
+        check(gpu, lambda t, b: gc.clip_by_value(t, None, b), x, bound, told=name)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
 def test_a_value_equal_to_a_bound_keeps_its_own_bits(gpu, dtype):
     zeros = np.array([0.0, -0.0] * 17, dtype=dtype)
     for low, high in ((0.0, 1), (-1, -0.0), (zeros[::-1], -zeros), (0.0, -0.0), (0, None), (None, zeros[::-1])):
