@@ -926,6 +926,14 @@ def test_long_slices_beyond_float64(gpu, dtype):
         check(gpu, lambda t, c=size: gc.clip_by_norm(t, c, 1), x, told=size)
 
 
+def test_long_columns_beyond_float64(gpu):
+    """Each is added up again, in chunks of blocks."""
+    for size in (1e-200, 1e200):
+        x = spread((140_000, 4), np.float32).astype(np.float64) * size
+        check(gpu, lambda t, c=size: gc.clip_by_norm(t, c, 0), x, told=size)
+        check(gpu, lambda t: gc.norm(t, 2, 0), x, told=size)
+
+
 def test_the_same_call_again_gives_the_same(gpu):
     """What was kept from the first one may be used, but for other arrays and limits."""
     for _ in range(3):

@@ -308,6 +308,14 @@ def test_a_limit_may_lie_in_out(gpu):
     assert_same(gpu, clipped, gc.clip_by_global_norm([x], 2.0, 4.0)[0])
 
 
+def test_long_slices_that_overlap_out(gpu):
+    room = sample((70_000,))
+    host, on_device = room.copy(), gpu.array(room)
+    for space in (host, on_device):
+        gc.clip_by_norm(space[:66_000].reshape(2, -1), 50.0, 1, out=space[3000:69_000].reshape(2, -1))
+    same_memory(gpu, on_device, host)
+
+
 def test_a_limit_in_out_limits_all_slices(gpu):
     """Those that come after it is written over, too."""
     for shape in ((300, 20), (30, 3000), (20, 300), (3000, 20)):
