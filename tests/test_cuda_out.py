@@ -313,6 +313,7 @@ def test_long_slices_that_overlap_out(gpu):
     host, on_device = room.copy(), gpu.array(room)
     for space in (host, on_device):
         gc.clip_by_norm(space[:66_000].reshape(2, -1), 50.0, 1, out=space[3000:69_000].reshape(2, -1))
+        gc.clip_by_norm(space[3000:69_000].reshape(2, -1), 5.0, 1, out=space[:66_000].reshape(2, -1))
     same_memory(gpu, on_device, host)
 
 
