@@ -317,6 +317,14 @@ def test_long_slices_that_overlap_out(gpu):
     same_memory(gpu, on_device, host)
 
 
+def test_long_slices_into_another_layout(gpu):
+    x = sample((2, 33_000))
+    for target in (np.zeros((33_000, 2)).T, np.zeros((2, 66_000))[:, ::2]):
+        out = gpu.array(target)
+        gc.clip_by_norm(gpu.array(x), 50.0, 1, out=out)
+        same_memory(gpu, out, gc.clip_by_norm(x, 50.0, 1))
+
+
 def test_a_limit_in_out_limits_all_slices(gpu):
     """Those that come after it is written over, too."""
     for shape in ((300, 20), (30, 3000), (20, 300), (3000, 20)):
