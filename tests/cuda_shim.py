@@ -69,8 +69,9 @@ class Memory:
     """Memory of the device, of `nbytes` bytes from `ptr` on."""
 
     def __init__(self, nbytes: int) -> None:
-        # An array of its own each, so that the sanitizer sees what lies beyond. It starts with rubbish.
-        self.array = np.full(max(nbytes, 1), 0xA5, np.uint8)
+        # An array of its own each, so that the sanitizer sees what lies beyond. It starts with rubbish: NaN,
+        # or the largest of keys, so that a sum or a maximum of what nobody wrote is seen.
+        self.array = np.full(max(nbytes, 1), 0xFF, np.uint8)
         self.ptr: int = self.array.ctypes.data
 
 

@@ -666,6 +666,14 @@ def test_use_norm_on_the_device(gpu, dtype, norm_dtype):
         assert_same(gpu, both, expected, value)
 
 
+def test_use_norm_of_minus_zero_is_zero(gpu):
+    x = sample((5,))
+    expected = gc.clip_by_global_norm([x], 1.0, use_norm=-0.0)
+    assert math.copysign(1.0, expected[1]) == 1.0
+    for norm in (-0.0, gpu.array(np.array(-0.0)), gpu.array(np.array(-0.0, np.float16))):
+        assert_same(gpu, gc.clip_by_global_norm([gpu.array(x)], 1.0, use_norm=norm), expected)
+
+
 @looped("p", [1, 2, 3.7, math.inf])
 def test_use_norm_that_global_norm_returned(gpu, p):
     t_list = mixed_list()
@@ -753,6 +761,17 @@ def test_bounds_of_every_dtype_for_integers(gpu, dtype, bound_dtype):
         clipped(gpu, x, None, turned, shift)
         clipped(gpu, x, turned, low, shift)
         clipped(gpu, x, turned[0, ...], turned[1:2], shift)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@looped("bound_dtype", FLOATS)
+def test_a_bound_of_0_dimensions_that_is_nan(gpu, dtype, bound_dtype):
+    """Read as a Python number is, which quiets it, but keeps its payload."""
+    x = sample((7,), dtype)
+    for name in ("quiet", "minus quiet", "signalling", "minus signalling"):
+        bound = oracle.from_bits([patterns(bound_dtype)[name]], bound_dtype).reshape(())
+        check(gpu, lambda t, b: gc.clip_by_value(t, b, None), x, bound, told=name)
+        check(gpu, lambda t, b: gc.clip_by_value(t, None, b), x, bound, told=name)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -878,6 +897,51 @@ def test_the_order_in_which_threads_run_does_not_change_a_bit(gpu, dtype, monkey
         x = spread(shape, dtype)
         for name, call in calls_for(x).items():
             check(gpu, call, x, told=(shape, name))
+
+
+def test_the_order_in_which_threads_run_does_not_change_a_bit_of_lists(gpu, monkeypatch):
+    """Of more chunks than are put together at a time, so that memory of a block of threads is used again."""
+    if gpu.kind == "device":
+        pytest.skip("it has the order it has")
+    monkeypatch.setattr(gpu_arrays.shim(), "backward", True)
+    many = [spread((k % 5 + 1,), np.float64, k) for k in range(300)]
+    mixed = [sample((k % 5 + 1,), NORMED[k % len(NORMED)], k) for k in range(300)]
+    long = [sample((140_000,), np.float16, k) for k in range(2)]
+    for p in (1, 2, math.inf, 3, 3.7):
+        for t_list in (many, many + long, mixed, mixed + long):
+            check(gpu, lambda ts, p=p: gc.global_norm(ts, ord=p), t_list, told=p)
+    huge = [np.full(5, 1.7e308 + 1.7e308j), *many]
+    for p in (1, math.inf, 3.7):
+        check(gpu, lambda ts, p=p: gc.clip_by_global_norm(ts, 1e300, ord=p), huge, told=p)
+
+
+def test_more_long_slices_than_threads(gpu):
+    """Each has its norm from one thread of the last block of threads."""
+    if gpu.kind == "device":
+        pytest.skip("it has the size it has")
+    gpu.multiprocessors = 200
+    x = np.tile(sample((1, 16 * 2048), np.int64), (300, 1)) // (np.arange(300)[:, None] + 1)
+    check(gpu, lambda t: gc.norm(t, 1, 1), x)
+    x = np.tile(sample((1, 16 * 2048)), (300, 1)) * np.arange(300, dtype=np.float32)[:, None]
+    check(gpu, lambda t: [gc.norm(t, 3.7, 1), gc.clip_by_norm(t, 1000.0, 1)], x)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+def test_long_slices_beyond_float64(gpu, dtype):
+    """Few, so that each is cut as an array of a list is."""
+    for size in (1e-310, 1e-305, 1e-150, 1e307):
+        x = sample((2, 33_000), dtype) * dtype(size)
+        for p in (1, 2, math.inf, 3, 3.7):
+            check(gpu, lambda t, p=p: gc.norm(t, p, 1), x, told=(size, p))
+        check(gpu, lambda t, c=size: gc.clip_by_norm(t, c, 1), x, told=size)
+
+
+def test_long_columns_beyond_float64(gpu):
+    """Each is added up again, in chunks of blocks."""
+    for size in (1e-200, 1e200):
+        x = spread((140_000, 4), np.float32).astype(np.float64) * size
+        check(gpu, lambda t, c=size: gc.clip_by_norm(t, c, 0), x, told=size)
+        check(gpu, lambda t: gc.norm(t, 2, 0), x, told=size)
 
 
 def test_the_same_call_again_gives_the_same(gpu):

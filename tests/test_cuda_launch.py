@@ -335,6 +335,28 @@ def test_offsets_of_more_than_32_bits(gpu, tmp_path):
         del x, d, pointer, expected
 
 
+def test_axes_of_more_elements_than_32_bits_count(gpu):
+    """Of which a kernel is asked for the first ones."""
+    length = 2**32 + 2
+    table = np.arange(8, dtype=np.uint8)
+    source, target = gpu.array(table), gpu.array(np.zeros(5, np.uint8))
+    params = np.zeros(_words.PARAMS, np.int64)
+    words = _words.Word
+    params[words.SOURCE], params[words.TARGET], params[words.COUNT] = source.data.ptr, target.data.ptr, 5
+    params[words.TABLE : words.TABLE + 6] = 0, 2, 3, 1, length, 1
+    params[words.SOURCE_LAYOUT] = 1
+    device = _device.device_of(source)
+    device.launch(device.function("copy<u8>"), 1, _words.THREADS, params)
+    assert gpu.get(target).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_the_ticket_is_drawn_when_all_have_written_and_what_it_tells_of_is_read_after():
+    """What cannot be seen where one block of threads runs after the other."""
+    body = re.search(r"DEV bool is_last\(.*?\n\}\n", _device.source(), re.DOTALL)[0]
+    steps = re.findall(r"__threadfence|__syncthreads|atomicAdd|return", body)
+    assert steps == ["__threadfence", "__syncthreads", "atomicAdd", "__syncthreads", "__threadfence", "return"]
+
+
 def test_tables_of_more_elements_than_32_bits_count():
     lengths = np.array([2**40, 0, 5, 2**45 + 1], np.int64)
     addresses = np.array([1 << 20, 2 << 20, 3 << 20, 4 << 20], np.int64)

@@ -326,6 +326,38 @@ def test_a_limit_of_slices_may_lie_in_out(gpu, shape, multiprocessors):
             same_memory(gpu, out, expected, (axes, at))
 
 
+def test_long_slices_that_overlap_out(gpu):
+    room = sample((70_000,))
+    host, on_device = room.copy(), gpu.array(room)
+    for space in (host, on_device):
+        gc.clip_by_norm(space[:66_000].reshape(2, -1), 50.0, 1, out=space[3000:69_000].reshape(2, -1))
+        gc.clip_by_norm(space[3000:69_000].reshape(2, -1), 5.0, 1, out=space[:66_000].reshape(2, -1))
+    same_memory(gpu, on_device, host)
+
+
+def test_long_slices_into_another_layout(gpu):
+    x = sample((2, 33_000))
+    for target in (np.zeros((33_000, 2)).T, np.zeros((2, 66_000))[:, ::2]):
+        out = gpu.array(target)
+        gc.clip_by_norm(gpu.array(x), 50.0, 1, out=out)
+        same_memory(gpu, out, gc.clip_by_norm(x, 50.0, 1))
+
+
+def test_a_limit_in_out_limits_all_slices(gpu):
+    """Those that come after it is written over, too."""
+    for shape in ((300, 20), (30, 3000), (20, 300), (3000, 20)):
+        for axes in ((0,), (1,), None):
+            x = np.abs(sample(shape)) + 0.1
+            t = gpu.array(x)
+            expected = gc.clip_by_norm(x, float(x[0, 2]), axes)
+            assert_same(gpu, gc.clip_by_norm(t, t[0, 2], axes, out=t), expected, told=(shape, axes))
+            out = gpu.array(np.full(shape, 0.25, x.dtype))
+            assert_same(gpu, gc.clip_by_norm(t, out[0, 0], axes, out=out), gc.clip_by_norm(gpu.get(t), 0.25, axes))
+    x = -np.abs(sample((3000,)))
+    out = gpu.array(np.full(3000, 0.25, x.dtype))
+    assert_same(gpu, gc.clip_by_norm(gpu.array(x), out[0], (), out=out), gc.clip_by_norm(x, 0.25, ()))
+
+
 def test_a_norm_that_was_returned_may_be_the_limit_of_the_next_call_in_place(gpu):
     x = sample((50,), np.float32)
     t = gpu.array(x)

@@ -7,7 +7,7 @@ import sys
 import threading
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gradclip._cuda._words import PARAMS
 
@@ -68,6 +68,19 @@ def _function(device: int, name: str) -> Any:
     return module.get_function(name)
 
 
+class _Uploaded(NamedTuple):
+    """Memory on the device, and what it was filled with, which lives as long: a copy may still be under way."""
+
+    memory: Any
+    words: NDArray[np.int64]
+
+    @property
+    def ptr(self) -> int:
+        """Its address."""
+        address: int = self.memory.ptr
+        return address
+
+
 class CupyDevice:
     """A device and its current stream."""
 
@@ -94,7 +107,7 @@ class CupyDevice:
         return memory
 
     def upload(self, words: NDArray[np.int64]) -> Memory:
-        """Copy words to new memory. The driver has read them when this returns, as they are not pinned."""
+        """Copy words to new memory. As they are not pinned, the driver reads them before it goes on."""
         data = ctypes.c_void_p(words.ctypes.data)
         if self.is_capturing():
             # Once and now: a copy that is captured would read the host's memory again at each run of the graph. Not in
@@ -106,8 +119,7 @@ class CupyDevice:
         else:
             memory = cupy().cuda.alloc(words.nbytes)
             memory.copy_from_host_async(data, words.nbytes, self.stream)
-        found: Memory = memory
-        return found
+        return _Uploaded(memory, words)
 
     def function(self, name: str) -> Any:
         """Return a kernel."""
@@ -121,7 +133,8 @@ class CupyDevice:
         """Copy memory to the host, which waits for it."""
         data = ctypes.create_string_buffer(nbytes)
         self.stream.synchronize()
-        memory.copy_to_host(ctypes.addressof(data), nbytes)  # type: ignore[attr-defined]
+        pointer: Any = memory.memory if isinstance(memory, _Uploaded) else memory
+        pointer.copy_to_host(ctypes.addressof(data), nbytes)
         return data.raw
 
     def is_capturing(self) -> bool:
