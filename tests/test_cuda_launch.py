@@ -11,7 +11,7 @@ import pytest
 from gpu_arrays import assert_same, check, shim
 from gradclip import _cuda
 from gradclip._cuda import _device, _list, _queue, _words
-from gradclip._cuda._layout import View
+from gradclip._cuda._layout import View, run_of
 from gradclip._cuda._list import Tensors
 from oracle import BF16, same_bits
 
@@ -369,6 +369,14 @@ def test_tables_of_more_elements_than_32_bits_count():
     assert rows[:, _words.Row.BLOCK].tolist() == rows[:, _words.Row.SLOT].tolist() == [0, 2**29, 2**29 + 1]
     assert rows[:, _words.Row.LEN].tolist() == [2**40, 5, 2**45 + 1]
     assert View(0, (2**40, 2**20), (2**20, 1), 1, 10).size == 2**60
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows"), [(1, 131_072), (4, 32_768), (5, 26_240), (64, 2048), (500, 320), (512, 256), (100_000, 256)]
+)
+def test_columns_are_cut_where_the_cpu_cuts_them(columns, rows):
+    """`run_of_columns` of src/parallel/reduce.rs. A cut elsewhere changes a bit so seldom that values do not tell."""
+    assert run_of(columns) == rows
 
 
 # ---- tables beside the argument
