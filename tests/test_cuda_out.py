@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 from oracle import BF16, INTEGERS, SCALED
+from overlaps import VIEWS, WINDOWS, window
 
 
 def global_norm_of_one(t, limit, out):
@@ -168,13 +169,6 @@ def test_many_tensors_in_place(gpu, n, limit):
 # ---- overlaps
 
 
-WINDOWS = [
-    *(slice(0, 20), slice(1, 21), slice(3, 23), slice(19, 39)),
-    *(slice(0, 40, 2), slice(1, 40, 2), slice(0, 60, 3)),
-    *(slice(19, None, -1), slice(20, 0, -1), slice(39, 19, -1), slice(38, None, -2)),
-]
-
-
 @singles
 @looped("source", WINDOWS)
 def test_an_overlap_gives_what_disjoint_memory_would_give(gpu, name, source):
@@ -203,17 +197,6 @@ def test_a_long_overlap(gpu, name, dtype, shift):
     room[target] = SINGLE[name](room.copy()[source])
     SINGLE[name](on_device[source], on_device[target])
     same_memory(gpu, on_device, room)
-
-
-PARTS = st.tuples(st.integers(0, 4), st.sampled_from([1, 2]), st.sampled_from([1, -1]))
-VIEWS = st.tuples(PARTS, PARTS, st.booleans())
-
-
-def window(room, view):
-    """Four rows and four columns, from anywhere, at any step and in either direction, transposed or not."""
-    rows, columns = (slice(o, o + 4 * step, step) for o, step, _ in view[:2])
-    part = room[rows, columns][:: view[0][2], :: view[1][2]]
-    return part.T if view[2] else part
 
 
 @singles

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 from oracle import BF16, INTEGERS, NORMED, SCALED, same_bits
+from overlaps import VIEWS, WINDOWS, window
 
 
 def global_norm_of_one(t, out=None):
@@ -197,13 +198,6 @@ def test_out_of_none_is_no_out(dtype):
 # ---- overlaps
 
 
-WINDOWS = [
-    *(slice(0, 20), slice(1, 21), slice(3, 23), slice(19, 39)),
-    *(slice(0, 40, 2), slice(1, 40, 2), slice(0, 60, 3)),
-    *(slice(19, None, -1), slice(20, 0, -1), slice(39, 19, -1), slice(38, None, -2)),
-]
-
-
 @singles_and_dtypes
 @looped("source", WINDOWS)
 def test_an_overlap_gives_what_disjoint_memory_would_give(name, dtype, source):
@@ -216,17 +210,6 @@ def test_an_overlap_gives_what_disjoint_memory_would_give(name, dtype, source):
         assert SINGLE[name](t, out) is out
         assert same_bits(out, expected), target
         assert same_bits(room[untouched], before[untouched]), target
-
-
-PARTS = st.tuples(st.integers(0, 4), st.sampled_from([1, 2]), st.sampled_from([1, -1]))
-VIEWS = st.tuples(PARTS, PARTS, st.booleans())
-
-
-def window(room, view):
-    """Four rows and four columns, from anywhere, at any step and in either direction, transposed or not."""
-    rows, columns = (slice(o, o + 4 * step, step) for o, step, _ in view[:2])
-    part = room[rows, columns][:: view[0][2], :: view[1][2]]
-    return part.T if view[2] else part
 
 
 @singles

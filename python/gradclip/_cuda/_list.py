@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gradclip._cuda._layout import Layout, layout_of, walk_of
+from gradclip._cuda._queue import argument_of
 from gradclip._cuda._words import (
     BLOCK,
     COMPLEX,
     COMPLEX64,
     COMPLEX128,
     FLOAT64,
-    PARAMS,
     PART_ARRAYS,
     REAL,
     STATE_WORDS,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
     from gradclip._cuda._layout import Pair, View
-    from gradclip._cuda._queue import Call, Memory
+    from gradclip._cuda._queue import Call
     from gradclip._cuda._words import Norm, Scalar, Words
 
 
@@ -165,7 +165,7 @@ class Plan:
         table = _table_of(tensors.in_parts() if norm.order is Order.TWO else tensors)
         self.groups = max(table.tensors, 1)
         self.sizes = 2 * table.chunks, PART_ARRAYS * table.slots
-        self.params, self.memory = _argument(call, table.words)
+        self.params, self.memory = argument_of(table.words, call.device.upload)
         table.fill(self.params)
         norm.fill(self.params, tensors.codes.tolist())
         self.passes = [] if is_given else self._passes(call, table, norm)
@@ -175,7 +175,7 @@ class Plan:
         if scaled is not None:
             if scaled is not tensors or norm.order is not Order.TWO:
                 table = _table_of(scaled.in_parts())
-                self.last, self.last_memory = _argument(call, table.words)
+                self.last, self.last_memory = argument_of(table.words, call.device.upload)
             warps = THREADS // 32
             for code, place, count, blocks in reversed(table.rows):
                 self.scales.append((f"scale<{TYPES[code]}>", place, count, blocks, call.grid(blocks, warps)))
@@ -195,17 +195,6 @@ class Plan:
                 name = f"sums<{TYPES[code]}, {'true' if is_wide else 'false'}>" if is_plain else kernel
                 found.append((name, place, count, blocks, grid, code))
         return found
-
-
-def _argument(call: Call, table: Words) -> tuple[Words, Memory | None]:
-    """Make the argument of kernels, and its table if that is too long to stand in it."""
-    params = np.zeros(PARAMS, np.int64)
-    if len(table) <= PARAMS - Word.TABLE:
-        params[Word.TABLE : Word.TABLE + len(table)] = table
-        return params, None
-    memory = call.device.upload(np.asarray(table, np.int64))
-    params[Word.TABLE_AT] = memory.ptr
-    return params, memory
 
 
 def run_list(

@@ -50,7 +50,7 @@ def normalize(tensor: Any, ord: Any, axis: Any, name: Any, out: Any) -> tuple[An
         pair = Pair(source, target.view)
         result = along.output(call, own, keepdims=True)
         norm = Norm.of(along.order, Mode.NORMALIZE)
-        to = NormsTo(result.data.ptr, result.dtype.itemsize == _HALF)
+        to = NormsTo(result.data.ptr, result.dtype.itemsize == _BYTES_OF_FLOAT32)
         if along.kind == "whole":
             scale_whole(call, own.view, pair, norm, to)
         elif along.kind == "vectors":
@@ -64,8 +64,7 @@ def normalize(tensor: Any, ord: Any, axis: Any, name: Any, out: Any) -> tuple[An
 
 
 _FROBENIUS, _ONE, _TWO = range(3)  # and infinity
-#: Bytes of a float32.
-_HALF = 4
+_BYTES_OF_FLOAT32 = 4
 
 
 class _Along:
@@ -113,7 +112,7 @@ class _Along:
     def norms(self, call: Call, tensor: Tensor, mode: Mode, result: Any, factors_at: int = 0) -> None:
         """Make the norms."""
         view = tensor.view
-        to = NormsTo(result.data.ptr, result.dtype.itemsize == _HALF, factors_at)
+        to = NormsTo(result.data.ptr, result.dtype.itemsize == _BYTES_OF_FLOAT32, factors_at)
         if self.kind == "whole":
             norm = Norm.of(self.order, mode)
             run_list(call, whole_of(view, norm), norm, norm_at=to.norm_at, narrow=to.narrow)

@@ -11,7 +11,7 @@ import numpy as np
 from gradclip._cuda._words import PARAMS, THREADS, Word
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
     from contextlib import AbstractContextManager
 
     from gradclip._cuda._list import Plan
@@ -74,8 +74,8 @@ class _Queue:
             self.ticket = device.upload(np.zeros(1, np.int64))
         return self.ticket.ptr
 
-    def table(self, device: Device, words: Words) -> int:
-        """Return the address of a table on the device, which may be there already."""
+    def table(self, device: Device, words: Words) -> Memory:
+        """Return a table on the device, which may be there already."""
         key = words.tobytes()
         found = self.tables.get(key)
         if found is None:
@@ -83,7 +83,7 @@ class _Queue:
             if len(self.tables) > self.MOST:
                 self.tables.popitem(last=False)
         self.tables.move_to_end(key)
-        return found.ptr
+        return found
 
     def taken(self) -> _Queue:
         """Return one for a call that a CUDA graph captures, with the memory of this one, which makes do without.
@@ -120,6 +120,17 @@ def release() -> None:
     """Give back scratch memory and tables, those of captured graphs too, which must not run any more."""
     _queues.clear()
     _captured.clear()
+
+
+def argument_of(table: list[int] | Words, upload: Callable[[Words], Memory]) -> tuple[Words, Memory | None]:
+    """Make the argument of kernels, and the memory of their table if that is too long to stand in it."""
+    params = np.zeros(PARAMS, np.int64)
+    if len(table) <= PARAMS - Word.TABLE:
+        params[Word.TABLE : Word.TABLE + len(table)] = table
+        return params, None
+    memory = upload(np.asarray(table, np.int64))
+    params[Word.TABLE_AT] = memory.ptr
+    return params, memory
 
 
 class Call:
@@ -166,13 +177,8 @@ class Call:
         return thing
 
     def params(self, table: list[int] | Words) -> Words:
-        """Make the argument of kernels, with their table in it if it is short."""
-        params = np.zeros(PARAMS, np.int64)
-        if len(table) <= PARAMS - Word.TABLE:
-            params[Word.TABLE : Word.TABLE + len(table)] = table
-        else:
-            params[Word.TABLE_AT] = self.queue.table(self.device, np.asarray(table, np.int64))
-        return params
+        """Make the argument of kernels, with a table that other calls may have used."""
+        return argument_of(table, lambda words: self.queue.table(self.device, words))[0]
 
     def launch(self, name: str, items: int, params: Words, at_once: int = THREADS) -> None:
         """Launch a kernel for so many items, of which a block of threads takes some at once."""

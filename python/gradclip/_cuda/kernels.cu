@@ -295,7 +295,7 @@ DEV_COLD bool factor_of(const Params& p, Scaled norm, Factor* factor) {
     double limit = scalar_at(p.w[LIMIT], p.w[LIMIT_AT], p.w[LIMIT_DTYPE]);
     if (limit < 0.0 || limit != limit || (p.w[MODE] == MODE_GLOBAL && !is_finite(norm))) {
         // A limit in device memory is not known to the host, which would have raised an error.
-        factor->by = as_double(0x7ff8000000000000);
+        factor->by = canonical_nan<double>();
         factor->then = 1.0;
         return true;
     }
@@ -336,7 +336,7 @@ DEV_COLD void settle_slice(const Params& p, word i, Scaled norm) {
     write_norm(p, i, norm);
     if (p.w[FACTORS_AT]) {
         Factor factor;
-        if (!factor_of(p, norm, &factor)) factor.by = factor.then = 1.0;
+        if (!factor_of(p, norm, &factor)) factor = factor_one();
         at<double>(p.w[FACTORS_AT])[i] = factor.by;
         at<double>(p.w[FACTORS_AT])[p.w[COUNT] + i] = factor.then;
     }
@@ -377,7 +377,7 @@ DEV void sum_chunks(const Params& p, const word* table, int part, bool limbs) {
         const word first = start_of(p, table, tensor, 0) + (chunk - start_of(p, table, tensor, 1)) * CHUNK_BLOCKS;
         word end = start_of(p, table, tensor + 1, 0);
         if (end > first + CHUNK_BLOCKS) end = first + CHUNK_BLOCKS;
-        Total total = total_of(0.0, 0.0);
+        Total total = total_zero();
         word slot = first;
         for (; slot + 16 <= end && !limbs; slot += 16) {
             double loaded[16]; // so that all are under way at once
@@ -400,7 +400,7 @@ DEV void sum_chunks(const Params& p, const word* table, int part, bool limbs) {
 DEV double sum_tensors(const Params& p, const word* table, double* near) {
     const double* totals = at<const double>(p.w[TOTALS_AT]);
     __shared__ double all;
-    Total total = total_of(0.0, 0.0), array = total;
+    Total total = total_zero(), array = total;
     word tensor = 0, end = p.w[CHUNKS] == p.w[TENSORS] || p.w[TENSORS] == 0 ? 0 : start_of(p, table, 1, 1);
     for (word from = 0; from < p.w[CHUNKS]; from += THREADS / 2) {
         const word i = 2 * from + threadIdx.x;
@@ -417,7 +417,7 @@ DEV double sum_tensors(const Params& p, const word* table, double* near) {
                 }
                 while (from + k >= end) {
                     merge(&total, array);
-                    array = total_of(0.0, 0.0);
+                    array = total_zero();
                     tensor++;
                     end = start_of(p, table, tensor + 1, 1);
                 }
@@ -483,9 +483,9 @@ struct ListPasses {
         const double* parts = at<const double>(p.w[PARTS_AT]) + part_of(term) * p.w[SLOTS];
         const double* rest = at<const double>(p.w[PARTS_AT]) + PART_LIMB * p.w[SLOTS];
         const word first = start_of(p, table, tensor, 0), end = start_of(p, table, tensor + 1, 0);
-        Total array = total_of(0.0, 0.0), all = array;
+        Total array = total_zero(), all = array;
         for (word from = first; from < end; from += CHUNK_BLOCKS) {
-            Total chunk = total_of(0.0, 0.0);
+            Total chunk = total_zero();
             for (word slot = from; slot < end && slot < from + CHUNK_BLOCKS; slot++) {
                 add(&chunk, parts[slot]);
                 if (limbs) add(&chunk, rest[slot]);
@@ -513,7 +513,7 @@ struct ListPasses {
 };
 
 DEV ListPasses passes_of(const Params& p, const word* table, double* near, word tensor) {
-    return ListPasses{p, table, near, tensor, false, term_of(TERM_ABS, 1.0), Scaled{0.0, 0}};
+    return ListPasses{p, table, near, tensor, false, term_of(TERM_ABS, 1.0), scaled_zero()};
 }
 
 DEV void keep_going(const Params& p, word group, const ListPasses& passes) {
@@ -745,7 +745,7 @@ template <class> KERNEL powers(const __grid_constant__ Params p) {
 template <class> KERNEL given(const __grid_constant__ Params p) {
     if (threadIdx.x != 0 || blockIdx.x != 0) return;
     double norm = scalar_at(p.w[USED], p.w[USED_AT], p.w[USED_DTYPE]);
-    if (norm < 0.0) norm = as_double(0x7ff8000000000000); // in device memory: see `factor_of`
+    if (norm < 0.0) norm = canonical_nan<double>(); // in device memory: see `factor_of`
     settle_group(p, 0, scaled_new(norm == 0.0 ? 0.0 : norm, 0));
 }
 
@@ -893,11 +893,11 @@ template <class R, bool ALL> struct TeamPasses {
         Term own = term;
         if (!ALL) {
             if (!limbs) return sum_of_block(near, lane, reader, own, 0, len);
-            Total total = total_of(0.0, 0.0);
+            Total total = total_zero();
             for (own.limb = 0; own.limb < 2; own.limb++) add(&total, sum_of_block(near, lane, reader, own, 0, len));
             return value_of(total);
         }
-        Total total = total_of(0.0, 0.0);
+        Total total = total_zero();
         for (word chunk = 0; chunk < len; chunk += CHUNK_BLOCKS * static_cast<word>(BLOCK)) {
             for (int i = warp; i < CHUNK_BLOCKS * (limbs ? 2 : 1); i += WARPS) {
                 if (limbs) own.limb = i % 2;
@@ -910,7 +910,7 @@ template <class R, bool ALL> struct TeamPasses {
             __syncthreads();
             word count = (len - chunk + BLOCK - 1) / BLOCK;
             if (count > CHUNK_BLOCKS) count = CHUNK_BLOCKS;
-            Total of_chunk = total_of(0.0, 0.0);
+            Total of_chunk = total_zero();
             for (int i = 0; i < count * (limbs ? 2 : 1); i++) add(&of_chunk, sums[i]); // by all threads: the same
             merge(&total, of_chunk);
             __syncthreads();
@@ -1012,7 +1012,7 @@ template <class R> DEV void sum_columns(const Params& p, const Order& order, con
         const word from = of * run, to = from + run < len ? from + run : len;
         R reader = like;
         reader.base = is_one ? place(table, p.w[KEPT], column) : 0;
-        Total total = total_of(0.0, 0.0);
+        Total total = total_zero();
         for (int limb = 0; limb < limbs; limb++) {
             if (limbs > 1) term.limb = limb;
             for (word first = from; first < to; first += groups * ROWS_OF_BLOCK) {
@@ -1056,9 +1056,9 @@ struct ColumnPasses {
     double first;
 
     COLD_METHOD double pass(const Term& term) {
-        Total total = total_of(0.0, 0.0);
+        Total total = total_zero();
         for (word chunk = 0; chunk < len; chunk += CHUNK_BLOCKS * static_cast<word>(BLOCK)) {
-            Total of_chunk = total_of(0.0, 0.0);
+            Total of_chunk = total_zero();
             for (word from = chunk; from < len && from < chunk + CHUNK_BLOCKS * static_cast<word>(BLOCK); from += BLOCK) {
                 double lanes[32];
                 for (int lane = 0; lane < 32; lane++) {
@@ -1112,7 +1112,7 @@ template <class> KERNEL largest(const __grid_constant__ Params p) {
     const word step = gridDim.x * static_cast<word>(THREADS);
     for (word i = blockIdx.x * static_cast<word>(THREADS) + threadIdx.x; i < p.w[COUNT]; i += step) {
         const word outer = i / p.w[INNER], inner = i % p.w[INNER];
-        Scaled norm = {0.0, 0};
+        Scaled norm = scaled_zero();
         for (word k = 0; k < p.w[MIDDLE]; k++) {
             const word from = (outer * p.w[MIDDLE] + k) * p.w[INNER] + inner;
             norm = scaled_max(norm, Scaled{values[from], exponents[from]});

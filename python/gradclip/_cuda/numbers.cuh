@@ -339,11 +339,8 @@ DEV_COLD double limb_at(const void* base, i64 index, int dtype, int limb) {
     return (double)(limb == 0 ? upper : size - upper);
 }
 
-// `Dtype::is_wide`: whether its norms want float64
-DEV bool is_wide(int dtype) { return dtype == FLOAT64 || dtype >= COMPLEX128; }
-
 // `Element::WIDE`: whether squares and sums of moduli can leave float64's range
-DEV bool is_wide_modulus(int dtype) { return dtype == FLOAT64 || dtype == COMPLEX128; }
+DEV bool is_wide(int dtype) { return dtype == FLOAT64 || dtype == COMPLEX128; }
 
 // `Element::lifted`
 DEV_COLD void lifted_at(const void* base, i64 index, int dtype, double* value, double* exponent) {

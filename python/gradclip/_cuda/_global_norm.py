@@ -166,6 +166,7 @@ def _are_same(entries: Sequence[Any], others: Sequence[Any]) -> bool:
 
 def _overlap(tensors: Tensors, itemsizes: Words) -> bool:
     """Whether two dense arrays share a byte."""
+    # The compiled check, which is for any arrays, takes longer than all the rest of a call with many of them.
     sizes = tensors.lengths * itemsizes
     order = np.argsort(tensors.sources, kind="stable")
     order = order[sizes[order] > 0]
