@@ -4,7 +4,7 @@
 // halves. What depends on all blocks is done by the block of threads that is done last, in one fixed order, so
 // neither the size of the grid nor the GPU changes a bit. There are no shuffles, no floating-point atomics, no waiting.
 //
-// Every kernel has one argument, words passed by value. `_launch.py` fills them; the names here and there are the same.
+// Every kernel has one argument, words passed by value. `_words.py` has the same names for them as stand here.
 
 typedef long long word;
 
