@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 import time
 import timeit
 from contextlib import contextmanager
@@ -41,6 +42,8 @@ class Form:
 FAR, SOME = 4, 3
 #: Where Linux tells what its CPUs did.
 STATISTICS = Path("/proc/stat")
+#: Where it tells what the threads of this process do.
+THREADS = Path("/proc/self/task")
 
 
 @dataclass(frozen=True)
@@ -55,10 +58,24 @@ class Clock:
     batch: float = 1e-3
     #: Calls that are shorter than this find the caches as their own last call left them, not another library's.
     warm: float = 5e-3
-    #: So long the threads of the last library may spin before it is the next one's turn.
+    #: Seconds between two looks at whether the threads of the last library are at rest.
     pause: float = 1e-3
+    #: Seconds after which it is the next one's turn in any case.
+    patience: float = 0.5
     #: Times that each form of a library is tried.
     trials: int = 3
+
+    def rest(self) -> None:
+        """Wait until all other threads of this process sleep.
+
+        Threads that spin while they wait for more work (OpenBLAS's do so for a tenth of a second) take CPUs from whoever
+        comes next.
+        """
+        end = time.perf_counter() + self.patience
+        while True:
+            time.sleep(self.pause)
+            if not others_run() or time.perf_counter() > end:
+                return
 
     def calls(self, timer: timeit.Timer) -> tuple[int, float]:
         """Find how many calls make a batch, and the seconds of one."""
@@ -108,7 +125,7 @@ class Clock:
             turn = done % max(1, len(names))
             order = names[turn:] + names[:turn]
             for name in order if done % 2 else reversed(order):
-                time.sleep(self.pause)
+                self.rest()
                 calls, once = batches[name]
                 if once < self.warm:
                     timers[name].timeit(max(1, calls // 4))
@@ -129,6 +146,18 @@ def resting_collector() -> Iterator[None]:
         yield
     finally:
         gc.enable()
+
+
+def others_run() -> bool:
+    """Tell whether another thread of this process runs, or would if there were a CPU for it. Linux only."""
+    for task in THREADS.iterdir() if THREADS.exists() else ():
+        try:
+            state = (task / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:  # it has ended
+            continue
+        if state == "R" and int(task.name) != threading.get_native_id():
+            return True
+    return False
 
 
 def used_by_others() -> float:
