@@ -108,7 +108,7 @@ const PANICS: [&str; 7] =
     [".unwrap()", ".expect(", "panic!", "todo!", "unimplemented!", "unreachable!", "unwrap_unchecked"];
 
 /// Where `src/py` takes an entry by its number, which panics beyond the end: file, line, why there is no beyond.
-const INDEXED: [(&str, &str, &str); 25] = [
+const INDEXED: [(&str, &str, &str); 26] = [
     ("py/array.rs", "let number = Dtype::ALL[i].number();", "at compile time"),
     ("py/array.rs", "table[number.cast_unsigned() as usize] = Some(Dtype::ALL[i]);", "at compile time"),
     ("py/array.rs", "table[NPY_TYPES::NPY_LONG as usize] =", "at compile time"),
@@ -159,7 +159,8 @@ const INDEXED: [(&str, &str, &str); 25] = [
         "self.values.chunks(shape[axis] * inner_len)",
         "the same; neither is 0 where there are values",
     ),
-    ("py/run.rs", "if self.kept.contains(&axis) { shape[axis] } else { 1 }", "axes of this shape"),
+    ("py/run.rs", "if kept.contains(&axis) { shape[axis] } else { 1 }", "axes of this shape"),
+    ("py/run.rs", "kept.iter().map(|axis| array.shape()[*axis])", "kept axes of the array"),
     (
         "py/run.rs",
         "(axes.iter().map(|axis| shape[*axis]).collect(),",

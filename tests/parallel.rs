@@ -1116,3 +1116,42 @@ fn columns_are_clipped_by_their_own_norms() {
         &[nan, inf, 1e200, f64::MAX, 5e-324, 1e-200, -inf],
     );
 }
+
+#[test]
+fn norms_of_short_columns_are_sums_of_their_rows() {
+    // Columns of several pieces, with one sum each and with one more.
+    for (rows, columns) in [(1, 9001), (3, 4097), (63, 5003), (64, 8192), (65, 4099), (64, 70_001)] {
+        let data: Vec<f32> = some(22, rows * columns);
+        let along = |len: usize, stride: usize| Layout::new([Axis { len, stride: stride.cast_signed() }]);
+        let slices = Slices {
+            memory: Memory::Elements(&data),
+            start: 0,
+            kept: along(columns, 1),
+            reduced: along(rows, columns),
+        };
+        let column = |at: usize| data[at..].iter().step_by(columns).map(|x| f64::from(*x).abs());
+        for p in [1.0, 2.0, f64::INFINITY] {
+            let found: Vec<f64> = everywhere(|isa| norms(isa, &slices, Order::of(p)).expect("threads"))
+                .into_iter()
+                .map(Scaled::to_f64)
+                .collect();
+            assert_eq!(found.len(), columns);
+            for (at, found) in found.into_iter().enumerate() {
+                // One row after the other, folded every 64.
+                let mut sums: Vec<f64> = column(at).collect();
+                let folded = |terms: Vec<f64>| -> f64 {
+                    terms.chunks(64).map(|run| run.iter().fold(0.0, |sum, x| sum + x)).sum()
+                };
+                let expected = if p == 1.0 {
+                    folded(sums)
+                } else if p == 2.0 {
+                    sums.iter_mut().for_each(|x| *x *= *x);
+                    folded(sums).sqrt()
+                } else {
+                    sums.into_iter().fold(0.0, f64::max)
+                };
+                assert_eq!(found.to_bits(), expected.to_bits(), "{rows} x {columns}, p {p}, column {at}");
+            }
+        }
+    }
+}

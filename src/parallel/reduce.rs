@@ -367,30 +367,50 @@ pub fn norms<T: Element>(isa: Isa, slices: &Slices<'_, T>, order: Order) -> Resu
 where
     for<'a> AnyView<'a>: From<View<'a, T>>,
 {
-    let (count, len) = (slices.kept.len(), slices.reduced.len());
+    let count = slices.kept.len();
     let mut norms = vec_with_room(count)?;
     norms.resize(count, Scaled::ZERO);
+    norms_into(isa, slices, order, &mut norms, |norm| norm)?;
+    Ok(norms)
+}
+
+/// The same, each made into what is wanted of it where it is computed: for many short slices a list of norms in between
+/// costs as much as the norms. What is there already stands for slices without elements.
+///
+/// # Errors
+/// No memory for partial results, or a bad setting of the threads.
+pub fn norms_into<T: Element, R: Send>(
+    isa: Isa,
+    slices: &Slices<'_, T>,
+    order: Order,
+    norms: &mut [R],
+    make: impl Fn(Scaled) -> R + Sync,
+) -> Result<()>
+where
+    for<'a> AnyView<'a>: From<View<'a, T>>,
+{
+    let (count, len) = (slices.kept.len(), slices.reduced.len());
     if len == 0 || count == 0 {
-        return Ok(norms);
+        return Ok(());
     }
     let columns = slices.are_columns();
     if columns && order == Order::Max && !Extremes::of::<T>().wide_modulus {
-        column_maxima(isa, slices, &mut norms)?;
+        column_maxima(isa, slices, norms, make)
     } else if let (true, Some(pass)) = (columns, order.first()) {
-        column_sums(isa, slices, order, pass, &mut norms)?;
+        column_sums(isa, slices, order, pass, norms, make)
     } else if len >= CHUNK {
         // Long slices, one after the other, each on all threads.
         for (at, result) in norms.iter_mut().enumerate() {
-            *result = norm(isa, &[slices.slice(at).into()], order)?;
+            *result = make(norm(isa, &[slices.slice(at).into()], order)?);
         }
+        Ok(())
     } else if let (Some(data), Some(pass)) = (slices.dense(0..count), order.first())
         && has_row_sums::<T>(len, pass)
     {
-        row_norms(isa, slices, data, order, pass, &mut norms)?;
+        row_norms(isa, slices, data, order, pass, norms, make)
     } else {
-        each(slices, &mut norms, order.cost(), |at| norm_of_view(isa, &slices.slice(at), order))?;
+        each(slices, norms, order.cost(), |at| make(norm_of_view(isa, &slices.slice(at), order)))
     }
-    Ok(norms)
 }
 
 /// Whether [`row_sums`] are to be had of rows of so many elements.
@@ -410,25 +430,26 @@ pub(super) fn row_sums<T: Element>(isa: Isa, data: &[T], len: usize, pass: Pass,
 }
 
 /// The norms of short rows that follow each other.
-fn row_norms<T: Element>(
+fn row_norms<T: Element, R: Send>(
     isa: Isa,
     slices: &Slices<'_, T>,
     data: &[T],
     order: Order,
     pass: Pass,
-    norms: &mut [Scaled],
+    norms: &mut [R],
+    make: impl Fn(Scaled) -> R + Sync,
 ) -> Result<()> {
     let len = slices.reduced.len();
     let few = rows::at_once::<T>(len);
     // Whole batches, so that none is short but the last.
     let share = (share_of(size_of_val(data)) / size_of::<T>() / len).next_multiple_of(few).max(few);
-    let work = |(job, (data, norms)): (usize, (&[T], &mut [Scaled]))| {
+    let work = |(job, (data, norms)): (usize, (&[T], &mut [R]))| {
         let mut sums = [0.0; rows::AT_ONCE];
         for (batch, (data, norms)) in data.chunks(few * len).zip(norms.chunks_mut(few)).enumerate() {
             let sums = &mut sums[..norms.len()];
             row_sums(isa, data, len, pass, sums);
             for (i, (norm, sum)) in norms.iter_mut().zip(sums).enumerate() {
-                *norm = norm_of_sum(isa, slices, job * share + batch * few + i, order, *sum);
+                *norm = make(norm_of_sum(isa, slices, job * share + batch * few + i, order, *sum));
             }
         }
     };
@@ -466,16 +487,16 @@ pub fn norm_of_view<T: Element>(isa: Isa, view: &View<'_, T>, order: Order) -> S
 }
 
 /// Fills `norms` by `work(slice number)`, on all threads if there is enough to do.
-fn each<T: Element>(
+fn each<T: Element, R: Send>(
     slices: &Slices<'_, T>,
-    norms: &mut [Scaled],
+    norms: &mut [R],
     cost: usize,
-    work: impl Fn(usize) -> Scaled + Sync,
+    work: impl Fn(usize) -> R + Sync,
 ) -> Result<()> {
     let len = slices.reduced.len();
     let bytes = slices.kept.len() * len * size_of::<T>();
     let share = (share_of(bytes) / size_of::<T>() / len).max(1);
-    let one = |(job, norms): (usize, &mut [Scaled])| {
+    let one = |(job, norms): (usize, &mut [R])| {
         for (i, norm) in norms.iter_mut().enumerate() {
             *norm = work(job * share + i);
         }
@@ -508,34 +529,86 @@ pub(super) fn run_of_columns(columns: usize) -> usize {
 /// accumulators stay in the innermost cache.
 pub(super) const WIDE: usize = 1024;
 
+/// The same where a column has one accumulator and no more: that each row is read for longer than a page counts more.
+const WIDEST: usize = 4 * WIDE;
+
+/// Calls `work(outer, first, norms)` for `width` norms at a time: those from column `first` on of the matrix `outer`.
+fn for_pieces<T: Element, R: Send>(
+    block: &Block<'_, T>,
+    norms: &mut [R],
+    width: usize,
+    work: impl Fn(usize, usize, &mut [R]) + Sync,
+) -> Result<()> {
+    let jobs = norms.chunks_mut(block.inner).enumerate().flat_map(|(outer, norms)| {
+        norms.chunks_mut(width).enumerate().map(move |(i, norms)| (outer, i * width, norms))
+    });
+    share_out(size_of_val(block.data), jobs, |(outer, first, norms)| work(outer, first, norms))
+}
+
 /// The norms of columns that lie in a dense block and are no longer than a run.
-fn block_norms<T: Element>(
+fn block_norms<T: Element, R: Send>(
     isa: Isa,
     slices: &Slices<'_, T>,
     block: &Block<'_, T>,
     order: Order,
     pass: Pass,
-    norms: &mut [Scaled],
+    norms: &mut [R],
+    make: impl Fn(Scaled) -> R + Sync,
 ) -> Result<()> {
-    let work = |(outer, first, norms): (usize, usize, &mut [Scaled])| {
-        let mut totals = [Total::default(); WIDE];
-        let totals = &mut totals[..norms.len()];
+    let finished = |at: usize, sum: f64| {
+        make(if !(SMALLEST_SUM..f64::INFINITY).contains(&sum) {
+            norm_of_sum(isa, slices, at, order, sum)
+        } else if order == Order::Two {
+            Scaled::new(sum.sqrt(), 0)
+        } else {
+            Scaled::new(sum, 0)
+        })
+    };
+    if block.len <= ROWS {
+        // One sum is the total.
+        return for_pieces(block, norms, WIDEST, |outer, first, norms| {
+            #[expect(clippy::large_stack_arrays, reason = "32 KiB, and nothing below takes much")]
+            let sums = &mut [0.0; WIDEST][..norms.len()];
+            let row = |row| block.row(outer, row, first, norms.len());
+            match pass {
+                Pass::Abs => add_some(isa, 0..block.len, &row, Abs, sums),
+                _ => add_some(isa, 0..block.len, &row, Square, sums),
+            }
+            for (i, (norm, sum)) in norms.iter_mut().zip(sums).enumerate() {
+                *norm = finished(outer * block.inner + first + i, *sum);
+            }
+        });
+    }
+    for_pieces(block, norms, WIDE, |outer, first, norms| {
+        let totals = &mut [Total::default(); WIDE][..norms.len()];
         add_columns(isa, block.len, |row| block.row(outer, row, first, norms.len()), pass, totals);
         for (i, (norm, total)) in norms.iter_mut().zip(totals).enumerate() {
-            let sum = total.value();
-            *norm = if !(SMALLEST_SUM..f64::INFINITY).contains(&sum) {
-                norm_of_sum(isa, slices, outer * block.inner + first + i, order, sum)
-            } else if order == Order::Two {
-                Scaled::new(sum.sqrt(), 0)
-            } else {
-                Scaled::new(sum, 0)
-            };
+            *norm = finished(outer * block.inner + first + i, total.value());
         }
-    };
-    let jobs = norms.chunks_mut(block.inner).enumerate().flat_map(|(outer, norms)| {
-        norms.chunks_mut(WIDE).enumerate().map(move |(i, norms)| (outer, i * WIDE, norms))
-    });
-    share_out(slices.kept.len() * block.len * size_of::<T>(), jobs, work)
+    })
+}
+
+/// The largest magnitudes of such columns.
+fn block_maxima<T: Element, R: Send>(
+    isa: Isa,
+    block: &Block<'_, T>,
+    norms: &mut [R],
+    make: impl Fn(Scaled) -> R + Sync,
+) -> Result<()> {
+    for_pieces(block, norms, WIDEST, |outer, first, norms| {
+        let max = &mut [T::Magnitude::default(); WIDEST][..norms.len()];
+        for row in 0..block.len {
+            isa.run(MaxRow { max, row: block.row(outer, row, first, norms.len()) });
+        }
+        for (norm, max) in norms.iter_mut().zip(max) {
+            *norm = make(Scaled::new(T::from_magnitude(*max), 0));
+        }
+    })
+}
+
+/// The block of dense matrices whose columns the slices are, if these are many and no longer than a run.
+fn short_columns<'a, T: Element>(slices: &'a Slices<'_, T>) -> Option<Block<'a, T>> {
+    slices.block().filter(|block| block.inner >= STRIP && block.len <= run_of(slices))
 }
 
 /// Adds up columns, at most [`WIDE`], from their `len` rows, no more than a run.
@@ -546,31 +619,31 @@ pub(super) fn add_columns<'a, T: Element>(
     pass: Pass,
     totals: &mut [Total],
 ) {
-    match pass {
-        Pass::Abs => add_columns_of(isa, len, row, Abs, totals),
-        _ => add_columns_of(isa, len, row, Square, totals),
+    let sums = &mut [0.0; WIDE][..totals.len()];
+    for from in (0..len).step_by(ROWS) {
+        let some = from..len.min(from + ROWS);
+        match pass {
+            Pass::Abs => add_some(isa, some, &row, Abs, sums),
+            _ => add_some(isa, some, &row, Square, sums),
+        }
+        isa.run(FoldRows { totals, sums });
     }
 }
 
-fn add_columns_of<'a, T: Element>(
+/// Adds some rows, at most [`ROWS`], to one accumulator per column.
+fn add_some<'a, T: Element>(
     isa: Isa,
-    len: usize,
-    row: impl Fn(usize) -> &'a [T],
+    range: ops::Range<usize>,
+    row: &impl Fn(usize) -> &'a [T],
     term: impl Term<T>,
-    totals: &mut [Total],
+    sums: &mut [f64],
 ) {
-    let mut sums = [0.0; WIDE];
-    let sums = &mut sums[..totals.len()];
-    for from in (0..len).step_by(ROWS) {
-        let to = len.min(from + ROWS);
-        let whole = to - (to - from) % ROWS_AT_ONCE;
-        for at in (from..whole).step_by(ROWS_AT_ONCE) {
-            isa.run(AddRows { sums, rows: std::array::from_fn(|i| row(at + i)), term });
-        }
-        for at in whole..to {
-            isa.run(AddRow { sums, row: row(at), term });
-        }
-        isa.run(FoldRows { totals, sums });
+    let whole = range.end - range.len() % ROWS_AT_ONCE;
+    for at in (range.start..whole).step_by(ROWS_AT_ONCE) {
+        isa.run(AddRows { sums, rows: std::array::from_fn(|i| row(at + i)), term });
+    }
+    for at in whole..range.end {
+        isa.run(AddRow { sums, row: row(at), term });
     }
 }
 
@@ -598,7 +671,15 @@ fn strips<T: Element, R: Copy + Send>(
     Ok(strips)
 }
 
-fn column_maxima<T: Element>(isa: Isa, slices: &Slices<'_, T>, norms: &mut [Scaled]) -> Result<()> {
+fn column_maxima<T: Element, R: Send>(
+    isa: Isa,
+    slices: &Slices<'_, T>,
+    norms: &mut [R],
+    make: impl Fn(Scaled) -> R + Sync,
+) -> Result<()> {
+    if let Some(block) = short_columns(slices) {
+        return block_maxima(isa, &block, norms, make);
+    }
     let strips = strips(slices, T::Magnitude::default(), |strip| {
         let mut scratch = [T::ZERO; STRIP];
         for row in strip.rows.clone() {
@@ -606,27 +687,29 @@ fn column_maxima<T: Element>(isa: Isa, slices: &Slices<'_, T>, norms: &mut [Scal
             isa.run(MaxRow { max: &mut strip.results, row });
         }
     })?;
-    for strip in strips {
-        for (norm, max) in norms[strip.columns].iter_mut().zip(strip.results) {
-            *norm = norm.max(Scaled::new(T::from_magnitude(max), 0));
+    for (runs, norms) in strips.chunk_by(|a, b| a.columns == b.columns).zip(norms.chunks_mut(STRIP)) {
+        for (i, norm) in norms.iter_mut().enumerate() {
+            let largest = |run: &Strip<T::Magnitude>| Scaled::new(T::from_magnitude(run.results[i]), 0);
+            *norm = make(runs.iter().map(largest).fold(Scaled::ZERO, Scaled::max));
         }
     }
     Ok(())
 }
 
 /// The norms whose first pass is a sum: rows are added to one accumulator per column.
-fn column_sums<T: Element>(
+fn column_sums<T: Element, R: Send>(
     isa: Isa,
     slices: &Slices<'_, T>,
     order: Order,
     first: Pass,
-    norms: &mut [Scaled],
+    norms: &mut [R],
+    make: impl Fn(Scaled) -> R + Sync,
 ) -> Result<()> {
-    if let Some(block) = slices.block().filter(|block| block.inner >= STRIP && block.len <= run_of(slices))
+    if let Some(block) = short_columns(slices)
         && T::DIRECT
         && matches!(first, Pass::Abs | Pass::Square)
     {
-        return block_norms(isa, slices, &block, order, first, norms);
+        return block_norms(isa, slices, &block, order, first, norms, make);
     }
     let mut strips = strips(slices, Total::default(), |strip| match first {
         Pass::Abs if T::DIRECT => add_rows(isa, slices, &Straight, Abs, strip),
@@ -646,7 +729,7 @@ fn column_sums<T: Element>(
             }
         }
     })?;
-    let finish = |(runs, norms): (&mut [Strip<Total>], &mut [Scaled])| {
+    let finish = |(runs, norms): (&mut [Strip<Total>], &mut [R])| {
         let Some((head, later)) = runs.split_first_mut() else { return };
         for run in later {
             for (sum, total) in head.results.iter_mut().zip(&run.results) {
@@ -654,7 +737,7 @@ fn column_sums<T: Element>(
             }
         }
         for ((norm, sum), at) in norms.iter_mut().zip(&head.results).zip(head.columns.clone()) {
-            *norm = norm_of_sum(isa, slices, at, order, sum.value());
+            *norm = make(norm_of_sum(isa, slices, at, order, sum.value()));
         }
     };
     let jobs = strips.chunk_by_mut(|a, b| a.columns == b.columns).zip(norms.chunks_mut(STRIP));

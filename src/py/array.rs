@@ -201,25 +201,24 @@ impl<'py> Array<'py> {
         Self::uninit(py, self.number, itemsize, self.shape(), Axes::Order(&order))
     }
 
-    /// A new array of T, filled from an iterator in the given order of axes, from outer to inner.
-    pub(super) fn from_values<T: Element>(
+    /// A new array of T, its axes in memory in the given order, from outer to inner: zeros, which `fill` then sees.
+    pub(super) fn filled<T: Element>(
         py: Python<'py>,
         shape: &[usize],
         order: &[usize],
-        values: impl Iterator<Item = T>,
+        fill: impl FnOnce(&mut [T]) -> PyResult<()>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let array = Self::uninit(py, T::DTYPE.number(), size_of::<T>(), shape, Axes::Order(order))?;
         // SAFETY: the array is new and dense, so its memory holds `len` elements of T that nothing else
-        // refers to; an empty array's pointer is not null either. They are written before anything reads
-        // them.
-        let memory =
-            unsafe { slice::from_raw_parts_mut(array.data.cast::<std::mem::MaybeUninit<T>>(), array.len()) };
-        let mut written = 0;
-        for (place, value) in memory.iter_mut().zip(values) {
-            place.write(value);
-            written += 1;
-        }
-        if written == array.len() { Ok(array.object) } else { Err(internal("fewer values than elements")) }
+        // refers to as long as it is not given away; an empty array's pointer is not null either. They are
+        // written before they are lent, and zeros are a value of every T.
+        let memory = unsafe {
+            let data = array.data.cast::<T>();
+            data.write_bytes(0, array.len());
+            slice::from_raw_parts_mut(data, array.len())
+        };
+        fill(memory)?;
+        Ok(array.object)
     }
 
     /// A copy with the same values, shape and byte order.

@@ -166,6 +166,9 @@ pub(super) fn norm<'py>(
     let along = Along::new(&call, ord, axis, tensor.array.ndim())?;
     let keepdims = call.keepdims(keepdims)?;
     call.check_name()?;
+    if let Along::Vectors(axes, order) = &along {
+        return Norms::array_of(py, &tensor.array, tensor.dtype, axes, *order, keepdims);
+    }
     let norms = along.norms(&tensor.array, tensor.dtype)?;
     match norms.values[..] {
         [norm] if norms.kept.is_empty() && !keepdims => Ok(PyFloat::new(py, norm.to_f64()).into_any()),

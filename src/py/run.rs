@@ -14,7 +14,7 @@ use crate::element::{Dtype, Real, match_element, match_real};
 use crate::error::{Error, Result, vec_with_room};
 use crate::isa::Isa;
 use crate::parallel::perform::{AnyTask, Task, perform, scale};
-use crate::parallel::reduce::{self, AnyView, Order};
+use crate::parallel::reduce::{self, AnyView, Order, norms_into};
 use crate::scaled::{Factor, Scaled};
 use crate::walk::Factors;
 
@@ -142,18 +142,55 @@ pub(super) struct Norms {
 impl Norms {
     /// The vector norms along some axes.
     pub(super) fn of(array: &Array<'_>, dtype: Dtype, reduced: &[usize], order: Order) -> PyResult<Self> {
+        let kept: Vec<_> = Split::new(array, reduced).kept().collect();
+        let count = kept.iter().map(|axis| array.shape()[*axis]).product();
+        let mut values = vec_with_room(count)?;
+        values.resize(count, Scaled::ZERO);
+        Self::fill(array, dtype, reduced, order, &mut values, |norm| norm)?;
+        Ok(Self { values, kept })
+    }
+
+    /// The same as an array, see [`Norms::to_array`].
+    pub(super) fn array_of<'py>(
+        py: Python<'py>,
+        array: &Array<'_>,
+        dtype: Dtype,
+        reduced: &[usize],
+        order: Order,
+        keepdims: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let kept: Vec<_> = Split::new(array, reduced).kept().collect();
+        let (shape, places) = placed(array.shape(), &kept, keepdims);
+        if dtype.is_wide() {
+            Array::filled(py, &shape, &places, |norms| {
+                Self::fill(array, dtype, reduced, order, norms, Scaled::to_f64)
+            })
+        } else {
+            Array::filled(py, &shape, &places, |norms| {
+                Self::fill(array, dtype, reduced, order, norms, |norm| f32::narrow(norm.to_f64()))
+            })
+        }
+    }
+
+    fn fill<R: Send>(
+        array: &Array<'_>,
+        dtype: Dtype,
+        reduced: &[usize],
+        order: Order,
+        norms: &mut [R],
+        make: impl Fn(Scaled) -> R + Send + Sync,
+    ) -> PyResult<()> {
         let py = array.object().py();
         let split = Split::new(array, reduced);
         let bytes = array.len() * dtype.size();
-        let values = match_element!(dtype, T => {
+        match_element!(dtype, T => {
             let slices = array.slices::<T>(&split)?;
             // As real numbers complex ones are added up faster, but for columns, which need neighbours side by side.
-            match parts(array, order).filter(|_| !slices.are_columns()) {
-                Some(parts) => Self::of_parts(py, &parts, reduced, order)?,
-                None => detached(py, bytes, || reduce::norms(Isa::current(), &slices, order))?,
+            if let Some(parts) = parts(array, order).filter(|_| !slices.are_columns()) {
+                return Self::fill_of_parts(&parts, reduced, order, norms, make);
             }
-        });
-        Ok(Self { values, kept: split.kept().collect() })
+            Ok(detached(py, bytes, || norms_into(Isa::current(), &slices, order, norms, make))?)
+        })
     }
 
     /// Whether the slices along some axes lie side by side, so that [`Norms::of`] adds up all of them at once.
@@ -162,13 +199,20 @@ impl Norms {
         match_element!(dtype, T => Ok(array.slices::<T>(&split)?.are_columns()))
     }
 
-    fn of_parts(py: Python<'_>, parts: &Array<'_>, reduced: &[usize], order: Order) -> PyResult<Vec<Scaled>> {
+    fn fill_of_parts<R: Send>(
+        parts: &Array<'_>,
+        reduced: &[usize],
+        order: Order,
+        norms: &mut [R],
+        make: impl Fn(Scaled) -> R + Send + Sync,
+    ) -> PyResult<()> {
+        let py = parts.object().py();
         let dtype = parts.dtype().ok_or_else(|| internal("parts of no dtype"))?;
         let bytes = parts.len() * dtype.size();
         let reduced: Vec<_> = reduced.iter().copied().chain([parts.ndim() - 1]).collect();
         match_real!(dtype, T => {
             let slices = parts.slices::<T>(&Split::new(parts, &reduced))?;
-            Ok(detached(py, bytes, || reduce::norms(Isa::current(), &slices, order))?)
+            Ok(detached(py, bytes, || norms_into(Isa::current(), &slices, order, norms, make))?)
         }, Err(internal("parts that are not real")))
     }
 
@@ -245,22 +289,32 @@ impl Norms {
         shape: &[usize],
         keepdims: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (shape, order): (Vec<_>, Vec<_>) = if keepdims {
-            let reduced = (0..shape.len()).filter(|axis| !self.kept.contains(axis));
-            let shape = (0..shape.len()).map(|axis| if self.kept.contains(&axis) { shape[axis] } else { 1 });
-            (shape.collect(), reduced.chain(self.kept.iter().copied()).collect())
-        } else {
-            let mut axes = self.kept.clone();
-            axes.sort_unstable();
-            let place = |kept: &usize| axes.iter().position(|axis| axis == kept).unwrap_or(0);
-            (axes.iter().map(|axis| shape[*axis]).collect(), self.kept.iter().map(place).collect())
-        };
-        let values = self.values.iter().map(|norm| norm.to_f64());
+        let (shape, places) = placed(shape, &self.kept, keepdims);
         if dtype.is_wide() {
-            Array::from_values(py, &shape, &order, values)
+            Array::filled(py, &shape, &places, |norms| {
+                norms.iter_mut().zip(&self.values).for_each(|(to, norm)| *to = norm.to_f64());
+                Ok(())
+            })
         } else {
-            Array::from_values(py, &shape, &order, values.map(f32::narrow))
+            Array::filled(py, &shape, &places, |norms| {
+                norms.iter_mut().zip(&self.values).for_each(|(to, norm)| *to = f32::narrow(norm.to_f64()));
+                Ok(())
+            })
         }
+    }
+}
+
+/// The shape of an array of norms for an array of some shape, and its axes in the order of the norms, that of the axes kept.
+fn placed(shape: &[usize], kept: &[usize], keepdims: bool) -> (Vec<usize>, Vec<usize>) {
+    if keepdims {
+        let reduced = (0..shape.len()).filter(|axis| !kept.contains(axis));
+        let shape = (0..shape.len()).map(|axis| if kept.contains(&axis) { shape[axis] } else { 1 });
+        (shape.collect(), reduced.chain(kept.iter().copied()).collect())
+    } else {
+        let mut axes = kept.to_vec();
+        axes.sort_unstable();
+        let place = |kept: &usize| axes.iter().position(|axis| axis == kept).unwrap_or(0);
+        (axes.iter().map(|axis| shape[*axis]).collect(), kept.iter().map(place).collect())
     }
 }
 
