@@ -68,8 +68,8 @@ class Clock:
     def rest(self) -> None:
         """Wait until all other threads of this process sleep.
 
-        Threads that spin while they wait for more work (OpenBLAS's do so for a tenth of a second) take CPUs from whoever
-        comes next.
+        Threads that spin while they wait for more work (OpenBLAS's do so for a tenth of a second) take CPUs from
+        whoever comes next.
         """
         end = time.perf_counter() + self.patience
         while True:
