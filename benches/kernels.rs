@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use _core::element::{Bf16, Bool, Complex, Element, F16, Ordered, Real};
 use _core::isa::{Isa, Op};
 use _core::kernel::clip::Clip;
-use _core::kernel::map::{AnyChange, Apply, ApplyInto};
+use _core::kernel::map::{AnyChange, Apply, ApplyInto, Map};
 use _core::kernel::max::MaxAbs;
 use _core::kernel::power::Power;
 use _core::kernel::scale::Scale;
@@ -313,10 +313,10 @@ fn scaling<T: Scalable>(criterion: &mut Criterion) {
         let (map, factor) = (Scale(Factor { by, then: 1.0 }), T::from_float(by));
 
         compare!(criterion, "scale_in_place", dtype, size, passes: 2;
-            "kernel": |isa| isa.run(Apply { data: black_box(&mut data), map });
+            "kernel": |isa| map.apply(isa, black_box(&mut data));
             data.[iter_mut | par_iter_mut]().for_each(|x| *x = x.times(factor)));
         compare!(criterion, "scale_into", dtype, size, passes: 2;
-            "kernel": |isa| isa.run(ApplyInto { from: &data, to: black_box(&mut to), map });
+            "kernel": |isa| map.apply_into(isa, &data, black_box(&mut to));
             to.[iter_mut | par_iter_mut]().zip(&data).for_each(|(to, x)| *to = x.times(factor)));
     }
 }

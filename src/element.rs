@@ -100,6 +100,18 @@ pub trait Real: Ordered {
     fn halves_mut(_: &mut [Self]) -> Option<&mut [F16]> {
         None
     }
+    /// The same elements, if they are bfloat16.
+    #[inline(always)]
+    #[must_use]
+    fn bfloats(_: &[Self]) -> Option<&[Bf16]> {
+        None
+    }
+    /// The same, to write.
+    #[inline(always)]
+    #[must_use]
+    fn bfloats_mut(_: &mut [Self]) -> Option<&mut [Bf16]> {
+        None
+    }
 }
 
 /// NumPy's `bool`: a byte, true unless it is 0.
@@ -119,6 +131,12 @@ trait Float: Sized {
         None
     }
     fn halves_mut(_: &mut [Self]) -> Option<&mut [F16]> {
+        None
+    }
+    fn bfloats(_: &[Self]) -> Option<&[Bf16]> {
+        None
+    }
+    fn bfloats_mut(_: &mut [Self]) -> Option<&mut [Bf16]> {
         None
     }
 }
@@ -175,6 +193,14 @@ impl Float for Bf16 {
     #[inline(always)]
     fn of_single(x: f32) -> Self {
         Self::from_f32(x)
+    }
+    #[inline(always)]
+    fn bfloats(data: &[Self]) -> Option<&[Self]> {
+        Some(data)
+    }
+    #[inline(always)]
+    fn bfloats_mut(data: &mut [Self]) -> Option<&mut [Self]> {
+        Some(data)
     }
 }
 
@@ -321,6 +347,10 @@ macro_rules! elements {
                 fn narrow_single(x: f32) -> Self { Self::of_single(x) }
                 #[inline(always)]
                 fn halves_mut(data: &mut [Self]) -> Option<&mut [F16]> { Float::halves_mut(data) }
+                #[inline(always)]
+                fn bfloats(data: &[Self]) -> Option<&[Bf16]> { Float::bfloats(data) }
+                #[inline(always)]
+                fn bfloats_mut(data: &mut [Self]) -> Option<&mut [Bf16]> { Float::bfloats_mut(data) }
             }
         )*
         $(

@@ -192,6 +192,106 @@ impl Isa {
     }
 }
 
+#[cfg(target_arch = "x86_64")]
+impl Isa {
+    /// float16 times all factors between two, which have one sign: blocks of N elements, in place or from a slice of
+    /// as many. A bit for each block where the ends give different numbers, which is left as it was. None where the
+    /// level cannot convert, so that there are better ways.
+    #[expect(unsafe_code, reason = "see `run`")]
+    pub fn scale_halves<const N: usize>(
+        self,
+        from: Option<&[F16]>,
+        to: &mut [F16],
+        ends: [f32; 2],
+    ) -> Option<u32> {
+        #[cfg(miri)]
+        use emulated::{_mm256_cvtps_ph, _mm512_cvtph_ps, _mm512_cvtps_ph};
+        use std::arch::x86_64::{__m128i, __m256i, _MM_FROUND_TO_NEAREST_INT, _mm_or_si128, _mm_testz_si128};
+        use std::arch::x86_64::{_mm_setzero_si128, _mm_xor_si128, _mm256_setzero_si256, _mm256_xor_si256};
+        use std::arch::x86_64::{_mm256_cvtph_ps, _mm256_mul_ps, _mm256_or_si256, _mm256_testz_si256};
+        #[cfg(not(miri))]
+        use std::arch::x86_64::{_mm256_cvtps_ph, _mm512_cvtph_ps, _mm512_cvtps_ph};
+        use std::arch::x86_64::{_mm256_set1_ps, _mm512_mul_ps, _mm512_set1_ps};
+        use std::mem::transmute;
+
+        /// Whatever the thread has set.
+        const TO_NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
+
+        macro_rules! shell {
+            (
+                $name:ident, $feature:literal, $halves:ty, $count:literal,
+                $all:ident, $widen:ident, $times:ident, $narrow:ident,
+                $zero:ident, $xor:ident, $or:ident, $is_zero:ident
+            ) => {
+                #[target_feature(enable = $feature)]
+                fn $name<const N: usize>(from: Option<&[F16]>, to: &mut [F16], ends: [f32; 2]) -> u32 {
+                    let from = from.map(|from| from.as_chunks::<N>().0);
+                    let [low, high] = ends.map(|end| $all(end));
+                    let mut rest = 0;
+                    for (i, to) in to.as_chunks_mut::<N>().0.iter_mut().enumerate() {
+                        let from = from.and_then(|from| from.get(i)).unwrap_or(to);
+                        let (mut products, mut differ) = ([F16::default(); N], $zero());
+                        let parts = products.as_chunks_mut::<$count>().0.iter_mut();
+                        for (product, x) in parts.zip(from.as_chunks::<$count>().0) {
+                            // SAFETY: as in `widen_halves`.
+                            let x = $widen(unsafe { transmute::<[F16; $count], $halves>(*x) });
+                            let low = $narrow::<TO_NEAREST>($times(x, low));
+                            let high = $narrow::<TO_NEAREST>($times(x, high));
+                            differ = $or(differ, $xor(low, high));
+                            // Where they are equal, it is both. Of one alone, the compiler would make a copy to store.
+                            let both = $or(low, high);
+                            // SAFETY: as in `widen_halves`.
+                            *product = unsafe { transmute::<$halves, [F16; $count]>(both) };
+                        }
+                        if $is_zero(differ, differ) == 1 {
+                            *to = products;
+                        } else {
+                            rest |= 1 << i;
+                        }
+                    }
+                    rest
+                }
+            };
+        }
+        shell!(
+            eight,
+            "avx2,f16c",
+            __m128i,
+            8,
+            _mm256_set1_ps,
+            _mm256_cvtph_ps,
+            _mm256_mul_ps,
+            _mm256_cvtps_ph,
+            _mm_setzero_si128,
+            _mm_xor_si128,
+            _mm_or_si128,
+            _mm_testz_si128
+        );
+        shell!(
+            sixteen,
+            "avx512f",
+            __m256i,
+            16,
+            _mm512_set1_ps,
+            _mm512_cvtph_ps,
+            _mm512_mul_ps,
+            _mm512_cvtps_ph,
+            _mm256_setzero_si256,
+            _mm256_xor_si256,
+            _mm256_or_si256,
+            _mm256_testz_si256
+        );
+
+        match self.0 {
+            Level::Baseline => None,
+            // SAFETY: as in `widen_halves`, with "avx2".
+            Level::V3 => Some(unsafe { eight::<N>(from, to, ends) }),
+            // SAFETY: as in `widen_halves`.
+            Level::V4 => Some(unsafe { sixteen::<N>(from, to, ends) }),
+        }
+    }
+}
+
 #[cfg(not(target_arch = "x86_64"))]
 impl Isa {
     /// float16 as float32, exactly.
@@ -202,6 +302,11 @@ impl Isa {
     /// float32 as float16, rounded to nearest, ties to even.
     pub fn narrow_halves(self, from: &[f32], to: &mut [F16]) {
         narrow_plainly(from, to);
+    }
+
+    /// None: there is no better way here than by way of float64.
+    pub fn scale_halves<const N: usize>(self, _: Option<&[F16]>, _: &mut [F16], _: [f32; 2]) -> Option<u32> {
+        None
     }
 }
 

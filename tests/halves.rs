@@ -6,6 +6,7 @@ mod common;
 
 use _core::element::{Bf16, F16, Half, Real};
 use _core::isa::Isa;
+use _core::kernel::halves::ScaleBfloats;
 use _core::kernel::map::{ApplyInto, Map};
 use _core::kernel::scale::Scale;
 use _core::scaled::{Factor, power_of_two};
@@ -97,6 +98,23 @@ fn factors<const DIGITS: u32>(random: &mut Random) -> Vec<f64> {
         let tie = (2 * random.below(1 << (DIGITS + 1)) + 1) as f64;
         factors.push(tie / some);
         factors.push(tie / some * power_of_two(-exponent(random, range).abs()));
+        // As many digits as products that float32 or a tie holds, and one more or less.
+        let own = 2 * DIGITS + 4 - random.below(DIGITS as usize + 6) as u32;
+        factors.push((1 | random.bits() >> (64 - own)) as f64 * power_of_two(exponent(random, range / 2)));
+        // A hair from a float32, and between two.
+        let single = f64::from(digits(random) as f32) * power_of_two(exponent(random, range / 2));
+        let beside = f64::from_bits(single.to_bits() ^ 1);
+        factors.extend([single, beside, single * (1.0 + power_of_two(-25))]);
+    }
+    // The ends of the range in which float32 tells products of float16, and of float32 itself.
+    for exponent in [-149, -126, -100, 100, 127, 128] {
+        let end = power_of_two(exponent);
+        factors.extend([
+            end,
+            f64::from_bits(end.to_bits() - 1),
+            f64::from_bits(end.to_bits() + 1),
+            -end / 3.0,
+        ]);
     }
     factors
 }
@@ -130,6 +148,77 @@ where
             // As a few elements go.
             isa.run(ApplyInto { from: &all, to: &mut found, map });
             same(&found, "one by one");
+        }
+    }
+}
+
+/// Arrays that end anywhere, with numbers in them that float32 does not tell, between many that it does.
+fn arrays_of_any_length_are_scaled<const DIGITS: u32>()
+where
+    Half<DIGITS>: Real,
+{
+    let random = &mut Random::new(72);
+    let one = Half::<DIGITS>::from_f64(1.0).to_bits();
+    for len in thinned((120..420).chain([2047, 2048, 2049, 2112, 5000]), 60) {
+        // One times this lies so near to the tie after it that float32 has no number between them.
+        let tie = f64::from(Half::<DIGITS>::from_bits(one)) + power_of_two(-1 - DIGITS.cast_signed());
+        let by = [tie, tie + power_of_two(-40), tie - power_of_two(-40)][len % 3];
+        let mut data: Vec<Half<DIGITS>> =
+            (0..len).map(|_| Half::from_bits(one + 1 + random.below(8) as u16)).collect();
+        for _ in 0..random.below(4) {
+            data[random.below(len)] = Half::from_bits(one);
+        }
+        let expected: Vec<u16> = data.iter().map(|x| product::<DIGITS>(x.to_bits(), by)).collect();
+        let map = Scale(Factor { by, then: 1.0 });
+        for isa in Isa::available() {
+            let bits = |data: &[Half<DIGITS>]| data.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            let mut found = data.clone();
+            map.apply(isa, &mut found);
+            assert_eq!(bits(&found), expected, "{len} in place, {}", isa.name());
+            found.fill(Half::from_bits(9));
+            map.apply_into(isa, &data, &mut found);
+            assert_eq!(bits(&found), expected, "{len} from slice to slice, {}", isa.name());
+        }
+    }
+}
+
+#[test]
+fn float16_arrays_of_any_length_are_scaled() {
+    arrays_of_any_length_are_scaled::<10>();
+}
+
+#[test]
+fn bfloat16_arrays_of_any_length_are_scaled() {
+    arrays_of_any_length_are_scaled::<7>();
+}
+
+/// What float32 does not tell is left to float64, and nothing else is.
+#[test]
+fn a_block_with_a_tie_is_left() {
+    const LEFT: Bf16 = Bf16::from_bits(9);
+    let (one, next) = (Bf16::from_f64(1.0), Bf16::from_f64(1.5));
+    for isa in Isa::available() {
+        for (i, near) in (0..192).step_by(5).enumerate() {
+            let mut from = [next; 192];
+            from[near] = one;
+            // The tie after one is between the factors, or one of them.
+            let tie = 1.0_f32 + 1.0 / 256.0;
+            let beside = [f32::from_bits(tie.to_bits() - 1), f32::from_bits(tie.to_bits() + 1)];
+            let bounds = [beside, [tie, beside[1]], [beside[0], tie], [tie, tie]][i % 4];
+            let mut to = [LEFT; 192];
+            let rest = isa.run(ScaleBfloats { from: Some(&from), to: &mut to, bounds });
+            assert_eq!(rest, 1 << (near / 64), "{}", isa.name());
+            for (j, x) in to.iter().enumerate() {
+                let expected = if j / 64 == near / 64 {
+                    LEFT.to_bits()
+                } else {
+                    product::<7>(next.to_bits(), tie.into())
+                };
+                assert_eq!(x.to_bits(), expected, "{j}, {}", isa.name());
+            }
+            let (bounds, mut data) = ([tie, tie].map(|x| x + 1.0 / 512.0), from);
+            assert_eq!(isa.run(ScaleBfloats { from: None, to: &mut data, bounds }), 0);
+            assert_eq!(data[near].to_bits(), one.to_bits() + 1);
         }
     }
 }

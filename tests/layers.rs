@@ -173,8 +173,8 @@ const INDEXED: [(&str, &str, &str); 26] = [
 const LOOPS: [(&str, &str); 8] = [
     ("element.rs", "the bytes of one element, from a slice that `walk.rs` cut to at least as many"),
     ("isa.rs", "both slices are cut to the shorter length, and `ahead` and `whole` to what is left of it"),
+    ("kernel/halves.rs", "pieces and blocks cut to the length of the output, which is that of the source"),
     ("kernel/power.rs", "coefficients, from the last ones down by four; terms of a block, cut to its length"),
-    ("kernel/scale.rs", "blocks cut to the length of the shortest operand"),
     ("kernel/sum.rs", "arrays of lanes, in loops up to their number"),
     ("parallel/perform.rs", "rows and columns of slices whose length is the product of both"),
     ("parallel/reduce.rs", "columns of strips that are as wide as the accumulators"),

@@ -10,6 +10,7 @@
 //!    would round differently from CPU to CPU.
 
 pub mod clip;
+pub mod halves;
 pub mod map;
 pub mod max;
 pub mod power;

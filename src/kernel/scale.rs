@@ -1,8 +1,9 @@
 //! Scaling: the product is computed in float64 and rounded once.
 //!
 //! That takes vectors of three widths for an element of 16 bits, of which the compiler makes poor code in one
-//! loop. So they go by way of float32, with a loop for each step, but for a few by one factor: the same bits.
+//! loop. So they go by way of float32 (many by one factor: [`halves`]), with a loop for each step: the same bits.
 
+use super::halves;
 use super::map::{Apply, ApplyInto, Map};
 use crate::element::{Real, to_odd};
 use crate::isa::{Isa, Op};
@@ -52,100 +53,22 @@ impl<T: Real> Map<T> for Scale {
         true
     }
     fn apply(self, isa: Isa, data: &mut [T]) {
-        if !goes_by_single::<T>(self.0, data.len()) {
+        if !is_for_halves::<T>(self.0, data.len()) {
             return isa.run(Apply { data, map: self });
         }
-        let mut scratch = [0.0; PIECE];
-        for part in data.chunks_mut(PIECE) {
-            let singles = &mut scratch[..part.len()];
-            widen(isa, part, singles);
-            isa.run(ScaleToOdd { data: singles, by: self.0.by });
-            narrow(isa, singles, part);
-        }
+        halves::scale(isa, None, data, self.0.by);
     }
     fn apply_into(self, isa: Isa, from: &[T], to: &mut [T]) {
-        if !goes_by_single::<T>(self.0, from.len()) {
+        if !is_for_halves::<T>(self.0, from.len()) {
             return isa.run(ApplyInto { from, to, map: self });
         }
-        let mut scratch = [0.0; PIECE];
-        for (from, to) in from.chunks(PIECE).zip(to.chunks_mut(PIECE)) {
-            let singles = &mut scratch[..from.len()];
-            widen(isa, from, singles);
-            isa.run(ScaleToOdd { data: singles, by: self.0.by });
-            narrow(isa, singles, to);
-        }
+        halves::scale(isa, Some(from), to, self.0.by);
     }
 }
 
-/// Elements of 16 bits to be scaled at a time.
-const PIECE: usize = 512;
-
-/// Whether so many elements are to be scaled by way of float32: clearing the scratch for a few costs more than it
-/// saves.
-fn goes_by_single<T: Real>(factor: Factor, len: usize) -> bool {
-    size_of::<T>() == 2 && is_plain(factor) && len >= PIECE / 4
-}
-
-/// Elements of 16 bits as float32, exactly.
-fn widen<T: Real>(isa: Isa, from: &[T], to: &mut [f32]) {
-    match T::halves(from) {
-        Some(halves) => isa.widen_halves(halves, to),
-        None => isa.run(ToSingles { from, to }),
-    }
-}
-
-/// Elements of 16 bits from float32, rounded once.
-fn narrow<T: Real>(isa: Isa, from: &[f32], to: &mut [T]) {
-    match T::halves_mut(to) {
-        Some(halves) => isa.narrow_halves(from, halves),
-        None => isa.run(FromSingles { from, to }),
-    }
-}
-
-struct ToSingles<'a, T> {
-    from: &'a [T],
-    to: &'a mut [f32],
-}
-
-impl<T: Real> Op for ToSingles<'_, T> {
-    type Output = ();
-    #[inline(always)]
-    fn eval(self) {
-        for (to, from) in self.to.iter_mut().zip(self.from) {
-            *to = from.widen() as f32;
-        }
-    }
-}
-
-struct FromSingles<'a, T> {
-    from: &'a [f32],
-    to: &'a mut [T],
-}
-
-impl<T: Real> Op for FromSingles<'_, T> {
-    type Output = ();
-    #[inline(always)]
-    fn eval(self) {
-        for (to, from) in self.to.iter_mut().zip(self.from) {
-            *to = T::narrow_single(*from);
-        }
-    }
-}
-
-/// Scales what is to be rounded to 16 bits.
-struct ScaleToOdd<'a> {
-    data: &'a mut [f32],
-    by: f64,
-}
-
-impl Op for ScaleToOdd<'_> {
-    type Output = ();
-    #[inline(always)]
-    fn eval(self) {
-        for x in self.data {
-            *x = to_odd(f64::from(*x) * self.by);
-        }
-    }
+/// Whether so many elements have a way of their own: for a few, it costs more than it saves.
+fn is_for_halves<T: Real>(factor: Factor, len: usize) -> bool {
+    size_of::<T>() == 2 && is_plain(factor) && len >= 128
 }
 
 /// Limits the magnitude of each element: a vector of one element, clipped by its norm.

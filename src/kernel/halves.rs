@@ -1,0 +1,227 @@
+//! Scaling numbers of 16 bits by one factor: the bits of the product in float64, rounded once.
+//!
+//! Nearly always float32 tells them, at a third of the cost. The factor lies between two float32, so the product lies
+//! between two float32 products; where 16 bits make one number of both ends, it is that of all between. A block
+//! with any other element in it, one in some hundreds, goes by way of float64.
+//!
+//! *bfloat16.* Only ties, the middles between two neighbours, part what is rounded to different numbers, and every
+//! tie is a float32. Say the product with the lower bound is above a tie after it was rounded to float32. Then it
+//! was so before, since rounding passes no float32; it has 8 + 24 digits, so it is a float64, and the product in
+//! float64, which is no smaller, is above that tie too. The same holds for the upper bound and below. So where no
+//! tie lies between the two, the ends included, all is told. That takes no heed of subnormal numbers, zeros and
+//! infinities: a NaN of `0 * inf` agrees with nothing.
+//!
+//! *float16.* The CPU's conversion takes a tie to the even side and hides that it was one. So the ends are to lie
+//! beyond the product: the bounds are the next float32 further out. That moves an end by 2^-24 of itself or more,
+//! and rounding moves it back by less, unless it is subnormal, which the range of the factors excludes. A factor of
+//! few digits makes exact products in float32, and is its own bounds.
+
+use crate::element::{Bf16, Real, to_odd};
+use crate::isa::{Isa, Op};
+use crate::scaled::power_of_two;
+
+/// Elements that go by way of float64 for the sake of one.
+const BLOCK: usize = 64;
+/// Elements to be scaled at a time: a bit for each block.
+const PIECE: usize = BLOCK * u32::BITS as usize;
+/// Elements that go by way of float64 at a time.
+const WIDENED: usize = 256;
+
+/// `x * by` for every element, in place or from a slice of as many. The factor is normal.
+pub(super) fn scale<T: Real>(isa: Isa, from: Option<&[T]>, to: &mut [T], by: f64) {
+    let bounds = if T::halves(to).is_some() { bounds_of_halves(by) } else { bounds_of_bfloats(by) };
+    // Not cleared before it is wanted.
+    let mut scratch = None;
+    for (i, to) in to.chunks_mut(PIECE).enumerate() {
+        let from = from.map(|from| &from[i * PIECE..][..to.len()]);
+        // The blocks that are still to be made.
+        let mut rest = bounds.and_then(|bounds| by_singles(isa, from, to, bounds)).unwrap_or(u32::MAX);
+        let blocks = to.len().div_ceil(BLOCK);
+        if !to.len().is_multiple_of(BLOCK) {
+            rest |= 1 << (blocks - 1);
+        }
+        rest &= u32::MAX >> (PIECE / BLOCK - blocks);
+        while rest != 0 {
+            // As many as lie in a row.
+            let begin = rest.trailing_zeros() as usize;
+            let end = begin + (rest >> begin).trailing_ones() as usize;
+            rest &= u32::MAX.checked_shl(end as u32).unwrap_or(0);
+            let range = begin * BLOCK..to.len().min(end * BLOCK);
+            let singles = scratch.get_or_insert([0.0; WIDENED]);
+            by_doubles(isa, from.map(|from| &from[range.clone()]), &mut to[range], by, singles);
+        }
+    }
+}
+
+/// Scales by way of float64.
+fn by_doubles<T: Real>(isa: Isa, from: Option<&[T]>, to: &mut [T], by: f64, singles: &mut [f32; WIDENED]) {
+    for (i, to) in to.chunks_mut(WIDENED).enumerate() {
+        let singles = &mut singles[..to.len()];
+        widen(isa, from.map_or(&*to, |from| &from[i * WIDENED..][..to.len()]), singles);
+        isa.run(ScaleToOdd { data: singles, by });
+        narrow(isa, singles, to);
+    }
+}
+
+/// The float32 next to the factor on both sides, or twice the factor. None for a factor of so few digits that
+/// ties are common.
+fn bounds_of_bfloats(by: f64) -> Option<[f32; 2]> {
+    // A product has no fewer digits than the factor, and a tie has 9.
+    (!(2..=9).contains(&digits(by))).then(|| neighbours(by))
+}
+
+/// Those one further out, or twice the factor where it has so few digits that float32 holds the products.
+fn bounds_of_halves(by: f64) -> Option<[f32; 2]> {
+    if !(power_of_two(-100)..=power_of_two(100)).contains(&by.abs()) {
+        return None;
+    }
+    let [low, high] = neighbours(by);
+    let is_short = digits(by) <= 13;
+    Some(if is_short { [low, high] } else { [toward_zero(low), from_zero(high)] })
+}
+
+/// The digits of its significand, zeros at the end apart.
+fn digits(by: f64) -> u32 {
+    f64::MANTISSA_DIGITS - (by.to_bits() | 1 << (f64::MANTISSA_DIGITS - 1)).trailing_zeros()
+}
+
+/// The largest float32 at or below the factor and the smallest at or above, of magnitudes.
+fn neighbours(by: f64) -> [f32; 2] {
+    let near = by as f32;
+    let low = if f64::from(near).abs() > by.abs() { toward_zero(near) } else { near };
+    [low, if f64::from(low) == by { low } else { from_zero(low) }]
+}
+
+fn toward_zero(x: f32) -> f32 {
+    f32::from_bits(x.to_bits() - 1)
+}
+
+fn from_zero(x: f32) -> f32 {
+    f32::from_bits(x.to_bits() + 1)
+}
+
+/// Makes the whole blocks that float32 tells. A bit for each of the others, which are left as they were; none if
+/// there is no fast way to it.
+fn by_singles<T: Real>(isa: Isa, from: Option<&[T]>, to: &mut [T], bounds: [f32; 2]) -> Option<u32> {
+    if let Some(to) = T::halves_mut(to) {
+        return isa.scale_halves::<BLOCK>(from.and_then(T::halves), to, bounds);
+    }
+    let (from, to) = (from.and_then(T::bfloats), T::bfloats_mut(to)?);
+    Some(isa.run(ScaleBfloats { from, to, bounds }))
+}
+
+/// Scales blocks by all factors between two.
+#[derive(Debug)]
+pub struct ScaleBfloats<'a> {
+    /// Read, as many elements; if there are none, `to` is.
+    pub from: Option<&'a [Bf16]>,
+    /// Written, but for the blocks where the factor matters.
+    pub to: &'a mut [Bf16],
+    /// The factors, by magnitude.
+    pub bounds: [f32; 2],
+}
+
+impl Op for ScaleBfloats<'_> {
+    /// A bit for each block that was not written.
+    type Output = u32;
+    #[inline(always)]
+    fn eval(self) -> u32 {
+        let from = self.from.map(|from| from.as_chunks::<BLOCK>().0);
+        let mut rest = 0;
+        for (i, to) in self.to.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
+            let (products, differ) = products(from.and_then(|from| from.get(i)).unwrap_or(to), self.bounds);
+            if differ {
+                rest |= 1 << i;
+                continue;
+            }
+            for (to, both) in to.as_chunks_mut::<2>().0.iter_mut().zip(products) {
+                *to = [Bf16::from_bits(both as u16), Bf16::from_bits((both >> 16) as u16)];
+            }
+        }
+        rest
+    }
+}
+
+/// The products with the upper bound, and whether one with the lower is another. Two at a time, as they lie in 32 bits,
+/// so that no vector is to be taken apart.
+#[inline(always)]
+fn products(from: &[Bf16; BLOCK], [low, high]: [f32; 2]) -> ([u32; BLOCK / 2], bool) {
+    const UPPER: u32 = u32::MAX << 16;
+    let mut products = [0; BLOCK / 2];
+    let mut differ = 0;
+    for (both, x) in products.iter_mut().zip(from.as_chunks::<2>().0) {
+        let x = u32::from(x[0].to_bits()) | u32::from(x[1].to_bits()) << 16;
+        let mut scaled = |x: u32| {
+            let [low, high] = [low, high].map(|by| (f32::from_bits(x) * by).to_bits());
+            // Rounded are the upper bits: a tie up, and one at the lower end down. The digits carry over to the
+            // exponent, up to infinity. A NaN of the data has nothing in the lower bits, and stays.
+            let up = high.wrapping_add(0x8000);
+            differ |= up ^ low.wrapping_add(0x7fff);
+            up
+        };
+        *both = scaled(x << 16) >> 16 | scaled(x & UPPER) & UPPER;
+    }
+    (products, differ & UPPER != 0)
+}
+
+/// Elements of 16 bits as float32, exactly.
+fn widen<T: Real>(isa: Isa, from: &[T], to: &mut [f32]) {
+    match T::halves(from) {
+        Some(halves) => isa.widen_halves(halves, to),
+        None => isa.run(ToSingles { from, to }),
+    }
+}
+
+/// Elements of 16 bits from float32, rounded once.
+fn narrow<T: Real>(isa: Isa, from: &[f32], to: &mut [T]) {
+    match T::halves_mut(to) {
+        Some(halves) => isa.narrow_halves(from, halves),
+        None => isa.run(FromSingles { from, to }),
+    }
+}
+
+struct ToSingles<'a, T> {
+    from: &'a [T],
+    to: &'a mut [f32],
+}
+
+impl<T: Real> Op for ToSingles<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn eval(self) {
+        for (to, from) in self.to.iter_mut().zip(self.from) {
+            *to = from.widen() as f32;
+        }
+    }
+}
+
+struct FromSingles<'a, T> {
+    from: &'a [f32],
+    to: &'a mut [T],
+}
+
+impl<T: Real> Op for FromSingles<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn eval(self) {
+        for (to, from) in self.to.iter_mut().zip(self.from) {
+            *to = T::narrow_single(*from);
+        }
+    }
+}
+
+/// Scales what is to be rounded to 16 bits.
+struct ScaleToOdd<'a> {
+    data: &'a mut [f32],
+    by: f64,
+}
+
+impl Op for ScaleToOdd<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn eval(self) {
+        for x in self.data {
+            *x = to_odd(f64::from(*x) * self.by);
+        }
+    }
+}
