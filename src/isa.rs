@@ -310,12 +310,56 @@ impl Isa {
     }
 }
 
+/// What a slice is filled with, in order.
+pub trait Fill<T> {
+    /// Makes the next elements, `N` for each place that is left. Implementors are `#[inline(always)]`.
+    fn fill<const N: usize>(&mut self, places: Places<'_, T, N, impl Fn(&[T; N], &mut [T; N])>);
+}
+
+/// Places in memory for `N` elements each.
+pub struct Places<'a, T, const N: usize, S> {
+    places: std::slice::IterMut<'a, [T; N]>,
+    store: S,
+}
+
+impl<T, const N: usize, S: Fn(&[T; N], &mut [T; N])> Places<'_, T, N, S> {
+    /// How many are left.
+    #[inline(always)]
+    pub fn left(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Fills the next one, if there is one.
+    #[inline(always)]
+    pub fn fill_next(&mut self, elements: &[T; N]) {
+        if let Some(place) = self.places.next() {
+            (self.store)(elements, place);
+        }
+    }
+}
+
+/// The same elements as another slice.
+impl<T: Element> Fill<T> for &[T] {
+    #[inline(always)]
+    fn fill<const N: usize>(&mut self, mut places: Places<'_, T, N, impl Fn(&[T; N], &mut [T; N])>) {
+        let (next, rest) = self.split_at(places.left() * N);
+        *self = rest;
+        for elements in next.as_chunks::<N>().0 {
+            places.fill_next(elements);
+        }
+    }
+}
+
+/// Bytes that go to memory at once.
+pub const LINE: usize = 64;
+
 #[cfg(target_arch = "x86_64")]
 impl Isa {
-    /// Copies past the caches: memory that nobody reads soon need not be fetched to be overwritten, nor push out
-    /// what is. [`end_of_stream`] is to follow before another thread may look.
+    /// Fills a slice past the caches: memory that nobody reads soon need not be fetched to be overwritten, nor push
+    /// out what is. Whole lines go from registers to memory. [`end_of_stream`] is to follow before another thread may
+    /// look.
     #[expect(unsafe_code, reason = "see `run`; and the instructions take aligned pointers")]
-    pub fn stream<T: Element>(self, from: &[T], to: &mut [T]) {
+    pub fn stream<T: Element, F: Fill<T>>(self, to: &mut [T], fill: F) {
         use std::arch::x86_64::{__m128i, __m256i, __m512i};
         use std::arch::x86_64::{_mm_loadu_si128, _mm256_loadu_si256, _mm512_loadu_si512};
         // Miri has no streams. These want the same alignment and write the same bytes.
@@ -327,55 +371,90 @@ impl Isa {
         #[cfg(not(miri))]
         use std::arch::x86_64::{_mm_stream_si128, _mm256_stream_si256, _mm512_stream_si512};
 
-        const LINE: usize = 64;
-        let len = from.len().min(to.len());
-        let (from, to) = (&from[..len], &mut to[..len]);
-        // Elements before the first whole line, and in whole lines.
-        let ahead = to.as_ptr().align_offset(LINE).min(len);
-        let whole = (len - ahead) * size_of::<T>() / LINE * LINE / size_of::<T>();
-        let (body, rest) = from[ahead..].split_at(whole);
-        to[..ahead].copy_from_slice(&from[..ahead]);
-        let (body_to, rest_to) = to[ahead..].split_at_mut(whole);
-        rest_to.copy_from_slice(rest);
-
         macro_rules! shell {
             ($name:ident, $feature:literal, $vector:ty, $load:ident, $store:ident) => {
                 #[target_feature(enable = $feature)]
-                fn $name<T: Element>(from: &[T], to: &mut [T]) {
-                    let (read, write) = (from.as_ptr().cast::<$vector>(), to.as_mut_ptr().cast::<$vector>());
-                    for i in 0..size_of_val(from).min(size_of_val(to)) / size_of::<$vector>() {
-                        // SAFETY: so many vectors lie in both slices. They hold numbers without padding, and the
-                        // target begins at a line, so that all vectors in it are aligned.
-                        unsafe { $store(write.add(i), $load(read.add(i))) };
-                    }
+                fn $name<T: Element, F: Fill<T>>(to: &mut [T], fill: F) {
+                    fill_lines(to, fill, |from, to| {
+                        let (from, to) = (from.cast::<$vector>(), to.cast::<$vector>());
+                        for i in 0..LINE / size_of::<$vector>() {
+                            // SAFETY: as `fill_lines` has it, a line can be read there and written here, and is so many
+                            // vectors; it holds numbers without padding, and begins where a line of memory does, so
+                            // that each vector written is aligned.
+                            unsafe { $store(to.add(i), $load(from.add(i))) };
+                        }
+                    });
                 }
             };
         }
         shell!(quarters, "sse2", __m128i, _mm_loadu_si128, _mm_stream_si128);
-        shell!(halves, "avx2", __m256i, _mm256_loadu_si256, _mm256_stream_si256);
-        shell!(lines, "avx512f", __m512i, _mm512_loadu_si512, _mm512_stream_si512);
+        shell!(halves, "avx2,bmi2,f16c", __m256i, _mm256_loadu_si256, _mm256_stream_si256);
+        shell!(
+            lines,
+            "avx512f,avx512bw,avx512vl,avx512dq,bmi2",
+            __m512i,
+            _mm512_loadu_si512,
+            _mm512_stream_si512
+        );
 
-        if !body_to.as_ptr().addr().is_multiple_of(LINE) {
-            return body_to.copy_from_slice(body); // an array whose elements are not aligned to their size
-        }
         match self.0 {
             // SAFETY: "sse2" is in the x86-64 baseline.
-            Level::Baseline => unsafe { quarters(body, body_to) },
+            Level::Baseline => unsafe { quarters(to, fill) },
             // SAFETY: an `Isa` of this level is made by `available` alone, after it detected all features in the
-            // level's row, "avx2" among them.
-            Level::V3 => unsafe { halves(body, body_to) },
-            // SAFETY: the same, with "avx512f".
-            Level::V4 => unsafe { lines(body, body_to) },
+            // level's row, these among them.
+            Level::V3 => unsafe { halves(to, fill) },
+            // SAFETY: the same.
+            Level::V4 => unsafe { lines(to, fill) },
         }
+    }
+}
+
+/// Fills a slice, its whole lines by `store`, which is called with a line of elements and the line of memory that is
+/// theirs, and that begins at a multiple of its size. An array whose elements are not aligned to their size has none.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn fill_lines<T: Element>(to: &mut [T], mut fill: impl Fill<T>, store: impl Fn(*const T, *mut T)) {
+    #[inline(always)]
+    fn fill_with<T: Element, const N: usize>(
+        to: &mut [T],
+        mut fill: impl Fill<T>,
+        store: impl Fn(*const T, *mut T),
+    ) {
+        let ahead = to.as_ptr().addr().wrapping_neg() % LINE;
+        let ahead = if ahead.is_multiple_of(size_of::<T>()) { ahead / size_of::<T>() } else { to.len() };
+        let (ahead, body) = to.split_at_mut(ahead.min(to.len()));
+        let (lines, rest) = body.as_chunks_mut::<N>();
+        fill_plainly(ahead, &mut fill);
+        let store = |from: &[T; N], to: &mut [T; N]| store(from.as_ptr(), to.as_mut_ptr());
+        fill.fill(Places { places: lines.iter_mut(), store });
+        fill_plainly(rest, &mut fill);
+    }
+    // So many elements are a line.
+    match size_of::<T>() {
+        1 => fill_with::<T, 64>(to, fill, store),
+        2 => fill_with::<T, 32>(to, fill, store),
+        4 => fill_with::<T, 16>(to, fill, store),
+        8 => fill_with::<T, 8>(to, fill, store),
+        16 => fill_with::<T, 4>(to, fill, store),
+        _ => fill_plainly(to, &mut fill),
     }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
 impl Isa {
-    /// Copies; there is no better way here.
-    pub fn stream<T: Element>(self, from: &[T], to: &mut [T]) {
-        to.copy_from_slice(from);
+    /// Fills a slice; there is no better way here.
+    pub fn stream<T: Element, F: Fill<T>>(self, to: &mut [T], mut fill: F) {
+        fill_plainly(to, &mut fill);
     }
+}
+
+/// Fills a slice element by element.
+#[inline(always)]
+fn fill_plainly<T: Copy>(to: &mut [T], fill: &mut impl Fill<T>) {
+    fill.fill(Places {
+        places: to.as_chunks_mut::<1>().0.iter_mut(),
+        store: |from: &[T; 1], to: &mut [T; 1]| *to = *from,
+    });
 }
 
 /// Makes what [`Isa::stream`] wrote visible to other threads, as other writes are.

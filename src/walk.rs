@@ -573,6 +573,17 @@ pub trait Work<T: Ordered>: Sync {
         to.copy_from_slice(from);
         self.apply(isa, at, to);
     }
+    /// The same past the caches, for any number of elements.
+    fn stream_into(&self, isa: Isa, at: Range<usize>, from: &[T], to: &mut [T]) {
+        // Made in the innermost cache, little at a time: memory is read and written in turns then.
+        let made = &mut [T::ZERO; STREAMED_AT_ONCE][..STREAMED_AT_ONCE / size_of::<T>()];
+        let parts = from.chunks(made.len()).zip(to.chunks_mut(made.len()));
+        for (begin, (from, to)) in at.step_by(made.len()).zip(parts) {
+            let made = &mut made[..from.len()];
+            self.apply_into(isa, begin..begin + from.len(), from, made);
+            isa.stream(to, &*made);
+        }
+    }
 }
 
 /// The same function for all elements.
@@ -589,6 +600,9 @@ impl<T: Ordered, M: Map<T>> Work<T> for Uniform<M> {
     fn apply_into(&self, isa: Isa, _: Range<usize>, from: &[T], to: &mut [T]) {
         self.0.apply_into(isa, from, to);
     }
+    fn stream_into(&self, isa: Isa, _: Range<usize>, from: &[T], to: &mut [T]) {
+        self.0.stream_into(isa, from, to);
+    }
 }
 
 /// Nothing: a copy.
@@ -600,6 +614,9 @@ impl<T: Ordered> Work<T> for Untouched {
         false
     }
     fn apply(&self, _: Isa, _: Range<usize>, _: &mut [T]) {}
+    fn stream_into(&self, isa: Isa, _: Range<usize>, from: &[T], to: &mut [T]) {
+        isa.stream(to, from);
+    }
 }
 
 /// A factor for each element.
@@ -669,15 +686,9 @@ pub fn perform<T: Ordered>(
             changes
         }),
         Some(View::Dense(from)) if store == Store::Streamed && target.is_dense() => {
-            // Read and written in turns, little at a time: the memory does both at once then.
-            let made = &mut [T::ZERO; STREAMED_AT_ONCE][..STREAMED_AT_ONCE / size_of::<T>()];
-            let Target::Dense(data) = target else { return };
-            for (i, to) in data.chunks_mut(made.len()).enumerate() {
-                let begin = at + i * made.len();
-                let (range, made) = (begin..begin + to.len(), &mut made[..to.len()]);
-                work.apply_into(isa, range.clone(), &from[range], made);
-                isa.stream(made, to);
-            }
+            let Target::Dense(to) = target else { return };
+            let range = at..at + to.len();
+            work.stream_into(isa, range.clone(), &from[range], to);
         }
         Some(View::Dense(from)) => target.for_blocks(false, |range, data| {
             let range = shifted(&range);

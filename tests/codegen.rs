@@ -14,13 +14,14 @@ use std::fmt::Write;
 use std::hint::black_box;
 use std::process::Command;
 
-use _core::element::{Bf16, F16};
-use _core::isa::{Isa, Op};
-use _core::kernel::clip::{AnyOutside, Clip, ClipEach};
-use _core::kernel::map::{AnyChange, Apply, ApplyInto};
+use _core::element::{Bf16, Element, F16};
+use _core::isa::{Fill, Isa, Op};
+use _core::kernel::clip::{AnyOutside, Between, Clip, ClipEach};
+use _core::kernel::map::{AnyChange, Apply, ApplyInto, Mapped};
 use _core::kernel::max::{MaxAbs, MaxRow};
 use _core::kernel::power::{Cube, Power, ThreeHalves};
-use _core::kernel::scale::{Scale, ScaleEach, ScaleEachInto};
+use _core::kernel::rows::ScaledRows;
+use _core::kernel::scale::{Scale, ScaleEach, ScaleEachInto, Times};
 use _core::kernel::sum::{Abs, AddRow, AddRows, Square, Sum};
 use _core::kernel::widen::{Modulus, Widen};
 
@@ -70,6 +71,12 @@ fn probe<O: Op>(unit: Unit, most: [usize; LEVELS.len()]) -> Probe {
     black_box(baseline::<O> as fn(O) -> O::Output);
     black_box(Isa::run::<O> as fn(Isa, O) -> O::Output);
     Probe { operation: short(type_name::<O>()), unit, most }
+}
+
+/// Has what is streamed to memory compiled.
+fn streamed<T: Element, F: Fill<T>>(unit: Unit, most: [usize; LEVELS.len()]) -> Probe {
+    black_box(Isa::stream::<T, F> as fn(Isa, &mut [T], F));
+    Probe { operation: short(&format!("{}, {}", type_name::<T>(), type_name::<F>())), unit, most }
 }
 
 /// A type without its modules and lifetimes.
@@ -223,6 +230,11 @@ fn level_and_operation(symbol: &str, demangled: &str) -> Option<(usize, String)>
     if let Some(operation) = operation("::baseline::<") {
         return Some((0, operation));
     }
+    for (level, shell) in ["quarters", "halves", "lines"].into_iter().enumerate() {
+        if let Some(operation) = operation(&format!("::stream::{shell}::<")) {
+            return Some((level, operation));
+        }
+    }
     // Functions of one name in one place are numbered.
     let level = match symbol.split_once("5shell")?.0.rsplit_once("3run")?.1 {
         "" => 1,
@@ -242,7 +254,7 @@ fn tool(name: &str, arguments: &[&str]) -> String {
 /// The hot loops and the most instructions for [`COUNTED`] elements: what they had, and a seventh more. Lower a number
 /// when a loop gets shorter; raise one only for a reason. Zeros are loops that are known not to be wide: float16 at the
 /// baseline, which branches; 64-bit integers there, for want of a comparison; and bounds for each element, tested in
-/// narrow registers. Of the loops of a power the first, which divides, and the last, which shifts, are looked at.
+/// narrow registers; and streams there, which are inline. Of the loops of a power the first, which divides, and the last, which shifts, are looked at.
 fn probes() -> Vec<Probe> {
     const SUM: Unit = Done("addpd", 8);
     const PRODUCT: Unit = Done("mulpd", 8);
@@ -296,6 +308,17 @@ fn probes() -> Vec<Probe> {
         probe::<ClipEach<'_, f32>>(Stored(4), [534, 161, 72]),
         probe::<AnyOutside<'_, f32>>(Done("cmpordps", 4), [249, 0, 0]),
         probe::<Widen<'_, i32, Modulus>>(Stored(8), [424, 125, 44]),
+        streamed::<f32, &[f32]>(Stored(4), [0, 64, 51]),
+        streamed::<f32, Mapped<'_, f32, Times>>(PRODUCT, [0, 119, 78]),
+        streamed::<f64, Mapped<'_, f64, Times>>(PRODUCT, [0, 128, 101]),
+        streamed::<f32, ScaledRows<'_, f32>>(PRODUCT, [0, 115, 69]),
+        streamed::<f64, ScaledRows<'_, f64>>(PRODUCT, [0, 119, 83]),
+        streamed::<f32, Mapped<'_, f32, Between<f32>>>(Stored(4), [0, 74, 55]),
+        streamed::<f64, Mapped<'_, f64, Between<f64>>>(Stored(8), [0, 147, 110]),
+        streamed::<F16, Mapped<'_, F16, Between<F16>>>(Stored(2), [0, 32, 26]),
+        streamed::<Bf16, Mapped<'_, Bf16, Between<Bf16>>>(Stored(2), [0, 32, 26]),
+        streamed::<u8, Mapped<'_, u8, Between<u8>>>(Stored(1), [0, 19, 14]),
+        streamed::<i64, Mapped<'_, i64, Between<i64>>>(Stored(8), [0, 202, 110]),
     ]
 }
 

@@ -9,11 +9,12 @@ use std::sync::LazyLock;
 use std::sync::atomic::AtomicU8;
 
 use _core::element::{Bf16, Bool, Complex, Dtype, Element, F16, Half as HalfFloat, Ordered, Real};
-use _core::isa::Isa;
+use _core::isa::{Isa, LINE, end_of_stream};
 use _core::kernel::clip::{AnyOutside, Clip, ClipEach};
 use _core::kernel::map::{AnyChange, Apply, ApplyInto, Map};
 use _core::kernel::max::{MaxAbs, MaxRow};
 use _core::kernel::power::{Cube, Fourth, Half, Power, ThreeHalves};
+use _core::kernel::rows::ScaledRows;
 use _core::kernel::scale::{ClipMagnitude, Scale, ScaleEach, ScaleEachInto};
 use _core::kernel::sum::{Abs, AddRow, AddRows, FoldRows, Rescaled, Square, Sum, Term, Total};
 use _core::kernel::widen::{Limb, Modulus, Widen};
@@ -368,6 +369,10 @@ fn check_map<T: Ordered, M: Map<T>>(map: M, room: &[T], expected: impl Fn(T) -> 
         found.fill(T::HIGHEST);
         map.apply_into(isa, &room[range.clone()], &mut found[range.clone()]);
         assert_same(&found, &complete);
+        found.fill(T::HIGHEST);
+        map.stream_into(isa, &room[range.clone()], &mut found[range.clone()]);
+        end_of_stream();
+        assert_same(&found, &complete);
 
         let changed =
             (room[range.clone()].iter().zip(&result[range.clone()])).any(|(a, b)| bits(*a) != bits(*b));
@@ -561,6 +566,91 @@ fn scale<T: KnownReal>() {
 #[test]
 fn scaling_is_right() {
     for_reals!(scale);
+}
+
+/// Elements of a line of memory.
+fn line<T>() -> usize {
+    LINE / size_of::<T>()
+}
+
+/// Calls `check` for each level, and for slices that begin at any element of a line, of any length up to some lines:
+/// with the place of the first one in memory of `room` elements.
+fn at_all_places<T: Element>(longest: usize, mut check: impl FnMut(Isa, &mut [T], std::ops::Range<usize>)) {
+    let mut room = vec![T::ZERO; longest + 2 * line::<T>()];
+    for isa in Isa::available() {
+        for at in thinned(0..line::<T>(), 5) {
+            for len in thinned(0..=longest, 17) {
+                room.fill(T::ZERO);
+                check(isa, &mut room, at..at + len);
+            }
+        }
+    }
+}
+
+fn streams<T: KnownReal>() {
+    let mut random = Random::new(61);
+    let longest = sized(200, 40);
+    let data: Vec<T> = samples(&mut random, longest + 3);
+    let clip = Clip { lo: T::from_float(-3.0), hi: T::from_float(5.0) };
+    let scale = Scale(Factor { by: 0.3, then: 1.0 });
+    at_all_places(longest, |isa, room, range| {
+        // From memory that begins elsewhere in a line.
+        let from = &data[range.len() % 3..][..range.len()];
+        let mut expected = room.to_vec();
+        for (to, x) in expected[range.clone()].iter_mut().zip(from) {
+            *to = clip.map(*x);
+        }
+        clip.stream_into(isa, from, &mut room[range.clone()]);
+        end_of_stream();
+        assert_same(room, &expected);
+        for (to, x) in expected[range.clone()].iter_mut().zip(from) {
+            *to = scale.map(*x);
+        }
+        scale.stream_into(isa, from, &mut room[range.clone()]);
+        end_of_stream();
+        assert_same(room, &expected);
+    });
+}
+
+#[test]
+fn streams_are_right_anywhere_in_a_line() {
+    for_reals!(streams);
+}
+
+/// Rows of all lengths from a line to some lines, with factors of all kinds, read a few at a time.
+fn streamed_rows<T: KnownReal>() {
+    let mut random = Random::new(62);
+    let longest = sized(9, 3) * line::<T>();
+    let data: Vec<T> = samples(&mut random, longest);
+    let mut kinds = factors();
+    kinds.extend([Factor { by: 0.3, then: 1.0 }; 3]);
+    at_all_places(longest, |isa, room, range| {
+        let len = line::<T>() + random.below(4 * line::<T>());
+        let range = range.start..range.start + range.len() / len * len;
+        let from = &data[..range.len()];
+        let rows: Vec<Factor> = (0..range.len() / len).map(|_| kinds[random.below(kinds.len())]).collect();
+        let mut expected = room.to_vec();
+        for (i, (to, x)) in expected[range.clone()].iter_mut().zip(from).enumerate() {
+            *to = Scale(rows[i / len]).map(*x);
+        }
+        let mut unread = &rows[..];
+        let mut read = |factors: &mut [Factor]| {
+            let (some, rest) = unread.split_at(factors.len().min(unread.len()));
+            factors[..some.len()].copy_from_slice(some);
+            unread = rest;
+        };
+        let mut factors = [Factor::NAN; 5];
+        let few = 1 + random.below(factors.len());
+        isa.stream(&mut room[range], ScaledRows::new(from, len, &mut factors[..few], &mut read));
+        end_of_stream();
+        assert_same(room, &expected);
+        assert!(unread.is_empty());
+    });
+}
+
+#[test]
+fn rows_are_streamed_with_their_factors() {
+    for_reals!(streamed_rows);
 }
 
 fn scale_each<T: KnownReal>() {

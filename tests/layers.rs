@@ -170,11 +170,16 @@ const INDEXED: [(&str, &str, &str); 26] = [
 ];
 
 /// The files below whose loops take entries by number, and why these are in range.
-const LOOPS: [(&str, &str); 8] = [
+const LOOPS: [(&str, &str); 10] = [
     ("element.rs", "the bytes of one element, from a slice that `walk.rs` cut to at least as many"),
-    ("isa.rs", "both slices are cut to the shorter length, and `ahead` and `whole` to what is left of it"),
     ("kernel/halves.rs", "pieces and blocks cut to the length of the output, which is that of the source"),
+    ("kernel/map.rs", "arrays of one line, in loops up to their number"),
     ("kernel/power.rs", "coefficients, from the last ones down by four; terms of a block, cut to its length"),
+    (
+        "kernel/rows.rs",
+        "arrays of one line, in loops up to their number; `used` is below the number of factors",
+    ),
+    ("kernel/scale.rs", "blocks cut to the length of the shortest operand"),
     ("kernel/sum.rs", "arrays of lanes, in loops up to their number"),
     ("parallel/perform.rs", "rows and columns of slices whose length is the product of both"),
     ("parallel/reduce.rs", "columns of strips that are as wide as the accumulators"),

@@ -1000,17 +1000,27 @@ where
     for<'a> AnyView<'a>: From<View<'a, T>>,
 {
     for (height, width, limit) in
-        [(50, 7, 1000.0), (1, 3000, 10.0), (3000, 1000, 18_000.0), (400_003, 3, 1e3), (9001, 1000, 18_000.0)]
+        [(50, 7, 1000.0), (1, 3000, 10.0), (3000, 1000, 18_000.0), (400_003, 3, 1e3), (130_001, 67, 4700.0)]
     {
         let mut data: Vec<T> = some(14, height * width);
         data[width - 1] = T::from_float(f64::NAN);
+        if height > 99 {
+            // Rows whose sums of squares are zero, lose digits or leave the range.
+            for (row, x) in [(20, 0.0), (33, f64::INFINITY), (34, 1e300), (35, 1e-300), (36, 1e-320)] {
+                data[row * width..(row + 1) * width].fill(T::from_float(x));
+            }
+        }
         let all = |data: &[T]| -> Vec<u64> { data.iter().map(|x| bits(*x)).collect() };
         let clipped = |row: &[T]| -> Vec<u64> {
             match norm_of_view(Isa::current(), &View::Dense(row), Order::Two).clip_to(limit) {
                 None => all(row),
                 Some(factor) if factor.by.is_nan() => vec![nan; row.len()],
                 Some(factor) => {
-                    row.iter().map(|x| bits(T::narrow(x.widen() * factor.by * factor.then))).collect()
+                    let product = |x: &T| x.widen() * factor.by * factor.then;
+                    row.iter()
+                        .map(product)
+                        .map(|x| if x.is_nan() { nan } else { bits(T::narrow(x)) })
+                        .collect()
                 }
             }
         };

@@ -629,7 +629,7 @@ fn a_stream_is_a_copy() {
             for (begin, at) in thinned(0..20, 9).flat_map(|i| thinned(0..20, 9).map(move |j| (i, j))) {
                 for len in thinned([0, 1, 3, 17, 64, 170, sized(370, 0)], 5) {
                     let mut to = [T::of(0); ROOM];
-                    isa.stream(&from[begin..begin + len], &mut to[at..at + len]);
+                    isa.stream(&mut to[at..at + len], &from[begin..begin + len]);
                     end_of_stream();
                     let expected = (0..ROOM).map(|i| {
                         if (at..at + len).contains(&i) {

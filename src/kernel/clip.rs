@@ -4,9 +4,9 @@
 //! the elements it meets NaN. The comparisons are written out because `min` and `max` differ in NaN and -0.0
 //! from CPU to CPU.
 
-use super::map::{Map, TESTED_AT_ONCE};
+use super::map::{Map, Mapped, TESTED_AT_ONCE};
 use crate::element::Ordered;
-use crate::isa::Op;
+use crate::isa::{Isa, Op};
 
 #[inline(always)]
 fn clipped<T: Ordered>(x: T, lo: T, hi: T) -> T {
@@ -31,6 +31,29 @@ impl<T: Ordered> Map<T> for Clip<T> {
     #[inline(always)]
     fn changes(&self, x: T) -> bool {
         (x > self.hi) | (x < self.lo) | ((self.lo.is_nan() | self.hi.is_nan()) & !x.is_nan())
+    }
+    fn stream_into(self, isa: Isa, from: &[T], to: &mut [T]) {
+        if self.lo.is_nan() || self.hi.is_nan() {
+            return self.apply_into(isa, from, to); // rare
+        }
+        isa.stream(to, Mapped { from, map: Between(self) });
+    }
+}
+
+/// Clips to two numbers that are none of them NaN.
+#[derive(Clone, Copy, Debug)]
+pub struct Between<T>(pub Clip<T>);
+
+impl<T: Ordered> Map<T> for Between<T> {
+    #[inline(always)]
+    fn map(&self, x: T) -> T {
+        let Clip { lo, hi } = self.0;
+        let below = if x > hi { hi } else { x };
+        if below < lo { lo } else { below }
+    }
+    #[inline(always)]
+    fn changes(&self, x: T) -> bool {
+        self.0.changes(x)
     }
 }
 

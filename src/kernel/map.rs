@@ -1,7 +1,7 @@
 //! Applying a function of one element to many.
 
 use crate::element::Ordered;
-use crate::isa::{Isa, Op};
+use crate::isa::{Fill, Isa, Op, Places};
 
 /// A function of one element.
 pub trait Map<T: Ordered>: Copy + Sync {
@@ -17,6 +17,10 @@ pub trait Map<T: Ordered>: Copy + Sync {
     /// Applies it to all elements, from one slice to another.
     fn apply_into(self, isa: Isa, from: &[T], to: &mut [T]) {
         isa.run(ApplyInto { from, to, map: self });
+    }
+    /// The same past the caches, see [`Isa::stream`].
+    fn stream_into(self, isa: Isa, from: &[T], to: &mut [T]) {
+        isa.stream(to, Mapped { from, map: self });
     }
 }
 
@@ -56,6 +60,30 @@ impl<T: Ordered, M: Map<T>> Op for ApplyInto<'_, T, M> {
     fn eval(self) {
         for (to, from) in self.to.iter_mut().zip(self.from) {
             *to = self.map.map(*from);
+        }
+    }
+}
+
+/// A slice with `map` applied.
+#[derive(Clone, Copy, Debug)]
+pub struct Mapped<'a, T, M> {
+    /// Read.
+    pub from: &'a [T],
+    /// What to apply.
+    pub map: M,
+}
+
+impl<T: Ordered, M: Map<T>> Fill<T> for Mapped<'_, T, M> {
+    #[inline(always)]
+    fn fill<const N: usize>(&mut self, mut places: Places<'_, T, N, impl Fn(&[T; N], &mut [T; N])>) {
+        let (next, rest) = self.from.split_at(places.left() * N);
+        self.from = rest;
+        for from in next.as_chunks::<N>().0 {
+            let mut elements = [T::ZERO; N];
+            for j in 0..N {
+                elements[j] = self.map.map(from[j]);
+            }
+            places.fill_next(&elements);
         }
     }
 }

@@ -2,8 +2,10 @@
 //!
 //! Their sums are [`Sum`](super::sum::Sum)s, one by one: a loop over rows around its loops gets no wide registers.
 
+use super::scale::{is_plain, scaled};
 use crate::element::Real;
-use crate::isa::Op;
+use crate::isa::{Fill, Op, Places};
+use crate::scaled::Factor;
 
 /// Rows to do at once, at most.
 pub const AT_ONCE: usize = 32;
@@ -12,6 +14,13 @@ pub const AT_ONCE: usize = 32;
 #[must_use]
 pub fn at_once<T>(len: usize) -> usize {
     ((16 << 10) / size_of::<T>() / len).clamp(1, AT_ONCE)
+}
+
+/// The same where they are streamed to memory: so few that what they write fits the queue of stores of a CPU, which
+/// goes to memory while the next rows are read.
+#[must_use]
+pub fn streamed_at_once<T>(len: usize) -> usize {
+    ((2 << 10) / size_of::<T>() / len).clamp(1, AT_ONCE)
 }
 
 /// Scales each row by its factor, from one slice to another. 1 keeps what is finite bit for bit.
@@ -35,6 +44,98 @@ impl<T: Real> Op for ScaleRowsInto<'_, T> {
         for ((from, to), by) in rows.zip(self.factors) {
             for (to, from) in to.iter_mut().zip(from) {
                 *to = T::narrow(from.widen() * by);
+            }
+        }
+    }
+}
+
+/// Rows, each scaled by its factor, to be streamed to memory.
+pub struct ScaledRows<'a, T> {
+    from: &'a [T],
+    len: usize,
+    /// Of the rows that are read at a time.
+    factors: &'a mut [Factor],
+    read: &'a mut dyn FnMut(&mut [Factor]),
+    /// Of the factors, those that were used.
+    used: usize,
+    /// The factor of the row in work.
+    factor: Factor,
+    /// Elements of it that are still to come.
+    left: usize,
+}
+
+impl<'a, T> ScaledRows<'a, T> {
+    /// Rows of `len` elements, at least a line of memory, one after the other. `read` makes the factors of the next
+    /// rows, of as many as there are. It is no part of the loops here: they would take its registers.
+    pub fn new(
+        from: &'a [T],
+        len: usize,
+        factors: &'a mut [Factor],
+        read: &'a mut dyn FnMut(&mut [Factor]),
+    ) -> Self {
+        let used = factors.len();
+        Self { from, len, factors, read, used, factor: Factor::ONE, left: 0 }
+    }
+
+    #[inline(always)]
+    fn next_row(&mut self) {
+        if self.used == self.factors.len() {
+            (self.read)(self.factors);
+            self.used = 0;
+        }
+        self.factor = self.factors[self.used];
+        self.used += 1;
+        self.left += self.len;
+    }
+}
+
+impl<T: Real> Fill<T> for ScaledRows<'_, T> {
+    #[inline(always)]
+    fn fill<const N: usize>(&mut self, mut places: Places<'_, T, N, impl Fn(&[T; N], &mut [T; N])>) {
+        while places.left() > 0 {
+            if self.left < N {
+                // The end of a row, and the begin of the next one.
+                let (ahead, first) = (self.left, self.factor);
+                self.next_row();
+                if ahead > 0 {
+                    let (from, rest) = self.from.split_at(N);
+                    self.from = rest;
+                    self.left -= N;
+                    let mut elements = [T::ZERO; N];
+                    if is_plain(first) && is_plain(self.factor) {
+                        for j in 0..N {
+                            let by = if j < ahead { first.by } else { self.factor.by };
+                            elements[j] = T::narrow(from[j].widen() * by);
+                        }
+                    } else {
+                        for j in 0..N {
+                            elements[j] = scaled(from[j], if j < ahead { first } else { self.factor });
+                        }
+                    }
+                    places.fill_next(&elements);
+                }
+            }
+            let count = (self.left / N).min(places.left());
+            let (from, rest) = self.from.split_at(count * N);
+            self.from = rest;
+            self.left -= count * N;
+            let factor = self.factor;
+            if is_plain(factor) {
+                for from in from.as_chunks::<N>().0 {
+                    let mut elements = [T::ZERO; N];
+                    for j in 0..N {
+                        elements[j] = T::narrow(from[j].widen() * factor.by);
+                    }
+                    places.fill_next(&elements);
+                }
+            } else {
+                for from in from.as_chunks::<N>().0 {
+                    let mut elements = [T::ZERO; N];
+                    for j in 0..N {
+                        elements[j] = scaled(from[j], factor);
+                    }
+                    places.fill_next(&elements);
+                }
             }
         }
     }

@@ -4,14 +4,14 @@
 //! loop. So they go by way of float32 (many by one factor: [`halves`]), with a loop for each step: the same bits.
 
 use super::halves;
-use super::map::{Apply, ApplyInto, Map};
+use super::map::{Apply, ApplyInto, Map, Mapped};
 use crate::element::{Real, to_odd};
 use crate::isa::{Isa, Op};
 use crate::scaled::Factor;
 
 /// `x * factor`.
 #[inline(always)]
-fn scaled<T: Real>(x: T, factor: Factor) -> T {
+pub(super) fn scaled<T: Real>(x: T, factor: Factor) -> T {
     if is_plain(factor) {
         // No NaN comes of this that was none before; the compiler makes a loop of its own for it.
         return T::narrow(x.widen() * factor.by);
@@ -21,7 +21,7 @@ fn scaled<T: Real>(x: T, factor: Factor) -> T {
 
 /// Whether a product with it is NaN only for NaN.
 #[inline(always)]
-fn is_plain(factor: Factor) -> bool {
+pub(super) fn is_plain(factor: Factor) -> bool {
     factor.then == 1.0 && factor.by.is_normal()
 }
 
@@ -64,7 +64,39 @@ impl<T: Real> Map<T> for Scale {
         }
         halves::scale(isa, Some(from), to, self.0.by);
     }
+    fn stream_into(self, isa: Isa, from: &[T], to: &mut [T]) {
+        if !is_plain(self.0) {
+            return self.apply_into(isa, from, to); // rare, and slow in any case
+        }
+        if size_of::<T>() > 2 {
+            return isa.stream(to, Mapped { from, map: Times(self.0.by) });
+        }
+        let mut made = [T::ZERO; STREAMED_AT_ONCE];
+        for (from, to) in from.chunks(STREAMED_AT_ONCE).zip(to.chunks_mut(STREAMED_AT_ONCE)) {
+            let made = &mut made[..from.len()];
+            self.apply_into(isa, from, made);
+            isa.stream(to, &*made);
+        }
+    }
 }
+
+/// Scales by a normal number.
+#[derive(Clone, Copy, Debug)]
+pub struct Times(pub f64);
+
+impl<T: Real> Map<T> for Times {
+    #[inline(always)]
+    fn map(&self, x: T) -> T {
+        T::narrow(x.widen() * self.0)
+    }
+    #[inline(always)]
+    fn changes(&self, _: T) -> bool {
+        true
+    }
+}
+
+/// Elements of 16 bits to be made in the innermost cache before they are streamed to memory.
+const STREAMED_AT_ONCE: usize = 512;
 
 /// Whether so many elements have a way of their own: for a few, it costs more than it saves.
 fn is_for_halves<T: Real>(factor: Factor, len: usize) -> bool {

@@ -7,8 +7,8 @@ use super::reduce::{
 use super::{ALONE_UP_TO, for_each, is_shared, share_of, share_out};
 use crate::element::{Ordered, Real, for_each_real};
 use crate::error::{Result, vec_with_room};
-use crate::isa::{Isa, end_of_stream};
-use crate::kernel::rows::{self, ScaleColumns, ScaleColumnsInto, ScaleRows, ScaleRowsInto};
+use crate::isa::{Isa, LINE, end_of_stream};
+use crate::kernel::rows::{self, ScaleColumns, ScaleColumnsInto, ScaleRows, ScaleRowsInto, ScaledRows};
 use crate::kernel::scale::{Scale, ScaleEach, ScaleEachInto};
 use crate::kernel::sum::Total;
 use crate::scaled::{Factor, Scaled};
@@ -202,10 +202,16 @@ pub fn clip_rows<T: Real>(
     limit: f64,
 ) -> Result<()> {
     let bytes = size_of_val(output) * 2;
+    let store = store_for(bytes / 2);
+    // Elements of 16 bits have kernels of their own, which want more of them at once.
+    let many = size_of::<T>() > 2 && has_row_sums::<T>(len, Pass::Square);
+    let streams = many && store == Store::Streamed && len * size_of::<T>() >= LINE;
+    // Short rows that are not streamed together are not streamed: a line of memory that two of them share is fetched,
+    // and what is to be streamed waits for it.
+    let store = if many { Store::Cached } else { store };
     let few = rows::at_once::<T>(len);
     // Whole batches, so that none is short but the last.
     let share = (share_of(bytes / 2) / size_of::<T>() / len).next_multiple_of(few).max(few);
-    let store = store_for(bytes / 2);
     let one = |at: usize, row: &mut [T], store: Store| {
         let slice = source.map(|source| source.slice(at));
         let norm = match &slice {
@@ -219,8 +225,6 @@ pub fn clip_rows<T: Real>(
             None => {}
         }
     };
-    // Elements of 16 bits have kernels of their own, which want more of them at once.
-    let many = size_of::<T>() > 2 && has_row_sums::<T>(len, Pass::Square);
     // The same for at most a batch of rows.
     let some = |first: usize, rows: &mut [T], store: Store| {
         let count = rows.len() / len;
@@ -253,22 +257,40 @@ pub fn clip_rows<T: Real>(
         }
     };
     let work = |(job, rows): (usize, &mut [T])| {
-        let streams = many && store == Store::Streamed && source.is_some();
-        let mut made = streams.then_some([T::ZERO; MADE_AT_ONCE]);
+        let range = job * share..job * share + rows.len() / len;
+        if let (true, Some(source)) = (streams, source.and_then(|source| source.dense(range))) {
+            stream_rows(isa, source, rows, len, limit);
+            return end_of_stream();
+        }
         for (i, rows) in rows.chunks_mut(few * len).enumerate() {
-            let first = job * share + i * few;
-            match made.as_mut().and_then(|made| made.get_mut(..rows.len())) {
-                Some(made) => {
-                    some(first, made, Store::Cached);
-                    isa.stream(made, rows);
-                }
-                None => some(first, rows, store),
-            }
+            some(job * share + i * few, rows, store);
         }
         end_of_stream();
     };
     let jobs = output.chunks_mut(len * share).enumerate();
     share_out(bytes, jobs, work)
+}
+
+/// Rows of at most a block, each clipped by its own norm and streamed to memory.
+fn stream_rows<T: Real>(isa: Isa, source: &[T], output: &mut [T], len: usize, limit: f64) {
+    let mut unread = source;
+    let mut read = |factors: &mut [Factor]| {
+        let count = factors.len().min(unread.len() / len);
+        let (rows, rest) = unread.split_at(count * len);
+        unread = rest;
+        let mut sums = [0.0; rows::AT_ONCE];
+        row_sums(isa, rows, len, Pass::Square, &mut sums[..count]);
+        for ((row, sum), factor) in rows.chunks_exact(len).zip(sums).zip(factors) {
+            let again = || norm_of_view_with(isa, &View::Dense(row), Order::Two, sum).clip_to(limit);
+            *factor = match plain_factor(sum, limit) {
+                Some(by) => Factor { by, then: 1.0 },
+                None => again().unwrap_or(Factor::ONE),
+            };
+        }
+    };
+    let mut factors = [Factor::ONE; rows::AT_ONCE];
+    let factors = &mut factors[..rows::streamed_at_once::<T>(len)];
+    isa.stream(output, ScaledRows::new(source, len, factors, &mut read));
 }
 
 /// Columns that are clipped at a time, and their parts of the rows of the output.
@@ -356,7 +378,7 @@ pub fn clip_columns<T: Real>(
                     for (to, (from, factors)) in to.chunks_mut(STREAMED_COLUMNS).zip(parts) {
                         let made = &mut made[..from.len()];
                         isa.run(ScaleColumnsInto { from, to: made, factors });
-                        isa.stream(made, to);
+                        isa.stream(to, &*made);
                     }
                 }
                 (source, Some(then)) => {
@@ -395,9 +417,6 @@ pub fn is_column<T: Real>(columns: usize, [len, inner]: [usize; 2]) -> bool {
         && (1..=LONGEST_COLUMN.min(run_of_columns(columns))).contains(&len)
         && columns_at_once::<T>(len) >= narrowest
 }
-
-/// Elements to make in the innermost cache before they are streamed to memory; as many as [`rows::at_once`] may name.
-const MADE_AT_ONCE: usize = 4096;
 
 /// What a row with this sum of squares is multiplied by, if that is a normal number: 1 keeps it. None for all that
 /// wants a second look: what may have lost something, is infinite or NaN.
