@@ -301,17 +301,52 @@ struct Piece<R> {
     result: R,
 }
 
+/// The arrays of a list, each of which is made a view when it is its turn: a list of views is many times as long as
+/// what it describes, where that is small.
+pub trait Views: Sync {
+    /// How many there are.
+    fn len(&self) -> usize;
+    /// Whether there is none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Calls `read` with a view of one of them, number `at` of [`Views::len`].
+    fn with<R>(&self, at: usize, read: impl FnOnce(&AnyView<'_>) -> R) -> R;
+}
+
+impl Views for &[AnyView<'_>] {
+    fn len(&self) -> usize {
+        <[_]>::len(self)
+    }
+    fn with<R>(&self, at: usize, read: impl FnOnce(&AnyView<'_>) -> R) -> R {
+        read(&self[at])
+    }
+}
+
 /// The norm of all elements of all arrays.
 ///
 /// # Errors
 /// No memory for the list of chunks, or a bad setting of the threads.
 pub fn norm(isa: Isa, arrays: &[AnyView<'_>], order: Order) -> Result<Scaled> {
-    let extremes = arrays.iter().map(AnyView::extremes).fold(Extremes::default(), Extremes::or);
-    let shared = is_shared(arrays.iter().map(AnyView::bytes).sum::<usize>().saturating_mul(order.cost()))?;
+    norm_of_views(isa, &arrays, order)
+}
+
+/// The same for views that are made when it is their turn.
+///
+/// # Errors
+/// No memory for the list of chunks, or a bad setting of the threads.
+pub fn norm_of_views(isa: Isa, arrays: &impl Views, order: Order) -> Result<Scaled> {
+    let (mut extremes, mut bytes) = (Extremes::default(), 0);
+    for at in 0..arrays.len() {
+        let (own, size) = arrays.with(at, |array| (array.extremes(), array.bytes()));
+        (extremes, bytes) = (extremes.or(own), bytes + size);
+    }
+    let shared = is_shared(bytes.saturating_mul(order.cost()))?;
     let max = |by| {
         let largest = |a: f64, b: f64| if a.is_nan() || a >= b { a } else { b };
         if !shared {
-            return Ok(arrays.iter().map(|array| array.max(isa, 0..array.len(), by)).fold(0.0, largest));
+            let each = |at| arrays.with(at, |array| array.max(isa, 0..array.len(), by));
+            return Ok((0..arrays.len()).map(each).fold(0.0, largest));
         }
         let found = pieces(arrays, |array, range| array.max(isa, range, by))?;
         Ok(found.into_iter().map(|piece| piece.result).fold(0.0, largest))
@@ -319,8 +354,8 @@ pub fn norm(isa: Isa, arrays: &[AnyView<'_>], order: Order) -> Result<Scaled> {
     let sum = |pass| {
         let mut total = Total::default();
         if !shared {
-            for array in arrays {
-                total.merge(array.sum(isa, pass, 0..array.len()));
+            for at in 0..arrays.len() {
+                total.merge(arrays.with(at, |array| array.sum(isa, pass, 0..array.len())));
             }
             return Ok(total.value());
         }
@@ -340,20 +375,23 @@ pub fn norm(isa: Isa, arrays: &[AnyView<'_>], order: Order) -> Result<Scaled> {
 
 /// `work` on every chunk of every array, on all threads.
 fn pieces<R: Default + Send>(
-    arrays: &[AnyView<'_>],
+    arrays: &impl Views,
     work: impl Fn(&AnyView<'_>, ops::Range<usize>) -> R + Sync,
 ) -> Result<Vec<Piece<R>>> {
-    let mut pieces = vec_with_room(arrays.iter().map(|array| array.len().div_ceil(CHUNK)).sum())?;
-    for (array, view) in arrays.iter().enumerate() {
-        for from in (0..view.len()).step_by(CHUNK) {
-            pieces.push(Piece { array, range: from..view.len().min(from + CHUNK), result: R::default() });
+    let len = |array| arrays.with(array, |view| view.len());
+    let all = 0..arrays.len();
+    let mut pieces = vec_with_room(all.clone().map(|array| len(array).div_ceil(CHUNK)).sum())?;
+    for array in all.clone() {
+        let len = len(array);
+        for from in (0..len).step_by(CHUNK) {
+            pieces.push(Piece { array, range: from..len.min(from + CHUNK), result: R::default() });
         }
     }
-    let share = share_of(arrays.iter().map(AnyView::bytes).sum());
-    let bytes = |piece: &Piece<R>| piece.range.len() * arrays[piece.array].size();
+    let share = share_of(all.map(|array| arrays.with(array, |view| view.bytes())).sum());
+    let bytes = |piece: &Piece<R>| piece.range.len() * arrays.with(piece.array, |view| view.size());
     for_each(grouped(&mut pieces, share, bytes), |group| {
         for piece in group {
-            piece.result = work(&arrays[piece.array], piece.range.clone());
+            piece.result = arrays.with(piece.array, |array| work(array, piece.range.clone()));
         }
     })?;
     Ok(pieces)

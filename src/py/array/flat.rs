@@ -18,16 +18,19 @@ use numpy::PY_ARRAY_API;
 use numpy::npyffi::{self, NPY_TYPES, NpyTypes, PyArrayObject};
 use pyo3::ffi::{self, PyTypeObject};
 use pyo3::prelude::*;
-use pyo3::sync::critical_section::with_critical_section;
 use pyo3::types::{PyAny, PyList, PyTuple};
 use smallvec::SmallVec;
 
 use super::super::call::Kinds;
-use super::{BFLOAT16, DTYPES, Rows, internal, memory, objects, resized, slice_of};
+use super::memory::Lender;
+use super::objects::{self, OwnList};
+use super::{BFLOAT16, DTYPES, Rows, internal, resized, slice_of};
 use crate::element::{Dtype, Element, Ordered, match_element, match_real};
 use crate::error::{Error, Result, vec_with_room};
+use crate::isa::Isa;
 use crate::parallel::perform::{AnyTask, Task};
-use crate::parallel::reduce::AnyView;
+use crate::parallel::reduce::{AnyView, Views};
+use crate::scaled::Factor;
 use crate::walk::{Axis, Layout, Memory, Slices, Target, View};
 
 /// A list without an allocation if it has one entry. It has room for no more, as it is moved about.
@@ -53,32 +56,6 @@ impl<'a, 'py> Items<'a, 'py> {
         object.cast_exact::<PyTuple>().ok().map(|tuple| Self::Tuple(tuple.clone()))
     }
 
-    pub(in crate::py) fn len(&self) -> usize {
-        match self {
-            Self::List(list) => list.len(),
-            Self::Tuple(tuple) => tuple.len(),
-            Self::One(_) => 1,
-        }
-    }
-
-    fn get(&self, at: usize) -> PyResult<Bound<'py, PyAny>> {
-        match self {
-            Self::List(list) => list.get_item(at),
-            Self::Tuple(tuple) => tuple.get_item(at),
-            Self::One(object) => Ok((*object).clone()),
-        }
-    }
-
-    /// Calls `read` while no other thread changes the list, so that it sees what stood there at one moment. Where
-    /// there is a GIL, that does so already.
-    #[inline]
-    fn at_once<R>(&self, read: impl FnOnce() -> R) -> R {
-        match self {
-            Self::List(list) => with_critical_section(list, read),
-            Self::Tuple(_) | Self::One(_) => read(),
-        }
-    }
-
     /// As they are now, for good.
     pub(in crate::py) fn to_tuple(&self) -> PyResult<Bound<'py, PyTuple>> {
         match self {
@@ -87,12 +64,67 @@ impl<'a, 'py> Items<'a, 'py> {
             Self::One(object) => PyTuple::new(object.py(), [object]),
         }
     }
+
+    fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::List(list), Self::List(other)) => list.is(*other),
+            (Self::Tuple(tuple), Self::Tuple(other)) => tuple.is(other),
+            _ => false,
+        }
+    }
+
+    /// For inputs: a list of one entry is that entry.
+    fn held(&self) -> PyResult<Held<'py>> {
+        if let Self::List(list) = self
+            && list.len() == 1
+            && let Ok(entry) = list.get_item(0)
+        {
+            return Ok(Held::One(entry));
+        }
+        self.held_for_result()
+    }
+
+    /// For outputs, which are to be given back in a list if this is one.
+    fn held_for_result(&self) -> PyResult<Held<'py>> {
+        match self {
+            Self::List(list) => Ok(Held::Many(OwnList::of_list(list)?)),
+            Self::Tuple(tuple) => Ok(Held::Many(OwnList::of_tuple(tuple)?)),
+            Self::One(object) => Ok(Held::One((*object).clone())),
+        }
+    }
+
+    fn is_list(&self) -> bool {
+        !matches!(self, Self::One(_))
+    }
 }
 
-/// An exact ndarray, dense, aligned and native, of a dtype that is not complex.
-#[derive(Clone)]
-struct Flat<'py> {
-    object: Bound<'py, PyAny>,
+/// What keeps arrays alive: their references, as they stood in the argument at one moment. A list is copied by one
+/// call to Python, at a quarter of what it costs to take its entries one by one.
+enum Held<'py> {
+    One(Bound<'py, PyAny>),
+    Many(OwnList<'py>),
+}
+
+impl<'py> Held<'py> {
+    fn len(&self) -> usize {
+        match self {
+            Self::One(_) => 1,
+            Self::Many(list) => list.len(),
+        }
+    }
+
+    #[inline]
+    fn get(&self, at: usize) -> PyResult<Borrowed<'_, 'py, PyAny>> {
+        match self {
+            Self::One(object) => Ok(object.as_borrowed()),
+            Self::Many(list) => list.get(at),
+        }
+    }
+}
+
+/// An exact ndarray, dense, aligned and native, of a dtype that is not complex: where it lies.
+#[derive(Clone, Copy)]
+struct Flat {
     data: ptr::NonNull<u8>,
     len: usize,
     flags: c_int,
@@ -112,7 +144,8 @@ fn ndarray(py: Python<'_>) -> *mut PyTypeObject {
 }
 
 /// The C struct of an exact ndarray.
-fn fields<'a>(object: &'a Bound<'_, PyAny>, class: *mut PyTypeObject) -> Option<&'a Fields> {
+#[inline]
+fn fields<'a>(object: Borrowed<'a, '_, PyAny>, class: *mut PyTypeObject) -> Option<&'a Fields> {
     // SAFETY: `object` is a live Python object; if its class is ndarray itself, its struct begins with these fields.
     unsafe {
         (ffi::Py_TYPE(object.as_ptr()) == class)
@@ -125,10 +158,9 @@ fn shape(fields: &Fields) -> &[usize] {
     unsafe { slice_of(fields.dimensions.cast::<usize>(), usize::try_from(fields.nd).unwrap_or(0)) }
 }
 
-impl<'py> Flat<'py> {
+impl Flat {
     #[inline(always)] // a struct that is moved costs more than the reading
-    fn of(object: Bound<'py, PyAny>, class: *mut PyTypeObject) -> Option<Self> {
-        let fields = fields(&object, class)?;
+    fn of(fields: &Fields) -> Option<Self> {
         // SAFETY: an ndarray has a descr, and the fields read of it are common to all versions of NumPy.
         let descr = unsafe { &*npyffi::_PyDataType_GET_ITEM_DATA(fields.descr) };
         let dtype = if descr.type_num < NPY_TYPES::NPY_USERDEF as c_int {
@@ -145,45 +177,36 @@ impl<'py> Flat<'py> {
             && fields.data.addr().is_multiple_of(dtype.size());
         let data = ptr::NonNull::new(fields.data.cast())?;
         let (len, flags) = (shape(fields).iter().product(), fields.flags);
-        plain.then_some(Self { object, data, len, flags, dtype })
+        plain.then_some(Self { data, len, flags, dtype })
     }
 
     fn bytes(&self) -> usize {
         self.len * self.dtype.size()
     }
 
-    fn fields(&self) -> &Fields {
-        // SAFETY: `of` has seen that the object is an ndarray.
-        unsafe { &*npyffi::_PyArray_GET_ITEM_DATA(self.object.as_ptr().cast::<PyArrayObject>()) }
+    /// The addresses of the first byte and of the one after the last.
+    fn extent(&self) -> (usize, usize) {
+        let low = self.data.addr().get();
+        (low, low + self.bytes())
     }
 
-    fn is_current(&self) -> bool {
-        let fields = self.fields();
+    /// Whether it is still what was read of an array.
+    fn is_current(&self, fields: &Fields) -> bool {
         self.data.as_ptr() == fields.data.cast() && self.len == shape(fields).iter().product::<usize>()
     }
 
-    fn is(&self, other: &Self) -> bool {
-        self.object.is(&other.object)
-    }
-
-    /// Whether an array can be the output for this one, as far as the two are concerned: of one shape and one order of
-    /// memory their positions agree.
-    fn takes(&self, output: &Self) -> bool {
-        output.flags & npyffi::NPY_ARRAY_WRITEABLE != 0
-            && (output.is(self)
-                || (output.dtype == self.dtype
-                    && output.flags & self.flags & DENSE != 0
-                    && shape(output.fields()) == shape(self.fields())))
-    }
-
-    /// A new array with the shape, the memory order and the dtype of this one.
-    fn new_like(&self, class: *mut PyTypeObject) -> PyResult<Self> {
-        let py = self.object.py();
-        let from = self.fields();
+    /// A new array with the shape, the memory order and the dtype of this one, whose fields are given.
+    fn new_like<'py>(
+        &self,
+        py: Python<'py>,
+        from: &Fields,
+        class: *mut PyTypeObject,
+        lender: &mut Lender<'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let fortran = c_int::from(self.flags & npyffi::NPY_ARRAY_C_CONTIGUOUS == 0);
         // SAFETY: as in `Array::uninit`: the descr is a new reference that the call takes, the lengths are those
         // of a live array, and the order is that of C or of Fortran.
-        let new = memory::lent(py, self.bytes(), || unsafe {
+        lender.lend(self.bytes(), || unsafe {
             let descr = PY_ARRAY_API.PyArray_DescrFromType(py, (*from.descr).fields.type_num);
             Bound::from_owned_ptr_or_err(
                 py,
@@ -199,40 +222,30 @@ impl<'py> Flat<'py> {
                     ptr::null_mut(),
                 ),
             )
-        })?;
-        Self::of(new, class).ok_or_else(not_flat)
-    }
-
-    /// What to read.
-    fn view(&self) -> AnyView<'_> {
-        match_element!(self.dtype, T => {
-            // SAFETY: memory is written by way of `Lanes` alone, which have borrowed their inputs mutably and lend them
-            // only while nothing is written.
-            View::Dense(unsafe { self.elements::<T>() }).into()
         })
     }
 
     /// # Safety
-    /// Nothing here writes to the array meanwhile.
-    unsafe fn elements<T: Element>(&self) -> &[T] {
-        // SAFETY: a dense array has `len` elements from its data pointer on, aligned for T; it lives as long as
-        // `object`. The rest the caller says.
+    /// The array is alive, and nothing here writes to it meanwhile.
+    unsafe fn elements<'a, T: Element>(&self) -> &'a [T] {
+        // SAFETY: a dense array has `len` elements from its data pointer on, aligned for T. The rest the caller says.
         unsafe { slice::from_raw_parts(self.data.as_ptr().cast::<T>().cast_const(), self.len) }
     }
 
     /// # Safety
-    /// The array is writeable, and nothing else here reads or writes its memory meanwhile.
-    #[expect(clippy::mut_from_ref, reason = "the memory is not the struct's own")]
-    unsafe fn elements_mut<T: Element>(&self) -> &mut [T] {
+    /// The array is alive and writeable, and nothing else here reads or writes its memory meanwhile.
+    unsafe fn elements_mut<'a, T: Element>(&self) -> &'a mut [T] {
         // SAFETY: as in `elements`.
         unsafe { slice::from_raw_parts_mut(self.data.as_ptr().cast::<T>(), self.len) }
     }
 }
 
-/// The plain arrays of a list; None for None.
+/// The plain arrays of a list, without its Nones.
 pub(in crate::py) struct Flats<'py> {
-    flats: Few<Option<Flat<'py>>>,
+    held: Held<'py>,
+    flats: Few<Flat>,
     bytes: usize,
+    kinds: Kinds,
 }
 
 impl<'py> Flats<'py> {
@@ -243,28 +256,25 @@ impl<'py> Flats<'py> {
         kinds: Kinds,
     ) -> PyResult<Option<Self>> {
         let class = ndarray(py);
-        items.at_once(|| Self::read_now(class, items, kinds))
-    }
-
-    fn read_now(class: *mut PyTypeObject, items: &Items<'_, 'py>, kinds: Kinds) -> PyResult<Option<Self>> {
-        let is_list = !matches!(items, Items::One(_));
+        let held = items.held()?;
         let mut flats = Few::new();
-        reserve(&mut flats, items.len())?;
+        reserve(&mut flats, held.len())?;
         let mut bytes = 0;
-        for i in 0..items.len() {
-            let item = items.get(i)?;
-            if is_list && item.is_none() {
-                flats.push(None);
-                continue;
-            }
-            let Some(flat) = Flat::of(item, class) else { return Ok(None) };
+        for i in 0..held.len() {
+            let item = held.get(i)?;
+            let Some(flat) = fields(item, class).and_then(Flat::of) else {
+                if item.is_none() && items.is_list() {
+                    continue;
+                }
+                return Ok(None);
+            };
             if !kinds.has(flat.dtype) {
                 return Ok(None);
             }
             bytes += flat.bytes();
-            flats.push(Some(flat));
+            flats.push(flat);
         }
-        Ok(Some(Self { flats, bytes }))
+        Ok(Some(Self { held, flats, bytes, kinds }))
     }
 
     /// The bytes of all of them.
@@ -272,41 +282,36 @@ impl<'py> Flats<'py> {
         self.bytes
     }
 
-    /// Calls `work` with what to read.
-    pub(in crate::py) fn with_views<R>(&self, work: impl FnOnce(&[AnyView<'_>]) -> Result<R>) -> PyResult<R> {
-        if !self.is_current() {
-            return Err(resized());
-        }
-        if let [Some(flat)] = &self.flats[..] {
-            return Ok(work(slice::from_ref(&flat.view()))?);
-        }
-        let mut views = vec_with_room(self.flats.len())?;
-        views.extend(self.flats.iter().flatten().map(Flat::view));
-        Ok(work(&views)?)
+    /// What to read.
+    pub(in crate::py) fn views(&self) -> PyResult<FlatViews<'_>> {
+        if is_current(&self.held, &self.flats)? { Ok(FlatViews(&self.flats)) } else { Err(resized()) }
     }
 
-    /// Whether the memory is still what was read.
-    fn is_current(&self) -> bool {
-        self.flats.iter().flatten().all(Flat::is_current)
+    /// The fields of the only one.
+    fn only(&self) -> Option<&Fields> {
+        match &self.held {
+            // SAFETY: `read` has seen that the object is an ndarray.
+            Held::One(object) => {
+                Some(unsafe { &*npyffi::_PyArray_GET_ITEM_DATA(object.as_ptr().cast::<PyArrayObject>()) })
+            }
+            Held::Many(_) => None,
+        }
     }
 
     /// The shape of the only one.
     pub(in crate::py) fn shape(&self) -> &[usize] {
-        match &self.flats[..] {
-            [Some(flat)] => shape(flat.fields()),
-            _ => &[],
-        }
+        self.only().map_or(&[], shape)
     }
 
     /// The dtype of the first one.
     pub(in crate::py) fn dtype(&self) -> Option<Dtype> {
-        Some(self.flats.first()?.as_ref()?.dtype)
+        Some(self.flats.first()?.dtype)
     }
 
     /// Of the only one: the number of elements in each slice along some axes, if these are the inner ones in memory,
     /// so that the slices follow each other.
     pub(in crate::py) fn row_len(&self, axes: &[usize]) -> Option<usize> {
-        let [Some(flat)] = &self.flats[..] else { return None };
+        let [flat] = &self.flats[..] else { return None };
         let (kept, row) = self.shape().split_at_checked(self.shape().len().checked_sub(axes.len())?)?;
         let len = row.iter().product::<usize>();
         let are_inner = flat.flags & npyffi::NPY_ARRAY_C_CONTIGUOUS != 0
@@ -317,79 +322,192 @@ impl<'py> Flats<'py> {
     }
 
     /// Inputs with their outputs: `outs`, which may be the arrays themselves, if they fit and share no memory
-    /// otherwise; new arrays where there are no `outs`.
+    /// otherwise; new arrays where there are no `outs`. `items` are what was read.
     pub(in crate::py) fn lanes(
         &mut self,
         py: Python<'py>,
+        items: &Items<'_, 'py>,
         outs: Option<&Items<'_, 'py>>,
     ) -> PyResult<Option<Lanes<'_, 'py>>> {
         let class = ndarray(py);
-        let mut outputs = Few::new();
-        reserve(&mut outputs, self.flats.len())?;
-        let Some(outs) = outs else {
-            for input in &self.flats {
-                outputs.push(match input {
-                    Some(input) => Some(input.new_like(class)?),
-                    None => None,
-                });
+        let outputs = match outs {
+            None => Some(self.new_outputs(py, items.is_list(), class)?),
+            Some(outs) if outs.is(items) && matches!(self.held, Held::Many(_)) => {
+                let writeable = |flat: &Flat| flat.flags & npyffi::NPY_ARRAY_WRITEABLE != 0;
+                self.flats.iter().all(writeable).then_some(Outputs::Inputs)
             }
-            let lanes = Lanes { inputs: self, outputs };
-            return Ok(if lanes.inputs.is_current() && lanes.are_alike() { Some(lanes) } else { None });
+            Some(outs) => self.given_outputs(outs, class)?,
         };
-        let fit = outs.at_once(|| -> PyResult<bool> {
-            if outs.len() != self.flats.len() {
-                return Ok(false);
+        let Some(outputs) = outputs else { return Ok(None) };
+        let lanes = Lanes { inputs: self, outputs };
+        Ok(if outs.is_none() || lanes.are_apart()? { Some(lanes) } else { None })
+    }
+
+    fn new_outputs(
+        &self,
+        py: Python<'py>,
+        is_list: bool,
+        class: *mut PyTypeObject,
+    ) -> PyResult<Outputs<'py>> {
+        let wrong = not_flat;
+        let mut flats = Few::new();
+        reserve(&mut flats, self.flats.len())?;
+        let mut lender = Lender::new(py, self.flats.iter().map(Flat::bytes))?;
+        let mut add = |input: &Flat, object: Borrowed<'_, 'py, PyAny>| {
+            let new = input.new_like(py, fields(object, class).ok_or_else(wrong)?, class, &mut lender)?;
+            let flat = fields(new.as_borrowed(), class).and_then(Flat::of).ok_or_else(wrong)?;
+            if flat.len != input.len || flat.dtype != input.dtype {
+                return Err(resized());
             }
-            for (i, input) in self.flats.iter().enumerate() {
-                let out = outs.get(i)?;
-                let Some(input) = input else {
-                    if !out.is_none() {
-                        return Ok(false);
-                    }
-                    outputs.push(None);
-                    continue;
+            flats.push(flat);
+            Ok(new)
+        };
+        let mut inputs = self.flats.iter();
+        let held = if is_list {
+            let list = OwnList::new(py, self.held.len())?;
+            for i in 0..self.held.len() {
+                let object = self.held.get(i)?;
+                let new = if object.is_none() {
+                    object.to_owned()
+                } else {
+                    add(inputs.next().ok_or_else(wrong)?, object)?
                 };
-                let Some(output) = Flat::of(out, class) else { return Ok(false) };
-                if !input.takes(&output) {
-                    return Ok(false);
-                }
-                outputs.push(Some(output));
+                list.set(i, new)?;
             }
-            Ok(true)
-        })?;
-        if !fit {
+            Held::Many(list)
+        } else {
+            Held::One(add(inputs.next().ok_or_else(wrong)?, self.held.get(0)?)?)
+        };
+        lender.end()?;
+        Ok(Outputs::Others { held, flats })
+    }
+
+    /// The caller's arrays, if each is one for its input, as far as the two are concerned: of one shape and one order of
+    /// memory their positions agree.
+    fn given_outputs(
+        &self,
+        outs: &Items<'_, 'py>,
+        class: *mut PyTypeObject,
+    ) -> PyResult<Option<Outputs<'py>>> {
+        let held = outs.held_for_result()?;
+        if held.len() != self.held.len() {
             return Ok(None);
         }
-        let lanes = Lanes { inputs: self, outputs };
-        let sound = lanes.inputs.is_current() && lanes.are_alike() && lanes.are_apart()?;
-        Ok(if sound { Some(lanes) } else { None })
+        let mut flats = Few::new();
+        reserve(&mut flats, self.flats.len())?;
+        let mut inputs = self.flats.iter();
+        for i in 0..held.len() {
+            let (object, out) = (self.held.get(i)?, held.get(i)?);
+            let Some(from) = fields(object, class) else {
+                if !out.is_none() {
+                    return Ok(None);
+                }
+                continue;
+            };
+            let Some(input) = inputs.next() else { return Ok(None) };
+            let Some((to, output)) = fields(out, class).and_then(|to| Some((to, Flat::of(to)?))) else {
+                return Ok(None);
+            };
+            let takes = output.flags & npyffi::NPY_ARRAY_WRITEABLE != 0
+                && output.len == input.len
+                && output.dtype == input.dtype
+                && (out.is(object) || (output.flags & input.flags & DENSE != 0 && shape(to) == shape(from)));
+            if !takes {
+                return Ok(None);
+            }
+            flats.push(output);
+        }
+        Ok(Some(Outputs::Others { held, flats }))
     }
 }
 
-/// Inputs, and outputs that share no memory but where an output is its input.
+/// Whether the memory of arrays is still what was read of them.
+fn is_current(held: &Held<'_>, flats: &[Flat]) -> PyResult<bool> {
+    let mut flats = flats.iter();
+    for i in 0..held.len() {
+        let object = held.get(i)?;
+        if object.is_none() {
+            continue;
+        }
+        // SAFETY: all that is held was seen to be an ndarray or None.
+        let fields = unsafe { &*npyffi::_PyArray_GET_ITEM_DATA(object.as_ptr().cast::<PyArrayObject>()) };
+        if !flats.next().is_some_and(|flat| flat.is_current(fields)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// What to read of plain arrays. The memory is written by way of `Lanes` alone, which have borrowed their inputs mutably
+/// and lend them only while nothing is written.
+#[derive(Clone, Copy)]
+pub(in crate::py) struct FlatViews<'a>(&'a [Flat]);
+
+// SAFETY: the memory is only read, and kept alive by `Flats`, which are borrowed for as long.
+unsafe impl Send for FlatViews<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for FlatViews<'_> {}
+
+impl Views for FlatViews<'_> {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    #[inline]
+    fn with<R>(&self, at: usize, read: impl FnOnce(&AnyView<'_>) -> R) -> R {
+        let flat = &self.0[at];
+        match_element!(flat.dtype, T => {
+            // SAFETY: see the struct.
+            read(&View::Dense(unsafe { flat.elements::<T>() }).into())
+        })
+    }
+}
+
+/// Where the outputs are.
+enum Outputs<'py> {
+    /// Each is its input.
+    Inputs,
+    /// As many as inputs.
+    Others { held: Held<'py>, flats: Few<Flat> },
+}
+
+/// Inputs, and outputs that share no memory but where an output is its input. Outputs have as many elements as their
+/// inputs, and of the same dtype.
 pub(in crate::py) struct Lanes<'a, 'py> {
     inputs: &'a mut Flats<'py>,
-    outputs: Few<Option<Flat<'py>>>,
+    outputs: Outputs<'py>,
 }
 
 impl<'py> Lanes<'_, 'py> {
-    fn pairs(&self) -> impl Iterator<Item = (&Flat<'py>, &Flat<'py>)> {
-        self.inputs.flats.iter().flatten().zip(self.outputs.iter().flatten())
+    fn outputs(&self) -> &[Flat] {
+        match &self.outputs {
+            Outputs::Inputs => &self.inputs.flats,
+            Outputs::Others { flats, .. } => flats,
+        }
     }
 
-    /// Whether outputs have as many elements as their inputs, and of the same dtype: both were read one after the
-    /// other, and without a GIL another thread may have changed one of them between.
-    fn are_alike(&self) -> bool {
-        self.pairs().all(|(input, output)| input.len == output.len && input.dtype == output.dtype)
+    fn pairs(&self) -> impl ExactSizeIterator<Item = (&Flat, &Flat)> {
+        self.inputs.flats.iter().zip(self.outputs())
     }
 
     fn are_apart(&self) -> Result<bool> {
+        // Most lists lie in the order in which they were made, and outputs with their inputs in place: then each begins
+        // where those before it have ended, and nothing need be sorted.
+        let mut end = 0;
+        let in_order = self.pairs().all(|(input, output)| {
+            let (low, high) = output.extent();
+            let next = output.data == input.data && low >= end;
+            end = end.max(high);
+            next || output.len == 0
+        });
+        if in_order {
+            return Ok(true);
+        }
         let mut extents: SmallVec<[(usize, usize); 2]> = SmallVec::new();
-        reserve(&mut extents, 2 * self.outputs.len())?;
-        let mut add = |flat: &Flat<'_>| {
-            let low = flat.data.addr().get();
+        reserve(&mut extents, 2 * self.inputs.flats.len())?;
+        let mut add = |flat: &Flat| {
             if flat.len > 0 {
-                extents.push((low, low + flat.bytes()));
+                extents.push(flat.extent());
             }
         };
         for (input, output) in self.pairs() {
@@ -402,8 +520,12 @@ impl<'py> Lanes<'_, 'py> {
         Ok(extents.iter().zip(extents.iter().skip(1)).all(|((_, high), (low, _))| high <= low))
     }
 
-    fn is_current(&self) -> bool {
-        self.pairs().all(|(input, output)| input.is_current() && output.is_current())
+    fn is_current(&self) -> PyResult<bool> {
+        let outputs = match &self.outputs {
+            Outputs::Inputs => true,
+            Outputs::Others { held, flats } => is_current(held, flats)?,
+        };
+        Ok(outputs && is_current(&self.inputs.held, &self.inputs.flats)?)
     }
 
     /// What norms are made of, before anything is written.
@@ -411,26 +533,20 @@ impl<'py> Lanes<'_, 'py> {
         self.inputs
     }
 
-    /// Calls `work` with what to write, and what to read for it; unless there is something to do in place, with what is
-    /// not in place. At once with all that is `many`, or with each alone.
-    pub(in crate::py) fn with_tasks(
-        &mut self,
-        in_place: bool,
-        many: bool,
-        mut work: impl FnMut(&mut [AnyTask<'_>]) -> Result<()>,
-    ) -> PyResult<()> {
-        if !self.is_current() {
+    /// Whether all outputs are known to be their inputs.
+    pub(in crate::py) fn are_in_place(&self) -> bool {
+        matches!(self.outputs, Outputs::Inputs)
+    }
+
+    /// What to write, and what to read for it.
+    pub(in crate::py) fn tasks(&mut self) -> PyResult<FlatTasks<'_>> {
+        if !self.is_current()? {
             return Err(resized());
         }
-        let mut tasks = vec_with_room(if many { self.outputs.len() } else { 0 })?;
-        for (input, output) in self.pairs().filter(|(input, output)| in_place || input.data != output.data) {
-            match_real!(input.dtype, T => {
-                // SAFETY: the lanes are borrowed mutably.
-                let mut task = unsafe { task::<T>(input, output) }.into();
-                if many { tasks.push(task) } else { work(slice::from_mut(&mut task))? }
-            }, return Err(not_flat()));
+        if self.inputs.kinds != Kinds::Scalable {
+            return Err(not_flat());
         }
-        if many { Ok(work(&mut tasks)?) } else { Ok(()) }
+        Ok(FlatTasks { inputs: &self.inputs.flats, outputs: self.outputs() })
     }
 
     /// The task of the only pair, of elements of T.
@@ -459,27 +575,72 @@ impl<'py> Lanes<'_, 'py> {
         Ok((source, rows))
     }
 
-    /// The outputs in a list, to be made before they are written: there may be no memory for it.
-    pub(in crate::py) fn list(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let output = |output: &Option<Flat<'py>>| match output {
-            Some(flat) => flat.object.clone(),
-            None => py.None().into_bound(py),
+    /// The outputs of a list in a list. There is one from the beginning on, so that this needs no memory.
+    pub(in crate::py) fn into_list(self) -> PyResult<Bound<'py, PyList>> {
+        let held = match &self.outputs {
+            Outputs::Inputs => &self.inputs.held,
+            Outputs::Others { held, .. } => held,
         };
-        objects::list_of(py, self.outputs.iter().map(output))
+        match held {
+            Held::Many(list) => Ok(list.give()),
+            Held::One(_) => Err(not_flat()),
+        }
     }
 
     /// The only output.
     pub(in crate::py) fn into_one(self) -> PyResult<Bound<'py, PyAny>> {
-        let only = self.outputs.into_iter().flatten().next();
-        only.map(|flat| flat.object).ok_or_else(not_flat)
+        match self.outputs {
+            Outputs::Others { held: Held::One(object), .. } => Ok(object),
+            _ => Err(not_flat()),
+        }
+    }
+}
+
+/// What to write of plain arrays, and what to read for it.
+pub(in crate::py) struct FlatTasks<'a> {
+    inputs: &'a [Flat],
+    outputs: &'a [Flat],
+}
+
+// SAFETY: the memory is kept alive by the `Lanes` that are borrowed mutably for as long, and it is nobody else's
+// meanwhile.
+unsafe impl Send for FlatTasks<'_> {}
+
+impl<'a> FlatTasks<'a> {
+    fn pairs(&self) -> impl ExactSizeIterator<Item = (&'a Flat, &'a Flat)> {
+        self.inputs.iter().zip(self.outputs)
+    }
+
+    /// The bytes to be read and written, with those in place or without.
+    pub(in crate::py) fn bytes(&self, in_place: bool) -> usize {
+        let moved = self.pairs().filter(|(input, output)| in_place || input.data != output.data);
+        moved.map(|(_, output)| 2 * output.bytes()).sum()
+    }
+
+    /// Scales all arrays by one factor, one after the other; without one, copies those that are not in place.
+    pub(in crate::py) fn scale(self, isa: Isa, factor: Option<Factor>) {
+        for (input, output) in self.pairs() {
+            // SAFETY: each pair is taken once, and there is no other use of them.
+            match_real!(input.dtype, T => unsafe { task::<T>(input, output) }.scale(isa, factor), {});
+        }
+    }
+
+    /// A list of them.
+    pub(in crate::py) fn into_list(self) -> Result<Vec<AnyTask<'a>>> {
+        let mut tasks = vec_with_room(self.outputs.len())?;
+        for (input, output) in self.pairs() {
+            // SAFETY: as in `scale`.
+            match_real!(input.dtype, T => tasks.push(unsafe { task::<T>(input, output) }.into()), {});
+        }
+        Ok(tasks)
     }
 }
 
 /// What to do for a pair.
 ///
 /// # Safety
-/// The lanes of the pair are borrowed mutably for the task's lifetime.
-unsafe fn task<'a, T: Ordered>(input: &'a Flat<'_>, output: &'a Flat<'_>) -> Task<'a, T> {
+/// The lanes of the pair are borrowed mutably for the task's lifetime, and nobody else takes the pair's.
+unsafe fn task<'a, T: Ordered>(input: &Flat, output: &Flat) -> Task<'a, T> {
     // SAFETY: `Lanes` are made of outputs that are writeable and lie apart from one another and from all inputs but,
     // maybe, their own, for which there is no source then. They have the dtypes of their inputs. Nobody else
     // borrows from them, says the caller.
