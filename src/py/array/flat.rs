@@ -9,6 +9,7 @@
 //! know that all other arguments are plain, but any new object may set off the garbage collector, and with it a
 //! finalizer: so it is looked at again before memory is lent, and no Python object is made from then on.
 
+use std::borrow::Cow;
 use std::ffi::c_int;
 use std::ptr;
 use std::slice;
@@ -28,10 +29,12 @@ use super::{BFLOAT16, DTYPES, Rows, internal, resized, slice_of};
 use crate::element::{Dtype, Element, Ordered, match_element, match_real};
 use crate::error::{Error, Result, vec_with_room};
 use crate::isa::Isa;
+use crate::kernel::map::Map;
+use crate::kernel::scale::Scale;
 use crate::parallel::perform::{AnyTask, Task};
-use crate::parallel::reduce::{AnyView, Views};
+use crate::parallel::reduce::{AnyColumns, AnyView, Columns, Views};
 use crate::scaled::Factor;
-use crate::walk::{Axis, Layout, Memory, Slices, Target, View};
+use crate::walk::{Axis, Cells, Layout, Memory, Slices, Target, View};
 
 /// A list without an allocation if it has one entry. It has room for no more, as it is moved about.
 type Few<T> = SmallVec<[T; 1]>;
@@ -122,11 +125,13 @@ impl<'py> Held<'py> {
     }
 }
 
-/// An exact ndarray, dense, aligned and native, of a dtype that is not complex: where it lies.
+/// An exact ndarray, aligned and native, of a dtype that is not complex, which is dense or has one axis: where it lies.
 #[derive(Clone, Copy)]
 struct Flat {
     data: ptr::NonNull<u8>,
     len: usize,
+    /// From one element to the next, in elements; 1 for a dense one.
+    step: usize,
     flags: c_int,
     dtype: Dtype,
 }
@@ -158,6 +163,16 @@ fn shape(fields: &Fields) -> &[usize] {
     unsafe { slice_of(fields.dimensions.cast::<usize>(), usize::try_from(fields.nd).unwrap_or(0)) }
 }
 
+/// The step of an array that is not dense, if it has one axis and goes forwards.
+fn step_of(fields: &Fields, dtype: Dtype) -> Option<usize> {
+    if fields.nd != 1 {
+        return None;
+    }
+    // SAFETY: NumPy keeps as many strides as axes there.
+    let stride = usize::try_from(unsafe { *fields.strides }).ok()?;
+    (stride > 0 && stride.is_multiple_of(dtype.size())).then(|| stride / dtype.size())
+}
+
 impl Flat {
     #[inline(always)] // a struct that is moved costs more than the reading
     fn of(fields: &Fields) -> Option<Self> {
@@ -171,13 +186,22 @@ impl Flat {
             return None;
         };
         let foreign = if cfg!(target_endian = "little") { b'>' } else { b'<' };
-        let plain = fields.flags & DENSE != 0
-            && descr.byteorder.cast_unsigned() != foreign
+        let plain = descr.byteorder.cast_unsigned() != foreign
             && dtype.parts().is_none()
             && fields.data.addr().is_multiple_of(dtype.size());
         let data = ptr::NonNull::new(fields.data.cast())?;
         let (len, flags) = (shape(fields).iter().product(), fields.flags);
-        plain.then_some(Self { data, len, flags, dtype })
+        let step = if flags & DENSE != 0 { 1 } else { step_of(fields, dtype)? };
+        plain.then_some(Self { data, len, step, flags, dtype })
+    }
+
+    fn is_dense(&self) -> bool {
+        self.step == 1
+    }
+
+    /// The elements from the first to the last, with those between that are not the array's.
+    fn span(&self) -> usize {
+        if self.is_dense() { self.len } else { self.len.saturating_sub(1) * self.step + 1 }
     }
 
     fn bytes(&self) -> usize {
@@ -187,12 +211,28 @@ impl Flat {
     /// The addresses of the first byte and of the one after the last.
     fn extent(&self) -> (usize, usize) {
         let low = self.data.addr().get();
-        (low, low + self.bytes())
+        (low, low + self.span() * self.dtype.size())
     }
 
     /// Whether it is still what was read of an array.
     fn is_current(&self, fields: &Fields) -> bool {
-        self.data.as_ptr() == fields.data.cast() && self.len == shape(fields).iter().product::<usize>()
+        self.data.as_ptr() == fields.data.cast()
+            && self.len == shape(fields).iter().product::<usize>()
+            && (self.is_dense() || step_of(fields, self.dtype) == Some(self.step))
+    }
+
+    /// How many arrays at the begin of a list lie side by side, as the columns of a matrix do; None where they are dense,
+    /// or so few that to go by rows is no gain.
+    fn side_by_side(flats: &[Self]) -> Option<usize> {
+        const FEWEST: usize = 8;
+        let next = |a: &Self, b: &Self| {
+            (b.len, b.step, b.dtype) == (a.len, a.step, a.dtype)
+                && b.data.addr().get() == a.data.addr().get() + a.dtype.size()
+        };
+        if flats.first()?.is_dense() {
+            return None;
+        }
+        flats.chunk_by(next).next().map(<[_]>::len).filter(|count| *count >= FEWEST)
     }
 
     /// A new array with the shape, the memory order and the dtype of this one, whose fields are given.
@@ -228,15 +268,50 @@ impl Flat {
     /// # Safety
     /// The array is alive, and nothing here writes to it meanwhile.
     unsafe fn elements<'a, T: Element>(&self) -> &'a [T] {
-        // SAFETY: a dense array has `len` elements from its data pointer on, aligned for T. The rest the caller says.
-        unsafe { slice::from_raw_parts(self.data.as_ptr().cast::<T>().cast_const(), self.len) }
+        // SAFETY: so many elements lie from the array's data pointer on, aligned for T. The rest the caller says.
+        unsafe { slice::from_raw_parts(self.data.as_ptr().cast::<T>().cast_const(), self.span()) }
+    }
+
+    /// Where the elements lie that [`Flat::elements`] gives.
+    fn layout<'a>(&self) -> Cow<'a, Layout> {
+        Cow::Owned(Layout::new([Axis { len: self.len, stride: self.step.cast_signed() }]))
     }
 
     /// # Safety
-    /// The array is alive and writeable, and nothing else here reads or writes its memory meanwhile.
-    unsafe fn elements_mut<'a, T: Element>(&self) -> &'a mut [T] {
-        // SAFETY: as in `elements`.
-        unsafe { slice::from_raw_parts_mut(self.data.as_ptr().cast::<T>(), self.len) }
+    /// As of [`Flat::elements`].
+    unsafe fn view<'a, T: Element>(&self) -> View<'a, T> {
+        // SAFETY: the caller says so.
+        let elements = unsafe { self.elements() };
+        if self.is_dense() {
+            View::Dense(elements)
+        } else {
+            View::Strided { memory: Memory::Elements(elements), start: 0, layout: self.layout() }
+        }
+    }
+
+    /// # Safety
+    /// The array is alive and writeable, and nothing else here reads or writes its elements meanwhile.
+    unsafe fn target<'a, T: Ordered>(&self) -> Target<'a, T> {
+        // SAFETY: as in `elements`. Of an array that is not dense, the elements between may be those of others, which
+        // are lent as atomics as well. These have the size of T, to which an array here is aligned.
+        unsafe {
+            if self.is_dense() {
+                return Target::Dense(slice::from_raw_parts_mut(self.data.as_ptr().cast::<T>(), self.len));
+            }
+            let cells = slice::from_raw_parts(self.data.as_ptr().cast::<T::Cell>().cast_const(), self.span());
+            let range = 0..self.len;
+            Target::Strided { cells: Cells::Elements(cells), start: 0, layout: self.layout(), range }
+        }
+    }
+
+    /// The elements with one index of `count` arrays that lie side by side, of which this is the first.
+    ///
+    /// # Safety
+    /// The index is below `len`, the arrays are alive and writeable, and nothing else here reads or writes these elements
+    /// meanwhile.
+    unsafe fn row_mut<'a, T: Element>(&self, index: usize, count: usize) -> &'a mut [T] {
+        // SAFETY: each array has an element there, next to that of the array before. The rest the caller says.
+        unsafe { slice::from_raw_parts_mut(self.data.as_ptr().cast::<T>().add(index * self.step), count) }
     }
 }
 
@@ -268,7 +343,7 @@ impl<'py> Flats<'py> {
                 }
                 return Ok(None);
             };
-            if !kinds.has(flat.dtype) {
+            if !kinds.has(flat.dtype) || !(flat.is_dense() || items.is_list()) {
                 return Ok(None);
             }
             bytes += flat.bytes();
@@ -332,7 +407,7 @@ impl<'py> Flats<'py> {
         let class = ndarray(py);
         let outputs = match outs {
             None => Some(self.new_outputs(py, items.is_list(), class)?),
-            Some(outs) if outs.is(items) && matches!(self.held, Held::Many(_)) => {
+            Some(outs) if outs.is(items) && self.holds_for_result(outs)? => {
                 let writeable = |flat: &Flat| flat.flags & npyffi::NPY_ARRAY_WRITEABLE != 0;
                 self.flats.iter().all(writeable).then_some(Outputs::Inputs)
             }
@@ -341,6 +416,17 @@ impl<'py> Flats<'py> {
         let Some(outputs) = outputs else { return Ok(None) };
         let lanes = Lanes { inputs: self, outputs };
         Ok(if outs.is_none() || lanes.are_apart()? { Some(lanes) } else { None })
+    }
+
+    /// Makes what is held the result: whether it could be done.
+    fn holds_for_result(&mut self, outs: &Items<'_, 'py>) -> PyResult<bool> {
+        let Held::One(entry) = &self.held else { return Ok(true) };
+        let held = outs.held_for_result()?;
+        let same = held.len() == 1 && held.get(0)?.is(entry);
+        if same {
+            self.held = held;
+        }
+        Ok(same)
     }
 
     fn new_outputs(
@@ -458,7 +544,22 @@ impl Views for FlatViews<'_> {
         let flat = &self.0[at];
         match_element!(flat.dtype, T => {
             // SAFETY: see the struct.
-            read(&View::Dense(unsafe { flat.elements::<T>() }).into())
+            read(&unsafe { flat.view::<T>() }.into())
+        })
+    }
+
+    #[inline]
+    fn columns(&self, at: usize) -> Option<AnyColumns<'_>> {
+        let flats = self.0.get(at..)?;
+        let count = Flat::side_by_side(flats)?;
+        let first = flats.first()?;
+        match_element!(first.dtype, T => {
+            // SAFETY: from the first element of the first array to the last of the last one lies memory that these have,
+            // as each overlaps the next. The rest is said at the struct.
+            let elements = unsafe {
+                slice::from_raw_parts(first.data.as_ptr().cast::<T>().cast_const(), first.span() + count - 1)
+            };
+            Some(Columns { elements, step: first.step, len: first.len, count }.into())
         })
     }
 }
@@ -500,7 +601,7 @@ impl<'py> Lanes<'_, 'py> {
             end = end.max(high);
             next || output.len == 0
         });
-        if in_order {
+        if in_order || self.are_columns() {
             return Ok(true);
         }
         let mut extents: SmallVec<[(usize, usize); 2]> = SmallVec::new();
@@ -518,6 +619,22 @@ impl<'py> Lanes<'_, 'py> {
         }
         extents.sort_unstable();
         Ok(extents.iter().zip(extents.iter().skip(1)).all(|((_, high), (low, _))| high <= low))
+    }
+
+    /// Whether all are in place and columns of one matrix, from left to right.
+    fn are_columns(&self) -> bool {
+        let Some((first, last)) = self.inputs.flats.first().zip(self.inputs.flats.last()) else {
+            return false;
+        };
+        let same = self.pairs().all(|(input, output)| {
+            input.data == output.data && (output.step, output.dtype) == (first.step, first.dtype)
+        });
+        let size = first.dtype.size();
+        let address = |flat: &Flat| flat.data.addr().get();
+        let in_order = self.inputs.flats.iter().zip(self.inputs.flats.iter().skip(1));
+        // All begin within one step: so no two of them have an element at the same place of a step.
+        same && in_order.into_iter().all(|(a, b)| address(a) + size <= address(b))
+            && address(last) + size <= address(first) + first.step * size
     }
 
     fn is_current(&self) -> PyResult<bool> {
@@ -619,9 +736,23 @@ impl<'a> FlatTasks<'a> {
 
     /// Scales all arrays by one factor, one after the other; without one, copies those that are not in place.
     pub(in crate::py) fn scale(self, isa: Isa, factor: Option<Factor>) {
-        for (input, output) in self.pairs() {
-            // SAFETY: each pair is taken once, and there is no other use of them.
-            match_real!(input.dtype, T => unsafe { task::<T>(input, output) }.scale(isa, factor), {});
+        let mut at = 0;
+        while let Some((input, output)) = self.inputs.get(at).zip(self.outputs.get(at)) {
+            let Some(count) = self.outputs.get(at..).and_then(Flat::side_by_side) else {
+                at += 1;
+                // SAFETY: each pair is taken once, and there is no other use of them.
+                match_real!(input.dtype, T => unsafe { task::<T>(input, output) }.scale(isa, factor), {});
+                continue;
+            };
+            // Only in place; a row at a time.
+            at += count;
+            let Some(factor) = factor else { continue };
+            for index in 0..output.len {
+                match_real!(output.dtype, T => {
+                    // SAFETY: as above; and what lies apart lies apart in each row.
+                    Scale(factor).apply(isa, unsafe { output.row_mut::<T>(index, count) });
+                }, {});
+            }
         }
     }
 
@@ -645,8 +776,8 @@ unsafe fn task<'a, T: Ordered>(input: &Flat, output: &Flat) -> Task<'a, T> {
     // maybe, their own, for which there is no source then. They have the dtypes of their inputs. Nobody else
     // borrows from them, says the caller.
     unsafe {
-        let source = (input.data != output.data).then(|| View::Dense(input.elements::<T>()));
-        Task { source, target: Target::Dense(output.elements_mut::<T>()) }
+        let source = (input.data != output.data).then(|| input.view::<T>());
+        Task { source, target: output.target::<T>() }
     }
 }
 
