@@ -136,7 +136,7 @@ const INDEXED: [(&str, &str, &str); 26] = [
         "= (shape[axis], strides[axis] / unit);",
         "a walk is made of the axes of the array or of its pair",
     ),
-    ("py/array/flat.rs", "let flat = &self.0[at];", "`Views` are asked for numbers below their length"),
+    ("py/array/flat.rs", "let flat = &self.flats[at];", "`Views` are asked for numbers below their length"),
     ("py/array.rs", "pairs[i].interleaved = true;", "the number of an output, of which each pair has one"),
     ("py/array.rs", "pairs[i].copy = Some(pairs[i].input.copy()?)", "less than their number"),
     (

@@ -330,6 +330,10 @@ pub trait Views: Sync {
     }
     /// Calls `read` with a view of one of them, number `at` of [`Views::len`].
     fn with<R>(&self, at: usize, read: impl FnOnce(&AnyView<'_>) -> R) -> R;
+    /// The bytes of all of them, if it is known that they have one dtype.
+    fn bytes_alike(&self) -> Option<usize> {
+        None
+    }
     /// Those from number `at` on, as many as are columns that lie side by side, if these are more than a few.
     fn columns(&self, at: usize) -> Option<AnyColumns<'_>> {
         let _ = at;
@@ -417,10 +421,12 @@ pub fn norm(isa: Isa, arrays: &[AnyView<'_>], order: Order) -> Result<Scaled> {
 /// No memory for the list of chunks, or a bad setting of the threads.
 pub fn norm_of_views(isa: Isa, arrays: &impl Views, order: Order) -> Result<Scaled> {
     let (mut extremes, mut bytes) = (Extremes::default(), 0);
-    for at in 0..arrays.len() {
+    let alike = arrays.bytes_alike();
+    for at in 0..if alike.is_some() { arrays.len().min(1) } else { arrays.len() } {
         let (own, size) = arrays.with(at, |array| (array.extremes(), array.bytes()));
         (extremes, bytes) = (extremes.or(own), bytes + size);
     }
+    let bytes = alike.unwrap_or(bytes);
     let shared = is_shared(bytes.saturating_mul(order.cost()))?;
     let max = |by| {
         let largest = |a: f64, b: f64| if a.is_nan() || a >= b { a } else { b };

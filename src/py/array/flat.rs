@@ -282,11 +282,11 @@ impl Flat {
     unsafe fn view<'a, T: Element>(&self) -> View<'a, T> {
         // SAFETY: the caller says so.
         let elements = unsafe { self.elements() };
-        if self.is_dense() {
-            View::Dense(elements)
-        } else {
-            View::Strided { memory: Memory::Elements(elements), start: 0, layout: self.layout() }
-        }
+        if self.is_dense() { View::Dense(elements) } else { self.strided(elements) }
+    }
+
+    fn strided<'a, T>(&self, elements: &'a [T]) -> View<'a, T> {
+        View::Strided { memory: Memory::Elements(elements), start: 0, layout: self.layout() }
     }
 
     /// # Safety
@@ -321,6 +321,12 @@ pub(in crate::py) struct Flats<'py> {
     flats: Few<Flat>,
     bytes: usize,
     kinds: Kinds,
+    /// The flags that all have.
+    flags: c_int,
+    /// Whether they lie one behind the other in memory.
+    in_order: bool,
+    /// Whether they have one dtype.
+    alike: bool,
 }
 
 impl<'py> Flats<'py> {
@@ -331,25 +337,42 @@ impl<'py> Flats<'py> {
         kinds: Kinds,
     ) -> PyResult<Option<Self>> {
         let class = ndarray(py);
+        if let Items::One(object) = items {
+            let flat = fields(object.as_borrowed(), class).and_then(Flat::of);
+            let Some(flat) = flat.filter(|flat| flat.is_dense() && kinds.has(flat.dtype)) else {
+                return Ok(None);
+            };
+            let (held, bytes, flags) = (Held::One((*object).clone()), flat.bytes(), flat.flags);
+            let flats = Few::from_buf([flat]);
+            return Ok(Some(Self { held, flats, bytes, kinds, flags, in_order: true, alike: true }));
+        }
         let held = items.held()?;
         let mut flats = Few::new();
         reserve(&mut flats, held.len())?;
-        let mut bytes = 0;
+        let (mut bytes, mut end) = (0, 0);
+        let (mut flags, mut in_order, mut alike) = (c_int::MAX, true, true);
+        let mut before = None;
         for i in 0..held.len() {
             let item = held.get(i)?;
             let Some(flat) = fields(item, class).and_then(Flat::of) else {
-                if item.is_none() && items.is_list() {
+                if item.is_none() {
                     continue;
                 }
                 return Ok(None);
             };
-            if !kinds.has(flat.dtype) || !(flat.is_dense() || items.is_list()) {
+            if !kinds.has(flat.dtype) {
                 return Ok(None);
             }
             bytes += flat.bytes();
+            let (low, high) = flat.extent();
+            in_order &= low >= end;
+            end = high;
+            flags &= flat.flags;
+            alike &= before.is_none_or(|dtype| dtype == flat.dtype);
+            before = Some(flat.dtype);
             flats.push(flat);
         }
-        Ok(Some(Self { held, flats, bytes, kinds }))
+        Ok(Some(Self { held, flats, bytes, kinds, flags, in_order, alike }))
     }
 
     /// The bytes of all of them.
@@ -359,7 +382,11 @@ impl<'py> Flats<'py> {
 
     /// What to read.
     pub(in crate::py) fn views(&self) -> PyResult<FlatViews<'_>> {
-        if is_current(&self.held, &self.flats)? { Ok(FlatViews(&self.flats)) } else { Err(resized()) }
+        if is_current(&self.held, &self.flats)? {
+            Ok(FlatViews { flats: &self.flats, bytes: self.bytes, alike: self.alike })
+        } else {
+            Err(resized())
+        }
     }
 
     /// The fields of the only one.
@@ -408,8 +435,7 @@ impl<'py> Flats<'py> {
         let outputs = match outs {
             None => Some(self.new_outputs(py, items.is_list(), class)?),
             Some(outs) if outs.is(items) && self.holds_for_result(outs)? => {
-                let writeable = |flat: &Flat| flat.flags & npyffi::NPY_ARRAY_WRITEABLE != 0;
-                self.flats.iter().all(writeable).then_some(Outputs::Inputs)
+                (self.flags & npyffi::NPY_ARRAY_WRITEABLE != 0).then_some(Outputs::Inputs)
             }
             Some(outs) => self.given_outputs(outs, class)?,
         };
@@ -527,7 +553,11 @@ fn is_current(held: &Held<'_>, flats: &[Flat]) -> PyResult<bool> {
 /// What to read of plain arrays. The memory is written by way of `Lanes` alone, which have borrowed their inputs mutably
 /// and lend them only while nothing is written.
 #[derive(Clone, Copy)]
-pub(in crate::py) struct FlatViews<'a>(&'a [Flat]);
+pub(in crate::py) struct FlatViews<'a> {
+    flats: &'a [Flat],
+    bytes: usize,
+    alike: bool,
+}
 
 // SAFETY: the memory is only read, and kept alive by `Flats`, which are borrowed for as long.
 unsafe impl Send for FlatViews<'_> {}
@@ -536,21 +566,31 @@ unsafe impl Sync for FlatViews<'_> {}
 
 impl Views for FlatViews<'_> {
     fn len(&self) -> usize {
-        self.0.len()
+        self.flats.len()
     }
 
     #[inline]
     fn with<R>(&self, at: usize, read: impl FnOnce(&AnyView<'_>) -> R) -> R {
-        let flat = &self.0[at];
+        let flat = &self.flats[at];
         match_element!(flat.dtype, T => {
             // SAFETY: see the struct.
-            read(&unsafe { flat.view::<T>() }.into())
+            let elements = unsafe { flat.elements::<T>() };
+            // Two calls, of which the compiler makes two ways: the first has nothing to be dropped.
+            if flat.is_dense() {
+                read(&View::Dense(elements).into())
+            } else {
+                read(&flat.strided(elements).into())
+            }
         })
+    }
+
+    fn bytes_alike(&self) -> Option<usize> {
+        self.alike.then_some(self.bytes)
     }
 
     #[inline]
     fn columns(&self, at: usize) -> Option<AnyColumns<'_>> {
-        let flats = self.0.get(at..)?;
+        let flats = self.flats.get(at..)?;
         let count = Flat::side_by_side(flats)?;
         let first = flats.first()?;
         match_element!(first.dtype, T => {
@@ -592,15 +632,8 @@ impl<'py> Lanes<'_, 'py> {
     }
 
     fn are_apart(&self) -> Result<bool> {
-        // Most lists lie in the order in which they were made, and outputs with their inputs in place: then each begins
-        // where those before it have ended, and nothing need be sorted.
-        let mut end = 0;
-        let in_order = self.pairs().all(|(input, output)| {
-            let (low, high) = output.extent();
-            let next = output.data == input.data && low >= end;
-            end = end.max(high);
-            next || output.len == 0
-        });
+        // Most lists lie in the order in which they were made, and nothing need be sorted.
+        let in_order = matches!(self.outputs, Outputs::Inputs) && self.inputs.in_order;
         if in_order || self.are_columns() {
             return Ok(true);
         }
@@ -663,11 +696,19 @@ impl<'py> Lanes<'_, 'py> {
         if self.inputs.kinds != Kinds::Scalable {
             return Err(not_flat());
         }
-        Ok(FlatTasks { inputs: &self.inputs.flats, outputs: self.outputs() })
+        let inputs = &self.inputs.flats;
+        Ok(FlatTasks {
+            inputs,
+            outputs: self.outputs(),
+            in_place: self.are_in_place().then_some(self.inputs.bytes),
+        })
     }
 
     /// The task of the only pair, of elements of T.
     pub(in crate::py) fn task<T: Ordered>(&mut self) -> PyResult<Task<'_, T>> {
+        if !self.is_current()? {
+            return Err(resized());
+        }
         match self.pairs().next() {
             // SAFETY: the lanes are borrowed mutably.
             Some((input, output)) if input.dtype == T::DTYPE => Ok(unsafe { task(input, output) }),
@@ -717,6 +758,8 @@ impl<'py> Lanes<'_, 'py> {
 pub(in crate::py) struct FlatTasks<'a> {
     inputs: &'a [Flat],
     outputs: &'a [Flat],
+    /// The bytes of all, if all are known to be in place.
+    in_place: Option<usize>,
 }
 
 // SAFETY: the memory is kept alive by the `Lanes` that are borrowed mutably for as long, and it is nobody else's
@@ -730,6 +773,9 @@ impl<'a> FlatTasks<'a> {
 
     /// The bytes to be read and written, with those in place or without.
     pub(in crate::py) fn bytes(&self, in_place: bool) -> usize {
+        if let (true, Some(bytes)) = (in_place, self.in_place) {
+            return 2 * bytes;
+        }
         let moved = self.pairs().filter(|(input, output)| in_place || input.data != output.data);
         moved.map(|(_, output)| 2 * output.bytes()).sum()
     }
@@ -740,8 +786,16 @@ impl<'a> FlatTasks<'a> {
         while let Some((input, output)) = self.inputs.get(at).zip(self.outputs.get(at)) {
             let Some(count) = self.outputs.get(at..).and_then(Flat::side_by_side) else {
                 at += 1;
-                // SAFETY: each pair is taken once, and there is no other use of them.
-                match_real!(input.dtype, T => unsafe { task::<T>(input, output) }.scale(isa, factor), {});
+                match_real!(input.dtype, T => {
+                    // SAFETY: each pair is taken once, and there is no other use of them.
+                    unsafe {
+                        if input.is_dense() && output.is_dense() {
+                            dense_task::<T>(input, output).scale(isa, factor);
+                        } else {
+                            task::<T>(input, output).scale(isa, factor);
+                        }
+                    }
+                }, {});
                 continue;
             };
             // Only in place; a row at a time.
@@ -778,6 +832,20 @@ unsafe fn task<'a, T: Ordered>(input: &Flat, output: &Flat) -> Task<'a, T> {
     unsafe {
         let source = (input.data != output.data).then(|| input.view::<T>());
         Task { source, target: output.target::<T>() }
+    }
+}
+
+/// The same of dense ones, of which the compiler makes a way without anything to be dropped.
+///
+/// # Safety
+/// As of [`task`].
+#[inline(always)]
+unsafe fn dense_task<'a, T: Ordered>(input: &Flat, output: &Flat) -> Task<'a, T> {
+    // SAFETY: as in `task`.
+    unsafe {
+        let source = (input.data != output.data).then(|| View::Dense(input.elements::<T>()));
+        let target = slice::from_raw_parts_mut(output.data.as_ptr().cast::<T>(), output.len);
+        Task { source, target: Target::Dense(target) }
     }
 }
 

@@ -73,7 +73,8 @@ impl<'py> OwnList<'py> {
         if unsafe { ffi::Py_REFCNT(list.as_ptr()) } != 1 {
             return Err(internal("a new list is shared"));
         }
-        Ok(Self { list: list.cast_into()?, is_given: Cell::new(false) })
+        // SAFETY: the caller says that it is one.
+        Ok(Self { list: unsafe { list.cast_into_unchecked() }, is_given: Cell::new(false) })
     }
 
     /// A list with room for so many entries, each to be [`set`](Self::set) before another use.
