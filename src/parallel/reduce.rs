@@ -468,6 +468,10 @@ pub fn norm_of_views(isa: Isa, arrays: &impl Views, order: Order) -> Result<Scal
 }
 
 /// `work` on every chunk of every array, on all threads.
+#[expect(
+    clippy::redundant_closure_for_method_calls,
+    reason = "the methods are those of views of one lifetime"
+)]
 fn pieces<R: Default + Send>(
     arrays: &impl Views,
     work: impl Fn(&AnyView<'_>, ops::Range<usize>) -> R + Sync,

@@ -14,7 +14,7 @@ use crate::element::{Dtype, Real, match_element, match_real};
 use crate::error::{Error, Result, vec_with_room};
 use crate::isa::Isa;
 use crate::parallel::perform::{AnyTask, Task, is_alone, perform, scale};
-use crate::parallel::reduce::{self, AnyView, Order};
+use crate::parallel::reduce::{self, AnyView, Order, Views};
 use crate::scaled::{Factor, Scaled};
 use crate::walk::Factors;
 
@@ -109,8 +109,14 @@ where
 
 /// The norm of a list of plain arrays as one.
 pub(super) fn norm_of_flats(py: Python<'_>, flats: &Flats<'_>, order: Order) -> PyResult<Scaled> {
-    let views = flats.views()?;
-    Ok(detached(py, flats.bytes(), || reduce::norm_of_views(Isa::current(), &views, order))?)
+    let (views, bytes) = (flats.views()?, flats.bytes());
+    if views.len() == 1 {
+        // Made once, where a list makes it twice.
+        return Ok(views.with(0, |view| {
+            detached(py, bytes, || reduce::norm(Isa::current(), slice::from_ref(view), order))
+        })?);
+    }
+    Ok(detached(py, bytes, || reduce::norm_of_views(Isa::current(), &views, order))?)
 }
 
 /// Scales plain arrays by one factor; None copies those that are not in place.

@@ -11,6 +11,7 @@
 
 use std::borrow::Cow;
 use std::ffi::c_int;
+use std::iter;
 use std::ptr;
 use std::slice;
 use std::sync::atomic::Ordering;
@@ -268,8 +269,17 @@ impl Flat {
     /// # Safety
     /// The array is alive, and nothing here writes to it meanwhile.
     unsafe fn elements<'a, T: Element>(&self) -> &'a [T] {
+        // SAFETY: the caller says so.
+        unsafe { self.elements_to(0) }
+    }
+
+    /// The same and so many elements behind it.
+    ///
+    /// # Safety
+    /// So many belong to arrays that are alive as well, and nothing here writes to all these meanwhile.
+    unsafe fn elements_to<'a, T: Element>(&self, more: usize) -> &'a [T] {
         // SAFETY: so many elements lie from the array's data pointer on, aligned for T. The rest the caller says.
-        unsafe { slice::from_raw_parts(self.data.as_ptr().cast::<T>().cast_const(), self.span()) }
+        unsafe { slice::from_raw_parts(self.data.as_ptr().cast::<T>().cast_const(), self.span() + more) }
     }
 
     /// Where the elements lie that [`Flat::elements`] gives.
@@ -316,6 +326,7 @@ impl Flat {
 }
 
 /// The plain arrays of a list, without its Nones.
+#[expect(clippy::struct_field_names, reason = "it is what it is called after")]
 pub(in crate::py) struct Flats<'py> {
     held: Held<'py>,
     flats: Few<Flat>,
@@ -392,8 +403,8 @@ impl<'py> Flats<'py> {
     /// The fields of the only one.
     fn only(&self) -> Option<&Fields> {
         match &self.held {
-            // SAFETY: `read` has seen that the object is an ndarray.
             Held::One(object) => {
+                // SAFETY: `read` has seen that the object is an ndarray.
                 Some(unsafe { &*npyffi::_PyArray_GET_ITEM_DATA(object.as_ptr().cast::<PyArrayObject>()) })
             }
             Held::Many(_) => None,
@@ -475,7 +486,7 @@ impl<'py> Flats<'py> {
             Ok(new)
         };
         let mut inputs = self.flats.iter();
-        let held = if is_list {
+        let held = if is_list && self.held.len() != 1 {
             let list = OwnList::new(py, self.held.len())?;
             for i in 0..self.held.len() {
                 let object = self.held.get(i)?;
@@ -488,7 +499,13 @@ impl<'py> Flats<'py> {
             }
             Held::Many(list)
         } else {
-            Held::One(add(inputs.next().ok_or_else(wrong)?, self.held.get(0)?)?)
+            // The list of one is made at the end: until then nothing of the caller's is written.
+            let object = self.held.get(0)?;
+            Held::One(if object.is_none() {
+                object.to_owned()
+            } else {
+                add(inputs.next().ok_or_else(wrong)?, object)?
+            })
         };
         lender.end()?;
         Ok(Outputs::Others { held, flats })
@@ -596,9 +613,7 @@ impl Views for FlatViews<'_> {
         match_element!(first.dtype, T => {
             // SAFETY: from the first element of the first array to the last of the last one lies memory that these have,
             // as each overlaps the next. The rest is said at the struct.
-            let elements = unsafe {
-                slice::from_raw_parts(first.data.as_ptr().cast::<T>().cast_const(), first.span() + count - 1)
-            };
+            let elements = unsafe { first.elements_to::<T>(count - 1) };
             Some(Columns { elements, step: first.step, len: first.len, count }.into())
         })
     }
@@ -733,7 +748,8 @@ impl<'py> Lanes<'_, 'py> {
         Ok((source, rows))
     }
 
-    /// The outputs of a list in a list. There is one from the beginning on, so that this needs no memory.
+    /// The outputs of a list in a list. If they are the caller's there is one before they are written, so that this needs
+    /// no memory.
     pub(in crate::py) fn into_list(self) -> PyResult<Bound<'py, PyList>> {
         let held = match &self.outputs {
             Outputs::Inputs => &self.inputs.held,
@@ -741,7 +757,7 @@ impl<'py> Lanes<'_, 'py> {
         };
         match held {
             Held::Many(list) => Ok(list.give()),
-            Held::One(_) => Err(not_flat()),
+            Held::One(object) => objects::list_of(object.py(), iter::once(object.clone())),
         }
     }
 

@@ -422,6 +422,7 @@ impl Slab {
     }
 
     /// Where it stands how many lines the next piece has.
+    #[expect(clippy::cast_ptr_alignment, reason = "a slab begins at a page")]
     fn lines(&self) -> *mut u16 {
         self.data.as_ptr().cast::<u16>().wrapping_add(self.used)
     }
