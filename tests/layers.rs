@@ -108,7 +108,7 @@ const PANICS: [&str; 7] =
     [".unwrap()", ".expect(", "panic!", "todo!", "unimplemented!", "unreachable!", "unwrap_unchecked"];
 
 /// Where `src/py` takes an entry by its number, which panics beyond the end: file, line, why there is no beyond.
-const INDEXED: [(&str, &str, &str); 26] = [
+const INDEXED: [(&str, &str, &str); 27] = [
     ("py/array.rs", "let number = Dtype::ALL[i].number();", "at compile time"),
     ("py/array.rs", "table[number.cast_unsigned() as usize] = Some(Dtype::ALL[i]);", "at compile time"),
     ("py/array.rs", "table[NPY_TYPES::NPY_LONG as usize] =", "at compile time"),
@@ -136,6 +136,7 @@ const INDEXED: [(&str, &str, &str); 26] = [
         "= (shape[axis], strides[axis] / unit);",
         "a walk is made of the axes of the array or of its pair",
     ),
+    ("py/array/flat.rs", "let flat = &self.flats[at];", "`Views` are asked for numbers below their length"),
     ("py/array.rs", "pairs[i].interleaved = true;", "the number of an output, of which each pair has one"),
     ("py/array.rs", "pairs[i].copy = Some(pairs[i].input.copy()?)", "less than their number"),
     (

@@ -8,6 +8,7 @@ use super::{ALONE_UP_TO, for_each, is_shared, share_of, share_out};
 use crate::element::{Ordered, Real, for_each_real};
 use crate::error::{Result, vec_with_room};
 use crate::isa::{Isa, LINE, end_of_stream};
+use crate::kernel::map::Map;
 use crate::kernel::rows::{self, ScaleColumns, ScaleColumnsInto, ScaleRows, ScaleRowsInto, ScaledRows};
 use crate::kernel::scale::{Scale, ScaleEach, ScaleEachInto};
 use crate::kernel::sum::Total;
@@ -45,6 +46,23 @@ impl<T: Ordered> Task<'_, T> {
 
     fn run(&mut self, isa: Isa, work: &impl Work<T>, store: Store) {
         walk::perform(isa, work, self.source.as_ref(), &mut self.target, 0, store);
+    }
+}
+
+impl<T: Real> Task<'_, T> {
+    /// Scales one array by a factor, on the calling thread; without one, copies it unless it is in place.
+    #[inline]
+    pub fn scale(&mut self, isa: Isa, factor: Option<Factor>) {
+        match (&self.source, &mut self.target, factor) {
+            // Of the work on a few elements, the way over blocks would take as much as the work itself.
+            (None, Target::Dense(data), Some(factor)) => Scale(factor).apply(isa, data),
+            (Some(View::Dense(from)), Target::Dense(to), Some(factor)) => {
+                Scale(factor).apply_into(isa, from, to);
+            }
+            (None, _, None) => {}
+            (_, _, Some(factor)) => self.run(isa, &Uniform(Scale(factor)), Store::Cached),
+            (Some(_), _, None) => self.run(isa, &Untouched, Store::Cached),
+        }
     }
 }
 
@@ -127,6 +145,12 @@ macro_rules! any_task {
 }
 for_each_real!(any_task);
 
+/// Whether so many bytes, read and written, are moved by the calling thread alone.
+#[must_use]
+pub fn is_alone(bytes: usize) -> bool {
+    bytes <= ALONE_UP_TO
+}
+
 /// Scales all arrays by one factor; without one, copies those that are not in place.
 ///
 /// # Errors
@@ -134,7 +158,7 @@ for_each_real!(any_task);
 pub fn scale(isa: Isa, tasks: &mut [AnyTask<'_>], factor: Option<Factor>) -> Result<()> {
     let to_do = |task: &AnyTask<'_>| factor.is_some() || !task.is_in_place();
     let bytes = tasks.iter().filter(|task| to_do(task)).map(AnyTask::bytes).sum();
-    if bytes <= ALONE_UP_TO {
+    if is_alone(bytes) {
         for task in tasks.iter_mut().filter(|task| to_do(task)) {
             task.run(isa, factor, Store::Cached);
         }

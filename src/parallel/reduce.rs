@@ -11,7 +11,7 @@ use crate::kernel::max::{MaxAbs, MaxRow};
 use crate::kernel::power::{Cube, Fourth, Half, Power, Simple, ThreeHalves};
 use crate::kernel::rows;
 use crate::kernel::sum::{
-    Abs, AddRow, AddRows, BLOCK, FoldRows, ROWS, ROWS_AT_ONCE, Rescaled, Square, Sum, Term, Total,
+    Abs, AddRow, AddRows, BLOCK, FoldRows, LANES, ROWS, ROWS_AT_ONCE, Rescaled, Square, Sum, Term, Total,
 };
 use crate::kernel::widen::{Limb, Modulus, Widen};
 use crate::scaled::{RESCALE, Scaled, power_of_two};
@@ -266,6 +266,24 @@ macro_rules! any_view {
         #[allow(missing_docs, reason = "the names say it")]
         pub enum AnyView<'a> { $($name(View<'a, $t>),)* }
 
+        /// [`Columns`] of one of the dtypes.
+        #[derive(Debug)]
+        #[allow(missing_docs, reason = "the names say it")]
+        pub enum AnyColumns<'a> { $($name(Columns<'a, $t>),)* }
+
+        $(impl<'a> From<Columns<'a, $t>> for AnyColumns<'a> {
+            fn from(columns: Columns<'a, $t>) -> Self { Self::$name(columns) }
+        })*
+
+        impl AnyColumns<'_> {
+            fn count(&self) -> usize {
+                match self { $(Self::$name(columns) => columns.count,)* }
+            }
+            fn add(&self, isa: Isa, pass: Pass, total: &mut Total) -> bool {
+                match self { $(Self::$name(columns) => columns.add(isa, pass, total),)* }
+            }
+        }
+
         $(impl<'a> From<View<'a, $t>> for AnyView<'a> {
             fn from(view: View<'a, $t>) -> Self { Self::$name(view) }
         })*
@@ -301,17 +319,120 @@ struct Piece<R> {
     result: R,
 }
 
+/// The arrays of a list, each of which is made a view when it is its turn: a list of views is many times as long as
+/// what it describes, where that is small.
+pub trait Views: Sync {
+    /// How many there are.
+    fn len(&self) -> usize;
+    /// Whether there is none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Calls `read` with a view of one of them, number `at` of [`Views::len`].
+    fn with<R>(&self, at: usize, read: impl FnOnce(&AnyView<'_>) -> R) -> R;
+    /// The bytes of all of them, if it is known that they have one dtype.
+    fn bytes_alike(&self) -> Option<usize> {
+        None
+    }
+    /// Those from number `at` on, as many as are columns that lie side by side, if these are more than a few.
+    fn columns(&self, at: usize) -> Option<AnyColumns<'_>> {
+        let _ = at;
+        None
+    }
+}
+
+/// Arrays side by side, as the columns of a matrix are: not dense, of one length and one step.
+#[derive(Clone, Copy, Debug)]
+pub struct Columns<'a, T> {
+    /// From the first element of the first to the last of the last one.
+    pub elements: &'a [T],
+    /// From one row to the next.
+    pub step: usize,
+    /// Rows.
+    pub len: usize,
+    /// Columns.
+    pub count: usize,
+}
+
+/// Columns whose lanes are summed at a time: a few lines of each row, and lanes that the innermost cache holds.
+const SIDE_BY_SIDE: usize = 64;
+
+impl<T: Element> Columns<'_, T> {
+    /// Adds up all columns, each for itself in the order of [`Pass::of_view`], if there is a way for them all at once:
+    /// row `i` goes to the lanes number `i % LANES` of its columns.
+    fn add(&self, isa: Isa, pass: Pass, total: &mut Total) -> bool {
+        let direct = T::DIRECT && T::halves(&[]).is_none() && self.len <= BLOCK;
+        match pass {
+            Pass::Abs if direct => self.add_terms(isa, Abs, total),
+            Pass::Square if direct => self.add_terms(isa, Square, total),
+            _ => return false,
+        }
+        true
+    }
+
+    fn add_terms(&self, isa: Isa, term: impl Term<T>, total: &mut Total) {
+        for from in (0..self.count).step_by(SIDE_BY_SIDE) {
+            let count = SIDE_BY_SIDE.min(self.count - from);
+            let mut lanes = [[0.0; SIDE_BY_SIDE]; LANES];
+            let rows = self.elements[from..].chunks(self.step).take(self.len);
+            for (i, row) in rows.enumerate() {
+                isa.run(AddRow { sums: &mut lanes[i % LANES][..count], row: &row[..count], term });
+            }
+            // As `kernel::sum::fold` does it.
+            let mut width = LANES;
+            while width > 1 {
+                width /= 2;
+                let (low, high) = lanes.split_at_mut(width);
+                for (low, high) in low.iter_mut().zip(high) {
+                    for (low, high) in low.iter_mut().zip(high) {
+                        *low += *high;
+                    }
+                }
+            }
+            for sum in &lanes[0][..count] {
+                let mut column = Total::default();
+                column.add(*sum);
+                total.merge(column);
+            }
+        }
+    }
+}
+
+impl Views for &[AnyView<'_>] {
+    fn len(&self) -> usize {
+        <[_]>::len(self)
+    }
+    fn with<R>(&self, at: usize, read: impl FnOnce(&AnyView<'_>) -> R) -> R {
+        read(&self[at])
+    }
+}
+
 /// The norm of all elements of all arrays.
 ///
 /// # Errors
 /// No memory for the list of chunks, or a bad setting of the threads.
 pub fn norm(isa: Isa, arrays: &[AnyView<'_>], order: Order) -> Result<Scaled> {
-    let extremes = arrays.iter().map(AnyView::extremes).fold(Extremes::default(), Extremes::or);
-    let shared = is_shared(arrays.iter().map(AnyView::bytes).sum::<usize>().saturating_mul(order.cost()))?;
+    norm_of_views(isa, &arrays, order)
+}
+
+/// The same for views that are made when it is their turn.
+///
+/// # Errors
+/// No memory for the list of chunks, or a bad setting of the threads.
+pub fn norm_of_views(isa: Isa, arrays: &impl Views, order: Order) -> Result<Scaled> {
+    let (mut extremes, mut bytes) = (Extremes::default(), 0);
+    let alike = arrays.bytes_alike();
+    for at in 0..if alike.is_some() { arrays.len().min(1) } else { arrays.len() } {
+        let (own, size) = arrays.with(at, |array| (array.extremes(), array.bytes()));
+        (extremes, bytes) = (extremes.or(own), bytes + size);
+    }
+    let bytes = alike.unwrap_or(bytes);
+    let shared = is_shared(bytes.saturating_mul(order.cost()))?;
     let max = |by| {
         let largest = |a: f64, b: f64| if a.is_nan() || a >= b { a } else { b };
         if !shared {
-            return Ok(arrays.iter().map(|array| array.max(isa, 0..array.len(), by)).fold(0.0, largest));
+            let each = |at| arrays.with(at, |array| array.max(isa, 0..array.len(), by));
+            return Ok((0..arrays.len()).map(each).fold(0.0, largest));
         }
         let found = pieces(arrays, |array, range| array.max(isa, range, by))?;
         Ok(found.into_iter().map(|piece| piece.result).fold(0.0, largest))
@@ -319,8 +440,16 @@ pub fn norm(isa: Isa, arrays: &[AnyView<'_>], order: Order) -> Result<Scaled> {
     let sum = |pass| {
         let mut total = Total::default();
         if !shared {
-            for array in arrays {
-                total.merge(array.sum(isa, pass, 0..array.len()));
+            let mut rest = 0..arrays.len();
+            while let Some(first) = rest.next() {
+                let columns = arrays.columns(first);
+                let last = columns.as_ref().map_or(first, |columns| first + columns.count() - 1);
+                if !columns.is_some_and(|columns| columns.add(isa, pass, &mut total)) {
+                    for at in first..=last {
+                        total.merge(arrays.with(at, |array| array.sum(isa, pass, 0..array.len())));
+                    }
+                }
+                rest.start = last + 1;
             }
             return Ok(total.value());
         }
@@ -339,21 +468,28 @@ pub fn norm(isa: Isa, arrays: &[AnyView<'_>], order: Order) -> Result<Scaled> {
 }
 
 /// `work` on every chunk of every array, on all threads.
+#[expect(
+    clippy::redundant_closure_for_method_calls,
+    reason = "the methods are those of views of one lifetime"
+)]
 fn pieces<R: Default + Send>(
-    arrays: &[AnyView<'_>],
+    arrays: &impl Views,
     work: impl Fn(&AnyView<'_>, ops::Range<usize>) -> R + Sync,
 ) -> Result<Vec<Piece<R>>> {
-    let mut pieces = vec_with_room(arrays.iter().map(|array| array.len().div_ceil(CHUNK)).sum())?;
-    for (array, view) in arrays.iter().enumerate() {
-        for from in (0..view.len()).step_by(CHUNK) {
-            pieces.push(Piece { array, range: from..view.len().min(from + CHUNK), result: R::default() });
+    let len = |array| arrays.with(array, |view| view.len());
+    let all = 0..arrays.len();
+    let mut pieces = vec_with_room(all.clone().map(|array| len(array).div_ceil(CHUNK)).sum())?;
+    for array in all.clone() {
+        let len = len(array);
+        for from in (0..len).step_by(CHUNK) {
+            pieces.push(Piece { array, range: from..len.min(from + CHUNK), result: R::default() });
         }
     }
-    let share = share_of(arrays.iter().map(AnyView::bytes).sum());
-    let bytes = |piece: &Piece<R>| piece.range.len() * arrays[piece.array].size();
+    let share = share_of(all.map(|array| arrays.with(array, |view| view.bytes())).sum());
+    let bytes = |piece: &Piece<R>| piece.range.len() * arrays.with(piece.array, |view| view.size());
     for_each(grouped(&mut pieces, share, bytes), |group| {
         for piece in group {
-            piece.result = work(&arrays[piece.array], piece.range.clone());
+            piece.result = arrays.with(piece.array, |array| work(array, piece.range.clone()));
         }
     })?;
     Ok(pieces)

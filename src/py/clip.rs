@@ -210,7 +210,7 @@ pub(super) fn clip_by_value<'py>(
         let bytes = flats.bytes();
         match_ordered!(dtype, T => {
             if let (Some(lo), Some(hi)) = (lo.value(T::LOWEST)?, hi.value(T::HIGHEST)?)
-                && let Some(mut lanes) = flats.lanes(py, out.map(Items::One).as_ref())?
+                && let Some(mut lanes) = flats.lanes(py, &Items::One(t), out.map(Items::One).as_ref())?
             {
                 let mut task = lanes.task::<T>()?;
                 detached(py, bytes, || perform(Isa::current(), &Uniform(Clip { lo, hi }), &mut task))?;
@@ -281,7 +281,7 @@ pub(super) fn clip_by_norm<'py>(
         let rows = axes.as_ref().map(|axes| flats.row_len(axes));
         // Columns, and slices of one element, are for below.
         if rows.is_none_or(|len| len.is_some_and(|len| len > 1 && is_row(len)))
-            && let Some(mut lanes) = flats.lanes(py, out.map(Items::One).as_ref())?
+            && let Some(mut lanes) = flats.lanes(py, &Items::One(t), out.map(Items::One).as_ref())?
         {
             if let Some(len) = rows.flatten() {
                 clip_lane_rows(py, &mut lanes, len, limit)?;
@@ -407,7 +407,7 @@ pub(super) fn clip_by_average_norm<'py>(
         let len = flats.shape().iter().product();
         let norm = |flats: &Flats<'_>| norm_of_flats(py, flats, Order::Two);
         let factor = |norm: Scaled| norm.over(len).clip_to(limit);
-        if let Some(mut lanes) = flats.lanes(py, out.map(Items::One).as_ref())? {
+        if let Some(mut lanes) = flats.lanes(py, &Items::One(t), out.map(Items::One).as_ref())? {
             clip_lanes(py, &mut lanes, norm, factor)?;
             return lanes.into_one();
         }
@@ -452,10 +452,9 @@ pub(super) fn clip_by_global_norm<'py>(
             Some(norm) => Ok(Scaled::new(norm, 0)),
             None => norm_of_flats(py, flats, order),
         };
-        if let Some(mut lanes) = flats.lanes(py, outs.as_ref())? {
-            let list = lanes.list(py)?;
+        if let Some(mut lanes) = flats.lanes(py, &items, outs.as_ref())? {
             let norm = clip_lanes(py, &mut lanes, norm, |norm| factor_of_all(norm, limit))?;
-            return clipped_and_norm(list, norm);
+            return clipped_and_norm(lanes.into_list()?, norm);
         }
     }
     let entries = items.to_tuple()?;

@@ -13,8 +13,8 @@ use super::call::{Call, Entry, Kinds, Tensor};
 use crate::element::{Dtype, Real, match_element, match_real};
 use crate::error::{Error, Result, vec_with_room};
 use crate::isa::Isa;
-use crate::parallel::perform::{AnyTask, Task, perform, scale};
-use crate::parallel::reduce::{self, AnyView, Order, norms_into};
+use crate::parallel::perform::{AnyTask, Task, is_alone, perform, scale};
+use crate::parallel::reduce::{self, AnyView, Order, Views, norms_into};
 use crate::scaled::{Factor, Scaled};
 use crate::walk::Factors;
 
@@ -109,18 +109,32 @@ where
 
 /// The norm of a list of plain arrays as one.
 pub(super) fn norm_of_flats(py: Python<'_>, flats: &Flats<'_>, order: Order) -> PyResult<Scaled> {
-    let norm =
-        |views: &[AnyView<'_>]| detached(py, flats.bytes(), || reduce::norm(Isa::current(), views, order));
-    flats.with_views(norm)
+    let (views, bytes) = (flats.views()?, flats.bytes());
+    if views.len() == 1 {
+        // Made once, where a list makes it twice.
+        return Ok(views.with(0, |view| {
+            detached(py, bytes, || reduce::norm(Isa::current(), slice::from_ref(view), order))
+        })?);
+    }
+    Ok(detached(py, bytes, || reduce::norm_of_views(Isa::current(), &views, order))?)
 }
 
 /// Scales plain arrays by one factor; None copies those that are not in place.
 pub(super) fn scale_lanes(py: Python<'_>, lanes: &mut Lanes<'_, '_>, factor: Option<Factor>) -> PyResult<()> {
+    if factor.is_none() && lanes.are_in_place() {
+        return Ok(());
+    }
     let bytes = lanes.inputs().bytes();
-    // Few bytes are done one array after the other in any case, so that no list of them is needed.
-    lanes.with_tasks(factor.is_some(), bytes >= DETACH_FROM, |tasks| {
-        detached(py, bytes, || scale(Isa::current(), tasks, factor))
-    })
+    let tasks = lanes.tasks()?;
+    Ok(detached(py, bytes, move || {
+        let isa = Isa::current();
+        // What threads may share must be a list.
+        if is_alone(tasks.bytes(factor.is_some())) {
+            tasks.scale(isa, factor);
+            return Ok(());
+        }
+        scale(isa, &mut tasks.into_list()?, factor)
+    })?)
 }
 
 /// A complex array as real ones, if the norm does not tell the difference.

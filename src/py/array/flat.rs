@@ -9,7 +9,9 @@
 //! know that all other arguments are plain, but any new object may set off the garbage collector, and with it a
 //! finalizer: so it is looked at again before memory is lent, and no Python object is made from then on.
 
+use std::borrow::Cow;
 use std::ffi::c_int;
+use std::iter;
 use std::ptr;
 use std::slice;
 use std::sync::atomic::Ordering;
@@ -18,17 +20,22 @@ use numpy::PY_ARRAY_API;
 use numpy::npyffi::{self, NPY_TYPES, NpyTypes, PyArrayObject};
 use pyo3::ffi::{self, PyTypeObject};
 use pyo3::prelude::*;
-use pyo3::sync::critical_section::with_critical_section;
 use pyo3::types::{PyAny, PyList, PyTuple};
 use smallvec::SmallVec;
 
 use super::super::call::Kinds;
-use super::{BFLOAT16, DTYPES, Rows, internal, memory, objects, resized, slice_of};
+use super::memory::Lender;
+use super::objects::{self, OwnList};
+use super::{BFLOAT16, DTYPES, Rows, internal, resized, slice_of};
 use crate::element::{Dtype, Element, Ordered, match_element, match_real};
 use crate::error::{Error, Result, vec_with_room};
+use crate::isa::Isa;
+use crate::kernel::map::Map;
+use crate::kernel::scale::Scale;
 use crate::parallel::perform::{AnyTask, Task};
-use crate::parallel::reduce::AnyView;
-use crate::walk::{Axis, Layout, Memory, Slices, Target, View};
+use crate::parallel::reduce::{AnyColumns, AnyView, Columns, Views};
+use crate::scaled::Factor;
+use crate::walk::{Axis, Cells, Layout, Memory, Slices, Target, View};
 
 /// A list without an allocation if it has one entry. It has room for no more, as it is moved about.
 type Few<T> = SmallVec<[T; 1]>;
@@ -53,32 +60,6 @@ impl<'a, 'py> Items<'a, 'py> {
         object.cast_exact::<PyTuple>().ok().map(|tuple| Self::Tuple(tuple.clone()))
     }
 
-    pub(in crate::py) fn len(&self) -> usize {
-        match self {
-            Self::List(list) => list.len(),
-            Self::Tuple(tuple) => tuple.len(),
-            Self::One(_) => 1,
-        }
-    }
-
-    fn get(&self, at: usize) -> PyResult<Bound<'py, PyAny>> {
-        match self {
-            Self::List(list) => list.get_item(at),
-            Self::Tuple(tuple) => tuple.get_item(at),
-            Self::One(object) => Ok((*object).clone()),
-        }
-    }
-
-    /// Calls `read` while no other thread changes the list, so that it sees what stood there at one moment. Where
-    /// there is a GIL, that does so already.
-    #[inline]
-    fn at_once<R>(&self, read: impl FnOnce() -> R) -> R {
-        match self {
-            Self::List(list) => with_critical_section(list, read),
-            Self::Tuple(_) | Self::One(_) => read(),
-        }
-    }
-
     /// As they are now, for good.
     pub(in crate::py) fn to_tuple(&self) -> PyResult<Bound<'py, PyTuple>> {
         match self {
@@ -87,14 +68,71 @@ impl<'a, 'py> Items<'a, 'py> {
             Self::One(object) => PyTuple::new(object.py(), [object]),
         }
     }
+
+    fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::List(list), Self::List(other)) => list.is(*other),
+            (Self::Tuple(tuple), Self::Tuple(other)) => tuple.is(other),
+            _ => false,
+        }
+    }
+
+    /// For inputs: a list of one entry is that entry.
+    fn held(&self) -> PyResult<Held<'py>> {
+        if let Self::List(list) = self
+            && list.len() == 1
+            && let Ok(entry) = list.get_item(0)
+        {
+            return Ok(Held::One(entry));
+        }
+        self.held_for_result()
+    }
+
+    /// For outputs, which are to be given back in a list if this is one.
+    fn held_for_result(&self) -> PyResult<Held<'py>> {
+        match self {
+            Self::List(list) => Ok(Held::Many(OwnList::of_list(list)?)),
+            Self::Tuple(tuple) => Ok(Held::Many(OwnList::of_tuple(tuple)?)),
+            Self::One(object) => Ok(Held::One((*object).clone())),
+        }
+    }
+
+    fn is_list(&self) -> bool {
+        !matches!(self, Self::One(_))
+    }
 }
 
-/// An exact ndarray, dense, aligned and native, of a dtype that is not complex.
-#[derive(Clone)]
-struct Flat<'py> {
-    object: Bound<'py, PyAny>,
+/// What keeps arrays alive: their references, as they stood in the argument at one moment. A list is copied by one
+/// call to Python, at a quarter of what it costs to take its entries one by one.
+enum Held<'py> {
+    One(Bound<'py, PyAny>),
+    Many(OwnList<'py>),
+}
+
+impl<'py> Held<'py> {
+    fn len(&self) -> usize {
+        match self {
+            Self::One(_) => 1,
+            Self::Many(list) => list.len(),
+        }
+    }
+
+    #[inline]
+    fn get(&self, at: usize) -> PyResult<Borrowed<'_, 'py, PyAny>> {
+        match self {
+            Self::One(object) => Ok(object.as_borrowed()),
+            Self::Many(list) => list.get(at),
+        }
+    }
+}
+
+/// An exact ndarray, aligned and native, of a dtype that is not complex, which is dense or has one axis: where it lies.
+#[derive(Clone, Copy)]
+struct Flat {
     data: ptr::NonNull<u8>,
     len: usize,
+    /// From one element to the next, in elements; 1 for a dense one.
+    step: usize,
     flags: c_int,
     dtype: Dtype,
 }
@@ -112,7 +150,8 @@ fn ndarray(py: Python<'_>) -> *mut PyTypeObject {
 }
 
 /// The C struct of an exact ndarray.
-fn fields<'a>(object: &'a Bound<'_, PyAny>, class: *mut PyTypeObject) -> Option<&'a Fields> {
+#[inline]
+fn fields<'a>(object: Borrowed<'a, '_, PyAny>, class: *mut PyTypeObject) -> Option<&'a Fields> {
     // SAFETY: `object` is a live Python object; if its class is ndarray itself, its struct begins with these fields.
     unsafe {
         (ffi::Py_TYPE(object.as_ptr()) == class)
@@ -125,10 +164,19 @@ fn shape(fields: &Fields) -> &[usize] {
     unsafe { slice_of(fields.dimensions.cast::<usize>(), usize::try_from(fields.nd).unwrap_or(0)) }
 }
 
-impl<'py> Flat<'py> {
+/// The step of an array that is not dense, if it has one axis and goes forwards.
+fn step_of(fields: &Fields, dtype: Dtype) -> Option<usize> {
+    if fields.nd != 1 {
+        return None;
+    }
+    // SAFETY: NumPy keeps as many strides as axes there.
+    let stride = usize::try_from(unsafe { *fields.strides }).ok()?;
+    (stride > 0 && stride.is_multiple_of(dtype.size())).then(|| stride / dtype.size())
+}
+
+impl Flat {
     #[inline(always)] // a struct that is moved costs more than the reading
-    fn of(object: Bound<'py, PyAny>, class: *mut PyTypeObject) -> Option<Self> {
-        let fields = fields(&object, class)?;
+    fn of(fields: &Fields) -> Option<Self> {
         // SAFETY: an ndarray has a descr, and the fields read of it are common to all versions of NumPy.
         let descr = unsafe { &*npyffi::_PyDataType_GET_ITEM_DATA(fields.descr) };
         let dtype = if descr.type_num < NPY_TYPES::NPY_USERDEF as c_int {
@@ -139,51 +187,67 @@ impl<'py> Flat<'py> {
             return None;
         };
         let foreign = if cfg!(target_endian = "little") { b'>' } else { b'<' };
-        let plain = fields.flags & DENSE != 0
-            && descr.byteorder.cast_unsigned() != foreign
+        let plain = descr.byteorder.cast_unsigned() != foreign
             && dtype.parts().is_none()
             && fields.data.addr().is_multiple_of(dtype.size());
         let data = ptr::NonNull::new(fields.data.cast())?;
         let (len, flags) = (shape(fields).iter().product(), fields.flags);
-        plain.then_some(Self { object, data, len, flags, dtype })
+        let step = if flags & DENSE != 0 { 1 } else { step_of(fields, dtype)? };
+        plain.then_some(Self { data, len, step, flags, dtype })
+    }
+
+    fn is_dense(&self) -> bool {
+        self.step == 1
+    }
+
+    /// The elements from the first to the last, with those between that are not the array's.
+    fn span(&self) -> usize {
+        if self.is_dense() { self.len } else { self.len.saturating_sub(1) * self.step + 1 }
     }
 
     fn bytes(&self) -> usize {
         self.len * self.dtype.size()
     }
 
-    fn fields(&self) -> &Fields {
-        // SAFETY: `of` has seen that the object is an ndarray.
-        unsafe { &*npyffi::_PyArray_GET_ITEM_DATA(self.object.as_ptr().cast::<PyArrayObject>()) }
+    /// The addresses of the first byte and of the one after the last.
+    fn extent(&self) -> (usize, usize) {
+        let low = self.data.addr().get();
+        (low, low + self.span() * self.dtype.size())
     }
 
-    fn is_current(&self) -> bool {
-        let fields = self.fields();
-        self.data.as_ptr() == fields.data.cast() && self.len == shape(fields).iter().product::<usize>()
+    /// Whether it is still what was read of an array.
+    fn is_current(&self, fields: &Fields) -> bool {
+        self.data.as_ptr() == fields.data.cast()
+            && self.len == shape(fields).iter().product::<usize>()
+            && (self.is_dense() || step_of(fields, self.dtype) == Some(self.step))
     }
 
-    fn is(&self, other: &Self) -> bool {
-        self.object.is(&other.object)
+    /// How many arrays at the begin of a list lie side by side, as the columns of a matrix do; None where they are dense,
+    /// or so few that to go by rows is no gain.
+    fn side_by_side(flats: &[Self]) -> Option<usize> {
+        const FEWEST: usize = 8;
+        let next = |a: &Self, b: &Self| {
+            (b.len, b.step, b.dtype) == (a.len, a.step, a.dtype)
+                && b.data.addr().get() == a.data.addr().get() + a.dtype.size()
+        };
+        if flats.first()?.is_dense() {
+            return None;
+        }
+        flats.chunk_by(next).next().map(<[_]>::len).filter(|count| *count >= FEWEST)
     }
 
-    /// Whether an array can be the output for this one, as far as the two are concerned: of one shape and one order of
-    /// memory their positions agree.
-    fn takes(&self, output: &Self) -> bool {
-        output.flags & npyffi::NPY_ARRAY_WRITEABLE != 0
-            && (output.is(self)
-                || (output.dtype == self.dtype
-                    && output.flags & self.flags & DENSE != 0
-                    && shape(output.fields()) == shape(self.fields())))
-    }
-
-    /// A new array with the shape, the memory order and the dtype of this one.
-    fn new_like(&self, class: *mut PyTypeObject) -> PyResult<Self> {
-        let py = self.object.py();
-        let from = self.fields();
+    /// A new array with the shape, the memory order and the dtype of this one, whose fields are given.
+    fn new_like<'py>(
+        &self,
+        py: Python<'py>,
+        from: &Fields,
+        class: *mut PyTypeObject,
+        lender: &mut Lender<'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let fortran = c_int::from(self.flags & npyffi::NPY_ARRAY_C_CONTIGUOUS == 0);
         // SAFETY: as in `Array::uninit`: the descr is a new reference that the call takes, the lengths are those
         // of a live array, and the order is that of C or of Fortran.
-        let new = memory::lent(py, self.bytes(), || unsafe {
+        lender.lend(self.bytes(), || unsafe {
             let descr = PY_ARRAY_API.PyArray_DescrFromType(py, (*from.descr).fields.type_num);
             Bound::from_owned_ptr_or_err(
                 py,
@@ -199,40 +263,81 @@ impl<'py> Flat<'py> {
                     ptr::null_mut(),
                 ),
             )
-        })?;
-        Self::of(new, class).ok_or_else(not_flat)
-    }
-
-    /// What to read.
-    fn view(&self) -> AnyView<'_> {
-        match_element!(self.dtype, T => {
-            // SAFETY: memory is written by way of `Lanes` alone, which have borrowed their inputs mutably and lend them
-            // only while nothing is written.
-            View::Dense(unsafe { self.elements::<T>() }).into()
         })
     }
 
     /// # Safety
-    /// Nothing here writes to the array meanwhile.
-    unsafe fn elements<T: Element>(&self) -> &[T] {
-        // SAFETY: a dense array has `len` elements from its data pointer on, aligned for T; it lives as long as
-        // `object`. The rest the caller says.
-        unsafe { slice::from_raw_parts(self.data.as_ptr().cast::<T>().cast_const(), self.len) }
+    /// The array is alive, and nothing here writes to it meanwhile.
+    unsafe fn elements<'a, T: Element>(&self) -> &'a [T] {
+        // SAFETY: the caller says so.
+        unsafe { self.elements_to(0) }
+    }
+
+    /// The same and so many elements behind it.
+    ///
+    /// # Safety
+    /// So many belong to arrays that are alive as well, and nothing here writes to all these meanwhile.
+    unsafe fn elements_to<'a, T: Element>(&self, more: usize) -> &'a [T] {
+        // SAFETY: so many elements lie from the array's data pointer on, aligned for T. The rest the caller says.
+        unsafe { slice::from_raw_parts(self.data.as_ptr().cast::<T>().cast_const(), self.span() + more) }
+    }
+
+    /// Where the elements lie that [`Flat::elements`] gives.
+    fn layout<'a>(&self) -> Cow<'a, Layout> {
+        Cow::Owned(Layout::new([Axis { len: self.len, stride: self.step.cast_signed() }]))
     }
 
     /// # Safety
-    /// The array is writeable, and nothing else here reads or writes its memory meanwhile.
-    #[expect(clippy::mut_from_ref, reason = "the memory is not the struct's own")]
-    unsafe fn elements_mut<T: Element>(&self) -> &mut [T] {
-        // SAFETY: as in `elements`.
-        unsafe { slice::from_raw_parts_mut(self.data.as_ptr().cast::<T>(), self.len) }
+    /// As of [`Flat::elements`].
+    unsafe fn view<'a, T: Element>(&self) -> View<'a, T> {
+        // SAFETY: the caller says so.
+        let elements = unsafe { self.elements() };
+        if self.is_dense() { View::Dense(elements) } else { self.strided(elements) }
+    }
+
+    fn strided<'a, T>(&self, elements: &'a [T]) -> View<'a, T> {
+        View::Strided { memory: Memory::Elements(elements), start: 0, layout: self.layout() }
+    }
+
+    /// # Safety
+    /// The array is alive and writeable, and nothing else here reads or writes its elements meanwhile.
+    unsafe fn target<'a, T: Ordered>(&self) -> Target<'a, T> {
+        // SAFETY: as in `elements`. Of an array that is not dense, the elements between may be those of others, which
+        // are lent as atomics as well. These have the size of T, to which an array here is aligned.
+        unsafe {
+            if self.is_dense() {
+                return Target::Dense(slice::from_raw_parts_mut(self.data.as_ptr().cast::<T>(), self.len));
+            }
+            let cells = slice::from_raw_parts(self.data.as_ptr().cast::<T::Cell>().cast_const(), self.span());
+            let range = 0..self.len;
+            Target::Strided { cells: Cells::Elements(cells), start: 0, layout: self.layout(), range }
+        }
+    }
+
+    /// The elements with one index of `count` arrays that lie side by side, of which this is the first.
+    ///
+    /// # Safety
+    /// The index is below `len`, the arrays are alive and writeable, and nothing else here reads or writes these elements
+    /// meanwhile.
+    unsafe fn row_mut<'a, T: Element>(&self, index: usize, count: usize) -> &'a mut [T] {
+        // SAFETY: each array has an element there, next to that of the array before. The rest the caller says.
+        unsafe { slice::from_raw_parts_mut(self.data.as_ptr().cast::<T>().add(index * self.step), count) }
     }
 }
 
-/// The plain arrays of a list; None for None.
+/// The plain arrays of a list, without its Nones.
+#[expect(clippy::struct_field_names, reason = "it is what it is called after")]
 pub(in crate::py) struct Flats<'py> {
-    flats: Few<Option<Flat<'py>>>,
+    held: Held<'py>,
+    flats: Few<Flat>,
     bytes: usize,
+    kinds: Kinds,
+    /// The flags that all have.
+    flags: c_int,
+    /// Whether they lie one behind the other in memory.
+    in_order: bool,
+    /// Whether they have one dtype.
+    alike: bool,
 }
 
 impl<'py> Flats<'py> {
@@ -243,28 +348,42 @@ impl<'py> Flats<'py> {
         kinds: Kinds,
     ) -> PyResult<Option<Self>> {
         let class = ndarray(py);
-        items.at_once(|| Self::read_now(class, items, kinds))
-    }
-
-    fn read_now(class: *mut PyTypeObject, items: &Items<'_, 'py>, kinds: Kinds) -> PyResult<Option<Self>> {
-        let is_list = !matches!(items, Items::One(_));
+        if let Items::One(object) = items {
+            let flat = fields(object.as_borrowed(), class).and_then(Flat::of);
+            let Some(flat) = flat.filter(|flat| flat.is_dense() && kinds.has(flat.dtype)) else {
+                return Ok(None);
+            };
+            let (held, bytes, flags) = (Held::One((*object).clone()), flat.bytes(), flat.flags);
+            let flats = Few::from_buf([flat]);
+            return Ok(Some(Self { held, flats, bytes, kinds, flags, in_order: true, alike: true }));
+        }
+        let held = items.held()?;
         let mut flats = Few::new();
-        reserve(&mut flats, items.len())?;
-        let mut bytes = 0;
-        for i in 0..items.len() {
-            let item = items.get(i)?;
-            if is_list && item.is_none() {
-                flats.push(None);
-                continue;
-            }
-            let Some(flat) = Flat::of(item, class) else { return Ok(None) };
+        reserve(&mut flats, held.len())?;
+        let (mut bytes, mut end) = (0, 0);
+        let (mut flags, mut in_order, mut alike) = (c_int::MAX, true, true);
+        let mut before = None;
+        for i in 0..held.len() {
+            let item = held.get(i)?;
+            let Some(flat) = fields(item, class).and_then(Flat::of) else {
+                if item.is_none() {
+                    continue;
+                }
+                return Ok(None);
+            };
             if !kinds.has(flat.dtype) {
                 return Ok(None);
             }
             bytes += flat.bytes();
-            flats.push(Some(flat));
+            let (low, high) = flat.extent();
+            in_order &= low >= end;
+            end = high;
+            flags &= flat.flags;
+            alike &= before.is_none_or(|dtype| dtype == flat.dtype);
+            before = Some(flat.dtype);
+            flats.push(flat);
         }
-        Ok(Some(Self { flats, bytes }))
+        Ok(Some(Self { held, flats, bytes, kinds, flags, in_order, alike }))
     }
 
     /// The bytes of all of them.
@@ -272,41 +391,40 @@ impl<'py> Flats<'py> {
         self.bytes
     }
 
-    /// Calls `work` with what to read.
-    pub(in crate::py) fn with_views<R>(&self, work: impl FnOnce(&[AnyView<'_>]) -> Result<R>) -> PyResult<R> {
-        if !self.is_current() {
-            return Err(resized());
+    /// What to read.
+    pub(in crate::py) fn views(&self) -> PyResult<FlatViews<'_>> {
+        if is_current(&self.held, &self.flats)? {
+            Ok(FlatViews { flats: &self.flats, bytes: self.bytes, alike: self.alike })
+        } else {
+            Err(resized())
         }
-        if let [Some(flat)] = &self.flats[..] {
-            return Ok(work(slice::from_ref(&flat.view()))?);
-        }
-        let mut views = vec_with_room(self.flats.len())?;
-        views.extend(self.flats.iter().flatten().map(Flat::view));
-        Ok(work(&views)?)
     }
 
-    /// Whether the memory is still what was read.
-    fn is_current(&self) -> bool {
-        self.flats.iter().flatten().all(Flat::is_current)
+    /// The fields of the only one.
+    fn only(&self) -> Option<&Fields> {
+        match &self.held {
+            Held::One(object) => {
+                // SAFETY: `read` has seen that the object is an ndarray.
+                Some(unsafe { &*npyffi::_PyArray_GET_ITEM_DATA(object.as_ptr().cast::<PyArrayObject>()) })
+            }
+            Held::Many(_) => None,
+        }
     }
 
     /// The shape of the only one.
     pub(in crate::py) fn shape(&self) -> &[usize] {
-        match &self.flats[..] {
-            [Some(flat)] => shape(flat.fields()),
-            _ => &[],
-        }
+        self.only().map_or(&[], shape)
     }
 
     /// The dtype of the first one.
     pub(in crate::py) fn dtype(&self) -> Option<Dtype> {
-        Some(self.flats.first()?.as_ref()?.dtype)
+        Some(self.flats.first()?.dtype)
     }
 
     /// Of the only one: the number of elements in each slice along some axes, if these are the inner ones in memory,
     /// so that the slices follow each other.
     pub(in crate::py) fn row_len(&self, axes: &[usize]) -> Option<usize> {
-        let [Some(flat)] = &self.flats[..] else { return None };
+        let [flat] = &self.flats[..] else { return None };
         let (kept, row) = self.shape().split_at_checked(self.shape().len().checked_sub(axes.len())?)?;
         let len = row.iter().product::<usize>();
         let are_inner = flat.flags & npyffi::NPY_ARRAY_C_CONTIGUOUS != 0
@@ -317,79 +435,228 @@ impl<'py> Flats<'py> {
     }
 
     /// Inputs with their outputs: `outs`, which may be the arrays themselves, if they fit and share no memory
-    /// otherwise; new arrays where there are no `outs`.
+    /// otherwise; new arrays where there are no `outs`. `items` are what was read.
     pub(in crate::py) fn lanes(
         &mut self,
         py: Python<'py>,
+        items: &Items<'_, 'py>,
         outs: Option<&Items<'_, 'py>>,
     ) -> PyResult<Option<Lanes<'_, 'py>>> {
         let class = ndarray(py);
-        let mut outputs = Few::new();
-        reserve(&mut outputs, self.flats.len())?;
-        let Some(outs) = outs else {
-            for input in &self.flats {
-                outputs.push(match input {
-                    Some(input) => Some(input.new_like(class)?),
-                    None => None,
-                });
+        let outputs = match outs {
+            None => Some(self.new_outputs(py, items.is_list(), class)?),
+            Some(outs) if outs.is(items) && self.holds_for_result(outs)? => {
+                (self.flags & npyffi::NPY_ARRAY_WRITEABLE != 0).then_some(Outputs::Inputs)
             }
-            let lanes = Lanes { inputs: self, outputs };
-            return Ok(if lanes.inputs.is_current() && lanes.are_alike() { Some(lanes) } else { None });
+            Some(outs) => self.given_outputs(outs, class)?,
         };
-        let fit = outs.at_once(|| -> PyResult<bool> {
-            if outs.len() != self.flats.len() {
-                return Ok(false);
+        let Some(outputs) = outputs else { return Ok(None) };
+        let lanes = Lanes { inputs: self, outputs };
+        Ok(if outs.is_none() || lanes.are_apart()? { Some(lanes) } else { None })
+    }
+
+    /// Makes what is held the result: whether it could be done.
+    fn holds_for_result(&mut self, outs: &Items<'_, 'py>) -> PyResult<bool> {
+        let Held::One(entry) = &self.held else { return Ok(true) };
+        let held = outs.held_for_result()?;
+        let same = held.len() == 1 && held.get(0)?.is(entry);
+        if same {
+            self.held = held;
+        }
+        Ok(same)
+    }
+
+    fn new_outputs(
+        &self,
+        py: Python<'py>,
+        is_list: bool,
+        class: *mut PyTypeObject,
+    ) -> PyResult<Outputs<'py>> {
+        let wrong = not_flat;
+        let mut flats = Few::new();
+        reserve(&mut flats, self.flats.len())?;
+        let mut lender = Lender::new(py, self.flats.iter().map(Flat::bytes))?;
+        let mut add = |input: &Flat, object: Borrowed<'_, 'py, PyAny>| {
+            let new = input.new_like(py, fields(object, class).ok_or_else(wrong)?, class, &mut lender)?;
+            let flat = fields(new.as_borrowed(), class).and_then(Flat::of).ok_or_else(wrong)?;
+            if flat.len != input.len || flat.dtype != input.dtype {
+                return Err(resized());
             }
-            for (i, input) in self.flats.iter().enumerate() {
-                let out = outs.get(i)?;
-                let Some(input) = input else {
-                    if !out.is_none() {
-                        return Ok(false);
-                    }
-                    outputs.push(None);
-                    continue;
+            flats.push(flat);
+            Ok(new)
+        };
+        let mut inputs = self.flats.iter();
+        let held = if is_list && self.held.len() != 1 {
+            let list = OwnList::new(py, self.held.len())?;
+            for i in 0..self.held.len() {
+                let object = self.held.get(i)?;
+                let new = if object.is_none() {
+                    object.to_owned()
+                } else {
+                    add(inputs.next().ok_or_else(wrong)?, object)?
                 };
-                let Some(output) = Flat::of(out, class) else { return Ok(false) };
-                if !input.takes(&output) {
-                    return Ok(false);
-                }
-                outputs.push(Some(output));
+                list.set(i, new)?;
             }
-            Ok(true)
-        })?;
-        if !fit {
+            Held::Many(list)
+        } else {
+            // The list of one is made at the end: until then nothing of the caller's is written.
+            let object = self.held.get(0)?;
+            Held::One(if object.is_none() {
+                object.to_owned()
+            } else {
+                add(inputs.next().ok_or_else(wrong)?, object)?
+            })
+        };
+        lender.end()?;
+        Ok(Outputs::Others { held, flats })
+    }
+
+    /// The caller's arrays, if each is one for its input, as far as the two are concerned: of one shape and one order of
+    /// memory their positions agree.
+    fn given_outputs(
+        &self,
+        outs: &Items<'_, 'py>,
+        class: *mut PyTypeObject,
+    ) -> PyResult<Option<Outputs<'py>>> {
+        let held = outs.held_for_result()?;
+        if held.len() != self.held.len() {
             return Ok(None);
         }
-        let lanes = Lanes { inputs: self, outputs };
-        let sound = lanes.inputs.is_current() && lanes.are_alike() && lanes.are_apart()?;
-        Ok(if sound { Some(lanes) } else { None })
+        let mut flats = Few::new();
+        reserve(&mut flats, self.flats.len())?;
+        let mut inputs = self.flats.iter();
+        for i in 0..held.len() {
+            let (object, out) = (self.held.get(i)?, held.get(i)?);
+            let Some(from) = fields(object, class) else {
+                if !out.is_none() {
+                    return Ok(None);
+                }
+                continue;
+            };
+            let Some(input) = inputs.next() else { return Ok(None) };
+            let Some((to, output)) = fields(out, class).and_then(|to| Some((to, Flat::of(to)?))) else {
+                return Ok(None);
+            };
+            let takes = output.flags & npyffi::NPY_ARRAY_WRITEABLE != 0
+                && output.len == input.len
+                && output.dtype == input.dtype
+                && (out.is(object) || (output.flags & input.flags & DENSE != 0 && shape(to) == shape(from)));
+            if !takes {
+                return Ok(None);
+            }
+            flats.push(output);
+        }
+        Ok(Some(Outputs::Others { held, flats }))
     }
 }
 
-/// Inputs, and outputs that share no memory but where an output is its input.
+/// Whether the memory of arrays is still what was read of them.
+fn is_current(held: &Held<'_>, flats: &[Flat]) -> PyResult<bool> {
+    let mut flats = flats.iter();
+    for i in 0..held.len() {
+        let object = held.get(i)?;
+        if object.is_none() {
+            continue;
+        }
+        // SAFETY: all that is held was seen to be an ndarray or None.
+        let fields = unsafe { &*npyffi::_PyArray_GET_ITEM_DATA(object.as_ptr().cast::<PyArrayObject>()) };
+        if !flats.next().is_some_and(|flat| flat.is_current(fields)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// What to read of plain arrays. The memory is written by way of `Lanes` alone, which have borrowed their inputs mutably
+/// and lend them only while nothing is written.
+#[derive(Clone, Copy)]
+pub(in crate::py) struct FlatViews<'a> {
+    flats: &'a [Flat],
+    bytes: usize,
+    alike: bool,
+}
+
+// SAFETY: the memory is only read, and kept alive by `Flats`, which are borrowed for as long.
+unsafe impl Send for FlatViews<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for FlatViews<'_> {}
+
+impl Views for FlatViews<'_> {
+    fn len(&self) -> usize {
+        self.flats.len()
+    }
+
+    #[inline]
+    fn with<R>(&self, at: usize, read: impl FnOnce(&AnyView<'_>) -> R) -> R {
+        let flat = &self.flats[at];
+        match_element!(flat.dtype, T => {
+            // SAFETY: see the struct.
+            let elements = unsafe { flat.elements::<T>() };
+            // Two calls, of which the compiler makes two ways: the first has nothing to be dropped.
+            if flat.is_dense() {
+                read(&View::Dense(elements).into())
+            } else {
+                read(&flat.strided(elements).into())
+            }
+        })
+    }
+
+    fn bytes_alike(&self) -> Option<usize> {
+        self.alike.then_some(self.bytes)
+    }
+
+    #[inline]
+    fn columns(&self, at: usize) -> Option<AnyColumns<'_>> {
+        let flats = self.flats.get(at..)?;
+        let count = Flat::side_by_side(flats)?;
+        let first = flats.first()?;
+        match_element!(first.dtype, T => {
+            // SAFETY: from the first element of the first array to the last of the last one lies memory that these have,
+            // as each overlaps the next. The rest is said at the struct.
+            let elements = unsafe { first.elements_to::<T>(count - 1) };
+            Some(Columns { elements, step: first.step, len: first.len, count }.into())
+        })
+    }
+}
+
+/// Where the outputs are.
+enum Outputs<'py> {
+    /// Each is its input.
+    Inputs,
+    /// As many as inputs.
+    Others { held: Held<'py>, flats: Few<Flat> },
+}
+
+/// Inputs, and outputs that share no memory but where an output is its input. Outputs have as many elements as their
+/// inputs, and of the same dtype.
 pub(in crate::py) struct Lanes<'a, 'py> {
     inputs: &'a mut Flats<'py>,
-    outputs: Few<Option<Flat<'py>>>,
+    outputs: Outputs<'py>,
 }
 
 impl<'py> Lanes<'_, 'py> {
-    fn pairs(&self) -> impl Iterator<Item = (&Flat<'py>, &Flat<'py>)> {
-        self.inputs.flats.iter().flatten().zip(self.outputs.iter().flatten())
+    fn outputs(&self) -> &[Flat] {
+        match &self.outputs {
+            Outputs::Inputs => &self.inputs.flats,
+            Outputs::Others { flats, .. } => flats,
+        }
     }
 
-    /// Whether outputs have as many elements as their inputs, and of the same dtype: both were read one after the
-    /// other, and without a GIL another thread may have changed one of them between.
-    fn are_alike(&self) -> bool {
-        self.pairs().all(|(input, output)| input.len == output.len && input.dtype == output.dtype)
+    fn pairs(&self) -> impl ExactSizeIterator<Item = (&Flat, &Flat)> {
+        self.inputs.flats.iter().zip(self.outputs())
     }
 
     fn are_apart(&self) -> Result<bool> {
+        // Most lists lie in the order in which they were made, and nothing need be sorted.
+        let in_order = matches!(self.outputs, Outputs::Inputs) && self.inputs.in_order;
+        if in_order || self.are_columns() {
+            return Ok(true);
+        }
         let mut extents: SmallVec<[(usize, usize); 2]> = SmallVec::new();
-        reserve(&mut extents, 2 * self.outputs.len())?;
-        let mut add = |flat: &Flat<'_>| {
-            let low = flat.data.addr().get();
+        reserve(&mut extents, 2 * self.inputs.flats.len())?;
+        let mut add = |flat: &Flat| {
             if flat.len > 0 {
-                extents.push((low, low + flat.bytes()));
+                extents.push(flat.extent());
             }
         };
         for (input, output) in self.pairs() {
@@ -402,8 +669,28 @@ impl<'py> Lanes<'_, 'py> {
         Ok(extents.iter().zip(extents.iter().skip(1)).all(|((_, high), (low, _))| high <= low))
     }
 
-    fn is_current(&self) -> bool {
-        self.pairs().all(|(input, output)| input.is_current() && output.is_current())
+    /// Whether all are in place and columns of one matrix, from left to right.
+    fn are_columns(&self) -> bool {
+        let Some((first, last)) = self.inputs.flats.first().zip(self.inputs.flats.last()) else {
+            return false;
+        };
+        let same = self.pairs().all(|(input, output)| {
+            input.data == output.data && (output.step, output.dtype) == (first.step, first.dtype)
+        });
+        let size = first.dtype.size();
+        let address = |flat: &Flat| flat.data.addr().get();
+        let in_order = self.inputs.flats.iter().zip(self.inputs.flats.iter().skip(1));
+        // All begin within one step: so no two of them have an element at the same place of a step.
+        same && in_order.into_iter().all(|(a, b)| address(a) + size <= address(b))
+            && address(last) + size <= address(first) + first.step * size
+    }
+
+    fn is_current(&self) -> PyResult<bool> {
+        let outputs = match &self.outputs {
+            Outputs::Inputs => true,
+            Outputs::Others { held, flats } => is_current(held, flats)?,
+        };
+        Ok(outputs && is_current(&self.inputs.held, &self.inputs.flats)?)
     }
 
     /// What norms are made of, before anything is written.
@@ -411,30 +698,32 @@ impl<'py> Lanes<'_, 'py> {
         self.inputs
     }
 
-    /// Calls `work` with what to write, and what to read for it; unless there is something to do in place, with what is
-    /// not in place. At once with all that is `many`, or with each alone.
-    pub(in crate::py) fn with_tasks(
-        &mut self,
-        in_place: bool,
-        many: bool,
-        mut work: impl FnMut(&mut [AnyTask<'_>]) -> Result<()>,
-    ) -> PyResult<()> {
-        if !self.is_current() {
+    /// Whether all outputs are known to be their inputs.
+    pub(in crate::py) fn are_in_place(&self) -> bool {
+        matches!(self.outputs, Outputs::Inputs)
+    }
+
+    /// What to write, and what to read for it.
+    pub(in crate::py) fn tasks(&mut self) -> PyResult<FlatTasks<'_>> {
+        if !self.is_current()? {
             return Err(resized());
         }
-        let mut tasks = vec_with_room(if many { self.outputs.len() } else { 0 })?;
-        for (input, output) in self.pairs().filter(|(input, output)| in_place || input.data != output.data) {
-            match_real!(input.dtype, T => {
-                // SAFETY: the lanes are borrowed mutably.
-                let mut task = unsafe { task::<T>(input, output) }.into();
-                if many { tasks.push(task) } else { work(slice::from_mut(&mut task))? }
-            }, return Err(not_flat()));
+        if self.inputs.kinds != Kinds::Scalable {
+            return Err(not_flat());
         }
-        if many { Ok(work(&mut tasks)?) } else { Ok(()) }
+        let inputs = &self.inputs.flats;
+        Ok(FlatTasks {
+            inputs,
+            outputs: self.outputs(),
+            in_place: self.are_in_place().then_some(self.inputs.bytes),
+        })
     }
 
     /// The task of the only pair, of elements of T.
     pub(in crate::py) fn task<T: Ordered>(&mut self) -> PyResult<Task<'_, T>> {
+        if !self.is_current()? {
+            return Err(resized());
+        }
         match self.pairs().next() {
             // SAFETY: the lanes are borrowed mutably.
             Some((input, output)) if input.dtype == T::DTYPE => Ok(unsafe { task(input, output) }),
@@ -459,33 +748,120 @@ impl<'py> Lanes<'_, 'py> {
         Ok((source, rows))
     }
 
-    /// The outputs in a list, to be made before they are written: there may be no memory for it.
-    pub(in crate::py) fn list(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let output = |output: &Option<Flat<'py>>| match output {
-            Some(flat) => flat.object.clone(),
-            None => py.None().into_bound(py),
+    /// The outputs of a list in a list. If they are the caller's there is one before they are written, so that this needs
+    /// no memory.
+    pub(in crate::py) fn into_list(self) -> PyResult<Bound<'py, PyList>> {
+        let held = match &self.outputs {
+            Outputs::Inputs => &self.inputs.held,
+            Outputs::Others { held, .. } => held,
         };
-        objects::list_of(py, self.outputs.iter().map(output))
+        match held {
+            Held::Many(list) => Ok(list.give()),
+            Held::One(object) => objects::list_of(object.py(), iter::once(object.clone())),
+        }
     }
 
     /// The only output.
     pub(in crate::py) fn into_one(self) -> PyResult<Bound<'py, PyAny>> {
-        let only = self.outputs.into_iter().flatten().next();
-        only.map(|flat| flat.object).ok_or_else(not_flat)
+        match self.outputs {
+            Outputs::Others { held: Held::One(object), .. } => Ok(object),
+            _ => Err(not_flat()),
+        }
+    }
+}
+
+/// What to write of plain arrays, and what to read for it.
+pub(in crate::py) struct FlatTasks<'a> {
+    inputs: &'a [Flat],
+    outputs: &'a [Flat],
+    /// The bytes of all, if all are known to be in place.
+    in_place: Option<usize>,
+}
+
+// SAFETY: the memory is kept alive by the `Lanes` that are borrowed mutably for as long, and it is nobody else's
+// meanwhile.
+unsafe impl Send for FlatTasks<'_> {}
+
+impl<'a> FlatTasks<'a> {
+    fn pairs(&self) -> impl ExactSizeIterator<Item = (&'a Flat, &'a Flat)> {
+        self.inputs.iter().zip(self.outputs)
+    }
+
+    /// The bytes to be read and written, with those in place or without.
+    pub(in crate::py) fn bytes(&self, in_place: bool) -> usize {
+        if let (true, Some(bytes)) = (in_place, self.in_place) {
+            return 2 * bytes;
+        }
+        let moved = self.pairs().filter(|(input, output)| in_place || input.data != output.data);
+        moved.map(|(_, output)| 2 * output.bytes()).sum()
+    }
+
+    /// Scales all arrays by one factor, one after the other; without one, copies those that are not in place.
+    pub(in crate::py) fn scale(self, isa: Isa, factor: Option<Factor>) {
+        let mut at = 0;
+        while let Some((input, output)) = self.inputs.get(at).zip(self.outputs.get(at)) {
+            let Some(count) = self.outputs.get(at..).and_then(Flat::side_by_side) else {
+                at += 1;
+                match_real!(input.dtype, T => {
+                    // SAFETY: each pair is taken once, and there is no other use of them.
+                    unsafe {
+                        if input.is_dense() && output.is_dense() {
+                            dense_task::<T>(input, output).scale(isa, factor);
+                        } else {
+                            task::<T>(input, output).scale(isa, factor);
+                        }
+                    }
+                }, {});
+                continue;
+            };
+            // Only in place; a row at a time.
+            at += count;
+            let Some(factor) = factor else { continue };
+            for index in 0..output.len {
+                match_real!(output.dtype, T => {
+                    // SAFETY: as above; and what lies apart lies apart in each row.
+                    Scale(factor).apply(isa, unsafe { output.row_mut::<T>(index, count) });
+                }, {});
+            }
+        }
+    }
+
+    /// A list of them.
+    pub(in crate::py) fn into_list(self) -> Result<Vec<AnyTask<'a>>> {
+        let mut tasks = vec_with_room(self.outputs.len())?;
+        for (input, output) in self.pairs() {
+            // SAFETY: as in `scale`.
+            match_real!(input.dtype, T => tasks.push(unsafe { task::<T>(input, output) }.into()), {});
+        }
+        Ok(tasks)
     }
 }
 
 /// What to do for a pair.
 ///
 /// # Safety
-/// The lanes of the pair are borrowed mutably for the task's lifetime.
-unsafe fn task<'a, T: Ordered>(input: &'a Flat<'_>, output: &'a Flat<'_>) -> Task<'a, T> {
+/// The lanes of the pair are borrowed mutably for the task's lifetime, and nobody else takes the pair's.
+unsafe fn task<'a, T: Ordered>(input: &Flat, output: &Flat) -> Task<'a, T> {
     // SAFETY: `Lanes` are made of outputs that are writeable and lie apart from one another and from all inputs but,
     // maybe, their own, for which there is no source then. They have the dtypes of their inputs. Nobody else
     // borrows from them, says the caller.
     unsafe {
+        let source = (input.data != output.data).then(|| input.view::<T>());
+        Task { source, target: output.target::<T>() }
+    }
+}
+
+/// The same of dense ones, of which the compiler makes a way without anything to be dropped.
+///
+/// # Safety
+/// As of [`task`].
+#[inline(always)]
+unsafe fn dense_task<'a, T: Ordered>(input: &Flat, output: &Flat) -> Task<'a, T> {
+    // SAFETY: as in `task`.
+    unsafe {
         let source = (input.data != output.data).then(|| View::Dense(input.elements::<T>()));
-        Task { source, target: Target::Dense(output.elements_mut::<T>()) }
+        let target = slice::from_raw_parts_mut(output.data.as_ptr().cast::<T>(), output.len);
+        Task { source, target: Target::Dense(target) }
     }
 }
 

@@ -1,16 +1,22 @@
-//! Memory for large outputs, used again.
+//! Memory for outputs, used again.
 //!
 //! The kernel hands out fresh pages one fault at a time, zeroed: for a large output that costs as much as the work
 //! that fills it. So large outputs own memory of ours, by way of NumPy's memory handlers (NEP 49: the arrays own
 //! their data and free or resize it as any other), and what they free is held for the next call.
+//!
+//! Other outputs of a list are cut from slabs: the C library gives the end of its heap back to the kernel as soon as a
+//! list of them is dropped, and each of its blocks costs as much as to scale a few hundred numbers. One output keeps its
+//! slab alive, 256 KiB of those up to 32 KiB and 2 MiB of others; the last of them gives it back.
 //!
 //! Held are at most as many blocks as the outputs of the last call had, size by size, and at most [`limit`] bytes.
 //! The huge pages of what is held are marked `MADV_FREE`: the kernel takes them back when it runs short. Small pages
 //! are so as well where they come to much; to mark them costs a tenth of the work that would fill them. The lock is
 //! tried, never waited for: who does not get it maps or unmaps memory instead.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_void};
+use std::iter;
 use std::mem;
 use std::path::Path;
 use std::ptr::{self, NonNull};
@@ -24,7 +30,7 @@ use pyo3::sync::PyOnceLock;
 use crate::error::{Error, Result};
 use crate::fork::PerProcess;
 
-/// Outputs of fewer bytes come from NumPy, and so from the C library, which holds what is small itself.
+/// Single outputs of fewer bytes come from NumPy, and so from the C library, which holds what is small itself.
 const LARGE: usize = 512 << 10;
 
 /// The size of a huge page: blocks begin at one, so that a page fault maps all of it.
@@ -41,6 +47,8 @@ unsafe impl Send for Block {}
 /// What stands in the page before the data, where NumPy does not see it and `MADV_FREE` does not reach.
 struct Header {
     capacity: usize,
+    /// Of a slab: the pieces that are in use, and [`OPEN`] more while it is cut.
+    pieces: AtomicUsize,
 }
 
 fn page() -> usize {
@@ -90,7 +98,7 @@ impl Block {
         }
         let block = NonNull::new(data).map(|data| Self { data })?;
         // SAFETY: the page before the data is part of the mapping, and aligned for all there is.
-        unsafe { block.header().write(Header { capacity }) };
+        unsafe { block.header().write(Header { capacity, pieces: AtomicUsize::new(0) }) };
         Some(block)
     }
 
@@ -101,7 +109,7 @@ impl Block {
 
     fn capacity(&self) -> usize {
         // SAFETY: `map` wrote a header there, and nothing else reaches that page.
-        unsafe { self.header().read().capacity }
+        unsafe { (*self.header()).capacity }
     }
 
     fn unmap(self) {
@@ -350,36 +358,217 @@ fn release(block: Block) {
     }
 }
 
+/// A slab is a block that the outputs of a list are cut from.
+struct Kind {
+    /// Its bytes: what one output keeps alive at most.
+    slab: usize,
+    /// The most bytes of a piece.
+    piece: usize,
+    /// Outputs of fewer bytes in all are left to the C library: there would be little in the slab.
+    worth: usize,
+}
+
+/// For small outputs and for larger ones. The kernel maps the pages of the first kind one by one, when they are written,
+/// and the huge page of the second as a whole.
+const KINDS: [Kind; 2] = [
+    Kind { slab: 256 << 10, piece: 32 << 10, worth: 32 << 10 },
+    Kind { slab: HUGE_PAGE, piece: LARGE - 1, worth: HUGE_PAGE },
+];
+
+/// The kind of slab for a piece of so many bytes.
+fn kind_of(bytes: usize) -> Option<usize> {
+    KINDS.iter().position(|kind| bytes <= kind.piece)
+}
+
+/// Lines of a slab. A piece begins and ends at one.
+const LINES: usize = 4096;
+
+/// Counted for a slab that is being cut, so that it is given back by nobody.
+const OPEN: usize = usize::MAX / 2;
+
+/// A slab. At its begin stands for each of its lines how many the piece has that begins there.
+#[derive(Clone, Copy)]
+struct Slab {
+    data: NonNull<u8>,
+    /// Bytes of a line.
+    line: usize,
+    /// Lines that are cut off.
+    used: usize,
+    /// As so many pieces.
+    made: usize,
+}
+
+impl Slab {
+    fn new(kind: &Kind) -> Option<Self> {
+        let line = kind.slab / LINES;
+        let used = (LINES * size_of::<u16>()).div_ceil(line);
+        let slab = Self { data: allocate(kind.slab)?.data, line, used, made: 0 };
+        slab.pieces().store(OPEN, Ordering::Relaxed);
+        Some(slab)
+    }
+
+    /// The slab that a piece was cut from, and the piece as the next one: blocks begin at huge pages, and slabs are no
+    /// longer than one.
+    fn of(piece: NonNull<u8>) -> Option<Self> {
+        let within = piece.addr().get() % HUGE_PAGE;
+        let data = NonNull::new(piece.as_ptr().wrapping_sub(within))?;
+        let line = Block { data }.capacity() / LINES;
+        Some(Self { data, line, used: within.checked_div(line)?, made: 0 })
+    }
+
+    fn pieces(&self) -> &AtomicUsize {
+        // SAFETY: the header is there as long as the slab is, which whoever has a piece of it keeps.
+        unsafe { &(*Block { data: self.data }.header()).pieces }
+    }
+
+    /// Where it stands how many lines the next piece has.
+    #[expect(clippy::cast_ptr_alignment, reason = "a slab begins at a page")]
+    fn lines(&self) -> *mut u16 {
+        self.data.as_ptr().cast::<u16>().wrapping_add(self.used)
+    }
+
+    /// Cuts off a piece, unless too little is left.
+    fn cut(&mut self, size: usize) -> Option<NonNull<u8>> {
+        let lines = size.max(1).div_ceil(self.line);
+        if lines > LINES - self.used {
+            return None;
+        }
+        // SAFETY: it lies among the numbers at the begin of the slab, and is written by who cuts it alone.
+        unsafe { self.lines().write(u16::try_from(lines).unwrap_or(u16::MAX)) };
+        let piece = NonNull::new(self.data.as_ptr().wrapping_add(self.used * self.line));
+        self.used += lines;
+        self.made += 1;
+        piece
+    }
+
+    /// To be called when nothing more is cut off.
+    fn close(self) {
+        self.forget(OPEN - self.made);
+    }
+
+    /// Counts pieces as given back; with the last one the slab is.
+    fn forget(self, pieces: usize) {
+        // What other threads did with their pieces comes before.
+        if self.pieces().fetch_sub(pieces, Ordering::AcqRel) == pieces {
+            release(Block { data: self.data });
+        }
+    }
+}
+
+/// What outputs of this thread are made of.
+#[derive(Clone, Copy)]
+enum Cutting {
+    /// There is no list that wants them.
+    Not,
+    /// From a slab, which is still to be had.
+    Nothing,
+    From(Slab),
+}
+
+impl Cutting {
+    fn end(self) {
+        if let Self::From(slab) = self {
+            slab.close();
+        }
+    }
+}
+
+thread_local! {
+    /// By kind.
+    static CUTTING: [Cell<Cutting>; KINDS.len()] = const { [const { Cell::new(Cutting::Not) }; KINDS.len()] };
+}
+
+/// A piece of a slab, if the thread is making a list.
+fn cut(size: usize) -> Option<NonNull<u8>> {
+    let number = kind_of(size)?;
+    let kind = KINDS.get(number)?;
+    CUTTING.with(|cutting| {
+        let cutting = cutting.get(number)?;
+        let mut slab = match cutting.get() {
+            Cutting::Not => return None,
+            Cutting::Nothing => Slab::new(kind)?,
+            Cutting::From(slab) => slab,
+        };
+        let mut piece = slab.cut(size);
+        if piece.is_none() {
+            slab.close();
+            cutting.set(Cutting::Nothing);
+            slab = Slab::new(kind)?;
+            piece = slab.cut(size);
+        }
+        cutting.set(Cutting::From(slab));
+        piece
+    })
+}
+
+/// A piece of a slab where that is possible, or else a block.
+fn any_memory(size: usize) -> Option<NonNull<u8>> {
+    cut(size).or_else(|| allocate(size).map(|block| block.data))
+}
+
+/// Where [`any_memory`] came from.
+enum Origin {
+    Block(Block),
+    Piece(Slab),
+}
+
+impl Origin {
+    fn of(data: NonNull<u8>) -> Option<Self> {
+        // No piece lies at the begin of a slab, where the numbers are.
+        if data.addr().get().is_multiple_of(HUGE_PAGE) {
+            Some(Self::Block(Block { data }))
+        } else {
+            Slab::of(data).map(Self::Piece)
+        }
+    }
+
+    fn capacity(&self) -> usize {
+        match self {
+            Self::Block(block) => block.capacity(),
+            // SAFETY: `cut` wrote the number for this piece, and nobody else does before it is given back.
+            Self::Piece(slab) => usize::from(unsafe { slab.lines().read() }) * slab.line,
+        }
+    }
+
+    fn give_back(self) {
+        match self {
+            Self::Block(block) => release(block),
+            Self::Piece(slab) => slab.forget(1),
+        }
+    }
+}
+
 // What NumPy calls. They do not unwind: nothing in them panics.
 
 unsafe extern "C" fn malloc(_: *mut c_void, size: usize) -> *mut c_void {
-    allocate(size).map_or(ptr::null_mut(), |block| block.data.as_ptr().cast())
+    any_memory(size).map_or(ptr::null_mut(), |data| data.as_ptr().cast())
 }
 
 unsafe extern "C" fn calloc(_: *mut c_void, count: usize, size: usize) -> *mut c_void {
     let Some(bytes) = count.checked_mul(size) else { return ptr::null_mut() };
-    let Some(block) = allocate(bytes) else { return ptr::null_mut() };
-    // SAFETY: the block has room for so many bytes and is ours.
-    unsafe { block.data.write_bytes(0, bytes) };
-    block.data.as_ptr().cast()
+    let Some(data) = any_memory(bytes) else { return ptr::null_mut() };
+    // SAFETY: there is room for so many bytes, and they are ours.
+    unsafe { data.write_bytes(0, bytes) };
+    data.as_ptr().cast()
 }
 
 unsafe extern "C" fn realloc(_: *mut c_void, data: *mut c_void, size: usize) -> *mut c_void {
-    let Some(data) = NonNull::new(data.cast::<u8>()) else {
-        return allocate(size).map_or(ptr::null_mut(), |block| block.data.as_ptr().cast());
-    };
-    let old = Block { data };
-    let Some(new) = allocate(size) else { return ptr::null_mut() };
-    // SAFETY: NumPy gives back what `malloc` gave it, and both blocks have so many bytes; they are two.
-    unsafe { data.copy_to_nonoverlapping(new.data, old.capacity().min(size)) };
-    release(old);
-    new.data.as_ptr().cast()
+    let old = NonNull::new(data.cast::<u8>());
+    let Some(new) = any_memory(size) else { return ptr::null_mut() };
+    if let Some(data) = old
+        && let Some(old) = Origin::of(data)
+    {
+        // SAFETY: NumPy gives back what `malloc` gave it, and both have so many bytes; they are two.
+        unsafe { data.copy_to_nonoverlapping(new, old.capacity().min(size)) };
+        old.give_back();
+    }
+    new.as_ptr().cast()
 }
 
 unsafe extern "C" fn free(_: *mut c_void, data: *mut c_void, _: usize) {
     // NumPy gives back what `malloc` gave it.
-    if let Some(data) = NonNull::new(data.cast()) {
-        release(Block { data });
+    if let Some(origin) = NonNull::new(data.cast()).and_then(Origin::of) {
+        origin.give_back();
     }
 }
 
@@ -456,18 +645,95 @@ pub(super) fn lent<'py>(
     bytes: usize,
     make: impl FnOnce() -> PyResult<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    if bytes < LARGE || limit()? == 0 {
-        return make();
+    let mut lender = Lender::new(py, iter::empty())?;
+    let made = lender.lend(bytes, make);
+    lender.end()?;
+    made
+}
+
+/// Makes the arrays of a list. NumPy's handler is changed where the next array wants another one, as that takes half as
+/// long as to make a small array.
+pub(super) struct Lender<'py> {
+    py: Python<'py>,
+    /// Whether large arrays own memory from here.
+    large: bool,
+    /// Whether the other arrays are cut from slabs, by kind.
+    small: [bool; KINDS.len()],
+    /// These slabs, or while the handler is ours what the thread had before.
+    cutting: [Cutting; KINDS.len()],
+    /// The handler that was in use before ours.
+    before: Option<Bound<'py, PyAny>>,
+}
+
+impl<'py> Lender<'py> {
+    /// For a list of arrays of so many bytes each.
+    pub(super) fn new(py: Python<'py>, sizes: impl Iterator<Item = usize>) -> PyResult<Self> {
+        let mut sums = KINDS.map(|_| 0usize);
+        for bytes in sizes {
+            if let Some(sum) = kind_of(bytes).and_then(|kind| sums.get_mut(kind)) {
+                *sum = sum.saturating_add(bytes);
+            }
+        }
+        let large = limit()? > 0;
+        let mut small = KINDS.map(|_| false);
+        for ((small, sum), kind) in small.iter_mut().zip(sums).zip(&KINDS) {
+            *small = large && sum >= kind.worth;
+        }
+        let cutting = small.map(|small| if small { Cutting::Nothing } else { Cutting::Not });
+        Ok(Self { py, large, small, cutting, before: None })
     }
-    let numpy = Numpy::get(py)?;
-    // SAFETY: the interpreter is attached; the function takes a handler's capsule and returns the one that was in
-    // use as a new reference, or null with an exception set.
-    let before = unsafe {
-        let before = (numpy.set_handler)(numpy.capsule.as_ptr());
-        Bound::from_owned_ptr_or_err(py, before)?
-    };
-    let made = make();
-    // SAFETY: as above. What it returns is our own capsule.
-    let ours = unsafe { Bound::from_owned_ptr_or_err(py, (numpy.set_handler)(before.as_ptr())) };
-    ours.and(made)
+
+    /// Calls `make`, which makes an array of so many bytes.
+    #[inline]
+    pub(super) fn lend<R>(&mut self, bytes: usize, make: impl FnOnce() -> PyResult<R>) -> PyResult<R> {
+        let ours = kind_of(bytes).and_then(|kind| self.small.get(kind).copied()).unwrap_or(self.large);
+        if ours != self.before.is_some() {
+            self.change()?;
+        }
+        make()
+    }
+
+    /// From NumPy's handler to ours, or back.
+    #[cold]
+    fn change(&mut self) -> PyResult<()> {
+        let numpy = Numpy::get(self.py)?;
+        let before = self.before.take();
+        if before.is_some() {
+            // First of all: to change the handler may set off Python's collector, and with it another call.
+            self.swap_cutting();
+        }
+        let handler = before.as_ref().unwrap_or_else(|| numpy.capsule.bind(self.py));
+        // SAFETY: the interpreter is attached; the function takes a handler's capsule and returns the one that was in
+        // use as a new reference, or null with an exception set.
+        let last = unsafe { Bound::from_owned_ptr_or_err(self.py, (numpy.set_handler)(handler.as_ptr()))? };
+        if before.is_none() {
+            self.before = Some(last);
+            self.swap_cutting();
+        }
+        Ok(())
+    }
+
+    /// Gives the thread what this has, and takes what the thread has.
+    fn swap_cutting(&mut self) {
+        CUTTING.with(|thread| {
+            for (own, thread) in self.cutting.iter_mut().zip(thread) {
+                *own = thread.replace(*own);
+            }
+        });
+    }
+
+    /// To be called when all arrays are made.
+    pub(super) fn end(mut self) -> PyResult<()> {
+        if self.before.is_some() { self.change() } else { Ok(()) }
+    }
+}
+
+impl Drop for Lender<'_> {
+    fn drop(&mut self) {
+        if self.before.is_some() {
+            // There is another error already.
+            let _ = self.change();
+        }
+        self.cutting.into_iter().for_each(Cutting::end);
+    }
 }
