@@ -4,13 +4,13 @@ use super::reduce::{
     CHUNK, Order, Pass, SMALLEST_SUM, WIDE, add_columns, has_row_sums, norm_of_view, norm_of_view_with,
     row_sums, run_of_columns,
 };
-use super::{ALONE_UP_TO, for_each, is_shared, share_of, share_out};
+use super::{Team, WAKE_FROM, share_of, share_out};
 use crate::element::{Ordered, Real, for_each_real};
 use crate::error::{Result, vec_with_room};
 use crate::isa::{Isa, end_of_stream};
 use crate::kernel::rows::{self, ScaleColumns, ScaleColumnsInto, ScaleRows, ScaleRowsInto};
 use crate::kernel::scale::{Scale, ScaleEach, ScaleEachInto};
-use crate::kernel::sum::Total;
+use crate::kernel::sum::{BLOCK, Total};
 use crate::scaled::{Factor, Scaled};
 use crate::walk::{self, Slices, Store, Target, Uniform, Untouched, View, Work};
 
@@ -38,9 +38,9 @@ impl<T: Ordered> Task<'_, T> {
         self.target.len() * size_of::<T>() * 2
     }
 
-    fn parts(&mut self) -> impl Iterator<Item = Part<'_, T>> {
+    fn parts(&mut self, len: usize) -> impl DoubleEndedIterator<Item = Part<'_, T>> {
         let source = self.source.as_ref();
-        self.target.parts(CHUNK).enumerate().map(move |(i, target)| Part { source, target, at: i * CHUNK })
+        self.target.parts(len).map(move |(at, target)| Part { source, target, at })
     }
 
     fn run(&mut self, isa: Isa, work: &impl Work<T>, store: Store) {
@@ -60,15 +60,18 @@ impl<T: Ordered> Part<'_, T> {
 /// A bad setting of the threads.
 pub fn perform<T: Ordered>(isa: Isa, work: &impl Work<T>, task: &mut Task<'_, T>) -> Result<()> {
     let store = store_for(task.bytes() / 2);
-    if is_shared(task.bytes())? {
-        for_each(task.parts(), |mut part| {
+    let team = Team::of(task.bytes())?;
+    if team.is_many() {
+        // Some for each thread, and whole blocks.
+        let len = (task.target.len() / (2 * team.threads())).next_multiple_of(BLOCK).min(CHUNK);
+        team.each(task.parts(len), |mut part| {
             part.run(isa, work, store);
             end_of_stream();
-        })
+        });
     } else {
         task.run(isa, work, store);
-        Ok(())
     }
+    Ok(())
 }
 
 /// Bytes of output from which on no cache holds it until it is read: it is written past them.
@@ -108,7 +111,7 @@ macro_rules! any_task {
                 match self {
                     $(Self::$name(task) => {
                         jobs.try_reserve(task.target.len().div_ceil(CHUNK))?;
-                        jobs.extend(task.parts().map(|part| Job::Part(AnyPart::$name(part))));
+                        jobs.extend(task.parts(CHUNK).map(|part| Job::Part(AnyPart::$name(part))));
                     })*
                 }
                 Ok(())
@@ -134,7 +137,8 @@ for_each_real!(any_task);
 pub fn scale(isa: Isa, tasks: &mut [AnyTask<'_>], factor: Option<Factor>) -> Result<()> {
     let to_do = |task: &AnyTask<'_>| factor.is_some() || !task.is_in_place();
     let bytes = tasks.iter().filter(|task| to_do(task)).map(AnyTask::bytes).sum();
-    if bytes <= ALONE_UP_TO {
+    let team = Team::of(bytes)?;
+    if !team.is_many() && bytes <= WAKE_FROM {
         for task in tasks.iter_mut().filter(|task| to_do(task)) {
             task.run(isa, factor, Store::Cached);
         }
@@ -177,8 +181,8 @@ pub fn scale(isa: Isa, tasks: &mut [AnyTask<'_>], factor: Option<Factor>) -> Res
         }
     };
     // Backwards: the norm has read the last ones last, and caches still hold them.
-    let jobs = jobs.into_iter().rev();
-    share_out(bytes, jobs, work)
+    team.each(jobs.into_iter().rev(), work);
+    Ok(())
 }
 
 /// Work for one thread at a time.

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::ops;
 
-use super::{for_each, grouped, is_shared, share_of, share_out};
+use super::{Team, share_of, share_out};
 use crate::element::{Element, F16, for_each_element};
 use crate::error::{Result, vec_with_room};
 use crate::isa::Isa;
@@ -298,6 +298,8 @@ for_each_element!(any_view);
 struct Piece<R> {
     array: usize,
     range: ops::Range<usize>,
+    /// Neighbours with the same are done by one thread.
+    job: usize,
     result: R,
 }
 
@@ -307,13 +309,15 @@ struct Piece<R> {
 /// No memory for the list of chunks, or a bad setting of the threads.
 pub fn norm(isa: Isa, arrays: &[AnyView<'_>], order: Order) -> Result<Scaled> {
     let extremes = arrays.iter().map(AnyView::extremes).fold(Extremes::default(), Extremes::or);
-    let shared = is_shared(arrays.iter().map(AnyView::bytes).sum::<usize>().saturating_mul(order.cost()))?;
+    let bytes = arrays.iter().map(AnyView::bytes).sum::<usize>();
+    let team = Team::of(bytes.saturating_mul(order.cost()))?;
+    let shared = team.is_many();
     let max = |by| {
         let largest = |a: f64, b: f64| if a.is_nan() || a >= b { a } else { b };
         if !shared {
             return Ok(arrays.iter().map(|array| array.max(isa, 0..array.len(), by)).fold(0.0, largest));
         }
-        let found = pieces(arrays, |array, range| array.max(isa, range, by))?;
+        let found = pieces(&team, arrays, |array, range| array.max(isa, range, by))?;
         Ok(found.into_iter().map(|piece| piece.result).fold(0.0, largest))
     };
     let sum = |pass| {
@@ -324,7 +328,7 @@ pub fn norm(isa: Isa, arrays: &[AnyView<'_>], order: Order) -> Result<Scaled> {
             }
             return Ok(total.value());
         }
-        let found = pieces(arrays, |array, range| array.sum(isa, pass, range))?;
+        let found = pieces(&team, arrays, |array, range| array.sum(isa, pass, range))?;
         // The chunks of an array are merged first, as above.
         for chunks in found.chunk_by(|a, b| a.array == b.array) {
             let mut array = Total::default();
@@ -338,24 +342,30 @@ pub fn norm(isa: Isa, arrays: &[AnyView<'_>], order: Order) -> Result<Scaled> {
     order.norm(extremes, max, sum)
 }
 
-/// `work` on every chunk of every array, on all threads.
+/// `work` on every chunk of every array, by a team.
 fn pieces<R: Default + Send>(
+    team: &Team,
     arrays: &[AnyView<'_>],
     work: impl Fn(&AnyView<'_>, ops::Range<usize>) -> R + Sync,
 ) -> Result<Vec<Piece<R>>> {
     let mut pieces = vec_with_room(arrays.iter().map(|array| array.len().div_ceil(CHUNK)).sum())?;
+    let share = share_of(arrays.iter().map(AnyView::bytes).sum());
+    let (mut job, mut bytes) = (0, 0);
     for (array, view) in arrays.iter().enumerate() {
         for from in (0..view.len()).step_by(CHUNK) {
-            pieces.push(Piece { array, range: from..view.len().min(from + CHUNK), result: R::default() });
+            let range = from..view.len().min(from + CHUNK);
+            bytes += range.len() * view.size();
+            pieces.push(Piece { array, range, job, result: R::default() });
+            if bytes >= share {
+                (job, bytes) = (job + 1, 0);
+            }
         }
     }
-    let share = share_of(arrays.iter().map(AnyView::bytes).sum());
-    let bytes = |piece: &Piece<R>| piece.range.len() * arrays[piece.array].size();
-    for_each(grouped(&mut pieces, share, bytes), |group| {
+    team.each(pieces.chunk_by_mut(|a, b| a.job == b.job), |group| {
         for piece in group {
             piece.result = work(&arrays[piece.array], piece.range.clone());
         }
-    })?;
+    });
     Ok(pieces)
 }
 
@@ -657,7 +667,8 @@ fn column_sums<T: Element>(
             *norm = norm_of_sum(isa, slices, at, order, sum.value());
         }
     };
-    let jobs = strips.chunk_by_mut(|a, b| a.columns == b.columns).zip(norms.chunks_mut(STRIP));
+    let runs = slices.reduced.len().div_ceil(run_of(slices));
+    let jobs = strips.chunks_mut(runs).zip(norms.chunks_mut(STRIP));
     share_out(slices.kept.len() * slices.reduced.len() * size_of::<T>(), jobs, finish)
 }
 
