@@ -484,10 +484,13 @@ impl<T: Ordered> Target<'_, T> {
         matches!(self, Self::Dense(_))
     }
 
-    /// Cuts it into parts of at most `len` positions, in order.
-    pub fn parts(&mut self, len: usize) -> impl Iterator<Item = Target<'_, T>> {
+    /// Cuts it into parts of at most `len` positions, each with the number of the first, counted from 0.
+    pub fn parts(&mut self, len: usize) -> impl DoubleEndedIterator<Item = (usize, Target<'_, T>)> {
         let (dense, strided) = match self {
-            Self::Dense(data) => (Some(data.chunks_mut(len).map(Target::Dense)), None),
+            Self::Dense(data) => {
+                let parts = data.chunks_mut(len).map(Target::Dense);
+                (Some(parts.enumerate()), None)
+            }
             Self::Strided { cells, start, layout, range } => {
                 let (cells, start, layout, end) = (*cells, *start, &**layout, range.end);
                 let parts = range.clone().step_by(len).map(move |from| Target::Strided {
@@ -496,10 +499,11 @@ impl<T: Ordered> Target<'_, T> {
                     layout: Cow::Borrowed(layout),
                     range: from..end.min(from + len),
                 });
-                (None, Some(parts))
+                (None, Some(parts.enumerate()))
             }
         };
-        dense.into_iter().flatten().chain(strided.into_iter().flatten())
+        let parts = dense.into_iter().flatten().chain(strided.into_iter().flatten());
+        parts.map(move |(i, part)| (i * len, part))
     }
 
     /// Calls `visit(positions, elements)` for the target, a block at a time. Where `visit` returns false, a

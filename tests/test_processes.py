@@ -86,6 +86,41 @@ def test_a_child_forked_after_use_builds_a_pool_of_its_own():
     """)
 
 
+SHORT = """
+gc.set_num_threads(2)
+y = x[:200_000].copy()
+
+
+def short_calls():
+    for _ in range(200):
+        yield gc.clip_by_value(y, -1, 1)
+"""
+
+
+def test_children_forked_while_workers_are_awake_make_short_calls():
+    run(
+        SHORT
+        + textwrap.dedent("""
+        right = np.clip(y, -1, 1)
+
+        def work():
+            assert all(np.array_equal(found, right) for found in short_calls())
+
+        work()
+        for _ in range(10):
+            children = [fork(work) for _ in range(3)]
+            work()
+            for child in children:
+                join(child)
+        """)
+    )
+
+
+def test_the_interpreter_ends_while_workers_are_awake():
+    for _ in range(10):
+        run(SHORT + "for _ in short_calls(): pass\n", timeout=30)
+
+
 def test_a_child_forked_before_use_builds_a_pool_of_its_own():
     run("""
         child = fork(lambda: expect_own_pool(results()))

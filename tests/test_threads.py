@@ -204,6 +204,42 @@ def test_several_python_threads_get_the_same_bits(threads):
     assert wrong == []
 
 
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("n", [2, 3, 16])
+def test_short_calls_that_follow_closely_get_the_same_bits(n, threads):
+    # These wake threads, find them awake, or find them at work for another: who did what is not to be seen.
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((300, 1000)), rng.standard_normal(200_000).astype(np.float32)
+    calls = (
+        lambda: gc.clip_by_norm(x, 1.0),
+        lambda: gc.clip_by_norm(x, 1.0, 1),
+        lambda: gc.clip_by_norm(x, 1.0, 0),
+        lambda: gc.norm(x),
+        lambda: gc.norm(x, 3.7),
+        lambda: gc.norm(x, axis=0),
+        lambda: gc.clip_by_value(x, -1, 1),
+        lambda: gc.clip_by_value(y, -1, 1),
+        lambda: gc.clip_by_global_norm([x, y, *x], 1.0)[0][0],
+    )
+    with threads(1):
+        expected = [call() for call in calls]
+    wrong = []
+
+    def work():
+        for i, (call, answer) in enumerate(zip(calls, expected, strict=True)):
+            if not all(same_bits(call(), answer) for _ in range(20)):
+                wrong.append(i)
+
+    with threads(n):
+        work()
+        workers = [threading.Thread(target=work) for _ in range(4)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    assert wrong == []
+
+
 @pytest.mark.timeout(60)
 def test_the_number_of_threads_may_change_while_others_compute(threads):
     x = np.random.default_rng(0).standard_normal(1_000_000)

@@ -577,7 +577,8 @@ fn writes<T: Bits, const N: usize>(to_ne: fn(T) -> [u8; N]) {
                 return perform(widest(), &Numbered, source, target, 0, store);
             }
             let mut at = 0;
-            for mut part in target.parts(cut) {
+            for (first, mut part) in target.parts(cut) {
+                assert_eq!(first, at);
                 assert_eq!(part.len(), cut.min(len - at));
                 perform(widest(), &Numbered, source, &mut part, at, store);
                 at += part.len();

@@ -2,27 +2,39 @@
 //!
 //! The pool is our own and is built at the first call that has work for it, so that nothing starts at import.
 //! It has one thread fewer than asked for: the calling thread takes a share, and never waits for a sleeping
-//! pool to do what it could do itself. Threads do not survive a fork, so the pool belongs to the process that
+//! pool to do what it could do itself. The threads of a small pool stay awake for a moment after work (`awake.rs`),
+//! and then share what is not worth waking them. Threads do not survive a fork, so the pool belongs to the process that
 //! built it; a child builds another.
 //!
 //! Who does what never changes a result: work is cut at fixed places and sums are folded in order.
 
+mod awake;
 pub mod perform;
 pub mod reduce;
 
+use std::hint::spin_loop;
 use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::thread;
+use std::time::{Duration, Instant};
 
+use self::awake::{Awake, Piece};
 use crate::error::{Error, Result};
 use crate::fork::PerProcess;
 
 /// The largest number of threads.
 pub const MAX_THREADS: usize = 1024;
 
-/// Bytes to move up to which one thread does the work: they are in a cache, mostly, from which one thread moves
-/// them in the time that it takes to wake others.
-const ALONE_UP_TO: usize = 6 << 20;
+/// Bytes to move up to which nobody is woken: they are in a cache, mostly, from which one thread moves them in the time
+/// that it takes to wake others.
+const WAKE_FROM: usize = 6 << 20;
+
+/// Bytes to move from which threads that are awake share the work, which costs a microsecond.
+const SHARE_FROM: usize = 1 << 20;
+
+/// The largest pool whose threads stay awake. With more threads than this, smaller work has such a pool of its own.
+const FEW: usize = 4;
 
 /// Threads to use; 0 before the first call, which asks the environment.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
@@ -30,16 +42,19 @@ static THREADS: AtomicUsize = AtomicUsize::new(0);
 struct Pool {
     process: u32,
     threads: usize,
+    /// None: they sleep when there is no work.
+    awake: Option<Arc<Awake>>,
     workers: rayon::ThreadPool,
 }
 
-/// The lock is held for moments and never waited for.
-static POOL: PerProcess<RwLock<Option<Arc<Pool>>>> = PerProcess::new(RwLock::new(None));
+/// One of few threads, which stay awake for a moment after work, and one of more, which do not. The locks are held for
+/// moments and never waited for.
+static POOLS: PerProcess<[RwLock<Option<Arc<Pool>>>; 2]> = PerProcess::new([const { RwLock::new(None) }; 2]);
 
 /// To be called in a forked child before it starts threads: it builds a pool of its own when it needs one. The
 /// parent's is left as it is, for not even its memory can be given back without asking threads that are not here.
 pub fn forked() {
-    POOL.renew();
+    POOLS.renew();
 }
 
 /// The number of threads in use.
@@ -67,7 +82,7 @@ fn threads_from_environment() -> Result<usize> {
         // Rayon's own variable: 0 is its word for the default, and a large number is not an error there.
         None => match setting("RAYON_NUM_THREADS", 0, "an integer, 0 for the default")? {
             Some(threads) if threads > 0 => threads,
-            _ => std::thread::available_parallelism().map_or(1, usize::from),
+            _ => thread::available_parallelism().map_or(1, usize::from),
         },
     };
     // `set_num_threads` of another thread may have come first; it counts.
@@ -94,28 +109,46 @@ fn setting(variable: &'static str, least: usize, allowed: &'static str) -> Resul
     }
 }
 
-/// The pool of this process, or none where the calling thread is to work alone: there is one thread, the lock
-/// is held, or the operating system starts no threads.
+/// [`FEW`], or the number of CPUs if there are not so many: a thread that only looks for work is to keep none from its CPU.
+fn few() -> usize {
+    static CPUS: AtomicUsize = AtomicUsize::new(0);
+    let mut cpus = CPUS.load(Ordering::Relaxed);
+    if cpus == 0 {
+        cpus = thread::available_parallelism().map_or(1, usize::from);
+        CPUS.store(cpus, Ordering::Relaxed);
+    }
+    cpus.min(FEW)
+}
+
+/// Where the pool with so many threads is, if there is one.
+fn place(threads: usize) -> &'static RwLock<Option<Arc<Pool>>> {
+    let [of_few, of_more] = POOLS.get();
+    if threads > few() { of_more } else { of_few }
+}
+
+/// The pool of this process with so many threads, if there is one that is of use.
 fn pool(threads: usize) -> Option<Arc<Pool>> {
-    if threads < 2 {
-        return None;
+    let pool = place(threads).try_read().ok()?;
+    let pool = pool.as_ref()?;
+    let is_stuck = pool.awake.as_ref().is_some_and(|awake| awake.is_stuck());
+    (pool.threads == threads && pool.process == std::process::id() && !is_stuck).then(|| Arc::clone(pool))
+}
+
+/// The same, built if there is none. None where the calling thread is to work alone: the lock is held, or the operating
+/// system starts no threads.
+fn some_pool(threads: usize) -> Option<Arc<Pool>> {
+    if let Some(pool) = pool(threads) {
+        return Some(pool);
     }
-    let process = std::process::id();
-    let held = POOL.get().try_read().ok()?;
-    if let Some(pool) = &*held
-        && pool.process == process
-        && pool.threads == threads
-    {
-        return Some(Arc::clone(pool));
-    }
-    drop(held);
     let workers = rayon::ThreadPoolBuilder::new()
         .num_threads(threads - 1)
         .thread_name(|i| format!("gradclip-{i}"))
         .build()
         .ok()?;
-    let pool = Arc::new(Pool { process, threads, workers });
-    let old = POOL.get().try_write().ok()?.replace(Arc::clone(&pool));
+    let awake = (threads <= few()).then(|| Arc::new(Awake::new(threads - 1)));
+    let process = std::process::id();
+    let pool = Arc::new(Pool { process, threads, awake, workers });
+    let old = place(threads).try_write().ok()?.replace(Arc::clone(&pool));
     if let Some(old) = old
         && old.process != process
     {
@@ -125,10 +158,136 @@ fn pool(threads: usize) -> Option<Arc<Pool>> {
     Some(pool)
 }
 
-/// Whether work that moves so many bytes is shared between threads.
-fn is_shared(bytes: usize) -> Result<bool> {
-    Ok(threads()? > 1 && bytes > ALONE_UP_TO)
+/// Who does a piece of work.
+enum Team {
+    /// The calling thread.
+    Alone,
+    /// It, and those of few that are awake: none if there is no pool here.
+    Few { piece: Piece, pool: Option<Arc<Pool>>, threads: usize },
+    /// All so many threads.
+    All(usize),
 }
+
+impl Team {
+    /// For work that moves so many bytes.
+    fn of(bytes: usize) -> Result<Self> {
+        let threads = threads()?;
+        if threads < 2 || bytes < SHARE_FROM {
+            return Ok(Self::Alone);
+        }
+        if bytes > WAKE_FROM {
+            return Ok(Self::All(threads));
+        }
+        let threads = threads.min(few());
+        if threads < 2 {
+            return Ok(Self::Alone);
+        }
+        let pool = pool(threads).filter(|pool| pool.awake.as_ref().is_some_and(|awake| awake.is_any()));
+        Ok(Self::Few { piece: Piece::begin(), pool, threads })
+    }
+
+    /// Whether it is worth cutting the work into jobs.
+    fn is_many(&self) -> bool {
+        matches!(self, Self::All(_) | Self::Few { pool: Some(_), .. })
+    }
+
+    /// The largest number of threads that may take part.
+    fn threads(&self) -> usize {
+        match self {
+            Self::Alone => 1,
+            Self::Few { threads, .. } | Self::All(threads) => *threads,
+        }
+    }
+
+    /// Calls `work` for each job. The jobs are given out one at a time, from both ends, so that each of two threads has a
+    /// half to itself, about, and meets in its cache what it left there in the call before.
+    fn each<J: Send>(&self, jobs: impl DoubleEndedIterator<Item = J> + Send, work: impl Fn(J) + Sync) {
+        match self {
+            Self::All(threads) => {
+                if let Some(pool) = some_pool(*threads) {
+                    if let Some(awake) = &pool.awake {
+                        awake.call();
+                    }
+                    return pool.each(threads - 1, jobs, work);
+                }
+            }
+            Self::Few { pool: Some(pool), .. } => {
+                let helpers = pool.awake.as_ref().map_or(0, |awake| awake.call());
+                if helpers > 0 {
+                    return pool.each(helpers, jobs, work);
+                }
+            }
+            _ => {}
+        }
+        jobs.for_each(work);
+    }
+}
+
+impl Drop for Team {
+    fn drop(&mut self) {
+        if let Self::Few { piece, pool, threads } = self
+            && let Some(patience) = piece.end()
+            && pool.is_none()
+            && let Some(pool) = some_pool(*threads)
+            && let Some(awake) = &pool.awake
+        {
+            awake.wake(&pool.workers, patience);
+        }
+    }
+}
+
+impl Pool {
+    /// Calls `work` for each job, on the calling thread and on so many others.
+    fn each<J: Send>(
+        &self,
+        helpers: usize,
+        jobs: impl DoubleEndedIterator<Item = J> + Send,
+        work: impl Fn(J) + Sync,
+    ) {
+        let jobs = Mutex::new(jobs);
+        let share = |backwards: bool| {
+            let mut done = 0;
+            loop {
+                // A panic elsewhere ends the scope below; the iterator itself is whole.
+                let mut jobs = jobs.lock().unwrap_or_else(PoisonError::into_inner);
+                let job = if backwards { jobs.next_back() } else { jobs.next() };
+                drop(jobs);
+                match job {
+                    Some(job) => work(job),
+                    None => return done > 0,
+                }
+                done += 1;
+            }
+        };
+        let [late, busy] = [(); 2].map(|()| AtomicUsize::new(helpers));
+        self.workers.in_place_scope(|scope| {
+            for helper in 0..helpers {
+                let (share, late, busy) = (&share, &late, &busy);
+                scope.spawn(move |_| {
+                    late.fetch_sub(1, Ordering::Relaxed);
+                    let in_time = share(helper % 2 == 0);
+                    if let Some(awake) = &self.awake {
+                        awake.stay(&self.workers, in_time);
+                    }
+                    busy.fetch_sub(1, Ordering::Release);
+                });
+            }
+            share(false);
+            // The scope would put this thread to sleep until its end, and to wake takes long.
+            let begin = Instant::now();
+            while busy.load(Ordering::Acquire) > 0 && begin.elapsed() < PATIENCE {
+                if late.load(Ordering::Relaxed) > 0 {
+                    thread::yield_now(); // who has not begun may wait for this CPU
+                } else {
+                    spin_loop();
+                }
+            }
+        });
+    }
+}
+
+/// How long the calling thread waits for others before it sleeps.
+const PATIENCE: Duration = Duration::from_micros(100);
 
 /// Bytes that a thread takes at a time, of so many in all: long stretches, which the memory gives fastest, but some for
 /// each thread.
@@ -137,63 +296,12 @@ fn share_of(bytes: usize) -> usize {
     (bytes / (4 * threads)).clamp(512 << 10, 2 << 20)
 }
 
-/// Calls `work` for each job, on all threads. The jobs are given out in order, one at a time.
-fn for_each<J: Send>(jobs: impl Iterator<Item = J> + Send, work: impl Fn(J) + Sync) -> Result<()> {
-    let threads = threads()?;
-    let Some(pool) = pool(threads) else {
-        jobs.for_each(work);
-        return Ok(());
-    };
-    let jobs = Mutex::new(jobs);
-    let share = || {
-        loop {
-            // A panic elsewhere ends the scope below; the iterator itself is whole.
-            let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).next();
-            match job {
-                Some(job) => work(job),
-                None => return,
-            }
-        }
-    };
-    pool.workers.in_place_scope(|scope| {
-        for _ in 1..threads {
-            scope.spawn(|_| share());
-        }
-        share();
-    });
-    Ok(())
-}
-
-/// The same if so many bytes to move are worth it; else the calling thread does all jobs.
+/// Calls `work` for each job, on several threads if so many bytes to move are worth it.
 fn share_out<J: Send>(
     bytes: usize,
-    jobs: impl Iterator<Item = J> + Send,
+    jobs: impl DoubleEndedIterator<Item = J> + Send,
     work: impl Fn(J) + Sync,
 ) -> Result<()> {
-    if is_shared(bytes)? {
-        for_each(jobs, work)
-    } else {
-        jobs.for_each(work);
-        Ok(())
-    }
-}
-
-/// Cuts `pieces` into groups of at least `target` bytes each, in order.
-fn grouped<P>(
-    pieces: &mut [P],
-    target: usize,
-    bytes: impl Fn(&P) -> usize,
-) -> impl Iterator<Item = &mut [P]> {
-    let mut rest = pieces;
-    std::iter::from_fn(move || {
-        let mut sum = 0;
-        let count = rest.iter().position(|piece| {
-            sum += bytes(piece);
-            sum >= target
-        });
-        let count = count.map_or(rest.len(), |last| last + 1);
-        let (group, after) = mem::take(&mut rest).split_at_mut(count);
-        rest = after;
-        (!group.is_empty()).then_some(group)
-    })
+    Team::of(bytes)?.each(jobs, work);
+    Ok(())
 }

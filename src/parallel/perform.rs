@@ -4,14 +4,14 @@ use super::reduce::{
     CHUNK, Order, Pass, SMALLEST_SUM, WIDE, add_columns, has_row_sums, norm_of_view, norm_of_view_with,
     row_sums, run_of_columns,
 };
-use super::{ALONE_UP_TO, for_each, is_shared, share_of, share_out};
+use super::{Team, WAKE_FROM, share_of, share_out};
 use crate::element::{Ordered, Real, for_each_real};
 use crate::error::{Result, vec_with_room};
 use crate::isa::{Isa, LINE, end_of_stream};
 use crate::kernel::map::Map;
 use crate::kernel::rows::{self, ScaleColumns, ScaleColumnsInto, ScaleRows, ScaleRowsInto, ScaledRows};
 use crate::kernel::scale::{Scale, ScaleEach, ScaleEachInto};
-use crate::kernel::sum::Total;
+use crate::kernel::sum::{BLOCK, Total};
 use crate::scaled::{Factor, Scaled};
 use crate::walk::{self, Slices, Store, Target, Uniform, Untouched, View, Work};
 
@@ -39,9 +39,9 @@ impl<T: Ordered> Task<'_, T> {
         self.target.len() * size_of::<T>() * 2
     }
 
-    fn parts(&mut self) -> impl Iterator<Item = Part<'_, T>> {
+    fn parts(&mut self, len: usize) -> impl DoubleEndedIterator<Item = Part<'_, T>> {
         let source = self.source.as_ref();
-        self.target.parts(CHUNK).enumerate().map(move |(i, target)| Part { source, target, at: i * CHUNK })
+        self.target.parts(len).map(move |(at, target)| Part { source, target, at })
     }
 
     fn run(&mut self, isa: Isa, work: &impl Work<T>, store: Store) {
@@ -78,15 +78,18 @@ impl<T: Ordered> Part<'_, T> {
 /// A bad setting of the threads.
 pub fn perform<T: Ordered>(isa: Isa, work: &impl Work<T>, task: &mut Task<'_, T>) -> Result<()> {
     let store = store_for(task.bytes() / 2);
-    if is_shared(task.bytes())? {
-        for_each(task.parts(), |mut part| {
+    let team = Team::of(task.bytes())?;
+    if team.is_many() {
+        // Some for each thread, and whole blocks.
+        let len = (task.target.len() / (2 * team.threads())).next_multiple_of(BLOCK).min(CHUNK);
+        team.each(task.parts(len), |mut part| {
             part.run(isa, work, store);
             end_of_stream();
-        })
+        });
     } else {
         task.run(isa, work, store);
-        Ok(())
     }
+    Ok(())
 }
 
 /// Bytes of output from which on no cache holds it until it is read: it is written past them.
@@ -126,7 +129,7 @@ macro_rules! any_task {
                 match self {
                     $(Self::$name(task) => {
                         jobs.try_reserve(task.target.len().div_ceil(CHUNK))?;
-                        jobs.extend(task.parts().map(|part| Job::Part(AnyPart::$name(part))));
+                        jobs.extend(task.parts(CHUNK).map(|part| Job::Part(AnyPart::$name(part))));
                     })*
                 }
                 Ok(())
@@ -148,7 +151,7 @@ for_each_real!(any_task);
 /// Whether so many bytes, read and written, are moved by the calling thread alone.
 #[must_use]
 pub fn is_alone(bytes: usize) -> bool {
-    bytes <= ALONE_UP_TO
+    bytes <= WAKE_FROM
 }
 
 /// Scales all arrays by one factor; without one, copies those that are not in place.
@@ -158,7 +161,8 @@ pub fn is_alone(bytes: usize) -> bool {
 pub fn scale(isa: Isa, tasks: &mut [AnyTask<'_>], factor: Option<Factor>) -> Result<()> {
     let to_do = |task: &AnyTask<'_>| factor.is_some() || !task.is_in_place();
     let bytes = tasks.iter().filter(|task| to_do(task)).map(AnyTask::bytes).sum();
-    if is_alone(bytes) {
+    let team = Team::of(bytes)?;
+    if !team.is_many() && is_alone(bytes) {
         for task in tasks.iter_mut().filter(|task| to_do(task)) {
             task.run(isa, factor, Store::Cached);
         }
@@ -201,8 +205,8 @@ pub fn scale(isa: Isa, tasks: &mut [AnyTask<'_>], factor: Option<Factor>) -> Res
         }
     };
     // Backwards: the norm has read the last ones last, and caches still hold them.
-    let jobs = jobs.into_iter().rev();
-    share_out(bytes, jobs, work)
+    team.each(jobs.into_iter().rev(), work);
+    Ok(())
 }
 
 /// Work for one thread at a time.

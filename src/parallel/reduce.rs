@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::ops;
 
-use super::{for_each, grouped, is_shared, share_of, share_out};
+use super::{Team, share_of, share_out};
 use crate::element::{Element, F16, for_each_element};
 use crate::error::{Result, vec_with_room};
 use crate::isa::Isa;
@@ -316,6 +316,8 @@ for_each_element!(any_view);
 struct Piece<R> {
     array: usize,
     range: ops::Range<usize>,
+    /// Neighbours with the same are done by one thread.
+    job: usize,
     result: R,
 }
 
@@ -427,14 +429,15 @@ pub fn norm_of_views(isa: Isa, arrays: &impl Views, order: Order) -> Result<Scal
         (extremes, bytes) = (extremes.or(own), bytes + size);
     }
     let bytes = alike.unwrap_or(bytes);
-    let shared = is_shared(bytes.saturating_mul(order.cost()))?;
+    let team = Team::of(bytes.saturating_mul(order.cost()))?;
+    let shared = team.is_many();
     let max = |by| {
         let largest = |a: f64, b: f64| if a.is_nan() || a >= b { a } else { b };
         if !shared {
             let each = |at| arrays.with(at, |array| array.max(isa, 0..array.len(), by));
             return Ok((0..arrays.len()).map(each).fold(0.0, largest));
         }
-        let found = pieces(arrays, |array, range| array.max(isa, range, by))?;
+        let found = pieces(&team, arrays, |array, range| array.max(isa, range, by))?;
         Ok(found.into_iter().map(|piece| piece.result).fold(0.0, largest))
     };
     let sum = |pass| {
@@ -453,7 +456,7 @@ pub fn norm_of_views(isa: Isa, arrays: &impl Views, order: Order) -> Result<Scal
             }
             return Ok(total.value());
         }
-        let found = pieces(arrays, |array, range| array.sum(isa, pass, range))?;
+        let found = pieces(&team, arrays, |array, range| array.sum(isa, pass, range))?;
         // The chunks of an array are merged first, as above.
         for chunks in found.chunk_by(|a, b| a.array == b.array) {
             let mut array = Total::default();
@@ -467,31 +470,37 @@ pub fn norm_of_views(isa: Isa, arrays: &impl Views, order: Order) -> Result<Scal
     order.norm(extremes, max, sum)
 }
 
-/// `work` on every chunk of every array, on all threads.
+/// `work` on every chunk of every array, by a team.
 #[expect(
     clippy::redundant_closure_for_method_calls,
     reason = "the methods are those of views of one lifetime"
 )]
 fn pieces<R: Default + Send>(
+    team: &Team,
     arrays: &impl Views,
     work: impl Fn(&AnyView<'_>, ops::Range<usize>) -> R + Sync,
 ) -> Result<Vec<Piece<R>>> {
-    let len = |array| arrays.with(array, |view| view.len());
     let all = 0..arrays.len();
-    let mut pieces = vec_with_room(all.clone().map(|array| len(array).div_ceil(CHUNK)).sum())?;
-    for array in all.clone() {
-        let len = len(array);
+    let count = |array| arrays.with(array, |view| view.len()).div_ceil(CHUNK);
+    let mut pieces = vec_with_room(all.clone().map(count).sum())?;
+    let share = share_of(all.clone().map(|array| arrays.with(array, |view| view.bytes())).sum());
+    let (mut job, mut bytes) = (0, 0);
+    for array in all {
+        let (len, size) = arrays.with(array, |view| (view.len(), view.size()));
         for from in (0..len).step_by(CHUNK) {
-            pieces.push(Piece { array, range: from..len.min(from + CHUNK), result: R::default() });
+            let range = from..len.min(from + CHUNK);
+            bytes += range.len() * size;
+            pieces.push(Piece { array, range, job, result: R::default() });
+            if bytes >= share {
+                (job, bytes) = (job + 1, 0);
+            }
         }
     }
-    let share = share_of(all.map(|array| arrays.with(array, |view| view.bytes())).sum());
-    let bytes = |piece: &Piece<R>| piece.range.len() * arrays.with(piece.array, |view| view.size());
-    for_each(grouped(&mut pieces, share, bytes), |group| {
+    team.each(pieces.chunk_by_mut(|a, b| a.job == b.job), |group| {
         for piece in group {
             piece.result = arrays.with(piece.array, |array| work(array, piece.range.clone()));
         }
-    })?;
+    });
     Ok(pieces)
 }
 
@@ -876,7 +885,8 @@ fn column_sums<T: Element, R: Send>(
             *norm = make(norm_of_sum(isa, slices, at, order, sum.value()));
         }
     };
-    let jobs = strips.chunk_by_mut(|a, b| a.columns == b.columns).zip(norms.chunks_mut(STRIP));
+    let runs = slices.reduced.len().div_ceil(run_of(slices));
+    let jobs = strips.chunks_mut(runs).zip(norms.chunks_mut(STRIP));
     share_out(slices.kept.len() * slices.reduced.len() * size_of::<T>(), jobs, finish)
 }
 

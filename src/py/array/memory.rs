@@ -9,9 +9,10 @@
 //! slab alive, 256 KiB of those up to 32 KiB and 2 MiB of others; the last of them gives it back.
 //!
 //! Held are at most as many blocks as the outputs of the last call had, size by size, and at most [`limit`] bytes.
-//! The huge pages of what is held are marked `MADV_FREE`: the kernel takes them back when it runs short. Small pages
-//! are so as well where they come to much; to mark them costs a tenth of the work that would fill them. The lock is
-//! tried, never waited for: who does not get it maps or unmaps memory instead.
+//! Beyond [`KEPT`] the huge pages of what is held are marked `MADV_FREE`: the kernel takes them back when it runs short;
+//! and where small pages come to as much, they are too. To mark pages interrupts all CPUs on which threads of the process
+//! run, and costs small pages a tenth of the work that would fill them. The lock is tried, never waited for: who does not
+//! get it maps or unmaps memory instead.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -129,7 +130,7 @@ impl Block {
     }
 }
 
-/// Bytes in small pages that may be held without the kernel's leave to take them.
+/// Bytes that may be held without the kernel's leave to take them.
 const KEPT: usize = 64 << 20;
 
 /// A block that waits for an output, and how many bytes of it the kernel may take.
@@ -219,7 +220,11 @@ impl Pool {
             return block.unmap();
         }
         let huge = capacity / HUGE_PAGE * HUGE_PAGE;
-        let offered = if self.kept + (capacity - huge) > KEPT { capacity } else { huge };
+        let offered = match KEPT.saturating_sub(self.kept) {
+            room if room >= capacity => 0,
+            room if room >= capacity - huge => huge,
+            _ => capacity,
+        };
         if offered > 0 {
             block.offer(offered);
         }
