@@ -1,5 +1,6 @@
 """The memory of large outputs, which is used again."""
 
+import itertools
 import os
 import queue
 import subprocess
@@ -155,7 +156,7 @@ def test_outputs_of_all_sizes_lie_apart():
     for _ in range(3):
         outputs = clipped([None, *tensors])[1:]
         ends = sorted((output.ctypes.data, output.nbytes) for output in outputs)
-        assert all(a + size <= b for (a, size), (b, _) in zip(ends, ends[1:], strict=False))
+        assert all(a + size <= b for (a, size), (b, _) in itertools.pairwise(ends))
         for i, (output, value) in enumerate(zip(outputs, expected, strict=True)):
             np.testing.assert_array_equal(output, value)
             output[...] = -i

@@ -69,10 +69,12 @@ def trim() -> int:
     """Give back the memory that is held for the outputs of later calls.
 
     Fresh memory costs as much as the work that fills it, so on Linux the memory of large
-    outputs that you have dropped is held for the next call: at most as much as the
-    outputs of the last call had, and at most ``GRADCLIP_POOL_BYTES`` bytes (an
-    environment variable; 0: none; by default 1 GiB or 1/16 of the memory, whichever is
-    smaller). The system may take it back when it runs short.
+    outputs, and of lists of outputs, that you have dropped is held for the next call: at
+    most as much as the outputs of the last call had, and at most ``GRADCLIP_POOL_BYTES``
+    bytes (an environment variable; 0: none; by default 1 GiB or 1/16 of the memory,
+    whichever is smaller). The system may take back what is beyond 64 MiB when it runs
+    short. Small outputs of a list share blocks of 256 KiB, those between 32 and 512 KiB
+    blocks of 2 MiB: one that you keep keeps its block.
 
     Scratch memory on a GPU is given back too. CUDA graphs with calls of this package that
     were captured before must not be launched afterwards.

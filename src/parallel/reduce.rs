@@ -604,7 +604,12 @@ fn row_norms<T: Element, R: Send>(
 
 /// The norm of slice `at` from the sum of its first pass.
 fn norm_of_sum<T: Element>(isa: Isa, slices: &Slices<'_, T>, at: usize, order: Order, sum: f64) -> Scaled {
-    norm_of_view_with(isa, &slices.slice(at), order, sum)
+    // Nearly always, without making a view of it.
+    match order {
+        Order::One if (SMALLEST_SUM..f64::INFINITY).contains(&sum) => Scaled::new(sum, 0),
+        Order::Two if (SMALLEST_SUM..f64::INFINITY).contains(&sum) => Scaled::new(sum.sqrt(), 0),
+        _ => norm_of_view_with(isa, &slices.slice(at), order, sum),
+    }
 }
 
 /// The norm of a view from the sum of its first pass; if that left the range, the view is read again.
@@ -700,15 +705,7 @@ fn block_norms<T: Element, R: Send>(
     norms: &mut [R],
     make: impl Fn(Scaled) -> R + Sync,
 ) -> Result<()> {
-    let finished = |at: usize, sum: f64| {
-        make(if !(SMALLEST_SUM..f64::INFINITY).contains(&sum) {
-            norm_of_sum(isa, slices, at, order, sum)
-        } else if order == Order::Two {
-            Scaled::new(sum.sqrt(), 0)
-        } else {
-            Scaled::new(sum, 0)
-        })
-    };
+    let finished = |at: usize, sum: f64| make(norm_of_sum(isa, slices, at, order, sum));
     if block.len <= ROWS {
         // One sum is the total.
         return for_pieces(block, norms, WIDEST, |outer, first, norms| {
