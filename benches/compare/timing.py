@@ -56,7 +56,8 @@ class Clock:
     rounds: tuple[int, int] = (7, 150)
     #: Shorter calls are repeated until one timing takes so many seconds.
     batch: float = 1e-3
-    #: Calls that are shorter than this find the caches as their own last call left them, not another library's.
+    #: Calls that are shorter than this find the caches as their own last calls left them, not another library's, and
+    #: threads that are awake if the library has such: half a batch comes before the one that is timed.
     warm: float = 5e-3
     #: Seconds between two looks at whether the threads of the last library are at rest.
     pause: float = 1e-3
@@ -128,7 +129,7 @@ class Clock:
                 self.rest()
                 calls, once = batches[name]
                 if once < self.warm:
-                    timers[name].timeit(max(1, calls // 4))
+                    timers[name].timeit(max(1, calls // 2))
                 times[name].append(timers[name].timeit(calls) / calls)
             done += 1
             if done == SOME:
