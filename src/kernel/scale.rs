@@ -96,7 +96,7 @@ impl<T: Real> Map<T> for Times {
 }
 
 /// Elements of 16 bits to be made in the innermost cache before they are streamed to memory.
-const STREAMED_AT_ONCE: usize = 512;
+const STREAMED_AT_ONCE: usize = 1024;
 
 /// Whether so many elements have a way of their own: for a few, it costs more than it saves.
 fn is_for_halves<T: Real>(factor: Factor, len: usize) -> bool {

@@ -1,5 +1,6 @@
 //! Where there is no pool of memory for outputs: see `memory.rs`, which is for Linux.
 
+use std::marker::PhantomData;
 use std::path::Path;
 
 use pyo3::prelude::*;
@@ -36,12 +37,12 @@ pub(super) fn lent<'py>(
 }
 
 /// See `memory.rs`.
-pub(super) struct Lender<'py>(Python<'py>);
+pub(super) struct Lender<'py>(PhantomData<Python<'py>>);
 
 impl<'py> Lender<'py> {
     #[expect(clippy::unnecessary_wraps, reason = "as on Linux")]
-    pub(super) fn new(py: Python<'py>, _: impl Iterator<Item = usize>) -> PyResult<Self> {
-        Ok(Self(py))
+    pub(super) fn new(_: Python<'py>, _: impl Iterator<Item = usize>) -> PyResult<Self> {
+        Ok(Self(PhantomData))
     }
 
     #[expect(clippy::unused_self, reason = "as on Linux")]
