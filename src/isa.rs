@@ -420,9 +420,8 @@ fn fill_lines<T: Element>(to: &mut [T], mut fill: impl Fill<T>, store: impl Fn(*
         mut fill: impl Fill<T>,
         store: impl Fn(*const T, *mut T),
     ) {
-        let ahead = to.as_ptr().addr().wrapping_neg() % LINE;
-        let ahead = if ahead.is_multiple_of(size_of::<T>()) { ahead / size_of::<T>() } else { to.len() };
-        let (ahead, body) = to.split_at_mut(ahead.min(to.len()));
+        let ahead = to.as_ptr().align_offset(LINE).min(to.len());
+        let (ahead, body) = to.split_at_mut(ahead);
         let (lines, rest) = body.as_chunks_mut::<N>();
         fill_plainly(ahead, &mut fill);
         let store = |from: &[T; N], to: &mut [T; N]| store(from.as_ptr(), to.as_mut_ptr());
