@@ -75,11 +75,20 @@ macro_rules! levels {
     };
 }
 
+/// Hands the table to a macro: the ISA column of the matrix, in one place. No "fma": nothing may round differently from
+/// level to level.
 #[cfg(target_arch = "x86_64")]
-levels! { // the ISA column of the matrix, in one place. No "fma": nothing may round differently from level to level.
-    V3 "x86-64-v3": "avx2", "bmi2", "f16c";
-    V4 "x86-64-v4": "avx512f", "avx512bw", "avx512vl", "avx512dq", "bmi2";
+macro_rules! with_levels {
+    ($use:ident) => {
+        $use! {
+            V3 "x86-64-v3": "avx2", "bmi2", "f16c";
+            V4 "x86-64-v4": "avx512f", "avx512bw", "avx512vl", "avx512dq", "bmi2";
+        }
+    };
 }
+
+#[cfg(target_arch = "x86_64")]
+with_levels!(levels);
 #[cfg(not(target_arch = "x86_64"))]
 levels! {}
 
@@ -371,41 +380,46 @@ impl Isa {
         #[cfg(not(miri))]
         use std::arch::x86_64::{_mm_stream_si128, _mm256_stream_si256, _mm512_stream_si512};
 
-        macro_rules! shell {
-            ($name:ident, $feature:literal, $vector:ty, $load:ident, $store:ident) => {
-                #[target_feature(enable = $feature)]
-                fn $name<T: Element, F: Fill<T>>(to: &mut [T], fill: F) {
-                    fill_lines(to, fill, |from, to| {
-                        let (from, to) = (from.cast::<$vector>(), to.cast::<$vector>());
-                        for i in 0..LINE / size_of::<$vector>() {
-                            // SAFETY: as `fill_lines` has it, a line can be read there and written here, and is so many
-                            // vectors; it holds numbers without padding, and begins where a line of memory does, so
-                            // that each vector written is aligned.
-                            unsafe { $store(to.add(i), $load(from.add(i))) };
-                        }
-                    });
+        macro_rules! line_by {
+            ($vector:ty, $load:ident, $store:ident) => {
+                |from, to| {
+                    let (from, to) = (from.cast::<$vector>(), to.cast::<$vector>());
+                    for i in 0..LINE / size_of::<$vector>() {
+                        // SAFETY: as `fill_lines` has it, a line can be read there and written here, and is so many
+                        // vectors; it holds numbers without padding, and begins where a line of memory does, so
+                        // that each vector written is aligned. The CPU has the instruction: "sse2" is in the x86-64
+                        // baseline, and the others are used in the shells of levels that enable them.
+                        unsafe { $store(to.add(i), $load(from.add(i))) };
+                    }
                 }
             };
         }
-        shell!(quarters, "sse2", __m128i, _mm_loadu_si128, _mm_stream_si128);
-        shell!(halves, "avx2,bmi2,f16c", __m256i, _mm256_loadu_si256, _mm256_stream_si256);
-        shell!(
-            lines,
-            "avx512f,avx512bw,avx512vl,avx512dq,bmi2",
-            __m512i,
-            _mm512_loadu_si512,
-            _mm512_stream_si512
-        );
-
-        match self.0 {
-            // SAFETY: "sse2" is in the x86-64 baseline.
-            Level::Baseline => unsafe { quarters(to, fill) },
-            // SAFETY: an `Isa` of this level is made by `available` alone, after it detected all features in the
-            // level's row, these among them.
-            Level::V3 => unsafe { halves(to, fill) },
-            // SAFETY: the same.
-            Level::V4 => unsafe { lines(to, fill) },
+        macro_rules! line {
+            (V3) => {
+                line_by!(__m256i, _mm256_loadu_si256, _mm256_stream_si256)
+            };
+            (V4) => {
+                line_by!(__m512i, _mm512_loadu_si512, _mm512_stream_si512)
+            };
         }
+        macro_rules! shells {
+            ($($level:ident $name:literal: $($feature:tt),+;)*) => {
+                match self.0 {
+                    Level::Baseline => {
+                        fill_lines(to, fill, line_by!(__m128i, _mm_loadu_si128, _mm_stream_si128));
+                    }
+                    $(Level::$level => {
+                        #[target_feature($(enable = $feature),+)]
+                        fn shell<T: Element, F: Fill<T>>(to: &mut [T], fill: F) {
+                            fill_lines(to, fill, line!($level));
+                        }
+                        // SAFETY: as in `run`.
+                        unsafe { shell(to, fill) }
+                    })*
+                }
+            };
+        }
+        with_levels!(shells);
     }
 }
 

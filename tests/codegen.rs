@@ -230,13 +230,9 @@ fn level_and_operation(symbol: &str, demangled: &str) -> Option<(usize, String)>
     if let Some(operation) = operation("::baseline::<") {
         return Some((0, operation));
     }
-    for (level, shell) in ["quarters", "halves", "lines"].into_iter().enumerate() {
-        if let Some(operation) = operation(&format!("::stream::{shell}::<")) {
-            return Some((level, operation));
-        }
-    }
     // Functions of one name in one place are numbered.
-    let level = match symbol.split_once("5shell")?.0.rsplit_once("3run")?.1 {
+    let path = symbol.split_once("5shell")?.0;
+    let level = match ["3run", "6stream"].iter().find_map(|place| Some(path.rsplit_once(place)?.1))? {
         "" => 1,
         "s_" => 2,
         _ => return None,

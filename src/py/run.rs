@@ -176,16 +176,17 @@ impl Norms {
         let kept: Vec<_> = Split::new(array, reduced).kept().collect();
         let (shape, places) = placed(array.shape(), &kept, keepdims);
         if dtype.is_wide() {
-            Array::filled(py, &shape, &places, |norms| {
-                Self::fill(array, dtype, reduced, order, norms, Scaled::to_f64)
+            Array::filled(py, &shape, &places, |to| {
+                Self::fill(array, dtype, reduced, order, to, as_real::<f64>)
             })
         } else {
-            Array::filled(py, &shape, &places, |norms| {
-                Self::fill(array, dtype, reduced, order, norms, |norm| f32::narrow(norm.to_f64()))
+            Array::filled(py, &shape, &places, |to| {
+                Self::fill(array, dtype, reduced, order, to, as_real::<f32>)
             })
         }
     }
 
+    /// Writes the norms along some axes, each made into what is wanted of it.
     fn fill<R: Send>(
         array: &Array<'_>,
         dtype: Dtype,
@@ -305,17 +306,27 @@ impl Norms {
     ) -> PyResult<Bound<'py, PyAny>> {
         let (shape, places) = placed(shape, &self.kept, keepdims);
         if dtype.is_wide() {
-            Array::filled(py, &shape, &places, |norms| {
-                norms.iter_mut().zip(&self.values).for_each(|(to, norm)| *to = norm.to_f64());
+            Array::filled(py, &shape, &places, |to| {
+                self.write(to, as_real::<f64>);
                 Ok(())
             })
         } else {
-            Array::filled(py, &shape, &places, |norms| {
-                norms.iter_mut().zip(&self.values).for_each(|(to, norm)| *to = f32::narrow(norm.to_f64()));
+            Array::filled(py, &shape, &places, |to| {
+                self.write(to, as_real::<f32>);
                 Ok(())
             })
         }
     }
+
+    fn write<R>(&self, to: &mut [R], make: impl Fn(Scaled) -> R) {
+        for (to, norm) in to.iter_mut().zip(&self.values) {
+            *to = make(*norm);
+        }
+    }
+}
+
+fn as_real<T: Real>(norm: Scaled) -> T {
+    T::narrow(norm.to_f64())
 }
 
 /// The shape of an array of norms for an array of some shape, and its axes in the order of the norms, that of the axes kept.
