@@ -56,6 +56,8 @@ class Clock:
     rounds: tuple[int, int] = (7, 150)
     #: Shorter calls are repeated until one timing takes so many seconds.
     batch: float = 1e-3
+    #: A first call that takes fewer seconds is tried again.
+    first: float = 50e-3
     #: Calls that are shorter than this find the caches as their own last calls left them, not another library's, and
     #: threads that are awake if the library has such: half a batch comes before the one that is timed.
     warm: float = 5e-3
@@ -79,11 +81,18 @@ class Clock:
                 return
 
     def calls(self, timer: timeit.Timer) -> tuple[int, float]:
-        """Find how many calls make a batch, and the seconds of one."""
+        """Find how many calls make a batch, and the seconds of one.
+
+        A first call may map memory and start threads, and tells nothing of the next ones.
+        """
         calls = 1
-        while (total := timer.timeit(calls)) < self.batch / 4:
+        total = timer.timeit(calls)
+        if total < self.first:
+            total = min(total, timer.timeit(calls))
+        while total < self.batch / 4:
             calls *= 4
-        if total < self.batch:
+            total = timer.timeit(calls)
+        if calls > 1 and total < self.batch:
             total = min(total, timer.timeit(calls))
         return max(1, ceil(self.batch * calls / total)), total / calls
 
