@@ -36,8 +36,13 @@ const SHARE_FROM: usize = 1 << 20;
 /// The largest pool whose threads stay awake. With more threads than this, smaller work has such a pool of its own.
 const FEW: usize = 4;
 
-/// Threads to use; 0 before the first call, which asks the environment.
-static THREADS: AtomicUsize = AtomicUsize::new(0);
+/// Threads to use, or one of the two below.
+static THREADS: AtomicUsize = AtomicUsize::new(NOT_ASKED);
+
+/// Before the first call, which asks the environment.
+const NOT_ASKED: usize = 0;
+/// The environment says nothing, and the CPUs were not counted: that takes longer than a small call.
+const BY_CPUS: usize = usize::MAX;
 
 struct Pool {
     process: u32,
@@ -57,14 +62,23 @@ pub fn forked() {
     POOLS.renew();
 }
 
+/// Asks the environment, once.
+///
+/// # Errors
+/// `Error::Setting` when it asks for something that is not a number of threads.
+#[inline]
+pub fn check_settings() -> Result<()> {
+    if THREADS.load(Ordering::Relaxed) == NOT_ASKED { ask_environment() } else { Ok(()) }
+}
+
 /// The number of threads in use.
 ///
 /// # Errors
-/// `Error::Setting` when the environment asks for something that is not a number of threads.
+/// Those of [`check_settings`].
 #[inline]
 pub fn threads() -> Result<usize> {
     match THREADS.load(Ordering::Relaxed) {
-        0 => threads_from_environment(),
+        NOT_ASKED | BY_CPUS => count_threads(),
         threads => Ok(threads),
     }
 }
@@ -75,21 +89,31 @@ pub fn set_threads(threads: usize) {
 }
 
 #[cold]
-fn threads_from_environment() -> Result<usize> {
+fn ask_environment() -> Result<()> {
     let own = setting("GRADCLIP_NUM_THREADS", 1, "an integer from 1 to 1024")?;
     let threads = match own {
         Some(threads) => threads,
         // Rayon's own variable: 0 is its word for the default, and a large number is not an error there.
         None => match setting("RAYON_NUM_THREADS", 0, "an integer, 0 for the default")? {
-            Some(threads) if threads > 0 => threads,
-            _ => thread::available_parallelism().map_or(1, usize::from),
+            Some(threads) if threads > 0 => threads.min(MAX_THREADS),
+            _ => BY_CPUS,
         },
     };
-    // `set_num_threads` of another thread may have come first; it counts.
-    let threads = threads.min(MAX_THREADS);
-    Ok(THREADS
-        .compare_exchange(0, threads, Ordering::Relaxed, Ordering::Relaxed)
-        .map_or_else(|set| set, |_| threads))
+    replace_threads(NOT_ASKED, threads);
+    Ok(())
+}
+
+#[cold]
+fn count_threads() -> Result<usize> {
+    check_settings()?;
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
+    replace_threads(BY_CPUS, threads);
+    Ok(THREADS.load(Ordering::Relaxed))
+}
+
+/// Sets the number, unless `set_num_threads` of another thread came first, which counts.
+fn replace_threads(before: usize, now: usize) {
+    let _ = THREADS.compare_exchange(before, now, Ordering::Relaxed, Ordering::Relaxed);
 }
 
 fn setting(variable: &'static str, least: usize, allowed: &'static str) -> Result<Option<usize>> {
@@ -171,8 +195,11 @@ enum Team {
 impl Team {
     /// For work that moves so many bytes.
     fn of(bytes: usize) -> Result<Self> {
+        if bytes < SHARE_FROM {
+            return Ok(Self::Alone);
+        }
         let threads = threads()?;
-        if threads < 2 || bytes < SHARE_FROM {
+        if threads < 2 {
             return Ok(Self::Alone);
         }
         if bytes > WAKE_FROM {

@@ -97,8 +97,8 @@ impl<'a, 'py> Call<'a, 'py> {
         function: &'a str,
         name: Option<&'a Bound<'py, PyAny>>,
     ) -> PyResult<Self> {
-        parallel::threads()?;
-        memory::limit()?;
+        parallel::check_settings()?;
+        memory::check_settings()?;
         Ok(Self { py, function, name, runs_python: RunsPython::default() })
     }
 

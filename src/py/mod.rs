@@ -17,6 +17,8 @@ use pyo3::prelude::*;
 mod _core {
     use pyo3::prelude::*;
 
+    use crate::isa::Isa;
+
     #[pymodule_export]
     use super::call::text::{describe, dtype_text, text_of};
     #[pymodule_export]
@@ -37,6 +39,10 @@ mod _core {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        // A first call is to be no slower than NumPy's, so what takes as long as a hundred small calls is asked here: what
+        // the CPU can do (on a virtual machine) and where NumPy's functions are (a regular expression reads its version).
+        Isa::current();
+        numpy::dtype::<f64>(module.py());
         super::process::watch(module)
     }
 

@@ -21,7 +21,7 @@ pub(super) fn get_num_threads() -> PyResult<usize> {
 /// Sets the number of threads for later calls.
 #[pyfunction]
 pub(super) fn set_num_threads(n: &Bound<'_, PyAny>) -> PyResult<()> {
-    parallel::threads()?;
+    parallel::check_settings()?;
     let allowed = format!("an int from 1 to {}", parallel::MAX_THREADS);
     let Some(threads) = integer(n)? else {
         return Err(PyTypeError::new_err(format!(
@@ -44,8 +44,8 @@ pub(super) fn set_num_threads(n: &Bound<'_, PyAny>) -> PyResult<()> {
 /// Gives back memory held for later outputs; the number of bytes.
 #[pyfunction]
 pub(super) fn trim() -> PyResult<usize> {
-    parallel::threads()?;
-    memory::limit()?;
+    parallel::check_settings()?;
+    memory::check_settings()?;
     Ok(memory::trim())
 }
 

@@ -17,7 +17,6 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_void};
-use std::iter;
 use std::mem;
 use std::path::Path;
 use std::ptr::{self, NonNull};
@@ -211,7 +210,7 @@ impl Pool {
     fn hold(&mut self, block: Block) {
         let capacity = block.capacity();
         let wanted = self.wanted.get(&capacity).copied().unwrap_or(0);
-        let fits = self.bytes.saturating_add(capacity) <= LIMIT.load(Ordering::Relaxed);
+        let fits = limit().is_ok_and(|limit| self.bytes.saturating_add(capacity) <= limit);
         if !fits || self.blocks.try_reserve(1).is_err() {
             return block.unmap();
         }
@@ -247,36 +246,54 @@ impl Pool {
     }
 }
 
-/// The bytes that may be held; `usize::MAX` before the first call, which asks the environment.
-static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
+/// The bytes that may be held, or one of the two below.
+static LIMIT: AtomicUsize = AtomicUsize::new(NOT_ASKED);
 
-/// The largest number of bytes to hold.
+/// Before the first call, which asks the environment.
+const NOT_ASKED: usize = usize::MAX;
+/// The environment says nothing, and how much memory there is was not asked: that takes longer than a small call.
+const BY_MEMORY: usize = usize::MAX - 1;
+
+/// Asks the environment, once.
 ///
 /// # Errors
-/// `Error::Setting` when the environment asks for something that is not a number of bytes.
+/// `Error::Setting` when it asks for something that is not a number of bytes.
 #[inline]
-pub(in crate::py) fn limit() -> Result<usize> {
-    match LIMIT.load(Ordering::Relaxed) {
-        usize::MAX => limit_from_environment(),
-        limit => Ok(limit),
-    }
+pub(in crate::py) fn check_settings() -> Result<()> {
+    if LIMIT.load(Ordering::Relaxed) == NOT_ASKED { ask_environment() } else { Ok(()) }
 }
 
 #[cold]
-fn limit_from_environment() -> Result<usize> {
+fn ask_environment() -> Result<()> {
     const VARIABLE: &str = "GRADCLIP_POOL_BYTES";
     let found = std::env::var_os(VARIABLE).unwrap_or_default();
     let found = found.to_string_lossy();
     let limit = match found.trim() {
-        "" => memory_of_process(Path::new("/")).map_or(0, |bytes| (bytes / 16).min(1 << 30)),
+        "" => BY_MEMORY,
         // A number that no usize holds is a number still.
-        text if text.bytes().all(|byte| byte.is_ascii_digit()) => text.parse().unwrap_or(usize::MAX),
+        text if text.bytes().all(|byte| byte.is_ascii_digit()) => {
+            text.parse().unwrap_or(usize::MAX).min(BY_MEMORY - 1)
+        }
         _ => {
             let allowed = "a number of bytes, 0 for none";
             return Err(Error::Setting { variable: VARIABLE, found: found.into_owned(), allowed });
         }
     };
-    LIMIT.store(limit.min(usize::MAX - 1), Ordering::Relaxed);
+    LIMIT.store(limit, Ordering::Relaxed);
+    Ok(())
+}
+
+/// The largest number of bytes to hold.
+///
+/// # Errors
+/// Those of [`check_settings`].
+pub(in crate::py) fn limit() -> Result<usize> {
+    check_settings()?;
+    let mut limit = LIMIT.load(Ordering::Relaxed);
+    if limit == BY_MEMORY {
+        limit = memory_of_process(Path::new("/")).map_or(0, |bytes| (bytes / 16).min(1 << 30));
+        LIMIT.store(limit, Ordering::Relaxed);
+    }
     Ok(limit)
 }
 
@@ -650,7 +667,7 @@ pub(super) fn lent<'py>(
     bytes: usize,
     make: impl FnOnce() -> PyResult<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let mut lender = Lender::new(py, iter::empty())?;
+    let mut lender = Lender::of(py, KINDS.map(|_| 0), kind_of(bytes).is_none())?;
     let made = lender.lend(bytes, make);
     lender.end()?;
     made
@@ -674,16 +691,25 @@ impl<'py> Lender<'py> {
     /// For a list of arrays of so many bytes each.
     pub(super) fn new(py: Python<'py>, sizes: impl Iterator<Item = usize>) -> PyResult<Self> {
         let mut sums = KINDS.map(|_| 0usize);
+        let mut large = false;
         for bytes in sizes {
-            if let Some(sum) = kind_of(bytes).and_then(|kind| sums.get_mut(kind)) {
-                *sum = sum.saturating_add(bytes);
+            match kind_of(bytes).and_then(|kind| sums.get_mut(kind)) {
+                Some(sum) => *sum = sum.saturating_add(bytes),
+                None => large = true,
             }
         }
-        let large = limit()? > 0;
+        Self::of(py, sums, large)
+    }
+
+    /// For arrays of so many bytes in all of each kind, and whether there are large ones.
+    fn of(py: Python<'py>, sums: [usize; KINDS.len()], large: bool) -> PyResult<Self> {
         let mut small = KINDS.map(|_| false);
         for ((small, sum), kind) in small.iter_mut().zip(sums).zip(&KINDS) {
-            *small = large && sum >= kind.worth;
+            *small = sum >= kind.worth;
         }
+        // How much may be held is asked where it matters.
+        let may_hold = (large || small.contains(&true)) && limit()? > 0;
+        let (large, small) = (large && may_hold, small.map(|small| small && may_hold));
         let cutting = small.map(|small| if small { Cutting::Nothing } else { Cutting::Not });
         Ok(Self { py, large, small, cutting, before: None })
     }

@@ -12,6 +12,11 @@ pub(in crate::py) fn limit() -> Result<usize> {
     Ok(0)
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "as on Linux")]
+pub(in crate::py) fn check_settings() -> Result<()> {
+    Ok(())
+}
+
 pub(in crate::py) fn memory_of_process(_: &Path) -> Option<usize> {
     None
 }
