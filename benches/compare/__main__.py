@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 import gradclip
 from floor import Floor
+from fresh import Fresh, measure_fresh
 from growth import Growth, measure_growth
 from peers import OURS, PEERS, available
 from report import Report
 from rows import all_rows
-from run import Result, Runner, import_time
+from run import Result, Runner
 from timing import Clock
 
 if TYPE_CHECKING:
@@ -90,7 +91,9 @@ def main() -> None:
         clock = QUICK_CLOCK if options.quick else Clock(options.seconds)
         runner = Runner(peers, floor if isinstance(floor, Floor) else None, clock)
         results = list(with_progress(runner.run(rows), len(rows)))
-    imported = None if options.rows else import_time(2 if options.quick else 11)
+    fresh: Fresh | None = None
+    if not options.rows:
+        fresh = measure_fresh(2, QUICK) if options.quick else measure_fresh(11)
     growth: Growth | None = None
     if not options.no_growth and not options.rows:
         growth = measure_growth(clock, quick=options.quick)
@@ -98,7 +101,7 @@ def main() -> None:
     report = Report(
         results,
         growth,
-        imported,
+        fresh,
         [runner.ours.describe(), *(peer.describe() for peer in peers)],
         missing,
         floor if isinstance(floor, str) else None,
@@ -120,7 +123,9 @@ def main() -> None:
             }
             for result in results
         }
-        dump = {"gradclip": gradclip.__version__, "import": imported, "rows": medians}
+        dump: dict[str, Any] = {"gradclip": gradclip.__version__, "rows": medians}
+        if fresh is not None:
+            dump |= {"import": fresh.imported, "first": fresh.first}
         if growth is not None:
             dump["growth"] = growth.as_json()
         options.json.parent.mkdir(parents=True, exist_ok=True)

@@ -18,6 +18,7 @@ from timing import readable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from fresh import Fresh
     from run import Result
 
 #: The most seconds that `import gradclip` may take.
@@ -138,7 +139,7 @@ class Report:
 
     results: list[Result]
     growth: Growth | None
-    imported: float | None
+    fresh: Fresh | None
     versions: list[str]
     missing: dict[str, str]
     no_floor: str | None
@@ -162,12 +163,21 @@ class Report:
             lines.append([row.name, ours, *peer, number(result.ratio), target, share, result.verdict])
         return lines
 
-    def import_line(self) -> str:
-        """Tell how long the import takes."""
-        if self.imported is None:
-            return ""
-        verdict = "reached" if self.imported <= IMPORT else "short"
-        return f"`import gradclip` after NumPy: {readable(self.imported)}, target {readable(IMPORT)}: {verdict}"
+    def fresh_lines(self) -> list[str]:
+        """Tell how long the import and first calls take."""
+        if self.fresh is None:
+            return []
+        imported = self.fresh.imported
+        verdict = "reached" if imported <= IMPORT else "short"
+        lines = [f"`import gradclip` after NumPy: {readable(imported)}, target {readable(IMPORT)}: {verdict}"]
+        for elements, times in self.fresh.first.items():
+            ours, peer = times[OURS], times["NumPy"]
+            verdict = "reached" if ours <= peer else "short"
+            lines.append(
+                f"first call of a process, `clip_by_norm` of {elements:,} elements into new memory: {readable(ours)}, "
+                f"NumPy {readable(peer)}, ratio {peer / ours:.2f}, target 1: {verdict}"
+            )
+        return lines
 
     def counts(self) -> str:
         """Tell how many rows are where they should be."""
@@ -193,7 +203,7 @@ class Report:
 
     def text(self) -> str:
         """Write it all for the terminal."""
-        parts = [aligned(self.HEAD, self.lines(sweep=False) + self.lines(sweep=True)), self.import_line()]
+        parts = [aligned(self.HEAD, self.lines(sweep=False) + self.lines(sweep=True)), "\n".join(self.fresh_lines())]
         parts.append(bullets(self.notes()))
         if self.growth is not None:
             parts += ["\n".join(self.tensor_lines()), "\n".join(self.step_lines())]
@@ -268,7 +278,7 @@ class Report:
             f"## Rows\n\n{self.counts()}.",
             "![Ratios](benchmarks/ratios.png)",
             table(self.HEAD, self.lines(sweep=False)),
-            self.import_line(),
+            bullets(self.fresh_lines()),
             "## Every size\n\nAgainst NumPy's best form, float32.",
             table(self.HEAD, self.lines(sweep=True)),
             "## All peers\n\nTimes, and the form that was fastest.",

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from dataclasses import dataclass, field, replace
 from math import inf
-from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -155,11 +152,3 @@ class Runner:
             arrays = [filled((2 * a.size,)) for a in data.inputs] if wide else data.own(OURS)
             return self.floor.form(phase, arrays)
         return self.floor.form(phase, data.inputs)
-
-
-def import_time(repeats: int) -> float:
-    """Give the seconds that `import gradclip` takes in a process that has NumPy."""
-    script = "import time, numpy\nstart = time.perf_counter()\nimport gradclip\nprint(time.perf_counter() - start)\n"
-    command = [sys.executable, "-c", script]
-    runs = [subprocess.run(command, capture_output=True, text=True, check=True) for _ in range(repeats)]  # noqa: S603
-    return median(float(run.stdout) for run in runs)
