@@ -38,6 +38,11 @@ pub trait Element: Copy + std::fmt::Debug + PartialEq + Send + Sync + 'static {
         let size = self.modulus(by);
         size * size
     }
+    /// `sum` and the square, for levels with a fused multiplication and addition, with the bits of both apart.
+    #[inline(always)]
+    fn add_square(self, sum: f64) -> f64 {
+        sum + self.square(1.0)
+    }
     /// The modulus as `value * 2^exponent`, neither rounded to a subnormal nor beyond the range.
     #[inline(always)]
     fn lifted(self) -> (f64, f64) {
@@ -127,6 +132,8 @@ trait Float: Sized {
         Self::of_float(sticky(n))
     }
     fn of_single(x: f32) -> Self;
+    /// The same number, of those types that float32 can hold.
+    fn to_single(self) -> Option<f32>;
     fn halves(_: &[Self]) -> Option<&[F16]> {
         None
     }
@@ -150,6 +157,10 @@ impl Float for f64 {
     fn of_single(x: f32) -> Self {
         x.into()
     }
+    #[inline(always)]
+    fn to_single(self) -> Option<f32> {
+        None
+    }
     fn of_integer(n: u128) -> Self {
         n as Self
     }
@@ -164,6 +175,10 @@ impl Float for f32 {
     fn of_single(x: f32) -> Self {
         x
     }
+    #[inline(always)]
+    fn to_single(self) -> Option<f32> {
+        Some(self)
+    }
 }
 
 impl Float for F16 {
@@ -174,6 +189,10 @@ impl Float for F16 {
     #[inline(always)]
     fn of_single(x: f32) -> Self {
         Self::from_f32(x)
+    }
+    #[inline(always)]
+    fn to_single(self) -> Option<f32> {
+        Some(self.to_f32())
     }
     #[inline(always)]
     fn halves(data: &[Self]) -> Option<&[Self]> {
@@ -195,6 +214,10 @@ impl Float for Bf16 {
         Self::from_f32(x)
     }
     #[inline(always)]
+    fn to_single(self) -> Option<f32> {
+        Some(self.to_f32())
+    }
+    #[inline(always)]
     fn bfloats(data: &[Self]) -> Option<&[Self]> {
         Some(data)
     }
@@ -202,6 +225,16 @@ impl Float for Bf16 {
     fn bfloats_mut(data: &mut [Self]) -> Option<&mut [Self]> {
         Some(data)
     }
+}
+
+/// `sum + x * x`, in one instruction where the level has it. (Elsewhere, it would be a call of the C library.)
+///
+/// float64 has more than twice the 24 digits of `x`, and more than twice its exponents, so the square is exact: only the
+/// sum is rounded, whether the two are fused or not. So this takes no float64, of which that is not true.
+#[inline(always)]
+fn fused_square(x: f32, sum: f64) -> f64 {
+    let x = f64::from(x);
+    x.mul_add(x, sum)
 }
 
 /// Cut off to float64; the last digit says whether there was more, so that rounding again makes and hides no tie.
@@ -320,6 +353,13 @@ macro_rules! elements {
                 fn square(self, by: f64) -> f64 {
                     let x = self.widen() * by;
                     x * x
+                }
+                #[inline(always)]
+                fn add_square(self, sum: f64) -> f64 {
+                    match self.to_single() {
+                        Some(x) => fused_square(x, sum),
+                        None => sum + self.square(1.0),
+                    }
                 }
                 #[inline(always)]
                 fn magnitude(self) -> $rmagnitude { (self.to_bits() & (<$rbits>::MAX >> 1)).cast_signed() }

@@ -16,6 +16,14 @@ pub trait Op {
     type Output;
     /// Does the work. Implementors are `#[inline(always)]`.
     fn eval(self) -> Self::Output;
+    /// The same bits, where the level has a fused multiplication and addition: for sums of products that are exact.
+    #[inline(always)]
+    fn eval_fused(self) -> Self::Output
+    where
+        Self: Sized,
+    {
+        self.eval()
+    }
 }
 
 /// Proof that this CPU runs a level: the field is private and only detection fills it.
@@ -64,7 +72,7 @@ macro_rules! levels {
                     Level::Baseline => op.eval(),
                     $(Level::$level => {
                         #[target_feature($(enable = $feature),+)]
-                        fn shell<O: Op>(op: O) -> O::Output { op.eval() }
+                        fn shell<O: Op>(op: O) -> O::Output { op.eval_fused() }
                         // SAFETY: an `Isa` of this level is made by `available` alone, after it detected the
                         // very list of features that `shell` enables.
                         unsafe { shell(op) }
@@ -75,14 +83,17 @@ macro_rules! levels {
     };
 }
 
-/// Hands the table to a macro: the ISA column of the matrix, in one place. No "fma": nothing may round differently from
-/// level to level.
+/// Hands the table to a macro: the ISA column of the matrix, in one place.
+///
+/// All of these have "fma", for [`Op::eval_fused`]. Fused, a product is not rounded before it is added; so the levels have
+/// the same bits only where it would not be rounded anyway. The squares of numbers of at most 32 bits are all that we fuse,
+/// in one function (`fused_square` in `element.rs`), which takes nothing else. The compiler fuses nothing by itself.
 #[cfg(target_arch = "x86_64")]
 macro_rules! with_levels {
     ($use:ident) => {
         $use! {
-            V3 "x86-64-v3": "avx2", "bmi2", "f16c";
-            V4 "x86-64-v4": "avx512f", "avx512bw", "avx512vl", "avx512dq", "bmi2";
+            V3 "x86-64-v3": "avx2", "bmi2", "f16c", "fma";
+            V4 "x86-64-v4": "avx512f", "avx512bw", "avx512vl", "avx512dq", "bmi2", "fma";
         }
     };
 }

@@ -131,7 +131,7 @@ impl Instruction {
     /// Arithmetic on one floating-point number.
     fn is_scalar(&self) -> bool {
         let name = self.plain_name();
-        ["add", "sub", "mul", "div", "min", "max", "sqrt", "cmp", "ucomi", "comi", "cvt"]
+        ["add", "sub", "mul", "fmadd", "div", "min", "max", "sqrt", "cmp", "ucomi", "comi", "cvt"]
             .iter()
             .any(|start| name.starts_with(start))
             && ["ss", "sd"].iter().any(|end| name.ends_with(end))
@@ -253,11 +253,13 @@ fn tool(name: &str, arguments: &[&str]) -> String {
 /// narrow registers; and streams there, which are inline. Of the loops of a power the first, which divides, and the last, which shifts, are looked at.
 fn probes() -> Vec<Probe> {
     const SUM: Unit = Done("addpd", 8);
+    /// Where the level fuses it with the square.
+    const SQUARE: Unit = Done("addpd|fmadd213pd|fmadd231pd", 8);
     const PRODUCT: Unit = Done("mulpd", 8);
     vec![
-        probe::<Sum<'_, f32, Square>>(SUM, [191, 63, 35]),
+        probe::<Sum<'_, f32, Square>>(SQUARE, [191, 44, 22]),
         probe::<Sum<'_, f64, Square>>(SUM, [191, 63, 32]),
-        probe::<Sum<'_, Bf16, Square>>(SUM, [247, 99, 53]),
+        probe::<Sum<'_, Bf16, Square>>(SQUARE, [247, 81, 44]),
         probe::<Sum<'_, f32, Abs>>(SUM, [235, 63, 35]),
         probe::<Sum<'_, f64, Abs>>(SUM, [194, 44, 26]),
         probe::<Sum<'_, Bf16, Abs>>(SUM, [251, 99, 53]),
@@ -267,11 +269,11 @@ fn probes() -> Vec<Probe> {
         probe::<Sum<'_, f32, Power>>(Done("psllq", 8), [1462, 640, 292]),
         probe::<Sum<'_, f64, Power>>(Done("divpd", 8), [1206, 438, 173]),
         probe::<Sum<'_, f64, Power>>(Done("psllq", 8), [1462, 658, 292]),
-        probe::<AddRow<'_, f32, Square>>(SUM, [240, 88, 44]),
-        probe::<AddRows<'_, f32, Square>>(SUM, [157, 74, 37]),
+        probe::<AddRow<'_, f32, Square>>(SQUARE, [240, 69, 35]),
+        probe::<AddRows<'_, f32, Square>>(SQUARE, [157, 56, 28]),
         probe::<AddRows<'_, f64, Square>>(SUM, [157, 74, 37]),
         probe::<AddRows<'_, f32, Abs>>(SUM, [194, 74, 37]),
-        probe::<AddRows<'_, Bf16, Square>>(SUM, [267, 111, 56]),
+        probe::<AddRows<'_, Bf16, Square>>(SQUARE, [267, 92, 46]),
         probe::<MaxAbs<'_, f32>>(Done("pcmpgtd|pmaxsd|pmaxud", 4), [175, 26, 13]),
         probe::<MaxAbs<'_, f64>>(Done("pcmpgtd|pcmpgtq|pmaxuq", 8), [718, 106, 26]),
         probe::<MaxAbs<'_, Bf16>>(Done("psubusw|pmaxuw", 2), [51, 13, 7]),

@@ -1300,6 +1300,44 @@ fn rows_at_once<T: Known>() {
     });
 }
 
+/// Each square is added to a number that is as large, or some digits larger or smaller, so that the sum is rounded.
+fn squares<T: Known>() {
+    let random = &mut Random::new(19);
+    let (data, starts): (Vec<T>, Vec<f64>) = (0..sized(1 << 18, 300))
+        .map(|_| {
+            let x = T::sample(random);
+            let by = power_of_two(random.below(121) as i32 - 60)
+                * (1.0 + random.bits() as f64 * power_of_two(-64));
+            (x, x.squared(1.0) * [by, -by][random.below(2)])
+        })
+        .unzip();
+    let expected: Vec<f64> = data.iter().zip(&starts).map(|(x, start)| start + x.squared(1.0)).collect();
+    for isa in Isa::available() {
+        let mut sums = starts.clone();
+        isa.run(AddRow { sums: &mut sums, row: &data, term: Square });
+        for (i, (sum, expected)) in sums.iter().zip(&expected).enumerate() {
+            let is_same = sum.to_bits() == expected.to_bits() || (sum.is_nan() && expected.is_nan());
+            assert!(is_same, "{}: {:?} to {}: {sum}, not {expected}", isa.name(), data[i], starts[i]);
+        }
+    }
+}
+
+#[test]
+fn squares_are_added_in_two_steps_or_as_if() {
+    for_all!(squares);
+}
+
+/// Where a square is rounded, it matters whether it is fused with a sum.
+#[test]
+#[cfg_attr(miri, ignore = "arithmetic alone")]
+fn squares_that_are_fused_differ_unless_they_are_exact() {
+    let random = &mut Random::new(20);
+    let differ = |x: f64| usize::from(x.mul_add(x, -x * x * 1.5) != x * x - x * x * 1.5);
+    let numbers: Vec<f64> = (0..1000).map(|_| 1.0 + random.bits() as f64 * power_of_two(-64)).collect();
+    assert!(numbers.iter().map(|x| differ(*x)).sum::<usize>() > 100);
+    assert_eq!(numbers.iter().map(|x| differ(f64::from(*x as f32))).sum::<usize>(), 0);
+}
+
 #[test]
 fn four_rows_at_once_give_the_bits_of_one_by_one() {
     for_all!(rows_at_once);

@@ -29,6 +29,11 @@ pub trait Term<T: Copy>: Copy + Sync {
     const APART: bool = false;
     /// The term of `x`.
     fn of(&self, x: T) -> f64;
+    /// `sum` and the term of `x`. `FUSED` levels have an instruction for sums of products.
+    #[inline(always)]
+    fn add<const FUSED: bool>(&self, sum: f64, x: T) -> f64 {
+        sum + self.of(x)
+    }
 
     /// The terms of at most [`PART`] elements, where they are made apart.
     #[inline(always)]
@@ -59,6 +64,10 @@ impl<T: Element> Term<T> for Square {
     #[inline(always)]
     fn of(&self, x: T) -> f64 {
         x.square(1.0)
+    }
+    #[inline(always)]
+    fn add<const FUSED: bool>(&self, sum: f64, x: T) -> f64 {
+        if FUSED { x.add_square(sum) } else { sum + x.square(1.0) }
     }
 }
 impl<T: Element> Term<T> for Rescaled<Abs> {
@@ -115,10 +124,9 @@ pub struct Sum<'a, T, F> {
     pub term: F,
 }
 
-impl<T: Element, F: Term<T>> Op for Sum<'_, T, F> {
-    type Output = Total;
+impl<T: Element, F: Term<T>> Sum<'_, T, F> {
     #[inline(always)]
-    fn eval(self) -> Total {
+    fn total<const FUSED: bool>(self) -> Total {
         let mut total = Total::default();
         for block in self.data.chunks(BLOCK) {
             let mut lanes = [0.0; LANES];
@@ -126,10 +134,10 @@ impl<T: Element, F: Term<T>> Op for Sum<'_, T, F> {
                 let mut terms = Part([0.0; PART]);
                 for part in block.chunks(PART) {
                     self.term.of_part(part, &mut terms);
-                    add(&mut lanes, &terms.0[..part.len()], Abs);
+                    add::<FUSED, _>(&mut lanes, &terms.0[..part.len()], Abs);
                 }
             } else {
-                add(&mut lanes, block, self.term);
+                add::<FUSED, _>(&mut lanes, block, self.term);
             }
             total.add(fold(&lanes));
         }
@@ -137,17 +145,29 @@ impl<T: Element, F: Term<T>> Op for Sum<'_, T, F> {
     }
 }
 
+impl<T: Element, F: Term<T>> Op for Sum<'_, T, F> {
+    type Output = Total;
+    #[inline(always)]
+    fn eval(self) -> Total {
+        self.total::<false>()
+    }
+    #[inline(always)]
+    fn eval_fused(self) -> Total {
+        self.total::<true>()
+    }
+}
+
 /// Adds the terms of elements from lane 0 on.
 #[inline(always)]
-fn add<T: Element>(lanes: &mut [f64; LANES], data: &[T], term: impl Term<T>) {
+fn add<const FUSED: bool, T: Element>(lanes: &mut [f64; LANES], data: &[T], term: impl Term<T>) {
     let (rows, rest) = data.as_chunks::<LANES>();
     for row in rows {
         for j in 0..LANES {
-            lanes[j] += term.of(row[j]);
+            lanes[j] = term.add::<FUSED>(lanes[j], row[j]);
         }
     }
     for j in 0..rest.len() {
-        lanes[j] += term.of(rest[j]);
+        lanes[j] = term.add::<FUSED>(lanes[j], rest[j]);
     }
 }
 
@@ -182,13 +202,24 @@ pub struct AddRow<'a, T, F> {
 /// Rows to add up before the accumulators are folded.
 pub const ROWS: usize = BLOCK / LANES;
 
+impl<T: Element, F: Term<T>> AddRow<'_, T, F> {
+    #[inline(always)]
+    fn add<const FUSED: bool>(self) {
+        for (sum, x) in self.sums.iter_mut().zip(self.row) {
+            *sum = self.term.add::<FUSED>(*sum, *x);
+        }
+    }
+}
+
 impl<T: Element, F: Term<T>> Op for AddRow<'_, T, F> {
     type Output = ();
     #[inline(always)]
     fn eval(self) {
-        for (sum, x) in self.sums.iter_mut().zip(self.row) {
-            *sum += self.term.of(*x);
-        }
+        self.add::<false>();
+    }
+    #[inline(always)]
+    fn eval_fused(self) {
+        self.add::<true>();
     }
 }
 
@@ -206,15 +237,27 @@ pub struct AddRows<'a, T, F> {
 /// Rows of [`AddRows`].
 pub const ROWS_AT_ONCE: usize = 4;
 
+impl<T: Element, F: Term<T>> AddRows<'_, T, F> {
+    #[inline(always)]
+    fn add<const FUSED: bool>(self) {
+        let [a, b, c, d] = self.rows;
+        for ((((sum, a), b), c), d) in self.sums.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+            for x in [a, b, c, d] {
+                *sum = self.term.add::<FUSED>(*sum, *x);
+            }
+        }
+    }
+}
+
 impl<T: Element, F: Term<T>> Op for AddRows<'_, T, F> {
     type Output = ();
     #[inline(always)]
     fn eval(self) {
-        let [a, b, c, d] = self.rows;
-        for ((((sum, a), b), c), d) in self.sums.iter_mut().zip(a).zip(b).zip(c).zip(d) {
-            let first = (*sum + self.term.of(*a)) + self.term.of(*b);
-            *sum = (first + self.term.of(*c)) + self.term.of(*d);
-        }
+        self.add::<false>();
+    }
+    #[inline(always)]
+    fn eval_fused(self) {
+        self.add::<true>();
     }
 }
 
