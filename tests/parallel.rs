@@ -999,9 +999,14 @@ fn check_clipped_rows<T: Real + Known>(bits: fn(T) -> u64, nan: u64)
 where
     for<'a> AnyView<'a>: From<View<'a, T>>,
 {
-    for (height, width, limit) in
-        [(50, 7, 1000.0), (1, 3000, 10.0), (3000, 1000, 18_000.0), (400_003, 3, 1e3), (130_001, 67, 4700.0)]
-    {
+    for (height, width, limit) in [
+        (50, 7, 1000.0),
+        (1, 3000, 10.0),
+        (3000, 1000, 18_000.0),
+        (3700, 2304, 27_400.0),
+        (400_003, 3, 1e3),
+        (130_001, 67, 4700.0),
+    ] {
         let mut data: Vec<T> = some(14, height * width);
         data[width - 1] = T::from_float(f64::NAN);
         if height > 99 {

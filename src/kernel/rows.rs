@@ -13,7 +13,7 @@ pub const AT_ONCE: usize = 32;
 /// Rows of `len` elements to do at once: they stay in the innermost cache.
 #[must_use]
 pub fn at_once<T>(len: usize) -> usize {
-    ((16 << 10) / size_of::<T>() / len).clamp(1, AT_ONCE)
+    ((16 << 10) / size_of::<T>()).div_ceil(len).min(AT_ONCE)
 }
 
 /// The same where they are streamed to memory: so few that what they write fits the queue of stores of a CPU, which

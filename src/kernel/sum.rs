@@ -11,6 +11,11 @@ use crate::isa::Op;
 
 /// Accumulators of one block.
 pub const LANES: usize = 32;
+/// The accumulators. Aligned to lines, since a register of AVX-512 is one: [`fold`] reads what was just written, and
+/// waits long for what lies across two lines.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+struct Lanes([f64; LANES]);
 /// Elements of one block.
 pub const BLOCK: usize = 64 * LANES;
 
@@ -129,15 +134,15 @@ impl<T: Element, F: Term<T>> Sum<'_, T, F> {
     fn total<const FUSED: bool>(self) -> Total {
         let mut total = Total::default();
         for block in self.data.chunks(BLOCK) {
-            let mut lanes = [0.0; LANES];
+            let mut lanes = Lanes([0.0; LANES]);
             if F::APART {
                 let mut terms = Part([0.0; PART]);
                 for part in block.chunks(PART) {
                     self.term.of_part(part, &mut terms);
-                    add::<FUSED, _>(&mut lanes, &terms.0[..part.len()], Abs);
+                    add::<FUSED, _>(&mut lanes.0, &terms.0[..part.len()], Abs);
                 }
             } else {
-                add::<FUSED, _>(&mut lanes, block, self.term);
+                add::<FUSED, _>(&mut lanes.0, block, self.term);
             }
             total.add(fold(&lanes));
         }
@@ -173,8 +178,8 @@ fn add<const FUSED: bool, T: Element>(lanes: &mut [f64; LANES], data: &[T], term
 
 /// Out of line on purpose, see the module list.
 #[inline(never)]
-fn fold(lanes: &[f64; LANES]) -> f64 {
-    let mut lanes = *lanes;
+fn fold(lanes: &Lanes) -> f64 {
+    let Lanes(mut lanes) = *lanes;
     let mut width = LANES;
     while width > 1 {
         width /= 2;

@@ -299,7 +299,7 @@ pub fn clip_rows<T: Real>(
     share_out(bytes, jobs, work)
 }
 
-/// Rows of at most a block, each clipped by its own norm and streamed to memory.
+/// Rows, each clipped by its own norm and streamed to memory.
 fn stream_rows<T: Real>(isa: Isa, source: &[T], output: &mut [T], len: usize, limit: f64) {
     let mut unread = source;
     let mut read = |factors: &mut [Factor]| {

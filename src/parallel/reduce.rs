@@ -561,10 +561,10 @@ where
 /// Whether [`row_sums`] are to be had of rows of so many elements.
 pub(super) fn has_row_sums<T: Element>(len: usize, pass: Pass) -> bool {
     let is_direct = T::DIRECT && T::halves(&[]).is_none();
-    is_direct && len <= BLOCK && matches!(pass, Pass::Abs | Pass::Square)
+    is_direct && len < CHUNK && matches!(pass, Pass::Abs | Pass::Square)
 }
 
-/// The sums of rows of `len` elements that follow each other, each of one block.
+/// The sums of rows of `len` elements that follow each other, none as long as a chunk.
 pub(super) fn row_sums<T: Element>(isa: Isa, data: &[T], len: usize, pass: Pass, sums: &mut [f64]) {
     for (row, sum) in data.chunks_exact(len).zip(sums) {
         *sum = match pass {
