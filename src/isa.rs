@@ -330,6 +330,121 @@ impl Isa {
     }
 }
 
+/// Work on float16, compiled once per instruction set as an [`Op`] is.
+pub trait HalvesOp {
+    /// What `eval` returns.
+    type Output;
+    /// Does the work. Implementors are `#[inline(always)]`. Between float16 and float32 CPUs have instructions that the
+    /// compiler does not find in plain Rust; here they are, with the bits of the plain conversions. To widen is exact,
+    /// to narrow rounds to nearest, ties to even. FUSED: as [`Op::eval_fused`].
+    fn eval<const FUSED: bool>(
+        self,
+        widen: impl Fn(&[F16; CONVERTED]) -> [f32; CONVERTED],
+        narrow: impl Fn(&[f32; CONVERTED]) -> [F16; CONVERTED],
+    ) -> Self::Output;
+}
+
+/// Elements to be converted at a time.
+pub const CONVERTED: usize = 16;
+
+#[cfg(target_arch = "x86_64")]
+impl Isa {
+    /// Runs `op` compiled for this level.
+    #[expect(unsafe_code, reason = "see `run`; and numbers become vectors")]
+    #[inline]
+    pub fn run_on_halves<O: HalvesOp>(self, op: O) -> O::Output {
+        #[cfg(miri)]
+        use emulated::{_mm256_cvtps_ph, _mm512_cvtph_ps, _mm512_cvtps_ph};
+        use std::arch::x86_64::{
+            __m128i, __m256, __m256i, __m512, _MM_FROUND_TO_NEAREST_INT, _mm256_cvtph_ps,
+        };
+        #[cfg(not(miri))]
+        use std::arch::x86_64::{_mm256_cvtps_ph, _mm512_cvtph_ps, _mm512_cvtps_ph};
+        use std::mem::transmute;
+
+        /// Whatever the thread has set.
+        const TO_NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
+
+        macro_rules! eval {
+            (V3 $op:ident) => {
+                $op.eval::<true>(
+                    |x| {
+                        // SAFETY: the vectors hold as many 16-bit integers, which is what an `F16` is, and as many
+                        // float32, and any bits are a value of these types.
+                        unsafe {
+                            let [low, high] = transmute::<[F16; CONVERTED], [__m128i; 2]>(*x);
+                            transmute::<[__m256; 2], [f32; CONVERTED]>([
+                                _mm256_cvtph_ps(low),
+                                _mm256_cvtph_ps(high),
+                            ])
+                        }
+                    },
+                    |x| {
+                        // SAFETY: the same.
+                        unsafe {
+                            let [low, high] = transmute::<[f32; CONVERTED], [__m256; 2]>(*x);
+                            transmute::<[__m128i; 2], [F16; CONVERTED]>([
+                                _mm256_cvtps_ph::<TO_NEAREST>(low),
+                                _mm256_cvtps_ph::<TO_NEAREST>(high),
+                            ])
+                        }
+                    },
+                )
+            };
+            (V4 $op:ident) => {
+                $op.eval::<true>(
+                    |x| {
+                        // SAFETY: as above.
+                        unsafe {
+                            transmute::<__m512, [f32; CONVERTED]>(_mm512_cvtph_ps(transmute::<
+                                [F16; CONVERTED],
+                                __m256i,
+                            >(*x)))
+                        }
+                    },
+                    |x| {
+                        // SAFETY: as above.
+                        unsafe {
+                            transmute::<__m256i, [F16; CONVERTED]>(_mm512_cvtps_ph::<TO_NEAREST>(transmute::<
+                                [f32; CONVERTED],
+                                __m512,
+                            >(*x)))
+                        }
+                    },
+                )
+            };
+        }
+        macro_rules! shells {
+            ($($level:ident $name:literal: $($feature:tt),+;)*) => {
+                match self.0 {
+                    Level::Baseline => eval_plainly(op),
+                    $(Level::$level => {
+                        #[target_feature($(enable = $feature),+)]
+                        fn shell<O: HalvesOp>(op: O) -> O::Output { eval!($level op) }
+                        // SAFETY: as in `run`.
+                        unsafe { shell(op) }
+                    })*
+                }
+            };
+        }
+        with_levels!(shells)
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+impl Isa {
+    /// Runs `op`.
+    #[inline]
+    pub fn run_on_halves<O: HalvesOp>(self, op: O) -> O::Output {
+        eval_plainly(op)
+    }
+}
+
+#[inline(always)]
+fn eval_plainly<O: HalvesOp>(op: O) -> O::Output {
+    op.eval::<false>(|x| x.map(F16::to_f32), |x| x.map(F16::from_f32))
+}
+
 /// What a slice is filled with, in order.
 pub trait Fill<T> {
     /// Makes the next elements, `N` for each place that is left. Implementors are `#[inline(always)]`.

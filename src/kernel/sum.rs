@@ -6,8 +6,8 @@
 //! = 64 terms and the fold 5 more, which bounds the relative error of a sum of non-negative terms by 70 *
 //! 2^-53 = 7.8e-15.
 
-use crate::element::Element;
-use crate::isa::Op;
+use crate::element::{Element, F16};
+use crate::isa::{CONVERTED, HalvesOp, Op};
 
 /// Accumulators of one block.
 pub const LANES: usize = 32;
@@ -159,6 +159,41 @@ impl<T: Element, F: Term<T>> Op for Sum<'_, T, F> {
     #[inline(always)]
     fn eval_fused(self) -> Total {
         self.total::<true>()
+    }
+}
+
+/// Elements of float16 to be made float32 at a time.
+const WIDENED: usize = 8 * LANES;
+
+/// The same for float16, by way of float32.
+impl<F: Term<f32>> HalvesOp for Sum<'_, F16, F> {
+    type Output = Total;
+    #[inline(always)]
+    fn eval<const FUSED: bool>(
+        self,
+        widen: impl Fn(&[F16; CONVERTED]) -> [f32; CONVERTED],
+        _: impl Fn(&[f32; CONVERTED]) -> [F16; CONVERTED],
+    ) -> Total {
+        let mut total = Total::default();
+        for block in self.data.chunks(BLOCK) {
+            let mut lanes = Lanes([0.0; LANES]);
+            let mut singles = [0.0; WIDENED];
+            let (parts, rest) = block.as_chunks::<WIDENED>();
+            for part in parts {
+                for (to, from) in singles.as_chunks_mut().0.iter_mut().zip(part.as_chunks().0) {
+                    *to = widen(from);
+                }
+                add::<FUSED, _>(&mut lanes.0, &singles, self.term);
+            }
+            for (to, from) in singles.as_chunks_mut().0.iter_mut().zip(rest.chunks(CONVERTED)) {
+                let mut part = [F16::default(); CONVERTED];
+                part[..from.len()].copy_from_slice(from);
+                *to = widen(&part);
+            }
+            add::<FUSED, _>(&mut lanes.0, &singles[..rest.len()], self.term);
+            total.add(fold(&lanes));
+        }
+        total
     }
 }
 

@@ -167,6 +167,11 @@ impl Pass {
 
     /// The same by way of float32.
     fn of_halves(self, isa: Isa, data: &[F16]) -> Total {
+        match self {
+            Self::Abs => return isa.run_on_halves(Sum { data, term: Abs }),
+            Self::Square => return isa.run_on_halves(Sum { data, term: Square }),
+            _ => {}
+        }
         with_scratch(0.0, data.len(), |scratch| {
             let mut total = Total::default();
             for from in data.chunks(BLOCK) {

@@ -41,7 +41,7 @@ mod _core {
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         // A first call is to be no slower than NumPy's, so what takes as long as a hundred small calls is asked here: what
         // the CPU can do (on a virtual machine) and where NumPy's functions are (a regular expression reads its version).
-        Isa::current();
+        let _ = Isa::current();
         numpy::dtype::<f64>(module.py());
         super::process::watch(module)
     }
