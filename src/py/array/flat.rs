@@ -669,6 +669,11 @@ impl<'py> Lanes<'_, 'py> {
         if in_order || self.are_columns() {
             return Ok(true);
         }
+        // For one tensor a list of extents would cost more than the rest of the call.
+        if let ([input], [output]) = (&self.inputs.flats[..], self.outputs()) {
+            let ((low, high), (begin, end)) = (input.extent(), output.extent());
+            return Ok(output.len == 0 || output.data == input.data || high <= begin || end <= low);
+        }
         let extent = |flat: &Flat| (flat.len > 0).then(|| flat.extent());
         let extents = self.pairs().flat_map(|(input, output)| {
             let read = (input.data != output.data).then_some(input).and_then(extent);
