@@ -158,3 +158,69 @@ def test_a_clash_is_seen_wherever_in_a_word_of_marks_it_is():
             gc.clip_by_global_norm([np.ones(len(out)) for out in outs], 1.0, out=outs)
         outs = [first, memory[at + 1 : at + 600 : 7], memory[at - 1 : at + 5 : 10]]
         gc.clip_by_global_norm([np.ones(len(out)) for out in outs], 1.0, out=outs)
+
+
+def pieces(lengths, unit, step=1):
+    """Arrays that follow each other in one piece of memory, each from a whole number of units on, in another order."""
+    starts = np.cumsum([0, *(-(-length // unit) * unit for length in lengths)])
+    memory = np.arange(1, starts[-1] + 2, dtype=np.float32)
+    order = np.random.default_rng(len(lengths)).permutation(len(lengths))
+    return [memory[starts[i] :][: lengths[i] : step] for i in order], memory
+
+
+@pytest.mark.parametrize("unit", [1, 4, 64])
+@pytest.mark.parametrize("step", [1, 3])
+@pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 1000])
+def test_arrays_of_one_memory_in_any_order_are_apart(count, step, unit):
+    # Neighbours share words of marks, and units where these are shorter than 16 bytes, but no byte.
+    lengths = [(7 * i) % 300 if i % 50 == 0 else i % 40 for i in range(count)]
+    (tensors, _), (expected, _) = pieces(lengths, unit, step), pieces(lengths, unit, step)
+    expected, norm = gc.clip_by_global_norm([t.copy() for t in expected], 1.0)
+    found, own = gc.clip_by_global_norm(tensors, 1.0, out=tensors)
+    assert own == norm
+    assert all(a is b for a, b in zip(found, tensors, strict=True))
+    assert [t.tobytes() for t in tensors] == [t.tobytes() for t in expected]
+
+
+@pytest.mark.parametrize("unit", [1, 4, 64])
+@pytest.mark.parametrize("kind", ["in place", "into others"])
+def test_one_element_too_many_is_seen_wherever_it_is(kind, unit):
+    # As long as whole units, so that each ends where the next one begins.
+    lengths = [unit * (1 + i % 5 + 70 * (i % 30 == 0)) for i in range(100)]
+    tensors, memory = pieces(lengths, unit)
+    before = memory.copy()
+    address = [tensor.ctypes.data for tensor in tensors]
+    for i, tensor in enumerate(tensors):
+        end = address[i] + tensor.nbytes
+        if end not in address:
+            continue
+        start = (address[i] - memory.ctypes.data) // 4
+        outs = [*tensors[:i], memory[start : start + len(tensor) + 1], *tensors[i + 1 :]]
+        t_list = outs if kind == "in place" else [np.ones(out.shape, np.float32) for out in outs]
+        a, b = sorted([i, address.index(end)])
+        with pytest.raises(ValueError, match=rf"out\[{b}\]: found an array that shares memory with out\[{a}\]"):
+            gc.clip_by_global_norm(t_list, 1.0, out=outs)
+    assert np.array_equal(memory, before)
+
+
+@pytest.mark.parametrize("count", [2, 100])
+def test_outputs_that_are_inputs_of_others_get_what_these_were(count):
+    tensors, _ = pieces([16] * count, 4)
+    expected, _ = gc.clip_by_global_norm([t.copy() for t in tensors], 1.0)
+    outs = [*tensors[1:], tensors[0]]
+    gc.clip_by_global_norm(tensors, 1.0, out=outs)
+    assert [out.tobytes() for out in outs] == [t.tobytes() for t in expected]
+
+
+def test_many_arrays_far_apart_take_no_memory():
+    # A terabyte of addresses: marks for all of it would be 8 GiB.
+    size, count = 1 << 40, 100
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
+    with mmap.mmap(-1, size, flags=flags) as pages:
+        tensors = [np.frombuffer(pages, np.float64, 3, i * (size // count) // 8 * 8) for i in range(count)]
+        for tensor in tensors:
+            tensor[:] = 1
+        tensors.reverse()
+        gc.clip_by_global_norm(tensors, 1.0, 2.0, out=tensors)
+        assert all(tensor.tolist() == [0.5, 0.5, 0.5] for tensor in tensors)
+        del tensor, tensors

@@ -19,6 +19,9 @@ use rayon::ThreadPool;
 /// How long a worker stays awake; about what it takes to wake one.
 const STAY: Duration = Duration::from_micros(50);
 
+/// The longest work that workers are woken to wait for.
+const LONGEST: Duration = STAY.saturating_mul(10);
+
 /// A worker that has said nothing for so many nanoseconds is not counted on.
 const FRESH: u64 = 10_000;
 
@@ -106,6 +109,11 @@ impl Awake {
         }
     }
 
+    /// Wakes all workers for work that begins so long from now.
+    pub(super) fn wake_for(self: &Arc<Self>, workers: &ThreadPool, after: Duration) {
+        self.wake(workers, after.min(LONGEST) + 2 * STAY);
+    }
+
     /// Whether workers come too late, call after call. Linux wakes a thread on the CPU of who wakes it where the CPUs
     /// have been busy on average, and leaves it there for a long time, even if another is idle by now; a new thread
     /// begins on an idle one.
@@ -172,7 +180,7 @@ impl Piece {
         };
         let is_likely = pieces >= MANY;
         LAST.set(Some((now, if is_likely { 0 } else { pieces })));
-        is_likely.then(|| (now - self.begin).min(10 * STAY) + 2 * STAY)
+        is_likely.then(|| (now - self.begin).min(LONGEST) + 2 * STAY)
     }
 }
 
@@ -218,6 +226,9 @@ mod tests {
         assert_eq!(workers.install(|| 7), 7);
         awake.wake(&workers, STAY);
         assert_eq!(workers.install(|| 8), 8);
+        // However long it is until the work begins, they do not look for ever.
+        awake.wake_for(&workers, Duration::MAX);
+        assert_eq!(workers.install(|| 9), 9);
         assert_eq!(awake.seen[0].load(Ordering::Relaxed), 0);
         Ok(())
     }

@@ -182,6 +182,19 @@ fn some_pool(threads: usize) -> Option<Arc<Pool>> {
     Some(pool)
 }
 
+/// To be called when something else is to be done first, for so long, and then work that moves so many bytes: threads that
+/// the work would wake are awake by then.
+pub fn expect(bytes: usize, after: Duration) {
+    if let Ok(threads) = threads()
+        && threads > 1
+        && bytes > WAKE_FROM
+        && let Some(pool) = some_pool(threads)
+        && let Some(awake) = &pool.awake
+    {
+        awake.wake_for(&pool.workers, after);
+    }
+}
+
 /// Who does a piece of work.
 enum Team {
     /// The calling thread.

@@ -224,6 +224,15 @@ impl Pass {
         }
     }
 
+    /// The sum over all of a view. Short dense ones, of which there may be thousands, have the shortest way.
+    #[inline(always)]
+    fn of_whole<T: Element>(self, isa: Isa, view: &View<'_, T>) -> Total {
+        match view {
+            View::Dense(data) if has_row_sums::<T>(data.len(), self) => row_sum(isa, data, self),
+            _ => self.of_view(isa, view, 0..view.len()),
+        }
+    }
+
     /// The sum over a range of a view that begins at a chunk.
     fn of_view<T: Element>(self, isa: Isa, view: &View<'_, T>, range: ops::Range<usize>) -> Total {
         let mut total = Total::default();
@@ -308,6 +317,10 @@ macro_rules! any_view {
             }
             fn sum(&self, isa: Isa, pass: Pass, range: ops::Range<usize>) -> Total {
                 match self { $(Self::$name(view) => pass.of_view(isa, view, range),)* }
+            }
+            #[inline(always)] // where the dtype is known, it is not to be asked for again
+            fn sum_of_all(&self, isa: Isa, pass: Pass) -> Total {
+                match self { $(Self::$name(view) => pass.of_whole(isa, view),)* }
             }
             fn max(&self, isa: Isa, range: ops::Range<usize>, by: f64) -> f64 {
                 match self { $(Self::$name(view) => max_of_view(isa, view, range, by),)* }
@@ -454,7 +467,7 @@ pub fn norm_of_views(isa: Isa, arrays: &impl Views, order: Order) -> Result<Scal
                 let last = columns.as_ref().map_or(first, |columns| first + columns.count() - 1);
                 if !columns.is_some_and(|columns| columns.add(isa, pass, &mut total)) {
                     for at in first..=last {
-                        total.merge(arrays.with(at, |array| array.sum(isa, pass, 0..array.len())));
+                        total.merge(arrays.with(at, |array| array.sum_of_all(isa, pass)));
                     }
                 }
                 rest.start = last + 1;
@@ -572,10 +585,14 @@ pub(super) fn has_row_sums<T: Element>(len: usize, pass: Pass) -> bool {
 /// The sums of rows of `len` elements that follow each other, none as long as a chunk.
 pub(super) fn row_sums<T: Element>(isa: Isa, data: &[T], len: usize, pass: Pass, sums: &mut [f64]) {
     for (row, sum) in data.chunks_exact(len).zip(sums) {
-        *sum = match pass {
-            Pass::Abs => isa.run(Sum { data: row, term: Abs }).value(),
-            _ => isa.run(Sum { data: row, term: Square }).value(),
-        };
+        *sum = row_sum(isa, row, pass).value();
+    }
+}
+
+fn row_sum<T: Element>(isa: Isa, data: &[T], pass: Pass) -> Total {
+    match pass {
+        Pass::Abs => isa.run(Sum { data, term: Abs }),
+        _ => isa.run(Sum { data, term: Square }),
     }
 }
 

@@ -15,6 +15,7 @@ use std::iter;
 use std::ptr;
 use std::slice;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use numpy::PY_ARRAY_API;
 use numpy::npyffi::{self, NPY_TYPES, NpyTypes, PyArrayObject};
@@ -24,6 +25,7 @@ use pyo3::types::{PyAny, PyList, PyTuple};
 use smallvec::SmallVec;
 
 use super::super::call::Kinds;
+use super::super::overlap;
 use super::memory::Lender;
 use super::objects::{self, OwnList};
 use super::{BFLOAT16, DTYPES, Rows, internal, resized, slice_of};
@@ -32,6 +34,7 @@ use crate::error::{Error, Result, vec_with_room};
 use crate::isa::Isa;
 use crate::kernel::map::Map;
 use crate::kernel::scale::Scale;
+use crate::parallel;
 use crate::parallel::perform::{AnyTask, Task};
 use crate::parallel::reduce::{AnyColumns, AnyView, Columns, Views};
 use crate::scaled::Factor;
@@ -129,6 +132,8 @@ impl<'py> Held<'py> {
 /// An exact ndarray, aligned and native, of a dtype that is not complex, which is dense or has one axis: where it lies.
 #[derive(Clone, Copy)]
 struct Flat {
+    /// The array itself, for as long as somebody holds it.
+    fields: ptr::NonNull<Fields>,
     data: ptr::NonNull<u8>,
     len: usize,
     /// From one element to the next, in elements; 1 for a dense one.
@@ -139,6 +144,10 @@ struct Flat {
 
 /// Elements that follow each other in the C order or the Fortran order of the axes.
 const DENSE: c_int = npyffi::NPY_ARRAY_C_CONTIGUOUS | npyffi::NPY_ARRAY_F_CONTIGUOUS;
+
+/// What it takes to make an array, about, and how many take as long as it is worth to wake threads for meanwhile.
+const TO_MAKE_ONE: Duration = Duration::from_nanos(100);
+const MANY: usize = 256;
 
 /// The fields of an ndarray.
 type Fields = npyffi::PyArrayObject_fields;
@@ -162,6 +171,16 @@ fn fields<'a>(object: Borrowed<'a, '_, PyAny>, class: *mut PyTypeObject) -> Opti
 fn shape(fields: &Fields) -> &[usize] {
     // SAFETY: NumPy keeps `nd` lengths there, none negative. Nothing runs while the slice is in use.
     unsafe { slice_of(fields.dimensions.cast::<usize>(), usize::try_from(fields.nd).unwrap_or(0)) }
+}
+
+/// The number of elements. Nearly all arrays have one axis or two, for which a loop costs more than the product.
+#[inline(always)]
+fn len(fields: &Fields) -> usize {
+    match shape(fields) {
+        [len] => *len,
+        [rows, columns] => rows * columns,
+        shape => shape.iter().product(),
+    }
 }
 
 /// The step of an array that is not dense, if it has one axis and goes forwards.
@@ -191,9 +210,9 @@ impl Flat {
             && dtype.parts().is_none()
             && fields.data.addr().is_multiple_of(dtype.size());
         let data = ptr::NonNull::new(fields.data.cast())?;
-        let (len, flags) = (shape(fields).iter().product(), fields.flags);
+        let (len, flags) = (len(fields), fields.flags);
         let step = if flags & DENSE != 0 { 1 } else { step_of(fields, dtype)? };
-        plain.then_some(Self { data, len, step, flags, dtype })
+        plain.then_some(Self { fields: fields.into(), data, len, step, flags, dtype })
     }
 
     fn is_dense(&self) -> bool {
@@ -215,10 +234,15 @@ impl Flat {
         (low, low + self.span() * self.dtype.size())
     }
 
-    /// Whether it is still what was read of an array.
-    fn is_current(&self, fields: &Fields) -> bool {
+    /// Whether it is still what was read of the array.
+    ///
+    /// # Safety
+    /// Somebody has held the array since it was read.
+    unsafe fn is_current(&self) -> bool {
+        // SAFETY: a live array keeps its fields where they are.
+        let fields = unsafe { self.fields.as_ref() };
         self.data.as_ptr() == fields.data.cast()
-            && self.len == shape(fields).iter().product::<usize>()
+            && self.len == len(fields)
             && (self.is_dense() || step_of(fields, self.dtype) == Some(self.step))
     }
 
@@ -391,9 +415,15 @@ impl<'py> Flats<'py> {
         self.bytes
     }
 
+    /// Whether the memory of all arrays is still what was read of them.
+    fn are_current(&self) -> bool {
+        // SAFETY: `held` are the arrays that were read.
+        self.flats.iter().all(|flat| unsafe { flat.is_current() })
+    }
+
     /// What to read.
     pub(in crate::py) fn views(&self) -> PyResult<FlatViews<'_>> {
-        if is_current(&self.held, &self.flats)? {
+        if self.are_current() {
             Ok(FlatViews { flats: &self.flats, bytes: self.bytes, alike: self.alike })
         } else {
             Err(resized())
@@ -473,6 +503,10 @@ impl<'py> Flats<'py> {
         class: *mut PyTypeObject,
     ) -> PyResult<Outputs<'py>> {
         let wrong = not_flat;
+        if self.flats.len() >= MANY {
+            let time = TO_MAKE_ONE.saturating_mul(u32::try_from(self.flats.len()).unwrap_or(u32::MAX));
+            parallel::expect(2 * self.bytes, time);
+        }
         let mut flats = Few::new();
         reserve(&mut flats, self.flats.len())?;
         let mut lender = Lender::new(py, self.flats.iter().map(Flat::bytes))?;
@@ -550,23 +584,6 @@ impl<'py> Flats<'py> {
     }
 }
 
-/// Whether the memory of arrays is still what was read of them.
-fn is_current(held: &Held<'_>, flats: &[Flat]) -> PyResult<bool> {
-    let mut flats = flats.iter();
-    for i in 0..held.len() {
-        let object = held.get(i)?;
-        if object.is_none() {
-            continue;
-        }
-        // SAFETY: all that is held was seen to be an ndarray or None.
-        let fields = unsafe { &*npyffi::_PyArray_GET_ITEM_DATA(object.as_ptr().cast::<PyArrayObject>()) };
-        if !flats.next().is_some_and(|flat| flat.is_current(fields)) {
-            return Ok(false);
-        }
-    }
-    Ok(true)
-}
-
 /// What to read of plain arrays. The memory is written by way of `Lanes` alone, which have borrowed their inputs mutably
 /// and lend them only while nothing is written.
 #[derive(Clone, Copy)]
@@ -642,7 +659,7 @@ impl<'py> Lanes<'_, 'py> {
         }
     }
 
-    fn pairs(&self) -> impl ExactSizeIterator<Item = (&Flat, &Flat)> {
+    fn pairs(&self) -> impl ExactSizeIterator<Item = (&Flat, &Flat)> + Clone {
         self.inputs.flats.iter().zip(self.outputs())
     }
 
@@ -652,21 +669,17 @@ impl<'py> Lanes<'_, 'py> {
         if in_order || self.are_columns() {
             return Ok(true);
         }
-        let mut extents: SmallVec<[(usize, usize); 2]> = SmallVec::new();
-        reserve(&mut extents, 2 * self.inputs.flats.len())?;
-        let mut add = |flat: &Flat| {
-            if flat.len > 0 {
-                extents.push(flat.extent());
-            }
-        };
-        for (input, output) in self.pairs() {
-            add(output);
-            if output.data != input.data {
-                add(input);
-            }
+        // For one tensor a list of extents would cost more than the rest of the call.
+        if let ([input], [output]) = (&self.inputs.flats[..], self.outputs()) {
+            let ((low, high), (begin, end)) = (input.extent(), output.extent());
+            return Ok(output.len == 0 || output.data == input.data || high <= begin || end <= low);
         }
-        extents.sort_unstable();
-        Ok(extents.iter().zip(extents.iter().skip(1)).all(|((_, high), (low, _))| high <= low))
+        let extent = |flat: &Flat| (flat.len > 0).then(|| flat.extent());
+        let extents = self.pairs().flat_map(|(input, output)| {
+            let read = (input.data != output.data).then_some(input).and_then(extent);
+            extent(output).into_iter().chain(read)
+        });
+        overlap::extents_are_apart(extents)
     }
 
     /// Whether all are in place and columns of one matrix, from left to right.
@@ -674,6 +687,9 @@ impl<'py> Lanes<'_, 'py> {
         let Some((first, last)) = self.inputs.flats.first().zip(self.inputs.flats.last()) else {
             return false;
         };
+        if first.is_dense() {
+            return false;
+        }
         let same = self.pairs().all(|(input, output)| {
             input.data == output.data && (output.step, output.dtype) == (first.step, first.dtype)
         });
@@ -685,12 +701,13 @@ impl<'py> Lanes<'_, 'py> {
             && address(last) + size <= address(first) + first.step * size
     }
 
-    fn is_current(&self) -> PyResult<bool> {
+    fn are_current(&self) -> bool {
         let outputs = match &self.outputs {
             Outputs::Inputs => true,
-            Outputs::Others { held, flats } => is_current(held, flats)?,
+            // SAFETY: what is held beside them are the arrays that were read.
+            Outputs::Others { flats, .. } => flats.iter().all(|flat| unsafe { flat.is_current() }),
         };
-        Ok(outputs && is_current(&self.inputs.held, &self.inputs.flats)?)
+        outputs && self.inputs.are_current()
     }
 
     /// What norms are made of, before anything is written.
@@ -705,7 +722,7 @@ impl<'py> Lanes<'_, 'py> {
 
     /// What to write, and what to read for it.
     pub(in crate::py) fn tasks(&mut self) -> PyResult<FlatTasks<'_>> {
-        if !self.is_current()? {
+        if !self.are_current() {
             return Err(resized());
         }
         if self.inputs.kinds != Kinds::Scalable {
@@ -721,7 +738,7 @@ impl<'py> Lanes<'_, 'py> {
 
     /// The task of the only pair, of elements of T.
     pub(in crate::py) fn task<T: Ordered>(&mut self) -> PyResult<Task<'_, T>> {
-        if !self.is_current()? {
+        if !self.are_current() {
             return Err(resized());
         }
         match self.pairs().next() {
