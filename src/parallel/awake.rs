@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 
 use rayon::ThreadPool;
 
+use super::cpu;
+
 /// How long a worker stays awake; about what it takes to wake one.
 const STAY: Duration = Duration::from_micros(50);
 
@@ -28,10 +30,6 @@ const FRESH: u64 = 10_000;
 /// How often a worker looks for work between two looks at the clock: for a microsecond or two.
 const LOOKS: usize = 64;
 
-/// A pool older than `AGED` in which workers came too late `OFTEN` times in a row is to be built anew.
-const OFTEN: usize = 4;
-const AGED: Duration = Duration::from_millis(10);
-
 /// What is known of the workers of a pool. Nothing depends on it but who does what.
 #[derive(Debug)]
 pub(super) struct Awake {
@@ -42,8 +40,6 @@ pub(super) struct Awake {
     calls: AtomicUsize,
     /// Workers were woken, and have not begun to look yet.
     woken: AtomicBool,
-    /// How often in a row a worker began when nothing was left to do.
-    late: AtomicUsize,
 }
 
 impl Awake {
@@ -53,7 +49,6 @@ impl Awake {
             seen: (0..workers).map(|_| AtomicU64::new(0)).collect(),
             calls: AtomicUsize::new(0),
             woken: AtomicBool::new(false),
-            late: AtomicUsize::new(0),
         }
     }
 
@@ -83,10 +78,8 @@ impl Awake {
     /// can be counted on from now on.
     pub(super) fn stay(self: &Arc<Self>, workers: &ThreadPool, in_time: bool) {
         if !in_time {
-            self.late.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        self.late.store(0, Ordering::Relaxed);
         let calls = self.calls.load(Ordering::Relaxed);
         self.say(self.now());
         let awake = Arc::clone(self);
@@ -96,29 +89,24 @@ impl Awake {
     /// Wakes all workers, to look for work for so long.
     pub(super) fn wake(self: &Arc<Self>, workers: &ThreadPool, patience: Duration) {
         if self.woken.swap(true, Ordering::Relaxed) {
-            self.late.fetch_add(1, Ordering::Relaxed);
             return;
         }
         let calls = self.calls.load(Ordering::Relaxed);
+        let cpu = cpu::current();
         for _ in &self.seen {
             let awake = Arc::clone(self);
             workers.spawn(move || {
                 awake.woken.store(false, Ordering::Relaxed);
+                cpu::leave(cpu);
                 awake.look(calls, patience);
             });
         }
+        cpu::give_way();
     }
 
     /// Wakes all workers for work that begins so long from now.
     pub(super) fn wake_for(self: &Arc<Self>, workers: &ThreadPool, after: Duration) {
         self.wake(workers, after.min(LONGEST) + 2 * STAY);
-    }
-
-    /// Whether workers come too late, call after call. Linux wakes a thread on the CPU of who wakes it where the CPUs
-    /// have been busy on average, and leaves it there for a long time, even if another is idle by now; a new thread
-    /// begins on an idle one.
-    pub(super) fn is_stuck(&self) -> bool {
-        self.late.load(Ordering::Relaxed) > OFTEN && self.begin.elapsed() > AGED
     }
 
     /// Looks for work until there is a call, or for so long. The pool gives what there is to who returns from here.
@@ -245,21 +233,6 @@ mod tests {
         assert_eq!(Arc::strong_count(&awake), 2);
         drop(go);
         assert_eq!(workers.install(|| 7), 7);
-        Ok(())
-    }
-
-    #[test]
-    fn a_pool_is_stuck_when_all_come_too_late() -> Result<(), rayon::ThreadPoolBuildError> {
-        let workers = pool(1)?;
-        let awake = Arc::new(Awake::new(1));
-        thread::sleep(2 * AGED);
-        for _ in 0..=OFTEN {
-            assert!(!awake.is_stuck());
-            awake.stay(&workers, false);
-        }
-        assert!(awake.is_stuck());
-        awake.stay(&workers, true);
-        assert!(!awake.is_stuck());
         Ok(())
     }
 

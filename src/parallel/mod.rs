@@ -9,9 +9,11 @@
 //! Who does what never changes a result: work is cut at fixed places and sums are folded in order.
 
 mod awake;
+mod cpu;
 pub mod perform;
 pub mod reduce;
 
+use std::cell::Cell;
 use std::hint::spin_loop;
 use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -154,8 +156,7 @@ fn place(threads: usize) -> &'static RwLock<Option<Arc<Pool>>> {
 fn pool(threads: usize) -> Option<Arc<Pool>> {
     let pool = place(threads).try_read().ok()?;
     let pool = pool.as_ref()?;
-    let is_stuck = pool.awake.as_ref().is_some_and(|awake| awake.is_stuck());
-    (pool.threads == threads && pool.process == std::process::id() && !is_stuck).then(|| Arc::clone(pool))
+    (pool.threads == threads && pool.process == std::process::id()).then(|| Arc::clone(pool))
 }
 
 /// The same, built if there is none. None where the calling thread is to work alone: the lock is held, or the operating
@@ -285,7 +286,7 @@ impl Pool {
         work: impl Fn(J) + Sync,
     ) {
         let jobs = Mutex::new(jobs);
-        let share = |backwards: bool| {
+        let share = |backwards: bool, between: &dyn Fn()| {
             let mut done = 0;
             loop {
                 // A panic elsewhere ends the scope below; the iterator itself is whole.
@@ -297,22 +298,33 @@ impl Pool {
                     None => return done > 0,
                 }
                 done += 1;
+                between();
             }
         };
         let [late, busy] = [(); 2].map(|()| AtomicUsize::new(helpers));
+        let cpu = cpu::current();
         self.workers.in_place_scope(|scope| {
             for helper in 0..helpers {
                 let (share, late, busy) = (&share, &late, &busy);
                 scope.spawn(move |_| {
                     late.fetch_sub(1, Ordering::Relaxed);
-                    let in_time = share(helper % 2 == 0);
+                    cpu::leave(cpu);
+                    let in_time = share(helper % 2 == 0, &|| ());
                     if let Some(awake) = &self.awake {
                         awake.stay(&self.workers, in_time);
                     }
                     busy.fetch_sub(1, Ordering::Release);
                 });
             }
-            share(false);
+            cpu::give_way();
+            // Who has not begun when a job is done may wait for this CPU. One look for each: others may wait for it, too.
+            let looks = Cell::new(helpers);
+            share(false, &|| {
+                if late.load(Ordering::Relaxed) > 0 && looks.get() > 0 {
+                    looks.set(looks.get() - 1);
+                    thread::yield_now();
+                }
+            });
             // The scope would put this thread to sleep until its end, and to wake takes long.
             let begin = Instant::now();
             while busy.load(Ordering::Acquire) > 0 && begin.elapsed() < PATIENCE {
