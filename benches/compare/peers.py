@@ -27,18 +27,21 @@ if TYPE_CHECKING:
 OURS = "gradclip"
 #: A limit in place is below the norm by this share: all is multiplied, and float32 numbers stay what they are.
 _JUST_BELOW = 1 - 1e-9
-#: Elsewhere what is clipped is clipped to this share.
+#: Elsewhere what is clipped is clipped to about this share.
 WORK = 0.7
 
 
 def work_limit(task: Task, data: Data) -> float:
-    """Give a limit that is well below the norm, or all norms."""
+    """Give a limit that is well below the norm, or all norms: a short number, as users write it.
+
+    A share of the norm would make factors of few digits, whose products are ties of 16-bit numbers unlike those of others.
+    """
     slices = 1
     if task.axes is not None:
         (array,) = data.inputs
         axes = (task.axes,) if isinstance(task.axes, int) else task.axes
         slices = array.size // math.prod(array.shape[axis] for axis in axes)
-    return WORK * data.norm / math.sqrt(slices)
+    return float(f"{WORK * data.norm / math.sqrt(slices):.2g}")
 
 
 def limit(task: Task, data: Data) -> tuple[str, float | Iterator[float]]:
