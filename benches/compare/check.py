@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from data import Data, blocks
-from peers import OURS, WORK, work_limit
+from peers import OURS, work_limit
 from rows import IN_PLACE, UNCLIPPED
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class Checker:
     def __init__(self, task: Task, data: Data) -> None:
         """Compute what does not depend on the library."""
         self.task, self.data = task, data
+        self.limit = work_limit(task, data)
         if task.axes is not None or task.function == "norm":
             self.norms = norms(task, data)
 
@@ -42,8 +43,7 @@ class Checker:
         in_place = self.task.mode == IN_PLACE and peer.writes
         if in_place:
             # A limit that is only just exceeded would not show whether anything was done.
-            limit = WORK * self.data.norm
-            names["c"] = iter([limit]) if hasattr(form.names["c"], "__next__") else limit
+            names["c"] = iter([self.limit]) if hasattr(form.names["c"], "__next__") else self.limit
         try:
             off = self._off(peer, form.evaluate(**names))
         except Exception as error:  # noqa: BLE001 (whatever a library says to what it cannot do)
@@ -73,16 +73,16 @@ class Checker:
                 for where, block in blocks(original, SAMPLE)
             )
         if task.axes is None:
-            return difference(found, original, WORK)
-        factors = np.minimum(work_limit(task, data) / self.norms, 1)
+            return difference(found, original, self.limit / data.norm)
+        factors = np.minimum(self.limit / self.norms, 1)
         return difference(found, original, np.broadcast_to(factors, original.shape))
 
     def _off_list(self, peer: Peer, result: Any) -> float:
         """Tell how far a clipped list, its norm, or both, are off."""
         found, norm = result if isinstance(result, tuple) else (result, None)
-        factor = WORK
+        factor = self.limit / self.data.norm
         if self.task.mode == UNCLIPPED:
-            factor = 1
+            factor = 1.0
             if not isinstance(result, tuple):
                 found, norm = None, result
         off = 0.0 if norm is None else abs(float(norm) / self.data.norm - 1)

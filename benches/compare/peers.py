@@ -32,9 +32,9 @@ WORK = 0.7
 
 
 def work_limit(task: Task, data: Data) -> float:
-    """Give a limit that is well below the norm, or all norms: a short number, as users write it.
+    """Give a limit that is well below the norm, or all norms: a number of two digits, as users write it.
 
-    A share of the norm would make factors of few digits, whose products are ties of 16-bit numbers unlike those of others.
+    A share of the norm would make a factor of few digits, with which products of 16-bit numbers are ties.
     """
     slices = 1
     if task.axes is not None:

@@ -670,7 +670,7 @@ impl<'py> Lanes<'_, 'py> {
             return Ok(true);
         }
         // For one tensor a list of extents would cost more than the rest of the call.
-        if let ([input], [output]) = (&self.inputs.flats[..], self.outputs()) {
+        if let ([input], [output]) = (self.inputs.flats.as_slice(), self.outputs()) {
             let ((low, high), (begin, end)) = (input.extent(), output.extent());
             return Ok(output.len == 0 || output.data == input.data || high <= begin || end <= low);
         }
