@@ -83,17 +83,17 @@ class Clock:
     def calls(self, timer: timeit.Timer) -> tuple[int, float]:
         """Find how many calls make a batch, and the seconds of one.
 
-        A first call may map memory and start threads, and tells nothing of the next ones.
+        A first call may map memory and start threads, and tells nothing of the next ones; nor does one that shares its
+        CPUs with the threads of another library.
         """
+        self.rest()
         calls = 1
         total = timer.timeit(calls)
         if total < self.first:
             total = min(total, timer.timeit(calls))
         while total < self.batch / 4:
             calls *= 4
-            total = timer.timeit(calls)
-        if calls > 1 and total < self.batch:
-            total = min(total, timer.timeit(calls))
+            total = min(timer.repeat(2, calls))
         return max(1, ceil(self.batch * calls / total)), total / calls
 
     def alone(self, form: Form, seconds: float, most: int) -> float:
