@@ -121,97 +121,6 @@ impl Isa {
     }
 }
 
-// Between float16 and float32 CPUs have instructions that the compiler does not find in plain Rust. They give the bits
-// of the plain conversion.
-#[cfg(target_arch = "x86_64")]
-impl Isa {
-    /// float16 as float32, exactly.
-    #[expect(unsafe_code, reason = "see `run`")]
-    pub fn widen_halves(self, from: &[F16], to: &mut [f32]) {
-        #[cfg(miri)]
-        use emulated::_mm512_cvtph_ps;
-        #[cfg(not(miri))]
-        use std::arch::x86_64::_mm512_cvtph_ps;
-        use std::arch::x86_64::{__m128i, __m256, __m256i, __m512, _mm256_cvtph_ps};
-        use std::mem::transmute;
-
-        macro_rules! shell {
-            ($name:ident, $feature:literal, $convert:ident, $halves:ty, $floats:ty, $count:literal) => {
-                #[target_feature(enable = $feature)]
-                fn $name(from: &[F16], to: &mut [f32]) {
-                    let (from, rest) = from.as_chunks::<$count>();
-                    let (to, rest_to) = to.as_chunks_mut::<$count>();
-                    for (from, to) in from.iter().zip(to) {
-                        // SAFETY: the vectors hold as many 16-bit integers, which is what an `F16` is, and as many
-                        // float32, and any bits are a value of these types.
-                        *to = unsafe {
-                            transmute::<$floats, [f32; $count]>($convert(
-                                transmute::<[F16; $count], $halves>(*from),
-                            ))
-                        };
-                    }
-                    widen_plainly(rest, rest_to);
-                }
-            };
-        }
-        shell!(eight, "f16c", _mm256_cvtph_ps, __m128i, __m256, 8);
-        shell!(sixteen, "avx512f", _mm512_cvtph_ps, __m256i, __m512, 16);
-
-        match self.0 {
-            Level::Baseline => widen_plainly(from, to),
-            // SAFETY: an `Isa` of this level is made by `available` alone, after it detected all features in the
-            // level's row, "f16c" among them.
-            Level::V3 => unsafe { eight(from, to) },
-            // SAFETY: the same, with "avx512f".
-            Level::V4 => unsafe { sixteen(from, to) },
-        }
-    }
-
-    /// float32 as float16, rounded to nearest, ties to even.
-    #[expect(unsafe_code, reason = "see `run`")]
-    pub fn narrow_halves(self, from: &[f32], to: &mut [F16]) {
-        #[cfg(miri)]
-        use emulated::{_mm256_cvtps_ph, _mm512_cvtps_ph};
-        use std::arch::x86_64::{__m128i, __m256, __m256i, __m512, _MM_FROUND_TO_NEAREST_INT};
-        #[cfg(not(miri))]
-        use std::arch::x86_64::{_mm256_cvtps_ph, _mm512_cvtps_ph};
-        use std::mem::transmute;
-
-        /// Whatever the thread has set.
-        const TO_NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
-
-        macro_rules! shell {
-            ($name:ident, $feature:literal, $convert:ident, $floats:ty, $halves:ty, $count:literal) => {
-                #[target_feature(enable = $feature)]
-                fn $name(from: &[f32], to: &mut [F16]) {
-                    let (from, rest) = from.as_chunks::<$count>();
-                    let (to, rest_to) = to.as_chunks_mut::<$count>();
-                    for (from, to) in from.iter().zip(to) {
-                        // SAFETY: as in `widen_halves`.
-                        *to = unsafe {
-                            transmute::<$halves, [F16; $count]>($convert::<TO_NEAREST>(transmute::<
-                                [f32; $count],
-                                $floats,
-                            >(*from)))
-                        };
-                    }
-                    narrow_plainly(rest, rest_to);
-                }
-            };
-        }
-        shell!(eight, "f16c", _mm256_cvtps_ph, __m256, __m128i, 8);
-        shell!(sixteen, "avx512f", _mm512_cvtps_ph, __m512, __m256i, 16);
-
-        match self.0 {
-            Level::Baseline => narrow_plainly(from, to),
-            // SAFETY: as in `widen_halves`.
-            Level::V3 => unsafe { eight(from, to) },
-            // SAFETY: as in `widen_halves`.
-            Level::V4 => unsafe { sixteen(from, to) },
-        }
-    }
-}
-
 #[cfg(target_arch = "x86_64")]
 impl Isa {
     /// float16 times all factors between two, which have one sign: blocks of N elements, in place or from a slice of
@@ -253,14 +162,14 @@ impl Isa {
                         let (mut products, mut differ) = ([F16::default(); N], $zero());
                         let parts = products.as_chunks_mut::<$count>().0.iter_mut();
                         for (product, x) in parts.zip(from.as_chunks::<$count>().0) {
-                            // SAFETY: as in `widen_halves`.
+                            // SAFETY: as in `run_on_halves`.
                             let x = $widen(unsafe { transmute::<[F16; $count], $halves>(*x) });
                             let low = $narrow::<TO_NEAREST>($times(x, low));
                             let high = $narrow::<TO_NEAREST>($times(x, high));
                             differ = $or(differ, $xor(low, high));
                             // Where they are equal, it is both. Of one alone, the compiler would make a copy to store.
                             let both = $or(low, high);
-                            // SAFETY: as in `widen_halves`.
+                            // SAFETY: as in `run_on_halves`.
                             *product = unsafe { transmute::<$halves, [F16; $count]>(both) };
                         }
                         if $is_zero(differ, differ) == 1 {
@@ -304,9 +213,10 @@ impl Isa {
 
         match self.0 {
             Level::Baseline => None,
-            // SAFETY: as in `widen_halves`, with "avx2".
+            // SAFETY: an `Isa` of this level is made by `available` alone, after it detected all features in the
+            // level's row, "avx2" and "f16c" among them.
             Level::V3 => Some(unsafe { eight::<N>(from, to, ends) }),
-            // SAFETY: as in `widen_halves`.
+            // SAFETY: the same, with "avx512f".
             Level::V4 => Some(unsafe { sixteen::<N>(from, to, ends) }),
         }
     }
@@ -314,16 +224,6 @@ impl Isa {
 
 #[cfg(not(target_arch = "x86_64"))]
 impl Isa {
-    /// float16 as float32, exactly.
-    pub fn widen_halves(self, from: &[F16], to: &mut [f32]) {
-        widen_plainly(from, to);
-    }
-
-    /// float32 as float16, rounded to nearest, ties to even.
-    pub fn narrow_halves(self, from: &[f32], to: &mut [F16]) {
-        narrow_plainly(from, to);
-    }
-
     /// None: there is no better way here than by way of float64.
     pub fn scale_halves<const N: usize>(self, _: Option<&[F16]>, _: &mut [F16], _: [f32; 2]) -> Option<u32> {
         None
@@ -442,7 +342,22 @@ impl Isa {
 
 #[inline(always)]
 fn eval_plainly<O: HalvesOp>(op: O) -> O::Output {
-    op.eval::<false>(|x| x.map(F16::to_f32), |x| x.map(F16::from_f32))
+    op.eval::<false>(
+        |x| {
+            let mut to = [0.0; CONVERTED];
+            for (to, x) in to.iter_mut().zip(x) {
+                *to = x.to_f32();
+            }
+            to
+        },
+        |x| {
+            let mut to = [F16::default(); CONVERTED];
+            for (to, x) in to.iter_mut().zip(x) {
+                *to = F16::from_f32(*x);
+            }
+            to
+        },
+    )
 }
 
 /// What a slice is filled with, in order.
@@ -617,18 +532,16 @@ mod emulated {
     use std::arch::x86_64::{__m128i, __m256, __m256i, __m512};
     use std::mem::transmute;
 
-    use super::{narrow_plainly, widen_plainly};
     use crate::element::F16;
 
     macro_rules! emulated {
         ($($narrow:ident: $floats:ty, $halves:ty, $count:literal;)*) => {
-            $(#[expect(unsafe_code, reason = "see `Isa::widen_halves`")]
+            $(#[expect(unsafe_code, reason = "see `Isa::run_on_halves`")]
             pub(super) fn $narrow<const ROUNDING: i32>(from: $floats) -> $halves {
-                let mut to = [F16::from_bits(0); $count];
-                // SAFETY: as in `widen_halves`.
-                narrow_plainly(&unsafe { transmute::<$floats, [f32; $count]>(from) }, &mut to);
-                // SAFETY: as in `widen_halves`.
-                unsafe { transmute::<[F16; $count], $halves>(to) }
+                // SAFETY: as in `run_on_halves`.
+                let from = unsafe { transmute::<$floats, [f32; $count]>(from) };
+                // SAFETY: as in `run_on_halves`.
+                unsafe { transmute::<[F16; $count], $halves>(from.map(F16::from_f32)) }
             })*
         };
     }
@@ -637,26 +550,11 @@ mod emulated {
         _mm512_cvtps_ph: __m512, __m256i, 16;
     }
 
-    #[expect(unsafe_code, reason = "see `Isa::widen_halves`")]
+    #[expect(unsafe_code, reason = "see `Isa::run_on_halves`")]
     pub(super) fn _mm512_cvtph_ps(from: __m256i) -> __m512 {
-        let mut to = [0.0; 16];
-        // SAFETY: as in `widen_halves`.
-        widen_plainly(&unsafe { transmute::<__m256i, [F16; 16]>(from) }, &mut to);
-        // SAFETY: as in `widen_halves`.
-        unsafe { transmute::<[f32; 16], __m512>(to) }
-    }
-}
-
-#[inline(always)]
-fn widen_plainly(from: &[F16], to: &mut [f32]) {
-    for (to, from) in to.iter_mut().zip(from) {
-        *to = from.to_f32();
-    }
-}
-
-#[inline(always)]
-fn narrow_plainly(from: &[f32], to: &mut [F16]) {
-    for (to, from) in to.iter_mut().zip(from) {
-        *to = F16::from_f32(*from);
+        // SAFETY: as in `run_on_halves`.
+        let from = unsafe { transmute::<__m256i, [F16; 16]>(from) };
+        // SAFETY: as in `run_on_halves`.
+        unsafe { transmute::<[f32; 16], __m512>(from.map(F16::to_f32)) }
     }
 }

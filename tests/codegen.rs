@@ -15,8 +15,9 @@ use std::hint::black_box;
 use std::process::Command;
 
 use _core::element::{Bf16, Element, F16};
-use _core::isa::{Fill, Isa, Op};
+use _core::isa::{Fill, HalvesOp, Isa, Op};
 use _core::kernel::clip::{AnyOutside, Between, Clip, ClipEach};
+use _core::kernel::halves::{FromSingles, ToSingles};
 use _core::kernel::map::{AnyChange, Apply, ApplyInto, Mapped};
 use _core::kernel::max::{MaxAbs, MaxRow};
 use _core::kernel::power::{Cube, Power, ThreeHalves};
@@ -70,6 +71,12 @@ fn baseline<O: Op>(op: O) -> O::Output {
 fn probe<O: Op>(unit: Unit, most: [usize; LEVELS.len()]) -> Probe {
     black_box(baseline::<O> as fn(O) -> O::Output);
     black_box(Isa::run::<O> as fn(Isa, O) -> O::Output);
+    Probe { operation: short(type_name::<O>()), unit, most }
+}
+
+/// Has work on float16 compiled, whose conversions at the baseline branch.
+fn on_halves<O: HalvesOp>(unit: Unit, most: [usize; LEVELS.len()]) -> Probe {
+    black_box(Isa::run_on_halves::<O> as fn(Isa, O) -> O::Output);
     Probe { operation: short(type_name::<O>()), unit, most }
 }
 
@@ -232,7 +239,10 @@ fn level_and_operation(symbol: &str, demangled: &str) -> Option<(usize, String)>
     }
     // Functions of one name in one place are numbered.
     let path = symbol.split_once("5shell")?.0;
-    let level = match ["3run", "6stream"].iter().find_map(|place| Some(path.rsplit_once(place)?.1))? {
+    let level = match ["13run_on_halves", "3run", "6stream"]
+        .iter()
+        .find_map(|place| Some(path.rsplit_once(place)?.1))?
+    {
         "" => 1,
         "s_" => 2,
         _ => return None,
@@ -269,6 +279,10 @@ fn probes() -> Vec<Probe> {
         probe::<Sum<'_, f32, Power>>(Done("psllq", 8), [1462, 640, 292]),
         probe::<Sum<'_, f64, Power>>(Done("divpd", 8), [1206, 438, 173]),
         probe::<Sum<'_, f64, Power>>(Done("psllq", 8), [1462, 658, 292]),
+        on_halves::<Sum<'_, F16, Square>>(SQUARE, [0, 44, 27]),
+        on_halves::<Sum<'_, F16, Abs>>(SUM, [0, 64, 35]),
+        on_halves::<ToSingles<'_, F16>>(Done("cvtph2ps", 4), [0, 28, 23]),
+        on_halves::<FromSingles<'_, F16>>(Done("cvtps2ph", 4), [0, 28, 19]),
         probe::<AddRow<'_, f32, Square>>(SQUARE, [240, 69, 35]),
         probe::<AddRows<'_, f32, Square>>(SQUARE, [157, 56, 28]),
         probe::<AddRows<'_, f64, Square>>(SUM, [157, 74, 37]),

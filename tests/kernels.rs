@@ -11,6 +11,7 @@ use std::sync::atomic::AtomicU8;
 use _core::element::{Bf16, Bool, Complex, Dtype, Element, F16, Half as HalfFloat, Ordered, Real};
 use _core::isa::{Isa, LINE, end_of_stream};
 use _core::kernel::clip::{AnyOutside, Clip, ClipEach};
+use _core::kernel::halves::{FromSingles, ToSingles};
 use _core::kernel::map::{AnyChange, Apply, ApplyInto, Map};
 use _core::kernel::max::{MaxAbs, MaxRow};
 use _core::kernel::power::{Cube, Fourth, Half, Power, ThreeHalves};
@@ -788,14 +789,14 @@ fn float16_is_read_as_float32() {
     };
     for isa in Isa::available() {
         found.fill(9.0);
-        isa.widen_halves(&all, &mut found);
+        isa.run_on_halves(ToSingles { from: &all, to: &mut found });
         check(&found, &all);
     }
     // Lengths that no register divides, subnormals among the elements; and nothing else is written.
     let room = &all[1000..][..ROOM];
     at_all_levels(|isa, range| {
         let mut found = vec![9f32; ROOM];
-        isa.widen_halves(&room[range.clone()], &mut found[range.clone()]);
+        isa.run_on_halves(ToSingles { from: &room[range.clone()], to: &mut found[range.clone()] });
         check(&found[range.clone()], &room[range.clone()]);
         assert!(found[..range.start].iter().chain(&found[range.end..]).all(|x| *x == 9.0));
     });
@@ -828,14 +829,14 @@ fn float32_is_rounded_to_float16() {
     let expected: Vec<F16> = all.iter().map(|x| F16::nearest(f64::from(*x))).collect();
     for isa in Isa::available() {
         let mut found = vec![F16::from_bits(9); all.len()];
-        isa.narrow_halves(&all, &mut found);
+        isa.run_on_halves(FromSingles { from: &all, to: &mut found });
         assert_same(&found, &expected);
     }
     let (room, rounded) = (&all[50_000..][..ROOM], &expected[50_000..][..ROOM]);
     at_all_levels(|isa, range| {
         let mut found = vec![F16::from_bits(9); ROOM];
         let mut result = found.clone();
-        isa.narrow_halves(&room[range.clone()], &mut found[range.clone()]);
+        isa.run_on_halves(FromSingles { from: &room[range.clone()], to: &mut found[range.clone()] });
         result[range.clone()].copy_from_slice(&rounded[range]);
         assert_same(&found, &result);
     });
@@ -1240,6 +1241,69 @@ fn sums_of_infinity_and_nan_are_what_they_should_be() {
             assert!(isa.run(Sum { data: &data, term: Abs }).value().is_nan());
             data.fill(1e200);
             assert_eq!(isa.run(Sum { data: &data, term: Square }).value(), f64::INFINITY);
+        }
+    }
+}
+
+/// Checks the sums of both terms, by way of float32.
+#[track_caller]
+fn check_sum_of_halves(isa: Isa, data: &[F16]) {
+    let check = |term: &str, found: Total, exact: fn(f64) -> f64| {
+        let expected = sum_in_order(&data.iter().map(|x| exact(x.exact())).collect::<Vec<_>>());
+        let found = found.value();
+        assert!(
+            found.to_bits() == expected.to_bits() || (found.is_nan() && expected.is_nan()),
+            "{term} of {} elements, {}: {found:e}, not {expected:e}",
+            data.len(),
+            isa.name()
+        );
+    };
+    check("Abs", isa.run_on_halves(Sum { data, term: Abs }), f64::abs);
+    check("Square", isa.run_on_halves(Sum { data, term: Square }), |x| x * x);
+}
+
+#[test]
+fn every_float16_counts_in_a_sum_by_way_of_float32() {
+    let finite = |x: &F16| x.exact().is_finite();
+    let all: Vec<F16> = thinned(0..=u16::MAX, 331).map(F16::from_bits).collect();
+    let numbers: Vec<F16> = all.iter().copied().filter(finite).collect();
+    for isa in Isa::available() {
+        check_sum_of_halves(isa, &numbers);
+        // Each by itself, where no large one hides it: in a whole part, and in the rest of one.
+        for (i, x) in all.iter().enumerate() {
+            check_sum_of_halves(isa, &[*x]);
+            if i % sized(1, 16) == 0 {
+                let mut data = [F16::default(); 256];
+                data[17 * (i % 16)] = *x;
+                check_sum_of_halves(isa, &data);
+            }
+        }
+    }
+}
+
+#[test]
+fn sums_of_float16_by_way_of_float32_are_added_in_the_documented_order() {
+    let random = &mut Random::new(73);
+    let room: Vec<F16> = finite(random, ROOM);
+    // No larger than one: their squares are rounded when they are added, and no large one hides the others.
+    let small: Vec<F16> = (0..ROOM).map(|_| F16::from_bits(random.below(0x3c01) as u16)).collect();
+    let ends = [16, 256, 2048, 4096];
+    let near =
+        ends.into_iter().flat_map(|end| end - 2..end + 3).chain([240, 271, 272, 273, 2303, 2304, 2305]);
+    for isa in Isa::available() {
+        for len in near.clone().filter(|len| *len <= ROOM).chain(LENGTHS.iter().copied()) {
+            for offset in sized(0, 3)..4 {
+                check_sum_of_halves(isa, &room[offset..][..len]);
+                check_sum_of_halves(isa, &small[offset..][..len]);
+            }
+            // Odd ones wherever they lie: at the ends, in whole parts and in the rest.
+            for at in thinned([0, len / 2, len.saturating_sub(1)], 2).filter(|at| *at < len) {
+                for odd in thinned([F16::INFINITY, F16::NEG_INFINITY, F16::from_bits(0x7c01)], 2) {
+                    let mut data = small[..len].to_vec();
+                    data[at] = odd;
+                    check_sum_of_halves(isa, &data);
+                }
+            }
         }
     }
 }

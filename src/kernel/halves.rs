@@ -16,8 +16,8 @@
 //! and rounding moves it back by less, unless it is subnormal, which the range of the factors excludes. A factor of
 //! few digits makes exact products in float32, and is its own bounds.
 
-use crate::element::{Bf16, Real, to_odd};
-use crate::isa::{Isa, Op};
+use crate::element::{Bf16, F16, Real, to_odd};
+use crate::isa::{CONVERTED, HalvesOp, Isa, Op};
 use crate::scaled::power_of_two;
 
 /// Elements that go by way of float64 for the sake of one.
@@ -167,7 +167,7 @@ fn products(from: &[Bf16; BLOCK], [low, high]: [f32; 2]) -> ([u32; BLOCK / 2], b
 /// Elements of 16 bits as float32, exactly.
 fn widen<T: Real>(isa: Isa, from: &[T], to: &mut [f32]) {
     match T::halves(from) {
-        Some(halves) => isa.widen_halves(halves, to),
+        Some(from) => isa.run_on_halves(ToSingles { from, to }),
         None => isa.run(ToSingles { from, to }),
     }
 }
@@ -175,14 +175,18 @@ fn widen<T: Real>(isa: Isa, from: &[T], to: &mut [f32]) {
 /// Elements of 16 bits from float32, rounded once.
 fn narrow<T: Real>(isa: Isa, from: &[f32], to: &mut [T]) {
     match T::halves_mut(to) {
-        Some(halves) => isa.narrow_halves(from, halves),
+        Some(to) => isa.run_on_halves(FromSingles { from, to }),
         None => isa.run(FromSingles { from, to }),
     }
 }
 
-struct ToSingles<'a, T> {
-    from: &'a [T],
-    to: &'a mut [f32],
+/// Elements of 16 bits as float32, exactly.
+#[derive(Debug)]
+pub struct ToSingles<'a, T> {
+    /// Read.
+    pub from: &'a [T],
+    /// Written, as many elements.
+    pub to: &'a mut [f32],
 }
 
 impl<T: Real> Op for ToSingles<'_, T> {
@@ -195,9 +199,25 @@ impl<T: Real> Op for ToSingles<'_, T> {
     }
 }
 
-struct FromSingles<'a, T> {
-    from: &'a [f32],
-    to: &'a mut [T],
+impl HalvesOp for ToSingles<'_, F16> {
+    type Output = ();
+    #[inline(always)]
+    fn eval<const FUSED: bool>(
+        self,
+        widen: impl Fn(&[F16; CONVERTED]) -> [f32; CONVERTED],
+        _: impl Fn(&[f32; CONVERTED]) -> [F16; CONVERTED],
+    ) {
+        convert(self.from, self.to, widen, F16::to_f32);
+    }
+}
+
+/// Elements of 16 bits from float32, rounded once.
+#[derive(Debug)]
+pub struct FromSingles<'a, T> {
+    /// Read.
+    pub from: &'a [f32],
+    /// Written, as many elements.
+    pub to: &'a mut [T],
 }
 
 impl<T: Real> Op for FromSingles<'_, T> {
@@ -206,6 +226,40 @@ impl<T: Real> Op for FromSingles<'_, T> {
     fn eval(self) {
         for (to, from) in self.to.iter_mut().zip(self.from) {
             *to = T::narrow_single(*from);
+        }
+    }
+}
+
+impl HalvesOp for FromSingles<'_, F16> {
+    type Output = ();
+    #[inline(always)]
+    fn eval<const FUSED: bool>(
+        self,
+        _: impl Fn(&[F16; CONVERTED]) -> [f32; CONVERTED],
+        narrow: impl Fn(&[f32; CONVERTED]) -> [F16; CONVERTED],
+    ) {
+        convert(self.from, self.to, narrow, F16::from_f32);
+    }
+}
+
+/// Converts a slice: many at a time, the last of them with some before them again; or one by one if it is too short.
+#[inline(always)]
+fn convert<A: Copy, B>(
+    from: &[A],
+    to: &mut [B],
+    many: impl Fn(&[A; CONVERTED]) -> [B; CONVERTED],
+    one: impl Fn(A) -> B,
+) {
+    for (to, from) in to.as_chunks_mut().0.iter_mut().zip(from.as_chunks().0) {
+        *to = many(from);
+    }
+    match (from.last_chunk(), to.last_chunk_mut()) {
+        (Some(_), Some(_)) if from.len().is_multiple_of(CONVERTED) => {}
+        (Some(from), Some(to)) => *to = many(from),
+        _ => {
+            for (to, from) in to.iter_mut().zip(from) {
+                *to = one(*from);
+            }
         }
     }
 }

@@ -7,6 +7,7 @@ use super::{Team, share_of, share_out};
 use crate::element::{Element, F16, for_each_element};
 use crate::error::{Result, vec_with_room};
 use crate::isa::Isa;
+use crate::kernel::halves::ToSingles;
 use crate::kernel::max::{MaxAbs, MaxRow};
 use crate::kernel::power::{Cube, Fourth, Half, Power, Simple, ThreeHalves};
 use crate::kernel::rows;
@@ -176,7 +177,7 @@ impl Pass {
             let mut total = Total::default();
             for from in data.chunks(BLOCK) {
                 let scratch = &mut scratch[..from.len()];
-                isa.widen_halves(from, scratch);
+                isa.run_on_halves(ToSingles { from, to: &mut *scratch });
                 total.merge(self.of_slice::<f32>(isa, scratch));
             }
             total
