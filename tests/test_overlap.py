@@ -168,11 +168,12 @@ def pieces(lengths, unit, step=1):
     return [memory[starts[i] :][: lengths[i] : step] for i in order], memory
 
 
-@pytest.mark.parametrize("unit", [1, 4, 64])
+@pytest.mark.parametrize("unit", [1, 4, 64, 5000])
 @pytest.mark.parametrize("step", [1, 3])
 @pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 1000])
 def test_arrays_of_one_memory_in_any_order_are_apart(count, step, unit):
-    # Neighbours share words of marks, and units where these are shorter than 16 bytes, but no byte.
+    # Neighbours share words of marks, and units where these are shorter than 16 bytes, but no byte; the longest lie in
+    # regions of their own.
     lengths = [(7 * i) % 300 if i % 50 == 0 else i % 40 for i in range(count)]
     (tensors, _), (expected, _) = pieces(lengths, unit, step), pieces(lengths, unit, step)
     expected, norm = gc.clip_by_global_norm([t.copy() for t in expected], 1.0)
@@ -182,7 +183,7 @@ def test_arrays_of_one_memory_in_any_order_are_apart(count, step, unit):
     assert [t.tobytes() for t in tensors] == [t.tobytes() for t in expected]
 
 
-@pytest.mark.parametrize("unit", [1, 4, 64])
+@pytest.mark.parametrize("unit", [1, 4, 64, 1500])
 @pytest.mark.parametrize("kind", ["in place", "into others"])
 def test_one_element_too_many_is_seen_wherever_it_is(kind, unit):
     # As long as whole units, so that each ends where the next one begins.

@@ -165,43 +165,85 @@ pub(super) fn extents_are_apart(extents: impl Iterator<Item = (usize, usize)> + 
 /// Extents from which on marks cost less than to sort them.
 const MANY: usize = 64;
 
-/// A quick proof for so many extents that lie close together, as thousands of small arrays do: none touches a unit of
-/// memory that another one has marked. They are in the order of their addresses but for some dozen jumps, which a sort
-/// makes little use of.
+/// A quick proof for so many extents, as of thousands of small arrays: none touches a unit of memory that another one has
+/// marked. They are in the order of their addresses but for some dozen jumps, which a sort makes little use of.
 fn are_marked_apart(extents: impl Iterator<Item = (usize, usize)> + Clone, count: usize) -> Result<bool> {
-    /// What the C library aligns to, so that arrays of its share no unit.
-    const UNIT: usize = 16;
-    /// Marks may take so many words for each: those of 16 KiB, which are cleared in a few nanoseconds.
-    const WORDS: usize = 16;
     let (low, high) = extents
         .clone()
         .fold((usize::MAX, 0), |(low, high), (from, to)| (low.min(from / UNIT), high.max(to / UNIT)));
-    let len = high.saturating_sub(low) / 64 + 1;
-    if len / WORDS > count {
-        return Ok(false);
-    }
-    let mut words: Vec<u64> = vec_with_room(len)?;
-    words.resize(len, 0);
-    let mut met = 0;
-    let mut mark = |word: usize, mask: u64| {
-        if let Some(word) = words.get_mut(word) {
-            met |= *word & mask;
-            *word |= mask;
-        }
-        met == 0
-    };
+    let Some(mut marks) = SparseMarks::new(high.saturating_sub(low), count)? else { return Ok(false) };
     // As far as the first that meets a mark: long ones that overlap would set the same marks again and again.
     let mut extents = extents;
     Ok(extents.all(|(from, to)| {
         let (first, last) = (from / UNIT - low, (to - 1) / UNIT - low);
         let (head, tail) = (u64::MAX << (first % 64), u64::MAX >> (63 - last % 64));
         if first / 64 == last / 64 {
-            return mark(first / 64, head & tail);
+            return marks.set(first / 64, head & tail);
         }
-        mark(first / 64, head)
-            && (first / 64 + 1..last / 64).all(|word| mark(word, u64::MAX))
-            && mark(last / 64, tail)
+        marks.set(first / 64, head)
+            && (first / 64 + 1..last / 64).all(|word| marks.set(word, u64::MAX))
+            && marks.set(last / 64, tail)
     }))
+}
+
+/// What the C library aligns to, so that arrays of its share no unit.
+const UNIT: usize = 16;
+
+/// Marks for units of memory, in regions: arrays lie in clusters, with much between them where others were made before.
+struct SparseMarks {
+    /// The number of each region that has marks, from 1 on.
+    regions: Vec<u32>,
+    words: Vec<u64>,
+    /// The region that was marked last, and where its words begin.
+    last: (usize, usize),
+}
+
+/// Words of a region: 16 KiB of memory.
+const REGION: usize = 16;
+
+/// Words of marks for each extent, and regions for each: both are cleared in some nanoseconds.
+const MOST: usize = 16;
+
+impl SparseMarks {
+    /// For so many units; None where they are too many for so many extents.
+    fn new(units: usize, count: usize) -> Result<Option<Self>> {
+        let len = units / (64 * REGION) + 1;
+        let most = count.saturating_mul(MOST);
+        if len > most {
+            return Ok(None);
+        }
+        let mut regions = vec_with_room(len)?;
+        regions.resize(len, 0);
+        Ok(Some(Self { regions, words: vec_with_room(most.min(len * REGION))?, last: (usize::MAX, 0) }))
+    }
+
+    /// Sets marks of a word. False if one was set, or there is no room for more regions.
+    #[inline]
+    fn set(&mut self, word: usize, mask: u64) -> bool {
+        let region = word / REGION;
+        if region != self.last.0 {
+            let Some(begin) = self.begin(region) else { return false };
+            self.last = (region, begin);
+        }
+        let Some(word) = self.words.get_mut(self.last.1 + word % REGION) else { return false };
+        let is_free = *word & mask == 0;
+        *word |= mask;
+        is_free
+    }
+
+    /// Where the words of a region begin.
+    fn begin(&mut self, region: usize) -> Option<usize> {
+        let number = self.regions.get_mut(region)?;
+        if *number == 0 {
+            let len = self.words.len() + REGION;
+            if len > self.words.capacity() {
+                return None;
+            }
+            self.words.resize(len, 0);
+            *number = u32::try_from(len / REGION).ok()?;
+        }
+        Some((*number as usize - 1) * REGION)
+    }
 }
 
 /// Groups of stretches that overlap, of stretches in the order of their begins.
