@@ -54,7 +54,7 @@ struct Read<'a>(&'a [f32]);
 impl Op for Read<'_> {
     type Output = u32;
     #[inline(always)]
-    fn eval(self) -> u32 {
+    fn eval<const FUSED: bool>(self) -> u32 {
         let mut all = 0;
         for x in self.0 {
             all ^= x.to_bits();
@@ -69,7 +69,7 @@ struct Multiply<'a>(&'a mut [f32], f32);
 impl Op for Multiply<'_> {
     type Output = ();
     #[inline(always)]
-    fn eval(self) {
+    fn eval<const FUSED: bool>(self) {
         for x in self.0 {
             *x *= self.1;
         }

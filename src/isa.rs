@@ -14,16 +14,9 @@ use crate::element::{Element, F16};
 pub trait Op {
     /// What `eval` returns.
     type Output;
-    /// Does the work. Implementors are `#[inline(always)]`.
-    fn eval(self) -> Self::Output;
-    /// The same bits, where the level has a fused multiplication and addition: for sums of products that are exact.
-    #[inline(always)]
-    fn eval_fused(self) -> Self::Output
-    where
-        Self: Sized,
-    {
-        self.eval()
-    }
+    /// Does the work. Implementors are `#[inline(always)]`. `FUSED`: the level has a fused multiplication and addition, for
+    /// sums of products that are exact.
+    fn eval<const FUSED: bool>(self) -> Self::Output;
 }
 
 /// Proof that this CPU runs a level: the field is private and only detection fills it.
@@ -69,10 +62,10 @@ macro_rules! levels {
             #[inline]
             pub fn run<O: Op>(self, op: O) -> O::Output {
                 match self.0 {
-                    Level::Baseline => op.eval(),
+                    Level::Baseline => op.eval::<false>(),
                     $(Level::$level => {
                         #[target_feature($(enable = $feature),+)]
-                        fn shell<O: Op>(op: O) -> O::Output { op.eval_fused() }
+                        fn shell<O: Op>(op: O) -> O::Output { op.eval::<true>() }
                         // SAFETY: an `Isa` of this level is made by `available` alone, after it detected the
                         // very list of features that `shell` enables.
                         unsafe { shell(op) }
@@ -85,7 +78,7 @@ macro_rules! levels {
 
 /// Hands the table to a macro: the ISA column of the matrix, in one place.
 ///
-/// All of these have "fma", for [`Op::eval_fused`]. Fused, a product is not rounded before it is added; so the levels have
+/// All of these have "fma". Fused, a product is not rounded before it is added; so the levels have
 /// the same bits only where it would not be rounded anyway. The squares of numbers of at most 32 bits are all that we fuse,
 /// in one function (`fused_square` in `element.rs`), which takes nothing else. The compiler fuses nothing by itself.
 #[cfg(target_arch = "x86_64")]
@@ -236,7 +229,7 @@ pub trait HalvesOp {
     type Output;
     /// Does the work. Implementors are `#[inline(always)]`. Between float16 and float32 CPUs have instructions that the
     /// compiler does not find in plain Rust; here they are, with the bits of the plain conversions. To widen is exact,
-    /// to narrow rounds to nearest, ties to even. FUSED: as [`Op::eval_fused`].
+    /// to narrow rounds to nearest, ties to even. `FUSED`: as in [`Op`].
     fn eval<const FUSED: bool>(
         self,
         widen: impl Fn(&[F16; CONVERTED]) -> [f32; CONVERTED],

@@ -64,7 +64,7 @@ struct Probe {
 /// The operation for the baseline, as `Isa::run` has it inline.
 #[inline(never)]
 fn baseline<O: Op>(op: O) -> O::Output {
-    op.eval()
+    op.eval::<false>()
 }
 
 /// Has the operation compiled.

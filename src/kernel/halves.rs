@@ -125,7 +125,7 @@ impl Op for ScaleBfloats<'_> {
     /// A bit for each block that was not written.
     type Output = u32;
     #[inline(always)]
-    fn eval(self) -> u32 {
+    fn eval<const FUSED: bool>(self) -> u32 {
         let from = self.from.map(|from| from.as_chunks::<BLOCK>().0);
         let mut rest = 0;
         for (i, to) in self.to.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
@@ -192,7 +192,7 @@ pub struct ToSingles<'a, T> {
 impl<T: Real> Op for ToSingles<'_, T> {
     type Output = ();
     #[inline(always)]
-    fn eval(self) {
+    fn eval<const FUSED: bool>(self) {
         for (to, from) in self.to.iter_mut().zip(self.from) {
             *to = from.widen() as f32;
         }
@@ -223,7 +223,7 @@ pub struct FromSingles<'a, T> {
 impl<T: Real> Op for FromSingles<'_, T> {
     type Output = ();
     #[inline(always)]
-    fn eval(self) {
+    fn eval<const FUSED: bool>(self) {
         for (to, from) in self.to.iter_mut().zip(self.from) {
             *to = T::narrow_single(*from);
         }
@@ -244,7 +244,7 @@ impl HalvesOp for FromSingles<'_, F16> {
 
 /// Converts a slice: many at a time, the last of them with some before them again; or one by one if it is too short.
 #[inline(always)]
-fn convert<A: Copy, B>(
+pub(super) fn convert<A: Copy, B>(
     from: &[A],
     to: &mut [B],
     many: impl Fn(&[A; CONVERTED]) -> [B; CONVERTED],
@@ -273,7 +273,7 @@ struct ScaleToOdd<'a> {
 impl Op for ScaleToOdd<'_> {
     type Output = ();
     #[inline(always)]
-    fn eval(self) {
+    fn eval<const FUSED: bool>(self) {
         for x in self.data {
             *x = to_odd(f64::from(*x) * self.by);
         }

@@ -36,7 +36,7 @@ pub struct Apply<'a, T, M> {
 impl<T: Ordered, M: Map<T>> Op for Apply<'_, T, M> {
     type Output = ();
     #[inline(always)]
-    fn eval(self) {
+    fn eval<const FUSED: bool>(self) {
         for x in self.data {
             *x = self.map.map(*x);
         }
@@ -57,7 +57,7 @@ pub struct ApplyInto<'a, T, M> {
 impl<T: Ordered, M: Map<T>> Op for ApplyInto<'_, T, M> {
     type Output = ();
     #[inline(always)]
-    fn eval(self) {
+    fn eval<const FUSED: bool>(self) {
         for (to, from) in self.to.iter_mut().zip(self.from) {
             *to = self.map.map(*from);
         }
@@ -103,7 +103,7 @@ pub struct AnyChange<'a, T, M> {
 impl<T: Ordered, M: Map<T>> Op for AnyChange<'_, T, M> {
     type Output = bool;
     #[inline(always)]
-    fn eval(self) -> bool {
+    fn eval<const FUSED: bool>(self) -> bool {
         for part in self.data.chunks(TESTED_AT_ONCE) {
             let mut any = false;
             for x in part {

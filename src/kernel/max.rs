@@ -11,7 +11,7 @@ pub struct MaxAbs<'a, T>(pub &'a [T]);
 impl<T: Element> Op for MaxAbs<'_, T> {
     type Output = T::Magnitude;
     #[inline(always)]
-    fn eval(self) -> T::Magnitude {
+    fn eval<const FUSED: bool>(self) -> T::Magnitude {
         let mut max = T::Magnitude::default();
         for x in self.0 {
             max = max.max(x.magnitude());
@@ -32,7 +32,7 @@ pub struct MaxRow<'a, T: Element> {
 impl<T: Element> Op for MaxRow<'_, T> {
     type Output = ();
     #[inline(always)]
-    fn eval(self) {
+    fn eval<const FUSED: bool>(self) {
         for (max, x) in self.max.iter_mut().zip(self.row) {
             *max = (*max).max(x.magnitude());
         }

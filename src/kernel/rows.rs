@@ -39,7 +39,7 @@ pub struct ScaleRowsInto<'a, T> {
 impl<T: Real> Op for ScaleRowsInto<'_, T> {
     type Output = ();
     #[inline(always)]
-    fn eval(self) {
+    fn eval<const FUSED: bool>(self) {
         let rows = self.from.chunks_exact(self.len).zip(self.to.chunks_exact_mut(self.len));
         for ((from, to), by) in rows.zip(self.factors) {
             for (to, from) in to.iter_mut().zip(from) {
@@ -155,7 +155,7 @@ pub struct ScaleRows<'a, T> {
 impl<T: Real> Op for ScaleRows<'_, T> {
     type Output = ();
     #[inline(always)]
-    fn eval(self) {
+    fn eval<const FUSED: bool>(self) {
         for (row, by) in self.data.chunks_exact_mut(self.len).zip(self.factors) {
             if *by != 1.0 {
                 for x in row {
@@ -180,7 +180,7 @@ pub struct ScaleColumnsInto<'a, T> {
 impl<T: Real> Op for ScaleColumnsInto<'_, T> {
     type Output = ();
     #[inline(always)]
-    fn eval(self) {
+    fn eval<const FUSED: bool>(self) {
         for ((to, from), by) in self.to.iter_mut().zip(self.from).zip(self.factors) {
             *to = T::narrow(from.widen() * by);
         }
@@ -199,7 +199,7 @@ pub struct ScaleColumns<'a, T> {
 impl<T: Real> Op for ScaleColumns<'_, T> {
     type Output = ();
     #[inline(always)]
-    fn eval(self) {
+    fn eval<const FUSED: bool>(self) {
         for (x, by) in self.data.iter_mut().zip(self.factors) {
             *x = T::narrow(x.widen() * by);
         }

@@ -147,7 +147,7 @@ pub struct ScaleEach<'a, T> {
 impl<T: Real> Op for ScaleEach<'_, T> {
     type Output = ();
     #[inline(always)]
-    fn eval(self) {
+    fn eval<const FUSED: bool>(self) {
         if size_of::<T>() == 2 {
             for (data, factors) in self.data.chunks_mut(EACH).zip(self.factors.chunks(EACH)) {
                 let singles = singles_by(data, factors);
@@ -177,7 +177,7 @@ pub struct ScaleEachInto<'a, T> {
 impl<T: Real> Op for ScaleEachInto<'_, T> {
     type Output = ();
     #[inline(always)]
-    fn eval(self) {
+    fn eval<const FUSED: bool>(self) {
         if size_of::<T>() == 2 {
             let parts = self.to.chunks_mut(EACH).zip(self.from.chunks(EACH)).zip(self.factors.chunks(EACH));
             for ((to, from), factors) in parts {

@@ -6,6 +6,7 @@
 //! = 64 terms and the fold 5 more, which bounds the relative error of a sum of non-negative terms by 70 *
 //! 2^-53 = 7.8e-15.
 
+use super::halves::convert;
 use crate::element::{Element, F16};
 use crate::isa::{CONVERTED, HalvesOp, Op};
 
@@ -129,9 +130,10 @@ pub struct Sum<'a, T, F> {
     pub term: F,
 }
 
-impl<T: Element, F: Term<T>> Sum<'_, T, F> {
+impl<T: Element, F: Term<T>> Op for Sum<'_, T, F> {
+    type Output = Total;
     #[inline(always)]
-    fn total<const FUSED: bool>(self) -> Total {
+    fn eval<const FUSED: bool>(self) -> Total {
         let mut total = Total::default();
         for block in self.data.chunks(BLOCK) {
             let mut lanes = Lanes([0.0; LANES]);
@@ -147,18 +149,6 @@ impl<T: Element, F: Term<T>> Sum<'_, T, F> {
             total.add(fold(&lanes));
         }
         total
-    }
-}
-
-impl<T: Element, F: Term<T>> Op for Sum<'_, T, F> {
-    type Output = Total;
-    #[inline(always)]
-    fn eval(self) -> Total {
-        self.total::<false>()
-    }
-    #[inline(always)]
-    fn eval_fused(self) -> Total {
-        self.total::<true>()
     }
 }
 
@@ -178,19 +168,11 @@ impl<F: Term<f32>> HalvesOp for Sum<'_, F16, F> {
         for block in self.data.chunks(BLOCK) {
             let mut lanes = Lanes([0.0; LANES]);
             let mut singles = [0.0; WIDENED];
-            let (parts, rest) = block.as_chunks::<WIDENED>();
-            for part in parts {
-                for (to, from) in singles.as_chunks_mut().0.iter_mut().zip(part.as_chunks().0) {
-                    *to = widen(from);
-                }
-                add::<FUSED, _>(&mut lanes.0, &singles, self.term);
+            for part in block.chunks(WIDENED) {
+                let singles = &mut singles[..part.len()];
+                convert(part, singles, &widen, F16::to_f32);
+                add::<FUSED, _>(&mut lanes.0, singles, self.term);
             }
-            for (to, from) in singles.as_chunks_mut().0.iter_mut().zip(rest.chunks(CONVERTED)) {
-                let mut part = [F16::default(); CONVERTED];
-                part[..from.len()].copy_from_slice(from);
-                *to = widen(&part);
-            }
-            add::<FUSED, _>(&mut lanes.0, &singles[..rest.len()], self.term);
             total.add(fold(&lanes));
         }
         total
@@ -242,24 +224,13 @@ pub struct AddRow<'a, T, F> {
 /// Rows to add up before the accumulators are folded.
 pub const ROWS: usize = BLOCK / LANES;
 
-impl<T: Element, F: Term<T>> AddRow<'_, T, F> {
-    #[inline(always)]
-    fn add<const FUSED: bool>(self) {
-        for (sum, x) in self.sums.iter_mut().zip(self.row) {
-            *sum = self.term.add::<FUSED>(*sum, *x);
-        }
-    }
-}
-
 impl<T: Element, F: Term<T>> Op for AddRow<'_, T, F> {
     type Output = ();
     #[inline(always)]
-    fn eval(self) {
-        self.add::<false>();
-    }
-    #[inline(always)]
-    fn eval_fused(self) {
-        self.add::<true>();
+    fn eval<const FUSED: bool>(self) {
+        for (sum, x) in self.sums.iter_mut().zip(self.row) {
+            *sum = self.term.add::<FUSED>(*sum, *x);
+        }
     }
 }
 
@@ -277,27 +248,16 @@ pub struct AddRows<'a, T, F> {
 /// Rows of [`AddRows`].
 pub const ROWS_AT_ONCE: usize = 4;
 
-impl<T: Element, F: Term<T>> AddRows<'_, T, F> {
+impl<T: Element, F: Term<T>> Op for AddRows<'_, T, F> {
+    type Output = ();
     #[inline(always)]
-    fn add<const FUSED: bool>(self) {
+    fn eval<const FUSED: bool>(self) {
         let [a, b, c, d] = self.rows;
         for ((((sum, a), b), c), d) in self.sums.iter_mut().zip(a).zip(b).zip(c).zip(d) {
             for x in [a, b, c, d] {
                 *sum = self.term.add::<FUSED>(*sum, *x);
             }
         }
-    }
-}
-
-impl<T: Element, F: Term<T>> Op for AddRows<'_, T, F> {
-    type Output = ();
-    #[inline(always)]
-    fn eval(self) {
-        self.add::<false>();
-    }
-    #[inline(always)]
-    fn eval_fused(self) {
-        self.add::<true>();
     }
 }
 
@@ -313,7 +273,7 @@ pub struct FoldRows<'a> {
 impl Op for FoldRows<'_> {
     type Output = ();
     #[inline(always)]
-    fn eval(self) {
+    fn eval<const FUSED: bool>(self) {
         for (total, sum) in self.totals.iter_mut().zip(self.sums) {
             total.add(*sum);
             *sum = 0.0;

@@ -43,7 +43,7 @@ pub struct Widen<'a, T, R> {
 impl<T: Element, R: Reading> Op for Widen<'_, T, R> {
     type Output = ();
     #[inline(always)]
-    fn eval(self) {
+    fn eval<const FUSED: bool>(self) {
         for (to, from) in self.to.iter_mut().zip(self.from) {
             *to = self.reading.of(*from);
         }

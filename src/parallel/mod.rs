@@ -185,7 +185,7 @@ fn some_pool(threads: usize) -> Option<Arc<Pool>> {
 
 /// To be called when something else is to be done first, for so long, and then work that moves so many bytes: threads that
 /// the work would wake are awake by then.
-pub fn expect(bytes: usize, after: Duration) {
+pub fn wake_ahead(bytes: usize, after: Duration) {
     if let Ok(threads) = threads()
         && threads > 1
         && bytes > WAKE_FROM

@@ -175,14 +175,7 @@ fn are_marked_apart(extents: impl Iterator<Item = (usize, usize)> + Clone, count
     // As far as the first that meets a mark: long ones that overlap would set the same marks again and again.
     let mut extents = extents;
     Ok(extents.all(|(from, to)| {
-        let (first, last) = (from / UNIT - low, (to - 1) / UNIT - low);
-        let (head, tail) = (u64::MAX << (first % 64), u64::MAX >> (63 - last % 64));
-        if first / 64 == last / 64 {
-            return marks.set(first / 64, head & tail);
-        }
-        marks.set(first / 64, head)
-            && (first / 64 + 1..last / 64).all(|word| marks.set(word, u64::MAX))
-            && marks.set(last / 64, tail)
+        masks(from / UNIT - low, to.div_ceil(UNIT) - low).all(|(word, mask)| marks.set(word, mask))
     }))
 }
 
@@ -417,12 +410,16 @@ impl Frame {
     /// The words of a run, and its bits in them.
     fn masks(&self, address: usize, bytes: usize) -> impl Iterator<Item = (usize, u64)> {
         let first = (address - self.low) / self.unit;
-        let end = first + bytes / self.unit;
-        (first / 64..end.div_ceil(64)).map(move |word| {
-            let (from, to) = (first.max(word * 64) % 64, end.min(word * 64 + 64) - word * 64);
-            (word, (u64::MAX << from) & (u64::MAX >> (64 - to)))
-        })
+        masks(first, first + bytes / self.unit)
     }
+}
+
+/// The words of some bits, and these bits in them.
+fn masks(first: usize, end: usize) -> impl Iterator<Item = (usize, u64)> {
+    (first / 64..end.div_ceil(64)).map(move |word| {
+        let (from, to) = (first.max(word * 64) % 64, end.min(word * 64 + 64) - word * 64);
+        (word, (u64::MAX << from) & (u64::MAX >> (64 - to)))
+    })
 }
 
 /// One mark for each unit of memory.

@@ -505,7 +505,7 @@ impl<'py> Flats<'py> {
         let wrong = not_flat;
         if self.flats.len() >= MANY {
             let time = TO_MAKE_ONE.saturating_mul(u32::try_from(self.flats.len()).unwrap_or(u32::MAX));
-            parallel::expect(2 * self.bytes, time);
+            parallel::wake_ahead(2 * self.bytes, time);
         }
         let mut flats = Few::new();
         reserve(&mut flats, self.flats.len())?;
