@@ -553,7 +553,7 @@ fn shared(found: &mut Found) {
         tasks.extend(data.chunks(700).zip(small.chunks_mut(700)).map(|(from, to)| {
             AnyTask::from(Task { source: Some(View::Dense(from)), target: Target::Dense(to) })
         }));
-        scale(isa, &mut tasks, Some(Factor { by: 1.0 / 3.0, then: 1.0 })).expect("threads");
+        scale(isa, &mut tasks[..], Some(Factor { by: 1.0 / 3.0, then: 1.0 })).expect("threads");
         drop(tasks);
         found.add_all(&own);
         found.add_all(&copy);

@@ -899,7 +899,7 @@ fn scaling_a_list_writes_every_element_once() {
                     let target = Target::Dense(target);
                     tasks.push(Task { source: Some(View::Dense(source)), target }.into());
                 }
-                scale(isa, &mut tasks, factor).expect("threads");
+                scale(isa, &mut tasks[..], factor).expect("threads");
                 drop(tasks);
                 let cells: Vec<u32> = cells.iter().map(|cell| cell.load(Relaxed)).collect();
                 let copies: Vec<u32> = copies.iter().flat_map(|copy| bits32(copy)).collect();
@@ -933,7 +933,7 @@ fn lists_of_halves_are_scaled() {
                     Task { source: Some(View::Dense(&singles)), target: Target::Dense(&mut outputs.2) }
                         .into(),
                 ];
-                scale(isa, &mut tasks, factor).expect("threads");
+                scale(isa, &mut tasks[..], factor).expect("threads");
                 drop(tasks);
                 let halves: Vec<u16> = outputs.0.into_iter().map(F16::to_bits).collect();
                 let brains: Vec<u16> = outputs.1.into_iter().map(Bf16::to_bits).collect();

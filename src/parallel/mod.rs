@@ -183,12 +183,12 @@ fn some_pool(threads: usize) -> Option<Arc<Pool>> {
     Some(pool)
 }
 
-/// To be called when something else is to be done first, for so long, and then work that moves so many bytes: threads that
-/// the work would wake are awake by then.
-pub fn wake_ahead(bytes: usize, after: Duration) {
-    if let Ok(threads) = threads()
+/// To be called when something else is to be done first, for so long, and then work that moves so many bytes of a list of
+/// arrays: threads that the work would wake are awake by then.
+pub fn wake_ahead(bytes: usize, arrays: usize, after: Duration) {
+    if work_of(bytes, arrays) > WAKE_FROM
+        && let Ok(threads) = threads()
         && threads > 1
-        && bytes > WAKE_FROM
         && let Some(pool) = some_pool(threads)
         && let Some(awake) = &pool.awake
     {
@@ -340,6 +340,15 @@ impl Pool {
 
 /// How long the calling thread waits for others before it sleeps.
 const PATIENCE: Duration = Duration::from_micros(100);
+
+/// What an array of a list takes beside its elements, in bytes that would take as long.
+const EACH: usize = 1024;
+
+/// The work of a list of so many arrays, in bytes: those of their elements, and what each takes beside them. For one array
+/// that counts nothing.
+fn work_of(bytes: usize, arrays: usize) -> usize {
+    bytes.saturating_add(EACH.saturating_mul(arrays.saturating_sub(1)))
+}
 
 /// Bytes that a thread takes at a time, of so many in all: long stretches, which the memory gives fastest, but some for
 /// each thread.

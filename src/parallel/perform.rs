@@ -1,10 +1,13 @@
 //! Writing: one piece of work on one array or on many.
 
+use std::borrow::BorrowMut;
+use std::mem;
+
 use super::reduce::{
     CHUNK, Order, Pass, SMALLEST_SUM, WIDE, add_columns, has_row_sums, norm_of_view, norm_of_view_with,
     row_sums, run_of_columns,
 };
-use super::{Team, WAKE_FROM, share_of, share_out};
+use super::{Team, WAKE_FROM, share_of, share_out, work_of};
 use crate::element::{Ordered, Real, for_each_real};
 use crate::error::{Result, vec_with_room};
 use crate::isa::{Isa, LINE, end_of_stream};
@@ -52,16 +55,16 @@ impl<T: Ordered> Task<'_, T> {
 impl<T: Real> Task<'_, T> {
     /// Scales one array by a factor, on the calling thread; without one, copies it unless it is in place.
     #[inline]
-    pub fn scale(&mut self, isa: Isa, factor: Option<Factor>) {
+    pub fn scale(&mut self, isa: Isa, factor: Option<Factor>, store: Store) {
         match (&self.source, &mut self.target, factor) {
             // Of the work on a few elements, the way over blocks would take as much as the work itself.
             (None, Target::Dense(data), Some(factor)) => Scale(factor).apply(isa, data),
-            (Some(View::Dense(from)), Target::Dense(to), Some(factor)) => {
+            (Some(View::Dense(from)), Target::Dense(to), Some(factor)) if store == Store::Cached => {
                 Scale(factor).apply_into(isa, from, to);
             }
             (None, _, None) => {}
-            (_, _, Some(factor)) => self.run(isa, &Uniform(Scale(factor)), Store::Cached),
-            (Some(_), _, None) => self.run(isa, &Untouched, Store::Cached),
+            (_, _, Some(factor)) => self.run(isa, &Uniform(Scale(factor)), store),
+            (Some(_), _, None) => self.run(isa, &Untouched, store),
         }
     }
 }
@@ -125,7 +128,7 @@ macro_rules! any_task {
                     $((Self::$name(task), None) => task.run(isa, &Untouched, store),)*
                 }
             }
-            fn cut<'a>(&'a mut self, jobs: &mut Vec<Job<'a, '_>>) -> Result<()> {
+            fn cut<'a, T>(&'a mut self, jobs: &mut Vec<Job<'a, T>>) -> Result<()> {
                 match self {
                     $(Self::$name(task) => {
                         jobs.try_reserve(task.target.len().div_ceil(CHUNK))?;
@@ -148,71 +151,127 @@ macro_rules! any_task {
 }
 for_each_real!(any_task);
 
-/// Whether so many bytes, read and written, are moved by the calling thread alone.
-#[must_use]
-pub fn is_alone(bytes: usize) -> bool {
-    bytes <= WAKE_FROM
+/// Arrays to be scaled with their outputs, each of which is made a task when it is its turn.
+pub trait Tasks<'a>: Send + Sized {
+    /// One of them.
+    type One: BorrowMut<AnyTask<'a>> + Send;
+    /// How many there are.
+    fn len(&self) -> usize;
+    /// Whether there is none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// The bytes that number `at` of [`Tasks::len`] reads and writes.
+    fn bytes_of(&self, at: usize) -> usize;
+    /// The bytes of all, with those in place or without.
+    fn bytes(&self, in_place: bool) -> usize;
+    /// Takes those from number `at` on.
+    #[must_use]
+    fn split_off(&mut self, at: usize) -> Self;
+    /// Takes the last one.
+    fn pop(&mut self) -> Option<Self::One>;
+    /// Scales all by one factor, one after the other; without one, copies those that are not in place.
+    fn run(&mut self, isa: Isa, factor: Option<Factor>, store: Store);
+}
+
+impl<'a, 'b> Tasks<'a> for &'b mut [AnyTask<'a>] {
+    type One = &'b mut AnyTask<'a>;
+
+    fn len(&self) -> usize {
+        <[_]>::len(self)
+    }
+    fn bytes_of(&self, at: usize) -> usize {
+        self.get(at).map_or(0, AnyTask::bytes)
+    }
+    fn bytes(&self, in_place: bool) -> usize {
+        self.iter().filter(|task| in_place || !task.is_in_place()).map(AnyTask::bytes).sum()
+    }
+    fn split_off(&mut self, at: usize) -> Self {
+        let after;
+        (*self, after) = mem::take(self).split_at_mut(at);
+        after
+    }
+    fn pop(&mut self) -> Option<Self::One> {
+        let (last, before) = mem::take(self).split_last_mut()?;
+        *self = before;
+        Some(last)
+    }
+    fn run(&mut self, isa: Isa, factor: Option<Factor>, store: Store) {
+        for task in self.iter_mut().filter(|task| factor.is_some() || !task.is_in_place()) {
+            task.run(isa, factor, store);
+        }
+    }
 }
 
 /// Scales all arrays by one factor; without one, copies those that are not in place.
 ///
 /// # Errors
 /// No memory for the list of parts, or a bad setting of the threads.
-pub fn scale(isa: Isa, tasks: &mut [AnyTask<'_>], factor: Option<Factor>) -> Result<()> {
-    let to_do = |task: &AnyTask<'_>| factor.is_some() || !task.is_in_place();
-    let bytes = tasks.iter().filter(|task| to_do(task)).map(AnyTask::bytes).sum();
-    let team = Team::of(bytes)?;
-    if !team.is_many() && is_alone(bytes) {
-        for task in tasks.iter_mut().filter(|task| to_do(task)) {
-            task.run(isa, factor, Store::Cached);
-        }
+pub fn scale<'a, T: Tasks<'a>>(isa: Isa, mut tasks: T, factor: Option<Factor>) -> Result<()> {
+    let bytes = tasks.bytes(factor.is_some());
+    let work = work_of(bytes, tasks.len());
+    let team = Team::of(work)?;
+    if !team.is_many() && bytes <= WAKE_FROM {
+        tasks.run(isa, factor, Store::Cached);
         return Ok(());
     }
-    let store = store_for(tasks.iter().filter(|task| !task.is_in_place()).map(|task| task.bytes() / 2).sum());
-    let mut jobs = Vec::new();
-    let mut rest = tasks;
-    while let Some(first) = rest.first() {
-        if first.bytes() > SHARE {
-            let (large, after) = rest.split_at_mut(1);
-            for task in large.iter_mut().filter(|task| to_do(task)) {
-                task.cut(&mut jobs)?;
-            }
-            rest = after;
+    let store = store_for(tasks.bytes(false) / 2);
+    // From the end on, of which less is to be moved.
+    let mut runs = Vec::new();
+    while let Some(last) = tasks.len().checked_sub(1) {
+        runs.try_reserve(1)?;
+        if tasks.bytes_of(last) > SHARE {
+            runs.extend(tasks.pop().map(Run::Large));
         } else {
             // Neighbours that are small, as many as make a share.
             let mut sum = 0;
-            let count = rest
-                .iter()
-                .take_while(|task| {
-                    sum += task.bytes();
-                    sum <= SHARE
-                })
-                .count();
-            let (small, after) = rest.split_at_mut(count);
-            jobs.try_reserve(1)?;
-            jobs.push(Job::Tasks(small));
-            rest = after;
+            let small = (0..=last).rev().take_while(|at| {
+                sum += work_of(tasks.bytes_of(*at), 2);
+                sum <= SHARE
+            });
+            let count = small.count().max(1);
+            runs.push(Run::Small(tasks.split_off(tasks.len() - count)));
         }
     }
-    let work = |job: Job<'_, '_>| match job {
-        Job::Tasks(tasks) => {
-            tasks.iter_mut().filter(|task| to_do(task)).for_each(|task| task.run(isa, factor, store));
-            end_of_stream();
+    let mut jobs = Vec::new();
+    for run in runs.iter_mut().rev() {
+        match run {
+            Run::Small(tasks) => {
+                jobs.try_reserve(1)?;
+                jobs.push(Job::Tasks(tasks));
+            }
+            Run::Large(task) => {
+                let task: &mut AnyTask<'a> = task.borrow_mut();
+                if factor.is_some() || !task.is_in_place() {
+                    task.cut(&mut jobs)?;
+                }
+            }
         }
-        Job::Part(mut part) => {
-            part.run(isa, factor, store);
-            end_of_stream();
+    }
+    let work = |job: Job<'_, T>| {
+        match job {
+            Job::Tasks(tasks) => tasks.run(isa, factor, store),
+            Job::Part(mut part) => part.run(isa, factor, store),
         }
+        end_of_stream();
     };
     // Backwards: the norm has read the last ones last, and caches still hold them.
     team.each(jobs.into_iter().rev(), work);
     Ok(())
 }
 
+/// Neighbours in a list.
+enum Run<T, One> {
+    /// Small ones, for one thread.
+    Small(T),
+    /// One to be cut.
+    Large(One),
+}
+
 /// Work for one thread at a time.
-enum Job<'a, 'b> {
+enum Job<'a, T> {
     /// Small tasks, one after the other.
-    Tasks(&'a mut [AnyTask<'b>]),
+    Tasks(&'a mut T),
     /// A part of a large one.
     Part(AnyPart<'a>),
 }

@@ -1,9 +1,10 @@
 //! Norms: of many arrays as one, and of the slices of one array.
 
 use std::convert::Infallible;
+use std::mem;
 use std::ops;
 
-use super::{Team, share_of, share_out};
+use super::{Team, share_of, share_out, work_of};
 use crate::element::{Element, F16, for_each_element};
 use crate::error::{Result, vec_with_room};
 use crate::isa::Isa;
@@ -294,8 +295,13 @@ macro_rules! any_view {
             fn count(&self) -> usize {
                 match self { $(Self::$name(columns) => columns.count,)* }
             }
-            fn add(&self, isa: Isa, pass: Pass, total: &mut Total) -> bool {
-                match self { $(Self::$name(columns) => columns.add(isa, pass, total),)* }
+            /// The first ones.
+            fn at_most(mut self, count: usize) -> Self {
+                match &mut self { $(Self::$name(columns) => columns.count = columns.count.min(count),)* }
+                self
+            }
+            fn add(&self, isa: Isa, pass: Pass, each: &mut impl FnMut(Total)) -> bool {
+                match self { $(Self::$name(columns) => columns.add(isa, pass, each),)* }
             }
         }
 
@@ -331,13 +337,12 @@ macro_rules! any_view {
 }
 for_each_element!(any_view);
 
-/// A chunk of one array of a list, and what came of it.
-struct Piece<R> {
-    array: usize,
-    range: ops::Range<usize>,
-    /// Neighbours with the same are done by one thread.
-    job: usize,
-    result: R,
+/// Neighbours that one thread does at a time, and where their results go.
+enum Job<'a, R> {
+    /// Arrays of one chunk at most, a result for each.
+    Arrays(ops::Range<usize>, &'a mut [R]),
+    /// Chunks of one array, from this one on.
+    Chunks(usize, usize, &'a mut [R]),
 }
 
 /// The arrays of a list, each of which is made a view when it is its turn: a list of views is many times as long as
@@ -349,7 +354,9 @@ pub trait Views: Sync {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Calls `read` with a view of one of them, number `at` of [`Views::len`].
+    /// The elements of one of them, number `at` of [`Views::len`], and the bytes of each element.
+    fn size(&self, at: usize) -> (usize, usize);
+    /// Calls `read` with a view of one of them.
     fn with<R>(&self, at: usize, read: impl FnOnce(&AnyView<'_>) -> R) -> R;
     /// The bytes of all of them, if it is known that they have one dtype.
     fn bytes_alike(&self) -> Option<usize> {
@@ -379,19 +386,19 @@ pub struct Columns<'a, T> {
 const SIDE_BY_SIDE: usize = 64;
 
 impl<T: Element> Columns<'_, T> {
-    /// Adds up all columns, each for itself in the order of [`Pass::of_view`], if there is a way for them all at once:
+    /// Calls `each` with the sum of each column in the order of [`Pass::of_view`], if there is a way for them all at once:
     /// row `i` goes to the lanes number `i % LANES` of its columns.
-    fn add(&self, isa: Isa, pass: Pass, total: &mut Total) -> bool {
+    fn add(&self, isa: Isa, pass: Pass, each: &mut impl FnMut(Total)) -> bool {
         let direct = T::DIRECT && T::halves(&[]).is_none() && self.len <= BLOCK;
         match pass {
-            Pass::Abs if direct => self.add_terms(isa, Abs, total),
-            Pass::Square if direct => self.add_terms(isa, Square, total),
+            Pass::Abs if direct => self.add_terms(isa, Abs, each),
+            Pass::Square if direct => self.add_terms(isa, Square, each),
             _ => return false,
         }
         true
     }
 
-    fn add_terms(&self, isa: Isa, term: impl Term<T>, total: &mut Total) {
+    fn add_terms(&self, isa: Isa, term: impl Term<T>, each: &mut impl FnMut(Total)) {
         for from in (0..self.count).step_by(SIDE_BY_SIDE) {
             let count = SIDE_BY_SIDE.min(self.count - from);
             let mut lanes = [[0.0; SIDE_BY_SIDE]; LANES];
@@ -413,7 +420,7 @@ impl<T: Element> Columns<'_, T> {
             for sum in &lanes[0][..count] {
                 let mut column = Total::default();
                 column.add(*sum);
-                total.merge(column);
+                each(column);
             }
         }
     }
@@ -422,6 +429,9 @@ impl<T: Element> Columns<'_, T> {
 impl Views for &[AnyView<'_>] {
     fn len(&self) -> usize {
         <[_]>::len(self)
+    }
+    fn size(&self, at: usize) -> (usize, usize) {
+        self.with(at, |view| (view.len(), view.size()))
     }
     fn with<R>(&self, at: usize, read: impl FnOnce(&AnyView<'_>) -> R) -> R {
         read(&self[at])
@@ -447,41 +457,40 @@ pub fn norm_of_views(isa: Isa, arrays: &impl Views, order: Order) -> Result<Scal
         let (own, size) = arrays.with(at, |array| (array.extremes(), array.bytes()));
         (extremes, bytes) = (extremes.or(own), bytes + size);
     }
-    let bytes = alike.unwrap_or(bytes);
-    let team = Team::of(bytes.saturating_mul(order.cost()))?;
-    let shared = team.is_many();
+    let work = work_of(alike.unwrap_or(bytes), arrays.len());
+    let team = Team::of(work.saturating_mul(order.cost()))?;
     let max = |by| {
         let largest = |a: f64, b: f64| if a.is_nan() || a >= b { a } else { b };
-        if !shared {
-            let each = |at| arrays.with(at, |array| array.max(isa, 0..array.len(), by));
+        let each = |at| arrays.with(at, |array| array.max(isa, 0..array.len(), by));
+        if !team.is_many() {
             return Ok((0..arrays.len()).map(each).fold(0.0, largest));
         }
-        let found = pieces(&team, arrays, |array, range| array.max(isa, range, by))?;
-        Ok(found.into_iter().map(|piece| piece.result).fold(0.0, largest))
+        let whole = |range: ops::Range<usize>, maxima: &mut [f64]| {
+            range.zip(maxima).for_each(|(at, max)| *max = each(at));
+        };
+        let found = shared(&team, work, arrays, whole, |array, range| array.max(isa, range, by))?;
+        Ok(found.into_iter().fold(0.0, largest))
     };
     let sum = |pass| {
         let mut total = Total::default();
-        if !shared {
-            let mut rest = 0..arrays.len();
-            while let Some(first) = rest.next() {
-                let columns = arrays.columns(first);
-                let last = columns.as_ref().map_or(first, |columns| first + columns.count() - 1);
-                if !columns.is_some_and(|columns| columns.add(isa, pass, &mut total)) {
-                    for at in first..=last {
-                        total.merge(arrays.with(at, |array| array.sum_of_all(isa, pass)));
-                    }
-                }
-                rest.start = last + 1;
-            }
+        if !team.is_many() {
+            sums(isa, pass, arrays, 0..arrays.len(), |array| total.merge(array));
             return Ok(total.value());
         }
-        let found = pieces(&team, arrays, |array, range| array.sum(isa, pass, range))?;
+        let whole = |range, totals: &mut [Total]| {
+            let mut totals = totals.iter_mut();
+            sums(isa, pass, arrays, range, |array| {
+                if let Some(total) = totals.next() {
+                    *total = array;
+                }
+            });
+        };
+        let found = shared(&team, work, arrays, whole, |array, range| array.sum(isa, pass, range))?;
         // The chunks of an array are merged first, as above.
-        for chunks in found.chunk_by(|a, b| a.array == b.array) {
+        let mut rest = found.iter();
+        for at in 0..arrays.len() {
             let mut array = Total::default();
-            for chunk in chunks {
-                array.merge(chunk.result);
-            }
+            rest.by_ref().take(chunks(arrays, at)).for_each(|chunk| array.merge(*chunk));
             total.merge(array);
         }
         Ok(total.value())
@@ -489,38 +498,89 @@ pub fn norm_of_views(isa: Isa, arrays: &impl Views, order: Order) -> Result<Scal
     order.norm(extremes, max, sum)
 }
 
-/// `work` on every chunk of every array, by a team.
-#[expect(
-    clippy::redundant_closure_for_method_calls,
-    reason = "the methods are those of views of one lifetime"
-)]
-fn pieces<R: Default + Send>(
-    team: &Team,
+/// Calls `each` with the sums over the arrays of a range, one after the other.
+fn sums(
+    isa: Isa,
+    pass: Pass,
     arrays: &impl Views,
-    work: impl Fn(&AnyView<'_>, ops::Range<usize>) -> R + Sync,
-) -> Result<Vec<Piece<R>>> {
+    mut range: ops::Range<usize>,
+    mut each: impl FnMut(Total),
+) {
+    while let Some(first) = range.next() {
+        let columns = arrays.columns(first).map(|columns| columns.at_most(range.len() + 1));
+        let last = columns.as_ref().map_or(first, |columns| first + columns.count() - 1);
+        if !columns.is_some_and(|columns| columns.add(isa, pass, &mut each)) {
+            for at in first..=last {
+                each(arrays.with(at, |array| array.sum_of_all(isa, pass)));
+            }
+        }
+        range.start = last + 1;
+    }
+}
+
+/// The chunks of an array, an empty one of which has one as well.
+fn chunks(arrays: &impl Views, at: usize) -> usize {
+    arrays.size(at).0.div_ceil(CHUNK).max(1)
+}
+
+/// The results for all chunks of all arrays, in order, made by a team: `whole` makes those of some arrays that have one
+/// chunk each, `part` that of one chunk of an array that has more.
+fn shared<R: Copy + Default + Send>(
+    team: &Team,
+    work: usize,
+    arrays: &impl Views,
+    whole: impl Fn(ops::Range<usize>, &mut [R]) + Sync,
+    part: impl Fn(&AnyView<'_>, ops::Range<usize>) -> R + Sync,
+) -> Result<Vec<R>> {
     let all = 0..arrays.len();
-    let count = |array| arrays.with(array, |view| view.len()).div_ceil(CHUNK);
-    let mut pieces = vec_with_room(all.clone().map(count).sum())?;
-    let share = share_of(all.clone().map(|array| arrays.with(array, |view| view.bytes())).sum());
-    let (mut job, mut bytes) = (0, 0);
-    for array in all {
-        let (len, size) = arrays.with(array, |view| (view.len(), view.size()));
-        for from in (0..len).step_by(CHUNK) {
-            let range = from..len.min(from + CHUNK);
-            bytes += range.len() * size;
-            pieces.push(Piece { array, range, job, result: R::default() });
-            if bytes >= share {
-                (job, bytes) = (job + 1, 0);
+    let count = all.clone().map(|at| chunks(arrays, at)).sum();
+    let mut results = vec_with_room(count)?;
+    results.resize(count, R::default());
+    let share = share_of(work);
+    let mut jobs = Vec::new();
+    let mut rest = &mut results[..];
+    let mut next = |count: usize| {
+        let own;
+        (own, rest) = mem::take(&mut rest).split_at_mut(count);
+        own
+    };
+    let mut first = 0;
+    while first < all.end {
+        jobs.try_reserve(1)?;
+        // As many as make a share.
+        let mut sum = 0;
+        let of_one = (first..all.end).take_while(|at| {
+            let (len, size) = arrays.size(*at);
+            let is_more = sum < share && len <= CHUNK;
+            sum += work_of(len * size, 2);
+            is_more
+        });
+        match of_one.count() {
+            0 => {
+                let (all, (_, size)) = (chunks(arrays, first), arrays.size(first));
+                let some = (share / (CHUNK * size)).max(1);
+                for from in (0..all).step_by(some) {
+                    jobs.try_reserve(1)?;
+                    jobs.push(Job::Chunks(first, from, next(some.min(all - from))));
+                }
+                first += 1;
+            }
+            count => {
+                jobs.push(Job::Arrays(first..first + count, next(count)));
+                first += count;
             }
         }
     }
-    team.each(pieces.chunk_by_mut(|a, b| a.job == b.job), |group| {
-        for piece in group {
-            piece.result = arrays.with(piece.array, |array| work(array, piece.range.clone()));
-        }
+    team.each(jobs.into_iter(), |job| match job {
+        Job::Arrays(range, results) => whole(range, results),
+        Job::Chunks(at, from, results) => arrays.with(at, |array| {
+            for (chunk, result) in results.iter_mut().enumerate() {
+                let from = (from + chunk) * CHUNK;
+                *result = part(array, from..array.len().min(from + CHUNK));
+            }
+        }),
     });
-    Ok(pieces)
+    Ok(results)
 }
 
 /// The norm of each slice, in the order of the kept axes.

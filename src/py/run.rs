@@ -13,7 +13,7 @@ use super::call::{Call, Entry, Kinds, Tensor};
 use crate::element::{Dtype, Real, match_element, match_real};
 use crate::error::{Error, Result, vec_with_room};
 use crate::isa::Isa;
-use crate::parallel::perform::{AnyTask, Task, is_alone, perform, scale};
+use crate::parallel::perform::{AnyTask, Task, perform, scale};
 use crate::parallel::reduce::{self, AnyView, Order, Views, norms_into};
 use crate::scaled::{Factor, Scaled};
 use crate::walk::Factors;
@@ -126,15 +126,7 @@ pub(super) fn scale_lanes(py: Python<'_>, lanes: &mut Lanes<'_, '_>, factor: Opt
     }
     let bytes = lanes.inputs().bytes();
     let tasks = lanes.tasks()?;
-    Ok(detached(py, bytes, move || {
-        let isa = Isa::current();
-        // What threads may share must be a list.
-        if is_alone(tasks.bytes(factor.is_some())) {
-            tasks.scale(isa, factor);
-            return Ok(());
-        }
-        scale(isa, &mut tasks.into_list()?, factor)
-    })?)
+    Ok(detached(py, bytes, move || scale(Isa::current(), tasks, factor))?)
 }
 
 /// A complex array as real ones, if the norm does not tell the difference.
@@ -420,5 +412,5 @@ pub(super) fn scale_list<'a, 'py: 'a>(
         tasks.try_reserve(1).map_err(Error::from)?;
         tasks.push(task);
     }
-    Ok(detached(py, bytes, || scale(Isa::current(), &mut tasks, factor))?)
+    Ok(detached(py, bytes, || scale(Isa::current(), tasks.as_mut_slice(), factor))?)
 }

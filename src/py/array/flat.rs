@@ -10,6 +10,7 @@
 //! finalizer: so it is looked at again before memory is lent, and no Python object is made from then on.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::ffi::c_int;
 use std::iter;
 use std::ptr;
@@ -35,17 +36,13 @@ use crate::isa::Isa;
 use crate::kernel::map::Map;
 use crate::kernel::scale::Scale;
 use crate::parallel;
-use crate::parallel::perform::{AnyTask, Task};
+use crate::parallel::perform::{AnyTask, Task, Tasks};
 use crate::parallel::reduce::{AnyColumns, AnyView, Columns, Views};
 use crate::scaled::Factor;
-use crate::walk::{Axis, Cells, Layout, Memory, Slices, Target, View};
+use crate::walk::{Axis, Cells, Layout, Memory, Slices, Store, Target, View};
 
 /// A list without an allocation if it has one entry. It has room for no more, as it is moved about.
 type Few<T> = SmallVec<[T; 1]>;
-
-fn reserve<A: smallvec::Array>(list: &mut SmallVec<A>, len: usize) -> Result<()> {
-    list.try_reserve_exact(len).map_err(|_| Error::Memory)
-}
 
 /// What a call is about: the entries of a list or a tuple, or one object alone. To read them runs no Python code.
 pub(in crate::py) enum Items<'a, 'py> {
@@ -145,9 +142,15 @@ struct Flat {
 /// Elements that follow each other in the C order or the Fortran order of the axes.
 const DENSE: c_int = npyffi::NPY_ARRAY_C_CONTIGUOUS | npyffi::NPY_ARRAY_F_CONTIGUOUS;
 
-/// What it takes to make an array, about, and how many take as long as it is worth to wake threads for meanwhile.
+/// What it takes to read an array, about, and to make one, and how many of these take as long as it is worth to wake
+/// threads for meanwhile.
+const TO_READ_ONE: Duration = Duration::from_nanos(10);
 const TO_MAKE_ONE: Duration = Duration::from_nanos(100);
 const MANY: usize = 256;
+
+fn saturated(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
 
 /// The fields of an ndarray.
 type Fields = npyffi::PyArrayObject_fields;
@@ -362,6 +365,8 @@ pub(in crate::py) struct Flats<'py> {
     in_order: bool,
     /// Whether they have one dtype.
     alike: bool,
+    /// Of a list: whether no Python object was made since it was read, and no other thread ran.
+    is_fresh: Cell<bool>,
 }
 
 impl<'py> Flats<'py> {
@@ -379,11 +384,22 @@ impl<'py> Flats<'py> {
             };
             let (held, bytes, flags) = (Held::One((*object).clone()), flat.bytes(), flat.flags);
             let flats = Few::from_buf([flat]);
-            return Ok(Some(Self { held, flats, bytes, kinds, flags, in_order: true, alike: true }));
+            let is_fresh = Cell::new(false);
+            return Ok(Some(Self {
+                held,
+                flats,
+                bytes,
+                kinds,
+                flags,
+                in_order: true,
+                alike: true,
+                is_fresh,
+            }));
         }
         let held = items.held()?;
-        let mut flats = Few::new();
-        reserve(&mut flats, held.len())?;
+        parallel::wake_ahead(0, held.len(), TO_READ_ONE.saturating_mul(saturated(held.len())));
+        let mut flats = vec_with_room(if held.len() > 1 { held.len() } else { 0 })?;
+        let mut only = None;
         let (mut bytes, mut end) = (0, 0);
         let (mut flags, mut in_order, mut alike) = (c_int::MAX, true, true);
         let mut before = None;
@@ -405,9 +421,15 @@ impl<'py> Flats<'py> {
             flags &= flat.flags;
             alike &= before.is_none_or(|dtype| dtype == flat.dtype);
             before = Some(flat.dtype);
-            flats.push(flat);
+            if held.len() > 1 {
+                flats.push(flat);
+            } else {
+                only = Some(flat);
+            }
         }
-        Ok(Some(Self { held, flats, bytes, kinds, flags, in_order, alike }))
+        let flats = if held.len() > 1 { Few::from_vec(flats) } else { only.into_iter().collect() };
+        let is_fresh = Cell::new(true);
+        Ok(Some(Self { held, flats, bytes, kinds, flags, in_order, alike, is_fresh }))
     }
 
     /// The bytes of all of them.
@@ -423,7 +445,7 @@ impl<'py> Flats<'py> {
 
     /// What to read.
     pub(in crate::py) fn views(&self) -> PyResult<FlatViews<'_>> {
-        if self.are_current() {
+        if self.is_fresh.replace(false) || self.are_current() {
             Ok(FlatViews { flats: &self.flats, bytes: self.bytes, alike: self.alike })
         } else {
             Err(resized())
@@ -473,9 +495,11 @@ impl<'py> Flats<'py> {
         outs: Option<&Items<'_, 'py>>,
     ) -> PyResult<Option<Lanes<'_, 'py>>> {
         let class = ndarray(py);
+        let was_fresh = self.is_fresh.replace(false);
         let outputs = match outs {
             None => Some(self.new_outputs(py, items.is_list(), class)?),
             Some(outs) if outs.is(items) && self.holds_for_result(outs)? => {
+                self.is_fresh.set(was_fresh && self.flats.len() > 1);
                 (self.flags & npyffi::NPY_ARRAY_WRITEABLE != 0).then_some(Outputs::Inputs)
             }
             Some(outs) => self.given_outputs(outs, class)?,
@@ -504,42 +528,42 @@ impl<'py> Flats<'py> {
     ) -> PyResult<Outputs<'py>> {
         let wrong = not_flat;
         if self.flats.len() >= MANY {
-            let time = TO_MAKE_ONE.saturating_mul(u32::try_from(self.flats.len()).unwrap_or(u32::MAX));
-            parallel::wake_ahead(2 * self.bytes, time);
+            let time = TO_MAKE_ONE.saturating_mul(saturated(self.flats.len()));
+            parallel::wake_ahead(2 * self.bytes, self.flats.len(), time);
         }
-        let mut flats = Few::new();
-        reserve(&mut flats, self.flats.len())?;
         let mut lender = Lender::new(py, self.flats.iter().map(Flat::bytes))?;
-        let mut add = |input: &Flat, object: Borrowed<'_, 'py, PyAny>| {
+        let mut make = |input: &Flat, object: Borrowed<'_, 'py, PyAny>| {
             let new = input.new_like(py, fields(object, class).ok_or_else(wrong)?, class, &mut lender)?;
             let flat = fields(new.as_borrowed(), class).and_then(Flat::of).ok_or_else(wrong)?;
             if flat.len != input.len || flat.dtype != input.dtype {
                 return Err(resized());
             }
-            flats.push(flat);
-            Ok(new)
+            Ok((new, flat))
         };
         let mut inputs = self.flats.iter();
-        let held = if is_list && self.held.len() != 1 {
+        let (held, flats) = if is_list && self.held.len() != 1 {
             let list = OwnList::new(py, self.held.len())?;
+            let mut flats = vec_with_room(self.flats.len())?;
             for i in 0..self.held.len() {
                 let object = self.held.get(i)?;
-                let new = if object.is_none() {
-                    object.to_owned()
+                if object.is_none() {
+                    list.set(i, object.to_owned())?;
                 } else {
-                    add(inputs.next().ok_or_else(wrong)?, object)?
-                };
-                list.set(i, new)?;
+                    let (new, flat) = make(inputs.next().ok_or_else(wrong)?, object)?;
+                    flats.push(flat);
+                    list.set(i, new)?;
+                }
             }
-            Held::Many(list)
+            (Held::Many(list), Few::from_vec(flats))
         } else {
             // The list of one is made at the end: until then nothing of the caller's is written.
             let object = self.held.get(0)?;
-            Held::One(if object.is_none() {
-                object.to_owned()
+            if object.is_none() {
+                (Held::One(object.to_owned()), Few::new())
             } else {
-                add(inputs.next().ok_or_else(wrong)?, object)?
-            })
+                let (new, flat) = make(inputs.next().ok_or_else(wrong)?, object)?;
+                (Held::One(new), Few::from_buf([flat]))
+            }
         };
         lender.end()?;
         Ok(Outputs::Others { held, flats })
@@ -557,7 +581,7 @@ impl<'py> Flats<'py> {
             return Ok(None);
         }
         let mut flats = Few::new();
-        reserve(&mut flats, self.flats.len())?;
+        flats.try_reserve_exact(self.flats.len()).map_err(|_| Error::Memory)?;
         let mut inputs = self.flats.iter();
         for i in 0..held.len() {
             let (object, out) = (self.held.get(i)?, held.get(i)?);
@@ -601,6 +625,11 @@ unsafe impl Sync for FlatViews<'_> {}
 impl Views for FlatViews<'_> {
     fn len(&self) -> usize {
         self.flats.len()
+    }
+
+    #[inline]
+    fn size(&self, at: usize) -> (usize, usize) {
+        self.flats.get(at).map_or((0, 1), |flat| (flat.len, flat.dtype.size()))
     }
 
     #[inline]
@@ -803,9 +832,21 @@ impl<'a> FlatTasks<'a> {
     fn pairs(&self) -> impl ExactSizeIterator<Item = (&'a Flat, &'a Flat)> {
         self.inputs.iter().zip(self.outputs)
     }
+}
 
-    /// The bytes to be read and written, with those in place or without.
-    pub(in crate::py) fn bytes(&self, in_place: bool) -> usize {
+impl<'a> Tasks<'a> for FlatTasks<'a> {
+    type One = AnyTask<'a>;
+
+    fn len(&self) -> usize {
+        self.outputs.len()
+    }
+
+    #[inline]
+    fn bytes_of(&self, at: usize) -> usize {
+        self.outputs.get(at).map_or(0, |output| 2 * output.bytes())
+    }
+
+    fn bytes(&self, in_place: bool) -> usize {
         if let (true, Some(bytes)) = (in_place, self.in_place) {
             return 2 * bytes;
         }
@@ -813,19 +854,32 @@ impl<'a> FlatTasks<'a> {
         moved.map(|(_, output)| 2 * output.bytes()).sum()
     }
 
-    /// Scales all arrays by one factor, one after the other; without one, copies those that are not in place.
-    pub(in crate::py) fn scale(self, isa: Isa, factor: Option<Factor>) {
+    fn split_off(&mut self, at: usize) -> Self {
+        let (inputs, inputs_after) = self.inputs.split_at(at);
+        let (outputs, outputs_after) = self.outputs.split_at(at);
+        *self = Self { inputs, outputs, in_place: None };
+        Self { inputs: inputs_after, outputs: outputs_after, in_place: None }
+    }
+
+    fn pop(&mut self) -> Option<AnyTask<'a>> {
+        let ((input, inputs), (output, outputs)) = self.inputs.split_last().zip(self.outputs.split_last())?;
+        *self = Self { inputs, outputs, in_place: None };
+        // SAFETY: the pair is no longer one of these.
+        match_real!(input.dtype, T => Some(unsafe { task::<T>(input, output) }.into()), None)
+    }
+
+    fn run(&mut self, isa: Isa, factor: Option<Factor>, store: Store) {
         let mut at = 0;
         while let Some((input, output)) = self.inputs.get(at).zip(self.outputs.get(at)) {
             let Some(count) = self.outputs.get(at..).and_then(Flat::side_by_side) else {
                 at += 1;
                 match_real!(input.dtype, T => {
-                    // SAFETY: each pair is taken once, and there is no other use of them.
+                    // SAFETY: what is borrowed mutably is lent to one task at a time.
                     unsafe {
                         if input.is_dense() && output.is_dense() {
-                            dense_task::<T>(input, output).scale(isa, factor);
+                            dense_task::<T>(input, output).scale(isa, factor, store);
                         } else {
-                            task::<T>(input, output).scale(isa, factor);
+                            task::<T>(input, output).scale(isa, factor, store);
                         }
                     }
                 }, {});
@@ -841,16 +895,6 @@ impl<'a> FlatTasks<'a> {
                 }, {});
             }
         }
-    }
-
-    /// A list of them.
-    pub(in crate::py) fn into_list(self) -> Result<Vec<AnyTask<'a>>> {
-        let mut tasks = vec_with_room(self.outputs.len())?;
-        for (input, output) in self.pairs() {
-            // SAFETY: as in `scale`.
-            match_real!(input.dtype, T => tasks.push(unsafe { task::<T>(input, output) }.into()), {});
-        }
-        Ok(tasks)
     }
 }
 
