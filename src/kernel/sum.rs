@@ -279,8 +279,9 @@ fn fold_wide(lanes: &Lanes) -> f64 {
     for j in 0..LANES / 4 {
         folded.0[j] = (lanes[j] + lanes[j + 16]) + (lanes[j + 8] + lanes[j + 24]);
     }
-    let Folded([a, b, c, d, e, f, g, h]) = black_box(&folded);
-    ((a + e) + (c + g)) + ((b + f) + (d + h))
+    let Folded(folded) = black_box(&folded);
+    let sum_of = |j| folded[j] + folded[j + 4];
+    (sum_of(0) + sum_of(2)) + (sum_of(1) + sum_of(3))
 }
 
 /// Out of line on purpose, see the module list.
