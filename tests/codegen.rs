@@ -23,7 +23,7 @@ use _core::kernel::max::{MaxAbs, MaxRow};
 use _core::kernel::power::{Cube, Power, ThreeHalves};
 use _core::kernel::rows::ScaledRows;
 use _core::kernel::scale::{Scale, ScaleEach, ScaleEachInto, Times};
-use _core::kernel::sum::{Abs, AddRow, AddRows, Square, Sum};
+use _core::kernel::sum::{Abs, AddRow, AddRows, Square, Sum, SumRows};
 use _core::kernel::widen::{Modulus, Widen};
 
 /// The levels, in the order of the table in `isa.rs`, and what their registers are called.
@@ -283,6 +283,9 @@ fn probes() -> Vec<Probe> {
         on_halves::<Sum<'_, F16, Abs>>(SUM, [0, 64, 35]),
         on_halves::<ToSingles<'_, F16>>(Done("cvtph2ps", 4), [0, 28, 23]),
         on_halves::<FromSingles<'_, F16>>(Done("cvtps2ph", 4), [0, 28, 19]),
+        probe::<SumRows<'_, f32, Square>>(SQUARE, [191, 44, 22]),
+        probe::<SumRows<'_, f64, Square>>(SUM, [191, 63, 32]),
+        probe::<SumRows<'_, f32, Abs>>(SUM, [235, 63, 35]),
         probe::<AddRow<'_, f32, Square>>(SQUARE, [240, 69, 35]),
         probe::<AddRows<'_, f32, Square>>(SQUARE, [157, 56, 28]),
         probe::<AddRows<'_, f64, Square>>(SUM, [157, 74, 37]),

@@ -17,7 +17,7 @@ use _core::kernel::max::{MaxAbs, MaxRow};
 use _core::kernel::power::{Cube, Fourth, Half, Power, ThreeHalves};
 use _core::kernel::rows::ScaledRows;
 use _core::kernel::scale::{ClipMagnitude, Scale, ScaleEach, ScaleEachInto};
-use _core::kernel::sum::{Abs, AddRow, AddRows, FoldRows, Rescaled, Square, Sum, Term, Total};
+use _core::kernel::sum::{Abs, AddRow, AddRows, FoldRows, Rescaled, Square, Sum, SumRows, Term, Total};
 use _core::kernel::widen::{Limb, Modulus, Widen};
 use _core::scaled::{Factor, Scaled, power_of_two};
 use common::{Random, sized, thinned};
@@ -1157,6 +1157,55 @@ fn sums<T: Known>() {
 #[test]
 fn sums_are_added_in_the_documented_order() {
     for_all!(sums);
+}
+
+/// Sums of rows at once, and which of them there are, for as many elements behind the last row.
+fn check_sum_of_rows<T: Known, F: Term<T>>(
+    data: &[T],
+    [len, count, behind]: [usize; 3],
+    term: F,
+    expected: impl Fn(T) -> f64,
+) {
+    let data = &data[..len * count + behind];
+    // What is no whole row of lanes is read as one.
+    let read = len.next_multiple_of(32);
+    let can_be_read = (0..count).take_while(|row| row * len + read <= data.len()).count();
+    let terms: Vec<f64> = data.iter().map(|x| expected(*x)).collect();
+    for isa in Isa::available() {
+        let mut sums = vec![-1.0; count];
+        let done = isa.run(SumRows { data, len, term, sums: &mut sums });
+        assert_eq!(done, can_be_read, "{len} x {count} and {behind}");
+        for (row, (sum, terms)) in sums.iter().zip(terms.chunks(len)).enumerate() {
+            let expected = if row < done { sum_in_order(terms) } else { -1.0 };
+            let is_same = sum.to_bits() == expected.to_bits() || (sum.is_nan() && expected.is_nan());
+            assert!(is_same, "{} {len} x {count}, row {row}: {sum}, not {expected}", isa.name());
+        }
+    }
+}
+
+fn sums_of_rows<T: Known>() {
+    const LENGTHS: [usize; 13] = [1, 9, 16, 31, 32, 33, 40, 64, 75, 96, 100, 2047, 2048];
+    let random = &mut Random::new(23);
+    let mut data: Vec<T> = finite(random, 5 * 2048 + 33);
+    for odd in [None, T::odd()] {
+        // Here and there, so that most rows have none, but one behind them.
+        for (i, x) in odd.into_iter().flatten().enumerate() {
+            data.iter_mut().skip(45 + 30 * i).step_by(310).for_each(|to| *to = x);
+        }
+        for len in thinned(LENGTHS, 3) {
+            for count in thinned([1, 2, 5], 1) {
+                for behind in thinned([0, 1, 31, 33], 2) {
+                    check_sum_of_rows(&data, [len, count, behind], Abs, |x| x.size(1.0));
+                    check_sum_of_rows(&data, [len, count, behind], Square, |x| x.squared(1.0));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_are_summed_in_the_documented_order() {
+    for_all!(sums_of_rows);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Rows of a matrix, many in one go: what a call for each would cost shows in short ones.
 //!
-//! Their sums are [`Sum`](super::sum::Sum)s, one by one: a loop over rows around its loops gets no wide registers.
+//! Their sums are [`SumRows`](super::sum::SumRows). Sums and scaling are operations of their own: one loop over rows
+//! around the loops of both gets no wide registers.
 
 use super::scale::{is_plain, scaled};
 use crate::element::Real;

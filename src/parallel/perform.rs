@@ -363,10 +363,10 @@ fn stream_rows<T: Real>(isa: Isa, source: &[T], output: &mut [T], len: usize, li
     let mut unread = source;
     let mut read = |factors: &mut [Factor]| {
         let count = factors.len().min(unread.len() / len);
+        let mut sums = [0.0; rows::AT_ONCE];
+        row_sums(isa, unread, len, Pass::Square, &mut sums[..count]);
         let (rows, rest) = unread.split_at(count * len);
         unread = rest;
-        let mut sums = [0.0; rows::AT_ONCE];
-        row_sums(isa, rows, len, Pass::Square, &mut sums[..count]);
         for ((row, sum), factor) in rows.chunks_exact(len).zip(sums).zip(factors) {
             let again = || norm_of_view_with(isa, &View::Dense(row), Order::Two, sum).clip_to(limit);
             *factor = match plain_factor(sum, limit) {

@@ -13,7 +13,8 @@ use crate::kernel::max::{MaxAbs, MaxRow};
 use crate::kernel::power::{Cube, Fourth, Half, Power, Simple, ThreeHalves};
 use crate::kernel::rows;
 use crate::kernel::sum::{
-    Abs, AddRow, AddRows, BLOCK, FoldRows, LANES, ROWS, ROWS_AT_ONCE, Rescaled, Square, Sum, Term, Total,
+    Abs, AddRow, AddRows, BLOCK, FoldRows, LANES, ROWS, ROWS_AT_ONCE, Rescaled, Square, Sum, SumRows, Term,
+    Total,
 };
 use crate::kernel::widen::{Limb, Modulus, Widen};
 use crate::scaled::{RESCALE, Scaled, power_of_two};
@@ -643,9 +644,15 @@ pub(super) fn has_row_sums<T: Element>(len: usize, pass: Pass) -> bool {
     is_direct && len < CHUNK && matches!(pass, Pass::Abs | Pass::Square)
 }
 
-/// The sums of rows of `len` elements that follow each other, none as long as a chunk.
+/// The sums of rows of `len` elements that follow each other, none as long as a chunk: of as many as there are `sums`.
+/// It takes less where more elements follow.
 pub(super) fn row_sums<T: Element>(isa: Isa, data: &[T], len: usize, pass: Pass, sums: &mut [f64]) {
-    for (row, sum) in data.chunks_exact(len).zip(sums) {
+    let done = match pass {
+        _ if len > BLOCK => 0,
+        Pass::Abs => isa.run(SumRows { data, len, term: Abs, sums: &mut *sums }),
+        _ => isa.run(SumRows { data, len, term: Square, sums: &mut *sums }),
+    };
+    for (row, sum) in data.chunks_exact(len).zip(sums).skip(done) {
         *sum = row_sum(isa, row, pass).value();
     }
 }
@@ -673,9 +680,9 @@ fn row_norms<T: Element, R: Send>(
     let share = (share_of(size_of_val(data)) / size_of::<T>() / len).next_multiple_of(few).max(few);
     let work = |(job, (data, norms)): (usize, (&[T], &mut [R]))| {
         let mut sums = [0.0; rows::AT_ONCE];
-        for (batch, (data, norms)) in data.chunks(few * len).zip(norms.chunks_mut(few)).enumerate() {
+        for (batch, norms) in norms.chunks_mut(few).enumerate() {
             let sums = &mut sums[..norms.len()];
-            row_sums(isa, data, len, pass, sums);
+            row_sums(isa, &data[batch * few * len..], len, pass, sums);
             for (i, (norm, sum)) in norms.iter_mut().zip(sums).enumerate() {
                 *norm = make(norm_of_sum(isa, slices, job * share + batch * few + i, order, *sum));
             }
