@@ -420,13 +420,13 @@ impl<'a, T: Element> Memory<'a, T> {
                     to.copy_from_slice(&elements[at.cast_unsigned()..at.cast_unsigned() + count]);
                 }
                 Memory::Elements(elements) if stride == 2 => {
-                    every::<T, 2>(&elements[at.cast_unsigned()..], to)
+                    every::<T, 2>(&elements[at.cast_unsigned()..], to);
                 }
                 Memory::Elements(elements) if stride == 3 => {
-                    every::<T, 3>(&elements[at.cast_unsigned()..], to)
+                    every::<T, 3>(&elements[at.cast_unsigned()..], to);
                 }
                 Memory::Elements(elements) if stride == 4 => {
-                    every::<T, 4>(&elements[at.cast_unsigned()..], to)
+                    every::<T, 4>(&elements[at.cast_unsigned()..], to);
                 }
                 Memory::Elements(elements) => {
                     for x in to {

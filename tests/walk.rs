@@ -684,8 +684,8 @@ fn steps_have_the_bits_of_a_dense_copy() {
             for isa in Isa::available() {
                 for by in [0.3, f64::INFINITY] {
                     for (ahead, skipped) in [(0, 0), (1, len / 2), (5, len.min(1))] {
-                        check(isa, Uniform(Scale(Factor { by, then: 1.0 })), &view, &dense, ahead, skipped);
-                        check(isa, Untouched, &view, &dense, ahead, skipped);
+                        check(isa, &Uniform(Scale(Factor { by, then: 1.0 })), &view, &dense, ahead, skipped);
+                        check(isa, &Untouched, &view, &dense, ahead, skipped);
                     }
                 }
             }
@@ -693,7 +693,7 @@ fn steps_have_the_bits_of_a_dense_copy() {
     }
     fn check<T: Bits>(
         isa: Isa,
-        work: impl Work<T>,
+        work: &impl Work<T>,
         view: &View<'_, T>,
         dense: &[T],
         ahead: usize,
@@ -704,7 +704,7 @@ fn steps_have_the_bits_of_a_dense_copy() {
         for store in [Store::Cached, Store::Streamed] {
             let mut held = vec![T::of(1); ahead + expected.len() + 1];
             let to = &mut held[ahead..ahead + expected.len()];
-            perform(isa, &work, Some(view), &mut Target::Dense(to), skipped, store);
+            perform(isa, work, Some(view), &mut Target::Dense(to), skipped, store);
             end_of_stream();
             let (before, rest) = held.split_at(ahead);
             let (to, after) = rest.split_at(expected.len());
