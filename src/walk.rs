@@ -410,6 +410,15 @@ impl<'a, T: Element> Memory<'a, T> {
     }
 
     fn gather(&self, start: isize, layout: &Layout, range: Range<usize>, to: &mut [T]) {
+        if let (Self::Elements(elements), Some(inner)) = (*self, layout.axes.last()) {
+            // Apart from the loop below, whose runs may be of two elements and want it short.
+            match inner.stride {
+                2 => return gather_every::<T, 2>(elements, start, layout, range, to),
+                3 => return gather_every::<T, 3>(elements, start, layout, range, to),
+                4 => return gather_every::<T, 4>(elements, start, layout, range, to),
+                _ => {}
+            }
+        }
         let mut filled = 0;
         layout.runs(range, |offset, stride, count| {
             let to = &mut to[filled..filled + count];
@@ -418,15 +427,6 @@ impl<'a, T: Element> Memory<'a, T> {
             match *self {
                 Memory::Elements(elements) if stride == 1 => {
                     to.copy_from_slice(&elements[at.cast_unsigned()..at.cast_unsigned() + count]);
-                }
-                Memory::Elements(elements) if stride == 2 => {
-                    every::<T, 2>(&elements[at.cast_unsigned()..], to);
-                }
-                Memory::Elements(elements) if stride == 3 => {
-                    every::<T, 3>(&elements[at.cast_unsigned()..], to);
-                }
-                Memory::Elements(elements) if stride == 4 => {
-                    every::<T, 4>(&elements[at.cast_unsigned()..], to);
                 }
                 Memory::Elements(elements) => {
                     for x in to {
@@ -443,6 +443,22 @@ impl<'a, T: Element> Memory<'a, T> {
             }
         });
     }
+}
+
+/// Gathers the elements at `range` of a layout whose inner stride is `STEP`.
+fn gather_every<T: Copy, const STEP: usize>(
+    elements: &[T],
+    start: isize,
+    layout: &Layout,
+    range: Range<usize>,
+    to: &mut [T],
+) {
+    let mut filled = 0;
+    layout.runs(range, |offset, _, count| {
+        let from = (start + offset).cast_unsigned();
+        every::<T, STEP>(&elements[from..], &mut to[filled..filled + count]);
+        filled += count;
+    });
 }
 
 /// Every `STEP`th element, from the first on. As the step is known, the compiler reads vectors and picks from them.
