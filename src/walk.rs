@@ -9,13 +9,14 @@
 //! may lie interleaved in the same memory.
 
 use std::borrow::Cow;
+use std::iter;
 use std::ops::Range;
 use std::sync::atomic::AtomicU8;
 
 use smallvec::SmallVec;
 
 use crate::element::{Element, Ordered};
-use crate::isa::Isa;
+use crate::isa::{Isa, LINE};
 use crate::kernel::clip::{AnyOutside, ClipEach};
 use crate::kernel::map::{AnyChange, Map};
 use crate::kernel::scale::{ScaleEach, ScaleEachInto};
@@ -261,6 +262,17 @@ impl<'a, T: Element> View<'a, T> {
         }
     }
 
+    /// Whether it goes through memory in long runs of one step: few elements can be gathered at a time then, at no
+    /// expense.
+    fn is_in_steps(&self) -> bool {
+        match self {
+            Self::Strided { memory: Memory::Elements(_), layout, .. } => {
+                layout.axes.last().is_some_and(|axis| axis.stride != 1 && axis.len >= BLOCK)
+            }
+            _ => false,
+        }
+    }
+
     /// Calls `visit` for the elements at `range`, a block at a time, or all at once where they are dense.
     /// Blocks begin at multiples of [`BLOCK`] from the range's start.
     pub fn for_blocks(&self, range: Range<usize>, mut visit: impl FnMut(&[T])) {
@@ -398,6 +410,15 @@ impl<'a, T: Element> Memory<'a, T> {
     }
 
     fn gather(&self, start: isize, layout: &Layout, range: Range<usize>, to: &mut [T]) {
+        if let (Self::Elements(elements), Some(inner)) = (*self, layout.axes.last()) {
+            // Apart from the loop below, whose runs may be of two elements and want it short.
+            match inner.stride {
+                2 => return gather_every::<T, 2>(elements, start, layout, range, to),
+                3 => return gather_every::<T, 3>(elements, start, layout, range, to),
+                4 => return gather_every::<T, 4>(elements, start, layout, range, to),
+                _ => {}
+            }
+        }
         let mut filled = 0;
         layout.runs(range, |offset, stride, count| {
             let to = &mut to[filled..filled + count];
@@ -421,6 +442,35 @@ impl<'a, T: Element> Memory<'a, T> {
                 }
             }
         });
+    }
+}
+
+/// Gathers the elements at `range` of a layout whose inner stride is `STEP`.
+fn gather_every<T: Copy, const STEP: usize>(
+    elements: &[T],
+    start: isize,
+    layout: &Layout,
+    range: Range<usize>,
+    to: &mut [T],
+) {
+    let mut filled = 0;
+    layout.runs(range, |offset, _, count| {
+        let from = (start + offset).cast_unsigned();
+        every::<T, STEP>(&elements[from..], &mut to[filled..filled + count]);
+        filled += count;
+    });
+}
+
+/// Every `STEP`th element, from the first on. As the step is known, the compiler reads vectors and picks from them.
+/// Vectors of the baseline: with those of AVX-512 the whole was slower.
+fn every<T: Copy, const STEP: usize>(from: &[T], to: &mut [T]) {
+    let len = to.len();
+    for (to, group) in to.iter_mut().zip(from.as_chunks::<STEP>().0) {
+        *to = group[0];
+    }
+    // The memory may end with the last one, which is no whole group then.
+    if let Some(to) = to.last_mut() {
+        *to = from[(len - 1) * STEP];
     }
 }
 
@@ -588,6 +638,10 @@ pub trait Work<T: Ordered>: Sync {
             isa.stream(to, &*made);
         }
     }
+    /// How many elements of a strided input are gathered for each call of `stream_into`, whole lines of them.
+    fn gathered_at_once(&self) -> usize {
+        BLOCK
+    }
 }
 
 /// The same function for all elements.
@@ -607,6 +661,9 @@ impl<T: Ordered, M: Map<T>> Work<T> for Uniform<M> {
     fn stream_into(&self, isa: Isa, _: Range<usize>, from: &[T], to: &mut [T]) {
         self.0.stream_into(isa, from, to);
     }
+    fn gathered_at_once(&self) -> usize {
+        gathered_at_once::<T>()
+    }
 }
 
 /// Nothing: a copy.
@@ -620,6 +677,9 @@ impl<T: Ordered> Work<T> for Untouched {
     fn apply(&self, _: Isa, _: Range<usize>, _: &mut [T]) {}
     fn stream_into(&self, isa: Isa, _: Range<usize>, from: &[T], to: &mut [T]) {
         isa.stream(to, from);
+    }
+    fn gathered_at_once(&self) -> usize {
+        gathered_at_once::<T>()
     }
 }
 
@@ -662,13 +722,20 @@ impl<T: Ordered> Work<T> for Bounds<'_, T> {
 pub enum Store {
     /// As any memory.
     Cached,
-    /// Past the caches, where input and output are dense: for outputs that no cache holds. To be followed by
-    /// [`crate::isa::end_of_stream`].
+    /// Past the caches, where the output is dense and the input is, too, or lies in long runs of one step: for outputs
+    /// that no cache holds. To be followed by [`crate::isa::end_of_stream`].
     Streamed,
 }
 
 /// Bytes to make in the innermost cache before they are streamed to memory.
 const STREAMED_AT_ONCE: usize = 2048;
+
+/// Elements to gather before they are streamed by a loop that makes lines in registers. What is gathered is stored behind
+/// the lines streamed before it, which wait for memory: little of it at a time, and the reads of the next are not held up.
+/// Elements of 16 bits go by way of the cache in any case, and want more of them at once.
+const fn gathered_at_once<T>() -> usize {
+    if size_of::<T>() > 2 { 8 * LINE / size_of::<T>() } else { BLOCK }
+}
 
 /// Does `work` for the positions of `target`, which begin at `at` of the whole; in place, or from `source`,
 /// which has the positions of the whole.
@@ -699,6 +766,21 @@ pub fn perform<T: Ordered>(
             work.apply_into(isa, range.clone(), &from[range], data);
             true
         }),
+        Some(view) if store == Store::Streamed && target.is_dense() && view.is_in_steps() => {
+            let Target::Dense(to) = target else { return };
+            // The pieces after the first begin where a line does, so that none of the lines is written in two parts.
+            let at_once = work.gathered_at_once();
+            let ahead = to.as_ptr().align_offset(LINE).min(to.len()).min(at_once);
+            let (first, rest) = to.split_at_mut(ahead);
+            with_scratch(T::ZERO, at_once, |scratch| {
+                let mut begin = at;
+                for to in iter::once(first).chain(rest.chunks_mut(at_once)) {
+                    let range = begin..begin + to.len();
+                    begin = range.end;
+                    work.stream_into(isa, range.clone(), view.block(range, scratch), to);
+                }
+            });
+        }
         Some(view) => {
             with_scratch(T::ZERO, target.len(), |scratch| {
                 target.for_blocks(false, |range, data| {

@@ -524,6 +524,7 @@ macro_rules! bits {
 }
 bits! {
     i64, AtomicU64, |bits| bits.cast_signed(), |x| x.cast_unsigned();
+    f64, AtomicU64, |bits| Self::from_bits(bits), |x| x.to_bits();
     f32, AtomicU32, |bits| Self::from_bits(bits as u32), |x| x.to_bits();
     F16, AtomicU16, |bits| Self::from_bits(bits as u16), |x| x.to_bits();
     Bf16, AtomicU16, |bits| Self::from_bits(bits as u16), |x| x.to_bits();
@@ -648,6 +649,74 @@ fn a_stream_is_a_copy() {
     of::<F16>();
     of::<f32>();
     of::<i64>();
+}
+
+/// Rows of steps through memory that ends with the last element, scaled and copied to any place in a line, whole and from
+/// the middle on: what a dense copy becomes. The elements are random bits, so NaN and infinities are among them.
+#[test]
+fn steps_have_the_bits_of_a_dense_copy() {
+    fn of<T: Bits + Real>(specials: &[u64]) {
+        let mut random = Random::new(11);
+        let lens = thinned([0, 1, 2, 7, 65, 130, 513, BLOCK - 1, BLOCK + 1, sized(3 * BLOCK + 77, 200)], 4);
+        for (len, step) in lens.flat_map(|len| [-2, -1, 1, 2, 3, 4, 5].map(|step: isize| (len, step))) {
+            let rows = 1 + random.below(2);
+            let room = if len == 0 { 0 } else { (len - 1) * step.unsigned_abs() + 1 };
+            let mut bits = || u64::from_le_bytes(std::array::from_fn(|_| random.below(256) as u8));
+            let mut memory: Vec<T> = (0..rows * (room + 1) - 1).map(|_| T::of(bits())).collect();
+            for (x, special) in memory.iter_mut().step_by(step.unsigned_abs()).zip(specials) {
+                *x = T::of(*special);
+            }
+            let mut dense: Vec<T> = Vec::new();
+            for row in memory.chunks(room + 1) {
+                let row = row[..room].iter().copied();
+                let row: Vec<T> = if step > 0 { row.collect() } else { row.rev().collect() };
+                dense.extend(row.iter().step_by(step.unsigned_abs()));
+            }
+            let start = if step > 0 { 0 } else { room.saturating_sub(1) as isize };
+            let layout = layout(&axes(&[(rows, room as isize + 1), (len, step)]));
+            let len = dense.len();
+            assert_eq!(layout.len(), len);
+            let view = View::new(Memory::Elements(&memory), start, Cow::Owned(layout));
+            let mut gathered = Vec::new();
+            view.for_blocks(0..len, |block| gathered.extend(block.iter().map(|x| x.bits())));
+            assert!(gathered.into_iter().eq(dense.iter().map(|x| x.bits())), "{len} by {step}");
+
+            for isa in Isa::available() {
+                for by in [0.3, f64::INFINITY] {
+                    for (ahead, skipped) in [(0, 0), (1, len / 2), (5, len.min(1))] {
+                        check(isa, &Uniform(Scale(Factor { by, then: 1.0 })), &view, &dense, ahead, skipped);
+                        check(isa, &Untouched, &view, &dense, ahead, skipped);
+                    }
+                }
+            }
+        }
+    }
+    fn check<T: Bits>(
+        isa: Isa,
+        work: &impl Work<T>,
+        view: &View<'_, T>,
+        dense: &[T],
+        ahead: usize,
+        skipped: usize,
+    ) {
+        let mut expected = dense[skipped..].to_vec();
+        work.apply(isa, skipped..dense.len(), &mut expected);
+        for store in [Store::Cached, Store::Streamed] {
+            let mut held = vec![T::of(1); ahead + expected.len() + 1];
+            let to = &mut held[ahead..ahead + expected.len()];
+            perform(isa, work, Some(view), &mut Target::Dense(to), skipped, store);
+            end_of_stream();
+            let (before, rest) = held.split_at(ahead);
+            let (to, after) = rest.split_at(expected.len());
+            assert!(to.iter().map(|x| x.bits()).eq(expected.iter().map(|x| x.bits())), "{isa:?} {store:?}");
+            assert!(before.iter().chain(after).all(|x| x.bits() == T::of(1).bits()), "{isa:?} {store:?}");
+        }
+    }
+    // A NaN with a payload, both infinities, -0 and a subnormal number.
+    of::<f32>(&[0x7fc0_1234, 0x7f80_0000, 0xff80_0000, 0x8000_0000, 3]);
+    of::<f64>(&[0x7ff8_0000_0000_1234, 0x7ff0 << 48, 0xfff0 << 48, 1 << 63, 3]);
+    of::<F16>(&[0x7e12, 0x7c00, 0xfc00, 0x8000, 3]);
+    of::<Bf16>(&[0x7fd2, 0x7f80, 0xff80, 0x8000, 3]);
 }
 
 /// Says of some blocks that they do not change, and writes to the target behind `perform`'s back: what it
