@@ -6,7 +6,28 @@
 //! loops in it are
 //! `for` loops, because an iterator's `for_each` is such a call.
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{
+    __m128i, __m256, __m256i, __m512, __m512i, _mm_loadu_si128, _mm256_cvtph_ps, _mm256_loadu_si256,
+    _mm512_loadu_si512,
+};
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+use std::arch::x86_64::{
+    _mm_stream_si128, _mm256_cvtps_ph, _mm256_stream_si256, _mm512_cvtph_ps, _mm512_cvtps_ph,
+    _mm512_stream_si512,
+};
+// Miri has no streams. These want the same alignment and write the same bytes.
+#[cfg(all(target_arch = "x86_64", miri))]
+use std::arch::x86_64::{
+    _mm_store_si128 as _mm_stream_si128, _mm256_store_si256 as _mm256_stream_si256,
+    _mm512_store_si512 as _mm512_stream_si512,
+};
+#[cfg(target_arch = "x86_64")]
+use std::mem::transmute;
 use std::sync::atomic::{AtomicU8, Ordering};
+
+#[cfg(all(target_arch = "x86_64", miri))]
+use emulated::{_mm256_cvtps_ph, _mm512_cvtph_ps, _mm512_cvtps_ph};
 
 use crate::element::{Element, F16};
 
@@ -114,115 +135,6 @@ impl Isa {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
-impl Isa {
-    /// float16 times all factors between two, which have one sign: blocks of N elements, in place or from a slice of
-    /// as many. A bit for each block where the ends give different numbers, which is left as it was. None where the
-    /// level cannot convert, so that there are better ways.
-    #[expect(unsafe_code, reason = "see `run`")]
-    pub fn scale_halves<const N: usize>(
-        self,
-        from: Option<&[F16]>,
-        to: &mut [F16],
-        ends: [f32; 2],
-    ) -> Option<u32> {
-        #[cfg(miri)]
-        use emulated::{_mm256_cvtps_ph, _mm512_cvtph_ps, _mm512_cvtps_ph};
-        use std::arch::x86_64::{__m128i, __m256i, _MM_FROUND_TO_NEAREST_INT, _mm_or_si128, _mm_testz_si128};
-        use std::arch::x86_64::{_mm_setzero_si128, _mm_xor_si128, _mm256_setzero_si256, _mm256_xor_si256};
-        use std::arch::x86_64::{_mm256_cvtph_ps, _mm256_mul_ps, _mm256_or_si256, _mm256_testz_si256};
-        #[cfg(not(miri))]
-        use std::arch::x86_64::{_mm256_cvtps_ph, _mm512_cvtph_ps, _mm512_cvtps_ph};
-        use std::arch::x86_64::{_mm256_set1_ps, _mm512_mul_ps, _mm512_set1_ps};
-        use std::mem::transmute;
-
-        /// Whatever the thread has set.
-        const TO_NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
-
-        macro_rules! shell {
-            (
-                $name:ident, $feature:literal, $halves:ty, $count:literal,
-                $all:ident, $widen:ident, $times:ident, $narrow:ident,
-                $zero:ident, $xor:ident, $or:ident, $is_zero:ident
-            ) => {
-                #[target_feature(enable = $feature)]
-                fn $name<const N: usize>(from: Option<&[F16]>, to: &mut [F16], ends: [f32; 2]) -> u32 {
-                    let from = from.map(|from| from.as_chunks::<N>().0);
-                    let [low, high] = ends.map(|end| $all(end));
-                    let mut rest = 0;
-                    for (i, to) in to.as_chunks_mut::<N>().0.iter_mut().enumerate() {
-                        let from = from.and_then(|from| from.get(i)).unwrap_or(to);
-                        let (mut products, mut differ) = ([F16::default(); N], $zero());
-                        let parts = products.as_chunks_mut::<$count>().0.iter_mut();
-                        for (product, x) in parts.zip(from.as_chunks::<$count>().0) {
-                            // SAFETY: as in `run_on_halves`.
-                            let x = $widen(unsafe { transmute::<[F16; $count], $halves>(*x) });
-                            let low = $narrow::<TO_NEAREST>($times(x, low));
-                            let high = $narrow::<TO_NEAREST>($times(x, high));
-                            differ = $or(differ, $xor(low, high));
-                            // Where they are equal, it is both. Of one alone, the compiler would make a copy to store.
-                            let both = $or(low, high);
-                            // SAFETY: as in `run_on_halves`.
-                            *product = unsafe { transmute::<$halves, [F16; $count]>(both) };
-                        }
-                        if $is_zero(differ, differ) == 1 {
-                            *to = products;
-                        } else {
-                            rest |= 1 << i;
-                        }
-                    }
-                    rest
-                }
-            };
-        }
-        shell!(
-            eight,
-            "avx2,f16c",
-            __m128i,
-            8,
-            _mm256_set1_ps,
-            _mm256_cvtph_ps,
-            _mm256_mul_ps,
-            _mm256_cvtps_ph,
-            _mm_setzero_si128,
-            _mm_xor_si128,
-            _mm_or_si128,
-            _mm_testz_si128
-        );
-        shell!(
-            sixteen,
-            "avx512f",
-            __m256i,
-            16,
-            _mm512_set1_ps,
-            _mm512_cvtph_ps,
-            _mm512_mul_ps,
-            _mm512_cvtps_ph,
-            _mm256_setzero_si256,
-            _mm256_xor_si256,
-            _mm256_or_si256,
-            _mm256_testz_si256
-        );
-
-        match self.0 {
-            Level::Baseline => None,
-            // SAFETY: an `Isa` of this level is made by `available` alone, after it detected all features in the
-            // level's row, "avx2" and "f16c" among them.
-            Level::V3 => Some(unsafe { eight::<N>(from, to, ends) }),
-            // SAFETY: the same, with "avx512f".
-            Level::V4 => Some(unsafe { sixteen::<N>(from, to, ends) }),
-        }
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-impl Isa {
-    /// None: there is no better way here than by way of float64.
-    pub fn scale_halves<const N: usize>(self, _: Option<&[F16]>, _: &mut [F16], _: [f32; 2]) -> Option<u32> {
-        None
-    }
-}
-
 /// Work on float16, compiled once per instruction set as an [`Op`] is.
 pub trait HalvesOp {
     /// What `eval` returns.
@@ -240,80 +152,81 @@ pub trait HalvesOp {
 /// Elements to be converted at a time.
 pub const CONVERTED: usize = 16;
 
+/// Whatever rounding the thread has set.
+#[cfg(target_arch = "x86_64")]
+const TO_NEAREST: i32 = std::arch::x86_64::_MM_FROUND_TO_NEAREST_INT;
+
+/// To widen, as a closure for a shell that enables the level's features.
+#[cfg(target_arch = "x86_64")]
+macro_rules! widen {
+    (V3) => {
+        |x: &[F16; CONVERTED]| {
+            // SAFETY: the vectors hold as many 16-bit integers, which is what an `F16` is, and as many float32,
+            // and any bits are a value of these types.
+            unsafe {
+                let [low, high] = transmute::<[F16; CONVERTED], [__m128i; 2]>(*x);
+                transmute::<[__m256; 2], [f32; CONVERTED]>([_mm256_cvtph_ps(low), _mm256_cvtph_ps(high)])
+            }
+        }
+    };
+    (V4) => {
+        |x: &[F16; CONVERTED]| {
+            // SAFETY: as above.
+            unsafe {
+                let x = transmute::<[F16; CONVERTED], __m256i>(*x);
+                transmute::<__m512, [f32; CONVERTED]>(_mm512_cvtph_ps(x))
+            }
+        }
+    };
+}
+
+/// To narrow, in the same way.
+#[cfg(target_arch = "x86_64")]
+macro_rules! narrow {
+    (V3) => {
+        |x: &[f32; CONVERTED]| {
+            // SAFETY: as in `widen`.
+            unsafe {
+                let [low, high] = transmute::<[f32; CONVERTED], [__m256; 2]>(*x);
+                transmute::<[__m128i; 2], [F16; CONVERTED]>([
+                    _mm256_cvtps_ph::<TO_NEAREST>(low),
+                    _mm256_cvtps_ph::<TO_NEAREST>(high),
+                ])
+            }
+        }
+    };
+    (V4) => {
+        |x: &[f32; CONVERTED]| {
+            // SAFETY: as in `widen`.
+            unsafe {
+                let x = transmute::<[f32; CONVERTED], __m512>(*x);
+                transmute::<__m256i, [F16; CONVERTED]>(_mm512_cvtps_ph::<TO_NEAREST>(x))
+            }
+        }
+    };
+}
+
 #[cfg(target_arch = "x86_64")]
 impl Isa {
+    /// Whether [`Isa::run_on_halves`] has the CPU's conversions.
+    #[must_use]
+    pub fn converts_halves(self) -> bool {
+        self.0 != Level::Baseline
+    }
+
     /// Runs `op` compiled for this level.
     #[expect(unsafe_code, reason = "see `run`; and numbers become vectors")]
     #[inline]
     pub fn run_on_halves<O: HalvesOp>(self, op: O) -> O::Output {
-        #[cfg(miri)]
-        use emulated::{_mm256_cvtps_ph, _mm512_cvtph_ps, _mm512_cvtps_ph};
-        use std::arch::x86_64::{
-            __m128i, __m256, __m256i, __m512, _MM_FROUND_TO_NEAREST_INT, _mm256_cvtph_ps,
-        };
-        #[cfg(not(miri))]
-        use std::arch::x86_64::{_mm256_cvtps_ph, _mm512_cvtph_ps, _mm512_cvtps_ph};
-        use std::mem::transmute;
-
-        /// Whatever the thread has set.
-        const TO_NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
-
-        macro_rules! eval {
-            (V3 $op:ident) => {
-                $op.eval::<true>(
-                    |x| {
-                        // SAFETY: the vectors hold as many 16-bit integers, which is what an `F16` is, and as many
-                        // float32, and any bits are a value of these types.
-                        unsafe {
-                            let [low, high] = transmute::<[F16; CONVERTED], [__m128i; 2]>(*x);
-                            transmute::<[__m256; 2], [f32; CONVERTED]>([
-                                _mm256_cvtph_ps(low),
-                                _mm256_cvtph_ps(high),
-                            ])
-                        }
-                    },
-                    |x| {
-                        // SAFETY: the same.
-                        unsafe {
-                            let [low, high] = transmute::<[f32; CONVERTED], [__m256; 2]>(*x);
-                            transmute::<[__m128i; 2], [F16; CONVERTED]>([
-                                _mm256_cvtps_ph::<TO_NEAREST>(low),
-                                _mm256_cvtps_ph::<TO_NEAREST>(high),
-                            ])
-                        }
-                    },
-                )
-            };
-            (V4 $op:ident) => {
-                $op.eval::<true>(
-                    |x| {
-                        // SAFETY: as above.
-                        unsafe {
-                            transmute::<__m512, [f32; CONVERTED]>(_mm512_cvtph_ps(transmute::<
-                                [F16; CONVERTED],
-                                __m256i,
-                            >(*x)))
-                        }
-                    },
-                    |x| {
-                        // SAFETY: as above.
-                        unsafe {
-                            transmute::<__m256i, [F16; CONVERTED]>(_mm512_cvtps_ph::<TO_NEAREST>(transmute::<
-                                [f32; CONVERTED],
-                                __m512,
-                            >(*x)))
-                        }
-                    },
-                )
-            };
-        }
         macro_rules! shells {
             ($($level:ident $name:literal: $($feature:tt),+;)*) => {
                 match self.0 {
-                    Level::Baseline => eval_plainly(op),
+                    Level::Baseline => op.eval::<false>(widen_plainly, narrow_plainly),
                     $(Level::$level => {
                         #[target_feature($(enable = $feature),+)]
-                        fn shell<O: HalvesOp>(op: O) -> O::Output { eval!($level op) }
+                        fn shell<O: HalvesOp>(op: O) -> O::Output {
+                            op.eval::<true>(widen!($level), narrow!($level))
+                        }
                         // SAFETY: as in `run`.
                         unsafe { shell(op) }
                     })*
@@ -326,31 +239,35 @@ impl Isa {
 
 #[cfg(not(target_arch = "x86_64"))]
 impl Isa {
+    /// No: there is none here.
+    #[must_use]
+    pub fn converts_halves(self) -> bool {
+        false
+    }
+
     /// Runs `op`.
     #[inline]
     pub fn run_on_halves<O: HalvesOp>(self, op: O) -> O::Output {
-        eval_plainly(op)
+        op.eval::<false>(widen_plainly, narrow_plainly)
     }
 }
 
 #[inline(always)]
-fn eval_plainly<O: HalvesOp>(op: O) -> O::Output {
-    op.eval::<false>(
-        |x| {
-            let mut to = [0.0; CONVERTED];
-            for (to, x) in to.iter_mut().zip(x) {
-                *to = x.to_f32();
-            }
-            to
-        },
-        |x| {
-            let mut to = [F16::default(); CONVERTED];
-            for (to, x) in to.iter_mut().zip(x) {
-                *to = F16::from_f32(*x);
-            }
-            to
-        },
-    )
+fn widen_plainly(x: &[F16; CONVERTED]) -> [f32; CONVERTED] {
+    let mut to = [0.0; CONVERTED];
+    for (to, x) in to.iter_mut().zip(x) {
+        *to = x.to_f32();
+    }
+    to
+}
+
+#[inline(always)]
+fn narrow_plainly(x: &[f32; CONVERTED]) -> [F16; CONVERTED] {
+    let mut to = [F16::default(); CONVERTED];
+    for (to, x) in to.iter_mut().zip(x) {
+        *to = F16::from_f32(*x);
+    }
+    to
 }
 
 /// What a slice is filled with, in order.
@@ -393,8 +310,69 @@ impl<T: Element> Fill<T> for &[T] {
     }
 }
 
+/// What a slice of float16 is filled with, in order.
+pub trait FillHalves {
+    /// As [`Fill::fill`], with conversions as [`HalvesOp::eval`] has them.
+    fn fill<const N: usize>(
+        &mut self,
+        places: Places<'_, F16, N, impl Fn(&[F16; N], &mut [F16; N])>,
+        widen: impl Fn(&[F16; CONVERTED]) -> [f32; CONVERTED],
+        narrow: impl Fn(&[f32; CONVERTED]) -> [F16; CONVERTED],
+    );
+}
+
+/// With the conversions of a level.
+struct Converting<F, W, S> {
+    fill: F,
+    widen: W,
+    narrow: S,
+}
+
+impl<F, W, S> Fill<F16> for Converting<F, W, S>
+where
+    F: FillHalves,
+    W: Fn(&[F16; CONVERTED]) -> [f32; CONVERTED],
+    S: Fn(&[f32; CONVERTED]) -> [F16; CONVERTED],
+{
+    #[inline(always)]
+    fn fill<const N: usize>(&mut self, places: Places<'_, F16, N, impl Fn(&[F16; N], &mut [F16; N])>) {
+        self.fill.fill(places, &self.widen, &self.narrow);
+    }
+}
+
 /// Bytes that go to memory at once.
 pub const LINE: usize = 64;
+
+/// To write a line by vectors of a type, as a closure.
+#[cfg(target_arch = "x86_64")]
+macro_rules! line_by {
+    ($vector:ty, $load:ident, $store:ident) => {
+        |from, to| {
+            let (from, to) = (from.cast::<$vector>(), to.cast::<$vector>());
+            for i in 0..LINE / size_of::<$vector>() {
+                // SAFETY: as `fill_lines` has it, a line can be read there and written here, and is so many
+                // vectors; it holds numbers without padding, and begins where a line of memory does, so
+                // that each vector written is aligned. The CPU has the instruction: "sse2" is in the x86-64
+                // baseline, and the others are used in the shells of levels that enable them.
+                unsafe { $store(to.add(i), $load(from.add(i))) };
+            }
+        }
+    };
+}
+
+/// To write a line, as a closure for a shell that enables the level's features.
+#[cfg(target_arch = "x86_64")]
+macro_rules! store_line {
+    (Baseline) => {
+        line_by!(__m128i, _mm_loadu_si128, _mm_stream_si128)
+    };
+    (V3) => {
+        line_by!(__m256i, _mm256_loadu_si256, _mm256_stream_si256)
+    };
+    (V4) => {
+        line_by!(__m512i, _mm512_loadu_si512, _mm512_stream_si512)
+    };
+}
 
 #[cfg(target_arch = "x86_64")]
 impl Isa {
@@ -403,49 +381,43 @@ impl Isa {
     /// look.
     #[expect(unsafe_code, reason = "see `run`; and the instructions take aligned pointers")]
     pub fn stream<T: Element, F: Fill<T>>(self, to: &mut [T], fill: F) {
-        use std::arch::x86_64::{__m128i, __m256i, __m512i};
-        use std::arch::x86_64::{_mm_loadu_si128, _mm256_loadu_si256, _mm512_loadu_si512};
-        // Miri has no streams. These want the same alignment and write the same bytes.
-        #[cfg(miri)]
-        use std::arch::x86_64::{
-            _mm_store_si128 as _mm_stream_si128, _mm256_store_si256 as _mm256_stream_si256,
-            _mm512_store_si512 as _mm512_stream_si512,
-        };
-        #[cfg(not(miri))]
-        use std::arch::x86_64::{_mm_stream_si128, _mm256_stream_si256, _mm512_stream_si512};
-
-        macro_rules! line_by {
-            ($vector:ty, $load:ident, $store:ident) => {
-                |from, to| {
-                    let (from, to) = (from.cast::<$vector>(), to.cast::<$vector>());
-                    for i in 0..LINE / size_of::<$vector>() {
-                        // SAFETY: as `fill_lines` has it, a line can be read there and written here, and is so many
-                        // vectors; it holds numbers without padding, and begins where a line of memory does, so
-                        // that each vector written is aligned. The CPU has the instruction: "sse2" is in the x86-64
-                        // baseline, and the others are used in the shells of levels that enable them.
-                        unsafe { $store(to.add(i), $load(from.add(i))) };
-                    }
+        macro_rules! shells {
+            ($($level:ident $name:literal: $($feature:tt),+;)*) => {
+                match self.0 {
+                    Level::Baseline => fill_lines(to, fill, store_line!(Baseline)),
+                    $(Level::$level => {
+                        #[target_feature($(enable = $feature),+)]
+                        fn shell<T: Element, F: Fill<T>>(to: &mut [T], fill: F) {
+                            fill_lines(to, fill, store_line!($level));
+                        }
+                        // SAFETY: as in `run`.
+                        unsafe { shell(to, fill) }
+                    })*
                 }
             };
         }
-        macro_rules! line {
-            (V3) => {
-                line_by!(__m256i, _mm256_loadu_si256, _mm256_stream_si256)
-            };
-            (V4) => {
-                line_by!(__m512i, _mm512_loadu_si512, _mm512_stream_si512)
-            };
-        }
+        with_levels!(shells);
+    }
+
+    /// The same for what wants to convert float16.
+    #[expect(
+        unsafe_code,
+        clippy::cast_ptr_alignment,
+        reason = "see `stream` and `run_on_halves`; `fill_lines` has lines that are aligned"
+    )]
+    pub fn stream_halves<F: FillHalves>(self, to: &mut [F16], fill: F) {
         macro_rules! shells {
             ($($level:ident $name:literal: $($feature:tt),+;)*) => {
                 match self.0 {
                     Level::Baseline => {
-                        fill_lines(to, fill, line_by!(__m128i, _mm_loadu_si128, _mm_stream_si128));
+                        let fill = Converting { fill, widen: widen_plainly, narrow: narrow_plainly };
+                        fill_lines(to, fill, store_line!(Baseline));
                     }
                     $(Level::$level => {
                         #[target_feature($(enable = $feature),+)]
-                        fn shell<T: Element, F: Fill<T>>(to: &mut [T], fill: F) {
-                            fill_lines(to, fill, line!($level));
+                        fn shell<F: FillHalves>(to: &mut [F16], fill: F) {
+                            let fill = Converting { fill, widen: widen!($level), narrow: narrow!($level) };
+                            fill_lines(to, fill, store_line!($level));
                         }
                         // SAFETY: as in `run`.
                         unsafe { shell(to, fill) }
@@ -492,6 +464,11 @@ impl Isa {
     /// Fills a slice; there is no better way here.
     pub fn stream<T: Element, F: Fill<T>>(self, to: &mut [T], mut fill: F) {
         fill_plainly(to, &mut fill);
+    }
+
+    /// The same.
+    pub fn stream_halves<F: FillHalves>(self, to: &mut [F16], fill: F) {
+        fill_plainly(to, &mut Converting { fill, widen: widen_plainly, narrow: narrow_plainly });
     }
 }
 

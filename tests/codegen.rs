@@ -15,9 +15,9 @@ use std::hint::black_box;
 use std::process::Command;
 
 use _core::element::{Bf16, Element, F16};
-use _core::isa::{Fill, HalvesOp, Isa, Op};
+use _core::isa::{Fill, FillHalves, HalvesOp, Isa, Op};
 use _core::kernel::clip::{AnyOutside, Between, Clip, ClipEach};
-use _core::kernel::halves::{FromSingles, ToSingles};
+use _core::kernel::halves::{FromSingles, ScaleBlocks, ScaledLines, ToSingles};
 use _core::kernel::map::{AnyChange, Apply, ApplyInto, Mapped};
 use _core::kernel::max::{MaxAbs, MaxRow};
 use _core::kernel::power::{Cube, Power, ThreeHalves};
@@ -84,6 +84,12 @@ fn on_halves<O: HalvesOp>(unit: Unit, most: [usize; LEVELS.len()]) -> Probe {
 fn streamed<T: Element, F: Fill<T>>(unit: Unit, most: [usize; LEVELS.len()]) -> Probe {
     black_box(Isa::stream::<T, F> as fn(Isa, &mut [T], F));
     Probe { operation: short(&format!("{}, {}", type_name::<T>(), type_name::<F>())), unit, most }
+}
+
+/// The same with conversions of float16.
+fn streamed_halves<F: FillHalves>(unit: Unit, most: [usize; LEVELS.len()]) -> Probe {
+    black_box(Isa::stream_halves::<F> as fn(Isa, &mut [F16], F));
+    Probe { operation: short(type_name::<F>()), unit, most }
 }
 
 /// A type without its modules and lifetimes.
@@ -239,7 +245,7 @@ fn level_and_operation(symbol: &str, demangled: &str) -> Option<(usize, String)>
     }
     // Functions of one name in one place are numbered.
     let path = symbol.split_once("5shell")?.0;
-    let level = match ["13run_on_halves", "3run", "6stream"]
+    let level = match ["13run_on_halves", "13stream_halves", "3run", "6stream"]
         .iter()
         .find_map(|place| Some(path.rsplit_once(place)?.1))?
     {
@@ -260,7 +266,8 @@ fn tool(name: &str, arguments: &[&str]) -> String {
 /// The hot loops and the most instructions for [`COUNTED`] elements: what they had, and a seventh more. Lower a number
 /// when a loop gets shorter; raise one only for a reason. Zeros are loops that are known not to be wide: float16 at the
 /// baseline, which branches; 64-bit integers there, for want of a comparison; and bounds for each element, tested in
-/// narrow registers; and streams there, which are inline. Of the loops of a power the first, which divides, and the last, which shifts, are looked at.
+/// narrow registers; and streams there, which are inline. Of the loops of a power the first, which divides, and the last,
+/// which shifts, are looked at. 16 bits are scaled by two products each, so that [`COUNTED`] are those of half as many.
 fn probes() -> Vec<Probe> {
     const SUM: Unit = Done("addpd", 8);
     /// Where the level fuses it with the square.
@@ -303,6 +310,8 @@ fn probes() -> Vec<Probe> {
         probe::<ApplyInto<'_, f64, Scale>>(PRODUCT, [166, 51, 26]),
         probe::<ApplyInto<'_, F16, Scale>>(PRODUCT, [0, 994, 281]),
         probe::<ApplyInto<'_, Bf16, Scale>>(PRODUCT, [1160, 378, 133]),
+        probe::<ScaleBlocks<'_, Bf16>>(Done("mulps", 4), [134, 53, 28]),
+        on_halves::<ScaleBlocks<'_, F16>>(Done("mulps", 4), [0, 44, 29]),
         probe::<ScaleEach<'_, f32>>(PRODUCT, [755, 327, 109]),
         probe::<ScaleEachInto<'_, f32>>(PRODUCT, [755, 322, 115]),
         probe::<Apply<'_, f32, Clip<f32>>>(Stored(4), [138, 35, 18]),
@@ -332,6 +341,8 @@ fn probes() -> Vec<Probe> {
         streamed::<f64, Mapped<'_, f64, Between<f64>>>(Stored(8), [0, 147, 110]),
         streamed::<F16, Mapped<'_, F16, Between<F16>>>(Stored(2), [0, 32, 26]),
         streamed::<Bf16, Mapped<'_, Bf16, Between<Bf16>>>(Stored(2), [0, 32, 26]),
+        streamed::<Bf16, ScaledLines<'_, Bf16>>(Done("mulps", 4), [0, 200, 96]),
+        streamed_halves::<ScaledLines<'_, F16>>(Done("mulps", 4), [0, 141, 76]),
         streamed::<u8, Mapped<'_, u8, Between<u8>>>(Stored(1), [0, 19, 14]),
         streamed::<i64, Mapped<'_, i64, Between<i64>>>(Stored(8), [0, 202, 110]),
     ]

@@ -5,8 +5,8 @@
 mod common;
 
 use _core::element::{Bf16, F16, Half, Real};
-use _core::isa::Isa;
-use _core::kernel::halves::ScaleBfloats;
+use _core::isa::{Isa, end_of_stream};
+use _core::kernel::halves::ScaleBlocks;
 use _core::kernel::map::{ApplyInto, Map};
 use _core::kernel::scale::Scale;
 use _core::scaled::{Factor, power_of_two};
@@ -148,6 +148,10 @@ where
             // As a few elements go.
             isa.run(ApplyInto { from: &all, to: &mut found, map });
             same(&found, "one by one");
+            found.fill(Half::from_bits(9));
+            map.stream_into(isa, &all, &mut found);
+            end_of_stream();
+            same(&found, "streamed");
         }
     }
 }
@@ -178,6 +182,14 @@ where
             found.fill(Half::from_bits(9));
             map.apply_into(isa, &data, &mut found);
             assert_eq!(bits(&found), expected, "{len} from slice to slice, {}", isa.name());
+            // Anywhere in a line, and nothing beside it.
+            let range = len % 37..len % 37 + len;
+            let mut room = vec![Half::from_bits(9); len + 64];
+            map.stream_into(isa, &data, &mut room[range.clone()]);
+            end_of_stream();
+            assert_eq!(bits(&room[range.clone()]), expected, "{len} streamed, {}", isa.name());
+            let beside = room[..range.start].iter().chain(&room[range.end..]);
+            assert!(beside.into_iter().all(|x| x.to_bits() == 9), "{len} streamed, {}", isa.name());
         }
     }
 }
@@ -206,7 +218,7 @@ fn a_block_with_a_tie_is_left() {
             let beside = [f32::from_bits(tie.to_bits() - 1), f32::from_bits(tie.to_bits() + 1)];
             let bounds = [beside, [tie, beside[1]], [beside[0], tie], [tie, tie]][i % 4];
             let mut to = [LEFT; 192];
-            let rest = isa.run(ScaleBfloats { from: Some(&from), to: &mut to, bounds });
+            let rest = isa.run(ScaleBlocks { from: Some(&from), to: &mut to, bounds });
             assert_eq!(rest, 1 << (near / 64), "{}", isa.name());
             for (j, x) in to.iter().enumerate() {
                 let expected = if j / 64 == near / 64 {
@@ -217,7 +229,7 @@ fn a_block_with_a_tie_is_left() {
                 assert_eq!(x.to_bits(), expected, "{j}, {}", isa.name());
             }
             let (bounds, mut data) = ([tie, tie].map(|x| x + 1.0 / 512.0), from);
-            assert_eq!(isa.run(ScaleBfloats { from: None, to: &mut data, bounds }), 0);
+            assert_eq!(isa.run(ScaleBlocks { from: None, to: &mut data, bounds }), 0);
             assert_eq!(data[near].to_bits(), one.to_bits() + 1);
         }
     }

@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicU8;
 use _core::element::{Bf16, Bool, Complex, Dtype, Element, F16, Half as HalfFloat, Ordered, Real};
 use _core::isa::{Isa, LINE, end_of_stream};
 use _core::kernel::clip::{AnyOutside, Clip, ClipEach};
-use _core::kernel::halves::{FromSingles, ToSingles};
+use _core::kernel::halves::{FromSingles, ScaledLines, ToSingles};
 use _core::kernel::map::{AnyChange, Apply, ApplyInto, Map};
 use _core::kernel::max::{MaxAbs, MaxRow};
 use _core::kernel::power::{Cube, Fourth, Half, Power, ThreeHalves};
@@ -616,6 +616,48 @@ fn streams<T: KnownReal>() {
 #[test]
 fn streams_are_right_anywhere_in_a_line() {
     for_reals!(streams);
+}
+
+/// Lines that float32 tells, and others: with a factor that makes a tie of one, and with factors around it so far apart
+/// that they seldom agree.
+fn scaled_lines<const DIGITS: u32>(
+    stream: impl Fn(Isa, ScaledLines<'_, HalfFloat<DIGITS>>, &mut [HalfFloat<DIGITS>]),
+) where
+    HalfFloat<DIGITS>: KnownReal,
+{
+    let mut random = Random::new(63);
+    let longest = sized(200, 40);
+    let by = 1.0 + power_of_two(-1 - DIGITS.cast_signed());
+    let kinds = [(power_of_two(-22), true), (power_of_two(-22), false), (power_of_two(-6), false)];
+    for (apart, ties) in thinned(kinds, 3) {
+        let mut data: Vec<HalfFloat<DIGITS>> = samples(&mut random, longest + 3);
+        if ties {
+            for (i, x) in data.iter_mut().enumerate() {
+                *x = HalfFloat::from_f64(if i % 70 == 3 { 1.0 } else { 1.5 });
+            }
+        }
+        let bounds = [(by - apart) as f32, (by + apart) as f32];
+        at_all_places(longest, |isa, room, range| {
+            let from = &data[range.len() % 3..][..range.len()];
+            let mut expected = room.to_vec();
+            for (to, x) in expected[range.clone()].iter_mut().zip(from) {
+                *to = scaled(*x, Factor { by, then: 1.0 });
+            }
+            stream(isa, ScaledLines { from, by, bounds }, &mut room[range.clone()]);
+            end_of_stream();
+            assert_same(room, &expected);
+        });
+    }
+}
+
+#[test]
+fn lines_of_float16_are_streamed_scaled() {
+    scaled_lines::<10>(|isa, lines, to| isa.stream_halves(to, lines));
+}
+
+#[test]
+fn lines_of_bfloat16_are_streamed_scaled() {
+    scaled_lines::<7>(|isa, lines, to| isa.stream(to, lines));
 }
 
 /// Rows of all lengths from a line to some lines, with factors of all kinds, read a few at a time.

@@ -178,7 +178,7 @@ const INDEXED: [(&str, &str, &str); 27] = [
 ];
 
 /// The files below whose loops take entries by number, and why these are in range.
-const LOOPS: [(&str, &str); 10] = [
+const LOOPS: [(&str, &str); 9] = [
     ("element.rs", "the bytes of one element, from a slice that `walk.rs` cut to at least as many"),
     ("kernel/halves.rs", "pieces and blocks cut to the length of the output, which is that of the source"),
     ("kernel/map.rs", "arrays of one line, in loops up to their number"),
@@ -187,7 +187,6 @@ const LOOPS: [(&str, &str); 10] = [
         "kernel/rows.rs",
         "arrays of one line, in loops up to their number; `used` is below the number of factors",
     ),
-    ("kernel/scale.rs", "blocks cut to the length of the shortest operand"),
     ("kernel/sum.rs", "arrays of lanes, in loops up to their number"),
     ("parallel/perform.rs", "rows and columns of slices whose length is the product of both"),
     ("parallel/reduce.rs", "columns of strips that are as wide as the accumulators"),

@@ -2,7 +2,7 @@
 //!
 //! Nearly always float32 tells them, at a third of the cost. The factor lies between two float32, so the product lies
 //! between two float32 products; where 16 bits make one number of both ends, it is that of all between. A block
-//! with any other element in it, one in some hundreds, goes by way of float64.
+//! with any other element in it, one in some hundreds, goes by way of float64; of what is streamed to memory, a line.
 //!
 //! *bfloat16.* Only ties, the middles between two neighbours, part what is rounded to different numbers, and every
 //! tie is a float32. Say the product with the lower bound is above a tie after it was rounded to float32. Then it
@@ -17,7 +17,7 @@
 //! few digits makes exact products in float32, and is its own bounds.
 
 use crate::element::{Bf16, F16, Real, to_odd};
-use crate::isa::{CONVERTED, HalvesOp, Isa, Op};
+use crate::isa::{CONVERTED, Fill, FillHalves, HalvesOp, Isa, LINE, Op, Places};
 use crate::scaled::power_of_two;
 
 /// Elements that go by way of float64 for the sake of one.
@@ -26,21 +26,48 @@ const BLOCK: usize = 64;
 const PIECE: usize = BLOCK * u32::BITS as usize;
 /// Elements that go by way of float64 at a time.
 const WIDENED: usize = 256;
+/// Elements of a line of memory.
+const IN_LINE: usize = LINE / 2;
+/// Elements to be made in the innermost cache before they are streamed to memory.
+const STREAMED_AT_ONCE: usize = 1024;
 
-/// `x * by` for every element, in place or from a slice of as many. The factor is normal.
-pub(super) fn scale<T: Real>(isa: Isa, from: Option<&[T]>, to: &mut [T], by: f64) {
-    let bounds = if T::halves(to).is_some() { bounds_of_halves(by) } else { bounds_of_bfloats(by) };
+/// `x * by` for every element, streamed to memory ([`Isa::stream`]). The factor is normal.
+pub(super) fn stream<T: Real>(isa: Isa, mut from: &[T], mut to: &mut [T], by: f64) {
+    let bounds = bounds_for::<T>(isa, by);
+    let mut made = [T::ZERO; STREAMED_AT_ONCE];
+    // Lines go to memory as they are made, unless many go by way of float64: in loops over more at a time that is faster.
+    // It depends on the factor more than on the elements, so the first ones tell.
+    while !to.is_empty() {
+        let len = to.len().min(made.len());
+        let (first, rest) = to.split_at_mut(len);
+        let odd = scale(isa, Some(&from[..len]), &mut made[..len], by);
+        isa.stream(first, &made[..len]);
+        (from, to) = (&from[len..], rest);
+        if let Some(bounds) = bounds
+            && odd <= STREAMED_AT_ONCE / BLOCK / 4
+        {
+            return stream_lines(isa, from, to, by, bounds);
+        }
+    }
+}
+
+/// `x * by` for every element, in place or from a slice of as many. The factor is normal. Tells how many blocks went by
+/// way of float64.
+pub(super) fn scale<T: Real>(isa: Isa, from: Option<&[T]>, to: &mut [T], by: f64) -> usize {
+    let bounds = bounds_for::<T>(isa, by);
     // Not cleared before it is wanted.
     let mut scratch = None;
+    let mut odd = 0;
     for (i, to) in to.chunks_mut(PIECE).enumerate() {
         let from = from.map(|from| &from[i * PIECE..][..to.len()]);
         // The blocks that are still to be made.
-        let mut rest = bounds.and_then(|bounds| by_singles(isa, from, to, bounds)).unwrap_or(u32::MAX);
+        let mut rest = bounds.map_or(u32::MAX, |bounds| by_singles(isa, from, to, bounds));
         let blocks = to.len().div_ceil(BLOCK);
         if !to.len().is_multiple_of(BLOCK) {
             rest |= 1 << (blocks - 1);
         }
         rest &= u32::MAX >> (PIECE / BLOCK - blocks);
+        odd += rest.count_ones() as usize;
         while rest != 0 {
             // As many as lie in a row.
             let begin = rest.trailing_zeros() as usize;
@@ -51,6 +78,7 @@ pub(super) fn scale<T: Real>(isa: Isa, from: Option<&[T]>, to: &mut [T], by: f64
             by_doubles(isa, from.map(|from| &from[range.clone()]), &mut to[range], by, singles);
         }
     }
+    odd
 }
 
 /// Scales by way of float64.
@@ -61,6 +89,14 @@ fn by_doubles<T: Real>(isa: Isa, from: Option<&[T]>, to: &mut [T], by: f64, sing
         isa.run(ScaleToOdd { data: singles, by });
         narrow(isa, singles, to);
     }
+}
+
+/// Factors on both sides, for whose float32 products there is a fast way.
+fn bounds_for<T: Real>(isa: Isa, by: f64) -> Option<[f32; 2]> {
+    if T::halves(&[]).is_none() {
+        return bounds_of_bfloats(by);
+    }
+    if isa.converts_halves() { bounds_of_halves(by) } else { None }
 }
 
 /// The float32 next to the factor on both sides, or twice the factor. None for a factor of so few digits that
@@ -100,28 +136,36 @@ fn from_zero(x: f32) -> f32 {
     f32::from_bits(x.to_bits() + 1)
 }
 
-/// Makes the whole blocks that float32 tells. A bit for each of the others, which are left as they were; none if
-/// there is no fast way to it.
-fn by_singles<T: Real>(isa: Isa, from: Option<&[T]>, to: &mut [T], bounds: [f32; 2]) -> Option<u32> {
+/// Makes the whole blocks that float32 tells. A bit for each of the others, which are left as they were.
+fn by_singles<T: Real>(isa: Isa, from: Option<&[T]>, to: &mut [T], bounds: [f32; 2]) -> u32 {
     if let Some(to) = T::halves_mut(to) {
-        return isa.scale_halves::<BLOCK>(from.and_then(T::halves), to, bounds);
+        return isa.run_on_halves(ScaleBlocks { from: from.and_then(T::halves), to, bounds });
     }
-    let (from, to) = (from.and_then(T::bfloats), T::bfloats_mut(to)?);
-    Some(isa.run(ScaleBfloats { from, to, bounds }))
+    let from = from.and_then(T::bfloats);
+    T::bfloats_mut(to).map_or(u32::MAX, |to| isa.run(ScaleBlocks { from, to, bounds }))
 }
 
-/// Scales blocks by all factors between two.
+/// Streams lines as they are made, those that float32 does not tell by way of float64.
+fn stream_lines<T: Real>(isa: Isa, from: &[T], to: &mut [T], by: f64, bounds: [f32; 2]) {
+    if let (Some(from), Some(to)) = (T::halves(from), T::halves_mut(to)) {
+        isa.stream_halves(to, ScaledLines { from, by, bounds });
+    } else if let (Some(from), Some(to)) = (T::bfloats(from), T::bfloats_mut(to)) {
+        isa.stream(to, ScaledLines { from, by, bounds });
+    }
+}
+
+/// Scales blocks by all factors between two, which have one sign.
 #[derive(Debug)]
-pub struct ScaleBfloats<'a> {
+pub struct ScaleBlocks<'a, T> {
     /// Read, as many elements; if there are none, `to` is.
-    pub from: Option<&'a [Bf16]>,
+    pub from: Option<&'a [T]>,
     /// Written, but for the blocks where the factor matters.
-    pub to: &'a mut [Bf16],
+    pub to: &'a mut [T],
     /// The factors, by magnitude.
     pub bounds: [f32; 2],
 }
 
-impl Op for ScaleBfloats<'_> {
+impl Op for ScaleBlocks<'_, Bf16> {
     /// A bit for each block that was not written.
     type Output = u32;
     #[inline(always)]
@@ -129,39 +173,177 @@ impl Op for ScaleBfloats<'_> {
         let from = self.from.map(|from| from.as_chunks::<BLOCK>().0);
         let mut rest = 0;
         for (i, to) in self.to.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
-            let (products, differ) = products(from.and_then(|from| from.get(i)).unwrap_or(to), self.bounds);
+            // A copy: that it might be the output costs a test for each block.
+            let from = *from.and_then(|from| from.get(i)).unwrap_or(to);
+            let (products, differ) = products::<{ BLOCK / 2 }>(&from, self.bounds);
             if differ {
                 rest |= 1 << i;
                 continue;
             }
-            for (to, both) in to.as_chunks_mut::<2>().0.iter_mut().zip(products) {
-                *to = [Bf16::from_bits(both as u16), Bf16::from_bits((both >> 16) as u16)];
+            put_pairs(products, to);
+        }
+        rest
+    }
+}
+
+impl HalvesOp for ScaleBlocks<'_, F16> {
+    /// A bit for each block that was not written.
+    type Output = u32;
+    #[inline(always)]
+    fn eval<const FUSED: bool>(
+        self,
+        widen: impl Fn(&[F16; CONVERTED]) -> [f32; CONVERTED],
+        narrow: impl Fn(&[f32; CONVERTED]) -> [F16; CONVERTED],
+    ) -> u32 {
+        let from = self.from.map(|from| from.as_chunks::<BLOCK>().0);
+        let mut rest = 0;
+        for (i, to) in self.to.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
+            let from = from.and_then(|from| from.get(i)).unwrap_or(to);
+            let (products, differ) = products_of_halves(from, self.bounds, &widen, &narrow);
+            if differ {
+                rest |= 1 << i;
+            } else {
+                *to = products;
             }
         }
         rest
     }
 }
 
+/// A slice times a factor, to be streamed.
+#[derive(Debug)]
+pub struct ScaledLines<'a, T> {
+    /// Read.
+    pub from: &'a [T],
+    /// The factor.
+    pub by: f64,
+    /// Factors on both sides of it, by magnitude.
+    pub bounds: [f32; 2],
+}
+
+impl Fill<Bf16> for ScaledLines<'_, Bf16> {
+    #[inline(always)]
+    fn fill<const N: usize>(&mut self, mut places: Places<'_, Bf16, N, impl Fn(&[Bf16; N], &mut [Bf16; N])>) {
+        let (next, rest) = self.from.split_at(places.left() * N);
+        self.from = rest;
+        for from in next.as_chunks::<N>().0 {
+            let mut made = [Bf16::default(); N];
+            if N == IN_LINE {
+                let (products, differ) = products::<{ IN_LINE / 2 }>(from, self.bounds);
+                if !differ {
+                    put_pairs(products, &mut made);
+                    places.fill_next(&made);
+                    continue;
+                }
+            }
+            // A loop for each step, see `scale.rs`.
+            let mut singles = [0.0; N];
+            for (single, x) in singles.iter_mut().zip(from) {
+                *single = x.to_f32();
+            }
+            for single in &mut singles {
+                *single = to_odd(f64::from(*single) * self.by);
+            }
+            for (made, single) in made.iter_mut().zip(&singles) {
+                *made = Bf16::from_f32(*single);
+            }
+            places.fill_next(&made);
+        }
+    }
+}
+
+impl FillHalves for ScaledLines<'_, F16> {
+    #[inline(always)]
+    fn fill<const N: usize>(
+        &mut self,
+        mut places: Places<'_, F16, N, impl Fn(&[F16; N], &mut [F16; N])>,
+        widen: impl Fn(&[F16; CONVERTED]) -> [f32; CONVERTED],
+        narrow: impl Fn(&[f32; CONVERTED]) -> [F16; CONVERTED],
+    ) {
+        let (next, rest) = self.from.split_at(places.left() * N);
+        self.from = rest;
+        for from in next.as_chunks::<N>().0 {
+            let mut made = [F16::default(); N];
+            if N == IN_LINE {
+                let (products, differ) = products_of_halves(from, self.bounds, &widen, &narrow);
+                if !differ {
+                    places.fill_next(&products);
+                    continue;
+                }
+                for (made, x) in made.as_chunks_mut().0.iter_mut().zip(from.as_chunks().0) {
+                    let mut singles = widen(x);
+                    for single in &mut singles {
+                        *single = to_odd(f64::from(*single) * self.by);
+                    }
+                    *made = narrow(&singles);
+                }
+            } else {
+                for (made, x) in made.iter_mut().zip(from) {
+                    *made = F16::from_f64(f64::from(*x) * self.by);
+                }
+            }
+            places.fill_next(&made);
+        }
+    }
+}
+
 /// The products with the upper bound, and whether one with the lower is another. Two at a time, as they lie in 32 bits,
 /// so that no vector is to be taken apart.
 #[inline(always)]
-fn products(from: &[Bf16; BLOCK], [low, high]: [f32; 2]) -> ([u32; BLOCK / 2], bool) {
+fn products<const PAIRS: usize>(from: &[Bf16], [low, high]: [f32; 2]) -> ([u32; PAIRS], bool) {
     const UPPER: u32 = u32::MAX << 16;
-    let mut products = [0; BLOCK / 2];
+    let mut products = [0; PAIRS];
     let mut differ = 0;
     for (both, x) in products.iter_mut().zip(from.as_chunks::<2>().0) {
         let x = u32::from(x[0].to_bits()) | u32::from(x[1].to_bits()) << 16;
-        let mut scaled = |x: u32| {
+        let scaled = |x: u32| {
             let [low, high] = [low, high].map(|by| (f32::from_bits(x) * by).to_bits());
             // Rounded are the upper bits: a tie up, and one at the lower end down. The digits carry over to the
             // exponent, up to infinity. A NaN of the data has nothing in the lower bits, and stays.
             let up = high.wrapping_add(0x8000);
-            differ |= up ^ low.wrapping_add(0x7fff);
-            up
+            (up, up ^ low.wrapping_add(0x7fff))
         };
-        *both = scaled(x << 16) >> 16 | scaled(x & UPPER) & UPPER;
+        let ((even, even_differs), (odd, odd_differs)) = (scaled(x << 16), scaled(x & UPPER));
+        *both = even >> 16 | odd & UPPER;
+        // Without the lower bits, so that in the end all bits are to be zero: CPUs have an instruction for that.
+        differ |= even_differs >> 16 | odd_differs & UPPER;
     }
-    (products, differ & UPPER != 0)
+    (products, differ != 0)
+}
+
+/// As they lie in memory.
+#[inline(always)]
+fn put_pairs<const PAIRS: usize>(pairs: [u32; PAIRS], to: &mut [Bf16]) {
+    for (to, both) in to.as_chunks_mut::<2>().0.iter_mut().zip(pairs) {
+        *to = [Bf16::from_bits(both as u16), Bf16::from_bits((both >> 16) as u16)];
+    }
+}
+
+/// The products with the upper bound, and whether one with the lower is another.
+#[inline(always)]
+fn products_of_halves<const N: usize>(
+    from: &[F16; N],
+    [low, high]: [f32; 2],
+    widen: impl Fn(&[F16; CONVERTED]) -> [f32; CONVERTED],
+    narrow: impl Fn(&[f32; CONVERTED]) -> [F16; CONVERTED],
+) -> ([F16; N], bool) {
+    let mut products = [F16::default(); N];
+    let mut differ = 0;
+    for (to, x) in products.as_chunks_mut::<CONVERTED>().0.iter_mut().zip(from.as_chunks().0) {
+        let x = widen(x);
+        let (mut lower, mut upper) = (x, x);
+        for (lower, upper) in lower.iter_mut().zip(&mut upper) {
+            *lower *= low;
+            *upper *= high;
+        }
+        let (lower, upper) = (narrow(&lower), narrow(&upper));
+        for ((to, lower), upper) in to.iter_mut().zip(&lower).zip(&upper) {
+            differ |= lower.to_bits() ^ upper.to_bits();
+            // Where they are equal, it is both. Of one alone, the compiler would make a copy to store.
+            *to = F16::from_bits(lower.to_bits() | upper.to_bits());
+        }
+    }
+    (products, differ != 0)
 }
 
 /// Elements of 16 bits as float32, exactly.

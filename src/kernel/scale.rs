@@ -71,12 +71,7 @@ impl<T: Real> Map<T> for Scale {
         if size_of::<T>() > 2 {
             return isa.stream(to, Mapped { from, map: Times(self.0.by) });
         }
-        let mut made = [T::ZERO; STREAMED_AT_ONCE];
-        for (from, to) in from.chunks(STREAMED_AT_ONCE).zip(to.chunks_mut(STREAMED_AT_ONCE)) {
-            let made = &mut made[..from.len()];
-            self.apply_into(isa, from, made);
-            isa.stream(to, &*made);
-        }
+        halves::stream(isa, from, to, self.0.by);
     }
 }
 
@@ -94,9 +89,6 @@ impl<T: Real> Map<T> for Times {
         true
     }
 }
-
-/// Elements of 16 bits to be made in the innermost cache before they are streamed to memory.
-const STREAMED_AT_ONCE: usize = 1024;
 
 /// Whether so many elements have a way of their own: for a few, it costs more than it saves.
 fn is_for_halves<T: Real>(factor: Factor, len: usize) -> bool {
