@@ -481,6 +481,22 @@ fn fill_plainly<T: Copy>(to: &mut [T], fill: &mut impl Fill<T>) {
     });
 }
 
+/// Asks for the line of memory that lies so many bytes behind the begin of a slice, in it or not, if there is one.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[expect(unsafe_code, reason = "the instruction takes a pointer")]
+#[inline(always)]
+pub fn prefetch<T>(data: &[T], bytes: usize) {
+    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    // SAFETY: the instruction is in the x86-64 baseline, reads nothing that the program sees, and does nothing where no
+    // memory is.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(data.as_ptr().wrapping_byte_add(bytes).cast()) };
+}
+
+/// Nothing: the memory is read when it is wanted.
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+#[inline(always)]
+pub fn prefetch<T>(_: &[T], _: usize) {}
+
 /// Makes what [`Isa::stream`] wrote visible to other threads, as other writes are.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[expect(

@@ -644,11 +644,14 @@ pub(super) fn has_row_sums<T: Element>(len: usize, pass: Pass) -> bool {
     is_direct && len < CHUNK && matches!(pass, Pass::Abs | Pass::Square)
 }
 
+/// Rows up to so long gain by [`SumRows`]; with float64 on AVX2, longer ones lose.
+const SHORT: usize = BLOCK / 2;
+
 /// The sums of rows of `len` elements that follow each other, none as long as a chunk: of as many as there are `sums`.
 /// It takes less where more elements follow.
 pub(super) fn row_sums<T: Element>(isa: Isa, data: &[T], len: usize, pass: Pass, sums: &mut [f64]) {
     let done = match pass {
-        _ if len > BLOCK => 0,
+        _ if len > SHORT => 0,
         Pass::Abs => isa.run(SumRows { data, len, term: Abs, sums: &mut *sums }),
         _ => isa.run(SumRows { data, len, term: Square, sums: &mut *sums }),
     };
