@@ -2,6 +2,7 @@
 
 import gc as collector
 import itertools
+import math
 
 import gradclip as gc
 import ml_dtypes
@@ -111,6 +112,40 @@ def test_columns_with_numbers_beyond_the_rule(value):
 
 def test_many_columns_on_all_threads():
     check(lambda: list(matrix(300, 9000, np.float32).T))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+@pytest.mark.parametrize("order", [1, 2, np.inf])
+def test_long_lists_are_shared_where_they_may_be_cut_anywhere(order, count, threads):
+    """Empty, small and long arrays of two dtypes, columns and None: ranges of them go to the threads."""
+    rng = np.random.default_rng(5)
+
+    def make():
+        wide = rng.standard_normal((40, 5000)).astype(np.float32)
+        some = [rng.standard_normal(n).astype(np.float32) for n in rng.integers(0, 60, 3000)]
+        long = [rng.standard_normal(n) for n in (131_072, 131_073, 300_000, 0)]
+        few = [rng.standard_normal(n).astype(np.float32) for n in (64 << 10, 140_000, 1)]
+        return [*some[:1500], *wide.T, None, *long, *some[1500:], *few, None, *wide[::-1, :9].copy().T]
+
+    tensors = make()
+    present = [tensor for tensor in tensors if tensor is not None]
+    magnitudes = np.abs(np.concatenate([tensor.ravel().astype(np.float64) for tensor in present]))
+    if order == 1:
+        exact = math.fsum(magnitudes)
+    elif order == 2:
+        exact = math.sqrt(math.fsum(magnitudes**2))
+    else:
+        exact = magnitudes.max()
+    with threads(1):
+        expected, norm = gc.clip_by_global_norm(copies(tensors), 0.5, ord=order)
+    assert norm == pytest.approx(exact, rel=1e-14)
+    with threads(count):
+        for _ in range(6):  # the workers are awake after some calls
+            found, own = gc.clip_by_global_norm(tensors, 0.5, ord=order)
+            assert own == norm
+            assert bits(found) == bits(expected)
+        gc.clip_by_global_norm(tensors, 0.5, ord=order, out=tensors)
+        assert bits(tensors) == bits(expected)
 
 
 def test_columns_that_share_elements_are_refused_as_outputs():
