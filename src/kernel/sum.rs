@@ -10,7 +10,7 @@ use std::hint::black_box;
 
 use super::halves::convert;
 use crate::element::{Element, F16};
-use crate::isa::{CONVERTED, HalvesOp, Op};
+use crate::isa::{CONVERTED, HalvesOp, LINE, Op, prefetch};
 
 /// Accumulators of one block.
 pub const LANES: usize = 32;
@@ -123,6 +123,13 @@ impl Total {
     }
 }
 
+/// So many bytes of memory are asked for before they are read, where there are [`MANY`]: two threads that read as fast as they
+/// can get a tenth less.
+const AHEAD: usize = 4 << 10;
+
+/// Elements that are not in the caches of one core, where to ask would only take time.
+const MANY: usize = 64 * BLOCK;
+
 /// Sums the terms of a sequence that starts at a block boundary.
 #[derive(Debug)]
 pub struct Sum<'a, T, F> {
@@ -136,6 +143,17 @@ impl<T: Element, F: Term<T>> Op for Sum<'_, T, F> {
     type Output = Total;
     #[inline(always)]
     fn eval<const FUSED: bool>(self) -> Total {
+        if !F::APART && self.data.len() >= MANY {
+            self.total::<FUSED, AHEAD>()
+        } else {
+            self.total::<FUSED, 0>()
+        }
+    }
+}
+
+impl<T: Element, F: Term<T>> Sum<'_, T, F> {
+    #[inline(always)]
+    fn total<const FUSED: bool, const AHEAD: usize>(self) -> Total {
         let mut total = Total::default();
         for block in self.data.chunks(BLOCK) {
             let mut lanes = Lanes([0.0; LANES]);
@@ -143,10 +161,10 @@ impl<T: Element, F: Term<T>> Op for Sum<'_, T, F> {
                 let mut terms = Part([0.0; PART]);
                 for part in block.chunks(PART) {
                     self.term.of_part(part, &mut terms);
-                    add::<FUSED, _>(&mut lanes.0, &terms.0[..part.len()], Abs);
+                    add::<FUSED, 0, _>(&mut lanes.0, &terms.0[..part.len()], Abs);
                 }
             } else {
-                add::<FUSED, _>(&mut lanes.0, block, self.term);
+                add::<FUSED, AHEAD, _>(&mut lanes.0, block, self.term);
             }
             total.add(fold(&lanes));
         }
@@ -173,7 +191,7 @@ impl<F: Term<f32>> HalvesOp for Sum<'_, F16, F> {
             for part in block.chunks(WIDENED) {
                 let singles = &mut singles[..part.len()];
                 convert(part, singles, &widen, F16::to_f32);
-                add::<FUSED, _>(&mut lanes.0, singles, self.term);
+                add::<FUSED, 0, _>(&mut lanes.0, singles, self.term);
             }
             total.add(fold(&lanes));
         }
@@ -183,9 +201,13 @@ impl<F: Term<f32>> HalvesOp for Sum<'_, F16, F> {
 
 /// Adds the terms of elements from lane 0 on.
 #[inline(always)]
-fn add<const FUSED: bool, T: Element>(lanes: &mut [f64; LANES], data: &[T], term: impl Term<T>) {
+fn add<const FUSED: bool, const AHEAD: usize, T: Element>(
+    lanes: &mut [f64; LANES],
+    data: &[T],
+    term: impl Term<T>,
+) {
     let (rows, rest) = data.as_chunks::<LANES>();
-    add_whole::<FUSED, _>(lanes, rows, term);
+    add_whole::<FUSED, AHEAD, _>(lanes, rows, term);
     for j in 0..rest.len() {
         lanes[j] = term.add::<FUSED>(lanes[j], rest[j]);
     }
@@ -194,12 +216,17 @@ fn add<const FUSED: bool, T: Element>(lanes: &mut [f64; LANES], data: &[T], term
 /// The same for whole rows of lanes. A function with references, which tell the compiler that the lanes are no part of
 /// the elements: else it would write them after each.
 #[inline(always)]
-fn add_whole<const FUSED: bool, T: Element>(
+fn add_whole<const FUSED: bool, const AHEAD: usize, T: Element>(
     lanes: &mut [f64; LANES],
     rows: &[[T; LANES]],
     term: impl Term<T>,
 ) {
     for row in rows {
+        if AHEAD > 0 {
+            for line in row.chunks(LINE / size_of::<T>()) {
+                prefetch(line, AHEAD);
+            }
+        }
         for j in 0..LANES {
             lanes[j] = term.add::<FUSED>(lanes[j], row[j]);
         }
@@ -241,6 +268,13 @@ impl<T: Element, F: Term<T>> Op for SumRows<'_, T, F> {
     type Output = usize;
     #[inline(always)]
     fn eval<const FUSED: bool>(self) -> usize {
+        if self.data.len() >= MANY { self.sum::<FUSED, AHEAD>() } else { self.sum::<FUSED, 0>() }
+    }
+}
+
+impl<T: Element, F: Term<T>> SumRows<'_, T, F> {
+    #[inline(always)]
+    fn sum<const FUSED: bool, const AHEAD: usize>(self) -> usize {
         let rest = self.len % LANES;
         let mut mask = [0; LANES];
         for (j, mask) in mask.iter_mut().enumerate() {
@@ -250,7 +284,7 @@ impl<T: Element, F: Term<T>> Op for SumRows<'_, T, F> {
         for sum in self.sums {
             let Some((row, after)) = unread.split_at_checked(self.len) else { break };
             let mut lanes = Lanes([0.0; LANES]);
-            add_whole::<FUSED, _>(&mut lanes.0, row.as_chunks().0, self.term);
+            add_whole::<FUSED, AHEAD, _>(&mut lanes.0, row.as_chunks().0, self.term);
             if rest > 0 {
                 let Some(data) = unread[self.len - rest..].first_chunk() else { break };
                 add_masked(&mut lanes.0, data, &mask, self.term);
