@@ -651,12 +651,12 @@ fn scaled_lines<const DIGITS: u32>(
 }
 
 #[test]
-fn lines_of_float16_are_streamed_scaled() {
+fn lines_of_float16_are_streamed() {
     scaled_lines::<10>(|isa, lines, to| isa.stream_halves(to, lines));
 }
 
 #[test]
-fn lines_of_bfloat16_are_streamed_scaled() {
+fn lines_of_bfloat16_are_streamed() {
     scaled_lines::<7>(|isa, lines, to| isa.stream(to, lines));
 }
 
