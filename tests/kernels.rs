@@ -1234,8 +1234,8 @@ fn sums_of_rows<T: Known>() {
         for (i, x) in odd.into_iter().flatten().enumerate() {
             data.iter_mut().skip(45 + 30 * i).step_by(310).for_each(|to| *to = x);
         }
-        for len in thinned(LENGTHS, 3) {
-            for count in thinned([1, 2, 5], 1) {
+        for len in thinned(LENGTHS.into_iter().take(sized(13, 11)), 5) {
+            for count in thinned([1, 2, 5], 2) {
                 for behind in thinned([0, 1, 31, 33], 2) {
                     check_sum_of_rows(&data, [len, count, behind], Abs, |x| x.size(1.0));
                     check_sum_of_rows(&data, [len, count, behind], Square, |x| x.squared(1.0));

@@ -654,6 +654,7 @@ fn a_stream_is_a_copy() {
 /// Rows of steps through memory that ends with the last element, scaled and copied to any place in a line, whole and from
 /// the middle on: what a dense copy becomes. The elements are random bits, so NaN and infinities are among them.
 #[test]
+#[cfg_attr(miri, ignore = "long")]
 fn steps_have_the_bits_of_a_dense_copy() {
     fn of<T: Bits + Real>(specials: &[u64]) {
         let mut random = Random::new(11);
