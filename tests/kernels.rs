@@ -1201,6 +1201,34 @@ fn sums_are_added_in_the_documented_order() {
     for_all!(sums);
 }
 
+/// So many elements that memory is asked for ahead, in a block that is whole and in one that is not.
+#[test]
+#[cfg_attr(miri, ignore = "long")]
+fn long_sums_are_added_in_the_documented_order() {
+    fn check<T: Known>() {
+        let random = &mut Random::new(24);
+        let room: Vec<T> = std::iter::repeat_with(|| T::everyday(random)).take(2 * 64 * 2048).collect();
+        let terms: [Vec<f64>; 2] =
+            [|x: &T| x.size(1.0), |x: &T| x.squared(1.0)].map(|of| room.iter().map(of).collect());
+        for isa in Isa::available() {
+            for len in [64 * 2048 - 1, 64 * 2048, 64 * 2048 + 1, 100_000 + 64 * 2048] {
+                let data = &room[..len];
+                let found = [isa.run(Sum { data, term: Abs }), isa.run(Sum { data, term: Square })];
+                for (found, terms) in found.iter().zip(&terms) {
+                    assert_eq!(found.value().to_bits(), sum_in_order(&terms[..len]).to_bits(), "{len}");
+                }
+                let mut sums = vec![-1.0; len / 100];
+                let done = isa.run(SumRows { data, len: 100, term: Square, sums: &mut sums });
+                assert!(done >= sums.len() - 1);
+                for (sum, terms) in sums[..done].iter().zip(terms[1].chunks(100)) {
+                    assert_eq!(sum.to_bits(), sum_in_order(terms).to_bits(), "{len}");
+                }
+            }
+        }
+    }
+    for_all!(check);
+}
+
 /// Sums of rows at once, and which of them there are, for as many elements behind the last row.
 fn check_sum_of_rows<T: Known, F: Term<T>>(
     data: &[T],

@@ -558,11 +558,11 @@ fn shared<R: Copy + Default + Send>(
         });
         match of_one.count() {
             0 => {
-                let (all, (_, size)) = (chunks(arrays, first), arrays.size(first));
+                let (own, (_, size)) = (chunks(arrays, first), arrays.size(first));
                 let some = (share / (CHUNK * size)).max(1);
-                for from in (0..all).step_by(some) {
+                for from in (0..own).step_by(some) {
                     jobs.try_reserve(1)?;
-                    jobs.push(Job::Chunks(first, from, next(some.min(all - from))));
+                    jobs.push(Job::Chunks(first, from, next(some.min(own - from))));
                 }
                 first += 1;
             }

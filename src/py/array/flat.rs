@@ -365,7 +365,8 @@ pub(in crate::py) struct Flats<'py> {
     in_order: bool,
     /// Whether they have one dtype.
     alike: bool,
-    /// Of a list: whether no Python object was made since it was read, and no other thread ran.
+    /// Whether nothing can have changed since they were read: no Python object was made, and no other thread ran. For one
+    /// alone, which costs nothing to be looked at again, it is not known.
     is_fresh: Cell<bool>,
 }
 
@@ -377,34 +378,25 @@ impl<'py> Flats<'py> {
         kinds: Kinds,
     ) -> PyResult<Option<Self>> {
         let class = ndarray(py);
-        if let Items::One(object) = items {
-            let flat = fields(object.as_borrowed(), class).and_then(Flat::of);
-            let Some(flat) = flat.filter(|flat| flat.is_dense() && kinds.has(flat.dtype)) else {
-                return Ok(None);
-            };
-            let (held, bytes, flags) = (Held::One((*object).clone()), flat.bytes(), flat.flags);
-            let flats = Few::from_buf([flat]);
-            let is_fresh = Cell::new(false);
-            return Ok(Some(Self {
-                held,
-                flats,
-                bytes,
-                kinds,
-                flags,
-                in_order: true,
-                alike: true,
-                is_fresh,
-            }));
-        }
         let held = items.held()?;
-        parallel::wake_ahead(0, held.len(), TO_READ_ONE.saturating_mul(saturated(held.len())));
-        let mut flats = vec_with_room(if held.len() > 1 { held.len() } else { 0 })?;
-        let mut only = None;
+        let list = match &held {
+            Held::Many(list) => list,
+            Held::One(object) => {
+                let flat = fields(object.as_borrowed(), class).and_then(Flat::of);
+                let Some(flat) = flat else {
+                    return Ok((items.is_list() && object.is_none()).then(|| Self::of_one(held, None, kinds)));
+                };
+                let is_plain = kinds.has(flat.dtype) && (items.is_list() || flat.is_dense());
+                return Ok(is_plain.then(|| Self::of_one(held, Some(flat), kinds)));
+            }
+        };
+        parallel::wake_ahead(0, list.len(), TO_READ_ONE.saturating_mul(saturated(list.len())));
+        let mut flats = vec_with_room(list.len())?;
         let (mut bytes, mut end) = (0, 0);
         let (mut flags, mut in_order, mut alike) = (c_int::MAX, true, true);
         let mut before = None;
-        for i in 0..held.len() {
-            let item = held.get(i)?;
+        for i in 0..list.len() {
+            let item = list.get(i)?;
             let Some(flat) = fields(item, class).and_then(Flat::of) else {
                 if item.is_none() {
                     continue;
@@ -421,15 +413,18 @@ impl<'py> Flats<'py> {
             flags &= flat.flags;
             alike &= before.is_none_or(|dtype| dtype == flat.dtype);
             before = Some(flat.dtype);
-            if held.len() > 1 {
-                flats.push(flat);
-            } else {
-                only = Some(flat);
-            }
+            flats.push(flat);
         }
-        let flats = if held.len() > 1 { Few::from_vec(flats) } else { only.into_iter().collect() };
-        let is_fresh = Cell::new(true);
+        let (flats, is_fresh) = (Few::from_vec(flats), Cell::new(true));
         Ok(Some(Self { held, flats, bytes, kinds, flags, in_order, alike, is_fresh }))
+    }
+
+    /// One entry, which may be None in a list.
+    #[inline(always)]
+    fn of_one(held: Held<'py>, flat: Option<Flat>, kinds: Kinds) -> Self {
+        let (bytes, flags) = flat.as_ref().map_or((0, c_int::MAX), |flat| (flat.bytes(), flat.flags));
+        let (flats, is_fresh) = (flat.into_iter().collect(), Cell::new(false));
+        Self { held, flats, bytes, kinds, flags, in_order: true, alike: true, is_fresh }
     }
 
     /// The bytes of all of them.
@@ -499,7 +494,7 @@ impl<'py> Flats<'py> {
         let outputs = match outs {
             None => Some(self.new_outputs(py, items.is_list(), class)?),
             Some(outs) if outs.is(items) && self.holds_for_result(outs)? => {
-                self.is_fresh.set(was_fresh && self.flats.len() > 1);
+                self.is_fresh.set(was_fresh);
                 (self.flags & npyffi::NPY_ARRAY_WRITEABLE != 0).then_some(Outputs::Inputs)
             }
             Some(outs) => self.given_outputs(outs, class)?,
