@@ -638,6 +638,11 @@ pub trait Work<T: Ordered>: Sync {
             isa.stream(to, &*made);
         }
     }
+    /// How many elements of a strided input are gathered for each call of `stream_into`, whole lines of them. A call that
+    /// clears memory of its own, as the one above, wants many.
+    fn gathered_at_once(&self) -> usize {
+        BLOCK
+    }
 }
 
 /// The same function for all elements.
@@ -657,6 +662,9 @@ impl<T: Ordered, M: Map<T>> Work<T> for Uniform<M> {
     fn stream_into(&self, isa: Isa, _: Range<usize>, from: &[T], to: &mut [T]) {
         self.0.stream_into(isa, from, to);
     }
+    fn gathered_at_once(&self) -> usize {
+        gathered_at_once::<T>()
+    }
 }
 
 /// Nothing: a copy.
@@ -670,6 +678,9 @@ impl<T: Ordered> Work<T> for Untouched {
     fn apply(&self, _: Isa, _: Range<usize>, _: &mut [T]) {}
     fn stream_into(&self, isa: Isa, _: Range<usize>, from: &[T], to: &mut [T]) {
         isa.stream(to, from);
+    }
+    fn gathered_at_once(&self) -> usize {
+        gathered_at_once::<T>()
     }
 }
 
@@ -720,7 +731,7 @@ pub enum Store {
 /// Bytes to make in the innermost cache before they are streamed to memory.
 const STREAMED_AT_ONCE: usize = 2048;
 
-/// Elements of a strided input to gather before they are streamed, whole lines. What is gathered is stored behind
+/// Elements to gather before they are streamed by a loop that makes lines in registers. What is gathered is stored behind
 /// the lines streamed before it, which wait for memory: little of it at a time, and the reads of the next are not held up.
 /// Elements of 16 bits go by way of the cache in any case, and want more of them at once.
 const fn gathered_at_once<T>() -> usize {
@@ -759,7 +770,7 @@ pub fn perform<T: Ordered>(
         Some(view) if store == Store::Streamed && target.is_dense() && view.is_in_steps() => {
             let Target::Dense(to) = target else { return };
             // The pieces after the first begin where a line does, so that none of the lines is written in two parts.
-            let at_once = gathered_at_once::<T>();
+            let at_once = work.gathered_at_once();
             let ahead = to.as_ptr().align_offset(LINE).min(to.len()).min(at_once);
             let (first, rest) = to.split_at_mut(ahead);
             with_scratch(T::ZERO, at_once, |scratch| {
