@@ -255,8 +255,16 @@ pub fn scale<'a, T: Tasks<'a>>(isa: Isa, mut tasks: T, factor: Option<Factor>) -
         }
         end_of_stream();
     };
-    // Backwards: the norm has read the last ones last, and caches still hold them.
-    team.each(jobs.into_iter().rev(), work);
+    if team.is_many() {
+        // Two threads have read from both ends to the middle, so each goes back from there: it finds what it has read last,
+        // and in its own cache.
+        let mut rest = jobs.split_off(jobs.len() / 2);
+        rest.reverse();
+        team.each(jobs.into_iter().rev().chain(rest), work);
+    } else {
+        // Backwards: the norm has read the last ones last, and caches still hold them.
+        jobs.into_iter().rev().for_each(work);
+    }
     Ok(())
 }
 
