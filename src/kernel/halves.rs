@@ -17,7 +17,7 @@
 //! few digits makes exact products in float32, and is its own bounds.
 
 use crate::element::{Bf16, F16, Real, to_odd};
-use crate::isa::{CONVERTED, Fill, FillHalves, HalvesOp, Isa, LINE, Op, Places};
+use crate::isa::{CONVERTED, Fill, FillHalves, HalvesOp, Isa, LINE, Op, Places, prefetch};
 use crate::scaled::power_of_two;
 
 /// Elements that go by way of float64 for the sake of one.
@@ -30,6 +30,18 @@ const WIDENED: usize = 256;
 const IN_LINE: usize = LINE / 2;
 /// Elements to be made in the innermost cache before they are streamed to memory.
 const STREAMED_AT_ONCE: usize = 1024;
+
+/// So many bytes of memory are asked for before they are read and streamed. Whether a line goes by way of float64 is seen
+/// only when it is there, and a CPU that guessed wrong has asked for none of the next.
+const AHEAD: usize = 4 << 10;
+
+/// Asks for the memory that comes so much later as these elements.
+#[inline(always)]
+fn ask_ahead<T>(elements: &[T]) {
+    for line in elements.chunks(IN_LINE) {
+        prefetch(line, AHEAD);
+    }
+}
 
 /// `x * by` for every element, streamed to memory ([`Isa::stream`]). The factor is normal.
 pub(super) fn stream<T: Real>(isa: Isa, mut from: &[T], mut to: &mut [T], by: f64) {
@@ -174,7 +186,9 @@ impl Op for ScaleBlocks<'_, Bf16> {
         let mut rest = 0;
         for (i, to) in self.to.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
             // A copy: that it might be the output costs a test for each block.
-            let from = *from.and_then(|from| from.get(i)).unwrap_or(to);
+            let from = from.and_then(|from| from.get(i)).unwrap_or(to);
+            ask_ahead(from);
+            let from = *from;
             let (products, differ) = products::<{ BLOCK / 2 }>(&from, self.bounds);
             if differ {
                 rest |= 1 << i;
@@ -199,6 +213,7 @@ impl HalvesOp for ScaleBlocks<'_, F16> {
         let mut rest = 0;
         for (i, to) in self.to.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
             let from = from.and_then(|from| from.get(i)).unwrap_or(to);
+            ask_ahead(from);
             let (products, differ) = products_of_halves(from, self.bounds, &widen, &narrow);
             if differ {
                 rest |= 1 << i;
@@ -229,6 +244,7 @@ impl Fill<Bf16> for ScaledLines<'_, Bf16> {
         for from in next.as_chunks::<N>().0 {
             let mut made = [Bf16::default(); N];
             if N == IN_LINE {
+                ask_ahead(from);
                 let (products, differ) = products::<{ IN_LINE / 2 }>(from, self.bounds);
                 if !differ {
                     put_pairs(products, &mut made);
@@ -265,6 +281,7 @@ impl FillHalves for ScaledLines<'_, F16> {
         for from in next.as_chunks::<N>().0 {
             let mut made = [F16::default(); N];
             if N == IN_LINE {
+                ask_ahead(from);
                 let (products, differ) = products_of_halves(from, self.bounds, &widen, &narrow);
                 if !differ {
                     places.fill_next(&products);
