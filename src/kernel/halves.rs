@@ -28,7 +28,7 @@ const PIECE: usize = BLOCK * u32::BITS as usize;
 const WIDENED: usize = 256;
 /// Elements of a line of memory.
 const IN_LINE: usize = LINE / 2;
-/// Elements to be made in the innermost cache before they are streamed to memory.
+/// Elements to be made in the innermost cache before they are streamed to memory, where float32 tells nothing.
 const STREAMED_AT_ONCE: usize = 1024;
 
 /// So many bytes of memory are asked for before they are read and streamed. Whether a line goes by way of float64 is seen
@@ -44,32 +44,23 @@ fn ask_ahead<T>(elements: &[T]) {
 }
 
 /// `x * by` for every element, streamed to memory ([`Isa::stream`]). The factor is normal.
-pub(super) fn stream<T: Real>(isa: Isa, mut from: &[T], mut to: &mut [T], by: f64) {
-    let bounds = bounds_for::<T>(isa, by);
+pub(super) fn stream<T: Real>(isa: Isa, from: &[T], to: &mut [T], by: f64) {
+    if let Some(bounds) = bounds_for::<T>(isa, by) {
+        return stream_lines(isa, from, to, by, bounds);
+    }
     let mut made = [T::ZERO; STREAMED_AT_ONCE];
-    // Lines go to memory as they are made, unless many go by way of float64: in loops over more at a time that is faster.
-    // It depends on the factor more than on the elements, so the first ones tell.
-    while !to.is_empty() {
-        let len = to.len().min(made.len());
-        let (first, rest) = to.split_at_mut(len);
-        let odd = scale(isa, Some(&from[..len]), &mut made[..len], by);
-        isa.stream(first, &made[..len]);
-        (from, to) = (&from[len..], rest);
-        if let Some(bounds) = bounds
-            && odd <= STREAMED_AT_ONCE / BLOCK / 4
-        {
-            return stream_lines(isa, from, to, by, bounds);
-        }
+    for (from, to) in from.chunks(STREAMED_AT_ONCE).zip(to.chunks_mut(STREAMED_AT_ONCE)) {
+        let made = &mut made[..from.len()];
+        scale(isa, Some(from), made, by);
+        isa.stream(to, &*made);
     }
 }
 
-/// `x * by` for every element, in place or from a slice of as many. The factor is normal. Tells how many blocks went by
-/// way of float64.
-pub(super) fn scale<T: Real>(isa: Isa, from: Option<&[T]>, to: &mut [T], by: f64) -> usize {
+/// `x * by` for every element, in place or from a slice of as many. The factor is normal.
+pub(super) fn scale<T: Real>(isa: Isa, from: Option<&[T]>, to: &mut [T], by: f64) {
     let bounds = bounds_for::<T>(isa, by);
     // Not cleared before it is wanted.
     let mut scratch = None;
-    let mut odd = 0;
     for (i, to) in to.chunks_mut(PIECE).enumerate() {
         let from = from.map(|from| &from[i * PIECE..][..to.len()]);
         // The blocks that are still to be made.
@@ -79,7 +70,6 @@ pub(super) fn scale<T: Real>(isa: Isa, from: Option<&[T]>, to: &mut [T], by: f64
             rest |= 1 << (blocks - 1);
         }
         rest &= u32::MAX >> (PIECE / BLOCK - blocks);
-        odd += rest.count_ones() as usize;
         while rest != 0 {
             // As many as lie in a row.
             let begin = rest.trailing_zeros() as usize;
@@ -90,7 +80,6 @@ pub(super) fn scale<T: Real>(isa: Isa, from: Option<&[T]>, to: &mut [T], by: f64
             by_doubles(isa, from.map(|from| &from[range.clone()]), &mut to[range], by, singles);
         }
     }
-    odd
 }
 
 /// Scales by way of float64.
