@@ -24,9 +24,8 @@ pub fn streamed_at_once<T>(len: usize) -> usize {
     ((2 << 10) / size_of::<T>() / len).clamp(1, AT_ONCE)
 }
 
-/// Bytes from what is written of a long row to what is asked of memory meanwhile, so that it reads and writes at once: the
-/// rows after the next.
-const AHEAD: usize = 8 << 10;
+/// Bytes from what is written of rows to what is asked of memory meanwhile, so that it reads and writes at once.
+const AHEAD: usize = 4 << 10;
 
 /// Scales each row by its factor, from one slice to another. 1 keeps what is finite bit for bit.
 #[derive(Debug)]
@@ -61,8 +60,6 @@ pub struct ScaledRows<'a, T> {
     /// Of the rows that are read at a time.
     factors: &'a mut [Factor],
     read: &'a mut dyn FnMut(&mut [Factor]),
-    /// Whether one row is read at a time: a long one.
-    is_one_by_one: bool,
     /// Of the factors, those that were used.
     used: usize,
     /// The factor of the row in work.
@@ -81,7 +78,7 @@ impl<'a, T> ScaledRows<'a, T> {
         read: &'a mut dyn FnMut(&mut [Factor]),
     ) -> Self {
         let used = factors.len();
-        Self { from, len, is_one_by_one: used == 1, factors, read, used, factor: Factor::ONE, left: 0 }
+        Self { from, len, factors, read, used, factor: Factor::ONE, left: 0 }
     }
 
     #[inline(always)]
@@ -129,9 +126,7 @@ impl<T: Real> Fill<T> for ScaledRows<'_, T> {
             let factor = self.factor;
             if is_plain(factor) {
                 for from in from.as_chunks::<N>().0 {
-                    if self.is_one_by_one {
-                        prefetch(from, AHEAD);
-                    }
+                    prefetch(from, AHEAD);
                     let mut elements = [T::ZERO; N];
                     for j in 0..N {
                         elements[j] = T::narrow(from[j].widen() * factor.by);

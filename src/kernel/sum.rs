@@ -124,8 +124,8 @@ impl Total {
 }
 
 /// So many bytes of memory are asked for before they are read, where there are [`MANY`]: two threads that read as fast as they
-/// can get a tenth less.
-const AHEAD: usize = 4 << 10;
+/// can get a tenth less. No whole page ahead, which for float64 takes a quarter more on some CPUs.
+const AHEAD: usize = 3 << 10;
 
 /// Elements that are not in the caches of one core, where to ask would only take time.
 const MANY: usize = 64 * BLOCK;
