@@ -1229,6 +1229,27 @@ fn long_sums_are_added_in_the_documented_order() {
     for_all!(check);
 }
 
+/// The same for the largest magnitude, wherever it lies: it is looked for in parts.
+#[test]
+#[cfg_attr(miri, ignore = "long")]
+fn long_maxima_are_found_wherever_they_are() {
+    fn check<T: Known>() {
+        let [(small, size), (large, larger)] = T::two();
+        let mut data = vec![small; 64 * 2048 + 77];
+        let len = data.len();
+        for isa in Isa::available() {
+            let max = |data: &[T]| T::from_magnitude(isa.run(MaxAbs(data)));
+            for at in [0, 1, 255, 256, 511, 512, 2047, 2048, 100_001, len - 78, len - 77, len - 1] {
+                data[at] = large;
+                assert_eq!(max(&data), larger, "{at}");
+                assert_eq!(max(&data[..len - 77]), if at < len - 77 { larger } else { size }, "{at}");
+                data[at] = small;
+            }
+        }
+    }
+    for_all!(check);
+}
+
 /// Sums of rows at once, and which of them there are, for as many elements behind the last row.
 fn check_sum_of_rows<T: Known, F: Term<T>>(
     data: &[T],

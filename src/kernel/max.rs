@@ -1,8 +1,12 @@
 //! Largest magnitudes. They are compared as integers, where NaN is above infinity: NaN wins, and nothing
 //! rounds.
 
+use super::sum::{AHEAD, MANY};
 use crate::element::Element;
-use crate::isa::Op;
+use crate::isa::{LINE, Op, prefetch};
+
+/// Bytes of memory to ask for at once: whole registers, and many of them.
+const ASKED_AT_ONCE: usize = 2 << 10;
 
 /// The largest magnitude of a slice; that of zero when it is empty.
 #[derive(Debug)]
@@ -12,12 +16,28 @@ impl<T: Element> Op for MaxAbs<'_, T> {
     type Output = T::Magnitude;
     #[inline(always)]
     fn eval<const FUSED: bool>(self) -> T::Magnitude {
+        if self.0.len() < MANY {
+            return largest(self.0);
+        }
         let mut max = T::Magnitude::default();
-        for x in self.0 {
-            max = max.max(x.magnitude());
+        for part in self.0.chunks(ASKED_AT_ONCE / size_of::<T>()) {
+            for line in part.chunks(LINE / size_of::<T>()) {
+                prefetch(line, AHEAD);
+            }
+            max = max.max(largest(part));
         }
         max
     }
+}
+
+/// The largest of a few or of all.
+#[inline(always)]
+fn largest<T: Element>(data: &[T]) -> T::Magnitude {
+    let mut max = T::Magnitude::default();
+    for x in data {
+        max = max.max(x.magnitude());
+    }
+    max
 }
 
 /// Raises one maximum per column to the magnitudes of a row.

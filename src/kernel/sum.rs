@@ -125,10 +125,10 @@ impl Total {
 
 /// So many bytes of memory are asked for before they are read, where there are [`MANY`]: two threads that read as fast as they
 /// can get a tenth less. No whole page ahead, which for float64 takes a quarter more on some CPUs.
-const AHEAD: usize = 3 << 10;
+pub(super) const AHEAD: usize = 3 << 10;
 
 /// Elements that are not in the caches of one core, where to ask would only take time.
-const MANY: usize = 64 * BLOCK;
+pub(super) const MANY: usize = 64 * BLOCK;
 
 /// Sums the terms of a sequence that starts at a block boundary.
 #[derive(Debug)]
