@@ -255,16 +255,13 @@ pub fn scale<'a, T: Tasks<'a>>(isa: Isa, mut tasks: T, factor: Option<Factor>) -
         }
         end_of_stream();
     };
+    // Backwards: the norm has read the last ones last, and caches still hold them. Two threads have read from both ends to
+    // the middle, so each goes back from there, and finds what it has read in its own cache.
     if team.is_many() {
-        // Two threads have read from both ends to the middle, so each goes back from there: it finds what it has read last,
-        // and in its own cache.
-        let mut rest = jobs.split_off(jobs.len() / 2);
-        rest.reverse();
-        team.each(jobs.into_iter().rev().chain(rest), work);
-    } else {
-        // Backwards: the norm has read the last ones last, and caches still hold them.
-        jobs.into_iter().rev().for_each(work);
+        let middle = jobs.len() / 2;
+        jobs.rotate_left(middle);
     }
+    team.each(jobs.into_iter().rev(), work);
     Ok(())
 }
 
