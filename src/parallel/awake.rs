@@ -1,6 +1,6 @@
 //! Workers that stay awake for a moment after their work, for the next call.
 //!
-//! To wake a thread takes as long as to move 2 MiB, and one that looks for work is there at once. So the last thing that
+//! To wake a thread takes as long as to move some MiB, and one that looks for work is there at once. So the last thing that
 //! a worker does is to leave its pool a task that does nothing but look, for as long as to wake it would take: whatever
 //! comes then, that is at most twice the best that could have been done.
 //!
@@ -16,13 +16,13 @@ use std::time::{Duration, Instant};
 
 use rayon::ThreadPool;
 
-use super::cpu;
+use super::cpu::{self, Worker};
 
 /// How long a worker stays awake; about what it takes to wake one.
-const STAY: Duration = Duration::from_micros(50);
+const STAY: Duration = Duration::from_micros(100);
 
 /// The longest work that workers are woken to wait for.
-const LONGEST: Duration = STAY.saturating_mul(10);
+const LONGEST: Duration = STAY.saturating_mul(5);
 
 /// A worker that has said nothing for so many nanoseconds is not counted on.
 const FRESH: u64 = 10_000;
@@ -36,10 +36,14 @@ pub(super) struct Awake {
     begin: Instant,
     /// When each worker last said that it looks for work, in nanoseconds since `begin`; 0 if it has some.
     seen: Vec<AtomicU64>,
+    /// They themselves.
+    workers: Vec<Worker>,
     /// How often workers were called to work: what they look at.
     calls: AtomicUsize,
     /// Workers were woken, and have not begun to look yet.
     woken: AtomicBool,
+    /// Until when who looks is to go on, in nanoseconds since `begin`.
+    held: AtomicU64,
 }
 
 impl Awake {
@@ -47,8 +51,10 @@ impl Awake {
         Self {
             begin: Instant::now(),
             seen: (0..workers).map(|_| AtomicU64::new(0)).collect(),
+            workers: (0..workers).map(|_| Worker::default()).collect(),
             calls: AtomicUsize::new(0),
             woken: AtomicBool::new(false),
+            held: AtomicU64::new(0),
         }
     }
 
@@ -56,22 +62,45 @@ impl Awake {
         nanoseconds(self.begin.elapsed())
     }
 
-    fn count_fresh(&self, seen: impl Fn(&AtomicU64) -> u64) -> usize {
-        let now = self.now();
-        let is_fresh = |&time: &u64| time != 0 && now.saturating_sub(time) < FRESH;
-        self.seen.iter().map(seen).filter(is_fresh).count()
+    /// Whether a worker has just said that it looks.
+    fn is_fresh(time: u64, now: u64) -> bool {
+        time != 0 && now.saturating_sub(time) < FRESH
     }
 
     /// Whether a worker looks for work now.
     pub(super) fn is_any(&self) -> bool {
-        self.count_fresh(|seen| seen.load(Ordering::Relaxed)) > 0
+        let now = self.now();
+        self.seen.iter().any(|seen| Self::is_fresh(seen.load(Ordering::Relaxed), now))
     }
 
-    /// Calls those who look for work, to one share each; returns how many. No other call counts on the same.
-    pub(super) fn call(&self) -> usize {
-        let count = self.count_fresh(|seen| seen.swap(0, Ordering::Relaxed));
+    /// Calls those who look for work, to one share each; returns how many. No other call counts on the same. The others are
+    /// kept from a CPU, if they are to be woken.
+    pub(super) fn call(&self, keep_from: Option<usize>) -> usize {
+        let now = self.now();
+        let mut count = 0;
+        for (seen, worker) in self.seen.iter().zip(&self.workers) {
+            if Self::is_fresh(seen.swap(0, Ordering::Relaxed), now) {
+                count += 1;
+            } else {
+                worker.keep_from(keep_from);
+            }
+        }
         self.calls.fetch_add(1, Ordering::Relaxed);
         count
+    }
+
+    /// For a worker, by its number, as it starts.
+    pub(super) fn start(&self, worker: usize) {
+        if let Some(worker) = self.workers.get(worker) {
+            worker.start();
+        }
+    }
+
+    /// For a worker that begins its share.
+    pub(super) fn begin(&self) {
+        if let Some(worker) = rayon::current_thread_index().and_then(|i| self.workers.get(i)) {
+            worker.begin();
+        }
     }
 
     /// For a worker at the end of its share: if it did some work, it will look for more as soon as it has returned, and
@@ -93,27 +122,33 @@ impl Awake {
         }
         let calls = self.calls.load(Ordering::Relaxed);
         let cpu = cpu::current();
-        for _ in &self.seen {
+        for worker in &self.workers {
+            worker.keep_from(cpu);
             let awake = Arc::clone(self);
             workers.spawn(move || {
                 awake.woken.store(false, Ordering::Relaxed);
-                cpu::leave(cpu);
+                awake.begin();
                 awake.look(calls, patience);
             });
         }
-        cpu::give_way();
     }
 
     /// Wakes all workers for work that begins so long from now.
     pub(super) fn wake_for(self: &Arc<Self>, workers: &ThreadPool, after: Duration) {
-        self.wake(workers, after.min(LONGEST) + 2 * STAY);
+        self.wake(workers, patience_for(after));
     }
 
-    /// Looks for work until there is a call, or for so long. The pool gives what there is to who returns from here.
+    /// Keeps those awake who are, for work that begins so long from now and for which nobody is woken.
+    pub(super) fn hold_for(&self, after: Duration) {
+        self.held.fetch_max(self.now() + nanoseconds(patience_for(after)), Ordering::Relaxed);
+    }
+
+    /// Looks for work until there is a call, or for so long and as long as it is held. The pool gives what there is to who
+    /// returns from here.
     fn look(&self, calls: usize, patience: Duration) {
         let mut now = self.now();
         let end = now + nanoseconds(patience);
-        while now < end {
+        while now < end.max(self.held.load(Ordering::Relaxed)) {
             self.say(now);
             for _ in 0..LOOKS {
                 if self.calls.load(Ordering::Relaxed) != calls {
@@ -133,6 +168,11 @@ impl Awake {
             seen.store(time, Ordering::Relaxed);
         }
     }
+}
+
+/// How long to look for work that begins so long from now.
+fn patience_for(after: Duration) -> Duration {
+    after.min(LONGEST) + 2 * STAY
 }
 
 fn nanoseconds(time: Duration) -> u64 {
@@ -168,7 +208,7 @@ impl Piece {
         };
         let is_likely = pieces >= MANY;
         LAST.set(Some((now, if is_likely { 0 } else { pieces })));
-        is_likely.then(|| (now - self.begin).min(LONGEST) + 2 * STAY)
+        is_likely.then(|| patience_for(now - self.begin))
     }
 }
 
@@ -183,14 +223,14 @@ mod tests {
     #[test]
     fn a_worker_that_looks_is_called_once() {
         let awake = Awake::new(2);
-        assert!(!awake.is_any() && awake.call() == 0);
+        assert!(!awake.is_any() && awake.call(None) == 0);
         thread::sleep(Duration::from_nanos(1));
         awake.seen[1].store(awake.now().max(1), Ordering::Relaxed);
         // Unless this thread was taken off its CPU meanwhile.
         if awake.is_any() {
-            assert!(awake.call() <= 1);
+            assert!(awake.call(None) <= 1);
         }
-        assert!(!awake.is_any() && awake.call() == 0);
+        assert!(!awake.is_any() && awake.call(None) == 0);
     }
 
     #[test]
@@ -198,7 +238,7 @@ mod tests {
         let awake = Awake::new(1);
         awake.seen[0].store(1, Ordering::Relaxed);
         thread::sleep(Duration::from_nanos(2 * FRESH));
-        assert!(!awake.is_any() && awake.call() == 0);
+        assert!(!awake.is_any() && awake.call(None) == 0);
     }
 
     #[test]
@@ -210,7 +250,7 @@ mod tests {
         while awake.woken.load(Ordering::Relaxed) || awake.seen[0].load(Ordering::Relaxed) == 0 {
             thread::yield_now();
         }
-        awake.call();
+        awake.call(None);
         assert_eq!(workers.install(|| 7), 7);
         awake.wake(&workers, STAY);
         assert_eq!(workers.install(|| 8), 8);
@@ -218,6 +258,26 @@ mod tests {
         awake.wake_for(&workers, Duration::MAX);
         assert_eq!(workers.install(|| 9), 9);
         assert_eq!(awake.seen[0].load(Ordering::Relaxed), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn who_looks_goes_on_while_it_is_held() -> Result<(), rayon::ThreadPoolBuildError> {
+        let workers = pool(1)?;
+        let awake = Arc::new(Awake::new(1));
+        let begin = Instant::now();
+        awake.hold_for(Duration::MAX);
+        awake.wake(&workers, Duration::ZERO);
+        workers.install(|| ());
+        assert!(begin.elapsed() >= LONGEST);
+        // A call ends it.
+        awake.held.store(u64::MAX, Ordering::Relaxed);
+        awake.wake(&workers, Duration::ZERO);
+        while awake.woken.load(Ordering::Relaxed) || awake.seen[0].load(Ordering::Relaxed) == 0 {
+            thread::yield_now();
+        }
+        awake.call(None);
+        assert_eq!(workers.install(|| 7), 7);
         Ok(())
     }
 

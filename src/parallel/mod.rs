@@ -165,12 +165,14 @@ fn some_pool(threads: usize) -> Option<Arc<Pool>> {
     if let Some(pool) = pool(threads) {
         return Some(pool);
     }
+    let awake = (threads <= few()).then(|| Arc::new(Awake::new(threads - 1)));
+    let started = awake.clone();
     let workers = rayon::ThreadPoolBuilder::new()
         .num_threads(threads - 1)
         .thread_name(|i| format!("gradclip-{i}"))
+        .start_handler(move |i| started.iter().for_each(|awake| awake.start(i)))
         .build()
         .ok()?;
-    let awake = (threads <= few()).then(|| Arc::new(Awake::new(threads - 1)));
     let process = std::process::id();
     let pool = Arc::new(Pool { process, threads, awake, workers });
     let old = place(threads).try_write().ok()?.replace(Arc::clone(&pool));
@@ -184,15 +186,22 @@ fn some_pool(threads: usize) -> Option<Arc<Pool>> {
 }
 
 /// To be called when something else is to be done first, for so long, and then work that moves so many bytes of a list of
-/// arrays: threads that the work would wake are awake by then.
+/// arrays: threads that the work would wake are awake by then, and those that are awake stay so.
 pub fn wake_ahead(bytes: usize, arrays: usize, after: Duration) {
-    if work_of(bytes, arrays) > WAKE_FROM
-        && let Ok(threads) = threads()
-        && threads > 1
-        && let Some(pool) = some_pool(threads)
+    let Ok(threads) = threads() else { return };
+    if threads < 2 {
+        return;
+    }
+    if work_of(bytes, arrays) > WAKE_FROM {
+        if let Some(pool) = some_pool(threads)
+            && let Some(awake) = &pool.awake
+        {
+            awake.wake_for(&pool.workers, after);
+        }
+    } else if let Some(pool) = pool(threads.min(few()))
         && let Some(awake) = &pool.awake
     {
-        awake.wake_for(&pool.workers, after);
+        awake.hold_for(after);
     }
 }
 
@@ -247,13 +256,13 @@ impl Team {
             Self::All(threads) => {
                 if let Some(pool) = some_pool(*threads) {
                     if let Some(awake) = &pool.awake {
-                        awake.call();
+                        awake.call(cpu::current());
                     }
                     return pool.each(threads - 1, jobs, work);
                 }
             }
             Self::Few { pool: Some(pool), .. } => {
-                let helpers = pool.awake.as_ref().map_or(0, |awake| awake.call());
+                let helpers = pool.awake.as_ref().map_or(0, |awake| awake.call(None));
                 if helpers > 0 {
                     return pool.each(helpers, jobs, work);
                 }
@@ -308,7 +317,10 @@ impl Pool {
                 let (share, late, busy) = (&share, &late, &busy);
                 scope.spawn(move |_| {
                     late.fetch_sub(1, Ordering::Relaxed);
-                    cpu::leave(cpu);
+                    match &self.awake {
+                        Some(awake) => awake.begin(),
+                        None => cpu::leave(cpu),
+                    }
                     let in_time = share(helper % 2 == 0, &|| ());
                     if let Some(awake) = &self.awake {
                         awake.stay(&self.workers, in_time);
@@ -316,7 +328,9 @@ impl Pool {
                     busy.fetch_sub(1, Ordering::Release);
                 });
             }
-            cpu::give_way();
+            if self.awake.is_none() {
+                cpu::give_way();
+            }
             // Who has not begun when a job is done may wait for this CPU. One look for each: others may wait for it, too.
             let looks = Cell::new(helpers);
             share(false, &|| {

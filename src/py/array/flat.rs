@@ -143,7 +143,7 @@ struct Flat {
 const DENSE: c_int = npyffi::NPY_ARRAY_C_CONTIGUOUS | npyffi::NPY_ARRAY_F_CONTIGUOUS;
 
 /// What it takes to read an array, about, and to make one, and how many of these take as long as it is worth to wake
-/// threads for meanwhile.
+/// threads for meanwhile, or to keep them awake.
 const TO_READ_ONE: Duration = Duration::from_nanos(10);
 const TO_MAKE_ONE: Duration = Duration::from_nanos(100);
 const MANY: usize = 256;
@@ -390,7 +390,9 @@ impl<'py> Flats<'py> {
                 return Ok(is_plain.then(|| Self::of_one(held, Some(flat), kinds)));
             }
         };
-        parallel::wake_ahead(0, list.len(), TO_READ_ONE.saturating_mul(saturated(list.len())));
+        if list.len() >= MANY {
+            parallel::wake_ahead(0, list.len(), TO_READ_ONE.saturating_mul(saturated(list.len())));
+        }
         let mut flats = vec_with_room(list.len())?;
         let (mut bytes, mut end) = (0, 0);
         let (mut flags, mut in_order, mut alike) = (c_int::MAX, true, true);
