@@ -10,7 +10,7 @@ use _core::kernel::halves::ScaleBlocks;
 use _core::kernel::map::{ApplyInto, Map};
 use _core::kernel::scale::Scale;
 use _core::scaled::{Factor, power_of_two};
-use common::{Random, thinned};
+use common::{Random, sized, thinned};
 
 /// `n * 2^exponent` rounded to `digits` digits, or to a multiple of `2^least`, to nearest, ties to even.
 fn round(n: u128, exponent: i32, digits: u32, least: i32) -> (u128, i32) {
@@ -124,9 +124,9 @@ where
     Half<DIGITS>: Real,
 {
     // Under Miri enough for the way of many.
-    let numbers = || thinned(0..=u16::MAX, 331);
+    let numbers = || thinned(0..=u16::MAX, 661);
     let all: Vec<Half<DIGITS>> = numbers().map(Half::from_bits).collect();
-    for by in thinned(factors::<DIGITS>(&mut Random::new(71)), 33) {
+    for by in thinned(factors::<DIGITS>(&mut Random::new(71)), 45) {
         let expected: Vec<u16> = numbers().map(|x| product::<DIGITS>(x, by)).collect();
         let map = Scale(Factor { by, then: 1.0 });
         for isa in Isa::available() {
@@ -163,7 +163,7 @@ where
 {
     let random = &mut Random::new(72);
     let one = Half::<DIGITS>::from_f64(1.0).to_bits();
-    for len in thinned((120..420).chain([2047, 2048, 2049, 2112, 5000]), 60) {
+    for len in thinned((120..420).chain([2047, 2048, 2049, 2112, sized(5000, 300)]), 101) {
         // One times this lies so near to the tie after it that float32 has no number between them.
         let tie = f64::from(Half::<DIGITS>::from_bits(one)) + power_of_two(-1 - DIGITS.cast_signed());
         let by = [tie, tie + power_of_two(-40), tie - power_of_two(-40)][len % 3];
@@ -210,7 +210,7 @@ fn a_block_with_a_tie_is_left() {
     const LEFT: Bf16 = Bf16::from_bits(9);
     let (one, next) = (Bf16::from_f64(1.0), Bf16::from_f64(1.5));
     for isa in Isa::available() {
-        for (i, near) in (0..192).step_by(5).enumerate() {
+        for (i, near) in thinned((0..192).step_by(5), 5).enumerate() {
             let mut from = [next; 192];
             from[near] = one;
             // The tie after one is between the factors, or one of them.

@@ -294,8 +294,8 @@ fn bits<T: Ordered>(x: T) -> u64 {
 fn assert_same<T: Ordered>(found: &[T], expected: &[T]) {
     assert_eq!(found.len(), expected.len());
     for (i, (a, b)) in found.iter().zip(expected).enumerate() {
-        if cfg!(miri) && a.is_nan() && b.is_nan() {
-            continue; // with a payload that Miri draws
+        if cfg!(miri) && (a.is_nan() && b.is_nan() || a == b && *a != T::ZERO) {
+            continue; // with a payload that Miri draws; or of one value, which takes it less time to see
         }
         assert_eq!(bits(*a), bits(*b), "element {i}: {a:?}, not {b:?}");
     }
@@ -576,12 +576,12 @@ fn line<T>() -> usize {
 
 /// Calls `check` for each level, and for slices that begin at any element of a line, of any length up to some lines:
 /// with the place of the first one in memory of `room` elements.
-fn at_all_places<T: Element>(longest: usize, mut check: impl FnMut(Isa, &mut [T], std::ops::Range<usize>)) {
+fn at_all_places<T: Ordered>(longest: usize, mut check: impl FnMut(Isa, &mut [T], std::ops::Range<usize>)) {
     let mut room = vec![T::ZERO; longest + 2 * line::<T>()];
     for isa in Isa::available() {
-        for at in thinned(0..line::<T>(), 5) {
+        for at in thinned(0..line::<T>(), 7) {
             for len in thinned(0..=longest, 17) {
-                room.fill(T::ZERO);
+                room.fill(T::from_float(7.0));
                 check(isa, &mut room, at..at + len);
             }
         }
@@ -594,19 +594,18 @@ fn streams<T: KnownReal>() {
     let data: Vec<T> = samples(&mut random, longest + 3);
     let clip = Clip { lo: T::from_float(-3.0), hi: T::from_float(5.0) };
     let scale = Scale(Factor { by: 0.3, then: 1.0 });
+    let [clipped, scaled]: [Vec<T>; 2] =
+        [data.iter().map(|x| clip.map(*x)).collect(), data.iter().map(|x| scale.map(*x)).collect()];
     at_all_places(longest, |isa, room, range| {
         // From memory that begins elsewhere in a line.
-        let from = &data[range.len() % 3..][..range.len()];
+        let here = range.len() % 3..range.len() % 3 + range.len();
+        let from = &data[here.clone()];
         let mut expected = room.to_vec();
-        for (to, x) in expected[range.clone()].iter_mut().zip(from) {
-            *to = clip.map(*x);
-        }
+        expected[range.clone()].copy_from_slice(&clipped[here.clone()]);
         clip.stream_into(isa, from, &mut room[range.clone()]);
         end_of_stream();
         assert_same(room, &expected);
-        for (to, x) in expected[range.clone()].iter_mut().zip(from) {
-            *to = scale.map(*x);
-        }
+        expected[range.clone()].copy_from_slice(&scaled[here]);
         scale.stream_into(isa, from, &mut room[range.clone()]);
         end_of_stream();
         assert_same(room, &expected);
@@ -637,12 +636,12 @@ fn scaled_lines<const DIGITS: u32>(
             }
         }
         let bounds = [(by - apart) as f32, (by + apart) as f32];
+        let products: Vec<_> = data.iter().map(|x| scaled(*x, Factor { by, then: 1.0 })).collect();
         at_all_places(longest, |isa, room, range| {
-            let from = &data[range.len() % 3..][..range.len()];
+            let here = range.len() % 3..range.len() % 3 + range.len();
+            let from = &data[here.clone()];
             let mut expected = room.to_vec();
-            for (to, x) in expected[range.clone()].iter_mut().zip(from) {
-                *to = scaled(*x, Factor { by, then: 1.0 });
-            }
+            expected[range.clone()].copy_from_slice(&products[here]);
             stream(isa, ScaledLines { from, by, bounds }, &mut room[range.clone()]);
             end_of_stream();
             assert_same(room, &expected);
@@ -1405,7 +1404,7 @@ fn check_sum_of_halves(isa: Isa, data: &[F16]) {
 #[test]
 fn every_float16_counts_in_a_sum_by_way_of_float32() {
     let finite = |x: &F16| x.exact().is_finite();
-    let all: Vec<F16> = thinned(0..=u16::MAX, 331).map(F16::from_bits).collect();
+    let all: Vec<F16> = thinned(0..=u16::MAX, 997).map(F16::from_bits).collect();
     let numbers: Vec<F16> = all.iter().copied().filter(finite).collect();
     for isa in Isa::available() {
         check_sum_of_halves(isa, &numbers);
