@@ -66,9 +66,13 @@ pub(super) fn leave(cpu: Option<usize>) {
 }
 
 fn has_left(cpu: Option<usize>) -> bool {
-    // It may return later.
-    cpu.is_some() && cpu == current() && system::change(None, None, cpu) && {
-        system::change(None, cpu, None);
+    cpu == current() && cpu.is_some_and(go_from)
+}
+
+/// Moves the calling thread from a CPU, which it may return to later.
+fn go_from(cpu: usize) -> bool {
+    system::change(None, None, Some(cpu)) && {
+        system::change(None, Some(cpu), None);
         true
     }
 }
@@ -136,7 +140,7 @@ mod tests {
     fn who_leaves_a_cpu_may_run_where_it_might_before() -> Result<(), rustix::io::Errno> {
         let before = rustix::thread::sched_getaffinity(None)?;
         for _ in 0..100 {
-            assert_eq!(has_left(current()), before.count() > 1);
+            assert_eq!(current().is_some_and(go_from), before.count() > 1);
             assert!(rustix::thread::sched_getaffinity(None)? == before);
         }
         Ok(())
@@ -149,7 +153,7 @@ mod tests {
         // It may be moved again between the lines: now and then, not often.
         let stays = (0..100).filter(|_| {
             let here = current();
-            has_left(here) && current() == here
+            here.is_some_and(go_from) && current() == here
         });
         assert!(cpus < 2 || stays.count() < 20);
         Ok(())
