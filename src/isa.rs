@@ -8,13 +8,13 @@
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
-    __m128i, __m256, __m256i, __m512, __m512i, _mm_loadu_si128, _mm256_cvtph_ps, _mm256_loadu_si256,
+    __m128i, __m256, __m256i, __m512, __m512d, __m512i, _mm_loadu_si128, _mm256_cvtph_ps, _mm256_loadu_si256,
     _mm512_loadu_si512,
 };
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use std::arch::x86_64::{
     _mm_stream_si128, _mm256_cvtps_ph, _mm256_stream_si256, _mm512_cvtph_ps, _mm512_cvtps_ph,
-    _mm512_stream_si512,
+    _mm512_rsqrt14_pd, _mm512_stream_si512,
 };
 // Miri has no streams. These want the same alignment and write the same bytes.
 #[cfg(all(target_arch = "x86_64", miri))]
@@ -27,7 +27,7 @@ use std::mem::transmute;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 #[cfg(all(target_arch = "x86_64", miri))]
-use emulated::{_mm256_cvtps_ph, _mm512_cvtph_ps, _mm512_cvtps_ph};
+use emulated::{_mm256_cvtps_ph, _mm512_cvtph_ps, _mm512_cvtps_ph, _mm512_rsqrt14_pd};
 
 use crate::element::{Element, F16};
 
@@ -270,6 +270,73 @@ fn narrow_plainly(x: &[f32; CONVERTED]) -> [F16; CONVERTED] {
     to
 }
 
+/// Work on square roots, compiled once per instruction set as an [`Op`] is.
+pub trait RootsOp {
+    /// What `eval` returns.
+    type Output;
+    /// Does the work. Implementors are `#[inline(always)]`. `estimate`: about `1 / sqrt(x)`, where the level has an
+    /// instruction for it. The error is below 2^-14 of it, and is not the same on every CPU. `FUSED`: as in [`Op`].
+    fn eval<const FUSED: bool>(
+        self,
+        estimate: Option<impl Fn(&[f64; ESTIMATED]) -> [f64; ESTIMATED]>,
+    ) -> Self::Output;
+}
+
+/// Elements whose roots are estimated at a time.
+pub const ESTIMATED: usize = 8;
+
+/// A level without an estimate.
+type NoEstimate = fn(&[f64; ESTIMATED]) -> [f64; ESTIMATED];
+
+/// The estimate, as a closure for a shell that enables the level's features.
+#[cfg(target_arch = "x86_64")]
+macro_rules! estimate {
+    (V3) => {
+        None::<NoEstimate>
+    };
+    (V4) => {
+        Some(|x: &[f64; ESTIMATED]| {
+            // SAFETY: the vector holds as many float64, and any bits are a value of these types.
+            unsafe {
+                let x = transmute::<[f64; ESTIMATED], __m512d>(*x);
+                transmute::<__m512d, [f64; ESTIMATED]>(_mm512_rsqrt14_pd(x))
+            }
+        })
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Isa {
+    /// Runs `op` compiled for this level.
+    #[expect(unsafe_code, reason = "see `run`; and numbers become vectors")]
+    #[inline]
+    pub fn run_on_roots<O: RootsOp>(self, op: O) -> O::Output {
+        macro_rules! shells {
+            ($($level:ident $name:literal: $($feature:tt),+;)*) => {
+                match self.0 {
+                    Level::Baseline => op.eval::<false>(None::<NoEstimate>),
+                    $(Level::$level => {
+                        #[target_feature($(enable = $feature),+)]
+                        fn shell<O: RootsOp>(op: O) -> O::Output { op.eval::<true>(estimate!($level)) }
+                        // SAFETY: as in `run`.
+                        unsafe { shell(op) }
+                    })*
+                }
+            };
+        }
+        with_levels!(shells)
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+impl Isa {
+    /// Runs `op`.
+    #[inline]
+    pub fn run_on_roots<O: RootsOp>(self, op: O) -> O::Output {
+        op.eval::<false>(None::<NoEstimate>)
+    }
+}
+
 /// What a slice is filled with, in order.
 pub trait Fill<T> {
     /// Makes the next elements, `N` for each place that is left. Implementors are `#[inline(always)]`.
@@ -497,6 +564,14 @@ pub fn prefetch<T>(data: &[T], bytes: usize) {
 #[inline(always)]
 pub fn prefetch<T>(_: &[T], _: usize) {}
 
+/// Asks for the memory that comes so many bytes behind that of some elements.
+#[inline(always)]
+pub fn ask_ahead<T>(elements: &[T], bytes: usize) {
+    for line in elements.chunks((LINE / size_of::<T>()).max(1)) {
+        prefetch(line, bytes);
+    }
+}
+
 /// Makes what [`Isa::stream`] wrote visible to other threads, as other writes are.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[expect(
@@ -512,10 +587,10 @@ pub fn end_of_stream() {
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 pub fn end_of_stream() {}
 
-/// The conversions that Miri lacks, so that it can check what stands around them.
+/// The instructions that Miri lacks, so that it can check what stands around them.
 #[cfg(all(target_arch = "x86_64", miri))]
 mod emulated {
-    use std::arch::x86_64::{__m128i, __m256, __m256i, __m512};
+    use std::arch::x86_64::{__m128i, __m256, __m256i, __m512, __m512d};
     use std::mem::transmute;
 
     use crate::element::F16;
@@ -542,5 +617,14 @@ mod emulated {
         let from = unsafe { transmute::<__m256i, [F16; 16]>(from) };
         // SAFETY: as in `run_on_halves`.
         unsafe { transmute::<[f32; 16], __m512>(from.map(F16::to_f32)) }
+    }
+
+    /// Off by most of what the instruction may be off.
+    #[expect(unsafe_code, reason = "see `Isa::run_on_roots`")]
+    pub(super) fn _mm512_rsqrt14_pd(from: __m512d) -> __m512d {
+        // SAFETY: as in `run_on_roots`.
+        let from = unsafe { transmute::<__m512d, [f64; 8]>(from) };
+        // SAFETY: as in `run_on_roots`.
+        unsafe { transmute::<[f64; 8], __m512d>(from.map(|x| 1.00006 / x.sqrt())) }
     }
 }

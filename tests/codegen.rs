@@ -15,12 +15,12 @@ use std::hint::black_box;
 use std::process::Command;
 
 use _core::element::{Bf16, Element, F16};
-use _core::isa::{Fill, FillHalves, HalvesOp, Isa, Op};
+use _core::isa::{Fill, FillHalves, HalvesOp, Isa, Op, RootsOp};
 use _core::kernel::clip::{AnyOutside, Between, Clip, ClipEach};
 use _core::kernel::halves::{FromSingles, ScaleBlocks, ScaledLines, ToSingles};
 use _core::kernel::map::{AnyChange, Apply, ApplyInto, Mapped};
 use _core::kernel::max::{MaxAbs, MaxRow};
-use _core::kernel::power::{Cube, Power, ThreeHalves};
+use _core::kernel::power::{Cube, Half, Power, SumRoots, ThreeHalves};
 use _core::kernel::rows::ScaledRows;
 use _core::kernel::scale::{Scale, ScaleEach, ScaleEachInto, Times};
 use _core::kernel::sum::{Abs, AddRow, AddRows, Square, Sum, SumRows};
@@ -77,6 +77,12 @@ fn probe<O: Op>(unit: Unit, most: [usize; LEVELS.len()]) -> Probe {
 /// Has work on float16 compiled, whose conversions at the baseline branch.
 fn on_halves<O: HalvesOp>(unit: Unit, most: [usize; LEVELS.len()]) -> Probe {
     black_box(Isa::run_on_halves::<O> as fn(Isa, O) -> O::Output);
+    Probe { operation: short(type_name::<O>()), unit, most }
+}
+
+/// Has work on square roots compiled.
+fn on_roots<O: RootsOp>(unit: Unit, most: [usize; LEVELS.len()]) -> Probe {
+    black_box(Isa::run_on_roots::<O> as fn(Isa, O) -> O::Output);
     Probe { operation: short(type_name::<O>()), unit, most }
 }
 
@@ -245,7 +251,7 @@ fn level_and_operation(symbol: &str, demangled: &str) -> Option<(usize, String)>
     }
     // Functions of one name in one place are numbered.
     let path = symbol.split_once("5shell")?.0;
-    let level = match ["13run_on_halves", "13stream_halves", "3run", "6stream"]
+    let level = match ["13run_on_halves", "12run_on_roots", "13stream_halves", "3run", "6stream"]
         .iter()
         .find_map(|place| Some(path.rsplit_once(place)?.1))?
     {
@@ -272,6 +278,8 @@ fn probes() -> Vec<Probe> {
     const SUM: Unit = Done("addpd", 8);
     /// Where the level fuses it with the square.
     const SQUARE: Unit = Done("addpd|fmadd213pd|fmadd231pd", 8);
+    /// From an estimate.
+    const ROOT: Unit = Done("rsqrt14pd", 8);
     const PRODUCT: Unit = Done("mulpd", 8);
     vec![
         probe::<Sum<'_, f32, Square>>(SQUARE, [191, 44, 22]),
@@ -280,7 +288,11 @@ fn probes() -> Vec<Probe> {
         probe::<Sum<'_, f32, Abs>>(SUM, [235, 63, 35]),
         probe::<Sum<'_, f64, Abs>>(SUM, [194, 44, 26]),
         probe::<Sum<'_, Bf16, Abs>>(SUM, [251, 99, 53]),
-        probe::<Sum<'_, f32, ThreeHalves>>(SUM, [242, 125, 53]),
+        probe::<Sum<'_, f64, ThreeHalves>>(SUM, [203, 81, 44]),
+        on_roots::<SumRoots<'_, f32, ThreeHalves>>(SUM, [0, 125, 0]),
+        on_roots::<SumRoots<'_, f32, ThreeHalves>>(ROOT, [0, 0, 171]),
+        on_roots::<SumRoots<'_, f32, Half>>(SUM, [0, 81, 0]),
+        on_roots::<SumRoots<'_, f32, Half>>(ROOT, [0, 0, 153]),
         probe::<Sum<'_, f64, Cube>>(SUM, [302, 99, 53]),
         probe::<Sum<'_, f32, Power>>(Done("divpd", 8), [1243, 457, 182]),
         probe::<Sum<'_, f32, Power>>(Done("psllq", 8), [1462, 640, 292]),
@@ -311,7 +323,7 @@ fn probes() -> Vec<Probe> {
         probe::<ApplyInto<'_, F16, Scale>>(PRODUCT, [0, 994, 281]),
         probe::<ApplyInto<'_, Bf16, Scale>>(PRODUCT, [1160, 378, 133]),
         probe::<ScaleBlocks<'_, Bf16>>(Done("mulps", 4), [134, 53, 28]),
-        on_halves::<ScaleBlocks<'_, F16>>(Done("mulps", 4), [0, 44, 29]),
+        on_halves::<ScaleBlocks<'_, F16>>(Done("mulps", 4), [0, 58, 29]),
         probe::<ScaleEach<'_, f32>>(PRODUCT, [755, 327, 109]),
         probe::<ScaleEachInto<'_, f32>>(PRODUCT, [755, 322, 115]),
         probe::<Apply<'_, f32, Clip<f32>>>(Stored(4), [138, 35, 18]),

@@ -130,6 +130,21 @@ def test_it_works_where_ml_dtypes_is_missing():
     run_alone(f"import sys\nsys.modules['ml_dtypes'] = None\n{USE}")
 
 
+def test_without_numpy_the_import_says_so():
+    run_alone(
+        """
+import sys
+sys.modules["numpy"] = None
+try:
+    import gradclip
+except ModuleNotFoundError as error:
+    assert error.name == "numpy", error
+else:
+    raise AssertionError("imported")
+"""
+    )
+
+
 def test_bfloat16_is_known_however_late_ml_dtypes_is_imported():
     text = run_alone(
         USE

@@ -17,7 +17,7 @@
 //! few digits makes exact products in float32, and is its own bounds.
 
 use crate::element::{Bf16, F16, Real, to_odd};
-use crate::isa::{CONVERTED, Fill, FillHalves, HalvesOp, Isa, LINE, Op, Places, prefetch};
+use crate::isa::{CONVERTED, Fill, FillHalves, HalvesOp, Isa, LINE, Op, Places, ask_ahead};
 use crate::scaled::power_of_two;
 
 /// Elements that go by way of float64 for the sake of one.
@@ -34,14 +34,6 @@ const STREAMED_AT_ONCE: usize = 1024;
 /// So many bytes of memory are asked for before they are read and streamed. Whether a line goes by way of float64 is seen
 /// only when it is there, and a CPU that guessed wrong has asked for none of the next.
 const AHEAD: usize = 4 << 10;
-
-/// Asks for the memory that comes so much later as these elements.
-#[inline(always)]
-fn ask_ahead<T>(elements: &[T]) {
-    for line in elements.chunks(IN_LINE) {
-        prefetch(line, AHEAD);
-    }
-}
 
 /// `x * by` for every element, streamed to memory ([`Isa::stream`]). The factor is normal.
 pub(super) fn stream<T: Real>(isa: Isa, from: &[T], to: &mut [T], by: f64) {
@@ -176,7 +168,7 @@ impl Op for ScaleBlocks<'_, Bf16> {
         for (i, to) in self.to.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
             // A copy: that it might be the output costs a test for each block.
             let from = from.and_then(|from| from.get(i)).unwrap_or(to);
-            ask_ahead(from);
+            ask_ahead(from, AHEAD);
             let from = *from;
             let (products, differ) = products::<{ BLOCK / 2 }>(&from, self.bounds);
             if differ {
@@ -202,7 +194,7 @@ impl HalvesOp for ScaleBlocks<'_, F16> {
         let mut rest = 0;
         for (i, to) in self.to.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
             let from = from.and_then(|from| from.get(i)).unwrap_or(to);
-            ask_ahead(from);
+            ask_ahead(from, AHEAD);
             let (products, differ) = products_of_halves(from, self.bounds, &widen, &narrow);
             if differ {
                 rest |= 1 << i;
@@ -233,7 +225,7 @@ impl Fill<Bf16> for ScaledLines<'_, Bf16> {
         for from in next.as_chunks::<N>().0 {
             let mut made = [Bf16::default(); N];
             if N == IN_LINE {
-                ask_ahead(from);
+                ask_ahead(from, AHEAD);
                 let (products, differ) = products::<{ IN_LINE / 2 }>(from, self.bounds);
                 if !differ {
                     put_pairs(products, &mut made);
@@ -270,7 +262,7 @@ impl FillHalves for ScaledLines<'_, F16> {
         for from in next.as_chunks::<N>().0 {
             let mut made = [F16::default(); N];
             if N == IN_LINE {
-                ask_ahead(from);
+                ask_ahead(from, AHEAD);
                 let (products, differ) = products_of_halves(from, self.bounds, &widen, &narrow);
                 if !differ {
                     places.fill_next(&products);
@@ -334,7 +326,8 @@ fn products_of_halves<const N: usize>(
     narrow: impl Fn(&[f32; CONVERTED]) -> [F16; CONVERTED],
 ) -> ([F16; N], bool) {
     let mut products = [F16::default(); N];
-    let mut differ = 0;
+    // One for each place in a vector, or the compiler would make one of them for each of these.
+    let mut differ = [0; CONVERTED];
     for (to, x) in products.as_chunks_mut::<CONVERTED>().0.iter_mut().zip(from.as_chunks().0) {
         let x = widen(x);
         let (mut lower, mut upper) = (x, x);
@@ -343,13 +336,13 @@ fn products_of_halves<const N: usize>(
             *upper *= high;
         }
         let (lower, upper) = (narrow(&lower), narrow(&upper));
-        for ((to, lower), upper) in to.iter_mut().zip(&lower).zip(&upper) {
-            differ |= lower.to_bits() ^ upper.to_bits();
+        for (((to, differ), lower), upper) in to.iter_mut().zip(&mut differ).zip(&lower).zip(&upper) {
+            *differ |= lower.to_bits() ^ upper.to_bits();
             // Where they are equal, it is both. Of one alone, the compiler would make a copy to store.
             *to = F16::from_bits(lower.to_bits() | upper.to_bits());
         }
     }
-    (products, differ != 0)
+    (products, differ.iter().fold(0, |all, differ| all | differ) != 0)
 }
 
 /// Elements of 16 bits as float32, exactly.

@@ -3,7 +3,7 @@
 
 use super::sum::{AHEAD, MANY};
 use crate::element::Element;
-use crate::isa::{LINE, Op, prefetch};
+use crate::isa::{Op, ask_ahead};
 
 /// Bytes of memory to ask for at once: whole registers, and many of them.
 const ASKED_AT_ONCE: usize = 2 << 10;
@@ -21,9 +21,7 @@ impl<T: Element> Op for MaxAbs<'_, T> {
         }
         let mut max = T::Magnitude::default();
         for part in self.0.chunks(ASKED_AT_ONCE / size_of::<T>()) {
-            for line in part.chunks(LINE / size_of::<T>()) {
-                prefetch(line, AHEAD);
-            }
+            ask_ahead(part, AHEAD);
             max = max.max(largest(part));
         }
         max

@@ -10,7 +10,7 @@ use std::hint::black_box;
 
 use super::halves::convert;
 use crate::element::{Element, F16};
-use crate::isa::{CONVERTED, HalvesOp, LINE, Op, prefetch};
+use crate::isa::{CONVERTED, HalvesOp, Op, ask_ahead};
 
 /// Accumulators of one block.
 pub const LANES: usize = 32;
@@ -18,7 +18,7 @@ pub const LANES: usize = 32;
 /// waits long for what lies across two lines.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-struct Lanes([f64; LANES]);
+pub(super) struct Lanes(pub(super) [f64; LANES]);
 /// Elements of one block.
 pub const BLOCK: usize = 64 * LANES;
 
@@ -143,28 +143,27 @@ impl<T: Element, F: Term<T>> Op for Sum<'_, T, F> {
     type Output = Total;
     #[inline(always)]
     fn eval<const FUSED: bool>(self) -> Total {
-        if !F::APART && self.data.len() >= MANY {
-            self.total::<FUSED, AHEAD>()
-        } else {
-            self.total::<FUSED, 0>()
-        }
+        if self.data.len() >= MANY { self.total::<FUSED, true>() } else { self.total::<FUSED, false>() }
     }
 }
 
 impl<T: Element, F: Term<T>> Sum<'_, T, F> {
     #[inline(always)]
-    fn total<const FUSED: bool, const AHEAD: usize>(self) -> Total {
+    fn total<const FUSED: bool, const ASK: bool>(self) -> Total {
         let mut total = Total::default();
         for block in self.data.chunks(BLOCK) {
             let mut lanes = Lanes([0.0; LANES]);
             if F::APART {
                 let mut terms = Part([0.0; PART]);
                 for part in block.chunks(PART) {
+                    if ASK {
+                        ask_ahead(part, AHEAD);
+                    }
                     self.term.of_part(part, &mut terms);
-                    add::<FUSED, 0, _>(&mut lanes.0, &terms.0[..part.len()], Abs);
+                    add::<FUSED, false, _>(&mut lanes.0, &terms.0[..part.len()], Abs);
                 }
             } else {
-                add::<FUSED, AHEAD, _>(&mut lanes.0, block, self.term);
+                add::<FUSED, ASK, _>(&mut lanes.0, block, self.term);
             }
             total.add(fold(&lanes));
         }
@@ -189,9 +188,12 @@ impl<F: Term<f32>> HalvesOp for Sum<'_, F16, F> {
             let mut lanes = Lanes([0.0; LANES]);
             let mut singles = [0.0; WIDENED];
             for part in block.chunks(WIDENED) {
+                if self.data.len() >= MANY {
+                    ask_ahead(part, AHEAD);
+                }
                 let singles = &mut singles[..part.len()];
                 convert(part, singles, &widen, F16::to_f32);
-                add::<FUSED, 0, _>(&mut lanes.0, singles, self.term);
+                add::<FUSED, false, _>(&mut lanes.0, singles, self.term);
             }
             total.add(fold(&lanes));
         }
@@ -201,13 +203,13 @@ impl<F: Term<f32>> HalvesOp for Sum<'_, F16, F> {
 
 /// Adds the terms of elements from lane 0 on.
 #[inline(always)]
-fn add<const FUSED: bool, const AHEAD: usize, T: Element>(
+fn add<const FUSED: bool, const ASK: bool, T: Element>(
     lanes: &mut [f64; LANES],
     data: &[T],
     term: impl Term<T>,
 ) {
     let (rows, rest) = data.as_chunks::<LANES>();
-    add_whole::<FUSED, AHEAD, _>(lanes, rows, term);
+    add_whole::<FUSED, ASK, _>(lanes, rows, term);
     for j in 0..rest.len() {
         lanes[j] = term.add::<FUSED>(lanes[j], rest[j]);
     }
@@ -216,16 +218,14 @@ fn add<const FUSED: bool, const AHEAD: usize, T: Element>(
 /// The same for whole rows of lanes. A function with references, which tell the compiler that the lanes are no part of
 /// the elements: else it would write them after each.
 #[inline(always)]
-fn add_whole<const FUSED: bool, const AHEAD: usize, T: Element>(
+fn add_whole<const FUSED: bool, const ASK: bool, T: Element>(
     lanes: &mut [f64; LANES],
     rows: &[[T; LANES]],
     term: impl Term<T>,
 ) {
     for row in rows {
-        if AHEAD > 0 {
-            for line in row.chunks(LINE / size_of::<T>()) {
-                prefetch(line, AHEAD);
-            }
+        if ASK {
+            ask_ahead(row, AHEAD);
         }
         for j in 0..LANES {
             lanes[j] = term.add::<FUSED>(lanes[j], row[j]);
@@ -268,13 +268,13 @@ impl<T: Element, F: Term<T>> Op for SumRows<'_, T, F> {
     type Output = usize;
     #[inline(always)]
     fn eval<const FUSED: bool>(self) -> usize {
-        if self.data.len() >= MANY { self.sum::<FUSED, AHEAD>() } else { self.sum::<FUSED, 0>() }
+        if self.data.len() >= MANY { self.sum::<FUSED, true>() } else { self.sum::<FUSED, false>() }
     }
 }
 
 impl<T: Element, F: Term<T>> SumRows<'_, T, F> {
     #[inline(always)]
-    fn sum<const FUSED: bool, const AHEAD: usize>(self) -> usize {
+    fn sum<const FUSED: bool, const ASK: bool>(self) -> usize {
         let rest = self.len % LANES;
         let mut mask = [0; LANES];
         for (j, mask) in mask.iter_mut().enumerate() {
@@ -284,7 +284,7 @@ impl<T: Element, F: Term<T>> SumRows<'_, T, F> {
         for sum in self.sums {
             let Some((row, after)) = unread.split_at_checked(self.len) else { break };
             let mut lanes = Lanes([0.0; LANES]);
-            add_whole::<FUSED, AHEAD, _>(&mut lanes.0, row.as_chunks().0, self.term);
+            add_whole::<FUSED, ASK, _>(&mut lanes.0, row.as_chunks().0, self.term);
             if rest > 0 {
                 let Some(data) = unread[self.len - rest..].first_chunk() else { break };
                 add_masked(&mut lanes.0, data, &mask, self.term);
@@ -320,7 +320,7 @@ fn fold_wide(lanes: &Lanes) -> f64 {
 
 /// Out of line on purpose, see the module list.
 #[inline(never)]
-fn fold(lanes: &Lanes) -> f64 {
+pub(super) fn fold(lanes: &Lanes) -> f64 {
     let Lanes(mut lanes) = *lanes;
     let mut width = LANES;
     while width > 1 {

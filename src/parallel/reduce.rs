@@ -10,7 +10,7 @@ use crate::error::{Result, vec_with_room};
 use crate::isa::Isa;
 use crate::kernel::halves::ToSingles;
 use crate::kernel::max::{MaxAbs, MaxRow};
-use crate::kernel::power::{Cube, Fourth, Half, Power, Simple, ThreeHalves};
+use crate::kernel::power::{Cube, Fourth, Half, Power, Simple, SumRoots, ThreeHalves};
 use crate::kernel::rows;
 use crate::kernel::sum::{
     Abs, AddRow, AddRows, BLOCK, FoldRows, LANES, ROWS, ROWS_AT_ONCE, Rescaled, Square, Sum, SumRows, Term,
@@ -162,8 +162,16 @@ impl Pass {
             Self::Square if T::DIRECT => isa.run(Sum { data, term: Square }),
             Self::RescaledAbs(by) if T::WIDE => isa.run(Sum { data, term: Rescaled(Abs, by) }),
             Self::RescaledSquare(by) if T::WIDE => isa.run(Sum { data, term: Rescaled(Square, by) }),
-            Self::Simple(simple) if T::WIDE => simple_sum(isa, data, simple),
-            Self::Power(term) if T::WIDE => isa.run(Sum { data, term }),
+            Self::Simple(Simple::Half) if const { has_24_digits::<T>() } => {
+                isa.run_on_roots(SumRoots(Sum { data, term: Half }))
+            }
+            Self::Simple(Simple::ThreeHalves) if const { has_24_digits::<T>() } => {
+                isa.run_on_roots(SumRoots(Sum { data, term: ThreeHalves }))
+            }
+            Self::Simple(simple) if T::WIDE || const { has_24_digits::<T>() } => {
+                simple_sum(isa, data, simple)
+            }
+            Self::Power(term) if T::WIDE || const { has_24_digits::<T>() } => isa.run(Sum { data, term }),
             _ => self.of_moduli(isa, data),
         }
     }
@@ -246,6 +254,11 @@ impl Pass {
         }
         total
     }
+}
+
+/// Whether the elements are floats of at most 24 binary digits.
+const fn has_24_digits<T: Element>() -> bool {
+    T::DIRECT && size_of::<T>() <= size_of::<f32>()
 }
 
 fn simple_sum<T: Element>(isa: Isa, data: &[T], simple: Simple) -> Total {
