@@ -17,7 +17,9 @@ use _core::kernel::max::{MaxAbs, MaxRow};
 use _core::kernel::power::{Cube, Fourth, Half, OfRoot, Power, SumRoots, ThreeHalves};
 use _core::kernel::rows::ScaledRows;
 use _core::kernel::scale::{ClipMagnitude, Scale, ScaleEach, ScaleEachInto};
-use _core::kernel::sum::{Abs, AddRow, AddRows, FoldRows, Rescaled, Square, Sum, SumRows, Term, Total};
+use _core::kernel::sum::{
+    Abs, AddRow, AddRows, FoldRows, Rescaled, Square, Sum, SumPart, SumRows, Term, Total,
+};
 use _core::kernel::widen::{Limb, Modulus, Widen};
 use _core::scaled::{Factor, Scaled, power_of_two};
 use common::{Random, sized, thinned};
@@ -1251,12 +1253,10 @@ fn long_sums_are_added_in_the_documented_order() {
                 for (found, terms) in found.iter().zip(&terms) {
                     assert_eq!(found.value().to_bits(), sum_in_order(&terms[..len]).to_bits(), "{len}");
                 }
-                let mut sums = vec![-1.0; len / 100];
-                let done = isa.run(SumRows { data, len: 100, term: Square, sums: &mut sums });
-                assert!(done >= sums.len() - 1);
-                for (sum, terms) in sums[..done].iter().zip(terms[1].chunks(100)) {
-                    assert_eq!(sum.to_bits(), sum_in_order(terms).to_bits(), "{len}");
-                }
+            }
+            for len in [1, 2047, 3000] {
+                let part = isa.run(SumPart(Sum { data: &room[..len], term: Square }));
+                assert_eq!(part.value().to_bits(), sum_in_order(&terms[1][..len]).to_bits(), "{len}");
             }
         }
     }
@@ -1284,6 +1284,23 @@ fn long_maxima_are_found_wherever_they_are() {
     for_all!(check);
 }
 
+/// The same of what has ways of its own.
+#[test]
+#[cfg_attr(miri, ignore = "long")]
+fn long_sums_of_roots_and_float16_are_added_in_the_documented_order() {
+    let random = &mut Random::new(27);
+    let singles: Vec<f32> = std::iter::repeat_with(|| f32::everyday(random)).take(100 * 2048 + 75).collect();
+    let halves: Vec<F16> = singles.iter().map(|x| F16::from_f32(*x)).collect();
+    let roots: Vec<f64> = singles.iter().map(|x| x.size(1.0) * x.size(1.0).sqrt()).collect();
+    let squares: Vec<f64> = halves.iter().map(|x| x.squared(1.0)).collect();
+    for isa in Isa::available() {
+        let sum = Sum { data: &singles[..], term: ThreeHalves };
+        assert_eq!(isa.run_on_roots(SumRoots(sum)).value().to_bits(), sum_in_order(&roots).to_bits());
+        let sum = Sum { data: &halves[..], term: Square };
+        assert_eq!(isa.run_on_halves(sum).value().to_bits(), sum_in_order(&squares).to_bits());
+    }
+}
+
 /// Sums of rows at once, and which of them there are, for as many elements behind the last row.
 fn check_sum_of_rows<T: Known, F: Term<T>>(
     data: &[T],
@@ -1296,9 +1313,9 @@ fn check_sum_of_rows<T: Known, F: Term<T>>(
     let read = len.next_multiple_of(32);
     let can_be_read = (0..count).take_while(|row| row * len + read <= data.len()).count();
     let terms: Vec<f64> = data.iter().map(|x| expected(*x)).collect();
-    for isa in Isa::available() {
+    for (isa, of_many) in Isa::available().flat_map(|isa| [(isa, false), (isa, true)]) {
         let mut sums = vec![-1.0; count];
-        let done = isa.run(SumRows { data, len, term, sums: &mut sums });
+        let done = isa.run(SumRows { data, len, term, of_many, sums: &mut sums });
         assert_eq!(done, can_be_read, "{len} x {count} and {behind}");
         for (row, (sum, terms)) in sums.iter().zip(terms.chunks(len)).enumerate() {
             let expected = if row < done { sum_in_order(terms) } else { -1.0 };
@@ -1528,13 +1545,15 @@ fn rows_at_once<T: Known>() {
     let start: Vec<f64> = finite(random, ROOM);
     at_all_levels(|isa, range| {
         let mut one_by_one: Vec<f64> = start[range.clone()].to_vec();
-        let mut at_once = one_by_one.clone();
         for row in &data {
             isa.run(AddRow { sums: &mut one_by_one, row: &row[range.clone()], term: Square });
         }
         let rows = data.each_ref().map(|row| &row[range.clone()]);
-        isa.run(AddRows { sums: &mut at_once, rows, term: Square });
-        assert_same(&at_once, &one_by_one);
+        for next in [None, Some(4096)] {
+            let mut at_once: Vec<f64> = start[range.clone()].to_vec();
+            isa.run(AddRows { sums: &mut at_once, rows, term: Square, next });
+            assert_same(&at_once, &one_by_one);
+        }
     });
 }
 

@@ -128,7 +128,7 @@ impl Total {
 pub(super) const AHEAD: usize = 3 << 10;
 
 /// Elements that are not in the caches of one core, where to ask would only take time.
-pub(super) const MANY: usize = 64 * BLOCK;
+pub const MANY: usize = 64 * BLOCK;
 
 /// Sums the terms of a sequence that starts at a block boundary.
 #[derive(Debug)]
@@ -144,6 +144,18 @@ impl<T: Element, F: Term<T>> Op for Sum<'_, T, F> {
     #[inline(always)]
     fn eval<const FUSED: bool>(self) -> Total {
         if self.data.len() >= MANY { self.total::<FUSED, true>() } else { self.total::<FUSED, false>() }
+    }
+}
+
+/// [`Sum`] for a part of [`MANY`] elements that are read in order.
+#[derive(Debug)]
+pub struct SumPart<'a, T, F>(pub Sum<'a, T, F>);
+
+impl<T: Element, F: Term<T>> Op for SumPart<'_, T, F> {
+    type Output = Total;
+    #[inline(always)]
+    fn eval<const FUSED: bool>(self) -> Total {
+        self.0.total::<FUSED, true>()
     }
 }
 
@@ -260,6 +272,8 @@ pub struct SumRows<'a, T, F> {
     pub len: usize,
     /// What each adds; no term is negative.
     pub term: F,
+    /// Whether they are of [`MANY`] elements that are read in order.
+    pub of_many: bool,
     /// One for each row.
     pub sums: &'a mut [f64],
 }
@@ -268,7 +282,7 @@ impl<T: Element, F: Term<T>> Op for SumRows<'_, T, F> {
     type Output = usize;
     #[inline(always)]
     fn eval<const FUSED: bool>(self) -> usize {
-        if self.data.len() >= MANY { self.sum::<FUSED, true>() } else { self.sum::<FUSED, false>() }
+        if self.of_many { self.sum::<FUSED, true>() } else { self.sum::<FUSED, false>() }
     }
 }
 
@@ -366,6 +380,8 @@ pub struct AddRows<'a, T, F> {
     pub sums: &'a mut [f64],
     /// As many elements each.
     pub rows: [&'a [T]; ROWS_AT_ONCE],
+    /// Bytes from each of them to the row that takes its place next, if there is one: its memory is asked for.
+    pub next: Option<usize>,
     /// What each adds.
     pub term: F,
 }
@@ -377,11 +393,30 @@ impl<T: Element, F: Term<T>> Op for AddRows<'_, T, F> {
     type Output = ();
     #[inline(always)]
     fn eval<const FUSED: bool>(self) {
-        let [a, b, c, d] = self.rows;
-        for ((((sum, a), b), c), d) in self.sums.iter_mut().zip(a).zip(b).zip(c).zip(d) {
-            for x in [a, b, c, d] {
-                *sum = self.term.add::<FUSED>(*sum, *x);
+        let Some(next) = self.next else { return add_rows::<FUSED, _>(self.sums, self.rows, self.term) };
+        let [a, b, c, d] = self.rows.map(|row| row.chunks(ASKED_AT_ONCE));
+        for ((((sums, a), b), c), d) in self.sums.chunks_mut(ASKED_AT_ONCE).zip(a).zip(b).zip(c).zip(d) {
+            let rows = [a, b, c, d];
+            for row in rows {
+                ask_ahead(row, next);
             }
+            add_rows::<FUSED, _>(sums, rows, self.term);
+        }
+    }
+}
+
+/// Elements of each row whose successors are asked for at once: more than a line, to have loops of whole registers.
+const ASKED_AT_ONCE: usize = 64;
+
+#[inline(always)]
+fn add_rows<const FUSED: bool, T: Element>(
+    sums: &mut [f64],
+    [a, b, c, d]: [&[T]; ROWS_AT_ONCE],
+    term: impl Term<T>,
+) {
+    for ((((sum, a), b), c), d) in sums.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+        for x in [a, b, c, d] {
+            *sum = term.add::<FUSED>(*sum, *x);
         }
     }
 }

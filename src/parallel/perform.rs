@@ -14,7 +14,7 @@ use crate::isa::{Isa, LINE, end_of_stream};
 use crate::kernel::map::Map;
 use crate::kernel::rows::{self, ScaleColumns, ScaleColumnsInto, ScaleRows, ScaleRowsInto, ScaledRows};
 use crate::kernel::scale::{Scale, ScaleEach, ScaleEachInto};
-use crate::kernel::sum::{BLOCK, Total};
+use crate::kernel::sum::{BLOCK, MANY, ROWS_AT_ONCE, Total};
 use crate::scaled::{Factor, Scaled};
 use crate::walk::{self, Slices, Store, Target, Uniform, Untouched, View, Work};
 
@@ -302,6 +302,7 @@ pub fn clip_rows<T: Real>(
     // and what is to be streamed waits for it.
     let store = if many { Store::Cached } else { store };
     let few = rows::at_once::<T>(len);
+    let of_many = output.len() >= MANY;
     // Whole batches, so that none is short but the last.
     let share = (share_of(bytes / 2) / size_of::<T>() / len).next_multiple_of(few).max(few);
     let one = |at: usize, row: &mut [T], store: Store| {
@@ -325,7 +326,8 @@ pub fn clip_rows<T: Real>(
             return rows.chunks_mut(len).enumerate().for_each(|(i, row)| one(first + i, row, store));
         };
         let (mut sums, mut factors) = ([0.0; rows::AT_ONCE], [0.0; rows::AT_ONCE]);
-        row_sums(isa, if source.is_some() { from } else { rows }, len, Pass::Square, &mut sums[..count]);
+        let data = if source.is_some() { from } else { &*rows };
+        row_sums(isa, data, len, Pass::Square, of_many, &mut sums[..count]);
         for (sum, factor) in sums[..count].iter().zip(&mut factors) {
             *factor = plain_factor(*sum, limit).unwrap_or(0.0);
         }
@@ -369,7 +371,7 @@ fn stream_rows<T: Real>(isa: Isa, source: &[T], output: &mut [T], len: usize, li
     let mut read = |factors: &mut [Factor]| {
         let count = factors.len().min(unread.len() / len);
         let mut sums = [0.0; rows::AT_ONCE];
-        row_sums(isa, unread, len, Pass::Square, &mut sums[..count]);
+        row_sums(isa, unread, len, Pass::Square, true, &mut sums[..count]);
         let (rows, rest) = unread.split_at(count * len);
         unread = rest;
         for ((row, sum), factor) in rows.chunks_exact(len).zip(sums).zip(factors) {
@@ -407,6 +409,8 @@ pub fn clip_columns<T: Real>(
     let width = columns_at_once::<T>(len).min(inner);
     let bytes = size_of_val(output) * 2;
     let store = store_for(bytes / 2);
+    // Parts of rows are too short for a CPU to see how it goes on. Where a cache holds all, to ask only takes time.
+    let next = (store == Store::Streamed).then_some(ROWS_AT_ONCE * inner * size_of::<T>());
     let mut strips: Vec<Strip<'_, T>> = vec_with_room(output.len() / len / inner * inner.div_ceil(width))?;
     for (outer, matrix) in output.chunks_mut(len * inner).enumerate() {
         let before = strips.len();
@@ -427,7 +431,8 @@ pub fn clip_columns<T: Real>(
         };
         let mut totals = [Total::default(); WIDE];
         let totals = &mut totals[..columns];
-        add_columns(isa, len, |row| from(row).unwrap_or(&*strip.rows[row]), Pass::Square, totals);
+        let row = |row: usize| from(row).unwrap_or(&*strip.rows[row]);
+        add_columns(isa, len, row, next, Pass::Square, totals);
         let mut factors = [1.0; WIDE];
         let factors = &mut factors[..columns];
         let mut odd = false;

@@ -13,8 +13,8 @@ use crate::kernel::max::{MaxAbs, MaxRow};
 use crate::kernel::power::{Cube, Fourth, Half, Power, Simple, SumRoots, ThreeHalves};
 use crate::kernel::rows;
 use crate::kernel::sum::{
-    Abs, AddRow, AddRows, BLOCK, FoldRows, LANES, ROWS, ROWS_AT_ONCE, Rescaled, Square, Sum, SumRows, Term,
-    Total,
+    Abs, AddRow, AddRows, BLOCK, FoldRows, LANES, MANY, ROWS, ROWS_AT_ONCE, Rescaled, Square, Sum, SumPart,
+    SumRows, Term, Total,
 };
 use crate::kernel::widen::{Limb, Modulus, Widen};
 use crate::scaled::{RESCALE, Scaled, power_of_two};
@@ -662,14 +662,27 @@ const SHORT: usize = BLOCK / 2;
 
 /// The sums of rows of `len` elements that follow each other, none as long as a chunk: of as many as there are `sums`.
 /// It takes less where more elements follow.
-pub(super) fn row_sums<T: Element>(isa: Isa, data: &[T], len: usize, pass: Pass, sums: &mut [f64]) {
+/// `of_many`: see [`SumRows`].
+pub(super) fn row_sums<T: Element>(
+    isa: Isa,
+    data: &[T],
+    len: usize,
+    pass: Pass,
+    of_many: bool,
+    sums: &mut [f64],
+) {
     let done = match pass {
         _ if len > SHORT => 0,
-        Pass::Abs => isa.run(SumRows { data, len, term: Abs, sums: &mut *sums }),
-        _ => isa.run(SumRows { data, len, term: Square, sums: &mut *sums }),
+        Pass::Abs => isa.run(SumRows { data, len, term: Abs, of_many, sums: &mut *sums }),
+        _ => isa.run(SumRows { data, len, term: Square, of_many, sums: &mut *sums }),
     };
-    for (row, sum) in data.chunks_exact(len).zip(sums).skip(done) {
-        *sum = row_sum(isa, row, pass).value();
+    for (data, sum) in data.chunks_exact(len).zip(sums).skip(done) {
+        let total = match pass {
+            _ if !of_many => row_sum(isa, data, pass),
+            Pass::Abs => isa.run(SumPart(Sum { data, term: Abs })),
+            _ => isa.run(SumPart(Sum { data, term: Square })),
+        };
+        *sum = total.value();
     }
 }
 
@@ -694,11 +707,12 @@ fn row_norms<T: Element, R: Send>(
     let few = rows::at_once::<T>(len);
     // Whole batches, so that none is short but the last.
     let share = (share_of(size_of_val(data)) / size_of::<T>() / len).next_multiple_of(few).max(few);
+    let of_many = data.len() >= MANY;
     let work = |(job, (data, norms)): (usize, (&[T], &mut [R]))| {
         let mut sums = [0.0; rows::AT_ONCE];
         for (batch, norms) in norms.chunks_mut(few).enumerate() {
             let sums = &mut sums[..norms.len()];
-            row_sums(isa, &data[batch * few * len..], len, pass, sums);
+            row_sums(isa, &data[batch * few * len..], len, pass, of_many, sums);
             for (i, (norm, sum)) in norms.iter_mut().zip(sums).enumerate() {
                 *norm = make(norm_of_sum(isa, slices, job * share + batch * few + i, order, *sum));
             }
@@ -819,8 +833,8 @@ fn block_norms<T: Element, R: Send>(
             let sums = &mut [0.0; WIDEST][..norms.len()];
             let row = |row| block.row(outer, row, first, norms.len());
             match pass {
-                Pass::Abs => add_some(isa, 0..block.len, &row, Abs, sums),
-                _ => add_some(isa, 0..block.len, &row, Square, sums),
+                Pass::Abs => add_some(isa, 0..block.len, &row, None, Abs, sums),
+                _ => add_some(isa, 0..block.len, &row, None, Square, sums),
             }
             for (i, (norm, sum)) in norms.iter_mut().zip(sums).enumerate() {
                 *norm = finished(outer * block.inner + first + i, *sum);
@@ -829,7 +843,8 @@ fn block_norms<T: Element, R: Send>(
     }
     for_pieces(block, norms, WIDE, |outer, first, norms| {
         let totals = &mut [Total::default(); WIDE][..norms.len()];
-        add_columns(isa, block.len, |row| block.row(outer, row, first, norms.len()), pass, totals);
+        let row = |row| block.row(outer, row, first, norms.len());
+        add_columns(isa, block.len, row, None, pass, totals);
         for (i, (norm, total)) in norms.iter_mut().zip(totals).enumerate() {
             *norm = finished(outer * block.inner + first + i, total.value());
         }
@@ -859,11 +874,12 @@ fn short_columns<'a, T: Element>(slices: &'a Slices<'_, T>) -> Option<Block<'a, 
     slices.block().filter(|block| block.inner >= STRIP && block.len <= run_of(slices))
 }
 
-/// Adds up columns, at most [`WIDE`], from their `len` rows, no more than a run.
+/// Adds up columns, at most [`WIDE`], from their `len` rows, no more than a run. `next`: see [`AddRows`].
 pub(super) fn add_columns<'a, T: Element>(
     isa: Isa,
     len: usize,
     row: impl Fn(usize) -> &'a [T],
+    next: Option<usize>,
     pass: Pass,
     totals: &mut [Total],
 ) {
@@ -871,8 +887,8 @@ pub(super) fn add_columns<'a, T: Element>(
     for from in (0..len).step_by(ROWS) {
         let some = from..len.min(from + ROWS);
         match pass {
-            Pass::Abs => add_some(isa, some, &row, Abs, sums),
-            _ => add_some(isa, some, &row, Square, sums),
+            Pass::Abs => add_some(isa, some, &row, next, Abs, sums),
+            _ => add_some(isa, some, &row, next, Square, sums),
         }
         isa.run(FoldRows { totals, sums });
     }
@@ -883,12 +899,13 @@ fn add_some<'a, T: Element>(
     isa: Isa,
     range: ops::Range<usize>,
     row: &impl Fn(usize) -> &'a [T],
+    next: Option<usize>,
     term: impl Term<T>,
     sums: &mut [f64],
 ) {
     let whole = range.end - range.len() % ROWS_AT_ONCE;
     for at in (range.start..whole).step_by(ROWS_AT_ONCE) {
-        isa.run(AddRows { sums, rows: std::array::from_fn(|i| row(at + i)), term });
+        isa.run(AddRows { sums, rows: std::array::from_fn(|i| row(at + i)), term, next });
     }
     for at in whole..range.end {
         isa.run(AddRow { sums, row: row(at), term });
@@ -1041,7 +1058,7 @@ fn add_rows<T: Element, U: Element, F: Term<U>>(
                 }
                 None => &[],
             });
-            isa.run(AddRows { sums, rows: four, term });
+            isa.run(AddRows { sums, rows: four, term, next: None });
             row += ROWS_AT_ONCE;
         }
         for row in row..to {
