@@ -100,8 +100,9 @@ macro_rules! levels {
 /// Hands the table to a macro: the ISA column of the matrix, in one place.
 ///
 /// All of these have "fma". Fused, a product is not rounded before it is added; so the levels have
-/// the same bits only where it would not be rounded anyway. The squares of numbers of at most 32 bits are all that we fuse,
-/// in one function (`fused_square` in `element.rs`), which takes nothing else. The compiler fuses nothing by itself.
+/// the same bits only where it would not be rounded anyway, or where the result is known to round to the same. We fuse the
+/// squares of numbers of at most 32 bits, in one function (`fused_square` in `element.rs`), which takes nothing else, and
+/// the corrections of square roots of at most 24 digits (`root` in `kernel/power.rs`). The compiler fuses nothing by itself.
 #[cfg(target_arch = "x86_64")]
 macro_rules! with_levels {
     ($use:ident) => {
