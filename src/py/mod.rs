@@ -10,24 +10,7 @@ mod process;
 mod run;
 mod settings;
 
-use numpy::PyArray1;
 use pyo3::prelude::*;
-use pyo3::types::{PyFloat, PyList};
-
-/// Clips one number by each function, so that their code is in the process before a user waits for it: a first call took
-/// four times as long as NumPy's for nothing but that. In place, and so small, it asks for no setting and no thread: these
-/// are for the first call.
-fn call_each_once(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    let py = module.py();
-    let (array, one, none) = (PyArray1::from_slice(py, &[1f32]), PyFloat::new(py, 1.0), py.None());
-    let list = PyList::new(py, [&array])?;
-    module.getattr("clip_by_value")?.call1((&array, &one, &one, &none, &array))?;
-    module.getattr("clip_by_norm")?.call1((&array, &one, &none, &none, &array))?;
-    module.getattr("clip_by_average_norm")?.call1((&array, &one, &none, &array))?;
-    module.getattr("clip_by_global_norm")?.call1((&list, &one, &none, &none, &one, &list))?;
-    module.getattr("norm")?.call1((&array, &one, &none, &none, &none))?;
-    Ok(())
-}
 
 /// The compiled part of gradclip. Its functions are those of the package, without defaults; see `gradclip`.
 #[pymodule(gil_used = false)]
@@ -62,7 +45,6 @@ mod _core {
         // the CPU can do (on a virtual machine) and where NumPy's functions are (a regular expression reads its version).
         let _ = Isa::current();
         numpy::dtype::<f64>(module.py());
-        super::call_each_once(module)?;
         super::process::watch(module)
     }
 
