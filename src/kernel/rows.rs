@@ -21,7 +21,7 @@ pub fn at_once<T>(len: usize) -> usize {
 /// goes to memory while the next rows are read.
 #[must_use]
 pub fn streamed_at_once<T>(len: usize) -> usize {
-    ((2 << 10) / size_of::<T>() / len).clamp(1, AT_ONCE)
+    ((4 << 10) / size_of::<T>() / len).clamp(1, AT_ONCE)
 }
 
 /// Bytes from what is written of rows to what is asked of memory meanwhile, so that it reads and writes at once.
