@@ -297,7 +297,8 @@ macro_rules! estimate {
     };
     (V4) => {
         Some(|x: &[f64; ESTIMATED]| {
-            // SAFETY: the vector holds as many float64, and any bits are a value of these types.
+            // SAFETY: the vector holds as many float64, and any bits are a value of these types. The shell that this is
+            // for enables the instruction, "avx512f".
             unsafe {
                 let x = transmute::<[f64; ESTIMATED], __m512d>(*x);
                 transmute::<__m512d, [f64; ESTIMATED]>(_mm512_rsqrt14_pd(x))

@@ -18,10 +18,10 @@ pub fn at_once<T>(len: usize) -> usize {
 }
 
 /// The same where they are streamed to memory: so few that what they write fits the queue of stores of a CPU, which
-/// goes to memory while the next rows are read.
+/// goes to memory while the next rows are read, and so many that these are what has been asked for.
 #[must_use]
 pub fn streamed_at_once<T>(len: usize) -> usize {
-    ((4 << 10) / size_of::<T>() / len).clamp(1, AT_ONCE)
+    (AHEAD / size_of::<T>() / len).clamp(1, AT_ONCE)
 }
 
 /// Bytes from what is written of rows to what is asked of memory meanwhile, so that it reads and writes at once.

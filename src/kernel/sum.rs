@@ -394,8 +394,8 @@ impl<T: Element, F: Term<T>> Op for AddRows<'_, T, F> {
     #[inline(always)]
     fn eval<const FUSED: bool>(self) {
         let Some(next) = self.next else { return add_rows::<FUSED, _>(self.sums, self.rows, self.term) };
-        let [a, b, c, d] = self.rows.map(|row| row.chunks(ASKED_AT_ONCE));
-        for ((((sums, a), b), c), d) in self.sums.chunks_mut(ASKED_AT_ONCE).zip(a).zip(b).zip(c).zip(d) {
+        let [a, b, c, d] = self.rows.map(|row| row.chunks(COLUMNS_AT_ONCE));
+        for ((((sums, a), b), c), d) in self.sums.chunks_mut(COLUMNS_AT_ONCE).zip(a).zip(b).zip(c).zip(d) {
             let rows = [a, b, c, d];
             for row in rows {
                 ask_ahead(row, next);
@@ -406,7 +406,7 @@ impl<T: Element, F: Term<T>> Op for AddRows<'_, T, F> {
 }
 
 /// Elements of each row whose successors are asked for at once: more than a line, to have loops of whole registers.
-const ASKED_AT_ONCE: usize = 64;
+const COLUMNS_AT_ONCE: usize = 64;
 
 #[inline(always)]
 fn add_rows<const FUSED: bool, T: Element>(

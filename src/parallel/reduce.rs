@@ -10,7 +10,7 @@ use crate::error::{Result, vec_with_room};
 use crate::isa::Isa;
 use crate::kernel::halves::ToSingles;
 use crate::kernel::max::{MaxAbs, MaxRow};
-use crate::kernel::power::{Cube, Fourth, Half, Power, Simple, SumRoots, ThreeHalves};
+use crate::kernel::power::{Cube, Fourth, Half, OfRoot, Power, Simple, SumRoots, ThreeHalves};
 use crate::kernel::rows;
 use crate::kernel::sum::{
     Abs, AddRow, AddRows, BLOCK, FoldRows, LANES, MANY, ROWS, ROWS_AT_ONCE, Rescaled, Square, Sum, SumPart,
@@ -162,12 +162,6 @@ impl Pass {
             Self::Square if T::DIRECT => isa.run(Sum { data, term: Square }),
             Self::RescaledAbs(by) if T::WIDE => isa.run(Sum { data, term: Rescaled(Abs, by) }),
             Self::RescaledSquare(by) if T::WIDE => isa.run(Sum { data, term: Rescaled(Square, by) }),
-            Self::Simple(Simple::Half) if const { has_24_digits::<T>() } => {
-                isa.run_on_roots(SumRoots(Sum { data, term: Half }))
-            }
-            Self::Simple(Simple::ThreeHalves) if const { has_24_digits::<T>() } => {
-                isa.run_on_roots(SumRoots(Sum { data, term: ThreeHalves }))
-            }
             Self::Simple(simple) if T::WIDE || const { has_24_digits::<T>() } => {
                 simple_sum(isa, data, simple)
             }
@@ -263,11 +257,16 @@ const fn has_24_digits<T: Element>() -> bool {
 
 fn simple_sum<T: Element>(isa: Isa, data: &[T], simple: Simple) -> Total {
     match simple {
-        Simple::Half => isa.run(Sum { data, term: Half }),
-        Simple::ThreeHalves => isa.run(Sum { data, term: ThreeHalves }),
+        Simple::Half => root_sum(isa, data, Half),
+        Simple::ThreeHalves => root_sum(isa, data, ThreeHalves),
         Simple::Three => isa.run(Sum { data, term: Cube }),
         Simple::Four => isa.run(Sum { data, term: Fourth }),
     }
+}
+
+fn root_sum<T: Element>(isa: Isa, data: &[T], term: impl Term<T> + OfRoot) -> Total {
+    let sum = Sum { data, term };
+    if const { has_24_digits::<T>() } { isa.run_on_roots(SumRoots(sum)) } else { isa.run(sum) }
 }
 
 /// The largest modulus, times a power of two.
