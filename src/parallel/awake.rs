@@ -1,16 +1,18 @@
-//! Workers that stay awake for a moment after their work, for the next call.
+//! Who helps with a call: workers that look for work.
 //!
-//! To wake a thread takes as long as to move some MiB, and one that looks for work is there at once. So the last thing that
-//! a worker does is to leave its pool a task that does nothing but look, for as long as to wake it would take: whatever
-//! comes then, that is at most twice the best that could have been done.
+//! To wake a thread takes as long as to move some MiB, and sometimes much longer: after a call of BLAS its threads look for
+//! work on all CPUs for 0.1 s, and who is woken meanwhile may wait for 4 ms. So nobody waits for a thread that was woken.
+//! It looks for work when it comes, and says so every microsecond or two; the call that woke it gives it a share as soon as
+//! a job is done. One that the operating system has taken off its CPU says nothing, and is not counted on: calls work alone
+//! where other threads need the CPUs.
 //!
-//! A worker that looks says so every microsecond or two. One that the operating system has taken off its CPU says
-//! nothing, so nobody waits for it: calls work alone where other programs need the CPUs.
+//! The last thing that a worker of few does is to look for more, for as long as to wake it would take: whatever comes then,
+//! that is at most twice the best that could have been done.
 
 use std::cell::Cell;
 use std::hint::spin_loop;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicIsize, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -21,7 +23,7 @@ use super::cpu::{self, Worker};
 /// How long a worker stays awake; about what it takes to wake one.
 const STAY: Duration = Duration::from_micros(100);
 
-/// The longest work that workers are woken to wait for.
+/// The longest work that workers are woken to wait for, and the longest that they wait to be given a share.
 const LONGEST: Duration = STAY.saturating_mul(5);
 
 /// A worker that has said nothing for so many nanoseconds is not counted on.
@@ -38,23 +40,29 @@ pub(super) struct Awake {
     seen: Vec<AtomicU64>,
     /// They themselves.
     workers: Vec<Worker>,
-    /// How often workers were called to work: what they look at.
-    calls: AtomicUsize,
-    /// Workers were woken, and have not begun to look yet.
-    woken: AtomicBool,
+    /// Shares that nobody has begun: what they look at. Below 0 where one begins before it is counted.
+    shares: AtomicIsize,
+    /// Workers that were woken to look for work, and have not found it.
+    coming: AtomicUsize,
     /// Until when who looks is to go on, in nanoseconds since `begin`.
     held: AtomicU64,
+    /// Calls that would give a share to who comes.
+    waiting: AtomicUsize,
+    /// Whether workers look for more when they have done a share, and for work that begins later.
+    stays: bool,
 }
 
 impl Awake {
-    pub(super) fn new(workers: usize) -> Self {
+    pub(super) fn new(workers: usize, stays: bool) -> Self {
         Self {
             begin: Instant::now(),
             seen: (0..workers).map(|_| AtomicU64::new(0)).collect(),
             workers: (0..workers).map(|_| Worker::default()).collect(),
-            calls: AtomicUsize::new(0),
-            woken: AtomicBool::new(false),
+            shares: AtomicIsize::new(0),
+            coming: AtomicUsize::new(0),
             held: AtomicU64::new(0),
+            waiting: AtomicUsize::new(0),
+            stays,
         }
     }
 
@@ -73,20 +81,18 @@ impl Awake {
         self.seen.iter().any(|seen| Self::is_fresh(seen.load(Ordering::Relaxed), now))
     }
 
-    /// Calls those who look for work, to one share each; returns how many. No other call counts on the same. The others are
-    /// kept from a CPU, if they are to be woken.
-    pub(super) fn call(&self, keep_from: Option<usize>) -> usize {
+    /// How many look for work, of so many at most. No other call counts on the same. Each is to be given a share, and
+    /// then called.
+    pub(super) fn claim(&self, most: usize) -> usize {
         let now = self.now();
-        let mut count = 0;
-        for (seen, worker) in self.seen.iter().zip(&self.workers) {
-            if Self::is_fresh(seen.swap(0, Ordering::Relaxed), now) {
-                count += 1;
-            } else {
-                worker.keep_from(keep_from);
-            }
-        }
-        self.calls.fetch_add(1, Ordering::Relaxed);
-        count
+        let fresh = |seen: &&AtomicU64| Self::is_fresh(seen.load(Ordering::Relaxed), now);
+        let claimed = |seen: &&AtomicU64| Self::is_fresh(seen.swap(0, Ordering::Relaxed), now);
+        self.seen.iter().filter(fresh).filter(claimed).take(most).count()
+    }
+
+    /// Calls those who look for work. So many shares are there by now: who finds none gives its CPU away.
+    pub(super) fn call(&self, shares: usize) {
+        self.shares.fetch_add(shares.cast_signed(), Ordering::Relaxed);
     }
 
     /// For a worker, by its number, as it starts.
@@ -97,7 +103,13 @@ impl Awake {
     }
 
     /// For a worker that begins its share.
-    pub(super) fn begin(&self) {
+    pub(super) fn begin_share(&self) {
+        self.shares.fetch_sub(1, Ordering::Relaxed);
+        self.begin();
+    }
+
+    /// For a worker that begins something.
+    fn begin(&self) {
         if let Some(worker) = rayon::current_thread_index().and_then(|i| self.workers.get(i)) {
             worker.begin();
         }
@@ -106,36 +118,65 @@ impl Awake {
     /// For a worker at the end of its share: if it did some work, it will look for more as soon as it has returned, and
     /// can be counted on from now on.
     pub(super) fn stay(self: &Arc<Self>, workers: &ThreadPool, in_time: bool) {
-        if !in_time {
+        if !in_time || !self.stays {
             return;
         }
-        let calls = self.calls.load(Ordering::Relaxed);
         self.say(self.now());
         let awake = Arc::clone(self);
-        workers.spawn(move || awake.look(calls, STAY));
+        workers.spawn(move || awake.look(STAY));
     }
 
-    /// Wakes all workers, to look for work for so long.
-    pub(super) fn wake(self: &Arc<Self>, workers: &ThreadPool, patience: Duration) {
-        if self.woken.swap(true, Ordering::Relaxed) {
+    /// Wakes workers to look for work for so long, unless so many do.
+    fn wake(self: &Arc<Self>, workers: &ThreadPool, count: usize, patience: Duration) {
+        let missing = count.saturating_sub(self.coming.load(Ordering::Relaxed));
+        if missing == 0 {
             return;
         }
-        let calls = self.calls.load(Ordering::Relaxed);
+        self.coming.fetch_add(missing, Ordering::Relaxed);
         let cpu = cpu::current();
-        for worker in &self.workers {
-            worker.keep_from(cpu);
+        if self.stays {
+            let now = self.now();
+            let all = self.seen.iter().zip(&self.workers);
+            all.filter(|(seen, _)| !Self::is_fresh(seen.load(Ordering::Relaxed), now))
+                .for_each(|(_, worker)| worker.keep_from(cpu));
+        }
+        for _ in 0..missing {
             let awake = Arc::clone(self);
             workers.spawn(move || {
-                awake.woken.store(false, Ordering::Relaxed);
                 awake.begin();
-                awake.look(calls, patience);
+                cpu::leave(cpu);
+                awake.look(patience);
+                awake.coming.fetch_sub(1, Ordering::Relaxed);
             });
+        }
+        if !self.stays {
+            cpu::give_way();
         }
     }
 
-    /// Wakes all workers for work that begins so long from now.
+    /// Wakes so many workers for a call that gives a share to who comes, see [`Awake::wait`].
+    pub(super) fn wake_for_share(self: &Arc<Self>, workers: &ThreadPool, count: usize) {
+        self.wake(workers, count, LONGEST);
+    }
+
+    /// For a call that gives a share to who comes: who looks for work keeps its CPU until the result is dropped.
+    pub(super) fn wait(&self) -> Waiting<'_> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        Waiting { awake: self }
+    }
+
+    /// Wakes all workers, to look for more work for so long.
+    pub(super) fn wake_all(self: &Arc<Self>, workers: &ThreadPool, patience: Duration) {
+        let now = self.now();
+        if self.stays && !self.seen.iter().all(|seen| Self::is_fresh(seen.load(Ordering::Relaxed), now)) {
+            self.wake(workers, self.workers.len(), patience);
+        }
+    }
+
+    /// Wakes all workers for work that begins so long from now, and keeps those awake who are.
     pub(super) fn wake_for(self: &Arc<Self>, workers: &ThreadPool, after: Duration) {
-        self.wake(workers, patience_for(after));
+        self.hold_for(after);
+        self.wake_all(workers, patience_for(after));
     }
 
     /// Keeps those awake who are, for work that begins so long from now and for which nobody is woken.
@@ -143,21 +184,26 @@ impl Awake {
         self.held.fetch_max(self.now() + nanoseconds(patience_for(after)), Ordering::Relaxed);
     }
 
-    /// Looks for work until there is a call, or for so long and as long as it is held. The pool gives what there is to who
+    /// Looks for work until there is a share, or for so long and as long as it is held. The pool gives what there is to who
     /// returns from here.
-    fn look(&self, calls: usize, patience: Duration) {
+    fn look(&self, patience: Duration) {
         let mut now = self.now();
         let end = now + nanoseconds(patience);
-        while now < end.max(self.held.load(Ordering::Relaxed)) {
+        'looks: while now < end.max(self.held.load(Ordering::Relaxed)) {
             self.say(now);
             for _ in 0..LOOKS {
-                if self.calls.load(Ordering::Relaxed) != calls {
-                    return;
+                if self.shares.load(Ordering::Relaxed) > 0 {
+                    break 'looks;
                 }
                 spin_loop();
             }
             // Who else needs the CPU gets it here, and not in the midst of work that a call waits for.
-            thread::yield_now();
+            if self.waiting.load(Ordering::Relaxed) == 0 {
+                if !self.stays {
+                    break;
+                }
+                thread::yield_now();
+            }
             now = self.now();
         }
         self.say(0);
@@ -167,6 +213,17 @@ impl Awake {
         if let Some(seen) = rayon::current_thread_index().and_then(|i| self.seen.get(i)) {
             seen.store(time, Ordering::Relaxed);
         }
+    }
+}
+
+/// A call that gives a share to who comes.
+pub(super) struct Waiting<'a> {
+    awake: &'a Awake,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.awake.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -221,76 +278,110 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_looks_is_called_once() {
-        let awake = Awake::new(2);
-        assert!(!awake.is_any() && awake.call(None) == 0);
+    fn a_worker_that_looks_is_claimed_once() {
+        let awake = Awake::new(3, true);
+        assert!(!awake.is_any() && awake.claim(3) == 0);
         thread::sleep(Duration::from_nanos(1));
-        awake.seen[1].store(awake.now().max(1), Ordering::Relaxed);
-        // Unless this thread was taken off its CPU meanwhile.
-        if awake.is_any() {
-            assert!(awake.call(None) <= 1);
+        for most in [0, 1, 2, 3] {
+            let now = awake.now().max(1);
+            awake.seen.iter().for_each(|seen| seen.store(now, Ordering::Relaxed));
+            let claimed = awake.claim(most);
+            // Unless this thread was taken off its CPU meanwhile.
+            assert!(claimed <= most);
+            if awake.is_any() {
+                assert_eq!(claimed, most);
+                assert!(most < 3 && awake.claim(3) <= 3 - most);
+            }
+            assert!(!awake.is_any() && awake.claim(3) == 0);
         }
-        assert!(!awake.is_any() && awake.call(None) == 0);
     }
 
     #[test]
     fn a_worker_that_has_said_nothing_for_long_is_not_counted_on() {
-        let awake = Awake::new(1);
+        let awake = Awake::new(1, true);
         awake.seen[0].store(1, Ordering::Relaxed);
         thread::sleep(Duration::from_nanos(2 * FRESH));
-        assert!(!awake.is_any() && awake.call(None) == 0);
+        assert!(!awake.is_any() && awake.claim(1) == 0);
+    }
+
+    fn wait_until(it_is: impl Fn() -> bool) {
+        while !it_is() {
+            thread::yield_now();
+        }
+    }
+
+    fn looks(awake: &Awake) -> bool {
+        awake.seen.iter().any(|seen| seen.load(Ordering::Relaxed) != 0)
     }
 
     #[test]
     fn who_looks_returns_at_a_call_and_in_the_end() -> Result<(), rayon::ThreadPoolBuildError> {
         let workers = pool(1)?;
-        let awake = Arc::new(Awake::new(1));
+        let awake = Arc::new(Awake::new(1, true));
         // The workers are at work for ever, were it not for the call.
-        awake.wake(&workers, Duration::from_secs(1_000_000));
-        while awake.woken.load(Ordering::Relaxed) || awake.seen[0].load(Ordering::Relaxed) == 0 {
-            thread::yield_now();
-        }
-        awake.call(None);
-        assert_eq!(workers.install(|| 7), 7);
-        awake.wake(&workers, STAY);
+        awake.wake_all(&workers, Duration::from_secs(1_000_000));
+        wait_until(|| looks(&awake));
+        awake.call(1);
+        workers.install(|| awake.begin_share());
+        awake.wake_all(&workers, STAY);
         assert_eq!(workers.install(|| 8), 8);
         // However long it is until the work begins, they do not look for ever.
         awake.wake_for(&workers, Duration::MAX);
         assert_eq!(workers.install(|| 9), 9);
-        assert_eq!(awake.seen[0].load(Ordering::Relaxed), 0);
+        assert!(!looks(&awake));
         Ok(())
     }
 
     #[test]
     fn who_looks_goes_on_while_it_is_held() -> Result<(), rayon::ThreadPoolBuildError> {
         let workers = pool(1)?;
-        let awake = Arc::new(Awake::new(1));
+        let awake = Arc::new(Awake::new(1, true));
         let begin = Instant::now();
         awake.hold_for(Duration::MAX);
-        awake.wake(&workers, Duration::ZERO);
+        awake.wake_all(&workers, Duration::ZERO);
         workers.install(|| ());
         assert!(begin.elapsed() >= LONGEST);
         // A call ends it.
         awake.held.store(u64::MAX, Ordering::Relaxed);
-        awake.wake(&workers, Duration::ZERO);
-        while awake.woken.load(Ordering::Relaxed) || awake.seen[0].load(Ordering::Relaxed) == 0 {
-            thread::yield_now();
-        }
-        awake.call(None);
-        assert_eq!(workers.install(|| 7), 7);
+        awake.wake_all(&workers, Duration::ZERO);
+        wait_until(|| looks(&awake));
+        awake.call(1);
+        workers.install(|| awake.begin_share());
         Ok(())
     }
 
     #[test]
-    fn a_worker_is_woken_once_at_a_time() -> Result<(), rayon::ThreadPoolBuildError> {
+    fn workers_of_many_look_while_a_call_waits_for_them() -> Result<(), rayon::ThreadPoolBuildError> {
+        let workers = pool(3)?;
+        let awake = Arc::new(Awake::new(3, false));
+        awake.held.store(u64::MAX, Ordering::Relaxed);
+        for count in [1, 3] {
+            let waiting = awake.wait();
+            awake.wake_for_share(&workers, count);
+            wait_until(|| looks(&awake));
+            assert_eq!(awake.coming.load(Ordering::Relaxed), count);
+            drop(waiting);
+            workers.broadcast(|_| ());
+            assert!(!looks(&awake));
+        }
+        awake.wake_all(&workers, STAY);
+        awake.stay(&workers, true);
+        assert_eq!((Arc::strong_count(&awake), awake.waiting.load(Ordering::Relaxed)), (1, 0));
+        Ok(())
+    }
+
+    #[test]
+    fn workers_are_woken_once_at_a_time() -> Result<(), rayon::ThreadPoolBuildError> {
         let workers = pool(1)?;
-        let awake = Arc::new(Awake::new(1));
+        let awake = Arc::new(Awake::new(3, true));
         let (go, wait) = std::sync::mpsc::channel::<()>();
         workers.spawn(move || assert!(wait.recv().is_err()));
-        for _ in 0..3 {
-            awake.wake(&workers, STAY);
+        for count in [1, 1, 2, 2, 1] {
+            awake.wake(&workers, count, STAY);
         }
-        assert_eq!(Arc::strong_count(&awake), 2);
+        awake.wake_all(&workers, STAY);
+        awake.wake_for_share(&workers, 3);
+        assert_eq!(Arc::strong_count(&awake), 1 + 3);
         drop(go);
         assert_eq!(workers.install(|| 7), 7);
         Ok(())

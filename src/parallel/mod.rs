@@ -13,13 +13,14 @@ mod cpu;
 pub mod perform;
 pub mod reduce;
 
-use std::cell::Cell;
 use std::hint::spin_loop;
 use std::mem;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use rayon::Scope;
 
 use self::awake::{Awake, Piece};
 use crate::error::{Error, Result};
@@ -49,8 +50,7 @@ const BY_CPUS: usize = usize::MAX;
 struct Pool {
     process: u32,
     threads: usize,
-    /// None: they sleep when there is no work.
-    awake: Option<Arc<Awake>>,
+    awake: Arc<Awake>,
     workers: rayon::ThreadPool,
 }
 
@@ -108,8 +108,7 @@ fn ask_environment() -> Result<()> {
 #[cold]
 fn count_threads() -> Result<usize> {
     check_settings()?;
-    let threads = thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
-    replace_threads(BY_CPUS, threads);
+    replace_threads(BY_CPUS, cpus().min(MAX_THREADS));
     Ok(THREADS.load(Ordering::Relaxed))
 }
 
@@ -135,15 +134,20 @@ fn setting(variable: &'static str, least: usize, allowed: &'static str) -> Resul
     }
 }
 
-/// [`FEW`], or the number of CPUs if there are not so many: a thread that only looks for work is to keep none from its CPU.
-fn few() -> usize {
+/// The number of CPUs that this process may use when it is first asked for, which takes 0.1 ms.
+fn cpus() -> usize {
     static CPUS: AtomicUsize = AtomicUsize::new(0);
     let mut cpus = CPUS.load(Ordering::Relaxed);
     if cpus == 0 {
         cpus = thread::available_parallelism().map_or(1, usize::from);
         CPUS.store(cpus, Ordering::Relaxed);
     }
-    cpus.min(FEW)
+    cpus
+}
+
+/// [`FEW`], or the number of CPUs if there are not so many: a thread that only looks for work is to keep none from its CPU.
+fn few() -> usize {
+    cpus().min(FEW)
 }
 
 /// Where the pool with so many threads is, if there is one.
@@ -165,12 +169,12 @@ fn some_pool(threads: usize) -> Option<Arc<Pool>> {
     if let Some(pool) = pool(threads) {
         return Some(pool);
     }
-    let awake = (threads <= few()).then(|| Arc::new(Awake::new(threads - 1)));
-    let started = awake.clone();
+    let awake = Arc::new(Awake::new(threads - 1, threads <= few()));
+    let started = Arc::clone(&awake);
     let workers = rayon::ThreadPoolBuilder::new()
         .num_threads(threads - 1)
         .thread_name(|i| format!("gradclip-{i}"))
-        .start_handler(move |i| started.iter().for_each(|awake| awake.start(i)))
+        .start_handler(move |i| started.start(i))
         .build()
         .ok()?;
     let process = std::process::id();
@@ -193,15 +197,11 @@ pub fn wake_ahead(bytes: usize, arrays: usize, after: Duration) {
         return;
     }
     if work_of(bytes, arrays) > WAKE_FROM {
-        if let Some(pool) = some_pool(threads)
-            && let Some(awake) = &pool.awake
-        {
-            awake.wake_for(&pool.workers, after);
+        if let Some(pool) = some_pool(threads) {
+            pool.awake.wake_for(&pool.workers, after);
         }
-    } else if let Some(pool) = pool(threads.min(few()))
-        && let Some(awake) = &pool.awake
-    {
-        awake.hold_for(after);
+    } else if let Some(pool) = pool(threads.min(few())) {
+        pool.awake.hold_for(after);
     }
 }
 
@@ -210,7 +210,7 @@ enum Team {
     /// The calling thread.
     Alone,
     /// It, and those of few that are awake: none if there is no pool here.
-    Few { piece: Piece, pool: Option<Arc<Pool>>, threads: usize },
+    Few { piece: Piece, pool: Option<Arc<Pool>> },
     /// All so many threads.
     All(usize),
 }
@@ -221,6 +221,10 @@ impl Team {
         if bytes < SHARE_FROM {
             return Ok(Self::Alone);
         }
+        if bytes <= WAKE_FROM && THREADS.load(Ordering::Relaxed) == BY_CPUS {
+            // There is no pool yet, and to count the CPUs is for who wants one.
+            return Ok(Self::Few { piece: Piece::begin(), pool: None });
+        }
         let threads = threads()?;
         if threads < 2 {
             return Ok(Self::Alone);
@@ -228,12 +232,8 @@ impl Team {
         if bytes > WAKE_FROM {
             return Ok(Self::All(threads));
         }
-        let threads = threads.min(few());
-        if threads < 2 {
-            return Ok(Self::Alone);
-        }
-        let pool = pool(threads).filter(|pool| pool.awake.as_ref().is_some_and(|awake| awake.is_any()));
-        Ok(Self::Few { piece: Piece::begin(), pool, threads })
+        let pool = pool(threads.min(few())).filter(|pool| pool.awake.is_any());
+        Ok(Self::Few { piece: Piece::begin(), pool })
     }
 
     /// Whether it is worth cutting the work into jobs.
@@ -245,110 +245,134 @@ impl Team {
     fn threads(&self) -> usize {
         match self {
             Self::Alone => 1,
-            Self::Few { threads, .. } | Self::All(threads) => *threads,
+            Self::Few { pool, .. } => pool.as_ref().map_or(1, |pool| pool.threads),
+            Self::All(threads) => *threads,
         }
     }
 
     /// Calls `work` for each job. The jobs are given out one at a time, from both ends, so that each of two threads has a
     /// half to itself, about, and meets in its cache what it left there in the call before.
     fn each<J: Send>(&self, jobs: impl DoubleEndedIterator<Item = J> + Send, work: impl Fn(J) + Sync) {
-        match self {
-            Self::All(threads) => {
-                if let Some(pool) = some_pool(*threads) {
-                    if let Some(awake) = &pool.awake {
-                        awake.call(cpu::current());
-                    }
-                    return pool.each(threads - 1, jobs, work);
-                }
-            }
-            Self::Few { pool: Some(pool), .. } => {
-                let helpers = pool.awake.as_ref().map_or(0, |awake| awake.call(None));
-                if helpers > 0 {
-                    return pool.each(helpers, jobs, work);
-                }
-            }
-            _ => {}
+        let pool = match self {
+            Self::Alone => None,
+            Self::Few { pool, .. } => pool.clone(),
+            Self::All(threads) => some_pool(*threads),
+        };
+        match pool {
+            Some(pool) => pool.each(matches!(self, Self::All(_)), jobs, work),
+            None => jobs.for_each(work),
         }
-        jobs.for_each(work);
     }
 }
 
 impl Drop for Team {
     fn drop(&mut self) {
-        if let Self::Few { piece, pool, threads } = self
+        if let Self::Few { piece, pool } = self
             && let Some(patience) = piece.end()
             && pool.is_none()
-            && let Some(pool) = some_pool(*threads)
-            && let Some(awake) = &pool.awake
+            && let Ok(threads) = threads()
+            && let threads = threads.min(few())
+            && threads > 1
+            && let Some(pool) = some_pool(threads)
         {
-            awake.wake(&pool.workers, patience);
+            pool.awake.wake_all(&pool.workers, patience);
         }
     }
 }
 
 impl Pool {
-    /// Calls `work` for each job, on the calling thread and on so many others.
+    /// Calls `work` for each job, on the calling thread and on all others that look for work, now or when a job is done;
+    /// they may be woken for it.
     fn each<J: Send>(
         &self,
-        helpers: usize,
+        wake: bool,
         jobs: impl DoubleEndedIterator<Item = J> + Send,
         work: impl Fn(J) + Sync,
     ) {
-        let jobs = Mutex::new(jobs);
-        let share = |backwards: bool, between: &dyn Fn()| {
-            let mut done = 0;
-            loop {
-                // A panic elsewhere ends the scope below; the iterator itself is whole.
-                let mut jobs = jobs.lock().unwrap_or_else(PoisonError::into_inner);
-                let job = if backwards { jobs.next_back() } else { jobs.next() };
-                drop(jobs);
-                match job {
-                    Some(job) => work(job),
-                    None => return done > 0,
-                }
-                done += 1;
-                between();
-            }
+        let shares = Shares {
+            pool: self,
+            wake,
+            jobs: Mutex::new(jobs),
+            work,
+            given: AtomicUsize::new(0),
+            is_done: AtomicBool::new(false),
+            busy: AtomicUsize::new(0),
         };
-        let [late, busy] = [(); 2].map(|()| AtomicUsize::new(helpers));
-        let cpu = cpu::current();
+        let shares = &shares;
         self.workers.in_place_scope(|scope| {
-            for helper in 0..helpers {
-                let (share, late, busy) = (&share, &late, &busy);
-                scope.spawn(move |_| {
-                    late.fetch_sub(1, Ordering::Relaxed);
-                    match &self.awake {
-                        Some(awake) => awake.begin(),
-                        None => cpu::leave(cpu),
-                    }
-                    let in_time = share(helper % 2 == 0, &|| ());
-                    if let Some(awake) = &self.awake {
-                        awake.stay(&self.workers, in_time);
-                    }
-                    busy.fetch_sub(1, Ordering::Release);
-                });
-            }
-            if self.awake.is_none() {
-                cpu::give_way();
-            }
-            // Who has not begun when a job is done may wait for this CPU. One look for each: others may wait for it, too.
-            let looks = Cell::new(helpers);
-            share(false, &|| {
-                if late.load(Ordering::Relaxed) > 0 && looks.get() > 0 {
-                    looks.set(looks.get() - 1);
-                    thread::yield_now();
-                }
-            });
+            let waiting = wake.then(|| self.awake.wait());
+            shares.give(scope);
+            shares.take(scope, false);
+            drop(waiting);
             // The scope would put this thread to sleep until its end, and to wake takes long.
             let begin = Instant::now();
-            while busy.load(Ordering::Acquire) > 0 && begin.elapsed() < PATIENCE {
-                if late.load(Ordering::Relaxed) > 0 {
-                    thread::yield_now(); // who has not begun may wait for this CPU
-                } else {
-                    spin_loop();
-                }
+            while shares.busy.load(Ordering::Acquire) > 0 && begin.elapsed() < PATIENCE {
+                spin_loop();
             }
         });
+    }
+}
+
+/// A call's jobs, and who has a share of them.
+struct Shares<'a, I, W> {
+    pool: &'a Pool,
+    /// Whether workers are woken.
+    wake: bool,
+    jobs: Mutex<I>,
+    work: W,
+    /// To so many workers.
+    given: AtomicUsize,
+    /// There are no more jobs.
+    is_done: AtomicBool,
+    /// Workers that were given a share and are not done.
+    busy: AtomicUsize,
+}
+
+impl<J: Send, I: DoubleEndedIterator<Item = J> + Send, W: Fn(J) + Sync> Shares<'_, I, W> {
+    /// Does jobs while there are some; whether there was one.
+    fn take<'s>(&'s self, scope: &Scope<'s>, backwards: bool) -> bool {
+        let mut any = false;
+        loop {
+            // A panic elsewhere ends the scope; the iterator itself is whole.
+            let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+            let job = if backwards { jobs.next_back() } else { jobs.next() };
+            drop(jobs);
+            let Some(job) = job else {
+                self.is_done.store(true, Ordering::Relaxed);
+                return any;
+            };
+            (self.work)(job);
+            any = true;
+            self.give(scope);
+        }
+    }
+
+    /// Gives a share to each worker that looks for work, and wakes others.
+    fn give<'s>(&'s self, scope: &Scope<'s>) {
+        let Pool { awake, workers, .. } = self.pool;
+        let given = self.given.load(Ordering::Relaxed);
+        let missing = workers.current_num_threads().saturating_sub(given);
+        if missing == 0 || self.is_done.load(Ordering::Relaxed) {
+            return;
+        }
+        let come = awake.claim(missing);
+        if come > 0 {
+            let first = self.given.fetch_add(come, Ordering::Relaxed);
+            self.busy.fetch_add(come, Ordering::Relaxed);
+            for number in first..first + come {
+                scope.spawn(move |scope| {
+                    awake.begin_share();
+                    let in_time = self.take(scope, number % 2 == 0);
+                    awake.stay(workers, in_time);
+                    self.busy.fetch_sub(1, Ordering::Release);
+                });
+            }
+            awake.call(come);
+        }
+        // After the shares, which are for those who are awake.
+        if self.wake {
+            awake.wake_for_share(workers, missing - come);
+        }
     }
 }
 
@@ -379,4 +403,63 @@ fn share_out<J: Send>(
 ) -> Result<()> {
     Team::of(bytes)?.each(jobs, work);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn a_pool(threads: usize, stays: bool) -> Result<Pool> {
+        let workers = rayon::ThreadPoolBuilder::new().num_threads(threads - 1).build();
+        let workers = workers.map_err(|_| Error::Memory)?;
+        let awake = Arc::new(Awake::new(threads - 1, stays));
+        Ok(Pool { process: 0, threads, awake, workers })
+    }
+
+    /// Jobs until it is enough.
+    struct Until<'a>(&'a AtomicBool);
+
+    impl Iterator for Until<'_> {
+        type Item = ();
+
+        fn next(&mut self) -> Option<()> {
+            (!self.0.load(Ordering::Relaxed)).then_some(())
+        }
+    }
+
+    impl DoubleEndedIterator for Until<'_> {
+        fn next_back(&mut self) -> Option<()> {
+            self.next()
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_workers_that_do_not_come_and_who_comes_helps() -> Result<()> {
+        for (threads, stays) in [(2, true), (4, true), (4, false)] {
+            let pool = a_pool(threads, stays)?;
+            let gate = Arc::new(RwLock::new(()));
+            let closed = gate.write();
+            for _ in 1..threads {
+                let gate = Arc::clone(&gate);
+                pool.workers.spawn(move || drop(gate.read()));
+            }
+            for wake in [false, true, true] {
+                let sum = AtomicUsize::new(0);
+                pool.each(wake, 0..1000, |i| {
+                    sum.fetch_add(i, Ordering::Relaxed);
+                });
+                assert_eq!(sum.into_inner(), 1000 * 999 / 2);
+            }
+            drop(closed);
+            for _ in 0..3 {
+                let helped = AtomicBool::new(false);
+                pool.each(true, Until(&helped), |()| {
+                    if pool.workers.current_thread_index().is_some() {
+                        helped.store(true, Ordering::Relaxed);
+                    }
+                });
+            }
+        }
+        Ok(())
+    }
 }
