@@ -15,7 +15,7 @@ use _core::kernel::halves::{FromSingles, ScaledLines, ToSingles};
 use _core::kernel::map::{AnyChange, Apply, ApplyInto, Map};
 use _core::kernel::max::{MaxAbs, MaxRow};
 use _core::kernel::power::{Cube, Fourth, Half, OfRoot, Power, SumRoots, ThreeHalves};
-use _core::kernel::rows::ScaledRows;
+use _core::kernel::rows::{PlainFactors, ScaledRows};
 use _core::kernel::scale::{ClipMagnitude, Scale, ScaleEach, ScaleEachInto};
 use _core::kernel::sum::{
     Abs, AddRow, AddRows, FoldRows, Rescaled, Square, Sum, SumPart, SumRows, Term, Total,
@@ -695,6 +695,31 @@ fn streamed_rows<T: KnownReal>() {
 #[test]
 fn rows_are_streamed_with_their_factors() {
     for_reals!(streamed_rows);
+}
+
+#[test]
+fn factors_of_rows_are_plain_or_none() {
+    let smallest = power_of_two(-960);
+    let odd = [0.0, 1e-320, smallest.next_down(), f64::MAX, f64::INFINITY, f64::NAN];
+    let mut sums: Vec<f64> = [smallest, 1e-200, 0.04, 1.0, 2.0, 9.0, 1e300].into_iter().chain(odd).collect();
+    sums.extend((-300..300).step_by(sized(7, 70)).map(|power| 1.1 * power_of_two(power)));
+    let limits =
+        [0.0, 1e-320, f64::MIN_POSITIVE, 1e-300, 0.2, 1.0, 3.0, 1e200, f64::MAX, f64::INFINITY, f64::NAN];
+    at_all_levels(|isa, range| {
+        for limit in limits {
+            let sums = &sums[..range.len().min(sums.len())];
+            let mut factors = vec![f64::NAN; sums.len()];
+            isa.run(PlainFactors { sums, smallest, limit, factors: &mut factors });
+            for (&sum, factor) in sums.iter().zip(factors) {
+                let expected = Scaled::new(sum.sqrt(), 0).clip_to(limit).unwrap_or(Factor::ONE);
+                // Nothing is lost where the sum, the limit and the quotient are normal numbers; elsewhere it may be 0.
+                let is_plain = sum >= smallest && sum < f64::INFINITY && expected.by.is_normal();
+                let is_sure = is_plain && expected.then == 1.0 && (limit.is_normal() || expected.by == 1.0);
+                let expected = if is_sure { expected.by } else { 0.0 };
+                assert_eq!(factor.to_bits(), expected.to_bits(), "{isa:?}: {sum:e} {limit:e}");
+            }
+        }
+    });
 }
 
 fn scale_each<T: KnownReal>() {

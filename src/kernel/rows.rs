@@ -53,6 +53,38 @@ impl<T: Real> Op for ScaleRowsInto<'_, T> {
     }
 }
 
+/// What rows with these sums of squares are multiplied by: `limit` over the norm, or 1 for norms that are not above it. 0
+/// for all that wants a second look: what may have lost something, is infinite or NaN.
+#[derive(Debug)]
+pub struct PlainFactors<'a> {
+    /// Of the squares of each row.
+    pub sums: &'a [f64],
+    /// The smallest sum that has lost nothing.
+    pub smallest: f64,
+    /// The largest norm.
+    pub limit: f64,
+    /// Written, as many.
+    pub factors: &'a mut [f64],
+}
+
+impl Op for PlainFactors<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn eval<const FUSED: bool>(self) {
+        let limit = self.limit;
+        let normal = f64::MIN_POSITIVE..=f64::MAX;
+        // A norm that is not above 0 wants a second look.
+        let (keeps, clips) = (limit > 0.0, normal.contains(&limit));
+        for (factor, &sum) in self.factors.iter_mut().zip(self.sums) {
+            let norm = sum.sqrt();
+            let by = limit / norm;
+            let clipped = if clips & normal.contains(&by) { by } else { 0.0 };
+            let plain = if keeps & (norm <= limit) { 1.0 } else { clipped };
+            *factor = if (self.smallest..=f64::MAX).contains(&sum) { plain } else { 0.0 };
+        }
+    }
+}
+
 /// Rows, each scaled by its factor, to be streamed to memory.
 pub struct ScaledRows<'a, T> {
     from: &'a [T],

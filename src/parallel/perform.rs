@@ -15,7 +15,7 @@ use crate::kernel::map::Map;
 use crate::kernel::rows::{self, ScaleColumns, ScaleColumnsInto, ScaleRows, ScaleRowsInto, ScaledRows};
 use crate::kernel::scale::{Scale, ScaleEach, ScaleEachInto};
 use crate::kernel::sum::{BLOCK, MANY, ROWS_AT_ONCE, Total};
-use crate::scaled::{Factor, Scaled};
+use crate::scaled::Factor;
 use crate::walk::{self, Slices, Store, Target, Uniform, Untouched, View, Work};
 
 /// Bytes moved by small arrays of a list that a thread takes at a time; arrays that move more are cut.
@@ -328,9 +328,7 @@ pub fn clip_rows<T: Real>(
         let (mut sums, mut factors) = ([0.0; rows::AT_ONCE], [0.0; rows::AT_ONCE]);
         let data = if source.is_some() { from } else { &*rows };
         row_sums(isa, data, len, Pass::Square, of_many, &mut sums[..count]);
-        for (sum, factor) in sums[..count].iter().zip(&mut factors) {
-            *factor = plain_factor(*sum, limit).unwrap_or(0.0);
-        }
+        plain_factors(isa, &sums[..count], limit, &mut factors[..count]);
         let mut done = 0;
         while done < count {
             // As far as all is plain; then one row that is not.
@@ -372,14 +370,14 @@ fn stream_rows<T: Real>(isa: Isa, source: &[T], output: &mut [T], len: usize, li
         let count = factors.len().min(unread.len() / len);
         let mut sums = [0.0; rows::AT_ONCE];
         row_sums(isa, unread, len, Pass::Square, true, &mut sums[..count]);
+        let mut plain = [0.0; rows::AT_ONCE];
+        plain_factors(isa, &sums[..count], limit, &mut plain[..count]);
         let (rows, rest) = unread.split_at(count * len);
         unread = rest;
-        for ((row, sum), factor) in rows.chunks_exact(len).zip(sums).zip(factors) {
+        for (((row, sum), by), factor) in rows.chunks_exact(len).zip(sums).zip(plain).zip(factors) {
             let again = || norm_of_view_with(isa, &View::Dense(row), Order::Two, sum).clip_to(limit);
-            *factor = match plain_factor(sum, limit) {
-                Some(by) => Factor { by, then: 1.0 },
-                None => again().unwrap_or(Factor::ONE),
-            };
+            let plain = Factor { by, then: 1.0 };
+            *factor = if by == 0.0 { again().unwrap_or(Factor::ONE) } else { plain };
         }
     };
     let mut factors = [Factor::ONE; rows::AT_ONCE];
@@ -430,29 +428,25 @@ pub fn clip_columns<T: Real>(
             source.map(|source| &source[begin..begin + columns])
         };
         let mut totals = [Total::default(); WIDE];
-        let totals = &mut totals[..columns];
         let row = |row: usize| from(row).unwrap_or(&*strip.rows[row]);
-        add_columns(isa, len, row, next, Pass::Square, totals);
+        add_columns(isa, len, row, next, Pass::Square, &mut totals[..columns]);
         let mut factors = [1.0; WIDE];
         let factors = &mut factors[..columns];
-        let mut odd = false;
-        for (factor, total) in factors.iter_mut().zip(&*totals) {
-            let plain = plain_factor(total.value(), limit);
-            odd |= plain.is_none();
-            *factor = plain.unwrap_or(1.0);
-        }
+        let mut sums = [0.0; WIDE];
+        sums.iter_mut().zip(&totals[..columns]).for_each(|(sum, total)| *sum = total.value());
+        plain_factors(isa, &sums[..columns], limit, factors);
         let mut then = None;
-        if odd {
+        if factors.contains(&0.0) {
             // Read one by one, before anything is written.
             let then = &mut *then.insert([1.0; WIDE]);
-            for (i, total) in totals.iter().enumerate() {
-                if plain_factor(total.value(), limit).is_none() {
+            for (i, sum) in sums[..columns].iter().enumerate() {
+                if factors[i] == 0.0 {
                     let mut column = [T::ZERO; LONGEST_COLUMN];
                     let column = &mut column[..len];
                     for (row, x) in column.iter_mut().enumerate() {
                         *x = from(row).unwrap_or(&*strip.rows[row])[i];
                     }
-                    let norm = norm_of_view_with(isa, &View::Dense(column), Order::Two, total.value());
+                    let norm = norm_of_view_with(isa, &View::Dense(column), Order::Two, *sum);
                     let factor = norm.clip_to(limit).unwrap_or(Factor::ONE);
                     (factors[i], then[i]) = (factor.by, factor.then);
                 }
@@ -515,16 +509,9 @@ pub fn is_column<T: Real>(columns: usize, [len, inner]: [usize; 2]) -> bool {
         && columns_at_once::<T>(len) >= narrowest
 }
 
-/// What a row with this sum of squares is multiplied by, if that is a normal number: 1 keeps it. None for all that
-/// wants a second look: what may have lost something, is infinite or NaN.
-fn plain_factor(sum: f64, limit: f64) -> Option<f64> {
-    if !(SMALLEST_SUM..f64::INFINITY).contains(&sum) {
-        return None;
-    }
-    match Scaled::new(sum.sqrt(), 0).clip_to(limit) {
-        None => Some(1.0),
-        Some(factor) => (factor.then == 1.0 && factor.by.is_normal()).then_some(factor.by),
-    }
+/// See [`PlainFactors`](rows::PlainFactors).
+fn plain_factors(isa: Isa, sums: &[f64], limit: f64, factors: &mut [f64]) {
+    isa.run(rows::PlainFactors { sums, smallest: SMALLEST_SUM, limit, factors });
 }
 
 /// Whether slices of so many elements are for [`clip_rows`]: longer ones are work for all threads, one by
