@@ -211,7 +211,7 @@ def test_trim_returns_the_number_of_bytes():
     gc.trim()
     assert gc.norm(result) == pytest.approx(1.0)  # what is in use is not given back
     del result
-    assert 0 <= gc.trim() <= 8_000_000 + 65536
+    assert 0 <= gc.trim() <= 9_000_000  # an eighth more at most
 
 
 def test_reused_memory_is_never_shared_by_two_results():

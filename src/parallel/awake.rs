@@ -23,7 +23,7 @@ use super::cpu::{self, Worker};
 /// How long a worker stays awake; about what it takes to wake one.
 const STAY: Duration = Duration::from_micros(100);
 
-/// The longest work that workers are woken to wait for, and the longest that they wait to be given a share.
+/// The longest work that workers are woken to wait for, and the longest that they wait for a share of a call.
 const LONGEST: Duration = STAY.saturating_mul(5);
 
 /// A worker that has said nothing for so many nanoseconds is not counted on.
@@ -156,7 +156,7 @@ impl Awake {
 
     /// Wakes so many workers for a call that gives a share to who comes, see [`Awake::wait`].
     pub(super) fn wake_for_share(self: &Arc<Self>, workers: &ThreadPool, count: usize) {
-        self.wake(workers, count, LONGEST);
+        self.wake(workers, count, STAY);
     }
 
     /// For a call that gives a share to who comes: who looks for work keeps its CPU until the result is dropped.
@@ -184,12 +184,13 @@ impl Awake {
         self.held.fetch_max(self.now() + nanoseconds(patience_for(after)), Ordering::Relaxed);
     }
 
-    /// Looks for work until there is a share, or for so long and as long as it is held. The pool gives what there is to who
-    /// returns from here.
+    /// Looks for work until there is a share, or for so long, as long as it is held, and some time for a call that waits. The
+    /// pool gives what there is to who returns from here.
     fn look(&self, patience: Duration) {
         let mut now = self.now();
-        let end = now + nanoseconds(patience);
-        'looks: while now < end.max(self.held.load(Ordering::Relaxed)) {
+        let [end, longest] = [patience, LONGEST].map(|time| now + nanoseconds(time));
+        let is_waited_for = || self.waiting.load(Ordering::Relaxed) > 0;
+        'looks: while now < end.max(self.held.load(Ordering::Relaxed)) || now < longest && is_waited_for() {
             self.say(now);
             for _ in 0..LOOKS {
                 if self.shares.load(Ordering::Relaxed) > 0 {
@@ -198,7 +199,7 @@ impl Awake {
                 spin_loop();
             }
             // Who else needs the CPU gets it here, and not in the midst of work that a call waits for.
-            if self.waiting.load(Ordering::Relaxed) == 0 {
+            if !is_waited_for() {
                 if !self.stays {
                     break;
                 }
