@@ -70,24 +70,28 @@ impl Awake {
         nanoseconds(self.begin.elapsed())
     }
 
-    /// Whether a worker has just said that it looks.
-    fn is_fresh(time: u64, now: u64) -> bool {
-        time != 0 && now.saturating_sub(time) < FRESH
+    /// Whether a worker that said it then looks for work now.
+    fn is_fresh(&self) -> impl Fn(u64) -> bool + use<> {
+        let now = self.now();
+        move |time| time != 0 && now.saturating_sub(time) < FRESH
+    }
+
+    /// When each worker said that it looks.
+    fn seen(&self) -> impl Iterator<Item = u64> {
+        self.seen.iter().map(|seen| seen.load(Ordering::Relaxed))
     }
 
     /// Whether a worker looks for work now.
     pub(super) fn is_any(&self) -> bool {
-        let now = self.now();
-        self.seen.iter().any(|seen| Self::is_fresh(seen.load(Ordering::Relaxed), now))
+        self.seen().any(self.is_fresh())
     }
 
     /// How many look for work, of so many at most. No other call counts on the same. Each is to be given a share, and
     /// then called.
     pub(super) fn claim(&self, most: usize) -> usize {
-        let now = self.now();
-        let fresh = |seen: &&AtomicU64| Self::is_fresh(seen.load(Ordering::Relaxed), now);
-        let claimed = |seen: &&AtomicU64| Self::is_fresh(seen.swap(0, Ordering::Relaxed), now);
-        self.seen.iter().filter(fresh).filter(claimed).take(most).count()
+        let is_fresh = self.is_fresh();
+        let looking = self.seen.iter().zip(self.seen()).filter(|(_, time)| is_fresh(*time));
+        looking.filter(|(seen, _)| is_fresh(seen.swap(0, Ordering::Relaxed))).take(most).count()
     }
 
     /// Calls those who look for work. So many shares are there by now: who finds none gives its CPU away.
@@ -123,7 +127,11 @@ impl Awake {
         }
         self.say(self.now());
         let awake = Arc::clone(self);
-        workers.spawn(move || awake.look(STAY));
+        workers.spawn(move || {
+            // A call may have kept it from a CPU meanwhile, to wake it, and then others have come.
+            awake.begin();
+            awake.look(STAY);
+        });
     }
 
     /// Wakes workers to look for work for so long, unless so many do.
@@ -135,10 +143,9 @@ impl Awake {
         self.coming.fetch_add(missing, Ordering::Relaxed);
         let cpu = cpu::current();
         if self.stays {
-            let now = self.now();
-            let all = self.seen.iter().zip(&self.workers);
-            all.filter(|(seen, _)| !Self::is_fresh(seen.load(Ordering::Relaxed), now))
-                .for_each(|(_, worker)| worker.keep_from(cpu));
+            let is_fresh = self.is_fresh();
+            let others = self.seen().zip(&self.workers).filter(|(time, _)| !is_fresh(*time));
+            others.for_each(|(_, worker)| worker.keep_from(cpu));
         }
         for _ in 0..missing {
             let awake = Arc::clone(self);
@@ -167,8 +174,7 @@ impl Awake {
 
     /// Wakes all workers, to look for more work for so long.
     pub(super) fn wake_all(self: &Arc<Self>, workers: &ThreadPool, patience: Duration) {
-        let now = self.now();
-        if self.stays && !self.seen.iter().all(|seen| Self::is_fresh(seen.load(Ordering::Relaxed), now)) {
+        if self.stays && !self.seen().all(self.is_fresh()) {
             self.wake(workers, self.workers.len(), patience);
         }
     }
@@ -348,6 +354,26 @@ mod tests {
         wait_until(|| looks(&awake));
         awake.call(1);
         workers.install(|| awake.begin_share());
+        Ok(())
+    }
+
+    #[cfg(all(target_os = "linux", not(miri)))]
+    #[test]
+    fn who_looks_after_a_share_may_run_where_it_might_before() -> Result<(), rayon::ThreadPoolBuildError> {
+        let cpus = || rustix::thread::sched_getaffinity(None).ok();
+        let workers = pool(1)?;
+        let awake = Arc::new(Awake::new(1, true));
+        let before = workers.install(cpus);
+        let is_one = before.is_none_or(|cpus| cpus.count() < 2);
+        workers.install(|| awake.start(0));
+        for in_time in [false, true] {
+            workers.install(|| {
+                awake.workers[0].keep_from(cpu::current());
+                assert_eq!(cpus() == before, is_one);
+                awake.stay(&workers, in_time);
+            });
+            assert_eq!(workers.install(cpus) == before, in_time || is_one);
+        }
         Ok(())
     }
 

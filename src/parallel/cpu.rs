@@ -7,8 +7,9 @@
 //! A worker of few is kept from the CPU of the calling thread before it is woken, which takes 1 µs each, and may return
 //! there once it has begun ([`Worker`]).
 //!
-//! Of many workers, one that finds itself on the CPU of the calling thread moves to another, and where that has happened,
-//! the calling thread gives way for a moment when it wakes one. To begin, move and go on takes 60 to 150 µs.
+//! One that finds itself on the CPU of the calling thread nevertheless moves to another. Of many workers that is all:
+//! none is kept from a CPU, and where one had to move, the calling thread gives way for a moment when it wakes more. To
+//! begin, move and go on takes 60 to 150 µs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};

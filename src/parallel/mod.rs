@@ -1,10 +1,10 @@
 //! The threads: the only place that knows rayon.
 //!
 //! The pool is our own and is built at the first call that has work for it, so that nothing starts at import.
-//! It has one thread fewer than asked for: the calling thread takes a share, and never waits for a sleeping
-//! pool to do what it could do itself. The threads of a small pool stay awake for a moment after work (`awake.rs`),
-//! and then share what is not worth waking them. Threads do not survive a fork, so the pool belongs to the process that
-//! built it; a child builds another.
+//! It has one thread fewer than asked for: the calling thread begins at once, and others get a share when they have come
+//! and look for work (`awake.rs`). It waits for no thread that was woken, only for the jobs that others have begun. The
+//! threads of a small pool go on looking for a moment after work, and then share what is not worth waking them. Threads
+//! do not survive a fork, so the pool belongs to the process that built it; a child builds another.
 //!
 //! Who does what never changes a result: work is cut at fixed places and sums are folded in order.
 
@@ -282,16 +282,16 @@ impl Drop for Team {
 
 impl Pool {
     /// Calls `work` for each job, on the calling thread and on all others that look for work, now or when a job is done;
-    /// they may be woken for it.
+    /// they are woken for it if `wakes`.
     fn each<J: Send>(
         &self,
-        wake: bool,
+        wakes: bool,
         jobs: impl DoubleEndedIterator<Item = J> + Send,
         work: impl Fn(J) + Sync,
     ) {
         let shares = Shares {
             pool: self,
-            wake,
+            wakes,
             jobs: Mutex::new(jobs),
             work,
             given: AtomicUsize::new(0),
@@ -300,7 +300,7 @@ impl Pool {
         };
         let shares = &shares;
         self.workers.in_place_scope(|scope| {
-            let waiting = wake.then(|| self.awake.wait());
+            let waiting = wakes.then(|| self.awake.wait());
             shares.give(scope);
             shares.take(scope, false);
             drop(waiting);
@@ -316,15 +316,17 @@ impl Pool {
 /// A call's jobs, and who has a share of them.
 struct Shares<'a, I, W> {
     pool: &'a Pool,
-    /// Whether workers are woken.
-    wake: bool,
+    /// Whether workers that sleep are woken, or only those who look for work get a share.
+    wakes: bool,
+    /// Those that nobody has begun.
     jobs: Mutex<I>,
+    /// What is done with each.
     work: W,
-    /// To so many workers.
+    /// The number of workers that were given a share.
     given: AtomicUsize,
-    /// There are no more jobs.
+    /// Whether all jobs were begun.
     is_done: AtomicBool,
-    /// Workers that were given a share and are not done.
+    /// The number of workers that were given a share and have not ended it.
     busy: AtomicUsize,
 }
 
@@ -370,7 +372,7 @@ impl<J: Send, I: DoubleEndedIterator<Item = J> + Send, W: Fn(J) + Sync> Shares<'
             awake.call(come);
         }
         // After the shares, which are for those who are awake.
-        if self.wake {
+        if self.wakes {
             awake.wake_for_share(workers, missing - come);
         }
     }

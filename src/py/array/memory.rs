@@ -87,10 +87,11 @@ impl Block {
         let ahead = (begin.addr() + page).next_multiple_of(HUGE_PAGE) - begin.addr();
         let data = begin.wrapping_add(ahead);
         let behind = reserved - ahead - capacity;
+        // What is in no whole huge page is mapped at once, in half the time that it takes page by page as it is written.
         let huge = capacity / HUGE_PAGE * HUGE_PAGE;
         // SAFETY: the ranges are whole pages of the mapping just made: what lies before the header, what lies
         // behind the data, and the data itself and its end, for which the advice changes no byte. Advice that is not
-        // taken is no error. Pages that are mapped at once take half as long as those that are when they are written.
+        // taken is no error.
         unsafe {
             if ahead > page {
                 libc::munmap(begin.cast(), ahead - page);
