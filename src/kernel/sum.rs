@@ -19,6 +19,8 @@ pub const LANES: usize = 32;
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(super) struct Lanes(pub(super) [f64; LANES]);
+/// Lanes that are added to at once where that is not all: the widest register has as many.
+const PIECE: usize = 8;
 /// Elements of one block.
 pub const BLOCK: usize = 64 * LANES;
 
@@ -248,13 +250,13 @@ fn add_whole<const FUSED: bool, const ASK: bool, T: Element>(
 /// The same for the elements whose mask is all ones. Where it is 0, 0 is added, which changes no lane.
 #[inline(always)]
 fn add_masked<T: Element>(
-    lanes: &mut [f64; LANES],
-    data: &[T; LANES],
-    mask: &[u64; LANES],
+    lanes: &mut [f64; PIECE],
+    data: &[T; PIECE],
+    mask: &[u64; PIECE],
     term: impl Term<T>,
 ) {
     // Not fused, which is the same wherever it is done. As integers: of a condition, the compiler would make branches.
-    for j in 0..LANES {
+    for j in 0..PIECE {
         lanes[j] += f64::from_bits(term.of(data[j]).to_bits() & mask[j]);
     }
 }
@@ -262,11 +264,11 @@ fn add_masked<T: Element>(
 /// [`Sum`] for each of some rows that follow each other, none longer than a block: the same bits, without a call, an
 /// element by itself and narrow registers for each of them.
 ///
-/// What of a row is no whole row of lanes is read as one, and what lies behind the row is left out by a mask. So the
-/// last rows, behind which there are not so many elements, have no sum. Returned is how many rows have one.
+/// What of a row is no whole row of lanes is read [`PIECE`] elements at a time, and what lies behind the row is left out by
+/// a mask.
 #[derive(Debug)]
 pub struct SumRows<'a, T, F> {
-    /// The rows, and what follows them.
+    /// The rows. It takes a little less where something follows them.
     pub data: &'a [T],
     /// Elements of a row, at most [`BLOCK`].
     pub len: usize,
@@ -279,35 +281,42 @@ pub struct SumRows<'a, T, F> {
 }
 
 impl<T: Element, F: Term<T>> Op for SumRows<'_, T, F> {
-    type Output = usize;
+    type Output = ();
     #[inline(always)]
-    fn eval<const FUSED: bool>(self) -> usize {
+    fn eval<const FUSED: bool>(self) {
         if self.of_many { self.sum::<FUSED, true>() } else { self.sum::<FUSED, false>() }
     }
 }
 
 impl<T: Element, F: Term<T>> SumRows<'_, T, F> {
     #[inline(always)]
-    fn sum<const FUSED: bool, const ASK: bool>(self) -> usize {
+    fn sum<const FUSED: bool, const ASK: bool>(self) {
         let rest = self.len % LANES;
+        let read = rest.next_multiple_of(PIECE);
         let mut mask = [0; LANES];
         for (j, mask) in mask.iter_mut().enumerate() {
             *mask = if j < rest { u64::MAX } else { 0 };
         }
-        let (mut unread, mut done) = (self.data, 0);
+        let mut unread = self.data;
         for sum in self.sums {
             let Some((row, after)) = unread.split_at_checked(self.len) else { break };
             let mut lanes = Lanes([0.0; LANES]);
-            add_whole::<FUSED, ASK, _>(&mut lanes.0, row.as_chunks().0, self.term);
+            let (whole, last) = row.as_chunks();
+            add_whole::<FUSED, ASK, _>(&mut lanes.0, whole, self.term);
             if rest > 0 {
-                let Some(data) = unread[self.len - rest..].first_chunk() else { break };
-                add_masked(&mut lanes.0, data, &mask, self.term);
+                let mut copied = [T::ZERO; LANES];
+                let last = unread[self.len - rest..].get(..read).unwrap_or_else(|| {
+                    copied[..rest].copy_from_slice(last);
+                    &copied[..read]
+                });
+                let pieces = lanes.0.as_chunks_mut().0.iter_mut().zip(last.as_chunks().0);
+                for ((lanes, last), mask) in pieces.zip(mask.as_chunks().0) {
+                    add_masked(lanes, last, mask, self.term);
+                }
             }
             *sum = fold_wide(&lanes);
             unread = after;
-            done += 1;
         }
-        done
     }
 }
 

@@ -670,12 +670,13 @@ pub(super) fn row_sums<T: Element>(
     of_many: bool,
     sums: &mut [f64],
 ) {
-    let done = match pass {
-        _ if len > SHORT => 0,
-        Pass::Abs => isa.run(SumRows { data, len, term: Abs, of_many, sums: &mut *sums }),
-        _ => isa.run(SumRows { data, len, term: Square, of_many, sums: &mut *sums }),
-    };
-    for (data, sum) in data.chunks_exact(len).zip(sums).skip(done) {
+    if len <= SHORT {
+        return match pass {
+            Pass::Abs => isa.run(SumRows { data, len, term: Abs, of_many, sums }),
+            _ => isa.run(SumRows { data, len, term: Square, of_many, sums }),
+        };
+    }
+    for (data, sum) in data.chunks_exact(len).zip(sums) {
         let total = match pass {
             _ if !of_many => row_sum(isa, data, pass),
             Pass::Abs => isa.run(SumPart(Sum { data, term: Abs })),

@@ -68,7 +68,8 @@ pub(super) fn set_isa(name: Option<&str>) -> PyResult<()> {
     match Isa::choose(name) {
         Some(_) => Ok(()),
         None => Err(PyValueError::new_err(format!(
-            "set_isa: name: found {name:?}; allowed: None or one of {:?}",
+            "set_isa: name: found {:?}; allowed: None or one of {:?}",
+            name.unwrap_or_default(),
             isa_levels()
         ))),
     }
