@@ -160,22 +160,27 @@ def test_a_clash_is_seen_wherever_in_a_word_of_marks_it_is():
         gc.clip_by_global_norm([np.ones(len(out)) for out in outs], 1.0, out=outs)
 
 
-def pieces(lengths, unit, step=1):
-    """Arrays that follow each other in one piece of memory, each from a whole number of units on, in another order."""
+def pieces(lengths, unit, step=1, together=1):
+    """Arrays that follow each other in one piece of memory, each from a whole number of units on, in another order.
+
+    So many stay together, as they do that were made one after the other.
+    """
     starts = np.cumsum([0, *(-(-length // unit) * unit for length in lengths)])
     memory = np.arange(1, starts[-1] + 2, dtype=np.float32)
-    order = np.random.default_rng(len(lengths)).permutation(len(lengths))
+    runs = np.split(np.arange(len(lengths)), range(together, len(lengths), together))
+    order = np.concatenate([runs[i] for i in np.random.default_rng(len(lengths)).permutation(len(runs))])
     return [memory[starts[i] :][: lengths[i] : step] for i in order], memory
 
 
+@pytest.mark.parametrize("together", [1, 7, 25])
 @pytest.mark.parametrize("unit", [1, 4, 64, 5000])
 @pytest.mark.parametrize("step", [1, 3])
 @pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 1000])
-def test_arrays_of_one_memory_in_any_order_are_apart(count, step, unit):
+def test_arrays_of_one_memory_in_any_order_are_apart(count, step, unit, together):
     # Neighbours share words of marks, and units where these are shorter than 16 bytes, but no byte; the longest lie in
     # regions of their own.
     lengths = [(7 * i) % 300 if i % 50 == 0 else i % 40 for i in range(count)]
-    (tensors, _), (expected, _) = pieces(lengths, unit, step), pieces(lengths, unit, step)
+    (tensors, _), (expected, _) = (pieces(lengths, unit, step, together) for _ in range(2))
     expected, norm = gc.clip_by_global_norm([t.copy() for t in expected], 1.0)
     found, own = gc.clip_by_global_norm(tensors, 1.0, out=tensors)
     assert own == norm
@@ -183,12 +188,13 @@ def test_arrays_of_one_memory_in_any_order_are_apart(count, step, unit):
     assert [t.tobytes() for t in tensors] == [t.tobytes() for t in expected]
 
 
+@pytest.mark.parametrize("together", [1, 25])
 @pytest.mark.parametrize("unit", [1, 4, 64, 1500])
 @pytest.mark.parametrize("kind", ["in place", "into others"])
-def test_one_element_too_many_is_seen_wherever_it_is(kind, unit):
+def test_one_element_too_many_is_seen_wherever_it_is(kind, unit, together):
     # As long as whole units, so that each ends where the next one begins.
     lengths = [unit * (1 + i % 5 + 70 * (i % 30 == 0)) for i in range(100)]
-    tensors, memory = pieces(lengths, unit)
+    tensors, memory = pieces(lengths, unit, together=together)
     before = memory.copy()
     address = [tensor.ctypes.data for tensor in tensors]
     for i, tensor in enumerate(tensors):

@@ -701,11 +701,10 @@ impl<'py> Lanes<'_, 'py> {
             return Ok(output.len == 0 || output.data == input.data || high <= begin || end <= low);
         }
         let extent = |flat: &Flat| (flat.len > 0).then(|| flat.extent());
-        let extents = self.pairs().flat_map(|(input, output)| {
-            let read = (input.data != output.data).then_some(input).and_then(extent);
-            extent(output).into_iter().chain(read)
-        });
-        overlap::extents_are_apart(extents)
+        let written = self.outputs().iter().filter_map(extent);
+        let others = if self.are_in_place() { 0 } else { self.outputs().len() };
+        let read = self.pairs().take(others).filter(|(input, output)| input.data != output.data);
+        overlap::extents_are_apart(written.chain(read.filter_map(|(input, _)| extent(input))))
     }
 
     /// Whether all are in place and columns of one matrix, from left to right.
