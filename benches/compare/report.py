@@ -42,8 +42,9 @@ make compare
 HOW = """\
 Every time is the median of calls from Python, with every library's default settings and all its threads. The
 libraries take turns in one process, in an order that changes from round to round, on arrays that they hold
-already. Python's garbage collector rests, results are dropped as soon as they are there, and each result is
-compared once with one in float64. Where a library has several good forms, each is tried and the fastest one
+already. Before calls of less than 5 ms come at least four that are not timed, so that each library finds the caches as
+its own calls left them. Python's garbage collector rests, results are dropped as soon as they are there, and each
+result is compared once with one in float64. Where a library has several good forms, each is tried and the fastest one
 counts; TensorFlow runs under `tf.function`, JAX under `jit`, and both make new arrays where the others write into
 given ones.
 
