@@ -12,18 +12,20 @@ use std::any::type_name;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 use std::hint::black_box;
+use std::iter::Zip;
 use std::process::Command;
+use std::slice::{Chunks, ChunksMut};
 
 use _core::element::{Bf16, Element, F16};
 use _core::isa::{Fill, FillHalves, HalvesOp, Isa, Op, RootsOp};
 use _core::kernel::clip::{AnyOutside, Between, Clip, ClipEach};
 use _core::kernel::halves::{FromSingles, ScaleBlocks, ScaledLines, ToSingles};
-use _core::kernel::map::{AnyChange, Apply, ApplyInto, Mapped};
+use _core::kernel::map::{AnyChange, Apply, ApplyInto, ApplyIntoEach, ApplyToEach, Mapped};
 use _core::kernel::max::{MaxAbs, MaxRow};
 use _core::kernel::power::{Cube, Half, Power, SumRoots, ThreeHalves};
 use _core::kernel::rows::ScaledRows;
 use _core::kernel::scale::{Scale, ScaleEach, ScaleEachInto, Times};
-use _core::kernel::sum::{Abs, AddRow, AddRows, Square, Sum, SumRows};
+use _core::kernel::sum::{Abs, AddRow, AddRows, Square, Sum, SumEach, SumRows};
 use _core::kernel::widen::{Modulus, Widen};
 
 /// The levels, in the order of the table in `isa.rs`, and what their registers are called.
@@ -302,6 +304,8 @@ fn probes() -> Vec<Probe> {
         on_halves::<Sum<'_, F16, Abs>>(SUM, [0, 64, 35]),
         on_halves::<ToSingles<'_, F16>>(Done("cvtph2ps", 4), [0, 28, 23]),
         on_halves::<FromSingles<'_, F16>>(Done("cvtps2ph", 4), [0, 28, 19]),
+        probe::<SumEach<'_, Chunks<'_, f32>, Square>>(SQUARE, [191, 44, 22]),
+        probe::<SumEach<'_, Chunks<'_, f64>, Square>>(SUM, [191, 63, 32]),
         probe::<SumRows<'_, f32, Square>>(SQUARE, [191, 44, 22]),
         probe::<SumRows<'_, f64, Square>>(SUM, [191, 63, 32]),
         probe::<SumRows<'_, f32, Abs>>(SUM, [235, 63, 35]),
@@ -318,6 +322,9 @@ fn probes() -> Vec<Probe> {
         probe::<Apply<'_, f64, Scale>>(PRODUCT, [166, 51, 26]),
         probe::<Apply<'_, F16, Scale>>(PRODUCT, [0, 994, 281]),
         probe::<Apply<'_, Bf16, Scale>>(PRODUCT, [1160, 378, 132]),
+        probe::<ApplyToEach<ChunksMut<'_, f32>, Times>>(PRODUCT, [175, 81, 41]),
+        probe::<ApplyToEach<ChunksMut<'_, f64>, Times>>(PRODUCT, [166, 51, 26]),
+        probe::<ApplyIntoEach<Zip<Chunks<'_, f32>, ChunksMut<'_, f32>>, Times>>(PRODUCT, [175, 81, 41]),
         probe::<ApplyInto<'_, f32, Scale>>(PRODUCT, [175, 81, 41]),
         probe::<ApplyInto<'_, f64, Scale>>(PRODUCT, [166, 51, 26]),
         probe::<ApplyInto<'_, F16, Scale>>(PRODUCT, [0, 994, 281]),

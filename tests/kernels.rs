@@ -5,6 +5,7 @@
 mod common;
 
 use std::cmp::Ordering;
+use std::mem;
 use std::sync::LazyLock;
 use std::sync::atomic::AtomicU8;
 
@@ -18,7 +19,7 @@ use _core::kernel::power::{Cube, Fourth, Half, OfRoot, Power, SumRoots, ThreeHal
 use _core::kernel::rows::{PlainFactors, ScaledRows};
 use _core::kernel::scale::{ClipMagnitude, Scale, ScaleEach, ScaleEachInto};
 use _core::kernel::sum::{
-    Abs, AddRow, AddRows, FoldRows, Rescaled, Square, Sum, SumPart, SumRows, Term, Total,
+    Abs, AddRow, AddRows, FoldRows, Rescaled, Square, Sum, SumEach, SumPart, SumRows, Term, Total,
 };
 use _core::kernel::widen::{Limb, Modulus, Widen};
 use _core::scaled::{Factor, Scaled, power_of_two};
@@ -564,6 +565,50 @@ fn scale<T: KnownReal>() {
             }
         });
     }
+}
+
+fn same_bits<T: Ordered>(a: &[T], b: &[T]) -> bool {
+    a.iter().map(|x| bits(*x)).eq(b.iter().map(|x| bits(*x)))
+}
+
+/// Slices that are scaled in one call, as each of them alone.
+fn scale_slices<T: KnownReal>() {
+    let room: Vec<T> = samples(&mut Random::new(31), ROOM);
+    let lengths = || thinned((0..40).chain([64, 75, 100, 1024]), 7);
+    for factor in thinned(factors(), 14) {
+        for isa in Isa::available() {
+            let (mut data, mut expected) = (room.clone(), room.clone());
+            let (mut to, mut rest, mut left) = (vec![T::ZERO; room.len()], &mut data[..], &mut expected[..]);
+            let (mut slices, mut begin) = (Vec::new(), 0);
+            for len in lengths() {
+                let (own, after) = mem::take(&mut rest).split_at_mut(len);
+                slices.push(own);
+                rest = after;
+                let (own, after) = mem::take(&mut left).split_at_mut(len);
+                isa.run(Apply { data: own, map: Scale(factor) });
+                left = after;
+                begin += len;
+            }
+            Scale(factor).apply_to_each(isa, slices.into_iter());
+            let mut unread = (&room[..], &mut to[..]);
+            let pairs = lengths().map(|len| {
+                let (from, after) = unread.0.split_at(len);
+                let (own, left) = mem::take(&mut unread.1).split_at_mut(len);
+                unread = (after, left);
+                (from, own)
+            });
+            Scale(factor).apply_into_each(isa, pairs);
+            let zeros = vec![T::ZERO; room.len() - begin];
+            assert!(same_bits(&data, &expected), "{} {factor:?}", isa.name());
+            assert!(same_bits(&to[..begin], &expected[..begin]), "{} {factor:?}", isa.name());
+            assert!(same_bits(&to[begin..], &zeros));
+        }
+    }
+}
+
+#[test]
+fn slices_in_one_call_are_scaled_as_each_alone() {
+    for_reals!(scale_slices);
 }
 
 #[test]
@@ -1364,6 +1409,50 @@ fn sums_of_rows<T: Known>() {
             }
         }
     }
+}
+
+/// Sums of sequences of any length, in one call.
+fn sums_of_each<T: Known>() {
+    let random = &mut Random::new(29);
+    let mut data: Vec<T> = finite(random, 4000);
+    for odd in [None, T::odd()] {
+        for (i, x) in odd.into_iter().flatten().enumerate() {
+            data.iter_mut().skip(45 + 30 * i).step_by(310).for_each(|to| *to = x);
+        }
+        let mut sequences = Vec::new();
+        let mut rest = &data[..];
+        for len in thinned((0..70).chain([75, 96, 100, 1024]), 9) {
+            let (own, after) = rest.split_at(len);
+            sequences.push(own);
+            rest = after;
+        }
+        for isa in Isa::available() {
+            for most in [0, 1, sequences.len(), sequences.len() + 1] {
+                let mut sums = [vec![Total::default(); most], vec![Total::default(); most]];
+                let [abs, squares] = &mut sums;
+                let sequences = || sequences.iter().copied();
+                let counts = [
+                    isa.run(SumEach { sequences: sequences(), term: Abs, totals: abs }),
+                    isa.run(SumEach { sequences: sequences(), term: Square, totals: squares }),
+                ];
+                assert_eq!(counts, [most.min(sequences().len()); 2]);
+                for ((own, abs), square) in sequences().zip(abs).zip(squares) {
+                    let alone =
+                        [isa.run(Sum { data: own, term: Abs }), isa.run(Sum { data: own, term: Square })];
+                    for (found, alone) in [*abs, *square].into_iter().zip(alone) {
+                        let is_same = found.value().to_bits() == alone.value().to_bits();
+                        let are_nan = found.value().is_nan() && alone.value().is_nan();
+                        assert!(is_same || are_nan, "{} {}: {found:?}, not {alone:?}", isa.name(), own.len());
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn sequences_in_one_call_are_summed_as_each_alone() {
+    for_all!(sums_of_each);
 }
 
 #[test]

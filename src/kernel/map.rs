@@ -64,6 +64,46 @@ impl<T: Ordered, M: Map<T>> Op for ApplyInto<'_, T, M> {
     }
 }
 
+/// [`Apply`] to slices one after the other: a call for each costs more than a few elements.
+pub struct ApplyToEach<I, M> {
+    /// Read and written.
+    pub slices: I,
+    /// What to apply.
+    pub map: M,
+}
+
+impl<'a, T: Ordered + 'a, I: Iterator<Item = &'a mut [T]>, M: Map<T>> Op for ApplyToEach<I, M> {
+    type Output = ();
+    #[inline(always)]
+    fn eval<const FUSED: bool>(self) {
+        for data in self.slices {
+            for x in data {
+                *x = self.map.map(*x);
+            }
+        }
+    }
+}
+
+/// [`ApplyInto`] for pairs of slices.
+pub struct ApplyIntoEach<I, M> {
+    /// Read, and written, as many elements.
+    pub pairs: I,
+    /// What to apply.
+    pub map: M,
+}
+
+impl<'a, T: Ordered + 'a, I: Iterator<Item = (&'a [T], &'a mut [T])>, M: Map<T>> Op for ApplyIntoEach<I, M> {
+    type Output = ();
+    #[inline(always)]
+    fn eval<const FUSED: bool>(self) {
+        for (from, to) in self.pairs {
+            for (to, from) in to.iter_mut().zip(from) {
+                *to = self.map.map(*from);
+            }
+        }
+    }
+}
+
 /// A slice with `map` applied.
 #[derive(Clone, Copy, Debug)]
 pub struct Mapped<'a, T, M> {

@@ -4,7 +4,7 @@
 //! loop. So they go by way of float32 (many by one factor: [`halves`]), with a loop for each step: the same bits.
 
 use super::halves;
-use super::map::{Apply, ApplyInto, Map, Mapped};
+use super::map::{Apply, ApplyInto, ApplyIntoEach, ApplyToEach, Map, Mapped};
 use crate::element::{Real, to_odd};
 use crate::isa::{Isa, Op};
 use crate::scaled::Factor;
@@ -72,6 +72,29 @@ impl<T: Real> Map<T> for Scale {
             return isa.stream(to, Mapped { from, map: Times(self.0.by) });
         }
         halves::stream(isa, from, to, self.0.by);
+    }
+}
+
+impl Scale {
+    /// Scales short slices one after the other.
+    pub fn apply_to_each<'a, T: Real + 'a>(self, isa: Isa, slices: impl Iterator<Item = &'a mut [T]>) {
+        if is_plain(self.0) {
+            isa.run(ApplyToEach { slices, map: Times(self.0.by) });
+        } else {
+            isa.run(ApplyToEach { slices, map: self });
+        }
+    }
+    /// The same from slices to others.
+    pub fn apply_into_each<'a, T: Real + 'a>(
+        self,
+        isa: Isa,
+        pairs: impl Iterator<Item = (&'a [T], &'a mut [T])>,
+    ) {
+        if is_plain(self.0) {
+            isa.run(ApplyIntoEach { pairs, map: Times(self.0.by) });
+        } else {
+            isa.run(ApplyIntoEach { pairs, map: self });
+        }
     }
 }
 

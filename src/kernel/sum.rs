@@ -20,7 +20,7 @@ pub const LANES: usize = 32;
 #[repr(align(64))]
 pub(super) struct Lanes(pub(super) [f64; LANES]);
 /// Lanes that are added to at once where that is not all: the widest register has as many.
-const PIECE: usize = 8;
+pub const PIECE: usize = 8;
 /// Elements of one block.
 pub const BLOCK: usize = 64 * LANES;
 
@@ -317,6 +317,55 @@ impl<T: Element, F: Term<T>> SumRows<'_, T, F> {
             *sum = fold_wide(&lanes);
             unread = after;
         }
+    }
+}
+
+/// [`Sum`] for each of some sequences, none longer than a block: a call for each costs more than a few elements. What is no
+/// whole [`PIECE`] takes longer than the call. Returned is how many there were.
+pub struct SumEach<'a, I, F> {
+    /// The elements of each.
+    pub sequences: I,
+    /// What each element adds.
+    pub term: F,
+    /// Written, one for each sequence, of which it takes as many.
+    pub totals: &'a mut [Total],
+}
+
+impl<'a, T: Element, I: Iterator<Item = &'a [T]>, F: Term<T>> Op for SumEach<'_, I, F> {
+    type Output = usize;
+    #[inline(always)]
+    fn eval<const FUSED: bool>(self) -> usize {
+        let mut count = 0;
+        for (total, data) in self.totals.iter_mut().zip(self.sequences) {
+            let mut lanes = Lanes([0.0; LANES]);
+            let (whole, rest) = data.as_chunks();
+            add_whole::<FUSED, false, _>(&mut lanes.0, whole, self.term);
+            let (pieces, last) = rest.as_chunks();
+            let mut left = lanes.0.as_chunks_mut().0.iter_mut();
+            // The other way round, the zip would take one of those that are left.
+            for (piece, lanes) in pieces.iter().zip(left.by_ref()) {
+                add_piece::<FUSED, _>(lanes, piece, self.term);
+            }
+            for (x, lane) in last.iter().zip(left.flatten()) {
+                *lane = self.term.add::<FUSED>(*lane, *x);
+            }
+            *total = Total::default();
+            total.add(fold_wide(&lanes));
+            count += 1;
+        }
+        count
+    }
+}
+
+/// [`add_whole`] for a part of a row of lanes.
+#[inline(always)]
+fn add_piece<const FUSED: bool, T: Element>(
+    lanes: &mut [f64; PIECE],
+    piece: &[T; PIECE],
+    term: impl Term<T>,
+) {
+    for j in 0..PIECE {
+        lanes[j] = term.add::<FUSED>(lanes[j], piece[j]);
     }
 }
 

@@ -382,7 +382,7 @@ impl<J: Send, I: DoubleEndedIterator<Item = J> + Send, W: Fn(J) + Sync> Shares<'
 const PATIENCE: Duration = Duration::from_micros(100);
 
 /// What an array of a list takes beside its elements, in bytes that would take as long.
-const EACH: usize = 1024;
+const EACH: usize = 256;
 
 /// The work of a list of so many arrays, in bytes: those of their elements, and what each takes beside them. For one array
 /// that counts nothing.

@@ -13,8 +13,8 @@ use crate::kernel::max::{MaxAbs, MaxRow};
 use crate::kernel::power::{Cube, Fourth, Half, OfRoot, Power, Simple, SumRoots, ThreeHalves};
 use crate::kernel::rows;
 use crate::kernel::sum::{
-    Abs, AddRow, AddRows, BLOCK, FoldRows, LANES, MANY, ROWS, ROWS_AT_ONCE, Rescaled, Square, Sum, SumPart,
-    SumRows, Term, Total,
+    Abs, AddRow, AddRows, BLOCK, FoldRows, LANES, MANY, PIECE, ROWS, ROWS_AT_ONCE, Rescaled, Square, Sum,
+    SumEach, SumPart, SumRows, Term, Total,
 };
 use crate::kernel::widen::{Limb, Modulus, Widen};
 use crate::scaled::{RESCALE, Scaled, power_of_two};
@@ -375,10 +375,54 @@ pub trait Views: Sync {
     fn bytes_alike(&self) -> Option<usize> {
         None
     }
+    /// Shows `sums` the first ones of a range, as many as are dense, have one dtype, and are for it; how many.
+    fn short(&self, range: ops::Range<usize>, sums: impl ShortSums) -> usize {
+        let _ = (range, sums);
+        0
+    }
     /// Those from number `at` on, as many as are columns that lie side by side, if these are more than a few.
     fn columns(&self, at: usize) -> Option<AnyColumns<'_>> {
         let _ = at;
         None
+    }
+}
+
+/// What is done with short arrays that are dense and have one dtype.
+pub trait ShortSums {
+    /// Whether this is for arrays of this dtype and of so many elements.
+    fn takes<T: Element>(&self, len: usize) -> bool;
+    /// Does it.
+    fn add<'a, T: Element>(self, arrays: impl Iterator<Item = &'a [T]>);
+}
+
+/// Short arrays to be summed in one call.
+const AT_ONCE: usize = 64;
+
+/// Sums each.
+struct EachSum<'a, E> {
+    isa: Isa,
+    pass: Pass,
+    each: &'a mut E,
+}
+
+impl<E: FnMut(Total)> ShortSums for EachSum<'_, E> {
+    fn takes<T: Element>(&self, len: usize) -> bool {
+        len <= SHORT && len.is_multiple_of(PIECE) && has_row_sums::<T>(len, self.pass)
+    }
+
+    fn add<'a, T: Element>(self, mut arrays: impl Iterator<Item = &'a [T]>) {
+        let mut totals = [Total::default(); AT_ONCE];
+        loop {
+            let (sequences, totals) = (arrays.by_ref().take(AT_ONCE), &mut totals[..]);
+            let count = match self.pass {
+                Pass::Abs => self.isa.run(SumEach { sequences, term: Abs, totals: &mut *totals }),
+                _ => self.isa.run(SumEach { sequences, term: Square, totals: &mut *totals }),
+            };
+            totals.iter().take(count).for_each(|total| (self.each)(*total));
+            if count < AT_ONCE {
+                break;
+            }
+        }
     }
 }
 
@@ -519,7 +563,10 @@ fn sums(
     mut range: ops::Range<usize>,
     mut each: impl FnMut(Total),
 ) {
-    while let Some(first) = range.next() {
+    while !range.is_empty() {
+        let own = arrays.short(range.clone(), EachSum { isa, pass, each: &mut each });
+        range.start += own;
+        let Some(first) = range.next() else { break };
         let columns = arrays.columns(first).map(|columns| columns.at_most(range.len() + 1));
         let last = columns.as_ref().map_or(first, |columns| first + columns.count() - 1);
         if !columns.is_some_and(|columns| columns.add(isa, pass, &mut each)) {

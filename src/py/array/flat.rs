@@ -13,6 +13,7 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::ffi::c_int;
 use std::iter;
+use std::ops::Range;
 use std::ptr;
 use std::slice;
 use std::sync::atomic::Ordering;
@@ -30,14 +31,14 @@ use super::super::overlap;
 use super::memory::Lender;
 use super::objects::{self, OwnList};
 use super::{BFLOAT16, DTYPES, Rows, internal, resized, slice_of};
-use crate::element::{Dtype, Element, Ordered, match_element, match_real};
+use crate::element::{Dtype, Element, Ordered, Real, match_element, match_real};
 use crate::error::{Error, Result, vec_with_room};
 use crate::isa::Isa;
 use crate::kernel::map::Map;
 use crate::kernel::scale::Scale;
 use crate::parallel;
 use crate::parallel::perform::{AnyTask, Task, Tasks};
-use crate::parallel::reduce::{AnyColumns, AnyView, Columns, Views};
+use crate::parallel::reduce::{AnyColumns, AnyView, Columns, ShortSums, Views};
 use crate::scaled::Factor;
 use crate::walk::{Axis, Cells, Layout, Memory, Slices, Store, Target, View};
 
@@ -147,6 +148,9 @@ const DENSE: c_int = npyffi::NPY_ARRAY_C_CONTIGUOUS | npyffi::NPY_ARRAY_F_CONTIG
 const TO_READ_ONE: Duration = Duration::from_nanos(10);
 const TO_MAKE_ONE: Duration = Duration::from_nanos(100);
 const MANY: usize = 256;
+
+/// Elements of the longest array that is done in one call with its neighbours.
+const SHORT: usize = 1024;
 
 fn saturated(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
@@ -309,6 +313,20 @@ impl Flat {
         unsafe { slice::from_raw_parts(self.data.as_ptr().cast::<T>().cast_const(), self.span() + more) }
     }
 
+    /// The elements of a dense one.
+    ///
+    /// # Safety
+    /// The array is alive, dense and writeable, and nothing else here reads or writes it meanwhile.
+    unsafe fn elements_mut<'a, T: Element>(&self) -> &'a mut [T] {
+        // SAFETY: as in `elements_to`.
+        unsafe { slice::from_raw_parts_mut(self.data.as_ptr().cast::<T>(), self.len) }
+    }
+
+    /// Whether it is dense, of elements of T.
+    fn is_dense_of<T: Element>(&self) -> bool {
+        self.dtype == T::DTYPE && self.is_dense()
+    }
+
     /// Where the elements lie that [`Flat::elements`] gives.
     fn layout<'a>(&self) -> Cow<'a, Layout> {
         Cow::Owned(Layout::new([Axis { len: self.len, stride: self.step.cast_signed() }]))
@@ -333,7 +351,7 @@ impl Flat {
         // are lent as atomics as well. These have the size of T, to which an array here is aligned.
         unsafe {
             if self.is_dense() {
-                return Target::Dense(slice::from_raw_parts_mut(self.data.as_ptr().cast::<T>(), self.len));
+                return Target::Dense(self.elements_mut::<T>());
             }
             let cells = slice::from_raw_parts(self.data.as_ptr().cast::<T::Cell>().cast_const(), self.span());
             let range = 0..self.len;
@@ -390,14 +408,16 @@ impl<'py> Flats<'py> {
                 return Ok(is_plain.then(|| Self::of_one(held, Some(flat), kinds)));
             }
         };
-        if list.len() >= MANY {
-            parallel::wake_ahead(0, list.len(), TO_READ_ONE.saturating_mul(saturated(list.len())));
-        }
         let mut flats = vec_with_room(list.len())?;
         let (mut bytes, mut end) = (0, 0);
         let (mut flags, mut in_order, mut alike) = (c_int::MAX, true, true);
         let mut before = None;
         for i in 0..list.len() {
+            if i == MANY {
+                // As if the others were like these.
+                let (bytes, left) = ((bytes / MANY).saturating_mul(list.len()), saturated(list.len() - MANY));
+                parallel::wake_ahead(bytes, list.len(), TO_READ_ONE.saturating_mul(left));
+            }
             let item = list.get(i)?;
             let Some(flat) = fields(item, class).and_then(Flat::of) else {
                 if item.is_none() {
@@ -649,6 +669,21 @@ impl Views for FlatViews<'_> {
     }
 
     #[inline]
+    fn short(&self, range: Range<usize>, sums: impl ShortSums) -> usize {
+        let Some(flats) = self.flats.get(range) else { return 0 };
+        let Some(first) = flats.first() else { return 0 };
+        match_element!(first.dtype, T => {
+            let is_taken = |flat: &&Flat| flat.is_dense_of::<T>() && sums.takes::<T>(flat.len);
+            let count = flats.iter().take_while(is_taken).count();
+            if count > 0 {
+                // SAFETY: see the struct.
+                sums.add(flats.iter().take(count).map(|flat| unsafe { flat.elements::<T>() }));
+            }
+            count
+        })
+    }
+
+    #[inline]
     fn columns(&self, at: usize) -> Option<AnyColumns<'_>> {
         let flats = self.flats.get(at..)?;
         let count = Flat::side_by_side(flats)?;
@@ -828,6 +863,33 @@ impl<'a> FlatTasks<'a> {
     fn pairs(&self) -> impl ExactSizeIterator<Item = (&'a Flat, &'a Flat)> {
         self.inputs.iter().zip(self.outputs)
     }
+
+    /// Scales the pairs from number `at` on that are short ones of elements of T like the first, in place or not; how many.
+    fn scale_short<T: Real>(&mut self, isa: Isa, at: usize, scale: Scale) -> usize {
+        // Elements of 16 bits have a way of their own.
+        let is_short = |flat: &Flat| size_of::<T>() > 2 && flat.is_dense_of::<T>() && flat.len <= SHORT;
+        let pairs =
+            || self.pairs().skip(at).take_while(|(input, output)| is_short(input) && is_short(output));
+        let mut count = 0;
+        if pairs().next().is_some_and(|(input, output)| input.data == output.data) {
+            let slices =
+                pairs().take_while(|(input, output)| input.data == output.data).map(|(_, output)| {
+                    count += 1;
+                    // SAFETY: what is borrowed mutably is lent one at a time, see `task`.
+                    unsafe { output.elements_mut::<T>() }
+                });
+            scale.apply_to_each(isa, slices);
+        } else {
+            let pairs =
+                pairs().take_while(|(input, output)| input.data != output.data).map(|(input, output)| {
+                    count += 1;
+                    // SAFETY: as above, and no output shares memory with an input that is not its own.
+                    unsafe { (input.elements::<T>(), output.elements_mut::<T>()) }
+                });
+            scale.apply_into_each(isa, pairs);
+        }
+        count
+    }
 }
 
 impl<'a> Tasks<'a> for FlatTasks<'a> {
@@ -867,6 +929,13 @@ impl<'a> Tasks<'a> for FlatTasks<'a> {
     fn run(&mut self, isa: Isa, factor: Option<Factor>, store: Store) {
         let mut at = 0;
         while let Some((input, output)) = self.inputs.get(at).zip(self.outputs.get(at)) {
+            if let (Some(factor), Store::Cached) = (factor, store) {
+                let count = match_real!(input.dtype, T => self.scale_short::<T>(isa, at, Scale(factor)), 0);
+                if count > 0 {
+                    at += count;
+                    continue;
+                }
+            }
             let Some(count) = self.outputs.get(at..).and_then(Flat::side_by_side) else {
                 at += 1;
                 match_real!(input.dtype, T => {
@@ -917,8 +986,7 @@ unsafe fn dense_task<'a, T: Ordered>(input: &Flat, output: &Flat) -> Task<'a, T>
     // SAFETY: as in `task`.
     unsafe {
         let source = (input.data != output.data).then(|| View::Dense(input.elements::<T>()));
-        let target = slice::from_raw_parts_mut(output.data.as_ptr().cast::<T>(), output.len);
-        Task { source, target: Target::Dense(target) }
+        Task { source, target: Target::Dense(output.elements_mut::<T>()) }
     }
 }
 
