@@ -607,6 +607,7 @@ fn scale_slices<T: KnownReal>() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "long")]
 fn slices_in_one_call_are_scaled_as_each_alone() {
     for_reals!(scale_slices);
 }
@@ -1451,6 +1452,7 @@ fn sums_of_each<T: Known>() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "long")]
 fn sequences_in_one_call_are_summed_as_each_alone() {
     for_all!(sums_of_each);
 }

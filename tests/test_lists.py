@@ -186,6 +186,35 @@ def test_the_result_is_a_new_list_like_any_other(count, kind):
     collector.collect()
 
 
+@pytest.mark.parametrize(
+    "dtypes", [[np.float32], [np.float64], [np.float16, np.float32, np.float64, ml_dtypes.bfloat16]]
+)
+def test_short_arrays_partly_in_place_and_partly_into_others(dtypes):
+    rng = np.random.default_rng(11)
+
+    def make():
+        # Whole pieces and others, neighbours of one kind and of several.
+        lengths = [*rng.integers(0, 70, 200), *8 * rng.integers(0, 200, 200)]
+        chosen = rng.integers(0, len(dtypes), len(lengths)) if len(dtypes) > 1 else np.zeros(len(lengths), int)
+        return [rng.standard_normal(n).astype(dtypes[i]) for n, i in zip(lengths, np.sort(chosen), strict=True)]
+
+    tensors = make()
+    norm = gc.global_norm(tensors)
+    squares = [x * x for tensor in tensors for x in tensor.astype(np.float64).tolist()]
+    assert norm == pytest.approx(math.sqrt(math.fsum(squares)), rel=1e-14)
+    expected = [gc.clip_by_norm(tensor, 1e9) for tensor in tensors]
+    for tensor in expected:
+        gc.clip_by_global_norm([tensor], 0.25, norm, out=[tensor])
+    for run in (1, 2, 30):
+        own = [tensor.copy() for tensor in tensors]
+        outs = [tensor if i // run % 2 else np.full_like(tensor, 7) for i, tensor in enumerate(own)]
+        found, same = gc.clip_by_global_norm(own, 0.25, out=outs)
+        assert same == norm
+        assert all(a is b for a, b in zip(found, outs, strict=True))
+        assert bits(outs) == bits(expected)
+        assert bits(own[:run]) == bits(tensors[:run])  # these were clipped into others
+
+
 def test_entries_may_be_none():
     tensor = np.full(3, 2.0)
     for tensors in ([None], (None,), [None, None], [None, tensor], (tensor, None)):

@@ -398,6 +398,9 @@ pub trait ShortSums {
 /// Short arrays to be summed in one call.
 const AT_ONCE: usize = 64;
 
+/// Arrays from which on it is worth looking for neighbours to be done in one call.
+pub const FEWEST: usize = 8;
+
 /// Sums each.
 struct EachSum<'a, E> {
     isa: Isa,
@@ -564,8 +567,9 @@ fn sums(
     mut each: impl FnMut(Total),
 ) {
     while !range.is_empty() {
-        let own = arrays.short(range.clone(), EachSum { isa, pass, each: &mut each });
-        range.start += own;
+        if range.len() >= FEWEST {
+            range.start += arrays.short(range.clone(), EachSum { isa, pass, each: &mut each });
+        }
         let Some(first) = range.next() else { break };
         let columns = arrays.columns(first).map(|columns| columns.at_most(range.len() + 1));
         let last = columns.as_ref().map_or(first, |columns| first + columns.count() - 1);

@@ -38,7 +38,7 @@ use crate::kernel::map::Map;
 use crate::kernel::scale::Scale;
 use crate::parallel;
 use crate::parallel::perform::{AnyTask, Task, Tasks};
-use crate::parallel::reduce::{AnyColumns, AnyView, Columns, ShortSums, Views};
+use crate::parallel::reduce::{AnyColumns, AnyView, Columns, FEWEST, ShortSums, Views};
 use crate::scaled::Factor;
 use crate::walk::{Axis, Cells, Layout, Memory, Slices, Store, Target, View};
 
@@ -929,7 +929,7 @@ impl<'a> Tasks<'a> for FlatTasks<'a> {
     fn run(&mut self, isa: Isa, factor: Option<Factor>, store: Store) {
         let mut at = 0;
         while let Some((input, output)) = self.inputs.get(at).zip(self.outputs.get(at)) {
-            if let (Some(factor), Store::Cached) = (factor, store) {
+            if let (Some(factor), Store::Cached, true) = (factor, store, self.outputs.len() - at >= FEWEST) {
                 let count = match_real!(input.dtype, T => self.scale_short::<T>(isa, at, Scale(factor)), 0);
                 if count > 0 {
                     at += count;
