@@ -2,7 +2,7 @@
 //!
 //! The pool is our own and is built at the first call that has work for it, so that nothing starts at import.
 //! It has one thread fewer than asked for: the calling thread begins at once, and others get a share when they have come
-//! and look for work (`awake.rs`). It waits for no thread that was woken, only for the jobs that others have begun. The
+//! and look for work (`awake.rs`). It waits for no thread that was woken, only for shares that it gave to who looked for work. The
 //! threads of a small pool go on looking for a moment after work, and then share what is not worth waking them. Threads
 //! do not survive a fork, so the pool belongs to the process that built it; a child builds another.
 //!

@@ -196,7 +196,7 @@ const GAP: usize = 512;
 const RUN: usize = 8;
 
 /// A quick proof where the memory of the process is in pieces: none touches a unit of memory that another one has marked.
-/// The runs are too many for a sort to make use of.
+/// The runs are too many for a sort to make use of, or lie in each other's gaps.
 fn are_marked_apart(extents: impl Iterator<Item = (usize, usize)> + Clone, count: usize) -> Result<bool> {
     let (low, high) = extents
         .clone()
