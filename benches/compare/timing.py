@@ -62,7 +62,7 @@ class Clock:
     #: threads that are awake if the library has such: half a batch comes before the one that is timed.
     warm: float = 5e-3
     #: The fewest calls of that half: what lies in a second-level cache is in its place after three.
-    settled: int = 4
+    warm_calls: int = 4
     #: Seconds between two looks at whether the threads of the last library are at rest.
     pause: float = 1e-3
     #: Seconds after which it is the next one's turn in any case.
@@ -140,7 +140,7 @@ class Clock:
                 self.rest()
                 calls, once = batches[name]
                 if once < self.warm:
-                    timers[name].timeit(max(self.settled, calls // 2))
+                    timers[name].timeit(max(self.warm_calls, calls // 2))
                 times[name].append(timers[name].timeit(calls) / calls)
             done += 1
             if done == SOME:

@@ -77,9 +77,7 @@ impl<'a, T: Ordered + 'a, I: Iterator<Item = &'a mut [T]>, M: Map<T>> Op for App
     #[inline(always)]
     fn eval<const FUSED: bool>(self) {
         for data in self.slices {
-            for x in data {
-                *x = self.map.map(*x);
-            }
+            Apply { data, map: self.map }.eval::<FUSED>();
         }
     }
 }
@@ -97,9 +95,7 @@ impl<'a, T: Ordered + 'a, I: Iterator<Item = (&'a [T], &'a mut [T])>, M: Map<T>>
     #[inline(always)]
     fn eval<const FUSED: bool>(self) {
         for (from, to) in self.pairs {
-            for (to, from) in to.iter_mut().zip(from) {
-                *to = self.map.map(*from);
-            }
+            ApplyInto { from, to, map: self.map }.eval::<FUSED>();
         }
     }
 }

@@ -375,8 +375,9 @@ pub trait Views: Sync {
     fn bytes_alike(&self) -> Option<usize> {
         None
     }
-    /// Shows `sums` the first ones of a range, as many as are dense, have one dtype, and are for it; how many.
-    fn short(&self, range: ops::Range<usize>, sums: impl ShortSums) -> usize {
+    /// Hands the first ones of a range to `sums`, as many as are dense, have one dtype, and are for it; how many, which is
+    /// none where they are too few for a gain.
+    fn sum_short(&self, range: ops::Range<usize>, sums: impl ShortSums) -> usize {
         let _ = (range, sums);
         0
     }
@@ -397,9 +398,6 @@ pub trait ShortSums {
 
 /// Short arrays to be summed in one call.
 const AT_ONCE: usize = 64;
-
-/// Arrays from which on it is worth looking for neighbours to be done in one call.
-pub const FEWEST: usize = 8;
 
 /// Sums each.
 struct EachSum<'a, E> {
@@ -567,9 +565,7 @@ fn sums(
     mut each: impl FnMut(Total),
 ) {
     while !range.is_empty() {
-        if range.len() >= FEWEST {
-            range.start += arrays.short(range.clone(), EachSum { isa, pass, each: &mut each });
-        }
+        range.start += arrays.sum_short(range.clone(), EachSum { isa, pass, each: &mut each });
         let Some(first) = range.next() else { break };
         let columns = arrays.columns(first).map(|columns| columns.at_most(range.len() + 1));
         let last = columns.as_ref().map_or(first, |columns| first + columns.count() - 1);
@@ -707,8 +703,9 @@ pub(super) fn has_row_sums<T: Element>(len: usize, pass: Pass) -> bool {
     is_direct && len < CHUNK && matches!(pass, Pass::Abs | Pass::Square)
 }
 
-/// Rows up to so long gain by [`SumRows`]; with float64 on AVX2, longer ones lose.
-const SHORT: usize = BLOCK / 2;
+/// Elements of the longest rows and arrays of which several are done in one call; with float64 on AVX2, longer ones lose by
+/// [`SumRows`].
+pub const SHORT: usize = BLOCK / 2;
 
 /// The sums of rows of `len` elements that follow each other, none as long as a chunk: of as many as there are `sums`.
 /// It takes less where more elements follow.

@@ -38,7 +38,7 @@ use crate::kernel::map::Map;
 use crate::kernel::scale::Scale;
 use crate::parallel;
 use crate::parallel::perform::{AnyTask, Task, Tasks};
-use crate::parallel::reduce::{AnyColumns, AnyView, Columns, FEWEST, ShortSums, Views};
+use crate::parallel::reduce::{AnyColumns, AnyView, Columns, SHORT, ShortSums, Views};
 use crate::scaled::Factor;
 use crate::walk::{Axis, Cells, Layout, Memory, Slices, Store, Target, View};
 
@@ -149,8 +149,13 @@ const TO_READ_ONE: Duration = Duration::from_nanos(10);
 const TO_MAKE_ONE: Duration = Duration::from_nanos(100);
 const MANY: usize = 256;
 
-/// Elements of the longest array that is done in one call with its neighbours.
-const SHORT: usize = 1024;
+/// Neighbours in a list from which on it is a gain to do them in one call, or row by row.
+const FEWEST: usize = 8;
+
+/// How many there are, or 0 if they are fewer than that.
+fn at_least_fewest<T>(neighbours: impl Iterator<Item = T>) -> usize {
+    Some(neighbours.count()).filter(|count| *count >= FEWEST).unwrap_or(0)
+}
 
 fn saturated(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
@@ -256,7 +261,6 @@ impl Flat {
     /// How many arrays at the begin of a list lie side by side, as the columns of a matrix do; None where they are dense,
     /// or so few that to go by rows is no gain.
     fn side_by_side(flats: &[Self]) -> Option<usize> {
-        const FEWEST: usize = 8;
         let next = |a: &Self, b: &Self| {
             (b.len, b.step, b.dtype) == (a.len, a.step, a.dtype)
                 && b.data.addr().get() == a.data.addr().get() + a.dtype.size()
@@ -668,13 +672,13 @@ impl Views for FlatViews<'_> {
         self.alike.then_some(self.bytes)
     }
 
-    #[inline]
-    fn short(&self, range: Range<usize>, sums: impl ShortSums) -> usize {
-        let Some(flats) = self.flats.get(range) else { return 0 };
+    #[inline(always)]
+    fn sum_short(&self, range: Range<usize>, sums: impl ShortSums) -> usize {
+        let Some(flats) = self.flats.get(range).filter(|flats| flats.len() >= FEWEST) else { return 0 };
         let Some(first) = flats.first() else { return 0 };
         match_element!(first.dtype, T => {
             let is_taken = |flat: &&Flat| flat.is_dense_of::<T>() && sums.takes::<T>(flat.len);
-            let count = flats.iter().take_while(is_taken).count();
+            let count = at_least_fewest(flats.iter().take_while(is_taken));
             if count > 0 {
                 // SAFETY: see the struct.
                 sums.add(flats.iter().take(count).map(|flat| unsafe { flat.elements::<T>() }));
@@ -866,27 +870,28 @@ impl<'a> FlatTasks<'a> {
 
     /// Scales the pairs from number `at` on that are short ones of elements of T like the first, in place or not; how many.
     fn scale_short<T: Real>(&mut self, isa: Isa, at: usize, scale: Scale) -> usize {
+        let (Some(inputs), Some(outputs)) = (self.inputs.get(at..), self.outputs.get(at..)) else { return 0 };
+        if outputs.len() < FEWEST {
+            return 0;
+        }
+        let pairs = || inputs.iter().zip(outputs);
+        let is_in_place = |(input, output): &(&Flat, &Flat)| input.data == output.data;
+        let in_place = pairs().next().is_some_and(|pair| is_in_place(&pair));
         // Elements of 16 bits have a way of their own.
         let is_short = |flat: &Flat| size_of::<T>() > 2 && flat.is_dense_of::<T>() && flat.len <= SHORT;
-        let pairs =
-            || self.pairs().skip(at).take_while(|(input, output)| is_short(input) && is_short(output));
-        let mut count = 0;
-        if pairs().next().is_some_and(|(input, output)| input.data == output.data) {
-            let slices =
-                pairs().take_while(|(input, output)| input.data == output.data).map(|(_, output)| {
-                    count += 1;
-                    // SAFETY: what is borrowed mutably is lent one at a time, see `task`.
-                    unsafe { output.elements_mut::<T>() }
-                });
-            scale.apply_to_each(isa, slices);
+        let is_like_first =
+            |pair: &(&Flat, &Flat)| is_short(pair.0) && is_short(pair.1) && is_in_place(pair) == in_place;
+        let count = at_least_fewest(pairs().take_while(is_like_first));
+        let pairs = pairs().take(count);
+        if in_place {
+            // SAFETY: what is borrowed mutably is lent once, and no two outputs share memory, see `task`.
+            scale.apply_to_each(isa, pairs.map(|(_, output)| unsafe { output.elements_mut::<T>() }));
         } else {
-            let pairs =
-                pairs().take_while(|(input, output)| input.data != output.data).map(|(input, output)| {
-                    count += 1;
-                    // SAFETY: as above, and no output shares memory with an input that is not its own.
-                    unsafe { (input.elements::<T>(), output.elements_mut::<T>()) }
-                });
-            scale.apply_into_each(isa, pairs);
+            // SAFETY: as above, nor does an output share memory with an input that is not its own.
+            let slices = |(input, output): (&Flat, &Flat)| unsafe {
+                (input.elements::<T>(), output.elements_mut::<T>())
+            };
+            scale.apply_into_each(isa, pairs.map(slices));
         }
         count
     }
@@ -929,7 +934,7 @@ impl<'a> Tasks<'a> for FlatTasks<'a> {
     fn run(&mut self, isa: Isa, factor: Option<Factor>, store: Store) {
         let mut at = 0;
         while let Some((input, output)) = self.inputs.get(at).zip(self.outputs.get(at)) {
-            if let (Some(factor), Store::Cached, true) = (factor, store, self.outputs.len() - at >= FEWEST) {
+            if let (Some(factor), Store::Cached) = (factor, store) {
                 let count = match_real!(input.dtype, T => self.scale_short::<T>(isa, at, Scale(factor)), 0);
                 if count > 0 {
                     at += count;
