@@ -23,7 +23,8 @@ use super::cpu::{self, Worker};
 /// How long a worker stays awake; about what it takes to wake one.
 const STAY: Duration = Duration::from_micros(100);
 
-/// The longest work that workers are woken to wait for, and the longest that they wait for a share of a call.
+/// The longest work that workers are woken to wait for, and the longest that they wait for a share of a call without a look
+/// at whether others need the CPU.
 const LONGEST: Duration = STAY.saturating_mul(5);
 
 /// A worker that has said nothing for so many nanoseconds is not counted on.
@@ -190,13 +191,13 @@ impl Awake {
         self.held.fetch_max(self.now() + nanoseconds(patience_for(after)), Ordering::Relaxed);
     }
 
-    /// Looks for work until there is a share, or for so long, as long as it is held, and some time for a call that waits. The
-    /// pool gives what there is to who returns from here.
+    /// Looks for work until there is a share, or for so long, as long as it is held, and while a call waits: its jobs may be
+    /// long ones. The pool gives what there is to who returns from here.
     fn look(&self, patience: Duration) {
         let mut now = self.now();
         let [end, longest] = [patience, LONGEST].map(|time| now + nanoseconds(time));
         let is_waited_for = || self.waiting.load(Ordering::Relaxed) > 0;
-        'looks: while now < end.max(self.held.load(Ordering::Relaxed)) || now < longest && is_waited_for() {
+        'looks: while now < end.max(self.held.load(Ordering::Relaxed)) || is_waited_for() {
             self.say(now);
             for _ in 0..LOOKS {
                 if self.shares.load(Ordering::Relaxed) > 0 {
@@ -205,10 +206,11 @@ impl Awake {
                 spin_loop();
             }
             // Who else needs the CPU gets it here, and not in the midst of work that a call waits for.
-            if !is_waited_for() {
-                if !self.stays {
-                    break;
-                }
+            let is_wanted = is_waited_for();
+            if !is_wanted && !self.stays {
+                break;
+            }
+            if !is_wanted || now >= longest {
                 thread::yield_now();
             }
             now = self.now();
@@ -381,11 +383,14 @@ mod tests {
     fn workers_of_many_look_while_a_call_waits_for_them() -> Result<(), rayon::ThreadPoolBuildError> {
         let workers = pool(3)?;
         let awake = Arc::new(Awake::new(3, false));
-        awake.held.store(u64::MAX, Ordering::Relaxed);
-        for count in [1, 3] {
+        for (count, held) in [(1, 0), (3, u64::MAX)] {
+            awake.held.store(held, Ordering::Relaxed);
             let waiting = awake.wait();
             awake.wake_for_share(&workers, count);
             wait_until(|| looks(&awake));
+            // The job of a call may take long, and who has come is to be there at its end.
+            thread::sleep(3 * LONGEST);
+            assert!(looks(&awake));
             assert_eq!(awake.coming.load(Ordering::Relaxed), count);
             drop(waiting);
             workers.broadcast(|_| ());

@@ -436,6 +436,23 @@ mod tests {
     }
 
     #[test]
+    fn workers_that_have_come_get_a_share_however_long_the_jobs_are() -> Result<()> {
+        for (threads, stays) in [(2, true), (4, false)] {
+            let pool = a_pool(threads, stays)?;
+            let helped = AtomicBool::new(false);
+            // On a CPU of its own a worker helps from the second job on.
+            let jobs = AtomicUsize::new(0);
+            pool.each(true, Until(&helped), |()| {
+                let is_worker = pool.workers.current_thread_index().is_some();
+                helped.fetch_or(is_worker || jobs.fetch_add(1, Ordering::Relaxed) == 1000, Ordering::Relaxed);
+                thread::sleep(Duration::from_millis(if is_worker { 0 } else { 2 }));
+            });
+            assert!(jobs.into_inner() < 1000);
+        }
+        Ok(())
+    }
+
+    #[test]
     fn nobody_waits_for_workers_that_do_not_come_and_who_comes_helps() -> Result<()> {
         for (threads, stays) in [(2, true), (4, true), (4, false)] {
             let pool = a_pool(threads, stays)?;
