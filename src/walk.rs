@@ -16,7 +16,7 @@ use std::sync::atomic::AtomicU8;
 use smallvec::SmallVec;
 
 use crate::element::{Element, Ordered};
-use crate::isa::{Isa, LINE};
+use crate::isa::{Isa, LINE, ask_ahead, prefetch};
 use crate::kernel::clip::{AnyOutside, ClipEach};
 use crate::kernel::map::{AnyChange, Map};
 use crate::kernel::scale::{ScaleEach, ScaleEachInto};
@@ -96,41 +96,15 @@ impl Layout {
     }
 
     /// Calls `run(offset, stride, count)` for each piece of `range` that one stride covers, in order.
-    fn runs(&self, range: Range<usize>, mut run: impl FnMut(isize, isize, usize)) {
-        if range.is_empty() {
-            return;
-        }
-        let Some((inner, outer)) = self.axes.split_last() else {
-            return (0..range.len()).for_each(|_| run(0, 0, 1));
-        };
-        let mut index = [0; MAX_AXES];
-        let mut at = range.start / inner.len;
-        let mut within = range.start % inner.len;
-        let mut base = 0;
-        for (axis, i) in outer.iter().zip(&mut index).rev() {
-            *i = at % axis.len;
-            at /= axis.len;
-            base += i.cast_signed() * axis.stride;
-        }
-        let mut left = range.len();
-        loop {
-            let count = left.min(inner.len - within);
-            run(base + within.cast_signed() * inner.stride, inner.stride, count);
-            left -= count;
-            if left == 0 {
-                return;
-            }
-            within = 0;
-            for (axis, i) in outer.iter().zip(&mut index).rev() {
-                *i += 1;
-                base += axis.stride;
-                if *i < axis.len {
-                    break;
-                }
-                base -= axis.len.cast_signed() * axis.stride;
-                *i = 0;
-            }
-        }
+    fn runs(&self, range: Range<usize>, run: impl FnMut(isize, isize, usize)) {
+        runs(&self.axes, range, run);
+    }
+
+    /// The outer axes, counted in pairs, if the elements lie in pairs: the parts of complex numbers that are apart.
+    fn of_pairs(&self) -> Option<SmallVec<[Axis; 2]>> {
+        let (inner, outer) = self.axes.split_last()?;
+        let are_pairs = *inner == Axis { len: 2, stride: 1 } && outer.iter().all(|axis| axis.stride % 2 == 0);
+        are_pairs.then(|| outer.iter().map(|axis| Axis { stride: axis.stride / 2, ..*axis }).collect())
     }
 
     /// The offset of `range` if it lies in a row.
@@ -142,6 +116,44 @@ impl Layout {
                 let within = if self.axes.len() == 1 { range.start } else { range.start % inner.len };
                 (inner.stride == 1 && within + range.len() <= inner.len).then(|| self.offset(range.start))
             }
+        }
+    }
+}
+
+/// See [`Layout::runs`].
+fn runs(axes: &[Axis], range: Range<usize>, mut run: impl FnMut(isize, isize, usize)) {
+    if range.is_empty() {
+        return;
+    }
+    let Some((inner, outer)) = axes.split_last() else {
+        return (0..range.len()).for_each(|_| run(0, 0, 1));
+    };
+    let mut index = [0; MAX_AXES];
+    let mut at = range.start / inner.len;
+    let mut within = range.start % inner.len;
+    let mut base = 0;
+    for (axis, i) in outer.iter().zip(&mut index).rev() {
+        *i = at % axis.len;
+        at /= axis.len;
+        base += i.cast_signed() * axis.stride;
+    }
+    let mut left = range.len();
+    loop {
+        let count = left.min(inner.len - within);
+        run(base + within.cast_signed() * inner.stride, inner.stride, count);
+        left -= count;
+        if left == 0 {
+            return;
+        }
+        within = 0;
+        for (axis, i) in outer.iter().zip(&mut index).rev() {
+            *i += 1;
+            base += axis.stride;
+            if *i < axis.len {
+                break;
+            }
+            base -= axis.len.cast_signed() * axis.stride;
+            *i = 0;
         }
     }
 }
@@ -265,11 +277,16 @@ impl<'a, T: Element> View<'a, T> {
     /// Whether it goes through memory in long runs of one step: few elements can be gathered at a time then, at no
     /// expense.
     fn is_in_steps(&self) -> bool {
-        match self {
-            Self::Strided { memory: Memory::Elements(_), layout, .. } => {
-                layout.axes.last().is_some_and(|axis| axis.stride != 1 && axis.len >= BLOCK)
+        let Self::Strided { memory, layout, .. } = self else { return false };
+        let is_long = |axis: &Axis| axis.len >= BLOCK;
+        match (memory, layout.of_pairs()) {
+            (Memory::Elements(_), Some(pairs)) => {
+                pairs.last().is_some_and(|axis| is_long(axis) && axis.stride != 1)
             }
-            _ => false,
+            (Memory::Elements(_), None) => {
+                layout.axes.last().is_some_and(|axis| is_long(axis) && axis.stride != 1)
+            }
+            (Memory::Bytes { .. }, _) => layout.axes.last().is_some_and(is_long),
         }
     }
 
@@ -410,60 +427,137 @@ impl<'a, T: Element> Memory<'a, T> {
     }
 
     fn gather(&self, start: isize, layout: &Layout, range: Range<usize>, to: &mut [T]) {
-        if let (Self::Elements(elements), Some(inner)) = (*self, layout.axes.last()) {
-            // Apart from the loop below, whose runs may be of two elements and want it short.
-            match inner.stride {
-                2 => return gather_every::<T, 2>(elements, start, layout, range, to),
-                3 => return gather_every::<T, 3>(elements, start, layout, range, to),
-                4 => return gather_every::<T, 4>(elements, start, layout, range, to),
-                _ => {}
-            }
+        let axes = &layout.axes[..];
+        let runs = Runs { axes, start, range: range.clone(), of: layout.len() };
+        match *self {
+            Self::Elements(elements) => match layout.of_pairs() {
+                Some(axes) if range.start.is_multiple_of(2) && range.end.is_multiple_of(2) => {
+                    let pairs = elements[start.cast_unsigned() % 2..].as_chunks::<2>().0;
+                    let range = range.start / 2..range.end / 2;
+                    let runs = Runs { axes: &axes, start: start / 2, range, of: layout.len() / 2 };
+                    runs.gather(pairs, to.as_chunks_mut().0);
+                }
+                _ => runs.gather(elements, to),
+            },
+            Self::Bytes { bytes, swapped: false } => runs.gather_bytes::<_, false>(bytes, to),
+            Self::Bytes { bytes, swapped: true } => runs.gather_bytes::<_, true>(bytes, to),
         }
+    }
+}
+
+/// Some positions of a layout.
+struct Runs<'a> {
+    axes: &'a [Axis],
+    /// Where position 0 lies.
+    start: isize,
+    /// The positions.
+    range: Range<usize>,
+    /// How many the layout has.
+    of: usize,
+}
+
+impl Runs<'_> {
+    /// Calls `run` with where each piece begins that one stride covers, and with its part of what is gathered.
+    fn each<T>(self, to: &mut [T], mut run: impl FnMut(usize, &mut [T])) {
         let mut filled = 0;
-        layout.runs(range, |offset, stride, count| {
-            let to = &mut to[filled..filled + count];
+        runs(self.axes, self.range, |offset, _, count| {
+            run((self.start + offset).cast_unsigned(), &mut to[filled..filled + count]);
             filled += count;
-            let mut at = start + offset;
-            match *self {
-                Memory::Elements(elements) if stride == 1 => {
-                    to.copy_from_slice(&elements[at.cast_unsigned()..at.cast_unsigned() + count]);
-                }
-                Memory::Elements(elements) => {
-                    for x in to {
-                        *x = elements[at.cast_unsigned()];
-                        at += stride;
+        });
+    }
+
+    /// The stride of the inner axis.
+    fn stride(&self) -> isize {
+        self.axes.last().map_or(0, |inner| inner.stride)
+    }
+
+    /// Whether the layout, counted in units of so many bytes, goes through memory that no cache holds. It is worth asking for
+    /// then what comes next, and only then.
+    fn is_far(&self, unit: usize) -> bool {
+        self.of.saturating_mul(self.stride().unsigned_abs()).saturating_mul(unit) >= FAR
+    }
+
+    fn gather<T: Copy>(self, elements: &[T], to: &mut [T]) {
+        let asks = self.is_far(size_of::<T>());
+        // A closure for each, as runs may be of two elements and want it short.
+        match self.stride() {
+            0 => self.each(to, |at, to| to.fill(elements[at])),
+            1 => self.each(to, |at, to| to.copy_from_slice(&elements[at..at + to.len()])),
+            2 => self.each(to, |at, to| every::<T, 2>(&elements[at..], asks, to)),
+            3 => self.each(to, |at, to| every::<T, 3>(&elements[at..], asks, to)),
+            4 => self.each(to, |at, to| every::<T, 4>(&elements[at..], asks, to)),
+            -1 => self.each(to, |at, to| {
+                to.iter_mut().zip(elements[..=at].iter().rev()).for_each(|(to, from)| *to = *from);
+            }),
+            stride if asks && stride > 0 => {
+                let step = stride.unsigned_abs();
+                let line = (LINE / size_of::<T>()).max(step);
+                self.each(to, |at, to| {
+                    for (to, from) in to.chunks_mut(GATHERED).zip(elements[at..].chunks(GATHERED * step)) {
+                        from.chunks(line).for_each(|line| prefetch(line, AHEAD));
+                        in_steps(from, 0, stride, to);
                     }
+                });
+            }
+            stride => self.each(to, |at, to| in_steps(elements, at, stride, to)),
+        }
+    }
+
+    /// The same for a layout in bytes.
+    fn gather_bytes<T: Element, const SWAPPED: bool>(self, bytes: &[u8], to: &mut [T]) {
+        let (stride, size, asks) = (self.stride(), size_of::<T>(), self.is_far(1));
+        if stride != size.cast_signed() {
+            return self.each(to, |at, to| {
+                let mut at = at.cast_signed();
+                for to in to {
+                    *to = T::from_bytes(&bytes[at.cast_unsigned()..], SWAPPED);
+                    at += stride;
                 }
-                Memory::Bytes { bytes, swapped } => {
-                    for x in to {
-                        *x = T::from_bytes(&bytes[at.cast_unsigned()..], swapped);
-                        at += stride;
-                    }
+            });
+        }
+        self.each(to, |at, to| {
+            for (to, from) in to.chunks_mut(GATHERED).zip(bytes[at..].chunks(GATHERED * size)) {
+                if asks {
+                    ask_ahead(from, AHEAD);
                 }
+                read_bytes::<T, SWAPPED>(from, to);
             }
         });
     }
 }
 
-/// Gathers the elements at `range` of a layout whose inner stride is `STEP`.
-fn gather_every<T: Copy, const STEP: usize>(
-    elements: &[T],
-    start: isize,
-    layout: &Layout,
-    range: Range<usize>,
-    to: &mut [T],
-) {
-    let mut filled = 0;
-    layout.runs(range, |offset, _, count| {
-        let from = (start + offset).cast_unsigned();
-        every::<T, STEP>(&elements[from..], &mut to[filled..filled + count]);
-        filled += count;
-    });
+/// Elements that lie in a row in bytes. Out of line, where the compiler knows that it may read several before it writes one.
+#[inline(never)]
+fn read_bytes<T: Element, const SWAPPED: bool>(from: &[u8], to: &mut [T]) {
+    for (to, from) in to.iter_mut().zip(from.chunks_exact(size_of::<T>())) {
+        *to = T::from_bytes(from, SWAPPED);
+    }
 }
 
-/// Every `STEP`th element, from the first on. As the step is known, the compiler reads vectors and picks from them.
-/// Vectors of the baseline: with those of AVX-512 the whole was slower.
-fn every<T: Copy, const STEP: usize>(from: &[T], to: &mut [T]) {
+/// Bytes that no cache holds, or few do.
+const FAR: usize = 32 << 20;
+
+/// So many bytes of memory are asked for before they are gathered, where it is worth it.
+const AHEAD: usize = 3 << 10;
+
+/// Elements to gather before memory is asked for again.
+const GATHERED: usize = 32;
+
+/// Every `STEP`th element, from the first on.
+fn every<T: Copy, const STEP: usize>(from: &[T], asks: bool, to: &mut [T]) {
+    if !asks {
+        return pick::<T, STEP>(from, to);
+    }
+    for (to, from) in to.chunks_mut(GATHERED).zip(from.chunks(GATHERED * STEP)) {
+        ask_ahead(from, AHEAD);
+        pick::<T, STEP>(from, to);
+    }
+}
+
+/// The same. As the step is known, the compiler reads vectors and picks from them: vectors of the baseline, for with those
+/// of AVX-512 the whole was slower.
+#[inline(always)]
+fn pick<T: Copy, const STEP: usize>(from: &[T], to: &mut [T]) {
     let len = to.len();
     for (to, group) in to.iter_mut().zip(from.as_chunks::<STEP>().0) {
         *to = group[0];
@@ -471,6 +565,16 @@ fn every<T: Copy, const STEP: usize>(from: &[T], to: &mut [T]) {
     // The memory may end with the last one, which is no whole group then.
     if let Some(to) = to.last_mut() {
         *to = from[(len - 1) * STEP];
+    }
+}
+
+/// The same for any step, from an element on.
+#[inline(always)]
+fn in_steps<T: Copy>(from: &[T], at: usize, step: isize, to: &mut [T]) {
+    let mut at = at.cast_signed();
+    for to in to {
+        *to = from[at.cast_unsigned()];
+        at += step;
     }
 }
 

@@ -651,6 +651,29 @@ fn a_stream_is_a_copy() {
     of::<i64>();
 }
 
+/// What becomes of a view, from some place on, by either store, is what becomes of a dense copy, and nothing else is written.
+fn check_stores<T: Bits>(
+    isa: Isa,
+    work: &impl Work<T>,
+    view: &View<'_, T>,
+    dense: &[T],
+    ahead: usize,
+    skipped: usize,
+) {
+    let mut expected = dense[skipped..].to_vec();
+    work.apply(isa, skipped..dense.len(), &mut expected);
+    for store in [Store::Cached, Store::Streamed] {
+        let mut held = vec![T::of(1); ahead + expected.len() + 1];
+        let to = &mut held[ahead..ahead + expected.len()];
+        perform(isa, work, Some(view), &mut Target::Dense(to), skipped, store);
+        end_of_stream();
+        let (before, rest) = held.split_at(ahead);
+        let (to, after) = rest.split_at(expected.len());
+        assert!(to.iter().map(|x| x.bits()).eq(expected.iter().map(|x| x.bits())), "{isa:?} {store:?}");
+        assert!(before.iter().chain(after).all(|x| x.bits() == T::of(1).bits()), "{isa:?} {store:?}");
+    }
+}
+
 /// Rows of steps through memory that ends with the last element, scaled and copied to any place in a line, whole and from
 /// the middle on: what a dense copy becomes. The elements are random bits, so NaN and infinities are among them.
 #[test]
@@ -659,7 +682,7 @@ fn steps_have_the_bits_of_a_dense_copy() {
     fn of<T: Bits + Real>(specials: &[u64]) {
         let mut random = Random::new(11);
         let lens = thinned([0, 1, 2, 7, 65, 130, 513, BLOCK - 1, BLOCK + 1, sized(3 * BLOCK + 77, 200)], 4);
-        for (len, step) in lens.flat_map(|len| [-2, -1, 1, 2, 3, 4, 5].map(|step: isize| (len, step))) {
+        for (len, step) in lens.flat_map(|len| [-3, -2, -1, 1, 2, 3, 4, 5].map(|step: isize| (len, step))) {
             let rows = 1 + random.below(2);
             let room = if len == 0 { 0 } else { (len - 1) * step.unsigned_abs() + 1 };
             let mut bits = || u64::from_le_bytes(std::array::from_fn(|_| random.below(256) as u8));
@@ -685,32 +708,18 @@ fn steps_have_the_bits_of_a_dense_copy() {
             for isa in Isa::available() {
                 for by in [0.3, f64::INFINITY] {
                     for (ahead, skipped) in [(0, 0), (1, len / 2), (5, len.min(1))] {
-                        check(isa, &Uniform(Scale(Factor { by, then: 1.0 })), &view, &dense, ahead, skipped);
-                        check(isa, &Untouched, &view, &dense, ahead, skipped);
+                        check_stores(
+                            isa,
+                            &Uniform(Scale(Factor { by, then: 1.0 })),
+                            &view,
+                            &dense,
+                            ahead,
+                            skipped,
+                        );
+                        check_stores(isa, &Untouched, &view, &dense, ahead, skipped);
                     }
                 }
             }
-        }
-    }
-    fn check<T: Bits>(
-        isa: Isa,
-        work: &impl Work<T>,
-        view: &View<'_, T>,
-        dense: &[T],
-        ahead: usize,
-        skipped: usize,
-    ) {
-        let mut expected = dense[skipped..].to_vec();
-        work.apply(isa, skipped..dense.len(), &mut expected);
-        for store in [Store::Cached, Store::Streamed] {
-            let mut held = vec![T::of(1); ahead + expected.len() + 1];
-            let to = &mut held[ahead..ahead + expected.len()];
-            perform(isa, work, Some(view), &mut Target::Dense(to), skipped, store);
-            end_of_stream();
-            let (before, rest) = held.split_at(ahead);
-            let (to, after) = rest.split_at(expected.len());
-            assert!(to.iter().map(|x| x.bits()).eq(expected.iter().map(|x| x.bits())), "{isa:?} {store:?}");
-            assert!(before.iter().chain(after).all(|x| x.bits() == T::of(1).bits()), "{isa:?} {store:?}");
         }
     }
     // A NaN with a payload, both infinities, -0 and a subnormal number.
@@ -718,6 +727,124 @@ fn steps_have_the_bits_of_a_dense_copy() {
     of::<f64>(&[0x7ff8_0000_0000_1234, 0x7ff0 << 48, 0xfff0 << 48, 1 << 63, 3]);
     of::<F16>(&[0x7e12, 0x7c00, 0xfc00, 0x8000, 3]);
     of::<Bf16>(&[0x7fd2, 0x7f80, 0xff80, 0x8000, 3]);
+}
+
+/// The same for complex numbers in steps, and for bytes of either order.
+#[test]
+#[cfg_attr(miri, ignore = "long")]
+fn pairs_and_bytes_have_the_bits_of_a_dense_copy() {
+    fn bytes_of(bytes: &[u8], swapped: bool) -> Vec<f32> {
+        let read = if swapped { f32::from_be_bytes } else { f32::from_le_bytes };
+        bytes.as_chunks().0.iter().map(|own| read(*own)).collect()
+    }
+    let mut random = Random::new(13);
+    for pairs in [1, 33, BLOCK - 1, BLOCK, BLOCK + 9, 3 * BLOCK + 5] {
+        let memory: Vec<f32> = (0..6 * pairs).map(|_| f32::of(random.below(1 << 32) as u64)).collect();
+        let elements = Memory::Elements(&memory[..]);
+        let dense: Vec<f32> = memory.chunks(6).flat_map(|group| [group[0], group[1]]).collect();
+        let of_pairs = View::new(elements, 0, Cow::Owned(layout(&axes(&[(pairs, 6), (2, 1)]))));
+        for isa in Isa::available() {
+            for (ahead, skipped) in [(0, 0), (1, 1), (5, pairs), (3, 2 * pairs - 1)] {
+                let work = Uniform(Scale(Factor { by: 0.3, then: 1.0 }));
+                check_stores(isa, &work, &of_pairs, &dense, ahead, skipped);
+                check_stores(isa, &Untouched, &of_pairs, &dense, ahead, skipped);
+                for swapped in [false, true] {
+                    let order = |x: &f32| if swapped { x.to_be_bytes() } else { x.to_le_bytes() };
+                    let bytes: Vec<u8> = [0].into_iter().chain(memory.iter().flat_map(order)).collect();
+                    let memory = Memory::Bytes { bytes: &bytes, swapped };
+                    let view = View::new(memory, 1, Cow::Owned(layout(&axes(&[(pairs, 24), (2, 4)]))));
+                    check_stores(isa, &work, &view, &dense, ahead, skipped);
+                    let view = View::new(memory, 1, Cow::Owned(layout(&axes(&[(2 * pairs, 4)]))));
+                    check_stores(
+                        isa,
+                        &work,
+                        &view,
+                        &bytes_of(&bytes[1..], swapped)[..2 * pairs],
+                        ahead,
+                        skipped,
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Rows that are repeated so often that no cache would hold them, if they lay apart: what is asked of memory ahead changes no
+/// bit, nor is anything read that is not there. Elements, pairs of them, and bytes of both orders.
+#[test]
+fn layouts_that_go_far_are_gathered_as_near_ones() {
+    const REPEATED: usize = 1 << 24;
+    fn check<T: Bits>(view: &View<'_, T>, row: &[u64]) {
+        let len = row.len();
+        let mut scratch = vec![T::of(0); BLOCK];
+        for from in [0, 1, 2, len - 1, len, 3 * len + 2, (REPEATED - 1) * len - 2] {
+            for count in [1, 2, 31, 33, 64, len, 2 * len].map(|count| count.min(BLOCK)) {
+                let block = view.block(from..from + count, &mut scratch).iter().map(|x| x.bits());
+                let expected = row.iter().cycle().skip(from % len).take(count).copied();
+                assert!(block.eq(expected), "{count} of {len} from {from}");
+            }
+        }
+    }
+    let mut random = Random::new(12);
+    for (len, step) in [6, 32, 66, sized(300, 100)]
+        .into_iter()
+        .flat_map(|len| [-9, -8, -2, -1, 0, 2, 3, 4, 5, 8, 40].map(|step: isize| (len, step)))
+    {
+        let repeated = |inner: &[(usize, isize)]| {
+            let layout = layout(&axes(&[&[(REPEATED, 0)], inner].concat()));
+            assert_eq!(layout.len(), REPEATED * len);
+            Cow::Owned(layout)
+        };
+        let by = step.unsigned_abs();
+        let room = (len - 1) * by + 1;
+        let memory: Vec<f32> = (0..room).map(|_| f32::of(random.below(1 << 30) as u64)).collect();
+        let start = if step < 0 { room - 1 } else { 0 };
+        let at = |i: usize| start.wrapping_add_signed(i.cast_signed() * step);
+        let row: Vec<u64> = (0..len).map(|i| memory[at(i)].bits()).collect();
+        let elements = Memory::Elements(&memory[..]);
+        check(&View::new(elements, start.cast_signed(), repeated(&[(len, step)])), &row);
+
+        // Complex numbers in such steps, also where they do not begin at an even place.
+        for shift in [0, 1] {
+            let memory: Vec<f32> =
+                (0..shift + 2 * room).map(|_| f32::of(random.below(1 << 30) as u64)).collect();
+            let place = |i: usize| shift + 2 * at(i / 2) + i % 2;
+            let pairs = len / 2;
+            let row: Vec<u64> = (0..len).map(|i| memory[place(i)].bits()).collect();
+            let view = View::new(
+                Memory::Elements(&memory[..]),
+                (shift + 2 * start).cast_signed(),
+                repeated(&[(pairs, 2 * step), (2, 1)]),
+            );
+            check(&view, &row);
+        }
+
+        for swapped in [false, true] {
+            let bytes: Vec<u8> = memory
+                .iter()
+                .flat_map(|x| {
+                    let mut own = x.to_ne_bytes();
+                    if swapped {
+                        own.reverse();
+                    }
+                    own
+                })
+                .collect();
+            // What lies behind each other, too.
+            let (from, to) = (start.cast_signed() * 4, 4 * step);
+            check::<f32>(
+                &View::new(Memory::Bytes { bytes: &bytes, swapped }, from, repeated(&[(len, to)])),
+                &row,
+            );
+            if by > 0 {
+                let row: Vec<u64> = memory[..len].iter().map(|x| x.bits()).collect();
+                check::<f32>(
+                    &View::new(Memory::Bytes { bytes: &bytes, swapped }, 0, repeated(&[(len, 4)])),
+                    &row,
+                );
+            }
+        }
+    }
 }
 
 /// Says of some blocks that they do not change, and writes to the target behind `perform`'s back: what it
