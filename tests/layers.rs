@@ -141,15 +141,11 @@ const INDEXED: [(&str, &str, &str); 27] = [
     ("py/array.rs", "step *= shape[axis].cast_signed();", "the same order, of kept axes"),
     (
         "py/array.rs",
-        "*backwards &= output.strides()[*axis] < 0;",
+        "*backwards = input.strides()[*axis] < 0 && output.strides()[*axis] < 0;",
         "the arrays of a pair have one number of axes",
     ),
-    ("py/array.rs", "(array.strides()[*axis] == 0) == still;", "an order of this array's axes"),
-    (
-        "py/array.rs",
-        "Self(axes.map(|axis| (axis, array.strides()[axis] < 0))",
-        "an order of this array's axes",
-    ),
+    ("py/array.rs", "let stride = |axis: usize| array.strides()[axis];", "an order of this array's axes"),
+    ("py/array.rs", "filter(|axis| array.shape()[**axis] > 1)", "an order of this array's axes"),
     (
         "py/array.rs",
         "= (shape[axis], strides[axis] / unit);",

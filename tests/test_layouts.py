@@ -394,3 +394,33 @@ grown = peak() - before
 assert grown < 8 << 20, grown
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+SMALL = np.cos(np.arange(12.0)).reshape(4, 3)
+REPEATED = {
+    "a row": np.broadcast_to(SMALL[0], (4, 3)),
+    "a column": np.broadcast_to(SMALL[:, 1:2], (4, 5)),
+    "a dense column": np.broadcast_to(SMALL[:, :1].copy(), (4, 5)),
+    "a column backwards": np.broadcast_to(SMALL[::-1, :1], (4, 5)),
+    "a middle axis": np.broadcast_to(SMALL[:, None, :], (4, 2, 3)),
+    "a middle axis, transposed": np.broadcast_to(SMALL.T[:, None, :], (3, 2, 4)),
+    "a last axis": np.broadcast_to(SMALL[:, :, None], (4, 3, 1100)),
+    "all axes": np.broadcast_to(SMALL[1, 1], (4, 3)),
+}
+
+
+@looped("case", REPEATED)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_repeated_elements_fill_outputs_of_any_order(case, order):
+    x = REPEATED[case]
+    for name, call in calls_for(x).items():
+        for result, expected in zip(call(x), call(np.array(x)), strict=True):
+            assert agree(result, expected, name), name
+    out = np.empty(x.shape, order=order)
+    assert same_bits(gc.clip_by_value(x, -0.5, 0.5, out=out), np.clip(x, -0.5, 0.5))
+    assert same_bits(gc.clip_by_norm(x, 1e9, out=out), np.array(x))
+    clipped = gc.clip_by_norm(x, 1e-3, out=out)
+    assert clipped is out
+    assert np.allclose(out, x * (1e-3 / np.linalg.norm(x)), rtol=1e-14, atol=0)
+    rows = gc.clip_by_norm(x, 1e-3, axes=-1, out=out)
+    assert agree(rows, gc.clip_by_norm(np.array(x), 1e-3, axes=-1))

@@ -453,23 +453,29 @@ impl Walk {
         Self::sorted(array, |_| true)
     }
 
-    /// The same for a pair: backwards only where both arrays lie so.
+    /// The same for a pair: backwards only where both arrays lie so. By the output if the input says nothing of some axes.
     pub(super) fn of_pair(pair: &Pair<'_>) -> Self {
-        let output = pair.output();
-        let mut walk = Self::of(&pair.input);
+        let (input, output) = (&pair.input, pair.output());
+        let repeats = input.strides().iter().zip(input.shape()).any(|(stride, len)| *stride == 0 && *len > 1);
+        let mut walk = Self::of(if repeats { output } else { input });
         for (axis, backwards) in &mut walk.0 {
-            *backwards &= output.strides()[*axis] < 0;
+            *backwards = input.strides()[*axis] < 0 && output.strides()[*axis] < 0;
         }
         walk
     }
 
     fn sorted(array: &Array<'_>, wanted: impl Fn(usize) -> bool) -> Self {
         let order = memory_order(array.shape(), array.strides());
-        // Stride 0 first: an inner axis that goes nowhere would hide a contiguous one.
-        let wanted = order.into_iter().filter(|axis| wanted(*axis));
-        let of = |still: bool| move |axis: &usize| (array.strides()[*axis] == 0) == still;
-        let axes = wanted.clone().filter(of(true)).chain(wanted.filter(of(false)));
-        Self(axes.map(|axis| (axis, array.strides()[axis] < 0)).collect())
+        let stride = |axis: usize| array.strides()[axis];
+        let mut axes: SmallVec<[usize; 4]> = order.into_iter().filter(|axis| wanted(*axis)).collect();
+        // Stride 0 first: an inner axis that goes nowhere would hide a contiguous one. One whose elements lie apart would take
+        // a line of memory for each element, and that as often as it is repeated.
+        let mut inner = axes.iter().rev().filter(|axis| array.shape()[**axis] > 1).map(|axis| stride(*axis));
+        let inner = inner.find(|stride| *stride != 0);
+        if inner.is_none_or(|stride| Some(stride.unsigned_abs()) == array.dtype.map(Dtype::size)) {
+            axes.sort_by_key(|axis| stride(*axis) != 0);
+        }
+        Self(axes.into_iter().map(|axis| (axis, stride(axis) < 0)).collect())
     }
 
     /// The layout of an array's elements in this order, and how far position 0 lies from the element with all
