@@ -23,8 +23,7 @@ use super::cpu::{self, Worker};
 /// How long a worker stays awake; about what it takes to wake one.
 const STAY: Duration = Duration::from_micros(100);
 
-/// The longest work that workers are woken to wait for, and the longest that they wait for a share of a call without a look
-/// at whether others need the CPU.
+/// The longest work that workers are woken to wait for.
 const LONGEST: Duration = STAY.saturating_mul(5);
 
 /// A worker that has said nothing for so many nanoseconds is not counted on.
@@ -195,7 +194,7 @@ impl Awake {
     /// long ones. The pool gives what there is to who returns from here.
     fn look(&self, patience: Duration) {
         let mut now = self.now();
-        let [end, longest] = [patience, LONGEST].map(|time| now + nanoseconds(time));
+        let end = now + nanoseconds(patience);
         let is_waited_for = || self.waiting.load(Ordering::Relaxed) > 0;
         'looks: while now < end.max(self.held.load(Ordering::Relaxed)) || is_waited_for() {
             self.say(now);
@@ -205,12 +204,12 @@ impl Awake {
                 }
                 spin_loop();
             }
-            // Who else needs the CPU gets it here, and not in the midst of work that a call waits for.
-            let is_wanted = is_waited_for();
-            if !is_wanted && !self.stays {
-                break;
-            }
-            if !is_wanted || now >= longest {
+            // Who else needs the CPU gets it here, and not in the midst of work that a call waits for. Who gives it away to
+            // threads that look for work, as those of OpenBLAS do, has it back after milliseconds.
+            if !is_waited_for() {
+                if !self.stays {
+                    break;
+                }
                 thread::yield_now();
             }
             now = self.now();
