@@ -20,7 +20,7 @@ use crate::isa::{Isa, LINE, ask_ahead, prefetch};
 use crate::kernel::clip::{AnyOutside, ClipEach};
 use crate::kernel::map::{AnyChange, Map};
 use crate::kernel::scale::{ScaleEach, ScaleEachInto};
-use crate::kernel::sum::BLOCK;
+use crate::kernel::sum::{AHEAD, BLOCK};
 
 /// NumPy's limit, and one more for the parts of complex numbers.
 pub const MAX_AXES: usize = 65;
@@ -96,15 +96,54 @@ impl Layout {
     }
 
     /// Calls `run(offset, stride, count)` for each piece of `range` that one stride covers, in order.
-    fn runs(&self, range: Range<usize>, run: impl FnMut(isize, isize, usize)) {
-        runs(&self.axes, range, run);
+    fn runs(&self, range: Range<usize>, mut run: impl FnMut(isize, isize, usize)) {
+        if range.is_empty() {
+            return;
+        }
+        let Some((inner, outer)) = self.axes.split_last() else {
+            return (0..range.len()).for_each(|_| run(0, 0, 1));
+        };
+        let mut index = [0; MAX_AXES];
+        let mut at = range.start / inner.len;
+        let mut within = range.start % inner.len;
+        let mut base = 0;
+        for (axis, i) in outer.iter().zip(&mut index).rev() {
+            *i = at % axis.len;
+            at /= axis.len;
+            base += i.cast_signed() * axis.stride;
+        }
+        let mut left = range.len();
+        loop {
+            let count = left.min(inner.len - within);
+            run(base + within.cast_signed() * inner.stride, inner.stride, count);
+            left -= count;
+            if left == 0 {
+                return;
+            }
+            within = 0;
+            for (axis, i) in outer.iter().zip(&mut index).rev() {
+                *i += 1;
+                base += axis.stride;
+                if *i < axis.len {
+                    break;
+                }
+                base -= axis.len.cast_signed() * axis.stride;
+                *i = 0;
+            }
+        }
     }
 
-    /// The outer axes, counted in pairs, if the elements lie in pairs: the parts of complex numbers that are apart.
-    fn of_pairs(&self) -> Option<SmallVec<[Axis; 2]>> {
+    /// The same in units of two elements, if the elements lie in pairs: the parts of complex numbers that are apart.
+    fn in_pairs(&self) -> Option<Self> {
         let (inner, outer) = self.axes.split_last()?;
         let are_pairs = *inner == Axis { len: 2, stride: 1 } && outer.iter().all(|axis| axis.stride % 2 == 0);
-        are_pairs.then(|| outer.iter().map(|axis| Axis { stride: axis.stride / 2, ..*axis }).collect())
+        let axes = || outer.iter().map(|axis| Axis { stride: axis.stride / 2, ..*axis }).collect();
+        are_pairs.then(|| Self { axes: axes(), len: self.len / 2 })
+    }
+
+    /// The stride of the inner axis.
+    fn step(&self) -> isize {
+        self.axes.last().map_or(0, |inner| inner.stride)
     }
 
     /// The offset of `range` if it lies in a row.
@@ -116,44 +155,6 @@ impl Layout {
                 let within = if self.axes.len() == 1 { range.start } else { range.start % inner.len };
                 (inner.stride == 1 && within + range.len() <= inner.len).then(|| self.offset(range.start))
             }
-        }
-    }
-}
-
-/// See [`Layout::runs`].
-fn runs(axes: &[Axis], range: Range<usize>, mut run: impl FnMut(isize, isize, usize)) {
-    if range.is_empty() {
-        return;
-    }
-    let Some((inner, outer)) = axes.split_last() else {
-        return (0..range.len()).for_each(|_| run(0, 0, 1));
-    };
-    let mut index = [0; MAX_AXES];
-    let mut at = range.start / inner.len;
-    let mut within = range.start % inner.len;
-    let mut base = 0;
-    for (axis, i) in outer.iter().zip(&mut index).rev() {
-        *i = at % axis.len;
-        at /= axis.len;
-        base += i.cast_signed() * axis.stride;
-    }
-    let mut left = range.len();
-    loop {
-        let count = left.min(inner.len - within);
-        run(base + within.cast_signed() * inner.stride, inner.stride, count);
-        left -= count;
-        if left == 0 {
-            return;
-        }
-        within = 0;
-        for (axis, i) in outer.iter().zip(&mut index).rev() {
-            *i += 1;
-            base += axis.stride;
-            if *i < axis.len {
-                break;
-            }
-            base -= axis.len.cast_signed() * axis.stride;
-            *i = 0;
         }
     }
 }
@@ -278,15 +279,13 @@ impl<'a, T: Element> View<'a, T> {
     /// expense.
     fn is_in_steps(&self) -> bool {
         let Self::Strided { memory, layout, .. } = self else { return false };
-        let is_long = |axis: &Axis| axis.len >= BLOCK;
-        match (memory, layout.of_pairs()) {
-            (Memory::Elements(_), Some(pairs)) => {
-                pairs.last().is_some_and(|axis| is_long(axis) && axis.stride != 1)
-            }
-            (Memory::Elements(_), None) => {
-                layout.axes.last().is_some_and(|axis| is_long(axis) && axis.stride != 1)
-            }
-            (Memory::Bytes { .. }, _) => layout.axes.last().is_some_and(is_long),
+        let is_long = |layout: &Layout| layout.axes.last().is_some_and(|axis| axis.len >= BLOCK);
+        match memory {
+            Memory::Elements(_) => match layout.in_pairs() {
+                Some(pairs) => is_long(&pairs),
+                None => is_long(layout) && layout.step() != 1,
+            },
+            Memory::Bytes { .. } => is_long(layout),
         }
     }
 
@@ -427,97 +426,83 @@ impl<'a, T: Element> Memory<'a, T> {
     }
 
     fn gather(&self, start: isize, layout: &Layout, range: Range<usize>, to: &mut [T]) {
-        let axes = &layout.axes[..];
-        let runs = Runs { axes, start, range: range.clone(), of: layout.len() };
         match *self {
-            Self::Elements(elements) => match layout.of_pairs() {
-                Some(axes) if range.start.is_multiple_of(2) && range.end.is_multiple_of(2) => {
+            Self::Elements(elements) => match layout.in_pairs() {
+                Some(layout) if range.start.is_multiple_of(2) && range.end.is_multiple_of(2) => {
                     let pairs = elements[start.cast_unsigned() % 2..].as_chunks::<2>().0;
                     let range = range.start / 2..range.end / 2;
-                    let runs = Runs { axes: &axes, start: start / 2, range, of: layout.len() / 2 };
-                    runs.gather(pairs, to.as_chunks_mut().0);
+                    let places = Gathered { start: start / 2, layout: &layout, range };
+                    places.of_elements(pairs, to.as_chunks_mut().0);
                 }
-                _ => runs.gather(elements, to),
+                _ => Gathered { start, layout, range }.of_elements(elements, to),
             },
-            Self::Bytes { bytes, swapped: false } => runs.gather_bytes::<_, false>(bytes, to),
-            Self::Bytes { bytes, swapped: true } => runs.gather_bytes::<_, true>(bytes, to),
+            Self::Bytes { bytes, swapped: false } => {
+                Gathered { start, layout, range }.of_bytes::<_, false>(bytes, to);
+            }
+            Self::Bytes { bytes, swapped: true } => {
+                Gathered { start, layout, range }.of_bytes::<_, true>(bytes, to);
+            }
         }
     }
 }
 
-/// Some positions of a layout.
-struct Runs<'a> {
-    axes: &'a [Axis],
-    /// Where position 0 lies.
+/// Where what is gathered lies: some positions of a layout, the first of which begins at `start`.
+struct Gathered<'a> {
     start: isize,
-    /// The positions.
+    layout: &'a Layout,
     range: Range<usize>,
-    /// How many the layout has.
-    of: usize,
 }
 
-impl Runs<'_> {
+impl Gathered<'_> {
     /// Calls `run` with where each piece begins that one stride covers, and with its part of what is gathered.
-    fn each<T>(self, to: &mut [T], mut run: impl FnMut(usize, &mut [T])) {
+    fn runs<T>(self, to: &mut [T], mut run: impl FnMut(usize, &mut [T])) {
         let mut filled = 0;
-        runs(self.axes, self.range, |offset, _, count| {
+        self.layout.runs(self.range, |offset, _, count| {
             run((self.start + offset).cast_unsigned(), &mut to[filled..filled + count]);
             filled += count;
         });
     }
 
-    /// The stride of the inner axis.
-    fn stride(&self) -> isize {
-        self.axes.last().map_or(0, |inner| inner.stride)
-    }
-
-    /// Whether the layout, counted in units of so many bytes, goes through memory that no cache holds. It is worth asking for
-    /// then what comes next, and only then.
+    /// Whether the layout, whose strides count so many bytes, goes through memory that no cache holds. It is worth asking for
+    /// what comes next then, and takes time otherwise.
     fn is_far(&self, unit: usize) -> bool {
-        self.of.saturating_mul(self.stride().unsigned_abs()).saturating_mul(unit) >= FAR
+        let layout = self.layout;
+        layout.len.saturating_mul(layout.step().unsigned_abs()).saturating_mul(unit) >= FAR
     }
 
-    fn gather<T: Copy>(self, elements: &[T], to: &mut [T]) {
-        let asks = self.is_far(size_of::<T>());
+    fn of_elements<T: Copy>(self, elements: &[T], to: &mut [T]) {
+        let is_far = self.is_far(size_of::<T>());
         // A closure for each, as runs may be of two elements and want it short.
-        match self.stride() {
-            0 => self.each(to, |at, to| to.fill(elements[at])),
-            1 => self.each(to, |at, to| to.copy_from_slice(&elements[at..at + to.len()])),
-            2 => self.each(to, |at, to| every::<T, 2>(&elements[at..], asks, to)),
-            3 => self.each(to, |at, to| every::<T, 3>(&elements[at..], asks, to)),
-            4 => self.each(to, |at, to| every::<T, 4>(&elements[at..], asks, to)),
-            -1 => self.each(to, |at, to| {
+        match self.layout.step() {
+            0 => self.runs(to, |at, to| to.fill(elements[at])),
+            1 => self.runs(to, |at, to| to.copy_from_slice(&elements[at..at + to.len()])),
+            2 => self.runs(to, |at, to| every::<T, 2>(&elements[at..], is_far, to)),
+            3 => self.runs(to, |at, to| every::<T, 3>(&elements[at..], is_far, to)),
+            4 => self.runs(to, |at, to| every::<T, 4>(&elements[at..], is_far, to)),
+            -1 => self.runs(to, |at, to| {
                 to.iter_mut().zip(elements[..=at].iter().rev()).for_each(|(to, from)| *to = *from);
             }),
-            stride if asks && stride > 0 => {
-                let step = stride.unsigned_abs();
-                let line = (LINE / size_of::<T>()).max(step);
-                self.each(to, |at, to| {
-                    for (to, from) in to.chunks_mut(GATHERED).zip(elements[at..].chunks(GATHERED * step)) {
-                        from.chunks(line).for_each(|line| prefetch(line, AHEAD));
-                        in_steps(from, 0, stride, to);
-                    }
-                });
+            step if is_far && step > 0 => {
+                self.runs(to, |at, to| far_steps(&elements[at..], step.unsigned_abs(), to));
             }
-            stride => self.each(to, |at, to| in_steps(elements, at, stride, to)),
+            step => self.runs(to, |at, to| steps(elements, at, step, to)),
         }
     }
 
-    /// The same for a layout in bytes.
-    fn gather_bytes<T: Element, const SWAPPED: bool>(self, bytes: &[u8], to: &mut [T]) {
-        let (stride, size, asks) = (self.stride(), size_of::<T>(), self.is_far(1));
-        if stride != size.cast_signed() {
-            return self.each(to, |at, to| {
+    fn of_bytes<T: Element, const SWAPPED: bool>(self, bytes: &[u8], to: &mut [T]) {
+        let (step, size, is_far) = (self.layout.step(), size_of::<T>(), self.is_far(1));
+        if step != size.cast_signed() {
+            return self.runs(to, |at, to| {
                 let mut at = at.cast_signed();
                 for to in to {
                     *to = T::from_bytes(&bytes[at.cast_unsigned()..], SWAPPED);
-                    at += stride;
+                    at += step;
                 }
             });
         }
-        self.each(to, |at, to| {
-            for (to, from) in to.chunks_mut(GATHERED).zip(bytes[at..].chunks(GATHERED * size)) {
-                if asks {
+        self.runs(to, |at, to| {
+            for (to, from) in to.chunks_mut(AT_ONCE).zip(bytes[at..].chunks(AT_ONCE * size)) {
+                if is_far {
                     ask_ahead(from, AHEAD);
                 }
                 read_bytes::<T, SWAPPED>(from, to);
@@ -526,36 +511,22 @@ impl Runs<'_> {
     }
 }
 
-/// Elements that lie in a row in bytes. Out of line, where the compiler knows that it may read several before it writes one.
-#[inline(never)]
-fn read_bytes<T: Element, const SWAPPED: bool>(from: &[u8], to: &mut [T]) {
-    for (to, from) in to.iter_mut().zip(from.chunks_exact(size_of::<T>())) {
-        *to = T::from_bytes(from, SWAPPED);
-    }
-}
-
-/// Bytes that no cache holds, or few do.
-const FAR: usize = 32 << 20;
-
-/// So many bytes of memory are asked for before they are gathered, where it is worth it.
-const AHEAD: usize = 3 << 10;
-
 /// Elements to gather before memory is asked for again.
-const GATHERED: usize = 32;
+const AT_ONCE: usize = 32;
 
 /// Every `STEP`th element, from the first on.
-fn every<T: Copy, const STEP: usize>(from: &[T], asks: bool, to: &mut [T]) {
-    if !asks {
+fn every<T: Copy, const STEP: usize>(from: &[T], is_far: bool, to: &mut [T]) {
+    if !is_far {
         return pick::<T, STEP>(from, to);
     }
-    for (to, from) in to.chunks_mut(GATHERED).zip(from.chunks(GATHERED * STEP)) {
+    for (to, from) in to.chunks_mut(AT_ONCE).zip(from.chunks(AT_ONCE * STEP)) {
         ask_ahead(from, AHEAD);
         pick::<T, STEP>(from, to);
     }
 }
 
-/// The same. As the step is known, the compiler reads vectors and picks from them: vectors of the baseline, for with those
-/// of AVX-512 the whole was slower.
+/// [`every`] without asking for memory. As the step is known, the compiler reads vectors and picks from them: vectors of the
+/// baseline, for with those of AVX-512 the whole was slower.
 #[inline(always)]
 fn pick<T: Copy, const STEP: usize>(from: &[T], to: &mut [T]) {
     let len = to.len();
@@ -568,13 +539,31 @@ fn pick<T: Copy, const STEP: usize>(from: &[T], to: &mut [T]) {
     }
 }
 
-/// The same for any step, from an element on.
+/// [`every`] for a step that the compiler does not know, through memory that no cache holds.
+fn far_steps<T: Copy>(from: &[T], step: usize, to: &mut [T]) {
+    // Of a step that is longer than a line, not all lines are read.
+    let line = (LINE / size_of::<T>()).max(step);
+    for (to, from) in to.chunks_mut(AT_ONCE).zip(from.chunks(AT_ONCE * step)) {
+        from.chunks(line).for_each(|line| prefetch(line, AHEAD));
+        steps(from, 0, step.cast_signed(), to);
+    }
+}
+
+/// The elements from number `at` on, in steps of either direction.
 #[inline(always)]
-fn in_steps<T: Copy>(from: &[T], at: usize, step: isize, to: &mut [T]) {
+fn steps<T: Copy>(from: &[T], at: usize, step: isize, to: &mut [T]) {
     let mut at = at.cast_signed();
     for to in to {
         *to = from[at.cast_unsigned()];
         at += step;
+    }
+}
+
+/// Elements that lie in a row in bytes. Out of line, where the compiler knows that it may read several before it writes one.
+#[inline(never)]
+fn read_bytes<T: Element, const SWAPPED: bool>(from: &[u8], to: &mut [T]) {
+    for (to, from) in to.iter_mut().zip(from.chunks_exact(size_of::<T>())) {
+        *to = T::from_bytes(from, SWAPPED);
     }
 }
 
@@ -821,6 +810,9 @@ impl<T: Ordered> Work<T> for Bounds<'_, T> {
         self.lo.with_block(at.clone(), |lo| self.hi.with_block(at, |hi| isa.run(ClipEach { data, lo, hi })));
     }
 }
+
+/// Bytes that no cache holds until they are read again.
+pub const FAR: usize = 32 << 20;
 
 /// How an output is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -145,7 +145,7 @@ const INDEXED: [(&str, &str, &str); 27] = [
         "the arrays of a pair have one number of axes",
     ),
     ("py/array.rs", "let stride = |axis: usize| array.strides()[axis];", "an order of this array's axes"),
-    ("py/array.rs", "filter(|axis| array.shape()[**axis] > 1)", "an order of this array's axes"),
+    ("py/array.rs", "array.shape()[**axis] > 1);", "an order of this array's axes"),
     (
         "py/array.rs",
         "= (shape[axis], strides[axis] / unit);",

@@ -820,16 +820,7 @@ fn layouts_that_go_far_are_gathered_as_near_ones() {
         }
 
         for swapped in [false, true] {
-            let bytes: Vec<u8> = memory
-                .iter()
-                .flat_map(|x| {
-                    let mut own = x.to_ne_bytes();
-                    if swapped {
-                        own.reverse();
-                    }
-                    own
-                })
-                .collect();
+            let bytes = to_bytes(&memory, f32::to_ne_bytes, 4, 4, 0, swapped);
             // What lies behind each other, too.
             let (from, to) = (start.cast_signed() * 4, 4 * step);
             check::<f32>(

@@ -127,7 +127,7 @@ impl Total {
 
 /// So many bytes of memory are asked for before they are read, where there are [`MANY`]: two threads that read as fast as they
 /// can get a tenth less. No whole page ahead, which for float64 takes a quarter more on some CPUs.
-pub(super) const AHEAD: usize = 3 << 10;
+pub const AHEAD: usize = 3 << 10;
 
 /// Elements that are not in the caches of one core, where to ask would only take time.
 pub const MANY: usize = 64 * BLOCK;

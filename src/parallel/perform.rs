@@ -16,7 +16,7 @@ use crate::kernel::rows::{self, ScaleColumns, ScaleColumnsInto, ScaleRows, Scale
 use crate::kernel::scale::{Scale, ScaleEach, ScaleEachInto};
 use crate::kernel::sum::{BLOCK, MANY, ROWS_AT_ONCE, Total};
 use crate::scaled::Factor;
-use crate::walk::{self, Slices, Store, Target, Uniform, Untouched, View, Work};
+use crate::walk::{self, FAR, Slices, Store, Target, Uniform, Untouched, View, Work};
 
 /// Bytes moved by small arrays of a list that a thread takes at a time; arrays that move more are cut.
 const SHARE: usize = 512 << 10;
@@ -95,12 +95,9 @@ pub fn perform<T: Ordered>(isa: Isa, work: &impl Work<T>, task: &mut Task<'_, T>
     Ok(())
 }
 
-/// Bytes of output from which on no cache holds it until it is read: it is written past them.
-const STREAMED_FROM: usize = 32 << 20;
-
 /// How outputs of so many bytes in all are written.
 fn store_for(bytes: usize) -> Store {
-    if bytes >= STREAMED_FROM { Store::Streamed } else { Store::Cached }
+    if bytes >= FAR { Store::Streamed } else { Store::Cached }
 }
 
 macro_rules! any_task {

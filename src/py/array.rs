@@ -470,9 +470,8 @@ impl Walk {
         let mut axes: SmallVec<[usize; 4]> = order.into_iter().filter(|axis| wanted(*axis)).collect();
         // Stride 0 first: an inner axis that goes nowhere would hide a contiguous one. One whose elements lie apart would take
         // a line of memory for each element, and that as often as it is repeated.
-        let mut inner = axes.iter().rev().filter(|axis| array.shape()[**axis] > 1).map(|axis| stride(*axis));
-        let inner = inner.find(|stride| *stride != 0);
-        if inner.is_none_or(|stride| Some(stride.unsigned_abs()) == array.dtype.map(Dtype::size)) {
+        let inner = axes.iter().rfind(|axis| stride(**axis) != 0 && array.shape()[**axis] > 1);
+        if inner.is_none_or(|axis| Some(stride(*axis).unsigned_abs()) == array.dtype.map(Dtype::size)) {
             axes.sort_by_key(|axis| stride(*axis) != 0);
         }
         Self(axes.into_iter().map(|axis| (axis, stride(axis) < 0)).collect())

@@ -154,7 +154,8 @@ const FEWEST: usize = 8;
 
 /// How many there are, or 0 if they are fewer than that.
 fn at_least_fewest<T>(neighbours: impl Iterator<Item = T>) -> usize {
-    Some(neighbours.count()).filter(|count| *count >= FEWEST).unwrap_or(0)
+    let count = neighbours.count();
+    if count < FEWEST { 0 } else { count }
 }
 
 fn saturated(count: usize) -> u32 {
