@@ -521,7 +521,11 @@ fn every<T: Copy, const STEP: usize>(from: &[T], is_far: bool, to: &mut [T]) {
     }
     for (to, from) in to.chunks_mut(AT_ONCE).zip(from.chunks(AT_ONCE * STEP)) {
         ask_ahead(from, AHEAD);
-        pick::<T, STEP>(from, to);
+        match (<&mut [T; AT_ONCE]>::try_from(&mut *to), from.as_chunks::<STEP>().0.first_chunk::<AT_ONCE>()) {
+            // The loop does the last eight one at a time; of these, a `map` does all by vectors. Of others it makes worse code.
+            (Ok(to), Some(groups)) if STEP == 2 && size_of::<T>() <= 4 => *to = groups.map(|group| group[0]),
+            _ => pick::<T, STEP>(from, to),
+        }
     }
 }
 
