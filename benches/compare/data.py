@@ -84,7 +84,8 @@ class Data:
             squares = []
             for array in self.inputs:
                 for _, block in blocks(array):
-                    parts = block.view(block.real.dtype) if block.dtype.kind == "c" else block
+                    complex_ = block.dtype.kind == "c"
+                    parts = np.ascontiguousarray(block).view(block.real.dtype) if complex_ else block
                     # NumPy sums in pairs, more exactly than the BLAS.
                     squares.append(float(np.sum(np.square(parts.astype(np.float64)))))
             self._norm = math.sqrt(math.fsum(squares))
@@ -97,7 +98,7 @@ class Data:
     def kept(self, owner: str) -> list[Array]:
         """Give buffers that `owner` puts results into, already mapped."""
         return self._owned.setdefault(f"kept {owner}", []) or self._fill(
-            f"kept {owner}", lambda: [np.full(array.shape, 7, array.dtype) for array in self.inputs]
+            f"kept {owner}", lambda: [np.full(array.shape, 7, array.dtype.newbyteorder("=")) for array in self.inputs]
         )
 
     def _fill(self, key: str, make: Callable[[], list[Array]]) -> list[Array]:

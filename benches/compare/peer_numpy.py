@@ -28,8 +28,18 @@ def by_vdot(ts: list[Array]) -> float:
 
 
 def by_einsum(ts: list[Array]) -> float:
-    """Give the norm without copies of what is strided."""
+    """Give the norm without whole copies of what is strided, or not what the BLAS takes."""
     return sqrt(sum([np.einsum(t, range(t.ndim), t, range(t.ndim), []) for t in ts]))
+
+
+def by_complex_vdot(ts: list[Array]) -> float:
+    """Give the norm of complex numbers that cannot be viewed as pairs."""
+    return sqrt(sum(np.vdot(t, t).real for t in ts))
+
+
+def by_complex_vecdot(ts: list[Array]) -> float:
+    """Give the norm of complex numbers by rows, without copies of what is strided."""
+    return sqrt(sum(np.vecdot(t, t).sum().real for t in ts))
 
 
 def by_vecdot(ts: list[Array]) -> float:
@@ -144,10 +154,12 @@ def norms_of(ts: list[Array], data: Data) -> list[Norm]:
     """Give the norms that may be the fastest."""
     if is_narrow(data):
         return [by_wide_vdot, by_wide_einsum]
+    if ts[0].dtype.kind == "c":
+        return [by_complex_vdot, by_complex_vecdot]
     norms: list[Norm] = [by_vdot]
     if are_small(ts, data):
         norms.append(by_concatenation)
-    if not all(t.flags.c_contiguous for t in ts):
+    if not all(t.flags.c_contiguous and t.flags.aligned and t.dtype.isnative for t in ts):
         norms += [by_einsum, by_vecdot]
     return norms
 
@@ -165,7 +177,7 @@ class NumPy(Peer):
     def clip_by_global_norm(self, task: Task, data: Data) -> Forms:
         """Clip a list."""
         write, c = limit(task, data)
-        narrow, pairs = is_narrow(data), data.dtype.kind == "c"
+        narrow, pairs = is_narrow(data), data.dtype.kind == "c" and all(t.flags.c_contiguous for t in data.inputs)
         ts = data.own(self.owner) if task.mode in (IN_PLACE, UNCLIPPED) else data.inputs
         outs = data.kept(self.owner) if task.mode == OUT else ts
         names: dict[str, Any] = {"c": c, "results": outs}

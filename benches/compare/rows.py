@@ -8,6 +8,7 @@ from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING
 
+import numpy as np
 from data import filled
 
 if TYPE_CHECKING:
@@ -63,7 +64,9 @@ class Row:
     #: The floor must be reached as well as the ratio.
     floor_too: bool = False
     without: Without = ()
-    #: Only NumPy takes part, and the row belongs to the sweep over sizes.
+    #: Other peers are not asked: they have few of these layouts, or no better form.
+    only_numpy: bool = False
+    #: The size, if the row belongs to the sweep over them.
     sweep: int = 0
 
     @property
@@ -131,9 +134,30 @@ def columns(height: int, width: int) -> list[Array]:
     return list(filled((height, width)).T)
 
 
-def every_other(height: int, width: int) -> list[Array]:
+def every_other(height: int, width: int, dtype: str) -> list[Array]:
     """Make a matrix and give a view of every other column."""
-    return [filled((height, width))[:, ::2]]
+    return [filled((height, width), dtype)[:, ::2]]
+
+
+def unaligned(t: Array) -> Array:
+    """Give a copy that begins one byte behind where it should."""
+    return np.frombuffer(b"\0" + t.tobytes(), t.dtype, offset=1).reshape(t.shape)
+
+
+#: Views of a matrix, or copies of it, that are not rows of native numbers.
+LAYOUTS: dict[str, Callable[[Array], Array]] = {
+    "[:, ::3]": lambda t: t[:, ::3],
+    "[:, ::-1]": lambda t: t[:, ::-1],
+    "transposed": lambda t: t.T,
+    "a column repeated": lambda t: np.broadcast_to(t[:, :1], t.shape),
+    "unaligned": unaligned,
+    "of the other byte order": lambda t: t.astype(t.dtype.newbyteorder()),
+}
+
+
+def laid_out(side: int, layout: Callable[[Array], Array]) -> list[Array]:
+    """Make a matrix and lay it out."""
+    return [layout(filled((side, side)))]
 
 
 def of_models(shrink: int) -> Iterable[Row]:
@@ -183,10 +207,10 @@ def of_small_tensors(shrink: int) -> Iterable[Row]:
     task = Task("clip_by_global_norm", IN_PLACE)
     what = f"{views:,} columns of one matrix of 64 rows, in place"
     yield Row("global norm", what, task, 4, what, partial(columns, 64, views), without=VIEWS)
-    side = 8192 // shrink
     task = Task("clip_by_global_norm", NEW)
-    what = f"[:, ::2] of {side}x{side}, new"
-    yield Row("global norm", what, task, 1.5, what, partial(every_other, side, side))
+    for dtype, side in (("float32", 8192 // shrink), ("complex64", 4096 // shrink)):
+        what = f"[:, ::2] of {side}x{side}, {dtype}, new"
+        yield Row("global norm", what, task, 1.5, what, partial(every_other, side, side, dtype))
 
 
 def of_one_tensor(shrink: int) -> Iterable[Row]:
@@ -232,6 +256,15 @@ def of_one_tensor(shrink: int) -> Iterable[Row]:
     yield row(Task("norm", axes=0), 1.3, (few, many), ("read",))
 
 
+def of_layouts(shrink: int) -> Iterable[Row]:
+    """Make the rows of what NumPy can hold beside arrays whose elements lie in a row."""
+    side = 4096 // shrink
+    for layout, lay in LAYOUTS.items():
+        for task in (Task("clip_by_global_norm", OUT), Task("clip_by_value", OUT)):
+            what = f"{layout}, {side}x{side}, {task.function} {task.mode}"
+            yield Row("layouts", what, task, 1, layout, partial(laid_out, side, lay), only_numpy=True)
+
+
 def of_every_size(shrink: int) -> Iterable[Row]:
     """Make the sweep over sizes, against NumPy."""
     size, most = 4, (1 << 26) // shrink
@@ -244,7 +277,7 @@ def of_every_size(shrink: int) -> Iterable[Row]:
         ):
             what = f"{task.function}{'' if task.function == 'norm' else f' {task.mode}'}, {short(size)}"
             build = partial(arrays, [(size,)], "float32", 1)
-            yield Row("every size", what, task, 1, f"size {size}", build, sweep=size)
+            yield Row("every size", what, task, 1, f"size {size}", build, only_numpy=True, sweep=size)
         size *= 4
 
 
@@ -258,4 +291,10 @@ def short(number: int) -> str:
 
 def all_rows(shrink: int) -> list[Row]:
     """Make the table, with what is long divided by `shrink`."""
-    return [*of_models(shrink), *of_small_tensors(shrink), *of_one_tensor(shrink), *of_every_size(shrink)]
+    return [
+        *of_models(shrink),
+        *of_small_tensors(shrink),
+        *of_one_tensor(shrink),
+        *of_layouts(shrink),
+        *of_every_size(shrink),
+    ]

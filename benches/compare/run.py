@@ -103,8 +103,8 @@ class Runner:
         for phase in phases:
             contestants[f"floor|{phase}"] = self._floor(phase, data)
 
-        # Two take part in the sweep, and it has many rows.
-        clock = replace(self.clock, seconds=self.clock.seconds / 4) if row.sweep else self.clock
+        # Two take part, and there are many of these rows.
+        clock = replace(self.clock, seconds=self.clock.seconds / 4) if row.only_numpy else self.clock
         names = {peer.name for peer in self.peers}
         start, others = time.perf_counter(), used_by_others()
         times = clock.race(contestants, [key for key in contestants if key.partition("|")[0] in names])
@@ -119,7 +119,7 @@ class Runner:
 
     def _forms(self, peer: Peer, row: Row, data: Data, notes: list[str]) -> list[Form]:
         """Give the forms of a library that are right and fast."""
-        if row.sweep and peer.name not in (OURS, "NumPy"):
+        if row.only_numpy and peer.name not in (OURS, "NumPy"):
             return []
         if peer.name in (without := dict(row.without)):
             notes.append(f"{peer.name}: {without[peer.name]}")
