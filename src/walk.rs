@@ -22,8 +22,8 @@ use crate::kernel::map::{AnyChange, Map};
 use crate::kernel::scale::{ScaleEach, ScaleEachInto};
 use crate::kernel::sum::{AHEAD, BLOCK};
 
-/// NumPy's limit, and one more for the parts of complex numbers.
-pub const MAX_AXES: usize = 65;
+/// NumPy's limit, one more for the parts of complex numbers, and one for an axis that is cut into tiles.
+pub const MAX_AXES: usize = 66;
 
 /// One axis: how many steps, and how far each goes (in the units of the memory it walks over).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -463,11 +463,13 @@ impl Gathered<'_> {
         });
     }
 
-    /// Whether the layout, whose strides count so many bytes, goes through memory that no cache holds. It is worth asking for
-    /// what comes next then, and takes time otherwise.
+    /// Whether the layout, whose strides count so many bytes, goes through memory that no cache holds, and not along the lines
+    /// that it has just read: it is worth asking for what comes next then, and takes time otherwise.
     fn is_far(&self, unit: usize) -> bool {
-        let layout = self.layout;
-        layout.len.saturating_mul(layout.step().unsigned_abs()).saturating_mul(unit) >= FAR
+        let bytes = |stride: isize| stride.unsigned_abs().saturating_mul(unit);
+        let Some((inner, outer)) = self.layout.axes.split_last() else { return false };
+        self.layout.len.saturating_mul(bytes(inner.stride)) >= FAR
+            && !outer.iter().any(|axis| (1..LINE).contains(&bytes(axis.stride)))
     }
 
     fn of_elements<T: Copy>(self, elements: &[T], to: &mut [T]) {
@@ -702,6 +704,10 @@ impl<T: Ordered> Cells<'_, T> {
         let mut from = from.iter();
         layout.runs(range, |offset, stride, count| {
             let mut at = start + offset;
+            if let (Self::Elements(cells), 1) = (self, stride) {
+                let cells = &cells[at.cast_unsigned()..][..count];
+                return from.by_ref().zip(cells).for_each(|(x, cell)| x.store(cell));
+            }
             for x in from.by_ref().take(count) {
                 match self {
                     Self::Elements(cells) => x.store(&cells[at.cast_unsigned()]),

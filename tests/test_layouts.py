@@ -424,3 +424,50 @@ def test_repeated_elements_fill_outputs_of_any_order(case, order):
     assert np.allclose(out, x * (1e-3 / np.linalg.norm(x)), rtol=1e-14, atol=0)
     rows = gc.clip_by_norm(x, 1e-3, axes=-1, out=out)
     assert agree(rows, gc.clip_by_norm(np.array(x), 1e-3, axes=-1))
+
+
+#: Lengths of inner axes of outputs: with one tile, with tiles of 8, 10, 13, 50, 64 elements, and without.
+TILED = (8, 64, 88, 110, 65, 150, 128, 67, 7)
+TURNED = {
+    "a matrix": lambda a: a[:, 0].T,
+    "rows backwards": lambda a: a[::-1, 0].T,
+    "columns backwards": lambda a: a[:, 1, ::-1].T,
+    "every other column": lambda a: a[:, 1, ::2].T,
+    "inner axes": lambda a: a.transpose(1, 2, 0),
+    "outer axes": lambda a: a.transpose(1, 0, 2),
+    "all axes": lambda a: a.T,
+    "the last axis first": lambda a: a.transpose(2, 0, 1),
+    "all axes backwards": lambda a: a[::-1, ::-1, ::-1].T,
+    "repeated": lambda a: np.broadcast_to(a[:, 0].T[:, None], (a.shape[2], 3, a.shape[0])),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, BF16, np.complex64, np.complex128])
+@looped("turn", TURNED)
+@looped("length", TILED)
+def test_transposed_inputs_fill_outputs_of_any_order(dtype, length, turn):
+    # Tiles are for inputs that have a line of memory for each element of the output's inner axis.
+    stored = cast(np.sin(np.arange(length * 2 * 64.0)), dtype).reshape(length, 2, 64)
+    for layout in ("contiguous", "swapped_bytes", "packed_field"):
+        x = TURNED[turn](layouts.ALL[layout](stored))
+        dense = np.array(TURNED[turn](stored), order="C")
+        half = (dense * dtype(0.5)).astype(dtype)
+        for out in (np.empty(x.shape, dtype), np.empty(x.shape, dtype, "F"), np.empty(x.shape, dtype)[::-1]):
+            ((result,), _) = gc.clip_by_global_norm([x], 1.0, use_norm=2.0, out=[out])
+            assert result is out
+            assert same_bits(out, half)
+            assert agree(gc.clip_by_norm(x, 1e-2, axes=0, out=out), gc.clip_by_norm(dense, 1e-2, axes=0))
+            if dtype not in ORDERED:
+                continue
+            assert same_bits(gc.clip_by_value(x, dtype(-0.5), None, out=out), np.maximum(dense, dtype(-0.5)))
+            bounds = np.asfortranarray(dense[::-1])
+            assert same_bits(gc.clip_by_value(x, bounds, None, out=out), np.maximum(dense, bounds))
+
+
+def test_complex_arrays_of_64_axes_are_transposed():
+    # The parts are one more axis, and the tiles of an axis another one.
+    numbers = cast(np.sin(np.arange(130.0 * 64)), np.complex64).reshape(130, 64).T
+    x = np.expand_dims(numbers, tuple(range(62)))
+    out = np.empty(x.shape, x.dtype)
+    gc.clip_by_global_norm([x], 1.0, use_norm=2.0, out=[out])
+    assert same_bits(out.reshape(64, 130), numbers * np.complex64(0.5))

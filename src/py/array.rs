@@ -33,6 +33,7 @@ use smallvec::SmallVec;
 use super::overlap::{self, Apart, Place};
 use crate::element::{Dtype, Element, Ordered};
 use crate::error::vec_with_room;
+use crate::isa::LINE;
 use crate::parallel::perform::Task;
 use crate::walk::{Axis, Cells, Layout, Memory, Slices, Target, View, memory_order};
 
@@ -440,12 +441,35 @@ enum Axes<'a> {
 
 /// An order of axes to walk, from outer to inner, some of them backwards.
 #[derive(Clone, Debug)]
-pub(super) struct Walk(SmallVec<[(usize, bool); 4]>);
+pub(super) struct Walk(SmallVec<[Step; 4]>);
+
+/// One of them.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    axis: usize,
+    backwards: bool,
+    part: Part,
+}
+
+/// What of an axis is walked: all of it, or from tile to tile in one place and through a tile in another. The tiles, of so many
+/// elements, divide it.
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    Whole,
+    Tiles(usize),
+    Tile(usize),
+}
+
+impl Step {
+    fn whole(axis: usize, backwards: bool) -> Self {
+        Self { axis, backwards, part: Part::Whole }
+    }
+}
 
 impl Walk {
     /// Some axes, forwards.
     pub(super) fn along(axes: impl IntoIterator<Item = usize>) -> Self {
-        Self(axes.into_iter().map(|axis| (axis, false)).collect())
+        Self(axes.into_iter().map(|axis| Step::whole(axis, false)).collect())
     }
 
     /// All axes of an array as they lie in memory.
@@ -453,15 +477,44 @@ impl Walk {
         Self::sorted(array, |_| true)
     }
 
-    /// The same for a pair: backwards only where both arrays lie so. By the output if the input says nothing of some axes.
+    /// An order for both arrays of a pair, backwards only where both lie so: that of the output, unless the arrays are
+    /// transposed and each line of memory that is read has elements for as many lines to write.
     pub(super) fn of_pair(pair: &Pair<'_>) -> Self {
         let (input, output) = (&pair.input, pair.output());
-        let repeats = input.strides().iter().zip(input.shape()).any(|(stride, len)| *stride == 0 && *len > 1);
-        let mut walk = Self::of(if repeats { output } else { input });
-        for (axis, backwards) in &mut walk.0 {
+        let (mut walk, by_input) = (Self::of(output), Self::of(input));
+        if let (Some(to), Some(from)) = (walk.inner(output), by_input.inner(input))
+            && to != from
+            && input.strides()[to].unsigned_abs() >= LINE
+        {
+            match tile(output.shape()[to]) {
+                Some(tile) => walk.cut(to, tile, from),
+                // Reading is faster in a row then.
+                None => walk = by_input,
+            }
+        }
+        for Step { axis, backwards, .. } in &mut walk.0 {
             *backwards = input.strides()[*axis] < 0 && output.strides()[*axis] < 0;
         }
         walk
+    }
+
+    /// The innermost axis that goes anywhere; not that of the parts of complex numbers, which stay together.
+    fn inner(&self, array: &Array<'_>) -> Option<usize> {
+        let of_numbers = array.ndim() - usize::from(array.in_parts);
+        let mut inner_first = self.0.iter().rev().map(|step| step.axis);
+        inner_first.find(|axis| *axis < of_numbers && array.shape()[*axis] > 1 && array.strides()[*axis] != 0)
+    }
+
+    /// Cuts an axis into tiles. Each is walked with another axis around it, so that the lines of memory that the tile goes over
+    /// stay in the cache until the other axis has been all along them.
+    fn cut(&mut self, axis: usize, tile: usize, along: usize) {
+        self.0.retain(|step| step.axis != along);
+        if let Some(at) = self.0.iter().position(|step| step.axis == axis) {
+            let step = self.0.remove(at);
+            self.0.insert(at, Step { part: Part::Tile(tile), ..step });
+            self.0.insert(at, Step::whole(along, false));
+            self.0.insert(0, Step { part: Part::Tiles(tile), ..step });
+        }
     }
 
     fn sorted(array: &Array<'_>, wanted: impl Fn(usize) -> bool) -> Self {
@@ -474,15 +527,20 @@ impl Walk {
         if inner.is_none_or(|axis| Some(stride(*axis).unsigned_abs()) == array.dtype.map(Dtype::size)) {
             axes.sort_by_key(|axis| stride(*axis) != 0);
         }
-        Self(axes.into_iter().map(|axis| (axis, stride(axis) < 0)).collect())
+        Self(axes.into_iter().map(|axis| Step::whole(axis, stride(axis) < 0)).collect())
     }
 
     /// The layout of an array's elements in this order, and how far position 0 lies from the element with all
     /// indices 0.
     fn layout(&self, shape: &[usize], strides: &[isize], unit: isize) -> (Layout, isize) {
         let mut shift = 0;
-        let layout = Layout::new(self.0.iter().map(|&(axis, backwards)| {
+        let layout = Layout::new(self.0.iter().map(|&Step { axis, backwards, part }| {
             let (len, stride) = (shape[axis], strides[axis] / unit);
+            let (len, stride) = match part {
+                Part::Whole => (len, stride),
+                Part::Tiles(tile) => (len / tile, stride * tile.cast_signed()),
+                Part::Tile(tile) => (tile, stride),
+            };
             if backwards && len > 0 {
                 shift += (len - 1).cast_signed() * stride;
             }
@@ -490,6 +548,12 @@ impl Walk {
         }));
         if layout.is_empty() { (layout, 0) } else { (layout, shift) }
     }
+}
+
+/// How many elements of so many make a tile. Few are not worth it; more lines would not stay where all of them are at the same
+/// place of a page.
+fn tile(len: usize) -> Option<usize> {
+    (8..=64).rev().find(|tile| len.is_multiple_of(*tile))
 }
 
 /// The axes of an array, cut in two: one slice for each position of the kept ones.
@@ -509,7 +573,7 @@ impl Split {
 
     /// The kept axes from outer to inner: the order of the slices.
     pub(super) fn kept(&self) -> impl Iterator<Item = usize> {
-        self.kept.0.iter().map(|(axis, _)| *axis)
+        self.kept.0.iter().map(|step| step.axis)
     }
 
     /// A walk over all elements that meets the slices in order, each from begin to end.
