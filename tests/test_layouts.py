@@ -426,7 +426,7 @@ def test_repeated_elements_fill_outputs_of_any_order(case, order):
     assert agree(rows, gc.clip_by_norm(np.array(x), 1e-3, axes=-1))
 
 
-#: Lengths of inner axes of outputs: with one tile, with tiles of 8, 10, 13, 50, 64 elements, and without.
+#: Lengths of inner axes of outputs: with tiles of 8, 64, 44, 55, 13, 50 and 64 elements, and without.
 TILED = (8, 64, 88, 110, 65, 150, 128, 67, 7)
 TURNED = {
     "a matrix": lambda a: a[:, 0].T,
@@ -442,21 +442,30 @@ TURNED = {
 }
 
 
+#: Elements from row to row: of the last, a power of two, a cache holds few, and the rows are read in tiles.
+PITCHES = (64, 100, 4096)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, BF16, np.complex64, np.complex128])
+@looped("pitch", PITCHES)
 @looped("turn", TURNED)
 @looped("length", TILED)
-def test_transposed_inputs_fill_outputs_of_any_order(dtype, length, turn):
-    # Tiles are for inputs that have a line of memory for each element of the output's inner axis.
-    stored = cast(np.sin(np.arange(length * 2 * 64.0)), dtype).reshape(length, 2, 64)
-    for layout in ("contiguous", "swapped_bytes", "packed_field"):
-        x = TURNED[turn](layouts.ALL[layout](stored))
-        dense = np.array(TURNED[turn](stored), order="C")
-        half = (dense * dtype(0.5)).astype(dtype)
+def test_transposed_inputs_fill_outputs_of_any_order(dtype, length, turn, pitch):
+    numbers = cast(np.sin(np.arange(length * 2 * 64.0)), dtype).reshape(length, 2, 64)
+    dense = np.array(TURNED[turn](numbers), order="C")
+    half = (dense * dtype(0.5)).astype(dtype)
+    rows = gc.clip_by_norm(dense, 1e-2, axes=0)
+    packed = np.dtype([("tag", "u1"), ("x", dtype)])
+    for kind in (np.dtype(dtype), np.dtype(dtype).newbyteorder("S"), packed):
+        room = np.zeros((length, 2, pitch), kind)
+        stored = (room["x"] if kind is packed else room)[..., :64]
+        stored[...] = numbers
+        x = TURNED[turn](stored)
         for out in (np.empty(x.shape, dtype), np.empty(x.shape, dtype, "F"), np.empty(x.shape, dtype)[::-1]):
             ((result,), _) = gc.clip_by_global_norm([x], 1.0, use_norm=2.0, out=[out])
             assert result is out
             assert same_bits(out, half)
-            assert agree(gc.clip_by_norm(x, 1e-2, axes=0, out=out), gc.clip_by_norm(dense, 1e-2, axes=0))
+            assert agree(gc.clip_by_norm(x, 1e-2, axes=0, out=out), rows)
             if dtype not in ORDERED:
                 continue
             assert same_bits(gc.clip_by_value(x, dtype(-0.5), None, out=out), np.maximum(dense, dtype(-0.5)))
@@ -466,7 +475,7 @@ def test_transposed_inputs_fill_outputs_of_any_order(dtype, length, turn):
 
 def test_complex_arrays_of_64_axes_are_transposed():
     # The parts are one more axis, and the tiles of an axis another one.
-    numbers = cast(np.sin(np.arange(130.0 * 64)), np.complex64).reshape(130, 64).T
+    numbers = cast(np.sin(np.arange(130.0 * 4096)), np.complex64).reshape(130, 4096)[:, :64].T
     x = np.expand_dims(numbers, tuple(range(62)))
     out = np.empty(x.shape, x.dtype)
     gc.clip_by_global_norm([x], 1.0, use_norm=2.0, out=[out])

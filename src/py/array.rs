@@ -478,15 +478,18 @@ impl Walk {
     }
 
     /// An order for both arrays of a pair, backwards only where both lie so: that of the output, unless the arrays are
-    /// transposed and each line of memory that is read has elements for as many lines to write.
+    /// transposed, so that each line of memory that is read has elements for as many lines to write, and no cache holds the
+    /// lines until all of them are read.
     pub(super) fn of_pair(pair: &Pair<'_>) -> Self {
         let (input, output) = (&pair.input, pair.output());
         let (mut walk, by_input) = (Self::of(output), Self::of(input));
         if let (Some(to), Some(from)) = (walk.inner(output), by_input.inner(input))
             && to != from
-            && input.strides()[to].unsigned_abs() >= LINE
         {
-            match tile(output.shape()[to]) {
+            let (len, apart) = (output.shape()[to], input.strides()[to].unsigned_abs());
+            match tile(len) {
+                _ if apart < LINE => {}
+                _ if len >= TILE_FROM && stay_cached(len, apart) => {}
                 Some(tile) => walk.cut(to, tile, from),
                 // Reading is faster in a row then.
                 None => walk = by_input,
@@ -550,10 +553,20 @@ impl Walk {
     }
 }
 
-/// How many elements of so many make a tile. Few are not worth it; more lines would not stay where all of them are at the same
-/// place of a page.
+/// Elements of the shortest tile; fewer are not worth it.
+const TILE_FROM: usize = 8;
+
+/// How many elements of so many make a tile: at most as many as have lines that stay in the cache wherever they lie.
 fn tile(len: usize) -> Option<usize> {
-    (8..=64).rev().find(|tile| len.is_multiple_of(*tile))
+    (TILE_FROM..=64).rev().find(|tile| len.is_multiple_of(*tile))
+}
+
+/// Whether so many lines of memory, so many bytes apart, stay in the second-level cache, and their pages in what finds these.
+/// Lines that a multiple of a large power of two lies between share a few places of the cache.
+fn stay_cached(lines: usize, apart: usize) -> bool {
+    const PAGES: usize = 1536;
+    let between = (apart & apart.wrapping_neg()).max(LINE);
+    lines <= PAGES && lines < (512 << 10) / between
 }
 
 /// The axes of an array, cut in two: one slice for each position of the kept ones.
