@@ -523,10 +523,16 @@ fn every<T: Copy, const STEP: usize>(from: &[T], is_far: bool, to: &mut [T]) {
     }
     for (to, from) in to.chunks_mut(AT_ONCE).zip(from.chunks(AT_ONCE * STEP)) {
         ask_ahead(from, AHEAD);
-        match (<&mut [T; AT_ONCE]>::try_from(&mut *to), from.as_chunks::<STEP>().0.first_chunk::<AT_ONCE>()) {
-            // The loop does the last eight one at a time; of these, a `map` does all by vectors. Of others it makes worse code.
-            (Ok(to), Some(groups)) if STEP == 2 && size_of::<T>() <= 4 => *to = groups.map(|group| group[0]),
-            _ => pick::<T, STEP>(from, to),
+        // The loop of `pick` does the last eight one at a time. Of pairs this short, a `map` does them by vectors, too; of longer
+        // groups it makes worse code.
+        if STEP == 2
+            && size_of::<T>() <= 4
+            && let Some(groups) = from.as_chunks::<STEP>().0.first_chunk::<AT_ONCE>()
+            && let Ok(to) = <&mut [T; AT_ONCE]>::try_from(&mut *to)
+        {
+            *to = groups.map(|group| group[0]);
+        } else {
+            pick::<T, STEP>(from, to);
         }
     }
 }
@@ -704,6 +710,7 @@ impl<T: Ordered> Cells<'_, T> {
         let mut from = from.iter();
         layout.runs(range, |offset, stride, count| {
             let mut at = start + offset;
+            // One check for all of them: tiles of transposed arrays are written here.
             if let (Self::Elements(cells), 1) = (self, stride) {
                 let cells = &cells[at.cast_unsigned()..][..count];
                 return from.by_ref().zip(cells).for_each(|(x, cell)| x.store(cell));

@@ -84,8 +84,8 @@ class Data:
             squares = []
             for array in self.inputs:
                 for _, block in blocks(array):
-                    complex_ = block.dtype.kind == "c"
-                    parts = np.ascontiguousarray(block).view(block.real.dtype) if complex_ else block
+                    is_complex = block.dtype.kind == "c"
+                    parts = np.ascontiguousarray(block).view(block.real.dtype) if is_complex else block
                     # NumPy sums in pairs, more exactly than the BLAS.
                     squares.append(float(np.sum(np.square(parts.astype(np.float64)))))
             self._norm = math.sqrt(math.fsum(squares))

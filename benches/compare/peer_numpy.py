@@ -177,7 +177,8 @@ class NumPy(Peer):
     def clip_by_global_norm(self, task: Task, data: Data) -> Forms:
         """Clip a list."""
         write, c = limit(task, data)
-        narrow, pairs = is_narrow(data), data.dtype.kind == "c" and all(t.flags.c_contiguous for t in data.inputs)
+        narrow = is_narrow(data)
+        pairs = data.dtype.kind == "c" and all(t.flags.c_contiguous for t in data.inputs)
         ts = data.own(self.owner) if task.mode in (IN_PLACE, UNCLIPPED) else data.inputs
         outs = data.kept(self.owner) if task.mode == OUT else ts
         names: dict[str, Any] = {"c": c, "results": outs}

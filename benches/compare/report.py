@@ -50,7 +50,7 @@ given ones.
 
 "new" makes new arrays, "out=" writes into others, "in place" into the inputs, which are multiplied in every call;
 in "unclipped" nothing exceeds the limit, and the peers compute the norm and compare.
-In "layouts" and "every size" only NumPy is asked: of these layouts the others have few.
+In "layouts" and "every size" only NumPy is asked: of the layouts the others have few.
 
 - **ratio**: the time of the fastest peer over gradclip's. Above 1, gradclip is faster.
 - **target**: the ratio that a row is to reach.

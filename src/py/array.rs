@@ -483,16 +483,15 @@ impl Walk {
     pub(super) fn of_pair(pair: &Pair<'_>) -> Self {
         let (input, output) = (&pair.input, pair.output());
         let (mut walk, by_input) = (Self::of(output), Self::of(input));
-        if let (Some(to), Some(from)) = (walk.inner(output), by_input.inner(input))
-            && to != from
-        {
+        if let (Some(to), Some(from)) = (walk.inner(output), by_input.inner(input)) {
             let (len, apart) = (output.shape()[to], input.strides()[to].unsigned_abs());
-            match tile(len) {
-                _ if apart < LINE => {}
-                _ if len >= TILE_FROM && stay_cached(len, apart) => {}
-                Some(tile) => walk.cut(to, tile, from),
-                // Reading is faster in a row then.
-                None => walk = by_input,
+            let is_cached = apart < LINE || len >= TILE_FROM && stay_cached(len, apart);
+            if to != from && !is_cached {
+                match tile(len) {
+                    Some(tile) => walk.cut(to, tile, from),
+                    // In the order of the input, what is read at least lies in a row.
+                    None => walk = by_input,
+                }
             }
         }
         for Step { axis, backwards, .. } in &mut walk.0 {
@@ -553,7 +552,8 @@ impl Walk {
     }
 }
 
-/// Elements of the shortest tile; fewer are not worth it.
+/// Elements of the shortest tile. To begin a run costs as much as some elements, so that shorter runs are slower than to write
+/// a line for each element.
 const TILE_FROM: usize = 8;
 
 /// How many elements of so many make a tile: at most as many as have lines that stay in the cache wherever they lie.
