@@ -22,6 +22,7 @@ use std::arch::x86_64::{
     _mm_store_si128 as _mm_stream_si128, _mm256_store_si256 as _mm256_stream_si256,
     _mm512_store_si512 as _mm512_stream_si512,
 };
+use std::marker::PhantomData;
 #[cfg(target_arch = "x86_64")]
 use std::mem::transmute;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -446,10 +447,9 @@ macro_rules! store_line {
 #[cfg(target_arch = "x86_64")]
 impl Isa {
     /// Fills a slice past the caches: memory that nobody reads soon need not be fetched to be overwritten, nor push
-    /// out what is. Whole lines go from registers to memory. [`end_of_stream`] is to follow before another thread may
-    /// look.
+    /// out what is. Whole lines go from registers to memory.
     #[expect(unsafe_code, reason = "see `run`; and the instructions take aligned pointers")]
-    pub fn stream<T: Element, F: Fill<T>>(self, to: &mut [T], fill: F) {
+    pub fn stream<T: Element, F: Fill<T>>(self, _: &StreamGuard, to: &mut [T], fill: F) {
         macro_rules! shells {
             ($($level:ident $name:literal: $($feature:tt),+;)*) => {
                 match self.0 {
@@ -474,7 +474,7 @@ impl Isa {
         clippy::cast_ptr_alignment,
         reason = "see `stream` and `run_on_halves`; `fill_lines` has lines that are aligned"
     )]
-    pub fn stream_halves<F: FillHalves>(self, to: &mut [F16], fill: F) {
+    pub fn stream_halves<F: FillHalves>(self, _: &StreamGuard, to: &mut [F16], fill: F) {
         macro_rules! shells {
             ($($level:ident $name:literal: $($feature:tt),+;)*) => {
                 match self.0 {
@@ -531,12 +531,12 @@ fn fill_lines<T: Element>(to: &mut [T], mut fill: impl Fill<T>, store: impl Fn(*
 #[cfg(not(target_arch = "x86_64"))]
 impl Isa {
     /// Fills a slice; there is no better way here.
-    pub fn stream<T: Element, F: Fill<T>>(self, to: &mut [T], mut fill: F) {
+    pub fn stream<T: Element, F: Fill<T>>(self, _: &StreamGuard, to: &mut [T], mut fill: F) {
         fill_plainly(to, &mut fill);
     }
 
     /// The same.
-    pub fn stream_halves<F: FillHalves>(self, to: &mut [F16], fill: F) {
+    pub fn stream_halves<F: FillHalves>(self, _: &StreamGuard, to: &mut [F16], fill: F) {
         fill_plainly(to, &mut Converting { fill, widen: widen_plainly, narrow: narrow_plainly });
     }
 }
@@ -574,25 +574,46 @@ pub fn ask_ahead<T>(elements: &[T], bytes: usize) {
     }
 }
 
-/// Makes what [`Isa::stream`] wrote visible to other threads, as other writes are.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-#[expect(
-    unsafe_code,
-    reason = "the function is one of a target feature, though of one that the baseline has"
-)]
-pub fn end_of_stream() {
-    // SAFETY: the instruction is in the x86-64 baseline.
-    unsafe { std::arch::x86_64::_mm_sfence() };
+/// Permission to write past the caches, and the fence that must follow.
+///
+/// Non-temporal stores are weakly ordered: another thread that sees a later plain store may still miss them. Dropping the
+/// guard issues the store fence that orders them. Stores of one thread are fenced by that thread alone, so the guard is
+/// neither `Send` nor `Sync`.
+#[derive(Debug)]
+pub struct StreamGuard(PhantomData<*const ()>);
+
+impl StreamGuard {
+    /// Begins to stream on this thread.
+    #[must_use]
+    pub fn begin() -> Self {
+        Self(PhantomData)
+    }
 }
 
-/// Nothing: [`Isa::stream`] writes as all else does.
-#[cfg(not(all(target_arch = "x86_64", not(miri))))]
-pub fn end_of_stream() {}
+impl Drop for StreamGuard {
+    /// Miri and other architectures have no non-temporal stores, and need no fence.
+    #[cfg_attr(
+        all(target_arch = "x86_64", not(miri)),
+        expect(
+            unsafe_code,
+            reason = "the intrinsic belongs to a target feature, though to one of the baseline"
+        )
+    )]
+    #[inline]
+    fn drop(&mut self) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        // SAFETY: "sse" is in the x86-64 baseline.
+        unsafe {
+            std::arch::x86_64::_mm_sfence();
+        }
+    }
+}
 
 /// The instructions that Miri lacks, so that it can check what stands around them.
 #[cfg(all(target_arch = "x86_64", miri))]
 mod emulated {
     use std::arch::x86_64::{__m128i, __m256, __m256i, __m512, __m512d};
+    use std::marker::PhantomData;
     use std::mem::transmute;
 
     use crate::element::F16;

@@ -9,6 +9,7 @@
 //! may lie interleaved in the same memory.
 
 use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::iter;
 use std::ops::Range;
 use std::sync::atomic::AtomicU8;
@@ -16,7 +17,7 @@ use std::sync::atomic::AtomicU8;
 use smallvec::SmallVec;
 
 use crate::element::{Element, Ordered};
-use crate::isa::{Isa, LINE, ask_ahead, prefetch};
+use crate::isa::{Isa, LINE, StreamGuard, ask_ahead, prefetch};
 use crate::kernel::clip::{AnyOutside, ClipEach};
 use crate::kernel::map::{AnyChange, Map};
 use crate::kernel::scale::{ScaleEach, ScaleEachInto};
@@ -184,6 +185,19 @@ pub fn memory_order(shape: &[usize], strides: &[isize]) -> SmallVec<[usize; 4]> 
     }
     inner_first.reverse();
     inner_first
+}
+
+/// The axes of an array from outer to inner as they lie in NumPy's `copy("K")` of it: by absolute stride, the largest
+/// outermost, equal ones in the order of the axes. An axis of stride 0, which repeats each element, is innermost. Norms sum
+/// in this order, so that an array and its copy have the same norm to the last bit.
+///
+/// `in_parts`: the last axis goes over the two parts of complex numbers, which stay together.
+#[must_use]
+pub fn copy_order(strides: &[isize], in_parts: bool) -> SmallVec<[usize; 4]> {
+    let mut axes: SmallVec<[usize; 4]> = (0..strides.len()).collect();
+    let numbers = axes.len() - usize::from(in_parts);
+    axes[..numbers].sort_by_key(|axis| Reverse(strides[*axis].unsigned_abs()));
+    axes
 }
 
 /// The memory that a view reads.
@@ -635,10 +649,6 @@ impl<T: Ordered> Target<'_, T> {
         self.len() == 0
     }
 
-    fn is_dense(&self) -> bool {
-        matches!(self, Self::Dense(_))
-    }
-
     /// Cuts it into parts of at most `len` positions, each with the number of the first, counted from 0.
     pub fn parts(&mut self, len: usize) -> impl DoubleEndedIterator<Item = (usize, Target<'_, T>)> {
         let (dense, strided) = match self {
@@ -738,14 +748,14 @@ pub trait Work<T: Ordered>: Sync {
         self.apply(isa, at, to);
     }
     /// The same past the caches, for any number of elements.
-    fn stream_into(&self, isa: Isa, at: Range<usize>, from: &[T], to: &mut [T]) {
+    fn stream_into(&self, isa: Isa, guard: &StreamGuard, at: Range<usize>, from: &[T], to: &mut [T]) {
         // Made in the innermost cache, little at a time: memory is read and written in turns then.
         let made = &mut [T::ZERO; STREAMED_AT_ONCE][..STREAMED_AT_ONCE / size_of::<T>()];
         let parts = from.chunks(made.len()).zip(to.chunks_mut(made.len()));
         for (begin, (from, to)) in at.step_by(made.len()).zip(parts) {
             let made = &mut made[..from.len()];
             self.apply_into(isa, begin..begin + from.len(), from, made);
-            isa.stream(to, &*made);
+            isa.stream(guard, to, &*made);
         }
     }
     /// How many elements of a strided input are gathered for each call of `stream_into`, whole lines of them. A call that
@@ -769,8 +779,8 @@ impl<T: Ordered, M: Map<T>> Work<T> for Uniform<M> {
     fn apply_into(&self, isa: Isa, _: Range<usize>, from: &[T], to: &mut [T]) {
         self.0.apply_into(isa, from, to);
     }
-    fn stream_into(&self, isa: Isa, _: Range<usize>, from: &[T], to: &mut [T]) {
-        self.0.stream_into(isa, from, to);
+    fn stream_into(&self, isa: Isa, guard: &StreamGuard, _: Range<usize>, from: &[T], to: &mut [T]) {
+        self.0.stream_into(isa, guard, from, to);
     }
     fn gathered_at_once(&self) -> usize {
         gathered_at_once::<T>()
@@ -786,8 +796,8 @@ impl<T: Ordered> Work<T> for Untouched {
         false
     }
     fn apply(&self, _: Isa, _: Range<usize>, _: &mut [T]) {}
-    fn stream_into(&self, isa: Isa, _: Range<usize>, from: &[T], to: &mut [T]) {
-        isa.stream(to, from);
+    fn stream_into(&self, isa: Isa, guard: &StreamGuard, _: Range<usize>, from: &[T], to: &mut [T]) {
+        isa.stream(guard, to, from);
     }
     fn gathered_at_once(&self) -> usize {
         gathered_at_once::<T>()
@@ -832,13 +842,13 @@ impl<T: Ordered> Work<T> for Bounds<'_, T> {
 pub const FAR: usize = 32 << 20;
 
 /// How an output is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Store {
+#[derive(Clone, Copy, Debug)]
+pub enum Store<'a> {
     /// As any memory.
     Cached,
     /// Past the caches, where the output is dense and the input is, too, or lies in long runs of one step: for outputs
-    /// that no cache holds. To be followed by [`crate::isa::end_of_stream`].
-    Streamed,
+    /// that no cache holds.
+    Streamed(&'a StreamGuard),
 }
 
 /// Bytes to make in the innermost cache before they are streamed to memory.
@@ -859,29 +869,27 @@ pub fn perform<T: Ordered>(
     source: Option<&View<'_, T>>,
     target: &mut Target<'_, T>,
     at: usize,
-    store: Store,
+    store: Store<'_>,
 ) {
     let shifted = |range: &Range<usize>| at + range.start..at + range.end;
-    match source {
-        None => target.for_blocks(true, |range, data| {
+    match (source, &mut *target, store) {
+        (None, target, _) => target.for_blocks(true, |range, data| {
             let changes = work.changes(isa, shifted(&range), data);
             if changes {
                 work.apply(isa, shifted(&range), data);
             }
             changes
         }),
-        Some(View::Dense(from)) if store == Store::Streamed && target.is_dense() => {
-            let Target::Dense(to) = target else { return };
+        (Some(View::Dense(from)), Target::Dense(to), Store::Streamed(guard)) => {
             let range = at..at + to.len();
-            work.stream_into(isa, range.clone(), &from[range], to);
+            work.stream_into(isa, guard, range.clone(), &from[range], to);
         }
-        Some(View::Dense(from)) => target.for_blocks(false, |range, data| {
+        (Some(View::Dense(from)), target, _) => target.for_blocks(false, |range, data| {
             let range = shifted(&range);
             work.apply_into(isa, range.clone(), &from[range], data);
             true
         }),
-        Some(view) if store == Store::Streamed && target.is_dense() && view.is_in_steps() => {
-            let Target::Dense(to) = target else { return };
+        (Some(view), Target::Dense(to), Store::Streamed(guard)) if view.is_in_steps() => {
             // The pieces after the first begin where a line does, so that none of the lines is written in two parts.
             let at_once = work.gathered_at_once();
             let ahead = to.as_ptr().align_offset(LINE).min(to.len()).min(at_once);
@@ -891,11 +899,11 @@ pub fn perform<T: Ordered>(
                 for to in iter::once(first).chain(rest.chunks_mut(at_once)) {
                     let range = begin..begin + to.len();
                     begin = range.end;
-                    work.stream_into(isa, range.clone(), view.block(range, scratch), to);
+                    work.stream_into(isa, guard, range.clone(), view.block(range, scratch), to);
                 }
             });
         }
-        Some(view) => {
+        (Some(view), target, _) => {
             with_scratch(T::ZERO, target.len(), |scratch| {
                 target.for_blocks(false, |range, data| {
                     let range = shifted(&range);

@@ -19,7 +19,7 @@ use std::fs;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 
 use _core::element::{Bf16, Bool, Complex, Element, F16, Ordered, Real};
-use _core::isa::Isa;
+use _core::isa::{Isa, StreamGuard};
 use _core::kernel::clip::Clip;
 use _core::kernel::power::Simple;
 use _core::kernel::scale::{ClipMagnitude, Scale};
@@ -346,11 +346,10 @@ where
     perform(isa, work, &mut Task { source: None, target: Target::Dense(&mut own) }).expect("threads");
     found.add_all(&own);
     let mut copy = vec![T::ZERO; len];
-    for store in [_core::walk::Store::Cached, _core::walk::Store::Streamed] {
+    for store in [_core::walk::Store::Cached, _core::walk::Store::Streamed(&StreamGuard::begin())] {
         copy.fill(T::ZERO);
         let target = &mut Target::Dense(&mut copy);
         _core::walk::perform(isa, work, Some(&View::Dense(data)), target, 0, store);
-        _core::isa::end_of_stream();
         found.add_all(&copy);
     }
     let reversed = View::new(Memory::Elements(data), len as isize - 1, Cow::Owned(layout([(len, -1)])));

@@ -17,7 +17,7 @@ use std::process::Command;
 use std::slice::{Chunks, ChunksMut};
 
 use _core::element::{Bf16, Element, F16};
-use _core::isa::{Fill, FillHalves, HalvesOp, Isa, Op, RootsOp};
+use _core::isa::{Fill, FillHalves, HalvesOp, Isa, Op, RootsOp, StreamGuard};
 use _core::kernel::clip::{AnyOutside, Between, Clip, ClipEach};
 use _core::kernel::halves::{FromSingles, ScaleBlocks, ScaledLines, ToSingles};
 use _core::kernel::map::{AnyChange, Apply, ApplyInto, ApplyIntoEach, ApplyToEach, Mapped};
@@ -90,13 +90,13 @@ fn on_roots<O: RootsOp>(unit: Unit, most: [usize; LEVELS.len()]) -> Probe {
 
 /// Has what is streamed to memory compiled.
 fn streamed<T: Element, F: Fill<T>>(unit: Unit, most: [usize; LEVELS.len()]) -> Probe {
-    black_box(Isa::stream::<T, F> as fn(Isa, &mut [T], F));
+    black_box(Isa::stream::<T, F> as fn(Isa, &StreamGuard, &mut [T], F));
     Probe { operation: short(&format!("{}, {}", type_name::<T>(), type_name::<F>())), unit, most }
 }
 
 /// The same with conversions of float16.
 fn streamed_halves<F: FillHalves>(unit: Unit, most: [usize; LEVELS.len()]) -> Probe {
-    black_box(Isa::stream_halves::<F> as fn(Isa, &mut [F16], F));
+    black_box(Isa::stream_halves::<F> as fn(Isa, &StreamGuard, &mut [F16], F));
     Probe { operation: short(type_name::<F>()), unit, most }
 }
 

@@ -5,7 +5,7 @@
 mod common;
 
 use _core::element::{Bf16, F16, Half, Real};
-use _core::isa::{Isa, end_of_stream};
+use _core::isa::{Isa, StreamGuard};
 use _core::kernel::halves::ScaleBlocks;
 use _core::kernel::map::{ApplyInto, Map};
 use _core::kernel::scale::Scale;
@@ -149,8 +149,7 @@ where
             isa.run(ApplyInto { from: &all, to: &mut found, map });
             same(&found, "one by one");
             found.fill(Half::from_bits(9));
-            map.stream_into(isa, &all, &mut found);
-            end_of_stream();
+            map.stream_into(isa, &StreamGuard::begin(), &all, &mut found);
             same(&found, "streamed");
         }
     }
@@ -185,8 +184,7 @@ where
             // Anywhere in a line, and nothing beside it.
             let range = len % 37..len % 37 + len;
             let mut room = vec![Half::from_bits(9); len + 64];
-            map.stream_into(isa, &data, &mut room[range.clone()]);
-            end_of_stream();
+            map.stream_into(isa, &StreamGuard::begin(), &data, &mut room[range.clone()]);
             assert_eq!(bits(&room[range.clone()]), expected, "{len} streamed, {}", isa.name());
             let beside = room[..range.start].iter().chain(&room[range.end..]);
             assert!(beside.into_iter().all(|x| x.to_bits() == 9), "{len} streamed, {}", isa.name());

@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::AtomicU8;
 
 use _core::element::{Bf16, Bool, Complex, Dtype, Element, F16, Half as HalfFloat, Ordered, Real};
-use _core::isa::{Isa, LINE, end_of_stream};
+use _core::isa::{Isa, LINE, StreamGuard};
 use _core::kernel::clip::{AnyOutside, Clip, ClipEach};
 use _core::kernel::halves::{FromSingles, ScaledLines, ToSingles};
 use _core::kernel::map::{AnyChange, Apply, ApplyInto, Map};
@@ -375,8 +375,7 @@ fn check_map<T: Ordered, M: Map<T>>(map: M, room: &[T], expected: impl Fn(T) -> 
         map.apply_into(isa, &room[range.clone()], &mut found[range.clone()]);
         assert_same(&found, &complete);
         found.fill(T::HIGHEST);
-        map.stream_into(isa, &room[range.clone()], &mut found[range.clone()]);
-        end_of_stream();
+        map.stream_into(isa, &StreamGuard::begin(), &room[range.clone()], &mut found[range.clone()]);
         assert_same(&found, &complete);
 
         let changed =
@@ -651,12 +650,10 @@ fn streams<T: KnownReal>() {
         let from = &data[here.clone()];
         let mut expected = room.to_vec();
         expected[range.clone()].copy_from_slice(&clipped[here.clone()]);
-        clip.stream_into(isa, from, &mut room[range.clone()]);
-        end_of_stream();
+        clip.stream_into(isa, &StreamGuard::begin(), from, &mut room[range.clone()]);
         assert_same(room, &expected);
         expected[range.clone()].copy_from_slice(&scaled[here]);
-        scale.stream_into(isa, from, &mut room[range.clone()]);
-        end_of_stream();
+        scale.stream_into(isa, &StreamGuard::begin(), from, &mut room[range.clone()]);
         assert_same(room, &expected);
     });
 }
@@ -692,7 +689,6 @@ fn scaled_lines<const DIGITS: u32>(
             let mut expected = room.to_vec();
             expected[range.clone()].copy_from_slice(&products[here]);
             stream(isa, ScaledLines { from, by, bounds }, &mut room[range.clone()]);
-            end_of_stream();
             assert_same(room, &expected);
         });
     }
@@ -700,12 +696,12 @@ fn scaled_lines<const DIGITS: u32>(
 
 #[test]
 fn lines_of_float16_are_streamed() {
-    scaled_lines::<10>(|isa, lines, to| isa.stream_halves(to, lines));
+    scaled_lines::<10>(|isa, lines, to| isa.stream_halves(&StreamGuard::begin(), to, lines));
 }
 
 #[test]
 fn lines_of_bfloat16_are_streamed() {
-    scaled_lines::<7>(|isa, lines, to| isa.stream(to, lines));
+    scaled_lines::<7>(|isa, lines, to| isa.stream(&StreamGuard::begin(), to, lines));
 }
 
 /// Rows of all lengths from a line to some lines, with factors of all kinds, read a few at a time.
@@ -732,8 +728,11 @@ fn streamed_rows<T: KnownReal>() {
         };
         let mut factors = [Factor::NAN; 5];
         let few = 1 + random.below(factors.len());
-        isa.stream(&mut room[range], ScaledRows::new(from, len, &mut factors[..few], &mut read));
-        end_of_stream();
+        isa.stream(
+            &StreamGuard::begin(),
+            &mut room[range],
+            ScaledRows::new(from, len, &mut factors[..few], &mut read),
+        );
         assert_same(room, &expected);
         assert!(unread.is_empty());
     });

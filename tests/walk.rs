@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use _core::element::{Bf16, Bool, Complex, Element, F16, Ordered, Real};
-use _core::isa::{Isa, end_of_stream};
+use _core::isa::{Isa, StreamGuard};
 use _core::kernel::clip::Clip;
 use _core::kernel::scale::Scale;
 use _core::kernel::sum::BLOCK;
@@ -570,7 +570,7 @@ fn writes<T: Bits, const N: usize>(to_ne: fn(T) -> [u8; N]) {
         }
 
         let cut = [1 + random.below(50), BLOCK, 2 * BLOCK + 5, usize::MAX][random.below(4)];
-        let store = if random.below(2) == 0 { Store::Cached } else { Store::Streamed };
+        let store = if random.below(2) == 0 { Store::Cached } else { Store::Streamed(&StreamGuard::begin()) };
         let work = |target: &mut Target<'_, T>| {
             let len = target.len();
             assert_eq!(target.is_empty(), len == 0);
@@ -631,8 +631,7 @@ fn a_stream_is_a_copy() {
             for (begin, at) in thinned(0..20, 9).flat_map(|i| thinned(0..20, 9).map(move |j| (i, j))) {
                 for len in thinned([0, 1, 3, 17, 64, 170, sized(370, 0)], 5) {
                     let mut to = [T::of(0); ROOM];
-                    isa.stream(&mut to[at..at + len], &from[begin..begin + len]);
-                    end_of_stream();
+                    isa.stream(&StreamGuard::begin(), &mut to[at..at + len], &from[begin..begin + len]);
                     let expected = (0..ROOM).map(|i| {
                         if (at..at + len).contains(&i) {
                             from[begin + i - at].bits()
@@ -662,11 +661,10 @@ fn check_stores<T: Bits>(
 ) {
     let mut expected = dense[skipped..].to_vec();
     work.apply(isa, skipped..dense.len(), &mut expected);
-    for store in [Store::Cached, Store::Streamed] {
+    for store in [Store::Cached, Store::Streamed(&StreamGuard::begin())] {
         let mut held = vec![T::of(1); ahead + expected.len() + 1];
         let to = &mut held[ahead..ahead + expected.len()];
         perform(isa, work, Some(view), &mut Target::Dense(to), skipped, store);
-        end_of_stream();
         let (before, rest) = held.split_at(ahead);
         let (to, after) = rest.split_at(expected.len());
         assert!(to.iter().map(|x| x.bits()).eq(expected.iter().map(|x| x.bits())), "{isa:?} {store:?}");

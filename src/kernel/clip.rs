@@ -6,7 +6,7 @@
 
 use super::map::{Map, Mapped, TESTED_AT_ONCE};
 use crate::element::Ordered;
-use crate::isa::{Isa, Op};
+use crate::isa::{Isa, Op, StreamGuard};
 
 #[inline(always)]
 fn clipped<T: Ordered>(x: T, lo: T, hi: T) -> T {
@@ -32,11 +32,11 @@ impl<T: Ordered> Map<T> for Clip<T> {
     fn changes(&self, x: T) -> bool {
         (x > self.hi) | (x < self.lo) | ((self.lo.is_nan() | self.hi.is_nan()) & !x.is_nan())
     }
-    fn stream_into(self, isa: Isa, from: &[T], to: &mut [T]) {
+    fn stream_into(self, isa: Isa, guard: &StreamGuard, from: &[T], to: &mut [T]) {
         if self.lo.is_nan() || self.hi.is_nan() {
             return self.apply_into(isa, from, to); // rare
         }
-        isa.stream(to, Mapped { from, map: Between(self) });
+        isa.stream(guard, to, Mapped { from, map: Between(self) });
     }
 }
 

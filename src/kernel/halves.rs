@@ -17,7 +17,7 @@
 //! few digits makes exact products in float32, and is its own bounds.
 
 use crate::element::{Bf16, F16, Real, to_odd};
-use crate::isa::{CONVERTED, Fill, FillHalves, HalvesOp, Isa, LINE, Op, Places, ask_ahead};
+use crate::isa::{CONVERTED, Fill, FillHalves, HalvesOp, Isa, LINE, Op, Places, StreamGuard, ask_ahead};
 use crate::scaled::power_of_two;
 
 /// Elements that go by way of float64 for the sake of one.
@@ -36,15 +36,15 @@ const STREAMED_AT_ONCE: usize = 1024;
 const AHEAD: usize = 4 << 10;
 
 /// `x * by` for every element, streamed to memory ([`Isa::stream`]). The factor is normal.
-pub(super) fn stream<T: Real>(isa: Isa, from: &[T], to: &mut [T], by: f64) {
+pub(super) fn stream<T: Real>(isa: Isa, guard: &StreamGuard, from: &[T], to: &mut [T], by: f64) {
     if let Some(bounds) = bounds_for::<T>(isa, by) {
-        return stream_lines(isa, from, to, by, bounds);
+        return stream_lines(isa, guard, from, to, by, bounds);
     }
     let mut made = [T::ZERO; STREAMED_AT_ONCE];
     for (from, to) in from.chunks(STREAMED_AT_ONCE).zip(to.chunks_mut(STREAMED_AT_ONCE)) {
         let made = &mut made[..from.len()];
         scale(isa, Some(from), made, by);
-        isa.stream(to, &*made);
+        isa.stream(guard, to, &*made);
     }
 }
 
@@ -139,11 +139,11 @@ fn by_singles<T: Real>(isa: Isa, from: Option<&[T]>, to: &mut [T], bounds: [f32;
 }
 
 /// Streams lines as they are made, those that float32 does not tell by way of float64.
-fn stream_lines<T: Real>(isa: Isa, from: &[T], to: &mut [T], by: f64, bounds: [f32; 2]) {
+fn stream_lines<T: Real>(isa: Isa, guard: &StreamGuard, from: &[T], to: &mut [T], by: f64, bounds: [f32; 2]) {
     if let (Some(from), Some(to)) = (T::halves(from), T::halves_mut(to)) {
-        isa.stream_halves(to, ScaledLines { from, by, bounds });
+        isa.stream_halves(guard, to, ScaledLines { from, by, bounds });
     } else if let (Some(from), Some(to)) = (T::bfloats(from), T::bfloats_mut(to)) {
-        isa.stream(to, ScaledLines { from, by, bounds });
+        isa.stream(guard, to, ScaledLines { from, by, bounds });
     }
 }
 

@@ -1,7 +1,7 @@
 //! Applying a function of one element to many.
 
 use crate::element::Ordered;
-use crate::isa::{Fill, Isa, Op, Places};
+use crate::isa::{Fill, Isa, Op, Places, StreamGuard};
 
 /// A function of one element.
 pub trait Map<T: Ordered>: Copy + Sync {
@@ -19,8 +19,8 @@ pub trait Map<T: Ordered>: Copy + Sync {
         isa.run(ApplyInto { from, to, map: self });
     }
     /// The same past the caches, see [`Isa::stream`].
-    fn stream_into(self, isa: Isa, from: &[T], to: &mut [T]) {
-        isa.stream(to, Mapped { from, map: self });
+    fn stream_into(self, isa: Isa, guard: &StreamGuard, from: &[T], to: &mut [T]) {
+        isa.stream(guard, to, Mapped { from, map: self });
     }
 }
 

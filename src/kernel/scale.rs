@@ -6,7 +6,7 @@
 use super::halves;
 use super::map::{Apply, ApplyInto, ApplyIntoEach, ApplyToEach, Map, Mapped};
 use crate::element::{Real, to_odd};
-use crate::isa::{Isa, Op};
+use crate::isa::{Isa, Op, StreamGuard};
 use crate::scaled::Factor;
 
 /// `x * factor`.
@@ -64,14 +64,14 @@ impl<T: Real> Map<T> for Scale {
         }
         halves::scale(isa, Some(from), to, self.0.by);
     }
-    fn stream_into(self, isa: Isa, from: &[T], to: &mut [T]) {
+    fn stream_into(self, isa: Isa, guard: &StreamGuard, from: &[T], to: &mut [T]) {
         if !is_plain(self.0) {
             return self.apply_into(isa, from, to); // rare, and slow in any case
         }
         if size_of::<T>() > 2 {
-            return isa.stream(to, Mapped { from, map: Times(self.0.by) });
+            return isa.stream(guard, to, Mapped { from, map: Times(self.0.by) });
         }
-        halves::stream(isa, from, to, self.0.by);
+        halves::stream(isa, guard, from, to, self.0.by);
     }
 }
 

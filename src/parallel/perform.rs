@@ -10,7 +10,7 @@ use super::reduce::{
 use super::{Team, WAKE_FROM, share_of, share_out, work_of};
 use crate::element::{Ordered, Real, for_each_real};
 use crate::error::{Result, vec_with_room};
-use crate::isa::{Isa, LINE, end_of_stream};
+use crate::isa::{Isa, LINE, StreamGuard};
 use crate::kernel::map::Map;
 use crate::kernel::rows::{self, ScaleColumns, ScaleColumnsInto, ScaleRows, ScaleRowsInto, ScaledRows};
 use crate::kernel::scale::{Scale, ScaleEach, ScaleEachInto};
@@ -47,7 +47,7 @@ impl<T: Ordered> Task<'_, T> {
         self.target.parts(len).map(move |(at, target)| Part { source, target, at })
     }
 
-    fn run(&mut self, isa: Isa, work: &impl Work<T>, store: Store) {
+    fn run(&mut self, isa: Isa, work: &impl Work<T>, store: Store<'_>) {
         walk::perform(isa, work, self.source.as_ref(), &mut self.target, 0, store);
     }
 }
@@ -55,11 +55,11 @@ impl<T: Ordered> Task<'_, T> {
 impl<T: Real> Task<'_, T> {
     /// Scales one array by a factor, on the calling thread; without one, copies it unless it is in place.
     #[inline]
-    pub fn scale(&mut self, isa: Isa, factor: Option<Factor>, store: Store) {
+    pub fn scale(&mut self, isa: Isa, factor: Option<Factor>, store: Store<'_>) {
         match (&self.source, &mut self.target, factor) {
             // Of the work on a few elements, the way over blocks would take as much as the work itself.
             (None, Target::Dense(data), Some(factor)) => Scale(factor).apply(isa, data),
-            (Some(View::Dense(from)), Target::Dense(to), Some(factor)) if store == Store::Cached => {
+            (Some(View::Dense(from)), Target::Dense(to), Some(factor)) if matches!(store, Store::Cached) => {
                 Scale(factor).apply_into(isa, from, to);
             }
             (None, _, None) => {}
@@ -70,7 +70,7 @@ impl<T: Real> Task<'_, T> {
 }
 
 impl<T: Ordered> Part<'_, T> {
-    fn run(&mut self, isa: Isa, work: &impl Work<T>, store: Store) {
+    fn run(&mut self, isa: Isa, work: &impl Work<T>, store: Store<'_>) {
         walk::perform(isa, work, self.source, &mut self.target, self.at, store);
     }
 }
@@ -80,24 +80,26 @@ impl<T: Ordered> Part<'_, T> {
 /// # Errors
 /// A bad setting of the threads.
 pub fn perform<T: Ordered>(isa: Isa, work: &impl Work<T>, task: &mut Task<'_, T>) -> Result<()> {
-    let store = store_for(task.bytes() / 2);
+    let streams = is_streamed(task.bytes() / 2);
     let team = Team::of(task.bytes())?;
     if team.is_many() {
         // Some for each thread, and whole blocks.
         let len = (task.target.len() / (2 * team.threads())).next_multiple_of(BLOCK).min(CHUNK);
-        team.each(task.parts(len), |mut part| {
-            part.run(isa, work, store);
-            end_of_stream();
-        });
+        team.each(task.parts(len), |mut part| with_store(streams, |store| part.run(isa, work, store)));
     } else {
-        task.run(isa, work, store);
+        with_store(streams, |store| task.run(isa, work, store));
     }
     Ok(())
 }
 
-/// How outputs of so many bytes in all are written.
-fn store_for(bytes: usize) -> Store {
-    if bytes >= FAR { Store::Streamed } else { Store::Cached }
+/// Whether outputs of so many bytes in all are written past the caches.
+fn is_streamed(bytes: usize) -> bool {
+    bytes >= FAR
+}
+
+/// Calls `work` with the way to write, and fences what it streamed.
+fn with_store(streams: bool, work: impl FnOnce(Store<'_>)) {
+    if streams { work(Store::Streamed(&StreamGuard::begin())) } else { work(Store::Cached) }
 }
 
 macro_rules! any_task {
@@ -119,7 +121,7 @@ macro_rules! any_task {
             fn bytes(&self) -> usize {
                 match self { $(Self::$name(task) => task.bytes(),)* }
             }
-            fn run(&mut self, isa: Isa, factor: Option<Factor>, store: Store) {
+            fn run(&mut self, isa: Isa, factor: Option<Factor>, store: Store<'_>) {
                 match (self, factor) {
                     $((Self::$name(task), Some(factor)) => task.run(isa, &Uniform(Scale(factor)), store),)*
                     $((Self::$name(task), None) => task.run(isa, &Untouched, store),)*
@@ -137,7 +139,7 @@ macro_rules! any_task {
         }
 
         impl AnyPart<'_> {
-            fn run(&mut self, isa: Isa, factor: Option<Factor>, store: Store) {
+            fn run(&mut self, isa: Isa, factor: Option<Factor>, store: Store<'_>) {
                 match (self, factor) {
                     $((Self::$name(part), Some(factor)) => part.run(isa, &Uniform(Scale(factor)), store),)*
                     $((Self::$name(part), None) => part.run(isa, &Untouched, store),)*
@@ -168,7 +170,7 @@ pub trait Tasks<'a>: Send + Sized {
     /// Takes the last one.
     fn pop(&mut self) -> Option<Self::One>;
     /// Scales all by one factor, one after the other; without one, copies those that are not in place.
-    fn run(&mut self, isa: Isa, factor: Option<Factor>, store: Store);
+    fn run(&mut self, isa: Isa, factor: Option<Factor>, store: Store<'_>);
 }
 
 impl<'a, 'b> Tasks<'a> for &'b mut [AnyTask<'a>] {
@@ -193,7 +195,7 @@ impl<'a, 'b> Tasks<'a> for &'b mut [AnyTask<'a>] {
         *self = before;
         Some(last)
     }
-    fn run(&mut self, isa: Isa, factor: Option<Factor>, store: Store) {
+    fn run(&mut self, isa: Isa, factor: Option<Factor>, store: Store<'_>) {
         for task in self.iter_mut().filter(|task| factor.is_some() || !task.is_in_place()) {
             task.run(isa, factor, store);
         }
@@ -212,7 +214,7 @@ pub fn scale<'a, T: Tasks<'a>>(isa: Isa, mut tasks: T, factor: Option<Factor>) -
         tasks.run(isa, factor, Store::Cached);
         return Ok(());
     }
-    let store = store_for(tasks.bytes(false) / 2);
+    let streams = is_streamed(tasks.bytes(false) / 2);
     // From the end on, of which less is to be moved.
     let mut runs = Vec::new();
     while let Some(last) = tasks.len().checked_sub(1) {
@@ -246,11 +248,10 @@ pub fn scale<'a, T: Tasks<'a>>(isa: Isa, mut tasks: T, factor: Option<Factor>) -
         }
     }
     let work = |job: Job<'_, T>| {
-        match job {
+        with_store(streams, |store| match job {
             Job::Tasks(tasks) => tasks.run(isa, factor, store),
             Job::Part(mut part) => part.run(isa, factor, store),
-        }
-        end_of_stream();
+        });
     };
     // Backwards: the norm has read the last ones last, and caches still hold them. Two threads have read from both ends to
     // the middle, so each goes back from there, and finds what it has read in its own cache.
@@ -291,18 +292,18 @@ pub fn clip_rows<T: Real>(
     limit: f64,
 ) -> Result<()> {
     let bytes = size_of_val(output) * 2;
-    let store = store_for(bytes / 2);
+    let is_far = is_streamed(bytes / 2);
     // Elements of 16 bits have kernels of their own, which want more of them at once.
     let many = size_of::<T>() > 2 && has_row_sums::<T>(len, Pass::Square);
-    let streams = many && store == Store::Streamed && len * size_of::<T>() >= LINE;
+    let streams = many && is_far && len * size_of::<T>() >= LINE;
     // Short rows that are not streamed together are not streamed: a line of memory that two of them share is fetched,
     // and what is to be streamed waits for it.
-    let store = if many { Store::Cached } else { store };
+    let streams_each = is_far && !many;
     let few = rows::at_once::<T>(len);
     let of_many = output.len() >= MANY;
     // Whole batches, so that none is short but the last.
     let share = (share_of(bytes / 2) / size_of::<T>() / len).next_multiple_of(few).max(few);
-    let one = |at: usize, row: &mut [T], store: Store| {
+    let one = |at: usize, row: &mut [T], store: Store<'_>| {
         let slice = source.map(|source| source.slice(at));
         let norm = match &slice {
             Some(slice) => norm_of_view(isa, slice, Order::Two),
@@ -316,7 +317,7 @@ pub fn clip_rows<T: Real>(
         }
     };
     // The same for at most a batch of rows.
-    let some = |first: usize, rows: &mut [T], store: Store| {
+    let some = |first: usize, rows: &mut [T], store: Store<'_>| {
         let count = rows.len() / len;
         let source = source.map(|source| source.dense(first..first + count));
         let (Some(from), true) = (source.unwrap_or(Some(&[])), many) else {
@@ -348,20 +349,27 @@ pub fn clip_rows<T: Real>(
     let work = |(job, rows): (usize, &mut [T])| {
         let range = job * share..job * share + rows.len() / len;
         if let (true, Some(source)) = (streams, source.and_then(|source| source.dense(range))) {
-            stream_rows(isa, source, rows, len, limit);
-            return end_of_stream();
+            return stream_rows(isa, &StreamGuard::begin(), source, rows, len, limit);
         }
-        for (i, rows) in rows.chunks_mut(few * len).enumerate() {
-            some(job * share + i * few, rows, store);
-        }
-        end_of_stream();
+        with_store(streams_each, |store| {
+            for (i, rows) in rows.chunks_mut(few * len).enumerate() {
+                some(job * share + i * few, rows, store);
+            }
+        });
     };
     let jobs = output.chunks_mut(len * share).enumerate();
     share_out(bytes, jobs, work)
 }
 
 /// Rows, each clipped by its own norm and streamed to memory.
-fn stream_rows<T: Real>(isa: Isa, source: &[T], output: &mut [T], len: usize, limit: f64) {
+fn stream_rows<T: Real>(
+    isa: Isa,
+    guard: &StreamGuard,
+    source: &[T],
+    output: &mut [T],
+    len: usize,
+    limit: f64,
+) {
     let mut unread = source;
     let mut read = |factors: &mut [Factor]| {
         let count = factors.len().min(unread.len() / len);
@@ -379,7 +387,7 @@ fn stream_rows<T: Real>(isa: Isa, source: &[T], output: &mut [T], len: usize, li
     };
     let mut factors = [Factor::ONE; rows::AT_ONCE];
     let factors = &mut factors[..rows::streamed_at_once::<T>(len)];
-    isa.stream(output, ScaledRows::new(source, len, factors, &mut read));
+    isa.stream(guard, output, ScaledRows::new(source, len, factors, &mut read));
 }
 
 /// Columns that are clipped at a time, and their parts of the rows of the output.
@@ -403,9 +411,9 @@ pub fn clip_columns<T: Real>(
 ) -> Result<()> {
     let width = columns_at_once::<T>(len).min(inner);
     let bytes = size_of_val(output) * 2;
-    let store = store_for(bytes / 2);
+    let streams = is_streamed(bytes / 2);
     // Parts of rows are too short for a CPU to see how it goes on. Where a cache holds all, to ask only takes time.
-    let next = (store == Store::Streamed).then_some(ROWS_AT_ONCE * inner * size_of::<T>());
+    let next = streams.then_some(ROWS_AT_ONCE * inner * size_of::<T>());
     let mut strips: Vec<Strip<'_, T>> = vec_with_room(output.len() / len / inner * inner.div_ceil(width))?;
     for (outer, matrix) in output.chunks_mut(len * inner).enumerate() {
         let before = strips.len();
@@ -452,24 +460,25 @@ pub fn clip_columns<T: Real>(
         if source.is_none() && factors.iter().all(|factor| *factor == 1.0) {
             return; // nothing is written
         }
+        let guard = streams.then(StreamGuard::begin);
         for row in 0..len {
             let source = from(row);
             let to = &mut *strip.rows[row];
-            match (source, then) {
-                (None, None) => isa.run(ScaleColumns { data: to, factors }),
-                (Some(from), None) if store == Store::Cached => {
+            match (source, then, &guard) {
+                (None, None, _) => isa.run(ScaleColumns { data: to, factors }),
+                (Some(from), None, None) => {
                     isa.run(ScaleColumnsInto { from, to, factors });
                 }
-                (Some(from), None) => {
+                (Some(from), None, Some(guard)) => {
                     let mut made = [T::ZERO; STREAMED_COLUMNS];
                     let parts = from.chunks(STREAMED_COLUMNS).zip(factors.chunks(STREAMED_COLUMNS));
                     for (to, (from, factors)) in to.chunks_mut(STREAMED_COLUMNS).zip(parts) {
                         let made = &mut made[..from.len()];
                         isa.run(ScaleColumnsInto { from, to: made, factors });
-                        isa.stream(to, &*made);
+                        isa.stream(guard, to, &*made);
                     }
                 }
-                (source, Some(then)) => {
+                (source, Some(then), _) => {
                     match source {
                         Some(from) => isa.run(ScaleEachInto { from, to, factors }),
                         None => isa.run(ScaleEach { data: to, factors }),
@@ -478,7 +487,6 @@ pub fn clip_columns<T: Real>(
                 }
             }
         }
-        end_of_stream();
     };
     let jobs = strips.into_iter();
     share_out(bytes, jobs, work)

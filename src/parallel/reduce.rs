@@ -13,8 +13,8 @@ use crate::kernel::max::{MaxAbs, MaxRow};
 use crate::kernel::power::{Cube, Fourth, Half, OfRoot, Power, Simple, SumRoots, ThreeHalves};
 use crate::kernel::rows;
 use crate::kernel::sum::{
-    Abs, AddRow, AddRows, BLOCK, FoldRows, LANES, MANY, PIECE, ROWS, ROWS_AT_ONCE, Rescaled, Square, Sum,
-    SumEach, SumPart, SumRows, Term, Total,
+    Abs, AddRow, AddRows, BLOCK, FoldRows, MANY, PIECE, ROWS, ROWS_AT_ONCE, Rescaled, Square, Sum, SumEach,
+    SumPart, SumRows, Term, Total,
 };
 use crate::kernel::widen::{Limb, Modulus, Widen};
 use crate::scaled::{RESCALE, Scaled, power_of_two};
@@ -295,29 +295,6 @@ macro_rules! any_view {
         #[allow(missing_docs, reason = "the names say it")]
         pub enum AnyView<'a> { $($name(View<'a, $t>),)* }
 
-        /// [`Columns`] of one of the dtypes.
-        #[derive(Debug)]
-        #[allow(missing_docs, reason = "the names say it")]
-        pub enum AnyColumns<'a> { $($name(Columns<'a, $t>),)* }
-
-        $(impl<'a> From<Columns<'a, $t>> for AnyColumns<'a> {
-            fn from(columns: Columns<'a, $t>) -> Self { Self::$name(columns) }
-        })*
-
-        impl AnyColumns<'_> {
-            fn count(&self) -> usize {
-                match self { $(Self::$name(columns) => columns.count,)* }
-            }
-            /// The first ones.
-            fn at_most(mut self, count: usize) -> Self {
-                match &mut self { $(Self::$name(columns) => columns.count = columns.count.min(count),)* }
-                self
-            }
-            fn add(&self, isa: Isa, pass: Pass, each: &mut impl FnMut(Total)) -> bool {
-                match self { $(Self::$name(columns) => columns.add(isa, pass, each),)* }
-            }
-        }
-
         $(impl<'a> From<View<'a, $t>> for AnyView<'a> {
             fn from(view: View<'a, $t>) -> Self { Self::$name(view) }
         })*
@@ -381,11 +358,6 @@ pub trait Views: Sync {
         let _ = (range, sums);
         0
     }
-    /// Those from number `at` on, as many as are columns that lie side by side, if these are more than a few.
-    fn columns(&self, at: usize) -> Option<AnyColumns<'_>> {
-        let _ = at;
-        None
-    }
 }
 
 /// What is done with short arrays that are dense and have one dtype.
@@ -422,63 +394,6 @@ impl<E: FnMut(Total)> ShortSums for EachSum<'_, E> {
             totals.iter().take(count).for_each(|total| (self.each)(*total));
             if count < AT_ONCE {
                 break;
-            }
-        }
-    }
-}
-
-/// Arrays side by side, as the columns of a matrix are: not dense, of one length and one step.
-#[derive(Clone, Copy, Debug)]
-pub struct Columns<'a, T> {
-    /// From the first element of the first to the last of the last one.
-    pub elements: &'a [T],
-    /// From one row to the next.
-    pub step: usize,
-    /// Rows.
-    pub len: usize,
-    /// Columns.
-    pub count: usize,
-}
-
-/// Columns whose lanes are summed at a time: a few lines of each row, and lanes that the innermost cache holds.
-const SIDE_BY_SIDE: usize = 64;
-
-impl<T: Element> Columns<'_, T> {
-    /// Calls `each` with the sum of each column in the order of [`Pass::of_view`], if there is a way for them all at once:
-    /// row `i` goes to the lanes number `i % LANES` of its columns.
-    fn add(&self, isa: Isa, pass: Pass, each: &mut impl FnMut(Total)) -> bool {
-        let direct = T::DIRECT && T::halves(&[]).is_none() && self.len <= BLOCK;
-        match pass {
-            Pass::Abs if direct => self.add_terms(isa, Abs, each),
-            Pass::Square if direct => self.add_terms(isa, Square, each),
-            _ => return false,
-        }
-        true
-    }
-
-    fn add_terms(&self, isa: Isa, term: impl Term<T>, each: &mut impl FnMut(Total)) {
-        for from in (0..self.count).step_by(SIDE_BY_SIDE) {
-            let count = SIDE_BY_SIDE.min(self.count - from);
-            let mut lanes = [[0.0; SIDE_BY_SIDE]; LANES];
-            let rows = self.elements[from..].chunks(self.step).take(self.len);
-            for (i, row) in rows.enumerate() {
-                isa.run(AddRow { sums: &mut lanes[i % LANES][..count], row: &row[..count], term });
-            }
-            // As `kernel::sum::fold` does it.
-            let mut width = LANES;
-            while width > 1 {
-                width /= 2;
-                let (low, high) = lanes.split_at_mut(width);
-                for (low, high) in low.iter_mut().zip(high) {
-                    for (low, high) in low.iter_mut().zip(high) {
-                        *low += *high;
-                    }
-                }
-            }
-            for sum in &lanes[0][..count] {
-                let mut column = Total::default();
-                column.add(*sum);
-                each(column);
             }
         }
     }
@@ -567,14 +482,7 @@ fn sums(
     while !range.is_empty() {
         range.start += arrays.sum_short(range.clone(), EachSum { isa, pass, each: &mut each });
         let Some(first) = range.next() else { break };
-        let columns = arrays.columns(first).map(|columns| columns.at_most(range.len() + 1));
-        let last = columns.as_ref().map_or(first, |columns| first + columns.count() - 1);
-        if !columns.is_some_and(|columns| columns.add(isa, pass, &mut each)) {
-            for at in first..=last {
-                each(arrays.with(at, |array| array.sum_of_all(isa, pass)));
-            }
-        }
-        range.start = last + 1;
+        each(arrays.with(first, |array| array.sum_of_all(isa, pass)));
     }
 }
 

@@ -16,6 +16,7 @@ pub(super) mod memory;
 pub(super) mod memory;
 pub(super) mod objects;
 
+use std::arch::asm;
 use std::borrow::Cow;
 use std::ffi::c_int;
 use std::ptr;
@@ -35,7 +36,7 @@ use crate::element::{Dtype, Element, Ordered};
 use crate::error::vec_with_room;
 use crate::isa::LINE;
 use crate::parallel::perform::Task;
-use crate::walk::{Axis, Cells, Layout, Memory, Slices, Target, View, memory_order};
+use crate::walk::{Axis, Cells, Layout, Memory, Slices, Target, View, copy_order, memory_order};
 
 /// The dtypes by NumPy's numbers.
 const DTYPES: [Option<Dtype>; NPY_TYPES::NPY_NTYPES_LEGACY as usize] = {
@@ -176,7 +177,9 @@ impl<'py> Array<'py> {
             );
             Bound::from_owned_ptr_or_err(py, made)
         })?;
-        Self::read(&object).map(|(array, _)| array).ok_or_else(|| internal("NumPy made no array"))
+        let (array, _) = Self::read(&object).ok_or_else(|| internal("NumPy made no array"))?;
+        hold_any_bits(array.data);
+        Ok(array)
     }
 
     /// The same memory as real numbers, with one more axis for the two parts of each. Only of a complex array.
@@ -421,6 +424,17 @@ impl<'py> Array<'py> {
     }
 }
 
+/// Makes the compiler take the memory of a new array as written, so that a slice of it may be lent.
+///
+/// To Rust, memory that an allocator has just handed out holds no value at all, not even an arbitrary one, and a slice of
+/// it must not exist. The block of assembly is empty, but the compiler cannot look into it and must assume that it
+/// stored something everywhere behind the pointer: from then on the memory holds some bits, and any bits are a value of
+/// every dtype. Kernels overwrite them all and read none.
+fn hold_any_bits(data: *mut u8) {
+    // SAFETY: no instruction is executed.
+    unsafe { asm!("/* {} */", in(reg) data, options(nostack, preserves_flags)) };
+}
+
 /// # Safety
 /// `len` values lie at `data`, unless `len` is 0.
 unsafe fn slice_of<'a, T>(data: *const T, len: usize) -> &'a [T] {
@@ -472,7 +486,7 @@ impl Walk {
         Self(axes.into_iter().map(|axis| Step::whole(axis, false)).collect())
     }
 
-    /// All axes of an array as they lie in memory.
+    /// All axes of an array in the order of its copy, see [`copy_order`].
     fn of(array: &Array<'_>) -> Self {
         Self::sorted(array, |_| true)
     }
@@ -520,16 +534,8 @@ impl Walk {
     }
 
     fn sorted(array: &Array<'_>, wanted: impl Fn(usize) -> bool) -> Self {
-        let order = memory_order(array.shape(), array.strides());
-        let stride = |axis: usize| array.strides()[axis];
-        let mut axes: SmallVec<[usize; 4]> = order.into_iter().filter(|axis| wanted(*axis)).collect();
-        // Stride 0 first: an inner axis that goes nowhere would hide a contiguous one. One whose elements lie apart would take
-        // a line of memory for each element, and that as often as it is repeated.
-        let inner = axes.iter().rfind(|axis| stride(**axis) != 0 && array.shape()[**axis] > 1);
-        if inner.is_none_or(|axis| Some(stride(*axis).unsigned_abs()) == array.dtype.map(Dtype::size)) {
-            axes.sort_by_key(|axis| stride(*axis) != 0);
-        }
-        Self(axes.into_iter().map(|axis| Step::whole(axis, stride(axis) < 0)).collect())
+        let axes = copy_order(array.strides(), array.in_parts).into_iter().filter(|axis| wanted(*axis));
+        Self(axes.map(|axis| Step::whole(axis, array.strides()[axis] < 0)).collect())
     }
 
     /// The layout of an array's elements in this order, and how far position 0 lies from the element with all
@@ -579,7 +585,7 @@ pub(super) struct Split {
 impl Split {
     /// Reduces the given axes of an array.
     pub(super) fn new(array: &Array<'_>, reduced: &[usize]) -> Self {
-        let order = memory_order(array.shape(), array.strides());
+        let order = copy_order(array.strides(), array.in_parts);
         let kept = Walk::along(order.into_iter().filter(|axis| !reduced.contains(axis)));
         Self { kept, reduced: Walk::sorted(array, |axis| reduced.contains(&axis)) }
     }
@@ -705,7 +711,8 @@ impl<'py> Pair<'py> {
         }
         output.check::<T>()?;
         let source = if self.is_in_place() { None } else { Some(source.whole()?) };
-        // SAFETY: as in `target`; the array is contiguous, and the input is so in the same order.
+        // SAFETY: as in `target`; the array is contiguous, and the input is so in the same order. A new array holds some
+        // bits, see `hold_any_bits`.
         let target =
             Target::Dense(unsafe { slice::from_raw_parts_mut(output.data.cast::<T>(), output.len()) });
         Ok(Task { source, target })
@@ -744,8 +751,7 @@ impl<'py> Pair<'py> {
         if plain && layout.is_dense() && !self.interleaved {
             let from = output.data.wrapping_offset(shift * unit).cast::<T>();
             // SAFETY: the layout covers the array's `len` elements one after the other from `from` on,
-            // aligned, in memory that
-            // `object` keeps alive. `arrange` has seen that the array is writeable, that no other output and no input that is
+            // aligned, in memory that `object` keeps alive and that holds some bits, see `hold_any_bits`. `arrange` has seen that the array is writeable, that no other output and no input that is
             // still to be read lies in it, and the pair that lends it is borrowed mutably.
             return Ok(Target::Dense(unsafe { slice::from_raw_parts_mut(from, layout.len()) }));
         }

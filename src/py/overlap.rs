@@ -186,7 +186,7 @@ fn are_runs_apart(mut extents: impl Iterator<Item = (usize, usize)>, count: usiz
     }
     runs.push(run);
     runs.sort_unstable();
-    Ok(runs.array_windows().all(|[(_, high), (low, _)]| high <= low))
+    Ok(runs.windows(2).all(|pair| matches!(pair, [(_, high), (low, _)] if high <= low)))
 }
 
 /// The bytes from one extent to the next of a run, at most: what else a step makes that makes arrays, but no jump.

@@ -30,15 +30,14 @@ use super::super::call::Kinds;
 use super::super::overlap;
 use super::memory::Lender;
 use super::objects::{self, OwnList};
-use super::{BFLOAT16, DTYPES, Rows, internal, resized, slice_of};
+use super::{BFLOAT16, DTYPES, Rows, hold_any_bits, internal, resized, slice_of};
 use crate::element::{Dtype, Element, Ordered, Real, match_element, match_real};
 use crate::error::{Error, Result, vec_with_room};
 use crate::isa::Isa;
-use crate::kernel::map::Map;
 use crate::kernel::scale::Scale;
 use crate::parallel;
 use crate::parallel::perform::{AnyTask, Task, Tasks};
-use crate::parallel::reduce::{AnyColumns, AnyView, Columns, SHORT, ShortSums, Views};
+use crate::parallel::reduce::{AnyView, SHORT, ShortSums, Views};
 use crate::scaled::Factor;
 use crate::walk::{Axis, Cells, Layout, Memory, Slices, Store, Target, View};
 
@@ -171,7 +170,8 @@ fn ndarray(py: Python<'_>) -> *mut PyTypeObject {
     unsafe { npyffi::get_type_object(py, NpyTypes::PyArray_Type) }
 }
 
-/// The C struct of an exact ndarray.
+/// The C struct of an exact ndarray. NumPy does not lock it: without a GIL, a thread that gives an array another shape
+/// or size while a function of NumPy or of ours reads it has a race, which NumPy's documentation tells users to avoid.
 #[inline]
 fn fields<'a>(object: Borrowed<'a, '_, PyAny>, class: *mut PyTypeObject) -> Option<&'a Fields> {
     // SAFETY: `object` is a live Python object; if its class is ndarray itself, its struct begins with these fields.
@@ -259,19 +259,6 @@ impl Flat {
             && (self.is_dense() || step_of(fields, self.dtype) == Some(self.step))
     }
 
-    /// How many arrays at the begin of a list lie side by side, as the columns of a matrix do; None where they are dense,
-    /// or so few that to go by rows is no gain.
-    fn side_by_side(flats: &[Self]) -> Option<usize> {
-        let next = |a: &Self, b: &Self| {
-            (b.len, b.step, b.dtype) == (a.len, a.step, a.dtype)
-                && b.data.addr().get() == a.data.addr().get() + a.dtype.size()
-        };
-        if flats.first()?.is_dense() {
-            return None;
-        }
-        flats.chunk_by(next).next().map(<[_]>::len).filter(|count| *count >= FEWEST)
-    }
-
     /// A new array with the shape, the memory order and the dtype of this one, whose fields are given.
     fn new_like<'py>(
         &self,
@@ -283,7 +270,7 @@ impl Flat {
         let fortran = c_int::from(self.flags & npyffi::NPY_ARRAY_C_CONTIGUOUS == 0);
         // SAFETY: as in `Array::uninit`: the descr is a new reference that the call takes, the lengths are those
         // of a live array, and the order is that of C or of Fortran.
-        lender.lend(self.bytes(), || unsafe {
+        let made = lender.lend(self.bytes(), || unsafe {
             let descr = PY_ARRAY_API.PyArray_DescrFromType(py, (*from.descr).fields.type_num);
             Bound::from_owned_ptr_or_err(
                 py,
@@ -299,23 +286,18 @@ impl Flat {
                     ptr::null_mut(),
                 ),
             )
-        })
+        })?;
+        if let Some(fields) = fields(made.as_borrowed(), class) {
+            hold_any_bits(fields.data.cast());
+        }
+        Ok(made)
     }
 
     /// # Safety
     /// The array is alive, and nothing here writes to it meanwhile.
     unsafe fn elements<'a, T: Element>(&self) -> &'a [T] {
-        // SAFETY: the caller says so.
-        unsafe { self.elements_to(0) }
-    }
-
-    /// The same and so many elements behind it.
-    ///
-    /// # Safety
-    /// So many belong to arrays that are alive as well, and nothing here writes to all these meanwhile.
-    unsafe fn elements_to<'a, T: Element>(&self, more: usize) -> &'a [T] {
         // SAFETY: so many elements lie from the array's data pointer on, aligned for T. The rest the caller says.
-        unsafe { slice::from_raw_parts(self.data.as_ptr().cast::<T>().cast_const(), self.span() + more) }
+        unsafe { slice::from_raw_parts(self.data.as_ptr().cast::<T>().cast_const(), self.span()) }
     }
 
     /// The elements of a dense one.
@@ -323,7 +305,7 @@ impl Flat {
     /// # Safety
     /// The array is alive, dense and writeable, and nothing else here reads or writes it meanwhile.
     unsafe fn elements_mut<'a, T: Element>(&self) -> &'a mut [T] {
-        // SAFETY: as in `elements_to`.
+        // SAFETY: as in `elements`; a new array holds some bits, see `hold_any_bits`.
         unsafe { slice::from_raw_parts_mut(self.data.as_ptr().cast::<T>(), self.len) }
     }
 
@@ -352,8 +334,9 @@ impl Flat {
     /// # Safety
     /// The array is alive and writeable, and nothing else here reads or writes its elements meanwhile.
     unsafe fn target<'a, T: Ordered>(&self) -> Target<'a, T> {
-        // SAFETY: as in `elements`. Of an array that is not dense, the elements between may be those of others, which
-        // are lent as atomics as well. These have the size of T, to which an array here is aligned.
+        // SAFETY: as in `elements`. The extent of an output, with the elements between its own, overlaps no other output's
+        // and no input's but its own: `Lanes::are_apart` has compared the extents. An atomic cell has the size of T, to
+        // which an array here is aligned.
         unsafe {
             if self.is_dense() {
                 return Target::Dense(self.elements_mut::<T>());
@@ -362,16 +345,6 @@ impl Flat {
             let range = 0..self.len;
             Target::Strided { cells: Cells::Elements(cells), start: 0, layout: self.layout(), range }
         }
-    }
-
-    /// The elements with one index of `count` arrays that lie side by side, of which this is the first.
-    ///
-    /// # Safety
-    /// The index is below `len`, the arrays are alive and writeable, and nothing else here reads or writes these elements
-    /// meanwhile.
-    unsafe fn row_mut<'a, T: Element>(&self, index: usize, count: usize) -> &'a mut [T] {
-        // SAFETY: each array has an element there, next to that of the array before. The rest the caller says.
-        unsafe { slice::from_raw_parts_mut(self.data.as_ptr().cast::<T>().add(index * self.step), count) }
     }
 }
 
@@ -474,20 +447,15 @@ impl<'py> Flats<'py> {
         }
     }
 
-    /// The fields of the only one.
-    fn only(&self) -> Option<&Fields> {
+    /// The shape of the only one, copied: NumPy frees its own when Python code gives the array another shape.
+    pub(in crate::py) fn shape(&self) -> SmallVec<[usize; 4]> {
         match &self.held {
-            Held::One(object) => {
-                // SAFETY: `read` has seen that the object is an ndarray.
-                Some(unsafe { &*npyffi::_PyArray_GET_ITEM_DATA(object.as_ptr().cast::<PyArrayObject>()) })
-            }
-            Held::Many(_) => None,
+            // SAFETY: `read` has seen that the object is an ndarray.
+            Held::One(object) => SmallVec::from_slice(shape(unsafe {
+                &*npyffi::_PyArray_GET_ITEM_DATA(object.as_ptr().cast::<PyArrayObject>())
+            })),
+            Held::Many(_) => SmallVec::new(),
         }
-    }
-
-    /// The shape of the only one.
-    pub(in crate::py) fn shape(&self) -> &[usize] {
-        self.only().map_or(&[], shape)
     }
 
     /// The dtype of the first one.
@@ -499,7 +467,8 @@ impl<'py> Flats<'py> {
     /// so that the slices follow each other.
     pub(in crate::py) fn row_len(&self, axes: &[usize]) -> Option<usize> {
         let [flat] = &self.flats[..] else { return None };
-        let (kept, row) = self.shape().split_at_checked(self.shape().len().checked_sub(axes.len())?)?;
+        let shape = self.shape();
+        let (kept, row) = shape.split_at_checked(shape.len().checked_sub(axes.len())?)?;
         let len = row.iter().product::<usize>();
         let are_inner = flat.flags & npyffi::NPY_ARRAY_C_CONTIGUOUS != 0
             && axes.iter().all(|axis| *axis >= kept.len())
@@ -687,19 +656,6 @@ impl Views for FlatViews<'_> {
             count
         })
     }
-
-    #[inline]
-    fn columns(&self, at: usize) -> Option<AnyColumns<'_>> {
-        let flats = self.flats.get(at..)?;
-        let count = Flat::side_by_side(flats)?;
-        let first = flats.first()?;
-        match_element!(first.dtype, T => {
-            // SAFETY: from the first element of the first array to the last of the last one lies memory that these have,
-            // as each overlaps the next. The rest is said at the struct.
-            let elements = unsafe { first.elements_to::<T>(count - 1) };
-            Some(Columns { elements, step: first.step, len: first.len, count }.into())
-        })
-    }
 }
 
 /// Where the outputs are.
@@ -732,7 +688,7 @@ impl<'py> Lanes<'_, 'py> {
     fn are_apart(&self) -> Result<bool> {
         // Most lists lie in the order in which they were made, and nothing need be sorted.
         let in_order = matches!(self.outputs, Outputs::Inputs) && self.inputs.in_order;
-        if in_order || self.are_columns() {
+        if in_order {
             return Ok(true);
         }
         // For one tensor a list of extents would cost more than the rest of the call.
@@ -745,25 +701,6 @@ impl<'py> Lanes<'_, 'py> {
         let others = if self.are_in_place() { 0 } else { self.outputs().len() };
         let read = self.pairs().take(others).filter(|(input, output)| input.data != output.data);
         overlap::extents_are_apart(written.chain(read.filter_map(|(input, _)| extent(input))))
-    }
-
-    /// Whether all are in place and columns of one matrix, from left to right.
-    fn are_columns(&self) -> bool {
-        let Some((first, last)) = self.inputs.flats.first().zip(self.inputs.flats.last()) else {
-            return false;
-        };
-        if first.is_dense() {
-            return false;
-        }
-        let same = self.pairs().all(|(input, output)| {
-            input.data == output.data && (output.step, output.dtype) == (first.step, first.dtype)
-        });
-        let size = first.dtype.size();
-        let address = |flat: &Flat| flat.data.addr().get();
-        let in_order = self.inputs.flats.iter().zip(self.inputs.flats.iter().skip(1));
-        // All begin within one step: so no two of them have an element at the same place of a step.
-        same && in_order.into_iter().all(|(a, b)| address(a) + size <= address(b))
-            && address(last) + size <= address(first) + first.step * size
     }
 
     fn are_current(&self) -> bool {
@@ -932,7 +869,7 @@ impl<'a> Tasks<'a> for FlatTasks<'a> {
         match_real!(input.dtype, T => Some(unsafe { task::<T>(input, output) }.into()), None)
     }
 
-    fn run(&mut self, isa: Isa, factor: Option<Factor>, store: Store) {
+    fn run(&mut self, isa: Isa, factor: Option<Factor>, store: Store<'_>) {
         let mut at = 0;
         while let Some((input, output)) = self.inputs.get(at).zip(self.outputs.get(at)) {
             if let (Some(factor), Store::Cached) = (factor, store) {
@@ -942,29 +879,17 @@ impl<'a> Tasks<'a> for FlatTasks<'a> {
                     continue;
                 }
             }
-            let Some(count) = self.outputs.get(at..).and_then(Flat::side_by_side) else {
-                at += 1;
-                match_real!(input.dtype, T => {
-                    // SAFETY: what is borrowed mutably is lent to one task at a time.
-                    unsafe {
-                        if input.is_dense() && output.is_dense() {
-                            dense_task::<T>(input, output).scale(isa, factor, store);
-                        } else {
-                            task::<T>(input, output).scale(isa, factor, store);
-                        }
+            at += 1;
+            match_real!(input.dtype, T => {
+                // SAFETY: what is borrowed mutably is lent to one task at a time.
+                unsafe {
+                    if input.is_dense() && output.is_dense() {
+                        dense_task::<T>(input, output).scale(isa, factor, store);
+                    } else {
+                        task::<T>(input, output).scale(isa, factor, store);
                     }
-                }, {});
-                continue;
-            };
-            // Only in place; a row at a time.
-            at += count;
-            let Some(factor) = factor else { continue };
-            for index in 0..output.len {
-                match_real!(output.dtype, T => {
-                    // SAFETY: as above; and what lies apart lies apart in each row.
-                    Scale(factor).apply(isa, unsafe { output.row_mut::<T>(index, count) });
-                }, {});
-            }
+                }
+            }, {});
         }
     }
 }
