@@ -10,6 +10,8 @@
 
 pub(super) mod flat;
 #[cfg(target_os = "linux")]
+mod handler;
+#[cfg(target_os = "linux")]
 pub(super) mod memory;
 #[cfg(not(target_os = "linux"))]
 #[path = "array/no_memory.rs"]
@@ -31,6 +33,10 @@ use pyo3::prelude::*;
 use pyo3::types::PyAny;
 use smallvec::SmallVec;
 
+#[cfg(target_os = "linux")]
+use self::handler::with_memory;
+#[cfg(not(target_os = "linux"))]
+use self::memory::with_memory;
 use super::overlap::{self, Apart, Place};
 use crate::element::{Dtype, Element, Ordered};
 use crate::error::vec_with_room;
@@ -162,7 +168,7 @@ impl<'py> Array<'py> {
         // strides are as many as axes and only read. The strides, where given, are those of a dense array, so
         // they stay within the memory that NumPy allocates for the shape. The result is a new reference or
         // null with an exception set.
-        let object = memory::lent(py, bytes, || unsafe {
+        let object = with_memory(py, bytes, || unsafe {
             let descr = PY_ARRAY_API.PyArray_DescrFromType(py, number);
             let made = PY_ARRAY_API.PyArray_NewFromDescr(
                 py,

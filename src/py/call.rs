@@ -19,7 +19,8 @@ use pyo3::types::{
 use pyo3::{PyTypeInfo, intern};
 
 use super::array::flat::Items;
-use super::array::{Array, Out, memory, objects};
+use super::array::{Array, Out, objects};
+use super::memory_limit;
 use super::process::RunsPython;
 use crate::element::Dtype;
 use crate::error::{Error, vec_with_room};
@@ -98,7 +99,7 @@ impl<'a, 'py> Call<'a, 'py> {
         name: Option<&'a Bound<'py, PyAny>>,
     ) -> PyResult<Self> {
         parallel::check_settings()?;
-        memory::check_settings()?;
+        memory_limit::check()?;
         Ok(Self { py, function, name, runs_python: RunsPython::default() })
     }
 
@@ -505,12 +506,6 @@ impl<'a, 'py> Call<'a, 'py> {
             axes.push(at);
         }
         Ok(Some(axes))
-    }
-}
-
-impl Drop for Call<'_, '_> {
-    fn drop(&mut self) {
-        memory::settle();
     }
 }
 

@@ -4,6 +4,7 @@ mod array;
 mod call;
 mod clip;
 mod device;
+mod memory_limit;
 mod norm;
 mod overlap;
 mod process;

@@ -8,6 +8,7 @@ use pyo3::types::PyDict;
 
 use super::array::memory;
 use super::call::{describe, integer};
+use super::memory_limit;
 use crate::element::Dtype;
 use crate::isa::Isa;
 use crate::parallel;
@@ -45,7 +46,7 @@ pub(super) fn set_num_threads(n: &Bound<'_, PyAny>) -> PyResult<()> {
 #[pyfunction]
 pub(super) fn trim() -> PyResult<usize> {
     parallel::check_settings()?;
-    memory::check_settings()?;
+    memory_limit::check()?;
     Ok(memory::trim())
 }
 
@@ -53,7 +54,7 @@ pub(super) fn trim() -> PyResult<usize> {
 #[pyfunction]
 #[expect(clippy::needless_pass_by_value, reason = "what Python's paths become")]
 pub(super) fn memory_of_process(root: PathBuf) -> Option<usize> {
-    memory::memory_of_process(&root)
+    memory_limit::memory_of_process(&root)
 }
 
 /// The instruction set levels this CPU runs, narrowest first.
@@ -90,6 +91,6 @@ pub(super) fn config(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     config.set_item("clip_by_norm_dtypes", names(Dtype::is_scalable))?;
     config.set_item("norm_dtypes", names(|_| true))?;
     config.set_item("memory_held", memory::held())?;
-    config.set_item("memory_limit", memory::limit()?)?;
+    config.set_item("memory_limit", memory_limit::limit()?)?;
     Ok(config)
 }

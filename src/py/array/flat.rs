@@ -28,9 +28,8 @@ use smallvec::SmallVec;
 
 use super::super::call::Kinds;
 use super::super::overlap;
-use super::memory::Lender;
 use super::objects::{self, OwnList};
-use super::{BFLOAT16, DTYPES, Rows, hold_any_bits, internal, resized, slice_of};
+use super::{BFLOAT16, DTYPES, Rows, hold_any_bits, internal, resized, slice_of, with_memory};
 use crate::element::{Dtype, Element, Ordered, Real, match_element, match_real};
 use crate::error::{Error, Result, vec_with_room};
 use crate::isa::Isa;
@@ -265,12 +264,11 @@ impl Flat {
         py: Python<'py>,
         from: &Fields,
         class: *mut PyTypeObject,
-        lender: &mut Lender<'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let fortran = c_int::from(self.flags & npyffi::NPY_ARRAY_C_CONTIGUOUS == 0);
         // SAFETY: as in `Array::uninit`: the descr is a new reference that the call takes, the lengths are those
         // of a live array, and the order is that of C or of Fortran.
-        let made = lender.lend(self.bytes(), || unsafe {
+        let made = with_memory(py, self.bytes(), || unsafe {
             let descr = PY_ARRAY_API.PyArray_DescrFromType(py, (*from.descr).fields.type_num);
             Bound::from_owned_ptr_or_err(
                 py,
@@ -522,9 +520,8 @@ impl<'py> Flats<'py> {
             let time = TO_MAKE_ONE.saturating_mul(saturated(self.flats.len()));
             parallel::wake_ahead(2 * self.bytes, self.flats.len(), time);
         }
-        let mut lender = Lender::new(py, self.flats.iter().map(Flat::bytes))?;
-        let mut make = |input: &Flat, object: Borrowed<'_, 'py, PyAny>| {
-            let new = input.new_like(py, fields(object, class).ok_or_else(wrong)?, class, &mut lender)?;
+        let make = |input: &Flat, object: Borrowed<'_, 'py, PyAny>| {
+            let new = input.new_like(py, fields(object, class).ok_or_else(wrong)?, class)?;
             let flat = fields(new.as_borrowed(), class).and_then(Flat::of).ok_or_else(wrong)?;
             if flat.len != input.len || flat.dtype != input.dtype {
                 return Err(resized());
@@ -556,7 +553,6 @@ impl<'py> Flats<'py> {
                 (Held::One(new), Few::from_buf([flat]))
             }
         };
-        lender.end()?;
         Ok(Outputs::Others { held, flats })
     }
 

@@ -1,0 +1,146 @@
+//! NumPy's memory handler (NEP 49) by which an array owns memory from `memory.rs`: NumPy frees and resizes it as any other.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::mem;
+use std::ptr::{self, NonNull};
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+
+use super::super::memory_limit;
+use super::memory::{Block, LARGE};
+
+/// Calls `make`, which makes one array of so many bytes. If they are many, the array owns memory of ours.
+#[inline]
+pub(super) fn with_memory<R>(
+    py: Python<'_>,
+    bytes: usize,
+    make: impl FnOnce() -> PyResult<R>,
+) -> PyResult<R> {
+    if bytes < LARGE || memory_limit::is_zero()? { make() } else { with_handler(py, make) }
+}
+
+#[cold]
+fn with_handler<R>(py: Python<'_>, make: impl FnOnce() -> PyResult<R>) -> PyResult<R> {
+    let numpy = Numpy::get(py)?;
+    let before = numpy.set_handler(numpy.capsule.bind(py))?;
+    // Python code that the collector runs meanwhile may make arrays too: ours are good for any size.
+    let made = make();
+    numpy.set_handler(&before)?;
+    made
+}
+
+// NumPy calls these. Nothing in them panics, so they do not unwind.
+
+unsafe extern "C" fn malloc(_: *mut c_void, size: usize) -> *mut c_void {
+    Block::allocate(size).map_or(ptr::null_mut(), |block| block.data().as_ptr().cast())
+}
+
+unsafe extern "C" fn calloc(context: *mut c_void, count: usize, size: usize) -> *mut c_void {
+    let Some(bytes) = count.checked_mul(size) else { return ptr::null_mut() };
+    // SAFETY: as `malloc` has no preconditions; a block has room for as many bytes as were asked for.
+    unsafe {
+        let data = malloc(context, bytes);
+        if !data.is_null() {
+            data.write_bytes(0, bytes);
+        }
+        data
+    }
+}
+
+unsafe extern "C" fn realloc(context: *mut c_void, data: *mut c_void, size: usize) -> *mut c_void {
+    // SAFETY: NumPy hands back what `malloc` gave it, with its bytes in use, and owns it. The new block is another one,
+    // and both have room for the smaller number of bytes.
+    unsafe {
+        let Some(old) = NonNull::new(data.cast::<u8>()) else { return malloc(context, size) };
+        let capacity = Block::of_data(old).capacity();
+        let new = malloc(context, size);
+        if !new.is_null() {
+            ptr::copy_nonoverlapping(old.as_ptr(), new.cast(), capacity.min(size));
+            free(context, data, capacity);
+        }
+        new
+    }
+}
+
+unsafe extern "C" fn free(_: *mut c_void, data: *mut c_void, _: usize) {
+    if let Some(data) = NonNull::new(data.cast()) {
+        // SAFETY: NumPy hands back what `malloc` gave it, and forgets it.
+        unsafe { Block::of_data(data) }.free();
+    }
+}
+
+/// `PyDataMem_Handler` of NumPy's C API, version 1.
+#[repr(C)]
+struct Handler {
+    name: [c_char; 127],
+    version: u8,
+    context: *mut c_void,
+    malloc: unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void,
+    calloc: unsafe extern "C" fn(*mut c_void, usize, usize) -> *mut c_void,
+    realloc: unsafe extern "C" fn(*mut c_void, *mut c_void, usize) -> *mut c_void,
+    free: unsafe extern "C" fn(*mut c_void, *mut c_void, usize),
+}
+
+// SAFETY: it is read only, and its functions may be called on any thread.
+unsafe impl Sync for Handler {}
+
+static HANDLER: Handler = Handler {
+    name: {
+        let (mut name, text) = ([0; 127], b"gradclip");
+        let mut i = 0;
+        while i < text.len() {
+            name[i] = text[i].cast_signed();
+            i += 1;
+        }
+        name
+    },
+    version: 1,
+    context: ptr::null_mut(),
+    malloc,
+    calloc,
+    realloc,
+    free,
+};
+
+type SetHandler = unsafe extern "C" fn(*mut ffi::PyObject) -> *mut ffi::PyObject;
+
+/// NumPy's `PyDataMem_SetHandler`, which the numpy crate leaves out, and the capsule to call it with.
+struct Numpy {
+    set_handler: SetHandler,
+    capsule: Py<PyAny>,
+}
+
+impl Numpy {
+    fn get(py: Python<'_>) -> PyResult<&Self> {
+        static NUMPY: PyOnceLock<Numpy> = PyOnceLock::new();
+        NUMPY.get_or_try_init(py, || {
+            const SLOT: usize = 304; // of the C API's table, since NumPy 1.22
+            const CAPSULE: &CStr = c"mem_handler";
+            let module =
+                py.import("numpy._core.multiarray").or_else(|_| py.import("numpy.core.multiarray"))?;
+            let api = module.getattr("_ARRAY_API")?;
+            // SAFETY: NumPy's capsule without a name holds its table of functions, which lives as long as the
+            // process, and the slot holds a function of this type in every version since 1.22. The handler
+            // lives as long, too. Null results are errors with an exception set.
+            unsafe {
+                let table = ffi::PyCapsule_GetPointer(api.as_ptr(), ptr::null()).cast::<*const c_void>();
+                if table.is_null() {
+                    return Err(PyErr::fetch(py));
+                }
+                let set_handler = mem::transmute::<*const c_void, SetHandler>(*table.add(SLOT));
+                let handler = ptr::from_ref(&HANDLER).cast_mut().cast();
+                let capsule = ffi::PyCapsule_New(handler, CAPSULE.as_ptr(), None);
+                Ok(Self { set_handler, capsule: Bound::from_owned_ptr_or_err(py, capsule)?.unbind() })
+            }
+        })
+    }
+
+    /// Puts a handler's capsule to use for this thread; the one that was in use.
+    fn set_handler<'py>(&self, capsule: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        // SAFETY: the interpreter is attached. The function takes a handler's capsule and returns the one that was in use
+        // as a new reference, or null with an exception set.
+        unsafe { Bound::from_owned_ptr_or_err(capsule.py(), (self.set_handler)(capsule.as_ptr())) }
+    }
+}
