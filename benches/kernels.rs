@@ -27,6 +27,7 @@ use _core::kernel::power::Power;
 use _core::kernel::scale::Scale;
 use _core::kernel::sum::{Abs, Square, Sum};
 use _core::parallel;
+use _core::parallel::Crew;
 use _core::parallel::reduce::{AnyView, Order, norm, norm_of_view};
 use _core::scaled::{Factor, Scaled};
 use _core::walk::View;
@@ -358,7 +359,7 @@ fn norm_on_all_threads<T: Element>(isa: Isa, data: &[T], order: Order) -> f64
 where
     for<'a> AnyView<'a>: From<View<'a, T>>,
 {
-    norm(isa, &[View::Dense(data).into()], order).map_or(f64::NAN, Scaled::to_f64)
+    norm(isa, &Crew::new(), &[View::Dense(data).into()], order).map_or(f64::NAN, Scaled::to_f64)
 }
 
 /// How fast memory is, and the whole path of a norm.

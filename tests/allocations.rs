@@ -16,6 +16,7 @@ use _core::element::{Bf16, Complex, Element, F16, Ordered, Real};
 use _core::isa::Isa;
 use _core::kernel::clip::Clip;
 use _core::kernel::scale::Scale;
+use _core::parallel::Crew;
 use _core::parallel::perform::{AnyTask, Task, clip_rows, perform, scale};
 use _core::parallel::reduce::{AnyView, CHUNK, Order, norm, norm_of_view, norms};
 use _core::parallel::set_threads;
@@ -103,7 +104,12 @@ where
                 );
             }
             let views = [dense().into(), strided().into()];
-            assert_eq!(cost(|| norm(Isa::current(), &views, order)), FREE, "{} {len}", T::DTYPE.name());
+            assert_eq!(
+                cost(|| norm(Isa::current(), &Crew::new(), &views, order)),
+                FREE,
+                "{} {len}",
+                T::DTYPE.name()
+            );
         }
     }
 }
@@ -162,8 +168,14 @@ fn cost_of_list(count: usize, len: usize) -> [Cost; 2] {
         .collect();
     let factor = Some(Factor { by: 0.5, then: 1.0 });
     // The first call may build the pool.
-    assert!(norm(isa, &views, Order::Two).is_ok() && scale(isa, &mut tasks[..], factor).is_ok());
-    [cost(|| norm(isa, &views, Order::Two)), cost(|| scale(isa, &mut tasks[..], factor))]
+    assert!(
+        norm(isa, &Crew::new(), &views, Order::Two).is_ok()
+            && scale(isa, &Crew::new(), &mut tasks[..], factor).is_ok()
+    );
+    [
+        cost(|| norm(isa, &Crew::new(), &views, Order::Two)),
+        cost(|| scale(isa, &Crew::new(), &mut tasks[..], factor)),
+    ]
 }
 
 #[test]

@@ -23,6 +23,7 @@ use _core::isa::{Isa, StreamGuard};
 use _core::kernel::clip::Clip;
 use _core::kernel::power::Simple;
 use _core::kernel::scale::{ClipMagnitude, Scale};
+use _core::parallel::Crew;
 use _core::parallel::perform::{AnyTask, Task, clip_columns, clip_rows, is_column, perform, scale};
 use _core::parallel::reduce::{AnyView, CHUNK, Order, norm, norm_of_view, norms};
 use _core::parallel::set_threads;
@@ -293,7 +294,7 @@ where
             found.add_norm(norm_of_view(isa, &View::Dense(data), order));
             let (low, high) = data.split_at(data.len() / 3);
             let views = [View::Dense(low).into(), View::Dense(high).into(), View::Dense(data).into()];
-            found.add_norm(norm(isa, &views, order).expect("threads"));
+            found.add_norm(norm(isa, &Crew::new(), &views, order).expect("threads"));
         });
     }
     found.line_of("norms of chunks", &[CHUNK + 77], |isa, data: &[T], found| {
@@ -503,7 +504,7 @@ fn shared(found: &mut Found) {
             let (low, high) = data.split_at(data.len() / 3);
             for list in [&[data][..], &[low, high]] {
                 let views: Vec<AnyView<'_>> = list.iter().map(|data| View::Dense(data).into()).collect();
-                found.add_norm(norm(isa, &views, Order::of(p)).expect("threads"));
+                found.add_norm(norm(isa, &Crew::new(), &views, Order::of(p)).expect("threads"));
             }
         });
     }
@@ -552,7 +553,7 @@ fn shared(found: &mut Found) {
         tasks.extend(data.chunks(700).zip(small.chunks_mut(700)).map(|(from, to)| {
             AnyTask::from(Task { source: Some(View::Dense(from)), target: Target::Dense(to) })
         }));
-        scale(isa, &mut tasks[..], Some(Factor { by: 1.0 / 3.0, then: 1.0 })).expect("threads");
+        scale(isa, &Crew::new(), &mut tasks[..], Some(Factor { by: 1.0 / 3.0, then: 1.0 })).expect("threads");
         drop(tasks);
         found.add_all(&own);
         found.add_all(&copy);

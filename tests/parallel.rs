@@ -14,6 +14,7 @@ use _core::isa::Isa;
 use _core::kernel::clip::Clip;
 use _core::kernel::power::{Power, Simple};
 use _core::kernel::sum::{BLOCK, Term};
+use _core::parallel::Crew;
 use _core::parallel::perform::{AnyTask, Task, clip_columns, clip_rows, is_column, perform, scale};
 use _core::parallel::reduce::{AnyView, CHUNK, Order, norm, norm_of_view, norms};
 use _core::parallel::{MAX_THREADS, set_threads, threads};
@@ -201,7 +202,7 @@ where
     for<'a> AnyView<'a>: From<View<'a, T>>,
 {
     everywhere(|isa| {
-        let found = norm(isa, &[View::Dense(data).into()], order).expect("threads");
+        let found = norm(isa, &Crew::new(), &[View::Dense(data).into()], order).expect("threads");
         assert_eq!(key(found), key(norm_of_view(isa, &View::Dense(data), order)));
         found
     })
@@ -275,7 +276,8 @@ where
         // Several arrays, and the columns and rows of one.
         let found = everywhere(|isa| {
             let (low, high) = data.split_at(len / 3);
-            norm(isa, &[View::Dense(low).into(), View::Dense(high).into()], Order::One).expect("threads")
+            norm(isa, &Crew::new(), &[View::Dense(low).into(), View::Dense(high).into()], Order::One)
+                .expect("threads")
         });
         assert_eq!(found.to_f64(), sum(&data), "{len}");
         for width in [4, 5, 1000] {
@@ -409,7 +411,7 @@ fn lists_are_summed_in_the_documented_order() {
         let found = everywhere(|isa| {
             let views: Vec<AnyView<'_>> = arrays.iter().map(|array| View::Dense(&array[..]).into()).collect();
             [1.0, 2.0, f64::INFINITY, 3.7, 0.5, 1.5, 3.0, 4.0]
-                .map(|p| norm(isa, &views, Order::of(p)).expect("threads"))
+                .map(|p| norm(isa, &Crew::new(), &views, Order::of(p)).expect("threads"))
         });
         assert_eq!(found, expected, "{} arrays", lens.len());
     }
@@ -427,7 +429,7 @@ fn a_strided_array_gives_the_bits_of_its_copy() {
                 let layout = Layout::new([Axis { len, stride }]);
                 let view = View::new(Memory::Elements(&data), start, Cow::Owned(layout));
                 [view, View::Dense(copy)]
-                    .map(|view| norm(isa, &[view.into()], Order::of(p)).expect("threads"))
+                    .map(|view| norm(isa, &Crew::new(), &[view.into()], Order::of(p)).expect("threads"))
             });
             assert_eq!(strided, dense);
         }
@@ -484,7 +486,7 @@ fn mixed_lists_are_rescaled_as_one() {
             for p in ORDERS {
                 let found = everywhere(|isa| {
                     let views = [View::Dense(&wide[..]).into(), View::Dense(&narrow[..]).into()];
-                    norm(isa, &views, Order::of(p)).expect("threads")
+                    norm(isa, &Crew::new(), &views, Order::of(p)).expect("threads")
                 });
                 assert_norm(found, &all, p);
             }
@@ -530,7 +532,7 @@ fn lists_of_all_dtypes_are_one_vector() {
                     View::Dense(&longs[..]).into(),
                     View::Dense(&truths[..]).into(),
                 ];
-                norm(isa, &views, Order::of(p)).expect("threads")
+                norm(isa, &Crew::new(), &views, Order::of(p)).expect("threads")
             });
             assert_norm(found, &all, p);
         }
@@ -563,7 +565,7 @@ fn narrow_dtypes_are_rescaled_with_the_wide_ones() {
                         View::Dense(&truth[..]).into(),
                         View::Dense(&wide[..]).into(),
                     ];
-                    norm(isa, &views, Order::of(p)).expect("threads")
+                    norm(isa, &Crew::new(), &views, Order::of(p)).expect("threads")
                 });
                 assert_norm(found, &all, p);
             }
@@ -610,7 +612,7 @@ fn complex_numbers_of_any_size_have_their_norms() {
                         View::Dense(&data[..]).into(),
                         View::Dense(&narrow[..]).into(),
                     ];
-                    norm(isa, &views, Order::of(p)).expect("threads")
+                    norm(isa, &Crew::new(), &views, Order::of(p)).expect("threads")
                 });
                 assert_norm(back(found, exponent), &sizes, p);
             }
@@ -661,7 +663,10 @@ where
             let order = Order::of(p);
             let value = |data: &[T]| {
                 everywhere(|isa| {
-                    norm(isa, &[View::Dense(data).into()], order).expect("threads").to_f64().to_bits()
+                    norm(isa, &Crew::new(), &[View::Dense(data).into()], order)
+                        .expect("threads")
+                        .to_f64()
+                        .to_bits()
                 })
             };
             let kept = std::mem::replace(&mut data[len / 2], infinite);
@@ -720,7 +725,7 @@ fn nan_wins_over_infinity() {
                     lists.map(|list| {
                         let views: Vec<AnyView<'_>> =
                             list.into_iter().map(|x| View::Dense(x).into()).collect();
-                        let found = norm(isa, &views, Order::of(p)).expect("threads");
+                        let found = norm(isa, &Crew::new(), &views, Order::of(p)).expect("threads");
                         (found.to_f64().to_bits(), found.is_finite())
                     })
                 })
@@ -899,7 +904,7 @@ fn scaling_a_list_writes_every_element_once() {
                     let target = Target::Dense(target);
                     tasks.push(Task { source: Some(View::Dense(source)), target }.into());
                 }
-                scale(isa, &mut tasks[..], factor).expect("threads");
+                scale(isa, &Crew::new(), &mut tasks[..], factor).expect("threads");
                 drop(tasks);
                 let cells: Vec<u32> = cells.iter().map(|cell| cell.load(Relaxed)).collect();
                 let copies: Vec<u32> = copies.iter().flat_map(|copy| bits32(copy)).collect();
@@ -933,7 +938,7 @@ fn lists_of_halves_are_scaled() {
                     Task { source: Some(View::Dense(&singles)), target: Target::Dense(&mut outputs.2) }
                         .into(),
                 ];
-                scale(isa, &mut tasks[..], factor).expect("threads");
+                scale(isa, &Crew::new(), &mut tasks[..], factor).expect("threads");
                 drop(tasks);
                 let halves: Vec<u16> = outputs.0.into_iter().map(F16::to_bits).collect();
                 let brains: Vec<u16> = outputs.1.into_iter().map(Bf16::to_bits).collect();

@@ -9,6 +9,7 @@ use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use _core::isa::Isa;
+use _core::parallel::Crew;
 use _core::parallel::perform::{AnyTask, Task, clip_columns, clip_rows, scale};
 use _core::parallel::reduce::{CHUNK, Order, norm_of_view, norms};
 use _core::parallel::set_threads;
@@ -37,7 +38,7 @@ fn threads_write_next_to_each_other() {
         AnyTask::from(Task { source: Some(View::Dense(&from[..100])), target: Target::Dense(to) })
     }));
     assert!(2 * 8 * 2 * len > 6 << 20, "too little to be shared");
-    scale(Isa::current(), &mut tasks[..], None).expect("threads");
+    scale(Isa::current(), &Crew::new(), &mut tasks[..], None).expect("threads");
     drop(tasks);
     for i in (0..len).step_by(sized(1, 997)).chain([len - 1]) {
         assert_eq!([first[i], second[i]], [from[i]; 2]);

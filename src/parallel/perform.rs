@@ -3,11 +3,12 @@
 use std::borrow::BorrowMut;
 use std::mem;
 
+use super::crew::WAKE_MIN_BYTES;
 use super::reduce::{
     CHUNK, Order, Pass, SMALLEST_SUM, WIDE, add_columns, has_row_sums, norm_of_view, norm_of_view_with,
     row_sums, run_of_columns,
 };
-use super::{Team, WAKE_FROM, share_of, share_out, work_of};
+use super::{Crew, job_bytes, share_out, work_of};
 use crate::element::{Ordered, Real, for_each_real};
 use crate::error::{Result, vec_with_room};
 use crate::isa::{Isa, LINE, StreamGuard};
@@ -17,9 +18,6 @@ use crate::kernel::scale::{Scale, ScaleEach, ScaleEachInto};
 use crate::kernel::sum::{BLOCK, MANY, ROWS_AT_ONCE, Total};
 use crate::scaled::Factor;
 use crate::walk::{self, FAR, Slices, Store, Target, Uniform, Untouched, View, Work};
-
-/// Bytes moved by small arrays of a list that a thread takes at a time; arrays that move more are cut.
-const SHARE: usize = 512 << 10;
 
 /// An output and what it is made from: an input with the same positions, or what the output holds already.
 #[derive(Debug)]
@@ -81,15 +79,19 @@ impl<T: Ordered> Part<'_, T> {
 /// A bad setting of the threads.
 pub fn perform<T: Ordered>(isa: Isa, work: &impl Work<T>, task: &mut Task<'_, T>) -> Result<()> {
     let streams = is_streamed(task.bytes() / 2);
-    let team = Team::of(task.bytes())?;
-    if team.is_many() {
-        // Some for each thread, and whole blocks.
-        let len = (task.target.len() / (2 * team.threads())).next_multiple_of(BLOCK).min(CHUNK);
-        team.each(task.parts(len), |mut part| with_store(streams, |store| part.run(isa, work, store)));
+    let bytes = task.bytes();
+    if Crew::is_shared(bytes)? {
+        let len = part_len::<T>(bytes);
+        share_out(bytes, task.parts(len), |mut part| with_store(streams, |store| part.run(isa, work, store)))
     } else {
         with_store(streams, |store| task.run(isa, work, store));
+        Ok(())
     }
-    Ok(())
+}
+
+/// Elements of a part of work that moves so many bytes in all: whole blocks.
+fn part_len<T>(bytes: usize) -> usize {
+    (job_bytes(bytes) / (2 * size_of::<T>())).next_multiple_of(BLOCK)
 }
 
 /// Whether outputs of so many bytes in all are written past the caches.
@@ -127,11 +129,12 @@ macro_rules! any_task {
                     $((Self::$name(task), None) => task.run(isa, &Untouched, store),)*
                 }
             }
-            fn cut<'a, T>(&'a mut self, jobs: &mut Vec<Job<'a, T>>) -> Result<()> {
+            fn cut<'a, T>(&'a mut self, bytes: usize, jobs: &mut Vec<Job<'a, T>>) -> Result<()> {
                 match self {
                     $(Self::$name(task) => {
-                        jobs.try_reserve(task.target.len().div_ceil(CHUNK))?;
-                        jobs.extend(task.parts(CHUNK).map(|part| Job::Part(AnyPart::$name(part))));
+                        let len = part_len::<$t>(bytes);
+                        jobs.try_reserve(task.target.len().div_ceil(len))?;
+                        jobs.extend(task.parts(len).map(|part| Job::Part(AnyPart::$name(part))));
                     })*
                 }
                 Ok(())
@@ -206,27 +209,28 @@ impl<'a, 'b> Tasks<'a> for &'b mut [AnyTask<'a>] {
 ///
 /// # Errors
 /// No memory for the list of parts, or a bad setting of the threads.
-pub fn scale<'a, T: Tasks<'a>>(isa: Isa, mut tasks: T, factor: Option<Factor>) -> Result<()> {
+pub fn scale<'a, T: Tasks<'a>>(isa: Isa, crew: &Crew, mut tasks: T, factor: Option<Factor>) -> Result<()> {
     let bytes = tasks.bytes(factor.is_some());
     let work = work_of(bytes, tasks.len());
-    let team = Team::of(work)?;
-    if !team.is_many() && bytes <= WAKE_FROM {
+    let is_shared = Crew::is_shared(work)?;
+    if !is_shared && bytes < WAKE_MIN_BYTES {
         tasks.run(isa, factor, Store::Cached);
         return Ok(());
     }
     let streams = is_streamed(tasks.bytes(false) / 2);
+    let share = job_bytes(work);
     // From the end on, of which less is to be moved.
     let mut runs = Vec::new();
     while let Some(last) = tasks.len().checked_sub(1) {
         runs.try_reserve(1)?;
-        if tasks.bytes_of(last) > SHARE {
+        if tasks.bytes_of(last) > share {
             runs.extend(tasks.pop().map(Run::Large));
         } else {
             // Neighbours that are small, as many as make a share.
             let mut sum = 0;
             let small = (0..=last).rev().take_while(|at| {
                 sum += work_of(tasks.bytes_of(*at), 2);
-                sum <= SHARE
+                sum <= share
             });
             let count = small.count().max(1);
             runs.push(Run::Small(tasks.split_off(tasks.len() - count)));
@@ -242,25 +246,22 @@ pub fn scale<'a, T: Tasks<'a>>(isa: Isa, mut tasks: T, factor: Option<Factor>) -
             Run::Large(task) => {
                 let task: &mut AnyTask<'a> = task.borrow_mut();
                 if factor.is_some() || !task.is_in_place() {
-                    task.cut(&mut jobs)?;
+                    task.cut(work, &mut jobs)?;
                 }
             }
         }
     }
-    let work = |job: Job<'_, T>| {
+    let run = |job: Job<'_, T>| {
         with_store(streams, |store| match job {
             Job::Tasks(tasks) => tasks.run(isa, factor, store),
             Job::Part(mut part) => part.run(isa, factor, store),
         });
     };
-    // Backwards: the norm has read the last ones last, and caches still hold them. Two threads have read from both ends to
-    // the middle, so each goes back from there, and finds what it has read in its own cache.
-    if team.is_many() {
-        let middle = jobs.len() / 2;
-        jobs.rotate_left(middle);
-    }
-    team.each(jobs.into_iter().rev(), work);
-    Ok(())
+    // Backwards: the norm has read the last elements last, and caches still hold them. Where workers have helped, caller and
+    // workers have read from both ends until they met: each goes back from there, through what its own cache holds.
+    let met = crew.own_jobs(jobs.len());
+    jobs.rotate_left(met);
+    crew.each(work, jobs.into_iter().rev(), run)
 }
 
 /// Neighbours in a list.
@@ -302,7 +303,7 @@ pub fn clip_rows<T: Real>(
     let few = rows::at_once::<T>(len);
     let of_many = output.len() >= MANY;
     // Whole batches, so that none is short but the last.
-    let share = (share_of(bytes / 2) / size_of::<T>() / len).next_multiple_of(few).max(few);
+    let share = (job_bytes(bytes / 2) / size_of::<T>() / len).next_multiple_of(few).max(few);
     let one = |at: usize, row: &mut [T], store: Store<'_>| {
         let slice = source.map(|source| source.slice(at));
         let norm = match &slice {

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::mem;
 use std::ops;
 
-use super::{Team, share_of, share_out, work_of};
+use super::{Crew, job_bytes, share_out, work_of};
 use crate::element::{Element, F16, for_each_element};
 use crate::error::{Result, vec_with_room};
 use crate::isa::Isa;
@@ -415,15 +415,15 @@ impl Views for &[AnyView<'_>] {
 ///
 /// # Errors
 /// No memory for the list of chunks, or a bad setting of the threads.
-pub fn norm(isa: Isa, arrays: &[AnyView<'_>], order: Order) -> Result<Scaled> {
-    norm_of_views(isa, &arrays, order)
+pub fn norm(isa: Isa, crew: &Crew, arrays: &[AnyView<'_>], order: Order) -> Result<Scaled> {
+    norm_of_views(isa, crew, &arrays, order)
 }
 
 /// The same for views that are made when it is their turn.
 ///
 /// # Errors
 /// No memory for the list of chunks, or a bad setting of the threads.
-pub fn norm_of_views(isa: Isa, arrays: &impl Views, order: Order) -> Result<Scaled> {
+pub fn norm_of_views(isa: Isa, crew: &Crew, arrays: &impl Views, order: Order) -> Result<Scaled> {
     let (mut extremes, mut bytes) = (Extremes::default(), 0);
     let alike = arrays.bytes_alike();
     for at in 0..if alike.is_some() { arrays.len().min(1) } else { arrays.len() } {
@@ -431,22 +431,23 @@ pub fn norm_of_views(isa: Isa, arrays: &impl Views, order: Order) -> Result<Scal
         (extremes, bytes) = (extremes.or(own), bytes + size);
     }
     let work = work_of(alike.unwrap_or(bytes), arrays.len());
-    let team = Team::of(work.saturating_mul(order.cost()))?;
+    let cost = work.saturating_mul(order.cost());
+    let is_shared = Crew::is_shared(cost)?;
     let max = |by| {
         let largest = |a: f64, b: f64| if a.is_nan() || a >= b { a } else { b };
         let each = |at| arrays.with(at, |array| array.max(isa, 0..array.len(), by));
-        if !team.is_many() {
+        if !is_shared {
             return Ok((0..arrays.len()).map(each).fold(0.0, largest));
         }
         let whole = |range: ops::Range<usize>, maxima: &mut [f64]| {
             range.zip(maxima).for_each(|(at, max)| *max = each(at));
         };
-        let found = shared(&team, work, arrays, whole, |array, range| array.max(isa, range, by))?;
+        let found = shared(crew, [work, cost], arrays, whole, |array, range| array.max(isa, range, by))?;
         Ok(found.into_iter().fold(0.0, largest))
     };
     let sum = |pass| {
         let mut total = Total::default();
-        if !team.is_many() {
+        if !is_shared {
             sums(isa, pass, arrays, 0..arrays.len(), |array| total.merge(array));
             return Ok(total.value());
         }
@@ -458,7 +459,7 @@ pub fn norm_of_views(isa: Isa, arrays: &impl Views, order: Order) -> Result<Scal
                 }
             });
         };
-        let found = shared(&team, work, arrays, whole, |array, range| array.sum(isa, pass, range))?;
+        let found = shared(crew, [work, cost], arrays, whole, |array, range| array.sum(isa, pass, range))?;
         // The chunks of an array are merged first, as above.
         let mut rest = found.iter();
         for at in 0..arrays.len() {
@@ -491,11 +492,11 @@ fn chunks(arrays: &impl Views, at: usize) -> usize {
     arrays.size(at).0.div_ceil(CHUNK).max(1)
 }
 
-/// The results for all chunks of all arrays, in order, made by a team: `whole` makes those of some arrays that have one
+/// The results for all chunks of all arrays, in order, made by a crew: `whole` makes those of some arrays that have one
 /// chunk each, `part` that of one chunk of an array that has more.
 fn shared<R: Copy + Default + Send>(
-    team: &Team,
-    work: usize,
+    crew: &Crew,
+    [work, cost]: [usize; 2],
     arrays: &impl Views,
     whole: impl Fn(ops::Range<usize>, &mut [R]) + Sync,
     part: impl Fn(&AnyView<'_>, ops::Range<usize>) -> R + Sync,
@@ -504,7 +505,7 @@ fn shared<R: Copy + Default + Send>(
     let count = all.clone().map(|at| chunks(arrays, at)).sum();
     let mut results = vec_with_room(count)?;
     results.resize(count, R::default());
-    let share = share_of(work);
+    let share = job_bytes(work);
     let mut jobs = Vec::new();
     let mut rest = &mut results[..];
     let mut next = |count: usize| {
@@ -539,7 +540,7 @@ fn shared<R: Copy + Default + Send>(
             }
         }
     }
-    team.each(jobs.into_iter(), |job| match job {
+    crew.each(cost, jobs.into_iter(), |job| match job {
         Job::Arrays(range, results) => whole(range, results),
         Job::Chunks(at, from, results) => arrays.with(at, |array| {
             for (chunk, result) in results.iter_mut().enumerate() {
@@ -547,7 +548,7 @@ fn shared<R: Copy + Default + Send>(
                 *result = part(array, from..array.len().min(from + CHUNK));
             }
         }),
-    });
+    })?;
     Ok(results)
 }
 
@@ -592,8 +593,9 @@ where
         column_sums(isa, slices, order, pass, norms, make)
     } else if len >= CHUNK {
         // Long slices, one after the other, each on all threads.
+        let crew = Crew::new();
         for (at, result) in norms.iter_mut().enumerate() {
-            *result = make(norm(isa, &[slices.slice(at).into()], order)?);
+            *result = make(norm(isa, &crew, &[slices.slice(at).into()], order)?);
         }
         Ok(())
     } else if let (Some(data), Some(pass)) = (slices.dense(0..count), order.first())
@@ -662,7 +664,7 @@ fn row_norms<T: Element, R: Send>(
     let len = slices.reduced.len();
     let few = rows::at_once::<T>(len);
     // Whole batches, so that none is short but the last.
-    let share = (share_of(size_of_val(data)) / size_of::<T>() / len).next_multiple_of(few).max(few);
+    let share = (job_bytes(size_of_val(data)) / size_of::<T>() / len).next_multiple_of(few).max(few);
     let of_many = data.len() >= MANY;
     let work = |(job, (data, norms)): (usize, (&[T], &mut [R]))| {
         let mut sums = [0.0; rows::AT_ONCE];
@@ -721,7 +723,7 @@ fn each<T: Element, R: Send>(
 ) -> Result<()> {
     let len = slices.reduced.len();
     let bytes = slices.kept.len() * len * size_of::<T>();
-    let share = (share_of(bytes) / size_of::<T>() / len).max(1);
+    let share = (job_bytes(bytes) / size_of::<T>() / len).max(1);
     let one = |(job, norms): (usize, &mut [R])| {
         for (i, norm) in norms.iter_mut().enumerate() {
             *norm = work(job * share + i);

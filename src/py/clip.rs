@@ -13,8 +13,8 @@ use super::call::{
 use super::device;
 use super::norm::vector_order;
 use super::run::{
-    Norms, detached, norm_of, norm_of_flats, norm_of_list, pair, real_dtype, scale_lanes, scale_list,
-    scale_one, scale_slices, tensors,
+    NormOf, Norms, clip_lanes, detached, norm_of, norm_of_list, pair, real_dtype, scale_list, scale_one,
+    scale_slices, tensors,
 };
 use crate::element::{Dtype, Ordered, match_ordered, match_real};
 use crate::error::vec_with_room;
@@ -286,8 +286,7 @@ pub(super) fn clip_by_norm<'py>(
             if let Some(len) = rows.flatten() {
                 clip_lane_rows(py, &mut lanes, len, limit)?;
             } else {
-                let norm = |flats: &Flats<'_>| norm_of_flats(py, flats, Order::Two);
-                clip_lanes(py, &mut lanes, norm, |norm| norm.clip_to(limit))?;
+                clip_lanes(py, &mut lanes, NormOf::Inputs(Order::Two), |norm| norm.clip_to(limit))?;
             }
             return lanes.into_one();
         }
@@ -405,10 +404,8 @@ pub(super) fn clip_by_average_norm<'py>(
         let limit = call.limit("clip_norm", clip_norm, false)?;
         call.check_name()?;
         let len = flats.shape().iter().product();
-        let norm = |flats: &Flats<'_>| norm_of_flats(py, flats, Order::Two);
-        let factor = |norm: Scaled| norm.over(len).clip_to(limit);
         if let Some(mut lanes) = flats.lanes(py, &Items::One(t), out.map(Items::One).as_ref())? {
-            clip_lanes(py, &mut lanes, norm, factor)?;
+            clip_lanes(py, &mut lanes, NormOf::Inputs(Order::Two), |norm| norm.over(len).clip_to(limit))?;
             return lanes.into_one();
         }
     }
@@ -448,10 +445,7 @@ pub(super) fn clip_by_global_norm<'py>(
         let used = use_norm.map(|norm| call.limit("use_norm", norm, true)).transpose()?;
         call.check_name()?;
         let order = vector_order(&call, ord)?;
-        let norm = |flats: &Flats<'_>| match used {
-            Some(norm) => Ok(Scaled::new(norm, 0)),
-            None => norm_of_flats(py, flats, order),
-        };
+        let norm = used.map_or(NormOf::Inputs(order), |norm| NormOf::Given(Scaled::new(norm, 0)));
         if let Some(mut lanes) = flats.lanes(py, &items, outs.as_ref())? {
             let norm = clip_lanes(py, &mut lanes, norm, |norm| factor_of_all(norm, limit))?;
             return clipped_and_norm(lanes.into_list()?, norm);
@@ -531,18 +525,6 @@ fn clipped_and_norm(list: Bound<'_, PyList>, norm: Scaled) -> PyResult<Bound<'_,
 /// What all tensors of a list are multiplied by.
 fn factor_of_all(norm: Scaled, limit: f64) -> Option<Factor> {
     if norm.is_finite() { norm.clip_to(limit) } else { Some(Factor::NAN) }
-}
-
-/// Clips plain arrays by a factor made of their norm.
-fn clip_lanes(
-    py: Python<'_>,
-    lanes: &mut Lanes<'_, '_>,
-    norm: impl FnOnce(&Flats<'_>) -> PyResult<Scaled>,
-    factor: impl FnOnce(Scaled) -> Option<Factor>,
-) -> PyResult<Scaled> {
-    let norm = norm(lanes.inputs())?;
-    scale_lanes(py, lanes, factor(norm))?;
-    Ok(norm)
 }
 
 /// Clips each of the rows of `len` elements of a plain array by its own norm.

@@ -7,12 +7,13 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use super::array::flat::{Flats, Lanes};
+use super::array::flat::{FlatViews, Flats, Lanes};
 use super::array::{Array, Out, Pair, Split, Walk, arrange, internal, resized, spread};
 use super::call::{Call, Entry, Kinds, Tensor};
 use crate::element::{Dtype, Real, match_element, match_real};
 use crate::error::{Error, Result, vec_with_room};
 use crate::isa::Isa;
+use crate::parallel::Crew;
 use crate::parallel::perform::{AnyTask, Task, perform, scale};
 use crate::parallel::reduce::{self, AnyView, Order, Views, norms_into};
 use crate::scaled::{Factor, Scaled};
@@ -79,7 +80,7 @@ pub(super) fn norm_of(py: Python<'_>, array: &Array<'_>, dtype: Dtype, order: Or
     let parts = parts(array, order);
     let view = any_view(parts.as_ref().unwrap_or(array))?;
     let bytes = array.len() * dtype.size();
-    Ok(detached(py, bytes, || reduce::norm(Isa::current(), slice::from_ref(&view), order))?)
+    Ok(detached(py, bytes, || reduce::norm(Isa::current(), &Crew::new(), slice::from_ref(&view), order))?)
 }
 
 /// The norm of a list of arrays as one.
@@ -104,29 +105,55 @@ where
         bytes = array.len().saturating_mul(dtype.size()).saturating_add(bytes);
         views.push(any_view(in_parts.get(i).and_then(Option::as_ref).unwrap_or(array))?);
     }
-    Ok(detached(py, bytes, || reduce::norm(Isa::current(), &views, order))?)
+    Ok(detached(py, bytes, || reduce::norm(Isa::current(), &Crew::new(), &views, order))?)
 }
 
 /// The norm of a list of plain arrays as one.
 pub(super) fn norm_of_flats(py: Python<'_>, flats: &Flats<'_>, order: Order) -> PyResult<Scaled> {
     let (views, bytes) = (flats.views()?, flats.bytes());
-    if views.len() == 1 {
-        // Made once, where a list makes it twice.
-        return Ok(views.with(0, |view| {
-            detached(py, bytes, || reduce::norm(Isa::current(), slice::from_ref(view), order))
-        })?);
-    }
-    Ok(detached(py, bytes, || reduce::norm_of_views(Isa::current(), &views, order))?)
+    Ok(detached(py, bytes, || norm_of_views(Isa::current(), &Crew::new(), &views, order))?)
 }
 
-/// Scales plain arrays by one factor; None copies those that are not in place.
-pub(super) fn scale_lanes(py: Python<'_>, lanes: &mut Lanes<'_, '_>, factor: Option<Factor>) -> PyResult<()> {
-    if factor.is_none() && lanes.are_in_place() {
-        return Ok(());
-    }
+/// The norm of a clip: one that the caller trusts, or one to compute.
+#[derive(Clone, Copy)]
+pub(super) enum NormOf {
+    /// `use_norm`.
+    Given(Scaled),
+    /// The norm of all inputs as one.
+    Inputs(Order),
+}
+
+/// Clips plain arrays by a factor made of their norm. Returns that norm.
+pub(super) fn clip_lanes(
+    py: Python<'_>,
+    lanes: &mut Lanes<'_, '_>,
+    norm: NormOf,
+    factor: impl FnOnce(Scaled) -> Option<Factor> + Send,
+) -> PyResult<Scaled> {
     let bytes = lanes.inputs().bytes();
-    let tasks = lanes.tasks()?;
-    Ok(detached(py, bytes, move || scale(Isa::current(), tasks, factor))?)
+    let mut pairs = lanes.pairs_to_clip()?;
+    // Both passes while detached, so that no other Python thread is waited for in between.
+    Ok(detached(py, bytes, || {
+        let (isa, crew) = (Isa::current(), Crew::new());
+        let norm = match norm {
+            NormOf::Given(norm) => norm,
+            NormOf::Inputs(order) => norm_of_views(isa, &crew, &pairs.views(), order)?,
+        };
+        let factor = factor(norm);
+        if factor.is_some() || !pairs.are_in_place() {
+            scale(isa, &crew, pairs.tasks(), factor)?;
+        }
+        Ok::<_, Error>(norm)
+    })?)
+}
+
+/// The norm of plain arrays as one.
+fn norm_of_views(isa: Isa, crew: &Crew, views: &FlatViews<'_>, order: Order) -> Result<Scaled> {
+    if views.len() == 1 {
+        // The view is made once here; of a list it is made twice.
+        return views.with(0, |view| reduce::norm(isa, crew, slice::from_ref(view), order));
+    }
+    reduce::norm_of_views(isa, crew, views, order)
 }
 
 /// A complex array as real ones, if the norm does not tell the difference.
@@ -379,7 +406,7 @@ pub(super) fn scale_one(py: Python<'_>, pair: &mut Pair<'_>, factor: Option<Fact
         return Ok(());
     }
     let (mut task, bytes) = any_task(pair)?;
-    Ok(detached(py, bytes, || scale(Isa::current(), slice::from_mut(&mut task), factor))?)
+    Ok(detached(py, bytes, || scale(Isa::current(), &Crew::new(), slice::from_mut(&mut task), factor))?)
 }
 
 /// The dtype of a pair whose complex numbers are taken as real ones from now on.
@@ -412,5 +439,5 @@ pub(super) fn scale_list<'a, 'py: 'a>(
         tasks.try_reserve(1).map_err(Error::from)?;
         tasks.push(task);
     }
-    Ok(detached(py, bytes, || scale(Isa::current(), tasks.as_mut_slice(), factor))?)
+    Ok(detached(py, bytes, || scale(Isa::current(), &Crew::new(), tasks.as_mut_slice(), factor))?)
 }

@@ -17,7 +17,6 @@ use std::ops::Range;
 use std::ptr;
 use std::slice;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use numpy::PY_ARRAY_API;
 use numpy::npyffi::{self, NPY_TYPES, NpyTypes, PyArrayObject};
@@ -34,7 +33,6 @@ use crate::element::{Dtype, Element, Ordered, Real, match_element, match_real};
 use crate::error::{Error, Result, vec_with_room};
 use crate::isa::Isa;
 use crate::kernel::scale::Scale;
-use crate::parallel;
 use crate::parallel::perform::{AnyTask, Task, Tasks};
 use crate::parallel::reduce::{AnyView, SHORT, ShortSums, Views};
 use crate::scaled::Factor;
@@ -141,12 +139,6 @@ struct Flat {
 /// Elements that follow each other in the C order or the Fortran order of the axes.
 const DENSE: c_int = npyffi::NPY_ARRAY_C_CONTIGUOUS | npyffi::NPY_ARRAY_F_CONTIGUOUS;
 
-/// What it takes to read an array, about, and to make one, and how many of these take as long as it is worth to wake
-/// threads for meanwhile, or to keep them awake.
-const TO_READ_ONE: Duration = Duration::from_nanos(10);
-const TO_MAKE_ONE: Duration = Duration::from_nanos(100);
-const MANY: usize = 256;
-
 /// Neighbours in a list from which on it is a gain to do them in one call, or row by row.
 const FEWEST: usize = 8;
 
@@ -154,10 +146,6 @@ const FEWEST: usize = 8;
 fn at_least_fewest<T>(neighbours: impl Iterator<Item = T>) -> usize {
     let count = neighbours.count();
     if count < FEWEST { 0 } else { count }
-}
-
-fn saturated(count: usize) -> u32 {
-    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 /// The fields of an ndarray.
@@ -389,11 +377,6 @@ impl<'py> Flats<'py> {
         let (mut flags, mut in_order, mut alike) = (c_int::MAX, true, true);
         let mut before = None;
         for i in 0..list.len() {
-            if i == MANY {
-                // As if the others were like these.
-                let (bytes, left) = ((bytes / MANY).saturating_mul(list.len()), saturated(list.len() - MANY));
-                parallel::wake_ahead(bytes, list.len(), TO_READ_ONE.saturating_mul(left));
-            }
             let item = list.get(i)?;
             let Some(flat) = fields(item, class).and_then(Flat::of) else {
                 if item.is_none() {
@@ -516,10 +499,6 @@ impl<'py> Flats<'py> {
         class: *mut PyTypeObject,
     ) -> PyResult<Outputs<'py>> {
         let wrong = not_flat;
-        if self.flats.len() >= MANY {
-            let time = TO_MAKE_ONE.saturating_mul(saturated(self.flats.len()));
-            parallel::wake_ahead(2 * self.bytes, self.flats.len(), time);
-        }
         let make = |input: &Flat, object: Borrowed<'_, 'py, PyAny>| {
             let new = input.new_like(py, fields(object, class).ok_or_else(wrong)?, class)?;
             let flat = fields(new.as_borrowed(), class).and_then(Flat::of).ok_or_else(wrong)?;
@@ -714,24 +693,21 @@ impl<'py> Lanes<'_, 'py> {
     }
 
     /// Whether all outputs are known to be their inputs.
-    pub(in crate::py) fn are_in_place(&self) -> bool {
+    fn are_in_place(&self) -> bool {
         matches!(self.outputs, Outputs::Inputs)
     }
 
-    /// What to write, and what to read for it.
-    pub(in crate::py) fn tasks(&mut self) -> PyResult<FlatTasks<'_>> {
+    /// What to read and to write, for work without Python.
+    pub(in crate::py) fn pairs_to_clip(&mut self) -> PyResult<FlatPairs<'_>> {
         if !self.are_current() {
             return Err(resized());
         }
         if self.inputs.kinds != Kinds::Scalable {
             return Err(not_flat());
         }
-        let inputs = &self.inputs.flats;
-        Ok(FlatTasks {
-            inputs,
-            outputs: self.outputs(),
-            in_place: self.are_in_place().then_some(self.inputs.bytes),
-        })
+        let Flats { flats, bytes, alike, .. } = &*self.inputs;
+        let views = FlatViews { flats, bytes: *bytes, alike: *alike };
+        Ok(FlatPairs { views, outputs: self.outputs(), in_place: self.are_in_place() })
     }
 
     /// The task of the only pair, of elements of T.
@@ -782,6 +758,34 @@ impl<'py> Lanes<'_, 'py> {
             Outputs::Others { held: Held::One(object), .. } => Ok(object),
             _ => Err(not_flat()),
         }
+    }
+}
+
+/// Inputs and outputs of one call: first its norm reads the inputs, then the outputs are written.
+pub(in crate::py) struct FlatPairs<'a> {
+    views: FlatViews<'a>,
+    outputs: &'a [Flat],
+    in_place: bool,
+}
+
+// SAFETY: as of `FlatViews` and `FlatTasks`.
+unsafe impl Send for FlatPairs<'_> {}
+
+impl FlatPairs<'_> {
+    /// What norms are made of. They are read while the pairs are borrowed, so before anything is written.
+    pub(in crate::py) fn views(&self) -> FlatViews<'_> {
+        self.views
+    }
+
+    /// What to write, and what to read for it.
+    pub(in crate::py) fn tasks(&mut self) -> FlatTasks<'_> {
+        let FlatViews { flats: inputs, bytes, .. } = self.views;
+        FlatTasks { inputs, outputs: self.outputs, in_place: self.in_place.then_some(bytes) }
+    }
+
+    /// Whether all outputs are known to be their inputs.
+    pub(in crate::py) fn are_in_place(&self) -> bool {
+        self.in_place
     }
 }
 

@@ -1,0 +1,470 @@
+//! The threads of one call: the calling thread, and the workers that arrive in time.
+//!
+//! The caller never waits for a worker to wake up, only for jobs that a worker has begun. It takes jobs from the front,
+//! workers take them from the back, so that each of two CPUs has its own half in both passes of a call: to write cache
+//! lines that the other CPU holds takes up to five times as long. The gate of a pass closes when no job is left; a worker
+//! that arrives later finds it closed and touches nothing of the call.
+//!
+//! A worker that wakes up on the caller's CPU would take it from the caller. Linux puts it there if the other CPU is busy or,
+//! on a virtual machine, halted. It yields that CPU a few times, so that an idle one may pull it over, and then leaves.
+//! No worker spins after the call, and none has its affinity changed.
+
+use std::any::Any;
+use std::cell::{Cell, OnceCell};
+use std::hint::spin_loop;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use super::pool::Pool;
+use super::threads::threads;
+use crate::error::Result;
+
+/// Bytes to move from which workers are woken. To wake one takes the caller 10 µs, or 25 to 30 µs if the worker lands on
+/// its CPU, and the worker arrives 30 to 50 µs later, if it does. A smaller pass is over by then.
+pub(super) const WAKE_MIN_BYTES: usize = 6 << 20;
+
+/// Bytes for each worker that is woken: to wake one more takes longer than it then saves.
+const BYTES_PER_WORKER: usize = 2 << 20;
+
+/// How long a worker that has helped spins for the next pass of the call: the caller ends a job and folds sums meanwhile.
+const GAP: Duration = Duration::from_micros(50);
+
+/// How long the caller spins for jobs that workers have begun before it sleeps. Once it sleeps, a worker on its CPU can run.
+const PATIENCE: Duration = Duration::from_micros(50);
+
+/// How long a worker runs before it yields between two jobs. Otherwise the scheduler's tick may preempt it within a job, in
+/// favour of a BLAS thread that spins, and the caller waits for 3 to 4 ms.
+const TURN: Duration = Duration::from_micros(300);
+
+/// How often a worker on the caller's CPU yields it before it leaves.
+const YIELDS: usize = 3;
+
+/// The threads of a call of several passes. Its end lets the workers go.
+#[derive(Debug, Default)]
+pub struct Crew {
+    helpers: OnceCell<Arc<Helpers>>,
+    /// The part of the jobs of the last pass that the calling thread did.
+    own_part: Cell<Option<f64>>,
+}
+
+impl Crew {
+    /// The calling thread alone, until there is a pass that is worth more.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether a pass that moves so many bytes is worth several threads, and so worth being cut into jobs.
+    pub(super) fn is_shared(bytes: usize) -> Result<bool> {
+        Ok(bytes >= WAKE_MIN_BYTES && threads()? > 1)
+    }
+
+    /// How many of so many jobs lie in the part that the calling thread did in the pass before, and so in its cache.
+    pub(super) fn own_jobs(&self, jobs: usize) -> usize {
+        self.own_part.get().map_or(jobs, |part| (part * jobs as f64).round() as usize)
+    }
+
+    /// Calls `work` for each job, on several threads if they move enough bytes.
+    pub(super) fn each<J: Send>(
+        &self,
+        bytes: usize,
+        jobs: impl DoubleEndedIterator<Item = J> + Send,
+        work: impl Fn(J) + Sync,
+    ) -> Result<()> {
+        if !Self::is_shared(bytes)? {
+            jobs.for_each(work);
+            return Ok(());
+        }
+        let Some(pool) = Pool::get(threads()?) else {
+            jobs.for_each(work);
+            return Ok(());
+        };
+        let jobs = Mutex::new(jobs);
+        let take = |from: End| {
+            // After a panic elsewhere the iterator is whole.
+            let mut jobs = jobs.lock().unwrap_or_else(PoisonError::into_inner);
+            let job = match from {
+                End::Front => jobs.next(),
+                End::Back => jobs.next_back(),
+            };
+            drop(jobs);
+            job.map(&work).is_some()
+        };
+        let helpers = self.helpers.get_or_init(|| Arc::new(Helpers::new()));
+        let pass = helpers.open(&take);
+        if helpers.is_wanted() {
+            pool.wake(helpers, bytes / BYTES_PER_WORKER);
+        }
+        let mut own = 0;
+        while take(End::Front) {
+            own += 1;
+        }
+        drop(pass);
+        let all = own + helpers.done.swap(0, Ordering::Relaxed);
+        self.own_part.set(Some(own as f64 / all.max(1) as f64));
+        let panic = helpers.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(panic) = panic {
+            resume_unwind(panic);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        if let Some(helpers) = self.helpers.get() {
+            helpers.state.fetch_or(OVER, Ordering::Release);
+        }
+    }
+}
+
+/// The end of the list of jobs from which a thread takes one.
+#[derive(Clone, Copy)]
+enum End {
+    Front,
+    Back,
+}
+
+/// A pass as workers see it: takes a job and does it; false if none is left.
+type Take = dyn Fn(End) -> bool + Sync;
+
+/// What the workers of a call share. It outlives the call if a worker arrives late.
+pub(super) struct Helpers {
+    /// The number of workers that are within a job, and the bits [`OPEN`] and [`OVER`].
+    state: AtomicUsize,
+    /// The number of passes so far.
+    passes: AtomicUsize,
+    /// The pass for which the gate is open.
+    pass: Mutex<Option<&'static Take>>,
+    /// Workers that were woken and have not left.
+    present: AtomicUsize,
+    /// Workers that left because they found no CPU of their own.
+    crowded: AtomicUsize,
+    /// Jobs of this pass that workers did.
+    done: AtomicUsize,
+    /// The first panic of a worker, for the caller.
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+    caller: Thread,
+    /// The CPU of the caller at its first pass, if the system tells.
+    cpu: Option<usize>,
+}
+
+impl std::fmt::Debug for Helpers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Helpers").field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
+/// Jobs may be taken.
+const OPEN: usize = 1 << (usize::BITS - 1);
+/// The call has ended.
+const OVER: usize = 1 << (usize::BITS - 2);
+/// The rest is a number.
+const COUNT: usize = OVER - 1;
+
+/// An open gate. Dropping it closes it and waits for the jobs that workers have begun.
+struct Open<'a>(&'a Helpers);
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        let Self(helpers) = self;
+        helpers.state.fetch_and(!OPEN, Ordering::AcqRel);
+        let begin = Instant::now();
+        while helpers.state.load(Ordering::Acquire) & COUNT > 0 {
+            if begin.elapsed() < PATIENCE { spin_loop() } else { thread::park() }
+        }
+        *helpers.pass.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+impl Helpers {
+    fn new() -> Self {
+        Self {
+            state: AtomicUsize::new(0),
+            passes: AtomicUsize::new(0),
+            pass: Mutex::new(None),
+            present: AtomicUsize::new(0),
+            crowded: AtomicUsize::new(0),
+            done: AtomicUsize::new(0),
+            panic: Mutex::new(None),
+            caller: thread::current(),
+            cpu: cpu::current(),
+        }
+    }
+
+    /// Whether to wake workers: none is here, and none has found that there is no CPU for it.
+    fn is_wanted(&self) -> bool {
+        self.present.load(Ordering::Relaxed) == 0 && self.crowded.load(Ordering::Relaxed) == 0
+    }
+
+    /// Opens the gate for a pass. The gate is closed, and no worker is within.
+    #[expect(unsafe_code, reason = "threads that outlive a call cannot hold a borrow of it")]
+    fn open<'a>(&'a self, take: &'a (dyn Fn(End) -> bool + Sync + 'a)) -> Open<'a> {
+        // SAFETY: the lifetime alone changes. A worker calls `take` only between `enter` and `leave`, and `enter` succeeds only
+        // while the gate is open. `Open::drop` closes the gate and returns when as many workers have left as have entered,
+        // also if the caller panics; the private caller of this function keeps the guard in a local variable, so it is
+        // dropped before the borrow ends.
+        let take =
+            unsafe { std::mem::transmute::<&'a (dyn Fn(End) -> bool + Sync + 'a), &'static Take>(take) };
+        *self.pass.lock().unwrap_or_else(PoisonError::into_inner) = Some(take);
+        self.passes.fetch_add(1, Ordering::Release);
+        self.state.fetch_or(OPEN, Ordering::Release);
+        Open(self)
+    }
+
+    fn enter(&self) -> bool {
+        let entered = |state| (state & OPEN != 0).then_some(state + 1);
+        self.state.fetch_update(Ordering::AcqRel, Ordering::Relaxed, entered).is_ok()
+    }
+
+    fn leave(&self) {
+        let before = self.state.fetch_sub(1, Ordering::AcqRel);
+        if before & (OPEN | COUNT) == 1 {
+            self.caller.unpark();
+        }
+    }
+
+    /// Does one job, if one is left.
+    fn take_one(&self) -> bool {
+        if !self.enter() {
+            return false;
+        }
+        let pass = *self.pass.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = catch_unwind(AssertUnwindSafe(|| pass.is_some_and(|take| take(End::Back))));
+        let is_job = *taken.as_ref().unwrap_or(&false);
+        self.done.fetch_add(usize::from(is_job), Ordering::Relaxed);
+        if let Err(panic) = taken {
+            self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(panic);
+        }
+        self.leave();
+        is_job
+    }
+
+    fn is_over(&self) -> bool {
+        self.state.load(Ordering::Acquire) & OVER != 0
+    }
+
+    /// For a worker that has woken up: does jobs of this call for as long as there are some.
+    pub(super) fn help(&self) {
+        self.present.fetch_add(1, Ordering::Relaxed);
+        if self.has_own_cpu() {
+            self.help_in_passes();
+        } else {
+            self.crowded.fetch_add(1, Ordering::Relaxed);
+        }
+        self.present.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Helps in the pass that is open and, if it had jobs left, in those that follow soon.
+    fn help_in_passes(&self) {
+        let mut has_helped = false;
+        loop {
+            // Before the jobs: a pass that opens while this one ends is not missed.
+            let pass = self.passes.load(Ordering::Acquire);
+            has_helped |= self.help_in_pass();
+            if !has_helped || !self.linger(pass) {
+                return;
+            }
+        }
+    }
+
+    /// Does jobs until none is left; whether there was one.
+    fn help_in_pass(&self) -> bool {
+        let (mut turn, mut any) = (Instant::now(), false);
+        while self.take_one() {
+            any = true;
+            if turn.elapsed() > TURN {
+                thread::yield_now();
+                turn = Instant::now();
+            }
+        }
+        any
+    }
+
+    /// Spins for another pass of the call for a moment; whether there is one.
+    fn linger(&self, pass: usize) -> bool {
+        let begin = Instant::now();
+        while !self.is_over() && begin.elapsed() < GAP {
+            if self.passes.load(Ordering::Acquire) != pass {
+                return true;
+            }
+            spin_loop();
+        }
+        false
+    }
+
+    fn has_own_cpu(&self) -> bool {
+        let is_in_the_way = || self.cpu.is_some() && cpu::current() == self.cpu;
+        for _ in 0..YIELDS {
+            if !is_in_the_way() || self.is_over() {
+                return true;
+            }
+            thread::yield_now();
+        }
+        !is_in_the_way()
+    }
+}
+
+#[cfg(all(target_os = "linux", not(miri)))]
+mod cpu {
+    /// The CPU on which this thread runs.
+    #[expect(clippy::unnecessary_wraps, reason = "other systems do not tell")]
+    pub(super) fn current() -> Option<usize> {
+        Some(rustix::thread::sched_getcpu())
+    }
+}
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+mod cpu {
+    /// Other systems do not tell, and schedule as they like.
+    pub(super) fn current() -> Option<usize> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::sync::mpsc;
+
+    use super::*;
+
+    const BYTES: usize = WAKE_MIN_BYTES;
+
+    /// Sums what the jobs are, on `helpers` threads that are there from the beginning.
+    fn with_helpers<R>(crew: &Crew, helpers: usize, work: impl FnOnce() -> R) -> R {
+        let shared =
+            Arc::clone(crew.helpers.get_or_init(|| Arc::new(Helpers { cpu: None, ..Helpers::new() })));
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for _ in 0..helpers {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        shared.help();
+                    }
+                });
+            }
+            let result = catch_unwind(AssertUnwindSafe(work));
+            stop.store(true, Ordering::Relaxed);
+            result.unwrap_or_else(|panic| resume_unwind(panic))
+        })
+    }
+
+    fn is_worker(caller: thread::ThreadId) -> bool {
+        thread::current().id() != caller
+    }
+
+    #[test]
+    fn each_job_is_done_once_in_all_passes() -> Result<()> {
+        crate::parallel::set_threads(3);
+        let crew = Crew::new();
+        with_helpers(&crew, 2, || {
+            for jobs in [0, 1, 2, 7, 1000] {
+                for _ in 0..20 {
+                    let counts: Vec<_> = (0..jobs).map(|_| AtomicUsize::new(0)).collect();
+                    crew.each(BYTES, counts.iter(), |count| {
+                        count.fetch_add(1, Ordering::Relaxed);
+                    })?;
+                    assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1));
+                    assert!(crew.own_jobs(jobs) <= jobs);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn workers_take_jobs_from_the_back_and_the_caller_waits_for_them() -> Result<()> {
+        crate::parallel::set_threads(2);
+        let (crew, caller) = (Crew::new(), thread::current().id());
+        with_helpers(&crew, 1, || {
+            let (begun, has_begun) = mpsc::channel();
+            let (begun, has_begun) = (Mutex::new(begun), Mutex::new(has_begun));
+            let finished = AtomicBool::new(false);
+            crew.each(BYTES, 0..2, |job| {
+                assert_eq!(is_worker(caller), job == 1);
+                if is_worker(caller) {
+                    assert!(begun.lock().is_ok_and(|begun| begun.send(()).is_ok()));
+                    thread::sleep(2 * PATIENCE + Duration::from_millis(5));
+                    finished.store(true, Ordering::Relaxed);
+                } else {
+                    assert!(has_begun.lock().is_ok_and(|begun| begun.recv().is_ok()));
+                }
+            })?;
+            assert!(finished.into_inner());
+            assert_eq!(crew.own_jobs(10), 5);
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn a_panic_of_a_worker_reaches_the_caller() {
+        crate::parallel::set_threads(2);
+        let (crew, caller) = (Crew::new(), thread::current().id());
+        let seen = AtomicBool::new(false);
+        let panic = catch_unwind(AssertUnwindSafe(|| {
+            with_helpers(&crew, 1, || {
+                crew.each(BYTES, 0..1_000_000, |_| {
+                    if is_worker(caller) {
+                        seen.store(true, Ordering::Relaxed);
+                        resume_unwind(Box::new("a job"));
+                    }
+                    while !seen.load(Ordering::Relaxed) {
+                        spin_loop();
+                    }
+                })
+            })
+        }));
+        assert_eq!(panic.err().and_then(|panic| panic.downcast_ref::<&str>().copied()), Some("a job"));
+    }
+
+    #[test]
+    fn a_panic_of_the_caller_waits_for_the_workers() {
+        crate::parallel::set_threads(2);
+        let (crew, caller) = (Crew::new(), thread::current().id());
+        let (begun, ended) = (AtomicBool::new(false), AtomicBool::new(false));
+        let panic = catch_unwind(AssertUnwindSafe(|| {
+            with_helpers(&crew, 1, || {
+                crew.each(BYTES, 0..2, |_| {
+                    if is_worker(caller) {
+                        begun.store(true, Ordering::Relaxed);
+                        thread::sleep(Duration::from_millis(5));
+                        ended.store(true, Ordering::Relaxed);
+                    } else {
+                        while !begun.load(Ordering::Relaxed) {
+                            spin_loop();
+                        }
+                        resume_unwind(Box::new("the caller"));
+                    }
+                })
+            })
+        }));
+        assert!(panic.is_err() && ended.into_inner());
+    }
+
+    #[test]
+    fn a_worker_that_comes_too_late_does_nothing() -> Result<()> {
+        crate::parallel::set_threads(2);
+        let crew = Crew::new();
+        let shared = Arc::clone(crew.helpers.get_or_init(|| Arc::new(Helpers::new())));
+        shared.help();
+        crew.each(BYTES, 0..10, |_| ())?;
+        assert_eq!(crew.own_jobs(10), 10);
+        shared.help();
+        drop(crew);
+        shared.help();
+        assert!(shared.is_over() && shared.done.load(Ordering::Relaxed) == 0);
+        Ok(())
+    }
+
+    #[test]
+    fn small_passes_wake_nobody() -> Result<()> {
+        let crew = Crew::new();
+        crew.each(BYTES - 1, 0..10, |_| ())?;
+        assert!(crew.helpers.get().is_none() && crew.own_jobs(10) == 10);
+        Ok(())
+    }
+}

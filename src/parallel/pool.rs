@@ -1,0 +1,164 @@
+//! The worker threads: a rayon pool whose threads sleep until a bell rings. The only place that knows rayon.
+//!
+//! The pool is built by the first call that wants it, so that nothing starts at import. It has one thread fewer than asked
+//! for, because the calling thread works too. Threads do not survive a fork: the pool belongs to the process that built
+//! it, and a child builds another.
+
+use std::mem;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+
+use super::crew::Helpers;
+use crate::fork::PerProcess;
+
+/// The workers of one process.
+pub(super) struct Pool {
+    process: u32,
+    threads: usize,
+    bell: Arc<Bell>,
+    /// Ends its threads when it is dropped.
+    _workers: rayon::ThreadPool,
+}
+
+/// The pool in use. The lock is held for moments and never waited for.
+static POOL: PerProcess<RwLock<Option<Arc<Pool>>>> = PerProcess::new(RwLock::new(None));
+
+/// To be called in a forked child before it starts threads. The pool that it inherited is left as it is: to free even its
+/// memory would take threads that do not exist in the child.
+pub fn forked() {
+    POOL.renew();
+}
+
+impl Pool {
+    /// The pool of this process with so many threads, built if there is none. None if the calling thread is to work alone:
+    /// another thread has the lock, or the operating system starts no threads.
+    pub(super) fn get(threads: usize) -> Option<Arc<Self>> {
+        let process = std::process::id();
+        let is_current = |pool: &Arc<Self>| pool.threads == threads && pool.process == process;
+        let current = POOL.get().try_read().ok()?.as_ref().filter(|pool| is_current(pool)).map(Arc::clone);
+        current.or_else(|| Self::build(threads, process))
+    }
+
+    #[cold]
+    fn build(threads: usize, process: u32) -> Option<Arc<Self>> {
+        let workers = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads - 1)
+            .thread_name(|i| format!("gradclip-{i}"))
+            .build()
+            .ok()?;
+        let bell = Arc::new(Bell::default());
+        let served = Arc::clone(&bell);
+        workers.spawn_broadcast(move |_| served.serve());
+        let pool = Arc::new(Self { process, threads, bell, _workers: workers });
+        let old = POOL.get().try_write().ok()?.replace(Arc::clone(&pool));
+        if let Some(old) = old
+            && old.process != process
+        {
+            // After a fork in C code, of which nobody tells `forked`.
+            mem::forget(old);
+        }
+        Some(pool)
+    }
+
+    /// Wakes so many workers at most for a call; those that are awake already go on with what they do.
+    pub(super) fn wake(&self, helpers: &Arc<Helpers>, count: usize) {
+        self.bell.ring(helpers, count.min(self.threads - 1));
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.bell.stop();
+    }
+}
+
+/// Where the workers sleep, and the call that was announced last.
+#[derive(Default)]
+struct Bell {
+    state: Mutex<Announced>,
+    rung: Condvar,
+}
+
+#[derive(Default)]
+struct Announced {
+    /// Counts the calls.
+    number: u64,
+    helpers: Option<Arc<Helpers>>,
+    stops: bool,
+}
+
+/// How often a caller tries to get the lock of the bell. A worker holds it for some instructions; one that lost its CPU
+/// meanwhile is not worth waiting for.
+const TRIES: usize = 100;
+
+impl Bell {
+    /// A call of another thread that was announced before is replaced. It goes on with the workers that have joined it.
+    fn ring(&self, helpers: &Arc<Helpers>, count: usize) {
+        let Some(mut state) = (0..TRIES).find_map(|_| self.state.try_lock().ok()) else { return };
+        state.number += 1;
+        state.helpers = Some(Arc::clone(helpers));
+        drop(state);
+        for _ in 0..count {
+            self.rung.notify_one();
+        }
+    }
+
+    fn stop(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).stops = true;
+        self.rung.notify_all();
+    }
+
+    /// What a worker does all its life.
+    fn serve(&self) {
+        let mut seen = 0;
+        loop {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            while state.number == seen && !state.stops {
+                state = self.rung.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            if state.stops {
+                return;
+            }
+            seen = state.number;
+            let helpers = state.helpers.clone();
+            drop(state);
+            if let Some(helpers) = helpers {
+                helpers.help();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+    use crate::parallel::Crew;
+    use crate::parallel::crew::WAKE_MIN_BYTES;
+
+    #[test]
+    fn workers_come_and_go_with_the_number_of_threads() {
+        let caller = thread::current().id();
+        for threads in [2, 5, 2, 3] {
+            let pool = Pool::get(threads);
+            let again = Pool::get(threads);
+            // Another test may have asked for another number meanwhile.
+            assert!(pool.is_none_or(
+                |pool| pool.threads == threads && again.is_none_or(|again| again.threads == threads)
+            ));
+        }
+        // A worker helps in time now and then; nobody waits for one, so it takes long jobs to see it.
+        let helped = (0..1000).any(|_| {
+            crate::parallel::set_threads(2);
+            let seen = std::sync::atomic::AtomicBool::new(false);
+            let done = Crew::new().each(WAKE_MIN_BYTES, 0..20, |_| {
+                if thread::current().id() != caller {
+                    seen.store(true, std::sync::atomic::Ordering::Relaxed);
+                }
+                thread::sleep(std::time::Duration::from_millis(1));
+            });
+            done.is_ok() && seen.into_inner()
+        });
+        assert!(helped);
+    }
+}
