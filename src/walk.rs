@@ -749,19 +749,32 @@ pub trait Work<T: Ordered>: Sync {
     }
     /// The same past the caches, for any number of elements.
     fn stream_into(&self, isa: Isa, guard: &StreamGuard, at: Range<usize>, from: &[T], to: &mut [T]) {
-        // Made in the innermost cache, little at a time: memory is read and written in turns then.
-        let made = &mut [T::ZERO; STREAMED_AT_ONCE][..STREAMED_AT_ONCE / size_of::<T>()];
-        let parts = from.chunks(made.len()).zip(to.chunks_mut(made.len()));
-        for (begin, (from, to)) in at.step_by(made.len()).zip(parts) {
-            let made = &mut made[..from.len()];
-            self.apply_into(isa, begin..begin + from.len(), from, made);
-            isa.stream(guard, to, &*made);
-        }
+        stream_made(isa, guard, from, to, |part, from, made| {
+            self.apply_into(isa, at.start + part.start..at.start + part.end, from, made);
+        });
     }
     /// How many elements of a strided input are gathered for each call of `stream_into`, whole lines of them. A call that
     /// clears memory of its own, as the one above, wants many.
     fn gathered_at_once(&self) -> usize {
         BLOCK
+    }
+}
+
+/// Streams what `make(positions, from, made)` makes, a part after the other. A part is made in the innermost cache: memory is
+/// read and written in turns then.
+fn stream_made<T: Ordered>(
+    isa: Isa,
+    guard: &StreamGuard,
+    from: &[T],
+    to: &mut [T],
+    mut make: impl FnMut(Range<usize>, &[T], &mut [T]),
+) {
+    let made = &mut [T::ZERO; STREAMED_AT_ONCE][..STREAMED_AT_ONCE / size_of::<T>()];
+    let parts = from.chunks(made.len()).zip(to.chunks_mut(made.len()));
+    for (begin, (from, to)) in (0..).step_by(made.len()).zip(parts) {
+        let made = &mut made[..from.len()];
+        make(begin..begin + from.len(), from, made);
+        isa.stream(guard, to, &*made);
     }
 }
 
@@ -835,6 +848,19 @@ impl<T: Ordered> Work<T> for Bounds<'_, T> {
     }
     fn apply(&self, isa: Isa, at: Range<usize>, data: &mut [T]) {
         self.lo.with_block(at.clone(), |lo| self.hi.with_block(at, |hi| isa.run(ClipEach { data, lo, hi })));
+    }
+    fn stream_into(&self, isa: Isa, guard: &StreamGuard, at: Range<usize>, from: &[T], to: &mut [T]) {
+        // Bounds are gathered a block at a time: to clear the scratch memory takes longer than a part of a block.
+        for (range, (from, to)) in blocks(at).zip(from.chunks(BLOCK).zip(to.chunks_mut(BLOCK))) {
+            self.lo.with_block(range.clone(), |lo| {
+                self.hi.with_block(range, |hi| {
+                    stream_made(isa, guard, from, to, |part, from, data| {
+                        data.copy_from_slice(from);
+                        isa.run(ClipEach { data, lo: &lo[part.clone()], hi: &hi[part] });
+                    });
+                });
+            });
+        }
     }
 }
 

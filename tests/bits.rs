@@ -24,8 +24,10 @@ use _core::kernel::clip::Clip;
 use _core::kernel::power::Simple;
 use _core::kernel::scale::{ClipMagnitude, Scale};
 use _core::parallel::Crew;
-use _core::parallel::perform::{AnyTask, Task, clip_columns, clip_rows, is_column, perform, scale};
+use _core::parallel::columns::{clip_columns, is_column};
+use _core::parallel::perform::{AnyTask, Task, perform, scale};
 use _core::parallel::reduce::{AnyView, CHUNK, Order, norm, norm_of_view, norms};
+use _core::parallel::rows::clip_rows;
 use _core::parallel::set_threads;
 use _core::scaled::{Factor, Scaled, power_of_two};
 use _core::walk::{

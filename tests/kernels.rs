@@ -755,7 +755,7 @@ fn factors_of_rows_are_plain_or_none() {
         for limit in limits {
             let sums = &sums[..range.len().min(sums.len())];
             let mut factors = vec![f64::NAN; sums.len()];
-            isa.run(PlainFactors { sums, smallest, limit, factors: &mut factors });
+            isa.run(PlainFactors { sums, smallest, limit, keeps: true, factors: &mut factors });
             for (&sum, factor) in sums.iter().zip(factors) {
                 let expected = Scaled::new(sum.sqrt(), 0).clip_to(limit).unwrap_or(Factor::ONE);
                 // Nothing is lost where the sum, the limit and the quotient are normal numbers; elsewhere it may be 0.

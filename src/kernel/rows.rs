@@ -53,7 +53,7 @@ impl<T: Real> Op for ScaleRowsInto<'_, T> {
     }
 }
 
-/// What rows with these sums of squares are multiplied by: `limit` over the norm, or 1 for norms that are not above it. 0
+/// What rows with these sums of squares are multiplied by: `limit` over the norm, or 1 for norms that stay as they are. 0
 /// for all that wants a second look: what may have lost something, is infinite or NaN.
 #[derive(Debug)]
 pub struct PlainFactors<'a> {
@@ -63,6 +63,8 @@ pub struct PlainFactors<'a> {
     pub smallest: f64,
     /// The largest norm.
     pub limit: f64,
+    /// Whether norms that are not above the limit stay as they are.
+    pub keeps: bool,
     /// Written, as many.
     pub factors: &'a mut [f64],
 }
@@ -74,7 +76,7 @@ impl Op for PlainFactors<'_> {
         let limit = self.limit;
         let normal = f64::MIN_POSITIVE..=f64::MAX;
         // A norm that is not above 0 wants a second look.
-        let (keeps, clips) = (limit > 0.0, normal.contains(&limit));
+        let (keeps, clips) = (self.keeps & (limit > 0.0), normal.contains(&limit));
         for (factor, &sum) in self.factors.iter_mut().zip(self.sums) {
             let norm = sum.sqrt();
             let by = limit / norm;

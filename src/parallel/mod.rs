@@ -2,10 +2,12 @@
 //!
 //! Who does what never changes a result: work is cut at fixed places and sums are folded in order.
 
+pub mod columns;
 mod crew;
 pub mod perform;
 mod pool;
 pub mod reduce;
+pub mod rows;
 mod threads;
 
 pub use self::crew::Crew;

@@ -21,8 +21,10 @@ use crate::error::vec_with_room;
 use crate::isa::Isa;
 use crate::kernel::clip::Clip;
 use crate::kernel::scale::ClipMagnitude;
-use crate::parallel::perform::{Task, clip_columns, clip_rows, is_column, is_row, perform};
+use crate::parallel::columns::{clip_columns, is_column};
+use crate::parallel::perform::{Task, perform};
 use crate::parallel::reduce::Order;
+use crate::parallel::rows::{clip_rows, is_row};
 use crate::scaled::{Factor, Scaled};
 use crate::walk::{Bounds, Target, Uniform, View};
 
@@ -127,6 +129,9 @@ fn bound<'py>(
     if !fits {
         let allowed = format!("a shape that broadcasts to that of the tensor, {}", shape_text(target));
         return Err(call.value_error(argument, format!("shape {}", shape_text(&shape)), &allowed));
+    }
+    if shape.iter().product::<usize>() == 1 {
+        return Ok(BoundKind::Number(item(&rounded(&array, &own()?)?)?));
     }
     let cast = py
         .import(intern!(py, "numpy"))?

@@ -8,11 +8,13 @@ use super::array::flat::{Flats, Items};
 use super::call::{Call, Kinds, Number, are_plain, describe, is_bool, number};
 use super::device;
 use super::run::{
-    MatrixNorm, Norms, norm_of, norm_of_flats, norm_of_list, pair, scale_one, scale_slices, tensors,
+    MatrixNorm, Norms, norm_of, norm_of_flats, norm_of_list, normalize_rows, pair, scale_one, scale_slices,
+    tensors,
 };
 use crate::element::Dtype;
 use crate::parallel::reduce::Order;
-use crate::scaled::{Factor, Scaled};
+use crate::parallel::rows::Rule;
+use crate::scaled::Scaled;
 
 /// What `ord` names.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -198,9 +200,14 @@ pub(super) fn normalize<'py>(
     let given = call.out("out", out, &tensor)?;
     // The output first: if there is no memory for it, the norms need not be waited for.
     let mut pair = pair(&call, tensor.array, given, &mut [])?;
+    if let Along::Vectors(axes, Order::Two) = &along
+        && let Some(norm) = normalize_rows(&mut pair, dtype, axes)?
+    {
+        return Ok((call.result(pair.result(), None, out)?, norm).into_pyobject(py)?.into_any());
+    }
     let norms = along.norms(pair.input(), dtype)?;
     let norm = norms.to_array(py, dtype, pair.input().shape(), true)?;
-    let divide = |norm: Scaled| Some(norm.factor_to(1.0)).filter(|factor| *factor != Factor::ONE);
+    let divide = |norm: Scaled| Rule::Normalize.factor(norm);
     match norms.values[..] {
         [norm] => scale_one(py, &mut pair, divide(norm))?,
         _ => scale_slices(&mut pair, &norms, divide)?,

@@ -16,6 +16,7 @@ use crate::isa::Isa;
 use crate::parallel::Crew;
 use crate::parallel::perform::{AnyTask, Task, perform, scale};
 use crate::parallel::reduce::{self, AnyView, Order, Views, norms_into};
+use crate::parallel::rows;
 use crate::scaled::{Factor, Scaled};
 use crate::walk::Factors;
 
@@ -323,29 +324,67 @@ impl Norms {
         shape: &[usize],
         keepdims: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (shape, places) = placed(shape, &self.kept, keepdims);
+        Self::array_with(py, dtype, (shape, &self.kept, keepdims), self.values.clone(), |_| Ok(()))
+    }
+
+    /// The same of norms that `work` computes once there is an array for them.
+    fn array_with<'py>(
+        py: Python<'py>,
+        dtype: Dtype,
+        (shape, kept, keepdims): (&[usize], &[usize], bool),
+        mut values: Vec<Scaled>,
+        work: impl FnOnce(&mut [Scaled]) -> PyResult<()>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        fn write<R>(to: &mut [R], norms: &[Scaled], make: impl Fn(Scaled) -> R) {
+            to.iter_mut().zip(norms).for_each(|(to, norm)| *to = make(*norm));
+        }
+        let (shape, places) = placed(shape, kept, keepdims);
         if dtype.is_wide() {
             Array::filled(py, &shape, &places, |to| {
-                self.write(to, as_real::<f64>);
+                work(&mut values)?;
+                write(to, &values, as_real::<f64>);
                 Ok(())
             })
         } else {
             Array::filled(py, &shape, &places, |to| {
-                self.write(to, as_real::<f32>);
+                work(&mut values)?;
+                write(to, &values, as_real::<f32>);
                 Ok(())
             })
-        }
-    }
-
-    fn write<R>(&self, to: &mut [R], make: impl Fn(Scaled) -> R) {
-        for (to, norm) in to.iter_mut().zip(&self.values) {
-            *to = make(*norm);
         }
     }
 }
 
 fn as_real<T: Real>(norm: Scaled) -> T {
     T::narrow(norm.to_f64())
+}
+
+/// Divides each row by its norm, if the slices along the axes are rows of the output. Returns the norms as an array.
+pub(super) fn normalize_rows<'py>(
+    pair: &mut Pair<'py>,
+    dtype: Dtype,
+    axes: &[usize],
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let py = pair.input().object().py();
+    let shape = pair.input().shape().to_vec();
+    let len = axes.iter().filter_map(|axis| shape.get(*axis)).product();
+    if dtype.parts().is_some() || !rows::is_row(len) {
+        return Ok(None);
+    }
+    let split = Split::new(pair.input(), axes);
+    let bytes = pair.input().len() * dtype.size();
+    match_real!(dtype, T => {
+        let Some((source, data)) = pair.rows::<T>(&split)? else { return Ok(None) };
+        let kept: Vec<_> = split.kept().collect();
+        let mut values = vec_with_room(data.len() / len)?;
+        values.resize(data.len() / len, Scaled::ZERO);
+        // There is memory for the norms before anything is written.
+        let norms = Norms::array_with(py, dtype, (&shape, &kept, true), values, |values| {
+            let work = || rows::normalize_rows(Isa::current(), source.as_ref(), data, len, values);
+            Ok(detached(py, bytes, work)?)
+        })?;
+        Ok(Some(norms))
+    }, Ok(None))
 }
 
 /// The shape of an array of norms for an array of some shape, and its axes in the order of the norms, that of the axes kept.

@@ -1,0 +1,221 @@
+//! Rows: slices that lie one after the other in the output, each scaled by its own norm while it is in the cache.
+
+use super::perform::{Task, is_streamed, with_store};
+use super::reduce::{
+    CHUNK, Order, Pass, SMALLEST_SUM, has_row_sums, norm_of_view, norm_of_view_with, row_sums,
+};
+use super::{job_bytes, share_out};
+use crate::element::Real;
+use crate::error::Result;
+use crate::isa::{Isa, LINE, StreamGuard};
+use crate::kernel::rows::{self, PlainFactors, ScaleRows, ScaleRowsInto, ScaledRows};
+use crate::kernel::scale::Scale;
+use crate::kernel::sum::MANY;
+use crate::scaled::{Factor, Scaled};
+use crate::walk::{Slices, Store, Target, Uniform, Untouched, View};
+
+/// What a slice is multiplied by, given its norm.
+#[derive(Clone, Copy, Debug)]
+pub enum Rule {
+    /// So that its norm is at most the limit.
+    Clip(f64),
+    /// So that its norm is 1.
+    Normalize,
+}
+
+impl Rule {
+    /// The factor; None if the slice stays as it is.
+    #[must_use]
+    pub fn factor(self, norm: Scaled) -> Option<Factor> {
+        match self {
+            Self::Clip(limit) => norm.clip_to(limit),
+            Self::Normalize => Some(norm.factor_to(1.0)).filter(|factor| *factor != Factor::ONE),
+        }
+    }
+
+    /// The same of sums of squares, as [`PlainFactors`] tells: 0 for those that want a second look.
+    pub(super) fn plain_factors(self, isa: Isa, sums: &[f64], factors: &mut [f64]) {
+        let (limit, keeps) = match self {
+            Self::Clip(limit) => (limit, true),
+            Self::Normalize => (1.0, false),
+        };
+        isa.run(PlainFactors { sums, smallest: SMALLEST_SUM, limit, keeps, factors });
+    }
+}
+
+/// Whether slices of so many elements are rows for here. Longer ones are shared by all threads, one after the other.
+#[must_use]
+pub fn is_row(len: usize) -> bool {
+    (1..CHUNK).contains(&len)
+}
+
+/// Clips each row of `len` elements by its own norm. `source`: the input, unless it is the output.
+///
+/// # Errors
+/// A bad setting of the threads.
+pub fn clip_rows<T: Real>(
+    isa: Isa,
+    source: Option<&Slices<'_, T>>,
+    output: &mut [T],
+    len: usize,
+    limit: f64,
+) -> Result<()> {
+    let rows = Rows::new(isa, source, output.len(), len, Rule::Clip(limit));
+    let bytes = 2 * size_of_val(output);
+    let jobs = output.chunks_mut(len * rows.in_job).enumerate();
+    share_out(bytes, jobs, |(job, data)| rows.scale(job * rows.in_job, data, &mut []))
+}
+
+/// Divides each row of `len` elements by its own norm, unless that is 0. There are as many `norms` as rows.
+///
+/// # Errors
+/// A bad setting of the threads.
+pub fn normalize_rows<T: Real>(
+    isa: Isa,
+    source: Option<&Slices<'_, T>>,
+    output: &mut [T],
+    len: usize,
+    norms: &mut [Scaled],
+) -> Result<()> {
+    let rows = Rows::new(isa, source, output.len(), len, Rule::Normalize);
+    let bytes = 2 * size_of_val(output);
+    let jobs = output.chunks_mut(len * rows.in_job).zip(norms.chunks_mut(rows.in_job)).enumerate();
+    share_out(bytes, jobs, |(job, (data, norms))| rows.scale(job * rows.in_job, data, norms))
+}
+
+/// How the rows of one call are done.
+struct Rows<'a, T> {
+    isa: Isa,
+    source: Option<&'a Slices<'a, T>>,
+    /// Elements of a row.
+    len: usize,
+    rule: Rule,
+    /// Rows of a job: whole batches, so that only the last batch is short.
+    in_job: usize,
+    /// Rows of a batch.
+    in_batch: usize,
+    /// Whether batches of rows have kernels. Elements of 16 bits have kernels of their own, which want more of them.
+    has_batches: bool,
+    /// Whether the output is written past the caches.
+    is_far: bool,
+    /// Whether the output has as many elements as [`row_sums`] takes for many.
+    of_many: bool,
+}
+
+impl<'a, T: Real> Rows<'a, T> {
+    fn new(isa: Isa, source: Option<&'a Slices<'a, T>>, elements: usize, len: usize, rule: Rule) -> Self {
+        let in_batch = rows::at_once::<T>(len);
+        let bytes = elements * size_of::<T>();
+        let in_job = (job_bytes(bytes) / size_of::<T>() / len).next_multiple_of(in_batch).max(in_batch);
+        let has_batches = size_of::<T>() > 2 && has_row_sums::<T>(len, Pass::Square);
+        let (is_far, of_many) = (is_streamed(bytes), elements >= MANY);
+        Self { isa, source, len, rule, in_job, in_batch, has_batches, is_far, of_many }
+    }
+
+    /// Scales the rows from number `first` on. `norms` gets the norm of each, or is empty.
+    fn scale(&self, first: usize, data: &mut [T], norms: &mut [Scaled]) {
+        let streams = self.is_far && self.has_batches && self.len * size_of::<T>() >= LINE;
+        let range = first..first + data.len() / self.len;
+        if streams && let Some(source) = self.source.and_then(|source| source.dense(range)) {
+            return self.stream(&StreamGuard::begin(), source, data, norms);
+        }
+        // Short rows that are not streamed together are not streamed: two of them share a line of memory, which is fetched
+        // then, and what is to be streamed waits for it.
+        with_store(self.is_far && !self.has_batches, |store| {
+            let mut norms = norms.chunks_mut(self.in_batch);
+            for (i, data) in data.chunks_mut(self.in_batch * self.len).enumerate() {
+                self.batch(first + i * self.in_batch, data, norms.next().unwrap_or_default(), store);
+            }
+        });
+    }
+
+    /// Scales one row by way of its view. Returns its norm.
+    fn one(&self, at: usize, row: &mut [T], store: Store<'_>) -> Scaled {
+        let slice = self.source.map(|source| source.slice(at));
+        let norm = match &slice {
+            Some(slice) => norm_of_view(self.isa, slice, Order::Two),
+            None => norm_of_view(self.isa, &View::Dense(row), Order::Two),
+        };
+        let mut task = Task { source: slice, target: Target::Dense(row) };
+        match self.rule.factor(norm) {
+            Some(factor) => task.run(self.isa, &Uniform(Scale(factor)), store),
+            None if task.source.is_some() => task.run(self.isa, &Untouched, store),
+            None => {}
+        }
+        norm
+    }
+
+    /// Scales at most a batch of rows.
+    fn batch(&self, first: usize, data: &mut [T], norms: &mut [Scaled], store: Store<'_>) {
+        let (len, count) = (self.len, data.len() / self.len);
+        let source = self.source.map(|source| source.dense(first..first + count));
+        let (Some(from), true) = (source.unwrap_or(Some(&[])), self.has_batches) else {
+            let mut norms = norms.iter_mut();
+            for (i, row) in data.chunks_mut(len).enumerate() {
+                let norm = self.one(first + i, row, store);
+                norms.next().into_iter().for_each(|to| *to = norm);
+            }
+            return;
+        };
+        let (mut sums, mut factors) = ([0.0; rows::AT_ONCE], [0.0; rows::AT_ONCE]);
+        let (sums, factors) = (&mut sums[..count], &mut factors[..count]);
+        row_sums(
+            self.isa,
+            if source.is_some() { from } else { &*data },
+            len,
+            Pass::Square,
+            self.of_many,
+            sums,
+        );
+        self.rule.plain_factors(self.isa, sums, factors);
+        norms.iter_mut().zip(&*sums).for_each(|(norm, sum)| *norm = Scaled::new(sum.sqrt(), 0));
+        let mut done = 0;
+        while done < count {
+            // The plain rows up to one that is not.
+            let plain = factors[done..].iter().take_while(|factor| **factor != 0.0).count();
+            let (from, to) = (done * len, (done + plain) * len);
+            let (data_to, factors) = (&mut data[from..to], &factors[done..done + plain]);
+            match source {
+                Some(Some(source)) => {
+                    self.isa.run(ScaleRowsInto { from: &source[from..to], to: data_to, len, factors });
+                }
+                _ => self.isa.run(ScaleRows { data: data_to, len, factors }),
+            }
+            done += plain;
+            if done < count {
+                let norm = self.one(first + done, &mut data[done * len..(done + 1) * len], Store::Cached);
+                norms.get_mut(done).into_iter().for_each(|to| *to = norm);
+                done += 1;
+            }
+        }
+    }
+
+    /// Scales rows and streams them to memory.
+    fn stream(&self, guard: &StreamGuard, source: &[T], output: &mut [T], norms: &mut [Scaled]) {
+        let (isa, len, rule) = (self.isa, self.len, self.rule);
+        let mut unread = source;
+        let mut norms = norms.iter_mut();
+        let mut read = |factors: &mut [Factor]| {
+            let count = factors.len().min(unread.len() / len);
+            let mut sums = [0.0; rows::AT_ONCE];
+            row_sums(isa, unread, len, Pass::Square, true, &mut sums[..count]);
+            let mut plain = [0.0; rows::AT_ONCE];
+            rule.plain_factors(isa, &sums[..count], &mut plain[..count]);
+            let (rows, rest) = unread.split_at(count * len);
+            unread = rest;
+            for (((row, sum), by), factor) in rows.chunks_exact(len).zip(sums).zip(plain).zip(factors) {
+                let norm = if by == 0.0 {
+                    norm_of_view_with(isa, &View::Dense(row), Order::Two, sum)
+                } else {
+                    Scaled::new(sum.sqrt(), 0)
+                };
+                let again = || rule.factor(norm).unwrap_or(Factor::ONE);
+                *factor = if by == 0.0 { again() } else { Factor { by, then: 1.0 } };
+                norms.next().into_iter().for_each(|to| *to = norm);
+            }
+        };
+        let mut factors = [Factor::ONE; rows::AT_ONCE];
+        let factors = &mut factors[..rows::streamed_at_once::<T>(len)];
+        isa.stream(guard, output, ScaledRows::new(source, len, factors, &mut read));
+    }
+}
