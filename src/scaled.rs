@@ -133,11 +133,11 @@ impl Scaled {
 
     /// The one rule of clipping: nothing is to be done for a norm at or below the limit, both as float64, and
     /// everything else is multiplied by `limit / norm`. A limit of 0 makes zeros even where the norm is so small
-    /// that as float64 it is 0.
+    /// that as float64 it is 0. An infinite limit changes nothing, not even under a norm that is NaN.
     #[inline]
     #[must_use]
     pub fn clip_to(self, limit: f64) -> Option<Factor> {
-        if self.to_f64() <= limit && (limit > 0.0 || self.is_zero()) {
+        if limit == f64::INFINITY || self.to_f64() <= limit && (limit > 0.0 || self.is_zero()) {
             None
         } else {
             Some(self.factor_to(limit))

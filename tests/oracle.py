@@ -303,6 +303,8 @@ def exact_clip(x: Any, clip_norm: float, norms: Any) -> np.ndarray:
 
 
 def _clipped(value: Any, clip_norm: float, norm: Any) -> Any:
+    if clip_norm == math.inf:
+        return value
     if mp.isnan(norm):
         return mp.nan
     if to_float64(norm) <= clip_norm:
@@ -311,10 +313,10 @@ def _clipped(value: Any, clip_norm: float, norm: Any) -> Any:
 
 
 def exact_global_clip(x: Any, clip_norm: float, norm: Any) -> np.ndarray:
-    """The same for one tensor of a list: under an infinite or NaN norm all is NaN, whatever the limit."""
-    if not mp.isfinite(norm):
+    """The same for one tensor of a list: under an infinite or NaN norm all is NaN, unless the limit is infinite."""
+    if not mp.isfinite(norm) and clip_norm != math.inf:
         return _each_part(x, lambda *_: mp.nan)
-    if to_float64(norm) <= clip_norm:
+    if clip_norm == math.inf or to_float64(norm) <= clip_norm:
         return _each_part(x, lambda value, _: value)
     return _each_part(x, lambda value, _: _by(value, mp.mpf(clip_norm) / norm))
 

@@ -307,6 +307,7 @@ pub(super) fn clip_by_norm<'py>(
     let dtype = tensor.dtype;
     let mut pair = pair(&call, tensor.array, given, &mut [])?;
     match axes.as_deref() {
+        Some(_) if limit == f64::INFINITY => scale_one(py, &mut pair, None)?,
         Some([]) if pair.input().ndim() > 0 && dtype.is_float() => {
             clip_elements(py, &mut pair, dtype, limit)?;
         }
@@ -527,9 +528,9 @@ fn clipped_and_norm(list: Bound<'_, PyList>, norm: Scaled) -> PyResult<Bound<'_,
     Ok((list, PyFloat::new(py, norm.to_f64())).into_pyobject(py)?.into_any())
 }
 
-/// What all tensors of a list are multiplied by.
+/// The factor of all tensors of a list.
 fn factor_of_all(norm: Scaled, limit: f64) -> Option<Factor> {
-    if norm.is_finite() { norm.clip_to(limit) } else { Some(Factor::NAN) }
+    if norm.is_finite() || limit == f64::INFINITY { norm.clip_to(limit) } else { Some(Factor::NAN) }
 }
 
 /// Clips each of the rows of `len` elements of a plain array by its own norm.

@@ -293,7 +293,7 @@ DEV_COLD bool factor_of(const Params& p, Scaled norm, Factor* factor) {
         return factor->by != 1.0 || factor->then != 1.0;
     }
     double limit = scalar_at(p.w[LIMIT], p.w[LIMIT_AT], p.w[LIMIT_DTYPE]);
-    if (limit < 0.0 || limit != limit || (p.w[MODE] == MODE_GLOBAL && !is_finite(norm))) {
+    if (limit < 0.0 || limit != limit || (p.w[MODE] == MODE_GLOBAL && !is_finite(norm) && !is_infinite(limit))) {
         // A limit in device memory is not known to the host, which would have raised an error.
         factor->by = canonical_nan<double>();
         factor->then = 1.0;

@@ -213,11 +213,13 @@ template <class T> DEV T scaled(T x, Factor f) {
 template <class T> DEV T clipped_magnitude(T x, double limit) {
     double wide = widen(x);
     double size = magnitude_of(wide);
-    if (size <= limit) return x;
+    if (size <= limit || is_infinite(limit)) return x;
     if (!(size < infinity())) return canonical_nan<T>();
     return narrow<T>(double_of(size_bits(limit) | (bits_of(wide) & sign_bit<double>())));
 }
-template <class T> DEV bool magnitude_changes(T x, double limit) { return !(magnitude_of(widen(x)) <= limit); }
+template <class T> DEV bool magnitude_changes(T x, double limit) {
+    return !(magnitude_of(widen(x)) <= limit || is_infinite(limit));
+}
 
 // --- order ---
 
@@ -463,7 +465,7 @@ DEV Factor factor_to(Scaled x, double limit) {
 
 // The one rule of clipping. False where nothing is to be done; the factor is 1 then.
 DEV bool clip_to(Scaled norm, double limit, Factor* factor) {
-    if (to_f64(norm) <= limit && (limit > 0.0 || is_zero(norm))) {
+    if (is_infinite(limit) || (to_f64(norm) <= limit && (limit > 0.0 || is_zero(norm)))) {
         *factor = factor_one();
         return false;
     }
