@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from report import BEGIN, END
+
 if TYPE_CHECKING:
     from pathlib import Path
-
-BEGIN, END = "<!-- begin: written by benches/steps -->", "<!-- end: written by benches/steps -->"
 
 
 def between_marks(page: str, text: str) -> str | None:

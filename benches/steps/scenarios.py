@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     #: Makes a source; a quick run has it smaller.
     Build = Callable[[], Source]
 
+#: The least ratio, and that where little is to be done right after a matrix product: threads that a BLAS keeps awake
+#: cost more there than they can help.
+LEAST, LEAST_AFTER_PRODUCT = 0.9, 0.7
 #: Who calls: one thread; several at once, where a call or its share of the whole is timed; several processes.
 ALONE, THREADS, SHARE, PROCESSES = "alone", "threads", "share of threads", "processes"
 
@@ -47,8 +50,9 @@ class Scenario:
 
     @property
     def target(self) -> float:
-        """The least ratio. Where little is to be done, threads that a BLAS keeps awake cost more than they can help."""
-        return 0.7 if self.after_product and self.operation.mode in (IN_PLACE, UNCLIPPED) else 0.9
+        """The least ratio."""
+        little = self.operation.mode in (IN_PLACE, UNCLIPPED)
+        return LEAST_AFTER_PRODUCT if little and self.after_product else LEAST
 
 
 def mlp(*widths: int) -> list[Shape]:
