@@ -10,14 +10,14 @@ from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
 
-from report import machine
+from report import machine, number
 
 from steps import page, picture
 from steps.libraries import LIBRARIES, OURS, QUICK, USUAL, missing
 from steps.report import Report
 from steps.results import Results
 from steps.scenarios import Catalogue, Scenario
-from steps.summary import lines
+from steps.summary import line, lines
 from steps.turns import Turns
 
 
@@ -56,9 +56,10 @@ def measure(scenarios: list[Scenario], options: argparse.Namespace) -> Results:
     present = [name for name in names if name not in absent]
     with closing(Turns(present, 1 if options.quick else options.processes, options.quick)) as turns:
         for i, scenario in enumerate(scenarios):
+            found = results.scenarios[scenario.name] = turns.run(scenario)
+            ratio = number(line(scenario, found).ratio) or "no ratio"
             seconds = time.perf_counter() - start
-            print(f"{i + 1}/{len(scenarios)}, after {seconds:.0f} s: {scenario.name}", file=sys.stderr, flush=True)
-            results.scenarios[scenario.name] = turns.run(scenario)
+            print(f"{i + 1}/{len(scenarios)}, {seconds:.0f} s: {scenario.name}: {ratio}", file=sys.stderr, flush=True)
         results.versions = {name: turns.versions[name] for name in present if name in turns.versions}
     results.seconds = time.perf_counter() - start
     return results
@@ -73,7 +74,7 @@ def main() -> None:
         return
     results = Results.read(options.source) if options.source else measure(scenarios, options)
     old = lines(Results.read(options.baseline), scenarios) if options.baseline else []
-    report = Report(results, lines(results, scenarios), {line.name: line for line in old})
+    report = Report(results, lines(results, scenarios), {each.name: each for each in old})
     print(report.text())
     if options.json:
         results.write(options.json)
@@ -83,7 +84,7 @@ def main() -> None:
         page.write(options.output / "benchmarks.md", report.markdown())
         picture.draw(results, report.lines, options.output / "benchmarks" / "steps.png")
         print(f"{os.path.relpath(options.output / 'benchmarks.md')} is written")
-    if any(OURS in results.scenarios[line.name] and line.ours is None for line in report.lines):
+    if any(OURS in results.scenarios[each.name] and each.ours is None for each in report.lines):
         sys.exit("gradclip gave a wrong result")
 
 

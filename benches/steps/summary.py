@@ -118,18 +118,14 @@ class Line:
         return self.ours.peak if self.ours else None, theirs.peak if theirs else None
 
 
+def line(scenario: Scenario, libraries: dict[str, Runs]) -> Line:
+    """Give the line of a scenario."""
+    times = {name: Times.of(runs) for name, runs in libraries.items() if counts(name, runs)}
+    return Line(scenario.name, scenario.target, times)
+
+
 def lines(results: Results, scenarios: Iterable[Scenario]) -> list[Line]:
     """Give the lines of what was measured, in the order of the scenarios."""
     return [
-        Line(
-            scenario.name,
-            scenario.target,
-            {
-                library: Times.of(runs)
-                for library, runs in results.scenarios[scenario.name].items()
-                if counts(library, runs)
-            },
-        )
-        for scenario in scenarios
-        if scenario.name in results.scenarios
+        line(scenario, results.scenarios[scenario.name]) for scenario in scenarios if scenario.name in results.scenarios
     ]
