@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from steps.crowd import run_processes, run_threads
-from steps.libraries import LIBRARIES, load
+from steps.libraries import load
 from steps.loop import Program
 from steps.scenarios import ALONE, PROCESSES, Catalogue
 from steps.verify import off_by
@@ -52,15 +52,14 @@ def main() -> None:
     # What libraries print does not belong among the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    name = sys.argv[1]
-    library = load(name)
+    library = load(sys.argv[1])
     catalogues = {quick: {each.name: each for each in Catalogue(quick=quick).all()} for quick in (False, True)}
     answers.write(json.dumps({"version": library.version}) + "\n")
     answers.flush()
     for line in sys.stdin:
         request = json.loads(line)
         scenario = catalogues[request["quick"]][request["scenario"]]
-        if scenario.fresh or not LIBRARIES[name].forks:
+        if scenario.fresh:
             answers.write(safely(scenario, library, verify=request["verify"]))
             answers.flush()
             return

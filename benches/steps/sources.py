@@ -84,8 +84,9 @@ class Backward(Source):
         norm = math.sqrt(sum(norm_of(gradient) ** 2 for gradient in self.gradients()))
         for layer in self.layers:
             layer.outputs *= np.float32(1 / norm)
-        self.parameters = [np.zeros(shape, np.float32) for shape in shapes] if updates else []
-        self.scratch = np.zeros(max(map(math.prod, shapes)) if updates else 0, np.float32)
+        # Ones, and not zeros: memory of zeros is not there before it is written.
+        self.parameters = [np.ones(shape, np.float32) for shape in shapes] if updates else []
+        self.scratch = np.ones(max(map(math.prod, shapes)) if updates else 0, np.float32)
 
     def gradients(self) -> list[Array]:
         """Compute all gradients."""
@@ -138,7 +139,9 @@ class Held(Source):
         """Make a list of norm 1."""
         arrays = [normal(shape, seed) for seed, shape in enumerate(shapes)]
         norm = math.sqrt(sum(norm_of(array) ** 2 for array in arrays))
-        return cls([array * np.float32(1 / norm) for array in arrays], pause)
+        for array in arrays:
+            array *= np.float32(1 / norm)
+        return cls(arrays, pause)
 
     def gradients(self) -> list[Array]:
         """Give the arrays."""
@@ -152,7 +155,9 @@ class Held(Source):
 def tensors_of_norm_1(shapes: Sequence[Shape], product: int) -> Source:
     """Make a list of tensors that have a norm of 1 each."""
     arrays = [normal(shape, seed) for seed, shape in enumerate(shapes)]
-    return Held([array * np.float32(1 / norm_of(array)) for array in arrays], product=product)
+    for array in arrays:
+        array *= np.float32(1 / norm_of(array))
+    return Held(arrays, product=product)
 
 
 def slices_of_norm_1(shape: Shape, axis: int, product: int) -> Source:

@@ -82,14 +82,17 @@ class Turns:
 
     def _ask(self, name: str, scenario: Scenario, *, verify: bool) -> dict[str, Any]:
         """Have a process of a library run a scenario."""
-        lasting = LIBRARIES[name].forks and not scenario.fresh
-        server = self._servers.get(name) if lasting else None
-        if server is None:
-            server = Server(name)
-            self.versions[name] = server.version
-        if lasting:
-            self._servers[name] = server
-        found = server.ask(scenario, quick=self.quick, verify=verify)
-        if not lasting:
+        if scenario.fresh:
+            server = self._start(name)
+            found = server.ask(scenario, quick=self.quick, verify=verify)
             server.close()
-        return found
+            return found
+        if name not in self._servers:
+            self._servers[name] = self._start(name)
+        return self._servers[name].ask(scenario, quick=self.quick, verify=verify)
+
+    def _start(self, name: str) -> Server:
+        """Start the process of a library."""
+        server = Server(name)
+        self.versions[name] = server.version
+        return server

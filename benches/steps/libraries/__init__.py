@@ -25,8 +25,6 @@ class Entry:
     kind: str
     needs: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict)
-    #: The process of a scenario may be a fork of one that has imported the library already.
-    forks: bool = True
     #: Where its results can go; nowhere named: anywhere.
     modes: tuple[str, ...] = ()
 
@@ -41,8 +39,8 @@ QUIET = {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_L
 LIBRARIES = {
     NUMPY: Entry("by_numpy", "NumPy", ("numpy",)),
     "PyTorch": Entry("by_torch", "Torch", ("torch",), QUIET),
-    "TensorFlow": Entry("by_tensorflow", "TensorFlow", ("tensorflow",), QUIET, forks=False, modes=(NEW,)),
-    "optax": Entry("by_optax", "Optax", ("jax", "optax"), QUIET, forks=False, modes=(NEW,)),
+    "TensorFlow": Entry("by_tensorflow", "TensorFlow", ("tensorflow",), QUIET, modes=(NEW,)),
+    "optax": Entry("by_optax", "Optax", ("jax", "optax"), QUIET, modes=(NEW,)),
     OURS: Entry("by_gradclip", "Gradclip", ("gradclip",)),
     ONE_THREAD: Entry("by_gradclip", "Gradclip", ("gradclip",), {"GRADCLIP_NUM_THREADS": "1"}),
     POOL_OFF: Entry("by_gradclip", "Gradclip", ("gradclip",), {"GRADCLIP_POOL_BYTES": "0"}),
