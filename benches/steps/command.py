@@ -52,9 +52,10 @@ def measure(scenarios: list[Scenario], options: argparse.Namespace) -> Results:
     names = list(LIBRARIES) if "all" in names else list(names)
     absent = {name: f"no package {', '.join(packages)}" for name in names if (packages := missing(name))}
     results = Results(f"{datetime.now(timezone.utc):%Y-%m-%d}", machine(), missing=absent)
+    results.processes = 1 if options.quick else options.processes
     start = time.perf_counter()
     present = [name for name in names if name not in absent]
-    with closing(Turns(present, 1 if options.quick else options.processes, options.quick)) as turns:
+    with closing(Turns(present, results.processes, options.quick)) as turns:
         for i, scenario in enumerate(scenarios):
             found = results.scenarios[scenario.name] = turns.run(scenario)
             ratio = number(line(scenario, found).ratio) or "no ratio"

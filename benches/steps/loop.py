@@ -49,7 +49,8 @@ class Program:
             self.clip = self.forms[self.form]
 
     def trial(self, clip: Clip) -> float:
-        """Time a form on the first lists."""
+        """Time a form on the first lists, after calls that may compile it."""
+        self.calls(clip, self.scenario.warm)
         self.source.restart()
         seconds = median(self.calls(clip, TRIALS))
         self.source.restart()

@@ -34,7 +34,8 @@ HOW = """\
 A user's program does something else between two clips: matrix products by NumPy, whose threads stay awake for a while,
 fresh gradients, an update, a pause. Here each library runs such programs, each in processes of its own that take turns,
 and only the clip itself is timed, from Python, with default settings. Some calls that are not timed come first, but for
-"first call". Times are medians over {processes} processes of their medians.
+"first call". Times are medians over {processes} processes of their medians (twice as many for "first call", one for
+100M).
 
 "new" makes new arrays, "in place" writes into the gradients, in "unclipped" the norm is below the limit and gradclip
 has `out=`. All numbers are float32. A result of each library is compared once with one in float64.
@@ -44,7 +45,8 @@ has `out=`. All numbers are float32. A result of each library is compared once w
 - **p95 / peer's**: gradclip's 95th percentile over that of the same peer. Target: at most {tail}.
 - **/ 1 thread's**, **/ pool off's**: gradclip's time over its time with `GRADCLIP_NUM_THREADS=1`, with
   `GRADCLIP_POOL_BYTES=0`. Target: at most {variant}.
-- **memory**: what the process has at its peak above what it has just before the first clip, gradients included, in MiB.
+- **memory**: the peak of gradclip's process above what it holds just before the first clip, when the first gradients are
+  there, in MiB; **NumPy's**: the same of NumPy's process.
 - **missed**: the targets that were.
 """
 
@@ -129,9 +131,6 @@ class Report:
     def markdown(self) -> str:
         """Write it for the page."""
         head, rows = self.rows()
-        processes = max(
-            (len(runs.seconds) for line in self.results.scenarios.values() for runs in line.values()), default=1
-        )
         peers = [name for name in self.results.versions if is_peer(name)]
         every = [OURS, *peers]
         times = [
@@ -142,7 +141,12 @@ class Report:
             "## In programs",
             f"Measured on {self.results.date}: {'; '.join(self.results.machine)}. {self.versions()}.",
             HOW.format(
-                processes=processes, least=LEAST, little=LEAST_AFTER_PRODUCT, mean=MEAN, tail=TAIL, variant=VARIANT
+                processes=self.results.processes,
+                least=LEAST,
+                little=LEAST_AFTER_PRODUCT,
+                mean=MEAN,
+                tail=TAIL,
+                variant=VARIANT,
             ),
             "![Milliseconds that a program waits](benchmarks/steps.png)",
             f"{self.counts()}.",

@@ -47,6 +47,8 @@ class Results:
     scenarios: dict[str, dict[str, Runs]] = field(default_factory=dict)
     #: Libraries that could not take part, and why.
     missing: dict[str, str] = field(default_factory=dict)
+    #: Processes of each library and program; of some programs fewer or more.
+    processes: int = 1
     #: How long all of it took.
     seconds: float = 0.0
 

@@ -140,7 +140,7 @@ class Held(Source):
         arrays = [normal(shape, seed) for seed, shape in enumerate(shapes)]
         norm = math.sqrt(sum(norm_of(array) ** 2 for array in arrays))
         for array in arrays:
-            array *= np.float32(1 / norm)
+            np.multiply(array, np.float32(1 / norm), out=array)
         return cls(arrays, pause)
 
     def gradients(self) -> list[Array]:
@@ -156,7 +156,7 @@ def tensors_of_norm_1(shapes: Sequence[Shape], product: int) -> Source:
     """Make a list of tensors that have a norm of 1 each."""
     arrays = [normal(shape, seed) for seed, shape in enumerate(shapes)]
     for array in arrays:
-        array *= np.float32(1 / norm_of(array))
+        np.multiply(array, np.float32(1 / norm_of(array)), out=array)
     return Held(arrays, product=product)
 
 
