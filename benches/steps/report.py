@@ -45,8 +45,8 @@ has `out=`. All numbers are float32. A result of each library is compared once w
 - **p95 / peer's**: gradclip's 95th percentile over that of the same peer. Target: at most {tail}.
 - **/ 1 thread's**, **/ pool off's**: gradclip's time over its time with `GRADCLIP_NUM_THREADS=1`, with
   `GRADCLIP_POOL_BYTES=0`. Target: at most {variant}.
-- **memory**: the peak of gradclip's process above what it holds just before the first clip, when the first gradients are
-  there, in MiB; **NumPy's**: the same of NumPy's process.
+- **memory**: the peak of gradclip's process above what it holds just before the first clip, when the first gradients
+  are there, in MiB; **NumPy's**: the same of NumPy's process.
 - **missed**: the targets that were.
 """
 
