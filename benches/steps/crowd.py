@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 THREADS, PROCESSES = 4, 2
 #: Calls that each thread makes before it waits for the others.
 TOGETHER = 5
+#: Seconds after which who waits for the others gives up: one of them has failed.
+PATIENCE = 300
 
 
 class Crowd:
@@ -29,7 +31,7 @@ class Crowd:
     def __init__(self, programs: list[Program]) -> None:
         """Take a program for each thread."""
         self.programs = programs
-        self.barrier = threading.Barrier(len(programs))
+        self.barrier = threading.Barrier(len(programs), timeout=PATIENCE)
 
     def rounds(self, number: int) -> tuple[list[float], list[float]]:
         """Give the seconds of each call, and of each round per call."""
@@ -74,11 +76,14 @@ def run_alone(scenario: Scenario, library: Library, barrier: Barrier, answer: Co
 def run_processes(scenario: Scenario, library: Library) -> Measured:
     """Time calls of several processes, forked before the library has done anything."""
     context = multiprocessing.get_context("fork")
-    barrier = context.Barrier(PROCESSES)
+    barrier = context.Barrier(PROCESSES, timeout=PATIENCE)
     pipes = [context.Pipe(duplex=False) for _ in range(PROCESSES)]
     processes = [context.Process(target=run_alone, args=(scenario, library, barrier, answer)) for _, answer in pipes]
     for process in processes:
         process.start()
+    # Or the end of a process that fails would not be seen.
+    for _, answer in pipes:
+        answer.close()
     found: list[Measured] = [question.recv() for question, _ in pipes]
     for process in processes:
         process.join()
