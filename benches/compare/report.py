@@ -29,7 +29,7 @@ DISTURBED = 0.1
 START = """\
 # Benchmarks
 
-<!-- Written by `make compare`: change benches/compare instead. -->
+<!-- Written by `make compare`: change benches/compare and benches/steps instead. -->
 
 gradclip next to NumPy, PyTorch, TensorFlow and optax, on one machine. One command installs them into an environment
 of their own, measures all of this again and writes this page:
@@ -39,7 +39,12 @@ make compare
 ```
 """
 
+#: The section of benches/steps stands between these lines, and is kept.
+BEGIN, END = "<!-- begin: written by benches/steps -->", "<!-- end: written by benches/steps -->"
+
 HOW = """\
+## In loops
+
 Every time is the median of calls from Python, with every library's default settings and all its threads. The
 libraries take turns in one process, in an order that changes from round to round, on arrays that they hold
 already. Before calls of less than 5 ms come at least four that are not timed, so that each library finds the caches as
@@ -268,14 +273,15 @@ class Report:
             ],
         )
 
-    def markdown(self) -> str:
-        """Write the document."""
+    def markdown(self, programs: str = "") -> str:
+        """Write the document, with the section of benches/steps."""
         names = sorted({name for result in self.results for name in result.times if name != OURS})
         peers = [[result.row.name, *(self.cell(result, name) for name in [OURS, *names])] for result in self.results]
         measured = f"Measured on {datetime.now(timezone.utc):%Y-%m-%d}: {'; '.join(machine())}."
         parts = [
             START,
             f"{measured} {'; '.join(self.versions)}.",
+            "\n\n".join(part for part in (BEGIN, programs, END) if part),
             HOW,
             f"## Rows\n\n{self.counts()}.",
             "![Ratios](benchmarks/ratios.png)",
@@ -305,7 +311,9 @@ class Report:
         """Write the document and the plots."""
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / "benchmarks.md"
-        path.write_text(self.markdown(), encoding="utf-8")
+        page = path.read_text(encoding="utf-8") if path.exists() else ""
+        programs = page.partition(BEGIN)[2].partition(END)[0].strip()
+        path.write_text(self.markdown(programs), encoding="utf-8")
         try:
             importlib.import_module("matplotlib").use("Agg")
         except ImportError:

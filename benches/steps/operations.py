@@ -1,0 +1,37 @@
+"""What is computed: the function, and where its results go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+    #: Clips a list of a library's own arrays, and gives a list of them.
+    Clip = Callable[[list[Any], float], list[Any]]
+
+NEW, IN_PLACE, UNCLIPPED = "new", "in place", "unclipped"
+#: The functions: one norm of the whole list, one of each tensor, one of each slice of the only tensor.
+GLOBAL, EACH, SLICES = "clip_by_global_norm", "clip_by_norm of each tensor", "clip_by_norm along an axis"
+
+#: Every norm is about 1, so a limit is a constant.
+LIMITS = {NEW: 0.5, IN_PLACE: 0.5, UNCLIPPED: 2.0}
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What is timed."""
+
+    function: str = GLOBAL
+    mode: str = NEW
+    #: The axis that `SLICES` sums over.
+    axis: int = 0
+
+    @property
+    def limit(self) -> float:
+        """The largest norm allowed."""
+        return LIMITS[self.mode]

@@ -1,0 +1,158 @@
+"""The table, for the terminal and for the page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from report import aligned, bullets, number, table
+from timing import readable
+
+from steps.libraries import ONE_THREAD, OURS, POOL_OFF, is_peer
+from steps.scenarios import LEAST, LEAST_AFTER_PRODUCT
+from steps.summary import MEAN, TAIL, VARIANT, counts, geometric_mean
+
+if TYPE_CHECKING:
+    from steps.results import Results
+    from steps.summary import Line
+
+HEAD = (
+    "program",
+    "best peer",
+    "",
+    "gradclip",
+    "ratio",
+    "p95 / peer's",
+    "/ 1 thread's",
+    "/ pool off's",
+    "memory",
+    "NumPy's",
+    "missed",
+)
+
+HOW = """\
+A user's program does something else between two clips: matrix products by NumPy, whose threads stay awake for a while,
+fresh gradients, an update, a pause. Here each library runs such programs, each in processes of its own that take turns,
+and only the clip itself is timed, from Python, with default settings. Some calls that are not timed come first, but for
+"first call". Times are medians over {processes} processes of their medians (twice as many for "first call", one for
+100M).
+
+"new" makes new arrays, "in place" writes into the gradients, in "unclipped" the norm is below the limit and gradclip
+has `out=`. All numbers are float32. A result of each library is compared once with one in float64.
+
+- **ratio**: the time of the fastest peer over gradclip's. Above 1, gradclip is faster. Target: {least}, right after a
+  matrix product {little} in place and unclipped; and {mean} for the geometric mean.
+- **p95 / peer's**: gradclip's 95th percentile over that of the same peer. Target: at most {tail}.
+- **/ 1 thread's**, **/ pool off's**: gradclip's time over its time with `GRADCLIP_NUM_THREADS=1`, with
+  `GRADCLIP_POOL_BYTES=0`. Target: at most {variant}.
+- **memory**: the peak of gradclip's process above what it holds just before the first clip, when the first gradients
+  are there, in MiB; **NumPy's**: the same of NumPy's process.
+- **missed**: the targets that were.
+"""
+
+
+def mebibytes(value: float | None) -> str:
+    """Write a number of bytes."""
+    return "" if value is None else f"{value / 2**20:.1f}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What is told of a run."""
+
+    results: Results
+    lines: list[Line]
+    baseline: dict[str, Line]
+
+    def cells(self, line: Line) -> list[str]:
+        """Write a line."""
+        best = line.best
+        row = [
+            line.name,
+            best or "none",
+            readable(line.times[best].median) if best else "",
+            readable(line.ours.median) if line.ours else "wrong",
+            number(line.ratio),
+            number(line.tail),
+            number(line.variant(ONE_THREAD)),
+            number(line.variant(POOL_OFF)),
+            *map(mebibytes, line.peaks()),
+            ", ".join(line.missed()),
+        ]
+        if self.baseline:
+            old = self.baseline.get(line.name)
+            row.append(number(line.ours.median / old.ours.median) if line.ours and old and old.ours else "")
+        return row
+
+    def rows(self) -> tuple[list[str], list[list[str]]]:
+        """Give the head and the lines, the mean last."""
+        head = [*HEAD, *(["new / old"] if self.baseline else [])]
+        mean = geometric_mean(line.ratio for line in self.lines if line.ratio is not None)
+        last = ["geometric mean", *[""] * (len(head) - 1)]
+        last[HEAD.index("ratio")] = number(mean)
+        if mean is not None and mean < MEAN:
+            last[HEAD.index("missed")] = "ratio"
+        return head, [*map(self.cells, self.lines), last]
+
+    def counts(self) -> str:
+        """Tell how many lines are where they should be."""
+        missed = sum(bool(line.missed()) for line in self.lines)
+        return f"{len(self.lines) - missed} of {len(self.lines)} programs reach all targets"
+
+    def targets(self) -> str:
+        """Tell the targets."""
+        return (
+            f"Targets: ratio at least {LEAST}, right after a matrix product in place and unclipped "
+            f"{LEAST_AFTER_PRODUCT}; geometric mean at least {MEAN}; p95 at most {TAIL} of the best peer's; at most "
+            f"{VARIANT} of the time with 1 thread, or pool off."
+        )
+
+    def notes(self) -> list[str]:
+        """Tell who did not take part, and why."""
+        found = [f"{name} is missing: {why}" for name, why in self.results.missing.items()]
+        for scenario, libraries in self.results.scenarios.items():
+            for name, runs in libraries.items():
+                if not counts(name, runs):
+                    why = runs.error or f"wrong, off by {runs.off}"
+                    found.append(f"{scenario}, {name}: {why}")
+        return found
+
+    def versions(self) -> str:
+        """Name the libraries."""
+        return "; ".join(
+            f"{name} {version}" for name, version in self.results.versions.items() if name == OURS or is_peer(name)
+        )
+
+    def text(self) -> str:
+        """Write it for the terminal."""
+        parts = [self.versions(), aligned(*self.rows()), self.targets(), bullets(self.notes()), self.counts()]
+        return "\n\n".join(part for part in parts if part) + f", in {self.results.seconds:.0f} s"
+
+    def markdown(self) -> str:
+        """Write it for the page."""
+        head, rows = self.rows()
+        peers = [name for name in self.results.versions if is_peer(name)]
+        every = [OURS, *peers]
+        times = [
+            [line.name, *(readable(line.times[name].median) if name in line.times else "" for name in every)]
+            for line in self.lines
+        ]
+        parts = [
+            "## In programs",
+            f"Measured on {self.results.date}: {'; '.join(self.results.machine)}. {self.versions()}.",
+            HOW.format(
+                processes=self.results.processes,
+                least=LEAST,
+                little=LEAST_AFTER_PRODUCT,
+                mean=MEAN,
+                tail=TAIL,
+                variant=VARIANT,
+            ),
+            "![Milliseconds that a program waits](benchmarks/steps.png)",
+            f"{self.counts()}.",
+            table(head, rows, left=2),
+            "Times of all libraries:",
+            table(["program", *every], times),
+            bullets(self.notes()),
+        ]
+        return "\n\n".join(part.strip() for part in parts if part)
