@@ -26,7 +26,7 @@ def clip(call: Call, pair: Pair, lo: Bound, hi: Bound) -> None:
     if source.size == 0:
         return
     places = Places()
-    walk = walk_of(source)
+    walk = walk_of(target)  # neighbouring threads write neighbouring elements, and read them where the arrays are alike
     params_of = []
     for view in (source, target, lo.view, hi.view):
         layout = None if view is None else layout_of(view, walk)
@@ -53,7 +53,7 @@ def clip_magnitudes(call: Call, pair: Pair, limit: Scalar) -> None:
     """Limit the magnitude of each element."""
     if pair.source.size == 0:
         return
-    params = _of_pair(call, pair, walk_of(pair.source))
+    params = _of_pair(call, pair, walk_of(pair.target))
     params[Word.LIMIT : Word.LIMIT + 3] = limit.words()
     call.launch(f"magnitudes<{TYPES[pair.source.code]}>", pair.source.size, params)
 

@@ -33,6 +33,8 @@ class View(NamedTuple):
     strides: tuple[int, ...]
     itemsize: int
     code: int
+    has_parts: bool = False
+    """Whether the last axis goes over the two parts of complex numbers."""
 
     @property
     def size(self) -> int:
@@ -49,7 +51,7 @@ class View(NamedTuple):
         if code is None:
             return self
         half = self.itemsize // 2
-        return View(self.address, (*self.shape, 2), (*self.strides, half), half, code)
+        return View(self.address, (*self.shape, 2), (*self.strides, half), half, code, has_parts=True)
 
     def broadcast(self, shape: tuple[int, ...]) -> View:
         """Broadcast to a shape."""
@@ -82,7 +84,7 @@ def dense_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 
 
 def memory_order(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
-    """Return the axes from outer to inner as they lie in memory, as ``memory_order`` of ``src/walk.rs`` does."""
+    """Return the axes from outer to inner as a ufunc's output has them, as ``memory_order`` of ``src/walk.rs`` does."""
 
     def size(axis: int) -> int:
         return 0 if shape[axis] == 1 else abs(strides[axis])
@@ -100,27 +102,29 @@ def memory_order(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
     return inner_first[::-1]
 
 
+def copy_order(strides: Sequence[int], *, has_parts: bool) -> list[int]:
+    """Return the axes from outer to inner as NumPy's ``copy("K")`` has them: ``copy_order`` of ``src/walk.rs``.
+
+    An axis of stride 0, which repeats each element, is innermost, but for that of the parts of complex numbers.
+    """
+    numbers = len(strides) - has_parts
+    return [*sorted(range(numbers), key=lambda axis: -abs(strides[axis])), *range(numbers, len(strides))]
+
+
 #: Axes from outer to inner, and whether each is walked backwards.
 Walk = tuple[tuple[int, bool], ...]
 
 
 def walk_of(view: View, wanted: Iterable[int] | None = None) -> Walk:
-    """Return the order in which the elements along some axes, or all, are added up.
-
-    It is that of memory, but for axes that go nowhere, which come first.
-    """
-    return _walk(view.shape, view.strides, None if wanted is None else tuple(wanted))
+    """Return the order in which the elements along some axes, or all, are added up: that of the array's copy."""
+    return _walk(view.strides, view.has_parts, None if wanted is None else tuple(wanted))
 
 
 # What depends on shapes and strides alone is kept: most calls are made again and again.
 @lru_cache(_KEPT)
-def _walk(shape: tuple[int, ...], strides: tuple[int, ...], wanted: tuple[int, ...] | None) -> Walk:
-    order = memory_order(shape, strides)
-    if wanted is not None:
-        order = [axis for axis in order if axis in wanted]
-    still = [axis for axis in order if strides[axis] == 0]
-    moving = [axis for axis in order if strides[axis] != 0]
-    return tuple((axis, strides[axis] < 0) for axis in (*still, *moving))
+def _walk(strides: tuple[int, ...], has_parts: bool, wanted: tuple[int, ...] | None) -> Walk:
+    order = copy_order(strides, has_parts=has_parts)
+    return tuple((axis, strides[axis] < 0) for axis in order if wanted is None or axis in wanted)
 
 
 class Layout(NamedTuple):
@@ -172,7 +176,7 @@ class Split(NamedTuple):
     @classmethod
     def of(cls, view: View, axes: Sequence[int]) -> Split:
         """Reduce the given axes."""
-        return _split(view.shape, view.strides, tuple(axes))
+        return _split(view.strides, view.has_parts, tuple(axes))
 
     def count(self, view: View) -> int:
         """Slices."""
@@ -188,9 +192,9 @@ class Split(NamedTuple):
 
 
 @lru_cache(_KEPT)
-def _split(shape: tuple[int, ...], strides: tuple[int, ...], axes: tuple[int, ...]) -> Split:
-    kept = tuple((axis, False) for axis in memory_order(shape, strides) if axis not in axes)
-    return Split(kept, _walk(shape, strides, axes))
+def _split(strides: tuple[int, ...], has_parts: bool, axes: tuple[int, ...]) -> Split:
+    kept = tuple((axis, False) for axis in copy_order(strides, has_parts=has_parts) if axis not in axes)
+    return Split(kept, _walk(strides, has_parts, axes))
 
 
 @lru_cache(_KEPT)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gradclip._cuda._layout import Layout, Pair, Places, Split, View, layout_of, product_of, run_of, walk_of
+from gradclip._cuda._layout import Layout, Pair, Places, Split, View, layout_of, product_of, run_of
 from gradclip._cuda._list import Tensors, run_list
 from gradclip._cuda._words import BLOCK, REAL, THREADS, TYPES, Flag, Norm, NormsTo, Order, Word
 
@@ -39,8 +39,7 @@ class Slices(NamedTuple):
         parts = self.view.in_parts()
         if parts is self.view:
             return self
-        axes = (*self.axes, len(self.view.shape))
-        return Slices(parts, axes, Split(self.split.kept, walk_of(parts, axes)))
+        return Slices.of(parts, (*self.axes, len(self.view.shape)))
 
 
 def norms_of_slices(call: Call, slices: Slices, norm: Norm, to: NormsTo) -> None:
@@ -48,7 +47,7 @@ def norms_of_slices(call: Call, slices: Slices, norm: Norm, to: NormsTo) -> None
     columns = slices.are_columns
     if norm.order is Order.TWO and not columns:
         slices = slices.in_parts()
-        columns = slices.are_columns  # which these can be, where all strides are 0
+        columns = slices.are_columns  # which these can be, where elements are repeated
     view, split = slices.view, slices.split
     count, length = split.count(view), split.length(view)
     if count == 0:
