@@ -359,8 +359,8 @@ OUTPUTS = """
     from gradclip import _core
 
     LIMIT = int(__import__("os").environ["GRADCLIP_POOL_BYTES"])
-    x = np.random.default_rng(0).standard_normal(1_500_000).astype(np.float32)
-    sizes = [1_500_000, 1_000_000, 700_000, 300_000]
+    x = np.random.default_rng(0).standard_normal(12_000_000).astype(np.float32)
+    sizes = [12_000_000, 11_000_000, 9_000_000, 300_000]
     expected = {n: np.clip(x[:n], -0.5, 0.25) for n in sizes}
     errors, most = [], []
 
@@ -371,12 +371,12 @@ OUTPUTS = """
     def work(k):
         try:
             kept = []
-            for i in range(9):
+            for i in range(5):
                 n = sizes[(k + i) % len(sizes)]
                 kept.append((n, gc.clip_by_value(x[:n], -0.5, 0.25)))
                 if (k + i) % 4 == 0:
-                    gc.clip_by_global_norm([x[:n] for n in sizes], 1e9)  # 14 MB, more than may be held
-                if i % 3 == 2:
+                    gc.clip_by_global_norm([x[:n] for n in sizes], 1e9)  # 128 MB, more than may be held
+                if i % 2 == 1:
                     assert all(np.array_equal(result, expected[n]) for n, result in kept)
                     kept.clear()
                 most.append(_core.config()["memory_held"])
@@ -385,7 +385,7 @@ OUTPUTS = """
             raise
 
     def round():
-        threads = [threading.Thread(target=work, args=(k,)) for k in range(16)]
+        threads = [threading.Thread(target=work, args=(k,)) for k in range(6)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -393,7 +393,7 @@ OUTPUTS = """
         assert not errors, errors
 
     round()
-    before = resident()  # with what the C library keeps for 16 threads
+    before = resident()  # with what the C library keeps for the threads
     round()
     assert 0 < max(most) <= LIMIT, max(most)
     gc.clip_by_value(x, -0.5, 0.25)
@@ -407,4 +407,4 @@ OUTPUTS = """
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is held on Linux alone")
 @pytest.mark.timeout(120)
 def test_memory_of_outputs_of_many_threads_stays_within_its_limit():
-    run_alone(OUTPUTS, GRADCLIP_POOL_BYTES="9000000")
+    run_alone(OUTPUTS, GRADCLIP_POOL_BYTES="70000000")
