@@ -189,7 +189,8 @@ pub fn memory_order(shape: &[usize], strides: &[isize]) -> SmallVec<[usize; 4]> 
 
 /// The axes of an array from outer to inner as they lie in NumPy's `copy("K")` of it: by absolute stride, the largest
 /// outermost, equal ones in the order of the axes. An axis of stride 0, which repeats each element, is innermost. Norms sum
-/// in this order, so that an array and its copy have the same norm to the last bit.
+/// in this order, so that an array and its copy have the same norm to the last bit, unless axes of negative stride, which are
+/// walked backwards, make the difference.
 ///
 /// `in_parts`: the last axis goes over the two parts of complex numbers, which stay together.
 #[must_use]

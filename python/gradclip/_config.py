@@ -68,13 +68,12 @@ def set_num_threads(n: SupportsIndex) -> None:
 def trim() -> int:
     """Give back the memory that is held for the outputs of later calls.
 
-    Fresh memory costs as much as the work that fills it, so on Linux the memory of large
-    outputs, and of lists of outputs, that you have dropped is held for the next call: at
-    most as much as the outputs of the last call had, and at most ``GRADCLIP_POOL_BYTES``
-    bytes (an environment variable; 0: none; by default 1 GiB or 1/16 of the memory,
-    whichever is smaller). The system may take back what is beyond 64 MiB when it runs
-    short. Small outputs of a list share blocks of 256 KiB, those between 32 and 512 KiB
-    blocks of 2 MiB: one that you keep keeps its block.
+    Fresh memory costs as much as the work that fills it, so on Linux the memory of single
+    outputs of 32 MiB and more that you have dropped is kept for a later output of about
+    that size: at most ``GRADCLIP_POOL_BYTES`` bytes in all (an environment variable; 0:
+    none; by default 1 GiB or 1/16 of the memory, whichever is smaller). The least recently
+    used memory goes first, and the system takes it back when it runs short. All other
+    outputs own memory of NumPy's allocator.
 
     Scratch memory on a GPU is given back too. CUDA graphs with calls of this package that
     were captured before must not be launched afterwards.

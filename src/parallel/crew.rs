@@ -33,7 +33,7 @@ const BYTES_PER_WORKER: usize = 2 << 20;
 const GAP: Duration = Duration::from_micros(50);
 
 /// How long the caller spins for jobs that workers have begun before it sleeps. Once it sleeps, a worker on its CPU can run.
-const PATIENCE: Duration = Duration::from_micros(50);
+const PATIENCE: Duration = Duration::from_micros(200);
 
 /// How long a worker runs before it yields between two jobs. Otherwise the scheduler's tick may preempt it within a job, in
 /// favour of a BLAS thread that spins, and the caller waits for 3 to 4 ms.
@@ -260,11 +260,11 @@ impl Helpers {
 
     /// Helps in the pass that is open and, if it had jobs left, in those that follow soon.
     fn help_in_passes(&self) {
-        let mut has_helped = false;
+        let (mut has_helped, mut turn) = (false, Instant::now());
         loop {
             // Before the jobs: a pass that opens while this one ends is not missed.
             let pass = self.passes.load(Ordering::Acquire);
-            has_helped |= self.help_in_pass();
+            has_helped |= self.help_in_pass(&mut turn);
             if !has_helped || !self.linger(pass) {
                 return;
             }
@@ -272,13 +272,13 @@ impl Helpers {
     }
 
     /// Does jobs until none is left; whether there was one.
-    fn help_in_pass(&self) -> bool {
-        let (mut turn, mut any) = (Instant::now(), false);
+    fn help_in_pass(&self, turn: &mut Instant) -> bool {
+        let mut any = false;
         while self.take_one() {
             any = true;
             if turn.elapsed() > TURN {
                 thread::yield_now();
-                turn = Instant::now();
+                *turn = Instant::now();
             }
         }
         any
