@@ -276,9 +276,24 @@ impl<'a, T: Element> View<'a, T> {
 
     /// Calls `visit` with the elements at `range`, at most a block of them.
     fn with_block<R>(&self, range: Range<usize>, visit: impl FnOnce(&[T]) -> R) -> R {
-        match self.in_a_row(&range) {
-            Some(elements) => visit(elements),
+        if let Some(elements) = self.in_a_row(&range) {
+            return visit(elements);
+        }
+        match self.constant() {
+            Some(element) => with_scratch(element, range.len(), |scratch| visit(&scratch[..range.len()])),
             None => with_scratch(T::ZERO, range.len(), |scratch| visit(self.block(range, scratch))),
+        }
+    }
+
+    /// The one element that stands at all positions.
+    fn constant(&self) -> Option<T> {
+        match self {
+            Self::Strided { memory: Memory::Elements(elements), start, layout }
+                if layout.axes.iter().all(|axis| axis.stride == 0) =>
+            {
+                elements.get(start.cast_unsigned()).copied()
+            }
+            _ => None,
         }
     }
 

@@ -2,6 +2,7 @@
 
 #![allow(clippy::expect_used, missing_docs, reason = "a test")]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -198,7 +199,7 @@ const INDEXED: [(&str, &str, &str); 28] = [
 ];
 
 /// The files below whose loops take entries by number, and why these are in range.
-const LOOPS: [(&str, &str); 9] = [
+const LOOPS: [(&str, &str); 10] = [
     ("element.rs", "the bytes of one element, from a slice that `walk.rs` cut to at least as many"),
     ("kernel/halves.rs", "pieces and blocks cut to the length of the output, which is that of the source"),
     ("kernel/map.rs", "arrays of one line, in loops up to their number"),
@@ -208,7 +209,8 @@ const LOOPS: [(&str, &str); 9] = [
         "arrays of one line, in loops up to their number; `used` is below the number of factors",
     ),
     ("kernel/sum.rs", "arrays of lanes, in loops up to their number"),
-    ("parallel/perform.rs", "rows and columns of slices whose length is the product of both"),
+    ("parallel/columns.rs", "rows and columns of slices whose length is the product of both"),
+    ("parallel/rows.rs", "rows of slices whose length is a multiple of theirs"),
     ("parallel/reduce.rs", "columns of strips that are as wide as the accumulators"),
     ("walk.rs", "a layout stays within the extent that its memory was made of; scratch has room for a block"),
 ];
@@ -315,6 +317,152 @@ fn the_source_keeps_the_rules() {
     }
     let faults: Vec<String> = found.iter().flat_map(|(name, source)| faults(name, source)).collect();
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// The paths that `use` statements name, trees taken apart, and those in expressions, from the words on.
+fn paths(code: &str) -> Vec<Vec<String>> {
+    fn tree(text: &str, before: &[String], found: &mut Vec<Vec<String>>) {
+        let (mut depth, mut from) = (0, 0);
+        let ends = text.char_indices().chain([(text.len(), ',')]);
+        let parts: Vec<&str> = ends
+            .filter_map(|(at, c)| {
+                depth += i32::from(c == '{') - i32::from(c == '}');
+                (c == ',' && depth == 0).then(|| {
+                    let part = &text[from..at];
+                    from = text.len().min(at + 1);
+                    part
+                })
+            })
+            .collect();
+        for part in parts {
+            let (head, inner) =
+                part.split_once('{').map_or((part, None), |(head, inner)| (head, Some(inner)));
+            let words = head.split("::").map(str::trim).filter(|word| !word.is_empty());
+            let path: Vec<String> = before.iter().cloned().chain(words.map(str::to_owned)).collect();
+            match inner {
+                Some(inner) => tree(inner.trim_end().trim_end_matches('}'), &path, found),
+                None => found.push(path),
+            }
+        }
+    }
+    let mut found = Vec::new();
+    let text = code.replace('\n', " ");
+    for (at, _) in text.match_indices("use ") {
+        if !text[..at].ends_with(is_word) {
+            tree(text[at + 4..].split(';').next().expect("a part"), &[], &mut found);
+        }
+    }
+    for root in ["crate::", "super::", "self::"] {
+        for (at, _) in text.match_indices(root).filter(|(at, _)| !text[..*at].ends_with("::")) {
+            let path = text[at..].split(|c| !is_word(c) && c != ':').next().expect("a part");
+            found.push(path.split("::").map(str::to_owned).collect());
+        }
+    }
+    found
+}
+
+/// The file that a path means, from within another: the one at the end of as many of its words as are modules.
+fn file_of(path: &[String], within: &[&str], modules: &BTreeMap<Vec<String>, String>) -> Option<String> {
+    let mut at: Vec<String> = within.iter().map(|word| (*word).to_owned()).collect();
+    let mut words = path.iter().peekable();
+    match words.peek().map(|word| word.as_str()) {
+        Some("crate") => at.clear(),
+        Some("super" | "self") => {}
+        _ => return None,
+    }
+    for word in words {
+        match word.as_str() {
+            "crate" | "self" => {}
+            "super" => drop(at.pop()),
+            word => {
+                at.push(word.to_owned());
+                if !modules.contains_key(&at) {
+                    at.pop();
+                    break;
+                }
+            }
+        }
+    }
+    modules.get(&at).cloned()
+}
+
+/// A file that imports itself by way of others, and those.
+fn circle(imports: &BTreeMap<String, BTreeSet<String>>) -> Option<Vec<String>> {
+    fn visit(
+        at: &str,
+        imports: &BTreeMap<String, BTreeSet<String>>,
+        way: &mut Vec<String>,
+        done: &mut BTreeSet<String>,
+    ) -> bool {
+        if way.iter().any(|before| before == at) {
+            way.push(at.to_owned());
+            return true;
+        }
+        if done.contains(at) {
+            return false;
+        }
+        way.push(at.to_owned());
+        if imports.get(at).is_some_and(|next| next.iter().any(|next| visit(next, imports, way, done))) {
+            return true;
+        }
+        way.pop();
+        done.insert(at.to_owned());
+        false
+    }
+    let (mut way, mut done) = (Vec::new(), BTreeSet::new());
+    imports.keys().any(|file| visit(file, imports, &mut way, &mut done)).then_some(way)
+}
+
+/// What the files of a source tree import, without themselves and the root, which lists them all.
+fn imports_of(files: &[(String, String)]) -> BTreeMap<String, BTreeSet<String>> {
+    let module = |name: &str| -> Vec<String> {
+        let path = name.trim_end_matches(".rs").trim_end_matches("/mod");
+        path.split('/').filter(|word| *word != "lib").map(str::to_owned).collect()
+    };
+    let modules: BTreeMap<_, _> = files.iter().map(|(name, _)| (module(name), name.clone())).collect();
+    let of = |(name, source): &(String, String)| {
+        let code = without_tests(&code(source));
+        let own = module(name);
+        let within: Vec<&str> = own.iter().map(String::as_str).collect();
+        let named = paths(&code).into_iter().filter_map(|path| file_of(&path, &within, &modules));
+        (name.clone(), named.filter(|file| file != name && file != "lib.rs").collect())
+    };
+    files.iter().map(of).collect()
+}
+
+#[test]
+fn no_file_imports_itself_by_way_of_others() {
+    let mut found = Vec::new();
+    files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), "", &mut found);
+    let imports = imports_of(&found);
+    for (file, imported) in [
+        ("py/clip.rs", "py/call.rs"),
+        ("py/array/flat.rs", "py/array.rs"),
+        ("py/array.rs", "py/array/handler.rs"),
+        ("parallel/rows.rs", "kernel/rows.rs"),
+        ("walk.rs", "isa.rs"),
+    ] {
+        assert!(imports[file].contains(imported), "{file} imports {:?}", imports[file]);
+    }
+    assert_eq!(circle(&imports), None);
+}
+
+#[test]
+fn a_circle_of_imports_is_seen() {
+    let file = |name: &str, source: &str| (name.to_owned(), source.to_owned());
+    let files = [
+        file("lib.rs", "mod a; mod b;"),
+        file("a.rs", "use crate::b::{self, inner::{f, g}};"),
+        file("b/mod.rs", "mod inner; fn f() { self::inner::g() }"),
+        file("b/inner.rs", "pub use super::super::a::x;"),
+    ];
+    let found = circle(&imports_of(&files)).expect("a circle");
+    assert_eq!(found, ["a.rs", "b/mod.rs", "b/inner.rs", "a.rs"]);
+    let files = [
+        file("a.rs", "use crate::b::x; use std::crate_b::y;"),
+        file("b.rs", "// use crate::a;\nuse self::y;"),
+    ];
+    assert_eq!(circle(&imports_of(&files)), None);
 }
 
 #[test]

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use super::pool::Pool;
+use super::pool::{Help, Pool};
 use super::threads::threads;
 use crate::error::Result;
 
@@ -132,7 +132,7 @@ enum End {
 type Take = dyn Fn(End) -> bool + Sync;
 
 /// What the workers of a call share. It outlives the call if a worker arrives late.
-pub(super) struct Helpers {
+struct Helpers {
     /// The number of workers that are within a job, and the bits [`OPEN`] and [`OVER`].
     state: AtomicUsize,
     /// The number of passes so far.
@@ -247,17 +247,6 @@ impl Helpers {
         self.state.load(Ordering::Acquire) & OVER != 0
     }
 
-    /// For a worker that has woken up: does jobs of this call for as long as there are some.
-    pub(super) fn help(&self) {
-        self.present.fetch_add(1, Ordering::Relaxed);
-        if self.has_own_cpu() {
-            self.help_in_passes();
-        } else {
-            self.crowded.fetch_add(1, Ordering::Relaxed);
-        }
-        self.present.fetch_sub(1, Ordering::Relaxed);
-    }
-
     /// Helps in the pass that is open and, if it had jobs left, in those that follow soon.
     fn help_in_passes(&self) {
         let (mut has_helped, mut turn) = (false, Instant::now());
@@ -305,6 +294,18 @@ impl Helpers {
             thread::yield_now();
         }
         !is_in_the_way()
+    }
+}
+
+impl Help for Helpers {
+    fn help(&self) {
+        self.present.fetch_add(1, Ordering::Relaxed);
+        if self.has_own_cpu() {
+            self.help_in_passes();
+        } else {
+            self.crowded.fetch_add(1, Ordering::Relaxed);
+        }
+        self.present.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -7,8 +7,13 @@
 use std::mem;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 
-use super::crew::Helpers;
 use crate::fork::PerProcess;
+
+/// What a woken worker does: it helps in a call for as long as that has jobs.
+pub(super) trait Help: Send + Sync {
+    /// Called on the worker, once each time it wakes up.
+    fn help(&self);
+}
 
 /// The workers of one process.
 pub(super) struct Pool {
@@ -60,8 +65,8 @@ impl Pool {
     }
 
     /// Wakes so many workers at most for a call; those that are awake already go on with what they do.
-    pub(super) fn wake(&self, helpers: &Arc<Helpers>, count: usize) {
-        self.bell.ring(helpers, count.min(self.threads - 1));
+    pub(super) fn wake(&self, helpers: &Arc<impl Help + 'static>, count: usize) {
+        self.bell.ring(Arc::clone(helpers) as Arc<dyn Help>, count.min(self.threads - 1));
     }
 }
 
@@ -82,7 +87,7 @@ struct Bell {
 struct Announced {
     /// Counts the calls.
     number: u64,
-    helpers: Option<Arc<Helpers>>,
+    helpers: Option<Arc<dyn Help>>,
     stops: bool,
 }
 
@@ -92,10 +97,10 @@ const TRIES: usize = 100;
 
 impl Bell {
     /// A call of another thread that was announced before is replaced. It goes on with the workers that have joined it.
-    fn ring(&self, helpers: &Arc<Helpers>, count: usize) {
+    fn ring(&self, helpers: Arc<dyn Help>, count: usize) {
         let Some(mut state) = (0..TRIES).find_map(|_| self.state.try_lock().ok()) else { return };
         state.number += 1;
-        state.helpers = Some(Arc::clone(helpers));
+        state.helpers = Some(helpers);
         drop(state);
         for _ in 0..count {
             self.rung.notify_one();

@@ -3,8 +3,6 @@
 //! Every message has the form `function 'name': argument: found ...; allowed: ...`. Arguments are checked in
 //! the order of the signature, the type before the value, and all of them before anything is written.
 
-pub(super) mod text;
-
 use std::borrow::Cow;
 use std::fmt::{self, Display};
 
@@ -13,21 +11,21 @@ use pyo3::call::PyCallArgs;
 use pyo3::exceptions::{PyMemoryError, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{
-    PyAny, PyBool, PyByteArray, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType,
-};
+use pyo3::types::{PyAny, PyBool, PyByteArray, PyBytes, PyFloat, PyInt, PyList, PyString, PyTuple};
 use pyo3::{PyTypeInfo, intern};
 
 use super::array::flat::Items;
 use super::array::{Array, Out, objects};
+use super::classes::{
+    integer, is_any_sequence, is_list, is_masked, is_numpy, is_slices, item, numeric_kind, plain,
+};
+use super::kinds::Kinds;
 use super::memory_limit;
 use super::process::RunsPython;
+use super::text::{class_text, describe, dtype_text, name_text, shape_text, text_of};
 use crate::element::Dtype;
 use crate::error::{Error, vec_with_room};
 use crate::parallel;
-
-use text::{class_text, name_text, text_of};
-pub(super) use text::{describe, dtype_text, shape_text};
 
 impl From<Error> for PyErr {
     fn from(error: Error) -> Self {
@@ -36,33 +34,6 @@ impl From<Error> for PyErr {
             Error::Memory => PyMemoryError::new_err(text),
             Error::Setting { .. } => PyValueError::new_err(text),
         }
-    }
-}
-
-/// The dtypes an argument may have.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kinds {
-    /// All, for there is a norm of each.
-    Normed,
-    /// Those that can be scaled by their norm.
-    Scalable,
-    /// Those that can be clipped to bounds.
-    Ordered,
-}
-
-impl Kinds {
-    pub(super) fn has(self, dtype: Dtype) -> bool {
-        match self {
-            Self::Normed => true,
-            Self::Scalable => dtype.is_scalable(),
-            Self::Ordered => dtype.is_ordered(),
-        }
-    }
-
-    fn list(self) -> String {
-        let names: Vec<_> =
-            Dtype::ALL.iter().filter(|dtype| self.has(**dtype)).map(|dtype| dtype.name()).collect();
-        names.join(", ")
     }
 }
 
@@ -587,54 +558,6 @@ pub(super) fn number(object: &Bound<'_, PyAny>) -> PyResult<Number> {
     }
 }
 
-/// `i` for integers, `f` for floats, those of `ml_dtypes` included, for a NumPy scalar or array.
-pub(super) fn numeric_kind(object: &Bound<'_, PyAny>) -> PyResult<Option<char>> {
-    let dtype = object.getattr(intern!(object.py(), "dtype"))?;
-    Ok(match dtype.getattr("kind")?.extract::<char>()? {
-        'i' | 'u' => Some('i'),
-        'f' => Some('f'),
-        _ => {
-            let class = dtype.getattr("type")?;
-            let name: String = class.getattr("__name__")?.extract()?;
-            let is = |kind: &str| name.trim_start_matches(['u', 'b']).starts_with(kind);
-            if class.getattr("__module__")?.extract::<String>()? != "ml_dtypes" {
-                None
-            } else if is("int") {
-                Some('i')
-            } else {
-                is("float").then_some('f')
-            }
-        }
-    })
-}
-
-/// A 0-d array or a scalar of a numeric kind as a Python number.
-pub(super) fn item<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    let py = object.py();
-    let kind: char = object.getattr(intern!(py, "dtype"))?.getattr("kind")?.extract()?;
-    if matches!(kind, 'i' | 'u' | 'f') {
-        return object.call_method0(intern!(py, "item"));
-    }
-    // Those of ml_dtypes give scalars of theirs, and wrong ones if the byte order is not the native one. They become
-    // Python numbers one by one: NumPy's conversion of a whole array warns of a signalling NaN.
-    let native = object.getattr(intern!(py, "dtype"))?.call_method1(intern!(py, "newbyteorder"), ("=",))?;
-    let scalar = object.call_method1(intern!(py, "astype"), (native,))?.call_method0(intern!(py, "item"))?;
-    let is_int = numeric_kind(object)? == Some('i');
-    let class = if is_int { PyInt::type_object(py) } else { PyFloat::type_object(py) };
-    class.call1((scalar,))
-}
-
-/// An array of NumPy's own class: a subclass may have methods of its own.
-pub(super) fn plain<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    match Array::read(object) {
-        Some((_, true)) => object
-            .py()
-            .import(intern!(object.py(), "numpy"))?
-            .call_method1(intern!(object.py(), "asarray"), (object,)),
-        _ => Ok(object.clone()),
-    }
-}
-
 /// Rounded to float64; infinite where it is too large.
 fn float_of(int: &Bound<'_, PyInt>) -> PyResult<f64> {
     match int.extract::<f64>() {
@@ -643,63 +566,6 @@ fn float_of(int: &Bound<'_, PyInt>) -> PyResult<f64> {
         }
         value => value,
     }
-}
-
-/// A Python or NumPy integer (no bool), as a Python int.
-pub(super) fn integer<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
-    if object.is_instance_of::<PyBool>() {
-        return Ok(None);
-    }
-    if object.is_instance_of::<PyInt>() {
-        return Ok(Some(object.clone()));
-    }
-    if is_numpy(object)? {
-        let object = plain(object)?;
-        let kind: char = object.getattr("dtype")?.getattr("kind")?.extract()?;
-        let ndim: usize = object.getattr("ndim")?.extract()?;
-        if matches!(kind, 'i' | 'u') && ndim == 0 {
-            return Ok(Some(object.call_method0("item")?));
-        }
-    }
-    Ok(None)
-}
-
-/// A NumPy scalar or array.
-pub(super) fn is_numpy(object: &Bound<'_, PyAny>) -> PyResult<bool> {
-    static GENERIC: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    Ok(object.is_instance_of::<PyUntypedArray>()
-        || object.is_instance(GENERIC.import(object.py(), "numpy", "generic")?)?)
-}
-
-/// A masked array. Without `numpy.ma` there is none.
-fn is_masked(object: &Bound<'_, PyAny>) -> PyResult<bool> {
-    match loaded(intern!(object.py(), "numpy.ma"))? {
-        Some(ma) => object.is_instance(&ma.getattr("MaskedArray")?),
-        None => Ok(false),
-    }
-}
-
-/// What Python has imported under a name so far.
-pub(super) fn loaded<'py>(name: &Bound<'py, PyString>) -> PyResult<Option<Bound<'py, PyAny>>> {
-    static SYS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
-    let py = name.py();
-    let sys = SYS.get_or_try_init(py, || py.import("sys").map(Bound::unbind))?.bind(py);
-    sys.getattr(intern!(py, "modules"))?.cast_into::<PyDict>()?.get_item(name)
-}
-
-/// An `IndexedSlices`, of the Python side of the package.
-pub(super) fn is_slices(object: &Bound<'_, PyAny>) -> PyResult<bool> {
-    static SLICES: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    object.is_instance(SLICES.import(object.py(), "gradclip._slices", "IndexedSlices")?)
-}
-
-/// A sequence of any kind. (A cast to `PySequence` prints what the object's class raises.)
-fn is_any_sequence(object: &Bound<'_, PyAny>) -> PyResult<bool> {
-    static SEQUENCE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    if is_list(object) {
-        return Ok(true);
-    }
-    object.is_instance(SEQUENCE.import(object.py(), "collections.abc", "Sequence")?)
 }
 
 /// What TensorFlow takes for a list of tensors: a sequence, but none of those that hold something else.
@@ -726,20 +592,9 @@ fn is_axes(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     }
 }
 
-/// A Python or NumPy bool.
-pub(super) fn is_bool(object: &Bound<'_, PyAny>) -> PyResult<bool> {
-    Ok(object.is_instance_of::<PyBool>()
-        || (is_numpy(object)? && plain(object)?.getattr("dtype")?.getattr("kind")?.eq("b")?))
-}
-
 /// The Python part of the reading of sequences.
 fn sequences(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
     py.import(intern!(py, "gradclip._sequences"))
-}
-
-/// A Python list or tuple.
-pub(super) fn is_list(object: &Bound<'_, PyAny>) -> bool {
-    object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>()
 }
 
 /// The array NumPy makes of an object; of a subclass, if the object's `__array__` gives such.

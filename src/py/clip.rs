@@ -6,16 +6,15 @@ use pyo3::types::{PyBool, PyFloat, PyInt, PyList};
 
 use super::array::flat::{Flats, Items, Lanes};
 use super::array::{Array, Out, Pair, Split, Walk, arrange, internal, objects, spread};
-use super::call::{
-    Call, Entry, Kinds, Number, Tensor, are_plain, are_plain_axes, describe, dtype_text, integer, is_list,
-    is_numpy, item, number, numeric_kind, plain, shape_text,
-};
-use super::device;
+use super::call::{Call, Entry, Number, Tensor, are_plain, are_plain_axes, number};
+use super::classes::{any_is_cupy, integer, is_cupy, is_list, is_numpy, item, numeric_kind, plain};
+use super::kinds::Kinds;
 use super::norm::vector_order;
 use super::run::{
     NormOf, Norms, clip_lanes, detached, norm_of, norm_of_list, pair, real_dtype, scale_list, scale_one,
     scale_slices, tensors,
 };
+use super::text::{describe, dtype_text, shape_text};
 use crate::element::{Dtype, Ordered, match_ordered, match_real};
 use crate::error::vec_with_room;
 use crate::isa::Isa;
@@ -68,7 +67,7 @@ pub(super) fn given_bound<'py>(
     if is_int || (dtype.is_float() && object.is_instance_of::<PyFloat>()) {
         return Ok(Given::Number(object.clone()));
     }
-    if device::is_array(object) {
+    if is_cupy(object) {
         let allowed = "None, a number or a NumPy array, for a tensor that is no cupy.ndarray";
         return Err(call.type_error(argument, describe(object), allowed));
     }
@@ -223,7 +222,7 @@ pub(super) fn clip_by_value<'py>(
             }
         }, {});
     }
-    if device::is_array(t) {
+    if is_cupy(t) {
         return call.hand_on((t, clip_value_min, clip_value_max, name, out));
     }
     let tensor = call.tensor_or_slices("t", t, Kinds::Ordered)?;
@@ -296,7 +295,7 @@ pub(super) fn clip_by_norm<'py>(
             return lanes.into_one();
         }
     }
-    if device::is_array(t) {
+    if is_cupy(t) {
         return call.hand_on((t, clip_norm, axes, name, out));
     }
     let tensor = call.tensor_or_slices("t", t, Kinds::Scalable)?;
@@ -415,7 +414,7 @@ pub(super) fn clip_by_average_norm<'py>(
             return lanes.into_one();
         }
     }
-    if device::is_array(t) {
+    if is_cupy(t) {
         return call.hand_on((t, clip_norm, name, out));
     }
     let tensor = call.tensor("t", t, Kinds::Scalable)?;
@@ -458,7 +457,7 @@ pub(super) fn clip_by_global_norm<'py>(
         }
     }
     let entries = items.to_tuple()?;
-    if device::any_is_array(&entries) {
+    if any_is_cupy(&entries) {
         return call.hand_on((entries, clip_norm, use_norm, name, ord, out));
     }
     let tensors = tensors(&call, &entries, Kinds::Scalable)?;

@@ -7,46 +7,21 @@
 
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-use numpy::PyUntypedArray;
 use pyo3::exceptions::PyBaseException;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyModule, PyTuple, PyType};
+use pyo3::types::PyTuple;
 
-use super::array::{Array, internal, objects};
-use super::call::{self, Call, is_list, loaded};
+use super::array::{Array, internal};
+use super::call::Call;
+use super::classes::{is_cupy, is_list, loaded};
 use super::clip::{BoundKind, Given, given_bound};
 use super::norm::{Along, vector_order};
 use super::overlap::{self, Apart, Place};
 use super::run::MatrixNorm;
+use super::text;
 use crate::element::{Dtype, Ordered, match_ordered};
 use crate::parallel::reduce::Order;
-
-/// `cupy.ndarray`, if `CuPy` is there. The module's own names are looked at: to ask for one that is not there may import
-/// something.
-fn class(py: Python<'_>) -> Option<Bound<'_, PyType>> {
-    let module = loaded(intern!(py, "cupy")).ok().flatten()?.cast_into::<PyModule>().ok()?;
-    module.dict().get_item(intern!(py, "ndarray")).ok().flatten()?.cast_into().ok()
-}
-
-/// An array of NumPy's own class, as most are: it need not be looked at any longer.
-fn is_numpy_array(object: &Bound<'_, PyAny>) -> bool {
-    object.is_exact_instance_of::<PyUntypedArray>()
-}
-
-/// Whether an object is a `cupy.ndarray`. No Python code runs.
-#[inline(never)] // it is no part of the short way
-pub(super) fn is_array(object: &Bound<'_, PyAny>) -> bool {
-    !is_numpy_array(object) && class(object.py()).is_some_and(|class| objects::is_of(object, &class))
-}
-
-/// Whether one of the entries is.
-#[inline(never)]
-pub(super) fn any_is_array(entries: &Bound<'_, PyTuple>) -> bool {
-    let mut rest = entries.iter_borrowed().filter(|entry| !is_numpy_array(entry)).peekable();
-    rest.peek().is_some()
-        && class(entries.py()).is_some_and(|class| rest.any(|entry| objects::is_of(&entry, &class)))
-}
 
 /// See [`Call::limit`].
 #[pyfunction]
@@ -163,7 +138,7 @@ pub(super) fn check_number_bound<'py>(
     let call = Call::of_python(py, function, name)?;
     let dtype = *Dtype::ALL.get(dtype_code).ok_or_else(|| internal("a dtype without a number"))?;
     let has_axes = Array::read(object).is_some_and(|(array, _)| array.ndim() > 0);
-    if has_axes || is_list(object) || is_array(object) {
+    if has_axes || is_list(object) || is_cupy(object) {
         return Ok(None);
     }
     let own = || numpy_dtype(py, dtype);
@@ -253,7 +228,7 @@ pub(super) fn clash_error<'py>(
 /// A shape as Python writes it.
 #[pyfunction]
 pub(super) fn shape_text(shape: &Bound<'_, PyAny>) -> PyResult<String> {
-    Ok(call::shape_text(&shape.extract::<Vec<usize>>()?))
+    Ok(text::shape_text(&shape.extract::<Vec<usize>>()?))
 }
 
 /// Address, bytes of an element, shape and strides in bytes.

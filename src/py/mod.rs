@@ -2,14 +2,17 @@
 
 mod array;
 mod call;
+mod classes;
 mod clip;
 mod device;
+mod kinds;
 mod memory_limit;
 mod norm;
 mod overlap;
 mod process;
 mod run;
 mod settings;
+mod text;
 
 use pyo3::prelude::*;
 
@@ -21,7 +24,6 @@ mod _core {
     use crate::isa::Isa;
 
     #[pymodule_export]
-    use super::call::text::{describe, dtype_text, text_of};
     #[pymodule_export]
     use super::clip::{clip_by_average_norm, clip_by_global_norm, clip_by_norm, clip_by_value};
     #[pymodule_export]
@@ -37,6 +39,9 @@ mod _core {
     use super::settings::{
         config, get_num_threads, isa_levels, memory_of_process, set_isa, set_num_threads, trim,
     };
+
+    #[pymodule_export]
+    use super::text::{describe, dtype_text, text_of};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

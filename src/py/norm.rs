@@ -5,12 +5,14 @@ use pyo3::types::{PyFloat, PyString};
 
 use super::array::Array;
 use super::array::flat::{Flats, Items};
-use super::call::{Call, Kinds, Number, are_plain, describe, is_bool, number};
-use super::device;
+use super::call::{Call, Number, are_plain, number};
+use super::classes::{any_is_cupy, is_bool, is_cupy};
+use super::kinds::Kinds;
 use super::run::{
     MatrixNorm, Norms, norm_of, norm_of_flats, norm_of_list, normalize_rows, pair, scale_one, scale_slices,
     tensors,
 };
+use super::text::describe;
 use crate::element::Dtype;
 use crate::parallel::reduce::Order;
 use crate::parallel::rows::Rule;
@@ -73,7 +75,7 @@ pub(super) fn global_norm<'py>(
         return Ok(PyFloat::new(py, norm.to_f64()).into_any());
     }
     let entries = items.to_tuple()?;
-    if device::any_is_array(&entries) {
+    if any_is_cupy(&entries) {
         return call.hand_on((entries, name, ord));
     }
     let tensors = tensors(&call, &entries, Kinds::Normed)?;
@@ -161,7 +163,7 @@ pub(super) fn norm<'py>(
         call.check_name()?;
         return Ok(PyFloat::new(py, norm_of_flats(py, &flats, order)?.to_f64()).into_any());
     }
-    if device::is_array(tensor) {
+    if is_cupy(tensor) {
         return call.hand_on((tensor, ord, axis, keepdims, name));
     }
     let tensor = call.tensor("tensor", tensor, Kinds::Normed)?;
@@ -190,7 +192,7 @@ pub(super) fn normalize<'py>(
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let call = Call::new(py, "normalize", name)?;
-    if device::is_array(tensor) {
+    if is_cupy(tensor) {
         return call.hand_on((tensor, ord, axis, name, out));
     }
     let tensor = call.tensor("tensor", tensor, Kinds::Scalable)?;

@@ -9,7 +9,8 @@ use pyo3::types::PyTuple;
 
 use super::array::flat::{FlatViews, Flats, Lanes};
 use super::array::{Array, Out, Pair, Split, Walk, arrange, internal, resized, spread};
-use super::call::{Call, Entry, Kinds, Tensor};
+use super::call::{Call, Entry, Tensor};
+use super::kinds::Kinds;
 use crate::element::{Dtype, Real, match_element, match_real};
 use crate::error::{Error, Result, vec_with_room};
 use crate::isa::Isa;

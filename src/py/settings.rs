@@ -7,8 +7,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use super::array::memory;
-use super::call::{describe, integer};
+use super::classes::integer;
 use super::memory_limit;
+use super::text::describe;
 use crate::element::Dtype;
 use crate::isa::Isa;
 use crate::parallel;

@@ -25,7 +25,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyAny, PyList, PyTuple};
 use smallvec::SmallVec;
 
-use super::super::call::Kinds;
+use super::super::kinds::Kinds;
 use super::super::overlap;
 use super::objects::{self, OwnList};
 use super::{BFLOAT16, DTYPES, Rows, hold_any_bits, internal, resized, slice_of, with_memory};

@@ -7,9 +7,8 @@ use pyo3::PyTypeInfo;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyComplex, PyFloat, PyInt, PyList, PySlice, PyString, PyTuple};
 
-use super::super::array::Array;
-use super::super::device;
-use super::{is_masked, is_numpy, plain};
+use super::array::Array;
+use super::classes::{is_cupy, is_masked, is_numpy, plain};
 
 /// Characters of a text in a message.
 const SHOWN: usize = 80;
@@ -26,7 +25,7 @@ const MOST_BYTES: usize = 32;
 
 /// `dtype int32`.
 #[pyfunction]
-pub(in crate::py) fn dtype_text(array: &Bound<'_, PyAny>) -> String {
+pub(super) fn dtype_text(array: &Bound<'_, PyAny>) -> String {
     let dtype = plain(array).and_then(|array| array.getattr("dtype"));
     dtype
         .and_then(|dtype| dtype.str())
@@ -34,7 +33,7 @@ pub(in crate::py) fn dtype_text(array: &Bound<'_, PyAny>) -> String {
 }
 
 /// `(2, 3)`, as Python writes it.
-pub(in crate::py) fn shape_text(shape: &[usize]) -> String {
+pub(super) fn shape_text(shape: &[usize]) -> String {
     match shape {
         [one] => format!("({one},)"),
         _ => format!("({})", shape.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
@@ -43,7 +42,7 @@ pub(in crate::py) fn shape_text(shape: &[usize]) -> String {
 
 /// What an object is: its type, and for a small value the value.
 #[pyfunction]
-pub(in crate::py) fn describe(object: &Bound<'_, PyAny>) -> String {
+pub(super) fn describe(object: &Bound<'_, PyAny>) -> String {
     if object.is_none() {
         return "None".to_owned();
     }
@@ -69,7 +68,7 @@ pub(in crate::py) fn describe(object: &Bound<'_, PyAny>) -> String {
 
 /// The value if it is small, else the type.
 #[pyfunction]
-pub(in crate::py) fn text_of(object: &Bound<'_, PyAny>) -> String {
+pub(super) fn text_of(object: &Bound<'_, PyAny>) -> String {
     value_of(object, MOST_LEVELS)
         .ok()
         .flatten()
@@ -88,7 +87,7 @@ pub(super) fn class_text(object: &Bound<'_, PyAny>) -> String {
 }
 
 fn class_of(object: &Bound<'_, PyAny>) -> String {
-    if device::is_array(object) {
+    if is_cupy(object) {
         return "cupy.ndarray".to_owned(); // for its own name is that of NumPy's class
     }
     object.get_type().name().map_or_else(|_| "object".to_owned(), |name| begin_of(&name, SHOWN))

@@ -1,0 +1,151 @@
+//! Of what class an object is, as far as arguments are concerned, and numbers of NumPy as Python has them.
+
+use numpy::PyUntypedArray;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyAny, PyBool, PyDict, PyFloat, PyInt, PyList, PyModule, PyString, PyTuple, PyType};
+use pyo3::{PyTypeInfo, intern};
+
+use super::array::{Array, objects};
+
+/// `i` for integers, `f` for floats, those of `ml_dtypes` included, for a NumPy scalar or array.
+pub(super) fn numeric_kind(object: &Bound<'_, PyAny>) -> PyResult<Option<char>> {
+    let dtype = object.getattr(intern!(object.py(), "dtype"))?;
+    Ok(match dtype.getattr("kind")?.extract::<char>()? {
+        'i' | 'u' => Some('i'),
+        'f' => Some('f'),
+        _ => {
+            let class = dtype.getattr("type")?;
+            let name: String = class.getattr("__name__")?.extract()?;
+            let is = |kind: &str| name.trim_start_matches(['u', 'b']).starts_with(kind);
+            if class.getattr("__module__")?.extract::<String>()? != "ml_dtypes" {
+                None
+            } else if is("int") {
+                Some('i')
+            } else {
+                is("float").then_some('f')
+            }
+        }
+    })
+}
+
+/// A 0-d array or a scalar of a numeric kind as a Python number.
+pub(super) fn item<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let py = object.py();
+    let kind: char = object.getattr(intern!(py, "dtype"))?.getattr("kind")?.extract()?;
+    if matches!(kind, 'i' | 'u' | 'f') {
+        return object.call_method0(intern!(py, "item"));
+    }
+    // Those of ml_dtypes give scalars of theirs, and wrong ones if the byte order is not the native one. They become
+    // Python numbers one by one: NumPy's conversion of a whole array warns of a signalling NaN.
+    let native = object.getattr(intern!(py, "dtype"))?.call_method1(intern!(py, "newbyteorder"), ("=",))?;
+    let scalar = object.call_method1(intern!(py, "astype"), (native,))?.call_method0(intern!(py, "item"))?;
+    let is_int = numeric_kind(object)? == Some('i');
+    let class = if is_int { PyInt::type_object(py) } else { PyFloat::type_object(py) };
+    class.call1((scalar,))
+}
+
+/// An array of NumPy's own class: a subclass may have methods of its own.
+pub(super) fn plain<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    match Array::read(object) {
+        Some((_, true)) => object
+            .py()
+            .import(intern!(object.py(), "numpy"))?
+            .call_method1(intern!(object.py(), "asarray"), (object,)),
+        _ => Ok(object.clone()),
+    }
+}
+
+/// A Python or NumPy integer (no bool), as a Python int.
+pub(super) fn integer<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    if object.is_instance_of::<PyBool>() {
+        return Ok(None);
+    }
+    if object.is_instance_of::<PyInt>() {
+        return Ok(Some(object.clone()));
+    }
+    if is_numpy(object)? {
+        let object = plain(object)?;
+        let kind: char = object.getattr("dtype")?.getattr("kind")?.extract()?;
+        let ndim: usize = object.getattr("ndim")?.extract()?;
+        if matches!(kind, 'i' | 'u') && ndim == 0 {
+            return Ok(Some(object.call_method0("item")?));
+        }
+    }
+    Ok(None)
+}
+
+/// A NumPy scalar or array.
+pub(super) fn is_numpy(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    static GENERIC: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    Ok(object.is_instance_of::<PyUntypedArray>()
+        || object.is_instance(GENERIC.import(object.py(), "numpy", "generic")?)?)
+}
+
+/// A masked array. Without `numpy.ma` there is none.
+pub(super) fn is_masked(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    match loaded(intern!(object.py(), "numpy.ma"))? {
+        Some(ma) => object.is_instance(&ma.getattr("MaskedArray")?),
+        None => Ok(false),
+    }
+}
+
+/// What Python has imported under a name so far.
+pub(super) fn loaded<'py>(name: &Bound<'py, PyString>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    static SYS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    let py = name.py();
+    let sys = SYS.get_or_try_init(py, || py.import("sys").map(Bound::unbind))?.bind(py);
+    sys.getattr(intern!(py, "modules"))?.cast_into::<PyDict>()?.get_item(name)
+}
+
+/// An `IndexedSlices`, of the Python side of the package.
+pub(super) fn is_slices(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    static SLICES: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    object.is_instance(SLICES.import(object.py(), "gradclip._slices", "IndexedSlices")?)
+}
+
+/// A sequence of any kind. (A cast to `PySequence` prints what the object's class raises.)
+pub(super) fn is_any_sequence(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    static SEQUENCE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    if is_list(object) {
+        return Ok(true);
+    }
+    object.is_instance(SEQUENCE.import(object.py(), "collections.abc", "Sequence")?)
+}
+
+/// A Python or NumPy bool.
+pub(super) fn is_bool(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    Ok(object.is_instance_of::<PyBool>()
+        || (is_numpy(object)? && plain(object)?.getattr("dtype")?.getattr("kind")?.eq("b")?))
+}
+
+/// A Python list or tuple.
+pub(super) fn is_list(object: &Bound<'_, PyAny>) -> bool {
+    object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>()
+}
+
+/// `cupy.ndarray`, if `CuPy` is there. The module's own names are looked at: to ask for one that is not there may import
+/// something.
+fn cupy_class(py: Python<'_>) -> Option<Bound<'_, PyType>> {
+    let module = loaded(intern!(py, "cupy")).ok().flatten()?.cast_into::<PyModule>().ok()?;
+    module.dict().get_item(intern!(py, "ndarray")).ok().flatten()?.cast_into().ok()
+}
+
+/// Whether an object is an array of NumPy's own class, as most are.
+fn is_numpy_array(object: &Bound<'_, PyAny>) -> bool {
+    object.is_exact_instance_of::<PyUntypedArray>()
+}
+
+/// Whether an object is a `cupy.ndarray`. No Python code runs.
+#[inline(never)] // the fast path does not reach it
+pub(super) fn is_cupy(object: &Bound<'_, PyAny>) -> bool {
+    !is_numpy_array(object) && cupy_class(object.py()).is_some_and(|class| objects::is_of(object, &class))
+}
+
+/// Whether one of the entries is a `cupy.ndarray`.
+#[inline(never)]
+pub(super) fn any_is_cupy(entries: &Bound<'_, PyTuple>) -> bool {
+    let mut rest = entries.iter_borrowed().filter(|entry| !is_numpy_array(entry)).peekable();
+    rest.peek().is_some()
+        && cupy_class(entries.py()).is_some_and(|class| rest.any(|entry| objects::is_of(&entry, &class)))
+}

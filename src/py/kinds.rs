@@ -1,0 +1,32 @@
+//! Which dtypes a function takes.
+
+use crate::element::Dtype;
+
+/// The dtypes an argument may have.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kinds {
+    /// All, for there is a norm of each.
+    Normed,
+    /// Those that can be scaled by their norm.
+    Scalable,
+    /// Those that can be clipped to bounds.
+    Ordered,
+}
+
+impl Kinds {
+    /// Whether the dtype is one of them.
+    pub(super) fn has(self, dtype: Dtype) -> bool {
+        match self {
+            Self::Normed => true,
+            Self::Scalable => dtype.is_scalable(),
+            Self::Ordered => dtype.is_ordered(),
+        }
+    }
+
+    /// Their names, for a message.
+    pub(super) fn list(self) -> String {
+        let names: Vec<_> =
+            Dtype::ALL.iter().filter(|dtype| self.has(**dtype)).map(|dtype| dtype.name()).collect();
+        names.join(", ")
+    }
+}
