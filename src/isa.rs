@@ -1,7 +1,7 @@
 //! The instruction sets: one table, and the only `#[target_feature]` of the crate.
 //!
 //! An operation is a value that implements [`Op`]. Its body is plain Rust, written once for all dtypes and
-//! all levels; [`Isa::run`] compiles it once per level, in a shell that enables the level's features. `eval`
+//! all levels; [`Isa::run`] compiles it once per level, in a trampoline that enables the level's features. `eval`
 //! and all it calls are `#[inline(always)]`, because features do not follow a call that is not inlined, and
 //! loops in it are
 //! `for` loops, because an iterator's `for_each` is such a call.
@@ -87,10 +87,10 @@ macro_rules! levels {
                     Level::Baseline => op.eval::<false>(),
                     $(Level::$level => {
                         #[target_feature($(enable = $feature),+)]
-                        fn shell<O: Op>(op: O) -> O::Output { op.eval::<true>() }
+                        fn trampoline<O: Op>(op: O) -> O::Output { op.eval::<true>() }
                         // SAFETY: an `Isa` of this level is made by `available` alone, after it detected the
-                        // very list of features that `shell` enables.
-                        unsafe { shell(op) }
+                        // very list of features that `trampoline` enables.
+                        unsafe { trampoline(op) }
                     })*
                 }
             }
@@ -158,7 +158,7 @@ pub const CONVERTED: usize = 16;
 #[cfg(target_arch = "x86_64")]
 const TO_NEAREST: i32 = std::arch::x86_64::_MM_FROUND_TO_NEAREST_INT;
 
-/// To widen, as a closure for a shell that enables the level's features.
+/// To widen, as a closure for a trampoline that enables the level's features.
 #[cfg(target_arch = "x86_64")]
 macro_rules! widen {
     (V3) => {
@@ -220,22 +220,22 @@ impl Isa {
     #[expect(unsafe_code, reason = "see `run`; and numbers become vectors")]
     #[inline]
     pub fn run_on_halves<O: HalvesOp>(self, op: O) -> O::Output {
-        macro_rules! shells {
+        macro_rules! trampolines {
             ($($level:ident $name:literal: $($feature:tt),+;)*) => {
                 match self.0 {
                     Level::Baseline => op.eval::<false>(widen_plainly, narrow_plainly),
                     $(Level::$level => {
                         #[target_feature($(enable = $feature),+)]
-                        fn shell<O: HalvesOp>(op: O) -> O::Output {
+                        fn trampoline<O: HalvesOp>(op: O) -> O::Output {
                             op.eval::<true>(widen!($level), narrow!($level))
                         }
                         // SAFETY: as in `run`.
-                        unsafe { shell(op) }
+                        unsafe { trampoline(op) }
                     })*
                 }
             };
         }
-        with_levels!(shells)
+        with_levels!(trampolines)
     }
 }
 
@@ -290,7 +290,7 @@ pub const ESTIMATED: usize = 8;
 /// A level without an estimate.
 type NoEstimate = fn(&[f64; ESTIMATED]) -> [f64; ESTIMATED];
 
-/// The estimate, as a closure for a shell that enables the level's features.
+/// The estimate, as a closure for a trampoline that enables the level's features.
 #[cfg(target_arch = "x86_64")]
 macro_rules! estimate {
     (V3) => {
@@ -298,7 +298,7 @@ macro_rules! estimate {
     };
     (V4) => {
         Some(|x: &[f64; ESTIMATED]| {
-            // SAFETY: the vector holds as many float64, and any bits are a value of these types. The shell that this is
+            // SAFETY: the vector holds as many float64, and any bits are a value of these types. The trampoline that this is
             // for enables the instruction, "avx512f".
             unsafe {
                 let x = transmute::<[f64; ESTIMATED], __m512d>(*x);
@@ -314,20 +314,20 @@ impl Isa {
     #[expect(unsafe_code, reason = "see `run`; and numbers become vectors")]
     #[inline]
     pub fn run_on_roots<O: RootsOp>(self, op: O) -> O::Output {
-        macro_rules! shells {
+        macro_rules! trampolines {
             ($($level:ident $name:literal: $($feature:tt),+;)*) => {
                 match self.0 {
                     Level::Baseline => op.eval::<false>(None::<NoEstimate>),
                     $(Level::$level => {
                         #[target_feature($(enable = $feature),+)]
-                        fn shell<O: RootsOp>(op: O) -> O::Output { op.eval::<true>(estimate!($level)) }
+                        fn trampoline<O: RootsOp>(op: O) -> O::Output { op.eval::<true>(estimate!($level)) }
                         // SAFETY: as in `run`.
-                        unsafe { shell(op) }
+                        unsafe { trampoline(op) }
                     })*
                 }
             };
         }
-        with_levels!(shells)
+        with_levels!(trampolines)
     }
 }
 
@@ -341,18 +341,18 @@ impl Isa {
 }
 
 /// What a slice is filled with, in order.
-pub trait Fill<T> {
+pub trait StreamSource<T> {
     /// Makes the next elements, `N` for each place that is left. Implementors are `#[inline(always)]`.
-    fn fill<const N: usize>(&mut self, places: Places<'_, T, N, impl Fn(&[T; N], &mut [T; N])>);
+    fn fill<const N: usize>(&mut self, places: StreamSink<'_, T, N, impl Fn(&[T; N], &mut [T; N])>);
 }
 
-/// Places in memory for `N` elements each.
-pub struct Places<'a, T, const N: usize, S> {
+/// Where to store, in memory, for `N` elements each.
+pub struct StreamSink<'a, T, const N: usize, S> {
     places: std::slice::IterMut<'a, [T; N]>,
     store: S,
 }
 
-impl<T, const N: usize, S: Fn(&[T; N], &mut [T; N])> Places<'_, T, N, S> {
+impl<T, const N: usize, S: Fn(&[T; N], &mut [T; N])> StreamSink<'_, T, N, S> {
     /// How many are left.
     #[inline(always)]
     pub fn left(&self) -> usize {
@@ -369,9 +369,9 @@ impl<T, const N: usize, S: Fn(&[T; N], &mut [T; N])> Places<'_, T, N, S> {
 }
 
 /// The same elements as another slice.
-impl<T: Element> Fill<T> for &[T] {
+impl<T: Element> StreamSource<T> for &[T] {
     #[inline(always)]
-    fn fill<const N: usize>(&mut self, mut places: Places<'_, T, N, impl Fn(&[T; N], &mut [T; N])>) {
+    fn fill<const N: usize>(&mut self, mut places: StreamSink<'_, T, N, impl Fn(&[T; N], &mut [T; N])>) {
         let (next, rest) = self.split_at(places.left() * N);
         *self = rest;
         for elements in next.as_chunks::<N>().0 {
@@ -381,11 +381,11 @@ impl<T: Element> Fill<T> for &[T] {
 }
 
 /// What a slice of float16 is filled with, in order.
-pub trait FillHalves {
-    /// As [`Fill::fill`], with conversions as [`HalvesOp::eval`] has them.
+pub trait HalvesStreamSource {
+    /// As [`StreamSource::fill`], with conversions as [`HalvesOp::eval`] has them.
     fn fill<const N: usize>(
         &mut self,
-        places: Places<'_, F16, N, impl Fn(&[F16; N], &mut [F16; N])>,
+        places: StreamSink<'_, F16, N, impl Fn(&[F16; N], &mut [F16; N])>,
         widen: impl Fn(&[F16; CONVERTED]) -> [f32; CONVERTED],
         narrow: impl Fn(&[f32; CONVERTED]) -> [F16; CONVERTED],
     );
@@ -398,14 +398,14 @@ struct Converting<F, W, S> {
     narrow: S,
 }
 
-impl<F, W, S> Fill<F16> for Converting<F, W, S>
+impl<F, W, S> StreamSource<F16> for Converting<F, W, S>
 where
-    F: FillHalves,
+    F: HalvesStreamSource,
     W: Fn(&[F16; CONVERTED]) -> [f32; CONVERTED],
     S: Fn(&[f32; CONVERTED]) -> [F16; CONVERTED],
 {
     #[inline(always)]
-    fn fill<const N: usize>(&mut self, places: Places<'_, F16, N, impl Fn(&[F16; N], &mut [F16; N])>) {
+    fn fill<const N: usize>(&mut self, places: StreamSink<'_, F16, N, impl Fn(&[F16; N], &mut [F16; N])>) {
         self.fill.fill(places, &self.widen, &self.narrow);
     }
 }
@@ -423,14 +423,14 @@ macro_rules! line_by {
                 // SAFETY: as `fill_lines` has it, a line can be read there and written here, and is so many
                 // vectors; it holds numbers without padding, and begins where a line of memory does, so
                 // that each vector written is aligned. The CPU has the instruction: "sse2" is in the x86-64
-                // baseline, and the others are used in the shells of levels that enable them.
+                // baseline, and the others are used in the trampolines of levels that enable them.
                 unsafe { $store(to.add(i), $load(from.add(i))) };
             }
         }
     };
 }
 
-/// To write a line, as a closure for a shell that enables the level's features.
+/// To write a line, as a closure for a trampoline that enables the level's features.
 #[cfg(target_arch = "x86_64")]
 macro_rules! store_line {
     (Baseline) => {
@@ -449,23 +449,23 @@ impl Isa {
     /// Fills a slice past the caches: memory that nobody reads soon need not be fetched to be overwritten, nor push
     /// out what is. Whole lines go from registers to memory.
     #[expect(unsafe_code, reason = "see `run`; and the instructions take aligned pointers")]
-    pub fn stream<T: Element, F: Fill<T>>(self, _: &StreamGuard, to: &mut [T], fill: F) {
-        macro_rules! shells {
+    pub fn stream<T: Element, F: StreamSource<T>>(self, _: &StreamGuard, to: &mut [T], fill: F) {
+        macro_rules! trampolines {
             ($($level:ident $name:literal: $($feature:tt),+;)*) => {
                 match self.0 {
                     Level::Baseline => fill_lines(to, fill, store_line!(Baseline)),
                     $(Level::$level => {
                         #[target_feature($(enable = $feature),+)]
-                        fn shell<T: Element, F: Fill<T>>(to: &mut [T], fill: F) {
+                        fn trampoline<T: Element, F: StreamSource<T>>(to: &mut [T], fill: F) {
                             fill_lines(to, fill, store_line!($level));
                         }
                         // SAFETY: as in `run`.
-                        unsafe { shell(to, fill) }
+                        unsafe { trampoline(to, fill) }
                     })*
                 }
             };
         }
-        with_levels!(shells);
+        with_levels!(trampolines);
     }
 
     /// The same for what wants to convert float16.
@@ -474,8 +474,8 @@ impl Isa {
         clippy::cast_ptr_alignment,
         reason = "see `stream` and `run_on_halves`; `fill_lines` has lines that are aligned"
     )]
-    pub fn stream_halves<F: FillHalves>(self, _: &StreamGuard, to: &mut [F16], fill: F) {
-        macro_rules! shells {
+    pub fn stream_halves<F: HalvesStreamSource>(self, _: &StreamGuard, to: &mut [F16], fill: F) {
+        macro_rules! trampolines {
             ($($level:ident $name:literal: $($feature:tt),+;)*) => {
                 match self.0 {
                     Level::Baseline => {
@@ -484,17 +484,17 @@ impl Isa {
                     }
                     $(Level::$level => {
                         #[target_feature($(enable = $feature),+)]
-                        fn shell<F: FillHalves>(to: &mut [F16], fill: F) {
+                        fn trampoline<F: HalvesStreamSource>(to: &mut [F16], fill: F) {
                             let fill = Converting { fill, widen: widen!($level), narrow: narrow!($level) };
                             fill_lines(to, fill, store_line!($level));
                         }
                         // SAFETY: as in `run`.
-                        unsafe { shell(to, fill) }
+                        unsafe { trampoline(to, fill) }
                     })*
                 }
             };
         }
-        with_levels!(shells);
+        with_levels!(trampolines);
     }
 }
 
@@ -502,11 +502,11 @@ impl Isa {
 /// theirs, and that begins at a multiple of its size. An array whose elements are not aligned to their size has none.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn fill_lines<T: Element>(to: &mut [T], mut fill: impl Fill<T>, store: impl Fn(*const T, *mut T)) {
+fn fill_lines<T: Element>(to: &mut [T], mut fill: impl StreamSource<T>, store: impl Fn(*const T, *mut T)) {
     #[inline(always)]
     fn fill_with<T: Element, const N: usize>(
         to: &mut [T],
-        mut fill: impl Fill<T>,
+        mut fill: impl StreamSource<T>,
         store: impl Fn(*const T, *mut T),
     ) {
         let ahead = to.as_ptr().align_offset(LINE).min(to.len());
@@ -514,7 +514,7 @@ fn fill_lines<T: Element>(to: &mut [T], mut fill: impl Fill<T>, store: impl Fn(*
         let (lines, rest) = body.as_chunks_mut::<N>();
         fill_plainly(ahead, &mut fill);
         let store = |from: &[T; N], to: &mut [T; N]| store(from.as_ptr(), to.as_mut_ptr());
-        fill.fill(Places { places: lines.iter_mut(), store });
+        fill.fill(StreamSink { places: lines.iter_mut(), store });
         fill_plainly(rest, &mut fill);
     }
     // So many elements are a line.
@@ -531,20 +531,20 @@ fn fill_lines<T: Element>(to: &mut [T], mut fill: impl Fill<T>, store: impl Fn(*
 #[cfg(not(target_arch = "x86_64"))]
 impl Isa {
     /// Fills a slice; there is no better way here.
-    pub fn stream<T: Element, F: Fill<T>>(self, _: &StreamGuard, to: &mut [T], mut fill: F) {
+    pub fn stream<T: Element, F: StreamSource<T>>(self, _: &StreamGuard, to: &mut [T], mut fill: F) {
         fill_plainly(to, &mut fill);
     }
 
     /// The same.
-    pub fn stream_halves<F: FillHalves>(self, _: &StreamGuard, to: &mut [F16], fill: F) {
+    pub fn stream_halves<F: HalvesStreamSource>(self, _: &StreamGuard, to: &mut [F16], fill: F) {
         fill_plainly(to, &mut Converting { fill, widen: widen_plainly, narrow: narrow_plainly });
     }
 }
 
 /// Fills a slice element by element.
 #[inline(always)]
-fn fill_plainly<T: Copy>(to: &mut [T], fill: &mut impl Fill<T>) {
-    fill.fill(Places {
+fn fill_plainly<T: Copy>(to: &mut [T], fill: &mut impl StreamSource<T>) {
+    fill.fill(StreamSink {
         places: to.as_chunks_mut::<1>().0.iter_mut(),
         store: |from: &[T; 1], to: &mut [T; 1]| *to = *from,
     });
@@ -568,7 +568,7 @@ pub fn prefetch<T>(_: &[T], _: usize) {}
 
 /// Asks for the memory that comes so many bytes behind that of some elements.
 #[inline(always)]
-pub fn ask_ahead<T>(elements: &[T], bytes: usize) {
+pub fn prefetch_ahead<T>(elements: &[T], bytes: usize) {
     for line in elements.chunks((LINE / size_of::<T>()).max(1)) {
         prefetch(line, bytes);
     }

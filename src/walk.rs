@@ -17,7 +17,7 @@ use std::sync::atomic::AtomicU8;
 use smallvec::SmallVec;
 
 use crate::element::{Element, Ordered};
-use crate::isa::{Isa, LINE, StreamGuard, ask_ahead, prefetch};
+use crate::isa::{Isa, LINE, StreamGuard, prefetch, prefetch_ahead};
 use crate::kernel::clip::{AnyOutside, ClipEach};
 use crate::kernel::map::{AnyChange, Map};
 use crate::kernel::scale::{ScaleEach, ScaleEachInto};
@@ -498,7 +498,7 @@ impl Gathered<'_> {
     fn is_far(&self, unit: usize) -> bool {
         let bytes = |stride: isize| stride.unsigned_abs().saturating_mul(unit);
         let Some((inner, outer)) = self.layout.axes.split_last() else { return false };
-        self.layout.len.saturating_mul(bytes(inner.stride)) >= FAR
+        self.layout.len.saturating_mul(bytes(inner.stride)) >= NON_TEMPORAL_MIN_BYTES
             && !outer.iter().any(|axis| (1..LINE).contains(&bytes(axis.stride)))
     }
 
@@ -535,7 +535,7 @@ impl Gathered<'_> {
         self.runs(to, |at, to| {
             for (to, from) in to.chunks_mut(AT_ONCE).zip(bytes[at..].chunks(AT_ONCE * size)) {
                 if is_far {
-                    ask_ahead(from, AHEAD);
+                    prefetch_ahead(from, AHEAD);
                 }
                 read_bytes::<T, SWAPPED>(from, to);
             }
@@ -552,7 +552,7 @@ fn every<T: Copy, const STEP: usize>(from: &[T], is_far: bool, to: &mut [T]) {
         return pick::<T, STEP>(from, to);
     }
     for (to, from) in to.chunks_mut(AT_ONCE).zip(from.chunks(AT_ONCE * STEP)) {
-        ask_ahead(from, AHEAD);
+        prefetch_ahead(from, AHEAD);
         // The loop of `pick` does the last eight one at a time. Of pairs this short, a `map` does them by vectors, too; of longer
         // groups it makes worse code.
         if STEP == 2
@@ -881,7 +881,7 @@ impl<T: Ordered> Work<T> for Bounds<'_, T> {
 }
 
 /// Bytes that no cache holds until they are read again.
-pub const FAR: usize = 32 << 20;
+pub const NON_TEMPORAL_MIN_BYTES: usize = 32 << 20;
 
 /// How an output is written.
 #[derive(Clone, Copy, Debug)]
@@ -905,7 +905,7 @@ const fn gathered_at_once<T>() -> usize {
 
 /// Does `work` for the positions of `target`, which begin at `at` of the whole; in place, or from `source`,
 /// which has the positions of the whole.
-pub fn perform<T: Ordered>(
+pub fn apply_elementwise<T: Ordered>(
     isa: Isa,
     work: &impl Work<T>,
     source: Option<&View<'_, T>>,

@@ -17,7 +17,7 @@ use _core::isa::Isa;
 use _core::kernel::clip::Clip;
 use _core::kernel::scale::Scale;
 use _core::parallel::Crew;
-use _core::parallel::perform::{AnyTask, Task, perform, scale};
+use _core::parallel::elementwise::{AnyTask, Task, apply_elementwise, scale};
 use _core::parallel::reduce::{AnyView, CHUNK, Order, norm, norm_of_view, norms};
 use _core::parallel::rows::clip_rows;
 use _core::parallel::set_threads;
@@ -136,11 +136,11 @@ fn every_write<T: Real>() {
         let mut to = vec![T::ZERO; 2 * len];
         let into = &mut to[..len];
         let mut task = Task { source: Some(View::Dense(&from)), target: Target::Dense(into) };
-        assert_eq!(cost(|| perform(isa, &work, &mut task)), FREE, "{len}");
-        assert_eq!(cost(|| perform(isa, &bounds, &mut task)), FREE, "{len}");
+        assert_eq!(cost(|| apply_elementwise(isa, &work, &mut task)), FREE, "{len}");
+        assert_eq!(cost(|| apply_elementwise(isa, &bounds, &mut task)), FREE, "{len}");
         task.source = None;
-        assert_eq!(cost(|| perform(isa, &work, &mut task)), FREE, "{len}");
-        assert_eq!(cost(|| perform(isa, &bounds, &mut task)), FREE, "{len}");
+        assert_eq!(cost(|| apply_elementwise(isa, &work, &mut task)), FREE, "{len}");
+        assert_eq!(cost(|| apply_elementwise(isa, &bounds, &mut task)), FREE, "{len}");
         if len > 0 {
             assert_eq!(cost(|| clip_rows(isa, None, &mut to, len.min(CHUNK - 1), 0.5)), FREE, "{len}");
         }

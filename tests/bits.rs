@@ -25,7 +25,7 @@ use _core::kernel::power::Simple;
 use _core::kernel::scale::{ClipMagnitude, Scale};
 use _core::parallel::Crew;
 use _core::parallel::columns::{clip_columns, is_column};
-use _core::parallel::perform::{AnyTask, Task, perform, scale};
+use _core::parallel::elementwise::{AnyTask, Task, apply_elementwise, scale};
 use _core::parallel::reduce::{AnyView, CHUNK, Order, norm, norm_of_view, norms};
 use _core::parallel::rows::clip_rows;
 use _core::parallel::set_threads;
@@ -346,13 +346,14 @@ where
 {
     let len = data.len();
     let mut own = data.to_vec();
-    perform(isa, work, &mut Task { source: None, target: Target::Dense(&mut own) }).expect("threads");
+    apply_elementwise(isa, work, &mut Task { source: None, target: Target::Dense(&mut own) })
+        .expect("threads");
     found.add_all(&own);
     let mut copy = vec![T::ZERO; len];
     for store in [_core::walk::Store::Cached, _core::walk::Store::Streamed(&StreamGuard::begin())] {
         copy.fill(T::ZERO);
         let target = &mut Target::Dense(&mut copy);
-        _core::walk::perform(isa, work, Some(&View::Dense(data)), target, 0, store);
+        _core::walk::apply_elementwise(isa, work, Some(&View::Dense(data)), target, 0, store);
         found.add_all(&copy);
     }
     let reversed = View::new(Memory::Elements(data), len as isize - 1, Cow::Owned(layout([(len, -1)])));
@@ -364,7 +365,7 @@ where
         range: 0..len,
     };
     let source = (len > 0).then_some(reversed);
-    perform(isa, work, &mut Task { source, target }).expect("threads");
+    apply_elementwise(isa, work, &mut Task { source, target }).expect("threads");
     bytes.iter().for_each(|byte| found.add(byte.load(Relaxed).into()));
 }
 
@@ -566,7 +567,8 @@ fn shared(found: &mut Found) {
     found.shared_line_of("scale of 36 MB", &[3], 9_000_001, |isa, data: &[f32], found| {
         let mut copy = vec![0.0; data.len()];
         let mut task = Task { source: Some(View::Dense(data)), target: Target::Dense(&mut copy) };
-        perform(isa, &Uniform(Scale(Factor { by: 1.0 / 3.0, then: 1.0 })), &mut task).expect("threads");
+        apply_elementwise(isa, &Uniform(Scale(Factor { by: 1.0 / 3.0, then: 1.0 })), &mut task)
+            .expect("threads");
         found.add_all(&copy);
     });
 }

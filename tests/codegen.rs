@@ -17,7 +17,7 @@ use std::process::Command;
 use std::slice::{Chunks, ChunksMut};
 
 use _core::element::{Bf16, Element, F16};
-use _core::isa::{Fill, FillHalves, HalvesOp, Isa, Op, RootsOp, StreamGuard};
+use _core::isa::{HalvesOp, HalvesStreamSource, Isa, Op, RootsOp, StreamGuard, StreamSource};
 use _core::kernel::clip::{AnyOutside, Between, Clip, ClipEach};
 use _core::kernel::halves::{FromSingles, ScaleBlocks, ScaledLines, ToSingles};
 use _core::kernel::map::{AnyChange, Apply, ApplyInto, ApplyIntoEach, ApplyToEach, Mapped};
@@ -89,13 +89,13 @@ fn on_roots<O: RootsOp>(unit: Unit, most: [usize; LEVELS.len()]) -> Probe {
 }
 
 /// Has what is streamed to memory compiled.
-fn streamed<T: Element, F: Fill<T>>(unit: Unit, most: [usize; LEVELS.len()]) -> Probe {
+fn streamed<T: Element, F: StreamSource<T>>(unit: Unit, most: [usize; LEVELS.len()]) -> Probe {
     black_box(Isa::stream::<T, F> as fn(Isa, &StreamGuard, &mut [T], F));
     Probe { operation: short(&format!("{}, {}", type_name::<T>(), type_name::<F>())), unit, most }
 }
 
 /// The same with conversions of float16.
-fn streamed_halves<F: FillHalves>(unit: Unit, most: [usize; LEVELS.len()]) -> Probe {
+fn streamed_halves<F: HalvesStreamSource>(unit: Unit, most: [usize; LEVELS.len()]) -> Probe {
     black_box(Isa::stream_halves::<F> as fn(Isa, &StreamGuard, &mut [F16], F));
     Probe { operation: short(type_name::<F>()), unit, most }
 }
@@ -261,7 +261,7 @@ fn level_and_operation(symbol: &str, demangled: &str) -> Option<(usize, String)>
         "s_" => 2,
         _ => return None,
     };
-    Some((level, operation("::shell::<")?))
+    Some((level, operation("::trampoline::<")?))
 }
 
 fn tool(name: &str, arguments: &[&str]) -> String {

@@ -164,7 +164,7 @@ const INDEXED: [(&str, &str, &str); 28] = [
         "= (shape[axis], strides[axis] / unit);",
         "a walk is made of the axes of the array or of its pair",
     ),
-    ("py/array/flat.rs", "let flat = &self.flats[at];", "`Views` are asked for numbers below their length"),
+    ("py/array/plain.rs", "let flat = &self.flats[at];", "`Views` are asked for numbers below their length"),
     ("py/array.rs", "pairs[i].interleaved = true;", "the number of an output, of which each pair has one"),
     ("py/array.rs", "pairs[i].copy = Some(pairs[i].input.copy()?)", "less than their number"),
     (
@@ -174,7 +174,7 @@ const INDEXED: [(&str, &str, &str); 28] = [
     ),
     ("py/array/handler.rs", "name[i] = text[i].cast_signed();", "at compile time"),
     ("py/norm.rs", "match norms.values[..] {", "the whole"),
-    ("py/array/flat.rs", "&self.flats[..]", "the whole"),
+    ("py/array/plain.rs", "&self.flats[..]", "the whole"),
     (
         "py/run.rs",
         "(&self.kept[..at], &self.kept[at + 1..]);",
@@ -437,7 +437,7 @@ fn no_file_imports_itself_by_way_of_others() {
     let imports = imports_of(&found);
     for (file, imported) in [
         ("py/clip.rs", "py/call.rs"),
-        ("py/array/flat.rs", "py/array.rs"),
+        ("py/array/plain.rs", "py/array.rs"),
         ("py/array.rs", "py/array/handler.rs"),
         ("parallel/rows.rs", "kernel/rows.rs"),
         ("walk.rs", "isa.rs"),

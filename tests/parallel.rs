@@ -16,7 +16,7 @@ use _core::kernel::power::{Power, Simple};
 use _core::kernel::sum::{BLOCK, Term};
 use _core::parallel::Crew;
 use _core::parallel::columns::{clip_columns, is_column};
-use _core::parallel::perform::{AnyTask, Task, perform, scale};
+use _core::parallel::elementwise::{AnyTask, Task, apply_elementwise, scale};
 use _core::parallel::reduce::{AnyView, CHUNK, Order, norm, norm_of_view, norms};
 use _core::parallel::rows::clip_rows;
 use _core::parallel::{MAX_THREADS, set_threads, threads};
@@ -984,11 +984,11 @@ fn work_by_position_finds_its_position_on_every_thread() {
                 let [mut a, mut b, mut c] = [0; 3].map(|_| vec![0.0; len]);
                 [&mut a, &mut b, &mut c].into_iter().for_each(start);
                 let mut task = Task { source: source(), target: Target::Dense(&mut a) };
-                perform(isa, &Uniform(clip), &mut task).expect("threads");
+                apply_elementwise(isa, &Uniform(clip), &mut task).expect("threads");
                 let mut task = Task { source: source(), target: Target::Dense(&mut b) };
-                perform(isa, &bounds, &mut task).expect("threads");
+                apply_elementwise(isa, &bounds, &mut task).expect("threads");
                 let mut task = Task { source: source(), target: Target::Dense(&mut c) };
-                perform(isa, &each, &mut task).expect("threads");
+                apply_elementwise(isa, &each, &mut task).expect("threads");
                 [a, b, c].map(|found| bits32(&found))
             });
             for (i, x) in data.iter().enumerate() {

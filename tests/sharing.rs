@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use _core::isa::Isa;
 use _core::parallel::Crew;
 use _core::parallel::columns::clip_columns;
-use _core::parallel::perform::{AnyTask, Task, scale};
+use _core::parallel::elementwise::{AnyTask, Task, scale};
 use _core::parallel::reduce::{CHUNK, Order, norm_of_view, norms};
 use _core::parallel::rows::clip_rows;
 use _core::parallel::set_threads;

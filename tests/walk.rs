@@ -16,7 +16,7 @@ use _core::kernel::sum::BLOCK;
 use _core::scaled::Factor;
 use _core::walk::{
     Axis, Bounds, Cells, Factors, Layout, MAX_AXES, Memory, Slices, Store, Target, Uniform, Untouched, View,
-    Work, memory_order, perform,
+    Work, apply_elementwise, memory_order,
 };
 use common::{Random, sized, thinned};
 
@@ -575,13 +575,13 @@ fn writes<T: Bits, const N: usize>(to_ne: fn(T) -> [u8; N]) {
             let len = target.len();
             assert_eq!(target.is_empty(), len == 0);
             if i % 2 == 0 {
-                return perform(widest(), &Numbered, source, target, 0, store);
+                return apply_elementwise(widest(), &Numbered, source, target, 0, store);
             }
             let mut at = 0;
             for (first, mut part) in target.parts(cut) {
                 assert_eq!(first, at);
                 assert_eq!(part.len(), cut.min(len - at));
-                perform(widest(), &Numbered, source, &mut part, at, store);
+                apply_elementwise(widest(), &Numbered, source, &mut part, at, store);
                 at += part.len();
             }
             assert_eq!(at, len);
@@ -664,7 +664,7 @@ fn check_stores<T: Bits>(
     for store in [Store::Cached, Store::Streamed(&StreamGuard::begin())] {
         let mut held = vec![T::of(1); ahead + expected.len() + 1];
         let to = &mut held[ahead..ahead + expected.len()];
-        perform(isa, work, Some(view), &mut Target::Dense(to), skipped, store);
+        apply_elementwise(isa, work, Some(view), &mut Target::Dense(to), skipped, store);
         let (before, rest) = held.split_at(ahead);
         let (to, after) = rest.split_at(expected.len());
         assert!(to.iter().map(|x| x.bits()).eq(expected.iter().map(|x| x.bits())), "{isa:?} {store:?}");
@@ -869,7 +869,7 @@ fn blocks_that_do_not_change_are_not_written() {
         layout: Cow::Owned(layout(&strided)),
         range: 0..len,
     };
-    perform(widest(), &Spy { cells: &cells, mark: 99.0 }, None, &mut target, 0, Store::Cached);
+    apply_elementwise(widest(), &Spy { cells: &cells, mark: 99.0 }, None, &mut target, 0, Store::Cached);
     for (i, cell) in cells.iter().enumerate() {
         let expected = match (i % 2, i / 2 / BLOCK % 2) {
             (1, _) => i as f32 / 2.0, // between the positions
@@ -895,7 +895,7 @@ impl Work<f32> for Nothing {
 #[test]
 fn a_dense_target_is_not_touched_either() {
     let mut data = vec![1.5; 2 * BLOCK + 1];
-    perform(widest(), &Nothing, None, &mut Target::Dense(&mut data), 0, Store::Cached);
+    apply_elementwise(widest(), &Nothing, None, &mut Target::Dense(&mut data), 0, Store::Cached);
     assert!(data.iter().all(|x| *x == 1.5));
 }
 
@@ -912,11 +912,18 @@ fn run_in_place<T: Ordered<Cell = AtomicU64> + Real>(
         layout: Cow::Owned(layout(&axes(&[(data.len(), 2)]))),
         range: 0..data.len(),
     };
-    perform(widest(), work, None, &mut target, 0, Store::Cached);
+    apply_elementwise(widest(), work, None, &mut target, 0, Store::Cached);
     let mut dense = data.to_vec();
-    perform(widest(), work, None, &mut Target::Dense(&mut dense), 0, Store::Cached);
+    apply_elementwise(widest(), work, None, &mut Target::Dense(&mut dense), 0, Store::Cached);
     let mut copied = vec![T::ZERO; data.len()];
-    perform(widest(), work, Some(&View::Dense(data)), &mut Target::Dense(&mut copied), 0, Store::Cached);
+    apply_elementwise(
+        widest(),
+        work,
+        Some(&View::Dense(data)),
+        &mut Target::Dense(&mut copied),
+        0,
+        Store::Cached,
+    );
     let dense: Vec<u64> = dense.into_iter().map(bits).collect();
     let copied: Vec<u64> = copied.into_iter().map(bits).collect();
     assert!(cells.iter().skip(1).step_by(2).all(|cell| cell.load(Relaxed) == 7));
@@ -981,6 +988,6 @@ fn the_works_do_their_work() {
 /// The dense target alone: of a copy, elements times 1 are computed.
 fn run_in_place_each(work: &impl Work<f64>, data: &[f64]) -> Vec<u64> {
     let mut dense = data.to_vec();
-    perform(widest(), work, None, &mut Target::Dense(&mut dense), 0, Store::Cached);
+    apply_elementwise(widest(), work, None, &mut Target::Dense(&mut dense), 0, Store::Cached);
     dense.into_iter().map(f64::to_bits).collect()
 }

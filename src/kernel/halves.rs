@@ -17,7 +17,10 @@
 //! few digits makes exact products in float32, and is its own bounds.
 
 use crate::element::{Bf16, F16, Real, to_odd};
-use crate::isa::{CONVERTED, Fill, FillHalves, HalvesOp, Isa, LINE, Op, Places, StreamGuard, ask_ahead};
+use crate::isa::{
+    CONVERTED, HalvesOp, HalvesStreamSource, Isa, LINE, Op, StreamGuard, StreamSink, StreamSource,
+    prefetch_ahead,
+};
 use crate::scaled::power_of_two;
 
 /// Elements that go by way of float64 for the sake of one.
@@ -168,7 +171,7 @@ impl Op for ScaleBlocks<'_, Bf16> {
         for (i, to) in self.to.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
             // A copy: that it might be the output costs a test for each block.
             let from = from.and_then(|from| from.get(i)).unwrap_or(to);
-            ask_ahead(from, AHEAD);
+            prefetch_ahead(from, AHEAD);
             let from = *from;
             let (products, differ) = products::<{ BLOCK / 2 }>(&from, self.bounds);
             if differ {
@@ -194,7 +197,7 @@ impl HalvesOp for ScaleBlocks<'_, F16> {
         let mut rest = 0;
         for (i, to) in self.to.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
             let from = from.and_then(|from| from.get(i)).unwrap_or(to);
-            ask_ahead(from, AHEAD);
+            prefetch_ahead(from, AHEAD);
             let (products, differ) = products_of_halves(from, self.bounds, &widen, &narrow);
             if differ {
                 rest |= 1 << i;
@@ -217,15 +220,18 @@ pub struct ScaledLines<'a, T> {
     pub bounds: [f32; 2],
 }
 
-impl Fill<Bf16> for ScaledLines<'_, Bf16> {
+impl StreamSource<Bf16> for ScaledLines<'_, Bf16> {
     #[inline(always)]
-    fn fill<const N: usize>(&mut self, mut places: Places<'_, Bf16, N, impl Fn(&[Bf16; N], &mut [Bf16; N])>) {
+    fn fill<const N: usize>(
+        &mut self,
+        mut places: StreamSink<'_, Bf16, N, impl Fn(&[Bf16; N], &mut [Bf16; N])>,
+    ) {
         let (next, rest) = self.from.split_at(places.left() * N);
         self.from = rest;
         for from in next.as_chunks::<N>().0 {
             let mut made = [Bf16::default(); N];
             if N == IN_LINE {
-                ask_ahead(from, AHEAD);
+                prefetch_ahead(from, AHEAD);
                 let (products, differ) = products::<{ IN_LINE / 2 }>(from, self.bounds);
                 if !differ {
                     put_pairs(products, &mut made);
@@ -249,11 +255,11 @@ impl Fill<Bf16> for ScaledLines<'_, Bf16> {
     }
 }
 
-impl FillHalves for ScaledLines<'_, F16> {
+impl HalvesStreamSource for ScaledLines<'_, F16> {
     #[inline(always)]
     fn fill<const N: usize>(
         &mut self,
-        mut places: Places<'_, F16, N, impl Fn(&[F16; N], &mut [F16; N])>,
+        mut places: StreamSink<'_, F16, N, impl Fn(&[F16; N], &mut [F16; N])>,
         widen: impl Fn(&[F16; CONVERTED]) -> [f32; CONVERTED],
         narrow: impl Fn(&[f32; CONVERTED]) -> [F16; CONVERTED],
     ) {
@@ -262,7 +268,7 @@ impl FillHalves for ScaledLines<'_, F16> {
         for from in next.as_chunks::<N>().0 {
             let mut made = [F16::default(); N];
             if N == IN_LINE {
-                ask_ahead(from, AHEAD);
+                prefetch_ahead(from, AHEAD);
                 let (products, differ) = products_of_halves(from, self.bounds, &widen, &narrow);
                 if !differ {
                     places.fill_next(&products);

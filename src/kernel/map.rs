@@ -1,7 +1,7 @@
 //! Applying a function of one element to many.
 
 use crate::element::Ordered;
-use crate::isa::{Fill, Isa, Op, Places, StreamGuard};
+use crate::isa::{Isa, Op, StreamGuard, StreamSink, StreamSource};
 
 /// A function of one element.
 pub trait Map<T: Ordered>: Copy + Sync {
@@ -109,9 +109,9 @@ pub struct Mapped<'a, T, M> {
     pub map: M,
 }
 
-impl<T: Ordered, M: Map<T>> Fill<T> for Mapped<'_, T, M> {
+impl<T: Ordered, M: Map<T>> StreamSource<T> for Mapped<'_, T, M> {
     #[inline(always)]
-    fn fill<const N: usize>(&mut self, mut places: Places<'_, T, N, impl Fn(&[T; N], &mut [T; N])>) {
+    fn fill<const N: usize>(&mut self, mut places: StreamSink<'_, T, N, impl Fn(&[T; N], &mut [T; N])>) {
         let (next, rest) = self.from.split_at(places.left() * N);
         self.from = rest;
         for from in next.as_chunks::<N>().0 {

@@ -3,7 +3,7 @@
 
 use super::sum::{AHEAD, MANY};
 use crate::element::Element;
-use crate::isa::{Op, ask_ahead};
+use crate::isa::{Op, prefetch_ahead};
 
 /// Bytes of memory to ask for at once: whole registers, and many of them.
 const ASKED_AT_ONCE: usize = 2 << 10;
@@ -21,7 +21,7 @@ impl<T: Element> Op for MaxAbs<'_, T> {
         }
         let mut max = T::Magnitude::default();
         for part in self.0.chunks(ASKED_AT_ONCE / size_of::<T>()) {
-            ask_ahead(part, AHEAD);
+            prefetch_ahead(part, AHEAD);
             max = max.max(largest(part));
         }
         max

@@ -7,7 +7,7 @@
 
 use super::sum::{AHEAD, BLOCK, LANES, Lanes, MANY, PART, Part, Sum, Term, Total, fold};
 use crate::element::Element;
-use crate::isa::{ESTIMATED, Op, RootsOp, ask_ahead};
+use crate::isa::{ESTIMATED, Op, RootsOp, prefetch_ahead};
 use crate::scaled::{Scaled, power_of_two};
 use std::f64::consts::FRAC_1_SQRT_2;
 
@@ -356,7 +356,7 @@ fn add_roots<const ASK: bool, T: Element, F: Term<T> + OfRoot>(
     let (rows, rest) = data.as_chunks::<LANES>();
     for row in rows {
         if ASK {
-            ask_ahead(row, AHEAD);
+            prefetch_ahead(row, AHEAD);
         }
         for (lanes, data) in lanes.0.as_chunks_mut::<ESTIMATED>().0.iter_mut().zip(row.as_chunks().0) {
             let x = data.map(|x| x.modulus(1.0));

@@ -5,7 +5,7 @@
 
 use super::scale::{is_plain, scaled};
 use crate::element::Real;
-use crate::isa::{Fill, Op, Places, prefetch};
+use crate::isa::{Op, StreamSink, StreamSource, prefetch};
 use crate::scaled::Factor;
 
 /// Rows to do at once, at most.
@@ -127,9 +127,9 @@ impl<'a, T> ScaledRows<'a, T> {
     }
 }
 
-impl<T: Real> Fill<T> for ScaledRows<'_, T> {
+impl<T: Real> StreamSource<T> for ScaledRows<'_, T> {
     #[inline(always)]
-    fn fill<const N: usize>(&mut self, mut places: Places<'_, T, N, impl Fn(&[T; N], &mut [T; N])>) {
+    fn fill<const N: usize>(&mut self, mut places: StreamSink<'_, T, N, impl Fn(&[T; N], &mut [T; N])>) {
         while places.left() > 0 {
             if self.left < N {
                 // The end of a row, and the begin of the next one.

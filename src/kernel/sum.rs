@@ -10,7 +10,7 @@ use std::hint::black_box;
 
 use super::halves::convert;
 use crate::element::{Element, F16};
-use crate::isa::{CONVERTED, HalvesOp, Op, ask_ahead};
+use crate::isa::{CONVERTED, HalvesOp, Op, prefetch_ahead};
 
 /// Accumulators of one block.
 pub const LANES: usize = 32;
@@ -171,7 +171,7 @@ impl<T: Element, F: Term<T>> Sum<'_, T, F> {
                 let mut terms = Part([0.0; PART]);
                 for part in block.chunks(PART) {
                     if ASK {
-                        ask_ahead(part, AHEAD);
+                        prefetch_ahead(part, AHEAD);
                     }
                     self.term.of_part(part, &mut terms);
                     add::<FUSED, false, _>(&mut lanes.0, &terms.0[..part.len()], Abs);
@@ -203,7 +203,7 @@ impl<F: Term<f32>> HalvesOp for Sum<'_, F16, F> {
             let mut singles = [0.0; WIDENED];
             for part in block.chunks(WIDENED) {
                 if self.data.len() >= MANY {
-                    ask_ahead(part, AHEAD);
+                    prefetch_ahead(part, AHEAD);
                 }
                 let singles = &mut singles[..part.len()];
                 convert(part, singles, &widen, F16::to_f32);
@@ -239,7 +239,7 @@ fn add_whole<const FUSED: bool, const ASK: bool, T: Element>(
 ) {
     for row in rows {
         if ASK {
-            ask_ahead(row, AHEAD);
+            prefetch_ahead(row, AHEAD);
         }
         for j in 0..LANES {
             lanes[j] = term.add::<FUSED>(lanes[j], row[j]);
@@ -456,7 +456,7 @@ impl<T: Element, F: Term<T>> Op for AddRows<'_, T, F> {
         for ((((sums, a), b), c), d) in self.sums.chunks_mut(COLUMNS_AT_ONCE).zip(a).zip(b).zip(c).zip(d) {
             let rows = [a, b, c, d];
             for row in rows {
-                ask_ahead(row, next);
+                prefetch_ahead(row, next);
             }
             add_rows::<FUSED, _>(sums, rows, self.term);
         }

@@ -1,7 +1,7 @@
 //! Columns: slices that lie side by side in dense matrices, clipped strip by strip while the cache has a strip.
 
-use super::perform::is_streamed;
-use super::reduce::{Order, Pass, WIDE, add_columns, norm_of_view_with, run_of_columns};
+use super::elementwise::is_streamed;
+use super::reduce::{Order, Reduction, WIDE, add_columns, norm_of_view_with, run_of_columns};
 use super::rows::Rule;
 use super::share_out;
 use crate::element::Real;
@@ -57,7 +57,7 @@ pub fn clip_columns<T: Real>(
         };
         let mut totals = [Total::default(); WIDE];
         let row = |row: usize| from(row).unwrap_or(&*strip.rows[row]);
-        add_columns(isa, len, row, next, Pass::Square, &mut totals[..columns]);
+        add_columns(isa, len, row, next, Reduction::Square, &mut totals[..columns]);
         let mut factors = [1.0; WIDE];
         let factors = &mut factors[..columns];
         let mut sums = [0.0; WIDE];

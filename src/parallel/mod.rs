@@ -4,7 +4,7 @@
 
 pub mod columns;
 mod crew;
-pub mod perform;
+pub mod elementwise;
 mod pool;
 pub mod reduce;
 pub mod rows;

@@ -60,7 +60,7 @@ impl Order {
 
 /// What one pass over the data adds up. The passes of an order are chosen here alone, by [`Order::norm`].
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Pass {
+pub(super) enum Reduction {
     Abs,
     RescaledAbs(f64),
     Square,
@@ -71,14 +71,14 @@ pub(super) enum Pass {
 
 /// How far from float64's range the numbers of a norm may lie.
 #[derive(Clone, Copy, Debug, Default)]
-struct Extremes {
+struct OverflowRisk {
     /// Sums can leave float64's range.
     wide: bool,
     /// So can a modulus, or it can lose digits below it.
     wide_modulus: bool,
 }
 
-impl Extremes {
+impl OverflowRisk {
     const fn of<T: Element>() -> Self {
         Self { wide: T::WIDE, wide_modulus: T::WIDE && T::DTYPE.parts().is_some() }
     }
@@ -90,21 +90,21 @@ impl Extremes {
 
 impl Order {
     /// The first pass, where it is a sum for which nothing need be known.
-    fn first(self) -> Option<Pass> {
+    fn first(self) -> Option<Reduction> {
         match self {
-            Self::One => Some(Pass::Abs),
-            Self::Two => Some(Pass::Square),
+            Self::One => Some(Reduction::Abs),
+            Self::Two => Some(Reduction::Square),
             Self::Max => None,
-            Self::Power(p) => Simple::of(p).map(Pass::Simple),
+            Self::Power(p) => Simple::of(p).map(Reduction::Simple),
         }
     }
 
     /// The norm, from passes over the data: largest moduli, times a power of two, and sums.
     fn norm<E>(
         self,
-        Extremes { wide, wide_modulus }: Extremes,
+        OverflowRisk { wide, wide_modulus }: OverflowRisk,
         max: impl Fn(f64) -> std::result::Result<f64, E>,
-        sum: impl Fn(Pass) -> std::result::Result<f64, E>,
+        sum: impl Fn(Reduction) -> std::result::Result<f64, E>,
     ) -> std::result::Result<Scaled, E> {
         let (down, up) = (power_of_two(-RESCALE), power_of_two(RESCALE));
         let largest = || {
@@ -115,22 +115,26 @@ impl Order {
             })
         };
         Ok(match self {
-            Self::One => match sum(Pass::Abs)? {
-                s if wide && s == f64::INFINITY => Scaled::new(sum(Pass::RescaledAbs(down))?, RESCALE),
-                s if wide_modulus && s < SMALLEST_SUM => Scaled::new(sum(Pass::RescaledAbs(up))?, -RESCALE),
+            Self::One => match sum(Reduction::Abs)? {
+                s if wide && s == f64::INFINITY => Scaled::new(sum(Reduction::RescaledAbs(down))?, RESCALE),
+                s if wide_modulus && s < SMALLEST_SUM => {
+                    Scaled::new(sum(Reduction::RescaledAbs(up))?, -RESCALE)
+                }
                 s => Scaled::new(s, 0),
             },
-            Self::Two => match sum(Pass::Square)? {
+            Self::Two => match sum(Reduction::Square)? {
                 s if wide && s == f64::INFINITY => {
-                    Scaled::new(sum(Pass::RescaledSquare(down))?.sqrt(), RESCALE)
+                    Scaled::new(sum(Reduction::RescaledSquare(down))?.sqrt(), RESCALE)
                 }
-                s if wide && s < SMALLEST_SUM => Scaled::new(sum(Pass::RescaledSquare(up))?.sqrt(), -RESCALE),
+                s if wide && s < SMALLEST_SUM => {
+                    Scaled::new(sum(Reduction::RescaledSquare(up))?.sqrt(), -RESCALE)
+                }
                 s => Scaled::new(s.sqrt(), 0),
             },
             Self::Max => largest()?,
             Self::Power(p) => {
                 if let Some(simple) = Simple::of(p) {
-                    let s = sum(Pass::Simple(simple))?;
+                    let s = sum(Reduction::Simple(simple))?;
                     // The smallest square root is 2^-537: beside a sum like this it counts nothing, rounded or not.
                     let smallest = if p < 1.0 { power_of_two(-400) } else { SMALLEST_SUM };
                     if !wide || s.is_nan() || (smallest..f64::INFINITY).contains(&s) {
@@ -140,7 +144,7 @@ impl Order {
                 let peak = largest()?;
                 if peak.is_finite() && !peak.is_zero() {
                     let power = Power::new(p, peak);
-                    power.root(peak, sum(Pass::Power(power))?)
+                    power.root(peak, sum(Reduction::Power(power))?)
                 } else {
                     peak
                 }
@@ -152,7 +156,7 @@ impl Order {
 /// Below this, squares that became subnormal may count in the sum.
 pub(super) const SMALLEST_SUM: f64 = f64::from_bits(63 << 52); // 2^-960
 
-impl Pass {
+impl Reduction {
     fn of_slice<T: Element>(self, isa: Isa, data: &[T]) -> Total {
         if let Some(data) = T::halves(data) {
             return self.of_halves(isa, data);
@@ -203,7 +207,7 @@ impl Pass {
         })
     }
 
-    /// How often [`Pass::widen`] and a sum of what it made are to be done.
+    /// How often [`Reduction::widen`] and a sum of what it made are to be done.
     fn limbs<T: Element>(self) -> usize {
         // Sums of integers are to be whole where they can; squares are not whole beyond 2^53 in any case.
         if let Self::Abs = self { T::LIMBS } else { 1 }
@@ -219,7 +223,7 @@ impl Pass {
         }
     }
 
-    /// The sum over what [`Pass::widen`] made.
+    /// The sum over what [`Reduction::widen`] made.
     fn of_widened(self, isa: Isa, data: &[f64]) -> Total {
         match self {
             Self::Abs | Self::RescaledAbs(_) => isa.run(Sum { data, term: Abs }),
@@ -309,14 +313,14 @@ macro_rules! any_view {
             fn bytes(&self) -> usize {
                 self.len() * self.size()
             }
-            fn extremes(&self) -> Extremes {
-                match self { $(Self::$name(_) => Extremes::of::<$t>(),)* }
+            fn extremes(&self) -> OverflowRisk {
+                match self { $(Self::$name(_) => OverflowRisk::of::<$t>(),)* }
             }
-            fn sum(&self, isa: Isa, pass: Pass, range: ops::Range<usize>) -> Total {
+            fn sum(&self, isa: Isa, pass: Reduction, range: ops::Range<usize>) -> Total {
                 match self { $(Self::$name(view) => pass.of_view(isa, view, range),)* }
             }
             #[inline(always)] // where the dtype is known, it is not to be asked for again
-            fn sum_of_all(&self, isa: Isa, pass: Pass) -> Total {
+            fn sum_of_all(&self, isa: Isa, pass: Reduction) -> Total {
                 match self { $(Self::$name(view) => pass.of_whole(isa, view),)* }
             }
             fn max(&self, isa: Isa, range: ops::Range<usize>, by: f64) -> f64 {
@@ -374,7 +378,7 @@ const AT_ONCE: usize = 64;
 /// Sums each.
 struct EachSum<'a, E> {
     isa: Isa,
-    pass: Pass,
+    pass: Reduction,
     each: &'a mut E,
 }
 
@@ -388,7 +392,7 @@ impl<E: FnMut(Total)> ShortSums for EachSum<'_, E> {
         loop {
             let (sequences, totals) = (arrays.by_ref().take(AT_ONCE), &mut totals[..]);
             let count = match self.pass {
-                Pass::Abs => self.isa.run(SumEach { sequences, term: Abs, totals: &mut *totals }),
+                Reduction::Abs => self.isa.run(SumEach { sequences, term: Abs, totals: &mut *totals }),
                 _ => self.isa.run(SumEach { sequences, term: Square, totals: &mut *totals }),
             };
             totals.iter().take(count).for_each(|total| (self.each)(*total));
@@ -424,7 +428,7 @@ pub fn norm(isa: Isa, crew: &Crew, arrays: &[AnyView<'_>], order: Order) -> Resu
 /// # Errors
 /// No memory for the list of chunks, or a bad setting of the threads.
 pub fn norm_of_views(isa: Isa, crew: &Crew, arrays: &impl Views, order: Order) -> Result<Scaled> {
-    let (mut extremes, mut bytes) = (Extremes::default(), 0);
+    let (mut extremes, mut bytes) = (OverflowRisk::default(), 0);
     let alike = arrays.bytes_alike();
     for at in 0..if alike.is_some() { arrays.len().min(1) } else { arrays.len() } {
         let (own, size) = arrays.with(at, |array| (array.extremes(), array.bytes()));
@@ -475,7 +479,7 @@ pub fn norm_of_views(isa: Isa, crew: &Crew, arrays: &impl Views, order: Order) -
 /// Calls `each` with the sums over the arrays of a range, one after the other.
 fn sums(
     isa: Isa,
-    pass: Pass,
+    pass: Reduction,
     arrays: &impl Views,
     mut range: ops::Range<usize>,
     mut each: impl FnMut(Total),
@@ -587,7 +591,7 @@ where
         return Ok(());
     }
     let columns = slices.are_columns();
-    if columns && order == Order::Max && !Extremes::of::<T>().wide_modulus {
+    if columns && order == Order::Max && !OverflowRisk::of::<T>().wide_modulus {
         column_maxima(isa, slices, norms, make)
     } else if let (true, Some(pass)) = (columns, order.first()) {
         column_sums(isa, slices, order, pass, norms, make)
@@ -608,9 +612,9 @@ where
 }
 
 /// Whether [`row_sums`] are to be had of rows of so many elements.
-pub(super) fn has_row_sums<T: Element>(len: usize, pass: Pass) -> bool {
+pub(super) fn has_row_sums<T: Element>(len: usize, pass: Reduction) -> bool {
     let is_direct = T::DIRECT && T::halves(&[]).is_none();
-    is_direct && len < CHUNK && matches!(pass, Pass::Abs | Pass::Square)
+    is_direct && len < CHUNK && matches!(pass, Reduction::Abs | Reduction::Square)
 }
 
 /// Elements of the longest rows and arrays of which several are done in one call; with float64 on AVX2, longer ones lose by
@@ -624,29 +628,29 @@ pub(super) fn row_sums<T: Element>(
     isa: Isa,
     data: &[T],
     len: usize,
-    pass: Pass,
+    pass: Reduction,
     of_many: bool,
     sums: &mut [f64],
 ) {
     if len <= SHORT {
         return match pass {
-            Pass::Abs => isa.run(SumRows { data, len, term: Abs, of_many, sums }),
+            Reduction::Abs => isa.run(SumRows { data, len, term: Abs, of_many, sums }),
             _ => isa.run(SumRows { data, len, term: Square, of_many, sums }),
         };
     }
     for (data, sum) in data.chunks_exact(len).zip(sums) {
         let total = match pass {
             _ if !of_many => row_sum(isa, data, pass),
-            Pass::Abs => isa.run(SumPart(Sum { data, term: Abs })),
+            Reduction::Abs => isa.run(SumPart(Sum { data, term: Abs })),
             _ => isa.run(SumPart(Sum { data, term: Square })),
         };
         *sum = total.value();
     }
 }
 
-fn row_sum<T: Element>(isa: Isa, data: &[T], pass: Pass) -> Total {
+fn row_sum<T: Element>(isa: Isa, data: &[T], pass: Reduction) -> Total {
     match pass {
-        Pass::Abs => isa.run(Sum { data, term: Abs }),
+        Reduction::Abs => isa.run(Sum { data, term: Abs }),
         _ => isa.run(Sum { data, term: Square }),
     }
 }
@@ -657,7 +661,7 @@ fn row_norms<T: Element, R: Send>(
     slices: &Slices<'_, T>,
     data: &[T],
     order: Order,
-    pass: Pass,
+    pass: Reduction,
     norms: &mut [R],
     make: impl Fn(Scaled) -> R + Sync,
 ) -> Result<()> {
@@ -693,10 +697,10 @@ fn norm_of_sum<T: Element>(isa: Isa, slices: &Slices<'_, T>, at: usize, order: O
 /// The norm of a view from the sum of its first pass; if that left the range, the view is read again.
 pub(super) fn norm_of_view_with<T: Element>(isa: Isa, view: &View<'_, T>, order: Order, sum: f64) -> Scaled {
     let Ok(norm) = order.norm::<Infallible>(
-        Extremes::of::<T>(),
+        OverflowRisk::of::<T>(),
         |by| Ok(max_of_view(isa, view, 0..view.len(), by)),
         |pass| match pass {
-            Pass::Abs | Pass::Square | Pass::Simple(_) => Ok(sum),
+            Reduction::Abs | Reduction::Square | Reduction::Simple(_) => Ok(sum),
             again => Ok(again.of_view(isa, view, 0..view.len()).value()),
         },
     );
@@ -707,7 +711,7 @@ pub(super) fn norm_of_view_with<T: Element>(isa: Isa, view: &View<'_, T>, order:
 #[must_use]
 pub fn norm_of_view<T: Element>(isa: Isa, view: &View<'_, T>, order: Order) -> Scaled {
     let Ok(norm) = order.norm::<Infallible>(
-        Extremes::of::<T>(),
+        OverflowRisk::of::<T>(),
         |by| Ok(max_of_view(isa, view, 0..view.len(), by)),
         |pass| Ok(pass.of_view(isa, view, 0..view.len()).value()),
     );
@@ -779,7 +783,7 @@ fn block_norms<T: Element, R: Send>(
     slices: &Slices<'_, T>,
     block: &Block<'_, T>,
     order: Order,
-    pass: Pass,
+    pass: Reduction,
     norms: &mut [R],
     make: impl Fn(Scaled) -> R + Sync,
 ) -> Result<()> {
@@ -791,7 +795,7 @@ fn block_norms<T: Element, R: Send>(
             let sums = &mut [0.0; WIDEST][..norms.len()];
             let row = |row| block.row(outer, row, first, norms.len());
             match pass {
-                Pass::Abs => add_some(isa, 0..block.len, &row, None, Abs, sums),
+                Reduction::Abs => add_some(isa, 0..block.len, &row, None, Abs, sums),
                 _ => add_some(isa, 0..block.len, &row, None, Square, sums),
             }
             for (i, (norm, sum)) in norms.iter_mut().zip(sums).enumerate() {
@@ -838,14 +842,14 @@ pub(super) fn add_columns<'a, T: Element>(
     len: usize,
     row: impl Fn(usize) -> &'a [T],
     next: Option<usize>,
-    pass: Pass,
+    pass: Reduction,
     totals: &mut [Total],
 ) {
     let sums = &mut [0.0; WIDE][..totals.len()];
     for from in (0..len).step_by(ROWS) {
         let some = from..len.min(from + ROWS);
         match pass {
-            Pass::Abs => add_some(isa, some, &row, next, Abs, sums),
+            Reduction::Abs => add_some(isa, some, &row, next, Abs, sums),
             _ => add_some(isa, some, &row, next, Square, sums),
         }
         isa.run(FoldRows { totals, sums });
@@ -924,30 +928,34 @@ fn column_sums<T: Element, R: Send>(
     isa: Isa,
     slices: &Slices<'_, T>,
     order: Order,
-    first: Pass,
+    first: Reduction,
     norms: &mut [R],
     make: impl Fn(Scaled) -> R + Sync,
 ) -> Result<()> {
     if let Some(block) = short_columns(slices)
         && T::DIRECT
-        && matches!(first, Pass::Abs | Pass::Square)
+        && matches!(first, Reduction::Abs | Reduction::Square)
     {
         return block_norms(isa, slices, &block, order, first, norms, make);
     }
     let mut strips = strips(slices, Total::default(), |strip| match first {
-        Pass::Abs if T::DIRECT => add_rows(isa, slices, &Straight, Abs, strip),
-        Pass::Square if T::DIRECT => add_rows(isa, slices, &Straight, Square, strip),
+        Reduction::Abs if T::DIRECT => add_rows(isa, slices, &Straight, Abs, strip),
+        Reduction::Square if T::DIRECT => add_rows(isa, slices, &Straight, Square, strip),
         pass => {
             for limb in 0..pass.limbs::<T>() {
                 let by_way = &Widened { isa, pass, limb };
                 match pass {
-                    Pass::Square | Pass::RescaledSquare(_) => add_rows(isa, slices, by_way, Square, strip),
-                    Pass::Simple(Simple::Half) => add_rows(isa, slices, by_way, Half, strip),
-                    Pass::Simple(Simple::ThreeHalves) => add_rows(isa, slices, by_way, ThreeHalves, strip),
-                    Pass::Simple(Simple::Three) => add_rows(isa, slices, by_way, Cube, strip),
-                    Pass::Simple(Simple::Four) => add_rows(isa, slices, by_way, Fourth, strip),
-                    Pass::Power(power) => add_rows(isa, slices, by_way, power, strip),
-                    Pass::Abs | Pass::RescaledAbs(_) => add_rows(isa, slices, by_way, Abs, strip),
+                    Reduction::Square | Reduction::RescaledSquare(_) => {
+                        add_rows(isa, slices, by_way, Square, strip);
+                    }
+                    Reduction::Simple(Simple::Half) => add_rows(isa, slices, by_way, Half, strip),
+                    Reduction::Simple(Simple::ThreeHalves) => {
+                        add_rows(isa, slices, by_way, ThreeHalves, strip);
+                    }
+                    Reduction::Simple(Simple::Three) => add_rows(isa, slices, by_way, Cube, strip),
+                    Reduction::Simple(Simple::Four) => add_rows(isa, slices, by_way, Fourth, strip),
+                    Reduction::Power(power) => add_rows(isa, slices, by_way, power, strip),
+                    Reduction::Abs | Reduction::RescaledAbs(_) => add_rows(isa, slices, by_way, Abs, strip),
                 }
             }
         }
@@ -977,7 +985,7 @@ struct Straight;
 
 struct Widened {
     isa: Isa,
-    pass: Pass,
+    pass: Reduction,
     limb: usize,
 }
 

@@ -1,8 +1,8 @@
 //! Rows: slices that lie one after the other in the output, each scaled by its own norm while it is in the cache.
 
-use super::perform::{Task, is_streamed, with_store};
+use super::elementwise::{Task, is_streamed, with_store};
 use super::reduce::{
-    CHUNK, Order, Pass, SMALLEST_SUM, has_row_sums, norm_of_view, norm_of_view_with, row_sums,
+    CHUNK, Order, Reduction, SMALLEST_SUM, has_row_sums, norm_of_view, norm_of_view_with, row_sums,
 };
 use super::{job_bytes, share_out};
 use crate::element::Real;
@@ -107,7 +107,7 @@ impl<'a, T: Real> Rows<'a, T> {
         let in_batch = rows::at_once::<T>(len);
         let bytes = elements * size_of::<T>();
         let in_job = (job_bytes(bytes) / size_of::<T>() / len).next_multiple_of(in_batch).max(in_batch);
-        let has_batches = size_of::<T>() > 2 && has_row_sums::<T>(len, Pass::Square);
+        let has_batches = size_of::<T>() > 2 && has_row_sums::<T>(len, Reduction::Square);
         let (is_far, of_many) = (is_streamed(bytes), elements >= MANY);
         Self { isa, source, len, rule, in_job, in_batch, has_batches, is_far, of_many }
     }
@@ -163,7 +163,7 @@ impl<'a, T: Real> Rows<'a, T> {
             self.isa,
             if source.is_some() { from } else { &*data },
             len,
-            Pass::Square,
+            Reduction::Square,
             self.of_many,
             sums,
         );
@@ -198,7 +198,7 @@ impl<'a, T: Real> Rows<'a, T> {
         let mut read = |factors: &mut [Factor]| {
             let count = factors.len().min(unread.len() / len);
             let mut sums = [0.0; rows::AT_ONCE];
-            row_sums(isa, unread, len, Pass::Square, true, &mut sums[..count]);
+            row_sums(isa, unread, len, Reduction::Square, true, &mut sums[..count]);
             let mut plain = [0.0; rows::AT_ONCE];
             rule.plain_factors(isa, &sums[..count], &mut plain[..count]);
             let (rows, rest) = unread.split_at(count * len);

@@ -8,7 +8,6 @@
 //! held.
 #![expect(unsafe_code, reason = "NumPy's arrays are C structs, and their memory is raw")]
 
-pub(super) mod flat;
 #[cfg(target_os = "linux")]
 mod handler;
 #[cfg(target_os = "linux")]
@@ -17,6 +16,7 @@ pub(super) mod memory;
 #[path = "array/no_memory.rs"]
 pub(super) mod memory;
 pub(super) mod objects;
+pub(super) mod plain;
 
 use std::arch::asm;
 use std::borrow::Cow;
@@ -41,7 +41,7 @@ use super::overlap::{self, Apart, Place};
 use crate::element::{Dtype, Element, Ordered};
 use crate::error::vec_with_room;
 use crate::isa::LINE;
-use crate::parallel::perform::Task;
+use crate::parallel::elementwise::Task;
 use crate::walk::{Axis, Cells, Layout, Memory, Slices, Target, View, copy_order, memory_order};
 
 /// The dtypes by NumPy's numbers.
@@ -398,7 +398,7 @@ impl<'py> Array<'py> {
     }
 
     /// The elements, by their position in `walk`.
-    pub(super) fn view<T: Element>(&self, walk: &Walk) -> PyResult<View<'_, T>> {
+    pub(super) fn view<T: Element>(&self, walk: &IterOrder) -> PyResult<View<'_, T>> {
         let (memory, start, unit) = self.memory::<T>()?;
         let (layout, shift) = walk.layout(self.shape(), self.strides(), unit);
         Ok(View::new(memory, start + shift, Cow::Owned(layout)))
@@ -414,11 +414,11 @@ impl<'py> Array<'py> {
                 slice::from_raw_parts(self.data.cast::<T>().cast_const(), self.len())
             }));
         }
-        self.view(&Walk::of(self))
+        self.view(&IterOrder::of(self))
     }
 
     /// The slices along the reduced axes, in the order of the kept ones.
-    pub(super) fn slices<T: Element>(&self, split: &Split) -> PyResult<Slices<'_, T>> {
+    pub(super) fn slices<T: Element>(&self, split: &ReducedAxes) -> PyResult<Slices<'_, T>> {
         let (memory, start, unit) = self.memory::<T>()?;
         let (kept, first) = split.kept.layout(self.shape(), self.strides(), unit);
         let (reduced, second) = split.reduced.layout(self.shape(), self.strides(), unit);
@@ -461,35 +461,35 @@ enum Axes<'a> {
 
 /// An order of axes to walk, from outer to inner, some of them backwards.
 #[derive(Clone, Debug)]
-pub(super) struct Walk(SmallVec<[Step; 4]>);
+pub(super) struct IterOrder(SmallVec<[AxisStep; 4]>);
 
 /// One of them.
 #[derive(Clone, Copy, Debug)]
-struct Step {
+struct AxisStep {
     axis: usize,
     backwards: bool,
-    part: Part,
+    part: Tiling,
 }
 
 /// What of an axis is walked: all of it, or from tile to tile in one place and through a tile in another. The tiles, of so many
 /// elements, divide it.
 #[derive(Clone, Copy, Debug)]
-enum Part {
+enum Tiling {
     Whole,
-    Tiles(usize),
-    Tile(usize),
+    Across(usize),
+    Within(usize),
 }
 
-impl Step {
+impl AxisStep {
     fn whole(axis: usize, backwards: bool) -> Self {
-        Self { axis, backwards, part: Part::Whole }
+        Self { axis, backwards, part: Tiling::Whole }
     }
 }
 
-impl Walk {
+impl IterOrder {
     /// Some axes, forwards.
     pub(super) fn along(axes: impl IntoIterator<Item = usize>) -> Self {
-        Self(axes.into_iter().map(|axis| Step::whole(axis, false)).collect())
+        Self(axes.into_iter().map(|axis| AxisStep::whole(axis, false)).collect())
     }
 
     /// All axes of an array in the order of its copy, see [`copy_order`].
@@ -514,7 +514,7 @@ impl Walk {
                 }
             }
         }
-        for Step { axis, backwards, .. } in &mut walk.0 {
+        for AxisStep { axis, backwards, .. } in &mut walk.0 {
             *backwards = input.strides()[*axis] < 0 && output.strides()[*axis] < 0;
         }
         walk
@@ -533,27 +533,27 @@ impl Walk {
         self.0.retain(|step| step.axis != along);
         if let Some(at) = self.0.iter().position(|step| step.axis == axis) {
             let step = self.0.remove(at);
-            self.0.insert(at, Step { part: Part::Tile(tile), ..step });
-            self.0.insert(at, Step::whole(along, false));
-            self.0.insert(0, Step { part: Part::Tiles(tile), ..step });
+            self.0.insert(at, AxisStep { part: Tiling::Within(tile), ..step });
+            self.0.insert(at, AxisStep::whole(along, false));
+            self.0.insert(0, AxisStep { part: Tiling::Across(tile), ..step });
         }
     }
 
     fn sorted(array: &Array<'_>, wanted: impl Fn(usize) -> bool) -> Self {
         let axes = copy_order(array.strides(), array.in_parts).into_iter().filter(|axis| wanted(*axis));
-        Self(axes.map(|axis| Step::whole(axis, array.strides()[axis] < 0)).collect())
+        Self(axes.map(|axis| AxisStep::whole(axis, array.strides()[axis] < 0)).collect())
     }
 
     /// The layout of an array's elements in this order, and how far position 0 lies from the element with all
     /// indices 0.
     fn layout(&self, shape: &[usize], strides: &[isize], unit: isize) -> (Layout, isize) {
         let mut shift = 0;
-        let layout = Layout::new(self.0.iter().map(|&Step { axis, backwards, part }| {
+        let layout = Layout::new(self.0.iter().map(|&AxisStep { axis, backwards, part }| {
             let (len, stride) = (shape[axis], strides[axis] / unit);
             let (len, stride) = match part {
-                Part::Whole => (len, stride),
-                Part::Tiles(tile) => (len / tile, stride * tile.cast_signed()),
-                Part::Tile(tile) => (tile, stride),
+                Tiling::Whole => (len, stride),
+                Tiling::Across(tile) => (len / tile, stride * tile.cast_signed()),
+                Tiling::Within(tile) => (tile, stride),
             };
             if backwards && len > 0 {
                 shift += (len - 1).cast_signed() * stride;
@@ -583,17 +583,17 @@ fn stay_cached(lines: usize, apart: usize) -> bool {
 
 /// The axes of an array, cut in two: one slice for each position of the kept ones.
 #[derive(Clone, Debug)]
-pub(super) struct Split {
-    kept: Walk,
-    reduced: Walk,
+pub(super) struct ReducedAxes {
+    kept: IterOrder,
+    reduced: IterOrder,
 }
 
-impl Split {
+impl ReducedAxes {
     /// Reduces the given axes of an array.
     pub(super) fn new(array: &Array<'_>, reduced: &[usize]) -> Self {
         let order = copy_order(array.strides(), array.in_parts);
-        let kept = Walk::along(order.into_iter().filter(|axis| !reduced.contains(axis)));
-        Self { kept, reduced: Walk::sorted(array, |axis| reduced.contains(&axis)) }
+        let kept = IterOrder::along(order.into_iter().filter(|axis| !reduced.contains(axis)));
+        Self { kept, reduced: IterOrder::sorted(array, |axis| reduced.contains(&axis)) }
     }
 
     /// The kept axes from outer to inner: the order of the slices.
@@ -602,8 +602,8 @@ impl Split {
     }
 
     /// A walk over all elements that meets the slices in order, each from begin to end.
-    fn rows(&self) -> Walk {
-        Walk(self.kept.0.iter().chain(&self.reduced.0).copied().collect())
+    fn rows(&self) -> IterOrder {
+        IterOrder(self.kept.0.iter().chain(&self.reduced.0).copied().collect())
     }
 }
 
@@ -613,7 +613,7 @@ pub(super) fn spread<'a, T: Element>(
     values: &'a [T],
     kept: &[usize],
     shape: &[usize],
-    walk: &Walk,
+    walk: &IterOrder,
 ) -> View<'a, T> {
     let mut strides = vec![0; shape.len()];
     let mut step = 1;
@@ -698,12 +698,12 @@ impl<'py> Pair<'py> {
     }
 
     /// What to write, and what to read for it, by the positions of `walk`.
-    pub(super) fn task<T: Ordered>(&mut self, walk: &Walk) -> PyResult<Task<'_, T>> {
+    pub(super) fn task<T: Ordered>(&mut self, walk: &IterOrder) -> PyResult<Task<'_, T>> {
         self.task_along(walk)
     }
 
     /// For the functions here, which have borrowed the pair mutably.
-    fn task_along<T: Ordered>(&self, walk: &Walk) -> PyResult<Task<'_, T>> {
+    fn task_along<T: Ordered>(&self, walk: &IterOrder) -> PyResult<Task<'_, T>> {
         let source = if self.is_in_place() { None } else { Some(self.source().view(walk)?) };
         Ok(Task { source, target: self.target(walk)? })
     }
@@ -713,7 +713,7 @@ impl<'py> Pair<'py> {
         let (source, output) = (self.source(), self.output());
         let alike = output.contiguity() & source.contiguity() != 0;
         if !alike || self.interleaved || !output.is_plain::<T>() || !source.is_plain::<T>() {
-            return self.task_along(&Walk::of_pair(self));
+            return self.task_along(&IterOrder::of_pair(self));
         }
         output.check::<T>()?;
         let source = if self.is_in_place() { None } else { Some(source.whole()?) };
@@ -726,7 +726,7 @@ impl<'py> Pair<'py> {
 
     /// The slices of the input, unless it is in place, and the output, if the output has the slices one after
     /// the other and a slice can be written as soon as its own norm is known.
-    pub(super) fn rows<T: Ordered>(&mut self, split: &Split) -> PyResult<Option<Rows<'_, T>>> {
+    pub(super) fn rows<T: Ordered>(&mut self, split: &ReducedAxes) -> PyResult<Option<Rows<'_, T>>> {
         if self.copy.is_some() || self.input.slices::<T>(split)?.are_columns() {
             return Ok(None);
         }
@@ -741,7 +741,7 @@ impl<'py> Pair<'py> {
 
     /// The memory of the output, by the positions of `walk`. Whoever calls this has borrowed the pair
     /// mutably.
-    fn target<T: Ordered>(&self, walk: &Walk) -> PyResult<Target<'_, T>> {
+    fn target<T: Ordered>(&self, walk: &IterOrder) -> PyResult<Target<'_, T>> {
         let output = self.output();
         output.check::<T>()?;
         let size = size_of::<T>();

@@ -14,7 +14,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyAny, PyBool, PyByteArray, PyBytes, PyFloat, PyInt, PyList, PyString, PyTuple};
 use pyo3::{PyTypeInfo, intern};
 
-use super::array::flat::Items;
+use super::array::plain::Items;
 use super::array::{Array, Out, objects};
 use super::classes::{
     integer, is_any_sequence, is_list, is_masked, is_numpy, is_slices, item, numeric_kind, plain,

@@ -4,14 +4,14 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyList};
 
-use super::array::flat::{Flats, Items, Lanes};
-use super::array::{Array, Out, Pair, Split, Walk, arrange, internal, objects, spread};
+use super::array::plain::{Items, OperandPairs, PlainArrays};
+use super::array::{Array, IterOrder, Out, Pair, ReducedAxes, arrange, internal, objects, spread};
 use super::call::{Call, Entry, Number, Tensor, are_plain, are_plain_axes, number};
 use super::classes::{any_is_cupy, integer, is_cupy, is_list, is_numpy, item, numeric_kind, plain};
 use super::kinds::Kinds;
 use super::norm::vector_order;
 use super::run::{
-    NormOf, Norms, clip_lanes, detached, norm_of, norm_of_list, pair, real_dtype, scale_list, scale_one,
+    NormOf, Norms, clip_plain, detached, norm_of, norm_of_list, pair, real_dtype, scale_list, scale_one,
     scale_slices, tensors,
 };
 use super::text::{describe, dtype_text, shape_text};
@@ -21,7 +21,7 @@ use crate::isa::Isa;
 use crate::kernel::clip::Clip;
 use crate::kernel::scale::ClipMagnitude;
 use crate::parallel::columns::{clip_columns, is_column};
-use crate::parallel::perform::{Task, perform};
+use crate::parallel::elementwise::{Task, apply_elementwise};
 use crate::parallel::reduce::Order;
 use crate::parallel::rows::{clip_rows, is_row};
 use crate::scaled::{Factor, Scaled};
@@ -182,7 +182,7 @@ impl BoundKind<'_> {
         &'a self,
         number: Option<&'a [T; 1]>,
         shape: &[usize],
-        walk: &Walk,
+        walk: &IterOrder,
     ) -> PyResult<View<'a, T>> {
         match (self, number) {
             (Self::Array(array), _) => array.view(walk),
@@ -205,20 +205,20 @@ pub(super) fn clip_by_value<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let call = Call::new(py, "clip_by_value", name)?;
     if are_plain([clip_value_min, clip_value_max, name])
-        && let Some(mut flats) = Flats::read(py, &Items::One(t), Kinds::Ordered)?
-        && let Some(dtype) = flats.dtype()
+        && let Some(mut arrays) = PlainArrays::read(py, &Items::One(t), Kinds::Ordered)?
+        && let Some(dtype) = arrays.dtype()
         && let Some((lo, hi)) = plain_bound(clip_value_min, dtype).zip(plain_bound(clip_value_max, dtype))
         && (clip_value_min.is_some() || clip_value_max.is_some())
     {
         call.check_name()?;
-        let bytes = flats.bytes();
+        let bytes = arrays.bytes();
         match_ordered!(dtype, T => {
             if let (Some(lo), Some(hi)) = (lo.value(T::LOWEST)?, hi.value(T::HIGHEST)?)
-                && let Some(mut lanes) = flats.lanes(py, &Items::One(t), out.map(Items::One).as_ref())?
+                && let Some(mut pairs) = arrays.operand_pairs(py, &Items::One(t), out.map(Items::One).as_ref())?
             {
-                let mut task = lanes.task::<T>()?;
-                detached(py, bytes, || perform(Isa::current(), &Uniform(Clip { lo, hi }), &mut task))?;
-                return lanes.into_one();
+                let mut task = pairs.task::<T>()?;
+                detached(py, bytes, || apply_elementwise(Isa::current(), &Uniform(Clip { lo, hi }), &mut task))?;
+                return pairs.into_one();
             }
         }, {});
     }
@@ -246,17 +246,17 @@ pub(super) fn clip_by_value<'py>(
         if let (Some(lo), Some(hi)) = values {
             let mut task = pair.whole_task::<T>()?;
             let work = Uniform(Clip { lo, hi });
-            detached(py, bytes, || perform(Isa::current(), &work, &mut task))?;
+            detached(py, bytes, || apply_elementwise(Isa::current(), &work, &mut task))?;
         } else {
             let shape = pair.input().shape().to_vec();
-            let walk = Walk::of_pair(&pair);
+            let walk = IterOrder::of_pair(&pair);
             let numbers = (values.0.map(|lo| [lo]), values.1.map(|hi| [hi]));
             let work = Bounds {
                 lo: lo.view(numbers.0.as_ref(), &shape, &walk)?,
                 hi: hi.view(numbers.1.as_ref(), &shape, &walk)?,
             };
             let mut task = pair.task::<T>(&walk)?;
-            detached(py, bytes, || perform(Isa::current(), &work, &mut task))?;
+            detached(py, bytes, || apply_elementwise(Isa::current(), &work, &mut task))?;
         }
     }, return Err(internal("bounds of a dtype without an order")));
     call.result(pair.result(), tensor.slices.as_ref(), out)
@@ -276,23 +276,23 @@ pub(super) fn clip_by_norm<'py>(
     let call = Call::new(py, "clip_by_norm", name)?;
     if are_plain([Some(clip_norm), name])
         && are_plain_axes(axes)
-        && let Some(mut flats) = Flats::read(py, &Items::One(t), Kinds::Scalable)?
+        && let Some(mut arrays) = PlainArrays::read(py, &Items::One(t), Kinds::Scalable)?
     {
         let limit = call.limit("clip_norm", clip_norm, false)?;
-        let axes = call.axes("axes", axes, flats.shape().len())?;
+        let axes = call.axes("axes", axes, arrays.shape().len())?;
         call.check_name()?;
-        let axes = axes.filter(|axes| axes.len() < flats.shape().len());
-        let rows = axes.as_ref().map(|axes| flats.row_len(axes));
+        let axes = axes.filter(|axes| axes.len() < arrays.shape().len());
+        let rows = axes.as_ref().map(|axes| arrays.row_len(axes));
         // Columns, and slices of one element, are for below.
         if rows.is_none_or(|len| len.is_some_and(|len| len > 1 && is_row(len)))
-            && let Some(mut lanes) = flats.lanes(py, &Items::One(t), out.map(Items::One).as_ref())?
+            && let Some(mut pairs) = arrays.operand_pairs(py, &Items::One(t), out.map(Items::One).as_ref())?
         {
             if let Some(len) = rows.flatten() {
-                clip_lane_rows(py, &mut lanes, len, limit)?;
+                clip_plain_rows(py, &mut pairs, len, limit)?;
             } else {
-                clip_lanes(py, &mut lanes, NormOf::Inputs(Order::Two), |norm| norm.clip_to(limit))?;
+                clip_plain(py, &mut pairs, NormOf::Inputs(Order::Two), |norm| norm.clip_to(limit))?;
             }
-            return lanes.into_one();
+            return pairs.into_one();
         }
     }
     if is_cupy(t) {
@@ -331,7 +331,7 @@ fn clip_elements(py: Python<'_>, pair: &mut Pair<'_>, dtype: Dtype, limit: f64) 
     let bytes = pair.input().len() * dtype.size();
     match_real!(dtype, T => {
         let mut task = pair.whole_task::<T>()?;
-        Ok(detached(py, bytes, || perform(Isa::current(), &Uniform(ClipMagnitude(limit)), &mut task))?)
+        Ok(detached(py, bytes, || apply_elementwise(Isa::current(), &Uniform(ClipMagnitude(limit)), &mut task))?)
     }, Err(internal("clipping of integers")))
 }
 
@@ -348,7 +348,7 @@ fn clip_slices(
     // The parts of a complex number belong to one slice.
     let parts = whole.ndim()..pair.input().ndim();
     let reduced: Vec<_> = axes.iter().copied().chain(parts).collect();
-    let split = Split::new(pair.input(), &reduced);
+    let split = ReducedAxes::new(pair.input(), &reduced);
     let len = reduced.iter().filter_map(|axis| pair.input().shape().get(*axis)).product();
     // Columns are summed in another order than rows; which one it is must not depend on the output.
     if is_row(len) && !columns {
@@ -369,7 +369,7 @@ fn clip_slices(
     if columns && real == dtype {
         let bytes = pair.input().len() * real.size();
         let done = match_real!(real, T => {
-            match whole.slices::<T>(&Split::new(&whole, axes))?.block().map(|block| [block.len, block.inner]) {
+            match whole.slices::<T>(&ReducedAxes::new(&whole, axes))?.block().map(|block| [block.len, block.inner]) {
                 Some(shape @ [len, _]) if is_column::<T>(whole.len() / len.max(1), shape) => match pair.whole_task::<T>()? {
                     Task { source: Some(View::Dense(from)), target: Target::Dense(to) } => {
                         detached(py, bytes, || clip_columns(Isa::current(), Some(from), to, shape, limit))?;
@@ -404,14 +404,14 @@ pub(super) fn clip_by_average_norm<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let call = Call::new(py, "clip_by_average_norm", name)?;
     if are_plain([Some(clip_norm), name])
-        && let Some(mut flats) = Flats::read(py, &Items::One(t), Kinds::Scalable)?
+        && let Some(mut arrays) = PlainArrays::read(py, &Items::One(t), Kinds::Scalable)?
     {
         let limit = call.limit("clip_norm", clip_norm, false)?;
         call.check_name()?;
-        let len = flats.shape().iter().product();
-        if let Some(mut lanes) = flats.lanes(py, &Items::One(t), out.map(Items::One).as_ref())? {
-            clip_lanes(py, &mut lanes, NormOf::Inputs(Order::Two), |norm| norm.over(len).clip_to(limit))?;
-            return lanes.into_one();
+        let len = arrays.shape().iter().product();
+        if let Some(mut pairs) = arrays.operand_pairs(py, &Items::One(t), out.map(Items::One).as_ref())? {
+            clip_plain(py, &mut pairs, NormOf::Inputs(Order::Two), |norm| norm.over(len).clip_to(limit))?;
+            return pairs.into_one();
         }
     }
     if is_cupy(t) {
@@ -444,16 +444,16 @@ pub(super) fn clip_by_global_norm<'py>(
     let items = call.sequence(t_list)?;
     if are_plain([Some(clip_norm), use_norm, name, Some(ord)])
         && let Some(outs) = out.map_or(Some(None), |out| Items::of_list(out).map(Some))
-        && let Some(mut flats) = Flats::read(py, &items, Kinds::Scalable)?
+        && let Some(mut arrays) = PlainArrays::read(py, &items, Kinds::Scalable)?
     {
         let limit = call.limit("clip_norm", clip_norm, false)?;
         let used = use_norm.map(|norm| call.limit("use_norm", norm, true)).transpose()?;
         call.check_name()?;
         let order = vector_order(&call, ord)?;
         let norm = used.map_or(NormOf::Inputs(order), |norm| NormOf::Given(Scaled::new(norm, 0)));
-        if let Some(mut lanes) = flats.lanes(py, &items, outs.as_ref())? {
-            let norm = clip_lanes(py, &mut lanes, norm, |norm| factor_of_all(norm, limit))?;
-            return clipped_and_norm(lanes.into_list()?, norm);
+        if let Some(mut pairs) = arrays.operand_pairs(py, &items, outs.as_ref())? {
+            let norm = clip_plain(py, &mut pairs, norm, |norm| factor_of_all(norm, limit))?;
+            return clipped_and_norm(pairs.into_list()?, norm);
         }
     }
     let entries = items.to_tuple()?;
@@ -533,11 +533,11 @@ fn factor_of_all(norm: Scaled, limit: f64) -> Option<Factor> {
 }
 
 /// Clips each of the rows of `len` elements of a plain array by its own norm.
-fn clip_lane_rows(py: Python<'_>, lanes: &mut Lanes<'_, '_>, len: usize, limit: f64) -> PyResult<()> {
-    let bytes = lanes.inputs().bytes();
+fn clip_plain_rows(py: Python<'_>, pairs: &mut OperandPairs<'_, '_>, len: usize, limit: f64) -> PyResult<()> {
+    let bytes = pairs.inputs().bytes();
     let wrong = || internal("rows of no real dtype");
-    match_real!(lanes.inputs().dtype().ok_or_else(wrong)?, T => {
-        let (source, rows) = lanes.rows::<T>(len)?;
+    match_real!(pairs.inputs().dtype().ok_or_else(wrong)?, T => {
+        let (source, rows) = pairs.rows::<T>(len)?;
         Ok(detached(py, bytes, || clip_rows(Isa::current(), source.as_ref(), rows, len, limit))?)
     }, Err(wrong()))
 }

@@ -4,12 +4,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyFloat, PyString};
 
 use super::array::Array;
-use super::array::flat::{Flats, Items};
+use super::array::plain::{Items, PlainArrays};
 use super::call::{Call, Number, are_plain, number};
 use super::classes::{any_is_cupy, is_bool, is_cupy};
 use super::kinds::Kinds;
 use super::run::{
-    MatrixNorm, Norms, norm_of, norm_of_flats, norm_of_list, normalize_rows, pair, scale_one, scale_slices,
+    MatrixNorm, Norms, norm_of, norm_of_list, norm_of_plain, normalize_rows, pair, scale_one, scale_slices,
     tensors,
 };
 use super::text::describe;
@@ -68,10 +68,10 @@ pub(super) fn global_norm<'py>(
     let call = Call::new(py, "global_norm", name)?;
     let items = call.sequence(t_list)?;
     if are_plain([Some(ord), name])
-        && let Some(flats) = Flats::read(py, &items, Kinds::Normed)?
+        && let Some(arrays) = PlainArrays::read(py, &items, Kinds::Normed)?
     {
         call.check_name()?;
-        let norm = norm_of_flats(py, &flats, vector_order(&call, ord)?)?;
+        let norm = norm_of_plain(py, &arrays, vector_order(&call, ord)?)?;
         return Ok(PyFloat::new(py, norm.to_f64()).into_any());
     }
     let entries = items.to_tuple()?;
@@ -157,11 +157,11 @@ pub(super) fn norm<'py>(
     if axis.is_none()
         && keepdims.is_none()
         && are_plain([Some(ord), name])
-        && let Some(flats) = Flats::read(py, &Items::One(tensor), Kinds::Normed)?
+        && let Some(arrays) = PlainArrays::read(py, &Items::One(tensor), Kinds::Normed)?
     {
         let order = vector_order(&call, ord)?;
         call.check_name()?;
-        return Ok(PyFloat::new(py, norm_of_flats(py, &flats, order)?.to_f64()).into_any());
+        return Ok(PyFloat::new(py, norm_of_plain(py, &arrays, order)?.to_f64()).into_any());
     }
     if is_cupy(tensor) {
         return call.hand_on((tensor, ord, axis, keepdims, name));

@@ -7,15 +7,15 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use super::array::flat::{FlatViews, Flats, Lanes};
-use super::array::{Array, Out, Pair, Split, Walk, arrange, internal, resized, spread};
+use super::array::plain::{OperandPairs, PlainArrays, PlainViews};
+use super::array::{Array, IterOrder, Out, Pair, ReducedAxes, arrange, internal, resized, spread};
 use super::call::{Call, Entry, Tensor};
 use super::kinds::Kinds;
 use crate::element::{Dtype, Real, match_element, match_real};
 use crate::error::{Error, Result, vec_with_room};
 use crate::isa::Isa;
 use crate::parallel::Crew;
-use crate::parallel::perform::{AnyTask, Task, perform, scale};
+use crate::parallel::elementwise::{AnyTask, Task, apply_elementwise, scale};
 use crate::parallel::reduce::{self, AnyView, Order, Views, norms_into};
 use crate::parallel::rows;
 use crate::scaled::{Factor, Scaled};
@@ -111,8 +111,8 @@ where
 }
 
 /// The norm of a list of plain arrays as one.
-pub(super) fn norm_of_flats(py: Python<'_>, flats: &Flats<'_>, order: Order) -> PyResult<Scaled> {
-    let (views, bytes) = (flats.views()?, flats.bytes());
+pub(super) fn norm_of_plain(py: Python<'_>, arrays: &PlainArrays<'_>, order: Order) -> PyResult<Scaled> {
+    let (views, bytes) = (arrays.views()?, arrays.bytes());
     Ok(detached(py, bytes, || norm_of_views(Isa::current(), &Crew::new(), &views, order))?)
 }
 
@@ -126,14 +126,14 @@ pub(super) enum NormOf {
 }
 
 /// Clips plain arrays by a factor made of their norm. Returns that norm.
-pub(super) fn clip_lanes(
+pub(super) fn clip_plain(
     py: Python<'_>,
-    lanes: &mut Lanes<'_, '_>,
+    pairs: &mut OperandPairs<'_, '_>,
     norm: NormOf,
     factor: impl FnOnce(Scaled) -> Option<Factor> + Send,
 ) -> PyResult<Scaled> {
-    let bytes = lanes.inputs().bytes();
-    let mut pairs = lanes.pairs_to_clip()?;
+    let bytes = pairs.inputs().bytes();
+    let mut pairs = pairs.pairs_to_clip()?;
     // Both passes while detached, so that no other Python thread is waited for in between.
     Ok(detached(py, bytes, || {
         let (isa, crew) = (Isa::current(), Crew::new());
@@ -150,7 +150,7 @@ pub(super) fn clip_lanes(
 }
 
 /// The norm of plain arrays as one.
-fn norm_of_views(isa: Isa, crew: &Crew, views: &FlatViews<'_>, order: Order) -> Result<Scaled> {
+fn norm_of_views(isa: Isa, crew: &Crew, views: &PlainViews<'_>, order: Order) -> Result<Scaled> {
     if views.len() == 1 {
         // The view is made once here; of a list it is made twice.
         return views.with(0, |view| reduce::norm(isa, crew, slice::from_ref(view), order));
@@ -177,7 +177,7 @@ pub(super) struct Norms {
 impl Norms {
     /// The vector norms along some axes.
     pub(super) fn of(array: &Array<'_>, dtype: Dtype, reduced: &[usize], order: Order) -> PyResult<Self> {
-        let kept: Vec<_> = Split::new(array, reduced).kept().collect();
+        let kept: Vec<_> = ReducedAxes::new(array, reduced).kept().collect();
         let count = kept.iter().map(|axis| array.shape()[*axis]).product();
         let mut values = vec_with_room(count)?;
         values.resize(count, Scaled::ZERO);
@@ -194,7 +194,7 @@ impl Norms {
         order: Order,
         keepdims: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let kept: Vec<_> = Split::new(array, reduced).kept().collect();
+        let kept: Vec<_> = ReducedAxes::new(array, reduced).kept().collect();
         let (shape, places) = placed(array.shape(), &kept, keepdims);
         if dtype.is_wide() {
             Array::filled(py, &shape, &places, |to| {
@@ -217,7 +217,7 @@ impl Norms {
         make: impl Fn(Scaled) -> R + Send + Sync,
     ) -> PyResult<()> {
         let py = array.object().py();
-        let split = Split::new(array, reduced);
+        let split = ReducedAxes::new(array, reduced);
         let bytes = array.len() * dtype.size();
         match_element!(dtype, T => {
             let slices = array.slices::<T>(&split)?;
@@ -231,7 +231,7 @@ impl Norms {
 
     /// Whether the slices along some axes lie side by side, so that [`Norms::of`] adds up all of them at once.
     pub(super) fn are_of_columns(array: &Array<'_>, dtype: Dtype, reduced: &[usize]) -> PyResult<bool> {
-        let split = Split::new(array, reduced);
+        let split = ReducedAxes::new(array, reduced);
         match_element!(dtype, T => Ok(array.slices::<T>(&split)?.are_columns()))
     }
 
@@ -247,7 +247,7 @@ impl Norms {
         let bytes = parts.len() * dtype.size();
         let reduced: Vec<_> = reduced.iter().copied().chain([parts.ndim() - 1]).collect();
         match_real!(dtype, T => {
-            let slices = parts.slices::<T>(&Split::new(parts, &reduced))?;
+            let slices = parts.slices::<T>(&ReducedAxes::new(parts, &reduced))?;
             Ok(detached(py, bytes, || norms_into(Isa::current(), &slices, order, norms, make))?)
         }, Err(internal("parts that are not real")))
     }
@@ -282,7 +282,7 @@ impl Norms {
                     if !array.shape().iter().map(Some).eq(kept.iter().map(|axis| shape.get(*axis))) {
                         return Err(resized());
                     }
-                    let view = array.view::<f64>(&Walk::along(0..kept.len()))?;
+                    let view = array.view::<f64>(&IterOrder::along(0..kept.len()))?;
                     let mut numbers = vec_with_room(view.len())?;
                     view.for_blocks(0..view.len(), |block| numbers.extend_from_slice(block));
                     Ok(numbers)
@@ -372,7 +372,7 @@ pub(super) fn normalize_rows<'py>(
     if dtype.parts().is_some() || !rows::is_row(len) {
         return Ok(None);
     }
-    let split = Split::new(pair.input(), axes);
+    let split = ReducedAxes::new(pair.input(), axes);
     let bytes = pair.input().len() * dtype.size();
     match_real!(dtype, T => {
         let Some((source, data)) = pair.rows::<T>(&split)? else { return Ok(None) };
@@ -423,17 +423,17 @@ pub(super) fn scale_slices(
     let dtype = real_dtype(pair)?;
     let shape = pair.input().shape().to_vec();
     let bytes = pair.input().len() * dtype.size();
-    let walk = Walk::of_pair(pair);
+    let walk = IterOrder::of_pair(pair);
     match_real!(dtype, T => {
         let spread = |factors| Factors(spread(factors, &norms.kept, &shape, &walk));
         let (first, second) = (spread(&steps.0), far.then(|| spread(&steps.1)));
         let mut task = pair.task::<T>(&walk)?;
         Ok(detached(py, bytes, || -> Result<()> {
             let isa = Isa::current();
-            perform(isa, &first, &mut task)?;
+            apply_elementwise(isa, &first, &mut task)?;
             match second {
                 // A power of two, for float64 alone and rare: a pass of its own, in place.
-                Some(second) => perform(isa, &second, &mut Task { source: None, target: task.target }),
+                Some(second) => apply_elementwise(isa, &second, &mut Task { source: None, target: task.target }),
                 None => Ok(()),
             }
         })?)

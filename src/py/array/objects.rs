@@ -24,7 +24,7 @@ pub(in crate::py) fn list_of<'py>(
     // SAFETY: the interpreter is attached. The result is a new reference or null with an exception set.
     let list = unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyList_New(len))? };
     for (i, entry) in (0..len).zip(entries) {
-        // SAFETY: the list is new and nobody else's, and the call takes the reference to the entry. Places that stay
+        // SAFETY: the list is new and nobody else's, and the call takes the reference to the entry. StreamSink that stay
         // empty are nothing to Python's collector, which meets them in its own `list` as well.
         if unsafe { ffi::PyList_SetItem(list.as_ptr(), i, entry.into_ptr()) } != 0 {
             return Err(PyErr::take(py).unwrap_or_else(|| internal("a list has no place")));

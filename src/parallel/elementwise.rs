@@ -12,7 +12,7 @@ use crate::kernel::map::Map;
 use crate::kernel::scale::Scale;
 use crate::kernel::sum::BLOCK;
 use crate::scaled::Factor;
-use crate::walk::{self, FAR, Store, Target, Uniform, Untouched, View, Work};
+use crate::walk::{self, NON_TEMPORAL_MIN_BYTES, Store, Target, Uniform, Untouched, View, Work};
 
 /// An output and what it is made from: an input with the same positions, or what the output holds already.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl<T: Ordered> Task<'_, T> {
     }
 
     pub(super) fn run(&mut self, isa: Isa, work: &impl Work<T>, store: Store<'_>) {
-        walk::perform(isa, work, self.source.as_ref(), &mut self.target, 0, store);
+        walk::apply_elementwise(isa, work, self.source.as_ref(), &mut self.target, 0, store);
     }
 }
 
@@ -64,7 +64,7 @@ impl<T: Real> Task<'_, T> {
 
 impl<T: Ordered> Part<'_, T> {
     fn run(&mut self, isa: Isa, work: &impl Work<T>, store: Store<'_>) {
-        walk::perform(isa, work, self.source, &mut self.target, self.at, store);
+        walk::apply_elementwise(isa, work, self.source, &mut self.target, self.at, store);
     }
 }
 
@@ -72,7 +72,7 @@ impl<T: Ordered> Part<'_, T> {
 ///
 /// # Errors
 /// A bad setting of the threads.
-pub fn perform<T: Ordered>(isa: Isa, work: &impl Work<T>, task: &mut Task<'_, T>) -> Result<()> {
+pub fn apply_elementwise<T: Ordered>(isa: Isa, work: &impl Work<T>, task: &mut Task<'_, T>) -> Result<()> {
     let streams = is_streamed(task.bytes() / 2);
     let bytes = task.bytes();
     if Crew::is_shared(bytes)? {
@@ -91,7 +91,7 @@ fn part_len<T>(bytes: usize) -> usize {
 
 /// Whether outputs of so many bytes in all are written past the caches.
 pub(super) fn is_streamed(bytes: usize) -> bool {
-    bytes >= FAR
+    bytes >= NON_TEMPORAL_MIN_BYTES
 }
 
 /// Calls `work` with the way to write, and fences what it streamed.

@@ -2,7 +2,7 @@
 //!
 //! A call on small tensors costs what each of them costs beside the kernels: an [`Array`](super::Array) with its
 //! shape, a [`Pair`](super::Pair), a walk. Nearly all of them are exact ndarrays, dense and native, so these are read
-//! into a [`Flat`] each, which is an address and a length. Whatever is not so simple, or is wrong, is no case for this
+//! into a [`PlainArray`] each, which is an address and a length. Whatever is not so simple, or is wrong, is no case for this
 //! module: `None` sends the call the long way, where the errors are.
 //!
 //! Python code that runs between the reading of an array and the use of its memory may resize the array. The callers
@@ -33,7 +33,7 @@ use crate::element::{Dtype, Element, Ordered, Real, match_element, match_real};
 use crate::error::{Error, Result, vec_with_room};
 use crate::isa::Isa;
 use crate::kernel::scale::Scale;
-use crate::parallel::perform::{AnyTask, Task, Tasks};
+use crate::parallel::elementwise::{AnyTask, Task, Tasks};
 use crate::parallel::reduce::{AnyView, SHORT, ShortSums, Views};
 use crate::scaled::Factor;
 use crate::walk::{Axis, Cells, Layout, Memory, Slices, Store, Target, View};
@@ -125,7 +125,7 @@ impl<'py> Held<'py> {
 
 /// An exact ndarray, aligned and native, of a dtype that is not complex, which is dense or has one axis: where it lies.
 #[derive(Clone, Copy)]
-struct Flat {
+struct PlainArray {
     /// The array itself, for as long as somebody holds it.
     fields: ptr::NonNull<Fields>,
     data: ptr::NonNull<u8>,
@@ -193,7 +193,7 @@ fn step_of(fields: &Fields, dtype: Dtype) -> Option<usize> {
     (stride > 0 && stride.is_multiple_of(dtype.size())).then(|| stride / dtype.size())
 }
 
-impl Flat {
+impl PlainArray {
     #[inline(always)] // a struct that is moved costs more than the reading
     fn of(fields: &Fields) -> Option<Self> {
         // SAFETY: an ndarray has a descr, and the fields read of it are common to all versions of NumPy.
@@ -300,13 +300,13 @@ impl Flat {
         self.dtype == T::DTYPE && self.is_dense()
     }
 
-    /// Where the elements lie that [`Flat::elements`] gives.
+    /// Where the elements lie that [`PlainArray::elements`] gives.
     fn layout<'a>(&self) -> Cow<'a, Layout> {
         Cow::Owned(Layout::new([Axis { len: self.len, stride: self.step.cast_signed() }]))
     }
 
     /// # Safety
-    /// As of [`Flat::elements`].
+    /// As of [`PlainArray::elements`].
     unsafe fn view<'a, T: Element>(&self) -> View<'a, T> {
         // SAFETY: the caller says so.
         let elements = unsafe { self.elements() };
@@ -321,7 +321,7 @@ impl Flat {
     /// The array is alive and writeable, and nothing else here reads or writes its elements meanwhile.
     unsafe fn target<'a, T: Ordered>(&self) -> Target<'a, T> {
         // SAFETY: as in `elements`. The extent of an output, with the elements between its own, overlaps no other output's
-        // and no input's but its own: `Lanes::are_apart` has compared the extents. An atomic cell has the size of T, to
+        // and no input's but its own: `OperandPairs::are_apart` has compared the extents. An atomic cell has the size of T, to
         // which an array here is aligned.
         unsafe {
             if self.is_dense() {
@@ -335,10 +335,9 @@ impl Flat {
 }
 
 /// The plain arrays of a list, without its Nones.
-#[expect(clippy::struct_field_names, reason = "it is what it is called after")]
-pub(in crate::py) struct Flats<'py> {
+pub(in crate::py) struct PlainArrays<'py> {
     held: Held<'py>,
-    flats: Few<Flat>,
+    arrays: Few<PlainArray>,
     bytes: usize,
     kinds: Kinds,
     /// The flags that all have.
@@ -352,7 +351,7 @@ pub(in crate::py) struct Flats<'py> {
     is_fresh: Cell<bool>,
 }
 
-impl<'py> Flats<'py> {
+impl<'py> PlainArrays<'py> {
     /// Reads arrays, if they are plain ones of the kinds; in a list there may be None.
     pub(in crate::py) fn read(
         py: Python<'py>,
@@ -364,48 +363,48 @@ impl<'py> Flats<'py> {
         let list = match &held {
             Held::Many(list) => list,
             Held::One(object) => {
-                let flat = fields(object.as_borrowed(), class).and_then(Flat::of);
-                let Some(flat) = flat else {
+                let array = fields(object.as_borrowed(), class).and_then(PlainArray::of);
+                let Some(array) = array else {
                     return Ok((items.is_list() && object.is_none()).then(|| Self::of_one(held, None, kinds)));
                 };
-                let is_plain = kinds.has(flat.dtype) && (items.is_list() || flat.is_dense());
-                return Ok(is_plain.then(|| Self::of_one(held, Some(flat), kinds)));
+                let is_plain = kinds.has(array.dtype) && (items.is_list() || array.is_dense());
+                return Ok(is_plain.then(|| Self::of_one(held, Some(array), kinds)));
             }
         };
-        let mut flats = vec_with_room(list.len())?;
+        let mut arrays = vec_with_room(list.len())?;
         let (mut bytes, mut end) = (0, 0);
         let (mut flags, mut in_order, mut alike) = (c_int::MAX, true, true);
         let mut before = None;
         for i in 0..list.len() {
             let item = list.get(i)?;
-            let Some(flat) = fields(item, class).and_then(Flat::of) else {
+            let Some(array) = fields(item, class).and_then(PlainArray::of) else {
                 if item.is_none() {
                     continue;
                 }
                 return Ok(None);
             };
-            if !kinds.has(flat.dtype) {
+            if !kinds.has(array.dtype) {
                 return Ok(None);
             }
-            bytes += flat.bytes();
-            let (low, high) = flat.extent();
+            bytes += array.bytes();
+            let (low, high) = array.extent();
             in_order &= low >= end;
             end = high;
-            flags &= flat.flags;
-            alike &= before.is_none_or(|dtype| dtype == flat.dtype);
-            before = Some(flat.dtype);
-            flats.push(flat);
+            flags &= array.flags;
+            alike &= before.is_none_or(|dtype| dtype == array.dtype);
+            before = Some(array.dtype);
+            arrays.push(array);
         }
-        let (flats, is_fresh) = (Few::from_vec(flats), Cell::new(true));
-        Ok(Some(Self { held, flats, bytes, kinds, flags, in_order, alike, is_fresh }))
+        let (arrays, is_fresh) = (Few::from_vec(arrays), Cell::new(true));
+        Ok(Some(Self { held, arrays, bytes, kinds, flags, in_order, alike, is_fresh }))
     }
 
     /// One entry, which may be None in a list.
     #[inline(always)]
-    fn of_one(held: Held<'py>, flat: Option<Flat>, kinds: Kinds) -> Self {
-        let (bytes, flags) = flat.as_ref().map_or((0, c_int::MAX), |flat| (flat.bytes(), flat.flags));
-        let (flats, is_fresh) = (flat.into_iter().collect(), Cell::new(false));
-        Self { held, flats, bytes, kinds, flags, in_order: true, alike: true, is_fresh }
+    fn of_one(held: Held<'py>, array: Option<PlainArray>, kinds: Kinds) -> Self {
+        let (bytes, flags) = array.as_ref().map_or((0, c_int::MAX), |array| (array.bytes(), array.flags));
+        let (arrays, is_fresh) = (array.into_iter().collect(), Cell::new(false));
+        Self { held, arrays, bytes, kinds, flags, in_order: true, alike: true, is_fresh }
     }
 
     /// The bytes of all of them.
@@ -416,13 +415,13 @@ impl<'py> Flats<'py> {
     /// Whether the memory of all arrays is still what was read of them.
     fn are_current(&self) -> bool {
         // SAFETY: `held` are the arrays that were read.
-        self.flats.iter().all(|flat| unsafe { flat.is_current() })
+        self.arrays.iter().all(|array| unsafe { array.is_current() })
     }
 
     /// What to read.
-    pub(in crate::py) fn views(&self) -> PyResult<FlatViews<'_>> {
+    pub(in crate::py) fn views(&self) -> PyResult<PlainViews<'_>> {
         if self.is_fresh.replace(false) || self.are_current() {
-            Ok(FlatViews { flats: &self.flats, bytes: self.bytes, alike: self.alike })
+            Ok(PlainViews { arrays: &self.arrays, bytes: self.bytes, alike: self.alike })
         } else {
             Err(resized())
         }
@@ -441,31 +440,31 @@ impl<'py> Flats<'py> {
 
     /// The dtype of the first one.
     pub(in crate::py) fn dtype(&self) -> Option<Dtype> {
-        Some(self.flats.first()?.dtype)
+        Some(self.arrays.first()?.dtype)
     }
 
     /// Of the only one: the number of elements in each slice along some axes, if these are the inner ones in memory,
     /// so that the slices follow each other.
     pub(in crate::py) fn row_len(&self, axes: &[usize]) -> Option<usize> {
-        let [flat] = &self.flats[..] else { return None };
+        let [array] = &self.arrays[..] else { return None };
         let shape = self.shape();
         let (kept, row) = shape.split_at_checked(shape.len().checked_sub(axes.len())?)?;
         let len = row.iter().product::<usize>();
-        let are_inner = flat.flags & npyffi::NPY_ARRAY_C_CONTIGUOUS != 0
+        let are_inner = array.flags & npyffi::NPY_ARRAY_C_CONTIGUOUS != 0
             && axes.iter().all(|axis| *axis >= kept.len())
-            && flat.len > 0
-            && kept.iter().product::<usize>() * len == flat.len;
+            && array.len > 0
+            && kept.iter().product::<usize>() * len == array.len;
         are_inner.then_some(len)
     }
 
     /// Inputs with their outputs: `outs`, which may be the arrays themselves, if they fit and share no memory
     /// otherwise; new arrays where there are no `outs`. `items` are what was read.
-    pub(in crate::py) fn lanes(
+    pub(in crate::py) fn operand_pairs(
         &mut self,
         py: Python<'py>,
         items: &Items<'_, 'py>,
         outs: Option<&Items<'_, 'py>>,
-    ) -> PyResult<Option<Lanes<'_, 'py>>> {
+    ) -> PyResult<Option<OperandPairs<'_, 'py>>> {
         let class = ndarray(py);
         let was_fresh = self.is_fresh.replace(false);
         let outputs = match outs {
@@ -477,8 +476,8 @@ impl<'py> Flats<'py> {
             Some(outs) => self.given_outputs(outs, class)?,
         };
         let Some(outputs) = outputs else { return Ok(None) };
-        let lanes = Lanes { inputs: self, outputs };
-        Ok(if outs.is_none() || lanes.are_apart()? { Some(lanes) } else { None })
+        let pairs = OperandPairs { inputs: self, outputs };
+        Ok(if outs.is_none() || pairs.are_apart()? { Some(pairs) } else { None })
     }
 
     /// Makes what is held the result: whether it could be done.
@@ -498,41 +497,41 @@ impl<'py> Flats<'py> {
         is_list: bool,
         class: *mut PyTypeObject,
     ) -> PyResult<Outputs<'py>> {
-        let wrong = not_flat;
-        let make = |input: &Flat, object: Borrowed<'_, 'py, PyAny>| {
+        let wrong = not_plain;
+        let make = |input: &PlainArray, object: Borrowed<'_, 'py, PyAny>| {
             let new = input.new_like(py, fields(object, class).ok_or_else(wrong)?, class)?;
-            let flat = fields(new.as_borrowed(), class).and_then(Flat::of).ok_or_else(wrong)?;
-            if flat.len != input.len || flat.dtype != input.dtype {
+            let array = fields(new.as_borrowed(), class).and_then(PlainArray::of).ok_or_else(wrong)?;
+            if array.len != input.len || array.dtype != input.dtype {
                 return Err(resized());
             }
-            Ok((new, flat))
+            Ok((new, array))
         };
-        let mut inputs = self.flats.iter();
-        let (held, flats) = if is_list && self.held.len() != 1 {
+        let mut inputs = self.arrays.iter();
+        let (held, arrays) = if is_list && self.held.len() != 1 {
             let list = OwnList::new(py, self.held.len())?;
-            let mut flats = vec_with_room(self.flats.len())?;
+            let mut arrays = vec_with_room(self.arrays.len())?;
             for i in 0..self.held.len() {
                 let object = self.held.get(i)?;
                 if object.is_none() {
                     list.set(i, object.to_owned())?;
                 } else {
-                    let (new, flat) = make(inputs.next().ok_or_else(wrong)?, object)?;
-                    flats.push(flat);
+                    let (new, array) = make(inputs.next().ok_or_else(wrong)?, object)?;
+                    arrays.push(array);
                     list.set(i, new)?;
                 }
             }
-            (Held::Many(list), Few::from_vec(flats))
+            (Held::Many(list), Few::from_vec(arrays))
         } else {
             // The list of one is made at the end: until then nothing of the caller's is written.
             let object = self.held.get(0)?;
             if object.is_none() {
                 (Held::One(object.to_owned()), Few::new())
             } else {
-                let (new, flat) = make(inputs.next().ok_or_else(wrong)?, object)?;
-                (Held::One(new), Few::from_buf([flat]))
+                let (new, array) = make(inputs.next().ok_or_else(wrong)?, object)?;
+                (Held::One(new), Few::from_buf([array]))
             }
         };
-        Ok(Outputs::Others { held, flats })
+        Ok(Outputs::Others { held, arrays })
     }
 
     /// The caller's arrays, if each is one for its input, as far as the two are concerned: of one shape and one order of
@@ -546,9 +545,9 @@ impl<'py> Flats<'py> {
         if held.len() != self.held.len() {
             return Ok(None);
         }
-        let mut flats = Few::new();
-        flats.try_reserve_exact(self.flats.len()).map_err(|_| Error::Memory)?;
-        let mut inputs = self.flats.iter();
+        let mut arrays = Few::new();
+        arrays.try_reserve_exact(self.arrays.len()).map_err(|_| Error::Memory)?;
+        let mut inputs = self.arrays.iter();
         for i in 0..held.len() {
             let (object, out) = (self.held.get(i)?, held.get(i)?);
             let Some(from) = fields(object, class) else {
@@ -558,7 +557,7 @@ impl<'py> Flats<'py> {
                 continue;
             };
             let Some(input) = inputs.next() else { return Ok(None) };
-            let Some((to, output)) = fields(out, class).and_then(|to| Some((to, Flat::of(to)?))) else {
+            let Some((to, output)) = fields(out, class).and_then(|to| Some((to, PlainArray::of(to)?))) else {
                 return Ok(None);
             };
             let takes = output.flags & npyffi::NPY_ARRAY_WRITEABLE != 0
@@ -568,47 +567,47 @@ impl<'py> Flats<'py> {
             if !takes {
                 return Ok(None);
             }
-            flats.push(output);
+            arrays.push(output);
         }
-        Ok(Some(Outputs::Others { held, flats }))
+        Ok(Some(Outputs::Others { held, arrays }))
     }
 }
 
-/// What to read of plain arrays. The memory is written by way of `Lanes` alone, which have borrowed their inputs mutably
+/// What to read of plain arrays. The memory is written by way of `OperandPairs` alone, which have borrowed their inputs mutably
 /// and lend them only while nothing is written.
 #[derive(Clone, Copy)]
-pub(in crate::py) struct FlatViews<'a> {
-    flats: &'a [Flat],
+pub(in crate::py) struct PlainViews<'a> {
+    arrays: &'a [PlainArray],
     bytes: usize,
     alike: bool,
 }
 
-// SAFETY: the memory is only read, and kept alive by `Flats`, which are borrowed for as long.
-unsafe impl Send for FlatViews<'_> {}
+// SAFETY: the memory is only read, and kept alive by `PlainArrays`, which are borrowed for as long.
+unsafe impl Send for PlainViews<'_> {}
 // SAFETY: as above.
-unsafe impl Sync for FlatViews<'_> {}
+unsafe impl Sync for PlainViews<'_> {}
 
-impl Views for FlatViews<'_> {
+impl Views for PlainViews<'_> {
     fn len(&self) -> usize {
-        self.flats.len()
+        self.arrays.len()
     }
 
     #[inline]
     fn size(&self, at: usize) -> (usize, usize) {
-        self.flats.get(at).map_or((0, 1), |flat| (flat.len, flat.dtype.size()))
+        self.arrays.get(at).map_or((0, 1), |array| (array.len, array.dtype.size()))
     }
 
     #[inline]
     fn with<R>(&self, at: usize, read: impl FnOnce(&AnyView<'_>) -> R) -> R {
-        let flat = &self.flats[at];
-        match_element!(flat.dtype, T => {
+        let array = &self.arrays[at];
+        match_element!(array.dtype, T => {
             // SAFETY: see the struct.
-            let elements = unsafe { flat.elements::<T>() };
+            let elements = unsafe { array.elements::<T>() };
             // Two calls, of which the compiler makes two ways: the first has nothing to be dropped.
-            if flat.is_dense() {
+            if array.is_dense() {
                 read(&View::Dense(elements).into())
             } else {
-                read(&flat.strided(elements).into())
+                read(&array.strided(elements).into())
             }
         })
     }
@@ -619,14 +618,14 @@ impl Views for FlatViews<'_> {
 
     #[inline(always)]
     fn sum_short(&self, range: Range<usize>, sums: impl ShortSums) -> usize {
-        let Some(flats) = self.flats.get(range).filter(|flats| flats.len() >= FEWEST) else { return 0 };
-        let Some(first) = flats.first() else { return 0 };
+        let Some(arrays) = self.arrays.get(range).filter(|arrays| arrays.len() >= FEWEST) else { return 0 };
+        let Some(first) = arrays.first() else { return 0 };
         match_element!(first.dtype, T => {
-            let is_taken = |flat: &&Flat| flat.is_dense_of::<T>() && sums.takes::<T>(flat.len);
-            let count = at_least_fewest(flats.iter().take_while(is_taken));
+            let is_taken = |array: &&PlainArray| array.is_dense_of::<T>() && sums.takes::<T>(array.len);
+            let count = at_least_fewest(arrays.iter().take_while(is_taken));
             if count > 0 {
                 // SAFETY: see the struct.
-                sums.add(flats.iter().take(count).map(|flat| unsafe { flat.elements::<T>() }));
+                sums.add(arrays.iter().take(count).map(|array| unsafe { array.elements::<T>() }));
             }
             count
         })
@@ -638,26 +637,26 @@ enum Outputs<'py> {
     /// Each is its input.
     Inputs,
     /// As many as inputs.
-    Others { held: Held<'py>, flats: Few<Flat> },
+    Others { held: Held<'py>, arrays: Few<PlainArray> },
 }
 
 /// Inputs, and outputs that share no memory but where an output is its input. Outputs have as many elements as their
 /// inputs, and of the same dtype.
-pub(in crate::py) struct Lanes<'a, 'py> {
-    inputs: &'a mut Flats<'py>,
+pub(in crate::py) struct OperandPairs<'a, 'py> {
+    inputs: &'a mut PlainArrays<'py>,
     outputs: Outputs<'py>,
 }
 
-impl<'py> Lanes<'_, 'py> {
-    fn outputs(&self) -> &[Flat] {
+impl<'py> OperandPairs<'_, 'py> {
+    fn outputs(&self) -> &[PlainArray] {
         match &self.outputs {
-            Outputs::Inputs => &self.inputs.flats,
-            Outputs::Others { flats, .. } => flats,
+            Outputs::Inputs => &self.inputs.arrays,
+            Outputs::Others { arrays, .. } => arrays,
         }
     }
 
-    fn pairs(&self) -> impl ExactSizeIterator<Item = (&Flat, &Flat)> + Clone {
-        self.inputs.flats.iter().zip(self.outputs())
+    fn pairs(&self) -> impl ExactSizeIterator<Item = (&PlainArray, &PlainArray)> + Clone {
+        self.inputs.arrays.iter().zip(self.outputs())
     }
 
     fn are_apart(&self) -> Result<bool> {
@@ -667,11 +666,11 @@ impl<'py> Lanes<'_, 'py> {
             return Ok(true);
         }
         // For one tensor a list of extents would cost more than the rest of the call.
-        if let ([input], [output]) = (self.inputs.flats.as_slice(), self.outputs()) {
+        if let ([input], [output]) = (self.inputs.arrays.as_slice(), self.outputs()) {
             let ((low, high), (begin, end)) = (input.extent(), output.extent());
             return Ok(output.len == 0 || output.data == input.data || high <= begin || end <= low);
         }
-        let extent = |flat: &Flat| (flat.len > 0).then(|| flat.extent());
+        let extent = |array: &PlainArray| (array.len > 0).then(|| array.extent());
         let written = self.outputs().iter().filter_map(extent);
         let others = if self.are_in_place() { 0 } else { self.outputs().len() };
         let read = self.pairs().take(others).filter(|(input, output)| input.data != output.data);
@@ -682,13 +681,13 @@ impl<'py> Lanes<'_, 'py> {
         let outputs = match &self.outputs {
             Outputs::Inputs => true,
             // SAFETY: what is held beside them are the arrays that were read.
-            Outputs::Others { flats, .. } => flats.iter().all(|flat| unsafe { flat.is_current() }),
+            Outputs::Others { arrays, .. } => arrays.iter().all(|array| unsafe { array.is_current() }),
         };
         outputs && self.inputs.are_current()
     }
 
     /// What norms are made of, before anything is written.
-    pub(in crate::py) fn inputs(&self) -> &Flats<'py> {
+    pub(in crate::py) fn inputs(&self) -> &PlainArrays<'py> {
         self.inputs
     }
 
@@ -698,16 +697,16 @@ impl<'py> Lanes<'_, 'py> {
     }
 
     /// What to read and to write, for work without Python.
-    pub(in crate::py) fn pairs_to_clip(&mut self) -> PyResult<FlatPairs<'_>> {
+    pub(in crate::py) fn pairs_to_clip(&mut self) -> PyResult<PlainPairs<'_>> {
         if !self.are_current() {
             return Err(resized());
         }
         if self.inputs.kinds != Kinds::Scalable {
-            return Err(not_flat());
+            return Err(not_plain());
         }
-        let Flats { flats, bytes, alike, .. } = &*self.inputs;
-        let views = FlatViews { flats, bytes: *bytes, alike: *alike };
-        Ok(FlatPairs { views, outputs: self.outputs(), in_place: self.are_in_place() })
+        let PlainArrays { arrays, bytes, alike, .. } = &*self.inputs;
+        let views = PlainViews { arrays, bytes: *bytes, alike: *alike };
+        Ok(PlainPairs { views, outputs: self.outputs(), in_place: self.are_in_place() })
     }
 
     /// The task of the only pair, of elements of T.
@@ -716,15 +715,15 @@ impl<'py> Lanes<'_, 'py> {
             return Err(resized());
         }
         match self.pairs().next() {
-            // SAFETY: the lanes are borrowed mutably.
+            // SAFETY: the pairs are borrowed mutably.
             Some((input, output)) if input.dtype == T::DTYPE => Ok(unsafe { task(input, output) }),
-            _ => Err(not_flat()),
+            _ => Err(not_plain()),
         }
     }
 
-    /// The same as slices of `len` elements, for which see [`Flats::row_len`].
+    /// The same as slices of `len` elements, for which see [`PlainArrays::row_len`].
     pub(in crate::py) fn rows<T: Ordered>(&mut self, len: usize) -> PyResult<Rows<'_, T>> {
-        let Task { source, target: Target::Dense(rows) } = self.task::<T>()? else { return Err(not_flat()) };
+        let Task { source, target: Target::Dense(rows) } = self.task::<T>()? else { return Err(not_plain()) };
         let along = |axis| Layout::new([axis]);
         let source = match source {
             None => None,
@@ -734,7 +733,7 @@ impl<'py> Lanes<'_, 'py> {
                 kept: along(Axis { len: elements.len() / len.max(1), stride: len.cast_signed() }),
                 reduced: along(Axis { len, stride: 1 }),
             }),
-            Some(View::Strided { .. }) => return Err(not_flat()),
+            Some(View::Strided { .. }) => return Err(not_plain()),
         };
         Ok((source, rows))
     }
@@ -756,31 +755,31 @@ impl<'py> Lanes<'_, 'py> {
     pub(in crate::py) fn into_one(self) -> PyResult<Bound<'py, PyAny>> {
         match self.outputs {
             Outputs::Others { held: Held::One(object), .. } => Ok(object),
-            _ => Err(not_flat()),
+            _ => Err(not_plain()),
         }
     }
 }
 
 /// Inputs and outputs of one call: first its norm reads the inputs, then the outputs are written.
-pub(in crate::py) struct FlatPairs<'a> {
-    views: FlatViews<'a>,
-    outputs: &'a [Flat],
+pub(in crate::py) struct PlainPairs<'a> {
+    views: PlainViews<'a>,
+    outputs: &'a [PlainArray],
     in_place: bool,
 }
 
-// SAFETY: as of `FlatViews` and `FlatTasks`.
-unsafe impl Send for FlatPairs<'_> {}
+// SAFETY: as of `PlainViews` and `PlainTasks`.
+unsafe impl Send for PlainPairs<'_> {}
 
-impl FlatPairs<'_> {
+impl PlainPairs<'_> {
     /// What norms are made of. They are read while the pairs are borrowed, so before anything is written.
-    pub(in crate::py) fn views(&self) -> FlatViews<'_> {
+    pub(in crate::py) fn views(&self) -> PlainViews<'_> {
         self.views
     }
 
     /// What to write, and what to read for it.
-    pub(in crate::py) fn tasks(&mut self) -> FlatTasks<'_> {
-        let FlatViews { flats: inputs, bytes, .. } = self.views;
-        FlatTasks { inputs, outputs: self.outputs, in_place: self.in_place.then_some(bytes) }
+    pub(in crate::py) fn tasks(&mut self) -> PlainTasks<'_> {
+        let PlainViews { arrays: inputs, bytes, .. } = self.views;
+        PlainTasks { inputs, outputs: self.outputs, in_place: self.in_place.then_some(bytes) }
     }
 
     /// Whether all outputs are known to be their inputs.
@@ -790,19 +789,19 @@ impl FlatPairs<'_> {
 }
 
 /// What to write of plain arrays, and what to read for it.
-pub(in crate::py) struct FlatTasks<'a> {
-    inputs: &'a [Flat],
-    outputs: &'a [Flat],
+pub(in crate::py) struct PlainTasks<'a> {
+    inputs: &'a [PlainArray],
+    outputs: &'a [PlainArray],
     /// The bytes of all, if all are known to be in place.
     in_place: Option<usize>,
 }
 
-// SAFETY: the memory is kept alive by the `Lanes` that are borrowed mutably for as long, and it is nobody else's
+// SAFETY: the memory is kept alive by the `OperandPairs` that are borrowed mutably for as long, and it is nobody else's
 // meanwhile.
-unsafe impl Send for FlatTasks<'_> {}
+unsafe impl Send for PlainTasks<'_> {}
 
-impl<'a> FlatTasks<'a> {
-    fn pairs(&self) -> impl ExactSizeIterator<Item = (&'a Flat, &'a Flat)> {
+impl<'a> PlainTasks<'a> {
+    fn pairs(&self) -> impl ExactSizeIterator<Item = (&'a PlainArray, &'a PlainArray)> {
         self.inputs.iter().zip(self.outputs)
     }
 
@@ -813,12 +812,14 @@ impl<'a> FlatTasks<'a> {
             return 0;
         }
         let pairs = || inputs.iter().zip(outputs);
-        let is_in_place = |(input, output): &(&Flat, &Flat)| input.data == output.data;
+        let is_in_place = |(input, output): &(&PlainArray, &PlainArray)| input.data == output.data;
         let in_place = pairs().next().is_some_and(|pair| is_in_place(&pair));
         // Elements of 16 bits have a way of their own.
-        let is_short = |flat: &Flat| size_of::<T>() > 2 && flat.is_dense_of::<T>() && flat.len <= SHORT;
-        let is_like_first =
-            |pair: &(&Flat, &Flat)| is_short(pair.0) && is_short(pair.1) && is_in_place(pair) == in_place;
+        let is_short =
+            |array: &PlainArray| size_of::<T>() > 2 && array.is_dense_of::<T>() && array.len <= SHORT;
+        let is_like_first = |pair: &(&PlainArray, &PlainArray)| {
+            is_short(pair.0) && is_short(pair.1) && is_in_place(pair) == in_place
+        };
         let count = at_least_fewest(pairs().take_while(is_like_first));
         let pairs = pairs().take(count);
         if in_place {
@@ -826,7 +827,7 @@ impl<'a> FlatTasks<'a> {
             scale.apply_to_each(isa, pairs.map(|(_, output)| unsafe { output.elements_mut::<T>() }));
         } else {
             // SAFETY: as above, nor does an output share memory with an input that is not its own.
-            let slices = |(input, output): (&Flat, &Flat)| unsafe {
+            let slices = |(input, output): (&PlainArray, &PlainArray)| unsafe {
                 (input.elements::<T>(), output.elements_mut::<T>())
             };
             scale.apply_into_each(isa, pairs.map(slices));
@@ -835,7 +836,7 @@ impl<'a> FlatTasks<'a> {
     }
 }
 
-impl<'a> Tasks<'a> for FlatTasks<'a> {
+impl<'a> Tasks<'a> for PlainTasks<'a> {
     type One = AnyTask<'a>;
 
     fn len(&self) -> usize {
@@ -897,9 +898,9 @@ impl<'a> Tasks<'a> for FlatTasks<'a> {
 /// What to do for a pair.
 ///
 /// # Safety
-/// The lanes of the pair are borrowed mutably for the task's lifetime, and nobody else takes the pair's.
-unsafe fn task<'a, T: Ordered>(input: &Flat, output: &Flat) -> Task<'a, T> {
-    // SAFETY: `Lanes` are made of outputs that are writeable and lie apart from one another and from all inputs but,
+/// The pairs of the pair are borrowed mutably for the task's lifetime, and nobody else takes the pair's.
+unsafe fn task<'a, T: Ordered>(input: &PlainArray, output: &PlainArray) -> Task<'a, T> {
+    // SAFETY: `OperandPairs` are made of outputs that are writeable and lie apart from one another and from all inputs but,
     // maybe, their own, for which there is no source then. They have the dtypes of their inputs. Nobody else
     // borrows from them, says the caller.
     unsafe {
@@ -913,7 +914,7 @@ unsafe fn task<'a, T: Ordered>(input: &Flat, output: &Flat) -> Task<'a, T> {
 /// # Safety
 /// As of [`task`].
 #[inline(always)]
-unsafe fn dense_task<'a, T: Ordered>(input: &Flat, output: &Flat) -> Task<'a, T> {
+unsafe fn dense_task<'a, T: Ordered>(input: &PlainArray, output: &PlainArray) -> Task<'a, T> {
     // SAFETY: as in `task`.
     unsafe {
         let source = (input.data != output.data).then(|| View::Dense(input.elements::<T>()));
@@ -921,6 +922,6 @@ unsafe fn dense_task<'a, T: Ordered>(input: &Flat, output: &Flat) -> Task<'a, T>
     }
 }
 
-fn not_flat() -> PyErr {
-    internal("a flat array that is none")
+fn not_plain() -> PyErr {
+    internal("a array array that is none")
 }
