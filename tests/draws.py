@@ -82,10 +82,41 @@ def tensors(draw: Any, dtype: Any, *, finite: bool = False, writeable: bool = Fa
     shuffle = np.random.default_rng(draw(st.integers(0, 2**32)))
     x = shuffle.choice(pool, size=shape) if draw(st.booleans()) else np.resize(pool, shape)
     x = np.asarray(x, dtype=dtype).reshape(shape)
-    if x.ndim and x.shape[0] > 1 and draw(st.integers(0, 5)) == 0:
-        x = np.broadcast_to(x[:1], x.shape)  # equal rows, which fit into any layout
+    repeated = draw(st.sets(st.integers(0, x.ndim - 1), min_size=1)) if x.ndim and draw(st.integers(0, 4)) == 0 else ()
+    few = x[(..., *(slice(0, 1) if axis in repeated else slice(None) for axis in range(x.ndim)))]
     choice = layouts.WRITEABLE if writeable else layouts.ALL
+    if repeated and not writeable and draw(st.booleans()):
+        layout = draw(st.sampled_from([f for name, f in choice.items() if layouts.fits(name, few)]))
+        return np.broadcast_to(layout(few), x.shape, subok=True)  # stride 0 along these axes
+    x = np.broadcast_to(few, x.shape)  # equal along these axes, in any layout
     return draw(st.sampled_from([f for name, f in choice.items() if layouts.fits(name, x)]))(x)
+
+
+@st.composite
+def views_of_one(draw: Any, dtype: Any, *, finite: bool = False) -> list[np.ndarray]:
+    """A list of many short tensors as users make it: views of one array, most of them equally long."""
+    dtype = np.dtype(dtype)
+    pool = draw(values(dtype, finite=finite))
+    count = draw(st.integers(8, 40))
+    length = draw(st.integers(1, min(200, 800 // count)))  # the oracle is slow
+    room = np.random.default_rng(draw(st.integers(0, 2**32))).choice(pool, size=count * (length + 8))
+    kind = draw(st.sampled_from(["steps", "columns", "rows", "windows", "twice"]))
+    if kind == "steps":
+        step = draw(st.integers(1, 8))
+        views = [room[i::step][:length] for i in range(count)]
+    elif kind == "columns":
+        matrix = room[: count * length].reshape(length, count)
+        views = [matrix[:, i] for i in range(count)]
+    elif kind == "rows":
+        views = list(room[: count * length].reshape(count, length))
+    elif kind == "windows":
+        hop = draw(st.integers(1, length))
+        views = [room[i * hop :][:length] for i in range(count)]
+    else:
+        views = [room[:length]] * count
+    if draw(st.booleans()):
+        return views
+    return [view[: draw(st.integers(0, length))] for view in views]
 
 
 @st.composite

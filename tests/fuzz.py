@@ -307,10 +307,21 @@ def offset_of(case: Case, dtype: np.dtype, reach: int) -> int:
     return case.r.randrange(-reach, reach + 1) // dtype.itemsize * dtype.itemsize
 
 
-def array_of(case: Case, dtype: np.dtype, room: int, shape: tuple[int, ...] | None = None, reach: int = 16) -> Arr:
+def array_of(
+    case: Case,
+    dtype: np.dtype,
+    room: int,
+    shape: tuple[int, ...] | None = None,
+    reach: int = 16,
+    repeats: float = 0,
+) -> Arr:
+    """A view of the room; with the probability `repeats` one or several of its axes have stride 0."""
     if shape is None:
         shape = shape_of(case)
     strides = strides_of(case, shape, dtype.itemsize)
+    if shape and repeats and case.chance(repeats):
+        still = case.r.sample(range(len(shape)), case.r.randrange(1, len(shape) + 1))
+        strides = tuple(0 if axis in still else step for axis, step in enumerate(strides))
     return case.put(Arr(room, dtype, shape, strides, offset_of(case, dtype, reach)))
 
 
@@ -349,7 +360,7 @@ def tensor_of(case: Case, place: float, dtypes: list[Any], room: int, **how: Any
         return Given(value)
     if case.chance(0.01):
         dtypes = [*NORMED, LD]
-    arr = array_of(case, dtype_of(case, dtypes), room, **how)
+    arr = array_of(case, dtype_of(case, dtypes), room, repeats=0.2, **how)
     if arr.dtype.type not in how.get("allowed", dtypes):
         case.wrong(place, TypeError)
     return Given(arr, guise_of(case, arr, slices=slices))
@@ -485,7 +496,7 @@ def values_of(case: Case, dtype: np.dtype, count: int) -> np.ndarray:
         m = n * (dtype.itemsize // part.itemsize)
         few = np.frombuffer(r.randbytes(m), np.uint8).astype(np.int64)
         if kind < 0.45:
-            x = ((few - 127) / r.choice((1, 8, 1000))).astype(part)
+            x = ((few - 127) / r.choice((1, 8, 7, 1000, 1003))).astype(part)
         elif kind < 0.6:
             x = np.frombuffer(r.randbytes(m * part.itemsize), part)
         elif kind < 0.7:
@@ -800,6 +811,33 @@ def draw_norm(case: Case) -> None:
         case.arguments["keepdims"] = case.keepdims
 
 
+def views_of_one(case: Case, dtypes: list[Any]) -> list[Given | None]:
+    """A list of many short tensors as users make it: views of one array, and most of them equally long."""
+    r, dtype = case.r, dtype_of(case, [case.r.choice(dtypes)])
+    count, length, room = r.randrange(2, 41), r.randrange(1, 201), case.room()
+    kind = r.choice(("steps", "steps", "columns", "columns", "rows", "windows", "twice", "apart"))
+    begins, step = {
+        "steps": (range(count), r.choice((1, 2, 3, 5, 8, count))),  # x[i::step][:length]
+        "columns": (range(count), count + r.randrange(3)),  # x[:, i]
+        "rows": (range(0, count * length, length), 1),
+        "windows": (range(0, count * length, r.randrange(1, length + 1))[:count], 1),
+        "twice": (r.choices(range(3), k=count), r.randrange(1, 4)),
+        "apart": ([0] * count, r.randrange(1, 4)),
+    }[kind]
+    if case.chance(0.2):
+        begins, step = begins[::-1], -step
+    varies = case.chance(0.25)
+    tensors: list[Given | None] = []
+    for begin in begins:
+        n = r.randrange(length + 1) if varies and case.chance(0.5) else length
+        own = case.room() if kind == "apart" else room
+        arr = Arr(own, dtype, (n,), (step * dtype.itemsize,), begin * dtype.itemsize)
+        tensors.append(Given(case.put(arr)))
+    if case.chance(0.2):
+        r.shuffle(tensors)
+    return tensors
+
+
 NO_LISTS = [np.ones(3), 1.0, None, "ab", b"ab", {}, {1}, range(3), iter(())]
 
 
@@ -820,6 +858,8 @@ def draw_global(case: Case) -> None:  # noqa: C901
         count, dtypes = r.randrange(150, 500), [r.choice(dtypes)]
         shape = (SHARED * 4 // 3 // np.dtype(dtypes[0]).itemsize // count,)
     large = math.prod(shape) > 5000
+    if not many and case.chance(0.35):
+        tensors, count = views_of_one(case, dtypes), 0
     for i in range(count):
         if many:
             tensors.append(Given(array_of(case, np.dtype(dtypes[0]), case.room(), shape)))
@@ -962,24 +1002,14 @@ def draw(seed: int, number: int) -> Case:
 # ---- what the answers are
 
 
-def dense(view: np.ndarray) -> np.ndarray | None:
-    """A native, aligned copy without gaps in the same memory order, stride 0 kept; None if that order is not clear."""
-    steps = [
-        (abs(step), axis) for axis, (n, step) in enumerate(zip(view.shape, view.strides, strict=True)) if n > 1 and step
-    ]
-    if len({step for step, _ in steps}) < len(steps) or min(steps, default=(99,))[0] < view.itemsize:
-        return None  # elements that overlap have no order of which the contract speaks
-    axes = list(zip(view.shape, view.strides, strict=True))
-    small = view[tuple(slice(0, 1) if n > 1 and not step else slice(None) for n, step in axes)]
-    order = [axis for _, axis in sorted(steps, reverse=True)]
-    order = [axis for axis in range(view.ndim) if axis not in order] + order
-    back = tuple(slice(None, None, -1 if n > 1 and step < 0 else 1) for n, step in axes)
-    copy = np.array(small[back].transpose(order), view.dtype.newbyteorder("="), order="C", subok=False)
-    copy = copy.transpose(np.argsort(order))[back]
-    if copy.shape == view.shape:
-        return copy
-    strides = [0 if n > 1 and not step else own for (n, step), own in zip(axes, copy.strides, strict=True)]
-    return np.lib.stride_tricks.as_strided(copy, view.shape, strides)
+def dense(view: np.ndarray) -> np.ndarray:
+    """A native copy without gaps, in the order in which norms sum: large strides outermost, stride 0 innermost.
+
+    That is NumPy's order "K". What lies backwards in memory lies backwards in the copy.
+    """
+    axes = zip(view.shape, view.strides, strict=True)
+    back = (..., *(slice(None, None, -1 if n > 1 and step < 0 else 1) for n, step in axes))
+    return view[back].astype(view.dtype.newbyteorder("="), order="K", subok=False, copy=True)[back]
 
 
 def references(case: Case, rooms: list[np.ndarray]) -> dict[int, Any]:
@@ -989,8 +1019,7 @@ def references(case: Case, rooms: list[np.ndarray]) -> dict[int, Any]:
     for given in flat:
         if isinstance(given, Given) and isinstance(given.value, Arr):
             view = given.value.view(rooms)
-            copy = native(view) if given.guise in {"listed", "scalar"} else dense(view)
-            made[id(given)] = view if copy is None else copy
+            made[id(given)] = native(view) if given.guise in {"listed", "scalar"} else dense(view)
     return made
 
 
@@ -1486,13 +1515,16 @@ def run(seed: int, cases: int, jobs: int, *, start: int = 0, most: int = 20, qui
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cases", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, help="of all cases; by default a new one, which is printed")
     parser.add_argument("--start", type=int, default=0, help="the number of the first case")
     parser.add_argument("--case", type=int, help="this one alone, in this process")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--most", type=int, default=20, help="failures to stop after")
     parser.add_argument("--counts", action="store_true", help="print counts by function, dtype and outcome")
     given = parser.parse_args()
+    if given.seed is None:
+        given.seed = random.SystemRandom().randrange(1 << 32)
+        print(f"seed {given.seed}", flush=True)
     if not EXTENDED:
         print("longdouble has no more than 63 bits here: there is no oracle", file=sys.stderr)
         return 2

@@ -19,7 +19,7 @@ import numpy as np
 import oracle
 import pytest
 from calls import norms_in_use
-from draws import MAX, axes_of, ints, limits, number, tensors
+from draws import MAX, axes_of, ints, limits, number, tensors, views_of_one
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from oracle import (
@@ -225,6 +225,8 @@ def lists(draw: Any, dtype: Any, others: list[Any]) -> list[Any]:
     """Tensors of one dtype mostly, among them others, None and IndexedSlices."""
     dtypes = st.one_of(st.just(dtype), st.just(dtype), st.sampled_from(others))
     finite = draw(st.booleans())
+    if draw(st.integers(0, 3)) == 0:
+        return draw(views_of_one(dtype, finite=finite))
     t_list: list[Any] = [draw(tensors(dtype, finite=finite))]
     for kind in draw(st.lists(st.sampled_from(["tensor", "tensor", "none", "slices", "again"]), max_size=3)):
         t = None if kind == "none" else draw(tensors(draw(dtypes), finite=finite))

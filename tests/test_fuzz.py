@@ -1,4 +1,4 @@
-"""Some thousand calls drawn at random, each held to the contract. `python tests/fuzz.py` does more of them."""
+"""Some thousand calls drawn at random, each held to the contract. `make fuzz` draws others, and more of them."""
 
 import os
 import subprocess
@@ -12,6 +12,7 @@ import pytest
 from gradclip import _core
 
 CASES = 12_000
+SEED = 6
 FEW = 400
 
 extended = pytest.mark.skipif(not fuzz.EXTENDED, reason="the oracle is the extended longdouble that x86-64 has")
@@ -39,10 +40,9 @@ def run(*arguments, script=fuzz.__file__):
 
 @extended
 def test_calls_drawn_at_random_keep_the_contract():
-    """In processes of their own, so that one that dies is a failure with a name. They are the same each time."""
-    seed = 6
-    child = run("--cases", CASES, "--seed", seed, "--jobs", 2)
-    assert child.returncode == 0, f"seed {seed}\n{child.stdout[-8000:]}\n{child.stderr[-4000:]}"
+    """In processes of their own, so that one that dies is a failure with a name. They are the same in each run."""
+    child = run("--cases", CASES, "--seed", SEED, "--jobs", 2)
+    assert child.returncode == 0, f"{child.stdout[-8000:]}\n{child.stderr[-4000:]}"
     assert f"{CASES} of {CASES} cases" in child.stdout
 
 

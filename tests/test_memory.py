@@ -1,9 +1,11 @@
-"""Who owns the memory of outputs: NumPy, but for single outputs of 32 MiB and more, whose memory is used again."""
+"""The memory of large outputs, which waits for the next call when it is freed."""
 
 import os
+import queue
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import gradclip as gc
 import numpy as np
@@ -15,29 +17,28 @@ try:
 except ImportError:  # NumPy 1
     from numpy.core.multiarray import get_handler_name
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is kept on Linux alone")
-#: Bytes of the smallest output whose memory is kept.
-KEPT_MIN_BYTES = 32 << 20
-#: Elements of float32: over 32 MiB, and not whole pages.
-LARGE = (KEPT_MIN_BYTES >> 2) + 1001
-PAGE = os.sysconf("SC_PAGESIZE") if hasattr(os, "sysconf") else 4096
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is held on Linux alone")
+MIB = 1 << 20
+LARGE = 32 * MIB  # bytes of the smallest output that owns a block
+LIMIT = 512 * MIB  # what most scripts may hold
 
 
 def held():
     return _core.config()["memory_held"]
 
 
-def pages(nbytes):
-    return -(-nbytes // PAGE) * PAGE
-
-
-def clip(x, limit=1.0):
-    return gc.clip_by_value(x, -limit, limit)
-
-
 def run(code, **variables):
     """Run code in a process of its own."""
-    lines = f"import os\nos.environ.update({variables!r})\nimport gradclip as gc, numpy as np\n{code}"
+    lines = f"""
+import os
+os.environ.update({{"GRADCLIP_POOL_BYTES": "{LIMIT}"}} | {variables!r})
+import gradclip as gc, numpy as np
+held = lambda: gc._config._core.config()["memory_held"]
+MIB = 1 << 20
+
+def output(mib):
+    return gc.clip_by_value(np.broadcast_to(np.int8(3), round(mib * MIB)), 0, 2)
+{code}"""
     command = [sys.executable, "-W", "error", "-c", lines]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
@@ -53,126 +54,208 @@ def trimmed():
 
 @pytest.fixture(scope="module")
 def x():
-    return np.random.default_rng(0).standard_normal(LARGE, np.float32)
+    """33 MiB and some bytes, no whole number of pages."""
+    if _core.config()["memory_limit"] < 128 * MIB:
+        pytest.skip("too little memory to hold some")
+    return np.resize(np.linspace(-2, 2, 999, dtype=np.float32), (33 * MIB // 4 + 8) // 9 * 9)
 
 
-def test_the_memory_of_a_dropped_output_serves_the_next_one(x):
-    first = clip(x)
+# ---- which outputs own a block
+
+CALLS = {
+    "clip_by_value": lambda x: gc.clip_by_value(x, -1.0, 1.0),
+    "clip_by_norm": lambda x: gc.clip_by_norm(x, 1.0),
+    "clip_by_norm of rows": lambda x: gc.clip_by_norm(x.reshape(-1, 9), 0.5, axes=1),
+    "clip_by_norm of columns": lambda x: gc.clip_by_norm(x.reshape(-1, 9), 0.5, axes=0),
+    "clip_by_norm of Fortran order": lambda x: gc.clip_by_norm(x.reshape(-1, 9).T, 0.5),
+    "clip_by_average_norm": lambda x: gc.clip_by_average_norm(x, 1e-9),
+    "clip_by_global_norm": lambda x: gc.clip_by_global_norm([x[:9], x], 1.0)[0][1],
+    "clip_by_global_norm reversed": lambda x: gc.clip_by_global_norm([x[::-1]], 1.0)[0][0],
+    "normalize": lambda x: gc.normalize(x)[0],
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_an_output_of_32_mib_owns_a_block_that_serves_the_next_one(name, x):
+    first = CALLS[name](x)
     expected, place = first.copy(), first.ctypes.data
     assert get_handler_name(first) == "gradclip"
+    assert first.flags.owndata
+    assert first.base is None
+    assert held() == 0
     del first
-    assert held() == pages(x.nbytes)
-    second = clip(x)
+    assert held() == -(-x.nbytes // 4096) * 4096
+    second = CALLS[name](x)
     assert second.ctypes.data == place
-    assert second.flags.owndata
-    assert second.base is None
     assert held() == 0
     np.testing.assert_array_equal(second, expected)
 
 
-def test_every_function_that_makes_outputs_takes_it(x):
-    calls = [
-        lambda: gc.clip_by_value(x, -1.0, 1.0),
-        lambda: gc.clip_by_norm(x, 1.0),
-        lambda: gc.clip_by_average_norm(x, 1e-9),
-        lambda: gc.clip_by_norm(x.reshape(-1, 1), 0.5, axes=1),
-        lambda: gc.clip_by_global_norm([x], 1.0)[0][0],
-        lambda: gc.clip_by_global_norm([x[::-1]], 1.0)[0][0],
-        lambda: gc.normalize(x)[0],
-    ]
-    assert len({call().ctypes.data for call in calls}) == 1
-
-
-def test_smaller_outputs_are_numpys_own(x):
-    tensors = [x[: n // 4] for n in (40, 4096, 600_000, 4 << 20, KEPT_MIN_BYTES - 4)]
-    for outputs in ([clip(t) for t in tensors], gc.clip_by_global_norm(tensors, 1.0)[0]):
-        assert {get_handler_name(output) for output in outputs} == {get_handler_name(np.ones(1))}
+@pytest.mark.parametrize("bytes_", [1, 100_000, 4 * MIB, LARGE - 4])
+def test_a_smaller_output_is_numpys_own(bytes_, x):
+    tensor = x[: -(-bytes_ // 4)]
+    for call in (CALLS["clip_by_value"], CALLS["clip_by_norm"], CALLS["normalize"]):
+        result = call(tensor)
+        assert get_handler_name(result) == get_handler_name(np.empty(1))
+        del result
+    outputs, _ = gc.clip_by_global_norm([tensor] * 12, 1.0, use_norm=2.0)  # together more than 32 MiB
+    assert all(get_handler_name(output) == get_handler_name(np.empty(1)) for output in outputs)
     del outputs
     assert held() == 0
-    assert get_handler_name(clip(x[: KEPT_MIN_BYTES // 4])) == "gradclip"
+    assert get_handler_name(CALLS["clip_by_value"](x[: LARGE // 4])) == "gradclip"
 
 
-def test_a_block_serves_what_leaves_an_eighth_of_it_unused_at_most(x):
-    longer = np.concatenate([x, x[: LARGE // 8 - PAGE]])
-    much_longer = np.concatenate([x, x[: LARGE // 8 + PAGE]])
-    place = clip(longer).ctypes.data
-    assert clip(x).ctypes.data == place
-    gc.trim()
-    clip(much_longer)
-    before = held()
-    result = clip(x)
-    assert held() == before
-    del result
-    # Of two that fit, the smaller one.
-    assert held() == before + pages(x.nbytes)
-    result = clip(x)
-    assert held() == before
-    np.testing.assert_array_equal(result, np.clip(x, -1, 1))
+def test_numpy_itself_makes_its_arrays_as_before(x):
+    before = get_handler_name()
+    gc.clip_by_norm(x, 1.0)
+    waiting = held()
+    made = np.empty_like(x)
+    assert get_handler_name(made) == get_handler_name() == before != "gradclip"
+    del made
+    assert held() == waiting > 0
+    with pytest.raises(MemoryError):
+        gc.clip_by_value(np.broadcast_to(np.float32(1), (1 << 60,)), 0, 1)
+    assert get_handler_name() == before
+
+
+def test_an_output_can_be_resized(x):
+    for size in (x.size // 2, x.size + 1, x.size * 2, 0, 7):
+        result = gc.clip_by_value(x, -1.0, 1.0)
+        result.resize(size, refcheck=False)
+        count = min(size, x.size)
+        np.testing.assert_array_equal(result[:count], np.clip(x[:count], -1.0, 1.0))
+        assert not result[count:].any()
+
+
+# ---- which waiting block serves which output
+
+
+@pytest.mark.parametrize(
+    ("waiting", "wanted", "serves"),
+    [(36, 36, True), (36, 32, True), (37, 32, False), (64, 57.5, True), (64, 32, False), (33, 33.01, False)],
+)
+def test_a_waiting_block_serves_what_leaves_an_eighth_of_it_unused(waiting, wanted, serves):
+    code = f"output({waiting}); first = held(); kept = output({wanted}); print(first, held()); assert (kept == 2).all()"
+    first, second = map(int, run(code))
+    assert first == waiting * MIB
+    assert second == (0 if serves else first)
+
+
+def test_the_smallest_block_that_fits_serves():
+    code = """
+kept = [output(mib) for mib in (36, 33, 34, 35)]
+kept.clear()
+kept = output(32)
+print(held() // MIB)
+"""
+    assert run(code) == ["105"]
 
 
 def test_the_least_recently_used_block_goes_first():
     code = """
-sizes = [n << 18 for n in (32, 40, 50)]  # MiB of float32: none fits another one's block
-arrays = [np.ones(size, np.float32) for size in sizes]
-held = lambda: gc._config._core.config()["memory_held"] >> 20
-for array in arrays[:2] * 3:
-    gc.clip_by_value(array, 0, 1)
-print(held())
-gc.clip_by_value(arrays[0], 0, 1)
-gc.clip_by_value(arrays[2], 0, 1)
-print(held())
+kept = [output(mib) for mib in (32, 34, 36, 38)]
+while kept:
+    kept.pop(0)
+    print(held() // MIB)  # the fourth takes the place of the first
+output(34)  # now it is the one used last
+output(43)
+print(held() // MIB)
+output(120)  # more than may wait at all: it takes nobody's place
+print(held() // MIB)
 """
-    # 72 MiB are all in turn; then 50 MiB more push out the 40 that were used before the 32.
-    assert run(code, GRADCLIP_POOL_BYTES=str(100 << 20)) == ["72", "82"]
+    assert run(code, GRADCLIP_POOL_BYTES=str(110 << 20)) == ["32", "66", "102", "108", "77", "77"]
 
 
-def test_lists_in_turn_and_sizes_that_vary_find_their_memory(x):
-    lists = [[x, x[:1000]], [np.concatenate([x, x])]]
-    expected = [[np.clip(t, -0.5, 0.5) for t in tensors] for tensors in lists]
-    for _ in range(4):
-        for tensors, values in zip(lists, expected, strict=True):
-            for t, value in zip(tensors, values, strict=True):
-                np.testing.assert_array_equal(clip(t, 0.5), value)
-    assert held() == pages(x.nbytes) + pages(2 * x.nbytes)
+def test_no_more_is_held_than_the_setting_allows():
+    code = """
+output(32)
+config = gc._config._core.config()
+print(config["memory_held"], config["memory_limit"])
+"""
+    assert run(code, GRADCLIP_POOL_BYTES="0") == ["0", "0"]
+    assert run(code, GRADCLIP_POOL_BYTES=str(LARGE - 1)) == ["0", str(LARGE - 1)]
+    assert run(code, GRADCLIP_POOL_BYTES=f" {LARGE} ") == [str(LARGE), str(LARGE)]
+    default = min(1 << 30, _core.memory_of_process("/") // 16)
+    assert int(run(code, GRADCLIP_POOL_BYTES="")[1]) == default
 
 
-def test_trim_gives_back_what_is_held_and_nothing_else(x):
-    kept = clip(x)
-    clip(x)
-    assert gc.trim() == pages(x.nbytes)
-    assert held() == 0
-    assert gc.trim() == 0
+def test_without_room_in_the_setting_numpy_has_the_memory():
+    code = """
+try:
+    from numpy._core.multiarray import get_handler_name
+except ImportError:
+    from numpy.core.multiarray import get_handler_name
+print(get_handler_name(output(40)))
+"""
+    assert run(code, GRADCLIP_POOL_BYTES="0") == [get_handler_name()]
+    assert run(code) == ["gradclip"]
+
+
+def test_the_kernel_may_take_the_pages_of_waiting_blocks():
+    code = """
+def lazy():
+    with open("/proc/self/smaps_rollup") as lines:
+        return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("LazyFree"))
+
+kept = output(40)
+before = lazy()
+del kept
+print(lazy() - before)
+"""
+    told = Path("/proc/self/smaps_rollup")
+    if not told.exists() or "LazyFree" not in told.read_text():
+        pytest.skip("this kernel does not say what it may take")
+    assert int(run(code)[0]) > 30 * MIB
+
+
+# ---- giving it back
+
+
+def test_trim_gives_back_what_waits_and_nothing_else(x):
+    kept = gc.clip_by_value(x, -1.0, 1.0)
+    gc.clip_by_value(x, -1.0, 1.0)
+    waiting = held()
+    assert gc.trim() == waiting >= x.nbytes
+    assert held() == gc.trim() == 0
     np.testing.assert_array_equal(kept, np.clip(x, -1.0, 1.0))
 
 
-def test_an_output_can_be_resized(x):
-    for size in (LARGE // 2, LARGE * 2, 0, 7):
-        result = clip(x)
-        result.resize(size, refcheck=False)
-        count = min(size, LARGE)
-        np.testing.assert_array_equal(result[:count], np.clip(x[:count], -1.0, 1.0))
-        if size > LARGE:
-            assert not result[LARGE:].any()
+def test_what_is_given_back_is_gone():
+    code = """
+def resident():
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) << 10
+
+output(33)
+gc.trim()
+before = resident()
+for mib in (40, 50, 60):
+    output(mib)
+gc.trim()
+print(resident() - before)
+"""
+    assert int(run(code)[0]) < 16 * MIB
 
 
-def test_numpy_itself_makes_its_arrays_as_before(x):
-    clip(x)
-    before = held()
-    assert before > 0
-    made = np.empty_like(x)
-    assert get_handler_name(made) != "gradclip"
-    del made
-    assert held() == before
+def test_show_config_says_what_is_held(x, capsys):
+    gc.clip_by_norm(x, 1.0)
+    gc.show_config()
+    assert f"{held()} bytes (at most " in capsys.readouterr().out
+    assert held() >= x.nbytes
 
 
-def test_threads_that_make_and_drop_outputs(x):
-    expected = [np.clip(x[: LARGE - k], -1.0, 0.5) for k in range(4)]
-    wrong = []
+# ---- threads and forks
+
+
+def test_threads_that_make_outputs_and_drop_those_of_others(x):
+    expected = [np.clip(x[k:], -1.0, 0.5) for k in range(2)]
+    shared, wrong = queue.SimpleQueue(), []
 
     def work(k):
-        for i in range(20):
-            result = gc.clip_by_value(x[: LARGE - (k + i) % 4], -1.0, 0.5)
-            if not np.array_equal(result, expected[(k + i) % 4]):
+        for i in range(5):
+            shared.put(((k + i) % 2, gc.clip_by_value(x[(k + i) % 2 :], -1.0, 0.5)))
+            at, result = shared.get()
+            if not np.array_equal(result, expected[at]):
                 wrong.append((k, i))
 
     threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
@@ -181,20 +264,41 @@ def test_threads_that_make_and_drop_outputs(x):
     for thread in threads:
         thread.join()
     assert not wrong
+    waiting = held()
+    assert waiting <= _core.config()["memory_limit"]
+    assert gc.trim() == waiting
 
 
-def test_no_more_is_held_than_the_setting_allows():
-    code = """
-x = np.ones(12_000_000, np.float32)
-gc.clip_by_norm(x, 1.0)
-print(gc._config._core.config()["memory_held"], gc._config._core.config()["memory_limit"])
+@pytest.mark.parametrize("fork", ["os.fork", "__import__('ctypes').PyDLL(None).fork"])
+def test_a_forked_child_gives_back_what_it_inherits(fork):
+    code = f"""
+import signal, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # threads and a fork: that is the point
+
+def mappings():
+    with open("/proc/self/maps") as lines:
+        return [line.split()[0] for line in lines]
+
+kept = output(33)
+waits = output(40)
+place = f"{{waits.ctypes.data - 4096:x}}-"
+del waits
+assert held() == 40 * MIB
+child = {fork}()
+if child == 0:
+    signal.alarm(60)
+    ok = held() == 0 and (kept == 2).all()
+    ok = ok and not any(mapping.startswith(place) for mapping in mappings())
+    del kept  # memory of the parent's, freed here
+    ok = ok and (output(33) == 2).all() and held() == 33 * MIB and (output(33) == 2).all()
+    os._exit(0 if ok else 1)
+assert os.waitpid(child, 0)[1] == 0
+assert held() == 40 * MIB and (kept == 2).all() and (output(40) == 2).all()
 """
-    assert run(code, GRADCLIP_POOL_BYTES="0") == ["0", "0"]
-    assert run(code, GRADCLIP_POOL_BYTES="47000000") == ["0", "47000000"]
-    held, limit = map(int, run(code, GRADCLIP_POOL_BYTES=" 49000000 "))
-    assert 48_000_000 <= held <= limit == 49_000_000
-    held, limit = map(int, run(code, GRADCLIP_POOL_BYTES=""))
-    assert 48_000_000 <= held <= limit <= 1 << 30
+    run(code)
+
+
+# ---- the setting
 
 
 @pytest.mark.parametrize(
@@ -237,31 +341,3 @@ for call in calls:
         print("ok")
 """
     assert run(code, GRADCLIP_POOL_BYTES=value) == ["ok"] * 4
-
-
-def test_a_forked_child_gives_back_what_it_inherits():
-    code = """
-import warnings
-warnings.simplefilter("ignore", DeprecationWarning)  # threads and a fork: that is the point
-x = np.ones(10_000_000, np.float32)
-kept = gc.clip_by_value(x, 0, 0.5)
-gc.clip_by_value(x, 0, 0.25)
-held = lambda: gc._config._core.config()["memory_held"]
-assert held() > 0
-child = os.fork()
-if child == 0:
-    ok = held() == 0 and (kept == 0.5).all()
-    del kept  # memory of the parent's, freed here
-    for _ in range(3):
-        ok = ok and (gc.clip_by_value(x, 0, 0.125) == 0.125).all()
-    os._exit(0 if ok and held() > 0 else 1)
-assert os.waitpid(child, 0)[1] == 0
-assert held() > 0 and (kept == 0.5).all() and (gc.clip_by_value(x, 0, 2) == 1).all()
-"""
-    run(code)
-
-
-def test_show_config_says_what_is_held(x, capsys):
-    gc.clip_by_norm(x, 1.0)
-    gc.show_config()
-    assert f"{held()} bytes (at most " in capsys.readouterr().out

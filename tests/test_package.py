@@ -206,36 +206,36 @@ def test_trim_returns_the_number_of_bytes():
     assert type(held) is int
     assert held >= 0
     assert gc.trim() == 0
-    x = np.ones(5_000_000)
+    x = np.ones(4 << 20)  # 32 MiB
     result = gc.clip_by_norm(x, 1.0)
     gc.trim()
     assert gc.norm(result) == pytest.approx(1.0)  # what is in use is not given back
     del result
-    assert 0 <= gc.trim() <= 40_100_000
+    assert gc.trim() in ({x.nbytes} if sys.platform == "linux" else {0})
 
 
 def test_reused_memory_is_never_shared_by_two_results():
-    x = np.ones(4_500_000)
+    x = np.ones(4 << 20)
     kept = []
     for k in range(1, 5):
-        kept.append(gc.clip_by_value(x * k, 0, 100))
+        kept.append(gc.clip_by_value(x, 0, 1 / k))
         gc.clip_by_value(x, 0, 100)
-    assert all((a == k + 1).all() for k, a in enumerate(kept))
+    assert all((a == 1 / (k + 1)).all() for k, a in enumerate(kept))
     assert not any(np.shares_memory(a, b) for i, a in enumerate(kept) for b in kept[:i])
 
 
 def test_a_view_keeps_reused_memory_alive():
-    view = gc.clip_by_norm(np.full(4_500_000, 3.0), 1e9)[::2]
-    for _ in range(3):
-        gc.clip_by_norm(np.zeros(4_500_000), 1.0)
+    view = gc.clip_by_norm(np.full(4 << 20, 3.0), 1e9)[::2]
+    for _ in range(2):
+        gc.clip_by_norm(np.zeros(4 << 20), 1.0)
     assert (view == 3.0).all()
 
 
-@pytest.mark.parametrize("pool", ["0", "50000000"])
+@pytest.mark.parametrize("pool", ["0", "34000000", "50000000"])
 def test_a_pool_of_bytes_bounds_what_is_held(pool):
     script = """
 import gradclip as gc, numpy as np
-for n in (1000, 50_000, 5_000_000, 6_000_000):
+for n in (1000, 50_000, 4 << 20, 6 << 20):
     gc.clip_by_norm(np.ones(n), 1.0)
 print(gc.trim())
 """

@@ -104,16 +104,16 @@ def test_a_child_forked_after_use_builds_a_pool_of_its_own():
 
 SHORT = """
 gc.set_num_threads(2)
-y = x[:200_000].copy()
+y = x[:1_000_000].copy()  # 8 MB in and as much out: each call wakes the worker
 
 
 def short_calls():
-    for _ in range(200):
+    for _ in range(30):
         yield gc.clip_by_value(y, -1, 1)
 """
 
 
-def test_children_forked_while_workers_are_awake_make_short_calls():
+def test_children_forked_between_calls_that_wake_workers():
     run(
         SHORT
         + textwrap.dedent("""

@@ -1,5 +1,6 @@
 """The same bits for any instruction set and any number of threads."""
 
+import itertools
 import zlib
 from collections.abc import Callable
 from functools import cache
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from calls import ALONG, EVERY, POWERS, WHOLE, calls_for, suits
 from gradclip import _core
-from oracle import FLOATS, INTEGERS, NORMED, SCALED, bits
+from oracle import FLOATS, INTEGERS, NORMED, SCALED, bits, same_bits
 
 TAILS = [0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 127, 128, 129]
 SIZES = [*TAILS, 2047, 2048, 2049, 4099, 131073]
@@ -261,3 +262,112 @@ def test_every_alignment_of_the_output_gives_the_same_bits(isa, dtype):
                 gc.normalize(x, out=out)[0].copy(),
             ]
             assert fingerprint(results) == expected, isa
+
+
+# ---- an array and its copy in the same memory order
+
+STRIDES = ("dense", "gap", "zero", "negative")
+
+
+def views_of(rng, shape, kinds, dtype):
+    """Views with these kinds of strides, in every order of the axes; random values with random exponents."""
+    room_shape = [
+        {"dense": n, "gap": 2 * n, "zero": 1, "negative": n}[kind] for n, kind in zip(shape, kinds, strict=True)
+    ]
+    reach = 3 if dtype == np.float16 else 8
+    for order in itertools.permutations(range(len(shape))):
+        size = [room_shape[axis] for axis in order]
+        pair = rng.standard_normal((2, *size)) * 2.0 ** rng.integers(-reach, reach, (2, *size))
+        room = (pair[0] + 1j * pair[1] if np.dtype(dtype).kind == "c" else pair[0]).astype(dtype)
+        room = room.transpose(np.argsort(order))
+        step = {
+            "dense": slice(None),
+            "gap": slice(None, None, 2),
+            "zero": slice(None),
+            "negative": slice(None, None, -1),
+        }
+        yield np.broadcast_to(room[tuple(step[kind] for kind in kinds)], shape)
+
+
+def norms_of(x):
+    for p in (1, 2, 3):
+        yield f"global_norm, {p}", gc.global_norm([x], ord=p)
+        yield f"norm over all axes, {p}", gc.norm(x, p, axis=(0, 1, 2))
+        for axis in (0, 1, 2):
+            yield f"norm along {axis}, {p}", gc.norm(x, p, axis=axis)
+    for p in (1, 2):
+        for axes in ((0, 1), (0, 2), (2, 1)):
+            yield f"norm of matrices {axes}, {p}", gc.norm(x, "fro" if p == 2 else p, axis=axes)
+    yield "norm", gc.norm(x)
+
+
+def copied(x):
+    """A copy without gaps in NumPy's order "K"; an axis that lies backwards in memory lies so in the copy."""
+    back = tuple(slice(None, None, -1 if step < 0 else 1) for step in x.strides)
+    return x[back].copy("K")[back]
+
+
+def different(kinds, dtype):
+    """The norms that differ from those of the copy."""
+    rng, found = np.random.default_rng(7), set()
+    for shape in ((3, 4, 5), (7, 20, 33)):
+        for x in views_of(rng, shape, kinds, dtype):
+            for (name, own), (_, of_copy) in zip(norms_of(x), norms_of(copied(x)), strict=True):
+                if not np.array_equal(bits(np.asarray(own)), bits(np.asarray(of_copy))):
+                    found.add(f"{name}: shape {x.shape}, strides {x.strides}")
+    return sorted(found)
+
+
+copied_dtypes = pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, np.complex64])
+
+
+@copied_dtypes
+@pytest.mark.parametrize("kinds", list(itertools.product(STRIDES, repeat=3)), ids="-".join)
+def test_an_array_and_its_copy_in_the_same_order_have_the_same_norms(kinds, dtype):
+    """Norms sum by axes of falling absolute stride, equal ones in C order, stride 0 innermost: NumPy's order "K"."""
+    assert not different(kinds, dtype)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3)))[1:])
+def test_another_order_of_summing_would_be_seen(order):
+    """Or the test above could not fail."""
+    rng = np.random.default_rng(7)
+    pairs = [(x, x.transpose(order).copy()) for x in views_of(rng, (7, 20, 33), ("dense",) * 3, np.float64)]
+    assert any(gc.global_norm([x], ord=p) != gc.global_norm([moved], ord=p) for x, moved in pairs for p in (1, 2, 3))
+
+
+def test_an_array_of_one_repeated_number_has_the_norm_of_its_copy():
+    """The shortest case of stride 0: it once differed in the last bit."""
+    for value in np.random.default_rng(3).standard_normal(50):
+        for shape in ((28, 3), (28, 21), (3, 200)):
+            x = np.broadcast_to(value, shape)
+            assert gc.global_norm([x]) == gc.global_norm([x.copy()])
+            for axis in (0, 1):
+                assert same_bits(gc.norm(x, axis=axis), gc.norm(x.copy(), axis=axis)), (value, shape, axis)
+
+
+def test_a_row_or_a_column_that_repeats_has_the_norm_of_its_copy():
+    rng = np.random.default_rng(4)
+    for rows, columns in itertools.product((3, 20, 70), repeat=2):
+        for x in (
+            np.broadcast_to(rng.standard_normal(columns) * 10.0 ** rng.uniform(-3, 3, columns), (rows, columns)),
+            np.broadcast_to(rng.standard_normal((rows, 1)) * 10.0 ** rng.uniform(-3, 3, (rows, 1)), (rows, columns)),
+        ):
+            for p in (1, 2, 3):
+                assert gc.global_norm([x], ord=p) == gc.global_norm([x.copy("K")], ord=p)
+
+
+@pytest.mark.parametrize("count", [2, 8, 10, 16, 33, 40])
+def test_many_equally_long_views_of_one_array_have_the_norm_of_their_copies(count):
+    """Ten slices `x[i::5][:19]` once were a panic."""
+    x = np.arange(4000.0) ** 1.7
+    for step, length in itertools.product((1, 2, 5, 8), (1, 7, 8, 19, 64, 90)):
+        views = [x[i::step][:length] for i in range(count)]
+        columns = list(x[: count * length].reshape(length, count).T)
+        for tensors in (views, columns, [x[:length]] * count):
+            copies = [tensor.copy() for tensor in tensors]
+            for p in (1, 2, 3, np.inf):
+                assert gc.global_norm(tensors, ord=p) == gc.global_norm(copies, ord=p), (step, length, p)
+            clipped, _ = gc.clip_by_global_norm(tensors, 1.0)
+            expected, _ = gc.clip_by_global_norm(copies, 1.0)
+            assert all(map(same_bits, clipped, expected))

@@ -158,17 +158,81 @@ def test_a_bad_value_is_a_value_error_naming_the_variable_at_the_first_call(call
         assert value in message
 
 
-def test_nothing_starts_at_import():
-    script = """
-        import threading, os
-        import numpy
-        def count():
-            return len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else threading.active_count()
-        before = count()
-        import gradclip
-        print(count() - before)
-    """
-    assert printed(script) == "0"
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+#: What the workers of a process are doing: (name, state) of each.
+WORKERS = """
+import os, time
+import numpy as np
+
+def workers():
+    found = []
+    for task in os.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{task}/stat") as line:
+            name, _, rest = line.read().partition("(")[2].rpartition(")")
+            found.append((name, rest.split()[0]))
+    return [state for name, state in found if name.startswith("gradclip")]
+"""
+
+
+@on_linux
+def test_nothing_starts_at_import_or_for_small_calls():
+    """A pass that moves less than 6 MiB is over before a worker has woken up."""
+    script = WORKERS + textwrap.dedent("""
+        before = len(os.listdir("/proc/self/task"))
+        import gradclip as gc
+        gc.set_num_threads(4)
+        assert len(os.listdir("/proc/self/task")) == before
+        x = np.ones((100, 1000), np.float32)
+        for x in (x, np.ones((700, 1000), np.float32)):
+            gc.clip_by_norm(x, 1.0), gc.clip_by_norm(x, 1.0, 0), gc.clip_by_norm(x, 1.0, 1)
+            gc.clip_by_value(x, 0, 0.5), gc.clip_by_global_norm(list(x), 1.0), gc.norm(x), gc.normalize(x)
+        assert len(os.listdir("/proc/self/task")) == before
+        gc.norm(np.ones(6 << 20, np.int8).view(np.float32)[:-1])
+        assert len(os.listdir("/proc/self/task")) == before
+        gc.norm(np.ones(6 << 20, np.int8).view(np.float32))
+        assert len(os.listdir("/proc/self/task")) == before + 3
+        end = time.monotonic() + 10
+        while len(workers()) < 3 and time.monotonic() < end:  # a thread gives itself its name
+            time.sleep(0.01)
+        print(len(workers()))
+    """)
+    assert printed(script) == "3"
+
+
+@on_linux
+def test_workers_sleep_between_calls():
+    """No CPU time is used while nobody calls, however busy the machine is."""
+    script = WORKERS + textwrap.dedent("""
+        import gradclip as gc
+        gc.set_num_threads(4)
+        x = np.ones(4 << 20, np.float32)
+        for _ in range(20):
+            gc.clip_by_norm(x, 1.0)
+        time.sleep(0.05)
+        before = time.process_time()
+        time.sleep(0.5)
+        assert time.process_time() - before < 0.1, time.process_time() - before
+        assert workers() == ["S"] * 3, workers()
+        print("asleep")
+    """)
+    assert printed(script, OPENBLAS_NUM_THREADS="1") == "asleep"
+
+
+@on_linux
+def test_no_thread_is_bound_to_a_cpu():
+    script = WORKERS + textwrap.dedent("""
+        import gradclip as gc
+        gc.set_num_threads(3)
+        allowed = os.sched_getaffinity(0)
+        x = np.ones(4 << 20, np.float32)
+        for _ in range(20):
+            gc.clip_by_norm(x, 1.0)
+        tasks = list(map(int, os.listdir("/proc/self/task")))
+        assert len(tasks) >= 3
+        print(all(os.sched_getaffinity(task) == allowed for task in tasks))
+    """)
+    assert printed(script) == "True"
 
 
 # ---- several Python threads, and the GIL
@@ -209,7 +273,7 @@ def test_several_python_threads_get_the_same_bits(threads):
 def test_short_calls_that_follow_closely_get_the_same_bits(n, threads):
     # These wake threads, find them awake, or find them at work for another: who did what is not to be seen.
     rng = np.random.default_rng(0)
-    x, y = rng.standard_normal((300, 1000)), rng.standard_normal(200_000).astype(np.float32)
+    x, y = rng.standard_normal((800, 1000)), rng.standard_normal(1_600_000).astype(np.float32)  # just enough for that
     calls = (
         lambda: gc.clip_by_norm(x, 1.0),
         lambda: gc.clip_by_norm(x, 1.0, 1),
@@ -227,7 +291,7 @@ def test_short_calls_that_follow_closely_get_the_same_bits(n, threads):
 
     def work():
         for i, (call, answer) in enumerate(zip(calls, expected, strict=True)):
-            if not all(same_bits(call(), answer) for _ in range(20)):
+            if not all(same_bits(call(), answer) for _ in range(6)):
                 wrong.append(i)
 
     with threads(n):
