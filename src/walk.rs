@@ -345,9 +345,26 @@ pub struct Slices<'a, T> {
     pub kept: Layout,
     /// Where a slice's elements lie from its begin.
     pub reduced: Layout,
+    /// Slices that lie inside the reduced axes, side by side.
+    inner: usize,
 }
 
-impl<T: Element> Slices<'_, T> {
+impl<'a, T: Element> Slices<'a, T> {
+    /// Slices by the layouts of kept and reduced axes, where no two of them have the same stride.
+    #[must_use]
+    pub fn new(memory: Memory<'a, T>, start: isize, kept: Layout, reduced: Layout) -> Self {
+        let step = reduced.axes.last().map_or(usize::MAX, |axis| axis.stride.unsigned_abs());
+        let inner = kept.axes.iter().rev().take_while(|axis| axis.stride.unsigned_abs() < step);
+        let inner = inner.map(|axis| axis.len).product();
+        Self { memory, start, kept, reduced, inner }
+    }
+
+    /// The same where axes of one stride may be kept and reduced: then their order says how many slices lie inside.
+    #[must_use]
+    pub fn with_inner(self, inner: usize) -> Self {
+        Self { inner, ..self }
+    }
+
     /// Slice number `at`.
     #[must_use]
     pub fn slice(&self, at: usize) -> View<'_, T> {
@@ -397,12 +414,7 @@ impl<T: Element> Slices<'_, T> {
     /// added to one accumulator per slice; a few slices are not worth it.
     #[must_use]
     pub fn are_columns(&self) -> bool {
-        let step = self.reduced.axes.last().map_or(usize::MAX, |axis| axis.stride.unsigned_abs());
-        let inner = self.kept.axes.iter().rev().take_while(|axis| axis.stride.unsigned_abs() < step);
-        // Counted over all axes inside the reduced ones: gaps between them, which keep them from merging, count nothing.
-        inner
-            .fold(None, |count, axis| Some(count.unwrap_or(1) * axis.len))
-            .is_some_and(|count| count >= MIN_COLUMNS)
+        self.inner >= MIN_COLUMNS
     }
 }
 

@@ -227,7 +227,7 @@ fn norms_of_slices_ask_for_the_norms_and_for_strips() {
         for (rows, columns) in [(100, 3000), (3000, 100), (100, 30_000), (30_000, 100)] {
             let data = vec![1.0_f32; rows * columns];
             let along = |len: usize, stride: usize| Layout::new([Axis { len, stride: stride.cast_signed() }]);
-            let slices = |kept, reduced| Slices { memory: Memory::Elements(&data), start: 0, kept, reduced };
+            let slices = |kept, reduced| Slices::new(Memory::Elements(&data), 0, kept, reduced);
             let by_row = slices(along(rows, columns), along(columns, 1));
             let by_column = slices(along(columns, 1), along(rows, columns));
             assert_eq!(cost(|| norms(isa, &by_row, Order::Two)), Cost { calls: 1, bytes: 16 * rows });

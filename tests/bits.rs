@@ -279,11 +279,11 @@ fn layout<const N: usize>(axes: [(usize, isize); N]) -> Layout {
 }
 
 /// Rows, or columns, of a matrix.
-fn slices<T>(data: &[T], width: usize, columns: bool) -> Slices<'_, T> {
+fn slices<T: Element>(data: &[T], width: usize, columns: bool) -> Slices<'_, T> {
     let rows = layout([(data.len() / width, width as isize)]);
     let within = layout([(width, 1)]);
     let (kept, reduced) = if columns { (within, rows) } else { (rows, within) };
-    Slices { memory: Memory::Elements(data), start: 0, kept, reduced }
+    Slices::new(Memory::Elements(data), 0, kept, reduced)
 }
 
 fn reductions<T: Coded>(found: &mut Found)

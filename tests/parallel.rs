@@ -746,11 +746,11 @@ fn nan_wins_over_infinity() {
 }
 
 /// A matrix in memory by rows, and its slices: its rows or its columns.
-fn slices<T>(data: &[T], width: usize, columns: bool) -> Slices<'_, T> {
+fn slices<T: Element>(data: &[T], width: usize, columns: bool) -> Slices<'_, T> {
     let rows = Layout::new([Axis { len: data.len() / width, stride: width as isize }]);
     let columns_of = Layout::new([Axis { len: width, stride: 1 }]);
     let (kept, reduced) = if columns { (columns_of, rows) } else { (rows, columns_of) };
-    Slices { memory: Memory::Elements(data), start: 0, kept, reduced }
+    Slices::new(Memory::Elements(data), 0, kept, reduced)
 }
 
 fn transposed<T: Copy>(data: &[T], width: usize) -> Vec<T> {
@@ -862,12 +862,7 @@ fn empty_slices_have_norm_zero() {
     for (kept, reduced, count) in [(5, 0, 5), (0, 5, 0), (0, 0, 0)] {
         for p in ORDERS {
             let axis = |len| Layout::new([Axis { len, stride: 1 }]);
-            let slices = Slices {
-                memory: Memory::Elements(&[1f32; 9]),
-                start: 0,
-                kept: axis(kept),
-                reduced: axis(reduced),
-            };
+            let slices = Slices::new(Memory::Elements(&[1f32; 9]), 0, axis(kept), axis(reduced));
             assert_eq!(everywhere(|isa| norms(isa, &slices, Order::of(p))), Ok(vec![Scaled::ZERO; count]));
         }
     }
@@ -1089,15 +1084,15 @@ where
             let column = if i == 0 { 0 } else { inner - i * 11 % inner };
             data[(outer - 1) * len * inner + (i % len) * inner + column % inner] = *extreme;
         }
-        let block = Slices {
-            memory: Memory::Elements(&data),
-            start: 0,
-            kept: Layout::new([
+        let block = Slices::new(
+            Memory::Elements(&data),
+            0,
+            Layout::new([
                 Axis { len: outer, stride: (len * inner).cast_signed() },
                 Axis { len: inner, stride: 1 },
             ]),
-            reduced: Layout::new([Axis { len, stride: inner.cast_signed() }]),
-        };
+            Layout::new([Axis { len, stride: inner.cast_signed() }]),
+        );
         let norms = norms(Isa::current(), &block, Order::Two).expect("memory");
         let mut expected = all(&data);
         for (at, norm) in norms.iter().enumerate() {
@@ -1145,12 +1140,7 @@ fn norms_of_short_columns_are_sums_of_their_rows() {
     for (rows, columns) in [(1, 9001), (3, 4097), (63, 5003), (64, 8192), (65, 4099), (64, 70_001)] {
         let data: Vec<f32> = some(22, rows * columns);
         let along = |len: usize, stride: usize| Layout::new([Axis { len, stride: stride.cast_signed() }]);
-        let slices = Slices {
-            memory: Memory::Elements(&data),
-            start: 0,
-            kept: along(columns, 1),
-            reduced: along(rows, columns),
-        };
+        let slices = Slices::new(Memory::Elements(&data), 0, along(columns, 1), along(rows, columns));
         let column = |at: usize| data[at..].iter().step_by(columns).map(|x| f64::from(*x).abs());
         for p in [1.0, 2.0, f64::INFINITY] {
             let found: Vec<f64> = everywhere(|isa| norms(isa, &slices, Order::of(p)).expect("threads"))

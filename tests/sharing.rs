@@ -57,7 +57,7 @@ fn slices_of_each_shape_are_read_and_written() {
     for (height, width) in [(9, 35), (35, 9), (3, 130), (2, 520)] {
         let data: Vec<f32> = (0..height * width).map(|i| (i % 100) as f32 - 50.0).collect();
         let along = |len: usize, stride: usize| Layout::new([Axis { len, stride: stride.cast_signed() }]);
-        let slices = |kept, reduced| Slices { memory: Memory::Elements(&data), start: 0, kept, reduced };
+        let slices = |kept, reduced| Slices::new(Memory::Elements(&data), 0, kept, reduced);
         let by_row = slices(along(height, width), along(width, 1));
         let by_column = slices(along(width, 1), along(height, width));
         for order in [Order::Two, Order::Max, Order::Power(3.0)] {

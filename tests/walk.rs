@@ -374,12 +374,7 @@ fn slices_are_rows_and_columns_of_one_matrix() {
         for axis in &array.axes {
             if random.below(2) == 0 { &mut kept } else { &mut reduced }.push(*axis);
         }
-        let slices = Slices {
-            memory: Memory::Elements(&data),
-            start: array.start,
-            kept: layout(&kept),
-            reduced: layout(&reduced),
-        };
+        let slices = Slices::new(Memory::Elements(&data), array.start, layout(&kept), layout(&reduced));
         let value = |a: isize, b: isize| data[(array.start + a + b) as usize];
         let (kept, reduced) = (odometer(&kept), odometer(&reduced));
         let step = |list: usize| 1 + list / 40;
@@ -407,7 +402,7 @@ fn columns_are_told_from_rows() {
     let data = [0f32; 64];
     let are_columns = |kept: &[(usize, isize)], reduced: &[(usize, isize)]| {
         let (kept, reduced) = (layout(&axes(kept)), layout(&axes(reduced)));
-        Slices { memory: Memory::Elements(&data), start: 0, kept, reduced }.are_columns()
+        Slices::new(Memory::Elements(&data), 0, kept, reduced).are_columns()
     };
     assert!(are_columns(&[(8, 1)], &[(8, 8)]));
     assert!(are_columns(&[(8, -1)], &[(8, 8)]));

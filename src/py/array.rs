@@ -422,7 +422,7 @@ impl<'py> Array<'py> {
         let (memory, start, unit) = self.memory::<T>()?;
         let (kept, first) = split.kept.layout(self.shape(), self.strides(), unit);
         let (reduced, second) = split.reduced.layout(self.shape(), self.strides(), unit);
-        Ok(Slices { memory, start: start + first + second, kept, reduced })
+        Ok(Slices::new(memory, start + first + second, kept, reduced).with_inner(split.inner))
     }
 
     fn same_memory(&self, other: &Self) -> bool {
@@ -586,14 +586,19 @@ fn stay_cached(lines: usize, apart: usize) -> bool {
 pub(super) struct ReducedAxes {
     kept: IterOrder,
     reduced: IterOrder,
+    /// Positions of the kept axes that lie inside all reduced ones.
+    inner: usize,
 }
 
 impl ReducedAxes {
     /// Reduces the given axes of an array.
     pub(super) fn new(array: &Array<'_>, reduced: &[usize]) -> Self {
         let order = copy_order(array.strides(), array.in_parts);
-        let kept = IterOrder::along(order.into_iter().filter(|axis| !reduced.contains(axis)));
-        Self { kept, reduced: IterOrder::sorted(array, |axis| reduced.contains(&axis)) }
+        let (shape, is_reduced) = (array.shape(), |axis: usize| reduced.contains(&axis));
+        let inner = order.iter().rev().take_while(|axis| !is_reduced(**axis) || shape[**axis] == 1);
+        let inner = inner.filter(|axis| !is_reduced(**axis)).map(|axis| shape[*axis]).product();
+        let kept = IterOrder::along(order.into_iter().filter(|axis| !is_reduced(*axis)));
+        Self { kept, reduced: IterOrder::sorted(array, is_reduced), inner }
     }
 
     /// The kept axes from outer to inner: the order of the slices.

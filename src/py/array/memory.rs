@@ -22,7 +22,7 @@ use crate::fork::PerProcess;
 /// allocation (`DEFAULT_MMAP_THRESHOLD_MAX`); from here on it always maps.
 pub(super) const LARGE: usize = 32 << 20;
 
-/// A waiting block serves an output that leaves at most one part in so many of it unused.
+/// A waiting block serves an output if it has at most one part in so many more bytes.
 const SLACK: usize = 8;
 
 /// Bytes of a huge page: blocks begin at one, so that one page fault maps all of it.

@@ -727,12 +727,12 @@ impl<'py> OperandPairs<'_, 'py> {
         let along = |axis| Layout::new([axis]);
         let source = match source {
             None => None,
-            Some(View::Dense(elements)) => Some(Slices {
-                memory: Memory::Elements(elements),
-                start: 0,
-                kept: along(Axis { len: elements.len() / len.max(1), stride: len.cast_signed() }),
-                reduced: along(Axis { len, stride: 1 }),
-            }),
+            Some(View::Dense(elements)) => Some(Slices::new(
+                Memory::Elements(elements),
+                0,
+                along(Axis { len: elements.len() / len.max(1), stride: len.cast_signed() }),
+                along(Axis { len, stride: 1 }),
+            )),
             Some(View::Strided { .. }) => return Err(not_plain()),
         };
         Ok((source, rows))
