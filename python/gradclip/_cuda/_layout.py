@@ -188,7 +188,8 @@ class Split(NamedTuple):
 
     def is_of_columns(self, view: View) -> bool:
         """Whether neighbours in memory belong to neighbouring slices: ``are_columns`` of ``src/walk.rs``."""
-        return _are_columns(layout_of(view, self.kept), layout_of(view, self.reduced))
+        reduced = frozenset(axis for axis, _ in self.reduced)
+        return _are_columns(view.shape, view.strides, view.has_parts, reduced)
 
 
 @lru_cache(_KEPT)
@@ -198,14 +199,15 @@ def _split(strides: tuple[int, ...], has_parts: bool, axes: tuple[int, ...]) -> 
 
 
 @lru_cache(_KEPT)
-def _are_columns(kept: Layout, reduced: Layout) -> bool:
-    step = abs(reduced.axes[-1][1]) if reduced.axes else None
-    count = 0
-    for length, stride in reversed(kept.axes):
-        if step is not None and abs(stride) >= step:
+def _are_columns(shape: tuple[int, ...], strides: tuple[int, ...], has_parts: bool, reduced: frozenset[int]) -> bool:
+    """Whether four slices or more lie inside all reduced axes, in the order of the copy."""
+    inner = 1
+    for axis in reversed(copy_order(strides, has_parts=has_parts)):
+        if axis not in reduced:
+            inner *= shape[axis]
+        elif shape[axis] != 1:
             break
-        count = max(count, 1) * length
-    return count >= 4  # noqa: PLR2004
+    return inner >= 4  # noqa: PLR2004
 
 
 #: Columns that one thread of the CPU sums at a time: where runs of rows end depends on it.
