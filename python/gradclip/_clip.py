@@ -82,7 +82,7 @@ def clip_by_value(
 
     Notes
     -----
-    The function is ``tf.clip_by_value``; ``numpy.clip`` lets the larger bound win where
+    The function is ``tf.clip_by_value``; ``numpy.clip`` lets the upper bound win where
     they cross.
 
     Examples
@@ -139,7 +139,7 @@ def clip_by_norm(
     t : array or IndexedSlices
         Of float16, bfloat16, float32, float64, complex64 or complex128, of any shape.
     clip_norm : number
-        The limit, 0 or larger; infinite: no limit.
+        The limit, 0 or larger. An infinite one changes nothing, NaN and infinity included.
     axes : int or sequence of int, optional
         Each slice along these axes is clipped by its own norm: ``axes=1`` clips the
         rows of a matrix. None: the whole tensor is one slice. ``()``: each element is.
@@ -154,9 +154,9 @@ def clip_by_norm(
     numpy.ndarray or IndexedSlices
         Of the shape and dtype of ``t``; ``out`` if that was given. A slice whose norm
         is at or below ``clip_norm`` comes back bit for bit, every other one as ``t *
-        (clip_norm / norm)``, computed in float64 and rounded once. A slice with NaN
-        becomes NaN; one with an infinite element becomes NaN there and 0 elsewhere (of
-        a complex number the part that is infinite).
+        (clip_norm / norm)``, computed in float64 and rounded once. Under a finite
+        limit, a slice with NaN becomes NaN; one with an infinite element becomes NaN
+        there and 0 elsewhere (of a complex number the part that is infinite).
 
     Raises
     ------
@@ -203,7 +203,7 @@ def clip_by_average_norm(t: Any, clip_norm: Any, name: str | None = None, *, out
     t : array
         Of float16, bfloat16, float32, float64, complex64 or complex128, of any shape.
     clip_norm : number
-        The limit, 0 or larger; infinite: no limit.
+        The limit, 0 or larger. An infinite one changes nothing, NaN and infinity included.
     name : str, optional
         Stands in error messages.
     out : array, optional
@@ -275,7 +275,7 @@ def clip_by_global_norm(
         Of float16, bfloat16, float32, float64, complex64 and complex128, mixed as you
         like; None stands for a tensor without a gradient.
     clip_norm : number
-        The limit, 0 or larger; infinite: no limit.
+        The limit, 0 or larger. An infinite one changes nothing, NaN and infinity included.
     use_norm : number, optional
         The global norm, where it is known already. It is trusted.
     name : str, optional
@@ -310,8 +310,8 @@ def clip_by_global_norm(
     The function is ``tf.clip_by_global_norm``, proposed by Pascanu, Mikolov and Bengio,
     "On the difficulty of training recurrent neural networks", 2013
     (https://arxiv.org/abs/1211.5063). If the global norm is infinite or NaN, all
-    results are NaN, so that a bad step is seen; with a norm at or below ``clip_norm``
-    all come back bit for bit.
+    results are NaN, so that a bad step is seen, unless ``clip_norm`` is infinite. With a
+    norm at or below ``clip_norm`` all tensors come back bit for bit.
 
     Examples
     --------
