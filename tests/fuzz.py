@@ -1113,9 +1113,9 @@ class Rule:
             base = np.where(usable, own, exact)
             self.slack = np.where(usable, LD(0), LD(1e-14))
         self.factor = np.where(np.isinf(exact), LD(0), limit / np.where(base == 0, LD(1), base))
-        self.nan = np.isnan(exact)
+        self.nan = np.isnan(exact) & (limit != np.inf)
         number = np.asarray(own).astype(LD).reshape(exact.shape) if decides else exact
-        self.same = number <= limit
+        self.same = (number <= limit) | (limit == np.inf)
         # The quotient of an average norm is rounded to float64, which has fewer digits where it is subnormal.
         near = np.abs(exact - limit) <= LD(2e-14) * exact + LD(5e-324)
         self.either = np.zeros(exact.shape, bool) if decides else near
@@ -1264,7 +1264,7 @@ def check_global(case: Case, result: Any, inputs: dict[int, Any]) -> None:
             continue
         shape = (1,) * x.ndim
         rule = Rule(x, exact.reshape(shape), norm, case.limit, decides=True)
-        rule.nan = ~np.isfinite(exact.reshape(shape))
+        rule.nan = ~np.isfinite(exact.reshape(shape)) & (case.limit != np.inf)
         rule.same &= ~rule.nan
         if used is not None:  # trusted as it is
             rule.factor, rule.slack = LD(case.limit) / np.maximum(exact, LD(5e-324)).reshape(shape), rule.slack * 0

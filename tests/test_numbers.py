@@ -446,7 +446,7 @@ def test_clip_by_norm_leaves_inf_alone_when_the_limit_is_inf(dtype):
 
 @dtypes
 @looped("bad", [np.nan, np.inf, -np.inf])
-@looped("limit", [0, 1.0, 1e300, math.inf])
+@looped("limit", [0, 1.0, 1e300])
 def test_an_infinite_or_nan_global_norm_makes_every_output_nan(dtype, bad, limit):
     fine, other = np.zeros(20, dtype=dtype), np.array([[1.0, bad]], dtype=dtype)
     clipped, norm = gc.clip_by_global_norm([fine, None, other], limit)
@@ -462,14 +462,14 @@ def test_inf_in_one_dtype_makes_all_dtypes_nan():
         for bad in (np.inf, np.nan, *([complex(0, -np.inf)] if np.dtype(dtype).kind == "c" else [])):
             mixed = [t.copy() for t in t_list]
             mixed[k][30] = bad
-            clipped, norm = gc.clip_by_global_norm(mixed, math.inf)
+            clipped, norm = gc.clip_by_global_norm(mixed, 1e300)
             assert math.isnan(norm) or norm == math.inf
             assert all(oracle.is_nan(c).all() for c in clipped)
 
 
 @dtypes
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-@pytest.mark.parametrize("limit", [0, 1.0, math.inf])
+@pytest.mark.parametrize("limit", [0, 1.0, 1e300])
 def test_a_use_norm_of_inf_or_nan_makes_every_output_nan(dtype, bad, limit):
     clipped, norm = gc.clip_by_global_norm([np.zeros(33, dtype=dtype), np.ones((), dtype=dtype)], limit, use_norm=bad)
     assert math.isnan(norm) if math.isnan(bad) else norm == bad

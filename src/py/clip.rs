@@ -130,7 +130,11 @@ fn bound<'py>(
         return Err(call.value_error(argument, format!("shape {}", shape_text(&shape)), &allowed));
     }
     if shape.iter().product::<usize>() == 1 {
-        return Ok(BoundKind::Number(item(&rounded(&array, &own()?)?)?));
+        let number = item(&rounded(&array, &own()?)?)?;
+        // As a Python number a NaN would lose its payload.
+        if !number.extract::<f64>().is_ok_and(f64::is_nan) {
+            return Ok(BoundKind::Number(number));
+        }
     }
     let cast = py
         .import(intern!(py, "numpy"))?

@@ -1,6 +1,7 @@
 //! From arguments to the layers below: arrays become views, tasks and norms, and the work is done detached from
 //! the interpreter.
 
+use std::borrow::Cow;
 use std::slice;
 
 use pyo3::intern;
@@ -325,16 +326,15 @@ impl Norms {
         shape: &[usize],
         keepdims: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
-        Self::array_with(py, dtype, (shape, &self.kept, keepdims), self.values.clone(), |_| Ok(()))
+        Self::array_with(py, dtype, (shape, &self.kept, keepdims), || Ok(Cow::Borrowed(&self.values)))
     }
 
-    /// The same of norms that `work` computes once there is an array for them.
-    fn array_with<'py>(
+    /// The same of norms that `compute` makes once there is an array for them.
+    fn array_with<'py, 'a>(
         py: Python<'py>,
         dtype: Dtype,
         (shape, kept, keepdims): (&[usize], &[usize], bool),
-        mut values: Vec<Scaled>,
-        work: impl FnOnce(&mut [Scaled]) -> PyResult<()>,
+        compute: impl FnOnce() -> PyResult<Cow<'a, [Scaled]>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         fn write<R>(to: &mut [R], norms: &[Scaled], make: impl Fn(Scaled) -> R) {
             to.iter_mut().zip(norms).for_each(|(to, norm)| *to = make(*norm));
@@ -342,14 +342,12 @@ impl Norms {
         let (shape, places) = placed(shape, kept, keepdims);
         if dtype.is_wide() {
             Array::filled(py, &shape, &places, |to| {
-                work(&mut values)?;
-                write(to, &values, as_real::<f64>);
+                write(to, &compute()?, as_real::<f64>);
                 Ok(())
             })
         } else {
             Array::filled(py, &shape, &places, |to| {
-                work(&mut values)?;
-                write(to, &values, as_real::<f32>);
+                write(to, &compute()?, as_real::<f32>);
                 Ok(())
             })
         }
@@ -380,9 +378,10 @@ pub(super) fn normalize_rows<'py>(
         let mut values = vec_with_room(data.len() / len)?;
         values.resize(data.len() / len, Scaled::ZERO);
         // There is memory for the norms before anything is written.
-        let norms = Norms::array_with(py, dtype, (&shape, &kept, true), values, |values| {
-            let work = || rows::normalize_rows(Isa::current(), source.as_ref(), data, len, values);
-            Ok(detached(py, bytes, work)?)
+        let norms = Norms::array_with(py, dtype, (&shape, &kept, true), || {
+            let to = values.as_mut_slice();
+            detached(py, bytes, || rows::normalize_rows(Isa::current(), source.as_ref(), data, len, to))?;
+            Ok(Cow::Owned(values))
         })?;
         Ok(Some(norms))
     }, Ok(None))

@@ -204,6 +204,7 @@ struct Factor {
 DEV Factor factor_one() { return Factor{1.0, 1.0}; }
 
 template <class T> DEV T scaled(T x, Factor f) {
+    if (f.by == 1.0 && f.then == 1.0) return x; // a signalling NaN too
     if (is_nan(f.by)) return canonical_nan<T>();
     if (is_nan(x)) return quieted(x);
     return narrow<T>(widen(x) * f.by * f.then);
