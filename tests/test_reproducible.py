@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from calls import ALONG, EVERY, POWERS, WHOLE, calls_for, suits
 from gradclip import _core
+from numpy.lib.stride_tricks import as_strided
 from oracle import FLOATS, INTEGERS, NORMED, SCALED, bits, same_bits
 
 TAILS = [0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 127, 128, 129]
@@ -299,6 +300,7 @@ def norms_of(x):
         for axes in ((0, 1), (0, 2), (2, 1)):
             yield f"norm of matrices {axes}, {p}", gc.norm(x, "fro" if p == 2 else p, axis=axes)
     yield "norm", gc.norm(x)
+    yield "clip_by_norm along 1", gc.clip_by_norm(x, 1e-3, axes=1)
 
 
 def copied(x):
@@ -307,15 +309,18 @@ def copied(x):
     return x[back].copy("K")[back]
 
 
-def different(kinds, dtype):
+def differing(x):
     """The norms that differ from those of the copy."""
-    rng, found = np.random.default_rng(7), set()
-    for shape in ((3, 4, 5), (7, 20, 33)):
-        for x in views_of(rng, shape, kinds, dtype):
-            for (name, own), (_, of_copy) in zip(norms_of(x), norms_of(copied(x)), strict=True):
-                if not np.array_equal(bits(np.asarray(own)), bits(np.asarray(of_copy))):
-                    found.add(f"{name}: shape {x.shape}, strides {x.strides}")
-    return sorted(found)
+    for (name, own), (_, of_copy) in zip(norms_of(x), norms_of(copied(x)), strict=True):
+        if not np.array_equal(bits(np.asarray(own)), bits(np.asarray(of_copy))):
+            yield f"{name}: shape {x.shape}, strides {x.strides}"
+
+
+def different(kinds, dtype):
+    rng = np.random.default_rng(7)
+    return [
+        name for shape in ((3, 4, 5), (7, 20, 33)) for x in views_of(rng, shape, kinds, dtype) for name in differing(x)
+    ]
 
 
 copied_dtypes = pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, np.complex64])
@@ -326,6 +331,31 @@ copied_dtypes = pytest.mark.parametrize("dtype", [np.float64, np.float32, np.flo
 def test_an_array_and_its_copy_in_the_same_order_have_the_same_norms(kinds, dtype):
     """Norms sum by axes of falling absolute stride, equal ones in C order, stride 0 innermost: NumPy's order "K"."""
     assert not different(kinds, dtype)
+
+
+@copied_dtypes
+@pytest.mark.parametrize("shape", [(7, 20, 33), (6, 5, 70)])
+def test_equal_strides_count_in_the_order_of_the_axes(shape, dtype):
+    """Elements that share memory have an order too. Of two equal strides one can be summed over, the other not."""
+    room = data(1000, dtype)
+    for strides in itertools.product((0, 1, -1, 2, -3), repeat=3):
+        start = sum(max(-step, 0) * (n - 1) for n, step in zip(shape, strides, strict=True))
+        x = as_strided(room[start:], shape, [step * room.itemsize for step in strides], writeable=False)
+        assert not list(differing(x))
+
+
+@copied_dtypes
+@pytest.mark.parametrize("axis", range(3))
+def test_the_stride_of_an_axis_of_length_1_counts_nothing(axis, dtype):
+    """Along it nothing moves, so that any number may stand there."""
+    for matrix in (data(20 * 130, dtype).reshape(20, 130), data(20 * 130, dtype).reshape(130, 20).T):
+        plain = np.expand_dims(matrix, axis)
+        expected = [(name, fingerprint([norm])) for name, norm in norms_of(plain)]
+        for step in (0, 1, -3, 25, 10**9):
+            strides = list(plain.strides)
+            strides[axis] = step * plain.itemsize
+            x = as_strided(plain, plain.shape, strides, writeable=False)
+            assert [(name, fingerprint([norm])) for name, norm in norms_of(x)] == expected, strides
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3)))[1:])
