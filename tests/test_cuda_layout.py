@@ -100,6 +100,25 @@ def test_elements_that_share_memory_are_walked_as_their_copy_has_them(shape):
         check_places(x)
 
 
+def inside(x, axes):
+    """How many slices lie side by side within the innermost of these axes of the copy. Its strides all differ."""
+    copy = x.copy("K")
+    axis_steps = list(enumerate(zip(x.shape, copy.strides, strict=True)))
+    innermost = min((step for axis, (n, step) in axis_steps if axis in axes and n > 1), default=math.inf)
+    return math.prod(n for axis, (n, step) in axis_steps if axis not in axes and step < innermost)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+@pytest.mark.parametrize("shape", [(3, 4, 5), (7, 6, 5), (5, 1, 4), (1, 4, 2)])
+def test_slices_are_columns_where_four_of_their_copy_lie_side_by_side(shape, dtype):
+    """That decides in what order they are summed. Of two equal strides one can be summed over, the other not."""
+    room = np.arange(1000)
+    for x in [x for order in ORDERS for x in three_axes(room, order, shape)] + overlapping(room, shape):
+        view, _ = places(x, dtype)
+        for axes in AXES:
+            assert Split.of(view, axes).is_of_columns(view) == (inside(x, axes) >= 4), (x.strides, axes)
+
+
 def test_repeated_elements_follow_each_other():
     row = np.broadcast_to(np.arange(3), (4, 3))
     assert steps(row.copy("K")) == [8, 32]
