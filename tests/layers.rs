@@ -131,7 +131,7 @@ const PANICS: [&str; 7] =
 const UNSAFE: [&str; 3] = ["isa.rs", "parallel/crew.rs", "py/array.rs"];
 
 /// Where `src/py` takes an entry by its number, which panics beyond the end: file, line, why there is no beyond.
-const INDEXED: [(&str, &str, &str); 28] = [
+const INDEXED: [(&str, &str, &str); 30] = [
     ("py/array.rs", "let number = Dtype::ALL[i].number();", "at compile time"),
     ("py/array.rs", "table[number.cast_unsigned() as usize] = Some(Dtype::ALL[i]);", "at compile time"),
     ("py/array.rs", "table[NPY_TYPES::NPY_LONG as usize] =", "at compile time"),
@@ -149,6 +149,8 @@ const INDEXED: [(&str, &str, &str); 28] = [
         "the arrays of a pair have one number of axes",
     ),
     ("py/array.rs", "array.strides()[axis] < 0", "an order of this array's axes"),
+    ("py/array.rs", "!is_reduced(**axis) || shape[**axis] == 1", "an order of this array's axes"),
+    ("py/array.rs", ".map(|axis| shape[*axis]).product();", "an order of this array's axes"),
     (
         "py/array.rs",
         "let (len, apart) = (output.shape()[to], input.strides()[to].unsigned_abs());",
@@ -164,7 +166,11 @@ const INDEXED: [(&str, &str, &str); 28] = [
         "= (shape[axis], strides[axis] / unit);",
         "a walk is made of the axes of the array or of its pair",
     ),
-    ("py/array/plain.rs", "let flat = &self.flats[at];", "`Views` are asked for numbers below their length"),
+    (
+        "py/array/plain.rs",
+        "let array = &self.arrays[at];",
+        "`Views` are asked for numbers below their length",
+    ),
     ("py/array.rs", "pairs[i].interleaved = true;", "the number of an output, of which each pair has one"),
     ("py/array.rs", "pairs[i].copy = Some(pairs[i].input.copy()?)", "less than their number"),
     (
@@ -174,7 +180,7 @@ const INDEXED: [(&str, &str, &str); 28] = [
     ),
     ("py/array/handler.rs", "name[i] = text[i].cast_signed();", "at compile time"),
     ("py/norm.rs", "match norms.values[..] {", "the whole"),
-    ("py/array/plain.rs", "&self.flats[..]", "the whole"),
+    ("py/array/plain.rs", "&self.arrays[..]", "the whole"),
     (
         "py/run.rs",
         "(&self.kept[..at], &self.kept[at + 1..]);",
