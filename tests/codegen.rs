@@ -252,7 +252,7 @@ fn level_and_operation(symbol: &str, demangled: &str) -> Option<(usize, String)>
         return Some((0, operation));
     }
     // Functions of one name in one place are numbered.
-    let path = symbol.split_once("5shell")?.0;
+    let path = symbol.split_once("10trampoline")?.0;
     let level = match ["13run_on_halves", "12run_on_roots", "13stream_halves", "3run", "6stream"]
         .iter()
         .find_map(|place| Some(path.rsplit_once(place)?.1))?
