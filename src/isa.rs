@@ -25,6 +25,8 @@ use std::arch::x86_64::{
 use std::marker::PhantomData;
 #[cfg(target_arch = "x86_64")]
 use std::mem::transmute;
+#[cfg(target_arch = "x86_64")]
+use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 #[cfg(all(target_arch = "x86_64", miri))]
@@ -413,6 +415,12 @@ where
 /// Bytes that go to memory at once.
 pub const LINE: usize = 64;
 
+/// Numbers aligned to cache lines. A register of AVX-512 is a line: an access that lies across two takes twice as long, and
+/// the compiler aligns arrays on the stack to 16 bytes.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+pub struct Aligned<A>(pub A);
+
 /// To write a line by vectors of a type, as a closure.
 #[cfg(target_arch = "x86_64")]
 macro_rules! line_by {
@@ -550,7 +558,7 @@ fn fill_plainly<T: Copy>(to: &mut [T], fill: &mut impl StreamSource<T>) {
     });
 }
 
-/// Asks for the line of memory that lies so many bytes behind the begin of a slice, in it or not, if there is one.
+/// Prefetches the cache line `bytes` behind the start of a slice, whether the slice reaches that far or not.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[expect(unsafe_code, reason = "the instruction takes a pointer")]
 #[inline(always)]
@@ -561,17 +569,60 @@ pub fn prefetch<T>(data: &[T], bytes: usize) {
     unsafe { _mm_prefetch::<_MM_HINT_T0>(data.as_ptr().wrapping_byte_add(bytes).cast()) };
 }
 
-/// Nothing: the memory is read when it is wanted.
+/// Nothing: the hardware prefetchers do it.
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 #[inline(always)]
 pub fn prefetch<T>(_: &[T], _: usize) {}
 
-/// Asks for the memory that comes so many bytes behind that of some elements.
+/// Prefetches the cache lines `bytes` behind those of some elements.
 #[inline(always)]
 pub fn prefetch_ahead<T>(elements: &[T], bytes: usize) {
     for line in elements.chunks((LINE / size_of::<T>()).max(1)) {
         prefetch(line, bytes);
     }
+}
+
+/// How far ahead of its reads a loop prefetches, in bytes, on CPUs whose prefetchers leave off at the end of each page. No
+/// whole page: float64 takes a quarter more then.
+const PREFETCH_BYTES: usize = 3 << 10;
+
+/// How far ahead of its reads a loop over memory that no cache holds prefetches, in bytes; 0 where it must not.
+///
+/// Intel's prefetchers want help: on a Xeon, sums take 1.2 and float16 into new memory 2.8 times as long without it. AMD's are
+/// disturbed: on an EPYC (Zen 4) sums take 1.4 times as long with it. A prefetch of distance 0 costs nothing, since the loop
+/// loads that very line.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub fn prefetch_distance() -> usize {
+    /// 0: not asked for yet; else one more than the distance.
+    static DISTANCE: AtomicUsize = AtomicUsize::new(0);
+    DISTANCE.load(Ordering::Relaxed).checked_sub(1).unwrap_or_else(|| {
+        let distance = if is_intel() { PREFETCH_BYTES } else { 0 };
+        DISTANCE.store(distance + 1, Ordering::Relaxed);
+        distance
+    })
+}
+
+/// Other architectures have no prefetch here.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline]
+pub fn prefetch_distance() -> usize {
+    0
+}
+
+/// Whether the CPU names Intel as its vendor: "Genu", "ineI", "ntel".
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[allow(unused_unsafe, unsafe_code, reason = "the intrinsic is safe from Rust 1.94 on")]
+fn is_intel() -> bool {
+    // SAFETY: every x86-64 CPU has the instruction.
+    let vendor = unsafe { std::arch::x86_64::__cpuid(0) };
+    [vendor.ebx, vendor.edx, vendor.ecx] == [*b"Genu", *b"ineI", *b"ntel"].map(u32::from_le_bytes)
+}
+
+/// Miri has no such instruction.
+#[cfg(all(target_arch = "x86_64", miri))]
+fn is_intel() -> bool {
+    false
 }
 
 /// Permission to write past the caches, and the fence that must follow.

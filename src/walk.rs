@@ -17,11 +17,11 @@ use std::sync::atomic::AtomicU8;
 use smallvec::SmallVec;
 
 use crate::element::{Element, Ordered};
-use crate::isa::{Isa, LINE, StreamGuard, prefetch, prefetch_ahead};
+use crate::isa::{Aligned, Isa, LINE, StreamGuard, prefetch, prefetch_ahead, prefetch_distance};
 use crate::kernel::clip::{AnyOutside, ClipEach};
 use crate::kernel::map::{AnyChange, Map};
 use crate::kernel::scale::{ScaleEach, ScaleEachInto};
-use crate::kernel::sum::{AHEAD, BLOCK};
+use crate::kernel::sum::BLOCK;
 
 /// NumPy's limit, one more for the parts of complex numbers, and one for an axis that is cut into tiles.
 pub const MAX_AXES: usize = 66;
@@ -236,7 +236,7 @@ pub enum View<'a, T> {
 #[inline]
 pub fn with_scratch<T: Copy, R>(zero: T, len: usize, work: impl FnOnce(&mut [T]) -> R) -> R {
     const FEW: usize = 64;
-    if len <= FEW { work(&mut [zero; FEW]) } else { work(&mut [zero; BLOCK]) }
+    if len <= FEW { work(&mut Aligned([zero; FEW]).0) } else { work(&mut Aligned([zero; BLOCK]).0) }
 }
 
 impl<'a, T: Element> View<'a, T> {
@@ -505,36 +505,37 @@ impl Gathered<'_> {
         });
     }
 
-    /// Whether the layout, whose strides count so many bytes, goes through memory that no cache holds, and not along the lines
-    /// that it has just read: it is worth asking for what comes next then, and takes time otherwise.
-    fn is_far(&self, unit: usize) -> bool {
+    /// How far ahead to prefetch, in bytes; strides count `unit` bytes each. 0 where a cache holds the memory, or where the
+    /// lines to read were just read for other elements.
+    fn distance(&self, unit: usize) -> usize {
         let bytes = |stride: isize| stride.unsigned_abs().saturating_mul(unit);
-        let Some((inner, outer)) = self.layout.axes.split_last() else { return false };
-        self.layout.len.saturating_mul(bytes(inner.stride)) >= NON_TEMPORAL_MIN_BYTES
-            && !outer.iter().any(|axis| (1..LINE).contains(&bytes(axis.stride)))
+        let Some((inner, outer)) = self.layout.axes.split_last() else { return 0 };
+        let is_far = self.layout.len.saturating_mul(bytes(inner.stride)) >= NON_TEMPORAL_MIN_BYTES
+            && !outer.iter().any(|axis| (1..LINE).contains(&bytes(axis.stride)));
+        if is_far { prefetch_distance() } else { 0 }
     }
 
     fn of_elements<T: Copy>(self, elements: &[T], to: &mut [T]) {
-        let is_far = self.is_far(size_of::<T>());
+        let distance = self.distance(size_of::<T>());
         // A closure for each, as runs may be of two elements and want it short.
         match self.layout.step() {
             0 => self.runs(to, |at, to| to.fill(elements[at])),
             1 => self.runs(to, |at, to| to.copy_from_slice(&elements[at..at + to.len()])),
-            2 => self.runs(to, |at, to| every::<T, 2>(&elements[at..], is_far, to)),
-            3 => self.runs(to, |at, to| every::<T, 3>(&elements[at..], is_far, to)),
-            4 => self.runs(to, |at, to| every::<T, 4>(&elements[at..], is_far, to)),
+            2 => self.runs(to, |at, to| every::<T, 2>(&elements[at..], distance, to)),
+            3 => self.runs(to, |at, to| every::<T, 3>(&elements[at..], distance, to)),
+            4 => self.runs(to, |at, to| every::<T, 4>(&elements[at..], distance, to)),
             -1 => self.runs(to, |at, to| {
                 to.iter_mut().zip(elements[..=at].iter().rev()).for_each(|(to, from)| *to = *from);
             }),
-            step if is_far && step > 0 => {
-                self.runs(to, |at, to| far_steps(&elements[at..], step.unsigned_abs(), to));
+            step if distance > 0 && step > 0 => {
+                self.runs(to, |at, to| far_steps(&elements[at..], step.unsigned_abs(), distance, to));
             }
             step => self.runs(to, |at, to| steps(elements, at, step, to)),
         }
     }
 
     fn of_bytes<T: Element, const SWAPPED: bool>(self, bytes: &[u8], to: &mut [T]) {
-        let (step, size, is_far) = (self.layout.step(), size_of::<T>(), self.is_far(1));
+        let (step, size, distance) = (self.layout.step(), size_of::<T>(), self.distance(1));
         if step != size.cast_signed() {
             return self.runs(to, |at, to| {
                 let mut at = at.cast_signed();
@@ -546,8 +547,8 @@ impl Gathered<'_> {
         }
         self.runs(to, |at, to| {
             for (to, from) in to.chunks_mut(AT_ONCE).zip(bytes[at..].chunks(AT_ONCE * size)) {
-                if is_far {
-                    prefetch_ahead(from, AHEAD);
+                if distance > 0 {
+                    prefetch_ahead(from, distance);
                 }
                 read_bytes::<T, SWAPPED>(from, to);
             }
@@ -555,16 +556,16 @@ impl Gathered<'_> {
     }
 }
 
-/// Elements to gather before memory is asked for again.
+/// Elements to gather before more are prefetched.
 const AT_ONCE: usize = 32;
 
 /// Every `STEP`th element, from the first on.
-fn every<T: Copy, const STEP: usize>(from: &[T], is_far: bool, to: &mut [T]) {
-    if !is_far {
+fn every<T: Copy, const STEP: usize>(from: &[T], distance: usize, to: &mut [T]) {
+    if distance == 0 {
         return pick::<T, STEP>(from, to);
     }
     for (to, from) in to.chunks_mut(AT_ONCE).zip(from.chunks(AT_ONCE * STEP)) {
-        prefetch_ahead(from, AHEAD);
+        prefetch_ahead(from, distance);
         // The loop of `pick` does the last eight one at a time. Of pairs this short, a `map` does them by vectors, too; of longer
         // groups it makes worse code.
         if STEP == 2
@@ -594,11 +595,11 @@ fn pick<T: Copy, const STEP: usize>(from: &[T], to: &mut [T]) {
 }
 
 /// [`every`] for a step that the compiler does not know, through memory that no cache holds.
-fn far_steps<T: Copy>(from: &[T], step: usize, to: &mut [T]) {
+fn far_steps<T: Copy>(from: &[T], step: usize, distance: usize, to: &mut [T]) {
     // Of a step that is longer than a line, not all lines are read.
     let line = (LINE / size_of::<T>()).max(step);
     for (to, from) in to.chunks_mut(AT_ONCE).zip(from.chunks(AT_ONCE * step)) {
-        from.chunks(line).for_each(|line| prefetch(line, AHEAD));
+        from.chunks(line).for_each(|line| prefetch(line, distance));
         steps(from, 0, step.cast_signed(), to);
     }
 }
@@ -797,7 +798,7 @@ fn stream_made<T: Ordered>(
     to: &mut [T],
     mut make: impl FnMut(Range<usize>, &[T], &mut [T]),
 ) {
-    let made = &mut [T::ZERO; STREAMED_AT_ONCE][..STREAMED_AT_ONCE / size_of::<T>()];
+    let made = &mut Aligned([T::ZERO; STREAMED_AT_ONCE]).0[..STREAMED_AT_ONCE / size_of::<T>()];
     let parts = from.chunks(made.len()).zip(to.chunks_mut(made.len()));
     for (begin, (from, to)) in (0..).step_by(made.len()).zip(parts) {
         let made = &mut made[..from.len()];

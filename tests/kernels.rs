@@ -1381,9 +1381,9 @@ fn check_sum_of_rows<T: Known, F: Term<T>>(
 ) {
     let data = &data[..len * count + behind];
     let terms: Vec<f64> = data.iter().map(|x| expected(*x)).collect();
-    for (isa, of_many) in Isa::available().flat_map(|isa| [(isa, false), (isa, true)]) {
+    for (isa, is_prefetched) in Isa::available().flat_map(|isa| [(isa, false), (isa, true)]) {
         let mut sums = vec![-1.0; count];
-        isa.run(SumRows { data, len, term, of_many, sums: &mut sums });
+        isa.run(SumRows { data, len, term, is_prefetched, sums: &mut sums });
         for (row, (sum, terms)) in sums.iter().zip(terms.chunks(len)).enumerate() {
             let expected = sum_in_order(terms);
             let is_same = sum.to_bits() == expected.to_bits() || (sum.is_nan() && expected.is_nan());

@@ -19,7 +19,7 @@
 use crate::element::{Bf16, F16, Real, to_odd};
 use crate::isa::{
     CONVERTED, HalvesOp, HalvesStreamSource, Isa, LINE, Op, StreamGuard, StreamSink, StreamSource,
-    prefetch_ahead,
+    prefetch_ahead, prefetch_distance,
 };
 use crate::scaled::power_of_two;
 
@@ -33,10 +33,6 @@ const WIDENED: usize = 256;
 const IN_LINE: usize = LINE / 2;
 /// Elements to be made in the innermost cache before they are streamed to memory, where float32 tells nothing.
 const STREAMED_AT_ONCE: usize = 1024;
-
-/// So many bytes of memory are asked for before they are read and streamed. Whether a line goes by way of float64 is seen
-/// only when it is there, and a CPU that guessed wrong has asked for none of the next.
-const AHEAD: usize = 4 << 10;
 
 /// `x * by` for every element, streamed to memory ([`Isa::stream`]). The factor is normal.
 pub(super) fn stream<T: Real>(isa: Isa, guard: &StreamGuard, from: &[T], to: &mut [T], by: f64) {
@@ -167,11 +163,11 @@ impl Op for ScaleBlocks<'_, Bf16> {
     #[inline(always)]
     fn eval<const FUSED: bool>(self) -> u32 {
         let from = self.from.map(|from| from.as_chunks::<BLOCK>().0);
-        let mut rest = 0;
+        let (mut rest, distance) = (0, prefetch_distance());
         for (i, to) in self.to.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
             // A copy: that it might be the output costs a test for each block.
             let from = from.and_then(|from| from.get(i)).unwrap_or(to);
-            prefetch_ahead(from, AHEAD);
+            prefetch_ahead(from, distance);
             let from = *from;
             let (products, differ) = products::<{ BLOCK / 2 }>(&from, self.bounds);
             if differ {
@@ -194,10 +190,10 @@ impl HalvesOp for ScaleBlocks<'_, F16> {
         narrow: impl Fn(&[f32; CONVERTED]) -> [F16; CONVERTED],
     ) -> u32 {
         let from = self.from.map(|from| from.as_chunks::<BLOCK>().0);
-        let mut rest = 0;
+        let (mut rest, distance) = (0, prefetch_distance());
         for (i, to) in self.to.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
             let from = from.and_then(|from| from.get(i)).unwrap_or(to);
-            prefetch_ahead(from, AHEAD);
+            prefetch_ahead(from, distance);
             let (products, differ) = products_of_halves(from, self.bounds, &widen, &narrow);
             if differ {
                 rest |= 1 << i;
@@ -226,12 +222,13 @@ impl StreamSource<Bf16> for ScaledLines<'_, Bf16> {
         &mut self,
         mut places: StreamSink<'_, Bf16, N, impl Fn(&[Bf16; N], &mut [Bf16; N])>,
     ) {
+        let distance = prefetch_distance();
         let (next, rest) = self.from.split_at(places.left() * N);
         self.from = rest;
         for from in next.as_chunks::<N>().0 {
             let mut made = [Bf16::default(); N];
             if N == IN_LINE {
-                prefetch_ahead(from, AHEAD);
+                prefetch_ahead(from, distance);
                 let (products, differ) = products::<{ IN_LINE / 2 }>(from, self.bounds);
                 if !differ {
                     put_pairs(products, &mut made);
@@ -263,12 +260,13 @@ impl HalvesStreamSource for ScaledLines<'_, F16> {
         widen: impl Fn(&[F16; CONVERTED]) -> [f32; CONVERTED],
         narrow: impl Fn(&[f32; CONVERTED]) -> [F16; CONVERTED],
     ) {
+        let distance = prefetch_distance();
         let (next, rest) = self.from.split_at(places.left() * N);
         self.from = rest;
         for from in next.as_chunks::<N>().0 {
             let mut made = [F16::default(); N];
             if N == IN_LINE {
-                prefetch_ahead(from, AHEAD);
+                prefetch_ahead(from, distance);
                 let (products, differ) = products_of_halves(from, self.bounds, &widen, &narrow);
                 if !differ {
                     places.fill_next(&products);

@@ -1,11 +1,11 @@
 //! Largest magnitudes. They are compared as integers, where NaN is above infinity: NaN wins, and nothing
 //! rounds.
 
-use super::sum::{AHEAD, MANY};
+use super::sum::is_prefetched;
 use crate::element::Element;
-use crate::isa::{Op, prefetch_ahead};
+use crate::isa::{Op, prefetch_ahead, prefetch_distance};
 
-/// Bytes of memory to ask for at once: whole registers, and many of them.
+/// Bytes to prefetch at once: whole registers, and many of them.
 const ASKED_AT_ONCE: usize = 2 << 10;
 
 /// The largest magnitude of a slice; that of zero when it is empty.
@@ -16,12 +16,12 @@ impl<T: Element> Op for MaxAbs<'_, T> {
     type Output = T::Magnitude;
     #[inline(always)]
     fn eval<const FUSED: bool>(self) -> T::Magnitude {
-        if self.0.len() < MANY {
+        if !is_prefetched(self.0.len()) {
             return largest(self.0);
         }
-        let mut max = T::Magnitude::default();
+        let (mut max, distance) = (T::Magnitude::default(), prefetch_distance());
         for part in self.0.chunks(ASKED_AT_ONCE / size_of::<T>()) {
-            prefetch_ahead(part, AHEAD);
+            prefetch_ahead(part, distance);
             max = max.max(largest(part));
         }
         max

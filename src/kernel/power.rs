@@ -5,9 +5,9 @@
 //! mantissa and relative for the exponential: what a p-norm needs, since an error `d` of a logarithm changes
 //! the norm by the factor `2^d`, and one of an exponential by its `p`th part.
 
-use super::sum::{AHEAD, BLOCK, LANES, Lanes, MANY, PART, Part, Sum, Term, Total, fold};
+use super::sum::{BLOCK, LANES, PART, Part, Sum, Term, Total, fold, is_prefetched};
 use crate::element::Element;
-use crate::isa::{ESTIMATED, Op, RootsOp, prefetch_ahead};
+use crate::isa::{Aligned, ESTIMATED, Op, RootsOp, prefetch_ahead, prefetch_distance};
 use crate::scaled::{Scaled, power_of_two};
 use std::f64::consts::FRAC_1_SQRT_2;
 
@@ -192,8 +192,8 @@ impl<T: Element> Term<T> for Power {
     }
 
     #[inline(always)]
-    fn of_part(&self, part: &[T], Part(terms): &mut Part) {
-        let Part(exponents) = &mut Part([0.0; PART]);
+    fn of_part(&self, part: &[T], Aligned(terms): &mut Part) {
+        let Aligned(exponents) = &mut Aligned([0.0; PART]);
         let terms = &mut terms[..part.len()];
         for ((term, exponent), x) in terms.iter_mut().zip(&mut *exponents).zip(part) {
             (*exponent, *term) = self.reduce(*x);
@@ -327,8 +327,8 @@ impl<T: Element, F: Term<T> + OfRoot> RootsOp for SumRoots<'_, T, F> {
         let Some(estimate) = estimate else { return Sum { data, term }.eval::<FUSED>() };
         let mut total = Total::default();
         for block in data.chunks(BLOCK) {
-            let mut sums = Lanes([0.0; LANES]);
-            if data.len() >= MANY {
+            let mut sums = Aligned([0.0; LANES]);
+            if is_prefetched(data.len()) {
                 add_roots::<true, _, _>(&mut sums, block, term, &estimate);
             } else {
                 add_roots::<false, _, _>(&mut sums, block, term, &estimate);
@@ -348,15 +348,16 @@ impl<T: Element, F: Term<T> + OfRoot> RootsOp for SumRoots<'_, T, F> {
 /// Adds the terms of elements from lane 0 on.
 #[inline(always)]
 fn add_roots<const ASK: bool, T: Element, F: Term<T> + OfRoot>(
-    lanes: &mut Lanes,
+    lanes: &mut Aligned<[f64; LANES]>,
     data: &[T],
     term: F,
     estimate: impl Fn(&[f64; ESTIMATED]) -> [f64; ESTIMATED],
 ) {
+    let distance = if ASK { prefetch_distance() } else { 0 };
     let (rows, rest) = data.as_chunks::<LANES>();
     for row in rows {
         if ASK {
-            prefetch_ahead(row, AHEAD);
+            prefetch_ahead(row, distance);
         }
         for (lanes, data) in lanes.0.as_chunks_mut::<ESTIMATED>().0.iter_mut().zip(row.as_chunks().0) {
             let x = data.map(|x| x.modulus(1.0));

@@ -5,7 +5,7 @@
 
 use super::scale::{is_plain, scaled};
 use crate::element::Real;
-use crate::isa::{Op, StreamSink, StreamSource, prefetch};
+use crate::isa::{Op, StreamSink, StreamSource, prefetch, prefetch_distance};
 use crate::scaled::Factor;
 
 /// Rows to do at once, at most.
@@ -18,14 +18,14 @@ pub fn at_once<T>(len: usize) -> usize {
 }
 
 /// The same where they are streamed to memory: so few that what they write fits the queue of stores of a CPU, which
-/// goes to memory while the next rows are read, and so many that these are what has been asked for.
+/// goes to memory while the next rows are read.
 #[must_use]
 pub fn streamed_at_once<T>(len: usize) -> usize {
-    (AHEAD / size_of::<T>() / len).clamp(1, AT_ONCE)
+    (STREAMED_BYTES / size_of::<T>() / len).clamp(1, AT_ONCE)
 }
 
-/// Bytes from what is written of rows to what is asked of memory meanwhile, so that it reads and writes at once.
-const AHEAD: usize = 4 << 10;
+/// Bytes of rows that are streamed at once: 64 cache lines. On a Xeon, 8 KiB take 1.25 times as long.
+const STREAMED_BYTES: usize = 4 << 10;
 
 /// Scales each row by its factor, from one slice to another. 1 keeps what is finite bit for bit.
 #[derive(Debug)]
@@ -130,6 +130,7 @@ impl<'a, T> ScaledRows<'a, T> {
 impl<T: Real> StreamSource<T> for ScaledRows<'_, T> {
     #[inline(always)]
     fn fill<const N: usize>(&mut self, mut places: StreamSink<'_, T, N, impl Fn(&[T; N], &mut [T; N])>) {
+        let distance = prefetch_distance();
         while places.left() > 0 {
             if self.left < N {
                 // The end of a row, and the begin of the next one.
@@ -160,7 +161,7 @@ impl<T: Real> StreamSource<T> for ScaledRows<'_, T> {
             let factor = self.factor;
             if is_plain(factor) {
                 for from in from.as_chunks::<N>().0 {
-                    prefetch(from, AHEAD);
+                    prefetch(from, distance);
                     let mut elements = [T::ZERO; N];
                     for j in 0..N {
                         elements[j] = T::narrow(from[j].widen() * factor.by);

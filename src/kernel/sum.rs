@@ -10,15 +10,10 @@ use std::hint::black_box;
 
 use super::halves::convert;
 use crate::element::{Element, F16};
-use crate::isa::{CONVERTED, HalvesOp, Op, prefetch_ahead};
+use crate::isa::{Aligned, CONVERTED, HalvesOp, Op, prefetch_ahead, prefetch_distance};
 
 /// Accumulators of one block.
 pub const LANES: usize = 32;
-/// The accumulators. Aligned to lines, since a register of AVX-512 is one: [`fold`] reads what was just written, and
-/// waits long for what lies across two lines.
-#[derive(Clone, Copy, Debug)]
-#[repr(align(64))]
-pub(super) struct Lanes(pub(super) [f64; LANES]);
 /// Lanes that are added to at once where that is not all: the widest register has as many.
 pub const PIECE: usize = 8;
 /// Elements of one block.
@@ -27,10 +22,8 @@ pub const BLOCK: usize = 64 * LANES;
 /// Elements whose terms are made at a time where that is a loop of its own: whole rows of lanes.
 pub const PART: usize = 4 * LANES;
 
-/// Numbers of a part. Aligned to lines, since a register of AVX-512 is one.
-#[derive(Clone, Copy, Debug)]
-#[repr(align(64))]
-pub struct Part(pub [f64; PART]);
+/// Numbers of a part.
+pub type Part = Aligned<[f64; PART]>;
 
 /// What one element adds to the sum.
 pub trait Term<T: Copy>: Copy + Sync {
@@ -47,7 +40,7 @@ pub trait Term<T: Copy>: Copy + Sync {
 
     /// The terms of at most [`PART`] elements, where they are made apart.
     #[inline(always)]
-    fn of_part(&self, part: &[T], Part(terms): &mut Part) {
+    fn of_part(&self, part: &[T], Aligned(terms): &mut Part) {
         for (term, x) in terms.iter_mut().zip(part) {
             *term = self.of(*x);
         }
@@ -125,12 +118,15 @@ impl Total {
     }
 }
 
-/// So many bytes of memory are asked for before they are read, where there are [`MANY`]: two threads that read as fast as they
-/// can get a tenth less. No whole page ahead, which for float64 takes a quarter more on some CPUs.
-pub const AHEAD: usize = 3 << 10;
-
-/// Elements that are not in the caches of one core, where to ask would only take time.
+/// Elements that the caches of one core do not hold. A loop over fewer does not prefetch.
 pub const MANY: usize = 64 * BLOCK;
+
+/// Whether a loop that reads so many elements in order is to prefetch them.
+#[inline]
+#[must_use]
+pub fn is_prefetched(elements: usize) -> bool {
+    elements >= MANY && prefetch_distance() > 0
+}
 
 /// Sums the terms of a sequence that starts at a block boundary.
 #[derive(Debug)]
@@ -145,11 +141,15 @@ impl<T: Element, F: Term<T>> Op for Sum<'_, T, F> {
     type Output = Total;
     #[inline(always)]
     fn eval<const FUSED: bool>(self) -> Total {
-        if self.data.len() >= MANY { self.total::<FUSED, true>() } else { self.total::<FUSED, false>() }
+        if is_prefetched(self.data.len()) {
+            self.total::<FUSED, true>()
+        } else {
+            self.total::<FUSED, false>()
+        }
     }
 }
 
-/// [`Sum`] for a part of [`MANY`] elements that are read in order.
+/// [`Sum`] for a part of what [`is_prefetched`].
 #[derive(Debug)]
 pub struct SumPart<'a, T, F>(pub Sum<'a, T, F>);
 
@@ -165,19 +165,20 @@ impl<T: Element, F: Term<T>> Sum<'_, T, F> {
     #[inline(always)]
     fn total<const FUSED: bool, const ASK: bool>(self) -> Total {
         let mut total = Total::default();
+        let distance = if ASK { prefetch_distance() } else { 0 };
         for block in self.data.chunks(BLOCK) {
-            let mut lanes = Lanes([0.0; LANES]);
+            let mut lanes = Aligned([0.0; LANES]);
             if F::APART {
-                let mut terms = Part([0.0; PART]);
+                let mut terms = Aligned([0.0; PART]);
                 for part in block.chunks(PART) {
                     if ASK {
-                        prefetch_ahead(part, AHEAD);
+                        prefetch_ahead(part, distance);
                     }
                     self.term.of_part(part, &mut terms);
-                    add::<FUSED, false, _>(&mut lanes.0, &terms.0[..part.len()], Abs);
+                    add::<FUSED, false, _>(&mut lanes.0, &terms.0[..part.len()], Abs, 0);
                 }
             } else {
-                add::<FUSED, ASK, _>(&mut lanes.0, block, self.term);
+                add::<FUSED, ASK, _>(&mut lanes.0, block, self.term, distance);
             }
             total.add(fold(&lanes));
         }
@@ -198,16 +199,18 @@ impl<F: Term<f32>> HalvesOp for Sum<'_, F16, F> {
         _: impl Fn(&[f32; CONVERTED]) -> [F16; CONVERTED],
     ) -> Total {
         let mut total = Total::default();
+        let distance = prefetch_distance();
+        let is_prefetched = is_prefetched(self.data.len());
         for block in self.data.chunks(BLOCK) {
-            let mut lanes = Lanes([0.0; LANES]);
+            let mut lanes = Aligned([0.0; LANES]);
             let mut singles = [0.0; WIDENED];
             for part in block.chunks(WIDENED) {
-                if self.data.len() >= MANY {
-                    prefetch_ahead(part, AHEAD);
+                if is_prefetched {
+                    prefetch_ahead(part, distance);
                 }
                 let singles = &mut singles[..part.len()];
                 convert(part, singles, &widen, F16::to_f32);
-                add::<FUSED, false, _>(&mut lanes.0, singles, self.term);
+                add::<FUSED, false, _>(&mut lanes.0, singles, self.term, 0);
             }
             total.add(fold(&lanes));
         }
@@ -221,9 +224,10 @@ fn add<const FUSED: bool, const ASK: bool, T: Element>(
     lanes: &mut [f64; LANES],
     data: &[T],
     term: impl Term<T>,
+    distance: usize,
 ) {
     let (rows, rest) = data.as_chunks::<LANES>();
-    add_whole::<FUSED, ASK, _>(lanes, rows, term);
+    add_whole::<FUSED, ASK, _>(lanes, rows, term, distance);
     for j in 0..rest.len() {
         lanes[j] = term.add::<FUSED>(lanes[j], rest[j]);
     }
@@ -236,10 +240,11 @@ fn add_whole<const FUSED: bool, const ASK: bool, T: Element>(
     lanes: &mut [f64; LANES],
     rows: &[[T; LANES]],
     term: impl Term<T>,
+    distance: usize,
 ) {
     for row in rows {
         if ASK {
-            prefetch_ahead(row, AHEAD);
+            prefetch_ahead(row, distance);
         }
         for j in 0..LANES {
             lanes[j] = term.add::<FUSED>(lanes[j], row[j]);
@@ -274,8 +279,8 @@ pub struct SumRows<'a, T, F> {
     pub len: usize,
     /// What each adds; no term is negative.
     pub term: F,
-    /// Whether they are of [`MANY`] elements that are read in order.
-    pub of_many: bool,
+    /// See [`is_prefetched`].
+    pub is_prefetched: bool,
     /// One for each row.
     pub sums: &'a mut [f64],
 }
@@ -284,13 +289,14 @@ impl<T: Element, F: Term<T>> Op for SumRows<'_, T, F> {
     type Output = ();
     #[inline(always)]
     fn eval<const FUSED: bool>(self) {
-        if self.of_many { self.sum::<FUSED, true>() } else { self.sum::<FUSED, false>() }
+        if self.is_prefetched { self.sum::<FUSED, true>() } else { self.sum::<FUSED, false>() }
     }
 }
 
 impl<T: Element, F: Term<T>> SumRows<'_, T, F> {
     #[inline(always)]
     fn sum<const FUSED: bool, const ASK: bool>(self) {
+        let distance = if ASK { prefetch_distance() } else { 0 };
         let rest = self.len % LANES;
         let read = rest.next_multiple_of(PIECE);
         let mut mask = [0; LANES];
@@ -300,9 +306,9 @@ impl<T: Element, F: Term<T>> SumRows<'_, T, F> {
         let mut unread = self.data;
         for sum in self.sums {
             let Some((row, after)) = unread.split_at_checked(self.len) else { break };
-            let mut lanes = Lanes([0.0; LANES]);
+            let mut lanes = Aligned([0.0; LANES]);
             let (whole, last) = row.as_chunks();
-            add_whole::<FUSED, ASK, _>(&mut lanes.0, whole, self.term);
+            add_whole::<FUSED, ASK, _>(&mut lanes.0, whole, self.term, distance);
             if rest > 0 {
                 let mut copied = [T::ZERO; LANES];
                 let last = unread[self.len - rest..].get(..read).unwrap_or_else(|| {
@@ -337,9 +343,9 @@ impl<'a, T: Element, I: Iterator<Item = &'a [T]>, F: Term<T>> Op for SumEach<'_,
     fn eval<const FUSED: bool>(self) -> usize {
         let mut count = 0;
         for (total, data) in self.totals.iter_mut().zip(self.sequences) {
-            let mut lanes = Lanes([0.0; LANES]);
+            let mut lanes = Aligned([0.0; LANES]);
             let (whole, rest) = data.as_chunks();
-            add_whole::<FUSED, false, _>(&mut lanes.0, whole, self.term);
+            add_whole::<FUSED, false, _>(&mut lanes.0, whole, self.term, 0);
             let (pieces, last) = rest.as_chunks();
             let mut left = lanes.0.as_chunks_mut().0.iter_mut();
             // The other way round, the zip would take one of those that are left.
@@ -369,31 +375,26 @@ fn add_piece<const FUSED: bool, T: Element>(
     }
 }
 
-/// A quarter of the lanes.
-#[derive(Clone, Copy, Debug)]
-#[repr(align(64))]
-struct Folded([f64; LANES / 4]);
-
 /// [`fold`] for lanes that were written in registers of the same width: to read others waits until they are in the cache.
 ///
 /// It is inlined. If the compiler saw where the lanes come from, it would sum in the order in which they are folded, in
 /// narrow registers; so they are hidden from it. The bits do not depend on that.
 #[inline(always)]
-fn fold_wide(lanes: &Lanes) -> f64 {
-    let Lanes(lanes) = black_box(lanes);
-    let mut folded = Folded([0.0; LANES / 4]);
+fn fold_wide(lanes: &Aligned<[f64; LANES]>) -> f64 {
+    let Aligned(lanes) = black_box(lanes);
+    let mut folded = Aligned([0.0; LANES / 4]);
     for j in 0..LANES / 4 {
         folded.0[j] = (lanes[j] + lanes[j + 16]) + (lanes[j + 8] + lanes[j + 24]);
     }
-    let Folded(folded) = black_box(&folded);
+    let Aligned(folded) = black_box(&folded);
     let sum_of = |j| folded[j] + folded[j + 4];
     (sum_of(0) + sum_of(2)) + (sum_of(1) + sum_of(3))
 }
 
 /// Out of line on purpose, see the module list.
 #[inline(never)]
-pub(super) fn fold(lanes: &Lanes) -> f64 {
-    let Lanes(mut lanes) = *lanes;
+pub(super) fn fold(lanes: &Aligned<[f64; LANES]>) -> f64 {
+    let Aligned(mut lanes) = *lanes;
     let mut width = LANES;
     while width > 1 {
         width /= 2;

@@ -6,7 +6,7 @@ use super::rows::Rule;
 use super::share_out;
 use crate::element::Real;
 use crate::error::{Result, vec_with_room};
-use crate::isa::{Isa, StreamGuard};
+use crate::isa::{Aligned, Isa, StreamGuard};
 use crate::kernel::rows::{ScaleColumns, ScaleColumnsInto};
 use crate::kernel::scale::{ScaleEach, ScaleEachInto};
 use crate::kernel::sum::{ROWS_AT_ONCE, Total};
@@ -55,19 +55,18 @@ pub fn clip_columns<T: Real>(
             let begin = (strip.first / inner * len + row) * inner + strip.first % inner;
             source.map(|source| &source[begin..begin + columns])
         };
-        let mut totals = [Total::default(); WIDE];
+        let totals = &mut Aligned([Total::default(); WIDE]).0[..columns];
         let row = |row: usize| from(row).unwrap_or(&*strip.rows[row]);
-        add_columns(isa, len, row, next, Reduction::Square, &mut totals[..columns]);
-        let mut factors = [1.0; WIDE];
-        let factors = &mut factors[..columns];
-        let mut sums = [0.0; WIDE];
-        sums.iter_mut().zip(&totals[..columns]).for_each(|(sum, total)| *sum = total.value());
-        Rule::Clip(limit).plain_factors(isa, &sums[..columns], factors);
+        add_columns(isa, len, row, next, Reduction::Square, totals);
+        let factors = &mut Aligned([1.0; WIDE]).0[..columns];
+        let sums = &mut Aligned([0.0; WIDE]).0[..columns];
+        sums.iter_mut().zip(&*totals).for_each(|(sum, total)| *sum = total.value());
+        Rule::Clip(limit).plain_factors(isa, sums, factors);
         let mut then = None;
         if factors.contains(&0.0) {
             // Read one by one, before anything is written.
             let then = &mut *then.insert([1.0; WIDE]);
-            for (i, sum) in sums[..columns].iter().enumerate() {
+            for (i, sum) in sums.iter().enumerate() {
                 if factors[i] == 0.0 {
                     let mut column = [T::ZERO; LONGEST_COLUMN];
                     let column = &mut column[..len];

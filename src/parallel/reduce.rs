@@ -7,14 +7,14 @@ use std::ops;
 use super::{Crew, job_bytes, share_out, work_of};
 use crate::element::{Element, F16, for_each_element};
 use crate::error::{Result, vec_with_room};
-use crate::isa::Isa;
+use crate::isa::{Aligned, Isa};
 use crate::kernel::halves::ToSingles;
 use crate::kernel::max::{MaxAbs, MaxRow};
 use crate::kernel::power::{Cube, Fourth, Half, OfRoot, Power, Simple, SumRoots, ThreeHalves};
 use crate::kernel::rows;
 use crate::kernel::sum::{
-    Abs, AddRow, AddRows, BLOCK, FoldRows, MANY, PIECE, ROWS, ROWS_AT_ONCE, Rescaled, Square, Sum, SumEach,
-    SumPart, SumRows, Term, Total,
+    Abs, AddRow, AddRows, BLOCK, FoldRows, PIECE, ROWS, ROWS_AT_ONCE, Rescaled, Square, Sum, SumEach,
+    SumPart, SumRows, Term, Total, is_prefetched,
 };
 use crate::kernel::widen::{Limb, Modulus, Widen};
 use crate::scaled::{RESCALE, Scaled, power_of_two};
@@ -623,24 +623,24 @@ pub const SHORT: usize = BLOCK / 2;
 
 /// The sums of rows of `len` elements that follow each other, none as long as a chunk: of as many as there are `sums`.
 /// It takes less where more elements follow.
-/// `of_many`: see [`SumRows`].
+/// `is_prefetched`: see [`SumRows`].
 pub(super) fn row_sums<T: Element>(
     isa: Isa,
     data: &[T],
     len: usize,
     pass: Reduction,
-    of_many: bool,
+    is_prefetched: bool,
     sums: &mut [f64],
 ) {
     if len <= SHORT {
         return match pass {
-            Reduction::Abs => isa.run(SumRows { data, len, term: Abs, of_many, sums }),
-            _ => isa.run(SumRows { data, len, term: Square, of_many, sums }),
+            Reduction::Abs => isa.run(SumRows { data, len, term: Abs, is_prefetched, sums }),
+            _ => isa.run(SumRows { data, len, term: Square, is_prefetched, sums }),
         };
     }
     for (data, sum) in data.chunks_exact(len).zip(sums) {
         let total = match pass {
-            _ if !of_many => row_sum(isa, data, pass),
+            _ if !is_prefetched => row_sum(isa, data, pass),
             Reduction::Abs => isa.run(SumPart(Sum { data, term: Abs })),
             _ => isa.run(SumPart(Sum { data, term: Square })),
         };
@@ -669,12 +669,12 @@ fn row_norms<T: Element, R: Send>(
     let few = rows::at_once::<T>(len);
     // Whole batches, so that none is short but the last.
     let share = (job_bytes(size_of_val(data)) / size_of::<T>() / len).next_multiple_of(few).max(few);
-    let of_many = data.len() >= MANY;
+    let is_prefetched = is_prefetched(data.len());
     let work = |(job, (data, norms)): (usize, (&[T], &mut [R]))| {
         let mut sums = [0.0; rows::AT_ONCE];
         for (batch, norms) in norms.chunks_mut(few).enumerate() {
             let sums = &mut sums[..norms.len()];
-            row_sums(isa, &data[batch * few * len..], len, pass, of_many, sums);
+            row_sums(isa, &data[batch * few * len..], len, pass, is_prefetched, sums);
             for (i, (norm, sum)) in norms.iter_mut().zip(sums).enumerate() {
                 *norm = make(norm_of_sum(isa, slices, job * share + batch * few + i, order, *sum));
             }
@@ -792,7 +792,7 @@ fn block_norms<T: Element, R: Send>(
         // One sum is the total.
         return for_pieces(block, norms, WIDEST, |outer, first, norms| {
             #[expect(clippy::large_stack_arrays, reason = "32 KiB, and nothing below takes much")]
-            let sums = &mut [0.0; WIDEST][..norms.len()];
+            let sums = &mut Aligned([0.0; WIDEST]).0[..norms.len()];
             let row = |row| block.row(outer, row, first, norms.len());
             match pass {
                 Reduction::Abs => add_some(isa, 0..block.len, &row, None, Abs, sums),
@@ -804,7 +804,7 @@ fn block_norms<T: Element, R: Send>(
         });
     }
     for_pieces(block, norms, WIDE, |outer, first, norms| {
-        let totals = &mut [Total::default(); WIDE][..norms.len()];
+        let totals = &mut Aligned([Total::default(); WIDE]).0[..norms.len()];
         let row = |row| block.row(outer, row, first, norms.len());
         add_columns(isa, block.len, row, None, pass, totals);
         for (i, (norm, total)) in norms.iter_mut().zip(totals).enumerate() {
@@ -821,7 +821,7 @@ fn block_maxima<T: Element, R: Send>(
     make: impl Fn(Scaled) -> R + Sync,
 ) -> Result<()> {
     for_pieces(block, norms, WIDEST, |outer, first, norms| {
-        let max = &mut [T::Magnitude::default(); WIDEST][..norms.len()];
+        let max = &mut Aligned([T::Magnitude::default(); WIDEST]).0[..norms.len()];
         for row in 0..block.len {
             isa.run(MaxRow { max, row: block.row(outer, row, first, norms.len()) });
         }
@@ -845,7 +845,7 @@ pub(super) fn add_columns<'a, T: Element>(
     pass: Reduction,
     totals: &mut [Total],
 ) {
-    let sums = &mut [0.0; WIDE][..totals.len()];
+    let sums = &mut Aligned([0.0; WIDE]).0[..totals.len()];
     for from in (0..len).step_by(ROWS) {
         let some = from..len.min(from + ROWS);
         match pass {
@@ -1010,14 +1010,14 @@ fn add_rows<T: Element, U: Element, F: Term<U>>(
     term: F,
     strip: &mut Strip<Total>,
 ) {
-    let mut gathered = [[T::ZERO; STRIP]; ROWS_AT_ONCE];
-    let mut read = [[U::ZERO; STRIP]; ROWS_AT_ONCE];
-    let sums = &mut [0.0; STRIP][..strip.results.len()];
+    let Aligned(gathered) = &mut Aligned([[T::ZERO; STRIP]; ROWS_AT_ONCE]);
+    let Aligned(read) = &mut Aligned([[U::ZERO; STRIP]; ROWS_AT_ONCE]);
+    let sums = &mut Aligned([0.0; STRIP]).0[..strip.results.len()];
     for from in strip.rows.clone().step_by(ROWS) {
         let to = strip.rows.end.min(from + ROWS);
         let mut row = from;
         while row + ROWS_AT_ONCE <= to {
-            let mut scratch = gathered.iter_mut().zip(&mut read);
+            let mut scratch = gathered.iter_mut().zip(&mut *read);
             let four = std::array::from_fn(|i| match scratch.next() {
                 Some((gathered, read)) => {
                     rows.read(slices.row(row + i, strip.columns.clone(), gathered), read)

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::isa::{Isa, LINE, StreamGuard};
 use crate::kernel::rows::{self, PlainFactors, ScaleRows, ScaleRowsInto, ScaledRows};
 use crate::kernel::scale::Scale;
-use crate::kernel::sum::MANY;
+use crate::kernel::sum::is_prefetched;
 use crate::scaled::{Factor, Scaled};
 use crate::walk::{Slices, Store, Target, Uniform, Untouched, View};
 
@@ -99,7 +99,7 @@ struct Rows<'a, T> {
     /// Whether the output is written past the caches.
     is_far: bool,
     /// Whether the output has as many elements as [`row_sums`] takes for many.
-    of_many: bool,
+    is_prefetched: bool,
 }
 
 impl<'a, T: Real> Rows<'a, T> {
@@ -108,8 +108,8 @@ impl<'a, T: Real> Rows<'a, T> {
         let bytes = elements * size_of::<T>();
         let in_job = (job_bytes(bytes) / size_of::<T>() / len).next_multiple_of(in_batch).max(in_batch);
         let has_batches = size_of::<T>() > 2 && has_row_sums::<T>(len, Reduction::Square);
-        let (is_far, of_many) = (is_streamed(bytes), elements >= MANY);
-        Self { isa, source, len, rule, in_job, in_batch, has_batches, is_far, of_many }
+        let (is_far, is_prefetched) = (is_streamed(bytes), is_prefetched(elements));
+        Self { isa, source, len, rule, in_job, in_batch, has_batches, is_far, is_prefetched }
     }
 
     /// Scales the rows from number `first` on. `norms` gets the norm of each, or is empty.
@@ -164,7 +164,7 @@ impl<'a, T: Real> Rows<'a, T> {
             if source.is_some() { from } else { &*data },
             len,
             Reduction::Square,
-            self.of_many,
+            self.is_prefetched,
             sums,
         );
         self.rule.plain_factors(self.isa, sums, factors);
