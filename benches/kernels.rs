@@ -19,7 +19,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use _core::element::{Bf16, Bool, Complex, Element, F16, Ordered, Real};
-use _core::isa::{Isa, Op};
+use _core::isa::{Isa, Level, Op};
 use _core::kernel::clip::Clip;
 use _core::kernel::map::{AnyChange, Apply, ApplyInto, Map};
 use _core::kernel::max::MaxAbs;
@@ -55,7 +55,7 @@ struct Read<'a>(&'a [f32]);
 impl Op for Read<'_> {
     type Output = u32;
     #[inline(always)]
-    fn eval<const FUSED: bool>(self) -> u32 {
+    fn eval<L: Level>(self, _: L) -> u32 {
         let mut all = 0;
         for x in self.0 {
             all ^= x.to_bits();
@@ -70,7 +70,7 @@ struct Multiply<'a>(&'a mut [f32], f32);
 impl Op for Multiply<'_> {
     type Output = ();
     #[inline(always)]
-    fn eval<const FUSED: bool>(self) {
+    fn eval<L: Level>(self, _: L) {
         for x in self.0 {
             *x *= self.1;
         }

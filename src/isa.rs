@@ -38,14 +38,14 @@ use crate::element::{Element, F16};
 pub trait Op {
     /// What `eval` returns.
     type Output;
-    /// Does the work. Implementors are `#[inline(always)]`. `FUSED`: the level has a fused multiplication and addition, for
-    /// sums of products that are exact.
-    fn eval<const FUSED: bool>(self) -> Self::Output;
+    /// Does the work. Implementors are `#[inline(always)]`. `level` has the instructions that the compiler does not find
+    /// in plain Rust.
+    fn eval<L: Level>(self, level: L) -> Self::Output;
 }
 
 /// Proof that this CPU runs a level: the field is private and only detection fills it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Isa(Level);
+pub struct Isa(Number);
 
 /// 0: not chosen yet. Else one more than the level's number.
 static CURRENT: AtomicU8 = AtomicU8::new(0);
@@ -53,14 +53,20 @@ static CURRENT: AtomicU8 = AtomicU8::new(0);
 macro_rules! levels {
     ($($level:ident $name:literal: $($feature:tt),+;)*) => {
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Debug)]
-        enum Level { Baseline, $($level),* }
+        enum Number { Baseline, $($level),* }
+
+        $(
+            #[doc = concat!("The instructions of ", $name, ": only the trampoline that enables its features makes one.")]
+            #[derive(Clone, Copy, Debug)]
+            pub struct $level(());
+        )*
 
         impl Isa {
             /// The levels this CPU runs, narrowest first; the last is the one to use.
             pub fn available() -> impl DoubleEndedIterator<Item = Self> {
                 let found = [
-                    Some(Level::Baseline),
-                    $(($(std::arch::is_x86_feature_detected!($feature))&&+).then_some(Level::$level)),*
+                    Some(Number::Baseline),
+                    $(($(std::arch::is_x86_feature_detected!($feature))&&+).then_some(Number::$level)),*
                 ];
                 found.into_iter().flatten().map(Self)
             }
@@ -69,8 +75,8 @@ macro_rules! levels {
             #[inline]
             fn chosen(number: u8) -> Option<Self> {
                 match number {
-                    n if n == Level::Baseline as u8 + 1 => Some(Self(Level::Baseline)),
-                    $(n if n == Level::$level as u8 + 1 => Some(Self(Level::$level)),)*
+                    n if n == Number::Baseline as u8 + 1 => Some(Self(Number::Baseline)),
+                    $(n if n == Number::$level as u8 + 1 => Some(Self(Number::$level)),)*
                     _ => None,
                 }
             }
@@ -78,7 +84,7 @@ macro_rules! levels {
             /// The level's name.
             #[must_use]
             pub fn name(self) -> &'static str {
-                match self.0 { Level::Baseline => "baseline", $(Level::$level => $name),* }
+                match self.0 { Number::Baseline => "baseline", $(Number::$level => $name),* }
             }
 
             /// Runs `op` compiled for this level.
@@ -86,10 +92,10 @@ macro_rules! levels {
             #[inline]
             pub fn run<O: Op>(self, op: O) -> O::Output {
                 match self.0 {
-                    Level::Baseline => op.eval::<false>(),
-                    $(Level::$level => {
+                    Number::Baseline => op.eval(Baseline),
+                    $(Number::$level => {
                         #[target_feature($(enable = $feature),+)]
-                        fn trampoline<O: Op>(op: O) -> O::Output { op.eval::<true>() }
+                        fn trampoline<O: Op>(op: O) -> O::Output { op.eval($level(())) }
                         // SAFETY: an `Isa` of this level is made by `available` alone, after it detected the
                         // very list of features that `trampoline` enables.
                         unsafe { trampoline(op) }
@@ -127,7 +133,7 @@ impl Isa {
     #[must_use]
     pub fn current() -> Self {
         Self::chosen(CURRENT.load(Ordering::Relaxed))
-            .unwrap_or_else(|| Self::choose(None).unwrap_or(Self(Level::Baseline)))
+            .unwrap_or_else(|| Self::choose(None).unwrap_or(Self(Number::Baseline)))
     }
 
     /// Uses the named level from now on (`None`: the widest). `None` when this CPU does not run it. For tests
@@ -139,213 +145,212 @@ impl Isa {
     }
 }
 
-/// Work on float16, compiled once per instruction set as an [`Op`] is.
-pub trait HalvesOp {
-    /// What `eval` returns.
-    type Output;
-    /// Does the work. Implementors are `#[inline(always)]`. Between float16 and float32 CPUs have instructions that the
-    /// compiler does not find in plain Rust; here they are, with the bits of the plain conversions. To widen is exact,
-    /// to narrow rounds to nearest, ties to even. `FUSED`: as in [`Op`].
-    fn eval<const FUSED: bool>(
-        self,
-        widen: impl Fn(&[F16; CONVERTED]) -> [f32; CONVERTED],
-        narrow: impl Fn(&[f32; CONVERTED]) -> [F16; CONVERTED],
-    ) -> Self::Output;
-}
-
-/// Elements to be converted at a time.
+/// Elements of float16 that [`Level::widen`] and [`Level::narrow`] convert at a time.
 pub const CONVERTED: usize = 16;
 
-/// Whatever rounding the thread has set.
+/// Elements whose roots [`Level::inverse_roots`] estimates at a time.
+pub const ESTIMATED: usize = 8;
+
+/// The instructions of a level that the compiler does not find in plain Rust. The methods here use plain Rust and give
+/// the same bits, but for the estimate. Implementors are `#[inline(always)]`, because features do not follow a call.
+pub trait Level: Copy {
+    /// Whether the level has a fused multiplication and addition, for sums of products that are exact.
+    const FUSED: bool = false;
+    /// Whether the level has an instruction for [`Level::inverse_roots`].
+    const ESTIMATES: bool = false;
+
+    /// Converts float16 to float32, exactly.
+    #[inline(always)]
+    fn widen(self, x: &[F16; CONVERTED]) -> [f32; CONVERTED] {
+        let mut to = [0.0; CONVERTED];
+        for (to, x) in to.iter_mut().zip(x) {
+            *to = x.to_f32();
+        }
+        to
+    }
+
+    /// Converts float32 to float16, rounded to nearest, ties to even.
+    #[inline(always)]
+    fn narrow(self, x: &[f32; CONVERTED]) -> [F16; CONVERTED] {
+        let mut to = [F16::default(); CONVERTED];
+        for (to, x) in to.iter_mut().zip(x) {
+            *to = F16::from_f32(*x);
+        }
+        to
+    }
+
+    /// Estimates `1 / sqrt(x)`. The error is below 2^-14 of it, and is not the same on every CPU.
+    #[inline(always)]
+    fn inverse_roots(self, x: &[f64; ESTIMATED]) -> [f64; ESTIMATED] {
+        x.map(|x| 1.0 / x.sqrt())
+    }
+
+    /// Writes a line of memory, past the caches where the level can.
+    ///
+    /// # Safety
+    ///
+    /// `[T; N]` has the size [`LINE`], and `to` begins at a multiple of it.
+    // SAFETY: this method does without both.
+    #[expect(unsafe_code, reason = "those of the levels need both")]
+    #[inline(always)]
+    unsafe fn store_line<T: Element, const N: usize>(self, from: &[T; N], to: &mut [T; N]) {
+        *to = *from;
+    }
+}
+
+/// The instructions that every CPU of the architecture has.
+#[derive(Clone, Copy, Debug)]
+pub struct Baseline;
+
+#[cfg(not(target_arch = "x86_64"))]
+impl Level for Baseline {}
+
+/// Rounds to nearest, whatever rounding the thread has set.
 #[cfg(target_arch = "x86_64")]
 const TO_NEAREST: i32 = std::arch::x86_64::_MM_FROUND_TO_NEAREST_INT;
 
-/// To widen, as a closure for a trampoline that enables the level's features.
+/// `Level::store_line` by vectors of a type.
 #[cfg(target_arch = "x86_64")]
-macro_rules! widen {
-    (V3) => {
-        |x: &[F16; CONVERTED]| {
-            // SAFETY: the vectors hold as many 16-bit integers, which is what an `F16` is, and as many float32,
-            // and any bits are a value of these types.
-            unsafe {
-                let [low, high] = transmute::<[F16; CONVERTED], [__m128i; 2]>(*x);
-                transmute::<[__m256; 2], [f32; CONVERTED]>([_mm256_cvtph_ps(low), _mm256_cvtph_ps(high)])
-            }
-        }
-    };
-    (V4) => {
-        |x: &[F16; CONVERTED]| {
-            // SAFETY: as above.
-            unsafe {
-                let x = transmute::<[F16; CONVERTED], __m256i>(*x);
-                transmute::<__m512, [f32; CONVERTED]>(_mm512_cvtph_ps(x))
-            }
-        }
-    };
-}
-
-/// To narrow, in the same way.
-#[cfg(target_arch = "x86_64")]
-macro_rules! narrow {
-    (V3) => {
-        |x: &[f32; CONVERTED]| {
-            // SAFETY: as in `widen`.
-            unsafe {
-                let [low, high] = transmute::<[f32; CONVERTED], [__m256; 2]>(*x);
-                transmute::<[__m128i; 2], [F16; CONVERTED]>([
-                    _mm256_cvtps_ph::<TO_NEAREST>(low),
-                    _mm256_cvtps_ph::<TO_NEAREST>(high),
-                ])
-            }
-        }
-    };
-    (V4) => {
-        |x: &[f32; CONVERTED]| {
-            // SAFETY: as in `widen`.
-            unsafe {
-                let x = transmute::<[f32; CONVERTED], __m512>(*x);
-                transmute::<__m256i, [F16; CONVERTED]>(_mm512_cvtps_ph::<TO_NEAREST>(x))
+macro_rules! store_line_by {
+    ($vector:ty, $load:ident, $store:ident) => {
+        // SAFETY: the caller has a whole line that is aligned, as the trait demands.
+        #[expect(unsafe_code, clippy::cast_ptr_alignment, reason = "the instructions take aligned pointers")]
+        #[inline(always)]
+        unsafe fn store_line<T: Element, const N: usize>(self, from: &[T; N], to: &mut [T; N]) {
+            let (from, to) = (from.as_ptr().cast::<$vector>(), to.as_mut_ptr().cast::<$vector>());
+            for i in 0..LINE / size_of::<$vector>() {
+                // SAFETY: the caller's arrays have the size of a line, which is so many vectors, and hold numbers without
+                // padding; `to` begins at a multiple of `LINE`, so each vector written is aligned. The CPU has the
+                // instruction: "sse2" is in the x86-64 baseline, and a token of another level is made only where its
+                // features are enabled.
+                unsafe { $store(to.add(i), $load(from.add(i))) };
             }
         }
     };
 }
 
 #[cfg(target_arch = "x86_64")]
+impl Level for Baseline {
+    store_line_by!(__m128i, _mm_loadu_si128, _mm_stream_si128);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[expect(unsafe_code, reason = "a token proves the features of its level; and numbers become vectors")]
+impl Level for V3 {
+    const FUSED: bool = true;
+
+    #[inline(always)]
+    fn widen(self, x: &[F16; CONVERTED]) -> [f32; CONVERTED] {
+        // SAFETY: the vectors hold as many 16-bit integers, which is what an `F16` is, and as many float32, and any
+        // bits are a value of these types. A `V3` is made only where "f16c" is enabled.
+        unsafe {
+            let [low, high] = transmute::<[F16; CONVERTED], [__m128i; 2]>(*x);
+            transmute::<[__m256; 2], [f32; CONVERTED]>([_mm256_cvtph_ps(low), _mm256_cvtph_ps(high)])
+        }
+    }
+
+    #[inline(always)]
+    fn narrow(self, x: &[f32; CONVERTED]) -> [F16; CONVERTED] {
+        // SAFETY: as in `widen`.
+        unsafe {
+            let [low, high] = transmute::<[f32; CONVERTED], [__m256; 2]>(*x);
+            transmute::<[__m128i; 2], [F16; CONVERTED]>([
+                _mm256_cvtps_ph::<TO_NEAREST>(low),
+                _mm256_cvtps_ph::<TO_NEAREST>(high),
+            ])
+        }
+    }
+
+    store_line_by!(__m256i, _mm256_loadu_si256, _mm256_stream_si256);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[expect(unsafe_code, reason = "a token proves the features of its level; and numbers become vectors")]
+impl Level for V4 {
+    const FUSED: bool = true;
+    const ESTIMATES: bool = true;
+
+    #[inline(always)]
+    fn widen(self, x: &[F16; CONVERTED]) -> [f32; CONVERTED] {
+        // SAFETY: the vectors hold as many 16-bit integers and float32, and any bits are a value of these types. A `V4`
+        // is made only where "avx512f" is enabled.
+        unsafe {
+            let x = transmute::<[F16; CONVERTED], __m256i>(*x);
+            transmute::<__m512, [f32; CONVERTED]>(_mm512_cvtph_ps(x))
+        }
+    }
+
+    #[inline(always)]
+    fn narrow(self, x: &[f32; CONVERTED]) -> [F16; CONVERTED] {
+        // SAFETY: as in `widen`.
+        unsafe {
+            let x = transmute::<[f32; CONVERTED], __m512>(*x);
+            transmute::<__m256i, [F16; CONVERTED]>(_mm512_cvtps_ph::<TO_NEAREST>(x))
+        }
+    }
+
+    #[inline(always)]
+    fn inverse_roots(self, x: &[f64; ESTIMATED]) -> [f64; ESTIMATED] {
+        // SAFETY: as in `widen`, with float64.
+        unsafe {
+            let x = transmute::<[f64; ESTIMATED], __m512d>(*x);
+            transmute::<__m512d, [f64; ESTIMATED]>(_mm512_rsqrt14_pd(x))
+        }
+    }
+
+    store_line_by!(__m512i, _mm512_loadu_si512, _mm512_stream_si512);
+}
+
 impl Isa {
-    /// Whether [`Isa::run_on_halves`] has the CPU's conversions.
+    /// Whether the level's conversions of float16 are instructions of the CPU.
     #[must_use]
     pub fn converts_halves(self) -> bool {
-        self.0 != Level::Baseline
+        self.0 != Number::Baseline
     }
 
-    /// Runs `op` compiled for this level.
-    #[expect(unsafe_code, reason = "see `run`; and numbers become vectors")]
-    #[inline]
-    pub fn run_on_halves<O: HalvesOp>(self, op: O) -> O::Output {
-        macro_rules! trampolines {
-            ($($level:ident $name:literal: $($feature:tt),+;)*) => {
-                match self.0 {
-                    Level::Baseline => op.eval::<false>(widen_plainly, narrow_plainly),
-                    $(Level::$level => {
-                        #[target_feature($(enable = $feature),+)]
-                        fn trampoline<O: HalvesOp>(op: O) -> O::Output {
-                            op.eval::<true>(widen!($level), narrow!($level))
-                        }
-                        // SAFETY: as in `run`.
-                        unsafe { trampoline(op) }
-                    })*
-                }
-            };
+    /// Fills a slice past the caches: memory that nobody reads soon need not be fetched to be overwritten, nor push
+    /// out what is. Whole lines go from registers to memory.
+    pub fn stream<T: Element, F: StreamSource<T>>(self, guard: &StreamGuard, to: &mut [T], fill: F) {
+        self.run(Stream { to, fill, guard });
+    }
+}
+
+/// Fills a slice past the caches, see [`Isa::stream`].
+#[derive(Debug)]
+pub struct Stream<'a, T, F> {
+    /// Written.
+    pub to: &'a mut [T],
+    /// What to write.
+    pub fill: F,
+    /// The fence that follows.
+    pub guard: &'a StreamGuard,
+}
+
+impl<T: Element, F: StreamSource<T>> Op for Stream<'_, T, F> {
+    type Output = ();
+    #[inline(always)]
+    fn eval<L: Level>(self, level: L) {
+        let Self { to, mut fill, .. } = self;
+        // So many elements are a line.
+        match size_of::<T>() {
+            1 => fill_lines::<64, _, _>(level, to, &mut fill),
+            2 => fill_lines::<32, _, _>(level, to, &mut fill),
+            4 => fill_lines::<16, _, _>(level, to, &mut fill),
+            8 => fill_lines::<8, _, _>(level, to, &mut fill),
+            16 => fill_lines::<4, _, _>(level, to, &mut fill),
+            _ => fill_singly(level, to, &mut fill),
         }
-        with_levels!(trampolines)
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-impl Isa {
-    /// No: there is none here.
-    #[must_use]
-    pub fn converts_halves(self) -> bool {
-        false
-    }
-
-    /// Runs `op`.
-    #[inline]
-    pub fn run_on_halves<O: HalvesOp>(self, op: O) -> O::Output {
-        op.eval::<false>(widen_plainly, narrow_plainly)
-    }
-}
-
-#[inline(always)]
-fn widen_plainly(x: &[F16; CONVERTED]) -> [f32; CONVERTED] {
-    let mut to = [0.0; CONVERTED];
-    for (to, x) in to.iter_mut().zip(x) {
-        *to = x.to_f32();
-    }
-    to
-}
-
-#[inline(always)]
-fn narrow_plainly(x: &[f32; CONVERTED]) -> [F16; CONVERTED] {
-    let mut to = [F16::default(); CONVERTED];
-    for (to, x) in to.iter_mut().zip(x) {
-        *to = F16::from_f32(*x);
-    }
-    to
-}
-
-/// Work on square roots, compiled once per instruction set as an [`Op`] is.
-pub trait RootsOp {
-    /// What `eval` returns.
-    type Output;
-    /// Does the work. Implementors are `#[inline(always)]`. `estimate`: about `1 / sqrt(x)`, where the level has an
-    /// instruction for it. The error is below 2^-14 of it, and is not the same on every CPU. `FUSED`: as in [`Op`].
-    fn eval<const FUSED: bool>(
-        self,
-        estimate: Option<impl Fn(&[f64; ESTIMATED]) -> [f64; ESTIMATED]>,
-    ) -> Self::Output;
-}
-
-/// Elements whose roots are estimated at a time.
-pub const ESTIMATED: usize = 8;
-
-/// A level without an estimate.
-type NoEstimate = fn(&[f64; ESTIMATED]) -> [f64; ESTIMATED];
-
-/// The estimate, as a closure for a trampoline that enables the level's features.
-#[cfg(target_arch = "x86_64")]
-macro_rules! estimate {
-    (V3) => {
-        None::<NoEstimate>
-    };
-    (V4) => {
-        Some(|x: &[f64; ESTIMATED]| {
-            // SAFETY: the vector holds as many float64, and any bits are a value of these types. The trampoline that this is
-            // for enables the instruction, "avx512f".
-            unsafe {
-                let x = transmute::<[f64; ESTIMATED], __m512d>(*x);
-                transmute::<__m512d, [f64; ESTIMATED]>(_mm512_rsqrt14_pd(x))
-            }
-        })
-    };
-}
-
-#[cfg(target_arch = "x86_64")]
-impl Isa {
-    /// Runs `op` compiled for this level.
-    #[expect(unsafe_code, reason = "see `run`; and numbers become vectors")]
-    #[inline]
-    pub fn run_on_roots<O: RootsOp>(self, op: O) -> O::Output {
-        macro_rules! trampolines {
-            ($($level:ident $name:literal: $($feature:tt),+;)*) => {
-                match self.0 {
-                    Level::Baseline => op.eval::<false>(None::<NoEstimate>),
-                    $(Level::$level => {
-                        #[target_feature($(enable = $feature),+)]
-                        fn trampoline<O: RootsOp>(op: O) -> O::Output { op.eval::<true>(estimate!($level)) }
-                        // SAFETY: as in `run`.
-                        unsafe { trampoline(op) }
-                    })*
-                }
-            };
-        }
-        with_levels!(trampolines)
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-impl Isa {
-    /// Runs `op`.
-    #[inline]
-    pub fn run_on_roots<O: RootsOp>(self, op: O) -> O::Output {
-        op.eval::<false>(None::<NoEstimate>)
     }
 }
 
 /// What a slice is filled with, in order.
 pub trait StreamSource<T> {
     /// Makes the next elements, `N` for each place that is left. Implementors are `#[inline(always)]`.
-    fn fill<const N: usize>(&mut self, places: StreamSink<'_, T, N, impl Fn(&[T; N], &mut [T; N])>);
+    fn fill<const N: usize, L: Level>(
+        &mut self,
+        level: L,
+        places: StreamSink<'_, T, N, impl Fn(&[T; N], &mut [T; N])>,
+    );
 }
 
 /// Where to store, in memory, for `N` elements each.
@@ -373,42 +378,16 @@ impl<T, const N: usize, S: Fn(&[T; N], &mut [T; N])> StreamSink<'_, T, N, S> {
 /// The same elements as another slice.
 impl<T: Element> StreamSource<T> for &[T] {
     #[inline(always)]
-    fn fill<const N: usize>(&mut self, mut places: StreamSink<'_, T, N, impl Fn(&[T; N], &mut [T; N])>) {
+    fn fill<const N: usize, L: Level>(
+        &mut self,
+        _: L,
+        mut places: StreamSink<'_, T, N, impl Fn(&[T; N], &mut [T; N])>,
+    ) {
         let (next, rest) = self.split_at(places.left() * N);
         *self = rest;
         for elements in next.as_chunks::<N>().0 {
             places.fill_next(elements);
         }
-    }
-}
-
-/// What a slice of float16 is filled with, in order.
-pub trait HalvesStreamSource {
-    /// As [`StreamSource::fill`], with conversions as [`HalvesOp::eval`] has them.
-    fn fill<const N: usize>(
-        &mut self,
-        places: StreamSink<'_, F16, N, impl Fn(&[F16; N], &mut [F16; N])>,
-        widen: impl Fn(&[F16; CONVERTED]) -> [f32; CONVERTED],
-        narrow: impl Fn(&[f32; CONVERTED]) -> [F16; CONVERTED],
-    );
-}
-
-/// With the conversions of a level.
-struct Converting<F, W, S> {
-    fill: F,
-    widen: W,
-    narrow: S,
-}
-
-impl<F, W, S> StreamSource<F16> for Converting<F, W, S>
-where
-    F: HalvesStreamSource,
-    W: Fn(&[F16; CONVERTED]) -> [f32; CONVERTED],
-    S: Fn(&[f32; CONVERTED]) -> [F16; CONVERTED],
-{
-    #[inline(always)]
-    fn fill<const N: usize>(&mut self, places: StreamSink<'_, F16, N, impl Fn(&[F16; N], &mut [F16; N])>) {
-        self.fill.fill(places, &self.widen, &self.narrow);
     }
 }
 
@@ -421,141 +400,31 @@ pub const LINE: usize = 64;
 #[repr(align(64))]
 pub struct Aligned<A>(pub A);
 
-/// To write a line by vectors of a type, as a closure.
-#[cfg(target_arch = "x86_64")]
-macro_rules! line_by {
-    ($vector:ty, $load:ident, $store:ident) => {
-        |from, to| {
-            let (from, to) = (from.cast::<$vector>(), to.cast::<$vector>());
-            for i in 0..LINE / size_of::<$vector>() {
-                // SAFETY: as `fill_lines` has it, a line can be read there and written here, and is so many
-                // vectors; it holds numbers without padding, and begins where a line of memory does, so
-                // that each vector written is aligned. The CPU has the instruction: "sse2" is in the x86-64
-                // baseline, and the others are used in the trampolines of levels that enable them.
-                unsafe { $store(to.add(i), $load(from.add(i))) };
-            }
-        }
-    };
-}
-
-/// To write a line, as a closure for a trampoline that enables the level's features.
-#[cfg(target_arch = "x86_64")]
-macro_rules! store_line {
-    (Baseline) => {
-        line_by!(__m128i, _mm_loadu_si128, _mm_stream_si128)
-    };
-    (V3) => {
-        line_by!(__m256i, _mm256_loadu_si256, _mm256_stream_si256)
-    };
-    (V4) => {
-        line_by!(__m512i, _mm512_loadu_si512, _mm512_stream_si512)
-    };
-}
-
-#[cfg(target_arch = "x86_64")]
-impl Isa {
-    /// Fills a slice past the caches: memory that nobody reads soon need not be fetched to be overwritten, nor push
-    /// out what is. Whole lines go from registers to memory.
-    #[expect(unsafe_code, reason = "see `run`; and the instructions take aligned pointers")]
-    pub fn stream<T: Element, F: StreamSource<T>>(self, _: &StreamGuard, to: &mut [T], fill: F) {
-        macro_rules! trampolines {
-            ($($level:ident $name:literal: $($feature:tt),+;)*) => {
-                match self.0 {
-                    Level::Baseline => fill_lines(to, fill, store_line!(Baseline)),
-                    $(Level::$level => {
-                        #[target_feature($(enable = $feature),+)]
-                        fn trampoline<T: Element, F: StreamSource<T>>(to: &mut [T], fill: F) {
-                            fill_lines(to, fill, store_line!($level));
-                        }
-                        // SAFETY: as in `run`.
-                        unsafe { trampoline(to, fill) }
-                    })*
-                }
-            };
-        }
-        with_levels!(trampolines);
-    }
-
-    /// The same for what wants to convert float16.
-    #[expect(
-        unsafe_code,
-        clippy::cast_ptr_alignment,
-        reason = "see `stream` and `run_on_halves`; `fill_lines` has lines that are aligned"
-    )]
-    pub fn stream_halves<F: HalvesStreamSource>(self, _: &StreamGuard, to: &mut [F16], fill: F) {
-        macro_rules! trampolines {
-            ($($level:ident $name:literal: $($feature:tt),+;)*) => {
-                match self.0 {
-                    Level::Baseline => {
-                        let fill = Converting { fill, widen: widen_plainly, narrow: narrow_plainly };
-                        fill_lines(to, fill, store_line!(Baseline));
-                    }
-                    $(Level::$level => {
-                        #[target_feature($(enable = $feature),+)]
-                        fn trampoline<F: HalvesStreamSource>(to: &mut [F16], fill: F) {
-                            let fill = Converting { fill, widen: widen!($level), narrow: narrow!($level) };
-                            fill_lines(to, fill, store_line!($level));
-                        }
-                        // SAFETY: as in `run`.
-                        unsafe { trampoline(to, fill) }
-                    })*
-                }
-            };
-        }
-        with_levels!(trampolines);
-    }
-}
-
-/// Fills a slice, its whole lines by `store`, which is called with a line of elements and the line of memory that is
-/// theirs, and that begins at a multiple of its size. An array whose elements are not aligned to their size has none.
-#[cfg(target_arch = "x86_64")]
+/// Fills a slice, whole lines by [`Level::store_line`]. An array whose elements are not aligned to their size has none.
+#[expect(unsafe_code, reason = "see `Level::store_line`")]
 #[inline(always)]
-fn fill_lines<T: Element>(to: &mut [T], mut fill: impl StreamSource<T>, store: impl Fn(*const T, *mut T)) {
-    #[inline(always)]
-    fn fill_with<T: Element, const N: usize>(
-        to: &mut [T],
-        mut fill: impl StreamSource<T>,
-        store: impl Fn(*const T, *mut T),
-    ) {
-        let ahead = to.as_ptr().align_offset(LINE).min(to.len());
-        let (ahead, body) = to.split_at_mut(ahead);
-        let (lines, rest) = body.as_chunks_mut::<N>();
-        fill_plainly(ahead, &mut fill);
-        let store = |from: &[T; N], to: &mut [T; N]| store(from.as_ptr(), to.as_mut_ptr());
-        fill.fill(StreamSink { places: lines.iter_mut(), store });
-        fill_plainly(rest, &mut fill);
-    }
-    // So many elements are a line.
-    match size_of::<T>() {
-        1 => fill_with::<T, 64>(to, fill, store),
-        2 => fill_with::<T, 32>(to, fill, store),
-        4 => fill_with::<T, 16>(to, fill, store),
-        8 => fill_with::<T, 8>(to, fill, store),
-        16 => fill_with::<T, 4>(to, fill, store),
-        _ => fill_plainly(to, &mut fill),
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-impl Isa {
-    /// Fills a slice; there is no better way here.
-    pub fn stream<T: Element, F: StreamSource<T>>(self, _: &StreamGuard, to: &mut [T], mut fill: F) {
-        fill_plainly(to, &mut fill);
-    }
-
-    /// The same.
-    pub fn stream_halves<F: HalvesStreamSource>(self, _: &StreamGuard, to: &mut [F16], fill: F) {
-        fill_plainly(to, &mut Converting { fill, widen: widen_plainly, narrow: narrow_plainly });
-    }
+fn fill_lines<const N: usize, T: Element, L: Level>(level: L, to: &mut [T], fill: &mut impl StreamSource<T>) {
+    let ahead = to.as_ptr().align_offset(LINE).min(to.len());
+    let (ahead, body) = to.split_at_mut(ahead);
+    let (lines, rest) = body.as_chunks_mut::<N>();
+    fill_singly(level, ahead, fill);
+    let store = |from: &[T; N], to: &mut [T; N]| {
+        if size_of::<[T; N]>() != LINE {
+            *to = *from;
+            return;
+        }
+        // SAFETY: the array has the size of a line, and `lines` begin where `align_offset` found a multiple of `LINE`.
+        unsafe { level.store_line(from, to) };
+    };
+    fill.fill(level, StreamSink { places: lines.iter_mut(), store });
+    fill_singly(level, rest, fill);
 }
 
 /// Fills a slice element by element.
 #[inline(always)]
-fn fill_plainly<T: Copy>(to: &mut [T], fill: &mut impl StreamSource<T>) {
-    fill.fill(StreamSink {
-        places: to.as_chunks_mut::<1>().0.iter_mut(),
-        store: |from: &[T; 1], to: &mut [T; 1]| *to = *from,
-    });
+fn fill_singly<T: Copy, L: Level>(level: L, to: &mut [T], fill: &mut impl StreamSource<T>) {
+    let store = |from: &[T; 1], to: &mut [T; 1]| *to = *from;
+    fill.fill(level, StreamSink { places: to.as_chunks_mut::<1>().0.iter_mut(), store });
 }
 
 /// Prefetches the cache line `bytes` behind the start of a slice, whether the slice reaches that far or not.
@@ -671,11 +540,11 @@ mod emulated {
 
     macro_rules! emulated {
         ($($narrow:ident: $floats:ty, $halves:ty, $count:literal;)*) => {
-            $(#[expect(unsafe_code, reason = "see `Isa::run_on_halves`")]
+            $(#[expect(unsafe_code, reason = "see `Level::widen`")]
             pub(super) fn $narrow<const ROUNDING: i32>(from: $floats) -> $halves {
-                // SAFETY: as in `run_on_halves`.
+                // SAFETY: as in `Level::widen`.
                 let from = unsafe { transmute::<$floats, [f32; $count]>(from) };
-                // SAFETY: as in `run_on_halves`.
+                // SAFETY: as in `Level::widen`.
                 unsafe { transmute::<[F16; $count], $halves>(from.map(F16::from_f32)) }
             })*
         };
@@ -685,20 +554,20 @@ mod emulated {
         _mm512_cvtps_ph: __m512, __m256i, 16;
     }
 
-    #[expect(unsafe_code, reason = "see `Isa::run_on_halves`")]
+    #[expect(unsafe_code, reason = "see `Level::widen`")]
     pub(super) fn _mm512_cvtph_ps(from: __m256i) -> __m512 {
-        // SAFETY: as in `run_on_halves`.
+        // SAFETY: as in `Level::widen`.
         let from = unsafe { transmute::<__m256i, [F16; 16]>(from) };
-        // SAFETY: as in `run_on_halves`.
+        // SAFETY: as in `Level::widen`.
         unsafe { transmute::<[f32; 16], __m512>(from.map(F16::to_f32)) }
     }
 
     /// Off by most of what the instruction may be off.
-    #[expect(unsafe_code, reason = "see `Isa::run_on_roots`")]
+    #[expect(unsafe_code, reason = "see `Level::widen`")]
     pub(super) fn _mm512_rsqrt14_pd(from: __m512d) -> __m512d {
-        // SAFETY: as in `run_on_roots`.
+        // SAFETY: as in `Level::widen`.
         let from = unsafe { transmute::<__m512d, [f64; 8]>(from) };
-        // SAFETY: as in `run_on_roots`.
+        // SAFETY: as in `Level::widen`.
         unsafe { transmute::<[f64; 8], __m512d>(from.map(|x| 1.00006 / x.sqrt())) }
     }
 }

@@ -17,7 +17,7 @@ use std::process::Command;
 use std::slice::{Chunks, ChunksMut};
 
 use _core::element::{Bf16, Element, F16};
-use _core::isa::{HalvesOp, HalvesStreamSource, Isa, Op, RootsOp, StreamGuard, StreamSource};
+use _core::isa::{Baseline, Isa, Op, Stream, StreamGuard, StreamSource};
 use _core::kernel::clip::{AnyOutside, Between, Clip, ClipEach};
 use _core::kernel::halves::{FromSingles, ScaleBlocks, ScaledLines, ToSingles};
 use _core::kernel::map::{AnyChange, Apply, ApplyInto, ApplyIntoEach, ApplyToEach, Mapped};
@@ -25,7 +25,7 @@ use _core::kernel::max::{MaxAbs, MaxRow};
 use _core::kernel::power::{Cube, Half, Power, SumRoots, ThreeHalves};
 use _core::kernel::rows::ScaledRows;
 use _core::kernel::scale::{Scale, ScaleEach, ScaleEachInto, Times};
-use _core::kernel::sum::{Abs, AddRow, AddRows, Square, Sum, SumEach, SumRows};
+use _core::kernel::sum::{Abs, AddRow, AddRows, Square, Sum, SumEach, SumHalves, SumRows};
 use _core::kernel::widen::{Modulus, Widen};
 
 /// The levels, in the order of the table in `isa.rs`, and what their registers are called.
@@ -66,7 +66,7 @@ struct Probe {
 /// The operation for the baseline, as `Isa::run` has it inline.
 #[inline(never)]
 fn baseline<O: Op>(op: O) -> O::Output {
-    op.eval::<false>()
+    op.eval(Baseline)
 }
 
 /// Has the operation compiled.
@@ -76,28 +76,10 @@ fn probe<O: Op>(unit: Unit, most: [usize; LEVELS.len()]) -> Probe {
     Probe { operation: short(type_name::<O>()), unit, most }
 }
 
-/// Has work on float16 compiled, whose conversions at the baseline branch.
-fn on_halves<O: HalvesOp>(unit: Unit, most: [usize; LEVELS.len()]) -> Probe {
-    black_box(Isa::run_on_halves::<O> as fn(Isa, O) -> O::Output);
-    Probe { operation: short(type_name::<O>()), unit, most }
-}
-
-/// Has work on square roots compiled.
-fn on_roots<O: RootsOp>(unit: Unit, most: [usize; LEVELS.len()]) -> Probe {
-    black_box(Isa::run_on_roots::<O> as fn(Isa, O) -> O::Output);
-    Probe { operation: short(type_name::<O>()), unit, most }
-}
-
 /// Has what is streamed to memory compiled.
 fn streamed<T: Element, F: StreamSource<T>>(unit: Unit, most: [usize; LEVELS.len()]) -> Probe {
     black_box(Isa::stream::<T, F> as fn(Isa, &StreamGuard, &mut [T], F));
-    Probe { operation: short(&format!("{}, {}", type_name::<T>(), type_name::<F>())), unit, most }
-}
-
-/// The same with conversions of float16.
-fn streamed_halves<F: HalvesStreamSource>(unit: Unit, most: [usize; LEVELS.len()]) -> Probe {
-    black_box(Isa::stream_halves::<F> as fn(Isa, &StreamGuard, &mut [F16], F));
-    Probe { operation: short(type_name::<F>()), unit, most }
+    Probe { operation: short(type_name::<Stream<'_, T, F>>()), unit, most }
 }
 
 /// A type without its modules and lifetimes.
@@ -253,10 +235,7 @@ fn level_and_operation(symbol: &str, demangled: &str) -> Option<(usize, String)>
     }
     // Functions of one name in one place are numbered.
     let path = symbol.split_once("10trampoline")?.0;
-    let level = match ["13run_on_halves", "12run_on_roots", "13stream_halves", "3run", "6stream"]
-        .iter()
-        .find_map(|place| Some(path.rsplit_once(place)?.1))?
-    {
+    let level = match path.rsplit_once("3run")?.1 {
         "" => 1,
         "s_" => 2,
         _ => return None,
@@ -291,19 +270,19 @@ fn probes() -> Vec<Probe> {
         probe::<Sum<'_, f64, Abs>>(SUM, [194, 44, 26]),
         probe::<Sum<'_, Bf16, Abs>>(SUM, [251, 99, 53]),
         probe::<Sum<'_, f64, ThreeHalves>>(SUM, [203, 81, 44]),
-        on_roots::<SumRoots<'_, f32, ThreeHalves>>(SUM, [0, 125, 0]),
-        on_roots::<SumRoots<'_, f32, ThreeHalves>>(ROOT, [0, 0, 171]),
-        on_roots::<SumRoots<'_, f32, Half>>(SUM, [0, 81, 0]),
-        on_roots::<SumRoots<'_, f32, Half>>(ROOT, [0, 0, 153]),
+        probe::<SumRoots<'_, f32, ThreeHalves>>(SUM, [0, 125, 0]),
+        probe::<SumRoots<'_, f32, ThreeHalves>>(ROOT, [0, 0, 171]),
+        probe::<SumRoots<'_, f32, Half>>(SUM, [0, 81, 0]),
+        probe::<SumRoots<'_, f32, Half>>(ROOT, [0, 0, 153]),
         probe::<Sum<'_, f64, Cube>>(SUM, [302, 99, 53]),
         probe::<Sum<'_, f32, Power>>(Done("divpd", 8), [1243, 457, 182]),
         probe::<Sum<'_, f32, Power>>(Done("psllq", 8), [1462, 640, 292]),
         probe::<Sum<'_, f64, Power>>(Done("divpd", 8), [1206, 438, 173]),
         probe::<Sum<'_, f64, Power>>(Done("psllq", 8), [1462, 658, 292]),
-        on_halves::<Sum<'_, F16, Square>>(SQUARE, [0, 44, 27]),
-        on_halves::<Sum<'_, F16, Abs>>(SUM, [0, 64, 35]),
-        on_halves::<ToSingles<'_, F16>>(Done("cvtph2ps", 4), [0, 28, 23]),
-        on_halves::<FromSingles<'_, F16>>(Done("cvtps2ph", 4), [0, 28, 19]),
+        probe::<SumHalves<'_, Square>>(SQUARE, [0, 44, 27]),
+        probe::<SumHalves<'_, Abs>>(SUM, [0, 64, 35]),
+        probe::<ToSingles<'_, F16>>(Done("cvtph2ps", 4), [0, 28, 23]),
+        probe::<FromSingles<'_, F16>>(Done("cvtps2ph", 4), [0, 28, 19]),
         probe::<SumEach<'_, Chunks<'_, f32>, Square>>(SQUARE, [191, 44, 22]),
         probe::<SumEach<'_, Chunks<'_, f64>, Square>>(SUM, [191, 63, 32]),
         probe::<SumRows<'_, f32, Square>>(SQUARE, [191, 44, 22]),
@@ -330,7 +309,7 @@ fn probes() -> Vec<Probe> {
         probe::<ApplyInto<'_, F16, Scale>>(PRODUCT, [0, 994, 281]),
         probe::<ApplyInto<'_, Bf16, Scale>>(PRODUCT, [1160, 378, 133]),
         probe::<ScaleBlocks<'_, Bf16>>(Done("mulps", 4), [134, 53, 28]),
-        on_halves::<ScaleBlocks<'_, F16>>(Done("mulps", 4), [0, 58, 29]),
+        probe::<ScaleBlocks<'_, F16>>(Done("mulps", 4), [0, 58, 29]),
         probe::<ScaleEach<'_, f32>>(PRODUCT, [755, 327, 109]),
         probe::<ScaleEachInto<'_, f32>>(PRODUCT, [755, 322, 115]),
         probe::<Apply<'_, f32, Clip<f32>>>(Stored(4), [138, 35, 18]),
@@ -361,7 +340,7 @@ fn probes() -> Vec<Probe> {
         streamed::<F16, Mapped<'_, F16, Between<F16>>>(Stored(2), [0, 32, 26]),
         streamed::<Bf16, Mapped<'_, Bf16, Between<Bf16>>>(Stored(2), [0, 32, 26]),
         streamed::<Bf16, ScaledLines<'_, Bf16>>(Done("mulps", 4), [0, 200, 96]),
-        streamed_halves::<ScaledLines<'_, F16>>(Done("mulps", 4), [0, 141, 76]),
+        streamed::<F16, ScaledLines<'_, F16>>(Done("mulps", 4), [0, 141, 76]),
         streamed::<u8, Mapped<'_, u8, Between<u8>>>(Stored(1), [0, 19, 14]),
         streamed::<i64, Mapped<'_, i64, Between<i64>>>(Stored(8), [0, 202, 110]),
     ]

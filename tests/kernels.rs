@@ -20,7 +20,7 @@ use _core::kernel::power::{Cube, Fourth, Half, OfRoot, Power, SumRoots, ThreeHal
 use _core::kernel::rows::{PlainFactors, ScaledRows};
 use _core::kernel::scale::{ClipMagnitude, Scale, ScaleEach, ScaleEachInto};
 use _core::kernel::sum::{
-    Abs, AddRow, AddRows, FoldRows, Rescaled, Square, Sum, SumEach, SumPart, SumRows, Term, Total,
+    Abs, AddRow, AddRows, FoldRows, Rescaled, Square, Sum, SumEach, SumHalves, SumPart, SumRows, Term, Total,
 };
 use _core::kernel::widen::{Limb, Modulus, Widen};
 use _core::scaled::{Factor, Scaled, power_of_two};
@@ -696,7 +696,7 @@ fn scaled_lines<const DIGITS: u32>(
 
 #[test]
 fn lines_of_float16_are_streamed() {
-    scaled_lines::<10>(|isa, lines, to| isa.stream_halves(&StreamGuard::begin(), to, lines));
+    scaled_lines::<10>(|isa, lines, to| isa.stream(&StreamGuard::begin(), to, lines));
 }
 
 #[test]
@@ -903,14 +903,14 @@ fn float16_is_read_as_float32() {
     };
     for isa in Isa::available() {
         found.fill(9.0);
-        isa.run_on_halves(ToSingles { from: &all, to: &mut found });
+        isa.run(ToSingles { from: &all, to: &mut found });
         check(&found, &all);
     }
     // Lengths that no register divides, subnormals among the elements; and nothing else is written.
     let room = &all[1000..][..ROOM];
     at_all_levels(|isa, range| {
         let mut found = vec![9f32; ROOM];
-        isa.run_on_halves(ToSingles { from: &room[range.clone()], to: &mut found[range.clone()] });
+        isa.run(ToSingles { from: &room[range.clone()], to: &mut found[range.clone()] });
         check(&found[range.clone()], &room[range.clone()]);
         assert!(found[..range.start].iter().chain(&found[range.end..]).all(|x| *x == 9.0));
     });
@@ -943,14 +943,14 @@ fn float32_is_rounded_to_float16() {
     let expected: Vec<F16> = all.iter().map(|x| F16::nearest(f64::from(*x))).collect();
     for isa in Isa::available() {
         let mut found = vec![F16::from_bits(9); all.len()];
-        isa.run_on_halves(FromSingles { from: &all, to: &mut found });
+        isa.run(FromSingles { from: &all, to: &mut found });
         assert_same(&found, &expected);
     }
     let (room, rounded) = (&all[50_000..][..ROOM], &expected[50_000..][..ROOM]);
     at_all_levels(|isa, range| {
         let mut found = vec![F16::from_bits(9); ROOM];
         let mut result = found.clone();
-        isa.run_on_halves(FromSingles { from: &room[range.clone()], to: &mut found[range.clone()] });
+        isa.run(FromSingles { from: &room[range.clone()], to: &mut found[range.clone()] });
         result[range.clone()].copy_from_slice(&rounded[range]);
         assert_same(&found, &result);
     });
@@ -1276,7 +1276,7 @@ fn sums_are_added_in_the_documented_order() {
 fn check_sum_of_roots<T: Known, F: Term<T> + OfRoot>(room: &[T], term: F, expected: impl Fn(f64) -> f64) {
     let terms: Vec<f64> = room.iter().map(|x| expected(x.size(1.0))).collect();
     at_all_levels(|isa, range| {
-        let found = isa.run_on_roots(SumRoots(Sum { data: &room[range.clone()], term })).value();
+        let found = isa.run(SumRoots(Sum { data: &room[range.clone()], term })).value();
         let expected = sum_in_order(&terms[range]);
         let same = found.to_bits() == expected.to_bits() || found.is_nan() && expected.is_nan();
         assert!(same, "{}: {found}, not {expected}", isa.name());
@@ -1366,9 +1366,9 @@ fn long_sums_of_roots_and_float16_are_added_in_the_documented_order() {
     let squares: Vec<f64> = halves.iter().map(|x| x.squared(1.0)).collect();
     for isa in Isa::available() {
         let sum = Sum { data: &singles[..], term: ThreeHalves };
-        assert_eq!(isa.run_on_roots(SumRoots(sum)).value().to_bits(), sum_in_order(&roots).to_bits());
+        assert_eq!(isa.run(SumRoots(sum)).value().to_bits(), sum_in_order(&roots).to_bits());
         let sum = Sum { data: &halves[..], term: Square };
-        assert_eq!(isa.run_on_halves(sum).value().to_bits(), sum_in_order(&squares).to_bits());
+        assert_eq!(isa.run(SumHalves(sum)).value().to_bits(), sum_in_order(&squares).to_bits());
     }
 }
 
@@ -1561,8 +1561,8 @@ fn check_sum_of_halves(isa: Isa, data: &[F16]) {
             isa.name()
         );
     };
-    check("Abs", isa.run_on_halves(Sum { data, term: Abs }), f64::abs);
-    check("Square", isa.run_on_halves(Sum { data, term: Square }), |x| x * x);
+    check("Abs", isa.run(SumHalves(Sum { data, term: Abs })), f64::abs);
+    check("Square", isa.run(SumHalves(Sum { data, term: Square })), |x| x * x);
 }
 
 #[test]

@@ -6,7 +6,7 @@
 
 use super::map::{Map, Mapped, TESTED_AT_ONCE};
 use crate::element::Ordered;
-use crate::isa::{Isa, Op, StreamGuard};
+use crate::isa::{Isa, Level, Op, StreamGuard};
 
 #[inline(always)]
 fn clipped<T: Ordered>(x: T, lo: T, hi: T) -> T {
@@ -71,7 +71,7 @@ pub struct ClipEach<'a, T> {
 impl<T: Ordered> Op for ClipEach<'_, T> {
     type Output = ();
     #[inline(always)]
-    fn eval<const FUSED: bool>(self) {
+    fn eval<L: Level>(self, _: L) {
         for ((x, lo), hi) in self.data.iter_mut().zip(self.lo).zip(self.hi) {
             *x = clipped(*x, *lo, *hi);
         }
@@ -92,7 +92,7 @@ pub struct AnyOutside<'a, T> {
 impl<T: Ordered> Op for AnyOutside<'_, T> {
     type Output = bool;
     #[inline(always)]
-    fn eval<const FUSED: bool>(self) -> bool {
+    fn eval<L: Level>(self, _: L) -> bool {
         let bounds = self.lo.chunks(TESTED_AT_ONCE).zip(self.hi.chunks(TESTED_AT_ONCE));
         for (part, (lo, hi)) in self.data.chunks(TESTED_AT_ONCE).zip(bounds) {
             let mut any = false;

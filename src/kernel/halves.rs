@@ -18,8 +18,7 @@
 
 use crate::element::{Bf16, F16, Real, to_odd};
 use crate::isa::{
-    CONVERTED, HalvesOp, HalvesStreamSource, Isa, LINE, Op, StreamGuard, StreamSink, StreamSource,
-    prefetch_ahead, prefetch_distance,
+    CONVERTED, Isa, LINE, Level, Op, StreamGuard, StreamSink, StreamSource, prefetch_ahead, prefetch_distance,
 };
 use crate::scaled::power_of_two;
 
@@ -77,9 +76,10 @@ pub(super) fn scale<T: Real>(isa: Isa, from: Option<&[T]>, to: &mut [T], by: f64
 fn by_doubles<T: Real>(isa: Isa, from: Option<&[T]>, to: &mut [T], by: f64, singles: &mut [f32; WIDENED]) {
     for (i, to) in to.chunks_mut(WIDENED).enumerate() {
         let singles = &mut singles[..to.len()];
-        widen(isa, from.map_or(&*to, |from| &from[i * WIDENED..][..to.len()]), singles);
+        let from = from.map_or(&*to, |from| &from[i * WIDENED..][..to.len()]);
+        isa.run(ToSingles { from, to: singles });
         isa.run(ScaleToOdd { data: singles, by });
-        narrow(isa, singles, to);
+        isa.run(FromSingles { from: singles, to });
     }
 }
 
@@ -131,7 +131,7 @@ fn from_zero(x: f32) -> f32 {
 /// Makes the whole blocks that float32 tells. A bit for each of the others, which are left as they were.
 fn by_singles<T: Real>(isa: Isa, from: Option<&[T]>, to: &mut [T], bounds: [f32; 2]) -> u32 {
     if let Some(to) = T::halves_mut(to) {
-        return isa.run_on_halves(ScaleBlocks { from: from.and_then(T::halves), to, bounds });
+        return isa.run(ScaleBlocks { from: from.and_then(T::halves), to, bounds });
     }
     let from = from.and_then(T::bfloats);
     T::bfloats_mut(to).map_or(u32::MAX, |to| isa.run(ScaleBlocks { from, to, bounds }))
@@ -140,7 +140,7 @@ fn by_singles<T: Real>(isa: Isa, from: Option<&[T]>, to: &mut [T], bounds: [f32;
 /// Streams lines as they are made, those that float32 does not tell by way of float64.
 fn stream_lines<T: Real>(isa: Isa, guard: &StreamGuard, from: &[T], to: &mut [T], by: f64, bounds: [f32; 2]) {
     if let (Some(from), Some(to)) = (T::halves(from), T::halves_mut(to)) {
-        isa.stream_halves(guard, to, ScaledLines { from, by, bounds });
+        isa.stream(guard, to, ScaledLines { from, by, bounds });
     } else if let (Some(from), Some(to)) = (T::bfloats(from), T::bfloats_mut(to)) {
         isa.stream(guard, to, ScaledLines { from, by, bounds });
     }
@@ -161,7 +161,7 @@ impl Op for ScaleBlocks<'_, Bf16> {
     /// A bit for each block that was not written.
     type Output = u32;
     #[inline(always)]
-    fn eval<const FUSED: bool>(self) -> u32 {
+    fn eval<L: Level>(self, _: L) -> u32 {
         let from = self.from.map(|from| from.as_chunks::<BLOCK>().0);
         let (mut rest, distance) = (0, prefetch_distance());
         for (i, to) in self.to.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
@@ -180,21 +180,17 @@ impl Op for ScaleBlocks<'_, Bf16> {
     }
 }
 
-impl HalvesOp for ScaleBlocks<'_, F16> {
+impl Op for ScaleBlocks<'_, F16> {
     /// A bit for each block that was not written.
     type Output = u32;
     #[inline(always)]
-    fn eval<const FUSED: bool>(
-        self,
-        widen: impl Fn(&[F16; CONVERTED]) -> [f32; CONVERTED],
-        narrow: impl Fn(&[f32; CONVERTED]) -> [F16; CONVERTED],
-    ) -> u32 {
+    fn eval<L: Level>(self, level: L) -> u32 {
         let from = self.from.map(|from| from.as_chunks::<BLOCK>().0);
         let (mut rest, distance) = (0, prefetch_distance());
         for (i, to) in self.to.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
             let from = from.and_then(|from| from.get(i)).unwrap_or(to);
             prefetch_ahead(from, distance);
-            let (products, differ) = products_of_halves(from, self.bounds, &widen, &narrow);
+            let (products, differ) = products_of_halves(level, from, self.bounds);
             if differ {
                 rest |= 1 << i;
             } else {
@@ -218,8 +214,9 @@ pub struct ScaledLines<'a, T> {
 
 impl StreamSource<Bf16> for ScaledLines<'_, Bf16> {
     #[inline(always)]
-    fn fill<const N: usize>(
+    fn fill<const N: usize, L: Level>(
         &mut self,
+        _: L,
         mut places: StreamSink<'_, Bf16, N, impl Fn(&[Bf16; N], &mut [Bf16; N])>,
     ) {
         let distance = prefetch_distance();
@@ -252,13 +249,12 @@ impl StreamSource<Bf16> for ScaledLines<'_, Bf16> {
     }
 }
 
-impl HalvesStreamSource for ScaledLines<'_, F16> {
+impl StreamSource<F16> for ScaledLines<'_, F16> {
     #[inline(always)]
-    fn fill<const N: usize>(
+    fn fill<const N: usize, L: Level>(
         &mut self,
+        level: L,
         mut places: StreamSink<'_, F16, N, impl Fn(&[F16; N], &mut [F16; N])>,
-        widen: impl Fn(&[F16; CONVERTED]) -> [f32; CONVERTED],
-        narrow: impl Fn(&[f32; CONVERTED]) -> [F16; CONVERTED],
     ) {
         let distance = prefetch_distance();
         let (next, rest) = self.from.split_at(places.left() * N);
@@ -267,17 +263,17 @@ impl HalvesStreamSource for ScaledLines<'_, F16> {
             let mut made = [F16::default(); N];
             if N == IN_LINE {
                 prefetch_ahead(from, distance);
-                let (products, differ) = products_of_halves(from, self.bounds, &widen, &narrow);
+                let (products, differ) = products_of_halves(level, from, self.bounds);
                 if !differ {
                     places.fill_next(&products);
                     continue;
                 }
                 for (made, x) in made.as_chunks_mut().0.iter_mut().zip(from.as_chunks().0) {
-                    let mut singles = widen(x);
+                    let mut singles = level.widen(x);
                     for single in &mut singles {
                         *single = to_odd(f64::from(*single) * self.by);
                     }
-                    *made = narrow(&singles);
+                    *made = level.narrow(&singles);
                 }
             } else {
                 for (made, x) in made.iter_mut().zip(from) {
@@ -323,23 +319,22 @@ fn put_pairs<const PAIRS: usize>(pairs: [u32; PAIRS], to: &mut [Bf16]) {
 
 /// The products with the upper bound, and whether one with the lower is another.
 #[inline(always)]
-fn products_of_halves<const N: usize>(
+fn products_of_halves<const N: usize, L: Level>(
+    level: L,
     from: &[F16; N],
     [low, high]: [f32; 2],
-    widen: impl Fn(&[F16; CONVERTED]) -> [f32; CONVERTED],
-    narrow: impl Fn(&[f32; CONVERTED]) -> [F16; CONVERTED],
 ) -> ([F16; N], bool) {
     let mut products = [F16::default(); N];
     // One for each place in a vector, or the compiler would make one of them for each of these.
     let mut differ = [0; CONVERTED];
     for (to, x) in products.as_chunks_mut::<CONVERTED>().0.iter_mut().zip(from.as_chunks().0) {
-        let x = widen(x);
+        let x = level.widen(x);
         let (mut lower, mut upper) = (x, x);
         for (lower, upper) in lower.iter_mut().zip(&mut upper) {
             *lower *= low;
             *upper *= high;
         }
-        let (lower, upper) = (narrow(&lower), narrow(&upper));
+        let (lower, upper) = (level.narrow(&lower), level.narrow(&upper));
         for (((to, differ), lower), upper) in to.iter_mut().zip(&mut differ).zip(&lower).zip(&upper) {
             *differ |= lower.to_bits() ^ upper.to_bits();
             // Where they are equal, it is both. Of one alone, the compiler would make a copy to store.
@@ -347,22 +342,6 @@ fn products_of_halves<const N: usize>(
         }
     }
     (products, differ.iter().fold(0, |all, differ| all | differ) != 0)
-}
-
-/// Elements of 16 bits as float32, exactly.
-fn widen<T: Real>(isa: Isa, from: &[T], to: &mut [f32]) {
-    match T::halves(from) {
-        Some(from) => isa.run_on_halves(ToSingles { from, to }),
-        None => isa.run(ToSingles { from, to }),
-    }
-}
-
-/// Elements of 16 bits from float32, rounded once.
-fn narrow<T: Real>(isa: Isa, from: &[f32], to: &mut [T]) {
-    match T::halves_mut(to) {
-        Some(to) => isa.run_on_halves(FromSingles { from, to }),
-        None => isa.run(FromSingles { from, to }),
-    }
 }
 
 /// Elements of 16 bits as float32, exactly.
@@ -377,22 +356,13 @@ pub struct ToSingles<'a, T> {
 impl<T: Real> Op for ToSingles<'_, T> {
     type Output = ();
     #[inline(always)]
-    fn eval<const FUSED: bool>(self) {
+    fn eval<L: Level>(self, level: L) {
+        if let Some(from) = T::halves(self.from) {
+            return convert(from, self.to, |x| level.widen(x), F16::to_f32);
+        }
         for (to, from) in self.to.iter_mut().zip(self.from) {
             *to = from.widen() as f32;
         }
-    }
-}
-
-impl HalvesOp for ToSingles<'_, F16> {
-    type Output = ();
-    #[inline(always)]
-    fn eval<const FUSED: bool>(
-        self,
-        widen: impl Fn(&[F16; CONVERTED]) -> [f32; CONVERTED],
-        _: impl Fn(&[f32; CONVERTED]) -> [F16; CONVERTED],
-    ) {
-        convert(self.from, self.to, widen, F16::to_f32);
     }
 }
 
@@ -408,22 +378,13 @@ pub struct FromSingles<'a, T> {
 impl<T: Real> Op for FromSingles<'_, T> {
     type Output = ();
     #[inline(always)]
-    fn eval<const FUSED: bool>(self) {
+    fn eval<L: Level>(self, level: L) {
+        if let Some(to) = T::halves_mut(self.to) {
+            return convert(self.from, to, |x| level.narrow(x), F16::from_f32);
+        }
         for (to, from) in self.to.iter_mut().zip(self.from) {
             *to = T::narrow_single(*from);
         }
-    }
-}
-
-impl HalvesOp for FromSingles<'_, F16> {
-    type Output = ();
-    #[inline(always)]
-    fn eval<const FUSED: bool>(
-        self,
-        _: impl Fn(&[F16; CONVERTED]) -> [f32; CONVERTED],
-        narrow: impl Fn(&[f32; CONVERTED]) -> [F16; CONVERTED],
-    ) {
-        convert(self.from, self.to, narrow, F16::from_f32);
     }
 }
 
@@ -458,7 +419,7 @@ struct ScaleToOdd<'a> {
 impl Op for ScaleToOdd<'_> {
     type Output = ();
     #[inline(always)]
-    fn eval<const FUSED: bool>(self) {
+    fn eval<L: Level>(self, _: L) {
         for x in self.data {
             *x = to_odd(f64::from(*x) * self.by);
         }

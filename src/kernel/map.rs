@@ -1,7 +1,7 @@
 //! Applying a function of one element to many.
 
 use crate::element::Ordered;
-use crate::isa::{Isa, Op, StreamGuard, StreamSink, StreamSource};
+use crate::isa::{Isa, Level, Op, StreamGuard, StreamSink, StreamSource};
 
 /// A function of one element.
 pub trait Map<T: Ordered>: Copy + Sync {
@@ -36,7 +36,7 @@ pub struct Apply<'a, T, M> {
 impl<T: Ordered, M: Map<T>> Op for Apply<'_, T, M> {
     type Output = ();
     #[inline(always)]
-    fn eval<const FUSED: bool>(self) {
+    fn eval<L: Level>(self, _: L) {
         for x in self.data {
             *x = self.map.map(*x);
         }
@@ -57,7 +57,7 @@ pub struct ApplyInto<'a, T, M> {
 impl<T: Ordered, M: Map<T>> Op for ApplyInto<'_, T, M> {
     type Output = ();
     #[inline(always)]
-    fn eval<const FUSED: bool>(self) {
+    fn eval<L: Level>(self, _: L) {
         for (to, from) in self.to.iter_mut().zip(self.from) {
             *to = self.map.map(*from);
         }
@@ -75,9 +75,9 @@ pub struct ApplyToEach<I, M> {
 impl<'a, T: Ordered + 'a, I: Iterator<Item = &'a mut [T]>, M: Map<T>> Op for ApplyToEach<I, M> {
     type Output = ();
     #[inline(always)]
-    fn eval<const FUSED: bool>(self) {
+    fn eval<L: Level>(self, level: L) {
         for data in self.slices {
-            Apply { data, map: self.map }.eval::<FUSED>();
+            Apply { data, map: self.map }.eval(level);
         }
     }
 }
@@ -93,9 +93,9 @@ pub struct ApplyIntoEach<I, M> {
 impl<'a, T: Ordered + 'a, I: Iterator<Item = (&'a [T], &'a mut [T])>, M: Map<T>> Op for ApplyIntoEach<I, M> {
     type Output = ();
     #[inline(always)]
-    fn eval<const FUSED: bool>(self) {
+    fn eval<L: Level>(self, level: L) {
         for (from, to) in self.pairs {
-            ApplyInto { from, to, map: self.map }.eval::<FUSED>();
+            ApplyInto { from, to, map: self.map }.eval(level);
         }
     }
 }
@@ -111,7 +111,11 @@ pub struct Mapped<'a, T, M> {
 
 impl<T: Ordered, M: Map<T>> StreamSource<T> for Mapped<'_, T, M> {
     #[inline(always)]
-    fn fill<const N: usize>(&mut self, mut places: StreamSink<'_, T, N, impl Fn(&[T; N], &mut [T; N])>) {
+    fn fill<const N: usize, L: Level>(
+        &mut self,
+        _: L,
+        mut places: StreamSink<'_, T, N, impl Fn(&[T; N], &mut [T; N])>,
+    ) {
         let (next, rest) = self.from.split_at(places.left() * N);
         self.from = rest;
         for from in next.as_chunks::<N>().0 {
@@ -139,7 +143,7 @@ pub struct AnyChange<'a, T, M> {
 impl<T: Ordered, M: Map<T>> Op for AnyChange<'_, T, M> {
     type Output = bool;
     #[inline(always)]
-    fn eval<const FUSED: bool>(self) -> bool {
+    fn eval<L: Level>(self, _: L) -> bool {
         for part in self.data.chunks(TESTED_AT_ONCE) {
             let mut any = false;
             for x in part {

@@ -3,7 +3,7 @@
 
 use super::sum::is_prefetched;
 use crate::element::Element;
-use crate::isa::{Op, prefetch_ahead, prefetch_distance};
+use crate::isa::{Level, Op, prefetch_ahead, prefetch_distance};
 
 /// Bytes to prefetch at once: whole registers, and many of them.
 const ASKED_AT_ONCE: usize = 2 << 10;
@@ -15,7 +15,7 @@ pub struct MaxAbs<'a, T>(pub &'a [T]);
 impl<T: Element> Op for MaxAbs<'_, T> {
     type Output = T::Magnitude;
     #[inline(always)]
-    fn eval<const FUSED: bool>(self) -> T::Magnitude {
+    fn eval<L: Level>(self, _: L) -> T::Magnitude {
         if !is_prefetched(self.0.len()) {
             return largest(self.0);
         }
@@ -50,7 +50,7 @@ pub struct MaxRow<'a, T: Element> {
 impl<T: Element> Op for MaxRow<'_, T> {
     type Output = ();
     #[inline(always)]
-    fn eval<const FUSED: bool>(self) {
+    fn eval<L: Level>(self, _: L) {
         for (max, x) in self.max.iter_mut().zip(self.row) {
             *max = (*max).max(x.magnitude());
         }

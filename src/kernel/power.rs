@@ -7,7 +7,7 @@
 
 use super::sum::{BLOCK, LANES, PART, Part, Sum, Term, Total, fold, is_prefetched};
 use crate::element::Element;
-use crate::isa::{Aligned, ESTIMATED, Op, RootsOp, prefetch_ahead, prefetch_distance};
+use crate::isa::{Aligned, ESTIMATED, Level, Op, prefetch_ahead, prefetch_distance};
 use crate::scaled::{Scaled, power_of_two};
 use std::f64::consts::FRAC_1_SQRT_2;
 
@@ -316,15 +316,15 @@ const SMALLEST: f64 = f64::from_bits((1023 - 200) << 52);
 #[derive(Debug)]
 pub struct SumRoots<'a, T, F>(pub Sum<'a, T, F>);
 
-impl<T: Element, F: Term<T> + OfRoot> RootsOp for SumRoots<'_, T, F> {
+impl<T: Element, F: Term<T> + OfRoot> Op for SumRoots<'_, T, F> {
     type Output = Total;
     #[inline(always)]
-    fn eval<const FUSED: bool>(
-        self,
-        estimate: Option<impl Fn(&[f64; ESTIMATED]) -> [f64; ESTIMATED]>,
-    ) -> Total {
+    fn eval<L: Level>(self, level: L) -> Total {
         let Self(Sum { data, term }) = self;
-        let Some(estimate) = estimate else { return Sum { data, term }.eval::<FUSED>() };
+        if !L::ESTIMATES {
+            return Sum { data, term }.eval(level);
+        }
+        let estimate = |x: &[f64; ESTIMATED]| level.inverse_roots(x);
         let mut total = Total::default();
         for block in data.chunks(BLOCK) {
             let mut sums = Aligned([0.0; LANES]);
@@ -338,7 +338,7 @@ impl<T: Element, F: Term<T> + OfRoot> RootsOp for SumRoots<'_, T, F> {
             if sum.is_finite() {
                 total.add(sum);
             } else {
-                total.merge(Sum { data: block, term }.eval::<FUSED>());
+                total.merge(Sum { data: block, term }.eval(level));
             }
         }
         total
@@ -508,24 +508,24 @@ mod tests {
     struct CompareRoots;
 
     #[cfg(target_arch = "x86_64")]
-    impl RootsOp for CompareRoots {
+    impl Op for CompareRoots {
         type Output = ();
         #[inline(always)]
-        fn eval<const FUSED: bool>(self, estimate: Option<impl Fn(&[f64; ESTIMATED]) -> [f64; ESTIMATED]>) {
-            let mut numbers = numbers_of_24_digits().step_by(if FUSED { 1 } else { 97 }).map(f64::from);
+        fn eval<L: Level>(self, level: L) {
+            let mut numbers = numbers_of_24_digits().step_by(if L::FUSED { 1 } else { 97 }).map(f64::from);
             let mut different = 0;
             while let Some(first) = numbers.next() {
                 let x: [f64; ESTIMATED] =
                     std::array::from_fn(|j| if j == 0 { first } else { numbers.next().unwrap_or(first) });
                 let mut compare = |found: [f64; ESTIMATED]| different += u32::from(found != x.map(f64::sqrt));
-                if let Some(estimate) = &estimate {
-                    compare(roots(&x, estimate));
+                if L::ESTIMATES {
+                    compare(roots(&x, |x| level.inverse_roots(x)));
                 }
                 let off = |by: f64| move |x: &[f64; ESTIMATED]| x.map(|x| (1.0 + by * 0.999) / x.sqrt());
                 compare(roots(&x, off(power_of_two(-14))));
                 compare(roots(&x, off(-power_of_two(-14))));
             }
-            assert_eq!(different, 0, "FUSED: {FUSED}");
+            assert_eq!(different, 0, "FUSED: {}", L::FUSED);
         }
     }
 
@@ -534,7 +534,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "arithmetic alone")]
     fn roots_of_24_digits_are_those_of_the_instruction() {
         for isa in Isa::available() {
-            isa.run_on_roots(CompareRoots);
+            isa.run(CompareRoots);
         }
     }
 

@@ -5,7 +5,7 @@
 
 use super::scale::{is_plain, scaled};
 use crate::element::Real;
-use crate::isa::{Op, StreamSink, StreamSource, prefetch, prefetch_distance};
+use crate::isa::{Level, Op, StreamSink, StreamSource, prefetch, prefetch_distance};
 use crate::scaled::Factor;
 
 /// Rows to do at once, at most.
@@ -43,7 +43,7 @@ pub struct ScaleRowsInto<'a, T> {
 impl<T: Real> Op for ScaleRowsInto<'_, T> {
     type Output = ();
     #[inline(always)]
-    fn eval<const FUSED: bool>(self) {
+    fn eval<L: Level>(self, _: L) {
         let rows = self.from.chunks_exact(self.len).zip(self.to.chunks_exact_mut(self.len));
         for ((from, to), by) in rows.zip(self.factors) {
             for (to, from) in to.iter_mut().zip(from) {
@@ -72,7 +72,7 @@ pub struct PlainFactors<'a> {
 impl Op for PlainFactors<'_> {
     type Output = ();
     #[inline(always)]
-    fn eval<const FUSED: bool>(self) {
+    fn eval<L: Level>(self, _: L) {
         let limit = self.limit;
         let normal = f64::MIN_POSITIVE..=f64::MAX;
         // A norm that is not above 0 wants a second look.
@@ -129,7 +129,11 @@ impl<'a, T> ScaledRows<'a, T> {
 
 impl<T: Real> StreamSource<T> for ScaledRows<'_, T> {
     #[inline(always)]
-    fn fill<const N: usize>(&mut self, mut places: StreamSink<'_, T, N, impl Fn(&[T; N], &mut [T; N])>) {
+    fn fill<const N: usize, L: Level>(
+        &mut self,
+        _: L,
+        mut places: StreamSink<'_, T, N, impl Fn(&[T; N], &mut [T; N])>,
+    ) {
         let distance = prefetch_distance();
         while places.left() > 0 {
             if self.left < N {
@@ -195,7 +199,7 @@ pub struct ScaleRows<'a, T> {
 impl<T: Real> Op for ScaleRows<'_, T> {
     type Output = ();
     #[inline(always)]
-    fn eval<const FUSED: bool>(self) {
+    fn eval<L: Level>(self, _: L) {
         for (row, by) in self.data.chunks_exact_mut(self.len).zip(self.factors) {
             if *by != 1.0 {
                 for x in row {
@@ -220,7 +224,7 @@ pub struct ScaleColumnsInto<'a, T> {
 impl<T: Real> Op for ScaleColumnsInto<'_, T> {
     type Output = ();
     #[inline(always)]
-    fn eval<const FUSED: bool>(self) {
+    fn eval<L: Level>(self, _: L) {
         for ((to, from), by) in self.to.iter_mut().zip(self.from).zip(self.factors) {
             *to = T::narrow(from.widen() * by);
         }
@@ -239,7 +243,7 @@ pub struct ScaleColumns<'a, T> {
 impl<T: Real> Op for ScaleColumns<'_, T> {
     type Output = ();
     #[inline(always)]
-    fn eval<const FUSED: bool>(self) {
+    fn eval<L: Level>(self, _: L) {
         for (x, by) in self.data.iter_mut().zip(self.factors) {
             *x = T::narrow(x.widen() * by);
         }

@@ -6,7 +6,7 @@
 use super::halves;
 use super::map::{Apply, ApplyInto, ApplyIntoEach, ApplyToEach, Map, Mapped};
 use crate::element::{Real, to_odd};
-use crate::isa::{Isa, Op, StreamGuard};
+use crate::isa::{Isa, Level, Op, StreamGuard};
 use crate::scaled::Factor;
 
 /// `x * factor`.
@@ -162,7 +162,7 @@ pub struct ScaleEach<'a, T> {
 impl<T: Real> Op for ScaleEach<'_, T> {
     type Output = ();
     #[inline(always)]
-    fn eval<const FUSED: bool>(self) {
+    fn eval<L: Level>(self, _: L) {
         if size_of::<T>() == 2 {
             for (data, factors) in self.data.chunks_mut(EACH).zip(self.factors.chunks(EACH)) {
                 let singles = singles_by(data, factors);
@@ -192,7 +192,7 @@ pub struct ScaleEachInto<'a, T> {
 impl<T: Real> Op for ScaleEachInto<'_, T> {
     type Output = ();
     #[inline(always)]
-    fn eval<const FUSED: bool>(self) {
+    fn eval<L: Level>(self, _: L) {
         if size_of::<T>() == 2 {
             let parts = self.to.chunks_mut(EACH).zip(self.from.chunks(EACH)).zip(self.factors.chunks(EACH));
             for ((to, from), factors) in parts {

@@ -10,7 +10,7 @@ use std::hint::black_box;
 
 use super::halves::convert;
 use crate::element::{Element, F16};
-use crate::isa::{Aligned, CONVERTED, HalvesOp, Op, prefetch_ahead, prefetch_distance};
+use crate::isa::{Aligned, Level, Op, prefetch_ahead, prefetch_distance};
 
 /// Accumulators of one block.
 pub const LANES: usize = 32;
@@ -32,9 +32,9 @@ pub trait Term<T: Copy>: Copy + Sync {
     const APART: bool = false;
     /// The term of `x`.
     fn of(&self, x: T) -> f64;
-    /// `sum` and the term of `x`. `FUSED` levels have an instruction for sums of products.
+    /// `sum` and the term of `x`. A level may have an instruction for sums of products.
     #[inline(always)]
-    fn add<const FUSED: bool>(&self, sum: f64, x: T) -> f64 {
+    fn add<L: Level>(&self, sum: f64, x: T) -> f64 {
         sum + self.of(x)
     }
 
@@ -69,8 +69,8 @@ impl<T: Element> Term<T> for Square {
         x.square(1.0)
     }
     #[inline(always)]
-    fn add<const FUSED: bool>(&self, sum: f64, x: T) -> f64 {
-        if FUSED { x.add_square(sum) } else { sum + x.square(1.0) }
+    fn add<L: Level>(&self, sum: f64, x: T) -> f64 {
+        if L::FUSED { x.add_square(sum) } else { sum + x.square(1.0) }
     }
 }
 impl<T: Element> Term<T> for Rescaled<Abs> {
@@ -140,12 +140,8 @@ pub struct Sum<'a, T, F> {
 impl<T: Element, F: Term<T>> Op for Sum<'_, T, F> {
     type Output = Total;
     #[inline(always)]
-    fn eval<const FUSED: bool>(self) -> Total {
-        if is_prefetched(self.data.len()) {
-            self.total::<FUSED, true>()
-        } else {
-            self.total::<FUSED, false>()
-        }
+    fn eval<L: Level>(self, _: L) -> Total {
+        if is_prefetched(self.data.len()) { self.total::<L, true>() } else { self.total::<L, false>() }
     }
 }
 
@@ -156,14 +152,14 @@ pub struct SumPart<'a, T, F>(pub Sum<'a, T, F>);
 impl<T: Element, F: Term<T>> Op for SumPart<'_, T, F> {
     type Output = Total;
     #[inline(always)]
-    fn eval<const FUSED: bool>(self) -> Total {
-        self.0.total::<FUSED, true>()
+    fn eval<L: Level>(self, _: L) -> Total {
+        self.0.total::<L, true>()
     }
 }
 
 impl<T: Element, F: Term<T>> Sum<'_, T, F> {
     #[inline(always)]
-    fn total<const FUSED: bool, const ASK: bool>(self) -> Total {
+    fn total<L: Level, const ASK: bool>(self) -> Total {
         let mut total = Total::default();
         let distance = if ASK { prefetch_distance() } else { 0 };
         for block in self.data.chunks(BLOCK) {
@@ -175,10 +171,10 @@ impl<T: Element, F: Term<T>> Sum<'_, T, F> {
                         prefetch_ahead(part, distance);
                     }
                     self.term.of_part(part, &mut terms);
-                    add::<FUSED, false, _>(&mut lanes.0, &terms.0[..part.len()], Abs, 0);
+                    add::<L, false, _>(&mut lanes.0, &terms.0[..part.len()], Abs, 0);
                 }
             } else {
-                add::<FUSED, ASK, _>(&mut lanes.0, block, self.term, distance);
+                add::<L, ASK, _>(&mut lanes.0, block, self.term, distance);
             }
             total.add(fold(&lanes));
         }
@@ -189,19 +185,19 @@ impl<T: Element, F: Term<T>> Sum<'_, T, F> {
 /// Elements of float16 to be made float32 at a time.
 const WIDENED: usize = 8 * LANES;
 
-/// The same for float16, by way of float32.
-impl<F: Term<f32>> HalvesOp for Sum<'_, F16, F> {
+/// [`Sum`] for float16, by way of float32: the same bits.
+#[derive(Debug)]
+pub struct SumHalves<'a, F>(pub Sum<'a, F16, F>);
+
+impl<F: Term<f32>> Op for SumHalves<'_, F> {
     type Output = Total;
     #[inline(always)]
-    fn eval<const FUSED: bool>(
-        self,
-        widen: impl Fn(&[F16; CONVERTED]) -> [f32; CONVERTED],
-        _: impl Fn(&[f32; CONVERTED]) -> [F16; CONVERTED],
-    ) -> Total {
+    fn eval<L: Level>(self, level: L) -> Total {
+        let Self(Sum { data, term }) = self;
         let mut total = Total::default();
         let distance = prefetch_distance();
-        let is_prefetched = is_prefetched(self.data.len());
-        for block in self.data.chunks(BLOCK) {
+        let is_prefetched = is_prefetched(data.len());
+        for block in data.chunks(BLOCK) {
             let mut lanes = Aligned([0.0; LANES]);
             let mut singles = [0.0; WIDENED];
             for part in block.chunks(WIDENED) {
@@ -209,8 +205,8 @@ impl<F: Term<f32>> HalvesOp for Sum<'_, F16, F> {
                     prefetch_ahead(part, distance);
                 }
                 let singles = &mut singles[..part.len()];
-                convert(part, singles, &widen, F16::to_f32);
-                add::<FUSED, false, _>(&mut lanes.0, singles, self.term, 0);
+                convert(part, singles, |x| level.widen(x), F16::to_f32);
+                add::<L, false, _>(&mut lanes.0, singles, term, 0);
             }
             total.add(fold(&lanes));
         }
@@ -220,23 +216,23 @@ impl<F: Term<f32>> HalvesOp for Sum<'_, F16, F> {
 
 /// Adds the terms of elements from lane 0 on.
 #[inline(always)]
-fn add<const FUSED: bool, const ASK: bool, T: Element>(
+fn add<L: Level, const ASK: bool, T: Element>(
     lanes: &mut [f64; LANES],
     data: &[T],
     term: impl Term<T>,
     distance: usize,
 ) {
     let (rows, rest) = data.as_chunks::<LANES>();
-    add_whole::<FUSED, ASK, _>(lanes, rows, term, distance);
+    add_whole::<L, ASK, _>(lanes, rows, term, distance);
     for j in 0..rest.len() {
-        lanes[j] = term.add::<FUSED>(lanes[j], rest[j]);
+        lanes[j] = term.add::<L>(lanes[j], rest[j]);
     }
 }
 
 /// The same for whole rows of lanes. A function with references, which tell the compiler that the lanes are no part of
 /// the elements: else it would write them after each.
 #[inline(always)]
-fn add_whole<const FUSED: bool, const ASK: bool, T: Element>(
+fn add_whole<L: Level, const ASK: bool, T: Element>(
     lanes: &mut [f64; LANES],
     rows: &[[T; LANES]],
     term: impl Term<T>,
@@ -247,7 +243,7 @@ fn add_whole<const FUSED: bool, const ASK: bool, T: Element>(
             prefetch_ahead(row, distance);
         }
         for j in 0..LANES {
-            lanes[j] = term.add::<FUSED>(lanes[j], row[j]);
+            lanes[j] = term.add::<L>(lanes[j], row[j]);
         }
     }
 }
@@ -288,14 +284,14 @@ pub struct SumRows<'a, T, F> {
 impl<T: Element, F: Term<T>> Op for SumRows<'_, T, F> {
     type Output = ();
     #[inline(always)]
-    fn eval<const FUSED: bool>(self) {
-        if self.is_prefetched { self.sum::<FUSED, true>() } else { self.sum::<FUSED, false>() }
+    fn eval<L: Level>(self, _: L) {
+        if self.is_prefetched { self.sum::<L, true>() } else { self.sum::<L, false>() }
     }
 }
 
 impl<T: Element, F: Term<T>> SumRows<'_, T, F> {
     #[inline(always)]
-    fn sum<const FUSED: bool, const ASK: bool>(self) {
+    fn sum<L: Level, const ASK: bool>(self) {
         let distance = if ASK { prefetch_distance() } else { 0 };
         let rest = self.len % LANES;
         let read = rest.next_multiple_of(PIECE);
@@ -308,7 +304,7 @@ impl<T: Element, F: Term<T>> SumRows<'_, T, F> {
             let Some((row, after)) = unread.split_at_checked(self.len) else { break };
             let mut lanes = Aligned([0.0; LANES]);
             let (whole, last) = row.as_chunks();
-            add_whole::<FUSED, ASK, _>(&mut lanes.0, whole, self.term, distance);
+            add_whole::<L, ASK, _>(&mut lanes.0, whole, self.term, distance);
             if rest > 0 {
                 let mut copied = [T::ZERO; LANES];
                 let last = unread[self.len - rest..].get(..read).unwrap_or_else(|| {
@@ -340,20 +336,20 @@ pub struct SumEach<'a, I, F> {
 impl<'a, T: Element, I: Iterator<Item = &'a [T]>, F: Term<T>> Op for SumEach<'_, I, F> {
     type Output = usize;
     #[inline(always)]
-    fn eval<const FUSED: bool>(self) -> usize {
+    fn eval<L: Level>(self, _: L) -> usize {
         let mut count = 0;
         for (total, data) in self.totals.iter_mut().zip(self.sequences) {
             let mut lanes = Aligned([0.0; LANES]);
             let (whole, rest) = data.as_chunks();
-            add_whole::<FUSED, false, _>(&mut lanes.0, whole, self.term, 0);
+            add_whole::<L, false, _>(&mut lanes.0, whole, self.term, 0);
             let (pieces, last) = rest.as_chunks();
             let mut left = lanes.0.as_chunks_mut().0.iter_mut();
             // The other way round, the zip would take one of those that are left.
             for (piece, lanes) in pieces.iter().zip(left.by_ref()) {
-                add_piece::<FUSED, _>(lanes, piece, self.term);
+                add_piece::<L, _>(lanes, piece, self.term);
             }
             for (x, lane) in last.iter().zip(left.flatten()) {
-                *lane = self.term.add::<FUSED>(*lane, *x);
+                *lane = self.term.add::<L>(*lane, *x);
             }
             *total = Total::default();
             total.add(fold_wide(&lanes));
@@ -365,13 +361,9 @@ impl<'a, T: Element, I: Iterator<Item = &'a [T]>, F: Term<T>> Op for SumEach<'_,
 
 /// [`add_whole`] for a part of a row of lanes.
 #[inline(always)]
-fn add_piece<const FUSED: bool, T: Element>(
-    lanes: &mut [f64; PIECE],
-    piece: &[T; PIECE],
-    term: impl Term<T>,
-) {
+fn add_piece<L: Level, T: Element>(lanes: &mut [f64; PIECE], piece: &[T; PIECE], term: impl Term<T>) {
     for j in 0..PIECE {
-        lanes[j] = term.add::<FUSED>(lanes[j], piece[j]);
+        lanes[j] = term.add::<L>(lanes[j], piece[j]);
     }
 }
 
@@ -425,9 +417,9 @@ pub const ROWS: usize = BLOCK / LANES;
 impl<T: Element, F: Term<T>> Op for AddRow<'_, T, F> {
     type Output = ();
     #[inline(always)]
-    fn eval<const FUSED: bool>(self) {
+    fn eval<L: Level>(self, _: L) {
         for (sum, x) in self.sums.iter_mut().zip(self.row) {
-            *sum = self.term.add::<FUSED>(*sum, *x);
+            *sum = self.term.add::<L>(*sum, *x);
         }
     }
 }
@@ -451,15 +443,15 @@ pub const ROWS_AT_ONCE: usize = 4;
 impl<T: Element, F: Term<T>> Op for AddRows<'_, T, F> {
     type Output = ();
     #[inline(always)]
-    fn eval<const FUSED: bool>(self) {
-        let Some(next) = self.next else { return add_rows::<FUSED, _>(self.sums, self.rows, self.term) };
+    fn eval<L: Level>(self, _: L) {
+        let Some(next) = self.next else { return add_rows::<L, _>(self.sums, self.rows, self.term) };
         let [a, b, c, d] = self.rows.map(|row| row.chunks(COLUMNS_AT_ONCE));
         for ((((sums, a), b), c), d) in self.sums.chunks_mut(COLUMNS_AT_ONCE).zip(a).zip(b).zip(c).zip(d) {
             let rows = [a, b, c, d];
             for row in rows {
                 prefetch_ahead(row, next);
             }
-            add_rows::<FUSED, _>(sums, rows, self.term);
+            add_rows::<L, _>(sums, rows, self.term);
         }
     }
 }
@@ -468,14 +460,10 @@ impl<T: Element, F: Term<T>> Op for AddRows<'_, T, F> {
 const COLUMNS_AT_ONCE: usize = 64;
 
 #[inline(always)]
-fn add_rows<const FUSED: bool, T: Element>(
-    sums: &mut [f64],
-    [a, b, c, d]: [&[T]; ROWS_AT_ONCE],
-    term: impl Term<T>,
-) {
+fn add_rows<L: Level, T: Element>(sums: &mut [f64], [a, b, c, d]: [&[T]; ROWS_AT_ONCE], term: impl Term<T>) {
     for ((((sum, a), b), c), d) in sums.iter_mut().zip(a).zip(b).zip(c).zip(d) {
         for x in [a, b, c, d] {
-            *sum = term.add::<FUSED>(*sum, *x);
+            *sum = term.add::<L>(*sum, *x);
         }
     }
 }
@@ -492,7 +480,7 @@ pub struct FoldRows<'a> {
 impl Op for FoldRows<'_> {
     type Output = ();
     #[inline(always)]
-    fn eval<const FUSED: bool>(self) {
+    fn eval<L: Level>(self, _: L) {
         for (total, sum) in self.totals.iter_mut().zip(self.sums) {
             total.add(*sum);
             *sum = 0.0;

@@ -1,7 +1,7 @@
 //! Elements of any dtype as float64, for the kernels that take nothing else.
 
 use crate::element::Element;
-use crate::isa::Op;
+use crate::isa::{Level, Op};
 
 /// What becomes of an element.
 pub trait Reading: Copy + Sync {
@@ -43,7 +43,7 @@ pub struct Widen<'a, T, R> {
 impl<T: Element, R: Reading> Op for Widen<'_, T, R> {
     type Output = ();
     #[inline(always)]
-    fn eval<const FUSED: bool>(self) {
+    fn eval<L: Level>(self, _: L) {
         for (to, from) in self.to.iter_mut().zip(self.from) {
             *to = self.reading.of(*from);
         }

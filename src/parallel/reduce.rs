@@ -14,7 +14,7 @@ use crate::kernel::power::{Cube, Fourth, Half, OfRoot, Power, Simple, SumRoots, 
 use crate::kernel::rows;
 use crate::kernel::sum::{
     Abs, AddRow, AddRows, BLOCK, FoldRows, PIECE, ROWS, ROWS_AT_ONCE, Rescaled, Square, Sum, SumEach,
-    SumPart, SumRows, Term, Total, is_prefetched,
+    SumHalves, SumPart, SumRows, Term, Total, is_prefetched,
 };
 use crate::kernel::widen::{Limb, Modulus, Widen};
 use crate::scaled::{RESCALE, Scaled, power_of_two};
@@ -177,15 +177,15 @@ impl Reduction {
     /// The same by way of float32.
     fn of_halves(self, isa: Isa, data: &[F16]) -> Total {
         match self {
-            Self::Abs => return isa.run_on_halves(Sum { data, term: Abs }),
-            Self::Square => return isa.run_on_halves(Sum { data, term: Square }),
+            Self::Abs => return isa.run(SumHalves(Sum { data, term: Abs })),
+            Self::Square => return isa.run(SumHalves(Sum { data, term: Square })),
             _ => {}
         }
         with_scratch(0.0, data.len(), |scratch| {
             let mut total = Total::default();
             for from in data.chunks(BLOCK) {
                 let scratch = &mut scratch[..from.len()];
-                isa.run_on_halves(ToSingles { from, to: &mut *scratch });
+                isa.run(ToSingles { from, to: &mut *scratch });
                 total.merge(self.of_slice::<f32>(isa, scratch));
             }
             total
@@ -270,7 +270,7 @@ fn simple_sum<T: Element>(isa: Isa, data: &[T], simple: Simple) -> Total {
 
 fn root_sum<T: Element>(isa: Isa, data: &[T], term: impl Term<T> + OfRoot) -> Total {
     let sum = Sum { data, term };
-    if const { has_24_digits::<T>() } { isa.run_on_roots(SumRoots(sum)) } else { isa.run(sum) }
+    if const { has_24_digits::<T>() } { isa.run(SumRoots(sum)) } else { isa.run(sum) }
 }
 
 /// The largest modulus, times a power of two.
