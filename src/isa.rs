@@ -38,16 +38,22 @@ use crate::element::{Element, F16};
 pub trait Op {
     /// What `eval` returns.
     type Output;
+    /// Whether conversions between float32 and float64 take most of its time: see [`has_slow_conversions`].
+    const CONVERTS: bool = false;
     /// Does the work. Implementors are `#[inline(always)]`. `FUSED`: the level has a fused multiplication and addition, for
     /// sums of products that are exact.
     fn eval<const FUSED: bool>(self) -> Self::Output;
 }
 
-/// Proof that this CPU runs a level: the field is private and only detection fills it.
+/// Proof that this CPU runs a level: the fields are private and only detection fills them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Isa(Level);
+pub struct Isa {
+    level: Level,
+    /// Whether operations that convert run at AVX2's level, which the CPU runs too.
+    converts_by_avx2: bool,
+}
 
-/// 0: not chosen yet. Else one more than the level's number.
+/// 0: not chosen yet. Else an [`Isa`], see [`Isa::number`].
 static CURRENT: AtomicU8 = AtomicU8::new(0);
 
 macro_rules! levels {
@@ -56,21 +62,22 @@ macro_rules! levels {
         enum Level { Baseline, $($level),* }
 
         impl Isa {
-            /// The levels this CPU runs, narrowest first; the last is the one to use.
-            pub fn available() -> impl DoubleEndedIterator<Item = Self> {
+            /// The levels that were detected, narrowest first.
+            fn detected() -> impl DoubleEndedIterator<Item = Level> {
                 let found = [
                     Some(Level::Baseline),
                     $(($(std::arch::is_x86_feature_detected!($feature))&&+).then_some(Level::$level)),*
                 ];
-                found.into_iter().flatten().map(Self)
+                found.into_iter().flatten()
             }
 
-            /// What `choose` stored; it has one from `available`, so it is a proof too.
+            /// The instruction set that `choose` stored; it took one from `available`, so the number is a proof too.
             #[inline]
             fn chosen(number: u8) -> Option<Self> {
-                match number {
-                    n if n == Level::Baseline as u8 + 1 => Some(Self(Level::Baseline)),
-                    $(n if n == Level::$level as u8 + 1 => Some(Self(Level::$level)),)*
+                let converts_by_avx2 = number & BY_AVX2 != 0;
+                match number & !BY_AVX2 {
+                    n if n == Level::Baseline as u8 + 1 => Some(Self { level: Level::Baseline, converts_by_avx2 }),
+                    $(n if n == Level::$level as u8 + 1 => Some(Self { level: Level::$level, converts_by_avx2 }),)*
                     _ => None,
                 }
             }
@@ -78,20 +85,25 @@ macro_rules! levels {
             /// The level's name.
             #[must_use]
             pub fn name(self) -> &'static str {
-                match self.0 { Level::Baseline => "baseline", $(Level::$level => $name),* }
+                match self.level {
+                    _ if self.converts_by_avx2 => "x86-64-v4-zen4",
+                    Level::Baseline => "baseline",
+                    $(Level::$level => $name),*
+                }
             }
 
             /// Runs `op` compiled for this level.
             #[allow(unsafe_code, reason = "a #[target_feature] function wants a CPU on which the feature was detected; there may be none")]
             #[inline]
             pub fn run<O: Op>(self, op: O) -> O::Output {
-                match self.0 {
+                match self.level_for::<O>() {
                     Level::Baseline => op.eval::<false>(),
                     $(Level::$level => {
                         #[target_feature($(enable = $feature),+)]
                         fn trampoline<O: Op>(op: O) -> O::Output { op.eval::<true>() }
                         // SAFETY: an `Isa` of this level is made by `available` alone, after it detected the
-                        // very list of features that `trampoline` enables.
+                        // very list of features that `trampoline` enables. One that `converts_by_avx2` is made after
+                        // both lists were detected.
                         unsafe { trampoline(op) }
                     })*
                 }
@@ -121,20 +133,60 @@ with_levels!(levels);
 #[cfg(not(target_arch = "x86_64"))]
 levels! {}
 
+/// Set in the number of an [`Isa`] that converts by AVX2.
+const BY_AVX2: u8 = 0x80;
+
 impl Isa {
+    /// What this CPU runs, narrowest first; the last is the one to use.
+    #[must_use]
+    pub fn available() -> impl DoubleEndedIterator<Item = Self> {
+        let plain = Self::detected().map(|level| Self { level, converts_by_avx2: false });
+        plain.chain(Self::by_avx2())
+    }
+
+    /// AVX-512 with conversions by AVX2, for CPUs on which these are faster.
+    #[cfg(target_arch = "x86_64")]
+    fn by_avx2() -> Option<Self> {
+        let runs = |level| Self::detected().any(|found| found == level);
+        (has_slow_conversions() && runs(Level::V3) && runs(Level::V4))
+            .then_some(Self { level: Level::V4, converts_by_avx2: true })
+    }
+
+    /// Other architectures have neither.
+    #[cfg(not(target_arch = "x86_64"))]
+    fn by_avx2() -> Option<Self> {
+        None
+    }
+
+    /// The level to run an operation at.
+    #[inline]
+    fn level_for<O: Op>(self) -> Level {
+        #[cfg(target_arch = "x86_64")]
+        if O::CONVERTS && self.converts_by_avx2 {
+            return Level::V3;
+        }
+        self.level
+    }
+
+    /// The number that [`Isa::chosen`] takes.
+    fn number(self) -> u8 {
+        (self.level as u8 + 1) | if self.converts_by_avx2 { BY_AVX2 } else { 0 }
+    }
+
     /// The level in use: the widest this CPU runs, unless [`Isa::choose`] named another.
     #[inline]
     #[must_use]
     pub fn current() -> Self {
         Self::chosen(CURRENT.load(Ordering::Relaxed))
-            .unwrap_or_else(|| Self::choose(None).unwrap_or(Self(Level::Baseline)))
+            .or_else(|| Self::choose(None))
+            .unwrap_or(Self { level: Level::Baseline, converts_by_avx2: false })
     }
 
     /// Uses the named level from now on (`None`: the widest). `None` when this CPU does not run it. For tests
     /// and measurements: every level gives the same bits.
     pub fn choose(name: Option<&str>) -> Option<Self> {
         let isa = Self::available().rfind(|isa| name.is_none_or(|name| name == isa.name()))?;
-        CURRENT.store(isa.0 as u8 + 1, Ordering::Relaxed);
+        CURRENT.store(isa.number(), Ordering::Relaxed);
         Some(isa)
     }
 }
@@ -215,7 +267,7 @@ impl Isa {
     /// Whether [`Isa::run_on_halves`] has the CPU's conversions.
     #[must_use]
     pub fn converts_halves(self) -> bool {
-        self.0 != Level::Baseline
+        self.level != Level::Baseline
     }
 
     /// Runs `op` compiled for this level.
@@ -224,7 +276,7 @@ impl Isa {
     pub fn run_on_halves<O: HalvesOp>(self, op: O) -> O::Output {
         macro_rules! trampolines {
             ($($level:ident $name:literal: $($feature:tt),+;)*) => {
-                match self.0 {
+                match self.level {
                     Level::Baseline => op.eval::<false>(widen_plainly, narrow_plainly),
                     $(Level::$level => {
                         #[target_feature($(enable = $feature),+)]
@@ -318,7 +370,7 @@ impl Isa {
     pub fn run_on_roots<O: RootsOp>(self, op: O) -> O::Output {
         macro_rules! trampolines {
             ($($level:ident $name:literal: $($feature:tt),+;)*) => {
-                match self.0 {
+                match self.level {
                     Level::Baseline => op.eval::<false>(None::<NoEstimate>),
                     $(Level::$level => {
                         #[target_feature($(enable = $feature),+)]
@@ -460,7 +512,7 @@ impl Isa {
     pub fn stream<T: Element, F: StreamSource<T>>(self, _: &StreamGuard, to: &mut [T], fill: F) {
         macro_rules! trampolines {
             ($($level:ident $name:literal: $($feature:tt),+;)*) => {
-                match self.0 {
+                match self.level {
                     Level::Baseline => fill_lines(to, fill, store_line!(Baseline)),
                     $(Level::$level => {
                         #[target_feature($(enable = $feature),+)]
@@ -485,7 +537,7 @@ impl Isa {
     pub fn stream_halves<F: HalvesStreamSource>(self, _: &StreamGuard, to: &mut [F16], fill: F) {
         macro_rules! trampolines {
             ($($level:ident $name:literal: $($feature:tt),+;)*) => {
-                match self.0 {
+                match self.level {
                     Level::Baseline => {
                         let fill = Converting { fill, widen: widen_plainly, narrow: narrow_plainly };
                         fill_lines(to, fill, store_line!(Baseline));
@@ -610,19 +662,41 @@ pub fn prefetch_distance() -> usize {
     0
 }
 
-/// Whether the CPU names Intel as its vendor: "Genu", "ineI", "ntel".
+/// Whether the CPU names Intel as its vendor.
+#[cfg(target_arch = "x86_64")]
+fn is_intel() -> bool {
+    vendor_and_family().0 == *b"GenuineIntel"
+}
+
+/// Whether 512-bit conversions between float32 and float64 take longer than two of 256 bits: AMD's Zen 4, on which sums of
+/// squares of float32 that a cache holds take 1.4 times as long by AVX-512 as by AVX2, and scaling 1.3 times.
+#[cfg(target_arch = "x86_64")]
+fn has_slow_conversions() -> bool {
+    /// Zen 3, which has no AVX-512, and Zen 4.
+    const FAMILY: u32 = 0x19;
+    vendor_and_family() == (*b"AuthenticAMD", FAMILY)
+}
+
+/// The CPU's vendor and family.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[allow(unused_unsafe, unsafe_code, reason = "the intrinsic is safe from Rust 1.94 on")]
-fn is_intel() -> bool {
-    // SAFETY: every x86-64 CPU has the instruction.
-    let vendor = unsafe { std::arch::x86_64::__cpuid(0) };
-    [vendor.ebx, vendor.edx, vendor.ecx] == [*b"Genu", *b"ineI", *b"ntel"].map(u32::from_le_bytes)
+fn vendor_and_family() -> ([u8; 12], u32) {
+    use std::arch::x86_64::__cpuid;
+    // SAFETY: every x86-64 CPU has the instruction, with these two leaves.
+    let (vendor, version) = unsafe { (__cpuid(0), __cpuid(1)) };
+    let mut name = [0; 12];
+    for (to, from) in name.as_chunks_mut::<4>().0.iter_mut().zip([vendor.ebx, vendor.edx, vendor.ecx]) {
+        *to = from.to_le_bytes();
+    }
+    // The extended family counts where the other is full.
+    let (family, extended) = (version.eax >> 8 & 0xf, version.eax >> 20 & 0xff);
+    (name, if family == 0xf { family + extended } else { family })
 }
 
 /// Miri has no such instruction.
 #[cfg(all(target_arch = "x86_64", miri))]
-fn is_intel() -> bool {
-    false
+fn vendor_and_family() -> ([u8; 12], u32) {
+    (*b"Miri Miri Mi", 0)
 }
 
 /// Permission to write past the caches, and the fence that must follow.
