@@ -102,16 +102,13 @@ pub(super) fn bound<'py>(
 ) -> PyResult<BoundKind<'py>> {
     let Some(object) = object else { return Ok(BoundKind::No) };
     let py = object.py();
-    let own = || {
-        let tensor = tensor.object().ok_or_else(|| internal("bounds of no tensor"))?;
-        plain(tensor)?.getattr(intern!(py, "dtype"))
-    };
+    let own = || plain(tensor.object()?)?.getattr(intern!(py, "dtype"));
     let array = match given_bound(call, argument, object, tensor.dtype()?, own)? {
         Given::Number(number) => return Ok(BoundKind::Number(number)),
         Given::Array(array) => array,
     };
     let shape: Vec<usize> = array.getattr(intern!(py, "shape"))?.extract()?;
-    let target = tensor.shape();
+    let target = tensor.shape()?;
     let fits = shape.len() <= target.len()
         && shape.iter().rev().zip(target.iter().rev()).all(|(own, other)| *own == 1 || own == other);
     if !fits {

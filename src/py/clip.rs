@@ -104,7 +104,7 @@ pub(super) fn clip_by_norm<'py>(
         return call.hand_on((t, clip_norm, axes, name, out));
     };
     let limit = call.limit("clip_norm", clip_norm, false)?;
-    let ndim = tensor.shape().len();
+    let ndim = tensor.ndim()?;
     let axes = call.axes("axes", axes, ndim)?.filter(|axes| axes.len() < ndim);
     call.check_name()?;
     let Some(axes) = axes else {
@@ -225,7 +225,7 @@ pub(super) fn clip_by_average_norm<'py>(
     };
     let limit = call.limit("clip_norm", clip_norm, false)?;
     call.check_name()?;
-    let len = tensor.shape().iter().product();
+    let len = tensor.len()?;
     let mut operands = tensor.with_outputs(out, &mut [])?;
     operands.clip(py, NormOf::Inputs(Order::Two), |norm| norm.over(len).clip_to(limit))?;
     operands.into_result()

@@ -150,7 +150,7 @@ pub(super) fn norm<'py>(
     let Ok(inputs) = Inputs::read(&call, TENSOR, Items::One(tensor), is_plain)? else {
         return call.hand_on((tensor, ord, axis, keepdims, name));
     };
-    let along = Along::new(&call, ord, axis, inputs.shape().len())?;
+    let along = Along::new(&call, ord, axis, inputs.ndim()?)?;
     let keepdims = call.keepdims(keepdims)?;
     call.check_name()?;
     match &along {
@@ -184,7 +184,7 @@ pub(super) fn normalize<'py>(
     let Ok(inputs) = Inputs::read(&call, TENSOR, Items::One(tensor), false)? else {
         return call.hand_on((tensor, ord, axis, name, out));
     };
-    let along = Along::new(&call, ord, axis, inputs.shape().len())?;
+    let along = Along::new(&call, ord, axis, inputs.ndim()?)?;
     call.check_name()?;
     // The output first: if there is no memory for it, the norms need not be waited for.
     let mut operands = inputs.with_outputs(out, &mut [])?;

@@ -4,6 +4,8 @@
 //! the reading of an array and the use of its memory. All other arrays, and all errors, go by way of [`Array`] and [`Pair`].
 //! A function sees neither: it reads [`Inputs`], checks its other arguments, and works on [`Operands`].
 
+use std::iter;
+
 use pyo3::prelude::*;
 use pyo3::types::PyAny;
 use smallvec::SmallVec;
@@ -46,18 +48,19 @@ impl Parameter {
         }
     }
 
+    /// Reads arrays of any layout, and raises the errors.
+    #[cold]
+    #[inline(never)]
     fn read_all<'py>(
         self,
         call: &Call<'_, 'py>,
         items: &Items<'_, 'py>,
-    ) -> PyResult<Result<Vec<Option<Tensor<'py>>>, OnDevice<'py>>> {
+    ) -> PyResult<Result<Tensors<'py>, OnDevice<'py>>> {
         if let Items::One(object) = items {
             if is_cupy(object) {
                 return Ok(Err(OnDevice((*object).clone())));
             }
-            let mut tensors = vec_with_room(1)?;
-            tensors.push(Some(self.read(call, None, object)?));
-            return Ok(Ok(tensors));
+            return Ok(Ok(Tensors::One(self.read(call, None, object)?)));
         }
         let entries = items.to_tuple()?;
         if any_is_cupy(&entries) {
@@ -68,7 +71,12 @@ impl Parameter {
             let tensor = if entry.is_none() { None } else { Some(self.read(call, Some(i), &entry)?) };
             tensors.push(tensor);
         }
-        Ok(Ok(tensors))
+        Ok(Ok(Tensors::Many(tensors)))
+    }
+
+    /// Reads plain arrays once more, for what the fast path has no case for.
+    fn read_again<'py>(self, call: &Call<'_, 'py>, items: &Items<'_, 'py>) -> PyResult<Tensors<'py>> {
+        self.read_all(call, items)?.map_err(|_| internal("an array that moved to a GPU"))
     }
 }
 
@@ -85,64 +93,73 @@ pub(super) struct Inputs<'a, 'py> {
 
 enum Tensors<'py> {
     Plain(PlainArrays<'py>),
-    General(Vec<Option<Tensor<'py>>>),
+    One(Tensor<'py>),
+    Many(Vec<Option<Tensor<'py>>>),
 }
 
 impl<'a, 'py> Inputs<'a, 'py> {
     /// Reads tensors. `is_plain` says that to read the other arguments runs no Python code.
-    #[inline]
+    #[inline(always)] // a struct that is moved costs more than the reading
     pub(super) fn read(
         call: &'a Call<'a, 'py>,
         parameter: Parameter,
         items: Items<'a, 'py>,
         is_plain: bool,
     ) -> PyResult<Result<Self, OnDevice<'py>>> {
-        let arrays = if is_plain { PlainArrays::read(call.py(), &items, parameter.kinds)? } else { None };
-        let tensors = match arrays {
-            Some(arrays) => Tensors::Plain(arrays),
-            None => match parameter.read_all(call, &items)? {
-                Ok(tensors) => Tensors::General(tensors),
-                Err(device) => return Ok(Err(device)),
-            },
-        };
-        Ok(Ok(Self { call, parameter, items, tensors }))
-    }
-
-    /// The first tensor, unless all are plain.
-    fn first(&self) -> Option<&Array<'py>> {
-        match &self.tensors {
-            Tensors::Plain(_) => None,
-            Tensors::General(tensors) => tensors.iter().flatten().map(|tensor| &tensor.array).next(),
+        if is_plain && let Some(arrays) = PlainArrays::read(call.py(), &items, parameter.kinds)? {
+            return Ok(Ok(Self { call, parameter, items, tensors: Tensors::Plain(arrays) }));
         }
+        let tensors = parameter.read_all(call, &items)?;
+        Ok(tensors.map(|tensors| Self { call, parameter, items, tensors }))
     }
 
     /// The only tensor as an array that any layout may have.
     pub(super) fn array(&self) -> PyResult<&Array<'py>> {
-        self.first().ok_or_else(|| internal("a plain array where any is asked for"))
+        match &self.tensors {
+            Tensors::One(tensor) => Ok(&tensor.array),
+            _ => Err(not_one()),
+        }
     }
 
     /// The dtype of the only tensor.
     pub(super) fn dtype(&self) -> PyResult<Dtype> {
-        let dtype = match &self.tensors {
-            Tensors::Plain(arrays) => arrays.dtype(),
-            Tensors::General(_) => self.first().and_then(Array::dtype),
-        };
-        dtype.ok_or_else(|| internal("a tensor of no dtype"))
-    }
-
-    /// The shape of the only tensor.
-    pub(super) fn shape(&self) -> SmallVec<[usize; 4]> {
         match &self.tensors {
-            Tensors::Plain(arrays) => arrays.shape(),
-            Tensors::General(_) => self.first().map_or_else(SmallVec::new, |array| array.shape().into()),
+            Tensors::Plain(arrays) => arrays.dtype().ok_or_else(not_one),
+            _ => self.array()?.dtype().ok_or_else(not_one),
         }
     }
 
-    /// The only tensor's array of the argument.
-    pub(super) fn object(&self) -> Option<&Bound<'py, PyAny>> {
+    /// The shape of the only tensor.
+    pub(super) fn shape(&self) -> PyResult<SmallVec<[usize; 4]>> {
+        match &self.tensors {
+            Tensors::Plain(arrays) => Ok(arrays.shape()),
+            _ => Ok(self.array()?.shape().into()),
+        }
+    }
+
+    /// The number of axes of the only tensor.
+    #[inline]
+    pub(super) fn ndim(&self) -> PyResult<usize> {
+        match &self.tensors {
+            Tensors::Plain(arrays) => Ok(arrays.ndim()),
+            _ => Ok(self.array()?.ndim()),
+        }
+    }
+
+    /// The number of elements of the only tensor.
+    #[inline]
+    pub(super) fn len(&self) -> PyResult<usize> {
+        match &self.tensors {
+            Tensors::Plain(arrays) => Ok(arrays.len()),
+            _ => Ok(self.array()?.len()),
+        }
+    }
+
+    /// The only tensor as a Python object.
+    pub(super) fn object(&self) -> PyResult<&Bound<'py, PyAny>> {
         match (&self.tensors, &self.items) {
-            (Tensors::Plain(_), Items::One(object)) => Some(object),
-            _ => self.first().map(Array::object),
+            (Tensors::Plain(_), Items::One(object)) => Ok(object),
+            _ => Ok(self.array()?.object()),
         }
     }
 
@@ -150,89 +167,108 @@ impl<'a, 'py> Inputs<'a, 'py> {
     pub(super) fn row_len(&self, axes: &[usize]) -> Option<usize> {
         match &self.tensors {
             Tensors::Plain(arrays) => arrays.row_len(axes),
-            Tensors::General(_) => None,
+            _ => None,
         }
     }
 
     /// The same tensors, none of them taken as plain.
     pub(super) fn into_general(self) -> PyResult<Self> {
-        let Self { call, parameter, items, tensors } = self;
-        let tensors = match tensors {
-            Tensors::Plain(_) => read_again(call, parameter, &items)?,
-            Tensors::General(tensors) => tensors,
-        };
-        Ok(Self { call, parameter, items, tensors: Tensors::General(tensors) })
+        match self.tensors {
+            Tensors::Plain(_) => {
+                let tensors = self.parameter.read_again(self.call, &self.items)?;
+                Ok(Self { tensors, ..self })
+            }
+            _ => Ok(self),
+        }
     }
 
     /// The norm of all tensors as one.
+    #[inline]
     pub(super) fn norm(&self, order: Order) -> PyResult<Scaled> {
         let py = self.call.py();
         match &self.tensors {
             Tensors::Plain(arrays) => norm_of_plain(py, arrays, order),
-            Tensors::General(tensors) => {
+            Tensors::One(tensor) => norm_of_arrays(py, iter::once(&tensor.array), order),
+            Tensors::Many(tensors) => {
                 norm_of_arrays(py, tensors.iter().flatten().map(|tensor| &tensor.array), order)
             }
         }
     }
 
     /// Pairs the tensors with their outputs, the caller's or new ones. `readers` are read while outputs are written.
-    #[inline]
+    #[inline(always)] // as `read`
     pub(super) fn with_outputs(
         self,
         out: Option<&Bound<'py, PyAny>>,
         readers: &mut [&mut Array<'py>],
     ) -> PyResult<Operands<'py>> {
         let Self { call, parameter, items, tensors } = self;
-        let tensors = match tensors {
-            Tensors::General(tensors) => tensors,
-            Tensors::Plain(arrays) => {
-                let outs = match (out, &items) {
-                    (None, _) => Some(None),
-                    (Some(out), Items::One(_)) => Some(Some(Items::One(out))),
-                    (Some(out), _) => Items::of_list(out).map(Some),
-                };
-                let pairs = match outs {
-                    Some(outs) => arrays.operand_pairs(call.py(), &items, outs.as_ref())?,
-                    None => None,
-                };
-                match pairs {
-                    Some(pairs) => return Ok(Operands::Plain(pairs)),
-                    None => read_again(call, parameter, &items)?,
-                }
-            }
+        let Tensors::Plain(arrays) = tensors else { return pair_up(call, tensors, out, readers) };
+        let outs = match (out, &items) {
+            (None, _) => Some(None),
+            (Some(out), Items::One(_)) => Some(Some(Items::One(out))),
+            (Some(out), _) => Items::of_list(out).map(Some),
         };
-        let is_list = !matches!(items, Items::One(_));
-        pair_up(call, tensors, is_list, out, readers)
+        if let Some(outs) = outs
+            && let Some(pairs) = arrays.operand_pairs(call.py(), &items, outs.as_ref())?
+        {
+            return Ok(Operands::Plain(pairs));
+        }
+        pair_up(call, parameter.read_again(call, &items)?, out, readers)
     }
 }
 
-/// Reads plain arrays once more, for what the fast path has no case for.
+/// Pairs tensors that any layout may have with their outputs, and raises what is wrong with the caller's.
 #[cold]
-fn read_again<'py>(
-    call: &Call<'_, 'py>,
-    parameter: Parameter,
-    items: &Items<'_, 'py>,
-) -> PyResult<Vec<Option<Tensor<'py>>>> {
-    parameter.read_all(call, items)?.map_err(|_| internal("an array that moved to a GPU"))
-}
-
-/// Pairs tensors with their outputs one by one, and raises what is wrong with the caller's.
+#[inline(never)]
 fn pair_up<'py>(
     call: &Call<'_, 'py>,
-    tensors: Vec<Option<Tensor<'py>>>,
-    is_list: bool,
+    tensors: Tensors<'py>,
     out: Option<&Bound<'py, PyAny>>,
     readers: &mut [&mut Array<'py>],
 ) -> PyResult<Operands<'py>> {
+    match tensors {
+        Tensors::Plain(_) => Err(not_one()),
+        Tensors::One(tensor) => pair_one(call, tensor, out, readers),
+        Tensors::Many(tensors) => pair_list(call, tensors, out),
+    }
+}
+
+fn pair_one<'py>(
+    call: &Call<'_, 'py>,
+    tensor: Tensor<'py>,
+    out: Option<&Bound<'py, PyAny>>,
+    readers: &mut [&mut Array<'py>],
+) -> PyResult<Operands<'py>> {
+    let argument = Entry("out", None);
+    let given = match out {
+        Some(out) => call.out(argument, out, &tensor)?,
+        None => Out::New,
+    };
+    let mut pairs = vec_with_room(1)?;
+    pairs.push(Pair::new(tensor.array, given)?);
+    if arrange(&mut pairs, readers)?.is_some() {
+        return Err(call.clash(argument, argument));
+    }
+    let output = pairs.first().ok_or_else(not_one)?.object().clone();
+    let result = call.result(output, tensor.slices.as_ref(), out)?;
+    Ok(Operands::General { pairs, result })
+}
+
+fn pair_list<'py>(
+    call: &Call<'_, 'py>,
+    tensors: Vec<Option<Tensor<'py>>>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Operands<'py>> {
     let py = call.py();
-    let outs = if is_list { call.out_sequence(out, tensors.len())? } else { None };
-    let argument = |at: usize| Entry("out", is_list.then_some(at));
+    let outs = call.out_sequence(out, tensors.len())?;
+    let argument = |at: usize| Entry("out", Some(at));
     let mut pairs = vec_with_room(tensors.len())?;
     let mut entries = vec_with_room(tensors.len())?;
     for (i, tensor) in tensors.into_iter().enumerate() {
         let own = match &outs {
             Some(outs) => Some(outs.get_item(i)?).filter(|own| !own.is_none()),
-            None => out.cloned(),
+            None => None,
         };
         let Some(tensor) = tensor else {
             if let Some(own) = &own {
@@ -243,7 +279,7 @@ fn pair_up<'py>(
         };
         let given = match &own {
             Some(own) => call.out(argument(i), own, &tensor)?,
-            None if out.is_some() => {
+            None if outs.is_some() => {
                 return Err(call.type_error(argument(i), "None", "an array, as t_list has there"));
             }
             None => Out::New,
@@ -251,7 +287,7 @@ fn pair_up<'py>(
         entries.push(Some((tensor.slices, own)));
         pairs.push(Pair::new(tensor.array, given)?);
     }
-    if let Some((a, b)) = arrange(&mut pairs, readers)? {
+    if let Some((a, b)) = arrange(&mut pairs, &mut [])? {
         let place = |pair: usize| {
             let mut present = entries.iter().enumerate().filter(|(_, entry)| entry.is_some());
             argument(present.nth(pair).map_or(0, |(i, _)| i))
@@ -270,14 +306,12 @@ fn pair_up<'py>(
             }
         });
     }
-    let result = match results.pop() {
-        Some(one) if !is_list => one,
-        last => {
-            results.extend(last);
-            objects::list_of(py, results.into_iter())?.into_any()
-        }
-    };
+    let result = objects::list_of(py, results.into_iter())?.into_any();
     Ok(Operands::General { pairs, result })
+}
+
+fn not_one() -> PyErr {
+    internal("not one tensor of any layout")
 }
 
 /// The tensors of a call with their outputs.
@@ -290,7 +324,7 @@ pub(super) enum Operands<'py> {
 
 impl<'py> Operands<'py> {
     /// Clips all by one factor, made of their norm. Returns that norm.
-    #[inline]
+    #[inline(always)]
     pub(super) fn clip(
         &mut self,
         py: Python<'py>,
@@ -328,14 +362,13 @@ impl<'py> Operands<'py> {
     /// The only pair, of arrays that any layout may have.
     pub(super) fn pair(&mut self) -> PyResult<&mut Pair<'py>> {
         match self {
-            Self::General { pairs, .. } => pairs.first_mut(),
-            Self::Plain(_) => None,
+            Self::General { pairs, .. } => pairs.first_mut().ok_or_else(not_one),
+            Self::Plain(_) => Err(not_one()),
         }
-        .ok_or_else(|| internal("a plain array where any is asked for"))
     }
 
     /// What the function returns.
-    #[inline]
+    #[inline(always)]
     pub(super) fn into_result(self) -> PyResult<Bound<'py, PyAny>> {
         match self {
             Self::Plain(pairs) => pairs.into_result(),

@@ -282,6 +282,20 @@ impl<'py> PlainArrays<'py> {
         }
     }
 
+    /// The number of axes of the only one.
+    pub(in crate::py) fn ndim(&self) -> usize {
+        match &self.held {
+            Held::One(object) => exact_fields(object.as_borrowed(), ndarray(object.py()))
+                .map_or(0, |fields| shape(fields).len()),
+            Held::Many(_) => 0,
+        }
+    }
+
+    /// The number of elements of the only one.
+    pub(in crate::py) fn len(&self) -> usize {
+        self.arrays.first().map_or(0, |array| array.len)
+    }
+
     /// The dtype of the first one.
     pub(in crate::py) fn dtype(&self) -> Option<Dtype> {
         Some(self.arrays.first()?.dtype)
@@ -303,6 +317,7 @@ impl<'py> PlainArrays<'py> {
 
     /// Inputs with their outputs: `outs`, which may be the arrays themselves, if they fit and share no memory
     /// otherwise; new arrays where there are no `outs`. `items` are what was read.
+    #[inline(always)] // as `of`
     pub(in crate::py) fn operand_pairs(
         mut self,
         py: Python<'py>,
