@@ -41,7 +41,7 @@ pub(super) fn clip_by_value<'py>(
     const T: Parameter = Parameter { name: "t", kinds: Kinds::Ordered, takes_slices: true };
     let call = Call::new(py, "clip_by_value", name)?;
     let is_plain = are_plain([clip_value_min, clip_value_max, name]);
-    let Ok(tensor) = Inputs::read(&call, T, Items::One(t), is_plain)? else {
+    let Ok(mut tensor) = Inputs::read(&call, T, Items::One(t), is_plain)? else {
         return call.hand_on((t, clip_value_min, clip_value_max, name, out));
     };
     let mut lo = bound(&call, "clip_value_min", clip_value_min, &tensor)?;
@@ -62,7 +62,7 @@ pub(super) fn clip_by_value<'py>(
 
 fn clip_to_bounds(
     py: Python<'_>,
-    operands: &mut Operands<'_>,
+    operands: &mut Operands<'_, '_>,
     dtype: Dtype,
     lo: &BoundKind<'_>,
     hi: &BoundKind<'_>,
@@ -100,7 +100,7 @@ pub(super) fn clip_by_norm<'py>(
     const T: Parameter = Parameter { name: "t", kinds: Kinds::Scalable, takes_slices: true };
     let call = Call::new(py, "clip_by_norm", name)?;
     let is_plain = are_plain([Some(clip_norm), name]) && are_plain_axes(axes);
-    let Ok(tensor) = Inputs::read(&call, T, Items::One(t), is_plain)? else {
+    let Ok(mut tensor) = Inputs::read(&call, T, Items::One(t), is_plain)? else {
         return call.hand_on((t, clip_norm, axes, name, out));
     };
     let limit = call.limit("clip_norm", clip_norm, false)?;
@@ -114,10 +114,12 @@ pub(super) fn clip_by_norm<'py>(
     };
     // Columns, and slices of one element, need arrays that any layout may have.
     let len = tensor.row_len(&axes).filter(|len| *len > 1 && is_row(*len));
-    let tensor = if len.is_some() { tensor } else { tensor.into_general()? };
+    if len.is_none() {
+        tensor.make_general()?;
+    }
     let mut operands = tensor.with_outputs(out, &mut [])?;
     match (&mut operands, len) {
-        (Operands::Plain(pairs), Some(len)) => clip_plain_rows(py, pairs, len, limit)?,
+        (Operands::Plain { pairs, .. }, Some(len)) => clip_plain_rows(py, pairs, len, limit)?,
         _ => clip_slices(py, operands.pair()?, &axes, limit)?,
     }
     operands.into_result()
@@ -220,7 +222,7 @@ pub(super) fn clip_by_average_norm<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     const T: Parameter = Parameter { name: "t", kinds: Kinds::Scalable, takes_slices: false };
     let call = Call::new(py, "clip_by_average_norm", name)?;
-    let Ok(tensor) = Inputs::read(&call, T, Items::One(t), are_plain([Some(clip_norm), name]))? else {
+    let Ok(mut tensor) = Inputs::read(&call, T, Items::One(t), are_plain([Some(clip_norm), name]))? else {
         return call.hand_on((t, clip_norm, name, out));
     };
     let limit = call.limit("clip_norm", clip_norm, false)?;
@@ -246,7 +248,7 @@ pub(super) fn clip_by_global_norm<'py>(
     const T_LIST: Parameter = Parameter { name: "t_list", kinds: Kinds::Scalable, takes_slices: true };
     let call = Call::new(py, "clip_by_global_norm", name)?;
     let is_plain = are_plain([Some(clip_norm), use_norm, name, Some(ord)]);
-    let tensors = match Inputs::read(&call, T_LIST, call.sequence(t_list)?, is_plain)? {
+    let mut tensors = match Inputs::read(&call, T_LIST, call.sequence(t_list)?, is_plain)? {
         Ok(tensors) => tensors,
         Err(entries) => return call.hand_on((entries.0, clip_norm, use_norm, name, ord, out)),
     };
@@ -266,7 +268,7 @@ fn factor_of_all(norm: Scaled, limit: f64) -> Option<Factor> {
 }
 
 /// Clips each of the rows of `len` elements of a plain array by its own norm.
-fn clip_plain_rows(py: Python<'_>, pairs: &mut OperandPairs<'_>, len: usize, limit: f64) -> PyResult<()> {
+fn clip_plain_rows(py: Python<'_>, pairs: &mut OperandPairs<'_, '_>, len: usize, limit: f64) -> PyResult<()> {
     let bytes = pairs.inputs().bytes();
     let wrong = || internal("rows of no real dtype");
     match_real!(pairs.inputs().dtype().ok_or_else(wrong)?, T => {

@@ -181,7 +181,7 @@ pub(super) fn normalize<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     const TENSOR: Parameter = Parameter { name: "tensor", kinds: Kinds::Scalable, takes_slices: false };
     let call = Call::new(py, "normalize", name)?;
-    let Ok(inputs) = Inputs::read(&call, TENSOR, Items::One(tensor), false)? else {
+    let Ok(mut inputs) = Inputs::read(&call, TENSOR, Items::One(tensor), false)? else {
         return call.hand_on((tensor, ord, axis, name, out));
     };
     let along = Along::new(&call, ord, axis, inputs.ndim()?)?;

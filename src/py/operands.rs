@@ -4,7 +4,7 @@
 //! the reading of an array and the use of its memory. All other arrays, and all errors, go by way of [`Array`] and [`Pair`].
 //! A function sees neither: it reads [`Inputs`], checks its other arguments, and works on [`Operands`].
 
-use std::iter;
+use std::{iter, mem};
 
 use pyo3::prelude::*;
 use pyo3::types::PyAny;
@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::array::items::Items;
 use super::array::pair::{Out, Pair, arrange};
-use super::array::plain::{OperandPairs, PlainArrays};
+use super::array::plain::{OperandPairs, Outputs, PlainArrays};
 use super::array::{Array, internal, objects};
 use super::call::{Call, Entry, Tensor};
 use super::classes::{any_is_cupy, is_cupy};
@@ -171,15 +171,12 @@ impl<'a, 'py> Inputs<'a, 'py> {
         }
     }
 
-    /// The same tensors, none of them taken as plain.
-    pub(super) fn into_general(self) -> PyResult<Self> {
-        match self.tensors {
-            Tensors::Plain(_) => {
-                let tensors = self.parameter.read_again(self.call, &self.items)?;
-                Ok(Self { tensors, ..self })
-            }
-            _ => Ok(self),
+    /// Takes none of the tensors as plain from now on.
+    pub(super) fn make_general(&mut self) -> PyResult<()> {
+        if let Tensors::Plain(_) = self.tensors {
+            self.tensors = self.parameter.read_again(self.call, &self.items)?;
         }
+        Ok(())
     }
 
     /// The norm of all tensors as one.
@@ -196,37 +193,49 @@ impl<'a, 'py> Inputs<'a, 'py> {
     }
 
     /// Pairs the tensors with their outputs, the caller's or new ones. `readers` are read while outputs are written.
-    #[inline(always)] // as `read`
     pub(super) fn with_outputs(
-        self,
+        &mut self,
         out: Option<&Bound<'py, PyAny>>,
         readers: &mut [&mut Array<'py>],
-    ) -> PyResult<Operands<'py>> {
-        let Self { call, parameter, items, tensors } = self;
-        let Tensors::Plain(arrays) = tensors else { return pair_up(call, tensors, out, readers) };
-        let outs = match (out, &items) {
-            (None, _) => Some(None),
-            (Some(out), Items::One(_)) => Some(Some(Items::One(out))),
-            (Some(out), _) => Items::of_list(out).map(Some),
-        };
-        if let Some(outs) = outs
-            && let Some(pairs) = arrays.operand_pairs(call.py(), &items, outs.as_ref())?
-        {
-            return Ok(Operands::Plain(pairs));
+    ) -> PyResult<Operands<'_, 'py>> {
+        if let Some(outputs) = self.plain_outputs(out)? {
+            return match &mut self.tensors {
+                Tensors::Plain(inputs) => {
+                    let is_list = !matches!(self.items, Items::One(_));
+                    Ok(Operands::Plain { pairs: OperandPairs::new(inputs, outputs), is_list })
+                }
+                _ => Err(not_one()),
+            };
         }
-        pair_up(call, parameter.read_again(call, &items)?, out, readers)
+        self.make_general()?;
+        pair_up(self.call, mem::replace(&mut self.tensors, Tensors::Many(Vec::new())), out, readers)
+    }
+
+    /// Outputs for plain arrays, unless the caller's are no case for these.
+    #[inline]
+    fn plain_outputs(&mut self, out: Option<&Bound<'py, PyAny>>) -> PyResult<Option<Outputs<'py>>> {
+        let Tensors::Plain(arrays) = &mut self.tensors else { return Ok(None) };
+        let outs = match (out, &self.items) {
+            (None, _) => None,
+            (Some(out), Items::One(_)) => Some(Items::One(out)),
+            (Some(out), _) => match Items::of_list(out) {
+                Some(outs) => Some(outs),
+                None => return Ok(None),
+            },
+        };
+        arrays.outputs(self.call.py(), &self.items, outs.as_ref())
     }
 }
 
 /// Pairs tensors that any layout may have with their outputs, and raises what is wrong with the caller's.
 #[cold]
 #[inline(never)]
-fn pair_up<'py>(
+fn pair_up<'o, 'py>(
     call: &Call<'_, 'py>,
     tensors: Tensors<'py>,
     out: Option<&Bound<'py, PyAny>>,
     readers: &mut [&mut Array<'py>],
-) -> PyResult<Operands<'py>> {
+) -> PyResult<Operands<'o, 'py>> {
     match tensors {
         Tensors::Plain(_) => Err(not_one()),
         Tensors::One(tensor) => pair_one(call, tensor, out, readers),
@@ -234,12 +243,12 @@ fn pair_up<'py>(
     }
 }
 
-fn pair_one<'py>(
+fn pair_one<'o, 'py>(
     call: &Call<'_, 'py>,
     tensor: Tensor<'py>,
     out: Option<&Bound<'py, PyAny>>,
     readers: &mut [&mut Array<'py>],
-) -> PyResult<Operands<'py>> {
+) -> PyResult<Operands<'o, 'py>> {
     let argument = Entry("out", None);
     let given = match out {
         Some(out) => call.out(argument, out, &tensor)?,
@@ -255,11 +264,11 @@ fn pair_one<'py>(
     Ok(Operands::General { pairs, result })
 }
 
-fn pair_list<'py>(
+fn pair_list<'o, 'py>(
     call: &Call<'_, 'py>,
     tensors: Vec<Option<Tensor<'py>>>,
     out: Option<&Bound<'py, PyAny>>,
-) -> PyResult<Operands<'py>> {
+) -> PyResult<Operands<'o, 'py>> {
     let py = call.py();
     let outs = call.out_sequence(out, tensors.len())?;
     let argument = |at: usize| Entry("out", Some(at));
@@ -315,14 +324,14 @@ fn not_one() -> PyErr {
 }
 
 /// The tensors of a call with their outputs.
-pub(super) enum Operands<'py> {
+pub(super) enum Operands<'a, 'py> {
     /// All are plain.
-    Plain(OperandPairs<'py>),
+    Plain { pairs: OperandPairs<'a, 'py>, is_list: bool },
     /// Any arrays, and what is to be returned once they are written.
     General { pairs: Vec<Pair<'py>>, result: Bound<'py, PyAny> },
 }
 
-impl<'py> Operands<'py> {
+impl<'py> Operands<'_, 'py> {
     /// Clips all by one factor, made of their norm. Returns that norm.
     #[inline(always)]
     pub(super) fn clip(
@@ -332,7 +341,7 @@ impl<'py> Operands<'py> {
         factor: impl FnOnce(Scaled) -> Option<Factor> + Send,
     ) -> PyResult<Scaled> {
         match self {
-            Self::Plain(pairs) => clip_plain(py, pairs, norm, factor),
+            Self::Plain { pairs, .. } => clip_plain(py, pairs, norm, factor),
             Self::General { pairs, .. } => {
                 let norm = match norm {
                     NormOf::Given(norm) => norm,
@@ -347,7 +356,7 @@ impl<'py> Operands<'py> {
     /// The only pair as a task in the order of memory, for elements of T, and its bytes.
     pub(super) fn task<T: Ordered>(&mut self) -> PyResult<(Task<'_, T>, usize)> {
         match self {
-            Self::Plain(pairs) => {
+            Self::Plain { pairs, .. } => {
                 let bytes = pairs.inputs().bytes();
                 Ok((pairs.task()?, bytes))
             }
@@ -363,7 +372,7 @@ impl<'py> Operands<'py> {
     pub(super) fn pair(&mut self) -> PyResult<&mut Pair<'py>> {
         match self {
             Self::General { pairs, .. } => pairs.first_mut().ok_or_else(not_one),
-            Self::Plain(_) => Err(not_one()),
+            Self::Plain { .. } => Err(not_one()),
         }
     }
 
@@ -371,7 +380,7 @@ impl<'py> Operands<'py> {
     #[inline(always)]
     pub(super) fn into_result(self) -> PyResult<Bound<'py, PyAny>> {
         match self {
-            Self::Plain(pairs) => pairs.into_result(),
+            Self::Plain { pairs, is_list } => pairs.into_result(is_list),
             Self::General { result, .. } => Ok(result),
         }
     }

@@ -85,7 +85,7 @@ pub(super) enum NormOf {
 /// Clips plain arrays by a factor made of their norm. Returns that norm.
 pub(super) fn clip_plain(
     py: Python<'_>,
-    pairs: &mut OperandPairs<'_>,
+    pairs: &mut OperandPairs<'_, '_>,
     norm: NormOf,
     factor: impl FnOnce(Scaled) -> Option<Factor> + Send,
 ) -> PyResult<Scaled> {

@@ -42,6 +42,7 @@ const DTYPES: [Option<Dtype>; NPY_TYPES::NPY_NTYPES_LEGACY as usize] = {
 static BFLOAT16: AtomicI32 = AtomicI32::new(0);
 
 /// The class ndarray, looked up once for a list.
+#[inline]
 pub(super) fn ndarray(py: Python<'_>) -> *mut PyTypeObject {
     // SAFETY: the interpreter is attached.
     unsafe { npyffi::get_type_object(py, NpyTypes::PyArray_Type) }
@@ -77,12 +78,14 @@ pub(super) fn fields<'a>(object: &'a Bound<'_, PyAny>) -> Option<(&'a Fields, bo
 
 /// The lengths of the axes. They are to be copied where Python code may run while they are in use: if it gives the array
 /// another shape, NumPy frees them.
+#[inline]
 pub(super) fn shape(fields: &Fields) -> &[usize] {
     // SAFETY: NumPy keeps `nd` lengths there, none negative. Nothing runs while the slice is in use.
     unsafe { slice_of(fields.dimensions.cast::<usize>(), usize::try_from(fields.nd).unwrap_or(0)) }
 }
 
 /// The strides of the axes in bytes, to be copied as the lengths are.
+#[inline]
 pub(super) fn strides(fields: &Fields) -> &[isize] {
     // SAFETY: NumPy keeps as many strides as lengths there. Nothing runs while the slice is in use.
     unsafe { slice_of(fields.strides.cast_const(), usize::try_from(fields.nd).unwrap_or(0)) }
@@ -90,6 +93,7 @@ pub(super) fn strides(fields: &Fields) -> &[isize] {
 
 /// # Safety
 /// `len` values lie at `data`, unless `len` is 0.
+#[inline]
 unsafe fn slice_of<'a, T>(data: *const T, len: usize) -> &'a [T] {
     if len == 0 {
         return &[];
@@ -164,6 +168,7 @@ pub(super) fn registered_dtype(py: Python<'_>, fields: &Fields) -> Option<Dtype>
 /// # Safety
 /// `descr` is a new reference, which the call takes. Where there are strides, they are as many as lengths. The elements
 /// stay within the memory at `data`, or, where it is null, within what NumPy allocates for the shape.
+#[inline]
 pub(super) unsafe fn new_array<'py>(
     py: Python<'py>,
     descr: *mut PyArray_Descr,
@@ -195,6 +200,7 @@ pub(super) unsafe fn new_array<'py>(
 ///
 /// # Safety
 /// The strides, where there are any, are those of a dense array of this shape and dtype.
+#[inline]
 pub(super) unsafe fn new_dense<'py>(
     py: Python<'py>,
     number: c_int,
@@ -218,6 +224,7 @@ pub(super) unsafe fn new_dense<'py>(
 /// it must not exist. The block of assembly is empty, but the compiler cannot look into it and must assume that it
 /// stored something everywhere behind the pointer: from then on the memory holds some bits, and any bits are a value of
 /// every dtype. Kernels overwrite them all and read none.
+#[inline]
 fn hold_any_bits(data: *mut u8) {
     // SAFETY: no instruction is executed.
     unsafe { asm!("/* {} */", in(reg) data, options(nostack, preserves_flags)) };

@@ -65,7 +65,7 @@ impl<'a, 'py> Items<'a, 'py> {
 
 /// What keeps arrays alive: their references, as they stood in the argument at one moment. A list is copied by one
 /// call to Python, at a quarter of what it costs to take its entries one by one.
-pub(super) enum Held<'py> {
+pub(in crate::py) enum Held<'py> {
     One(Bound<'py, PyAny>),
     Many(OwnList<'py>),
 }

@@ -46,7 +46,7 @@ type Few<T> = SmallVec<[T; 1]>;
 
 /// An exact ndarray, aligned and native, of a dtype that is not complex, which is dense or has one axis: where it lies.
 #[derive(Clone, Copy)]
-struct PlainArray {
+pub(in crate::py) struct PlainArray {
     /// The array itself, for as long as somebody holds it.
     fields: NonNull<Fields>,
     data: NonNull<u8>,
@@ -167,7 +167,7 @@ impl PlainArray {
     /// The array is alive and writeable, and nothing else here reads or writes its elements meanwhile.
     unsafe fn target<'a, T: Ordered>(&self) -> Target<'a, T> {
         // SAFETY: as in `elements`. The extent of an output, with the elements between its own, overlaps no other output's
-        // and no input's but its own: `OperandPairs::are_apart` has compared the extents. An atomic cell has the size of T, to
+        // and no input's but its own: `Outputs::are_apart` has compared the extents. An atomic cell has the size of T, to
         // which an array here is aligned.
         unsafe {
             if self.is_dense() {
@@ -315,28 +315,28 @@ impl<'py> PlainArrays<'py> {
         are_inner.then_some(len)
     }
 
-    /// Inputs with their outputs: `outs`, which may be the arrays themselves, if they fit and share no memory
-    /// otherwise; new arrays where there are no `outs`. `items` are what was read.
-    #[inline(always)] // as `of`
-    pub(in crate::py) fn operand_pairs(
-        mut self,
+    /// Outputs for the arrays: `outs`, which may be the arrays themselves, if they fit and share no memory otherwise; new
+    /// arrays where there are no `outs`. `items` are what was read.
+    pub(in crate::py) fn outputs(
+        &mut self,
         py: Python<'py>,
         items: &Items<'_, 'py>,
         outs: Option<&Items<'_, 'py>>,
-    ) -> PyResult<Option<OperandPairs<'py>>> {
+    ) -> PyResult<Option<Outputs<'py>>> {
         let class = ndarray(py);
         let was_fresh = self.is_fresh.replace(false);
         let outputs = match outs {
-            None => Some(self.new_outputs(py, items.is_list(), class)?),
+            None => return self.new_outputs(py, items.is_list(), class).map(Some),
             Some(outs) if outs.is(items) && self.holds_for_result(outs)? => {
                 self.is_fresh.set(was_fresh);
                 (self.flags & npyffi::NPY_ARRAY_WRITEABLE != 0).then_some(Outputs::Inputs)
             }
             Some(outs) => self.given_outputs(outs, class)?,
         };
-        let Some(outputs) = outputs else { return Ok(None) };
-        let pairs = OperandPairs { inputs: self, outputs, is_list: items.is_list() };
-        Ok(if outs.is_none() || pairs.are_apart()? { Some(pairs) } else { None })
+        match outputs {
+            Some(outputs) if outputs.are_apart(self)? => Ok(Some(outputs)),
+            _ => Ok(None),
+        }
     }
 
     /// Makes what is held the result: whether it could be done.
@@ -433,8 +433,8 @@ impl<'py> PlainArrays<'py> {
     }
 }
 
-/// What to read of plain arrays. The memory is written by way of `OperandPairs` alone, which own their inputs and lend
-/// them only while nothing is written.
+/// What to read of plain arrays. The memory is written by way of `OperandPairs` alone, which borrow their inputs mutably
+/// and lend them only while nothing is written.
 #[derive(Clone, Copy)]
 pub(in crate::py) struct PlainViews<'a> {
     arrays: &'a [PlainArray],
@@ -492,23 +492,49 @@ impl Views for PlainViews<'_> {
     }
 }
 
-/// Where the outputs are.
-enum Outputs<'py> {
+/// Where the outputs of plain arrays are. They share no memory but where an output is its input, and have as many elements as
+/// their inputs, and the same dtype.
+pub(in crate::py) enum Outputs<'py> {
     /// Each is its input.
     Inputs,
     /// As many as inputs.
     Others { held: Held<'py>, arrays: Few<PlainArray> },
 }
 
-/// Inputs, and outputs that share no memory but where an output is its input. Outputs have as many elements as their
-/// inputs, and of the same dtype.
-pub(in crate::py) struct OperandPairs<'py> {
-    inputs: PlainArrays<'py>,
-    outputs: Outputs<'py>,
-    is_list: bool,
+impl Outputs<'_> {
+    fn are_apart(&self, inputs: &PlainArrays<'_>) -> Result<bool> {
+        let (outputs, in_place) = match self {
+            // Most lists lie in the order in which they were made, and nothing need be sorted.
+            Self::Inputs if inputs.in_order => return Ok(true),
+            Self::Inputs => (&inputs.arrays, true),
+            Self::Others { arrays, .. } => (arrays, false),
+        };
+        // For one tensor a list of extents would cost more than the rest of the call.
+        if let ([input], [output]) = (inputs.arrays.as_slice(), outputs.as_slice()) {
+            let ((low, high), (begin, end)) = (input.extent(), output.extent());
+            return Ok(output.len == 0 || output.data == input.data || high <= begin || end <= low);
+        }
+        let extent = |array: &PlainArray| (array.len > 0).then(|| array.extent());
+        let written = outputs.iter().filter_map(extent);
+        let others = if in_place { 0 } else { outputs.len() };
+        let pairs = inputs.arrays.iter().zip(outputs).take(others);
+        let read = pairs.filter(|(input, output)| input.data != output.data);
+        overlap::extents_are_apart(written.chain(read.filter_map(|(input, _)| extent(input))))
+    }
 }
 
-impl<'py> OperandPairs<'py> {
+/// Inputs with their outputs.
+pub(in crate::py) struct OperandPairs<'a, 'py> {
+    inputs: &'a mut PlainArrays<'py>,
+    outputs: Outputs<'py>,
+}
+
+impl<'a, 'py> OperandPairs<'a, 'py> {
+    /// Pairs inputs with the outputs that [`PlainArrays::outputs`] has given for them.
+    pub(in crate::py) fn new(inputs: &'a mut PlainArrays<'py>, outputs: Outputs<'py>) -> Self {
+        Self { inputs, outputs }
+    }
+
     fn outputs(&self) -> &[PlainArray] {
         match &self.outputs {
             Outputs::Inputs => &self.inputs.arrays,
@@ -518,24 +544,6 @@ impl<'py> OperandPairs<'py> {
 
     fn pairs(&self) -> impl ExactSizeIterator<Item = (&PlainArray, &PlainArray)> + Clone {
         self.inputs.arrays.iter().zip(self.outputs())
-    }
-
-    fn are_apart(&self) -> Result<bool> {
-        // Most lists lie in the order in which they were made, and nothing need be sorted.
-        let in_order = matches!(self.outputs, Outputs::Inputs) && self.inputs.in_order;
-        if in_order {
-            return Ok(true);
-        }
-        // For one tensor a list of extents would cost more than the rest of the call.
-        if let ([input], [output]) = (self.inputs.arrays.as_slice(), self.outputs()) {
-            let ((low, high), (begin, end)) = (input.extent(), output.extent());
-            return Ok(output.len == 0 || output.data == input.data || high <= begin || end <= low);
-        }
-        let extent = |array: &PlainArray| (array.len > 0).then(|| array.extent());
-        let written = self.outputs().iter().filter_map(extent);
-        let others = if self.are_in_place() { 0 } else { self.outputs().len() };
-        let read = self.pairs().take(others).filter(|(input, output)| input.data != output.data);
-        overlap::extents_are_apart(written.chain(read.filter_map(|(input, _)| extent(input))))
     }
 
     fn are_current(&self) -> bool {
@@ -549,7 +557,7 @@ impl<'py> OperandPairs<'py> {
 
     /// What norms are made of, before anything is written.
     pub(in crate::py) fn inputs(&self) -> &PlainArrays<'py> {
-        &self.inputs
+        self.inputs
     }
 
     /// Whether all outputs are known to be their inputs.
@@ -565,7 +573,7 @@ impl<'py> OperandPairs<'py> {
         if self.inputs.kinds != Kinds::Scalable {
             return Err(not_plain());
         }
-        let PlainArrays { arrays, bytes, alike, .. } = &self.inputs;
+        let PlainArrays { arrays, bytes, alike, .. } = &*self.inputs;
         let views = PlainViews { arrays, bytes: *bytes, alike: *alike };
         Ok(PlainPairs { views, outputs: self.outputs(), in_place: self.are_in_place() })
     }
@@ -601,18 +609,17 @@ impl<'py> OperandPairs<'py> {
 
     /// The only output, or those of a list in a list. If they are the caller's there is a list before they are written, so
     /// that this needs no memory.
-    #[inline]
-    pub(in crate::py) fn into_result(self) -> PyResult<Bound<'py, PyAny>> {
-        let held = match self.outputs {
-            Outputs::Inputs => self.inputs.held,
+    pub(in crate::py) fn into_result(self, is_list: bool) -> PyResult<Bound<'py, PyAny>> {
+        let held = match &self.outputs {
+            Outputs::Inputs => &self.inputs.held,
             Outputs::Others { held, .. } => held,
         };
         match held {
             Held::Many(list) => Ok(list.give().into_any()),
-            Held::One(object) if self.is_list => {
+            Held::One(object) if is_list => {
                 Ok(objects::list_of(object.py(), iter::once(object.clone()))?.into_any())
             }
-            Held::One(object) => Ok(object),
+            Held::One(object) => Ok(object.clone()),
         }
     }
 }
