@@ -41,9 +41,10 @@ pub(super) fn clip_by_value<'py>(
     const T: Parameter = Parameter { name: "t", kinds: Kinds::Ordered, takes_slices: true };
     let call = Call::new(py, "clip_by_value", name)?;
     let is_plain = are_plain([clip_value_min, clip_value_max, name]);
-    let Ok(mut tensor) = Inputs::read(&call, T, Items::One(t), is_plain)? else {
+    let mut tensor = Inputs::new(&call, T, Items::One(t));
+    if tensor.read(is_plain)?.is_some() {
         return call.hand_on((t, clip_value_min, clip_value_max, name, out));
-    };
+    }
     let mut lo = bound(&call, "clip_value_min", clip_value_min, &tensor)?;
     let mut hi = bound(&call, "clip_value_max", clip_value_max, &tensor)?;
     if clip_value_min.is_none() && clip_value_max.is_none() {
@@ -100,9 +101,10 @@ pub(super) fn clip_by_norm<'py>(
     const T: Parameter = Parameter { name: "t", kinds: Kinds::Scalable, takes_slices: true };
     let call = Call::new(py, "clip_by_norm", name)?;
     let is_plain = are_plain([Some(clip_norm), name]) && are_plain_axes(axes);
-    let Ok(mut tensor) = Inputs::read(&call, T, Items::One(t), is_plain)? else {
+    let mut tensor = Inputs::new(&call, T, Items::One(t));
+    if tensor.read(is_plain)?.is_some() {
         return call.hand_on((t, clip_norm, axes, name, out));
-    };
+    }
     let limit = call.limit("clip_norm", clip_norm, false)?;
     let ndim = tensor.ndim()?;
     let axes = call.axes("axes", axes, ndim)?.filter(|axes| axes.len() < ndim);
@@ -222,9 +224,10 @@ pub(super) fn clip_by_average_norm<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     const T: Parameter = Parameter { name: "t", kinds: Kinds::Scalable, takes_slices: false };
     let call = Call::new(py, "clip_by_average_norm", name)?;
-    let Ok(mut tensor) = Inputs::read(&call, T, Items::One(t), are_plain([Some(clip_norm), name]))? else {
+    let mut tensor = Inputs::new(&call, T, Items::One(t));
+    if tensor.read(are_plain([Some(clip_norm), name]))?.is_some() {
         return call.hand_on((t, clip_norm, name, out));
-    };
+    }
     let limit = call.limit("clip_norm", clip_norm, false)?;
     call.check_name()?;
     let len = tensor.len()?;
@@ -248,10 +251,10 @@ pub(super) fn clip_by_global_norm<'py>(
     const T_LIST: Parameter = Parameter { name: "t_list", kinds: Kinds::Scalable, takes_slices: true };
     let call = Call::new(py, "clip_by_global_norm", name)?;
     let is_plain = are_plain([Some(clip_norm), use_norm, name, Some(ord)]);
-    let mut tensors = match Inputs::read(&call, T_LIST, call.sequence(t_list)?, is_plain)? {
-        Ok(tensors) => tensors,
-        Err(entries) => return call.hand_on((entries.0, clip_norm, use_norm, name, ord, out)),
-    };
+    let mut tensors = Inputs::new(&call, T_LIST, call.sequence(t_list)?);
+    if let Some(entries) = tensors.read(is_plain)? {
+        return call.hand_on((entries.0, clip_norm, use_norm, name, ord, out));
+    }
     let limit = call.limit("clip_norm", clip_norm, false)?;
     let used = use_norm.map(|norm| call.limit("use_norm", norm, true)).transpose()?;
     call.check_name()?;

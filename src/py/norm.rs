@@ -68,10 +68,10 @@ pub(super) fn global_norm<'py>(
     const T_LIST: Parameter = Parameter { name: "t_list", kinds: Kinds::Normed, takes_slices: true };
     let call = Call::new(py, "global_norm", name)?;
     let is_plain = are_plain([Some(ord), name]);
-    let tensors = match Inputs::read(&call, T_LIST, call.sequence(t_list)?, is_plain)? {
-        Ok(tensors) => tensors,
-        Err(entries) => return call.hand_on((entries.0, name, ord)),
-    };
+    let mut tensors = Inputs::new(&call, T_LIST, call.sequence(t_list)?);
+    if let Some(entries) = tensors.read(is_plain)? {
+        return call.hand_on((entries.0, name, ord));
+    }
     call.check_name()?;
     let norm = tensors.norm(vector_order(&call, ord)?)?;
     Ok(PyFloat::new(py, norm.to_f64()).into_any())
@@ -147,9 +147,10 @@ pub(super) fn norm<'py>(
     const TENSOR: Parameter = Parameter { name: "tensor", kinds: Kinds::Normed, takes_slices: false };
     let call = Call::new(py, "norm", name)?;
     let is_plain = axis.is_none() && keepdims.is_none() && are_plain([Some(ord), name]);
-    let Ok(inputs) = Inputs::read(&call, TENSOR, Items::One(tensor), is_plain)? else {
+    let mut inputs = Inputs::new(&call, TENSOR, Items::One(tensor));
+    if inputs.read(is_plain)?.is_some() {
         return call.hand_on((tensor, ord, axis, keepdims, name));
-    };
+    }
     let along = Along::new(&call, ord, axis, inputs.ndim()?)?;
     let keepdims = call.keepdims(keepdims)?;
     call.check_name()?;
@@ -181,9 +182,10 @@ pub(super) fn normalize<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     const TENSOR: Parameter = Parameter { name: "tensor", kinds: Kinds::Scalable, takes_slices: false };
     let call = Call::new(py, "normalize", name)?;
-    let Ok(mut inputs) = Inputs::read(&call, TENSOR, Items::One(tensor), false)? else {
+    let mut inputs = Inputs::new(&call, TENSOR, Items::One(tensor));
+    if inputs.read(false)?.is_some() {
         return call.hand_on((tensor, ord, axis, name, out));
-    };
+    }
     let along = Along::new(&call, ord, axis, inputs.ndim()?)?;
     call.check_name()?;
     // The output first: if there is no memory for it, the norms need not be waited for.

@@ -98,19 +98,29 @@ enum Tensors<'py> {
 }
 
 impl<'a, 'py> Inputs<'a, 'py> {
-    /// Reads tensors. `is_plain` says that to read the other arguments runs no Python code.
-    #[inline(always)] // a struct that is moved costs more than the reading
-    pub(super) fn read(
-        call: &'a Call<'a, 'py>,
-        parameter: Parameter,
-        items: Items<'a, 'py>,
-        is_plain: bool,
-    ) -> PyResult<Result<Self, OnDevice<'py>>> {
-        if is_plain && let Some(arrays) = PlainArrays::read(call.py(), &items, parameter.kinds)? {
-            return Ok(Ok(Self { call, parameter, items, tensors: Tensors::Plain(arrays) }));
+    /// The tensors that an argument names, which are still to be read.
+    #[inline]
+    pub(super) fn new(call: &'a Call<'a, 'py>, parameter: Parameter, items: Items<'a, 'py>) -> Self {
+        Self { call, parameter, items, tensors: Tensors::Many(Vec::new()) }
+    }
+
+    /// Reads the tensors, unless they are arrays on a GPU, which are handed back. `is_plain` says that to read the other
+    /// arguments runs no Python code.
+    #[inline]
+    pub(super) fn read(&mut self, is_plain: bool) -> PyResult<Option<OnDevice<'py>>> {
+        if is_plain
+            && let Some(arrays) = PlainArrays::read(self.call.py(), &self.items, self.parameter.kinds)?
+        {
+            self.tensors = Tensors::Plain(arrays);
+            return Ok(None);
         }
-        let tensors = parameter.read_all(call, &items)?;
-        Ok(tensors.map(|tensors| Self { call, parameter, items, tensors }))
+        match self.parameter.read_all(self.call, &self.items)? {
+            Ok(tensors) => {
+                self.tensors = tensors;
+                Ok(None)
+            }
+            Err(device) => Ok(Some(device)),
+        }
     }
 
     /// The only tensor as an array that any layout may have.
