@@ -131,38 +131,43 @@ const PANICS: [&str; 7] =
 const UNSAFE: [&str; 3] = ["isa.rs", "parallel/crew.rs", "py/array.rs"];
 
 /// Where `src/py` takes an entry by its number, which panics beyond the end: file, line, why there is no beyond.
-const INDEXED: [(&str, &str, &str); 30] = [
-    ("py/array.rs", "let number = Dtype::ALL[i].number();", "at compile time"),
-    ("py/array.rs", "table[number.cast_unsigned() as usize] = Some(Dtype::ALL[i]);", "at compile time"),
-    ("py/array.rs", "table[NPY_TYPES::NPY_LONG as usize] =", "at compile time"),
-    ("py/array.rs", "table[NPY_TYPES::NPY_ULONG as usize] =", "at compile time"),
+const INDEXED: [(&str, &str, &str); 31] = [
+    ("py/array/fields.rs", "let number = Dtype::ALL[i].number();", "at compile time"),
+    (
+        "py/array/fields.rs",
+        "table[number.cast_unsigned() as usize] = Some(Dtype::ALL[i]);",
+        "at compile time",
+    ),
+    ("py/array/fields.rs", "table[NPY_TYPES::NPY_LONG as usize] =", "at compile time"),
+    ("py/array/fields.rs", "table[NPY_TYPES::NPY_ULONG as usize] =", "at compile time"),
     (
         "py/array.rs",
         "strides[axis] = step;",
         "as many strides as lengths; the order has each axis of these once",
     ),
     ("py/array.rs", "step = step.saturating_mul(shape[axis].max(1)", "the same order"),
-    ("py/array.rs", "step *= shape[axis].cast_signed();", "the same order, of kept axes"),
+    ("py/array/order.rs", "strides[axis] = step;", "as many strides as lengths; the kept axes are of these"),
+    ("py/array/order.rs", "step *= shape[axis].cast_signed();", "the same order, of kept axes"),
     (
-        "py/array.rs",
-        "*backwards = input.strides()[*axis] < 0 && output.strides()[*axis] < 0;",
+        "py/array/order.rs",
+        "*backwards = input.strides[*axis] < 0 && output.strides[*axis] < 0;",
         "the arrays of a pair have one number of axes",
     ),
-    ("py/array.rs", "array.strides()[axis] < 0", "an order of this array's axes"),
-    ("py/array.rs", "!is_reduced(**axis) || shape[**axis] == 1", "an order of this array's axes"),
-    ("py/array.rs", ".map(|axis| shape[*axis]).product();", "an order of this array's axes"),
+    ("py/array/order.rs", "array.strides[axis] < 0", "an order of this array's axes"),
+    ("py/array/order.rs", "!is_reduced(**axis) || shape[**axis] == 1", "an order of this array's axes"),
+    ("py/array/order.rs", ".map(|axis| shape[*axis]).product();", "an order of this array's axes"),
     (
-        "py/array.rs",
-        "let (len, apart) = (output.shape()[to], input.strides()[to].unsigned_abs());",
+        "py/array/order.rs",
+        "let (len, apart) = (output.shape[to], input.strides[to].unsigned_abs());",
         "the arrays of a pair have one number of axes",
     ),
     (
-        "py/array.rs",
-        "array.shape()[*axis] > 1 && array.strides()[*axis] != 0)",
+        "py/array/order.rs",
+        "array.shape[*axis] > 1 && array.strides[*axis] != 0)",
         "an order of this array's axes",
     ),
     (
-        "py/array.rs",
+        "py/array/order.rs",
         "= (shape[axis], strides[axis] / unit);",
         "a walk is made of the axes of the array or of its pair",
     ),
@@ -171,10 +176,14 @@ const INDEXED: [(&str, &str, &str); 30] = [
         "let array = &self.arrays[at];",
         "`Views` are asked for numbers below their length",
     ),
-    ("py/array.rs", "pairs[i].interleaved = true;", "the number of an output, of which each pair has one"),
-    ("py/array.rs", "pairs[i].copy = Some(pairs[i].input.copy()?)", "less than their number"),
     (
-        "py/array.rs",
+        "py/array/pair.rs",
+        "pairs[i].interleaved = true;",
+        "the number of an output, of which each pair has one",
+    ),
+    ("py/array/pair.rs", "pairs[i].copy = Some(pairs[i].input.copy()?)", "less than their number"),
+    (
+        "py/array/pair.rs",
         "*readers[i] = readers[i].copy()?",
         "the number of an input, counted from the end of the pairs",
     ),
