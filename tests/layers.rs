@@ -214,8 +214,8 @@ const INDEXED: [(&str, &str, &str); 31] = [
 ];
 
 /// The files below whose loops take entries by number, and why these are in range.
-const LOOPS: [(&str, &str); 10] = [
-    ("element.rs", "the bytes of one element, from a slice that `walk.rs` cut to at least as many"),
+const LOOPS: [(&str, &str); 18] = [
+    ("element.rs", "the bytes of one element, from a slice that `walk` cut to at least as many"),
     ("kernel/halves.rs", "pieces and blocks cut to the length of the output, which is that of the source"),
     ("kernel/map.rs", "arrays of one line, in loops up to their number"),
     ("kernel/power.rs", "coefficients, from the last ones down by four; terms of a block, cut to its length"),
@@ -226,8 +226,19 @@ const LOOPS: [(&str, &str); 10] = [
     ("kernel/sum.rs", "arrays of lanes, in loops up to their number"),
     ("parallel/columns.rs", "rows and columns of slices whose length is the product of both"),
     ("parallel/rows.rs", "rows of slices whose length is a multiple of theirs"),
-    ("parallel/reduce.rs", "columns of strips that are as wide as the accumulators"),
-    ("walk.rs", "a layout stays within the extent that its memory was made of; scratch has room for a block"),
+    ("parallel/reduce/columns.rs", "columns of pieces that are at most as wide as the accumulators"),
+    ("parallel/reduce/list.rs", "`Views` are asked for numbers below their length"),
+    ("parallel/reduce/pass.rs", "blocks, which are at most as long as the scratch"),
+    (
+        "parallel/reduce/slices.rs",
+        "slices of an array whose length is the product of theirs and their number",
+    ),
+    ("walk/layout.rs", "a permutation of the axes"),
+    ("walk/memory.rs", "a layout stays within the extent that its memory was made of"),
+    ("walk/slices.rs", "the same of kept and reduced axes; the whole of the axes"),
+    ("walk/target.rs", "a layout stays within the extent of its cells; scratch has room for a block"),
+    ("walk/view.rs", "the positions of a view; scratch has room for a block"),
+    ("walk/work.rs", "positions of operands that have as many; scratch has room for a block"),
 ];
 
 /// Whether a line takes an entry or a part by number.
@@ -455,7 +466,10 @@ fn no_file_imports_itself_by_way_of_others() {
         ("py/array/plain.rs", "py/array.rs"),
         ("py/array.rs", "py/array/handler.rs"),
         ("parallel/rows.rs", "kernel/rows.rs"),
-        ("walk.rs", "isa.rs"),
+        ("walk.rs", "walk/view.rs"),
+        ("walk/memory.rs", "isa.rs"),
+        ("parallel/rows.rs", "parallel/reduce.rs"),
+        ("parallel/reduce/slices.rs", "parallel/reduce/list.rs"),
     ] {
         assert!(imports[file].contains(imported), "{file} imports {:?}", imports[file]);
     }
@@ -541,6 +555,8 @@ fn the_rules_can_be_broken() {
     one("kernel/sum.rs", "use crate::{isa, parallel};", "1: parallel");
     one("walk.rs", "use crate::parallel::threads;", "1: parallel");
     one("parallel/reduce.rs", "fn f() { crate::py::g() }", "1: py");
+    one("parallel/reduce/list.rs", "fn f() { crate::py::g() }", "1: py");
+    one("walk/view.rs", "use crate::parallel::threads;", "1: parallel");
     one("isa.rs", "use crate::kernel::sum::Sum;", "1: kernel");
     one("kernel/max.rs", "// SAFETY: none\nfn f() { unsafe { g() } }", "2: unsafe");
     one("isa.rs", "fn f() {\n    unsafe { g() }\n}", "2: unsafe without SAFETY");
