@@ -38,16 +38,22 @@ use crate::element::{Element, F16};
 pub trait Op {
     /// What `eval` returns.
     type Output;
+    /// Whether conversions between float32 and float64 take most of its time: see [`has_slow_conversions`].
+    const CONVERTS: bool = false;
     /// Does the work. Implementors are `#[inline(always)]`. `level` has the instructions that the compiler does not find
     /// in plain Rust.
     fn eval<L: Level>(self, level: L) -> Self::Output;
 }
 
-/// Proof that this CPU runs a level: the field is private and only detection fills it.
+/// Proof that this CPU runs a level: the fields are private and only detection fills them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Isa(Number);
+pub struct Isa {
+    level: Number,
+    /// Whether operations that convert run at AVX2's level, which the CPU runs too.
+    converts_by_avx2: bool,
+}
 
-/// 0: not chosen yet. Else one more than the level's number.
+/// 0: not chosen yet. Else an [`Isa`], see [`Isa::number`].
 static CURRENT: AtomicU8 = AtomicU8::new(0);
 
 macro_rules! levels {
@@ -62,21 +68,22 @@ macro_rules! levels {
         )*
 
         impl Isa {
-            /// The levels this CPU runs, narrowest first; the last is the one to use.
-            pub fn available() -> impl DoubleEndedIterator<Item = Self> {
+            /// The levels that were detected, narrowest first.
+            fn detected() -> impl DoubleEndedIterator<Item = Number> {
                 let found = [
                     Some(Number::Baseline),
                     $(($(std::arch::is_x86_feature_detected!($feature))&&+).then_some(Number::$level)),*
                 ];
-                found.into_iter().flatten().map(Self)
+                found.into_iter().flatten()
             }
 
-            /// What `choose` stored; it has one from `available`, so it is a proof too.
+            /// The instruction set that `choose` stored; it took one from `available`, so the number is a proof too.
             #[inline]
             fn chosen(number: u8) -> Option<Self> {
-                match number {
-                    n if n == Number::Baseline as u8 + 1 => Some(Self(Number::Baseline)),
-                    $(n if n == Number::$level as u8 + 1 => Some(Self(Number::$level)),)*
+                let converts_by_avx2 = number & BY_AVX2 != 0;
+                match number & !BY_AVX2 {
+                    n if n == Number::Baseline as u8 + 1 => Some(Self { level: Number::Baseline, converts_by_avx2 }),
+                    $(n if n == Number::$level as u8 + 1 => Some(Self { level: Number::$level, converts_by_avx2 }),)*
                     _ => None,
                 }
             }
@@ -84,20 +91,25 @@ macro_rules! levels {
             /// The level's name.
             #[must_use]
             pub fn name(self) -> &'static str {
-                match self.0 { Number::Baseline => "baseline", $(Number::$level => $name),* }
+                match self.level {
+                    _ if self.converts_by_avx2 => "x86-64-v4-zen4",
+                    Number::Baseline => "baseline",
+                    $(Number::$level => $name),*
+                }
             }
 
             /// Runs `op` compiled for this level.
             #[allow(unsafe_code, reason = "a #[target_feature] function wants a CPU on which the feature was detected; there may be none")]
             #[inline]
             pub fn run<O: Op>(self, op: O) -> O::Output {
-                match self.0 {
+                match self.level_for::<O>() {
                     Number::Baseline => op.eval(Baseline),
                     $(Number::$level => {
                         #[target_feature($(enable = $feature),+)]
                         fn trampoline<O: Op>(op: O) -> O::Output { op.eval($level(())) }
                         // SAFETY: an `Isa` of this level is made by `available` alone, after it detected the
-                        // very list of features that `trampoline` enables.
+                        // very list of features that `trampoline` enables. One that `converts_by_avx2` is made after
+                        // both lists were detected.
                         unsafe { trampoline(op) }
                     })*
                 }
@@ -127,20 +139,60 @@ with_levels!(levels);
 #[cfg(not(target_arch = "x86_64"))]
 levels! {}
 
+/// Set in the number of an [`Isa`] that converts by AVX2.
+const BY_AVX2: u8 = 0x80;
+
 impl Isa {
+    /// What this CPU runs, narrowest first; the last is the one to use.
+    #[must_use]
+    pub fn available() -> impl DoubleEndedIterator<Item = Self> {
+        let plain = Self::detected().map(|level| Self { level, converts_by_avx2: false });
+        plain.chain(Self::by_avx2())
+    }
+
+    /// AVX-512 with conversions by AVX2, for CPUs on which these are faster.
+    #[cfg(target_arch = "x86_64")]
+    fn by_avx2() -> Option<Self> {
+        let runs = |level| Self::detected().any(|found| found == level);
+        (has_slow_conversions() && runs(Number::V3) && runs(Number::V4))
+            .then_some(Self { level: Number::V4, converts_by_avx2: true })
+    }
+
+    /// Other architectures have neither.
+    #[cfg(not(target_arch = "x86_64"))]
+    fn by_avx2() -> Option<Self> {
+        None
+    }
+
+    /// The level to run an operation at.
+    #[inline]
+    fn level_for<O: Op>(self) -> Number {
+        #[cfg(target_arch = "x86_64")]
+        if O::CONVERTS && self.converts_by_avx2 {
+            return Number::V3;
+        }
+        self.level
+    }
+
+    /// The number that [`Isa::chosen`] takes.
+    fn number(self) -> u8 {
+        (self.level as u8 + 1) | if self.converts_by_avx2 { BY_AVX2 } else { 0 }
+    }
+
     /// The level in use: the widest this CPU runs, unless [`Isa::choose`] named another.
     #[inline]
     #[must_use]
     pub fn current() -> Self {
         Self::chosen(CURRENT.load(Ordering::Relaxed))
-            .unwrap_or_else(|| Self::choose(None).unwrap_or(Self(Number::Baseline)))
+            .or_else(|| Self::choose(None))
+            .unwrap_or(Self { level: Number::Baseline, converts_by_avx2: false })
     }
 
     /// Uses the named level from now on (`None`: the widest). `None` when this CPU does not run it. For tests
     /// and measurements: every level gives the same bits.
     pub fn choose(name: Option<&str>) -> Option<Self> {
         let isa = Self::available().rfind(|isa| name.is_none_or(|name| name == isa.name()))?;
-        CURRENT.store(isa.0 as u8 + 1, Ordering::Relaxed);
+        CURRENT.store(isa.number(), Ordering::Relaxed);
         Some(isa)
     }
 }
@@ -214,7 +266,7 @@ const TO_NEAREST: i32 = std::arch::x86_64::_MM_FROUND_TO_NEAREST_INT;
 macro_rules! store_line_by {
     ($vector:ty, $load:ident, $store:ident) => {
         // SAFETY: the caller has a whole line that is aligned, as the trait demands.
-        #[expect(unsafe_code, clippy::cast_ptr_alignment, reason = "the instructions take aligned pointers")]
+        #[expect(unsafe_code, reason = "the instructions take aligned pointers")]
         #[inline(always)]
         unsafe fn store_line<T: Element, const N: usize>(self, from: &[T; N], to: &mut [T; N]) {
             let (from, to) = (from.as_ptr().cast::<$vector>(), to.as_mut_ptr().cast::<$vector>());
@@ -305,7 +357,7 @@ impl Isa {
     /// Whether the level's conversions of float16 are instructions of the CPU.
     #[must_use]
     pub fn converts_halves(self) -> bool {
-        self.0 != Number::Baseline
+        self.level != Number::Baseline
     }
 
     /// Fills a slice past the caches: memory that nobody reads soon need not be fetched to be overwritten, nor push
@@ -479,19 +531,41 @@ pub fn prefetch_distance() -> usize {
     0
 }
 
-/// Whether the CPU names Intel as its vendor: "Genu", "ineI", "ntel".
+/// Whether the CPU names Intel as its vendor.
+#[cfg(target_arch = "x86_64")]
+fn is_intel() -> bool {
+    vendor_and_family().0 == *b"GenuineIntel"
+}
+
+/// Whether 512-bit conversions between float32 and float64 take longer than two of 256 bits: AMD's Zen 4, on which sums of
+/// squares of float32 that a cache holds take 1.4 times as long by AVX-512 as by AVX2, and scaling 1.3 times.
+#[cfg(target_arch = "x86_64")]
+fn has_slow_conversions() -> bool {
+    /// Zen 3, which has no AVX-512, and Zen 4.
+    const FAMILY: u32 = 0x19;
+    vendor_and_family() == (*b"AuthenticAMD", FAMILY)
+}
+
+/// The CPU's vendor and family.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[allow(unused_unsafe, unsafe_code, reason = "the intrinsic is safe from Rust 1.94 on")]
-fn is_intel() -> bool {
-    // SAFETY: every x86-64 CPU has the instruction.
-    let vendor = unsafe { std::arch::x86_64::__cpuid(0) };
-    [vendor.ebx, vendor.edx, vendor.ecx] == [*b"Genu", *b"ineI", *b"ntel"].map(u32::from_le_bytes)
+fn vendor_and_family() -> ([u8; 12], u32) {
+    use std::arch::x86_64::__cpuid;
+    // SAFETY: every x86-64 CPU has the instruction, with these two leaves.
+    let (vendor, version) = unsafe { (__cpuid(0), __cpuid(1)) };
+    let mut name = [0; 12];
+    for (to, from) in name.as_chunks_mut::<4>().0.iter_mut().zip([vendor.ebx, vendor.edx, vendor.ecx]) {
+        *to = from.to_le_bytes();
+    }
+    // The extended family counts where the other is full.
+    let (family, extended) = (version.eax >> 8 & 0xf, version.eax >> 20 & 0xff);
+    (name, if family == 0xf { family + extended } else { family })
 }
 
 /// Miri has no such instruction.
 #[cfg(all(target_arch = "x86_64", miri))]
-fn is_intel() -> bool {
-    false
+fn vendor_and_family() -> ([u8; 12], u32) {
+    (*b"Miri Miri Mi", 0)
 }
 
 /// Permission to write past the caches, and the fence that must follow.

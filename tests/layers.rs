@@ -131,38 +131,43 @@ const PANICS: [&str; 7] =
 const UNSAFE: [&str; 3] = ["isa.rs", "parallel/crew.rs", "py/array.rs"];
 
 /// Where `src/py` takes an entry by its number, which panics beyond the end: file, line, why there is no beyond.
-const INDEXED: [(&str, &str, &str); 30] = [
-    ("py/array.rs", "let number = Dtype::ALL[i].number();", "at compile time"),
-    ("py/array.rs", "table[number.cast_unsigned() as usize] = Some(Dtype::ALL[i]);", "at compile time"),
-    ("py/array.rs", "table[NPY_TYPES::NPY_LONG as usize] =", "at compile time"),
-    ("py/array.rs", "table[NPY_TYPES::NPY_ULONG as usize] =", "at compile time"),
+const INDEXED: [(&str, &str, &str); 31] = [
+    ("py/array/fields.rs", "let number = Dtype::ALL[i].number();", "at compile time"),
+    (
+        "py/array/fields.rs",
+        "table[number.cast_unsigned() as usize] = Some(Dtype::ALL[i]);",
+        "at compile time",
+    ),
+    ("py/array/fields.rs", "table[NPY_TYPES::NPY_LONG as usize] =", "at compile time"),
+    ("py/array/fields.rs", "table[NPY_TYPES::NPY_ULONG as usize] =", "at compile time"),
     (
         "py/array.rs",
         "strides[axis] = step;",
         "as many strides as lengths; the order has each axis of these once",
     ),
     ("py/array.rs", "step = step.saturating_mul(shape[axis].max(1)", "the same order"),
-    ("py/array.rs", "step *= shape[axis].cast_signed();", "the same order, of kept axes"),
+    ("py/array/order.rs", "strides[axis] = step;", "as many strides as lengths; the kept axes are of these"),
+    ("py/array/order.rs", "step *= shape[axis].cast_signed();", "the same order, of kept axes"),
     (
-        "py/array.rs",
-        "*backwards = input.strides()[*axis] < 0 && output.strides()[*axis] < 0;",
+        "py/array/order.rs",
+        "*backwards = input.strides[*axis] < 0 && output.strides[*axis] < 0;",
         "the arrays of a pair have one number of axes",
     ),
-    ("py/array.rs", "array.strides()[axis] < 0", "an order of this array's axes"),
-    ("py/array.rs", "!is_reduced(**axis) || shape[**axis] == 1", "an order of this array's axes"),
-    ("py/array.rs", ".map(|axis| shape[*axis]).product();", "an order of this array's axes"),
+    ("py/array/order.rs", "array.strides[axis] < 0", "an order of this array's axes"),
+    ("py/array/order.rs", "!is_reduced(**axis) || shape[**axis] == 1", "an order of this array's axes"),
+    ("py/array/order.rs", ".map(|axis| shape[*axis]).product();", "an order of this array's axes"),
     (
-        "py/array.rs",
-        "let (len, apart) = (output.shape()[to], input.strides()[to].unsigned_abs());",
+        "py/array/order.rs",
+        "let (len, apart) = (output.shape[to], input.strides[to].unsigned_abs());",
         "the arrays of a pair have one number of axes",
     ),
     (
-        "py/array.rs",
-        "array.shape()[*axis] > 1 && array.strides()[*axis] != 0)",
+        "py/array/order.rs",
+        "array.shape[*axis] > 1 && array.strides[*axis] != 0)",
         "an order of this array's axes",
     ),
     (
-        "py/array.rs",
+        "py/array/order.rs",
         "= (shape[axis], strides[axis] / unit);",
         "a walk is made of the axes of the array or of its pair",
     ),
@@ -171,10 +176,14 @@ const INDEXED: [(&str, &str, &str); 30] = [
         "let array = &self.arrays[at];",
         "`Views` are asked for numbers below their length",
     ),
-    ("py/array.rs", "pairs[i].interleaved = true;", "the number of an output, of which each pair has one"),
-    ("py/array.rs", "pairs[i].copy = Some(pairs[i].input.copy()?)", "less than their number"),
     (
-        "py/array.rs",
+        "py/array/pair.rs",
+        "pairs[i].interleaved = true;",
+        "the number of an output, of which each pair has one",
+    ),
+    ("py/array/pair.rs", "pairs[i].copy = Some(pairs[i].input.copy()?)", "less than their number"),
+    (
+        "py/array/pair.rs",
         "*readers[i] = readers[i].copy()?",
         "the number of an input, counted from the end of the pairs",
     ),
@@ -205,8 +214,8 @@ const INDEXED: [(&str, &str, &str); 30] = [
 ];
 
 /// The files below whose loops take entries by number, and why these are in range.
-const LOOPS: [(&str, &str); 10] = [
-    ("element.rs", "the bytes of one element, from a slice that `walk.rs` cut to at least as many"),
+const LOOPS: [(&str, &str); 18] = [
+    ("element.rs", "the bytes of one element, from a slice that `walk` cut to at least as many"),
     ("kernel/halves.rs", "pieces and blocks cut to the length of the output, which is that of the source"),
     ("kernel/map.rs", "arrays of one line, in loops up to their number"),
     ("kernel/power.rs", "coefficients, from the last ones down by four; terms of a block, cut to its length"),
@@ -217,8 +226,19 @@ const LOOPS: [(&str, &str); 10] = [
     ("kernel/sum.rs", "arrays of lanes, in loops up to their number"),
     ("parallel/columns.rs", "rows and columns of slices whose length is the product of both"),
     ("parallel/rows.rs", "rows of slices whose length is a multiple of theirs"),
-    ("parallel/reduce.rs", "columns of strips that are as wide as the accumulators"),
-    ("walk.rs", "a layout stays within the extent that its memory was made of; scratch has room for a block"),
+    ("parallel/reduce/columns.rs", "columns of pieces that are at most as wide as the accumulators"),
+    ("parallel/reduce/list.rs", "`Views` are asked for numbers below their length"),
+    ("parallel/reduce/pass.rs", "blocks, which are at most as long as the scratch"),
+    (
+        "parallel/reduce/slices.rs",
+        "slices of an array whose length is the product of theirs and their number",
+    ),
+    ("walk/layout.rs", "a permutation of the axes"),
+    ("walk/memory.rs", "a layout stays within the extent that its memory was made of"),
+    ("walk/slices.rs", "the same of kept and reduced axes; the whole of the axes"),
+    ("walk/target.rs", "a layout stays within the extent of its cells; scratch has room for a block"),
+    ("walk/view.rs", "the positions of a view; scratch has room for a block"),
+    ("walk/work.rs", "positions of operands that have as many; scratch has room for a block"),
 ];
 
 /// Whether a line takes an entry or a part by number.
@@ -446,7 +466,10 @@ fn no_file_imports_itself_by_way_of_others() {
         ("py/array/plain.rs", "py/array.rs"),
         ("py/array.rs", "py/array/handler.rs"),
         ("parallel/rows.rs", "kernel/rows.rs"),
-        ("walk.rs", "isa.rs"),
+        ("walk.rs", "walk/view.rs"),
+        ("walk/memory.rs", "isa.rs"),
+        ("parallel/rows.rs", "parallel/reduce.rs"),
+        ("parallel/reduce/slices.rs", "parallel/reduce/list.rs"),
     ] {
         assert!(imports[file].contains(imported), "{file} imports {:?}", imports[file]);
     }
@@ -532,6 +555,8 @@ fn the_rules_can_be_broken() {
     one("kernel/sum.rs", "use crate::{isa, parallel};", "1: parallel");
     one("walk.rs", "use crate::parallel::threads;", "1: parallel");
     one("parallel/reduce.rs", "fn f() { crate::py::g() }", "1: py");
+    one("parallel/reduce/list.rs", "fn f() { crate::py::g() }", "1: py");
+    one("walk/view.rs", "use crate::parallel::threads;", "1: parallel");
     one("isa.rs", "use crate::kernel::sum::Sum;", "1: kernel");
     one("kernel/max.rs", "// SAFETY: none\nfn f() { unsafe { g() } }", "2: unsafe");
     one("isa.rs", "fn f() {\n    unsafe { g() }\n}", "2: unsafe without SAFETY");

@@ -375,7 +375,7 @@ def test_tables_of_more_elements_than_32_bits_count():
     ("columns", "rows"), [(1, 131_072), (4, 32_768), (5, 26_240), (64, 2048), (500, 320), (512, 256), (100_000, 256)]
 )
 def test_columns_are_cut_where_the_cpu_cuts_them(columns, rows):
-    """`run_of_columns` of src/parallel/reduce.rs. A cut elsewhere changes a bit so seldom that values do not tell."""
+    """`run_of_columns` of parallel/reduce/columns.rs. A cut elsewhere changes bits too seldom for values to tell."""
     assert run_of(columns) == rows
 
 

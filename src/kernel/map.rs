@@ -5,6 +5,8 @@ use crate::isa::{Isa, Level, Op, StreamGuard, StreamSink, StreamSource};
 
 /// A function of one element.
 pub trait Map<T: Ordered>: Copy + Sync {
+    /// See [`Op::CONVERTS`].
+    const CONVERTS: bool = false;
     /// Its value.
     fn map(&self, x: T) -> T;
     /// Whether it may change `x`. Where it never says so, an output in place is not written.
@@ -35,6 +37,7 @@ pub struct Apply<'a, T, M> {
 
 impl<T: Ordered, M: Map<T>> Op for Apply<'_, T, M> {
     type Output = ();
+    const CONVERTS: bool = M::CONVERTS;
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
         for x in self.data {
@@ -56,6 +59,7 @@ pub struct ApplyInto<'a, T, M> {
 
 impl<T: Ordered, M: Map<T>> Op for ApplyInto<'_, T, M> {
     type Output = ();
+    const CONVERTS: bool = M::CONVERTS;
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
         for (to, from) in self.to.iter_mut().zip(self.from) {

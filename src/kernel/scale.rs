@@ -5,7 +5,7 @@
 
 use super::halves;
 use super::map::{Apply, ApplyInto, ApplyIntoEach, ApplyToEach, Map, Mapped};
-use crate::element::{Real, to_odd};
+use crate::element::{Dtype, Real, to_odd};
 use crate::isa::{Isa, Level, Op, StreamGuard};
 use crate::scaled::Factor;
 
@@ -44,6 +44,7 @@ fn canonical<T: Real>(x: T, by: f64, product: f64) -> f64 {
 pub struct Scale(pub Factor);
 
 impl<T: Real> Map<T> for Scale {
+    const CONVERTS: bool = matches!(T::DTYPE, Dtype::F32);
     #[inline(always)]
     fn map(&self, x: T) -> T {
         scaled(x, self.0)
@@ -103,6 +104,7 @@ impl Scale {
 pub struct Times(pub f64);
 
 impl<T: Real> Map<T> for Times {
+    const CONVERTS: bool = matches!(T::DTYPE, Dtype::F32);
     #[inline(always)]
     fn map(&self, x: T) -> T {
         T::narrow(x.widen() * self.0)

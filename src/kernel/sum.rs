@@ -9,7 +9,7 @@
 use std::hint::black_box;
 
 use super::halves::convert;
-use crate::element::{Element, F16};
+use crate::element::{Dtype, Element, F16};
 use crate::isa::{Aligned, Level, Op, prefetch_ahead, prefetch_distance};
 
 /// Accumulators of one block.
@@ -30,6 +30,8 @@ pub trait Term<T: Copy>: Copy + Sync {
     /// Whether terms are made in a loop of their own, and added up in another. Where a term takes a dozen
     /// registers, none are left for the lanes.
     const APART: bool = false;
+    /// See [`Op::CONVERTS`]: whether nothing but the conversion of float32 and an addition makes and adds a term.
+    const CONVERTS: bool = false;
     /// The term of `x`.
     fn of(&self, x: T) -> f64;
     /// `sum` and the term of `x`. A level may have an instruction for sums of products.
@@ -64,6 +66,7 @@ impl<T: Element> Term<T> for Abs {
     }
 }
 impl<T: Element> Term<T> for Square {
+    const CONVERTS: bool = matches!(T::DTYPE, Dtype::F32);
     #[inline(always)]
     fn of(&self, x: T) -> f64 {
         x.square(1.0)
@@ -139,6 +142,7 @@ pub struct Sum<'a, T, F> {
 
 impl<T: Element, F: Term<T>> Op for Sum<'_, T, F> {
     type Output = Total;
+    const CONVERTS: bool = F::CONVERTS;
     #[inline(always)]
     fn eval<L: Level>(self, _: L) -> Total {
         if is_prefetched(self.data.len()) { self.total::<L, true>() } else { self.total::<L, false>() }

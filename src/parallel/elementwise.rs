@@ -1,4 +1,4 @@
-//! Writing: one piece of work on one array or on many.
+//! Elementwise work on one array, and the scaling of many by one factor.
 
 use std::borrow::BorrowMut;
 use std::mem;
@@ -50,7 +50,7 @@ impl<T: Real> Task<'_, T> {
     #[inline]
     pub fn scale(&mut self, isa: Isa, factor: Option<Factor>, store: Store<'_>) {
         match (&self.source, &mut self.target, factor) {
-            // Of the work on a few elements, the way over blocks would take as much as the work itself.
+            // For few elements, cutting them into blocks would take as long as the work itself.
             (None, Target::Dense(data), Some(factor)) => Scale(factor).apply(isa, data),
             (Some(View::Dense(from)), Target::Dense(to), Some(factor)) if matches!(store, Store::Cached) => {
                 Scale(factor).apply_into(isa, from, to);
@@ -73,8 +73,8 @@ impl<T: Ordered> Part<'_, T> {
 /// # Errors
 /// A bad setting of the threads.
 pub fn apply_elementwise<T: Ordered>(isa: Isa, work: &impl Work<T>, task: &mut Task<'_, T>) -> Result<()> {
-    let streams = is_streamed(task.bytes() / 2);
     let bytes = task.bytes();
+    let streams = is_streamed(bytes / 2);
     if Crew::is_shared(bytes)? {
         let len = part_len::<T>(bytes);
         share_out(bytes, task.parts(len), |mut part| with_store(streams, |store| part.run(isa, work, store)))
@@ -148,7 +148,7 @@ macro_rules! any_task {
 }
 for_each_real!(any_task);
 
-/// Arrays to be scaled with their outputs, each of which is made a task when it is its turn.
+/// Arrays to be scaled with their outputs. Each is made a task when its turn comes.
 pub trait Tasks<'a>: Send + Sized {
     /// One of them.
     type One: BorrowMut<AnyTask<'a>> + Send;
@@ -160,14 +160,14 @@ pub trait Tasks<'a>: Send + Sized {
     }
     /// The bytes that number `at` of [`Tasks::len`] reads and writes.
     fn bytes_of(&self, at: usize) -> usize;
-    /// The bytes of all, with those in place or without.
+    /// The bytes of all, including those in place if `in_place`.
     fn bytes(&self, in_place: bool) -> usize;
     /// Takes those from number `at` on.
     #[must_use]
     fn split_off(&mut self, at: usize) -> Self;
     /// Takes the last one.
     fn pop(&mut self) -> Option<Self::One>;
-    /// Scales all by one factor, one after the other; without one, copies those that are not in place.
+    /// Scales all by one factor, one after the other; without a factor, copies those that are not in place.
     fn run(&mut self, isa: Isa, factor: Option<Factor>, store: Store<'_>);
 }
 
@@ -200,7 +200,7 @@ impl<'a, 'b> Tasks<'a> for &'b mut [AnyTask<'a>] {
     }
 }
 
-/// Scales all arrays by one factor; without one, copies those that are not in place.
+/// Scales all arrays by one factor; without a factor, copies those that are not in place.
 ///
 /// # Errors
 /// No memory for the list of parts, or a bad setting of the threads.
@@ -214,14 +214,14 @@ pub fn scale<'a, T: Tasks<'a>>(isa: Isa, crew: &Crew, mut tasks: T, factor: Opti
     }
     let streams = is_streamed(tasks.bytes(false) / 2);
     let share = job_bytes(work);
-    // From the end on, of which less is to be moved.
+    // From the end on, since tasks are taken from there.
     let mut runs = Vec::new();
     while let Some(last) = tasks.len().checked_sub(1) {
         runs.try_reserve(1)?;
         if tasks.bytes_of(last) > share {
             runs.extend(tasks.pop().map(Run::Large));
         } else {
-            // Neighbours that are small, as many as make a share.
+            // Small neighbours, as many as make a job.
             let mut sum = 0;
             let small = (0..=last).rev().take_while(|at| {
                 sum += work_of(tasks.bytes_of(*at), 2);
@@ -252,8 +252,8 @@ pub fn scale<'a, T: Tasks<'a>>(isa: Isa, crew: &Crew, mut tasks: T, factor: Opti
             Job::Part(mut part) => part.run(isa, factor, store),
         });
     };
-    // Backwards: the norm has read the last elements last, and caches still hold them. Where workers have helped, caller and
-    // workers have read from both ends until they met: each goes back from there, through what its own cache holds.
+    // Backwards: the norm has read the last elements last, and caches still hold them. If workers have helped, the caller and
+    // the workers have read from both ends until they met: each goes back from there, through what its own cache holds.
     let met = crew.own_jobs(jobs.len());
     jobs.rotate_left(met);
     crew.each(work, jobs.into_iter().rev(), run)
@@ -263,7 +263,7 @@ pub fn scale<'a, T: Tasks<'a>>(isa: Isa, crew: &Crew, mut tasks: T, factor: Opti
 enum Run<T, One> {
     /// Small ones, for one thread.
     Small(T),
-    /// One to be cut.
+    /// A large one, to be cut.
     Large(One),
 }
 

@@ -1,10 +1,11 @@
-//! Rows: slices that lie one after the other in the output, each scaled by its own norm while it is in the cache.
+//! Rows: slices that lie one after the other in the output. Each is scaled by its own norm while the cache holds it.
 
 use super::elementwise::{Task, is_streamed, with_store};
 use super::reduce::{
     CHUNK, Order, Reduction, SMALLEST_SUM, has_row_sums, norm_of_view, norm_of_view_with, row_sums,
+    slices_in_job,
 };
-use super::{job_bytes, share_out};
+use super::share_out;
 use crate::element::Real;
 use crate::error::Result;
 use crate::isa::{Isa, LINE, StreamGuard};
@@ -33,7 +34,7 @@ impl Rule {
         }
     }
 
-    /// The same of sums of squares, as [`PlainFactors`] tells: 0 for those that want a second look.
+    /// The factors from sums of squares, as [`PlainFactors`] makes them: 0 for those that need a second look.
     pub(super) fn plain_factors(self, isa: Isa, sums: &[f64], factors: &mut [f64]) {
         let (limit, keeps) = match self {
             Self::Clip(limit) => (limit, true),
@@ -43,7 +44,7 @@ impl Rule {
     }
 }
 
-/// Whether slices of so many elements are rows for here. Longer ones are shared by all threads, one after the other.
+/// Whether slices of so many elements are clipped as rows. Longer slices are shared by all threads, one after the other.
 #[must_use]
 pub fn is_row(len: usize) -> bool {
     (1..CHUNK).contains(&len)
@@ -83,7 +84,7 @@ pub fn normalize_rows<T: Real>(
     share_out(bytes, jobs, |(job, (data, norms))| rows.scale(job * rows.in_job, data, norms))
 }
 
-/// How the rows of one call are done.
+/// How one call scales its rows.
 struct Rows<'a, T> {
     isa: Isa,
     source: Option<&'a Slices<'a, T>>,
@@ -94,11 +95,11 @@ struct Rows<'a, T> {
     in_job: usize,
     /// Rows of a batch.
     in_batch: usize,
-    /// Whether batches of rows have kernels. Elements of 16 bits have kernels of their own, which want more of them.
+    /// Whether batches of rows have kernels. Elements of 16 bits have kernels of their own, which take longer slices.
     has_batches: bool,
     /// Whether the output is written past the caches.
     is_far: bool,
-    /// Whether the output has as many elements as [`row_sums`] takes for many.
+    /// Whether the output has so many elements that [`row_sums`] prefetches.
     is_prefetched: bool,
 }
 
@@ -106,7 +107,7 @@ impl<'a, T: Real> Rows<'a, T> {
     fn new(isa: Isa, source: Option<&'a Slices<'a, T>>, elements: usize, len: usize, rule: Rule) -> Self {
         let in_batch = rows::at_once::<T>(len);
         let bytes = elements * size_of::<T>();
-        let in_job = (job_bytes(bytes) / size_of::<T>() / len).next_multiple_of(in_batch).max(in_batch);
+        let in_job = slices_in_job::<T>(bytes, len, in_batch);
         let has_batches = size_of::<T>() > 2 && has_row_sums::<T>(len, Reduction::Square);
         let (is_far, is_prefetched) = (is_streamed(bytes), is_prefetched(elements));
         Self { isa, source, len, rule, in_job, in_batch, has_batches, is_far, is_prefetched }
@@ -119,8 +120,8 @@ impl<'a, T: Real> Rows<'a, T> {
         if streams && let Some(source) = self.source.and_then(|source| source.dense(range)) {
             return self.stream(&StreamGuard::begin(), source, data, norms);
         }
-        // Short rows that are not streamed together are not streamed: two of them share a line of memory, which is fetched
-        // then, and what is to be streamed waits for it.
+        // Short rows that are not streamed together are not streamed at all: two of them share a cache line, which the CPU
+        // then fetches, and the stream waits for it.
         with_store(self.is_far && !self.has_batches, |store| {
             let mut norms = norms.chunks_mut(self.in_batch);
             for (i, data) in data.chunks_mut(self.in_batch * self.len).enumerate() {
@@ -147,39 +148,38 @@ impl<'a, T: Real> Rows<'a, T> {
 
     /// Scales at most a batch of rows.
     fn batch(&self, first: usize, data: &mut [T], norms: &mut [Scaled], store: Store<'_>) {
-        let (len, count) = (self.len, data.len() / self.len);
+        let count = data.len() / self.len;
         let source = self.source.map(|source| source.dense(first..first + count));
-        let (Some(from), true) = (source.unwrap_or(Some(&[])), self.has_batches) else {
-            let mut norms = norms.iter_mut();
-            for (i, row) in data.chunks_mut(len).enumerate() {
-                let norm = self.one(first + i, row, store);
-                norms.next().into_iter().for_each(|to| *to = norm);
+        match source {
+            None if self.has_batches => self.plain_batch(first, None, data, norms),
+            Some(Some(source)) if self.has_batches => self.plain_batch(first, Some(source), data, norms),
+            _ => {
+                let mut norms = norms.iter_mut();
+                for (at, row) in (first..).zip(data.chunks_mut(self.len)) {
+                    let norm = self.one(at, row, store);
+                    norms.next().into_iter().for_each(|to| *to = norm);
+                }
             }
-            return;
-        };
+        }
+    }
+
+    /// Scales at most a batch of rows by the kernels for batches, and row by row where a factor is not plain. `source`: the
+    /// same rows of the input, unless that is the output.
+    fn plain_batch(&self, first: usize, source: Option<&[T]>, data: &mut [T], norms: &mut [Scaled]) {
+        let (isa, len, count) = (self.isa, self.len, data.len() / self.len);
         let (mut sums, mut factors) = ([0.0; rows::AT_ONCE], [0.0; rows::AT_ONCE]);
         let (sums, factors) = (&mut sums[..count], &mut factors[..count]);
-        row_sums(
-            self.isa,
-            if source.is_some() { from } else { &*data },
-            len,
-            Reduction::Square,
-            self.is_prefetched,
-            sums,
-        );
-        self.rule.plain_factors(self.isa, sums, factors);
+        row_sums(isa, source.unwrap_or(data), len, Reduction::Square, self.is_prefetched, sums);
+        self.rule.plain_factors(isa, sums, factors);
         norms.iter_mut().zip(&*sums).for_each(|(norm, sum)| *norm = Scaled::new(sum.sqrt(), 0));
         let mut done = 0;
         while done < count {
-            // The plain rows up to one that is not.
             let plain = factors[done..].iter().take_while(|factor| **factor != 0.0).count();
             let (from, to) = (done * len, (done + plain) * len);
             let (data_to, factors) = (&mut data[from..to], &factors[done..done + plain]);
             match source {
-                Some(Some(source)) => {
-                    self.isa.run(ScaleRowsInto { from: &source[from..to], to: data_to, len, factors });
-                }
-                _ => self.isa.run(ScaleRows { data: data_to, len, factors }),
+                Some(source) => isa.run(ScaleRowsInto { from: &source[from..to], to: data_to, len, factors }),
+                None => isa.run(ScaleRows { data: data_to, len, factors }),
             }
             done += plain;
             if done < count {
@@ -205,12 +205,13 @@ impl<'a, T: Real> Rows<'a, T> {
             unread = rest;
             for (((row, sum), by), factor) in rows.chunks_exact(len).zip(sums).zip(plain).zip(factors) {
                 let norm = if by == 0.0 {
-                    norm_of_view_with(isa, &View::Dense(row), Order::Two, sum)
+                    let norm = norm_of_view_with(isa, &View::Dense(row), Order::Two, Some(sum));
+                    *factor = rule.factor(norm).unwrap_or(Factor::ONE);
+                    norm
                 } else {
+                    *factor = Factor { by, then: 1.0 };
                     Scaled::new(sum.sqrt(), 0)
                 };
-                let again = || rule.factor(norm).unwrap_or(Factor::ONE);
-                *factor = if by == 0.0 { again() } else { Factor { by, then: 1.0 } };
                 norms.next().into_iter().for_each(|to| *to = norm);
             }
         };

@@ -14,8 +14,9 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyAny, PyBool, PyByteArray, PyBytes, PyFloat, PyInt, PyList, PyString, PyTuple};
 use pyo3::{PyTypeInfo, intern};
 
-use super::array::plain::Items;
-use super::array::{Array, Out, objects};
+use super::array::items::Items;
+use super::array::pair::Out;
+use super::array::{Array, objects};
 use super::classes::{
     integer, is_any_sequence, is_list, is_masked, is_numpy, is_slices, item, numeric_kind, plain,
 };
@@ -41,16 +42,18 @@ impl From<Error> for PyErr {
 pub(super) struct Tensor<'py> {
     pub(super) array: Array<'py>,
     pub(super) slices: Option<Bound<'py, PyAny>>,
-    pub(super) dtype: Dtype,
 }
 
-/// An entry of a list argument, for a message; the text is made only there.
+/// An argument, or the entry of one that is a list, for a message; the text is made only there.
 #[derive(Clone, Copy)]
-pub(super) struct Entry(pub(super) &'static str, pub(super) usize);
+pub(super) struct Entry(pub(super) &'static str, pub(super) Option<usize>);
 
 impl Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}[{}]", self.0, self.1)
+        match self.1 {
+            Some(at) => write!(f, "{}[{at}]", self.0),
+            None => f.write_str(self.0),
+        }
     }
 }
 
@@ -85,9 +88,13 @@ impl<'a, 'py> Call<'a, 'py> {
         Ok(call)
     }
 
+    pub(super) fn py(&self) -> Python<'py> {
+        self.py
+    }
+
     /// Hands the call on to the Python function of the same name that works on a GPU.
     #[cold]
-    #[inline(never)] // it is no part of the short way
+    #[inline(never)] // the fast path does not reach it
     pub(super) fn hand_on(&self, arguments: impl PyCallArgs<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.runs_python.begin(self.py);
         self.py.import(intern!(self.py, "gradclip._cuda"))?.call_method1(self.function, arguments)
@@ -101,13 +108,17 @@ impl<'a, 'py> Call<'a, 'py> {
         )
     }
 
+    fn message(&self, argument: impl Display + Copy, found: impl Display, allowed: impl Display) -> String {
+        format!("{}: {argument}: found {found}; allowed: {allowed}", self.prefix())
+    }
+
     pub(super) fn type_error(
         &self,
         argument: impl Display + Copy,
         found: impl Display,
         allowed: &str,
     ) -> PyErr {
-        PyTypeError::new_err(format!("{}: {argument}: found {found}; allowed: {allowed}", self.prefix()))
+        PyTypeError::new_err(self.message(argument, found, allowed))
     }
 
     pub(super) fn value_error(
@@ -116,7 +127,7 @@ impl<'a, 'py> Call<'a, 'py> {
         found: impl Display,
         allowed: &str,
     ) -> PyErr {
-        PyValueError::new_err(format!("{}: {argument}: found {found}; allowed: {allowed}", self.prefix()))
+        PyValueError::new_err(self.message(argument, found, allowed))
     }
 
     /// TensorFlow's sentence, for what stands in the place of a list of tensors.
@@ -130,10 +141,7 @@ impl<'a, 'py> Call<'a, 'py> {
     }
 
     pub(super) fn axis_error(&self, argument: impl Display + Copy, axis: &str, ndim: usize) -> PyErr {
-        let text = format!(
-            "{}: {argument}: found {axis}; allowed: axes of an array with {ndim} dimensions",
-            self.prefix()
-        );
+        let text = self.message(argument, axis, format_args!("axes of an array with {ndim} dimensions"));
         let error = self
             .py
             .import("numpy")
@@ -193,9 +201,10 @@ impl<'a, 'py> Call<'a, 'py> {
         slices: Option<Bound<'py, PyAny>>,
         kinds: Kinds,
     ) -> PyResult<Tensor<'py>> {
-        match array.dtype().filter(|dtype| kinds.has(*dtype)) {
-            Some(dtype) => Ok(Tensor { array, slices, dtype }),
-            None => Err(self.type_error(argument, dtype_text(array.object()), &kinds.list())),
+        if array.dtype().is_some_and(|dtype| kinds.has(dtype)) {
+            Ok(Tensor { array, slices })
+        } else {
+            Err(self.type_error(argument, dtype_text(array.object()), &kinds.list()))
         }
     }
 
@@ -256,52 +265,21 @@ impl<'a, 'py> Call<'a, 'py> {
         })
     }
 
-    /// The output for a tensor: None, or an array that fits.
+    /// The output for a tensor: an array that fits, or `IndexedSlices` of one for those.
     pub(super) fn out(
         &self,
         argument: impl Display + Copy,
-        out: Option<&Bound<'py, PyAny>>,
+        out: &Bound<'py, PyAny>,
         tensor: &Tensor<'py>,
     ) -> PyResult<Out<'py>> {
-        let Some(out) = out else { return Ok(Out::New) };
-        let fits = |values: &Bound<'py, PyAny>| {
-            let Some((array, subclass)) = Array::read(values) else {
-                return Err(self.type_error(argument, describe(out), "None or a numpy.ndarray"));
-            };
-            if subclass && is_masked(values)? {
-                return Err(self.type_error(argument, "a masked array", "an array without a mask"));
-            }
-            if array.dtype() != Some(tensor.dtype) {
-                return Err(self.type_error(
-                    argument,
-                    dtype_text(values),
-                    &format!("dtype {}", tensor.dtype.name()),
-                ));
-            }
-            if array.shape() != tensor.array.shape() {
-                let (found, allowed) = (shape_text(array.shape()), shape_text(tensor.array.shape()));
-                return Err(self.value_error(
-                    argument,
-                    format!("shape {found}"),
-                    &format!("shape {allowed}"),
-                ));
-            }
-            if !array.is_writeable() {
-                return Err(self.value_error(argument, "a read-only array", "a writeable one"));
-            }
-            Ok(Out::Given(array))
-        };
-        let Some(slices) = &tensor.slices else { return fits(out) };
+        let Some(slices) = &tensor.slices else { return self.fitting_out(argument, out, out, tensor) };
         if !is_slices(out)? {
             return Err(self.type_error(argument, describe(out), "None or IndexedSlices, as the input is"));
         }
-        let values = fits(&out.getattr("values")?)?;
-        let same = |field| -> PyResult<bool> {
-            let (a, b) = (slices.getattr(field)?, out.getattr(field)?);
-            Ok(a.is(&b) || self.py.import("numpy")?.call_method1("array_equal", (a, b))?.is_truthy()?)
-        };
+        let values = self.fitting_out(argument, out, &out.getattr("values")?, tensor)?;
         let allowed = "IndexedSlices with the indices and the dense_shape of the input";
-        if !same("indices")? {
+        let (a, b) = (slices.getattr("indices")?, out.getattr("indices")?);
+        if !a.is(&b) && !self.py.import("numpy")?.call_method1("array_equal", (a, b))?.is_truthy()? {
             return Err(self.value_error(argument, "other indices", allowed));
         }
         let (a, b) = (slices.getattr("dense_shape")?, out.getattr("dense_shape")?);
@@ -309,6 +287,34 @@ impl<'a, 'py> Call<'a, 'py> {
             return Err(self.value_error(argument, format!("dense_shape {}", text_of(&b)), allowed));
         }
         Ok(values)
+    }
+
+    /// The array `values` of an output, if it fits the tensor.
+    fn fitting_out(
+        &self,
+        argument: impl Display + Copy,
+        out: &Bound<'py, PyAny>,
+        values: &Bound<'py, PyAny>,
+        tensor: &Tensor<'py>,
+    ) -> PyResult<Out<'py>> {
+        let Some((array, subclass)) = Array::read(values) else {
+            return Err(self.type_error(argument, describe(out), "None or a numpy.ndarray"));
+        };
+        if subclass && is_masked(values)? {
+            return Err(self.type_error(argument, "a masked array", "an array without a mask"));
+        }
+        if array.dtype() != tensor.array.dtype() {
+            let allowed = format!("dtype {}", tensor.array.dtype().map_or("", Dtype::name));
+            return Err(self.type_error(argument, dtype_text(values), &allowed));
+        }
+        if array.shape() != tensor.array.shape() {
+            let text = |array: &Array<'_>| format!("shape {}", shape_text(array.shape()));
+            return Err(self.value_error(argument, text(&array), &text(&tensor.array)));
+        }
+        if !array.is_writeable() {
+            return Err(self.value_error(argument, "a read-only array", "a writeable one"));
+        }
+        Ok(Out::Given(array))
     }
 
     /// The result for a tensor: the array, or `IndexedSlices` around it.
@@ -326,18 +332,13 @@ impl<'a, 'py> Call<'a, 'py> {
     }
 
     /// Two outputs that share memory.
-    pub(super) fn clash(&self, a: usize, b: usize, one: bool) -> PyErr {
-        let found = if a == b {
+    pub(super) fn clash(&self, a: Entry, b: Entry) -> PyErr {
+        let found = if a.1 == b.1 {
             "an array whose own elements overlap".to_owned()
         } else {
-            format!("an array that shares memory with out[{a}]")
+            format!("an array that shares memory with {a}")
         };
-        let allowed = "arrays that share no byte";
-        if one {
-            self.value_error("out", found, allowed)
-        } else {
-            self.value_error(Entry("out", b), found, allowed)
-        }
+        self.value_error(b, found, "arrays that share no byte")
     }
 
     /// The entries of a list of tensors, as long as no Python code runs; then they are to be a tuple.

@@ -13,9 +13,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use super::array::{Array, internal};
-use super::call::Call;
+use super::bound::{BoundKind, Given, given_bound};
+use super::call::{Call, Entry};
 use super::classes::{is_cupy, is_list, loaded};
-use super::clip::{BoundKind, Given, given_bound};
 use super::norm::{Along, vector_order};
 use super::overlap::{self, Apart, Place};
 use super::run::MatrixNorm;
@@ -222,7 +222,8 @@ pub(super) fn clash_error<'py>(
     b: usize,
     one: bool,
 ) -> PyResult<Py<PyBaseException>> {
-    Ok(Call::of_python(py, function, name)?.clash(a, b, one).into_value(py))
+    let place = |at: usize| Entry("out", (!one).then_some(at));
+    Ok(Call::of_python(py, function, name)?.clash(place(a), place(b)).into_value(py))
 }
 
 /// A shape as Python writes it.

@@ -1,6 +1,7 @@
 //! The Python module `gradclip._core`: the only place that knows Python.
 
 mod array;
+mod bound;
 mod call;
 mod classes;
 mod clip;
@@ -8,6 +9,7 @@ mod device;
 mod kinds;
 mod memory_limit;
 mod norm;
+mod operands;
 mod overlap;
 mod process;
 mod run;

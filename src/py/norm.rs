@@ -1,19 +1,19 @@
 //! `global_norm`, `norm` and `normalize`, and what `ord` and `axis` mean.
 
+use std::{iter, slice};
+
 use pyo3::prelude::*;
 use pyo3::types::{PyFloat, PyString};
 
 use super::array::Array;
-use super::array::plain::{Items, PlainArrays};
+use super::array::items::Items;
+use super::array::pair::Pair;
 use super::call::{Call, Number, are_plain, number};
-use super::classes::{any_is_cupy, is_bool, is_cupy};
+use super::classes::is_bool;
 use super::kinds::Kinds;
-use super::run::{
-    MatrixNorm, Norms, norm_of, norm_of_list, norm_of_plain, normalize_rows, pair, scale_one, scale_slices,
-    tensors,
-};
+use super::operands::{Inputs, Parameter};
+use super::run::{MatrixNorm, Norms, norm_of_arrays, normalize_rows, scale_pairs, scale_slices};
 use super::text::describe;
-use crate::element::Dtype;
 use crate::parallel::reduce::Order;
 use crate::parallel::rows::Rule;
 use crate::scaled::Scaled;
@@ -65,24 +65,16 @@ pub(super) fn global_norm<'py>(
     name: Option<&Bound<'py, PyAny>>,
     ord: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    const T_LIST: Parameter = Parameter { name: "t_list", kinds: Kinds::Normed, takes_slices: true };
     let call = Call::new(py, "global_norm", name)?;
-    let items = call.sequence(t_list)?;
-    if are_plain([Some(ord), name])
-        && let Some(arrays) = PlainArrays::read(py, &items, Kinds::Normed)?
-    {
-        call.check_name()?;
-        let norm = norm_of_plain(py, &arrays, vector_order(&call, ord)?)?;
-        return Ok(PyFloat::new(py, norm.to_f64()).into_any());
+    let is_plain = are_plain([Some(ord), name]);
+    let mut tensors = Inputs::new(&call, T_LIST, call.sequence(t_list)?);
+    if let Some(entries) = tensors.read(is_plain)? {
+        return call.hand_on((entries.0, name, ord));
     }
-    let entries = items.to_tuple()?;
-    if any_is_cupy(&entries) {
-        return call.hand_on((entries, name, ord));
-    }
-    let tensors = tensors(&call, &entries, Kinds::Normed)?;
     call.check_name()?;
-    let order = vector_order(&call, ord)?;
-    let arrays = tensors.iter().flatten().map(|tensor| (&tensor.array, tensor.dtype));
-    Ok(PyFloat::new(py, norm_of_list(py, arrays, order)?.to_f64()).into_any())
+    let norm = tensors.norm(vector_order(&call, ord)?)?;
+    Ok(PyFloat::new(py, norm.to_f64()).into_any())
 }
 
 /// The axes of a norm, and what is computed along them.
@@ -129,15 +121,14 @@ impl Along {
         }
     }
 
-    fn norms(&self, array: &Array<'_>, dtype: Dtype) -> PyResult<Norms> {
+    fn norms(&self, array: &Array<'_>) -> PyResult<Norms> {
         match self {
             Self::Whole(order) => {
-                let py = array.object().py();
-                let norm = norm_of(py, array, dtype, *order)?;
+                let norm = norm_of_arrays(array.object().py(), iter::once(array), *order)?;
                 Ok(Norms { values: vec![norm], kept: vec![] })
             }
-            Self::Vectors(axes, order) => Norms::of(array, dtype, axes, *order),
-            Self::Matrices(axes, norm) => Norms::of_matrices(array, dtype, *axes, *norm),
+            Self::Vectors(axes, order) => Norms::of(array, axes, *order),
+            Self::Matrices(axes, norm) => Norms::of_matrices(array, *axes, *norm),
         }
     }
 }
@@ -153,30 +144,28 @@ pub(super) fn norm<'py>(
     keepdims: Option<&Bound<'py, PyAny>>,
     name: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    const TENSOR: Parameter = Parameter { name: "tensor", kinds: Kinds::Normed, takes_slices: false };
     let call = Call::new(py, "norm", name)?;
-    if axis.is_none()
-        && keepdims.is_none()
-        && are_plain([Some(ord), name])
-        && let Some(arrays) = PlainArrays::read(py, &Items::One(tensor), Kinds::Normed)?
-    {
-        let order = vector_order(&call, ord)?;
-        call.check_name()?;
-        return Ok(PyFloat::new(py, norm_of_plain(py, &arrays, order)?.to_f64()).into_any());
-    }
-    if is_cupy(tensor) {
+    let is_plain = axis.is_none() && keepdims.is_none() && are_plain([Some(ord), name]);
+    let mut inputs = Inputs::new(&call, TENSOR, Items::One(tensor));
+    if inputs.read(is_plain)?.is_some() {
         return call.hand_on((tensor, ord, axis, keepdims, name));
     }
-    let tensor = call.tensor("tensor", tensor, Kinds::Normed)?;
-    let along = Along::new(&call, ord, axis, tensor.array.ndim())?;
+    let along = Along::new(&call, ord, axis, inputs.ndim()?)?;
     let keepdims = call.keepdims(keepdims)?;
     call.check_name()?;
-    if let Along::Vectors(axes, order) = &along {
-        return Norms::array_of(py, &tensor.array, tensor.dtype, axes, *order, keepdims);
+    match &along {
+        Along::Whole(order) if !keepdims => {
+            return Ok(PyFloat::new(py, inputs.norm(*order)?.to_f64()).into_any());
+        }
+        Along::Vectors(axes, order) => return Norms::array_of(inputs.array()?, axes, *order, keepdims),
+        _ => {}
     }
-    let norms = along.norms(&tensor.array, tensor.dtype)?;
+    let array = inputs.array()?;
+    let norms = along.norms(array)?;
     match norms.values[..] {
         [norm] if norms.kept.is_empty() && !keepdims => Ok(PyFloat::new(py, norm.to_f64()).into_any()),
-        _ => norms.to_array(py, tensor.dtype, tensor.array.shape(), keepdims),
+        _ => norms.to_array(array, keepdims),
     }
 }
 
@@ -191,28 +180,33 @@ pub(super) fn normalize<'py>(
     name: Option<&Bound<'py, PyAny>>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    const TENSOR: Parameter = Parameter { name: "tensor", kinds: Kinds::Scalable, takes_slices: false };
     let call = Call::new(py, "normalize", name)?;
-    if is_cupy(tensor) {
+    let mut inputs = Inputs::new(&call, TENSOR, Items::One(tensor));
+    if inputs.read(false)?.is_some() {
         return call.hand_on((tensor, ord, axis, name, out));
     }
-    let tensor = call.tensor("tensor", tensor, Kinds::Scalable)?;
-    let along = Along::new(&call, ord, axis, tensor.array.ndim())?;
+    let along = Along::new(&call, ord, axis, inputs.ndim()?)?;
     call.check_name()?;
-    let dtype = tensor.dtype;
-    let given = call.out("out", out, &tensor)?;
     // The output first: if there is no memory for it, the norms need not be waited for.
-    let mut pair = pair(&call, tensor.array, given, &mut [])?;
-    if let Along::Vectors(axes, Order::Two) = &along
-        && let Some(norm) = normalize_rows(&mut pair, dtype, axes)?
+    let mut operands = inputs.with_outputs(out, &mut [])?;
+    let norm = divide_by_norms(py, operands.pair()?, &along)?;
+    Ok((operands.into_result()?, norm).into_pyobject(py)?.into_any())
+}
+
+/// Divides a tensor by its norms, and returns these as an array.
+fn divide_by_norms<'py>(py: Python<'py>, pair: &mut Pair<'py>, along: &Along) -> PyResult<Bound<'py, PyAny>> {
+    if let Along::Vectors(axes, Order::Two) = along
+        && let Some(norm) = normalize_rows(pair, axes)?
     {
-        return Ok((call.result(pair.result(), None, out)?, norm).into_pyobject(py)?.into_any());
+        return Ok(norm);
     }
-    let norms = along.norms(pair.input(), dtype)?;
-    let norm = norms.to_array(py, dtype, pair.input().shape(), true)?;
+    let norms = along.norms(pair.input())?;
+    let norm = norms.to_array(pair.input(), true)?;
     let divide = |norm: Scaled| Rule::Normalize.factor(norm);
     match norms.values[..] {
-        [norm] => scale_one(py, &mut pair, divide(norm))?,
-        _ => scale_slices(&mut pair, &norms, divide)?,
+        [norm] => scale_pairs(py, slice::from_mut(pair), divide(norm))?,
+        _ => scale_slices(pair, &norms, divide)?,
     }
-    Ok((call.result(pair.result(), None, out)?, norm).into_pyobject(py)?.into_any())
+    Ok(norm)
 }

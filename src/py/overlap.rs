@@ -6,7 +6,7 @@
 //! each unit of memory, or a sorted list of the runs where that takes less memory. So no cluster takes more of it than
 //! its runs, however far they lie apart.
 //!
-//! Lists of plain arrays ask [`extents_are_apart`] alone, and go the long way where they are not.
+//! Lists of plain arrays ask [`extents_are_apart`] alone; where they are not, they are read as any others.
 
 use pyo3::PyResult;
 use smallvec::SmallVec;

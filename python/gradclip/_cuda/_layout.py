@@ -1,6 +1,6 @@
 """Views of arrays on a device, and the order in which their elements are added up.
 
-That order is the CPU's (``src/walk.rs``, ``src/py/array.rs``), so that the bits of a norm are the same.
+That order is the CPU's (``src/walk/layout.rs``, ``src/py/array.rs``), so that the bits of a norm are the same.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def dense_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 
 
 def memory_order(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
-    """Return the axes from outer to inner as a ufunc's output has them, as ``memory_order`` of ``src/walk.rs`` does."""
+    """Return the axes from outer to inner as a ufunc's output has them: ``memory_order`` of ``src/walk/layout.rs``."""
 
     def size(axis: int) -> int:
         return 0 if shape[axis] == 1 else abs(strides[axis])
@@ -103,7 +103,7 @@ def memory_order(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
 
 
 def copy_order(strides: Sequence[int], *, has_parts: bool) -> list[int]:
-    """Return the axes from outer to inner as NumPy's ``copy("K")`` has them: ``copy_order`` of ``src/walk.rs``.
+    """Return the axes from outer to inner as NumPy's ``copy("K")`` has them: ``copy_order`` of ``src/walk/layout.rs``.
 
     An axis of stride 0, which repeats each element, is innermost, but for that of the parts of complex numbers.
     """
@@ -187,7 +187,7 @@ class Split(NamedTuple):
         return product_of(view.shape[axis] for axis, _ in self.reduced)
 
     def is_of_columns(self, view: View) -> bool:
-        """Whether neighbours in memory belong to neighbouring slices: ``are_columns`` of ``src/walk.rs``."""
+        """Whether neighbours in memory belong to neighbouring slices: ``are_columns`` of ``src/walk/slices.rs``."""
         reduced = frozenset(axis for axis, _ in self.reduced)
         return _are_columns(view.shape, view.strides, view.has_parts, reduced)
 

@@ -53,7 +53,7 @@ pub(in crate::py) fn tuple_of_tuple<'py>(tuple: &Bound<'py, PyTuple>) -> PyResul
 
 /// A list that only its owner can change, since no Python code can come by it: Python's collector, which is asked for
 /// all objects there are, does not know of it until it is given away.
-pub(super) struct OwnList<'py> {
+pub(in crate::py) struct OwnList<'py> {
     list: Bound<'py, PyList>,
     is_given: Cell<bool>,
 }

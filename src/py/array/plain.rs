@@ -1,9 +1,9 @@
 //! Plain arrays, alone and in lists, read and written with little more than the work itself.
 //!
 //! A call on small tensors costs what each of them costs beside the kernels: an [`Array`](super::Array) with its
-//! shape, a [`Pair`](super::Pair), a walk. Nearly all of them are exact ndarrays, dense and native, so these are read
+//! shape, a [`Pair`](super::pair::Pair), a walk. Nearly all of them are exact ndarrays, dense and native, so these are read
 //! into a [`PlainArray`] each, which is an address and a length. Whatever is not so simple, or is wrong, is no case for this
-//! module: `None` sends the call the long way, where the errors are.
+//! module: where it says `None`, `operands.rs` reads the arrays as any others, and raises the errors.
 //!
 //! Python code that runs between the reading of an array and the use of its memory may resize the array. The callers
 //! know that all other arguments are plain, but any new object may set off the garbage collector, and with it a
@@ -14,21 +14,24 @@ use std::cell::Cell;
 use std::ffi::c_int;
 use std::iter;
 use std::ops::Range;
-use std::ptr;
+use std::ptr::NonNull;
 use std::slice;
-use std::sync::atomic::Ordering;
 
-use numpy::PY_ARRAY_API;
-use numpy::npyffi::{self, NPY_TYPES, NpyTypes, PyArrayObject};
-use pyo3::ffi::{self, PyTypeObject};
+use numpy::npyffi;
+use pyo3::ffi::PyTypeObject;
 use pyo3::prelude::*;
-use pyo3::types::{PyAny, PyList, PyTuple};
+use pyo3::types::PyAny;
 use smallvec::SmallVec;
 
 use super::super::kinds::Kinds;
 use super::super::overlap;
+use super::fields::{
+    DENSE, Fields, element_type, exact_fields, len, lies_at, ndarray, new_dense, shape, strides,
+};
+use super::items::{Held, Items};
 use super::objects::{self, OwnList};
-use super::{BFLOAT16, DTYPES, Rows, hold_any_bits, internal, resized, slice_of, with_memory};
+use super::pair::Rows;
+use super::{internal, resized, with_memory};
 use crate::element::{Dtype, Element, Ordered, Real, match_element, match_real};
 use crate::error::{Error, Result, vec_with_room};
 use crate::isa::Isa;
@@ -41,103 +44,18 @@ use crate::walk::{Axis, Cells, Layout, Memory, Slices, Store, Target, View};
 /// A list without an allocation if it has one entry. It has room for no more, as it is moved about.
 type Few<T> = SmallVec<[T; 1]>;
 
-/// What a call is about: the entries of a list or a tuple, or one object alone. To read them runs no Python code.
-pub(in crate::py) enum Items<'a, 'py> {
-    List(&'a Bound<'py, PyList>),
-    Tuple(Bound<'py, PyTuple>),
-    One(&'a Bound<'py, PyAny>),
-}
-
-impl<'a, 'py> Items<'a, 'py> {
-    /// A list, or a tuple of no subclass; None for anything else.
-    pub(in crate::py) fn of_list(object: &'a Bound<'py, PyAny>) -> Option<Self> {
-        if let Ok(list) = object.cast::<PyList>() {
-            return Some(Self::List(list));
-        }
-        object.cast_exact::<PyTuple>().ok().map(|tuple| Self::Tuple(tuple.clone()))
-    }
-
-    /// As they are now, for good.
-    pub(in crate::py) fn to_tuple(&self) -> PyResult<Bound<'py, PyTuple>> {
-        match self {
-            Self::List(list) => objects::tuple_of_list(list),
-            Self::Tuple(tuple) => Ok(tuple.clone()),
-            Self::One(object) => PyTuple::new(object.py(), [object]),
-        }
-    }
-
-    fn is(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::List(list), Self::List(other)) => list.is(*other),
-            (Self::Tuple(tuple), Self::Tuple(other)) => tuple.is(other),
-            _ => false,
-        }
-    }
-
-    /// For inputs: a list of one entry is that entry.
-    fn held(&self) -> PyResult<Held<'py>> {
-        if let Self::List(list) = self
-            && list.len() == 1
-            && let Ok(entry) = list.get_item(0)
-        {
-            return Ok(Held::One(entry));
-        }
-        self.held_for_result()
-    }
-
-    /// For outputs, which are to be given back in a list if this is one.
-    fn held_for_result(&self) -> PyResult<Held<'py>> {
-        match self {
-            Self::List(list) => Ok(Held::Many(OwnList::of_list(list)?)),
-            Self::Tuple(tuple) => Ok(Held::Many(OwnList::of_tuple(tuple)?)),
-            Self::One(object) => Ok(Held::One((*object).clone())),
-        }
-    }
-
-    fn is_list(&self) -> bool {
-        !matches!(self, Self::One(_))
-    }
-}
-
-/// What keeps arrays alive: their references, as they stood in the argument at one moment. A list is copied by one
-/// call to Python, at a quarter of what it costs to take its entries one by one.
-enum Held<'py> {
-    One(Bound<'py, PyAny>),
-    Many(OwnList<'py>),
-}
-
-impl<'py> Held<'py> {
-    fn len(&self) -> usize {
-        match self {
-            Self::One(_) => 1,
-            Self::Many(list) => list.len(),
-        }
-    }
-
-    #[inline]
-    fn get(&self, at: usize) -> PyResult<Borrowed<'_, 'py, PyAny>> {
-        match self {
-            Self::One(object) => Ok(object.as_borrowed()),
-            Self::Many(list) => list.get(at),
-        }
-    }
-}
-
 /// An exact ndarray, aligned and native, of a dtype that is not complex, which is dense or has one axis: where it lies.
 #[derive(Clone, Copy)]
-struct PlainArray {
+pub(in crate::py) struct PlainArray {
     /// The array itself, for as long as somebody holds it.
-    fields: ptr::NonNull<Fields>,
-    data: ptr::NonNull<u8>,
+    fields: NonNull<Fields>,
+    data: NonNull<u8>,
     len: usize,
     /// From one element to the next, in elements; 1 for a dense one.
     step: usize,
     flags: c_int,
     dtype: Dtype,
 }
-
-/// Elements that follow each other in the C order or the Fortran order of the axes.
-const DENSE: c_int = npyffi::NPY_ARRAY_C_CONTIGUOUS | npyffi::NPY_ARRAY_F_CONTIGUOUS;
 
 /// Neighbours in a list from which on it is a gain to do them in one call, or row by row.
 const FEWEST: usize = 8;
@@ -148,68 +66,21 @@ fn at_least_fewest<T>(neighbours: impl Iterator<Item = T>) -> usize {
     if count < FEWEST { 0 } else { count }
 }
 
-/// The fields of an ndarray.
-type Fields = npyffi::PyArrayObject_fields;
-
-/// The class ndarray, looked up once for a list.
-fn ndarray(py: Python<'_>) -> *mut PyTypeObject {
-    // SAFETY: the interpreter is attached.
-    unsafe { npyffi::get_type_object(py, NpyTypes::PyArray_Type) }
-}
-
-/// The C struct of an exact ndarray. NumPy does not lock it: without a GIL, a thread that gives an array another shape
-/// or size while a function of NumPy or of ours reads it has a race, which NumPy's documentation tells users to avoid.
-#[inline]
-fn fields<'a>(object: Borrowed<'a, '_, PyAny>, class: *mut PyTypeObject) -> Option<&'a Fields> {
-    // SAFETY: `object` is a live Python object; if its class is ndarray itself, its struct begins with these fields.
-    unsafe {
-        (ffi::Py_TYPE(object.as_ptr()) == class)
-            .then(|| &*npyffi::_PyArray_GET_ITEM_DATA(object.as_ptr().cast::<PyArrayObject>()))
-    }
-}
-
-fn shape(fields: &Fields) -> &[usize] {
-    // SAFETY: NumPy keeps `nd` lengths there, none negative. Nothing runs while the slice is in use.
-    unsafe { slice_of(fields.dimensions.cast::<usize>(), usize::try_from(fields.nd).unwrap_or(0)) }
-}
-
-/// The number of elements. Nearly all arrays have one axis or two, for which a loop costs more than the product.
-#[inline(always)]
-fn len(fields: &Fields) -> usize {
-    match shape(fields) {
-        [len] => *len,
-        [rows, columns] => rows * columns,
-        shape => shape.iter().product(),
-    }
-}
-
 /// The step of an array that is not dense, if it has one axis and goes forwards.
 fn step_of(fields: &Fields, dtype: Dtype) -> Option<usize> {
-    if fields.nd != 1 {
-        return None;
-    }
-    // SAFETY: NumPy keeps as many strides as axes there.
-    let stride = usize::try_from(unsafe { *fields.strides }).ok()?;
+    let [stride] = strides(fields) else { return None };
+    let stride = usize::try_from(*stride).ok()?;
     (stride > 0 && stride.is_multiple_of(dtype.size())).then(|| stride / dtype.size())
 }
 
 impl PlainArray {
     #[inline(always)] // a struct that is moved costs more than the reading
     fn of(fields: &Fields) -> Option<Self> {
-        // SAFETY: an ndarray has a descr, and the fields read of it are common to all versions of NumPy.
-        let descr = unsafe { &*npyffi::_PyDataType_GET_ITEM_DATA(fields.descr) };
-        let dtype = if descr.type_num < NPY_TYPES::NPY_USERDEF as c_int {
-            usize::try_from(descr.type_num).ok().and_then(|number| *DTYPES.get(number)?)?
-        } else if descr.type_num == BFLOAT16.load(Ordering::Relaxed) {
-            Dtype::Bf16
-        } else {
-            return None;
-        };
-        let foreign = if cfg!(target_endian = "little") { b'>' } else { b'<' };
-        let plain = descr.byteorder.cast_unsigned() != foreign
-            && dtype.parts().is_none()
-            && fields.data.addr().is_multiple_of(dtype.size());
-        let data = ptr::NonNull::new(fields.data.cast())?;
+        let element = element_type(fields);
+        let dtype = element.dtype?;
+        let plain =
+            !element.swapped && dtype.parts().is_none() && fields.data.addr().is_multiple_of(dtype.size());
+        let data = NonNull::new(fields.data.cast())?;
         let (len, flags) = (len(fields), fields.flags);
         let step = if flags & DENSE != 0 { 1 } else { step_of(fields, dtype)? };
         plain.then_some(Self { fields: fields.into(), data, len, step, flags, dtype })
@@ -241,42 +112,17 @@ impl PlainArray {
     unsafe fn is_current(&self) -> bool {
         // SAFETY: a live array keeps its fields where they are.
         let fields = unsafe { self.fields.as_ref() };
-        self.data.as_ptr() == fields.data.cast()
-            && self.len == len(fields)
+        lies_at(fields, self.data.as_ptr(), self.len)
             && (self.is_dense() || step_of(fields, self.dtype) == Some(self.step))
     }
 
     /// A new array with the shape, the memory order and the dtype of this one, whose fields are given.
-    fn new_like<'py>(
-        &self,
-        py: Python<'py>,
-        from: &Fields,
-        class: *mut PyTypeObject,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let fortran = c_int::from(self.flags & npyffi::NPY_ARRAY_C_CONTIGUOUS == 0);
-        // SAFETY: as in `Array::uninit`: the descr is a new reference that the call takes, the lengths are those
-        // of a live array, and the order is that of C or of Fortran.
-        let made = with_memory(py, self.bytes(), || unsafe {
-            let descr = PY_ARRAY_API.PyArray_DescrFromType(py, (*from.descr).fields.type_num);
-            Bound::from_owned_ptr_or_err(
-                py,
-                PY_ARRAY_API.PyArray_NewFromDescr(
-                    py,
-                    class,
-                    descr,
-                    from.nd,
-                    from.dimensions,
-                    ptr::null_mut(),
-                    ptr::null_mut(),
-                    fortran,
-                    ptr::null_mut(),
-                ),
-            )
-        })?;
-        if let Some(fields) = fields(made.as_borrowed(), class) {
-            hold_any_bits(fields.data.cast());
-        }
-        Ok(made)
+    fn new_like<'py>(&self, py: Python<'py>, from: &Fields) -> PyResult<Bound<'py, PyAny>> {
+        let fortran = self.flags & npyffi::NPY_ARRAY_C_CONTIGUOUS == 0;
+        // SAFETY: there are no strides.
+        with_memory(py, self.bytes(), || unsafe {
+            new_dense(py, element_type(from).number, shape(from), None, fortran)
+        })
     }
 
     /// # Safety
@@ -291,7 +137,7 @@ impl PlainArray {
     /// # Safety
     /// The array is alive, dense and writeable, and nothing else here reads or writes it meanwhile.
     unsafe fn elements_mut<'a, T: Element>(&self) -> &'a mut [T] {
-        // SAFETY: as in `elements`; a new array holds some bits, see `hold_any_bits`.
+        // SAFETY: as in `elements`; a new array holds some bits, see `new_dense`.
         unsafe { slice::from_raw_parts_mut(self.data.as_ptr().cast::<T>(), self.len) }
     }
 
@@ -321,7 +167,7 @@ impl PlainArray {
     /// The array is alive and writeable, and nothing else here reads or writes its elements meanwhile.
     unsafe fn target<'a, T: Ordered>(&self) -> Target<'a, T> {
         // SAFETY: as in `elements`. The extent of an output, with the elements between its own, overlaps no other output's
-        // and no input's but its own: `OperandPairs::are_apart` has compared the extents. An atomic cell has the size of T, to
+        // and no input's but its own: `Outputs::are_apart` has compared the extents. An atomic cell has the size of T, to
         // which an array here is aligned.
         unsafe {
             if self.is_dense() {
@@ -363,7 +209,7 @@ impl<'py> PlainArrays<'py> {
         let list = match &held {
             Held::Many(list) => list,
             Held::One(object) => {
-                let array = fields(object.as_borrowed(), class).and_then(PlainArray::of);
+                let array = exact_fields(object.as_borrowed(), class).and_then(PlainArray::of);
                 let Some(array) = array else {
                     return Ok((items.is_list() && object.is_none()).then(|| Self::of_one(held, None, kinds)));
                 };
@@ -377,7 +223,7 @@ impl<'py> PlainArrays<'py> {
         let mut before = None;
         for i in 0..list.len() {
             let item = list.get(i)?;
-            let Some(array) = fields(item, class).and_then(PlainArray::of) else {
+            let Some(array) = exact_fields(item, class).and_then(PlainArray::of) else {
                 if item.is_none() {
                     continue;
                 }
@@ -430,12 +276,24 @@ impl<'py> PlainArrays<'py> {
     /// The shape of the only one, copied: NumPy frees its own when Python code gives the array another shape.
     pub(in crate::py) fn shape(&self) -> SmallVec<[usize; 4]> {
         match &self.held {
-            // SAFETY: `read` has seen that the object is an ndarray.
-            Held::One(object) => SmallVec::from_slice(shape(unsafe {
-                &*npyffi::_PyArray_GET_ITEM_DATA(object.as_ptr().cast::<PyArrayObject>())
-            })),
+            Held::One(object) => exact_fields(object.as_borrowed(), ndarray(object.py()))
+                .map_or_else(SmallVec::new, |fields| SmallVec::from_slice(shape(fields))),
             Held::Many(_) => SmallVec::new(),
         }
+    }
+
+    /// The number of axes of the only one.
+    pub(in crate::py) fn ndim(&self) -> usize {
+        match &self.held {
+            Held::One(object) => exact_fields(object.as_borrowed(), ndarray(object.py()))
+                .map_or(0, |fields| shape(fields).len()),
+            Held::Many(_) => 0,
+        }
+    }
+
+    /// The number of elements of the only one.
+    pub(in crate::py) fn len(&self) -> usize {
+        self.arrays.first().map_or(0, |array| array.len)
     }
 
     /// The dtype of the first one.
@@ -457,27 +315,28 @@ impl<'py> PlainArrays<'py> {
         are_inner.then_some(len)
     }
 
-    /// Inputs with their outputs: `outs`, which may be the arrays themselves, if they fit and share no memory
-    /// otherwise; new arrays where there are no `outs`. `items` are what was read.
-    pub(in crate::py) fn operand_pairs(
+    /// Outputs for the arrays: `outs`, which may be the arrays themselves, if they fit and share no memory otherwise; new
+    /// arrays where there are no `outs`. `items` are what was read.
+    pub(in crate::py) fn outputs(
         &mut self,
         py: Python<'py>,
         items: &Items<'_, 'py>,
         outs: Option<&Items<'_, 'py>>,
-    ) -> PyResult<Option<OperandPairs<'_, 'py>>> {
+    ) -> PyResult<Option<Outputs<'py>>> {
         let class = ndarray(py);
         let was_fresh = self.is_fresh.replace(false);
         let outputs = match outs {
-            None => Some(self.new_outputs(py, items.is_list(), class)?),
+            None => return self.new_outputs(py, items.is_list(), class).map(Some),
             Some(outs) if outs.is(items) && self.holds_for_result(outs)? => {
                 self.is_fresh.set(was_fresh);
                 (self.flags & npyffi::NPY_ARRAY_WRITEABLE != 0).then_some(Outputs::Inputs)
             }
             Some(outs) => self.given_outputs(outs, class)?,
         };
-        let Some(outputs) = outputs else { return Ok(None) };
-        let pairs = OperandPairs { inputs: self, outputs };
-        Ok(if outs.is_none() || pairs.are_apart()? { Some(pairs) } else { None })
+        match outputs {
+            Some(outputs) if outputs.are_apart(self)? => Ok(Some(outputs)),
+            _ => Ok(None),
+        }
     }
 
     /// Makes what is held the result: whether it could be done.
@@ -499,8 +358,8 @@ impl<'py> PlainArrays<'py> {
     ) -> PyResult<Outputs<'py>> {
         let wrong = not_plain;
         let make = |input: &PlainArray, object: Borrowed<'_, 'py, PyAny>| {
-            let new = input.new_like(py, fields(object, class).ok_or_else(wrong)?, class)?;
-            let array = fields(new.as_borrowed(), class).and_then(PlainArray::of).ok_or_else(wrong)?;
+            let new = input.new_like(py, exact_fields(object, class).ok_or_else(wrong)?)?;
+            let array = exact_fields(new.as_borrowed(), class).and_then(PlainArray::of).ok_or_else(wrong)?;
             if array.len != input.len || array.dtype != input.dtype {
                 return Err(resized());
             }
@@ -550,14 +409,15 @@ impl<'py> PlainArrays<'py> {
         let mut inputs = self.arrays.iter();
         for i in 0..held.len() {
             let (object, out) = (self.held.get(i)?, held.get(i)?);
-            let Some(from) = fields(object, class) else {
+            let Some(from) = exact_fields(object, class) else {
                 if !out.is_none() {
                     return Ok(None);
                 }
                 continue;
             };
             let Some(input) = inputs.next() else { return Ok(None) };
-            let Some((to, output)) = fields(out, class).and_then(|to| Some((to, PlainArray::of(to)?))) else {
+            let Some((to, output)) = exact_fields(out, class).and_then(|to| Some((to, PlainArray::of(to)?)))
+            else {
                 return Ok(None);
             };
             let takes = output.flags & npyffi::NPY_ARRAY_WRITEABLE != 0
@@ -573,7 +433,7 @@ impl<'py> PlainArrays<'py> {
     }
 }
 
-/// What to read of plain arrays. The memory is written by way of `OperandPairs` alone, which have borrowed their inputs mutably
+/// What to read of plain arrays. The memory is written by way of `OperandPairs` alone, which borrow their inputs mutably
 /// and lend them only while nothing is written.
 #[derive(Clone, Copy)]
 pub(in crate::py) struct PlainViews<'a> {
@@ -632,22 +492,49 @@ impl Views for PlainViews<'_> {
     }
 }
 
-/// Where the outputs are.
-enum Outputs<'py> {
+/// Where the outputs of plain arrays are. They share no memory but where an output is its input, and have as many elements as
+/// their inputs, and the same dtype.
+pub(in crate::py) enum Outputs<'py> {
     /// Each is its input.
     Inputs,
     /// As many as inputs.
     Others { held: Held<'py>, arrays: Few<PlainArray> },
 }
 
-/// Inputs, and outputs that share no memory but where an output is its input. Outputs have as many elements as their
-/// inputs, and of the same dtype.
+impl Outputs<'_> {
+    fn are_apart(&self, inputs: &PlainArrays<'_>) -> Result<bool> {
+        let (outputs, in_place) = match self {
+            // Most lists lie in the order in which they were made, and nothing need be sorted.
+            Self::Inputs if inputs.in_order => return Ok(true),
+            Self::Inputs => (&inputs.arrays, true),
+            Self::Others { arrays, .. } => (arrays, false),
+        };
+        // For one tensor a list of extents would cost more than the rest of the call.
+        if let ([input], [output]) = (inputs.arrays.as_slice(), outputs.as_slice()) {
+            let ((low, high), (begin, end)) = (input.extent(), output.extent());
+            return Ok(output.len == 0 || output.data == input.data || high <= begin || end <= low);
+        }
+        let extent = |array: &PlainArray| (array.len > 0).then(|| array.extent());
+        let written = outputs.iter().filter_map(extent);
+        let others = if in_place { 0 } else { outputs.len() };
+        let pairs = inputs.arrays.iter().zip(outputs).take(others);
+        let read = pairs.filter(|(input, output)| input.data != output.data);
+        overlap::extents_are_apart(written.chain(read.filter_map(|(input, _)| extent(input))))
+    }
+}
+
+/// Inputs with their outputs.
 pub(in crate::py) struct OperandPairs<'a, 'py> {
     inputs: &'a mut PlainArrays<'py>,
     outputs: Outputs<'py>,
 }
 
-impl<'py> OperandPairs<'_, 'py> {
+impl<'a, 'py> OperandPairs<'a, 'py> {
+    /// Pairs inputs with the outputs that [`PlainArrays::outputs`] has given for them.
+    pub(in crate::py) fn new(inputs: &'a mut PlainArrays<'py>, outputs: Outputs<'py>) -> Self {
+        Self { inputs, outputs }
+    }
+
     fn outputs(&self) -> &[PlainArray] {
         match &self.outputs {
             Outputs::Inputs => &self.inputs.arrays,
@@ -657,24 +544,6 @@ impl<'py> OperandPairs<'_, 'py> {
 
     fn pairs(&self) -> impl ExactSizeIterator<Item = (&PlainArray, &PlainArray)> + Clone {
         self.inputs.arrays.iter().zip(self.outputs())
-    }
-
-    fn are_apart(&self) -> Result<bool> {
-        // Most lists lie in the order in which they were made, and nothing need be sorted.
-        let in_order = matches!(self.outputs, Outputs::Inputs) && self.inputs.in_order;
-        if in_order {
-            return Ok(true);
-        }
-        // For one tensor a list of extents would cost more than the rest of the call.
-        if let ([input], [output]) = (self.inputs.arrays.as_slice(), self.outputs()) {
-            let ((low, high), (begin, end)) = (input.extent(), output.extent());
-            return Ok(output.len == 0 || output.data == input.data || high <= begin || end <= low);
-        }
-        let extent = |array: &PlainArray| (array.len > 0).then(|| array.extent());
-        let written = self.outputs().iter().filter_map(extent);
-        let others = if self.are_in_place() { 0 } else { self.outputs().len() };
-        let read = self.pairs().take(others).filter(|(input, output)| input.data != output.data);
-        overlap::extents_are_apart(written.chain(read.filter_map(|(input, _)| extent(input))))
     }
 
     fn are_current(&self) -> bool {
@@ -738,24 +607,19 @@ impl<'py> OperandPairs<'_, 'py> {
         Ok((source, rows))
     }
 
-    /// The outputs of a list in a list. If they are the caller's there is one before they are written, so that this needs
-    /// no memory.
-    pub(in crate::py) fn into_list(self) -> PyResult<Bound<'py, PyList>> {
+    /// The only output, or those of a list in a list. If they are the caller's there is a list before they are written, so
+    /// that this needs no memory.
+    pub(in crate::py) fn into_result(self, is_list: bool) -> PyResult<Bound<'py, PyAny>> {
         let held = match &self.outputs {
             Outputs::Inputs => &self.inputs.held,
             Outputs::Others { held, .. } => held,
         };
         match held {
-            Held::Many(list) => Ok(list.give()),
-            Held::One(object) => objects::list_of(object.py(), iter::once(object.clone())),
-        }
-    }
-
-    /// The only output.
-    pub(in crate::py) fn into_one(self) -> PyResult<Bound<'py, PyAny>> {
-        match self.outputs {
-            Outputs::Others { held: Held::One(object), .. } => Ok(object),
-            _ => Err(not_plain()),
+            Held::Many(list) => Ok(list.give().into_any()),
+            Held::One(object) if is_list => {
+                Ok(objects::list_of(object.py(), iter::once(object.clone()))?.into_any())
+            }
+            Held::One(object) => Ok(object.clone()),
         }
     }
 }
@@ -923,5 +787,5 @@ unsafe fn dense_task<'a, T: Ordered>(input: &PlainArray, output: &PlainArray) ->
 }
 
 fn not_plain() -> PyErr {
-    internal("a array array that is none")
+    internal("a plain array that is none")
 }

@@ -1,0 +1,154 @@
+//! The orders of norms, and the passes over the data that each of them takes.
+
+use crate::element::Element;
+use crate::kernel::power::{Power, Simple};
+use crate::scaled::{RESCALE, Scaled, power_of_two};
+
+/// The order of a vector norm.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Order {
+    /// The sum of magnitudes.
+    One,
+    /// The Euclidean norm.
+    Two,
+    /// The largest magnitude.
+    Max,
+    /// `(sum |x|^p)^(1/p)`, p positive and finite.
+    Power(f64),
+}
+
+/// What one pass over the data adds up. [`Order::norm`] alone chooses the passes of an order.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::parallel) enum Reduction {
+    Abs,
+    RescaledAbs(f64),
+    Square,
+    RescaledSquare(f64),
+    Simple(Simple),
+    Power(Power),
+}
+
+/// How far the numbers of a norm may lie from float64's range.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct OverflowRisk {
+    /// Sums can leave float64's range.
+    wide: bool,
+    /// A modulus can leave it too, or lose digits below it.
+    pub(super) wide_modulus: bool,
+}
+
+impl OverflowRisk {
+    pub(super) const fn of<T: Element>() -> Self {
+        Self { wide: T::WIDE, wide_modulus: T::WIDE && T::DTYPE.parts().is_some() }
+    }
+
+    pub(super) const fn or(self, other: Self) -> Self {
+        Self { wide: self.wide || other.wide, wide_modulus: self.wide_modulus || other.wide_modulus }
+    }
+}
+
+/// Below this, squares that became subnormal may count in the sum.
+pub(in crate::parallel) const SMALLEST_SUM: f64 = f64::from_bits(63 << 52); // 2^-960
+
+impl Order {
+    /// The order p, for a positive number.
+    #[must_use]
+    pub fn of(p: f64) -> Self {
+        match p {
+            1.0 => Self::One,
+            2.0 => Self::Two,
+            f64::INFINITY => Self::Max,
+            p => Self::Power(p),
+        }
+    }
+
+    /// About how many times as long as a plain read of the data a pass takes: it decides whether threads are worth it.
+    pub(super) fn cost(self) -> usize {
+        match self {
+            Self::Power(p) if Simple::of(p).is_some() => 2,
+            Self::Power(_) => 16,
+            _ => 1,
+        }
+    }
+
+    /// The first pass, if it is a sum that needs no other pass before it.
+    pub(super) fn first(self) -> Option<Reduction> {
+        match self {
+            Self::One => Some(Reduction::Abs),
+            Self::Two => Some(Reduction::Square),
+            Self::Max => None,
+            Self::Power(p) => Simple::of(p).map(Reduction::Simple),
+        }
+    }
+
+    /// The norm whose first pass made this sum, unless the sum may have left the range.
+    #[inline]
+    pub(super) fn norm_of_plain_sum(self, sum: f64) -> Option<Scaled> {
+        let is_plain = (SMALLEST_SUM..f64::INFINITY).contains(&sum);
+        match self {
+            Self::One if is_plain => Some(Scaled::new(sum, 0)),
+            Self::Two if is_plain => Some(Scaled::new(sum.sqrt(), 0)),
+            _ => None,
+        }
+    }
+
+    /// The norm, from passes over the data: `max` finds the largest modulus times a power of two, `sum` adds up.
+    pub(super) fn norm<E>(
+        self,
+        OverflowRisk { wide, wide_modulus }: OverflowRisk,
+        max: impl Fn(f64) -> Result<f64, E>,
+        sum: impl Fn(Reduction) -> Result<f64, E>,
+    ) -> Result<Scaled, E> {
+        let largest = || {
+            let (max, exponent) = within_range(max(1.0)?, wide_modulus, wide_modulus, &max)?;
+            Ok(Scaled::new(max, exponent))
+        };
+        Ok(match self {
+            Self::One => {
+                let again = |by| sum(Reduction::RescaledAbs(by));
+                let (sum, exponent) = within_range(sum(Reduction::Abs)?, wide, wide_modulus, again)?;
+                Scaled::new(sum, exponent)
+            }
+            Self::Two => {
+                let again = |by| sum(Reduction::RescaledSquare(by));
+                let (sum, exponent) = within_range(sum(Reduction::Square)?, wide, wide, again)?;
+                Scaled::new(sum.sqrt(), exponent)
+            }
+            Self::Max => largest()?,
+            Self::Power(p) => {
+                if let Some(simple) = Simple::of(p) {
+                    let s = sum(Reduction::Simple(simple))?;
+                    // The smallest square root is 2^-537: beside a sum like this it counts nothing, rounded or not.
+                    let smallest = if p < 1.0 { power_of_two(-400) } else { SMALLEST_SUM };
+                    if !wide || s.is_nan() || (smallest..f64::INFINITY).contains(&s) {
+                        return Ok(simple.root(s));
+                    }
+                }
+                let peak = largest()?;
+                if peak.is_finite() && !peak.is_zero() {
+                    let power = Power::new(p, peak);
+                    power.root(peak, sum(Reduction::Power(power))?)
+                } else {
+                    peak
+                }
+            }
+        })
+    }
+}
+
+/// A result and the exponent of its power of two: `plain`, or what `again` makes of the elements times a power of two, if
+/// `plain` overflowed where it can, or is so small that it may have lost digits where it can.
+fn within_range<E>(
+    plain: f64,
+    overflows: bool,
+    underflows: bool,
+    again: impl Fn(f64) -> Result<f64, E>,
+) -> Result<(f64, i32), E> {
+    Ok(if overflows && plain == f64::INFINITY {
+        (again(power_of_two(-RESCALE))?, RESCALE)
+    } else if underflows && plain < SMALLEST_SUM {
+        (again(power_of_two(RESCALE))?, -RESCALE)
+    } else {
+        (plain, 0)
+    })
+}

@@ -1,0 +1,242 @@
+//! One pass over a slice or a view: which kernel adds it up, and what the sum makes of it.
+
+use std::convert::Infallible;
+use std::ops::Range;
+
+use super::order::{Order, OverflowRisk, Reduction};
+use crate::element::{Element, F16};
+use crate::isa::Isa;
+use crate::kernel::halves::ToSingles;
+use crate::kernel::max::MaxAbs;
+use crate::kernel::power::{Half, Simple, SumRoots, ThreeHalves};
+use crate::kernel::sum::{Abs, BLOCK, Rescaled, Square, Sum, SumHalves, SumPart, SumRows, Total};
+use crate::kernel::widen::{Limb, Modulus, Widen};
+use crate::scaled::Scaled;
+use crate::walk::{Slices, View, with_scratch};
+
+/// Elements whose sum one thread makes. A multiple of [`BLOCK`], so that it cuts no block.
+pub const CHUNK: usize = 64 * BLOCK;
+
+/// `$body` with the term that stands beside the pass.
+macro_rules! match_term {
+    ($pass:expr, $term:ident => $body:expr; $($kind:pat => $of_kind:expr,)*) => {
+        match $pass { $($kind => { let $term = $of_kind; $body })* }
+    };
+}
+
+/// `$body` with the term of a pass over magnitudes or squares, which have kernels for rows and columns of all dtypes.
+macro_rules! with_direct_term {
+    ($pass:expr, $term:ident => $body:expr) => {{
+        use $crate::kernel::sum::{Abs, Square};
+        $crate::parallel::reduce::pass::match_term!($pass, $term => $body; Reduction::Abs => Abs, _ => Square,)
+    }};
+}
+
+/// `$body` with the term of any pass, for elements that are rescaled already if the pass rescales.
+macro_rules! with_term {
+    ($pass:expr, $term:ident => $body:expr) => {{
+        use $crate::kernel::power::{Cube, Fourth, Half, Simple, ThreeHalves};
+        use $crate::kernel::sum::{Abs, Square};
+        $crate::parallel::reduce::pass::match_term!($pass, $term => $body;
+            Reduction::Abs | Reduction::RescaledAbs(_) => Abs,
+            Reduction::Square | Reduction::RescaledSquare(_) => Square,
+            Reduction::Simple(Simple::Half) => Half,
+            Reduction::Simple(Simple::ThreeHalves) => ThreeHalves,
+            Reduction::Simple(Simple::Three) => Cube,
+            Reduction::Simple(Simple::Four) => Fourth,
+            Reduction::Power(power) => power,
+        )
+    }};
+}
+pub(super) use {match_term, with_direct_term, with_term};
+
+impl Reduction {
+    fn of_slice<T: Element>(self, isa: Isa, data: &[T]) -> Total {
+        if let Some(data) = T::halves(data) {
+            return self.of_halves(isa, data);
+        }
+        match self {
+            Self::Abs | Self::Square if T::DIRECT => {
+                with_direct_term!(self, term => isa.run(Sum { data, term }))
+            }
+            Self::RescaledAbs(by) if T::WIDE => isa.run(Sum { data, term: Rescaled(Abs, by) }),
+            Self::RescaledSquare(by) if T::WIDE => isa.run(Sum { data, term: Rescaled(Square, by) }),
+            Self::Simple(Simple::Half) if const { has_24_digits::<T>() } => {
+                isa.run(SumRoots(Sum { data, term: Half }))
+            }
+            Self::Simple(Simple::ThreeHalves) if const { has_24_digits::<T>() } => {
+                isa.run(SumRoots(Sum { data, term: ThreeHalves }))
+            }
+            Self::Simple(_) | Self::Power(_) if T::WIDE || const { has_24_digits::<T>() } => {
+                with_term!(self, term => isa.run(Sum { data, term }))
+            }
+            _ => self.of_moduli(isa, data),
+        }
+    }
+
+    /// The sum of float16, by way of float32.
+    fn of_halves(self, isa: Isa, data: &[F16]) -> Total {
+        match self {
+            Self::Abs | Self::Square => {
+                with_direct_term!(self, term => isa.run(SumHalves(Sum { data, term })))
+            }
+            _ => by_blocks(data, 0.0, |from, to, total| {
+                isa.run(ToSingles { from, to: &mut *to });
+                total.merge(self.of_slice::<f32>(isa, to));
+            }),
+        }
+    }
+
+    /// The sum by way of float64.
+    fn of_moduli<T: Element>(self, isa: Isa, data: &[T]) -> Total {
+        by_blocks(data, 0.0, |from, to, total| {
+            for limb in 0..self.limbs::<T>() {
+                self.widen(isa, from, to, limb);
+                total.merge(with_term!(self, term => isa.run(Sum { data: &*to, term })));
+            }
+        })
+    }
+
+    /// How many times [`Reduction::widen`] is to be called, and what it made to be added up.
+    pub(super) fn limbs<T: Element>(self) -> usize {
+        // Sums of integers are to be whole where they can; squares are not whole beyond 2^53 in any case.
+        if let Self::Abs = self { T::LIMBS } else { 1 }
+    }
+
+    /// Makes the elements float64, and rescales them if this pass does.
+    pub(super) fn widen<T: Element>(self, isa: Isa, from: &[T], to: &mut [f64], limb: usize) {
+        match self {
+            Self::Abs if T::LIMBS > 1 => isa.run(Widen { from, to, reading: Limb(limb) }),
+            Self::RescaledAbs(by) | Self::RescaledSquare(by) => {
+                isa.run(Widen { from, to, reading: Modulus(by) });
+            }
+            _ => isa.run(Widen { from, to, reading: Modulus(1.0) }),
+        }
+    }
+
+    /// The sum over all of a view. Short dense views, of which there may be thousands, take the fast path.
+    #[inline(always)]
+    pub(super) fn of_whole<T: Element>(self, isa: Isa, view: &View<'_, T>) -> Total {
+        match view {
+            View::Dense(data) if has_row_sums::<T>(data.len(), self) => {
+                with_direct_term!(self, term => isa.run(Sum { data, term }))
+            }
+            _ => self.of_view(isa, view, 0..view.len()),
+        }
+    }
+
+    /// The sum over a range of a view that begins at a chunk.
+    pub(super) fn of_view<T: Element>(self, isa: Isa, view: &View<'_, T>, range: Range<usize>) -> Total {
+        let mut total = Total::default();
+        for from in range.clone().step_by(CHUNK) {
+            let mut chunk = Total::default();
+            view.for_blocks(from..range.end.min(from + CHUNK), |data| chunk.merge(self.of_slice(isa, data)));
+            total.merge(chunk);
+        }
+        total
+    }
+}
+
+/// The total after `add` was called with each block and scratch as long as the block.
+fn by_blocks<T, U: Copy>(data: &[T], zero: U, add: impl Fn(&[T], &mut [U], &mut Total)) -> Total {
+    with_scratch(zero, data.len(), |scratch| {
+        let mut total = Total::default();
+        for block in data.chunks(BLOCK) {
+            add(block, &mut scratch[..block.len()], &mut total);
+        }
+        total
+    })
+}
+
+/// Whether the elements are floats of at most 24 binary digits.
+const fn has_24_digits<T: Element>() -> bool {
+    T::DIRECT && size_of::<T>() <= size_of::<f32>()
+}
+
+/// The largest modulus in a range of a view, times a power of two.
+pub(super) fn max_of_view<T: Element>(isa: Isa, view: &View<'_, T>, range: Range<usize>, by: f64) -> f64 {
+    if by == 1.0 {
+        let mut max = T::Magnitude::default();
+        view.for_blocks(range, |data| max = max.max(isa.run(MaxAbs(data))));
+        return T::from_magnitude(max);
+    }
+    let mut max = <f64 as Element>::Magnitude::default();
+    let mut scratch = [0.0; BLOCK];
+    view.for_blocks(range, |data| {
+        for from in data.chunks(BLOCK) {
+            let to = &mut scratch[..from.len()];
+            isa.run(Widen { from, to, reading: Modulus(by) });
+            max = max.max(isa.run(MaxAbs(to)));
+        }
+    });
+    f64::from_magnitude(max)
+}
+
+/// The norm of one view, on the calling thread; the same bits as [`norm`](super::norm) of it.
+#[must_use]
+pub fn norm_of_view<T: Element>(isa: Isa, view: &View<'_, T>, order: Order) -> Scaled {
+    norm_of_view_with(isa, view, order, None)
+}
+
+/// The norm of a view whose first pass made the sum `first`, if it is known; if that left the range, the view is read again.
+pub(in crate::parallel) fn norm_of_view_with<T: Element>(
+    isa: Isa,
+    view: &View<'_, T>,
+    order: Order,
+    first: Option<f64>,
+) -> Scaled {
+    let Ok(norm) = order.norm::<Infallible>(
+        OverflowRisk::of::<T>(),
+        |by| Ok(max_of_view(isa, view, 0..view.len(), by)),
+        |pass| match (pass, first) {
+            (Reduction::Abs | Reduction::Square | Reduction::Simple(_), Some(sum)) => Ok(sum),
+            _ => Ok(pass.of_view(isa, view, 0..view.len()).value()),
+        },
+    );
+    norm
+}
+
+/// The norm of slice `at` whose first pass made the sum `first`. Nearly always this makes no view of the slice.
+#[inline]
+pub(super) fn norm_of_slice_with<T: Element>(
+    isa: Isa,
+    slices: &Slices<'_, T>,
+    at: usize,
+    order: Order,
+    first: f64,
+) -> Scaled {
+    let again = || norm_of_view_with(isa, &slices.slice(at), order, Some(first));
+    order.norm_of_plain_sum(first).unwrap_or_else(again)
+}
+
+/// Whether [`row_sums`] sums rows of so many elements in this pass.
+pub(in crate::parallel) fn has_row_sums<T: Element>(len: usize, pass: Reduction) -> bool {
+    let is_direct = T::DIRECT && T::halves(&[]).is_none();
+    is_direct && len < CHUNK && matches!(pass, Reduction::Abs | Reduction::Square)
+}
+
+/// Elements of the longest rows and arrays of which one call of a kernel does several; with float64 on AVX2, longer ones
+/// lose by [`SumRows`].
+pub const SHORT: usize = BLOCK / 2;
+
+/// The sums of rows of `len` elements that follow each other, none as long as a chunk: of as many as there are `sums`.
+/// It takes less time if more elements follow the last row. `is_prefetched`: see [`SumRows`].
+pub(in crate::parallel) fn row_sums<T: Element>(
+    isa: Isa,
+    data: &[T],
+    len: usize,
+    pass: Reduction,
+    is_prefetched: bool,
+    sums: &mut [f64],
+) {
+    with_direct_term!(pass, term => {
+        if len <= SHORT {
+            return isa.run(SumRows { data, len, term, is_prefetched, sums });
+        }
+        for (data, sum) in data.chunks_exact(len).zip(sums) {
+            let row = Sum { data, term };
+            let total = if is_prefetched { isa.run(SumPart(row)) } else { isa.run(row) };
+            *sum = total.value();
+        }
+    });
+}

@@ -1,0 +1,88 @@
+//! The entries of a call's list argument, as they are at one moment.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyAny, PyList, PyTuple};
+
+use super::objects::{self, OwnList};
+
+/// What a call is about: the entries of a list or a tuple, or one object alone. To read them runs no Python code.
+pub(in crate::py) enum Items<'a, 'py> {
+    List(&'a Bound<'py, PyList>),
+    Tuple(Bound<'py, PyTuple>),
+    One(&'a Bound<'py, PyAny>),
+}
+
+impl<'a, 'py> Items<'a, 'py> {
+    /// A list, or a tuple of no subclass; None for anything else.
+    pub(in crate::py) fn of_list(object: &'a Bound<'py, PyAny>) -> Option<Self> {
+        if let Ok(list) = object.cast::<PyList>() {
+            return Some(Self::List(list));
+        }
+        object.cast_exact::<PyTuple>().ok().map(|tuple| Self::Tuple(tuple.clone()))
+    }
+
+    /// As they are now, for good. One object is no sequence of entries: it is the only one.
+    pub(in crate::py) fn to_tuple(&self) -> PyResult<Bound<'py, PyTuple>> {
+        match self {
+            Self::List(list) => objects::tuple_of_list(list),
+            Self::Tuple(tuple) => Ok(tuple.clone()),
+            Self::One(object) => PyTuple::new(object.py(), [object]),
+        }
+    }
+
+    pub(super) fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::List(list), Self::List(other)) => list.is(*other),
+            (Self::Tuple(tuple), Self::Tuple(other)) => tuple.is(other),
+            _ => false,
+        }
+    }
+
+    /// For inputs: a list of one entry is that entry.
+    pub(super) fn held(&self) -> PyResult<Held<'py>> {
+        if let Self::List(list) = self
+            && list.len() == 1
+            && let Ok(entry) = list.get_item(0)
+        {
+            return Ok(Held::One(entry));
+        }
+        self.held_for_result()
+    }
+
+    /// For outputs, which are to be given back in a list if this is one.
+    pub(super) fn held_for_result(&self) -> PyResult<Held<'py>> {
+        match self {
+            Self::List(list) => Ok(Held::Many(OwnList::of_list(list)?)),
+            Self::Tuple(tuple) => Ok(Held::Many(OwnList::of_tuple(tuple)?)),
+            Self::One(object) => Ok(Held::One((*object).clone())),
+        }
+    }
+
+    pub(super) fn is_list(&self) -> bool {
+        !matches!(self, Self::One(_))
+    }
+}
+
+/// What keeps arrays alive: their references, as they stood in the argument at one moment. A list is copied by one
+/// call to Python, at a quarter of what it costs to take its entries one by one.
+pub(in crate::py) enum Held<'py> {
+    One(Bound<'py, PyAny>),
+    Many(OwnList<'py>),
+}
+
+impl<'py> Held<'py> {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::One(_) => 1,
+            Self::Many(list) => list.len(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn get(&self, at: usize) -> PyResult<Borrowed<'_, 'py, PyAny>> {
+        match self {
+            Self::One(object) => Ok(object.as_borrowed()),
+            Self::Many(list) => list.get(at),
+        }
+    }
+}

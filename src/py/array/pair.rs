@@ -1,0 +1,216 @@
+//! Inputs with their outputs: what lends memory to write, after [`arrange`] has kept the arrays of a call apart.
+
+use std::borrow::Cow;
+use std::slice;
+use std::sync::atomic::AtomicU8;
+
+use pyo3::prelude::*;
+use pyo3::types::PyAny;
+
+use super::super::overlap::{self, Apart};
+use super::Array;
+use super::order::{IterOrder, ReducedAxes};
+use crate::element::{Dtype, Ordered};
+use crate::error::vec_with_room;
+use crate::parallel::elementwise::Task;
+use crate::walk::{Cells, Slices, Target};
+
+/// An input and its output.
+pub(in crate::py) struct Pair<'py> {
+    input: Array<'py>,
+    /// What to read instead while the output is written, where the input shares memory with an output.
+    copy: Option<Array<'py>>,
+    /// None: in place.
+    output: Option<Array<'py>>,
+    /// Whether the output is the caller's.
+    given: bool,
+    /// Whether another output lies interleaved with this one.
+    interleaved: bool,
+}
+
+/// What an output is to be.
+pub(in crate::py) enum Out<'py> {
+    /// A new array.
+    New,
+    /// One that the caller gave, of the input's shape and dtype, writeable.
+    Given(Array<'py>),
+}
+
+impl<'py> Pair<'py> {
+    /// An input, and an output that is the caller's or new. See [`arrange`].
+    pub(in crate::py) fn new(input: Array<'py>, out: Out<'py>) -> PyResult<Self> {
+        let (output, given) = match out {
+            Out::New => (Some(input.new_like()?), false),
+            Out::Given(output) => (if output.same_memory(&input) { None } else { Some(output) }, true),
+        };
+        Ok(Self { input, copy: None, output, given, interleaved: false })
+    }
+
+    /// Takes complex arrays as real ones from now on, with one more axis; for norms of complex numbers it is too
+    /// late then.
+    pub(in crate::py) fn split_complex(&mut self) {
+        if self.input.dtype().and_then(Dtype::parts).is_none() {
+            return;
+        }
+        for array in [Some(&mut self.input), self.copy.as_mut(), self.output.as_mut()].into_iter().flatten() {
+            if let Some(parts) = array.in_parts() {
+                *array = parts;
+            }
+        }
+    }
+
+    /// What norms are made of, before anything is written.
+    pub(in crate::py) fn input(&self) -> &Array<'py> {
+        &self.input
+    }
+
+    /// What is read while the output is written.
+    fn source(&self) -> &Array<'py> {
+        self.copy.as_ref().unwrap_or(&self.input)
+    }
+
+    fn output(&self) -> &Array<'py> {
+        self.output.as_ref().unwrap_or(&self.input)
+    }
+
+    /// The output as a Python object, which is still to be written.
+    pub(in crate::py) fn object(&self) -> &Bound<'py, PyAny> {
+        &self.output().object
+    }
+
+    pub(in crate::py) fn is_in_place(&self) -> bool {
+        self.output.is_none()
+    }
+
+    /// The order in which to walk both arrays.
+    pub(in crate::py) fn walk(&self) -> IterOrder {
+        IterOrder::of_pair(&self.input.geometry, &self.output().geometry)
+    }
+
+    /// What to write, and what to read for it, by the positions of `walk`.
+    pub(in crate::py) fn task<T: Ordered>(&mut self, walk: &IterOrder) -> PyResult<Task<'_, T>> {
+        self.task_along(walk)
+    }
+
+    /// For the functions here, which have borrowed the pair mutably.
+    fn task_along<T: Ordered>(&self, walk: &IterOrder) -> PyResult<Task<'_, T>> {
+        let source = if self.is_in_place() { None } else { Some(self.source().view(walk)?) };
+        Ok(Task { source, target: self.target(walk)? })
+    }
+
+    /// The same in the order of memory.
+    pub(in crate::py) fn whole_task<T: Ordered>(&mut self) -> PyResult<Task<'_, T>> {
+        let (source, output) = (self.source(), self.output());
+        let alike = output.contiguity() & source.contiguity() != 0;
+        if !alike || self.interleaved || !output.is_plain::<T>() || !source.is_plain::<T>() {
+            return self.task_along(&self.walk());
+        }
+        output.check::<T>()?;
+        let source = if self.is_in_place() { None } else { Some(source.whole()?) };
+        // SAFETY: as in `target`; the array is contiguous, and the input is so in the same order. A new array holds some
+        // bits, see `new_dense`.
+        let target =
+            Target::Dense(unsafe { slice::from_raw_parts_mut(output.data.cast::<T>(), output.len()) });
+        Ok(Task { source, target })
+    }
+
+    /// The slices of the input, unless it is in place, and the output, if the output has the slices one after
+    /// the other and a slice can be written as soon as its own norm is known.
+    pub(in crate::py) fn rows<T: Ordered>(&mut self, split: &ReducedAxes) -> PyResult<Option<Rows<'_, T>>> {
+        if self.copy.is_some() || self.input.slices::<T>(split)?.are_columns() {
+            return Ok(None);
+        }
+        match self.target(&split.rows())? {
+            Target::Dense(rows) => {
+                let source = if self.is_in_place() { None } else { Some(self.input.slices(split)?) };
+                Ok(Some((source, rows)))
+            }
+            Target::Strided { .. } => Ok(None),
+        }
+    }
+
+    /// The memory of the output, by the positions of `walk`. Whoever calls this has borrowed the pair
+    /// mutably.
+    fn target<T: Ordered>(&self, walk: &IterOrder) -> PyResult<Target<'_, T>> {
+        let output = self.output();
+        output.check::<T>()?;
+        let size = size_of::<T>();
+        let plain = output.is_plain::<T>() && output.data.addr().is_multiple_of(align_of::<T::Cell>());
+        let unit = if plain { size.cast_signed() } else { 1 };
+        let (layout, shift) = walk.layout(&output.geometry, unit);
+        if layout.is_empty() {
+            return Ok(Target::Dense(&mut []));
+        }
+        let (low, high) = output.extent();
+        let first = (output.data.addr() - low).cast_signed();
+        let base = output.data.wrapping_offset(-first);
+        if plain && layout.is_dense() && !self.interleaved {
+            let from = output.data.wrapping_offset(shift * unit).cast::<T>();
+            // SAFETY: the layout covers the array's `len` elements one after the other from `from` on,
+            // aligned, in memory that `object` keeps alive and that holds some bits, see `new_dense`. The array is
+            // writeable, `arrange` has seen that no other output and no input that is still to be read lies in it, and
+            // the pair that lends it is borrowed mutably.
+            return Ok(Target::Dense(unsafe { slice::from_raw_parts_mut(from, layout.len()) }));
+        }
+        let len = layout.len();
+        let (cells, start) = if plain {
+            // SAFETY: the extent lies within memory that `object` keeps alive, aligned for the cell type,
+            // which has T's size. Other outputs may lie interleaved in it; all of those are lent as atomics,
+            // as this one is.
+            let cells =
+                unsafe { slice::from_raw_parts(base.cast::<T::Cell>().cast_const(), (high - low) / size) };
+            (Cells::Elements(cells), first / size.cast_signed())
+        } else {
+            // SAFETY: as above, byte by byte.
+            let bytes = unsafe { slice::from_raw_parts(base.cast::<AtomicU8>().cast_const(), high - low) };
+            (Cells::Bytes { bytes, swapped: output.element.swapped }, first)
+        };
+        Ok(Target::Strided { cells, start: start + shift, layout: Cow::Owned(layout), range: 0..len })
+    }
+}
+
+/// See [`Pair::rows`].
+pub(in crate::py) type Rows<'a, T> = (Option<Slices<'a, T>>, &'a mut [T]);
+
+/// Keeps inputs and outputs apart. To be called before any memory is written: an input that shares memory
+/// with an output other than in the one allowed way, being the very same array as its own output, is copied
+/// for the time of writing; so is each of `readers`.
+///
+/// Returns the numbers of two outputs that share a byte, or of one that overlaps itself: they cannot be
+/// written.
+pub(in crate::py) fn arrange<'py>(
+    pairs: &mut [Pair<'py>],
+    readers: &mut [&mut Array<'py>],
+) -> PyResult<Option<(usize, usize)>> {
+    match pairs {
+        // Alone and dense: nothing to keep apart.
+        [pair] if pair.is_in_place() && pair.input.contiguity() != 0 && readers.is_empty() => Ok(None),
+        _ if pairs.iter().any(|pair| pair.given) => separate(pairs, readers),
+        _ => Ok(None),
+    }
+}
+
+fn separate<'py>(
+    pairs: &mut [Pair<'py>],
+    readers: &mut [&mut Array<'py>],
+) -> PyResult<Option<(usize, usize)>> {
+    let mut outputs = vec_with_room(pairs.len())?;
+    outputs.extend(pairs.iter().map(|pair| pair.output().place()));
+    let mut inputs = vec_with_room(pairs.len() + readers.len())?;
+    inputs.extend(pairs.iter().map(|pair| (!pair.is_in_place()).then(|| pair.input.place())));
+    inputs.extend(readers.iter().map(|reader| Some(reader.place())));
+    let (copies, interleaved) = match overlap::keep_apart(&outputs, &inputs)? {
+        Apart::Never(a, b) => return Ok(Some((a, b))),
+        Apart::By { copies, interleaved } => (copies, interleaved),
+    };
+    for i in interleaved {
+        pairs[i].interleaved = true;
+    }
+    for i in copies {
+        match i.checked_sub(pairs.len()) {
+            None => pairs[i].copy = Some(pairs[i].input.copy()?),
+            Some(i) => *readers[i] = readers[i].copy()?,
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,397 @@
+//! The tensors of a call and their outputs, as every public function has them: read once, paired once.
+//!
+//! Plain arrays take a fast path, but only where all other arguments are plain as well, so that no Python code runs between
+//! the reading of an array and the use of its memory. All other arrays, and all errors, go by way of [`Array`] and [`Pair`].
+//! A function sees neither: it reads [`Inputs`], checks its other arguments, and works on [`Operands`].
+
+use std::{iter, mem};
+
+use pyo3::prelude::*;
+use pyo3::types::PyAny;
+use smallvec::SmallVec;
+
+use super::array::items::Items;
+use super::array::pair::{Out, Pair, arrange};
+use super::array::plain::{OperandPairs, Outputs, PlainArrays};
+use super::array::{Array, internal, objects};
+use super::call::{Call, Entry, Tensor};
+use super::classes::{any_is_cupy, is_cupy};
+use super::kinds::Kinds;
+use super::run::{NormOf, clip_plain, norm_of_arrays, norm_of_plain, scale_pairs};
+use super::text::describe;
+use crate::element::{Dtype, Ordered};
+use crate::error::vec_with_room;
+use crate::parallel::elementwise::Task;
+use crate::parallel::reduce::Order;
+use crate::scaled::{Factor, Scaled};
+
+/// What a function takes for a tensor.
+#[derive(Clone, Copy)]
+pub(super) struct Parameter {
+    pub(super) name: &'static str,
+    pub(super) kinds: Kinds,
+    pub(super) takes_slices: bool,
+}
+
+impl Parameter {
+    fn read<'py>(
+        self,
+        call: &Call<'_, 'py>,
+        at: Option<usize>,
+        object: &Bound<'py, PyAny>,
+    ) -> PyResult<Tensor<'py>> {
+        let argument = Entry(self.name, at);
+        if self.takes_slices {
+            call.tensor_or_slices(argument, object, self.kinds)
+        } else {
+            call.tensor(argument, object, self.kinds)
+        }
+    }
+
+    /// Reads arrays of any layout, and raises the errors.
+    #[cold]
+    #[inline(never)]
+    fn read_all<'py>(
+        self,
+        call: &Call<'_, 'py>,
+        items: &Items<'_, 'py>,
+    ) -> PyResult<Result<Tensors<'py>, OnDevice<'py>>> {
+        if let Items::One(object) = items {
+            if is_cupy(object) {
+                return Ok(Err(OnDevice((*object).clone())));
+            }
+            return Ok(Ok(Tensors::One(self.read(call, None, object)?)));
+        }
+        let entries = items.to_tuple()?;
+        if any_is_cupy(&entries) {
+            return Ok(Err(OnDevice(entries.into_any())));
+        }
+        let mut tensors = vec_with_room(entries.len())?;
+        for (i, entry) in entries.iter().enumerate() {
+            let tensor = if entry.is_none() { None } else { Some(self.read(call, Some(i), &entry)?) };
+            tensors.push(tensor);
+        }
+        Ok(Ok(Tensors::Many(tensors)))
+    }
+
+    /// Reads plain arrays once more, for what the fast path has no case for.
+    fn read_again<'py>(self, call: &Call<'_, 'py>, items: &Items<'_, 'py>) -> PyResult<Tensors<'py>> {
+        self.read_all(call, items)?.map_err(|_| internal("an array that moved to a GPU"))
+    }
+}
+
+/// A tensor, or the entries of a list as a tuple, that the part of the package for GPUs is to have.
+pub(super) struct OnDevice<'py>(pub(super) Bound<'py, PyAny>);
+
+/// The tensors of a call.
+pub(super) struct Inputs<'a, 'py> {
+    call: &'a Call<'a, 'py>,
+    parameter: Parameter,
+    items: Items<'a, 'py>,
+    tensors: Tensors<'py>,
+}
+
+enum Tensors<'py> {
+    Plain(PlainArrays<'py>),
+    One(Tensor<'py>),
+    Many(Vec<Option<Tensor<'py>>>),
+}
+
+impl<'a, 'py> Inputs<'a, 'py> {
+    /// The tensors that an argument names, which are still to be read.
+    #[inline]
+    pub(super) fn new(call: &'a Call<'a, 'py>, parameter: Parameter, items: Items<'a, 'py>) -> Self {
+        Self { call, parameter, items, tensors: Tensors::Many(Vec::new()) }
+    }
+
+    /// Reads the tensors, unless they are arrays on a GPU, which are handed back. `is_plain` says that to read the other
+    /// arguments runs no Python code.
+    #[inline]
+    pub(super) fn read(&mut self, is_plain: bool) -> PyResult<Option<OnDevice<'py>>> {
+        if is_plain
+            && let Some(arrays) = PlainArrays::read(self.call.py(), &self.items, self.parameter.kinds)?
+        {
+            self.tensors = Tensors::Plain(arrays);
+            return Ok(None);
+        }
+        match self.parameter.read_all(self.call, &self.items)? {
+            Ok(tensors) => {
+                self.tensors = tensors;
+                Ok(None)
+            }
+            Err(device) => Ok(Some(device)),
+        }
+    }
+
+    /// The only tensor as an array that any layout may have.
+    pub(super) fn array(&self) -> PyResult<&Array<'py>> {
+        match &self.tensors {
+            Tensors::One(tensor) => Ok(&tensor.array),
+            _ => Err(not_one()),
+        }
+    }
+
+    /// The dtype of the only tensor.
+    pub(super) fn dtype(&self) -> PyResult<Dtype> {
+        match &self.tensors {
+            Tensors::Plain(arrays) => arrays.dtype().ok_or_else(not_one),
+            _ => self.array()?.dtype().ok_or_else(not_one),
+        }
+    }
+
+    /// The shape of the only tensor.
+    pub(super) fn shape(&self) -> PyResult<SmallVec<[usize; 4]>> {
+        match &self.tensors {
+            Tensors::Plain(arrays) => Ok(arrays.shape()),
+            _ => Ok(self.array()?.shape().into()),
+        }
+    }
+
+    /// The number of axes of the only tensor.
+    #[inline]
+    pub(super) fn ndim(&self) -> PyResult<usize> {
+        match &self.tensors {
+            Tensors::Plain(arrays) => Ok(arrays.ndim()),
+            _ => Ok(self.array()?.ndim()),
+        }
+    }
+
+    /// The number of elements of the only tensor.
+    #[inline]
+    pub(super) fn len(&self) -> PyResult<usize> {
+        match &self.tensors {
+            Tensors::Plain(arrays) => Ok(arrays.len()),
+            _ => Ok(self.array()?.len()),
+        }
+    }
+
+    /// The only tensor as a Python object.
+    pub(super) fn object(&self) -> PyResult<&Bound<'py, PyAny>> {
+        match (&self.tensors, &self.items) {
+            (Tensors::Plain(_), Items::One(object)) => Ok(object),
+            _ => Ok(self.array()?.object()),
+        }
+    }
+
+    /// The elements of each slice along some axes, if the only tensor is plain and the slices are rows that follow each other.
+    pub(super) fn row_len(&self, axes: &[usize]) -> Option<usize> {
+        match &self.tensors {
+            Tensors::Plain(arrays) => arrays.row_len(axes),
+            _ => None,
+        }
+    }
+
+    /// Takes none of the tensors as plain from now on.
+    pub(super) fn make_general(&mut self) -> PyResult<()> {
+        if let Tensors::Plain(_) = self.tensors {
+            self.tensors = self.parameter.read_again(self.call, &self.items)?;
+        }
+        Ok(())
+    }
+
+    /// The norm of all tensors as one.
+    #[inline]
+    pub(super) fn norm(&self, order: Order) -> PyResult<Scaled> {
+        let py = self.call.py();
+        match &self.tensors {
+            Tensors::Plain(arrays) => norm_of_plain(py, arrays, order),
+            Tensors::One(tensor) => norm_of_arrays(py, iter::once(&tensor.array), order),
+            Tensors::Many(tensors) => {
+                norm_of_arrays(py, tensors.iter().flatten().map(|tensor| &tensor.array), order)
+            }
+        }
+    }
+
+    /// Pairs the tensors with their outputs, the caller's or new ones. `readers` are read while outputs are written.
+    pub(super) fn with_outputs(
+        &mut self,
+        out: Option<&Bound<'py, PyAny>>,
+        readers: &mut [&mut Array<'py>],
+    ) -> PyResult<Operands<'_, 'py>> {
+        if let Some(outputs) = self.plain_outputs(out)? {
+            return match &mut self.tensors {
+                Tensors::Plain(inputs) => {
+                    let is_list = !matches!(self.items, Items::One(_));
+                    Ok(Operands::Plain { pairs: OperandPairs::new(inputs, outputs), is_list })
+                }
+                _ => Err(not_one()),
+            };
+        }
+        self.make_general()?;
+        pair_up(self.call, mem::replace(&mut self.tensors, Tensors::Many(Vec::new())), out, readers)
+    }
+
+    /// Outputs for plain arrays, unless the caller's are no case for these.
+    #[inline]
+    fn plain_outputs(&mut self, out: Option<&Bound<'py, PyAny>>) -> PyResult<Option<Outputs<'py>>> {
+        let Tensors::Plain(arrays) = &mut self.tensors else { return Ok(None) };
+        let outs = match (out, &self.items) {
+            (None, _) => None,
+            (Some(out), Items::One(_)) => Some(Items::One(out)),
+            (Some(out), _) => match Items::of_list(out) {
+                Some(outs) => Some(outs),
+                None => return Ok(None),
+            },
+        };
+        arrays.outputs(self.call.py(), &self.items, outs.as_ref())
+    }
+}
+
+/// Pairs tensors that any layout may have with their outputs, and raises what is wrong with the caller's.
+#[cold]
+#[inline(never)]
+fn pair_up<'o, 'py>(
+    call: &Call<'_, 'py>,
+    tensors: Tensors<'py>,
+    out: Option<&Bound<'py, PyAny>>,
+    readers: &mut [&mut Array<'py>],
+) -> PyResult<Operands<'o, 'py>> {
+    match tensors {
+        Tensors::Plain(_) => Err(not_one()),
+        Tensors::One(tensor) => pair_one(call, tensor, out, readers),
+        Tensors::Many(tensors) => pair_list(call, tensors, out),
+    }
+}
+
+fn pair_one<'o, 'py>(
+    call: &Call<'_, 'py>,
+    tensor: Tensor<'py>,
+    out: Option<&Bound<'py, PyAny>>,
+    readers: &mut [&mut Array<'py>],
+) -> PyResult<Operands<'o, 'py>> {
+    let argument = Entry("out", None);
+    let given = match out {
+        Some(out) => call.out(argument, out, &tensor)?,
+        None => Out::New,
+    };
+    let mut pairs = vec_with_room(1)?;
+    pairs.push(Pair::new(tensor.array, given)?);
+    if arrange(&mut pairs, readers)?.is_some() {
+        return Err(call.clash(argument, argument));
+    }
+    let output = pairs.first().ok_or_else(not_one)?.object().clone();
+    let result = call.result(output, tensor.slices.as_ref(), out)?;
+    Ok(Operands::General { pairs, result })
+}
+
+fn pair_list<'o, 'py>(
+    call: &Call<'_, 'py>,
+    tensors: Vec<Option<Tensor<'py>>>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Operands<'o, 'py>> {
+    let py = call.py();
+    let outs = call.out_sequence(out, tensors.len())?;
+    let argument = |at: usize| Entry("out", Some(at));
+    let mut pairs = vec_with_room(tensors.len())?;
+    let mut entries = vec_with_room(tensors.len())?;
+    for (i, tensor) in tensors.into_iter().enumerate() {
+        let own = match &outs {
+            Some(outs) => Some(outs.get_item(i)?).filter(|own| !own.is_none()),
+            None => None,
+        };
+        let Some(tensor) = tensor else {
+            if let Some(own) = &own {
+                return Err(call.type_error(argument(i), describe(own), "None, as t_list has there"));
+            }
+            entries.push(None);
+            continue;
+        };
+        let given = match &own {
+            Some(own) => call.out(argument(i), own, &tensor)?,
+            None if outs.is_some() => {
+                return Err(call.type_error(argument(i), "None", "an array, as t_list has there"));
+            }
+            None => Out::New,
+        };
+        entries.push(Some((tensor.slices, own)));
+        pairs.push(Pair::new(tensor.array, given)?);
+    }
+    if let Some((a, b)) = arrange(&mut pairs, &mut [])? {
+        let place = |pair: usize| {
+            let mut present = entries.iter().enumerate().filter(|(_, entry)| entry.is_some());
+            argument(present.nth(pair).map_or(0, |(i, _)| i))
+        };
+        return Err(call.clash(place(a), place(b)));
+    }
+    // Before anything is written: there may be no memory for it.
+    let mut results = vec_with_room(entries.len())?;
+    let mut outputs = pairs.iter().map(Pair::object);
+    for entry in &entries {
+        results.push(match entry {
+            None => py.None().into_bound(py),
+            Some((slices, out)) => {
+                let output = outputs.next().ok_or_else(|| internal("fewer outputs than tensors"))?;
+                call.result(output.clone(), slices.as_ref(), out.as_ref())?
+            }
+        });
+    }
+    let result = objects::list_of(py, results.into_iter())?.into_any();
+    Ok(Operands::General { pairs, result })
+}
+
+fn not_one() -> PyErr {
+    internal("not one tensor of any layout")
+}
+
+/// The tensors of a call with their outputs.
+pub(super) enum Operands<'a, 'py> {
+    /// All are plain.
+    Plain { pairs: OperandPairs<'a, 'py>, is_list: bool },
+    /// Any arrays, and what is to be returned once they are written.
+    General { pairs: Vec<Pair<'py>>, result: Bound<'py, PyAny> },
+}
+
+impl<'py> Operands<'_, 'py> {
+    /// Clips all by one factor, made of their norm. Returns that norm.
+    #[inline(always)]
+    pub(super) fn clip(
+        &mut self,
+        py: Python<'py>,
+        norm: NormOf,
+        factor: impl FnOnce(Scaled) -> Option<Factor> + Send,
+    ) -> PyResult<Scaled> {
+        match self {
+            Self::Plain { pairs, .. } => clip_plain(py, pairs, norm, factor),
+            Self::General { pairs, .. } => {
+                let norm = match norm {
+                    NormOf::Given(norm) => norm,
+                    NormOf::Inputs(order) => norm_of_arrays(py, pairs.iter().map(Pair::input), order)?,
+                };
+                scale_pairs(py, pairs, factor(norm))?;
+                Ok(norm)
+            }
+        }
+    }
+
+    /// The only pair as a task in the order of memory, for elements of T, and its bytes.
+    pub(super) fn task<T: Ordered>(&mut self) -> PyResult<(Task<'_, T>, usize)> {
+        match self {
+            Self::Plain { pairs, .. } => {
+                let bytes = pairs.inputs().bytes();
+                Ok((pairs.task()?, bytes))
+            }
+            Self::General { .. } => {
+                let pair = self.pair()?;
+                let bytes = pair.input().bytes();
+                Ok((pair.whole_task()?, bytes))
+            }
+        }
+    }
+
+    /// The only pair, of arrays that any layout may have.
+    pub(super) fn pair(&mut self) -> PyResult<&mut Pair<'py>> {
+        match self {
+            Self::General { pairs, .. } => pairs.first_mut().ok_or_else(not_one),
+            Self::Plain { .. } => Err(not_one()),
+        }
+    }
+
+    /// What the function returns.
+    #[inline(always)]
+    pub(super) fn into_result(self) -> PyResult<Bound<'py, PyAny>> {
+        match self {
+            Self::Plain { pairs, is_list } => pairs.into_result(is_list),
+            Self::General { result, .. } => Ok(result),
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! Blocks: as many elements as are gathered or made at a time.
+
+use std::ops::Range;
+
+use crate::isa::Aligned;
+use crate::kernel::sum::BLOCK;
+
+/// Bytes of the smallest memory that no cache holds until it is used again.
+pub const NON_TEMPORAL_MIN_BYTES: usize = 32 << 20;
+
+/// Calls `work` with scratch for a block of what has `len` elements in all: to clear a whole block would cost more than the
+/// work on few elements.
+#[inline]
+pub fn with_scratch<T: Copy, R>(zero: T, len: usize, work: impl FnOnce(&mut [T]) -> R) -> R {
+    const SHORT_SCRATCH_ELEMENTS: usize = 64;
+    if len <= SHORT_SCRATCH_ELEMENTS {
+        work(&mut Aligned([zero; SHORT_SCRATCH_ELEMENTS]).0)
+    } else {
+        work(&mut Aligned([zero; BLOCK]).0)
+    }
+}
+
+/// Cuts a range into blocks.
+pub(super) fn blocks(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    range.clone().step_by(BLOCK).map(move |from| from..range.end.min(from + BLOCK))
+}

@@ -1,0 +1,186 @@
+//! Axes, the order in which they are walked, and where a position lies.
+
+use std::cmp::Reverse;
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+/// NumPy's limit, one more for the parts of complex numbers, and one for an axis that is cut into tiles.
+pub const MAX_AXES: usize = 66;
+
+/// One axis: how many steps, and how far each goes (in the units of the memory it walks over).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Axis {
+    /// Steps.
+    pub len: usize,
+    /// Distance of a step.
+    pub stride: isize,
+}
+
+/// Axes from outer to inner, merged where possible.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Layout {
+    pub(super) axes: SmallVec<[Axis; 2]>,
+    len: usize,
+}
+
+impl Layout {
+    /// Drops axes of one step and merges neighbours that one stride covers. At most [`MAX_AXES`] axes count.
+    pub fn new(axes: impl IntoIterator<Item = Axis>) -> Self {
+        let mut merged: SmallVec<[Axis; 2]> = SmallVec::new();
+        let mut len = 1;
+        for axis in axes.into_iter().take(MAX_AXES) {
+            len *= axis.len;
+            match merged.last_mut() {
+                _ if axis.len == 1 => {}
+                Some(outer) if Some(outer.stride) == axis.stride.checked_mul(axis.len.cast_signed()) => {
+                    *outer = Axis { len: outer.len * axis.len, stride: axis.stride };
+                }
+                _ => merged.push(axis),
+            }
+        }
+        Self { axes: merged, len }
+    }
+
+    /// Positions.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether the positions follow each other in memory.
+    #[must_use]
+    pub fn is_dense(&self) -> bool {
+        match self.axes[..] {
+            [] => true,
+            [Axis { stride, .. }] => stride == 1,
+            _ => self.len == 0,
+        }
+    }
+
+    /// Where position `at` lies.
+    #[must_use]
+    #[inline]
+    pub fn offset(&self, mut at: usize) -> isize {
+        if let [axis] = self.axes[..] {
+            return at.cast_signed() * axis.stride; // without a division
+        }
+        let mut offset = 0;
+        for axis in self.axes.iter().rev() {
+            offset += (at % axis.len).cast_signed() * axis.stride;
+            at /= axis.len;
+        }
+        offset
+    }
+
+    /// Calls `run(offset, stride, count)` for each piece of `range` that one stride covers, in order.
+    pub(super) fn runs(&self, range: Range<usize>, mut run: impl FnMut(isize, isize, usize)) {
+        if range.is_empty() {
+            return;
+        }
+        let Some((inner, outer)) = self.axes.split_last() else {
+            return (0..range.len()).for_each(|_| run(0, 0, 1));
+        };
+        let mut index = [0; MAX_AXES];
+        let mut at = range.start / inner.len;
+        let mut within = range.start % inner.len;
+        let mut base = 0;
+        for (axis, i) in outer.iter().zip(&mut index).rev() {
+            *i = at % axis.len;
+            at /= axis.len;
+            base += i.cast_signed() * axis.stride;
+        }
+        let mut left = range.len();
+        loop {
+            let count = left.min(inner.len - within);
+            run(base + within.cast_signed() * inner.stride, inner.stride, count);
+            left -= count;
+            if left == 0 {
+                return;
+            }
+            within = 0;
+            for (axis, i) in outer.iter().zip(&mut index).rev() {
+                *i += 1;
+                base += axis.stride;
+                if *i < axis.len {
+                    break;
+                }
+                base -= axis.len.cast_signed() * axis.stride;
+                *i = 0;
+            }
+        }
+    }
+
+    /// The same in units of two elements, if the elements lie in pairs: the parts of complex numbers that are apart.
+    pub(super) fn in_pairs(&self) -> Option<Self> {
+        let (inner, outer) = self.axes.split_last()?;
+        let are_pairs = *inner == Axis { len: 2, stride: 1 } && outer.iter().all(|axis| axis.stride % 2 == 0);
+        let axes = || outer.iter().map(|axis| Axis { stride: axis.stride / 2, ..*axis }).collect();
+        are_pairs.then(|| Self { axes: axes(), len: self.len / 2 })
+    }
+
+    /// The stride of the inner axis.
+    pub(super) fn step(&self) -> isize {
+        self.axes.last().map_or(0, |inner| inner.stride)
+    }
+
+    /// The offset of `range` if it lies side by side.
+    #[inline]
+    pub(super) fn contiguous(&self, range: &Range<usize>) -> Option<isize> {
+        match self.axes.last() {
+            _ if range.is_empty() => None,
+            None => (range.len() <= 1).then_some(0),
+            Some(inner) => {
+                let within = if self.axes.len() == 1 { range.start } else { range.start % inner.len };
+                (inner.stride == 1 && within + range.len() <= inner.len).then(|| self.offset(range.start))
+            }
+        }
+    }
+}
+
+/// The axes of `strides` from outer to inner as they lie in memory: the order that a NumPy ufunc gives its
+/// output ("K"). An axis of one step or of stride 0 could stand anywhere and keeps its place among the
+/// others.
+///
+/// This is the insertion sort of NumPy's iterator, which decides where such an axis ends up.
+#[must_use]
+pub fn memory_order(shape: &[usize], strides: &[isize]) -> SmallVec<[usize; 4]> {
+    let size = |axis: usize| if shape[axis] == 1 { 0 } else { strides[axis].unsigned_abs() };
+    let mut inner_first: SmallVec<[usize; 4]> = (0..shape.len()).rev().collect();
+    for i in 1..inner_first.len() {
+        let axis = inner_first[i];
+        let mut place = i;
+        for j in (0..i).rev() {
+            let (own, other) = (size(axis), size(inner_first[j]));
+            if own != 0 && other != 0 {
+                if other <= own {
+                    break;
+                }
+                place = j;
+            }
+        }
+        inner_first[place..=i].rotate_right(1);
+    }
+    inner_first.reverse();
+    inner_first
+}
+
+/// The axes of an array from outer to inner as they lie in NumPy's `copy("K")` of it: by absolute stride, the largest
+/// outermost, equal ones in the order of the axes. An axis of stride 0, which repeats each element, is innermost. Norms sum
+/// in this order, so that an array and its copy have the same norm to the last bit, unless axes of negative stride, which are
+/// walked backwards, make the difference.
+///
+/// `in_parts`: the last axis goes over the two parts of complex numbers, which stay together.
+#[must_use]
+pub fn copy_order(strides: &[isize], in_parts: bool) -> SmallVec<[usize; 4]> {
+    let mut axes: SmallVec<[usize; 4]> = (0..strides.len()).collect();
+    let numbers = axes.len() - usize::from(in_parts);
+    axes[..numbers].sort_by_key(|axis| Reverse(strides[*axis].unsigned_abs()));
+    axes
+}

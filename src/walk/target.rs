@@ -1,0 +1,152 @@
+//! Elements to write, by position.
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::atomic::AtomicU8;
+
+use super::block::{blocks, with_scratch};
+use super::layout::Layout;
+use crate::element::Ordered;
+use crate::kernel::sum::BLOCK;
+
+/// The memory that a strided target writes.
+#[derive(Debug)]
+pub enum Cells<'a, T: Ordered> {
+    /// Aligned elements in native byte order; strides count elements.
+    Elements(&'a [T::Cell]),
+    /// Anything else, byte by byte; strides count bytes.
+    Bytes {
+        /// The bytes.
+        bytes: &'a [AtomicU8],
+        /// Whether the byte order is not the native one.
+        swapped: bool,
+    },
+}
+
+#[expect(clippy::expl_impl_clone_on_copy, reason = "derived, it would want the cells themselves to be Clone")]
+impl<T: Ordered> Clone for Cells<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T: Ordered> Copy for Cells<'_, T> {}
+
+/// Elements to write, by position.
+#[derive(Debug)]
+pub enum Target<'a, T: Ordered> {
+    /// One after the other.
+    Dense(&'a mut [T]),
+    /// By the strides of a layout.
+    Strided {
+        /// Where they lie.
+        cells: Cells<'a, T>,
+        /// Where position 0 of the layout lies.
+        start: isize,
+        /// Where the others lie from there.
+        layout: Cow<'a, Layout>,
+        /// The positions of the layout that this target has.
+        range: Range<usize>,
+    },
+}
+
+impl<T: Ordered> Target<'_, T> {
+    /// Positions.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Dense(data) => data.len(),
+            Self::Strided { range, .. } => range.len(),
+        }
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Cuts it into parts of at most `len` positions, each with the number of the first, counted from 0.
+    pub fn parts(&mut self, len: usize) -> impl DoubleEndedIterator<Item = (usize, Target<'_, T>)> {
+        let (dense, strided) = match self {
+            Self::Dense(data) => {
+                let parts = data.chunks_mut(len).map(Target::Dense);
+                (Some(parts.enumerate()), None)
+            }
+            Self::Strided { cells, start, layout, range } => {
+                let (cells, start, layout, end) = (*cells, *start, &**layout, range.end);
+                let parts = range.clone().step_by(len).map(move |from| Target::Strided {
+                    cells,
+                    start,
+                    layout: Cow::Borrowed(layout),
+                    range: from..end.min(from + len),
+                });
+                (None, Some(parts.enumerate()))
+            }
+        };
+        let parts = dense.into_iter().flatten().chain(strided.into_iter().flatten());
+        parts.map(move |(i, part)| (i * len, part))
+    }
+
+    /// Calls `visit(positions, elements)` for the target, a block at a time. If `visit` returns false, a strided target keeps
+    /// what it holds. Unless `reads`, `visit` gets other elements than those that a strided target holds.
+    pub(super) fn for_blocks(&mut self, reads: bool, mut visit: impl FnMut(Range<usize>, &mut [T]) -> bool) {
+        match self {
+            Self::Dense(data) => {
+                let mut at = 0;
+                for block in data.chunks_mut(BLOCK) {
+                    let range = at..at + block.len();
+                    at = range.end;
+                    visit(range, block);
+                }
+            }
+            Self::Strided { cells, start, layout, range } => {
+                with_scratch(T::ZERO, range.len(), |scratch| {
+                    for part in blocks(range.clone()) {
+                        let block = &mut scratch[..part.len()];
+                        if reads {
+                            cells.gather(*start, layout, part.clone(), block);
+                        }
+                        if visit(part.start - range.start..part.end - range.start, block) {
+                            cells.scatter(*start, layout, part, block);
+                        }
+                    }
+                });
+            }
+        }
+    }
+}
+
+impl<T: Ordered> Cells<'_, T> {
+    fn gather(self, start: isize, layout: &Layout, range: Range<usize>, to: &mut [T]) {
+        let mut to = to.iter_mut();
+        layout.runs(range, |offset, stride, count| {
+            let mut at = start + offset;
+            for x in to.by_ref().take(count) {
+                *x = match self {
+                    Self::Elements(cells) => T::load(&cells[at.cast_unsigned()]),
+                    Self::Bytes { bytes, swapped } => T::load_bytes(&bytes[at.cast_unsigned()..], swapped),
+                };
+                at += stride;
+            }
+        });
+    }
+
+    fn scatter(self, start: isize, layout: &Layout, range: Range<usize>, from: &[T]) {
+        let mut from = from.iter();
+        layout.runs(range, |offset, stride, count| {
+            let mut at = start + offset;
+            // One bounds check for the whole run: tiles of transposed arrays are written here.
+            if let (Self::Elements(cells), 1) = (self, stride) {
+                let cells = &cells[at.cast_unsigned()..][..count];
+                return from.by_ref().zip(cells).for_each(|(x, cell)| x.store(cell));
+            }
+            for x in from.by_ref().take(count) {
+                match self {
+                    Self::Elements(cells) => x.store(&cells[at.cast_unsigned()]),
+                    Self::Bytes { bytes, swapped } => x.store_bytes(&bytes[at.cast_unsigned()..], swapped),
+                }
+                at += stride;
+            }
+        });
+    }
+}

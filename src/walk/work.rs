@@ -1,0 +1,227 @@
+//! Elementwise work, from a view to a target or in place.
+
+use std::iter;
+use std::ops::Range;
+
+use super::block::{blocks, with_scratch};
+use super::target::Target;
+use super::view::View;
+use crate::element::{Ordered, Real};
+use crate::isa::{Aligned, Isa, LINE, StreamGuard};
+use crate::kernel::clip::{AnyOutside, ClipEach};
+use crate::kernel::map::{AnyChange, Map};
+use crate::kernel::scale::{ScaleEach, ScaleEachInto};
+use crate::kernel::sum::BLOCK;
+
+/// How an output is written.
+#[derive(Clone, Copy, Debug)]
+pub enum Store<'a> {
+    /// As any memory.
+    Cached,
+    /// Past the caches, for outputs that no cache holds: if the output is dense, and the input is dense, too, or lies in long
+    /// runs of one step.
+    Streamed(&'a StreamGuard),
+}
+
+/// Bytes that are made in the innermost cache before they are streamed to memory.
+const STREAMED_PART_BYTES: usize = 2048;
+
+/// Elements that are gathered before a loop that makes cache lines in registers streams them. The CPU stores what is gathered
+/// behind the lines streamed before it, which wait for memory: with few elements at a time, the next reads are not held up.
+/// Elements of 16 bits go by way of the cache in any case, and do better with more at once.
+const fn gathered_at_once<T>() -> usize {
+    if size_of::<T>() > 2 { 8 * LINE / size_of::<T>() } else { BLOCK }
+}
+
+/// Elementwise work on the elements at given positions, at most a block of them.
+pub trait Work<T: Ordered>: Sync {
+    /// Whether `apply` would change any element. If not, an output in place is not written.
+    fn changes(&self, isa: Isa, at: Range<usize>, data: &[T]) -> bool;
+    /// Does it in place.
+    fn apply(&self, isa: Isa, at: Range<usize>, data: &mut [T]);
+    /// Does it from one slice to another.
+    fn apply_into(&self, isa: Isa, at: Range<usize>, from: &[T], to: &mut [T]) {
+        to.copy_from_slice(from);
+        self.apply(isa, at, to);
+    }
+    /// Does it past the caches, for any number of elements.
+    fn stream_into(&self, isa: Isa, guard: &StreamGuard, at: Range<usize>, from: &[T], to: &mut [T]) {
+        stream_made(isa, guard, from, to, |part, from, made| {
+            self.apply_into(isa, at.start + part.start..at.start + part.end, from, made);
+        });
+    }
+    /// How many elements of a strided input are gathered for each call of `stream_into`: whole cache lines, and many of them
+    /// where a call clears memory of its own, as the one above does.
+    fn gathered_at_once(&self) -> usize {
+        BLOCK
+    }
+}
+
+/// Streams what `make(positions, from, made)` makes, one part after the other. Each part is made in the innermost cache, so
+/// that memory is read and written in turns.
+fn stream_made<T: Ordered>(
+    isa: Isa,
+    guard: &StreamGuard,
+    from: &[T],
+    to: &mut [T],
+    mut make: impl FnMut(Range<usize>, &[T], &mut [T]),
+) {
+    let made = &mut Aligned([T::ZERO; STREAMED_PART_BYTES]).0[..STREAMED_PART_BYTES / size_of::<T>()];
+    let parts = from.chunks(made.len()).zip(to.chunks_mut(made.len()));
+    for (begin, (from, to)) in (0..).step_by(made.len()).zip(parts) {
+        let made = &mut made[..from.len()];
+        make(begin..begin + from.len(), from, made);
+        isa.stream(guard, to, &*made);
+    }
+}
+
+/// The same function for all elements.
+#[derive(Clone, Copy, Debug)]
+pub struct Uniform<M>(pub M);
+
+impl<T: Ordered, M: Map<T>> Work<T> for Uniform<M> {
+    fn changes(&self, isa: Isa, _: Range<usize>, data: &[T]) -> bool {
+        isa.run(AnyChange { data, map: self.0 })
+    }
+    fn apply(&self, isa: Isa, _: Range<usize>, data: &mut [T]) {
+        self.0.apply(isa, data);
+    }
+    fn apply_into(&self, isa: Isa, _: Range<usize>, from: &[T], to: &mut [T]) {
+        self.0.apply_into(isa, from, to);
+    }
+    fn stream_into(&self, isa: Isa, guard: &StreamGuard, _: Range<usize>, from: &[T], to: &mut [T]) {
+        self.0.stream_into(isa, guard, from, to);
+    }
+    fn gathered_at_once(&self) -> usize {
+        gathered_at_once::<T>()
+    }
+}
+
+/// Nothing: a copy.
+#[derive(Clone, Copy, Debug)]
+pub struct Untouched;
+
+impl<T: Ordered> Work<T> for Untouched {
+    fn changes(&self, _: Isa, _: Range<usize>, _: &[T]) -> bool {
+        false
+    }
+    fn apply(&self, _: Isa, _: Range<usize>, _: &mut [T]) {}
+    fn stream_into(&self, isa: Isa, guard: &StreamGuard, _: Range<usize>, from: &[T], to: &mut [T]) {
+        isa.stream(guard, to, from);
+    }
+    fn gathered_at_once(&self) -> usize {
+        gathered_at_once::<T>()
+    }
+}
+
+/// A factor for each element.
+#[derive(Debug)]
+pub struct Factors<'a>(pub View<'a, f64>);
+
+impl<T: Real> Work<T> for Factors<'_> {
+    fn changes(&self, _: Isa, at: Range<usize>, _: &[T]) -> bool {
+        self.0.with_block(at, |factors| factors.iter().any(|factor| *factor != 1.0))
+    }
+    fn apply(&self, isa: Isa, at: Range<usize>, data: &mut [T]) {
+        self.0.with_block(at, |factors| isa.run(ScaleEach { data, factors }));
+    }
+    fn apply_into(&self, isa: Isa, at: Range<usize>, from: &[T], to: &mut [T]) {
+        self.0.with_block(at, |factors| isa.run(ScaleEachInto { from, to, factors }));
+    }
+}
+
+/// Bounds for each element.
+#[derive(Debug)]
+pub struct Bounds<'a, T> {
+    /// Smallest values.
+    pub lo: View<'a, T>,
+    /// Largest values.
+    pub hi: View<'a, T>,
+}
+
+impl<T: Ordered> Bounds<'_, T> {
+    fn with_block<R>(&self, at: Range<usize>, visit: impl FnOnce(&[T], &[T]) -> R) -> R {
+        self.lo.with_block(at.clone(), |lo| self.hi.with_block(at, |hi| visit(lo, hi)))
+    }
+}
+
+impl<T: Ordered> Work<T> for Bounds<'_, T> {
+    fn changes(&self, isa: Isa, at: Range<usize>, data: &[T]) -> bool {
+        self.with_block(at, |lo, hi| isa.run(AnyOutside { data, lo, hi }))
+    }
+    fn apply(&self, isa: Isa, at: Range<usize>, data: &mut [T]) {
+        self.with_block(at, |lo, hi| isa.run(ClipEach { data, lo, hi }));
+    }
+    fn stream_into(&self, isa: Isa, guard: &StreamGuard, at: Range<usize>, from: &[T], to: &mut [T]) {
+        // Bounds are gathered a block at a time: to clear the scratch memory takes longer than a part of a block.
+        for (range, (from, to)) in blocks(at).zip(from.chunks(BLOCK).zip(to.chunks_mut(BLOCK))) {
+            self.with_block(range, |lo, hi| {
+                stream_made(isa, guard, from, to, |part, from, data| {
+                    data.copy_from_slice(from);
+                    isa.run(ClipEach { data, lo: &lo[part.clone()], hi: &hi[part] });
+                });
+            });
+        }
+    }
+}
+
+/// Does `work` for the positions of `target`, which begin at position `at` of the whole: in place, or from `source`, which
+/// has the positions of the whole.
+pub fn apply_elementwise<T: Ordered>(
+    isa: Isa,
+    work: &impl Work<T>,
+    source: Option<&View<'_, T>>,
+    target: &mut Target<'_, T>,
+    at: usize,
+    store: Store<'_>,
+) {
+    let shifted = |range: Range<usize>| at + range.start..at + range.end;
+    match (source, &mut *target, store) {
+        (None, target, _) => target.for_blocks(true, |range, data| {
+            let changes = work.changes(isa, shifted(range.clone()), data);
+            if changes {
+                work.apply(isa, shifted(range), data);
+            }
+            changes
+        }),
+        (Some(View::Dense(from)), Target::Dense(to), Store::Streamed(guard)) => {
+            let range = at..at + to.len();
+            work.stream_into(isa, guard, range.clone(), &from[range], to);
+        }
+        (Some(view), Target::Dense(to), Store::Streamed(guard)) if view.is_in_steps() => {
+            stream_gathered(isa, work, view, to, at, guard);
+        }
+        (Some(view), target, _) => {
+            let gathered = if let View::Dense(_) = view { 0 } else { target.len() };
+            with_scratch(T::ZERO, gathered, |scratch| {
+                target.for_blocks(false, |range, data| {
+                    let range = shifted(range);
+                    work.apply_into(isa, range.clone(), view.block(range, scratch), data);
+                    true
+                });
+            });
+        }
+    }
+}
+
+/// Gathers few elements at a time, and streams what `work` makes of them.
+fn stream_gathered<T: Ordered>(
+    isa: Isa,
+    work: &impl Work<T>,
+    source: &View<'_, T>,
+    to: &mut [T],
+    mut at: usize,
+    guard: &StreamGuard,
+) {
+    // The parts after the first begin where a cache line does, so that no line is written in two parts.
+    let at_once = work.gathered_at_once();
+    let ahead = to.as_ptr().align_offset(LINE).min(to.len()).min(at_once);
+    let (first, rest) = to.split_at_mut(ahead);
+    with_scratch(T::ZERO, at_once, |scratch| {
+        for to in iter::once(first).chain(rest.chunks_mut(at_once)) {
+            let range = at..at + to.len();
+            at = range.end;
+            work.stream_into(isa, guard, range.clone(), source.block(range, scratch), to);
+        }
+    });
+}
