@@ -8,13 +8,13 @@
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
-    __m128i, __m256, __m256i, __m512, __m512d, __m512i, _mm_loadu_si128, _mm256_cvtph_ps, _mm256_loadu_si256,
+    __m128i, __m256, __m256i, __m512, __m512i, _mm_loadu_si128, _mm256_cvtph_ps, _mm256_loadu_si256,
     _mm512_loadu_si512,
 };
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use std::arch::x86_64::{
     _mm_stream_si128, _mm256_cvtps_ph, _mm256_stream_si256, _mm512_cvtph_ps, _mm512_cvtps_ph,
-    _mm512_rsqrt14_pd, _mm512_stream_si512,
+    _mm512_stream_si512,
 };
 // Miri has no streams. These want the same alignment and write the same bytes.
 #[cfg(all(target_arch = "x86_64", miri))]
@@ -30,7 +30,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 #[cfg(all(target_arch = "x86_64", miri))]
-use emulated::{_mm256_cvtps_ph, _mm512_cvtph_ps, _mm512_cvtps_ph, _mm512_rsqrt14_pd};
+use emulated::{_mm256_cvtps_ph, _mm512_cvtph_ps, _mm512_cvtps_ph};
 
 use crate::element::{Element, F16};
 
@@ -121,9 +121,8 @@ macro_rules! levels {
 /// Hands the table to a macro: the ISA column of the matrix, in one place.
 ///
 /// All of these have "fma". Fused, a product is not rounded before it is added; so the levels have
-/// the same bits only where it would not be rounded anyway, or where the result is known to round to the same. We fuse the
-/// squares of numbers of at most 32 bits, in one function (`fused_square` in `element.rs`), which takes nothing else, and
-/// the corrections of square roots of at most 24 digits (`root` in `kernel/power.rs`). The compiler fuses nothing by itself.
+/// the same bits only where it would not be rounded anyway. We fuse the squares of numbers of at most 32 bits, in one
+/// function (`fused_square` in `element.rs`), which takes nothing else. The compiler fuses nothing by itself.
 #[cfg(target_arch = "x86_64")]
 macro_rules! with_levels {
     ($use:ident) => {
@@ -200,16 +199,11 @@ impl Isa {
 /// Elements of float16 that [`Level::widen`] and [`Level::narrow`] convert at a time.
 pub const CONVERTED: usize = 16;
 
-/// Elements whose roots [`Level::inverse_roots`] estimates at a time.
-pub const ESTIMATED: usize = 8;
-
 /// The instructions of a level that the compiler does not find in plain Rust. The methods here use plain Rust and give
-/// the same bits, but for the estimate. Implementors are `#[inline(always)]`, because features do not follow a call.
+/// the same bits. Implementors are `#[inline(always)]`, because features do not follow a call.
 pub trait Level: Copy {
     /// Whether the level has a fused multiplication and addition, for sums of products that are exact.
     const FUSED: bool = false;
-    /// Whether the level has an instruction for [`Level::inverse_roots`].
-    const ESTIMATES: bool = false;
 
     /// Converts float16 to float32, exactly.
     #[inline(always)]
@@ -229,12 +223,6 @@ pub trait Level: Copy {
             *to = F16::from_f32(*x);
         }
         to
-    }
-
-    /// Estimates `1 / sqrt(x)`. The error is below 2^-14 of it, and is not the same on every CPU.
-    #[inline(always)]
-    fn inverse_roots(self, x: &[f64; ESTIMATED]) -> [f64; ESTIMATED] {
-        x.map(|x| 1.0 / x.sqrt())
     }
 
     /// Writes a line of memory, past the caches where the level can.
@@ -320,7 +308,6 @@ impl Level for V3 {
 #[expect(unsafe_code, reason = "a token proves the features of its level; and numbers become vectors")]
 impl Level for V4 {
     const FUSED: bool = true;
-    const ESTIMATES: bool = true;
 
     #[inline(always)]
     fn widen(self, x: &[F16; CONVERTED]) -> [f32; CONVERTED] {
@@ -338,15 +325,6 @@ impl Level for V4 {
         unsafe {
             let x = transmute::<[f32; CONVERTED], __m512>(*x);
             transmute::<__m256i, [F16; CONVERTED]>(_mm512_cvtps_ph::<TO_NEAREST>(x))
-        }
-    }
-
-    #[inline(always)]
-    fn inverse_roots(self, x: &[f64; ESTIMATED]) -> [f64; ESTIMATED] {
-        // SAFETY: as in `widen`, with float64.
-        unsafe {
-            let x = transmute::<[f64; ESTIMATED], __m512d>(*x);
-            transmute::<__m512d, [f64; ESTIMATED]>(_mm512_rsqrt14_pd(x))
         }
     }
 
@@ -606,7 +584,7 @@ impl Drop for StreamGuard {
 /// The instructions that Miri lacks, so that it can check what stands around them.
 #[cfg(all(target_arch = "x86_64", miri))]
 mod emulated {
-    use std::arch::x86_64::{__m128i, __m256, __m256i, __m512, __m512d};
+    use std::arch::x86_64::{__m128i, __m256, __m256i, __m512};
     use std::marker::PhantomData;
     use std::mem::transmute;
 
@@ -634,14 +612,5 @@ mod emulated {
         let from = unsafe { transmute::<__m256i, [F16; 16]>(from) };
         // SAFETY: as in `Level::widen`.
         unsafe { transmute::<[f32; 16], __m512>(from.map(F16::to_f32)) }
-    }
-
-    /// Off by most of what the instruction may be off.
-    #[expect(unsafe_code, reason = "see `Level::widen`")]
-    pub(super) fn _mm512_rsqrt14_pd(from: __m512d) -> __m512d {
-        // SAFETY: as in `Level::widen`.
-        let from = unsafe { transmute::<__m512d, [f64; 8]>(from) };
-        // SAFETY: as in `Level::widen`.
-        unsafe { transmute::<[f64; 8], __m512d>(from.map(|x| 1.00006 / x.sqrt())) }
     }
 }

@@ -22,7 +22,7 @@ use _core::kernel::clip::{AnyOutside, Between, Clip, ClipEach};
 use _core::kernel::halves::{FromSingles, ScaleBlocks, ScaledLines, ToSingles};
 use _core::kernel::map::{AnyChange, Apply, ApplyInto, ApplyIntoEach, ApplyToEach, Mapped};
 use _core::kernel::max::{MaxAbs, MaxRow};
-use _core::kernel::power::{Cube, Half, Power, SumRoots, ThreeHalves};
+use _core::kernel::power::{Cube, Power, ThreeHalves};
 use _core::kernel::rows::ScaledRows;
 use _core::kernel::scale::{Scale, ScaleEach, ScaleEachInto, Times};
 use _core::kernel::sum::{Abs, AddRow, AddRows, Square, Sum, SumEach, SumHalves, SumRows};
@@ -259,8 +259,6 @@ fn probes() -> Vec<Probe> {
     const SUM: Unit = Done("addpd", 8);
     /// Where the level fuses it with the square.
     const SQUARE: Unit = Done("addpd|fmadd213pd|fmadd231pd", 8);
-    /// From an estimate.
-    const ROOT: Unit = Done("rsqrt14pd", 8);
     const PRODUCT: Unit = Done("mulpd", 8);
     vec![
         probe::<Sum<'_, f32, Square>>(SQUARE, [191, 44, 22]),
@@ -270,10 +268,6 @@ fn probes() -> Vec<Probe> {
         probe::<Sum<'_, f64, Abs>>(SUM, [194, 44, 26]),
         probe::<Sum<'_, Bf16, Abs>>(SUM, [251, 99, 53]),
         probe::<Sum<'_, f64, ThreeHalves>>(SUM, [203, 81, 44]),
-        probe::<SumRoots<'_, f32, ThreeHalves>>(SUM, [0, 125, 0]),
-        probe::<SumRoots<'_, f32, ThreeHalves>>(ROOT, [0, 0, 171]),
-        probe::<SumRoots<'_, f32, Half>>(SUM, [0, 81, 0]),
-        probe::<SumRoots<'_, f32, Half>>(ROOT, [0, 0, 153]),
         probe::<Sum<'_, f64, Cube>>(SUM, [302, 99, 53]),
         probe::<Sum<'_, f32, Power>>(Done("divpd", 8), [1243, 457, 182]),
         probe::<Sum<'_, f32, Power>>(Done("psllq", 8), [1462, 640, 292]),

@@ -102,25 +102,11 @@ fn has(line: &str, word: &str) -> bool {
 
 /// Of the C library, or with a rounding of its own on every CPU: nowhere, in whatever form.
 const NOT_REPRODUCIBLE: [&str; 5] = ["mul_add", "powf", "powi", "hypot", "cbrt"];
-/// The functions that may, whole, and where: of one the product is exact, for what its argument is, so that the sum is
-/// rounded once, fused or not; the other is only used where it is proved, and tested for all there is, that it rounds right.
-const FUSED: [(&str, &str); 2] = [
-    (
-        "element.rs",
-        "fn fused_square(x: f32, sum: f64) -> f64 {\n    let x = f64::from(x);\n    x.mul_add(x, sum)\n}\n",
-    ),
-    (
-        "kernel/power.rs",
-        "fn root(x: f64, inverse: f64) -> f64 {
-    let (root, half) = (x * inverse, 0.5 * inverse);
-    let off = (-root).mul_add(half, 0.5);
-    let (root, half) = (root.mul_add(off, root), half.mul_add(off, half));
-    let root = (-root).mul_add(root, x).mul_add(half, root);
-    (-root).mul_add(root, x).mul_add(half, root)
-}
-",
-    ),
-];
+/// The function that may, whole, and where: its product is exact, so that the sum is rounded once, fused or not.
+const FUSED: [(&str, &str); 1] = [(
+    "element.rs",
+    "fn fused_square(x: f32, sum: f64) -> f64 {\n    let x = f64::from(x);\n    x.mul_add(x, sum)\n}\n",
+)];
 /// The same, where a function of our own may have the name.
 const METHODS: [&str; 9] = ["exp", "exp2", "exp_m1", "ln", "ln_1p", "log", "log2", "log10", "sin_cos"];
 /// What ends the process of a user.

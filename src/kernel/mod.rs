@@ -6,9 +6,9 @@
 //! 1. Element-wise and associative work is a plain `for`; the compiler widens it to the level's registers.
 //! 2. Floating-point sums go to [`sum::LANES`] accumulators, whatever the register width, and the fold of the lanes
 //!    is a function of its own that is not inlined: inlined, its tree costs the loop its wide registers.
-//! 3. Nothing fuses a multiplication with an addition, unless the product is exact ([`crate::isa::Op::eval`]) or the
-//!    result is known to be rounded as without ([`power::SumRoots`]), and nothing calls the C library's `pow`, `exp` or
-//!    `log`, because both would round differently from CPU to CPU.
+//! 3. Nothing fuses a multiplication with an addition, unless the product is exact
+//!    ([`crate::isa::Level::FUSED`]), and nothing calls the C library's `pow`, `exp` or `log`, because both would round
+//!    differently from CPU to CPU.
 
 pub mod clip;
 pub mod halves;

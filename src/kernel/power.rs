@@ -5,9 +5,9 @@
 //! mantissa and relative for the exponential: what a p-norm needs, since an error `d` of a logarithm changes
 //! the norm by the factor `2^d`, and one of an exponential by its `p`th part.
 
-use super::sum::{BLOCK, LANES, PART, Part, Sum, Term, Total, fold, is_prefetched};
+use super::sum::{PART, Part, Term};
 use crate::element::Element;
-use crate::isa::{Aligned, ESTIMATED, Level, Op, prefetch_ahead, prefetch_distance};
+use crate::isa::Aligned;
 use crate::scaled::{Scaled, power_of_two};
 use std::f64::consts::FRAC_1_SQRT_2;
 
@@ -262,116 +262,6 @@ impl<T: Element> Term<T> for Fourth {
     }
 }
 
-/// A term that is made of a square root.
-pub trait OfRoot: Copy + Sync {
-    /// The term of an element of modulus `x`.
-    fn of_root(&self, x: f64, root: f64) -> f64;
-}
-
-impl OfRoot for Half {
-    #[inline(always)]
-    fn of_root(&self, _: f64, root: f64) -> f64 {
-        root
-    }
-}
-impl OfRoot for ThreeHalves {
-    #[inline(always)]
-    fn of_root(&self, x: f64, root: f64) -> f64 {
-        x * root
-    }
-}
-
-/// The square root of a number of at most 24 digits, as the instruction for it rounds, from about `1 / sqrt(x)`.
-///
-/// From an estimate that is up to e off, Goldschmidt's step makes a root and half of its inverse that are up to 3/2 e^2 off;
-/// with e = 2^-14 that is a < 2^-27.4. Newton's step makes of a root that is d off one that is up to d (a + d/2) off: first
-/// less than 2^-54.2, and rounded 2^-52.4; then less than 2^-79.7 before it is rounded, since its remainder is exact. But
-/// no square root of a number of 24 digits comes within 2^-76.9 of the middle of two float64. (P. Markstein, Software
-/// division and square root using Goldschmidt's algorithms, 2004.) All of it lies far within the range.
-#[inline(always)]
-fn root(x: f64, inverse: f64) -> f64 {
-    let (root, half) = (x * inverse, 0.5 * inverse);
-    let off = (-root).mul_add(half, 0.5);
-    let (root, half) = (root.mul_add(off, root), half.mul_add(off, half));
-    let root = (-root).mul_add(root, x).mul_add(half, root);
-    (-root).mul_add(root, x).mul_add(half, root)
-}
-
-/// The same of some, none of them infinite: quicker than the instruction, which takes one number after the other.
-#[inline(always)]
-fn roots(x: &[f64; ESTIMATED], estimate: impl Fn(&[f64; ESTIMATED]) -> [f64; ESTIMATED]) -> [f64; ESTIMATED] {
-    // The estimate for 0 would be infinite.
-    let inverses = estimate(&x.map(|x| if x > SMALLEST { x } else { SMALLEST }));
-    let mut roots = [0.0; ESTIMATED];
-    for ((to, x), inverse) in roots.iter_mut().zip(x).zip(inverses) {
-        *to = root(*x, inverse);
-    }
-    roots
-}
-
-/// Less than any modulus of up to 24 digits but 0.
-const SMALLEST: f64 = f64::from_bits((1023 - 200) << 52);
-
-/// [`Sum`] for elements whose moduli have at most 24 digits: the same bits.
-#[derive(Debug)]
-pub struct SumRoots<'a, T, F>(pub Sum<'a, T, F>);
-
-impl<T: Element, F: Term<T> + OfRoot> Op for SumRoots<'_, T, F> {
-    type Output = Total;
-    #[inline(always)]
-    fn eval<L: Level>(self, level: L) -> Total {
-        let Self(Sum { data, term }) = self;
-        if !L::ESTIMATES {
-            return Sum { data, term }.eval(level);
-        }
-        let estimate = |x: &[f64; ESTIMATED]| level.inverse_roots(x);
-        let mut total = Total::default();
-        for block in data.chunks(BLOCK) {
-            let mut sums = Aligned([0.0; LANES]);
-            if is_prefetched(data.len()) {
-                add_roots::<true, _, _>(&mut sums, block, term, &estimate);
-            } else {
-                add_roots::<false, _, _>(&mut sums, block, term, &estimate);
-            }
-            let sum = fold(&sums);
-            // An infinite element has no estimate.
-            if sum.is_finite() {
-                total.add(sum);
-            } else {
-                total.merge(Sum { data: block, term }.eval(level));
-            }
-        }
-        total
-    }
-}
-
-/// Adds the terms of elements from lane 0 on.
-#[inline(always)]
-fn add_roots<const ASK: bool, T: Element, F: Term<T> + OfRoot>(
-    lanes: &mut Aligned<[f64; LANES]>,
-    data: &[T],
-    term: F,
-    estimate: impl Fn(&[f64; ESTIMATED]) -> [f64; ESTIMATED],
-) {
-    let distance = if ASK { prefetch_distance() } else { 0 };
-    let (rows, rest) = data.as_chunks::<LANES>();
-    for row in rows {
-        if ASK {
-            prefetch_ahead(row, distance);
-        }
-        for (lanes, data) in lanes.0.as_chunks_mut::<ESTIMATED>().0.iter_mut().zip(row.as_chunks().0) {
-            let x = data.map(|x| x.modulus(1.0));
-            let roots = roots(&x, &estimate);
-            for j in 0..ESTIMATED {
-                lanes[j] += term.of_root(x[j], roots[j]);
-            }
-        }
-    }
-    for (lane, x) in lanes.0.iter_mut().zip(rest) {
-        *lane += term.of(*x);
-    }
-}
-
 impl Simple {
     /// The power `p`, if it is one of them.
     #[must_use]
@@ -423,8 +313,6 @@ fn cube_root(x: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    #[cfg(target_arch = "x86_64")]
-    use crate::isa::Isa;
 
     #[test]
     fn logarithm_and_exponential_undo_each_other() {
@@ -478,77 +366,5 @@ mod tests {
             assert_eq!(cube_root(x), x);
         }
         assert!(cube_root(f64::NAN).is_nan());
-    }
-
-    /// All numbers of 24 digits, up to powers of four.
-    fn numbers_of_24_digits() -> impl Iterator<Item = u32> {
-        (0..2).flat_map(|odd| (1 << 23..1 << 24).map(move |digits| digits << odd))
-    }
-
-    /// What the proof at [`root`] says of square roots.
-    #[test]
-    #[cfg_attr(miri, ignore = "arithmetic alone")]
-    fn no_square_root_of_24_digits_is_near_the_middle_of_two() {
-        let mut nearest = f64::INFINITY;
-        for number in numbers_of_24_digits() {
-            // Its root has 53 digits before the point, and the middle of it and the next has one behind.
-            let number = u128::from(number) << 81;
-            let mut root = (number as f64).sqrt() as u128;
-            root -= u128::from(root * root > number);
-            assert!(root * root <= number && number < (root + 1) * (root + 1) && root >> 52 == 1, "{number}");
-            let middle = 2 * root + 1;
-            let distance = (4 * number).abs_diff(middle * middle) as f64;
-            nearest = nearest.min(distance / (2.0 * (4 * number) as f64));
-        }
-        assert!((-76.9..-76.8).contains(&nearest.log2()), "2^{}", nearest.log2());
-    }
-
-    /// Compares all roots with those of the instruction, with the level's estimate and with some that are as bad as may be.
-    #[cfg(target_arch = "x86_64")]
-    struct CompareRoots;
-
-    #[cfg(target_arch = "x86_64")]
-    impl Op for CompareRoots {
-        type Output = ();
-        #[inline(always)]
-        fn eval<L: Level>(self, level: L) {
-            let mut numbers = numbers_of_24_digits().step_by(if L::FUSED { 1 } else { 97 }).map(f64::from);
-            let mut different = 0;
-            while let Some(first) = numbers.next() {
-                let x: [f64; ESTIMATED] =
-                    std::array::from_fn(|j| if j == 0 { first } else { numbers.next().unwrap_or(first) });
-                let mut compare = |found: [f64; ESTIMATED]| different += u32::from(found != x.map(f64::sqrt));
-                if L::ESTIMATES {
-                    compare(roots(&x, |x| level.inverse_roots(x)));
-                }
-                let off = |by: f64| move |x: &[f64; ESTIMATED]| x.map(|x| (1.0 + by * 0.999) / x.sqrt());
-                compare(roots(&x, off(power_of_two(-14))));
-                compare(roots(&x, off(-power_of_two(-14))));
-            }
-            assert_eq!(different, 0, "FUSED: {}", L::FUSED);
-        }
-    }
-
-    #[test]
-    #[cfg(target_arch = "x86_64")]
-    #[cfg_attr(miri, ignore = "arithmetic alone")]
-    fn roots_of_24_digits_are_those_of_the_instruction() {
-        for isa in Isa::available() {
-            isa.run(CompareRoots);
-        }
-    }
-
-    /// The test above can fail: with an estimate that is worse, some roots are.
-    #[test]
-    fn roots_depend_on_the_estimate() {
-        let x = std::array::from_fn(|j| 2.0 + j as f64);
-        assert_eq!(roots(&x, |x| x.map(|x| 1.00006 / x.sqrt())), x.map(f64::sqrt));
-        assert_ne!(roots(&x, |x| x.map(|x| 1.006 / x.sqrt())), x.map(f64::sqrt));
-    }
-
-    #[test]
-    fn roots_at_the_ends() {
-        let x = [0.0, f64::from(f32::from_bits(1)), f64::from(f32::MAX), 1.0, 4.0, 0.25, 2.0, 3.0];
-        assert_eq!(roots(&x, |x| x.map(|x| 1.00006 / x.sqrt())), x.map(f64::sqrt));
     }
 }

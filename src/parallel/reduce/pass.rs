@@ -8,7 +8,6 @@ use crate::element::{Element, F16};
 use crate::isa::Isa;
 use crate::kernel::halves::ToSingles;
 use crate::kernel::max::MaxAbs;
-use crate::kernel::power::{Half, Simple, SumRoots, ThreeHalves};
 use crate::kernel::sum::{Abs, BLOCK, Rescaled, Square, Sum, SumHalves, SumPart, SumRows, Total};
 use crate::kernel::widen::{Limb, Modulus, Widen};
 use crate::scaled::Scaled;
@@ -61,12 +60,6 @@ impl Reduction {
             }
             Self::RescaledAbs(by) if T::WIDE => isa.run(Sum { data, term: Rescaled(Abs, by) }),
             Self::RescaledSquare(by) if T::WIDE => isa.run(Sum { data, term: Rescaled(Square, by) }),
-            Self::Simple(Simple::Half) if const { has_24_digits::<T>() } => {
-                isa.run(SumRoots(Sum { data, term: Half }))
-            }
-            Self::Simple(Simple::ThreeHalves) if const { has_24_digits::<T>() } => {
-                isa.run(SumRoots(Sum { data, term: ThreeHalves }))
-            }
             Self::Simple(_) | Self::Power(_) if T::WIDE || const { has_24_digits::<T>() } => {
                 with_term!(self, term => isa.run(Sum { data, term }))
             }
