@@ -38,7 +38,7 @@ use crate::element::{Element, F16};
 pub trait Op {
     /// What `eval` returns.
     type Output;
-    /// Whether conversions between float32 and float64 take most of its time: see [`has_slow_conversions`].
+    /// Whether conversions between float32 and float64 take most of its time: see `has_slow_conversions`.
     const CONVERTS: bool = false;
     /// Does the work. Implementors are `#[inline(always)]`. `level` has the instructions that the compiler does not find
     /// in plain Rust.

@@ -35,6 +35,9 @@ const LEVELS: [(&str, Register); 3] = [
     ("x86-64-v4", Register { name: "%zmm", bytes: 64 }),
 ];
 
+/// A level that runs functions of two others, and has none of its own.
+const COMPOSED: &str = "x86-64-v4-zen4";
+
 #[derive(Clone, Copy)]
 struct Register {
     name: &'static str,
@@ -345,7 +348,8 @@ fn probes() -> Vec<Probe> {
 #[ignore = "wants a build as the extension's: make codegen"]
 fn the_hot_loops_are_as_wide_as_the_level_and_as_short_as_they_were() {
     for isa in Isa::available() {
-        assert!(LEVELS.iter().any(|(name, _)| *name == isa.name()), "{} is not in the list", isa.name());
+        let is_known = isa.name() == COMPOSED || LEVELS.iter().any(|(name, _)| *name == isa.name());
+        assert!(is_known, "{} is not in the list", isa.name());
     }
     let probes = probes();
     let (symbols, demangled) = (tool("nm", &["-p"]), tool("nm", &["-p", "--demangle=rust"]));
