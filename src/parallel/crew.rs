@@ -328,17 +328,23 @@ mod cpu {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
     use std::sync::atomic::AtomicBool;
-    use std::sync::mpsc;
 
     use super::*;
+    use crate::parallel::tests::alone;
 
     const BYTES: usize = WAKE_MIN_BYTES;
 
-    /// Sums what the jobs are, on `helpers` threads that are there from the beginning.
+    /// What workers share. The pool's own are not woken, so that the test alone decides who helps.
+    fn unwoken(crew: &Crew) -> Arc<Helpers> {
+        let helpers = || Helpers { cpu: None, crowded: AtomicUsize::new(1), ..Helpers::new() };
+        Arc::clone(crew.helpers.get_or_init(|| Arc::new(helpers())))
+    }
+
+    /// Does `work` beside `helpers` threads that help from the beginning.
     fn with_helpers<R>(crew: &Crew, helpers: usize, work: impl FnOnce() -> R) -> R {
-        let shared =
-            Arc::clone(crew.helpers.get_or_init(|| Arc::new(Helpers { cpu: None, ..Helpers::new() })));
+        let shared = unwoken(crew);
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
             for _ in 0..helpers {
@@ -360,6 +366,7 @@ mod tests {
 
     #[test]
     fn each_job_is_done_once_in_all_passes() -> Result<()> {
+        let _alone = alone();
         crate::parallel::set_threads(3);
         let crew = Crew::new();
         with_helpers(&crew, 2, || {
@@ -379,20 +386,17 @@ mod tests {
 
     #[test]
     fn workers_take_jobs_from_the_back_and_the_caller_waits_for_them() -> Result<()> {
+        let _alone = alone();
         crate::parallel::set_threads(2);
         let (crew, caller) = (Crew::new(), thread::current().id());
         with_helpers(&crew, 1, || {
-            let (begun, has_begun) = mpsc::channel();
-            let (begun, has_begun) = (Mutex::new(begun), Mutex::new(has_begun));
-            let finished = AtomicBool::new(false);
+            let (both_begun, finished) = (Barrier::new(2), AtomicBool::new(false));
             crew.each(BYTES, 0..2, |job| {
                 assert_eq!(is_worker(caller), job == 1);
+                both_begun.wait();
                 if is_worker(caller) {
-                    assert!(begun.lock().is_ok_and(|begun| begun.send(()).is_ok()));
                     thread::sleep(2 * PATIENCE + Duration::from_millis(5));
                     finished.store(true, Ordering::Relaxed);
-                } else {
-                    assert!(has_begun.lock().is_ok_and(|begun| begun.recv().is_ok()));
                 }
             })?;
             assert!(finished.into_inner());
@@ -403,6 +407,7 @@ mod tests {
 
     #[test]
     fn a_panic_of_a_worker_reaches_the_caller() {
+        let _alone = alone();
         crate::parallel::set_threads(2);
         let (crew, caller) = (Crew::new(), thread::current().id());
         let seen = AtomicBool::new(false);
@@ -424,6 +429,7 @@ mod tests {
 
     #[test]
     fn a_panic_of_the_caller_waits_for_the_workers() {
+        let _alone = alone();
         crate::parallel::set_threads(2);
         let (crew, caller) = (Crew::new(), thread::current().id());
         let (begun, ended) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -448,9 +454,10 @@ mod tests {
 
     #[test]
     fn a_worker_that_comes_too_late_does_nothing() -> Result<()> {
+        let _alone = alone();
         crate::parallel::set_threads(2);
         let crew = Crew::new();
-        let shared = Arc::clone(crew.helpers.get_or_init(|| Arc::new(Helpers::new())));
+        let shared = unwoken(&crew);
         shared.help();
         crew.each(BYTES, 0..10, |_| ())?;
         assert_eq!(crew.own_jobs(10), 10);
@@ -463,6 +470,7 @@ mod tests {
 
     #[test]
     fn small_passes_wake_nobody() -> Result<()> {
+        let _alone = alone();
         let crew = Crew::new();
         crew.each(BYTES - 1, 0..10, |_| ())?;
         assert!(crew.helpers.get().is_none() && crew.own_jobs(10) == 10);

@@ -39,3 +39,14 @@ fn share_out<J: Send>(
 ) -> Result<()> {
     Crew::new().each(bytes, jobs, work)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
+    /// To be held by tests that set the number of threads, which the process has once.
+    pub(super) fn alone() -> MutexGuard<'static, ()> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

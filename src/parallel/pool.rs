@@ -135,35 +135,38 @@ impl Bell {
 
 #[cfg(test)]
 mod tests {
-    use std::thread;
+    use std::sync::mpsc::{Sender, channel};
+    use std::thread::{self, ThreadId};
+    use std::time::Duration;
 
     use super::*;
-    use crate::parallel::Crew;
-    use crate::parallel::crew::WAKE_MIN_BYTES;
+    use crate::parallel::tests::alone;
+
+    /// Tells which thread helps.
+    struct Told(Mutex<Sender<ThreadId>>);
+
+    impl Help for Told {
+        fn help(&self) {
+            let told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            // The test has ended if nobody listens.
+            let _ = told.send(thread::current().id());
+        }
+    }
 
     #[test]
     fn workers_come_and_go_with_the_number_of_threads() {
-        let caller = thread::current().id();
+        let _alone = alone();
         for threads in [2, 5, 2, 3] {
             let pool = Pool::get(threads);
-            let again = Pool::get(threads);
-            // Another test may have asked for another number meanwhile.
-            assert!(pool.is_none_or(
-                |pool| pool.threads == threads && again.is_none_or(|again| again.threads == threads)
-            ));
+            assert!(pool.is_some_and(|pool| pool.threads == threads));
         }
-        // A worker helps in time now and then; nobody waits for one, so it takes long jobs to see it.
-        let helped = (0..1000).any(|_| {
-            crate::parallel::set_threads(2);
-            let seen = std::sync::atomic::AtomicBool::new(false);
-            let done = Crew::new().each(WAKE_MIN_BYTES, 0..20, |_| {
-                if thread::current().id() != caller {
-                    seen.store(true, std::sync::atomic::Ordering::Relaxed);
-                }
-                thread::sleep(std::time::Duration::from_millis(1));
-            });
-            done.is_ok() && seen.into_inner()
+        let (sender, helped) = channel();
+        let told = Arc::new(Told(Mutex::new(sender)));
+        // A worker that is not yet at the bell misses it, so it rings again.
+        let helper = (0..10_000).find_map(|_| {
+            Pool::get(2)?.wake(&told, 1);
+            helped.recv_timeout(Duration::from_millis(10)).ok()
         });
-        assert!(helped);
+        assert!(helper.is_some_and(|helper| helper != thread::current().id()));
     }
 }
