@@ -259,7 +259,7 @@ macro_rules! store_line_by {
         unsafe fn store_line<T: Element, const N: usize>(self, from: &[T; N], to: &mut [T; N]) {
             let (from, to) = (from.as_ptr().cast::<$vector>(), to.as_mut_ptr().cast::<$vector>());
             for i in 0..LINE / size_of::<$vector>() {
-                // SAFETY: the caller's arrays have the size of a line, which is so many vectors, and hold numbers without
+                // SAFETY: the caller's arrays have the size of a line, which the loop's vectors fill, and hold numbers without
                 // padding; `to` begins at a multiple of `LINE`, so each vector written is aligned. The CPU has the
                 // instruction: "sse2" is in the x86-64 baseline, and a token of another level is made only where its
                 // features are enabled.
@@ -361,7 +361,7 @@ impl<T: Element, F: StreamSource<T>> Op for Stream<'_, T, F> {
     #[inline(always)]
     fn eval<L: Level>(self, level: L) {
         let Self { to, mut fill, .. } = self;
-        // So many elements are a line.
+        // The constants: elements of a cache line.
         match size_of::<T>() {
             1 => fill_lines::<64, _, _>(level, to, &mut fill),
             2 => fill_lines::<32, _, _>(level, to, &mut fill),

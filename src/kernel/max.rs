@@ -6,7 +6,7 @@ use crate::element::Element;
 use crate::isa::{Level, Op, prefetch_ahead, prefetch_distance};
 
 /// Bytes to prefetch at once: whole registers, and many of them.
-const ASKED_AT_ONCE: usize = 2 << 10;
+const PREFETCH_AT_ONCE: usize = 2 << 10;
 
 /// The largest magnitude of a slice; that of zero when it is empty.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ impl<T: Element> Op for MaxAbs<'_, T> {
             return largest(self.0);
         }
         let (mut max, distance) = (T::Magnitude::default(), prefetch_distance());
-        for part in self.0.chunks(ASKED_AT_ONCE / size_of::<T>()) {
+        for part in self.0.chunks(PREFETCH_AT_ONCE / size_of::<T>()) {
             prefetch_ahead(part, distance);
             max = max.max(largest(part));
         }

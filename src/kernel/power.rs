@@ -154,9 +154,9 @@ impl Power {
     }
 }
 
-// A term is made in steps, each for a part of the elements in a loop of its own. A CPU looks so many instructions
-// ahead: of a chain as long as a whole term it sees the next three or four and waits for them, of one of a third of
-// that a dozen.
+// A term is made in steps, each for a part of the elements in a loop of its own. A CPU's window of
+// instructions holds three or four chains as long as a whole term, and waits for them; of chains a third as long it
+// holds a dozen.
 impl Power {
     /// The first step: see [`reduce`].
     #[inline(always)]

@@ -9,19 +9,19 @@ use crate::isa::{Level, Op, StreamSink, StreamSource, prefetch, prefetch_distanc
 use crate::scaled::Factor;
 
 /// Rows to do at once, at most.
-pub const AT_ONCE: usize = 32;
+pub const MAX_ROWS_AT_ONCE: usize = 32;
 
 /// Rows of `len` elements to do at once: they stay in the innermost cache.
 #[must_use]
 pub fn at_once<T>(len: usize) -> usize {
-    ((16 << 10) / size_of::<T>()).div_ceil(len).min(AT_ONCE)
+    ((16 << 10) / size_of::<T>()).div_ceil(len).min(MAX_ROWS_AT_ONCE)
 }
 
 /// The same where they are streamed to memory: so few that what they write fits the queue of stores of a CPU, which
 /// goes to memory while the next rows are read.
 #[must_use]
 pub fn streamed_at_once<T>(len: usize) -> usize {
-    (STREAMED_BYTES / size_of::<T>() / len).clamp(1, AT_ONCE)
+    (STREAMED_BYTES / size_of::<T>() / len).clamp(1, MAX_ROWS_AT_ONCE)
 }
 
 /// Bytes of rows that are streamed at once: 64 cache lines. On a Xeon, 8 KiB take 1.25 times as long.

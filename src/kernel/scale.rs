@@ -115,7 +115,7 @@ impl<T: Real> Map<T> for Times {
     }
 }
 
-/// Whether so many elements have a way of their own: for a few, it costs more than it saves.
+/// Whether `len` elements take the fast path of 16-bit floats. For a few elements it costs more than it saves.
 fn is_for_halves<T: Real>(factor: Factor, len: usize) -> bool {
     size_of::<T>() == 2 && is_plain(factor) && len >= 128
 }
@@ -140,12 +140,12 @@ impl<T: Real> Map<T> for ClipMagnitude {
 }
 
 /// Elements of 16 bits to be scaled at a time by factors of their own.
-const EACH: usize = 128;
+const FACTORS_AT_ONCE: usize = 128;
 
-/// At most [`EACH`] elements of 16 bits times as many factors, to be rounded.
+/// At most [`FACTORS_AT_ONCE`] elements of 16 bits times as many factors, to be rounded.
 #[inline(always)]
-fn singles_by<T: Real>(from: &[T], factors: &[f64]) -> [f32; EACH] {
-    let mut singles = [0.0; EACH];
+fn singles_by<T: Real>(from: &[T], factors: &[f64]) -> [f32; FACTORS_AT_ONCE] {
+    let mut singles = [0.0; FACTORS_AT_ONCE];
     for ((single, x), by) in singles.iter_mut().zip(from).zip(factors) {
         *single = to_odd(scaled_by(*x, *by));
     }
@@ -166,7 +166,9 @@ impl<T: Real> Op for ScaleEach<'_, T> {
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
         if size_of::<T>() == 2 {
-            for (data, factors) in self.data.chunks_mut(EACH).zip(self.factors.chunks(EACH)) {
+            for (data, factors) in
+                self.data.chunks_mut(FACTORS_AT_ONCE).zip(self.factors.chunks(FACTORS_AT_ONCE))
+            {
                 let singles = singles_by(data, factors);
                 for (x, single) in data.iter_mut().zip(&singles) {
                     *x = T::narrow_single(*single);
@@ -196,7 +198,11 @@ impl<T: Real> Op for ScaleEachInto<'_, T> {
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
         if size_of::<T>() == 2 {
-            let parts = self.to.chunks_mut(EACH).zip(self.from.chunks(EACH)).zip(self.factors.chunks(EACH));
+            let parts = self
+                .to
+                .chunks_mut(FACTORS_AT_ONCE)
+                .zip(self.from.chunks(FACTORS_AT_ONCE))
+                .zip(self.factors.chunks(FACTORS_AT_ONCE));
             for ((to, from), factors) in parts {
                 let singles = singles_by(from, factors);
                 for (to, single) in to.iter_mut().zip(&singles) {

@@ -122,13 +122,13 @@ impl Total {
 }
 
 /// Elements that the caches of one core do not hold. A loop over fewer does not prefetch.
-pub const MANY: usize = 64 * BLOCK;
+pub const PREFETCH_MIN_ELEMENTS: usize = 64 * BLOCK;
 
-/// Whether a loop that reads so many elements in order is to prefetch them.
+/// Whether a loop that reads `elements` in order is to prefetch them.
 #[inline]
 #[must_use]
 pub fn is_prefetched(elements: usize) -> bool {
-    elements >= MANY && prefetch_distance() > 0
+    elements >= PREFETCH_MIN_ELEMENTS && prefetch_distance() > 0
 }
 
 /// Sums the terms of a sequence that starts at a block boundary.
@@ -163,22 +163,22 @@ impl<T: Element, F: Term<T>> Op for SumPart<'_, T, F> {
 
 impl<T: Element, F: Term<T>> Sum<'_, T, F> {
     #[inline(always)]
-    fn total<L: Level, const ASK: bool>(self) -> Total {
+    fn total<L: Level, const PREFETCH: bool>(self) -> Total {
         let mut total = Total::default();
-        let distance = if ASK { prefetch_distance() } else { 0 };
+        let distance = if PREFETCH { prefetch_distance() } else { 0 };
         for block in self.data.chunks(BLOCK) {
             let mut lanes = Aligned([0.0; LANES]);
             if F::APART {
                 let mut terms = Aligned([0.0; PART]);
                 for part in block.chunks(PART) {
-                    if ASK {
+                    if PREFETCH {
                         prefetch_ahead(part, distance);
                     }
                     self.term.of_part(part, &mut terms);
                     add::<L, false, _>(&mut lanes.0, &terms.0[..part.len()], Abs, 0);
                 }
             } else {
-                add::<L, ASK, _>(&mut lanes.0, block, self.term, distance);
+                add::<L, PREFETCH, _>(&mut lanes.0, block, self.term, distance);
             }
             total.add(fold(&lanes));
         }
@@ -220,14 +220,14 @@ impl<F: Term<f32>> Op for SumHalves<'_, F> {
 
 /// Adds the terms of elements from lane 0 on.
 #[inline(always)]
-fn add<L: Level, const ASK: bool, T: Element>(
+fn add<L: Level, const PREFETCH: bool, T: Element>(
     lanes: &mut [f64; LANES],
     data: &[T],
     term: impl Term<T>,
     distance: usize,
 ) {
     let (rows, rest) = data.as_chunks::<LANES>();
-    add_whole::<L, ASK, _>(lanes, rows, term, distance);
+    add_whole::<L, PREFETCH, _>(lanes, rows, term, distance);
     for j in 0..rest.len() {
         lanes[j] = term.add::<L>(lanes[j], rest[j]);
     }
@@ -236,14 +236,14 @@ fn add<L: Level, const ASK: bool, T: Element>(
 /// The same for whole rows of lanes. A function with references, which tell the compiler that the lanes are no part of
 /// the elements: else it would write them after each.
 #[inline(always)]
-fn add_whole<L: Level, const ASK: bool, T: Element>(
+fn add_whole<L: Level, const PREFETCH: bool, T: Element>(
     lanes: &mut [f64; LANES],
     rows: &[[T; LANES]],
     term: impl Term<T>,
     distance: usize,
 ) {
     for row in rows {
-        if ASK {
+        if PREFETCH {
             prefetch_ahead(row, distance);
         }
         for j in 0..LANES {
@@ -295,8 +295,8 @@ impl<T: Element, F: Term<T>> Op for SumRows<'_, T, F> {
 
 impl<T: Element, F: Term<T>> SumRows<'_, T, F> {
     #[inline(always)]
-    fn sum<L: Level, const ASK: bool>(self) {
-        let distance = if ASK { prefetch_distance() } else { 0 };
+    fn sum<L: Level, const PREFETCH: bool>(self) {
+        let distance = if PREFETCH { prefetch_distance() } else { 0 };
         let rest = self.len % LANES;
         let read = rest.next_multiple_of(PIECE);
         let mut mask = [0; LANES];
@@ -308,7 +308,7 @@ impl<T: Element, F: Term<T>> SumRows<'_, T, F> {
             let Some((row, after)) = unread.split_at_checked(self.len) else { break };
             let mut lanes = Aligned([0.0; LANES]);
             let (whole, last) = row.as_chunks();
-            add_whole::<L, ASK, _>(&mut lanes.0, whole, self.term, distance);
+            add_whole::<L, PREFETCH, _>(&mut lanes.0, whole, self.term, distance);
             if rest > 0 {
                 let mut copied = [T::ZERO; LANES];
                 let last = unread[self.len - rest..].get(..read).unwrap_or_else(|| {

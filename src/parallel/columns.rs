@@ -29,7 +29,7 @@ fn columns_in_strip<T>(len: usize) -> usize {
     (STRIP_BYTES / size_of::<T>() / len).min(WIDE)
 }
 
-/// Whether columns of matrices with so many rows and columns are for [`clip_columns`].
+/// Whether columns of matrices of this shape are for [`clip_columns`].
 #[must_use]
 pub fn is_column<T: Real>(columns: usize, [len, inner]: [usize; 2]) -> bool {
     let narrowest = 128;

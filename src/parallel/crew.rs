@@ -57,12 +57,12 @@ impl Crew {
         Self::default()
     }
 
-    /// Whether a pass that moves so many bytes is worth several threads, and so worth being cut into jobs.
+    /// Whether a pass that moves `bytes` is worth several threads, and so worth being cut into jobs.
     pub(super) fn is_shared(bytes: usize) -> Result<bool> {
         Ok(bytes >= WAKE_MIN_BYTES && threads()? > 1)
     }
 
-    /// How many of so many jobs lie in the part that the calling thread did in the pass before, and so in its cache.
+    /// How many of `jobs` lie in the part that the calling thread did in the pass before, and so in its cache.
     pub(super) fn own_jobs(&self, jobs: usize) -> usize {
         self.own_part.get().map_or(jobs, |part| (part * jobs as f64).round() as usize)
     }
@@ -336,7 +336,7 @@ mod tests {
 
     const BYTES: usize = WAKE_MIN_BYTES;
 
-    /// What workers share. The pool's own are not woken, so that the test alone decides who helps.
+    /// What workers share. The pool's own are not woken, so that the test alone decides which threads help.
     fn unwoken(crew: &Crew) -> Arc<Helpers> {
         let helpers = || Helpers { cpu: None, crowded: AtomicUsize::new(1), ..Helpers::new() };
         Arc::clone(crew.helpers.get_or_init(|| Arc::new(helpers())))

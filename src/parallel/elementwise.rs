@@ -84,12 +84,12 @@ pub fn apply_elementwise<T: Ordered>(isa: Isa, work: &impl Work<T>, task: &mut T
     }
 }
 
-/// Elements of a part of work that moves so many bytes in all: whole blocks.
+/// Elements of a part of work that moves `bytes` in all: whole blocks.
 fn part_len<T>(bytes: usize) -> usize {
     (job_bytes(bytes) / (2 * size_of::<T>())).next_multiple_of(BLOCK)
 }
 
-/// Whether outputs of so many bytes in all are written past the caches.
+/// Whether outputs of `bytes` in all are written past the caches.
 pub(super) fn is_streamed(bytes: usize) -> bool {
     bytes >= NON_TEMPORAL_MIN_BYTES
 }

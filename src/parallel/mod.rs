@@ -1,6 +1,6 @@
-//! Threads: how work is cut into jobs, and who does them.
+//! Threads: how work is cut into jobs, and which thread does them.
 //!
-//! Who does what never changes a result: work is cut at fixed places and sums are folded in order.
+//! Which thread does a job never changes a result: work is cut at fixed places and sums are folded in order.
 
 pub mod columns;
 mod crew;
@@ -15,17 +15,16 @@ pub use self::pool::forked;
 pub use self::threads::{MAX_THREADS, check_settings, set_threads, threads};
 use crate::error::Result;
 
-/// What an array of a list takes beside its elements, in bytes that take as long to move.
+/// The overhead of one array of a list, as the number of bytes that take as long to move.
 const PER_ARRAY_OVERHEAD: usize = 256;
 
-/// The work of a list of so many arrays, in bytes: those of their elements, and what each takes beside them. For one array
-/// that counts nothing.
+/// The work of a list, in bytes: those of its elements, and the overhead of each array but the first.
 fn work_of(bytes: usize, arrays: usize) -> usize {
     bytes.saturating_add(PER_ARRAY_OVERHEAD.saturating_mul(arrays.saturating_sub(1)))
 }
 
-/// Bytes of a job, of so many in all: short enough that a thread that has none left waits for 10 to 40 µs at most, and long
-/// stretches where there is much, which the memory moves fastest.
+/// Bytes of one job of a pass that moves `bytes`: short enough that an idle thread waits for 10 to 40 µs at most, and long
+/// where the pass is long, since memory moves long stretches fastest.
 fn job_bytes(bytes: usize) -> usize {
     let threads = threads().unwrap_or(1);
     (bytes / (16 * threads)).clamp(128 << 10, 2 << 20)

@@ -34,7 +34,7 @@ pub fn forked() {
 }
 
 impl Pool {
-    /// The pool of this process with so many threads, built if there is none. None if the calling thread is to work alone:
+    /// The pool of this process with `threads` threads, built if there is none. None if the calling thread is to work alone:
     /// another thread has the lock, or the operating system starts no threads.
     pub(super) fn get(threads: usize) -> Option<Arc<Self>> {
         let process = std::process::id();
@@ -64,7 +64,7 @@ impl Pool {
         Some(pool)
     }
 
-    /// Wakes so many workers at most for a call; those that are awake already go on with what they do.
+    /// Wakes up to `count` workers for a call; workers that are awake go on with their own work.
     pub(super) fn wake(&self, helpers: &Arc<impl Help + 'static>, count: usize) {
         self.bell.ring(Arc::clone(helpers) as Arc<dyn Help>, count.min(self.threads - 1));
     }

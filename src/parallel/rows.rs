@@ -44,7 +44,7 @@ impl Rule {
     }
 }
 
-/// Whether slices of so many elements are clipped as rows. Longer slices are shared by all threads, one after the other.
+/// Whether slices of `len` elements are clipped as rows. Longer slices are shared by all threads, one after the other.
 #[must_use]
 pub fn is_row(len: usize) -> bool {
     (1..CHUNK).contains(&len)
@@ -98,8 +98,8 @@ struct Rows<'a, T> {
     /// Whether batches of rows have kernels. Elements of 16 bits have kernels of their own, which take longer slices.
     has_batches: bool,
     /// Whether the output is written past the caches.
-    is_far: bool,
-    /// Whether the output has so many elements that [`row_sums`] prefetches.
+    is_streamed_out: bool,
+    /// Whether the output is so large that [`row_sums`] prefetches.
     is_prefetched: bool,
 }
 
@@ -109,20 +109,20 @@ impl<'a, T: Real> Rows<'a, T> {
         let bytes = elements * size_of::<T>();
         let in_job = slices_in_job::<T>(bytes, len, in_batch);
         let has_batches = size_of::<T>() > 2 && has_row_sums::<T>(len, Reduction::Square);
-        let (is_far, is_prefetched) = (is_streamed(bytes), is_prefetched(elements));
-        Self { isa, source, len, rule, in_job, in_batch, has_batches, is_far, is_prefetched }
+        let (is_streamed_out, is_prefetched) = (is_streamed(bytes), is_prefetched(elements));
+        Self { isa, source, len, rule, in_job, in_batch, has_batches, is_streamed_out, is_prefetched }
     }
 
     /// Scales the rows from number `first` on. `norms` gets the norm of each, or is empty.
     fn scale(&self, first: usize, data: &mut [T], norms: &mut [Scaled]) {
-        let streams = self.is_far && self.has_batches && self.len * size_of::<T>() >= LINE;
+        let streams = self.is_streamed_out && self.has_batches && self.len * size_of::<T>() >= LINE;
         let range = first..first + data.len() / self.len;
         if streams && let Some(source) = self.source.and_then(|source| source.dense(range)) {
             return self.stream(&StreamGuard::begin(), source, data, norms);
         }
         // Short rows that are not streamed together are not streamed at all: two of them share a cache line, which the CPU
         // then fetches, and the stream waits for it.
-        with_store(self.is_far && !self.has_batches, |store| {
+        with_store(self.is_streamed_out && !self.has_batches, |store| {
             let mut norms = norms.chunks_mut(self.in_batch);
             for (i, data) in data.chunks_mut(self.in_batch * self.len).enumerate() {
                 self.batch(first + i * self.in_batch, data, norms.next().unwrap_or_default(), store);
@@ -167,7 +167,7 @@ impl<'a, T: Real> Rows<'a, T> {
     /// same rows of the input, unless that is the output.
     fn plain_batch(&self, first: usize, source: Option<&[T]>, data: &mut [T], norms: &mut [Scaled]) {
         let (isa, len, count) = (self.isa, self.len, data.len() / self.len);
-        let (mut sums, mut factors) = ([0.0; rows::AT_ONCE], [0.0; rows::AT_ONCE]);
+        let (mut sums, mut factors) = ([0.0; rows::MAX_ROWS_AT_ONCE], [0.0; rows::MAX_ROWS_AT_ONCE]);
         let (sums, factors) = (&mut sums[..count], &mut factors[..count]);
         row_sums(isa, source.unwrap_or(data), len, Reduction::Square, self.is_prefetched, sums);
         self.rule.plain_factors(isa, sums, factors);
@@ -197,9 +197,9 @@ impl<'a, T: Real> Rows<'a, T> {
         let mut norms = norms.iter_mut();
         let mut read = |factors: &mut [Factor]| {
             let count = factors.len().min(unread.len() / len);
-            let mut sums = [0.0; rows::AT_ONCE];
+            let mut sums = [0.0; rows::MAX_ROWS_AT_ONCE];
             row_sums(isa, unread, len, Reduction::Square, true, &mut sums[..count]);
-            let mut plain = [0.0; rows::AT_ONCE];
+            let mut plain = [0.0; rows::MAX_ROWS_AT_ONCE];
             rule.plain_factors(isa, &sums[..count], &mut plain[..count]);
             let (rows, rest) = unread.split_at(count * len);
             unread = rest;
@@ -215,7 +215,7 @@ impl<'a, T: Real> Rows<'a, T> {
                 norms.next().into_iter().for_each(|to| *to = norm);
             }
         };
-        let mut factors = [Factor::ONE; rows::AT_ONCE];
+        let mut factors = [Factor::ONE; rows::MAX_ROWS_AT_ONCE];
         let factors = &mut factors[..rows::streamed_at_once::<T>(len)];
         isa.stream(guard, output, ScaledRows::new(source, len, factors, &mut read));
     }

@@ -330,7 +330,7 @@ fn strides_in(order: &[usize], shape: &[usize], itemsize: usize) -> Vec<isize> {
     let mut step = itemsize.cast_signed();
     for &axis in order.iter().rev() {
         strides[axis] = step;
-        // The array's size was checked by whoever made one of this shape; NumPy checks it again.
+        // An array of this shape exists already, so its size fits; NumPy checks it again.
         step = step.saturating_mul(shape[axis].max(1).cast_signed());
     }
     strides

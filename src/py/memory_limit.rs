@@ -14,8 +14,9 @@ const NOT_ASKED: usize = usize::MAX;
 /// The environment says nothing. The memory is counted only when there is a block to keep: that takes 0.1 ms.
 const BY_MEMORY: usize = usize::MAX - 1;
 
-/// Without a setting: at most so many bytes, and at most one part in so many of the memory.
+/// The most that is kept without a setting, in bytes.
 const DEFAULT_MOST: usize = 1 << 30;
+/// And the part of the machine's memory: a sixteenth.
 const DEFAULT_PART: usize = 16;
 
 /// Asks the environment, once.

@@ -47,7 +47,7 @@ mod _core {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        // Where there is none, whoever asks for its functions panics.
+        // Without NumPy, the `numpy` crate panics when it looks up NumPy's functions.
         module.py().import("numpy")?;
         // A first call is to be no slower than NumPy's, so what takes as long as a hundred small calls is asked here: what
         // the CPU can do (on a virtual machine) and where NumPy's functions are (a regular expression reads its version).

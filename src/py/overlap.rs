@@ -151,7 +151,8 @@ pub(super) fn keep_apart<'a>(outputs: &'a [Place<'a>], inputs: &'a [Option<Place
 /// Whether extents of memory, none of which is empty, lie apart.
 pub(super) fn extents_are_apart(extents: impl Iterator<Item = (usize, usize)> + Clone) -> Result<bool> {
     let count = extents.clone().count();
-    if count >= MANY && (are_runs_apart(extents.clone(), count)? || are_marked_apart(extents.clone(), count)?)
+    if count >= MIN_EXTENTS_TO_PROVE
+        && (are_runs_apart(extents.clone(), count)? || are_marked_apart(extents.clone(), count)?)
     {
         return Ok(true);
     }
@@ -164,7 +165,7 @@ pub(super) fn extents_are_apart(extents: impl Iterator<Item = (usize, usize)> + 
 }
 
 /// Extents from which on there are quicker proofs than to sort them.
-const MANY: usize = 64;
+const MIN_EXTENTS_TO_PROVE: usize = 64;
 
 /// The quickest proof: arrays that were made one after the other follow each other in memory but for a jump now and then.
 /// So few runs are sorted in no time. False where they are many, or one has others in its gaps.
@@ -228,7 +229,7 @@ const REGION: usize = 16;
 const MOST: usize = 16;
 
 impl SparseMarks {
-    /// For so many units; None where they are too many for so many extents.
+    /// Marks for `units` units; None where they are too many for `count` extents.
     fn new(units: usize, count: usize) -> Result<Option<Self>> {
         let len = units / (64 * REGION) + 1;
         let most = count.saturating_mul(MOST);

@@ -149,7 +149,7 @@ fn list_text(object: &Bound<'_, PyAny>, levels: usize) -> PyResult<String> {
     Ok(format!("{open}{}{comma}{close}", texts.join(", ")))
 }
 
-/// At most so many characters of a text, on one line.
+/// The first `most` characters of a text, on one line.
 fn begin_of(text: &Bound<'_, PyString>, most: usize) -> String {
     // White space is made shorter: some more of it may belong to the begin.
     match first(text, 4 * most) {
@@ -171,7 +171,7 @@ fn first<'py>(text: &Bound<'py, PyString>, most: usize) -> PyResult<(Bound<'py, 
     Ok((class.call_method1("__getitem__", (text, slice))?.cast_into()?, len <= most))
 }
 
-/// At most so many characters, on one line.
+/// The first `most` characters, on one line.
 fn clipped(text: &str, most: usize) -> String {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     match text.char_indices().nth(most) {

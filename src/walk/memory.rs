@@ -98,9 +98,9 @@ impl Gathered<'_> {
     fn distance(&self, unit: usize) -> usize {
         let bytes = |stride: isize| stride.unsigned_abs().saturating_mul(unit);
         let Some((inner, outer)) = self.layout.axes.split_last() else { return 0 };
-        let is_far = self.layout.len().saturating_mul(bytes(inner.stride)) >= NON_TEMPORAL_MIN_BYTES
+        let is_uncached = self.layout.len().saturating_mul(bytes(inner.stride)) >= NON_TEMPORAL_MIN_BYTES
             && !outer.iter().any(|axis| (1..LINE).contains(&bytes(axis.stride)));
-        if is_far { prefetch_distance() } else { 0 }
+        if is_uncached { prefetch_distance() } else { 0 }
     }
 
     fn of_elements<T: Copy>(self, elements: &[T], to: &mut [T]) {

@@ -25,7 +25,7 @@ pub(in crate::parallel) const WIDE: usize = 1024;
 /// The same where a column has one accumulator and no more: that each row is read for longer than a page counts more.
 const WIDEST: usize = 4 * WIDE;
 
-/// Rows of so many columns whose sums are made in one run. Longer columns are cut into runs whose results are merged in
+/// Rows of a matrix of `columns` columns whose sums are made in one run. Longer columns are cut into runs whose results are merged in
 /// order, so that a narrow matrix has work for all threads. Where they are cut depends on the shape alone.
 pub(in crate::parallel) fn run_of_columns(columns: usize) -> usize {
     (CHUNK / columns.clamp(1, STRIP)).next_multiple_of(ROWS)

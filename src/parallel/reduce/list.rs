@@ -74,7 +74,7 @@ pub trait Views: Sync {
 
 /// Adds up short arrays that are dense and have one dtype.
 pub trait ShortSums {
-    /// Whether it takes arrays of this dtype and of so many elements.
+    /// Whether it takes arrays of this dtype and of `len` elements.
     fn takes<T: Element>(&self, len: usize) -> bool;
     /// Adds them up.
     fn add<'a, T: Element>(self, arrays: impl Iterator<Item = &'a [T]>);

@@ -202,7 +202,7 @@ pub(super) fn norm_of_slice_with<T: Element>(
     order.norm_of_plain_sum(first).unwrap_or_else(again)
 }
 
-/// Whether [`row_sums`] sums rows of so many elements in this pass.
+/// Whether [`row_sums`] sums rows of `len` elements in this pass.
 pub(in crate::parallel) fn has_row_sums<T: Element>(len: usize, pass: Reduction) -> bool {
     let is_direct = T::DIRECT && T::halves(&[]).is_none();
     is_direct && len < CHUNK && matches!(pass, Reduction::Abs | Reduction::Square)

@@ -86,7 +86,7 @@ fn row_norms<T: Element, R: Send>(
     let in_batch = rows::at_once::<T>(len);
     let is_prefetched = is_prefetched(data.len());
     share_slices(slices, norms, order.cost(), in_batch, |first, norms| {
-        let mut sums = [0.0; rows::AT_ONCE];
+        let mut sums = [0.0; rows::MAX_ROWS_AT_ONCE];
         for (first, norms) in (first..).step_by(in_batch).zip(norms.chunks_mut(in_batch)) {
             let sums = &mut sums[..norms.len()];
             row_sums(isa, &data[first * len..], len, pass, is_prefetched, sums);
@@ -112,7 +112,7 @@ fn share_slices<T: Element, R: Send>(
     share_out(bytes.saturating_mul(cost), jobs, |(job, norms)| work(job * in_job, norms))
 }
 
-/// Slices of `len` elements in a job, of so many bytes in all: whole batches, so that only the last batch is short.
+/// Slices of `len` elements in a job of a pass over `bytes`: whole batches, so that only the last batch is short.
 pub(in crate::parallel) fn slices_in_job<T>(bytes: usize, len: usize, in_batch: usize) -> usize {
     (job_bytes(bytes) / size_of::<T>() / len).next_multiple_of(in_batch).max(in_batch)
 }

@@ -11,7 +11,7 @@ use pyo3::sync::PyOnceLock;
 use super::super::memory_limit;
 use super::memory::{Block, LARGE};
 
-/// Calls `make`, which makes one array of so many bytes. If they are many, the array owns memory of ours.
+/// Calls `make`, which makes one array of `bytes` bytes. From [`LARGE`] bytes on, the array's memory is ours.
 #[inline]
 pub(super) fn with_memory<R>(
     py: Python<'_>,

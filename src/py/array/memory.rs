@@ -22,7 +22,7 @@ use crate::fork::PerProcess;
 /// allocation (`DEFAULT_MMAP_THRESHOLD_MAX`); from here on it always maps.
 pub(super) const LARGE: usize = 32 << 20;
 
-/// A waiting block serves an output if it has at most one part in so many more bytes.
+/// A waiting block serves an output if it is at most an eighth larger.
 const SLACK: usize = 8;
 
 /// Bytes of a huge page: blocks begin at one, so that one page fault maps all of it.
@@ -154,7 +154,7 @@ impl Pool {
         self.blocks.push_back(block);
     }
 
-    /// Unmaps the least recently used blocks until at most so many bytes are left.
+    /// Unmaps the least recently used blocks until at most `bytes` are left.
     fn shrink_to(&mut self, bytes: usize) {
         while self.bytes > bytes
             && let Some(block) = self.blocks.pop_front()

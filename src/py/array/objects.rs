@@ -77,7 +77,7 @@ impl<'py> OwnList<'py> {
         Ok(Self { list: unsafe { list.cast_into_unchecked() }, is_given: Cell::new(false) })
     }
 
-    /// A list with room for so many entries, each to be [`set`](Self::set) before another use.
+    /// A list with room for `len` entries, each to be [`set`](Self::set) before another use.
     pub(super) fn new(py: Python<'py>, len: usize) -> PyResult<Self> {
         // SAFETY: the interpreter is attached.
         unsafe { Self::own(py, ffi::PyList_New(len.cast_signed())) }

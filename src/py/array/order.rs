@@ -31,8 +31,8 @@ struct AxisStep {
     part: Tiling,
 }
 
-/// What of an axis is walked: all of it, or from tile to tile in one place and through a tile in another. The tiles, of so many
-/// elements, divide it.
+/// What a loop visits of an axis: all of it, the first element of each tile, or the elements of one tile. The fields count the
+/// elements of a tile, which divides the axis.
 #[derive(Clone, Copy, Debug)]
 enum Tiling {
     Whole,
@@ -131,13 +131,13 @@ impl IterOrder {
 /// a line for each element.
 const TILE_FROM: usize = 8;
 
-/// How many elements of so many make a tile: at most as many as have lines that stay in the cache wherever they lie.
+/// The length of the tiles of an axis of `len` elements. The cache lines of one tile stay cached, whatever their addresses are.
 fn tile(len: usize) -> Option<usize> {
     (TILE_FROM..=64).rev().find(|tile| len.is_multiple_of(*tile))
 }
 
-/// Whether so many lines of memory, so many bytes apart, stay in the second-level cache, and their pages in what finds these.
-/// Lines that a multiple of a large power of two lies between share a few places of the cache.
+/// Whether `lines` cache lines that lie `apart` bytes from each other stay in the second-level cache, and their pages in the
+/// TLB. Lines a multiple of a large power of two apart share a few sets of the cache.
 fn stay_cached(lines: usize, apart: usize) -> bool {
     const PAGES: usize = 1536;
     let between = (apart & apart.wrapping_neg()).max(LINE);

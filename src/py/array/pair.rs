@@ -129,7 +129,7 @@ impl<'py> Pair<'py> {
         }
     }
 
-    /// The memory of the output, by the positions of `walk`. Whoever calls this has borrowed the pair
+    /// The memory of the output, by the positions of `walk`. The caller has borrowed the pair
     /// mutably.
     fn target<T: Ordered>(&self, walk: &IterOrder) -> PyResult<Target<'_, T>> {
         let output = self.output();

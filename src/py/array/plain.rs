@@ -128,7 +128,7 @@ impl PlainArray {
     /// # Safety
     /// The array is alive, and nothing here writes to it meanwhile.
     unsafe fn elements<'a, T: Element>(&self) -> &'a [T] {
-        // SAFETY: so many elements lie from the array's data pointer on, aligned for T. The rest the caller says.
+        // SAFETY: `span` elements lie from the array's data pointer on, aligned for T. The caller promises the rest.
         unsafe { slice::from_raw_parts(self.data.as_ptr().cast::<T>().cast_const(), self.span()) }
     }
 
