@@ -483,6 +483,7 @@ pub fn prefetch_ahead<T>(elements: &[T], bytes: usize) {
 
 /// How far ahead of its reads a loop prefetches, in bytes, on CPUs whose prefetchers leave off at the end of each page. No
 /// whole page: float64 takes a quarter more then.
+#[cfg(target_arch = "x86_64")]
 const PREFETCH_BYTES: usize = 3 << 10;
 
 /// How far ahead of its reads a loop over memory that no cache holds prefetches, in bytes; 0 where it must not.
@@ -585,7 +586,6 @@ impl Drop for StreamGuard {
 #[cfg(all(target_arch = "x86_64", miri))]
 mod emulated {
     use std::arch::x86_64::{__m128i, __m256, __m256i, __m512};
-    use std::marker::PhantomData;
     use std::mem::transmute;
 
     use crate::element::F16;
