@@ -100,7 +100,7 @@ accuracy: develop ## Measured errors against what is promised, written to docs/a
 
 .PHONY: fuzz
 fuzz: develop ## A million calls drawn at random, each held to the contract (40 minutes on two busy cores)
-	python tests/fuzz.py --cases 1000000 --jobs 2 --counts
+	python tests/fuzz --cases 1000000 --jobs 2 --counts
 
 .PHONY: clean
 clean: ## Remove what was built

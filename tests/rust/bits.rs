@@ -573,7 +573,7 @@ fn shared(found: &mut Found) {
     });
 }
 
-const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/bits.txt");
+const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/rust/bits.txt");
 
 #[test]
 fn every_bit_is_as_recorded() {

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 HERE = Path(__file__).resolve().parent
-SOURCES = HERE.parent / "python" / "gradclip" / "_cuda"
+SOURCES = HERE.parents[1] / "python" / "gradclip" / "_cuda"
 PARAMS = 480
 MOST_THREADS = 256
 

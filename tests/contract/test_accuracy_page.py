@@ -15,7 +15,7 @@ import oracle
 import pytest
 from gradclip import _core
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 LISTED = {
     "norm_dtypes": ["norm", "global_norm"],
     "clip_by_norm_dtypes": ["clip_by_norm", "clip_by_average_norm", "clip_by_global_norm", "normalize"],

@@ -1,4 +1,4 @@
-"""Calls drawn at random, each held to the contract: `python tests/fuzz.py --cases 1000000 --seed 0 --jobs 2`.
+"""Calls drawn at random, each held to the contract: `python tests/fuzz --cases 1000000 --seed 0 --jobs 2`.
 
 A case is a function, its tensors, bounds and outputs as views of raw memory (any strides, offset, byte order, overlap),
 its limits, a number of threads and an instruction set. What is checked:
@@ -218,7 +218,7 @@ class Case:
             memory = f"[...]  # of {[len(room) for room in self.rooms]} bytes"
         arguments = ", ".join(f"{name}={given!r}" for name, given in self.arguments.items())
         expected = min(self.errors.items())[1].__name__ if self.errors else "a result"
-        again = f"python tests/fuzz.py --seed {self.seed} --case {self.number}"
+        again = f"python tests/fuzz --seed {self.seed} --case {self.number}"
         return f"# {again}\nrooms = {memory}\ngc.{self.function}({arguments})  # {expected} expected"
 
 
@@ -1488,7 +1488,7 @@ def run(seed: int, cases: int, jobs: int, *, start: int = 0, most: int = 20, qui
                 running.remove(job)
                 if code:
                     why = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-                    tell(number, f"killed its process: {why}\n# python tests/fuzz.py --seed {seed} --case {number}")
+                    tell(number, f"killed its process: {why}\n# python tests/fuzz --seed {seed} --case {number}")
                     counts["killed", "", why] += 1
                     if number + job.step < stop:
                         job.start(number + job.step)
@@ -1513,7 +1513,7 @@ def run(seed: int, cases: int, jobs: int, *, start: int = 0, most: int = 20, qui
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python tests/fuzz", description=__doc__.splitlines()[0])
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--seed", type=int, help="of all cases; by default a new one, which is printed")
     parser.add_argument("--start", type=int, default=0, help="the number of the first case")
@@ -1542,7 +1542,3 @@ def main() -> int:
             for what, count in sorted(table.items()):
                 print(f"{count:9d}  {'  '.join(what)}")
     return int(any(what[0] in {"failed", "killed"} for what in counts) or sum(counts.values()) < given.cases)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

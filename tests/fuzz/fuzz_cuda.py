@@ -1,4 +1,4 @@
-"""Calls of fuzz.py, made on device arrays too and held to the CPU: `python tests/fuzz_cuda.py --cases 10000 --seed 0`.
+"""Calls of fuzz.py, made on device arrays too and held to the CPU: `python tests/fuzz cuda --cases 10000 --seed 0`.
 
 A case is drawn as there. Then its arrays become what a device can have (native byte order, aligned), some limits
 become 0-d arrays on the device, and the call is made twice: on NumPy arrays over a copy of the memory, and on device
@@ -16,7 +16,6 @@ import functools
 import math
 import random
 import re
-import sys
 import time
 from collections import Counter
 from typing import Any
@@ -193,7 +192,7 @@ def run_case(gpu: gpu_arrays.Gpu, seed: int, number: int) -> tuple[str, str]:
     try:
         return do_case(gpu, case)
     except Exception as error:
-        again = f"python tests/fuzz_cuda.py --kind {gpu.kind} --seed {seed} --case {number}"
+        again = f"python tests/fuzz cuda --kind {gpu.kind} --seed {seed} --case {number}"
         raise WrongError(f"{type(error).__name__}: {error}\n# {again}\n{case.text()}") from error
 
 
@@ -240,7 +239,7 @@ def told(device: list[np.ndarray], host: list[np.ndarray]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python tests/fuzz cuda", description=__doc__.splitlines()[0])
     parser.add_argument("--kind", choices=("stand-in", "cupy", "device"), default="stand-in")
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
@@ -266,7 +265,3 @@ def main() -> int:
         print(f"{count:9d}  {'  '.join(what)}")
     print(f"{sum(counts.values()) + failed} cases, {failed} failed, {time.monotonic() - began:.0f} s")
     return int(failed > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import cuda_shim
 import numpy as np
@@ -150,8 +152,9 @@ def test_an_error_of_the_compiler_is_shown() -> None:
 
 PROGRAM = """
 import sys
+from pathlib import Path
 import numpy as np
-import test_cuda_shim as t
+import test_shim as t
 from cuda_shim import ShimDevice
 made = {p: ShimDevice(t.SOURCE, t.KERNELS, sanitize=True, portable=p) for p in (False, True)}
 t.device = lambda backward=False, portable=False: made[portable]
@@ -167,7 +170,8 @@ print("fine")
 def test_the_sanitizers_see_kernels(place: int, is_inside: bool) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(place)],
-        cwd=cuda_shim.HERE, env=cuda_shim.sanitizer_environment(), capture_output=True, text=True, check=False,
+        cwd=Path(__file__).parent, env={**cuda_shim.sanitizer_environment(), "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode == 0) == is_inside, done.stderr
     assert ("heap-buffer-overflow" in done.stderr) != is_inside, done.stderr

@@ -26,7 +26,7 @@ def _same_settings():
     _core.set_isa(None)
 
 
-def run(*arguments, script=fuzz.__file__):
+def run(*arguments, script=Path(fuzz.__file__).parent):
     path = os.pathsep.join(filter(None, [str(Path(fuzz.__file__).parent), *sys.path]))
     return subprocess.run(
         [sys.executable, str(script), *map(str, arguments)],
@@ -141,7 +141,7 @@ FAULTS = [changed_bit, byte_beside, written_too_early, other_error, no_error, an
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_seen(fault, monkeypatch):
     monkeypatch.setattr(fuzz.gc, "clip_by_norm", fault(gc.clip_by_norm))
-    with pytest.raises(fuzz.WrongError, match=r"python tests/fuzz.py --seed 1 --case \d+"):
+    with pytest.raises(fuzz.WrongError, match=r"python tests/fuzz --seed 1 --case \d+"):
         run_few()
 
 
@@ -174,5 +174,5 @@ def test_a_case_that_kills_its_process_is_named(tmp_path):
     child = run(script=script)
     assert child.returncode == 0, child.stdout + child.stderr
     assert "# case 11 failed\nkilled its process: SIGKILL" in child.stdout
-    assert "python tests/fuzz.py --seed 1 --case 11" in child.stdout
+    assert "python tests/fuzz --seed 1 --case 11" in child.stdout
     assert "1 failed" in child.stdout.splitlines()[-1], child.stdout

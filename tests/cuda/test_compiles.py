@@ -7,8 +7,8 @@ import re
 
 import nvrtc
 import pytest
+from cuda_numbers import KERNELS, kernel_source
 from gradclip._cuda import _device, _words
-from test_cuda_numbers import KERNELS, kernel_source
 
 pytestmark = pytest.mark.skipif(
     nvrtc.library() is None, reason="neither nvidia-cuda-nvrtc nor nvidia-cuda-nvrtc-cu12 is installed"

@@ -1,4 +1,4 @@
-"""Calls drawn at random, made on device arrays and held to the CPU. `python tests/fuzz_cuda.py` makes more of them."""
+"""Calls drawn at random, made on device arrays and held to the CPU. `python tests/fuzz cuda` makes more of them."""
 
 from typing import Any
 
@@ -61,7 +61,7 @@ FAULTS = [overlap_is_not_seen, another_last_bit_of_limits, wrong_order_in_memory
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_seen(gpu, monkeypatch, fault):
     fault(monkeypatch)
-    with pytest.raises(fuzz.WrongError, match=r"python tests/fuzz_cuda.py --kind [\w-]+ --seed 3 --case \d+"):
+    with pytest.raises(fuzz.WrongError, match=r"python tests/fuzz cuda --kind [\w-]+ --seed 3 --case \d+"):
         run(gpu)
 
 

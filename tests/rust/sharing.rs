@@ -1,5 +1,5 @@
 //! Work that threads share, in the least amounts for which they do: what Miri, which looks for races, has the time for.
-//! That the results are right, `tests/parallel.rs` knows better.
+//! That the results are right, `tests/rust/parallel.rs` knows better.
 
 #![allow(clippy::expect_used, missing_docs, reason = "a test")]
 

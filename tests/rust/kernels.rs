@@ -46,7 +46,7 @@ macro_rules! dtypes {
             };
         }
         macro_rules! for_ordered { ($test:ident) => { for_reals!($test); $($test::<$integer>();)* }; }
-        // The halves want tables that take Miri long, and `tests/halves.rs` has them.
+        // The halves want tables that take Miri long, and `tests/rust/halves.rs` has them.
         macro_rules! for_reals {
             ($test:ident) => { $(if !cfg!(miri) || size_of::<$real>() == 4 { $test::<$real>(); })* };
         }
@@ -888,7 +888,7 @@ where
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "tests/halves.rs has it")]
+#[cfg_attr(miri, ignore = "tests/rust/halves.rs has it")]
 fn float16_is_read_as_float32() {
     let all: Vec<F16> = (0..=u16::MAX).map(F16::from_bits).collect();
     let mut found = vec![9f32; all.len()];
@@ -917,7 +917,7 @@ fn float16_is_read_as_float32() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "tests/halves.rs has it")]
+#[cfg_attr(miri, ignore = "tests/rust/halves.rs has it")]
 fn float32_is_rounded_to_float16() {
     let mut random = Random::new(72);
     let mut all: Vec<f32> = (0..1 << 16).map(|_| f32::from_bits(random.bits() as u32)).collect();
@@ -957,7 +957,7 @@ fn float32_is_rounded_to_float16() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "tests/halves.rs has it")]
+#[cfg_attr(miri, ignore = "tests/rust/halves.rs has it")]
 fn every_half_is_read_and_rounded() {
     every_half::<10>();
     every_half::<7>();

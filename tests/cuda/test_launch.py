@@ -238,7 +238,7 @@ def write(gpu, on_device, arrays):
 @pytest.mark.parametrize("p", [2, 3.7])
 def test_a_graph_clips_what_the_arrays_hold_when_it_runs(gpu, monkeypatch, n, p):
     if gpu.kind == "device":
-        pytest.skip("see test_cuda_graph.py")
+        pytest.skip("see test_graph.py")
     arrays = grads(n)
     on_device = gpu.arrays(arrays)
     gc.clip_by_global_norm(on_device, 1e9, ord=p, out=on_device)  # to warm up
@@ -266,7 +266,7 @@ def test_a_graph_clips_what_the_arrays_hold_when_it_runs(gpu, monkeypatch, n, p)
 
 def test_several_calls_of_one_graph_do_not_disturb_each_other(gpu, monkeypatch):
     if gpu.kind == "device":
-        pytest.skip("see test_cuda_graph.py")
+        pytest.skip("see test_graph.py")
     x, rows = np.random.default_rng(0).standard_normal((2, 64, 700)).astype(np.float32)
     a, b, c = (gpu.array(v) for v in (x, rows, rows))
     with monkeypatch.context() as patch, Graph(patch, _device.device_of(a)) as graph:
@@ -287,7 +287,7 @@ def test_several_calls_of_one_graph_do_not_disturb_each_other(gpu, monkeypatch):
 
 def test_what_a_graph_captured_is_never_used_by_others(gpu, monkeypatch):
     if gpu.kind == "device":
-        pytest.skip("see test_cuda_graph.py")
+        pytest.skip("see test_graph.py")
     on_device = gpu.arrays(grads(100))
     device = _device.device_of(on_device[0])
     words = (_words.Word.STATE_AT, _words.Word.TICKET_AT, _words.Word.PARTS_AT, _words.Word.TOTALS_AT)

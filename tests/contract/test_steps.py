@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-BENCHES = Path(__file__).parents[1] / "benches"
+BENCHES = Path(__file__).parents[2] / "benches"
 sys.path += [str(BENCHES), str(BENCHES / "compare")]
 
 from steps import page, summary, verify  # noqa: E402
