@@ -35,7 +35,12 @@ lint: develop ## rustfmt, clippy, ruff, mypy, stubtest
 doc: develop ## The API docs of the crate, and the examples of all docs as tests
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --document-private-items --features python
 	python -m pytest --quiet --doctest-modules --pyargs gradclip
-	python -m pytest --quiet --doctest-glob='*.md' README.md docs
+	python -m pytest --quiet --doctest-glob='*.md' README.md docs --ignore=docs/conf.py
+
+.PHONY: docs
+docs: $(PYTHON) ## The documentation site, in target/site: every link and reference resolves
+	$(PYTHON) -m pip install --quiet --editable ".[docs]"
+	python -m sphinx --quiet --nitpicky --fail-on-warning --keep-going -d target/doctrees docs target/site
 
 .PHONY: example
 example: develop ## The example, a few steps of it
@@ -83,7 +88,7 @@ bench: ## The kernels against naive loops and the read bandwidth
 	cargo bench
 
 .PHONY: compare
-compare: ## Against NumPy, PyTorch, TensorFlow and optax (a venv of 7 GB, 30 minutes), written to docs/benchmarks.md
+compare: ## Against NumPy, PyTorch, TensorFlow and optax (a venv of 7 GB, 30 minutes), written to docs/benchmarks*.md
 	python3 -m venv .venv-compare
 	.venv-compare/bin/python -m pip install --quiet --upgrade pip
 	.venv-compare/bin/python -m pip install --quiet --requirement benches/compare/requirements.txt .

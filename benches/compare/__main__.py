@@ -45,7 +45,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=Clock.seconds, help="time of each row (%(default)s)")
     parser.add_argument("--peers", nargs="*", choices=list(PEERS), help="who takes part")
     parser.add_argument("--no-growth", action="store_true", help="leave out the table of how the cost grows")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="write benchmarks.md and benchmarks/*.png there")
+    parser.add_argument(
+        "--output", type=Path, metavar="DIR", help="write benchmarks-loops.md and benchmarks/*.png there"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the medians there, in seconds")
     return parser.parse_args()
 

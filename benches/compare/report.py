@@ -27,23 +27,17 @@ IMPORT = 0.015
 DISTURBED = 0.1
 
 START = """\
-# Benchmarks
+# Benchmarks in loops
 
-<!-- Written by `make compare`: change benches/compare and benches/steps instead. -->
+<!-- Written by `make compare`: change benches/compare instead. -->
 
-gradclip next to NumPy, PyTorch, TensorFlow and optax, on one machine. One command installs them into an environment
-of their own, measures all of this again and writes this page:
-
-```sh
-make compare
-```
+gradclip next to NumPy, PyTorch, TensorFlow and optax, each called again and again with the same arguments. Programs do
+more between two calls: [Benchmarks](benchmarks.md) has these. `make compare` installs all libraries into an
+environment of their own, measures all of this again and writes this page.
 """
 
-#: The section of benches/steps stands between these lines, and is kept.
-BEGIN, END = "<!-- begin: written by benches/steps -->", "<!-- end: written by benches/steps -->"
-
 HOW = """\
-## In loops
+## How it is measured
 
 Every time is the median of calls from Python, with every library's default settings and all its threads. The
 libraries take turns in one process, in an order that changes from round to round, on arrays that they hold
@@ -273,15 +267,14 @@ class Report:
             ],
         )
 
-    def markdown(self, programs: str = "") -> str:
-        """Write the document, with the section of benches/steps."""
+    def markdown(self) -> str:
+        """Write the document."""
         names = sorted({name for result in self.results for name in result.times if name != OURS})
         peers = [[result.row.name, *(self.cell(result, name) for name in [OURS, *names])] for result in self.results]
         measured = f"Measured on {datetime.now(timezone.utc):%Y-%m-%d}: {'; '.join(machine())}."
         parts = [
             START,
             f"{measured} {'; '.join(self.versions)}.",
-            "\n\n".join(part for part in (BEGIN, programs, END) if part),
             HOW,
             f"## Rows\n\n{self.counts()}.",
             "![Ratios](benchmarks/ratios.png)",
@@ -310,10 +303,8 @@ class Report:
     def write(self, directory: Path) -> None:
         """Write the document and the plots."""
         directory.mkdir(parents=True, exist_ok=True)
-        path = directory / "benchmarks.md"
-        page = path.read_text(encoding="utf-8") if path.exists() else ""
-        programs = page.partition(BEGIN)[2].partition(END)[0].strip()
-        path.write_text(self.markdown(programs), encoding="utf-8")
+        path = directory / "benchmarks-loops.md"
+        path.write_text(self.markdown(), encoding="utf-8")
         try:
             importlib.import_module("matplotlib").use("Agg")
         except ImportError:

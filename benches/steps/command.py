@@ -12,7 +12,7 @@ from pathlib import Path
 
 from report import machine, number
 
-from steps import page, picture
+from steps import picture
 from steps.libraries import LIBRARIES, OURS, QUICK, USUAL, missing
 from steps.report import Report
 from steps.results import Results
@@ -33,7 +33,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=3, help="of each library and program (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all times there")
     parser.add_argument("--baseline", type=Path, metavar="FILE", help="times of an earlier run to compare with")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="write into benchmarks.md and benchmarks/ there")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="write benchmarks.md and benchmarks/steps.png there")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw what was measured")
     parser.add_argument("--from", dest="source", type=Path, metavar="FILE", help="measure nothing: take these times")
     return parser.parse_args()
@@ -82,7 +82,7 @@ def main() -> None:
     if options.picture:
         picture.draw(results, report.lines, options.picture)
     if options.output:
-        page.write(options.output / "benchmarks.md", report.markdown())
+        (options.output / "benchmarks.md").write_text(report.markdown(), encoding="utf-8")
         picture.draw(results, report.lines, options.output / "benchmarks" / "steps.png")
         print(f"{os.path.relpath(options.output / 'benchmarks.md')} is written")
     if any(OURS in results.scenarios[each.name] and each.ours is None for each in report.lines):

@@ -30,7 +30,21 @@ HEAD = (
     "missed",
 )
 
+START = """\
+# Benchmarks
+
+<!-- Written by `make compare`: change benches/steps instead. -->
+
+"""
+
+MEASURED = """\
+Measured on {date}: {machine}. {versions}. `make compare` measures all of this again and writes this page.
+[Benchmarks in loops](benchmarks-loops.md) has every function, dtype, layout and size, called again and again.
+"""
+
 HOW = """\
+## How it is measured
+
 A user's program does something else between two clips: matrix products by NumPy, whose threads stay awake for a while,
 fresh gradients, an update, a pause. Here each library runs such programs, each in processes of its own that take turns,
 and only the clip itself is timed, from Python, with default settings. Some calls that are not timed come first, but for
@@ -128,8 +142,24 @@ class Report:
         parts = [self.versions(), aligned(*self.rows()), self.targets(), bullets(self.notes()), self.counts()]
         return "\n\n".join(part for part in parts if part) + f", in {self.results.seconds:.0f} s"
 
+    def summary(self) -> str:
+        """Tell the result in three sentences."""
+        ratios = {each.name: each.ratio for each in self.lines if each.ratio is not None}
+        mean = geometric_mean(ratios.values())
+        if mean is None:
+            return "No peer took part."
+        ahead = sum(ratio > 1 for ratio in ratios.values())
+        worst = sorted(ratios, key=lambda name: ratios[name])[:3]
+        losses = ", ".join(f"{name} ({number(ratios[name])})" for name in worst if ratios[name] < 1)
+        return (
+            f"Inside {len(ratios)} small programs, gradclip's clip takes less time than that of the fastest peer in "
+            f"{ahead}; the geometric mean of the ratios is {number(mean)}. "
+            + (f"It is furthest behind in: {losses}. " if losses else "")
+            + "The picture shows six of the programs, and how many milliseconds each waits for its clip."
+        )
+
     def markdown(self) -> str:
-        """Write it for the page."""
+        """Write the page."""
         head, rows = self.rows()
         peers = [name for name in self.results.versions if is_peer(name)]
         every = [OURS, *peers]
@@ -138,8 +168,9 @@ class Report:
             for line in self.lines
         ]
         parts = [
-            "## In programs",
-            f"Measured on {self.results.date}: {'; '.join(self.results.machine)}. {self.versions()}.",
+            START + self.summary(),
+            "![Milliseconds that a program waits](benchmarks/steps.png)",
+            MEASURED.format(date=self.results.date, machine="; ".join(self.results.machine), versions=self.versions()),
             HOW.format(
                 processes=self.results.processes,
                 least=LEAST,
@@ -148,11 +179,11 @@ class Report:
                 tail=TAIL,
                 variant=VARIANT,
             ),
-            "![Milliseconds that a program waits](benchmarks/steps.png)",
+            "## Programs",
             f"{self.counts()}.",
             table(head, rows, left=2),
-            "Times of all libraries:",
+            "## Times of all libraries",
             table(["program", *every], times),
             bullets(self.notes()),
         ]
-        return "\n\n".join(part.strip() for part in parts if part)
+        return "\n\n".join(part.strip() for part in parts if part) + "\n"

@@ -10,7 +10,7 @@ import pytest
 BENCHES = Path(__file__).parents[2] / "benches"
 sys.path += [str(BENCHES), str(BENCHES / "compare")]
 
-from steps import page, summary, verify  # noqa: E402
+from steps import summary, verify  # noqa: E402
 from steps.operations import EACH, SLICES, UNCLIPPED, Operation  # noqa: E402
 from steps.results import Results, Runs  # noqa: E402
 from steps.scenarios import Catalogue  # noqa: E402
@@ -68,16 +68,6 @@ def test_results_come_back_from_a_file(tmp_path):
     results.write(tmp_path / "results.json")
     assert Results.read(tmp_path / "results.json") == results
     assert json.loads((tmp_path / "results.json").read_text())["date"] == "today"
-
-
-def test_the_section_is_written_between_the_marks():
-    text = page.between_marks(f"before {page.BEGIN} old {page.END} after", "new")
-    assert text == f"before {page.BEGIN}\n\nnew\n\n{page.END} after"
-    assert page.between_marks("no marks", "new") is None
-
-
-def test_the_page_has_the_marks():
-    assert page.between_marks((BENCHES.parent / "docs" / "benchmarks.md").read_text(), "new")
 
 
 @pytest.mark.parametrize("quick", [False, True])
