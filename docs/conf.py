@@ -22,7 +22,9 @@ myst_enable_extensions = ["colon_fence"]
 
 nitpicky = True
 autosummary_generate = False  # numpydoc brings autosummary along; pages are written by hand
-autodoc_typehints = "none"  # docstrings say shapes and dtypes; the names of types are on a page of their own
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+maximum_signature_line_length = 88
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
 
@@ -34,8 +36,6 @@ html_theme_options = {
     "show_prev_next": False,
     "secondary_sidebar_items": ["page-toc"],
 }
-html_static_path = ["_static"]
-html_css_files = ["wide-tables.css"]
 html_show_sourcelink = False
 copybutton_prompt_text = r">>> |\.\.\. "
 copybutton_prompt_is_regexp = True
