@@ -24,7 +24,6 @@ nitpicky = True
 autosummary_generate = False  # numpydoc brings autosummary along; pages are written by hand
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
-maximum_signature_line_length = 88
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
 

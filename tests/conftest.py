@@ -1,8 +1,10 @@
 """Hypothesis profiles, and the two knobs whose setting must never change a result."""
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import gpu_arrays
 import gradclip as gc
@@ -21,12 +23,49 @@ settings.load_profile(os.environ.get("GRADCLIP_TEST_PROFILE", "fast"))
 _OF_THE_PROCESS = {"gpu", "isa", "threads", "trimmed"}
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Says so to the plugin. Its own setting for this would be an error where it is not installed."""
+#: What some tests need, by their mark, and whether it is there. Without it they are not collected.
+_NEEDS = {"gpu": gpu_arrays.has_device(), "cupy": gpu_arrays.HAS_CUPY}
+_left_out: Counter[str] = Counter()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what this machine cannot run, and marks what must not run beside other tests of the process.
+
+    (A setting of pytest-run-parallel's own would be an error where it is not installed.)
+    """
+    missing = [need for need, is_here in _NEEDS.items() if not is_here]
+    chosen: dict[bool, list[pytest.Item]] = {True: [], False: []}
+    for item in items:
+        needed = next((need for need in missing if item.get_closest_marker(need)), None)
+        _left_out.update([needed] if needed else [])
+        chosen[needed is None].append(item)
+    config.hook.pytest_deselected(items=chosen[False])
+    items[:] = chosen[True]
     for item in items:
         used = _OF_THE_PROCESS & set(getattr(item, "fixturenames", ()))
         if used:
             item.add_marker(pytest.mark.thread_unsafe(reason=f"sets what belongs to the process: {sorted(used)}"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Counts in one line what was left out."""
+    if _left_out:
+        counts = ", ".join(f"{count} tests need {need}" for need, count in sorted(_left_out.items()))
+        terminalreporter.write_line(f"not collected, because this machine lacks it: {counts}")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Tells the process that started this worker of pytest-xdist, if this is one."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = dict(_left_out)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Takes the counts of a worker: each has collected all tests."""
+    _left_out.update(
+        {need: n - _left_out[need] for need, n in getattr(node, "workeroutput", {}).get("left_out", {}).items()}
+    )
 
 
 @pytest.fixture(params=_core.isa_levels())

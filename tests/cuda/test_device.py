@@ -176,9 +176,11 @@ def test_kernels_of_another_maker_are_refused(cupy):
         device()
 
 
+@pytest.mark.cupy
 def test_cupy_itself_takes_what_it_gets():
     """Its own classes, as far as they go without a driver."""
-    own = pytest.importorskip("cupy")
+    import cupy as own
+
     module = own.RawModule(code=_device.source(), options=_device.OPTIONS, name_expressions=("scale<float>",))
     assert module.name_expressions == ("scale<float>",)
     if own.cuda.is_available():

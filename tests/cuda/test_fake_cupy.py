@@ -64,7 +64,7 @@ VIEWS = {
 }
 
 
-@pytest.mark.skipif(not gpu_arrays.HAS_CUPY, reason="CuPy is not installed")
+@pytest.mark.cupy
 @pytest.mark.parametrize("view", VIEWS)
 def test_views_are_what_those_of_cupy_are(view):
     fake, real = kinds()

@@ -9,10 +9,9 @@ pytestmark = pytest.mark.gpu
 
 @pytest.fixture
 def cupy():
-    found = pytest.importorskip("cupy")
-    if not found.cuda.is_available():
-        pytest.skip("there is no GPU")
-    return found
+    import cupy
+
+    return cupy
 
 
 def grads(n, seed, dtype=np.float32):

@@ -8,7 +8,7 @@ import textwrap
 import gpu_arrays
 import pytest
 
-with_cupy = pytest.mark.skipif(not gpu_arrays.HAS_CUPY, reason="CuPy is not installed")
+with_cupy = pytest.mark.cupy
 
 
 def run(code):

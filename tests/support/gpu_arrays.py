@@ -40,7 +40,7 @@ def has_compiler() -> bool:
 
 KINDS = [
     pytest.param("stand-in", id="stand-in"),
-    pytest.param("cupy", id="cupy", marks=pytest.mark.skipif(not HAS_CUPY, reason="CuPy is not installed")),
+    pytest.param("cupy", id="cupy", marks=pytest.mark.cupy),
     pytest.param("device", id="device", marks=pytest.mark.gpu),
 ]
 
