@@ -18,8 +18,11 @@ develop: $(PYTHON) ## A virtual environment with the package, editable, and all 
 
 .PHONY: test
 test: develop ## The Python and the Rust tests
-	python -m pytest
+	python -m pytest -n 2
 	cargo test
+
+.PHONY: check
+check: lint test doc ## What to run before a commit: lint, types, tests, examples of the docs
 
 .PHONY: lint
 lint: develop ## rustfmt, clippy, ruff, mypy, stubtest
@@ -96,8 +99,12 @@ compare: ## Against NumPy, PyTorch, TensorFlow and optax (a venv of 7 GB, 30 min
 	.venv-compare/bin/python benches/steps --libraries all --output docs
 
 .PHONY: ci
-ci: ## Everything that .ci/run does
+ci: ## What every change has to pass, on a clean checkout
 	.ci/run
+
+.PHONY: nightly
+nightly: ## What takes hours: aarch64, Miri, sanitizers, wheels, GPU kernels, a million random calls with a new seed
+	.ci/nightly
 
 .PHONY: accuracy
 accuracy: develop ## Measured errors against what is promised, written to docs/accuracy.md
