@@ -46,8 +46,10 @@ docs: $(PYTHON) ## The documentation site, in target/site: every link and refere
 	python -m sphinx --quiet --nitpicky --fail-on-warning --keep-going -d target/doctrees docs target/site
 
 .PHONY: example
-example: develop ## The example, a few steps of it
+example: develop ## The examples, a few steps of each
 	python examples/exploding_rnn.py --steps 20 --output $(VENV)/exploding_rnn.png
+	python examples/embedding_rows.py --passes 2 --output $(VENV)/embedding_rows.png
+	python examples/norms_by_layer.py --steps 20 --output $(VENV)/norms_by_layer.png
 
 .PHONY: codegen
 codegen: develop ## What the compiler made: hot loops wide and short, no fused operations, no maths library
