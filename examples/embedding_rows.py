@@ -90,11 +90,14 @@ def save_plot(results: dict[str, tuple[Array, list[float]]], path: Path) -> None
     """Save the losses and a histogram of the row norms."""
     plt.switch_backend("Agg")
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    bins = np.linspace(0, max(gc.norm(vectors, axis=1).max() for vectors, _ in results.values()), 60)
     for (label, (vectors, losses)), colour in zip(results.items(), ("#D55E00", "#0072B2"), strict=True):
         left.plot(range(1, len(losses) + 1), losses, color=colour, label=label)
-        right.hist(gc.norm(vectors, axis=1), bins=40, color=colour, alpha=0.6, label=label)
+        right.hist(gc.norm(vectors, axis=1), bins=bins, color=colour, alpha=0.6, label=label)
     left.set(title="Loss on held-out pairs", xlabel="passes over the text", ylabel="logistic loss (nats)")
-    right.set(title="Norms of the word vectors", xlabel="Euclidean norm of a row", ylabel="number of words")
+    right.set(
+        title="Norms of the word vectors", xlabel="Euclidean norm of a row", ylabel="number of words", yscale="log"
+    )
     for axes in (left, right):
         axes.grid(alpha=0.3)
         axes.legend()

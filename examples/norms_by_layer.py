@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 try:
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import LogLocator, NullFormatter
     from tqdm import tqdm
 except ModuleNotFoundError as error:
     sys.exit(f'This example needs {error.name}. Install it with: pip install "gradclip[examples]"')
@@ -103,9 +104,12 @@ def save_plot(losses: list[float], norms: Array, path: Path) -> None:
     bottom.plot(norms[:, -1], color="#D55E00", alpha=0.35, linewidth=0.8, label="all layers, each step")
     bottom.axhline(LIMIT, color="black", linestyle="--", label=f"clip limit ({LIMIT:g})")
     bottom.set(title="Gradient norms before clipping", xlabel="training step", ylabel="Euclidean norm", yscale="log")
-    bottom.legend(ncols=2)
     for axes in (top, bottom):
         axes.grid(alpha=0.3)
+    bottom.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    bottom.yaxis.set_major_formatter("{x:g}")
+    bottom.yaxis.set_minor_formatter(NullFormatter())
+    figure.legend(loc="outside lower center", ncols=4)
     figure.savefig(path, dpi=120)
 
 

@@ -1,4 +1,7 @@
-"""The clippers. What they compute and how arguments are checked is in the compiled part."""
+"""The clippers.
+
+The compiled part checks the arguments and computes the results.
+"""
 
 from __future__ import annotations
 
@@ -48,42 +51,46 @@ def clip_by_value(
     *,
     out: Any = None,
 ) -> Any:
-    """Limit each element: ``max(min(t, clip_value_max), clip_value_min)``.
+    """Limit each element to the range from ``clip_value_min`` to ``clip_value_max``.
 
     Parameters
     ----------
-    t : array or IndexedSlices
-        Of any integer or floating-point dtype (bfloat16 included), of any shape.
-    clip_value_min, clip_value_max : number or array, or None
-        The bounds. An array must broadcast to the shape of ``t``. None: no bound on
-        that side, for one of the two. They are rounded to the dtype of ``t``; those of
-        integers must be integers, of any size. Where the smaller bound is the larger
-        one, ``clip_value_min`` wins.
+    t : array_like or IndexedSlices
+        The tensor, of any shape and of any integer dtype, float16, bfloat16, float32 or
+        float64.
+    clip_value_min : number, array_like or None
+        Lower bound, rounded to the dtype of ``t``. An array must broadcast to the shape
+        of ``t``. For an integer ``t`` the bound must be an integer, of any size. None:
+        no lower bound.
+    clip_value_max : number, array_like or None
+        Upper bound, with the same rules. At least one of the two must be given.
     name : str, optional
-        Stands in error messages.
-    out : array or IndexedSlices, optional
-        Where to put the result: of the shape and dtype of ``t``. It may be ``t``
-        itself; then only what changes is written.
+        Prefix of error messages. Default: none.
+    out : ndarray or IndexedSlices, optional
+        Array that receives the result, with the shape and dtype of ``t``. It may be
+        ``t`` itself: then only elements that change are written. Default: a new array.
 
     Returns
     -------
     numpy.ndarray or IndexedSlices
-        Of the shape and dtype of ``t``; ``out`` if that was given. A value equal to a
-        bound keeps its bits, and so does NaN; a NaN as a bound makes the elements it
-        meets NaN.
+        The result, with the shape and dtype of ``t``, or ``out`` if it was given.
+        A value equal to a bound keeps its bits. A NaN in ``t`` also keeps its bits.
+        A NaN in a bound makes the elements that it limits NaN.
 
     Raises
     ------
     TypeError
-        If ``t`` is of another dtype, or a bound is no number, or a float for integers.
+        If ``t`` or ``out`` has another dtype, a bound is not a real number, or a bound
+        of an integer tensor is not an integer.
     ValueError
-        If a bound does not broadcast to the shape of ``t``, both are None, or ``out``
-        does not fit.
+        If a bound does not broadcast to the shape of ``t``, both bounds are None, or
+        ``out`` has another shape, is read-only or overlaps itself.
 
     Notes
     -----
-    The function is ``tf.clip_by_value``; ``numpy.clip`` lets the upper bound win where
-    they cross.
+    The result is ``max(min(t, clip_value_max), clip_value_min)``, as in
+    ``tf.clip_by_value``. If the lower bound is above the upper bound, the lower bound
+    wins. (In ``numpy.clip`` the upper bound wins.)
 
     Examples
     --------
@@ -132,46 +139,53 @@ def clip_by_norm(
     *,
     out: Any = None,
 ) -> Any:
-    """Scale a tensor down to a Euclidean norm of at most ``clip_norm``: ``t * clip_norm / max(norm(t), clip_norm)``.
+    """Scale a tensor so that its Euclidean norm is at most ``clip_norm``.
 
     Parameters
     ----------
-    t : array or IndexedSlices
-        Of float16, bfloat16, float32, float64, complex64 or complex128, of any shape.
+    t : array_like or IndexedSlices
+        The tensor, of any shape and of dtype float16, bfloat16, float32, float64,
+        complex64 or complex128.
     clip_norm : number
-        The limit, 0 or larger. An infinite one changes nothing, NaN and infinity included.
+        The limit, a real number >= 0. An infinite limit changes nothing, not even NaN
+        or infinity.
     axes : int or sequence of int, optional
-        Each slice along these axes is clipped by its own norm: ``axes=1`` clips the
-        rows of a matrix. None: the whole tensor is one slice. ``()``: each element is.
+        Axes that a norm runs over. Each slice along these axes is clipped by its own
+        norm: ``axes=1`` clips the rows of a matrix. ``()`` clips each element.
+        Default: None, one norm of the whole tensor.
     name : str, optional
-        Stands in error messages.
-    out : array or IndexedSlices, optional
-        Where to put the result: of the shape and dtype of ``t``. It may be ``t``
-        itself; then only slices that are clipped are written.
+        Prefix of error messages. Default: none.
+    out : ndarray or IndexedSlices, optional
+        Array that receives the result, with the shape and dtype of ``t``. It may be
+        ``t`` itself: then only slices that are clipped are written. Default: a new
+        array.
 
     Returns
     -------
     numpy.ndarray or IndexedSlices
-        Of the shape and dtype of ``t``; ``out`` if that was given. A slice whose norm
-        is at or below ``clip_norm`` comes back bit for bit, every other one as ``t *
-        (clip_norm / norm)``, computed in float64 and rounded once. Under a finite
-        limit, a slice with NaN becomes NaN; one with an infinite element becomes NaN
-        there and 0 elsewhere (of a complex number the part that is infinite).
+        The result, with the shape and dtype of ``t``, or ``out`` if it was given.
+        Slices with a norm at or below ``clip_norm`` keep their bits.
 
     Raises
     ------
     TypeError
-        If ``t`` is of another dtype, or ``clip_norm`` or ``axes`` no number.
+        If ``t`` or ``out`` has another dtype, ``clip_norm`` is not a real number, or
+        an axis is not an integer.
     ValueError
         If ``clip_norm`` is negative, NaN or not 0-d, an axis is given twice, or ``out``
-        does not fit.
+        has another shape, is read-only or overlaps itself.
     numpy.exceptions.AxisError
-        If ``t`` has no such axis.
+        If ``t`` does not have one of the axes.
 
     Notes
     -----
-    The function is ``tf.clip_by_norm``, without its overflow and rounding; the norm
-    does not leave the range of the dtype on the way, whatever the elements are.
+    The result is ``t * clip_norm / max(norm(t), clip_norm)``, as in
+    ``tf.clip_by_norm``. gradclip multiplies by ``clip_norm / norm(t)`` in float64 and
+    rounds once to the dtype of ``t``. The norm neither overflows nor underflows.
+
+    Under a finite limit, a slice that contains NaN becomes NaN. A slice with an
+    infinite element becomes NaN there and 0 elsewhere. Of a complex element, only the
+    infinite part becomes NaN.
 
     Examples
     --------
@@ -193,38 +207,44 @@ def clip_by_average_norm(
     t: DeviceT, clip_norm: DeviceNumber, name: str | None = None, *, out: DeviceT | None = None
 ) -> DeviceT: ...
 def clip_by_average_norm(t: Any, clip_norm: Any, name: str | None = None, *, out: Any = None) -> Any:
-    """Scale a tensor down to an average norm of at most ``clip_norm``.
+    """Scale a tensor so that its average norm is at most ``clip_norm``.
 
-    The average norm is the Euclidean norm divided by the number of elements (not the
-    root mean square).
+    The average norm is the Euclidean norm divided by the number of elements. It is not
+    the root mean square.
 
     Parameters
     ----------
-    t : array
-        Of float16, bfloat16, float32, float64, complex64 or complex128, of any shape.
+    t : array_like
+        The tensor, of any shape and of dtype float16, bfloat16, float32, float64,
+        complex64 or complex128.
     clip_norm : number
-        The limit, 0 or larger. An infinite one changes nothing, NaN and infinity included.
+        The limit, a real number >= 0. An infinite limit changes nothing, not even NaN
+        or infinity.
     name : str, optional
-        Stands in error messages.
-    out : array, optional
-        Where to put the result: of the shape and dtype of ``t``, or ``t`` itself.
+        Prefix of error messages. Default: none.
+    out : ndarray, optional
+        Array that receives the result, with the shape and dtype of ``t``. It may be
+        ``t`` itself. Default: a new array.
 
     Returns
     -------
     numpy.ndarray
-        Of the shape and dtype of ``t``; ``out`` if that was given. See `clip_by_norm`
-        for what is kept.
+        The result, with the shape and dtype of ``t``, or ``out`` if it was given.
+        A tensor with an average norm at or below ``clip_norm`` keeps its bits.
 
     Raises
     ------
     TypeError
-        If ``t`` is of another dtype, or ``clip_norm`` no number.
+        If ``t`` or ``out`` has another dtype, or ``clip_norm`` is not a real number.
     ValueError
-        If ``clip_norm`` is negative, NaN or not 0-d, or ``out`` does not fit.
+        If ``clip_norm`` is negative, NaN or not 0-d, or ``out`` has another shape, is
+        read-only or overlaps itself.
 
     Notes
     -----
-    The function is ``tf.compat.v1.clip_by_average_norm``.
+    The result is ``t * clip_norm / max(norm(t) / t.size, clip_norm)``, as in
+    ``tf.compat.v1.clip_by_average_norm``. Rounding, NaN and infinity are those of
+    `clip_by_norm`.
 
     Examples
     --------
@@ -265,53 +285,62 @@ def clip_by_global_norm(
     ord: Order = 2,
     out: Any = None,
 ) -> Any:
-    """Scale all tensors of a list down to a global norm of at most ``clip_norm``.
+    """Scale all tensors of a list so that their global norm is at most ``clip_norm``.
 
-    Each is multiplied by ``clip_norm / max(global_norm, clip_norm)``.
+    The global norm is one norm of all elements of all tensors.
 
     Parameters
     ----------
-    t_list : sequence of arrays, IndexedSlices and None
-        Of float16, bfloat16, float32, float64, complex64 and complex128, mixed as you
-        like; None stands for a tensor without a gradient.
+    t_list : sequence of array_like, IndexedSlices or None
+        The tensors, of any shapes and of dtypes float16, bfloat16, float32, float64,
+        complex64 and complex128. Dtypes may be mixed. None stands for a tensor without
+        a gradient.
     clip_norm : number
-        The limit, 0 or larger. An infinite one changes nothing, NaN and infinity included.
+        The limit, a real number >= 0. An infinite limit changes nothing, not even NaN
+        or infinity.
     use_norm : number, optional
-        The global norm, where it is known already. It is trusted.
+        The global norm, a real number >= 0 or NaN, if you know it already. It is not
+        checked against the tensors. Default: None, compute it.
     name : str, optional
-        Stands in error messages.
+        Prefix of error messages. Default: none.
     ord : number, optional
-        The order of the norm: any number > 0, ``inf`` for the largest magnitude.
-    out : sequence, optional
-        Where to put the results: for each tensor an array of its shape and dtype, None
-        for None. It may be ``t_list`` itself: then everything is clipped in place, and
-        nothing is written if there is nothing to clip.
+        Order of the norm: any number > 0, or ``inf`` for the largest magnitude.
+        Default: 2, the Euclidean norm.
+    out : sequence of ndarray, IndexedSlices or None, optional
+        For each tensor, the array that receives its result, with its shape and dtype.
+        For each None, None. It may be ``t_list`` itself: then the tensors are clipped
+        in place, and nothing is written if nothing needs clipping. Default: new arrays.
 
     Returns
     -------
-    list
-        The clipped tensors, None in the places of None; the entries of ``out`` if that
-        was given.
-    float
-        The global norm before clipping. For CuPy arrays it stays on the device: a 0-d
-        float64 array, to be handed to ``use_norm``.
+    clipped : list of ndarray, IndexedSlices or None
+        The results, each with the shape and dtype of its tensor, or the entries of
+        ``out`` if it was given. None for each None. If the norm is at or below
+        ``clip_norm``, all tensors keep their bits.
+    norm : float
+        The global norm before clipping. For CuPy arrays it is a 0-d float64 array on
+        their device, which you may pass as ``use_norm``.
 
     Raises
     ------
     TypeError
-        If ``t_list`` is no sequence, a tensor is of another dtype, or a limit is no
-        number.
+        If ``t_list`` is not a sequence, a tensor or an output has another dtype,
+        ``clip_norm`` or ``use_norm`` is not a real number, or another argument has a
+        wrong type.
     ValueError
-        If a limit is negative or not 0-d, or ``clip_norm`` is NaN, or ``out`` does not
-        fit.
+        If ``clip_norm`` or ``use_norm`` is negative or not 0-d, ``clip_norm`` is NaN,
+        ``ord`` is not a number > 0, or an output has another shape, is read-only or
+        shares memory with another output.
 
     Notes
     -----
-    The function is ``tf.clip_by_global_norm``, proposed by Pascanu, Mikolov and Bengio,
-    "On the difficulty of training recurrent neural networks", 2013
-    (https://arxiv.org/abs/1211.5063). If the global norm is infinite or NaN, all
-    results are NaN, so that a bad step is seen, unless ``clip_norm`` is infinite. With a
-    norm at or below ``clip_norm`` all tensors come back bit for bit.
+    Each tensor ``t`` becomes ``t * clip_norm / max(norm, clip_norm)``, as in
+    ``tf.clip_by_global_norm``. If the norm is infinite or NaN and ``clip_norm`` is
+    finite, all results are NaN, so that a bad step shows.
+
+    Clipping by the global norm was proposed by R. Pascanu, T. Mikolov and Y. Bengio,
+    "On the difficulty of training recurrent neural networks", ICML 2013,
+    https://arxiv.org/abs/1211.5063.
 
     Examples
     --------

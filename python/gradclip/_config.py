@@ -1,4 +1,4 @@
-"""Threads, memory and what is in use."""
+"""Settings: threads, memory, and a report of what is in use."""
 
 from __future__ import annotations
 
@@ -16,18 +16,21 @@ __version__: str = _core.__version__
 def get_num_threads() -> int:
     """Return the number of threads that a call may use.
 
-    It is that of `set_num_threads`; before, that of the environment variable
-    ``GRADCLIP_NUM_THREADS``, else of ``RAYON_NUM_THREADS``, else the number of CPUs
-    this process may use (affinity and cgroup limits count).
-
     Returns
     -------
     int
+        The number of threads, from 1 to 1024: the first of these that is set.
+
+        1. the number given to `set_num_threads`,
+        2. the environment variable ``GRADCLIP_NUM_THREADS``,
+        3. the environment variable ``RAYON_NUM_THREADS``, unless it is 0,
+        4. the number of CPUs that this process may use. Affinity and cgroup limits
+           count.
 
     Raises
     ------
     ValueError
-        If one of the variables holds something that is not a number of threads.
+        If one of the variables is not a number of threads.
 
     Examples
     --------
@@ -45,14 +48,15 @@ def set_num_threads(n: SupportsIndex) -> None:
     Parameters
     ----------
     n : int
-        From 1 to 1024.
+        Number of threads, from 1 to 1024.
 
     Raises
     ------
     TypeError
-        If ``n`` is not an int.
+        If ``n`` is not an integer.
     ValueError
-        If ``n`` is not from 1 to 1024.
+        If ``n`` is not from 1 to 1024, or an environment variable of
+        `get_num_threads` is not a number of threads.
 
     Examples
     --------
@@ -68,25 +72,28 @@ def set_num_threads(n: SupportsIndex) -> None:
 def trim() -> int:
     """Give back the memory that is held for the outputs of later calls.
 
-    Fresh memory costs as much as the work that fills it, so on Linux the memory of single
-    outputs of 32 MiB and more that you have dropped is kept for a later output of about
-    that size: at most ``GRADCLIP_POOL_BYTES`` bytes in all (an environment variable; 0:
-    none; by default 1 GiB or 1/16 of the memory, whichever is smaller). The least recently
-    used memory goes first, and the system takes it back when it runs short. All other
-    outputs own memory of NumPy's allocator.
-
-    Scratch memory on a GPU is given back too. CUDA graphs with calls of this package that
-    were captured before must not be launched afterwards.
-
     Returns
     -------
     int
-        The number of bytes given back, those on a GPU not counted.
+        Number of bytes given back. Memory on a GPU is given back too, but not counted.
 
     Raises
     ------
     ValueError
-        If ``GRADCLIP_POOL_BYTES`` holds something that is not a number of bytes.
+        If the environment variable ``GRADCLIP_POOL_BYTES`` is not a number of bytes, or
+        one of `get_num_threads` is not a number of threads.
+
+    Notes
+    -----
+    On Linux, an output of 32 MiB or more that you drop keeps its memory for a later
+    output of about that size, because fresh memory costs as much as the work that fills
+    it. At most ``GRADCLIP_POOL_BYTES`` bytes are held. 0 holds none. The default is
+    1 GiB or 1/16 of the memory, whichever is smaller. The least recently used memory
+    goes first, and the system takes it back when it runs short. All other outputs own
+    memory of NumPy's allocator.
+
+    On a GPU, do not launch CUDA graphs after ``trim`` if they captured gradclip's calls
+    before it.
 
     Examples
     --------
@@ -102,7 +109,10 @@ def trim() -> int:
 
 
 def show_config() -> None:
-    """Print versions, threads, memory held, instruction set and dtypes: what a bug report needs.
+    """Print what a bug report needs.
+
+    That is: versions, number of threads, memory held, instruction set, and the dtypes
+    of each function.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The one norm that comes from LAPACK."""
+"""Matrix norms of order 2, which come from LAPACK."""
 
 from __future__ import annotations
 
@@ -11,10 +11,22 @@ if TYPE_CHECKING:
 
 
 def largest_singular_values(matrices: Array, axes: tuple[int, int], xp: Any = np) -> tuple[Array, Array]:
-    """Return the largest singular value of each matrix along two axes, NaN where one is not finite.
+    """Return the largest singular value of each matrix along two axes.
 
-    It is ``value * 2**exponent``, two arrays of float64, because it may lie beyond float64. ``xp`` is the library
-    of the arrays.
+    Parameters
+    ----------
+    matrices : ndarray
+        The matrices, of any numeric dtype.
+    axes : tuple of int
+        The axes of the rows and of the columns.
+    xp : module
+        The library of the arrays, NumPy or CuPy. Default: NumPy.
+
+    Returns
+    -------
+    values, exponents : ndarray
+        Two float64 arrays. A singular value is ``value * 2**exponent``, because it may
+        lie beyond float64. It is NaN if the matrix has an element that is not finite.
     """
     is_complex = matrices.dtype.kind == "c"
     stack = xp.moveaxis(xp.asarray(matrices), axes, (-2, -1))

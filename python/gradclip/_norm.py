@@ -1,4 +1,7 @@
-"""The norms. What they compute and how arguments are checked is in the compiled part."""
+"""The norms.
+
+The compiled part checks the arguments and computes the results.
+"""
 
 from __future__ import annotations
 
@@ -18,38 +21,41 @@ def global_norm(t_list: Tensors, name: str | None = None, *, ord: Order = 2) -> 
 @overload
 def global_norm(t_list: Sequence[DeviceArray | None], name: str | None = None, *, ord: Order = 2) -> Any: ...
 def global_norm(t_list: Any, name: str | None = None, *, ord: Order = 2) -> Any:
-    """Compute the norm of all elements of all tensors of a list.
-
-    It is ``(sum of |x|**ord) ** (1/ord)``, the Euclidean norm by default, the largest
-    magnitude for ``inf``.
+    """Compute one norm of all elements of all tensors of a list.
 
     Parameters
     ----------
-    t_list : sequence of arrays, IndexedSlices and None
-        Of any floating-point, complex, integer or boolean dtype, mixed as you like;
-        None counts nothing.
+    t_list : sequence of array_like, IndexedSlices or None
+        The tensors, of any shapes and of any integer dtype, bool, float16, bfloat16,
+        float32, float64, complex64 and complex128. Dtypes may be mixed. None adds
+        nothing.
     name : str, optional
-        Stands in error messages.
+        Prefix of error messages. Default: none.
     ord : number, optional
-        The order of the norm: any number > 0, or ``inf``.
+        Order of the norm: any number > 0, or ``inf`` for the largest magnitude.
+        Default: 2, the Euclidean norm.
 
     Returns
     -------
     float
-        In float64 precision, whatever the dtypes are; 0.0 for an empty list. For CuPy
-        arrays a 0-d float64 array on their device.
+        The norm in float64 precision, whatever the dtypes are; 0.0 for an empty list.
+        For CuPy arrays it is a 0-d float64 array on their device.
 
     Raises
     ------
     TypeError
-        If ``t_list`` is no sequence, or a tensor is of another dtype.
+        If ``t_list`` is not a sequence, a tensor has another dtype, or another argument
+        has a wrong type.
     ValueError
         If ``ord`` is not a number > 0.
 
     Notes
     -----
-    The function is ``tf.linalg.global_norm``. The relative error is below 1e-14 (1e-14
-    / ord for orders below 1).
+    The norm is ``(sum of |x|**ord) ** (1/ord)`` over all elements. For order 2 that is
+    ``sqrt(sum of norm(t)**2)``, as in ``tf.linalg.global_norm`` and in Pascanu et al.
+    (2013, https://arxiv.org/abs/1211.5063).
+
+    The relative error is below 1e-14, and below 1e-14 / ord for orders below 1.
 
     Examples
     --------
@@ -72,45 +78,67 @@ def norm(
 
     Parameters
     ----------
-    tensor : array
-        Of any floating-point, complex, integer or boolean dtype, of any shape.
-    ord : {'euclidean', 'fro', number}, optional
-        For vectors 'euclidean' or any number > 0, ``inf`` included: ``(sum of |x|**ord)
-        ** (1/ord)``. For matrices 'euclidean' or 'fro' (the root of the sum of
-        squares), 1 (the largest column sum of magnitudes), ``inf`` (the largest row
-        sum), 2 (the largest singular value).
+    tensor : array_like
+        The tensor, of any shape and of any integer dtype, bool, float16, bfloat16,
+        float32, float64, complex64 or complex128.
+    ord : {'euclidean', 'fro'} or number, optional
+        Order of the norm. Default: 'euclidean'.
+
+        - For vectors: 'euclidean', any number > 0, or ``inf``.
+        - For matrices: 'euclidean', 'fro', 1, 2 or ``inf``.
     axis : int or sequence of int, optional
-        None: the whole tensor is one vector. One axis: vectors. Two: matrices, rows
-        along the first of them, columns along the second. More: vectors of all elements
-        along these axes.
+        Axes that a norm runs over. Default: None.
+
+        - None: the whole tensor is one vector.
+        - One axis: vectors along it.
+        - Two axes: matrices, with rows along the first and columns along the second.
+        - More axes: vectors of all elements along them.
     keepdims : bool, optional
-        Keep the reduced axes, with length 1.
+        Whether to keep the reduced axes with length 1. Default: None, which means
+        False.
     name : str, optional
-        Stands in error messages.
+        Prefix of error messages. Default: none.
 
     Returns
     -------
     float or numpy.ndarray
-        A float in float64 precision if there is one number (for a CuPy array a 0-d
-        float64 array on its device). Else an array: float32 for
-        float16, bfloat16, float32 and complex64, float64 for the others. NaN wins over
-        infinity; the norm of nothing is 0.
+        A float in float64 precision if the result is one number and ``keepdims`` is
+        not True. (For a CuPy array: a 0-d float64 array on its device.) Otherwise an
+        array with the shape of ``tensor`` without the reduced axes, or with length 1
+        there. Its dtype is float32 for float16, bfloat16, float32 and complex64, and
+        float64 for all others.
+
+        If a NaN and an infinity meet, the norm is NaN. The norm of no elements is 0.
 
     Raises
     ------
     TypeError
-        If ``tensor`` is of another dtype, or another argument of another type.
+        If ``tensor`` has another dtype, or another argument has a wrong type.
     ValueError
-        If ``ord`` is no norm of what the axes say, an axis is given twice, or ``axis``
-        is empty.
+        If ``ord`` is not allowed for vectors or matrices along ``axis``, an axis is
+        given twice, or ``axis`` is empty.
     numpy.exceptions.AxisError
-        If ``tensor`` has no such axis.
+        If ``tensor`` does not have one of the axes.
 
     Notes
     -----
-    The function is ``tf.norm``; axes mean what they mean in ``numpy.linalg.norm``. The
-    relative error, before rounding to the dtype, is below 1e-14 (1e-14 / ord for orders
-    below 1).
+    The function is ``tf.norm``. Axes have the meaning of ``numpy.linalg.norm``.
+
+    ======================  ========================================
+    order                   norm
+    ======================  ========================================
+    vectors, 'euclidean'    ``sqrt(sum of |x|**2)``
+    vectors, number p       ``(sum of |x|**p) ** (1/p)``
+    vectors, ``inf``        the largest magnitude
+    matrices, 'euclidean'   ``sqrt(sum of |x|**2)``
+    matrices, 'fro'         ``sqrt(sum of |x|**2)``
+    matrices, 1             the largest sum of magnitudes of a column
+    matrices, ``inf``       the largest sum of magnitudes of a row
+    matrices, 2             the largest singular value
+    ======================  ========================================
+
+    The relative error, before rounding to the dtype, is below 1e-14, and below
+    1e-14 / ord for orders below 1.
 
     Examples
     --------
@@ -157,39 +185,46 @@ def normalize(
 
     Parameters
     ----------
-    tensor : array
-        Of float16, bfloat16, float32, float64, complex64 or complex128, of any shape.
-    ord : {'euclidean', 'fro', number}, optional
-        See `norm`.
+    tensor : array_like
+        The tensor, of any shape and of dtype float16, bfloat16, float32, float64,
+        complex64 or complex128.
+    ord : {'euclidean', 'fro'} or number, optional
+        Order of the norm, as in `norm`. Default: 'euclidean'.
     axis : int or sequence of int, optional
-        See `norm`.
+        Axes that a norm runs over, as in `norm`. Default: None, the whole tensor is one
+        vector.
     name : str, optional
-        Stands in error messages.
-    out : array, optional
-        Where to put the first result: of the shape and dtype of ``tensor``, or
-        ``tensor`` itself.
+        Prefix of error messages. Default: none.
+    out : ndarray, optional
+        Array that receives the first result, with the shape and dtype of ``tensor``. It
+        may be ``tensor`` itself. Default: a new array.
 
     Returns
     -------
     normalized : numpy.ndarray
-        ``tensor / norm``, of the shape and dtype of ``tensor``; ``out`` if that was
-        given. Where the norm is 0, so are the elements, and they stay 0.
+        ``tensor / norm``, with the shape and dtype of ``tensor``, or ``out`` if it was
+        given. Elements with a norm of 0 are 0 and stay 0.
     norm : numpy.ndarray
-        The norm, the reduced axes kept with length 1.
+        The norm. It has the shape of ``tensor``, with length 1 along the reduced axes.
+        Its dtype is float32 for float16, bfloat16, float32 and complex64, and float64
+        for float64 and complex128.
 
     Raises
     ------
     TypeError
-        If ``tensor`` is of another dtype, or another argument of another type.
+        If ``tensor`` or ``out`` has another dtype, or another argument has a wrong
+        type.
     ValueError
-        If ``ord`` is no norm of what the axes say, an axis is given twice, ``axis`` is
-        empty, or ``out`` does not fit.
+        If ``ord`` is not allowed for vectors or matrices along ``axis``, an axis is
+        given twice, ``axis`` is empty, or ``out`` has another shape, is read-only or
+        overlaps itself.
     numpy.exceptions.AxisError
-        If ``tensor`` has no such axis.
+        If ``tensor`` does not have one of the axes.
 
     Notes
     -----
-    The function is ``tf.linalg.normalize``, but for the zeros, which become NaN there.
+    The function is ``tf.linalg.normalize``, except for a norm of 0: there TensorFlow
+    returns NaN.
 
     Examples
     --------

@@ -1,9 +1,11 @@
-"""Arrays in another dtype, rounded once: bounds of ``clip_by_value``, and sums of rows.
+"""Conversion to another dtype with one rounding.
 
-NumPy and ml_dtypes go to float16 and bfloat16 by way of float32 or float64, which rounds twice. Where there is
-such a way, the first step here cuts digits off and makes the last one kept odd if any of them was not 0, so that
-nothing comes to look half way between two numbers that was not (S. Boldo, G. Melquiond, "Emulation of FMA and
-correctly rounded sums: proved algorithms using rounding to odd", 2008).
+Bounds of ``clip_by_value`` and sums of rows need it. NumPy and ml_dtypes convert to
+float16 and bfloat16 through float32 or float64, which rounds twice. Here the first step
+cuts digits off, and sets the last digit that is kept to odd if any of them was not 0.
+So no number looks half way between two others unless it is (S. Boldo, G. Melquiond,
+"Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd",
+2008).
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def rounded(x: Array, dtype: np.dtype[Any]) -> Array:
-    """Return ``x`` with ``dtype``, in native byte order; ``x`` itself if it is so already.
+    """Return ``x`` with ``dtype`` in native byte order, or ``x`` itself if it has that.
 
-    Integers beyond the range of an integer dtype are taken to its end, numbers beyond
-    that of a floating-point dtype become infinite.
+    Integers beyond the range of an integer dtype become its nearest end. Numbers beyond
+    the range of a floating-point dtype become infinite.
     """
     target = dtype.newbyteorder("=")
     if x.dtype.newbyteorder("=") == target:
@@ -47,7 +49,7 @@ def _saturated(x: Array, target: np.dtype[Any]) -> Array:
 
 
 def _to_float64(x: Array) -> Array:
-    """To float64; what it does not hold is rounded to odd."""
+    """Convert to float64. Values that it does not hold are rounded to odd."""
     if x.dtype.kind == "f" and x.dtype.itemsize > 8:  # noqa: PLR2004 (longdouble)
         return _to_odd(x, np.dtype(np.float64), np.dtype(np.uint64))
     if x.dtype.kind in "iu" and x.dtype.itemsize > 4:  # noqa: PLR2004
@@ -59,7 +61,7 @@ def _to_float64(x: Array) -> Array:
 
 
 def _to_odd(x: Array, dtype: np.dtype[Any], bits_dtype: np.dtype[Any]) -> Array:
-    """From a wider floating-point dtype, rounded to odd; NaN stays NaN."""
+    """Convert from a wider floating-point dtype, rounded to odd. NaN stays NaN."""
     nearest = np.array(x, dtype)  # an array also for 0-d
     bits = nearest.view(bits_dtype)
     bits -= np.abs(nearest) > np.abs(x)
@@ -68,9 +70,10 @@ def _to_odd(x: Array, dtype: np.dtype[Any], bits_dtype: np.dtype[Any]) -> Array:
 
 
 def rounded_integers(values: Any, dtype: np.dtype[Any]) -> Array | None:
-    """Return a nested list of integers, which may lie beyond NumPy's, with ``dtype``; None if it is not one.
+    """Return a nested list of integers with ``dtype``, or None if it is not one.
 
-    NumPy makes float64 of a list with -1 and 2**63, and objects of one with 2**64.
+    The integers may lie beyond NumPy's. NumPy makes float64 of a list with -1 and
+    2**63, and objects of one with 2**64.
     """
     found = np.array(values, object)
     if not found.size or not all(type(x) is int or isinstance(x, np.integer) for x in found.flat):
@@ -84,7 +87,7 @@ def rounded_integers(values: Any, dtype: np.dtype[Any]) -> Array | None:
 
 
 def _to_float(x: int, *, is_final: bool) -> float:
-    """Round to float64: to nearest if that is all, else to odd."""
+    """Round to float64: to nearest if this is the last rounding, else to odd."""
     size = abs(x)
     excess = size.bit_length() - 53
     if excess > 0 and not is_final:

@@ -1,4 +1,4 @@
-"""What lists hold."""
+"""Entries of lists."""
 
 from __future__ import annotations
 
@@ -16,22 +16,27 @@ _HOLD_SOMETHING_ELSE = (str, bytes, bytearray, memoryview, range, array)
 
 
 class WrongLengthError(ValueError):
-    """A sequence has more or fewer entries than it says. For messages that name the argument."""
+    """A sequence has more or fewer entries than its length says.
+
+    The caller adds the name of the argument to the message.
+    """
 
 
 def is_sequence_of_tensors(value: Any) -> bool:
-    """Whether ``value`` is a sequence, as TensorFlow understands it, of what may be tensors."""
+    """Whether ``value`` is a sequence that may hold tensors, as TensorFlow sees it."""
     return isinstance(value, Sequence) and not isinstance(value, _HOLD_SOMETHING_ELSE)
 
 
 def holds_masked_array(value: Any) -> bool:
-    """Whether ``value`` is a masked array or a nested list with one in it, whose mask NumPy would drop.
+    """Whether ``value`` is a masked array or a nested list that contains one.
+
+    NumPy would drop the mask.
 
     Raises
     ------
     WrongLengthError
-        If there is a sequence in it that has more or fewer entries than it says. NumPy
-        would read one that never ends until no memory is left.
+        If a sequence in it has more or fewer entries than its length says. NumPy would
+        read a sequence without end until no memory is left.
     """
     module = sys.modules.get("numpy.ma")
     masked = () if module is None else module.MaskedArray  # without the module there is none
@@ -51,12 +56,12 @@ def holds_masked_array(value: Any) -> bool:
 
 
 def entries_of(value: Any) -> Iterable[Any]:
-    """Return the entries of a sequence, as many as it says it has.
+    """Return the entries of a sequence, as many as its length says.
 
     Raises
     ------
     WrongLengthError
-        If it has more or fewer: it may never end.
+        If it has more or fewer entries. It may never end.
     """
     if type(value) in {list, tuple}:
         return islice(value, len(value))  # it may grow meanwhile
@@ -69,7 +74,10 @@ def entries_of(value: Any) -> Iterable[Any]:
 
 
 def _is_nested(value: Any) -> bool:
-    """Whether NumPy looks at the entries of ``value`` one by one, and one of them may be a masked array."""
+    """Whether NumPy reads the entries of ``value`` one by one.
+
+    One of them may be a masked array then.
+    """
     if isinstance(value, (list, tuple)):
         return True
     return is_sequence_of_tensors(value) and not hasattr(value, "__array__")

@@ -1,4 +1,4 @@
-"""Sparse tensors: some rows of a larger array."""
+"""Sparse tensors: rows of a larger array."""
 
 from __future__ import annotations
 
@@ -23,38 +23,45 @@ if TYPE_CHECKING:
 
 
 class IndexedSlices:
-    """Rows of a larger array, as the gradient of an embedding has them: row ``indices[i]`` is ``values[i]``.
+    """Rows of a larger array: row ``indices[i]`` of the array is ``values[i]``.
 
-    An index may occur more than once; what it stands for is then the sum of its rows.
-    ``clip_by_value``, ``clip_by_norm``, ``global_norm`` and ``clip_by_global_norm``
-    work on the stored values, as TensorFlow does: duplicates count one by one. Call
-    `coalesce` first where that matters.
-
-    An instance cannot be changed, can be pickled, and is equal to another one with
-    equal contents (NaN equals NaN, dtypes count). It has no hash.
+    The gradient of an embedding has this form.
 
     Parameters
     ----------
-    values : array of shape (n, ...)
-        The rows, of a numeric dtype.
-    indices : array of n integers
-        Where they stand.
+    values : array_like
+        The rows, of shape ``(n, ...)`` and of any integer dtype, bool, float16,
+        bfloat16, float32, float64, complex64 or complex128.
+    indices : array_like
+        The index of each row, of shape ``(n,)`` and of any integer dtype. An index may
+        occur more than once.
     dense_shape : sequence of int, optional
-        The shape of the larger array: one entry per axis of ``values``, all but the
-        first equal to those of ``values``.
+        Shape of the larger array. It has one length for each axis of ``values``. All
+        lengths but the first are equal to those of ``values``. Default: None, unknown.
 
     Raises
     ------
     TypeError
-        If a dtype or a type is not one of these.
+        If an argument has another type or dtype.
     ValueError
         If the shapes do not fit together.
+
+    Notes
+    -----
+    The class corresponds to ``tf.IndexedSlices``. If an index occurs more than once,
+    the row of the larger array is the sum of these rows. `clip_by_value`,
+    `clip_by_norm`, `global_norm` and `clip_by_global_norm` work on the stored values,
+    as TensorFlow does: each stored row counts by itself. To count sums instead, call
+    `coalesce` first.
+
+    Instances are immutable and can be pickled. Two instances are equal if their
+    contents and dtypes are equal, where NaN equals NaN. They have no hash.
 
     Examples
     --------
     >>> import numpy as np
     >>> import gradclip as gc
-    >>> g = gc.IndexedSlices(np.array([[3.0, 4.0], [0.0, 0.0]]), np.array([7, 2]), (10, 2))
+    >>> g = gc.IndexedSlices([[3.0, 4.0], [0.0, 0.0]], [7, 2], (10, 2))
     >>> gc.clip_by_norm(g, 1.0)
     IndexedSlices(values=array([[0.6, 0.8],
            [0. , 0. ]]), indices=array([7, 2]), dense_shape=(10, 2))
@@ -131,21 +138,23 @@ class IndexedSlices:
     def coalesce(self) -> IndexedSlices:
         """Return the same tensor with each index once, in ascending order.
 
-        Rows of the same index are added in the order in which they are stored:
-        floating-point and complex values in float64 and complex128, rounded once at the
-        end, integers as NumPy adds them.
-
         Returns
         -------
         IndexedSlices
+            The sums of the rows of each index, with the dtype of ``values``.
+
+        Notes
+        -----
+        Rows of the same index are added in the order in which they are stored.
+        Floating-point values are added in float64, complex ones in complex128; each
+        sum is rounded once. Integers are added as NumPy adds them.
 
         Examples
         --------
         >>> import numpy as np
         >>> import gradclip as gc
-        >>> g = gc.IndexedSlices(np.array([1.0, 2.0, 4.0], np.float32), np.array([5, 0, 5]))
-        >>> g.coalesce()
-        IndexedSlices(values=array([2., 5.], dtype=float32), indices=array([0, 5]), dense_shape=None)
+        >>> gc.IndexedSlices(np.array([1.0, 2.0, 4.0]), np.array([5, 0, 5])).coalesce()
+        IndexedSlices(values=array([2., 5.]), indices=array([0, 5]), dense_shape=None)
         """
         indices, places = np.unique(self.indices, return_inverse=True)
         dtype = self.values.dtype.newbyteorder("=")
@@ -164,23 +173,25 @@ class IndexedSlices:
         return slices
 
     def to_dense(self) -> Array:
-        """Return the whole array: zeros but for the stored rows, duplicates added up as in `coalesce`.
+        """Return the larger array.
 
         Returns
         -------
         numpy.ndarray
-            Of shape ``dense_shape``.
+            The array, of shape ``dense_shape`` and the dtype of ``values``. Rows of the
+            same index are added as in `coalesce`. All other rows are 0.
 
         Raises
         ------
         ValueError
-            If there is no ``dense_shape``, or an index does not lie in it.
+            If ``dense_shape`` is None, or an index does not lie in it.
 
         Examples
         --------
         >>> import numpy as np
         >>> import gradclip as gc
-        >>> gc.IndexedSlices(np.array([1.0, 2.0, 4.0]), np.array([3, 0, 3]), (5,)).to_dense()
+        >>> g = gc.IndexedSlices(np.array([1.0, 2.0, 4.0]), np.array([3, 0, 3]), (5,))
+        >>> g.to_dense()
         array([2., 0., 0., 5., 0.])
         """
         if self.dense_shape is None:

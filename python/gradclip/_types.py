@@ -12,11 +12,14 @@ if TYPE_CHECKING:
 
 
 class DeviceArray(Protocol):
-    """An array on a GPU, of CuPy: what type checkers see of it, whether or not CuPy is installed."""
+    """A CuPy array on a GPU, as type checkers see it.
+
+    The protocol needs no CuPy.
+    """
 
     @property
     def __cuda_array_interface__(self) -> Any:
-        """The protocol of such arrays."""
+        """Description of the memory."""
 
 
 Array: TypeAlias = npt.NDArray[Any]
