@@ -1,0 +1,159 @@
+"""gradclip.limits: rules that choose the limit from the norms of the steps before."""
+
+import json
+import math
+
+import gradclip as gc
+import numpy as np
+import pytest
+from gradclip.limits import Percentile, Quantile, ZScore
+from hypothesis import given
+from hypothesis import strategies as st
+
+NORMS = st.lists(st.floats(0, 1e300), min_size=1, max_size=40)
+RULES = [Percentile(), Percentile(25, 3), ZScore(warmup=4), Quantile()]
+
+
+def copy_of(rule):
+    return type(rule)(**{name: value for name, value in vars(rule).items() if name in ARGUMENTS[type(rule)]})
+
+
+ARGUMENTS = {
+    Percentile: ("q", "history"),
+    ZScore: ("threshold", "decay", "warmup"),
+    Quantile: ("target", "rate", "initial"),
+}
+
+
+@given(NORMS, st.floats(0, 100), st.none() | st.integers(1, 10))
+def test_a_percentile_is_that_of_numpy(norms, q, history):
+    rule = Percentile(q, history)
+    for i, norm in enumerate(norms):
+        first = 0 if history is None else max(0, i + 1 - history)
+        expected = np.percentile(norms[first : i + 1], q)
+        assert rule.update(norm) == pytest.approx(expected, rel=4e-16, abs=5e-324)
+
+
+def test_z_scores_are_those_of_the_paper():
+    """Written down once more, in longdouble."""
+    rng = np.random.default_rng(0)
+    norms = np.exp(rng.standard_normal(400) / 3)
+    norms[[60, 61, 200, 390]] *= 50
+    rule = ZScore(2.0, 0.9, 20)
+    limits = [rule.update(norm) for norm in norms]
+    assert limits[:20] == [math.inf] * 20
+    ld = np.longdouble
+    mean, var = norms[:20].astype(ld).mean(), norms[:20].astype(ld).var()
+    clipped = 0
+    for norm, limit in zip(norms[20:].astype(ld), limits[20:], strict=True):
+        z = (norm - mean) / (np.sqrt(var) + ld("1e-6"))
+        expected = mean + 4 * np.sqrt(var) / z if z > 2 else ld(math.inf)
+        assert limit == pytest.approx(float(expected), rel=1e-12)
+        seen = min(norm, expected)
+        mean = ld("0.9") * mean + ld("0.1") * seen
+        var = ld("0.9") * var + ld("0.1") * (seen - mean) ** 2
+        clipped += limit < norm
+    assert clipped >= 4
+    assert rule.mean == pytest.approx(float(mean), rel=1e-12)
+    assert rule.var == pytest.approx(float(var), rel=1e-12)
+
+
+def test_z_scores_of_equal_norms_limit_nothing():
+    rule = ZScore(warmup=2)
+    assert [rule.update(1.0) for _ in range(10)] == [math.inf] * 10
+    assert rule.update(100.0) < 1.1  # the first norm that differs is far above
+
+
+def test_a_quantile_settles_where_the_share_is_met():
+    rng = np.random.default_rng(0)
+    rule = Quantile(0.3, 0.2, 0.01)
+    limits = [rule.update(rng.exponential(size=200)) for _ in range(300)]
+    assert limits[0] == pytest.approx(0.01 * math.exp(-0.2 * (0.01 - 0.3)), rel=0.02)
+    assert np.median(limits[100:]) == pytest.approx(-math.log(0.7), rel=0.05)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+@pytest.mark.parametrize("bad", [math.inf, math.nan])
+def test_a_norm_that_is_not_finite_changes_nothing(rule, bad):
+    rule = copy_of(rule)
+    first = rule.limit if isinstance(rule, Quantile) else math.inf
+    assert rule.update(bad) == first
+    for norm in (3.0, 1.0, 4.0, 1.5, 9.0, 2.6):
+        last = rule.update(norm)
+    before = rule.state_dict()
+    assert rule.update(bad) == last
+    assert rule.state_dict() == before
+
+
+def test_a_bad_client_does_not_count():
+    one, other = Quantile(), Quantile()
+    assert one.update([0.5, math.nan, 3.0, math.inf]) == other.update([0.5, 3.0])
+    assert one.update([]) == other.limit
+
+
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+def test_a_rule_goes_on_from_a_saved_state(rule):
+    rng = np.random.default_rng(1)
+    norms = rng.exponential(size=30)
+    whole, half = copy_of(rule), copy_of(rule)
+    expected = [whole.update(norm) for norm in norms]
+    found = [half.update(norm) for norm in norms[:2]]
+    for norm in norms[2:]:
+        state = json.loads(json.dumps(half.state_dict()))
+        half = copy_of(rule)
+        half.load_state_dict(state)
+        found.append(half.update(norm))
+    assert found == expected
+
+
+def test_a_shorter_history_takes_the_last_norms_of_a_state():
+    long, short = Percentile(50), Percentile(50, 2)
+    for norm in (1.0, 2.0, 30.0, 40.0):
+        long.update(norm)
+    short.load_state_dict(long.state_dict())
+    assert short.update(50.0) == 45.0
+
+
+def test_a_limit_is_one_for_the_clippers():
+    rule = Percentile(50)
+    for scale in (1.0, 3.0):
+        gradients = [np.array([0.6, 0.8]) * scale]
+        norm = gc.global_norm(gradients)
+        clipped, _ = gc.clip_by_global_norm(gradients, rule.update(norm), use_norm=norm)
+    assert gc.global_norm(clipped) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: Percentile(101), ValueError, "Percentile: q: found 101.0; allowed: a number from 0 to 100"),
+        (lambda: Percentile(math.nan), ValueError, "Percentile: q: found nan"),
+        (lambda: Percentile("10"), TypeError, "Percentile: q: found str; allowed: a number from 0 to 100"),
+        (lambda: Percentile(10, 0), ValueError, "Percentile: history: found 0; allowed: an integer of at least 1"),
+        (lambda: Percentile(10, 2.5), TypeError, "Percentile: history: found float"),
+        (lambda: ZScore(0), ValueError, "ZScore: threshold: found 0.0; allowed: a finite number above 0"),
+        (lambda: ZScore(decay=1.5), ValueError, "ZScore: decay: found 1.5; allowed: a number from 0 to 1"),
+        (lambda: ZScore(warmup=0), ValueError, "ZScore: warmup: found 0"),
+        (lambda: Quantile(target=-0.1), ValueError, "Quantile: target: found -0.1"),
+        (lambda: Quantile(rate=math.inf), ValueError, "Quantile: rate: found inf; allowed: a finite number above 0"),
+        (lambda: Quantile(initial=0), ValueError, "Quantile: initial: found 0.0"),
+        (lambda: Percentile().update(-1.0), ValueError, "Percentile.update: norm: found -1.0"),
+        (lambda: ZScore().update(None), TypeError, "ZScore.update: norm: found NoneType; allowed: a number"),
+        (lambda: Quantile().update([1.0, -2.0]), ValueError, "Quantile.update: norms: found -2.0"),
+        (lambda: Quantile().update(["a"]), TypeError, "Quantile.update: norms: found list"),
+        (lambda: ZScore().load_state_dict({"mean": 1.0}), ValueError, "found no entry var, first, limit"),
+    ],
+)
+def test_what_is_wrong_is_named(make, error, message):
+    with pytest.raises(error) as caught:
+        make()
+    assert message in str(caught.value)
+
+
+def test_reprs_make_the_rules_again():
+    assert [repr(rule) for rule in RULES] == [
+        "Percentile(q=10, history=None)",
+        "Percentile(q=25, history=3)",
+        "ZScore(threshold=2.5, decay=0.97, warmup=4)",
+        "Quantile(target=0.5, rate=0.2, initial=1)",
+    ]
