@@ -21,6 +21,7 @@ myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence"]
 
 nitpicky = True
+nitpick_ignore = [("py:class", "npt.ArrayLike")]  # NumPy's, whose inventory is not at hand offline
 autosummary_generate = False  # numpydoc brings autosummary along; pages are written by hand
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
