@@ -21,7 +21,9 @@ myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence"]
 
 nitpicky = True
-nitpick_ignore = [("py:class", "npt.ArrayLike")]  # NumPy's, whose inventory is not at hand offline
+autodoc_mock_imports = ["torch"]  # an extra of 200 MB and more
+# Types of NumPy and torch, whose inventories are not at hand offline.
+nitpick_ignore = [("py:class", "npt.ArrayLike"), ("py:class", "torch.Tensor")]
 autosummary_generate = False  # numpydoc brings autosummary along; pages are written by hand
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"

@@ -1,5 +1,6 @@
 """Hypothesis profiles, and the two knobs whose setting must never change a result."""
 
+import importlib.util
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -24,7 +25,11 @@ _OF_THE_PROCESS = {"gpu", "isa", "threads", "trimmed"}
 
 
 #: What some tests need, by their mark, and whether it is there. Without it they are not collected.
-_NEEDS = {"gpu": gpu_arrays.has_device(), "cupy": gpu_arrays.HAS_CUPY}
+_NEEDS = {
+    "gpu": gpu_arrays.has_device(),
+    "cupy": gpu_arrays.HAS_CUPY,
+    "torch": importlib.util.find_spec("torch") is not None,
+}
 _left_out: Counter[str] = Counter()
 
 

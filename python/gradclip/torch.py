@@ -1,0 +1,325 @@
+"""The clipping functions of ``torch.nn.utils``, for gradients on the CPU.
+
+Signatures, return values and effects in place are those of torch 2.9 and later:
+replace ``torch.nn.utils`` by ``gradclip.torch``. Memory is shared and never copied. A call
+with a gradient that gradclip cannot take (on another device, sparse, of a subclass) is
+passed on to torch as a whole.
+
+What differs from torch on purpose:
+
+- The norm after clipping is ``max_norm``: nothing is added to the norm before it
+  divides, and the norm is a sum in float64 that does not overflow.
+- Gradients within the limit are not written.
+- The norm of float16 and bfloat16 gradients is float32.
+- A gradient that several parameters share counts once and is scaled once.
+- A ``max_norm`` or ``clip_value`` that is negative or NaN is a ValueError. An infinite
+  ``max_norm`` changes nothing.
+- If the norm is infinite, all gradients become NaN.
+
+>>> import torch
+>>> import gradclip.torch
+>>> weight = torch.nn.Parameter(torch.zeros(2))
+>>> weight.grad = torch.tensor([3.0, 4.0])
+>>> gradclip.torch.clip_grad_norm_([weight], 1.0)
+tensor(5.)
+>>> weight.grad
+tensor([0.6000, 0.8000])
+"""
+
+from __future__ import annotations
+
+import math
+import types
+import warnings
+from typing import TYPE_CHECKING, Any
+
+try:
+    import torch
+except ModuleNotFoundError as error:
+    raise ImportError("gradclip.torch needs PyTorch: see https://pytorch.org/get-started") from error
+
+import gradclip as gc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import numpy as np
+
+__all__ = ["clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"]
+
+_KINDS = {torch.Tensor, torch.nn.Parameter}
+_DOUBLE = {torch.float64, torch.complex128}
+_REAL = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+_DTYPES = _REAL | {torch.complex64, torch.complex128}
+
+
+def clip_grad_norm_(
+    parameters: torch.Tensor | Iterable[torch.Tensor],
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> torch.Tensor:
+    """Scale all gradients together, in place, to a norm of at most ``max_norm``.
+
+    Parameters
+    ----------
+    parameters : tensor or iterable of tensors
+        The parameters whose ``grad`` is clipped. Those without one are skipped.
+    max_norm : float
+        The limit, 0 or larger. Infinity asks for the norm alone.
+    norm_type : float, optional
+        The order of the norm, ``'inf'`` for the largest magnitude. Default: 2.
+    error_if_nonfinite : bool, optional
+        Raise if the norm is infinite or NaN, before anything is written. Default: False.
+    foreach : bool, optional
+        Has no effect on gradients that gradclip clips.
+
+    Returns
+    -------
+    tensor
+        The norm before clipping, 0-d, on the CPU: float64 if any gradient is float64 or
+        complex128, else float32.
+
+    Raises
+    ------
+    RuntimeError
+        If ``error_if_nonfinite``, and the norm is infinite or NaN.
+    ValueError
+        If ``max_norm`` is negative or NaN.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gradclip.torch import clip_grad_norm_
+    >>> model = torch.nn.Linear(2, 1)
+    >>> model(torch.tensor([30.0, 40.0])).sum().backward()
+    >>> norm = clip_grad_norm_(model.parameters(), 1.0)
+    >>> round(float(norm), 3)
+    50.01
+    """
+    parameters = _listed(parameters, warns=True)
+    norm_type = float(norm_type)
+    gradients = _gradients(parameters)
+    arrays = _arrays(gradients) if norm_type > 0 else None
+    if arrays is None:
+        return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
+    max_norm = _limit(max_norm, "clip_grad_norm_: max_norm")
+    if error_if_nonfinite:
+        norm = _checked(gc.global_norm(arrays, ord=norm_type), norm_type)
+        gc.clip_by_global_norm(arrays, max_norm, norm, out=arrays)
+    else:
+        _, norm = gc.clip_by_global_norm(arrays, max_norm, ord=norm_type, out=arrays)
+    _count_changes(gradients, norm, max_norm)
+    return _norm_of(gradients, norm)
+
+
+def get_total_norm(
+    tensors: torch.Tensor | Iterable[torch.Tensor],
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> torch.Tensor:
+    """Compute one norm over all tensors.
+
+    Parameters
+    ----------
+    tensors : tensor or iterable of tensors
+        The tensors, as one long vector.
+    norm_type : float, optional
+        The order of the norm, ``'inf'`` for the largest magnitude. Default: 2.
+    error_if_nonfinite : bool, optional
+        Raise if the norm is infinite or NaN. Default: False.
+    foreach : bool, optional
+        Has no effect on tensors that gradclip takes.
+
+    Returns
+    -------
+    tensor
+        The norm, 0-d, on the CPU: float64 if any tensor is float64 or complex128, else
+        float32.
+
+    Raises
+    ------
+    RuntimeError
+        If ``error_if_nonfinite``, and the norm is infinite or NaN.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gradclip.torch import get_total_norm
+    >>> get_total_norm([torch.tensor([3.0]), torch.tensor([4.0])])
+    tensor(5.)
+    """
+    tensors = _listed(tensors)
+    norm_type = float(norm_type)
+    arrays = _arrays(tensors) if norm_type > 0 else None
+    if arrays is None:
+        return torch.nn.utils.get_total_norm(tensors, norm_type, error_if_nonfinite, foreach)
+    norm = gc.global_norm(arrays, ord=norm_type)
+    return _norm_of(tensors, _checked(norm, norm_type) if error_if_nonfinite else norm)
+
+
+def clip_grads_with_norm_(
+    parameters: torch.Tensor | Iterable[torch.Tensor],
+    max_norm: float,
+    total_norm: torch.Tensor,
+    foreach: bool | None = None,
+) -> None:
+    """Scale all gradients together, in place, by ``max_norm / total_norm`` if that is below 1.
+
+    Parameters
+    ----------
+    parameters : tensor or iterable of tensors
+        The parameters whose ``grad`` is clipped. Those without one are skipped.
+    max_norm : float
+        The limit, 0 or larger. Infinity changes nothing.
+    total_norm : tensor
+        The norm of the gradients, as `get_total_norm` returns it.
+    foreach : bool, optional
+        Has no effect on gradients that gradclip clips.
+
+    Raises
+    ------
+    ValueError
+        If ``max_norm`` is negative or NaN, or ``total_norm`` negative.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gradclip.torch import clip_grads_with_norm_
+    >>> weight = torch.nn.Parameter(torch.zeros(2))
+    >>> weight.grad = torch.tensor([3.0, 4.0])
+    >>> clip_grads_with_norm_([weight], 1.0, torch.tensor(5.0))
+    >>> weight.grad
+    tensor([0.6000, 0.8000])
+    """
+    parameters = _listed(parameters)
+    gradients = _gradients(parameters)
+    arrays = _arrays(gradients)
+    if arrays is None:
+        torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, total_norm, foreach)
+        return
+    max_norm, norm = _limit(max_norm, "clip_grads_with_norm_: max_norm"), float(torch.as_tensor(total_norm).detach())
+    gc.clip_by_global_norm(arrays, max_norm, norm, "clip_grads_with_norm_", out=arrays)
+    _count_changes(gradients, norm, max_norm)
+
+
+def clip_grad_value_(
+    parameters: torch.Tensor | Iterable[torch.Tensor],
+    clip_value: float,
+    foreach: bool | None = None,
+) -> None:
+    """Limit each element of all gradients, in place, to ``-clip_value`` to ``clip_value``.
+
+    Parameters
+    ----------
+    parameters : tensor or iterable of tensors
+        The parameters whose ``grad`` is clipped. Those without one are skipped.
+    clip_value : float
+        The largest magnitude, 0 or larger.
+    foreach : bool, optional
+        Has no effect on gradients that gradclip clips.
+
+    Raises
+    ------
+    ValueError
+        If ``clip_value`` is negative or NaN.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gradclip.torch import clip_grad_value_
+    >>> weight = torch.nn.Parameter(torch.zeros(3))
+    >>> weight.grad = torch.tensor([-3.0, 0.5, 4.0])
+    >>> clip_grad_value_(weight, 1.0)
+    >>> weight.grad
+    tensor([-1.0000,  0.5000,  1.0000])
+    """
+    parameters = _listed(parameters)
+    gradients = _gradients(parameters)
+    arrays = _arrays(gradients) if all(gradient.dtype in _REAL for gradient in gradients) else None
+    if arrays is None:
+        torch.nn.utils.clip_grad_value_(parameters, clip_value, foreach)
+        return
+    clip_value = _limit(clip_value, "clip_grad_value_: clip_value")
+    for array in arrays:
+        gc.clip_by_value(array, -clip_value, clip_value, out=array)
+    _increment_versions(gradients)
+
+
+def _listed(tensors: Any, *, warns: bool = False) -> list[torch.Tensor]:
+    """Make a list of a tensor or of several, once: a generator is empty afterwards."""
+    if isinstance(tensors, torch.Tensor):
+        return [tensors]
+    found = list(tensors)
+    if warns and not found and isinstance(tensors, types.GeneratorType):
+        message = "`parameters` is an empty generator, no gradient clipping will occur."
+        warnings.warn(message, stacklevel=3)
+    return found
+
+
+def _gradients(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Collect the gradients, each once: tied parameters may share theirs."""
+    gradients = [parameter.grad for parameter in parameters]
+    return list({id(gradient): gradient for gradient in gradients if gradient is not None}.values())
+
+
+def _arrays(tensors: list[torch.Tensor]) -> list[np.ndarray[Any, Any]] | None:
+    """Make arrays of the memory of tensors; None if any has no memory that NumPy can take."""
+    try:
+        return [_array(tensor) for tensor in tensors]
+    except (RuntimeError, TypeError):  # of numpy(): another device, sparse, conjugated
+        return None
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    dtype = tensor.dtype
+    if type(tensor) not in _KINDS or dtype not in _DTYPES:
+        raise TypeError
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    array: np.ndarray[Any, Any]
+    array = tensor.view(torch.int16).numpy().view(_bfloat16()) if dtype is torch.bfloat16 else tensor.numpy()
+    return array
+
+
+def _bfloat16() -> Any:
+    try:
+        import ml_dtypes  # noqa: PLC0415 (most programs have no such gradients)
+    except ModuleNotFoundError as error:
+        raise ImportError("bfloat16 gradients need the package ml_dtypes: pip install ml_dtypes") from error
+    return ml_dtypes.bfloat16
+
+
+def _limit(x: Any, what: str) -> float:
+    value = float(x)
+    if not value >= 0:
+        raise ValueError(f"{what}: found {value}; allowed: a number of at least 0")
+    return value
+
+
+def _checked(norm: float, norm_type: float) -> float:
+    """Raise torch's error for a norm that is not finite."""
+    if not math.isfinite(norm):
+        raise RuntimeError(
+            f"The total norm of order {norm_type} for gradients from `parameters` is non-finite, so it cannot be "
+            "clipped. To disable this error and scale the gradients by the non-finite norm anyway, set "
+            "`error_if_nonfinite=False`"
+        )
+    return norm
+
+
+def _count_changes(gradients: list[torch.Tensor], norm: float, max_norm: float) -> None:
+    if not (norm <= max_norm or max_norm == math.inf):
+        _increment_versions(gradients)
+
+
+def _increment_versions(gradients: list[torch.Tensor]) -> None:
+    """Tell autograd that tensors were changed in place, as torch's own functions do."""
+    torch.autograd.graph.increment_version(gradients)
+
+
+def _norm_of(tensors: list[torch.Tensor], norm: float) -> torch.Tensor:
+    is_double = any(tensor.dtype in _DOUBLE for tensor in tensors)
+    return torch.tensor(norm, dtype=torch.float64 if is_double else torch.float32)

@@ -1,0 +1,248 @@
+"""gradclip.torch beside torch.nn.utils: the same signatures, effects and errors, and the differences that are meant."""
+
+import inspect
+import itertools
+import math
+
+import gradclip as gc
+import numpy as np
+import oracle
+import pytest
+
+pytestmark = pytest.mark.torch
+
+try:
+    import gradclip.torch as ours
+    import torch
+    from torch.nn import utils as theirs
+except ImportError:  # then these tests are not collected
+    DTYPES = []
+else:
+    DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128]
+
+FUNCTIONS = ["clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"]
+TOLERANCE = {"torch.float16": 2e-3, "torch.bfloat16": 2e-2, "torch.float64": 1e-6}
+LAYOUTS = [
+    lambda t: t,
+    lambda t: t.mT.contiguous().mT,
+    lambda t: torch.cat([t, t], dim=1)[:, ::2],
+    lambda t: t.flip(0),
+    lambda t: torch.cat([t, t], dim=1)[:, 3 : 3 + t.shape[1]],
+]
+
+
+def parameters(dtype, *, seed=0, layout=0):
+    """Some parameters with gradients, one without."""
+    torch.manual_seed(seed)
+    made = []
+    for shape in ((5, 7), (3, 4), (1, 9)):
+        parameter = torch.nn.Parameter(torch.zeros(shape, dtype=dtype))
+        parameter.grad = LAYOUTS[layout](
+            torch.randn(shape, dtype=torch.complex64 if dtype.is_complex else None).to(dtype)
+        )
+        made.append(parameter)
+    return [made[0], torch.nn.Parameter(torch.zeros(3, dtype=dtype)), *made[1:]]
+
+
+def gradients(made):
+    return [p.grad.clone() for p in made if p.grad is not None]
+
+
+def close(a, b, dtype):
+    tolerance = TOLERANCE.get(str(dtype), 1e-5)
+    return all(torch.allclose(x, y, rtol=tolerance, atol=tolerance * 1e-3) for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_signatures_are_those_of_torch(name):
+    mine, other = (inspect.signature(getattr(module, name)).parameters.values() for module in (ours, theirs))
+    assert [(p.name, p.default, p.kind) for p in mine] == [(p.name, p.default, p.kind) for p in other]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("norm_type", [2.0, 1, 3.0, math.inf, "inf", 0.5])
+@pytest.mark.parametrize("layout", range(len(LAYOUTS)))
+def test_norms_are_clipped_as_by_torch(dtype, norm_type, layout):
+    mine, other = parameters(dtype, layout=layout), parameters(dtype, layout=layout)
+    before = gradients(mine)
+    norm, expected = (m.clip_grad_norm_(p, 1.5, norm_type) for m, p in ((ours, mine), (theirs, other)))
+    is_double = dtype in (torch.float64, torch.complex128)
+    assert norm.dtype == (torch.float64 if is_double else torch.float32)
+    assert norm.shape == ()
+    assert float(norm) == pytest.approx(float(expected), rel=TOLERANCE.get(str(dtype), 1e-5))
+    assert close(gradients(mine), gradients(other), dtype)
+    # ... and to the bit as by the functions of arrays.
+    if dtype is not torch.bfloat16:
+        arrays, exact = gc.clip_by_global_norm([g.numpy() for g in before], 1.5, ord=float(norm_type))
+        assert float(norm) == (exact if is_double else np.float32(exact))
+        assert all(oracle.same_bits(g.numpy(), a) for g, a in zip(gradients(mine), arrays, strict=True))
+
+
+@pytest.mark.parametrize("dtype", DTYPES[:4], ids=str)
+@pytest.mark.parametrize("layout", range(len(LAYOUTS)))
+def test_values_are_clipped_as_by_torch(dtype, layout):
+    mine, other = parameters(dtype, layout=layout), parameters(dtype, layout=layout)
+    ours.clip_grad_value_(mine, 0.5)
+    theirs.clip_grad_value_(other, 0.5)
+    assert all(map(torch.equal, gradients(mine), gradients(other)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_two_halves_are_the_whole(dtype):
+    whole, halves = parameters(dtype), parameters(dtype)
+    norm = ours.get_total_norm(gradients(halves))
+    assert ours.clip_grads_with_norm_(halves, 1.5, norm) is None
+    assert torch.equal(ours.clip_grad_norm_(whole, 1.5), norm)
+    assert close(gradients(whole), gradients(halves), dtype)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS[:3])
+def test_within_the_limit_nothing_is_written(name):
+    made = parameters(torch.float32)
+    before, versions = gradients(made), [p.grad._version for p in made if p.grad is not None]  # noqa: SLF001
+    if name == "clip_grad_value_":
+        ours.clip_grad_value_(made, 100)
+    elif name == "clip_grad_norm_":
+        ours.clip_grad_norm_(made, 100)
+    else:
+        ours.clip_grads_with_norm_(made, 100, torch.tensor(99.0))
+    assert all(map(torch.equal, gradients(made), before))
+    if name != "clip_grad_value_":
+        assert [p.grad._version for p in made if p.grad is not None] == versions  # noqa: SLF001
+
+
+@pytest.mark.parametrize("name", FUNCTIONS[:3])
+def test_autograd_learns_of_the_change(name):
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    parameter.grad = torch.tensor([3.0, 4.0])
+    square = torch.ones(2, requires_grad=True) * parameter.grad  # which saves the gradient for its backward
+    arguments = {
+        "clip_grad_norm_": (1.0,),
+        "clip_grad_value_": (1.0,),
+        "clip_grads_with_norm_": (1.0, torch.tensor(5.0)),
+    }
+    getattr(ours, name)(parameter, *arguments[name])
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        square.sum().backward()
+
+
+def test_gradients_of_gradients_are_clipped():
+    parameter = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
+    (parameter.grad,) = torch.autograd.grad(parameter.square().sum() / 2, parameter, create_graph=True)
+    assert parameter.grad.requires_grad
+    assert float(ours.clip_grad_norm_(parameter, 1.0)) == 5
+    assert torch.allclose(parameter.grad, torch.tensor([0.6, 0.8]))
+
+
+def test_a_tensor_an_iterator_and_nothing_are_taken():
+    made = parameters(torch.float32)
+    assert torch.equal(ours.clip_grad_norm_(iter(made), 1e9), ours.get_total_norm(gradients(made)))
+    assert torch.equal(ours.clip_grad_norm_(made[0], 1e9), ours.get_total_norm(made[0].grad))
+    for empty in ([], [torch.nn.Parameter(torch.zeros(2))]):
+        assert torch.equal(ours.clip_grad_norm_(empty, 1.0), torch.tensor(0.0))
+        ours.clip_grad_value_(empty, 1.0)
+    with pytest.warns(UserWarning, match="empty generator") as mine:
+        ours.clip_grad_norm_((p for p in ()), 1.0)
+    with pytest.warns(UserWarning, match="empty generator") as other:
+        theirs.clip_grad_norm_((p for p in ()), 1.0)
+    assert str(mine[0].message) == str(other[0].message)
+
+
+@pytest.mark.parametrize("bad", [math.inf, math.nan])
+def test_norms_that_are_not_finite(bad):
+    made = parameters(torch.float32)
+    made[0].grad[0, 0] = bad
+    before = gradients(made)
+    messages = []
+    for module, name in itertools.product((ours, theirs), ("clip_grad_norm_", "get_total_norm")):
+        arguments = (made, 1.0) if name == "clip_grad_norm_" else (gradients(made),)
+        with pytest.raises(RuntimeError) as caught:
+            getattr(module, name)(*arguments, norm_type=2.0, error_if_nonfinite=True)
+        messages.append(str(caught.value))
+    assert len(set(messages)) == 1
+    assert all(
+        torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)) for a, b in zip(gradients(made), before, strict=True)
+    )
+    norm = ours.clip_grad_norm_(made, math.inf)  # asks for the norm alone
+    assert not math.isfinite(norm)
+    assert all(
+        torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)) for a, b in zip(gradients(made), before, strict=True)
+    )
+    ours.clip_grad_norm_(made, 1.0)
+    assert all(gradient.isnan().all() for gradient in gradients(made))
+
+
+def test_what_overflows_in_torch_is_clipped():
+    parameter = torch.nn.Parameter(torch.zeros(4))
+    parameter.grad = torch.full((4,), 3e38)
+    norm = ours.clip_grad_norm_(parameter, 1.0, error_if_nonfinite=True)  # 6e38 is finite, float32 has no such number
+    assert norm == math.inf
+    assert torch.allclose(parameter.grad, torch.full((4,), 0.5))
+
+
+def test_tied_parameters_count_once():
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    parameter.grad = torch.tensor([3.0, 4.0])
+    assert float(ours.clip_grad_norm_([parameter, parameter], 1.0)) == 5
+    assert torch.allclose(parameter.grad, torch.tensor([0.6, 0.8]))
+
+
+@pytest.mark.parametrize("name", ["clip_grad_norm_", "clip_grad_value_"])
+def test_gradients_of_other_kinds_go_to_torch(name, monkeypatch):
+    class Subclass(torch.Tensor):
+        pass
+
+    seen = []
+    original = getattr(theirs, name)
+    monkeypatch.setattr(theirs, name, lambda *a, **k: (seen.append(name), original(*a, **k))[1])
+    embedding = torch.nn.Embedding(5, 3, sparse=True)
+    embedding(torch.tensor([1, 1])).sum().backward()
+    if name == "clip_grad_norm_":
+        theirs_error = None
+        try:
+            ours.clip_grad_norm_(embedding.parameters(), 1.0)
+        except (RuntimeError, NotImplementedError) as error:  # torch's own, where it takes none of these
+            theirs_error = error
+        assert seen == [name], theirs_error
+        assert float(ours.clip_grad_norm_(parameters(torch.float32), 1.0, 0.0)) > 0  # of order 0: elements that count
+        assert len(seen) == 2
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    parameter.grad = torch.tensor([3.0, 4.0]).as_subclass(Subclass)
+    count = len(seen)
+    getattr(ours, name)([parameter], 1.0)
+    assert len(seen) == count + 1
+
+
+@pytest.mark.parametrize("bad", [-1.0, math.nan])
+def test_limits_that_are_none_are_refused(bad):
+    made = parameters(torch.float32)
+    before = gradients(made)
+    for call, what in (
+        (lambda: ours.clip_grad_norm_(made, bad), "clip_grad_norm_: max_norm"),
+        (lambda: ours.clip_grads_with_norm_(made, bad, torch.tensor(1.0)), "clip_grads_with_norm_: max_norm"),
+        (lambda: ours.clip_grad_value_(made, bad), "clip_grad_value_: clip_value"),
+    ):
+        with pytest.raises(ValueError, match=f"{what}: found {bad}; allowed: a number of at least 0"):
+            call()
+    assert all(map(torch.equal, gradients(made), before))
+
+
+def test_training_goes_as_with_torch():
+    losses = []
+    for module in (ours, theirs):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        x = torch.randn(64, 8)
+        y = x.sum(dim=1, keepdim=True).sin() * 5
+        found = []
+        for _ in range(60):
+            optimizer.zero_grad()
+            loss = (model(x) - y).square().mean()
+            loss.backward()
+            module.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+            found.append(float(loss.detach()))
+        losses.append(found)
+    assert losses[0][-1] < losses[0][0]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
