@@ -1,0 +1,328 @@
+"""The command ``gradclip``: norms of the tensors in files.
+
+::
+
+    gradclip norms model.safetensors --top 10
+    gradclip diff before.npz after.npz
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import gradclip as gc
+from gradclip._files import Block, FileError, StoredTensor, tensors_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+#: Exit statuses.
+FINE, NOT_FINITE, UNREADABLE = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the table tells of a tensor. Numbers are None where gradclip lacks the dtype."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    norm: float | None = None
+    rms: float | None = None
+    largest: float | None = None
+    nan: int | None = None
+    infinite: int | None = None
+    #: Of a difference: its norm over that of the old tensor.
+    relative: float | None = None
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all elements are."""
+        return not (self.nan or self.infinite)
+
+
+def summarize(tensor: StoredTensor, order: float, told: Callable[[int], None]) -> Summary:
+    """Read a tensor once."""
+    if tensor.blocks is None:
+        return Summary(tensor.name, tensor.dtype, tensor.shape)
+    return _summary(tensor, tensor.blocks(), order, told)
+
+
+def summarize_difference(old: StoredTensor, new: StoredTensor, order: float, told: Callable[[int], None]) -> Summary:
+    """Read two tensors of one shape once, and summarize new - old, taken in float64."""
+    if old.blocks is None or new.blocks is None:
+        return Summary(new.name, new.dtype, new.shape)
+    norms: list[float] = []
+    made = _summary(new, _differences(old, new, order, norms), order, told)
+    before, after = _joined(norms, order), made.norm or 0.0
+    relative = after / before if before else math.inf if after else 0.0
+    return Summary(**{**vars(made), "relative": math.nan if math.isnan(after) else relative})
+
+
+def _differences(old: StoredTensor, new: StoredTensor, order: float, norms: list[float]) -> Iterator[Block]:
+    """Subtract block by block; the blocks of the two may have other lengths."""
+    a, b = _Reader(old), _Reader(new)
+    while count := min(a.ready(), b.ready()):
+        x, y = a.take(count), b.take(count)
+        norms.append(float(gc.norm(x, order)))
+        wide = np.complex128 if "c" in {x.dtype.kind, y.dtype.kind} else np.float64
+        with np.errstate(invalid="ignore", over="ignore"):
+            yield y.astype(wide) - x.astype(wide)
+
+
+class _Reader:
+    """Hands out the elements of a tensor in pieces of any length."""
+
+    def __init__(self, tensor: StoredTensor) -> None:
+        self._blocks = tensor.blocks() if tensor.blocks else iter(())
+        self._rest: Block = np.empty(0)
+
+    def ready(self) -> int:
+        """Give the number of elements that can be taken at once; 0 at the end."""
+        if not len(self._rest):
+            self._rest = next(self._blocks, self._rest)
+        return len(self._rest)
+
+    def take(self, count: int) -> Block:
+        """Take the next elements."""
+        taken, self._rest = self._rest[:count], self._rest[count:]
+        return taken
+
+
+def _summary(tensor: StoredTensor, blocks: Iterator[Block], order: float, told: Callable[[int], None]) -> Summary:
+    norms, squares, largest, nan, infinite = [], [], [0.0], 0, 0
+    for block in blocks:
+        norms.append(float(gc.norm(block, order)))
+        squares.append(norms[-1] if order == 2 else float(gc.norm(block)))  # noqa: PLR2004
+        largest.append(float(gc.norm(block, math.inf)))
+        if not math.isfinite(largest[-1]):
+            are_nan = np.isnan(block)
+            nan += int(np.count_nonzero(are_nan))
+            infinite += int(np.count_nonzero(np.isinf(block) & ~are_nan))
+        told(len(block))
+    rms = _joined(squares, 2) / math.sqrt(tensor.size) if tensor.size else 0.0
+    top = float(gc.norm(np.array(largest), math.inf))
+    return Summary(tensor.name, tensor.dtype, tensor.shape, _joined(norms, order), rms, top, nan, infinite)
+
+
+def _joined(norms: Sequence[float], order: float) -> float:
+    """Give the norm of a whole from those of its parts."""
+    return float(gc.norm(np.array(norms, np.float64), order))
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[int], None]]:
+    """Show a bar on a terminal, after a second, if tqdm is installed."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    try:
+        from tqdm import tqdm  # noqa: PLC0415 (of an extra)
+    except ModuleNotFoundError:
+        yield lambda _: None
+        return
+    with tqdm(total=total, unit=" elements", unit_scale=True, delay=1, leave=False) as bar:
+
+        def told(count: int) -> None:
+            bar.update(count)
+
+        yield told
+
+
+class Session:
+    """One run of the command: collects what could not be read."""
+
+    def __init__(self) -> None:
+        self.failed = False
+
+    def complain(self, text: object) -> None:
+        """Tell why something cannot be read; the run goes on."""
+        print(f"gradclip: {text}", file=sys.stderr)
+        self.failed = True
+
+    def tensors(self, path: Path) -> list[StoredTensor]:
+        """List the tensors of a file; none if it cannot be read."""
+        try:
+            found = tensors_of(path)
+        except FileError as error:
+            self.complain(f"{path}: {error}")
+            return []
+        for name, count in Counter(tensor.name for tensor in found).items():
+            if count > 1:
+                self.complain(f"{path}: {count} tensors have the name {name!r}")
+        return found
+
+    def norms(self, files: Sequence[Path], order: float) -> list[Summary]:
+        """Summarize the tensors of files."""
+        found = []
+        for path in files:
+            tensors = self.tensors(path)
+            with _progress(sum(tensor.size for tensor in tensors)) as told:
+                for tensor in tensors:
+                    try:
+                        summary = summarize(tensor, order, told)
+                    except (FileError, OSError) as error:
+                        self.complain(f"{path}: {error}")
+                        continue
+                    name = f"{path}:{summary.name}" if len(files) > 1 else summary.name
+                    found.append(Summary(**{**vars(summary), "name": name}))
+        return found
+
+    def differences(self, old: Path, new: Path, order: float) -> list[Summary]:
+        """Summarize the differences of tensors with one name."""
+        before, after = ({tensor.name: tensor for tensor in self.tensors(path)} for path in (old, new))
+        if not self.failed:
+            for name in before.keys() ^ after.keys():
+                self.complain(f"{name}: is in {old if name in before else new} alone")
+        found = []
+        with _progress(sum(tensor.size for tensor in after.values())) as told:
+            for name in after:
+                if name not in before:
+                    continue
+                if before[name].shape != after[name].shape:
+                    self.complain(f"{name}: has shape {before[name].shape} in {old}, {after[name].shape} in {new}")
+                    continue
+                try:
+                    found.append(summarize_difference(before[name], after[name], order, told))
+                except (FileError, OSError) as error:
+                    self.complain(f"{name}: {error}")
+        return found
+
+
+def table(summaries: Sequence[Summary], total: float, *, relative: bool) -> str:
+    """Align the summaries in columns, the global norm last."""
+    head = ["name", "dtype", "shape", "norm", "rms", "largest", "NaN", "infinite", *(["relative"] if relative else [])]
+    rows = [head]
+    for each in summaries:
+        numbers = [each.norm, each.rms, each.largest]
+        counts = [each.nan, each.infinite]
+        rows.append(
+            [
+                each.name,
+                each.dtype,
+                "x".join(map(str, each.shape)) or "()",
+                *("-" if number is None else f"{number:.6g}" for number in numbers),
+                *("-" if count is None else str(count) for count in counts),
+                *(["-" if each.relative is None else f"{each.relative:.3g}"] if relative else []),
+            ]
+        )
+    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+    left = 3
+    lines = [
+        "  ".join(
+            cell.ljust(width) if i < left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    return "\n".join([*lines, f"global norm {total:.17g}"])
+
+
+def document(summaries: Sequence[Summary], total: float, order: float) -> str:
+    """Write JSON. Numbers that are not finite become strings, since JSON has none."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, float) and not math.isfinite(value):
+            return str(value)
+        return list(value) if isinstance(value, tuple) else value
+
+    tensors = [{key: plain(value) for key, value in vars(each).items()} for each in summaries]
+    if all(each.relative is None for each in summaries):
+        for tensor in tensors:
+            del tensor["relative"]
+    return json.dumps({"ord": plain(order), "global_norm": plain(total), "tensors": tensors}, indent=2)
+
+
+def plot(summaries: Sequence[Summary], path: Path) -> None:
+    """Draw the norms by tensor."""
+    try:
+        import matplotlib as mpl  # noqa: PLC0415 (of an extra)
+    except ModuleNotFoundError:
+        sys.exit('gradclip: --plot needs matplotlib: pip install "gradclip[cli]"')
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt  # noqa: PLC0415
+
+    shown = [each for each in summaries if each.norm is not None and 0 < each.norm < math.inf]
+    figure, axes = plt.subplots(figsize=(8, 1.5 + 0.22 * len(shown)), layout="constrained")
+    axes.barh(range(len(shown)), [each.norm or 0.0 for each in shown], color="#0072B2")
+    axes.set_yticks(range(len(shown)), [each.name for each in shown], fontsize=8)
+    axes.invert_yaxis()
+    axes.set(xscale="log", xlabel="norm", title="Norms by tensor")
+    axes.grid(axis="x", alpha=0.3)
+    figure.savefig(path, dpi=120)
+
+
+def _order(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"found {text!r}; allowed: a number above 0, or inf")
+    return value
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"found {text!r}; allowed: an integer of at least 1")
+    return int(text)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Describe the command line."""
+    made = argparse.ArgumentParser(
+        prog="gradclip", description="Norms of the tensors in .npy, .npz and .safetensors files."
+    )
+    made.add_argument("--version", action="version", version=f"gradclip {gc.__version__}")
+    commands = made.add_subparsers(dest="command", required=True)
+    status = "Exit status: 0, 1 if an element is not finite, 2 if a file cannot be read."
+    norms = commands.add_parser("norms", help="of each tensor, and the global norm", epilog=status)
+    norms.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    diff = commands.add_parser("diff", help="of the differences of tensors with one name, NEW - OLD", epilog=status)
+    diff.add_argument("old", type=Path, metavar="OLD")
+    diff.add_argument("new", type=Path, metavar="NEW")
+    for each in (norms, diff):
+        each.add_argument("--ord", type=_order, default=2.0, metavar="P", help="order of the norms, or inf [2]")
+        each.add_argument("--top", type=_count, metavar="N", help="list the N tensors with the largest norms alone")
+        each.add_argument("--json", action="store_true", help="write JSON")
+        each.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the norms by tensor")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command, and return its exit status."""
+    given = parser().parse_args(arguments)
+    session = Session()
+    is_difference = given.command == "diff"
+    if is_difference:
+        found = session.differences(given.old, given.new, given.ord)
+    else:
+        found = session.norms(given.files, given.ord)
+    total = _joined([each.norm for each in found if each.norm is not None], given.ord)
+    listed = found
+    if given.top:
+        # What is not finite comes first, what has no norm last.
+        listed = sorted(found, key=lambda each: (each.norm is None, each.is_finite, -(each.norm or 0.0)))[: given.top]
+    print(document(listed, total, given.ord) if given.json else table(listed, total, relative=is_difference))
+    if given.plot:
+        try:
+            plot(listed, given.plot)
+        except (OSError, ValueError) as error:
+            session.complain(f"{given.plot}: {error}")
+    if session.failed:
+        return UNREADABLE
+    return FINE if all(each.is_finite for each in found) else NOT_FINITE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,211 @@
+"""The tensors of files, in blocks: ``.npy``, ``.npz`` and ``.safetensors``, never a whole tensor in memory."""
+
+from __future__ import annotations
+
+import json
+import math
+import zipfile
+import zlib
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+#: A part of a tensor, of one axis.
+Block: TypeAlias = npt.NDArray[Any]
+
+#: Bytes of a block: it stays in a cache while it is looked at several times.
+BLOCK_BYTES = 1 << 20
+
+_SAFETENSORS = {
+    "F64": "<f8",
+    "F32": "<f4",
+    "F16": "<f2",
+    "C64": "<c8",
+    "I64": "<i8",
+    "I32": "<i4",
+    "I16": "<i2",
+    "I8": "<i1",
+    "U64": "<u8",
+    "U32": "<u4",
+    "U16": "<u2",
+    "U8": "<u1",
+    "BOOL": "?",
+}
+#: Bytes that a header may have; the format's own library has the same limit.
+_MOST_HEADER_BYTES = 100_000_000
+
+
+class FileError(Exception):
+    """A file cannot be read, and why."""
+
+
+#: What the readers below raise for a file that is not what it seems.
+_UNREADABLE = (
+    EOFError,
+    KeyError,
+    NotImplementedError,
+    OSError,
+    TypeError,
+    ValueError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor of a file. Its memory is read when its blocks are."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    #: Gives the elements in the order of the file; None if gradclip lacks the dtype.
+    blocks: Callable[[], Iterator[Block]] | None
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+
+def tensors_of(path: Path) -> list[StoredTensor]:
+    """List the tensors of a file."""
+    readers = {".npy": _npy, ".npz": _npz, ".safetensors": _safetensors}
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        raise FileError(f"found suffix {path.suffix!r}; allowed: {', '.join(readers)}")
+    try:
+        return reader(path)
+    except _UNREADABLE as error:
+        raise FileError(_reason(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error).partition("\n")[0] or type(error).__name__
+
+
+def _is_taken(dtype: np.dtype[Any]) -> bool:
+    """Whether norms are defined for a dtype of NumPy's own."""
+    return (dtype.kind in "biuf" and dtype.itemsize <= 8) or dtype.str[1:] in {"c8", "c16"}  # noqa: PLR2004
+
+
+def _cut(flat: Block) -> Iterator[Block]:
+    step = max(1, BLOCK_BYTES // max(1, flat.itemsize))
+    for first in range(0, len(flat), step):
+        yield flat[first : first + step]
+
+
+def _mapped(path: Path, offset: int, dtype: np.dtype[Any], size: int) -> Callable[[], Iterator[Block]]:
+    """Map a part of a file while its blocks are read."""
+    if offset + size * dtype.itemsize > path.stat().st_size:
+        raise ValueError("the file is shorter than its header says")
+
+    def blocks() -> Iterator[Block]:
+        if size:
+            yield from _cut(np.memmap(path, dtype, "r", offset, (size,)))
+
+    return blocks
+
+
+def _npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    version = np.lib.format.read_magic(file)
+    if version not in {(1, 0), (2, 0)}:
+        raise ValueError(f"version {version} of the format is not supported")
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    return shape, dtype
+
+
+def _npy(path: Path) -> list[StoredTensor]:
+    with path.open("rb") as file:
+        shape, dtype = _npy_header(file)
+        offset = file.tell()
+    blocks = _mapped(path, offset, dtype, math.prod(shape)) if _is_taken(dtype) else None
+    return [StoredTensor(path.stem, str(dtype), shape, blocks)]
+
+
+def _npz(path: Path) -> list[StoredTensor]:
+    found = []
+    with zipfile.ZipFile(path) as archive, path.open("rb") as file:
+        for info in archive.infolist():
+            if not info.filename.endswith(".npy"):
+                continue
+            with archive.open(info) as member:
+                shape, dtype = _npy_header(member)
+                header_bytes = member.tell()
+            blocks: Callable[[], Iterator[Block]] | None = None
+            if _is_taken(dtype) and info.compress_type == zipfile.ZIP_STORED:
+                start = _data_offset(file, info) + header_bytes
+                blocks = _mapped(path, start, dtype, math.prod(shape))
+            elif _is_taken(dtype):
+                blocks = _streamed(path, info.filename, dtype, math.prod(shape))
+            found.append(StoredTensor(info.filename.removesuffix(".npy"), str(dtype), shape, blocks))
+    return found
+
+
+def _data_offset(file: IO[bytes], info: zipfile.ZipInfo) -> int:
+    """Find where a member's bytes begin: behind its local header, whose name and extra field have their own lengths."""
+    file.seek(info.header_offset)
+    header = file.read(30)
+    return info.header_offset + 30 + int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
+
+
+def _streamed(path: Path, name: str, dtype: np.dtype[Any], size: int) -> Callable[[], Iterator[Block]]:
+    """Decompress a member block by block."""
+
+    def blocks() -> Iterator[Block]:
+        with zipfile.ZipFile(path) as archive, archive.open(name) as member:
+            _npy_header(member)
+            left = size * dtype.itemsize
+            while left:
+                try:
+                    data = member.read(min(left, BLOCK_BYTES // dtype.itemsize * dtype.itemsize))
+                except _UNREADABLE as error:
+                    raise FileError(f"{name}: {_reason(error)}") from error
+                if not data or len(data) % dtype.itemsize:
+                    raise FileError(f"{name}: the file is shorter than its header says")
+                left -= len(data)
+                yield np.frombuffer(data, dtype)
+
+    return blocks
+
+
+def _safetensors(path: Path) -> list[StoredTensor]:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > min(size - 8, _MOST_HEADER_BYTES):  # noqa: PLR2004 (bytes of the length)
+            raise ValueError("the header is longer than the file")
+        header = json.loads(file.read(length))
+    if not isinstance(header, dict):
+        raise TypeError("the header is no JSON object")
+    return [_safetensor(path, 8 + length, name, entry) for name, entry in header.items() if name != "__metadata__"]
+
+
+def _safetensor(path: Path, start: int, name: str, entry: dict[str, Any]) -> StoredTensor:
+    shape = tuple(int(n) for n in entry["shape"])
+    first, stop = (int(n) for n in entry["data_offsets"])
+    code = str(entry["dtype"])
+    dtype = _bfloat16() if code == "BF16" else np.dtype(_SAFETENSORS[code]) if code in _SAFETENSORS else None
+    if dtype is None:
+        return StoredTensor(name, code, shape, None)
+    if min(shape, default=0) < 0 or first < 0 or stop - first != math.prod(shape) * dtype.itemsize:
+        raise ValueError(f"{name}: offsets {first} to {stop} do not fit shape {shape} of {dtype}")
+    return StoredTensor(name, str(dtype), shape, _mapped(path, start + first, dtype, math.prod(shape)))
+
+
+def _bfloat16() -> np.dtype[Any] | None:
+    try:
+        import ml_dtypes  # noqa: PLC0415 (needed for such files alone)
+    except ModuleNotFoundError:
+        return None
+    found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return found

@@ -1,0 +1,248 @@
+"""The command ``gradclip``: what it tells of files, and how it ends."""
+
+import json
+import math
+import subprocess
+import sys
+
+import gradclip as gc
+import ml_dtypes
+import numpy as np
+import pytest
+from gradclip import __main__ as command
+from gradclip import _files
+
+
+def tensors(seed=0):
+    rng = np.random.default_rng(seed)
+    return {
+        "encoder/weight": rng.standard_normal((300, 700)).astype(np.float32),
+        "encoder/bias": rng.standard_normal(300),
+        "half": rng.standard_normal((7, 3)).astype(np.float16),
+        "complex": (rng.standard_normal(9) + 1j * rng.standard_normal(9)).astype(np.complex64),
+        "steps": np.array(12345678901),
+        "mask": rng.random(40) < 0.5,
+        "fortran": np.asfortranarray(rng.standard_normal((4, 5))),
+        "swapped": rng.standard_normal(6).astype(">f8"),
+        "nothing": np.zeros((0, 3), np.float32),
+    }
+
+
+CODES = {"<f8": "F64", "<f4": "F32", "<f2": "F16", "<c8": "C64", "<i8": "I64", "|b1": "BOOL", "<V2": "BF16"}
+
+
+def write_safetensors(path, arrays, extra=None):
+    """The format, written down once more: a length, a JSON header, the bytes."""
+    header, data = {"__metadata__": {"format": "np"}, **(extra or {})}, b""
+    for name, array in arrays.items():
+        code = "BF16" if array.dtype == ml_dtypes.bfloat16 else CODES[array.dtype.str]
+        stop = len(data) + array.nbytes
+        header[name] = {"dtype": code, "shape": list(array.shape), "data_offsets": [len(data), stop]}
+        data += array.tobytes()
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+def write(kind, path, arrays):
+    path = path / {"stored": "a.npz", "compressed": "a.npz", "safetensors": "a.safetensors"}[kind]
+    if kind == "safetensors":
+        write_safetensors(path, arrays)
+    else:
+        (np.savez if kind == "stored" else np.savez_compressed)(path, **arrays)
+    return path
+
+
+def run(*arguments, capsys):
+    status = command.main([str(argument) for argument in arguments])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+@pytest.fixture(params=["stored", "compressed", "safetensors"])
+def kind(request):
+    return request.param
+
+
+@pytest.mark.parametrize("order", [2, 1, 3.5, math.inf])
+@pytest.mark.parametrize("block", [64, 1 << 20])
+def test_norms_are_those_of_the_arrays(kind, order, block, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(_files, "BLOCK_BYTES", block)
+    arrays = tensors()
+    if kind == "safetensors":
+        arrays["swapped"] = arrays["swapped"].astype("<f8")
+        arrays["fortran"] = arrays["fortran"].copy("C")
+        arrays["brain"] = arrays["half"].astype(ml_dtypes.bfloat16)
+    status, out, err = run("norms", write(kind, tmp_path, arrays), "--json", "--ord", order, capsys=capsys)
+    assert (status, err) == (0, "")
+    found = json.loads(out)
+    assert found["ord"] == (order if math.isfinite(order) else "inf")
+    assert found["global_norm"] == pytest.approx(gc.global_norm(list(arrays.values()), ord=order), rel=1e-14)
+    assert [tensor["name"] for tensor in found["tensors"]] == list(arrays)
+    for tensor in found["tensors"]:
+        array = arrays[tensor["name"]]
+        assert (tensor["dtype"], tuple(tensor["shape"])) == (str(array.dtype), array.shape)
+        assert tensor["norm"] == pytest.approx(gc.norm(array, order), rel=1e-14)
+        assert tensor["rms"] == pytest.approx(gc.norm(array) / math.sqrt(max(array.size, 1)), rel=1e-14)
+        assert tensor["largest"] == gc.norm(array, np.inf)
+        assert (tensor["nan"], tensor["infinite"]) == (0, 0)
+        assert "relative" not in tensor
+
+
+def test_one_array_is_a_file_of_its_own(tmp_path, capsys):
+    np.save(tmp_path / "w.npy", np.array([[3.0, 4.0]]))
+    status, out, _ = run("norms", tmp_path / "w.npy", capsys=capsys)
+    assert status == 0
+    assert out.splitlines() == [
+        "name  dtype    shape  norm      rms  largest  NaN  infinite",
+        "w     float64  1x2       5  3.53553        4    0         0",
+        "global norm 5",
+    ]
+
+
+def test_several_files_have_one_global_norm(tmp_path, capsys):
+    for name, value in (("a", 3.0), ("b", 4.0)):
+        np.save(tmp_path / f"{name}.npy", np.array([value]))
+    status, out, _ = run("norms", tmp_path / "a.npy", tmp_path / "b.npy", "--json", capsys=capsys)
+    found = json.loads(out)
+    assert (status, found["global_norm"]) == (0, 5.0)
+    assert [tensor["name"] for tensor in found["tensors"]] == [f"{tmp_path / 'a.npy'}:a", f"{tmp_path / 'b.npy'}:b"]
+
+
+def test_what_is_not_finite_is_counted(kind, tmp_path, capsys):
+    arrays = {
+        "bad": np.array([1.0, np.nan, np.inf, -np.inf, np.nan, 2.0]),
+        "pair": np.array([complex(np.nan, np.inf), complex(np.inf, 0), 1], np.complex64),
+        "good": np.ones(3),
+    }
+    path = write(kind, tmp_path, arrays)
+    status, out, _ = run("norms", path, "--json", capsys=capsys)
+    found = json.loads(out)
+    assert status == 1
+    assert [(t["nan"], t["infinite"]) for t in found["tensors"]] == [(2, 2), (1, 1), (0, 0)]
+    assert found["tensors"][0]["norm"] == found["global_norm"] == "nan"
+    status, out, _ = run("norms", path, "--top", 1, capsys=capsys)
+    assert status == 1
+    assert out.splitlines()[1].split()[0] == "bad"
+
+
+def test_the_largest_come_first(kind, tmp_path, capsys):
+    path = write(kind, tmp_path, {"a": np.array([1.0]), "b": np.array([5.0]), "c": np.array([3.0])})
+    _, out, _ = run("norms", path, "--top", 2, "--json", capsys=capsys)
+    found = json.loads(out)
+    assert [tensor["name"] for tensor in found["tensors"]] == ["b", "c"]
+    assert found["global_norm"] == pytest.approx(math.sqrt(35))
+
+
+def test_dtypes_that_are_lacking_are_listed(tmp_path, capsys):
+    extra = {"eight": {"dtype": "F8_E4M3", "shape": [2], "data_offsets": [0, 2]}}
+    write_safetensors(tmp_path / "a.safetensors", {"w": np.array([3.0, 4.0])}, extra)
+    np.savez(tmp_path / "a.npz", w=np.array([3.0, 4.0]), text=np.array(["a", "b"]))
+    for name in ("a.safetensors", "a.npz"):
+        status, out, _ = run("norms", tmp_path / name, capsys=capsys)
+        assert status == 0
+        assert any(line.split()[3:] == ["-"] * 5 for line in out.splitlines()[1:-1])
+        assert out.splitlines()[-1] == "global norm 5"
+
+
+def test_differences(kind, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(_files, "BLOCK_BYTES", 256)
+    old, new = ({name: a for name, a in tensors(seed).items() if a.dtype.str in CODES} for seed in (0, 1))
+    if kind == "safetensors":
+        old["fortran"], new["fortran"] = old["fortran"].copy("C"), new["fortran"].copy("C")
+    (tmp_path / "old").mkdir()
+    paths = write(kind, tmp_path / "old", old), write(kind, tmp_path, new)
+    status, out, err = run("diff", *paths, "--json", capsys=capsys)
+    assert (status, err) == (0, "")
+    found = json.loads(out)
+    changes = [np.subtract(new[n], old[n], dtype="c16" if new[n].dtype.kind == "c" else "f8") for n in new]
+    assert found["global_norm"] == pytest.approx(gc.global_norm(changes), rel=1e-13)
+    for tensor, change in zip(found["tensors"], changes, strict=True):
+        before = gc.norm(old[tensor["name"]])
+        assert tensor["norm"] == pytest.approx(gc.norm(change), rel=1e-13)
+        assert tensor["relative"] == pytest.approx(gc.norm(change) / before if before else 0.0, rel=1e-13)
+
+
+def test_differences_of_files_that_do_not_fit(tmp_path, capsys):
+    np.savez(tmp_path / "a.npz", same=np.ones(2), shape=np.ones(2), gone=np.ones(2))
+    np.savez(tmp_path / "b.npz", same=np.ones(2), shape=np.ones(3))
+    status, out, err = run("diff", tmp_path / "a.npz", tmp_path / "b.npz", "--json", capsys=capsys)
+    assert status == 2
+    assert [tensor["name"] for tensor in json.loads(out)["tensors"]] == ["same"]
+    assert f"gone: is in {tmp_path / 'a.npz'} alone" in err
+    assert f"shape: has shape (2,) in {tmp_path / 'a.npz'}, (3,) in {tmp_path / 'b.npz'}" in err
+
+
+def broken(tmp_path):
+    np.save(tmp_path / "good.npy", np.arange(1000.0))
+    good = (tmp_path / "good.npy").read_bytes()
+    np.savez_compressed(tmp_path / "good.npz", w=np.random.default_rng(0).random(1000))
+    packed = (tmp_path / "good.npz").read_bytes()
+    files = {
+        "missing.npy": None,
+        "short.npy": good[:-8],
+        "no_header.npy": b"nothing of it",
+        "empty.npy": b"",
+        "text.txt": b"text",
+        "cut.npz": packed[: len(packed) // 2],
+        "flipped.npz": packed[:200] + bytes(b ^ 0x55 for b in packed[200:400]) + packed[400:],
+        "long.safetensors": (10**15).to_bytes(8, "little") + b"{}",
+        "empty.safetensors": b"",
+        "no_json.safetensors": (3).to_bytes(8, "little") + b"{{{",
+        "list.safetensors": (2).to_bytes(8, "little") + b"[]",
+        "offsets.safetensors": b"",
+        "beyond.safetensors": b"",
+        "fields.safetensors": b"",
+    }
+    for name, entry in {
+        "offsets": {"dtype": "F64", "shape": [3], "data_offsets": [0, 8]},
+        "beyond": {"dtype": "F64", "shape": [3], "data_offsets": [0, 24]},
+        "fields": {"dtype": "F64"},
+    }.items():
+        text = json.dumps({"w": entry}).encode()
+        files[f"{name}.safetensors"] = len(text).to_bytes(8, "little") + text
+    for name, data in files.items():
+        if data is not None:
+            (tmp_path / name).write_bytes(data)
+    (tmp_path / "directory.npy").mkdir()
+    np.save(tmp_path / "objects.npy", np.array([None, 1], object), allow_pickle=True)
+    return [*files, "directory.npy"]
+
+
+def test_files_that_cannot_be_read_are_named_and_the_others_told(tmp_path, capsys):
+    for name in broken(tmp_path):
+        status, out, err = run("norms", tmp_path / name, tmp_path / "good.npy", capsys=capsys)
+        assert status == 2, name
+        assert err.startswith(f"gradclip: {tmp_path / name}: "), err
+        assert err.count("\n") == 1, err
+        assert "good.npy:good" in out
+    status, out, _ = run("norms", tmp_path / "objects.npy", capsys=capsys)  # nothing is unpickled
+    assert status == 0
+    assert out.splitlines()[1].split() == ["objects", "object", "2", "-", "-", "-", "-", "-"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["norms", "a.npy", "--ord", "0"], "argument --ord: found '0'; allowed: a number above 0, or inf"),
+        (["norms", "a.npy", "--top", "0"], "argument --top: found '0'; allowed: an integer of at least 1"),
+        (["norms"], "the following arguments are required: FILE"),
+        ([], "the following arguments are required: command"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, message, capsys):
+    with pytest.raises(SystemExit) as caught:
+        command.main(arguments)
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_it_runs_as_a_module(tmp_path):
+    np.save(tmp_path / "w.npy", np.array([3.0, 4.0]))
+    done = subprocess.run(
+        [sys.executable, "-m", "gradclip", "norms", str(tmp_path / "w.npy")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("global norm 5\n")
