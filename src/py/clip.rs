@@ -8,10 +8,9 @@ use pyo3::types::PyFloat;
 use super::array::items::Items;
 use super::array::order::ReducedAxes;
 use super::array::pair::Pair;
-use super::array::plain::OperandPairs;
 use super::array::{Array, internal};
 use super::bound::{BoundKind, bound};
-use super::call::{Call, are_plain, are_plain_axes};
+use super::call::{Call, are_plain};
 use super::kinds::Kinds;
 use super::norm::vector_order;
 use super::operands::{Inputs, Operands, Parameter};
@@ -58,7 +57,7 @@ pub(super) fn clip_by_value<'py>(
         _ => tensor.with_outputs(out, &mut [])?,
     };
     clip_to_bounds(py, &mut operands, dtype, &lo, &hi)?;
-    operands.into_result()
+    Ok(operands.into_result())
 }
 
 fn clip_to_bounds(
@@ -100,31 +99,23 @@ pub(super) fn clip_by_norm<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     const T: Parameter = Parameter { name: "t", kinds: Kinds::Scalable, takes_slices: true };
     let call = Call::new(py, "clip_by_norm", name)?;
-    let is_plain = are_plain([Some(clip_norm), name]) && are_plain_axes(axes);
+    let is_plain = axes.is_none() && are_plain([Some(clip_norm), name]);
     let mut tensor = Inputs::new(&call, T, Items::One(t));
     if tensor.read(is_plain)?.is_some() {
         return call.hand_on((t, clip_norm, axes, name, out));
     }
     let limit = call.limit("clip_norm", clip_norm, false)?;
-    let ndim = tensor.ndim()?;
+    let ndim = tensor.shape()?.len();
     let axes = call.axes("axes", axes, ndim)?.filter(|axes| axes.len() < ndim);
     call.check_name()?;
     let Some(axes) = axes else {
         let mut operands = tensor.with_outputs(out, &mut [])?;
         operands.clip(py, NormOf::Inputs(Order::Two), |norm| norm.clip_to(limit))?;
-        return operands.into_result();
+        return Ok(operands.into_result());
     };
-    // Columns, and slices of one element, need arrays that any layout may have.
-    let len = tensor.row_len(&axes).filter(|len| *len > 1 && is_row(*len));
-    if len.is_none() {
-        tensor.make_general()?;
-    }
     let mut operands = tensor.with_outputs(out, &mut [])?;
-    match (&mut operands, len) {
-        (Operands::Plain { pairs, .. }, Some(len)) => clip_plain_rows(py, pairs, len, limit)?,
-        _ => clip_slices(py, operands.pair()?, &axes, limit)?,
-    }
-    operands.into_result()
+    clip_slices(py, operands.pair()?, &axes, limit)?;
+    Ok(operands.into_result())
 }
 
 /// Clips each slice along some axes by its own norm.
@@ -230,10 +221,10 @@ pub(super) fn clip_by_average_norm<'py>(
     }
     let limit = call.limit("clip_norm", clip_norm, false)?;
     call.check_name()?;
-    let len = tensor.len()?;
+    let len = tensor.shape()?.iter().product();
     let mut operands = tensor.with_outputs(out, &mut [])?;
     operands.clip(py, NormOf::Inputs(Order::Two), |norm| norm.over(len).clip_to(limit))?;
-    operands.into_result()
+    Ok(operands.into_result())
 }
 
 /// See `gradclip.clip_by_global_norm`.
@@ -262,20 +253,10 @@ pub(super) fn clip_by_global_norm<'py>(
     let norm = used.map_or(NormOf::Inputs(order), |norm| NormOf::Given(Scaled::new(norm, 0)));
     let mut operands = tensors.with_outputs(out, &mut [])?;
     let norm = operands.clip(py, norm, |norm| factor_of_all(norm, limit))?;
-    Ok((operands.into_result()?, PyFloat::new(py, norm.to_f64())).into_pyobject(py)?.into_any())
+    Ok((operands.into_result(), PyFloat::new(py, norm.to_f64())).into_pyobject(py)?.into_any())
 }
 
 /// The factor of all tensors of a list.
 fn factor_of_all(norm: Scaled, limit: f64) -> Option<Factor> {
     if norm.is_finite() || limit == f64::INFINITY { norm.clip_to(limit) } else { Some(Factor::NAN) }
-}
-
-/// Clips each of the rows of `len` elements of a plain array by its own norm.
-fn clip_plain_rows(py: Python<'_>, pairs: &mut OperandPairs<'_, '_>, len: usize, limit: f64) -> PyResult<()> {
-    let bytes = pairs.inputs().bytes();
-    let wrong = || internal("rows of no real dtype");
-    match_real!(pairs.inputs().dtype().ok_or_else(wrong)?, T => {
-        let (source, rows) = pairs.rows::<T>(len)?;
-        Ok(detached(py, bytes, || clip_rows(Isa::current(), source.as_ref(), rows, len, limit))?)
-    }, Err(wrong()))
 }

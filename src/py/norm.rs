@@ -151,7 +151,7 @@ pub(super) fn norm<'py>(
     if inputs.read(is_plain)?.is_some() {
         return call.hand_on((tensor, ord, axis, keepdims, name));
     }
-    let along = Along::new(&call, ord, axis, inputs.ndim()?)?;
+    let along = Along::new(&call, ord, axis, inputs.shape()?.len())?;
     let keepdims = call.keepdims(keepdims)?;
     call.check_name()?;
     match &along {
@@ -186,12 +186,12 @@ pub(super) fn normalize<'py>(
     if inputs.read(false)?.is_some() {
         return call.hand_on((tensor, ord, axis, name, out));
     }
-    let along = Along::new(&call, ord, axis, inputs.ndim()?)?;
+    let along = Along::new(&call, ord, axis, inputs.shape()?.len())?;
     call.check_name()?;
     // The output first: if there is no memory for it, the norms need not be waited for.
     let mut operands = inputs.with_outputs(out, &mut [])?;
     let norm = divide_by_norms(py, operands.pair()?, &along)?;
-    Ok((operands.into_result()?, norm).into_pyobject(py)?.into_any())
+    Ok((operands.into_result(), norm).into_pyobject(py)?.into_any())
 }
 
 /// Divides a tensor by its norms, and returns these as an array.

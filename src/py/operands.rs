@@ -4,10 +4,10 @@
 //! the reading of an array and the use of its memory. All other arrays, and all errors, go by way of [`Array`] and [`Pair`].
 //! A function sees neither: it reads [`Inputs`], checks its other arguments, and works on [`Operands`].
 
-use std::{iter, mem};
+use std::mem;
 
 use pyo3::prelude::*;
-use pyo3::types::PyAny;
+use pyo3::types::{PyAny, PyTuple};
 use smallvec::SmallVec;
 
 use super::array::items::Items;
@@ -55,12 +55,14 @@ impl Parameter {
         self,
         call: &Call<'_, 'py>,
         items: &Items<'_, 'py>,
-    ) -> PyResult<Result<Tensors<'py>, OnDevice<'py>>> {
+    ) -> PyResult<Result<Vec<Option<Tensor<'py>>>, OnDevice<'py>>> {
         if let Items::One(object) = items {
             if is_cupy(object) {
                 return Ok(Err(OnDevice((*object).clone())));
             }
-            return Ok(Ok(Tensors::One(self.read(call, None, object)?)));
+            let mut tensors = vec_with_room(1)?;
+            tensors.push(Some(self.read(call, None, object)?));
+            return Ok(Ok(tensors));
         }
         let entries = items.to_tuple()?;
         if any_is_cupy(&entries) {
@@ -71,12 +73,7 @@ impl Parameter {
             let tensor = if entry.is_none() { None } else { Some(self.read(call, Some(i), &entry)?) };
             tensors.push(tensor);
         }
-        Ok(Ok(Tensors::Many(tensors)))
-    }
-
-    /// Reads plain arrays once more, for what the fast path has no case for.
-    fn read_again<'py>(self, call: &Call<'_, 'py>, items: &Items<'_, 'py>) -> PyResult<Tensors<'py>> {
-        self.read_all(call, items)?.map_err(|_| internal("an array that moved to a GPU"))
+        Ok(Ok(tensors))
     }
 }
 
@@ -93,15 +90,15 @@ pub(super) struct Inputs<'a, 'py> {
 
 enum Tensors<'py> {
     Plain(PlainArrays<'py>),
-    One(Tensor<'py>),
-    Many(Vec<Option<Tensor<'py>>>),
+    /// As many as items.
+    General(Vec<Option<Tensor<'py>>>),
 }
 
 impl<'a, 'py> Inputs<'a, 'py> {
     /// The tensors that an argument names, which are still to be read.
     #[inline]
     pub(super) fn new(call: &'a Call<'a, 'py>, parameter: Parameter, items: Items<'a, 'py>) -> Self {
-        Self { call, parameter, items, tensors: Tensors::Many(Vec::new()) }
+        Self { call, parameter, items, tensors: Tensors::General(Vec::new()) }
     }
 
     /// Reads the tensors, unless they are arrays on a GPU, which are handed back. `is_plain` says that to read the other
@@ -116,7 +113,7 @@ impl<'a, 'py> Inputs<'a, 'py> {
         }
         match self.parameter.read_all(self.call, &self.items)? {
             Ok(tensors) => {
-                self.tensors = tensors;
+                self.tensors = Tensors::General(tensors);
                 Ok(None)
             }
             Err(device) => Ok(Some(device)),
@@ -126,8 +123,8 @@ impl<'a, 'py> Inputs<'a, 'py> {
     /// The only tensor as an array that any layout may have.
     pub(super) fn array(&self) -> PyResult<&Array<'py>> {
         match &self.tensors {
-            Tensors::One(tensor) => Ok(&tensor.array),
-            _ => Err(not_one()),
+            Tensors::General(tensors) => Ok(&tensors.iter().flatten().next().ok_or_else(not_one)?.array),
+            Tensors::Plain(_) => Err(not_one()),
         }
     }
 
@@ -135,7 +132,7 @@ impl<'a, 'py> Inputs<'a, 'py> {
     pub(super) fn dtype(&self) -> PyResult<Dtype> {
         match &self.tensors {
             Tensors::Plain(arrays) => arrays.dtype().ok_or_else(not_one),
-            _ => self.array()?.dtype().ok_or_else(not_one),
+            Tensors::General(_) => self.array()?.dtype().ok_or_else(not_one),
         }
     }
 
@@ -143,25 +140,7 @@ impl<'a, 'py> Inputs<'a, 'py> {
     pub(super) fn shape(&self) -> PyResult<SmallVec<[usize; 4]>> {
         match &self.tensors {
             Tensors::Plain(arrays) => Ok(arrays.shape()),
-            _ => Ok(self.array()?.shape().into()),
-        }
-    }
-
-    /// The number of axes of the only tensor.
-    #[inline]
-    pub(super) fn ndim(&self) -> PyResult<usize> {
-        match &self.tensors {
-            Tensors::Plain(arrays) => Ok(arrays.ndim()),
-            _ => Ok(self.array()?.ndim()),
-        }
-    }
-
-    /// The number of elements of the only tensor.
-    #[inline]
-    pub(super) fn len(&self) -> PyResult<usize> {
-        match &self.tensors {
-            Tensors::Plain(arrays) => Ok(arrays.len()),
-            _ => Ok(self.array()?.len()),
+            Tensors::General(_) => Ok(self.array()?.shape().into()),
         }
     }
 
@@ -173,30 +152,13 @@ impl<'a, 'py> Inputs<'a, 'py> {
         }
     }
 
-    /// The elements of each slice along some axes, if the only tensor is plain and the slices are rows that follow each other.
-    pub(super) fn row_len(&self, axes: &[usize]) -> Option<usize> {
-        match &self.tensors {
-            Tensors::Plain(arrays) => arrays.row_len(axes),
-            _ => None,
-        }
-    }
-
-    /// Takes none of the tensors as plain from now on.
-    pub(super) fn make_general(&mut self) -> PyResult<()> {
-        if let Tensors::Plain(_) = self.tensors {
-            self.tensors = self.parameter.read_again(self.call, &self.items)?;
-        }
-        Ok(())
-    }
-
     /// The norm of all tensors as one.
     #[inline]
     pub(super) fn norm(&self, order: Order) -> PyResult<Scaled> {
         let py = self.call.py();
         match &self.tensors {
             Tensors::Plain(arrays) => norm_of_plain(py, arrays, order),
-            Tensors::One(tensor) => norm_of_arrays(py, iter::once(&tensor.array), order),
-            Tensors::Many(tensors) => {
+            Tensors::General(tensors) => {
                 norm_of_arrays(py, tensors.iter().flatten().map(|tensor| &tensor.array), order)
             }
         }
@@ -208,17 +170,19 @@ impl<'a, 'py> Inputs<'a, 'py> {
         out: Option<&Bound<'py, PyAny>>,
         readers: &mut [&mut Array<'py>],
     ) -> PyResult<Operands<'_, 'py>> {
-        if let Some(outputs) = self.plain_outputs(out)? {
-            return match &mut self.tensors {
-                Tensors::Plain(inputs) => {
-                    let is_list = !matches!(self.items, Items::One(_));
-                    Ok(Operands::Plain { pairs: OperandPairs::new(inputs, outputs), is_list })
-                }
-                _ => Err(not_one()),
-            };
-        }
-        self.make_general()?;
-        pair_up(self.call, mem::replace(&mut self.tensors, Tensors::Many(Vec::new())), out, readers)
+        let outputs = self.plain_outputs(out)?;
+        let tensors = match (&mut self.tensors, outputs) {
+            (Tensors::Plain(inputs), Some(outputs)) => {
+                return Ok(Operands::Plain(OperandPairs::new(inputs, outputs)));
+            }
+            // Once more, for what the fast path has no case for.
+            (Tensors::Plain(_), None) => {
+                let tensors = self.parameter.read_all(self.call, &self.items)?;
+                tensors.map_err(|_| internal("an array that moved to a GPU"))?
+            }
+            (Tensors::General(tensors), _) => mem::take(tensors),
+        };
+        pair_up(self.call, &self.items, tensors, out, readers)
     }
 
     /// Outputs for plain arrays, unless the caller's are no case for these.
@@ -242,46 +206,18 @@ impl<'a, 'py> Inputs<'a, 'py> {
 #[inline(never)]
 fn pair_up<'o, 'py>(
     call: &Call<'_, 'py>,
-    tensors: Tensors<'py>,
-    out: Option<&Bound<'py, PyAny>>,
-    readers: &mut [&mut Array<'py>],
-) -> PyResult<Operands<'o, 'py>> {
-    match tensors {
-        Tensors::Plain(_) => Err(not_one()),
-        Tensors::One(tensor) => pair_one(call, tensor, out, readers),
-        Tensors::Many(tensors) => pair_list(call, tensors, out),
-    }
-}
-
-fn pair_one<'o, 'py>(
-    call: &Call<'_, 'py>,
-    tensor: Tensor<'py>,
-    out: Option<&Bound<'py, PyAny>>,
-    readers: &mut [&mut Array<'py>],
-) -> PyResult<Operands<'o, 'py>> {
-    let argument = Entry("out", None);
-    let given = match out {
-        Some(out) => call.out(argument, out, &tensor)?,
-        None => Out::New,
-    };
-    let mut pairs = vec_with_room(1)?;
-    pairs.push(Pair::new(tensor.array, given)?);
-    if arrange(&mut pairs, readers)?.is_some() {
-        return Err(call.clash(argument, argument));
-    }
-    let output = pairs.first().ok_or_else(not_one)?.object().clone();
-    let result = call.result(output, tensor.slices.as_ref(), out)?;
-    Ok(Operands::General { pairs, result })
-}
-
-fn pair_list<'o, 'py>(
-    call: &Call<'_, 'py>,
+    items: &Items<'_, 'py>,
     tensors: Vec<Option<Tensor<'py>>>,
     out: Option<&Bound<'py, PyAny>>,
+    readers: &mut [&mut Array<'py>],
 ) -> PyResult<Operands<'o, 'py>> {
     let py = call.py();
-    let outs = call.out_sequence(out, tensors.len())?;
-    let argument = |at: usize| Entry("out", Some(at));
+    let is_list = !matches!(items, Items::One(_));
+    let outs = match out {
+        Some(out) if !is_list => Some(PyTuple::new(py, [out])?),
+        _ => call.out_sequence(out, tensors.len())?,
+    };
+    let argument = |at: usize| Entry("out", is_list.then_some(at));
     let mut pairs = vec_with_room(tensors.len())?;
     let mut entries = vec_with_room(tensors.len())?;
     for (i, tensor) in tensors.into_iter().enumerate() {
@@ -306,7 +242,7 @@ fn pair_list<'o, 'py>(
         entries.push(Some((tensor.slices, own)));
         pairs.push(Pair::new(tensor.array, given)?);
     }
-    if let Some((a, b)) = arrange(&mut pairs, &mut [])? {
+    if let Some((a, b)) = arrange(&mut pairs, readers)? {
         let place = |pair: usize| {
             let mut present = entries.iter().enumerate().filter(|(_, entry)| entry.is_some());
             argument(present.nth(pair).map_or(0, |(i, _)| i))
@@ -325,7 +261,13 @@ fn pair_list<'o, 'py>(
             }
         });
     }
-    let result = objects::list_of(py, results.into_iter())?.into_any();
+    let result = match results.pop() {
+        Some(result) if !is_list => result,
+        last => {
+            results.extend(last);
+            objects::list_of(py, results.into_iter())?.into_any()
+        }
+    };
     Ok(Operands::General { pairs, result })
 }
 
@@ -336,7 +278,7 @@ fn not_one() -> PyErr {
 /// The tensors of a call with their outputs.
 pub(super) enum Operands<'a, 'py> {
     /// All are plain.
-    Plain { pairs: OperandPairs<'a, 'py>, is_list: bool },
+    Plain(OperandPairs<'a, 'py>),
     /// Any arrays, and what is to be returned once they are written.
     General { pairs: Vec<Pair<'py>>, result: Bound<'py, PyAny> },
 }
@@ -351,7 +293,7 @@ impl<'py> Operands<'_, 'py> {
         factor: impl FnOnce(Scaled) -> Option<Factor> + Send,
     ) -> PyResult<Scaled> {
         match self {
-            Self::Plain { pairs, .. } => clip_plain(py, pairs, norm, factor),
+            Self::Plain(pairs) => clip_plain(py, pairs, norm, factor),
             Self::General { pairs, .. } => {
                 let norm = match norm {
                     NormOf::Given(norm) => norm,
@@ -366,7 +308,7 @@ impl<'py> Operands<'_, 'py> {
     /// The only pair as a task in the order of memory, for elements of T, and its bytes.
     pub(super) fn task<T: Ordered>(&mut self) -> PyResult<(Task<'_, T>, usize)> {
         match self {
-            Self::Plain { pairs, .. } => {
+            Self::Plain(pairs) => {
                 let bytes = pairs.inputs().bytes();
                 Ok((pairs.task()?, bytes))
             }
@@ -382,16 +324,16 @@ impl<'py> Operands<'_, 'py> {
     pub(super) fn pair(&mut self) -> PyResult<&mut Pair<'py>> {
         match self {
             Self::General { pairs, .. } => pairs.first_mut().ok_or_else(not_one),
-            Self::Plain { .. } => Err(not_one()),
+            Self::Plain(_) => Err(not_one()),
         }
     }
 
     /// What the function returns.
     #[inline(always)]
-    pub(super) fn into_result(self) -> PyResult<Bound<'py, PyAny>> {
+    pub(super) fn into_result(self) -> Bound<'py, PyAny> {
         match self {
-            Self::Plain { pairs, is_list } => pairs.into_result(is_list),
-            Self::General { result, .. } => Ok(result),
+            Self::Plain(pairs) => pairs.into_result(),
+            Self::General { result, .. } => result,
         }
     }
 }

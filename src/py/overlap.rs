@@ -141,10 +141,17 @@ pub(super) fn keep_apart<'a>(outputs: &'a [Place<'a>], inputs: &'a [Option<Place
 
 /// Whether extents of memory, none of which is empty, lie apart.
 pub(super) fn extents_are_apart(extents: impl Iterator<Item = (usize, usize)> + Clone) -> Result<bool> {
-    let mut sorted = vec_with_room(extents.clone().count())?;
+    let are_in_order = |(_, high): &(usize, usize), (low, _): &(usize, usize)| high <= low;
+    // Most lists lie in the order in which they were made.
+    if extents.clone().is_sorted_by(are_in_order) {
+        return Ok(true);
+    }
+    // No allocation for an input and an output.
+    let mut sorted: SmallVec<[(usize, usize); 2]> = SmallVec::new();
+    sorted.try_reserve_exact(extents.clone().count()).map_err(|_| Error::Memory)?;
     sorted.extend(extents);
     sorted.sort_unstable();
-    Ok(sorted.windows(2).all(|pair| matches!(pair, [(_, high), (low, _)] if high <= low)))
+    Ok(sorted.is_sorted_by(are_in_order))
 }
 
 /// Groups of stretches that overlap, of stretches in the order of their begins.

@@ -90,17 +90,17 @@ pub(super) fn clip_plain(
     factor: impl FnOnce(Scaled) -> Option<Factor> + Send,
 ) -> PyResult<Scaled> {
     let bytes = pairs.inputs().bytes();
-    let mut pairs = pairs.pairs_to_clip()?;
+    let tasks = pairs.tasks()?;
     // Both passes while detached, so that no other Python thread is waited for in between.
     Ok(detached(py, bytes, || {
         let (isa, crew) = (Isa::current(), Crew::new());
         let norm = match norm {
             NormOf::Given(norm) => norm,
-            NormOf::Inputs(order) => norm_of_views(isa, &crew, &pairs.views(), order)?,
+            NormOf::Inputs(order) => norm_of_views(isa, &crew, tasks.views(), order)?,
         };
         let factor = factor(norm);
-        if factor.is_some() || !pairs.are_in_place() {
-            scale(isa, &crew, pairs.tasks(), factor)?;
+        if factor.is_some() || !tasks.are_in_place() {
+            scale(isa, &crew, tasks, factor)?;
         }
         Ok::<_, Error>(norm)
     })?)

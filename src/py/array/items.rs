@@ -38,28 +38,13 @@ impl<'a, 'py> Items<'a, 'py> {
         }
     }
 
-    /// For inputs: a list of one entry is that entry.
+    /// What keeps the entries alive; for outputs, what is given back.
     pub(super) fn held(&self) -> PyResult<Held<'py>> {
-        if let Self::List(list) = self
-            && list.len() == 1
-            && let Ok(entry) = list.get_item(0)
-        {
-            return Ok(Held::One(entry));
-        }
-        self.held_for_result()
-    }
-
-    /// For outputs, which are to be given back in a list if this is one.
-    pub(super) fn held_for_result(&self) -> PyResult<Held<'py>> {
         match self {
             Self::List(list) => Ok(Held::Many(OwnList::of_list(list)?)),
             Self::Tuple(tuple) => Ok(Held::Many(OwnList::of_tuple(tuple)?)),
             Self::One(object) => Ok(Held::One((*object).clone())),
         }
-    }
-
-    pub(super) fn is_list(&self) -> bool {
-        !matches!(self, Self::One(_))
     }
 }
 
