@@ -40,12 +40,7 @@ impl Parameter {
         at: Option<usize>,
         object: &Bound<'py, PyAny>,
     ) -> PyResult<Tensor<'py>> {
-        let argument = Entry(self.name, at);
-        if self.takes_slices {
-            call.tensor_or_slices(argument, object, self.kinds)
-        } else {
-            call.tensor(argument, object, self.kinds)
-        }
+        call.tensor(Entry(self.name, at), object, self.kinds, self.takes_slices)
     }
 
     /// Reads arrays of any layout, and raises the errors.
