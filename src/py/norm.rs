@@ -158,7 +158,6 @@ pub(super) fn norm<'py>(
         Along::Whole(order) if !keepdims => {
             return Ok(PyFloat::new(py, inputs.norm(*order)?.to_f64()).into_any());
         }
-        Along::Vectors(axes, order) => return Norms::array_of(inputs.array()?, axes, *order, keepdims),
         _ => {}
     }
     let array = inputs.array()?;
