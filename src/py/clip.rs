@@ -28,7 +28,6 @@ use crate::walk::{Bounds, Target, Uniform, View};
 
 /// See `gradclip.clip_by_value`.
 #[pyfunction]
-#[pyo3(signature = (t, clip_value_min, clip_value_max, name, out))]
 pub(super) fn clip_by_value<'py>(
     py: Python<'py>,
     t: &Bound<'py, PyAny>,
@@ -88,7 +87,6 @@ fn clip_to_bounds(
 
 /// See `gradclip.clip_by_norm`.
 #[pyfunction]
-#[pyo3(signature = (t, clip_norm, axes, name, out))]
 pub(super) fn clip_by_norm<'py>(
     py: Python<'py>,
     t: &Bound<'py, PyAny>,
@@ -205,7 +203,6 @@ fn clip_as_columns(
 
 /// See `gradclip.clip_by_average_norm`.
 #[pyfunction]
-#[pyo3(signature = (t, clip_norm, name, out))]
 pub(super) fn clip_by_average_norm<'py>(
     py: Python<'py>,
     t: &Bound<'py, PyAny>,
@@ -229,7 +226,6 @@ pub(super) fn clip_by_average_norm<'py>(
 
 /// See `gradclip.clip_by_global_norm`.
 #[pyfunction]
-#[pyo3(signature = (t_list, clip_norm, use_norm, name, ord, out))]
 pub(super) fn clip_by_global_norm<'py>(
     py: Python<'py>,
     t_list: &Bound<'py, PyAny>,

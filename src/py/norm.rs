@@ -58,7 +58,6 @@ pub(super) fn vector_order(call: &Call<'_, '_>, ord: &Bound<'_, PyAny>) -> PyRes
 
 /// See `gradclip.global_norm`.
 #[pyfunction]
-#[pyo3(signature = (t_list, name, ord))]
 pub(super) fn global_norm<'py>(
     py: Python<'py>,
     t_list: &Bound<'py, PyAny>,
@@ -135,7 +134,6 @@ impl Along {
 
 /// See `gradclip.norm`.
 #[pyfunction]
-#[pyo3(signature = (tensor, ord, axis, keepdims, name))]
 pub(super) fn norm<'py>(
     py: Python<'py>,
     tensor: &Bound<'py, PyAny>,
@@ -170,7 +168,6 @@ pub(super) fn norm<'py>(
 
 /// See `gradclip.normalize`.
 #[pyfunction]
-#[pyo3(signature = (tensor, ord, axis, name, out))]
 pub(super) fn normalize<'py>(
     py: Python<'py>,
     tensor: &Bound<'py, PyAny>,
