@@ -13,7 +13,6 @@ use pyo3::types::{PyAny, PyBool, PyByteArray, PyBytes, PyFloat, PyInt, PyList, P
 use pyo3::{PyTypeInfo, intern};
 
 use super::array::items::Items;
-use super::array::pair::Out;
 use super::array::{Array, objects};
 use super::classes::{
     integer, is_any_sequence, is_list, is_masked, is_numpy, is_slices, item, numeric_kind, plain,
@@ -226,7 +225,7 @@ impl<'a, 'py> Call<'a, 'py> {
         argument: Entry<'_>,
         out: &Bound<'py, PyAny>,
         tensor: &Tensor<'py>,
-    ) -> PyResult<Out<'py>> {
+    ) -> PyResult<Array<'py>> {
         let Some(slices) = &tensor.slices else { return self.fitting_out(argument, out, out, tensor) };
         if !is_slices(out)? {
             return Err(self.type_error(argument, describe(out), "None or IndexedSlices, as the input is"));
@@ -251,7 +250,7 @@ impl<'a, 'py> Call<'a, 'py> {
         out: &Bound<'py, PyAny>,
         values: &Bound<'py, PyAny>,
         tensor: &Tensor<'py>,
-    ) -> PyResult<Out<'py>> {
+    ) -> PyResult<Array<'py>> {
         let Some((array, subclass)) = Array::read(values) else {
             return Err(self.type_error(argument, describe(out), "None or a numpy.ndarray"));
         };
@@ -269,7 +268,7 @@ impl<'a, 'py> Call<'a, 'py> {
         if !array.is_writeable() {
             return Err(self.value_error(argument, "a read-only array", "a writeable one"));
         }
-        Ok(Out::Given(array))
+        Ok(array)
     }
 
     /// The result for a tensor: the array, or `IndexedSlices` around it.

@@ -11,7 +11,7 @@ use pyo3::types::{PyAny, PyTuple};
 use smallvec::SmallVec;
 
 use super::array::items::Items;
-use super::array::pair::{Out, Pair, arrange};
+use super::array::pair::{Pair, arrange};
 use super::array::plain::{OperandPairs, Outputs, PlainArrays};
 use super::array::{Array, internal, objects};
 use super::call::{Call, Entry, Tensor};
@@ -228,11 +228,11 @@ fn pair_up<'o, 'py>(
             continue;
         };
         let given = match &own {
-            Some(own) => call.out(argument(i), own, &tensor)?,
+            Some(own) => Some(call.out(argument(i), own, &tensor)?),
             None if outs.is_some() => {
                 return Err(call.type_error(argument(i), "None", "an array, as t_list has there"));
             }
-            None => Out::New,
+            None => None,
         };
         entries.push(Some((tensor.slices, own)));
         pairs.push(Pair::new(tensor.array, given)?);

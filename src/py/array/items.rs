@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyAny, PyList, PyTuple};
 
-use super::objects::{self, OwnList};
+use super::objects;
 
 /// What a call is about: the entries of a list or a tuple, or one object alone. To read them runs no Python code.
 pub(in crate::py) enum Items<'a, 'py> {
@@ -38,12 +38,11 @@ impl<'a, 'py> Items<'a, 'py> {
         }
     }
 
-    /// What keeps the entries alive; for outputs, what is given back.
+    /// What keeps the entries alive.
     pub(super) fn held(&self) -> PyResult<Held<'py>> {
         match self {
-            Self::List(list) => Ok(Held::Many(OwnList::of_list(list)?)),
-            Self::Tuple(tuple) => Ok(Held::Many(OwnList::of_tuple(tuple)?)),
             Self::One(object) => Ok(Held::One((*object).clone())),
+            Self::List(_) | Self::Tuple(_) => Ok(Held::Many(self.to_tuple()?)),
         }
     }
 }
@@ -52,14 +51,14 @@ impl<'a, 'py> Items<'a, 'py> {
 /// call to Python, at a quarter of what it costs to take its entries one by one.
 pub(in crate::py) enum Held<'py> {
     One(Bound<'py, PyAny>),
-    Many(OwnList<'py>),
+    Many(Bound<'py, PyTuple>),
 }
 
 impl<'py> Held<'py> {
     pub(super) fn len(&self) -> usize {
         match self {
             Self::One(_) => 1,
-            Self::Many(list) => list.len(),
+            Self::Many(tuple) => tuple.len(),
         }
     }
 
@@ -67,7 +66,23 @@ impl<'py> Held<'py> {
     pub(super) fn get(&self, at: usize) -> PyResult<Borrowed<'_, 'py, PyAny>> {
         match self {
             Self::One(object) => Ok(object.as_borrowed()),
-            Self::Many(list) => list.get(at),
+            Self::Many(tuple) => tuple.get_borrowed_item(at),
+        }
+    }
+
+    /// What keeps them alive, as one object.
+    pub(super) fn into_any(self) -> Bound<'py, PyAny> {
+        match self {
+            Self::One(object) => object,
+            Self::Many(tuple) => tuple.into_any(),
+        }
+    }
+
+    /// The only one, or all in a new list.
+    pub(super) fn to_result(&self) -> PyResult<Bound<'py, PyAny>> {
+        match self {
+            Self::One(object) => Ok(object.clone()),
+            Self::Many(tuple) => objects::list_of_tuple(tuple),
         }
     }
 }

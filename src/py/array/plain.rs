@@ -24,7 +24,7 @@ use super::super::kinds::Kinds;
 use super::super::overlap;
 use super::fields::{DENSE, Fields, element_type, exact_fields, len, lies_at, ndarray, new_dense, shape};
 use super::items::{Held, Items};
-use super::objects::OwnList;
+use super::objects;
 use super::{internal, resized, with_memory};
 use crate::element::{Dtype, Element, Ordered, Real, match_element, match_real};
 use crate::error::{Error, Result};
@@ -36,12 +36,12 @@ use crate::scaled::Factor;
 use crate::walk::{Store, Target, View};
 
 /// A list without an allocation if it has one entry. It has room for no more, as it is moved about.
-type Few = SmallVec<[PlainArray; 1]>;
+type Few<T> = SmallVec<[T; 1]>;
 
-fn with_room(len: usize) -> Result<Few> {
-    let mut arrays = Few::new();
-    arrays.try_reserve_exact(len).map_err(|_| Error::Memory)?;
-    Ok(arrays)
+fn with_room<T>(len: usize) -> Result<Few<T>> {
+    let mut few = Few::new();
+    few.try_reserve_exact(len).map_err(|_| Error::Memory)?;
+    Ok(few)
 }
 
 /// An exact ndarray, dense, aligned and native, of a dtype that is not complex: where it lies.
@@ -123,7 +123,7 @@ impl PlainArray {
 /// The plain arrays of a list, without its Nones.
 pub(in crate::py) struct PlainArrays<'py> {
     held: Held<'py>,
-    arrays: Few,
+    arrays: Few<PlainArray>,
     bytes: usize,
     /// Whether they have one dtype.
     alike: bool,
@@ -205,7 +205,10 @@ impl<'py> PlainArrays<'py> {
             None => return self.new_outputs(py, class).map(Some),
             Some(outs) if outs.is(items) => {
                 let writeable = |array: &PlainArray| array.flags & npyffi::NPY_ARRAY_WRITEABLE != 0;
-                self.arrays.iter().all(writeable).then_some(Outputs::Inputs)
+                if !self.arrays.iter().all(writeable) {
+                    return Ok(None);
+                }
+                Some(Outputs { arrays: None, _held: Few::new(), result: self.held.to_result()? })
             }
             Some(outs) => self.given_outputs(outs, class)?,
         };
@@ -234,17 +237,15 @@ impl<'py> PlainArrays<'py> {
             arrays.push(array);
             Ok(new)
         };
-        let held = match &self.held {
-            Held::One(object) => Held::One(make(object.as_borrowed())?),
-            Held::Many(list) => {
-                let new = OwnList::new(py, list.len())?;
-                for i in 0..list.len() {
-                    new.set(i, make(list.get(i)?)?)?;
-                }
-                Held::Many(new)
-            }
+        let mut new = with_room(self.held.len())?;
+        for i in 0..self.held.len() {
+            new.push(make(self.held.get(i)?)?);
+        }
+        let result = match (&self.held, &new[..]) {
+            (Held::One(_), [one]) => one.clone(),
+            _ => objects::list_of(py, new.iter().cloned())?.into_any(),
         };
-        Ok(Outputs::Others { held, arrays })
+        Ok(Outputs { arrays: Some(arrays), _held: new, result })
     }
 
     /// The caller's arrays, if each is one for its input, as far as the two are concerned: of one shape and one order of
@@ -282,7 +283,8 @@ impl<'py> PlainArrays<'py> {
             }
             arrays.push(output);
         }
-        Ok(Some(Outputs::Others { held, arrays }))
+        let result = held.to_result()?;
+        Ok(Some(Outputs { arrays: Some(arrays), _held: Few::from_buf([held.into_any()]), result }))
     }
 }
 
@@ -339,21 +341,20 @@ impl Views for PlainViews<'_> {
     }
 }
 
-/// Where the outputs of plain arrays are. They share no memory but where an output is its input, and have as many elements as
+/// The outputs of plain arrays. They share no memory but where an output is its input, and have as many elements as
 /// their inputs, and the same dtype.
-pub(in crate::py) enum Outputs<'py> {
-    /// Each is its input.
-    Inputs,
-    /// As many as inputs.
-    Others { held: Held<'py>, arrays: Few },
+pub(in crate::py) struct Outputs<'py> {
+    /// As many as inputs; None: each is its input.
+    arrays: Option<Few<PlainArray>>,
+    /// What keeps them alive: Python code may find the result and change it.
+    _held: Few<Bound<'py, PyAny>>,
+    /// What the call returns. It is there before anything is written, so that this needs no memory.
+    result: Bound<'py, PyAny>,
 }
 
 impl Outputs<'_> {
     fn of<'a>(&'a self, inputs: &'a PlainArrays<'_>) -> &'a [PlainArray] {
-        match self {
-            Self::Inputs => &inputs.arrays,
-            Self::Others { arrays, .. } => arrays,
-        }
+        self.arrays.as_ref().unwrap_or(&inputs.arrays)
     }
 
     fn are_apart(&self, inputs: &PlainArrays<'_>) -> Result<bool> {
@@ -378,11 +379,8 @@ impl<'a, 'py> OperandPairs<'a, 'py> {
     }
 
     fn are_current(&self) -> bool {
-        let outputs = match &self.outputs {
-            Outputs::Inputs => true,
-            // SAFETY: what is held beside them are the arrays that were read.
-            Outputs::Others { arrays, .. } => arrays.iter().all(|array| unsafe { array.is_current() }),
-        };
+        // SAFETY: what is held beside them are the arrays that were read.
+        let outputs = self.outputs.arrays.iter().flatten().all(|array| unsafe { array.is_current() });
         outputs && self.inputs.are_current()
     }
 
@@ -413,16 +411,9 @@ impl<'a, 'py> OperandPairs<'a, 'py> {
         }
     }
 
-    /// The only output, or those of a list in a list. It is there before anything is written, so that this needs no memory.
+    /// The only output, or those of a list in a list.
     pub(in crate::py) fn into_result(self) -> Bound<'py, PyAny> {
-        let held = match &self.outputs {
-            Outputs::Inputs => &self.inputs.held,
-            Outputs::Others { held, .. } => held,
-        };
-        match held {
-            Held::Many(list) => list.give().into_any(),
-            Held::One(object) => object.clone(),
-        }
+        self.outputs.result
     }
 }
 
