@@ -424,6 +424,15 @@ pub(super) fn are_plain<'a, 'py: 'a>(
     })
 }
 
+/// The same for axes: None, an int, or a tuple of ints.
+pub(super) fn are_plain_axes(axes: Option<&Bound<'_, PyAny>>) -> bool {
+    let is_int = |axis: &Bound<'_, PyAny>| axis.is_exact_instance_of::<PyInt>();
+    axes.is_none_or(|axes| match axes.cast_exact::<PyTuple>() {
+        Ok(axes) => axes.iter_borrowed().all(|axis| is_int(&axis)),
+        Err(_) => is_int(axes),
+    })
+}
+
 /// What an object is, as far as it is a number.
 pub(super) enum Number {
     Real(f64),

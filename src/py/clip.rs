@@ -8,9 +8,10 @@ use pyo3::types::PyFloat;
 use super::array::items::Items;
 use super::array::order::ReducedAxes;
 use super::array::pair::Pair;
+use super::array::plain::OperandPairs;
 use super::array::{Array, internal};
 use super::bound::{BoundKind, bound};
-use super::call::{Call, are_plain};
+use super::call::{Call, are_plain, are_plain_axes};
 use super::kinds::Kinds;
 use super::norm::vector_order;
 use super::operands::{Inputs, Operands, Parameter};
@@ -97,7 +98,7 @@ pub(super) fn clip_by_norm<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     const T: Parameter = Parameter { name: "t", kinds: Kinds::Scalable, takes_slices: true };
     let call = Call::new(py, "clip_by_norm", name)?;
-    let is_plain = axes.is_none() && are_plain([Some(clip_norm), name]);
+    let is_plain = are_plain([Some(clip_norm), name]) && are_plain_axes(axes);
     let mut tensor = Inputs::new(&call, T, Items::One(t));
     if tensor.read(is_plain)?.is_some() {
         return call.hand_on((t, clip_norm, axes, name, out));
@@ -111,9 +112,33 @@ pub(super) fn clip_by_norm<'py>(
         operands.clip(py, NormOf::Inputs(Order::Two), |norm| norm.clip_to(limit))?;
         return Ok(operands.into_result());
     };
+    let dtype = tensor.dtype()?;
+    // Columns, and slices of one element, need arrays that any layout may have.
+    let len = tensor.row_len(&axes).filter(|len| *len > 1 && is_row(*len));
+    if len.is_none() {
+        tensor.make_general()?;
+    }
     let mut operands = tensor.with_outputs(out, &mut [])?;
-    clip_slices(py, operands.pair()?, &axes, limit)?;
+    match (&mut operands, len) {
+        (Operands::Plain(pairs), Some(len)) => clip_plain_rows(py, pairs, dtype, len, limit)?,
+        _ => clip_slices(py, operands.pair()?, &axes, limit)?,
+    }
     Ok(operands.into_result())
+}
+
+/// Clips each of the rows of `len` elements of a plain array by its own norm.
+fn clip_plain_rows(
+    py: Python<'_>,
+    pairs: &mut OperandPairs<'_, '_>,
+    dtype: Dtype,
+    len: usize,
+    limit: f64,
+) -> PyResult<()> {
+    let bytes = pairs.inputs().bytes();
+    match_real!(dtype, T => {
+        let (source, rows) = pairs.rows::<T>(len)?;
+        Ok(detached(py, bytes, || clip_rows(Isa::current(), source.as_ref(), rows, len, limit))?)
+    }, Err(internal("rows of integers")))
 }
 
 /// Clips each slice along some axes by its own norm.

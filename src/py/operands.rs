@@ -147,6 +147,24 @@ impl<'a, 'py> Inputs<'a, 'py> {
         }
     }
 
+    /// The elements of each slice along some axes, if the only tensor is plain and the slices are rows that follow each other.
+    pub(super) fn row_len(&self, axes: &[usize]) -> Option<usize> {
+        match &self.tensors {
+            Tensors::Plain(arrays) => arrays.row_len(axes),
+            Tensors::General(_) => None,
+        }
+    }
+
+    /// Reads plain arrays once more, for what the fast path has no case for.
+    pub(super) fn make_general(&mut self) -> PyResult<()> {
+        if let Tensors::Plain(_) = self.tensors {
+            let tensors = self.parameter.read_all(self.call, &self.items)?;
+            let tensors = tensors.map_err(|_| internal("an array that moved to a GPU"))?;
+            self.tensors = Tensors::General(tensors);
+        }
+        Ok(())
+    }
+
     /// The norm of all tensors as one.
     #[inline]
     pub(super) fn norm(&self, order: Order) -> PyResult<Scaled> {
@@ -166,18 +184,18 @@ impl<'a, 'py> Inputs<'a, 'py> {
         readers: &mut [&mut Array<'py>],
     ) -> PyResult<Operands<'_, 'py>> {
         let outputs = self.plain_outputs(out)?;
-        let tensors = match (&mut self.tensors, outputs) {
+        if outputs.is_none() {
+            self.make_general()?;
+        }
+        match (&mut self.tensors, outputs) {
             (Tensors::Plain(inputs), Some(outputs)) => {
-                return Ok(Operands::Plain(OperandPairs::new(inputs, outputs)));
+                Ok(Operands::Plain(OperandPairs::new(inputs, outputs)))
             }
-            // Once more, for what the fast path has no case for.
-            (Tensors::Plain(_), None) => {
-                let tensors = self.parameter.read_all(self.call, &self.items)?;
-                tensors.map_err(|_| internal("an array that moved to a GPU"))?
+            (Tensors::General(tensors), None) => {
+                pair_up(self.call, &self.items, mem::take(tensors), out, readers)
             }
-            (Tensors::General(tensors), _) => mem::take(tensors),
-        };
-        pair_up(self.call, &self.items, tensors, out, readers)
+            _ => Err(not_one()),
+        }
     }
 
     /// Outputs for plain arrays, unless the caller's are no case for these.
@@ -214,7 +232,9 @@ fn pair_up<'o, 'py>(
     };
     let argument = |at: usize| Entry("out", is_list.then_some(at));
     let mut pairs = vec_with_room(tensors.len())?;
-    let mut entries = vec_with_room(tensors.len())?;
+    // Before anything is written: there may be no memory for it.
+    let mut results = vec_with_room(tensors.len())?;
+    let mut numbers = vec_with_room(tensors.len())?;
     for (i, tensor) in tensors.into_iter().enumerate() {
         let own = match &outs {
             Some(outs) => Some(outs.get_item(i)?).filter(|own| !own.is_none()),
@@ -224,7 +244,7 @@ fn pair_up<'o, 'py>(
             if let Some(own) = &own {
                 return Err(call.type_error(argument(i), describe(own), "None, as t_list has there"));
             }
-            entries.push(None);
+            results.push(py.None().into_bound(py));
             continue;
         };
         let given = match &own {
@@ -234,27 +254,14 @@ fn pair_up<'o, 'py>(
             }
             None => None,
         };
-        entries.push(Some((tensor.slices, own)));
-        pairs.push(Pair::new(tensor.array, given)?);
+        let pair = Pair::new(tensor.array, given)?;
+        results.push(call.result(pair.object().clone(), tensor.slices.as_ref(), own.as_ref())?);
+        pairs.push(pair);
+        numbers.push(i);
     }
     if let Some((a, b)) = arrange(&mut pairs, readers)? {
-        let place = |pair: usize| {
-            let mut present = entries.iter().enumerate().filter(|(_, entry)| entry.is_some());
-            argument(present.nth(pair).map_or(0, |(i, _)| i))
-        };
+        let place = |pair: usize| argument(numbers.get(pair).copied().unwrap_or(0));
         return Err(call.clash(place(a), place(b)));
-    }
-    // Before anything is written: there may be no memory for it.
-    let mut results = vec_with_room(entries.len())?;
-    let mut outputs = pairs.iter().map(Pair::object);
-    for entry in &entries {
-        results.push(match entry {
-            None => py.None().into_bound(py),
-            Some((slices, out)) => {
-                let output = outputs.next().ok_or_else(|| internal("fewer outputs than tensors"))?;
-                call.result(output.clone(), slices.as_ref(), out.as_ref())?
-            }
-        });
     }
     let result = match results.pop() {
         Some(result) if !is_list => result,

@@ -146,9 +146,7 @@ pub(super) fn extents_are_apart(extents: impl Iterator<Item = (usize, usize)> + 
     if extents.clone().is_sorted_by(are_in_order) {
         return Ok(true);
     }
-    // No allocation for an input and an output.
-    let mut sorted: SmallVec<[(usize, usize); 2]> = SmallVec::new();
-    sorted.try_reserve_exact(extents.clone().count()).map_err(|_| Error::Memory)?;
+    let mut sorted = vec_with_room(extents.clone().count())?;
     sorted.extend(extents);
     sorted.sort_unstable();
     Ok(sorted.is_sorted_by(are_in_order))
