@@ -256,7 +256,7 @@ impl<'py> PlainArrays<'py> {
         for i in 0..self.held.len() {
             new.push(make(self.held.get(i)?)?);
         }
-        let result = match (&self.held, &new[..]) {
+        let result = match (&self.held, new.as_slice()) {
             (Held::One(_), [one]) => one.clone(),
             _ => objects::list_of(py, new.iter().cloned())?.into_any(),
         };
@@ -375,7 +375,7 @@ impl Outputs<'_> {
     fn are_apart(&self, inputs: &PlainArrays<'_>) -> Result<bool> {
         let outputs = self.of(inputs);
         // For one tensor, what is below would cost a tenth of the call.
-        if let ([input], [output]) = (&inputs.arrays[..], outputs) {
+        if let ([input], [output]) = (inputs.arrays.as_slice(), outputs) {
             let ((low, high), (begin, end)) = (input.extent(), output.extent());
             return Ok(output.len == 0 || output.data == input.data || high <= begin || end <= low);
         }
@@ -424,7 +424,7 @@ impl<'a, 'py> OperandPairs<'a, 'py> {
         if !self.are_current() {
             return Err(resized());
         }
-        match (&self.inputs.arrays[..], self.outputs.of(self.inputs)) {
+        match (self.inputs.arrays.as_slice(), self.outputs.of(self.inputs)) {
             // SAFETY: the pairs are borrowed mutably.
             ([input], [output]) if input.dtype == T::DTYPE => Ok(unsafe { task(input, output) }),
             _ => Err(not_plain()),
