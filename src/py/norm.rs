@@ -152,11 +152,8 @@ pub(super) fn norm<'py>(
     let along = Along::new(&call, ord, axis, inputs.shape()?.len())?;
     let keepdims = call.keepdims(keepdims)?;
     call.check_name()?;
-    match &along {
-        Along::Whole(order) if !keepdims => {
-            return Ok(PyFloat::new(py, inputs.norm(*order)?.to_f64()).into_any());
-        }
-        _ => {}
+    if let (Along::Whole(order), false) = (&along, keepdims) {
+        return Ok(PyFloat::new(py, inputs.norm(*order)?.to_f64()).into_any());
     }
     let array = inputs.array()?;
     let norms = along.norms(array)?;

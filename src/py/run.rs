@@ -296,23 +296,21 @@ pub(super) fn scale_slices(
     factor: impl Fn(Scaled) -> Option<Factor>,
 ) -> PyResult<()> {
     let py = pair.input().object().py();
-    let mut steps: (Vec<f64>, Vec<f64>) = (vec_with_room(norms.values.len())?, Vec::new());
-    let mut far = false;
-    for norm in &norms.values {
-        let factor = factor(*norm).unwrap_or(Factor::ONE);
-        far |= factor.then != 1.0;
-        steps.0.push(factor.by);
-    }
-    if far {
-        steps.1 = vec_with_room(norms.values.len())?;
-        steps.1.extend(norms.values.iter().map(|norm| factor(*norm).unwrap_or(Factor::ONE).then));
-    }
+    let factor = |norm: &Scaled| factor(*norm).unwrap_or(Factor::ONE);
+    let steps = |step: fn(Factor) -> f64| -> Result<Vec<f64>> {
+        let mut steps = vec_with_room(norms.values.len())?;
+        steps.extend(norms.values.iter().map(|norm| step(factor(norm))));
+        Ok(steps)
+    };
+    let by = steps(|factor| factor.by)?;
+    let is_far = norms.values.iter().any(|norm| factor(norm).then != 1.0);
+    let then = if is_far { Some(steps(|factor| factor.then)?) } else { None };
     let dtype = real_dtype(pair)?;
     let shape = pair.input().shape().to_vec();
     let (bytes, walk) = (pair.input().bytes(), pair.walk());
     match_real!(dtype, T => {
         let spread = |factors| Factors(spread(factors, &norms.kept, &shape, &walk));
-        let (first, second) = (spread(&steps.0), far.then(|| spread(&steps.1)));
+        let (first, second) = (spread(&by), then.as_deref().map(spread));
         let mut task = pair.task::<T>(&walk)?;
         Ok(detached(py, bytes, || -> Result<()> {
             let isa = Isa::current();
