@@ -132,14 +132,7 @@ fn cupy_class(py: Python<'_>) -> Option<Bound<'_, PyType>> {
 }
 
 /// Whether an object is a `cupy.ndarray`. No Python code runs.
-#[inline(never)] // the fast path does not reach it
 pub(super) fn is_cupy(object: &Bound<'_, PyAny>) -> bool {
     !object.is_exact_instance_of::<PyUntypedArray>()
         && cupy_class(object.py()).is_some_and(|class| objects::is_of(object, &class))
-}
-
-/// Whether one of the entries is a `cupy.ndarray`.
-#[inline(never)]
-pub(super) fn any_is_cupy(entries: &Bound<'_, PyTuple>) -> bool {
-    entries.iter_borrowed().any(|entry| is_cupy(&entry))
 }

@@ -7,15 +7,15 @@
 use std::mem;
 
 use pyo3::prelude::*;
-use pyo3::types::{PyAny, PyTuple};
+use pyo3::types::PyAny;
 use smallvec::SmallVec;
 
-use super::array::items::Items;
+use super::array::items::{Held, Items};
 use super::array::pair::{Pair, arrange};
 use super::array::plain::{OperandPairs, Outputs, PlainArrays};
 use super::array::{Array, internal, objects};
 use super::call::{Call, Entry, Tensor};
-use super::classes::{any_is_cupy, is_cupy};
+use super::classes::is_cupy;
 use super::kinds::Kinds;
 use super::run::{NormOf, clip_plain, norm_of_arrays, norm_of_plain, scale_pairs};
 use super::text::describe;
@@ -34,15 +34,6 @@ pub(super) struct Parameter {
 }
 
 impl Parameter {
-    fn read<'py>(
-        self,
-        call: &Call<'_, 'py>,
-        at: Option<usize>,
-        object: &Bound<'py, PyAny>,
-    ) -> PyResult<Tensor<'py>> {
-        call.tensor(Entry(self.name, at), object, self.kinds, self.takes_slices)
-    }
-
     /// Reads arrays of any layout, and raises the errors.
     #[cold]
     #[inline(never)]
@@ -51,22 +42,22 @@ impl Parameter {
         call: &Call<'_, 'py>,
         items: &Items<'_, 'py>,
     ) -> PyResult<Result<Vec<Option<Tensor<'py>>>, OnDevice<'py>>> {
-        if let Items::One(object) = items {
-            if is_cupy(object) {
-                return Ok(Err(OnDevice((*object).clone())));
+        let (held, is_list) = (items.held()?, items.is_list());
+        let mut tensors = vec_with_room(held.len())?;
+        for i in 0..held.len() {
+            let entry = held.get(i)?;
+            if is_cupy(&entry) {
+                return Ok(Err(OnDevice(held.into_any())));
             }
-            let mut tensors = vec_with_room(1)?;
-            tensors.push(Some(self.read(call, None, object)?));
-            return Ok(Ok(tensors));
         }
-        let entries = items.to_tuple()?;
-        if any_is_cupy(&entries) {
-            return Ok(Err(OnDevice(entries.into_any())));
-        }
-        let mut tensors = vec_with_room(entries.len())?;
-        for (i, entry) in entries.iter().enumerate() {
-            let tensor = if entry.is_none() { None } else { Some(self.read(call, Some(i), &entry)?) };
-            tensors.push(tensor);
+        for i in 0..held.len() {
+            let entry = held.get(i)?;
+            if is_list && entry.is_none() {
+                tensors.push(None);
+                continue;
+            }
+            let argument = Entry(self.name, is_list.then_some(i));
+            tensors.push(Some(call.tensor(argument, &entry, self.kinds, self.takes_slices)?));
         }
         Ok(Ok(tensors))
     }
@@ -225,10 +216,10 @@ fn pair_up<'o, 'py>(
     readers: &mut [&mut Array<'py>],
 ) -> PyResult<Operands<'o, 'py>> {
     let py = call.py();
-    let is_list = !matches!(items, Items::One(_));
+    let is_list = items.is_list();
     let outs = match out {
-        Some(out) if !is_list => Some(PyTuple::new(py, [out])?),
-        _ => call.out_sequence(out, tensors.len())?,
+        Some(out) if !is_list => Some(Held::One(out.clone())),
+        _ => call.out_sequence(out, tensors.len())?.map(Held::Many),
     };
     let argument = |at: usize| Entry("out", is_list.then_some(at));
     let mut pairs = vec_with_room(tensors.len())?;
@@ -237,7 +228,7 @@ fn pair_up<'o, 'py>(
     let mut numbers = vec_with_room(tensors.len())?;
     for (i, tensor) in tensors.into_iter().enumerate() {
         let own = match &outs {
-            Some(outs) => Some(outs.get_item(i)?).filter(|own| !own.is_none()),
+            Some(outs) => Some(outs.get(i)?.to_owned()).filter(|own| !own.is_none()),
             None => None,
         };
         let Some(tensor) = tensor else {

@@ -21,13 +21,8 @@ impl<'a, 'py> Items<'a, 'py> {
         object.cast_exact::<PyTuple>().ok().map(|tuple| Self::Tuple(tuple.clone()))
     }
 
-    /// As they are now, for good. One object is no sequence of entries: it is the only one.
-    pub(in crate::py) fn to_tuple(&self) -> PyResult<Bound<'py, PyTuple>> {
-        match self {
-            Self::List(list) => objects::tuple_of_list(list),
-            Self::Tuple(tuple) => Ok(tuple.clone()),
-            Self::One(object) => PyTuple::new(object.py(), [object]),
-        }
+    pub(in crate::py) fn is_list(&self) -> bool {
+        !matches!(self, Self::One(_))
     }
 
     pub(super) fn is(&self, other: &Self) -> bool {
@@ -38,16 +33,17 @@ impl<'a, 'py> Items<'a, 'py> {
         }
     }
 
-    /// What keeps the entries alive.
-    pub(super) fn held(&self) -> PyResult<Held<'py>> {
+    /// The entries as they are now, for good.
+    pub(in crate::py) fn held(&self) -> PyResult<Held<'py>> {
         match self {
+            Self::List(list) => Ok(Held::Many(objects::tuple_of_list(list)?)),
+            Self::Tuple(tuple) => Ok(Held::Many(tuple.clone())),
             Self::One(object) => Ok(Held::One((*object).clone())),
-            Self::List(_) | Self::Tuple(_) => Ok(Held::Many(self.to_tuple()?)),
         }
     }
 }
 
-/// What keeps arrays alive: their references, as they stood in the argument at one moment. A list is copied by one
+/// What keeps arrays alive, one alone or those of a list: their references, as they stood in the argument at one moment. A list is copied by one
 /// call to Python, at a quarter of what it costs to take its entries one by one.
 pub(in crate::py) enum Held<'py> {
     One(Bound<'py, PyAny>),
@@ -55,7 +51,7 @@ pub(in crate::py) enum Held<'py> {
 }
 
 impl<'py> Held<'py> {
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::py) fn len(&self) -> usize {
         match self {
             Self::One(_) => 1,
             Self::Many(tuple) => tuple.len(),
@@ -63,7 +59,7 @@ impl<'py> Held<'py> {
     }
 
     #[inline]
-    pub(super) fn get(&self, at: usize) -> PyResult<Borrowed<'_, 'py, PyAny>> {
+    pub(in crate::py) fn get(&self, at: usize) -> PyResult<Borrowed<'_, 'py, PyAny>> {
         match self {
             Self::One(object) => Ok(object.as_borrowed()),
             Self::Many(tuple) => tuple.get_borrowed_item(at),
@@ -71,7 +67,7 @@ impl<'py> Held<'py> {
     }
 
     /// What keeps them alive, as one object.
-    pub(super) fn into_any(self) -> Bound<'py, PyAny> {
+    pub(in crate::py) fn into_any(self) -> Bound<'py, PyAny> {
         match self {
             Self::One(object) => object,
             Self::Many(tuple) => tuple.into_any(),
