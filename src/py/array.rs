@@ -300,6 +300,14 @@ impl<'py> Array<'py> {
 
     /// All elements in the order of memory.
     pub(super) fn whole<T: Element>(&self) -> PyResult<View<'_, T>> {
+        if self.contiguity() != 0 && self.is_plain::<T>() {
+            self.check::<T>()?;
+            // SAFETY: as in `memory`; a contiguous array has `len` elements from its data pointer on, and an
+            // empty one's pointer is not null either.
+            return Ok(View::Dense(unsafe {
+                slice::from_raw_parts(self.data.cast::<T>().cast_const(), self.len())
+            }));
+        }
         self.view(&IterOrder::of(&self.geometry))
     }
 

@@ -80,13 +80,29 @@ impl<'py> Pair<'py> {
 
     /// What to write, and what to read for it, by the positions of `walk`.
     pub(in crate::py) fn task<T: Ordered>(&mut self, walk: &IterOrder) -> PyResult<Task<'_, T>> {
+        self.task_along(walk)
+    }
+
+    /// For the functions here, which have borrowed the pair mutably.
+    fn task_along<T: Ordered>(&self, walk: &IterOrder) -> PyResult<Task<'_, T>> {
         let source = if self.is_in_place() { None } else { Some(self.source().view(walk)?) };
         Ok(Task { source, target: self.target(walk)? })
     }
 
     /// The same in the order of memory.
     pub(in crate::py) fn whole_task<T: Ordered>(&mut self) -> PyResult<Task<'_, T>> {
-        self.task(&self.walk())
+        let (source, output) = (self.source(), self.output());
+        let alike = output.contiguity() & source.contiguity() != 0;
+        if !alike || self.interleaved || !output.is_plain::<T>() || !source.is_plain::<T>() {
+            return self.task_along(&self.walk());
+        }
+        output.check::<T>()?;
+        let source = if self.is_in_place() { None } else { Some(source.whole()?) };
+        // SAFETY: as in `target`; the array is contiguous, and the input is so in the same order. A new array holds some
+        // bits, see `new_dense`.
+        let target =
+            Target::Dense(unsafe { slice::from_raw_parts_mut(output.data.cast::<T>(), output.len()) });
+        Ok(Task { source, target })
     }
 
     /// The slices of the input, unless it is in place, and the output, if the output has the slices one after
