@@ -6,7 +6,7 @@ use pyo3::types::{PyBool, PyFloat, PyInt};
 
 use super::array::order::{IterOrder, spread};
 use super::array::{Array, internal};
-use super::call::{Call, Number, number};
+use super::call::{Call, Entry, Number, number};
 use super::classes::{integer, is_cupy, is_list, is_numpy, item, numeric_kind, plain};
 use super::operands::Inputs;
 use super::text::{describe, dtype_text, shape_text};
@@ -61,7 +61,7 @@ pub(super) fn given_bound<'py>(
     if !is_list && !is_numpy(object)? && !object.hasattr(intern!(py, "__array__"))? {
         return wrong(describe(object));
     }
-    let mut array = plain(call.array(argument, object)?.object())?;
+    let mut array = plain(call.array(Entry(argument, None), object)?.object())?;
     if is_list && numeric_kind(&array)? != Some('i') {
         let integers = rounding(py)?.call_method1(intern!(py, "rounded_integers"), (object, own()?))?;
         if !integers.is_none() {

@@ -3,19 +3,16 @@
 //! Every message has the form `function 'name': argument: found ...; allowed: ...`. Arguments are checked in
 //! the order of the signature, the type before the value, and all of them before anything is written.
 
-use std::borrow::Cow;
 use std::fmt::{self, Display};
 
-use numpy::PyUntypedArray;
 use pyo3::call::PyCallArgs;
 use pyo3::exceptions::{PyMemoryError, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyAny, PyBool, PyByteArray, PyBytes, PyFloat, PyInt, PyList, PyString, PyTuple};
+use pyo3::types::{PyAny, PyBool, PyByteArray, PyBytes, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 use pyo3::{PyTypeInfo, intern};
 
 use super::array::items::Items;
-use super::array::pair::Out;
 use super::array::{Array, objects};
 use super::classes::{
     integer, is_any_sequence, is_list, is_masked, is_numpy, is_slices, item, numeric_kind, plain,
@@ -46,9 +43,9 @@ pub(super) struct Tensor<'py> {
 
 /// An argument, or the entry of one that is a list, for a message; the text is made only there.
 #[derive(Clone, Copy)]
-pub(super) struct Entry(pub(super) &'static str, pub(super) Option<usize>);
+pub(super) struct Entry<'a>(pub(super) &'a str, pub(super) Option<usize>);
 
-impl Display for Entry {
+impl Display for Entry<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.1 {
             Some(at) => write!(f, "{}[{at}]", self.0),
@@ -108,25 +105,15 @@ impl<'a, 'py> Call<'a, 'py> {
         )
     }
 
-    fn message(&self, argument: impl Display + Copy, found: impl Display, allowed: impl Display) -> String {
+    fn message(&self, argument: impl Display, found: impl Display, allowed: impl Display) -> String {
         format!("{}: {argument}: found {found}; allowed: {allowed}", self.prefix())
     }
 
-    pub(super) fn type_error(
-        &self,
-        argument: impl Display + Copy,
-        found: impl Display,
-        allowed: &str,
-    ) -> PyErr {
+    pub(super) fn type_error(&self, argument: impl Display, found: impl Display, allowed: &str) -> PyErr {
         PyTypeError::new_err(self.message(argument, found, allowed))
     }
 
-    pub(super) fn value_error(
-        &self,
-        argument: impl Display + Copy,
-        found: impl Display,
-        allowed: &str,
-    ) -> PyErr {
+    pub(super) fn value_error(&self, argument: impl Display, found: impl Display, allowed: &str) -> PyErr {
         PyValueError::new_err(self.message(argument, found, allowed))
     }
 
@@ -140,15 +127,13 @@ impl<'a, 'py> Call<'a, 'py> {
         })
     }
 
-    pub(super) fn axis_error(&self, argument: impl Display + Copy, axis: &str, ndim: usize) -> PyErr {
+    fn axis_error(&self, argument: &str, axis: &str, ndim: usize) -> PyErr {
+        static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
         let text = self.message(argument, axis, format_args!("axes of an array with {ndim} dimensions"));
-        let error = self
-            .py
-            .import("numpy")
-            .and_then(|numpy| numpy.getattr("exceptions"))
-            .and_then(|exceptions| exceptions.getattr("AxisError"))
-            .and_then(|class| class.call1((text,)));
-        error.map_or_else(|error| error, |error| PyErr::from_value(error))
+        match CLASS.import(self.py, "numpy.exceptions", "AxisError") {
+            Ok(class) => PyErr::from_type(class.clone(), (text,)),
+            Err(error) => error,
+        }
     }
 
     pub(super) fn check_name(&self) -> PyResult<()> {
@@ -160,47 +145,27 @@ impl<'a, 'py> Call<'a, 'py> {
         }
     }
 
-    /// A tensor, `IndexedSlices` included.
-    pub(super) fn tensor_or_slices(
-        &self,
-        argument: impl Display + Copy,
-        object: &Bound<'py, PyAny>,
-        kinds: Kinds,
-    ) -> PyResult<Tensor<'py>> {
-        self.runs_python.begin(self.py);
-        if let Some((array, false)) = Array::read(object) {
-            return self.tensor_of(argument, array, None, kinds);
-        }
-        if is_slices(object)? {
-            let values = object.getattr(intern!(self.py, "values"))?;
-            let array = self.array(argument, &values)?;
-            return self.tensor_of(argument, array, Some(object.clone()), kinds);
-        }
-        let array = self.array(argument, object)?;
-        self.tensor_of(argument, array, None, kinds)
-    }
-
-    /// A tensor of a function that does not take `IndexedSlices`.
+    /// A tensor, or `IndexedSlices` of one for a function that takes them.
     pub(super) fn tensor(
         &self,
-        argument: impl Display + Copy,
+        argument: Entry<'_>,
         object: &Bound<'py, PyAny>,
         kinds: Kinds,
+        takes_slices: bool,
     ) -> PyResult<Tensor<'py>> {
         self.runs_python.begin(self.py);
-        if !object.is_instance_of::<PyUntypedArray>() && is_slices(object)? {
-            return Err(self.type_error(argument, "IndexedSlices", "an array; use .to_dense() to make one"));
-        }
-        self.tensor_or_slices(argument, object, kinds)
-    }
-
-    fn tensor_of(
-        &self,
-        argument: impl Display + Copy,
-        array: Array<'py>,
-        slices: Option<Bound<'py, PyAny>>,
-        kinds: Kinds,
-    ) -> PyResult<Tensor<'py>> {
+        let (array, slices) = match Array::read(object) {
+            Some((array, false)) => (array, None),
+            _ if !is_slices(object)? => (self.array(argument, object)?, None),
+            _ if takes_slices => {
+                let values = object.getattr(intern!(self.py, "values"))?;
+                (self.array(argument, &values)?, Some(object.clone()))
+            }
+            _ => {
+                let allowed = "an array; use .to_dense() to make one";
+                return Err(self.type_error(argument, "IndexedSlices", allowed));
+            }
+        };
         if array.dtype().is_some_and(|dtype| kinds.has(dtype)) {
             Ok(Tensor { array, slices })
         } else {
@@ -209,18 +174,15 @@ impl<'a, 'py> Call<'a, 'py> {
     }
 
     /// Anything that NumPy makes an array of, but a masked array.
-    pub(super) fn array(
-        &self,
-        argument: impl Display + Copy,
-        object: &Bound<'py, PyAny>,
-    ) -> PyResult<Array<'py>> {
+    pub(super) fn array(&self, argument: Entry<'_>, object: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
+        const ALLOWED: &str = "an array, a number or a nested list of numbers";
         let masked =
             || self.type_error(argument, "a masked array", "an array without a mask, for it would be lost");
         if let Some((array, subclass)) = Array::read(object) {
             return if subclass && is_masked(object)? { Err(masked()) } else { Ok(array) };
         }
         if object.is_none() {
-            return Err(self.type_error(argument, "None", "an array, a number or a nested list of numbers"));
+            return Err(self.type_error(argument, "None", ALLOWED));
         }
         if is_any_sequence(object)? {
             let holds = sequences(self.py)?.call_method1(intern!(self.py, "holds_masked_array"), (object,));
@@ -232,20 +194,12 @@ impl<'a, 'py> Call<'a, 'py> {
         match Array::read(&made) {
             Some((_, true)) if is_masked(&made)? => Err(masked()),
             Some((array, _)) => Ok(array),
-            None => Err(self.type_error(
-                argument,
-                describe(object),
-                "an array, a number or a nested list of numbers",
-            )),
+            None => Err(self.type_error(argument, describe(object), ALLOWED)),
         }
     }
 
     /// What NumPy makes of an object. What an object's `__array__` raises passes through.
-    fn converted(
-        &self,
-        argument: impl Display + Copy,
-        object: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyAny>> {
+    fn converted(&self, argument: Entry<'_>, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         as_array(object).map_err(|error| {
             let says = |words| {
                 error.is_instance_of::<PyValueError>(self.py)
@@ -268,10 +222,10 @@ impl<'a, 'py> Call<'a, 'py> {
     /// The output for a tensor: an array that fits, or `IndexedSlices` of one for those.
     pub(super) fn out(
         &self,
-        argument: impl Display + Copy,
+        argument: Entry<'_>,
         out: &Bound<'py, PyAny>,
         tensor: &Tensor<'py>,
-    ) -> PyResult<Out<'py>> {
+    ) -> PyResult<Array<'py>> {
         let Some(slices) = &tensor.slices else { return self.fitting_out(argument, out, out, tensor) };
         if !is_slices(out)? {
             return Err(self.type_error(argument, describe(out), "None or IndexedSlices, as the input is"));
@@ -292,11 +246,11 @@ impl<'a, 'py> Call<'a, 'py> {
     /// The array `values` of an output, if it fits the tensor.
     fn fitting_out(
         &self,
-        argument: impl Display + Copy,
+        argument: Entry<'_>,
         out: &Bound<'py, PyAny>,
         values: &Bound<'py, PyAny>,
         tensor: &Tensor<'py>,
-    ) -> PyResult<Out<'py>> {
+    ) -> PyResult<Array<'py>> {
         let Some((array, subclass)) = Array::read(values) else {
             return Err(self.type_error(argument, describe(out), "None or a numpy.ndarray"));
         };
@@ -314,7 +268,7 @@ impl<'a, 'py> Call<'a, 'py> {
         if !array.is_writeable() {
             return Err(self.value_error(argument, "a read-only array", "a writeable one"));
         }
-        Ok(Out::Given(array))
+        Ok(array)
     }
 
     /// The result for a tensor: the array, or `IndexedSlices` around it.
@@ -348,18 +302,14 @@ impl<'a, 'py> Call<'a, 'py> {
         }
         self.runs_python.begin(self.py);
         if is_sequence(object)? {
-            Ok(Items::Tuple(self.entries("t_list", object)?))
+            Ok(Items::Tuple(self.entries(Entry("t_list", None), object)?))
         } else {
             Err(self.no_sequence(object))
         }
     }
 
     /// The entries of a sequence: for good, and as many as it says it has. One that goes on for ever is an error.
-    fn entries(
-        &self,
-        argument: impl Display + Copy,
-        object: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyTuple>> {
+    fn entries(&self, argument: Entry<'_>, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
         if let Ok(list) = object.cast::<PyList>() {
             return objects::tuple_of_list(list);
         }
@@ -373,7 +323,7 @@ impl<'a, 'py> Call<'a, 'py> {
     /// What was read of a sequence; the error, if it has not as many entries as it says, with the argument's name.
     fn checked_length(
         &self,
-        argument: impl Display + Copy,
+        argument: Entry<'_>,
         read: PyResult<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         read.map_err(|error| {
@@ -397,26 +347,12 @@ impl<'a, 'py> Call<'a, 'py> {
         if !is_sequence(object)? {
             return Err(self.type_error("out", describe(object), "None or a sequence of arrays"));
         }
-        let entries = self.entries("out", object)?;
+        let entries = self.entries(Entry("out", None), object)?;
         if entries.len() != tensors {
             let found = format!("length {}", entries.len());
             return Err(self.value_error("out", found, &format!("length {tensors}, that of t_list")));
         }
         Ok(Some(entries))
-    }
-
-    /// A real number; `allowed` names what it may be.
-    pub(super) fn number(
-        &self,
-        argument: impl Display + Copy,
-        object: &Bound<'py, PyAny>,
-        allowed: &str,
-    ) -> PyResult<f64> {
-        match number(object)? {
-            Number::Real(value) => Ok(value),
-            Number::Shaped(shape) => Err(self.value_error(argument, format!("shape {shape}"), allowed)),
-            Number::No => Err(self.type_error(argument, describe(object), allowed)),
-        }
     }
 
     /// None or a bool.
@@ -429,24 +365,20 @@ impl<'a, 'py> Call<'a, 'py> {
     }
 
     /// A limit: a real number that is not negative; NaN only where `nan` says so.
-    pub(super) fn limit(
-        &self,
-        argument: impl Display + Copy,
-        object: &Bound<'py, PyAny>,
-        nan: bool,
-    ) -> PyResult<f64> {
+    pub(super) fn limit(&self, argument: &str, object: &Bound<'py, PyAny>, nan: bool) -> PyResult<f64> {
         const ALLOWED: &str = "a real number >= 0 (a Python or NumPy int, float or 0-d array)";
-        let value = self.number(argument, object, ALLOWED)?;
-        if value < 0.0 || (value.is_nan() && !nan) {
-            return Err(self.value_error(argument, describe(object), ALLOWED));
+        match number(object)? {
+            Number::Real(value) if value >= 0.0 || (value.is_nan() && nan) => Ok(value.abs()), // -0.0 is 0
+            Number::Real(_) => Err(self.value_error(argument, describe(object), ALLOWED)),
+            Number::Shaped(shape) => Err(self.value_error(argument, format!("shape {shape}"), ALLOWED)),
+            Number::No => Err(self.type_error(argument, describe(object), ALLOWED)),
         }
-        Ok(value.abs()) // -0.0 is 0
     }
 
     /// Axes, counted from the begin, in the order given. None: all of them.
     pub(super) fn axes(
         &self,
-        argument: impl Display + Copy,
+        argument: &str,
         object: Option<&Bound<'py, PyAny>>,
         ndim: usize,
     ) -> PyResult<Option<Vec<usize>>> {
@@ -456,7 +388,7 @@ impl<'a, 'py> Call<'a, 'py> {
         let given = if let Some(axis) = integer(object)? {
             vec![axis]
         } else if is_axes(object)? {
-            let entries = self.entries(argument, object)?;
+            let entries = self.entries(Entry(argument, None), object)?;
             let mut given = vec_with_room(entries.len())?;
             for axis in &entries {
                 given.push(integer(&axis)?.ok_or_else(wrong)?);
@@ -514,34 +446,25 @@ pub(super) fn number(object: &Bound<'_, PyAny>) -> PyResult<Number> {
     if let Ok(float) = object.cast::<PyFloat>() {
         return Ok(Number::Real(float.value()));
     }
-    // One that float64 holds as it is, and a quick way to it.
-    if object.is_exact_instance_of::<PyInt>()
-        && let Ok(small) = object.extract::<i32>()
-    {
-        return Ok(Number::Real(f64::from(small)));
+    if object.is_instance_of::<PyBool>() {
+        return Ok(Number::No);
     }
     if let Ok(int) = object.cast::<PyInt>() {
-        if object.is_instance_of::<PyBool>() {
-            return Ok(Number::No);
-        }
         return Ok(Number::Real(float_of(int)?));
     }
     let py = object.py();
     let is_list = is_list(object);
-    if !is_list && !is_numpy(object)? {
-        return Ok(Number::No);
-    }
-    if is_masked(object)? {
+    if !(is_list || is_numpy(object)?) || is_masked(object)? {
         return Ok(Number::No);
     }
     // A list is no number; it is converted for the better error, that of an array which is not 0-d.
     let object = if is_list {
         match as_array(object) {
-            Ok(array) => Cow::Owned(array),
+            Ok(array) => array,
             Err(_) => return Ok(Number::No),
         }
     } else {
-        Cow::Owned(plain(object)?)
+        plain(object)?
     };
     if !matches!(numeric_kind(&object)?, Some('i' | 'f')) {
         return Ok(Number::No);
@@ -571,15 +494,11 @@ fn float_of(int: &Bound<'_, PyInt>) -> PyResult<f64> {
 
 /// What TensorFlow takes for a list of tensors: a sequence, but none of those that hold something else.
 fn is_sequence(object: &Bound<'_, PyAny>) -> PyResult<bool> {
-    static TEST: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    if object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>() {
+    if is_list(object) {
         return Ok(true);
     }
-    let py = object.py();
-    let test = TEST.get_or_try_init(py, || {
-        sequences(py).and_then(|module| module.getattr("is_sequence_of_tensors")).map(Bound::unbind)
-    })?;
-    test.bind(py).call1((object,))?.extract()
+    let test = intern!(object.py(), "is_sequence_of_tensors");
+    sequences(object.py())?.call_method1(test, (object,))?.extract()
 }
 
 /// A sequence that may hold axes: a list, a tuple, a range, an array of integers with one dimension.

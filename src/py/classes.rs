@@ -131,21 +131,8 @@ fn cupy_class(py: Python<'_>) -> Option<Bound<'_, PyType>> {
     module.dict().get_item(intern!(py, "ndarray")).ok().flatten()?.cast_into().ok()
 }
 
-/// Whether an object is an array of NumPy's own class, as most are.
-fn is_numpy_array(object: &Bound<'_, PyAny>) -> bool {
-    object.is_exact_instance_of::<PyUntypedArray>()
-}
-
 /// Whether an object is a `cupy.ndarray`. No Python code runs.
-#[inline(never)] // the fast path does not reach it
 pub(super) fn is_cupy(object: &Bound<'_, PyAny>) -> bool {
-    !is_numpy_array(object) && cupy_class(object.py()).is_some_and(|class| objects::is_of(object, &class))
-}
-
-/// Whether one of the entries is a `cupy.ndarray`.
-#[inline(never)]
-pub(super) fn any_is_cupy(entries: &Bound<'_, PyTuple>) -> bool {
-    let mut rest = entries.iter_borrowed().filter(|entry| !is_numpy_array(entry)).peekable();
-    rest.peek().is_some()
-        && cupy_class(entries.py()).is_some_and(|class| rest.any(|entry| objects::is_of(&entry, &class)))
+    !object.is_exact_instance_of::<PyUntypedArray>()
+        && cupy_class(object.py()).is_some_and(|class| objects::is_of(object, &class))
 }

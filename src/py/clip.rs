@@ -29,7 +29,6 @@ use crate::walk::{Bounds, Target, Uniform, View};
 
 /// See `gradclip.clip_by_value`.
 #[pyfunction]
-#[pyo3(signature = (t, clip_value_min, clip_value_max, name, out))]
 pub(super) fn clip_by_value<'py>(
     py: Python<'py>,
     t: &Bound<'py, PyAny>,
@@ -58,7 +57,7 @@ pub(super) fn clip_by_value<'py>(
         _ => tensor.with_outputs(out, &mut [])?,
     };
     clip_to_bounds(py, &mut operands, dtype, &lo, &hi)?;
-    operands.into_result()
+    Ok(operands.into_result())
 }
 
 fn clip_to_bounds(
@@ -89,7 +88,6 @@ fn clip_to_bounds(
 
 /// See `gradclip.clip_by_norm`.
 #[pyfunction]
-#[pyo3(signature = (t, clip_norm, axes, name, out))]
 pub(super) fn clip_by_norm<'py>(
     py: Python<'py>,
     t: &Bound<'py, PyAny>,
@@ -106,14 +104,15 @@ pub(super) fn clip_by_norm<'py>(
         return call.hand_on((t, clip_norm, axes, name, out));
     }
     let limit = call.limit("clip_norm", clip_norm, false)?;
-    let ndim = tensor.ndim()?;
+    let ndim = tensor.shape()?.len();
     let axes = call.axes("axes", axes, ndim)?.filter(|axes| axes.len() < ndim);
     call.check_name()?;
     let Some(axes) = axes else {
         let mut operands = tensor.with_outputs(out, &mut [])?;
         operands.clip(py, NormOf::Inputs(Order::Two), |norm| norm.clip_to(limit))?;
-        return operands.into_result();
+        return Ok(operands.into_result());
     };
+    let dtype = tensor.dtype()?;
     // Columns, and slices of one element, need arrays that any layout may have.
     let len = tensor.row_len(&axes).filter(|len| *len > 1 && is_row(*len));
     if len.is_none() {
@@ -121,10 +120,25 @@ pub(super) fn clip_by_norm<'py>(
     }
     let mut operands = tensor.with_outputs(out, &mut [])?;
     match (&mut operands, len) {
-        (Operands::Plain { pairs, .. }, Some(len)) => clip_plain_rows(py, pairs, len, limit)?,
+        (Operands::Plain(pairs), Some(len)) => clip_plain_rows(py, pairs, dtype, len, limit)?,
         _ => clip_slices(py, operands.pair()?, &axes, limit)?,
     }
-    operands.into_result()
+    Ok(operands.into_result())
+}
+
+/// Clips each of the rows of `len` elements of a plain array by its own norm.
+fn clip_plain_rows(
+    py: Python<'_>,
+    pairs: &mut OperandPairs<'_, '_>,
+    dtype: Dtype,
+    len: usize,
+    limit: f64,
+) -> PyResult<()> {
+    let bytes = pairs.inputs().bytes();
+    match_real!(dtype, T => {
+        let (source, rows) = pairs.rows::<T>(len)?;
+        Ok(detached(py, bytes, || clip_rows(Isa::current(), source.as_ref(), rows, len, limit))?)
+    }, Err(internal("rows of integers")))
 }
 
 /// Clips each slice along some axes by its own norm.
@@ -214,7 +228,6 @@ fn clip_as_columns(
 
 /// See `gradclip.clip_by_average_norm`.
 #[pyfunction]
-#[pyo3(signature = (t, clip_norm, name, out))]
 pub(super) fn clip_by_average_norm<'py>(
     py: Python<'py>,
     t: &Bound<'py, PyAny>,
@@ -230,15 +243,14 @@ pub(super) fn clip_by_average_norm<'py>(
     }
     let limit = call.limit("clip_norm", clip_norm, false)?;
     call.check_name()?;
-    let len = tensor.len()?;
+    let len = tensor.shape()?.iter().product();
     let mut operands = tensor.with_outputs(out, &mut [])?;
     operands.clip(py, NormOf::Inputs(Order::Two), |norm| norm.over(len).clip_to(limit))?;
-    operands.into_result()
+    Ok(operands.into_result())
 }
 
 /// See `gradclip.clip_by_global_norm`.
 #[pyfunction]
-#[pyo3(signature = (t_list, clip_norm, use_norm, name, ord, out))]
 pub(super) fn clip_by_global_norm<'py>(
     py: Python<'py>,
     t_list: &Bound<'py, PyAny>,
@@ -262,20 +274,10 @@ pub(super) fn clip_by_global_norm<'py>(
     let norm = used.map_or(NormOf::Inputs(order), |norm| NormOf::Given(Scaled::new(norm, 0)));
     let mut operands = tensors.with_outputs(out, &mut [])?;
     let norm = operands.clip(py, norm, |norm| factor_of_all(norm, limit))?;
-    Ok((operands.into_result()?, PyFloat::new(py, norm.to_f64())).into_pyobject(py)?.into_any())
+    Ok((operands.into_result(), PyFloat::new(py, norm.to_f64())).into_pyobject(py)?.into_any())
 }
 
 /// The factor of all tensors of a list.
 fn factor_of_all(norm: Scaled, limit: f64) -> Option<Factor> {
     if norm.is_finite() || limit == f64::INFINITY { norm.clip_to(limit) } else { Some(Factor::NAN) }
-}
-
-/// Clips each of the rows of `len` elements of a plain array by its own norm.
-fn clip_plain_rows(py: Python<'_>, pairs: &mut OperandPairs<'_, '_>, len: usize, limit: f64) -> PyResult<()> {
-    let bytes = pairs.inputs().bytes();
-    let wrong = || internal("rows of no real dtype");
-    match_real!(pairs.inputs().dtype().ok_or_else(wrong)?, T => {
-        let (source, rows) = pairs.rows::<T>(len)?;
-        Ok(detached(py, bytes, || clip_rows(Isa::current(), source.as_ref(), rows, len, limit))?)
-    }, Err(wrong()))
 }

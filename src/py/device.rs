@@ -25,7 +25,6 @@ use crate::parallel::reduce::Order;
 
 /// See [`Call::limit`].
 #[pyfunction]
-#[pyo3(signature = (function, name, argument, object, nan))]
 pub(super) fn check_limit<'py>(
     py: Python<'py>,
     function: &str,
@@ -39,7 +38,6 @@ pub(super) fn check_limit<'py>(
 
 /// See [`Call::axes`].
 #[pyfunction]
-#[pyo3(signature = (function, name, argument, object, ndim))]
 pub(super) fn check_axes<'py>(
     py: Python<'py>,
     function: &str,
@@ -62,7 +60,6 @@ fn number_of(order: Order) -> f64 {
 
 /// The `ord` of a function that has vector norms alone, as a number.
 #[pyfunction]
-#[pyo3(signature = (function, name, ord))]
 pub(super) fn check_order<'py>(
     py: Python<'py>,
     function: &str,
@@ -75,7 +72,6 @@ pub(super) fn check_order<'py>(
 /// `ord` and `axis`: `("whole", None, ord)`, `("vectors", axes, ord)`, or `("matrices", axes, which)`, where `which` is 0
 /// for the Frobenius norm, 1 for the largest column sum, 2 for the largest singular value, inf for the largest row sum.
 #[pyfunction]
-#[pyo3(signature = (function, name, ord, axis, ndim))]
 pub(super) fn check_along<'py>(
     py: Python<'py>,
     function: &str,
@@ -101,7 +97,6 @@ pub(super) fn check_along<'py>(
 
 /// See [`Call::keepdims`].
 #[pyfunction]
-#[pyo3(signature = (function, name, keepdims))]
 pub(super) fn check_keepdims<'py>(
     py: Python<'py>,
     function: &str,
@@ -113,7 +108,6 @@ pub(super) fn check_keepdims<'py>(
 
 /// See [`Call::check_name`].
 #[pyfunction]
-#[pyo3(signature = (function, name))]
 pub(super) fn check_name<'py>(
     py: Python<'py>,
     function: &str,
@@ -126,7 +120,6 @@ pub(super) fn check_name<'py>(
 /// as a small number. None for a list and for arrays that are not 0-d, which nobody has looked at, and for those on a
 /// GPU.
 #[pyfunction]
-#[pyo3(signature = (function, name, argument, object, dtype_code))]
 pub(super) fn check_number_bound<'py>(
     py: Python<'py>,
     function: &str,
@@ -172,7 +165,6 @@ fn bits<T: Ordered>(x: T) -> u64 {
 
 /// The entries of `out` for a list of as many tensors.
 #[pyfunction]
-#[pyo3(signature = (function, name, out, tensors))]
 pub(super) fn check_out_sequence<'py>(
     py: Python<'py>,
     function: &str,
@@ -185,7 +177,6 @@ pub(super) fn check_out_sequence<'py>(
 
 /// The error about an argument of a wrong type, to be raised.
 #[pyfunction]
-#[pyo3(signature = (function, name, argument, found, allowed))]
 pub(super) fn type_error<'py>(
     py: Python<'py>,
     function: &str,
@@ -199,7 +190,6 @@ pub(super) fn type_error<'py>(
 
 /// The error about an argument of the right type with a wrong value, to be raised.
 #[pyfunction]
-#[pyo3(signature = (function, name, argument, found, allowed))]
 pub(super) fn value_error<'py>(
     py: Python<'py>,
     function: &str,
@@ -213,7 +203,6 @@ pub(super) fn value_error<'py>(
 
 /// The error about two outputs that share memory, to be raised; `one` says that `out` is no list.
 #[pyfunction]
-#[pyo3(signature = (function, name, a, b, one))]
 pub(super) fn clash_error<'py>(
     py: Python<'py>,
     function: &str,

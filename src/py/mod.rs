@@ -26,7 +26,6 @@ mod _core {
     use crate::isa::Isa;
 
     #[pymodule_export]
-    #[pymodule_export]
     use super::clip::{clip_by_average_norm, clip_by_global_norm, clip_by_norm, clip_by_value};
     #[pymodule_export]
     use super::device::{

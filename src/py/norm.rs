@@ -58,7 +58,6 @@ pub(super) fn vector_order(call: &Call<'_, '_>, ord: &Bound<'_, PyAny>) -> PyRes
 
 /// See `gradclip.global_norm`.
 #[pyfunction]
-#[pyo3(signature = (t_list, name, ord))]
 pub(super) fn global_norm<'py>(
     py: Python<'py>,
     t_list: &Bound<'py, PyAny>,
@@ -135,7 +134,6 @@ impl Along {
 
 /// See `gradclip.norm`.
 #[pyfunction]
-#[pyo3(signature = (tensor, ord, axis, keepdims, name))]
 pub(super) fn norm<'py>(
     py: Python<'py>,
     tensor: &Bound<'py, PyAny>,
@@ -151,15 +149,11 @@ pub(super) fn norm<'py>(
     if inputs.read(is_plain)?.is_some() {
         return call.hand_on((tensor, ord, axis, keepdims, name));
     }
-    let along = Along::new(&call, ord, axis, inputs.ndim()?)?;
+    let along = Along::new(&call, ord, axis, inputs.shape()?.len())?;
     let keepdims = call.keepdims(keepdims)?;
     call.check_name()?;
-    match &along {
-        Along::Whole(order) if !keepdims => {
-            return Ok(PyFloat::new(py, inputs.norm(*order)?.to_f64()).into_any());
-        }
-        Along::Vectors(axes, order) => return Norms::array_of(inputs.array()?, axes, *order, keepdims),
-        _ => {}
+    if let (Along::Whole(order), false) = (&along, keepdims) {
+        return Ok(PyFloat::new(py, inputs.norm(*order)?.to_f64()).into_any());
     }
     let array = inputs.array()?;
     let norms = along.norms(array)?;
@@ -171,7 +165,6 @@ pub(super) fn norm<'py>(
 
 /// See `gradclip.normalize`.
 #[pyfunction]
-#[pyo3(signature = (tensor, ord, axis, name, out))]
 pub(super) fn normalize<'py>(
     py: Python<'py>,
     tensor: &Bound<'py, PyAny>,
@@ -186,12 +179,12 @@ pub(super) fn normalize<'py>(
     if inputs.read(false)?.is_some() {
         return call.hand_on((tensor, ord, axis, name, out));
     }
-    let along = Along::new(&call, ord, axis, inputs.ndim()?)?;
+    let along = Along::new(&call, ord, axis, inputs.shape()?.len())?;
     call.check_name()?;
     // The output first: if there is no memory for it, the norms need not be waited for.
     let mut operands = inputs.with_outputs(out, &mut [])?;
     let norm = divide_by_norms(py, operands.pair()?, &along)?;
-    Ok((operands.into_result()?, norm).into_pyobject(py)?.into_any())
+    Ok((operands.into_result(), norm).into_pyobject(py)?.into_any())
 }
 
 /// Divides a tensor by its norms, and returns these as an array.

@@ -4,18 +4,18 @@
 //! the reading of an array and the use of its memory. All other arrays, and all errors, go by way of [`Array`] and [`Pair`].
 //! A function sees neither: it reads [`Inputs`], checks its other arguments, and works on [`Operands`].
 
-use std::{iter, mem};
+use std::mem;
 
 use pyo3::prelude::*;
 use pyo3::types::PyAny;
 use smallvec::SmallVec;
 
-use super::array::items::Items;
-use super::array::pair::{Out, Pair, arrange};
+use super::array::items::{Held, Items};
+use super::array::pair::{Pair, arrange};
 use super::array::plain::{OperandPairs, Outputs, PlainArrays};
 use super::array::{Array, internal, objects};
 use super::call::{Call, Entry, Tensor};
-use super::classes::{any_is_cupy, is_cupy};
+use super::classes::is_cupy;
 use super::kinds::Kinds;
 use super::run::{NormOf, clip_plain, norm_of_arrays, norm_of_plain, scale_pairs};
 use super::text::describe;
@@ -34,20 +34,6 @@ pub(super) struct Parameter {
 }
 
 impl Parameter {
-    fn read<'py>(
-        self,
-        call: &Call<'_, 'py>,
-        at: Option<usize>,
-        object: &Bound<'py, PyAny>,
-    ) -> PyResult<Tensor<'py>> {
-        let argument = Entry(self.name, at);
-        if self.takes_slices {
-            call.tensor_or_slices(argument, object, self.kinds)
-        } else {
-            call.tensor(argument, object, self.kinds)
-        }
-    }
-
     /// Reads arrays of any layout, and raises the errors.
     #[cold]
     #[inline(never)]
@@ -55,28 +41,25 @@ impl Parameter {
         self,
         call: &Call<'_, 'py>,
         items: &Items<'_, 'py>,
-    ) -> PyResult<Result<Tensors<'py>, OnDevice<'py>>> {
-        if let Items::One(object) = items {
-            if is_cupy(object) {
-                return Ok(Err(OnDevice((*object).clone())));
+    ) -> PyResult<Result<Vec<Option<Tensor<'py>>>, OnDevice<'py>>> {
+        let (held, is_list) = (items.held()?, items.is_list());
+        let mut tensors = vec_with_room(held.len())?;
+        for i in 0..held.len() {
+            let entry = held.get(i)?;
+            if is_cupy(&entry) {
+                return Ok(Err(OnDevice(held.into_any())));
             }
-            return Ok(Ok(Tensors::One(self.read(call, None, object)?)));
         }
-        let entries = items.to_tuple()?;
-        if any_is_cupy(&entries) {
-            return Ok(Err(OnDevice(entries.into_any())));
+        for i in 0..held.len() {
+            let entry = held.get(i)?;
+            if is_list && entry.is_none() {
+                tensors.push(None);
+                continue;
+            }
+            let argument = Entry(self.name, is_list.then_some(i));
+            tensors.push(Some(call.tensor(argument, &entry, self.kinds, self.takes_slices)?));
         }
-        let mut tensors = vec_with_room(entries.len())?;
-        for (i, entry) in entries.iter().enumerate() {
-            let tensor = if entry.is_none() { None } else { Some(self.read(call, Some(i), &entry)?) };
-            tensors.push(tensor);
-        }
-        Ok(Ok(Tensors::Many(tensors)))
-    }
-
-    /// Reads plain arrays once more, for what the fast path has no case for.
-    fn read_again<'py>(self, call: &Call<'_, 'py>, items: &Items<'_, 'py>) -> PyResult<Tensors<'py>> {
-        self.read_all(call, items)?.map_err(|_| internal("an array that moved to a GPU"))
+        Ok(Ok(tensors))
     }
 }
 
@@ -93,15 +76,15 @@ pub(super) struct Inputs<'a, 'py> {
 
 enum Tensors<'py> {
     Plain(PlainArrays<'py>),
-    One(Tensor<'py>),
-    Many(Vec<Option<Tensor<'py>>>),
+    /// As many as items.
+    General(Vec<Option<Tensor<'py>>>),
 }
 
 impl<'a, 'py> Inputs<'a, 'py> {
     /// The tensors that an argument names, which are still to be read.
     #[inline]
     pub(super) fn new(call: &'a Call<'a, 'py>, parameter: Parameter, items: Items<'a, 'py>) -> Self {
-        Self { call, parameter, items, tensors: Tensors::Many(Vec::new()) }
+        Self { call, parameter, items, tensors: Tensors::General(Vec::new()) }
     }
 
     /// Reads the tensors, unless they are arrays on a GPU, which are handed back. `is_plain` says that to read the other
@@ -116,7 +99,7 @@ impl<'a, 'py> Inputs<'a, 'py> {
         }
         match self.parameter.read_all(self.call, &self.items)? {
             Ok(tensors) => {
-                self.tensors = tensors;
+                self.tensors = Tensors::General(tensors);
                 Ok(None)
             }
             Err(device) => Ok(Some(device)),
@@ -126,8 +109,8 @@ impl<'a, 'py> Inputs<'a, 'py> {
     /// The only tensor as an array that any layout may have.
     pub(super) fn array(&self) -> PyResult<&Array<'py>> {
         match &self.tensors {
-            Tensors::One(tensor) => Ok(&tensor.array),
-            _ => Err(not_one()),
+            Tensors::General(tensors) => Ok(&tensors.iter().flatten().next().ok_or_else(not_one)?.array),
+            Tensors::Plain(_) => Err(not_one()),
         }
     }
 
@@ -135,7 +118,7 @@ impl<'a, 'py> Inputs<'a, 'py> {
     pub(super) fn dtype(&self) -> PyResult<Dtype> {
         match &self.tensors {
             Tensors::Plain(arrays) => arrays.dtype().ok_or_else(not_one),
-            _ => self.array()?.dtype().ok_or_else(not_one),
+            Tensors::General(_) => self.array()?.dtype().ok_or_else(not_one),
         }
     }
 
@@ -143,25 +126,7 @@ impl<'a, 'py> Inputs<'a, 'py> {
     pub(super) fn shape(&self) -> PyResult<SmallVec<[usize; 4]>> {
         match &self.tensors {
             Tensors::Plain(arrays) => Ok(arrays.shape()),
-            _ => Ok(self.array()?.shape().into()),
-        }
-    }
-
-    /// The number of axes of the only tensor.
-    #[inline]
-    pub(super) fn ndim(&self) -> PyResult<usize> {
-        match &self.tensors {
-            Tensors::Plain(arrays) => Ok(arrays.ndim()),
-            _ => Ok(self.array()?.ndim()),
-        }
-    }
-
-    /// The number of elements of the only tensor.
-    #[inline]
-    pub(super) fn len(&self) -> PyResult<usize> {
-        match &self.tensors {
-            Tensors::Plain(arrays) => Ok(arrays.len()),
-            _ => Ok(self.array()?.len()),
+            Tensors::General(_) => Ok(self.array()?.shape().into()),
         }
     }
 
@@ -177,14 +142,16 @@ impl<'a, 'py> Inputs<'a, 'py> {
     pub(super) fn row_len(&self, axes: &[usize]) -> Option<usize> {
         match &self.tensors {
             Tensors::Plain(arrays) => arrays.row_len(axes),
-            _ => None,
+            Tensors::General(_) => None,
         }
     }
 
-    /// Takes none of the tensors as plain from now on.
+    /// Reads plain arrays once more, for what the fast path has no case for.
     pub(super) fn make_general(&mut self) -> PyResult<()> {
         if let Tensors::Plain(_) = self.tensors {
-            self.tensors = self.parameter.read_again(self.call, &self.items)?;
+            let tensors = self.parameter.read_all(self.call, &self.items)?;
+            let tensors = tensors.map_err(|_| internal("an array that moved to a GPU"))?;
+            self.tensors = Tensors::General(tensors);
         }
         Ok(())
     }
@@ -195,8 +162,7 @@ impl<'a, 'py> Inputs<'a, 'py> {
         let py = self.call.py();
         match &self.tensors {
             Tensors::Plain(arrays) => norm_of_plain(py, arrays, order),
-            Tensors::One(tensor) => norm_of_arrays(py, iter::once(&tensor.array), order),
-            Tensors::Many(tensors) => {
+            Tensors::General(tensors) => {
                 norm_of_arrays(py, tensors.iter().flatten().map(|tensor| &tensor.array), order)
             }
         }
@@ -208,17 +174,19 @@ impl<'a, 'py> Inputs<'a, 'py> {
         out: Option<&Bound<'py, PyAny>>,
         readers: &mut [&mut Array<'py>],
     ) -> PyResult<Operands<'_, 'py>> {
-        if let Some(outputs) = self.plain_outputs(out)? {
-            return match &mut self.tensors {
-                Tensors::Plain(inputs) => {
-                    let is_list = !matches!(self.items, Items::One(_));
-                    Ok(Operands::Plain { pairs: OperandPairs::new(inputs, outputs), is_list })
-                }
-                _ => Err(not_one()),
-            };
+        let outputs = self.plain_outputs(out)?;
+        if outputs.is_none() {
+            self.make_general()?;
         }
-        self.make_general()?;
-        pair_up(self.call, mem::replace(&mut self.tensors, Tensors::Many(Vec::new())), out, readers)
+        match (&mut self.tensors, outputs) {
+            (Tensors::Plain(inputs), Some(outputs)) => {
+                Ok(Operands::Plain(OperandPairs::new(inputs, outputs)))
+            }
+            (Tensors::General(tensors), None) => {
+                pair_up(self.call, &self.items, mem::take(tensors), out, readers)
+            }
+            _ => Err(not_one()),
+        }
     }
 
     /// Outputs for plain arrays, unless the caller's are no case for these.
@@ -242,90 +210,57 @@ impl<'a, 'py> Inputs<'a, 'py> {
 #[inline(never)]
 fn pair_up<'o, 'py>(
     call: &Call<'_, 'py>,
-    tensors: Tensors<'py>,
-    out: Option<&Bound<'py, PyAny>>,
-    readers: &mut [&mut Array<'py>],
-) -> PyResult<Operands<'o, 'py>> {
-    match tensors {
-        Tensors::Plain(_) => Err(not_one()),
-        Tensors::One(tensor) => pair_one(call, tensor, out, readers),
-        Tensors::Many(tensors) => pair_list(call, tensors, out),
-    }
-}
-
-fn pair_one<'o, 'py>(
-    call: &Call<'_, 'py>,
-    tensor: Tensor<'py>,
-    out: Option<&Bound<'py, PyAny>>,
-    readers: &mut [&mut Array<'py>],
-) -> PyResult<Operands<'o, 'py>> {
-    let argument = Entry("out", None);
-    let given = match out {
-        Some(out) => call.out(argument, out, &tensor)?,
-        None => Out::New,
-    };
-    let mut pairs = vec_with_room(1)?;
-    pairs.push(Pair::new(tensor.array, given)?);
-    if arrange(&mut pairs, readers)?.is_some() {
-        return Err(call.clash(argument, argument));
-    }
-    let output = pairs.first().ok_or_else(not_one)?.object().clone();
-    let result = call.result(output, tensor.slices.as_ref(), out)?;
-    Ok(Operands::General { pairs, result })
-}
-
-fn pair_list<'o, 'py>(
-    call: &Call<'_, 'py>,
+    items: &Items<'_, 'py>,
     tensors: Vec<Option<Tensor<'py>>>,
     out: Option<&Bound<'py, PyAny>>,
+    readers: &mut [&mut Array<'py>],
 ) -> PyResult<Operands<'o, 'py>> {
     let py = call.py();
-    let outs = call.out_sequence(out, tensors.len())?;
-    let argument = |at: usize| Entry("out", Some(at));
+    let is_list = items.is_list();
+    let outs = match out {
+        Some(out) if !is_list => Some(Held::One(out.clone())),
+        _ => call.out_sequence(out, tensors.len())?.map(Held::Many),
+    };
+    let argument = |at: usize| Entry("out", is_list.then_some(at));
     let mut pairs = vec_with_room(tensors.len())?;
-    let mut entries = vec_with_room(tensors.len())?;
+    // Before anything is written: there may be no memory for it.
+    let mut results = vec_with_room(tensors.len())?;
+    let mut numbers = vec_with_room(tensors.len())?;
     for (i, tensor) in tensors.into_iter().enumerate() {
         let own = match &outs {
-            Some(outs) => Some(outs.get_item(i)?).filter(|own| !own.is_none()),
+            Some(outs) => Some(outs.get(i)?.to_owned()).filter(|own| !own.is_none()),
             None => None,
         };
         let Some(tensor) = tensor else {
             if let Some(own) = &own {
                 return Err(call.type_error(argument(i), describe(own), "None, as t_list has there"));
             }
-            entries.push(None);
+            results.push(py.None().into_bound(py));
             continue;
         };
         let given = match &own {
-            Some(own) => call.out(argument(i), own, &tensor)?,
+            Some(own) => Some(call.out(argument(i), own, &tensor)?),
             None if outs.is_some() => {
                 return Err(call.type_error(argument(i), "None", "an array, as t_list has there"));
             }
-            None => Out::New,
+            None => None,
         };
-        entries.push(Some((tensor.slices, own)));
-        pairs.push(Pair::new(tensor.array, given)?);
+        let pair = Pair::new(tensor.array, given)?;
+        results.push(call.result(pair.object().clone(), tensor.slices.as_ref(), own.as_ref())?);
+        pairs.push(pair);
+        numbers.push(i);
     }
-    if let Some((a, b)) = arrange(&mut pairs, &mut [])? {
-        let place = |pair: usize| {
-            let mut present = entries.iter().enumerate().filter(|(_, entry)| entry.is_some());
-            argument(present.nth(pair).map_or(0, |(i, _)| i))
-        };
+    if let Some((a, b)) = arrange(&mut pairs, readers)? {
+        let place = |pair: usize| argument(numbers.get(pair).copied().unwrap_or(0));
         return Err(call.clash(place(a), place(b)));
     }
-    // Before anything is written: there may be no memory for it.
-    let mut results = vec_with_room(entries.len())?;
-    let mut outputs = pairs.iter().map(Pair::object);
-    for entry in &entries {
-        results.push(match entry {
-            None => py.None().into_bound(py),
-            Some((slices, out)) => {
-                let output = outputs.next().ok_or_else(|| internal("fewer outputs than tensors"))?;
-                call.result(output.clone(), slices.as_ref(), out.as_ref())?
-            }
-        });
-    }
-    let result = objects::list_of(py, results.into_iter())?.into_any();
+    let result = match results.pop() {
+        Some(result) if !is_list => result,
+        last => {
+            results.extend(last);
+            objects::list_of(py, results.into_iter())?.into_any()
+        }
+    };
     Ok(Operands::General { pairs, result })
 }
 
@@ -336,7 +271,7 @@ fn not_one() -> PyErr {
 /// The tensors of a call with their outputs.
 pub(super) enum Operands<'a, 'py> {
     /// All are plain.
-    Plain { pairs: OperandPairs<'a, 'py>, is_list: bool },
+    Plain(OperandPairs<'a, 'py>),
     /// Any arrays, and what is to be returned once they are written.
     General { pairs: Vec<Pair<'py>>, result: Bound<'py, PyAny> },
 }
@@ -351,7 +286,7 @@ impl<'py> Operands<'_, 'py> {
         factor: impl FnOnce(Scaled) -> Option<Factor> + Send,
     ) -> PyResult<Scaled> {
         match self {
-            Self::Plain { pairs, .. } => clip_plain(py, pairs, norm, factor),
+            Self::Plain(pairs) => clip_plain(py, pairs, norm, factor),
             Self::General { pairs, .. } => {
                 let norm = match norm {
                     NormOf::Given(norm) => norm,
@@ -366,7 +301,7 @@ impl<'py> Operands<'_, 'py> {
     /// The only pair as a task in the order of memory, for elements of T, and its bytes.
     pub(super) fn task<T: Ordered>(&mut self) -> PyResult<(Task<'_, T>, usize)> {
         match self {
-            Self::Plain { pairs, .. } => {
+            Self::Plain(pairs) => {
                 let bytes = pairs.inputs().bytes();
                 Ok((pairs.task()?, bytes))
             }
@@ -382,16 +317,16 @@ impl<'py> Operands<'_, 'py> {
     pub(super) fn pair(&mut self) -> PyResult<&mut Pair<'py>> {
         match self {
             Self::General { pairs, .. } => pairs.first_mut().ok_or_else(not_one),
-            Self::Plain { .. } => Err(not_one()),
+            Self::Plain(_) => Err(not_one()),
         }
     }
 
     /// What the function returns.
     #[inline(always)]
-    pub(super) fn into_result(self) -> PyResult<Bound<'py, PyAny>> {
+    pub(super) fn into_result(self) -> Bound<'py, PyAny> {
         match self {
-            Self::Plain { pairs, is_list } => pairs.into_result(is_list),
-            Self::General { result, .. } => Ok(result),
+            Self::Plain(pairs) => pairs.into_result(),
+            Self::General { result, .. } => result,
         }
     }
 }

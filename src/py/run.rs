@@ -90,17 +90,17 @@ pub(super) fn clip_plain(
     factor: impl FnOnce(Scaled) -> Option<Factor> + Send,
 ) -> PyResult<Scaled> {
     let bytes = pairs.inputs().bytes();
-    let mut pairs = pairs.pairs_to_clip()?;
+    let tasks = pairs.tasks()?;
     // Both passes while detached, so that no other Python thread is waited for in between.
     Ok(detached(py, bytes, || {
         let (isa, crew) = (Isa::current(), Crew::new());
         let norm = match norm {
             NormOf::Given(norm) => norm,
-            NormOf::Inputs(order) => norm_of_views(isa, &crew, &pairs.views(), order)?,
+            NormOf::Inputs(order) => norm_of_views(isa, &crew, tasks.views(), order)?,
         };
         let factor = factor(norm);
-        if factor.is_some() || !pairs.are_in_place() {
-            scale(isa, &crew, pairs.tasks(), factor)?;
+        if factor.is_some() || !tasks.are_in_place() {
+            scale(isa, &crew, tasks, factor)?;
         }
         Ok::<_, Error>(norm)
     })?)
@@ -128,46 +128,21 @@ pub(super) struct Norms {
 impl Norms {
     /// The vector norms along some axes.
     pub(super) fn of(array: &Array<'_>, reduced: &[usize], order: Order) -> PyResult<Self> {
-        let kept: Vec<_> = array.split(reduced).kept().collect();
-        let count = kept.iter().map(|axis| array.shape()[*axis]).product();
-        let mut values = vec_with_room(count)?;
-        values.resize(count, Scaled::ZERO);
-        Self::fill(array, reduced, order, &mut values, |norm| norm)?;
-        Ok(Self { values, kept })
-    }
-
-    /// The same as an array, see [`Norms::to_array`], without a list of them in between.
-    pub(super) fn array_of<'py>(
-        array: &Array<'py>,
-        reduced: &[usize],
-        order: Order,
-        keepdims: bool,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let kept: Vec<_> = array.split(reduced).kept().collect();
-        new_norms(array, &kept, keepdims, |to| match to {
-            NormCells::Narrow(to) => Self::fill(array, reduced, order, to, as_real),
-            NormCells::Wide(to) => Self::fill(array, reduced, order, to, as_real),
-        })
-    }
-
-    /// Writes the norms along some axes, each made into what is wanted of it.
-    fn fill<R: Send>(
-        array: &Array<'_>,
-        reduced: &[usize],
-        order: Order,
-        norms: &mut [R],
-        make: impl Fn(Scaled) -> R + Send + Sync,
-    ) -> PyResult<()> {
-        let (py, bytes) = (array.object().py(), array.bytes());
         match_element!(dtype_of(array)?, T => {
-            let slices = array.slices::<T>(&array.split(reduced))?;
+            let split = array.split(reduced);
+            let slices = array.slices::<T>(&split)?;
             // As real numbers complex ones are added up faster, but for columns, which need neighbours side by side.
             let is_split = order == Order::Two && !slices.are_columns();
             if let Some(parts) = if is_split { array.in_parts() } else { None } {
                 let reduced: Vec<_> = reduced.iter().copied().chain([array.ndim()]).collect();
-                return Self::fill(&parts, &reduced, order, norms, make);
+                return Self::of(&parts, &reduced, order);
             }
-            Ok(detached(py, bytes, || norms_into(Isa::current(), &slices, order, norms, make))?)
+            let kept: Vec<_> = split.kept().collect();
+            let mut values = zeros(kept.iter().map(|axis| array.shape()[*axis]).product())?;
+            detached(array.object().py(), array.bytes(), || {
+                norms_into(Isa::current(), &slices, order, &mut values, |norm| norm)
+            })?;
+            Ok(Self { values, kept })
         })
     }
 
@@ -223,8 +198,7 @@ impl Norms {
         let (outer, inner) = (&self.kept[..at], &self.kept[at + 1..]);
         let inner_len: usize = inner.iter().map(|axis| shape[*axis]).product();
         let outer_len: usize = outer.iter().map(|axis| shape[*axis]).product();
-        let mut values = vec_with_room(outer_len * inner_len)?;
-        values.resize(outer_len * inner_len, Scaled::ZERO);
+        let mut values = zeros(outer_len * inner_len)?;
         if !values.is_empty() && shape[axis] > 0 {
             for (block, max) in self.values.chunks(shape[axis] * inner_len).zip(values.chunks_mut(inner_len))
             {
@@ -240,46 +214,39 @@ impl Norms {
 
     /// As an array of float32 for the narrow dtypes of `array`, of float64 for the others.
     pub(super) fn to_array<'py>(&self, array: &Array<'py>, keepdims: bool) -> PyResult<Bound<'py, PyAny>> {
-        new_norms(array, &self.kept, keepdims, |mut to| {
-            to.write(&self.values);
-            Ok(())
-        })
+        new_norms(array, &self.kept, keepdims, || Ok(&self.values))
     }
 }
 
-/// The elements of a new array of norms.
-enum NormCells<'a> {
-    Narrow(&'a mut [f32]),
-    Wide(&'a mut [f64]),
+/// Norms to be computed.
+fn zeros(count: usize) -> Result<Vec<Scaled>> {
+    let mut norms = vec_with_room(count)?;
+    norms.resize(count, Scaled::ZERO);
+    Ok(norms)
 }
 
-impl NormCells<'_> {
-    fn write(&mut self, norms: &[Scaled]) {
-        match self {
-            Self::Narrow(to) => to.iter_mut().zip(norms).for_each(|(to, norm)| *to = as_real(*norm)),
-            Self::Wide(to) => to.iter_mut().zip(norms).for_each(|(to, norm)| *to = as_real(*norm)),
-        }
-    }
-}
-
-/// A new array for the norms of slices of `array`, in the order of the axes `kept`, that `fill` writes.
-fn new_norms<'py>(
+/// A new array for the norms of slices of `array`, in the order of the axes `kept`, which are computed once it is there.
+fn new_norms<'py, N: AsRef<[Scaled]>>(
     array: &Array<'py>,
     kept: &[usize],
     keepdims: bool,
-    fill: impl FnOnce(NormCells<'_>) -> PyResult<()>,
+    norms: impl FnOnce() -> PyResult<N>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = array.object().py();
     let (shape, places) = placed(array.shape(), kept, keepdims);
     if dtype_of(array)?.is_wide() {
-        Array::filled(py, &shape, &places, |to| fill(NormCells::Wide(to)))
+        Array::filled::<f64>(py, &shape, &places, |to| write_norms(norms, to))
     } else {
-        Array::filled(py, &shape, &places, |to| fill(NormCells::Narrow(to)))
+        Array::filled::<f32>(py, &shape, &places, |to| write_norms(norms, to))
     }
 }
 
-fn as_real<T: Real>(norm: Scaled) -> T {
-    T::narrow(norm.to_f64())
+fn write_norms<T: Real, N: AsRef<[Scaled]>>(
+    norms: impl FnOnce() -> PyResult<N>,
+    to: &mut [T],
+) -> PyResult<()> {
+    to.iter_mut().zip(norms()?.as_ref()).for_each(|(to, norm)| *to = T::narrow(norm.to_f64()));
+    Ok(())
 }
 
 /// Divides each row by its norm, if the slices along the axes are rows of the output. Returns the norms as an array.
@@ -297,14 +264,12 @@ pub(super) fn normalize_rows<'py>(
     match_real!(dtype, T => {
         let Some((source, data)) = pair.rows::<T>(&split)? else { return Ok(None) };
         let kept: Vec<_> = split.kept().collect();
-        let mut values = vec_with_room(data.len() / len)?;
-        values.resize(data.len() / len, Scaled::ZERO);
+        let mut values = zeros(data.len() / len)?;
         // There is memory for the norms before anything is written.
-        let norms = new_norms(&input, &kept, true, |mut to| {
+        let norms = new_norms(&input, &kept, true, || {
             let norms = values.as_mut_slice();
             detached(py, bytes, || rows::normalize_rows(Isa::current(), source.as_ref(), data, len, norms))?;
-            to.write(&values);
-            Ok(())
+            Ok(values)
         })?;
         Ok(Some(norms))
     }, Ok(None))
@@ -331,23 +296,21 @@ pub(super) fn scale_slices(
     factor: impl Fn(Scaled) -> Option<Factor>,
 ) -> PyResult<()> {
     let py = pair.input().object().py();
-    let mut steps: (Vec<f64>, Vec<f64>) = (vec_with_room(norms.values.len())?, Vec::new());
-    let mut far = false;
-    for norm in &norms.values {
-        let factor = factor(*norm).unwrap_or(Factor::ONE);
-        far |= factor.then != 1.0;
-        steps.0.push(factor.by);
-    }
-    if far {
-        steps.1 = vec_with_room(norms.values.len())?;
-        steps.1.extend(norms.values.iter().map(|norm| factor(*norm).unwrap_or(Factor::ONE).then));
-    }
+    let factor = |norm: &Scaled| factor(*norm).unwrap_or(Factor::ONE);
+    let steps = |step: fn(Factor) -> f64| -> Result<Vec<f64>> {
+        let mut steps = vec_with_room(norms.values.len())?;
+        steps.extend(norms.values.iter().map(|norm| step(factor(norm))));
+        Ok(steps)
+    };
+    let by = steps(|factor| factor.by)?;
+    let is_far = norms.values.iter().any(|norm| factor(norm).then != 1.0);
+    let then = if is_far { Some(steps(|factor| factor.then)?) } else { None };
     let dtype = real_dtype(pair)?;
     let shape = pair.input().shape().to_vec();
     let (bytes, walk) = (pair.input().bytes(), pair.walk());
     match_real!(dtype, T => {
         let spread = |factors| Factors(spread(factors, &norms.kept, &shape, &walk));
-        let (first, second) = (spread(&steps.0), far.then(|| spread(&steps.1)));
+        let (first, second) = (spread(&by), then.as_deref().map(spread));
         let mut task = pair.task::<T>(&walk)?;
         Ok(detached(py, bytes, || -> Result<()> {
             let isa = Isa::current();

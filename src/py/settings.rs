@@ -24,23 +24,15 @@ pub(super) fn get_num_threads() -> PyResult<usize> {
 #[pyfunction]
 pub(super) fn set_num_threads(n: &Bound<'_, PyAny>) -> PyResult<()> {
     parallel::check_settings()?;
-    let allowed = format!("an int from 1 to {}", parallel::MAX_THREADS);
-    let Some(threads) = integer(n)? else {
-        return Err(PyTypeError::new_err(format!(
-            "set_num_threads: n: found {}; allowed: {allowed}",
-            describe(n)
-        )));
-    };
-    match threads.extract::<usize>() {
-        Ok(threads) if (1..=parallel::MAX_THREADS).contains(&threads) => {
-            parallel::set_threads(threads);
-            Ok(())
-        }
-        _ => Err(PyValueError::new_err(format!(
-            "set_num_threads: n: found {}; allowed: {allowed}",
-            describe(n)
-        ))),
+    let given = integer(n)?;
+    let number = given.as_ref().and_then(|given| given.extract::<usize>().ok());
+    if let Some(threads) = number.filter(|number| (1..=parallel::MAX_THREADS).contains(number)) {
+        parallel::set_threads(threads);
+        return Ok(());
     }
+    let most = parallel::MAX_THREADS;
+    let text = format!("set_num_threads: n: found {}; allowed: an int from 1 to {most}", describe(n));
+    Err(if given.is_some() { PyValueError::new_err(text) } else { PyTypeError::new_err(text) })
 }
 
 /// Gives back memory held for later outputs; the number of bytes.

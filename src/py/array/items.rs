@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyAny, PyList, PyTuple};
 
-use super::objects::{self, OwnList};
+use super::objects;
 
 /// What a call is about: the entries of a list or a tuple, or one object alone. To read them runs no Python code.
 pub(in crate::py) enum Items<'a, 'py> {
@@ -21,13 +21,8 @@ impl<'a, 'py> Items<'a, 'py> {
         object.cast_exact::<PyTuple>().ok().map(|tuple| Self::Tuple(tuple.clone()))
     }
 
-    /// As they are now, for good. One object is no sequence of entries: it is the only one.
-    pub(in crate::py) fn to_tuple(&self) -> PyResult<Bound<'py, PyTuple>> {
-        match self {
-            Self::List(list) => objects::tuple_of_list(list),
-            Self::Tuple(tuple) => Ok(tuple.clone()),
-            Self::One(object) => PyTuple::new(object.py(), [object]),
-        }
+    pub(in crate::py) fn is_list(&self) -> bool {
+        !matches!(self, Self::One(_))
     }
 
     pub(super) fn is(&self, other: &Self) -> bool {
@@ -38,51 +33,52 @@ impl<'a, 'py> Items<'a, 'py> {
         }
     }
 
-    /// For inputs: a list of one entry is that entry.
-    pub(super) fn held(&self) -> PyResult<Held<'py>> {
-        if let Self::List(list) = self
-            && list.len() == 1
-            && let Ok(entry) = list.get_item(0)
-        {
-            return Ok(Held::One(entry));
-        }
-        self.held_for_result()
-    }
-
-    /// For outputs, which are to be given back in a list if this is one.
-    pub(super) fn held_for_result(&self) -> PyResult<Held<'py>> {
+    /// The entries as they are now, for good.
+    pub(in crate::py) fn held(&self) -> PyResult<Held<'py>> {
         match self {
-            Self::List(list) => Ok(Held::Many(OwnList::of_list(list)?)),
-            Self::Tuple(tuple) => Ok(Held::Many(OwnList::of_tuple(tuple)?)),
+            Self::List(list) => Ok(Held::Many(objects::tuple_of_list(list)?)),
+            Self::Tuple(tuple) => Ok(Held::Many(tuple.clone())),
             Self::One(object) => Ok(Held::One((*object).clone())),
         }
     }
-
-    pub(super) fn is_list(&self) -> bool {
-        !matches!(self, Self::One(_))
-    }
 }
 
-/// What keeps arrays alive: their references, as they stood in the argument at one moment. A list is copied by one
+/// What keeps arrays alive, one alone or those of a list: their references, as they stood in the argument at one moment. A list is copied by one
 /// call to Python, at a quarter of what it costs to take its entries one by one.
 pub(in crate::py) enum Held<'py> {
     One(Bound<'py, PyAny>),
-    Many(OwnList<'py>),
+    Many(Bound<'py, PyTuple>),
 }
 
 impl<'py> Held<'py> {
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::py) fn len(&self) -> usize {
         match self {
             Self::One(_) => 1,
-            Self::Many(list) => list.len(),
+            Self::Many(tuple) => tuple.len(),
         }
     }
 
     #[inline]
-    pub(super) fn get(&self, at: usize) -> PyResult<Borrowed<'_, 'py, PyAny>> {
+    pub(in crate::py) fn get(&self, at: usize) -> PyResult<Borrowed<'_, 'py, PyAny>> {
         match self {
             Self::One(object) => Ok(object.as_borrowed()),
-            Self::Many(list) => list.get(at),
+            Self::Many(tuple) => tuple.get_borrowed_item(at),
+        }
+    }
+
+    /// What keeps them alive, as one object.
+    pub(in crate::py) fn into_any(self) -> Bound<'py, PyAny> {
+        match self {
+            Self::One(object) => object,
+            Self::Many(tuple) => tuple.into_any(),
+        }
+    }
+
+    /// The only one, or all in a new list.
+    pub(super) fn to_result(&self) -> PyResult<Bound<'py, PyAny>> {
+        match self {
+            Self::One(object) => Ok(object.clone()),
+            Self::Many(tuple) => objects::list_of_tuple(tuple),
         }
     }
 }

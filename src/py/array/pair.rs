@@ -28,21 +28,12 @@ pub(in crate::py) struct Pair<'py> {
     interleaved: bool,
 }
 
-/// What an output is to be.
-pub(in crate::py) enum Out<'py> {
-    /// A new array.
-    New,
-    /// One that the caller gave, of the input's shape and dtype, writeable.
-    Given(Array<'py>),
-}
-
 impl<'py> Pair<'py> {
-    /// An input, and an output that is the caller's or new. See [`arrange`].
-    pub(in crate::py) fn new(input: Array<'py>, out: Out<'py>) -> PyResult<Self> {
-        let (output, given) = match out {
-            Out::New => (Some(input.new_like()?), false),
-            Out::Given(output) => (if output.same_memory(&input) { None } else { Some(output) }, true),
-        };
+    /// An input, and the caller's output, of its shape and dtype and writeable, or a new one. See [`arrange`].
+    pub(in crate::py) fn new(input: Array<'py>, out: Option<Array<'py>>) -> PyResult<Self> {
+        let given = out.is_some();
+        let output = out.map_or_else(|| input.new_like(), Ok)?;
+        let output = (!given || !output.same_memory(&input)).then_some(output);
         Ok(Self { input, copy: None, output, given, interleaved: false })
     }
 
