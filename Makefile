@@ -67,6 +67,10 @@ miri: ## The Rust tests under Miri: memory out of bounds, aliasing, alignment, r
 wheel: ## A wheel, the same bytes from a second build, and its import in a clean environment without cargo
 	.ci/wheel
 
+.PHONY: wheels
+wheels: ## Wheels of all platforms and the source distribution in dist/, checked: TARGETS="macos-arm64 sdist"
+	.ci/wheels $(TARGETS)
+
 .PHONY: sanitize
 sanitize: develop ## The tests of memory under AddressSanitizer, which takes a nightly compiler
 	.ci/sanitize

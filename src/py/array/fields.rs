@@ -140,8 +140,9 @@ pub(super) fn element_type(fields: &Fields) -> ElementType {
     } else {
         (number == BFLOAT16.load(Ordering::Relaxed)).then_some(Dtype::Bf16)
     };
-    let foreign = if cfg!(target_endian = "little") { b'>' } else { b'<' };
-    ElementType { number, dtype, swapped: descr.byteorder.cast_unsigned() == foreign }
+    // As numbers, because a char of C has a sign on some CPUs and none on others.
+    let foreign = c_int::from(if cfg!(target_endian = "little") { b'>' } else { b'<' });
+    ElementType { number, dtype, swapped: c_int::from(descr.byteorder) == foreign }
 }
 
 /// Recognizes the dtype of a number that NumPy gave to another package, by the class of its scalars.

@@ -1,6 +1,6 @@
 //! NumPy's memory handler (NEP 49) by which an array owns memory from `memory.rs`: NumPy frees and resizes it as any other.
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, c_void};
 use std::mem;
 use std::ptr::{self, NonNull};
 
@@ -74,7 +74,7 @@ unsafe extern "C" fn free(_: *mut c_void, data: *mut c_void, _: usize) {
 /// `PyDataMem_Handler` of NumPy's C API, version 1.
 #[repr(C)]
 struct Handler {
-    name: [c_char; 127],
+    name: [u8; 127], // chars of C, which have a sign on some CPUs and none on others
     version: u8,
     context: *mut c_void,
     malloc: unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void,
@@ -91,7 +91,7 @@ static HANDLER: Handler = Handler {
         let (mut name, text) = ([0; 127], b"gradclip");
         let mut i = 0;
         while i < text.len() {
-            name[i] = text[i].cast_signed();
+            name[i] = text[i];
             i += 1;
         }
         name
