@@ -149,7 +149,7 @@ def test_outputs_far_apart_in_one_cluster_take_no_memory():
         del a, around, inside, last, odd
 
 
-def test_a_clash_is_seen_wherever_in_a_word_of_marks_it_is():
+def test_a_clash_is_seen_wherever_it_is():
     memory = np.zeros(1200)
     for at in range(2, 200):
         first, second = memory[0 : at + 1 : at], memory[at : at + 600 : 7]
@@ -163,7 +163,7 @@ def test_a_clash_is_seen_wherever_in_a_word_of_marks_it_is():
 def pieces(lengths, unit, step=1, together=1):
     """Arrays that follow each other in one piece of memory, each from a whole number of units on, in another order.
 
-    So many stay together, as they do that were made one after the other.
+    `together` of them keep their order, as arrays do that were made one after the other.
     """
     starts = np.cumsum([0, *(-(-length // unit) * unit for length in lengths)])
     memory = np.arange(1, starts[-1] + 2, dtype=np.float32)
@@ -177,8 +177,7 @@ def pieces(lengths, unit, step=1, together=1):
 @pytest.mark.parametrize("step", [1, 3])
 @pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 1000])
 def test_arrays_of_one_memory_in_any_order_are_apart(count, step, unit, together):
-    # Neighbours share words of marks, and units where these are shorter than 16 bytes, but no byte; the longest lie in
-    # regions of their own.
+    # Neighbours may share a unit, but no byte.
     lengths = [(7 * i) % 300 if i % 50 == 0 else i % 40 for i in range(count)]
     (tensors, _), (expected, _) = (pieces(lengths, unit, step, together) for _ in range(2))
     expected, norm = gc.clip_by_global_norm([t.copy() for t in expected], 1.0)
