@@ -173,7 +173,7 @@ const INDEXED: [(&str, &str, &str); 31] = [
         "*readers[i] = readers[i].copy()?",
         "the number of an input, counted from the end of the pairs",
     ),
-    ("py/array/handler.rs", "name[i] = text[i].cast_signed();", "at compile time"),
+    ("py/array/handler.rs", "name[i] = text[i];", "at compile time"),
     ("py/norm.rs", "match norms.values[..] {", "the whole"),
     ("py/array/plain.rs", "&self.arrays[..]", "the whole"),
     (
