@@ -27,6 +27,67 @@ impl Factor {
     pub const ONE: Self = Self { by: 1.0, then: 1.0 };
     /// Makes everything NaN.
     pub const NAN: Self = Self { by: f64::NAN, then: 1.0 };
+    /// Makes everything +0.0, NaN and infinity too. No product of magnitudes has the sign of this zero.
+    pub const ERASE: Self = Self { by: -0.0, then: 1.0 };
+
+    /// Whether a first step is that of [`Factor::ERASE`].
+    #[inline(always)]
+    #[must_use]
+    pub fn erases(by: f64) -> bool {
+        by.to_bits() == 1 << 63
+    }
+}
+
+/// What an infinite norm, or one that is NaN, does to the elements that it is the norm of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NonFinite {
+    /// They are scaled like others, so that NaN shows.
+    Propagate,
+    /// They become +0.0.
+    Erase,
+    /// They stay as they are.
+    Keep,
+}
+
+/// How norms are limited.
+#[derive(Clone, Copy, Debug)]
+pub struct Limit {
+    /// The largest norm that changes nothing.
+    pub limit: f64,
+    /// What norms are divided by before: 1, the number of elements for an average, or its root for a root mean square.
+    pub over: f64,
+    /// What norms do that are not finite.
+    pub nonfinite: NonFinite,
+}
+
+impl From<f64> for Limit {
+    fn from(limit: f64) -> Self {
+        Self { limit, over: 1.0, nonfinite: NonFinite::Propagate }
+    }
+}
+
+impl Limit {
+    /// What elements of this norm are multiplied by; None if they stay as they are.
+    #[inline]
+    #[must_use]
+    pub fn factor(self, norm: Scaled) -> Option<Factor> {
+        if !norm.is_finite() && self.limit < f64::INFINITY {
+            match self.nonfinite {
+                NonFinite::Propagate => {}
+                NonFinite::Erase => return Some(Factor::ERASE),
+                NonFinite::Keep => return None,
+            }
+        }
+        norm.over(self.over).clip_to(self.limit)
+    }
+
+    /// The same for tensors that have one norm together: if it is infinite, all of them become NaN.
+    #[inline]
+    #[must_use]
+    pub fn factor_of_all(self, norm: Scaled) -> Option<Factor> {
+        let is_bad = !norm.is_finite() && self.limit < f64::INFINITY;
+        if is_bad && self.nonfinite == NonFinite::Propagate { Some(Factor::NAN) } else { self.factor(norm) }
+    }
 }
 
 /// 2^exponent; exponents outside the normal range are taken to its ends.
@@ -144,15 +205,16 @@ impl Scaled {
         }
     }
 
-    /// Divided by a count of elements.
+    /// Divided by a number of at least 1.
+    #[inline]
     #[must_use]
-    pub fn over(self, count: usize) -> Self {
-        if !self.value.is_normal() {
+    pub fn over(self, divisor: f64) -> Self {
+        if divisor == 1.0 || !self.value.is_normal() {
             return self;
         }
         // Away from the bottom of the range, so that the quotient keeps all its digits.
         let (digits, exponent) = split(self.value);
-        Self::new(digits / count as f64, self.exponent.saturating_add(exponent))
+        Self::new(digits / divisor, self.exponent.saturating_add(exponent))
     }
 
     /// `limit / self`, for a limit that is not negative.

@@ -6,10 +6,12 @@ keep their bits. Results have the same bits on every CPU and for any number of
 threads. CuPy arrays are computed on their GPU, and the documentation of NumPy
 arrays holds for them too.
 
-Clip: `clip_by_value`, `clip_by_norm`, `clip_by_average_norm`,
-`clip_by_global_norm`.
+Clip: `clip_by_value`, `clip_by_norm`, `clip_by_average_norm`, `clip_by_rms`,
+`clip_by_global_norm`, `clip_by_norms`, `clip_by_weight_norm`.
 
-Norms: `norm`, `global_norm`, `normalize`.
+Norms: `norm`, `norms`, `global_norm`, `normalize`.
+
+Bad steps: `NonFiniteError`.
 
 Sparse tensors: `IndexedSlices`.
 
@@ -27,22 +29,29 @@ Examples
 [array([1.5, 2. ], dtype=float32), None, array([6.])]
 """
 
-from gradclip._clip import clip_by_average_norm, clip_by_global_norm, clip_by_norm, clip_by_value
+from gradclip._clip import clip_by_average_norm, clip_by_global_norm, clip_by_norm, clip_by_rms, clip_by_value
+from gradclip._clip_lists import clip_by_norms, clip_by_weight_norm
 from gradclip._config import __version__, get_num_threads, set_num_threads, show_config, trim
-from gradclip._norm import global_norm, norm, normalize
+from gradclip._nonfinite import NonFiniteError
+from gradclip._norm import global_norm, norm, normalize, norms
 from gradclip._slices import IndexedSlices
 
 __all__ = [
     "IndexedSlices",
+    "NonFiniteError",
     "__version__",
     "clip_by_average_norm",
     "clip_by_global_norm",
     "clip_by_norm",
+    "clip_by_norms",
+    "clip_by_rms",
     "clip_by_value",
+    "clip_by_weight_norm",
     "get_num_threads",
     "global_norm",
     "norm",
     "normalize",
+    "norms",
     "set_num_threads",
     "show_config",
     "trim",

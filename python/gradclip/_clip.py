@@ -5,7 +5,7 @@ The compiled part checks the arguments and computes the results.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from gradclip import _core
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gradclip._slices import IndexedSlices, Tensors
-    from gradclip._types import Array, Axes, DeviceNumber, DeviceT, Number, Order, Tensor
+    from gradclip._types import Array, Axes, DeviceNumber, DeviceT, NonFinite, Number, Order, Tensor
 
 
 @overload
@@ -111,6 +111,7 @@ def clip_by_norm(
     axes: Axes = None,
     name: str | None = None,
     *,
+    nonfinite: NonFinite = "propagate",
     out: IndexedSlices | None = None,
 ) -> IndexedSlices: ...
 @overload
@@ -120,6 +121,7 @@ def clip_by_norm(
     axes: Axes = None,
     name: str | None = None,
     *,
+    nonfinite: NonFinite = "propagate",
     out: Array | None = None,
 ) -> Array: ...
 @overload
@@ -129,6 +131,7 @@ def clip_by_norm(
     axes: Axes = None,
     name: str | None = None,
     *,
+    nonfinite: NonFinite = "propagate",
     out: DeviceT | None = None,
 ) -> DeviceT: ...
 def clip_by_norm(
@@ -137,6 +140,7 @@ def clip_by_norm(
     axes: Axes = None,
     name: str | None = None,
     *,
+    nonfinite: NonFinite = "propagate",
     out: Any = None,
 ) -> Any:
     """Scale a tensor so that its Euclidean norm is at most ``clip_norm``.
@@ -155,6 +159,10 @@ def clip_by_norm(
         Default: None, one norm of the whole tensor.
     name : str, optional
         Prefix of error messages. Default: none.
+    nonfinite : {"propagate", "raise", "zero", "keep"}, optional
+        Effect of an infinite norm, or of one that is NaN. Default: ``"propagate"``, scale
+        like other norms, so that NaN shows. ``"raise"``: `NonFiniteError`, before anything
+        is written. ``"zero"``: the elements become +0.0. ``"keep"``: the elements keep their bits.
     out : ndarray or IndexedSlices, optional
         Array that receives the result, with the shape and dtype of ``t``. It may be
         ``t`` itself: then only slices that are clipped are written. Default: a new
@@ -174,6 +182,8 @@ def clip_by_norm(
     ValueError
         If ``clip_norm`` is negative, NaN or not 0-d, an axis is given twice, or ``out``
         has another shape, is read-only or overlaps itself.
+    NonFiniteError
+        Under ``nonfinite="raise"``, if an element is infinite or NaN.
     numpy.exceptions.AxisError
         If ``t`` does not have one of the axes.
 
@@ -195,18 +205,96 @@ def clip_by_norm(
     array([[3. , 4. ],
            [0.6, 0.8]])
     """
-    return _core.clip_by_norm(t, clip_norm, axes, name, out)
+    return _core.clip_by_norm(t, clip_norm, axes, name, nonfinite, out)
+
+
+def clip_by_rms(
+    t: Tensor,
+    clip_rms: Number,
+    axes: Axes = None,
+    name: str | None = None,
+    *,
+    nonfinite: NonFinite = "propagate",
+    out: Array | None = None,
+) -> Array:
+    """Scale a tensor so that its root mean square is at most ``clip_rms``.
+
+    Parameters
+    ----------
+    t : array_like
+        The tensor, of any shape and of dtype float16, bfloat16, float32, float64,
+        complex64 or complex128.
+    clip_rms : number
+        The limit, a real number >= 0. An infinite limit changes nothing, not even NaN
+        or infinity.
+    axes : int or sequence of int, optional
+        Axes that a mean runs over. Each slice along these axes is clipped by its own
+        root mean square. Default: None, one of the whole tensor.
+    name : str, optional
+        Prefix of error messages. Default: none.
+    nonfinite : {"propagate", "raise", "zero", "keep"}, optional
+        As in `clip_by_norm`.
+    out : ndarray, optional
+        Array that receives the result, with the shape and dtype of ``t``. It may be
+        ``t`` itself. Default: a new array.
+
+    Returns
+    -------
+    numpy.ndarray
+        The result, with the shape and dtype of ``t``, or ``out`` if it was given.
+        Slices with a root mean square at or below ``clip_rms`` keep their bits.
+
+    Raises
+    ------
+    TypeError
+        If ``t`` or ``out`` has another dtype, ``clip_rms`` is not a real number, or an
+        axis is not an integer.
+    ValueError
+        If ``clip_rms`` is negative, NaN or not 0-d, an axis is given twice, or ``out``
+        has another shape, is read-only or overlaps itself.
+    NonFiniteError
+        Under ``nonfinite="raise"``, if an element is infinite or NaN.
+    numpy.exceptions.AxisError
+        If ``t`` does not have one of the axes.
+
+    Notes
+    -----
+    The result is ``t * clip_rms / max(rms(t), clip_rms)`` with
+    ``rms(t) = sqrt(mean(|t|**2))``, as in ``optax.clip_by_block_rms``. Empty slices have
+    the root mean square 0. Rounding is that of `clip_by_norm`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import gradclip as gc
+    >>> gc.clip_by_rms(np.array([[1.0, 7.0], [0.5, 0.5]]), 1.0, axes=1)
+    array([[0.2, 1.4],
+           [0.5, 0.5]])
+    """
+    return _core.clip_by_rms(t, clip_rms, axes, name, nonfinite, out)
 
 
 @overload
 def clip_by_average_norm(
-    t: Tensor, clip_norm: Number, name: str | None = None, *, out: Array | None = None
+    t: Tensor,
+    clip_norm: Number,
+    name: str | None = None,
+    *,
+    nonfinite: NonFinite = "propagate",
+    out: Array | None = None,
 ) -> Array: ...
 @overload
 def clip_by_average_norm(
-    t: DeviceT, clip_norm: DeviceNumber, name: str | None = None, *, out: DeviceT | None = None
+    t: DeviceT,
+    clip_norm: DeviceNumber,
+    name: str | None = None,
+    *,
+    nonfinite: NonFinite = "propagate",
+    out: DeviceT | None = None,
 ) -> DeviceT: ...
-def clip_by_average_norm(t: Any, clip_norm: Any, name: str | None = None, *, out: Any = None) -> Any:
+def clip_by_average_norm(
+    t: Any, clip_norm: Any, name: str | None = None, *, nonfinite: NonFinite = "propagate", out: Any = None
+) -> Any:
     """Scale a tensor so that its average norm is at most ``clip_norm``.
 
     The average norm is the Euclidean norm divided by the number of elements. It is not
@@ -222,6 +310,10 @@ def clip_by_average_norm(t: Any, clip_norm: Any, name: str | None = None, *, out
         or infinity.
     name : str, optional
         Prefix of error messages. Default: none.
+    nonfinite : {"propagate", "raise", "zero", "keep"}, optional
+        Effect of an infinite norm, or of one that is NaN. Default: ``"propagate"``, scale
+        like other norms, so that NaN shows. ``"raise"``: `NonFiniteError`, before anything
+        is written. ``"zero"``: the elements become +0.0. ``"keep"``: the elements keep their bits.
     out : ndarray, optional
         Array that receives the result, with the shape and dtype of ``t``. It may be
         ``t`` itself. Default: a new array.
@@ -239,6 +331,8 @@ def clip_by_average_norm(t: Any, clip_norm: Any, name: str | None = None, *, out
     ValueError
         If ``clip_norm`` is negative, NaN or not 0-d, or ``out`` has another shape, is
         read-only or overlaps itself.
+    NonFiniteError
+        Under ``nonfinite="raise"``, if an element is infinite or NaN.
 
     Notes
     -----
@@ -253,7 +347,7 @@ def clip_by_average_norm(t: Any, clip_norm: Any, name: str | None = None, *, out
     >>> gc.clip_by_average_norm(np.array([3.0, 4.0]), 1.0)
     array([1.2, 1.6])
     """
-    return _core.clip_by_average_norm(t, clip_norm, name, out)
+    return _core.clip_by_average_norm(t, clip_norm, name, nonfinite, out)
 
 
 @overload
@@ -264,6 +358,8 @@ def clip_by_global_norm(
     name: str | None = None,
     *,
     ord: Order = 2,
+    nonfinite: NonFinite = "propagate",
+    integers: Literal["raise", "keep"] = "raise",
     out: Sequence[Array | IndexedSlices | None] | None = None,
 ) -> tuple[list[Any], float]: ...
 @overload
@@ -274,6 +370,8 @@ def clip_by_global_norm(
     name: str | None = None,
     *,
     ord: Order = 2,
+    nonfinite: NonFinite = "propagate",
+    integers: Literal["raise", "keep"] = "raise",
     out: Sequence[DeviceT | None] | None = None,
 ) -> tuple[list[DeviceT | None], Any]: ...
 def clip_by_global_norm(
@@ -283,6 +381,8 @@ def clip_by_global_norm(
     name: str | None = None,
     *,
     ord: Order = 2,
+    nonfinite: NonFinite = "propagate",
+    integers: Literal["raise", "keep"] = "raise",
     out: Any = None,
 ) -> Any:
     """Scale all tensors of a list so that their global norm is at most ``clip_norm``.
@@ -306,10 +406,18 @@ def clip_by_global_norm(
     ord : number, optional
         Order of the norm: any number > 0, or ``inf`` for the largest magnitude.
         Default: 2, the Euclidean norm.
+    nonfinite : {"propagate", "raise", "zero", "keep"}, optional
+        Effect of an infinite norm, or of one that is NaN. Default: ``"propagate"``, scale
+        like other norms, so that NaN shows. ``"raise"``: `NonFiniteError`, before anything
+        is written. ``"zero"``: all elements become +0.0. ``"keep"``: all elements keep their bits.
+    integers : {"raise", "keep"}, optional
+        Treatment of integer and boolean tensors. Default: ``"raise"``, a TypeError.
+        ``"keep"``: they do not count in the norm, and their results are copies.
     out : sequence of ndarray, IndexedSlices or None, optional
-        For each tensor, the array that receives its result, with its shape and dtype.
-        For each None, None. It may be ``t_list`` itself: then the tensors are clipped
-        in place, and nothing is written if nothing needs clipping. Default: new arrays.
+        For each tensor, the array that receives its result, with its shape and dtype, or
+        None for a new array. For each None, None. It may be ``t_list`` itself: then the
+        tensors are clipped in place, and nothing is written if nothing needs clipping.
+        Default: new arrays.
 
     Returns
     -------
@@ -331,6 +439,8 @@ def clip_by_global_norm(
         If ``clip_norm`` or ``use_norm`` is negative or not 0-d, ``clip_norm`` is NaN,
         ``ord`` is not a number > 0, or an output has another shape, is read-only or
         shares memory with another output.
+    NonFiniteError
+        Under ``nonfinite="raise"``, if an element, or ``use_norm``, is infinite or NaN.
 
     Notes
     -----
@@ -357,4 +467,4 @@ def clip_by_global_norm(
     >>> kept[0] is weights
     True
     """
-    return _core.clip_by_global_norm(t_list, clip_norm, use_norm, name, ord, out)
+    return _core.clip_by_global_norm(t_list, clip_norm, use_norm, name, ord, nonfinite, integers, out)

@@ -2,6 +2,9 @@
 from collections.abc import Sequence
 from typing import Any, Literal, TypedDict
 
+import numpy as np
+import numpy.typing as npt
+
 from gradclip._types import Array
 
 __all__ = [
@@ -19,7 +22,10 @@ __all__ = [
     "clip_by_average_norm",
     "clip_by_global_norm",
     "clip_by_norm",
+    "clip_by_norms",
+    "clip_by_rms",
     "clip_by_value",
+    "clip_by_weight_norm",
     "config",
     "describe",
     "dtype_text",
@@ -31,6 +37,7 @@ __all__ = [
     "memory_of_process",
     "norm",
     "normalize",
+    "norms",
     "set_isa",
     "set_num_threads",
     "shape_text",
@@ -54,12 +61,20 @@ class _Config(TypedDict):
     memory_limit: int
 
 def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: Any, out: Any) -> Any: ...
-def clip_by_norm(t: Any, clip_norm: Any, axes: Any, name: Any, out: Any) -> Any: ...
-def clip_by_average_norm(t: Any, clip_norm: Any, name: Any, out: Any) -> Array: ...
+def clip_by_norm(t: Any, clip_norm: Any, axes: Any, name: Any, nonfinite: Any, out: Any) -> Any: ...
+def clip_by_rms(t: Any, clip_rms: Any, axes: Any, name: Any, nonfinite: Any, out: Any) -> Array: ...
+def clip_by_average_norm(t: Any, clip_norm: Any, name: Any, nonfinite: Any, out: Any) -> Array: ...
 def clip_by_global_norm(
-    t_list: Any, clip_norm: Any, use_norm: Any, name: Any, ord: Any, out: Any
+    t_list: Any, clip_norm: Any, use_norm: Any, name: Any, ord: Any, nonfinite: Any, integers: Any, out: Any
 ) -> tuple[list[Any], float]: ...
-def global_norm(t_list: Any, name: Any, ord: Any) -> float: ...
+def clip_by_norms(
+    t_list: Any, clip_norms: Any, name: Any, ord: Any, nonfinite: Any, out: Any
+) -> tuple[list[Any], npt.NDArray[np.float64]]: ...
+def clip_by_weight_norm(
+    t_list: Any, weights: Any, clipping: Any, name: Any, eps: Any, unit_axis: Any, out: Any
+) -> list[Any]: ...
+def global_norm(t_list: Any, name: Any, ord: Any, nonfinite: Any, integers: Any) -> float: ...
+def norms(t_list: Any, name: Any, ord: Any) -> npt.NDArray[np.float64]: ...
 def norm(tensor: Any, ord: Any, axis: Any, keepdims: Any, name: Any) -> Any: ...
 def normalize(tensor: Any, ord: Any, axis: Any, name: Any, out: Any) -> tuple[Array, Array]: ...
 def describe(object: Any) -> str: ...

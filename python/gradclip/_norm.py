@@ -5,22 +5,46 @@ The compiled part checks the arguments and computes the results.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from gradclip import _core
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
+    import numpy.typing as npt
+
     from gradclip._slices import Tensors
     from gradclip._types import Array, Axes, DeviceArray, DeviceT, Order, Tensor
 
 
 @overload
-def global_norm(t_list: Tensors, name: str | None = None, *, ord: Order = 2) -> float: ...
+def global_norm(
+    t_list: Tensors,
+    name: str | None = None,
+    *,
+    ord: Order = 2,
+    nonfinite: Literal["propagate", "raise"] = "propagate",
+    integers: Literal["count", "keep"] = "count",
+) -> float: ...
 @overload
-def global_norm(t_list: Sequence[DeviceArray | None], name: str | None = None, *, ord: Order = 2) -> Any: ...
-def global_norm(t_list: Any, name: str | None = None, *, ord: Order = 2) -> Any:
+def global_norm(
+    t_list: Sequence[DeviceArray | None],
+    name: str | None = None,
+    *,
+    ord: Order = 2,
+    nonfinite: Literal["propagate"] = "propagate",
+    integers: Literal["count"] = "count",
+) -> Any: ...
+def global_norm(
+    t_list: Any,
+    name: str | None = None,
+    *,
+    ord: Order = 2,
+    nonfinite: Literal["propagate", "raise"] = "propagate",
+    integers: Literal["count", "keep"] = "count",
+) -> Any:
     """Compute one norm of all elements of all tensors of a list.
 
     Parameters
@@ -34,6 +58,12 @@ def global_norm(t_list: Any, name: str | None = None, *, ord: Order = 2) -> Any:
     ord : number, optional
         Order of the norm: any number > 0, or ``inf`` for the largest magnitude.
         Default: 2, the Euclidean norm.
+    nonfinite : {"propagate", "raise"}, optional
+        Effect of an element that is infinite or NaN. Default: ``"propagate"``, the norm is
+        so too. ``"raise"``: `NonFiniteError`.
+    integers : {"count", "keep"}, optional
+        Treatment of integer and boolean tensors. Default: ``"count"``, they count like
+        others. ``"keep"``: they count nothing, as in `clip_by_global_norm`.
 
     Returns
     -------
@@ -48,6 +78,8 @@ def global_norm(t_list: Any, name: str | None = None, *, ord: Order = 2) -> Any:
         has a wrong type.
     ValueError
         If ``ord`` is not a number > 0.
+    NonFiniteError
+        Under ``nonfinite="raise"``, if an element is infinite or NaN.
 
     Notes
     -----
@@ -64,7 +96,47 @@ def global_norm(t_list: Any, name: str | None = None, *, ord: Order = 2) -> Any:
     >>> gc.global_norm([np.array([3.0]), None, np.array([[4.0], [12.0]], np.float32)])
     13.0
     """
-    return _core.global_norm(t_list, name, ord)
+    return _core.global_norm(t_list, name, ord, nonfinite, integers)
+
+
+def norms(t_list: Tensors, name: str | None = None, *, ord: Order = 2) -> npt.NDArray[np.float64]:
+    """Compute the norm of each tensor of a list.
+
+    Parameters
+    ----------
+    t_list : sequence of array_like, IndexedSlices or None
+        The tensors, of any shapes and of any integer dtype, bool, float16, bfloat16,
+        float32, float64, complex64 and complex128.
+    name : str, optional
+        Prefix of error messages. Default: none.
+    ord : number, optional
+        Order of the norms: any number > 0, or ``inf`` for the largest magnitude.
+        Default: 2, the Euclidean norm.
+
+    Returns
+    -------
+    numpy.ndarray
+        The norms in float64, of shape ``(len(t_list),)``. The norm of None is 0.0.
+
+    Raises
+    ------
+    TypeError
+        If ``t_list`` is not a sequence, or an argument has a wrong type.
+    ValueError
+        If ``ord`` is not a number > 0.
+
+    Notes
+    -----
+    Each norm has the bits of ``global_norm([t], ord=ord)``. The list is read once.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import gradclip as gc
+    >>> gc.norms([np.array([3.0, 4.0]), None, np.array([[12.0]], np.float32)])
+    array([ 5.,  0., 12.])
+    """
+    return _core.norms(t_list, name, ord)
 
 
 def norm(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, SupportsIndex, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -34,3 +34,5 @@ DeviceT = TypeVar("DeviceT", bound=DeviceArray)
 Axes: TypeAlias = "SupportsIndex | Sequence[SupportsIndex] | None"
 #: The order of a norm.
 Order: TypeAlias = "str | Number"
+#: Effect of NaN and infinity among the elements.
+NonFinite: TypeAlias = Literal["propagate", "raise", "zero", "keep"]

@@ -63,6 +63,8 @@ pub struct PlainFactors<'a> {
     pub smallest: f64,
     /// The largest norm.
     pub limit: f64,
+    /// What norms are divided by.
+    pub over: f64,
     /// Whether norms that are not above the limit stay as they are.
     pub keeps: bool,
     /// Written, as many.
@@ -78,7 +80,7 @@ impl Op for PlainFactors<'_> {
         // A norm that is not above 0 wants a second look.
         let (keeps, clips) = (self.keeps & (limit > 0.0), normal.contains(&limit));
         for (factor, &sum) in self.factors.iter_mut().zip(self.sums) {
-            let norm = sum.sqrt();
+            let norm = sum.sqrt() / self.over;
             let by = limit / norm;
             let clipped = if clips & normal.contains(&by) { by } else { 0.0 };
             let plain = if keeps & (norm <= limit) { 1.0 } else { clipped };

@@ -7,7 +7,7 @@ use super::halves;
 use super::map::{Apply, ApplyInto, ApplyIntoEach, ApplyToEach, Map, Mapped};
 use crate::element::{Dtype, Real, to_odd};
 use crate::isa::{Isa, Level, Op, StreamGuard};
-use crate::scaled::Factor;
+use crate::scaled::{Factor, Limit, NonFinite};
 
 /// `x * factor`.
 #[inline(always)]
@@ -36,7 +36,8 @@ fn scaled_by<T: Real>(x: T, by: f64) -> f64 {
 #[inline(always)]
 fn canonical<T: Real>(x: T, by: f64, product: f64) -> f64 {
     let fresh = by.is_nan() | (product.is_nan() & !x.widen().is_nan());
-    if fresh { f64::NAN } else { product }
+    let product = if fresh { f64::NAN } else { product };
+    if Factor::erases(by) { 0.0 } else { product }
 }
 
 /// Scales by one factor.
@@ -122,20 +123,30 @@ fn is_for_halves<T: Real>(factor: Factor, len: usize) -> bool {
 
 /// Limits the magnitude of each element: a vector of one element, clipped by its norm.
 #[derive(Clone, Copy, Debug)]
-pub struct ClipMagnitude(pub f64);
+pub struct ClipMagnitude(pub Limit);
+
+impl ClipMagnitude {
+    /// Whether an element of this magnitude stays as it is.
+    #[inline(always)]
+    fn keeps(self, size: f64) -> bool {
+        let Self(Limit { limit, nonfinite, .. }) = self;
+        (size <= limit) | ((nonfinite == NonFinite::Keep) & !(size < f64::INFINITY))
+    }
+}
 
 impl<T: Real> Map<T> for ClipMagnitude {
     #[inline(always)]
     fn map(&self, x: T) -> T {
         let wide = x.widen();
         let size = wide.abs();
-        let clipped = if size < f64::INFINITY { self.0.copysign(wide) } else { f64::NAN };
-        if size <= self.0 { x } else { T::narrow(clipped) }
+        let bad = if self.0.nonfinite == NonFinite::Erase { 0.0 } else { f64::NAN };
+        let clipped = if size < f64::INFINITY { self.0.limit.copysign(wide) } else { bad };
+        if self.keeps(size) { x } else { T::narrow(clipped) }
     }
     #[inline(always)]
     fn changes(&self, x: T) -> bool {
         // True for NaN, whose payload changes.
-        !(x.widen().abs() <= self.0)
+        !self.keeps(x.widen().abs())
     }
 }
 
@@ -150,6 +161,12 @@ fn singles_by<T: Real>(from: &[T], factors: &[f64]) -> [f32; FACTORS_AT_ONCE] {
         *single = to_odd(scaled_by(*x, *by));
     }
     singles
+}
+
+/// The product of an element and its factor, unless the factor is 1, which keeps the bits of a signalling NaN too.
+#[inline(always)]
+fn scaled_unless_one<T: Real>(x: T, by: f64, scaled: T) -> T {
+    if by == 1.0 { x } else { scaled }
 }
 
 /// Scales each element in place by a factor of its own.
@@ -170,14 +187,14 @@ impl<T: Real> Op for ScaleEach<'_, T> {
                 self.data.chunks_mut(FACTORS_AT_ONCE).zip(self.factors.chunks(FACTORS_AT_ONCE))
             {
                 let singles = singles_by(data, factors);
-                for (x, single) in data.iter_mut().zip(&singles) {
-                    *x = T::narrow_single(*single);
+                for ((x, single), by) in data.iter_mut().zip(&singles).zip(factors) {
+                    *x = scaled_unless_one(*x, *by, T::narrow_single(*single));
                 }
             }
             return;
         }
         for (x, by) in self.data.iter_mut().zip(self.factors) {
-            *x = T::narrow(scaled_by(*x, *by));
+            *x = scaled_unless_one(*x, *by, T::narrow(scaled_by(*x, *by)));
         }
     }
 }
@@ -205,14 +222,14 @@ impl<T: Real> Op for ScaleEachInto<'_, T> {
                 .zip(self.factors.chunks(FACTORS_AT_ONCE));
             for ((to, from), factors) in parts {
                 let singles = singles_by(from, factors);
-                for (to, single) in to.iter_mut().zip(&singles) {
-                    *to = T::narrow_single(*single);
+                for (((to, single), from), by) in to.iter_mut().zip(&singles).zip(from).zip(factors) {
+                    *to = scaled_unless_one(*from, *by, T::narrow_single(*single));
                 }
             }
             return;
         }
         for ((to, from), by) in self.to.iter_mut().zip(self.from).zip(self.factors) {
-            *to = T::narrow(scaled_by(*from, *by));
+            *to = scaled_unless_one(*from, *by, T::narrow(scaled_by(*from, *by)));
         }
     }
 }

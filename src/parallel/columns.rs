@@ -12,7 +12,7 @@ use crate::isa::{Aligned, Isa, StreamGuard};
 use crate::kernel::rows::{ScaleColumns, ScaleColumnsInto};
 use crate::kernel::scale::{ScaleEach, ScaleEachInto};
 use crate::kernel::sum::{ROWS_AT_ONCE, Square, Total};
-use crate::scaled::Factor;
+use crate::scaled::{Factor, Limit};
 use crate::walk::View;
 
 /// The longest column for [`clip_columns`], in elements: of longer ones a strip would be too narrow.
@@ -49,8 +49,9 @@ pub fn clip_columns<T: Real>(
     source: Option<&[T]>,
     output: &mut [T],
     [len, inner]: [usize; 2],
-    limit: f64,
+    limit: impl Into<Limit>,
 ) -> Result<()> {
+    let limit = limit.into();
     let bytes = size_of_val(output);
     let streams = is_streamed(bytes);
     // Parts of rows are too short for a CPU to predict the next one. Where a cache holds all, prefetching only takes time.
@@ -106,7 +107,7 @@ impl<T: Real> Strip<'_, T> {
     }
 
     /// Clips the columns. `next`: the bytes to the rows that are read next, if they are to be prefetched.
-    fn clip(mut self, isa: Isa, limit: f64, next: Option<usize>, streams: bool) {
+    fn clip(mut self, isa: Isa, limit: Limit, next: Option<usize>, streams: bool) {
         let factors = &mut Aligned([1.0; WIDE]).0[..self.columns()];
         let mut then = None;
         self.find_factors(isa, limit, next, factors, &mut then);
@@ -126,7 +127,7 @@ impl<T: Real> Strip<'_, T> {
     fn find_factors(
         &mut self,
         isa: Isa,
-        limit: f64,
+        limit: Limit,
         next: Option<usize>,
         factors: &mut [f64],
         then: &mut Option<[f64; WIDE]>,
@@ -149,7 +150,7 @@ impl<T: Real> Strip<'_, T> {
                     *x = self.row(row)[column];
                 }
                 let norm = norm_of_view_with(isa, &View::Dense(elements), Order::Two, Some(*sum));
-                let factor = norm.clip_to(limit).unwrap_or(Factor::ONE);
+                let factor = limit.factor(norm).unwrap_or(Factor::ONE);
                 (factors[column], then[column]) = (factor.by, factor.then);
             }
         }

@@ -4,6 +4,7 @@ use std::borrow::BorrowMut;
 use std::mem;
 
 use super::crew::WAKE_MIN_BYTES;
+use super::reduce::{self, Order, norm_of_view};
 use super::{Crew, job_bytes, share_out, work_of};
 use crate::element::{Ordered, Real, for_each_real};
 use crate::error::Result;
@@ -11,7 +12,7 @@ use crate::isa::{Isa, StreamGuard};
 use crate::kernel::map::Map;
 use crate::kernel::scale::Scale;
 use crate::kernel::sum::BLOCK;
-use crate::scaled::Factor;
+use crate::scaled::{Factor, Scaled};
 use crate::walk::{self, NON_TEMPORAL_MIN_BYTES, Store, Target, Uniform, Untouched, View, Work};
 
 /// An output and what it is made from: an input with the same positions, or what the output holds already.
@@ -31,6 +32,15 @@ struct Part<'a, T: Ordered> {
 }
 
 impl<T: Ordered> Task<'_, T> {
+    /// What the output is made from. In place, of a dense array alone.
+    fn input(&self) -> View<'_, T> {
+        match (&self.source, &self.target) {
+            (Some(view), _) => view.clone(),
+            (None, Target::Dense(data)) => View::Dense(data),
+            (None, Target::Strided { .. }) => View::Dense(&[]),
+        }
+    }
+
     fn bytes(&self) -> usize {
         self.target.len() * size_of::<T>() * 2
     }
@@ -118,11 +128,24 @@ macro_rules! any_task {
             fn bytes(&self) -> usize {
                 match self { $(Self::$name(task) => task.bytes(),)* }
             }
-            fn run(&mut self, isa: Isa, factor: Option<Factor>, store: Store<'_>) {
+            pub(super) fn run(&mut self, isa: Isa, factor: Option<Factor>, store: Store<'_>) {
+                match self { $(Self::$name(task) => task.scale(isa, factor, store),)* }
+            }
+            /// Scales the array by a factor, on all threads if it is long.
+            pub(super) fn scale(&mut self, isa: Isa, factor: Option<Factor>) -> Result<()> {
                 match (self, factor) {
-                    $((Self::$name(task), Some(factor)) => task.run(isa, &Uniform(Scale(factor)), store),)*
-                    $((Self::$name(task), None) => task.run(isa, &Untouched, store),)*
+                    $((Self::$name(task), Some(factor)) => apply_elementwise(isa, &Uniform(Scale(factor)), task),)*
+                    $((Self::$name(Task { source: None, .. }), None) => Ok(()),)*
+                    $((Self::$name(task), None) => apply_elementwise(isa, &Untouched, task),)*
                 }
+            }
+            /// The norm of the input, which is dense if it is also the output.
+            pub(super) fn norm(&self, isa: Isa, crew: &Crew, order: Order) -> Result<Scaled> {
+                match self { $(Self::$name(task) => reduce::norm(isa, crew, &[task.input().into()], order),)* }
+            }
+            /// The same on the calling thread.
+            pub(super) fn norm_alone(&self, isa: Isa, order: Order) -> Scaled {
+                match self { $(Self::$name(task) => norm_of_view(isa, &task.input(), order),)* }
             }
             fn cut<'a, T>(&'a mut self, bytes: usize, jobs: &mut Vec<Job<'a, T>>) -> Result<()> {
                 match self {

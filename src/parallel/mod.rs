@@ -4,6 +4,7 @@
 
 pub mod columns;
 mod crew;
+pub mod each;
 pub mod elementwise;
 mod pool;
 pub mod reduce;

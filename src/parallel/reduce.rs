@@ -7,7 +7,7 @@ mod pass;
 mod slices;
 
 pub(super) use self::columns::{ReadRows, WIDE, add_columns, run_of_columns};
-pub use self::list::{AnyView, ShortSums, Views, norm, norm_of_views};
+pub use self::list::{AnyView, ShortSums, Views, norm, norm_of_views, norms_of_views};
 pub use self::order::Order;
 pub(super) use self::order::{Reduction, SMALLEST_SUM};
 pub use self::pass::{CHUNK, SHORT, norm_of_view};

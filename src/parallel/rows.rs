@@ -12,14 +12,14 @@ use crate::isa::{Isa, LINE, StreamGuard};
 use crate::kernel::rows::{self, PlainFactors, ScaleRows, ScaleRowsInto, ScaledRows};
 use crate::kernel::scale::Scale;
 use crate::kernel::sum::is_prefetched;
-use crate::scaled::{Factor, Scaled};
+use crate::scaled::{Factor, Limit, Scaled};
 use crate::walk::{Slices, Store, Target, Uniform, Untouched, View};
 
 /// What a slice is multiplied by, given its norm.
 #[derive(Clone, Copy, Debug)]
 pub enum Rule {
     /// So that its norm is at most the limit.
-    Clip(f64),
+    Clip(Limit),
     /// So that its norm is 1.
     Normalize,
 }
@@ -29,18 +29,18 @@ impl Rule {
     #[must_use]
     pub fn factor(self, norm: Scaled) -> Option<Factor> {
         match self {
-            Self::Clip(limit) => norm.clip_to(limit),
+            Self::Clip(limit) => limit.factor(norm),
             Self::Normalize => Some(norm.factor_to(1.0)).filter(|factor| *factor != Factor::ONE),
         }
     }
 
     /// The factors from sums of squares, as [`PlainFactors`] makes them: 0 for those that need a second look.
     pub(super) fn plain_factors(self, isa: Isa, sums: &[f64], factors: &mut [f64]) {
-        let (limit, keeps) = match self {
+        let (Limit { limit, over, .. }, keeps) = match self {
             Self::Clip(limit) => (limit, true),
-            Self::Normalize => (1.0, false),
+            Self::Normalize => (1.0.into(), false),
         };
-        isa.run(PlainFactors { sums, smallest: SMALLEST_SUM, limit, keeps, factors });
+        isa.run(PlainFactors { sums, smallest: SMALLEST_SUM, limit, over, keeps, factors });
     }
 }
 
@@ -59,9 +59,9 @@ pub fn clip_rows<T: Real>(
     source: Option<&Slices<'_, T>>,
     output: &mut [T],
     len: usize,
-    limit: f64,
+    limit: impl Into<Limit>,
 ) -> Result<()> {
-    let rows = Rows::new(isa, source, output.len(), len, Rule::Clip(limit));
+    let rows = Rows::new(isa, source, output.len(), len, Rule::Clip(limit.into()));
     let bytes = 2 * size_of_val(output);
     let jobs = output.chunks_mut(len * rows.in_job).enumerate();
     share_out(bytes, jobs, |(job, data)| rows.scale(job * rows.in_job, data, &mut []))

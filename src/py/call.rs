@@ -12,7 +12,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyAny, PyBool, PyByteArray, PyBytes, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 use pyo3::{PyTypeInfo, intern};
 
-use super::array::items::Items;
+use super::array::items::{Held, Items};
 use super::array::{Array, objects};
 use super::classes::{
     integer, is_any_sequence, is_list, is_masked, is_numpy, is_slices, item, numeric_kind, plain,
@@ -20,10 +20,12 @@ use super::classes::{
 use super::kinds::Kinds;
 use super::memory_limit;
 use super::process::RunsPython;
+use super::run::Policy;
 use super::text::{class_text, describe, dtype_text, name_text, shape_text, text_of};
 use crate::element::Dtype;
 use crate::error::{Error, vec_with_room};
 use crate::parallel;
+use crate::scaled::NonFinite;
 
 impl From<Error> for PyErr {
     fn from(error: Error) -> Self {
@@ -355,6 +357,26 @@ impl<'a, 'py> Call<'a, 'py> {
         Ok(Some(entries))
     }
 
+    /// The entries of an argument that has one for each tensor of a list; None if it is no sequence, nor an array with one
+    /// dimension.
+    pub(super) fn entries_of(
+        &self,
+        argument: &str,
+        object: &Bound<'py, PyAny>,
+        count: usize,
+    ) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        let is_vector = Array::read(object).is_some_and(|(array, _)| array.ndim() == 1);
+        if !is_vector && !is_sequence(object)? {
+            return Ok(None);
+        }
+        let entries = self.entries(Entry(argument, None), object)?;
+        if entries.len() != count {
+            let found = format!("length {}", entries.len());
+            return Err(self.value_error(argument, found, &format!("length {count}, that of t_list")));
+        }
+        Ok(Some(entries))
+    }
+
     /// None or a bool.
     pub(super) fn keepdims(&self, object: Option<&Bound<'py, PyAny>>) -> PyResult<bool> {
         let Some(object) = object else { return Ok(false) };
@@ -362,6 +384,69 @@ impl<'a, 'py> Call<'a, 'py> {
             Ok(keepdims) => Ok(keepdims.is_true()),
             Err(_) => Err(self.type_error("keepdims", describe(object), "None or a bool")),
         }
+    }
+
+    /// One of some words, by its place among them.
+    pub(super) fn choice<const N: usize>(
+        &self,
+        argument: &str,
+        object: &Bound<'py, PyAny>,
+        words: [&str; N],
+    ) -> PyResult<usize> {
+        let allowed = || words.map(|word| format!("'{word}'")).join(", ");
+        let Ok(text) = object.cast::<PyString>() else {
+            return Err(self.type_error(argument, describe(object), &allowed()));
+        };
+        let text = text.to_string_lossy();
+        let at = words.iter().position(|word| *word == text);
+        at.ok_or_else(|| self.value_error(argument, describe(object), &allowed()))
+    }
+
+    /// What the argument `nonfinite` of a clipper says.
+    pub(super) fn policy(&self, object: &Bound<'py, PyAny>) -> PyResult<Policy> {
+        let policies = [
+            Policy::Act(NonFinite::Propagate),
+            Policy::Raise,
+            Policy::Act(NonFinite::Erase),
+            Policy::Act(NonFinite::Keep),
+        ];
+        Ok(policies[self.choice("nonfinite", object, ["propagate", "raise", "zero", "keep"])?])
+    }
+
+    /// The error for NaN and infinity among the elements of `tensors`: a tensor, or a tuple of those of a list. Along `axes`, if
+    /// there are any, each slice has a norm; otherwise `norm` is that of all.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn nonfinite_error(
+        &self,
+        argument: &str,
+        tensors: &Held<'py>,
+        axes: Option<&[usize]>,
+        norm: f64,
+    ) -> PyErr {
+        let module = self.py.import(intern!(self.py, "gradclip._nonfinite"));
+        let (one, many) = match tensors {
+            Held::One(tensor) => (Some(tensor), None),
+            Held::Many(tensors) => (None, Some(tensors)),
+        };
+        let error = module.and_then(|module| {
+            let arguments = (self.prefix(), argument, one, many, axes, norm);
+            module.call_method1(intern!(self.py, "error"), arguments)
+        });
+        error.map_or_else(|error| error, PyErr::from_value)
+    }
+
+    /// A bool.
+    pub(super) fn flag(&self, argument: &str, object: &Bound<'py, PyAny>) -> PyResult<bool> {
+        match object.cast::<PyBool>() {
+            Ok(flag) => Ok(flag.is_true()),
+            Err(_) => Err(self.type_error(argument, describe(object), "True or False")),
+        }
+    }
+
+    /// The error for arrays on a GPU where a function, or a value of one of its arguments, is for NumPy arrays alone.
+    pub(super) fn not_on_device(&self, argument: &str) -> PyErr {
+        self.type_error(argument, "a cupy.ndarray", "NumPy arrays; .get() makes one of an array on a GPU")
     }
 
     /// A limit: a real number that is not negative; NaN only where `nan` says so.

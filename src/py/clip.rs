@@ -15,7 +15,7 @@ use super::call::{Call, are_plain, are_plain_axes};
 use super::kinds::Kinds;
 use super::norm::vector_order;
 use super::operands::{Inputs, Operands, Parameter};
-use super::run::{NormOf, Norms, detached, real_dtype, scale_pairs, scale_slices};
+use super::run::{NormOf, Norms, Policy, Refused, detached, real_dtype, scale_pairs, scale_slices};
 use crate::element::{Dtype, Ordered, match_ordered, match_real};
 use crate::isa::Isa;
 use crate::kernel::clip::Clip;
@@ -24,7 +24,7 @@ use crate::parallel::columns::{clip_columns, is_column};
 use crate::parallel::elementwise::{Task, apply_elementwise};
 use crate::parallel::reduce::Order;
 use crate::parallel::rows::{clip_rows, is_row};
-use crate::scaled::{Factor, Scaled};
+use crate::scaled::{Limit, Scaled};
 use crate::walk::{Bounds, Target, Uniform, View};
 
 /// See `gradclip.clip_by_value`.
@@ -37,7 +37,7 @@ pub(super) fn clip_by_value<'py>(
     name: Option<&Bound<'py, PyAny>>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    const T: Parameter = Parameter { name: "t", kinds: Kinds::Ordered, takes_slices: true };
+    const T: Parameter = Parameter::new("t", Kinds::Ordered, true);
     let call = Call::new(py, "clip_by_value", name)?;
     let is_plain = are_plain([clip_value_min, clip_value_max, name]);
     let mut tensor = Inputs::new(&call, T, Items::One(t));
@@ -94,34 +94,97 @@ pub(super) fn clip_by_norm<'py>(
     clip_norm: &Bound<'py, PyAny>,
     axes: Option<&Bound<'py, PyAny>>,
     name: Option<&Bound<'py, PyAny>>,
+    nonfinite: &Bound<'py, PyAny>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    const T: Parameter = Parameter { name: "t", kinds: Kinds::Scalable, takes_slices: true };
+    const T: Parameter = Parameter::new("t", Kinds::Scalable, true);
     let call = Call::new(py, "clip_by_norm", name)?;
     let is_plain = are_plain([Some(clip_norm), name]) && are_plain_axes(axes);
+    let policy = call.policy(nonfinite);
     let mut tensor = Inputs::new(&call, T, Items::One(t));
     if tensor.read(is_plain)?.is_some() {
-        return call.hand_on((t, clip_norm, axes, name, out));
+        return if policy?.is_default() {
+            call.hand_on((t, clip_norm, axes, name, out))
+        } else {
+            Err(call.not_on_device("t"))
+        };
     }
     let limit = call.limit("clip_norm", clip_norm, false)?;
     let ndim = tensor.shape()?.len();
     let axes = call.axes("axes", axes, ndim)?.filter(|axes| axes.len() < ndim);
     call.check_name()?;
+    let policy = policy?;
+    clip_along(&call, tensor, axes.as_deref(), policy.limit(limit, 1.0), policy, out)
+}
+
+/// See `gradclip.clip_by_rms`.
+#[pyfunction]
+pub(super) fn clip_by_rms<'py>(
+    py: Python<'py>,
+    t: &Bound<'py, PyAny>,
+    clip_rms: &Bound<'py, PyAny>,
+    axes: Option<&Bound<'py, PyAny>>,
+    name: Option<&Bound<'py, PyAny>>,
+    nonfinite: &Bound<'py, PyAny>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    const T: Parameter = Parameter::new("t", Kinds::Scalable, false);
+    let call = Call::new(py, "clip_by_rms", name)?;
+    let mut tensor = Inputs::new(&call, T, Items::One(t));
+    if tensor.read(are_plain([Some(clip_rms), name]) && are_plain_axes(axes))?.is_some() {
+        return Err(call.not_on_device("t"));
+    }
+    let limit = call.limit("clip_rms", clip_rms, false)?;
+    let shape = tensor.shape()?;
+    let axes = call.axes("axes", axes, shape.len())?.filter(|axes| axes.len() < shape.len());
+    call.check_name()?;
+    let policy = call.policy(nonfinite)?;
+    let len: usize = match &axes {
+        Some(axes) => axes.iter().filter_map(|axis| shape.get(*axis)).product(),
+        None => shape.iter().product(),
+    };
+    clip_along(&call, tensor, axes.as_deref(), policy.limit(limit, (len as f64).sqrt()), policy, out)
+}
+
+/// Clips a tensor by its norm, or each slice along some but not all axes by its own.
+fn clip_along<'py>(
+    call: &Call<'_, 'py>,
+    mut tensor: Inputs<'_, 'py>,
+    axes: Option<&[usize]>,
+    limit: Limit,
+    policy: Policy,
+    out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let (py, object) = (call.py(), tensor.held()?);
     let Some(axes) = axes else {
         let mut operands = tensor.with_outputs(out, &mut [])?;
-        operands.clip(py, NormOf::Inputs(Order::Two), |norm| norm.clip_to(limit))?;
+        let factor = |norm| if policy.refuses(norm) { Err(Refused) } else { Ok(limit.factor(norm)) };
+        let norm = operands.clip(py, NormOf::Inputs(Order::Two), factor)?;
+        if policy.refuses(norm) {
+            return Err(call.nonfinite_error("t", &object, None, norm.to_f64()));
+        }
         return Ok(operands.into_result());
     };
     let dtype = tensor.dtype()?;
     // Columns, and slices of one element, need arrays that any layout may have.
-    let len = tensor.row_len(&axes).filter(|len| *len > 1 && is_row(*len));
+    let len = tensor.row_len(axes).filter(|len| *len > 1 && is_row(*len) && policy != Policy::Raise);
     if len.is_none() {
         tensor.make_general()?;
     }
     let mut operands = tensor.with_outputs(out, &mut [])?;
     match (&mut operands, len) {
         (Operands::Plain(pairs), Some(len)) => clip_plain_rows(py, pairs, dtype, len, limit)?,
-        _ => clip_slices(py, operands.pair()?, &axes, limit)?,
+        _ => {
+            let pair = operands.pair()?;
+            // One more read: nothing is written before all norms are known to be finite.
+            if policy == Policy::Raise {
+                let norms = Norms::of(pair.input(), axes, Order::Two)?;
+                if let Some(norm) = norms.values.iter().find(|norm| policy.refuses(**norm)) {
+                    return Err(call.nonfinite_error("t", &object, Some(axes), norm.to_f64()));
+                }
+            }
+            clip_slices(py, pair, axes, limit)?;
+        }
     }
     Ok(operands.into_result())
 }
@@ -132,7 +195,7 @@ fn clip_plain_rows(
     pairs: &mut OperandPairs<'_, '_>,
     dtype: Dtype,
     len: usize,
-    limit: f64,
+    limit: Limit,
 ) -> PyResult<()> {
     let bytes = pairs.inputs().bytes();
     match_real!(dtype, T => {
@@ -142,8 +205,8 @@ fn clip_plain_rows(
 }
 
 /// Clips each slice along some axes by its own norm.
-fn clip_slices(py: Python<'_>, pair: &mut Pair<'_>, axes: &[usize], limit: f64) -> PyResult<()> {
-    if limit == f64::INFINITY {
+fn clip_slices(py: Python<'_>, pair: &mut Pair<'_>, axes: &[usize], limit: Limit) -> PyResult<()> {
+    if limit.limit == f64::INFINITY {
         return scale_pairs(py, slice::from_mut(pair), None);
     }
     let whole = pair.input().clone();
@@ -165,10 +228,10 @@ fn clip_slices(py: Python<'_>, pair: &mut Pair<'_>, axes: &[usize], limit: f64) 
         return Ok(());
     }
     let norms = Norms::of(&whole, axes, Order::Two)?;
-    scale_slices(pair, &norms, |norm| norm.clip_to(limit))
+    scale_slices(pair, &norms, |_, norm| limit.factor(norm))
 }
 
-fn clip_elements(py: Python<'_>, pair: &mut Pair<'_>, dtype: Dtype, limit: f64) -> PyResult<()> {
+fn clip_elements(py: Python<'_>, pair: &mut Pair<'_>, dtype: Dtype, limit: Limit) -> PyResult<()> {
     let bytes = pair.input().bytes();
     match_real!(dtype, T => {
         let mut task = pair.whole_task::<T>()?;
@@ -183,7 +246,7 @@ fn clip_as_rows(
     pair: &mut Pair<'_>,
     whole: &Array<'_>,
     axes: &[usize],
-    limit: f64,
+    limit: Limit,
 ) -> PyResult<bool> {
     let real = real_dtype(pair)?;
     // The parts of a complex number belong to one slice.
@@ -207,7 +270,7 @@ fn clip_as_columns(
     pair: &mut Pair<'_>,
     whole: &Array<'_>,
     axes: &[usize],
-    limit: f64,
+    limit: Limit,
 ) -> PyResult<bool> {
     let (real, bytes) = (real_dtype(pair)?, whole.bytes());
     match_real!(real, T => {
@@ -233,24 +296,29 @@ pub(super) fn clip_by_average_norm<'py>(
     t: &Bound<'py, PyAny>,
     clip_norm: &Bound<'py, PyAny>,
     name: Option<&Bound<'py, PyAny>>,
+    nonfinite: &Bound<'py, PyAny>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    const T: Parameter = Parameter { name: "t", kinds: Kinds::Scalable, takes_slices: false };
+    const T: Parameter = Parameter::new("t", Kinds::Scalable, false);
     let call = Call::new(py, "clip_by_average_norm", name)?;
+    let policy = call.policy(nonfinite);
     let mut tensor = Inputs::new(&call, T, Items::One(t));
     if tensor.read(are_plain([Some(clip_norm), name]))?.is_some() {
-        return call.hand_on((t, clip_norm, name, out));
+        return if policy?.is_default() {
+            call.hand_on((t, clip_norm, name, out))
+        } else {
+            Err(call.not_on_device("t"))
+        };
     }
     let limit = call.limit("clip_norm", clip_norm, false)?;
     call.check_name()?;
-    let len = tensor.shape()?.iter().product();
-    let mut operands = tensor.with_outputs(out, &mut [])?;
-    operands.clip(py, NormOf::Inputs(Order::Two), |norm| norm.over(len).clip_to(limit))?;
-    Ok(operands.into_result())
+    let (policy, len) = (policy?, tensor.shape()?.iter().product::<usize>());
+    clip_along(&call, tensor, None, policy.limit(limit, len as f64), policy, out)
 }
 
 /// See `gradclip.clip_by_global_norm`.
 #[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "the arguments of the public function")]
 pub(super) fn clip_by_global_norm<'py>(
     py: Python<'py>,
     t_list: &Bound<'py, PyAny>,
@@ -258,26 +326,40 @@ pub(super) fn clip_by_global_norm<'py>(
     use_norm: Option<&Bound<'py, PyAny>>,
     name: Option<&Bound<'py, PyAny>>,
     ord: &Bound<'py, PyAny>,
+    nonfinite: &Bound<'py, PyAny>,
+    integers: &Bound<'py, PyAny>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    const T_LIST: Parameter = Parameter { name: "t_list", kinds: Kinds::Scalable, takes_slices: true };
+    const T_LIST: Parameter = Parameter::new("t_list", Kinds::Scalable, true);
     let call = Call::new(py, "clip_by_global_norm", name)?;
     let is_plain = are_plain([Some(clip_norm), use_norm, name, Some(ord)]);
-    let mut tensors = Inputs::new(&call, T_LIST, call.sequence(t_list)?);
+    let policy = call.policy(nonfinite);
+    let keeps_integers = call.choice("integers", integers, ["raise", "keep"]).map(|at| at == 1);
+    let parameter = Parameter { keeps_integers: matches!(keeps_integers, Ok(true)), ..T_LIST };
+    let mut tensors = Inputs::new(&call, parameter, call.sequence(t_list)?);
     if let Some(entries) = tensors.read(is_plain)? {
-        return call.hand_on((entries.0, clip_norm, use_norm, name, ord, out));
+        return if policy?.is_default() && !keeps_integers? {
+            call.hand_on((entries.0, clip_norm, use_norm, name, ord, out))
+        } else {
+            Err(call.not_on_device("t_list"))
+        };
     }
     let limit = call.limit("clip_norm", clip_norm, false)?;
     let used = use_norm.map(|norm| call.limit("use_norm", norm, true)).transpose()?;
     call.check_name()?;
     let order = vector_order(&call, ord)?;
+    let (policy, _) = (policy?, keeps_integers?);
     let norm = used.map_or(NormOf::Inputs(order), |norm| NormOf::Given(Scaled::new(norm, 0)));
+    let limit = policy.limit(limit, 1.0);
+    let held = if policy == Policy::Raise { Some(tensors.held()?) } else { None };
     let mut operands = tensors.with_outputs(out, &mut [])?;
-    let norm = operands.clip(py, norm, |norm| factor_of_all(norm, limit))?;
-    Ok((operands.into_result(), PyFloat::new(py, norm.to_f64())).into_pyobject(py)?.into_any())
-}
-
-/// The factor of all tensors of a list.
-fn factor_of_all(norm: Scaled, limit: f64) -> Option<Factor> {
-    if norm.is_finite() || limit == f64::INFINITY { norm.clip_to(limit) } else { Some(Factor::NAN) }
+    let factor = |norm| if policy.refuses(norm) { Err(Refused) } else { Ok(limit.factor_of_all(norm)) };
+    let norm = operands.clip(py, norm, factor)?;
+    match held {
+        Some(held) if policy.refuses(norm) => {
+            let argument = if used.is_some() { "use_norm" } else { "t_list" };
+            Err(call.nonfinite_error(argument, &held, None, norm.to_f64()))
+        }
+        _ => Ok((operands.into_result(), PyFloat::new(py, norm.to_f64())).into_pyobject(py)?.into_any()),
+    }
 }

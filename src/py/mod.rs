@@ -5,6 +5,7 @@ mod bound;
 mod call;
 mod classes;
 mod clip;
+mod clip_each;
 mod device;
 mod kinds;
 mod memory_limit;
@@ -26,14 +27,16 @@ mod _core {
     use crate::isa::Isa;
 
     #[pymodule_export]
-    use super::clip::{clip_by_average_norm, clip_by_global_norm, clip_by_norm, clip_by_value};
+    use super::clip::{clip_by_average_norm, clip_by_global_norm, clip_by_norm, clip_by_rms, clip_by_value};
+    #[pymodule_export]
+    use super::clip_each::{clip_by_norms, clip_by_weight_norm};
     #[pymodule_export]
     use super::device::{
         arrange_device, check_along, check_axes, check_keepdims, check_limit, check_name, check_number_bound,
         check_order, check_out_sequence, clash_error, shape_text, type_error, value_error,
     };
     #[pymodule_export]
-    use super::norm::{global_norm, norm, normalize};
+    use super::norm::{global_norm, norm, normalize, norms};
     #[pymodule_export]
     use super::process::{exiting, forked};
     #[pymodule_export]

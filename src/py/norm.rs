@@ -63,17 +63,56 @@ pub(super) fn global_norm<'py>(
     t_list: &Bound<'py, PyAny>,
     name: Option<&Bound<'py, PyAny>>,
     ord: &Bound<'py, PyAny>,
+    nonfinite: &Bound<'py, PyAny>,
+    integers: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    const T_LIST: Parameter = Parameter { name: "t_list", kinds: Kinds::Normed, takes_slices: true };
+    const T_LIST: Parameter = Parameter::new("t_list", Kinds::Normed, true);
     let call = Call::new(py, "global_norm", name)?;
     let is_plain = are_plain([Some(ord), name]);
-    let mut tensors = Inputs::new(&call, T_LIST, call.sequence(t_list)?);
+    let refuses = call.choice("nonfinite", nonfinite, ["propagate", "raise"]).map(|at| at == 1);
+    let keeps_integers = call.choice("integers", integers, ["count", "keep"]).map(|at| at == 1);
+    let parameter = Parameter { keeps_integers: matches!(keeps_integers, Ok(true)), ..T_LIST };
+    let mut tensors = Inputs::new(&call, parameter, call.sequence(t_list)?);
     if let Some(entries) = tensors.read(is_plain)? {
+        if refuses? || keeps_integers? {
+            return Err(call.not_on_device("t_list"));
+        }
         return call.hand_on((entries.0, name, ord));
     }
     call.check_name()?;
-    let norm = tensors.norm(vector_order(&call, ord)?)?;
+    let order = vector_order(&call, ord)?;
+    let (refuses, _) = (refuses?, keeps_integers?);
+    let norm = tensors.norm(order)?;
+    if refuses && !norm.is_finite() {
+        return Err(call.nonfinite_error("t_list", &tensors.held()?, None, norm.to_f64()));
+    }
     Ok(PyFloat::new(py, norm.to_f64()).into_any())
+}
+
+/// See `gradclip.norms`.
+#[pyfunction]
+pub(super) fn norms<'py>(
+    py: Python<'py>,
+    t_list: &Bound<'py, PyAny>,
+    name: Option<&Bound<'py, PyAny>>,
+    ord: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    const T_LIST: Parameter = Parameter::new("t_list", Kinds::Normed, true);
+    let call = Call::new(py, "norms", name)?;
+    let mut tensors = Inputs::new(&call, T_LIST, call.sequence(t_list)?);
+    if tensors.read(are_plain([Some(ord), name]))?.is_some() {
+        return Err(call.not_on_device("t_list"));
+    }
+    call.check_name()?;
+    norms_to_array(py, &tensors.norms(vector_order(&call, ord)?)?)
+}
+
+/// A new array of norms in float64, with one dimension.
+pub(super) fn norms_to_array<'py>(py: Python<'py>, norms: &[Scaled]) -> PyResult<Bound<'py, PyAny>> {
+    Array::filled::<f64>(py, &[norms.len()], &[0], |to| {
+        to.iter_mut().zip(norms).for_each(|(to, norm)| *to = norm.to_f64());
+        Ok(())
+    })
 }
 
 /// The axes of a norm, and what is computed along them.
@@ -142,7 +181,7 @@ pub(super) fn norm<'py>(
     keepdims: Option<&Bound<'py, PyAny>>,
     name: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    const TENSOR: Parameter = Parameter { name: "tensor", kinds: Kinds::Normed, takes_slices: false };
+    const TENSOR: Parameter = Parameter::new("tensor", Kinds::Normed, false);
     let call = Call::new(py, "norm", name)?;
     let is_plain = axis.is_none() && keepdims.is_none() && are_plain([Some(ord), name]);
     let mut inputs = Inputs::new(&call, TENSOR, Items::One(tensor));
@@ -173,7 +212,7 @@ pub(super) fn normalize<'py>(
     name: Option<&Bound<'py, PyAny>>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    const TENSOR: Parameter = Parameter { name: "tensor", kinds: Kinds::Scalable, takes_slices: false };
+    const TENSOR: Parameter = Parameter::new("tensor", Kinds::Scalable, false);
     let call = Call::new(py, "normalize", name)?;
     let mut inputs = Inputs::new(&call, TENSOR, Items::One(tensor));
     if inputs.read(false)?.is_some() {
@@ -199,7 +238,7 @@ fn divide_by_norms<'py>(py: Python<'py>, pair: &mut Pair<'py>, along: &Along) ->
     let divide = |norm: Scaled| Rule::Normalize.factor(norm);
     match norms.values[..] {
         [norm] => scale_pairs(py, slice::from_mut(pair), divide(norm))?,
-        _ => scale_slices(pair, &norms, divide)?,
+        _ => scale_slices(pair, &norms, |_, norm| divide(norm))?,
     }
     Ok(norm)
 }

@@ -4,7 +4,7 @@
 //! the reading of an array and the use of its memory. All other arrays, and all errors, go by way of [`Array`] and [`Pair`].
 //! A function sees neither: it reads [`Inputs`], checks its other arguments, and works on [`Operands`].
 
-use std::mem;
+use std::{iter, mem};
 
 use pyo3::prelude::*;
 use pyo3::types::PyAny;
@@ -17,7 +17,7 @@ use super::array::{Array, internal, objects};
 use super::call::{Call, Entry, Tensor};
 use super::classes::is_cupy;
 use super::kinds::Kinds;
-use super::run::{NormOf, clip_plain, norm_of_arrays, norm_of_plain, scale_pairs};
+use super::run::{NormOf, Refused, clip_plain, norm_of_arrays, norm_of_plain, norms_of_plain, scale_pairs};
 use super::text::describe;
 use crate::element::{Dtype, Ordered};
 use crate::error::vec_with_room;
@@ -31,9 +31,34 @@ pub(super) struct Parameter {
     pub(super) name: &'static str,
     pub(super) kinds: Kinds,
     pub(super) takes_slices: bool,
+    /// Whether integers in a list count nothing and stay as they are.
+    pub(super) keeps_integers: bool,
 }
 
 impl Parameter {
+    /// A parameter whose integers, if it takes any, count.
+    pub(super) const fn new(name: &'static str, kinds: Kinds, takes_slices: bool) -> Self {
+        Self { name, kinds, takes_slices, keeps_integers: false }
+    }
+
+    /// Whether a tensor is one of those that count nothing.
+    fn keeps(&self, array: &Array<'_>) -> bool {
+        self.keeps_integers && !array.dtype().is_some_and(Dtype::is_scalable)
+    }
+
+    /// Reads one array of any layout that is not on a GPU.
+    pub(super) fn read_one<'py>(
+        self,
+        call: &Call<'_, 'py>,
+        argument: Entry<'_>,
+        object: &Bound<'py, PyAny>,
+    ) -> PyResult<Array<'py>> {
+        if is_cupy(object) {
+            return Err(call.not_on_device(self.name));
+        }
+        Ok(call.tensor(argument, object, self.kinds, self.takes_slices)?.array)
+    }
+
     /// Reads arrays of any layout, and raises the errors.
     #[cold]
     #[inline(never)]
@@ -43,6 +68,7 @@ impl Parameter {
         items: &Items<'_, 'py>,
     ) -> PyResult<Result<Vec<Option<Tensor<'py>>>, OnDevice<'py>>> {
         let (held, is_list) = (items.held()?, items.is_list());
+        let kinds = if self.keeps_integers { Kinds::Normed } else { self.kinds };
         let mut tensors = vec_with_room(held.len())?;
         for i in 0..held.len() {
             let entry = held.get(i)?;
@@ -57,7 +83,7 @@ impl Parameter {
                 continue;
             }
             let argument = Entry(self.name, is_list.then_some(i));
-            tensors.push(Some(call.tensor(argument, &entry, self.kinds, self.takes_slices)?));
+            tensors.push(Some(call.tensor(argument, &entry, kinds, self.takes_slices)?));
         }
         Ok(Ok(tensors))
     }
@@ -91,9 +117,8 @@ impl<'a, 'py> Inputs<'a, 'py> {
     /// arguments runs no Python code.
     #[inline]
     pub(super) fn read(&mut self, is_plain: bool) -> PyResult<Option<OnDevice<'py>>> {
-        if is_plain
-            && let Some(arrays) = PlainArrays::read(self.call.py(), &self.items, self.parameter.kinds)?
-        {
+        let kinds = if self.parameter.keeps_integers { Kinds::Scalable } else { self.parameter.kinds };
+        if is_plain && let Some(arrays) = PlainArrays::read(self.call.py(), &self.items, kinds)? {
             self.tensors = Tensors::Plain(arrays);
             return Ok(None);
         }
@@ -163,9 +188,42 @@ impl<'a, 'py> Inputs<'a, 'py> {
         match &self.tensors {
             Tensors::Plain(arrays) => norm_of_plain(py, arrays, order),
             Tensors::General(tensors) => {
-                norm_of_arrays(py, tensors.iter().flatten().map(|tensor| &tensor.array), order)
+                let arrays = tensors.iter().flatten().map(|tensor| &tensor.array);
+                norm_of_arrays(py, arrays.filter(|array| !self.parameter.keeps(array)), order)
             }
         }
+    }
+
+    /// The norm of each entry of a list; that of None is 0.
+    pub(super) fn norms(&self, order: Order) -> PyResult<Vec<Scaled>> {
+        let (py, held) = (self.call.py(), self.items.held()?);
+        let found = match &self.tensors {
+            Tensors::Plain(arrays) => norms_of_plain(py, arrays, order)?,
+            Tensors::General(tensors) => {
+                let mut norms = vec_with_room(tensors.len())?;
+                for tensor in tensors.iter().flatten() {
+                    norms.push(norm_of_arrays(py, iter::once(&tensor.array), order)?);
+                }
+                norms
+            }
+        };
+        let (mut found, mut norms) = (found.into_iter(), vec_with_room(held.len())?);
+        for i in 0..held.len() {
+            let norm = if held.get(i)?.is_none() { None } else { found.next() };
+            norms.push(norm.unwrap_or(Scaled::ZERO));
+        }
+        Ok(norms)
+    }
+
+    /// The tensors that are not plain, with their numbers in the list.
+    pub(super) fn arrays(&self) -> impl Iterator<Item = (usize, &Array<'py>)> {
+        let tensors: &[_] = if let Tensors::General(tensors) = &self.tensors { tensors } else { &[] };
+        tensors.iter().enumerate().filter_map(|(i, tensor)| Some((i, &tensor.as_ref()?.array)))
+    }
+
+    /// The Python objects of the tensors, for an error.
+    pub(super) fn held(&self) -> PyResult<Held<'py>> {
+        self.items.held()
     }
 
     /// Pairs the tensors with their outputs, the caller's or new ones. `readers` are read while outputs are written.
@@ -240,9 +298,6 @@ fn pair_up<'o, 'py>(
         };
         let given = match &own {
             Some(own) => Some(call.out(argument(i), own, &tensor)?),
-            None if outs.is_some() => {
-                return Err(call.type_error(argument(i), "None", "an array, as t_list has there"));
-            }
             None => None,
         };
         let pair = Pair::new(tensor.array, given)?;
@@ -277,22 +332,28 @@ pub(super) enum Operands<'a, 'py> {
 }
 
 impl<'py> Operands<'_, 'py> {
-    /// Clips all by one factor, made of their norm. Returns that norm.
+    /// Clips all by one factor, made of their norm, unless that is refused. Integers stay as they are. Returns the norm.
     #[inline(always)]
     pub(super) fn clip(
         &mut self,
         py: Python<'py>,
         norm: NormOf,
-        factor: impl FnOnce(Scaled) -> Option<Factor> + Send,
+        factor: impl FnOnce(Scaled) -> Result<Option<Factor>, Refused> + Send,
     ) -> PyResult<Scaled> {
         match self {
             Self::Plain(pairs) => clip_plain(py, pairs, norm, factor),
             Self::General { pairs, .. } => {
                 let norm = match norm {
                     NormOf::Given(norm) => norm,
-                    NormOf::Inputs(order) => norm_of_arrays(py, pairs.iter().map(Pair::input), order)?,
+                    NormOf::Inputs(order) => {
+                        let inputs = pairs.iter().map(Pair::input);
+                        let counts = |array: &&Array<'_>| array.dtype().is_some_and(Dtype::is_scalable);
+                        norm_of_arrays(py, inputs.filter(counts), order)?
+                    }
                 };
-                scale_pairs(py, pairs, factor(norm))?;
+                if let Ok(factor) = factor(norm) {
+                    scale_pairs(py, pairs, factor)?;
+                }
                 Ok(norm)
             }
         }

@@ -11,13 +11,14 @@ use super::array::pair::Pair;
 use super::array::plain::{OperandPairs, PlainArrays, PlainViews};
 use super::array::{Array, internal, resized};
 use crate::element::{Dtype, Real, match_element, match_real};
-use crate::error::{Error, Result, vec_with_room};
+use crate::error::{Error, vec_with_room};
 use crate::isa::Isa;
 use crate::parallel::Crew;
+use crate::parallel::each::clip_each;
 use crate::parallel::elementwise::{AnyTask, Task, apply_elementwise, scale};
 use crate::parallel::reduce::{self, AnyView, Order, Views, norms_into};
 use crate::parallel::rows;
-use crate::scaled::{Factor, Scaled};
+use crate::scaled::{Factor, Limit, NonFinite, Scaled};
 use crate::walk::Factors;
 
 /// Bytes below which the work is done before another Python thread would have got going.
@@ -73,6 +74,51 @@ pub(super) fn norm_of_plain(py: Python<'_>, arrays: &PlainArrays<'_>, order: Ord
     Ok(detached(py, bytes, || norm_of_views(Isa::current(), &Crew::new(), &views, order))?)
 }
 
+/// The norm of each of a list of plain arrays.
+pub(super) fn norms_of_plain(
+    py: Python<'_>,
+    arrays: &PlainArrays<'_>,
+    order: Order,
+) -> PyResult<Vec<Scaled>> {
+    let (views, bytes) = (arrays.views()?, arrays.bytes());
+    let mut norms = zeros(views.len())?;
+    detached(py, bytes, || reduce::norms_of_views(Isa::current(), &Crew::new(), &views, order, &mut norms))?;
+    Ok(norms)
+}
+
+/// What infinite norms, and those that are NaN, do to a call that clips.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Policy {
+    /// The elements change, or stay.
+    Act(NonFinite),
+    /// It ends with an error, before anything is written.
+    Raise,
+}
+
+impl Policy {
+    /// Norms up to `limit`, once they are divided by `over`.
+    pub(super) fn limit(self, limit: f64, over: f64) -> Limit {
+        let nonfinite = match self {
+            Self::Act(nonfinite) => nonfinite,
+            Self::Raise => NonFinite::Propagate,
+        };
+        Limit { limit, over, nonfinite }
+    }
+
+    /// Whether it is that of a call that does not say.
+    pub(super) fn is_default(self) -> bool {
+        self == Self::Act(NonFinite::Propagate)
+    }
+
+    /// Whether this norm ends the call.
+    pub(super) fn refuses(self, norm: Scaled) -> bool {
+        self == Self::Raise && !norm.is_finite()
+    }
+}
+
+/// Nothing is to be written.
+pub(super) struct Refused;
+
 /// The norm of a clip: one that the caller trusts, or one to compute.
 #[derive(Clone, Copy)]
 pub(super) enum NormOf {
@@ -82,12 +128,12 @@ pub(super) enum NormOf {
     Inputs(Order),
 }
 
-/// Clips plain arrays by a factor made of their norm. Returns that norm.
+/// Clips plain arrays by a factor made of their norm, unless that is refused. Returns that norm.
 pub(super) fn clip_plain(
     py: Python<'_>,
     pairs: &mut OperandPairs<'_, '_>,
     norm: NormOf,
-    factor: impl FnOnce(Scaled) -> Option<Factor> + Send,
+    factor: impl FnOnce(Scaled) -> Result<Option<Factor>, Refused> + Send,
 ) -> PyResult<Scaled> {
     let bytes = pairs.inputs().bytes();
     let tasks = pairs.tasks()?;
@@ -98,16 +144,31 @@ pub(super) fn clip_plain(
             NormOf::Given(norm) => norm,
             NormOf::Inputs(order) => norm_of_views(isa, &crew, tasks.views(), order)?,
         };
-        let factor = factor(norm);
-        if factor.is_some() || !tasks.are_in_place() {
+        if let Ok(factor) = factor(norm)
+            && (factor.is_some() || !tasks.are_in_place())
+        {
             scale(isa, &crew, tasks, factor)?;
         }
         Ok::<_, Error>(norm)
     })?)
 }
 
+/// Clips plain arrays, each by its own norm. Returns the norms.
+pub(super) fn clip_plain_each(
+    py: Python<'_>,
+    pairs: &mut OperandPairs<'_, '_>,
+    order: Order,
+    limits: &[Limit],
+) -> PyResult<Vec<Scaled>> {
+    let bytes = pairs.inputs().bytes();
+    let tasks = pairs.tasks()?;
+    let mut norms = zeros(limits.len())?;
+    detached(py, bytes, || clip_each(Isa::current(), tasks, order, limits, &mut norms))?;
+    Ok(norms)
+}
+
 /// The norm of plain arrays as one.
-fn norm_of_views(isa: Isa, crew: &Crew, views: &PlainViews<'_>, order: Order) -> Result<Scaled> {
+fn norm_of_views(isa: Isa, crew: &Crew, views: &PlainViews<'_>, order: Order) -> Result<Scaled, Error> {
     if views.len() == 1 {
         // The view is made once here; of a list it is made twice.
         return views.with(0, |view| reduce::norm(isa, crew, slice::from_ref(view), order));
@@ -193,7 +254,7 @@ impl Norms {
     }
 
     /// The largest norm along one of the kept axes.
-    fn max_over(self, axis: usize, shape: &[usize]) -> Result<Self> {
+    fn max_over(self, axis: usize, shape: &[usize]) -> Result<Self, Error> {
         let at = self.kept.iter().position(|kept| *kept == axis).unwrap_or(0);
         let (outer, inner) = (&self.kept[..at], &self.kept[at + 1..]);
         let inner_len: usize = inner.iter().map(|axis| shape[*axis]).product();
@@ -219,7 +280,7 @@ impl Norms {
 }
 
 /// Norms to be computed.
-fn zeros(count: usize) -> Result<Vec<Scaled>> {
+fn zeros(count: usize) -> Result<Vec<Scaled>, Error> {
     let mut norms = vec_with_room(count)?;
     norms.resize(count, Scaled::ZERO);
     Ok(norms)
@@ -289,21 +350,21 @@ fn placed(shape: &[usize], kept: &[usize], keepdims: bool) -> (Vec<usize>, Vec<u
     }
 }
 
-/// Scales each slice by its own factor; None leaves it as it is.
+/// Scales each slice by its own factor, made of its number and its norm; None leaves it as it is.
 pub(super) fn scale_slices(
     pair: &mut Pair<'_>,
     norms: &Norms,
-    factor: impl Fn(Scaled) -> Option<Factor>,
+    factor: impl Fn(usize, Scaled) -> Option<Factor>,
 ) -> PyResult<()> {
     let py = pair.input().object().py();
-    let factor = |norm: &Scaled| factor(*norm).unwrap_or(Factor::ONE);
-    let steps = |step: fn(Factor) -> f64| -> Result<Vec<f64>> {
+    let factor = |(at, norm): (usize, &Scaled)| factor(at, *norm).unwrap_or(Factor::ONE);
+    let steps = |step: fn(Factor) -> f64| -> Result<Vec<f64>, Error> {
         let mut steps = vec_with_room(norms.values.len())?;
-        steps.extend(norms.values.iter().map(|norm| step(factor(norm))));
+        steps.extend(norms.values.iter().enumerate().map(|slice| step(factor(slice))));
         Ok(steps)
     };
     let by = steps(|factor| factor.by)?;
-    let is_far = norms.values.iter().any(|norm| factor(norm).then != 1.0);
+    let is_far = norms.values.iter().enumerate().any(|slice| factor(slice).then != 1.0);
     let then = if is_far { Some(steps(|factor| factor.then)?) } else { None };
     let dtype = real_dtype(pair)?;
     let shape = pair.input().shape().to_vec();
@@ -312,7 +373,7 @@ pub(super) fn scale_slices(
         let spread = |factors| Factors(spread(factors, &norms.kept, &shape, &walk));
         let (first, second) = (spread(&by), then.as_deref().map(spread));
         let mut task = pair.task::<T>(&walk)?;
-        Ok(detached(py, bytes, || -> Result<()> {
+        Ok(detached(py, bytes, || -> Result<(), Error> {
             let isa = Isa::current();
             apply_elementwise(isa, &first, &mut task)?;
             match second {
@@ -338,12 +399,16 @@ fn any_task<'a>(pair: &'a mut Pair<'_>) -> PyResult<AnyTask<'a>> {
     match_real!(real_dtype(pair)?, T => pair.whole_task::<T>().map(AnyTask::from), Err(internal("scaling of integers")))
 }
 
-/// Scales arrays by one factor, all of them; None copies those that are not in place.
+/// Scales arrays by one factor, all of them; None copies those that are not in place. Integers are copied.
 pub(super) fn scale_pairs(py: Python<'_>, pairs: &mut [Pair<'_>], factor: Option<Factor>) -> PyResult<()> {
     let mut tasks: Vec<AnyTask<'_>> = vec_with_room(pairs.len())?;
     let mut bytes = 0usize;
     for pair in pairs {
         if factor.is_none() && pair.is_in_place() {
+            continue;
+        }
+        if !pair.input().dtype().is_some_and(Dtype::is_scalable) {
+            pair.copy_by_numpy()?;
             continue;
         }
         bytes = bytes.saturating_add(pair.input().bytes());

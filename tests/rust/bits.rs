@@ -420,7 +420,7 @@ where
     });
     found.line_of("clip magnitudes", &LENGTHS, |isa, data: &[T], found| {
         for limit in [0.0, 1.0, 17.3, 1e-50, 1e30, f64::INFINITY] {
-            add_written(isa, data, &Uniform(ClipMagnitude(limit)), found);
+            add_written(isa, data, &Uniform(ClipMagnitude(limit.into())), found);
         }
     });
     for kind in [Kind::Wide, Kind::Odd] {
@@ -484,7 +484,7 @@ fn norms_and_factors(found: &mut Found) {
             let (value, limit) = (x.abs(), limit.abs());
             let norm = Scaled::new(value, random.below(2400) as i32 - 1200);
             found.add_norm(norm);
-            found.add_norm(norm.over(1 + random.below(1 << 40)));
+            found.add_norm(norm.over((1 + random.below(1 << 40)) as f64));
             found.add_norm(norm.max(Scaled::new(limit, 900)));
             for norm in [norm, Scaled::new(value, 0)] {
                 found.add_factor(norm.clip_to(limit));

@@ -552,7 +552,7 @@ fn scale<T: KnownReal>() {
         check_map(Scale(factor), &room, |x| scaled(x, factor));
     }
     for limit in thinned([0.0, 1.0, 1e-50, 17.3, f64::INFINITY], 5) {
-        check_map(ClipMagnitude(limit), &room, |x: T| {
+        check_map(ClipMagnitude(limit.into()), &room, |x: T| {
             let wide = x.exact();
             if wide.is_nan() || (wide.is_infinite() && limit.is_finite()) {
                 T::nearest(f64::NAN)
@@ -755,7 +755,7 @@ fn factors_of_rows_are_plain_or_none() {
         for limit in limits {
             let sums = &sums[..range.len().min(sums.len())];
             let mut factors = vec![f64::NAN; sums.len()];
-            isa.run(PlainFactors { sums, smallest, limit, keeps: true, factors: &mut factors });
+            isa.run(PlainFactors { sums, smallest, limit, over: 1.0, keeps: true, factors: &mut factors });
             for (&sum, factor) in sums.iter().zip(factors) {
                 let expected = Scaled::new(sum.sqrt(), 0).clip_to(limit).unwrap_or(Factor::ONE);
                 // Nothing is lost where the sum, the limit and the quotient are normal numbers; elsewhere it may be 0.

@@ -1,7 +1,7 @@
 //! The norm of many arrays as one.
 
-use std::mem;
 use std::ops::Range;
+use std::{mem, slice};
 
 use super::order::{Order, OverflowRisk, Reduction};
 use super::pass::{CHUNK, SHORT, has_row_sums, max_of_view, with_direct_term};
@@ -148,6 +148,58 @@ pub fn norm_of_views(isa: Isa, crew: &Crew, arrays: &impl Views, order: Order) -
     order.norm(risk, |by| list.max(crew, by), |pass| list.sum(crew, pass))
 }
 
+/// The norm of each array, with the bits of its norm alone.
+///
+/// # Errors
+/// No memory for the list of chunks, or a bad setting of the threads.
+pub fn norms_of_views(
+    isa: Isa,
+    crew: &Crew,
+    arrays: &impl Views,
+    order: Order,
+    norms: &mut [Scaled],
+) -> Result<()> {
+    let Some(first) = order.first() else {
+        let alone = (0..).zip(norms);
+        return alone.into_iter().try_for_each(|(at, to)| {
+            *to = arrays.with(at, |view| norm(isa, crew, slice::from_ref(view), order))?;
+            Ok(())
+        });
+    };
+    let bytes = (0..arrays.len()).map(|at| arrays.size(at)).map(|(len, size)| len * size).sum();
+    let work = work_of(bytes, arrays.len());
+    let cost = work.saturating_mul(order.cost());
+    let list = List { isa, arrays, work, cost, is_shared: Crew::is_shared(cost)? };
+    let mut sums = norms.iter_mut();
+    list.each_sum(crew, first, |sum| {
+        sums.next().into_iter().for_each(|to| *to = Scaled::new(sum.value(), 0));
+    })?;
+    for (at, to) in norms.iter_mut().enumerate() {
+        let sum = to.to_f64();
+        *to = match order.norm_of_plain_sum(sum) {
+            Some(norm) => norm,
+            None => arrays.with(at, |view| norm_with_first(isa, crew, view, order, sum))?,
+        };
+    }
+    Ok(())
+}
+
+/// The norm of one array whose first pass made the sum `first`.
+fn norm_with_first(isa: Isa, crew: &Crew, view: &AnyView<'_>, order: Order, first: f64) -> Result<Scaled> {
+    let arrays = &slice::from_ref(view);
+    let (len, size) = view.size();
+    let cost = (len * size).saturating_mul(order.cost());
+    let list = List { isa, arrays, work: len * size, cost, is_shared: Crew::is_shared(cost)? };
+    order.norm(
+        view.risk(),
+        |by| list.max(crew, by),
+        |pass| match pass {
+            Reduction::Abs | Reduction::Square | Reduction::Simple(_) => Ok(first),
+            _ => list.sum(crew, pass),
+        },
+    )
+}
+
 /// The arrays of one call, and what passes over them take.
 struct List<'a, V> {
     isa: Isa,
@@ -187,9 +239,15 @@ impl<V: Views> List<'_, V> {
     /// The sum that a pass adds up.
     fn sum(&self, crew: &Crew, pass: Reduction) -> Result<f64> {
         let mut total = Total::default();
+        self.each_sum(crew, pass, |array| total.merge(array))?;
+        Ok(total.value())
+    }
+
+    /// Calls `each` with the sum of each array, in order.
+    fn each_sum(&self, crew: &Crew, pass: Reduction, mut each: impl FnMut(Total)) -> Result<()> {
         if !self.is_shared {
-            self.sums(pass, 0..self.arrays.len(), |array| total.merge(array));
-            return Ok(total.value());
+            self.sums(pass, 0..self.arrays.len(), each);
+            return Ok(());
         }
         let found = self.share(
             crew,
@@ -204,9 +262,9 @@ impl<V: Views> List<'_, V> {
         for at in 0..self.arrays.len() {
             let mut array = Total::default();
             rest.by_ref().take(self.chunks(at)).for_each(|chunk| array.merge(*chunk));
-            total.merge(array);
+            each(array);
         }
-        Ok(total.value())
+        Ok(())
     }
 
     /// Calls `each` with the sums over the arrays of a range, one after the other.

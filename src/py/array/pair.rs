@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::slice;
 use std::sync::atomic::AtomicU8;
 
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyAny;
 
@@ -71,6 +72,15 @@ impl<'py> Pair<'py> {
 
     pub(in crate::py) fn is_in_place(&self) -> bool {
         self.output.is_none()
+    }
+
+    /// Copies the input to the output as NumPy does, for dtypes that are not scaled.
+    pub(in crate::py) fn copy_by_numpy(&mut self) -> PyResult<()> {
+        let Some(output) = &self.output else { return Ok(()) };
+        let py = output.object.py();
+        py.import(intern!(py, "numpy"))?
+            .call_method1(intern!(py, "copyto"), (&output.object, &self.source().object))?;
+        Ok(())
     }
 
     /// The order in which to walk both arrays.

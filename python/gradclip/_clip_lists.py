@@ -1,0 +1,164 @@
+"""The clippers of lists in which tensors, or parts of them, have norms of their own.
+
+The compiled part checks the arguments and computes the results.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gradclip import _core
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from gradclip._slices import IndexedSlices, Tensors
+    from gradclip._types import Array, NonFinite, Number, Order, Tensor
+
+
+def clip_by_norms(
+    t_list: Tensors,
+    clip_norms: Number | Sequence[Number | None],
+    name: str | None = None,
+    *,
+    ord: Order = 2,
+    nonfinite: NonFinite = "propagate",
+    out: Sequence[Array | IndexedSlices | None] | None = None,
+) -> tuple[list[Any], npt.NDArray[np.float64]]:
+    """Scale each tensor of a list so that its own norm is at most its limit.
+
+    Parameters
+    ----------
+    t_list : sequence of array_like, IndexedSlices or None
+        The tensors, of any shapes and of dtypes float16, bfloat16, float32, float64,
+        complex64 and complex128. Dtypes may be mixed. None stands for a tensor without
+        a gradient.
+    clip_norms : number or sequence of number or None
+        The limit of all tensors, or one for each: real numbers >= 0. None and ``inf`` are
+        no limit: that tensor does not change.
+    name : str, optional
+        Prefix of error messages. Default: none.
+    ord : number, optional
+        Order of the norms: any number > 0, or ``inf`` for the largest magnitude.
+        Default: 2, the Euclidean norm.
+    nonfinite : {"propagate", "raise", "zero", "keep"}, optional
+        Effect of an infinite norm, or of one that is NaN, on its tensor. Default:
+        ``"propagate"``, scale like other norms, so that NaN shows. ``"raise"``:
+        `NonFiniteError`, before anything is written. ``"zero"``: the elements become
+        +0.0. ``"keep"``: the elements keep their bits.
+    out : sequence of ndarray, IndexedSlices or None, optional
+        For each tensor, the array that receives its result, with its shape and dtype, or
+        None for a new array. It may be ``t_list`` itself. Default: new arrays.
+
+    Returns
+    -------
+    clipped : list of ndarray, IndexedSlices or None
+        The results, each with the shape and dtype of its tensor, or the entries of
+        ``out``. None for each None. A tensor with a norm at or below its limit keeps its
+        bits.
+    norms : numpy.ndarray
+        The norms before clipping in float64, of shape ``(len(t_list),)``; 0.0 for None.
+
+    Raises
+    ------
+    TypeError
+        If ``t_list`` is not a sequence, a tensor or an output has another dtype, or a
+        limit is not a real number.
+    ValueError
+        If a limit is negative or NaN, ``clip_norms`` has another length than ``t_list``,
+        ``ord`` is not a number > 0, or an output has another shape, is read-only or
+        shares memory with another output.
+    NonFiniteError
+        Under ``nonfinite="raise"``, if an element is infinite or NaN.
+
+    Notes
+    -----
+    Each tensor ``t`` becomes ``t * limit / max(norm(t), limit)``. Keras clips so under
+    ``clipnorm``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import gradclip as gc
+    >>> clipped, norms = gc.clip_by_norms([np.array([6.0, 8.0]), np.array([0.5])], 5.0)
+    >>> clipped
+    [array([3., 4.]), array([0.5])]
+    >>> norms
+    array([10. ,  0.5])
+    """
+    return _core.clip_by_norms(t_list, clip_norms, name, ord, nonfinite, out)
+
+
+def clip_by_weight_norm(
+    t_list: Sequence[Tensor | None],
+    weights: Sequence[Tensor | None],
+    clipping: Number = 0.01,
+    name: str | None = None,
+    *,
+    eps: Number = 1e-3,
+    unit_axis: int = -1,
+    out: Sequence[Array | None] | None = None,
+) -> list[Array | None]:
+    """Scale each unit of gradients so that its norm is at most a share of its weights' norm.
+
+    Parameters
+    ----------
+    t_list : sequence of array_like or None
+        The gradients, of any shapes and of dtypes float16, bfloat16, float32, float64,
+        complex64 and complex128. None stands for a tensor without a gradient.
+    weights : sequence of array_like
+        For each gradient, the weights, with its shape. For a None in ``t_list``, anything:
+        it is not read.
+    clipping : number, optional
+        The share, a real number >= 0. Default: 0.01.
+    name : str, optional
+        Prefix of error messages. Default: none.
+    eps : number, optional
+        The least norm that weights count with, a real number >= 0, so that weights that
+        start at zero can grow. Default: 1e-3.
+    unit_axis : int, optional
+        Axis of the units: a unit is a slice at one index of this axis. Default: -1, the
+        layout of TensorFlow and JAX. 0 is that of PyTorch. A tensor of fewer than two
+        axes is one unit.
+    out : sequence of ndarray or None, optional
+        For each gradient, the array that receives its result, with its shape and dtype, or
+        None for a new array. It may be ``t_list`` itself. Default: new arrays.
+
+    Returns
+    -------
+    list of ndarray or None
+        The results, each with the shape and dtype of its gradient, or the entries of
+        ``out``. None for each None. Units within their limit keep their bits.
+
+    Raises
+    ------
+    TypeError
+        If ``t_list`` or ``weights`` is not a sequence, a tensor has another dtype, or a
+        number is not real.
+    ValueError
+        If ``weights`` has another length or other shapes than ``t_list``, ``clipping`` or
+        ``eps`` is negative or NaN, or an output does not fit its gradient.
+    numpy.exceptions.AxisError
+        If a gradient of two axes and more does not have ``unit_axis``.
+
+    Notes
+    -----
+    Adaptive gradient clipping of A. Brock, S. De, S. L. Smith and K. Simonyan,
+    "High-Performance Large-Scale Image Recognition Without Normalization", ICML 2021,
+    https://arxiv.org/abs/2102.06171: each unit ``g`` with the weights ``w`` is clipped to the
+    norm ``clipping * max(norm(w), eps)``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import gradclip as gc
+    >>> weights = [np.array([[3.0, 0.0], [4.0, 1.0]])]
+    >>> gradients = [np.array([[0.6, 0.0], [0.8, 0.005]])]
+    >>> gc.clip_by_weight_norm(gradients, weights, 0.01)
+    [array([[0.03 , 0.   ],
+           [0.04 , 0.005]])]
+    """
+    return _core.clip_by_weight_norm(t_list, weights, clipping, name, eps, unit_axis, out)

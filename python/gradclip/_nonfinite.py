@@ -1,0 +1,108 @@
+"""The error for NaN and infinity among the elements of tensors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gradclip._types import Array
+
+#: Entries that a message names.
+_NAMED = 3
+#: Elements that are looked at together, so that a large tensor takes little more memory: 64 Ki.
+_BLOCK = 1 << 16
+
+
+class NonFiniteError(ValueError):
+    """Tensors have an element that is infinite or NaN, under ``nonfinite="raise"``.
+
+    Nothing has been written.
+
+    Attributes
+    ----------
+    norm : float
+        The norm of the tensors, infinite or NaN. Along ``axes``, that of the first slice
+        with such an element.
+    entries : tuple
+        The places of the tensors in their list. Along ``axes``, the index of each slice
+        among the other axes. For examples, their numbers. Empty if the argument
+        ``use_norm`` was infinite or NaN.
+    """
+
+    norm: float
+    entries: tuple[Any, ...]
+
+    def __init__(self, message: str, norm: float = np.nan, entries: tuple[Any, ...] = ()) -> None:
+        super().__init__(message)
+        self.norm = norm
+        self.entries = entries
+
+    def __reduce__(self) -> tuple[type[NonFiniteError], tuple[Any, ...]]:
+        return type(self), (str(self), self.norm, self.entries)
+
+
+def error(  # noqa: PLR0917 (called from the compiled part)
+    prefix: str,
+    argument: str,
+    one: Any,
+    many: Sequence[Any] | None,
+    axes: Sequence[int] | None,
+    norm: float,
+) -> NonFiniteError:
+    """Return the error for one tensor, or for the tensors of a list."""
+    if argument == "use_norm":
+        return NonFiniteError(f"{prefix}: use_norm: found {norm}; allowed: a finite norm", norm)
+    found: list[tuple[Any, str, str]]
+    if many is not None:
+        found = [(i, f"{argument}[{i}]", _count(_values(t))) for i, t in enumerate(many) if t is not None]
+    elif axes is None:
+        found = [((), argument, _count(_values(one)))]
+    else:
+        found = [(index, f"{argument}, slice {index}", _count(part)) for index, part in _slices(_values(one), axes)]
+    return of_entries(prefix, [entry for entry in found if entry[2]], norm)
+
+
+def of_entries(prefix: str, found: Sequence[tuple[Any, str, str]], norm: float) -> NonFiniteError:
+    """Return the error for entries: of each what ``entries`` holds, its name, and what was found."""
+    texts = [f"{name}: {text}" for _, name, text in found[:_NAMED]]
+    if len(found) > _NAMED:
+        texts.append(f"and {len(found) - _NAMED} more")
+    return NonFiniteError(f"{prefix}: {'; '.join(texts)}", norm, tuple(entry for entry, _, _ in found))
+
+
+def _values(tensor: Any) -> Array:
+    return np.asarray(getattr(tensor, "values", tensor) if not isinstance(tensor, np.ndarray) else tensor)
+
+
+def _slices(array: Array, axes: Sequence[int]) -> Iterator[tuple[tuple[int, ...], Array]]:
+    """Return each slice along ``axes``, with its index among the other axes."""
+    moved = np.moveaxis(array, axes, range(-len(axes), 0)) if axes else array
+    for index in np.ndindex(moved.shape[: array.ndim - len(axes)]):
+        yield index, moved[index]
+
+
+def _count(array: Array) -> str:
+    """Describe what is not finite in an array; an empty string if all is."""
+    if array.dtype.kind in "biu":
+        return ""
+    nans = infinite = 0
+    first = None
+    flat = array.reshape(-1)
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        for begin in range(0, flat.size, _BLOCK):
+            block = flat[begin : begin + _BLOCK]
+            is_nan = np.isnan(block)
+            is_bad = is_nan | np.isinf(block)
+            if first is None and is_bad.any():
+                first = begin + int(is_bad.argmax())
+            nans += int(is_nan.sum())
+            infinite += int((is_bad & ~is_nan).sum())
+    if first is None:
+        return ""
+    index = tuple(int(i) for i in np.unravel_index(first, array.shape))
+    kinds = [f"{nans} NaN"] * (nans > 0) + [f"{infinite} infinite"] * (infinite > 0)
+    return f"{' and '.join(kinds)} of {array.size} elements, the first at {index}"

@@ -1,0 +1,207 @@
+//! The clippers of lists in which each tensor, or each unit of it, has a norm and a limit of its own.
+
+use std::{iter, slice};
+
+use pyo3::prelude::*;
+use pyo3::types::PyAny;
+
+use super::array::Array;
+use super::array::pair::Pair;
+use super::call::{Call, Entry, are_plain};
+use super::classes::integer;
+use super::kinds::Kinds;
+use super::norm::{norms_to_array, vector_order};
+use super::operands::{Inputs, Operands, Parameter};
+use super::run::{Norms, Policy, clip_plain_each, norm_of_arrays, scale_pairs, scale_slices};
+use super::text::{describe, shape_text};
+use crate::error::vec_with_room;
+use crate::parallel::reduce::Order;
+use crate::scaled::{Limit, Scaled};
+
+/// See `gradclip.clip_by_norms`.
+#[pyfunction]
+pub(super) fn clip_by_norms<'py>(
+    py: Python<'py>,
+    t_list: &Bound<'py, PyAny>,
+    clip_norms: &Bound<'py, PyAny>,
+    name: Option<&Bound<'py, PyAny>>,
+    ord: &Bound<'py, PyAny>,
+    nonfinite: &Bound<'py, PyAny>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    const T_LIST: Parameter = Parameter::new("t_list", Kinds::Scalable, true);
+    let call = Call::new(py, "clip_by_norms", name)?;
+    let mut tensors = Inputs::new(&call, T_LIST, call.sequence(t_list)?);
+    if tensors.read(are_plain([Some(clip_norms), name, Some(ord)]))?.is_some() {
+        return Err(call.not_on_device("t_list"));
+    }
+    let held = tensors.held()?;
+    let limits = call.limits("clip_norms", clip_norms, held.len())?;
+    call.check_name()?;
+    let order = vector_order(&call, ord)?;
+    let policy = call.policy(nonfinite)?;
+    // Those of the tensors alone, without the Nones.
+    let mut own = vec_with_room(held.len())?;
+    for (i, limit) in limits.iter().enumerate() {
+        if !held.get(i)?.is_none() {
+            own.push(policy.limit(*limit, 1.0));
+        }
+    }
+    // One more read: nothing is written before all norms are known to be finite.
+    let known = if policy == Policy::Raise { Some(tensors.norms(order)?) } else { None };
+    let mut operands = tensors.with_outputs(out, &mut [])?;
+    if let Some(norm) = known.iter().flatten().find(|norm| policy.refuses(**norm)) {
+        return Err(call.nonfinite_error("t_list", &held, None, norm.to_f64()));
+    }
+    let found = match &mut operands {
+        Operands::Plain(pairs) => clip_plain_each(py, pairs, order, &own)?,
+        Operands::General { pairs, .. } => clip_pairs_each(py, pairs, order, &own)?,
+    };
+    let (mut found, mut norms) = (found.into_iter(), vec_with_room(held.len())?);
+    for i in 0..held.len() {
+        let norm = if held.get(i)?.is_none() { None } else { found.next() };
+        norms.push(norm.unwrap_or(Scaled::ZERO));
+    }
+    Ok((operands.into_result(), norms_to_array(py, &norms)?).into_pyobject(py)?.into_any())
+}
+
+/// Clips each array by its own norm. Returns the norms.
+fn clip_pairs_each(
+    py: Python<'_>,
+    pairs: &mut [Pair<'_>],
+    order: Order,
+    limits: &[Limit],
+) -> PyResult<Vec<Scaled>> {
+    let mut norms = vec_with_room(pairs.len())?;
+    for pair in pairs.iter() {
+        norms.push(norm_of_arrays(py, iter::once(pair.input()), order)?);
+    }
+    for ((pair, limit), norm) in pairs.iter_mut().zip(limits).zip(&norms) {
+        scale_pairs(py, slice::from_mut(pair), limit.factor(*norm))?;
+    }
+    Ok(norms)
+}
+
+/// See `gradclip.clip_by_weight_norm`.
+#[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "the arguments of the public function")]
+pub(super) fn clip_by_weight_norm<'py>(
+    py: Python<'py>,
+    t_list: &Bound<'py, PyAny>,
+    weights: &Bound<'py, PyAny>,
+    clipping: &Bound<'py, PyAny>,
+    name: Option<&Bound<'py, PyAny>>,
+    eps: &Bound<'py, PyAny>,
+    unit_axis: &Bound<'py, PyAny>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    const T_LIST: Parameter = Parameter::new("t_list", Kinds::Scalable, false);
+    let call = Call::new(py, "clip_by_weight_norm", name)?;
+    let mut tensors = Inputs::new(&call, T_LIST, call.sequence(t_list)?);
+    if tensors.read(false)?.is_some() {
+        return Err(call.not_on_device("t_list"));
+    }
+    let weights = call.partners("weights", weights, &tensors)?;
+    let clipping = call.limit("clipping", clipping, false)?;
+    call.check_name()?;
+    let eps = call.limit("eps", eps, false)?;
+    let mut units = vec_with_room(weights.len())?;
+    for weight in &weights {
+        units.push(reduced_axes(&call, unit_axis, weight.ndim())?);
+    }
+    let mut weights: Vec<_> = weights;
+    let mut readers: Vec<_> = weights.iter_mut().collect();
+    let mut operands = tensors.with_outputs(out, &mut readers)?;
+    let Operands::General { pairs, .. } = &mut operands else { return Ok(operands.into_result()) };
+    let mut norms = vec_with_room(pairs.len())?;
+    for ((pair, weight), reduced) in pairs.iter().zip(&weights).zip(&units) {
+        let of = |array: &Array<'py>| match reduced {
+            Some(reduced) => Norms::of(array, reduced, Order::Two),
+            None => {
+                let norm = norm_of_arrays(py, iter::once(array), Order::Two)?;
+                Ok(Norms { values: vec![norm], kept: Vec::new() })
+            }
+        };
+        norms.push((of(pair.input())?, of(weight)?));
+    }
+    // A norm that is NaN shows, as a limit that is NaN.
+    let limit = |weight: Scaled| {
+        let norm = weight.to_f64();
+        clipping * if norm < eps { eps } else { norm }
+    };
+    for (pair, (own, weights)) in pairs.iter_mut().zip(norms) {
+        let factor = |at: usize, norm: Scaled| {
+            let limit = weights.values.get(at).map_or(f64::NAN, |weight| limit(*weight));
+            norm.clip_to(limit)
+        };
+        match own.values[..] {
+            [norm] => scale_pairs(py, slice::from_mut(pair), factor(0, norm))?,
+            _ => scale_slices(pair, &own, factor)?,
+        }
+    }
+    Ok(operands.into_result())
+}
+
+/// All axes but that of the units, if there are several; None for a tensor that is one unit.
+fn reduced_axes(
+    call: &Call<'_, '_>,
+    unit_axis: &Bound<'_, PyAny>,
+    ndim: usize,
+) -> PyResult<Option<Vec<usize>>> {
+    if integer(unit_axis)?.is_none() {
+        return Err(call.type_error("unit_axis", describe(unit_axis), "an int"));
+    }
+    if ndim < 2 {
+        return Ok(None);
+    }
+    let unit = call.axes("unit_axis", Some(unit_axis), ndim)?.unwrap_or_default();
+    Ok(Some((0..ndim).filter(|axis| !unit.contains(axis)).collect()))
+}
+
+impl<'py> Call<'_, 'py> {
+    /// A limit for each of `count` tensors: one number for all, or a sequence of numbers, where None is no limit.
+    fn limits(&self, argument: &str, object: &Bound<'py, PyAny>, count: usize) -> PyResult<Vec<f64>> {
+        let mut limits = vec_with_room(count)?;
+        let Some(entries) = self.entries_of(argument, object, count)? else {
+            let limit = self.limit(argument, object, false)?;
+            limits.resize(count, limit);
+            return Ok(limits);
+        };
+        for (i, entry) in entries.iter().enumerate() {
+            limits.push(match entry.is_none() {
+                true => f64::INFINITY,
+                false => self.limit(&Entry(argument, Some(i)).to_string(), &entry, false)?,
+            });
+        }
+        Ok(limits)
+    }
+
+    /// The arrays that belong to the tensors of a list, those of its Nones left out: of the same shapes, not on a GPU.
+    pub(super) fn partners(
+        &self,
+        argument: &'static str,
+        object: &Bound<'py, PyAny>,
+        tensors: &Inputs<'_, 'py>,
+    ) -> PyResult<Vec<Array<'py>>> {
+        let count = tensors.held()?.len();
+        let Some(entries) = self.entries_of(argument, object, count)? else {
+            return Err(self.type_error(argument, describe(object), "a sequence of arrays"));
+        };
+        let parameter = Parameter::new(argument, Kinds::Scalable, false);
+        let mut partners = vec_with_room(count)?;
+        for (i, tensor) in tensors.arrays() {
+            let (entry, object) = (Entry(argument, Some(i)), entries.get_item(i)?);
+            let partner = parameter.read_one(self, entry, &object)?;
+            if partner.shape() != tensor.shape() {
+                let text = |array: &Array<'_>| format!("shape {}", shape_text(array.shape()));
+                return Err(self.value_error(
+                    entry,
+                    text(&partner),
+                    &format!("{}, that of t_list[{i}]", text(tensor)),
+                ));
+            }
+            partners.push(partner);
+        }
+        Ok(partners)
+    }
+}
