@@ -311,7 +311,7 @@ fn scaling<T: Scalable>(criterion: &mut Criterion) {
         let mut to = data.clone();
         // Such a factor leaves the magnitudes as they are, however often it is applied.
         let by = black_box(-1.0);
-        let (map, factor) = (Scale(Factor { by, then: 1.0 }), T::from_float(by));
+        let (map, factor) = (Scale(Factor::new(by, 1.0)), T::from_float(by));
 
         compare!(criterion, "scale_in_place", dtype, size, passes: 2;
             "kernel": |isa| map.apply(isa, black_box(&mut data));

@@ -99,6 +99,8 @@ pub trait Real: Ordered {
     fn narrow(x: f64) -> Self;
     /// The same.
     fn narrow_single(x: f32) -> Self;
+    /// The next number toward zero, of a number that is neither 0 nor NaN.
+    fn toward_zero(self) -> Self;
     /// [`Element::halves`], to write.
     #[inline(always)]
     #[must_use]
@@ -386,6 +388,8 @@ macro_rules! elements {
                 #[inline(always)]
                 fn narrow_single(x: f32) -> Self { Self::of_single(x) }
                 #[inline(always)]
+                fn toward_zero(self) -> Self { <$r>::from_bits(self.to_bits().wrapping_sub(1)) }
+                #[inline(always)]
                 fn halves_mut(data: &mut [Self]) -> Option<&mut [F16]> { Float::halves_mut(data) }
                 #[inline(always)]
                 fn bfloats(data: &[Self]) -> Option<&[Bf16]> { Float::bfloats(data) }
@@ -516,6 +520,17 @@ macro_rules! elements {
                 }
             };
         }
+        /// The same for the floating-point and complex dtypes; `$other` for the rest.
+        #[cfg(feature = "python")]
+        macro_rules! match_scalable {
+            ($d dtype:expr, $d T:ident => $d body:expr, $d other:expr) => {
+                match $d dtype {
+                    $($crate::element::Dtype::$R => { type $d T = $r; $d body })*
+                    $($crate::element::Dtype::$C => { type $d T = $c; $d body })*
+                    _ => $d other,
+                }
+            };
+        }
         /// Hands the rows of the real dtypes to the macro `$callback`: `Name: type,` each.
         macro_rules! for_each_real {
             ($d callback:ident) => { $d callback! { $($R: $r,)* } };
@@ -530,6 +545,8 @@ macro_rules! elements {
         pub(crate) use match_ordered;
         #[cfg(feature = "python")]
         pub(crate) use match_real;
+        #[cfg(feature = "python")]
+        pub(crate) use match_scalable;
         pub(crate) use for_each_real;
         pub(crate) use for_each_element;
     };

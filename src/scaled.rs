@@ -20,15 +20,24 @@ pub struct Factor {
     pub by: f64,
     /// The second, a power of two; 1 unless the factor itself is no normal float64.
     pub then: f64,
+    /// Whether products are rounded toward zero, so that no magnitude is larger than the factor makes it.
+    pub toward_zero: bool,
 }
 
 impl Factor {
     /// Changes nothing.
-    pub const ONE: Self = Self { by: 1.0, then: 1.0 };
+    pub const ONE: Self = Self::new(1.0, 1.0);
     /// Makes everything NaN.
-    pub const NAN: Self = Self { by: f64::NAN, then: 1.0 };
+    pub const NAN: Self = Self::new(f64::NAN, 1.0);
     /// Makes everything +0.0, NaN and infinity too. No product of magnitudes has the sign of this zero.
-    pub const ERASE: Self = Self { by: -0.0, then: 1.0 };
+    pub const ERASE: Self = Self::new(-0.0, 1.0);
+
+    /// Two steps, whose products are rounded to nearest.
+    #[inline]
+    #[must_use]
+    pub const fn new(by: f64, then: f64) -> Self {
+        Self { by, then, toward_zero: false }
+    }
 
     /// Whether a first step is that of [`Factor::ERASE`].
     #[inline(always)]
@@ -58,11 +67,14 @@ pub struct Limit {
     pub over: f64,
     /// What norms do that are not finite.
     pub nonfinite: NonFinite,
+    /// Not 0: no exact norm of what comes back is above the limit. It is the part of the limit that the rounding of norms and
+    /// factors may take: norms up to `limit * (1 - margin)` change nothing, larger ones become `limit * (1 - 2 * margin)`.
+    pub margin: f64,
 }
 
 impl From<f64> for Limit {
     fn from(limit: f64) -> Self {
-        Self { limit, over: 1.0, nonfinite: NonFinite::Propagate }
+        Self { limit, over: 1.0, nonfinite: NonFinite::Propagate, margin: 0.0 }
     }
 }
 
@@ -78,7 +90,21 @@ impl Limit {
                 NonFinite::Keep => return None,
             }
         }
-        norm.over(self.over).clip_to(self.limit)
+        let norm = norm.over(self.over);
+        if self.margin == 0.0 || self.limit == f64::INFINITY {
+            return norm.clip_to(self.limit);
+        }
+        if norm.is_at_most(self.limit, 1.0 - self.margin) {
+            return None;
+        }
+        let Factor { by, then, .. } = norm.factor_to(self.limit);
+        Some(Factor { by: by * (1.0 - 2.0 * self.margin), then, toward_zero: true })
+    }
+
+    /// The part of the limit up to which norms change nothing, and that which larger ones become.
+    #[must_use]
+    pub fn shares(self) -> (f64, f64) {
+        (1.0 - self.margin, 1.0 - 2.0 * self.margin)
     }
 
     /// The same for tensors that have one norm together: if it is infinite, all of them become NaN.
@@ -179,17 +205,26 @@ impl Scaled {
         if self.value.is_nan() || other.value.is_nan() {
             return Self { value: f64::NAN, exponent: 0 };
         }
-        let key = |x: Self| {
-            if x.value.is_infinite() {
-                (i32::MAX, 1.0)
-            } else if x.value == 0.0 {
-                (i32::MIN, 0.0)
-            } else {
-                let (digits, exponent) = x.split();
-                (exponent, digits)
-            }
-        };
-        if key(self) < key(other) { other } else { self }
+        if self.order() < other.order() { other } else { self }
+    }
+
+    /// What sorts numbers that are not NaN.
+    fn order(self) -> (i32, f64) {
+        if self.value.is_infinite() {
+            (i32::MAX, 1.0)
+        } else if self.value == 0.0 {
+            (i32::MIN, 0.0)
+        } else {
+            let (digits, exponent) = self.split();
+            (exponent, digits)
+        }
+    }
+
+    /// Whether it is at most a part of a finite limit, before either is rounded to float64. NaN is not.
+    fn is_at_most(self, limit: f64, part: f64) -> bool {
+        let (digits, exponent) = Self::new(limit, 0).split();
+        let most = if limit == 0.0 { Self::ZERO } else { Self::new(digits * part, exponent) };
+        self.order() <= most.order()
     }
 
     /// The one rule of clipping: nothing is to be done for a norm at or below the limit, both as float64, and
@@ -223,7 +258,7 @@ impl Scaled {
     pub fn factor_to(self, limit: f64) -> Factor {
         let by = limit / self.value;
         if self.exponent == 0 && by.is_normal() && self.value.is_normal() && limit.is_normal() {
-            Factor { by, then: 1.0 }
+            Factor::new(by, 1.0)
         } else {
             self.far_factor_to(limit)
         }
@@ -239,19 +274,19 @@ impl Scaled {
             return if self.value.is_infinite() { Factor::NAN } else { Factor::ONE };
         }
         if limit == 0.0 || self.value.is_infinite() {
-            return Factor { by: 0.0, then: 1.0 };
+            return Factor::new(0.0, 1.0);
         }
         let (limit_digits, limit_exponent) = split(limit);
         let (digits, exponent) = split(self.value);
         let by = limit_digits / digits;
         let exponent = limit_exponent - exponent.saturating_add(self.exponent);
         if (-1000..=1000).contains(&exponent) {
-            Factor { by: by * power_of_two(exponent), then: 1.0 }
+            Factor::new(by * power_of_two(exponent), 1.0)
         } else {
             // What the first step loses below float64's range is lost in the result too: the second one is a
             // power of two at the very end of the range before the first one becomes subnormal.
             let then = exponent.saturating_sub(exponent.clamp(-1021, 1000)).max(-1074);
-            Factor { by: by * step(exponent.saturating_sub(then)), then: step(then) }
+            Factor::new(by * step(exponent.saturating_sub(then)), step(then))
         }
     }
 }

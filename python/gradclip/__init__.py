@@ -7,7 +7,8 @@ threads. CuPy arrays are computed on their GPU, and the documentation of NumPy
 arrays holds for them too.
 
 Clip: `clip_by_value`, `clip_by_norm`, `clip_by_average_norm`, `clip_by_rms`,
-`clip_by_global_norm`, `clip_by_norms`, `clip_by_weight_norm`.
+`clip_by_global_norm`, `clip_by_norms`, `clip_by_weight_norm`,
+`clip_examples_by_global_norm`, `clip_difference_by_global_norm`.
 
 Norms: `norm`, `norms`, `global_norm`, `normalize`.
 
@@ -30,7 +31,12 @@ Examples
 """
 
 from gradclip._clip import clip_by_average_norm, clip_by_global_norm, clip_by_norm, clip_by_rms, clip_by_value
-from gradclip._clip_lists import clip_by_norms, clip_by_weight_norm
+from gradclip._clip_lists import (
+    clip_by_norms,
+    clip_by_weight_norm,
+    clip_difference_by_global_norm,
+    clip_examples_by_global_norm,
+)
 from gradclip._config import __version__, get_num_threads, set_num_threads, show_config, trim
 from gradclip._nonfinite import NonFiniteError
 from gradclip._norm import global_norm, norm, normalize, norms
@@ -47,6 +53,8 @@ __all__ = [
     "clip_by_rms",
     "clip_by_value",
     "clip_by_weight_norm",
+    "clip_difference_by_global_norm",
+    "clip_examples_by_global_norm",
     "get_num_threads",
     "global_norm",
     "norm",

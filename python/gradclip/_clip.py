@@ -112,6 +112,7 @@ def clip_by_norm(
     name: str | None = None,
     *,
     nonfinite: NonFinite = "propagate",
+    strict: bool = False,
     out: IndexedSlices | None = None,
 ) -> IndexedSlices: ...
 @overload
@@ -122,6 +123,7 @@ def clip_by_norm(
     name: str | None = None,
     *,
     nonfinite: NonFinite = "propagate",
+    strict: bool = False,
     out: Array | None = None,
 ) -> Array: ...
 @overload
@@ -132,6 +134,7 @@ def clip_by_norm(
     name: str | None = None,
     *,
     nonfinite: NonFinite = "propagate",
+    strict: bool = False,
     out: DeviceT | None = None,
 ) -> DeviceT: ...
 def clip_by_norm(
@@ -141,6 +144,7 @@ def clip_by_norm(
     name: str | None = None,
     *,
     nonfinite: NonFinite = "propagate",
+    strict: bool = False,
     out: Any = None,
 ) -> Any:
     """Scale a tensor so that its Euclidean norm is at most ``clip_norm``.
@@ -163,6 +167,12 @@ def clip_by_norm(
         Effect of an infinite norm, or of one that is NaN. Default: ``"propagate"``, scale
         like other norms, so that NaN shows. ``"raise"``: `NonFiniteError`, before anything
         is written. ``"zero"``: the elements become +0.0. ``"keep"``: the elements keep their bits.
+    strict : bool, optional
+        Whether no rounding takes the norm of a result above the limit. Default: False.
+        With True, the exact Euclidean norm of finite results is at most ``clip_norm``:
+        norms up to ``clip_norm * (1 - 1e-13)`` change nothing, others become
+        ``clip_norm * (1 - 2e-13)``, rounded toward zero. Private learning needs
+        this.
     out : ndarray or IndexedSlices, optional
         Array that receives the result, with the shape and dtype of ``t``. It may be
         ``t`` itself: then only slices that are clipped are written. Default: a new
@@ -205,7 +215,7 @@ def clip_by_norm(
     array([[3. , 4. ],
            [0.6, 0.8]])
     """
-    return _core.clip_by_norm(t, clip_norm, axes, name, nonfinite, out)
+    return _core.clip_by_norm(t, clip_norm, axes, name, nonfinite, strict, out)
 
 
 def clip_by_rms(
@@ -359,6 +369,7 @@ def clip_by_global_norm(
     *,
     ord: Order = 2,
     nonfinite: NonFinite = "propagate",
+    strict: bool = False,
     integers: Literal["raise", "keep"] = "raise",
     out: Sequence[Array | IndexedSlices | None] | None = None,
 ) -> tuple[list[Any], float]: ...
@@ -371,6 +382,7 @@ def clip_by_global_norm(
     *,
     ord: Order = 2,
     nonfinite: NonFinite = "propagate",
+    strict: bool = False,
     integers: Literal["raise", "keep"] = "raise",
     out: Sequence[DeviceT | None] | None = None,
 ) -> tuple[list[DeviceT | None], Any]: ...
@@ -382,6 +394,7 @@ def clip_by_global_norm(
     *,
     ord: Order = 2,
     nonfinite: NonFinite = "propagate",
+    strict: bool = False,
     integers: Literal["raise", "keep"] = "raise",
     out: Any = None,
 ) -> Any:
@@ -410,6 +423,12 @@ def clip_by_global_norm(
         Effect of an infinite norm, or of one that is NaN. Default: ``"propagate"``, scale
         like other norms, so that NaN shows. ``"raise"``: `NonFiniteError`, before anything
         is written. ``"zero"``: all elements become +0.0. ``"keep"``: all elements keep their bits.
+    strict : bool, optional
+        Whether no rounding takes the global norm of the results above the limit. Default: False.
+        With True, the exact Euclidean norm of finite results is at most ``clip_norm``:
+        norms up to ``clip_norm * (1 - 1e-13)`` change nothing, others become
+        ``clip_norm * (1 - 2e-13)``, rounded toward zero. For ``ord=2``
+        alone; ``use_norm`` must be true to 1e-14.
     integers : {"raise", "keep"}, optional
         Treatment of integer and boolean tensors. Default: ``"raise"``, a TypeError.
         ``"keep"``: they do not count in the norm, and their results are copies.
@@ -467,4 +486,4 @@ def clip_by_global_norm(
     >>> kept[0] is weights
     True
     """
-    return _core.clip_by_global_norm(t_list, clip_norm, use_norm, name, ord, nonfinite, integers, out)
+    return _core.clip_by_global_norm(t_list, clip_norm, use_norm, name, ord, nonfinite, strict, integers, out)

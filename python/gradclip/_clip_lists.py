@@ -5,7 +5,7 @@ The compiled part checks the arguments and computes the results.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from gradclip import _core
 
@@ -162,3 +162,171 @@ def clip_by_weight_norm(
            [0.04 , 0.005]])]
     """
     return _core.clip_by_weight_norm(t_list, weights, clipping, name, eps, unit_axis, out)
+
+
+def clip_examples_by_global_norm(
+    t_list: Sequence[Tensor | None],
+    clip_norm: Number | Sequence[Number | None],
+    name: str | None = None,
+    *,
+    reduce: Literal["sum", "mean"] | None = "sum",
+    nonfinite: NonFinite = "propagate",
+    strict: bool = False,
+    out: Sequence[Array | None] | None = None,
+) -> tuple[list[Array | None], npt.NDArray[np.float64]]:
+    """Scale each example so that its norm is at most ``clip_norm``, and sum the examples.
+
+    Parameters
+    ----------
+    t_list : sequence of array_like or None
+        The gradients of B examples: of each tensor an array of shape ``(B, ...)`` and of
+        dtype float16, bfloat16, float32, float64, complex64 or complex128. None stands for
+        a tensor without a gradient.
+    clip_norm : number or sequence of number or None
+        The limit, a real number >= 0, for the norm of an example over all tensors. A
+        sequence has a limit for each tensor: then the examples of each tensor are clipped
+        by their own norms, and None is no limit.
+    name : str, optional
+        Prefix of error messages. Default: none.
+    reduce : {"sum", "mean"} or None, optional
+        What to return of the clipped examples. Default: ``"sum"``. ``"mean"`` divides the
+        sum by B. None: the clipped examples themselves.
+    nonfinite : {"propagate", "raise", "zero", "keep"}, optional
+        Effect of an example whose norm is infinite or NaN. Default: ``"propagate"``, NaN
+        shows. ``"raise"``: `NonFiniteError`, before anything is written. ``"zero"``: the
+        example counts nothing. ``"keep"``, for ``reduce=None`` alone: it keeps its bits.
+    strict : bool, optional
+        Whether no rounding takes the norm of an example above the limit, before the sum.
+        Default: False. See `clip_by_norm`.
+    out : sequence of ndarray or None, optional
+        For each tensor, the array that receives its result, or None for a new array.
+        Default: new arrays.
+
+    Returns
+    -------
+    results : list of ndarray or None
+        For each tensor the sum or the mean, of shape ``t.shape[1:]``, or the clipped
+        examples, of shape ``t.shape``; of the dtype of ``t``. None for each None.
+    norms : numpy.ndarray
+        The norms of the examples before clipping in float64, of shape ``(B,)``; with a limit
+        for each tensor of shape ``(len(t_list), B)``, zeros for None.
+
+    Raises
+    ------
+    TypeError
+        If ``t_list`` is not a sequence, a tensor or an output has another dtype, or another
+        argument has a wrong type.
+    ValueError
+        If tensors have different numbers of examples, or no axis, a limit is negative or
+        NaN, there is no example for a mean, or an output does not fit.
+    NonFiniteError
+        Under ``nonfinite="raise"``, if an example has an element that is infinite or NaN.
+
+    Notes
+    -----
+    Differentially private learning sums clipped gradients: M. Abadi et al., "Deep Learning
+    with Differential Privacy", CCS 2016, https://arxiv.org/abs/1607.00133. No noise is
+    added here.
+
+    Factors, products and sums are float64; the sum is rounded once to the dtype of ``t``. Each
+    example's share has a norm of at most ``clip_norm * (1 + 2e-14)`` before it is added, with
+    ``strict=True`` of at most ``clip_norm``. The sum adds rounding of its own: per element up
+    to ``B * 2**-53 * sum(abs(shares))`` and half a unit in the last place of the dtype.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import gradclip as gc
+    >>> weights = np.array([[[3.0, 4.0]], [[0.3, 0.4]]])
+    >>> (total,), norms = gc.clip_examples_by_global_norm([weights], 1.0)
+    >>> total
+    array([[0.9, 1.2]])
+    >>> norms
+    array([5. , 0.5])
+    """
+    return _core.clip_examples_by_global_norm(t_list, clip_norm, name, reduce, nonfinite, strict, out)
+
+
+def clip_difference_by_global_norm(
+    t_list: Sequence[Tensor | None],
+    base_list: Sequence[Tensor | None],
+    clip_norm: Number,
+    use_norm: Number | None = None,
+    name: str | None = None,
+    *,
+    ord: Order = 2,
+    nonfinite: NonFinite = "propagate",
+    integers: Literal["raise", "keep"] = "raise",
+    out: Sequence[Array | None] | None = None,
+) -> tuple[list[Array | None], float]:
+    """Bring tensors so near to others that the global norm of the differences is at most ``clip_norm``.
+
+    Parameters
+    ----------
+    t_list : sequence of array_like or None
+        The tensors, for example the weights that a client has trained, of any shapes and of
+        dtypes float16, bfloat16, float32, float64, complex64 and complex128.
+    base_list : sequence of array_like or None
+        For each tensor, the one that it is compared with, of its shape and dtype: for example
+        the weights before. For each None, None.
+    clip_norm : number
+        The limit, a real number >= 0. An infinite limit changes nothing.
+    use_norm : number, optional
+        The global norm of the differences, if you know it already. Default: None, compute
+        it.
+    name : str, optional
+        Prefix of error messages. Default: none.
+    ord : number, optional
+        Order of the norm: any number > 0, or ``inf`` for the largest magnitude.
+        Default: 2, the Euclidean norm.
+    nonfinite : {"propagate", "raise", "zero", "keep"}, optional
+        Effect of an infinite norm, or of one that is NaN. Default: ``"propagate"``, all
+        results are NaN. ``"raise"``: `NonFiniteError`, before anything is written.
+        ``"zero"``: the differences become zero, so that the results are the bases.
+        ``"keep"``: the results are the tensors.
+    integers : {"raise", "keep"}, optional
+        Treatment of integer and boolean tensors. Default: ``"raise"``, a TypeError.
+        ``"keep"``: they do not count in the norm, and their results are copies.
+    out : sequence of ndarray or None, optional
+        For each tensor, the array that receives its result, or None for a new array. It may
+        be ``t_list`` or ``base_list``. Default: new arrays.
+
+    Returns
+    -------
+    clipped : list of ndarray or None
+        The results, each with the shape and dtype of its tensor, or the entries of ``out``.
+        None for each None. If the norm is at or below ``clip_norm``, the results have the
+        bits of the tensors.
+    norm : float
+        The global norm of the differences before clipping.
+
+    Raises
+    ------
+    TypeError
+        If ``t_list`` or ``base_list`` is not a sequence, dtypes do not agree, or another
+        argument has a wrong type.
+    ValueError
+        If shapes do not agree, ``clip_norm`` or ``use_norm`` is negative, ``clip_norm`` is
+        NaN, ``ord`` is not a number > 0, or an output does not fit.
+    NonFiniteError
+        Under ``nonfinite="raise"``, if an element, or ``use_norm``, is infinite or NaN.
+
+    Notes
+    -----
+    Each tensor becomes ``base + (t - base) * clip_norm / max(norm, clip_norm)``. Federated
+    learning clips the update of a client so, for example in H. B. McMahan et al., "Learning
+    Differentially Private Recurrent Language Models", ICLR 2018,
+    https://arxiv.org/abs/1710.06963. Differences, products and sums are float64, rounded once.
+    No array holds the differences.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import gradclip as gc
+    >>> before, after = [np.array([1.0, 1.0])], [np.array([4.0, 5.0])]
+    >>> gc.clip_difference_by_global_norm(after, before, 1.0)
+    ([array([1.6, 1.8])], 5.0)
+    """
+    return _core.clip_difference_by_global_norm(
+        t_list, base_list, clip_norm, use_norm, name, ord, nonfinite, integers, out
+    )

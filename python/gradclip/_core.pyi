@@ -26,6 +26,8 @@ __all__ = [
     "clip_by_rms",
     "clip_by_value",
     "clip_by_weight_norm",
+    "clip_difference_by_global_norm",
+    "clip_examples_by_global_norm",
     "config",
     "describe",
     "dtype_text",
@@ -61,12 +63,34 @@ class _Config(TypedDict):
     memory_limit: int
 
 def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: Any, out: Any) -> Any: ...
-def clip_by_norm(t: Any, clip_norm: Any, axes: Any, name: Any, nonfinite: Any, out: Any) -> Any: ...
+def clip_by_norm(t: Any, clip_norm: Any, axes: Any, name: Any, nonfinite: Any, strict: Any, out: Any) -> Any: ...
 def clip_by_rms(t: Any, clip_rms: Any, axes: Any, name: Any, nonfinite: Any, out: Any) -> Array: ...
 def clip_by_average_norm(t: Any, clip_norm: Any, name: Any, nonfinite: Any, out: Any) -> Array: ...
 def clip_by_global_norm(
-    t_list: Any, clip_norm: Any, use_norm: Any, name: Any, ord: Any, nonfinite: Any, integers: Any, out: Any
+    t_list: Any,
+    clip_norm: Any,
+    use_norm: Any,
+    name: Any,
+    ord: Any,
+    nonfinite: Any,
+    strict: Any,
+    integers: Any,
+    out: Any,
 ) -> tuple[list[Any], float]: ...
+def clip_difference_by_global_norm(
+    t_list: Any,
+    base_list: Any,
+    clip_norm: Any,
+    use_norm: Any,
+    name: Any,
+    ord: Any,
+    nonfinite: Any,
+    integers: Any,
+    out: Any,
+) -> tuple[list[Any], float]: ...
+def clip_examples_by_global_norm(
+    t_list: Any, clip_norm: Any, name: Any, reduce: Any, nonfinite: Any, strict: Any, out: Any
+) -> tuple[list[Any], npt.NDArray[np.float64]]: ...
 def clip_by_norms(
     t_list: Any, clip_norms: Any, name: Any, ord: Any, nonfinite: Any, out: Any
 ) -> tuple[list[Any], npt.NDArray[np.float64]]: ...

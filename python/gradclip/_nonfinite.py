@@ -66,6 +66,20 @@ def error(  # noqa: PLR0917 (called from the compiled part)
     return of_entries(prefix, [entry for entry in found if entry[2]], norm)
 
 
+def error_of_examples(prefix: str, tensors: Sequence[Any], per_tensor: bool, norm: float) -> NonFiniteError:
+    """Return the error for examples: the first axis of each tensor counts them."""
+    found: dict[Any, tuple[Any, str, str]] = {}
+    for i, tensor in enumerate(tensors):
+        if tensor is None:
+            continue
+        for example, values in enumerate(_values(tensor)):
+            text = _count(np.asarray(values))
+            entry = (i, example) if per_tensor else example
+            if text:
+                found.setdefault(entry, (entry, f"t_list[{i}], example {example}", text))
+    return of_entries(prefix, [found[entry] for entry in sorted(found)], norm)
+
+
 def of_entries(prefix: str, found: Sequence[tuple[Any, str, str]], norm: float) -> NonFiniteError:
     """Return the error for entries: of each what ``entries`` holds, its name, and what was found."""
     texts = [f"{name}: {text}" for _, name, text in found[:_NAMED]]

@@ -11,6 +11,8 @@
 //!    differently from CPU to CPU.
 
 pub mod clip;
+pub mod difference;
+pub mod examples;
 pub mod halves;
 pub mod map;
 pub mod max;

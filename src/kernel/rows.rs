@@ -3,7 +3,7 @@
 //! Their sums are [`SumRows`](super::sum::SumRows). Sums and scaling are operations of their own: one loop over rows
 //! around the loops of both gets no wide registers.
 
-use super::scale::{is_plain, scaled};
+use super::scale::{is_plain, scaled, truncated};
 use crate::element::Real;
 use crate::isa::{Level, Op, StreamSink, StreamSource, prefetch, prefetch_distance};
 use crate::scaled::Factor;
@@ -38,6 +38,8 @@ pub struct ScaleRowsInto<'a, T> {
     pub len: usize,
     /// Normal numbers, one per row.
     pub factors: &'a [f64],
+    /// Whether products are rounded toward zero.
+    pub toward_zero: bool,
 }
 
 impl<T: Real> Op for ScaleRowsInto<'_, T> {
@@ -46,6 +48,12 @@ impl<T: Real> Op for ScaleRowsInto<'_, T> {
     fn eval<L: Level>(self, _: L) {
         let rows = self.from.chunks_exact(self.len).zip(self.to.chunks_exact_mut(self.len));
         for ((from, to), by) in rows.zip(self.factors) {
+            if self.toward_zero {
+                for (to, from) in to.iter_mut().zip(from) {
+                    *to = truncated(*from, *by, 1.0);
+                }
+                continue;
+            }
             for (to, from) in to.iter_mut().zip(from) {
                 *to = T::narrow(from.widen() * by);
             }
@@ -65,6 +73,8 @@ pub struct PlainFactors<'a> {
     pub limit: f64,
     /// What norms are divided by.
     pub over: f64,
+    /// The part of the limit up to which norms stay as they are, and that which larger ones become.
+    pub shares: (f64, f64),
     /// Whether norms that are not above the limit stay as they are.
     pub keeps: bool,
     /// Written, as many.
@@ -75,15 +85,15 @@ impl Op for PlainFactors<'_> {
     type Output = ();
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
-        let limit = self.limit;
+        let (limit, (most, share)) = (self.limit, self.shares);
         let normal = f64::MIN_POSITIVE..=f64::MAX;
         // A norm that is not above 0 wants a second look.
         let (keeps, clips) = (self.keeps & (limit > 0.0), normal.contains(&limit));
         for (factor, &sum) in self.factors.iter_mut().zip(self.sums) {
             let norm = sum.sqrt() / self.over;
-            let by = limit / norm;
+            let by = limit / norm * share;
             let clipped = if clips & normal.contains(&by) { by } else { 0.0 };
-            let plain = if keeps & (norm <= limit) { 1.0 } else { clipped };
+            let plain = if keeps & (norm <= limit * most) { 1.0 } else { clipped };
             *factor = if (self.smallest..=f64::MAX).contains(&sum) { plain } else { 0.0 };
         }
     }
@@ -196,6 +206,8 @@ pub struct ScaleRows<'a, T> {
     pub len: usize,
     /// Normal numbers, one per row.
     pub factors: &'a [f64],
+    /// Whether products are rounded toward zero.
+    pub toward_zero: bool,
 }
 
 impl<T: Real> Op for ScaleRows<'_, T> {
@@ -203,7 +215,11 @@ impl<T: Real> Op for ScaleRows<'_, T> {
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
         for (row, by) in self.data.chunks_exact_mut(self.len).zip(self.factors) {
-            if *by != 1.0 {
+            if self.toward_zero && *by != 1.0 {
+                for x in row {
+                    *x = truncated(*x, *by, 1.0);
+                }
+            } else if *by != 1.0 {
                 for x in row {
                     *x = T::narrow(x.widen() * by);
                 }

@@ -7,7 +7,7 @@ use super::halves;
 use super::map::{Apply, ApplyInto, ApplyIntoEach, ApplyToEach, Map, Mapped};
 use crate::element::{Dtype, Real, to_odd};
 use crate::isa::{Isa, Level, Op, StreamGuard};
-use crate::scaled::{Factor, Limit, NonFinite};
+use crate::scaled::{Factor, Limit, NonFinite, power_of_two};
 
 /// `x * factor`.
 #[inline(always)]
@@ -16,13 +16,38 @@ pub(super) fn scaled<T: Real>(x: T, factor: Factor) -> T {
         // No NaN comes of this that was none before; the compiler makes a loop of its own for it.
         return T::narrow(x.widen() * factor.by);
     }
+    if factor.toward_zero {
+        return truncated(x, factor.by, factor.then);
+    }
     T::narrow(canonical(x, factor.by, x.widen() * factor.by * factor.then))
+}
+
+/// The product rounded toward zero; to nearest where it is a normal float64.
+#[inline(always)]
+pub(super) fn truncated<T: Real>(x: T, by: f64, then: f64) -> T {
+    let product = if T::WIDE {
+        product_toward_zero(product_toward_zero(x.widen(), by), then)
+    } else {
+        x.widen() * by * then
+    };
+    let product = canonical(x, by, product);
+    let nearest = T::narrow(product);
+    if nearest.widen().abs() > product.abs() { nearest.toward_zero() } else { nearest }
+}
+
+/// The product in float64. Where that is subnormal, it is compared with the product times a power of two.
+#[inline(always)]
+fn product_toward_zero(x: f64, by: f64) -> f64 {
+    let (tiny, up) = (power_of_two(-1000), power_of_two(512));
+    let nearest = x * by;
+    let is_above = (nearest.abs() < tiny) & (nearest.abs() * up > (x * (by * up)).abs());
+    if is_above { nearest.toward_zero() } else { nearest }
 }
 
 /// Whether a product with it is NaN only for NaN.
 #[inline(always)]
 pub(super) fn is_plain(factor: Factor) -> bool {
-    factor.then == 1.0 && factor.by.is_normal()
+    factor.then == 1.0 && factor.by.is_normal() && !factor.toward_zero
 }
 
 /// `x * by`, to be rounded.
@@ -67,6 +92,9 @@ impl<T: Real> Map<T> for Scale {
         halves::scale(isa, Some(from), to, self.0.by);
     }
     fn stream_into(self, isa: Isa, guard: &StreamGuard, from: &[T], to: &mut [T]) {
+        if self.0.toward_zero {
+            return isa.stream(guard, to, Mapped { from, map: self });
+        }
         if !is_plain(self.0) {
             return self.apply_into(isa, from, to); // rare, and slow in any case
         }
@@ -176,12 +204,20 @@ pub struct ScaleEach<'a, T> {
     pub data: &'a mut [T],
     /// As many factors.
     pub factors: &'a [f64],
+    /// Whether products are rounded toward zero.
+    pub toward_zero: bool,
 }
 
 impl<T: Real> Op for ScaleEach<'_, T> {
     type Output = ();
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
+        if self.toward_zero {
+            for (x, by) in self.data.iter_mut().zip(self.factors) {
+                *x = scaled_unless_one(*x, *by, truncated(*x, *by, 1.0));
+            }
+            return;
+        }
         if size_of::<T>() == 2 {
             for (data, factors) in
                 self.data.chunks_mut(FACTORS_AT_ONCE).zip(self.factors.chunks(FACTORS_AT_ONCE))
@@ -208,12 +244,20 @@ pub struct ScaleEachInto<'a, T> {
     pub to: &'a mut [T],
     /// As many factors.
     pub factors: &'a [f64],
+    /// Whether products are rounded toward zero.
+    pub toward_zero: bool,
 }
 
 impl<T: Real> Op for ScaleEachInto<'_, T> {
     type Output = ();
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
+        if self.toward_zero {
+            for ((to, from), by) in self.to.iter_mut().zip(self.from).zip(self.factors) {
+                *to = scaled_unless_one(*from, *by, truncated(*from, *by, 1.0));
+            }
+            return;
+        }
         if size_of::<T>() == 2 {
             let parts = self
                 .to

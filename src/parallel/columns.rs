@@ -118,7 +118,7 @@ impl<T: Real> Strip<'_, T> {
         let guard = streams.then(StreamGuard::begin);
         for (row, to) in self.rows.iter_mut().enumerate() {
             let from = self.source.map(|source| &source[row * self.inner..][..to.len()]);
-            scale_row(isa, from, to, factors, then, guard.as_ref());
+            scale_row(isa, from, to, (factors, then, limit.margin > 0.0), guard.as_ref());
         }
     }
 
@@ -136,7 +136,11 @@ impl<T: Real> Strip<'_, T> {
         add_columns(isa, 0..self.rows.len(), self, next, Square, totals);
         let sums = &mut Aligned([0.0; WIDE]).0[..factors.len()];
         sums.iter_mut().zip(&*totals).for_each(|(sum, total)| *sum = total.value());
-        Rule::Clip(limit).plain_factors(isa, sums, factors);
+        let rule = Rule::Clip(limit);
+        rule.plain_factors(isa, sums, factors);
+        if rule.toward_zero() {
+            *then = Some([1.0; WIDE]);
+        }
         if !factors.contains(&0.0) {
             return;
         }
@@ -163,22 +167,22 @@ impl<T: Real> ReadRows<T> for Strip<'_, T> {
     }
 }
 
-/// Scales a row by the factors of its columns; by `then`, too, if a factor has two steps. Without `from` it is scaled in place.
+/// Scales a row by the factors of its columns; by those after them, too, if a factor has two steps or products are rounded
+/// toward zero, as the last says. Without `from` it is scaled in place.
 fn scale_row<T: Real>(
     isa: Isa,
     from: Option<&[T]>,
     to: &mut [T],
-    factors: &[f64],
-    then: Option<&[f64]>,
+    (factors, then, toward_zero): (&[f64], Option<&[f64]>, bool),
     guard: Option<&StreamGuard>,
 ) {
     match (from, then, guard) {
         (from, Some(then), _) => {
             match from {
-                Some(from) => isa.run(ScaleEachInto { from, to, factors }),
-                None => isa.run(ScaleEach { data: to, factors }),
+                Some(from) => isa.run(ScaleEachInto { from, to, factors, toward_zero }),
+                None => isa.run(ScaleEach { data: to, factors, toward_zero }),
             }
-            isa.run(ScaleEach { data: to, factors: then });
+            isa.run(ScaleEach { data: to, factors: then, toward_zero });
         }
         (None, None, _) => isa.run(ScaleColumns { data: to, factors }),
         (Some(from), None, None) => isa.run(ScaleColumnsInto { from, to, factors }),

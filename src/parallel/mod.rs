@@ -4,8 +4,10 @@
 
 pub mod columns;
 mod crew;
+pub mod difference;
 pub mod each;
 pub mod elementwise;
+pub mod examples;
 mod pool;
 pub mod reduce;
 pub mod rows;

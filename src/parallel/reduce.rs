@@ -1,14 +1,16 @@
 //! Norms: of many arrays as one, and of the slices of one array.
 
 mod columns;
+mod difference;
 mod list;
 mod order;
 mod pass;
 mod slices;
 
 pub(super) use self::columns::{ReadRows, WIDE, add_columns, run_of_columns};
+pub use self::difference::{AnyDifference, Difference};
 pub use self::list::{AnyView, ShortSums, Views, norm, norm_of_views, norms_of_views};
-pub use self::order::Order;
+pub use self::order::{Order, norm_of_norms};
 pub(super) use self::order::{Reduction, SMALLEST_SUM};
 pub use self::pass::{CHUNK, SHORT, norm_of_view};
 pub(super) use self::pass::{has_row_sums, norm_of_view_with, row_sums};

@@ -34,13 +34,19 @@ impl Rule {
         }
     }
 
+    /// Whether products are rounded toward zero.
+    pub(super) fn toward_zero(self) -> bool {
+        matches!(self, Self::Clip(Limit { margin, .. }) if margin > 0.0)
+    }
+
     /// The factors from sums of squares, as [`PlainFactors`] makes them: 0 for those that need a second look.
     pub(super) fn plain_factors(self, isa: Isa, sums: &[f64], factors: &mut [f64]) {
-        let (Limit { limit, over, .. }, keeps) = match self {
+        let (limit, keeps): (Limit, _) = match self {
             Self::Clip(limit) => (limit, true),
             Self::Normalize => (1.0.into(), false),
         };
-        isa.run(PlainFactors { sums, smallest: SMALLEST_SUM, limit, over, keeps, factors });
+        let (shares, Limit { limit, over, .. }) = (limit.shares(), limit);
+        isa.run(PlainFactors { sums, smallest: SMALLEST_SUM, limit, over, shares, keeps, factors });
     }
 }
 
@@ -171,6 +177,7 @@ impl<'a, T: Real> Rows<'a, T> {
         let (sums, factors) = (&mut sums[..count], &mut factors[..count]);
         row_sums(isa, source.unwrap_or(data), len, Reduction::Square, self.is_prefetched, sums);
         self.rule.plain_factors(isa, sums, factors);
+        let toward_zero = self.rule.toward_zero();
         norms.iter_mut().zip(&*sums).for_each(|(norm, sum)| *norm = Scaled::new(sum.sqrt(), 0));
         let mut done = 0;
         while done < count {
@@ -178,8 +185,16 @@ impl<'a, T: Real> Rows<'a, T> {
             let (from, to) = (done * len, (done + plain) * len);
             let (data_to, factors) = (&mut data[from..to], &factors[done..done + plain]);
             match source {
-                Some(source) => isa.run(ScaleRowsInto { from: &source[from..to], to: data_to, len, factors }),
-                None => isa.run(ScaleRows { data: data_to, len, factors }),
+                Some(source) => {
+                    isa.run(ScaleRowsInto {
+                        from: &source[from..to],
+                        to: data_to,
+                        len,
+                        factors,
+                        toward_zero,
+                    });
+                }
+                None => isa.run(ScaleRows { data: data_to, len, factors, toward_zero }),
             }
             done += plain;
             if done < count {
@@ -209,7 +224,7 @@ impl<'a, T: Real> Rows<'a, T> {
                     *factor = rule.factor(norm).unwrap_or(Factor::ONE);
                     norm
                 } else {
-                    *factor = Factor { by, then: 1.0 };
+                    *factor = Factor { by, then: 1.0, toward_zero: rule.toward_zero() && by != 1.0 };
                     Scaled::new(sum.sqrt(), 0)
                 };
                 norms.next().into_iter().for_each(|to| *to = norm);

@@ -298,6 +298,15 @@ impl<'py> Array<'py> {
         Ok(View::new(memory, start + shift, Cow::Owned(layout)))
     }
 
+    /// All elements of this array and of another one of its shape, by the same positions: this one's order of memory.
+    pub(super) fn views_beside<'a, T: Element>(
+        &'a self,
+        other: &'a Self,
+    ) -> PyResult<(View<'a, T>, View<'a, T>)> {
+        let walk = IterOrder::of(&self.geometry);
+        Ok((self.view(&walk)?, other.view(&walk)?))
+    }
+
     /// All elements in the order of memory.
     pub(super) fn whole<T: Element>(&self) -> PyResult<View<'_, T>> {
         if self.contiguity() != 0 && self.is_plain::<T>() {

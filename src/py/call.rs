@@ -25,6 +25,7 @@ use super::text::{class_text, describe, dtype_text, name_text, shape_text, text_
 use crate::element::Dtype;
 use crate::error::{Error, vec_with_room};
 use crate::parallel;
+use crate::parallel::reduce::Order;
 use crate::scaled::NonFinite;
 
 impl From<Error> for PyErr {
@@ -99,7 +100,7 @@ impl<'a, 'py> Call<'a, 'py> {
         self.py.import(intern!(self.py, "gradclip._cuda"))?.call_method1(self.function, arguments)
     }
 
-    fn prefix(&self) -> String {
+    pub(super) fn prefix(&self) -> String {
         let name = self.name.and_then(|name| name.cast::<PyString>().ok());
         name.map_or_else(
             || self.function.to_owned(),
@@ -441,6 +442,26 @@ impl<'a, 'py> Call<'a, 'py> {
         match object.cast::<PyBool>() {
             Ok(flag) => Ok(flag.is_true()),
             Err(_) => Err(self.type_error(argument, describe(object), "True or False")),
+        }
+    }
+
+    /// `strict` is for Euclidean norms, and leaves no tensor of an infinite norm as it is.
+    pub(super) fn check_strict(
+        &self,
+        strict: bool,
+        policy: Policy,
+        order: Option<(Order, &Bound<'py, PyAny>)>,
+    ) -> PyResult<()> {
+        match order {
+            _ if !strict => Ok(()),
+            Some((order, ord)) if order != Order::Two => {
+                Err(self.value_error("ord", describe(ord), "2 under strict=True"))
+            }
+            _ if policy == Policy::Act(NonFinite::Keep) => {
+                let allowed = "'propagate', 'raise', 'zero' under strict=True";
+                Err(self.value_error("nonfinite", "'keep'", allowed))
+            }
+            _ => Ok(()),
         }
     }
 

@@ -15,7 +15,7 @@ use super::call::{Call, are_plain, are_plain_axes};
 use super::kinds::Kinds;
 use super::norm::vector_order;
 use super::operands::{Inputs, Operands, Parameter};
-use super::run::{NormOf, Norms, Policy, Refused, detached, real_dtype, scale_pairs, scale_slices};
+use super::run::{NormOf, Norms, Policy, Refused, detached, margin, real_dtype, scale_pairs, scale_slices};
 use crate::element::{Dtype, Ordered, match_ordered, match_real};
 use crate::isa::Isa;
 use crate::kernel::clip::Clip;
@@ -95,26 +95,29 @@ pub(super) fn clip_by_norm<'py>(
     axes: Option<&Bound<'py, PyAny>>,
     name: Option<&Bound<'py, PyAny>>,
     nonfinite: &Bound<'py, PyAny>,
+    strict: &Bound<'py, PyAny>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     const T: Parameter = Parameter::new("t", Kinds::Scalable, true);
     let call = Call::new(py, "clip_by_norm", name)?;
     let is_plain = are_plain([Some(clip_norm), name]) && are_plain_axes(axes);
-    let policy = call.policy(nonfinite);
+    let (policy, strict) = (call.policy(nonfinite), call.flag("strict", strict));
     let mut tensor = Inputs::new(&call, T, Items::One(t));
     if tensor.read(is_plain)?.is_some() {
-        return if policy?.is_default() {
+        return if policy?.is_default() && !strict? {
             call.hand_on((t, clip_norm, axes, name, out))
         } else {
             Err(call.not_on_device("t"))
         };
     }
     let limit = call.limit("clip_norm", clip_norm, false)?;
-    let ndim = tensor.shape()?.len();
-    let axes = call.axes("axes", axes, ndim)?.filter(|axes| axes.len() < ndim);
+    let shape = tensor.shape()?;
+    let axes = call.axes("axes", axes, shape.len())?.filter(|axes| axes.len() < shape.len());
     call.check_name()?;
-    let policy = policy?;
-    clip_along(&call, tensor, axes.as_deref(), policy.limit(limit, 1.0), policy, out)
+    let (policy, strict) = (policy?, strict?);
+    call.check_strict(strict, policy, None)?;
+    let margin = margin(strict, len_along(&shape, axes.as_deref()));
+    clip_along(&call, tensor, axes.as_deref(), policy.limit(limit, 1.0, margin), policy, out)
 }
 
 /// See `gradclip.clip_by_rms`.
@@ -139,11 +142,16 @@ pub(super) fn clip_by_rms<'py>(
     let axes = call.axes("axes", axes, shape.len())?.filter(|axes| axes.len() < shape.len());
     call.check_name()?;
     let policy = call.policy(nonfinite)?;
-    let len: usize = match &axes {
+    let len = len_along(&shape, axes.as_deref()) as f64;
+    clip_along(&call, tensor, axes.as_deref(), policy.limit(limit, len.sqrt(), 0.0), policy, out)
+}
+
+/// The elements of a slice along some axes, or of all.
+fn len_along(shape: &[usize], axes: Option<&[usize]>) -> usize {
+    match axes {
         Some(axes) => axes.iter().filter_map(|axis| shape.get(*axis)).product(),
         None => shape.iter().product(),
-    };
-    clip_along(&call, tensor, axes.as_deref(), policy.limit(limit, (len as f64).sqrt()), policy, out)
+    }
 }
 
 /// Clips a tensor by its norm, or each slice along some but not all axes by its own.
@@ -212,7 +220,7 @@ fn clip_slices(py: Python<'_>, pair: &mut Pair<'_>, axes: &[usize], limit: Limit
     let whole = pair.input().clone();
     let real = real_dtype(pair)?;
     let is_complex = whole.dtype() != Some(real);
-    if axes.is_empty() && !is_complex {
+    if axes.is_empty() && !is_complex && limit.margin == 0.0 {
         return clip_elements(py, pair, real, limit);
     }
     // Columns are summed in another order than rows; which one it is must not depend on the output.
@@ -313,7 +321,7 @@ pub(super) fn clip_by_average_norm<'py>(
     let limit = call.limit("clip_norm", clip_norm, false)?;
     call.check_name()?;
     let (policy, len) = (policy?, tensor.shape()?.iter().product::<usize>());
-    clip_along(&call, tensor, None, policy.limit(limit, len as f64), policy, out)
+    clip_along(&call, tensor, None, policy.limit(limit, len as f64, 0.0), policy, out)
 }
 
 /// See `gradclip.clip_by_global_norm`.
@@ -327,18 +335,19 @@ pub(super) fn clip_by_global_norm<'py>(
     name: Option<&Bound<'py, PyAny>>,
     ord: &Bound<'py, PyAny>,
     nonfinite: &Bound<'py, PyAny>,
+    strict: &Bound<'py, PyAny>,
     integers: &Bound<'py, PyAny>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     const T_LIST: Parameter = Parameter::new("t_list", Kinds::Scalable, true);
     let call = Call::new(py, "clip_by_global_norm", name)?;
     let is_plain = are_plain([Some(clip_norm), use_norm, name, Some(ord)]);
-    let policy = call.policy(nonfinite);
+    let (policy, strict) = (call.policy(nonfinite), call.flag("strict", strict));
     let keeps_integers = call.choice("integers", integers, ["raise", "keep"]).map(|at| at == 1);
     let parameter = Parameter { keeps_integers: matches!(keeps_integers, Ok(true)), ..T_LIST };
     let mut tensors = Inputs::new(&call, parameter, call.sequence(t_list)?);
     if let Some(entries) = tensors.read(is_plain)? {
-        return if policy?.is_default() && !keeps_integers? {
+        return if policy?.is_default() && !strict? && !keeps_integers? {
             call.hand_on((entries.0, clip_norm, use_norm, name, ord, out))
         } else {
             Err(call.not_on_device("t_list"))
@@ -348,9 +357,10 @@ pub(super) fn clip_by_global_norm<'py>(
     let used = use_norm.map(|norm| call.limit("use_norm", norm, true)).transpose()?;
     call.check_name()?;
     let order = vector_order(&call, ord)?;
-    let (policy, _) = (policy?, keeps_integers?);
+    let (policy, strict, _) = (policy?, strict?, keeps_integers?);
+    call.check_strict(strict, policy, Some((order, ord)))?;
     let norm = used.map_or(NormOf::Inputs(order), |norm| NormOf::Given(Scaled::new(norm, 0)));
-    let limit = policy.limit(limit, 1.0);
+    let limit = policy.limit(limit, 1.0, margin(strict, if strict { tensors.elements() } else { 0 }));
     let held = if policy == Policy::Raise { Some(tensors.held()?) } else { None };
     let mut operands = tensors.with_outputs(out, &mut [])?;
     let factor = |norm| if policy.refuses(norm) { Err(Refused) } else { Ok(limit.factor_of_all(norm)) };

@@ -36,7 +36,7 @@ pub(super) fn clip_by_norms<'py>(
         return Err(call.not_on_device("t_list"));
     }
     let held = tensors.held()?;
-    let limits = call.limits("clip_norms", clip_norms, held.len())?;
+    let (limits, _) = call.limits("clip_norms", clip_norms, held.len())?;
     call.check_name()?;
     let order = vector_order(&call, ord)?;
     let policy = call.policy(nonfinite)?;
@@ -44,7 +44,7 @@ pub(super) fn clip_by_norms<'py>(
     let mut own = vec_with_room(held.len())?;
     for (i, limit) in limits.iter().enumerate() {
         if !held.get(i)?.is_none() {
-            own.push(policy.limit(*limit, 1.0));
+            own.push(policy.limit(*limit, 1.0, 0.0));
         }
     }
     // One more read: nothing is written before all norms are known to be finite.
@@ -62,7 +62,7 @@ pub(super) fn clip_by_norms<'py>(
         let norm = if held.get(i)?.is_none() { None } else { found.next() };
         norms.push(norm.unwrap_or(Scaled::ZERO));
     }
-    Ok((operands.into_result(), norms_to_array(py, &norms)?).into_pyobject(py)?.into_any())
+    Ok((operands.into_result(), norms_to_array(py, &[norms.len()], &norms)?).into_pyobject(py)?.into_any())
 }
 
 /// Clips each array by its own norm. Returns the norms.
@@ -101,7 +101,7 @@ pub(super) fn clip_by_weight_norm<'py>(
     if tensors.read(false)?.is_some() {
         return Err(call.not_on_device("t_list"));
     }
-    let weights = call.partners("weights", weights, &tensors)?;
+    let weights = call.partners(Parameter::new("weights", Kinds::Scalable, false), weights, &tensors)?;
     let clipping = call.limit("clipping", clipping, false)?;
     call.check_name()?;
     let eps = call.limit("eps", eps, false)?;
@@ -159,46 +159,49 @@ fn reduced_axes(
 }
 
 impl<'py> Call<'_, 'py> {
-    /// A limit for each of `count` tensors: one number for all, or a sequence of numbers, where None is no limit.
-    fn limits(&self, argument: &str, object: &Bound<'py, PyAny>, count: usize) -> PyResult<Vec<f64>> {
+    /// A limit for each of `count` tensors: one number for all, or a sequence of numbers, where None is no limit; and whether it
+    /// is a sequence.
+    pub(super) fn limits(
+        &self,
+        argument: &str,
+        object: &Bound<'py, PyAny>,
+        count: usize,
+    ) -> PyResult<(Vec<f64>, bool)> {
         let mut limits = vec_with_room(count)?;
         let Some(entries) = self.entries_of(argument, object, count)? else {
             let limit = self.limit(argument, object, false)?;
             limits.resize(count, limit);
-            return Ok(limits);
+            return Ok((limits, false));
         };
         for (i, entry) in entries.iter().enumerate() {
-            limits.push(match entry.is_none() {
-                true => f64::INFINITY,
-                false => self.limit(&Entry(argument, Some(i)).to_string(), &entry, false)?,
+            limits.push(if entry.is_none() {
+                f64::INFINITY
+            } else {
+                self.limit(&Entry(argument, Some(i)).to_string(), &entry, false)?
             });
         }
-        Ok(limits)
+        Ok((limits, true))
     }
 
-    /// The arrays that belong to the tensors of a list, those of its Nones left out: of the same shapes, not on a GPU.
+    /// The arrays that belong to the tensors of a list, of the same shapes. Where the list has None, nothing is read.
     pub(super) fn partners(
         &self,
-        argument: &'static str,
+        parameter: Parameter,
         object: &Bound<'py, PyAny>,
         tensors: &Inputs<'_, 'py>,
     ) -> PyResult<Vec<Array<'py>>> {
-        let count = tensors.held()?.len();
+        let (argument, count) = (parameter.name, tensors.held()?.len());
         let Some(entries) = self.entries_of(argument, object, count)? else {
             return Err(self.type_error(argument, describe(object), "a sequence of arrays"));
         };
-        let parameter = Parameter::new(argument, Kinds::Scalable, false);
         let mut partners = vec_with_room(count)?;
         for (i, tensor) in tensors.arrays() {
             let (entry, object) = (Entry(argument, Some(i)), entries.get_item(i)?);
             let partner = parameter.read_one(self, entry, &object)?;
             if partner.shape() != tensor.shape() {
                 let text = |array: &Array<'_>| format!("shape {}", shape_text(array.shape()));
-                return Err(self.value_error(
-                    entry,
-                    text(&partner),
-                    &format!("{}, that of t_list[{i}]", text(tensor)),
-                ));
+                let allowed = format!("{}, that of t_list[{i}]", text(tensor));
+                return Err(self.value_error(entry, text(&partner), &allowed));
             }
             partners.push(partner);
         }

@@ -5,7 +5,9 @@ mod bound;
 mod call;
 mod classes;
 mod clip;
+mod clip_difference;
 mod clip_each;
+mod clip_examples;
 mod device;
 mod kinds;
 mod memory_limit;
@@ -29,7 +31,11 @@ mod _core {
     #[pymodule_export]
     use super::clip::{clip_by_average_norm, clip_by_global_norm, clip_by_norm, clip_by_rms, clip_by_value};
     #[pymodule_export]
+    use super::clip_difference::clip_difference_by_global_norm;
+    #[pymodule_export]
     use super::clip_each::{clip_by_norms, clip_by_weight_norm};
+    #[pymodule_export]
+    use super::clip_examples::clip_examples_by_global_norm;
     #[pymodule_export]
     use super::device::{
         arrange_device, check_along, check_axes, check_keepdims, check_limit, check_name, check_number_bound,

@@ -104,12 +104,18 @@ pub(super) fn norms<'py>(
         return Err(call.not_on_device("t_list"));
     }
     call.check_name()?;
-    norms_to_array(py, &tensors.norms(vector_order(&call, ord)?)?)
+    let norms = tensors.norms(vector_order(&call, ord)?)?;
+    norms_to_array(py, &[norms.len()], &norms)
 }
 
-/// A new array of norms in float64, with one dimension.
-pub(super) fn norms_to_array<'py>(py: Python<'py>, norms: &[Scaled]) -> PyResult<Bound<'py, PyAny>> {
-    Array::filled::<f64>(py, &[norms.len()], &[0], |to| {
+/// A new array of norms in float64, of a shape that has as many elements.
+pub(super) fn norms_to_array<'py>(
+    py: Python<'py>,
+    shape: &[usize],
+    norms: &[Scaled],
+) -> PyResult<Bound<'py, PyAny>> {
+    let order: Vec<_> = (0..shape.len()).collect();
+    Array::filled::<f64>(py, shape, &order, |to| {
         to.iter_mut().zip(norms).for_each(|(to, norm)| *to = norm.to_f64());
         Ok(())
     })

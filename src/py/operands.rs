@@ -56,7 +56,8 @@ impl Parameter {
         if is_cupy(object) {
             return Err(call.not_on_device(self.name));
         }
-        Ok(call.tensor(argument, object, self.kinds, self.takes_slices)?.array)
+        let kinds = if self.keeps_integers { Kinds::Normed } else { self.kinds };
+        Ok(call.tensor(argument, object, kinds, self.takes_slices)?.array)
     }
 
     /// Reads arrays of any layout, and raises the errors.
@@ -213,6 +214,14 @@ impl<'a, 'py> Inputs<'a, 'py> {
             norms.push(norm.unwrap_or(Scaled::ZERO));
         }
         Ok(norms)
+    }
+
+    /// The elements of all tensors.
+    pub(super) fn elements(&self) -> usize {
+        match &self.tensors {
+            Tensors::Plain(arrays) => arrays.elements(),
+            Tensors::General(_) => self.arrays().map(|(_, array)| array.len()).fold(0, usize::saturating_add),
+        }
     }
 
     /// The tensors that are not plain, with their numbers in the list.

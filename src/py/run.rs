@@ -97,12 +97,12 @@ pub(super) enum Policy {
 
 impl Policy {
     /// Norms up to `limit`, once they are divided by `over`.
-    pub(super) fn limit(self, limit: f64, over: f64) -> Limit {
+    pub(super) fn limit(self, limit: f64, over: f64, margin: f64) -> Limit {
         let nonfinite = match self {
             Self::Act(nonfinite) => nonfinite,
             Self::Raise => NonFinite::Propagate,
         };
-        Limit { limit, over, nonfinite }
+        Limit { limit, over, nonfinite, margin }
     }
 
     /// Whether it is that of a call that does not say.
@@ -114,6 +114,12 @@ impl Policy {
     pub(super) fn refuses(self, norm: Scaled) -> bool {
         self == Self::Raise && !norm.is_finite()
     }
+}
+
+/// The margin of a limit for norms of `len` elements that are to be at most the limit, exactly: far more than the rounding of
+/// norms, factors and products. Beyond 1e8 elements it grows with them.
+pub(super) fn margin(strict: bool, len: usize) -> f64 {
+    if strict { 1e-13 * (len as f64 / 1e8).max(1.0) } else { 0.0 }
 }
 
 /// Nothing is to be written.
@@ -364,13 +370,14 @@ pub(super) fn scale_slices(
         Ok(steps)
     };
     let by = steps(|factor| factor.by)?;
+    let toward_zero = norms.values.iter().enumerate().any(|slice| factor(slice).toward_zero);
     let is_far = norms.values.iter().enumerate().any(|slice| factor(slice).then != 1.0);
     let then = if is_far { Some(steps(|factor| factor.then)?) } else { None };
     let dtype = real_dtype(pair)?;
     let shape = pair.input().shape().to_vec();
     let (bytes, walk) = (pair.input().bytes(), pair.walk());
     match_real!(dtype, T => {
-        let spread = |factors| Factors(spread(factors, &norms.kept, &shape, &walk));
+        let spread = |factors| Factors { factors: spread(factors, &norms.kept, &shape, &walk), toward_zero };
         let (first, second) = (spread(&by), then.as_deref().map(spread));
         let mut task = pair.task::<T>(&walk)?;
         Ok(detached(py, bytes, || -> Result<(), Error> {

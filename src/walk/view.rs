@@ -61,7 +61,7 @@ impl<'a, T: Element> View<'a, T> {
     }
 
     /// Calls `visit` with the elements at `range`, at most a block of them.
-    pub(super) fn with_block<R>(&self, range: Range<usize>, visit: impl FnOnce(&[T]) -> R) -> R {
+    pub fn with_block<R>(&self, range: Range<usize>, visit: impl FnOnce(&[T]) -> R) -> R {
         let dense = match self {
             Self::Dense(data) => Some(&data[range.clone()]),
             Self::Strided { memory, start, layout } => memory.contiguous(*start, layout, &range),

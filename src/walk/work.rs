@@ -116,17 +116,24 @@ impl<T: Ordered> Work<T> for Untouched {
 
 /// A factor for each element.
 #[derive(Debug)]
-pub struct Factors<'a>(pub View<'a, f64>);
+pub struct Factors<'a> {
+    /// By position.
+    pub factors: View<'a, f64>,
+    /// Whether products are rounded toward zero.
+    pub toward_zero: bool,
+}
 
 impl<T: Real> Work<T> for Factors<'_> {
     fn changes(&self, _: Isa, at: Range<usize>, _: &[T]) -> bool {
-        self.0.with_block(at, |factors| factors.iter().any(|factor| *factor != 1.0))
+        self.factors.with_block(at, |factors| factors.iter().any(|factor| *factor != 1.0))
     }
     fn apply(&self, isa: Isa, at: Range<usize>, data: &mut [T]) {
-        self.0.with_block(at, |factors| isa.run(ScaleEach { data, factors }));
+        let toward_zero = self.toward_zero;
+        self.factors.with_block(at, |factors| isa.run(ScaleEach { data, factors, toward_zero }));
     }
     fn apply_into(&self, isa: Isa, at: Range<usize>, from: &[T], to: &mut [T]) {
-        self.0.with_block(at, |factors| isa.run(ScaleEachInto { from, to, factors }));
+        let toward_zero = self.toward_zero;
+        self.factors.with_block(at, |factors| isa.run(ScaleEachInto { from, to, factors, toward_zero }));
     }
 }
 

@@ -129,7 +129,7 @@ fn a_norm_on_one_thread_is_free() {
 
 fn every_write<T: Real>() {
     let isa = Isa::current();
-    let work = Uniform(Scale(Factor { by: 0.5, then: 1.0 }));
+    let work = Uniform(Scale(Factor::new(0.5, 1.0)));
     let bounds = Uniform(Clip { lo: T::from_float(-0.5), hi: T::from_float(0.5) });
     for len in SIZES {
         let from = vec![T::from_float(1.0); len];
@@ -167,7 +167,7 @@ fn cost_of_list(count: usize, len: usize) -> [Cost; 2] {
     let mut tasks: Vec<AnyTask<'_>> = parts
         .map(|(from, to)| Task { source: Some(View::Dense(from)), target: Target::Dense(to) }.into())
         .collect();
-    let factor = Some(Factor { by: 0.5, then: 1.0 });
+    let factor = Some(Factor::new(0.5, 1.0));
     // The first call may build the pool.
     assert!(
         norm(isa, &Crew::new(), &views, Order::Two).is_ok()

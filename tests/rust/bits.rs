@@ -400,8 +400,8 @@ where
 }
 
 fn factors() -> Vec<Factor> {
-    let one = |by| Factor { by, then: 1.0 };
-    let far = |by: f64, first, then| Factor { by: by * power_of_two(first), then: power_of_two(then) };
+    let one = |by| Factor::new(by, 1.0);
+    let far = |by: f64, first, then| Factor::new(by * power_of_two(first), power_of_two(then));
     let mut factors = vec![Factor::NAN, far(1.25, -1000, -20), far(1.3, -1000, -993), far(1.7, 1000, 74)];
     let plain =
         [0.0, 0.5, 1.0, 1.0 / 3.0, 1.1, 1e-30, 1e30, 1e-310, f64::MIN_POSITIVE, f64::MAX, 1.0 - f64::EPSILON];
@@ -556,7 +556,7 @@ fn shared(found: &mut Found) {
         tasks.extend(data.chunks(700).zip(small.chunks_mut(700)).map(|(from, to)| {
             AnyTask::from(Task { source: Some(View::Dense(from)), target: Target::Dense(to) })
         }));
-        scale(isa, &Crew::new(), &mut tasks[..], Some(Factor { by: 1.0 / 3.0, then: 1.0 })).expect("threads");
+        scale(isa, &Crew::new(), &mut tasks[..], Some(Factor::new(1.0 / 3.0, 1.0))).expect("threads");
         drop(tasks);
         found.add_all(&own);
         found.add_all(&copy);
@@ -567,8 +567,7 @@ fn shared(found: &mut Found) {
     found.shared_line_of("scale of 36 MB", &[3], 9_000_001, |isa, data: &[f32], found| {
         let mut copy = vec![0.0; data.len()];
         let mut task = Task { source: Some(View::Dense(data)), target: Target::Dense(&mut copy) };
-        apply_elementwise(isa, &Uniform(Scale(Factor { by: 1.0 / 3.0, then: 1.0 })), &mut task)
-            .expect("threads");
+        apply_elementwise(isa, &Uniform(Scale(Factor::new(1.0 / 3.0, 1.0))), &mut task).expect("threads");
         found.add_all(&copy);
     });
 }

@@ -128,7 +128,7 @@ where
     let all: Vec<Half<DIGITS>> = numbers().map(Half::from_bits).collect();
     for by in thinned(factors::<DIGITS>(&mut Random::new(71)), 45) {
         let expected: Vec<u16> = numbers().map(|x| product::<DIGITS>(x, by)).collect();
-        let map = Scale(Factor { by, then: 1.0 });
+        let map = Scale(Factor::new(by, 1.0));
         for isa in Isa::available() {
             let same = |found: &[Half<DIGITS>], way: &str| {
                 for ((found, expected), x) in found.iter().zip(&expected).zip(&all) {
@@ -172,7 +172,7 @@ where
             data[random.below(len)] = Half::from_bits(one);
         }
         let expected: Vec<u16> = data.iter().map(|x| product::<DIGITS>(x.to_bits(), by)).collect();
-        let map = Scale(Factor { by, then: 1.0 });
+        let map = Scale(Factor::new(by, 1.0));
         for isa in Isa::available() {
             let bits = |data: &[Half<DIGITS>]| data.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
             let mut found = data.clone();

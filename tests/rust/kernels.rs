@@ -515,11 +515,11 @@ fn clip_keeps_the_bits_it_should() {
     }
 }
 
-const NAN_FACTOR: Factor = Factor { by: f64::NAN, then: 1.0 };
+const NAN_FACTOR: Factor = Factor::new(f64::NAN, 1.0);
 
 fn factors() -> Vec<Factor> {
-    let one = |by| Factor { by, then: 1.0 };
-    let far = |by: f64, first, then| Factor { by: by * power_of_two(first), then: power_of_two(then) };
+    let one = |by| Factor::new(by, 1.0);
+    let far = |by: f64, first, then| Factor::new(by * power_of_two(first), power_of_two(then));
     vec![
         Factor::ONE,
         one(0.5),
@@ -641,7 +641,7 @@ fn streams<T: KnownReal>() {
     let longest = sized(200, 40);
     let data: Vec<T> = samples(&mut random, longest + 3);
     let clip = Clip { lo: T::from_float(-3.0), hi: T::from_float(5.0) };
-    let scale = Scale(Factor { by: 0.3, then: 1.0 });
+    let scale = Scale(Factor::new(0.3, 1.0));
     let [clipped, scaled]: [Vec<T>; 2] =
         [data.iter().map(|x| clip.map(*x)).collect(), data.iter().map(|x| scale.map(*x)).collect()];
     at_all_places(longest, |isa, room, range| {
@@ -682,7 +682,7 @@ fn scaled_lines<const DIGITS: u32>(
             }
         }
         let bounds = [(by - apart) as f32, (by + apart) as f32];
-        let products: Vec<_> = data.iter().map(|x| scaled(*x, Factor { by, then: 1.0 })).collect();
+        let products: Vec<_> = data.iter().map(|x| scaled(*x, Factor::new(by, 1.0))).collect();
         at_all_places(longest, |isa, room, range| {
             let here = range.len() % 3..range.len() % 3 + range.len();
             let from = &data[here.clone()];
@@ -710,7 +710,7 @@ fn streamed_rows<T: KnownReal>() {
     let longest = sized(9, 3) * line::<T>();
     let data: Vec<T> = samples(&mut random, longest);
     let mut kinds = factors();
-    kinds.extend([Factor { by: 0.3, then: 1.0 }; 3]);
+    kinds.extend([Factor::new(0.3, 1.0); 3]);
     at_all_places(longest, |isa, room, range| {
         let len = line::<T>() + random.below(4 * line::<T>());
         let range = range.start..range.start + range.len() / len * len;
@@ -779,7 +779,7 @@ fn scale_each<T: KnownReal>() {
             *x = if x.exact() == 0.0 && by.is_infinite() {
                 T::nearest(f64::NAN)
             } else {
-                scaled(*x, Factor { by: *by, then: 1.0 })
+                scaled(*x, Factor::new(*by, 1.0))
             };
         }
         let mut found = room.clone();
@@ -812,8 +812,8 @@ fn scale_makes_one_nan_and_keeps_others() {
             assert_same(&data, &[data[0]; 37]);
             data[0].to_bits()
         };
-        let zero = Factor { by: 0.0, then: 1.0 };
-        let half = Factor { by: 0.5, then: 1.0 };
+        let zero = Factor::new(0.0, 1.0);
+        let half = Factor::new(0.5, 1.0);
         for infinite in [f32::INFINITY, f32::NEG_INFINITY] {
             assert_eq!(single(infinite, zero), 0x7fc0_0000);
             assert_eq!(double(infinite.into(), zero), 0x7ff8_0000_0000_0000);
@@ -823,7 +823,7 @@ fn scale_makes_one_nan_and_keeps_others() {
             assert_eq!(single(x, NAN_FACTOR), 0x7fc0_0000);
             assert_eq!(double(x.into(), NAN_FACTOR), 0x7ff8_0000_0000_0000);
         }
-        for factor in [zero, half, Factor { by: 1e-300, then: 1e-300 }] {
+        for factor in [zero, half, Factor::new(1e-300, 1e-300)] {
             assert_eq!(single(f32::from_bits(0xffc1_2345), factor), 0xffc1_2345);
             let payload = 0xfff8_0123_4567_89ab;
             assert_eq!(double(f64::from_bits(payload), factor), payload);
@@ -832,7 +832,7 @@ fn scale_makes_one_nan_and_keeps_others() {
         assert_eq!(single(f32::from_bits(5), half), 2); // 2.5 to even
         assert_eq!(single(f32::from_bits(7), half), 4); // 3.5 to even
         // The factor 2^-1993 is no float64, what it makes of 2^1000 is.
-        let far = Factor { by: power_of_two(-1000), then: power_of_two(-993) };
+        let far = Factor::new(power_of_two(-1000), power_of_two(-993));
         assert_eq!(double(power_of_two(1000), far), power_of_two(-993).to_bits());
         assert_eq!(double(power_of_two(-1000), far), 0);
     }

@@ -870,7 +870,7 @@ fn empty_slices_have_norm_zero() {
 
 #[test]
 fn scaling_a_list_writes_every_element_once() {
-    let factor = Factor { by: 1.0 / 3.0, then: 1.0 };
+    let factor = Factor::new(1.0 / 3.0, 1.0);
     for size in [100, LARGE / 6] {
         // Float32 from a source, float32 in place, float64 from a source; float32 in between others; many
         // small ones.
@@ -926,7 +926,7 @@ fn scaling_a_list_writes_every_element_once() {
 fn lists_of_halves_are_scaled() {
     for len in [100, 600_011] {
         let (halves, brains, singles) = (some::<F16>(60, len), some::<Bf16>(61, len), some::<f32>(62, len));
-        for factor in [Some(Factor { by: 1.0 / 3.0, then: 1.0 }), None] {
+        for factor in [Some(Factor::new(1.0 / 3.0, 1.0)), None] {
             let found = everywhere(|isa| {
                 let mut outputs = (vec![F16::ZERO; len], brains.clone(), vec![0f32; len]);
                 let mut tasks: Vec<AnyTask<'_>> = vec![

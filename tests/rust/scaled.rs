@@ -442,7 +442,7 @@ fn the_limit_itself_is_not_clipped() {
 
 #[test]
 fn factors_at_the_ends() {
-    let zero = Factor { by: 0.0, then: 1.0 };
+    let zero = Factor::new(0.0, 1.0);
     let (infinite, nan) = (Scaled::new(f64::INFINITY, 0), Scaled::new(f64::NAN, 0));
     let is_nan = |factor: Factor| factor.by.is_nan() && factor.then == 1.0;
     for limit in [0.0, f64::from_bits(1), 1.0, f64::MAX, f64::INFINITY] {
@@ -469,5 +469,5 @@ fn factors_at_the_ends() {
     // Signs survive the limit zero.
     assert_eq!(apply(-3.0, zero).to_bits(), (-0f64).to_bits());
     // Everything normal: one step.
-    assert_eq!(Scaled::new(8.0, 0).clip_to(2.0), Some(Factor { by: 0.25, then: 1.0 }));
+    assert_eq!(Scaled::new(8.0, 0).clip_to(2.0), Some(Factor::new(0.25, 1.0)));
 }

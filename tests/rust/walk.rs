@@ -703,7 +703,7 @@ fn steps_have_the_bits_of_a_dense_copy() {
                     for (ahead, skipped) in [(0, 0), (1, len / 2), (5, len.min(1))] {
                         check_stores(
                             isa,
-                            &Uniform(Scale(Factor { by, then: 1.0 })),
+                            &Uniform(Scale(Factor::new(by, 1.0))),
                             &view,
                             &dense,
                             ahead,
@@ -738,7 +738,7 @@ fn pairs_and_bytes_have_the_bits_of_a_dense_copy() {
         let of_pairs = View::new(elements, 0, Cow::Owned(layout(&axes(&[(pairs, 6), (2, 1)]))));
         for isa in Isa::available() {
             for (ahead, skipped) in [(0, 0), (1, 1), (5, pairs), (3, 2 * pairs - 1)] {
-                let work = Uniform(Scale(Factor { by: 0.3, then: 1.0 }));
+                let work = Uniform(Scale(Factor::new(0.3, 1.0)));
                 check_stores(isa, &work, &of_pairs, &dense, ahead, skipped);
                 check_stores(isa, &Untouched, &of_pairs, &dense, ahead, skipped);
                 for swapped in [false, true] {
@@ -941,7 +941,7 @@ fn the_works_do_their_work() {
     assert_eq!(run_in_place(&Uniform(clip), &data, f64::to_bits), bits(&data));
     assert_eq!(run_in_place(&Untouched, &data, f64::to_bits), bits(&data));
 
-    let half = Scale(Factor { by: 0.5, then: 1.0 });
+    let half = Scale(Factor::new(0.5, 1.0));
     let halves = run_in_place(&Uniform(half), &data, f64::to_bits);
     assert!(halves.iter().zip(&data).all(|(found, x)| x.is_nan() || *found == (x / 2.0).to_bits()));
 

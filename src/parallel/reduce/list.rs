@@ -3,11 +3,13 @@
 use std::ops::Range;
 use std::{mem, slice};
 
+use super::difference::{AnyDifference, Difference};
 use super::order::{Order, OverflowRisk, Reduction};
 use super::pass::{CHUNK, SHORT, has_row_sums, max_of_view, with_direct_term};
 use crate::element::{Element, for_each_element};
 use crate::error::{Result, vec_with_room};
 use crate::isa::Isa;
+use crate::kernel::difference::Minus;
 use crate::kernel::sum::{PIECE, SumEach, Total};
 use crate::parallel::{Crew, job_bytes, work_of};
 use crate::scaled::Scaled;
@@ -18,29 +20,42 @@ macro_rules! any_view {
         /// A view of one of the dtypes.
         #[derive(Debug)]
         #[allow(missing_docs, reason = "the names say it")]
-        pub enum AnyView<'a> { $($name(View<'a, $t>),)* }
+        pub enum AnyView<'a> { $($name(View<'a, $t>),)* Difference(AnyDifference<'a>) }
 
         $(impl<'a> From<View<'a, $t>> for AnyView<'a> {
             fn from(view: View<'a, $t>) -> Self { Self::$name(view) }
         })*
 
+        impl<'a, T: Minus> From<Difference<'a, T>> for AnyView<'a> {
+            fn from(difference: Difference<'a, T>) -> Self { Self::Difference(difference.into()) }
+        }
+
         impl AnyView<'_> {
             /// The elements, and the bytes of each.
             fn size(&self) -> (usize, usize) {
-                match self { $(Self::$name(view) => (view.len(), size_of::<$t>()),)* }
+                match self { $(Self::$name(view) => (view.len(), size_of::<$t>()),)* Self::Difference(d) => d.0.size() }
             }
             fn risk(&self) -> OverflowRisk {
-                match self { $(Self::$name(_) => OverflowRisk::of::<$t>(),)* }
+                match self { $(Self::$name(_) => OverflowRisk::of::<$t>(),)* Self::Difference(d) => d.0.risk() }
             }
             fn sum(&self, isa: Isa, pass: Reduction, range: Range<usize>) -> Total {
-                match self { $(Self::$name(view) => pass.of_view(isa, view, range),)* }
+                match self {
+                    $(Self::$name(view) => pass.of_view(isa, view, range),)*
+                    Self::Difference(difference) => difference.0.sum(isa, pass, range),
+                }
             }
             #[inline(always)] // so that a caller that knows the dtype does not match on it again
             fn sum_of_all(&self, isa: Isa, pass: Reduction) -> Total {
-                match self { $(Self::$name(view) => pass.of_whole(isa, view),)* }
+                match self {
+                    $(Self::$name(view) => pass.of_whole(isa, view),)*
+                    Self::Difference(difference) => difference.0.sum(isa, pass, 0..difference.0.size().0),
+                }
             }
             fn max(&self, isa: Isa, range: Range<usize>, by: f64) -> f64 {
-                match self { $(Self::$name(view) => max_of_view(isa, view, range, by),)* }
+                match self {
+                    $(Self::$name(view) => max_of_view(isa, view, range, by),)*
+                    Self::Difference(difference) => difference.0.max(isa, range, by),
+                }
             }
         }
     };

@@ -2,6 +2,7 @@
 
 use crate::element::Element;
 use crate::kernel::power::{Power, Simple};
+use crate::kernel::sum::Total;
 use crate::scaled::{RESCALE, Scaled, power_of_two};
 
 /// The order of a vector norm.
@@ -151,4 +152,22 @@ fn within_range<E>(
     } else {
         (plain, 0)
     })
+}
+
+/// The Euclidean norm of vectors that have these norms.
+#[must_use]
+pub fn norm_of_norms(norms: impl Iterator<Item = Scaled> + Clone) -> Scaled {
+    let largest = norms.clone().fold(Scaled::ZERO, Scaled::max);
+    if largest.is_zero() || !largest.is_finite() {
+        return largest;
+    }
+    let (_, exponent) = largest.split();
+    let mut total = Total::default();
+    for norm in norms {
+        let (digits, own) = norm.split();
+        // Beside the largest, a square below 2^-1000 counts nothing.
+        let x = digits * power_of_two(own.saturating_sub(exponent).max(-500));
+        total.add(x * x);
+    }
+    Scaled::new(total.value().sqrt(), exponent)
 }

@@ -50,7 +50,7 @@ macro_rules! with_term {
 pub(super) use {match_term, with_direct_term, with_term};
 
 impl Reduction {
-    fn of_slice<T: Element>(self, isa: Isa, data: &[T]) -> Total {
+    pub(super) fn of_slice<T: Element>(self, isa: Isa, data: &[T]) -> Total {
         if let Some(data) = T::halves(data) {
             return self.of_halves(isa, data);
         }

@@ -165,6 +165,11 @@ impl<'py> PlainArrays<'py> {
         self.bytes
     }
 
+    /// The elements of all of them.
+    pub(in crate::py) fn elements(&self) -> usize {
+        self.arrays.iter().map(|array| array.len).sum()
+    }
+
     /// Whether the memory of all arrays is still what was read of them.
     fn are_current(&self) -> bool {
         // SAFETY: `held` are the arrays that were read.

@@ -1,0 +1,113 @@
+//! Differences of elements, made in float64, and elements that go a part of the way to others.
+
+use super::scale::is_plain;
+use crate::element::{Complex, Element, Real};
+use crate::isa::{Level, Op};
+use crate::scaled::Factor;
+
+/// An element whose difference from another is made in float64.
+pub trait Minus: Element {
+    /// What holds the difference.
+    type Difference: Element;
+    /// `self - base`, both times a power of two.
+    fn minus(self, base: Self, by: f64) -> Self::Difference;
+}
+
+impl<T: Real> Minus for T {
+    type Difference = f64;
+    #[inline(always)]
+    fn minus(self, base: Self, by: f64) -> f64 {
+        self.widen() * by - base.widen() * by
+    }
+}
+
+impl<T: Real> Minus for Complex<T>
+where
+    Self: Element,
+{
+    type Difference = Complex<f64>;
+    #[inline(always)]
+    fn minus(self, base: Self, by: f64) -> Complex<f64> {
+        Complex { re: self.re.minus(base.re, by), im: self.im.minus(base.im, by) }
+    }
+}
+
+/// The differences of two slices.
+#[derive(Debug)]
+pub struct Subtract<'a, T: Minus> {
+    /// Read.
+    pub t: &'a [T],
+    /// Subtracted, as many elements.
+    pub base: &'a [T],
+    /// A power of two that both are multiplied by before.
+    pub by: f64,
+    /// Written, as many elements.
+    pub to: &'a mut [T::Difference],
+}
+
+impl<T: Minus> Op for Subtract<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn eval<L: Level>(self, _: L) {
+        for ((to, t), base) in self.to.iter_mut().zip(self.t).zip(self.base) {
+            *to = t.minus(*base, self.by);
+        }
+    }
+}
+
+/// `base + (t - base) * factor`, for each element.
+#[derive(Debug)]
+pub struct Approach<'a, T> {
+    /// Read, and written: the bases, or the elements that are brought nearer to them.
+    pub data: &'a mut [T],
+    /// Read: the others of the two, as many.
+    pub other: &'a [T],
+    /// Whether `data` holds the bases.
+    pub is_base: bool,
+    /// What differences are multiplied by.
+    pub factor: Factor,
+}
+
+impl<T: Real> Op for Approach<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn eval<L: Level>(self, _: L) {
+        let Self { data, other, is_base, factor } = self;
+        match (is_base, is_plain(factor)) {
+            (true, true) => data.iter_mut().zip(other).for_each(|(x, t)| *x = plainly(*t, *x, factor.by)),
+            (false, true) => {
+                data.iter_mut().zip(other).for_each(|(x, base)| *x = plainly(*x, *base, factor.by))
+            }
+            (true, false) => data.iter_mut().zip(other).for_each(|(x, t)| *x = approached(*t, *x, factor)),
+            (false, false) => {
+                data.iter_mut().zip(other).for_each(|(x, base)| *x = approached(*x, *base, factor))
+            }
+        }
+    }
+}
+
+/// [`approached`] by a factor that is a normal number.
+#[inline(always)]
+fn plainly<T: Real>(t: T, base: T, by: f64) -> T {
+    approached(t, base, Factor::new(by, 1.0))
+}
+
+/// A difference that overflows is taken at half scale. NaN is that of `t` or else that of the base; one that is made here has
+/// one payload, because CPUs differ in the one they choose.
+#[inline(always)]
+fn approached<T: Real>(t: T, base: T, factor: Factor) -> T {
+    let (t, base) = (t.widen(), base.widen());
+    let difference = t - base;
+    let near = base + difference * factor.by * factor.then;
+    let half = base * 0.5 + (t * 0.5 - base * 0.5) * factor.by * factor.then;
+    let overflows = T::WIDE & difference.is_infinite() & t.is_finite() & base.is_finite();
+    let result = if overflows { half * 2.0 } else { near };
+    let nan = if t.is_nan() & !factor.by.is_nan() {
+        t
+    } else if base.is_nan() & !factor.by.is_nan() {
+        base
+    } else {
+        f64::NAN
+    };
+    T::narrow(if result.is_nan() { nan } else { result })
+}

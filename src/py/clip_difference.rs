@@ -1,0 +1,207 @@
+//! The clipping of differences of tensors from others.
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyAny, PyFloat};
+
+use super::array::items::{Held, Items};
+use super::array::pair::Pair;
+use super::array::{Array, internal};
+use super::call::{Call, Entry};
+use super::kinds::Kinds;
+use super::norm::vector_order;
+use super::operands::{Inputs, Operands, Parameter};
+use super::run::{Policy, detached};
+use super::text::describe;
+use crate::element::{Dtype, match_real, match_scalable};
+use crate::error::vec_with_room;
+use crate::isa::Isa;
+use crate::parallel::Crew;
+use crate::parallel::difference::{self, AnyPair, Step, step_all};
+use crate::parallel::reduce::{self, AnyView, Difference, Order};
+use crate::scaled::{NonFinite, Scaled};
+
+/// See `gradclip.clip_difference_by_global_norm`.
+#[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "the arguments of the public function")]
+pub(super) fn clip_difference_by_global_norm<'py>(
+    py: Python<'py>,
+    t_list: &Bound<'py, PyAny>,
+    base_list: &Bound<'py, PyAny>,
+    clip_norm: &Bound<'py, PyAny>,
+    use_norm: Option<&Bound<'py, PyAny>>,
+    name: Option<&Bound<'py, PyAny>>,
+    ord: &Bound<'py, PyAny>,
+    nonfinite: &Bound<'py, PyAny>,
+    integers: &Bound<'py, PyAny>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let call = Call::new(py, "clip_difference_by_global_norm", name)?;
+    let policy = call.policy(nonfinite);
+    let keeps_integers = call.choice("integers", integers, ["raise", "keep"]).map(|at| at == 1);
+    let keeps = matches!(keeps_integers, Ok(true));
+    let parameter =
+        |name| Parameter { keeps_integers: keeps, ..Parameter::new(name, Kinds::Scalable, false) };
+    let mut tensors = Inputs::new(&call, parameter("t_list"), call.sequence(t_list)?);
+    if tensors.read(false)?.is_some() {
+        return Err(call.not_on_device("t_list"));
+    }
+    let held = tensors.held()?;
+    let mut bases = call.partners(parameter("base_list"), base_list, &tensors)?;
+    for (tensor, base) in tensors.arrays().map(|(_, tensor)| tensor).zip(&bases) {
+        if tensor.dtype() != base.dtype() {
+            return Err(call.different_dtypes("base_list", base, tensor));
+        }
+    }
+    call.check_nones("base_list", base_list, &tensors)?;
+    let limit = call.limit("clip_norm", clip_norm, false)?;
+    let used = use_norm.map(|norm| call.limit("use_norm", norm, true)).transpose()?;
+    call.check_name()?;
+    let order = vector_order(&call, ord)?;
+    let (policy, _) = (policy?, keeps_integers?);
+    let mut own: Vec<_> = tensors.arrays().map(|(_, tensor)| tensor.clone()).collect();
+    // An output that is its base is made from that: then `t` is what is read beside it.
+    let into_bases = out.is_some_and(|out| are_entries(out, base_list, &tensors));
+    let mut of_bases;
+    let (main, others) = if into_bases {
+        of_bases = Inputs::new(&call, parameter("base_list"), call.sequence(base_list)?);
+        of_bases.read(false)?;
+        (&mut of_bases, &mut own)
+    } else {
+        (&mut tensors, &mut bases)
+    };
+    // What a reader shares with an output is copied here, so the norm is made of the copies.
+    let mut readers: Vec<_> = others.iter_mut().collect();
+    let mut operands = main.with_outputs(out, &mut readers)?;
+    let Operands::General { pairs, .. } = &mut operands else { return Err(internal("plain differences")) };
+    let norm = match used {
+        Some(norm) => Scaled::new(norm, 0),
+        None => norm_of_differences(py, pairs, others, order)?,
+    };
+    if policy.refuses(norm) {
+        return Err(match used {
+            Some(_) => call.nonfinite_error("use_norm", &held, None, norm.to_f64()),
+            None => call.nonfinite_difference(&held, &call.sequence(base_list)?.held()?, norm.to_f64())?,
+        });
+    }
+    let is_bad = !norm.is_finite() && limit < f64::INFINITY;
+    let step = match policy {
+        Policy::Act(NonFinite::Erase) if is_bad => Step::Nothing,
+        _ => policy.limit(limit, 1.0, 0.0).factor_of_all(norm).map_or(Step::Whole, Step::Scaled),
+    };
+    take_step(py, pairs, others, into_bases, step)?;
+    Ok((operands.into_result(), PyFloat::new(py, norm.to_f64())).into_pyobject(py)?.into_any())
+}
+
+/// Whether the entries of `out` are those of another list, wherever there is a tensor.
+fn are_entries(out: &Bound<'_, PyAny>, list: &Bound<'_, PyAny>, tensors: &Inputs<'_, '_>) -> bool {
+    let held = |object| Items::of_list(object).and_then(|items| items.held().ok());
+    let (Some(outs), Some(entries)) = (held(out), held(list)) else { return false };
+    outs.len() == entries.len()
+        && tensors.arrays().all(|(i, _)| match (outs.get(i), entries.get(i)) {
+            (Ok(out), Ok(entry)) => out.is(entry),
+            _ => false,
+        })
+}
+
+fn is_kept(array: &Array<'_>) -> bool {
+    !array.dtype().is_some_and(Dtype::is_scalable)
+}
+
+/// The norm of all differences as one. Which of the two is subtracted does not matter.
+fn norm_of_differences<'py>(
+    py: Python<'py>,
+    pairs: &[Pair<'py>],
+    others: &[Array<'py>],
+    order: Order,
+) -> PyResult<Scaled> {
+    let norm = |by: f64| -> PyResult<Scaled> {
+        let mut views: Vec<AnyView<'_>> = vec_with_room(pairs.len())?;
+        let mut bytes = 0usize;
+        for (t, base) in pairs.iter().map(Pair::input).zip(others).filter(|(t, _)| !is_kept(t)) {
+            bytes = bytes.saturating_add(2 * t.bytes());
+            views.push(difference(t, base, by)?);
+        }
+        Ok(detached(py, bytes, || reduce::norm(Isa::current(), &Crew::new(), &views, order))?)
+    };
+    let found = norm(1.0)?;
+    if found.is_finite() {
+        return Ok(found);
+    }
+    // At half scale no difference of finite numbers overflows.
+    let (value, exponent) = norm(0.5)?.split();
+    Ok(if value.is_finite() { Scaled::new(value, exponent + 1) } else { found })
+}
+
+fn difference<'a>(t: &'a Array<'_>, base: &'a Array<'_>, by: f64) -> PyResult<AnyView<'a>> {
+    let wrong = || internal("differences of integers");
+    match_scalable!(t.dtype().ok_or_else(wrong)?, T => {
+        let (t, base) = t.views_beside::<T>(base)?;
+        Ok(Difference { t, base, by }.into())
+    }, Err(wrong()))
+}
+
+/// Brings all tensors nearer to their bases; `others` are the tensors if `into_bases`, or else the bases.
+fn take_step<'py>(
+    py: Python<'py>,
+    pairs: &mut [Pair<'py>],
+    others: &[Array<'py>],
+    into_bases: bool,
+    step: Step,
+) -> PyResult<()> {
+    let numpy = py.import(intern!(py, "numpy"))?;
+    let mut parts = vec_with_room(pairs.len())?;
+    for (pair, other) in pairs.iter_mut().zip(others) {
+        if is_kept(other) && into_bases {
+            numpy.call_method1(intern!(py, "copyto"), (pair.object(), other.object()))?;
+        } else if is_kept(other) {
+            pair.copy_by_numpy()?;
+        }
+        pair.split_complex();
+        parts.push(other.in_parts().unwrap_or_else(|| other.clone()));
+    }
+    let mut work: Vec<Box<dyn AnyPair + '_>> = vec_with_room(pairs.len())?;
+    let mut bytes = 0usize;
+    for (pair, other) in pairs.iter_mut().zip(&parts).filter(|(_, other)| !is_kept(other)) {
+        bytes = bytes.saturating_add(3 * other.bytes());
+        let walk = pair.walk();
+        match_real!(other.dtype().ok_or_else(|| internal("an array of no dtype"))?, T => {
+            let (other, task) = (other.view::<T>(&walk)?, pair.task::<T>(&walk)?);
+            work.push(Box::new(difference::Pair { task, other, other_is_t: into_bases }));
+        }, {});
+    }
+    Ok(detached(py, bytes, || step_all(Isa::current(), &mut work, step))?)
+}
+
+impl<'py> Call<'_, 'py> {
+    /// Raises what stands beside a None of the list and is not None.
+    fn check_nones(
+        &self,
+        argument: &str,
+        object: &Bound<'py, PyAny>,
+        tensors: &Inputs<'_, 'py>,
+    ) -> PyResult<()> {
+        let held = tensors.held()?;
+        let entries = self.entries_of(argument, object, held.len())?;
+        for (i, entry) in entries.iter().flatten().enumerate() {
+            if held.get(i)?.is_none() && !entry.is_none() {
+                let allowed = "None, as t_list has there";
+                return Err(self.type_error(Entry(argument, Some(i)), describe(&entry), allowed));
+            }
+        }
+        Ok(())
+    }
+
+    /// The error for NaN and infinity in tensors, or in their bases alone.
+    fn nonfinite_difference(&self, tensors: &Held<'py>, bases: &Held<'py>, norm: f64) -> PyResult<PyErr> {
+        let error = self.nonfinite_error("t_list", tensors, None, norm);
+        let in_tensors = error.value(self.py()).getattr(intern!(self.py(), "entries"))?.is_truthy()?;
+        Ok(if in_tensors { error } else { self.nonfinite_error("base_list", bases, None, norm) })
+    }
+
+    /// The error for two arrays whose dtypes are to agree.
+    fn different_dtypes(&self, argument: &str, found: &Array<'py>, allowed: &Array<'py>) -> PyErr {
+        let name = |array: &Array<'_>| format!("dtype {}", array.dtype().map_or("", Dtype::name));
+        self.type_error(argument, name(found), &format!("{}, that of t_list there", name(allowed)))
+    }
+}
