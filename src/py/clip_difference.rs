@@ -48,9 +48,9 @@ pub(super) fn clip_difference_by_global_norm<'py>(
     }
     let held = tensors.held()?;
     let mut bases = call.partners(parameter("base_list"), base_list, &tensors)?;
-    for (tensor, base) in tensors.arrays().map(|(_, tensor)| tensor).zip(&bases) {
+    for ((i, tensor), base) in tensors.arrays().zip(&bases) {
         if tensor.dtype() != base.dtype() {
-            return Err(call.different_dtypes("base_list", base, tensor));
+            return Err(call.different_dtypes(i, base, tensor));
         }
     }
     call.check_nones("base_list", base_list, &tensors)?;
@@ -115,10 +115,19 @@ fn norm_of_differences<'py>(
     others: &[Array<'py>],
     order: Order,
 ) -> PyResult<Scaled> {
+    // Complex numbers as real ones, which makes no difference to this norm.
+    let in_parts = |array: &Array<'py>| match order {
+        Order::Two => array.in_parts().unwrap_or_else(|| array.clone()),
+        _ => array.clone(),
+    };
+    let mut arrays = vec_with_room(pairs.len())?;
+    for (t, base) in pairs.iter().map(Pair::input).zip(others).filter(|(t, _)| !is_kept(t)) {
+        arrays.push((in_parts(t), in_parts(base)));
+    }
     let norm = |by: f64| -> PyResult<Scaled> {
-        let mut views: Vec<AnyView<'_>> = vec_with_room(pairs.len())?;
+        let mut views: Vec<AnyView<'_>> = vec_with_room(arrays.len())?;
         let mut bytes = 0usize;
-        for (t, base) in pairs.iter().map(Pair::input).zip(others).filter(|(t, _)| !is_kept(t)) {
+        for (t, base) in &arrays {
             bytes = bytes.saturating_add(2 * t.bytes());
             views.push(difference(t, base, by)?);
         }
@@ -199,9 +208,10 @@ impl<'py> Call<'_, 'py> {
         Ok(if in_tensors { error } else { self.nonfinite_error("base_list", bases, None, norm) })
     }
 
-    /// The error for two arrays whose dtypes are to agree.
-    fn different_dtypes(&self, argument: &str, found: &Array<'py>, allowed: &Array<'py>) -> PyErr {
+    /// The error for a base whose dtype is not that of its tensor.
+    fn different_dtypes(&self, at: usize, base: &Array<'py>, tensor: &Array<'py>) -> PyErr {
         let name = |array: &Array<'_>| format!("dtype {}", array.dtype().map_or("", Dtype::name));
-        self.type_error(argument, name(found), &format!("{}, that of t_list there", name(allowed)))
+        let allowed = format!("{}, that of t_list[{at}]", name(tensor));
+        self.type_error(Entry("base_list", Some(at)), name(base), &allowed)
     }
 }

@@ -426,7 +426,7 @@ where
     for kind in [Kind::Wide, Kind::Odd] {
         found.line_of(&format!("scale each by {kind:?}"), &LENGTHS, |isa, data: &[T], found| {
             let factors: Vec<f64> = draw::<f64>(kind, data.len()).into_iter().map(f64::abs).collect();
-            add_written(isa, data, &Factors(View::Dense(&factors)), found);
+            add_written(isa, data, &Factors { factors: View::Dense(&factors), toward_zero: false }, found);
         });
     }
     found.line_of("convert", &[5000], |_, data: &[T], found| {

@@ -755,7 +755,15 @@ fn factors_of_rows_are_plain_or_none() {
         for limit in limits {
             let sums = &sums[..range.len().min(sums.len())];
             let mut factors = vec![f64::NAN; sums.len()];
-            isa.run(PlainFactors { sums, smallest, limit, over: 1.0, keeps: true, factors: &mut factors });
+            isa.run(PlainFactors {
+                sums,
+                smallest,
+                limit,
+                over: 1.0,
+                shares: (1.0, 1.0),
+                keeps: true,
+                factors: &mut factors,
+            });
             for (&sum, factor) in sums.iter().zip(factors) {
                 let expected = Scaled::new(sum.sqrt(), 0).clip_to(limit).unwrap_or(Factor::ONE);
                 // Nothing is lost where the sum, the limit and the quotient are normal numbers; elsewhere it may be 0.
@@ -783,10 +791,15 @@ fn scale_each<T: KnownReal>() {
             };
         }
         let mut found = room.clone();
-        isa.run(ScaleEach { data: &mut found[range.clone()], factors });
+        isa.run(ScaleEach { data: &mut found[range.clone()], factors, toward_zero: false });
         assert_same(&found, &result);
         let mut found = room.clone();
-        isa.run(ScaleEachInto { from: &room[range.clone()], to: &mut found[range], factors });
+        isa.run(ScaleEachInto {
+            from: &room[range.clone()],
+            to: &mut found[range],
+            factors,
+            toward_zero: false,
+        });
         assert_same(&found, &result);
     });
 }
@@ -881,7 +894,7 @@ where
         let mut found = vec![T::from_bits(9); edges.len()];
         for (sign, expected) in [(1.0, &rounded), (-1.0, &negative)] {
             let from = vec![T::narrow(sign); edges.len()];
-            isa.run(ScaleEachInto { from: &from, to: &mut found, factors: &edges });
+            isa.run(ScaleEachInto { from: &from, to: &mut found, factors: &edges, toward_zero: false });
             assert_same(&found, expected);
         }
     }

@@ -970,7 +970,8 @@ fn work_by_position_finds_its_position_on_every_thread() {
             lo: View::new(Memory::Elements(&lows), 0, Cow::Borrowed(&by_row)),
             hi: View::new(Memory::Elements(&[700.0]), 0, Cow::Borrowed(&by_none)),
         };
-        let each = Factors(View::new(Memory::Elements(&factors), 0, Cow::Borrowed(&by_column)));
+        let view = View::new(Memory::Elements(&factors), 0, Cow::Borrowed(&by_column));
+        let each = Factors { factors: view, toward_zero: false };
         for in_place in [false, true] {
             let found = everywhere(|isa| {
                 let start =

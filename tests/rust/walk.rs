@@ -969,7 +969,7 @@ fn the_works_do_their_work() {
     let view_of = layout(&axes(&[(rows, 1), (5, 0)]));
     let work = |factors: &[f64]| {
         let view = View::new(Memory::Elements(factors), 0, Cow::Borrowed(&view_of));
-        run_in_place_each(&Factors(view), data)
+        run_in_place_each(&Factors { factors: view, toward_zero: false }, data)
     };
     assert_eq!(work(&factors), bits(data));
     factors[rows - 1] = 0.5;
