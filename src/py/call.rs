@@ -387,31 +387,31 @@ impl<'a, 'py> Call<'a, 'py> {
         }
     }
 
-    /// One of some words, by its place among them.
-    pub(super) fn choice<const N: usize>(
+    /// What one of some words stands for.
+    pub(super) fn choice<T: Copy, const N: usize>(
         &self,
         argument: &str,
         object: &Bound<'py, PyAny>,
-        words: [&str; N],
-    ) -> PyResult<usize> {
-        let allowed = || words.map(|word| format!("'{word}'")).join(", ");
+        words: [(&str, T); N],
+    ) -> PyResult<T> {
+        let allowed = || words.map(|(word, _)| format!("'{word}'")).join(", ");
         let Ok(text) = object.cast::<PyString>() else {
             return Err(self.type_error(argument, describe(object), &allowed()));
         };
         let text = text.to_string_lossy();
-        let at = words.iter().position(|word| *word == text);
-        at.ok_or_else(|| self.value_error(argument, describe(object), &allowed()))
+        let found = words.iter().find(|(word, _)| *word == text);
+        found.map(|(_, value)| *value).ok_or_else(|| self.value_error(argument, describe(object), &allowed()))
     }
 
     /// What the argument `nonfinite` of a clipper says.
     pub(super) fn policy(&self, object: &Bound<'py, PyAny>) -> PyResult<Policy> {
         let policies = [
-            Policy::Act(NonFinite::Propagate),
-            Policy::Raise,
-            Policy::Act(NonFinite::Erase),
-            Policy::Act(NonFinite::Keep),
+            ("propagate", Policy::Act(NonFinite::Propagate)),
+            ("raise", Policy::Raise),
+            ("zero", Policy::Act(NonFinite::Erase)),
+            ("keep", Policy::Act(NonFinite::Keep)),
         ];
-        Ok(policies[self.choice("nonfinite", object, ["propagate", "raise", "zero", "keep"])?])
+        self.choice("nonfinite", object, policies)
     }
 
     /// The error for NaN and infinity among the elements of `tensors`: a tensor, or a tuple of those of a list. Along `axes`, if

@@ -343,7 +343,7 @@ pub(super) fn clip_by_global_norm<'py>(
     let call = Call::new(py, "clip_by_global_norm", name)?;
     let is_plain = are_plain([Some(clip_norm), use_norm, name, Some(ord)]);
     let (policy, strict) = (call.policy(nonfinite), call.flag("strict", strict));
-    let keeps_integers = call.choice("integers", integers, ["raise", "keep"]).map(|at| at == 1);
+    let keeps_integers = call.choice("integers", integers, [("raise", false), ("keep", true)]);
     let parameter = Parameter { keeps_integers: matches!(keeps_integers, Ok(true)), ..T_LIST };
     let mut tensors = Inputs::new(&call, parameter, call.sequence(t_list)?);
     if let Some(entries) = tensors.read(is_plain)? {

@@ -134,7 +134,7 @@ pub(super) fn clip_by_weight_norm<'py>(
             let limit = weights.values.get(at).map_or(f64::NAN, |weight| limit(*weight));
             norm.clip_to(limit)
         };
-        match own.values[..] {
+        match *own.values.as_slice() {
             [norm] => scale_pairs(py, slice::from_mut(pair), factor(0, norm))?,
             _ => scale_slices(pair, &own, factor)?,
         }

@@ -233,8 +233,7 @@ impl<'py> Sums<'py> {
 impl<'py> Call<'_, 'py> {
     fn reduce(&self, object: Option<&Bound<'py, PyAny>>) -> PyResult<Reduce> {
         let Some(object) = object else { return Ok(Reduce::No) };
-        let ways = [Reduce::Sum, Reduce::Mean];
-        Ok(ways[self.choice("reduce", object, ["sum", "mean"])?])
+        self.choice("reduce", object, [("sum", Reduce::Sum), ("mean", Reduce::Mean)])
     }
 
     /// The error for NaN and infinity in examples.

@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::array;
 use std::cmp::Ordering;
 use std::iter::once;
 use std::mem;
@@ -13,6 +14,8 @@ use std::sync::atomic::AtomicU8;
 use _core::element::{Bf16, Bool, Complex, Dtype, Element, F16, Half as HalfFloat, Ordered, Real};
 use _core::isa::{Isa, LINE, StreamGuard};
 use _core::kernel::clip::{AnyOutside, Clip, ClipEach};
+use _core::kernel::difference::{Approach, Subtract};
+use _core::kernel::examples::AddShares;
 use _core::kernel::halves::{FromSingles, ScaledLines, ToSingles};
 use _core::kernel::map::{AnyChange, Apply, ApplyInto, Map};
 use _core::kernel::max::{MaxAbs, MaxRow};
@@ -1788,4 +1791,164 @@ fn roots_of_powers_are_right() {
     let peak = Scaled::new(1.0, 0);
     let far = Power::new(1e-300, peak).root(peak, 2.0);
     assert_eq!((far.to_f64(), far.is_finite()), (f64::INFINITY, true));
+}
+
+/// `mantissa * 2^exponent` of a magnitude, as integers.
+fn digits_of(x: f64) -> (u128, i32) {
+    let (exponent, fraction) = (x.abs().to_bits() >> 52, x.to_bits() & ((1 << 52) - 1));
+    if exponent == 0 {
+        (u128::from(fraction), -1074)
+    } else {
+        (u128::from(fraction | 1 << 52), exponent as i32 - 1075)
+    }
+}
+
+/// Whether a magnitude is at most the exact product of two others, times a power of two that is at most 1.
+fn is_at_most_product(x: f64, a: f64, b: f64, then: f64) -> bool {
+    let ((x, of_x), (a, of_a), (b, of_b)) = (digits_of(x), digits_of(a), digits_of(b));
+    if x == 0 {
+        return true;
+    }
+    let apart = of_x - (of_a + of_b + then.log2() as i32);
+    // The products have at most 106 digits.
+    match apart {
+        0.. => x.leading_zeros() > apart.unsigned_abs() && x << apart <= a * b,
+        _ => x <= (a * b).checked_shr(apart.unsigned_abs()).unwrap_or(0),
+    }
+}
+
+fn toward_zero<T: KnownReal>() {
+    let random = &mut Random::new(7);
+    let data: Vec<T> = samples(random, ROOM);
+    let mut factors =
+        vec![Factor::new(0.3, 1.0), Factor::new(1.0 - 2e-13, 1.0), Factor::new(0.0, 1.0), NAN_FACTOR];
+    factors.extend((1..40).map(|i| Factor::new(1.1 * power_of_two(-26 * i), 1.0)));
+    factors.push(Factor::new(1.1 * power_of_two(-1000), power_of_two(-60)));
+    at_all_levels(|isa, range| {
+        for factor in &factors {
+            let scale = Scale(Factor { toward_zero: true, ..*factor });
+            let (data, mut found) = (&data[range.clone()], data[range.clone()].to_vec());
+            scale.apply(isa, &mut found);
+            let mut copy = vec![T::ZERO; data.len()];
+            scale.apply_into(isa, data, &mut copy);
+            assert_same(&found, &copy);
+            for (x, r) in data.iter().zip(found) {
+                let (x, r) = (x.exact(), r.exact());
+                if !(x.is_finite() && factor.by.is_finite()) {
+                    assert!(r.is_nan() || r == 0.0 || x.is_infinite(), "{x:e} {factor:?}");
+                    continue;
+                }
+                // The product in float64 is rounded to nearest before.
+                let by = factor.by * (1.0 + f64::EPSILON);
+                assert!(is_at_most_product(r, x, by, factor.then), "{isa:?}: {x:e} * {factor:?} = {r:e}");
+                let nearest = T::nearest(x * factor.by * factor.then).exact();
+                let unit = (nearest.abs() - T::nearest(nearest).toward_zero().exact().abs()).max(0.0);
+                assert!(
+                    nearest == 0.0 || nearest.abs() - r.abs() <= unit,
+                    "{isa:?}: {x:e} * {factor:?} = {r:e}"
+                );
+            }
+        }
+    });
+}
+
+#[test]
+fn strict_products_are_rounded_toward_zero() {
+    for_reals!(toward_zero);
+}
+
+fn erased_and_kept<T: KnownReal>() {
+    let data: Vec<T> = samples(&mut Random::new(8), ROOM);
+    at_all_levels(|isa, range| {
+        let data = &data[range.clone()];
+        for (by, expected) in [(-0.0, vec![T::ZERO; data.len()]), (1.0, data.to_vec())] {
+            let factors = vec![by; data.len()];
+            for toward_zero in [false, true] {
+                let mut found = data.to_vec();
+                isa.run(ScaleEach { data: &mut found, factors: &factors, toward_zero });
+                assert_same(&found, &expected);
+                let mut found = vec![T::nearest(7.0); data.len()];
+                isa.run(ScaleEachInto { from: data, to: &mut found, factors: &factors, toward_zero });
+                assert_same(&found, &expected);
+            }
+        }
+        let mut found = data.to_vec();
+        Scale(Factor::ERASE).apply(isa, &mut found);
+        assert_same(&found, &vec![T::ZERO; data.len()]);
+    });
+}
+
+#[test]
+fn a_factor_erases_or_keeps_every_bit() {
+    for_reals!(erased_and_kept);
+}
+
+fn differences<T: KnownReal>() {
+    let (random, both) =
+        (&mut Random::new(9), |x: f64, y: f64| x.is_nan() == y.is_nan() && (x.is_nan() || x == y));
+    let (ts, bases): (Vec<T>, Vec<T>) = (samples(random, ROOM), samples(random, ROOM));
+    at_all_levels(|isa, range| {
+        let (t, base) = (&ts[range.clone()], &bases[range.clone()]);
+        for by in [1.0, 0.5] {
+            let mut found = vec![7.0; t.len()];
+            isa.run(Subtract { t, base, by, to: &mut found });
+            for (found, (t, base)) in found.iter().zip(t.iter().zip(base)) {
+                assert!(both(*found, t.exact() * by - base.exact() * by), "{t:?} {base:?}");
+            }
+        }
+        for factor in [
+            Factor::new(0.3, 1.0),
+            Factor::new(1.0, 1.0),
+            NAN_FACTOR,
+            Factor::new(1e-300, power_of_two(-300)),
+        ] {
+            let (mut nearer, mut further) = (t.to_vec(), base.to_vec());
+            isa.run(Approach { data: &mut nearer, other: base, is_base: false, factor });
+            isa.run(Approach { data: &mut further, other: t, is_base: true, factor });
+            assert_same(&nearer, &further);
+            for (found, (t, base)) in nearer.iter().zip(t.iter().zip(base)) {
+                let (t, base) = (t.exact(), base.exact());
+                let mut expected = base + (t - base) * factor.by * factor.then;
+                if (t - base).is_infinite() && t.is_finite() && base.is_finite() {
+                    expected = 2.0 * (base / 2.0 + (t / 2.0 - base / 2.0) * factor.by * factor.then);
+                    assert!(expected.is_finite() || factor.by.is_nan());
+                }
+                assert!(both(found.exact(), T::nearest(expected).exact()), "{t:e} {base:e} {factor:?}");
+            }
+        }
+    });
+}
+
+#[test]
+fn elements_go_a_part_of_the_way_to_others() {
+    for_reals!(differences);
+}
+
+fn shares<T: KnownReal>() {
+    let random = &mut Random::new(10);
+    let examples: [Vec<T>; 4] = array::from_fn(|_| samples(random, ROOM));
+    let factors =
+        [Factor::new(0.3, 1.0), Factor::ONE, Factor::new(1.7, power_of_two(-300)), Factor::new(1e-5, 1.0)];
+    at_all_levels(|isa, range| {
+        let (mut together, mut alone) = (vec![0.25; range.len()], vec![0.25; range.len()]);
+        let parts = array::from_fn(|i| &examples[i][range.clone()]);
+        isa.run(AddShares { sums: &mut together, examples: parts, factors });
+        for (example, factor) in parts.into_iter().zip(factors) {
+            isa.run(AddShares { sums: &mut alone, examples: [example], factors: [factor] });
+        }
+        for (i, (together, alone)) in together.iter().zip(&alone).enumerate() {
+            let share = |(example, factor): (&[T], Factor)| example[i].exact() * factor.by * factor.then;
+            let expected =
+                parts.into_iter().zip(factors).map(share).fold(0.25, |sum: f64, share| sum + share);
+            assert!(
+                expected.is_nan() && together.is_nan() && alone.is_nan()
+                    || *together == expected && *alone == expected
+            );
+        }
+    });
+}
+
+#[test]
+fn shares_are_added_in_the_order_of_the_examples() {
+    for_reals!(shares);
 }

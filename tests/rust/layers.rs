@@ -200,8 +200,9 @@ const INDEXED: [(&str, &str, &str); 31] = [
 ];
 
 /// The files below whose loops take entries by number, and why these are in range.
-const LOOPS: [(&str, &str); 18] = [
+const LOOPS: [(&str, &str); 21] = [
     ("element.rs", "the bytes of one element, from a slice that `walk` cut to at least as many"),
+    ("kernel/examples.rs", "examples cut to the length of the sums"),
     ("kernel/halves.rs", "pieces and blocks cut to the length of the output, which is that of the source"),
     ("kernel/map.rs", "arrays of one line, in loops up to their number"),
     ("kernel/power.rs", "coefficients, from the last ones down by four; terms of a block, cut to its length"),
@@ -212,6 +213,8 @@ const LOOPS: [(&str, &str); 18] = [
     ("kernel/sum.rs", "arrays of lanes, in loops up to their number"),
     ("parallel/columns.rs", "rows and columns of slices whose length is the product of both"),
     ("parallel/rows.rs", "rows of slices whose length is a multiple of theirs"),
+    ("parallel/examples.rs", "positions below the number of examples times the length of each"),
+    ("parallel/reduce/difference.rs", "scratch for a block, cut to a part that is no longer"),
     ("parallel/reduce/columns.rs", "columns of pieces that are at most as wide as the accumulators"),
     ("parallel/reduce/list.rs", "`Views` are asked for numbers below their length"),
     ("parallel/reduce/pass.rs", "blocks, which are at most as long as the scratch"),
