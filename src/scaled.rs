@@ -192,6 +192,13 @@ impl Scaled {
         self.value.is_finite()
     }
 
+    /// Whether it is NaN.
+    #[inline]
+    #[must_use]
+    pub fn is_nan(self) -> bool {
+        self.value.is_nan()
+    }
+
     /// Whether it is zero.
     #[inline]
     #[must_use]

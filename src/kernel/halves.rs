@@ -16,6 +16,8 @@
 //! and rounding moves it back by less, unless it is subnormal, which the range of the factors excludes. A factor of
 //! few digits makes exact products in float32, and is its own bounds.
 
+use super::map::Apply;
+use super::truncate::Truncate;
 use crate::element::{Bf16, F16, Real, to_odd};
 use crate::isa::{
     CONVERTED, Isa, LINE, Level, Op, StreamGuard, StreamSink, StreamSource, prefetch_ahead, prefetch_distance,
@@ -68,6 +70,39 @@ pub(super) fn scale<T: Real>(isa: Isa, from: Option<&[T]>, to: &mut [T], by: f64
             let range = begin * BLOCK..to.len().min(end * BLOCK);
             let singles = scratch.get_or_insert([0.0; WIDENED]);
             by_doubles(isa, from.map(|from| &from[range.clone()]), &mut to[range], by, singles);
+        }
+    }
+}
+
+/// `x * by` for every element, rounded toward zero, in place or from a slice of as many. The factor is normal.
+pub(super) fn truncate<T: Real>(isa: Isa, from: Option<&[T]>, to: &mut [T], by: f64) {
+    let (mut products, mut rounded) = ([0.0; WIDENED], [0.0; WIDENED]);
+    for (i, to) in to.chunks_mut(WIDENED).enumerate() {
+        let (products, rounded) = (&mut products[..to.len()], &mut rounded[..to.len()]);
+        let from = from.map_or(&*to, |from| &from[i * WIDENED..][..to.len()]);
+        isa.run(ToSingles { from, to: &mut *products });
+        isa.run(Apply { data: &mut *products, map: Truncate(by) });
+        isa.run(FromSingles { from: products, to: &mut *to });
+        isa.run(ToSingles { from: &*to, to: &mut *rounded });
+        isa.run(Lower { data: to, rounded, most: products });
+    }
+}
+
+/// Makes each number whose magnitude is above another the next one toward zero.
+struct Lower<'a, T> {
+    data: &'a mut [T],
+    /// The same numbers.
+    rounded: &'a [f32],
+    /// The others.
+    most: &'a [f32],
+}
+
+impl<T: Real> Op for Lower<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn eval<L: Level>(self, _: L) {
+        for ((x, rounded), most) in self.data.iter_mut().zip(self.rounded).zip(self.most) {
+            *x = if rounded.abs() > most.abs() { x.toward_zero() } else { *x };
         }
     }
 }

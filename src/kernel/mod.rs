@@ -20,4 +20,5 @@ pub mod power;
 pub mod rows;
 pub mod scale;
 pub mod sum;
+pub mod truncate;
 pub mod widen;

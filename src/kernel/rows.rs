@@ -3,7 +3,8 @@
 //! Their sums are [`SumRows`](super::sum::SumRows). Sums and scaling are operations of their own: one loop over rows
 //! around the loops of both gets no wide registers.
 
-use super::scale::{is_plain, scaled, truncated};
+use super::scale::{is_plain, is_truncated, scaled};
+use super::truncate::truncated;
 use crate::element::Real;
 use crate::isa::{Level, Op, StreamSink, StreamSource, prefetch, prefetch_distance};
 use crate::scaled::Factor;
@@ -50,7 +51,7 @@ impl<T: Real> Op for ScaleRowsInto<'_, T> {
         for ((from, to), by) in rows.zip(self.factors) {
             if self.toward_zero {
                 for (to, from) in to.iter_mut().zip(from) {
-                    *to = truncated(*from, *by, 1.0);
+                    *to = truncated(*from, *by);
                 }
                 continue;
             }
@@ -184,6 +185,15 @@ impl<T: Real> StreamSource<T> for ScaledRows<'_, T> {
                     }
                     places.fill_next(&elements);
                 }
+            } else if is_truncated(factor) {
+                for from in from.as_chunks::<N>().0 {
+                    prefetch(from, distance);
+                    let mut elements = [T::ZERO; N];
+                    for j in 0..N {
+                        elements[j] = truncated(from[j], factor.by);
+                    }
+                    places.fill_next(&elements);
+                }
             } else {
                 for from in from.as_chunks::<N>().0 {
                     let mut elements = [T::ZERO; N];
@@ -217,7 +227,7 @@ impl<T: Real> Op for ScaleRows<'_, T> {
         for (row, by) in self.data.chunks_exact_mut(self.len).zip(self.factors) {
             if self.toward_zero && *by != 1.0 {
                 for x in row {
-                    *x = truncated(*x, *by, 1.0);
+                    *x = truncated(*x, *by);
                 }
             } else if *by != 1.0 {
                 for x in row {

@@ -5,9 +5,10 @@
 
 use super::halves;
 use super::map::{Apply, ApplyInto, ApplyIntoEach, ApplyToEach, Map, Mapped};
+use super::truncate::{Truncate, not_above, product_toward_zero};
 use crate::element::{Dtype, Real, to_odd};
 use crate::isa::{Isa, Level, Op, StreamGuard};
-use crate::scaled::{Factor, Limit, NonFinite, power_of_two};
+use crate::scaled::{Factor, Limit, NonFinite};
 
 /// `x * factor`.
 #[inline(always)]
@@ -17,31 +18,22 @@ pub(super) fn scaled<T: Real>(x: T, factor: Factor) -> T {
         return T::narrow(x.widen() * factor.by);
     }
     if factor.toward_zero {
-        return truncated(x, factor.by, factor.then);
+        let product = canonical(x, factor.by, x.widen() * factor.by * factor.then);
+        let nearest = if T::WIDE {
+            let first = product_toward_zero(x.widen(), factor.by);
+            T::narrow(canonical(x, factor.by, product_toward_zero(first, factor.then)))
+        } else {
+            T::narrow(product)
+        };
+        return not_above(nearest, product);
     }
     T::narrow(canonical(x, factor.by, x.widen() * factor.by * factor.then))
 }
 
-/// The product rounded toward zero; to nearest where it is a normal float64.
+/// Whether a product is rounded toward zero and has one step, by a normal number.
 #[inline(always)]
-pub(super) fn truncated<T: Real>(x: T, by: f64, then: f64) -> T {
-    let product = if T::WIDE {
-        product_toward_zero(product_toward_zero(x.widen(), by), then)
-    } else {
-        x.widen() * by * then
-    };
-    let product = canonical(x, by, product);
-    let nearest = T::narrow(product);
-    if nearest.widen().abs() > product.abs() { nearest.toward_zero() } else { nearest }
-}
-
-/// The product in float64. Where that is subnormal, it is compared with the product times a power of two.
-#[inline(always)]
-fn product_toward_zero(x: f64, by: f64) -> f64 {
-    let (tiny, up) = (power_of_two(-1000), power_of_two(512));
-    let nearest = x * by;
-    let is_above = (nearest.abs() < tiny) & (nearest.abs() * up > (x * (by * up)).abs());
-    if is_above { nearest.toward_zero() } else { nearest }
+pub(super) fn is_truncated(factor: Factor) -> bool {
+    factor.toward_zero && is_plain(Factor { toward_zero: false, ..factor })
 }
 
 /// Whether a product with it is NaN only for NaN.
@@ -80,20 +72,32 @@ impl<T: Real> Map<T> for Scale {
         true
     }
     fn apply(self, isa: Isa, data: &mut [T]) {
+        if is_truncated(self.0) {
+            return match size_of::<T>() {
+                2 => halves::truncate(isa, None, data, self.0.by),
+                _ => isa.run(Apply { data, map: Truncate(self.0.by) }),
+            };
+        }
         if !is_for_halves::<T>(self.0, data.len()) {
             return isa.run(Apply { data, map: self });
         }
         halves::scale(isa, None, data, self.0.by);
     }
     fn apply_into(self, isa: Isa, from: &[T], to: &mut [T]) {
+        if is_truncated(self.0) {
+            return match size_of::<T>() {
+                2 => halves::truncate(isa, Some(from), to, self.0.by),
+                _ => isa.run(ApplyInto { from, to, map: Truncate(self.0.by) }),
+            };
+        }
         if !is_for_halves::<T>(self.0, from.len()) {
             return isa.run(ApplyInto { from, to, map: self });
         }
         halves::scale(isa, Some(from), to, self.0.by);
     }
     fn stream_into(self, isa: Isa, guard: &StreamGuard, from: &[T], to: &mut [T]) {
-        if self.0.toward_zero {
-            return isa.stream(guard, to, Mapped { from, map: self });
+        if is_truncated(self.0) && size_of::<T>() > 2 {
+            return isa.stream(guard, to, Mapped { from, map: Truncate(self.0.by) });
         }
         if !is_plain(self.0) {
             return self.apply_into(isa, from, to); // rare, and slow in any case
@@ -214,7 +218,7 @@ impl<T: Real> Op for ScaleEach<'_, T> {
     fn eval<L: Level>(self, _: L) {
         if self.toward_zero {
             for (x, by) in self.data.iter_mut().zip(self.factors) {
-                *x = scaled_unless_one(*x, *by, truncated(*x, *by, 1.0));
+                *x = scaled_unless_one(*x, *by, scaled(*x, Factor { by: *by, then: 1.0, toward_zero: true }));
             }
             return;
         }
@@ -254,7 +258,8 @@ impl<T: Real> Op for ScaleEachInto<'_, T> {
     fn eval<L: Level>(self, _: L) {
         if self.toward_zero {
             for ((to, from), by) in self.to.iter_mut().zip(self.from).zip(self.factors) {
-                *to = scaled_unless_one(*from, *by, truncated(*from, *by, 1.0));
+                let factor = Factor { by: *by, then: 1.0, toward_zero: true };
+                *to = scaled_unless_one(*from, *by, scaled(*from, factor));
             }
             return;
         }

@@ -4,13 +4,16 @@ use std::borrow::BorrowMut;
 
 use super::elementwise::{AnyTask, Tasks, is_streamed, with_store};
 use super::reduce::Order;
-use super::{Crew, job_bytes, work_of};
+use super::{Crew, job_bytes, threads, work_of};
 use crate::error::Result;
 use crate::isa::Isa;
 use crate::scaled::{Limit, Scaled};
 use crate::walk::Store;
 
-/// Short neighbours in a list, for one thread.
+/// The fewest jobs of a thread, by which arrays are cut that are longer.
+const LEAST_JOBS: usize = 4;
+
+/// Neighbours in a list, for one thread.
 struct Job<'a, T> {
     tasks: T,
     limits: &'a [Limit],
@@ -32,6 +35,8 @@ pub fn clip_each<'a, T: Tasks<'a>>(
     let work = work_of(tasks.bytes(true), tasks.len());
     let streams = is_streamed(tasks.bytes(false) / 2);
     let share = job_bytes(work);
+    // What one thread does, it does in its own cache. Longer arrays would leave the others without work at the end.
+    let longest = share.max(work / (LEAST_JOBS * threads()?));
     let mut jobs = Vec::new();
     while let Some(last) = tasks.len().checked_sub(1) {
         let mut sum = 0;
@@ -39,8 +44,8 @@ pub fn clip_each<'a, T: Tasks<'a>>(
             sum += work_of(tasks.bytes_of(*at), 2);
             sum <= share
         });
-        let first = tasks.len() - short.count();
-        if first > last {
+        let first = tasks.len() - short.count().max(1);
+        if tasks.bytes_of(last) > longest {
             // A long one, for all threads at once. Nothing is left of it in a cache when its norm is known.
             let (Some(mut task), Some((norm, rest))) = (tasks.pop(), norms.split_last_mut()) else { break };
             norms = rest;

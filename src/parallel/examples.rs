@@ -8,7 +8,7 @@ use super::share_out;
 use crate::element::Real;
 use crate::error::Result;
 use crate::isa::{Aligned, Isa};
-use crate::kernel::examples::AddShares;
+use crate::kernel::examples::{AddShare, AddShares};
 use crate::kernel::sum::BLOCK;
 use crate::scaled::Factor;
 use crate::walk::{self, Store, View, Work};
@@ -42,24 +42,25 @@ impl<T: Real> Work<T> for Examples<'_, T> {
         let place = |i: usize| i * self.len + at.start..i * self.len + at.end;
         match &self.elements {
             View::Dense(elements) => {
-                let mut counted = counted.map(|(i, factor)| (&elements[place(i)], factor));
-                loop {
+                let mut counted = counted.map(|(i, factor)| (&elements[place(i)], factor)).peekable();
+                while counted.peek().is_some() {
                     let next: [_; AT_ONCE] = array::from_fn(|_| counted.next());
-                    if let [Some(a), Some(b), Some(c), Some(d)] = next {
-                        let (examples, factors) = ([a.0, b.0, c.0, d.0], [a.1, b.1, c.1, d.1]);
+                    if let [Some(a), Some(b), Some(c), Some(d)] = next
+                        && [a, b, c, d].iter().all(|(_, factor)| factor.then == 1.0)
+                    {
+                        let (examples, factors) = ([a.0, b.0, c.0, d.0], [a.1.by, b.1.by, c.1.by, d.1.by]);
                         isa.run(AddShares { sums, examples, factors });
                         continue;
                     }
                     for (example, factor) in next.into_iter().flatten() {
-                        isa.run(AddShares { sums, examples: [example], factors: [factor] });
+                        isa.run(AddShare { sums, example, factor });
                     }
-                    break;
                 }
             }
             View::Strided { .. } => {
                 for (i, factor) in counted {
                     self.elements.with_block(place(i), |example| {
-                        isa.run(AddShares { sums, examples: [example], factors: [factor] });
+                        isa.run(AddShare { sums, example, factor });
                     });
                 }
             }

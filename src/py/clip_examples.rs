@@ -94,7 +94,9 @@ pub(super) fn clip_examples_by_global_norm<'py>(
         (None, Some(Operands::General { pairs, .. })) => {
             for ((i, _), pair) in arrays.iter().zip(pairs) {
                 let factors = factors(*i);
-                let norms = Norms { values: vec![Scaled::ZERO; count], kept: vec![0] };
+                let from = if has_limits { *i * count } else { 0 };
+                let values = norms.iter().skip(from).take(count).copied().collect();
+                let norms = Norms { values, kept: vec![0] };
                 scale_slices(pair, &norms, |at, _| factors.get(at).copied().flatten())?;
             }
         }

@@ -197,23 +197,20 @@ impl<'a, 'py> Inputs<'a, 'py> {
 
     /// The norm of each entry of a list; that of None is 0.
     pub(super) fn norms(&self, order: Order) -> PyResult<Vec<Scaled>> {
-        let (py, held) = (self.call.py(), self.items.held()?);
-        let found = match &self.tensors {
-            Tensors::Plain(arrays) => norms_of_plain(py, arrays, order)?,
+        let py = self.call.py();
+        match &self.tensors {
+            Tensors::Plain(arrays) => arrays.with_nones(norms_of_plain(py, arrays, order)?, Scaled::ZERO),
             Tensors::General(tensors) => {
                 let mut norms = vec_with_room(tensors.len())?;
-                for tensor in tensors.iter().flatten() {
-                    norms.push(norm_of_arrays(py, iter::once(&tensor.array), order)?);
+                for tensor in tensors {
+                    norms.push(match tensor {
+                        Some(tensor) => norm_of_arrays(py, iter::once(&tensor.array), order)?,
+                        None => Scaled::ZERO,
+                    });
                 }
-                norms
+                Ok(norms)
             }
-        };
-        let (mut found, mut norms) = (found.into_iter(), vec_with_room(held.len())?);
-        for i in 0..held.len() {
-            let norm = if held.get(i)?.is_none() { None } else { found.next() };
-            norms.push(norm.unwrap_or(Scaled::ZERO));
         }
-        Ok(norms)
     }
 
     /// The elements of all tensors.

@@ -19,7 +19,7 @@ use crate::parallel::elementwise::{AnyTask, Task, apply_elementwise, scale};
 use crate::parallel::reduce::{self, AnyView, Order, Views, norms_into};
 use crate::parallel::rows;
 use crate::scaled::{Factor, Limit, NonFinite, Scaled};
-use crate::walk::Factors;
+use crate::walk::{FactorKind, Factors};
 
 /// Bytes below which the work is done before another Python thread would have got going.
 const DETACH_FROM: usize = 512 << 10;
@@ -370,14 +370,20 @@ pub(super) fn scale_slices(
         Ok(steps)
     };
     let by = steps(|factor| factor.by)?;
-    let toward_zero = norms.values.iter().enumerate().any(|slice| factor(slice).toward_zero);
+    let kind = if norms.values.iter().enumerate().any(|slice| factor(slice).toward_zero) {
+        FactorKind::TowardZero
+    } else if by.iter().all(|by| by.is_normal()) && norms.values.iter().all(|norm| norm.is_finite()) {
+        FactorKind::Plain
+    } else {
+        FactorKind::Any
+    };
     let is_far = norms.values.iter().enumerate().any(|slice| factor(slice).then != 1.0);
     let then = if is_far { Some(steps(|factor| factor.then)?) } else { None };
     let dtype = real_dtype(pair)?;
     let shape = pair.input().shape().to_vec();
     let (bytes, walk) = (pair.input().bytes(), pair.walk());
     match_real!(dtype, T => {
-        let spread = |factors| Factors { factors: spread(factors, &norms.kept, &shape, &walk), toward_zero };
+        let spread = |factors| Factors { factors: spread(factors, &norms.kept, &shape, &walk), kind };
         let (first, second) = (spread(&by), then.as_deref().map(spread));
         let mut task = pair.task::<T>(&walk)?;
         Ok(detached(py, bytes, || -> Result<(), Error> {

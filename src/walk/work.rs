@@ -10,6 +10,7 @@ use crate::element::{Ordered, Real};
 use crate::isa::{Aligned, Isa, LINE, StreamGuard};
 use crate::kernel::clip::{AnyOutside, ClipEach};
 use crate::kernel::map::{AnyChange, Map};
+use crate::kernel::rows::{ScaleColumns, ScaleColumnsInto};
 use crate::kernel::scale::{ScaleEach, ScaleEachInto};
 use crate::kernel::sum::BLOCK;
 
@@ -119,8 +120,19 @@ impl<T: Ordered> Work<T> for Untouched {
 pub struct Factors<'a> {
     /// By position.
     pub factors: View<'a, f64>,
-    /// Whether products are rounded toward zero.
-    pub toward_zero: bool,
+    /// How products are made.
+    pub kind: FactorKind,
+}
+
+/// How the products of elements by factors of their own are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FactorKind {
+    /// Factors are normal numbers, and no element whose factor is 1 is NaN: nothing is to be watched for.
+    Plain,
+    /// Any factors.
+    Any,
+    /// Any factors, and products are rounded toward zero.
+    TowardZero,
 }
 
 impl<T: Real> Work<T> for Factors<'_> {
@@ -128,12 +140,16 @@ impl<T: Real> Work<T> for Factors<'_> {
         self.factors.with_block(at, |factors| factors.iter().any(|factor| *factor != 1.0))
     }
     fn apply(&self, isa: Isa, at: Range<usize>, data: &mut [T]) {
-        let toward_zero = self.toward_zero;
-        self.factors.with_block(at, |factors| isa.run(ScaleEach { data, factors, toward_zero }));
+        self.factors.with_block(at, |factors| match self.kind {
+            FactorKind::Plain if size_of::<T>() > 2 => isa.run(ScaleColumns { data, factors }),
+            kind => isa.run(ScaleEach { data, factors, toward_zero: kind == FactorKind::TowardZero }),
+        });
     }
     fn apply_into(&self, isa: Isa, at: Range<usize>, from: &[T], to: &mut [T]) {
-        let toward_zero = self.toward_zero;
-        self.factors.with_block(at, |factors| isa.run(ScaleEachInto { from, to, factors, toward_zero }));
+        self.factors.with_block(at, |factors| match self.kind {
+            FactorKind::Plain if size_of::<T>() > 2 => isa.run(ScaleColumnsInto { from, to, factors }),
+            kind => isa.run(ScaleEachInto { from, to, factors, toward_zero: kind == FactorKind::TowardZero }),
+        });
     }
 }
 

@@ -31,7 +31,7 @@ use _core::parallel::rows::clip_rows;
 use _core::parallel::set_threads;
 use _core::scaled::{Factor, Scaled, power_of_two};
 use _core::walk::{
-    Axis, Bounds, Cells, Factors, Layout, Memory, Slices, Target, Uniform, Untouched, View, Work,
+    Axis, Bounds, Cells, FactorKind, Factors, Layout, Memory, Slices, Target, Uniform, Untouched, View, Work,
 };
 use common::Random;
 
@@ -426,7 +426,7 @@ where
     for kind in [Kind::Wide, Kind::Odd] {
         found.line_of(&format!("scale each by {kind:?}"), &LENGTHS, |isa, data: &[T], found| {
             let factors: Vec<f64> = draw::<f64>(kind, data.len()).into_iter().map(f64::abs).collect();
-            add_written(isa, data, &Factors { factors: View::Dense(&factors), toward_zero: false }, found);
+            add_written(isa, data, &Factors { factors: View::Dense(&factors), kind: FactorKind::Any }, found);
         });
     }
     found.line_of("convert", &[5000], |_, data: &[T], found| {

@@ -15,7 +15,7 @@ use _core::element::{Bf16, Bool, Complex, Dtype, Element, F16, Half as HalfFloat
 use _core::isa::{Isa, LINE, StreamGuard};
 use _core::kernel::clip::{AnyOutside, Clip, ClipEach};
 use _core::kernel::difference::{Approach, Subtract};
-use _core::kernel::examples::AddShares;
+use _core::kernel::examples::{AddShare, AddShares};
 use _core::kernel::halves::{FromSingles, ScaledLines, ToSingles};
 use _core::kernel::map::{AnyChange, Apply, ApplyInto, Map};
 use _core::kernel::max::{MaxAbs, MaxRow};
@@ -1927,14 +1927,13 @@ fn elements_go_a_part_of_the_way_to_others() {
 fn shares<T: KnownReal>() {
     let random = &mut Random::new(10);
     let examples: [Vec<T>; 4] = array::from_fn(|_| samples(random, ROOM));
-    let factors =
-        [Factor::new(0.3, 1.0), Factor::ONE, Factor::new(1.7, power_of_two(-300)), Factor::new(1e-5, 1.0)];
+    let factors = [0.3, 1.0, 1.7e-300, 1e-5].map(|by| Factor::new(by, 1.0));
     at_all_levels(|isa, range| {
         let (mut together, mut alone) = (vec![0.25; range.len()], vec![0.25; range.len()]);
         let parts = array::from_fn(|i| &examples[i][range.clone()]);
-        isa.run(AddShares { sums: &mut together, examples: parts, factors });
+        isa.run(AddShares { sums: &mut together, examples: parts, factors: factors.map(|factor| factor.by) });
         for (example, factor) in parts.into_iter().zip(factors) {
-            isa.run(AddShares { sums: &mut alone, examples: [example], factors: [factor] });
+            isa.run(AddShare { sums: &mut alone, example, factor });
         }
         for (i, (together, alone)) in together.iter().zip(&alone).enumerate() {
             let share = |(example, factor): (&[T], Factor)| example[i].exact() * factor.by * factor.then;

@@ -21,7 +21,7 @@ use _core::parallel::reduce::{AnyView, CHUNK, Order, norm, norm_of_view, norms};
 use _core::parallel::rows::clip_rows;
 use _core::parallel::{MAX_THREADS, set_threads, threads};
 use _core::scaled::{Factor, Scaled, power_of_two};
-use _core::walk::{Axis, Bounds, Cells, Factors, Layout, Memory, Slices, Target, Uniform, View};
+use _core::walk::{Axis, Bounds, Cells, FactorKind, Factors, Layout, Memory, Slices, Target, Uniform, View};
 use common::Random;
 
 /// Past the size at which work is shared between threads, and no multiple of anything.
@@ -971,7 +971,7 @@ fn work_by_position_finds_its_position_on_every_thread() {
             hi: View::new(Memory::Elements(&[700.0]), 0, Cow::Borrowed(&by_none)),
         };
         let view = View::new(Memory::Elements(&factors), 0, Cow::Borrowed(&by_column));
-        let each = Factors { factors: view, toward_zero: false };
+        let each = Factors { factors: view, kind: FactorKind::Any };
         for in_place in [false, true] {
             let found = everywhere(|isa| {
                 let start =

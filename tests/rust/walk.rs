@@ -15,8 +15,8 @@ use _core::kernel::scale::Scale;
 use _core::kernel::sum::BLOCK;
 use _core::scaled::Factor;
 use _core::walk::{
-    Axis, Bounds, Cells, Factors, Layout, MAX_AXES, Memory, Slices, Store, Target, Uniform, Untouched, View,
-    Work, apply_elementwise, memory_order,
+    Axis, Bounds, Cells, FactorKind, Factors, Layout, MAX_AXES, Memory, Slices, Store, Target, Uniform,
+    Untouched, View, Work, apply_elementwise, memory_order,
 };
 use common::{Random, sized, thinned};
 
@@ -969,7 +969,7 @@ fn the_works_do_their_work() {
     let view_of = layout(&axes(&[(rows, 1), (5, 0)]));
     let work = |factors: &[f64]| {
         let view = View::new(Memory::Elements(factors), 0, Cow::Borrowed(&view_of));
-        run_in_place_each(&Factors { factors: view, toward_zero: false }, data)
+        run_in_place_each(&Factors { factors: view, kind: FactorKind::Any }, data)
     };
     assert_eq!(work(&factors), bits(data));
     factors[rows - 1] = 0.5;

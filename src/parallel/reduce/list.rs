@@ -174,45 +174,28 @@ pub fn norms_of_views(
     order: Order,
     norms: &mut [Scaled],
 ) -> Result<()> {
-    let Some(first) = order.first() else {
-        let alone = (0..).zip(norms);
-        return alone.into_iter().try_for_each(|(at, to)| {
-            *to = arrays.with(at, |view| norm(isa, crew, slice::from_ref(view), order))?;
-            Ok(())
-        });
-    };
-    let bytes = (0..arrays.len()).map(|at| arrays.size(at)).map(|(len, size)| len * size).sum();
-    let work = work_of(bytes, arrays.len());
-    let cost = work.saturating_mul(order.cost());
-    let list = List { isa, arrays, work, cost, is_shared: Crew::is_shared(cost)? };
-    let mut sums = norms.iter_mut();
-    list.each_sum(crew, first, |sum| {
-        sums.next().into_iter().for_each(|to| *to = Scaled::new(sum.value(), 0));
-    })?;
+    let alone = |at| arrays.with(at, |view| norm(isa, crew, slice::from_ref(view), order));
+    if let (Order::One | Order::Two, Some(first)) = (order, order.first()) {
+        let sizes = || (0..arrays.len()).map(|at| arrays.size(at));
+        let bytes = arrays.bytes_alike().unwrap_or_else(|| sizes().map(|(len, size)| len * size).sum());
+        let work = work_of(bytes, arrays.len());
+        let list = List { isa, arrays, work, cost: work, is_shared: Crew::is_shared(work)? };
+        let mut sums = norms.iter_mut();
+        // NaN stands for a norm that a sum does not tell.
+        let unknown = Scaled::new(f64::NAN, 0);
+        list.each_sum(crew, first, |sum| {
+            let norm = order.norm_of_plain_sum(sum.value()).unwrap_or(unknown);
+            sums.next().into_iter().for_each(|to| *to = norm);
+        })?;
+        for (at, to) in norms.iter_mut().enumerate().filter(|(_, norm)| norm.is_nan()) {
+            *to = alone(at)?;
+        }
+        return Ok(());
+    }
     for (at, to) in norms.iter_mut().enumerate() {
-        let sum = to.to_f64();
-        *to = match order.norm_of_plain_sum(sum) {
-            Some(norm) => norm,
-            None => arrays.with(at, |view| norm_with_first(isa, crew, view, order, sum))?,
-        };
+        *to = alone(at)?;
     }
     Ok(())
-}
-
-/// The norm of one array whose first pass made the sum `first`.
-fn norm_with_first(isa: Isa, crew: &Crew, view: &AnyView<'_>, order: Order, first: f64) -> Result<Scaled> {
-    let arrays = &slice::from_ref(view);
-    let (len, size) = view.size();
-    let cost = (len * size).saturating_mul(order.cost());
-    let list = List { isa, arrays, work: len * size, cost, is_shared: Crew::is_shared(cost)? };
-    order.norm(
-        view.risk(),
-        |by| list.max(crew, by),
-        |pass| match pass {
-            Reduction::Abs | Reduction::Square | Reduction::Simple(_) => Ok(first),
-            _ => list.sum(crew, pass),
-        },
-    )
 }
 
 /// The arrays of one call, and what passes over them take.

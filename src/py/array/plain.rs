@@ -28,7 +28,7 @@ use super::objects;
 use super::pair::Rows;
 use super::{internal, resized, with_memory};
 use crate::element::{Dtype, Element, Ordered, Real, match_element, match_real};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, vec_with_room};
 use crate::isa::Isa;
 use crate::kernel::scale::Scale;
 use crate::parallel::elementwise::{AnyTask, Task, Tasks};
@@ -163,6 +163,19 @@ impl<'py> PlainArrays<'py> {
     /// The bytes of all of them.
     pub(in crate::py) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// What belongs to each array, and `none` for each None of the list.
+    pub(in crate::py) fn with_nones<T: Copy>(&self, of_arrays: Vec<T>, none: T) -> PyResult<Vec<T>> {
+        if of_arrays.len() == self.held.len() {
+            return Ok(of_arrays);
+        }
+        let (mut of_arrays, mut of_all) = (of_arrays.into_iter(), vec_with_room(self.held.len())?);
+        for i in 0..self.held.len() {
+            let own = if self.held.get(i)?.is_none() { None } else { of_arrays.next() };
+            of_all.push(own.unwrap_or(none));
+        }
+        Ok(of_all)
     }
 
     /// The elements of all of them.
