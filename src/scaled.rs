@@ -80,9 +80,17 @@ impl From<f64> for Limit {
 
 impl Limit {
     /// What elements of this norm are multiplied by; None if they stay as they are.
-    #[inline]
+    #[inline(always)] // of small tensors, a call would show
     #[must_use]
     pub fn factor(self, norm: Scaled) -> Option<Factor> {
+        if norm.is_finite() && self.over == 1.0 && self.margin == 0.0 {
+            return norm.clip_to(self.limit);
+        }
+        self.factor_of_any(norm)
+    }
+
+    #[cold]
+    fn factor_of_any(self, norm: Scaled) -> Option<Factor> {
         if !norm.is_finite() && self.limit < f64::INFINITY {
             match self.nonfinite {
                 NonFinite::Propagate => {}
@@ -231,7 +239,7 @@ impl Scaled {
     fn is_at_most(self, limit: f64, part: f64) -> bool {
         let (digits, exponent) = Self::new(limit, 0).split();
         let most = if limit == 0.0 { Self::ZERO } else { Self::new(digits * part, exponent) };
-        self.order() <= most.order()
+        !self.is_nan() && self.order() <= most.order()
     }
 
     /// The one rule of clipping: nothing is to be done for a norm at or below the limit, both as float64, and

@@ -1,5 +1,6 @@
 //! Sums of the shares of examples, made in float64.
 
+use super::truncate::product_toward_zero;
 use crate::element::{Dtype, Real};
 use crate::isa::{Level, Op};
 use crate::scaled::Factor;
@@ -20,13 +21,19 @@ impl<T: Real> Op for AddShare<'_, T> {
     const CONVERTS: bool = matches!(T::DTYPE, Dtype::F32);
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
+        let Factor { by, then, toward_zero } = self.factor;
         for (sum, x) in self.sums.iter_mut().zip(self.example) {
-            *sum += x.widen() * self.factor.by * self.factor.then;
+            let x = x.widen();
+            *sum += if toward_zero {
+                product_toward_zero(product_toward_zero(x, by), then)
+            } else {
+                x * by * then
+            };
         }
     }
 }
 
-/// [`AddShare`] of four examples, one after the other, by factors of one step.
+/// [`AddShare`] of four examples, one after the other, by factors of one step, rounded alike.
 #[derive(Debug)]
 pub struct AddShares<'a, T> {
     /// Read and written.
@@ -35,6 +42,8 @@ pub struct AddShares<'a, T> {
     pub examples: [&'a [T]; 4],
     /// What each of them is multiplied by.
     pub factors: [f64; 4],
+    /// Whether products are rounded toward zero.
+    pub toward_zero: bool,
 }
 
 impl<T: Real> Op for AddShares<'_, T> {
@@ -42,9 +51,22 @@ impl<T: Real> Op for AddShares<'_, T> {
     const CONVERTS: bool = matches!(T::DTYPE, Dtype::F32);
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
+        if self.toward_zero {
+            self.add(product_toward_zero);
+        } else {
+            self.add(|x, by| x * by);
+        }
+    }
+}
+
+impl<T: Real> AddShares<'_, T> {
+    #[inline(always)]
+    fn add(self, product: impl Fn(f64, f64) -> f64) {
         let ([a, b, c, d], by) = (self.examples, self.factors);
         for ((((sum, a), b), c), d) in self.sums.iter_mut().zip(a).zip(b).zip(c).zip(d) {
-            *sum = *sum + a.widen() * by[0] + b.widen() * by[1] + c.widen() * by[2] + d.widen() * by[3];
+            let shares = [product(a.widen(), by[0]), product(b.widen(), by[1])];
+            let later = [product(c.widen(), by[2]), product(d.widen(), by[3])];
+            *sum = *sum + shares[0] + shares[1] + later[0] + later[1];
         }
     }
 }

@@ -3,9 +3,9 @@
 //! Their sums are [`SumRows`](super::sum::SumRows). Sums and scaling are operations of their own: one loop over rows
 //! around the loops of both gets no wide registers.
 
-use super::scale::{is_plain, is_truncated, scaled};
+use super::scale::{FACTORS_AT_ONCE, is_plain, is_truncated, plain_singles_by, scaled, truncated_by_any};
 use super::truncate::truncated;
-use crate::element::Real;
+use crate::element::{Dtype, Real};
 use crate::isa::{Level, Op, StreamSink, StreamSource, prefetch, prefetch_distance};
 use crate::scaled::Factor;
 
@@ -91,7 +91,14 @@ impl Op for PlainFactors<'_> {
         // A norm that is not above 0 wants a second look.
         let (keeps, clips) = (self.keeps & (limit > 0.0), normal.contains(&limit));
         for (factor, &sum) in self.factors.iter_mut().zip(self.sums) {
-            let norm = sum.sqrt() / self.over;
+            *factor = sum.sqrt();
+        }
+        // A division takes as long as all else here.
+        if self.over != 1.0 {
+            self.factors.iter_mut().for_each(|norm| *norm /= self.over);
+        }
+        for (factor, &sum) in self.factors.iter_mut().zip(self.sums) {
+            let norm = *factor;
             let by = limit / norm * share;
             let clipped = if clips & normal.contains(&by) { by } else { 0.0 };
             let plain = if keeps & (norm <= limit * most) { 1.0 } else { clipped };
@@ -165,7 +172,7 @@ impl<T: Real> StreamSource<T> for ScaledRows<'_, T> {
                         }
                     } else {
                         for j in 0..N {
-                            elements[j] = scaled(from[j], if j < ahead { first } else { self.factor });
+                            elements[j] = by_any(from[j], if j < ahead { first } else { self.factor });
                         }
                     }
                     places.fill_next(&elements);
@@ -198,13 +205,19 @@ impl<T: Real> StreamSource<T> for ScaledRows<'_, T> {
                 for from in from.as_chunks::<N>().0 {
                     let mut elements = [T::ZERO; N];
                     for j in 0..N {
-                        elements[j] = scaled(from[j], factor);
+                        elements[j] = by_any(from[j], factor);
                     }
                     places.fill_next(&elements);
                 }
             }
         }
     }
+}
+
+/// The product by any factor, rounded as the factor says.
+#[inline(always)]
+fn by_any<T: Real>(x: T, factor: Factor) -> T {
+    if factor.toward_zero { truncated_by_any(x, factor) } else { scaled(x, factor) }
 }
 
 /// The same in place; a row with the factor 1 is not written.
@@ -251,8 +264,17 @@ pub struct ScaleColumnsInto<'a, T> {
 
 impl<T: Real> Op for ScaleColumnsInto<'_, T> {
     type Output = ();
+    const CONVERTS: bool = matches!(T::DTYPE, Dtype::F32);
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
+        if size_of::<T>() == 2 {
+            let parts = self.to.chunks_mut(FACTORS_AT_ONCE).zip(self.from.chunks(FACTORS_AT_ONCE));
+            for ((to, from), factors) in parts.zip(self.factors.chunks(FACTORS_AT_ONCE)) {
+                let singles = plain_singles_by(from, factors);
+                to.iter_mut().zip(&singles).for_each(|(to, single)| *to = T::narrow_single(*single));
+            }
+            return;
+        }
         for ((to, from), by) in self.to.iter_mut().zip(self.from).zip(self.factors) {
             *to = T::narrow(from.widen() * by);
         }
@@ -270,8 +292,17 @@ pub struct ScaleColumns<'a, T> {
 
 impl<T: Real> Op for ScaleColumns<'_, T> {
     type Output = ();
+    const CONVERTS: bool = matches!(T::DTYPE, Dtype::F32);
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
+        if size_of::<T>() == 2 {
+            let parts = self.data.chunks_mut(FACTORS_AT_ONCE).zip(self.factors.chunks(FACTORS_AT_ONCE));
+            for (data, factors) in parts {
+                let singles = plain_singles_by(data, factors);
+                data.iter_mut().zip(&singles).for_each(|(x, single)| *x = T::narrow_single(*single));
+            }
+            return;
+        }
         for (x, by) in self.data.iter_mut().zip(self.factors) {
             *x = T::narrow(x.widen() * by);
         }

@@ -17,17 +17,33 @@ pub(super) fn scaled<T: Real>(x: T, factor: Factor) -> T {
         // No NaN comes of this that was none before; the compiler makes a loop of its own for it.
         return T::narrow(x.widen() * factor.by);
     }
-    if factor.toward_zero {
-        let product = canonical(x, factor.by, x.widen() * factor.by * factor.then);
-        let nearest = if T::WIDE {
-            let first = product_toward_zero(x.widen(), factor.by);
-            T::narrow(canonical(x, factor.by, product_toward_zero(first, factor.then)))
-        } else {
-            T::narrow(product)
-        };
-        return not_above(nearest, product);
-    }
     T::narrow(canonical(x, factor.by, x.widen() * factor.by * factor.then))
+}
+
+/// `x * factor` rounded toward zero, for any factor.
+#[inline(always)]
+pub(super) fn truncated_by_any<T: Real>(x: T, factor: Factor) -> T {
+    let product = canonical(x, factor.by, x.widen() * factor.by * factor.then);
+    if T::WIDE {
+        let first = product_toward_zero(x.widen(), factor.by);
+        return T::narrow(canonical(x, factor.by, product_toward_zero(first, factor.then)));
+    }
+    not_above(T::narrow(product), product)
+}
+
+/// Scales by any factor, and rounds toward zero.
+#[derive(Clone, Copy, Debug)]
+struct TruncateAny(Factor);
+
+impl<T: Real> Map<T> for TruncateAny {
+    #[inline(always)]
+    fn map(&self, x: T) -> T {
+        truncated_by_any(x, self.0)
+    }
+    #[inline(always)]
+    fn changes(&self, _: T) -> bool {
+        true
+    }
 }
 
 /// Whether a product is rounded toward zero and has one step, by a normal number.
@@ -72,11 +88,8 @@ impl<T: Real> Map<T> for Scale {
         true
     }
     fn apply(self, isa: Isa, data: &mut [T]) {
-        if is_truncated(self.0) {
-            return match size_of::<T>() {
-                2 => halves::truncate(isa, None, data, self.0.by),
-                _ => isa.run(Apply { data, map: Truncate(self.0.by) }),
-            };
+        if self.0.toward_zero {
+            return self.truncate(isa, None, data);
         }
         if !is_for_halves::<T>(self.0, data.len()) {
             return isa.run(Apply { data, map: self });
@@ -84,11 +97,8 @@ impl<T: Real> Map<T> for Scale {
         halves::scale(isa, None, data, self.0.by);
     }
     fn apply_into(self, isa: Isa, from: &[T], to: &mut [T]) {
-        if is_truncated(self.0) {
-            return match size_of::<T>() {
-                2 => halves::truncate(isa, Some(from), to, self.0.by),
-                _ => isa.run(ApplyInto { from, to, map: Truncate(self.0.by) }),
-            };
+        if self.0.toward_zero {
+            return self.truncate(isa, Some(from), to);
         }
         if !is_for_halves::<T>(self.0, from.len()) {
             return isa.run(ApplyInto { from, to, map: self });
@@ -110,10 +120,25 @@ impl<T: Real> Map<T> for Scale {
 }
 
 impl Scale {
+    /// Scales and rounds toward zero, in place or from a slice of as many elements.
+    #[cold]
+    #[inline(never)]
+    fn truncate<T: Real>(self, isa: Isa, from: Option<&[T]>, to: &mut [T]) {
+        match (is_truncated(self.0), size_of::<T>(), from) {
+            (true, 2, _) => halves::truncate(isa, from, to, self.0.by),
+            (true, _, None) => isa.run(Apply { data: to, map: Truncate(self.0.by) }),
+            (true, _, Some(from)) => isa.run(ApplyInto { from, to, map: Truncate(self.0.by) }),
+            (false, _, None) => isa.run(Apply { data: to, map: TruncateAny(self.0) }),
+            (false, _, Some(from)) => isa.run(ApplyInto { from, to, map: TruncateAny(self.0) }),
+        }
+    }
+
     /// Scales short slices one after the other.
     pub fn apply_to_each<'a, T: Real + 'a>(self, isa: Isa, slices: impl Iterator<Item = &'a mut [T]>) {
         if is_plain(self.0) {
             isa.run(ApplyToEach { slices, map: Times(self.0.by) });
+        } else if self.0.toward_zero {
+            isa.run(ApplyToEach { slices, map: TruncateAny(self.0) });
         } else {
             isa.run(ApplyToEach { slices, map: self });
         }
@@ -126,6 +151,8 @@ impl Scale {
     ) {
         if is_plain(self.0) {
             isa.run(ApplyIntoEach { pairs, map: Times(self.0.by) });
+        } else if self.0.toward_zero {
+            isa.run(ApplyIntoEach { pairs, map: TruncateAny(self.0) });
         } else {
             isa.run(ApplyIntoEach { pairs, map: self });
         }
@@ -161,8 +188,8 @@ impl ClipMagnitude {
     /// Whether an element of this magnitude stays as it is.
     #[inline(always)]
     fn keeps(self, size: f64) -> bool {
-        let Self(Limit { limit, nonfinite, .. }) = self;
-        (size <= limit) | ((nonfinite == NonFinite::Keep) & !(size < f64::INFINITY))
+        let (Self(Limit { limit, nonfinite, .. }), (most, _)) = (self, self.0.shares());
+        (size <= limit * most) | ((nonfinite == NonFinite::Keep) & !(size < f64::INFINITY))
     }
 }
 
@@ -172,8 +199,11 @@ impl<T: Real> Map<T> for ClipMagnitude {
         let wide = x.widen();
         let size = wide.abs();
         let bad = if self.0.nonfinite == NonFinite::Erase { 0.0 } else { f64::NAN };
-        let clipped = if size < f64::INFINITY { self.0.limit.copysign(wide) } else { bad };
-        if self.keeps(size) { x } else { T::narrow(clipped) }
+        let (_, share) = self.0.shares();
+        let clipped = if size < f64::INFINITY { (self.0.limit * share).copysign(wide) } else { bad };
+        let nearest = T::narrow(clipped);
+        let clipped = if self.0.margin > 0.0 { not_above(nearest, clipped) } else { nearest };
+        if self.keeps(size) { x } else { clipped }
     }
     #[inline(always)]
     fn changes(&self, x: T) -> bool {
@@ -183,7 +213,7 @@ impl<T: Real> Map<T> for ClipMagnitude {
 }
 
 /// Elements of 16 bits to be scaled at a time by factors of their own.
-const FACTORS_AT_ONCE: usize = 128;
+pub(super) const FACTORS_AT_ONCE: usize = 128;
 
 /// At most [`FACTORS_AT_ONCE`] elements of 16 bits times as many factors, to be rounded.
 #[inline(always)]
@@ -191,6 +221,16 @@ fn singles_by<T: Real>(from: &[T], factors: &[f64]) -> [f32; FACTORS_AT_ONCE] {
     let mut singles = [0.0; FACTORS_AT_ONCE];
     for ((single, x), by) in singles.iter_mut().zip(from).zip(factors) {
         *single = to_odd(scaled_by(*x, *by));
+    }
+    singles
+}
+
+/// The same for factors that are normal numbers, so that no NaN is made.
+#[inline(always)]
+pub(super) fn plain_singles_by<T: Real>(from: &[T], factors: &[f64]) -> [f32; FACTORS_AT_ONCE] {
+    let mut singles = [0.0; FACTORS_AT_ONCE];
+    for ((single, x), by) in singles.iter_mut().zip(from).zip(factors) {
+        *single = to_odd(x.widen() * by);
     }
     singles
 }
@@ -218,7 +258,7 @@ impl<T: Real> Op for ScaleEach<'_, T> {
     fn eval<L: Level>(self, _: L) {
         if self.toward_zero {
             for (x, by) in self.data.iter_mut().zip(self.factors) {
-                *x = scaled_unless_one(*x, *by, scaled(*x, Factor { by: *by, then: 1.0, toward_zero: true }));
+                *x = scaled_unless_one(*x, *by, truncated_by_any(*x, Factor::new(*by, 1.0)));
             }
             return;
         }
@@ -258,8 +298,8 @@ impl<T: Real> Op for ScaleEachInto<'_, T> {
     fn eval<L: Level>(self, _: L) {
         if self.toward_zero {
             for ((to, from), by) in self.to.iter_mut().zip(self.from).zip(self.factors) {
-                let factor = Factor { by: *by, then: 1.0, toward_zero: true };
-                *to = scaled_unless_one(*from, *by, scaled(*from, factor));
+                let truncated = truncated_by_any(*from, Factor::new(*by, 1.0));
+                *to = scaled_unless_one(*from, *by, truncated);
             }
             return;
         }

@@ -129,7 +129,10 @@ macro_rules! any_task {
                 match self { $(Self::$name(task) => task.bytes(),)* }
             }
             pub(super) fn run(&mut self, isa: Isa, factor: Option<Factor>, store: Store<'_>) {
-                match self { $(Self::$name(task) => task.scale(isa, factor, store),)* }
+                match (self, factor) {
+                    $((Self::$name(task), Some(factor)) => task.run(isa, &Uniform(Scale(factor)), store),)*
+                    $((Self::$name(task), None) => task.run(isa, &Untouched, store),)*
+                }
             }
             /// Scales the array by a factor, on all threads if it is long.
             pub(super) fn scale(&mut self, isa: Isa, factor: Option<Factor>) -> Result<()> {

@@ -49,7 +49,9 @@ impl<T: Real> Work<T> for Examples<'_, T> {
                         && [a, b, c, d].iter().all(|(_, factor)| factor.then == 1.0)
                     {
                         let (examples, factors) = ([a.0, b.0, c.0, d.0], [a.1.by, b.1.by, c.1.by, d.1.by]);
-                        isa.run(AddShares { sums, examples, factors });
+                        // A factor of 1 is rounded either way.
+                        let toward_zero = [a, b, c, d].iter().any(|(_, factor)| factor.toward_zero);
+                        isa.run(AddShares { sums, examples, factors, toward_zero });
                         continue;
                     }
                     for (example, factor) in next.into_iter().flatten() {

@@ -388,6 +388,7 @@ impl<'a, 'py> Call<'a, 'py> {
     }
 
     /// What one of some words stands for.
+    #[inline(never)]
     pub(super) fn choice<T: Copy, const N: usize>(
         &self,
         argument: &str,
@@ -404,7 +405,12 @@ impl<'a, 'py> Call<'a, 'py> {
     }
 
     /// What the argument `nonfinite` of a clipper says.
+    #[inline]
     pub(super) fn policy(&self, object: &Bound<'py, PyAny>) -> PyResult<Policy> {
+        // The default, see `is_second`.
+        if object.is(intern!(self.py, "propagate")) {
+            return Ok(Policy::Act(NonFinite::Propagate));
+        }
         let policies = [
             ("propagate", Policy::Act(NonFinite::Propagate)),
             ("raise", Policy::Raise),
@@ -435,6 +441,21 @@ impl<'a, 'py> Call<'a, 'py> {
             module.call_method1(intern!(self.py, "error"), arguments)
         });
         error.map_or_else(|error| error, PyErr::from_value)
+    }
+
+    /// Whether an argument has the second of two words; the first is its default. That is one object: to compare it with words
+    /// would show in small calls.
+    #[inline]
+    pub(super) fn is_second(
+        &self,
+        argument: &str,
+        object: &Bound<'py, PyAny>,
+        (default, second): (&Bound<'py, PyString>, &str),
+    ) -> PyResult<bool> {
+        if object.is(default) {
+            return Ok(false);
+        }
+        self.choice(argument, object, [(&*default.to_string_lossy(), false), (second, true)])
     }
 
     /// A bool.

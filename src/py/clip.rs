@@ -2,6 +2,7 @@
 
 use std::slice;
 
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyFloat;
 
@@ -116,8 +117,8 @@ pub(super) fn clip_by_norm<'py>(
     call.check_name()?;
     let (policy, strict) = (policy?, strict?);
     call.check_strict(strict, policy, None)?;
-    let margin = margin(strict, len_along(&shape, axes.as_deref()));
-    clip_along(&call, tensor, axes.as_deref(), policy.limit(limit, 1.0, margin), policy, out)
+    let margin = if strict { margin(strict, len_along(&shape, axes.as_deref())) } else { 0.0 };
+    clip_along(&call, &mut tensor, axes.as_deref(), policy.limit(limit, 1.0, margin), policy, out)
 }
 
 /// See `gradclip.clip_by_rms`.
@@ -143,7 +144,7 @@ pub(super) fn clip_by_rms<'py>(
     call.check_name()?;
     let policy = call.policy(nonfinite)?;
     let len = len_along(&shape, axes.as_deref()) as f64;
-    clip_along(&call, tensor, axes.as_deref(), policy.limit(limit, len.sqrt(), 0.0), policy, out)
+    clip_along(&call, &mut tensor, axes.as_deref(), policy.limit(limit, len.sqrt(), 0.0), policy, out)
 }
 
 /// The elements of a slice along some axes, or of all.
@@ -155,21 +156,27 @@ fn len_along(shape: &[usize], axes: Option<&[usize]>) -> usize {
 }
 
 /// Clips a tensor by its norm, or each slice along some but not all axes by its own.
+#[inline(always)] // a call would show in small tensors
 fn clip_along<'py>(
     call: &Call<'_, 'py>,
-    mut tensor: Inputs<'_, 'py>,
+    tensor: &mut Inputs<'_, 'py>,
     axes: Option<&[usize]>,
     limit: Limit,
     policy: Policy,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let (py, object) = (call.py(), tensor.held()?);
+    let py = call.py();
+    let object = if policy == Policy::Raise { Some(tensor.held()?) } else { None };
+    let refused = |axes, norm: Scaled| match &object {
+        Some(object) => call.nonfinite_error("t", object, axes, norm.to_f64()),
+        None => internal("a norm that nothing refuses"),
+    };
     let Some(axes) = axes else {
         let mut operands = tensor.with_outputs(out, &mut [])?;
         let factor = |norm| if policy.refuses(norm) { Err(Refused) } else { Ok(limit.factor(norm)) };
         let norm = operands.clip(py, NormOf::Inputs(Order::Two), factor)?;
         if policy.refuses(norm) {
-            return Err(call.nonfinite_error("t", &object, None, norm.to_f64()));
+            return Err(refused(None, norm));
         }
         return Ok(operands.into_result());
     };
@@ -188,7 +195,7 @@ fn clip_along<'py>(
             if policy == Policy::Raise {
                 let norms = Norms::of(pair.input(), axes, Order::Two)?;
                 if let Some(norm) = norms.values.iter().find(|norm| policy.refuses(**norm)) {
-                    return Err(call.nonfinite_error("t", &object, Some(axes), norm.to_f64()));
+                    return Err(refused(Some(axes), *norm));
                 }
             }
             clip_slices(py, pair, axes, limit)?;
@@ -220,7 +227,7 @@ fn clip_slices(py: Python<'_>, pair: &mut Pair<'_>, axes: &[usize], limit: Limit
     let whole = pair.input().clone();
     let real = real_dtype(pair)?;
     let is_complex = whole.dtype() != Some(real);
-    if axes.is_empty() && !is_complex && limit.margin == 0.0 {
+    if axes.is_empty() && !is_complex {
         return clip_elements(py, pair, real, limit);
     }
     // Columns are summed in another order than rows; which one it is must not depend on the output.
@@ -321,7 +328,7 @@ pub(super) fn clip_by_average_norm<'py>(
     let limit = call.limit("clip_norm", clip_norm, false)?;
     call.check_name()?;
     let (policy, len) = (policy?, tensor.shape()?.iter().product::<usize>());
-    clip_along(&call, tensor, None, policy.limit(limit, len as f64, 0.0), policy, out)
+    clip_along(&call, &mut tensor, None, policy.limit(limit, len as f64, 0.0), policy, out)
 }
 
 /// See `gradclip.clip_by_global_norm`.
@@ -343,7 +350,7 @@ pub(super) fn clip_by_global_norm<'py>(
     let call = Call::new(py, "clip_by_global_norm", name)?;
     let is_plain = are_plain([Some(clip_norm), use_norm, name, Some(ord)]);
     let (policy, strict) = (call.policy(nonfinite), call.flag("strict", strict));
-    let keeps_integers = call.choice("integers", integers, [("raise", false), ("keep", true)]);
+    let keeps_integers = call.is_second("integers", integers, (intern!(py, "raise"), "keep"));
     let parameter = Parameter { keeps_integers: matches!(keeps_integers, Ok(true)), ..T_LIST };
     let mut tensors = Inputs::new(&call, parameter, call.sequence(t_list)?);
     if let Some(entries) = tensors.read(is_plain)? {

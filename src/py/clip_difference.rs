@@ -38,7 +38,7 @@ pub(super) fn clip_difference_by_global_norm<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let call = Call::new(py, "clip_difference_by_global_norm", name)?;
     let policy = call.policy(nonfinite);
-    let keeps_integers = call.choice("integers", integers, [("raise", false), ("keep", true)]);
+    let keeps_integers = call.is_second("integers", integers, (intern!(py, "raise"), "keep"));
     let keeps = matches!(keeps_integers, Ok(true));
     let parameter =
         |name| Parameter { keeps_integers: keeps, ..Parameter::new(name, Kinds::Scalable, false) };

@@ -191,7 +191,9 @@ impl<'py> Call<'_, 'py> {
         tensors: &Inputs<'_, 'py>,
     ) -> PyResult<Vec<Array<'py>>> {
         let (argument, count) = (parameter.name, tensors.held()?.len());
-        let Some(entries) = self.entries_of(argument, object, count)? else {
+        let entries =
+            if Array::read(object).is_none() { self.entries_of(argument, object, count)? } else { None };
+        let Some(entries) = entries else {
             return Err(self.type_error(argument, describe(object), "a sequence of arrays"));
         };
         let mut partners = vec_with_room(count)?;

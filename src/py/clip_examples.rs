@@ -2,7 +2,7 @@
 
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyAny;
+use pyo3::types::{PyAny, PyString};
 
 use super::array::items::Held;
 use super::array::order::IterOrder;
@@ -235,6 +235,9 @@ impl<'py> Sums<'py> {
 impl<'py> Call<'_, 'py> {
     fn reduce(&self, object: Option<&Bound<'py, PyAny>>) -> PyResult<Reduce> {
         let Some(object) = object else { return Ok(Reduce::No) };
+        if !object.is_instance_of::<PyString>() {
+            return Err(self.type_error("reduce", describe(object), "'sum', 'mean' or None"));
+        }
         self.choice("reduce", object, [("sum", Reduce::Sum), ("mean", Reduce::Mean)])
     }
 

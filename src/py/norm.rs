@@ -2,6 +2,7 @@
 
 use std::{iter, slice};
 
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyFloat, PyString};
 
@@ -69,8 +70,8 @@ pub(super) fn global_norm<'py>(
     const T_LIST: Parameter = Parameter::new("t_list", Kinds::Normed, true);
     let call = Call::new(py, "global_norm", name)?;
     let is_plain = are_plain([Some(ord), name]);
-    let refuses = call.choice("nonfinite", nonfinite, [("propagate", false), ("raise", true)]);
-    let keeps_integers = call.choice("integers", integers, [("count", false), ("keep", true)]);
+    let refuses = call.is_second("nonfinite", nonfinite, (intern!(py, "propagate"), "raise"));
+    let keeps_integers = call.is_second("integers", integers, (intern!(py, "count"), "keep"));
     let parameter = Parameter { keeps_integers: matches!(keeps_integers, Ok(true)), ..T_LIST };
     let mut tensors = Inputs::new(&call, parameter, call.sequence(t_list)?);
     if let Some(entries) = tensors.read(is_plain)? {

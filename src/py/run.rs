@@ -363,22 +363,22 @@ pub(super) fn scale_slices(
     factor: impl Fn(usize, Scaled) -> Option<Factor>,
 ) -> PyResult<()> {
     let py = pair.input().object().py();
-    let factor = |(at, norm): (usize, &Scaled)| factor(at, *norm).unwrap_or(Factor::ONE);
-    let steps = |step: fn(Factor) -> f64| -> Result<Vec<f64>, Error> {
-        let mut steps = vec_with_room(norms.values.len())?;
-        steps.extend(norms.values.iter().enumerate().map(|slice| step(factor(slice))));
-        Ok(steps)
+    let count = norms.values.len();
+    let (mut by, mut then) = (vec_with_room(count)?, vec_with_room(count)?);
+    let (mut truncates, mut is_plain) = (false, true);
+    for (at, norm) in norms.values.iter().enumerate() {
+        let factor = factor(at, *norm).unwrap_or(Factor::ONE);
+        truncates |= factor.toward_zero;
+        is_plain &= factor.by.is_normal() && norm.is_finite();
+        by.push(factor.by);
+        then.push(factor.then);
+    }
+    let kind = match (truncates, is_plain) {
+        (true, _) => FactorKind::TowardZero,
+        (false, true) => FactorKind::Plain,
+        (false, false) => FactorKind::Any,
     };
-    let by = steps(|factor| factor.by)?;
-    let kind = if norms.values.iter().enumerate().any(|slice| factor(slice).toward_zero) {
-        FactorKind::TowardZero
-    } else if by.iter().all(|by| by.is_normal()) && norms.values.iter().all(|norm| norm.is_finite()) {
-        FactorKind::Plain
-    } else {
-        FactorKind::Any
-    };
-    let is_far = norms.values.iter().enumerate().any(|slice| factor(slice).then != 1.0);
-    let then = if is_far { Some(steps(|factor| factor.then)?) } else { None };
+    let then = Some(then).filter(|then| then.iter().any(|then| *then != 1.0));
     let dtype = real_dtype(pair)?;
     let shape = pair.input().shape().to_vec();
     let (bytes, walk) = (pair.input().bytes(), pair.walk());

@@ -141,13 +141,13 @@ impl<T: Real> Work<T> for Factors<'_> {
     }
     fn apply(&self, isa: Isa, at: Range<usize>, data: &mut [T]) {
         self.factors.with_block(at, |factors| match self.kind {
-            FactorKind::Plain if size_of::<T>() > 2 => isa.run(ScaleColumns { data, factors }),
+            FactorKind::Plain => isa.run(ScaleColumns { data, factors }),
             kind => isa.run(ScaleEach { data, factors, toward_zero: kind == FactorKind::TowardZero }),
         });
     }
     fn apply_into(&self, isa: Isa, at: Range<usize>, from: &[T], to: &mut [T]) {
         self.factors.with_block(at, |factors| match self.kind {
-            FactorKind::Plain if size_of::<T>() > 2 => isa.run(ScaleColumnsInto { from, to, factors }),
+            FactorKind::Plain => isa.run(ScaleColumnsInto { from, to, factors }),
             kind => isa.run(ScaleEachInto { from, to, factors, toward_zero: kind == FactorKind::TowardZero }),
         });
     }

@@ -1931,7 +1931,8 @@ fn shares<T: KnownReal>() {
     at_all_levels(|isa, range| {
         let (mut together, mut alone) = (vec![0.25; range.len()], vec![0.25; range.len()]);
         let parts = array::from_fn(|i| &examples[i][range.clone()]);
-        isa.run(AddShares { sums: &mut together, examples: parts, factors: factors.map(|factor| factor.by) });
+        let by = factors.map(|factor| factor.by);
+        isa.run(AddShares { sums: &mut together, examples: parts, factors: by, toward_zero: false });
         for (example, factor) in parts.into_iter().zip(factors) {
             isa.run(AddShare { sums: &mut alone, example, factor });
         }
