@@ -14,7 +14,6 @@ import oracle
 import pytest
 from calls import cast, looped
 from draws import axes_of, ints, limits, number, tensors, views_of_one
-from gradclip import _core
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import BF16, FLOATS, SCALED, bits, mp, same_bits, squared_norms
@@ -453,25 +452,9 @@ FORMS = {
 }
 
 
-def everywhere(call, threads):
-    """The result of a call, which has the same bits on every instruction set, on one thread and on three."""
-    results = []
-    for level in _core.isa_levels():
-        _core.set_isa(level)
-        try:
-            for count in (1, 3):
-                with threads(count):
-                    results.append(call())
-        finally:
-            _core.set_isa(None)
-        assert all(np.array_equal(bits(result), bits(results[0])) for result in results), level
-        del results[1:]
-    return results[0]
-
-
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", [np.float16, BF16, np.float32, np.float64, np.complex64])
-def test_large_arrays_are_bounded_and_have_the_same_bits_everywhere(dtype, form, threads):
+def test_large_arrays_are_bounded_and_have_the_same_bits_everywhere(dtype, form, everywhere):
     """Outputs of more than 32 MiB are streamed to memory, and arrays of more than 6 MiB shared by threads."""
     width, call = FORMS[form]
     pattern = rows(dtype, 50 if width else 1009, width or 1)
@@ -481,7 +464,7 @@ def test_large_arrays_are_bounded_and_have_the_same_bits_everywhere(dtype, form,
         x = np.resize(pattern, (count, width) if width else count)
         if not width:
             limit = gc.norm(x) / 3
-        result = everywhere(lambda x=x, limit=limit: call(x, limit, None), threads)
+        result = everywhere(lambda x=x, limit=limit: [call(x, limit, None)])[0]
         result = result.T if form == "columns" else result
         # Equal rows (or elements) have equal results, so that those of the pattern stand for all.
         few = result[: len(pattern)]
@@ -496,10 +479,10 @@ def test_large_arrays_are_bounded_and_have_the_same_bits_everywhere(dtype, form,
 
 
 @dtypes
-def test_elements_have_the_same_bits_everywhere(dtype, threads):
+def test_elements_have_the_same_bits_everywhere(dtype, everywhere):
     pattern = rows(dtype, 1009, 1)
     x = np.resize(pattern, 50_000)
-    result = everywhere(lambda: gc.clip_by_norm(x, 1 / 3, (), strict=True), threads)
+    result = everywhere(lambda: [gc.clip_by_norm(x, 1 / 3, (), strict=True)])[0]
     few = result[:1009]
     assert np.array_equal(bits(result), np.resize(bits(few), bits(result).shape))
     check_slices(few, pattern[:, 0], 1 / 3, ())

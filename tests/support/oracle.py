@@ -471,6 +471,16 @@ def numbers(values: Any, dtype: Any) -> np.ndarray:
     return np.stack([real, real[::-1]], -1).view(dtype)[:, 0] if dtype.kind == "c" else real
 
 
+def from_parts(values: np.ndarray, dtype: Any) -> np.ndarray:
+    """The numbers of the dtype with these parts (see `parts`), which are float64 and rounded once, ties to even."""
+    dtype, info = np.dtype(dtype).newbyteorder("="), finfo(dtype)
+    quantum = np.maximum(np.frexp(values)[1] - 1, info.minexp) - info.nmant
+    nearest = np.ldexp(np.rint(np.ldexp(values, -quantum)), quantum)  # one rounding: powers of two change no digit
+    nearest = np.where(np.abs(nearest) > largest(dtype), np.copysign(np.inf, nearest), nearest)
+    narrow = np.ascontiguousarray(nearest.astype(part(dtype)))
+    return narrow.view(dtype)[..., 0] if dtype.kind == "c" else narrow.reshape(values.shape)
+
+
 def same_bits(a: Any, b: Any) -> bool:
     """Same dtype (up to byte order), shape and bits: -0.0 is not 0.0, a NaN equals only its own payload."""
     a, b = np.asarray(a), np.asarray(b)
