@@ -50,6 +50,8 @@ example: develop ## The examples, a few steps of each
 	python examples/exploding_rnn.py --steps 20 --output $(VENV)/exploding_rnn.png
 	python examples/embedding_rows.py --passes 2 --output $(VENV)/embedding_rows.png
 	python examples/norms_by_layer.py --steps 20 --output $(VENV)/norms_by_layer.png
+	python examples/private_step.py --steps 20 --output $(VENV)/private_step.png
+	python examples/federated_round.py --rounds 5 --output $(VENV)/federated_round.png
 
 .PHONY: codegen
 codegen: develop ## What the compiler made: hot loops wide and short, no fused operations, no maths library

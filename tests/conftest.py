@@ -3,15 +3,17 @@
 import importlib.util
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import gpu_arrays
 import gradclip as gc
+import numpy as np
 import pytest
 from gradclip import _core
 from hypothesis import settings
+from oracle import bits
 
 # The same examples in each run, or a verdict would be that of a day. The thorough profile draws others each time.
 settings.register_profile("fast", max_examples=25, deadline=None, derandomize=True, database=None)
@@ -95,6 +97,31 @@ def _threads(n: int) -> Iterator[None]:
 def threads() -> Callable[[int], AbstractContextManager[None]]:
     """`with threads(n):` runs its body with n threads."""
     return _threads
+
+
+@pytest.fixture
+def everywhere(threads: Callable[[int], AbstractContextManager[None]]) -> Callable[..., list[Any]]:
+    """`everywhere(call)`: what the call returns, a sequence of arrays and numbers, with the same bits wherever it runs.
+
+    That is on each instruction set of this CPU, on one thread and on several.
+    """
+
+    def run(call: Callable[[], Iterable[Any]], counts: tuple[int, ...] = (1, 3)) -> list[Any]:
+        first: list[Any] = []
+        for level in _core.isa_levels():
+            _core.set_isa(level)
+            try:
+                for count in counts:
+                    with threads(count):
+                        results = list(call())
+                    first = first or results
+                    for own, other in zip(results, first, strict=True):
+                        assert np.array_equal(bits(own), bits(other)), f"{level}, {count} threads"
+            finally:
+                _core.set_isa(None)
+        return first
+
+    return run
 
 
 @pytest.fixture(params=gpu_arrays.KINDS)

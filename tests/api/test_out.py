@@ -521,6 +521,7 @@ PROTECTED = """
 
     for dtype in (np.float16, ml_dtypes.bfloat16, np.float32, np.float64, np.complex64, np.complex128):
         x, z, u = protected(dtype, 0.5), protected(dtype, 0), protected(dtype, 1)
+        rows, n = x.reshape(20, -1), protected(dtype, np.nan).reshape(20, -1)
         w = x.view(x.dtype.newbyteorder("S"))[:3]  # zeros
         s, halves = gc.IndexedSlices(x.reshape(20, -1), np.arange(20)), [x[::2], x[1::2]]
         calls = {
@@ -540,6 +541,22 @@ PROTECTED = """
             "clip_by_global_norm trusted": lambda: gc.clip_by_global_norm([x], 2, 1, out=[x]),
             "clip_by_global_norm of halves": lambda: gc.clip_by_global_norm(halves, 1e9, out=halves),
             "clip_by_norm of zeros to 0": lambda: gc.clip_by_norm(z, 0, out=z),
+            "clip_by_norm strict": lambda: gc.clip_by_norm(x, 1e9, strict=True, out=x),
+            "clip_by_norm strict of rows": lambda: gc.clip_by_norm(rows, 1e9, axes=1, strict=True, out=rows),
+            "clip_by_norm strict of columns": lambda: gc.clip_by_norm(rows, 1e9, axes=0, strict=True, out=rows),
+            "clip_by_norm strict of elements": lambda: gc.clip_by_norm(x[:9999], 1, axes=(), strict=True, out=x[:9999]),
+            "clip_by_global_norm strict": lambda: gc.clip_by_global_norm([x, z], 1e9, strict=True, out=[x, z]),
+            "clip_examples": lambda: gc.clip_examples_by_global_norm([rows], 1e9, reduce=None, out=[rows]),
+            "clip_examples kept": lambda: gc.clip_examples_by_global_norm(
+                [n], 1e9, reduce=None, nonfinite="keep", out=[n]
+            ),
+            "clip_difference": lambda: gc.clip_difference_by_global_norm([x], [u], 1e9, out=[x]),
+            "clip_difference kept": lambda: gc.clip_difference_by_global_norm(
+                [n], [rows], 1, nonfinite="keep", out=[n]
+            ),
+            "clip_difference zero": lambda: gc.clip_difference_by_global_norm(
+                [n], [rows], 1, nonfinite="zero", out=[rows]
+            ),
             "normalize of zeros": lambda: gc.normalize(z, out=z),
             "normalize of rows of zeros": lambda: gc.normalize(z.reshape(20, -1), axis=1, out=z.reshape(20, -1)),
             "normalize of magnitude 1": lambda: gc.normalize(u, np.inf, out=u),

@@ -39,6 +39,13 @@ def calls():
         "norm": lambda: gradclip.norm(x),
         "norm by axis": lambda: gradclip.norm(x.reshape(8, 16), axis=0),
         "normalize": lambda: gradclip.normalize(x),
+        "clip_by_norm strict": lambda: gradclip.clip_by_norm(x, 0.5, strict=True),
+        "clip_examples_by_global_norm": lambda: gradclip.clip_examples_by_global_norm(many, 0.5),
+        "clip_examples_by_global_norm, each": lambda: gradclip.clip_examples_by_global_norm(many, 0.5, reduce=None),
+        "clip_difference_by_global_norm": lambda: gradclip.clip_difference_by_global_norm(many, many[::-1], 0.5),
+        "clip_difference_by_global_norm into": lambda: gradclip.clip_difference_by_global_norm(
+            many, outs, 0.5, out=outs
+        ),
         "an error": lambda: refused(x),
     }
 
@@ -103,6 +110,28 @@ LARGE_CALLS = {
     "clip_by_value in place": ("", "gradclip.clip_by_value(x, -1.0, 0.5, out=x)", 0),
     "clip_by_global_norm": ("", "gradclip.clip_by_global_norm([x], 1.0)", 1),
     "clip_by_global_norm into": ("", "gradclip.clip_by_global_norm([x], 1.0, out=[y])", 0),
+    "clip_by_norm strict": ("", "gradclip.clip_by_norm(x, 1.0, strict=True, out=y)", 0),
+    "clip_examples_by_global_norm into": (
+        "x.shape = (16, -1)",
+        "gradclip.clip_examples_by_global_norm([x], 1.0, strict=True, out=[y[: x.shape[1]]])",
+        0,
+    ),
+    "clip_examples_by_global_norm in place": (
+        "x.shape = (16, -1)",
+        "gradclip.clip_examples_by_global_norm([x], 1.0, reduce=None, out=[x])",
+        0,
+    ),
+    "clip_difference_by_global_norm": ("y *= 3", "gradclip.clip_difference_by_global_norm([x], [y], 1.0)", 1),
+    "clip_difference_by_global_norm into": (
+        "y *= 3",
+        "gradclip.clip_difference_by_global_norm([x], [y], 1.0, out=[y])",
+        0,
+    ),
+    "clip_difference_by_global_norm strided": (
+        "y *= 3; x, y = x[::2], y[::-2]",
+        "gradclip.clip_difference_by_global_norm([x], [y], 1.0, out=[x])",
+        0,
+    ),
     "global_norm": ("", "gradclip.global_norm([x, y])", 0),
     "norm": ("", "gradclip.norm(x)", 0),
     "norm of order 3.7": ("x, y = x[:1 << 20], y", "gradclip.norm(x, ord=3.7)", 0),

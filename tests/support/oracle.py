@@ -191,6 +191,25 @@ def exact_norms(x: Any, p: float = 2, axes: int | Sequence[int] | None = None) -
     return out
 
 
+def squared_norms(x: Any, axes: int | Sequence[int] | None = None) -> np.ndarray:
+    """The square of one Euclidean norm per slice along `axes`, the reduced axes kept as size 1.
+
+    A Fraction, made of integers alone, for bounds that hold to the last digit. The numbers are finite.
+    """
+    x = native(x)
+    if axes is None:
+        axes = range(x.ndim)
+    reduced = tuple(a % x.ndim for a in ([axes] if isinstance(axes, int) else axes))
+    mantissas, exponents = map(np.asarray, np.frexp(exact_parts(x)))
+    lowest = int(exponents.min(initial=0))
+    digits = np.asarray(np.ldexp(mantissas, 53)).astype(np.int64).astype(object)
+    squares = np.asarray(digits * digits << 2 * (exponents - lowest).astype(object), dtype=object)
+    if x.dtype.kind == "c":
+        squares = np.asarray(squares.sum(axis=-1), dtype=object)
+    sums = squares.sum(axis=reduced, keepdims=True)
+    return np.asarray(sums * Fraction(4) ** (lowest - 53), dtype=object)
+
+
 def exact_matrix_norm(m: Any, p: float | str) -> Any:
     """'fro' and 'euclidean', the largest sum of a column (1) or row (inf), the largest singular value (2)."""
     m = native(m)
@@ -450,6 +469,16 @@ def numbers(values: Any, dtype: Any) -> np.ndarray:
     exact = [np.float64(rounded(value, part(dtype))) for value in np.asarray(values, dtype=np.float64).tolist()]
     real = np.array(exact, dtype=np.float64).astype(part(dtype))
     return np.stack([real, real[::-1]], -1).view(dtype)[:, 0] if dtype.kind == "c" else real
+
+
+def from_parts(values: np.ndarray, dtype: Any) -> np.ndarray:
+    """The numbers of the dtype with these parts (see `parts`), which are float64 and rounded once, ties to even."""
+    dtype, info = np.dtype(dtype).newbyteorder("="), finfo(dtype)
+    quantum = np.maximum(np.frexp(values)[1] - 1, info.minexp) - info.nmant
+    nearest = np.ldexp(np.rint(np.ldexp(values, -quantum)), quantum)  # one rounding: powers of two change no digit
+    nearest = np.where(np.abs(nearest) > largest(dtype), np.copysign(np.inf, nearest), nearest)
+    narrow = np.ascontiguousarray(nearest.astype(part(dtype)))
+    return narrow.view(dtype)[..., 0] if dtype.kind == "c" else narrow.reshape(values.shape)
 
 
 def same_bits(a: Any, b: Any) -> bool:
