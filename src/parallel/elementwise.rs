@@ -57,7 +57,7 @@ impl<T: Ordered> Task<'_, T> {
 
 impl<T: Real> Task<'_, T> {
     /// Scales one array by a factor, on the calling thread; without one, copies it unless it is in place.
-    #[inline]
+    #[inline(always)] // the task is a struct that is moved where this is a call
     pub fn scale(&mut self, isa: Isa, factor: Option<Factor>, store: Store<'_>) {
         match (&self.source, &mut self.target, factor) {
             // For few elements, cutting them into blocks would take as long as the work itself.
