@@ -619,7 +619,7 @@ class _Call:
     def _unknown_class(self, text: str) -> str | None:
         """Return what to say about a leaf that ought to be a node."""
         found = _ENTRY.match(text)
-        if found is None or not found[1] or found[1] == "out":
+        if found is None or not found[1]:
             return None
         leaf = self.others.get(found[1], self.leaves)[int(found[2])]  # a tree is not among the others
         kind = type(leaf)
