@@ -21,7 +21,7 @@ myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence"]
 
 nitpicky = True
-autodoc_mock_imports = ["torch"]  # an extra of 200 MB and more
+autodoc_mock_imports = ["optree", "torch"]  # extras, which the pages do without
 # Types of NumPy and torch, whose inventories are not at hand offline.
 nitpick_ignore = [("py:class", name) for name in ("npt.ArrayLike", "npt.NDArray", "np.float64", "torch.Tensor")]
 autosummary_generate = False  # numpydoc brings autosummary along; pages are written by hand

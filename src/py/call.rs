@@ -9,7 +9,10 @@ use pyo3::call::PyCallArgs;
 use pyo3::exceptions::{PyMemoryError, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyAny, PyBool, PyByteArray, PyBytes, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
+use pyo3::types::{
+    PyAny, PyBool, PyByteArray, PyBytes, PyDict, PyFloat, PyInt, PyIterator, PyList, PyString, PyTuple,
+    PyType,
+};
 use pyo3::{PyTypeInfo, intern};
 
 use super::array::items::{Held, Items};
@@ -120,10 +123,17 @@ impl<'a, 'py> Call<'a, 'py> {
         PyValueError::new_err(self.message(argument, found, allowed))
     }
 
-    /// TensorFlow's sentence, for what stands in the place of a list of tensors.
+    /// TensorFlow's sentence, for what stands in the place of a list of tensors; for a dict and an iterator, what to do.
     fn no_sequence(&self, found: &Bound<'py, PyAny>) -> PyErr {
         let class = class_text(found);
-        let sentence = format!("`t_list` should be a sequence of tensors. Received {class}.");
+        let advice = if found.is_instance_of::<PyDict>() {
+            " Use gradclip.tree for a dict, or pass list(t_list.values())."
+        } else if found.is_instance_of::<PyIterator>() || class == "<class 'dict_values'>" {
+            " Pass list(t_list)."
+        } else {
+            ""
+        };
+        let sentence = format!("`t_list` should be a sequence of tensors. Received {class}.{advice}");
         PyTypeError::new_err(match self.name {
             Some(_) => format!("{}: {sentence}", self.prefix()),
             None => sentence,

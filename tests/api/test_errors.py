@@ -608,6 +608,8 @@ NO_SEQUENCES = {
     "array": X,
     "0-d array": np.array(1.0),
     "dict": {0: X},
+    "ordered dict": collections.OrderedDict(a=X),
+    "values of a dict": {0: X}.values(),
     "set": {1.0},
     "generator": (x for x in [X]),
     "iterator": iter([X]),
@@ -621,13 +623,21 @@ NO_SEQUENCES = {
     "array.array": array.array("d", [1.0]),
     "slices": S,
 }
+#: What TensorFlow's sentence is followed by.
+ADVICE = {
+    "dict": " Use gradclip.tree for a dict, or pass list(t_list.values()).",
+    "ordered dict": " Use gradclip.tree for a dict, or pass list(t_list.values()).",
+    "values of a dict": " Pass list(t_list).",
+    "generator": " Pass list(t_list).",
+    "iterator": " Pass list(t_list).",
+}
 
 
 @pytest.mark.parametrize("function", SEQUENCE)
 @pytest.mark.parametrize("kind", NO_SEQUENCES)
 def test_something_else_in_place_of_the_sequence_is_a_type_error(function, kind):
     thing = NO_SEQUENCES[kind]
-    sentence = f"`t_list` should be a sequence of tensors. Received {type(thing)}."
+    sentence = f"`t_list` should be a sequence of tensors. Received {type(thing)}.{ADVICE.get(kind, '')}"
     with pytest.raises(TypeError) as caught:
         SEQUENCE[function](thing)
     assert str(caught.value) == sentence
