@@ -429,12 +429,26 @@ def test_out_of_a_list_has_its_length_and_its_nones():
     for out in ([np.zeros(3), None], [np.zeros(3), None, np.zeros(4), None], []):
         with pytest.raises(ValueError, match="out"):
             gc.clip_by_global_norm(t_list, 0.5, out=out)
-    for out in ([np.zeros(3), np.zeros(2), np.zeros(4)], [np.zeros(3), None, None]):
+    for out in ([np.zeros(3), np.zeros(2), np.zeros(4)], [None, np.zeros(3), None]):
         with pytest.raises((TypeError, ValueError), match="out"):
             gc.clip_by_global_norm(t_list, 0.5, out=out)
     for out in (np.zeros((3, 4)), 3.0, "abc", {0: 1}):
         with pytest.raises(TypeError, match="out"):
             gc.clip_by_global_norm(t_list, 0.5, out=out)
+
+
+def test_none_in_out_makes_a_new_array():
+    t_list = [sample(3), None, np.float32(4.0), sample(4)]
+    own = np.zeros(4)
+    expected, norm = gc.clip_by_global_norm(t_list, 0.5)
+    for out in ([None, None, None, own], (None, None, None, own)):
+        clipped, found = gc.clip_by_global_norm(t_list, 0.5, out=out)
+        assert found == norm
+        assert clipped[1] is None
+        assert clipped[3] is own
+        for x, y in zip(clipped, expected, strict=True):
+            assert (x is None and y is None) or (x.dtype == y.dtype and x.tobytes() == y.tobytes())
+        assert not np.shares_memory(clipped[0], t_list[0])
 
 
 GOOD = [sample(4) + k for k in range(6)]
