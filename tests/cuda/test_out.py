@@ -452,7 +452,6 @@ FIFTH = {
     "an array of NumPy": lambda gpu, t, o: ([np.ones(4)], [o]),
     "an out of NumPy": lambda gpu, t, o: ([t], [np.ones(4)]),
     "overlap with another": lambda gpu, t, o: ([t, t], [o, o[::-1]]),
-    "None for an array": lambda gpu, t, o: ([t], [None]),
     "an array for None": lambda gpu, t, o: ([None], [o]),
     "fewer outputs": lambda gpu, t, o: ([t, t], [o]),
     "more outputs": lambda gpu, t, o: ([t], [o, o]),

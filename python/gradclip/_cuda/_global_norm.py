@@ -123,15 +123,17 @@ def clip_by_global_norm(  # noqa: PLR0917 (TensorFlow's signature)
     return results, result
 
 
-def _outputs(arguments: Arguments, given: _List, inputs: list[Tensor], outs: Sequence[Any]) -> list[Tensor]:
-    """Check the outputs that the caller gave, one after the other; those of None are left out."""
+def _outputs(arguments: Arguments, call: Call, given: _List, inputs: list[Tensor], outs: Sequence[Any]) -> list[Tensor]:
+    """Check the outputs that the caller gave, one after the other, and make new ones where there are none."""
     rest = iter(inputs)
     outputs = []
     for i, (entry, own) in enumerate(zip(given.entries, outs, strict=True)):
         if entry is not None and own is not None:
             outputs.append(arguments.out(f"out[{i}]", own, next(rest)))
         elif entry is not None:
-            arguments.type_error(f"out[{i}]", "None", "an array, as t_list has there")
+            new = new_like(next(rest))
+            call.keep([new.array])
+            outputs.append(new)
         elif own is not None:
             arguments.type_error(f"out[{i}]", _core.describe(own), "None, as t_list has there")
     return outputs
@@ -154,7 +156,7 @@ def _scaled(
         outputs = [new_like(tensor) for tensor in inputs]
         call.keep([tensor.array for tensor in outputs])
     else:
-        outputs = _outputs(arguments, given, inputs, outs)
+        outputs = _outputs(arguments, call, given, inputs, outs)
         sources = arguments.arrange(call, [tensor.view for tensor in outputs], sources, given.places)
     pairs = [Pair(source, tensor.view).in_parts() for source, tensor in zip(sources, outputs, strict=True)]
     return [tensor.array for tensor in outputs], Tensors.of(pairs)

@@ -1,0 +1,214 @@
+"""`nonfinite=` and `integers=`: NaN and infinity among the elements, and integers in lists."""
+
+import pickle
+
+import gradclip as gc
+import numpy as np
+import pytest
+from ml_dtypes import bfloat16
+
+RNG = np.random.default_rng(6)
+DTYPES = ["f2", "f4", "f8", "c8", "c16", bfloat16]
+LAYOUTS = {
+    "contiguous": lambda x: x,
+    "Fortran": np.asfortranarray,
+    "strided": lambda x: np.repeat(x, 2, axis=1)[:, ::2],
+    "reversed": lambda x: x[::-1],
+    "byte-swapped": lambda x: x.astype(x.dtype.newbyteorder()) if x.dtype.kind != "V" else x,
+}
+
+
+def bad_matrix(dtype):
+    x = RNG.standard_normal((6, 150)).astype("f4")
+    x[2, 3], x[4, 1] = np.nan, np.inf
+    return x.astype(dtype)
+
+
+def bits(x):
+    x = np.asarray(x)
+    return np.ascontiguousarray(x.astype(x.dtype.newbyteorder("="))).tobytes()
+
+
+def bad_slices(x, axes):
+    """Whether the slice of each element has a NaN or an infinity."""
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        bad = ~np.isfinite(x.astype("c16" if x.dtype.kind == "c" else "f8"))
+    return bad if axes == () else np.broadcast_to(bad.any(axis=axes, keepdims=True), x.shape)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("axes", [None, 0, 1, ()])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("function", ["clip_by_norm", "clip_by_rms"])
+def test_bad_slices_become_zero_or_stay_and_the_others_are_clipped(function, dtype, layout, axes, in_place):
+    clip = getattr(gc, function)
+    x = LAYOUTS[layout](bad_matrix(dtype))
+    bad = bad_slices(x, axes)
+    usual = clip(x.copy("K"), 0.5, axes)
+    for policy, instead in (("zero", np.zeros_like(x)), ("keep", x)):
+        own = x.copy("K")
+        found = clip(own, 0.5, axes, nonfinite=policy, out=own if in_place else None)
+        assert (found is own) == in_place
+        expected = np.where(bad, instead, usual).astype(found.dtype)
+        assert bits(found) == bits(expected), policy
+
+
+@pytest.mark.parametrize("axes", [None, 0, 1, ()])
+def test_raise_writes_nothing_and_names_the_slices(axes):
+    x = bad_matrix("f4")
+    for out in (None, x, np.zeros_like(x)):
+        before = [x.tobytes(), None if out is None else out.tobytes()]
+        with pytest.raises(gc.NonFiniteError) as caught:
+            gc.clip_by_norm(x, 0.5, axes, nonfinite="raise", out=out)
+        assert [x.tobytes(), None if out is None else out.tobytes()] == before
+    entries = {None: ((),), 0: ((1,), (3,)), 1: ((2,), (4,)), (): ((2, 3), (4, 1))}
+    assert caught.value.entries == entries[axes]
+    assert not np.isfinite(caught.value.norm)
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (str(again), again.entries) == (str(caught.value), caught.value.entries)
+    assert isinstance(again, ValueError)
+    x[2, 3] = x[4, 1] = 0
+    assert bits(gc.clip_by_norm(x, 0.5, axes, nonfinite="raise")) == bits(gc.clip_by_norm(x, 0.5, axes))
+
+
+def test_a_signalling_nan_keeps_its_bits():
+    for dtype, integer, nan in (("f4", "u4", 0x7F800001), ("f8", "u8", 0x7FF0000000000001), ("f2", "u2", 0x7C01)):
+        x = np.ones((3, 40), dtype)
+        x.view(integer)[1, 7] = nan
+        for axes in (None, 0, 1, ()):
+            for y in (x, np.asfortranarray(x), x[:, ::-1]):
+                found = np.asarray(gc.clip_by_norm(y, 0.5, axes, nonfinite="keep"))
+                bad = bad_slices(y, axes)
+                assert bits(found[bad]) == bits(y[bad])
+
+
+FUNCTIONS = {
+    "clip_by_norm": lambda t, **k: gc.clip_by_norm(t, 1.0, **k),
+    "clip_by_average_norm": lambda t, **k: gc.clip_by_average_norm(t, 0.1, **k),
+    "clip_by_rms": lambda t, **k: gc.clip_by_rms(t, 0.1, **k),
+    "clip_by_global_norm": lambda t, **k: gc.clip_by_global_norm([t], 1.0, **k)[0][0],
+    "clip_by_norms": lambda t, **k: gc.clip_by_norms([t], 1.0, **k)[0][0],
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_clipper_has_every_policy(name):
+    clip = FUNCTIONS[name]
+    for bad in (np.nan, np.inf, -np.inf):
+        x = np.array([1.0, bad, -3.0])
+        assert bits(clip(x)) == bits(clip(x, nonfinite="propagate"))
+        assert bits(clip(x, nonfinite="zero")) == bits(np.zeros(3))
+        assert bits(clip(x, nonfinite="keep")) == bits(x)
+        with pytest.raises(gc.NonFiniteError, match=f"^{name}: t"):
+            clip(x, nonfinite="raise")
+    fine = np.array([1.5e308, 1.5e308])  # whose norm lies beyond float64
+    for policy in ("zero", "keep", "raise"):
+        assert bits(clip(fine, nonfinite=policy)) == bits(clip(fine))
+    with pytest.raises(
+        ValueError, match=f"{name}: nonfinite: found str 'skip'; allowed: 'propagate', 'raise', 'zero', 'keep'"
+    ):
+        clip(fine, nonfinite="skip")
+    with pytest.raises(TypeError, match=f"{name}: nonfinite: found None"):
+        clip(fine, nonfinite=None)
+
+
+def test_an_infinite_limit_touches_nothing_but_raise_still_raises():
+    x = np.array([1.0, np.nan])
+    for policy in ("propagate", "zero", "keep"):
+        assert bits(gc.clip_by_global_norm([x], np.inf, nonfinite=policy)[0][0]) == bits(x)
+        assert bits(gc.clip_by_norm(x[None], np.inf, 1, nonfinite=policy)) == bits(x[None])
+    with pytest.raises(gc.NonFiniteError):
+        gc.clip_by_global_norm([x], np.inf, nonfinite="raise")
+
+
+def test_a_message_names_three_tensors_and_counts_the_rest():
+    bad = np.array([[1.0, np.inf, 2.0], [np.nan, 0.0, np.nan]])
+    t_list = [np.ones(2), bad, None, bad, bad, bad[1], np.array([complex(np.inf, np.nan)])]
+    with pytest.raises(gc.NonFiniteError) as caught:
+        gc.clip_by_global_norm(t_list, 1.0, name="step 7", nonfinite="raise")
+    one = "2 NaN and 1 infinite of 6 elements, the first at (0, 1)"
+    assert str(caught.value) == (
+        f"clip_by_global_norm 'step 7': t_list[1]: {one}; t_list[3]: {one}; t_list[4]: {one}; and 2 more"
+    )
+    assert caught.value.entries == (1, 3, 4, 5, 6)
+    with pytest.raises(gc.NonFiniteError, match=r"^global_norm: t_list\[0\]: 1 NaN of 1 elements, the first at \(\)$"):
+        gc.global_norm([np.float32(np.nan)], nonfinite="raise")
+    slices = gc.IndexedSlices(np.array([[np.inf]]), [2])
+    with pytest.raises(gc.NonFiniteError, match=r"^global_norm: t_list\[1\]: 1 infinite of 1 elements"):
+        gc.global_norm([1.0, slices], nonfinite="raise")
+
+
+def test_one_bad_tensor_of_clip_by_norms_leaves_the_others():
+    t_list = [np.array([3.0, 4.0]), np.array([np.nan, 1.0]), None]
+    for policy, second in (("zero", np.zeros(2)), ("keep", t_list[1])):
+        clipped, norms = gc.clip_by_norms(t_list, 1.0, nonfinite=policy)
+        assert bits(clipped[0]) == bits(gc.clip_by_norm(t_list[0], 1.0))
+        assert bits(clipped[1]) == bits(second)
+        assert bits(norms) == bits(np.array([5.0, np.nan, 0.0]))
+    before = [t.tobytes() for t in t_list[:2]]
+    with pytest.raises(gc.NonFiniteError) as caught:
+        gc.clip_by_norms(t_list, 1.0, nonfinite="raise", out=t_list)
+    assert caught.value.entries == (1,)
+    assert [t.tobytes() for t in t_list[:2]] == before
+
+
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_a_bad_use_norm_counts(bad):
+    x = np.array([1.0, 2.0])
+    assert bits(gc.clip_by_global_norm([x], 1.0, bad, nonfinite="zero")[0][0]) == bits(np.zeros(2))
+    assert bits(gc.clip_by_global_norm([x], 1.0, bad, nonfinite="keep")[0][0]) == bits(x)
+    with pytest.raises(gc.NonFiniteError, match=f"use_norm: found {bad}; allowed: a finite norm") as caught:
+        gc.clip_by_global_norm([x], 1.0, bad, nonfinite="raise", out=[x])
+    assert caught.value.entries == ()
+    assert bits(x) == bits(np.array([1.0, 2.0]))
+    # A finite one is believed: the data are not looked at.
+    y = np.array([np.nan, 4.0])
+    assert bits(gc.clip_by_global_norm([y], 1.0, 2.0, nonfinite="raise")[0][0]) == bits(np.array([np.nan, 2.0]))
+
+
+# ---- integers in lists
+
+
+@pytest.mark.parametrize("dtype", ["i1", "u1", "i2", "u4", "i8", "u8", "?"])
+def test_kept_integers_count_nothing_and_come_back(dtype):
+    x, counter = np.array([3.0, 4.0]), np.array([[7, 0], [1, 5]]).astype(dtype)
+    for given in (counter, counter.T, np.asfortranarray(counter), counter[::-1]):
+        clipped, norm = gc.clip_by_global_norm([given, x, None], 1.0, integers="keep")
+        assert norm == 5.0 == gc.global_norm([given, x], integers="keep")
+        assert not np.shares_memory(clipped[0], counter)
+        assert bits(clipped[0]) == bits(given)
+        assert bits(clipped[1]) == bits(gc.clip_by_norm(x, 1.0))
+        own = np.zeros_like(given)
+        assert gc.clip_by_global_norm([given, x], 1.0, integers="keep", out=[own, None])[0][0] is own
+        assert bits(own) == bits(given)
+    frozen = counter.copy()
+    placed = [frozen, x.copy()]
+    assert gc.clip_by_global_norm(placed, 1.0, integers="keep", out=placed)[0][0] is frozen
+    assert bits(frozen) == bits(counter)
+
+
+def test_integers_are_an_error_of_clippers_and_count_in_norms():
+    t_list = [np.array([3, 4]), np.array([12.0])]
+    assert gc.global_norm(t_list) == 13.0
+    assert gc.global_norm(t_list, integers="keep") == 12.0
+    with pytest.raises(TypeError, match=r"^clip_by_global_norm: t_list\[0\]: found dtype int64; allowed: float16"):
+        gc.clip_by_global_norm(t_list, 1.0)
+    with pytest.raises(
+        ValueError, match=r"^clip_by_global_norm: integers: found str 'count'; allowed: 'raise', 'keep'"
+    ):
+        gc.clip_by_global_norm(t_list[1:], 1.0, integers="count")
+    with pytest.raises(ValueError, match=r"^global_norm: integers: found str 'raise'; allowed: 'count', 'keep'"):
+        gc.global_norm(t_list, integers="raise")
+    with pytest.raises(ValueError, match=r"^global_norm: nonfinite: found str 'zero'; allowed: 'propagate', 'raise'"):
+        gc.global_norm(t_list, nonfinite="zero")
+
+
+def test_a_kept_integer_that_lies_in_another_output_is_copied_first():
+    room = np.arange(32, dtype=np.uint8)
+    counter, x = room[:16].view(np.int64), np.array([3.0, 4.0])
+    expected = counter.copy()
+    out = [np.zeros(2, np.int64), room[:16].view(np.float64)]
+    clipped, _ = gc.clip_by_global_norm([counter, x], 1.0, integers="keep", out=out)
+    assert bits(clipped[0]) == bits(expected)
+    assert bits(clipped[1]) == bits(gc.clip_by_norm(x, 1.0))

@@ -1,0 +1,233 @@
+"""`norms` and the clippers of lists whose tensors, or units of them, have norms of their own; `clip_by_rms`."""
+
+import gradclip as gc
+import numpy as np
+import oracle
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ml_dtypes import bfloat16
+
+RNG = np.random.default_rng(5)
+ORDS = [1, 2, 3, 0.5, 2.5, np.inf]
+DTYPES = ["f2", "f4", "f8", "c8", "c16", bfloat16]
+
+
+def sample(shape, dtype="f4"):
+    values = np.asarray(RNG.standard_normal(shape)).astype(dtype)
+    return (values * np.asarray(1 - 0.5j, dtype)).astype(dtype) if values.dtype.kind == "c" else values
+
+
+def same_bits(a, b):
+    a, b = np.asarray(a), np.asarray(b)
+    assert (a.dtype.newbyteorder("="), a.shape) == (b.dtype.newbyteorder("="), b.shape)
+    assert a.astype(a.dtype.newbyteorder("=")).tobytes() == b.astype(b.dtype.newbyteorder("=")).tobytes()
+
+
+def lists():
+    mixed = [
+        sample((3, 4)),
+        sample(5000, "f8"),
+        None,
+        sample(17, "f2"),
+        sample((2, 3), "c8"),
+        sample((300, 700)),
+        sample(0),
+    ]
+    base = sample(4000)
+    return {
+        "mixed": mixed,
+        "plain": [t for t in mixed if t is not None and t.dtype.kind != "c"],
+        "many of one length": [sample(16) for _ in range(200)],
+        "views of one array": [base[i::5][:19] for i in range(10)],
+        "strided": [sample((40, 30))[::2, ::-1], np.asfortranarray(sample((40, 30))), sample(9).astype(">f4")],
+        "large": [sample(1 << 21), sample(3), sample(1 << 20)],
+        "slices": [gc.IndexedSlices(sample((3, 2)), [4, 1, 1]), sample(3)],
+        "beyond float64": [np.full(4, 1e308), np.full(4, 5e-324), np.array([np.inf]), np.array([np.nan])],
+        "empty": [],
+    }
+
+
+LISTS = lists()
+
+
+@pytest.mark.parametrize("ord", ORDS)
+@pytest.mark.parametrize("name", LISTS)
+def test_norms_have_the_bits_of_global_norm(name, ord):
+    t_list = LISTS[name]
+    expected = np.array([0.0 if t is None else gc.global_norm([t], ord=ord) for t in t_list])
+    for threads in (1, 2):
+        before = gc.get_num_threads()
+        gc.set_num_threads(threads)
+        try:
+            same_bits(gc.norms(t_list, ord=ord), expected)
+            same_bits(gc.norms(tuple(t_list), "step", ord=ord), expected)
+        finally:
+            gc.set_num_threads(before)
+
+
+def test_norms_count_integers_and_bools():
+    same_bits(gc.norms([np.array([3, 4]), np.array([True, False, True])]), np.array([5.0, np.sqrt(2.0)]))
+
+
+@pytest.mark.parametrize("limits", ["one", "each"])
+@pytest.mark.parametrize("name", LISTS)
+def test_clip_by_norms_has_the_bits_of_clip_by_norm(name, limits):
+    t_list = LISTS[name]
+    each = [0.5, None, *[2.0 * i for i in range(len(t_list))]][: len(t_list)]
+    given_limits = 1.5 if limits == "one" else each
+    of = [1.5] * len(t_list) if limits == "one" else [np.inf if x is None else x for x in each]
+    expected = [None if t is None else gc.clip_by_norm(t, x) for t, x in zip(t_list, of, strict=True)]
+    clipped, norms = gc.clip_by_norms(t_list, given_limits)
+    same_bits(norms, gc.norms(t_list))
+    copy = lambda t: gc.IndexedSlices(t.values.copy(), t.indices) if isinstance(t, gc.IndexedSlices) else t.copy()  # noqa: E731
+    own = [None if t is None else copy(t) for t in t_list]
+    placed, again = gc.clip_by_norms(own, given_limits, out=own)
+    same_bits(again, norms)
+    assert all(a is b for a, b in zip(placed, own, strict=True))
+    for results in (clipped, placed):
+        for x, y in zip(results, expected, strict=True):
+            if y is None:
+                assert x is None
+            elif isinstance(y, gc.IndexedSlices):
+                same_bits(x.values, y.values)
+            else:
+                same_bits(x, y)
+
+
+def test_an_array_serves_as_limits():
+    t_list = [sample(9), sample(8)]
+    a, b = gc.clip_by_norms(t_list, np.array([0.5, 2.0])), gc.clip_by_norms(t_list, [0.5, 2.0])
+    for x, y in zip(a[0], b[0], strict=True):
+        same_bits(x, y)
+
+
+@pytest.mark.parametrize(
+    ("limits", "error", "text"),
+    [
+        ([1.0], ValueError, r"clip_norms: found length 1; allowed: length 2, that of t_list"),
+        ([1.0, -1.0], ValueError, r"clip_norms\[1\]: found float -1.0; allowed: a real number >= 0"),
+        ([1.0, "x"], TypeError, r"clip_norms\[1\]: found str 'x'"),
+        (None, TypeError, r"clip_norms: found None"),
+        (np.nan, ValueError, r"clip_norms: found float nan"),
+    ],
+)
+def test_wrong_limits_are_named_and_nothing_is_written(limits, error, text):
+    t_list = [np.full(3, 7.0), np.full(4, 7.0)]
+    with pytest.raises(error, match=r"^clip_by_norms 'step': " + text):
+        gc.clip_by_norms(t_list, limits, "step", out=t_list)
+    assert all((t == 7.0).all() for t in t_list)
+
+
+# ---- root mean squares
+
+
+@pytest.mark.parametrize("axes", [None, 0, 1, (0, 1), (), -1])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_clip_by_rms_is_the_formula(dtype, axes):
+    wide = "c16" if np.dtype(dtype).kind == "c" else "f8"
+    for t in (sample((6, 50), dtype), sample((70, 300), dtype), sample((9, 8), dtype)[::2, ::-1]):
+        x = t.astype(wide)
+        square = np.abs(x) ** 2
+        rms = np.sqrt(square) if axes == () else np.sqrt(np.mean(square, axis=axes, keepdims=True))
+        expected = x * np.minimum(1.0, 0.6 / rms)
+        found = gc.clip_by_rms(t, 0.6, axes)
+        assert found.dtype == t.dtype
+        unit = {"f2": 2.0**-10, "V2": 2.0**-7}.get(t.dtype.str[1:], 1e-6)
+        np.testing.assert_allclose(found.astype(wide), expected, rtol=unit, atol=1e-7)
+        own = t.copy("K")
+        assert gc.clip_by_rms(own, 0.6, axes, out=own) is own
+        same_bits(own, found)
+
+
+def test_clip_by_rms_neither_overflows_nor_touches_what_is_within():
+    big = np.full(5, 1.5e308)
+    np.testing.assert_allclose(gc.clip_by_rms(big, 1.0), np.ones(5), rtol=1e-15)
+    same_bits(gc.clip_by_rms(big, 1.5e308), big)
+    same_bits(gc.clip_by_rms(np.zeros(0), 0.0), np.zeros(0))
+    same_bits(gc.clip_by_rms(np.zeros((3, 0)), 0.0, 1), np.zeros((3, 0)))
+    same_bits(gc.clip_by_rms(np.array([np.nan]), np.inf), np.array([np.nan]))
+
+
+# ---- norms of weights
+
+
+def by_weights(g, w, clipping, eps, unit_axis):
+    """The formula of the paper, in extended precision."""
+    wide = np.clongdouble if g.dtype.kind == "c" else np.longdouble
+    g, w = g.astype(wide), w.astype(wide)
+    axes = tuple(i for i in range(g.ndim) if i != unit_axis % g.ndim) if g.ndim > 1 else None
+    norm = lambda x: np.sqrt(np.sum(np.abs(x) ** 2, axis=axes, keepdims=True))  # noqa: E731
+    limit = clipping * np.maximum(norm(w), eps)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(norm(g) > limit, g * (limit / norm(g)), g)
+
+
+@pytest.mark.parametrize("unit_axis", [-1, 0])
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "c8", "c16"])
+def test_clip_by_weight_norm_is_the_formula(dtype, unit_axis):
+    shapes = [(4, 5), (7,), (3, 2, 6), (), (300, 40), (1, 9), (0, 3)]
+    gradients, weights = [sample(s, dtype) * 3 for s in shapes], [sample(s, dtype) for s in shapes]
+    gradients = [np.asarray(g).astype(dtype) for g in gradients]
+    weights[1] *= 0  # eps counts
+    results = gc.clip_by_weight_norm([*gradients, None], [*weights, "not read"], 0.1, unit_axis=unit_axis)
+    assert results.pop() is None
+    bound = {"f2": 2e-3, "f4": 2e-7, "c8": 2e-7}.get(dtype, 1e-14)
+    for g, w, found in zip(gradients, weights, results, strict=True):
+        expected = by_weights(g, w, 0.1, 1e-3, unit_axis)
+        assert (found.dtype, found.shape) == (g.dtype, g.shape)
+        np.testing.assert_allclose(
+            found.astype(expected.dtype), expected, rtol=bound, atol=1e-7 if dtype == "f2" else 0
+        )
+        for layout in (g.copy("F"), g.copy()):
+            own = layout.copy("K")
+            assert gc.clip_by_weight_norm([own], [w], 0.1, unit_axis=unit_axis, out=[own])[0] is own
+            np.testing.assert_allclose(
+                own.astype(expected.dtype), expected, rtol=bound, atol=1e-7 if dtype == "f2" else 0
+            )
+
+
+def test_weights_that_are_the_output_are_read_first():
+    g, w = sample((4, 3)), sample((4, 3))
+    expected = gc.clip_by_weight_norm([g], [w.copy()], 0.1)[0]
+    gc.clip_by_weight_norm([g], [w], 0.1, out=[w])
+    same_bits(w, expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        (
+            ([np.ones((2, 3))], [np.ones((3, 2))]),
+            ValueError,
+            r"weights\[0\]: found shape \(3, 2\); allowed: shape \(2, 3\)",
+        ),
+        (([np.ones(2)], [np.ones(2), np.ones(2)]), ValueError, "weights: found length 2; allowed: length 1"),
+        (([np.ones(2)], [None]), TypeError, r"weights\[0\]: found None"),
+        (([np.ones(2)], 3.0), TypeError, "weights: found float 3.0; allowed: a sequence of arrays"),
+        (([np.ones(2)], [np.ones(2)], -1.0), ValueError, "clipping: found float -1.0"),
+        (([gc.IndexedSlices(np.ones((1, 2)), [0])], [np.ones((1, 2))]), TypeError, r"t_list\[0\]: found IndexedSlices"),
+    ],
+)
+def test_wrong_weights_are_named(arguments, error, text):
+    with pytest.raises(error, match="^clip_by_weight_norm: " + text):
+        gc.clip_by_weight_norm(*arguments)
+
+
+def test_unit_axis_is_an_axis():
+    with pytest.raises(np.exceptions.AxisError, match="unit_axis"):
+        gc.clip_by_weight_norm([np.ones((2, 3))], [np.ones((2, 3))], unit_axis=2)
+    with pytest.raises(TypeError, match="unit_axis: found tuple"):
+        gc.clip_by_weight_norm([np.ones((2, 3))], [np.ones((2, 3))], unit_axis=(0,))
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=6), st.floats(0, 100), st.integers(0, 2**32 - 1))
+def test_no_tensor_of_a_list_changes_another(lengths, limit, seed):
+    rng = np.random.default_rng(seed)
+    t_list = [rng.standard_normal(n).astype("f4") for n in lengths]
+    clipped, norms = gc.clip_by_norms(t_list, limit)
+    for t, x, norm in zip(t_list, clipped, norms, strict=True):
+        (alone,), (own,) = gc.clip_by_norms([t], limit)
+        assert own == norm
+        same_bits(x, alone)
+        assert oracle.squared_norms([x])[0] <= (limit * (1 + 1e-6)) ** 2
