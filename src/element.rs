@@ -100,6 +100,7 @@ pub trait Real: Ordered {
     /// The same.
     fn narrow_single(x: f32) -> Self;
     /// The next number toward zero, of a number that is neither 0 nor NaN.
+    #[must_use]
     fn toward_zero(self) -> Self;
     /// [`Element::halves`], to write.
     #[inline(always)]

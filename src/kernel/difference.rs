@@ -73,15 +73,13 @@ impl<T: Real> Op for Approach<'_, T> {
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
         let Self { data, other, is_base, factor } = self;
-        match (is_base, is_plain(factor)) {
-            (true, true) => data.iter_mut().zip(other).for_each(|(x, t)| *x = plainly(*t, *x, factor.by)),
-            (false, true) => {
-                data.iter_mut().zip(other).for_each(|(x, base)| *x = plainly(*x, *base, factor.by))
-            }
-            (true, false) => data.iter_mut().zip(other).for_each(|(x, t)| *x = approached(*t, *x, factor)),
-            (false, false) => {
-                data.iter_mut().zip(other).for_each(|(x, base)| *x = approached(*x, *base, factor))
-            }
+        let plain = is_plain(factor);
+        let pairs = data.iter_mut().zip(other);
+        match (is_base, plain) {
+            (true, true) => pairs.for_each(|(x, t)| *x = plainly(*t, *x, factor.by)),
+            (false, true) => pairs.for_each(|(x, base)| *x = plainly(*x, *base, factor.by)),
+            (true, false) => pairs.for_each(|(x, t)| *x = approached(*t, *x, factor)),
+            (false, false) => pairs.for_each(|(x, base)| *x = approached(*x, *base, factor)),
         }
     }
 }

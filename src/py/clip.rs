@@ -89,6 +89,7 @@ fn clip_to_bounds(
 
 /// See `gradclip.clip_by_norm`.
 #[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "the arguments of the public function")]
 pub(super) fn clip_by_norm<'py>(
     py: Python<'py>,
     t: &Bound<'py, PyAny>,
@@ -187,20 +188,19 @@ fn clip_along<'py>(
         tensor.make_general()?;
     }
     let mut operands = tensor.with_outputs(out, &mut [])?;
-    match (&mut operands, len) {
-        (Operands::Plain(pairs), Some(len)) => clip_plain_rows(py, pairs, dtype, len, limit)?,
-        _ => {
-            let pair = operands.pair()?;
-            // One more read: nothing is written before all norms are known to be finite.
-            if policy == Policy::Raise {
-                let norms = Norms::of(pair.input(), axes, Order::Two)?;
-                if let Some(norm) = norms.values.iter().find(|norm| policy.refuses(**norm)) {
-                    return Err(refused(Some(axes), *norm));
-                }
-            }
-            clip_slices(py, pair, axes, limit)?;
+    if let (Operands::Plain(pairs), Some(len)) = (&mut operands, len) {
+        clip_plain_rows(py, pairs, dtype, len, limit)?;
+        return Ok(operands.into_result());
+    }
+    let pair = operands.pair()?;
+    // One more read: nothing is written before all norms are known to be finite.
+    if policy == Policy::Raise {
+        let norms = Norms::of(pair.input(), axes, Order::Two)?;
+        if let Some(norm) = norms.values.iter().find(|norm| policy.refuses(**norm)) {
+            return Err(refused(Some(axes), *norm));
         }
     }
+    clip_slices(py, pair, axes, limit)?;
     Ok(operands.into_result())
 }
 

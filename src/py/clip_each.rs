@@ -115,12 +115,12 @@ pub(super) fn clip_by_weight_norm<'py>(
     let Operands::General { pairs, .. } = &mut operands else { return Ok(operands.into_result()) };
     let mut norms = vec_with_room(pairs.len())?;
     for ((pair, weight), reduced) in pairs.iter().zip(&weights).zip(&units) {
-        let of = |array: &Array<'py>| match reduced {
-            Some(reduced) => Norms::of(array, reduced, Order::Two),
-            None => {
-                let norm = norm_of_arrays(py, iter::once(array), Order::Two)?;
-                Ok(Norms { values: vec![norm], kept: Vec::new() })
+        let of = |array: &Array<'py>| {
+            if let Some(reduced) = reduced {
+                return Norms::of(array, reduced, Order::Two);
             }
+            let norm = norm_of_arrays(py, iter::once(array), Order::Two)?;
+            Ok(Norms { values: vec![norm], kept: Vec::new() })
         };
         norms.push((of(pair.input())?, of(weight)?));
     }

@@ -292,7 +292,7 @@ fn at_all_levels(mut check: impl FnMut(Isa, std::ops::Range<usize>)) {
 }
 
 fn bits<T: Ordered>(x: T) -> u64 {
-    let cells: [AtomicU8; 8] = std::array::from_fn(|_| AtomicU8::new(0));
+    let cells: [AtomicU8; 8] = array::from_fn(|_| AtomicU8::new(0));
     x.store_bytes(&cells[..size_of::<T>()], false);
     u64::from_ne_bytes(cells.map(AtomicU8::into_inner))
 }
@@ -1631,7 +1631,7 @@ fn rows_are_added_column_by_column() {
 
 fn rows_at_once<T: Known>() {
     let random = &mut Random::new(13);
-    let data: [Vec<T>; 4] = std::array::from_fn(|_| finite(random, ROOM));
+    let data: [Vec<T>; 4] = array::from_fn(|_| finite(random, ROOM));
     let start: Vec<f64> = finite(random, ROOM);
     at_all_levels(|isa, range| {
         let mut one_by_one: Vec<f64> = start[range.clone()].to_vec();
