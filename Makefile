@@ -105,6 +105,7 @@ compare: ## Against NumPy, PyTorch, TensorFlow and optax (a venv of 7 GB, 30 min
 	.venv-compare/bin/python -m pip install --quiet --requirement benches/compare/requirements.txt .
 	.venv-compare/bin/python benches/compare --output docs
 	.venv-compare/bin/python benches/steps --libraries all --output docs
+	.venv-compare/bin/python benches/beyond.py
 
 .PHONY: ci
 ci: ## What every change has to pass, on a clean checkout

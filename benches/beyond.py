@@ -1,0 +1,188 @@
+"""Time the functions that TensorFlow lacks beside NumPy's and optax' best forms.
+
+The calls take turns in one process. Each line has the medians in milliseconds, and how many times as long as gradclip
+the peer takes. optax is left out where it is not installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gradclip as gc
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Calls = dict[str, Callable[[], object]]
+
+
+def resnet() -> list[tuple[int, ...]]:
+    """Return the shapes of ResNet-50, 161 tensors and 25.6 million parameters, in TensorFlow's layout."""
+    shapes: list[tuple[int, ...]] = [(7, 7, 3, 64), (64,), (64,)]
+    wide = 64
+    for blocks, width in ((3, 64), (4, 128), (6, 256), (3, 512)):
+        for block in range(blocks):
+            for kernel in ((1, 1, wide, width), (3, 3, width, width), (1, 1, width, 4 * width)):
+                shapes += [kernel, kernel[3:], kernel[3:]]
+            if block == 0:
+                shapes += [(1, 1, wide, 4 * width), (4 * width,), (4 * width,)]
+            wide = 4 * width
+    return [*shapes, (2048, 1000), (1000,)]
+
+
+def medians(calls: Calls, seconds: float) -> dict[str, float]:
+    """Return the median time of each call in ms; they take turns."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        call()
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(times["gradclip"]) < 5:  # noqa: PLR2004 (for a median)
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call()
+            times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(own) * 1e3 for name, own in times.items()}
+
+
+def lists(rng: np.random.Generator) -> dict[str, Calls]:
+    """Return calls on lists: norms, and limits of each tensor."""
+    net = [rng.standard_normal(shape).astype(np.float32) * np.float32(0.01) for shape in resnet()]
+    small = [rng.standard_normal(16).astype(np.float32) for _ in range(10_000)]
+    # Each call in place asks for a little less than the one before, so that every call clips.
+    own, theirs = [t.copy() for t in net], [t.copy() for t in net]
+    limits = gc.norms(net)
+
+    def shrink() -> None:
+        limits[:] *= 0.9999
+        gc.clip_by_norms(own, limits, out=own)
+
+    def shrink_by_numpy() -> None:
+        for t in theirs:
+            norm = max(float(np.linalg.norm(t)), 1e-30)
+            np.multiply(t, np.float32(0.9999 * norm / norm), out=t)
+
+    def by_numpy() -> list[Array]:
+        return [t * np.float32(min(1.0, 0.05 / max(float(np.linalg.norm(t)), 1e-30))) for t in net]
+
+    return {
+        "norms, ResNet-50": {
+            "gradclip": lambda: gc.norms(net),
+            "global_norm": lambda: gc.global_norm(net),
+            "NumPy": lambda: [float(np.linalg.norm(t)) for t in net],
+        },
+        "norms, 10,000 of 16": {
+            "gradclip": lambda: gc.norms(small),
+            "global_norm": lambda: gc.global_norm(small),
+            "NumPy": lambda: [float(np.linalg.norm(t)) for t in small],
+        },
+        "clip_by_norms, ResNet-50, new": {"gradclip": lambda: gc.clip_by_norms(net, 0.05), "NumPy": by_numpy},
+        "clip_by_norms, ResNet-50, in place": {"gradclip": shrink, "NumPy": shrink_by_numpy},
+    }
+
+
+def examples(rng: np.random.Generator) -> dict[str, Calls]:
+    """Return calls on examples."""
+    groups: dict[str, Calls] = {}
+    for name, count, shapes in (
+        ("examples, 64 of 1.9M", 64, [(1024, 1024), (1024,), (1024, 768), (768,), (768, 100), (100,)]),
+        ("examples, 256 of 20,000", 256, [(100, 150), (150,), (150, 32), (50,)]),
+    ):
+        t_list = [rng.standard_normal((count, *shape)).astype(np.float32) for shape in shapes]
+
+        def by_numpy(t_list: list[Array] = t_list, count: int = count) -> list[Array]:
+            flat = [t.reshape(count, -1) for t in t_list]
+            squares = sum(np.einsum("bi,bi->b", t, t) for t in flat)
+            factors = np.minimum(1.0, 1.0 / np.sqrt(squares)).astype(np.float32)
+            return [(factors @ t).reshape(own.shape[1:]) for t, own in zip(flat, t_list, strict=True)]
+
+        groups[name] = {
+            "gradclip": partial(gc.clip_examples_by_global_norm, t_list, 1.0),
+            "strict": partial(gc.clip_examples_by_global_norm, t_list, 1.0, strict=True),
+            "one read": partial(gc.global_norm, t_list),
+            "NumPy": by_numpy,
+        }
+    return groups
+
+
+def pairs(rng: np.random.Generator) -> dict[str, Calls]:
+    """Return calls on two lists: differences, and norms of weights."""
+    net = [rng.standard_normal(shape).astype(np.float32) for shape in resnet()]
+    base = [rng.standard_normal(shape).astype(np.float32) for shape in resnet()]
+    own = [t.copy() for t in net]
+
+    def difference_by_numpy() -> list[Array]:
+        update = [t - b for t, b in zip(net, base, strict=True)]
+        norm = np.sqrt(sum(float(np.linalg.norm(u)) ** 2 for u in update))
+        return [b + u * np.float32(min(1.0, 1.0 / norm)) for b, u in zip(base, update, strict=True)]
+
+    def in_place() -> None:
+        gc.clip_difference_by_global_norm(own, base, 1.0, out=own)
+        own[0] += np.float32(1.0)  # so that the next call clips too
+
+    def weights_by_numpy() -> list[Array]:
+        results = []
+        for g, w in zip(net, base, strict=True):
+            axes = tuple(range(g.ndim - 1)) or None
+            norm = np.sqrt(np.sum(g * g, axis=axes, keepdims=True))
+            limit = 0.01 * np.maximum(np.sqrt(np.sum(w * w, axis=axes, keepdims=True)), np.float32(1e-3))
+            results.append(np.where(norm > limit, g * (limit / np.maximum(norm, np.float32(1e-6))), g))
+        return results
+
+    groups: dict[str, Calls] = {
+        "difference, 25.6M, new": {
+            "gradclip": lambda: gc.clip_difference_by_global_norm(net, base, 1.0),
+            "NumPy": difference_by_numpy,
+        },
+        "difference, 25.6M, in place": {"gradclip": in_place, "NumPy": difference_by_numpy},
+        "weight norms, ResNet-50": {
+            "gradclip": lambda: gc.clip_by_weight_norm(net, base, 0.01),
+            "NumPy": weights_by_numpy,
+        },
+    }
+    try:
+        jax, optax = importlib.import_module("jax"), importlib.import_module("optax")
+    except ImportError:
+        return groups
+    rule = optax.adaptive_grad_clip(0.01)
+    compiled = jax.jit(lambda g, w: rule.update(g, rule.init(w), w)[0])
+    on_jax = [jax.numpy.asarray(t) for t in net], [jax.numpy.asarray(t) for t in base]
+    groups["weight norms, ResNet-50"]["optax"] = lambda: jax.block_until_ready(compiled(*on_jax))
+    return groups
+
+
+def strict(rng: np.random.Generator) -> dict[str, Calls]:
+    """Return calls with and without ``strict=True``."""
+    groups: dict[str, Calls] = {}
+    for dtype in ("float32", "float64", "float16"):
+        x = rng.standard_normal((50_000, 768)).astype(dtype)
+        out = np.empty_like(x)
+        for axes in (None, 1, 0):
+            groups[f"strict, 50,000 x 768 {dtype}, axes={axes}"] = {
+                "gradclip": partial(gc.clip_by_norm, x, 1.0, axes, out=out),
+                "strict": partial(gc.clip_by_norm, x, 1.0, axes, strict=True, out=out),
+            }
+    return groups
+
+
+def main() -> None:
+    """Print a line for each group of calls."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=4.0, help="time for each line (default: 4)")
+    parser.add_argument("--only", default="", help="a part of the names of the lines to be measured")
+    arguments = parser.parse_args()
+    for make in (lists, examples, pairs, strict):
+        for name, calls in make(np.random.default_rng(0)).items():
+            if arguments.only in name:
+                times = medians(calls, arguments.seconds)
+                texts = [f"{who} {time:.2f} ms ({time / times['gradclip']:.2f})" for who, time in times.items()]
+                print(f"{name:44s} {'  '.join(texts)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
