@@ -16,9 +16,9 @@
 //! and rounding moves it back by less, unless it is subnormal, which the range of the factors excludes. A factor of
 //! few digits makes exact products in float32, and is its own bounds.
 
-use super::map::Apply;
-use super::truncate::Truncate;
-use crate::element::{Bf16, F16, Real, to_odd};
+use std::marker::PhantomData;
+
+use crate::element::{Bf16, Dtype, F16, Real, to_odd};
 use crate::isa::{
     CONVERTED, Isa, LINE, Level, Op, StreamGuard, StreamSink, StreamSource, prefetch_ahead, prefetch_distance,
 };
@@ -76,33 +76,40 @@ pub(super) fn scale<T: Real>(isa: Isa, from: Option<&[T]>, to: &mut [T], by: f64
 
 /// `x * by` for every element, rounded toward zero, in place or from a slice of as many. The factor is normal.
 pub(super) fn truncate<T: Real>(isa: Isa, from: Option<&[T]>, to: &mut [T], by: f64) {
-    let (mut products, mut rounded) = ([0.0; WIDENED], [0.0; WIDENED]);
+    let mut singles = [0.0; WIDENED];
     for (i, to) in to.chunks_mut(WIDENED).enumerate() {
-        let (products, rounded) = (&mut products[..to.len()], &mut rounded[..to.len()]);
+        let singles = &mut singles[..to.len()];
         let from = from.map_or(&*to, |from| &from[i * WIDENED..][..to.len()]);
-        isa.run(ToSingles { from, to: &mut *products });
-        isa.run(Apply { data: &mut *products, map: Truncate(by) });
-        isa.run(FromSingles { from: products, to: &mut *to });
-        isa.run(ToSingles { from: &*to, to: &mut *rounded });
-        isa.run(Lower { data: to, rounded, most: products });
+        isa.run(ToSingles { from, to: &mut *singles });
+        isa.run(ScaleTowardZero::<T> { data: &mut *singles, by, dtype: PhantomData });
+        isa.run(FromSingles { from: singles, to });
     }
 }
 
-/// Makes each number whose magnitude is above another the next one toward zero.
-struct Lower<'a, T> {
-    data: &'a mut [T],
-    /// The same numbers.
-    rounded: &'a [f32],
-    /// The others.
-    most: &'a [f32],
+/// Scales float32 to numbers that T has, rounded toward zero.
+struct ScaleTowardZero<'a, T> {
+    data: &'a mut [f32],
+    by: f64,
+    dtype: PhantomData<T>,
 }
 
-impl<T: Real> Op for Lower<'_, T> {
+impl<T: Real> Op for ScaleTowardZero<'_, T> {
     type Output = ();
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
-        for ((x, rounded), most) in self.data.iter_mut().zip(self.rounded).zip(self.most) {
-            *x = if rounded.abs() > most.abs() { x.toward_zero() } else { *x };
+        // Bits of the mantissa, and the exponents of the smallest normal and the smallest subnormal number.
+        let (bits, normal) = if T::DTYPE == Dtype::F16 { (10, -14) } else { (7, -126) };
+        let kept = u64::MAX << (f64::MANTISSA_DIGITS - 1 - bits);
+        let (least, step) = (power_of_two(normal), power_of_two(normal - bits.cast_signed()));
+        // A float64 of this magnitude has no digits below the step.
+        let large = step * power_of_two(52);
+        for x in self.data {
+            let product = f64::from(*x) * self.by;
+            let size = product.abs();
+            let nearest = (size + large) - large;
+            let subnormal = nearest - if nearest > size { step } else { 0.0 };
+            let normal = f64::from_bits(size.to_bits() & kept);
+            *x = (if size < least { subnormal } else { normal }).copysign(product) as f32;
         }
     }
 }

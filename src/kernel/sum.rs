@@ -420,6 +420,7 @@ pub const ROWS: usize = BLOCK / LANES;
 
 impl<T: Element, F: Term<T>> Op for AddRow<'_, T, F> {
     type Output = ();
+    const CONVERTS: bool = F::CONVERTS;
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
         for (sum, x) in self.sums.iter_mut().zip(self.row) {
@@ -446,6 +447,7 @@ pub const ROWS_AT_ONCE: usize = 4;
 
 impl<T: Element, F: Term<T>> Op for AddRows<'_, T, F> {
     type Output = ();
+    const CONVERTS: bool = F::CONVERTS;
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
         let Some(next) = self.next else { return add_rows::<L, _>(self.sums, self.rows, self.term) };

@@ -2,14 +2,13 @@
 
 use std::ops::Range;
 
-use super::elementwise::{Task, apply_elementwise, is_streamed, with_store};
-use super::{Crew, work_of};
+use super::each::ArrayJob;
+use super::elementwise::{Task, apply_to_one};
 use crate::element::Real;
-use crate::error::{Result, vec_with_room};
 use crate::isa::Isa;
 use crate::kernel::difference::Approach;
 use crate::scaled::Factor;
-use crate::walk::{Store, View, Work};
+use crate::walk::{View, Work};
 
 /// What becomes of the differences.
 #[derive(Clone, Copy, Debug)]
@@ -61,52 +60,13 @@ pub struct Pair<'a, T: Real> {
     pub other_is_t: bool,
 }
 
-/// A pair of any real dtype.
-pub trait AnyPair: Send {
-    /// The bytes that are read and written.
-    fn bytes(&self) -> usize;
-    /// Takes the step on all threads if the arrays are long.
-    ///
-    /// # Errors
-    /// A bad setting of the threads.
-    fn step(&mut self, isa: Isa, step: Step) -> Result<()>;
-    /// Takes it on the calling thread.
-    fn step_alone(&mut self, isa: Isa, step: Step, store: Store<'_>);
-}
-
-impl<T: Real> AnyPair for Pair<'_, T> {
-    fn bytes(&self) -> usize {
-        self.other.len() * size_of::<T>() * 3
+impl<'a, T: Real> Pair<'a, T> {
+    /// Takes a step, past the caches if the list that the pair is of is written so.
+    #[must_use]
+    pub fn into_job(mut self, isa: Isa, step: Step, streams: bool) -> ArrayJob<'a> {
+        ArrayJob::new(self.other.len() * size_of::<T>() * 3, move || {
+            let towards = Towards { other: &self.other, other_is_t: self.other_is_t, step };
+            apply_to_one(isa, &towards, &mut self.task, streams)
+        })
     }
-    fn step(&mut self, isa: Isa, step: Step) -> Result<()> {
-        let towards = Towards { other: &self.other, other_is_t: self.other_is_t, step };
-        apply_elementwise(isa, &towards, &mut self.task)
-    }
-    fn step_alone(&mut self, isa: Isa, step: Step, store: Store<'_>) {
-        let towards = Towards { other: &self.other, other_is_t: self.other_is_t, step };
-        self.task.run(isa, &towards, store);
-    }
-}
-
-/// Bytes of the longest pair that one thread does.
-const SHARED_FROM: usize = 6 << 20;
-
-/// Takes one step for all pairs.
-///
-/// # Errors
-/// No memory for the list of jobs, or a bad setting of the threads.
-pub fn step_all(isa: Isa, pairs: &mut [Box<dyn AnyPair + '_>], step: Step) -> Result<()> {
-    let bytes: usize = pairs.iter().map(|pair| pair.bytes()).sum();
-    let streams = is_streamed(bytes / 3);
-    let (mut long, mut short) = (vec_with_room(pairs.len())?, vec_with_room(pairs.len())?);
-    for pair in pairs.iter_mut() {
-        if pair.bytes() >= SHARED_FROM { long.push(pair) } else { short.push(pair) }
-    }
-    for pair in long {
-        pair.step(isa, step)?;
-    }
-    let bytes = short.iter().map(|pair| pair.bytes()).sum();
-    Crew::new().each(work_of(bytes, short.len()), short.into_iter(), |pair| {
-        with_store(streams, |store| pair.step_alone(isa, step, store));
-    })
 }

@@ -1,14 +1,69 @@
-//! Arrays of a list, each clipped by its own norm while the cache holds it.
+//! Work of their own for the arrays of a list: norms, and clips by them.
 
 use std::borrow::BorrowMut;
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
 
 use super::elementwise::{AnyTask, Tasks, is_streamed, with_store};
 use super::reduce::Order;
 use super::{Crew, job_bytes, threads, work_of};
-use crate::error::Result;
+use crate::error::{Result, vec_with_room};
 use crate::isa::Isa;
 use crate::scaled::{Limit, Scaled};
 use crate::walk::Store;
+
+/// The work for one array of a list.
+pub struct ArrayJob<'a> {
+    /// The bytes that its longest pass moves.
+    bytes: usize,
+    run: Box<dyn FnOnce() -> Result<()> + Send + 'a>,
+}
+
+impl fmt::Debug for ArrayJob<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ArrayJob").field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}
+
+impl<'a> ArrayJob<'a> {
+    /// Work whose longest pass moves `bytes`.
+    pub fn new(bytes: usize, run: impl FnOnce() -> Result<()> + Send + 'a) -> Self {
+        Self { bytes, run: Box::new(run) }
+    }
+
+    /// Does it.
+    ///
+    /// # Errors
+    /// Those of the work.
+    pub fn run(self) -> Result<()> {
+        (self.run)()
+    }
+}
+
+/// Does the work for all arrays of a list: that for long ones on all threads, one after the other, that for short ones on one
+/// thread each.
+///
+/// # Errors
+/// No memory for lists of the jobs, a bad setting of the threads, or one of the errors of the jobs; others are done even so.
+pub fn run_each(jobs: Vec<ArrayJob<'_>>) -> Result<()> {
+    let mut short = vec_with_room(jobs.len())?;
+    let mut failed = Ok(());
+    for job in jobs {
+        if Crew::is_shared(job.bytes)? {
+            failed = failed.and(job.run());
+        } else {
+            short.push(job);
+        }
+    }
+    let work = work_of(short.iter().map(|job| job.bytes).sum(), short.len());
+    let failed = Mutex::new(failed);
+    Crew::new().each(work, short.into_iter(), |job| {
+        if let Err(error) = job.run() {
+            *failed.lock().unwrap_or_else(PoisonError::into_inner) = Err(error);
+        }
+    })?;
+    failed.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The fewest jobs of a thread, by which arrays are cut that are longer.
 const LEAST_JOBS: usize = 4;
@@ -52,7 +107,7 @@ pub fn clip_each<'a, T: Tasks<'a>>(
             *norm = task.borrow_mut().norm(isa, &crew, order)?;
             if let Some((limit, rest)) = limits.split_last() {
                 limits = rest;
-                task.borrow_mut().scale(isa, limit.factor(*norm))?;
+                task.borrow_mut().scale(isa, limit.factor(*norm), streams)?;
             }
             continue;
         }

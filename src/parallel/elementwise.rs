@@ -83,8 +83,21 @@ impl<T: Ordered> Part<'_, T> {
 /// # Errors
 /// A bad setting of the threads.
 pub fn apply_elementwise<T: Ordered>(isa: Isa, work: &impl Work<T>, task: &mut Task<'_, T>) -> Result<()> {
+    let streams = is_streamed(task.bytes() / 2);
+    apply_to_one(isa, work, task, streams)
+}
+
+/// Does `work` for one array of a list, which is written past the caches if it `streams`.
+///
+/// # Errors
+/// A bad setting of the threads.
+pub fn apply_to_one<T: Ordered>(
+    isa: Isa,
+    work: &impl Work<T>,
+    task: &mut Task<'_, T>,
+    streams: bool,
+) -> Result<()> {
     let bytes = task.bytes();
-    let streams = is_streamed(bytes / 2);
     if Crew::is_shared(bytes)? {
         let len = part_len::<T>(bytes);
         share_out(bytes, task.parts(len), |mut part| with_store(streams, |store| part.run(isa, work, store)))
@@ -100,7 +113,8 @@ fn part_len<T>(bytes: usize) -> usize {
 }
 
 /// Whether outputs of `bytes` in all are written past the caches.
-pub(super) fn is_streamed(bytes: usize) -> bool {
+#[must_use]
+pub fn is_streamed(bytes: usize) -> bool {
     bytes >= NON_TEMPORAL_MIN_BYTES
 }
 
@@ -134,12 +148,15 @@ macro_rules! any_task {
                     $((Self::$name(task), None) => task.run(isa, &Untouched, store),)*
                 }
             }
-            /// Scales the array by a factor, on all threads if it is long.
-            pub(super) fn scale(&mut self, isa: Isa, factor: Option<Factor>) -> Result<()> {
+            /// Scales the array by a factor, on all threads if it is long; past the caches if it `streams`.
+            ///
+            /// # Errors
+            /// A bad setting of the threads.
+            pub fn scale(&mut self, isa: Isa, factor: Option<Factor>, streams: bool) -> Result<()> {
                 match (self, factor) {
-                    $((Self::$name(task), Some(factor)) => apply_elementwise(isa, &Uniform(Scale(factor)), task),)*
+                    $((Self::$name(task), Some(factor)) => apply_to_one(isa, &Uniform(Scale(factor)), task, streams),)*
                     $((Self::$name(Task { source: None, .. }), None) => Ok(()),)*
-                    $((Self::$name(task), None) => apply_elementwise(isa, &Untouched, task),)*
+                    $((Self::$name(task), None) => apply_to_one(isa, &Untouched, task, streams),)*
                 }
             }
             /// The norm of the input, which is dense if it is also the output.

@@ -17,7 +17,9 @@ use crate::element::{Dtype, match_real, match_scalable};
 use crate::error::vec_with_room;
 use crate::isa::Isa;
 use crate::parallel::Crew;
-use crate::parallel::difference::{self, AnyPair, Step, step_all};
+use crate::parallel::difference::{self, Step};
+use crate::parallel::each::run_each;
+use crate::parallel::elementwise::is_streamed;
 use crate::parallel::reduce::{self, AnyView, Difference, Order};
 use crate::scaled::{NonFinite, Scaled};
 
@@ -169,17 +171,18 @@ fn take_step<'py>(
         pair.split_complex();
         parts.push(other.in_parts().unwrap_or_else(|| other.clone()));
     }
-    let mut work: Vec<Box<dyn AnyPair + '_>> = vec_with_room(pairs.len())?;
-    let mut bytes = 0usize;
-    for (pair, other) in pairs.iter_mut().zip(&parts).filter(|(_, other)| !is_kept(other)) {
-        bytes = bytes.saturating_add(3 * other.bytes());
+    let (isa, mut jobs) = (Isa::current(), vec_with_room(pairs.len())?);
+    let stepped = |other: &&Array<'_>| !is_kept(other);
+    let bytes = parts.iter().filter(stepped).fold(0usize, |sum, other| sum.saturating_add(other.bytes()));
+    for (pair, other) in pairs.iter_mut().zip(&parts).filter(|(_, other)| stepped(other)) {
         let walk = pair.walk();
         match_real!(other.dtype().ok_or_else(|| internal("an array of no dtype"))?, T => {
             let (other, task) = (other.view::<T>(&walk)?, pair.task::<T>(&walk)?);
-            work.push(Box::new(difference::Pair { task, other, other_is_t: into_bases }));
+            let pair = difference::Pair { task, other, other_is_t: into_bases };
+            jobs.push(pair.into_job(isa, step, is_streamed(bytes)));
         }, {});
     }
-    Ok(detached(py, bytes, || step_all(Isa::current(), &mut work, step))?)
+    Ok(detached(py, bytes.saturating_mul(3), || run_each(jobs))?)
 }
 
 impl<'py> Call<'_, 'py> {

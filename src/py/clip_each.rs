@@ -1,7 +1,5 @@
 //! The clippers of lists in which each tensor, or each unit of it, has a norm and a limit of its own.
 
-use std::{iter, slice};
-
 use pyo3::prelude::*;
 use pyo3::types::PyAny;
 
@@ -12,7 +10,7 @@ use super::classes::integer;
 use super::kinds::Kinds;
 use super::norm::{norms_to_array, vector_order};
 use super::operands::{Inputs, Operands, Parameter};
-use super::run::{Norms, Policy, clip_plain_each, norm_of_arrays, scale_pairs, scale_slices};
+use super::run::{Norms, Policy, clip_plain_each, scale_slices_of_each};
 use super::text::{describe, shape_text};
 use crate::error::vec_with_room;
 use crate::parallel::reduce::Order;
@@ -72,14 +70,14 @@ fn clip_pairs_each(
     order: Order,
     limits: &[Limit],
 ) -> PyResult<Vec<Scaled>> {
-    let mut norms = vec_with_room(pairs.len())?;
-    for pair in pairs.iter() {
-        norms.push(norm_of_arrays(py, iter::once(pair.input()), order)?);
-    }
-    for ((pair, limit), norm) in pairs.iter_mut().zip(limits).zip(&norms) {
-        scale_pairs(py, slice::from_mut(pair), limit.factor(*norm))?;
-    }
-    Ok(norms)
+    let mut axes = vec_with_room(pairs.len())?;
+    axes.extend(pairs.iter().map(|pair| (0..pair.input().ndim()).collect::<Vec<_>>()));
+    let whole = pairs.iter().map(Pair::input).zip(axes.iter().map(Vec::as_slice));
+    let norms = Norms::of_each(py, whole, order)?;
+    scale_slices_of_each(py, pairs, &norms, |i, _, norm| limits.get(i).and_then(|limit| limit.factor(norm)))?;
+    let mut values = vec_with_room(norms.len())?;
+    values.extend(norms.iter().filter_map(|norms| norms.values.first()));
+    Ok(values)
 }
 
 /// See `gradclip.clip_by_weight_norm`.
@@ -101,7 +99,7 @@ pub(super) fn clip_by_weight_norm<'py>(
     if tensors.read(false)?.is_some() {
         return Err(call.not_on_device("t_list"));
     }
-    let weights = call.partners(Parameter::new("weights", Kinds::Scalable, false), weights, &tensors)?;
+    let mut weights = call.partners(Parameter::new("weights", Kinds::Scalable, false), weights, &tensors)?;
     let clipping = call.limit("clipping", clipping, false)?;
     call.check_name()?;
     let eps = call.limit("eps", eps, false)?;
@@ -109,53 +107,31 @@ pub(super) fn clip_by_weight_norm<'py>(
     for weight in &weights {
         units.push(reduced_axes(&call, unit_axis, weight.ndim())?);
     }
-    let mut weights: Vec<_> = weights;
     let mut readers: Vec<_> = weights.iter_mut().collect();
     let mut operands = tensors.with_outputs(out, &mut readers)?;
     let Operands::General { pairs, .. } = &mut operands else { return Ok(operands.into_result()) };
-    let mut norms = vec_with_room(pairs.len())?;
-    for ((pair, weight), reduced) in pairs.iter().zip(&weights).zip(&units) {
-        let of = |array: &Array<'py>| {
-            if let Some(reduced) = reduced {
-                return Norms::of(array, reduced, Order::Two);
-            }
-            let norm = norm_of_arrays(py, iter::once(array), Order::Two)?;
-            Ok(Norms { values: vec![norm], kept: Vec::new() })
-        };
-        norms.push((of(pair.input())?, of(weight)?));
-    }
+    let both = pairs.iter().map(Pair::input).chain(&weights);
+    let mut own = Norms::of_each(py, both.zip(units.iter().cycle().map(Vec::as_slice)), Order::Two)?;
+    let of_weights = own.split_off(pairs.len());
     // A norm that is NaN shows, as a limit that is NaN.
     let limit = |weight: Scaled| {
         let norm = weight.to_f64();
         clipping * if norm < eps { eps } else { norm }
     };
-    for (pair, (own, weights)) in pairs.iter_mut().zip(norms) {
-        let factor = |at: usize, norm: Scaled| {
-            let limit = weights.values.get(at).map_or(f64::NAN, |weight| limit(*weight));
-            norm.clip_to(limit)
-        };
-        match *own.values.as_slice() {
-            [norm] => scale_pairs(py, slice::from_mut(pair), factor(0, norm))?,
-            _ => scale_slices(pair, &own, factor)?,
-        }
-    }
+    scale_slices_of_each(py, pairs, &own, |i, at, norm| {
+        let weight = of_weights.get(i).and_then(|norms| norms.values.get(at));
+        norm.clip_to(weight.map_or(f64::NAN, |weight| limit(*weight)))
+    })?;
     Ok(operands.into_result())
 }
 
-/// All axes but that of the units, if there are several; None for a tensor that is one unit.
-fn reduced_axes(
-    call: &Call<'_, '_>,
-    unit_axis: &Bound<'_, PyAny>,
-    ndim: usize,
-) -> PyResult<Option<Vec<usize>>> {
+/// All axes but that of the units; all of a tensor of fewer than two, which is one unit.
+fn reduced_axes(call: &Call<'_, '_>, unit_axis: &Bound<'_, PyAny>, ndim: usize) -> PyResult<Vec<usize>> {
     if integer(unit_axis)?.is_none() {
         return Err(call.type_error("unit_axis", describe(unit_axis), "an int"));
     }
-    if ndim < 2 {
-        return Ok(None);
-    }
-    let unit = call.axes("unit_axis", Some(unit_axis), ndim)?.unwrap_or_default();
-    Ok(Some((0..ndim).filter(|axis| !unit.contains(axis)).collect()))
+    let unit = if ndim < 2 { None } else { call.axes("unit_axis", Some(unit_axis), ndim)? };
+    Ok((0..ndim).filter(|axis| !unit.as_ref().is_some_and(|unit| unit.contains(axis))).collect())
 }
 
 impl<'py> Call<'_, 'py> {

@@ -1,12 +1,13 @@
 //! From arguments to the layers below: arrays become views, tasks and norms, and the work is done detached from
 //! the interpreter.
 
+use std::borrow::Cow;
 use std::slice;
 
 use pyo3::intern;
 use pyo3::prelude::*;
 
-use super::array::order::{IterOrder, spread};
+use super::array::order::{IterOrder, ReducedAxes, spread};
 use super::array::pair::Pair;
 use super::array::plain::{OperandPairs, PlainArrays, PlainViews};
 use super::array::{Array, internal, resized};
@@ -14,8 +15,8 @@ use crate::element::{Dtype, Real, match_element, match_real};
 use crate::error::{Error, vec_with_room};
 use crate::isa::Isa;
 use crate::parallel::Crew;
-use crate::parallel::each::clip_each;
-use crate::parallel::elementwise::{AnyTask, Task, apply_elementwise, scale};
+use crate::parallel::each::{ArrayJob, clip_each, run_each};
+use crate::parallel::elementwise::{AnyTask, Task, apply_elementwise, apply_to_one, is_streamed, scale};
 use crate::parallel::reduce::{self, AnyView, Order, Views, norms_into};
 use crate::parallel::rows;
 use crate::scaled::{Factor, Limit, NonFinite, Scaled};
@@ -195,22 +196,51 @@ pub(super) struct Norms {
 impl Norms {
     /// The vector norms along some axes.
     pub(super) fn of(array: &Array<'_>, reduced: &[usize], order: Order) -> PyResult<Self> {
+        let (parts, reduced) = split_parts(array, reduced, order)?;
+        let array = parts.as_ref().unwrap_or(array);
         match_element!(dtype_of(array)?, T => {
-            let split = array.split(reduced);
+            let split = array.split(&reduced);
             let slices = array.slices::<T>(&split)?;
-            // As real numbers complex ones are added up faster, but for columns, which need neighbours side by side.
-            let is_split = order == Order::Two && !slices.are_columns();
-            if let Some(parts) = if is_split { array.in_parts() } else { None } {
-                let reduced: Vec<_> = reduced.iter().copied().chain([array.ndim()]).collect();
-                return Self::of(&parts, &reduced, order);
-            }
-            let kept: Vec<_> = split.kept().collect();
-            let mut values = zeros(kept.iter().map(|axis| array.shape()[*axis]).product())?;
+            let mut norms = Self::zeros(array, &split)?;
             detached(array.object().py(), array.bytes(), || {
-                norms_into(Isa::current(), &slices, order, &mut values, |norm| norm)
+                norms_into(Isa::current(), &slices, order, &mut norms.values, |norm| norm)
             })?;
-            Ok(Self { values, kept })
+            Ok(norms)
         })
+    }
+
+    /// The vector norms of each of some arrays along axes of its own.
+    pub(super) fn of_each<'py: 'a, 'a>(
+        py: Python<'py>,
+        arrays: impl Iterator<Item = (&'a Array<'py>, &'a [usize])> + Clone,
+        order: Order,
+    ) -> PyResult<Vec<Self>> {
+        let count = arrays.clone().count();
+        let (mut split, mut norms) = (vec_with_room(count)?, vec_with_room(count)?);
+        for (array, reduced) in arrays.clone() {
+            let (parts, reduced) = split_parts(array, reduced, order)?;
+            let axes = parts.as_ref().unwrap_or(array).split(&reduced);
+            norms.push(Self::zeros(array, &axes)?);
+            split.push((parts, axes));
+        }
+        let (isa, mut bytes, mut jobs) = (Isa::current(), 0usize, vec_with_room(count)?);
+        for (((array, _), (parts, axes)), norms) in arrays.zip(&split).zip(&mut norms) {
+            let array = parts.as_ref().unwrap_or(array);
+            bytes = bytes.saturating_add(array.bytes());
+            match_element!(dtype_of(array)?, T => {
+                let (slices, values) = (array.slices::<T>(axes)?, norms.values.as_mut_slice());
+                let run = move || norms_into(isa, &slices, order, values, |norm| norm);
+                jobs.push(ArrayJob::new(array.bytes(), run));
+            });
+        }
+        detached(py, bytes, || run_each(jobs))?;
+        Ok(norms)
+    }
+
+    /// Norms of 0 for the slices of an array.
+    fn zeros(array: &Array<'_>, split: &ReducedAxes) -> PyResult<Self> {
+        let kept: Vec<_> = split.kept().collect();
+        Ok(Self { values: zeros(kept.iter().map(|axis| array.shape()[*axis]).product())?, kept })
     }
 
     /// Whether the slices along some axes lie side by side, so that [`Norms::of`] adds up all of them at once.
@@ -283,6 +313,21 @@ impl Norms {
     pub(super) fn to_array<'py>(&self, array: &Array<'py>, keepdims: bool) -> PyResult<Bound<'py, PyAny>> {
         new_norms(array, &self.kept, keepdims, || Ok(&self.values))
     }
+}
+
+/// A complex array as a real one, whose norms along these axes are summed faster, and the axes to reduce of it: unless its slices
+/// are columns, which need neighbours side by side.
+fn split_parts<'py, 'r>(
+    array: &Array<'py>,
+    reduced: &'r [usize],
+    order: Order,
+) -> PyResult<(Option<Array<'py>>, Cow<'r, [usize]>)> {
+    let parts = if order == Order::Two { array.in_parts() } else { None };
+    if parts.is_none() || Norms::are_of_columns(array, reduced)? {
+        return Ok((None, Cow::Borrowed(reduced)));
+    }
+    let own = reduced.iter().copied().chain([array.ndim()]).collect();
+    Ok((parts, Cow::Owned(own)))
 }
 
 /// Norms to be computed.
@@ -362,8 +407,43 @@ pub(super) fn scale_slices(
     norms: &Norms,
     factor: impl Fn(usize, Scaled) -> Option<Factor>,
 ) -> PyResult<()> {
-    let py = pair.input().object().py();
+    let (py, bytes) = (pair.input().object().py(), pair.input().bytes());
+    let job = scaling(pair, norms, factor, is_streamed(bytes))?;
+    Ok(detached(py, bytes, || job.run())?)
+}
+
+/// The same for each of some pairs; the factor is made of the pair's number, too.
+pub(super) fn scale_slices_of_each(
+    py: Python<'_>,
+    pairs: &mut [Pair<'_>],
+    norms: &[Norms],
+    factor: impl Fn(usize, usize, Scaled) -> Option<Factor>,
+) -> PyResult<()> {
+    let written = pairs.iter().filter(|pair| !pair.is_in_place());
+    let streams = is_streamed(written.fold(0, |sum, pair| sum.saturating_add(pair.input().bytes())));
+    let bytes = pairs.iter().fold(0usize, |sum, pair| sum.saturating_add(pair.input().bytes()));
+    let mut jobs = vec_with_room(pairs.len())?;
+    for (i, (pair, norms)) in pairs.iter_mut().zip(norms).enumerate() {
+        jobs.push(scaling(pair, norms, |at, norm| factor(i, at, norm), streams)?);
+    }
+    Ok(detached(py, bytes, || run_each(jobs))?)
+}
+
+/// The work of scaling each slice.
+fn scaling<'a>(
+    pair: &'a mut Pair<'_>,
+    norms: &'a Norms,
+    factor: impl Fn(usize, Scaled) -> Option<Factor>,
+    streams: bool,
+) -> PyResult<ArrayJob<'a>> {
+    let isa = Isa::current();
     let count = norms.values.len();
+    let dtype = real_dtype(pair)?;
+    let bytes = pair.input().bytes().saturating_mul(2);
+    if let [norm] = *norms.values {
+        let (factor, mut task) = (factor(0, norm), any_task(pair)?);
+        return Ok(ArrayJob::new(bytes, move || task.scale(isa, factor, streams)));
+    }
     let (mut by, mut then) = (vec_with_room(count)?, vec_with_room(count)?);
     let (mut truncates, mut is_plain) = (false, true);
     for (at, norm) in norms.values.iter().enumerate() {
@@ -379,22 +459,19 @@ pub(super) fn scale_slices(
         (false, false) => FactorKind::Any,
     };
     let then = Some(then).filter(|then| then.iter().any(|then| *then != 1.0));
-    let dtype = real_dtype(pair)?;
     let shape = pair.input().shape().to_vec();
-    let (bytes, walk) = (pair.input().bytes(), pair.walk());
+    let walk = pair.walk();
     match_real!(dtype, T => {
-        let spread = |factors| Factors { factors: spread(factors, &norms.kept, &shape, &walk), kind };
-        let (first, second) = (spread(&by), then.as_deref().map(spread));
         let mut task = pair.task::<T>(&walk)?;
-        Ok(detached(py, bytes, || -> Result<(), Error> {
-            let isa = Isa::current();
-            apply_elementwise(isa, &first, &mut task)?;
-            match second {
+        Ok(ArrayJob::new(bytes, move || {
+            let spread = |factors| Factors { factors: spread(factors, &norms.kept, &shape, &walk), kind };
+            apply_to_one(isa, &spread(&by), &mut task, streams)?;
+            match then.as_deref().map(spread) {
                 // A power of two, for float64 alone and rare: a pass of its own, in place.
                 Some(second) => apply_elementwise(isa, &second, &mut Task { source: None, target: task.target }),
                 None => Ok(()),
             }
-        })?)
+        }))
     }, Err(internal("scaling of integers")))
 }
 

@@ -9,6 +9,9 @@ use super::memory::Memory;
 use crate::element::Element;
 use crate::kernel::sum::BLOCK;
 
+/// The shortest run for a call of its own, in elements: to gather shorter ones takes less time.
+const MIN_RUN: usize = 32;
+
 /// Elements to read, by position.
 #[derive(Clone, Debug)]
 pub enum View<'a, T> {
@@ -73,6 +76,23 @@ impl<'a, T: Element> View<'a, T> {
             }
             (None, None) => with_scratch(T::ZERO, range.len(), |scratch| visit(self.block(range, scratch))),
         }
+    }
+
+    /// Calls `visit` with the elements at `range`, at most a block of them, and with their places in the range: run by run
+    /// where long runs lie side by side, as a row that is repeated does, else all at once.
+    pub fn with_runs(&self, range: Range<usize>, mut visit: impl FnMut(Range<usize>, &[T])) {
+        if let Self::Strided { memory: Memory::Elements(elements), start, layout } = self
+            && layout.axes.last().is_some_and(|axis| axis.stride == 1 && axis.len >= MIN_RUN)
+        {
+            let mut at = 0;
+            return layout.runs(range, |offset, _, count| {
+                let from = (start + offset).cast_unsigned();
+                visit(at..at + count, &elements[from..from + count]);
+                at += count;
+            });
+        }
+        let all = 0..range.len();
+        self.with_block(range, |elements| visit(all, elements));
     }
 
     /// The one element that stands at all positions.

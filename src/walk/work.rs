@@ -137,18 +137,28 @@ pub enum FactorKind {
 
 impl<T: Real> Work<T> for Factors<'_> {
     fn changes(&self, _: Isa, at: Range<usize>, _: &[T]) -> bool {
-        self.factors.with_block(at, |factors| factors.iter().any(|factor| *factor != 1.0))
+        let mut changes = false;
+        self.factors.with_runs(at, |_, factors| changes |= factors.iter().any(|factor| *factor != 1.0));
+        changes
     }
     fn apply(&self, isa: Isa, at: Range<usize>, data: &mut [T]) {
-        self.factors.with_block(at, |factors| match self.kind {
-            FactorKind::Plain => isa.run(ScaleColumns { data, factors }),
-            kind => isa.run(ScaleEach { data, factors, toward_zero: kind == FactorKind::TowardZero }),
+        self.factors.with_runs(at, |part, factors| {
+            let data = &mut data[part];
+            match self.kind {
+                FactorKind::Plain => isa.run(ScaleColumns { data, factors }),
+                kind => isa.run(ScaleEach { data, factors, toward_zero: kind == FactorKind::TowardZero }),
+            }
         });
     }
     fn apply_into(&self, isa: Isa, at: Range<usize>, from: &[T], to: &mut [T]) {
-        self.factors.with_block(at, |factors| match self.kind {
-            FactorKind::Plain => isa.run(ScaleColumnsInto { from, to, factors }),
-            kind => isa.run(ScaleEachInto { from, to, factors, toward_zero: kind == FactorKind::TowardZero }),
+        self.factors.with_runs(at, |part, factors| {
+            let (from, to) = (&from[part.clone()], &mut to[part]);
+            match self.kind {
+                FactorKind::Plain => isa.run(ScaleColumnsInto { from, to, factors }),
+                kind => {
+                    isa.run(ScaleEachInto { from, to, factors, toward_zero: kind == FactorKind::TowardZero });
+                }
+            }
         });
     }
 }
