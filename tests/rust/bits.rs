@@ -1,6 +1,6 @@
 //! The bits of every operation and dtype, as recorded on x86-64: the same on every CPU, level and number of threads.
 //!
-//! `GRADCLIP_RECORD_BITS=1 cargo test --test bits` records them anew, for when a change of bits is meant.
+//! `GRADCLIP_RECORD_BITS=1 cargo test --test rust bits` records them anew, for when a change of bits is meant.
 
 #![cfg(not(miri))] // whose NaNs have any payload
 #![allow(
@@ -11,13 +11,12 @@
     reason = "a test"
 )]
 
-mod common;
-
 use std::borrow::Cow;
 use std::fmt::Write;
 use std::fs;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 
+use crate::common::{Random, alone};
 use _core::element::{Bf16, Bool, Complex, Element, F16, Ordered, Real};
 use _core::isa::{Isa, StreamGuard};
 use _core::kernel::clip::Clip;
@@ -33,7 +32,6 @@ use _core::scaled::{Factor, Scaled, power_of_two};
 use _core::walk::{
     Axis, Bounds, Cells, FactorKind, Factors, Layout, Memory, Slices, Target, Uniform, Untouched, View, Work,
 };
-use common::Random;
 
 /// What the elements of an input are. Each has a column in the file.
 #[derive(Clone, Copy, Debug)]
@@ -222,6 +220,7 @@ impl Found {
             let input = make(kind);
             let settings = threads.iter().map(|count| (Isa::current(), *count));
             let mut all = None;
+            let _alone = alone();
             for (isa, count) in settings.chain(Isa::available().map(|isa| (isa, 1))) {
                 set_threads(count);
                 let mut found = Fingerprint(0);

@@ -2,15 +2,13 @@
 
 #![allow(missing_docs, reason = "a test")]
 
-mod common;
-
+use crate::common::{Random, sized, thinned};
 use _core::element::{Bf16, F16, Half, Real};
 use _core::isa::{Isa, StreamGuard};
 use _core::kernel::halves::ScaleBlocks;
 use _core::kernel::map::{ApplyInto, Map};
 use _core::kernel::scale::Scale;
 use _core::scaled::{Factor, power_of_two};
-use common::{Random, sized, thinned};
 
 /// `n * 2^exponent` rounded to `digits` digits, or to a multiple of `2^least`, to nearest, ties to even.
 fn round(n: u128, exponent: i32, digits: u32, least: i32) -> (u128, i32) {

@@ -2,8 +2,6 @@
 
 #![allow(clippy::cast_lossless, clippy::cast_possible_wrap, missing_docs, reason = "a test")]
 
-mod common;
-
 use std::array;
 use std::cmp::Ordering;
 use std::iter::once;
@@ -11,6 +9,7 @@ use std::mem;
 use std::sync::LazyLock;
 use std::sync::atomic::AtomicU8;
 
+use crate::common::{Random, sized, thinned};
 use _core::element::{Bf16, Bool, Complex, Dtype, Element, F16, Half as HalfFloat, Ordered, Real};
 use _core::isa::{Isa, LINE, StreamGuard};
 use _core::kernel::clip::{AnyOutside, Clip, ClipEach};
@@ -27,7 +26,6 @@ use _core::kernel::sum::{
 };
 use _core::kernel::widen::{Limb, Modulus, Widen};
 use _core::scaled::{Factor, Scaled, power_of_two};
-use common::{Random, sized, thinned};
 
 const LENGTHS: &[usize] = if cfg!(miri) {
     &[75]

@@ -2,13 +2,11 @@
 
 #![allow(clippy::cast_possible_wrap, clippy::expect_used, missing_docs, reason = "a test")]
 
-mod common;
-
 use std::borrow::Cow;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
 
+use crate::common::{Random, alone};
 use _core::element::{Bf16, Bool, Complex, Element, F16, Ordered, Real};
 use _core::isa::Isa;
 use _core::kernel::clip::Clip;
@@ -22,19 +20,15 @@ use _core::parallel::rows::clip_rows;
 use _core::parallel::{MAX_THREADS, set_threads, threads};
 use _core::scaled::{Factor, Scaled, power_of_two};
 use _core::walk::{Axis, Bounds, Cells, FactorKind, Factors, Layout, Memory, Slices, Target, Uniform, View};
-use common::Random;
 
 /// Past the size at which work is shared between threads, and no multiple of anything.
 const LARGE: usize = 3_000_017;
 const ORDERS: [f64; 8] = [1.0, 2.0, f64::INFINITY, 1.5, 3.7, 0.5, 3.0, 4.0];
 
-/// The number of threads belongs to the process: one test at a time sets it.
-static SETTING: Mutex<()> = Mutex::new(());
-
 /// What `work` gives for several numbers of threads and on all instruction sets: one and the same.
 #[track_caller]
 fn everywhere<R: PartialEq + Debug>(work: impl Fn(Isa) -> R) -> R {
-    let _setting = SETTING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     set_threads(1);
     let first = work(Isa::current());
     for count in [2, 7, 3] {
@@ -227,7 +221,7 @@ fn orders_are_told_apart() {
 
 #[test]
 fn settings_stay_in_their_range() {
-    let _setting = SETTING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     for (asked, given) in [(0, 1), (1, 1), (5, 5), (MAX_THREADS + 1, MAX_THREADS)] {
         set_threads(asked);
         assert_eq!(threads(), Ok(given));

@@ -2,11 +2,9 @@
 
 #![allow(clippy::cast_possible_wrap, clippy::expect_used, missing_docs, reason = "a test")]
 
-mod common;
-
+use crate::common::Random;
 use _core::kernel::power::Simple;
 use _core::scaled::{Factor, Scaled, power_of_two};
-use common::Random;
 
 /// `m * 2^e` rounded to nearest, ties to even.
 fn nearest(m: u128, e: i32) -> f64 {

@@ -2,12 +2,11 @@
 
 #![allow(clippy::cast_possible_wrap, missing_docs, reason = "a test")]
 
-mod common;
-
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
+use crate::common::{Random, sized, thinned};
 use _core::element::{Bf16, Bool, Complex, Element, F16, Ordered, Real};
 use _core::isa::{Isa, StreamGuard};
 use _core::kernel::clip::Clip;
@@ -18,7 +17,6 @@ use _core::walk::{
     Axis, Bounds, Cells, FactorKind, Factors, Layout, MAX_AXES, Memory, Slices, Store, Target, Uniform,
     Untouched, View, Work, apply_elementwise, memory_order,
 };
-use common::{Random, sized, thinned};
 
 fn widest() -> Isa {
     Isa::current()

@@ -1,6 +1,14 @@
 //! What the Rust tests share.
 
-#![allow(dead_code, reason = "not every test takes all of it")]
+#![allow(dead_code, reason = "sharing.rs, a program of its own, takes one of them")]
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Held by a test while it sets the number of threads, which the process has once.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Numbers that look random and are the same at every run (xorshift64*).
 pub(crate) struct Random(u64);
