@@ -10,7 +10,7 @@ use super::classes::integer;
 use super::kinds::Kinds;
 use super::norm::{norms_to_array, vector_order};
 use super::operands::{Inputs, Operands, Parameter};
-use super::run::{Norms, Policy, clip_plain_each, scale_slices_of_each};
+use super::run::{Norms, Policy, clip_plain_each, scale_slices_of_each, zeros};
 use super::text::{describe, shape_text};
 use crate::error::vec_with_room;
 use crate::parallel::reduce::Order;
@@ -46,9 +46,13 @@ pub(super) fn clip_by_norms<'py>(
         }
     }
     // One more read: nothing is written before all norms are known to be finite.
-    let known = if policy == Policy::Raise { Some(tensors.norms(order)?) } else { None };
+    let mut known = Vec::new();
+    if policy == Policy::Raise {
+        known = zeros(tensors.count())?;
+        tensors.norms_into(order, &mut known, |norm| norm)?;
+    }
     let mut operands = tensors.with_outputs(out, &mut [])?;
-    if let Some(norm) = known.iter().flatten().find(|norm| policy.refuses(**norm)) {
+    if let Some(norm) = known.iter().find(|norm| policy.refuses(**norm)) {
         return Err(call.nonfinite_error("t_list", &held, None, norm.to_f64()));
     }
     let found = match &mut operands {

@@ -195,20 +195,35 @@ impl<'a, 'py> Inputs<'a, 'py> {
         }
     }
 
-    /// The norm of each entry of a list; that of None is 0.
-    pub(super) fn norms(&self, order: Order) -> PyResult<Vec<Scaled>> {
-        let py = self.call.py();
+    /// The entries of the list, those that are None among them.
+    pub(super) fn count(&self) -> usize {
         match &self.tensors {
-            Tensors::Plain(arrays) => arrays.with_nones(norms_of_plain(py, arrays, order)?, Scaled::ZERO),
+            Tensors::Plain(arrays) => arrays.entries(),
+            Tensors::General(tensors) => tensors.len(),
+        }
+    }
+
+    /// Makes of the norm of each entry what is wanted of it; that of None is 0. `norms` has a place for each entry.
+    pub(super) fn norms_into<R: Copy + Send>(
+        &self,
+        order: Order,
+        norms: &mut [R],
+        make: impl Fn(Scaled) -> R + Send,
+    ) -> PyResult<()> {
+        let (py, none) = (self.call.py(), make(Scaled::ZERO));
+        match &self.tensors {
+            Tensors::Plain(arrays) => {
+                norms_of_plain(py, arrays, order, norms, make)?;
+                arrays.move_to_entries(norms, none)
+            }
             Tensors::General(tensors) => {
-                let mut norms = vec_with_room(tensors.len())?;
-                for tensor in tensors {
-                    norms.push(match tensor {
-                        Some(tensor) => norm_of_arrays(py, iter::once(&tensor.array), order)?,
-                        None => Scaled::ZERO,
-                    });
+                for (tensor, to) in tensors.iter().zip(norms) {
+                    *to = match tensor {
+                        Some(tensor) => make(norm_of_arrays(py, iter::once(&tensor.array), order)?),
+                        None => none,
+                    };
                 }
-                Ok(norms)
+                Ok(())
             }
         }
     }

@@ -75,16 +75,19 @@ pub(super) fn norm_of_plain(py: Python<'_>, arrays: &PlainArrays<'_>, order: Ord
     Ok(detached(py, bytes, || norm_of_views(Isa::current(), &Crew::new(), &views, order))?)
 }
 
-/// The norm of each of a list of plain arrays.
-pub(super) fn norms_of_plain(
+/// Makes of the norm of each of a list of plain arrays what is wanted of it, in the first of `norms`.
+pub(super) fn norms_of_plain<R: Send>(
     py: Python<'_>,
     arrays: &PlainArrays<'_>,
     order: Order,
-) -> PyResult<Vec<Scaled>> {
+    norms: &mut [R],
+    make: impl Fn(Scaled) -> R + Send,
+) -> PyResult<()> {
     let (views, bytes) = (arrays.views()?, arrays.bytes());
-    let mut norms = zeros(views.len())?;
-    detached(py, bytes, || reduce::norms_of_views(Isa::current(), &Crew::new(), &views, order, &mut norms))?;
-    Ok(norms)
+    let norms = norms.get_mut(..views.len()).ok_or_else(|| internal("a norm without a place"))?;
+    Ok(detached(py, bytes, || {
+        reduce::norms_of_views(Isa::current(), &Crew::new(), &views, order, norms, make)
+    })?)
 }
 
 /// What infinite norms, and those that are NaN, do to a call that clips.
@@ -331,7 +334,7 @@ fn split_parts<'py, 'r>(
 }
 
 /// Norms to be computed.
-fn zeros(count: usize) -> Result<Vec<Scaled>, Error> {
+pub(super) fn zeros(count: usize) -> Result<Vec<Scaled>, Error> {
     let mut norms = vec_with_room(count)?;
     norms.resize(count, Scaled::ZERO);
     Ok(norms)

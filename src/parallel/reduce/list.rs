@@ -163,37 +163,43 @@ pub fn norm_of_views(isa: Isa, crew: &Crew, arrays: &impl Views, order: Order) -
     order.norm(risk, |by| list.max(crew, by), |pass| list.sum(crew, pass))
 }
 
-/// The norm of each array, with the bits of its norm alone.
+/// Makes of the norm of each array, which has the bits of its norm alone, what is wanted of it, in the order of the arrays.
 ///
 /// # Errors
 /// No memory for the list of chunks, or a bad setting of the threads.
-pub fn norms_of_views(
+pub fn norms_of_views<R>(
     isa: Isa,
     crew: &Crew,
     arrays: &impl Views,
     order: Order,
-    norms: &mut [Scaled],
+    norms: &mut [R],
+    make: impl Fn(Scaled) -> R,
 ) -> Result<()> {
     let alone = |at| arrays.with(at, |view| norm(isa, crew, slice::from_ref(view), order));
-    if let (Order::One | Order::Two, Some(first)) = (order, order.first()) {
-        let sizes = || (0..arrays.len()).map(|at| arrays.size(at));
-        let bytes = arrays.bytes_alike().unwrap_or_else(|| sizes().map(|(len, size)| len * size).sum());
-        let work = work_of(bytes, arrays.len());
-        let list = List { isa, arrays, work, cost: work, is_shared: Crew::is_shared(work)? };
-        let mut sums = norms.iter_mut();
-        // NaN stands for a norm that a sum does not tell.
-        let unknown = Scaled::new(f64::NAN, 0);
-        list.each_sum(crew, first, |sum| {
-            let norm = order.norm_of_plain_sum(sum.value()).unwrap_or(unknown);
-            sums.next().into_iter().for_each(|to| *to = norm);
-        })?;
-        for (at, to) in norms.iter_mut().enumerate().filter(|(_, norm)| norm.is_nan()) {
-            *to = alone(at)?;
+    let (Order::One | Order::Two, Some(first)) = (order, order.first()) else {
+        for (at, to) in norms.iter_mut().enumerate() {
+            *to = make(alone(at)?);
         }
         return Ok(());
-    }
-    for (at, to) in norms.iter_mut().enumerate() {
-        *to = alone(at)?;
+    };
+    let sizes = || (0..arrays.len()).map(|at| arrays.size(at));
+    let bytes = arrays.bytes_alike().unwrap_or_else(|| sizes().map(|(len, size)| len * size).sum());
+    let work = work_of(bytes, arrays.len());
+    let list = List { isa, arrays, work, cost: work, is_shared: Crew::is_shared(work)? };
+    // Those that a sum does not tell.
+    let (mut unknown, mut noted, mut at) = (Vec::new(), Ok(()), 0);
+    list.each_sum(crew, first, |sum| {
+        match (norms.get_mut(at), order.norm_of_plain_sum(sum.value())) {
+            (Some(to), Some(norm)) => *to = make(norm),
+            _ => noted = noted.clone().and_then(|()| unknown.try_reserve(1)).map(|()| unknown.push(at)),
+        }
+        at += 1;
+    })?;
+    noted?;
+    for at in unknown {
+        if let Some(to) = norms.get_mut(at) {
+            *to = make(alone(at)?);
+        }
     }
     Ok(())
 }

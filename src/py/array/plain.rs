@@ -28,7 +28,7 @@ use super::objects;
 use super::pair::Rows;
 use super::{internal, resized, with_memory};
 use crate::element::{Dtype, Element, Ordered, Real, match_element, match_real};
-use crate::error::{Error, Result, vec_with_room};
+use crate::error::{Error, Result};
 use crate::isa::Isa;
 use crate::kernel::scale::Scale;
 use crate::parallel::elementwise::{AnyTask, Task, Tasks};
@@ -165,17 +165,27 @@ impl<'py> PlainArrays<'py> {
         self.bytes
     }
 
-    /// What belongs to each array, and `none` for each None of the list.
-    pub(in crate::py) fn with_nones<T: Copy>(&self, of_arrays: Vec<T>, none: T) -> PyResult<Vec<T>> {
-        if of_arrays.len() == self.held.len() {
-            return Ok(of_arrays);
+    /// The entries of the list, those that are None among them.
+    pub(in crate::py) fn entries(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Moves values of the arrays, which come first, to the places of their entries of the list; the others become `none`.
+    pub(in crate::py) fn move_to_entries<T: Copy>(&self, values: &mut [T], none: T) -> PyResult<()> {
+        let mut unmoved = self.arrays.len();
+        for i in (0..values.len()).rev() {
+            if unmoved == i + 1 {
+                break; // no None is left
+            }
+            let own = if self.held.get(i)?.is_none() {
+                none
+            } else {
+                unmoved = unmoved.saturating_sub(1);
+                values.get(unmoved).copied().unwrap_or(none)
+            };
+            values.get_mut(i).into_iter().for_each(|to| *to = own);
         }
-        let (mut of_arrays, mut of_all) = (of_arrays.into_iter(), vec_with_room(self.held.len())?);
-        for i in 0..self.held.len() {
-            let own = if self.held.get(i)?.is_none() { None } else { of_arrays.next() };
-            of_all.push(own.unwrap_or(none));
-        }
-        Ok(of_all)
+        Ok(())
     }
 
     /// The elements of all of them.
