@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+import zipfile
 
 import gradclip as gc
 import ml_dtypes
@@ -134,8 +135,10 @@ def test_the_largest_come_first(kind, tmp_path, capsys):
 
 
 def test_dtypes_that_are_lacking_are_listed(tmp_path, capsys):
-    extra = {"eight": {"dtype": "F8_E4M3", "shape": [2], "data_offsets": [0, 2]}}
+    extra = {"eight": {"dtype": "F8_E4M3", "shape": [2], "data_offsets": [16, 18]}}
     write_safetensors(tmp_path / "a.safetensors", {"w": np.array([3.0, 4.0])}, extra)
+    with (tmp_path / "a.safetensors").open("ab") as file:
+        file.write(bytes(2))
     np.savez(tmp_path / "a.npz", w=np.array([3.0, 4.0]), text=np.array(["a", "b"]))
     for name in ("a.safetensors", "a.npz"):
         status, out, _ = run("norms", tmp_path / name, capsys=capsys)
@@ -192,14 +195,21 @@ def broken(tmp_path):
         "offsets.safetensors": b"",
         "beyond.safetensors": b"",
         "fields.safetensors": b"",
+        "overlap.safetensors": b"",
+        "absurd.safetensors": b"",
+        "negative.safetensors": b"",
+        "absurd.npy": good.replace(b"(1000,), }       ", b"(10000000000,), }"),
     }
-    for name, entry in {
-        "offsets": {"dtype": "F64", "shape": [3], "data_offsets": [0, 8]},
-        "beyond": {"dtype": "F64", "shape": [3], "data_offsets": [0, 24]},
-        "fields": {"dtype": "F64"},
+    for name, entries in {
+        "offsets": [{"dtype": "F64", "shape": [3], "data_offsets": [0, 8]}],
+        "beyond": [{"dtype": "F64", "shape": [3], "data_offsets": [0, 240]}],
+        "fields": [{"dtype": "F64"}],
+        "overlap": [{"dtype": "F64", "shape": [1], "data_offsets": [at, at + 8]} for at in (0, 4)],
+        "absurd": [{"dtype": "F64", "shape": [1 << 62, 1 << 62], "data_offsets": [0, 12]}],
+        "negative": [{"dtype": "F64", "shape": [-1], "data_offsets": [0, 12]}],
     }.items():
-        text = json.dumps({"w": entry}).encode()
-        files[f"{name}.safetensors"] = len(text).to_bytes(8, "little") + text
+        text = json.dumps({f"w{i}": entry for i, entry in enumerate(entries)}).encode()
+        files[f"{name}.safetensors"] = len(text).to_bytes(8, "little") + text + bytes(12)
     for name, data in files.items():
         if data is not None:
             (tmp_path / name).write_bytes(data)
@@ -218,6 +228,22 @@ def test_files_that_cannot_be_read_are_named_and_the_others_told(tmp_path, capsy
     status, out, _ = run("norms", tmp_path / "objects.npy", capsys=capsys)  # nothing is unpickled
     assert status == 0
     assert out.splitlines()[1].split() == ["objects", "object", "2", "-", "-", "-", "-", "-"]
+
+
+def test_a_missing_package_is_named(tmp_path, capsys, monkeypatch):
+    path = write("safetensors", tmp_path, {"w": np.ones(3)})
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    status, _, err = run("norms", path, capsys=capsys)
+    assert (status, err.count("gradclip[cli]")) == (2, 1)
+
+
+@pytest.mark.parametrize("shape", [(7,), (2, 3, 4), (3, 1), (5, 0, 2), (1, 1, 9)])
+@pytest.mark.parametrize("most", [1, 2, 5, 6, 100])
+def test_boxes_cut_an_array_in_order(shape, most):
+    array = np.arange(math.prod(shape)).reshape(shape)
+    blocks = [array[box].reshape(-1) for box in _files.boxes(shape, most)]
+    assert all(0 < len(block) <= most for block in blocks)
+    np.testing.assert_array_equal(np.concatenate([*blocks, array[:0].reshape(-1)]), array.reshape(-1))
 
 
 @pytest.mark.parametrize(
@@ -246,3 +272,60 @@ def test_it_runs_as_a_module(tmp_path):
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("global norm 5\n")
+
+
+GIBI = 1 << 30
+
+WATCH = """
+import runpy, sys, threading, time
+most, over = 0, False
+def watch():
+    global most
+    while not over:
+        lines = open("/proc/self/status").read().splitlines()
+        most = max(most, next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")))
+        time.sleep(0.002)
+thread = threading.Thread(target=watch)
+thread.start()
+try:
+    runpy.run_module("gradclip", run_name="__main__")
+except SystemExit as end:
+    status = end.code
+over = True
+thread.join()
+print(most, file=sys.stderr)
+sys.exit(status)
+"""
+
+
+def write_gibibyte(kind, folder):
+    """A file with one tensor of 1 GiB of float32: zeros, and a 3 and a 4 at its ends."""
+    data = np.lib.format.open_memmap(folder / "large.npy", "w+", np.float32, (GIBI // 4,))
+    data[0], data[-1] = 3.0, 4.0
+    if kind == "npy":
+        return folder / "large.npy"
+    path = folder / ("large.safetensors" if kind == "safetensors" else "large.npz")
+    if kind == "safetensors":
+        header = {"t": {"dtype": "F32", "shape": [GIBI // 4], "data_offsets": [0, GIBI]}}
+        text = json.dumps(header).encode()
+        with path.open("wb") as file:  # a file with a hole, as the one above
+            file.write(len(text).to_bytes(8, "little") + text + data[:1].tobytes())
+            file.seek(8 + len(text) + GIBI - 4)
+            file.write(data[-1:].tobytes())
+    else:
+        method = zipfile.ZIP_STORED if kind == "stored" else zipfile.ZIP_DEFLATED
+        with zipfile.ZipFile(path, "w", method, compresslevel=1) as archive:
+            archive.write(folder / "large.npy", "t.npy")
+    return path
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells what memory a process has")
+@pytest.mark.parametrize("kind", ["npy", "stored", "compressed", "safetensors"])
+def test_files_of_a_gibibyte_are_not_loaded_as_a_whole(kind, tmp_path):
+    command_line = [sys.executable, "-c", WATCH, "norms", write_gibibyte(kind, tmp_path), "--json"]
+    done = subprocess.run(command_line, check=False, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["global_norm"] == 5.0
+    assert 10_000 < int(done.stderr.split()[-1]) < 200_000  # KiB; the least is for the interpreter and NumPy
+    for file in tmp_path.iterdir():
+        file.unlink()
