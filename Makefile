@@ -119,6 +119,11 @@ nightly: ## What takes hours: aarch64, Miri, sanitizers, wheels, GPU kernels, a 
 accuracy: develop ## Measured errors against what is promised, written to docs/accuracy.md
 	python benches/accuracy.py --write
 
+.PHONY: coverage
+coverage: develop ## Lines of the Python package that the tests run, and those that they do not
+	$(PYTHON) -m pip install --quiet pytest-cov
+	python -m pytest -n 2 --quiet --cov=gradclip --cov-report=term-missing:skip-covered
+
 .PHONY: fuzz
 fuzz: develop ## A million calls drawn at random, each held to the contract (40 minutes on two busy cores)
 	python tests/fuzz --cases 1000000 --jobs 2 --counts

@@ -2,8 +2,11 @@
 
 import json
 import math
+import os
 import subprocess
 import sys
+import types
+import warnings
 import zipfile
 
 import gradclip as gc
@@ -272,6 +275,89 @@ def test_it_runs_as_a_module(tmp_path):
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("global norm 5\n")
+
+
+def test_a_plot_is_a_picture(tmp_path, capsys):
+    np.savez(tmp_path / "a.npz", **tensors())
+    status, _, err = run("norms", tmp_path / "a.npz", "--plot", tmp_path / "a.png", capsys=capsys)
+    assert (status, err) == (0, "")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    status, _, err = run("norms", tmp_path / "a.npz", "--plot", tmp_path / "gone" / "a.png", capsys=capsys)
+    assert status == 2
+    assert err.startswith(f"gradclip: {tmp_path / 'gone' / 'a.png'}: ")
+
+
+def test_a_plot_without_matplotlib_says_what_to_install(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    np.save(tmp_path / "a.npy", np.ones(3))
+    with pytest.raises(SystemExit, match=r"gradclip\[cli\]"):
+        run("norms", tmp_path / "a.npy", "--plot", tmp_path / "a.png", capsys=capsys)
+
+
+@pytest.mark.parametrize("has_bar", [True, False])
+def test_a_terminal_gets_a_bar_if_it_takes_long(has_bar, tmp_path, capsys, monkeypatch):
+    shown = []
+
+    class Bar:
+        def __init__(self, total, **options):
+            shown.append(total)
+            assert options["delay"] == 1
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            pass
+
+        def update(self, count):
+            shown.append(-count)
+
+    np.savez(tmp_path / "a.npz", a=np.ones(30), b=np.ones((4, 5), np.int8))
+    monkeypatch.setitem(sys.modules, "tqdm", types.SimpleNamespace(tqdm=Bar) if has_bar else None)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    status, _, err = run("norms", tmp_path / "a.npz", capsys=capsys)
+    assert (status, err) == (0, "")
+    assert (shown[:1], sum(shown)) == (([50], 0) if has_bar else ([], 0))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals")
+def test_it_runs_on_a_terminal(tmp_path):
+    np.save(tmp_path / "a.npy", np.array([3.0, 4.0]))
+    parent, child = os.openpty()
+    command_line = [sys.executable, "-m", "gradclip", "norms", tmp_path / "a.npy"]
+    done = subprocess.run(command_line, check=False, stdout=child, stderr=child, timeout=60)
+    os.close(child)
+    text = os.read(parent, 4096).decode()
+    os.close(parent)
+    assert done.returncode == 0
+    assert text.split()[-3:] == ["global", "norm", "5"]
+
+
+def test_members_of_one_name_and_others_than_arrays(tmp_path, capsys):
+    np.savez(tmp_path / "a.npz", w=np.array([3.0, 4.0]))
+    with zipfile.ZipFile(tmp_path / "a.npz", "a") as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the name that is there
+        archive.writestr("README.txt", "no array")
+        archive.writestr("w.npy", archive.read("w.npy"))
+    status, out, err = run("norms", tmp_path / "a.npz", capsys=capsys)
+    assert (status, err) == (2, f"gradclip: {tmp_path / 'a.npz'}: 2 tensors have the name 'w'\n")
+    assert "README" not in out
+
+
+def test_a_format_of_the_future_is_named(tmp_path, capsys):
+    np.save(tmp_path / "a.npy", np.ones(3))
+    data = (tmp_path / "a.npy").read_bytes()
+    (tmp_path / "a.npy").write_bytes(data[:6] + bytes([9, 0]) + data[8:])
+    status, _, err = run("norms", tmp_path / "a.npy", capsys=capsys)
+    assert (status, err) == (2, f"gradclip: {tmp_path / 'a.npy'}: version (9, 0) of the format is not supported\n")
+
+
+def test_tensors_of_lacking_dtypes_have_no_difference(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    path = write("safetensors", tmp_path, {"w": np.ones(3), "half": np.ones(2, ml_dtypes.bfloat16)})
+    status, out, err = run("diff", path, path, capsys=capsys)
+    assert (status, err) == (0, "")
+    assert next(line for line in out.splitlines() if "half" in line).split()[1:3] == ["BF16", "2"]
 
 
 GIBI = 1 << 30
