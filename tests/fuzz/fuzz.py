@@ -47,6 +47,7 @@ ISA_LEVELS = [None, *_core.isa_levels()]
 MANY = 20_000  # elements from which values are checked at some places alone
 SHARED = 6 << 20  # bytes that threads share (for p-norms a sixteenth)
 STREAMED = 32 << 20  # bytes of outputs that are written past the caches
+LARGEST_BEYOND = 64 << 10  # bytes of lists that the functions TensorFlow lacks take, too
 HANGS_AFTER = 240  # seconds
 SMALLEST_NORMAL = LD(sys.float_info.min)
 
@@ -1408,6 +1409,10 @@ def do_case(case: Case) -> tuple[str, str, str]:  # noqa: C901
             if isinstance(b, Given) and isinstance(b.value, Arr)
         }
         check_values(case, result, inputs, memory)
+        if case.function in {"global_norm", "clip_by_global_norm"} and sum(map(len, case.rooms)) < LARGEST_BEYOND:
+            import fuzz_beyond  # noqa: PLC0415 (it imports this module)
+
+            fuzz_beyond.check_list(case, plain["t_list"], clips=case.function != "global_norm")
     return case.function, dtype, "in place or out" if outs is not None else "new"
 
 

@@ -176,3 +176,47 @@ def test_a_case_that_kills_its_process_is_named(tmp_path):
     assert "# case 11 failed\nkilled its process: SIGKILL" in child.stdout
     assert "python tests/fuzz --seed 1 --case 11" in child.stdout
     assert "1 failed" in child.stdout.splitlines()[-1], child.stdout
+
+
+def nudged(result):
+    """The result with another last bit in its first number that has one."""
+    if isinstance(result, (tuple, list)):
+        return type(result)(nudged(part) for part in result)
+    if isinstance(result, np.ndarray) and result.size:
+        word = fuzz.oracle.bits(np.ascontiguousarray(fuzz.native(result))).copy()
+        word.flat[0] ^= 1 << (8 * word.itemsize - 4)  # of the exponent
+        return fuzz.oracle.from_bits(word.ravel(), result.dtype).reshape(result.shape)
+    return result
+
+
+BEYOND = [
+    "norms",
+    "clip_by_norms",
+    "clip_by_rms",
+    "clip_by_weight_norm",
+    "clip_difference_by_global_norm",
+    "clip_examples_by_global_norm",
+]
+
+
+@extended
+@pytest.mark.parametrize("name", BEYOND)
+def test_a_fault_of_the_other_functions_is_seen(name, monkeypatch):
+    function = getattr(gc, name)
+    monkeypatch.setattr(fuzz.gc, name, lambda *arguments, **more: nudged(function(*arguments, **more)))
+    with pytest.raises(fuzz.WrongError, match=name.split("_")[1] if "_" in name else name):
+        run_few()
+
+
+@extended
+@pytest.mark.parametrize("argument", ["strict", "nonfinite"])
+def test_an_argument_without_effect_is_seen(argument, monkeypatch):
+    function = gc.clip_by_global_norm
+    ignored = {argument: {"strict": False, "nonfinite": "propagate"}[argument]}
+
+    def call(*arguments, **more):
+        return function(*arguments, **more | (ignored if argument in more else {}))
+
+    monkeypatch.setattr(fuzz.gc, "clip_by_global_norm", call)
+    with pytest.raises(fuzz.WrongError, match=argument):
+        run_few()
