@@ -31,6 +31,8 @@ _NEEDS = {
     "gpu": gpu_arrays.has_device(),
     "cupy": gpu_arrays.HAS_CUPY,
     "torch": importlib.util.find_spec("torch") is not None,
+    "dask": importlib.util.find_spec("dask") is not None,
+    "mpi": importlib.util.find_spec("mpi4py") is not None,
 }
 _left_out: Counter[str] = Counter()
 

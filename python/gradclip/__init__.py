@@ -10,7 +10,7 @@ Clip: `clip_by_value`, `clip_by_norm`, `clip_by_average_norm`, `clip_by_rms`,
 `clip_by_global_norm`, `clip_by_norms`, `clip_by_weight_norm`,
 `clip_examples_by_global_norm`, `clip_difference_by_global_norm`.
 
-Norms: `norm`, `norms`, `global_norm`, `normalize`.
+Norms: `norm`, `norms`, `global_norm`, `normalize`; of data that several processes hold: `NormState`.
 
 Bad steps: `NonFiniteError`.
 
@@ -40,11 +40,13 @@ from gradclip._clip_lists import (
 from gradclip._config import __version__, get_num_threads, set_num_threads, show_config, trim
 from gradclip._nonfinite import NonFiniteError
 from gradclip._norm import global_norm, norm, normalize, norms
+from gradclip._norm_state import NormState
 from gradclip._slices import IndexedSlices
 
 __all__ = [
     "IndexedSlices",
     "NonFiniteError",
+    "NormState",
     "__version__",
     "clip_by_average_norm",
     "clip_by_global_norm",

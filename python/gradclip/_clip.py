@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from gradclip import _core
+from gradclip import _core, _distributed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gradclip._slices import IndexedSlices, Tensors
-    from gradclip._types import Array, Axes, DeviceNumber, DeviceT, NonFinite, Number, Order, Tensor
+    from gradclip._types import Array, Axes, DeviceNumber, DeviceT, NonFinite, Number, Order, Replicated, Tensor
 
 
 @overload
@@ -114,6 +114,8 @@ def clip_by_norm(
     nonfinite: NonFinite = "propagate",
     strict: bool = False,
     out: IndexedSlices | None = None,
+    comm: object = None,
+    replicated: Replicated = None,
 ) -> IndexedSlices: ...
 @overload
 def clip_by_norm(
@@ -125,6 +127,8 @@ def clip_by_norm(
     nonfinite: NonFinite = "propagate",
     strict: bool = False,
     out: Array | None = None,
+    comm: object = None,
+    replicated: Replicated = None,
 ) -> Array: ...
 @overload
 def clip_by_norm(
@@ -146,6 +150,8 @@ def clip_by_norm(
     nonfinite: NonFinite = "propagate",
     strict: bool = False,
     out: Any = None,
+    comm: object = None,
+    replicated: Replicated = None,
 ) -> Any:
     """Scale a tensor so that its Euclidean norm is at most ``clip_norm``.
 
@@ -177,6 +183,13 @@ def clip_by_norm(
         Array that receives the result, with the shape and dtype of ``t``. It may be
         ``t`` itself: then only slices that are clipped are written. Default: a new
         array.
+    comm : communicator, function or sequence of these, optional
+        The other processes that hold parts of the tensor: a communicator of mpi4py, a ProcessGroup of
+        torch.distributed, or a function that adds up a float64 array over all processes; of a
+        sequence, each in turn. Default: None, this process alone.
+    replicated : bool, int or sequence of these, optional
+        True if every process holds a copy of the tensor, which counts once, or the number
+        of processes that do. Default: None, all are parts.
 
     Returns
     -------
@@ -207,6 +220,9 @@ def clip_by_norm(
     infinite element becomes NaN there and 0 elsewhere. Of a complex element, only the
     infinite part becomes NaN.
 
+    With ``comm``, every process gets the same bits, and an error on one of them is an error on
+    all. Every process has to make the call, even one without tensors.
+
     Examples
     --------
     >>> import numpy as np
@@ -215,7 +231,9 @@ def clip_by_norm(
     array([[3. , 4. ],
            [0.6, 0.8]])
     """
-    return _core.clip_by_norm(t, clip_norm, axes, name, nonfinite, strict, out)
+    if comm is not None or replicated is not None:
+        return _distributed.clip_by_norm(t, clip_norm, axes, name, nonfinite, strict, out, comm, replicated)
+    return _core.clip_by_norm(t, clip_norm, axes, name, nonfinite, strict, out, None)
 
 
 def clip_by_rms(
@@ -292,6 +310,8 @@ def clip_by_average_norm(
     *,
     nonfinite: NonFinite = "propagate",
     out: Array | None = None,
+    comm: object = None,
+    replicated: Replicated = None,
 ) -> Array: ...
 @overload
 def clip_by_average_norm(
@@ -303,7 +323,14 @@ def clip_by_average_norm(
     out: DeviceT | None = None,
 ) -> DeviceT: ...
 def clip_by_average_norm(
-    t: Any, clip_norm: Any, name: str | None = None, *, nonfinite: NonFinite = "propagate", out: Any = None
+    t: Any,
+    clip_norm: Any,
+    name: str | None = None,
+    *,
+    nonfinite: NonFinite = "propagate",
+    out: Any = None,
+    comm: object = None,
+    replicated: Replicated = None,
 ) -> Any:
     """Scale a tensor so that its average norm is at most ``clip_norm``.
 
@@ -327,6 +354,13 @@ def clip_by_average_norm(
     out : ndarray, optional
         Array that receives the result, with the shape and dtype of ``t``. It may be
         ``t`` itself. Default: a new array.
+    comm : communicator, function or sequence of these, optional
+        The other processes that hold parts of the tensor: a communicator of mpi4py, a ProcessGroup of
+        torch.distributed, or a function that adds up a float64 array over all processes; of a
+        sequence, each in turn. Default: None, this process alone.
+    replicated : bool, int or sequence of these, optional
+        True if every process holds a copy of the tensor, which counts once, or the number
+        of processes that do. Default: None, all are parts.
 
     Returns
     -------
@@ -350,6 +384,9 @@ def clip_by_average_norm(
     ``tf.compat.v1.clip_by_average_norm``. Rounding, NaN and infinity are those of
     `clip_by_norm`.
 
+    With ``comm``, every process gets the same bits, and an error on one of them is an error on
+    all. Every process has to make the call, even one without tensors.
+
     Examples
     --------
     >>> import numpy as np
@@ -357,7 +394,9 @@ def clip_by_average_norm(
     >>> gc.clip_by_average_norm(np.array([3.0, 4.0]), 1.0)
     array([1.2, 1.6])
     """
-    return _core.clip_by_average_norm(t, clip_norm, name, nonfinite, out)
+    if comm is not None or replicated is not None:
+        return _distributed.clip_by_average_norm(t, clip_norm, name, nonfinite, out, comm, replicated)
+    return _core.clip_by_average_norm(t, clip_norm, name, nonfinite, out, None)
 
 
 @overload
@@ -372,6 +411,9 @@ def clip_by_global_norm(
     strict: bool = False,
     integers: Literal["raise", "keep"] = "raise",
     out: Sequence[Array | IndexedSlices | None] | None = None,
+    comm: object = None,
+    replicated: Replicated = None,
+    reproducible: bool = False,
 ) -> tuple[list[Any], float]: ...
 @overload
 def clip_by_global_norm(
@@ -397,6 +439,9 @@ def clip_by_global_norm(
     strict: bool = False,
     integers: Literal["raise", "keep"] = "raise",
     out: Any = None,
+    comm: object = None,
+    replicated: Replicated = None,
+    reproducible: bool = False,
 ) -> Any:
     """Scale all tensors of a list so that their global norm is at most ``clip_norm``.
 
@@ -437,6 +482,17 @@ def clip_by_global_norm(
         None for a new array. For each None, None. It may be ``t_list`` itself: then the
         tensors are clipped in place, and nothing is written if nothing needs clipping.
         Default: new arrays.
+    comm : communicator, function or sequence of these, optional
+        The other processes that hold parts of the tensors: a communicator of mpi4py, a ProcessGroup of
+        torch.distributed, or a function that adds up a float64 array over all processes; of a
+        sequence, each in turn. Default: None, this process alone.
+    replicated : bool, int or sequence of these, optional
+        For each tensor, or for all: True if every process holds a copy of it, which counts
+        once, or the number of processes that do. Default: None, all are parts.
+    reproducible : bool, optional
+        Whether to add every term exactly, for orders 1, 2 and ``inf``, so that the bits of the
+        norm depend neither on the number of processes nor on where the data are cut.
+        Default: False.
 
     Returns
     -------
@@ -471,6 +527,9 @@ def clip_by_global_norm(
     "On the difficulty of training recurrent neural networks", ICML 2013,
     https://arxiv.org/abs/1211.5063.
 
+    With ``comm``, every process gets the same bits, and an error on one of them is an error on
+    all. Every process has to make the call, even one without tensors.
+
     Examples
     --------
     >>> import numpy as np
@@ -486,4 +545,8 @@ def clip_by_global_norm(
     >>> kept[0] is weights
     True
     """
-    return _core.clip_by_global_norm(t_list, clip_norm, use_norm, name, ord, nonfinite, strict, integers, out)
+    if comm is not None or replicated is not None or reproducible is not False:
+        return _distributed.clip_by_global_norm(
+            t_list, clip_norm, use_norm, name, ord, nonfinite, strict, integers, out, comm, replicated, reproducible
+        )
+    return _core.clip_by_global_norm(t_list, clip_norm, use_norm, name, ord, nonfinite, strict, integers, out, None)

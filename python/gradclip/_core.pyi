@@ -31,15 +31,21 @@ __all__ = [
     "config",
     "describe",
     "dtype_text",
+    "exact_sum",
     "exiting",
     "forked",
     "get_num_threads",
     "global_norm",
     "isa_levels",
     "memory_of_process",
+    "merge_power_sums",
     "norm",
     "normalize",
     "norms",
+    "power_sums",
+    "power_sums_along",
+    "power_sums_of_norms",
+    "roots_of_power_sums",
     "set_isa",
     "set_num_threads",
     "shape_text",
@@ -63,9 +69,11 @@ class _Config(TypedDict):
     memory_limit: int
 
 def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: Any, out: Any) -> Any: ...
-def clip_by_norm(t: Any, clip_norm: Any, axes: Any, name: Any, nonfinite: Any, strict: Any, out: Any) -> Any: ...
+def clip_by_norm(
+    t: Any, clip_norm: Any, axes: Any, name: Any, nonfinite: Any, strict: Any, out: Any, share: Any
+) -> Any: ...
 def clip_by_rms(t: Any, clip_rms: Any, axes: Any, name: Any, nonfinite: Any, out: Any) -> Array: ...
-def clip_by_average_norm(t: Any, clip_norm: Any, name: Any, nonfinite: Any, out: Any) -> Array: ...
+def clip_by_average_norm(t: Any, clip_norm: Any, name: Any, nonfinite: Any, out: Any, share: Any) -> Array: ...
 def clip_by_global_norm(
     t_list: Any,
     clip_norm: Any,
@@ -76,6 +84,7 @@ def clip_by_global_norm(
     strict: Any,
     integers: Any,
     out: Any,
+    share: Any,
 ) -> tuple[list[Any], float]: ...
 def clip_difference_by_global_norm(
     t_list: Any,
@@ -113,6 +122,17 @@ def config() -> _Config: ...
 def isa_levels() -> list[str]: ...
 def memory_of_process(root: Any) -> int | None: ...
 def set_isa(name: str | None) -> None: ...
+
+# Norms that several processes share. `share` of the clippers above is None, or returns an array of
+# `value, exponent`, one for each slice, and the number of elements of a slice.
+def power_sums(
+    function: str, t_list: Any, name: Any, ord: Any, keeps_integers: bool, each: bool
+) -> tuple[npt.NDArray[np.float64], int]: ...
+def power_sums_along(function: str, t: Any, name: Any, axes: Any, ord: Any) -> tuple[npt.NDArray[np.float64], int]: ...
+def power_sums_of_norms(norms: npt.NDArray[np.float64], ord: float) -> npt.NDArray[np.float64]: ...
+def merge_power_sums(rows: npt.NDArray[np.float64], ord: float) -> npt.NDArray[np.float64]: ...
+def roots_of_power_sums(sums: npt.NDArray[np.float64], ord: float) -> npt.NDArray[np.float64]: ...
+def exact_sum(function: str, t_list: Any, name: Any, ord: float, keeps_integers: bool) -> tuple[bytes, float, int]: ...
 
 # For the functions of arrays on a GPU. First the name of the public function and the caller's `name`; the messages are
 # those for NumPy arrays.

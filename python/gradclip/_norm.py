@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from gradclip import _core
+from gradclip import _core, _distributed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gradclip._slices import Tensors
-    from gradclip._types import Array, Axes, DeviceArray, DeviceT, Order, Tensor
+    from gradclip._types import Array, Axes, DeviceArray, DeviceT, Order, Replicated, Tensor
 
 
 @overload
@@ -27,6 +27,9 @@ def global_norm(
     ord: Order = 2,
     nonfinite: Literal["propagate", "raise"] = "propagate",
     integers: Literal["count", "keep"] = "count",
+    comm: object = None,
+    replicated: Replicated = None,
+    reproducible: bool = False,
 ) -> float: ...
 @overload
 def global_norm(
@@ -44,6 +47,9 @@ def global_norm(
     ord: Order = 2,
     nonfinite: Literal["propagate", "raise"] = "propagate",
     integers: Literal["count", "keep"] = "count",
+    comm: object = None,
+    replicated: Replicated = None,
+    reproducible: bool = False,
 ) -> Any:
     """Compute one norm of all elements of all tensors of a list.
 
@@ -64,6 +70,17 @@ def global_norm(
     integers : {"count", "keep"}, optional
         Treatment of integer and boolean tensors. Default: ``"count"``, they count like
         others. ``"keep"``: they count nothing, as in `clip_by_global_norm`.
+    comm : communicator, function or sequence of these, optional
+        The other processes that hold parts of the tensors: a communicator of mpi4py, a ProcessGroup of
+        torch.distributed, or a function that adds up a float64 array over all processes; of a
+        sequence, each in turn. Default: None, this process alone.
+    replicated : bool, int or sequence of these, optional
+        For each tensor, or for all: True if every process holds a copy of it, which counts
+        once, or the number of processes that do. Default: None, all are parts.
+    reproducible : bool, optional
+        Whether to add every term exactly, for orders 1, 2 and ``inf``, so that the bits of the
+        norm depend neither on the number of processes nor on where the data are cut.
+        Default: False.
 
     Returns
     -------
@@ -89,6 +106,9 @@ def global_norm(
 
     The relative error is below 1e-14, and below 1e-14 / ord for orders below 1.
 
+    With ``comm``, every process gets the same bits, and an error on one of them is an error on
+    all. Every process has to make the call, even one without tensors.
+
     Examples
     --------
     >>> import numpy as np
@@ -96,10 +116,19 @@ def global_norm(
     >>> gc.global_norm([np.array([3.0]), None, np.array([[4.0], [12.0]], np.float32)])
     13.0
     """
+    if comm is not None or replicated is not None or reproducible is not False:
+        return _distributed.global_norm(t_list, name, ord, nonfinite, integers, comm, replicated, reproducible)
     return _core.global_norm(t_list, name, ord, nonfinite, integers)
 
 
-def norms(t_list: Tensors, name: str | None = None, *, ord: Order = 2) -> npt.NDArray[np.float64]:
+def norms(
+    t_list: Tensors,
+    name: str | None = None,
+    *,
+    ord: Order = 2,
+    comm: object = None,
+    replicated: Replicated = None,
+) -> npt.NDArray[np.float64]:
     """Compute the norm of each tensor of a list.
 
     Parameters
@@ -112,6 +141,13 @@ def norms(t_list: Tensors, name: str | None = None, *, ord: Order = 2) -> npt.ND
     ord : number, optional
         Order of the norms: any number > 0, or ``inf`` for the largest magnitude.
         Default: 2, the Euclidean norm.
+    comm : communicator, function or sequence of these, optional
+        The other processes that hold parts of each of the tensors: a communicator of mpi4py, a ProcessGroup of
+        torch.distributed, or a function that adds up a float64 array over all processes; of a
+        sequence, each in turn. Default: None, this process alone.
+    replicated : bool, int or sequence of these, optional
+        For each tensor, or for all: True if every process holds a copy of it, which counts
+        once, or the number of processes that do. Default: None, all are parts.
 
     Returns
     -------
@@ -129,6 +165,9 @@ def norms(t_list: Tensors, name: str | None = None, *, ord: Order = 2) -> npt.ND
     -----
     Each norm has the bits of ``global_norm([t], ord=ord)``. The list is read once.
 
+    With ``comm``, every process gets the same bits, and an error on one of them is an error on
+    all. Every process has to make the call, even one without tensors.
+
     Examples
     --------
     >>> import numpy as np
@@ -136,6 +175,8 @@ def norms(t_list: Tensors, name: str | None = None, *, ord: Order = 2) -> npt.ND
     >>> gc.norms([np.array([3.0, 4.0]), None, np.array([[12.0]], np.float32)])
     array([ 5.,  0., 12.])
     """
+    if comm is not None or replicated is not None:
+        return _distributed.norms(t_list, name, ord, comm, replicated)
     return _core.norms(t_list, name, ord)
 
 

@@ -36,3 +36,5 @@ Axes: TypeAlias = "SupportsIndex | Sequence[SupportsIndex] | None"
 Order: TypeAlias = "str | Number"
 #: Effect of NaN and infinity among the elements.
 NonFinite: TypeAlias = Literal["propagate", "raise", "zero", "keep"]
+#: The processes that hold a copy of a tensor.
+Replicated: TypeAlias = "bool | int | Sequence[bool | int] | None"

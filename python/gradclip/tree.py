@@ -64,6 +64,9 @@ def global_norm(
     ord: Order = 2,
     nonfinite: Literal["propagate", "raise"] = "propagate",
     integers: Literal["count", "keep"] = "count",
+    comm: object = None,
+    replicated: object = None,
+    reproducible: bool = False,
     namespace: str = "",
 ) -> Any:
     """Compute one norm of all elements of all leaves.
@@ -81,6 +84,13 @@ def global_norm(
         Effect of an element that is infinite or NaN, as in `gradclip.global_norm`.
     integers : {"count", "keep"}, optional
         Treatment of integer and boolean leaves, as in `gradclip.global_norm`.
+    comm : communicator, function or sequence of these, optional
+        The other processes that hold parts of the tensors, as in `gradclip.global_norm`.
+    replicated : bool, int or tree of these, optional
+        The leaves that several processes hold copies of, as in `gradclip.global_norm`: for
+        all leaves, or a tree of the structure of ``tree``. Default: None, all are parts.
+    reproducible : bool, optional
+        Whether to add every term exactly, as in `gradclip.global_norm`. Default: False.
     namespace : str, optional
         The namespace of optree that classes are registered in. Default: the global one.
 
@@ -109,12 +119,21 @@ def global_norm(
     """
     call = _Call("global_norm", name, tree, namespace)
     try:
-        return gc.global_norm(call.leaves, name, ord=ord, nonfinite=nonfinite, integers=integers)
+        shared = call.shared(comm, replicated, reproducible)
+        return gc.global_norm(call.leaves, name, ord=ord, nonfinite=nonfinite, integers=integers, **shared)
     except (TypeError, ValueError) as error:
         raise call.explained(error) from error.__cause__
 
 
-def norms(tree: Any, name: str | None = None, *, ord: Order = 2, namespace: str = "") -> dict[str, float]:
+def norms(
+    tree: Any,
+    name: str | None = None,
+    *,
+    ord: Order = 2,
+    comm: object = None,
+    replicated: object = None,
+    namespace: str = "",
+) -> dict[str, float]:
     """Compute the norm of each leaf, by its path.
 
     Parameters
@@ -126,6 +145,11 @@ def norms(tree: Any, name: str | None = None, *, ord: Order = 2, namespace: str 
     ord : number, optional
         Order of the norms: any number > 0, or ``inf`` for the largest magnitude.
         Default: 2, the Euclidean norm.
+    comm : communicator, function or sequence of these, optional
+        The other processes that hold parts of the tensors, as in `gradclip.global_norm`.
+    replicated : bool, int or tree of these, optional
+        The leaves that several processes hold copies of, as in `gradclip.global_norm`: for
+        all leaves, or a tree of the structure of ``tree``. Default: None, all are parts.
     namespace : str, optional
         The namespace of optree that classes are registered in. Default: the global one.
 
@@ -153,7 +177,7 @@ def norms(tree: Any, name: str | None = None, *, ord: Order = 2, namespace: str 
     """
     call = _Call("norms", name, tree, namespace)
     try:
-        found = gc.norms(call.leaves, name, ord=ord)
+        found = gc.norms(call.leaves, name, ord=ord, **call.shared(comm, replicated))
     except (TypeError, ValueError) as error:
         raise call.explained(error) from error.__cause__
     return dict(zip(call.paths(), found.tolist(), strict=True))
@@ -170,6 +194,9 @@ def clip_by_global_norm(
     strict: bool = False,
     integers: Literal["raise", "keep"] = "raise",
     out: Any = None,
+    comm: object = None,
+    replicated: object = None,
+    reproducible: bool = False,
     namespace: str = "",
 ) -> tuple[Any, Any]:
     """Scale all leaves so that their global norm is at most ``clip_norm``.
@@ -201,6 +228,13 @@ def clip_by_global_norm(
         A tree of the same structure. For each tensor, the array that receives its
         result, with its shape and dtype, or None for a new array. It may be ``tree``
         itself. Default: new arrays.
+    comm : communicator, function or sequence of these, optional
+        The other processes that hold parts of the tensors, as in `gradclip.global_norm`.
+    replicated : bool, int or tree of these, optional
+        The leaves that several processes hold copies of, as in `gradclip.global_norm`: for
+        all leaves, or a tree of the structure of ``tree``. Default: None, all are parts.
+    reproducible : bool, optional
+        Whether to add every term exactly, as in `gradclip.global_norm`. Default: False.
     namespace : str, optional
         The namespace of optree that classes are registered in. Default: the global one.
 
@@ -251,6 +285,7 @@ def clip_by_global_norm(
             strict=strict,
             integers=integers,
             out=call.beside("out", out),
+            **call.shared(comm, replicated, reproducible),
         )
     except (TypeError, ValueError) as error:
         raise call.explained(error) from error.__cause__
@@ -483,8 +518,8 @@ def clip_difference_by_global_norm(
 
 
 #: The parameters of the functions of lists that take trees here, and the names that they have here.
-_NAMES = {"t_list": "tree", "base_list": "base", "out": "out"}
-_ENTRY = re.compile(r"\b(t_list|base_list|out)\[(\d+)\]|\b(?:t_list|base_list)\b")
+_NAMES = {"t_list": "tree", "base_list": "base", "out": "out", "replicated": "replicated"}
+_ENTRY = re.compile(r"\b(t_list|base_list|out|replicated)\[(\d+)\]|\b(?:t_list|base_list)\b")
 _ARGUMENT = re.compile(r"\w+(?=[:\[])")
 #: Nodes that optree takes for each other.
 _DICTS = (dict, OrderedDict, defaultdict)
@@ -538,6 +573,15 @@ class _Call:
             return ...
         self.others[argument] = found
         return found
+
+    def shared(self, comm: object, replicated: Any, reproducible: bool = False) -> dict[str, Any]:
+        """Return the arguments of norms that several processes share; none of them if there is one process."""
+        if comm is None and replicated is None and reproducible is False:
+            return {}
+        if replicated is not None and not isinstance(replicated, (bool, int, np.generic)):
+            replicated = self.beside("replicated", replicated)
+        options = {"comm": comm, "replicated": replicated}
+        return options if reproducible is False else {**options, "reproducible": reproducible}
 
     def _are_leaves(self, found: list[Any]) -> bool:
         return _PLAIN.issuperset(map(type, found)) or optree.all_leaves(

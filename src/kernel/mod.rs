@@ -12,6 +12,7 @@
 
 pub mod clip;
 pub mod difference;
+pub mod exact;
 pub mod examples;
 pub mod halves;
 pub mod map;

@@ -14,8 +14,10 @@ use std::f64::consts::FRAC_1_SQRT_2;
 /// `log2(x) = exponent + fraction`, with a fraction in [-1/2, 1/2].
 #[derive(Clone, Copy, Debug)]
 pub struct Log2 {
-    exponent: f64,
-    fraction: f64,
+    /// A whole number.
+    pub exponent: f64,
+    /// What is left.
+    pub fraction: f64,
 }
 
 /// The exponents are read with this number's help: an integer below 2^52, put in its mantissa, is a float64.
@@ -106,9 +108,10 @@ fn log2_of_ratio(s: f64) -> f64 {
 /// Adding this number rounds to an integer, which stands in the low bits of the sum.
 const ROUND: f64 = 6_755_399_441_055_744.0; // 1.5 * 2^52
 
-/// 2^z for z in [-1000, 0.5], and 0 for z = [`NOTHING`].
+/// 2^z for z in [-1000, 0.5], and 0 for z = `NOTHING`.
 #[inline(always)]
-fn exp2(z: f64) -> f64 {
+#[must_use]
+pub fn exp2(z: f64) -> f64 {
     let shifted = z + ROUND;
     let r = z - (shifted - ROUND);
     // The integer is added to the exponent, which has room for it.

@@ -5,14 +5,16 @@ mod difference;
 mod list;
 mod order;
 mod pass;
+mod power_sum;
 mod slices;
 
 pub(super) use self::columns::{ReadRows, WIDE, add_columns, run_of_columns};
 pub use self::difference::{AnyDifference, Difference};
-pub use self::list::{AnyView, ShortSums, Views, norm, norm_of_views, norms_of_views};
+pub use self::list::{AnyView, ShortSums, Views, exact_sum, norm, norm_of_views, norms_of_views};
 pub use self::order::{Order, norm_of_norms};
 pub(super) use self::order::{Reduction, SMALLEST_SUM};
 pub use self::pass::{CHUNK, SHORT, norm_of_view};
 pub(super) use self::pass::{has_row_sums, norm_of_view_with, row_sums};
+pub use self::power_sum::MAX_SUMMED_ORDER;
 pub(super) use self::slices::slices_in_job;
 pub use self::slices::{norms, norms_into};

@@ -103,6 +103,22 @@ impl<'a, 'py> Call<'a, 'py> {
         self.py.import(intern!(self.py, "gradclip._cuda"))?.call_method1(self.function, arguments)
     }
 
+    /// Hands the call on to the Python function of the same name for dask arrays; these have their own workers, so that there is
+    /// no function for those that other processes share.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn hand_on_lazy(
+        &self,
+        is_shared: bool,
+        arguments: impl PyCallArgs<'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if is_shared {
+            return Err(self.type_error("comm", "a communicator beside dask arrays", "None for dask arrays"));
+        }
+        self.runs_python.begin(self.py);
+        self.py.import(intern!(self.py, "gradclip._dask"))?.call_method1(self.function, arguments)
+    }
+
     pub(super) fn prefix(&self) -> String {
         let name = self.name.and_then(|name| name.cast::<PyString>().ok());
         name.map_or_else(

@@ -124,15 +124,23 @@ pub(super) fn is_list(object: &Bound<'_, PyAny>) -> bool {
     object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>()
 }
 
-/// `cupy.ndarray`, if `CuPy` is there. The module's own names are looked at: to ask for one that is not there may import
-/// something.
-fn cupy_class(py: Python<'_>) -> Option<Bound<'_, PyType>> {
-    let module = loaded(intern!(py, "cupy")).ok().flatten()?.cast_into::<PyModule>().ok()?;
-    module.dict().get_item(intern!(py, "ndarray")).ok().flatten()?.cast_into().ok()
+/// A class of a module, if the module is loaded. The module's own names are looked at: to ask for one that is not there may
+/// import something.
+fn class_of<'py>(module: &Bound<'py, PyString>, name: &Bound<'py, PyString>) -> Option<Bound<'py, PyType>> {
+    let module = loaded(module).ok().flatten()?.cast_into::<PyModule>().ok()?;
+    module.dict().get_item(name).ok().flatten()?.cast_into().ok()
+}
+
+/// Whether an object is a `dask.array.Array`. No Python code runs.
+pub(super) fn is_dask(object: &Bound<'_, PyAny>) -> bool {
+    !object.is_exact_instance_of::<PyUntypedArray>()
+        && class_of(intern!(object.py(), "dask.array"), intern!(object.py(), "Array"))
+            .is_some_and(|class| objects::is_of(object, &class))
 }
 
 /// Whether an object is a `cupy.ndarray`. No Python code runs.
 pub(super) fn is_cupy(object: &Bound<'_, PyAny>) -> bool {
     !object.is_exact_instance_of::<PyUntypedArray>()
-        && cupy_class(object.py()).is_some_and(|class| objects::is_of(object, &class))
+        && class_of(intern!(object.py(), "cupy"), intern!(object.py(), "ndarray"))
+            .is_some_and(|class| objects::is_of(object, &class))
 }

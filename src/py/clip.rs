@@ -15,8 +15,9 @@ use super::bound::{BoundKind, bound};
 use super::call::{Call, are_plain, are_plain_axes};
 use super::kinds::Kinds;
 use super::norm::vector_order;
-use super::operands::{Inputs, Operands, Parameter};
+use super::operands::{Inputs, OnDevice, Operands, Parameter};
 use super::run::{NormOf, Norms, Policy, Refused, detached, margin, real_dtype, scale_pairs, scale_slices};
+use super::shared::{shared_norm, shared_norms};
 use crate::element::{Dtype, Ordered, match_ordered, match_real};
 use crate::isa::Isa;
 use crate::kernel::clip::Clip;
@@ -38,12 +39,13 @@ pub(super) fn clip_by_value<'py>(
     name: Option<&Bound<'py, PyAny>>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    const T: Parameter = Parameter::new("t", Kinds::Ordered, true);
+    const T: Parameter = Parameter::new("t", Kinds::Ordered, true).lazy();
     let call = Call::new(py, "clip_by_value", name)?;
     let is_plain = are_plain([clip_value_min, clip_value_max, name]);
     let mut tensor = Inputs::new(&call, T, Items::One(t));
-    if tensor.read(is_plain)?.is_some() {
-        return call.hand_on((t, clip_value_min, clip_value_max, name, out));
+    if let Some(OnDevice { is_lazy, .. }) = tensor.read(is_plain)? {
+        let arguments = (t, clip_value_min, clip_value_max, name, out);
+        return if is_lazy { call.hand_on_lazy(false, arguments) } else { call.hand_on(arguments) };
     }
     let mut lo = bound(&call, "clip_value_min", clip_value_min, &tensor)?;
     let mut hi = bound(&call, "clip_value_max", clip_value_max, &tensor)?;
@@ -99,14 +101,17 @@ pub(super) fn clip_by_norm<'py>(
     nonfinite: &Bound<'py, PyAny>,
     strict: &Bound<'py, PyAny>,
     out: Option<&Bound<'py, PyAny>>,
+    share: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    const T: Parameter = Parameter::new("t", Kinds::Scalable, true);
+    const T: Parameter = Parameter::new("t", Kinds::Scalable, true).lazy();
     let call = Call::new(py, "clip_by_norm", name)?;
-    let is_plain = are_plain([Some(clip_norm), name]) && are_plain_axes(axes);
+    let is_plain = are_plain([Some(clip_norm), name]) && are_plain_axes(axes) && share.is_none();
     let (policy, strict) = (call.policy(nonfinite), call.flag("strict", strict));
     let mut tensor = Inputs::new(&call, T, Items::One(t));
-    if tensor.read(is_plain)?.is_some() {
-        return if policy?.is_default() && !strict? {
+    if let Some(OnDevice { is_lazy, .. }) = tensor.read(is_plain)? {
+        return if is_lazy {
+            call.hand_on_lazy(share.is_some(), (t, clip_norm, axes, name, nonfinite, strict?, out))
+        } else if policy?.is_default() && !strict? {
             call.hand_on((t, clip_norm, axes, name, out))
         } else {
             Err(call.not_on_device("t"))
@@ -118,6 +123,10 @@ pub(super) fn clip_by_norm<'py>(
     call.check_name()?;
     let (policy, strict) = (policy?, strict?);
     call.check_strict(strict, policy, None)?;
+    if let Some(share) = share {
+        let limit = |elements| policy.limit(limit, 1.0, margin(strict, elements));
+        return clip_shared(&mut tensor, axes.as_deref(), limit, share, out);
+    }
     let margin = if strict { margin(strict, len_along(&shape, axes.as_deref())) } else { 0.0 };
     clip_along(&call, &mut tensor, axes.as_deref(), policy.limit(limit, 1.0, margin), policy, out)
 }
@@ -146,6 +155,30 @@ pub(super) fn clip_by_rms<'py>(
     let policy = call.policy(nonfinite)?;
     let len = len_along(&shape, axes.as_deref()) as f64;
     clip_along(&call, &mut tensor, axes.as_deref(), policy.limit(limit, len.sqrt(), 0.0), policy, out)
+}
+
+/// Clips a tensor that is a part of a larger one, or slices that are, by the norms that `share` returns: see [`shared_norms`].
+/// The limit is made of the number of elements of a whole slice.
+#[cold]
+fn clip_shared<'py>(
+    tensor: &mut Inputs<'_, 'py>,
+    axes: Option<&[usize]>,
+    limit: impl Fn(usize) -> Limit,
+    share: &Bound<'py, PyAny>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let shape = tensor.shape()?;
+    // Nothing is left to go wrong on this process alone once the others have its part of the norms.
+    let mut operands = tensor.with_outputs(out, &mut [])?;
+    let (values, elements) = shared_norms(share)?;
+    let kept: Vec<_> =
+        axes.map_or_else(Vec::new, |axes| (0..shape.len()).filter(|axis| !axes.contains(axis)).collect());
+    if values.len() != kept.iter().filter_map(|axis| shape.get(*axis)).product::<usize>() {
+        return Err(internal("not a norm for each slice"));
+    }
+    let limit = limit(elements);
+    scale_slices(operands.pair()?, &Norms { values, kept }, |_, norm| limit.factor(norm))?;
+    Ok(operands.into_result())
 }
 
 /// The elements of a slice along some axes, or of all.
@@ -313,13 +346,18 @@ pub(super) fn clip_by_average_norm<'py>(
     name: Option<&Bound<'py, PyAny>>,
     nonfinite: &Bound<'py, PyAny>,
     out: Option<&Bound<'py, PyAny>>,
+    share: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    const T: Parameter = Parameter::new("t", Kinds::Scalable, false);
+    const T: Parameter = Parameter::new("t", Kinds::Scalable, false).lazy();
     let call = Call::new(py, "clip_by_average_norm", name)?;
     let policy = call.policy(nonfinite);
     let mut tensor = Inputs::new(&call, T, Items::One(t));
-    if tensor.read(are_plain([Some(clip_norm), name]))?.is_some() {
-        return if policy?.is_default() {
+    if let Some(OnDevice { is_lazy, .. }) =
+        tensor.read(are_plain([Some(clip_norm), name]) && share.is_none())?
+    {
+        return if is_lazy {
+            call.hand_on_lazy(share.is_some(), (t, clip_norm, name, nonfinite, out))
+        } else if policy?.is_default() {
             call.hand_on((t, clip_norm, name, out))
         } else {
             Err(call.not_on_device("t"))
@@ -328,6 +366,10 @@ pub(super) fn clip_by_average_norm<'py>(
     let limit = call.limit("clip_norm", clip_norm, false)?;
     call.check_name()?;
     let (policy, len) = (policy?, tensor.shape()?.iter().product::<usize>());
+    if let Some(share) = share {
+        let limit = |elements| policy.limit(limit, elements as f64, 0.0);
+        return clip_shared(&mut tensor, None, limit, share, out);
+    }
     clip_along(&call, &mut tensor, None, policy.limit(limit, len as f64, 0.0), policy, out)
 }
 
@@ -345,17 +387,23 @@ pub(super) fn clip_by_global_norm<'py>(
     strict: &Bound<'py, PyAny>,
     integers: &Bound<'py, PyAny>,
     out: Option<&Bound<'py, PyAny>>,
+    share: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    const T_LIST: Parameter = Parameter::new("t_list", Kinds::Scalable, true);
+    const T_LIST: Parameter = Parameter::new("t_list", Kinds::Scalable, true).lazy();
     let call = Call::new(py, "clip_by_global_norm", name)?;
-    let is_plain = are_plain([Some(clip_norm), use_norm, name, Some(ord)]);
+    let is_plain = are_plain([Some(clip_norm), use_norm, name, Some(ord)]) && share.is_none();
     let (policy, strict) = (call.policy(nonfinite), call.flag("strict", strict));
     let keeps_integers = call.is_second("integers", integers, (intern!(py, "raise"), "keep"));
     let parameter = Parameter { keeps_integers: matches!(keeps_integers, Ok(true)), ..T_LIST };
     let mut tensors = Inputs::new(&call, parameter, call.sequence(t_list)?);
-    if let Some(entries) = tensors.read(is_plain)? {
-        return if policy?.is_default() && !strict? && !keeps_integers? {
-            call.hand_on((entries.0, clip_norm, use_norm, name, ord, out))
+    if let Some(OnDevice { entries, is_lazy }) = tensors.read(is_plain)? {
+        return if is_lazy {
+            call.hand_on_lazy(
+                share.is_some(),
+                (entries, clip_norm, use_norm, name, ord, nonfinite, strict?, integers, out),
+            )
+        } else if policy?.is_default() && !strict? && !keeps_integers? {
+            call.hand_on((entries, clip_norm, use_norm, name, ord, out))
         } else {
             Err(call.not_on_device("t_list"))
         };
@@ -366,10 +414,17 @@ pub(super) fn clip_by_global_norm<'py>(
     let order = vector_order(&call, ord)?;
     let (policy, strict, _) = (policy?, strict?, keeps_integers?);
     call.check_strict(strict, policy, Some((order, ord)))?;
-    let norm = used.map_or(NormOf::Inputs(order), |norm| NormOf::Given(Scaled::new(norm, 0)));
-    let limit = policy.limit(limit, 1.0, margin(strict, if strict { tensors.elements() } else { 0 }));
+    let mut norm = used.map_or(NormOf::Inputs(order), |norm| NormOf::Given(Scaled::new(norm, 0)));
+    let mut elements = if strict { tensors.elements() } else { 0 };
     let held = if policy == Policy::Raise { Some(tensors.held()?) } else { None };
     let mut operands = tensors.with_outputs(out, &mut [])?;
+    if let Some(share) = share {
+        // The other processes learn of the norm here alone: all that can be wrong with this one's arguments was found before.
+        let shared;
+        (shared, elements) = shared_norm(share)?;
+        norm = NormOf::Given(shared);
+    }
+    let limit = policy.limit(limit, 1.0, margin(strict, elements));
     let factor = |norm| if policy.refuses(norm) { Err(Refused) } else { Ok(limit.factor_of_all(norm)) };
     let norm = operands.clip(py, norm, factor)?;
     match held {

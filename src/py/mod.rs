@@ -17,6 +17,7 @@ mod overlap;
 mod process;
 mod run;
 mod settings;
+mod shared;
 mod text;
 
 use pyo3::prelude::*;
@@ -50,6 +51,10 @@ mod _core {
         config, get_num_threads, isa_levels, memory_of_process, set_isa, set_num_threads, trim,
     };
 
+    #[pymodule_export]
+    use super::shared::{
+        exact_sum, merge_power_sums, power_sums, power_sums_along, power_sums_of_norms, roots_of_power_sums,
+    };
     #[pymodule_export]
     use super::text::{describe, dtype_text, text_of};
 

@@ -12,7 +12,7 @@ use super::array::pair::Pair;
 use super::call::{Call, Number, are_plain, number};
 use super::classes::is_bool;
 use super::kinds::Kinds;
-use super::operands::{Inputs, Parameter};
+use super::operands::{Inputs, OnDevice, Parameter};
 use super::run::{MatrixNorm, Norms, norm_of_arrays, normalize_rows, scale_pairs, scale_slices};
 use super::text::describe;
 use crate::parallel::reduce::Order;
@@ -67,18 +67,21 @@ pub(super) fn global_norm<'py>(
     nonfinite: &Bound<'py, PyAny>,
     integers: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    const T_LIST: Parameter = Parameter::new("t_list", Kinds::Normed, true);
+    const T_LIST: Parameter = Parameter::new("t_list", Kinds::Normed, true).lazy();
     let call = Call::new(py, "global_norm", name)?;
     let is_plain = are_plain([Some(ord), name]);
     let refuses = call.is_second("nonfinite", nonfinite, (intern!(py, "propagate"), "raise"));
     let keeps_integers = call.is_second("integers", integers, (intern!(py, "count"), "keep"));
     let parameter = Parameter { keeps_integers: matches!(keeps_integers, Ok(true)), ..T_LIST };
     let mut tensors = Inputs::new(&call, parameter, call.sequence(t_list)?);
-    if let Some(entries) = tensors.read(is_plain)? {
+    if let Some(OnDevice { entries, is_lazy }) = tensors.read(is_plain)? {
+        if is_lazy {
+            return call.hand_on_lazy(false, (entries, name, ord, nonfinite, integers));
+        }
         if refuses? || keeps_integers? {
             return Err(call.not_on_device("t_list"));
         }
-        return call.hand_on((entries.0, name, ord));
+        return call.hand_on((entries, name, ord));
     }
     call.check_name()?;
     let order = vector_order(&call, ord)?;
@@ -189,12 +192,13 @@ pub(super) fn norm<'py>(
     keepdims: Option<&Bound<'py, PyAny>>,
     name: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    const TENSOR: Parameter = Parameter::new("tensor", Kinds::Normed, false);
+    const TENSOR: Parameter = Parameter::new("tensor", Kinds::Normed, false).lazy();
     let call = Call::new(py, "norm", name)?;
     let is_plain = axis.is_none() && keepdims.is_none() && are_plain([Some(ord), name]);
     let mut inputs = Inputs::new(&call, TENSOR, Items::One(tensor));
-    if inputs.read(is_plain)?.is_some() {
-        return call.hand_on((tensor, ord, axis, keepdims, name));
+    if let Some(OnDevice { is_lazy, .. }) = inputs.read(is_plain)? {
+        let arguments = (tensor, ord, axis, keepdims, name);
+        return if is_lazy { call.hand_on_lazy(false, arguments) } else { call.hand_on(arguments) };
     }
     let along = Along::new(&call, ord, axis, inputs.shape()?.len())?;
     let keepdims = call.keepdims(keepdims)?;

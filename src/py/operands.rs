@@ -15,7 +15,7 @@ use super::array::pair::{Pair, arrange};
 use super::array::plain::{OperandPairs, Outputs, PlainArrays};
 use super::array::{Array, internal, objects};
 use super::call::{Call, Entry, Tensor};
-use super::classes::is_cupy;
+use super::classes::{is_cupy, is_dask};
 use super::kinds::Kinds;
 use super::run::{NormOf, Refused, clip_plain, norm_of_arrays, norm_of_plain, norms_of_plain, scale_pairs};
 use super::text::describe;
@@ -33,16 +33,23 @@ pub(super) struct Parameter {
     pub(super) takes_slices: bool,
     /// Whether integers in a list count nothing and stay as they are.
     pub(super) keeps_integers: bool,
+    /// Whether the function has a part for dask arrays. To others they are what NumPy makes of them.
+    pub(super) takes_lazy: bool,
 }
 
 impl Parameter {
     /// A parameter whose integers, if it takes any, count.
     pub(super) const fn new(name: &'static str, kinds: Kinds, takes_slices: bool) -> Self {
-        Self { name, kinds, takes_slices, keeps_integers: false }
+        Self { name, kinds, takes_slices, keeps_integers: false, takes_lazy: false }
+    }
+
+    /// The same of a function that has a part for dask arrays.
+    pub(super) const fn lazy(self) -> Self {
+        Self { takes_lazy: true, ..self }
     }
 
     /// Whether a tensor is one of those that count nothing.
-    fn keeps(&self, array: &Array<'_>) -> bool {
+    pub(super) fn keeps(&self, array: &Array<'_>) -> bool {
         self.keeps_integers && !array.dtype().is_some_and(Dtype::is_scalable)
     }
 
@@ -73,8 +80,9 @@ impl Parameter {
         let mut tensors = vec_with_room(held.len())?;
         for i in 0..held.len() {
             let entry = held.get(i)?;
-            if is_cupy(&entry) {
-                return Ok(Err(OnDevice(held.into_any())));
+            let is_lazy = self.takes_lazy && is_dask(&entry);
+            if is_lazy || is_cupy(&entry) {
+                return Ok(Err(OnDevice { entries: held.into_any(), is_lazy }));
             }
         }
         for i in 0..held.len() {
@@ -90,8 +98,12 @@ impl Parameter {
     }
 }
 
-/// A tensor, or the entries of a list as a tuple, that the part of the package for GPUs is to have.
-pub(super) struct OnDevice<'py>(pub(super) Bound<'py, PyAny>);
+/// A tensor, or the entries of a list as a tuple, that another part of the package is to have.
+pub(super) struct OnDevice<'py> {
+    pub(super) entries: Bound<'py, PyAny>,
+    /// Whether there is a dask array among them; else there is an array on a GPU.
+    pub(super) is_lazy: bool,
+}
 
 /// The tensors of a call.
 pub(super) struct Inputs<'a, 'py> {
@@ -236,8 +248,20 @@ impl<'a, 'py> Inputs<'a, 'py> {
         }
     }
 
+    /// The same, without those of integers that count nothing.
+    pub(super) fn counted(&self) -> usize {
+        match &self.tensors {
+            Tensors::Plain(arrays) => arrays.elements(),
+            Tensors::General(_) => {
+                let arrays =
+                    self.arrays().map(|(_, array)| array).filter(|array| !self.parameter.keeps(array));
+                arrays.map(Array::len).fold(0, usize::saturating_add)
+            }
+        }
+    }
+
     /// The tensors that are not plain, with their numbers in the list.
-    pub(super) fn arrays(&self) -> impl Iterator<Item = (usize, &Array<'py>)> {
+    pub(super) fn arrays(&self) -> impl Iterator<Item = (usize, &Array<'py>)> + Clone {
         let tensors: &[_] = if let Tensors::General(tensors) = &self.tensors { tensors } else { &[] };
         tensors.iter().enumerate().filter_map(|(i, tensor)| Some((i, &tensor.as_ref()?.array)))
     }

@@ -14,6 +14,7 @@ use super::array::{Array, internal, resized};
 use crate::element::{Dtype, Real, match_element, match_real};
 use crate::error::{Error, vec_with_room};
 use crate::isa::Isa;
+use crate::kernel::exact::{ExactSum, Power};
 use crate::parallel::Crew;
 use crate::parallel::each::{ArrayJob, clip_each, run_each};
 use crate::parallel::elementwise::{AnyTask, Task, apply_elementwise, apply_to_one, is_streamed, scale};
@@ -53,10 +54,21 @@ pub(super) fn norm_of_arrays<'py: 'a, 'a>(
     arrays: impl Iterator<Item = &'a Array<'py>> + Clone,
     order: Order,
 ) -> PyResult<Scaled> {
+    with_views(arrays, order == Order::Two, |bytes, views| {
+        detached(py, bytes, || reduce::norm(Isa::current(), &Crew::new(), views, order))
+    })
+}
+
+/// Calls `work` with the bytes and the views of arrays, of complex ones with those of their parts if `splits` says so.
+fn with_views<'py: 'a, 'a, R>(
+    arrays: impl Iterator<Item = &'a Array<'py>> + Clone,
+    splits: bool,
+    work: impl FnOnce(usize, &[AnyView<'_>]) -> Result<R, Error>,
+) -> PyResult<R> {
     let len = arrays.clone().count();
     // Only where there are complex ones: an `Array` is a large thing to make for each of many small tensors.
     let mut in_parts = Vec::new();
-    if order == Order::Two && arrays.clone().any(|array| array.dtype().and_then(Dtype::parts).is_some()) {
+    if splits && arrays.clone().any(|array| array.dtype().and_then(Dtype::parts).is_some()) {
         in_parts = vec_with_room(len)?;
         in_parts.extend(arrays.clone().map(Array::in_parts));
     }
@@ -66,7 +78,18 @@ pub(super) fn norm_of_arrays<'py: 'a, 'a>(
         bytes = bytes.saturating_add(array.bytes());
         views.push(any_view(in_parts.get(i).and_then(Option::as_ref).unwrap_or(array))?);
     }
-    Ok(detached(py, bytes, || reduce::norm(Isa::current(), &Crew::new(), &views, order))?)
+    Ok(work(bytes, &views)?)
+}
+
+/// The sum of magnitudes or of squares, exactly: little-endian digits, and infinity or NaN if a term was that.
+pub(super) fn exact_sum_of_arrays<'py: 'a, 'a>(
+    py: Python<'py>,
+    arrays: impl Iterator<Item = &'a Array<'py>> + Clone,
+    power: Power,
+) -> PyResult<ExactSum> {
+    with_views(arrays, power == Power::Two, |bytes, views| {
+        detached(py, bytes, || reduce::exact_sum(Isa::current(), &Crew::new(), views, power))
+    })
 }
 
 /// The norm of a list of plain arrays as one.
@@ -275,15 +298,10 @@ impl Norms {
         let kept: Vec<_> = (0..array.ndim()).filter(|axis| !axes.contains(axis)).collect();
         let shape = array.shape();
         let numbers = |object| -> PyResult<Vec<f64>> {
-            let (array, _) = Array::read(object).ok_or_else(|| internal("no array of singular values"))?;
+            let (numbers, found) = numbers(object)?;
             // Other threads ran meanwhile, and may have given the matrices another shape.
-            if !array.shape().iter().map(Some).eq(kept.iter().map(|axis| shape.get(*axis))) {
-                return Err(resized());
-            }
-            let view = array.view::<f64>(&IterOrder::along(0..kept.len()))?;
-            let mut numbers = vec_with_room(view.len())?;
-            view.for_blocks(0..view.len(), |block| numbers.extend_from_slice(block));
-            Ok(numbers)
+            let is_same = found.iter().map(Some).eq(kept.iter().map(|axis| shape.get(*axis)));
+            if is_same { Ok(numbers) } else { Err(resized()) }
         };
         let (norms, exponents) = (numbers(&found)?, numbers(&exponents)?);
         let mut values = vec_with_room(norms.len())?;
@@ -390,8 +408,17 @@ pub(super) fn normalize_rows<'py>(
     }, Ok(None))
 }
 
+/// The numbers of a float64 array in the order of its axes, and its shape.
+pub(super) fn numbers(object: &Bound<'_, PyAny>) -> PyResult<(Vec<f64>, Vec<usize>)> {
+    let (array, _) = Array::read(object).ok_or_else(|| internal("not an array of numbers"))?;
+    let view = array.view::<f64>(&IterOrder::along(0..array.ndim()))?;
+    let mut numbers = vec_with_room(view.len())?;
+    view.for_blocks(0..view.len(), |block| numbers.extend_from_slice(block));
+    Ok((numbers, array.shape().to_vec()))
+}
+
 /// The shape of an array of norms for an array of some shape, and its axes in the order of the norms, that of the axes kept.
-fn placed(shape: &[usize], kept: &[usize], keepdims: bool) -> (Vec<usize>, Vec<usize>) {
+pub(super) fn placed(shape: &[usize], kept: &[usize], keepdims: bool) -> (Vec<usize>, Vec<usize>) {
     if keepdims {
         let reduced = (0..shape.len()).filter(|axis| !kept.contains(axis));
         let shape = (0..shape.len()).map(|axis| if kept.contains(&axis) { shape[axis] } else { 1 });

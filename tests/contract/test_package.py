@@ -14,12 +14,15 @@ from oracle import NORMED
 
 SIGNATURES = {
     "clip_by_value": "(t, clip_value_min, clip_value_max, name=None, *, out=None)",
-    "clip_by_norm": "(t, clip_norm, axes=None, name=None, *, nonfinite='propagate', strict=False, out=None)",
-    "clip_by_average_norm": "(t, clip_norm, name=None, *, nonfinite='propagate', out=None)",
+    "clip_by_norm": (
+        "(t, clip_norm, axes=None, name=None, *, nonfinite='propagate', strict=False, out=None, comm=None, "
+        "replicated=None)"
+    ),
+    "clip_by_average_norm": "(t, clip_norm, name=None, *, nonfinite='propagate', out=None, comm=None, replicated=None)",
     "clip_by_rms": "(t, clip_rms, axes=None, name=None, *, nonfinite='propagate', out=None)",
     "clip_by_global_norm": (
         "(t_list, clip_norm, use_norm=None, name=None, *, ord=2, nonfinite='propagate', strict=False, "
-        "integers='raise', out=None)"
+        "integers='raise', out=None, comm=None, replicated=None, reproducible=False)"
     ),
     "clip_by_norms": "(t_list, clip_norms, name=None, *, ord=2, nonfinite='propagate', out=None)",
     "clip_by_weight_norm": "(t_list, weights, clipping=0.01, name=None, *, eps=0.001, unit_axis=-1, out=None)",
@@ -30,9 +33,11 @@ SIGNATURES = {
         "(t_list, base_list, clip_norm, use_norm=None, name=None, *, ord=2, nonfinite='propagate', "
         "integers='raise', out=None)"
     ),
+    "NormState": "()",
     "NonFiniteError": "(message, norm=nan, entries=())",
-    "global_norm": "(t_list, name=None, *, ord=2, nonfinite='propagate', integers='count')",
-    "norms": "(t_list, name=None, *, ord=2)",
+    "global_norm": "(t_list, name=None, *, ord=2, nonfinite='propagate', integers='count', comm=None, "
+    "replicated=None, reproducible=False)",
+    "norms": "(t_list, name=None, *, ord=2, comm=None, replicated=None)",
     "norm": "(tensor, ord='euclidean', axis=None, keepdims=None, name=None)",
     "normalize": "(tensor, ord='euclidean', axis=None, name=None, *, out=None)",
     "IndexedSlices": "(values, indices, dense_shape=None)",

@@ -200,8 +200,12 @@ const INDEXED: [(&str, &str, &str); 31] = [
 ];
 
 /// The files below whose loops take entries by number, and why these are in range.
-const LOOPS: [(&str, &str); 21] = [
+const LOOPS: [(&str, &str); 22] = [
     ("element.rs", "the bytes of one element, from a slice that `walk` cut to at least as many"),
+    (
+        "kernel/exact.rs",
+        "arrays of lanes, in loops up to their number; rows up to the smaller of two numbers of them",
+    ),
     ("kernel/examples.rs", "examples cut to the length of the sums"),
     ("kernel/halves.rs", "pieces and blocks cut to the length of the output, which is that of the source"),
     ("kernel/map.rs", "arrays of one line, in loops up to their number"),

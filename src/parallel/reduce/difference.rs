@@ -8,6 +8,7 @@ use super::pass::{CHUNK, max_of_view};
 use crate::element::Element;
 use crate::isa::Isa;
 use crate::kernel::difference::{Minus, Subtract};
+use crate::kernel::exact::Accumulator;
 use crate::kernel::sum::{BLOCK, Total};
 use crate::walk::{View, with_scratch};
 
@@ -42,6 +43,8 @@ pub(super) trait Terms: Debug + Send + Sync {
     fn sum(&self, isa: Isa, pass: Reduction, range: Range<usize>) -> Total;
     /// See [`max_of_view`].
     fn max(&self, isa: Isa, range: Range<usize>, by: f64) -> f64;
+    /// Adds them up in integers.
+    fn add_exactly(&self, isa: Isa, range: Range<usize>, to: &mut Accumulator);
 }
 
 impl<T: Minus> Terms for Difference<'_, T> {
@@ -71,6 +74,10 @@ impl<T: Minus> Terms for Difference<'_, T> {
             max = if max.is_nan() || max >= of_block { max } else { of_block };
         });
         max
+    }
+
+    fn add_exactly(&self, isa: Isa, range: Range<usize>, to: &mut Accumulator) {
+        self.for_blocks(isa, range, |block| to.add(isa, block));
     }
 }
 

@@ -1,6 +1,7 @@
 //! The norm of many arrays as one.
 
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 use std::{mem, slice};
 
 use super::difference::{AnyDifference, Difference};
@@ -10,6 +11,7 @@ use crate::element::{Element, for_each_element};
 use crate::error::{Result, vec_with_room};
 use crate::isa::Isa;
 use crate::kernel::difference::Minus;
+use crate::kernel::exact::{Accumulator, ExactSum, Power};
 use crate::kernel::sum::{PIECE, SumEach, Total};
 use crate::parallel::{Crew, job_bytes, work_of};
 use crate::scaled::Scaled;
@@ -49,6 +51,12 @@ macro_rules! any_view {
                 match self {
                     $(Self::$name(view) => pass.of_whole(isa, view),)*
                     Self::Difference(difference) => difference.0.sum(isa, pass, 0..difference.0.size().0),
+                }
+            }
+            fn add_exactly(&self, isa: Isa, range: Range<usize>, to: &mut Accumulator) {
+                match self {
+                    $(Self::$name(view) => view.for_blocks(range, |data| to.add(isa, data)),)*
+                    Self::Difference(difference) => difference.0.add_exactly(isa, range, to),
                 }
             }
             fn max(&self, isa: Isa, range: Range<usize>, by: f64) -> f64 {
@@ -161,6 +169,49 @@ pub fn norm_of_views(isa: Isa, crew: &Crew, arrays: &impl Views, order: Order) -
     let is_shared = Crew::is_shared(cost)?;
     let list = List { isa, arrays, work, cost, is_shared };
     order.norm(risk, |by| list.max(crew, by), |pass| list.sum(crew, pass))
+}
+
+/// The sum of the magnitudes of all elements, or of their squares, without any rounding.
+///
+/// # Errors
+/// No memory for tables and the list of chunks, or a bad setting of the threads.
+pub fn exact_sum(isa: Isa, crew: &Crew, arrays: &[AnyView<'_>], power: Power) -> Result<ExactSum> {
+    let bytes = arrays.iter().map(AnyView::size).map(|(len, size)| len * size).sum();
+    let work = work_of(bytes, arrays.len());
+    let list = List { isa, arrays: &arrays, work, cost: work, is_shared: Crew::is_shared(work)? };
+    if !list.is_shared {
+        let mut own = Accumulator::new(power)?;
+        for array in arrays {
+            array.add_exactly(isa, 0..array.size().0, &mut own);
+        }
+        return Ok(*own.sum());
+    }
+    // In any order: integers have none.
+    let total = Mutex::new(Ok(ExactSum::default()));
+    let add = |work: &mut dyn FnMut(&mut Accumulator)| {
+        let own = Accumulator::new(power).map(|mut own| {
+            work(&mut own);
+            *own.sum()
+        });
+        let mut total = total.lock().unwrap_or_else(PoisonError::into_inner);
+        match (&mut *total, own) {
+            (Ok(total), Ok(own)) => total.merge(&own),
+            (Err(_), _) => {}
+            (total, Err(error)) => *total = Err(error),
+        }
+    };
+    list.share(
+        crew,
+        |range, _: &mut [()]| {
+            add(&mut |own| {
+                for array in &arrays[range.clone()] {
+                    array.add_exactly(isa, 0..array.size().0, own);
+                }
+            });
+        },
+        |array, range| add(&mut |own| array.add_exactly(isa, range.clone(), own)),
+    )?;
+    total.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Makes of the norm of each array, which has the bits of its norm alone, what is wanted of it, in the order of the arrays.

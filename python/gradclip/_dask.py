@@ -1,0 +1,350 @@
+"""The functions for dask arrays. The compiled part hands such calls on to here.
+
+Everything stays lazy. Each chunk is read by the compiled kernels, in the worker that holds it. Between
+workers travel sums of powers of chunks: see `gradclip.NormState`.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import dask.array as da
+import numpy as np
+from dask.array.core import elemwise
+
+from gradclip import _core
+from gradclip._nonfinite import NonFiniteError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gradclip._types import Array
+
+#: Sums of powers that are merged at once: a tree of these over the chunks.
+_SPLIT_EVERY = 16
+
+
+def norm(tensor: Any, ord: Any, axis: Any, keepdims: Any, name: Any) -> Any:
+    """See `gradclip.norm`."""
+    # An empty array finds what is wrong with the arguments.
+    _core.norm(_empty(tensor), ord, axis, keepdims, name)
+    kind, axes, order = _core.check_along("norm", name, ord, axis, tensor.ndim)
+    if kind == "matrices":
+        if order != 0:
+            allowed = "'euclidean' or 'fro' along two axes of a dask array"
+            raise _core.value_error("norm", name, "ord", _core.describe(ord), allowed)
+        order = 2.0
+    keeps = bool(keepdims)
+    reduced = tuple(range(tensor.ndim)) if axes is None else tuple(axes)
+    is_number = len(reduced) == tensor.ndim and not keeps
+    sums = _sums(tensor, order, reduced)
+    dtype = np.dtype(np.float64) if is_number else _norm_dtype(tensor.dtype)
+    found = sums.map_blocks(_rooted, order, dtype, dtype=dtype, meta=np.empty((0,) * tensor.ndim, dtype))
+    return found if keeps else found.reshape(()) if is_number else da.squeeze(found, axis=reduced)
+
+
+def global_norm(t_list: Any, name: Any, ord: Any, nonfinite: Any, integers: Any) -> Any:
+    """See `gradclip.global_norm`."""
+    _core.global_norm(_empties(t_list), name, ord, nonfinite, integers)
+    for argument, found, default in (("nonfinite", nonfinite, "propagate"), ("integers", integers, "count")):
+        if found != default:
+            allowed = f"{default!r} for dask arrays"
+            raise _core.value_error("global_norm", name, argument, _core.describe(found), allowed)
+    return _number(_pair_of_list(t_list, _core.check_order("global_norm", name, ord)))
+
+
+def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: Any, out: Any) -> Any:
+    """See `gradclip.clip_by_value`."""
+    _refuse_out("clip_by_value", name, out)
+    lo, hi = (
+        bound if np.ndim(bound) == 0 and not _is_lazy(bound) else None for bound in (clip_value_min, clip_value_max)
+    )
+    if lo is None and hi is None and (clip_value_min is None) == (clip_value_max is None):
+        lo = None if clip_value_min is None else np.zeros((), t.dtype)
+    if not (lo is None and hi is None and clip_value_min is not None):
+        _core.clip_by_value(_empty(t), lo, hi, name, None)
+    bounds = [_as_lazy(bound) for bound in (clip_value_min, clip_value_max)]
+    for argument, bound in zip(("clip_value_min", "clip_value_max"), bounds, strict=True):
+        if getattr(bound, "ndim", 0) > t.ndim:
+            found = f"{bound.ndim} dimensions"
+            raise _core.value_error("clip_by_value", name, argument, found, f"at most {t.ndim}, those of t")
+    try:
+        result = elemwise(partial(_clip_block_by_value, name=name), t, *bounds, dtype=t.dtype)
+    except ValueError:  # of shapes
+        result = None
+    if result is None or not _has_shape_of(result, t):
+        found = f"bounds of shapes {' and '.join(str(np.shape(bound)) for bound in bounds if bound is not None)}"
+        allowed = f"bounds that broadcast to the shape of t, {t.shape}"
+        raise _core.value_error("clip_by_value", name, "clip_value_min", found, allowed)
+    return result
+
+
+def clip_by_norm(  # noqa: PLR0917
+    t: Any, clip_norm: Any, axes: Any, name: Any, nonfinite: Any, strict: Any, out: Any
+) -> Any:
+    """See `gradclip.clip_by_norm`."""
+    _refuse_out("clip_by_norm", name, out)
+    _core.clip_by_norm(_empty(t), clip_norm, axes, name, nonfinite, strict, None, None)
+    given = _core.check_axes("clip_by_norm", name, "axes", axes, t.ndim)
+    reduced = tuple(range(t.ndim)) if given is None else tuple(given)
+    sums = _sums(t, 2.0, reduced)
+    return t.map_blocks(
+        _clip_block, sums, "clip_by_norm", clip_norm, reduced, name, nonfinite, strict, dtype=t.dtype, meta=_empty(t)
+    )
+
+
+def clip_by_average_norm(t: Any, clip_norm: Any, name: Any, nonfinite: Any, out: Any) -> Any:
+    """See `gradclip.clip_by_average_norm`."""
+    _refuse_out("clip_by_average_norm", name, out)
+    _core.clip_by_average_norm(_empty(t), clip_norm, name, nonfinite, None, None)
+    sums = _sums(t, 2.0, tuple(range(t.ndim)))
+    return t.map_blocks(
+        _clip_block,
+        sums,
+        "clip_by_average_norm",
+        clip_norm,
+        None,
+        name,
+        nonfinite,
+        False,
+        dtype=t.dtype,
+        meta=_empty(t),
+    )
+
+
+def clip_by_global_norm(  # noqa: PLR0917
+    t_list: Any,
+    clip_norm: Any,
+    use_norm: Any,
+    name: Any,
+    ord: Any,
+    nonfinite: Any,
+    strict: Any,
+    integers: Any,
+    out: Any,
+) -> tuple[list[Any], Any]:
+    """See `gradclip.clip_by_global_norm`."""
+    function = "clip_by_global_norm"
+    _refuse_out(function, name, out)
+    if integers != "raise":
+        raise _core.value_error(function, name, "integers", _core.describe(integers), "'raise' for dask arrays")
+    used = None if _is_lazy(use_norm) else use_norm
+    _core.clip_by_global_norm(_empties(t_list), clip_norm, used, name, ord, nonfinite, strict, integers, None, None)
+    order = _core.check_order(function, name, ord)
+    if use_norm is None:
+        pair = _pair_of_list(t_list, order)
+        total = _number(pair)
+    else:
+        total = use_norm if _is_lazy(use_norm) else da.asarray(np.float64(use_norm))
+        pair = total.map_blocks(_pair_of_norm, dtype=np.float64, meta=np.empty(()))
+    options = (clip_norm, name, nonfinite, strict)
+
+    def clipped(tensor: Any) -> Any:
+        if tensor is None:
+            return None
+        tensor = _as_lazy(tensor)
+        # The pair is one block for all chunks.
+        return da.blockwise(
+            _clip_block_of_list,
+            tuple(range(tensor.ndim)),
+            tensor,
+            tuple(range(tensor.ndim)),
+            pair,
+            (),
+            options=options,
+            dtype=tensor.dtype,
+            meta=_empty(tensor),
+            align_arrays=False,
+        )
+
+    return [clipped(tensor) for tensor in t_list], total
+
+
+# What runs in the workers.
+
+
+def _sums_of_block(
+    block: Array,
+    axis: tuple[int, ...],
+    *,
+    order: float,
+    keepdims: bool = True,  # noqa: ARG001 (dask passes it)
+) -> tuple[Array, int]:
+    """Return the sums of powers of a chunk along some axes, and the number of elements of each."""
+    if len(axis) == block.ndim:
+        sums, elements = _core.power_sums("norm", [block], None, order, False, False)
+        return sums.reshape((1,) * block.ndim + (-1,)), elements
+    sums, elements = _core.power_sums_along("norm", block, None, axis, order)
+    return np.expand_dims(sums, axis), elements
+
+
+def _merged(
+    parts: Any,
+    *,
+    order: float,
+    axis: Any = None,  # noqa: ARG001 (dask passes it)
+    keepdims: bool = True,  # noqa: ARG001 (the same)
+) -> tuple[Array, int]:
+    """Merge the sums of neighbouring chunks."""
+    found = list(_flat(parts))
+    first = found[0][0]
+    rows = np.stack([sums.reshape(-1) for sums, _ in found])
+    return _core.merge_power_sums(rows, order).reshape(first.shape), sum(elements for _, elements in found)
+
+
+def _flat(parts: Any) -> Iterator[tuple[Array, int]]:
+    if isinstance(parts, list):
+        for part in parts:
+            yield from _flat(part)
+    else:
+        yield parts
+
+
+def _rooted(part: tuple[Array, int], order: float, dtype: Any) -> Array:
+    """Return norms of a chunk's slices."""
+    if not isinstance(part, tuple):
+        return np.empty((0,) * np.ndim(part), dtype)
+    sums, _ = part
+    return _floats(_core.roots_of_power_sums(sums, order)).reshape(sums.shape[:-1]).astype(dtype)
+
+
+def _floats(pairs: Array) -> Array:
+    with np.errstate(over="ignore", under="ignore"):
+        return np.asarray(np.ldexp(pairs[:, 0], pairs[:, 1].astype(np.int32)))
+
+
+def _clip_block(  # noqa: PLR0917 (called by dask)
+    block: Array,
+    part: tuple[Array, int],
+    function: str,
+    clip_norm: Any,
+    axes: Any,
+    name: Any,
+    nonfinite: Any,
+    strict: Any,
+) -> Array:
+    sums, elements = part
+
+    def share() -> tuple[Array, int]:
+        found = _core.roots_of_power_sums(sums, 2.0)
+        if nonfinite == "raise" and not np.isfinite(found).all():
+            norm = float(found[~np.isfinite(found[:, 0]), 0][0])
+            raise NonFiniteError(f"{function}: t: found an element that is infinite or NaN", norm)
+        return found, elements
+
+    if function == "clip_by_norm":
+        return np.asarray(_core.clip_by_norm(block, clip_norm, axes, name, nonfinite, strict, None, share))
+    return np.asarray(_core.clip_by_average_norm(block, clip_norm, name, nonfinite, None, share))
+
+
+def _clip_block_of_list(block: Array, pair: Array, options: tuple[Any, ...]) -> Array:
+    clip_norm, name, nonfinite, strict = options
+    value, exponent, elements = np.asarray(pair).reshape(-1).tolist()
+
+    def share() -> tuple[Array, int]:
+        return np.array([[value, exponent]]), int(elements)
+
+    (clipped,), _ = _core.clip_by_global_norm(
+        [block], clip_norm, None, name, 2.0, nonfinite, strict, "raise", None, share
+    )
+    return np.asarray(clipped)
+
+
+def _clip_block_by_value(block: Array, lo: Any, hi: Any, name: Any) -> Array:
+    return np.asarray(_core.clip_by_value(block, lo, hi, name, None))
+
+
+# Graphs.
+
+
+def _sums(tensor: Any, order: float, axes: tuple[int, ...]) -> Any:
+    """Return the sums of powers along some axes, which keep length 1, as an array whose blocks are ``sums, count``."""
+    if not axes:
+        return tensor.map_blocks(_sums_of_block, axes, order=order, dtype=np.float64, meta=_floating(tensor.ndim))
+    return da.reduction(
+        tensor,
+        chunk=partial(_sums_of_block, order=order),
+        combine=partial(_merged, order=order),
+        aggregate=partial(_merged, order=order),
+        axis=axes,
+        keepdims=True,
+        dtype=np.float64,
+        split_every=_SPLIT_EVERY,
+        concatenate=False,
+        meta=_floating(tensor.ndim),
+    )
+
+
+def _pair_of_list(t_list: Any, order: float) -> Any:
+    """Return ``value, exponent, count`` of the norm of a list, as the one block of an array."""
+    arrays = [_as_lazy(tensor) for tensor in t_list if tensor is not None]
+    sums = [_sums(array, order, tuple(range(array.ndim))) for array in arrays]
+    operands: list[Any] = []
+    indices = count()
+    for one in sums:
+        operands += [one, tuple(next(indices) for _ in range(one.ndim))]
+    return da.blockwise(_pair, (), *operands, order=order, dtype=np.float64, meta=np.empty(()), align_arrays=False)
+
+
+def _pair(*parts: Any, order: float) -> Array:
+    rows = [sums.reshape(1, -1) for sums, _ in _flat(list(parts))]
+    # A list may hold nothing but None.
+    sums = np.concatenate([_core.power_sums_of_norms(np.zeros((1, 2)), order), *rows])
+    merged = _core.merge_power_sums(sums, order)
+    value, exponent = _core.roots_of_power_sums(merged, order)[0].tolist()
+    return np.array([value, exponent, sum(elements for _, elements in _flat(list(parts)))])
+
+
+def _pair_of_norm(norm: Array) -> Array:
+    return np.array([float(norm), 0.0, 0.0])
+
+
+def _number(pair: Any) -> Any:
+    return pair.map_blocks(_float_of_pair, dtype=np.float64, meta=np.empty(()))
+
+
+def _float_of_pair(pair: Array) -> Any:
+    value, exponent, _ = np.asarray(pair).reshape(-1).tolist()
+    return np.float64(_floats(np.array([[value, exponent]]))[0])
+
+
+def _floating(ndim: int) -> Array:
+    return np.empty((0,) * ndim)
+
+
+def _is_lazy(tensor: Any) -> bool:
+    return isinstance(tensor, da.Array)
+
+
+def _as_lazy(tensor: Any) -> Any:
+    if _is_lazy(tensor) or tensor is None or np.isscalar(tensor):
+        return tensor
+    return da.from_array(np.asarray(tensor), chunks=-1)
+
+
+def _empty(tensor: Any) -> Array:
+    """Return an array of no elements with the dtype and the number of axes of a tensor."""
+    return np.empty((0,) * tensor.ndim, tensor.dtype)
+
+
+def _empties(t_list: Any) -> list[Any]:
+    """Return a list with the same dtypes and Nones as a list of tensors."""
+    return [_empty(tensor) if _is_lazy(tensor) else tensor for tensor in t_list]
+
+
+def _norm_dtype(dtype: Any) -> Any:
+    return _core.norm(np.empty((0, 1), dtype), "euclidean", 0, None, None).dtype
+
+
+def _has_shape_of(result: Any, tensor: Any) -> bool:
+    return len(result.shape) == len(tensor.shape) and all(
+        a == b or math.isnan(a) or math.isnan(b) for a, b in zip(result.shape, tensor.shape, strict=True)
+    )
+
+
+def _refuse_out(function: str, name: Any, out: Any) -> None:
+    if out is not None:
+        raise _core.type_error(function, name, "out", _core.describe(out), "None for dask arrays")

@@ -1,0 +1,215 @@
+"""The functions with ``comm=``: norms of data that several processes hold parts of."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gradclip import _core, _exact
+from gradclip._exchange import Share, copies, to_float
+from gradclip._nonfinite import NonFiniteError
+from gradclip._nonfinite import error as nonfinite_error
+from gradclip._norm_state import check_reproducible
+from gradclip._sequences import is_sequence_of_tensors
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from gradclip._types import Array
+
+
+def global_norm(  # noqa: PLR0917 (called by the public function)
+    t_list: Any, name: Any, ord: Any, nonfinite: Any, integers: Any, comm: Any, replicated: Any, reproducible: bool
+) -> float:
+    """See `gradclip.global_norm`."""
+    share = Share("global_norm", name, comm)
+    try:
+        order = _core.check_order("global_norm", name, ord)
+        # An empty list, so that all other arguments are checked.
+        _core.global_norm((), name, ord, nonfinite, integers)
+        reproducible = check_reproducible("global_norm", name, order, reproducible)
+        share.agree(order, 0.0, 0.0, replicated, (nonfinite, integers, reproducible))
+        part = _sums_of_list(share, t_list, name, integers == "keep", replicated, reproducible)
+        norm, _ = _norm(share, part, reproducible)
+    except Exception as error:  # noqa: BLE001 (the other ranks wait)
+        share.fail(error)
+    if nonfinite == "raise" and not math.isfinite(norm[0, 0]):
+        raise _refusal(share, "t_list", None, t_list, None, norm)
+    return to_float(*norm[0].tolist())
+
+
+def norms(t_list: Any, name: Any, ord: Any, comm: Any, replicated: Any) -> npt.NDArray[np.float64]:
+    """See `gradclip.norms`."""
+    share = Share("norms", name, comm)
+    try:
+        order = _core.check_order("norms", name, ord)
+        share.agree(order, 0.0, 0.0, replicated)
+        sums, _ = _core.power_sums("norms", t_list, name, ord, False, True)
+        held = copies(share, replicated, len(sums))
+        for row, ranks in zip(sums, held or (), strict=False):
+            _count(row, ranks, order)
+        sums, _ = share.merge(sums, 0.0)
+    except Exception as error:  # noqa: BLE001 (the other ranks wait)
+        share.fail(error)
+    found = _core.roots_of_power_sums(sums, order)
+    with np.errstate(over="ignore", under="ignore"):
+        return np.ldexp(found[:, 0], found[:, 1].astype(np.int32))
+
+
+def clip_by_global_norm(  # noqa: PLR0917 (called by the public function)
+    t_list: Any,
+    clip_norm: Any,
+    use_norm: Any,
+    name: Any,
+    ord: Any,
+    nonfinite: Any,
+    strict: Any,
+    integers: Any,
+    out: Any,
+    comm: Any,
+    replicated: Any,
+    reproducible: bool,
+) -> tuple[list[Any], float]:
+    """See `gradclip.clip_by_global_norm`."""
+    function = "clip_by_global_norm"
+    share = Share(function, name, comm)
+
+    def norm() -> tuple[Array, int]:
+        order = _core.check_order(function, name, ord)
+        limit = _core.check_limit(function, name, "clip_norm", clip_norm, False)
+        used = -1.0 if use_norm is None else _core.check_limit(function, name, "use_norm", use_norm, True)
+        is_exact = check_reproducible(function, name, order, reproducible)
+        share.agree(order, limit, used, replicated, (nonfinite, strict, integers, is_exact))
+        if use_norm is not None:
+            # There is nothing to sum, but the arguments are compared.
+            _, elements = share.merge(np.zeros(0), float(sum(map(_size, t_list))))
+            return np.array([[used, 0.0]]), elements
+        part = _sums_of_list(share, t_list, name, integers == "keep", replicated, is_exact)
+        norm, elements = _norm(share, part, is_exact)
+        if nonfinite == "raise" and not math.isfinite(norm[0, 0]):
+            raise _refusal(share, "t_list", None, t_list, None, norm)
+        return norm, elements
+
+    try:
+        return _core.clip_by_global_norm(t_list, clip_norm, use_norm, name, ord, nonfinite, strict, integers, out, norm)
+    except Exception as error:  # noqa: BLE001 (the other ranks wait)
+        share.fail(error)
+
+
+def clip_by_norm(  # noqa: PLR0917 (called by the public function)
+    t: Any, clip_norm: Any, axes: Any, name: Any, nonfinite: Any, strict: Any, out: Any, comm: Any, replicated: Any
+) -> Any:
+    """See `gradclip.clip_by_norm`."""
+    share = Share("clip_by_norm", name, comm)
+
+    def norms() -> tuple[Array, int]:
+        return _norms_of_tensor(share, t, clip_norm, axes, name, (nonfinite, strict), replicated)
+
+    try:
+        return _core.clip_by_norm(t, clip_norm, axes, name, nonfinite, strict, out, norms)
+    except Exception as error:  # noqa: BLE001 (the other ranks wait)
+        share.fail(error)
+
+
+def clip_by_average_norm(  # noqa: PLR0917 (called by the public function)
+    t: Any, clip_norm: Any, name: Any, nonfinite: Any, out: Any, comm: Any, replicated: Any
+) -> Any:
+    """See `gradclip.clip_by_average_norm`."""
+    share = Share("clip_by_average_norm", name, comm)
+
+    def norms() -> tuple[Array, int]:
+        return _norms_of_tensor(share, t, clip_norm, None, name, (nonfinite,), replicated)
+
+    try:
+        return _core.clip_by_average_norm(t, clip_norm, name, nonfinite, out, norms)
+    except Exception as error:  # noqa: BLE001 (the other ranks wait)
+        share.fail(error)
+
+
+def _norms_of_tensor(  # noqa: PLR0917
+    share: Share, t: Any, clip_norm: Any, axes: Any, name: Any, options: tuple[Any, ...], replicated: Any
+) -> tuple[Array, int]:
+    """Return the norms of a tensor in parts, or of its slices, and the number of elements of each."""
+    function = share.function
+    limit = _core.check_limit(function, name, "clip_norm", clip_norm, False)
+    share.agree(2.0, limit, 0.0, replicated, options)
+    sums, len_of_slice = _core.power_sums_along(function, t, name, axes, 2)
+    elements = float(len_of_slice)
+    sums = np.ascontiguousarray(sums)
+    for ranks in copies(share, replicated, 1) or ():
+        _count(sums, ranks, 2.0)
+        elements = elements / ranks if ranks else 0.0
+    sums, count = share.merge(sums, elements)
+    found = _core.roots_of_power_sums(sums, 2.0)
+    if options[0] == "raise" and not np.isfinite(found).all():
+        raise _refusal(share, "t", t, None, None if sums.ndim == 1 else axes, found)
+    return found, count
+
+
+def _count(sums: Array, ranks: int, order: float) -> None:
+    """Make sums of powers the share of one of the ranks that hold a copy, or nothing."""
+    if ranks == 0:
+        sums[...] = 0.0
+    elif order != math.inf:
+        sums /= ranks
+
+
+def _sums_of_list(  # noqa: PLR0917
+    share: Share, t_list: Any, name: Any, keeps_integers: bool, replicated: Any, reproducible: bool
+) -> tuple[Array, float]:
+    """Return the sums of powers of a list as one, and the number of elements."""
+    order = share.order
+
+    def sums_of(tensors: Any) -> tuple[Array, float]:
+        if reproducible:
+            return _exact.digits(share.function, tensors, name, order, keeps_integers)
+        return _core.power_sums(share.function, tensors, name, order, keeps_integers, False)
+
+    held = copies(share, replicated, len(t_list)) if is_sequence_of_tensors(t_list) else None
+    if held is None:
+        return sums_of(t_list)
+    entries = list(t_list)
+    parts, elements = [], 0.0
+    for ranks in sorted({1, *held} - {0}):
+        if ranks > 1 and reproducible:
+            raise ValueError(
+                f"{share.prefix}: replicated: found {ranks}; allowed under reproducible=True: True and False"
+            )
+        own = [t if r == ranks else None for t, r in zip(entries, held, strict=True)]
+        sums, count = sums_of(own)
+        _count(sums, ranks, order)
+        parts.append(sums.reshape(-1))
+        elements += count / ranks
+    return _core.merge_power_sums(np.stack(parts), order)[None], elements
+
+
+def _norm(share: Share, part: tuple[Array, float], reproducible: bool) -> tuple[Array, int]:
+    """Return the norm of all ranks' data as ``value, exponent``, and the number of elements."""
+    sums, elements = share.merge(*part)
+    if reproducible:
+        return _exact.root(*_exact.total_of(sums.reshape(-1)), share.order), elements
+    return _core.roots_of_power_sums(sums, share.order), elements
+
+
+def _refusal(  # noqa: PLR0917
+    share: Share, argument: str, one: Any, many: Any, axes: Any, found: Array
+) -> Exception:
+    """Return the error for norms that are infinite or NaN."""
+    pair = next(pair for pair in found.reshape(-1, 2).tolist() if not math.isfinite(pair[0]))
+    norm = to_float(*pair)
+    if axes is not None and not hasattr(axes, "__len__"):
+        axes = (axes,)
+    if one is not None and axes is not None:
+        axes = [axis % np.ndim(getattr(one, "values", one)) for axis in axes]
+    error = nonfinite_error(share.prefix, argument, one, many, axes, norm)
+    if error.entries or (one is not None and axes is None and not np.isfinite(np.asarray(one)).all()):
+        return error
+    place = share.place_of_nonfinite()
+    found_on = f" on {place}" if place else ""
+    return NonFiniteError(f"{share.prefix}: {argument}: found an element that is infinite or NaN{found_on}", norm)
+
+
+def _size(tensor: Any) -> int:
+    return 0 if tensor is None else int(np.size(getattr(tensor, "values", tensor)))

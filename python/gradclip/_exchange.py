@@ -1,0 +1,387 @@
+"""Norms of data that several processes hold parts of: what the processes tell each other.
+
+Each process (rank) takes part in each collective of a call, whatever its own tensors and errors are. It sends one
+message of 1 KiB, float64 numbers:
+
+========  ==================================================================================
+numbers   meaning
+========  ==================================================================================
+0         1: the sum over ranks tells how many took part
+1, 2      a number that stands for the layout, the function and its arguments, and its square
+3 to 8    1 for an error of the class in `_CLASSES`
+9 to 14   arguments that must agree, see `_AGREED`
+15        the number of sums of powers
+16        the number of elements
+17        a random number, by which a function that sums is told from one that averages
+18, ...   the sums of powers, or the text of the error
+========  ==================================================================================
+
+Sums of powers that are too many for the message follow in a second one, once the ranks know that
+they agree on how many.
+Processes merge the messages of all ranks in the order of ranks, so each of them gets the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import struct
+import sys
+import zlib
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from gradclip import _core
+from gradclip._nonfinite import NonFiniteError
+
+if TYPE_CHECKING:
+    from gradclip._types import Array
+
+#: Changes with the layout of messages and of sums of powers.
+VERSION = 1
+#: Numbers of the first message: 1 KiB.
+_LENGTH = 128
+_ERRORS = slice(3, 9)
+_ELEMENTS = 16
+_NONCE = 17
+_DATA = 18
+_HEAD = struct.Struct(f"{_NONCE}d")
+_NO_ERRORS = (0.0,) * 6
+_AGREED = ("comm", "ord", "clip_norm", "use_norm", "replicated", "the other options")
+_SIZES = "the number of tensors or slices"
+
+#: What an error on another rank is here. The last one stands for all others.
+_CLASSES: tuple[type[Exception], ...] = (
+    TypeError,
+    np.exceptions.AxisError,
+    NonFiniteError,
+    ValueError,
+    MemoryError,
+    RuntimeError,
+)
+
+
+@lru_cache(maxsize=256)
+def stamp(*arguments: Any) -> float:
+    """Return a number below 2**19 for arguments: sums of its square over 2**14 ranks are exact in float64."""
+    return float(zlib.crc32(repr((VERSION, *arguments)).encode()) & 0x7FFFF)
+
+
+class Share:
+    """One call of a function on all ranks. Without a communicator, there is this process alone."""
+
+    def __init__(self, function: str, name: Any, comm: Any) -> None:
+        self.function = function
+        self.prefix = f"{function} {name!r}" if isinstance(name, str) else function
+        self.groups = [] if comm is None else groups_of(self.prefix, comm)
+        self.order = 2.0
+        self.agreed: tuple[float, ...] = (0.0,) * len(_AGREED)
+        self.stamp = 0.0
+        self.is_done = False
+        #: The groups so far, with the sums of their ranks.
+        self.merged: list[tuple[Group, Array]] = []
+
+    def agree(
+        self, order: float, clip_norm: float = 0.0, use_norm: float = 0.0, replicated: Any = None, options: Any = None
+    ) -> None:
+        """Say what must be the same on all ranks."""
+        if order == math.inf and not all(group.gathers for group in self.groups):
+            raise ValueError(f"{self.prefix}: ord: found inf; allowed with a function as comm: a finite order")
+        if not self.groups and replicated is not None:
+            raise ValueError(
+                f"{self.prefix}: replicated: found {_core.describe(replicated)}; allowed without comm: None"
+            )
+        kind = 0 if replicated is None else 2 + len(replicated) if hasattr(replicated, "__len__") else 1
+        self.order = order
+        self.agreed = (stamp(self.function), order, clip_norm, use_norm, float(kind), stamp(options))
+        self.stamp = stamp(*self.agreed)
+
+    @cached_property
+    def is_first(self) -> bool:
+        """Whether this is rank 0 of each group, which counts what all ranks hold."""
+        return all(group.rank() == 0 for group in self.groups)
+
+    def fail(self, error: Exception) -> NoReturn:
+        """Raise an error on all ranks, unless they are past it."""
+        if not self.is_done:
+            self.merge(np.zeros(0), 0.0, error)
+        raise error
+
+    def merge(self, data: Array, elements: float, error: Exception | None = None) -> tuple[Array, int]:
+        """Merge sums of powers, and numbers of elements, of all ranks."""
+        shape = data.shape
+        data, elements = self._exchange(data.reshape(-1), elements, error)
+        return data.reshape(shape), round(elements)
+
+    def _exchange(self, data: Array, elements: float, error: Exception | None) -> tuple[Array, float]:
+        self.is_done = True
+        failed: _Failure | None = None if error is None else _Failure(error)
+        for group in self.groups:
+            if failed is None:
+                data, elements, failed = self._merge(group, data, elements)
+            else:
+                _, _, failed = self._merge(group, np.zeros(0), 0.0, failed)
+        if failed is not None:
+            if error is not None and not failed.is_placed:
+                raise error
+            raise failed.error(self.prefix) from error
+        return data, elements
+
+    def _merge(
+        self, group: Group, data: Array, elements: float, failed: _Failure | None = None
+    ) -> tuple[Array, float, _Failure | None]:
+        """Merge what the ranks of one group have."""
+        message = np.zeros(_LENGTH)
+        size = data.size
+        _HEAD.pack_into(message.data, 0, 1.0, self.stamp, self.stamp**2, *_NO_ERRORS, *self.agreed, size, elements)
+        is_short = size <= _LENGTH - _DATA
+        if failed is not None:
+            failed.write(message)
+        elif is_short:
+            message[_DATA : _DATA + size] = data
+        found = group.gather(message)
+        own = message[:_ELEMENTS].tobytes()
+        is_same = failed is None and group.gathers and found[:, :_ELEMENTS].tobytes() == own * len(found)
+        if not is_same and (failure := group.disagreement(found, message)) is not None:
+            return data, elements, failure
+        sums = found[:, _DATA : _DATA + size] if is_short else group.gather(np.ascontiguousarray(data))
+        self.merged.append((group, sums))
+        return _core.merge_power_sums(sums, self.order), math.fsum(found[:, _ELEMENTS].tolist()), None
+
+    def place_of_nonfinite(self) -> str | None:
+        """Return the words for the first rank with a sum that is infinite or NaN."""
+        for group, sums in self.merged:
+            is_bad = ~np.isfinite(sums).all(axis=1)
+            if is_bad.any():
+                return group.place(int(is_bad.argmax())) if group.gathers else "another rank"
+        return None
+
+
+_PLACED = re.compile(r" \(on rank \d+[^)]*\)$")
+
+
+class _Failure:
+    """An error on one of the ranks."""
+
+    def __init__(self, error: Exception, text: str | None = None) -> None:
+        own = (i for i, kind in enumerate(_CLASSES) if isinstance(error, kind))
+        self.kind = next(own, len(_CLASSES) - 1)
+        of_others = self.kind == len(_CLASSES) - 1 and not isinstance(error, RuntimeError)
+        self.text = text or (f"{type(error).__name__}: {error}" if of_others else str(error))
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether the text names a rank."""
+        return _PLACED.search(self.text) is not None
+
+    def write(self, message: Array) -> None:
+        message[_ERRORS.start + self.kind] = 1.0
+        text = self.text.encode()[: 8 * (_LENGTH - _DATA)]
+        message[_DATA:].view(np.uint8)[: len(text)] = np.frombuffer(text, np.uint8)
+
+    @classmethod
+    def read(cls, message: Array, place: str) -> _Failure:
+        kind = int(np.argmax(message[_ERRORS]))
+        text = message[_DATA:].tobytes().rstrip(b"\0").decode(errors="ignore")
+        # Of several communicators, the first tells the place.
+        return cls(_CLASSES[kind](""), text if _PLACED.search(text) else f"{text} (on {place})")
+
+    def error(self, prefix: str) -> Exception:
+        text = self.text if self.text.startswith(prefix) else f"{prefix}: {self.text}"
+        return _CLASSES[self.kind](text)
+
+
+class Group:
+    """Ranks that exchange messages: what the kinds of communicators have in common."""
+
+    #: Whether each rank sees the messages of all; otherwise it sees their sum alone.
+    gathers = True
+
+    def __init__(self, comm: Any, argument: str) -> None:
+        self.comm = comm
+        self.argument = argument
+
+    def gather(self, message: Array) -> Array:
+        """Return the messages of all ranks, a row each."""
+        raise NotImplementedError
+
+    def rank(self) -> int:
+        """Return the number of this rank."""
+        raise NotImplementedError
+
+    def place(self, rank: int) -> str:
+        """Return the words for a rank."""
+        return f"rank {rank}" if self.argument == "comm" else f"rank {rank} of {self.argument}"
+
+    def disagreement(self, found: Array, message: Array) -> _Failure | None:
+        """Return the first error that messages tell of."""
+        for rank in np.flatnonzero(found[:, _ERRORS].any(axis=1)).tolist():
+            return _Failure.read(found[rank], self.place(rank))
+        if (found[:, 1] != message[1]).any() or (found[:, 0] != 1.0).any():
+            fields = found[:, _ERRORS.stop : _ELEMENTS]
+            differ = [
+                (i, row) for i in range(len(_AGREED)) for row in range(len(found)) if fields[row, i] != fields[0, i]
+            ]
+            if differ:
+                i, row = differ[0]
+                is_number = _AGREED[i] in {"ord", "clip_norm", "use_norm"}
+                values = f"{fields[0, i]:g} and {fields[row, i]:g}" if is_number else "different ones"
+                if i == 0:
+                    values = "calls of different functions"
+                ranks = f"{self.place(0)} and {self.place(row)}"
+                return _Failure(ValueError(), f"{_AGREED[i]}: found {values} on {ranks}; allowed: the same on all")
+            return _Failure(ValueError(), "comm: found ranks with another version of gradclip; allowed: one version")
+        sizes = found[:, _ELEMENTS - 1]
+        if (sizes != message[_ELEMENTS - 1]).any():
+            row = int((sizes != sizes[0]).argmax())
+            text = f"{_SIZES}: found different ones on {self.place(0)} and {self.place(row)}; allowed: the same on all"
+            return _Failure(ValueError(), text)
+        return None
+
+
+class _Mpi(Group):
+    def gather(self, message: Array) -> Array:
+        found = np.empty((self.comm.Get_size(), len(message)))
+        self.comm.Allgather(message, found)
+        return found
+
+    def rank(self) -> int:
+        return int(self.comm.Get_rank())
+
+
+class _Torch(Group):
+    def gather(self, message: Array) -> Array:
+        # A communicator of torch's is one only where torch is loaded.
+        torch, distributed = sys.modules["torch"], sys.modules["torch.distributed"]
+        found = np.empty((distributed.get_world_size(self.comm), len(message)))
+        own, rows = torch.from_numpy(message), torch.from_numpy(found)
+        if distributed.get_backend(self.comm) == "nccl":
+            gathered = torch.empty_like(rows, device="cuda")
+            distributed.all_gather_into_tensor(gathered, own.cuda(), group=self.comm)
+            rows.copy_(gathered)
+        else:
+            distributed.all_gather(list(rows.unbind()), own, group=self.comm)
+        return found
+
+    def rank(self) -> int:
+        return int(sys.modules["torch.distributed"].get_rank(self.comm))
+
+
+class _Sum(Group):
+    """A function that adds up an array over all ranks."""
+
+    gathers = False
+
+    def gather(self, message: Array) -> Array:
+        if len(message) == _LENGTH:
+            message[_NONCE] = int.from_bytes(os.urandom(4), "little")
+        found = self.comm(message.copy())
+        if not isinstance(found, np.ndarray) or found.shape != message.shape or found.dtype != message.dtype:
+            allowed = f"a float64 array of shape {message.shape}, the sum over all ranks"
+            raise TypeError(
+                f"{self.argument}: found a function that returns {_core.describe(found)}; allowed: {allowed}"
+            )
+        return np.ascontiguousarray(found).reshape(1, -1)
+
+    def disagreement(self, found: Array, message: Array) -> _Failure | None:
+        total = found[0]
+        ranks = total[0]
+        is_alone = ranks == 1.0 and total[_NONCE] == message[_NONCE]
+        if not (is_alone or (ranks > 1.0 and ranks == round(ranks))):
+            return _Failure(
+                ValueError(), f"{self.argument}: found a function that does not add up; allowed: a sum over all ranks"
+            )
+        for kind in np.flatnonzero(total[_ERRORS]).tolist():
+            return _Failure(_CLASSES[kind](""), "an error on one of the ranks")
+        if total[1] != ranks * message[1] or total[2] != ranks * message[2]:
+            return _Failure(
+                ValueError(), f"found arguments that differ between ranks; allowed: the same {', '.join(_AGREED[1:])}"
+            )
+        if total[_ELEMENTS - 1] != ranks * message[_ELEMENTS - 1]:
+            return _Failure(ValueError(), f"{_SIZES}: found different ones; allowed: the same on all ranks")
+        return None
+
+
+def groups_of(prefix: str, comm: Any) -> list[Group]:
+    """Return the groups that ``comm`` names: one, or one for each entry of a sequence."""
+    if isinstance(comm, (list, tuple)):
+        if not comm:
+            raise ValueError(f"{prefix}: comm: found an empty sequence; allowed: {_ALLOWED}")
+        return [_group(prefix, one, f"comm[{i}]") for i, one in enumerate(comm)]
+    return [_group(prefix, comm, "comm")]
+
+
+_ALLOWED = (
+    "None, a communicator of mpi4py, a ProcessGroup of torch.distributed, a function that adds up a float64 array over "
+    "all ranks, or a sequence of these"
+)
+
+
+def _group(prefix: str, comm: Any, argument: str) -> Group:
+    if callable(getattr(comm, "Allgather", None)) and callable(getattr(comm, "Get_rank", None)):
+        is_inter = getattr(comm, "Is_inter", None)
+        if not comm:
+            raise ValueError(f"{prefix}: {argument}: found a null communicator; allowed: one that this process is in")
+        if is_inter is not None and is_inter():
+            raise ValueError(f"{prefix}: {argument}: found an intercommunicator; allowed: an intracommunicator")
+        return _Mpi(comm, argument)
+    if _is_process_group(comm):
+        return _Torch(comm, argument)
+    if callable(comm) and not isinstance(comm, type):
+        return _Sum(comm, argument)
+    raise TypeError(f"{prefix}: {argument}: found {_core.describe(comm)}; allowed: {_ALLOWED}")
+
+
+def _is_process_group(comm: Any) -> bool:
+    names = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(comm).__mro__}
+    return any(name.startswith("torch.") and name.endswith(".ProcessGroup") for name in names)
+
+
+def to_float(value: float, exponent: float) -> float:
+    """Return ``value * 2**exponent``, infinite where it is too large."""
+    try:
+        return math.ldexp(value, int(exponent))
+    except OverflowError:
+        return math.inf
+
+
+# What each rank counts.
+
+
+def copies(share: Share, replicated: Any, count: int) -> list[int] | None:
+    """Return for each tensor how many ranks hold a copy; 0 if another rank counts it. None: all are counted once."""
+    prefix = share.prefix
+    if replicated is None:
+        return None
+    if isinstance(replicated, (bool, int, np.bool_, np.integer)):
+        entries: Any = [replicated] * count
+    elif isinstance(replicated, (list, tuple, np.ndarray)):
+        entries = replicated
+    else:
+        raise TypeError(f"{prefix}: replicated: found {_core.describe(replicated)}; allowed: {_REPLICATED}")
+    if len(entries) != count:
+        allowed = f"length {count}, that of t_list"
+        raise ValueError(f"{prefix}: replicated: found length {len(entries)}; allowed: {allowed}")
+    return [_copies_of(share, f"replicated[{i}]", entry) for i, entry in enumerate(entries)]
+
+
+def _copies_of(share: Share, argument: str, entry: Any) -> int:
+    if isinstance(entry, (bool, np.bool_)):
+        if not entry:
+            return 1
+        if not all(group.gathers for group in share.groups):
+            allowed = "the number of ranks that hold a copy, with a function as comm"
+            raise ValueError(f"{share.prefix}: {argument}: found True; allowed: {allowed}")
+        return 1 if share.is_first else 0
+    if not isinstance(entry, (int, np.integer)):
+        allowed = "a bool or a number of ranks"
+        raise TypeError(f"{share.prefix}: {argument}: found {_core.describe(entry)}; allowed: {allowed}")
+    if entry < 1:
+        raise ValueError(f"{share.prefix}: {argument}: found {entry}; allowed: a number of ranks >= 1")
+    return int(entry)
+
+
+_REPLICATED = "None, True, a number of ranks, or a sequence of these, one for each tensor"

@@ -1,0 +1,200 @@
+//! Norms of data that several processes hold parts of: sums of powers, which can be merged, and the norms that are made of them.
+//!
+//! `gradclip._shared` has the rest: what the processes tell each other, and how.
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyAny, PyBytes};
+
+use super::array::items::Items;
+use super::array::{Array, internal};
+use super::call::Call;
+use super::kinds::Kinds;
+use super::norm::vector_order;
+use super::operands::{Inputs, Parameter};
+use super::run::{Norms, exact_sum_of_arrays, numbers, placed};
+use crate::error::vec_with_room;
+use crate::kernel::exact::Power;
+use crate::parallel::reduce::{MAX_SUMMED_ORDER, Order};
+use crate::scaled::Scaled;
+
+/// The order of a norm that has sums of powers.
+fn summed_order(call: &Call<'_, '_>, ord: &Bound<'_, PyAny>) -> PyResult<Order> {
+    match vector_order(call, ord)? {
+        Order::Power(p) if p > MAX_SUMMED_ORDER => Err(call.value_error(
+            "ord",
+            p,
+            &format!("orders up to {MAX_SUMMED_ORDER}, and inf, for norms of several processes"),
+        )),
+        order => Ok(order),
+    }
+}
+
+/// The sums of powers of the tensors of a list, as one or each, as an array of shape `(1, cells)` or `(tensors, cells)`; and
+/// the number of elements of all.
+#[pyfunction]
+pub(super) fn power_sums<'py>(
+    py: Python<'py>,
+    function: &str,
+    t_list: &Bound<'py, PyAny>,
+    name: Option<&Bound<'py, PyAny>>,
+    ord: &Bound<'py, PyAny>,
+    keeps_integers: bool,
+    each: bool,
+) -> PyResult<(Bound<'py, PyAny>, usize)> {
+    let call = Call::of_python(py, function, name)?;
+    let parameter = Parameter { keeps_integers, ..Parameter::new("t_list", Kinds::Normed, true) };
+    let mut tensors = Inputs::new(&call, parameter, call.sequence(t_list)?);
+    if tensors.read(true)?.is_some() {
+        return Err(call.not_on_device("t_list"));
+    }
+    call.check_name()?;
+    let order = summed_order(&call, ord)?;
+    let norms = if each {
+        let mut norms = vec_with_room(tensors.count())?;
+        norms.resize(tensors.count(), Scaled::ZERO);
+        tensors.norms_into(order, &mut norms, |norm| norm)?;
+        norms
+    } else {
+        vec![tensors.norm(order)?]
+    };
+    let shape = [norms.len(), order.cells()];
+    Ok((power_array(py, order, &norms, (&shape, &[0, 1]))?, tensors.counted()))
+}
+
+/// The sum of the magnitudes of the tensors of a list, or for order 2 of their squares, without any rounding: its digits as
+/// little-endian bytes in units of 2^-2148; infinity or NaN if an element is that, else 0; and the number of elements.
+#[pyfunction]
+pub(super) fn exact_sum<'py>(
+    py: Python<'py>,
+    function: &str,
+    t_list: &Bound<'py, PyAny>,
+    name: Option<&Bound<'py, PyAny>>,
+    ord: f64,
+    keeps_integers: bool,
+) -> PyResult<(Bound<'py, PyBytes>, f64, usize)> {
+    let call = Call::of_python(py, function, name)?;
+    let parameter = Parameter { keeps_integers, ..Parameter::new("t_list", Kinds::Normed, true) };
+    let mut tensors = Inputs::new(&call, parameter, call.sequence(t_list)?);
+    if tensors.read(false)?.is_some() {
+        return Err(call.not_on_device("t_list"));
+    }
+    call.check_name()?;
+    let power = if ord == 1.0 { Power::One } else { Power::Two };
+    let arrays = tensors.arrays().map(|(_, array)| array).filter(|array| !parameter.keeps(array));
+    let sum = exact_sum_of_arrays(py, arrays, power)?;
+    let digits: Vec<u8> = sum.limbs.iter().flat_map(|limb| limb.to_le_bytes()).collect();
+    Ok((PyBytes::new(py, &digits), sum.special, tensors.counted()))
+}
+
+/// The sums of powers of the slices of a tensor along some axes: an array with the shape of the other axes, and an axis of
+/// cells; and the number of elements of each slice.
+#[pyfunction]
+pub(super) fn power_sums_along<'py>(
+    py: Python<'py>,
+    function: &str,
+    t: &Bound<'py, PyAny>,
+    name: Option<&Bound<'py, PyAny>>,
+    axes: Option<&Bound<'py, PyAny>>,
+    ord: &Bound<'py, PyAny>,
+) -> PyResult<(Bound<'py, PyAny>, usize)> {
+    let call = Call::of_python(py, function, name)?;
+    let mut tensor = Inputs::new(&call, Parameter::new("t", Kinds::Normed, true), Items::One(t));
+    if tensor.read(false)?.is_some() {
+        return Err(call.not_on_device("t"));
+    }
+    let array = tensor.array()?;
+    let axes = call.axes("axes", axes, array.ndim())?.unwrap_or_else(|| (0..array.ndim()).collect());
+    let order = summed_order(&call, ord)?;
+    let norms = Norms::of(array, &axes, order)?;
+    let (mut shape, mut places) = placed(array.shape(), &norms.kept, false);
+    places.push(shape.len());
+    shape.push(order.cells());
+    let len = axes.iter().filter_map(|axis| array.shape().get(*axis)).product();
+    Ok((power_array(py, order, &norms.values, (&shape, &places))?, len))
+}
+
+/// A new array of the sums of powers of norms, of a shape and with its axes in the order of the norms.
+fn power_array<'py>(
+    py: Python<'py>,
+    order: Order,
+    norms: &[Scaled],
+    (shape, places): (&[usize], &[usize]),
+) -> PyResult<Bound<'py, PyAny>> {
+    let cells = order.cells();
+    Array::filled::<f64>(py, shape, places, |to| {
+        to.chunks_mut(cells).zip(norms).for_each(|(cells, norm)| order.write_power(*norm, cells));
+        Ok(())
+    })
+}
+
+/// The sums of powers of norms that are known, `value * 2**exponent`: an array of shape `(norms, cells)`.
+#[pyfunction]
+pub(super) fn power_sums_of_norms<'py>(
+    py: Python<'py>,
+    norms: &Bound<'py, PyAny>,
+    ord: f64,
+) -> PyResult<Bound<'py, PyAny>> {
+    let (norms, order) = (scaled(&numbers(norms)?.0), Order::of(ord));
+    power_array(py, order, &norms, (&[norms.len(), order.cells()], &[0, 1]))
+}
+
+/// The sum of the rows of an array of sums of powers, and of counts beside them; of an infinite order their largest.
+#[pyfunction]
+pub(super) fn merge_power_sums<'py>(
+    py: Python<'py>,
+    rows: &Bound<'py, PyAny>,
+    ord: f64,
+) -> PyResult<Bound<'py, PyAny>> {
+    let (rows, shape) = numbers(rows)?;
+    let [_, len] = *shape.as_slice() else { return Err(internal("sums of powers that are no rows")) };
+    Array::filled::<f64>(py, &[len], &[0], |to| {
+        if len > 0 {
+            Order::of(ord).merge_powers(&rows.chunks_exact(len), to);
+        }
+        Ok(())
+    })
+}
+
+/// The norms whose powers have these sums, each as `value, exponent`: `value * 2**exponent`.
+#[pyfunction]
+pub(super) fn roots_of_power_sums<'py>(
+    py: Python<'py>,
+    sums: &Bound<'py, PyAny>,
+    ord: f64,
+) -> PyResult<Bound<'py, PyAny>> {
+    let (sums, order) = (numbers(sums)?.0, Order::of(ord));
+    let cells = order.cells();
+    if !sums.len().is_multiple_of(cells) {
+        return Err(PyValueError::new_err(format!("{} numbers are no sums of {cells} cells", sums.len())));
+    }
+    Array::filled::<f64>(py, &[sums.len() / cells, 2], &[0, 1], |to| {
+        for (to, sum) in to.chunks_exact_mut(2).zip(sums.chunks_exact(cells)) {
+            let (value, exponent) = order.root_of_cells(sum).split();
+            to.iter_mut().zip([value, exponent.into()]).for_each(|(to, from)| *to = from);
+        }
+        Ok(())
+    })
+}
+
+/// Norms that a Python function returns as an array of `value, exponent`, one for each slice, and the number of elements
+/// that each is the norm of.
+pub(super) fn shared_norms(share: &Bound<'_, PyAny>) -> PyResult<(Vec<Scaled>, usize)> {
+    let (norms, elements): (Bound<'_, PyAny>, usize) = share.call0()?.extract()?;
+    Ok((scaled(&numbers(&norms)?.0), elements))
+}
+
+/// The same for one norm.
+pub(super) fn shared_norm(share: &Bound<'_, PyAny>) -> PyResult<(Scaled, usize)> {
+    match shared_norms(share)? {
+        (norms, elements) if norms.len() == 1 => {
+            Ok((norms.first().copied().unwrap_or(Scaled::ZERO), elements))
+        }
+        _ => Err(internal("not one norm")),
+    }
+}
+
+fn scaled(pairs: &[f64]) -> Vec<Scaled> {
+    let exponent = |pair: &[f64]| pair.get(1).copied().unwrap_or(0.0) as i32;
+    pairs.chunks(2).map(|pair| Scaled::new(pair.first().copied().unwrap_or(0.0), exponent(pair))).collect()
+}

@@ -1,0 +1,245 @@
+"""dask arrays: lazy, chunk by chunk, the numbers of NumPy arrays."""
+
+import gradclip as gc
+import numpy as np
+import oracle
+import pytest
+
+dask = pytest.importorskip("dask")
+da = pytest.importorskip("dask.array")
+
+pytestmark = pytest.mark.dask
+
+RNG = np.random.default_rng(28)
+DTYPES = ["f2", "f4", "f8", "c8", "c16"]
+CHUNKS = [(30, 17), (100, 40), (1, 40), (100, 3)]
+ORDS = [1, 2, 3, 0.5, np.inf]
+
+
+@pytest.fixture(autouse=True, params=["synchronous", "threads"])
+def _scheduler(request):
+    with dask.config.set(scheduler=request.param):
+        yield
+
+
+def sample(shape=(100, 40), dtype="f4"):
+    values = RNG.standard_normal(shape).astype(dtype)
+    return values * np.asarray(1 - 0.5j, dtype) if values.dtype.kind == "c" else values
+
+
+def chunks_of(array):
+    """What is called for each chunk while a graph is computed."""
+    seen = []
+
+    def note(block):
+        if block.size:  # dask tries functions on empty arrays
+            seen.append(block.shape)
+        return block
+
+    return array.map_blocks(note, dtype=array.dtype, meta=np.empty((0,) * array.ndim, array.dtype)), seen
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, "i4", "?"])
+@pytest.mark.parametrize("chunks", CHUNKS)
+def test_global_norm(dtype, chunks):
+    one = sample(dtype=dtype) if dtype not in ("i4", "?") else RNG.integers(0, 2, (100, 40)).astype(dtype)
+    other = sample(77, "f8")
+    norm = gc.global_norm([da.from_array(one, chunks=chunks), None, da.from_array(other, chunks=10), np.ones(3)])
+    assert isinstance(norm, da.Array)
+    assert (norm.shape, norm.dtype) == ((), np.float64)
+    oracle.assert_norm(float(norm.compute()), oracle.exact_global_norm([one, other, np.ones(3)]))
+
+
+@pytest.mark.parametrize("ord", ORDS)
+@pytest.mark.parametrize("scale", [1.0, 1e200, 1e-310])
+def test_orders_and_the_whole_range(ord, scale):
+    array = RNG.standard_normal((20, 12)) * scale
+    norm = gc.global_norm([da.from_array(array, chunks=(7, 5))], ord=ord)
+    oracle.assert_norm(float(norm.compute()), oracle.exact_norm(array, ord), ord)
+
+
+@pytest.mark.parametrize("keepdims", [None, True])
+@pytest.mark.parametrize(
+    ("ord", "axis"), [(2, None), ("euclidean", 0), (1, 1), (3, -1), (np.inf, 0), ("fro", (0, 1)), ("euclidean", (1, 0))]
+)
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "c8"])
+def test_norm(dtype, ord, axis, keepdims):
+    array = sample(dtype=dtype)
+    lazy = gc.norm(da.from_array(array, chunks=(30, 17)), ord, axis, keepdims)
+    expected = np.asarray(gc.norm(array, ord, axis, keepdims))
+    found = lazy.compute()
+    assert (lazy.shape, lazy.dtype) == (expected.shape, expected.dtype) == (found.shape, found.dtype)
+    np.testing.assert_allclose(found, expected, rtol=16 * oracle.eps(expected.dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("axes", [None, 0, 1, (0, 1), ()])
+@pytest.mark.parametrize("chunks", CHUNKS)
+def test_clip_by_norm(dtype, axes, chunks):
+    array = sample(dtype=dtype)
+    lazy = da.from_array(array, chunks=chunks)
+    clipped = gc.clip_by_norm(lazy, 0.9, axes)
+    assert (clipped.chunks, clipped.dtype) == (lazy.chunks, lazy.dtype)
+    assert type(clipped._meta) is np.ndarray  # noqa: SLF001 (dask has no other name for it)
+    found, expected = clipped.compute(), gc.clip_by_norm(array, 0.9, axes)
+    assert found.dtype == array.dtype
+    np.testing.assert_allclose(found, expected, rtol=16 * oracle.eps(dtype))
+
+
+def test_clip_by_average_norm():
+    array = sample()
+    clipped = gc.clip_by_average_norm(da.from_array(array, chunks=(30, 17)), 1e-3)
+    np.testing.assert_allclose(clipped.compute(), gc.clip_by_average_norm(array, 1e-3), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [(-0.5, 0.5), (None, 0.5), (np.full(40, -0.5, "f4"), 1), ("lazy", 0.5), (np.float32(-1), np.ones((100, 1), "f4"))],
+)
+def test_clip_by_value(bounds):
+    array = sample()
+    lo, hi = bounds
+    lazy = da.full((100, 1), -0.25, chunks=50, dtype="f4") if isinstance(lo, str) else lo
+    lo = np.full((100, 1), -0.25, "f4") if isinstance(lo, str) else lo
+    clipped = gc.clip_by_value(da.from_array(array, chunks=(30, 17)), lazy, hi)
+    assert (clipped.shape, clipped.dtype) == (array.shape, array.dtype)
+    assert oracle.same_bits(clipped.compute(), gc.clip_by_value(array, lo, hi))
+
+
+@pytest.mark.parametrize("options", [{}, {"ord": 1}, {"strict": True}, {"nonfinite": "zero"}])
+def test_clip_by_global_norm_of_mixed_lists(options):
+    one, other = sample(), sample(77, "f8")
+    lazy = [da.from_array(one, chunks=(30, 17)), None, other]
+    clipped, norm = gc.clip_by_global_norm(lazy, 1.5, **options)
+    expected, exact = gc.clip_by_global_norm([one, None, other], 1.5, **options)
+    assert clipped[1] is None
+    assert clipped[0].chunks == lazy[0].chunks
+    found, value = dask.compute(clipped, norm)
+    assert float(value) == pytest.approx(exact, rel=1e-14)
+    for a, b in ((found[0], expected[0]), (found[2], expected[2])):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, rtol=16 * oracle.eps(b.dtype))
+
+
+def test_unclipped_chunks_keep_their_bits():
+    array = sample()
+    array[3, 4] = -0.0
+    ((clipped,), _) = gc.clip_by_global_norm([da.from_array(array, chunks=(30, 17))], 1e6)
+    assert oracle.same_bits(clipped.compute(), array)
+
+
+def test_a_norm_that_is_known():
+    array = sample()
+    lazy = da.from_array(array, chunks=(30, 17))
+    expected, _ = gc.clip_by_global_norm([array], 1.0)
+    for use_norm in (gc.global_norm([lazy]), float(gc.global_norm([array]))):
+        (clipped,), norm = gc.clip_by_global_norm([lazy], 1.0, use_norm=use_norm)
+        np.testing.assert_allclose(clipped.compute(), expected[0], rtol=1e-6)
+        assert float(norm.compute()) == pytest.approx(gc.global_norm([array]))
+
+
+def test_each_chunk_is_made_once():
+    lazy, seen = chunks_of(da.from_array(sample(), chunks=(25, 40)))
+    gc.global_norm([lazy]).compute()
+    assert len(seen) == 4
+    seen.clear()
+    clipped, norm = gc.clip_by_global_norm([lazy], 1.0)
+    dask.compute(clipped, norm)
+    assert len(seen) == 4
+    seen.clear()
+    clipped, _ = gc.clip_by_global_norm([lazy], 1.0, use_norm=gc.global_norm([lazy]).compute())
+    dask.compute(clipped)
+    assert len(seen) == 8
+
+
+def test_nothing_is_computed_before_it_is_asked_for():
+    lazy, seen = chunks_of(da.from_array(sample(), chunks=(25, 40)))
+    gc.global_norm([lazy])
+    gc.norm(lazy, axis=0)
+    gc.clip_by_norm(lazy, 1.0, 1)
+    gc.clip_by_average_norm(lazy, 1.0)
+    gc.clip_by_value(lazy, -1, 1)
+    gc.clip_by_global_norm([lazy], 1.0)
+    assert not seen
+
+
+def test_unknown_chunk_sizes():
+    array = sample()
+    lazy = da.from_array(array, chunks=(30, 40))
+    lazy, array = lazy[lazy[:, 0] > 0], array[array[:, 0] > 0]
+    assert np.isnan(lazy.shape[0])
+    oracle.assert_norm(float(gc.global_norm([lazy]).compute()), oracle.exact_norm(array))
+    for axes in (None, 0, 1):
+        np.testing.assert_allclose(
+            gc.clip_by_norm(lazy, 1.0, axes).compute(), gc.clip_by_norm(array, 1.0, axes), rtol=1e-6
+        )
+        np.testing.assert_allclose(gc.norm(lazy, 2, axes).compute(), gc.norm(array, 2, axes), rtol=1e-6)
+    ((clipped,), _) = gc.clip_by_global_norm([lazy], 1.0)
+    np.testing.assert_allclose(clipped.compute(), gc.clip_by_norm(array, 1.0), rtol=1e-6)
+    np.testing.assert_allclose(
+        gc.clip_by_average_norm(lazy, 1e-3).compute(), gc.clip_by_average_norm(array, 1e-3), rtol=1e-6
+    )
+    assert oracle.same_bits(gc.clip_by_value(lazy, -1, 1).compute(), gc.clip_by_value(array, -1, 1))
+
+
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_infinity_and_nan(bad):
+    array = sample()
+    array[50, 3] = bad
+    lazy = da.from_array(array, chunks=(30, 17))
+    np.testing.assert_equal(float(gc.global_norm([lazy]).compute()), bad)
+    for policy in ("propagate", "zero", "keep"):
+        ((clipped,), _) = gc.clip_by_global_norm([lazy], 1.0, nonfinite=policy)
+        expected, _ = gc.clip_by_global_norm([array], 1.0, nonfinite=policy)
+        np.testing.assert_array_equal(clipped.compute(), expected[0])
+    with pytest.raises(gc.NonFiniteError):
+        dask.compute(gc.clip_by_global_norm([lazy], 1.0, nonfinite="raise"))
+    with pytest.raises(gc.NonFiniteError):
+        gc.clip_by_norm(lazy, 1.0, nonfinite="raise").compute()
+
+
+def test_empty_ones():
+    lazy = da.zeros((0, 5), chunks=5)
+    assert float(gc.global_norm([lazy]).compute()) == 0.0
+    assert gc.clip_by_norm(lazy, 1.0).compute().shape == (0, 5)
+    clipped, norm = gc.clip_by_global_norm([None, da.zeros(3)], 0.0)
+    assert float(norm.compute()) == 0.0
+    np.testing.assert_array_equal(clipped[1].compute(), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda x: gc.clip_by_norm(x, -1), ValueError, "clip_by_norm: clip_norm: found int -1"),
+        (lambda x: gc.clip_by_norm(x, 1, 5), np.exceptions.AxisError, "clip_by_norm: axes: found 5"),
+        (lambda x: gc.clip_by_norm(x, 1, out=np.ones(3)), TypeError, "out: found ndarray"),
+        (lambda x: gc.clip_by_norm(x, 1, comm=lambda a: a), TypeError, "comm: found a communicator beside dask"),
+        (lambda x: gc.norm(x, 1, (0, 1)), ValueError, "norm: ord: found int 1"),
+        (lambda x: gc.clip_by_value(x, None, None), ValueError, "None for both bounds"),
+        (lambda x: gc.clip_by_value(x, "a", 1), TypeError, "clip_value_min: found str 'a'"),
+        (lambda x: gc.clip_by_value(x, np.ones((2, 100, 40)), 1), ValueError, "3 dimensions"),
+        (lambda x: gc.clip_by_value(x, np.ones((100, 7)), 1), ValueError, "bounds of shapes"),
+        (lambda x: gc.global_norm([x.astype(object)]), TypeError, r"t_list\[0\]: found dtype object"),
+        (lambda x: gc.global_norm([x, "text"]), TypeError, r"t_list\[1\]"),
+        (lambda x: gc.global_norm([x], nonfinite="raise"), ValueError, "nonfinite"),
+        (lambda x: gc.clip_by_global_norm([x], 1.0, integers="keep"), ValueError, "integers"),
+        (lambda x: gc.clip_by_global_norm([x.astype("i4")], 1.0), TypeError, r"t_list\[0\]: found dtype int32"),
+    ],
+)
+def test_errors_come_before_anything_is_computed(call, error, words):
+    with pytest.raises(error, match=words):
+        call(da.ones((100, 40), chunks=(30, 17), dtype="f4"))
+
+
+def test_processes():
+    """Chunks stay where they are: in worker processes, which load the package themselves."""
+    distributed = pytest.importorskip("distributed")
+    options = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": None, "memory_limit": 0}
+    array = sample((400, 50), "f8")
+    with dask.config.set(scheduler=None), distributed.LocalCluster(**options) as cluster, distributed.Client(cluster):
+        lazy = da.from_array(array, chunks=(100, 50))
+        clipped, norm = gc.clip_by_global_norm([lazy], 1.0)
+        (found,), value = dask.compute(clipped, norm)
+    expected, exact = gc.clip_by_global_norm([array], 1.0)
+    assert float(value) == pytest.approx(exact, rel=1e-14)
+    np.testing.assert_allclose(found, expected[0], rtol=1e-14)

@@ -1,0 +1,531 @@
+"""`comm=`, `replicated=` and `reproducible=`: norms of data that several ranks hold parts of."""
+
+import math
+from typing import ClassVar
+
+import gradclip as gc
+import numpy as np
+import oracle
+import pytest
+import ranks
+from hypothesis import given
+from hypothesis import strategies as st
+from ml_dtypes import bfloat16
+
+RNG = np.random.default_rng(26)
+ORDS = [1, 2, 3, 0.5, 2.5, 40, np.inf]
+SCALES = [1.0, 1e200, 1e-200, 1e-310, 1e300]
+
+
+def sample(shape, dtype="f4", scale=1.0):
+    return (RNG.standard_normal(shape) * scale).astype(dtype)
+
+
+def parts_of(count):
+    """Lists of different lengths, dtypes and layouts; one of a rank that has nothing."""
+    lists = [
+        [sample(1000), None, sample((30, 4), "f8")],
+        [],
+        [sample((7, 5), "f2").T, np.arange(9), sample(3, "c8")],
+        [None],
+        [sample(3000, "f4")],
+        [sample((3, 4, 5), bfloat16), np.asarray(2.0)],
+        [sample(17, "c16")[::-1]],
+        [sample(5000, "f8")[::3]],
+    ]
+    return lists[:count]
+
+
+def whole(lists):
+    return [t for own in lists for t in own if t is not None]
+
+
+def on_each(lists, function):
+    """What a function of a rank's list and communicator returns on each rank."""
+    return ranks.run([lambda comm, own=own: function(own, comm) for own in lists])
+
+
+def hexes(values):
+    return {value.hex() for value in values}
+
+
+class TestGlobalNorm:
+    @pytest.mark.parametrize("ord", ORDS)
+    @pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
+    def test_every_rank_has_the_norm_of_all(self, count, ord):
+        lists = parts_of(count)
+        norms = on_each(lists, lambda own, comm: gc.global_norm(own, ord=ord, comm=comm))
+        assert len(hexes(norms)) == 1
+        oracle.assert_norm(norms[0], oracle.exact_global_norm(whole(lists), ord), ord)
+
+    @pytest.mark.parametrize("scale", SCALES)
+    @pytest.mark.parametrize("ord", [1, 2, 3, np.inf])
+    def test_no_shard_leaves_the_range(self, scale, ord):
+        lists = [[sample(40, "f8", scale)], [sample(50, "f8", 1.0)], [sample(60, "f8", 1 / scale)]]
+        norms = on_each(lists, lambda own, comm: gc.global_norm(own, ord=ord, comm=comm))
+        oracle.assert_norm(norms[0], oracle.exact_global_norm(whole(lists), ord), ord)
+
+    @pytest.mark.parametrize("scale", SCALES)
+    def test_one_rank_has_the_bits_of_none(self, scale):
+        own = [sample(1000, "f8", scale), sample(70, "f8", scale)]
+        (norm,) = on_each([own], lambda own, comm: gc.global_norm(own, comm=comm))
+        assert norm == gc.global_norm(own)
+
+    def test_large_orders_have_larger_messages(self):
+        lists = [[sample(40, "f8", 1e100)], [sample(50, "f8", 1e-100)]]
+        norms = on_each(lists, lambda own, comm: gc.global_norm(own, ord=500, comm=comm))
+        oracle.assert_norm(norms[0], oracle.exact_global_norm(whole(lists), 500), 500)
+        found = on_each(lists, lambda own, comm: gc.global_norm(own, ord=1001, comm=comm))
+        assert all(isinstance(error, ValueError) and "1000" in str(error) for error in found)
+
+    @pytest.mark.parametrize("bad", [np.inf, np.nan])
+    @pytest.mark.parametrize("ord", [1, 2, 3, np.inf])
+    def test_infinity_and_nan_reach_all(self, bad, ord):
+        lists = [[np.ones(3)], [np.array([1.0, bad])], [np.ones(2)]]
+        norms = on_each(lists, lambda own, comm: gc.global_norm(own, ord=ord, comm=comm))
+        np.testing.assert_array_equal(norms, bad)
+
+    def test_kept_integers_count_nothing(self):
+        lists = [[np.array([3.0]), np.array([7])], [np.array([4.0]), np.array([True])]]
+        norms = on_each(lists, lambda own, comm: gc.global_norm(own, integers="keep", comm=comm))
+        assert norms == [5.0, 5.0]
+
+    def test_a_message_is_one_kibibyte(self):
+        lists = [[np.ones(3)] * 100] * 3
+        sent = on_each(lists, lambda own, comm: (gc.global_norm(own, comm=comm), comm.world.messages)[1])
+        assert sent[0] == [1024]
+
+    def test_of_a_function_that_sums(self):
+        lists = parts_of(5)
+        for p in (1, 2, 3):
+            norms = on_each(lists, lambda own, comm, p=p: gc.global_norm(own, ord=p, comm=comm.sum))
+            oracle.assert_norm(norms[0], oracle.exact_global_norm(whole(lists), p), p)
+            assert len(hexes(norms)) == 1
+
+    def test_communicators_in_turn(self):
+        """A grid of two by three ranks: sums along its rows, then along its columns."""
+        grid = [[sample(10 + 3 * i + j, "f8") for j in range(3)] for i in range(2)]
+        rows = [ranks.World(3) for _ in range(2)]
+        columns = [ranks.World(2) for _ in range(3)]
+
+        def work(i, j):
+            return lambda _: gc.global_norm([grid[i][j]], comm=[ranks.Comm(rows[i], j), ranks.Comm(columns[j], i)])
+
+        norms = ranks.run([work(i, j) for i in range(2) for j in range(3)])
+        assert len(hexes(norms)) == 1
+        oracle.assert_norm(norms[0], oracle.exact_global_norm([t for row in grid for t in row]))
+
+
+class TestReplicated:
+    def test_copies_count_once(self):
+        bias, shards = sample(20, "f8"), [sample(30, "f8"), sample(40, "f8"), sample(50, "f8")]
+        exact = oracle.exact_global_norm([bias, *shards])
+        lists = [[bias, shard] for shard in shards]
+        for replicated in ([True, False], [3, 1], (3, False), np.array([3, 1])):
+            norms = on_each(lists, lambda own, comm, r=replicated: gc.global_norm(own, comm=comm, replicated=r))
+            assert len(hexes(norms)) == 1
+            oracle.assert_norm(norms[0], exact)
+        for replicated in (True, 3):
+            norms = on_each([[bias]] * 3, lambda own, comm, r=replicated: gc.global_norm(own, comm=comm, replicated=r))
+            oracle.assert_norm(norms[0], oracle.exact_norm(bias))
+
+    def test_true_is_exact(self):
+        copy = [sample(1001, "f8")]
+        norms = on_each([copy] * 3, lambda own, comm: gc.global_norm(own, comm=comm, replicated=True))
+        assert set(norms) == {gc.global_norm(copy)}
+
+    def test_of_the_largest_magnitude(self):
+        lists = [[np.array([3.0]), np.array([float(r)])] for r in range(3)]
+        norms = on_each(lists, lambda own, comm: gc.global_norm(own, ord=np.inf, comm=comm, replicated=[3, 1]))
+        assert norms == [3.0] * 3
+
+    @pytest.mark.parametrize(
+        ("replicated", "error", "words"),
+        [
+            ([True], ValueError, "length 1"),
+            (0, ValueError, "found 0"),
+            ([1, -1], ValueError, r"replicated\[1\]"),
+            (1.5, TypeError, "replicated"),
+            (["yes", 1], TypeError, r"replicated\[0\]"),
+        ],
+    )
+    def test_errors(self, replicated, error, words):
+        for raised in on_each(
+            [[np.ones(2), np.ones(3)]] * 2, lambda own, comm: gc.global_norm(own, comm=comm, replicated=replicated)
+        ):
+            with pytest.raises(error, match=words):
+                raise raised
+
+    def test_wants_a_communicator(self):
+        with pytest.raises(ValueError, match="replicated: found bool True; allowed without comm: None"):
+            gc.global_norm([np.ones(2)], replicated=True)
+
+    def test_true_wants_ranks(self):
+        for raised in on_each(
+            [[np.ones(2)]] * 2, lambda own, comm: gc.global_norm(own, comm=comm.sum, replicated=True)
+        ):
+            with pytest.raises(ValueError, match="the number of ranks that hold a copy"):
+                raise raised
+        copies = on_each([[np.ones(4)]] * 2, lambda own, comm: gc.global_norm(own, comm=comm.sum, replicated=2))
+        assert copies == [2.0, 2.0]
+
+
+class TestClip:
+    @pytest.mark.parametrize("in_place", [False, True])
+    @pytest.mark.parametrize("strict", [False, True])
+    def test_by_global_norm(self, in_place, strict):
+        lists = [[sample(1000), None], [], [sample((30, 4), "f8"), sample(9, "c8")]]
+        expected, norm = gc.clip_by_global_norm(whole(lists), 1.5, strict=strict)
+
+        def clip(own, comm):
+            own = [None if t is None else t.copy() for t in own]
+            return gc.clip_by_global_norm(own, 1.5, strict=strict, out=own if in_place else None, comm=comm)
+
+        found = on_each(lists, clip)
+        assert len(hexes(n for _, n in found)) == 1
+        oracle.assert_norm(found[0][1], norm)
+        clipped = whole([tensors for tensors, _ in found])
+        for a, b in zip(clipped, expected, strict=True):
+            assert a.dtype == b.dtype
+            np.testing.assert_allclose(a, b, rtol=4 * oracle.eps(a.dtype))
+        if strict:
+            assert sum(int((np.abs(t.astype("c16")) ** 2).sum() * 2**60) for t in clipped) <= 1.5**2 * 2**60
+
+    def test_unclipped_tensors_keep_their_bits(self):
+        lists = [[sample(10)], [sample(20)]]
+        found = on_each(lists, lambda own, comm: gc.clip_by_global_norm(own, 1e6, comm=comm))
+        for (clipped, _), own in zip(found, lists, strict=True):
+            assert oracle.same_bits(clipped[0], own[0])
+
+    def test_a_given_norm_is_compared(self):
+        lists = [[np.full(4, 2.0)], [np.ones(3)]]
+        found = on_each(lists, lambda own, comm: gc.clip_by_global_norm(own, 1.0, 10.0, comm=comm))
+        assert [norm for _, norm in found] == [10.0, 10.0]
+        np.testing.assert_array_equal(found[0][0][0], 0.2)
+        for error in ranks.run(
+            [
+                lambda c: gc.clip_by_global_norm([], 1.0, 3.0, comm=c),
+                lambda c: gc.clip_by_global_norm([], 1.0, 4.0, comm=c),
+            ]
+        ):
+            with pytest.raises(ValueError, match="use_norm: found 3 and 4 on rank 0 and rank 1"):
+                raise error
+
+    @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "c8", "c16"])
+    @pytest.mark.parametrize("axes", [None, 0, (0, 1), (2, 0), (0, -1, 1)])
+    def test_by_norm_along_axes(self, axes, dtype):
+        """Each slice goes through all ranks, which hold some of its elements, or none."""
+        tensor = sample((12, 5, 6), dtype)
+        shards = [np.asfortranarray(tensor[:5]), tensor[5:6], tensor[6:6], tensor[6:]]
+        found = ranks.run([lambda comm, s=s: gc.clip_by_norm(s, 1.0, axes, comm=comm) for s in shards])
+        expected = gc.clip_by_norm(tensor, 1.0, axes)
+        np.testing.assert_allclose(np.concatenate(found), expected, rtol=4 * oracle.eps(dtype))
+
+    def test_slices_of_ranks_with_other_layouts_are_the_same(self):
+        tensor = sample((4, 6, 8), "f8")
+        shards = [tensor[:2], np.asfortranarray(tensor[2:])]
+        found = ranks.run([lambda comm, s=s: gc.clip_by_norm(s, 0.7, 0, comm=comm) for s in shards])
+        np.testing.assert_allclose(np.concatenate(found), gc.clip_by_norm(tensor, 0.7, 0), rtol=1e-15)
+
+    def test_by_average_norm(self):
+        tensor = sample((40, 3))
+        shards = np.split(tensor, [3, 3, 20])
+        found = ranks.run([lambda comm, s=s: gc.clip_by_average_norm(s, 1e-3, comm=comm) for s in shards])
+        np.testing.assert_allclose(np.concatenate(found), gc.clip_by_average_norm(tensor, 1e-3), rtol=1e-6)
+
+    def test_a_replicated_tensor(self):
+        tensor = sample(50, "f8")
+        for replicated in (True, 2):
+            found = ranks.run([lambda comm, r=replicated: gc.clip_by_norm(tensor, 1.0, comm=comm, replicated=r)] * 2)
+            assert oracle.same_bits(found[0], gc.clip_by_norm(tensor, 1.0))
+            found = ranks.run(
+                [lambda comm, r=replicated: gc.clip_by_average_norm(tensor, 0.01, comm=comm, replicated=r)] * 2
+            )
+            assert oracle.same_bits(found[1], gc.clip_by_average_norm(tensor, 0.01))
+
+    def test_indexed_slices(self):
+        own = gc.IndexedSlices(np.ones((2, 8)), np.array([0, 5]), (9, 8))
+        found = ranks.run([lambda comm: gc.clip_by_norm(own, 1.0, comm=comm)] * 2)
+        np.testing.assert_allclose(found[0].values, 1 / math.sqrt(32))
+        found = ranks.run([lambda comm: gc.clip_by_global_norm([own], 1.0, comm=comm)] * 2)
+        assert found[0][1] == pytest.approx(math.sqrt(32))
+
+
+class TestNorms:
+    @pytest.mark.parametrize("ord", [1, 2, 3, np.inf])
+    @pytest.mark.parametrize("count", [1, 5, 161])
+    def test_each_tensor_is_cut(self, count, ord):
+        tensors = [sample(int(n), "f8") for n in RNG.integers(1, 50, count)]
+        cut = [np.array_split(t, 3) for t in tensors]
+        lists = [[pieces[rank] for pieces in cut] for rank in range(3)]
+        found = on_each(lists, lambda own, comm: (gc.norms(own, ord=ord, comm=comm), comm.world.messages))
+        for (norms, _), _own in zip(found, lists, strict=True):
+            assert norms.tobytes() == found[0][0].tobytes()
+        for norm, tensor in zip(found[0][0], tensors, strict=True):
+            oracle.assert_norm(norm, oracle.exact_norm(tensor, ord), ord)
+        if ord == 2:
+            assert sum(found[0][1]) <= 1024 + 32 * count
+
+    def test_of_lists_of_other_lengths(self):
+        """Nobody hangs, however long the messages would be."""
+        for lengths in ([1, 2, 2], [100, 40, 100], [3, 200, 3]):
+            for error in on_each([[np.ones(3)] * n for n in lengths], lambda own, comm: gc.norms(own, comm=comm)):
+                with pytest.raises(ValueError, match="number of tensors or slices"):
+                    raise error
+
+    def test_replicated(self):
+        lists = [[np.full(4, 1.0), np.full(4, 3.0), None]] * 2
+        found = on_each(lists, lambda own, comm: gc.norms(own, comm=comm, replicated=[True, 1, 2]))
+        np.testing.assert_allclose(found[1], [2.0, math.sqrt(72), 0.0])
+
+
+class TestFaults:
+    """An error on one rank is an error on all."""
+
+    CALLS: ClassVar = {
+        "global_norm": lambda t, comm: gc.global_norm([t], comm=comm),
+        "norms": lambda t, comm: gc.norms([t], comm=comm),
+        "clip_by_global_norm": lambda t, comm: gc.clip_by_global_norm([t], 1.0, comm=comm),
+        "clip_by_norm": lambda t, comm: gc.clip_by_norm(t, 1.0, comm=comm),
+        "clip_by_average_norm": lambda t, comm: gc.clip_by_average_norm(t, 1.0, comm=comm),
+    }
+
+    @pytest.mark.parametrize("function", CALLS)
+    @pytest.mark.parametrize("rank", [0, 2])
+    def test_of_an_argument(self, function, rank):
+        call = self.CALLS[function]
+        tensors = [np.ones(3), np.ones(3), np.ones(3)]
+        tensors[rank] = np.array(["text"])
+        found = ranks.run([lambda comm, t=t: call(t, comm) for t in tensors])
+        for error in found:
+            with pytest.raises(TypeError, match=rf"^{function}: .*dtype <U4.* \(on rank {rank}\)$"):
+                raise error
+
+    @pytest.mark.parametrize(
+        "bad", [3, None, {"a": np.ones(2)}, "text", [object()], iter([np.ones(2)])], ids=lambda bad: type(bad).__name__
+    )
+    @pytest.mark.parametrize("function", ["global_norm", "norms"])
+    def test_of_a_list(self, function, bad):
+        for error in on_each([[np.ones(2)], bad], lambda own, comm: getattr(gc, function)(own, comm=comm)):
+            with pytest.raises(TypeError, match="on rank 1"):
+                raise error
+
+    def test_of_each_class(self):
+        class BrokenError(Exception):
+            pass
+
+        class Raises:
+            def __init__(self, error):
+                self.error = error
+
+            def __array__(self, *_args, **_options):
+                raise self.error
+
+        cases = [
+            (lambda c: gc.clip_by_norm(np.ones(3), 1.0, 5, comm=c), np.exceptions.AxisError, "axes"),
+            (lambda c: gc.clip_by_norm(np.ones(3), -1.0, comm=c), ValueError, "clip_norm"),
+            (lambda c: gc.clip_by_norm(np.ones(3), 1.0, out=np.ones(4), comm=c), ValueError, "out"),
+            (lambda c: gc.clip_by_norm(np.ones(3), 1.0, nonfinite="none", comm=c), ValueError, "nonfinite"),
+            (lambda c: gc.clip_by_norm(Raises(BrokenError("ouch")), 1.0, comm=c), RuntimeError, "BrokenError: ouch"),
+            (lambda c: gc.clip_by_norm(Raises(MemoryError("none left")), 1.0, comm=c), MemoryError, "none left"),
+        ]
+        for bad, kind, words in cases:
+            found = ranks.run([lambda c: gc.clip_by_norm(np.ones(3), 1.0, comm=c), bad])
+            for error in found:
+                with pytest.raises(kind, match=f"{words}.* \\(on rank 1\\)$"):
+                    raise error
+
+    def test_the_first_rank_is_named(self):
+        works = [lambda c: gc.global_norm(3, comm=c), lambda c: gc.global_norm([], ord=-1, comm=c)]
+        for error in ranks.run(works):
+            with pytest.raises(TypeError, match="on rank 0"):
+                raise error
+
+    def test_a_long_message_is_cut(self):
+        for error in ranks.run(
+            [lambda c: gc.global_norm([], "é" * 2000, ord=-1, comm=c), lambda c: gc.global_norm([], comm=c)]
+        ):
+            assert isinstance(error, ValueError)
+            assert "on rank 0" in str(error)
+
+    def test_communicators_in_turn(self):
+        """The error of one row of a grid reaches the other one."""
+        rows, columns = [ranks.World(2), ranks.World(2)], [ranks.World(2), ranks.World(2)]
+
+        def work(i, j):
+            own = [np.array(["text"])] if (i, j) == (1, 0) else [np.ones(3)]
+            return lambda _: gc.global_norm(own, comm=(ranks.Comm(rows[i], j), ranks.Comm(columns[j], i)))
+
+        for error in ranks.run([work(i, j) for i in range(2) for j in range(2)]):
+            with pytest.raises(TypeError, match=r"on rank (0 of comm\[0\]|1 of comm\[1\])"):
+                raise error
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            (({"ord": 2}, {"ord": 3}), "ord: found 2 and 3"),
+            (({"clip_norm": 1.0}, {"clip_norm": 2.0}), "clip_norm: found 1 and 2"),
+            (({"replicated": [True]}, {}), "replicated: found different ones"),
+            (({"nonfinite": "raise"}, {}), "the other options"),
+            (({"reproducible": True}, {}), "the other options"),
+        ],
+    )
+    def test_arguments_that_differ(self, options, words):
+        def work(own):
+            own = {"clip_norm": 1.0, **own}
+            return lambda comm: gc.clip_by_global_norm([np.ones(2)], comm=comm, **own)
+
+        for error in ranks.run([work(own) for own in options]):
+            with pytest.raises(ValueError, match=words):
+                raise error
+        if "replicated" not in words:
+            for error in ranks.run([lambda comm, own=own: work(own)(comm.sum) for own in options]):
+                with pytest.raises(ValueError, match="arguments that differ between ranks"):
+                    raise error
+
+    def test_other_functions(self):
+        works = [lambda c: gc.global_norm([np.ones(2)], comm=c), lambda c: gc.norms([np.ones(2)], comm=c)]
+        for error in ranks.run(works):
+            with pytest.raises(ValueError, match="comm: found calls of different functions on rank 0 and rank 1"):
+                raise error
+
+    def test_a_sum_tells_no_rank(self):
+        for error in on_each([[np.ones(2)], [object()]], lambda own, comm: gc.global_norm(own, comm=comm.sum)):
+            with pytest.raises(TypeError):
+                raise error
+
+    def test_a_function_that_does_not_sum(self):
+        mean = [lambda comm: gc.global_norm([np.ones(2)], comm=lambda a: comm.sum(a) / 2)] * 2
+        for error in [*ranks.run(mean), *ranks.run([lambda _: gc.global_norm([], comm=lambda _: None)])]:
+            assert isinstance(error, (ValueError, TypeError))
+            assert "comm: found a function that" in str(error)
+
+    @pytest.mark.parametrize("comm", [3, "world", [], [3], int, object()])
+    def test_what_is_no_communicator(self, comm):
+        with pytest.raises((TypeError, ValueError), match="global_norm 'g': comm"):
+            gc.global_norm([np.ones(2)], "g", comm=comm)
+
+    def test_the_largest_magnitude_is_no_sum(self):
+        for error in on_each([[np.ones(2)]] * 2, lambda own, comm: gc.global_norm(own, ord=np.inf, comm=comm.sum)):
+            with pytest.raises(ValueError, match="ord: found inf"):
+                raise error
+
+    @pytest.mark.parametrize("axes", [None, 0])
+    def test_nonfinite_raises_on_all(self, axes):
+        good, bad = np.ones((3, 2)), np.ones((3, 2))
+        bad[1, 1] = np.nan
+        kept = [good.copy(), bad.copy()]
+        found = ranks.run(
+            [lambda c, t=t: gc.clip_by_norm(t, 1.0, axes, nonfinite="raise", out=t, comm=c) for t in (good, bad)]
+        )
+        assert all(isinstance(error, gc.NonFiniteError) and math.isnan(error.norm) for error in found)
+        assert "on rank 1" in str(found[0])
+        assert "1 NaN" in str(found[1])
+        np.testing.assert_array_equal(good, kept[0])
+        np.testing.assert_array_equal(bad, kept[1])
+        for raised in ranks.run(
+            [lambda c, t=t: gc.clip_by_global_norm([t], 1.0, nonfinite="raise", comm=c) for t in (good, bad)]
+        ):
+            assert isinstance(raised, gc.NonFiniteError)
+        found = ranks.run([lambda c, t=t: gc.global_norm([t], nonfinite="raise", comm=c) for t in (good, bad)])
+        assert found[1].entries == (0,)
+        assert found[0].entries == ()
+
+    @pytest.mark.parametrize("policy", ["propagate", "zero", "keep"])
+    def test_nonfinite_acts_on_all(self, policy):
+        lists = [[np.ones(2)], [np.array([np.nan])]]
+        found = on_each(lists, lambda own, comm: gc.clip_by_global_norm(own, 1.0, nonfinite=policy, comm=comm))
+        expected, _ = gc.clip_by_global_norm(whole(lists), 1.0, nonfinite=policy)
+        for (clipped,), one in zip([clipped for clipped, _ in found], expected, strict=True):
+            assert oracle.same_bits(clipped, one)
+
+    def test_an_all_zero_world(self):
+        found = on_each([[np.zeros(3)], [], [None]], lambda own, comm: gc.clip_by_global_norm(own, 0.0, comm=comm))
+        assert [norm for _, norm in found] == [0.0] * 3
+
+
+class TestReproducible:
+    def oracle(self, tensors, ord):
+        return float(oracle.to_float64(oracle.exact_global_norm(tensors, ord)))
+
+    @pytest.mark.parametrize("ord", [1, 2, np.inf])
+    @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", bfloat16, "i2", "i8", "u8"])
+    @pytest.mark.usefixtures("isa")
+    def test_no_cut_changes_a_bit(self, dtype, ord):
+        values = RNG.standard_normal(7001) * (1 if np.dtype(dtype).kind not in "iu" else 1000)
+        tensor = np.abs(values).astype(dtype) if np.dtype(dtype).kind == "u" else values.astype(dtype)
+        norms = set()
+        for count in (1, 2, 3, 4, 8):
+            shards = np.array_split(tensor, sorted(RNG.integers(0, 7001, count - 1)))
+            lists = [[shard] for shard in shards]
+            for comm in (lambda c: c, lambda c: c.sum if ord < np.inf else c):
+                norms |= hexes(
+                    on_each(lists, lambda own, c, of=comm: gc.global_norm(own, ord=ord, comm=of(c), reproducible=True))
+                )
+        backwards = tensor[::-1]
+        for own in ([tensor], [backwards[::3], backwards[1::3], None, backwards[2::3]]):
+            norms |= hexes([gc.global_norm(own, ord=ord, reproducible=True)])
+        assert norms == {self.oracle([tensor], ord).hex()}
+
+    @given(st.data())
+    def test_rounded_once(self, data):
+        """Any float64 and float32, subnormal and huge ones side by side."""
+        width = data.draw(st.sampled_from([32, 64]))
+        floats = st.floats(width=width, allow_nan=False, allow_infinity=False)
+        values = data.draw(st.lists(floats, min_size=1, max_size=40))
+        tensor = np.array(values, f"f{width // 8}")
+        p = data.draw(st.sampled_from([1, 2]))
+        cut = data.draw(st.integers(0, len(values)))
+        states = [gc.NormState.of([part], p, reproducible=True) for part in (tensor[:cut], tensor[cut:])]
+        assert (states[1] + states[0]).norm() == self.oracle([tensor], p)
+
+    @pytest.mark.parametrize("dtype", ["f4", "f2"])
+    @pytest.mark.usefixtures("isa")
+    def test_blocks_with_small_numbers(self, dtype):
+        """The smallest element of a block lies so far below the largest that float64 would round."""
+        for power in range(15, 30):
+            tensor = RNG.standard_normal(4500).astype(dtype)
+            tensor[::700] = np.ldexp(1.5, -power)
+            assert gc.global_norm([tensor], reproducible=True) == self.oracle([tensor], 2)
+
+    def test_many_threads(self, threads):
+        tensors = [sample(1_500_000), sample(300_000, "f8"), *([sample(100)] * 500)]
+        norms = set()
+        for count in (1, 2, 5):
+            with threads(count):
+                norms |= hexes([gc.global_norm(tensors, reproducible=True)])
+        assert len(norms) == 1
+
+    def test_complex_parts(self):
+        tensor = sample(1000, "c8") * np.complex64(1 - 2j)
+        assert gc.global_norm([tensor], reproducible=True) == self.oracle([tensor], 2)
+
+    @pytest.mark.parametrize("bad", [np.inf, np.nan])
+    @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "c16"])
+    def test_infinity_and_nan(self, bad, dtype):
+        tensor = np.array([1, bad, np.inf, 2], dtype)
+        for own in ([tensor], [tensor[:2]], [np.ones(3), tensor[1:2]]):
+            np.testing.assert_equal(gc.global_norm(own, reproducible=True), bad)
+
+    def test_clips(self):
+        lists = [[sample(100)], [sample(200)]]
+        found = on_each(lists, lambda own, comm: gc.clip_by_global_norm(own, 1.0, comm=comm, reproducible=True))
+        alone, norm = gc.clip_by_global_norm(whole(lists), 1.0, reproducible=True)
+        assert hexes([found[0][1], found[1][1], norm]) == {norm.hex()}
+        for (own, _), expected in zip(found, alone, strict=True):
+            assert oracle.same_bits(own[0], expected)
+
+    def test_errors(self):
+        with pytest.raises(ValueError, match="ord: found 3; allowed: 1, 2 or inf under reproducible=True"):
+            gc.global_norm([np.ones(2)], ord=3, reproducible=True)
+        with pytest.raises(TypeError, match="reproducible: found str 'yes'"):
+            gc.global_norm([np.ones(2)], reproducible="yes")
+        for error in on_each(
+            [[np.ones(2)]] * 2, lambda own, c: gc.global_norm(own, comm=c, replicated=2, reproducible=True)
+        ):
+            with pytest.raises(ValueError, match="replicated: found 2"):
+                raise error
+        copies = on_each(
+            [[np.ones(4)]] * 2, lambda own, c: gc.global_norm(own, comm=c, replicated=True, reproducible=True)
+        )
+        assert copies == [2.0, 2.0]
