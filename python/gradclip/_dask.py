@@ -16,6 +16,7 @@ import numpy as np
 from dask.array.core import elemwise
 
 from gradclip import _core
+from gradclip._exchange import to_float, to_floats
 from gradclip._nonfinite import NonFiniteError
 
 if TYPE_CHECKING:
@@ -59,13 +60,12 @@ def global_norm(t_list: Any, name: Any, ord: Any, nonfinite: Any, integers: Any)
 def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: Any, out: Any) -> Any:
     """See `gradclip.clip_by_value`."""
     _refuse_out("clip_by_value", name, out)
+    # An array of bounds is looked at in the workers; here a zero of its dtype stands for it.
     lo, hi = (
-        bound if np.ndim(bound) == 0 and not _is_lazy(bound) else None for bound in (clip_value_min, clip_value_max)
+        bound if np.ndim(bound) == 0 and not _is_lazy(bound) else np.zeros((), _as_lazy(bound).dtype)
+        for bound in (clip_value_min, clip_value_max)
     )
-    if lo is None and hi is None and (clip_value_min is None) == (clip_value_max is None):
-        lo = None if clip_value_min is None else np.zeros((), t.dtype)
-    if not (lo is None and hi is None and clip_value_min is not None):
-        _core.clip_by_value(_empty(t), lo, hi, name, None)
+    _core.clip_by_value(_empty(t), lo, hi, name, None)
     bounds = [_as_lazy(bound) for bound in (clip_value_min, clip_value_max)]
     for argument, bound in zip(("clip_value_min", "clip_value_max"), bounds, strict=True):
         if getattr(bound, "ndim", 0) > t.ndim:
@@ -208,12 +208,7 @@ def _rooted(part: tuple[Array, int], order: float, dtype: Any) -> Array:
     if not isinstance(part, tuple):
         return np.empty((0,) * np.ndim(part), dtype)
     sums, _ = part
-    return _floats(_core.roots_of_power_sums(sums, order)).reshape(sums.shape[:-1]).astype(dtype)
-
-
-def _floats(pairs: Array) -> Array:
-    with np.errstate(over="ignore", under="ignore"):
-        return np.asarray(np.ldexp(pairs[:, 0], pairs[:, 1].astype(np.int32)))
+    return to_floats(_core.roots_of_power_sums(sums, order)).reshape(sums.shape[:-1]).astype(dtype)
 
 
 def _clip_block(  # noqa: PLR0917 (called by dask)
@@ -308,7 +303,7 @@ def _number(pair: Any) -> Any:
 
 def _float_of_pair(pair: Array) -> Any:
     value, exponent, _ = np.asarray(pair).reshape(-1).tolist()
-    return np.float64(_floats(np.array([[value, exponent]]))[0])
+    return np.float64(to_float(value, exponent))
 
 
 def _floating(ndim: int) -> Array:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gradclip import _core, _exact
-from gradclip._exchange import Share, copies, to_float
+from gradclip._exchange import Share, copies, to_float, to_floats
 from gradclip._nonfinite import NonFiniteError
 from gradclip._nonfinite import error as nonfinite_error
 from gradclip._norm_state import check_reproducible
@@ -54,8 +54,7 @@ def norms(t_list: Any, name: Any, ord: Any, comm: Any, replicated: Any) -> npt.N
     except Exception as error:  # noqa: BLE001 (the other ranks wait)
         share.fail(error)
     found = _core.roots_of_power_sums(sums, order)
-    with np.errstate(over="ignore", under="ignore"):
-        return np.ldexp(found[:, 0], found[:, 1].astype(np.int32))
+    return to_floats(found)
 
 
 def clip_by_global_norm(  # noqa: PLR0917 (called by the public function)
@@ -189,6 +188,9 @@ def _norm(share: Share, part: tuple[Array, float], reproducible: bool) -> tuple[
     """Return the norm of all ranks' data as ``value, exponent``, and the number of elements."""
     sums, elements = share.merge(*part)
     if reproducible:
+        if share.ranks > _exact.MOST_RANKS:
+            allowed = f"at most {_exact.MOST_RANKS} under reproducible=True"
+            raise ValueError(f"{share.prefix}: comm: found {share.ranks} ranks; allowed: {allowed}")
         return _exact.root(*_exact.total_of(sums.reshape(-1)), share.order), elements
     return _core.roots_of_power_sums(sums, share.order), elements
 
@@ -199,12 +201,10 @@ def _refusal(  # noqa: PLR0917
     """Return the error for norms that are infinite or NaN."""
     pair = next(pair for pair in found.reshape(-1, 2).tolist() if not math.isfinite(pair[0]))
     norm = to_float(*pair)
-    if axes is not None and not hasattr(axes, "__len__"):
-        axes = (axes,)
-    if one is not None and axes is not None:
-        axes = [axis % np.ndim(getattr(one, "values", one)) for axis in axes]
+    if axes is not None:
+        axes = _core.check_axes(share.function, None, "axes", axes, np.ndim(getattr(one, "values", one)))
     error = nonfinite_error(share.prefix, argument, one, many, axes, norm)
-    if error.entries or (one is not None and axes is None and not np.isfinite(np.asarray(one)).all()):
+    if error.entries:
         return error
     place = share.place_of_nonfinite()
     found_on = f" on {place}" if place else ""

@@ -81,6 +81,8 @@ class Share:
         self.agreed: tuple[float, ...] = (0.0,) * len(_AGREED)
         self.stamp = 0.0
         self.is_done = False
+        #: The processes whose sums have been merged so far.
+        self.ranks = 1
         #: The groups so far, with the sums of their ranks.
         self.merged: list[tuple[Group, Array]] = []
 
@@ -149,6 +151,7 @@ class Share:
             return data, elements, failure
         sums = found[:, _DATA : _DATA + size] if is_short else group.gather(np.ascontiguousarray(data))
         self.merged.append((group, sums))
+        self.ranks *= len(found) if group.gathers else int(found[0, 0])
         return _core.merge_power_sums(sums, self.order), math.fsum(found[:, _ELEMENTS].tolist()), None
 
     def place_of_nonfinite(self) -> str | None:
@@ -346,6 +349,12 @@ def to_float(value: float, exponent: float) -> float:
         return math.ldexp(value, int(exponent))
     except OverflowError:
         return math.inf
+
+
+def to_floats(pairs: Array) -> Array:
+    """Do the same for rows of ``value, exponent``."""
+    with np.errstate(over="ignore", under="ignore"):
+        return np.asarray(np.ldexp(pairs[:, 0], pairs[:, 1].astype(np.int32)))
 
 
 # What each rank counts.

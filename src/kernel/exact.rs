@@ -13,7 +13,7 @@ use crate::kernel::halves::ToSingles;
 use crate::kernel::sum::BLOCK;
 use crate::scaled::power_of_two;
 
-/// A unit of the last place is 2 to this: half of it is the square of the smallest float64.
+/// The unit of the last place is 2 to this: the square of the smallest float64.
 const LOWEST: i32 = -2148;
 /// 64 binary digits each: up to the square of the largest float64, 2^2048, and 2^64 terms of it.
 pub const LIMBS: usize = (2048 + 64 - LOWEST as isize) as usize / 64 + 1;

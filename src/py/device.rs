@@ -52,7 +52,7 @@ pub(super) fn check_axes<'py>(
 fn number_of(order: Order) -> f64 {
     match order {
         Order::One => 1.0,
-        Order::Two => 2.0,
+        Order::Two | Order::Square => 2.0,
         Order::Max => f64::INFINITY,
         Order::Power(p) => p,
     }

@@ -154,7 +154,7 @@ impl Along {
                 Ord::Frobenius => MatrixNorm::Frobenius,
                 Ord::Vector(Order::Two) if ord.is_instance_of::<PyString>() => MatrixNorm::Frobenius,
                 Ord::Vector(Order::One) => MatrixNorm::One,
-                Ord::Vector(Order::Two) => MatrixNorm::Two,
+                Ord::Vector(Order::Two | Order::Square) => MatrixNorm::Two,
                 Ord::Vector(Order::Max) => MatrixNorm::Infinity,
                 Ord::Vector(Order::Power(_)) => {
                     return Err(call.value_error("ord", describe(ord), MATRIX_ORDS));

@@ -54,7 +54,7 @@ pub(super) fn norm_of_arrays<'py: 'a, 'a>(
     arrays: impl Iterator<Item = &'a Array<'py>> + Clone,
     order: Order,
 ) -> PyResult<Scaled> {
-    with_views(arrays, order == Order::Two, |bytes, views| {
+    with_views(arrays, order.is_of_squares(), |bytes, views| {
         detached(py, bytes, || reduce::norm(Isa::current(), &Crew::new(), views, order))
     })
 }
@@ -343,7 +343,7 @@ fn split_parts<'py, 'r>(
     reduced: &'r [usize],
     order: Order,
 ) -> PyResult<(Option<Array<'py>>, Cow<'r, [usize]>)> {
-    let parts = if order == Order::Two { array.in_parts() } else { None };
+    let parts = if order.is_of_squares() { array.in_parts() } else { None };
     if parts.is_none() || Norms::are_of_columns(array, reduced)? {
         return Ok((None, Cow::Borrowed(reduced)));
     }

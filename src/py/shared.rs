@@ -49,7 +49,7 @@ pub(super) fn power_sums<'py>(
         return Err(call.not_on_device("t_list"));
     }
     call.check_name()?;
-    let order = summed_order(&call, ord)?;
+    let order = summed_order(&call, ord)?.before_root();
     let norms = if each {
         let mut norms = vec_with_room(tensors.count())?;
         norms.resize(tensors.count(), Scaled::ZERO);
@@ -105,7 +105,7 @@ pub(super) fn power_sums_along<'py>(
     }
     let array = tensor.array()?;
     let axes = call.axes("axes", axes, array.ndim())?.unwrap_or_else(|| (0..array.ndim()).collect());
-    let order = summed_order(&call, ord)?;
+    let order = summed_order(&call, ord)?.before_root();
     let norms = Norms::of(array, &axes, order)?;
     let (mut shape, mut places) = placed(array.shape(), &norms.kept, false);
     places.push(shape.len());

@@ -35,6 +35,15 @@ def test_of_one_list_it_has_the_bits_of_the_norm(scale):
     assert gc.NormState.of(tensors).norm() == gc.global_norm(tensors)
 
 
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i4", "c8"])
+@given(lists=st.lists(st.lists(st.integers(-100, 100), max_size=40), max_size=20))
+def test_whole_numbers_are_added_exactly(dtype, lists):
+    """Squares are added, not the squares of roots: three states of one 1 have the norm of three 1s."""
+    squares = sum(x * x for numbers in lists for x in numbers)
+    states = states_of([np.array(numbers, dtype) for numbers in lists])
+    assert sum(states, gc.NormState.of([])).norm() == math.sqrt(squares)
+
+
 @pytest.mark.parametrize(("ord", "reproducible"), KINDS)
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
 def test_infinity_and_nan_pass_through(bad, ord, reproducible):

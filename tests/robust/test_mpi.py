@@ -135,7 +135,7 @@ inter.Free()
     assert sum("found a null communicator" in line for line in lines) == 2
 
 
-@pytest.mark.parametrize("when", ["before", "in"])
+@pytest.mark.parametrize("when", ["never", "before", "in"])
 def test_a_rank_that_dies_ends_the_run(when):
     """mpiexec ends the others; nothing of ours waits on."""
     code = f"""
@@ -146,10 +146,13 @@ class Dies:
 if rank == 1 and {when == "before"}:
     import os
     os._exit(3)
-gc.global_norm([Dies() if rank == 1 else np.ones(3)], comm=world)
+say(gc.global_norm([Dies() if rank == 1 and {when == "in"} else np.ones(3)], comm=world))
 """
-    with pytest.raises(AssertionError):
-        on(3, code)
+    if when == "never":
+        assert on(3, code) == ["3.0"] * 3
+    else:
+        with pytest.raises(AssertionError):
+            on(3, code)
 
 
 def test_a_sum_by_the_engine():

@@ -227,7 +227,7 @@ pub fn norms_of_views<R>(
     make: impl Fn(Scaled) -> R,
 ) -> Result<()> {
     let alone = |at| arrays.with(at, |view| norm(isa, crew, slice::from_ref(view), order));
-    let (Order::One | Order::Two, Some(first)) = (order, order.first()) else {
+    let (Order::One | Order::Two | Order::Square, Some(first)) = (order, order.first()) else {
         for (at, to) in norms.iter_mut().enumerate() {
             *to = make(alone(at)?);
         }

@@ -12,6 +12,8 @@ pub enum Order {
     One,
     /// The Euclidean norm.
     Two,
+    /// Its square, which is what processes add up: of a root, the square is another number.
+    Square,
     /// The largest magnitude.
     Max,
     /// `(sum |x|^p)^(1/p)`, p positive and finite.
@@ -63,6 +65,12 @@ impl Order {
         }
     }
 
+    /// Whether the squares of complex numbers are those of their parts.
+    #[must_use]
+    pub fn is_of_squares(self) -> bool {
+        matches!(self, Self::Two | Self::Square)
+    }
+
     /// About how many times as long as a plain read of the data a pass takes: it decides whether threads are worth it.
     pub(super) fn cost(self) -> usize {
         match self {
@@ -76,7 +84,7 @@ impl Order {
     pub(super) fn first(self) -> Option<Reduction> {
         match self {
             Self::One => Some(Reduction::Abs),
-            Self::Two => Some(Reduction::Square),
+            Self::Two | Self::Square => Some(Reduction::Square),
             Self::Max => None,
             Self::Power(p) => Simple::of(p).map(Reduction::Simple),
         }
@@ -87,7 +95,7 @@ impl Order {
     pub(super) fn norm_of_plain_sum(self, sum: f64) -> Option<Scaled> {
         let is_plain = (SMALLEST_SUM..f64::INFINITY).contains(&sum);
         match self {
-            Self::One if is_plain => Some(Scaled::new(sum, 0)),
+            Self::One | Self::Square if is_plain => Some(Scaled::new(sum, 0)),
             Self::Two if is_plain => Some(Scaled::new(sum.sqrt(), 0)),
             _ => None,
         }
@@ -110,10 +118,14 @@ impl Order {
                 let (sum, exponent) = within_range(sum(Reduction::Abs)?, wide, wide_modulus, again)?;
                 Scaled::new(sum, exponent)
             }
-            Self::Two => {
+            Self::Two | Self::Square => {
                 let again = |by| sum(Reduction::RescaledSquare(by));
                 let (sum, exponent) = within_range(sum(Reduction::Square)?, wide, wide, again)?;
-                Scaled::new(sum.sqrt(), exponent)
+                if self == Self::Two {
+                    Scaled::new(sum.sqrt(), exponent)
+                } else {
+                    Scaled::new(sum, 2 * exponent)
+                }
             }
             Self::Max => largest()?,
             Self::Power(p) => {

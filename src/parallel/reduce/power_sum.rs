@@ -22,7 +22,7 @@ impl Order {
     fn power(self) -> f64 {
         match self {
             Self::One | Self::Max => 1.0,
-            Self::Two => 2.0,
+            Self::Two | Self::Square => 2.0,
             Self::Power(p) => p,
         }
     }
@@ -39,6 +39,12 @@ impl Order {
         2 * self.cells_above().unsigned_abs() as usize + 1
     }
 
+    /// The order of the norms that [`Order::write_power`] takes for this one: the square is there before its root.
+    #[must_use]
+    pub fn before_root(self) -> Self {
+        if self == Self::Two { Self::Square } else { self }
+    }
+
     /// Writes `norm^p` to the cells, which are 0.
     pub fn write_power(self, norm: Scaled, cells: &mut [f64]) {
         let above = self.cells_above();
@@ -51,7 +57,7 @@ impl Order {
         }
         let nearest = |exponent: i32| (exponent + CELL / 2).div_euclid(CELL).clamp(-above, above);
         let (value, exponent) = match self {
-            Self::One | Self::Max => (digits, exponent),
+            Self::One | Self::Max | Self::Square => (digits, exponent),
             Self::Two => (digits * digits, 2 * exponent),
             Self::Power(p) => {
                 let (high, low) = product(p, exponent.into());
@@ -85,7 +91,7 @@ impl Order {
         let sum = cell(Some(top)) + below * half * half;
         match self {
             Self::One | Self::Max => Scaled::new(sum, exponent),
-            Self::Two => Scaled::new(sum.sqrt(), exponent / 2),
+            Self::Two | Self::Square => Scaled::new(sum.sqrt(), exponent / 2),
             Self::Power(p) => {
                 let (digits, own) = Scaled::new(sum, 0).split();
                 let exponent = f64::from(exponent + own);
