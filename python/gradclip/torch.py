@@ -5,6 +5,9 @@ replace ``torch.nn.utils`` by ``gradclip.torch``. Memory is shared and never cop
 with a gradient that gradclip cannot take (on another device, sparse, of a subclass) is
 passed on to torch as a whole.
 
+DTensors (FSDP2, tensor parallel) are taken too. Each process clips its own part, and the norm
+is that of the whole tensors: all processes of the mesh make the call and get the same bits.
+
 What differs from torch on purpose:
 
 - The norm after clipping is ``max_norm``: nothing is added to the norm before it
@@ -15,6 +18,8 @@ What differs from torch on purpose:
 - A ``max_norm`` or ``clip_value`` that is negative or NaN is a ValueError. An infinite
   ``max_norm`` changes nothing.
 - If the norm is infinite, all gradients become NaN.
+- The norm of DTensors is a plain tensor. Some of them may lie on one dimension of the mesh of
+  the others, which torch refuses.
 
 >>> import torch
 >>> import gradclip.torch
@@ -39,11 +44,14 @@ except ModuleNotFoundError as error:
     raise ImportError("gradclip.torch needs PyTorch: see https://pytorch.org/get-started") from error
 
 import gradclip as gc
+from gradclip._dtensor import parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import numpy as np
+
+    from gradclip._dtensor import Parts
 
 __all__ = ["clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"]
 
@@ -101,12 +109,15 @@ def clip_grad_norm_(
     parameters = _listed(parameters, warns=True)
     norm_type = float(norm_type)
     gradients = _gradients(parameters)
-    arrays = _arrays(gradients) if norm_type > 0 else None
+    parts = parts_of(gradients, parameters)
+    arrays = _arrays(parts.own if parts else gradients) if norm_type > 0 else None
     if arrays is None:
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
     max_norm = _limit(max_norm, "clip_grad_norm_: max_norm")
-    if error_if_nonfinite:
-        norm = _checked(gc.global_norm(arrays, ord=norm_type), norm_type)
+    if error_if_nonfinite or parts:
+        norm = _norm(arrays, parts, norm_type)
+        if error_if_nonfinite:
+            _check(norm, norm_type)
         gc.clip_by_global_norm(arrays, max_norm, norm, out=arrays)
     else:
         _, norm = gc.clip_by_global_norm(arrays, max_norm, ord=norm_type, out=arrays)
@@ -153,11 +164,14 @@ def get_total_norm(
     """
     tensors = _listed(tensors)
     norm_type = float(norm_type)
-    arrays = _arrays(tensors) if norm_type > 0 else None
+    parts = parts_of(tensors)
+    arrays = _arrays(parts.own if parts else tensors) if norm_type > 0 else None
     if arrays is None:
         return torch.nn.utils.get_total_norm(tensors, norm_type, error_if_nonfinite, foreach)
-    norm = gc.global_norm(arrays, ord=norm_type)
-    return _norm_of(tensors, _checked(norm, norm_type) if error_if_nonfinite else norm)
+    norm = _norm(arrays, parts, norm_type)
+    if error_if_nonfinite:
+        _check(norm, norm_type)
+    return _norm_of(tensors, norm)
 
 
 def clip_grads_with_norm_(
@@ -196,11 +210,15 @@ def clip_grads_with_norm_(
     """
     parameters = _listed(parameters)
     gradients = _gradients(parameters)
-    arrays = _arrays(gradients)
+    parts = parts_of(gradients, parameters)
+    arrays = _arrays(parts.own if parts else gradients)
     if arrays is None:
         torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, total_norm, foreach)
         return
-    max_norm, norm = _limit(max_norm, "clip_grads_with_norm_: max_norm"), float(torch.as_tensor(total_norm).detach())
+    # torch makes DTensors of the norms of DTensors.
+    full_tensor = getattr(total_norm, "full_tensor", None)
+    norm = float((full_tensor() if full_tensor else torch.as_tensor(total_norm)).detach())
+    max_norm = _limit(max_norm, "clip_grads_with_norm_: max_norm")
     gc.clip_by_global_norm(arrays, max_norm, norm, "clip_grads_with_norm_", out=arrays)
     _count_changes(gradients, norm, max_norm)
 
@@ -238,7 +256,9 @@ def clip_grad_value_(
     """
     parameters = _listed(parameters)
     gradients = _gradients(parameters)
-    arrays = _arrays(gradients) if all(gradient.dtype in _REAL for gradient in gradients) else None
+    parts = parts_of(gradients, parameters)
+    is_real = all(gradient.dtype in _REAL for gradient in gradients)
+    arrays = _arrays(parts.own if parts else gradients) if is_real else None
     if arrays is None:
         torch.nn.utils.clip_grad_value_(parameters, clip_value, foreach)
         return
@@ -299,7 +319,15 @@ def _limit(x: Any, what: str) -> float:
     return value
 
 
-def _checked(norm: float, norm_type: float) -> float:
+def _norm(arrays: list[np.ndarray[Any, Any]], parts: Parts | None, norm_type: float) -> float:
+    """Compute the norm of arrays; of the arrays of all processes, if they are parts."""
+    if parts is None:
+        return gc.global_norm(arrays, ord=norm_type)
+    counted = [array if is_counted else None for array, is_counted in zip(arrays, parts.is_counted, strict=True)]
+    return gc.global_norm(counted, ord=norm_type, comm=parts.groups)
+
+
+def _check(norm: float, norm_type: float) -> None:
     """Raise torch's error for a norm that is not finite."""
     if not math.isfinite(norm):
         raise RuntimeError(
@@ -307,7 +335,6 @@ def _checked(norm: float, norm_type: float) -> float:
             "clipped. To disable this error and scale the gradients by the non-finite norm anyway, set "
             "`error_if_nonfinite=False`"
         )
-    return norm
 
 
 def _count_changes(gradients: list[torch.Tensor], norm: float, max_norm: float) -> None:

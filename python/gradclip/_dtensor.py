@@ -1,0 +1,51 @@
+"""DTensors of torch: each process of a mesh holds a part of each tensor, or a copy."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Parts(NamedTuple):
+    """What this process holds of tensors that are spread over a mesh."""
+
+    #: One for each tensor, empty where this process has no part of it.
+    own: list[torch.Tensor]
+    #: Whether this process counts it. Of copies, the first process along the dimension of the mesh counts.
+    is_counted: list[bool]
+    #: A process group for each dimension of the mesh.
+    groups: list[Any]
+
+
+def parts_of(tensors: list[Any], sources: list[Any] | None = None) -> Parts | None:
+    """Return the parts of DTensors; None for other tensors, sums still to be made, and unrelated meshes.
+
+    The meshes are those of ``sources`` too, such as the parameters of gradients, because a process may
+    have no gradient. All processes find the same, so that all of them take part in what follows.
+    """
+    # A program that has not loaded it has no DTensors.
+    distributed = sys.modules.get("torch.distributed.tensor")
+    everything = [*(sources or ()), *tensors]
+    if distributed is None or not everything or not all(isinstance(t, distributed.DTensor) for t in everything):
+        return None
+    mesh = max((t.device_mesh for t in everything), key=lambda mesh: mesh.ndim)
+    place, groups = mesh.get_coordinate(), _groups(mesh)
+    if place is None or not all(group in groups for t in everything for group in _groups(t.device_mesh)):
+        return None
+    if any(placement.is_partial() for t in tensors for placement in t.placements):
+        return None
+
+    def is_counted(tensor: Any) -> bool:
+        # Along the dimensions that only the whole mesh has, there are copies.
+        placements = dict(zip(_groups(tensor.device_mesh), tensor.placements, strict=True))
+        is_split = [group in placements and not placements[group].is_replicate() for group in groups]
+        return all(split or at == 0 for split, at in zip(is_split, place, strict=True))
+
+    return Parts([t.detach().to_local() for t in tensors], [is_counted(t) for t in tensors], groups)
+
+
+def _groups(mesh: Any) -> list[Any]:
+    return [mesh.get_group(dim) for dim in range(mesh.ndim)]
