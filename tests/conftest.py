@@ -33,6 +33,8 @@ _NEEDS = {
     "torch": importlib.util.find_spec("torch") is not None,
     "dask": importlib.util.find_spec("dask") is not None,
     "mpi": importlib.util.find_spec("mpi4py") is not None,
+    "ray": importlib.util.find_spec("ray") is not None,
+    "flwr": importlib.util.find_spec("flwr") is not None,
 }
 _left_out: Counter[str] = Counter()
 

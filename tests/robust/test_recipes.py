@@ -1,0 +1,67 @@
+"""The recipes of `docs/guide/many-machines.md`, as they stand there."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import gradclip as gc
+import numpy as np
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs/guide/many-machines.md"
+
+
+def output_of(title: str, folder: Path, more: str = "") -> str:
+    """Runs the first block of code under a heading, and then more. Returns what the program prints."""
+    page = PAGE.read_text("utf-8")
+    code = re.search(rf"^### {title}\n\n```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert code is not None, f"{PAGE.name} has no recipe {title!r}"
+    program = folder / "program.py"
+    program.write_text(code[1] + more, "utf-8")
+    package = str(Path(gc.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, program],
+        env={**os.environ, "PYTHONPATH": package},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def samples(count: int) -> list[np.ndarray]:
+    return [np.random.default_rng(seed).standard_normal((100, 100)) for seed in range(count)]
+
+
+def test_processes_of_one_program(tmp_path):
+    norm = float(output_of("Processes of one program", tmp_path))
+    assert norm == pytest.approx(gc.global_norm(samples(4)), rel=1e-15)
+
+
+@pytest.mark.ray
+def test_ray(tmp_path):
+    norm, clipped = map(float, output_of("Ray", tmp_path).split())
+    assert norm == pytest.approx(gc.global_norm(samples(2)), rel=1e-15)
+    assert clipped == pytest.approx(1.0, rel=1e-15)
+
+
+@pytest.mark.flwr
+def test_flower(tmp_path):
+    more = """
+from flwr.common import Code, FitRes, Status
+
+results = []
+for seed in range(2):
+    update = [np.random.default_rng(seed).standard_normal((100, 100))]
+    metrics = {"norm": gc.NormState.of(update).to_array().tobytes()}
+    results.append((None, FitRes(Status(Code.OK, ""), ndarrays_to_parameters(update), 10, metrics)))
+mean, _ = ClippedFedAvg().aggregate_fit(1, results, [])
+print(parameters_to_ndarrays(mean)[0].tobytes().hex())
+"""
+    mean = np.frombuffer(bytes.fromhex(output_of("Flower", tmp_path, more).split()[-1]))
+    a, b = samples(2)
+    np.testing.assert_allclose(mean, ((a + b) / 2 / gc.global_norm([a, b])).ravel(), rtol=1e-12)
