@@ -31,7 +31,7 @@ def global_norm(  # noqa: PLR0917 (called by the public function)
         _core.global_norm((), name, ord, nonfinite, integers)
         reproducible = check_reproducible("global_norm", name, order, reproducible)
         share.agree(order, 0.0, 0.0, replicated, (nonfinite, integers, reproducible))
-        part = _sums_of_list(share, t_list, name, integers == "keep", replicated, reproducible)
+        part = _sums_of_list(share, t_list, name, (nonfinite, integers), replicated, reproducible)
         norm, _ = _norm(share, part, reproducible)
     except Exception as error:  # noqa: BLE001 (the other ranks wait)
         share.fail(error)
@@ -46,7 +46,7 @@ def norms(t_list: Any, name: Any, ord: Any, comm: Any, replicated: Any) -> npt.N
     try:
         order = _core.check_order("norms", name, ord)
         share.agree(order, 0.0, 0.0, replicated)
-        sums, _ = _core.power_sums("norms", t_list, name, ord, False, True)
+        sums = _core.power_sums_of_each("norms", t_list, name, ord)
         held = copies(share, replicated, len(sums))
         for row, ranks in zip(sums, held or (), strict=False):
             _count(row, ranks, order)
@@ -85,7 +85,7 @@ def clip_by_global_norm(  # noqa: PLR0917 (called by the public function)
             # There is nothing to sum, but the arguments are compared.
             _, elements = share.merge(np.zeros(0), float(sum(map(_size, t_list))))
             return np.array([[used, 0.0]]), elements
-        part = _sums_of_list(share, t_list, name, integers == "keep", replicated, is_exact)
+        part = _sums_of_list(share, t_list, name, (nonfinite, integers), replicated, is_exact)
         norm, elements = _norm(share, part, is_exact)
         if nonfinite == "raise" and not math.isfinite(norm[0, 0]):
             raise _refusal(share, "t_list", None, t_list, None, norm)
@@ -156,15 +156,19 @@ def _count(sums: Array, ranks: int, order: float) -> None:
 
 
 def _sums_of_list(  # noqa: PLR0917
-    share: Share, t_list: Any, name: Any, keeps_integers: bool, replicated: Any, reproducible: bool
+    share: Share, t_list: Any, name: Any, options: tuple[str, str], replicated: Any, reproducible: bool
 ) -> tuple[Array, float]:
     """Return the sums of powers of a list as one, and the number of elements."""
     order = share.order
+    nonfinite, integers = options
+    keeps_integers = integers == "keep"
+    # The functions for arrays on a GPU have no such options.
+    on_device = nonfinite == "propagate" and not keeps_integers
 
     def sums_of(tensors: Any) -> tuple[Array, float]:
         if reproducible:
             return _exact.digits(share.function, tensors, name, order, keeps_integers)
-        return _core.power_sums(share.function, tensors, name, order, keeps_integers, False)
+        return _core.power_sums(share.function, tensors, name, order, keeps_integers, on_device)
 
     held = copies(share, replicated, len(t_list)) if is_sequence_of_tensors(t_list) else None
     if held is None:

@@ -119,7 +119,7 @@ class NormState:
         if check_reproducible("NormState.of", name, order, reproducible):
             digits, count = _exact.digits("NormState.of", t_list, name, order, False)
             return cls._of_exact(order, count, *_exact.total_of(digits))
-        sums, count = _core.power_sums("NormState.of", t_list, name, order, False, False)
+        sums, count = _core.power_sums("NormState.of", t_list, name, order, False, True)
         return cls._of_sums(order, count, sums[0])
 
     @property

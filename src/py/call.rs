@@ -99,8 +99,18 @@ impl<'a, 'py> Call<'a, 'py> {
     #[cold]
     #[inline(never)] // the fast path does not reach it
     pub(super) fn hand_on(&self, arguments: impl PyCallArgs<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.hand_on_to(self.function, arguments)
+    }
+
+    /// The same to another function of the part for GPUs.
+    #[cold]
+    pub(super) fn hand_on_to(
+        &self,
+        function: &str,
+        arguments: impl PyCallArgs<'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         self.runs_python.begin(self.py);
-        self.py.import(intern!(self.py, "gradclip._cuda"))?.call_method1(self.function, arguments)
+        self.py.import(intern!(self.py, "gradclip._cuda"))?.call_method1(function, arguments)
     }
 
     /// Hands the call on to the Python function of the same name for dask arrays; these have their own workers, so that there is

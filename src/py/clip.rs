@@ -111,7 +111,7 @@ pub(super) fn clip_by_norm<'py>(
     if let Some(OnDevice { is_lazy, .. }) = tensor.read(is_plain)? {
         return if is_lazy {
             call.hand_on_lazy(share.is_some(), (t, clip_norm, axes, name, nonfinite, strict?, out))
-        } else if policy?.is_default() && !strict? {
+        } else if policy?.is_default() && !strict? && share.is_none() {
             call.hand_on((t, clip_norm, axes, name, out))
         } else {
             Err(call.not_on_device("t"))
@@ -357,7 +357,7 @@ pub(super) fn clip_by_average_norm<'py>(
     {
         return if is_lazy {
             call.hand_on_lazy(share.is_some(), (t, clip_norm, name, nonfinite, out))
-        } else if policy?.is_default() {
+        } else if policy?.is_default() && share.is_none() {
             call.hand_on((t, clip_norm, name, out))
         } else {
             Err(call.not_on_device("t"))
@@ -403,7 +403,8 @@ pub(super) fn clip_by_global_norm<'py>(
                 (entries, clip_norm, use_norm, name, ord, nonfinite, strict?, integers, out),
             )
         } else if policy?.is_default() && !strict? && !keeps_integers? {
-            call.hand_on((entries, clip_norm, use_norm, name, ord, out))
+            // The norm of other processes too is asked for once all arguments are checked.
+            call.hand_on((entries, clip_norm, share.or(use_norm), name, ord, out))
         } else {
             Err(call.not_on_device("t_list"))
         };

@@ -1,6 +1,6 @@
 //! Norms of data that several processes hold parts of: sums of powers, which can be merged, and the norms that are made of them.
 //!
-//! `gradclip._shared` has the rest: what the processes tell each other, and how.
+//! `gradclip._exchange` has the rest: what the processes tell each other, and how.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -11,9 +11,8 @@ use super::array::{Array, internal};
 use super::call::Call;
 use super::kinds::Kinds;
 use super::norm::vector_order;
-use super::operands::{Inputs, Parameter};
-use super::run::{Norms, exact_sum_of_arrays, numbers, placed};
-use crate::error::vec_with_room;
+use super::operands::{Inputs, OnDevice, Parameter};
+use super::run::{Norms, exact_sum_of_arrays, numbers, placed, zeros};
 use crate::kernel::exact::Power;
 use crate::parallel::reduce::{MAX_SUMMED_ORDER, Order};
 use crate::scaled::Scaled;
@@ -30,8 +29,8 @@ fn summed_order(call: &Call<'_, '_>, ord: &Bound<'_, PyAny>) -> PyResult<Order> 
     }
 }
 
-/// The sums of powers of the tensors of a list, as one or each, as an array of shape `(1, cells)` or `(tensors, cells)`; and
-/// the number of elements of all.
+/// The sum of powers of the tensors of a list, as an array of shape `(1, cells)`, and the number of elements. `on_device` says
+/// whether they may be arrays on a GPU.
 #[pyfunction]
 pub(super) fn power_sums<'py>(
     py: Python<'py>,
@@ -40,26 +39,47 @@ pub(super) fn power_sums<'py>(
     name: Option<&Bound<'py, PyAny>>,
     ord: &Bound<'py, PyAny>,
     keeps_integers: bool,
-    each: bool,
+    on_device: bool,
 ) -> PyResult<(Bound<'py, PyAny>, usize)> {
     let call = Call::of_python(py, function, name)?;
     let parameter = Parameter { keeps_integers, ..Parameter::new("t_list", Kinds::Normed, true) };
     let mut tensors = Inputs::new(&call, parameter, call.sequence(t_list)?);
+    let elsewhere = tensors.read(true)?;
+    if elsewhere.is_some() && !on_device {
+        return Err(call.not_on_device("t_list"));
+    }
+    call.check_name()?;
+    let order = summed_order(&call, ord)?;
+    let (order, norm, elements) = if let Some(OnDevice { entries, .. }) = elsewhere {
+        let (norm, elements) =
+            call.hand_on_to("norm_on_host", (function, entries, name, ord))?.extract::<(f64, usize)>()?;
+        (order, Scaled::new(norm, 0), elements)
+    } else {
+        (order.before_root(), tensors.norm(order.before_root())?, tensors.counted())
+    };
+    Ok((power_array(py, order, &[norm], (&[1, order.cells()], &[0, 1]))?, elements))
+}
+
+/// The sums of powers of each tensor of a list, as an array of shape `(tensors, cells)`.
+#[pyfunction]
+pub(super) fn power_sums_of_each<'py>(
+    py: Python<'py>,
+    function: &str,
+    t_list: &Bound<'py, PyAny>,
+    name: Option<&Bound<'py, PyAny>>,
+    ord: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let call = Call::of_python(py, function, name)?;
+    let mut tensors =
+        Inputs::new(&call, Parameter::new("t_list", Kinds::Normed, true), call.sequence(t_list)?);
     if tensors.read(true)?.is_some() {
         return Err(call.not_on_device("t_list"));
     }
     call.check_name()?;
     let order = summed_order(&call, ord)?.before_root();
-    let norms = if each {
-        let mut norms = vec_with_room(tensors.count())?;
-        norms.resize(tensors.count(), Scaled::ZERO);
-        tensors.norms_into(order, &mut norms, |norm| norm)?;
-        norms
-    } else {
-        vec![tensors.norm(order)?]
-    };
-    let shape = [norms.len(), order.cells()];
-    Ok((power_array(py, order, &norms, (&shape, &[0, 1]))?, tensors.counted()))
+    let mut norms = zeros(tensors.count())?;
+    tensors.norms_into(order, &mut norms, |norm| norm)?;
+    power_array(py, order, &norms, (&[norms.len(), order.cells()], &[0, 1]))
 }
 
 /// The sum of the magnitudes of the tensors of a list, or for order 2 of their squares, without any rounding: its digits as

@@ -5,7 +5,7 @@ norm stays there, and what is to be done with it is decided there.
 """
 
 from gradclip._cuda._clip import clip_by_average_norm, clip_by_norm, clip_by_value
-from gradclip._cuda._global_norm import clip_by_global_norm, global_norm
+from gradclip._cuda._global_norm import clip_by_global_norm, global_norm, norm_on_host
 from gradclip._cuda._norm import norm, normalize
 from gradclip._cuda._queue import release
 
@@ -16,6 +16,7 @@ __all__ = [
     "clip_by_value",
     "global_norm",
     "norm",
+    "norm_on_host",
     "normalize",
     "release",
 ]

@@ -11,7 +11,8 @@ from gradclip._cuda import _device
 from gradclip._cuda._arguments import Arguments, Tensor, call_on, code_of, new_like, norm_output
 from gradclip._cuda._layout import Pair, View
 from gradclip._cuda._list import Tensors, run_list
-from gradclip._cuda._words import COMPLEX, ITEMSIZES, NAMES, SCALABLE, Mode, Norm, Order
+from gradclip._cuda._words import COMPLEX, ITEMSIZES, NAMES, SCALABLE, Mode, Norm, Order, Scalar
+from gradclip._exchange import to_float
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,9 +87,9 @@ def _read(arguments: Arguments, entries: tuple[Any, ...], allowed: Sequence[int]
     return _List(entries, places, arrays, np.array([tensor.view.code for tensor in read], np.int64), None)
 
 
-def global_norm(t_list: tuple[Any, ...], name: Any, ord: Any) -> Any:
+def global_norm(t_list: tuple[Any, ...], name: Any, ord: Any, function: str = "global_norm") -> Any:
     """See `gradclip.global_norm`."""
-    arguments = Arguments("global_norm", name)
+    arguments = Arguments(function, name)
     given = _read(arguments, t_list, range(len(NAMES)))
     _core.check_name(arguments.function, name)
     norm = Norm.of(_core.check_order(arguments.function, name, ord))
@@ -98,15 +99,21 @@ def global_norm(t_list: tuple[Any, ...], name: Any, ord: Any) -> Any:
     return result
 
 
+def norm_on_host(function: str, t_list: tuple[Any, ...], name: Any, ord: Any) -> tuple[float, int]:
+    """Return the norm of a list and its number of elements, for other processes. It waits for the device."""
+    norm = global_norm(t_list, name, ord, function)
+    return float(norm.get()), sum(array.size for array in t_list if array is not None)
+
+
 def clip_by_global_norm(  # noqa: PLR0917 (TensorFlow's signature)
     t_list: tuple[Any, ...], clip_norm: Any, use_norm: Any, name: Any, ord: Any, out: Any
 ) -> tuple[list[Any], Any]:
-    """See `gradclip.clip_by_global_norm`."""
+    """See `gradclip.clip_by_global_norm`. ``use_norm`` may be a function that asks other processes for the norm."""
     arguments = Arguments("clip_by_global_norm", name)
     given = _read(arguments, t_list, SCALABLE)
     device = given.arrays[0].data.device_id
     limit = arguments.scalar("clip_norm", clip_norm, device, nan=False)
-    used = None if use_norm is None else arguments.scalar("use_norm", use_norm, device, nan=True)
+    used = None if use_norm is None or callable(use_norm) else arguments.scalar("use_norm", use_norm, device, nan=True)
     _core.check_name(arguments.function, name)
     norm = Norm.of(_core.check_order(arguments.function, name, ord), Mode.GLOBAL, limit)
     outs = _core.check_out_sequence(arguments.function, name, out, len(given.entries))
@@ -115,6 +122,9 @@ def clip_by_global_norm(  # noqa: PLR0917 (TensorFlow's signature)
         made, scaled = _scaled(arguments, call, given, tensors, outs)
         if scaled.sources is tensors.sources:
             tensors = scaled  # one table for the norm and for what is scaled
+        if callable(use_norm):
+            ((value, exponent),), _ = use_norm()
+            used = Scalar(to_float(value, exponent))
         result = norm_output(call, (), (), None, given.arrays[0])
         run_list(call, tensors, norm, used=used, norm_at=result.data.ptr, scaled=scaled)
     results: list[Any] = [None] * len(given.entries)

@@ -1,0 +1,83 @@
+"""`comm=` with arrays on a GPU: the norm goes to the host once, and the arrays are clipped on the device."""
+
+import gradclip as gc
+import numpy as np
+import oracle
+import pytest
+import ranks
+
+RNG = np.random.default_rng(28)
+LISTS = [[RNG.standard_normal(3000).astype("f4"), None, RNG.standard_normal((20, 30))], [RNG.standard_normal(500)]]
+
+
+def on_each(gpu, work):
+    """Calls a function on two ranks: the first has arrays on the device, the second arrays of NumPy."""
+    on_device, on_host = gpu.arrays(LISTS[0]), LISTS[1]
+    gpu.reset()
+    return ranks.run([lambda comm: work(on_device, comm), lambda comm: work(on_host, comm)]), on_device
+
+
+@pytest.mark.parametrize("ord", [1, 2, 3.5, np.inf])
+def test_a_norm(gpu, ord):
+    found, _ = on_each(gpu, lambda own, comm: gc.global_norm(own, ord=ord, comm=comm))
+    assert gpu.syncs == 1
+    assert found[0] == found[1]
+    oracle.assert_norm(found[0], oracle.exact_global_norm([*LISTS[0], *LISTS[1]], ord), ord)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_clip(gpu, in_place):
+    def clip(own, comm):
+        out = own if in_place and comm.rank == 0 else None
+        return gc.clip_by_global_norm(own, 1.5, out=out, comm=comm)
+
+    found, own = on_each(gpu, clip)
+    assert gpu.syncs == 1
+    norm = gc.global_norm([*LISTS[0], *LISTS[1]])
+
+    def host(array):
+        return gpu.get(array) if isinstance(array, gpu.ndarray) else array
+
+    for (clipped, own_norm), whole in zip(found, LISTS, strict=True):
+        assert float(host(own_norm)) == pytest.approx(norm, rel=1e-15)
+        for a, b in zip(clipped, whole, strict=True):
+            if b is not None:
+                np.testing.assert_allclose(host(a), b * (1.5 / norm), rtol=4 * oracle.eps(b.dtype))
+    if in_place:
+        assert all(a is b for a, b in zip(found[0][0], own, strict=True))
+
+
+def test_copies_count_once(gpu):
+    found, _ = on_each(gpu, lambda own, comm: gc.global_norm(own, comm=comm, replicated=[2] * len(own)))
+    (error,) = set(map(str, found))  # the lists have other lengths
+    assert "replicated" in error
+    one = gpu.arrays([LISTS[1][0]])
+    found = ranks.run([lambda comm: gc.global_norm(one, comm=comm, replicated=[True])] * 2)
+    assert found == [gc.global_norm(LISTS[1])] * 2
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda own, comm: gc.clip_by_norm(own[0], 1.0, comm=comm),
+        lambda own, comm: gc.clip_by_norm(own[0], 1.0, 0, comm=comm),
+        lambda own, comm: gc.clip_by_average_norm(own[0], 1.0, comm=comm),
+        lambda own, comm: gc.norms(own, comm=comm),
+        lambda own, comm: gc.global_norm(own, comm=comm, reproducible=True),
+        lambda own, comm: gc.global_norm(own, comm=comm, nonfinite="raise"),
+        lambda own, comm: gc.global_norm(own, comm=comm, integers="keep"),
+        lambda own, comm: gc.clip_by_global_norm(own, 1.0, comm=comm, nonfinite="raise"),
+        lambda own, comm: gc.clip_by_global_norm(own, 1.0, comm=comm, out=[np.empty(3)] * len(own)),
+    ],
+)
+def test_what_is_not_for_a_gpu_is_an_error_on_all_ranks(gpu, call):
+    found, _ = on_each(gpu, call)
+    assert [type(error) for error in found] == [TypeError] * 2, found
+    assert "on rank 0" in str(found[1])
+
+
+def test_a_state(gpu):
+    own = gpu.arrays(LISTS[0])
+    state = gc.NormState.of(own) + gc.NormState.of(LISTS[1])
+    assert state.norm() == pytest.approx(gc.global_norm([*LISTS[0], *LISTS[1]]), rel=1e-15)
+    assert state.elements == 4100
