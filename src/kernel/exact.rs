@@ -116,7 +116,10 @@ impl Accumulator {
                 for from in halves.chunks(BLOCK) {
                     let to = &mut scratch[..from.len()];
                     isa.run(ToSingles { from, to: &mut *to });
-                    self.add_blocks(isa, to);
+                    // All of them are near enough to the largest float16, which is below 2^16.
+                    if !self.add_block(isa, to, &[], 15).0 {
+                        self.add_to_table(to);
+                    }
                 }
             } else if T::DTYPE.is_float() && !T::WIDE {
                 self.add_blocks(isa, part);
@@ -142,44 +145,52 @@ impl Accumulator {
         while !block.is_empty() {
             let next;
             (next, rest) = rest.split_at(rest.len().min(BLOCK));
-            found = match self.power {
-                Power::One => self.add_block::<T, false>(isa, block, next, found),
-                Power::Two => self.add_block::<T, true>(isa, block, next, found),
+            let (low, high) = found.exponents();
+            // Infinite, NaN, or too far apart.
+            found = if high > 127 || high - low > NEAR {
+                self.add_to_table(block);
+                isa.run(AddBlock::<T, false> { block: &[], next, split: 0.0 }).extremes
+            } else {
+                self.add_block(isa, block, next, high).1
             };
             block = next;
         }
     }
 
-    /// Adds a block, and returns the extremes of the next one.
-    fn add_block<T: Element, const SQUARES: bool>(
+    /// Adds a block of elements below `2^(high + 1)`, or nothing if one is infinite or NaN. Whether it did so, and the extremes
+    /// of the next block.
+    fn add_block<T: Element>(&mut self, isa: Isa, block: &[T], next: &[T], high: i32) -> (bool, Extremes) {
+        match self.power {
+            Power::One => self.add_terms::<T, false>(isa, block, next, high),
+            Power::Two => self.add_terms::<T, true>(isa, block, next, high),
+        }
+    }
+
+    fn add_terms<T: Element, const SQUARES: bool>(
         &mut self,
         isa: Isa,
         block: &[T],
         next: &[T],
-        extremes: Extremes,
-    ) -> Extremes {
-        let (low, high) = extremes.exponents();
-        // Infinite, NaN, or too far apart.
-        if high > 127 || high - low > NEAR {
-            add_to_table::<T, SQUARES>(&mut self.table, block);
-            self.is_empty = false;
-            return isa.run(AddBlock::<T, false> { block: &[], next, split: 0.0 }).extremes;
-        }
-        // Terms lie below 2^top, and a lane has 2^7 of them. So the upper parts, multiples of 2^(top + 7 - 53), are added without
-        // rounding. The lower parts are at most half of that.
+        high: i32,
+    ) -> (bool, Extremes) {
+        // Terms lie below 2^top, and a lane has 2^7 of them. So a lane of the upper parts stays between 2^(top + 8) and twice
+        // that, where numbers are multiples of 2^(top + 8 - 52). The lower parts are at most half of that.
         let top = if SQUARES { 2 * high + 2 } else { high + 1 };
-        let upper_last = top + 7 - 53;
+        let upper_last = top + 8 - 52;
         let lower_last = upper_last - 1 + 7 - 53;
-        let split = 1.5 * power_of_two(upper_last + 52);
+        let split = 1.5 * power_of_two(top + 8);
         let sums = isa.run(AddBlock::<T, SQUARES> { block, next, split });
+        if !sums.upper.into_iter().sum::<f64>().is_finite() {
+            return (false, sums.extremes);
+        }
         let units = |lanes: [f64; FEW], last: i32| -> i128 {
             let by = power_of_two(-last);
             lanes.iter().map(|lane| i128::from((lane * by) as i64)).sum()
         };
-        let total =
-            (units(sums.upper, upper_last) << (upper_last - lower_last)) + units(sums.lower, lower_last);
+        let total = (units(sums.upper.map(|lane| lane - split), upper_last) << (upper_last - lower_last))
+            + units(sums.lower, lower_last);
         self.sum.add(total.unsigned_abs(), lower_last);
-        sums.extremes
+        (true, sums.extremes)
     }
 
     fn add_to_table<T: Element>(&mut self, data: &[T]) {
@@ -235,7 +246,7 @@ fn add_to_table<T: Element, const SQUARES: bool>(table: &mut [u128], data: &[T])
 
 /// How many binary orders of magnitude the smallest element of a block may lie below the largest: the last of its 24 digits,
 /// squared, is still a multiple of the lower parts' unit.
-const NEAR: i32 = 22;
+const NEAR: i32 = 21;
 /// Lanes of the sums: a block adds 2^7 terms to each.
 const FEW: usize = BLOCK >> 7;
 
@@ -261,8 +272,8 @@ impl Extremes {
     }
 }
 
-/// Adds the terms of a block in lanes, each in two parts: what is left of it after `split` is added and taken away, and the
-/// rest. Finds the extremes of the next block meanwhile.
+/// Adds the terms of a block in lanes, each in two parts: the upper lanes begin with `split` and take what is not rounded away
+/// when a term is added, the lower lanes take the rest. Finds the extremes of the next block meanwhile.
 struct AddBlock<'a, T, const SQUARES: bool> {
     block: &'a [T],
     next: &'a [T],
@@ -280,13 +291,13 @@ impl<T: Element, const SQUARES: bool> Op for AddBlock<'_, T, SQUARES> {
     type Output = BlockSums;
     #[inline(always)]
     fn eval<L: Level>(self, _: L) -> BlockSums {
-        let (mut upper, mut lower) = ([0.0; FEW], [0.0; FEW]);
+        let (mut upper, mut lower) = ([self.split; FEW], [0.0; FEW]);
         let (mut least, mut largest) = ([u32::MAX; FEW], [0; FEW]);
         let (rows, rest) = self.block.as_chunks::<FEW>();
         let (next_rows, _) = self.next.as_chunks::<FEW>();
         let both = rows.len().min(next_rows.len());
         for (row, next) in rows.iter().zip(next_rows) {
-            add_row::<T, SQUARES>(&mut upper, &mut lower, row, self.split);
+            add_row::<T, SQUARES>(&mut upper, &mut lower, row);
             for j in 0..FEW {
                 let bits = bits_of(next[j]);
                 least[j] = least[j].min(bits.wrapping_sub(1));
@@ -294,12 +305,12 @@ impl<T: Element, const SQUARES: bool> Op for AddBlock<'_, T, SQUARES> {
             }
         }
         for row in &rows[both..] {
-            add_row::<T, SQUARES>(&mut upper, &mut lower, row, self.split);
+            add_row::<T, SQUARES>(&mut upper, &mut lower, row);
         }
         // Zeros change nothing.
         let mut last = [T::ZERO; FEW];
         last[..rest.len()].copy_from_slice(rest);
-        add_row::<T, SQUARES>(&mut upper, &mut lower, &last, self.split);
+        add_row::<T, SQUARES>(&mut upper, &mut lower, &last);
         let mut extremes = Extremes { least: u32::MAX, largest: 0 };
         for x in &self.next[both * FEW..] {
             let bits = bits_of(*x);
@@ -313,16 +324,11 @@ impl<T: Element, const SQUARES: bool> Op for AddBlock<'_, T, SQUARES> {
 }
 
 #[inline(always)]
-fn add_row<T: Element, const SQUARES: bool>(
-    upper: &mut [f64; FEW],
-    lower: &mut [f64; FEW],
-    row: &[T; FEW],
-    split: f64,
-) {
+fn add_row<T: Element, const SQUARES: bool>(upper: &mut [f64; FEW], lower: &mut [f64; FEW], row: &[T; FEW]) {
     for j in 0..FEW {
         let term = if SQUARES { row[j].square(1.0) } else { row[j].modulus(1.0) };
-        let part = (term + split) - split;
-        upper[j] += part;
-        lower[j] += term - part;
+        let sum = upper[j] + term;
+        lower[j] += term - (sum - upper[j]);
+        upper[j] = sum;
     }
 }
