@@ -47,9 +47,9 @@ def norms(t_list: Any, name: Any, ord: Any, comm: Any, replicated: Any) -> npt.N
         order = _core.check_order("norms", name, ord)
         share.agree(order, 0.0, 0.0, replicated)
         sums = _core.power_sums_of_each("norms", t_list, name, ord)
-        held = copies(share, replicated, len(sums))
-        for row, ranks in zip(sums, held or (), strict=False):
-            _count(row, ranks, order)
+        if replicated is not None:
+            for row, ranks in zip(sums, copies(share, replicated, len(sums)), strict=True):
+                _count(row, ranks, order)
         sums, _ = share.merge(sums, 0.0)
     except Exception as error:  # noqa: BLE001 (the other ranks wait)
         share.fail(error)
@@ -137,7 +137,8 @@ def _norms_of_tensor(  # noqa: PLR0917
     sums, len_of_slice = _core.power_sums_along(function, t, name, axes, 2)
     elements = float(len_of_slice)
     sums = np.ascontiguousarray(sums)
-    for ranks in copies(share, replicated, 1) or ():
+    if replicated is not None:
+        (ranks,) = copies(share, replicated, 1)
         _count(sums, ranks, 2.0)
         elements = elements / ranks if ranks else 0.0
     sums, count = share.merge(sums, elements)
@@ -170,9 +171,10 @@ def _sums_of_list(  # noqa: PLR0917
             return _exact.digits(share.function, tensors, name, order, keeps_integers)
         return _core.power_sums(share.function, tensors, name, order, keeps_integers, on_device)
 
-    held = copies(share, replicated, len(t_list)) if is_sequence_of_tensors(t_list) else None
-    if held is None:
+    # What is no sequence of tensors is refused by the function that sums.
+    if replicated is None or not is_sequence_of_tensors(t_list):
         return sums_of(t_list)
+    held = copies(share, replicated, len(t_list))
     entries = list(t_list)
     parts, elements = [], 0.0
     for ranks in sorted({1, *held} - {0}):

@@ -360,11 +360,9 @@ def to_floats(pairs: Array) -> Array:
 # What each rank counts.
 
 
-def copies(share: Share, replicated: Any, count: int) -> list[int] | None:
-    """Return for each tensor how many ranks hold a copy; 0 if another rank counts it. None: all are counted once."""
+def copies(share: Share, replicated: Any, count: int) -> list[int]:
+    """Return for each tensor how many ranks hold a copy; 0 if another rank counts it."""
     prefix = share.prefix
-    if replicated is None:
-        return None
     if isinstance(replicated, (bool, int, np.bool_, np.integer)):
         entries: Any = [replicated] * count
     elif isinstance(replicated, (list, tuple, np.ndarray)):
