@@ -2,6 +2,7 @@
 
 import math
 from fractions import Fraction
+from functools import cache
 from typing import ClassVar
 
 import gradclip as gc
@@ -449,12 +450,18 @@ class TestReproducible:
     def oracle(self, tensors, ord):
         return float(oracle.to_float64(oracle.exact_global_norm(tensors, ord)))
 
+    @staticmethod
+    @cache  # the oracle takes long
+    def whole(dtype, ord):
+        values = np.random.default_rng(29).standard_normal(7001) * (1 if np.dtype(dtype).kind not in "iu" else 1000)
+        tensor = np.abs(values).astype(dtype) if np.dtype(dtype).kind == "u" else values.astype(dtype)
+        return tensor, TestReproducible().oracle([tensor], ord)
+
     @pytest.mark.parametrize("ord", [1, 2, np.inf])
     @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", bfloat16, "i2", "i8", "u8"])
     @pytest.mark.usefixtures("isa")
     def test_no_cut_changes_a_bit(self, dtype, ord):
-        values = RNG.standard_normal(7001) * (1 if np.dtype(dtype).kind not in "iu" else 1000)
-        tensor = np.abs(values).astype(dtype) if np.dtype(dtype).kind == "u" else values.astype(dtype)
+        tensor, norm = self.whole(dtype, ord)
         norms = set()
         for count in (1, 2, 3, 4, 8):
             shards = np.array_split(tensor, sorted(RNG.integers(0, 7001, count - 1)))
@@ -466,7 +473,7 @@ class TestReproducible:
         backwards = tensor[::-1]
         for own in ([tensor], [backwards[::3], backwards[1::3], None, backwards[2::3]]):
             norms |= hexes([gc.global_norm(own, ord=ord, reproducible=True)])
-        assert norms == {self.oracle([tensor], ord).hex()}
+        assert norms == {norm.hex()}
 
     @given(st.data())
     def test_rounded_once(self, data):
@@ -480,14 +487,20 @@ class TestReproducible:
         states = [gc.NormState.of([part], p, reproducible=True) for part in (tensor[:cut], tensor[cut:])]
         assert (states[1] + states[0]).norm() == self.oracle([tensor], p)
 
+    @staticmethod
+    @cache  # the oracle takes long
+    def block(dtype, power):
+        tensor = np.random.default_rng(power).standard_normal(4500).astype(dtype)
+        tensor[::700] = np.ldexp(1.5, -power)
+        return tensor, TestReproducible().oracle([tensor], 2)
+
     @pytest.mark.parametrize("dtype", ["f4", "f2"])
     @pytest.mark.usefixtures("isa")
     def test_blocks_with_small_numbers(self, dtype):
         """The smallest element of a block lies so far below the largest that float64 would round."""
         for power in range(15, 30):
-            tensor = RNG.standard_normal(4500).astype(dtype)
-            tensor[::700] = np.ldexp(1.5, -power)
-            assert gc.global_norm([tensor], reproducible=True) == self.oracle([tensor], 2)
+            tensor, norm = self.block(dtype, power)
+            assert gc.global_norm([tensor], reproducible=True) == norm
 
     def test_many_threads(self, threads):
         tensors = [sample(1_500_000), sample(300_000, "f8"), *([sample(100)] * 500)]
