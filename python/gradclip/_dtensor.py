@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -31,21 +32,22 @@ def parts_of(tensors: list[Any], sources: list[Any] | None = None) -> Parts | No
     everything = [*(sources or ()), *tensors]
     if distributed is None or not everything or not all(isinstance(t, distributed.DTensor) for t in everything):
         return None
-    mesh = max((t.device_mesh for t in everything), key=lambda mesh: mesh.ndim)
-    place, groups = mesh.get_coordinate(), _groups(mesh)
-    if place is None or not all(group in groups for t in everything for group in _groups(t.device_mesh)):
+    meshes = {t.device_mesh for t in everything}
+    groups_of = {mesh: [mesh.get_group(dim) for dim in range(mesh.ndim)] for mesh in meshes}
+    mesh = max(meshes, key=lambda mesh: mesh.ndim)
+    place, groups = mesh.get_coordinate(), groups_of[mesh]
+    if place is None or not all(group in groups for own in groups_of.values() for group in own):
         return None
     if any(placement.is_partial() for t in tensors for placement in t.placements):
         return None
 
-    def is_counted(tensor: Any) -> bool:
+    @cache
+    def is_counted(mesh: Any, placements: tuple[Any, ...]) -> bool:
         # Along the dimensions that only the whole mesh has, there are copies.
-        placements = dict(zip(_groups(tensor.device_mesh), tensor.placements, strict=True))
-        is_split = [group in placements and not placements[group].is_replicate() for group in groups]
+        along = dict(zip(groups_of[mesh], placements, strict=True))
+        is_split = [group in along and not along[group].is_replicate() for group in groups]
         return all(split or at == 0 for split, at in zip(is_split, place, strict=True))
 
-    return Parts([t.detach().to_local() for t in tensors], [is_counted(t) for t in tensors], groups)
-
-
-def _groups(mesh: Any) -> list[Any]:
-    return [mesh.get_group(dim) for dim in range(mesh.ndim)]
+    with sys.modules["torch"].no_grad():
+        own = [t.to_local() for t in tensors]
+    return Parts(own, [is_counted(t.device_mesh, t.placements) for t in tensors], groups)
