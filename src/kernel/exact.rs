@@ -8,9 +8,8 @@ use std::mem;
 
 use crate::element::Element;
 use crate::error::{Result, vec_with_room};
-use crate::isa::{Isa, Level, Op};
-use crate::kernel::halves::ToSingles;
-use crate::kernel::sum::BLOCK;
+use crate::isa::{CONVERTED, Isa, Level, Op};
+use crate::kernel::sum::{Abs, BLOCK, Square, Term};
 use crate::scaled::power_of_two;
 
 /// The unit of the last place is 2 to this: the square of the smallest float64.
@@ -111,14 +110,11 @@ impl Accumulator {
     /// Adds the moduli of elements, or their squares. A complex modulus is rounded to float64 first.
     pub fn add<T: Element>(&mut self, isa: Isa, data: &[T]) {
         for part in data.chunks(AT_ONCE) {
-            if let Some(halves) = T::halves(part) {
-                let mut scratch = [0.0f32; BLOCK];
-                for from in halves.chunks(BLOCK) {
-                    let to = &mut scratch[..from.len()];
-                    isa.run(ToSingles { from, to: &mut *to });
+            if T::halves(part).is_some() {
+                for block in part.chunks(BLOCK) {
                     // All of them are near enough to the largest float16, which is below 2^16.
-                    if !self.add_block(isa, to, &[], 15).0 {
-                        self.add_to_table(to);
+                    if !self.add_block(isa, block, &[], 15).0 {
+                        self.add_to_table(block);
                     }
                 }
             } else if T::DTYPE.is_float() && !T::WIDE {
@@ -140,7 +136,7 @@ impl Accumulator {
     fn add_blocks<T: Element>(&mut self, isa: Isa, data: &[T]) {
         let (block, mut rest) = data.split_at(data.len().min(BLOCK));
         // Each block is looked at while the one before it is added up, so that the CPU need not wait for memory.
-        let mut found = isa.run(AddBlock::<T, false> { block: &[], next: block, split: 0.0 }).extremes;
+        let mut found = look_at(isa, block);
         let mut block = block;
         while !block.is_empty() {
             let next;
@@ -149,7 +145,7 @@ impl Accumulator {
             // Infinite, NaN, or too far apart.
             found = if high > 127 || high - low > NEAR {
                 self.add_to_table(block);
-                isa.run(AddBlock::<T, false> { block: &[], next, split: 0.0 }).extremes
+                look_at(isa, next)
             } else {
                 self.add_block(isa, block, next, high).1
             };
@@ -160,36 +156,24 @@ impl Accumulator {
     /// Adds a block of elements below `2^(high + 1)`, or nothing if one is infinite or NaN. Whether it did so, and the extremes
     /// of the next block.
     fn add_block<T: Element>(&mut self, isa: Isa, block: &[T], next: &[T], high: i32) -> (bool, Extremes) {
-        match self.power {
-            Power::One => self.add_terms::<T, false>(isa, block, next, high),
-            Power::Two => self.add_terms::<T, true>(isa, block, next, high),
-        }
-    }
-
-    fn add_terms<T: Element, const SQUARES: bool>(
-        &mut self,
-        isa: Isa,
-        block: &[T],
-        next: &[T],
-        high: i32,
-    ) -> (bool, Extremes) {
-        // Terms lie below 2^top, and a lane has 2^7 of them. So a lane of the upper parts stays between 2^(top + 8) and twice
-        // that, where numbers are multiples of 2^(top + 8 - 52). The lower parts are at most half of that.
-        let top = if SQUARES { 2 * high + 2 } else { high + 1 };
-        let upper_last = top + 8 - 52;
-        let lower_last = upper_last - 1 + 7 - 53;
-        let split = 1.5 * power_of_two(top + 8);
-        let sums = isa.run(AddBlock::<T, SQUARES> { block, next, split });
-        if !sums.upper.into_iter().sum::<f64>().is_finite() {
+        // The terms lie below 2^top.
+        let (top, sums) = match self.power {
+            Power::One => {
+                let top = high + 1;
+                (top, isa.run(AddBlock { block, next, shift: shift(top), term: Abs }))
+            }
+            Power::Two => {
+                let top = 2 * high + 2;
+                (top, isa.run(AddBlock { block, next, shift: shift(top), term: Square }))
+            }
+        };
+        if !sums.lower.is_finite() {
             return (false, sums.extremes);
         }
-        let units = |lanes: [f64; FEW], last: i32| -> i128 {
-            let by = power_of_two(-last);
-            lanes.iter().map(|lane| i128::from((lane * by) as i64)).sum()
-        };
-        let total = (units(sums.upper.map(|lane| lane - split), upper_last) << (upper_last - lower_last))
-            + units(sums.lower, lower_last);
-        self.sum.add(total.unsigned_abs(), lower_last);
+        let unit = top - UPPER_DIGITS;
+        let lower = (sums.lower * power_of_two(LOWER_DIGITS - unit)) as i64;
+        let total = (i128::from(sums.upper) << LOWER_DIGITS) + i128::from(lower);
+        self.sum.add(total.unsigned_abs(), unit - LOWER_DIGITS);
         (true, sums.extremes)
     }
 
@@ -244,11 +228,22 @@ fn add_to_table<T: Element, const SQUARES: bool>(table: &mut [u128], data: &[T])
     }
 }
 
+/// Binary digits of a term's upper part.
+const UPPER_DIGITS: i32 = 50;
+/// Digits below those that the sum of a block's lower parts may have. Each lower part is at most half of an upper part's unit,
+/// and a block has 2^11 of them, which leaves 53 digits to float64.
+const LOWER_DIGITS: i32 = 53 - 10;
 /// How many binary orders of magnitude the smallest element of a block may lie below the largest: the last of its 24 digits,
 /// squared, is still a multiple of the lower parts' unit.
-const NEAR: i32 = 21;
-/// Lanes of the sums: a block adds 2^7 terms to each.
-const FEW: usize = BLOCK >> 7;
+const NEAR: i32 = (UPPER_DIGITS + LOWER_DIGITS - 2 - 46) / 2;
+/// Lanes of the sums.
+const FEW: usize = CONVERTED;
+
+/// The number that, added to a term below `2^top`, rounds it to a multiple of `2^(top - UPPER_DIGITS)`. The last bits of the sum
+/// then count these multiples.
+fn shift(top: i32) -> f64 {
+    1.5 * power_of_two(52 + top - UPPER_DIGITS)
+}
 
 /// The magnitudes of a block as bits of float32, which sort like these: the least that is not 0, less one, and the largest.
 #[derive(Clone, Copy)]
@@ -272,63 +267,106 @@ impl Extremes {
     }
 }
 
-/// Adds the terms of a block in lanes, each in two parts: the upper lanes begin with `split` and take what is not rounded away
-/// when a term is added, the lower lanes take the rest. Finds the extremes of the next block meanwhile.
-struct AddBlock<'a, T, const SQUARES: bool> {
+/// Adds the terms of a block, each in two parts: the upper part is what is left of a term that `shift` has rounded, as an
+/// integer; the lower part is the rest. Finds the extremes of the next block meanwhile.
+struct AddBlock<'a, T, F> {
     block: &'a [T],
     next: &'a [T],
-    split: f64,
+    shift: f64,
+    term: F,
 }
 
 /// What [`AddBlock`] makes.
 struct BlockSums {
-    upper: [f64; FEW],
-    lower: [f64; FEW],
+    /// In units of the upper parts.
+    upper: i64,
+    /// Not finite if a term is not.
+    lower: f64,
     extremes: Extremes,
 }
 
-impl<T: Element, const SQUARES: bool> Op for AddBlock<'_, T, SQUARES> {
+/// The extremes of a block.
+fn look_at<T: Element>(isa: Isa, next: &[T]) -> Extremes {
+    isa.run(AddBlock { block: &[], next, shift: 0.0, term: Abs }).extremes
+}
+
+impl<T: Element, F: Term<T> + Term<f32>> Op for AddBlock<'_, T, F> {
     type Output = BlockSums;
     #[inline(always)]
-    fn eval<L: Level>(self, _: L) -> BlockSums {
-        let (mut upper, mut lower) = ([self.split; FEW], [0.0; FEW]);
+    fn eval<L: Level>(self, level: L) -> BlockSums {
+        let (mut upper, mut lower) = ([0u64; FEW], [0.0; FEW]);
         let (mut least, mut largest) = ([u32::MAX; FEW], [0; FEW]);
         let (rows, rest) = self.block.as_chunks::<FEW>();
-        let (next_rows, _) = self.next.as_chunks::<FEW>();
+        let (next_rows, next_rest) = self.next.as_chunks::<FEW>();
         let both = rows.len().min(next_rows.len());
         for (row, next) in rows.iter().zip(next_rows) {
-            add_row::<T, SQUARES>(&mut upper, &mut lower, row);
-            for j in 0..FEW {
-                let bits = bits_of(next[j]);
-                least[j] = least[j].min(bits.wrapping_sub(1));
-                largest[j] = largest[j].max(bits);
-            }
-        }
-        for row in &rows[both..] {
-            add_row::<T, SQUARES>(&mut upper, &mut lower, row);
+            add_row(level, &mut upper, &mut lower, row, self.shift, self.term);
+            look_at_row(&mut least, &mut largest, next);
         }
         // Zeros change nothing.
-        let mut last = [T::ZERO; FEW];
-        last[..rest.len()].copy_from_slice(rest);
-        add_row::<T, SQUARES>(&mut upper, &mut lower, &last);
-        let mut extremes = Extremes { least: u32::MAX, largest: 0 };
-        for x in &self.next[both * FEW..] {
-            let bits = bits_of(*x);
-            extremes.least = extremes.least.min(bits.wrapping_sub(1));
-            extremes.largest = extremes.largest.max(bits);
+        let (last, next_last) = (padded(rest), padded(next_rest));
+        for row in rows[both..].iter().chain([&last]) {
+            add_row(level, &mut upper, &mut lower, row, self.shift, self.term);
         }
-        extremes.least = least.into_iter().fold(extremes.least, u32::min);
-        extremes.largest = largest.into_iter().fold(extremes.largest, u32::max);
-        BlockSums { upper, lower, extremes }
+        for row in next_rows[both..].iter().chain([&next_last]) {
+            look_at_row(&mut least, &mut largest, row);
+        }
+        let extremes = Extremes {
+            least: least.into_iter().fold(u32::MAX, u32::min),
+            largest: largest.into_iter().fold(0, u32::max),
+        };
+        // Each of these integers has that of `shift` in it.
+        let upper = upper.into_iter().fold(0, u64::wrapping_add);
+        let shifts = ((rows.len() + 1) * FEW) as u64;
+        let upper = upper.wrapping_sub(self.shift.to_bits().wrapping_mul(shifts)).cast_signed();
+        BlockSums { upper, lower: lower.into_iter().sum(), extremes }
     }
 }
 
 #[inline(always)]
-fn add_row<T: Element, const SQUARES: bool>(upper: &mut [f64; FEW], lower: &mut [f64; FEW], row: &[T; FEW]) {
-    for j in 0..FEW {
-        let term = if SQUARES { row[j].square(1.0) } else { row[j].modulus(1.0) };
-        let sum = upper[j] + term;
-        lower[j] += term - (sum - upper[j]);
-        upper[j] = sum;
+fn add_row<L: Level, T: Element, F: Term<T> + Term<f32>>(
+    level: L,
+    upper: &mut [u64; FEW],
+    lower: &mut [f64; FEW],
+    row: &[T; FEW],
+    shift: f64,
+    term: F,
+) {
+    if let Some(halves) = T::halves(row).and_then(|halves| halves.first_chunk()) {
+        return add_terms::<L, f32>(upper, lower, &level.widen(halves), shift, term);
     }
+    add_terms::<L, T>(upper, lower, row, shift, term);
+}
+
+#[inline(always)]
+fn add_terms<L: Level, T: Element>(
+    upper: &mut [u64; FEW],
+    lower: &mut [f64; FEW],
+    row: &[T; FEW],
+    shift: f64,
+    term: impl Term<T>,
+) {
+    for j in 0..FEW {
+        // Each product is exact, so a level that fuses it with the addition has the same bits.
+        let shifted = term.add::<L>(shift, row[j]);
+        upper[j] = upper[j].wrapping_add(shifted.to_bits());
+        lower[j] += term.add::<L>(shift - shifted, row[j]);
+    }
+}
+
+#[inline(always)]
+fn look_at_row<T: Element>(least: &mut [u32; FEW], largest: &mut [u32; FEW], row: &[T; FEW]) {
+    for j in 0..FEW {
+        let bits = bits_of(row[j]);
+        least[j] = least[j].min(bits.wrapping_sub(1));
+        largest[j] = largest[j].max(bits);
+    }
+}
+
+/// A row of fewer elements with zeros behind them.
+#[inline(always)]
+fn padded<T: Element>(rest: &[T]) -> [T; FEW] {
+    let mut row = [T::ZERO; FEW];
+    row[..rest.len()].copy_from_slice(rest);
+    row
 }
