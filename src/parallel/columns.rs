@@ -3,12 +3,12 @@
 use std::array;
 
 use super::elementwise::is_streamed;
-use super::reduce::{Order, ReadRows, WIDE, add_columns, norm_of_view_with, run_of_columns};
+use super::reduce::{Order, ReadRows, add_columns, norm_of_view_with, run_of_columns};
 use super::rows::Rule;
 use super::share_out;
 use crate::element::Real;
 use crate::error::{Result, vec_with_room};
-use crate::isa::{Aligned, Isa, StreamGuard};
+use crate::isa::{Aligned, Isa, StreamGuard, prefetch_distance};
 use crate::kernel::rows::{ScaleColumns, ScaleColumnsInto};
 use crate::kernel::scale::{ScaleEach, ScaleEachInto};
 use crate::kernel::sum::{ROWS_AT_ONCE, Square, Total};
@@ -18,6 +18,9 @@ use crate::walk::View;
 /// The longest column for [`clip_columns`], in elements: of longer ones a strip would be too narrow.
 const LONGEST_COLUMN: usize = 1024;
 
+/// The most columns of a strip: their factors, sums and totals, 32 KiB, stay in the innermost cache.
+const WIDEST_STRIP: usize = 1024;
+
 /// Elements of a row that are made in the innermost cache before they are streamed to memory.
 const STREAMED_COLUMNS: usize = 256;
 
@@ -26,7 +29,7 @@ const STRIP_BYTES: usize = 512 << 10;
 
 /// Columns of `len` elements to clip at a time.
 fn columns_in_strip<T>(len: usize) -> usize {
-    (STRIP_BYTES / size_of::<T>() / len).min(WIDE)
+    (STRIP_BYTES / size_of::<T>() / len).min(WIDEST_STRIP)
 }
 
 /// Whether columns of matrices of this shape are for [`clip_columns`].
@@ -55,7 +58,7 @@ pub fn clip_columns<T: Real>(
     let bytes = size_of_val(output);
     let streams = is_streamed(bytes);
     // Parts of rows are too short for a CPU to predict the next one. Where a cache holds all, prefetching only takes time.
-    let next = streams.then_some(ROWS_AT_ONCE * inner * size_of::<T>());
+    let next = (streams && prefetch_distance() > 0).then_some(ROWS_AT_ONCE * inner * size_of::<T>());
     let strips = strips(source, output, [len, inner])?;
     share_out(bytes * 2, strips.into_iter(), |strip| strip.clip(isa, limit, next, streams))
 }
@@ -108,7 +111,7 @@ impl<T: Real> Strip<'_, T> {
 
     /// Clips the columns. `next`: the bytes to the rows that are read next, if they are to be prefetched.
     fn clip(mut self, isa: Isa, limit: Limit, next: Option<usize>, streams: bool) {
-        let factors = &mut Aligned([1.0; WIDE]).0[..self.columns()];
+        let factors = &mut Aligned([1.0; WIDEST_STRIP]).0[..self.columns()];
         let mut then = None;
         self.find_factors(isa, limit, next, factors, &mut then);
         let then = then.as_ref().map(|then| &then[..factors.len()]);
@@ -130,22 +133,22 @@ impl<T: Real> Strip<'_, T> {
         limit: Limit,
         next: Option<usize>,
         factors: &mut [f64],
-        then: &mut Option<[f64; WIDE]>,
+        then: &mut Option<[f64; WIDEST_STRIP]>,
     ) {
-        let totals = &mut Aligned([Total::default(); WIDE]).0[..factors.len()];
+        let totals = &mut Aligned([Total::default(); WIDEST_STRIP]).0[..factors.len()];
         add_columns(isa, 0..self.rows.len(), self, next, Square, totals);
-        let sums = &mut Aligned([0.0; WIDE]).0[..factors.len()];
+        let sums = &mut Aligned([0.0; WIDEST_STRIP]).0[..factors.len()];
         sums.iter_mut().zip(&*totals).for_each(|(sum, total)| *sum = total.value());
         let rule = Rule::Clip(limit);
         rule.plain_factors(isa, sums, factors);
         if rule.toward_zero() {
-            *then = Some([1.0; WIDE]);
+            *then = Some([1.0; WIDEST_STRIP]);
         }
         if !factors.contains(&0.0) {
             return;
         }
         // Columns whose factor is not plain are read one by one, before anything is written.
-        let then = then.insert([1.0; WIDE]);
+        let then = then.insert([1.0; WIDEST_STRIP]);
         for (column, sum) in sums.iter().enumerate() {
             if factors[column] == 0.0 {
                 let mut elements = [T::ZERO; LONGEST_COLUMN];

@@ -1,7 +1,7 @@
 //! Columns: slices that lie side by side in memory. Rows are added to one accumulator per column.
 
 use std::array;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use super::order::{Order, Reduction};
 use super::pass::{CHUNK, norm_of_slice_with, with_direct_term, with_term};
@@ -9,7 +9,7 @@ use crate::element::Element;
 use crate::error::{Result, vec_with_room};
 use crate::isa::{Aligned, Isa};
 use crate::kernel::max::MaxRow;
-use crate::kernel::sum::{AddRow, AddRows, FoldRows, ROWS, ROWS_AT_ONCE, Term, Total};
+use crate::kernel::sum::{AddRow, AddRows, FoldRows, PREFETCH_MIN_ELEMENTS, ROWS, ROWS_AT_ONCE, Term, Total};
 use crate::parallel::share_out;
 use crate::scaled::Scaled;
 use crate::walk::Slices;
@@ -19,11 +19,16 @@ use crate::walk::Slices;
 const STRIP: usize = 512;
 
 /// Columns of dense matrices that one thread sums at a time: pieces of rows so long keep the memory busy, and their
-/// accumulators stay in the innermost cache.
-pub(in crate::parallel) const WIDE: usize = 1024;
+/// accumulators, 16 KiB, stay in the innermost cache.
+const WIDE: usize = 2048;
 
 /// The same where a column has one accumulator and no more: that each row is read for longer than a page counts more.
-const WIDEST: usize = 4 * WIDE;
+const WIDEST: usize = 2 * WIDE;
+
+/// Bytes of rows that are added one by one if they follow each other in memory and no cache holds them. Memory is then read in
+/// order, which takes half to a third of the time of four rows at once. Shorter rows lie in so few cache lines that the order does
+/// not matter; the accumulators of longer ones do not stay in the innermost cache.
+const ROW_BYTES: RangeInclusive<usize> = 256..=16 << 10;
 
 /// Rows of a matrix of `columns` columns whose sums are made in one run. Longer columns are cut into runs whose results are merged in
 /// order, so that a narrow matrix has work for all threads. Where they are cut depends on the shape alone.
@@ -31,10 +36,11 @@ pub(in crate::parallel) fn run_of_columns(columns: usize) -> usize {
     (CHUNK / columns.clamp(1, STRIP)).next_multiple_of(ROWS)
 }
 
-/// The width of the dense matrices whose columns the slices are, if they are wide and no longer than a run.
+/// The width of the dense matrices whose columns the slices are, if they are wide: no longer than a run, or one matrix alone.
 fn dense_width<T: Element>(slices: &Slices<'_, T>) -> Option<usize> {
-    let block = slices.block()?;
-    (block.inner >= STRIP && block.len <= run_of_columns(slices.kept.len())).then_some(block.inner)
+    let (block, columns) = (slices.block()?, slices.kept.len());
+    let is_cut_by_matrix = block.len <= run_of_columns(columns) || block.inner == columns;
+    (block.inner >= STRIP && is_cut_by_matrix).then_some(block.inner)
 }
 
 /// The largest magnitudes of columns.
@@ -45,7 +51,7 @@ pub(super) fn column_maxima<T: Element, R: Send>(
     make: impl Fn(Scaled) -> R + Sync,
 ) -> Result<()> {
     let raise = |columns, range, gathered: &mut [_], max: &mut [T::Magnitude]| {
-        let mut rows = Rows { slices, columns, gathered };
+        let mut rows = Rows::new(slices, columns, gathered);
         for at in range {
             let [row] = rows.read(at);
             isa.run(MaxRow { max: &mut *max, row });
@@ -82,7 +88,7 @@ pub(super) fn column_norms<T: Element, R: Send>(
         Some(width) if is_direct && slices.reduced.len() <= ROWS => {
             // One accumulator is the total.
             let reduce = |columns, range: Range<usize>, sums: &mut [f64]| {
-                let rows = &mut Rows { slices, columns, gathered: &mut [] };
+                let rows = &mut Rows::new(slices, columns, &mut []);
                 with_direct_term!(first, term => add_rows(isa, range, rows, None, term, sums));
             };
             let merge = |sum, run| sum + run;
@@ -90,7 +96,7 @@ pub(super) fn column_norms<T: Element, R: Send>(
         }
         Some(width) if is_direct => {
             let reduce = |columns, range: Range<usize>, totals: &mut [Total]| {
-                let rows = &mut Rows { slices, columns, gathered: &mut [] };
+                let rows = &mut Rows::new(slices, columns, &mut []);
                 with_direct_term!(first, term => add_columns(isa, range, rows, None, term, totals));
             };
             reduce_columns::<WIDE, _, _, _>(slices, width, norms, reduce, merge, finish)
@@ -98,7 +104,7 @@ pub(super) fn column_norms<T: Element, R: Send>(
         _ => {
             let reduce = |columns, range: Range<usize>, totals: &mut [Total]| {
                 let Aligned(gathered) = &mut Aligned([[T::ZERO; STRIP]; ROWS_AT_ONCE]);
-                let rows = &mut Rows { slices, columns, gathered };
+                let rows = &mut Rows::new(slices, columns, gathered);
                 if is_direct {
                     with_direct_term!(first, term => add_columns(isa, range, rows, None, term, totals));
                 } else {
@@ -165,6 +171,10 @@ fn reduce_columns<const PIECE: usize, T: Element, A: Copy + Default + Send, R: S
 pub(in crate::parallel) trait ReadRows<T> {
     /// `N` rows from number `at` on, at most [`ROWS_AT_ONCE`].
     fn read<const N: usize>(&mut self, at: usize) -> [&[T]; N];
+    /// Whether rows are best added one by one.
+    fn is_sequential(&self) -> bool {
+        false
+    }
 }
 
 /// Rows as they are. `gathered` is for as many rows as are read at a time, or empty if all lie side by side in memory.
@@ -172,6 +182,16 @@ struct Rows<'a, T> {
     slices: &'a Slices<'a, T>,
     columns: Range<usize>,
     gathered: &'a mut [[T; STRIP]],
+    is_sequential: bool,
+}
+
+impl<'a, T: Element> Rows<'a, T> {
+    fn new(slices: &'a Slices<'a, T>, columns: Range<usize>, gathered: &'a mut [[T; STRIP]]) -> Self {
+        let is_whole = slices.block().is_some_and(|block| block.inner == columns.len());
+        let is_large = slices.kept.len() * slices.reduced.len() >= PREFETCH_MIN_ELEMENTS;
+        let is_sequential = is_whole && is_large && ROW_BYTES.contains(&(columns.len() * size_of::<T>()));
+        Self { slices, columns, gathered, is_sequential }
+    }
 }
 
 impl<T: Element> ReadRows<T> for Rows<'_, T> {
@@ -182,6 +202,10 @@ impl<T: Element> ReadRows<T> for Rows<'_, T> {
             let scratch: &mut [T] = gathered.next().map_or(&mut [], |row| row);
             self.slices.row(at + i, self.columns.clone(), scratch)
         })
+    }
+
+    fn is_sequential(&self) -> bool {
+        self.is_sequential
     }
 }
 
@@ -249,7 +273,7 @@ fn add_rows<T: Element>(
     term: impl Term<T>,
     sums: &mut [f64],
 ) {
-    let tail = range.end - range.len() % ROWS_AT_ONCE;
+    let tail = if rows.is_sequential() { range.start } else { range.end - range.len() % ROWS_AT_ONCE };
     for at in (range.start..tail).step_by(ROWS_AT_ONCE) {
         isa.run(AddRows { sums, rows: rows.read(at), term, next });
     }
