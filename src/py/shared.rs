@@ -176,6 +176,36 @@ pub(super) fn merge_power_sums<'py>(
     })
 }
 
+/// The sums of powers that the messages of all ranks hold from column `data` on, `size` of them, merged in the order of ranks, and
+/// the sum of column `head`. None if the columns before `head`, on which all ranks must agree, are not those of the first rank.
+#[pyfunction]
+pub(super) fn merge_messages<'py>(
+    py: Python<'py>,
+    messages: &Bound<'py, PyAny>,
+    head: usize,
+    data: usize,
+    size: usize,
+    ord: f64,
+) -> PyResult<Option<(Bound<'py, PyAny>, f64)>> {
+    let (messages, shape) = numbers(messages)?;
+    let [_, len] = *shape.as_slice() else { return Err(internal("messages that are no rows")) };
+    let is_long_enough = head < data && data.checked_add(size).is_some_and(|end| end <= len);
+    let (true, Some(first)) = (is_long_enough, messages.get(..head)) else {
+        return Err(internal("messages that are too short"));
+    };
+    let rows = messages.chunks_exact(len);
+    let is_agreed = |row: &[f64]| row.iter().zip(first).all(|(a, b)| a.to_bits() == b.to_bits());
+    if !rows.clone().all(is_agreed) {
+        return Ok(None);
+    }
+    let elements = rows.clone().filter_map(|row| row.get(head)).sum();
+    let sums = Array::filled::<f64>(py, &[size], &[0], |to| {
+        Order::of(ord).merge_powers(&rows.filter_map(|row| row.get(data..data + size)), to);
+        Ok(())
+    })?;
+    Ok(Some((sums, elements)))
+}
+
 /// The norms whose powers have these sums, each as `value, exponent`: `value * 2**exponent`.
 #[pyfunction]
 pub(super) fn roots_of_power_sums<'py>(
