@@ -3,10 +3,11 @@
 ::
 
     mpiexec -n 2 python benches/scale_out.py ranks
+    python benches/scale_out.py fsdp
     python benches/scale_out.py dask
     python benches/scale_out.py exact
 
-Each prints a table. The figures of docs/guide/many-machines.md come from here. Needs mpi4py, or dask and distributed.
+Each prints a table. The figures of docs/guide/many-machines.md come from here. Needs mpi4py, torch, or dask and distributed.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 #: parameters, are left out.
 _WIDTH = 768
 _BLOCK = [(3, 1), (1, 1), (4, 1), (1, 4)]
+_SHAPES = [(50257, _WIDTH), (1024, _WIDTH), *[(a * _WIDTH, b * _WIDTH) for a, b in 12 * _BLOCK]]
 #: A limit below all norms, so that each clip scales.
 _SHRINK = 0.999
 
@@ -80,8 +82,7 @@ def ranks() -> None:
         print(f"{size} ranks\n")
         table(found, 1e-6 * count, "µs")
 
-    shapes = [(50257, _WIDTH), (1024, _WIDTH), *[(a * _WIDTH, b * _WIDTH) for a, b in 12 * _BLOCK]]
-    own = [np.random.default_rng(0).standard_normal((-(-rows // size), cols), np.float32) for rows, cols in shapes]
+    own = [np.random.default_rng(0).standard_normal((-(-rows // size), cols), np.float32) for rows, cols in _SHAPES]
     limit = [gc.global_norm(own, comm=world)]
 
     def smaller() -> float:
@@ -103,6 +104,46 @@ def ranks() -> None:
     found = medians(clips, 9, world.Barrier)
     if is_first:
         table(found, 1e-3, "ms")
+
+
+def fsdp() -> None:
+    """Gradients of GPT-2 small that are DTensors on two processes, as after FSDP2, over gloo: torch's own clip beside ours."""
+    import tempfile  # noqa: PLC0415 (needed here alone)
+
+    from torch import multiprocessing  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory() as folder:
+        multiprocessing.spawn(_fsdp_rank, args=(f"file://{folder}/store",), nprocs=2)
+
+
+def _fsdp_rank(rank: int, store: str) -> None:
+    import gradclip.torch as ours  # noqa: PLC0415
+    import torch  # noqa: PLC0415
+    import torch.distributed as dist  # noqa: PLC0415
+    from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh  # noqa: PLC0415
+
+    os.environ.setdefault("GRADCLIP_NUM_THREADS", "1")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
+    mesh = init_device_mesh("cpu", (2,))
+    parameters = []
+    for shape in _SHAPES:
+        parameters.append(torch.nn.Parameter(distribute_tensor(torch.zeros(shape), mesh, [Shard(0)])))
+        parameters[-1].grad = distribute_tensor(torch.randn(shape), mesh, [Shard(0)])
+    limit = [float(ours.get_total_norm([parameter.grad for parameter in parameters]))]
+
+    def smaller() -> float:
+        limit[0] *= _SHRINK
+        return limit[0]
+
+    clips = {
+        "GPT-2 small as DTensors, gradclip.torch": lambda: ours.clip_grad_norm_(parameters, smaller()),
+        "GPT-2 small as DTensors, torch": lambda: torch.nn.utils.clip_grad_norm_(parameters, smaller()),
+    }
+    found = medians(clips, 9, dist.barrier)
+    if rank == 0:
+        table(found, 1e-3, "ms")
+    dist.destroy_process_group()
 
 
 def dask() -> None:
@@ -150,7 +191,7 @@ def exact() -> None:
 
 
 if __name__ == "__main__":
-    parts = {"ranks": ranks, "dask": dask, "exact": exact}
+    parts = {"ranks": ranks, "fsdp": fsdp, "dask": dask, "exact": exact}
     if sys.argv[1:] and sys.argv[1] in parts:
         parts[sys.argv[1]]()
     else:
