@@ -18,7 +18,7 @@ mod work;
 pub use self::block::{NON_TEMPORAL_MIN_BYTES, with_scratch};
 pub use self::layout::{Axis, Layout, MAX_AXES, copy_order, memory_order};
 pub use self::memory::Memory;
-pub use self::slices::{Block, Slices};
+pub use self::slices::Slices;
 pub use self::target::{Cells, Target};
 pub use self::view::View;
 pub use self::work::{Bounds, FactorKind, Factors, Store, Uniform, Untouched, Work, apply_elementwise};

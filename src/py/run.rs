@@ -229,7 +229,7 @@ impl Norms {
             let slices = array.slices::<T>(&split)?;
             let mut norms = Self::zeros(array, &split)?;
             detached(array.object().py(), array.bytes(), || {
-                norms_into(Isa::current(), &slices, order, &mut norms.values, |norm| norm)
+                norms_into(Isa::current(), &slices, order, &mut norms.values)
             })?;
             Ok(norms)
         })
@@ -255,7 +255,7 @@ impl Norms {
             bytes = bytes.saturating_add(array.bytes());
             match_element!(dtype_of(array)?, T => {
                 let (slices, values) = (array.slices::<T>(axes)?, norms.values.as_mut_slice());
-                let run = move || norms_into(isa, &slices, order, values, |norm| norm);
+                let run = move || norms_into(isa, &slices, order, values);
                 jobs.push(ArrayJob::new(array.bytes(), run));
             });
         }
