@@ -539,7 +539,7 @@ impl PlainTasks<'_> {
 impl<'a> Tasks<'a> for PlainTasks<'a> {
     type One = AnyTask<'a>;
 
-    fn len(&self) -> usize {
+    fn count(&self) -> usize {
         self.outputs.len()
     }
 
