@@ -2,32 +2,27 @@
 
 use std::array;
 
+use super::Crew;
 use super::elementwise::is_streamed;
 use super::reduce::{Order, ReadRows, add_columns, norm_of_view_with, run_of_columns};
 use super::rows::Rule;
-use super::share_out;
 use crate::element::Real;
 use crate::error::{Result, vec_with_room};
 use crate::isa::{Aligned, Isa, StreamGuard, prefetch_distance};
-use crate::kernel::rows::{ScaleColumns, ScaleColumnsInto};
-use crate::kernel::scale::{ScaleEach, ScaleEachInto};
 use crate::kernel::sum::{ROWS_AT_ONCE, Square, Total};
 use crate::scaled::{Factor, Limit};
-use crate::walk::View;
+use crate::walk::{FactorKind, Factors, View, Work};
 
-/// The longest column for [`clip_columns`], in elements: of longer ones a strip would be too narrow.
+/// The length of the longest column for [`clip_columns`], in elements. A strip of longer columns would be too narrow.
 const LONGEST_COLUMN: usize = 1024;
 
-/// The most columns of a strip: their factors, sums and totals, 32 KiB, stay in the innermost cache.
+/// The most columns of a strip. Their factors, sums and totals, 32 KiB, stay in the innermost cache.
 const WIDEST_STRIP: usize = 1024;
 
-/// Elements of a row that are made in the innermost cache before they are streamed to memory.
-const STREAMED_COLUMNS: usize = 256;
-
-/// Bytes of a strip: half of what the cache of one core holds, wherever that is much.
+/// The bytes of a strip: half of the second-level cache, on CPUs where that is large.
 const STRIP_BYTES: usize = 512 << 10;
 
-/// Columns of `len` elements to clip at a time.
+/// The number of columns of `len` elements that are clipped at a time.
 fn columns_in_strip<T>(len: usize) -> usize {
     (STRIP_BYTES / size_of::<T>() / len).min(WIDEST_STRIP)
 }
@@ -43,7 +38,7 @@ pub fn is_column<T: Real>(columns: usize, [len, inner]: [usize; 2]) -> bool {
         && columns_in_strip::<T>(len) >= narrowest
 }
 
-/// Clips each column of dense matrices by its own norm. The output is the input too if there is no `source`.
+/// Clips each column of dense matrices by its own norm. Without a `source`, the output is the input, too.
 ///
 /// # Errors
 /// No memory for the list of strips, or a bad setting of the threads.
@@ -60,10 +55,10 @@ pub fn clip_columns<T: Real>(
     // Parts of rows are too short for a CPU to predict the next one. Where a cache holds all, prefetching only takes time.
     let next = (streams && prefetch_distance() > 0).then_some(ROWS_AT_ONCE * inner * size_of::<T>());
     let strips = strips(source, output, [len, inner])?;
-    share_out(bytes * 2, strips.into_iter(), |strip| strip.clip(isa, limit, next, streams))
+    Crew::new().each(bytes * 2, strips.into_iter(), |strip| strip.clip(isa, limit, next, streams))
 }
 
-/// Columns that are clipped at a time, and their parts of the rows.
+/// The parts of the rows that belong to the columns that are clipped at a time.
 struct Strip<'a, T> {
     /// The input from the first element of the strip on, unless the output is the input too.
     source: Option<&'a [T]>,
@@ -109,24 +104,38 @@ impl<T: Real> Strip<'_, T> {
         }
     }
 
-    /// Clips the columns. `next`: the bytes to the rows that are read next, if they are to be prefetched.
+    /// Clips the columns. `next`: the number of bytes to the rows that are read next, if those are to be prefetched.
     fn clip(mut self, isa: Isa, limit: Limit, next: Option<usize>, streams: bool) {
         let factors = &mut Aligned([1.0; WIDEST_STRIP]).0[..self.columns()];
         let mut then = None;
         self.find_factors(isa, limit, next, factors, &mut then);
-        let then = then.as_ref().map(|then| &then[..factors.len()]);
         if self.source.is_none() && factors.iter().all(|factor| *factor == 1.0) {
             return; // nothing is written
         }
-        let guard = streams.then(StreamGuard::begin);
+        let kind = match then {
+            _ if limit.margin > 0.0 => FactorKind::TowardZero,
+            Some(_) => FactorKind::Any,
+            None => FactorKind::Plain,
+        };
+        let work = |factors| Factors { factors: View::Dense(factors), kind };
+        let first = work(factors);
+        let second = then.as_ref().map(|then| work(&then[..factors.len()]));
+        let guard = (streams && second.is_none()).then(StreamGuard::begin);
         for (row, to) in self.rows.iter_mut().enumerate() {
-            let from = self.source.map(|source| &source[row * self.inner..][..to.len()]);
-            scale_row(isa, from, to, (factors, then, limit.margin > 0.0), guard.as_ref());
+            let all = 0..to.len();
+            match (self.source.map(|source| &source[row * self.inner..][..to.len()]), &guard) {
+                (None, _) => first.apply(isa, all.clone(), to),
+                (Some(from), None) => first.apply_into(isa, all.clone(), from, to),
+                (Some(from), Some(guard)) => first.stream_into(isa, guard, all.clone(), from, to),
+            }
+            if let Some(second) = &second {
+                second.apply(isa, all, to);
+            }
         }
     }
 
-    /// What the columns are multiplied by: `factors`, and `then` afterwards if a norm lies so far outside of float64's range
-    /// that a factor has two steps.
+    /// Finds the factors of the columns. `then` gets the second steps if one of them is not plain: a norm that lies far outside of
+    /// float64's range has a factor of two steps.
     fn find_factors(
         &mut self,
         isa: Isa,
@@ -139,11 +148,7 @@ impl<T: Real> Strip<'_, T> {
         add_columns(isa, 0..self.rows.len(), self, next, Square, totals);
         let sums = &mut Aligned([0.0; WIDEST_STRIP]).0[..factors.len()];
         sums.iter_mut().zip(&*totals).for_each(|(sum, total)| *sum = total.value());
-        let rule = Rule::Clip(limit);
-        rule.plain_factors(isa, sums, factors);
-        if rule.toward_zero() {
-            *then = Some([1.0; WIDEST_STRIP]);
-        }
+        Rule::Clip(limit).plain_factors(isa, sums, factors);
         if !factors.contains(&0.0) {
             return;
         }
@@ -167,36 +172,5 @@ impl<T: Real> Strip<'_, T> {
 impl<T: Real> ReadRows<T> for Strip<'_, T> {
     fn read<const N: usize>(&mut self, at: usize) -> [&[T]; N] {
         array::from_fn(|i| self.row(at + i))
-    }
-}
-
-/// Scales a row by the factors of its columns; by those after them, too, if a factor has two steps or products are rounded
-/// toward zero, as the last says. Without `from` it is scaled in place.
-fn scale_row<T: Real>(
-    isa: Isa,
-    from: Option<&[T]>,
-    to: &mut [T],
-    (factors, then, toward_zero): (&[f64], Option<&[f64]>, bool),
-    guard: Option<&StreamGuard>,
-) {
-    match (from, then, guard) {
-        (from, Some(then), _) => {
-            match from {
-                Some(from) => isa.run(ScaleEachInto { from, to, factors, toward_zero }),
-                None => isa.run(ScaleEach { data: to, factors, toward_zero }),
-            }
-            isa.run(ScaleEach { data: to, factors: then, toward_zero });
-        }
-        (None, None, _) => isa.run(ScaleColumns { data: to, factors }),
-        (Some(from), None, None) => isa.run(ScaleColumnsInto { from, to, factors }),
-        (Some(from), None, Some(guard)) => {
-            let mut made = [T::ZERO; STREAMED_COLUMNS];
-            let parts = from.chunks(STREAMED_COLUMNS).zip(factors.chunks(STREAMED_COLUMNS));
-            for (to, (from, factors)) in to.chunks_mut(STREAMED_COLUMNS).zip(parts) {
-                let made = &mut made[..from.len()];
-                isa.run(ScaleColumnsInto { from, to: made, factors });
-                isa.stream(guard, to, &*made);
-            }
-        }
     }
 }

@@ -43,7 +43,7 @@ const TURN: Duration = Duration::from_micros(300);
 const YIELDS: usize = 3;
 
 /// The threads of a call of several passes. Its end lets the workers go.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Crew {
     helpers: OnceCell<Arc<Helpers>>,
     /// The part of the jobs of the last pass that the calling thread did.
@@ -74,11 +74,8 @@ impl Crew {
         jobs: impl DoubleEndedIterator<Item = J> + Send,
         work: impl Fn(J) + Sync,
     ) -> Result<()> {
-        if !Self::is_shared(bytes)? {
-            jobs.for_each(work);
-            return Ok(());
-        }
-        let Some(pool) = Pool::get(threads()?) else {
+        let pool = if Self::is_shared(bytes)? { Pool::get(threads()?) } else { None };
+        let Some(pool) = pool else {
             jobs.for_each(work);
             return Ok(());
         };
@@ -150,12 +147,6 @@ struct Helpers {
     caller: Thread,
     /// The CPU of the caller at its first pass, if the system tells.
     cpu: Option<usize>,
-}
-
-impl std::fmt::Debug for Helpers {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Helpers").field("state", &self.state).finish_non_exhaustive()
-    }
 }
 
 /// Jobs may be taken.
@@ -247,30 +238,23 @@ impl Helpers {
         self.state.load(Ordering::Acquire) & OVER != 0
     }
 
-    /// Helps in the pass that is open and, if it had jobs left, in those that follow soon.
+    /// Does jobs of the pass that is open until none is left. A worker that found a job stays for the passes that follow soon.
     fn help_in_passes(&self) {
         let (mut has_helped, mut turn) = (false, Instant::now());
         loop {
-            // Before the jobs: a pass that opens while this one ends is not missed.
+            // The number is read before the jobs are done, so that a pass that opens meanwhile is not missed.
             let pass = self.passes.load(Ordering::Acquire);
-            has_helped |= self.help_in_pass(&mut turn);
+            while self.take_one() {
+                has_helped = true;
+                if turn.elapsed() > TURN {
+                    thread::yield_now();
+                    turn = Instant::now();
+                }
+            }
             if !has_helped || !self.linger(pass) {
                 return;
             }
         }
-    }
-
-    /// Does jobs until none is left; whether there was one.
-    fn help_in_pass(&self, turn: &mut Instant) -> bool {
-        let mut any = false;
-        while self.take_one() {
-            any = true;
-            if turn.elapsed() > TURN {
-                thread::yield_now();
-                *turn = Instant::now();
-            }
-        }
-        any
     }
 
     /// Spins for another pass of the call for a moment; whether there is one.

@@ -1,16 +1,14 @@
-//! Work of their own for the arrays of a list: norms, and clips by them.
+//! Lists whose arrays have work of their own each: norms of slices, clips by the norm of the array.
 
 use std::borrow::BorrowMut;
-use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-use super::elementwise::{AnyTask, Tasks, is_streamed, with_store};
+use super::elementwise::{Run, Tasks, is_streamed, runs, with_store};
 use super::reduce::Order;
 use super::{Crew, job_bytes, threads, work_of};
 use crate::error::{Result, vec_with_room};
 use crate::isa::Isa;
 use crate::scaled::{Limit, Scaled};
-use crate::walk::Store;
 
 /// The work for one array of a list.
 pub struct ArrayJob<'a> {
@@ -19,19 +17,13 @@ pub struct ArrayJob<'a> {
     run: Box<dyn FnOnce() -> Result<()> + Send + 'a>,
 }
 
-impl fmt::Debug for ArrayJob<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ArrayJob").field("bytes", &self.bytes).finish_non_exhaustive()
-    }
-}
-
 impl<'a> ArrayJob<'a> {
-    /// Work whose longest pass moves `bytes`.
+    /// A job whose longest pass moves `bytes`.
     pub fn new(bytes: usize, run: impl FnOnce() -> Result<()> + Send + 'a) -> Self {
         Self { bytes, run: Box::new(run) }
     }
 
-    /// Does it.
+    /// Does the work.
     ///
     /// # Errors
     /// Those of the work.
@@ -40,11 +32,12 @@ impl<'a> ArrayJob<'a> {
     }
 }
 
-/// Does the work for all arrays of a list: that for long ones on all threads, one after the other, that for short ones on one
-/// thread each.
+/// Does the jobs of a list. All threads share each job of a long array, one job after the other. Each job of a short array is
+/// done by one thread.
 ///
 /// # Errors
-/// No memory for lists of the jobs, a bad setting of the threads, or one of the errors of the jobs; others are done even so.
+/// No memory for lists of the jobs, a bad setting of the threads, or one of the errors of the jobs. An error of a job does not
+/// stop the others.
 pub fn run_each(jobs: Vec<ArrayJob<'_>>) -> Result<()> {
     let mut short = vec_with_room(jobs.len())?;
     let mut failed = Ok(());
@@ -65,72 +58,54 @@ pub fn run_each(jobs: Vec<ArrayJob<'_>>) -> Result<()> {
     failed.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The fewest jobs of a thread, by which arrays are cut that are longer.
+/// The fewest jobs for each thread: an array that is longer than such a job is shared by all threads.
 const LEAST_JOBS: usize = 4;
 
-/// Neighbours in a list, for one thread.
-struct Job<'a, T> {
-    tasks: T,
-    limits: &'a [Limit],
-    norms: &'a mut [Scaled],
-}
-
-/// Clips dense arrays, each by its own norm. There are as many limits and norms, which are written.
+/// Clips dense arrays, each by its own norm, which is written. There are as many limits and norms as arrays.
 ///
 /// # Errors
 /// No memory for the list of jobs, or a bad setting of the threads.
 pub fn clip_each<'a, T: Tasks<'a>>(
     isa: Isa,
-    mut tasks: T,
+    tasks: T,
     order: Order,
     mut limits: &[Limit],
     mut norms: &mut [Scaled],
 ) -> Result<()> {
     let crew = Crew::new();
-    let work = work_of(tasks.bytes(true), tasks.len());
+    let work = work_of(tasks.bytes(true), tasks.count());
     let streams = is_streamed(tasks.bytes(false) / 2);
     let share = job_bytes(work);
-    // What one thread does, it does in its own cache. Longer arrays would leave the others without work at the end.
+    // A thread reads and writes an array in its own cache. An array that is longer than this would leave the other threads
+    // without work at the end.
     let longest = share.max(work / (LEAST_JOBS * threads()?));
-    let mut jobs = Vec::new();
-    while let Some(last) = tasks.len().checked_sub(1) {
-        let mut sum = 0;
-        let short = (0..=last).rev().take_while(|at| {
-            sum += work_of(tasks.bytes_of(*at), 2);
-            sum <= share
-        });
-        let first = tasks.len() - short.count().max(1);
-        if tasks.bytes_of(last) > longest {
-            // A long one, for all threads at once. Nothing is left of it in a cache when its norm is known.
-            let (Some(mut task), Some((norm, rest))) = (tasks.pop(), norms.split_last_mut()) else { break };
-            norms = rest;
-            *norm = task.borrow_mut().norm(isa, &crew, order)?;
-            if let Some((limit, rest)) = limits.split_last() {
-                limits = rest;
-                task.borrow_mut().scale(isa, limit.factor(*norm), streams)?;
+    let runs = runs(tasks, share, longest)?;
+    let mut jobs = vec_with_room(runs.len())?;
+    for run in runs {
+        let count = if let Run::Short(tasks) = &run { tasks.count() } else { 1 };
+        let first = norms.len().saturating_sub(count);
+        let (own_limits, own_norms);
+        (limits, own_limits) = limits.split_at(first);
+        (norms, own_norms) = norms.split_at_mut(first);
+        match run {
+            Run::Short(tasks) => jobs.push((tasks, own_limits, own_norms)),
+            // All threads share a long array. No cache holds any of it when its norm is known.
+            Run::Long(mut task) => {
+                for (limit, norm) in own_limits.iter().zip(own_norms) {
+                    *norm = task.borrow_mut().norm(isa, &crew, order)?;
+                    task.borrow_mut().scale(isa, limit.factor(*norm), streams)?;
+                }
             }
-            continue;
         }
-        let (limits_before, limits_after) = limits.split_at(first);
-        let (norms_before, norms_after) = norms.split_at_mut(first);
-        (limits, norms) = (limits_before, norms_before);
-        jobs.try_reserve(1)?;
-        jobs.push(Job { tasks: tasks.split_off(first), limits: limits_after, norms: norms_after });
     }
-    crew.each(work, jobs.into_iter(), |Job { mut tasks, limits, norms }| {
+    crew.each(work, jobs.into_iter(), |(mut tasks, limits, norms)| {
         with_store(streams, |store| {
             for (limit, norm) in limits.iter().zip(norms).rev() {
                 if let Some(mut task) = tasks.pop() {
-                    *norm = clip(isa, task.borrow_mut(), order, *limit, store);
+                    *norm = task.borrow_mut().norm_alone(isa, order);
+                    task.borrow_mut().run(isa, limit.factor(*norm), store);
                 }
             }
         });
     })
-}
-
-/// Clips one array on the calling thread. Returns its norm.
-fn clip(isa: Isa, task: &mut AnyTask<'_>, order: Order, limit: Limit, store: Store<'_>) -> Scaled {
-    let norm = task.norm_alone(isa, order);
-    task.run(isa, limit.factor(norm), store);
-    norm
 }

@@ -5,7 +5,7 @@ use std::mem;
 
 use super::crew::WAKE_MIN_BYTES;
 use super::reduce::{self, Order, norm_of_view};
-use super::{Crew, job_bytes, share_out, work_of};
+use super::{Crew, job_bytes, work_of};
 use crate::element::{Ordered, Real, for_each_real};
 use crate::error::Result;
 use crate::isa::{Isa, StreamGuard};
@@ -13,14 +13,14 @@ use crate::kernel::map::Map;
 use crate::kernel::scale::Scale;
 use crate::kernel::sum::BLOCK;
 use crate::scaled::{Factor, Scaled};
-use crate::walk::{self, NON_TEMPORAL_MIN_BYTES, Store, Target, Uniform, Untouched, View, Work};
+use crate::walk::{self, NON_TEMPORAL_MIN_BYTES, Store, Target, Uniform, View, Work};
 
-/// An output and what it is made from: an input with the same positions, or what the output holds already.
+/// An output and its input, which has the same positions.
 #[derive(Debug)]
 pub struct Task<'a, T: Ordered> {
-    /// None: in place.
+    /// The input. None: the output is the input, too.
     pub source: Option<View<'a, T>>,
-    /// Written.
+    /// The output.
     pub target: Target<'a, T>,
 }
 
@@ -32,8 +32,8 @@ struct Part<'a, T: Ordered> {
 }
 
 impl<T: Ordered> Task<'_, T> {
-    /// What the output is made from. In place, of a dense array alone.
-    fn input(&self) -> View<'_, T> {
+    /// The input. If it is also the output, it has to be dense.
+    pub(super) fn input(&self) -> View<'_, T> {
         match (&self.source, &self.target) {
             (Some(view), _) => view.clone(),
             (None, Target::Dense(data)) => View::Dense(data),
@@ -50,24 +50,29 @@ impl<T: Ordered> Task<'_, T> {
         self.target.parts(len).map(move |(at, target)| Part { source, target, at })
     }
 
-    pub(super) fn run(&mut self, isa: Isa, work: &impl Work<T>, store: Store<'_>) {
+    /// Does `work` on the calling thread.
+    fn run(&mut self, isa: Isa, work: &impl Work<T>, store: Store<'_>) {
         walk::apply_elementwise(isa, work, self.source.as_ref(), &mut self.target, 0, store);
     }
 }
 
+/// The work of scaling by a factor. Without a factor it is a copy.
+fn scaling(factor: Option<Factor>) -> Option<Uniform<Scale>> {
+    factor.map(|factor| Uniform(Scale(factor)))
+}
+
 impl<T: Real> Task<'_, T> {
-    /// Scales one array by a factor, on the calling thread; without one, copies it unless it is in place.
+    /// Scales one array by a factor, on the calling thread. Without a factor, the array is copied unless it is in place.
     #[inline(always)] // the task is a struct that is moved where this is a call
     pub fn scale(&mut self, isa: Isa, factor: Option<Factor>, store: Store<'_>) {
         match (&self.source, &mut self.target, factor) {
-            // For few elements, cutting them into blocks would take as long as the work itself.
+            // Fast path: for few elements, cutting them into blocks would take as long as the work itself.
             (None, Target::Dense(data), Some(factor)) => Scale(factor).apply(isa, data),
             (Some(View::Dense(from)), Target::Dense(to), Some(factor)) if matches!(store, Store::Cached) => {
                 Scale(factor).apply_into(isa, from, to);
             }
             (None, _, None) => {}
-            (_, _, Some(factor)) => self.run(isa, &Uniform(Scale(factor)), store),
-            (Some(_), _, None) => self.run(isa, &Untouched, store),
+            _ => self.run(isa, &scaling(factor), store),
         }
     }
 }
@@ -78,7 +83,7 @@ impl<T: Ordered> Part<'_, T> {
     }
 }
 
-/// Does `work` for one array.
+/// Does `work` for one array, on several threads if it is long.
 ///
 /// # Errors
 /// A bad setting of the threads.
@@ -87,7 +92,7 @@ pub fn apply_elementwise<T: Ordered>(isa: Isa, work: &impl Work<T>, task: &mut T
     apply_to_one(isa, work, task, streams)
 }
 
-/// Does `work` for one array of a list, which is written past the caches if it `streams`.
+/// Does `work` for one array of a list, on several threads if it is long. If the list `streams`, it is written past the caches.
 ///
 /// # Errors
 /// A bad setting of the threads.
@@ -100,14 +105,15 @@ pub fn apply_to_one<T: Ordered>(
     let bytes = task.bytes();
     if Crew::is_shared(bytes)? {
         let len = part_len::<T>(bytes);
-        share_out(bytes, task.parts(len), |mut part| with_store(streams, |store| part.run(isa, work, store)))
+        let run = |mut part: Part<'_, T>| with_store(streams, |store| part.run(isa, work, store));
+        Crew::new().each(bytes, task.parts(len), run)
     } else {
         with_store(streams, |store| task.run(isa, work, store));
         Ok(())
     }
 }
 
-/// Elements of a part of work that moves `bytes` in all: whole blocks.
+/// The number of elements of a part of work that moves `bytes` in all: whole blocks.
 fn part_len<T>(bytes: usize) -> usize {
     (job_bytes(bytes) / (2 * size_of::<T>())).next_multiple_of(BLOCK)
 }
@@ -118,7 +124,7 @@ pub fn is_streamed(bytes: usize) -> bool {
     bytes >= NON_TEMPORAL_MIN_BYTES
 }
 
-/// Calls `work` with the way to write, and fences what it streamed.
+/// Calls `work` with the kind of stores to use. Non-temporal stores are fenced afterwards.
 pub(super) fn with_store(streams: bool, work: impl FnOnce(Store<'_>)) {
     if streams { work(Store::Streamed(&StreamGuard::begin())) } else { work(Store::Cached) }
 }
@@ -142,31 +148,30 @@ macro_rules! any_task {
             fn bytes(&self) -> usize {
                 match self { $(Self::$name(task) => task.bytes(),)* }
             }
+            /// Scales the array by a factor, on the calling thread. Without a factor, it is copied unless it is in place.
             pub(super) fn run(&mut self, isa: Isa, factor: Option<Factor>, store: Store<'_>) {
-                match (self, factor) {
-                    $((Self::$name(task), Some(factor)) => task.run(isa, &Uniform(Scale(factor)), store),)*
-                    $((Self::$name(task), None) => task.run(isa, &Untouched, store),)*
-                }
+                match self { $(Self::$name(task) => task.scale(isa, factor, store),)* }
             }
-            /// Scales the array by a factor, on all threads if it is long; past the caches if it `streams`.
+            /// Scales the array by a factor, on all threads if it is long, and past the caches if it `streams`. Without a factor,
+            /// it is copied unless it is in place.
             ///
             /// # Errors
             /// A bad setting of the threads.
             pub fn scale(&mut self, isa: Isa, factor: Option<Factor>, streams: bool) -> Result<()> {
-                match (self, factor) {
-                    $((Self::$name(task), Some(factor)) => apply_to_one(isa, &Uniform(Scale(factor)), task, streams),)*
-                    $((Self::$name(Task { source: None, .. }), None) => Ok(()),)*
-                    $((Self::$name(task), None) => apply_to_one(isa, &Untouched, task, streams),)*
+                match self {
+                    _ if factor.is_none() && self.is_in_place() => Ok(()),
+                    $(Self::$name(task) => apply_to_one(isa, &scaling(factor), task, streams),)*
                 }
             }
             /// The norm of the input, which is dense if it is also the output.
             pub(super) fn norm(&self, isa: Isa, crew: &Crew, order: Order) -> Result<Scaled> {
                 match self { $(Self::$name(task) => reduce::norm(isa, crew, &[task.input().into()], order),)* }
             }
-            /// The same on the calling thread.
+            /// The same norm, computed on the calling thread.
             pub(super) fn norm_alone(&self, isa: Isa, order: Order) -> Scaled {
                 match self { $(Self::$name(task) => norm_of_view(isa, &task.input(), order),)* }
             }
+            /// Cuts work that moves `bytes` in all: adds the parts of this array to the jobs.
             fn cut<'a, T>(&'a mut self, bytes: usize, jobs: &mut Vec<Job<'a, T>>) -> Result<()> {
                 match self {
                     $(Self::$name(task) => {
@@ -181,44 +186,37 @@ macro_rules! any_task {
 
         impl AnyPart<'_> {
             fn run(&mut self, isa: Isa, factor: Option<Factor>, store: Store<'_>) {
-                match (self, factor) {
-                    $((Self::$name(part), Some(factor)) => part.run(isa, &Uniform(Scale(factor)), store),)*
-                    $((Self::$name(part), None) => part.run(isa, &Untouched, store),)*
-                }
+                match self { $(Self::$name(part) => part.run(isa, &scaling(factor), store),)* }
             }
         }
     };
 }
 for_each_real!(any_task);
 
-/// Arrays to be scaled with their outputs. Each is made a task when its turn comes.
+/// Arrays to be scaled, with their outputs. The task of an array is made when the array is scaled.
 pub trait Tasks<'a>: Send + Sized {
-    /// One of them.
+    /// The task of one array.
     type One: BorrowMut<AnyTask<'a>> + Send;
-    /// How many there are.
-    fn len(&self) -> usize;
-    /// Whether there is none.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-    /// The bytes that number `at` of [`Tasks::len`] reads and writes.
+    /// The number of arrays.
+    fn count(&self) -> usize;
+    /// The bytes that are read and written for the array with this number, below [`Tasks::count`].
     fn bytes_of(&self, at: usize) -> usize;
-    /// The bytes of all, including those in place if `in_place`.
+    /// The bytes that are read and written for all arrays. Those in place count only if `in_place`.
     fn bytes(&self, in_place: bool) -> usize;
-    /// Takes those from number `at` on.
+    /// Takes the arrays from number `at` on.
     #[must_use]
     fn split_off(&mut self, at: usize) -> Self;
-    /// Takes the last one.
+    /// Takes the last array.
     fn pop(&mut self) -> Option<Self::One>;
-    /// Scales all by one factor, one after the other; without a factor, copies those that are not in place.
+    /// Scales all arrays by one factor, one after the other. Without a factor, those that are not in place are copied.
     fn run(&mut self, isa: Isa, factor: Option<Factor>, store: Store<'_>);
 }
 
 impl<'a, 'b> Tasks<'a> for &'b mut [AnyTask<'a>] {
     type One = &'b mut AnyTask<'a>;
 
-    fn len(&self) -> usize {
-        <[_]>::len(self)
+    fn count(&self) -> usize {
+        self.len()
     }
     fn bytes_of(&self, at: usize) -> usize {
         self.get(at).map_or(0, AnyTask::bytes)
@@ -237,51 +235,65 @@ impl<'a, 'b> Tasks<'a> for &'b mut [AnyTask<'a>] {
         Some(last)
     }
     fn run(&mut self, isa: Isa, factor: Option<Factor>, store: Store<'_>) {
-        for task in self.iter_mut().filter(|task| factor.is_some() || !task.is_in_place()) {
-            task.run(isa, factor, store);
-        }
+        self.iter_mut().for_each(|task| task.run(isa, factor, store));
     }
 }
 
-/// Scales all arrays by one factor; without a factor, copies those that are not in place.
+/// Neighbours in a list.
+pub(super) enum Run<T, One> {
+    /// Short arrays, for one thread.
+    Short(T),
+    /// One long array.
+    Long(One),
+}
+
+/// Cuts a list, from its end on, into arrays that move more than `longest` bytes, and into runs of shorter neighbours that move at
+/// most about `share` bytes together.
+pub(super) fn runs<'a, T: Tasks<'a>>(
+    mut tasks: T,
+    share: usize,
+    longest: usize,
+) -> Result<Vec<Run<T, T::One>>> {
+    let mut runs = Vec::new();
+    while let Some(last) = tasks.count().checked_sub(1) {
+        runs.try_reserve(1)?;
+        if tasks.bytes_of(last) > longest {
+            runs.extend(tasks.pop().map(Run::Long));
+        } else {
+            let mut sum = 0;
+            let short = (0..=last).rev().take_while(|at| {
+                sum += work_of(tasks.bytes_of(*at), 2);
+                sum <= share
+            });
+            let first = tasks.count() - short.count().max(1);
+            runs.push(Run::Short(tasks.split_off(first)));
+        }
+    }
+    Ok(runs)
+}
+
+/// Scales all arrays by one factor. Without a factor, those that are not in place are copied.
 ///
 /// # Errors
 /// No memory for the list of parts, or a bad setting of the threads.
 pub fn scale<'a, T: Tasks<'a>>(isa: Isa, crew: &Crew, mut tasks: T, factor: Option<Factor>) -> Result<()> {
     let bytes = tasks.bytes(factor.is_some());
-    let work = work_of(bytes, tasks.len());
-    let is_shared = Crew::is_shared(work)?;
-    if !is_shared && bytes < WAKE_MIN_BYTES {
+    let work = work_of(bytes, tasks.count());
+    if bytes < WAKE_MIN_BYTES && !Crew::is_shared(work)? {
         tasks.run(isa, factor, Store::Cached);
         return Ok(());
     }
     let streams = is_streamed(tasks.bytes(false) / 2);
     let share = job_bytes(work);
-    // From the end on, since tasks are taken from there.
-    let mut runs = Vec::new();
-    while let Some(last) = tasks.len().checked_sub(1) {
-        runs.try_reserve(1)?;
-        if tasks.bytes_of(last) > share {
-            runs.extend(tasks.pop().map(Run::Large));
-        } else {
-            // Small neighbours, as many as make a job.
-            let mut sum = 0;
-            let small = (0..=last).rev().take_while(|at| {
-                sum += work_of(tasks.bytes_of(*at), 2);
-                sum <= share
-            });
-            let count = small.count().max(1);
-            runs.push(Run::Small(tasks.split_off(tasks.len() - count)));
-        }
-    }
+    let mut runs = runs(tasks, share, share)?;
     let mut jobs = Vec::new();
     for run in runs.iter_mut().rev() {
         match run {
-            Run::Small(tasks) => {
+            Run::Short(tasks) => {
                 jobs.try_reserve(1)?;
                 jobs.push(Job::Tasks(tasks));
             }
-            Run::Large(task) => {
+            Run::Long(task) => {
                 let task: &mut AnyTask<'a> = task.borrow_mut();
                 if factor.is_some() || !task.is_in_place() {
                     task.cut(work, &mut jobs)?;
@@ -302,18 +314,10 @@ pub fn scale<'a, T: Tasks<'a>>(isa: Isa, crew: &Crew, mut tasks: T, factor: Opti
     crew.each(work, jobs.into_iter().rev(), run)
 }
 
-/// Neighbours in a list.
-enum Run<T, One> {
-    /// Small ones, for one thread.
-    Small(T),
-    /// A large one, to be cut.
-    Large(One),
-}
-
 /// Work for one thread at a time.
 enum Job<'a, T> {
-    /// Small tasks, one after the other.
+    /// Short arrays, one after the other.
     Tasks(&'a mut T),
-    /// A part of a large one.
+    /// A part of a long one.
     Part(AnyPart<'a>),
 }

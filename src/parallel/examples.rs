@@ -3,8 +3,8 @@
 use std::array;
 use std::ops::Range;
 
+use super::Crew;
 use super::elementwise::Task;
-use super::share_out;
 use crate::element::Real;
 use crate::error::Result;
 use crate::isa::{Aligned, Isa};
@@ -13,10 +13,10 @@ use crate::kernel::sum::BLOCK;
 use crate::scaled::Factor;
 use crate::walk::{self, Store, View, Work};
 
-/// Examples that are added at a time: their sums stay in registers meanwhile.
+/// The number of examples that are added at a time: their sums stay in registers meanwhile.
 const AT_ONCE: usize = 4;
 
-/// Jobs of a sum, if it is long enough.
+/// The number of jobs of a sum, if it is long enough.
 const JOBS: usize = 32;
 
 /// Examples, of which each has as many elements as the sum.
@@ -24,11 +24,11 @@ const JOBS: usize = 32;
 pub struct Examples<'a, T> {
     /// One example after the other.
     pub elements: View<'a, T>,
-    /// The elements of each.
+    /// The number of elements of an example.
     pub len: usize,
-    /// What each of them is multiplied by; None: it counts nothing.
+    /// The factor of each example. An example without a factor is left out.
     pub factors: &'a [Option<Factor>],
-    /// What the sums are divided by.
+    /// The divisor of the sums.
     pub over: f64,
 }
 
@@ -38,31 +38,22 @@ impl<T: Real> Work<T> for Examples<'_, T> {
     }
     fn apply(&self, isa: Isa, at: Range<usize>, data: &mut [T]) {
         let sums = &mut Aligned([0.0; BLOCK]).0[..data.len()];
-        let counted = self.factors.iter().enumerate().filter_map(|(i, factor)| Some((i, (*factor)?)));
         let place = |i: usize| i * self.len + at.start..i * self.len + at.end;
-        match &self.elements {
-            View::Dense(elements) => {
-                let mut counted = counted.map(|(i, factor)| (&elements[place(i)], factor)).peekable();
-                while counted.peek().is_some() {
-                    let next: [_; AT_ONCE] = array::from_fn(|_| counted.next());
-                    if let [Some(a), Some(b), Some(c), Some(d)] = next
-                        && [a, b, c, d].iter().all(|(_, factor)| factor.then == 1.0)
-                    {
-                        let (examples, factors) = ([a.0, b.0, c.0, d.0], [a.1.by, b.1.by, c.1.by, d.1.by]);
-                        // A factor of 1 is rounded either way.
-                        let toward_zero = [a, b, c, d].iter().any(|(_, factor)| factor.toward_zero);
-                        isa.run(AddShares { sums, examples, factors, toward_zero });
-                        continue;
-                    }
-                    for (example, factor) in next.into_iter().flatten() {
-                        isa.run(AddShare { sums, example, factor });
-                    }
-                }
+        for (first, factors) in (0..).step_by(AT_ONCE).zip(self.factors.chunks(AT_ONCE)) {
+            if let (View::Dense(elements), &[Some(a), Some(b), Some(c), Some(d)]) = (&self.elements, factors)
+                && [a, b, c, d].iter().all(|factor| factor.then == 1.0)
+            {
+                let examples = array::from_fn(|i| &elements[place(first + i)]);
+                let factors = [a.by, b.by, c.by, d.by];
+                // The product by a factor of 1 is exact, whichever way it is rounded.
+                let toward_zero = [a, b, c, d].iter().any(|factor| factor.toward_zero);
+                isa.run(AddShares { sums: &mut *sums, examples, factors, toward_zero });
+                continue;
             }
-            View::Strided { .. } => {
-                for (i, factor) in counted {
+            for (i, factor) in (first..).zip(factors) {
+                if let Some(factor) = *factor {
                     self.elements.with_block(place(i), |example| {
-                        isa.run(AddShare { sums, example, factor });
+                        isa.run(AddShare { sums: &mut *sums, example, factor });
                     });
                 }
             }
@@ -74,14 +65,14 @@ impl<T: Real> Work<T> for Examples<'_, T> {
     }
 }
 
-/// Writes the sum of examples, which has the positions of each.
+/// Writes the sum of examples, which has the positions of an example.
 ///
 /// # Errors
 /// A bad setting of the threads.
 pub fn sum_examples<T: Real>(isa: Isa, examples: &Examples<'_, T>, to: &mut Task<'_, T>) -> Result<()> {
     let bytes = examples.elements.len() * size_of::<T>();
     let len = (examples.len / JOBS).next_multiple_of(BLOCK).max(BLOCK);
-    share_out(bytes, to.target.parts(len), |(at, mut part)| {
+    Crew::new().each(bytes, to.target.parts(len), |(at, mut part)| {
         walk::apply_elementwise(isa, examples, None, &mut part, at, Store::Cached);
     })
 }

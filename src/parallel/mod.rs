@@ -16,30 +16,20 @@ mod threads;
 pub use self::crew::Crew;
 pub use self::pool::forked;
 pub use self::threads::{MAX_THREADS, check_settings, set_threads, threads};
-use crate::error::Result;
 
 /// The overhead of one array of a list, as the number of bytes that take as long to move.
 const PER_ARRAY_OVERHEAD: usize = 256;
 
-/// The work of a list, in bytes: those of its elements, and the overhead of each array but the first.
+/// The work of a list, in bytes: the bytes of its elements, and the overhead of each array but the first.
 fn work_of(bytes: usize, arrays: usize) -> usize {
     bytes.saturating_add(PER_ARRAY_OVERHEAD.saturating_mul(arrays.saturating_sub(1)))
 }
 
-/// Bytes of one job of a pass that moves `bytes`: short enough that an idle thread waits for 10 to 40 µs at most, and long
-/// where the pass is long, since memory moves long stretches fastest.
+/// The bytes of one job of a pass that moves `bytes`. A job is so short that an idle thread waits for 10 to 40 µs at most. Jobs of
+/// a long pass are longer, since memory moves long stretches fastest.
 fn job_bytes(bytes: usize) -> usize {
     let threads = threads().unwrap_or(1);
     (bytes / (16 * threads)).clamp(128 << 10, 2 << 20)
-}
-
-/// Calls `work` for each job of a call of one pass, on several threads if they move enough bytes.
-fn share_out<J: Send>(
-    bytes: usize,
-    jobs: impl DoubleEndedIterator<Item = J> + Send,
-    work: impl Fn(J) + Sync,
-) -> Result<()> {
-    Crew::new().each(bytes, jobs, work)
 }
 
 #[cfg(test)]

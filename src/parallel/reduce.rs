@@ -9,7 +9,7 @@ mod power_sum;
 mod slices;
 
 pub(super) use self::columns::{ReadRows, add_columns, run_of_columns};
-pub use self::difference::{AnyDifference, Difference};
+pub use self::difference::Difference;
 pub use self::list::{AnyView, ShortSums, Views, exact_sum, norm, norm_of_views, norms_of_views};
 pub use self::order::{Order, norm_of_norms};
 pub(super) use self::order::{Reduction, SMALLEST_SUM};

@@ -1,26 +1,25 @@
-//! Rows: slices that lie one after the other in the output. Each is scaled by its own norm while the cache holds it.
+//! Rows: slices that lie one after the other in the output. Each row is scaled by its own norm while the cache holds it.
 
+use super::Crew;
 use super::elementwise::{Task, is_streamed, with_store};
 use super::reduce::{
     CHUNK, Order, Reduction, SMALLEST_SUM, has_row_sums, norm_of_view, norm_of_view_with, row_sums,
     slices_in_job,
 };
-use super::share_out;
 use crate::element::Real;
 use crate::error::Result;
 use crate::isa::{Isa, LINE, StreamGuard};
 use crate::kernel::rows::{self, PlainFactors, ScaleRows, ScaleRowsInto, ScaledRows};
-use crate::kernel::scale::Scale;
 use crate::kernel::sum::is_prefetched;
 use crate::scaled::{Factor, Limit, Scaled};
-use crate::walk::{Slices, Store, Target, Uniform, Untouched, View};
+use crate::walk::{Slices, Store, Target, View};
 
-/// What a slice is multiplied by, given its norm.
+/// How the factor of a slice follows from its norm.
 #[derive(Clone, Copy, Debug)]
 pub enum Rule {
-    /// So that its norm is at most the limit.
+    /// The norm becomes at most the limit.
     Clip(Limit),
-    /// So that its norm is 1.
+    /// The norm becomes 1.
     Normalize,
 }
 
@@ -56,7 +55,7 @@ pub fn is_row(len: usize) -> bool {
     (1..CHUNK).contains(&len)
 }
 
-/// Clips each row of `len` elements by its own norm. `source`: the input, unless it is the output.
+/// Clips each row of `len` elements by its own norm. Without a `source`, the output is the input, too.
 ///
 /// # Errors
 /// A bad setting of the threads.
@@ -70,10 +69,10 @@ pub fn clip_rows<T: Real>(
     let rows = Rows::new(isa, source, output.len(), len, Rule::Clip(limit.into()));
     let bytes = 2 * size_of_val(output);
     let jobs = output.chunks_mut(len * rows.in_job).enumerate();
-    share_out(bytes, jobs, |(job, data)| rows.scale(job * rows.in_job, data, &mut []))
+    Crew::new().each(bytes, jobs, |(job, data)| rows.scale(job * rows.in_job, data, &mut []))
 }
 
-/// Divides each row of `len` elements by its own norm, unless that is 0. There are as many `norms` as rows.
+/// Divides each row of `len` elements by its own norm, unless the norm is 0. Writes the norms, one for each row.
 ///
 /// # Errors
 /// A bad setting of the threads.
@@ -87,19 +86,19 @@ pub fn normalize_rows<T: Real>(
     let rows = Rows::new(isa, source, output.len(), len, Rule::Normalize);
     let bytes = 2 * size_of_val(output);
     let jobs = output.chunks_mut(len * rows.in_job).zip(norms.chunks_mut(rows.in_job)).enumerate();
-    share_out(bytes, jobs, |(job, (data, norms))| rows.scale(job * rows.in_job, data, norms))
+    Crew::new().each(bytes, jobs, |(job, (data, norms))| rows.scale(job * rows.in_job, data, norms))
 }
 
 /// How one call scales its rows.
 struct Rows<'a, T> {
     isa: Isa,
     source: Option<&'a Slices<'a, T>>,
-    /// Elements of a row.
+    /// The number of elements of a row.
     len: usize,
     rule: Rule,
-    /// Rows of a job: whole batches, so that only the last batch is short.
+    /// The number of rows of a job: whole batches, so that only the last batch is short.
     in_job: usize,
-    /// Rows of a batch.
+    /// The number of rows of a batch.
     in_batch: usize,
     /// Whether batches of rows have kernels. Elements of 16 bits have kernels of their own, which take longer slices.
     has_batches: bool,
@@ -121,57 +120,45 @@ impl<'a, T: Real> Rows<'a, T> {
 
     /// Scales the rows from number `first` on. `norms` gets the norm of each, or is empty.
     fn scale(&self, first: usize, data: &mut [T], norms: &mut [Scaled]) {
-        let streams = self.is_streamed_out && self.has_batches && self.len * size_of::<T>() >= LINE;
-        let range = first..first + data.len() / self.len;
-        if streams && let Some(source) = self.source.and_then(|source| source.dense(range)) {
-            return self.stream(&StreamGuard::begin(), source, data, norms);
-        }
-        // Short rows that are not streamed together are not streamed at all: two of them share a cache line, which the CPU
-        // then fetches, and the stream waits for it.
-        with_store(self.is_streamed_out && !self.has_batches, |store| {
-            let mut norms = norms.chunks_mut(self.in_batch);
-            for (i, data) in data.chunks_mut(self.in_batch * self.len).enumerate() {
-                self.batch(first + i * self.in_batch, data, norms.next().unwrap_or_default(), store);
+        let dense = self.source.map(|source| source.dense(first..first + data.len() / self.len));
+        match dense {
+            Some(Some(source))
+                if self.has_batches && self.is_streamed_out && self.len * size_of::<T>() >= LINE =>
+            {
+                self.stream(&StreamGuard::begin(), source, data, norms);
             }
-        });
-    }
-
-    /// Scales one row by way of its view. Returns its norm.
-    fn one(&self, at: usize, row: &mut [T], store: Store<'_>) -> Scaled {
-        let slice = self.source.map(|source| source.slice(at));
-        let norm = match &slice {
-            Some(slice) => norm_of_view(self.isa, slice, Order::Two),
-            None => norm_of_view(self.isa, &View::Dense(row), Order::Two),
-        };
-        let mut task = Task { source: slice, target: Target::Dense(row) };
-        match self.rule.factor(norm) {
-            Some(factor) => task.run(self.isa, &Uniform(Scale(factor)), store),
-            None if task.source.is_some() => task.run(self.isa, &Untouched, store),
-            None => {}
-        }
-        norm
-    }
-
-    /// Scales at most a batch of rows.
-    fn batch(&self, first: usize, data: &mut [T], norms: &mut [Scaled], store: Store<'_>) {
-        let count = data.len() / self.len;
-        let source = self.source.map(|source| source.dense(first..first + count));
-        match source {
-            None if self.has_batches => self.plain_batch(first, None, data, norms),
-            Some(Some(source)) if self.has_batches => self.plain_batch(first, Some(source), data, norms),
-            _ => {
+            None | Some(Some(_)) if self.has_batches => {
+                let mut norms = norms.chunks_mut(self.in_batch);
+                for (i, data) in data.chunks_mut(self.in_batch * self.len).enumerate() {
+                    let at = i * self.in_batch;
+                    let source = dense.flatten().map(|source| &source[at * self.len..][..data.len()]);
+                    self.batch(first + at, source, data, norms.next().unwrap_or_default());
+                }
+            }
+            // Rows that a kernel for batches would take are not streamed one by one: two short rows share a cache line, which the
+            // CPU then fetches, and the stream waits for it.
+            _ => with_store(self.is_streamed_out && !self.has_batches, |store| {
                 let mut norms = norms.iter_mut();
                 for (at, row) in (first..).zip(data.chunks_mut(self.len)) {
                     let norm = self.one(at, row, store);
                     norms.next().into_iter().for_each(|to| *to = norm);
                 }
-            }
+            }),
         }
     }
 
-    /// Scales at most a batch of rows by the kernels for batches, and row by row where a factor is not plain. `source`: the
-    /// same rows of the input, unless that is the output.
-    fn plain_batch(&self, first: usize, source: Option<&[T]>, data: &mut [T], norms: &mut [Scaled]) {
+    /// Scales one row by way of its view. Returns its norm.
+    fn one(&self, at: usize, row: &mut [T], store: Store<'_>) -> Scaled {
+        let mut task =
+            Task { source: self.source.map(|source| source.slice(at)), target: Target::Dense(row) };
+        let norm = norm_of_view(self.isa, &task.input(), Order::Two);
+        task.scale(self.isa, self.rule.factor(norm), store);
+        norm
+    }
+
+    /// Scales at most a batch of rows by the kernels for batches. A row whose factor is not plain is scaled by itself. `source`
+    /// holds these rows of the input, unless the output is the input, too.
+    fn batch(&self, first: usize, source: Option<&[T]>, data: &mut [T], norms: &mut [Scaled]) {
         let (isa, len, count) = (self.isa, self.len, data.len() / self.len);
         let (mut sums, mut factors) = ([0.0; rows::MAX_ROWS_AT_ONCE], [0.0; rows::MAX_ROWS_AT_ONCE]);
         let (sums, factors) = (&mut sums[..count], &mut factors[..count]);

@@ -1,5 +1,6 @@
 //! The number of threads: what the environment asks for, what `set_num_threads` set, or the CPUs of this process.
 
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
@@ -8,18 +9,18 @@ use crate::error::{Error, Result};
 /// The largest number of threads.
 pub const MAX_THREADS: usize = 1024;
 
-/// Threads to use, or one of the two below.
+/// The number of threads to use, or one of the two values below.
 static THREADS: AtomicUsize = AtomicUsize::new(NOT_ASKED);
 
-/// Before the first call, which asks the environment.
+/// The value before the first call, which asks the environment.
 const NOT_ASKED: usize = 0;
-/// The environment says nothing. The CPUs are counted when a call first wants threads, as that takes 0.1 ms.
+/// The environment sets no number. The CPUs are counted when a call first wants threads, since that takes 0.1 ms.
 const BY_CPUS: usize = usize::MAX;
 
-/// Asks the environment, once.
+/// Reads the environment, once.
 ///
 /// # Errors
-/// `Error::Setting` if it asks for something that is not a number of threads.
+/// `Error::Setting` if a variable does not hold a number of threads.
 #[inline]
 pub fn check_settings() -> Result<()> {
     if THREADS.load(Ordering::Relaxed) == NOT_ASKED { ask_environment() } else { Ok(()) }
@@ -44,11 +45,10 @@ pub fn set_threads(threads: usize) {
 
 #[cold]
 fn ask_environment() -> Result<()> {
-    let own = setting("GRADCLIP_NUM_THREADS", 1, "an integer from 1 to 1024")?;
-    let threads = match own {
+    let threads = match setting("GRADCLIP_NUM_THREADS", 1..=MAX_THREADS, "an integer from 1 to 1024")? {
         Some(threads) => threads,
         // rayon takes 0 for the default and any large number.
-        None => match setting("RAYON_NUM_THREADS", 0, "an integer, 0 for the default")? {
+        None => match setting("RAYON_NUM_THREADS", 0..=usize::MAX, "an integer, 0 for the default")? {
             Some(threads) if threads > 0 => threads.min(MAX_THREADS),
             _ => BY_CPUS,
         },
@@ -65,24 +65,24 @@ fn count_threads() -> Result<usize> {
     Ok(THREADS.load(Ordering::Relaxed))
 }
 
-/// Sets the number, unless another thread has called `set_num_threads` meanwhile, which counts.
+/// Sets the number, unless another thread has called `set_num_threads` meanwhile: that call wins.
 fn replace(before: usize, now: usize) {
     let _ = THREADS.compare_exchange(before, now, Ordering::Relaxed, Ordering::Relaxed);
 }
 
-fn setting(variable: &'static str, least: usize, allowed: &'static str) -> Result<Option<usize>> {
+fn setting(
+    variable: &'static str,
+    range: RangeInclusive<usize>,
+    allowed: &'static str,
+) -> Result<Option<usize>> {
     let Some(value) = std::env::var_os(variable) else { return Ok(None) };
     let value = value.to_string_lossy();
-    let most = if least == 0 { usize::MAX } else { MAX_THREADS };
-    match value.trim() {
-        "" => Ok(None),
-        // A number that exceeds usize is a number still.
-        text if least == 0 && text.bytes().all(|byte| byte.is_ascii_digit()) => {
-            Ok(Some(text.parse().unwrap_or(usize::MAX)))
-        }
-        text => match text.parse() {
-            Ok(threads) if (least..=most).contains(&threads) => Ok(Some(threads)),
-            _ => Err(Error::Setting { variable, found: value.into_owned(), allowed }),
-        },
+    let text = value.trim();
+    // An integer that exceeds usize is an integer still.
+    let beyond = || text.bytes().all(|byte| byte.is_ascii_digit()).then_some(usize::MAX);
+    match text.parse().ok().or_else(beyond) {
+        _ if text.is_empty() => Ok(None),
+        Some(threads) if range.contains(&threads) => Ok(Some(threads)),
+        _ => Err(Error::Setting { variable, found: value.into_owned(), allowed }),
     }
 }

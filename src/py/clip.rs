@@ -322,7 +322,7 @@ fn clip_as_columns(
 ) -> PyResult<bool> {
     let (real, bytes) = (real_dtype(pair)?, whole.bytes());
     match_real!(real, T => {
-        let shape = whole.slices::<T>(&whole.split(axes))?.block().map(|block| [block.len, block.inner]);
+        let shape = whole.slices::<T>(&whole.split(axes))?.block();
         let Some(shape @ [len, _]) = shape else { return Ok(false) };
         if !is_column::<T>(whole.len() / len.max(1), shape) {
             return Ok(false);

@@ -17,9 +17,9 @@ use crate::element::{Dtype, match_real, match_scalable};
 use crate::error::vec_with_room;
 use crate::isa::Isa;
 use crate::parallel::Crew;
-use crate::parallel::difference::{self, Step};
-use crate::parallel::each::run_each;
-use crate::parallel::elementwise::is_streamed;
+use crate::parallel::difference::{Step, Towards};
+use crate::parallel::each::{ArrayJob, run_each};
+use crate::parallel::elementwise::{apply_to_one, is_streamed};
 use crate::parallel::reduce::{self, AnyView, Difference, Order};
 use crate::scaled::{NonFinite, Scaled};
 
@@ -177,9 +177,10 @@ fn take_step<'py>(
     for (pair, other) in pairs.iter_mut().zip(&parts).filter(|(_, other)| stepped(other)) {
         let walk = pair.walk();
         match_real!(other.dtype().ok_or_else(|| internal("an array of no dtype"))?, T => {
-            let (other, task) = (other.view::<T>(&walk)?, pair.task::<T>(&walk)?);
-            let pair = difference::Pair { task, other, other_is_t: into_bases };
-            jobs.push(pair.into_job(isa, step, is_streamed(bytes)));
+            let bytes_moved = other.bytes().saturating_mul(3);
+            let (other, mut task) = (other.view::<T>(&walk)?, pair.task::<T>(&walk)?);
+            let towards = Towards { other, other_is_t: into_bases, step };
+            jobs.push(ArrayJob::new(bytes_moved, move || apply_to_one(isa, &towards, &mut task, is_streamed(bytes))));
         }, {});
     }
     Ok(detached(py, bytes.saturating_mul(3), || run_each(jobs))?)

@@ -107,7 +107,7 @@ pub(super) fn norms_of_plain<R: Send>(
     make: impl Fn(Scaled) -> R + Send,
 ) -> PyResult<()> {
     let (views, bytes) = (arrays.views()?, arrays.bytes());
-    let norms = norms.get_mut(..views.len()).ok_or_else(|| internal("a norm without a place"))?;
+    let norms = norms.get_mut(..views.count()).ok_or_else(|| internal("a norm without a place"))?;
     Ok(detached(py, bytes, || {
         reduce::norms_of_views(Isa::current(), &Crew::new(), &views, order, norms, make)
     })?)
@@ -202,7 +202,7 @@ pub(super) fn clip_plain_each(
 
 /// The norm of plain arrays as one.
 fn norm_of_views(isa: Isa, crew: &Crew, views: &PlainViews<'_>, order: Order) -> Result<Scaled, Error> {
-    if views.len() == 1 {
+    if views.count() == 1 {
         // The view is made once here; of a list it is made twice.
         return views.with(0, |view| reduce::norm(isa, crew, slice::from_ref(view), order));
     }
@@ -229,7 +229,7 @@ impl Norms {
             let slices = array.slices::<T>(&split)?;
             let mut norms = Self::zeros(array, &split)?;
             detached(array.object().py(), array.bytes(), || {
-                norms_into(Isa::current(), &slices, order, &mut norms.values, |norm| norm)
+                norms_into(Isa::current(), &slices, order, &mut norms.values)
             })?;
             Ok(norms)
         })
@@ -255,7 +255,7 @@ impl Norms {
             bytes = bytes.saturating_add(array.bytes());
             match_element!(dtype_of(array)?, T => {
                 let (slices, values) = (array.slices::<T>(axes)?, norms.values.as_mut_slice());
-                let run = move || norms_into(isa, &slices, order, values, |norm| norm);
+                let run = move || norms_into(isa, &slices, order, values);
                 jobs.push(ArrayJob::new(array.bytes(), run));
             });
         }

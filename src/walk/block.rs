@@ -5,11 +5,11 @@ use std::ops::Range;
 use crate::isa::Aligned;
 use crate::kernel::sum::BLOCK;
 
-/// Bytes of the smallest memory that no cache holds until it is used again.
+/// The bytes of the smallest memory that no cache holds until it is used again.
 pub const NON_TEMPORAL_MIN_BYTES: usize = 32 << 20;
 
-/// Calls `work` with scratch for a block of what has `len` elements in all: to clear a whole block would cost more than the
-/// work on few elements.
+/// Calls `work` with cleared scratch for a block, or for all of `len` elements if these are few: then clearing a whole block would
+/// cost more than the work.
 #[inline]
 pub fn with_scratch<T: Copy, R>(zero: T, len: usize, work: impl FnOnce(&mut [T]) -> R) -> R {
     const SHORT_SCRATCH_ELEMENTS: usize = 64;

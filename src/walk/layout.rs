@@ -8,12 +8,12 @@ use smallvec::SmallVec;
 /// NumPy's limit, one more for the parts of complex numbers, and one for an axis that is cut into tiles.
 pub const MAX_AXES: usize = 66;
 
-/// One axis: how many steps, and how far each goes (in the units of the memory it walks over).
+/// One axis of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Axis {
-    /// Steps.
+    /// The number of steps.
     pub len: usize,
-    /// Distance of a step.
+    /// The distance of a step, in the units of the memory.
     pub stride: isize,
 }
 
@@ -42,13 +42,13 @@ impl Layout {
         Self { axes: merged, len }
     }
 
-    /// Positions.
+    /// The number of positions.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is none.
+    /// Whether there is no position.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -64,7 +64,7 @@ impl Layout {
         }
     }
 
-    /// Where position `at` lies.
+    /// The distance of position `at` from position 0.
     #[must_use]
     #[inline]
     pub fn offset(&self, mut at: usize) -> isize {
@@ -117,7 +117,7 @@ impl Layout {
         }
     }
 
-    /// The same in units of two elements, if the elements lie in pairs: the parts of complex numbers that are apart.
+    /// The layout in units of two elements, if the elements lie in pairs, as the parts of complex numbers do.
     pub(super) fn in_pairs(&self) -> Option<Self> {
         let (inner, outer) = self.axes.split_last()?;
         let are_pairs = *inner == Axis { len: 2, stride: 1 } && outer.iter().all(|axis| axis.stride % 2 == 0);
@@ -130,7 +130,7 @@ impl Layout {
         self.axes.last().map_or(0, |inner| inner.stride)
     }
 
-    /// The offset of `range` if it lies side by side.
+    /// The offset of `range`, if its positions lie side by side.
     #[inline]
     pub(super) fn contiguous(&self, range: &Range<usize>) -> Option<isize> {
         match self.axes.last() {

@@ -1,4 +1,4 @@
-//! The memory that a view reads, and how elements are gathered that do not lie side by side in it.
+//! The memory of a view, and how its elements are gathered where they do not lie side by side.
 
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ pub enum Memory<'a, T> {
 }
 
 impl<'a, T: Element> Memory<'a, T> {
-    /// The elements at `range` if they lie side by side.
+    /// The elements at `range`, if they lie side by side.
     #[inline]
     pub(super) fn contiguous(self, start: isize, layout: &Layout, range: &Range<usize>) -> Option<&'a [T]> {
         let (Self::Elements(elements), Some(offset)) = (self, layout.contiguous(range)) else { return None };
@@ -50,7 +50,7 @@ impl<'a, T: Element> Memory<'a, T> {
         gathered
     }
 
-    /// Out of line, so that [`Memory::block`] is short enough to be inlined where nothing is gathered.
+    /// Gathers the elements at `range`. This is out of line, so that [`Memory::block`] is short enough to be inlined.
     #[inline(never)]
     fn gather(self, start: isize, layout: &Layout, range: Range<usize>, to: &mut [T]) {
         match self {
@@ -73,10 +73,10 @@ impl<'a, T: Element> Memory<'a, T> {
     }
 }
 
-/// Elements that are gathered between two requests to prefetch: of 2 to 8 bytes, in steps, they take whole cache lines.
+/// The number of elements that are gathered between two prefetches. Elements of 2 to 8 bytes, in steps, take whole cache lines.
 const GATHERED_PER_PREFETCH: usize = 32;
 
-/// The positions of a layout that are gathered. Position 0 of the layout lies at `start`.
+/// A range of positions that is gathered. Position 0 of the layout lies at `start`.
 struct Gathered<'a> {
     start: isize,
     layout: &'a Layout,
@@ -93,8 +93,8 @@ impl Gathered<'_> {
         });
     }
 
-    /// How far ahead to prefetch, in bytes; strides count `unit` bytes each. 0 if a cache holds the memory, or if the loop has
-    /// just read the same cache lines for other elements.
+    /// How far ahead to prefetch, in bytes. Strides count `unit` bytes each. The distance is 0 if a cache holds the memory, or if
+    /// the loop has just read the same cache lines for other elements.
     fn distance(&self, unit: usize) -> usize {
         let bytes = |stride: isize| stride.unsigned_abs().saturating_mul(unit);
         let Some((inner, outer)) = self.layout.axes.split_last() else { return 0 };
@@ -167,8 +167,8 @@ fn every<T: Copy, const STEP: usize>(from: &[T], distance: usize, to: &mut [T]) 
     }
 }
 
-/// [`every`] without prefetching. The step is known, so the compiler reads vectors and picks from them: vectors of the
-/// baseline, since with those of AVX-512 the whole was slower.
+/// [`every`] without prefetching. The compiler knows the step, so it reads vectors and picks elements from them. These are vectors
+/// of the baseline, because those of AVX-512 were slower here.
 #[inline(always)]
 fn pick<T: Copy, const STEP: usize>(from: &[T], to: &mut [T]) {
     let len = to.len();
@@ -181,7 +181,7 @@ fn pick<T: Copy, const STEP: usize>(from: &[T], to: &mut [T]) {
     }
 }
 
-/// [`every`] for a step that the compiler does not know, through memory that no cache holds.
+/// [`every`] for any step that is not known at compile time, through memory that no cache holds.
 fn far_steps<T: Copy>(from: &[T], step: usize, distance: usize, to: &mut [T]) {
     // If a step is longer than a cache line, the loop does not read all lines.
     let line = (LINE / size_of::<T>()).max(step);
@@ -201,8 +201,8 @@ fn steps<T: Copy>(from: &[T], at: usize, step: isize, to: &mut [T]) {
     }
 }
 
-/// Reads elements that lie side by side as bytes. Out of line, the compiler knows that it may read several before it writes
-/// one.
+/// Reads elements that lie side by side as bytes. In a function that is not inlined, the compiler knows that it may read several
+/// elements before it writes one.
 #[inline(never)]
 fn read_bytes<T: Element, const SWAPPED: bool>(from: &[u8], to: &mut [T]) {
     for (to, from) in to.iter_mut().zip(from.chunks_exact(size_of::<T>())) {

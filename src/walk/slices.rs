@@ -8,27 +8,27 @@ use super::memory::Memory;
 use super::view::View;
 use crate::element::Element;
 
-/// Neighbouring columns that are worth an accumulator each; fewer are reduced one by one.
+/// The fewest neighbouring columns that are worth an accumulator each. Fewer columns are reduced one by one.
 const MIN_COLUMNS: usize = 4;
 
 /// An array cut into slices along some of its axes: one slice for each position of the kept axes, its
 /// elements along the reduced ones.
 #[derive(Debug)]
 pub struct Slices<'a, T> {
-    /// Where the elements lie.
+    /// The memory of the array.
     pub memory: Memory<'a, T>,
-    /// Where the first one lies.
+    /// The place of the first element of the first slice in that memory.
     pub start: isize,
-    /// Where the slices begin from there.
+    /// The distances of the first elements of the slices from `start`.
     pub kept: Layout,
-    /// Where a slice's elements lie from its begin.
+    /// The distances of a slice's elements from its first one.
     pub reduced: Layout,
-    /// Slices that lie inside the reduced axes, side by side.
+    /// The number of slices that lie inside the reduced axes, side by side.
     inner: usize,
 }
 
 impl<'a, T: Element> Slices<'a, T> {
-    /// Slices by the layouts of kept and reduced axes, where no two of them have the same stride.
+    /// The slices of kept and reduced axes of which no two have the same stride.
     #[must_use]
     pub fn new(memory: Memory<'a, T>, start: isize, kept: Layout, reduced: Layout) -> Self {
         let step = reduced.axes.last().map_or(usize::MAX, |axis| axis.stride.unsigned_abs());
@@ -37,7 +37,8 @@ impl<'a, T: Element> Slices<'a, T> {
         Self { memory, start, kept, reduced, inner }
     }
 
-    /// The same where axes of one stride may be kept and reduced: then their order says how many slices lie inside.
+    /// The slices with the number of those that lie inside the reduced axes. Where a kept axis has the stride of a reduced one,
+    /// the order of the axes tells this number.
     #[must_use]
     pub fn with_inner(self, inner: usize) -> Self {
         Self { inner, ..self }
@@ -49,7 +50,7 @@ impl<'a, T: Element> Slices<'a, T> {
         View::new(self.memory, self.start + self.kept.offset(at), Cow::Borrowed(&self.reduced))
     }
 
-    /// The elements of slices `range`, one slice after the other, if they lie so.
+    /// The elements of slices `range`, if these follow each other in memory and are dense.
     #[must_use]
     pub fn dense(&self, range: Range<usize>) -> Option<&[T]> {
         let (Memory::Elements(elements), len) = (self.memory, self.reduced.len()) else { return None };
@@ -62,25 +63,26 @@ impl<'a, T: Element> Slices<'a, T> {
         (apart && self.reduced.is_dense()).then(|| &elements[from..from + range.len() * len])
     }
 
-    /// The slices as the columns of dense matrices that follow each other, if they are.
+    /// The numbers of rows and of columns of dense matrices that follow each other in memory, if the slices are their columns.
     #[must_use]
-    pub fn block(&self) -> Option<Block> {
+    pub fn block(&self) -> Option<[usize; 2]> {
         let (Memory::Elements(_), &[Axis { len, stride }]) = (self.memory, &self.reduced.axes[..]) else {
             return None;
         };
         let inner = stride.cast_unsigned();
-        let is_block = match self.kept.axes[..] {
-            [columns] => columns == Axis { len: inner, stride: 1 },
-            [outer, columns] => {
-                columns == Axis { len: inner, stride: 1 } && outer.stride == (len * inner).cast_signed()
-            }
-            _ => false,
+        let (outer, columns) = match self.kept.axes[..] {
+            [columns] => (None, columns),
+            [outer, columns] => (Some(outer.stride), columns),
+            _ => return None,
         };
-        (is_block && stride > 0).then_some(Block { len, inner })
+        let is_block = stride > 0
+            && columns == Axis { len: inner, stride: 1 }
+            && outer.is_none_or(|outer| outer == (len * inner).cast_signed());
+        is_block.then_some([len, inner])
     }
 
-    /// The elements number `element` of slices `range`: a row of the matrix whose columns are the slices. The
-    /// scratch has room for as many.
+    /// Element number `element` of each of the slices `range`: a row of the matrix whose columns are the slices. The scratch has
+    /// room for all of them.
     #[inline]
     pub fn row<'b>(&'b self, element: usize, range: Range<usize>, scratch: &'b mut [T]) -> &'b [T] {
         self.memory.block(self.start + self.reduced.offset(element), &self.kept, range, scratch)
@@ -92,13 +94,4 @@ impl<'a, T: Element> Slices<'a, T> {
     pub fn are_columns(&self) -> bool {
         self.inner >= MIN_COLUMNS
     }
-}
-
-/// Dense matrices one after the other in memory, whose columns are slices.
-#[derive(Clone, Copy, Debug)]
-pub struct Block {
-    /// Rows of a matrix.
-    pub len: usize,
-    /// Columns of a matrix.
-    pub inner: usize,
 }

@@ -34,23 +34,23 @@ impl<T: Ordered> Copy for Cells<'_, T> {}
 /// Elements to write, by position.
 #[derive(Debug)]
 pub enum Target<'a, T: Ordered> {
-    /// One after the other.
+    /// Elements one after the other in memory.
     Dense(&'a mut [T]),
-    /// By the strides of a layout.
+    /// Elements by the strides of a layout.
     Strided {
-        /// Where they lie.
+        /// The memory.
         cells: Cells<'a, T>,
-        /// Where position 0 of the layout lies.
+        /// The place of position 0 of the layout in that memory.
         start: isize,
-        /// Where the others lie from there.
+        /// The distances of the other positions from that place.
         layout: Cow<'a, Layout>,
-        /// The positions of the layout that this target has.
+        /// The positions of the layout that belong to this target.
         range: Range<usize>,
     },
 }
 
 impl<T: Ordered> Target<'_, T> {
-    /// Positions.
+    /// The number of positions.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -59,13 +59,13 @@ impl<T: Ordered> Target<'_, T> {
         }
     }
 
-    /// Whether there is none.
+    /// Whether there is no position.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Cuts it into parts of at most `len` positions, each with the number of the first, counted from 0.
+    /// Cuts the target into parts of at most `len` positions. Beside each part stands its first position, counted from 0.
     pub fn parts(&mut self, len: usize) -> impl DoubleEndedIterator<Item = (usize, Target<'_, T>)> {
         let (dense, strided) = match self {
             Self::Dense(data) => {
@@ -87,15 +87,12 @@ impl<T: Ordered> Target<'_, T> {
         parts.map(move |(i, part)| (i * len, part))
     }
 
-    /// Calls `visit(positions, elements)` for the target, a block at a time. If `visit` returns false, a strided target keeps
-    /// what it holds. Unless `reads`, `visit` gets other elements than those that a strided target holds.
+    /// Calls `visit(positions, elements)` for each block of the target. If `visit` returns false, the elements of a strided target
+    /// stay as they are. Unless `reads`, the elements of a strided target are not read, and `visit` gets other ones.
     pub(super) fn for_blocks(&mut self, reads: bool, mut visit: impl FnMut(Range<usize>, &mut [T]) -> bool) {
         match self {
             Self::Dense(data) => {
-                let mut at = 0;
-                for block in data.chunks_mut(BLOCK) {
-                    let range = at..at + block.len();
-                    at = range.end;
+                for (range, block) in blocks(0..data.len()).zip(data.chunks_mut(BLOCK)) {
                     visit(range, block);
                 }
             }

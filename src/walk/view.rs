@@ -9,27 +9,27 @@ use super::memory::Memory;
 use crate::element::Element;
 use crate::kernel::sum::BLOCK;
 
-/// The shortest run for a call of its own, in elements: to gather shorter ones takes less time.
+/// The length of the shortest run that is worth a call of its own, in elements. Gathering shorter runs takes less time.
 const MIN_RUN: usize = 32;
 
 /// Elements to read, by position.
 #[derive(Clone, Debug)]
 pub enum View<'a, T> {
-    /// One after the other.
+    /// Elements one after the other in memory.
     Dense(&'a [T]),
-    /// By the strides of a layout.
+    /// Elements by the strides of a layout.
     Strided {
-        /// Where they lie.
+        /// The memory.
         memory: Memory<'a, T>,
-        /// Where position 0 lies in it.
+        /// The place of position 0 in that memory.
         start: isize,
-        /// Where the others lie from there.
+        /// The distances of the other positions from that place.
         layout: Cow<'a, Layout>,
     },
 }
 
 impl<'a, T: Element> View<'a, T> {
-    /// A view that is dense if it can be.
+    /// A view, which is dense if its positions follow each other in memory.
     #[must_use]
     pub fn new(memory: Memory<'a, T>, start: isize, layout: Cow<'a, Layout>) -> Self {
         if let (Memory::Elements(elements), true) = (memory, layout.is_dense()) {
@@ -39,7 +39,7 @@ impl<'a, T: Element> View<'a, T> {
         Self::Strided { memory, start, layout }
     }
 
-    /// Positions.
+    /// The number of positions.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -48,7 +48,7 @@ impl<'a, T: Element> View<'a, T> {
         }
     }
 
-    /// Whether there is none.
+    /// Whether there is no position.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -64,22 +64,32 @@ impl<'a, T: Element> View<'a, T> {
     }
 
     /// Calls `visit` with the elements at `range`, at most a block of them.
+    #[inline]
     pub fn with_block<R>(&self, range: Range<usize>, visit: impl FnOnce(&[T]) -> R) -> R {
-        let dense = match self {
+        let elements = match self {
             Self::Dense(data) => Some(&data[range.clone()]),
             Self::Strided { memory, start, layout } => memory.contiguous(*start, layout, &range),
         };
-        match (dense, self.constant()) {
-            (Some(elements), _) => visit(elements),
-            (None, Some(element)) => {
-                with_scratch(element, range.len(), |scratch| visit(&scratch[..range.len()]))
-            }
-            (None, None) => with_scratch(T::ZERO, range.len(), |scratch| visit(self.block(range, scratch))),
+        match elements {
+            Some(elements) => visit(elements),
+            None => self.with_gathered(range, visit),
         }
     }
 
-    /// Calls `visit` with the elements at `range`, at most a block of them, and with their places in the range: run by run
-    /// where long runs lie side by side, as a row that is repeated does, else all at once.
+    /// [`View::with_block`] for elements that do not lie side by side. This is out of line, because the scratch is a large stack
+    /// frame, which takes time even where it is not used.
+    #[inline(never)]
+    fn with_gathered<R>(&self, range: Range<usize>, visit: impl FnOnce(&[T]) -> R) -> R {
+        let len = range.len();
+        match self.constant() {
+            Some(element) => with_scratch(element, len, |scratch| visit(&scratch[..len])),
+            None => with_scratch(T::ZERO, len, |scratch| visit(self.block(range, scratch))),
+        }
+    }
+
+    /// Calls `visit` with the elements at `range`, at most a block of them, and with their places in the range. Where long runs lie
+    /// side by side, as in a repeated row, each run has a call of its own. Elsewhere one call gets all elements.
+    #[inline]
     pub fn with_runs(&self, range: Range<usize>, mut visit: impl FnMut(Range<usize>, &[T])) {
         if let Self::Strided { memory: Memory::Elements(elements), start, layout } = self
             && layout.axes.last().is_some_and(|axis| axis.stride == 1 && axis.len >= MIN_RUN)
@@ -107,7 +117,7 @@ impl<'a, T: Element> View<'a, T> {
         }
     }
 
-    /// Whether it goes through memory in long runs of one step: then it costs nothing to gather few elements at a time.
+    /// Whether the view goes through memory in long runs of one step. Then gathering few elements at a time costs nothing more.
     pub(super) fn is_in_steps(&self) -> bool {
         let Self::Strided { memory, layout, .. } = self else { return false };
         let is_long = |layout: &Layout| layout.axes.last().is_some_and(|axis| axis.len >= BLOCK);
@@ -120,8 +130,8 @@ impl<'a, T: Element> View<'a, T> {
         }
     }
 
-    /// Calls `visit` for the elements at `range`, a block at a time, or all at once where they are dense.
-    /// Blocks begin at multiples of [`BLOCK`] from the range's start.
+    /// Calls `visit` for each block of the elements at `range`, or once for all of them if the view is dense. Blocks begin at
+    /// multiples of [`BLOCK`] from the range's start.
     pub fn for_blocks(&self, range: Range<usize>, mut visit: impl FnMut(&[T])) {
         if let Self::Dense(data) = self {
             return visit(&data[range]);

@@ -17,19 +17,19 @@ use crate::kernel::sum::BLOCK;
 /// How an output is written.
 #[derive(Clone, Copy, Debug)]
 pub enum Store<'a> {
-    /// As any memory.
+    /// By ordinary stores.
     Cached,
-    /// Past the caches, for outputs that no cache holds: if the output is dense, and the input is dense, too, or lies in long
-    /// runs of one step.
+    /// By non-temporal stores, for outputs that no cache holds, if the output is dense and the input is dense, too, or lies in
+    /// long runs of one step. Elsewhere by ordinary stores.
     Streamed(&'a StreamGuard),
 }
 
-/// Bytes that are made in the innermost cache before they are streamed to memory.
-const STREAMED_PART_BYTES: usize = 2048;
+/// The number of elements that are made in the innermost cache before they are streamed to memory.
+const STREAMED_PART: usize = 512;
 
-/// Elements that are gathered before a loop that makes cache lines in registers streams them. The CPU stores what is gathered
-/// behind the lines streamed before it, which wait for memory: with few elements at a time, the next reads are not held up.
-/// Elements of 16 bits go by way of the cache in any case, and do better with more at once.
+/// The number of elements that are gathered before a loop that makes cache lines in registers streams them. The stores of gathered
+/// elements queue behind the lines streamed before, which wait for memory: with few elements at a time, the next reads are not held
+/// up. Elements of 16 bits go by way of the cache in any case, and are faster with more at once.
 const fn gathered_at_once<T>() -> usize {
     if size_of::<T>() > 2 { 8 * LINE / size_of::<T>() } else { BLOCK }
 }
@@ -38,28 +38,28 @@ const fn gathered_at_once<T>() -> usize {
 pub trait Work<T: Ordered>: Sync {
     /// Whether `apply` would change any element. If not, an output in place is not written.
     fn changes(&self, isa: Isa, at: Range<usize>, data: &[T]) -> bool;
-    /// Does it in place.
+    /// Does the work in place.
     fn apply(&self, isa: Isa, at: Range<usize>, data: &mut [T]);
-    /// Does it from one slice to another.
+    /// Does the work from one slice to another.
     fn apply_into(&self, isa: Isa, at: Range<usize>, from: &[T], to: &mut [T]) {
         to.copy_from_slice(from);
         self.apply(isa, at, to);
     }
-    /// Does it past the caches, for any number of elements.
+    /// Does the work past the caches, for any number of elements.
     fn stream_into(&self, isa: Isa, guard: &StreamGuard, at: Range<usize>, from: &[T], to: &mut [T]) {
         stream_made(isa, guard, from, to, |part, from, made| {
             self.apply_into(isa, at.start + part.start..at.start + part.end, from, made);
         });
     }
-    /// How many elements of a strided input are gathered for each call of `stream_into`: whole cache lines, and many of them
-    /// where a call clears memory of its own, as the one above does.
+    /// The number of elements of a strided input that are gathered for each call of `stream_into`: whole cache lines. There are
+    /// many of them where each call clears scratch memory of its own, as the default does.
     fn gathered_at_once(&self) -> usize {
         BLOCK
     }
 }
 
-/// Streams what `make(positions, from, made)` makes, one part after the other. Each part is made in the innermost cache, so
-/// that memory is read and written in turns.
+/// Streams the elements that `make(positions, from, made)` makes, one part after the other. Each part is made in the innermost
+/// cache, so that memory is read and written in turns.
 fn stream_made<T: Ordered>(
     isa: Isa,
     guard: &StreamGuard,
@@ -67,9 +67,9 @@ fn stream_made<T: Ordered>(
     to: &mut [T],
     mut make: impl FnMut(Range<usize>, &[T], &mut [T]),
 ) {
-    let made = &mut Aligned([T::ZERO; STREAMED_PART_BYTES]).0[..STREAMED_PART_BYTES / size_of::<T>()];
-    let parts = from.chunks(made.len()).zip(to.chunks_mut(made.len()));
-    for (begin, (from, to)) in (0..).step_by(made.len()).zip(parts) {
+    let Aligned(made) = &mut Aligned([T::ZERO; STREAMED_PART]);
+    let parts = from.chunks(STREAMED_PART).zip(to.chunks_mut(STREAMED_PART));
+    for (begin, (from, to)) in (0..).step_by(STREAMED_PART).zip(parts) {
         let made = &mut made[..from.len()];
         make(begin..begin + from.len(), from, made);
         isa.stream(guard, to, &*made);
@@ -98,36 +98,46 @@ impl<T: Ordered, M: Map<T>> Work<T> for Uniform<M> {
     }
 }
 
-/// Nothing: a copy.
-#[derive(Clone, Copy, Debug)]
-pub struct Untouched;
-
-impl<T: Ordered> Work<T> for Untouched {
-    fn changes(&self, _: Isa, _: Range<usize>, _: &[T]) -> bool {
-        false
+/// Work, or None for a copy.
+impl<T: Ordered, W: Work<T>> Work<T> for Option<W> {
+    fn changes(&self, isa: Isa, at: Range<usize>, data: &[T]) -> bool {
+        self.as_ref().is_some_and(|work| work.changes(isa, at, data))
     }
-    fn apply(&self, _: Isa, _: Range<usize>, _: &mut [T]) {}
-    fn stream_into(&self, isa: Isa, guard: &StreamGuard, _: Range<usize>, from: &[T], to: &mut [T]) {
-        isa.stream(guard, to, from);
+    fn apply(&self, isa: Isa, at: Range<usize>, data: &mut [T]) {
+        if let Some(work) = self {
+            work.apply(isa, at, data);
+        }
+    }
+    fn apply_into(&self, isa: Isa, at: Range<usize>, from: &[T], to: &mut [T]) {
+        match self {
+            Some(work) => work.apply_into(isa, at, from, to),
+            None => to.copy_from_slice(from),
+        }
+    }
+    fn stream_into(&self, isa: Isa, guard: &StreamGuard, at: Range<usize>, from: &[T], to: &mut [T]) {
+        match self {
+            Some(work) => work.stream_into(isa, guard, at, from, to),
+            None => isa.stream(guard, to, from),
+        }
     }
     fn gathered_at_once(&self) -> usize {
-        gathered_at_once::<T>()
+        self.as_ref().map_or_else(gathered_at_once::<T>, Work::gathered_at_once)
     }
 }
 
 /// A factor for each element.
 #[derive(Debug)]
 pub struct Factors<'a> {
-    /// By position.
+    /// The factors, by position.
     pub factors: View<'a, f64>,
-    /// How products are made.
+    /// What is known of the factors, and how products are rounded.
     pub kind: FactorKind,
 }
 
-/// How the products of elements by factors of their own are made.
+/// What is known of the factors of single elements, and how the products are rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FactorKind {
-    /// Factors are normal numbers, and no element whose factor is 1 is NaN: nothing is to be watched for.
+    /// Factors are normal numbers, and no element whose factor is 1 is NaN, so that a plain product is right.
     Plain,
     /// Any factors.
     Any,
@@ -237,7 +247,7 @@ pub fn apply_elementwise<T: Ordered>(
     }
 }
 
-/// Gathers few elements at a time, and streams what `work` makes of them.
+/// Gathers few elements at a time, does the work for them, and streams the results.
 fn stream_gathered<T: Ordered>(
     isa: Isa,
     work: &impl Work<T>,

@@ -30,7 +30,7 @@ use _core::parallel::rows::clip_rows;
 use _core::parallel::set_threads;
 use _core::scaled::{Factor, Scaled, power_of_two};
 use _core::walk::{
-    Axis, Bounds, Cells, FactorKind, Factors, Layout, Memory, Slices, Target, Uniform, Untouched, View, Work,
+    Axis, Bounds, Cells, FactorKind, Factors, Layout, Memory, Slices, Target, Uniform, View, Work,
 };
 
 /// What the elements of an input are. Each has a column in the file.
@@ -395,7 +395,9 @@ where
         let one = |x| View::new(Memory::Elements(x), 0, Cow::Borrowed(&all));
         add_written(isa, data, &Bounds { lo: one(&lo[..1]), hi: View::Dense(&hi[2..data.len() + 2]) }, found);
     });
-    found.line_of("copy", &LENGTHS, |isa, data: &[T], found| add_written(isa, data, &Untouched, found));
+    found.line_of("copy", &LENGTHS, |isa, data: &[T], found| {
+        add_written(isa, data, &None::<Uniform<Clip<T>>>, found);
+    });
 }
 
 fn factors() -> Vec<Factor> {

@@ -14,8 +14,8 @@ use _core::kernel::scale::Scale;
 use _core::kernel::sum::BLOCK;
 use _core::scaled::Factor;
 use _core::walk::{
-    Axis, Bounds, Cells, FactorKind, Factors, Layout, MAX_AXES, Memory, Slices, Store, Target, Uniform,
-    Untouched, View, Work, apply_elementwise, memory_order,
+    Axis, Bounds, Cells, FactorKind, Factors, Layout, MAX_AXES, Memory, Slices, Store, Target, Uniform, View,
+    Work, apply_elementwise, memory_order,
 };
 
 fn widest() -> Isa {
@@ -707,7 +707,7 @@ fn steps_have_the_bits_of_a_dense_copy() {
                             ahead,
                             skipped,
                         );
-                        check_stores(isa, &Untouched, &view, &dense, ahead, skipped);
+                        check_stores(isa, &None::<Uniform<Clip<T>>>, &view, &dense, ahead, skipped);
                     }
                 }
             }
@@ -738,7 +738,7 @@ fn pairs_and_bytes_have_the_bits_of_a_dense_copy() {
             for (ahead, skipped) in [(0, 0), (1, 1), (5, pairs), (3, 2 * pairs - 1)] {
                 let work = Uniform(Scale(Factor::new(0.3, 1.0)));
                 check_stores(isa, &work, &of_pairs, &dense, ahead, skipped);
-                check_stores(isa, &Untouched, &of_pairs, &dense, ahead, skipped);
+                check_stores(isa, &None::<Uniform<Clip<f32>>>, &of_pairs, &dense, ahead, skipped);
                 for swapped in [false, true] {
                     let order = |x: &f32| if swapped { x.to_be_bytes() } else { x.to_le_bytes() };
                     let bytes: Vec<u8> = [0].into_iter().chain(memory.iter().flat_map(order)).collect();
@@ -937,7 +937,7 @@ fn the_works_do_their_work() {
 
     let clip = Clip { lo: f64::NEG_INFINITY, hi: f64::INFINITY };
     assert_eq!(run_in_place(&Uniform(clip), &data, f64::to_bits), bits(&data));
-    assert_eq!(run_in_place(&Untouched, &data, f64::to_bits), bits(&data));
+    assert_eq!(run_in_place(&None::<Uniform<Clip<f64>>>, &data, f64::to_bits), bits(&data));
 
     let half = Scale(Factor::new(0.5, 1.0));
     let halves = run_in_place(&Uniform(half), &data, f64::to_bits);

@@ -10,136 +10,133 @@ use crate::error::{Result, vec_with_room};
 use crate::isa::{Aligned, Isa};
 use crate::kernel::max::MaxRow;
 use crate::kernel::sum::{AddRow, AddRows, FoldRows, PREFETCH_MIN_ELEMENTS, ROWS, ROWS_AT_ONCE, Term, Total};
-use crate::parallel::share_out;
+use crate::parallel::Crew;
 use crate::scaled::Scaled;
 use crate::walk::Slices;
 
-/// Columns that one thread reduces at a time where rows are gathered or runs are merged: their accumulators and the
-/// gathered rows stay in the innermost cache.
+/// Columns that one thread reduces at a time where rows are gathered or runs are merged. The accumulators and the gathered rows
+/// stay in the innermost cache.
 const STRIP: usize = 512;
 
-/// Columns of dense matrices that one thread sums at a time: pieces of rows so long keep the memory busy, and their
+/// Columns of dense matrices that one thread sums at a time. Pieces of rows of this length keep the memory busy, and the
 /// accumulators, 16 KiB, stay in the innermost cache.
 const WIDE: usize = 2048;
 
-/// The same where a column has one accumulator and no more: that each row is read for longer than a page counts more.
+/// Columns of dense matrices that one thread reduces at a time where a column has a single accumulator: then it matters more that
+/// each row is read for longer than a page.
 const WIDEST: usize = 2 * WIDE;
 
-/// Bytes of rows that are added one by one if they follow each other in memory and no cache holds them. Memory is then read in
-/// order, which takes half to a third of the time of four rows at once. Shorter rows lie in so few cache lines that the order does
-/// not matter; the accumulators of longer ones do not stay in the innermost cache.
-const ROW_BYTES: RangeInclusive<usize> = 256..=16 << 10;
+/// The sizes of rows, in bytes, that are added one by one where rows follow each other in memory and no cache holds them. Memory
+/// is then read in order, which takes half to a third of the time of four rows at once. Shorter rows lie in so few cache lines
+/// that the order does not matter. The accumulators of longer rows do not stay in the innermost cache.
+const SEQUENTIAL_ROW_BYTES: RangeInclusive<usize> = 256..=16 << 10;
 
-/// Rows of a matrix of `columns` columns whose sums are made in one run. Longer columns are cut into runs whose results are merged in
-/// order, so that a narrow matrix has work for all threads. Where they are cut depends on the shape alone.
+/// Rows of a matrix of `columns` columns whose sums are made in one run. Longer columns are cut into runs whose results are merged
+/// in order, so that a narrow matrix has work for all threads. The cuts depend on the shape alone.
 pub(in crate::parallel) fn run_of_columns(columns: usize) -> usize {
     (CHUNK / columns.clamp(1, STRIP)).next_multiple_of(ROWS)
 }
 
-/// The width of the dense matrices whose columns the slices are, if they are wide: no longer than a run, or one matrix alone.
+/// The width of the dense matrices whose columns the slices are, if they are wide, and are either no longer than a run or those of
+/// a single matrix.
 fn dense_width<T: Element>(slices: &Slices<'_, T>) -> Option<usize> {
-    let (block, columns) = (slices.block()?, slices.kept.len());
-    let is_cut_by_matrix = block.len <= run_of_columns(columns) || block.inner == columns;
-    (block.inner >= STRIP && is_cut_by_matrix).then_some(block.inner)
+    let ([len, inner], columns) = (slices.block()?, slices.kept.len());
+    (inner >= STRIP && (len <= run_of_columns(columns) || inner == columns)).then_some(inner)
 }
 
 /// The largest magnitudes of columns.
-pub(super) fn column_maxima<T: Element, R: Send>(
+pub(super) fn column_maxima<T: Element>(
     isa: Isa,
     slices: &Slices<'_, T>,
-    norms: &mut [R],
-    make: impl Fn(Scaled) -> R + Sync,
+    norms: &mut [Scaled],
 ) -> Result<()> {
-    let raise = |columns, range, gathered: &mut [_], max: &mut [T::Magnitude]| {
-        let mut rows = Rows::new(slices, columns, gathered);
+    let raise = |rows: &mut Rows<'_, T>, range: Range<usize>, max: &mut [T::Magnitude]| {
         for at in range {
             let [row] = rows.read(at);
             isa.run(MaxRow { max: &mut *max, row });
         }
     };
-    let finish = |_, max| make(Scaled::new(T::from_magnitude(max), 0));
-    if let Some(width) = dense_width(slices) {
-        let reduce = |columns, range: Range<usize>, max: &mut [_]| raise(columns, range, &mut [], max);
-        return reduce_columns::<WIDEST, _, _, _>(slices, width, norms, reduce, Ord::max, finish);
+    let finish = |_, max| Scaled::new(T::from_magnitude(max), 0);
+    match dense_width(slices) {
+        Some(width) => reduce_columns::<WIDEST, _, _>(slices, width, norms, raise, Ord::max, finish),
+        None => reduce_columns::<STRIP, _, _>(slices, slices.kept.len(), norms, raise, Ord::max, finish),
     }
-    let reduce = |columns, range: Range<usize>, max: &mut [_]| {
-        raise(columns, range, &mut [[T::ZERO; STRIP]], max);
-    };
-    reduce_columns::<STRIP, _, _, _>(slices, slices.kept.len(), norms, reduce, Ord::max, finish)
 }
 
 /// The norms of columns whose first pass is a sum.
-pub(super) fn column_norms<T: Element, R: Send>(
+pub(super) fn column_norms<T: Element>(
     isa: Isa,
     slices: &Slices<'_, T>,
     order: Order,
     first: Reduction,
-    norms: &mut [R],
-    make: impl Fn(Scaled) -> R + Sync,
+    norms: &mut [Scaled],
 ) -> Result<()> {
-    let finish_sum = |at, sum| make(norm_of_slice_with(isa, slices, at, order, sum));
-    let finish = |at, total: Total| finish_sum(at, total.value());
+    let is_direct = T::DIRECT && matches!(first, Reduction::Abs | Reduction::Square);
+    let width = dense_width(slices).filter(|_| is_direct);
+    let finish_sum = |at, sum| norm_of_slice_with(isa, slices, at, order, sum);
+    if let Some(width) = width
+        && slices.reduced.len() <= ROWS
+    {
+        // The sum of so few rows needs no total: one accumulator holds it.
+        let reduce = |rows: &mut Rows<'_, T>, range: Range<usize>, sums: &mut [f64]| {
+            with_direct_term!(first, term => add_rows(isa, range, rows, None, term, sums));
+        };
+        let merge = |sum, run| sum + run;
+        return reduce_columns::<WIDEST, _, _>(slices, width, norms, reduce, merge, finish_sum);
+    }
+    let reduce = |rows: &mut Rows<'_, T>, range: Range<usize>, totals: &mut [Total]| {
+        if is_direct {
+            with_direct_term!(first, term => add_columns(isa, range, rows, None, term, totals));
+        } else {
+            add_widened(isa, range, rows, first, totals);
+        }
+    };
     let merge = |mut total: Total, run| {
         total.merge(run);
         total
     };
-    let is_direct = T::DIRECT && matches!(first, Reduction::Abs | Reduction::Square);
-    match dense_width(slices) {
-        Some(width) if is_direct && slices.reduced.len() <= ROWS => {
-            // One accumulator is the total.
-            let reduce = |columns, range: Range<usize>, sums: &mut [f64]| {
-                let rows = &mut Rows::new(slices, columns, &mut []);
-                with_direct_term!(first, term => add_rows(isa, range, rows, None, term, sums));
-            };
-            let merge = |sum, run| sum + run;
-            reduce_columns::<WIDEST, _, _, _>(slices, width, norms, reduce, merge, finish_sum)
-        }
-        Some(width) if is_direct => {
-            let reduce = |columns, range: Range<usize>, totals: &mut [Total]| {
-                let rows = &mut Rows::new(slices, columns, &mut []);
-                with_direct_term!(first, term => add_columns(isa, range, rows, None, term, totals));
-            };
-            reduce_columns::<WIDE, _, _, _>(slices, width, norms, reduce, merge, finish)
-        }
-        _ => {
-            let reduce = |columns, range: Range<usize>, totals: &mut [Total]| {
-                let Aligned(gathered) = &mut Aligned([[T::ZERO; STRIP]; ROWS_AT_ONCE]);
-                let rows = &mut Rows::new(slices, columns, gathered);
-                if is_direct {
-                    with_direct_term!(first, term => add_columns(isa, range, rows, None, term, totals));
-                } else {
-                    add_widened(isa, range, rows, first, totals);
-                }
-            };
-            reduce_columns::<STRIP, _, _, _>(slices, slices.kept.len(), norms, reduce, merge, finish)
-        }
+    let finish = |at, total: Total| finish_sum(at, total.value());
+    match width {
+        Some(width) => reduce_columns::<WIDE, _, _>(slices, width, norms, reduce, merge, finish),
+        None => reduce_columns::<STRIP, _, _>(slices, slices.kept.len(), norms, reduce, merge, finish),
     }
 }
 
-/// Fills `norms` from columns of matrices that are `width` columns wide, on all threads: `reduce(columns, rows, accumulators)`
-/// for at most `PIECE` columns and a run of rows at a time, `merge` for the runs of a column, `finish` with its number.
-fn reduce_columns<const PIECE: usize, T: Element, A: Copy + Default + Send, R: Send>(
+/// Fills `norms` from columns of matrices that are `width` columns wide, on all threads. `reduce` adds a run of the rows of at
+/// most `PIECE` columns to accumulators, `merge` merges the accumulators of two runs of a column, and `finish` makes the norm of
+/// the column with this number. Rows of more than [`STRIP`] columns lie side by side in memory.
+fn reduce_columns<const PIECE: usize, T: Element, A: Copy + Default + Send>(
     slices: &Slices<'_, T>,
     width: usize,
-    norms: &mut [R],
-    reduce: impl Fn(Range<usize>, Range<usize>, &mut [A]) + Sync,
+    norms: &mut [Scaled],
+    reduce: impl Fn(&mut Rows<'_, T>, Range<usize>, &mut [A]) + Sync,
     merge: impl Fn(A, A) -> A + Sync,
-    finish: impl Fn(usize, A) -> R + Sync,
+    finish: impl Fn(usize, A) -> Scaled + Sync,
 ) -> Result<()> {
     let (columns, len) = (slices.kept.len(), slices.reduced.len());
     let bytes = columns * len * size_of::<T>();
     let run = run_of_columns(columns);
+    let reduce = |first: usize, range, accumulators: &mut [A]| {
+        let gathered: &mut [_] =
+            if PIECE > STRIP { &mut [] } else { &mut Aligned([[T::ZERO; STRIP]; ROWS_AT_ONCE]).0 };
+        let columns = first..first + accumulators.len();
+        reduce(&mut Rows::new(slices, columns, gathered), range, accumulators);
+    };
+    let finish = |first: usize, accumulators: &[A], norms: &mut [Scaled]| {
+        for (at, (norm, accumulator)) in (first..).zip(norms.iter_mut().zip(accumulators)) {
+            *norm = finish(at, *accumulator);
+        }
+    };
+    let crew = Crew::new();
     if len <= run {
         let pieces = norms.chunks_mut(width).enumerate().flat_map(|(matrix, norms)| {
             let pieces = norms.chunks_mut(PIECE).enumerate();
             pieces.map(move |(i, norms)| (matrix * width + i * PIECE, norms))
         });
-        return share_out(bytes, pieces, |(first, norms)| {
+        return crew.each(bytes, pieces, |(first, norms)| {
             let accumulators = &mut Aligned([A::default(); PIECE]).0[..norms.len()];
-            reduce(first..first + norms.len(), 0..len, accumulators);
-            for (at, (norm, accumulator)) in (first..).zip(norms.iter_mut().zip(accumulators)) {
-                *norm = finish(at, *accumulator);
-            }
+            reduce(first, 0..len, accumulators);
+            finish(first, accumulators, norms);
         });
     }
     // The results of a piece of columns follow each other, run by run.
@@ -150,20 +147,16 @@ fn reduce_columns<const PIECE: usize, T: Element, A: Copy + Default + Send, R: S
         let wide = results.len() / runs;
         results.chunks_mut(wide).enumerate().map(move |(i, results)| (piece * PIECE, i * run, results))
     });
-    share_out(bytes, jobs, |(first, row, results)| {
-        reduce(first..first + results.len(), row..len.min(row + run), results);
-    })?;
+    crew.each(bytes, jobs, |(first, row, results)| reduce(first, row..len.min(row + run), results))?;
     let pieces = results.chunks_mut(PIECE * runs).zip(norms.chunks_mut(PIECE)).enumerate();
-    share_out(bytes, pieces, |(piece, (results, norms))| {
+    crew.each(bytes, pieces, |(piece, (results, norms))| {
         let (merged, later) = results.split_at_mut(norms.len());
         for run in later.chunks(norms.len()) {
             for (total, part) in merged.iter_mut().zip(run) {
                 *total = merge(*total, *part);
             }
         }
-        for (at, (norm, total)) in (piece * PIECE..).zip(norms.iter_mut().zip(merged)) {
-            *norm = finish(at, *total);
-        }
+        finish(piece * PIECE, merged, norms);
     })
 }
 
@@ -171,13 +164,14 @@ fn reduce_columns<const PIECE: usize, T: Element, A: Copy + Default + Send, R: S
 pub(in crate::parallel) trait ReadRows<T> {
     /// `N` rows from number `at` on, at most [`ROWS_AT_ONCE`].
     fn read<const N: usize>(&mut self, at: usize) -> [&[T]; N];
-    /// Whether rows are best added one by one.
+    /// Whether rows are added one by one.
     fn is_sequential(&self) -> bool {
         false
     }
 }
 
-/// Rows as they are. `gathered` is for as many rows as are read at a time, or empty if all lie side by side in memory.
+/// Rows of the array itself. `gathered` has room for the rows that are read at a time. It is empty if the elements of each row lie
+/// side by side in memory.
 struct Rows<'a, T> {
     slices: &'a Slices<'a, T>,
     columns: Range<usize>,
@@ -187,9 +181,10 @@ struct Rows<'a, T> {
 
 impl<'a, T: Element> Rows<'a, T> {
     fn new(slices: &'a Slices<'a, T>, columns: Range<usize>, gathered: &'a mut [[T; STRIP]]) -> Self {
-        let is_whole = slices.block().is_some_and(|block| block.inner == columns.len());
+        let is_whole = slices.block().is_some_and(|[_, inner]| inner == columns.len());
         let is_large = slices.kept.len() * slices.reduced.len() >= PREFETCH_MIN_ELEMENTS;
-        let is_sequential = is_whole && is_large && ROW_BYTES.contains(&(columns.len() * size_of::<T>()));
+        let row_bytes = columns.len() * size_of::<T>();
+        let is_sequential = is_whole && is_large && SEQUENTIAL_ROW_BYTES.contains(&row_bytes);
         Self { slices, columns, gathered, is_sequential }
     }
 }
@@ -209,7 +204,7 @@ impl<T: Element> ReadRows<T> for Rows<'_, T> {
     }
 }
 
-/// Rows that are made float64.
+/// Rows that are converted to float64.
 struct WidenedRows<'a, 'b, T> {
     isa: Isa,
     rows: &'a mut Rows<'b, T>,
@@ -232,7 +227,7 @@ impl<T: Element> ReadRows<f64> for WidenedRows<'_, '_, T> {
     }
 }
 
-/// Adds rows by way of float64 to one total per column.
+/// Converts rows to float64 and adds them to one total per column.
 fn add_widened<T: Element>(
     isa: Isa,
     range: Range<usize>,

@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
-use std::{mem, slice};
+use std::{iter, mem, slice};
 
-use super::difference::{AnyDifference, Difference};
+use super::difference::Difference;
 use super::order::{Order, OverflowRisk, Reduction};
-use super::pass::{CHUNK, SHORT, has_row_sums, max_of_view, with_direct_term};
+use super::pass::{CHUNK, SHORT, Terms, has_row_sums, with_direct_term};
 use crate::element::{Element, for_each_element};
 use crate::error::{Result, vec_with_room};
 use crate::isa::Isa;
@@ -17,78 +17,61 @@ use crate::parallel::{Crew, job_bytes, work_of};
 use crate::scaled::Scaled;
 use crate::walk::View;
 
+/// A view of one of the dtypes, or a difference.
+#[derive(Debug)]
+pub struct AnyView<'a>(Kind<'a>);
+
 macro_rules! any_view {
     ($($name:ident: $t:ty,)*) => {
-        /// A view of one of the dtypes.
         #[derive(Debug)]
-        #[allow(missing_docs, reason = "the names say it")]
-        pub enum AnyView<'a> { $($name(View<'a, $t>),)* Difference(AnyDifference<'a>) }
+        enum Kind<'a> { $($name(View<'a, $t>),)* Difference(Box<dyn Terms + 'a>) }
 
         $(impl<'a> From<View<'a, $t>> for AnyView<'a> {
-            fn from(view: View<'a, $t>) -> Self { Self::$name(view) }
+            fn from(view: View<'a, $t>) -> Self { Self(Kind::$name(view)) }
         })*
 
-        impl<'a, T: Minus> From<Difference<'a, T>> for AnyView<'a> {
-            fn from(difference: Difference<'a, T>) -> Self { Self::Difference(difference.into()) }
-        }
-
         impl AnyView<'_> {
-            /// The elements, and the bytes of each.
-            fn size(&self) -> (usize, usize) {
-                match self { $(Self::$name(view) => (view.len(), size_of::<$t>()),)* Self::Difference(d) => d.0.size() }
-            }
-            fn risk(&self) -> OverflowRisk {
-                match self { $(Self::$name(_) => OverflowRisk::of::<$t>(),)* Self::Difference(d) => d.0.risk() }
-            }
-            fn sum(&self, isa: Isa, pass: Reduction, range: Range<usize>) -> Total {
-                match self {
-                    $(Self::$name(view) => pass.of_view(isa, view, range),)*
-                    Self::Difference(difference) => difference.0.sum(isa, pass, range),
-                }
-            }
             #[inline(always)] // so that a caller that knows the dtype does not match on it again
-            fn sum_of_all(&self, isa: Isa, pass: Reduction) -> Total {
-                match self {
-                    $(Self::$name(view) => pass.of_whole(isa, view),)*
-                    Self::Difference(difference) => difference.0.sum(isa, pass, 0..difference.0.size().0),
-                }
-            }
-            fn add_exactly(&self, isa: Isa, range: Range<usize>, to: &mut Accumulator) {
-                match self {
-                    $(Self::$name(view) => view.for_blocks(range, |data| to.add(isa, data)),)*
-                    Self::Difference(difference) => difference.0.add_exactly(isa, range, to),
-                }
-            }
-            fn max(&self, isa: Isa, range: Range<usize>, by: f64) -> f64 {
-                match self {
-                    $(Self::$name(view) => max_of_view(isa, view, range, by),)*
-                    Self::Difference(difference) => difference.0.max(isa, range, by),
-                }
+            fn terms(&self) -> &dyn Terms {
+                match &self.0 { $(Kind::$name(view) => view,)* Kind::Difference(difference) => &**difference }
             }
         }
     };
 }
 for_each_element!(any_view);
 
-/// The arrays of a list. Each is made a view when its turn comes: a list of views of small arrays would be many times as
-/// long as the description of the arrays.
-pub trait Views: Sync {
-    /// How many there are.
-    fn len(&self) -> usize;
-    /// Whether there is none.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
+impl<'a, T: Minus> From<Difference<'a, T>> for AnyView<'a> {
+    fn from(difference: Difference<'a, T>) -> Self {
+        Self(Kind::Difference(Box::new(difference)))
     }
-    /// The elements of array `at`, below [`Views::len`], and the bytes of each element.
+}
+
+impl AnyView<'_> {
+    /// The number of elements.
+    fn len(&self) -> usize {
+        self.terms().size().0
+    }
+}
+
+/// The arrays of a list. A view of an array is made when the array is read, because a list of views of small arrays would be
+/// many times as long as the description of the arrays.
+pub trait Views: Sync {
+    /// The number of arrays.
+    fn count(&self) -> usize;
+    /// The elements of array `at`, below [`Views::count`], and the bytes of each element.
     fn size(&self, at: usize) -> (usize, usize);
     /// Calls `read` with a view of array `at`.
     fn with<R>(&self, at: usize, read: impl FnOnce(&AnyView<'_>) -> R) -> R;
-    /// The bytes of all of them, if it is known that they have one dtype.
-    fn bytes_alike(&self) -> Option<usize> {
-        None
+    /// The bytes of all arrays.
+    fn bytes(&self) -> usize {
+        (0..self.count()).map(|at| self.size(at)).map(|(len, size)| len * size).sum()
     }
-    /// Hands the first arrays of a range to `sums`, as many as are dense, have one dtype and are taken by it. Returns how many
-    /// that were: 0 if they are too few for a gain.
+    /// Whether all arrays are known to have one dtype.
+    fn are_alike(&self) -> bool {
+        false
+    }
+    /// Hands to `sums` the first arrays of a range, up to the first that is not dense, has another dtype or is not taken by
+    /// `sums`. Returns the number of these arrays, or 0 if they are too few for a gain.
     fn sum_short(&self, range: Range<usize>, sums: impl ShortSums) -> usize {
         let _ = (range, sums);
         0
@@ -97,13 +80,13 @@ pub trait Views: Sync {
 
 /// Adds up short arrays that are dense and have one dtype.
 pub trait ShortSums {
-    /// Whether it takes arrays of this dtype and of `len` elements.
+    /// Whether arrays of this dtype and of `len` elements are added up here.
     fn takes<T: Element>(&self, len: usize) -> bool;
-    /// Adds them up.
+    /// Adds up arrays.
     fn add<'a, T: Element>(self, arrays: impl Iterator<Item = &'a [T]>);
 }
 
-/// Short arrays that one call of a kernel sums: their totals take 1 KiB of the stack.
+/// The number of short arrays that one call of a kernel sums. Their totals take 1 KiB of the stack.
 const ARRAYS_PER_CALL: usize = 64;
 
 /// Calls `each` with the sum of each array.
@@ -134,11 +117,11 @@ impl<E: FnMut(Total)> ShortSums for EachSum<'_, E> {
 }
 
 impl Views for &[AnyView<'_>] {
-    fn len(&self) -> usize {
-        <[_]>::len(self)
+    fn count(&self) -> usize {
+        self.len()
     }
     fn size(&self, at: usize) -> (usize, usize) {
-        self[at].size()
+        self[at].terms().size()
     }
     fn with<R>(&self, at: usize, read: impl FnOnce(&AnyView<'_>) -> R) -> R {
         read(&self[at])
@@ -153,21 +136,15 @@ pub fn norm(isa: Isa, crew: &Crew, arrays: &[AnyView<'_>], order: Order) -> Resu
     norm_of_views(isa, crew, &arrays, order)
 }
 
-/// The same for views that are made when their turn comes.
+/// The norm of all elements of all arrays of any list.
 ///
 /// # Errors
 /// No memory for the list of chunks, or a bad setting of the threads.
 pub fn norm_of_views(isa: Isa, crew: &Crew, arrays: &impl Views, order: Order) -> Result<Scaled> {
-    let (mut risk, mut bytes) = (OverflowRisk::default(), 0);
-    let alike = arrays.bytes_alike();
-    for at in 0..if alike.is_some() { arrays.len().min(1) } else { arrays.len() } {
-        let (own, (len, size)) = arrays.with(at, |array| (array.risk(), array.size()));
-        (risk, bytes) = (risk.or(own), bytes + len * size);
-    }
-    let work = work_of(alike.unwrap_or(bytes), arrays.len());
-    let cost = work.saturating_mul(order.cost());
-    let is_shared = Crew::is_shared(cost)?;
-    let list = List { isa, arrays, work, cost, is_shared };
+    let dtypes = if arrays.are_alike() { arrays.count().min(1) } else { arrays.count() };
+    let risks = (0..dtypes).map(|at| arrays.with(at, |array| array.terms().risk()));
+    let risk = risks.fold(OverflowRisk::default(), OverflowRisk::or);
+    let list = List::new(isa, arrays, order.cost())?;
     order.norm(risk, |by| list.max(crew, by), |pass| list.sum(crew, pass))
 }
 
@@ -176,21 +153,12 @@ pub fn norm_of_views(isa: Isa, crew: &Crew, arrays: &impl Views, order: Order) -
 /// # Errors
 /// No memory for tables and the list of chunks, or a bad setting of the threads.
 pub fn exact_sum(isa: Isa, crew: &Crew, arrays: &[AnyView<'_>], power: Power) -> Result<ExactSum> {
-    let bytes = arrays.iter().map(AnyView::size).map(|(len, size)| len * size).sum();
-    let work = work_of(bytes, arrays.len());
-    let list = List { isa, arrays: &arrays, work, cost: work, is_shared: Crew::is_shared(work)? };
-    if !list.is_shared {
-        let mut own = Accumulator::new(power)?;
-        for array in arrays {
-            array.add_exactly(isa, 0..array.size().0, &mut own);
-        }
-        return Ok(*own.sum());
-    }
-    // In any order: integers have none.
+    let list = List::new(isa, &arrays, 1)?;
     let total = Mutex::new(Ok(ExactSum::default()));
-    let add = |work: &mut dyn FnMut(&mut Accumulator)| {
+    // The order in which threads add to the total does not matter: the sums are integers.
+    let add = |parts: &mut dyn Iterator<Item = (&AnyView<'_>, Range<usize>)>| {
         let own = Accumulator::new(power).map(|mut own| {
-            work(&mut own);
+            parts.for_each(|(array, range)| array.terms().add_exactly(isa, range, &mut own));
             *own.sum()
         });
         let mut total = total.lock().unwrap_or_else(PoisonError::into_inner);
@@ -200,21 +168,18 @@ pub fn exact_sum(isa: Isa, crew: &Crew, arrays: &[AnyView<'_>], power: Power) ->
             (total, Err(error)) => *total = Err(error),
         }
     };
-    list.share(
-        crew,
-        |range, _: &mut [()]| {
-            add(&mut |own| {
-                for array in &arrays[range.clone()] {
-                    array.add_exactly(isa, 0..array.size().0, own);
-                }
-            });
-        },
-        |array, range| add(&mut |own| array.add_exactly(isa, range.clone(), own)),
-    )?;
+    let add_whole = |arrays: &[AnyView<'_>]| add(&mut arrays.iter().map(|array| (array, 0..array.len())));
+    if list.is_shared {
+        let whole = |range: Range<usize>, _: &mut [()]| add_whole(&arrays[range]);
+        list.share(crew, whole, |array, range| add(&mut iter::once((array, range))))?;
+    } else {
+        add_whole(arrays);
+    }
     total.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes of the norm of each array, which has the bits of its norm alone, what is wanted of it, in the order of the arrays.
+/// Writes `make(norm)` for the norm of each array, in the order of the arrays. Each norm has the bits that [`norm`] of its array
+/// alone has.
 ///
 /// # Errors
 /// No memory for the list of chunks, or a bad setting of the threads.
@@ -233,26 +198,18 @@ pub fn norms_of_views<R>(
         }
         return Ok(());
     };
-    let sizes = || (0..arrays.len()).map(|at| arrays.size(at));
-    let bytes = arrays.bytes_alike().unwrap_or_else(|| sizes().map(|(len, size)| len * size).sum());
-    let work = work_of(bytes, arrays.len());
-    let list = List { isa, arrays, work, cost: work, is_shared: Crew::is_shared(work)? };
-    // Those that a sum does not tell.
-    let (mut unknown, mut noted, mut at) = (Vec::new(), Ok(()), 0);
+    let list = List::new(isa, arrays, 1)?;
+    let (mut at, mut failed) = (0, Ok(()));
     list.each_sum(crew, first, |sum| {
-        match (norms.get_mut(at), order.norm_of_plain_sum(sum.value())) {
-            (Some(to), Some(norm)) => *to = make(norm),
-            _ => noted = noted.clone().and_then(|()| unknown.try_reserve(1)).map(|()| unknown.push(at)),
+        // An array whose sum may have left the range is read again.
+        match (norms.get_mut(at), order.norm_of_plain_sum(sum.value()).map_or_else(|| alone(at), Ok)) {
+            (Some(to), Ok(norm)) => *to = make(norm),
+            (_, Err(error)) => failed = Err(error),
+            (None, Ok(_)) => {}
         }
         at += 1;
     })?;
-    noted?;
-    for at in unknown {
-        if let Some(to) = norms.get_mut(at) {
-            *to = make(alone(at)?);
-        }
-    }
-    Ok(())
+    failed
 }
 
 /// The arrays of one call, and what passes over them take.
@@ -267,26 +224,33 @@ struct List<'a, V> {
     is_shared: bool,
 }
 
-/// Arrays or chunks that one thread does at a time, and where their results go.
+/// Arrays or chunks that one thread reads, and where their results go.
 enum Job<'a, R> {
-    /// Arrays of one chunk at most, a result for each.
+    /// Arrays of one chunk at most, with a result for each.
     Arrays(Range<usize>, &'a mut [R]),
-    /// Chunks of the array `at`, from number `chunk` on.
+    /// Chunks of the array `at`, from number `chunk` on, with a result for each.
     Chunks { at: usize, chunk: usize, results: &'a mut [R] },
 }
 
-impl<V: Views> List<'_, V> {
+impl<'a, V: Views> List<'a, V> {
+    /// A list whose passes take `cost` times as long as a plain read.
+    fn new(isa: Isa, arrays: &'a V, cost: usize) -> Result<Self> {
+        let work = work_of(arrays.bytes(), arrays.count());
+        let cost = work.saturating_mul(cost);
+        Ok(Self { isa, arrays, work, cost, is_shared: Crew::is_shared(cost)? })
+    }
+
     /// The largest modulus, times a power of two.
     fn max(&self, crew: &Crew, by: f64) -> Result<f64> {
         let largest = |a: f64, b: f64| if a.is_nan() || a >= b { a } else { b };
-        let whole = |at| self.arrays.with(at, |array| array.max(self.isa, 0..array.size().0, by));
+        let whole = |at| self.arrays.with(at, |array| array.terms().max(self.isa, 0..array.len(), by));
         if !self.is_shared {
-            return Ok((0..self.arrays.len()).map(whole).fold(0.0, largest));
+            return Ok((0..self.arrays.count()).map(whole).fold(0.0, largest));
         }
         let found = self.share(
             crew,
             |range, maxima| range.zip(maxima).for_each(|(at, max)| *max = whole(at)),
-            |array, range| array.max(self.isa, range, by),
+            |array, range| array.terms().max(self.isa, range, by),
         )?;
         Ok(found.into_iter().fold(0.0, largest))
     }
@@ -301,7 +265,7 @@ impl<V: Views> List<'_, V> {
     /// Calls `each` with the sum of each array, in order.
     fn each_sum(&self, crew: &Crew, pass: Reduction, mut each: impl FnMut(Total)) -> Result<()> {
         if !self.is_shared {
-            self.sums(pass, 0..self.arrays.len(), each);
+            self.sums(pass, 0..self.arrays.count(), each);
             return Ok(());
         }
         let found = self.share(
@@ -310,11 +274,11 @@ impl<V: Views> List<'_, V> {
                 let mut totals = totals.iter_mut();
                 self.sums(pass, range, |array| totals.next().into_iter().for_each(|total| *total = array));
             },
-            |array, range| array.sum(self.isa, pass, range),
+            |array, range| array.terms().sum(self.isa, pass, range),
         )?;
         // The chunks of an array are merged first, as above.
         let mut rest = found.iter();
-        for at in 0..self.arrays.len() {
+        for at in 0..self.arrays.count() {
             let mut array = Total::default();
             rest.by_ref().take(self.chunks(at)).for_each(|chunk| array.merge(*chunk));
             each(array);
@@ -328,7 +292,7 @@ impl<V: Views> List<'_, V> {
         while !range.is_empty() {
             range.start += self.arrays.sum_short(range.clone(), EachSum { isa, pass, each: &mut each });
             let Some(first) = range.next() else { break };
-            each(self.arrays.with(first, |array| array.sum_of_all(isa, pass)));
+            each(self.arrays.with(first, |array| array.terms().sum(isa, pass, 0..array.len())));
         }
     }
 
@@ -337,15 +301,15 @@ impl<V: Views> List<'_, V> {
         self.arrays.size(at).0.div_ceil(CHUNK).max(1)
     }
 
-    /// The results for all chunks of all arrays, in order, made by a crew: `whole` makes those of some arrays that have one
-    /// chunk each, `part` that of one chunk of an array that has more.
+    /// The results of all chunks of all arrays, in order, on several threads. `whole` makes the results of neighbouring arrays
+    /// that have one chunk each, `part` makes the result of one chunk of a longer array.
     fn share<R: Copy + Default + Send>(
         &self,
         crew: &Crew,
         whole: impl Fn(Range<usize>, &mut [R]) + Sync,
         part: impl Fn(&AnyView<'_>, Range<usize>) -> R + Sync,
     ) -> Result<Vec<R>> {
-        let count = (0..self.arrays.len()).map(|at| self.chunks(at)).sum();
+        let count = (0..self.arrays.count()).map(|at| self.chunks(at)).sum();
         let mut results = vec_with_room(count)?;
         results.resize(count, R::default());
         let jobs = self.jobs(&mut results)?;
@@ -353,7 +317,7 @@ impl<V: Views> List<'_, V> {
             Job::Arrays(range, results) => whole(range, results),
             Job::Chunks { at, chunk, results } => self.arrays.with(at, |array| {
                 for (from, result) in (chunk * CHUNK..).step_by(CHUNK).zip(results) {
-                    *result = part(array, from..array.size().0.min(from + CHUNK));
+                    *result = part(array, from..array.len().min(from + CHUNK));
                 }
             }),
         })?;
@@ -370,10 +334,10 @@ impl<V: Views> List<'_, V> {
         };
         let mut jobs = Vec::new();
         let mut at = 0;
-        while at < arrays.len() {
-            // Short arrays, as many as make a job.
+        while at < arrays.count() {
+            // As many short arrays as make a job.
             let mut sum = 0;
-            let short = (at..arrays.len()).take_while(|at| {
+            let short = (at..arrays.count()).take_while(|at| {
                 let (len, size) = arrays.size(*at);
                 let is_taken = sum < share && len <= CHUNK;
                 sum += work_of(len * size, 2);

@@ -20,7 +20,7 @@ pub enum Order {
     Power(f64),
 }
 
-/// What one pass over the data adds up. [`Order::norm`] alone chooses the passes of an order.
+/// The terms that one pass over the data adds up. [`Order::norm`] alone chooses the passes of an order.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::parallel) enum Reduction {
     Abs,
@@ -36,7 +36,7 @@ pub(in crate::parallel) enum Reduction {
 pub(super) struct OverflowRisk {
     /// Sums can leave float64's range.
     wide: bool,
-    /// A modulus can leave it too, or lose digits below it.
+    /// A modulus can leave that range, too, or lose digits below it.
     pub(super) wide_modulus: bool,
 }
 
@@ -50,7 +50,7 @@ impl OverflowRisk {
     }
 }
 
-/// Below this, squares that became subnormal may count in the sum.
+/// In a smaller sum, squares that lost digits because they are subnormal may count.
 pub(in crate::parallel) const SMALLEST_SUM: f64 = f64::from_bits(63 << 52); // 2^-960
 
 impl Order {

@@ -1,11 +1,13 @@
-//! One pass over a slice or a view: which kernel adds it up, and what the sum makes of it.
+//! One pass over the elements of an array: which kernel adds them up, and which norm the sum makes.
 
 use std::convert::Infallible;
+use std::fmt::Debug;
 use std::ops::Range;
 
 use super::order::{Order, OverflowRisk, Reduction};
 use crate::element::{Element, F16};
 use crate::isa::Isa;
+use crate::kernel::exact::Accumulator;
 use crate::kernel::halves::ToSingles;
 use crate::kernel::max::MaxAbs;
 use crate::kernel::sum::{Abs, BLOCK, Rescaled, Square, Sum, SumHalves, SumPart, SumRows, Total};
@@ -31,7 +33,7 @@ macro_rules! with_direct_term {
     }};
 }
 
-/// `$body` with the term of any pass, for elements that are rescaled already if the pass rescales.
+/// `$body` with the term of any pass. If the pass rescales, its elements are rescaled already.
 macro_rules! with_term {
     ($pass:expr, $term:ident => $body:expr) => {{
         use $crate::kernel::power::{Cube, Fourth, Half, Simple, ThreeHalves};
@@ -90,13 +92,13 @@ impl Reduction {
         })
     }
 
-    /// How many times [`Reduction::widen`] is to be called, and what it made to be added up.
+    /// How many times [`Reduction::widen`] is called. The results of all calls are added up.
     pub(super) fn limbs<T: Element>(self) -> usize {
-        // Sums of integers are to be whole where they can; squares are not whole beyond 2^53 in any case.
+        // Sums of integers are exact where float64 allows. Squares beyond 2^53 are not exact in any case.
         if let Self::Abs = self { T::LIMBS } else { 1 }
     }
 
-    /// Makes the elements float64, and rescales them if this pass does.
+    /// Converts the elements to float64, and rescales them if this pass does.
     pub(super) fn widen<T: Element>(self, isa: Isa, from: &[T], to: &mut [f64], limb: usize) {
         match self {
             Self::Abs if T::LIMBS > 1 => isa.run(Widen { from, to, reading: Limb(limb) }),
@@ -106,27 +108,94 @@ impl Reduction {
             _ => isa.run(Widen { from, to, reading: Modulus(1.0) }),
         }
     }
+}
 
-    /// The sum over all of a view. Short dense views, of which there may be thousands, take the fast path.
-    #[inline(always)]
-    pub(super) fn of_whole<T: Element>(self, isa: Isa, view: &View<'_, T>) -> Total {
-        match view {
-            View::Dense(data) if has_row_sums::<T>(data.len(), self) => {
-                with_direct_term!(self, term => isa.run(Sum { data, term }))
-            }
-            _ => self.of_view(isa, view, 0..view.len()),
-        }
+/// Elements that passes read in blocks: those of a view, or differences, which no array holds.
+pub(super) trait Blocks: Debug + Send + Sync {
+    type Element: Element;
+    /// The number of elements, and the bytes that are read for each.
+    fn size(&self) -> (usize, usize);
+    /// The elements of a range, if they are one slice.
+    fn dense(&self, _: Range<usize>) -> Option<&[Self::Element]> {
+        None
+    }
+    /// Calls `visit` with slices of the elements of a range, in order. All slices but the last are whole blocks.
+    fn for_blocks(&self, isa: Isa, range: Range<usize>, visit: impl FnMut(&[Self::Element]));
+}
+
+impl<T: Element> Blocks for View<'_, T> {
+    type Element = T;
+    fn size(&self) -> (usize, usize) {
+        (self.len(), size_of::<T>())
+    }
+    #[inline]
+    fn dense(&self, range: Range<usize>) -> Option<&[T]> {
+        if let Self::Dense(data) = self { Some(&data[range]) } else { None }
+    }
+    fn for_blocks(&self, _: Isa, range: Range<usize>, visit: impl FnMut(&[T])) {
+        self.for_blocks(range, visit);
+    }
+}
+
+/// What norms need of the elements of one array, of any dtype.
+pub(super) trait Terms: Debug + Send + Sync {
+    /// See [`Blocks::size`].
+    fn size(&self) -> (usize, usize);
+    /// How far the numbers of a norm may leave float64's range.
+    fn risk(&self) -> OverflowRisk;
+    /// The sum over a range that begins at a chunk.
+    fn sum(&self, isa: Isa, pass: Reduction, range: Range<usize>) -> Total;
+    /// The largest modulus in a range, times a power of two.
+    fn max(&self, isa: Isa, range: Range<usize>, by: f64) -> f64;
+    /// Adds the elements of a range to an exact sum.
+    fn add_exactly(&self, isa: Isa, range: Range<usize>, to: &mut Accumulator);
+}
+
+impl<B: Blocks> Terms for B {
+    fn size(&self) -> (usize, usize) {
+        Blocks::size(self)
     }
 
-    /// The sum over a range of a view that begins at a chunk.
-    pub(super) fn of_view<T: Element>(self, isa: Isa, view: &View<'_, T>, range: Range<usize>) -> Total {
+    fn risk(&self) -> OverflowRisk {
+        OverflowRisk::of::<B::Element>()
+    }
+
+    fn sum(&self, isa: Isa, pass: Reduction, range: Range<usize>) -> Total {
+        // Fast path for short arrays, of which a list may have thousands.
+        if has_row_sums::<B::Element>(range.len(), pass)
+            && let Some(data) = self.dense(range.clone())
+        {
+            return with_direct_term!(pass, term => isa.run(Sum { data, term }));
+        }
         let mut total = Total::default();
         for from in range.clone().step_by(CHUNK) {
-            let mut chunk = Total::default();
-            view.for_blocks(from..range.end.min(from + CHUNK), |data| chunk.merge(self.of_slice(isa, data)));
+            let (mut chunk, end) = (Total::default(), range.end.min(from + CHUNK));
+            self.for_blocks(isa, from..end, |data| chunk.merge(pass.of_slice(isa, data)));
             total.merge(chunk);
         }
         total
+    }
+
+    fn max(&self, isa: Isa, range: Range<usize>, by: f64) -> f64 {
+        if by == 1.0 {
+            let mut max = <B::Element as Element>::Magnitude::default();
+            self.for_blocks(isa, range, |data| max = max.max(isa.run(MaxAbs(data))));
+            return B::Element::from_magnitude(max);
+        }
+        let mut max = <f64 as Element>::Magnitude::default();
+        let mut scratch = [0.0; BLOCK];
+        self.for_blocks(isa, range, |data| {
+            for from in data.chunks(BLOCK) {
+                let to = &mut scratch[..from.len()];
+                isa.run(Widen { from, to, reading: Modulus(by) });
+                max = max.max(isa.run(MaxAbs(to)));
+            }
+        });
+        f64::from_magnitude(max)
+    }
+
+    fn add_exactly(&self, isa: Isa, range: Range<usize>, to: &mut Accumulator) {
+        self.for_blocks(isa, range, |data| to.add(isa, data));
     }
 }
 
@@ -146,25 +215,6 @@ const fn has_24_digits<T: Element>() -> bool {
     T::DIRECT && size_of::<T>() <= size_of::<f32>()
 }
 
-/// The largest modulus in a range of a view, times a power of two.
-pub(super) fn max_of_view<T: Element>(isa: Isa, view: &View<'_, T>, range: Range<usize>, by: f64) -> f64 {
-    if by == 1.0 {
-        let mut max = T::Magnitude::default();
-        view.for_blocks(range, |data| max = max.max(isa.run(MaxAbs(data))));
-        return T::from_magnitude(max);
-    }
-    let mut max = <f64 as Element>::Magnitude::default();
-    let mut scratch = [0.0; BLOCK];
-    view.for_blocks(range, |data| {
-        for from in data.chunks(BLOCK) {
-            let to = &mut scratch[..from.len()];
-            isa.run(Widen { from, to, reading: Modulus(by) });
-            max = max.max(isa.run(MaxAbs(to)));
-        }
-    });
-    f64::from_magnitude(max)
-}
-
 /// The norm of one view, on the calling thread; the same bits as [`norm`](super::norm) of it.
 #[must_use]
 pub fn norm_of_view<T: Element>(isa: Isa, view: &View<'_, T>, order: Order) -> Scaled {
@@ -180,10 +230,10 @@ pub(in crate::parallel) fn norm_of_view_with<T: Element>(
 ) -> Scaled {
     let Ok(norm) = order.norm::<Infallible>(
         OverflowRisk::of::<T>(),
-        |by| Ok(max_of_view(isa, view, 0..view.len(), by)),
+        |by| Ok(view.max(isa, 0..view.len(), by)),
         |pass| match (pass, first) {
             (Reduction::Abs | Reduction::Square | Reduction::Simple(_), Some(sum)) => Ok(sum),
-            _ => Ok(pass.of_view(isa, view, 0..view.len()).value()),
+            _ => Ok(view.sum(isa, pass, 0..view.len()).value()),
         },
     );
     norm

@@ -346,7 +346,7 @@ unsafe impl Send for PlainViews<'_> {}
 unsafe impl Sync for PlainViews<'_> {}
 
 impl Views for PlainViews<'_> {
-    fn len(&self) -> usize {
+    fn count(&self) -> usize {
         self.arrays.len()
     }
 
@@ -364,8 +364,12 @@ impl Views for PlainViews<'_> {
         })
     }
 
-    fn bytes_alike(&self) -> Option<usize> {
-        self.alike.then_some(self.bytes)
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn are_alike(&self) -> bool {
+        self.alike
     }
 
     #[inline(always)]
@@ -535,7 +539,7 @@ impl PlainTasks<'_> {
 impl<'a> Tasks<'a> for PlainTasks<'a> {
     type One = AnyTask<'a>;
 
-    fn len(&self) -> usize {
+    fn count(&self) -> usize {
         self.outputs.len()
     }
 
