@@ -117,19 +117,23 @@ impl<T: Real> Strip<'_, T> {
             Some(_) => FactorKind::Any,
             None => FactorKind::Plain,
         };
-        let work = |factors| Factors { factors: View::Dense(factors), kind };
-        let first = work(factors);
-        let second = then.as_ref().map(|then| work(&then[..factors.len()]));
-        let guard = (streams && second.is_none()).then(StreamGuard::begin);
+        let guard = (streams && then.is_none()).then(StreamGuard::begin);
         for (row, to) in self.rows.iter_mut().enumerate() {
-            let all = 0..to.len();
             match (self.source.map(|source| &source[row * self.inner..][..to.len()]), &guard) {
-                (None, _) => first.apply(isa, all.clone(), to),
-                (Some(from), None) => first.apply_into(isa, all.clone(), from, to),
-                (Some(from), Some(guard)) => first.stream_into(isa, guard, all.clone(), from, to),
+                (None, _) => kind.scale(isa, to, factors),
+                (Some(from), None) => kind.scale_into(isa, from, to, factors),
+                (Some(from), Some(guard)) => {
+                    Factors { factors: View::Dense(factors), kind }.stream_into(
+                        isa,
+                        guard,
+                        0..to.len(),
+                        from,
+                        to,
+                    );
+                }
             }
-            if let Some(second) = &second {
-                second.apply(isa, all, to);
+            if let Some(then) = &then {
+                kind.scale(isa, to, &then[..factors.len()]);
             }
         }
     }

@@ -145,6 +145,24 @@ pub enum FactorKind {
     TowardZero,
 }
 
+impl FactorKind {
+    /// Scales each element in place by a factor of its own.
+    pub fn scale<T: Real>(self, isa: Isa, data: &mut [T], factors: &[f64]) {
+        match self {
+            Self::Plain => isa.run(ScaleColumns { data, factors }),
+            kind => isa.run(ScaleEach { data, factors, toward_zero: kind == Self::TowardZero }),
+        }
+    }
+
+    /// Scales each element by a factor of its own, from one slice to another.
+    pub fn scale_into<T: Real>(self, isa: Isa, from: &[T], to: &mut [T], factors: &[f64]) {
+        match self {
+            Self::Plain => isa.run(ScaleColumnsInto { from, to, factors }),
+            kind => isa.run(ScaleEachInto { from, to, factors, toward_zero: kind == Self::TowardZero }),
+        }
+    }
+}
+
 impl<T: Real> Work<T> for Factors<'_> {
     fn changes(&self, _: Isa, at: Range<usize>, _: &[T]) -> bool {
         let mut changes = false;
@@ -152,23 +170,11 @@ impl<T: Real> Work<T> for Factors<'_> {
         changes
     }
     fn apply(&self, isa: Isa, at: Range<usize>, data: &mut [T]) {
-        self.factors.with_runs(at, |part, factors| {
-            let data = &mut data[part];
-            match self.kind {
-                FactorKind::Plain => isa.run(ScaleColumns { data, factors }),
-                kind => isa.run(ScaleEach { data, factors, toward_zero: kind == FactorKind::TowardZero }),
-            }
-        });
+        self.factors.with_runs(at, |part, factors| self.kind.scale(isa, &mut data[part], factors));
     }
     fn apply_into(&self, isa: Isa, at: Range<usize>, from: &[T], to: &mut [T]) {
         self.factors.with_runs(at, |part, factors| {
-            let (from, to) = (&from[part.clone()], &mut to[part]);
-            match self.kind {
-                FactorKind::Plain => isa.run(ScaleColumnsInto { from, to, factors }),
-                kind => {
-                    isa.run(ScaleEachInto { from, to, factors, toward_zero: kind == FactorKind::TowardZero });
-                }
-            }
+            self.kind.scale_into(isa, &from[part.clone()], &mut to[part], factors);
         });
     }
 }
