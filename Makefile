@@ -102,7 +102,8 @@ bench: ## The kernels against naive loops and the read bandwidth
 compare: ## Against NumPy, PyTorch, TensorFlow and optax (a venv of 7 GB, 30 minutes), written to docs/benchmarks*.md
 	python3 -m venv .venv-compare
 	.venv-compare/bin/python -m pip install --quiet --upgrade pip
-	.venv-compare/bin/python -m pip install --quiet --requirement benches/compare/requirements.txt .
+	MATURIN_PEP517_ARGS="--profile wheel" \
+		.venv-compare/bin/python -m pip install --quiet --requirement benches/compare/requirements.txt .
 	.venv-compare/bin/python benches/compare --output docs
 	.venv-compare/bin/python benches/steps --libraries all --output docs
 	.venv-compare/bin/python benches/beyond.py
