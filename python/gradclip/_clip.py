@@ -232,8 +232,10 @@ def clip_by_norm(
            [0.6, 0.8]])
     """
     if comm is not None or replicated is not None:
-        return _distributed.clip_by_norm(t, clip_norm, axes, name, nonfinite, strict, out, comm, replicated)
-    return _core.clip_by_norm(t, clip_norm, axes, name, nonfinite, strict, out, None)
+        return _distributed.clip_by_norm(
+            "clip_by_norm", t, clip_norm, axes, name, nonfinite, strict, out, comm, replicated
+        )
+    return _core.clip_by_norm("clip_by_norm", t, clip_norm, axes, name, nonfinite, strict, out, None)
 
 
 def clip_by_rms(
@@ -299,7 +301,8 @@ def clip_by_rms(
     array([[0.2, 1.4],
            [0.5, 0.5]])
     """
-    return _core.clip_by_rms(t, clip_rms, axes, name, nonfinite, out)
+    clipped: Array = _core.clip_by_norm("clip_by_rms", t, clip_rms, axes, name, nonfinite, False, out, None)
+    return clipped
 
 
 @overload
@@ -395,8 +398,10 @@ def clip_by_average_norm(
     array([1.2, 1.6])
     """
     if comm is not None or replicated is not None:
-        return _distributed.clip_by_average_norm(t, clip_norm, name, nonfinite, out, comm, replicated)
-    return _core.clip_by_average_norm(t, clip_norm, name, nonfinite, out, None)
+        return _distributed.clip_by_norm(
+            "clip_by_average_norm", t, clip_norm, None, name, nonfinite, False, out, comm, replicated
+        )
+    return _core.clip_by_norm("clip_by_average_norm", t, clip_norm, None, name, nonfinite, False, out, None)
 
 
 @overload

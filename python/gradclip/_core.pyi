@@ -19,11 +19,9 @@ __all__ = [
     "check_order",
     "check_out_sequence",
     "clash_error",
-    "clip_by_average_norm",
     "clip_by_global_norm",
     "clip_by_norm",
     "clip_by_norms",
-    "clip_by_rms",
     "clip_by_value",
     "clip_by_weight_norm",
     "clip_difference_by_global_norm",
@@ -71,11 +69,19 @@ class _Config(TypedDict):
     memory_limit: int
 
 def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: Any, out: Any) -> Any: ...
+
+# `function`: clip_by_norm, clip_by_rms or clip_by_average_norm.
 def clip_by_norm(
-    t: Any, clip_norm: Any, axes: Any, name: Any, nonfinite: Any, strict: Any, out: Any, share: Any
+    function: str,
+    t: Any,
+    limit: Any,
+    axes: Any,
+    name: Any,
+    nonfinite: Any,
+    strict: Any,
+    out: Any,
+    share: Any,
 ) -> Any: ...
-def clip_by_rms(t: Any, clip_rms: Any, axes: Any, name: Any, nonfinite: Any, out: Any) -> Array: ...
-def clip_by_average_norm(t: Any, clip_norm: Any, name: Any, nonfinite: Any, out: Any, share: Any) -> Array: ...
 def clip_by_global_norm(
     t_list: Any,
     clip_norm: Any,

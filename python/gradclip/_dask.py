@@ -82,37 +82,22 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: Any, o
     return result
 
 
-def clip_by_norm(  # noqa: PLR0917
-    t: Any, clip_norm: Any, axes: Any, name: Any, nonfinite: Any, strict: Any, out: Any
+def _clip_by_norm(  # noqa: PLR0917
+    function: str, t: Any, clip_norm: Any, axes: Any, name: Any, nonfinite: Any, strict: Any, out: Any
 ) -> Any:
-    """See `gradclip.clip_by_norm`."""
-    _refuse_out("clip_by_norm", name, out)
-    _core.clip_by_norm(_empty(t), clip_norm, axes, name, nonfinite, strict, None, None)
-    given = _core.check_axes("clip_by_norm", name, "axes", axes, t.ndim)
+    _refuse_out(function, name, out)
+    _core.clip_by_norm(function, _empty(t), clip_norm, axes, name, nonfinite, strict, None, None)
+    given = _core.check_axes(function, name, "axes", axes, t.ndim)
     reduced = tuple(range(t.ndim)) if given is None else tuple(given)
     sums = _sums(t, 2.0, reduced)
     return t.map_blocks(
-        _clip_block, sums, "clip_by_norm", clip_norm, reduced, name, nonfinite, strict, dtype=t.dtype, meta=_empty(t)
+        _clip_block, sums, function, clip_norm, reduced, name, nonfinite, strict, dtype=t.dtype, meta=_empty(t)
     )
 
 
-def clip_by_average_norm(t: Any, clip_norm: Any, name: Any, nonfinite: Any, out: Any) -> Any:
-    """See `gradclip.clip_by_average_norm`."""
-    _refuse_out("clip_by_average_norm", name, out)
-    _core.clip_by_average_norm(_empty(t), clip_norm, name, nonfinite, None, None)
-    sums = _sums(t, 2.0, tuple(range(t.ndim)))
-    return t.map_blocks(
-        _clip_block,
-        sums,
-        "clip_by_average_norm",
-        clip_norm,
-        None,
-        name,
-        nonfinite,
-        False,
-        dtype=t.dtype,
-        meta=_empty(t),
-    )
+#: See the functions of `gradclip` with these names.
+clip_by_norm = partial(_clip_by_norm, "clip_by_norm")
+clip_by_average_norm = partial(_clip_by_norm, "clip_by_average_norm")
 
 
 def clip_by_global_norm(  # noqa: PLR0917
@@ -230,9 +215,7 @@ def _clip_block(  # noqa: PLR0917 (called by dask)
             raise NonFiniteError(f"{function}: t: found an element that is infinite or NaN", norm)
         return found, elements
 
-    if function == "clip_by_norm":
-        return np.asarray(_core.clip_by_norm(block, clip_norm, axes, name, nonfinite, strict, None, share))
-    return np.asarray(_core.clip_by_average_norm(block, clip_norm, name, nonfinite, None, share))
+    return np.asarray(_core.clip_by_norm(function, block, clip_norm, axes, name, nonfinite, strict, None, share))
 
 
 def _clip_block_of_list(block: Array, pair: Array, options: tuple[Any, ...]) -> Array:

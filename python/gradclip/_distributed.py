@@ -97,32 +97,26 @@ def clip_by_global_norm(  # noqa: PLR0917 (called by the public function)
         share.fail(error)
 
 
-def clip_by_norm(  # noqa: PLR0917 (called by the public function)
-    t: Any, clip_norm: Any, axes: Any, name: Any, nonfinite: Any, strict: Any, out: Any, comm: Any, replicated: Any
+def clip_by_norm(  # noqa: PLR0917 (called by the public functions)
+    function: str,
+    t: Any,
+    clip_norm: Any,
+    axes: Any,
+    name: Any,
+    nonfinite: Any,
+    strict: Any,
+    out: Any,
+    comm: Any,
+    replicated: Any,
 ) -> Any:
-    """See `gradclip.clip_by_norm`."""
-    share = Share("clip_by_norm", name, comm)
+    """See `gradclip.clip_by_norm` and `gradclip.clip_by_average_norm`: ``function`` is one of these."""
+    share = Share(function, name, comm)
 
     def norms() -> tuple[Array, int]:
         return _norms_of_tensor(share, t, clip_norm, axes, name, (nonfinite, strict), replicated)
 
     try:
-        return _core.clip_by_norm(t, clip_norm, axes, name, nonfinite, strict, out, norms)
-    except Exception as error:  # noqa: BLE001 (the other ranks wait)
-        share.fail(error)
-
-
-def clip_by_average_norm(  # noqa: PLR0917 (called by the public function)
-    t: Any, clip_norm: Any, name: Any, nonfinite: Any, out: Any, comm: Any, replicated: Any
-) -> Any:
-    """See `gradclip.clip_by_average_norm`."""
-    share = Share("clip_by_average_norm", name, comm)
-
-    def norms() -> tuple[Array, int]:
-        return _norms_of_tensor(share, t, clip_norm, None, name, (nonfinite,), replicated)
-
-    try:
-        return _core.clip_by_average_norm(t, clip_norm, name, nonfinite, out, norms)
+        return _core.clip_by_norm(function, t, clip_norm, axes, name, nonfinite, strict, out, norms)
     except Exception as error:  # noqa: BLE001 (the other ranks wait)
         share.fail(error)
 

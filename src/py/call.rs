@@ -467,15 +467,18 @@ impl<'a, 'py> Call<'a, 'py> {
         axes: Option<&[usize]>,
         norm: f64,
     ) -> PyErr {
-        let module = self.py.import(intern!(self.py, "gradclip._nonfinite"));
         let (one, many) = match tensors {
             Held::One(tensor) => (Some(tensor), None),
             Held::Many(tensors) => (None, Some(tensors)),
         };
-        let error = module.and_then(|module| {
-            let arguments = (self.prefix(), argument, one, many, axes, norm);
-            module.call_method1(intern!(self.py, "error"), arguments)
-        });
+        self.error_of_python("error", (self.prefix(), argument, one, many, axes, norm))
+    }
+
+    /// The error that a function of `gradclip._nonfinite` makes.
+    #[cold]
+    pub(super) fn error_of_python(&self, function: &str, arguments: impl PyCallArgs<'py>) -> PyErr {
+        let module = self.py.import("gradclip._nonfinite");
+        let error = module.and_then(|module| module.call_method1(function, arguments));
         error.map_or_else(|error| error, PyErr::from_value)
     }
 

@@ -89,13 +89,33 @@ fn clip_to_bounds(
     }, Err(internal("bounds of a dtype without an order")))
 }
 
-/// See `gradclip.clip_by_norm`.
+/// What a clipper of one tensor compares with its limit.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Measure {
+    Norm,
+    Rms,
+    AverageNorm,
+}
+
+impl Measure {
+    /// What the norm of a slice is divided by.
+    fn divisor(self, elements: usize) -> f64 {
+        match self {
+            Self::Norm => 1.0,
+            Self::Rms => (elements as f64).sqrt(),
+            Self::AverageNorm => elements as f64,
+        }
+    }
+}
+
+/// See `gradclip.clip_by_norm`, `gradclip.clip_by_rms` and `gradclip.clip_by_average_norm`: `function` is one of these.
 #[pyfunction]
-#[expect(clippy::too_many_arguments, reason = "the arguments of the public function")]
+#[expect(clippy::too_many_arguments, reason = "the arguments of the public functions")]
 pub(super) fn clip_by_norm<'py>(
     py: Python<'py>,
+    function: &str,
     t: &Bound<'py, PyAny>,
-    clip_norm: &Bound<'py, PyAny>,
+    limit: &Bound<'py, PyAny>,
     axes: Option<&Bound<'py, PyAny>>,
     name: Option<&Bound<'py, PyAny>>,
     nonfinite: &Bound<'py, PyAny>,
@@ -103,58 +123,41 @@ pub(super) fn clip_by_norm<'py>(
     out: Option<&Bound<'py, PyAny>>,
     share: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    const T: Parameter = Parameter::new("t", Kinds::Scalable, true).lazy();
-    let call = Call::new(py, "clip_by_norm", name)?;
-    let is_plain = are_plain([Some(clip_norm), name]) && are_plain_axes(axes) && share.is_none();
-    let (policy, strict) = (call.policy(nonfinite), call.flag("strict", strict));
-    let mut tensor = Inputs::new(&call, T, Items::One(t));
+    let (measure, argument) = match function {
+        "clip_by_rms" => (Measure::Rms, "clip_rms"),
+        "clip_by_average_norm" => (Measure::AverageNorm, "clip_norm"),
+        _ => (Measure::Norm, "clip_norm"),
+    };
+    let parameter = Parameter::new("t", Kinds::Scalable, measure == Measure::Norm);
+    let parameter = Parameter { takes_lazy: measure != Measure::Rms, ..parameter };
+    let call = Call::new(py, function, name)?;
+    let is_plain = are_plain([Some(limit), name]) && are_plain_axes(axes) && share.is_none();
+    let (policy, is_strict) = (call.policy(nonfinite), call.flag("strict", strict));
+    let mut tensor = Inputs::new(&call, parameter, Items::One(t));
     if let Some(OnDevice { is_lazy, .. }) = tensor.read(is_plain)? {
         return if is_lazy {
-            call.hand_on_lazy(share.is_some(), (t, clip_norm, axes, name, nonfinite, strict?, out))
-        } else if policy?.is_default() && !strict? && share.is_none() {
-            call.hand_on((t, clip_norm, axes, name, out))
+            call.hand_on_lazy(share.is_some(), (t, limit, axes, name, nonfinite, is_strict?, out))
+        } else if measure != Measure::Rms && policy?.is_default() && !is_strict? && share.is_none() {
+            call.hand_on((t, limit, axes, name, out))
         } else {
             Err(call.not_on_device("t"))
         };
     }
-    let limit = call.limit("clip_norm", clip_norm, false)?;
+    let limit = call.limit(argument, limit, false)?;
     let shape = tensor.shape()?;
     let axes = call.axes("axes", axes, shape.len())?.filter(|axes| axes.len() < shape.len());
     call.check_name()?;
-    let (policy, strict) = (policy?, strict?);
-    call.check_strict(strict, policy, None)?;
+    let (policy, is_strict) = (policy?, is_strict?);
+    call.check_strict(is_strict, policy, None)?;
+    let limit = |elements| policy.limit(limit, measure.divisor(elements), margin(is_strict, elements));
     if let Some(share) = share {
-        let limit = |elements| policy.limit(limit, 1.0, margin(strict, elements));
         return clip_shared(&mut tensor, axes.as_deref(), limit, share, out);
     }
-    let margin = if strict { margin(strict, len_along(&shape, axes.as_deref())) } else { 0.0 };
-    clip_along(&call, &mut tensor, axes.as_deref(), policy.limit(limit, 1.0, margin), policy, out)
-}
-
-/// See `gradclip.clip_by_rms`.
-#[pyfunction]
-pub(super) fn clip_by_rms<'py>(
-    py: Python<'py>,
-    t: &Bound<'py, PyAny>,
-    clip_rms: &Bound<'py, PyAny>,
-    axes: Option<&Bound<'py, PyAny>>,
-    name: Option<&Bound<'py, PyAny>>,
-    nonfinite: &Bound<'py, PyAny>,
-    out: Option<&Bound<'py, PyAny>>,
-) -> PyResult<Bound<'py, PyAny>> {
-    const T: Parameter = Parameter::new("t", Kinds::Scalable, false);
-    let call = Call::new(py, "clip_by_rms", name)?;
-    let mut tensor = Inputs::new(&call, T, Items::One(t));
-    if tensor.read(are_plain([Some(clip_rms), name]) && are_plain_axes(axes))?.is_some() {
-        return Err(call.not_on_device("t"));
-    }
-    let limit = call.limit("clip_rms", clip_rms, false)?;
-    let shape = tensor.shape()?;
-    let axes = call.axes("axes", axes, shape.len())?.filter(|axes| axes.len() < shape.len());
-    call.check_name()?;
-    let policy = call.policy(nonfinite)?;
-    let len = len_along(&shape, axes.as_deref()) as f64;
-    clip_along(&call, &mut tensor, axes.as_deref(), policy.limit(limit, len.sqrt(), 0.0), policy, out)
+    let elements = match &axes {
+        Some(axes) => axes.iter().filter_map(|axis| shape.get(*axis)).product(),
+        None => shape.iter().product(),
+    };
+    clip_along(&call, &mut tensor, axes.as_deref(), limit(elements), policy, out)
 }
 
 /// Clips a tensor that is a part of a larger one, or slices that are, by the norms that `share` returns: see [`shared_norms`].
@@ -176,17 +179,9 @@ fn clip_shared<'py>(
     if values.len() != kept.iter().filter_map(|axis| shape.get(*axis)).product::<usize>() {
         return Err(internal("not a norm for each slice"));
     }
-    let limit = limit(elements);
-    scale_slices(operands.pair()?, &Norms { values, kept }, |_, norm| limit.factor(norm))?;
+    let (limit, norms, pair) = (limit(elements), Norms { values, kept }, slice::from_mut(operands.pair()?));
+    scale_slices(share.py(), pair, slice::from_ref(&norms), |_, _, norm| limit.factor(norm))?;
     Ok(operands.into_result())
-}
-
-/// The elements of a slice along some axes, or of all.
-fn len_along(shape: &[usize], axes: Option<&[usize]>) -> usize {
-    match axes {
-        Some(axes) => axes.iter().filter_map(|axis| shape.get(*axis)).product(),
-        None => shape.iter().product(),
-    }
 }
 
 /// Clips a tensor by its norm, or each slice along some but not all axes by its own.
@@ -276,7 +271,7 @@ fn clip_slices(py: Python<'_>, pair: &mut Pair<'_>, axes: &[usize], limit: Limit
         return Ok(());
     }
     let norms = Norms::of(&whole, axes, Order::Two)?;
-    scale_slices(pair, &norms, |_, norm| limit.factor(norm))
+    scale_slices(py, slice::from_mut(pair), slice::from_ref(&norms), |_, _, norm| limit.factor(norm))
 }
 
 fn clip_elements(py: Python<'_>, pair: &mut Pair<'_>, dtype: Dtype, limit: Limit) -> PyResult<()> {
@@ -335,42 +330,6 @@ fn clip_as_columns(
         detached(py, bytes, || clip_columns(Isa::current(), from, to, shape, limit))?;
         Ok(true)
     }, Ok(false))
-}
-
-/// See `gradclip.clip_by_average_norm`.
-#[pyfunction]
-pub(super) fn clip_by_average_norm<'py>(
-    py: Python<'py>,
-    t: &Bound<'py, PyAny>,
-    clip_norm: &Bound<'py, PyAny>,
-    name: Option<&Bound<'py, PyAny>>,
-    nonfinite: &Bound<'py, PyAny>,
-    out: Option<&Bound<'py, PyAny>>,
-    share: Option<&Bound<'py, PyAny>>,
-) -> PyResult<Bound<'py, PyAny>> {
-    const T: Parameter = Parameter::new("t", Kinds::Scalable, false).lazy();
-    let call = Call::new(py, "clip_by_average_norm", name)?;
-    let policy = call.policy(nonfinite);
-    let mut tensor = Inputs::new(&call, T, Items::One(t));
-    if let Some(OnDevice { is_lazy, .. }) =
-        tensor.read(are_plain([Some(clip_norm), name]) && share.is_none())?
-    {
-        return if is_lazy {
-            call.hand_on_lazy(share.is_some(), (t, clip_norm, name, nonfinite, out))
-        } else if policy?.is_default() && share.is_none() {
-            call.hand_on((t, clip_norm, name, out))
-        } else {
-            Err(call.not_on_device("t"))
-        };
-    }
-    let limit = call.limit("clip_norm", clip_norm, false)?;
-    call.check_name()?;
-    let (policy, len) = (policy?, tensor.shape()?.iter().product::<usize>());
-    if let Some(share) = share {
-        let limit = |elements| policy.limit(limit, elements as f64, 0.0);
-        return clip_shared(&mut tensor, None, limit, share, out);
-    }
-    clip_along(&call, &mut tensor, None, policy.limit(limit, len as f64, 0.0), policy, out)
 }
 
 /// See `gradclip.clip_by_global_norm`.

@@ -10,7 +10,7 @@ use super::classes::integer;
 use super::kinds::Kinds;
 use super::norm::{norms_to_array, vector_order};
 use super::operands::{Inputs, Operands, Parameter};
-use super::run::{Norms, Policy, clip_plain_each, scale_slices_of_each, zeros};
+use super::run::{Norms, Policy, clip_plain_each, scale_slices, zeros};
 use super::text::{describe, shape_text};
 use crate::error::vec_with_room;
 use crate::parallel::reduce::Order;
@@ -78,7 +78,7 @@ fn clip_pairs_each(
     axes.extend(pairs.iter().map(|pair| (0..pair.input().ndim()).collect::<Vec<_>>()));
     let whole = pairs.iter().map(Pair::input).zip(axes.iter().map(Vec::as_slice));
     let norms = Norms::of_each(py, whole, order)?;
-    scale_slices_of_each(py, pairs, &norms, |i, _, norm| limits.get(i).and_then(|limit| limit.factor(norm)))?;
+    scale_slices(py, pairs, &norms, |i, _, norm| limits.get(i).and_then(|limit| limit.factor(norm)))?;
     let mut values = vec_with_room(norms.len())?;
     values.extend(norms.iter().filter_map(|norms| norms.values.first()));
     Ok(values)
@@ -122,7 +122,7 @@ pub(super) fn clip_by_weight_norm<'py>(
         let norm = weight.to_f64();
         clipping * if norm < eps { eps } else { norm }
     };
-    scale_slices_of_each(py, pairs, &own, |i, at, norm| {
+    scale_slices(py, pairs, &own, |i, at, norm| {
         let weight = of_weights.get(i).and_then(|norms| norms.values.get(at));
         norm.clip_to(weight.map_or(f64::NAN, |weight| limit(*weight)))
     })?;

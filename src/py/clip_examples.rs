@@ -1,14 +1,15 @@
 //! The clipping of examples, each by its own norm, and their sum.
 
-use pyo3::intern;
+use std::slice;
+
 use pyo3::prelude::*;
 use pyo3::types::{PyAny, PyString};
 
 use super::array::items::Held;
 use super::array::order::IterOrder;
-use super::array::pair::{Pair, arrange};
-use super::array::{Array, internal, objects};
-use super::call::{Call, Entry, Tensor};
+use super::array::pair::Pair;
+use super::array::{Array, internal};
+use super::call::{Call, Entry};
 use super::kinds::Kinds;
 use super::norm::norms_to_array;
 use super::operands::{Inputs, Operands, Parameter};
@@ -17,6 +18,7 @@ use super::text::{describe, shape_text};
 use crate::element::match_real;
 use crate::error::vec_with_room;
 use crate::isa::Isa;
+use crate::parallel::elementwise::Task;
 use crate::parallel::examples::{Examples, sum_examples};
 use crate::parallel::reduce::{Order, norm_of_norms};
 use crate::scaled::{Factor, NonFinite, Scaled};
@@ -66,10 +68,16 @@ pub(super) fn clip_examples_by_global_norm<'py>(
     // The outputs first: if one does not fit, the norms need not be waited for.
     let mut arrays = vec_with_room(held.len())?;
     arrays.extend(tensors.arrays().map(|(i, array)| (i, array.clone())));
-    let mut sums = if reduce == Reduce::No { None } else { Some(Sums::new(&call, &held, &mut arrays, out)?) };
-    let mut operands = match sums {
-        Some(_) => None,
-        None => Some(tensors.with_outputs(out, &mut [])?),
+    let mut operands = if reduce == Reduce::No {
+        tensors.with_outputs(out, &mut [])?
+    } else {
+        tensors.replace(zero_example)?;
+        // An input that shares memory with a sum is copied.
+        let mut readers: Vec<_> = arrays.iter_mut().map(|(_, array)| array).collect();
+        tensors.with_outputs(out, &mut readers)?
+    };
+    let Operands::General { pairs, .. } = &mut operands else {
+        return Err(internal("examples in plain arrays"));
     };
     let mut own = vec_with_room(arrays.len())?;
     for (_, array) in &arrays {
@@ -80,36 +88,21 @@ pub(super) fn clip_examples_by_global_norm<'py>(
     if let Some(norm) = norms.iter().find(|norm| policy.refuses(**norm)) {
         return Err(call.nonfinite_examples(&held, has_limits, norm.to_f64()));
     }
-    let factors = |tensor: usize| -> Vec<Option<Factor>> {
-        let limit = policy.limit(limits.get(tensor).copied().unwrap_or(f64::INFINITY), 1.0, margin);
-        let from = if has_limits { tensor * count } else { 0 };
-        let of_tensor = norms.iter().skip(from).take(count);
-        let factor =
-            |norm: &Scaled| if has_limits { limit.factor(*norm) } else { limit.factor_of_all(*norm) };
-        of_tensor.map(factor).collect()
-    };
-    let over = if reduce == Reduce::Mean { count as f64 } else { 1.0 };
-    match (&mut sums, &mut operands) {
-        (Some(sums), _) => sums.fill(&arrays, over, factors)?,
-        (None, Some(Operands::General { pairs, .. })) => {
-            for ((i, _), pair) in arrays.iter().zip(pairs) {
-                let factors = factors(*i);
-                let from = if has_limits { *i * count } else { 0 };
-                let values = norms.iter().skip(from).take(count).copied().collect();
-                let norms = Norms { values, kept: vec![0] };
-                scale_slices(pair, &norms, |at, _| factors.get(at).copied().flatten())?;
-            }
+    for ((i, array), pair) in arrays.iter().zip(pairs) {
+        let limit = policy.limit(limits.get(*i).copied().unwrap_or(f64::INFINITY), 1.0, margin);
+        let factor = |norm| if has_limits { limit.factor(norm) } else { limit.factor_of_all(norm) };
+        let values = norms.iter().skip(if has_limits { *i * count } else { 0 }).take(count).copied();
+        if reduce == Reduce::No {
+            let norms = Norms { values: values.collect(), kept: vec![0] };
+            scale_slices(py, slice::from_mut(pair), slice::from_ref(&norms), |_, _, norm| factor(norm))?;
+        } else {
+            let over = if reduce == Reduce::Mean { count as f64 } else { 1.0 };
+            write_sum(pair, array, values.map(factor), over)?;
         }
-        _ => return Err(internal("examples in plain arrays")),
     }
     let shape = if has_limits { vec![held.len(), count] } else { vec![count] };
     let norms = norms_to_array(py, &shape, &norms)?;
-    let result = match (sums, operands) {
-        (Some(sums), _) => sums.result,
-        (None, Some(operands)) => operands.into_result(),
-        (None, None) => return Err(internal("no result")),
-    };
-    Ok((result, norms).into_pyobject(py)?.into_any())
+    Ok((operands.into_result(), norms).into_pyobject(py)?.into_any())
 }
 
 /// The examples of each tensor, of which all have as many.
@@ -152,84 +145,37 @@ fn per_tensor(held: &Held<'_>, own: &[Vec<Scaled>], count: usize) -> PyResult<Ve
     Ok(norms)
 }
 
-/// The outputs of sums, which have the shape of one example.
-struct Sums<'py> {
-    pairs: Vec<Pair<'py>>,
-    result: Bound<'py, PyAny>,
+/// An array of zeros with the shape and the dtype of one example, of which only one zero is stored.
+fn zero_example<'py>(array: &Array<'py>) -> PyResult<Array<'py>> {
+    let numpy = array.object().py().import("numpy")?;
+    let zero = numpy.call_method1("zeros", ((), array.object().getattr("dtype")?))?;
+    let shape = array.shape().get(1..).unwrap_or_default().to_vec();
+    let zeros = numpy.call_method1("broadcast_to", (zero, shape))?;
+    Ok(Array::read(&zeros).ok_or_else(|| internal("NumPy made no array"))?.0)
 }
 
-impl<'py> Sums<'py> {
-    /// New outputs, or those of the caller. An input that shares memory with one of these is copied.
-    fn new(
-        call: &Call<'_, 'py>,
-        held: &Held<'py>,
-        arrays: &mut [(usize, Array<'py>)],
-        out: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Self> {
-        let py = call.py();
-        let outs = call.out_sequence(out, held.len())?;
-        let zeros = py.import(intern!(py, "numpy"))?.getattr(intern!(py, "zeros"))?;
-        let (mut pairs, mut results) = (vec_with_room(arrays.len())?, vec_with_room(held.len())?);
-        let mut inputs = arrays.iter();
-        for i in 0..held.len() {
-            let own = outs.as_ref().map(|outs| outs.get_item(i)).transpose()?.filter(|own| !own.is_none());
-            let argument = Entry("out", Some(i));
-            if held.get(i)?.is_none() {
-                if let Some(own) = own {
-                    return Err(call.type_error(argument, describe(&own), "None, as t_list has there"));
-                }
-                results.push(py.None().into_bound(py));
-                continue;
-            }
-            let Some((_, input)) = inputs.next() else { return Err(internal("a tensor that was not read")) };
-            let dtype = input.object().getattr(intern!(py, "dtype"))?;
-            let native = dtype.call_method1(intern!(py, "newbyteorder"), ("=",))?;
-            let new = zeros.call1((input.shape().get(1..).unwrap_or_default().to_vec(), native))?;
-            let (array, _) = Array::read(&new).ok_or_else(|| internal("NumPy made no array"))?;
-            let output = match &own {
-                Some(own) => call.out(argument, own, &Tensor { array, slices: None })?,
-                None => array,
-            };
-            results.push(own.unwrap_or(new));
-            pairs.push(Pair::new(output.clone(), Some(output))?);
-        }
-        let mut readers: Vec<_> = arrays.iter_mut().map(|(_, array)| array).collect();
-        if let Some((a, b)) = arrange(&mut pairs, &mut readers)? {
-            let place = |pair: usize| Entry("out", Some(arrays.get(pair).map_or(0, |(i, _)| *i)));
-            return Err(call.clash(place(a), place(b)));
-        }
-        let result = objects::list_of(py, results.into_iter())?.into_any();
-        Ok(Self { pairs, result })
-    }
-
-    /// Writes the sums of the examples of each tensor, divided by a number.
-    fn fill(
-        &mut self,
-        arrays: &[(usize, Array<'py>)],
-        over: f64,
-        factors: impl Fn(usize) -> Vec<Option<Factor>>,
-    ) -> PyResult<()> {
-        for ((i, array), pair) in arrays.iter().zip(&mut self.pairs) {
-            pair.split_complex();
-            let parts = array.in_parts();
-            let array = parts.as_ref().unwrap_or(array);
-            let counted = |factor: Option<Factor>| match factor {
-                Some(factor) if Factor::erases(factor.by) => None,
-                factor => Some(factor.unwrap_or(Factor::ONE)),
-            };
-            let factors: Vec<_> = factors(*i).into_iter().map(counted).collect();
-            let len = array.shape().iter().skip(1).product();
-            let (py, bytes) = (array.object().py(), array.bytes());
-            let to = IterOrder::along(0..array.ndim() - 1);
-            match_real!(array.dtype().ok_or_else(|| internal("an array of no dtype"))?, T => {
-                let elements = array.view::<T>(&IterOrder::along(0..array.ndim()))?;
-                let examples = Examples { elements, len, factors: &factors, over };
-                let mut task = pair.task::<T>(&to)?;
-                detached(py, bytes, || sum_examples(Isa::current(), &examples, &mut task))?;
-            }, return Err(internal("sums of integers")));
-        }
-        Ok(())
-    }
+/// Writes the sum of the examples of a tensor, each multiplied by its factor, divided by a number. An example whose factor
+/// erases it counts nothing.
+fn write_sum(
+    pair: &mut Pair<'_>,
+    array: &Array<'_>,
+    factors: impl Iterator<Item = Option<Factor>>,
+    over: f64,
+) -> PyResult<()> {
+    pair.split_complex();
+    let parts = array.in_parts();
+    let array = parts.as_ref().unwrap_or(array);
+    let factors = factors.map(|factor| factor.unwrap_or(Factor::ONE));
+    let factors: Vec<_> = factors.map(|factor| (!Factor::erases(factor.by)).then_some(factor)).collect();
+    let len = array.shape().iter().skip(1).product();
+    let (py, bytes) = (array.object().py(), array.bytes());
+    match_real!(array.dtype().ok_or_else(|| internal("an array of no dtype"))?, T => {
+        let elements = array.view::<T>(&IterOrder::along(0..array.ndim()))?;
+        let examples = Examples { elements, len, factors: &factors, over };
+        let task = pair.task::<T>(&IterOrder::along(0..array.ndim() - 1))?;
+        let mut task = Task { source: None, ..task };
+        Ok(detached(py, bytes, || sum_examples(Isa::current(), &examples, &mut task))?)
+    }, Err(internal("sums of integers")))
 }
 
 impl<'py> Call<'_, 'py> {
@@ -242,13 +188,8 @@ impl<'py> Call<'_, 'py> {
     }
 
     /// The error for NaN and infinity in examples.
-    #[cold]
     fn nonfinite_examples(&self, tensors: &Held<'py>, per_tensor: bool, norm: f64) -> PyErr {
-        let error = self.py().import(intern!(self.py(), "gradclip._nonfinite")).and_then(|module| {
-            let Held::Many(tensors) = tensors else { return Err(internal("examples of no list")) };
-            let arguments = (self.prefix(), tensors, per_tensor, norm);
-            module.call_method1(intern!(self.py(), "error_of_examples"), arguments)
-        });
-        error.map_or_else(|error| error, PyErr::from_value)
+        let Held::Many(tensors) = tensors else { return internal("examples of no list") };
+        self.error_of_python("error_of_examples", (self.prefix(), tensors, per_tensor, norm))
     }
 }

@@ -30,7 +30,7 @@ mod _core {
     use crate::isa::Isa;
 
     #[pymodule_export]
-    use super::clip::{clip_by_average_norm, clip_by_global_norm, clip_by_norm, clip_by_rms, clip_by_value};
+    use super::clip::{clip_by_global_norm, clip_by_norm, clip_by_value};
     #[pymodule_export]
     use super::clip_difference::clip_difference_by_global_norm;
     #[pymodule_export]

@@ -144,6 +144,16 @@ impl<'a, 'py> Inputs<'a, 'py> {
         }
     }
 
+    /// Replaces each tensor, of those that are not plain, by another array.
+    pub(super) fn replace(&mut self, make: impl Fn(&Array<'py>) -> PyResult<Array<'py>>) -> PyResult<()> {
+        if let Tensors::General(tensors) = &mut self.tensors {
+            for tensor in tensors.iter_mut().flatten() {
+                tensor.array = make(&tensor.array)?;
+            }
+        }
+        Ok(())
+    }
+
     /// The only tensor as an array that any layout may have.
     pub(super) fn array(&self) -> PyResult<&Array<'py>> {
         match &self.tensors {

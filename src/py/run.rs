@@ -2,7 +2,7 @@
 //! the interpreter.
 
 use std::borrow::Cow;
-use std::slice;
+use std::{iter, slice};
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -222,20 +222,11 @@ pub(super) struct Norms {
 impl Norms {
     /// The vector norms along some axes.
     pub(super) fn of(array: &Array<'_>, reduced: &[usize], order: Order) -> PyResult<Self> {
-        let (parts, reduced) = split_parts(array, reduced, order)?;
-        let array = parts.as_ref().unwrap_or(array);
-        match_element!(dtype_of(array)?, T => {
-            let split = array.split(&reduced);
-            let slices = array.slices::<T>(&split)?;
-            let mut norms = Self::zeros(array, &split)?;
-            detached(array.object().py(), array.bytes(), || {
-                norms_into(Isa::current(), &slices, order, &mut norms.values)
-            })?;
-            Ok(norms)
-        })
+        let norms = Self::of_each(array.object().py(), iter::once((array, reduced)), order)?.pop();
+        norms.ok_or_else(|| internal("an array without norms"))
     }
 
-    /// The vector norms of each of some arrays along axes of its own.
+    /// The vector norms of several arrays, of each along axes of its own.
     pub(super) fn of_each<'py: 'a, 'a>(
         py: Python<'py>,
         arrays: impl Iterator<Item = (&'a Array<'py>, &'a [usize])> + Clone,
@@ -317,14 +308,11 @@ impl Norms {
         let inner_len: usize = inner.iter().map(|axis| shape[*axis]).product();
         let outer_len: usize = outer.iter().map(|axis| shape[*axis]).product();
         let mut values = zeros(outer_len * inner_len)?;
-        if !values.is_empty() && shape[axis] > 0 {
-            for (block, max) in self.values.chunks(shape[axis] * inner_len).zip(values.chunks_mut(inner_len))
-            {
-                for row in block.chunks(inner_len) {
-                    for (max, norm) in max.iter_mut().zip(row) {
-                        *max = max.max(*norm);
-                    }
-                }
+        let inner_len = inner_len.max(1); // chunks have a length; without inner positions there are no chunks
+        let blocks = self.values.chunks(inner_len * shape[axis].max(1));
+        for (largest, block) in values.chunks_mut(inner_len).zip(blocks) {
+            for row in block.chunks(inner_len) {
+                largest.iter_mut().zip(row).for_each(|(largest, norm)| *largest = largest.max(*norm));
             }
         }
         Ok(Self { values, kept: outer.iter().chain(inner).copied().collect() })
@@ -358,28 +346,22 @@ pub(super) fn zeros(count: usize) -> Result<Vec<Scaled>, Error> {
     Ok(norms)
 }
 
-/// A new array for the norms of slices of `array`, in the order of the axes `kept`, which are computed once it is there.
+/// A new array for the norms of slices of `array`, in the order of the axes `kept`. `norms` computes them once there is memory
+/// for the array.
 fn new_norms<'py, N: AsRef<[Scaled]>>(
     array: &Array<'py>,
     kept: &[usize],
     keepdims: bool,
     norms: impl FnOnce() -> PyResult<N>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let py = array.object().py();
     let (shape, places) = placed(array.shape(), kept, keepdims);
-    if dtype_of(array)?.is_wide() {
-        Array::filled::<f64>(py, &shape, &places, |to| write_norms(norms, to))
-    } else {
-        Array::filled::<f32>(py, &shape, &places, |to| write_norms(norms, to))
-    }
-}
-
-fn write_norms<T: Real, N: AsRef<[Scaled]>>(
-    norms: impl FnOnce() -> PyResult<N>,
-    to: &mut [T],
-) -> PyResult<()> {
-    to.iter_mut().zip(norms()?.as_ref()).for_each(|(to, norm)| *to = T::narrow(norm.to_f64()));
-    Ok(())
+    let dtype = if dtype_of(array)?.is_wide() { Dtype::F64 } else { Dtype::F32 };
+    match_real!(dtype, T => {
+        Array::filled::<T>(array.object().py(), &shape, &places, |to| {
+            to.iter_mut().zip(norms()?.as_ref()).for_each(|(to, norm)| *to = T::narrow(norm.to_f64()));
+            Ok(())
+        })
+    }, Err(internal("norms that are no floats")))
 }
 
 /// Divides each row by its norm, if the slices along the axes are rows of the output. Returns the norms as an array.
@@ -431,19 +413,9 @@ pub(super) fn placed(shape: &[usize], kept: &[usize], keepdims: bool) -> (Vec<us
     }
 }
 
-/// Scales each slice by its own factor, made of its number and its norm; None leaves it as it is.
+/// Scales each slice of each pair by a factor of its own, which is made of the number of the pair, the number of the slice and
+/// the norm of the slice. A slice without a factor stays as it is.
 pub(super) fn scale_slices(
-    pair: &mut Pair<'_>,
-    norms: &Norms,
-    factor: impl Fn(usize, Scaled) -> Option<Factor>,
-) -> PyResult<()> {
-    let (py, bytes) = (pair.input().object().py(), pair.input().bytes());
-    let job = scaling(pair, norms, factor, is_streamed(bytes))?;
-    Ok(detached(py, bytes, || job.run())?)
-}
-
-/// The same for each of some pairs; the factor is made of the pair's number, too.
-pub(super) fn scale_slices_of_each(
     py: Python<'_>,
     pairs: &mut [Pair<'_>],
     norms: &[Norms],
@@ -459,7 +431,7 @@ pub(super) fn scale_slices_of_each(
     Ok(detached(py, bytes, || run_each(jobs))?)
 }
 
-/// The work of scaling each slice.
+/// The job of scaling each slice of a pair.
 fn scaling<'a>(
     pair: &'a mut Pair<'_>,
     norms: &'a Norms,

@@ -104,7 +104,7 @@ def test_every_function_hands_on_all_its_arguments_in_order(cupy, calls):
     expected = [
         (gc.clip_by_value(d, a, b, c, out=e), "clip_by_value", (d, a, b, c, e)),
         (gc.clip_by_norm(d, a, b, c, out=e), "clip_by_norm", (d, a, b, c, e)),
-        (gc.clip_by_average_norm(d, a, b, out=c), "clip_by_average_norm", (d, a, b, c)),
+        (gc.clip_by_average_norm(d, a, b, out=c), "clip_by_average_norm", (d, a, None, b, c)),
         (
             gc.clip_by_global_norm(tensors, a, b, c, ord=e, out=X),
             "clip_by_global_norm",
@@ -129,7 +129,7 @@ def test_nothing_given_is_none_as_for_numpy_arrays(cupy, calls, function):
     more = {
         "clip_by_value": (-1, 1, None, None),
         "clip_by_norm": (1.0, None, None, None),
-        "clip_by_average_norm": (1.0, None, None),
+        "clip_by_average_norm": (1.0, None, None, None),
         "clip_by_global_norm": (1.0, None, None, 2, None),
         "global_norm": (None, 2),
         "norm": ("euclidean", None, None, None),

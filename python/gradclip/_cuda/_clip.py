@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -88,9 +89,10 @@ def _bound(arguments: Arguments, argument: str, bound: Any, tensor: Tensor) -> B
     return Bound(0, view)
 
 
-def clip_by_norm(t: Any, clip_norm: Any, axes: Any, name: Any, out: Any) -> Any:
-    """See `gradclip.clip_by_norm`."""
-    arguments = Arguments("clip_by_norm", name)
+def _clip_by_norm(  # noqa: PLR0917 (TensorFlow's signature)
+    mode: Mode, t: Any, clip_norm: Any, axes: Any, name: Any, out: Any
+) -> Any:
+    arguments = Arguments("clip_by_norm" if mode is Mode.CLIP else "clip_by_average_norm", name)
     tensor = arguments.tensor("t", t, SCALABLE)
     view = tensor.view
     limit = arguments.scalar("clip_norm", clip_norm, t.data.device_id, nan=False)
@@ -106,7 +108,7 @@ def clip_by_norm(t: Any, clip_norm: Any, axes: Any, name: Any, out: Any) -> Any:
             source, *limits = arguments.arrange(call, [target.view], inputs)
             limit = limit._replace(address=limits[0].address) if limits else limit
         pair = Pair(source, target.view)
-        norm = Norm.of(2.0, Mode.CLIP, limit)
+        norm = Norm.of(2.0, mode, limit, view.size if mode is Mode.AVERAGE else 0)
         if along is not None and not along and view.shape and view.code in REAL:
             clip_magnitudes(call, pair, limit)
         elif along is not None and len(along) < len(view.shape):
@@ -116,16 +118,6 @@ def clip_by_norm(t: Any, clip_norm: Any, axes: Any, name: Any, out: Any) -> Any:
     return target.array
 
 
-def clip_by_average_norm(t: Any, clip_norm: Any, name: Any, out: Any) -> Any:
-    """See `gradclip.clip_by_average_norm`."""
-    arguments = Arguments("clip_by_average_norm", name)
-    tensor = arguments.tensor("t", t, SCALABLE)
-    limit = arguments.scalar("clip_norm", clip_norm, t.data.device_id, nan=False)
-    _core.check_name(arguments.function, name)
-    view = tensor.view
-    with call_on(t) as call:
-        target = arguments.out("out", out, tensor)
-        source = view if out is None else arguments.arrange(call, [target.view], [view])[0]
-        pair = Pair(source, target.view)
-        scale_whole(call, view, pair, Norm.of(2.0, Mode.AVERAGE, limit, view.size))
-    return target.array
+#: See the functions of `gradclip` with these names.
+clip_by_norm = partial(_clip_by_norm, Mode.CLIP)
+clip_by_average_norm = partial(_clip_by_norm, Mode.AVERAGE)
