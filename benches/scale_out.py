@@ -7,7 +7,8 @@
     python benches/scale_out.py dask
     python benches/scale_out.py exact
 
-Each prints a table. The figures of docs/guide/many-machines.md come from here. Needs mpi4py, torch, or dask and distributed.
+Each prints a table. The figures of docs/guide/many-machines.md come from here. Needs mpi4py, torch, or dask and
+distributed.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def ranks() -> None:
 
 
 def fsdp() -> None:
-    """Gradients of GPT-2 small that are DTensors on two processes, as after FSDP2, over gloo: torch's own clip beside ours."""
+    """Measure the clip of GPT-2 small in DTensors on two processes over gloo, as FSDP2 has them, beside torch's own."""
     import tempfile  # noqa: PLC0415 (needed here alone)
 
     from torch import multiprocessing  # noqa: PLC0415
