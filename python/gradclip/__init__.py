@@ -3,16 +3,16 @@
 The functions have TensorFlow's names, signatures and treatment of ``None``, and
 NumPy's ``out=``. They neither overflow nor underflow. Values that need no clipping
 keep their bits. Results have the same bits on every CPU and for any number of
-threads. CuPy arrays are computed on their GPU, and the documentation of NumPy
-arrays holds for them too.
+threads. Functions that take CuPy arrays compute on their GPU.
 
 Clip: `clip_by_value`, `clip_by_norm`, `clip_by_average_norm`, `clip_by_rms`,
 `clip_by_global_norm`, `clip_by_norms`, `clip_by_weight_norm`,
 `clip_examples_by_global_norm`, `clip_difference_by_global_norm`.
 
-Norms: `norm`, `norms`, `global_norm`, `normalize`; of data that several processes hold: `NormState`.
+Norms: `norm`, `norms`, `global_norm`, `normalize`, and `NormState` for data in several
+processes.
 
-Bad steps: `NonFiniteError`.
+Errors for NaN and infinity: `NonFiniteError`.
 
 Sparse tensors: `IndexedSlices`.
 

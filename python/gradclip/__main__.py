@@ -286,14 +286,14 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--version", action="version", version=f"gradclip {gc.__version__}")
     commands = made.add_subparsers(dest="command", required=True)
     status = "Exit status: 0, 1 if an element is not finite, 2 if a file cannot be read."
-    norms = commands.add_parser("norms", help="of each tensor, and the global norm", epilog=status)
+    norms = commands.add_parser("norms", help="print the norm of each tensor, and the global norm", epilog=status)
     norms.add_argument("files", nargs="+", type=Path, metavar="FILE")
-    diff = commands.add_parser("diff", help="of the differences of tensors with one name, NEW - OLD", epilog=status)
+    diff = commands.add_parser("diff", help="print the norms of NEW - OLD, for tensors of the same name", epilog=status)
     diff.add_argument("old", type=Path, metavar="OLD")
     diff.add_argument("new", type=Path, metavar="NEW")
     for each in (norms, diff):
         each.add_argument("--ord", type=_order, default=2.0, metavar="P", help="order of the norms, or inf [2]")
-        each.add_argument("--top", type=_count, metavar="N", help="list the N tensors with the largest norms alone")
+        each.add_argument("--top", type=_count, metavar="N", help="list only the N tensors with the largest norms")
         each.add_argument("--json", action="store_true", help="write JSON")
         each.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the norms by tensor")
     return made

@@ -75,7 +75,7 @@ def clip_by_value(
     numpy.ndarray or IndexedSlices
         The result, with the shape and dtype of ``t``, or ``out`` if it was given.
         A value equal to a bound keeps its bits. A NaN in ``t`` also keeps its bits.
-        A NaN in a bound makes the elements that it limits NaN.
+        Elements with a NaN bound become NaN.
 
     Raises
     ------
@@ -164,32 +164,31 @@ def clip_by_norm(
         The limit, a real number >= 0. An infinite limit changes nothing, not even NaN
         or infinity.
     axes : int or sequence of int, optional
-        Axes that a norm runs over. Each slice along these axes is clipped by its own
-        norm: ``axes=1`` clips the rows of a matrix. ``()`` clips each element.
-        Default: None, one norm of the whole tensor.
+        Axes of each norm. Each slice along these axes is clipped by its own norm:
+        ``axes=1`` clips the rows of a matrix, ``()`` clips each element. Default: None,
+        one norm of the whole tensor.
     name : str, optional
         Prefix of error messages. Default: none.
     nonfinite : {"propagate", "raise", "zero", "keep"}, optional
-        Effect of an infinite norm, or of one that is NaN. Default: ``"propagate"``, scale
-        like other norms, so that NaN shows. ``"raise"``: `NonFiniteError`, before anything
-        is written. ``"zero"``: the elements become +0.0. ``"keep"``: the elements keep their bits.
+        Effect of an infinite or NaN norm. Default: ``"propagate"``, scale as for other
+        norms, so that NaN appears in the results. ``"raise"``: `NonFiniteError`, before
+        anything is written. ``"zero"``: the elements become +0.0. ``"keep"``: the elements keep their bits.
     strict : bool, optional
-        Whether no rounding takes the norm of a result above the limit. Default: False.
-        With True, the exact Euclidean norm of finite results is at most ``clip_norm``:
-        norms up to ``clip_norm * (1 - 1e-13)`` change nothing, others become
-        ``clip_norm * (1 - 2e-13)``, rounded toward zero. Private learning needs
-        this.
+        Whether to guarantee that rounding never takes a norm above the limit, as private
+        learning needs. Default: False. With True, the exact Euclidean norm of finite
+        results is at most ``clip_norm``. Norms up to ``clip_norm * (1 - 1e-13)`` change
+        nothing. Others become ``clip_norm * (1 - 2e-13)``, rounded toward zero.
     out : ndarray or IndexedSlices, optional
         Array that receives the result, with the shape and dtype of ``t``. It may be
         ``t`` itself: then only slices that are clipped are written. Default: a new
         array.
     comm : communicator, function or sequence of these, optional
-        The other processes that hold parts of the tensor: a communicator of mpi4py, a ProcessGroup of
-        torch.distributed, or a function that adds up a float64 array over all processes; of a
-        sequence, each in turn. Default: None, this process alone.
+        The processes that hold the other parts of the tensor: a communicator of mpi4py, a ProcessGroup
+        of torch.distributed, or a function that sums a float64 array over all processes. A
+        sequence is reduced over in turn. Default: None, only this process.
     replicated : bool, int or sequence of these, optional
-        True if every process holds a copy of the tensor, which counts once, or the number
-        of processes that do. Default: None, all are parts.
+        True if every process holds a copy of the tensor, or the number of processes that
+        hold one. All copies together count once. Default: None, each process holds a part.
 
     Returns
     -------
@@ -216,12 +215,12 @@ def clip_by_norm(
     ``tf.clip_by_norm``. gradclip multiplies by ``clip_norm / norm(t)`` in float64 and
     rounds once to the dtype of ``t``. The norm neither overflows nor underflows.
 
-    Under a finite limit, a slice that contains NaN becomes NaN. A slice with an
-    infinite element becomes NaN there and 0 elsewhere. Of a complex element, only the
-    infinite part becomes NaN.
+    With a finite limit, a slice that contains NaN becomes NaN. In a slice with infinite
+    elements and no NaN, these elements become NaN and all others 0. Of a complex
+    element, only the infinite part becomes NaN.
 
-    With ``comm``, every process gets the same bits, and an error on one of them is an error on
-    all. Every process has to make the call, even one without tensors.
+    With ``comm``, every process must make the call, even a process without tensors. All
+    processes get the same bits. If one raises an error, all do.
 
     Examples
     --------
@@ -258,8 +257,8 @@ def clip_by_rms(
         The limit, a real number >= 0. An infinite limit changes nothing, not even NaN
         or infinity.
     axes : int or sequence of int, optional
-        Axes that a mean runs over. Each slice along these axes is clipped by its own
-        root mean square. Default: None, one of the whole tensor.
+        Axes of each mean. Each slice along these axes is clipped by its own root mean
+        square. Default: None, the root mean square of the whole tensor.
     name : str, optional
         Prefix of error messages. Default: none.
     nonfinite : {"propagate", "raise", "zero", "keep"}, optional
@@ -291,7 +290,7 @@ def clip_by_rms(
     -----
     The result is ``t * clip_rms / max(rms(t), clip_rms)`` with
     ``rms(t) = sqrt(mean(|t|**2))``, as in ``optax.clip_by_block_rms``. Empty slices have
-    the root mean square 0. Rounding is that of `clip_by_norm`.
+    the root mean square 0. Values are rounded as in `clip_by_norm`.
 
     Examples
     --------
@@ -351,19 +350,19 @@ def clip_by_average_norm(
     name : str, optional
         Prefix of error messages. Default: none.
     nonfinite : {"propagate", "raise", "zero", "keep"}, optional
-        Effect of an infinite norm, or of one that is NaN. Default: ``"propagate"``, scale
-        like other norms, so that NaN shows. ``"raise"``: `NonFiniteError`, before anything
-        is written. ``"zero"``: the elements become +0.0. ``"keep"``: the elements keep their bits.
+        Effect of an infinite or NaN norm. Default: ``"propagate"``, scale as for other
+        norms, so that NaN appears in the results. ``"raise"``: `NonFiniteError`, before
+        anything is written. ``"zero"``: the elements become +0.0. ``"keep"``: the elements keep their bits.
     out : ndarray, optional
         Array that receives the result, with the shape and dtype of ``t``. It may be
         ``t`` itself. Default: a new array.
     comm : communicator, function or sequence of these, optional
-        The other processes that hold parts of the tensor: a communicator of mpi4py, a ProcessGroup of
-        torch.distributed, or a function that adds up a float64 array over all processes; of a
-        sequence, each in turn. Default: None, this process alone.
+        The processes that hold the other parts of the tensor: a communicator of mpi4py, a ProcessGroup
+        of torch.distributed, or a function that sums a float64 array over all processes. A
+        sequence is reduced over in turn. Default: None, only this process.
     replicated : bool, int or sequence of these, optional
-        True if every process holds a copy of the tensor, which counts once, or the number
-        of processes that do. Default: None, all are parts.
+        True if every process holds a copy of the tensor, or the number of processes that
+        hold one. All copies together count once. Default: None, each process holds a part.
 
     Returns
     -------
@@ -384,11 +383,11 @@ def clip_by_average_norm(
     Notes
     -----
     The result is ``t * clip_norm / max(norm(t) / t.size, clip_norm)``, as in
-    ``tf.compat.v1.clip_by_average_norm``. Rounding, NaN and infinity are those of
+    ``tf.compat.v1.clip_by_average_norm``. Rounding, NaN and infinity are treated as in
     `clip_by_norm`.
 
-    With ``comm``, every process gets the same bits, and an error on one of them is an error on
-    all. Every process has to make the call, even one without tensors.
+    With ``comm``, every process must make the call, even a process without tensors. All
+    processes get the same bits. If one raises an error, all do.
 
     Examples
     --------
@@ -456,8 +455,7 @@ def clip_by_global_norm(
     ----------
     t_list : sequence of array_like, IndexedSlices or None
         The tensors, of any shapes and of dtypes float16, bfloat16, float32, float64,
-        complex64 and complex128. Dtypes may be mixed. None stands for a tensor without
-        a gradient.
+        complex64 and complex128. Dtypes may be mixed. None stands for a missing gradient.
     clip_norm : number
         The limit, a real number >= 0. An infinite limit changes nothing, not even NaN
         or infinity.
@@ -470,15 +468,13 @@ def clip_by_global_norm(
         Order of the norm: any number > 0, or ``inf`` for the largest magnitude.
         Default: 2, the Euclidean norm.
     nonfinite : {"propagate", "raise", "zero", "keep"}, optional
-        Effect of an infinite norm, or of one that is NaN. Default: ``"propagate"``, scale
-        like other norms, so that NaN shows. ``"raise"``: `NonFiniteError`, before anything
-        is written. ``"zero"``: all elements become +0.0. ``"keep"``: all elements keep their bits.
+        Effect of an infinite or NaN norm. Default: ``"propagate"``, scale as for other
+        norms, so that NaN appears in the results. ``"raise"``: `NonFiniteError`, before
+        anything is written. ``"zero"``: all elements become +0.0. ``"keep"``: all elements keep their bits.
     strict : bool, optional
-        Whether no rounding takes the global norm of the results above the limit. Default: False.
-        With True, the exact Euclidean norm of finite results is at most ``clip_norm``:
-        norms up to ``clip_norm * (1 - 1e-13)`` change nothing, others become
-        ``clip_norm * (1 - 2e-13)``, rounded toward zero. For ``ord=2``
-        alone; ``use_norm`` must be true to 1e-14.
+        Whether to guarantee that rounding never takes the norm above the limit, as in
+        `clip_by_norm`. Default: False. Only for ``ord=2``. ``use_norm`` must have a relative
+        error of at most 1e-14.
     integers : {"raise", "keep"}, optional
         Treatment of integer and boolean tensors. Default: ``"raise"``, a TypeError.
         ``"keep"``: they do not count in the norm, and their results are copies.
@@ -488,15 +484,16 @@ def clip_by_global_norm(
         tensors are clipped in place, and nothing is written if nothing needs clipping.
         Default: new arrays.
     comm : communicator, function or sequence of these, optional
-        The other processes that hold parts of the tensors: a communicator of mpi4py, a ProcessGroup of
-        torch.distributed, or a function that adds up a float64 array over all processes; of a
-        sequence, each in turn. Default: None, this process alone.
+        The processes that hold the other parts of the tensors: a communicator of mpi4py, a ProcessGroup
+        of torch.distributed, or a function that sums a float64 array over all processes. A
+        sequence is reduced over in turn. Default: None, only this process.
     replicated : bool, int or sequence of these, optional
-        For each tensor, or for all: True if every process holds a copy of it, which counts
-        once, or the number of processes that do. Default: None, all are parts.
+        For each tensor, or for all: True if every process holds a copy, or the number of
+        processes that hold one. All copies together count once. Default: None, each process
+        holds a part.
     reproducible : bool, optional
-        Whether to add every term exactly, for orders 1, 2 and ``inf``, so that the bits of the
-        norm depend neither on the number of processes nor on where the data are cut.
+        Whether to add every term exactly. Then the bits of the norm depend neither on the
+        number of processes nor on the split of the data. For orders 1, 2 and ``inf``.
         Default: False.
 
     Returns
@@ -526,14 +523,14 @@ def clip_by_global_norm(
     -----
     Each tensor ``t`` becomes ``t * clip_norm / max(norm, clip_norm)``, as in
     ``tf.clip_by_global_norm``. If the norm is infinite or NaN and ``clip_norm`` is
-    finite, all results are NaN, so that a bad step shows.
+    finite, all results are NaN by default.
 
     Clipping by the global norm was proposed by R. Pascanu, T. Mikolov and Y. Bengio,
     "On the difficulty of training recurrent neural networks", ICML 2013,
     https://arxiv.org/abs/1211.5063.
 
-    With ``comm``, every process gets the same bits, and an error on one of them is an error on
-    all. Every process has to make the call, even one without tensors.
+    With ``comm``, every process must make the call, even a process without tensors. All
+    processes get the same bits. If one raises an error, all do.
 
     Examples
     --------

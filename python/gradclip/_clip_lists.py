@@ -34,21 +34,20 @@ def clip_by_norms(
     ----------
     t_list : sequence of array_like, IndexedSlices or None
         The tensors, of any shapes and of dtypes float16, bfloat16, float32, float64,
-        complex64 and complex128. Dtypes may be mixed. None stands for a tensor without
-        a gradient.
+        complex64 and complex128. Dtypes may be mixed. None stands for a missing gradient.
     clip_norms : number or sequence of number or None
-        The limit of all tensors, or one for each: real numbers >= 0. None and ``inf`` are
-        no limit: that tensor does not change.
+        The limit of all tensors, or one for each: real numbers >= 0. None and ``inf`` mean
+        no limit, so that tensor does not change.
     name : str, optional
         Prefix of error messages. Default: none.
     ord : number, optional
         Order of the norms: any number > 0, or ``inf`` for the largest magnitude.
         Default: 2, the Euclidean norm.
     nonfinite : {"propagate", "raise", "zero", "keep"}, optional
-        Effect of an infinite norm, or of one that is NaN, on its tensor. Default:
-        ``"propagate"``, scale like other norms, so that NaN shows. ``"raise"``:
-        `NonFiniteError`, before anything is written. ``"zero"``: the elements become
-        +0.0. ``"keep"``: the elements keep their bits.
+        Effect of an infinite or NaN norm on its tensor. Default: ``"propagate"``, scale as
+        for other norms, so that NaN appears in the results. ``"raise"``: `NonFiniteError`,
+        before anything is written. ``"zero"``: the elements become +0.0. ``"keep"``: the
+        elements keep their bits.
     out : sequence of ndarray, IndexedSlices or None, optional
         For each tensor, the array that receives its result, with its shape and dtype, or
         None for a new array. It may be ``t_list`` itself. Default: new arrays.
@@ -76,8 +75,8 @@ def clip_by_norms(
 
     Notes
     -----
-    Each tensor ``t`` becomes ``t * limit / max(norm(t), limit)``. Keras clips so under
-    ``clipnorm``.
+    Each tensor ``t`` becomes ``t * limit / max(norm(t), limit)``. ``clipnorm`` of Keras does
+    the same.
 
     Examples
     --------
@@ -108,21 +107,21 @@ def clip_by_weight_norm(
     ----------
     t_list : sequence of array_like or None
         The gradients, of any shapes and of dtypes float16, bfloat16, float32, float64,
-        complex64 and complex128. None stands for a tensor without a gradient.
+        complex64 and complex128. None stands for a missing gradient.
     weights : sequence of array_like
-        For each gradient, the weights, with its shape. For a None in ``t_list``, anything:
-        it is not read.
+        For each gradient, the weights, of the same shape. For each None in ``t_list``, the
+        entry is not read.
     clipping : number, optional
         The share, a real number >= 0. Default: 0.01.
     name : str, optional
         Prefix of error messages. Default: none.
     eps : number, optional
-        The least norm that weights count with, a real number >= 0, so that weights that
+        Lower bound for the norm of the weights, a real number >= 0. With it, weights that
         start at zero can grow. Default: 1e-3.
     unit_axis : int, optional
-        Axis of the units: a unit is a slice at one index of this axis. Default: -1, the
-        layout of TensorFlow and JAX. 0 is that of PyTorch. A tensor of fewer than two
-        axes is one unit.
+        Axis that counts the units. A unit is the slice at one index of this axis.
+        Default: -1, the layout of TensorFlow and JAX. For PyTorch's layout, use 0. A
+        tensor of fewer than two axes is one unit.
     out : sequence of ndarray or None, optional
         For each gradient, the array that receives its result, with its shape and dtype, or
         None for a new array. It may be ``t_list`` itself. Default: new arrays.
@@ -146,9 +145,9 @@ def clip_by_weight_norm(
 
     Notes
     -----
-    Adaptive gradient clipping of A. Brock, S. De, S. L. Smith and K. Simonyan,
+    This is adaptive gradient clipping: A. Brock, S. De, S. L. Smith and K. Simonyan,
     "High-Performance Large-Scale Image Recognition Without Normalization", ICML 2021,
-    https://arxiv.org/abs/2102.06171: each unit ``g`` with the weights ``w`` is clipped to the
+    https://arxiv.org/abs/2102.06171. Each unit ``g`` with the weights ``w`` is clipped to the
     norm ``clipping * max(norm(w), eps)``.
 
     Examples
@@ -179,25 +178,26 @@ def clip_examples_by_global_norm(
     Parameters
     ----------
     t_list : sequence of array_like or None
-        The gradients of B examples: of each tensor an array of shape ``(B, ...)`` and of
-        dtype float16, bfloat16, float32, float64, complex64 or complex128. None stands for
-        a tensor without a gradient.
+        The gradients of B examples, as arrays of shape ``(B, ...)`` and of dtype float16,
+        bfloat16, float32, float64, complex64 or complex128. None stands for a missing
+        gradient.
     clip_norm : number or sequence of number or None
         The limit, a real number >= 0, for the norm of an example over all tensors. A
-        sequence has a limit for each tensor: then the examples of each tensor are clipped
-        by their own norms, and None is no limit.
+        sequence has a limit for each tensor, or None for no limit. Then the examples of
+        each tensor are clipped by their own norms.
     name : str, optional
         Prefix of error messages. Default: none.
     reduce : {"sum", "mean"} or None, optional
-        What to return of the clipped examples. Default: ``"sum"``. ``"mean"`` divides the
-        sum by B. None: the clipped examples themselves.
+        Whether to return the sum or the mean of the clipped examples. Default: ``"sum"``.
+        ``"mean"`` divides the sum by B. None: return the clipped examples.
     nonfinite : {"propagate", "raise", "zero", "keep"}, optional
-        Effect of an example whose norm is infinite or NaN. Default: ``"propagate"``, NaN
-        shows. ``"raise"``: `NonFiniteError`, before anything is written. ``"zero"``: the
-        example counts nothing. ``"keep"``, for ``reduce=None`` alone: it keeps its bits.
+        Effect of an example with an infinite or NaN norm. Default: ``"propagate"``, NaN
+        appears in the results. ``"raise"``: `NonFiniteError`, before anything is written.
+        ``"zero"``: the example is left out of the sum. ``"keep"``: the example keeps its
+        bits, only for ``reduce=None``.
     strict : bool, optional
-        Whether no rounding takes the norm of an example above the limit, before the sum.
-        Default: False. See `clip_by_norm`.
+        Whether to guarantee that rounding never takes the norm of a clipped example above
+        the limit, before the sum. Default: False. See `clip_by_norm`.
     out : sequence of ndarray or None, optional
         For each tensor, the array that receives its result, or None for a new array.
         Default: new arrays.
@@ -205,11 +205,11 @@ def clip_examples_by_global_norm(
     Returns
     -------
     results : list of ndarray or None
-        For each tensor the sum or the mean, of shape ``t.shape[1:]``, or the clipped
-        examples, of shape ``t.shape``; of the dtype of ``t``. None for each None.
+        For each tensor, the sum or the mean with shape ``t.shape[1:]``, or the clipped
+        examples with shape ``t.shape``. The dtype is that of ``t``. None for each None.
     norms : numpy.ndarray
-        The norms of the examples before clipping in float64, of shape ``(B,)``; with a limit
-        for each tensor of shape ``(len(t_list), B)``, zeros for None.
+        The norms of the examples before clipping in float64, of shape ``(B,)``. With a limit
+        for each tensor, the shape is ``(len(t_list), B)``, with zeros for None.
 
     Raises
     ------
@@ -225,13 +225,14 @@ def clip_examples_by_global_norm(
     Notes
     -----
     Differentially private learning sums clipped gradients: M. Abadi et al., "Deep Learning
-    with Differential Privacy", CCS 2016, https://arxiv.org/abs/1607.00133. No noise is
-    added here.
+    with Differential Privacy", CCS 2016, https://arxiv.org/abs/1607.00133. This function
+    adds no noise.
 
-    Factors, products and sums are float64; the sum is rounded once to the dtype of ``t``. Each
-    example's share has a norm of at most ``clip_norm * (1 + 2e-14)`` before it is added, with
-    ``strict=True`` of at most ``clip_norm``. The sum adds rounding of its own: per element up
-    to ``B * 2**-53 * sum(abs(shares))`` and half a unit in the last place of the dtype.
+    Factors, products and sums are float64. The sum is rounded once to the dtype of ``t``.
+    Before the sum, each clipped example has a norm of at most ``clip_norm * (1 + 2e-14)``,
+    and with ``strict=True`` of at most ``clip_norm``. The sum has rounding errors too: for
+    each element up to ``B * 2**-53 * sum(abs(clipped))``, plus half a unit in the last place
+    of the dtype.
 
     Examples
     --------
@@ -259,7 +260,7 @@ def clip_difference_by_global_norm(
     integers: Literal["raise", "keep"] = "raise",
     out: Sequence[Array | None] | None = None,
 ) -> tuple[list[Array | None], float]:
-    """Bring tensors so near to others that the global norm of the differences is at most ``clip_norm``.
+    """Move tensors towards others so that the global norm of the differences is at most ``clip_norm``.
 
     Parameters
     ----------
@@ -267,8 +268,8 @@ def clip_difference_by_global_norm(
         The tensors, for example the weights that a client has trained, of any shapes and of
         dtypes float16, bfloat16, float32, float64, complex64 and complex128.
     base_list : sequence of array_like or None
-        For each tensor, the one that it is compared with, of its shape and dtype: for example
-        the weights before. For each None, None.
+        For each tensor, the base of its difference, with the same shape and dtype: for
+        example the weights before training. For each None, None.
     clip_norm : number
         The limit, a real number >= 0. An infinite limit changes nothing.
     use_norm : number, optional
@@ -280,10 +281,9 @@ def clip_difference_by_global_norm(
         Order of the norm: any number > 0, or ``inf`` for the largest magnitude.
         Default: 2, the Euclidean norm.
     nonfinite : {"propagate", "raise", "zero", "keep"}, optional
-        Effect of an infinite norm, or of one that is NaN. Default: ``"propagate"``, all
-        results are NaN. ``"raise"``: `NonFiniteError`, before anything is written.
-        ``"zero"``: the differences become zero, so that the results are the bases.
-        ``"keep"``: the results are the tensors.
+        Effect of an infinite or NaN norm. Default: ``"propagate"``, all results are NaN.
+        ``"raise"``: `NonFiniteError`, before anything is written. ``"zero"``: the results
+        are the bases. ``"keep"``: the results are the tensors.
     integers : {"raise", "keep"}, optional
         Treatment of integer and boolean tensors. Default: ``"raise"``, a TypeError.
         ``"keep"``: they do not count in the norm, and their results are copies.
@@ -314,7 +314,7 @@ def clip_difference_by_global_norm(
     Notes
     -----
     Each tensor becomes ``base + (t - base) * clip_norm / max(norm, clip_norm)``. Federated
-    learning clips the update of a client so, for example in H. B. McMahan et al., "Learning
+    learning clips the updates of clients in this way: H. B. McMahan et al., "Learning
     Differentially Private Recurrent Language Models", ICLR 2018,
     https://arxiv.org/abs/1710.06963. Differences, products and sums are float64, rounded once.
     No array holds the differences.

@@ -19,7 +19,7 @@ def get_num_threads() -> int:
     Returns
     -------
     int
-        The number of threads, from 1 to 1024: the first of these that is set.
+        The number of threads, from 1 to 1024. It is the first of these that is set:
 
         1. the number given to `set_num_threads`,
         2. the environment variable ``GRADCLIP_NUM_THREADS``,
@@ -43,7 +43,7 @@ def get_num_threads() -> int:
 
 
 def set_num_threads(n: SupportsIndex) -> None:
-    """Set the number of threads for later calls. It changes no bit of any result.
+    """Set the number of threads for later calls. It does not change any result.
 
     Parameters
     ----------
@@ -70,12 +70,12 @@ def set_num_threads(n: SupportsIndex) -> None:
 
 
 def trim() -> int:
-    """Give back the memory that is held for the outputs of later calls.
+    """Return the memory that is held for the outputs of later calls.
 
     Returns
     -------
     int
-        Number of bytes given back. Memory on a GPU is given back too, but not counted.
+        Number of bytes returned. Memory on a GPU is returned too, but not counted.
 
     Raises
     ------
@@ -85,15 +85,15 @@ def trim() -> int:
 
     Notes
     -----
-    On Linux, an output of 32 MiB or more that you drop keeps its memory for a later
-    output of about that size, because fresh memory costs as much as the work that fills
-    it. At most ``GRADCLIP_POOL_BYTES`` bytes are held. 0 holds none. The default is
-    1 GiB or 1/16 of the memory, whichever is smaller. The least recently used memory
-    goes first, and the system takes it back when it runs short. All other outputs own
-    memory of NumPy's allocator.
+    On Linux, gradclip keeps the memory of an output of 32 MiB or more after you drop it,
+    for a later output of about that size. Fresh memory costs as much time as the work that
+    fills it. At most ``GRADCLIP_POOL_BYTES`` bytes are held, 0 for none. The default is
+    1 GiB or 1/16 of the memory, whichever is smaller. The least recently used memory is
+    released first. The system takes memory back when it runs short. NumPy allocates all
+    other outputs.
 
-    On a GPU, do not launch CUDA graphs after ``trim`` if they captured gradclip's calls
-    before it.
+    On a GPU, do not launch CUDA graphs after ``trim`` if they captured calls of gradclip
+    before.
 
     Examples
     --------
@@ -109,10 +109,10 @@ def trim() -> int:
 
 
 def show_config() -> None:
-    """Print what a bug report needs.
+    """Print the configuration, for example for a bug report.
 
-    That is: versions, number of threads, memory held, instruction set, and the dtypes
-    of each function.
+    It prints versions, the number of threads, the memory held, the instruction set, and the
+    dtypes of each function.
 
     Examples
     --------

@@ -18,17 +18,17 @@ _BLOCK = 1 << 16
 
 
 class NonFiniteError(ValueError):
-    """Tensors have an element that is infinite or NaN, under ``nonfinite="raise"``.
+    """Tensors have an infinite or NaN element, under ``nonfinite="raise"``.
 
     Nothing has been written.
 
     Attributes
     ----------
     norm : float
-        The norm of the tensors, infinite or NaN. Along ``axes``, that of the first slice
+        The norm of the tensors, infinite or NaN. Along ``axes``, the norm of the first slice
         with such an element.
     entries : tuple
-        The places of the tensors in their list. Along ``axes``, the index of each slice
+        The positions of the tensors in their list. Along ``axes``, the index of each slice
         among the other axes. For examples, their numbers. Empty if the argument
         ``use_norm`` was infinite or NaN.
     """

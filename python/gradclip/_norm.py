@@ -65,21 +65,22 @@ def global_norm(
         Order of the norm: any number > 0, or ``inf`` for the largest magnitude.
         Default: 2, the Euclidean norm.
     nonfinite : {"propagate", "raise"}, optional
-        Effect of an element that is infinite or NaN. Default: ``"propagate"``, the norm is
-        so too. ``"raise"``: `NonFiniteError`.
+        Effect of an infinite or NaN element. Default: ``"propagate"``, the norm is infinite
+        or NaN. ``"raise"``: `NonFiniteError`.
     integers : {"count", "keep"}, optional
         Treatment of integer and boolean tensors. Default: ``"count"``, they count like
-        others. ``"keep"``: they count nothing, as in `clip_by_global_norm`.
+        others. ``"keep"``: they do not count in the norm, as in `clip_by_global_norm`.
     comm : communicator, function or sequence of these, optional
-        The other processes that hold parts of the tensors: a communicator of mpi4py, a ProcessGroup of
-        torch.distributed, or a function that adds up a float64 array over all processes; of a
-        sequence, each in turn. Default: None, this process alone.
+        The processes that hold the other parts of the tensors: a communicator of mpi4py, a ProcessGroup
+        of torch.distributed, or a function that sums a float64 array over all processes. A
+        sequence is reduced over in turn. Default: None, only this process.
     replicated : bool, int or sequence of these, optional
-        For each tensor, or for all: True if every process holds a copy of it, which counts
-        once, or the number of processes that do. Default: None, all are parts.
+        For each tensor, or for all: True if every process holds a copy, or the number of
+        processes that hold one. All copies together count once. Default: None, each process
+        holds a part.
     reproducible : bool, optional
-        Whether to add every term exactly, for orders 1, 2 and ``inf``, so that the bits of the
-        norm depend neither on the number of processes nor on where the data are cut.
+        Whether to add every term exactly. Then the bits of the norm depend neither on the
+        number of processes nor on the split of the data. For orders 1, 2 and ``inf``.
         Default: False.
 
     Returns
@@ -100,14 +101,14 @@ def global_norm(
 
     Notes
     -----
-    The norm is ``(sum of |x|**ord) ** (1/ord)`` over all elements. For order 2 that is
+    The norm is ``(sum of |x|**ord) ** (1/ord)`` over all elements. For order 2 it is
     ``sqrt(sum of norm(t)**2)``, as in ``tf.linalg.global_norm`` and in Pascanu et al.
     (2013, https://arxiv.org/abs/1211.5063).
 
     The relative error is below 1e-14, and below 1e-14 / ord for orders below 1.
 
-    With ``comm``, every process gets the same bits, and an error on one of them is an error on
-    all. Every process has to make the call, even one without tensors.
+    With ``comm``, every process must make the call, even a process without tensors. All
+    processes get the same bits. If one raises an error, all do.
 
     Examples
     --------
@@ -142,12 +143,13 @@ def norms(
         Order of the norms: any number > 0, or ``inf`` for the largest magnitude.
         Default: 2, the Euclidean norm.
     comm : communicator, function or sequence of these, optional
-        The other processes that hold parts of each of the tensors: a communicator of mpi4py, a ProcessGroup of
-        torch.distributed, or a function that adds up a float64 array over all processes; of a
-        sequence, each in turn. Default: None, this process alone.
+        The processes that hold the other parts of each tensor: a communicator of mpi4py, a
+        ProcessGroup of torch.distributed, or a function that sums a float64 array over all
+        processes. A sequence is reduced over in turn. Default: None, only this process.
     replicated : bool, int or sequence of these, optional
-        For each tensor, or for all: True if every process holds a copy of it, which counts
-        once, or the number of processes that do. Default: None, all are parts.
+        For each tensor, or for all: True if every process holds a copy, or the number of
+        processes that hold one. All copies together count once. Default: None, each process
+        holds a part.
 
     Returns
     -------
@@ -165,8 +167,8 @@ def norms(
     -----
     Each norm has the bits of ``global_norm([t], ord=ord)``. The list is read once.
 
-    With ``comm``, every process gets the same bits, and an error on one of them is an error on
-    all. Every process has to make the call, even one without tensors.
+    With ``comm``, every process must make the call, even a process without tensors. All
+    processes get the same bits. If one raises an error, all do.
 
     Examples
     --------
@@ -200,7 +202,7 @@ def norm(
         - For vectors: 'euclidean', any number > 0, or ``inf``.
         - For matrices: 'euclidean', 'fro', 1, 2 or ``inf``.
     axis : int or sequence of int, optional
-        Axes that a norm runs over. Default: None.
+        Axes of each norm. Default: None.
 
         - None: the whole tensor is one vector.
         - One axis: vectors along it.
@@ -221,7 +223,7 @@ def norm(
         there. Its dtype is float32 for float16, bfloat16, float32 and complex64, and
         float64 for all others.
 
-        If a NaN and an infinity meet, the norm is NaN. The norm of no elements is 0.
+        If the elements include NaN and infinity, the norm is NaN. An empty norm is 0.
 
     Raises
     ------
@@ -235,7 +237,8 @@ def norm(
 
     Notes
     -----
-    The function is ``tf.norm``. Axes have the meaning of ``numpy.linalg.norm``.
+    The function corresponds to ``tf.norm``. Axes have the same meaning as in
+    ``numpy.linalg.norm``.
 
     ======================  ========================================
     order                   norm
@@ -304,8 +307,7 @@ def normalize(
     ord : {'euclidean', 'fro'} or number, optional
         Order of the norm, as in `norm`. Default: 'euclidean'.
     axis : int or sequence of int, optional
-        Axes that a norm runs over, as in `norm`. Default: None, the whole tensor is one
-        vector.
+        Axes of each norm, as in `norm`. Default: None, the whole tensor is one vector.
     name : str, optional
         Prefix of error messages. Default: none.
     out : ndarray, optional
@@ -316,7 +318,7 @@ def normalize(
     -------
     normalized : numpy.ndarray
         ``tensor / norm``, with the shape and dtype of ``tensor``, or ``out`` if it was
-        given. Elements with a norm of 0 are 0 and stay 0.
+        given. Slices with a norm of 0 stay 0.
     norm : numpy.ndarray
         The norm. It has the shape of ``tensor``, with length 1 along the reduced axes.
         Its dtype is float32 for float16, bfloat16, float32 and complex64, and float64
@@ -336,7 +338,7 @@ def normalize(
 
     Notes
     -----
-    The function is ``tf.linalg.normalize``, except for a norm of 0: there TensorFlow
+    The function corresponds to ``tf.linalg.normalize``. For a norm of 0, TensorFlow
     returns NaN.
 
     Examples

@@ -21,25 +21,25 @@ _HEAD = 4
 
 
 class NormState:
-    """The norm of a part of the data, in a form that can be merged with those of other parts.
+    """The norm of a part of the data, in a form that can be merged with other parts.
 
-    Make a state with `NormState.of` where the data are, send the states (they are small, and
-    can be pickled), add them with ``+`` or ``sum``, and take the `norm`.
+    Make a state with `NormState.of` where the data are. Send the states, which are small and
+    can be pickled. Add them with ``+`` or ``sum``, and call `norm`.
 
     See Also
     --------
-    global_norm : does all of this over a communicator, with ``comm=``.
+    global_norm : does this over a communicator, with ``comm=``.
 
     Notes
     -----
     A state holds the sum of powers ``|x|**ord`` in a few float64 accumulators, so that no sum
     leaves the range (J. L. Blue, "A Portable Fortran Program to Find the Euclidean Norm of a
     Vector", ACM Trans. Math. Softw. 4, 1978). For ``ord=inf`` it holds the largest magnitude.
-    Infinity and NaN pass through. The relative error of a norm of ``n`` states is below
+    It preserves infinity and NaN. The relative error of a norm of ``n`` states is below
     ``1e-14 + n * 2**-53``.
 
-    With ``reproducible=True`` a state holds the sum as a whole number: the norm is rounded once,
-    and its bits depend neither on where the data are cut nor on the order of merging.
+    With ``reproducible=True`` a state holds the sum as a whole number. Then the norm is rounded
+    once, and its bits depend neither on the split of the data nor on the order of merging.
 
     Examples
     --------
@@ -146,7 +146,7 @@ class NormState:
         return to_float(*pair[0].tolist())
 
     def average_norm(self) -> float:
-        """Return the norm divided by the number of elements, as `clip_by_average_norm` has it; 0.0 of none."""
+        """Return the norm divided by the number of elements, as in `clip_by_average_norm`; 0.0 if empty."""
         return self.norm() / self._count if self._count else 0.0
 
     def __add__(self, other: object) -> NormState:
@@ -172,16 +172,16 @@ class NormState:
     def to_array(self) -> npt.NDArray[np.float64]:
         """Return the state as a float64 array.
 
-        The sums of such arrays, element by element, are the array of the merged state, so every
-        engine's plain sum merges them: ``MPI.SUM``, ``all_reduce``, a sum in dask or Spark. For
-        ``ord=inf`` it is the largest of each element (``MPI.MAX``, ``numpy.maximum``), and the
-        number of elements is then the largest one. Up to 2**14 arrays can be added.
+        The elementwise sum of such arrays is the array of the merged state. So the plain sum of
+        any engine merges them: ``MPI.SUM``, ``all_reduce``, a sum in dask or Spark. For
+        ``ord=inf``, use the maximum of each element instead (``MPI.MAX``, ``numpy.maximum``).
+        The number of elements is then the largest one. Up to 2**14 arrays can be added.
 
         Returns
         -------
         numpy.ndarray
             7 numbers for orders 1, 2 and ``inf``, 114 with ``reproducible=True``, more for other
-            orders: their number depends on the order alone.
+            orders. The length depends only on the order and on ``reproducible``.
 
         Examples
         --------
@@ -202,7 +202,7 @@ class NormState:
         Parameters
         ----------
         array : array_like
-            What `to_array` returned, or the sum of such arrays.
+            The result of `to_array`, or the sum of such arrays.
         ord : number, optional
             The order of the norm. Default: 2.
 
@@ -214,7 +214,7 @@ class NormState:
         Raises
         ------
         ValueError
-            If it is no such array, or one of another order or version of gradclip.
+            If it is another array, or the array of another order or version of gradclip.
         """
         order = _core.check_order("NormState.from_array", None, ord)
         numbers = np.array(array, np.float64)  # a copy

@@ -36,8 +36,8 @@ class IndexedSlices:
         The index of each row, of shape ``(n,)`` and of any integer dtype. An index may
         occur more than once.
     dense_shape : sequence of int, optional
-        Shape of the larger array. It has one length for each axis of ``values``. All
-        lengths but the first are equal to those of ``values``. Default: None, unknown.
+        Shape of the larger array. It has one length for each axis of ``values``, and all
+        lengths but the first equal those of ``values``. Default: None, unknown.
 
     Raises
     ------
@@ -51,11 +51,11 @@ class IndexedSlices:
     The class corresponds to ``tf.IndexedSlices``. If an index occurs more than once,
     the row of the larger array is the sum of these rows. `clip_by_value`,
     `clip_by_norm`, `global_norm` and `clip_by_global_norm` work on the stored values,
-    as TensorFlow does: each stored row counts by itself. To count sums instead, call
-    `coalesce` first.
+    as TensorFlow does. Each stored row counts by itself. To merge rows of the same index,
+    call `coalesce` first.
 
-    Instances are immutable and can be pickled. Two instances are equal if their
-    contents and dtypes are equal, where NaN equals NaN. They have no hash.
+    Instances are immutable, can be pickled, and have no hash. Two instances are equal if
+    their contents and dtypes are equal. NaN equals NaN here.
 
     Examples
     --------
@@ -184,7 +184,7 @@ class IndexedSlices:
         Raises
         ------
         ValueError
-            If ``dense_shape`` is None, or an index does not lie in it.
+            If ``dense_shape`` is None, or an index is out of range.
 
         Examples
         --------

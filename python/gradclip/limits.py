@@ -1,8 +1,8 @@
-"""Limits that follow the norms of the steps before: rules to choose ``clip_norm``.
+"""Rules that choose ``clip_norm`` from the norms of earlier steps.
 
-A rule is a small object. ``rule.update(norm)`` takes the norm of a step and returns the
-limit for that step, to be passed on as ``clip_norm``. A norm that is infinite or NaN
-changes nothing: the last limit comes back, infinity before there is one.
+``rule.update(norm)`` takes the norm of a step and returns the limit for that step. Pass it
+as ``clip_norm``. An infinite or NaN norm changes nothing: ``update`` returns the last limit,
+or infinity if there is none.
 
 >>> import numpy as np
 >>> import gradclip as gc
@@ -46,22 +46,22 @@ class Percentile:
     q : float, optional
         The percentile, from 0 to 100. Default: 10.
     history : int, optional
-        How many of the last norms count. Default: all of them.
+        The number of last norms that count. Default: all norms.
 
     Raises
     ------
     TypeError
-        If ``q`` is no number, or ``history`` no integer.
+        If ``q`` is not a number, or ``history`` not an integer.
     ValueError
-        If ``q`` is outside of 0 to 100, or ``history`` below 1.
+        If ``q`` is not from 0 to 100, or ``history`` is below 1.
 
     Notes
     -----
     The rule is AutoClip: P. Seetharaman, G. Wichern, B. Pardo and J. Le Roux, "AutoClip:
     adaptive gradient clipping for source separation networks", 2020,
     https://arxiv.org/abs/2007.14469. The percentile is that of ``numpy.percentile``,
-    with linear interpolation. An update takes time in proportion to the norms that
-    count, about 50 microseconds for a million.
+    with linear interpolation. The time of an update is in proportion to the number of norms
+    that count, about 50 microseconds for a million.
 
     Examples
     --------
@@ -92,11 +92,11 @@ class Percentile:
         return self._limit
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what updates have changed, for `load_state_dict`: numbers and lists of numbers."""
+        """Return the state for `load_state_dict`: numbers and lists of numbers."""
         return {"norms": list(self._norms), "limit": self._limit}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from where another rule was. ``q`` and ``history`` stay those of this one."""
+        """Restore the state of another rule. ``q`` and ``history`` do not change."""
         norms, limit = _entries(state, "Percentile.load_state_dict", ("norms", "limit"))
         kept = [_norm(norm, "Percentile.load_state_dict") for norm in norms]
         self._restart(kept if self.history is None else kept[-self.history :], float(limit))
@@ -116,16 +116,16 @@ class Percentile:
 
 
 class ZScore:
-    """Limit the steps whose norm is far above the running mean, and no others.
+    """Limit only the steps whose norm is far above the running mean.
 
     Parameters
     ----------
     threshold : float, optional
-        How many standard deviations above the mean a norm may be. Default: 2.5.
+        The number of standard deviations that a norm may be above the mean. Default: 2.5.
     decay : float, optional
-        The share of the old mean and variance in the new ones, from 0 to 1. Default: 0.97.
+        The weight of the old mean and variance in the new ones, from 0 to 1. Default: 0.97.
     warmup : int, optional
-        The number of steps without a limit, whose norms give the first mean and
+        The number of first steps, without a limit. Their norms give the first mean and
         variance. Default: 25.
 
     Attributes
@@ -136,17 +136,17 @@ class ZScore:
     Raises
     ------
     TypeError
-        If an argument is no number, or ``warmup`` no integer.
+        If an argument is not a number, or ``warmup`` not an integer.
     ValueError
-        If ``threshold`` is not above 0, ``decay`` outside of 0 to 1, or ``warmup`` below 1.
+        If ``threshold`` is not above 0, ``decay`` is not from 0 to 1, or ``warmup`` is below 1.
 
     Notes
     -----
     The rule is ZClip in its reciprocal form: A. Kumar, L. Owen, N. Roy Chowdhury and F.
     Gura, "ZClip: adaptive spike mitigation for LLM pre-training", 2025,
     https://arxiv.org/abs/2504.02507. With ``z = (norm - mean) / (std + 1e-6)``, the limit
-    is ``mean + threshold**2 * std / z`` if ``z > threshold``, else infinite. Mean and
-    variance then move towards the smaller one of norm and limit.
+    is ``mean + threshold**2 * std / z`` if ``z > threshold``, else infinite. Then the
+    mean and the variance move towards the norm or the limit, whichever is smaller.
 
     Examples
     --------
@@ -192,28 +192,30 @@ class ZScore:
         return self._limit
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what updates have changed, for `load_state_dict`: numbers and lists of numbers."""
+        """Return the state for `load_state_dict`: numbers and lists of numbers."""
         return {"mean": self.mean, "var": self.var, "first": list(self._first), "limit": self._limit}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from where another rule was. The arguments stay those of this one."""
+        """Restore the state of another rule. The arguments of this rule do not change."""
         mean, var, first, limit = _entries(state, "ZScore.load_state_dict", ("mean", "var", "first", "limit"))
         self._first = [_norm(norm, "ZScore.load_state_dict") for norm in first]
         self.mean, self.var, self._limit = float(mean), float(var), float(limit)
 
 
 class Quantile:
-    """Move the limit until a given share of norms lies at or below it.
+    """Move the limit until a given share of the norms is at or below it.
 
-    Unlike the other rules, this one takes the norms of a step's examples or clients
-    after they were clipped at `limit`, and returns the limit for the next step.
+    Unlike the other rules, this rule is updated after a step. `update` takes the norms of
+    the examples or clients of a step that was clipped at `limit`, and returns the limit
+    for the next step.
 
     Parameters
     ----------
     target : float, optional
-        The share of norms that are to lie at or below the limit, from 0 to 1. Default: 0.5.
+        The wanted share of norms at or below the limit, from 0 to 1. Default: 0.5.
     rate : float, optional
-        How fast the limit moves: by at most ``exp(rate)`` a step. Default: 0.2.
+        The speed of the limit. It changes by a factor of at most ``exp(rate)`` a step.
+        Default: 0.2.
     initial : float, optional
         The first limit. Default: 1.
 
@@ -225,16 +227,16 @@ class Quantile:
     Raises
     ------
     TypeError
-        If an argument is no number.
+        If an argument is not a number.
     ValueError
-        If ``target`` is outside of 0 to 1, or ``rate`` or ``initial`` is not above 0.
+        If ``target`` is not from 0 to 1, or ``rate`` or ``initial`` is not above 0.
 
     Notes
     -----
     The rule is ``limit *= exp(-rate * (mean(norms <= limit) - target))``: G. Andrew, O.
     Thakkar, H. B. McMahan and S. Ramaswamy, "Differentially private learning with
-    adaptive clipping", 2021, https://arxiv.org/abs/1905.03871. No noise is added, so
-    alone it is not private. Norms that are infinite or NaN do not count.
+    adaptive clipping", 2021, https://arxiv.org/abs/1905.03871. The rule adds
+    no noise, so it is not private by itself. Infinite and NaN norms do not count.
 
     Examples
     --------
@@ -269,11 +271,11 @@ class Quantile:
         return self.limit
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what updates have changed, for `load_state_dict`: a number."""
+        """Return the state for `load_state_dict`: a number."""
         return {"limit": self.limit}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from where another rule was. The arguments stay those of this one."""
+        """Restore the state of another rule. The arguments of this rule do not change."""
         (limit,) = _entries(state, "Quantile.load_state_dict", ("limit",))
         self.limit = _number(limit, "Quantile.load_state_dict: limit", 0, math.inf, is_open=True)
 

@@ -1,25 +1,24 @@
 """The clipping functions of ``torch.nn.utils``, for gradients on the CPU.
 
 Signatures, return values and effects in place are those of torch 2.9 and later:
-replace ``torch.nn.utils`` by ``gradclip.torch``. Memory is shared and never copied. A call
-with a gradient that gradclip cannot take (on another device, sparse, of a subclass) is
-passed on to torch as a whole.
+replace ``torch.nn.utils`` by ``gradclip.torch``. Memory is shared and never copied. If a
+gradient is on another device, sparse, or of a subclass, the whole call is passed to torch.
 
-DTensors (FSDP2, tensor parallel) are taken too. Each process clips its own part, and the norm
-is that of the whole tensors: all processes of the mesh make the call and get the same bits.
+DTensors (FSDP2, tensor parallel) are supported. Each process clips its own part by the norm
+of the whole tensors. All processes of the mesh must make the call, and they get the same bits.
 
-What differs from torch on purpose:
+Differences from torch:
 
-- The norm after clipping is ``max_norm``: nothing is added to the norm before it
-  divides, and the norm is a sum in float64 that does not overflow.
+- The norm after clipping is ``max_norm``. torch adds 1e-6 to the norm before it divides.
+- The norm is a sum in float64 that does not overflow.
 - Gradients within the limit are not written.
 - The norm of float16 and bfloat16 gradients is float32.
 - A gradient that several parameters share counts once and is scaled once.
 - A ``max_norm`` or ``clip_value`` that is negative or NaN is a ValueError. An infinite
   ``max_norm`` changes nothing.
 - If the norm is infinite, all gradients become NaN.
-- The norm of DTensors is a plain tensor. Some of them may lie on one dimension of the mesh of
-  the others, which torch refuses.
+- The norm of DTensors is a plain tensor. Some DTensors may lie on one dimension of the mesh
+  of the others, which torch refuses.
 
 >>> import torch
 >>> import gradclip.torch
@@ -73,13 +72,14 @@ def clip_grad_norm_(
     Parameters
     ----------
     parameters : tensor or iterable of tensors
-        The parameters whose ``grad`` is clipped. Those without one are skipped.
+        The parameters whose ``grad`` is clipped. Parameters without a ``grad`` are skipped.
     max_norm : float
-        The limit, 0 or larger. Infinity asks for the norm alone.
+        The limit, 0 or larger. With infinity, the call only computes the norm.
     norm_type : float, optional
-        The order of the norm, ``'inf'`` for the largest magnitude. Default: 2.
+        The order of the norm. ``'inf'``: the largest magnitude. Default: 2.
     error_if_nonfinite : bool, optional
-        Raise if the norm is infinite or NaN, before anything is written. Default: False.
+        Whether to raise an error if the norm is infinite or NaN, before anything is written.
+        Default: False.
     foreach : bool, optional
         Has no effect on gradients that gradclip clips.
 
@@ -92,7 +92,7 @@ def clip_grad_norm_(
     Raises
     ------
     RuntimeError
-        If ``error_if_nonfinite``, and the norm is infinite or NaN.
+        If ``error_if_nonfinite`` is True and the norm is infinite or NaN.
     ValueError
         If ``max_norm`` is negative or NaN.
 
@@ -136,11 +136,11 @@ def get_total_norm(
     Parameters
     ----------
     tensors : tensor or iterable of tensors
-        The tensors, as one long vector.
+        The tensors. The norm treats them as one long vector.
     norm_type : float, optional
-        The order of the norm, ``'inf'`` for the largest magnitude. Default: 2.
+        The order of the norm. ``'inf'``: the largest magnitude. Default: 2.
     error_if_nonfinite : bool, optional
-        Raise if the norm is infinite or NaN. Default: False.
+        Whether to raise an error if the norm is infinite or NaN. Default: False.
     foreach : bool, optional
         Has no effect on tensors that gradclip takes.
 
@@ -153,7 +153,7 @@ def get_total_norm(
     Raises
     ------
     RuntimeError
-        If ``error_if_nonfinite``, and the norm is infinite or NaN.
+        If ``error_if_nonfinite`` is True and the norm is infinite or NaN.
 
     Examples
     --------
@@ -185,7 +185,7 @@ def clip_grads_with_norm_(
     Parameters
     ----------
     parameters : tensor or iterable of tensors
-        The parameters whose ``grad`` is clipped. Those without one are skipped.
+        The parameters whose ``grad`` is clipped. Parameters without a ``grad`` are skipped.
     max_norm : float
         The limit, 0 or larger. Infinity changes nothing.
     total_norm : tensor
@@ -233,7 +233,7 @@ def clip_grad_value_(
     Parameters
     ----------
     parameters : tensor or iterable of tensors
-        The parameters whose ``grad`` is clipped. Those without one are skipped.
+        The parameters whose ``grad`` is clipped. Parameters without a ``grad`` are skipped.
     clip_value : float
         The largest magnitude, 0 or larger.
     foreach : bool, optional

@@ -1,17 +1,17 @@
-"""The functions of lists for trees: dicts, lists, tuples, namedtuples and registered classes.
+"""Clippers and norms for trees: dicts, lists, tuples, namedtuples and registered classes.
 
-A tree is what `optree <https://optree.readthedocs.io>`_ takes for one. Its leaves are
-arrays, and whatever else may be an entry of a list of tensors: numbers, `IndexedSlices`,
-None. (A list is never a leaf: ``[1.0, 2.0]`` has two.) Results have the structure of the
-input.
+Trees are those of `optree <https://optree.readthedocs.io>`_. Leaves are arrays, numbers,
+`IndexedSlices` and None. A list is never a leaf: ``[1.0, 2.0]`` has two leaves. Results
+have the structure of the input.
 
-Entries of a dict are taken in sorted order, so their order of insertion never changes
-a bit. An ``OrderedDict`` keeps its own order, and so do keys that cannot be sorted.
+Entries of a dict are read in sorted order, so the order of insertion never changes a bit
+of a result. An ``OrderedDict`` is read in its own order, and so is a dict whose keys cannot
+be sorted.
 
-A class of your own is a leaf, and an error, until ``optree.register_pytree_node`` makes
-its objects nodes. ``namespace`` is the namespace of such registrations.
+Register your own classes with ``optree.register_pytree_node``. Objects of other classes
+raise a TypeError. ``namespace`` is the namespace of the registrations.
 
-Errors name the place of a leaf, as in ``tree['encoder'][0]: found dtype object``.
+Error messages name the path of a leaf, as in ``tree['encoder'][0]: found dtype object``.
 
 >>> import numpy as np
 >>> import gradclip.tree
@@ -81,18 +81,18 @@ def global_norm(
         Order of the norm: any number > 0, or ``inf`` for the largest magnitude.
         Default: 2, the Euclidean norm.
     nonfinite : {"propagate", "raise"}, optional
-        Effect of an element that is infinite or NaN, as in `gradclip.global_norm`.
+        Effect of an infinite or NaN element, as in `gradclip.global_norm`.
     integers : {"count", "keep"}, optional
         Treatment of integer and boolean leaves, as in `gradclip.global_norm`.
     comm : communicator, function or sequence of these, optional
-        The other processes that hold parts of the tensors, as in `gradclip.global_norm`.
+        The processes that hold the other parts of the tensors, as in `gradclip.global_norm`.
     replicated : bool, int or tree of these, optional
-        The leaves that several processes hold copies of, as in `gradclip.global_norm`: for
-        all leaves, or a tree of the structure of ``tree``. Default: None, all are parts.
+        Copies of leaves on several processes, as in `gradclip.global_norm`: one value for all
+        leaves, or a tree with the structure of ``tree``. Default: None, no copies.
     reproducible : bool, optional
         Whether to add every term exactly, as in `gradclip.global_norm`. Default: False.
     namespace : str, optional
-        The namespace of optree that classes are registered in. Default: the global one.
+        The namespace of the classes registered with optree. Default: the global one.
 
     Returns
     -------
@@ -146,19 +146,19 @@ def norms(
         Order of the norms: any number > 0, or ``inf`` for the largest magnitude.
         Default: 2, the Euclidean norm.
     comm : communicator, function or sequence of these, optional
-        The other processes that hold parts of the tensors, as in `gradclip.global_norm`.
+        The processes that hold the other parts of the tensors, as in `gradclip.global_norm`.
     replicated : bool, int or tree of these, optional
-        The leaves that several processes hold copies of, as in `gradclip.global_norm`: for
-        all leaves, or a tree of the structure of ``tree``. Default: None, all are parts.
+        Copies of leaves on several processes, as in `gradclip.global_norm`: one value for all
+        leaves, or a tree with the structure of ``tree``. Default: None, no copies.
     namespace : str, optional
-        The namespace of optree that classes are registered in. Default: the global one.
+        The namespace of the classes registered with optree. Default: the global one.
 
     Returns
     -------
     dict of str to float
-        For each leaf, its path and its norm; 0.0 for None. A path joins keys, places in
-        lists and names of fields by a slash: ``"encoder/0/kernel"``. The path of a tree
-        that is one leaf is empty.
+        For each leaf, its path and its norm; 0.0 for None. A path joins keys, positions in
+        lists and names of fields with slashes: ``"encoder/0/kernel"``. If the tree is one
+        leaf, its path is empty.
 
     Raises
     ------
@@ -217,10 +217,9 @@ def clip_by_global_norm(
         Order of the norm: any number > 0, or ``inf`` for the largest magnitude.
         Default: 2, the Euclidean norm.
     nonfinite : {"propagate", "raise", "zero", "keep"}, optional
-        Effect of an infinite norm, or of one that is NaN, as in
-        `gradclip.clip_by_global_norm`.
+        Effect of an infinite or NaN norm, as in `gradclip.clip_by_global_norm`.
     strict : bool, optional
-        Whether no rounding takes the global norm of the results above the limit, as in
+        Whether to guarantee that rounding never takes the norm above the limit, as in
         `gradclip.clip_by_global_norm`. Default: False.
     integers : {"raise", "keep"}, optional
         Treatment of integer and boolean leaves, as in `gradclip.clip_by_global_norm`.
@@ -229,14 +228,14 @@ def clip_by_global_norm(
         result, with its shape and dtype, or None for a new array. It may be ``tree``
         itself. Default: new arrays.
     comm : communicator, function or sequence of these, optional
-        The other processes that hold parts of the tensors, as in `gradclip.global_norm`.
+        The processes that hold the other parts of the tensors, as in `gradclip.global_norm`.
     replicated : bool, int or tree of these, optional
-        The leaves that several processes hold copies of, as in `gradclip.global_norm`: for
-        all leaves, or a tree of the structure of ``tree``. Default: None, all are parts.
+        Copies of leaves on several processes, as in `gradclip.global_norm`: one value for all
+        leaves, or a tree with the structure of ``tree``. Default: None, no copies.
     reproducible : bool, optional
         Whether to add every term exactly, as in `gradclip.global_norm`. Default: False.
     namespace : str, optional
-        The namespace of optree that classes are registered in. Default: the global one.
+        The namespace of the classes registered with optree. Default: the global one.
 
     Returns
     -------
@@ -260,7 +259,7 @@ def clip_by_global_norm(
         another shape, is read-only or shares memory with another output.
     NonFiniteError
         Under ``nonfinite="raise"``, if an element, or ``use_norm``, is infinite or NaN.
-        Its ``entries`` are places in the list of leaves (``optree.tree_leaves``).
+        Its ``entries`` are positions in the list of leaves (``optree.tree_leaves``).
 
     Examples
     --------
@@ -317,14 +316,13 @@ def clip_by_norm(
         Order of the norms: any number > 0, or ``inf`` for the largest magnitude.
         Default: 2, the Euclidean norm.
     nonfinite : {"propagate", "raise", "zero", "keep"}, optional
-        Effect of an infinite norm, or of one that is NaN, on its leaf, as in
-        `gradclip.clip_by_norms`.
+        Effect of an infinite or NaN norm on its leaf, as in `gradclip.clip_by_norms`.
     out : tree of ndarray, IndexedSlices or None, optional
         A tree of the same structure. For each tensor, the array that receives its
         result, with its shape and dtype, or None for a new array. It may be ``tree``
         itself. Default: new arrays.
     namespace : str, optional
-        The namespace of optree that classes are registered in. Default: the global one.
+        The namespace of the classes registered with optree. Default: the global one.
 
     Returns
     -------
@@ -344,7 +342,7 @@ def clip_by_norm(
         shares memory with another output.
     NonFiniteError
         Under ``nonfinite="raise"``, if an element is infinite or NaN. Its ``entries``
-        are places in the list of leaves (``optree.tree_leaves``).
+        are positions in the list of leaves (``optree.tree_leaves``).
 
     Examples
     --------
@@ -390,7 +388,7 @@ def clip_by_value(
         result, with its shape and dtype, or None for a new array. It may be ``tree``
         itself: then only elements that change are written. Default: new arrays.
     namespace : str, optional
-        The namespace of optree that classes are registered in. Default: the global one.
+        The namespace of the classes registered with optree. Default: the global one.
 
     Returns
     -------
@@ -434,15 +432,15 @@ def clip_difference_by_global_norm(
     out: Any = None,
     namespace: str = "",
 ) -> tuple[Any, float]:
-    """Move all leaves towards those of a base, so that the norm of the differences is at most ``clip_norm``.
+    """Move all leaves towards those of a base so that the norm of the differences is at most ``clip_norm``.
 
     Parameters
     ----------
     tree : tree of array_like or None
         The tensors, as in `gradclip.clip_difference_by_global_norm`.
     base : tree of array_like or None
-        A tree of the same structure. For each tensor, the one that it is compared with,
-        of its shape and dtype. For each None, None.
+        A tree of the same structure. For each tensor, the base of its difference, with the
+        same shape and dtype. For each None, None.
     clip_norm : number
         The limit, a real number >= 0. An infinite limit changes nothing.
     use_norm : number, optional
@@ -454,7 +452,7 @@ def clip_difference_by_global_norm(
         Order of the norm: any number > 0, or ``inf`` for the largest magnitude.
         Default: 2, the Euclidean norm.
     nonfinite : {"propagate", "raise", "zero", "keep"}, optional
-        Effect of an infinite norm, or of one that is NaN, as in
+        Effect of an infinite or NaN norm, as in
         `gradclip.clip_difference_by_global_norm`.
     integers : {"raise", "keep"}, optional
         Treatment of integer and boolean leaves, as in
@@ -464,7 +462,7 @@ def clip_difference_by_global_norm(
         result, with its shape and dtype, or None for a new array. It may be ``tree`` or
         ``base`` itself. Default: new arrays.
     namespace : str, optional
-        The namespace of optree that classes are registered in. Default: the global one.
+        The namespace of the classes registered with optree. Default: the global one.
 
     Returns
     -------
@@ -488,7 +486,7 @@ def clip_difference_by_global_norm(
         shares memory with another output.
     NonFiniteError
         Under ``nonfinite="raise"``, if an element, or ``use_norm``, is infinite or NaN.
-        Its ``entries`` are places in the list of leaves (``optree.tree_leaves``).
+        Its ``entries`` are positions in the list of leaves (``optree.tree_leaves``).
 
     Examples
     --------
