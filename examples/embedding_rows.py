@@ -1,9 +1,8 @@
 """Row norms of word embeddings, and how `clip_by_norm` along rows bounds them.
 
-Word vectors are learned from a text, by default the licence of this repository: words that stand near each other
-get vectors with a large product. Nothing bounds the length of a vector, so frequent words get long ones, and the
-loss on words that were held out rises again. Clipping each row after each pass over the text keeps every vector
-within a ball, which is known as a max-norm constraint.
+Word vectors are learned from a text, the licence of this repository. Words near each other get vectors with a large
+product. Without a limit, frequent words get long vectors, and the loss on held-out pairs rises again. Clipping each
+row after each step keeps every vector within a ball. This is known as a max-norm constraint.
 
 Run it (some seconds)::
 
@@ -46,7 +45,7 @@ LIMIT = 2.0  # of the norm of a row
 
 
 def pairs_of(words: list[str]) -> tuple[Indices, Indices, int]:
-    """Return the pairs of words that stand near each other, as numbers, and the number of different words."""
+    """Return the pairs of words near each other, as numbers, and the number of different words."""
     number = {word: i for i, word in enumerate(sorted(set(words)))}
     text = np.array([number[word] for word in words])
     left = [text[:-shift] for shift in range(1, WINDOW + 1)]

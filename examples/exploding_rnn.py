@@ -18,7 +18,7 @@ Run it (about half a minute on two cores)::
     python examples/exploding_rnn.py
 
 It prints a table and saves a plot. ``--help`` lists the options. Training without clipping is
-chaotic: its numbers differ from machine to machine even for one seed, that it fails does not.
+chaotic. It fails on every machine, but its numbers differ even for the same seed.
 
 The idea is from R. Pascanu, T. Mikolov and Y. Bengio, "On the difficulty of training recurrent
 neural networks", ICML 2013, https://arxiv.org/abs/1211.5063.
@@ -51,11 +51,11 @@ Indices: TypeAlias = NDArray[np.intp]
 HIDDEN = 256  # units in the recurrent layer
 SEQUENCE = 48  # characters the gradient flows back through
 BATCH = 16  # sequences per step
-# High on purpose, and part of the failure: at 0.1 plain SGD gets by without clipping, and at 0.7
-# it fails even with a recurrent gain of 1.
+# High on purpose: at 0.1 plain SGD works without clipping, and at 0.7 it fails even with a
+# recurrent gain of 1.
 LEARNING_RATE = 0.7
-# Spectral radius (about) of the recurrent weights at the start: far above 1, which gradients
-# need to explode. Below 1 they vanish.
+# Spectral radius (about) of the recurrent weights at the start. Gradients explode because it is
+# far above 1. Below 1 they would vanish.
 RECURRENT_GAIN = 1.8
 
 DEFAULT_STEPS = 2000
@@ -70,7 +70,7 @@ CLIPPED_COLOUR = "#0072B2"
 
 @dataclass
 class Run:
-    """What one training run recorded."""
+    """The records of one training run."""
 
     label: str
     losses: list[float] = field(default_factory=list)  # nats per character, one per step

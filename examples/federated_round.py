@@ -1,16 +1,16 @@
-"""Federated rounds: what each client has learned is clipped before the server takes the mean.
+"""Federated rounds: clip the update of each client before the server takes the mean.
 
-Ten clients train a small network on data of their own, of which each has few classes. As with flwr, they hand their
-parameters around as lists of arrays, with a counter of steps among them. One client is broken: its learning rate is
-fifty times too high, and every tenth round it sends NaN. `clip_difference_by_global_norm` limits how far a client may
-go from the parameters that it was given. An update that is not finite counts nothing.
+Ten clients train a small network, each on its own data with few classes. As in flwr, parameters are lists of arrays,
+with a counter of steps among them. One client is broken: its learning rate is fifty times too high, and it sends NaN in
+every tenth round. `clip_difference_by_global_norm` limits the distance between a client's parameters and those of the
+server. An update that is not finite is replaced by the server's parameters.
 
 Run it (some seconds)::
 
     pip install "gradclip[examples]"
     python examples/federated_round.py
 
-It prints a table and saves a plot. It takes no server: the rounds run in one process.
+It prints a table and saves a plot. It needs no server: the rounds run in one process.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def accuracy(parameters: Parameters, data: tuple[Array, NDArray[np.intp]]) -> fl
 
 
 def mean_of(all_parameters: list[Parameters]) -> Parameters:
-    """Return the mean of the clients' arrays; of the counters the largest."""
+    """Return the mean of the clients' arrays, and the largest of the counters."""
     columns = zip(*all_parameters, strict=True)
     return [np.asarray((np.max if own[0].dtype.kind == "i" else np.mean)(own, axis=0)) for own in columns]
 
@@ -107,7 +107,7 @@ def run(rounds: int, seed: int, *, clips: bool) -> tuple[list[float], NDArray[np
                 parameters = train(server, data, LEARNING_RATE * (TOO_HIGH if is_broken else 1))
             if is_broken and (number + 1) % NAN_EVERY == 0:
                 parameters[0][0, 0] = np.nan
-            # Without a limit only the norm is asked for. The counter counts nothing in it.
+            # An infinite limit only computes the norm. The counter does not count in it.
             limit = LIMIT if clips else np.inf
             _, norm = gc.clip_difference_by_global_norm(
                 parameters, server, limit, nonfinite="zero", integers="keep", out=parameters
@@ -157,9 +157,7 @@ def main() -> None:
     for label, accuracies in results.items():
         print(f"{label:<24}{accuracies[0]:>12.0%}{accuracies[-1]:>12.0%}")
     good = np.delete(norms, BROKEN, axis=1)
-    print(
-        f"Norms of updates: {np.median(good):.2f} in the middle; {np.isnan(norms).sum()} had NaN and counted nothing."
-    )
+    print(f"Median norm of the good updates: {np.median(good):.2f}. {np.isnan(norms).sum()} updates with NaN ignored.")
     try:
         save_plot(results, norms, args.output)
     except (OSError, ValueError) as error:

@@ -1,8 +1,8 @@
 """Gradient norms of each layer over training: which layer makes the global norm large.
 
-A network of five layers learns to predict the next character of a text, by default the licence of this repository.
-Each step records the norm of each layer's gradient and the global norm of all, and clips by the global norm. The plot
-shows where to put the limit: a little above the usual norm, so that it cuts the peaks alone.
+A network of five layers learns to predict the next character of a text, the licence of this repository. Each step
+records the norm of each layer's gradient and the global norm, and clips by the global norm. The plot helps to choose
+the limit: a little above the usual norm, so that it cuts only the peaks.
 
 Run it (some seconds)::
 
@@ -79,7 +79,7 @@ def train(steps: int, seed: int) -> tuple[list[float], Array]:
         inputs = one_hot[windows[:, :-1]].reshape(BATCH, -1)
         loss, gradients = loss_and_gradients(weights, inputs, windows[:, -1])
         by_layer = [gc.norm(gradient) for gradient in gradients]
-        # The norm of all gradients is that of their norms: it is not computed again.
+        # The global norm is the norm of the norms. So the gradients are not read again.
         total = gc.norm(np.array(by_layer))
         gc.clip_by_global_norm(gradients, LIMIT, use_norm=total, out=gradients)
         for weight, gradient in zip(weights, gradients, strict=True):

@@ -1,16 +1,16 @@
-"""Private learning: the gradient of each example is clipped, the sum gets noise.
+"""Private learning: clip the gradient of each example, sum the gradients, add noise.
 
-A network of two layers learns to predict the next character of a text, by default the licence of this repository.
-Each step computes the gradient of every example of the batch. `clip_examples_by_global_norm` clips each of them by its
-norm over both layers and sums them. With ``strict=True`` no rounding takes an example above the limit, so noise can be
-measured by it. The sums are checked against the plain NumPy formula.
+A network of two layers learns to predict the next character of a text, the licence of this repository. Each step
+computes the gradient of every example of the batch. `clip_examples_by_global_norm` clips each gradient by its norm
+over both layers and sums them. With ``strict=True`` rounding never takes a clipped gradient above the limit, so the
+limit can set the scale of the noise. The program checks the sums against the plain NumPy formula.
 
 Run it (some seconds)::
 
     pip install "gradclip[examples]"
     python examples/private_step.py
 
-It prints a table and saves a plot. It does not compute how private the result is: that takes an accountant.
+It prints a table and saves a plot. It does not compute the privacy loss, which needs a privacy accountant.
 
 The algorithm is from M. Abadi et al., "Deep Learning with Differential Privacy", CCS 2016,
 https://arxiv.org/abs/1607.00133.
