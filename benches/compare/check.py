@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 #: Elements compared of an array.
 SAMPLE = 1 << 21
-#: What gradclip may be off by, as a share of the largest number: less than what a float32 sum would do.
+#: The largest error of gradclip, as a share of the largest number: less than that of a float32 sum.
 EXACT = {"bfloat16": 2**-8, "float16": 2**-11, "float32": 2**-23, "complex64": 2**-23, "float64": 1e-14}
-#: What a peer that computes in the dtype may be off by, before it is told: it counts nevertheless.
+#: The usual error of a peer that computes in the dtype. Larger errors are noted, but the peer counts.
 USUAL = {"bfloat16": 0.02, "float16": 4e-3, "float32": 1e-4, "complex64": 1e-4, "float64": 1e-7}
-#: A peer that is off by more does not count.
+#: A peer with a larger error does not count.
 WRONG = 0.1
 
 
@@ -56,7 +56,7 @@ class Checker:
         wrong, usual = (EXACT[kind], EXACT[kind]) if peer.name == OURS else (WRONG, USUAL[kind])
         if not off <= wrong:
             return False, f"wrong, off by {off:.2g}"
-        return True, f"off by {off:.1g}, and counts" if off > usual else ""
+        return True, f"error of {off:.1g} of the largest number" if off > usual else ""
 
     def _off(self, peer: Peer, result: Any) -> float:
         """Tell how far a result is off, as a share of the largest number in it."""

@@ -31,40 +31,48 @@ START = """\
 
 <!-- Written by `make compare`: change benches/compare instead. -->
 
-gradclip next to NumPy, PyTorch, TensorFlow and optax, each called again and again with the same arguments. Programs do
-more between two calls: [Benchmarks](benchmarks.md) has these. `make compare` installs all libraries into an
-environment of their own, measures all of this again and writes this page.
+This page compares the times of gradclip, NumPy, PyTorch, TensorFlow and optax in loops that repeat one call with the
+same arguments. [Benchmarks](benchmarks.md) has the times inside programs. `make compare` installs all libraries into
+a separate environment, repeats the measurement and writes this page.
 """
 
 HOW = """\
 ## How it is measured
 
-Every time is the median of calls from Python, with every library's default settings and all its threads. The
-libraries take turns in one process, in an order that changes from round to round, on arrays that they hold
-already. Before calls of less than 5 ms come at least four that are not timed, so that each library finds the caches as
-its own calls left them. Python's garbage collector rests, results are dropped as soon as they are there, and each
-result is compared once with one in float64. Where a library has several good forms, each is tried and the fastest one
-counts; TensorFlow runs under `tf.function`, JAX under `jit`, and both make new arrays where the others write into
-given ones.
+- Each time is the median of calls from Python, with each library's default settings and all its threads.
+- The libraries take turns in one process, in an order that changes from round to round, on arrays in their own
+  memory.
+- Before calls of less than 5 ms, each library makes at least four calls that are not timed. So the caches are in the
+  state that its own calls leave.
+- Python's garbage collector is off. Results are dropped at once.
+- The results of each library are compared once with results in float64. Peers with an error of up to 0.1 of the
+  largest number count.
+- If a library has several good forms, the fastest one counts.
+- TensorFlow runs under `tf.function`, JAX under `jit`. Both make new arrays in every form.
 
-"new" makes new arrays, "out=" writes into others, "in place" into the inputs, which are multiplied in every call;
-in "unclipped" nothing exceeds the limit, and the peers compute the norm and compare.
-In "layouts" and "every size" only NumPy is asked: of the layouts the others have few.
+The rows come in four forms:
 
-- **ratio**: the time of the fastest peer over gradclip's. Above 1, gradclip is faster.
-- **target**: the ratio that a row is to reach.
-- **floor**: what memory needs, as a share of gradclip's time, for sets of 32 MiB or more. It is the time of a plain
-  read, and of a streaming copy into mapped memory or an in-place scale where the row writes, of the same bytes and
-  on all CPUs, measured between the same rounds. What finds a part of the bytes in a cache can be above 1. Such a
-  row is also reached at 0.9 of the floor and a ratio of 1; in brackets: not this one. With `!` the floor must be
-  reached as well as the ratio.
+- "new" makes new arrays.
+- "out=" writes into other arrays.
+- "in place" writes into the inputs. Every call scales them.
+- "unclipped" has norms at or below the limit. The peers compute the norm and compare it.
+
+In "layouts" and "every size" the only peer is NumPy, because the others support few layouts.
+
+- **ratio**: the time of the fastest peer divided by gradclip's time. Above 1, gradclip is faster.
+- **target**: the ratio that the row should reach.
+- **floor**: the time that memory needs, divided by gradclip's time, for sets of 32 MiB or more. It is the time to
+  read the same bytes, plus a streaming copy into mapped memory or an in-place scale if the row writes. All CPUs take
+  part, and it is measured between the same rounds. The floor can be above 1 if part of the bytes is in a cache. A row
+  also counts as reached at 0.9 of the floor and a ratio of 1, except where the floor is in brackets. With `!` the row
+  must reach both the floor and the ratio.
 """
 
 GROWTH = """\
 ## How the cost grows
 
-Nanoseconds per KiB of `clip_by_global_norm` and `global_norm`, float32; a star: more than 1.5 times those of the size
-before, or of fewer threads.
+Nanoseconds per KiB of `clip_by_global_norm` and `global_norm`, float32. A star marks more than 1.5 times the cost of
+the size before, or of fewer threads.
 
 ![Time per byte](benchmarks/growth.png)
 
@@ -192,8 +200,8 @@ class Report:
             lines.append(f"no floors: {self.no_floor}")
         if disturbed := [result.row.name for result in self.results if result.others > DISTURBED]:
             lines.append(
-                f"{len(disturbed)} rows were disturbed: others used more than {DISTURBED:.0%} of a CPU meanwhile, "
-                f"and libraries whose threads wait for each other lose much by that [{'; '.join(disturbed)}]"
+                f"disturbed rows, where other processes used more than {DISTURBED:.0%} of a CPU (libraries whose "
+                f"threads wait for each other slow down most): {'; '.join(disturbed)}"
             )
         # One line for all rows with the same reason.
         rows: dict[str, list[str]] = {}
@@ -274,7 +282,7 @@ class Report:
         measured = f"Measured on {datetime.now(timezone.utc):%Y-%m-%d}: {'; '.join(machine())}."
         parts = [
             START,
-            f"{measured} {'; '.join(self.versions)}.",
+            f"{measured}\nVersions: {'; '.join(self.versions)}.",
             HOW,
             f"## Rows\n\n{self.counts()}.",
             "![Ratios](benchmarks/ratios.png)",

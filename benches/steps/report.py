@@ -38,30 +38,38 @@ START = """\
 """
 
 MEASURED = """\
-Measured on {date}: {machine}. {versions}. `make compare` measures all of this again and writes this page.
-[Benchmarks in loops](benchmarks-loops.md) has every function, dtype, layout and size, called again and again.
+Measured on {date}: {machine}.
+Versions: {versions}.
+
+`make compare` repeats the measurement and writes this page. [Benchmarks in loops](benchmarks-loops.md) has every
+function, dtype, layout and size.
 """
 
 HOW = """\
 ## How it is measured
 
-A user's program does something else between two clips: matrix products by NumPy, whose threads stay awake for a while,
-fresh gradients, an update, a pause. Here each library runs such programs, each in processes of its own that take turns,
-and only the clip itself is timed, from Python, with default settings. Some calls that are not timed come first, but for
-"first call". Times are medians over {processes} processes of their medians (twice as many for "first call", one for
-100M).
+Real programs do other work between two clips: matrix products by NumPy, whose threads stay awake for a while, fresh
+gradients, an update, a pause. Each library runs such programs in separate processes that take turns. Only the clip is
+timed, from Python, with default settings. Except for "first call", some calls come first that are not timed. Each
+time is the median over {processes} processes of their medians (twice as many for "first call", one for 100M). The
+results of each library are compared once with results in float64.
 
-"new" makes new arrays, "in place" writes into the gradients, in "unclipped" the norm is below the limit and gradclip
-has `out=`. All numbers are float32. A result of each library is compared once with one in float64.
+All numbers are float32. The programs come in three forms:
 
-- **ratio**: the time of the fastest peer over gradclip's. Above 1, gradclip is faster. Target: {least}, right after a
-  matrix product {little} in place and unclipped; and {mean} for the geometric mean.
-- **p95 / peer's**: gradclip's 95th percentile over that of the same peer. Target: at most {tail}.
-- **/ 1 thread's**, **/ pool off's**: gradclip's time over its time with `GRADCLIP_NUM_THREADS=1`, with
-  `GRADCLIP_POOL_BYTES=0`. Target: at most {variant}.
-- **memory**: the peak of gradclip's process above what it holds just before the first clip, when the first gradients
-  are there, in MiB; **NumPy's**: the same of NumPy's process.
-- **missed**: the targets that were.
+- "new" makes new arrays.
+- "in place" writes into the gradients.
+- "unclipped" has a norm below the limit. gradclip gets `out=`.
+
+The columns of the first table:
+
+- **ratio**: the time of the fastest peer divided by gradclip's time. Above 1, gradclip is faster. Targets: {least}
+  for each program, {little} right after a matrix product in place and unclipped, and {mean} for the geometric mean.
+- **p95 / peer's**: gradclip's 95th percentile divided by that of the same peer. Target: at most {tail}.
+- **/ 1 thread's**: gradclip's time divided by its time with `GRADCLIP_NUM_THREADS=1`. Target: at most {variant}.
+- **/ pool off's**: gradclip's time divided by its time with `GRADCLIP_POOL_BYTES=0`. Target: at most {variant}.
+- **memory**: the peak memory of gradclip's process in MiB, above its memory just before the first clip. **NumPy's**:
+  the same for NumPy's process.
+- **missed**: the targets that gradclip missed.
 """
 
 
@@ -150,12 +158,12 @@ class Report:
             return "No peer took part."
         ahead = sum(ratio > 1 for ratio in ratios.values())
         worst = sorted(ratios, key=lambda name: ratios[name])[:3]
-        losses = ", ".join(f"{name} ({number(ratios[name])})" for name in worst if ratios[name] < 1)
+        losses = "; ".join(f"{name} ({number(ratios[name])})" for name in worst if ratios[name] < 1)
         return (
-            f"Inside {len(ratios)} small programs, gradclip's clip takes less time than that of the fastest peer in "
-            f"{ahead}; the geometric mean of the ratios is {number(mean)}. "
-            + (f"It is furthest behind in: {losses}. " if losses else "")
-            + "The picture shows six of the programs, and how many milliseconds each waits for its clip."
+            f"In {ahead} of {len(ratios)} small programs, gradclip clips faster than the fastest peer. "
+            f"The geometric mean of the ratios is {number(mean)}.\n"
+            + (f"The lowest ratios are: {losses}.\n" if losses else "")
+            + "The picture shows how many milliseconds six of the programs wait for each clip."
         )
 
     def markdown(self) -> str:
