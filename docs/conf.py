@@ -21,6 +21,7 @@ myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence"]
 
 nitpicky = True
+default_role = "py:obj"  # names in docstrings are links
 autodoc_mock_imports = ["optree", "torch"]  # extras, which the pages do without
 # Types of NumPy and torch, whose inventories are not at hand offline.
 nitpick_ignore = [("py:class", name) for name in ("npt.ArrayLike", "npt.NDArray", "np.float64", "torch.Tensor")]
@@ -37,6 +38,18 @@ html_theme_options = {
     "navigation_with_keys": False,
     "show_prev_next": False,
     "secondary_sidebar_items": ["page-toc"],
+}
+# These pages have no pages below them, so the sidebar would be empty.
+html_sidebars: dict[str, list[str]] = {
+    "accuracy": [],
+    "benchmarks": [],
+    "benchmarks-loops": [],
+    "configuration": [],
+    "differences-from-tensorflow": [],
+    "examples": [],
+    "faq": [],
+    "quickstart": [],
+    "reliability": [],
 }
 html_show_sourcelink = False
 copybutton_prompt_text = r">>> |\.\.\. "

@@ -157,7 +157,7 @@ def main() -> None:
     for label, accuracies in results.items():
         print(f"{label:<24}{accuracies[0]:>12.0%}{accuracies[-1]:>12.0%}")
     good = np.delete(norms, BROKEN, axis=1)
-    print(f"Median norm of the good updates: {np.median(good):.2f}. Updates with NaN, ignored: {np.isnan(norms).sum()}.")
+    print(f"Median norm of the good updates: {np.median(good):.2f}. Ignored updates with NaN: {np.isnan(norms).sum()}.")
     try:
         save_plot(results, norms, args.output)
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The picture: what some programs wait for, by library."""
+"""The picture: how long some programs wait for a clip, by library."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from steps.results import Results
     from steps.summary import Line
 
-#: The panels: the name of a program, and what stands above its bars.
+#: The panels: the name of a program, and its title.
 PANELS = {
     "training step, 1.9M, in place": "training step, 1.9M parameters, in place",
     "training step, 1.9M, new": "training step, 1.9M parameters, new arrays",
@@ -113,7 +113,7 @@ def write_around(figure: Any, results: Results, names: list[str], height: float)
     figure.text(
         0.012,
         1 - 0.42 / height,
-        "What a program waits for gradient clipping",
+        "Time that programs wait for gradient clipping",
         fontsize=23,
         fontweight="bold",
         color=INK,

@@ -206,7 +206,7 @@ class Quantile:
     """Move the limit until a given share of the norms is at or below it.
 
     Unlike the other rules, this rule is updated after a step. `update` takes the norms of
-    the examples or clients of a step that was clipped at `limit`, and returns the limit
+    the examples or clients of a step that was clipped at ``limit``, and returns the limit
     for the next step.
 
     Parameters

@@ -1,7 +1,7 @@
 """Clippers and norms for trees: dicts, lists, tuples, namedtuples and registered classes.
 
 Trees are those of `optree <https://optree.readthedocs.io>`_. Leaves are arrays, numbers,
-`IndexedSlices` and None. A list is never a leaf: ``[1.0, 2.0]`` has two leaves. Results
+`gradclip.IndexedSlices` and None. A list is never a leaf: ``[1.0, 2.0]`` has two leaves. Results
 have the structure of the input.
 
 Entries of a dict are read in sorted order, so the order of insertion never changes a bit
