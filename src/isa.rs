@@ -100,10 +100,15 @@ macro_rules! levels {
 
             /// Runs `op` compiled for this level.
             #[allow(unsafe_code, reason = "a #[target_feature] function wants a CPU on which the feature was detected; there may be none")]
-            #[inline]
+            #[inline(always)]
             pub fn run<O: Op>(self, op: O) -> O::Output {
                 match self.level_for::<O>() {
-                    Number::Baseline => op.eval(Baseline),
+                    Number::Baseline => {
+                        // Out of line as well: inlined, the code that no recent CPU runs would fill the callers.
+                        #[inline(never)]
+                        fn baseline<O: Op>(op: O) -> O::Output { op.eval(Baseline) }
+                        baseline(op)
+                    }
                     $(Number::$level => {
                         #[target_feature($(enable = $feature),+)]
                         fn trampoline<O: Op>(op: O) -> O::Output { op.eval($level(())) }

@@ -74,13 +74,15 @@ impl Crew {
         jobs: impl DoubleEndedIterator<Item = J> + Send,
         work: impl Fn(J) + Sync,
     ) -> Result<()> {
+        // By reference, so that the code of `work`, which has whole kernels in it, is compiled once and not for each path.
+        let work: &(dyn Fn(J) + Sync) = &work;
         let pool = if Self::is_shared(bytes)? { Pool::get(threads()?) } else { None };
         let Some(pool) = pool else {
             jobs.for_each(work);
             return Ok(());
         };
         let jobs = Mutex::new(jobs);
-        let take = |from: End| {
+        self.run_pass(&pool, bytes / BYTES_PER_WORKER, &|from| {
             // After a panic elsewhere the iterator is whole.
             let mut jobs = jobs.lock().unwrap_or_else(PoisonError::into_inner);
             let job = match from {
@@ -88,12 +90,17 @@ impl Crew {
                 End::Back => jobs.next_back(),
             };
             drop(jobs);
-            job.map(&work).is_some()
-        };
+            job.map(work).is_some()
+        });
+        Ok(())
+    }
+
+    /// Takes jobs until none is left, beside workers that are woken if none is here.
+    fn run_pass(&self, pool: &Pool, workers: usize, take: &(dyn Fn(End) -> bool + Sync)) {
         let helpers = self.helpers.get_or_init(|| Arc::new(Helpers::new()));
-        let pass = helpers.open(&take);
+        let pass = helpers.open(take);
         if helpers.is_wanted() {
-            pool.wake(helpers, bytes / BYTES_PER_WORKER);
+            pool.wake(helpers, workers);
         }
         let mut own = 0;
         while take(End::Front) {
@@ -106,7 +113,6 @@ impl Crew {
         if let Some(panic) = panic {
             resume_unwind(panic);
         }
-        Ok(())
     }
 }
 
