@@ -15,7 +15,7 @@ mod threads;
 
 pub use self::crew::Crew;
 pub use self::pool::forked;
-pub use self::threads::{MAX_THREADS, check_settings, set_threads, threads};
+pub use self::threads::{MAX_THREADS, check_settings, forget_settings, set_threads, threads};
 
 /// The overhead of one array of a list, as the number of bytes that take as long to move.
 const PER_ARRAY_OVERHEAD: usize = 256;

@@ -43,6 +43,11 @@ pub fn set_threads(threads: usize) {
     THREADS.store(threads.clamp(1, MAX_THREADS), Ordering::Relaxed);
 }
 
+/// Makes the next call read the environment again.
+pub fn forget_settings() {
+    THREADS.store(NOT_ASKED, Ordering::Relaxed);
+}
+
 #[cold]
 fn ask_environment() -> Result<()> {
     let threads = match setting("GRADCLIP_NUM_THREADS", 1..=MAX_THREADS, "an integer from 1 to 1024")? {

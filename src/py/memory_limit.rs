@@ -28,6 +28,11 @@ pub(super) fn check() -> Result<()> {
     if LIMIT.load(Ordering::Relaxed) == NOT_ASKED { ask_environment() } else { Ok(()) }
 }
 
+/// Makes the next call ask the environment again.
+pub(super) fn forget() {
+    LIMIT.store(NOT_ASKED, Ordering::Relaxed);
+}
+
 #[cold]
 fn ask_environment() -> Result<()> {
     const VARIABLE: &str = "GRADCLIP_POOL_BYTES";

@@ -25,6 +25,7 @@ use pyo3::prelude::*;
 /// The compiled part of gradclip. Its functions are those of the package, without defaults; see `gradclip`.
 #[pymodule(gil_used = false)]
 mod _core {
+    use pyo3::exceptions::PyValueError;
     use pyo3::prelude::*;
 
     use crate::isa::Isa;
@@ -67,7 +68,24 @@ mod _core {
         // the CPU can do (on a virtual machine) and where NumPy's functions are (a regular expression reads its version).
         let _ = Isa::current();
         numpy::dtype::<f64>(module.py());
+        load_code(module)?;
         super::process::watch(module)
+    }
+
+    /// Clips a short list. The system maps the code of a call and reads it from memory when it first runs, which takes 0.1 ms.
+    /// Here it runs at the import, and not in the first call of a program.
+    fn load_code(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        let py = module.py();
+        let none = py.None();
+        let tensor = py.import("numpy")?.call_method1("ones", (2, "float32"))?;
+        let arguments = (vec![tensor], 1.0, &none, &none, 2, "propagate", false, "raise", &none, &none);
+        let result = module.call_method1("clip_by_global_norm", arguments);
+        // The first call of the program reads the settings again: a bad one is its error, and one that is made until then counts.
+        super::settings::forget();
+        match result {
+            Err(error) if !error.is_instance_of::<PyValueError>(py) => Err(error),
+            _ => Ok(()),
+        }
     }
 
     #[pymodule_export]

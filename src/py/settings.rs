@@ -14,6 +14,12 @@ use crate::element::Dtype;
 use crate::isa::Isa;
 use crate::parallel;
 
+/// Makes the next call read the environment again.
+pub(super) fn forget() {
+    parallel::forget_settings();
+    memory_limit::forget();
+}
+
 /// The number of threads.
 #[pyfunction]
 pub(super) fn get_num_threads() -> PyResult<usize> {

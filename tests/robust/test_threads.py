@@ -87,6 +87,17 @@ def test_the_variables_set_the_number_of_threads(variables, expected):
     assert printed(GET, **variables) == str(expected)
 
 
+def test_a_variable_that_is_set_after_the_import_counts():
+    script = """
+    import os
+    os.environ["GRADCLIP_NUM_THREADS"] = "bad"
+    import gradclip as gc
+    os.environ["GRADCLIP_NUM_THREADS"] = "3"
+    print(gc.get_num_threads())
+    """
+    assert printed(script) == "3"
+
+
 @pytest.mark.parametrize(
     "variables", [{"RAYON_NUM_THREADS": "0"}, {"RAYON_NUM_THREADS": ""}, {"GRADCLIP_NUM_THREADS": ""}]
 )
