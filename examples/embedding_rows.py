@@ -70,7 +70,7 @@ def train(passes: int, seed: int, limit: float) -> tuple[Array, list[float]]:
     sign = np.array([1.0] + [-1.0] * NEGATIVES, np.float32)
     unseen = np.concatenate([other[test, None], rng.integers(0, count, (len(test), NEGATIVES))], axis=1)
     losses = []
-    for _ in tqdm(range(passes), desc=f"limit {limit:g}", unit="pass"):
+    for _ in tqdm(range(passes), desc=f"limit {limit:g}", unit="pass", disable=None):
         for chosen in np.array_split(rng.permutation(training), len(training) // BATCH):
             drawn = np.concatenate([other[chosen, None], rng.integers(0, count, (len(chosen), NEGATIVES))], axis=1)
             rows, columns = vectors[near[chosen], None], contexts[drawn]

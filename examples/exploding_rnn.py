@@ -145,7 +145,7 @@ def train(label: str, text: str, steps: int, seed: int, clip_norm: float | None)
     weights = initial_weights(rng, len(characters))
     run = Run(label)
 
-    progress = tqdm(range(1, steps + 1), desc=f"{label:<16}", unit="step")
+    progress = tqdm(range(1, steps + 1), desc=f"{label:<16}", unit="step", disable=None)
     for step in progress:
         starts = rng.integers(0, len(data) - SEQUENCE, size=BATCH)
         window = data[starts + np.arange(SEQUENCE + 1)[:, np.newaxis]]

@@ -99,7 +99,7 @@ def run(rounds: int, seed: int, *, clips: bool) -> tuple[list[float], NDArray[np
         np.array(0),
     ]
     accuracies, norms = [], []
-    for number in tqdm(range(rounds), desc="clipped" if clips else "without a limit", unit="round"):
+    for number in tqdm(range(rounds), desc="clipped" if clips else "without a limit", unit="round", disable=None):
         sent, of_round = [], []
         for client, data in enumerate(clients):
             is_broken = client == BROKEN

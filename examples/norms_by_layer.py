@@ -73,7 +73,7 @@ def train(steps: int, seed: int) -> tuple[list[float], Array]:
     ]
     one_hot = np.eye(len(characters), dtype=np.float32)
     losses, norms = [], []
-    for _ in tqdm(range(steps), unit="step"):
+    for _ in tqdm(range(steps), unit="step", disable=None):
         starts = rng.integers(0, len(data) - CONTEXT, size=BATCH)
         windows = data[starts[:, None] + np.arange(CONTEXT + 1)]
         inputs = one_hot[windows[:, :-1]].reshape(BATCH, -1)

@@ -79,7 +79,7 @@ def train(steps: int, seed: int, limit: float, noise: float) -> tuple[list[float
     sums = [np.empty_like(weight) for weight in weights]
     one_hot = np.eye(len(characters), dtype=np.float32)
     losses, norms, distance = [], np.zeros(0), 0.0
-    for step in tqdm(range(steps), desc=f"limit {limit:g}, noise {noise:g}", unit="step"):
+    for step in tqdm(range(steps), desc=f"limit {limit:g}, noise {noise:g}", unit="step", disable=None):
         starts = rng.integers(0, len(data) - CONTEXT, size=BATCH)
         windows = data[starts[:, None] + np.arange(CONTEXT + 1)]
         inputs = one_hot[windows[:, :-1]].reshape(BATCH, -1)
