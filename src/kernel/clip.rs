@@ -1,8 +1,7 @@
 //! Clipping to bounds: `max(min(x, hi), lo)`, so `lo` wins where the bounds cross.
 //!
-//! A value equal to a bound keeps its own bits (-0.0 stays), a NaN keeps its payload, and a NaN bound makes
-//! the elements it meets NaN. The comparisons are written out because `min` and `max` differ in NaN and -0.0
-//! from CPU to CPU.
+//! A value equal to a bound keeps its own bits (-0.0 stays), a NaN keeps its payload, and a NaN bound makes the elements that
+//! it applies to NaN. The comparisons are written out because `min` and `max` treat NaN and -0.0 differently from CPU to CPU.
 
 use super::map::{Map, Mapped, TESTED_AT_ONCE};
 use crate::element::Ordered;
@@ -14,7 +13,7 @@ fn clipped<T: Ordered>(x: T, lo: T, hi: T) -> T {
     if below < lo || (lo.is_nan() && !below.is_nan()) { lo } else { below }
 }
 
-/// Clips to two numbers.
+/// Clips to two bounds.
 #[derive(Clone, Copy, Debug)]
 pub struct Clip<T> {
     /// The smallest value.
@@ -40,7 +39,7 @@ impl<T: Ordered> Map<T> for Clip<T> {
     }
 }
 
-/// Clips to two numbers that are none of them NaN.
+/// Clips to two bounds that are not NaN.
 #[derive(Clone, Copy, Debug)]
 pub struct Between<T>(pub Clip<T>);
 
@@ -57,7 +56,7 @@ impl<T: Ordered> Map<T> for Between<T> {
     }
 }
 
-/// Clips each element in place to bounds of its own.
+/// Clips each element in place to its own bounds.
 #[derive(Debug)]
 pub struct ClipEach<'a, T> {
     /// Read and written.

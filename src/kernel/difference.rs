@@ -1,15 +1,15 @@
-//! Differences of elements, made in float64, and elements that go a part of the way to others.
+//! Differences of elements, made in float64, and elements moved a part of the way towards others.
 
 use super::scale::is_plain;
 use crate::element::{Complex, Element, Real};
 use crate::isa::{Level, Op};
 use crate::scaled::Factor;
 
-/// An element whose difference from another is made in float64.
+/// An element whose difference from another is computed in float64.
 pub trait Minus: Element {
-    /// What holds the difference.
+    /// The type of the difference.
     type Difference: Element;
-    /// `self - base`, both times a power of two.
+    /// `self * by - base * by`, for a power of two.
     fn minus(self, base: Self, by: f64) -> Self::Difference;
 }
 
@@ -39,7 +39,7 @@ pub struct Subtract<'a, T: Minus> {
     pub t: &'a [T],
     /// Subtracted, as many elements.
     pub base: &'a [T],
-    /// A power of two that both are multiplied by before.
+    /// The power of two that both are multiplied by first.
     pub by: f64,
     /// Written, as many elements.
     pub to: &'a mut [T::Difference],
@@ -58,13 +58,13 @@ impl<T: Minus> Op for Subtract<'_, T> {
 /// `base + (t - base) * factor`, for each element.
 #[derive(Debug)]
 pub struct Approach<'a, T> {
-    /// Read, and written: the bases, or the elements that are brought nearer to them.
+    /// Read and written: the bases, or the elements that move towards them.
     pub data: &'a mut [T],
-    /// Read: the others of the two, as many.
+    /// Read: the elements that are not in `data`, as many.
     pub other: &'a [T],
     /// Whether `data` holds the bases.
     pub is_base: bool,
-    /// What differences are multiplied by.
+    /// The factor of the differences.
     pub factor: Factor,
 }
 
@@ -90,8 +90,8 @@ fn plainly<T: Real>(t: T, base: T, by: f64) -> T {
     approached(t, base, Factor::new(by, 1.0))
 }
 
-/// A difference that overflows is taken at half scale. NaN is that of `t` or else that of the base; one that is made here has
-/// one payload, because CPUs differ in the one they choose.
+/// A difference that overflows is computed at half scale. A NaN result is `t` if that is NaN, or else the base. A NaN that is
+/// made here has one payload, because CPUs differ in the one they make.
 #[inline(always)]
 fn approached<T: Real>(t: T, base: T, factor: Factor) -> T {
     let (t, base) = (t.widen(), base.widen());

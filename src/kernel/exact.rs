@@ -1,8 +1,9 @@
-//! Sums of magnitudes and of squares in integers: nothing is rounded, so that no order of the terms and no cut changes a bit.
+//! Sums of magnitudes and of squares in integers. They are exact, so they do not depend on the order of the terms or on how the
+//! data are split.
 //!
-//! A float is an integer of few digits times a power of two. The integers of one power are added up in a table that has a
-//! place for each exponent; now and then the table is added to a number as long as all exponents together. A block of float32
-//! and narrower floats whose exponents are near each other needs no table: float64 holds such sums without rounding.
+//! A float is an integer of few digits times a power of two. A table with a place for each exponent adds up the integers of
+//! each power. After [`AT_ONCE`] elements it is added to one fixed-point number that spans all exponents. A block of float32
+//! and narrower floats with similar exponents needs no table: float64 holds such sums without rounding.
 
 use std::mem;
 
@@ -12,17 +13,17 @@ use crate::isa::{CONVERTED, Isa, Level, Op};
 use crate::kernel::sum::{Abs, BLOCK, Square, Term};
 use crate::scaled::power_of_two;
 
-/// The unit of the last place is 2 to this: the square of the smallest float64.
+/// The exponent of the unit of the last place: the square of the smallest float64 is 2^-2148.
 const LOWEST: i32 = -2148;
-/// 64 binary digits each: up to the square of the largest float64, 2^2048, and 2^64 terms of it.
+/// Limbs of 64 binary digits: up to the square of the largest float64, 2^2048, and 2^64 such terms.
 pub const LIMBS: usize = (2048 + 64 - LOWEST as isize) as usize / 64 + 1;
 
-/// A sum, whole.
+/// An exact sum.
 #[derive(Clone, Copy, Debug)]
 pub struct ExactSum {
-    /// Its digits from the lowest on.
+    /// The limbs, least significant first.
     pub limbs: [u64; LIMBS],
-    /// Infinity or NaN if a term was that; else 0.
+    /// Infinity or NaN if a term was infinite or NaN; else 0.
     pub special: f64,
 }
 
@@ -77,10 +78,11 @@ pub enum Power {
 
 /// Places of the table: the exponents of float64.
 const PLACES: usize = 2048;
-/// Elements between two emptyings of the table: the square of a float64 has 106 digits, so a place has room for 2^22.
+/// Elements between two emptyings of the table: the square of a float64 mantissa has 106 digits, so a place of 128 has room for
+/// 2^22 of them.
 const AT_ONCE: usize = 1 << 17;
 
-/// Adds up elements of any dtypes.
+/// Sums elements of any dtypes.
 #[derive(Debug)]
 pub struct Accumulator {
     power: Power,
@@ -91,10 +93,10 @@ pub struct Accumulator {
 }
 
 impl Accumulator {
-    /// Of nothing so far.
+    /// An accumulator of no elements.
     ///
     /// # Errors
-    /// No memory for the table, 32 KiB.
+    /// `Error::Memory` if there is no memory for the table of 32 KiB.
     pub fn new(power: Power) -> Result<Self> {
         let mut table = vec_with_room(PLACES)?;
         table.resize(PLACES, 0);
@@ -112,7 +114,7 @@ impl Accumulator {
         for part in data.chunks(AT_ONCE) {
             if T::halves(part).is_some() {
                 for block in part.chunks(BLOCK) {
-                    // All of them are near enough to the largest float16, which is below 2^16.
+                    // The exponents of float16 are always near enough to the largest one: all elements are below 2^16.
                     if !self.add_block(isa, block, &[], 15).0 {
                         self.add_to_table(block);
                     }
@@ -131,18 +133,18 @@ impl Accumulator {
         }
     }
 
-    /// Adds floats of at most 24 digits. Where all of a block but its zeros are near enough to the largest, float64 adds them
+    /// Adds floats of at most 24 digits. If all nonzero elements of a block are near enough to its largest, float64 adds them
     /// without rounding.
     fn add_blocks<T: Element>(&mut self, isa: Isa, data: &[T]) {
         let (block, mut rest) = data.split_at(data.len().min(BLOCK));
-        // Each block is looked at while the one before it is added up, so that the CPU need not wait for memory.
+        // The extremes of a block are found while the block before it is added up, so that the CPU does not wait for memory.
         let mut found = look_at(isa, block);
         let mut block = block;
         while !block.is_empty() {
             let next;
             (next, rest) = rest.split_at(rest.len().min(BLOCK));
             let (low, high) = found.exponents();
-            // Infinite, NaN, or too far apart.
+            // The block has an infinity or NaN, or its exponents are too far apart.
             found = if high > 127 || high - low > NEAR {
                 self.add_to_table(block);
                 look_at(isa, next)
@@ -153,8 +155,8 @@ impl Accumulator {
         }
     }
 
-    /// Adds a block of elements below `2^(high + 1)`, or nothing if one is infinite or NaN. Whether it did so, and the extremes
-    /// of the next block.
+    /// Adds a block of elements below `2^(high + 1)`, or nothing if one is infinite or NaN. Returns whether it added them, and
+    /// the extremes of the next block.
     fn add_block<T: Element>(&mut self, isa: Isa, block: &[T], next: &[T], high: i32) -> (bool, Extremes) {
         // The terms lie below 2^top.
         let (top, sums) = match self.power {
@@ -186,7 +188,7 @@ impl Accumulator {
     }
 
     fn add_integers<T: Element>(&mut self, data: &[T]) {
-        // The upper and the lower halves of terms of 128 digits: of as many as there are, neither sum overflows.
+        // The upper and the lower halves of the 128-bit terms are summed apart: neither sum overflows for so few terms.
         let (mut high, mut low) = (0u128, 0u128);
         for x in data {
             let size: u128 = (0..T::LIMBS).map(|limb| x.limb(limb) as u128).sum();
@@ -198,7 +200,7 @@ impl Accumulator {
         self.sum.add(high, 64);
     }
 
-    /// Adds the table to the sum. Whether a term was infinite or NaN.
+    /// Adds the table to the sum. Returns whether a term was infinite or NaN.
     fn empty(&mut self) -> bool {
         let mut is_bad = false;
         if mem::replace(&mut self.is_empty, true) {
@@ -208,7 +210,7 @@ impl Accumulator {
             let total = mem::take(digits);
             is_bad |= exponent == 2047 - 1075 && total > 0;
             if total > 0 && !is_bad {
-                // Numbers below the normal ones have the exponent of these.
+                // Subnormal numbers have the exponent of the smallest normal ones.
                 let exponent = exponent.max(-1074);
                 self.sum.add(total, if self.power == Power::Two { 2 * exponent } else { exponent });
             }
@@ -222,7 +224,7 @@ fn add_to_table<T: Element, const SQUARES: bool>(table: &mut [u128], data: &[T])
     for x in data {
         let bits = x.modulus(1.0).to_bits();
         let place = (bits >> 52) as usize & (PLACES - 1);
-        // Numbers below the normal ones have no digit that goes without saying.
+        // Normal numbers have an implied leading digit.
         let digits = (bits & (u64::MAX >> 12)) | (u64::from(place != 0) << 52);
         table[place] += if SQUARES { u128::from(digits) * u128::from(digits) } else { digits.into() };
     }
@@ -230,22 +232,23 @@ fn add_to_table<T: Element, const SQUARES: bool>(table: &mut [u128], data: &[T])
 
 /// Binary digits of a term's upper part.
 const UPPER_DIGITS: i32 = 50;
-/// Digits below those that the sum of a block's lower parts may have. Each lower part is at most half of an upper part's unit,
-/// and a block has 2^11 of them, which leaves 53 digits to float64.
+/// Digits of the sum of a block's lower parts below the unit of the upper parts. Each lower part is at most half of that unit,
+/// and a block has 2^11 of them, so their sum is at most 2^10 units.
 const LOWER_DIGITS: i32 = 53 - 10;
-/// How many binary orders of magnitude the smallest element of a block may lie below the largest: the last of its 24 digits,
-/// squared, is still a multiple of the lower parts' unit.
+/// How many binary orders of magnitude the smallest nonzero element of a block may lie below the largest: the square of the
+/// last of its 24 digits is still a multiple of the lower parts' unit.
 const NEAR: i32 = (UPPER_DIGITS + LOWER_DIGITS - 2 - 46) / 2;
-/// Lanes of the sums.
+/// Lanes of [`AddBlock`].
 const FEW: usize = CONVERTED;
 
-/// The number that, added to a term below `2^top`, rounds it to a multiple of `2^(top - UPPER_DIGITS)`. The last bits of the sum
-/// then count these multiples.
+/// Adding this number to a term below `2^top` rounds the term to a multiple of `2^(top - UPPER_DIGITS)`. The last bits of the
+/// sum count these multiples.
 fn shift(top: i32) -> f64 {
     1.5 * power_of_two(52 + top - UPPER_DIGITS)
 }
 
-/// The magnitudes of a block as bits of float32, which sort like these: the least that is not 0, less one, and the largest.
+/// Extreme magnitudes of a block, as bits of float32, which sort like the magnitudes: the smallest nonzero one, less 1, and the
+/// largest.
 #[derive(Clone, Copy)]
 struct Extremes {
     least: u32,
@@ -259,16 +262,16 @@ fn bits_of<T: Element>(x: T) -> u32 {
 }
 
 impl Extremes {
-    /// The binary exponents of the least and of the largest. Numbers below the normal ones have the exponent of these, as their
-    /// last digit has the same weight.
+    /// The binary exponents of the smallest nonzero and the largest magnitude. Subnormal numbers have the exponent of the
+    /// smallest normal ones, as their last digit has the same weight.
     fn exponents(self) -> (i32, i32) {
         let exponent = |bits: u32| (bits >> 23).cast_signed().max(1) - 127;
         (exponent(self.least.wrapping_add(1).min(self.largest)), exponent(self.largest))
     }
 }
 
-/// Adds the terms of a block, each in two parts: the upper part is what is left of a term that `shift` has rounded, as an
-/// integer; the lower part is the rest. Finds the extremes of the next block meanwhile.
+/// Adds the terms of a block in two parts. The upper part is the term rounded by `shift`, as an integer; the lower part is the
+/// rest. Meanwhile it finds the extremes of the next block.
 struct AddBlock<'a, T, F> {
     block: &'a [T],
     next: &'a [T],
@@ -276,11 +279,11 @@ struct AddBlock<'a, T, F> {
     term: F,
 }
 
-/// What [`AddBlock`] makes.
+/// The result of [`AddBlock`].
 struct BlockSums {
-    /// In units of the upper parts.
+    /// The sum of the upper parts, in their unit.
     upper: i64,
-    /// Not finite if a term is not.
+    /// The sum of the lower parts; not finite if a term is not.
     lower: f64,
     extremes: Extremes,
 }
@@ -303,7 +306,7 @@ impl<T: Element, F: Term<T> + Term<f32>> Op for AddBlock<'_, T, F> {
             add_row(level, &mut upper, &mut lower, row, self.shift, self.term);
             look_at_row(&mut least, &mut largest, next);
         }
-        // Zeros change nothing.
+        // The zeros of the padding do not change the sums.
         let (last, next_last) = (padded(rest), padded(next_rest));
         for row in rows[both..].iter().chain([&last]) {
             add_row(level, &mut upper, &mut lower, row, self.shift, self.term);
@@ -315,7 +318,7 @@ impl<T: Element, F: Term<T> + Term<f32>> Op for AddBlock<'_, T, F> {
             least: least.into_iter().fold(u32::MAX, u32::min),
             largest: largest.into_iter().fold(0, u32::max),
         };
-        // Each of these integers has that of `shift` in it.
+        // Each of these integers includes the bits of `shift`.
         let upper = upper.into_iter().fold(0, u64::wrapping_add);
         let shifts = ((rows.len() + 1) * FEW) as u64;
         let upper = upper.wrapping_sub(self.shift.to_bits().wrapping_mul(shifts)).cast_signed();
@@ -347,7 +350,7 @@ fn add_terms<L: Level, T: Element>(
     term: impl Term<T>,
 ) {
     for j in 0..FEW {
-        // Each product is exact, so a level that fuses it with the addition has the same bits.
+        // Each product is exact, so a fused multiply-add gives the same bits.
         let shifted = term.add::<L>(shift, row[j]);
         upper[j] = upper[j].wrapping_add(shifted.to_bits());
         lower[j] += term.add::<L>(shift - shifted, row[j]);
@@ -363,7 +366,7 @@ fn look_at_row<T: Element>(least: &mut [u32; FEW], largest: &mut [u32; FEW], row
     }
 }
 
-/// A row of fewer elements with zeros behind them.
+/// Pads a row of fewer elements with zeros.
 #[inline(always)]
 fn padded<T: Element>(rest: &[T]) -> [T; FEW] {
     let mut row = [T::ZERO; FEW];

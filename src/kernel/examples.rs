@@ -1,18 +1,18 @@
-//! Sums of the shares of examples, made in float64.
+//! Weighted sums of examples, computed in float64.
 
 use super::truncate::product_toward_zero;
 use crate::element::{Dtype, Real};
 use crate::isa::{Level, Op};
 use crate::scaled::Factor;
 
-/// Adds the elements of an example, each times a factor, to one sum for each element.
+/// Adds the elements of an example, times a factor, to one sum per element.
 #[derive(Debug)]
 pub struct AddShare<'a, T> {
     /// Read and written.
     pub sums: &'a mut [f64],
     /// As many elements.
     pub example: &'a [T],
-    /// What they are multiplied by.
+    /// The factor.
     pub factor: Factor,
 }
 
@@ -33,14 +33,14 @@ impl<T: Real> Op for AddShare<'_, T> {
     }
 }
 
-/// [`AddShare`] of four examples, one after the other, by factors of one step, rounded alike.
+/// [`AddShare`] for four examples in order, by factors of one step, all rounded the same way.
 #[derive(Debug)]
 pub struct AddShares<'a, T> {
     /// Read and written.
     pub sums: &'a mut [f64],
     /// As many elements of each example.
     pub examples: [&'a [T]; 4],
-    /// What each of them is multiplied by.
+    /// The factor of each example.
     pub factors: [f64; 4],
     /// Whether products are rounded toward zero.
     pub toward_zero: bool,

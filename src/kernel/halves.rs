@@ -1,20 +1,21 @@
-//! Scaling numbers of 16 bits by one factor: the bits of the product in float64, rounded once.
+//! Scales 16-bit numbers by one factor. The result has the bits of the product in float64, rounded once.
 //!
-//! Nearly always float32 tells them, at a third of the cost. The factor lies between two float32, so the product lies
-//! between two float32 products; where 16 bits make one number of both ends, it is that of all between. A block
-//! with any other element in it, one in some hundreds, goes by way of float64; of what is streamed to memory, a line.
+//! Nearly always float32 products determine the result, at a third of the cost. The factor lies between two float32, so the
+//! product lies between two float32 products. Where both round to the same 16-bit number, the product between them does so too.
+//! A block with any other element (one element in some hundreds) is computed in float64; where output is streamed to memory, a
+//! cache line is.
 //!
-//! *bfloat16.* Only ties, the middles between two neighbours, part what is rounded to different numbers, and every
-//! tie is a float32. Say the product with the lower bound is above a tie after it was rounded to float32. Then it
-//! was so before, since rounding passes no float32; it has 8 + 24 digits, so it is a float64, and the product in
-//! float64, which is no smaller, is above that tie too. The same holds for the upper bound and below. So where no
-//! tie lies between the two, the ends included, all is told. That takes no heed of subnormal numbers, zeros and
-//! infinities: a NaN of `0 * inf` agrees with nothing.
+//! *bfloat16.* Rounding changes its result only at ties, the middles between two neighbours, and every tie is a float32.
+//! Suppose the product with the lower bound is above a tie after it was rounded to float32. Then it was above before, since
+//! rounding does not cross a float32. It has 8 + 24 digits, so it is a float64, and the product in float64, which is no
+//! smaller, is above that tie too. The same argument holds for the upper bound, below a tie. So if no tie lies between the two
+//! products, ends included, the result is determined. Subnormal numbers, zeros and infinities need no special case: a NaN of `0
+//! * inf` agrees with nothing.
 //!
-//! *float16.* The CPU's conversion takes a tie to the even side and hides that it was one. So the ends are to lie
-//! beyond the product: the bounds are the next float32 further out. That moves an end by 2^-24 of itself or more,
-//! and rounding moves it back by less, unless it is subnormal, which the range of the factors excludes. A factor of
-//! few digits makes exact products in float32, and is its own bounds.
+//! *float16.* The CPU's conversion rounds a tie to even and does not report it. So the ends must lie strictly outside the
+//! product: the bounds are the next float32 further out. That moves an end by at least 2^-24 of itself, and rounding moves it
+//! back by less, unless it is subnormal, which the range of the factors excludes. A factor of few digits has exact products in
+//! float32, and is its own bounds.
 
 use std::marker::PhantomData;
 
@@ -24,15 +25,15 @@ use crate::isa::{
 };
 use crate::scaled::power_of_two;
 
-/// Elements that go by way of float64 for the sake of one.
+/// Elements that are recomputed in float64 if float32 does not determine one of them.
 const BLOCK: usize = 64;
-/// Elements to be scaled at a time: a bit for each block.
+/// Elements to be scaled at a time: a block for each bit of a u32.
 const PIECE: usize = BLOCK * u32::BITS as usize;
-/// Elements that go by way of float64 at a time.
+/// Elements that are computed in float64 at a time.
 const WIDENED: usize = 256;
-/// Elements of a line of memory.
+/// Elements of a cache line.
 const IN_LINE: usize = LINE / 2;
-/// Elements to be made in the innermost cache before they are streamed to memory, where float32 tells nothing.
+/// Elements that are computed in the L1 cache before they are streamed to memory, for factors without bounds.
 const STREAMED_AT_ONCE: usize = 1024;
 
 /// `x * by` for every element, streamed to memory ([`Isa::stream`]). The factor is normal.
@@ -51,11 +52,11 @@ pub(super) fn stream<T: Real>(isa: Isa, guard: &StreamGuard, from: &[T], to: &mu
 /// `x * by` for every element, in place or from a slice of as many. The factor is normal.
 pub(super) fn scale<T: Real>(isa: Isa, from: Option<&[T]>, to: &mut [T], by: f64) {
     let bounds = bounds_for::<T>(isa, by);
-    // Not cleared before it is wanted.
+    // Initialized only when needed.
     let mut scratch = None;
     for (i, to) in to.chunks_mut(PIECE).enumerate() {
         let from = from.map(|from| &from[i * PIECE..][..to.len()]);
-        // The blocks that are still to be made.
+        // A bit for each block that is still to be computed.
         let mut rest = bounds.map_or(u32::MAX, |bounds| by_singles(isa, from, to, bounds));
         let blocks = to.len().div_ceil(BLOCK);
         if !to.len().is_multiple_of(BLOCK) {
@@ -63,7 +64,7 @@ pub(super) fn scale<T: Real>(isa: Isa, from: Option<&[T]>, to: &mut [T], by: f64
         }
         rest &= u32::MAX >> (PIECE / BLOCK - blocks);
         while rest != 0 {
-            // As many as lie in a row.
+            // The range of adjacent blocks.
             let begin = rest.trailing_zeros() as usize;
             let end = begin + (rest >> begin).trailing_ones() as usize;
             rest &= u32::MAX.checked_shl(end as u32).unwrap_or(0);
@@ -86,7 +87,7 @@ pub(super) fn truncate<T: Real>(isa: Isa, from: Option<&[T]>, to: &mut [T], by: 
     }
 }
 
-/// Scales float32 to numbers that T has, rounded toward zero.
+/// Scales float32 by `by`, rounded toward zero to numbers that T represents.
 struct ScaleTowardZero<'a, T> {
     data: &'a mut [f32],
     by: f64,
@@ -97,11 +98,11 @@ impl<T: Real> Op for ScaleTowardZero<'_, T> {
     type Output = ();
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
-        // Bits of the mantissa, and the exponents of the smallest normal and the smallest subnormal number.
+        // The mantissa bits, and the exponent of the smallest normal number.
         let (bits, normal) = if T::DTYPE == Dtype::F16 { (10, -14) } else { (7, -126) };
         let kept = u64::MAX << (f64::MANTISSA_DIGITS - 1 - bits);
         let (least, step) = (power_of_two(normal), power_of_two(normal - bits.cast_signed()));
-        // A float64 of this magnitude has no digits below the step.
+        // A float64 of this magnitude has no digits below `step`.
         let large = step * power_of_two(52);
         for x in self.data {
             let product = f64::from(*x) * self.by;
@@ -114,7 +115,7 @@ impl<T: Real> Op for ScaleTowardZero<'_, T> {
     }
 }
 
-/// Scales by way of float64.
+/// Scales by products in float64.
 fn by_doubles<T: Real>(isa: Isa, from: Option<&[T]>, to: &mut [T], by: f64, singles: &mut [f32; WIDENED]) {
     for (i, to) in to.chunks_mut(WIDENED).enumerate() {
         let singles = &mut singles[..to.len()];
@@ -125,7 +126,7 @@ fn by_doubles<T: Real>(isa: Isa, from: Option<&[T]>, to: &mut [T], by: f64, sing
     }
 }
 
-/// Factors on both sides, for whose float32 products there is a fast way.
+/// The bounds of the factor for the float32 path; None where it does not apply.
 fn bounds_for<T: Real>(isa: Isa, by: f64) -> Option<[f32; 2]> {
     if T::halves(&[]).is_none() {
         return bounds_of_bfloats(by);
@@ -133,14 +134,14 @@ fn bounds_for<T: Real>(isa: Isa, by: f64) -> Option<[f32; 2]> {
     if isa.converts_halves() { bounds_of_halves(by) } else { None }
 }
 
-/// The float32 next to the factor on both sides, or twice the factor. None for a factor of so few digits that
-/// ties are common.
+/// The nearest float32 at or below and at or above the factor, by magnitude. None for a factor of so few digits that ties are
+/// common.
 fn bounds_of_bfloats(by: f64) -> Option<[f32; 2]> {
-    // A product has no fewer digits than the factor, and a tie has 9.
+    // The product has at least as many digits as the factor, and a tie has 9.
     (!(2..=9).contains(&digits(by))).then(|| neighbours(by))
 }
 
-/// Those one further out, or twice the factor where it has so few digits that float32 holds the products.
+/// [`neighbours`], or the next float32 further out where the factor has too many digits for exact products in float32.
 fn bounds_of_halves(by: f64) -> Option<[f32; 2]> {
     if !(power_of_two(-100)..=power_of_two(100)).contains(&by.abs()) {
         return None;
@@ -150,12 +151,12 @@ fn bounds_of_halves(by: f64) -> Option<[f32; 2]> {
     Some(if is_short { [low, high] } else { [toward_zero(low), from_zero(high)] })
 }
 
-/// The digits of its significand, zeros at the end apart.
+/// The significand digits of the factor, without trailing zeros.
 fn digits(by: f64) -> u32 {
     f64::MANTISSA_DIGITS - (by.to_bits() | 1 << (f64::MANTISSA_DIGITS - 1)).trailing_zeros()
 }
 
-/// The largest float32 at or below the factor and the smallest at or above, of magnitudes.
+/// The largest float32 at or below the factor and the smallest at or above it, by magnitude.
 fn neighbours(by: f64) -> [f32; 2] {
     let near = by as f32;
     let low = if f64::from(near).abs() > by.abs() { toward_zero(near) } else { near };
@@ -170,7 +171,7 @@ fn from_zero(x: f32) -> f32 {
     f32::from_bits(x.to_bits() + 1)
 }
 
-/// Makes the whole blocks that float32 tells. A bit for each of the others, which are left as they were.
+/// Writes the whole blocks that float32 determines. Returns a bit for each other block, which is left unchanged.
 fn by_singles<T: Real>(isa: Isa, from: Option<&[T]>, to: &mut [T], bounds: [f32; 2]) -> u32 {
     if let Some(to) = T::halves_mut(to) {
         return isa.run(ScaleBlocks { from: from.and_then(T::halves), to, bounds });
@@ -179,7 +180,7 @@ fn by_singles<T: Real>(isa: Isa, from: Option<&[T]>, to: &mut [T], bounds: [f32;
     T::bfloats_mut(to).map_or(u32::MAX, |to| isa.run(ScaleBlocks { from, to, bounds }))
 }
 
-/// Streams lines as they are made, those that float32 does not tell by way of float64.
+/// Streams lines as they are computed, in float64 where float32 does not determine them.
 fn stream_lines<T: Real>(isa: Isa, guard: &StreamGuard, from: &[T], to: &mut [T], by: f64, bounds: [f32; 2]) {
     if let (Some(from), Some(to)) = (T::halves(from), T::halves_mut(to)) {
         isa.stream(guard, to, ScaledLines { from, by, bounds });
@@ -188,14 +189,14 @@ fn stream_lines<T: Real>(isa: Isa, guard: &StreamGuard, from: &[T], to: &mut [T]
     }
 }
 
-/// Scales blocks by all factors between two, which have one sign.
+/// Scales blocks by all factors between two bounds, which have one sign.
 #[derive(Debug)]
 pub struct ScaleBlocks<'a, T> {
-    /// Read, as many elements; if there are none, `to` is.
+    /// Read, as many elements; None: `to` is read.
     pub from: Option<&'a [T]>,
-    /// Written, but for the blocks where the factor matters.
+    /// Written, except for blocks whose result depends on the factor between the bounds.
     pub to: &'a mut [T],
-    /// The factors, by magnitude.
+    /// The bounds, by magnitude.
     pub bounds: [f32; 2],
 }
 
@@ -207,7 +208,7 @@ impl Op for ScaleBlocks<'_, Bf16> {
         let from = self.from.map(|from| from.as_chunks::<BLOCK>().0);
         let (mut rest, distance) = (0, prefetch_distance());
         for (i, to) in self.to.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
-            // A copy: that it might be the output costs a test for each block.
+            // Copied: otherwise the compiler tests for each block whether the input is the output.
             let from = from.and_then(|from| from.get(i)).unwrap_or(to);
             prefetch_ahead(from, distance);
             let from = *from;
@@ -243,14 +244,14 @@ impl Op for ScaleBlocks<'_, F16> {
     }
 }
 
-/// A slice times a factor, to be streamed.
+/// A slice times a factor, as a stream source.
 #[derive(Debug)]
 pub struct ScaledLines<'a, T> {
     /// Read.
     pub from: &'a [T],
     /// The factor.
     pub by: f64,
-    /// Factors on both sides of it, by magnitude.
+    /// The bounds of the factor, by magnitude.
     pub bounds: [f32; 2],
 }
 
@@ -275,7 +276,7 @@ impl StreamSource<Bf16> for ScaledLines<'_, Bf16> {
                     continue;
                 }
             }
-            // A loop for each step, see `scale.rs`.
+            // One loop per step, see `scale.rs`.
             let mut singles = [0.0; N];
             for (single, x) in singles.iter_mut().zip(from) {
                 *single = x.to_f32();
@@ -327,8 +328,8 @@ impl StreamSource<F16> for ScaledLines<'_, F16> {
     }
 }
 
-/// The products with the upper bound, and whether one with the lower is another. Two at a time, as they lie in 32 bits,
-/// so that no vector is to be taken apart.
+/// The products with the upper bound, and whether a product with the lower bound differs. Computed in pairs, as they lie in 32
+/// bits, so that no vector has to be split.
 #[inline(always)]
 fn products<const PAIRS: usize>(from: &[Bf16], [low, high]: [f32; 2]) -> ([u32; PAIRS], bool) {
     const UPPER: u32 = u32::MAX << 16;
@@ -338,20 +339,20 @@ fn products<const PAIRS: usize>(from: &[Bf16], [low, high]: [f32; 2]) -> ([u32; 
         let x = u32::from(x[0].to_bits()) | u32::from(x[1].to_bits()) << 16;
         let scaled = |x: u32| {
             let [low, high] = [low, high].map(|by| (f32::from_bits(x) * by).to_bits());
-            // Rounded are the upper bits: a tie up, and one at the lower end down. The digits carry over to the
-            // exponent, up to infinity. A NaN of the data has nothing in the lower bits, and stays.
+            // The upper bits are rounded: ties up at the upper bound, down at the lower. A carry increments the exponent, up to
+            // infinity. A NaN of the data has zeros in the lower bits, so it stays unchanged.
             let up = high.wrapping_add(0x8000);
             (up, up ^ low.wrapping_add(0x7fff))
         };
         let ((even, even_differs), (odd, odd_differs)) = (scaled(x << 16), scaled(x & UPPER));
         *both = even >> 16 | odd & UPPER;
-        // Without the lower bits, so that in the end all bits are to be zero: CPUs have an instruction for that.
+        // Only the upper 16 bits count, so that a single test for zero, one CPU instruction, decides.
         differ |= even_differs >> 16 | odd_differs & UPPER;
     }
     (products, differ != 0)
 }
 
-/// As they lie in memory.
+/// Writes pairs in the order in which they lie in memory.
 #[inline(always)]
 fn put_pairs<const PAIRS: usize>(pairs: [u32; PAIRS], to: &mut [Bf16]) {
     for (to, both) in to.as_chunks_mut::<2>().0.iter_mut().zip(pairs) {
@@ -359,7 +360,7 @@ fn put_pairs<const PAIRS: usize>(pairs: [u32; PAIRS], to: &mut [Bf16]) {
     }
 }
 
-/// The products with the upper bound, and whether one with the lower is another.
+/// The products with the upper bound, and whether a product with the lower bound differs.
 #[inline(always)]
 fn products_of_halves<const N: usize, L: Level>(
     level: L,
@@ -367,7 +368,7 @@ fn products_of_halves<const N: usize, L: Level>(
     [low, high]: [f32; 2],
 ) -> ([F16; N], bool) {
     let mut products = [F16::default(); N];
-    // One for each place in a vector, or the compiler would make one of them for each of these.
+    // One accumulator per vector lane: with a single one, the compiler reduces every vector.
     let mut differ = [0; CONVERTED];
     for (to, x) in products.as_chunks_mut::<CONVERTED>().0.iter_mut().zip(from.as_chunks().0) {
         let x = level.widen(x);
@@ -379,14 +380,14 @@ fn products_of_halves<const N: usize, L: Level>(
         let (lower, upper) = (level.narrow(&lower), level.narrow(&upper));
         for (((to, differ), lower), upper) in to.iter_mut().zip(&mut differ).zip(&lower).zip(&upper) {
             *differ |= lower.to_bits() ^ upper.to_bits();
-            // Where they are equal, it is both. Of one alone, the compiler would make a copy to store.
+            // Equal products give themselves. With one of them alone, the compiler makes a copy to store.
             *to = F16::from_bits(lower.to_bits() | upper.to_bits());
         }
     }
     (products, differ.iter().fold(0, |all, differ| all | differ) != 0)
 }
 
-/// Elements of 16 bits as float32, exactly.
+/// Converts 16-bit elements to float32, exactly.
 #[derive(Debug)]
 pub struct ToSingles<'a, T> {
     /// Read.
@@ -408,7 +409,7 @@ impl<T: Real> Op for ToSingles<'_, T> {
     }
 }
 
-/// Elements of 16 bits from float32, rounded once.
+/// Converts float32 to 16-bit elements, rounded once.
 #[derive(Debug)]
 pub struct FromSingles<'a, T> {
     /// Read.
@@ -430,7 +431,8 @@ impl<T: Real> Op for FromSingles<'_, T> {
     }
 }
 
-/// Converts a slice: many at a time, the last of them with some before them again; or one by one if it is too short.
+/// Converts a slice [`CONVERTED`] elements at a time. The last chunk overlaps the one before it; a slice that is too short is
+/// converted one by one.
 #[inline(always)]
 pub(super) fn convert<A: Copy, B>(
     from: &[A],
@@ -452,7 +454,7 @@ pub(super) fn convert<A: Copy, B>(
     }
 }
 
-/// Scales what is to be rounded to 16 bits.
+/// Scales float32, rounded to odd, for a conversion to 16 bits.
 struct ScaleToOdd<'a> {
     data: &'a mut [f32],
     by: f64,

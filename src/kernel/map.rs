@@ -1,4 +1,4 @@
-//! Applying a function of one element to many.
+//! Elementwise functions applied to slices.
 
 use crate::element::Ordered;
 use crate::isa::{Isa, Level, Op, StreamGuard, StreamSink, StreamSource};
@@ -7,9 +7,9 @@ use crate::isa::{Isa, Level, Op, StreamGuard, StreamSink, StreamSource};
 pub trait Map<T: Ordered>: Copy + Sync {
     /// See [`Op::CONVERTS`].
     const CONVERTS: bool = false;
-    /// Its value.
+    /// The function's value for `x`.
     fn map(&self, x: T) -> T;
-    /// Whether it may change `x`. Where it never says so, an output in place is not written.
+    /// Whether the function may change `x`. If it changes no element, an output in place is not written.
     fn changes(&self, x: T) -> bool;
 
     /// Applies it to all elements in place.
@@ -20,7 +20,7 @@ pub trait Map<T: Ordered>: Copy + Sync {
     fn apply_into(self, isa: Isa, from: &[T], to: &mut [T]) {
         isa.run(ApplyInto { from, to, map: self });
     }
-    /// The same past the caches, see [`Isa::stream`].
+    /// Applies it to all elements, from one slice to another by non-temporal stores, see [`Isa::stream`].
     fn stream_into(self, isa: Isa, guard: &StreamGuard, from: &[T], to: &mut [T]) {
         isa.stream(guard, to, Mapped { from, map: self });
     }
@@ -31,7 +31,7 @@ pub trait Map<T: Ordered>: Copy + Sync {
 pub struct Apply<'a, T, M> {
     /// Read and written.
     pub data: &'a mut [T],
-    /// What to apply.
+    /// The function.
     pub map: M,
 }
 
@@ -53,7 +53,7 @@ pub struct ApplyInto<'a, T, M> {
     pub from: &'a [T],
     /// Written, as many elements.
     pub to: &'a mut [T],
-    /// What to apply.
+    /// The function.
     pub map: M,
 }
 
@@ -68,11 +68,11 @@ impl<T: Ordered, M: Map<T>> Op for ApplyInto<'_, T, M> {
     }
 }
 
-/// [`Apply`] to slices one after the other: a call for each costs more than a few elements.
+/// [`Apply`] for several slices in one call: a call for each costs more than a few elements.
 pub struct ApplyToEach<I, M> {
     /// Read and written.
     pub slices: I,
-    /// What to apply.
+    /// The function.
     pub map: M,
 }
 
@@ -86,11 +86,11 @@ impl<'a, T: Ordered + 'a, I: Iterator<Item = &'a mut [T]>, M: Map<T>> Op for App
     }
 }
 
-/// [`ApplyInto`] for pairs of slices.
+/// [`ApplyInto`] for several pairs of slices in one call.
 pub struct ApplyIntoEach<I, M> {
-    /// Read, and written, as many elements.
+    /// The slices to read and those to write, as many elements.
     pub pairs: I,
-    /// What to apply.
+    /// The function.
     pub map: M,
 }
 
@@ -104,12 +104,12 @@ impl<'a, T: Ordered + 'a, I: Iterator<Item = (&'a [T], &'a mut [T])>, M: Map<T>>
     }
 }
 
-/// A slice with `map` applied.
+/// A slice with `map` applied, as a stream source.
 #[derive(Clone, Copy, Debug)]
 pub struct Mapped<'a, T, M> {
     /// Read.
     pub from: &'a [T],
-    /// What to apply.
+    /// The function.
     pub map: M,
 }
 
@@ -132,7 +132,7 @@ impl<T: Ordered, M: Map<T>> StreamSource<T> for Mapped<'_, T, M> {
     }
 }
 
-/// Elements after which a test may stop: enough for wide registers, few enough that the first change ends it.
+/// Elements between two exits of [`AnyChange`]: enough for wide registers, few enough to stop soon after a change.
 pub(super) const TESTED_AT_ONCE: usize = 128;
 
 /// Whether `map` changes any element.
@@ -140,7 +140,7 @@ pub(super) const TESTED_AT_ONCE: usize = 128;
 pub struct AnyChange<'a, T, M> {
     /// Read.
     pub data: &'a [T],
-    /// What would be applied.
+    /// The function.
     pub map: M,
 }
 

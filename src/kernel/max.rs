@@ -1,14 +1,13 @@
-//! Largest magnitudes. They are compared as integers, where NaN is above infinity: NaN wins, and nothing
-//! rounds.
+//! Largest magnitudes. They are compared as integers, where NaN is above infinity: NaN wins, and nothing is rounded.
 
 use super::sum::is_prefetched;
 use crate::element::Element;
 use crate::isa::{Level, Op, prefetch_ahead, prefetch_distance};
 
-/// Bytes to prefetch at once: whole registers, and many of them.
+/// Bytes to prefetch at a time: many whole registers.
 const PREFETCH_AT_ONCE: usize = 2 << 10;
 
-/// The largest magnitude of a slice; that of zero when it is empty.
+/// The largest magnitude of a slice; the magnitude of zero if the slice is empty.
 #[derive(Debug)]
 pub struct MaxAbs<'a, T>(pub &'a [T]);
 
@@ -28,7 +27,7 @@ impl<T: Element> Op for MaxAbs<'_, T> {
     }
 }
 
-/// The largest of a few or of all.
+/// The largest magnitude of some elements; that of zero for none.
 #[inline(always)]
 fn largest<T: Element>(data: &[T]) -> T::Magnitude {
     let mut max = T::Magnitude::default();

@@ -1,9 +1,9 @@
-//! Powers for norms of any order: a base-2 logarithm and exponential of our own.
+//! Powers for norms of any order, by our own base-2 logarithm and exponential.
 //!
-//! The C library's `pow` differs from CPU to CPU in the last bit, and this one is inlined into the loop and
-//! runs in vector registers. Both functions are good to about 2^-52, absolute for the logarithm of the
-//! mantissa and relative for the exponential: what a p-norm needs, since an error `d` of a logarithm changes
-//! the norm by the factor `2^d`, and one of an exponential by its `p`th part.
+//! The C library's `pow` differs from CPU to CPU in the last bit. These functions do not, and they are inlined into the loop
+//! and run in vector registers. Both are accurate to about 2^-52, absolute for the logarithm of the mantissa and relative for
+//! the exponential. That suffices for a p-norm: an error `d` of a logarithm changes the norm by the factor `2^d`, and an error
+//! of an exponential by its `p`th part.
 
 use super::sum::{PART, Part, Term};
 use crate::element::Element;
@@ -16,15 +16,15 @@ use std::f64::consts::FRAC_1_SQRT_2;
 pub struct Log2 {
     /// A whole number.
     pub exponent: f64,
-    /// What is left.
+    /// The logarithm less the exponent.
     pub fraction: f64,
 }
 
-/// The exponents are read with this number's help: an integer below 2^52, put in its mantissa, is a float64.
+/// The bits of the float64 2^52. An integer below 2^52 in its mantissa makes 2^52 plus that integer; exponents are read so.
 const TWO_52: u64 = 0x4330_0000_0000_0000;
 
-/// `log2((1 + s) / (1 - s))` is s times this polynomial of s^2, up to 4.4e-17 where |s| <= 0.1716: the
-/// polynomial of its degree that is closest (Remez). The series of the same accuracy has twelve terms.
+/// Coefficients: `log2((1 + s) / (1 - s))` is s times this polynomial of s^2, with an error up to 4.4e-17 where |s| <= 0.1716.
+/// It is the closest polynomial of its degree (Remez). The Taylor series needs twelve terms for this accuracy.
 const LOG: [f64; 7] = [
     2.885_390_081_777_930_3,
     0.961_796_693_921_297_1,
@@ -35,7 +35,8 @@ const LOG: [f64; 7] = [
     0.244_486_246_761_608_9,
 ];
 
-/// 2^r, where |r| <= 1/2, up to 3.0e-16 of it: the closest polynomial with the 1 that makes powers of two exact.
+/// Coefficients of 2^r for |r| <= 1/2, with a relative error up to 3.0e-16: the closest polynomial whose constant term is 1, so
+/// that powers of two are exact.
 const EXP: [f64; 11] = [
     1.0,
     0.693_147_180_559_951_6,
@@ -50,8 +51,8 @@ const EXP: [f64; 11] = [
     7.111_805_564_965_269e-9,
 ];
 
-/// The sum of `c[k] * x^k`: four coefficients at a time by Estrin's scheme, and Horner's for these, because one chain
-/// of multiplications and additions leaves most of the CPU waiting.
+/// The sum of `c[k] * x^k`: four coefficients at a time by Estrin's scheme, and these groups by Horner's, because a single
+/// chain of multiplications and additions leaves most of the CPU waiting.
 #[inline(always)]
 fn polynomial<const N: usize>(c: &[f64; N], x: f64) -> f64 {
     const { assert!(N % 4 == 3) };
@@ -67,14 +68,14 @@ fn polynomial<const N: usize>(c: &[f64; N], x: f64) -> f64 {
 }
 
 impl Log2 {
-    /// Of a positive, finite number.
+    /// The logarithm of a positive, finite number.
     #[inline(always)]
     #[must_use]
     pub fn of(x: f64) -> Self {
         Self::beyond(x, 0.0)
     }
 
-    /// The same, its exponent less the whole number `start`. That of 0 is [`ZERO`].
+    /// [`Log2::of`], its exponent less the whole number `start`. The exponent for 0 is [`ZERO`].
     #[inline(always)]
     fn beyond(x: f64, start: f64) -> Self {
         let (exponent, s) = reduce(x, start);
@@ -82,17 +83,17 @@ impl Log2 {
     }
 }
 
-/// What [`Log2`] takes for the exponent of 0.
+/// The exponent that [`Log2`] gives for 0.
 const ZERO: f64 = -1023.0 - 64.0;
 
-/// `x = 2^(exponent + start) * (1 + s) / (1 - s)`: the exponent, less the whole number `start`, and s.
+/// Splits `x = 2^(exponent + start) * (1 + s) / (1 - s)` into the exponent, less the whole number `start`, and s.
 #[inline(always)]
 fn reduce(x: f64, start: f64) -> (f64, f64) {
     let start = start + (f64::from_bits(TWO_52) + 1023.0);
-    // A subnormal is lifted to where its exponent can be read.
+    // A subnormal number is scaled up to a normal one, whose exponent can be read.
     let (x, start) = if x < f64::MIN_POSITIVE { (x * power_of_two(64), start + 64.0) } else { (x, start) };
-    // Digits above sqrt(2) carry into the exponent, so that the others are those of a number in [sqrt(1/2), sqrt(2)],
-    // counted from its lower end.
+    // A mantissa above sqrt(2) carries into the exponent, so that the rest is a number in [sqrt(1/2), sqrt(2)], counted from
+    // the lower end.
     let bits = x.to_bits() + (1f64.to_bits() - FRAC_1_SQRT_2.to_bits());
     let exponent = f64::from_bits((bits >> 52) | TWO_52) - start;
     let digits = f64::from_bits((bits & (u64::MAX >> 12)) + FRAC_1_SQRT_2.to_bits());
@@ -105,7 +106,7 @@ fn log2_of_ratio(s: f64) -> f64 {
     polynomial(&LOG, s * s) * s
 }
 
-/// Adding this number rounds to an integer, which stands in the low bits of the sum.
+/// Adding this number rounds to an integer, which is in the low bits of the sum.
 const ROUND: f64 = 6_755_399_441_055_744.0; // 1.5 * 2^52
 
 /// 2^z for z in [-1000, 0.5], and 0 for z = `NOTHING`.
@@ -114,14 +115,14 @@ const ROUND: f64 = 6_755_399_441_055_744.0; // 1.5 * 2^52
 pub fn exp2(z: f64) -> f64 {
     let shifted = z + ROUND;
     let r = z - (shifted - ROUND);
-    // The integer is added to the exponent, which has room for it.
+    // The integer is added to the exponent bits, without overflow.
     f64::from_bits(polynomial(&EXP, r).to_bits().wrapping_add(shifted.to_bits() << 52))
 }
 
-/// Terms below 2^this do not count in the sum, which holds a 1.
+/// The logarithm below which terms are left out of the sum, which has a term of 1.
 const LEAST: f64 = -1000.0;
 
-/// The logarithm to give them: with it the exponent's bits become 0, and all others are.
+/// The logarithm for terms that are left out: `exp2` of it has exponent bits of 0, and all other bits are 0 too.
 const NOTHING: f64 = -1023.0;
 
 /// `(|x| / peak)^p`, between 0 and 1.
@@ -129,7 +130,7 @@ const NOTHING: f64 = -1023.0;
 pub struct Power {
     p: f64,
     peak: Log2,
-    /// What is less than 2^this of the peak does not count in the sum. 0 does not in any case.
+    /// Terms with a logarithm of `|x| / peak` below this are left out of the sum. 0 always is.
     least: f64,
 }
 
@@ -140,7 +141,7 @@ impl Power {
         let (digits, exponent) = peak.split();
         let Log2 { exponent: own, fraction } = Log2::of(digits);
         let exponent = own + f64::from(exponent);
-        // The smallest float64 is 2^-1074, further away from what is read of 0 than rounding takes it.
+        // `ZERO + 6` lies between the exponent read for 0 and that of the smallest float64, 2^-1074, beyond rounding errors.
         let least = (ZERO + 6.0 - exponent).max(LEAST / p);
         Self { p, peak: Log2 { exponent, fraction }, least }
     }
@@ -157,16 +158,15 @@ impl Power {
     }
 }
 
-// A term is made in steps, each for a part of the elements in a loop of its own. A CPU's window of
-// instructions holds three or four chains as long as a whole term, and waits for them; of chains a third as long it
-// holds a dozen.
+// A term is made in three steps, each in a loop of its own over a part of the elements. A CPU's instruction window holds three
+// or four dependency chains of whole terms, and stalls; of chains a third as long it holds a dozen.
 impl Power {
     /// The first step: see [`reduce`].
     #[inline(always)]
     fn reduce<T: Element>(self, x: T) -> (f64, f64) {
         if const { T::WIDE && T::DTYPE.parts().is_some() } {
             let (x, exponent) = x.lifted();
-            // A zero is one, whatever it was lifted by.
+            // Zero stays zero, whatever power of two it was scaled by.
             let exponent = if x == 0.0 { 0.0 } else { exponent };
             let (own, s) = reduce(x, self.peak.exponent);
             (own + exponent, s)
@@ -175,11 +175,11 @@ impl Power {
         }
     }
 
-    /// The second: `log2((|x| / peak)^p)`.
+    /// The second step: `log2((|x| / peak)^p)`.
     #[inline(always)]
     fn scaled_log(self, exponent: f64, s: f64) -> f64 {
         let log = (exponent - self.peak.fraction) + log2_of_ratio(s);
-        // Above 0 by rounding alone.
+        // The logarithm is above 0 only by rounding.
         let log = if log < 0.0 { log } else { 0.0 };
         if log < self.least { NOTHING } else { self.p * log }
     }
@@ -210,8 +210,7 @@ impl<T: Element> Term<T> for Power {
     }
 }
 
-/// The powers that a few multiplications or a square root make, for which no peak is needed while the sum stays
-/// within the range.
+/// Powers that a few multiplications or a square root compute. They need no peak as long as the sum stays in range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Simple {
     /// 1/2
@@ -296,19 +295,19 @@ impl Simple {
     }
 }
 
-/// Of a number that is not negative.
+/// The cube root of a number that is not negative.
 fn cube_root(x: f64) -> f64 {
     if !(x > 0.0 && x < f64::INFINITY) {
         return x;
     }
     let log = Log2::of(x);
     let third = (log.exponent / 3.0).round();
-    // x = left * 8^third, so that the logarithm is small and loses nothing.
+    // x = left * 8^third, so the logarithm of `left` is small and loses no digits.
     let left = log.exponent - 3.0 * third;
     let scale = power_of_two(third as i32);
     let digits = x / scale / scale / scale;
     let root = exp2((left + log.fraction) / 3.0 - 1.0) * 2.0;
-    // A step of Newton's method takes the last errors away, so that whole numbers have whole roots.
+    // A step of Newton's method corrects the last bits, so that cubes of integers have exact roots.
     let square = root * root;
     (root - (square * root - digits) / (3.0 * square)) * scale
 }

@@ -1,7 +1,7 @@
-//! Rows of a matrix, many in one go: what a call for each would cost shows in short ones.
+//! Rows of a matrix, many in one call: a call for each costs much of the time of short rows.
 //!
-//! Their sums are [`SumRows`](super::sum::SumRows). Sums and scaling are operations of their own: one loop over rows
-//! around the loops of both gets no wide registers.
+//! Their sums are [`SumRows`](super::sum::SumRows). Sums and scaling are separate operations: the compiler uses no wide
+//! registers in a loop over rows that contains the loops of both.
 
 use super::scale::{FACTORS_AT_ONCE, is_plain, is_truncated, plain_singles_by, scaled, truncated_by_any};
 use super::truncate::truncated;
@@ -9,17 +9,17 @@ use crate::element::{Dtype, Real};
 use crate::isa::{Level, Op, StreamSink, StreamSource, prefetch, prefetch_distance};
 use crate::scaled::Factor;
 
-/// Rows to do at once, at most.
+/// The most rows per call.
 pub const MAX_ROWS_AT_ONCE: usize = 32;
 
-/// Rows of `len` elements to do at once: they stay in the innermost cache.
+/// The number of rows of `len` elements per call, so that they stay in the L1 cache.
 #[must_use]
 pub fn at_once<T>(len: usize) -> usize {
     ((16 << 10) / size_of::<T>()).div_ceil(len).min(MAX_ROWS_AT_ONCE)
 }
 
-/// The same where they are streamed to memory: so few that what they write fits the queue of stores of a CPU, which
-/// goes to memory while the next rows are read.
+/// The number of rows of `len` elements per call where the output is streamed to memory: so few that it fits the write buffers
+/// of the CPU, which drain while the next rows are read.
 #[must_use]
 pub fn streamed_at_once<T>(len: usize) -> usize {
     (STREAMED_BYTES / size_of::<T>() / len).clamp(1, MAX_ROWS_AT_ONCE)
@@ -28,7 +28,7 @@ pub fn streamed_at_once<T>(len: usize) -> usize {
 /// Bytes of rows that are streamed at once: 64 cache lines. On a Xeon, 8 KiB take 1.25 times as long.
 const STREAMED_BYTES: usize = 4 << 10;
 
-/// Scales each row by its factor, from one slice to another. 1 keeps what is finite bit for bit.
+/// Scales each row by its factor, from one slice to another. A factor of 1 keeps the bits of finite numbers.
 #[derive(Debug)]
 pub struct ScaleRowsInto<'a, T> {
     /// Read.
@@ -62,21 +62,21 @@ impl<T: Real> Op for ScaleRowsInto<'_, T> {
     }
 }
 
-/// What rows with these sums of squares are multiplied by: `limit` over the norm, or 1 for norms that stay as they are. 0
-/// for all that wants a second look: what may have lost something, is infinite or NaN.
+/// Computes the factors of rows from their sums of squares: `limit` over the norm, or 1 for norms that stay as they are. A
+/// factor of 0 means that the caller must compute it another way: the sum may have lost digits, or is infinite or NaN.
 #[derive(Debug)]
 pub struct PlainFactors<'a> {
-    /// Of the squares of each row.
+    /// The sum of squares of each row.
     pub sums: &'a [f64],
-    /// The smallest sum that has lost nothing.
+    /// The smallest sum that has lost no digits.
     pub smallest: f64,
     /// The largest norm.
     pub limit: f64,
-    /// What norms are divided by.
+    /// The divisor of norms.
     pub over: f64,
-    /// The part of the limit up to which norms stay as they are, and that which larger ones become.
+    /// The share of the limit up to which norms stay as they are, and the share to which larger norms are scaled.
     pub shares: (f64, f64),
-    /// Whether norms that are not above the limit stay as they are.
+    /// Whether norms that do not exceed the limit stay as they are.
     pub keeps: bool,
     /// Written, as many.
     pub factors: &'a mut [f64],
@@ -88,12 +88,12 @@ impl Op for PlainFactors<'_> {
     fn eval<L: Level>(self, _: L) {
         let (limit, (most, share)) = (self.limit, self.shares);
         let normal = f64::MIN_POSITIVE..=f64::MAX;
-        // A norm that is not above 0 wants a second look.
+        // With a limit of 0, no norm is kept here: a norm of 0 is left to the caller.
         let (keeps, clips) = (self.keeps & (limit > 0.0), normal.contains(&limit));
         for (factor, &sum) in self.factors.iter_mut().zip(self.sums) {
             *factor = sum.sqrt();
         }
-        // A division takes as long as all else here.
+        // A division takes as long as the rest of this function.
         if self.over != 1.0 {
             self.factors.iter_mut().for_each(|norm| *norm /= self.over);
         }
@@ -107,24 +107,24 @@ impl Op for PlainFactors<'_> {
     }
 }
 
-/// Rows, each scaled by its factor, to be streamed to memory.
+/// Rows, each scaled by its own factor, as a stream source.
 pub struct ScaledRows<'a, T> {
     from: &'a [T],
     len: usize,
-    /// Of the rows that are read at a time.
+    /// The factors of the rows of one call of `read`.
     factors: &'a mut [Factor],
     read: &'a mut dyn FnMut(&mut [Factor]),
-    /// Of the factors, those that were used.
+    /// The number of factors that were used.
     used: usize,
-    /// The factor of the row in work.
+    /// The factor of the current row.
     factor: Factor,
-    /// Elements of it that are still to come.
+    /// The elements of the current row that are still to be read.
     left: usize,
 }
 
 impl<'a, T> ScaledRows<'a, T> {
-    /// Rows of `len` elements, at least a line of memory, one after the other. `read` makes the factors of the next
-    /// rows, of as many as there are. It is no part of the loops here: they would take its registers.
+    /// `from` has rows of `len` elements, at least a cache line. `read` fills in the factors of the next rows, as many as
+    /// `factors` has. It is not inlined into the loops here, whose registers it would take.
     pub fn new(
         from: &'a [T],
         len: usize,
@@ -157,7 +157,7 @@ impl<T: Real> StreamSource<T> for ScaledRows<'_, T> {
         let distance = prefetch_distance();
         while places.left() > 0 {
             if self.left < N {
-                // The end of a row, and the begin of the next one.
+                // A cache line with the end of a row and the beginning of the next.
                 let (ahead, first) = (self.left, self.factor);
                 self.next_row();
                 if ahead > 0 {
@@ -214,13 +214,13 @@ impl<T: Real> StreamSource<T> for ScaledRows<'_, T> {
     }
 }
 
-/// The product by any factor, rounded as the factor says.
+/// The product with any factor, rounded as the factor says.
 #[inline(always)]
 fn by_any<T: Real>(x: T, factor: Factor) -> T {
     if factor.toward_zero { truncated_by_any(x, factor) } else { scaled(x, factor) }
 }
 
-/// The same in place; a row with the factor 1 is not written.
+/// [`ScaleRowsInto`] in place. A row with the factor 1 is not written.
 #[derive(Debug)]
 pub struct ScaleRows<'a, T> {
     /// Read and written.
@@ -281,7 +281,7 @@ impl<T: Real> Op for ScaleColumnsInto<'_, T> {
     }
 }
 
-/// The same in place.
+/// [`ScaleColumnsInto`] in place.
 #[derive(Debug)]
 pub struct ScaleColumns<'a, T> {
     /// Read and written.

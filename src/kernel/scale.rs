@@ -1,7 +1,7 @@
-//! Scaling: the product is computed in float64 and rounded once.
+//! Scaling: products are computed in float64 and rounded once.
 //!
-//! That takes vectors of three widths for an element of 16 bits, of which the compiler makes poor code in one
-//! loop. So they go by way of float32 (many by one factor: [`halves`]), with a loop for each step: the same bits.
+//! For 16-bit elements that takes vectors of three widths, for which the compiler makes poor code in one loop. So they are
+//! converted by way of float32, with a loop for each step (many by one factor: [`halves`]). The bits are equal.
 
 use super::halves;
 use super::map::{Apply, ApplyInto, ApplyIntoEach, ApplyToEach, Map, Mapped};
@@ -14,7 +14,7 @@ use crate::scaled::{Factor, Limit, NonFinite};
 #[inline(always)]
 pub(super) fn scaled<T: Real>(x: T, factor: Factor) -> T {
     if is_plain(factor) {
-        // No NaN comes of this that was none before; the compiler makes a loop of its own for it.
+        // A plain factor makes no new NaN. The compiler makes a separate loop of this branch.
         return T::narrow(x.widen() * factor.by);
     }
     T::narrow(canonical(x, factor.by, x.widen() * factor.by * factor.then))
@@ -46,26 +46,26 @@ impl<T: Real> Map<T> for TruncateAny {
     }
 }
 
-/// Whether a product is rounded toward zero and has one step, by a normal number.
+/// Whether products with the factor are rounded toward zero and take one step, by a normal number.
 #[inline(always)]
 pub(super) fn is_truncated(factor: Factor) -> bool {
     factor.toward_zero && is_plain(Factor { toward_zero: false, ..factor })
 }
 
-/// Whether a product with it is NaN only for NaN.
+/// Whether products with the factor are NaN only for NaN elements.
 #[inline(always)]
 pub(super) fn is_plain(factor: Factor) -> bool {
     factor.then == 1.0 && factor.by.is_normal() && !factor.toward_zero
 }
 
-/// `x * by`, to be rounded.
+/// `x * by` in float64, still to be rounded to T.
 #[inline(always)]
 fn scaled_by<T: Real>(x: T, by: f64) -> f64 {
     canonical(x, by, x.widen() * by)
 }
 
-/// The product of x. A NaN of the data keeps its payload and the NaN that `inf * 0` or a NaN factor makes has one
-/// payload, because CPUs differ in the one they choose.
+/// The product for `x`. A NaN element keeps its payload. The NaN that `inf * 0` or a NaN factor makes has one payload, because
+/// CPUs differ in the one they make.
 #[inline(always)]
 fn canonical<T: Real>(x: T, by: f64, product: f64) -> f64 {
     let fresh = by.is_nan() | (product.is_nan() & !x.widen().is_nan());
@@ -110,7 +110,7 @@ impl<T: Real> Map<T> for Scale {
             return isa.stream(guard, to, Mapped { from, map: Truncate(self.0.by) });
         }
         if !is_plain(self.0) {
-            return self.apply_into(isa, from, to); // rare, and slow in any case
+            return self.apply_into(isa, from, to); // rare and slow in any case
         }
         if size_of::<T>() > 2 {
             return isa.stream(guard, to, Mapped { from, map: Times(self.0.by) });
@@ -143,7 +143,7 @@ impl Scale {
             isa.run(ApplyToEach { slices, map: self });
         }
     }
-    /// The same from slices to others.
+    /// Scales short slices into others, one after the other.
     pub fn apply_into_each<'a, T: Real + 'a>(
         self,
         isa: Isa,
@@ -175,7 +175,7 @@ impl<T: Real> Map<T> for Times {
     }
 }
 
-/// Whether `len` elements take the fast path of 16-bit floats. For a few elements it costs more than it saves.
+/// Whether `len` elements take the fast path of 16-bit floats. For fewer than 128 elements it costs more than it saves.
 fn is_for_halves<T: Real>(factor: Factor, len: usize) -> bool {
     size_of::<T>() == 2 && is_plain(factor) && len >= 128
 }
@@ -212,10 +212,10 @@ impl<T: Real> Map<T> for ClipMagnitude {
     }
 }
 
-/// Elements of 16 bits to be scaled at a time by factors of their own.
+/// 16-bit elements to be scaled at a time by a factor for each.
 pub(super) const FACTORS_AT_ONCE: usize = 128;
 
-/// At most [`FACTORS_AT_ONCE`] elements of 16 bits times as many factors, to be rounded.
+/// At most [`FACTORS_AT_ONCE`] 16-bit elements times as many factors, still to be rounded to T.
 #[inline(always)]
 fn singles_by<T: Real>(from: &[T], factors: &[f64]) -> [f32; FACTORS_AT_ONCE] {
     let mut singles = [0.0; FACTORS_AT_ONCE];
@@ -225,7 +225,7 @@ fn singles_by<T: Real>(from: &[T], factors: &[f64]) -> [f32; FACTORS_AT_ONCE] {
     singles
 }
 
-/// The same for factors that are normal numbers, so that no NaN is made.
+/// [`singles_by`] for factors that are normal numbers, which make no NaN.
 #[inline(always)]
 pub(super) fn plain_singles_by<T: Real>(from: &[T], factors: &[f64]) -> [f32; FACTORS_AT_ONCE] {
     let mut singles = [0.0; FACTORS_AT_ONCE];
@@ -235,13 +235,13 @@ pub(super) fn plain_singles_by<T: Real>(from: &[T], factors: &[f64]) -> [f32; FA
     singles
 }
 
-/// The product of an element and its factor, unless the factor is 1, which keeps the bits of a signalling NaN too.
+/// The scaled element; the element itself if its factor is 1, so that a signaling NaN keeps its bits.
 #[inline(always)]
 fn scaled_unless_one<T: Real>(x: T, by: f64, scaled: T) -> T {
     if by == 1.0 { x } else { scaled }
 }
 
-/// Scales each element in place by a factor of its own.
+/// Scales each element in place by its own factor.
 #[derive(Debug)]
 pub struct ScaleEach<'a, T> {
     /// Read and written.
@@ -279,7 +279,7 @@ impl<T: Real> Op for ScaleEach<'_, T> {
     }
 }
 
-/// Scales each element by a factor of its own, from one slice to another.
+/// Scales each element by its own factor, from one slice to another.
 #[derive(Debug)]
 pub struct ScaleEachInto<'a, T> {
     /// Read.

@@ -1,10 +1,9 @@
-//! Sums of what a norm adds up, in an order that no CPU and no thread count changes.
+//! Sums of the terms of norms, in an order that does not depend on the CPU or the number of threads.
 //!
-//! A sequence is cut into blocks of [`BLOCK`] elements. In a block, element `i` is added to lane `i % LANES`,
-//! and the lanes are folded by halves. Block sums are added up in order, each with its rounding error carried
-//! along ([`Total`]), so that the error does not grow with the number of blocks: a lane adds `BLOCK / LANES`
-//! = 64 terms and the fold 5 more, which bounds the relative error of a sum of non-negative terms by 70 *
-//! 2^-53 = 7.8e-15.
+//! A sequence is cut into blocks of [`BLOCK`] elements. In a block, element `i` is added to lane `i % LANES`, and the lanes are
+//! folded by halves. Block sums are added in order with compensated summation ([`Total`]), so that the error does not grow with
+//! the number of blocks. A lane adds `BLOCK / LANES` = 64 terms and the fold 5 more, which bounds the relative error of a sum
+//! of non-negative terms by 70 * 2^-53 = 7.8e-15.
 
 use std::hint::black_box;
 
@@ -14,33 +13,33 @@ use crate::isa::{Aligned, Level, Op, prefetch_ahead, prefetch_distance};
 
 /// Accumulators of one block.
 pub const LANES: usize = 32;
-/// Lanes that are added to at once where that is not all: the widest register has as many.
+/// Lanes of a part of a row of lanes: as many as the widest register has.
 pub const PIECE: usize = 8;
 /// Elements of one block.
 pub const BLOCK: usize = 64 * LANES;
 
-/// Elements whose terms are made at a time where that is a loop of its own: whole rows of lanes.
+/// Elements whose terms are computed at a time, in a loop of its own: whole rows of lanes.
 pub const PART: usize = 4 * LANES;
 
-/// Numbers of a part.
+/// The terms of a part.
 pub type Part = Aligned<[f64; PART]>;
 
-/// What one element adds to the sum.
+/// The term that an element adds to the sum.
 pub trait Term<T: Copy>: Copy + Sync {
-    /// Whether terms are made in a loop of their own, and added up in another. Where a term takes a dozen
-    /// registers, none are left for the lanes.
+    /// Whether terms are computed in one loop and added in another. A term that needs a dozen registers leaves none for the
+    /// lanes.
     const APART: bool = false;
-    /// See [`Op::CONVERTS`]: whether nothing but the conversion of float32 and an addition makes and adds a term.
+    /// See [`Op::CONVERTS`]: whether a term costs only its conversion from float32 and an addition.
     const CONVERTS: bool = false;
     /// The term of `x`.
     fn of(&self, x: T) -> f64;
-    /// `sum` and the term of `x`. A level may have an instruction for sums of products.
+    /// `sum` plus the term of `x`. Levels with a fused multiply-add may use it.
     #[inline(always)]
     fn add<L: Level>(&self, sum: f64, x: T) -> f64 {
         sum + self.of(x)
     }
 
-    /// The terms of at most [`PART`] elements, where they are made apart.
+    /// The terms of at most [`PART`] elements, for [`Term::APART`].
     #[inline(always)]
     fn of_part(&self, part: &[T], Aligned(terms): &mut Part) {
         for (term, x) in terms.iter_mut().zip(part) {
@@ -55,7 +54,7 @@ pub struct Abs;
 /// `|x|^2`. Exact for real elements of up to 32 bits.
 #[derive(Clone, Copy, Debug)]
 pub struct Square;
-/// Another term of `x` times a power of two.
+/// The inner term of `x` times a power of two.
 #[derive(Clone, Copy, Debug)]
 pub struct Rescaled<F>(pub F, pub f64);
 
@@ -89,7 +88,7 @@ impl<T: Element> Term<T> for Rescaled<Square> {
     }
 }
 
-/// A sum of sums, with the rounding errors of its additions kept beside it.
+/// A compensated sum: the rounding errors of its additions are kept beside it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Total {
     sum: f64,
@@ -113,7 +112,7 @@ impl Total {
         self.error += other.error;
     }
 
-    /// The sum, rounded. Infinite and NaN where the plain sum is.
+    /// The sum, rounded. It is infinite or NaN where the plain sum is.
     #[inline]
     #[must_use]
     pub fn value(self) -> f64 {
@@ -121,10 +120,10 @@ impl Total {
     }
 }
 
-/// Elements that the caches of one core do not hold. A loop over fewer does not prefetch.
+/// The fewest elements that a loop prefetches: these do not fit in the caches of one core.
 pub const PREFETCH_MIN_ELEMENTS: usize = 64 * BLOCK;
 
-/// Whether a loop that reads `elements` in order is to prefetch them.
+/// Whether a loop that reads `elements` in order prefetches them.
 #[inline]
 #[must_use]
 pub fn is_prefetched(elements: usize) -> bool {
@@ -136,7 +135,7 @@ pub fn is_prefetched(elements: usize) -> bool {
 pub struct Sum<'a, T, F> {
     /// The elements.
     pub data: &'a [T],
-    /// What each adds.
+    /// The term of each element.
     pub term: F,
 }
 
@@ -149,7 +148,7 @@ impl<T: Element, F: Term<T>> Op for Sum<'_, T, F> {
     }
 }
 
-/// [`Sum`] for a part of what [`is_prefetched`].
+/// [`Sum`] for a part of a sequence that [`is_prefetched`] as a whole.
 #[derive(Debug)]
 pub struct SumPart<'a, T, F>(pub Sum<'a, T, F>);
 
@@ -186,10 +185,10 @@ impl<T: Element, F: Term<T>> Sum<'_, T, F> {
     }
 }
 
-/// Elements of float16 to be made float32 at a time.
+/// Elements of float16 that are converted to float32 at a time.
 const WIDENED: usize = 8 * LANES;
 
-/// [`Sum`] for float16, by way of float32: the same bits.
+/// [`Sum`] for float16, converted to float32 first: the same bits.
 #[derive(Debug)]
 pub struct SumHalves<'a, F>(pub Sum<'a, F16, F>);
 
@@ -233,8 +232,8 @@ fn add<L: Level, const PREFETCH: bool, T: Element>(
     }
 }
 
-/// The same for whole rows of lanes. A function with references, which tell the compiler that the lanes are no part of
-/// the elements: else it would write them after each.
+/// Adds the terms of whole rows of lanes. The references tell the compiler that the lanes do not alias the elements; else it
+/// would write the lanes after each element.
 #[inline(always)]
 fn add_whole<L: Level, const PREFETCH: bool, T: Element>(
     lanes: &mut [f64; LANES],
@@ -252,7 +251,7 @@ fn add_whole<L: Level, const PREFETCH: bool, T: Element>(
     }
 }
 
-/// The same for the elements whose mask is all ones. Where it is 0, 0 is added, which changes no lane.
+/// Adds the terms of the elements whose mask is all ones. For a mask of 0 it adds 0, which changes no lane.
 #[inline(always)]
 fn add_masked<T: Element>(
     lanes: &mut [f64; PIECE],
@@ -260,24 +259,25 @@ fn add_masked<T: Element>(
     mask: &[u64; PIECE],
     term: impl Term<T>,
 ) {
-    // Not fused, which is the same wherever it is done. As integers: of a condition, the compiler would make branches.
+    // Not fused; exact products have the same bits either way. Masked as integers, since the compiler would make branches of a
+    // condition.
     for j in 0..PIECE {
         lanes[j] += f64::from_bits(term.of(data[j]).to_bits() & mask[j]);
     }
 }
 
-/// [`Sum`] for each of some rows that follow each other, none longer than a block: the same bits, without a call, an
-/// element by itself and narrow registers for each of them.
+/// [`Sum`] for each of some consecutive rows that are no longer than a block, with the same bits. It saves a call, a scalar
+/// tail and narrow registers for each row.
 ///
-/// What of a row is no whole row of lanes is read [`PIECE`] elements at a time, and what lies behind the row is left out by
-/// a mask.
+/// The tail of a row, less than a row of lanes, is read [`PIECE`] elements at a time; a mask removes the elements after the
+/// row.
 #[derive(Debug)]
 pub struct SumRows<'a, T, F> {
-    /// The rows. It takes a little less where something follows them.
+    /// The rows. If elements follow them, the last tail need not be copied.
     pub data: &'a [T],
     /// Elements of a row, at most [`BLOCK`].
     pub len: usize,
-    /// What each adds; no term is negative.
+    /// The term of each element; no term is negative.
     pub term: F,
     /// See [`is_prefetched`].
     pub is_prefetched: bool,
@@ -326,14 +326,14 @@ impl<T: Element, F: Term<T>> SumRows<'_, T, F> {
     }
 }
 
-/// [`Sum`] for each of some sequences, none longer than a block: a call for each costs more than a few elements. What is no
-/// whole [`PIECE`] takes longer than the call. Returned is how many there were.
+/// [`Sum`] for each of some sequences that are no longer than a block, in one call: a call for each costs more than a few
+/// elements. A tail that is not a multiple of [`PIECE`] takes longer than the call. Returns the number of sequences.
 pub struct SumEach<'a, I, F> {
-    /// The elements of each.
+    /// The elements of each sequence.
     pub sequences: I,
-    /// What each element adds.
+    /// The term of each element.
     pub term: F,
-    /// Written, one for each sequence, of which it takes as many.
+    /// Written, one for each sequence; no more sequences are taken than there are totals.
     pub totals: &'a mut [Total],
 }
 
@@ -348,7 +348,7 @@ impl<'a, T: Element, I: Iterator<Item = &'a [T]>, F: Term<T>> Op for SumEach<'_,
             add_whole::<L, false, _>(&mut lanes.0, whole, self.term, 0);
             let (pieces, last) = rest.as_chunks();
             let mut left = lanes.0.as_chunks_mut().0.iter_mut();
-            // The other way round, the zip would take one of those that are left.
+            // In this order, zip takes no lanes after the last piece.
             for (piece, lanes) in pieces.iter().zip(left.by_ref()) {
                 add_piece::<L, _>(lanes, piece, self.term);
             }
@@ -363,7 +363,7 @@ impl<'a, T: Element, I: Iterator<Item = &'a [T]>, F: Term<T>> Op for SumEach<'_,
     }
 }
 
-/// [`add_whole`] for a part of a row of lanes.
+/// [`add_whole`] for [`PIECE`] lanes of a row.
 #[inline(always)]
 fn add_piece<L: Level, T: Element>(lanes: &mut [f64; PIECE], piece: &[T; PIECE], term: impl Term<T>) {
     for j in 0..PIECE {
@@ -371,10 +371,11 @@ fn add_piece<L: Level, T: Element>(lanes: &mut [f64; PIECE], piece: &[T; PIECE],
     }
 }
 
-/// [`fold`] for lanes that were written in registers of the same width: to read others waits until they are in the cache.
+/// [`fold`] that reads lanes in registers of the width in which they were written: a load of another width waits until the
+/// stores are in the cache.
 ///
-/// It is inlined. If the compiler saw where the lanes come from, it would sum in the order in which they are folded, in
-/// narrow registers; so they are hidden from it. The bits do not depend on that.
+/// It is inlined. `black_box` hides from the compiler where the lanes come from; else it would sum in the order of the fold, in
+/// narrow registers. The bits do not depend on that.
 #[inline(always)]
 fn fold_wide(lanes: &Aligned<[f64; LANES]>) -> f64 {
     let Aligned(lanes) = black_box(lanes);
@@ -387,7 +388,7 @@ fn fold_wide(lanes: &Aligned<[f64; LANES]>) -> f64 {
     (sum_of(0) + sum_of(2)) + (sum_of(1) + sum_of(3))
 }
 
-/// Out of line on purpose, see the module list.
+/// Not inlined, for rule 2 of the module [`kernel`](super).
 #[inline(never)]
 pub(super) fn fold(lanes: &Aligned<[f64; LANES]>) -> f64 {
     let Aligned(mut lanes) = *lanes;
@@ -411,11 +412,11 @@ pub struct AddRow<'a, T, F> {
     pub sums: &'a mut [f64],
     /// As many elements.
     pub row: &'a [T],
-    /// What each adds.
+    /// The term of each element.
     pub term: F,
 }
 
-/// Rows to add up before the accumulators are folded.
+/// Rows between two folds of the accumulators.
 pub const ROWS: usize = BLOCK / LANES;
 
 impl<T: Element, F: Term<T>> Op for AddRow<'_, T, F> {
@@ -429,16 +430,16 @@ impl<T: Element, F: Term<T>> Op for AddRow<'_, T, F> {
     }
 }
 
-/// [`AddRow`] for some rows at once, one after the other: the same bits, and the accumulators move once.
+/// [`AddRow`] for [`ROWS_AT_ONCE`] rows in order: the same bits, and the accumulators are loaded and stored once.
 #[derive(Debug)]
 pub struct AddRows<'a, T, F> {
     /// One accumulator per column.
     pub sums: &'a mut [f64],
     /// As many elements each.
     pub rows: [&'a [T]; ROWS_AT_ONCE],
-    /// Bytes from each of them to the row that takes its place next, if there is one: its memory is asked for.
+    /// Bytes from each row to the row in its place in the next call, if there is one, which is prefetched.
     pub next: Option<usize>,
-    /// What each adds.
+    /// The term of each element.
     pub term: F,
 }
 
@@ -462,7 +463,7 @@ impl<T: Element, F: Term<T>> Op for AddRows<'_, T, F> {
     }
 }
 
-/// Elements of each row whose successors are asked for at once: more than a line, to have loops of whole registers.
+/// Elements of each row between two prefetches of their successors: more than a cache line, to fill whole registers.
 const COLUMNS_AT_ONCE: usize = 64;
 
 #[inline(always)]
@@ -474,7 +475,7 @@ fn add_rows<L: Level, T: Element>(sums: &mut [f64], [a, b, c, d]: [&[T]; ROWS_AT
     }
 }
 
-/// Folds the accumulators of [`AddRow`] into totals and clears them.
+/// Folds the accumulators of [`AddRow`] into totals and resets them to zero.
 #[derive(Debug)]
 pub struct FoldRows<'a> {
     /// One total per column.

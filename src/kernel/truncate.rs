@@ -1,4 +1,4 @@
-//! Products that are rounded toward zero, so that no norm grows by rounding.
+//! Products rounded toward zero, so that rounding increases no norm.
 
 use super::map::Map;
 use crate::element::{Dtype, Real};
@@ -20,13 +20,13 @@ impl<T: Real> Map<T> for Truncate {
     }
 }
 
-/// The number, or the next one toward zero if its magnitude is above that of the product that it was rounded from.
+/// The number, or the next one toward zero if its magnitude is above that of the product it was rounded from.
 #[inline(always)]
 pub(super) fn not_above<T: Real>(nearest: T, product: f64) -> T {
     if nearest.widen().abs() > product.abs() { nearest.toward_zero() } else { nearest }
 }
 
-/// The product by a normal number, rounded toward zero; to nearest where it is a normal float64.
+/// The product by a normal number, rounded toward zero, except that a normal float64 is rounded to nearest.
 #[inline(always)]
 pub(super) fn truncated<T: Real>(x: T, by: f64) -> T {
     if T::WIDE {
@@ -36,7 +36,7 @@ pub(super) fn truncated<T: Real>(x: T, by: f64) -> T {
     not_above(T::narrow(product), product)
 }
 
-/// The product in float64. Where that is subnormal, it is compared with the product times a power of two.
+/// The product in float64. A tiny one is compared with the product times a power of two, and rounded toward zero.
 #[inline(always)]
 pub(super) fn product_toward_zero(x: f64, by: f64) -> f64 {
     let (tiny, up) = (power_of_two(-1000), power_of_two(512));

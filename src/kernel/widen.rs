@@ -1,18 +1,18 @@
-//! Elements of any dtype as float64, for the kernels that take nothing else.
+//! Elements of any dtype as float64, for kernels that take only float64.
 
 use crate::element::Element;
 use crate::isa::{Level, Op};
 
-/// What becomes of an element.
+/// A conversion of an element to float64.
 pub trait Reading: Copy + Sync {
-    /// The number to write.
+    /// The number for `x`.
     fn of<T: Element>(&self, x: T) -> f64;
 }
 
-/// Its modulus, times a power of two.
+/// The modulus, times a power of two.
 #[derive(Clone, Copy, Debug)]
 pub struct Modulus(pub f64);
-/// One of the numbers whose sum the modulus is, exactly.
+/// One of the numbers whose sum is the modulus, exactly; see [`Element::limb`].
 #[derive(Clone, Copy, Debug)]
 pub struct Limb(pub usize);
 
@@ -36,7 +36,7 @@ pub struct Widen<'a, T, R> {
     pub from: &'a [T],
     /// Written, as many elements.
     pub to: &'a mut [f64],
-    /// How.
+    /// The conversion.
     pub reading: R,
 }
 
