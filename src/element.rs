@@ -1,4 +1,4 @@
-//! The dtypes: one table, and what the kernels need to know about an element.
+//! The table of dtypes, and the element traits that the kernels use.
 //!
 //! A new dtype is one row at the end of this file (and, for a type that Rust lacks, the type itself).
 
@@ -12,48 +12,48 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Rel
 pub use complex::Complex;
 pub use half::{Bf16, F16, Half, to_odd};
 
-/// One entry of an array: it can be read, and has a modulus, so that there are norms of it.
+/// An array element that can be read and has a modulus, so that norms of it exist.
 pub trait Element: Copy + std::fmt::Debug + PartialEq + Send + Sync + 'static {
     /// Its row of the table.
     const DTYPE: Dtype;
     /// Zero, for scratch memory.
     const ZERO: Self;
-    /// Whether squares and sums of moduli can leave float64's range. Of narrower types they cannot.
+    /// Whether squares and sums of moduli can leave float64's range. Those of narrower types cannot.
     const WIDE: bool;
-    /// Whether sums are made straight from such elements. Of the others a block is made float64 first, which
-    /// takes longer in the cache and a kernel less.
+    /// Whether sums read such elements directly. Blocks of other dtypes are converted to float64 first, which takes longer for
+    /// data in cache, and saves a kernel.
     const DIRECT: bool;
-    /// How many float64 it takes to hold a modulus exactly; see [`Element::limb`].
+    /// The number of float64 that represent a modulus exactly; see [`Element::limb`].
     const LIMBS: usize = 1;
     /// A number that orders like the modulus, NaN above infinity.
     type Magnitude: Copy + Ord + Default + Send;
 
-    /// Reads the first bytes of `bytes`, in native order, or the other one if `swapped`.
+    /// Reads an element from the first bytes of `bytes`, in native byte order, or the opposite one if `swapped`.
     fn from_bytes(bytes: &[u8], swapped: bool) -> Self;
     /// `|self * by|`, for a power of two.
     fn modulus(self, by: f64) -> f64;
-    /// The square of that.
+    /// `|self * by|^2`, for a power of two.
     #[inline(always)]
     fn square(self, by: f64) -> f64 {
         let size = self.modulus(by);
         size * size
     }
-    /// `sum` and the square, for levels with a fused multiplication and addition, with the bits of both apart.
+    /// `sum` plus the square. Levels with a fused multiply-add use it; the bits are those of the separate operations.
     #[inline(always)]
     fn add_square(self, sum: f64) -> f64 {
         sum + self.square(1.0)
     }
-    /// The modulus as `value * 2^exponent`, neither rounded to a subnormal nor beyond the range.
+    /// The modulus as `(value, exponent)`: `value * 2^exponent`, neither rounded to a subnormal nor overflowed.
     #[inline(always)]
     fn lifted(self) -> (f64, f64) {
         (self.modulus(1.0), 0.0)
     }
-    /// One of the numbers whose sum the modulus is.
+    /// One of the [`Element::LIMBS`] numbers whose sum is the modulus, exactly.
     #[inline(always)]
     fn limb(self, _: usize) -> f64 {
         self.modulus(1.0)
     }
-    /// The same elements, if they are float16: CPUs have an instruction for them that the compiler does not see.
+    /// The slice, if its elements are float16: CPUs convert them by an instruction that the compiler does not emit.
     #[inline(always)]
     #[must_use]
     fn halves(_: &[Self]) -> Option<&[F16]> {
@@ -61,7 +61,7 @@ pub trait Element: Copy + std::fmt::Debug + PartialEq + Send + Sync + 'static {
     }
     /// See [`Element::Magnitude`].
     fn magnitude(self) -> Self::Magnitude;
-    /// Its value; NaN has one payload.
+    /// The modulus as float64; NaN has one payload.
     fn from_magnitude(magnitude: Self::Magnitude) -> f64;
 }
 
@@ -71,8 +71,8 @@ pub trait Ordered: Element + PartialOrd {
     const LOWEST: Self;
     /// No bound above: nothing is larger.
     const HIGHEST: Self;
-    /// The same bits as an atomic. Strided outputs are written through it, so that several threads may hold
-    /// views of interleaved memory without a data race; for one element it compiles to a plain move.
+    /// An atomic with the bits of an element. Strided outputs are written through it, so that several threads may hold views of
+    /// interleaved memory without a data race. For one element it compiles to a plain move.
     type Cell: Send + Sync + std::fmt::Debug;
 
     /// Reads a cell.
@@ -85,36 +85,36 @@ pub trait Ordered: Element + PartialOrd {
     fn store_bytes(self, cells: &[AtomicU8], swapped: bool);
     /// Whether it is NaN.
     fn is_nan(self) -> bool;
-    /// `magnitude`, negative or not, rounded to nearest, or taken to the end of the range where it lies beyond.
+    /// `magnitude` or its negative, rounded to nearest, and saturated at the ends of the range.
     fn from_integer(negative: bool, magnitude: u128) -> Self;
-    /// The same.
+    /// `x`, rounded to nearest, and saturated at the ends of the range.
     fn from_float(x: f64) -> Self;
 }
 
 /// An element that can be scaled.
 pub trait Real: Ordered {
-    /// Exact.
+    /// Converts to float64, exactly.
     fn widen(self) -> f64;
-    /// Rounded once, to nearest, ties to even.
+    /// Converts from float64, rounded once, to nearest, ties to even.
     fn narrow(x: f64) -> Self;
-    /// The same.
+    /// Converts from float32, rounded once, to nearest, ties to even.
     fn narrow_single(x: f32) -> Self;
-    /// The next number toward zero, of a number that is neither 0 nor NaN.
+    /// The next number toward zero. `self` is neither 0 nor NaN.
     #[must_use]
     fn toward_zero(self) -> Self;
-    /// [`Element::halves`], to write.
+    /// [`Element::halves`], mutable.
     #[inline(always)]
     #[must_use]
     fn halves_mut(_: &mut [Self]) -> Option<&mut [F16]> {
         None
     }
-    /// The same elements, if they are bfloat16.
+    /// The slice, if its elements are bfloat16.
     #[inline(always)]
     #[must_use]
     fn bfloats(_: &[Self]) -> Option<&[Bf16]> {
         None
     }
-    /// The same, to write.
+    /// [`Real::bfloats`], mutable.
     #[inline(always)]
     #[must_use]
     fn bfloats_mut(_: &mut [Self]) -> Option<&mut [Bf16]> {
@@ -127,15 +127,14 @@ pub trait Real: Ordered {
 #[repr(transparent)]
 pub struct Bool(u8);
 
-/// What floating-point types have in common and Rust has no trait for. Rounding is done once, to nearest, ties to
-/// even.
+/// Methods of floating-point types for which Rust has no trait. They round once, to nearest, ties to even.
 trait Float: Sized {
     fn of_float(x: f64) -> Self;
     fn of_integer(n: u128) -> Self {
         Self::of_float(sticky(n))
     }
     fn of_single(x: f32) -> Self;
-    /// The same number, of those types that float32 can hold.
+    /// The number as float32, exactly; None for float64.
     fn to_single(self) -> Option<f32>;
     fn halves(_: &[Self]) -> Option<&[F16]> {
         None
@@ -230,24 +229,25 @@ impl Float for Bf16 {
     }
 }
 
-/// `sum + x * x`, in one instruction where the level has it. (Elsewhere, it would be a call of the C library.)
+/// `sum + x * x`, in one instruction where the level has a fused multiply-add. (Elsewhere, it would call the C library.)
 ///
-/// float64 has more than twice the 24 digits of `x`, and more than twice its exponents, so the square is exact: only the
-/// sum is rounded, whether the two are fused or not. So this takes no float64, of which that is not true.
+/// float64 has more than twice the 24 digits of `x`, and more than twice its exponents. So the square is exact, and only the
+/// sum is rounded, fused or not. Squares of float64 are not exact, so there is no such function for them.
 #[inline(always)]
 fn fused_square(x: f32, sum: f64) -> f64 {
     let x = f64::from(x);
     x.mul_add(x, sum)
 }
 
-/// Cut off to float64; the last digit says whether there was more, so that rounding again makes and hides no tie.
+/// Truncates to the 53 digits of float64 with a sticky last digit (round to odd), so that rounding the result once more gives
+/// what rounding `n` gives.
 fn sticky(n: u128) -> f64 {
     let excess = (u128::BITS - n.leading_zeros()).saturating_sub(f64::MANTISSA_DIGITS);
     let more = n & ((1 << excess) - 1) != 0;
     (((n >> excess) | u128::from(more)) << excess) as f64
 }
 
-/// The first N bytes, in native order.
+/// The first N bytes, in native byte order.
 #[inline(always)]
 fn native<const N: usize>(bytes: &[u8], swapped: bool) -> [u8; N] {
     let mut own = [0; N];
@@ -300,31 +300,31 @@ macro_rules! elements {
                 }
             }
 
-            /// Whether its norms want float64; those of the narrow dtypes fit into float32 arrays.
+            /// Whether norms of this dtype are returned as float64; those of the narrow dtypes as float32.
             #[must_use]
             pub const fn is_wide(self) -> bool {
                 match self { $(Self::$R => $rwide,)* $(Self::$C => $cwide,)* $(Self::$I => true,)* Self::$B => true }
             }
 
-            /// Whether it is a floating-point number.
+            /// Whether it is a floating-point dtype.
             #[must_use]
             pub const fn is_float(self) -> bool {
                 match self { $(Self::$R => true,)* _ => false }
             }
 
-            /// Whether there is an order, and so bounds to clip to.
+            /// Whether its elements are ordered, so that they can be clipped to bounds.
             #[must_use]
             pub const fn is_ordered(self) -> bool {
                 match self { $(Self::$R => true,)* $(Self::$I => true,)* _ => false }
             }
 
-            /// Of a complex dtype that of its real and imaginary parts; of another one none.
+            /// The dtype of the real and imaginary parts of a complex dtype; None for other dtypes.
             #[must_use]
             pub const fn parts(self) -> Option<Self> {
                 match self { $(Self::$C => Some(Self::$cpart),)* _ => None }
             }
 
-            /// Whether it can be scaled, so that it has norms to be clipped by.
+            /// Whether its elements can be multiplied by a factor, and so be clipped by their norm.
             #[must_use]
             pub const fn is_scalable(self) -> bool {
                 self.is_float() || self.parts().is_some()
@@ -337,7 +337,7 @@ macro_rules! elements {
                 const ZERO: Self = <$r>::from_bits(0);
                 const WIDE: bool = $rwide;
                 const DIRECT: bool = true;
-                // Signed, because SSE and AVX compare only such.
+                // Signed, because SSE and AVX compare signed integers only.
                 type Magnitude = $rmagnitude;
 
                 #[inline(always)]
@@ -420,7 +420,8 @@ macro_rules! elements {
                 }
                 #[inline(always)]
                 fn magnitude(self) -> $ibits {
-                    // An unsigned one is its own; the smallest signed one has no positive counterpart but this.
+                    // Wrapping negation of the bits: the smallest signed number has a magnitude that only the unsigned type
+                    // holds.
                     let bits = <$ibits>::from_ne_bytes(self.to_ne_bytes());
                     if self < Self::ZERO { bits.wrapping_neg() } else { bits }
                 }
@@ -500,7 +501,7 @@ macro_rules! elements {
                 }
             };
         }
-        /// The same for the dtypes with an order; `$other` for the rest.
+        /// `match_element` for the ordered dtypes; `$other` for the rest.
         #[cfg(feature = "python")]
         macro_rules! match_ordered {
             ($d dtype:expr, $d T:ident => $d body:expr, $d other:expr) => {
@@ -511,7 +512,7 @@ macro_rules! elements {
                 }
             };
         }
-        /// The same for the floating-point dtypes; `$other` for the rest.
+        /// `match_element` for the floating-point dtypes; `$other` for the rest.
         #[cfg(feature = "python")]
         macro_rules! match_real {
             ($d dtype:expr, $d T:ident => $d body:expr, $d other:expr) => {
@@ -521,7 +522,7 @@ macro_rules! elements {
                 }
             };
         }
-        /// The same for the floating-point and complex dtypes; `$other` for the rest.
+        /// `match_element` for the floating-point and complex dtypes; `$other` for the rest.
         #[cfg(feature = "python")]
         macro_rules! match_scalable {
             ($d dtype:expr, $d T:ident => $d body:expr, $d other:expr) => {
@@ -532,11 +533,11 @@ macro_rules! elements {
                 }
             };
         }
-        /// Hands the rows of the real dtypes to the macro `$callback`: `Name: type,` each.
+        /// Passes the rows of the floating-point dtypes to the macro `$callback`, as `Name: type,` each.
         macro_rules! for_each_real {
             ($d callback:ident) => { $d callback! { $($R: $r,)* } };
         }
-        /// The same for all dtypes.
+        /// Passes the rows of all dtypes to the macro `$callback`, as `Name: type,` each.
         macro_rules! for_each_element {
             ($d callback:ident) => { $d callback! { $($R: $r,)* $($C: $c,)* $($I: $i,)* $B: $b, } };
         }
@@ -553,7 +554,7 @@ macro_rules! elements {
     };
 }
 
-/// What the rows that can be written have in common: moving bits.
+/// Implements `Ordered`, whose methods move bits alike for all dtypes that can be written.
 macro_rules! ordered {
     (
         $t:ty, $bits:ty, $cell:ty, $lowest:expr, $highest:expr,
@@ -608,7 +609,7 @@ macro_rules! ordered {
     };
 }
 
-elements! { ($) // the dtype column of the matrix, in one place
+elements! { ($) // the only list of dtypes
     float {
         F16: crate::element::F16, u16, i16, AtomicU16, "float16", 23, wide: false;
         Bf16: crate::element::Bf16, u16, i16, AtomicU16, "bfloat16", -1, wide: false; // of the package ml_dtypes

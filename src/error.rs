@@ -1,4 +1,4 @@
-//! What can go wrong below Python, one sentence each.
+//! Errors of the layers below Python, one sentence each.
 
 use std::collections::TryReserveError;
 use std::fmt;
@@ -6,9 +6,9 @@ use std::fmt;
 /// An error of the layers below `py`, which turns it into a Python exception.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Error {
-    /// Scratch memory could not be had.
+    /// Scratch memory could not be allocated.
     Memory,
-    /// An environment variable holds something that is not a number of threads.
+    /// An environment variable holds a value that is not allowed.
     Setting {
         /// The variable's name.
         variable: &'static str,

@@ -1,17 +1,17 @@
 //! State that a forked child must not share with its parent.
 //!
-//! A child has a copy of all memory and one thread. What its parent's other threads were doing stays undone for ever:
-//! a lock that one of them held is never let go, and a pool of threads has none. So a child starts with fresh state,
-//! and what it inherited is left alone.
+//! A child has a copy of all memory and one thread. Work of the parent's other threads is never finished there: a lock that one
+//! of them held stays locked, and a thread pool has no threads. So a child starts with fresh state, and does not touch the
+//! state that it inherited.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A value (a lock, that is) for this process, and others for its ancestors, which it inherited.
+/// A value (a lock, for example) of this process, and the inherited values of its ancestors.
 #[derive(Debug)]
 pub struct PerProcess<L> {
     eldest: Generation<L>,
-    /// How many forks lie between the eldest and this process.
+    /// How many forks lie between the eldest process and this one.
     forks: AtomicUsize,
 }
 
@@ -22,7 +22,7 @@ struct Generation<L> {
 }
 
 impl<L: Default> PerProcess<L> {
-    /// The value of the first process.
+    /// Makes the value of the first process.
     pub const fn new(value: L) -> Self {
         Self { eldest: Generation { value, child: OnceLock::new() }, forks: AtomicUsize::new(0) }
     }
@@ -37,7 +37,7 @@ impl<L: Default> PerProcess<L> {
         (0..forks).fold(&self.eldest, |parent, _| parent.child.get().map_or(parent, |child| child))
     }
 
-    /// To be called in a child, before it starts threads: gives it a value of its own. Returns what it inherited.
+    /// Gives a child a value of its own, before it starts threads. Returns the inherited value.
     pub fn renew(&self) -> &L {
         let parent = self.generation();
         parent.child.get_or_init(|| Box::new(Generation { value: L::default(), child: OnceLock::new() }));

@@ -1,10 +1,9 @@
 //! The instruction sets: one table, and the only `#[target_feature]` of the crate.
 //!
-//! An operation is a value that implements [`Op`]. Its body is plain Rust, written once for all dtypes and
-//! all levels; [`Isa::run`] compiles it once per level, in a trampoline that enables the level's features. `eval`
-//! and all it calls are `#[inline(always)]`, because features do not follow a call that is not inlined, and
-//! loops in it are
-//! `for` loops, because an iterator's `for_each` is such a call.
+//! An operation is a value that implements [`Op`]. Its body is plain Rust, written once for all dtypes and all levels.
+//! [`Isa::run`] compiles it once per level, in a trampoline that enables the level's features. `eval` and all functions that it
+//! calls are `#[inline(always)]`, because a function that is not inlined is compiled without the features. Loops in it are
+//! `for` loops, because an iterator's `for_each` is such a function.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
@@ -16,7 +15,7 @@ use std::arch::x86_64::{
     _mm_stream_si128, _mm256_cvtps_ph, _mm256_stream_si256, _mm512_cvtph_ps, _mm512_cvtps_ph,
     _mm512_stream_si512,
 };
-// Miri has no streams. These want the same alignment and write the same bytes.
+// Miri has no non-temporal stores. These replacements require the same alignment and write the same bytes.
 #[cfg(all(target_arch = "x86_64", miri))]
 use std::arch::x86_64::{
     _mm_store_si128 as _mm_stream_si128, _mm256_store_si256 as _mm256_stream_si256,
@@ -38,10 +37,10 @@ use crate::element::{Element, F16};
 pub trait Op {
     /// What `eval` returns.
     type Output;
-    /// Whether conversions between float32 and float64 take most of its time: see `has_slow_conversions`.
+    /// Whether conversions between float32 and float64 take most of the operation's time: see `has_slow_conversions`.
     const CONVERTS: bool = false;
-    /// Does the work. Implementors are `#[inline(always)]`. `level` has the instructions that the compiler does not find
-    /// in plain Rust.
+    /// Does the work. Implementors are `#[inline(always)]`. `level` has the instructions that the compiler does not emit for
+    /// plain Rust.
     fn eval<L: Level>(self, level: L) -> Self::Output;
 }
 
@@ -49,7 +48,7 @@ pub trait Op {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Isa {
     level: Number,
-    /// Whether operations that convert run at AVX2's level, which the CPU runs too.
+    /// Whether operations with [`Op::CONVERTS`] run at AVX2's level, which the CPU runs too.
     converts_by_avx2: bool,
 }
 
@@ -77,7 +76,7 @@ macro_rules! levels {
                 found.into_iter().flatten()
             }
 
-            /// The instruction set that `choose` stored; it took one from `available`, so the number is a proof too.
+            /// The instruction set that `choose` stored. `choose` took it from `available`, so the number is a proof too.
             #[inline]
             fn chosen(number: u8) -> Option<Self> {
                 let converts_by_avx2 = number & BY_AVX2 != 0;
@@ -112,9 +111,9 @@ macro_rules! levels {
                     $(Number::$level => {
                         #[target_feature($(enable = $feature),+)]
                         fn trampoline<O: Op>(op: O) -> O::Output { op.eval($level(())) }
-                        // SAFETY: an `Isa` of this level is made by `available` alone, after it detected the
-                        // very list of features that `trampoline` enables. One that `converts_by_avx2` is made after
-                        // both lists were detected.
+                        // SAFETY: an `Isa` of this level is made by `available` alone, after it detected exactly the features
+                        // that `trampoline` enables. One that `converts_by_avx2` is made after the features of both levels were
+                        // detected.
                         unsafe { trampoline(op) }
                     })*
                 }
@@ -123,11 +122,11 @@ macro_rules! levels {
     };
 }
 
-/// Hands the table to a macro: the ISA column of the matrix, in one place.
+/// Passes the table to a macro: the only list of instruction sets.
 ///
-/// All of these have "fma". Fused, a product is not rounded before it is added; so the levels have
-/// the same bits only where it would not be rounded anyway. We fuse the squares of numbers of at most 32 bits, in one
-/// function (`fused_square` in `element.rs`), which takes nothing else. The compiler fuses nothing by itself.
+/// All of these levels have "fma". A fused product is not rounded before it is added, so the levels have the same bits only
+/// where the product is exact anyway. Only `fused_square` in `element.rs` fuses: it squares numbers of at most 32 bits and
+/// takes nothing else. The compiler does not fuse by itself.
 #[cfg(target_arch = "x86_64")]
 macro_rules! with_levels {
     ($use:ident) => {
@@ -143,18 +142,18 @@ with_levels!(levels);
 #[cfg(not(target_arch = "x86_64"))]
 levels! {}
 
-/// Set in the number of an [`Isa`] that converts by AVX2.
+/// The bit in the number of an [`Isa`] that converts by AVX2.
 const BY_AVX2: u8 = 0x80;
 
 impl Isa {
-    /// What this CPU runs, narrowest first; the last is the one to use.
+    /// The instruction sets that this CPU runs, narrowest first; the last is the one to use.
     #[must_use]
     pub fn available() -> impl DoubleEndedIterator<Item = Self> {
         let plain = Self::detected().map(|level| Self { level, converts_by_avx2: false });
         plain.chain(Self::by_avx2())
     }
 
-    /// AVX-512 with conversions by AVX2, for CPUs on which these are faster.
+    /// AVX-512 with conversions by AVX2, for CPUs on which AVX2 converts faster.
     #[cfg(target_arch = "x86_64")]
     fn by_avx2() -> Option<Self> {
         let runs = |level| Self::detected().any(|found| found == level);
@@ -162,7 +161,7 @@ impl Isa {
             .then_some(Self { level: Number::V4, converts_by_avx2: true })
     }
 
-    /// Other architectures have neither.
+    /// Other architectures have neither AVX2 nor AVX-512.
     #[cfg(not(target_arch = "x86_64"))]
     fn by_avx2() -> Option<Self> {
         None
@@ -192,8 +191,8 @@ impl Isa {
             .unwrap_or(Self { level: Number::Baseline, converts_by_avx2: false })
     }
 
-    /// Uses the named level from now on (`None`: the widest). `None` when this CPU does not run it. For tests
-    /// and measurements: every level gives the same bits.
+    /// Uses the named level from now on (`None`: the widest). Returns `None` if this CPU does not run it. For tests and
+    /// measurements: every level gives the same bits.
     pub fn choose(name: Option<&str>) -> Option<Self> {
         let isa = Self::available().rfind(|isa| name.is_none_or(|name| name == isa.name()))?;
         CURRENT.store(isa.number(), Ordering::Relaxed);
@@ -204,10 +203,10 @@ impl Isa {
 /// Elements of float16 that [`Level::widen`] and [`Level::narrow`] convert at a time.
 pub const CONVERTED: usize = 16;
 
-/// The instructions of a level that the compiler does not find in plain Rust. The methods here use plain Rust and give
-/// the same bits. Implementors are `#[inline(always)]`, because features do not follow a call.
+/// The instructions of a level that the compiler does not emit for plain Rust. The default methods are plain Rust and give the
+/// same bits. Implementors are `#[inline(always)]`, because a function that is not inlined is compiled without the features.
 pub trait Level: Copy {
-    /// Whether the level has a fused multiplication and addition, for sums of products that are exact.
+    /// Whether the level has a fused multiply-add, for sums of exact products.
     const FUSED: bool = false;
 
     /// Converts float16 to float32, exactly.
@@ -230,12 +229,12 @@ pub trait Level: Copy {
         to
     }
 
-    /// Writes a line of memory, past the caches where the level can.
+    /// Writes a cache line, by non-temporal stores where the level has them.
     ///
     /// # Safety
     ///
     /// `[T; N]` has the size [`LINE`], and `to` begins at a multiple of it.
-    // SAFETY: this method does without both.
+    // SAFETY: this default method needs neither condition.
     #[expect(unsafe_code, reason = "those of the levels need both")]
     #[inline(always)]
     unsafe fn store_line<T: Element, const N: usize>(self, from: &[T; N], to: &mut [T; N]) {
@@ -254,7 +253,7 @@ impl Level for Baseline {}
 #[cfg(target_arch = "x86_64")]
 const TO_NEAREST: i32 = std::arch::x86_64::_MM_FROUND_TO_NEAREST_INT;
 
-/// `Level::store_line` by vectors of a type.
+/// Implements `Level::store_line` by vectors of a type.
 #[cfg(target_arch = "x86_64")]
 macro_rules! store_line_by {
     ($vector:ty, $load:ident, $store:ident) => {
@@ -343,21 +342,21 @@ impl Isa {
         self.level != Number::Baseline
     }
 
-    /// Fills a slice past the caches: memory that nobody reads soon need not be fetched to be overwritten, nor push
-    /// out what is. Whole lines go from registers to memory.
+    /// Fills a slice by non-temporal stores. Memory that is not read soon is then not fetched before it is overwritten, and
+    /// does not evict other data from the caches. Whole lines go from registers to memory.
     pub fn stream<T: Element, F: StreamSource<T>>(self, guard: &StreamGuard, to: &mut [T], fill: F) {
         self.run(Stream { to, fill, guard });
     }
 }
 
-/// Fills a slice past the caches, see [`Isa::stream`].
+/// Fills a slice by non-temporal stores, see [`Isa::stream`].
 #[derive(Debug)]
 pub struct Stream<'a, T, F> {
-    /// Written.
+    /// The slice to write.
     pub to: &'a mut [T],
-    /// What to write.
+    /// The elements to write.
     pub fill: F,
-    /// The fence that follows.
+    /// Issues the fence that must follow.
     pub guard: &'a StreamGuard,
 }
 
@@ -366,7 +365,7 @@ impl<T: Element, F: StreamSource<T>> Op for Stream<'_, T, F> {
     #[inline(always)]
     fn eval<L: Level>(self, level: L) {
         let Self { to, mut fill, .. } = self;
-        // The constants: elements of a cache line.
+        // The constants are the elements of a cache line.
         match size_of::<T>() {
             1 => fill_lines::<64, _, _>(level, to, &mut fill),
             2 => fill_lines::<32, _, _>(level, to, &mut fill),
@@ -378,9 +377,9 @@ impl<T: Element, F: StreamSource<T>> Op for Stream<'_, T, F> {
     }
 }
 
-/// What a slice is filled with, in order.
+/// A source of the elements of a slice, in order.
 pub trait StreamSource<T> {
-    /// Makes the next elements, `N` for each place that is left. Implementors are `#[inline(always)]`.
+    /// Writes `N` elements to each of the places that are left. Implementors are `#[inline(always)]`.
     fn fill<const N: usize, L: Level>(
         &mut self,
         level: L,
@@ -388,20 +387,20 @@ pub trait StreamSource<T> {
     );
 }
 
-/// Where to store, in memory, for `N` elements each.
+/// Places in memory to write to, of `N` elements each.
 pub struct StreamSink<'a, T, const N: usize, S> {
     places: std::slice::IterMut<'a, [T; N]>,
     store: S,
 }
 
 impl<T, const N: usize, S: Fn(&[T; N], &mut [T; N])> StreamSink<'_, T, N, S> {
-    /// How many are left.
+    /// The number of places that are left.
     #[inline(always)]
     pub fn left(&self) -> usize {
         self.places.len()
     }
 
-    /// Fills the next one, if there is one.
+    /// Writes `elements` to the next place, if there is one.
     #[inline(always)]
     pub fn fill_next(&mut self, elements: &[T; N]) {
         if let Some(place) = self.places.next() {
@@ -410,7 +409,7 @@ impl<T, const N: usize, S: Fn(&[T; N], &mut [T; N])> StreamSink<'_, T, N, S> {
     }
 }
 
-/// The same elements as another slice.
+/// Copies the elements of another slice.
 impl<T: Element> StreamSource<T> for &[T] {
     #[inline(always)]
     fn fill<const N: usize, L: Level>(
@@ -426,16 +425,17 @@ impl<T: Element> StreamSource<T> for &[T] {
     }
 }
 
-/// Bytes that go to memory at once.
+/// Bytes of a cache line, which non-temporal stores write whole.
 pub const LINE: usize = 64;
 
-/// Numbers aligned to cache lines. A register of AVX-512 is a line: an access that lies across two takes twice as long, and
-/// the compiler aligns arrays on the stack to 16 bytes.
+/// Numbers aligned to cache lines. A register of AVX-512 is as large as a line, and an access that crosses two lines takes
+/// twice as long. By itself, the compiler aligns arrays on the stack to 16 bytes.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub struct Aligned<A>(pub A);
 
-/// Fills a slice, whole lines by [`Level::store_line`]. An array whose elements are not aligned to their size has none.
+/// Fills a slice, whole lines by [`Level::store_line`]. If the elements are not aligned to their size, there are no whole
+/// lines.
 #[expect(unsafe_code, reason = "see `Level::store_line`")]
 #[inline(always)]
 fn fill_lines<const N: usize, T: Element, L: Level>(level: L, to: &mut [T], fill: &mut impl StreamSource<T>) {
@@ -462,23 +462,23 @@ fn fill_singly<T: Copy, L: Level>(level: L, to: &mut [T], fill: &mut impl Stream
     fill.fill(level, StreamSink { places: to.as_chunks_mut::<1>().0.iter_mut(), store });
 }
 
-/// Prefetches the cache line `bytes` behind the start of a slice, whether the slice reaches that far or not.
+/// Prefetches the cache line `bytes` bytes after the start of a slice, even if the slice ends before it.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[expect(unsafe_code, reason = "the instruction takes a pointer")]
 #[inline(always)]
 pub fn prefetch<T>(data: &[T], bytes: usize) {
     use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    // SAFETY: the instruction is in the x86-64 baseline, reads nothing that the program sees, and does nothing where no
-    // memory is.
+    // SAFETY: the instruction is in the x86-64 baseline, reads nothing that the program sees, and does nothing where no memory
+    // is mapped.
     unsafe { _mm_prefetch::<_MM_HINT_T0>(data.as_ptr().wrapping_byte_add(bytes).cast()) };
 }
 
-/// Nothing: the hardware prefetchers do it.
+/// Does nothing: the hardware prefetches.
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 #[inline(always)]
 pub fn prefetch<T>(_: &[T], _: usize) {}
 
-/// Prefetches the cache lines `bytes` behind those of some elements.
+/// Prefetches the cache lines `bytes` bytes after those of `elements`.
 #[inline(always)]
 pub fn prefetch_ahead<T>(elements: &[T], bytes: usize) {
     for line in elements.chunks((LINE / size_of::<T>()).max(1)) {
@@ -486,20 +486,20 @@ pub fn prefetch_ahead<T>(elements: &[T], bytes: usize) {
     }
 }
 
-/// How far ahead of its reads a loop prefetches, in bytes, on CPUs whose prefetchers leave off at the end of each page. No
-/// whole page: float64 takes a quarter more then.
+/// How far ahead of its reads a loop prefetches, in bytes, on CPUs whose prefetchers stop at the end of each page. It is less
+/// than a page (4 KiB): at a whole page, float64 takes a quarter longer.
 #[cfg(target_arch = "x86_64")]
 const PREFETCH_BYTES: usize = 3 << 10;
 
-/// How far ahead of its reads a loop over memory that no cache holds prefetches, in bytes; 0 where it must not.
+/// How far ahead of its reads a loop prefetches memory that is in no cache, in bytes; 0: not at all.
 ///
-/// Intel's prefetchers want help: on a Xeon, sums take 1.2 and float16 into new memory 2.8 times as long without it. AMD's are
-/// disturbed: on an EPYC (Zen 4) sums take 1.4 times as long with it. A prefetch of distance 0 costs nothing, since the loop
-/// loads that very line.
+/// Intel's hardware prefetchers gain by it: on a Xeon, without it sums take 1.2 times as long and float16 into new memory 2.8
+/// times. AMD's lose by it: on an EPYC (Zen 4) sums take 1.4 times as long. A prefetch at distance 0 costs nothing, since the
+/// loop loads the same line.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub fn prefetch_distance() -> usize {
-    /// 0: not asked for yet; else one more than the distance.
+    /// 0: not yet determined; else the distance plus one.
     static DISTANCE: AtomicUsize = AtomicUsize::new(0);
     DISTANCE.load(Ordering::Relaxed).checked_sub(1).unwrap_or_else(|| {
         let distance = if is_intel() { PREFETCH_BYTES } else { 0 };
@@ -508,7 +508,7 @@ pub fn prefetch_distance() -> usize {
     })
 }
 
-/// Other architectures have no prefetch here.
+/// Other architectures do not prefetch here.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline]
 pub fn prefetch_distance() -> usize {
@@ -521,11 +521,11 @@ fn is_intel() -> bool {
     vendor_and_family().0 == *b"GenuineIntel"
 }
 
-/// Whether 512-bit conversions between float32 and float64 take longer than two of 256 bits: AMD's Zen 4, on which sums of
-/// squares of float32 that a cache holds take 1.4 times as long by AVX-512 as by AVX2, and scaling 1.3 times.
+/// Whether one 512-bit conversion between float32 and float64 takes longer than two of 256 bits: AMD's Zen 4. There, on float32
+/// in cache, AVX-512 takes 1.4 times as long as AVX2 for sums of squares, and 1.3 times for scaling.
 #[cfg(target_arch = "x86_64")]
 fn has_slow_conversions() -> bool {
-    /// Zen 3, which has no AVX-512, and Zen 4.
+    /// The family of Zen 3, which has no AVX-512, and Zen 4.
     const FAMILY: u32 = 0x19;
     vendor_and_family() == (*b"AuthenticAMD", FAMILY)
 }
@@ -535,24 +535,24 @@ fn has_slow_conversions() -> bool {
 #[allow(unused_unsafe, unsafe_code, reason = "the intrinsic is safe from Rust 1.94 on")]
 fn vendor_and_family() -> ([u8; 12], u32) {
     use std::arch::x86_64::__cpuid;
-    // SAFETY: every x86-64 CPU has the instruction, with these two leaves.
+    // SAFETY: every x86-64 CPU has the instruction, with leaves 0 and 1.
     let (vendor, version) = unsafe { (__cpuid(0), __cpuid(1)) };
     let mut name = [0; 12];
     for (to, from) in name.as_chunks_mut::<4>().0.iter_mut().zip([vendor.ebx, vendor.edx, vendor.ecx]) {
         *to = from.to_le_bytes();
     }
-    // The extended family counts where the other is full.
+    // The extended family is added if the family field is at its maximum.
     let (family, extended) = (version.eax >> 8 & 0xf, version.eax >> 20 & 0xff);
     (name, if family == 0xf { family + extended } else { family })
 }
 
-/// Miri has no such instruction.
+/// Miri has no `cpuid`.
 #[cfg(all(target_arch = "x86_64", miri))]
 fn vendor_and_family() -> ([u8; 12], u32) {
     (*b"Miri Miri Mi", 0)
 }
 
-/// Permission to write past the caches, and the fence that must follow.
+/// Permission to use non-temporal stores, and the fence that must follow them.
 ///
 /// Non-temporal stores are weakly ordered: another thread that sees a later plain store may still miss them. Dropping the
 /// guard issues the store fence that orders them. Stores of one thread are fenced by that thread alone, so the guard is
@@ -561,7 +561,7 @@ fn vendor_and_family() -> ([u8; 12], u32) {
 pub struct StreamGuard(PhantomData<*const ()>);
 
 impl StreamGuard {
-    /// Begins to stream on this thread.
+    /// Begins non-temporal stores on this thread.
     #[must_use]
     pub fn begin() -> Self {
         Self(PhantomData)
@@ -587,7 +587,7 @@ impl Drop for StreamGuard {
     }
 }
 
-/// The instructions that Miri lacks, so that it can check what stands around them.
+/// Replacements for the instructions that Miri lacks, so that it can check the code around them.
 #[cfg(all(target_arch = "x86_64", miri))]
 mod emulated {
     use std::arch::x86_64::{__m128i, __m256, __m256i, __m512};

@@ -1,24 +1,24 @@
-//! A norm that may lie beyond float64, and the factor that two such numbers make.
+//! Norms that may lie outside float64's range, and factors made of two of them.
 
-/// The exponent of the power of two by which sums that leave float64's range are done again.
+/// The exponent of the power of two by which sums that leave float64's range are rescaled and computed again.
 ///
 /// Scaled up by 2^600, the smallest subnormal is 2^-474, whose square is still normal; scaled down, the
 /// largest square is 2^848, which leaves room for more terms than memory holds.
 pub const RESCALE: i32 = 600;
 
-/// `value * 2^exponent`, not negative, or NaN. The exponent is 0 wherever the number is a normal float64.
+/// `value * 2^exponent`, not negative, or NaN. The exponent is 0 whenever the number is a normal float64.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scaled {
     value: f64,
     exponent: i32,
 }
 
-/// A factor in two steps, `x * by * then`: it may lie outside float64 where the result does not.
+/// A factor in two steps, `x * by * then`: the factor may lie outside float64's range where the result does not.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Factor {
-    /// The first step, with the digits.
+    /// The first step, with all digits of the factor.
     pub by: f64,
-    /// The second, a power of two; 1 unless the factor itself is no normal float64.
+    /// The second step, a power of two; 1 unless the factor itself is not a normal float64.
     pub then: f64,
     /// Whether products are rounded toward zero, so that no magnitude is larger than the factor makes it.
     pub toward_zero: bool,
@@ -29,10 +29,10 @@ impl Factor {
     pub const ONE: Self = Self::new(1.0, 1.0);
     /// Makes everything NaN.
     pub const NAN: Self = Self::new(f64::NAN, 1.0);
-    /// Makes everything +0.0, NaN and infinity too. No product of magnitudes has the sign of this zero.
+    /// Sets everything to +0.0, even NaN and infinity. No quotient of magnitudes has the sign of this zero.
     pub const ERASE: Self = Self::new(-0.0, 1.0);
 
-    /// Two steps, whose products are rounded to nearest.
+    /// A factor of two steps, with products rounded to nearest.
     #[inline]
     #[must_use]
     pub const fn new(by: f64, then: f64) -> Self {
@@ -47,10 +47,10 @@ impl Factor {
     }
 }
 
-/// What an infinite norm, or one that is NaN, does to the elements that it is the norm of.
+/// The treatment of elements whose norm is infinite or NaN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NonFinite {
-    /// They are scaled like others, so that NaN shows.
+    /// They are scaled like others, so that the result has NaN.
     Propagate,
     /// They become +0.0.
     Erase,
@@ -58,17 +58,17 @@ pub enum NonFinite {
     Keep,
 }
 
-/// How norms are limited.
+/// The limit of norms.
 #[derive(Clone, Copy, Debug)]
 pub struct Limit {
     /// The largest norm that changes nothing.
     pub limit: f64,
-    /// What norms are divided by before: 1, the number of elements for an average, or its root for a root mean square.
+    /// The divisor of norms: 1, the number of elements for an average, or its square root for a root mean square.
     pub over: f64,
-    /// What norms do that are not finite.
+    /// The treatment of elements whose norm is infinite or NaN.
     pub nonfinite: NonFinite,
-    /// Not 0: no exact norm of what comes back is above the limit. It is the part of the limit that the rounding of norms and
-    /// factors may take: norms up to `limit * (1 - margin)` change nothing, larger ones become `limit * (1 - 2 * margin)`.
+    /// If not 0, no exact norm of the result exceeds the limit. It is the share of the limit for the rounding of norms and
+    /// factors: norms up to `limit * (1 - margin)` change nothing, larger norms are scaled to `limit * (1 - 2 * margin)`.
     pub margin: f64,
 }
 
@@ -79,8 +79,8 @@ impl From<f64> for Limit {
 }
 
 impl Limit {
-    /// What elements of this norm are multiplied by; None if they stay as they are.
-    #[inline(always)] // of small tensors, a call would show
+    /// The factor of elements with this norm; None if they stay as they are.
+    #[inline(always)] // a call costs too much for small tensors
     #[must_use]
     pub fn factor(self, norm: Scaled) -> Option<Factor> {
         if norm.is_finite() && self.over == 1.0 && self.margin == 0.0 {
@@ -109,13 +109,13 @@ impl Limit {
         Some(Factor { by: by * (1.0 - 2.0 * self.margin), then, toward_zero: true })
     }
 
-    /// The part of the limit up to which norms change nothing, and that which larger ones become.
+    /// The share of the limit up to which norms change nothing, and the share to which larger norms are scaled.
     #[must_use]
     pub fn shares(self) -> (f64, f64) {
         (1.0 - self.margin, 1.0 - 2.0 * self.margin)
     }
 
-    /// The same for tensors that have one norm together: if it is infinite, all of them become NaN.
+    /// [`Limit::factor`] for tensors with a common norm. If it is not finite, [`NonFinite::Propagate`] makes all elements NaN.
     #[inline]
     #[must_use]
     pub fn factor_of_all(self, norm: Scaled) -> Option<Factor> {
@@ -124,7 +124,7 @@ impl Limit {
     }
 }
 
-/// 2^exponent; exponents outside the normal range are taken to its ends.
+/// 2^exponent, with the exponent clamped to the normal range.
 #[inline]
 #[must_use]
 pub fn power_of_two(exponent: i32) -> f64 {
@@ -139,7 +139,7 @@ fn split(x: f64) -> (f64, i32) {
 }
 
 impl Scaled {
-    /// Nothing at all.
+    /// The number 0.
     pub const ZERO: Self = Self { value: 0.0, exponent: 0 };
 
     /// `value * 2^exponent`.
@@ -193,7 +193,7 @@ impl Scaled {
         }
     }
 
-    /// Neither infinite nor NaN, wherever float64 ends.
+    /// Whether the number is neither infinite nor NaN, even outside float64's range.
     #[inline]
     #[must_use]
     pub fn is_finite(self) -> bool {
@@ -223,7 +223,7 @@ impl Scaled {
         if self.order() < other.order() { other } else { self }
     }
 
-    /// What sorts numbers that are not NaN.
+    /// A sort key for numbers that are not NaN.
     fn order(self) -> (i32, f64) {
         if self.value.is_infinite() {
             (i32::MAX, 1.0)
@@ -235,16 +235,16 @@ impl Scaled {
         }
     }
 
-    /// Whether it is at most a part of a finite limit, before either is rounded to float64. NaN is not.
+    /// Whether it is at most `part` of a finite limit, before either is rounded to float64. False for NaN.
     fn is_at_most(self, limit: f64, part: f64) -> bool {
         let (digits, exponent) = Self::new(limit, 0).split();
         let most = if limit == 0.0 { Self::ZERO } else { Self::new(digits * part, exponent) };
         !self.is_nan() && self.order() <= most.order()
     }
 
-    /// The one rule of clipping: nothing is to be done for a norm at or below the limit, both as float64, and
-    /// everything else is multiplied by `limit / norm`. A limit of 0 makes zeros even where the norm is so small
-    /// that as float64 it is 0. An infinite limit changes nothing, not even under a norm that is NaN.
+    /// The one rule of clipping: a norm at or below the limit, both as float64, changes nothing, and others are scaled by
+    /// `limit / norm`. A limit of 0 makes zeros even for a norm so small that it is 0 as float64. An infinite limit changes
+    /// nothing, not even for a NaN norm.
     #[inline]
     #[must_use]
     pub fn clip_to(self, limit: f64) -> Option<Factor> {
@@ -255,14 +255,14 @@ impl Scaled {
         }
     }
 
-    /// Divided by a number of at least 1.
+    /// The quotient by a number of at least 1.
     #[inline]
     #[must_use]
     pub fn over(self, divisor: f64) -> Self {
         if divisor == 1.0 || !self.value.is_normal() {
             return self;
         }
-        // Away from the bottom of the range, so that the quotient keeps all its digits.
+        // Away from the bottom of the range, so that the quotient keeps all digits.
         let (digits, exponent) = split(self.value);
         Self::new(digits / divisor, self.exponent.saturating_add(exponent))
     }
@@ -285,7 +285,7 @@ impl Scaled {
             return Factor::NAN;
         }
         if self.value == 0.0 || limit.is_infinite() {
-            // Nothing finite is above an infinite limit, and nothing is to be done for zeros.
+            // No finite norm exceeds an infinite limit, and zeros stay as they are.
             return if self.value.is_infinite() { Factor::NAN } else { Factor::ONE };
         }
         if limit == 0.0 || self.value.is_infinite() {
@@ -298,15 +298,15 @@ impl Scaled {
         if (-1000..=1000).contains(&exponent) {
             Factor::new(by * power_of_two(exponent), 1.0)
         } else {
-            // What the first step loses below float64's range is lost in the result too: the second one is a
-            // power of two at the very end of the range before the first one becomes subnormal.
+            // Digits that the first step loses by underflow are lost in the result too: `then` is a power of two at the end of
+            // the range before the first step becomes subnormal.
             let then = exponent.saturating_sub(exponent.clamp(-1021, 1000)).max(-1074);
             Factor::new(by * step(exponent.saturating_sub(then)), step(then))
         }
     }
 }
 
-/// 2^exponent where it may be a subnormal or out of range altogether.
+/// 2^exponent, also where it is subnormal; 0 below float64's range and 2^1023 above it.
 fn step(exponent: i32) -> f64 {
     if exponent < -1022 {
         power_of_two(exponent.max(-1075) + 53) * power_of_two(-53)

@@ -1,9 +1,9 @@
-//! Complex numbers. For the Euclidean norm and for scaling they are pairs of real ones, which is how they are
-//! read there; this type is for what needs the modulus of each.
+//! Complex numbers. The Euclidean norm and scaling read them as pairs of real numbers; this type is for operations that need
+//! the modulus of each.
 
 use crate::scaled::power_of_two;
 
-/// As NumPy stores it.
+/// The layout is NumPy's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(C)]
 pub struct Complex<T> {
@@ -15,8 +15,8 @@ pub struct Complex<T> {
 
 /// The modulus of a complex number with parts of any size: `value * 2^exponent`, NaN if a part is NaN.
 ///
-/// The squares neither overflow nor lose a digit that counts, because the parts are brought into the middle of
-/// the range first.
+/// The parts are scaled to the middle of float64's range first, so that their squares neither overflow nor lose a significant
+/// digit.
 #[inline(always)]
 pub(super) fn modulus(re: f64, im: f64) -> (f64, f64) {
     let (large, small) = (power_of_two(500), power_of_two(-400));
@@ -32,7 +32,7 @@ pub(super) fn modulus(re: f64, im: f64) -> (f64, f64) {
     ((re * re + im * im).sqrt(), exponent)
 }
 
-/// The same as one number, inf or subnormal where it is so.
+/// The modulus as one float64: inf above its range, subnormal or 0 below.
 #[inline(always)]
 pub(super) fn rounded_modulus(re: f64, im: f64) -> f64 {
     let (value, exponent) = modulus(re, im);

@@ -1,7 +1,7 @@
 //! Floating-point numbers of 16 bits, which Rust lacks: `float16` and `bfloat16`.
 //!
-//! One body for both. Everything is integer work and selections, without branches and tables, so that the
-//! compiler makes vector code of it on every level.
+//! One generic body serves both. It uses integer operations and selections, without branches and tables, so that the compiler
+//! vectorizes it at every level.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -16,23 +16,23 @@ pub type F16 = Half<10>;
 /// The upper half of a float32.
 pub type Bf16 = Half<7>;
 
-/// All but the sign.
+/// All bits but the sign.
 const SIZE: u16 = u16::MAX >> 1;
-/// float32's.
+/// Digits of the mantissa of float32, without the implied one.
 const MIDDLE_DIGITS: u32 = f32::MANTISSA_DIGITS - 1;
 
-/// Cut off to 13 digits, the last of which is odd where there was more: to round that to the 11 digits of float16, or
-/// fewer, makes and hides no tie, and gives what rounding `x` gives.
+/// Truncates to 13 digits with a sticky last digit (round to odd): rounding the result to the 11 digits of float16, or fewer,
+/// gives what rounding `x` gives.
 ///
-/// float32 holds 13 digits of every number from 2^-137 on. What is smaller is 0 in 16 bits, however it was rounded
-/// (half of `bfloat16`'s smallest number is 2^-134); what is beyond float32 is infinite.
+/// float32 holds 13 digits of every number from 2^-137 on. Smaller numbers round to 0 in 16 bits in any case (half of
+/// `bfloat16`'s smallest number is 2^-134). Numbers beyond float32 become infinite.
 #[inline(always)]
 #[must_use]
 pub fn to_odd(x: f64) -> f32 {
-    /// Below the 13 digits, of which the exponent implies one.
+    /// The bits below the 13 digits, of which the exponent implies one.
     const REST: u64 = u64::MAX >> (64 - (f64::MANTISSA_DIGITS - 13));
     let bits = x.to_bits();
-    // The sum has the bit above the rest where there is any.
+    // The addition carries into the bit above the rest if a bit of the rest is set.
     f64::from_bits((bits | ((bits & REST) + REST)) & !REST) as f32
 }
 
@@ -41,9 +41,9 @@ const fn power_of_two(exponent: i32) -> f32 {
 }
 
 impl<const DIGITS: u32> Half<DIGITS> {
-    /// No bound above.
+    /// Positive infinity.
     pub const INFINITY: Self = Self(SIZE >> DIGITS << DIGITS);
-    /// No bound below.
+    /// Negative infinity.
     pub const NEG_INFINITY: Self = Self(Self::INFINITY.0 | !SIZE);
     const BIAS: u32 = (SIZE >> DIGITS) as u32 / 2;
     /// The exponent of the smallest subnormal.
@@ -70,19 +70,19 @@ impl<const DIGITS: u32> Half<DIGITS> {
         self.0 & SIZE > Self::INFINITY.0
     }
 
-    /// Exact.
+    /// Converts to float32, exactly.
     #[inline(always)]
     #[must_use]
     pub fn to_f32(self) -> f32 {
         let bits = u32::from(self.0) << 16;
         if Self::BIAS == 127 {
-            return f32::from_bits(bits); // float32's own exponents
+            return f32::from_bits(bits); // the exponents are float32's
         }
         let size = bits & (u32::MAX >> 1);
         let rebias = (127 - Self::BIAS) << MIDDLE_DIGITS;
         let normal = f32::from_bits((size >> (DIGITS + 16 - MIDDLE_DIGITS)) + rebias);
-        // That is for a subnormal number half of it and half of the smallest normal one. No product makes it right:
-        // those with subnormal numbers are slow on many CPUs.
+        // For a subnormal, `normal` is half its value plus half of the smallest normal number. It is corrected by additions,
+        // because products with subnormal numbers are slow on many CPUs.
         let least = power_of_two(Self::LAST + DIGITS.cast_signed());
         let finite = normal + (normal.min(least) - least);
         let last = if size >= u32::from(Self::INFINITY.0) << 16 { rebias } else { 0 };
@@ -102,30 +102,31 @@ impl<const DIGITS: u32> Half<DIGITS> {
     pub fn from_f32(x: f32) -> Self {
         let drop = MIDDLE_DIGITS - DIGITS;
         let bits = x.to_bits();
-        // A NaN keeps the upper bits of its payload, and stays one.
+        // A NaN keeps the upper bits of its payload, and its quiet bit is set, so that it stays NaN.
         let quiet = 1 << (DIGITS - 1);
         if Self::BIAS == 127 {
-            // float32's own exponents: what the digits carry over goes to the exponent, up to infinity.
+            // The exponents are float32's: a carry out of the digits increments the exponent, up to infinity.
             let rounded = (bits.wrapping_add((1 << (drop - 1)) - 1 + ((bits >> drop) & 1))) >> drop;
             return Self(if x.is_nan() { bits >> drop | quiet } else { rounded } as u16);
         }
-        // From there on all is infinite. As integers, for the smaller of a number and a signaling NaN is NaN on some CPUs.
+        // From `most` on, the result is infinite. Compared as integers, since the minimum of a number and a signaling NaN is
+        // NaN on some CPUs.
         let most = power_of_two(Self::BIAS.cast_signed() + 1).to_bits().cast_signed();
         let size = f32::from_bits(x.abs().to_bits().cast_signed().min(most).cast_unsigned());
-        // The last bit of `place` is worth as much as the last one of the result. Added, it leaves a count of them in the
-        // last bits, rounded.
+        // The last bit of `place` has the weight of the last bit of the result. Adding it rounds, and leaves a count of these
+        // units in the last bits.
         let own =
             f32::from_bits((size.to_bits() >> MIDDLE_DIGITS << MIDDLE_DIGITS) + (drop << MIDDLE_DIGITS));
         let least = power_of_two(Self::LAST + MIDDLE_DIGITS.cast_signed());
         let place = own.max(least);
-        // The count has the digit that the exponent implies; so the exponent is one less.
+        // The count includes the digit that the exponent implies, so the exponent is one less.
         let exponent = (place.to_bits() - least.to_bits()) >> drop;
         let rounded = (size + place).to_bits().wrapping_add(exponent);
         let nan = if x.is_nan() { quiet | ((bits >> drop) & (quiet - 1)) } else { 0 };
         Self((rounded | nan) as u16 | (bits >> 16) as u16 & !SIZE)
     }
 
-    /// Orders as the numbers do, NaN apart: 0.0 and -0.0 are one.
+    /// An integer that orders as the numbers do, except NaN: 0.0 and -0.0 are equal.
     #[inline(always)]
     fn key(self) -> i16 {
         let size = (self.0 & SIZE).cast_signed();
@@ -157,7 +158,7 @@ impl<const DIGITS: u32> PartialOrd for Half<DIGITS> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         self.ordered(*other).then(|| self.key().cmp(&other.key()))
     }
-    // These are what kernels use, so they are spelled out: made of `partial_cmp` they would have branches.
+    // Written out because kernels use them: defaults made of `partial_cmp` would have branches.
     #[inline(always)]
     fn lt(&self, other: &Self) -> bool {
         self.ordered(*other) & (self.key() < other.key())
@@ -186,7 +187,7 @@ impl<const DIGITS: u32> fmt::Debug for Half<DIGITS> {
 mod tests {
     use super::*;
 
-    /// The value of a pattern of bits, by the definition.
+    /// The value of a bit pattern, by the definition of the format.
     fn value<const DIGITS: u32>(bits: u16) -> f64 {
         let (bias, top) = if DIGITS == 10 { (15, 31) } else { (127, 255) };
         let sign = if bits >> 15 == 1 { -1.0 } else { 1.0 };
@@ -218,7 +219,7 @@ mod tests {
         let infinity = Half::<DIGITS>::INFINITY.to_bits();
         for bits in 0..infinity {
             let (low, high) = (value::<DIGITS>(bits), value::<DIGITS>(bits + 1));
-            // Where the next one is infinite, the step is as large as the one before.
+            // Where the next number is infinite, the step is that of the number before.
             let step = if bits + 1 == infinity { low - value::<DIGITS>(bits - 1) } else { high - low };
             let middle = low + step / 2.0;
             let even = if bits % 2 == 0 { bits } else { bits + 1 };

@@ -19,10 +19,10 @@ pub enum Step {
     Scaled(Factor),
 }
 
-/// A step from the base toward `t`, applied to one of the two.
+/// A step from the base toward `t`, applied to `t` or to the base.
 #[derive(Debug)]
 pub struct Towards<'a, T> {
-    /// The other of the two, which has the same positions.
+    /// The array that the step is not applied to; it has the same positions.
     pub other: View<'a, T>,
     /// Whether `other` is `t` and not the base.
     pub other_is_t: bool,

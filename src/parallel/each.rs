@@ -1,4 +1,4 @@
-//! Lists whose arrays have work of their own each: norms of slices, clips by the norm of the array.
+//! Lists with separate work for each array: norms of slices, clips by the norm of the array.
 
 use std::borrow::BorrowMut;
 use std::sync::{Mutex, PoisonError};

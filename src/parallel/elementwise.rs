@@ -92,7 +92,7 @@ pub fn apply_elementwise<T: Ordered>(isa: Isa, work: &impl Work<T>, task: &mut T
     apply_to_one(isa, work, task, streams)
 }
 
-/// Does `work` for one array of a list, on several threads if it is long. If the list `streams`, it is written past the caches.
+/// Does `work` for one array of a list, on several threads if it is long. If the list `streams`, by non-temporal stores.
 ///
 /// # Errors
 /// A bad setting of the threads.
@@ -118,7 +118,7 @@ fn part_len<T>(bytes: usize) -> usize {
     (job_bytes(bytes) / (2 * size_of::<T>())).next_multiple_of(BLOCK)
 }
 
-/// Whether outputs of `bytes` in all are written past the caches.
+/// Whether outputs of `bytes` in all are written by non-temporal stores.
 #[must_use]
 pub fn is_streamed(bytes: usize) -> bool {
     bytes >= NON_TEMPORAL_MIN_BYTES
@@ -152,8 +152,8 @@ macro_rules! any_task {
             pub(super) fn run(&mut self, isa: Isa, factor: Option<Factor>, store: Store<'_>) {
                 match self { $(Self::$name(task) => task.scale(isa, factor, store),)* }
             }
-            /// Scales the array by a factor, on all threads if it is long, and past the caches if it `streams`. Without a factor,
-            /// it is copied unless it is in place.
+            /// Scales the array by a factor, on all threads if it is long, and by non-temporal stores if it `streams`. Without
+            /// a factor, it is copied unless it is in place.
             ///
             /// # Errors
             /// A bad setting of the threads.
@@ -167,7 +167,7 @@ macro_rules! any_task {
             pub(super) fn norm(&self, isa: Isa, crew: &Crew, order: Order) -> Result<Scaled> {
                 match self { $(Self::$name(task) => reduce::norm(isa, crew, &[task.input().into()], order),)* }
             }
-            /// The same norm, computed on the calling thread.
+            /// `norm`, computed on the calling thread.
             pub(super) fn norm_alone(&self, isa: Isa, order: Order) -> Scaled {
                 match self { $(Self::$name(task) => norm_of_view(isa, &task.input(), order),)* }
             }

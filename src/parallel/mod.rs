@@ -36,7 +36,7 @@ fn job_bytes(bytes: usize) -> usize {
 mod tests {
     use std::sync::{Mutex, MutexGuard, PoisonError};
 
-    /// To be held by tests that set the number of threads, which the process has once.
+    /// Must be held by tests that set the number of threads, which is a setting of the process.
     pub(super) fn alone() -> MutexGuard<'static, ()> {
         static ALONE: Mutex<()> = Mutex::new(());
         ALONE.lock().unwrap_or_else(PoisonError::into_inner)

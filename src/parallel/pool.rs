@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 
 use crate::fork::PerProcess;
 
-/// What a woken worker does: it helps in a call for as long as that has jobs.
+/// The job of a woken worker: it helps a call as long as the call has jobs.
 pub(super) trait Help: Send + Sync {
     /// Called on the worker, once each time it wakes up.
     fn help(&self);
@@ -27,8 +27,8 @@ pub(super) struct Pool {
 /// The pool in use. The lock is held for moments and never waited for.
 static POOL: PerProcess<RwLock<Option<Arc<Pool>>>> = PerProcess::new(RwLock::new(None));
 
-/// To be called in a forked child before it starts threads. The pool that it inherited is left as it is: to free even its
-/// memory would take threads that do not exist in the child.
+/// Must be called in a forked child before it starts threads. The inherited pool is not freed: freeing it would take threads
+/// that do not exist in the child.
 pub fn forked() {
     POOL.renew();
 }
@@ -76,7 +76,7 @@ impl Drop for Pool {
     }
 }
 
-/// Where the workers sleep, and the call that was announced last.
+/// Where the workers sleep, with the call that was announced last.
 #[derive(Default)]
 struct Bell {
     state: Mutex<Announced>,
@@ -112,7 +112,7 @@ impl Bell {
         self.rung.notify_all();
     }
 
-    /// What a worker does all its life.
+    /// The loop of a worker.
     fn serve(&self) {
         let mut seen = 0;
         loop {

@@ -14,7 +14,7 @@ use crate::kernel::sum::is_prefetched;
 use crate::scaled::{Factor, Limit, Scaled};
 use crate::walk::{Slices, Store, Target, View};
 
-/// How the factor of a slice follows from its norm.
+/// The rule by which the factor of a slice follows from its norm.
 #[derive(Clone, Copy, Debug)]
 pub enum Rule {
     /// The norm becomes at most the limit.
@@ -102,7 +102,7 @@ struct Rows<'a, T> {
     in_batch: usize,
     /// Whether batches of rows have kernels. Elements of 16 bits have kernels of their own, which take longer slices.
     has_batches: bool,
-    /// Whether the output is written past the caches.
+    /// Whether the output is written by non-temporal stores.
     is_streamed_out: bool,
     /// Whether the output is so large that [`row_sums`] prefetches.
     is_prefetched: bool,

@@ -9,12 +9,12 @@ use crate::error::{Error, Result};
 /// The largest number of threads.
 pub const MAX_THREADS: usize = 1024;
 
-/// The number of threads to use, or one of the two values below.
+/// The number of threads to use, [`NOT_ASKED`] or [`BY_CPUS`].
 static THREADS: AtomicUsize = AtomicUsize::new(NOT_ASKED);
 
 /// The value before the first call, which asks the environment.
 const NOT_ASKED: usize = 0;
-/// The environment sets no number. The CPUs are counted when a call first wants threads, since that takes 0.1 ms.
+/// The environment sets no number. The CPUs are counted when a call first needs threads, since that takes 0.1 ms.
 const BY_CPUS: usize = usize::MAX;
 
 /// Reads the environment, once.

@@ -14,7 +14,7 @@ use crate::kernel::rows::{ScaleColumns, ScaleColumnsInto};
 use crate::kernel::scale::{ScaleEach, ScaleEachInto};
 use crate::kernel::sum::BLOCK;
 
-/// How an output is written.
+/// The kind of stores for an output.
 #[derive(Clone, Copy, Debug)]
 pub enum Store<'a> {
     /// By ordinary stores.
@@ -45,7 +45,7 @@ pub trait Work<T: Ordered>: Sync {
         to.copy_from_slice(from);
         self.apply(isa, at, to);
     }
-    /// Does the work past the caches, for any number of elements.
+    /// Does the work by non-temporal stores, for any number of elements.
     fn stream_into(&self, isa: Isa, guard: &StreamGuard, at: Range<usize>, from: &[T], to: &mut [T]) {
         stream_made(isa, guard, from, to, |part, from, made| {
             self.apply_into(isa, at.start + part.start..at.start + part.end, from, made);
@@ -76,7 +76,7 @@ fn stream_made<T: Ordered>(
     }
 }
 
-/// The same function for all elements.
+/// Work that applies one function to all elements.
 #[derive(Clone, Copy, Debug)]
 pub struct Uniform<M>(pub M);
 
@@ -130,11 +130,11 @@ impl<T: Ordered, W: Work<T>> Work<T> for Option<W> {
 pub struct Factors<'a> {
     /// The factors, by position.
     pub factors: View<'a, f64>,
-    /// What is known of the factors, and how products are rounded.
+    /// The properties of the factors, and the rounding of products.
     pub kind: FactorKind,
 }
 
-/// What is known of the factors of single elements, and how the products are rounded.
+/// The properties of the factors of single elements, and the rounding of products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FactorKind {
     /// Factors are normal numbers, and no element whose factor is 1 is NaN, so that a plain product is right.

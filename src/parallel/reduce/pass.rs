@@ -137,7 +137,7 @@ impl<T: Element> Blocks for View<'_, T> {
     }
 }
 
-/// What norms need of the elements of one array, of any dtype.
+/// The methods that norms need of one array, of any dtype.
 pub(super) trait Terms: Debug + Send + Sync {
     /// See [`Blocks::size`].
     fn size(&self) -> (usize, usize);

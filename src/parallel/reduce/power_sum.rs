@@ -87,7 +87,7 @@ impl Order {
         let cell = |at: Option<usize>| at.and_then(|at| cells.get(at)).copied().unwrap_or(0.0);
         let half = power_of_two(-(CELL / 2));
         let below = if self == Self::Max { 0.0 } else { cell(top.checked_sub(1)) };
-        // What lies two cells below the largest counts nothing beside it.
+        // Cells two or more below the largest do not change the sum.
         let sum = cell(Some(top)) + below * half * half;
         match self {
             Self::One | Self::Max => Scaled::new(sum, exponent),
