@@ -1,10 +1,10 @@
 //! NumPy arrays: the one place that reads and makes them, and the only `unsafe` code beside `isa.rs` and `crew.rs`.
 //!
-//! An [`Array`] is what the C struct says (`fields.rs`): shape, strides, dtype, flags. A [`Pair`](pair::Pair) is an
-//! input with its output; it alone hands out memory to write, after [`arrange`](pair::arrange) has made sure that no
-//! output shares a byte with another output or with an input other than its own. While a pair's memory is borrowed from
-//! here the GIL may be released. As with NumPy's own loops, another Python thread that writes to the array meanwhile
-//! makes the values undefined, and that is the caller's race; memory stays valid because the array object is held.
+//! An [`Array`] has the shape, strides, dtype and flags of NumPy's C struct (`fields.rs`). A [`Pair`](pair::Pair) is an input
+//! with its output. Only pairs lend memory to write, after [`arrange`](pair::arrange) has made sure that no output shares a
+//! byte with another output or with an input other than its own. While a pair's memory is borrowed, the GIL may be released. If
+//! another Python thread writes to the array meanwhile, the values are undefined, as with NumPy's own loops: that is the
+//! caller's race. The memory stays valid because the array object is held.
 #![expect(unsafe_code, reason = "NumPy's arrays are C structs, and their memory is raw")]
 
 mod fields;
@@ -54,11 +54,11 @@ pub(super) struct Array<'py> {
 }
 
 impl<'py> Array<'py> {
-    /// Reads an ndarray; None for another object. The second value says whether it is of a subclass.
+    /// Reads an ndarray; None for another object. The second value is whether it is of a subclass.
     pub(super) fn read(object: &Bound<'py, PyAny>) -> Option<(Self, bool)> {
         let (fields, subclass) = fields::fields(object)?;
-        // Copied, because Python code that runs later in the call may give the array another shape, and NumPy would
-        // free these.
+        // Copied, because Python code that runs later in the call may give the array another shape, and NumPy would free the
+        // old shape and strides.
         let shape = SmallVec::from_slice(fields::shape(fields));
         let strides = SmallVec::from_slice(fields::strides(fields));
         let mut array = Self {
@@ -85,14 +85,14 @@ impl<'py> Array<'py> {
         fortran: bool,
     ) -> PyResult<Self> {
         let bytes = shape.iter().fold(itemsize, |bytes, len| bytes.saturating_mul(*len));
-        // SAFETY: where there are strides, they come from `strides_in`, which makes those of a dense array.
+        // SAFETY: if there are strides, they come from `strides_in`, which makes those of a dense array.
         let object =
             with_memory(py, bytes, || unsafe { fields::new_dense(py, number, shape, strides, fortran) })?;
         let (array, _) = Self::read(&object).ok_or_else(|| internal("NumPy made no array"))?;
         Ok(array)
     }
 
-    /// The same memory as real numbers, with one more axis for the two parts of each. Only of a complex array.
+    /// A complex array's memory as real numbers, with one more axis for the two parts of each; None for other arrays.
     pub(super) fn in_parts(&self) -> Option<Self> {
         let part = self.dtype().and_then(Dtype::parts)?;
         let mut parts = self.clone();
@@ -112,7 +112,7 @@ impl<'py> Array<'py> {
         Self::uninit(self.object.py(), self.element.number, itemsize, shape, strides.as_deref(), fortran)
     }
 
-    /// A new array of T, its axes in memory in the given order, from outer to inner: zeros, which `fill` then sees.
+    /// A new array of T, its axes in memory in the given order, from outer to inner. `fill` gets it filled with zeros.
     pub(super) fn filled<T: Element>(
         py: Python<'py>,
         shape: &[usize],
@@ -146,7 +146,7 @@ impl<'py> Array<'py> {
             Bound::from_owned_ptr_or_err(py, made)?
         };
         let (copy, _) = Self::read(&copy).ok_or_else(|| internal("NumPy copied no array"))?;
-        // It has the array's shape of now, which may be another one than was read.
+        // The copy has the array's current shape, which may differ from the one that was read.
         if copy.shape() == self.shape() { Ok(copy) } else { Err(resized()) }
     }
 
@@ -176,8 +176,8 @@ impl<'py> Array<'py> {
         }
     }
 
-    /// The fields, or an error if the array's memory is no longer what was read: Python code that ran since, in an
-    /// argument's `__array__` for instance, may have resized it.
+    /// The fields, or an error if the array's memory has changed since it was read: Python code that ran since then, for
+    /// example an argument's `__array__`, may have resized it.
     fn current_fields(&self) -> PyResult<&Fields> {
         let parts = if self.geometry.in_parts { 2 } else { 1 };
         match fields::fields(&self.object) {
@@ -206,12 +206,12 @@ impl<'py> Array<'py> {
         self.element.dtype
     }
 
-    /// The bytes of all elements, of a huge array of repeated ones at most what an integer holds.
+    /// The bytes of all elements, saturated at `usize::MAX` (for a huge array of repeated elements).
     pub(super) fn bytes(&self) -> usize {
         self.len().saturating_mul(self.itemsize())
     }
 
-    /// Cuts the axes in two, those that are reduced and those that are kept.
+    /// Splits the axes into reduced and kept ones.
     pub(super) fn split(&self, reduced: &[usize]) -> ReducedAxes {
         ReducedAxes::new(&self.geometry, reduced)
     }
@@ -224,8 +224,8 @@ impl<'py> Array<'py> {
         self.dtype().map_or(0, Dtype::size)
     }
 
-    /// Whether the elements follow each other in the C order or the Fortran order of the axes, which two
-    /// arrays may share. (Of an array in parts, in that order of the complex numbers.)
+    /// Whether the elements are contiguous in the C order or the Fortran order of the axes, as flags that two arrays may share.
+    /// (For an array in parts: in that order of the complex numbers.)
     fn contiguity(&self) -> c_int {
         self.flags & DENSE
     }
@@ -240,13 +240,13 @@ impl<'py> Array<'py> {
         }
     }
 
-    /// The addresses of the first byte and of the one after the last.
+    /// The addresses of the first byte and of the byte after the last.
     fn extent(&self) -> (usize, usize) {
         self.place().extent()
     }
 
-    /// Whether the memory can be read as elements of its dtype: aligned, native, and with strides that are
-    /// multiples.
+    /// Whether the memory can be read as elements of its dtype: aligned, in native byte order, and with strides that are
+    /// multiples of the element size.
     fn is_plain<T>(&self) -> bool {
         let size = size_of::<T>();
         !self.element.swapped
@@ -266,7 +266,7 @@ impl<'py> Array<'py> {
         self.current_fields().map(|_| ())
     }
 
-    /// The memory to read, where the element with all indices 0 lies in it, and what a stride counts.
+    /// The memory to read, the position in it of the element with all indices 0, and the bytes of a unit of its strides.
     fn memory<T: Element>(&self) -> PyResult<(Memory<'_, T>, isize, isize)> {
         self.check::<T>()?;
         let (low, high) = self.extent();
@@ -291,14 +291,14 @@ impl<'py> Array<'py> {
         }
     }
 
-    /// The elements, by their position in `walk`.
+    /// The elements, in the order of `walk`.
     pub(super) fn view<T: Element>(&self, walk: &IterOrder) -> PyResult<View<'_, T>> {
         let (memory, start, unit) = self.memory::<T>()?;
         let (layout, shift) = walk.layout(&self.geometry, unit);
         Ok(View::new(memory, start + shift, Cow::Owned(layout)))
     }
 
-    /// All elements of this array and of another one of its shape, by the same positions: this one's order of memory.
+    /// The elements of this array and of another of its shape, both in the memory order of this one.
     pub(super) fn views_beside<'a, T: Element>(
         &'a self,
         other: &'a Self,
@@ -320,7 +320,7 @@ impl<'py> Array<'py> {
         self.view(&IterOrder::of(&self.geometry))
     }
 
-    /// The slices along the reduced axes, in the order of the kept ones.
+    /// The slices along the reduced axes, in the order of the kept axes.
     pub(super) fn slices<T: Element>(&self, split: &ReducedAxes) -> PyResult<Slices<'_, T>> {
         let (memory, start, unit) = self.memory::<T>()?;
         Ok(split.slices(memory, start, &self.geometry, unit))

@@ -1,4 +1,4 @@
-//! NumPy's C struct of an array: what its fields say, and the one way to new arrays.
+//! NumPy's C struct of an array: reading its fields, and the only way to make new arrays.
 
 use std::arch::asm;
 use std::ffi::c_int;
@@ -17,7 +17,7 @@ use crate::element::Dtype;
 /// The fields of an ndarray.
 pub(super) type Fields = npyffi::PyArrayObject_fields;
 
-/// Elements that follow each other in the C order or the Fortran order of the axes.
+/// Flags of elements that are contiguous in the C order or the Fortran order of the axes.
 pub(super) const DENSE: c_int = npyffi::NPY_ARRAY_C_CONTIGUOUS | npyffi::NPY_ARRAY_F_CONTIGUOUS;
 
 /// The dtypes by NumPy's numbers.
@@ -31,7 +31,7 @@ const DTYPES: [Option<Dtype>; NPY_TYPES::NPY_NTYPES_LEGACY as usize] = {
         }
         i += 1;
     }
-    // C's `long` has a number of its own, whatever its size.
+    // C's `long` has its own number, whatever its size.
     let is_64 = size_of::<std::ffi::c_long>() == 8;
     table[NPY_TYPES::NPY_LONG as usize] = Some(if is_64 { Dtype::I64 } else { Dtype::I32 });
     table[NPY_TYPES::NPY_ULONG as usize] = Some(if is_64 { Dtype::U64 } else { Dtype::U32 });
@@ -41,7 +41,7 @@ const DTYPES: [Option<Dtype>; NPY_TYPES::NPY_NTYPES_LEGACY as usize] = {
 /// The number that `ml_dtypes` was given for its bfloat16; 0 until an array of it has been seen.
 static BFLOAT16: AtomicI32 = AtomicI32::new(0);
 
-/// The class ndarray, looked up once for a list.
+/// The class ndarray, to be looked up once per list.
 #[inline]
 pub(super) fn ndarray(py: Python<'_>) -> *mut PyTypeObject {
     // SAFETY: the interpreter is attached.
@@ -62,7 +62,7 @@ pub(super) fn exact_fields<'a>(
     }
 }
 
-/// The same of any ndarray. The second value says whether it is of a subclass.
+/// The C struct of any ndarray. The second value is whether it is of a subclass.
 pub(super) fn fields<'a>(object: &'a Bound<'_, PyAny>) -> Option<(&'a Fields, bool)> {
     let py = object.py();
     if let Some(fields) = exact_fields(object.as_borrowed(), ndarray(py)) {
@@ -76,15 +76,15 @@ pub(super) fn fields<'a>(object: &'a Bound<'_, PyAny>) -> Option<(&'a Fields, bo
     }
 }
 
-/// The lengths of the axes. They are to be copied where Python code may run while they are in use: if it gives the array
-/// another shape, NumPy frees them.
+/// The lengths of the axes. They must be copied where Python code may run while they are in use: if it gives the array another
+/// shape, NumPy frees them.
 #[inline]
 pub(super) fn shape(fields: &Fields) -> &[usize] {
     // SAFETY: NumPy keeps `nd` lengths there, none negative. Nothing runs while the slice is in use.
     unsafe { slice_of(fields.dimensions.cast::<usize>(), usize::try_from(fields.nd).unwrap_or(0)) }
 }
 
-/// The strides of the axes in bytes, to be copied as the lengths are.
+/// The strides of the axes in bytes. They must be copied as the lengths are.
 #[inline]
 pub(super) fn strides(fields: &Fields) -> &[isize] {
     // SAFETY: NumPy keeps as many strides as lengths there. Nothing runs while the slice is in use.
@@ -102,7 +102,7 @@ unsafe fn slice_of<'a, T>(data: *const T, len: usize) -> &'a [T] {
     unsafe { slice::from_raw_parts(data, len) }
 }
 
-/// The number of elements. Nearly all arrays have one axis or two, for which a loop costs more than the product.
+/// The number of elements. Nearly all arrays have one or two axes, for which a loop costs more than the product.
 #[inline(always)]
 pub(super) fn len(fields: &Fields) -> usize {
     match shape(fields) {
@@ -112,20 +112,20 @@ pub(super) fn len(fields: &Fields) -> usize {
     }
 }
 
-/// Whether the array still has the memory that was read of it.
+/// Whether the array still has the address and the number of elements that were read.
 #[inline(always)]
 pub(super) fn lies_at(fields: &Fields, data: *mut u8, elements: usize) -> bool {
     fields.data.cast() == data && len(fields) == elements
 }
 
-/// What the array's descr says of its elements.
+/// The type of an array's elements, from its descr.
 #[derive(Clone, Copy)]
 pub(super) struct ElementType {
     /// NumPy's number of the dtype.
     pub(super) number: c_int,
-    /// The dtype, if it is a native one or a bfloat16 that was seen before.
+    /// The dtype, if it is a native one or a bfloat16 that has been seen before.
     pub(super) dtype: Option<Dtype>,
-    /// Whether the bytes of an element are the other way round.
+    /// Whether the byte order of an element is not the native one.
     pub(super) swapped: bool,
 }
 
@@ -140,7 +140,7 @@ pub(super) fn element_type(fields: &Fields) -> ElementType {
     } else {
         (number == BFLOAT16.load(Ordering::Relaxed)).then_some(Dtype::Bf16)
     };
-    // As numbers, because a char of C has a sign on some CPUs and none on others.
+    // Compared as numbers, because C's char is signed on some CPUs and unsigned on others.
     let foreign = c_int::from(if cfg!(target_endian = "little") { b'>' } else { b'<' });
     ElementType { number, dtype, swapped: c_int::from(descr.byteorder) == foreign }
 }
@@ -178,8 +178,8 @@ pub(super) unsafe fn new_array<'py>(
     data: *mut u8,
     fortran: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
-    // SAFETY: the type is ndarray itself, and lengths and strides are only read. The result is a new reference or null
-    // with an exception set. The rest the caller says.
+    // SAFETY: the type is ndarray itself, and lengths and strides are only read. The result is a new reference or null with an
+    // exception set. The caller guarantees the rest.
     unsafe {
         let made = PY_ARRAY_API.PyArray_NewFromDescr(
             py,
@@ -196,7 +196,7 @@ pub(super) unsafe fn new_array<'py>(
     }
 }
 
-/// Makes an array of NumPy's number of a dtype, whose memory holds any bits: in the C order or the Fortran order of the axes,
+/// Makes an array of a dtype by its NumPy number, whose memory holds any bits: in the C order or the Fortran order of the axes,
 /// or with the strides of another dense order.
 ///
 /// # Safety
@@ -219,12 +219,12 @@ pub(super) unsafe fn new_dense<'py>(
     }
 }
 
-/// Makes the compiler take the memory of a new array as written, so that a slice of it may be lent.
+/// Makes the compiler treat the memory of a new array as written, so that a slice of it may be lent.
 ///
-/// To Rust, memory that an allocator has just handed out holds no value at all, not even an arbitrary one, and a slice of
-/// it must not exist. The block of assembly is empty, but the compiler cannot look into it and must assume that it
-/// stored something everywhere behind the pointer: from then on the memory holds some bits, and any bits are a value of
-/// every dtype. Kernels overwrite them all and read none.
+/// To Rust, memory that an allocator has just handed out holds no value at all, not even an arbitrary one, and a slice of it
+/// must not exist. The block of assembly is empty, but the compiler cannot look into it and must assume that it stored
+/// something everywhere behind the pointer. From then on the memory holds some bits, and any bits are a value of every dtype.
+/// Kernels overwrite all of them and read none.
 #[inline]
 fn hold_any_bits(data: *mut u8) {
     // SAFETY: no instruction is executed.

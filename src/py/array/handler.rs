@@ -1,4 +1,5 @@
-//! NumPy's memory handler (NEP 49) by which an array owns memory from `memory.rs`: NumPy frees and resizes it as any other.
+//! NumPy's memory handler (NEP 49) for arrays that own memory from `memory.rs`. NumPy frees and resizes that memory like any
+//! other.
 
 use std::ffi::{CStr, c_void};
 use std::mem;
@@ -11,7 +12,7 @@ use pyo3::sync::PyOnceLock;
 use super::super::memory_limit;
 use super::memory::{Block, LARGE};
 
-/// Calls `make`, which makes one array of `bytes` bytes. From [`LARGE`] bytes on, the array's memory is ours.
+/// Calls `make`, which makes one array of `bytes` bytes. From [`LARGE`] bytes on, its memory is a block of the pool.
 #[inline]
 pub(super) fn with_memory<R>(
     py: Python<'_>,
@@ -25,13 +26,13 @@ pub(super) fn with_memory<R>(
 fn with_handler<R>(py: Python<'_>, make: impl FnOnce() -> PyResult<R>) -> PyResult<R> {
     let numpy = Numpy::get(py)?;
     let before = numpy.set_handler(numpy.capsule.bind(py))?;
-    // Python code that the collector runs meanwhile may make arrays too: ours are good for any size.
+    // Python code that the garbage collector runs in `make` may make arrays too: the handler serves any size.
     let made = make();
     numpy.set_handler(&before)?;
     made
 }
 
-// NumPy calls these. Nothing in them panics, so they do not unwind.
+// NumPy calls these functions. Nothing in them panics, so they do not unwind.
 
 unsafe extern "C" fn malloc(_: *mut c_void, size: usize) -> *mut c_void {
     Block::allocate(size).map_or(ptr::null_mut(), |block| block.data().as_ptr().cast())
@@ -74,7 +75,7 @@ unsafe extern "C" fn free(_: *mut c_void, data: *mut c_void, _: usize) {
 /// `PyDataMem_Handler` of NumPy's C API, version 1.
 #[repr(C)]
 struct Handler {
-    name: [u8; 127], // chars of C, which have a sign on some CPUs and none on others
+    name: [u8; 127], // C's char is signed on some CPUs and unsigned on others
     version: u8,
     context: *mut c_void,
     malloc: unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void,
@@ -83,7 +84,7 @@ struct Handler {
     free: unsafe extern "C" fn(*mut c_void, *mut c_void, usize),
 }
 
-// SAFETY: it is read only, and its functions may be called on any thread.
+// SAFETY: the handler is only read, and its functions may be called on any thread.
 unsafe impl Sync for Handler {}
 
 static HANDLER: Handler = Handler {
@@ -116,7 +117,7 @@ impl Numpy {
     fn get(py: Python<'_>) -> PyResult<&Self> {
         static NUMPY: PyOnceLock<Numpy> = PyOnceLock::new();
         NUMPY.get_or_try_init(py, || {
-            const SLOT: usize = 304; // of the C API's table, since NumPy 1.22
+            const SLOT: usize = 304; // in the C API's table, since NumPy 1.22
             const CAPSULE: &CStr = c"mem_handler";
             let module =
                 py.import("numpy._core.multiarray").or_else(|_| py.import("numpy.core.multiarray"))?;
@@ -137,7 +138,7 @@ impl Numpy {
         })
     }
 
-    /// Puts a handler's capsule to use for this thread; the one that was in use.
+    /// Makes a handler's capsule the current one of this thread; returns the previous one.
     fn set_handler<'py>(&self, capsule: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         // SAFETY: the interpreter is attached. The function takes a handler's capsule and returns the one that was in use
         // as a new reference, or null with an exception set.

@@ -5,7 +5,7 @@ use pyo3::types::{PyAny, PyList, PyTuple};
 
 use super::objects;
 
-/// What a call is about: the entries of a list or a tuple, or one object alone. To read them runs no Python code.
+/// The argument of a call: the entries of a list or a tuple, or a single object. Reading them runs no Python code.
 pub(in crate::py) enum Items<'a, 'py> {
     List(&'a Bound<'py, PyList>),
     Tuple(Bound<'py, PyTuple>),
@@ -13,7 +13,7 @@ pub(in crate::py) enum Items<'a, 'py> {
 }
 
 impl<'a, 'py> Items<'a, 'py> {
-    /// A list, or a tuple of no subclass; None for anything else.
+    /// A list, or a tuple that is not of a subclass; None for anything else.
     pub(in crate::py) fn of_list(object: &'a Bound<'py, PyAny>) -> Option<Self> {
         if let Ok(list) = object.cast::<PyList>() {
             return Some(Self::List(list));
@@ -33,7 +33,7 @@ impl<'a, 'py> Items<'a, 'py> {
         }
     }
 
-    /// The entries as they are now, for good.
+    /// The entries at this moment: later changes of the list do not affect them.
     pub(in crate::py) fn held(&self) -> PyResult<Held<'py>> {
         match self {
             Self::List(list) => Ok(Held::Many(objects::tuple_of_list(list)?)),
@@ -43,8 +43,8 @@ impl<'a, 'py> Items<'a, 'py> {
     }
 }
 
-/// What keeps arrays alive, one alone or those of a list: their references, as they stood in the argument at one moment. A list is copied by one
-/// call to Python, at a quarter of what it costs to take its entries one by one.
+/// References that keep arrays alive: a single one or those of a list, as they were in the argument at one moment. One call to
+/// Python copies a list, at a quarter of the cost of taking its entries one by one.
 pub(in crate::py) enum Held<'py> {
     One(Bound<'py, PyAny>),
     Many(Bound<'py, PyTuple>),
@@ -66,7 +66,7 @@ impl<'py> Held<'py> {
         }
     }
 
-    /// What keeps them alive, as one object.
+    /// The references as one object.
     pub(in crate::py) fn into_any(self) -> Bound<'py, PyAny> {
         match self {
             Self::One(object) => object,
@@ -74,7 +74,7 @@ impl<'py> Held<'py> {
         }
     }
 
-    /// The only one, or all in a new list.
+    /// The single object, or all in a new list.
     pub(super) fn to_result(&self) -> PyResult<Bound<'py, PyAny>> {
         match self {
             Self::One(object) => Ok(object.clone()),

@@ -1,12 +1,12 @@
-//! Memory of large outputs, kept for a later call.
+//! A pool of the memory of large outputs, for later calls.
 //!
-//! The C library maps an allocation of 32 MiB and more anew every time and unmaps it when it is freed, so that the kernel
-//! zeroes every page, one fault at a time: for an output that costs as much as the work that fills it. So single outputs
-//! of that size own memory of ours, and what they free waits for the next output of about that size. All other outputs
-//! are NumPy's own.
+//! The C library maps each allocation of 32 MiB or more anew and unmaps it when it is freed, so the kernel zeroes every page,
+//! one page fault at a time. For an output that costs as much as the work that fills it. So single outputs of that size own
+//! memory from this pool, and their memory, once freed, waits for the next output of about that size. NumPy allocates all other
+//! outputs.
 //!
-//! The least recently used block goes first. The kernel may take the pages of waiting blocks when it runs short
-//! (`MADV_FREE`). The lock is tried, never waited for: a thread that does not get it maps or unmaps memory instead.
+//! The least recently used block is dropped first. The kernel may take the pages of waiting blocks when it runs short of memory
+//! (`MADV_FREE`). The lock is tried and never waited for: a thread that does not get it maps or unmaps memory instead.
 
 use std::collections::VecDeque;
 use std::ptr::{self, NonNull};
@@ -18,14 +18,14 @@ use rustix::param::page_size;
 use super::super::memory_limit;
 use crate::fork::PerProcess;
 
-/// Bytes of the smallest output that owns memory from here. It is the largest size below which glibc's heap may serve an
+/// Bytes of the smallest output that gets memory from here. It is the largest size below which glibc's heap may serve an
 /// allocation (`DEFAULT_MMAP_THRESHOLD_MAX`); from here on it always maps.
 pub(super) const LARGE: usize = 32 << 20;
 
 /// A waiting block serves an output if it is at most an eighth larger.
 const SLACK: usize = 8;
 
-/// Bytes of a huge page: blocks begin at one, so that one page fault maps all of it.
+/// Bytes of a huge page. Blocks are aligned to it, so that one page fault maps all of it.
 const HUGE_PAGE: usize = 2 << 20;
 
 /// A mapping: one page with the [`Header`], then `capacity` bytes of data.
@@ -36,19 +36,19 @@ pub(super) struct Block {
 // SAFETY: nothing else refers to the memory of a block; its owner may use it on any thread.
 unsafe impl Send for Block {}
 
-/// Stands in the page before the data, which NumPy does not see and `MADV_FREE` does not reach.
+/// The contents of the page before the data, which NumPy does not see and `MADV_FREE` does not affect.
 struct Header {
     capacity: usize,
 }
 
 impl Block {
-    /// A block for `size` bytes: one that waits, or a new one.
+    /// A block for `size` bytes: a waiting one, or a new one.
     pub(super) fn allocate(size: usize) -> Option<Self> {
         let capacity = size.max(1).checked_next_multiple_of(page_size())?;
         with_pool(|pool| pool.take(capacity)).flatten().or_else(|| Self::map(capacity))
     }
 
-    /// Gives the block back: to the pool, or to the kernel.
+    /// Returns the block to the pool, or to the kernel.
     pub(super) fn free(self) {
         let mut block = Some(self);
         with_pool(|pool| block.take().map(|block| pool.put(block)));
@@ -62,7 +62,7 @@ impl Block {
     }
 
     /// # Safety
-    /// `data` is that of a block which was allocated here and is not freed yet, and the caller owns it.
+    /// `data` is that of a block that was allocated here and is not freed yet, and the caller owns it.
     pub(super) unsafe fn of_data(data: NonNull<u8>) -> Self {
         Self { data }
     }
@@ -114,24 +114,24 @@ impl Block {
         let _ = unsafe { mm::munmap(self.header().cast(), page_size() + self.capacity()) };
     }
 
-    /// Lets the kernel take the pages of the data when it runs short; their bytes are lost then.
+    /// Lets the kernel take the pages of the data when it runs short of memory; their bytes are then lost.
     fn offer(&self) {
         // SAFETY: the data are whole pages of the mapping, and nobody needs their bytes any more.
         let _ = unsafe { mm::madvise(self.data.as_ptr().cast(), self.capacity(), Advice::LinuxFree) };
     }
 }
 
-/// The blocks that wait, the least recently used one first.
+/// The waiting blocks, the least recently used one first.
 #[derive(Default)]
 struct Pool {
     blocks: VecDeque<Block>,
     bytes: usize,
-    /// The process that freed them. A forked child gives back its copies: to write to one would copy it.
+    /// The process that freed the blocks. A forked child unmaps its copies: writing to one would copy its pages.
     process: u32,
 }
 
 impl Pool {
-    /// The smallest block with room for `capacity` bytes, if it has little more.
+    /// The smallest block with room for `capacity` bytes, unless it is larger by more than [`SLACK`] allows.
     fn take(&mut self, capacity: usize) -> Option<Block> {
         let fits = |block: &Block| (capacity..=capacity + capacity / SLACK).contains(&block.capacity());
         let fitting = self.blocks.iter().enumerate().filter(|(_, block)| fits(block));
@@ -141,7 +141,7 @@ impl Pool {
         Some(block)
     }
 
-    /// Keeps a block within the limit, at the expense of those that were used longer ago.
+    /// Keeps a block within the limit; blocks that were used longer ago are dropped for it.
     fn put(&mut self, block: Block) {
         let limit = memory_limit::limit().unwrap_or(0);
         let capacity = block.capacity();
@@ -167,7 +167,7 @@ impl Pool {
 
 static POOL: PerProcess<Mutex<Option<Pool>>> = PerProcess::new(Mutex::new(None));
 
-/// Calls `work` with the pool, unless another thread has it.
+/// Calls `work` with the pool, unless another thread holds its lock.
 fn with_pool<R>(work: impl FnOnce(&mut Pool) -> R) -> Option<R> {
     let mut pool = match POOL.get().try_lock() {
         Ok(pool) => pool,
@@ -177,15 +177,15 @@ fn with_pool<R>(work: impl FnOnce(&mut Pool) -> R) -> Option<R> {
     let pool = pool.get_or_insert_default();
     let process = std::process::id();
     if pool.process != process {
-        // Also after a fork in C code, of which nobody tells `forked`.
+        // Needed after a fork in C code too, which does not call `forked`.
         pool.shrink_to(0);
         pool.process = process;
     }
     Some(work(pool))
 }
 
-/// To be called in a forked child before it starts threads: gives back the blocks that the child inherited, unless a
-/// thread of the parent had the lock.
+/// Must be called in a forked child before it starts threads: unmaps the blocks that the child inherited, unless a thread of
+/// the parent held the lock.
 pub(in crate::py) fn forked() {
     let parent = POOL.renew();
     if let Ok(mut inherited) = parent.try_lock()
@@ -195,7 +195,7 @@ pub(in crate::py) fn forked() {
     }
 }
 
-/// Gives back all blocks that wait; their number of bytes.
+/// Unmaps all waiting blocks; returns their number of bytes.
 pub(in crate::py) fn trim() -> usize {
     let trimmed = with_pool(|pool| {
         let bytes = pool.bytes;
@@ -205,7 +205,7 @@ pub(in crate::py) fn trim() -> usize {
     trimmed.unwrap_or(0)
 }
 
-/// The number of bytes that wait.
+/// The number of bytes of the waiting blocks.
 pub(in crate::py) fn held() -> usize {
     with_pool(|pool| pool.bytes).unwrap_or(0)
 }

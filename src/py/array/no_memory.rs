@@ -1,4 +1,4 @@
-//! Outputs are NumPy's own here: `memory.rs` and `handler.rs` are for Linux.
+//! On systems other than Linux, NumPy allocates all outputs: `memory.rs` and `handler.rs` are for Linux.
 
 use pyo3::prelude::*;
 

@@ -1,4 +1,4 @@
-//! Python objects of any length, made so that there is a `MemoryError` where `PyO3` panics.
+//! Python objects of any length, made so that they raise a `MemoryError` where `PyO3` would panic.
 
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -6,14 +6,13 @@ use pyo3::types::{PyAny, PyList, PyTuple, PyType};
 
 use super::internal;
 
-/// Whether an object is of a class or of one derived from it, by the classes that Python keeps of each: no method of
-/// theirs is asked.
+/// Whether an object is of a class or of a subclass, by their C structs alone: no Python method is called.
 pub(in crate::py) fn is_of(object: &Bound<'_, PyAny>, class: &Bound<'_, PyType>) -> bool {
     // SAFETY: the interpreter is attached, `object` is a live object and `class` a live class.
     unsafe { ffi::PyObject_TypeCheck(object.as_ptr(), class.as_type_ptr()) != 0 }
 }
 
-/// A list of as many entries as `entries` says it has.
+/// A list of the `entries`, as many as their length says.
 pub(in crate::py) fn list_of<'py>(
     py: Python<'py>,
     entries: impl ExactSizeIterator<Item = Bound<'py, PyAny>>,
@@ -22,8 +21,8 @@ pub(in crate::py) fn list_of<'py>(
     // SAFETY: the interpreter is attached. The result is a new reference or null with an exception set.
     let list = unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyList_New(len))? };
     for (i, entry) in (0..len).zip(entries) {
-        // SAFETY: the list is live, and the call takes the reference to the entry, also where it fails. Places that stay
-        // empty are nothing to Python's collector, which meets them in its own `list` as well.
+        // SAFETY: the list is live, and the call takes the reference to the entry, also where it fails. The garbage collector
+        // ignores places that stay empty, which `list` itself has as well.
         if unsafe { ffi::PyList_SetItem(list.as_ptr(), i, entry.into_ptr()) } != 0 {
             return Err(PyErr::take(py).unwrap_or_else(|| internal("a list has no place")));
         }
@@ -31,7 +30,7 @@ pub(in crate::py) fn list_of<'py>(
     Ok(list.cast_into()?)
 }
 
-/// The entries of a list as they are stored, whatever methods a subclass has.
+/// The entries of a list as they are stored, regardless of the methods of a subclass.
 pub(in crate::py) fn tuple_of_list<'py>(list: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyTuple>> {
     // SAFETY: the interpreter is attached and `list` is a live list. The result is a new reference or null with an
     // exception set.
@@ -39,9 +38,9 @@ pub(in crate::py) fn tuple_of_list<'py>(list: &Bound<'py, PyList>) -> PyResult<B
     Ok(tuple.cast_into()?)
 }
 
-/// The same of a tuple.
+/// The entries of a tuple as they are stored, regardless of the methods of a subclass.
 pub(in crate::py) fn tuple_of_tuple<'py>(tuple: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyTuple>> {
-    // SAFETY: as above; of the whole of an exact tuple the call gives the tuple itself.
+    // SAFETY: as above; for the whole of an exact tuple the call returns the tuple itself.
     let whole = unsafe {
         let slice = ffi::PyTuple_GetSlice(tuple.as_ptr(), 0, tuple.len().cast_signed());
         Bound::from_owned_ptr_or_err(tuple.py(), slice)?
@@ -49,7 +48,7 @@ pub(in crate::py) fn tuple_of_tuple<'py>(tuple: &Bound<'py, PyTuple>) -> PyResul
     Ok(whole.cast_into()?)
 }
 
-/// A new list of the entries of a tuple of no subclass.
+/// A new list of the entries of a tuple that is not of a subclass.
 pub(super) fn list_of_tuple<'py>(tuple: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyAny>> {
     // SAFETY: the interpreter is attached and `tuple` is a live tuple. The result is a new reference or null with an
     // exception set.

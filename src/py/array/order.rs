@@ -1,4 +1,4 @@
-//! In which order the axes of arrays are walked.
+//! The order in which the axes of arrays are iterated.
 
 use std::borrow::Cow;
 
@@ -13,17 +13,17 @@ use crate::walk::{Axis, Layout, Memory, Slices, View, copy_order};
 pub(in crate::py) struct Geometry {
     /// Their lengths.
     pub(super) shape: SmallVec<[usize; 4]>,
-    /// Their steps in bytes.
+    /// Their strides in bytes.
     pub(super) strides: SmallVec<[isize; 4]>,
-    /// Whether the last axis, of two steps, goes over the parts of complex numbers.
+    /// Whether the last axis, of length 2, is that of the parts of complex numbers.
     pub(super) in_parts: bool,
 }
 
-/// An order of axes to walk, from outer to inner, some of them backwards.
+/// An order of axes to iterate, from outer to inner, some of them backwards.
 #[derive(Clone, Debug)]
 pub(in crate::py) struct IterOrder(SmallVec<[AxisStep; 4]>);
 
-/// One of them.
+/// One axis of an [`IterOrder`].
 #[derive(Clone, Copy, Debug)]
 struct AxisStep {
     axis: usize,
@@ -31,8 +31,8 @@ struct AxisStep {
     part: Tiling,
 }
 
-/// What a loop visits of an axis: all of it, the first element of each tile, or the elements of one tile. The fields count the
-/// elements of a tile, which divides the axis.
+/// The elements that a loop visits along an axis: all of them, the first of each tile, or those of one tile. The fields are the
+/// length of a tile, which divides that of the axis.
 #[derive(Clone, Copy, Debug)]
 enum Tiling {
     Whole,
@@ -47,7 +47,7 @@ impl AxisStep {
 }
 
 impl IterOrder {
-    /// Some axes, forwards.
+    /// The given axes, forwards.
     pub(in crate::py) fn along(axes: impl IntoIterator<Item = usize>) -> Self {
         Self(axes.into_iter().map(|axis| AxisStep::whole(axis, false)).collect())
     }
@@ -57,9 +57,9 @@ impl IterOrder {
         Self::sorted(array, |_| true)
     }
 
-    /// An order for both arrays of a pair, backwards only where both lie so: that of the output, unless the arrays are
-    /// transposed, so that each line of memory that is read has elements for as many lines to write, and no cache holds the
-    /// lines until all of them are read.
+    /// An order for both arrays of a pair, backwards only where both have negative strides. It is the order of the output,
+    /// unless the arrays are transposed so that each cache line that is read has elements for as many lines to write, and no
+    /// cache holds the lines until all of their elements are read.
     pub(super) fn of_pair(input: &Geometry, output: &Geometry) -> Self {
         let (mut walk, by_input) = (Self::of(output), Self::of(input));
         if let (Some(to), Some(from)) = (walk.inner(output), by_input.inner(input)) {
@@ -68,7 +68,7 @@ impl IterOrder {
             if to != from && !is_cached {
                 match tile(len) {
                     Some(tile) => walk.cut(to, tile, from),
-                    // In the order of the input, what is read at least lies in a row.
+                    // In the order of the input, at least the reads are contiguous.
                     None => walk = by_input,
                 }
             }
@@ -79,15 +79,16 @@ impl IterOrder {
         walk
     }
 
-    /// The innermost axis that goes anywhere; not that of the parts of complex numbers, which stay together.
+    /// The innermost axis with more than one element and a stride. The axis of the parts of complex numbers is skipped: parts
+    /// stay together.
     fn inner(&self, array: &Geometry) -> Option<usize> {
         let of_numbers = array.shape.len() - usize::from(array.in_parts);
         let mut inner_first = self.0.iter().rev().map(|step| step.axis);
         inner_first.find(|axis| *axis < of_numbers && array.shape[*axis] > 1 && array.strides[*axis] != 0)
     }
 
-    /// Cuts an axis into tiles. Each is walked with another axis around it, so that the lines of memory that the tile goes over
-    /// stay in the cache until the other axis has been all along them.
+    /// Cuts an axis into tiles. The axis `along` is iterated around each tile, so that the cache lines of a tile stay in the
+    /// cache until all of `along` is done.
     fn cut(&mut self, axis: usize, tile: usize, along: usize) {
         self.0.retain(|step| step.axis != along);
         if let Some(at) = self.0.iter().position(|step| step.axis == axis) {
@@ -103,8 +104,7 @@ impl IterOrder {
         Self(axes.map(|axis| AxisStep::whole(axis, array.strides[axis] < 0)).collect())
     }
 
-    /// The layout of an array's elements in this order, and how far position 0 lies from the element with all
-    /// indices 0.
+    /// The layout of an array's elements in this order, and the distance of position 0 from the element with all indices 0.
     pub(super) fn layout(&self, array: &Geometry, unit: isize) -> (Layout, isize) {
         self.layout_of(&array.shape, &array.strides, unit)
     }
@@ -127,29 +127,29 @@ impl IterOrder {
     }
 }
 
-/// Elements of the shortest tile. To begin a run costs as much as some elements, so that shorter runs are slower than to write
-/// a line for each element.
+/// Elements of the shortest tile. Beginning a run costs as much as some elements, so that shorter runs are slower than writing
+/// a cache line for each element.
 const TILE_FROM: usize = 8;
 
-/// The length of the tiles of an axis of `len` elements. The cache lines of one tile stay cached, whatever their addresses are.
+/// The length of the tiles of an axis of `len` elements. The cache lines of one tile stay cached, whatever their addresses.
 fn tile(len: usize) -> Option<usize> {
     (TILE_FROM..=64).rev().find(|tile| len.is_multiple_of(*tile))
 }
 
-/// Whether `lines` cache lines that lie `apart` bytes from each other stay in the second-level cache, and their pages in the
-/// TLB. Lines a multiple of a large power of two apart share a few sets of the cache.
+/// Whether `lines` cache lines at a distance of `apart` bytes stay in the L2 cache, and their pages in the TLB. Lines a
+/// multiple of a large power of two apart share a few sets of the cache.
 fn stay_cached(lines: usize, apart: usize) -> bool {
     const PAGES: usize = 1536;
     let between = (apart & apart.wrapping_neg()).max(LINE);
     lines <= PAGES && lines < (512 << 10) / between
 }
 
-/// The axes of an array, cut in two: one slice for each position of the kept ones.
+/// The axes of an array, split into reduced and kept ones: one slice for each position of the kept axes.
 #[derive(Clone, Debug)]
 pub(in crate::py) struct ReducedAxes {
     kept: IterOrder,
     reduced: IterOrder,
-    /// Positions of the kept axes that lie inside all reduced ones.
+    /// The number of positions of those kept axes that are inner to all reduced axes.
     inner: usize,
 }
 
@@ -169,7 +169,7 @@ impl ReducedAxes {
         self.kept.0.iter().map(|step| step.axis)
     }
 
-    /// A walk over all elements that meets the slices in order, each from begin to end.
+    /// An order of all elements that visits the slices in order, each from beginning to end.
     pub(super) fn rows(&self) -> IterOrder {
         IterOrder(self.kept.0.iter().chain(&self.reduced.0).copied().collect())
     }
@@ -188,8 +188,8 @@ impl ReducedAxes {
     }
 }
 
-/// The view of one value per slice by the positions of `walk`, which goes over all elements of an array of
-/// `shape`. The values are in the order of the axes `kept`, from outer to inner.
+/// Broadcasts one value per slice over an array of `shape`, in the order of `walk`. The values are in the order of the axes
+/// `kept`, from outer to inner.
 pub(in crate::py) fn spread<'a, T: Element>(
     values: &'a [T],
     kept: &[usize],

@@ -1,4 +1,4 @@
-//! Inputs with their outputs: what lends memory to write, after [`arrange`] has kept the arrays of a call apart.
+//! Inputs with their outputs. They lend memory to write, after [`arrange`] has kept the arrays of a call apart.
 
 use std::borrow::Cow;
 use std::slice;
@@ -19,7 +19,7 @@ use crate::walk::{Cells, Slices, Target};
 /// An input and its output.
 pub(in crate::py) struct Pair<'py> {
     input: Array<'py>,
-    /// What to read instead while the output is written, where the input shares memory with an output.
+    /// A copy to read while the output is written, if the input shares memory with an output.
     copy: Option<Array<'py>>,
     /// None: in place.
     output: Option<Array<'py>>,
@@ -30,7 +30,7 @@ pub(in crate::py) struct Pair<'py> {
 }
 
 impl<'py> Pair<'py> {
-    /// An input, and the caller's output, of its shape and dtype and writeable, or a new one. See [`arrange`].
+    /// Pairs an input with the caller's output, which has its shape and dtype and is writeable, or a new one. See [`arrange`].
     pub(in crate::py) fn new(input: Array<'py>, out: Option<Array<'py>>) -> PyResult<Self> {
         let given = out.is_some();
         let output = out.map_or_else(|| input.new_like(), Ok)?;
@@ -38,8 +38,8 @@ impl<'py> Pair<'py> {
         Ok(Self { input, copy: None, output, given, interleaved: false })
     }
 
-    /// Takes complex arrays as real ones from now on, with one more axis; for norms of complex numbers it is too
-    /// late then.
+    /// Treats complex arrays as real ones from now on, with one more axis. Norms of the complex numbers must be computed
+    /// before.
     pub(in crate::py) fn split_complex(&mut self) {
         if self.input.dtype().and_then(Dtype::parts).is_none() {
             return;
@@ -51,12 +51,12 @@ impl<'py> Pair<'py> {
         }
     }
 
-    /// What norms are made of, before anything is written.
+    /// The input, for norms before anything is written.
     pub(in crate::py) fn input(&self) -> &Array<'py> {
         &self.input
     }
 
-    /// What is read while the output is written.
+    /// The array that is read while the output is written.
     fn source(&self) -> &Array<'py> {
         self.copy.as_ref().unwrap_or(&self.input)
     }
@@ -65,7 +65,7 @@ impl<'py> Pair<'py> {
         self.output.as_ref().unwrap_or(&self.input)
     }
 
-    /// The output as a Python object, which is still to be written.
+    /// The output as a Python object; it may not be written yet.
     pub(in crate::py) fn object(&self) -> &Bound<'py, PyAny> {
         &self.output().object
     }
@@ -83,23 +83,23 @@ impl<'py> Pair<'py> {
         Ok(())
     }
 
-    /// The order in which to walk both arrays.
+    /// The order in which to iterate both arrays.
     pub(in crate::py) fn walk(&self) -> IterOrder {
         IterOrder::of_pair(&self.input.geometry, &self.output().geometry)
     }
 
-    /// What to write, and what to read for it, by the positions of `walk`.
+    /// The elements to read and to write, in the order of `walk`.
     pub(in crate::py) fn task<T: Ordered>(&mut self, walk: &IterOrder) -> PyResult<Task<'_, T>> {
         self.task_along(walk)
     }
 
-    /// For the functions here, which have borrowed the pair mutably.
+    /// [`Pair::task`] for the methods here, which have borrowed the pair mutably.
     fn task_along<T: Ordered>(&self, walk: &IterOrder) -> PyResult<Task<'_, T>> {
         let source = if self.is_in_place() { None } else { Some(self.source().view(walk)?) };
         Ok(Task { source, target: self.target(walk)? })
     }
 
-    /// The same in the order of memory.
+    /// The elements to read and to write, in the order of memory.
     pub(in crate::py) fn whole_task<T: Ordered>(&mut self) -> PyResult<Task<'_, T>> {
         let (source, output) = (self.source(), self.output());
         let alike = output.contiguity() & source.contiguity() != 0;
@@ -108,15 +108,15 @@ impl<'py> Pair<'py> {
         }
         output.check::<T>()?;
         let source = if self.is_in_place() { None } else { Some(source.whole()?) };
-        // SAFETY: as in `target`; the array is contiguous, and the input is so in the same order. A new array holds some
-        // bits, see `new_dense`.
+        // SAFETY: as in `target`; the array is contiguous, and the input is contiguous in the same order. A new array holds
+        // some bits, see `new_dense`.
         let target =
             Target::Dense(unsafe { slice::from_raw_parts_mut(output.data.cast::<T>(), output.len()) });
         Ok(Task { source, target })
     }
 
-    /// The slices of the input, unless it is in place, and the output, if the output has the slices one after
-    /// the other and a slice can be written as soon as its own norm is known.
+    /// The slices of the input, unless it is in place, and the output. None unless the slices are contiguous in the output, one
+    /// after the other, and a slice can be written as soon as its own norm is known.
     pub(in crate::py) fn rows<T: Ordered>(&mut self, split: &ReducedAxes) -> PyResult<Option<Rows<'_, T>>> {
         if self.copy.is_some() || self.input.slices::<T>(split)?.are_columns() {
             return Ok(None);
@@ -130,8 +130,7 @@ impl<'py> Pair<'py> {
         }
     }
 
-    /// The memory of the output, by the positions of `walk`. The caller has borrowed the pair
-    /// mutably.
+    /// The memory of the output, in the order of `walk`. The caller has borrowed the pair mutably.
     fn target<T: Ordered>(&self, walk: &IterOrder) -> PyResult<Target<'_, T>> {
         let output = self.output();
         output.check::<T>()?;
@@ -173,18 +172,17 @@ impl<'py> Pair<'py> {
 /// See [`Pair::rows`].
 pub(in crate::py) type Rows<'a, T> = (Option<Slices<'a, T>>, &'a mut [T]);
 
-/// Keeps inputs and outputs apart. To be called before any memory is written: an input that shares memory
-/// with an output other than in the one allowed way, being the very same array as its own output, is copied
-/// for the time of writing; so is each of `readers`.
+/// Keeps inputs and outputs apart; must be called before any memory is written. An input may share memory with an output only
+/// by being the same array as its own output. Otherwise it is copied for the time of writing, and so is each of `readers`.
 ///
-/// Returns the numbers of two outputs that share a byte, or of one that overlaps itself: they cannot be
+/// Returns the numbers of two outputs that share a byte, or twice the number of an output that overlaps itself: they cannot be
 /// written.
 pub(in crate::py) fn arrange<'py>(
     pairs: &mut [Pair<'py>],
     readers: &mut [&mut Array<'py>],
 ) -> PyResult<Option<(usize, usize)>> {
     match pairs {
-        // Alone and dense: nothing to keep apart.
+        // A single dense array in place: nothing to keep apart.
         [pair] if pair.is_in_place() && pair.input.contiguity() != 0 && readers.is_empty() => Ok(None),
         _ if pairs.iter().any(|pair| pair.given) => separate(pairs, readers),
         _ => Ok(None),

@@ -1,13 +1,13 @@
-//! Plain arrays, alone and in lists, read and written with little more than the work itself.
+//! Plain arrays, alone and in lists: the fast path that reads and writes them with little overhead.
 //!
-//! A call on small tensors costs what each of them costs beside the kernels: an [`Array`](super::Array) with its
-//! shape, a [`Pair`](super::pair::Pair), a walk. Nearly all of them are exact ndarrays, dense and native, so these are read
-//! into a [`PlainArray`] each, which is an address and a length. Whatever is not so simple, or is wrong, is no case for this
-//! module: where it says `None`, `operands.rs` reads the arrays as any others, and raises the errors.
+//! For a call on small tensors, the cost of each tensor outside the kernels counts: an [`Array`](super::Array) with its shape,
+//! a [`Pair`](super::pair::Pair), an iteration order. Nearly all tensors are exact ndarrays, dense and native, so these are
+//! read into a [`PlainArray`] each, which is an address and a length. For all other arrays, and for errors, this module returns
+//! `None`; then `operands.rs` reads the arrays by the general path, and raises the errors.
 //!
-//! Python code that runs between the reading of an array and the use of its memory may resize the array. The callers
-//! know that all other arguments are plain, but any new object may set off the garbage collector, and with it a
-//! finalizer: so it is looked at again before memory is lent, and no Python object is made from then on.
+//! Python code that runs between the reading of an array and the use of its memory may resize the array. The callers ensure
+//! that all other arguments are plain, but any new object may start the garbage collector, and with it a finalizer. So arrays
+//! are checked again before memory is lent, and no Python object is made from then on.
 
 use std::ffi::c_int;
 use std::ops::Range;
@@ -36,7 +36,7 @@ use crate::parallel::reduce::{AnyView, SHORT, ShortSums, Views};
 use crate::scaled::Factor;
 use crate::walk::{Axis, Layout, Memory, Slices, Store, Target, View};
 
-/// A list without an allocation if it has one entry. It has room for no more, as it is moved about.
+/// A list that needs no allocation for one entry. It has inline room for no more, because it is moved.
 type Few<T> = SmallVec<[T; 1]>;
 
 fn with_room<T>(len: usize) -> Result<Few<T>> {
@@ -45,10 +45,10 @@ fn with_room<T>(len: usize) -> Result<Few<T>> {
     Ok(few)
 }
 
-/// An exact ndarray, dense, aligned and native, of a dtype that is not complex: where it lies.
+/// The address of an exact ndarray that is dense, aligned and native, of a dtype that is not complex.
 #[derive(Clone, Copy)]
 pub(in crate::py) struct PlainArray {
-    /// The array itself, for as long as somebody holds it.
+    /// The array itself, valid as long as a reference is held elsewhere.
     fields: NonNull<Fields>,
     data: NonNull<u8>,
     len: usize,
@@ -56,17 +56,17 @@ pub(in crate::py) struct PlainArray {
     dtype: Dtype,
 }
 
-/// Neighbours in a list from which on it is a gain to do them in one call.
+/// The fewest neighbours in a list for which one call for all of them is faster than a call for each.
 const FEWEST: usize = 8;
 
-/// How many there are, or 0 if they are fewer than that.
+/// The number of neighbours, or 0 if there are fewer than [`FEWEST`].
 fn at_least_fewest<T>(neighbours: impl Iterator<Item = T>) -> usize {
     let count = neighbours.count();
     if count < FEWEST { 0 } else { count }
 }
 
 impl PlainArray {
-    #[inline(always)] // a struct that is moved costs more than the reading
+    #[inline(always)] // moving the struct costs more than reading the array
     fn of(fields: &Fields) -> Option<Self> {
         let element = element_type(fields);
         let dtype = element.dtype?;
@@ -82,16 +82,16 @@ impl PlainArray {
         self.len * self.dtype.size()
     }
 
-    /// The addresses of the first byte and of the one after the last.
+    /// The addresses of the first byte and of the byte after the last.
     fn extent(&self) -> (usize, usize) {
         let low = self.data.addr().get();
         (low, low + self.bytes())
     }
 
-    /// Whether it is still what was read of the array.
+    /// Whether the array still has the address and the length that were read.
     ///
     /// # Safety
-    /// Somebody has held the array since it was read.
+    /// A reference to the array has been held since it was read.
     unsafe fn is_current(&self) -> bool {
         // SAFETY: a live array keeps its fields where they are.
         lies_at(unsafe { self.fields.as_ref() }, self.data.as_ptr(), self.len)
@@ -126,12 +126,12 @@ pub(in crate::py) struct PlainArrays<'py> {
     held: Held<'py>,
     arrays: Few<PlainArray>,
     bytes: usize,
-    /// Whether they have one dtype.
+    /// Whether all arrays have one dtype.
     alike: bool,
 }
 
 impl<'py> PlainArrays<'py> {
-    /// Reads arrays, if they are plain ones of the kinds; in a list there may be None.
+    /// Reads arrays if all of them are plain and of a dtype of `kinds`. A list may have entries that are None.
     pub(in crate::py) fn read(
         py: Python<'py>,
         items: &Items<'_, 'py>,
@@ -160,22 +160,22 @@ impl<'py> PlainArrays<'py> {
         Ok(Some(Self { held, arrays, bytes, alike }))
     }
 
-    /// The bytes of all of them.
+    /// The bytes of all arrays.
     pub(in crate::py) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The entries of the list, those that are None among them.
+    /// The number of entries of the list, including None.
     pub(in crate::py) fn entries(&self) -> usize {
         self.held.len()
     }
 
-    /// Moves values of the arrays, which come first, to the places of their entries of the list; the others become `none`.
+    /// Moves the values of the arrays, which come first, to the places of their entries; entries that are None get `none`.
     pub(in crate::py) fn move_to_entries<T: Copy>(&self, values: &mut [T], none: T) -> PyResult<()> {
         let mut unmoved = self.arrays.len();
         for i in (0..values.len()).rev() {
             if unmoved == i + 1 {
-                break; // no None is left
+                break; // no entry that is None is left
             }
             let own = if self.held.get(i)?.is_none() {
                 none
@@ -188,18 +188,18 @@ impl<'py> PlainArrays<'py> {
         Ok(())
     }
 
-    /// The elements of all of them.
+    /// The elements of all arrays.
     pub(in crate::py) fn elements(&self) -> usize {
         self.arrays.iter().map(|array| array.len).sum()
     }
 
-    /// Whether the memory of all arrays is still what was read of them.
+    /// Whether all arrays still have the address and the length that were read.
     fn are_current(&self) -> bool {
         // SAFETY: `held` are the arrays that were read.
         self.arrays.iter().all(|array| unsafe { array.is_current() })
     }
 
-    /// What to read.
+    /// The arrays as views to read.
     pub(in crate::py) fn views(&self) -> PyResult<PlainViews<'_>> {
         if !self.are_current() {
             return Err(resized());
@@ -207,7 +207,7 @@ impl<'py> PlainArrays<'py> {
         Ok(PlainViews { arrays: &self.arrays, bytes: self.bytes, alike: self.alike })
     }
 
-    /// The shape of the only one, copied: NumPy frees its own when Python code gives the array another shape.
+    /// The shape of the single array, copied: NumPy frees its own when Python code gives the array another shape.
     pub(in crate::py) fn shape(&self) -> SmallVec<[usize; 4]> {
         match &self.held {
             Held::One(object) => exact_fields(object.as_borrowed(), ndarray(object.py()))
@@ -216,13 +216,13 @@ impl<'py> PlainArrays<'py> {
         }
     }
 
-    /// The dtype of the first one.
+    /// The dtype of the first array.
     pub(in crate::py) fn dtype(&self) -> Option<Dtype> {
         Some(self.arrays.first()?.dtype)
     }
 
-    /// Of the only one: the number of elements in each slice along some axes, if these are the inner ones in memory,
-    /// so that the slices follow each other.
+    /// The number of elements in each slice along some axes of the single array, if these are the inner axes in memory, so that
+    /// the slices follow each other.
     pub(in crate::py) fn row_len(&self, axes: &[usize]) -> Option<usize> {
         let [array] = &self.arrays[..] else { return None };
         let shape = self.shape();
@@ -235,8 +235,8 @@ impl<'py> PlainArrays<'py> {
         are_inner.then_some(len)
     }
 
-    /// Outputs for the arrays: `outs`, which may be the arrays themselves, if they fit and share no memory otherwise; new
-    /// arrays where there are no `outs`. `items` are what was read.
+    /// Outputs for the arrays: new arrays if there are no `outs`; or else `outs`, if they fit and share no memory. Each of
+    /// these may be its own input. `items` are the entries that were read.
     pub(in crate::py) fn outputs(
         &mut self,
         py: Python<'py>,
@@ -291,8 +291,7 @@ impl<'py> PlainArrays<'py> {
         Ok(Outputs { arrays: Some(arrays), _held: new, result })
     }
 
-    /// The caller's arrays, if each is one for its input, as far as the two are concerned: of one shape and one order of
-    /// memory their positions agree.
+    /// The caller's arrays, if each of them fits its input: with one shape and one memory order their positions agree.
     fn given_outputs(
         &self,
         outs: &Items<'_, 'py>,
@@ -331,8 +330,8 @@ impl<'py> PlainArrays<'py> {
     }
 }
 
-/// What to read of plain arrays. The memory is written by way of `OperandPairs` alone, which borrow their inputs mutably
-/// and lend them only while nothing is written.
+/// Plain arrays to read. Their memory is written only through `OperandPairs`, which borrow their inputs mutably and lend them
+/// only while nothing is written.
 #[derive(Clone, Copy)]
 pub(in crate::py) struct PlainViews<'a> {
     arrays: &'a [PlainArray],
@@ -388,14 +387,14 @@ impl Views for PlainViews<'_> {
     }
 }
 
-/// The outputs of plain arrays. They share no memory but where an output is its input, and have as many elements as
-/// their inputs, and the same dtype.
+/// The outputs of plain arrays. They share no memory, except that an output may be its own input, and have the lengths and
+/// dtypes of their inputs.
 pub(in crate::py) struct Outputs<'py> {
-    /// As many as inputs; None: each is its input.
+    /// One per input; None: each output is its input.
     arrays: Option<Few<PlainArray>>,
-    /// What keeps them alive: Python code may find the result and change it.
+    /// References that keep the outputs alive: Python code may find the result and change it.
     _held: Few<Bound<'py, PyAny>>,
-    /// What the call returns. It is there before anything is written, so that this needs no memory.
+    /// The return value of the call. It is made before anything is written, because making it may fail for lack of memory.
     result: Bound<'py, PyAny>,
 }
 
@@ -406,7 +405,7 @@ impl Outputs<'_> {
 
     fn are_apart(&self, inputs: &PlainArrays<'_>) -> Result<bool> {
         let outputs = self.of(inputs);
-        // For one tensor, what is below would cost a tenth of the call.
+        // For one tensor, the general check would cost a tenth of the call.
         if let ([input], [output]) = (inputs.arrays.as_slice(), outputs) {
             let ((low, high), (begin, end)) = (input.extent(), output.extent());
             return Ok(output.len == 0 || output.data == input.data || high <= begin || end <= low);
@@ -431,17 +430,17 @@ impl<'a, 'py> OperandPairs<'a, 'py> {
     }
 
     fn are_current(&self) -> bool {
-        // SAFETY: what is held beside them are the arrays that were read.
+        // SAFETY: the references held beside the outputs are those of the arrays that were read.
         let outputs = self.outputs.arrays.iter().flatten().all(|array| unsafe { array.is_current() });
         outputs && self.inputs.are_current()
     }
 
-    /// What norms are made of, before anything is written.
+    /// The inputs, for norms before anything is written.
     pub(in crate::py) fn inputs(&self) -> &PlainArrays<'py> {
         self.inputs
     }
 
-    /// What to read and to write, for work without Python.
+    /// The memory to read and to write, for work without Python.
     pub(in crate::py) fn tasks(&mut self) -> PyResult<PlainTasks<'_>> {
         if !self.are_current() {
             return Err(resized());
@@ -451,7 +450,7 @@ impl<'a, 'py> OperandPairs<'a, 'py> {
         Ok(PlainTasks { inputs: arrays, outputs: self.outputs.of(self.inputs), views })
     }
 
-    /// The task of the only pair, of elements of T.
+    /// The task of the single pair, with elements of T.
     pub(in crate::py) fn task<T: Ordered>(&mut self) -> PyResult<Task<'_, T>> {
         if !self.are_current() {
             return Err(resized());
@@ -463,7 +462,7 @@ impl<'a, 'py> OperandPairs<'a, 'py> {
         }
     }
 
-    /// The same as slices of `len` elements, for which see [`PlainArrays::row_len`].
+    /// The task of the single pair as slices of `len` elements, see [`PlainArrays::row_len`].
     pub(in crate::py) fn rows<T: Ordered>(&mut self, len: usize) -> PyResult<Rows<'_, T>> {
         match self.task::<T>()? {
             Task { source: None, target: Target::Dense(rows) } => Ok((None, rows)),
@@ -476,26 +475,26 @@ impl<'a, 'py> OperandPairs<'a, 'py> {
         }
     }
 
-    /// The only output, or those of a list in a list.
+    /// The single output, or a list of the outputs.
     pub(in crate::py) fn into_result(self) -> Bound<'py, PyAny> {
         self.outputs.result
     }
 }
 
-/// What to write of plain arrays, and what to read for it.
+/// The memory of plain arrays to write, and to read for it.
 pub(in crate::py) struct PlainTasks<'a> {
     inputs: &'a [PlainArray],
     outputs: &'a [PlainArray],
-    /// The inputs of all, also where these are a part of them.
+    /// All inputs, also in tasks that are a part of the pairs.
     views: PlainViews<'a>,
 }
 
-// SAFETY: the memory is kept alive by the `OperandPairs` that are borrowed mutably for as long, and it is nobody else's
+// SAFETY: the memory is kept alive by the `OperandPairs`, which are borrowed mutably for as long, and nothing else has it
 // meanwhile.
 unsafe impl Send for PlainTasks<'_> {}
 
 impl PlainTasks<'_> {
-    /// What norms are made of. They are read while the tasks are borrowed, so before anything is written.
+    /// The inputs, for norms. They are read while the tasks are borrowed, so before anything is written.
     pub(in crate::py) fn views(&self) -> &PlainViews<'_> {
         &self.views
     }
@@ -505,7 +504,8 @@ impl PlainTasks<'_> {
         ptr::eq(self.inputs, self.outputs)
     }
 
-    /// Scales the pairs from number `at` on that are short ones of elements of T like the first, in place or not; how many.
+    /// Scales the run of pairs from number `at` on that are short, of T, and in place if and only if the first is; returns
+    /// their number.
     fn scale_short<T: Real>(&mut self, isa: Isa, at: usize, scale: Scale) -> usize {
         let (Some(inputs), Some(outputs)) = (self.inputs.get(at..), self.outputs.get(at..)) else { return 0 };
         if outputs.len() < FEWEST {
@@ -514,7 +514,7 @@ impl PlainTasks<'_> {
         let pairs = || inputs.iter().zip(outputs);
         let is_in_place = |(input, output): (&PlainArray, &PlainArray)| input.data == output.data;
         let in_place = pairs().next().is_some_and(is_in_place);
-        // Elements of 16 bits have a way of their own.
+        // 16-bit elements have their own path.
         let is_short =
             |array: &PlainArray| size_of::<T>() > 2 && array.dtype == T::DTYPE && array.len <= SHORT;
         let is_like_first = |pair: &(&PlainArray, &PlainArray)| {
@@ -523,7 +523,7 @@ impl PlainTasks<'_> {
         let count = at_least_fewest(pairs().take_while(is_like_first));
         let pairs = pairs().take(count);
         if in_place {
-            // SAFETY: what is borrowed mutably is lent once, and no two outputs share memory, see `task`.
+            // SAFETY: memory that is borrowed mutably is lent once, and no two outputs share memory, see `task`.
             scale.apply_to_each(isa, pairs.map(|(_, output)| unsafe { output.elements_mut::<T>() }));
         } else {
             // SAFETY: as above, nor does an output share memory with an input that is not its own.
@@ -564,7 +564,7 @@ impl<'a> Tasks<'a> for PlainTasks<'a> {
     fn pop(&mut self) -> Option<AnyTask<'a>> {
         let ((input, inputs), (output, outputs)) = self.inputs.split_last().zip(self.outputs.split_last())?;
         *self = Self { inputs, outputs, views: self.views };
-        // SAFETY: the pair is no longer one of these.
+        // SAFETY: the pair has been removed from these tasks.
         match_real!(input.dtype, T => Some(unsafe { task::<T>(input, output) }.into()), None)
     }
 
@@ -579,21 +579,21 @@ impl<'a> Tasks<'a> for PlainTasks<'a> {
                 }
             }
             at += 1;
-            // SAFETY: what is borrowed mutably is lent to one task at a time.
+            // SAFETY: memory that is borrowed mutably is lent to one task at a time.
             match_real!(input.dtype, T => unsafe { task::<T>(input, output) }.scale(isa, factor, store), {});
         }
     }
 }
 
-/// What to do for a pair.
+/// The task of a pair.
 ///
 /// # Safety
-/// The pairs of the pair are borrowed mutably for the task's lifetime, and nobody else takes the pair's.
+/// The `OperandPairs` of the pair are borrowed mutably for the task's lifetime, and nothing else takes the pair's memory.
 #[inline(always)] // and nothing that is to be dropped
 unsafe fn task<'a, T: Ordered>(input: &PlainArray, output: &PlainArray) -> Task<'a, T> {
-    // SAFETY: `OperandPairs` are made of outputs that are writeable and lie apart from one another and from all inputs but,
-    // maybe, their own, for which there is no source then. They have the dtypes of their inputs. Nobody else
-    // borrows from them, says the caller.
+    // SAFETY: `OperandPairs` have outputs that are writeable and lie apart from one another and from all inputs except, maybe,
+    // their own, for which there is no source then. They have the dtypes of their inputs. The caller guarantees that nothing
+    // else borrows from them.
     unsafe {
         let source = (input.data != output.data).then(|| View::Dense(input.elements::<T>()));
         Task { source, target: Target::Dense(output.elements_mut::<T>()) }
