@@ -23,7 +23,7 @@ pub(super) enum BoundKind<'py> {
     Array(Array<'py>),
 }
 
-/// What a bound is, before its shape is looked at.
+/// A bound whose shape has not been checked.
 pub(super) enum Given<'py> {
     /// One number, as Python has it.
     Number(Bound<'py, PyAny>),
@@ -31,7 +31,7 @@ pub(super) enum Given<'py> {
     Array(Bound<'py, PyAny>),
 }
 
-/// Reads a bound for tensors of a dtype; `own` is that dtype as NumPy has it.
+/// Reads a bound for tensors of a dtype; `own` makes that dtype as a NumPy object.
 pub(super) fn given_bound<'py>(
     call: &Call<'_, 'py>,
     argument: &str,
@@ -79,7 +79,7 @@ pub(super) fn given_bound<'py>(
     if ndim > 0 {
         return Ok(Given::Array(array));
     }
-    // A number that is a float64 goes to the tensor's dtype below; so does an integer of any size.
+    // A float64 is converted to the tensor's dtype below, and so is an integer of any size.
     let is_longer = dtype.is_float() && array.getattr(intern!(py, "itemsize"))?.extract::<usize>()? > 8;
     let number = if is_longer { rounded(&array, &own()?)? } else { array };
     Ok(Given::Number(item(&number)?))
@@ -93,7 +93,7 @@ fn rounded<'py>(array: &Bound<'py, PyAny>, dtype: &Bound<'py, PyAny>) -> PyResul
     rounding(array.py())?.call_method1(intern!(array.py(), "rounded"), (array, dtype))
 }
 
-/// Reads a bound: its type, then its shape, and brings an array to the tensor's dtype and shape.
+/// Reads a bound, checks its type and then its shape, and converts an array to the tensor's dtype and shape.
 pub(super) fn bound<'py>(
     call: &Call<'_, 'py>,
     argument: &'static str,
@@ -117,7 +117,7 @@ pub(super) fn bound<'py>(
     }
     if shape.iter().product::<usize>() == 1 {
         let number = item(&rounded(&array, &own()?)?)?;
-        // As a Python number a NaN would lose its payload.
+        // A NaN is kept as an array, because as a Python number it would lose its payload.
         if !number.extract::<f64>().is_ok_and(f64::is_nan) {
             return Ok(BoundKind::Number(number));
         }
@@ -140,13 +140,13 @@ impl BoundKind<'_> {
         if let Ok(value) = value.cast::<PyFloat>() {
             return Ok(Some(T::from_float(value.value())));
         }
-        // The quick way for nearly all integers.
+        // The fast path of nearly all integers.
         if value.is_exact_instance_of::<PyInt>()
             && let Ok(small) = value.extract::<i32>()
         {
             return Ok(Some(T::from_integer(small < 0, small.unsigned_abs().into())));
         }
-        // 128 bits hold every number of every dtype but float64, for which rounding to float64 is right.
+        // 128 bits hold every number of every dtype except float64, for which rounding to float64 is correct.
         if let Some(integer) = integer(value)?
             && let Ok(magnitude) = integer.abs()?.extract::<u128>()
         {
@@ -158,8 +158,7 @@ impl BoundKind<'_> {
         }
     }
 
-    /// A view over all elements of the tensor: of the array, or of the one number that [`BoundKind::value`]
-    /// gave.
+    /// A view of all elements: of the array, or of the number that [`BoundKind::value`] returned.
     pub(super) fn view<'a, T: Ordered>(
         &'a self,
         number: Option<&'a [T; 1]>,

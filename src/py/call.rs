@@ -41,13 +41,13 @@ impl From<Error> for PyErr {
     }
 }
 
-/// A tensor argument: an array, and the `IndexedSlices` whose values it is.
+/// A tensor argument: an array, and the `IndexedSlices` that hold it as their values, if there are any.
 pub(super) struct Tensor<'py> {
     pub(super) array: Array<'py>,
     pub(super) slices: Option<Bound<'py, PyAny>>,
 }
 
-/// An argument, or the entry of one that is a list, for a message; the text is made only there.
+/// An argument, or an entry of a list argument, for a message. The text is made only when it is displayed.
 #[derive(Clone, Copy)]
 pub(super) struct Entry<'a>(pub(super) &'a str, pub(super) Option<usize>);
 
@@ -69,7 +69,7 @@ pub(super) struct Call<'a, 'py> {
 }
 
 impl<'a, 'py> Call<'a, 'py> {
-    /// Begins a call. A bad setting is an error of every call, however small.
+    /// Begins a call. An invalid setting is an error of every call, even a small one.
     pub(super) fn new(
         py: Python<'py>,
         function: &'a str,
@@ -80,7 +80,7 @@ impl<'a, 'py> Call<'a, 'py> {
         Ok(Self { py, function, name, runs_python: RunsPython::default() })
     }
 
-    /// The call that a Python part of the package makes checks for.
+    /// The call for which a Python part of the package makes checks.
     pub(super) fn of_python(
         py: Python<'py>,
         function: &'a str,
@@ -102,7 +102,7 @@ impl<'a, 'py> Call<'a, 'py> {
         self.hand_on_to(self.function, arguments)
     }
 
-    /// The same to another function of the part for GPUs.
+    /// Hands the call on to another function of `gradclip._cuda`.
     #[cold]
     pub(super) fn hand_on_to(
         &self,
@@ -113,8 +113,8 @@ impl<'a, 'py> Call<'a, 'py> {
         self.py.import(intern!(self.py, "gradclip._cuda"))?.call_method1(function, arguments)
     }
 
-    /// Hands the call on to the Python function of the same name for dask arrays; these have their own workers, so that there is
-    /// no function for those that other processes share.
+    /// Hands the call on to the Python function of the same name for dask arrays. Dask has its own workers, so shared calls of
+    /// several processes have no such function.
     #[cold]
     #[inline(never)]
     pub(super) fn hand_on_lazy(
@@ -149,7 +149,7 @@ impl<'a, 'py> Call<'a, 'py> {
         PyValueError::new_err(self.message(argument, found, allowed))
     }
 
-    /// TensorFlow's sentence, for what stands in the place of a list of tensors; for a dict and an iterator, what to do.
+    /// TensorFlow's message for an argument that is not a list of tensors, with advice for a dict and an iterator.
     fn no_sequence(&self, found: &Bound<'py, PyAny>) -> PyErr {
         let class = class_text(found);
         let advice = if found.is_instance_of::<PyDict>() {
@@ -212,7 +212,7 @@ impl<'a, 'py> Call<'a, 'py> {
         }
     }
 
-    /// Anything that NumPy makes an array of, but a masked array.
+    /// Reads any object that NumPy converts to an array, except a masked array.
     pub(super) fn array(&self, argument: Entry<'_>, object: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
         const ALLOWED: &str = "an array, a number or a nested list of numbers";
         let masked =
@@ -237,7 +237,7 @@ impl<'a, 'py> Call<'a, 'py> {
         }
     }
 
-    /// What NumPy makes of an object. What an object's `__array__` raises passes through.
+    /// The array that NumPy makes of an object. Exceptions of the object's `__array__` pass through.
     fn converted(&self, argument: Entry<'_>, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         as_array(object).map_err(|error| {
             let says = |words| {
@@ -258,7 +258,7 @@ impl<'a, 'py> Call<'a, 'py> {
         })
     }
 
-    /// The output for a tensor: an array that fits, or `IndexedSlices` of one for those.
+    /// The output for a tensor: an array that fits, or `IndexedSlices` of one if the tensor is `IndexedSlices`.
     pub(super) fn out(
         &self,
         argument: Entry<'_>,
@@ -324,7 +324,7 @@ impl<'a, 'py> Call<'a, 'py> {
         }
     }
 
-    /// Two outputs that share memory.
+    /// The error for two outputs that share memory.
     pub(super) fn clash(&self, a: Entry, b: Entry) -> PyErr {
         let found = if a.1 == b.1 {
             "an array whose own elements overlap".to_owned()
@@ -334,7 +334,7 @@ impl<'a, 'py> Call<'a, 'py> {
         self.value_error(b, found, "arrays that share no byte")
     }
 
-    /// The entries of a list of tensors, as long as no Python code runs; then they are to be a tuple.
+    /// The entries of a list of tensors. They are valid while no Python code runs; before it runs, they must be made a tuple.
     pub(super) fn sequence<'b>(&self, object: &'b Bound<'py, PyAny>) -> PyResult<Items<'b, 'py>> {
         if let Some(items) = Items::of_list(object) {
             return Ok(items);
@@ -347,7 +347,8 @@ impl<'a, 'py> Call<'a, 'py> {
         }
     }
 
-    /// The entries of a sequence: for good, and as many as it says it has. One that goes on for ever is an error.
+    /// The entries of a sequence as a tuple, as many as its length says. Any other number of them is an error, and so is an
+    /// endless sequence.
     fn entries(&self, argument: Entry<'_>, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
         if let Ok(list) = object.cast::<PyList>() {
             return objects::tuple_of_list(list);
@@ -359,7 +360,7 @@ impl<'a, 'py> Call<'a, 'py> {
         objects::tuple_of_list(self.checked_length(argument, entries)?.cast()?)
     }
 
-    /// What was read of a sequence; the error, if it has not as many entries as it says, with the argument's name.
+    /// The entries that were read. If their number is not the length of the sequence, the error gets the argument's name.
     fn checked_length(
         &self,
         argument: Entry<'_>,
@@ -394,8 +395,8 @@ impl<'a, 'py> Call<'a, 'py> {
         Ok(Some(entries))
     }
 
-    /// The entries of an argument that has one for each tensor of a list; None if it is no sequence, nor an array with one
-    /// dimension.
+    /// The entries of an argument that has one for each tensor of a list; None if it is neither a sequence nor an array with
+    /// one dimension.
     pub(super) fn entries_of(
         &self,
         argument: &str,
@@ -414,7 +415,7 @@ impl<'a, 'py> Call<'a, 'py> {
         Ok(Some(entries))
     }
 
-    /// None or a bool.
+    /// Reads `keepdims`: None or a bool.
     pub(super) fn keepdims(&self, object: Option<&Bound<'py, PyAny>>) -> PyResult<bool> {
         let Some(object) = object else { return Ok(false) };
         match object.cast::<PyBool>() {
@@ -423,7 +424,7 @@ impl<'a, 'py> Call<'a, 'py> {
         }
     }
 
-    /// What one of some words stands for.
+    /// The value of one of some words.
     #[inline(never)]
     pub(super) fn choice<T: Copy, const N: usize>(
         &self,
@@ -440,7 +441,7 @@ impl<'a, 'py> Call<'a, 'py> {
         found.map(|(_, value)| *value).ok_or_else(|| self.value_error(argument, describe(object), &allowed()))
     }
 
-    /// What the argument `nonfinite` of a clipper says.
+    /// The value of the argument `nonfinite` of a clipper.
     #[inline]
     pub(super) fn policy(&self, object: &Bound<'py, PyAny>) -> PyResult<Policy> {
         // The default, see `is_second`.
@@ -456,8 +457,8 @@ impl<'a, 'py> Call<'a, 'py> {
         self.choice("nonfinite", object, policies)
     }
 
-    /// The error for NaN and infinity among the elements of `tensors`: a tensor, or a tuple of those of a list. Along `axes`, if
-    /// there are any, each slice has a norm; otherwise `norm` is that of all.
+    /// The error for NaN and infinity in `tensors`: a tensor, or a tuple of the tensors of a list. With `axes`, each slice
+    /// along them has its own norm; otherwise `norm` is that of all tensors.
     #[cold]
     #[inline(never)]
     pub(super) fn nonfinite_error(
@@ -474,7 +475,7 @@ impl<'a, 'py> Call<'a, 'py> {
         self.error_of_python("error", (self.prefix(), argument, one, many, axes, norm))
     }
 
-    /// The error that a function of `gradclip._nonfinite` makes.
+    /// The error that a function of `gradclip._nonfinite` returns.
     #[cold]
     pub(super) fn error_of_python(&self, function: &str, arguments: impl PyCallArgs<'py>) -> PyErr {
         let module = self.py.import("gradclip._nonfinite");
@@ -482,8 +483,8 @@ impl<'a, 'py> Call<'a, 'py> {
         error.map_or_else(|error| error, PyErr::from_value)
     }
 
-    /// Whether an argument has the second of two words; the first is its default. That is one object: to compare it with words
-    /// would show in small calls.
+    /// Whether an argument is the second of two words. The first is its default, which is an interned object: comparing strings
+    /// would take measurable time in small calls.
     #[inline]
     pub(super) fn is_second(
         &self,
@@ -497,7 +498,7 @@ impl<'a, 'py> Call<'a, 'py> {
         self.choice(argument, object, [(&*default.to_string_lossy(), false), (second, true)])
     }
 
-    /// A bool.
+    /// Reads a bool.
     pub(super) fn flag(&self, argument: &str, object: &Bound<'py, PyAny>) -> PyResult<bool> {
         match object.cast::<PyBool>() {
             Ok(flag) => Ok(flag.is_true()),
@@ -505,7 +506,7 @@ impl<'a, 'py> Call<'a, 'py> {
         }
     }
 
-    /// `strict` is for Euclidean norms, and leaves no tensor of an infinite norm as it is.
+    /// Checks `strict`: it allows only Euclidean norms, and not `nonfinite='keep'`.
     pub(super) fn check_strict(
         &self,
         strict: bool,
@@ -525,23 +526,23 @@ impl<'a, 'py> Call<'a, 'py> {
         }
     }
 
-    /// The error for arrays on a GPU where a function, or a value of one of its arguments, is for NumPy arrays alone.
+    /// The error for arrays on a GPU where a function, or the value of an argument, supports only NumPy arrays.
     pub(super) fn not_on_device(&self, argument: &str) -> PyErr {
         self.type_error(argument, "a cupy.ndarray", "NumPy arrays; .get() makes one of an array on a GPU")
     }
 
-    /// A limit: a real number that is not negative; NaN only where `nan` says so.
+    /// Reads a limit: a real number that is not negative; NaN only if `nan`.
     pub(super) fn limit(&self, argument: &str, object: &Bound<'py, PyAny>, nan: bool) -> PyResult<f64> {
         const ALLOWED: &str = "a real number >= 0 (a Python or NumPy int, float or 0-d array)";
         match number(object)? {
-            Number::Real(value) if value >= 0.0 || (value.is_nan() && nan) => Ok(value.abs()), // -0.0 is 0
+            Number::Real(value) if value >= 0.0 || (value.is_nan() && nan) => Ok(value.abs()), // -0.0 becomes 0
             Number::Real(_) => Err(self.value_error(argument, describe(object), ALLOWED)),
             Number::Shaped(shape) => Err(self.value_error(argument, format!("shape {shape}"), ALLOWED)),
             Number::No => Err(self.type_error(argument, describe(object), ALLOWED)),
         }
     }
 
-    /// Axes, counted from the begin, in the order given. None: all of them.
+    /// Axes as numbers from 0 on, in the given order. None: all of them.
     pub(super) fn axes(
         &self,
         argument: &str,
@@ -579,7 +580,7 @@ impl<'a, 'py> Call<'a, 'py> {
     }
 }
 
-/// Whether all that is given is a Python number or string of no subclass, so that to read it runs no code.
+/// Whether all objects are Python numbers or strings that are not of a subclass, so that reading them runs no Python code.
 pub(super) fn are_plain<'a, 'py: 'a>(
     objects: impl IntoIterator<Item = Option<&'a Bound<'py, PyAny>>>,
 ) -> bool {
@@ -590,7 +591,7 @@ pub(super) fn are_plain<'a, 'py: 'a>(
     })
 }
 
-/// The same for axes: None, an int, or a tuple of ints.
+/// Whether `axes` is None, an int, or a tuple of ints, so that reading it runs no Python code.
 pub(super) fn are_plain_axes(axes: Option<&Bound<'_, PyAny>>) -> bool {
     let is_int = |axis: &Bound<'_, PyAny>| axis.is_exact_instance_of::<PyInt>();
     axes.is_none_or(|axes| match axes.cast_exact::<PyTuple>() {
@@ -599,10 +600,10 @@ pub(super) fn are_plain_axes(axes: Option<&Bound<'_, PyAny>>) -> bool {
     })
 }
 
-/// What an object is, as far as it is a number.
+/// The numeric value of an object, if it has one.
 pub(super) enum Number {
     Real(f64),
-    /// An array of numbers that is not 0-d, and its shape.
+    /// The shape of an array of numbers that is not 0-d.
     Shaped(String),
     No,
 }
@@ -623,7 +624,7 @@ pub(super) fn number(object: &Bound<'_, PyAny>) -> PyResult<Number> {
     if !(is_list || is_numpy(object)?) || is_masked(object)? {
         return Ok(Number::No);
     }
-    // A list is no number; it is converted for the better error, that of an array which is not 0-d.
+    // A list is not a number. It is converted for a better error: that of an array which is not 0-d.
     let object = if is_list {
         match as_array(object) {
             Ok(array) => array,
@@ -648,7 +649,7 @@ pub(super) fn number(object: &Bound<'_, PyAny>) -> PyResult<Number> {
     }
 }
 
-/// Rounded to float64; infinite where it is too large.
+/// Rounds an int to float64; infinite if it is too large.
 fn float_of(int: &Bound<'_, PyInt>) -> PyResult<f64> {
     match int.extract::<f64>() {
         Err(error) if error.is_instance_of::<PyOverflowError>(int.py()) => {
@@ -658,7 +659,7 @@ fn float_of(int: &Bound<'_, PyInt>) -> PyResult<f64> {
     }
 }
 
-/// What TensorFlow takes for a list of tensors: a sequence, but none of those that hold something else.
+/// Whether TensorFlow accepts an object as a list of tensors: a sequence, but not one of other things, such as a str.
 fn is_sequence(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     if is_list(object) {
         return Ok(true);
@@ -667,7 +668,7 @@ fn is_sequence(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     sequences(object.py())?.call_method1(test, (object,))?.extract()
 }
 
-/// A sequence that may hold axes: a list, a tuple, a range, an array of integers with one dimension.
+/// Whether an object is a sequence that may hold axes: a list, a tuple, a range, or a 1-d array of integers.
 fn is_axes(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     match Array::read(object) {
         Some((array, _)) => Ok(array.ndim() == 1 && numeric_kind(&plain(object)?)? == Some('i')),
@@ -678,12 +679,12 @@ fn is_axes(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     }
 }
 
-/// The Python part of the reading of sequences.
+/// The Python module that reads sequences.
 fn sequences(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
     py.import(intern!(py, "gradclip._sequences"))
 }
 
-/// The array NumPy makes of an object; of a subclass, if the object's `__array__` gives such.
+/// The array that NumPy makes of an object; it is of a subclass if the object's `__array__` returns one.
 fn as_array<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     object
         .py()

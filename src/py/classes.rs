@@ -1,4 +1,4 @@
-//! Of what class an object is, as far as arguments are concerned, and numbers of NumPy as Python has them.
+//! The classes of argument objects, and conversion of NumPy numbers to Python.
 
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;
@@ -8,7 +8,7 @@ use pyo3::{PyTypeInfo, intern};
 
 use super::array::{Array, objects};
 
-/// `i` for integers, `f` for floats, those of `ml_dtypes` included, for a NumPy scalar or array.
+/// `i` for a NumPy scalar or array of integers, `f` for one of floats, those of `ml_dtypes` included.
 pub(super) fn numeric_kind(object: &Bound<'_, PyAny>) -> PyResult<Option<char>> {
     let dtype = object.getattr(intern!(object.py(), "dtype"))?;
     Ok(match dtype.getattr("kind")?.extract::<char>()? {
@@ -29,15 +29,15 @@ pub(super) fn numeric_kind(object: &Bound<'_, PyAny>) -> PyResult<Option<char>> 
     })
 }
 
-/// A 0-d array or a scalar of a numeric kind as a Python number.
+/// Converts a 0-d array or a scalar of a numeric kind to a Python number.
 pub(super) fn item<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let py = object.py();
     let kind: char = object.getattr(intern!(py, "dtype"))?.getattr("kind")?.extract()?;
     if matches!(kind, 'i' | 'u' | 'f') {
         return object.call_method0(intern!(py, "item"));
     }
-    // Those of ml_dtypes give scalars of theirs, and wrong ones if the byte order is not the native one. They become
-    // Python numbers one by one: NumPy's conversion of a whole array warns of a signalling NaN.
+    // `ml_dtypes` arrays return its own scalars, which are wrong if the byte order is not the native one. They are converted to
+    // Python numbers one by one: NumPy's conversion of a whole array warns of a signaling NaN.
     let native = object.getattr(intern!(py, "dtype"))?.call_method1(intern!(py, "newbyteorder"), ("=",))?;
     let scalar = object.call_method1(intern!(py, "astype"), (native,))?.call_method0(intern!(py, "item"))?;
     let is_int = numeric_kind(object)? == Some('i');
@@ -45,7 +45,7 @@ pub(super) fn item<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny
     class.call1((scalar,))
 }
 
-/// An array of NumPy's own class: a subclass may have methods of its own.
+/// The array as NumPy's own class: a subclass may have other methods.
 pub(super) fn plain<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     match Array::read(object) {
         Some((_, true)) => object
@@ -56,7 +56,7 @@ pub(super) fn plain<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAn
     }
 }
 
-/// A Python or NumPy integer (no bool), as a Python int.
+/// A Python or NumPy integer, but not a bool, as a Python int.
 pub(super) fn integer<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
     if object.is_instance_of::<PyBool>() {
         return Ok(None);
@@ -75,14 +75,14 @@ pub(super) fn integer<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<
     Ok(None)
 }
 
-/// A NumPy scalar or array.
+/// Whether an object is a NumPy scalar or array.
 pub(super) fn is_numpy(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     static GENERIC: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     Ok(object.is_instance_of::<PyUntypedArray>()
         || object.is_instance(GENERIC.import(object.py(), "numpy", "generic")?)?)
 }
 
-/// A masked array. Without `numpy.ma` there is none.
+/// Whether an object is a masked array. Without `numpy.ma` there are none.
 pub(super) fn is_masked(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     match loaded(intern!(object.py(), "numpy.ma"))? {
         Some(ma) => object.is_instance(&ma.getattr("MaskedArray")?),
@@ -90,7 +90,7 @@ pub(super) fn is_masked(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     }
 }
 
-/// What Python has imported under a name so far.
+/// The module that Python has imported under a name, if it has.
 pub(super) fn loaded<'py>(name: &Bound<'py, PyString>) -> PyResult<Option<Bound<'py, PyAny>>> {
     static SYS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     let py = name.py();
@@ -98,13 +98,13 @@ pub(super) fn loaded<'py>(name: &Bound<'py, PyString>) -> PyResult<Option<Bound<
     sys.getattr(intern!(py, "modules"))?.cast_into::<PyDict>()?.get_item(name)
 }
 
-/// An `IndexedSlices`, of the Python side of the package.
+/// Whether an object is an `IndexedSlices` of `gradclip`.
 pub(super) fn is_slices(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     static SLICES: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     object.is_instance(SLICES.import(object.py(), "gradclip._slices", "IndexedSlices")?)
 }
 
-/// A sequence of any kind. (A cast to `PySequence` prints what the object's class raises.)
+/// Whether an object is a sequence of any kind. (A cast to `PySequence` prints the exceptions that the object's class raises.)
 pub(super) fn is_any_sequence(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     static SEQUENCE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     if is_list(object) {
@@ -113,18 +113,18 @@ pub(super) fn is_any_sequence(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     object.is_instance(SEQUENCE.import(object.py(), "collections.abc", "Sequence")?)
 }
 
-/// A Python or NumPy bool.
+/// Whether an object is a Python or NumPy bool.
 pub(super) fn is_bool(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(object.is_instance_of::<PyBool>()
         || (is_numpy(object)? && plain(object)?.getattr("dtype")?.getattr("kind")?.eq("b")?))
 }
 
-/// A Python list or tuple.
+/// Whether an object is a Python list or tuple.
 pub(super) fn is_list(object: &Bound<'_, PyAny>) -> bool {
     object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>()
 }
 
-/// A class of a module, if the module is loaded. The module's own names are looked at: to ask for one that is not there may
+/// A class of a module, if the module is loaded. It is looked up in the module's `__dict__`: `getattr` for a missing name may
 /// import something.
 fn class_of<'py>(module: &Bound<'py, PyString>, name: &Bound<'py, PyString>) -> Option<Bound<'py, PyType>> {
     let module = loaded(module).ok().flatten()?.cast_into::<PyModule>().ok()?;

@@ -89,7 +89,7 @@ fn clip_to_bounds(
     }, Err(internal("bounds of a dtype without an order")))
 }
 
-/// What a clipper of one tensor compares with its limit.
+/// The measure of a tensor that a clipper compares with its limit.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Measure {
     Norm,
@@ -98,7 +98,7 @@ enum Measure {
 }
 
 impl Measure {
-    /// What the norm of a slice is divided by.
+    /// The divisor of the norm of a slice.
     fn divisor(self, elements: usize) -> f64 {
         match self {
             Self::Norm => 1.0,
@@ -108,7 +108,7 @@ impl Measure {
     }
 }
 
-/// See `gradclip.clip_by_norm`, `gradclip.clip_by_rms` and `gradclip.clip_by_average_norm`: `function` is one of these.
+/// See `gradclip.clip_by_norm`, `gradclip.clip_by_rms` and `gradclip.clip_by_average_norm`; `function` is the name of one.
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "the arguments of the public functions")]
 pub(super) fn clip_by_norm<'py>(
@@ -160,8 +160,8 @@ pub(super) fn clip_by_norm<'py>(
     clip_along(&call, &mut tensor, axes.as_deref(), limit(elements), policy, out)
 }
 
-/// Clips a tensor that is a part of a larger one, or slices that are, by the norms that `share` returns: see [`shared_norms`].
-/// The limit is made of the number of elements of a whole slice.
+/// Clips a tensor that is a part of a larger one, or its slices, by the norms that `share` returns: see [`shared_norms`]. The
+/// limit depends on the number of elements of a whole slice.
 #[cold]
 fn clip_shared<'py>(
     tensor: &mut Inputs<'_, 'py>,
@@ -171,7 +171,7 @@ fn clip_shared<'py>(
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let shape = tensor.shape()?;
-    // Nothing is left to go wrong on this process alone once the others have its part of the norms.
+    // The outputs first: after the other processes have this process's part of the norms, nothing may fail on it alone.
     let mut operands = tensor.with_outputs(out, &mut [])?;
     let (values, elements) = shared_norms(share)?;
     let kept: Vec<_> =
@@ -184,8 +184,8 @@ fn clip_shared<'py>(
     Ok(operands.into_result())
 }
 
-/// Clips a tensor by its norm, or each slice along some but not all axes by its own.
-#[inline(always)] // a call would show in small tensors
+/// Clips a tensor by its norm, or each slice along some but not all axes by its own norm.
+#[inline(always)] // a call costs too much for small tensors
 fn clip_along<'py>(
     call: &Call<'_, 'py>,
     tensor: &mut Inputs<'_, 'py>,
@@ -210,7 +210,7 @@ fn clip_along<'py>(
         return Ok(operands.into_result());
     };
     let dtype = tensor.dtype()?;
-    // Columns, and slices of one element, need arrays that any layout may have.
+    // Columns, and slices of one element, take the general path.
     let len = tensor.row_len(axes).filter(|len| *len > 1 && is_row(*len) && policy != Policy::Raise);
     if len.is_none() {
         tensor.make_general()?;
@@ -221,7 +221,7 @@ fn clip_along<'py>(
         return Ok(operands.into_result());
     }
     let pair = operands.pair()?;
-    // One more read: nothing is written before all norms are known to be finite.
+    // All norms are computed first: nothing is written before all are known to be finite.
     if policy == Policy::Raise {
         let norms = Norms::of(pair.input(), axes, Order::Two)?;
         if let Some(norm) = norms.values.iter().find(|norm| policy.refuses(**norm)) {
@@ -258,7 +258,7 @@ fn clip_slices(py: Python<'_>, pair: &mut Pair<'_>, axes: &[usize], limit: Limit
     if axes.is_empty() && !is_complex {
         return clip_elements(py, pair, real, limit);
     }
-    // Columns are summed in another order than rows; which one it is must not depend on the output.
+    // Columns are summed in another order than rows. The output must not influence which order is used.
     let columns = Norms::are_of_columns(&whole, axes)?;
     let is_done = if !columns {
         clip_as_rows(py, pair, &whole, axes, limit)?
@@ -282,8 +282,8 @@ fn clip_elements(py: Python<'_>, pair: &mut Pair<'_>, dtype: Dtype, limit: Limit
     }, Err(internal("clipping of integers")))
 }
 
-/// Clips each row as soon as it is summed, if the slices are rows of the output: whether it was done. `whole` is the input
-/// before it was taken as real numbers.
+/// If the slices are rows of the output, clips each row as soon as it is summed. Returns whether it did. `whole` is the input
+/// before complex numbers became pairs of real ones.
 fn clip_as_rows(
     py: Python<'_>,
     pair: &mut Pair<'_>,
@@ -307,7 +307,7 @@ fn clip_as_rows(
     }, Ok(false))
 }
 
-/// Clips strips of columns as soon as they are summed, if the slices are columns of a dense array: whether it was done.
+/// If the slices are columns of a dense array, clips strips of columns as soon as they are summed. Returns whether it did.
 fn clip_as_columns(
     py: Python<'_>,
     pair: &mut Pair<'_>,
@@ -362,7 +362,7 @@ pub(super) fn clip_by_global_norm<'py>(
                 (entries, clip_norm, use_norm, name, ord, nonfinite, strict?, integers, out),
             )
         } else if policy?.is_default() && !strict? && !keeps_integers? {
-            // The norm of other processes too is asked for once all arguments are checked.
+            // A norm shared with other processes is also asked for only after all arguments are checked.
             call.hand_on((entries, clip_norm, share.or(use_norm), name, ord, out))
         } else {
             Err(call.not_on_device("t_list"))
@@ -379,7 +379,7 @@ pub(super) fn clip_by_global_norm<'py>(
     let held = if policy == Policy::Raise { Some(tensors.held()?) } else { None };
     let mut operands = tensors.with_outputs(out, &mut [])?;
     if let Some(share) = share {
-        // The other processes learn of the norm here alone: all that can be wrong with this one's arguments was found before.
+        // The other processes learn of the norm only here: all errors of this process's arguments were found before.
         let shared;
         (shared, elements) = shared_norm(share)?;
         norm = NormOf::Given(shared);

@@ -1,4 +1,4 @@
-//! The clipping of differences of tensors from others.
+//! Clipping of the differences between tensors and others, their bases.
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -62,7 +62,7 @@ pub(super) fn clip_difference_by_global_norm<'py>(
     let order = vector_order(&call, ord)?;
     let (policy, _) = (policy?, keeps_integers?);
     let mut own: Vec<_> = tensors.arrays().map(|(_, tensor)| tensor.clone()).collect();
-    // An output that is its base is made from that: then `t` is what is read beside it.
+    // An output that is its own base is computed from the base; then `t` is the array that is read beside it.
     let into_bases = out.is_some_and(|out| are_entries(out, base_list, &tensors));
     let mut of_bases;
     let (main, others) = if into_bases {
@@ -72,7 +72,7 @@ pub(super) fn clip_difference_by_global_norm<'py>(
     } else {
         (&mut tensors, &mut bases)
     };
-    // What a reader shares with an output is copied here, so the norm is made of the copies.
+    // A reader that shares memory with an output is copied here, so the norm is computed from the copies.
     let mut readers: Vec<_> = others.iter_mut().collect();
     let mut operands = main.with_outputs(out, &mut readers)?;
     let Operands::General { pairs, .. } = &mut operands else { return Err(internal("plain differences")) };
@@ -95,7 +95,7 @@ pub(super) fn clip_difference_by_global_norm<'py>(
     Ok((operands.into_result(), PyFloat::new(py, norm.to_f64())).into_pyobject(py)?.into_any())
 }
 
-/// Whether the entries of `out` are those of another list, wherever there is a tensor.
+/// Whether the entries of `out` are those of `list`, wherever there is a tensor.
 fn are_entries(out: &Bound<'_, PyAny>, list: &Bound<'_, PyAny>, tensors: &Inputs<'_, '_>) -> bool {
     let held = |object| Items::of_list(object).and_then(|items| items.held().ok());
     let (Some(outs), Some(entries)) = (held(out), held(list)) else { return false };
@@ -110,14 +110,14 @@ fn is_kept(array: &Array<'_>) -> bool {
     !array.dtype().is_some_and(Dtype::is_scalable)
 }
 
-/// The norm of all differences as one. Which of the two is subtracted does not matter.
+/// The norm of all differences as one. It does not depend on which operand is subtracted.
 fn norm_of_differences<'py>(
     py: Python<'py>,
     pairs: &[Pair<'py>],
     others: &[Array<'py>],
     order: Order,
 ) -> PyResult<Scaled> {
-    // Complex numbers as real ones, which makes no difference to this norm.
+    // Complex numbers are read as real ones, which does not change the Euclidean norm.
     let in_parts = |array: &Array<'py>| match order {
         Order::Two => array.in_parts().unwrap_or_else(|| array.clone()),
         _ => array.clone(),
@@ -152,7 +152,7 @@ fn difference<'a>(t: &'a Array<'_>, base: &'a Array<'_>, by: f64) -> PyResult<An
     }, Err(wrong()))
 }
 
-/// Brings all tensors nearer to their bases; `others` are the tensors if `into_bases`, or else the bases.
+/// Moves all tensors towards their bases; `others` are the tensors if `into_bases`, else the bases.
 fn take_step<'py>(
     py: Python<'py>,
     pairs: &mut [Pair<'py>],
@@ -187,7 +187,7 @@ fn take_step<'py>(
 }
 
 impl<'py> Call<'_, 'py> {
-    /// Raises what stands beside a None of the list and is not None.
+    /// Raises an error for an entry that is not None although the tensor's entry is.
     fn check_nones(
         &self,
         argument: &str,
@@ -205,7 +205,7 @@ impl<'py> Call<'_, 'py> {
         Ok(())
     }
 
-    /// The error for NaN and infinity in tensors, or in their bases alone.
+    /// The error for NaN and infinity in tensors, or only in their bases.
     fn nonfinite_difference(&self, tensors: &Held<'py>, bases: &Held<'py>, norm: f64) -> PyResult<PyErr> {
         let error = self.nonfinite_error("t_list", tensors, None, norm);
         let in_tensors = error.value(self.py()).getattr(intern!(self.py(), "entries"))?.is_truthy()?;

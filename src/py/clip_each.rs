@@ -1,4 +1,4 @@
-//! The clippers of lists in which each tensor, or each unit of it, has a norm and a limit of its own.
+//! The clippers of lists in which each tensor, or each unit of a tensor, has its own norm and limit.
 
 use pyo3::prelude::*;
 use pyo3::types::PyAny;
@@ -38,14 +38,14 @@ pub(super) fn clip_by_norms<'py>(
     call.check_name()?;
     let order = vector_order(&call, ord)?;
     let policy = call.policy(nonfinite)?;
-    // Those of the tensors alone, without the Nones.
+    // The limits of the tensors, without those of entries that are None.
     let mut own = vec_with_room(held.len())?;
     for (i, limit) in limits.iter().enumerate() {
         if !held.get(i)?.is_none() {
             own.push(policy.limit(*limit, 1.0, 0.0));
         }
     }
-    // One more read: nothing is written before all norms are known to be finite.
+    // All norms are computed first: nothing is written before all are known to be finite.
     let mut known = Vec::new();
     if policy == Policy::Raise {
         known = zeros(tensors.count())?;
@@ -117,7 +117,7 @@ pub(super) fn clip_by_weight_norm<'py>(
     let both = pairs.iter().map(Pair::input).chain(&weights);
     let mut own = Norms::of_each(py, both.zip(units.iter().cycle().map(Vec::as_slice)), Order::Two)?;
     let of_weights = own.split_off(pairs.len());
-    // A norm that is NaN shows, as a limit that is NaN.
+    // A NaN norm of a weight makes the limit NaN, so the result shows it.
     let limit = |weight: Scaled| {
         let norm = weight.to_f64();
         clipping * if norm < eps { eps } else { norm }
@@ -129,7 +129,7 @@ pub(super) fn clip_by_weight_norm<'py>(
     Ok(operands.into_result())
 }
 
-/// All axes but that of the units; all of a tensor of fewer than two, which is one unit.
+/// All axes but that of the units; all axes of a tensor with fewer than two, which is a single unit.
 fn reduced_axes(call: &Call<'_, '_>, unit_axis: &Bound<'_, PyAny>, ndim: usize) -> PyResult<Vec<usize>> {
     if integer(unit_axis)?.is_none() {
         return Err(call.type_error("unit_axis", describe(unit_axis), "an int"));
@@ -139,8 +139,8 @@ fn reduced_axes(call: &Call<'_, '_>, unit_axis: &Bound<'_, PyAny>, ndim: usize) 
 }
 
 impl<'py> Call<'_, 'py> {
-    /// A limit for each of `count` tensors: one number for all, or a sequence of numbers, where None is no limit; and whether it
-    /// is a sequence.
+    /// A limit for each of `count` tensors: one number for all, or a sequence of numbers, where None means no limit. The second
+    /// value is whether it is a sequence.
     pub(super) fn limits(
         &self,
         argument: &str,
@@ -163,7 +163,7 @@ impl<'py> Call<'_, 'py> {
         Ok((limits, true))
     }
 
-    /// The arrays that belong to the tensors of a list, of the same shapes. Where the list has None, nothing is read.
+    /// The arrays that belong to the tensors of a list, with the same shapes. Entries at a None of the list are not read.
     pub(super) fn partners(
         &self,
         parameter: Parameter,

@@ -1,4 +1,4 @@
-//! The clipping of examples, each by its own norm, and their sum.
+//! Clipping of examples, each by its own norm, and their sums and means.
 
 use std::slice;
 
@@ -23,7 +23,7 @@ use crate::parallel::examples::{Examples, sum_examples};
 use crate::parallel::reduce::{Order, norm_of_norms};
 use crate::scaled::{Factor, NonFinite, Scaled};
 
-/// What becomes of the examples, once each of them is clipped.
+/// The reduction of the clipped examples.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reduce {
     No,
@@ -65,7 +65,7 @@ pub(super) fn clip_examples_by_global_norm<'py>(
     if count == 0 && reduce == Reduce::Mean && tensors.arrays().next().is_some() {
         return Err(call.value_error("t_list", "no examples", "at least one for their mean"));
     }
-    // The outputs first: if one does not fit, the norms need not be waited for.
+    // The outputs first: if one does not fit, no norms are computed.
     let mut arrays = vec_with_room(held.len())?;
     arrays.extend(tensors.arrays().map(|(i, array)| (i, array.clone())));
     let mut operands = if reduce == Reduce::No {
@@ -105,7 +105,7 @@ pub(super) fn clip_examples_by_global_norm<'py>(
     Ok((operands.into_result(), norms).into_pyobject(py)?.into_any())
 }
 
-/// The examples of each tensor, of which all have as many.
+/// The number of examples, which all tensors must share.
 fn count_of_examples(call: &Call<'_, '_>, tensors: &Inputs<'_, '_>) -> PyResult<usize> {
     let mut first: Option<(usize, usize)> = None;
     for (i, array) in tensors.arrays() {
@@ -154,8 +154,8 @@ fn zero_example<'py>(array: &Array<'py>) -> PyResult<Array<'py>> {
     Ok(Array::read(&zeros).ok_or_else(|| internal("NumPy made no array"))?.0)
 }
 
-/// Writes the sum of the examples of a tensor, each multiplied by its factor, divided by a number. An example whose factor
-/// erases it counts nothing.
+/// Writes the sum of the examples of a tensor, each times its factor, divided by a number. An example whose factor erases it
+/// adds nothing.
 fn write_sum(
     pair: &mut Pair<'_>,
     array: &Array<'_>,

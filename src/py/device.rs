@@ -1,9 +1,10 @@
-//! Arrays on a GPU: how they are told from others, and what the part of the package for them asks of this one.
+//! Arrays on a GPU: recognizing them, and the checks that the package's GPU part calls.
 //!
-//! A tensor that is a `cupy.ndarray` is handed on, with all arguments, to the function of the same name in
-//! `gradclip._cuda`. That is Python, and `CuPy` is never imported here: where it is not, there are no such arrays. What
-//! an argument means, what it may be, and what an error says stands here alone, so the checks are functions for it, with
-//! the name of the public function and the caller's `name` first. The order in which arguments are checked is its own.
+//! A tensor that is a `cupy.ndarray` is handed on, with all arguments, to the function of the same name in `gradclip._cuda`.
+//! That is Python, and this crate never imports `CuPy`: if it is not imported, there are no such arrays. Only this crate
+//! defines what arguments mean, which values they may have, and the texts of errors. So it offers the checks as functions, with
+//! the name of the public function and the caller's `name` first. The GPU part decides the order in which arguments are
+//! checked.
 
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
@@ -58,7 +59,7 @@ fn number_of(order: Order) -> f64 {
     }
 }
 
-/// The `ord` of a function that has vector norms alone, as a number.
+/// The `ord` of a function that has only vector norms, as a number.
 #[pyfunction]
 pub(super) fn check_order<'py>(
     py: Python<'py>,
@@ -116,9 +117,9 @@ pub(super) fn check_name<'py>(
     Call::of_python(py, function, name)?.check_name()
 }
 
-/// A bound that is one number, in the tensor's dtype (its number in [`Dtype::ALL`]): the bits, those of a narrow dtype
-/// as a small number. None for a list and for arrays that are not 0-d, which nobody has looked at, and for those on a
-/// GPU.
+/// The bits of a bound that is a single number, in the tensor's dtype (`dtype_code` counts in [`Dtype::ALL`]), those of a
+/// narrow dtype as a small number. None for lists and for arrays that are not 0-d, which are not checked here, and for arrays
+/// on a GPU.
 #[pyfunction]
 pub(super) fn check_number_bound<'py>(
     py: Python<'py>,
@@ -144,7 +145,7 @@ pub(super) fn check_number_bound<'py>(
     }
 }
 
-/// A dtype as NumPy has it.
+/// A dtype as a NumPy object.
 fn numpy_dtype(py: Python<'_>, dtype: Dtype) -> PyResult<Bound<'_, PyAny>> {
     let numpy = py.import(intern!(py, "numpy"))?;
     let class = match dtype {
@@ -163,7 +164,7 @@ fn bits<T: Ordered>(x: T) -> u64 {
     u64::from_le_bytes(cells.map(|cell| cell.load(Relaxed)))
 }
 
-/// The entries of `out` for a list of as many tensors.
+/// The entries of `out` for a list of `tensors` tensors.
 #[pyfunction]
 pub(super) fn check_out_sequence<'py>(
     py: Python<'py>,
@@ -175,7 +176,7 @@ pub(super) fn check_out_sequence<'py>(
     Call::of_python(py, function, name)?.out_sequence(out, tensors)
 }
 
-/// The error about an argument of a wrong type, to be raised.
+/// Makes the error for an argument of a wrong type.
 #[pyfunction]
 pub(super) fn type_error<'py>(
     py: Python<'py>,
@@ -188,7 +189,7 @@ pub(super) fn type_error<'py>(
     Ok(Call::of_python(py, function, name)?.type_error(argument, found, allowed).into_value(py))
 }
 
-/// The error about an argument of the right type with a wrong value, to be raised.
+/// Makes the error for an argument of the right type with a wrong value.
 #[pyfunction]
 pub(super) fn value_error<'py>(
     py: Python<'py>,
@@ -201,7 +202,7 @@ pub(super) fn value_error<'py>(
     Ok(Call::of_python(py, function, name)?.value_error(argument, found, allowed).into_value(py))
 }
 
-/// The error about two outputs that share memory, to be raised; `one` says that `out` is no list.
+/// Makes the error for two outputs that share memory; `one` says that `out` is not a list.
 #[pyfunction]
 pub(super) fn clash_error<'py>(
     py: Python<'py>,
@@ -221,19 +222,19 @@ pub(super) fn shape_text(shape: &Bound<'_, PyAny>) -> PyResult<String> {
     Ok(text::shape_text(&shape.extract::<Vec<usize>>()?))
 }
 
-/// Address, bytes of an element, shape and strides in bytes.
+/// An array: its address, bytes of an element, shape, and strides in bytes.
 type Described = (usize, usize, Vec<usize>, Vec<isize>);
 
-/// What cannot be written, or what is to be copied.
+/// Two outputs that cannot be written, or the inputs to copy.
 type Arranged = (Option<(usize, usize)>, Vec<usize>);
 
 fn place((first, itemsize, shape, strides): &Described) -> Place<'_> {
     Place { first: *first, itemsize: *itemsize, shape, strides, is_dense: false }
 }
 
-/// Keeps the arrays of a call on a GPU apart: two outputs that share a byte (or twice the number of one that overlaps
-/// itself), or else the inputs that share memory with an output and must be copied before anything is written. The
-/// first inputs are those of the outputs, and may be the very same arrays.
+/// Keeps the arrays of a call on a GPU apart. Returns two outputs that share a byte (or twice the number of one that overlaps
+/// itself), or else the inputs that share memory with an output and must be copied before anything is written. The first inputs
+/// are those of the outputs, and may be the very same arrays.
 #[pyfunction]
 pub(super) fn arrange_device(outputs: &Bound<'_, PyAny>, inputs: &Bound<'_, PyAny>) -> PyResult<Arranged> {
     let (outputs, inputs): (Vec<Described>, Vec<Described>) = (outputs.extract()?, inputs.extract()?);

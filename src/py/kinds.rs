@@ -1,11 +1,11 @@
-//! Which dtypes a function takes.
+//! The dtypes that a function accepts.
 
 use crate::element::Dtype;
 
 /// The dtypes an argument may have.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kinds {
-    /// All, for there is a norm of each.
+    /// All, since every dtype has a norm.
     Normed,
     /// Those that can be scaled by their norm.
     Scalable,

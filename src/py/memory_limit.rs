@@ -1,4 +1,4 @@
-//! How many bytes of freed outputs may be kept for later calls: `GRADCLIP_POOL_BYTES`, else a share of the memory.
+//! The number of bytes of freed outputs that may be kept for later calls: `GRADCLIP_POOL_BYTES`, or else a share of memory.
 
 use std::fs;
 use std::path::Path;
@@ -6,23 +6,23 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::error::{Error, Result};
 
-/// The limit in bytes, or one of the two below.
+/// The limit in bytes, [`NOT_ASKED`] or [`BY_MEMORY`].
 static LIMIT: AtomicUsize = AtomicUsize::new(NOT_ASKED);
 
-/// Before the first call, which asks the environment.
+/// The environment has not been read yet; the first call reads it.
 const NOT_ASKED: usize = usize::MAX;
-/// The environment says nothing. The memory is counted only when there is a block to keep: that takes 0.1 ms.
+/// The environment sets no limit. The memory is measured only when there is a block to keep: that takes 0.1 ms.
 const BY_MEMORY: usize = usize::MAX - 1;
 
-/// The most that is kept without a setting, in bytes.
+/// The largest default limit, in bytes.
 const DEFAULT_MOST: usize = 1 << 30;
-/// And the part of the machine's memory: a sixteenth.
+/// The default limit as a part of the machine's memory: a sixteenth.
 const DEFAULT_PART: usize = 16;
 
-/// Asks the environment, once.
+/// Reads the environment, once.
 ///
 /// # Errors
-/// `Error::Setting` if it asks for something that is not a number of bytes.
+/// `Error::Setting` if the variable is not a number of bytes.
 #[inline]
 pub(super) fn check() -> Result<()> {
     if LIMIT.load(Ordering::Relaxed) == NOT_ASKED { ask_environment() } else { Ok(()) }
@@ -40,7 +40,7 @@ fn ask_environment() -> Result<()> {
     let found = found.to_string_lossy();
     let limit = match found.trim() {
         "" => BY_MEMORY,
-        // A number that exceeds usize is a number still.
+        // A number that exceeds usize is valid.
         text if text.bytes().all(|byte| byte.is_ascii_digit()) => {
             text.parse().unwrap_or(usize::MAX).min(BY_MEMORY - 1)
         }
@@ -53,11 +53,11 @@ fn ask_environment() -> Result<()> {
     Ok(())
 }
 
-/// Whether nothing may be kept.
+/// Whether the limit is 0, so that nothing is kept.
 ///
 /// # Errors
 /// Those of [`check`].
-#[cfg(target_os = "linux")] // which alone has blocks of ours: array/handler.rs
+#[cfg(target_os = "linux")] // only Linux has blocks of the pool: array/handler.rs
 pub(super) fn is_zero() -> Result<bool> {
     check()?;
     Ok(LIMIT.load(Ordering::Relaxed) == 0)
@@ -78,8 +78,8 @@ pub(super) fn limit() -> Result<usize> {
     Ok(limit)
 }
 
-/// The memory of the machine, or what the control groups of this process leave of it, in bytes; None where the system has no
-/// such files. Tests give another root for the control groups.
+/// The memory of the machine, or the part that the control groups of this process leave, in bytes; None if the system has no
+/// such files. Tests pass another root for the control groups.
 pub(super) fn memory_of_process(root: &Path) -> Option<usize> {
     let machine = fs::read_to_string("/proc/meminfo").ok()?;
     let total = machine.lines().find_map(|line| line.strip_prefix("MemTotal:")?.strip_suffix("kB"));
@@ -98,7 +98,7 @@ pub(super) fn memory_of_process(root: &Path) -> Option<usize> {
         }
     });
     let limits = limits.flat_map(|(mount, path, file)| {
-        // The limits of all enclosing groups count; inside a container the path may begin at its root.
+        // The limits of all enclosing groups count. Inside a container the path may begin at its root.
         let groups = Path::new(path.trim_start_matches('/')).ancestors().map(ToOwned::to_owned);
         groups.filter_map(move |group| {
             let text = fs::read_to_string(root.join(mount).join(group).join(file)).ok()?;

@@ -64,8 +64,8 @@ mod _core {
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         // Without NumPy, the `numpy` crate panics when it looks up NumPy's functions.
         module.py().import("numpy")?;
-        // A first call is to be no slower than NumPy's, so what takes as long as a hundred small calls is asked here: what
-        // the CPU can do (on a virtual machine) and where NumPy's functions are (a regular expression reads its version).
+        // These lookups take as long as a hundred small calls, so they are made before a first call: the features of the CPU
+        // (on a virtual machine) and NumPy's functions (a regular expression reads its version).
         let _ = Isa::current();
         numpy::dtype::<f64>(module.py());
         load_code(module)?;

@@ -1,4 +1,4 @@
-//! `global_norm`, `norm` and `normalize`, and what `ord` and `axis` mean.
+//! `global_norm`, `norm` and `normalize`, and the meaning of `ord` and `axis`.
 
 use std::{iter, slice};
 
@@ -19,12 +19,12 @@ use crate::parallel::reduce::Order;
 use crate::parallel::rows::Rule;
 use crate::scaled::Scaled;
 
-/// What `ord` names.
+/// The norm that `ord` names.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Ord {
-    /// A vector norm, and the Euclidean norm of a matrix.
+    /// A vector norm, or the Euclidean norm of a matrix.
     Vector(Order),
-    /// 'fro', for matrices alone.
+    /// 'fro', for matrices only.
     Frobenius,
 }
 
@@ -49,7 +49,7 @@ pub(super) fn order(call: &Call<'_, '_>, ord: &Bound<'_, PyAny>) -> PyResult<Ord
     }
 }
 
-/// Reads the `ord` of a function that has vector norms alone.
+/// Reads the `ord` of a function that has only vector norms.
 pub(super) fn vector_order(call: &Call<'_, '_>, ord: &Bound<'_, PyAny>) -> PyResult<Order> {
     match order(call, ord)? {
         Ord::Vector(order) => Ok(order),
@@ -109,11 +109,11 @@ pub(super) fn norms<'py>(
     }
     call.check_name()?;
     let order = vector_order(&call, ord)?;
-    // Without a list of norms in between: memory of that size is taken from the system and returned for each call.
+    // Written directly into the array: each call would map and unmap the memory of an intermediate list.
     Array::filled::<f64>(py, &[tensors.count()], &[0], |to| tensors.norms_into(order, to, Scaled::to_f64))
 }
 
-/// A new array of norms in float64, of a shape that has as many elements.
+/// A new array of norms in float64, of a shape with as many elements.
 pub(super) fn norms_to_array<'py>(
     py: Python<'py>,
     shape: &[usize],
@@ -126,7 +126,7 @@ pub(super) fn norms_to_array<'py>(
     })
 }
 
-/// The axes of a norm, and what is computed along them.
+/// The axes of a norm, and the norm along them.
 pub(super) enum Along {
     Whole(Order),
     Vectors(Vec<usize>, Order),
@@ -232,13 +232,13 @@ pub(super) fn normalize<'py>(
     }
     let along = Along::new(&call, ord, axis, inputs.shape()?.len())?;
     call.check_name()?;
-    // The output first: if there is no memory for it, the norms need not be waited for.
+    // The output first: if there is no memory for it, no norms are computed.
     let mut operands = inputs.with_outputs(out, &mut [])?;
     let norm = divide_by_norms(py, operands.pair()?, &along)?;
     Ok((operands.into_result(), norm).into_pyobject(py)?.into_any())
 }
 
-/// Divides a tensor by its norms, and returns these as an array.
+/// Divides a tensor by its norms, and returns the norms as an array.
 fn divide_by_norms<'py>(py: Python<'py>, pair: &mut Pair<'py>, along: &Along) -> PyResult<Bound<'py, PyAny>> {
     if let Along::Vectors(axes, Order::Two) = along
         && let Some(norm) = normalize_rows(pair, axes)?

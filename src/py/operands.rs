@@ -1,8 +1,8 @@
-//! The tensors of a call and their outputs, as every public function has them: read once, paired once.
+//! The tensors of a call and their outputs, for all public functions: read once, paired once.
 //!
-//! Plain arrays take a fast path, but only where all other arguments are plain as well, so that no Python code runs between
-//! the reading of an array and the use of its memory. All other arrays, and all errors, go by way of [`Array`] and [`Pair`].
-//! A function sees neither: it reads [`Inputs`], checks its other arguments, and works on [`Operands`].
+//! Plain arrays take a fast path, but only if all other arguments are plain too, so that no Python code runs between the
+//! reading of an array and the use of its memory. Other arrays, and all errors, take the general path by [`Array`] and
+//! [`Pair`]. A function sees neither: it reads [`Inputs`], checks its other arguments, and works on [`Operands`].
 
 use std::{iter, mem};
 
@@ -25,30 +25,30 @@ use crate::parallel::elementwise::Task;
 use crate::parallel::reduce::Order;
 use crate::scaled::{Factor, Scaled};
 
-/// What a function takes for a tensor.
+/// The tensor parameter of a function: its name and the objects that it accepts.
 #[derive(Clone, Copy)]
 pub(super) struct Parameter {
     pub(super) name: &'static str,
     pub(super) kinds: Kinds,
     pub(super) takes_slices: bool,
-    /// Whether integers in a list count nothing and stay as they are.
+    /// Whether integers in a list do not count and stay unchanged.
     pub(super) keeps_integers: bool,
-    /// Whether the function has a part for dask arrays. To others they are what NumPy makes of them.
+    /// Whether the function has a part for dask arrays. For other functions NumPy converts them.
     pub(super) takes_lazy: bool,
 }
 
 impl Parameter {
-    /// A parameter whose integers, if it takes any, count.
+    /// A parameter that counts integers, if it accepts them, and has no part for dask arrays.
     pub(super) const fn new(name: &'static str, kinds: Kinds, takes_slices: bool) -> Self {
         Self { name, kinds, takes_slices, keeps_integers: false, takes_lazy: false }
     }
 
-    /// The same of a function that has a part for dask arrays.
+    /// The parameter, for a function that has a part for dask arrays.
     pub(super) const fn lazy(self) -> Self {
         Self { takes_lazy: true, ..self }
     }
 
-    /// Whether a tensor is one of those that count nothing.
+    /// Whether a tensor does not count and stays unchanged.
     pub(super) fn keeps(&self, array: &Array<'_>) -> bool {
         self.keeps_integers && !array.dtype().is_some_and(Dtype::is_scalable)
     }
@@ -98,10 +98,10 @@ impl Parameter {
     }
 }
 
-/// A tensor, or the entries of a list as a tuple, that another part of the package is to have.
+/// A tensor, or the entries of a list as a tuple, to be handed on to another part of the package.
 pub(super) struct OnDevice<'py> {
     pub(super) entries: Bound<'py, PyAny>,
-    /// Whether there is a dask array among them; else there is an array on a GPU.
+    /// Whether the tensors include a dask array; if not, they include an array on a GPU.
     pub(super) is_lazy: bool,
 }
 
@@ -115,18 +115,18 @@ pub(super) struct Inputs<'a, 'py> {
 
 enum Tensors<'py> {
     Plain(PlainArrays<'py>),
-    /// As many as items.
+    /// One for each item.
     General(Vec<Option<Tensor<'py>>>),
 }
 
 impl<'a, 'py> Inputs<'a, 'py> {
-    /// The tensors that an argument names, which are still to be read.
+    /// The tensors of an argument, not read yet.
     #[inline]
     pub(super) fn new(call: &'a Call<'a, 'py>, parameter: Parameter, items: Items<'a, 'py>) -> Self {
         Self { call, parameter, items, tensors: Tensors::General(Vec::new()) }
     }
 
-    /// Reads the tensors, unless they are arrays on a GPU, which are handed back. `is_plain` says that to read the other
+    /// Reads the tensors, unless they are arrays on a GPU or lazy, which are returned. `is_plain` says that reading the other
     /// arguments runs no Python code.
     #[inline]
     pub(super) fn read(&mut self, is_plain: bool) -> PyResult<Option<OnDevice<'py>>> {
@@ -144,7 +144,7 @@ impl<'a, 'py> Inputs<'a, 'py> {
         }
     }
 
-    /// Replaces each tensor, of those that are not plain, by another array.
+    /// Replaces each tensor by another array, unless the tensors are plain.
     pub(super) fn replace(&mut self, make: impl Fn(&Array<'py>) -> PyResult<Array<'py>>) -> PyResult<()> {
         if let Tensors::General(tensors) = &mut self.tensors {
             for tensor in tensors.iter_mut().flatten() {
@@ -154,7 +154,7 @@ impl<'a, 'py> Inputs<'a, 'py> {
         Ok(())
     }
 
-    /// The only tensor as an array that any layout may have.
+    /// The single tensor as an array of any layout.
     pub(super) fn array(&self) -> PyResult<&Array<'py>> {
         match &self.tensors {
             Tensors::General(tensors) => Ok(&tensors.iter().flatten().next().ok_or_else(not_one)?.array),
@@ -162,7 +162,7 @@ impl<'a, 'py> Inputs<'a, 'py> {
         }
     }
 
-    /// The dtype of the only tensor.
+    /// The dtype of the single tensor.
     pub(super) fn dtype(&self) -> PyResult<Dtype> {
         match &self.tensors {
             Tensors::Plain(arrays) => arrays.dtype().ok_or_else(not_one),
@@ -170,7 +170,7 @@ impl<'a, 'py> Inputs<'a, 'py> {
         }
     }
 
-    /// The shape of the only tensor.
+    /// The shape of the single tensor.
     pub(super) fn shape(&self) -> PyResult<SmallVec<[usize; 4]>> {
         match &self.tensors {
             Tensors::Plain(arrays) => Ok(arrays.shape()),
@@ -178,7 +178,7 @@ impl<'a, 'py> Inputs<'a, 'py> {
         }
     }
 
-    /// The only tensor as a Python object.
+    /// The single tensor as a Python object.
     pub(super) fn object(&self) -> PyResult<&Bound<'py, PyAny>> {
         match (&self.tensors, &self.items) {
             (Tensors::Plain(_), Items::One(object)) => Ok(object),
@@ -186,7 +186,7 @@ impl<'a, 'py> Inputs<'a, 'py> {
         }
     }
 
-    /// The elements of each slice along some axes, if the only tensor is plain and the slices are rows that follow each other.
+    /// The elements of each slice along some axes, if the single tensor is plain and the slices are contiguous rows.
     pub(super) fn row_len(&self, axes: &[usize]) -> Option<usize> {
         match &self.tensors {
             Tensors::Plain(arrays) => arrays.row_len(axes),
@@ -194,7 +194,7 @@ impl<'a, 'py> Inputs<'a, 'py> {
         }
     }
 
-    /// Reads plain arrays once more, for what the fast path has no case for.
+    /// Reads plain arrays again as general ones, for cases that the fast path does not handle.
     pub(super) fn make_general(&mut self) -> PyResult<()> {
         if let Tensors::Plain(_) = self.tensors {
             let tensors = self.parameter.read_all(self.call, &self.items)?;
@@ -217,7 +217,7 @@ impl<'a, 'py> Inputs<'a, 'py> {
         }
     }
 
-    /// The entries of the list, those that are None among them.
+    /// The number of entries of the list, including None.
     pub(super) fn count(&self) -> usize {
         match &self.tensors {
             Tensors::Plain(arrays) => arrays.entries(),
@@ -225,7 +225,7 @@ impl<'a, 'py> Inputs<'a, 'py> {
         }
     }
 
-    /// Makes of the norm of each entry what is wanted of it; that of None is 0. `norms` has a place for each entry.
+    /// Writes `make` of the norm of each entry to `norms`, which has a place for each; the norm of None is 0.
     pub(super) fn norms_into<R: Copy + Send>(
         &self,
         order: Order,
@@ -258,7 +258,7 @@ impl<'a, 'py> Inputs<'a, 'py> {
         }
     }
 
-    /// The same, without those of integers that count nothing.
+    /// The elements of all tensors, without those of integers that do not count.
     pub(super) fn counted(&self) -> usize {
         match &self.tensors {
             Tensors::Plain(arrays) => arrays.elements(),
@@ -281,7 +281,7 @@ impl<'a, 'py> Inputs<'a, 'py> {
         self.items.held()
     }
 
-    /// Pairs the tensors with their outputs, the caller's or new ones. `readers` are read while outputs are written.
+    /// Pairs the tensors with outputs, the caller's or new ones. `readers` are arrays that are read while outputs are written.
     pub(super) fn with_outputs(
         &mut self,
         out: Option<&Bound<'py, PyAny>>,
@@ -302,7 +302,7 @@ impl<'a, 'py> Inputs<'a, 'py> {
         }
     }
 
-    /// Outputs for plain arrays, unless the caller's are no case for these.
+    /// Outputs for plain arrays; None if the caller's outputs need the general path.
     #[inline]
     fn plain_outputs(&mut self, out: Option<&Bound<'py, PyAny>>) -> PyResult<Option<Outputs<'py>>> {
         let Tensors::Plain(arrays) = &mut self.tensors else { return Ok(None) };
@@ -318,7 +318,7 @@ impl<'a, 'py> Inputs<'a, 'py> {
     }
 }
 
-/// Pairs tensors that any layout may have with their outputs, and raises what is wrong with the caller's.
+/// Pairs tensors of any layout with their outputs, and raises the errors of the caller's outputs.
 #[cold]
 #[inline(never)]
 fn pair_up<'o, 'py>(
@@ -336,7 +336,7 @@ fn pair_up<'o, 'py>(
     };
     let argument = |at: usize| Entry("out", is_list.then_some(at));
     let mut pairs = vec_with_room(tensors.len())?;
-    // Before anything is written: there may be no memory for it.
+    // Allocated before anything is written, because it may fail for lack of memory.
     let mut results = vec_with_room(tensors.len())?;
     let mut numbers = vec_with_room(tensors.len())?;
     for (i, tensor) in tensors.into_iter().enumerate() {
@@ -387,7 +387,7 @@ pub(super) enum Operands<'a, 'py> {
 }
 
 impl<'py> Operands<'_, 'py> {
-    /// Clips all by one factor, made of their norm, unless that is refused. Integers stay as they are. Returns the norm.
+    /// Clips all tensors by one factor, made of their norm, unless `factor` refuses. Integers stay unchanged. Returns the norm.
     #[inline(always)]
     pub(super) fn clip(
         &mut self,
@@ -414,7 +414,7 @@ impl<'py> Operands<'_, 'py> {
         }
     }
 
-    /// The only pair as a task in the order of memory, for elements of T, and its bytes.
+    /// The single pair as a task in the order of memory, with elements of T, and its bytes.
     pub(super) fn task<T: Ordered>(&mut self) -> PyResult<(Task<'_, T>, usize)> {
         match self {
             Self::Plain(pairs) => {
@@ -429,7 +429,7 @@ impl<'py> Operands<'_, 'py> {
         }
     }
 
-    /// The only pair, of arrays that any layout may have.
+    /// The single pair, of arrays of any layout.
     pub(super) fn pair(&mut self) -> PyResult<&mut Pair<'py>> {
         match self {
             Self::General { pairs, .. } => pairs.first_mut().ok_or_else(not_one),
@@ -437,7 +437,7 @@ impl<'py> Operands<'_, 'py> {
         }
     }
 
-    /// What the function returns.
+    /// The return value of the function.
     #[inline(always)]
     pub(super) fn into_result(self) -> Bound<'py, PyAny> {
         match self {

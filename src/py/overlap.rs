@@ -1,11 +1,11 @@
-//! Whether arrays share bytes, exactly: extents that overlap are not enough, as the columns of a matrix show.
+//! Whether arrays share bytes, exactly: extents may overlap although no bytes are shared, as those of a matrix's columns do.
 //!
-//! Addresses are only numbers here, so that memory may as well be a GPU's. [`keep_apart`] is the rule for the arrays of
-//! a call. What is asked for below it is one cluster, arrays whose extents overlap. Residues prove that columns and the like lie
-//! apart in the time of a sort. Else each run, the bytes of an array that lie in a row, is looked at, in a sorted list of
-//! them: so no cluster takes more memory than its runs, however far they lie apart.
+//! Addresses are only numbers here, so the memory may also be a GPU's. [`keep_apart`] is the rule for the arrays of a call. The
+//! functions below it look at one cluster: arrays whose extents overlap. Residues prove quickly, in the time of a sort, that
+//! columns and similar views are apart. Otherwise the runs of all arrays (contiguous bytes) are sorted and compared. So the
+//! memory for a cluster depends on its number of runs, not on how far they lie apart.
 //!
-//! Lists of plain arrays ask [`extents_are_apart`] alone; where they are not, they are read as any others.
+//! Lists of plain arrays use only [`extents_are_apart`]; if their extents overlap, they take the general path.
 
 use std::slice;
 
@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use crate::error::{Error, Result, vec_with_room};
 
-/// Where an array lies.
+/// The location of an array in memory.
 #[derive(Clone, Copy)]
 pub(super) struct Place<'a> {
     /// The address of the element with all indices 0.
@@ -23,14 +23,14 @@ pub(super) struct Place<'a> {
     pub(super) itemsize: usize,
     /// Lengths of the axes.
     pub(super) shape: &'a [usize],
-    /// Their steps in bytes.
+    /// Their strides in bytes.
     pub(super) strides: &'a [isize],
-    /// Whether the elements are known to follow each other, in some order of the axes.
+    /// Whether the elements are known to be contiguous, in some order of the axes.
     pub(super) is_dense: bool,
 }
 
 impl Place<'_> {
-    /// The addresses of the first byte and of the one after the last.
+    /// The addresses of the first byte and of the byte after the last.
     pub(super) fn extent(&self) -> (usize, usize) {
         let (mut low, mut high) = (self.first, self.first + self.itemsize);
         for (len, stride) in self.shape.iter().zip(self.strides) {
@@ -45,7 +45,7 @@ impl Place<'_> {
         (low, high)
     }
 
-    /// Whether two arrays of one shape have each element at the same address.
+    /// Whether each element of two arrays has the same address in both.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         self.first == other.first
             && self.itemsize == other.itemsize
@@ -77,18 +77,18 @@ impl Place<'_> {
 
 /// How the arrays of a call are kept apart.
 pub(super) enum Apart {
-    /// In no way: the numbers of two outputs that share a byte, or twice that of one that overlaps itself.
+    /// Impossible: the numbers of two outputs that share a byte, or twice the number of one that overlaps itself.
     Never(usize, usize),
     /// By copies.
     By {
         /// The inputs that share memory with an output, and must be copied before anything is written.
         copies: Vec<usize>,
-        /// The outputs among whose elements lie those of others.
+        /// The outputs with elements of other outputs among their own.
         interleaved: Vec<usize>,
     },
 }
 
-/// A stretch of memory, and whose it is: the outputs are counted first, the inputs after them.
+/// The extent of an array, and the array's number: outputs are counted first, then inputs.
 struct Stretch<'a> {
     low: usize,
     high: usize,
@@ -96,7 +96,8 @@ struct Stretch<'a> {
     place: &'a Place<'a>,
 }
 
-/// Keeps outputs apart from each other and from the inputs. An input that is None is its own output, and so it needs no
+/// Keeps outputs apart from each other and from the inputs. None as an input means that it is its own output, so it needs no
+/// copy.
 /// copy.
 pub(super) fn keep_apart<'a>(outputs: &'a [Place<'a>], inputs: &'a [Option<Place<'a>>]) -> PyResult<Apart> {
     for (i, output) in outputs.iter().enumerate() {
@@ -139,10 +140,10 @@ pub(super) fn keep_apart<'a>(outputs: &'a [Place<'a>], inputs: &'a [Option<Place
     Ok(Apart::By { copies, interleaved })
 }
 
-/// Whether extents of memory, none of which is empty, lie apart.
+/// Whether extents of memory, none of them empty, do not overlap.
 pub(super) fn extents_are_apart(extents: impl Iterator<Item = (usize, usize)> + Clone) -> Result<bool> {
     let are_in_order = |(_, high): &(usize, usize), (low, _): &(usize, usize)| high <= low;
-    // Most lists lie in the order in which they were made.
+    // The arrays of most lists lie in the order in which they were made.
     if extents.clone().is_sorted_by(are_in_order) {
         return Ok(true);
     }
@@ -152,7 +153,7 @@ pub(super) fn extents_are_apart(extents: impl Iterator<Item = (usize, usize)> + 
     Ok(sorted.is_sorted_by(are_in_order))
 }
 
-/// Groups of stretches that overlap, of stretches in the order of their begins.
+/// Groups of stretches that overlap; `stretches` are sorted by their begins.
 fn clusters<'a, 'b>(stretches: &'b [Stretch<'a>]) -> impl Iterator<Item = &'b [Stretch<'a>]> {
     let mut high = 0;
     stretches.chunk_by(move |a, b| {
@@ -161,21 +162,21 @@ fn clusters<'a, 'b>(stretches: &'b [Stretch<'a>]) -> impl Iterator<Item = &'b [S
     })
 }
 
-/// Lengths and distances of steps.
+/// The length and the step of each axis.
 type Axes = SmallVec<[(usize, usize); 2]>;
 
-/// Where the elements of an array lie: in runs of bytes in a row, which begin at `low` plus any sum of steps along the axes.
+/// The addresses of an array: runs of contiguous bytes, which begin at `low` plus any sum of steps along the axes.
 struct Lattice {
     /// The lowest address.
     low: usize,
     /// Bytes of a run.
     run: usize,
-    /// Lengths (neither 0 nor 1) and distances of steps in bytes, the longest steps last.
+    /// Lengths (neither 0 nor 1) and steps in bytes, the longest steps last.
     axes: Axes,
 }
 
 impl Lattice {
-    /// How many runs there are.
+    /// The number of runs.
     fn count(&self) -> usize {
         self.axes.iter().fold(1, |count, (len, _)| count.saturating_mul(*len))
     }
@@ -206,8 +207,8 @@ fn overlaps_itself(array: &Lattice) -> Result<bool> {
     Ok(array.axes.iter().any(|(_, step)| *step == 0) || clash(slice::from_ref(array))?.is_some())
 }
 
-/// A quick proof for columns, rows and other interleaved views: all steps are multiples of one distance, and
-/// modulo it the arrays lie apart.
+/// A quick proof for columns, rows and other interleaved views: all steps are multiples of one distance, and the arrays do not
+/// overlap modulo it.
 fn residues_are_apart(arrays: &[Lattice]) -> Result<bool> {
     let steps = arrays.iter().flat_map(|array| &array.axes);
     let distance = steps.fold(0, |gcd, (_, step)| greatest_common_divisor(gcd, *step));
@@ -229,8 +230,8 @@ fn greatest_common_divisor(mut a: usize, mut b: usize) -> usize {
     a
 }
 
-/// Two arrays that share a byte, or twice the number of one that overlaps itself: sorted by their begins, runs that overlap
-/// are neighbours.
+/// Two arrays that share a byte, or twice the number of one that overlaps itself. If runs are sorted by their begins, some
+/// overlapping ones are neighbours.
 fn clash(arrays: &[Lattice]) -> Result<Option<(usize, usize)>> {
     let mut runs =
         vec_with_room(arrays.iter().fold(0, |runs: usize, array| runs.saturating_add(array.count())))?;

@@ -1,12 +1,12 @@
-//! What may happen to the process: it forks, or the interpreter ends.
+//! Events of the process: forks and the end of the interpreter.
 //!
 //! **Forks.** A child starts with fresh pools (`fork.rs`). Python calls [`forked`] in it before anything else runs.
 //!
-//! **The end.** Before `CPython` 3.14, a daemon thread that asks for the interpreter once that has begun to end is
-//! unwound by the C library. Where it does so from a function of ours, at the end of detached work, `PyO3` lets it hang
-//! instead. Where it does so in Python code that a function of ours called (an `__array__`), it would be unwound
-//! through Rust, which aborts the process. So calls that may run Python code are counted ([`RunsPython`]); the
-//! interpreter waits at its exit until there are none, and for a moment no other thread begins one.
+//! **The end.** Before `CPython` 3.14, the C library unwinds a daemon thread that requests the interpreter after its
+//! finalization has begun. If the request comes from a function of ours, at the end of detached work, `PyO3` makes the thread
+//! hang instead. If it comes from Python code that a function of ours called (an `__array__`), unwinding would go through Rust,
+//! which aborts the process. So calls that may run Python code are counted ([`RunsPython`]). At its exit the interpreter waits
+//! until there are none, and for a moment no other thread begins one.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -21,14 +21,14 @@ use pyo3::types::IntoPyDict;
 use super::array::memory;
 use crate::parallel;
 
-/// How long the interpreter waits for calls of other threads, and these for the interpreter: longer than what it does
-/// between its exit functions and its end, but not for ever, as an exit function may wait for such a thread.
+/// The time that the interpreter waits for calls of other threads, and that these wait for the interpreter. It is longer than
+/// the time between the exit functions and the end, but limited, as an exit function may wait for such a thread.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Calls that may run Python code now. Below 0 in a child that was forked from within one.
+/// The number of calls that may run Python code now. Negative in a child that was forked from within one.
 static RUNNING: AtomicIsize = AtomicIsize::new(0);
 
-/// The thread that ends the interpreter, and since when.
+/// The thread that ends the interpreter, and the time when it began.
 static EXIT: OnceLock<(ThreadId, Instant)> = OnceLock::new();
 
 /// Called in a forked child.
@@ -49,7 +49,7 @@ pub(super) fn exiting(py: Python<'_>) {
     }
 }
 
-/// Asks Python to call the two.
+/// Registers [`forked`] and [`exiting`] with Python.
 pub(super) fn watch(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     let os = py.import(intern!(py, "os"))?;
@@ -64,12 +64,12 @@ pub(super) fn watch(module: &Bound<'_, PyModule>) -> PyResult<()> {
     Ok(())
 }
 
-/// Counts a call from the first moment in which it may run Python code until it is dropped.
+/// Counts a call, from the first time that it may run Python code until it is dropped.
 #[derive(Default)]
 pub(super) struct RunsPython(Cell<bool>);
 
 impl RunsPython {
-    /// To be called before Python code may run.
+    /// Must be called before Python code may run.
     pub(super) fn begin(&self, py: Python<'_>) {
         if !self.0.replace(true) {
             wait_for_the_end(py);
@@ -86,7 +86,8 @@ impl Drop for RunsPython {
     }
 }
 
-/// If another thread ends the interpreter: waits, detached, from where there is no way back once it has ended.
+/// If another thread ends the interpreter, waits while detached. A thread that is still waiting when the interpreter has ended
+/// never attaches again.
 fn wait_for_the_end(py: Python<'_>) {
     if let Some((thread, begin)) = EXIT.get()
         && *thread != thread::current().id()

@@ -1,5 +1,5 @@
-//! From arguments to the layers below: arrays become views, tasks and norms, and the work is done detached from
-//! the interpreter.
+//! From arguments to the layers below: arrays become views, tasks and norms, and the work is done detached from the
+//! interpreter.
 
 use std::borrow::Cow;
 use std::{iter, slice};
@@ -23,11 +23,10 @@ use crate::parallel::rows;
 use crate::scaled::{Factor, Limit, NonFinite, Scaled};
 use crate::walk::{FactorKind, Factors};
 
-/// Bytes below which the work is done before another Python thread would have got going.
+/// Bytes of work for which detaching does not pay: the work ends before another Python thread would have started.
 const DETACH_FROM: usize = 512 << 10;
 
-/// Runs `work` detached from the interpreter: the one way from here into the layers below, for arrays of any
-/// size.
+/// Runs `work` detached from the interpreter: the only way from here into the layers below, for arrays of any size.
 ///
 /// Other Python threads run meanwhile, and may write to the arrays: as with NumPy's own loops, that is the
 /// caller's race.
@@ -40,9 +39,9 @@ pub(super) fn detached<T: Send>(py: Python<'_>, bytes: usize, work: impl FnOnce(
 pub(super) enum MatrixNorm {
     /// The Euclidean norm of the elements.
     Frobenius,
-    /// The largest column sum: the sum runs over the first of the two axes, the maximum over the second.
+    /// The largest column sum: sums along the first of the two axes, the maximum along the second.
     One,
-    /// The largest row sum: the other way round.
+    /// The largest row sum: sums along the second of the two axes, the maximum along the first.
     Infinity,
     /// The largest singular value.
     Two,
@@ -59,14 +58,14 @@ pub(super) fn norm_of_arrays<'py: 'a, 'a>(
     })
 }
 
-/// Calls `work` with the bytes and the views of arrays, of complex ones with those of their parts if `splits` says so.
+/// Calls `work` with the bytes and the views of arrays. If `splits`, complex arrays are viewed as real ones.
 fn with_views<'py: 'a, 'a, R>(
     arrays: impl Iterator<Item = &'a Array<'py>> + Clone,
     splits: bool,
     work: impl FnOnce(usize, &[AnyView<'_>]) -> Result<R, Error>,
 ) -> PyResult<R> {
     let len = arrays.clone().count();
-    // Only where there are complex ones: an `Array` is a large thing to make for each of many small tensors.
+    // Only if there are complex arrays: an `Array` is too large to make one for each of many small tensors.
     let mut in_parts = Vec::new();
     if splits && arrays.clone().any(|array| array.dtype().and_then(Dtype::parts).is_some()) {
         in_parts = vec_with_room(len)?;
@@ -81,7 +80,7 @@ fn with_views<'py: 'a, 'a, R>(
     Ok(work(bytes, &views)?)
 }
 
-/// The sum of magnitudes or of squares, exactly: little-endian digits, and infinity or NaN if a term was that.
+/// The exact sum of magnitudes or of squares: its digits, and infinity or NaN if a term was infinite or NaN.
 pub(super) fn exact_sum_of_arrays<'py: 'a, 'a>(
     py: Python<'py>,
     arrays: impl Iterator<Item = &'a Array<'py>> + Clone,
@@ -98,7 +97,7 @@ pub(super) fn norm_of_plain(py: Python<'_>, arrays: &PlainArrays<'_>, order: Ord
     Ok(detached(py, bytes, || norm_of_views(Isa::current(), &Crew::new(), &views, order))?)
 }
 
-/// Makes of the norm of each of a list of plain arrays what is wanted of it, in the first of `norms`.
+/// Writes `make` of the norm of each plain array of a list to the first of `norms`.
 pub(super) fn norms_of_plain<R: Send>(
     py: Python<'_>,
     arrays: &PlainArrays<'_>,
@@ -113,17 +112,17 @@ pub(super) fn norms_of_plain<R: Send>(
     })?)
 }
 
-/// What infinite norms, and those that are NaN, do to a call that clips.
+/// The effect of infinite and NaN norms on a call that clips.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Policy {
-    /// The elements change, or stay.
+    /// The elements change, or stay unchanged.
     Act(NonFinite),
-    /// It ends with an error, before anything is written.
+    /// The call raises an error before anything is written.
     Raise,
 }
 
 impl Policy {
-    /// Norms up to `limit`, once they are divided by `over`.
+    /// The limit for norms that are divided by `over` first.
     pub(super) fn limit(self, limit: f64, over: f64, margin: f64) -> Limit {
         let nonfinite = match self {
             Self::Act(nonfinite) => nonfinite,
@@ -132,27 +131,27 @@ impl Policy {
         Limit { limit, over, nonfinite, margin }
     }
 
-    /// Whether it is that of a call that does not say.
+    /// Whether it is the default of the argument `nonfinite`.
     pub(super) fn is_default(self) -> bool {
         self == Self::Act(NonFinite::Propagate)
     }
 
-    /// Whether this norm ends the call.
+    /// Whether this norm makes the call raise an error.
     pub(super) fn refuses(self, norm: Scaled) -> bool {
         self == Self::Raise && !norm.is_finite()
     }
 }
 
-/// The margin of a limit for norms of `len` elements that are to be at most the limit, exactly: far more than the rounding of
-/// norms, factors and products. Beyond 1e8 elements it grows with them.
+/// The margin of a limit under `strict`, for norms of `len` elements: far more than the rounding of norms, factors and
+/// products. Beyond 1e8 elements it grows with `len`.
 pub(super) fn margin(strict: bool, len: usize) -> f64 {
     if strict { 1e-13 * (len as f64 / 1e8).max(1.0) } else { 0.0 }
 }
 
-/// Nothing is to be written.
+/// The error of a function that refuses to make a factor of a norm: nothing is written.
 pub(super) struct Refused;
 
-/// The norm of a clip: one that the caller trusts, or one to compute.
+/// The norm of a clip: given by the caller, or to be computed.
 #[derive(Clone, Copy)]
 pub(super) enum NormOf {
     /// `use_norm`.
@@ -161,7 +160,7 @@ pub(super) enum NormOf {
     Inputs(Order),
 }
 
-/// Clips plain arrays by a factor made of their norm, unless that is refused. Returns that norm.
+/// Clips plain arrays by a factor made of their norm, unless `factor` refuses. Returns the norm.
 pub(super) fn clip_plain(
     py: Python<'_>,
     pairs: &mut OperandPairs<'_, '_>,
@@ -170,7 +169,7 @@ pub(super) fn clip_plain(
 ) -> PyResult<Scaled> {
     let bytes = pairs.inputs().bytes();
     let tasks = pairs.tasks()?;
-    // Both passes while detached, so that no other Python thread is waited for in between.
+    // Both passes run detached, so that there is no wait for other Python threads between them.
     Ok(detached(py, bytes, || {
         let (isa, crew) = (Isa::current(), Crew::new());
         let norm = match norm {
@@ -203,7 +202,7 @@ pub(super) fn clip_plain_each(
 /// The norm of plain arrays as one.
 fn norm_of_views(isa: Isa, crew: &Crew, views: &PlainViews<'_>, order: Order) -> Result<Scaled, Error> {
     if views.count() == 1 {
-        // The view is made once here; of a list it is made twice.
+        // A single view is made once here; for a list, each is made twice.
         return views.with(0, |view| reduce::norm(isa, crew, slice::from_ref(view), order));
     }
     reduce::norm_of_views(isa, crew, views, order)
@@ -220,13 +219,13 @@ pub(super) struct Norms {
 }
 
 impl Norms {
-    /// The vector norms along some axes.
+    /// The vector norms of the slices along some axes.
     pub(super) fn of(array: &Array<'_>, reduced: &[usize], order: Order) -> PyResult<Self> {
         let norms = Self::of_each(array.object().py(), iter::once((array, reduced)), order)?.pop();
         norms.ok_or_else(|| internal("an array without norms"))
     }
 
-    /// The vector norms of several arrays, of each along axes of its own.
+    /// The vector norms of several arrays, each along its own axes.
     pub(super) fn of_each<'py: 'a, 'a>(
         py: Python<'py>,
         arrays: impl Iterator<Item = (&'a Array<'py>, &'a [usize])> + Clone,
@@ -254,13 +253,13 @@ impl Norms {
         Ok(norms)
     }
 
-    /// Norms of 0 for the slices of an array.
+    /// Norms of 0 for the slices of an array, still to be computed.
     fn zeros(array: &Array<'_>, split: &ReducedAxes) -> PyResult<Self> {
         let kept: Vec<_> = split.kept().collect();
         Ok(Self { values: zeros(kept.iter().map(|axis| array.shape()[*axis]).product())?, kept })
     }
 
-    /// Whether the slices along some axes lie side by side, so that [`Norms::of`] adds up all of them at once.
+    /// Whether the slices along some axes lie side by side, so that [`Norms::of`] sums all of them at once.
     pub(super) fn are_of_columns(array: &Array<'_>, reduced: &[usize]) -> PyResult<bool> {
         match_element!(dtype_of(array)?, T => Ok(array.slices::<T>(&array.split(reduced))?.are_columns()))
     }
@@ -280,7 +279,7 @@ impl Norms {
         }
     }
 
-    /// The largest singular values of the matrices along two axes, which NumPy computes.
+    /// The largest singular values of the matrices along two axes, computed by NumPy.
     fn singular_values(array: &Array<'_>, axes: [usize; 2]) -> PyResult<Self> {
         let py = array.object().py();
         let helper = py.import(intern!(py, "gradclip._matrix"))?;
@@ -290,7 +289,7 @@ impl Norms {
         let shape = array.shape();
         let numbers = |object| -> PyResult<Vec<f64>> {
             let (numbers, found) = numbers(object)?;
-            // Other threads ran meanwhile, and may have given the matrices another shape.
+            // Other threads ran meanwhile, and may have given the array another shape.
             let is_same = found.iter().map(Some).eq(kept.iter().map(|axis| shape.get(*axis)));
             if is_same { Ok(numbers) } else { Err(resized()) }
         };
@@ -308,7 +307,7 @@ impl Norms {
         let inner_len: usize = inner.iter().map(|axis| shape[*axis]).product();
         let outer_len: usize = outer.iter().map(|axis| shape[*axis]).product();
         let mut values = zeros(outer_len * inner_len)?;
-        let inner_len = inner_len.max(1); // chunks have a length; without inner positions there are no chunks
+        let inner_len = inner_len.max(1); // chunks of length 0 are not allowed; if there are no inner positions, there are no chunks
         let blocks = self.values.chunks(inner_len * shape[axis].max(1));
         for (largest, block) in values.chunks_mut(inner_len).zip(blocks) {
             for row in block.chunks(inner_len) {
@@ -318,13 +317,13 @@ impl Norms {
         Ok(Self { values, kept: outer.iter().chain(inner).copied().collect() })
     }
 
-    /// As an array of float32 for the narrow dtypes of `array`, of float64 for the others.
+    /// The norms as an array: of float32 for the narrow dtypes of `array`, of float64 for the others.
     pub(super) fn to_array<'py>(&self, array: &Array<'py>, keepdims: bool) -> PyResult<Bound<'py, PyAny>> {
         new_norms(array, &self.kept, keepdims, || Ok(&self.values))
     }
 }
 
-/// A complex array as a real one, whose norms along these axes are summed faster, and the axes to reduce of it: unless its slices
+/// A complex array as a real one, whose norms along these axes are summed faster, and the axes to reduce. None if the slices
 /// are columns, which need neighbours side by side.
 fn split_parts<'py, 'r>(
     array: &Array<'py>,
@@ -339,15 +338,15 @@ fn split_parts<'py, 'r>(
     Ok((parts, Cow::Owned(own)))
 }
 
-/// Norms to be computed.
+/// Norms of 0, still to be computed.
 pub(super) fn zeros(count: usize) -> Result<Vec<Scaled>, Error> {
     let mut norms = vec_with_room(count)?;
     norms.resize(count, Scaled::ZERO);
     Ok(norms)
 }
 
-/// A new array for the norms of slices of `array`, in the order of the axes `kept`. `norms` computes them once there is memory
-/// for the array.
+/// A new array for the norms of slices of `array`, which are in the order of the axes `kept`. `norms` computes them after the
+/// memory of the array is allocated.
 fn new_norms<'py, N: AsRef<[Scaled]>>(
     array: &Array<'py>,
     kept: &[usize],
@@ -364,7 +363,7 @@ fn new_norms<'py, N: AsRef<[Scaled]>>(
     }, Err(internal("norms that are no floats")))
 }
 
-/// Divides each row by its norm, if the slices along the axes are rows of the output. Returns the norms as an array.
+/// If the slices along the axes are rows of the output, divides each row by its norm and returns the norms as an array.
 pub(super) fn normalize_rows<'py>(
     pair: &mut Pair<'py>,
     axes: &[usize],
@@ -380,7 +379,7 @@ pub(super) fn normalize_rows<'py>(
         let Some((source, data)) = pair.rows::<T>(&split)? else { return Ok(None) };
         let kept: Vec<_> = split.kept().collect();
         let mut values = zeros(data.len() / len)?;
-        // There is memory for the norms before anything is written.
+        // The memory for the norms is allocated before anything is written.
         let norms = new_norms(&input, &kept, true, || {
             let norms = values.as_mut_slice();
             detached(py, bytes, || rows::normalize_rows(Isa::current(), source.as_ref(), data, len, norms))?;
@@ -399,7 +398,7 @@ pub(super) fn numbers(object: &Bound<'_, PyAny>) -> PyResult<(Vec<f64>, Vec<usiz
     Ok((numbers, array.shape().to_vec()))
 }
 
-/// The shape of an array of norms for an array of some shape, and its axes in the order of the norms, that of the axes kept.
+/// The shape of the array of norms for an array of some shape, and the order of its axes in memory, that of the norms.
 pub(super) fn placed(shape: &[usize], kept: &[usize], keepdims: bool) -> (Vec<usize>, Vec<usize>) {
     if keepdims {
         let reduced = (0..shape.len()).filter(|axis| !kept.contains(axis));
@@ -413,8 +412,8 @@ pub(super) fn placed(shape: &[usize], kept: &[usize], keepdims: bool) -> (Vec<us
     }
 }
 
-/// Scales each slice of each pair by a factor of its own, which is made of the number of the pair, the number of the slice and
-/// the norm of the slice. A slice without a factor stays as it is.
+/// Scales each slice of each pair by its own factor, which depends on the number of the pair, the number of the slice and the
+/// norm of the slice. A slice without a factor stays unchanged.
 pub(super) fn scale_slices(
     py: Python<'_>,
     pairs: &mut [Pair<'_>],
@@ -469,7 +468,7 @@ fn scaling<'a>(
             let spread = |factors| Factors { factors: spread(factors, &norms.kept, &shape, &walk), kind };
             apply_to_one(isa, &spread(&by), &mut task, streams)?;
             match then.as_deref().map(spread) {
-                // A power of two, for float64 alone and rare: a pass of its own, in place.
+                // The second factor is a power of two, rare and for float64 only: applied in a separate pass, in place.
                 Some(second) => apply_elementwise(isa, &second, &mut Task { source: None, target: task.target }),
                 None => Ok(()),
             }
@@ -477,7 +476,7 @@ fn scaling<'a>(
     }, Err(internal("scaling of integers")))
 }
 
-/// The dtype of a pair whose complex numbers are taken as real ones from now on.
+/// Treats a pair's complex numbers as real ones from now on, and returns the dtype.
 pub(super) fn real_dtype(pair: &mut Pair<'_>) -> PyResult<Dtype> {
     pair.split_complex();
     dtype_of(pair.input())
@@ -491,7 +490,7 @@ fn any_task<'a>(pair: &'a mut Pair<'_>) -> PyResult<AnyTask<'a>> {
     match_real!(real_dtype(pair)?, T => pair.whole_task::<T>().map(AnyTask::from), Err(internal("scaling of integers")))
 }
 
-/// Scales arrays by one factor, all of them; None copies those that are not in place. Integers are copied.
+/// Scales all arrays by one factor; None copies those that are not in place. Integers are copied.
 pub(super) fn scale_pairs(py: Python<'_>, pairs: &mut [Pair<'_>], factor: Option<Factor>) -> PyResult<()> {
     let mut tasks: Vec<AnyTask<'_>> = vec_with_room(pairs.len())?;
     let mut bytes = 0usize;

@@ -1,4 +1,4 @@
-//! Threads, instruction sets, and what `show_config` prints.
+//! Threads, instruction sets, and the output of `show_config`.
 
 use std::path::PathBuf;
 
@@ -41,7 +41,7 @@ pub(super) fn set_num_threads(n: &Bound<'_, PyAny>) -> PyResult<()> {
     Err(if given.is_some() { PyValueError::new_err(text) } else { PyTypeError::new_err(text) })
 }
 
-/// Gives back memory held for later outputs; the number of bytes.
+/// Unmaps the memory held for later outputs; returns the number of bytes.
 #[pyfunction]
 pub(super) fn trim() -> PyResult<usize> {
     parallel::check_settings()?;
@@ -49,7 +49,7 @@ pub(super) fn trim() -> PyResult<usize> {
     Ok(memory::trim())
 }
 
-/// The memory that this process may have, as the files below `root` say. For tests.
+/// The memory that this process may use, according to the files below `root`. For tests.
 #[pyfunction]
 #[expect(clippy::needless_pass_by_value, reason = "what Python's paths become")]
 pub(super) fn memory_of_process(root: PathBuf) -> Option<usize> {
@@ -75,7 +75,7 @@ pub(super) fn set_isa(name: Option<&str>) -> PyResult<()> {
     }
 }
 
-/// What `show_config` prints.
+/// The output of `show_config`.
 #[pyfunction]
 pub(super) fn config(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let names = |wanted: fn(Dtype) -> bool| -> Vec<_> {

@@ -1,6 +1,6 @@
-//! Norms of data that several processes hold parts of: sums of powers, which can be merged, and the norms that are made of them.
+//! Norms of data that are distributed over several processes: sums of powers, which can be merged, and the norms made of them.
 //!
-//! `gradclip._exchange` has the rest: what the processes tell each other, and how.
+//! `gradclip._exchange` has the communication between the processes.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -17,7 +17,7 @@ use crate::kernel::exact::Power;
 use crate::parallel::reduce::{MAX_SUMMED_ORDER, Order};
 use crate::scaled::Scaled;
 
-/// The order of a norm that has sums of powers.
+/// The order of a norm, checked to have sums of powers.
 fn summed_order(call: &Call<'_, '_>, ord: &Bound<'_, PyAny>) -> PyResult<Order> {
     match vector_order(call, ord)? {
         Order::Power(p) if p > MAX_SUMMED_ORDER => Err(call.value_error(
@@ -29,8 +29,8 @@ fn summed_order(call: &Call<'_, '_>, ord: &Bound<'_, PyAny>) -> PyResult<Order> 
     }
 }
 
-/// The sum of powers of the tensors of a list, as an array of shape `(1, cells)`, and the number of elements. `on_device` says
-/// whether they may be arrays on a GPU.
+/// The sum of powers of the tensors of a list, as an array of shape `(1, cells)`, and the number of elements. `on_device`
+/// allows arrays on a GPU.
 #[pyfunction]
 pub(super) fn power_sums<'py>(
     py: Python<'py>,
@@ -82,8 +82,8 @@ pub(super) fn power_sums_of_each<'py>(
     power_array(py, order, &norms, (&[norms.len(), order.cells()], &[0, 1]))
 }
 
-/// The sum of the magnitudes of the tensors of a list, or for order 2 of their squares, without any rounding: its digits as
-/// little-endian bytes in units of 2^-2148; infinity or NaN if an element is that, else 0; and the number of elements.
+/// The exact sum of the magnitudes of the tensors of a list, or for order 2 of their squares: its digits as little-endian bytes
+/// in units of 2^-2148; infinity or NaN if an element is infinite or NaN, else 0; and the number of elements.
 #[pyfunction]
 pub(super) fn exact_sum<'py>(
     py: Python<'py>,
@@ -107,7 +107,7 @@ pub(super) fn exact_sum<'py>(
     Ok((PyBytes::new(py, &digits), sum.special, tensors.counted()))
 }
 
-/// The sums of powers of the slices of a tensor along some axes: an array with the shape of the other axes, and an axis of
+/// The sums of powers of the slices of a tensor along some axes, as an array with the shape of the other axes and an axis of
 /// cells; and the number of elements of each slice.
 #[pyfunction]
 pub(super) fn power_sums_along<'py>(
@@ -134,7 +134,7 @@ pub(super) fn power_sums_along<'py>(
     Ok((power_array(py, order, &norms.values, (&shape, &places))?, len))
 }
 
-/// A new array of the sums of powers of norms, of a shape and with its axes in the order of the norms.
+/// A new array of the sums of powers of norms, with the given shape and the order of its axes.
 fn power_array<'py>(
     py: Python<'py>,
     order: Order,
@@ -148,7 +148,7 @@ fn power_array<'py>(
     })
 }
 
-/// The sums of powers of norms that are known, `value * 2**exponent`: an array of shape `(norms, cells)`.
+/// The sums of powers of known norms, `value * 2**exponent`, as an array of shape `(norms, cells)`.
 #[pyfunction]
 pub(super) fn power_sums_of_norms<'py>(
     py: Python<'py>,
@@ -159,7 +159,7 @@ pub(super) fn power_sums_of_norms<'py>(
     power_array(py, order, &norms, (&[norms.len(), order.cells()], &[0, 1]))
 }
 
-/// The sum of the rows of an array of sums of powers, and of counts beside them; of an infinite order their largest.
+/// The sum of the rows of an array of sums of powers, with counts beside them; for an infinite order the largest.
 #[pyfunction]
 pub(super) fn merge_power_sums<'py>(
     py: Python<'py>,
@@ -176,8 +176,8 @@ pub(super) fn merge_power_sums<'py>(
     })
 }
 
-/// The sums of powers that the messages of all ranks hold from column `data` on, `size` of them, merged in the order of ranks, and
-/// the sum of column `head`. None if the columns before `head`, on which all ranks must agree, are not those of the first rank.
+/// Merges the sums of powers in the messages of all ranks, in columns `data` to `data + size`, in the order of ranks, and sums
+/// column `head`. None if the columns before `head`, on which all ranks must agree, differ from those of the first rank.
 #[pyfunction]
 pub(super) fn merge_messages<'py>(
     py: Python<'py>,
@@ -206,7 +206,7 @@ pub(super) fn merge_messages<'py>(
     Ok(Some((sums, elements)))
 }
 
-/// The norms whose powers have these sums, each as `value, exponent`: `value * 2**exponent`.
+/// The norms with these sums of powers, each as `value, exponent`: `value * 2**exponent`.
 #[pyfunction]
 pub(super) fn roots_of_power_sums<'py>(
     py: Python<'py>,
@@ -227,14 +227,14 @@ pub(super) fn roots_of_power_sums<'py>(
     })
 }
 
-/// Norms that a Python function returns as an array of `value, exponent`, one for each slice, and the number of elements
-/// that each is the norm of.
+/// The norms that a Python function returns as an array of `value, exponent`, one for each slice, and the number of elements of
+/// each slice.
 pub(super) fn shared_norms(share: &Bound<'_, PyAny>) -> PyResult<(Vec<Scaled>, usize)> {
     let (norms, elements): (Bound<'_, PyAny>, usize) = share.call0()?.extract()?;
     Ok((scaled(&numbers(&norms)?.0), elements))
 }
 
-/// The same for one norm.
+/// The single norm that a Python function returns, and its number of elements.
 pub(super) fn shared_norm(share: &Bound<'_, PyAny>) -> PyResult<(Scaled, usize)> {
     match shared_norms(share)? {
         (norms, elements) if norms.len() == 1 => {

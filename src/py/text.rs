@@ -1,7 +1,7 @@
-//! What objects look like in messages: short, whatever their class says of itself.
+//! Descriptions of objects in messages: short, whatever the objects' classes return.
 //!
-//! Numbers and strings are written by the methods of Python's own classes and not by those of a subclass, and only the
-//! begin of what is long is ever made.
+//! Numbers and strings are written by the methods of Python's own classes, not by those of a subclass, and long ones only up to
+//! the shown length.
 
 use pyo3::PyTypeInfo;
 use pyo3::prelude::*;
@@ -10,17 +10,17 @@ use pyo3::types::{PyBool, PyComplex, PyFloat, PyInt, PyList, PySlice, PyString, 
 use super::array::Array;
 use super::classes::{is_cupy, is_masked, is_numpy, plain};
 
-/// Characters of a text in a message.
+/// The most characters of a text in a message.
 const SHOWN: usize = 80;
-/// Characters of a name in a message: longer ones are common, as they are made of others.
+/// The most characters of a name in a message: long names are common, as they are made of other names.
 const SHOWN_OF_NAME: usize = 200;
-/// The longest tuple or list to be written with its entries.
+/// The most entries of a tuple or list that is written with its entries.
 const MOST_ENTRIES: usize = 8;
-/// How deep such lists are looked into.
+/// The most levels of nested tuples and lists that are written with their entries.
 const MOST_LEVELS: usize = 3;
-/// Larger integers are written as their number of bits: digits take time.
+/// The most bits of an integer that is written in digits, which takes time; of larger ones, the number of bits is written.
 const MOST_BITS: usize = 512;
-/// Larger scalars of NumPy, which are strings and records, are not written.
+/// The most bytes of a NumPy scalar that is written: larger ones are strings and records.
 const MOST_BYTES: usize = 32;
 
 /// `dtype int32`.
@@ -40,7 +40,7 @@ pub(super) fn shape_text(shape: &[usize]) -> String {
     }
 }
 
-/// What an object is: its type, and for a small value the value.
+/// The type of an object, and its value if it is small.
 #[pyfunction]
 pub(super) fn describe(object: &Bound<'_, PyAny>) -> String {
     if object.is_none() {
@@ -75,7 +75,7 @@ pub(super) fn text_of(object: &Bound<'_, PyAny>) -> String {
         .map_or_else(|| class_of(object), |value| clipped(&value, SHOWN))
 }
 
-/// The name of a call, for the begin of a message.
+/// The name of a call, for the beginning of a message.
 pub(super) fn name_text(name: &Bound<'_, PyString>) -> String {
     begin_of(name, SHOWN_OF_NAME)
 }
@@ -88,12 +88,12 @@ pub(super) fn class_text(object: &Bound<'_, PyAny>) -> String {
 
 fn class_of(object: &Bound<'_, PyAny>) -> String {
     if is_cupy(object) {
-        return "cupy.ndarray".to_owned(); // for its own name is that of NumPy's class
+        return "cupy.ndarray".to_owned(); // its own name is that of NumPy's class
     }
     object.get_type().name().map_or_else(|_| "object".to_owned(), |name| begin_of(&name, SHOWN))
 }
 
-/// A small value as Python writes it; None for what is no number, no string and no short list of them.
+/// A small value as Python writes it; None for other objects than numbers, strings and short lists of them.
 fn value_of(object: &Bound<'_, PyAny>, levels: usize) -> PyResult<Option<String>> {
     let py = object.py();
     let by = |class: Bound<'_, PyAny>| -> PyResult<Option<String>> {
@@ -131,9 +131,9 @@ fn value_of(object: &Bound<'_, PyAny>, levels: usize) -> PyResult<Option<String>
     Ok(None)
 }
 
-/// A tuple or a list with its entries if they are few.
+/// A tuple or a list, with its entries if they are few.
 fn list_text(object: &Bound<'_, PyAny>, levels: usize) -> PyResult<String> {
-    // What is stored, not what a subclass says.
+    // The stored entries, regardless of the methods of a subclass.
     let (entries, [open, close]) = match object.cast::<PyTuple>() {
         Ok(tuple) => (tuple.iter().take(MOST_ENTRIES + 1).collect::<Vec<_>>(), ["(", ")"]),
         Err(_) => (object.cast::<PyList>()?.iter().take(MOST_ENTRIES + 1).collect(), ["[", "]"]),
@@ -151,7 +151,7 @@ fn list_text(object: &Bound<'_, PyAny>, levels: usize) -> PyResult<String> {
 
 /// The first `most` characters of a text, on one line.
 fn begin_of(text: &Bound<'_, PyString>, most: usize) -> String {
-    // White space is made shorter: some more of it may belong to the begin.
+    // White space is collapsed, so more than `most` characters may be needed.
     match first(text, 4 * most) {
         Ok((begin, true)) => clipped(&begin.to_string_lossy(), most),
         Ok((begin, false)) => {
@@ -162,7 +162,7 @@ fn begin_of(text: &Bound<'_, PyString>, most: usize) -> String {
     }
 }
 
-/// The first characters of a text, and whether these are all.
+/// The first `most` characters of a text, and whether they are all.
 fn first<'py>(text: &Bound<'py, PyString>, most: usize) -> PyResult<(Bound<'py, PyString>, bool)> {
     let py = text.py();
     let class = PyString::type_object(py);
