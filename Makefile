@@ -22,7 +22,7 @@ test: develop ## The Python and the Rust tests
 	cargo test
 
 .PHONY: check
-check: lint test doc ## What to run before a commit: lint, types, tests, examples of the docs
+check: lint test doc ## The checks before a commit: lint, types, tests, examples of the docs
 
 .PHONY: lint
 lint: develop ## rustfmt, clippy, ruff, mypy, stubtest
@@ -54,7 +54,7 @@ example: develop ## The examples, a few steps of each
 	python examples/federated_round.py --rounds 5 --output $(VENV)/federated_round.png
 
 .PHONY: codegen
-codegen: develop ## What the compiler made: hot loops wide and short, no fused operations, no maths library
+codegen: develop ## The machine code of the kernels: hot loops wide and short, no fused operations, no maths library
 	.ci/codegen python/gradclip/_core.abi3.so
 
 .PHONY: aarch64
@@ -74,7 +74,7 @@ wheels: ## Wheels of all platforms and the source distribution in dist/, checked
 	.ci/wheels $(TARGETS)
 
 .PHONY: sanitize
-sanitize: develop ## The tests of memory under AddressSanitizer, which takes a nightly compiler
+sanitize: develop ## The tests of memory under AddressSanitizer, which needs a nightly compiler
 	.ci/sanitize
 
 .PHONY: cuda
@@ -82,11 +82,11 @@ cuda: develop ## Arrays on a GPU, tested without one: CuPy, NVIDIA's compiler, k
 	.ci/cuda
 
 .PHONY: gpu
-gpu: ## The tests that take a GPU, with the CuPy of the environment: PYTHON=python3
+gpu: ## The tests that need a GPU, with the CuPy of the environment: PYTHON=python3
 	.ci/gpu
 
 .PHONY: supply
-supply: ## Cargo.lock, licences, sources and known advisories of what the package is made with
+supply: ## Cargo.lock, licences, sources and known advisories of the dependencies
 	.ci/supply
 
 PYTHON_FT ?= python3.14t
@@ -109,15 +109,15 @@ compare: ## Against NumPy, PyTorch, TensorFlow and optax (a venv of 7 GB, 30 min
 	.venv-compare/bin/python benches/beyond.py
 
 .PHONY: ci
-ci: ## What every change has to pass, on a clean checkout
+ci: ## The checks that every change has to pass, on a clean checkout
 	.ci/run
 
 .PHONY: nightly
-nightly: ## What takes hours: aarch64, Miri, sanitizers, wheels, GPU kernels, a million random calls with a new seed
+nightly: ## The checks that take hours: aarch64, Miri, sanitizers, wheels, GPU kernels, a million random calls with a new seed
 	.ci/nightly
 
 .PHONY: accuracy
-accuracy: develop ## Measured errors against what is promised, written to docs/accuracy.md
+accuracy: develop ## Measured errors against the promised bounds, written to docs/accuracy.md
 	python benches/accuracy.py --write
 
 .PHONY: coverage
@@ -126,9 +126,9 @@ coverage: develop ## Lines of the Python package that the tests run, and those t
 	python -m pytest -n 2 --quiet --cov=gradclip --cov-report=term-missing:skip-covered
 
 .PHONY: fuzz
-fuzz: develop ## A million calls drawn at random, each held to the contract (40 minutes on two busy cores)
+fuzz: develop ## A million calls drawn at random, each checked against the contract (40 minutes on two busy cores)
 	python tests/fuzz --cases 1000000 --jobs 2 --counts
 
 .PHONY: clean
-clean: ## Remove what was built
+clean: ## Remove all build output
 	rm -rf target dist $(VENV) .venv-compare python/gradclip/*.so
