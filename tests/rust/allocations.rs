@@ -1,8 +1,8 @@
-//! Memory that a call asks for. On one thread none, whatever the size and the number of arrays; norms of slices ask for
-//! themselves. On several threads a few lists: how many does not grow with the arrays, how long they are does with the
-//! parts into which the work is cut.
+//! The allocations of a call. On one thread there are none, whatever the size and the number of arrays, except that norms of
+//! slices allocate their results. On several threads there are a few lists: their number does not grow with the arrays, and
+//! their length grows with the parts into which the work is cut.
 //!
-//! Counted, so it is the same at every run.
+//! Allocations are counted, so the result is the same at every run.
 
 #![allow(clippy::expect_used, missing_docs, reason = "a test")]
 
@@ -50,13 +50,13 @@ unsafe impl GlobalAlloc for Counting {
         // SAFETY: the caller's promise.
         unsafe { System.dealloc(memory, block) }
     }
-    // `realloc` and `alloc_zeroed` are made of these.
+    // The defaults of `realloc` and `alloc_zeroed` call these.
 }
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What `work` asks for on the calling thread.
+/// The allocations of `work` on the calling thread.
 fn cost<R>(work: impl FnOnce() -> R) -> Cost {
     let before = COST.get();
     let result = black_box(work());
@@ -67,11 +67,11 @@ fn cost<R>(work: impl FnOnce() -> R) -> Cost {
 
 const FREE: Cost = Cost { calls: 0, bytes: 0 };
 
-/// Sizes from a few elements to past where threads share the work (6 MiB).
+/// Sizes from a few elements to more than threads share (6 MiB).
 const SIZES: [usize; 4] = [0, 10, 100_003, 3_000_017];
 const ORDERS: [Order; 4] = [Order::One, Order::Two, Order::Max, Order::Power(3.7)];
 
-/// The number of threads belongs to the process: one test at a time sets it.
+/// Sets the number of threads, a setting of the process: only one test at a time may do so.
 fn with_threads(threads: usize, work: impl FnOnce()) {
     static SETTING: Mutex<()> = Mutex::new(());
     let _setting = SETTING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -157,7 +157,7 @@ fn writing_on_one_thread_is_free() {
     });
 }
 
-/// What the two halves of `clip_by_global_norm` ask for, of so many arrays of so many elements.
+/// The allocations of the two halves of `clip_by_global_norm`, for `count` arrays of `len` elements.
 fn cost_of_list(count: usize, len: usize) -> [Cost; 2] {
     let isa = Isa::current();
     let from = vec![1.0_f32; count * len];
@@ -191,7 +191,7 @@ fn a_list_on_one_thread_is_free() {
 /// Elements of the shortest part of an array of float32.
 const PART: usize = 16 << 10;
 
-/// Larger ones are written backwards, for which they are cut into parts.
+/// Larger arrays are written backwards, for which they are cut into parts.
 #[test]
 fn a_large_list_on_one_thread_asks_for_its_parts() {
     with_threads(1, || {

@@ -1,8 +1,9 @@
-//! The bits of every operation and dtype, as recorded on x86-64: the same on every CPU, level and number of threads.
+//! The bits of every operation and dtype, as recorded on x86-64: they must not depend on the CPU, the level or the number of
+//! threads.
 //!
-//! `GRADCLIP_RECORD_BITS=1 cargo test --test rust bits` records them anew, for when a change of bits is meant.
+//! `GRADCLIP_RECORD_BITS=1 cargo test --test rust bits` records them again, after an intended change of bits.
 
-#![cfg(not(miri))] // whose NaNs have any payload
+#![cfg(not(miri))] // Miri's NaNs have any payload
 #![allow(
     clippy::cast_possible_wrap,
     clippy::expect_used,
@@ -33,7 +34,7 @@ use _core::walk::{
     Axis, Bounds, Cells, FactorKind, Factors, Layout, Memory, Slices, Target, Uniform, View, Work,
 };
 
-/// What the elements of an input are. Each has a column in the file.
+/// The kind of elements of an input. Each kind has a column in the file.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     /// Of about one size.
@@ -52,10 +53,10 @@ enum Kind {
 
 const KINDS: [Kind; 6] = [Kind::Plain, Kind::Wide, Kind::Huge, Kind::Tiny, Kind::Infinite, Kind::Odd];
 
-/// Those that are products of a few multiplications and square roots, and those that are not.
+/// Orders that need only multiplications and square roots, and orders that need powers.
 const ORDERS: [f64; 10] = [1.0, 2.0, f64::INFINITY, 0.5, 1.5, 3.0, 4.0, 3.7, 0.3, 17.25];
 
-/// An element made of random bits, and its bits: the number they make, and how they lie in memory.
+/// An element made of random bits, and the two forms of its bits: the number they make, and their order in memory.
 trait Coded: Element
 where
     for<'a> AnyView<'a>: From<View<'a, Self>>,
@@ -166,13 +167,13 @@ where
     (0..len).map(|_| T::draw(random, kind)).collect()
 }
 
-/// A number made of all that is added, in its order.
+/// A hash of everything that is added, in order.
 #[derive(Clone, Copy)]
 struct Fingerprint(u64);
 
 impl Fingerprint {
     fn add(&mut self, bits: u64) {
-        // Both steps can be undone: what differs stays different until something else differs.
+        // Both steps are invertible, so a difference stays until another one is added.
         let product = (self.0 ^ bits).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         self.0 = product ^ (product >> 32);
     }
@@ -206,8 +207,8 @@ impl Fingerprint {
 struct Found(String);
 
 impl Found {
-    /// A line: a fingerprint for each kind, of what `work` adds for the input that `make` makes, at every level and for
-    /// these numbers of threads.
+    /// A line: a fingerprint for each kind. It covers the values that `work` adds for the input of `make`, at every level and
+    /// for the given numbers of threads.
     fn line<I>(
         &mut self,
         name: &str,
@@ -233,7 +234,7 @@ impl Found {
         self.0.push('\n');
     }
 
-    /// The same for some lengths of one dtype, on one thread.
+    /// [`Self::line`] for several lengths of one dtype, on one thread.
     fn line_of<T: Coded>(&mut self, name: &str, lens: &[usize], work: impl Fn(Isa, &[T], &mut Fingerprint))
     where
         for<'a> AnyView<'a>: From<View<'a, T>>,
@@ -245,7 +246,7 @@ impl Found {
         });
     }
 
-    /// The same of so many elements that threads share them.
+    /// [`Self::line`] for one dtype and so many elements that threads share them.
     fn shared_line_of<T: Coded>(
         &mut self,
         name: &str,
@@ -267,10 +268,10 @@ impl Found {
     }
 }
 
-/// Besides one.
+/// The numbers of threads, in addition to one.
 const THREADS: [usize; 4] = [2, 3, 5, 16];
 
-/// No element, some, and around the lengths of lanes, parts and blocks.
+/// Lengths: 0, a few, and around the lengths of lanes, parts and blocks.
 const LENGTHS: [usize; 10] = [0, 1, 2, 7, 31, 33, 129, 2047, 2049, 5000];
 
 fn layout<const N: usize>(axes: [(usize, isize); N]) -> Layout {
@@ -304,7 +305,7 @@ where
         }
     });
     found.line_of("norms of strided memory", &[1, 7, 6500], |isa, data: &[T], found| {
-        // Backwards, and as bytes at an odd address in the other order. (A part of a complex number stays in its place.)
+        // Reversed, and as bytes at an odd address in swapped byte order. (The parts of a complex number stay in order.)
         let len = data.len().div_ceil(3);
         let last = 3 * (len as isize - 1);
         let mut bytes = vec![0xee];
@@ -337,8 +338,8 @@ where
     }
 }
 
-/// What `work` makes of `data`, wherever it is written: in place, from dense and from reversed memory, as atomics with
-/// gaps, as bytes in the other order, by way of streams.
+/// Adds the result of `work` on `data` for every way of writing it: in place, from dense and from reversed memory, as atomics
+/// with gaps, as bytes in swapped order, and by non-temporal stores.
 fn add_written<T: Coded + Ordered>(isa: Isa, data: &[T], work: &impl Work<T>, found: &mut Fingerprint)
 where
     for<'a> AnyView<'a>: From<View<'a, T>>,
@@ -431,7 +432,7 @@ where
         });
     }
     found.line_of("convert", &[5000], |_, data: &[T], found| {
-        // Of NaN this says only that it is one: its payload is read by what writes it again.
+        // A NaN is recorded only as NaN here: the functions that write it again record its payload.
         let all = data.iter().map(|x| x.widen()).chain(draw::<f64>(Kind::Wide, 5000));
         for x in all.map(|x| if x.is_nan() { f64::NAN } else { x }) {
             found.add(x.to_bits());
@@ -476,7 +477,7 @@ where
     });
 }
 
-/// What is made of norms, wherever they lie.
+/// Norms of slices and factors made of norms, including those outside float64's range.
 fn norms_and_factors(found: &mut Found) {
     found.line_of("scaled", &[5000], |_, data: &[f64], found| {
         let mut random = Random::new(3);
@@ -498,7 +499,7 @@ fn norms_and_factors(found: &mut Found) {
     });
 }
 
-/// Past the size from which threads share the work.
+/// Sizes from which threads share the work.
 fn shared(found: &mut Found) {
     fn norms_of<T: Coded>(found: &mut Found, p: f64, len: usize)
     where
@@ -564,7 +565,7 @@ fn shared(found: &mut Found) {
         found.add_all(&small);
         cells.iter().for_each(|cell| found.add(cell.load(Relaxed).into()));
     });
-    // Past the caches.
+    // By non-temporal stores.
     found.shared_line_of("scale of 36 MB", &[3], 9_000_001, |isa, data: &[f32], found| {
         let mut copy = vec![0.0; data.len()];
         let mut task = Task { source: Some(View::Dense(data)), target: Target::Dense(&mut copy) };

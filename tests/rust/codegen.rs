@@ -1,9 +1,9 @@
-//! What the compiler makes of the kernels: the hot loop of each, at every level, has the level's registers, no call, no
-//! arithmetic on one number at a time, and no more instructions than it had.
+//! The machine code of the kernels. At every level, the hot loop of each must use the level's registers, make no call, do no
+//! scalar arithmetic, and have no more instructions than it had.
 //!
-//! Counted in the machine code, so it is the same number on every machine and no other program disturbs it. The
-//! code is the shipped one only if this file is built as the extension is, and the names of generic functions
-//! have their types only in Rust's newer way to write symbols: `.ci/codegen` (`make codegen`) sees to both.
+//! Instructions are counted in the machine code, so the number is the same on every machine and under any load. The code is the
+//! shipped code only if this file is built as the extension is, and the symbols of generic functions have types only in Rust's
+//! v0 mangling: `.ci/codegen` (`make codegen`) ensures both.
 
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::expect_used, clippy::panic, missing_docs, reason = "a test")]
@@ -28,14 +28,14 @@ use _core::kernel::scale::{Scale, ScaleEach, ScaleEachInto, Times};
 use _core::kernel::sum::{Abs, AddRow, AddRows, Square, Sum, SumEach, SumHalves, SumRows};
 use _core::kernel::widen::{Modulus, Widen};
 
-/// The levels, in the order of the table in `isa.rs`, and what their registers are called.
+/// The levels, in the order of the table in `isa.rs`, and the names of their registers.
 const LEVELS: [(&str, Register); 3] = [
     ("baseline", Register { name: "%xmm", bytes: 16 }),
     ("x86-64-v3", Register { name: "%ymm", bytes: 32 }),
     ("x86-64-v4", Register { name: "%zmm", bytes: 64 }),
 ];
 
-/// A level that runs functions of two others, and has none of its own.
+/// A level that runs functions of two other levels, and has no functions itself.
 const COMPOSED: &str = "x86-64-v4-zen4";
 
 #[derive(Clone, Copy)]
@@ -44,13 +44,13 @@ struct Register {
     bytes: usize,
 }
 
-/// How the elements that a loop handles are counted.
+/// The unit in which the elements of a loop are counted.
 #[derive(Clone, Copy)]
 enum Unit {
-    /// Each is a number of so many bytes in an instruction of this name, or of one of these: "a|b". ("v" before it is
+    /// Each element is a number of so many bytes in an instruction of this name, or of one of these: "a|b". (A leading "v" is
     /// left out.)
     Done(&'static str, usize),
-    /// Each is stored once, as so many bytes.
+    /// Each element is stored once, as so many bytes.
     Stored(usize),
 }
 use Unit::{Done, Stored};
@@ -58,11 +58,11 @@ use Unit::{Done, Stored};
 /// Elements for which instructions are counted.
 const COUNTED: usize = 64;
 
-/// What is wanted of an operation.
+/// The requirements of an operation.
 struct Probe {
     operation: String,
     unit: Unit,
-    /// The most instructions that [`COUNTED`] elements may take, by level. 0: no wide registers are wanted there.
+    /// The most instructions that [`COUNTED`] elements may take, by level. 0: no wide registers are required.
     most: [usize; LEVELS.len()],
 }
 
@@ -72,14 +72,14 @@ fn baseline<O: Op>(op: O) -> O::Output {
     op.eval(Baseline)
 }
 
-/// Has the operation compiled.
+/// Makes the compiler compile the operation.
 fn probe<O: Op>(unit: Unit, most: [usize; LEVELS.len()]) -> Probe {
     black_box(baseline::<O> as fn(O) -> O::Output);
     black_box(Isa::run::<O> as fn(Isa, O) -> O::Output);
     Probe { operation: short(type_name::<O>()), unit, most }
 }
 
-/// Has what is streamed to memory compiled.
+/// Makes the compiler compile a stream source.
 fn streamed<T: Element, F: StreamSource<T>>(unit: Unit, most: [usize; LEVELS.len()]) -> Probe {
     black_box(Isa::stream::<T, F> as fn(Isa, &StreamGuard, &mut [T], F));
     Probe { operation: short(type_name::<Stream<'_, T, F>>()), unit, most }
@@ -120,7 +120,7 @@ fn instruction(line: &str) -> Option<Instruction> {
 }
 
 impl Instruction {
-    /// Where it jumps, if it does.
+    /// The target of a jump.
     fn target(&self) -> Option<u64> {
         let target = self.name.starts_with('j').then(|| self.operands.split(' ').next()).flatten()?;
         u64::from_str_radix(target, 16).ok()
@@ -134,7 +134,7 @@ impl Instruction {
         self.name.starts_with("call")
     }
 
-    /// Arithmetic on one floating-point number.
+    /// Whether it is scalar floating-point arithmetic.
     fn is_scalar(&self) -> bool {
         let name = self.plain_name();
         ["add", "sub", "mul", "fmadd", "div", "min", "max", "sqrt", "cmp", "ucomi", "comi", "cvt"]
@@ -143,14 +143,14 @@ impl Instruction {
             && ["ss", "sd"].iter().any(|end| name.ends_with(end))
     }
 
-    /// Writes a register to memory, not for a while to the stack.
+    /// Whether it writes a register to memory other than the stack.
     fn is_packed_store(&self) -> bool {
         ["movu", "mova", "movdqu", "movdqa", "movnt"].iter().any(|start| self.plain_name().starts_with(start))
             && self.operands.ends_with(')')
             && !self.operands.contains("%rsp")
     }
 
-    /// The elements it handles, if it is one of those by which they are counted.
+    /// The number of elements it handles, if it is one of the counted instructions.
     fn elements(&self, unit: Unit, register: Register) -> usize {
         if !self.operands.contains(register.name) {
             return 0;
@@ -183,7 +183,7 @@ fn innermost(function: &[Instruction]) -> Vec<&[Instruction]> {
         .collect()
 }
 
-/// Instructions for [`COUNTED`] elements in the function's best loop, or what is wrong with it.
+/// The number of instructions for [`COUNTED`] elements in the function's best loop, or the error.
 fn count(function: &[Instruction], unit: Unit, register: Register) -> Result<usize, String> {
     let loops = innermost(function);
     let best = loops
@@ -230,7 +230,7 @@ fn functions(listing: &str) -> HashMap<&str, Vec<Instruction>> {
     found
 }
 
-/// The number of the level and the operation, if the symbol is a function that [`probe`] had compiled.
+/// The number of the level and the operation, if the symbol is a function that [`probe`] compiled.
 fn level_and_operation(symbol: &str, demangled: &str) -> Option<(usize, String)> {
     let operation = |after: &str| Some(short(demangled.split_once(after)?.1.strip_suffix('>')?));
     if let Some(operation) = operation("::baseline::<") {
@@ -253,14 +253,15 @@ fn tool(name: &str, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// The hot loops and the most instructions for [`COUNTED`] elements: what they had, and a seventh more. Lower a number
+/// The hot loops, and the most instructions for [`COUNTED`] elements: the present number and a seventh more. Lower a number
 /// when a loop gets shorter; raise one only for a reason. Zeros are loops that are known not to be wide: float16 at the
-/// baseline, which branches; 64-bit integers there, for want of a comparison; and bounds for each element, tested in
-/// narrow registers; and streams there, which are inline. Of the loops of a power the first, which divides, and the last,
-/// which shifts, are looked at. 16 bits are scaled by two products each, so that [`COUNTED`] are those of half as many.
+/// baseline, which branches; 64-bit integers at the baseline, which lacks the comparison; bounds for each element, tested in
+/// narrow registers; and streams at the baseline, which are inlined. Of the three loops of a power only the first, which
+/// divides, and the last, which shifts, are tested. 16-bit elements are scaled by two products each, so [`COUNTED`] products
+/// are half as many elements.
 fn probes() -> Vec<Probe> {
     const SUM: Unit = Done("addpd", 8);
-    /// Where the level fuses it with the square.
+    /// For levels that fuse the addition with the square.
     const SQUARE: Unit = Done("addpd|fmadd213pd|fmadd231pd", 8);
     const PRODUCT: Unit = Done("mulpd", 8);
     vec![

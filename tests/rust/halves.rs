@@ -1,4 +1,4 @@
-//! Scaling numbers of 16 bits: all 65,536 of them, at every level, against integers.
+//! Scaling 16-bit numbers: all 65,536 of them, at every level, against integer arithmetic.
 
 #![allow(missing_docs, reason = "a test")]
 
@@ -38,7 +38,7 @@ fn bits_of<const DIGITS: u32>(n: u128, exponent: i32) -> u16 {
     (count + u128::from((own - least).unsigned_abs() << DIGITS)) as u16
 }
 
-/// `x * by`, rounded to float64 and then to 16 bits.
+/// `x * by`, rounded to float64 and then to 16 bits: the reference.
 fn product<const DIGITS: u32>(x: u16, by: f64) -> u16 {
     let (size, sign) = (x & 0x7fff, x & 0x8000);
     let infinity = Half::<DIGITS>::INFINITY.to_bits();
@@ -104,7 +104,7 @@ fn factors<const DIGITS: u32>(random: &mut Random) -> Vec<f64> {
         let beside = f64::from_bits(single.to_bits() ^ 1);
         factors.extend([single, beside, single * (1.0 + power_of_two(-25))]);
     }
-    // The ends of the range in which float32 tells products of float16, and of float32 itself.
+    // The ends of the ranges in which float32 determines products of float16, and of float32 itself.
     for exponent in [-149, -126, -100, 100, 127, 128] {
         let end = power_of_two(exponent);
         factors.extend([
@@ -121,7 +121,7 @@ fn every_number_is_scaled<const DIGITS: u32>()
 where
     Half<DIGITS>: Real,
 {
-    // Under Miri enough for the way of many.
+    // Under Miri, enough numbers for the path of long slices.
     let numbers = || thinned(0..=u16::MAX, 661);
     let all: Vec<Half<DIGITS>> = numbers().map(Half::from_bits).collect();
     for by in thinned(factors::<DIGITS>(&mut Random::new(71)), 45) {
@@ -143,7 +143,7 @@ where
             found.fill(Half::from_bits(9));
             map.apply_into(isa, &all, &mut found);
             same(&found, "from slice to slice");
-            // As a few elements go.
+            // In slices short enough for the path of few elements.
             isa.run(ApplyInto { from: &all, to: &mut found, map });
             same(&found, "one by one");
             found.fill(Half::from_bits(9));
@@ -153,7 +153,7 @@ where
     }
 }
 
-/// Arrays that end anywhere, with numbers in them that float32 does not tell, between many that it does.
+/// Arrays of any length, with some numbers that float32 does not determine among many that it does.
 fn arrays_of_any_length_are_scaled<const DIGITS: u32>()
 where
     Half<DIGITS>: Real,
@@ -161,7 +161,7 @@ where
     let random = &mut Random::new(72);
     let one = Half::<DIGITS>::from_f64(1.0).to_bits();
     for len in thinned((120..420).chain([2047, 2048, 2049, 2112, sized(5000, 300)]), 101) {
-        // One times this lies so near to the tie after it that float32 has no number between them.
+        // The product of `one` lies so near to the next tie that float32 has no number between them.
         let tie = f64::from(Half::<DIGITS>::from_bits(one)) + power_of_two(-1 - DIGITS.cast_signed());
         let by = [tie, tie + power_of_two(-40), tie - power_of_two(-40)][len % 3];
         let mut data: Vec<Half<DIGITS>> =
@@ -179,7 +179,7 @@ where
             found.fill(Half::from_bits(9));
             map.apply_into(isa, &data, &mut found);
             assert_eq!(bits(&found), expected, "{len} from slice to slice, {}", isa.name());
-            // Anywhere in a line, and nothing beside it.
+            // Anywhere in a cache line, and without elements beside it.
             let range = len % 37..len % 37 + len;
             let mut room = vec![Half::from_bits(9); len + 64];
             map.stream_into(isa, &StreamGuard::begin(), &data, &mut room[range.clone()]);
@@ -200,7 +200,7 @@ fn bfloat16_arrays_of_any_length_are_scaled() {
     arrays_of_any_length_are_scaled::<7>();
 }
 
-/// What float32 does not tell is left to float64, and nothing else is.
+/// Exactly the blocks that float32 does not determine are left to float64.
 #[test]
 fn a_block_with_a_tie_is_left() {
     const LEFT: Bf16 = Bf16::from_bits(9);
@@ -241,7 +241,7 @@ fn every_bfloat16_is_scaled() {
     every_number_is_scaled::<7>();
 }
 
-/// The oracle knows the numbers: times one each is itself, and a few products that anyone can check.
+/// The reference itself is checked: a product with one is the number, and a few products can be checked by hand.
 #[test]
 #[cfg_attr(miri, ignore = "arithmetic alone")]
 fn the_oracle_is_right() {

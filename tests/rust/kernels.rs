@@ -1,4 +1,4 @@
-//! Every operation, dtype and instruction set against loops that are plainly right.
+//! Every operation, dtype and instruction set against simple loops.
 
 #![allow(clippy::cast_lossless, clippy::cast_possible_wrap, missing_docs, reason = "a test")]
 
@@ -47,7 +47,7 @@ macro_rules! dtypes {
             };
         }
         macro_rules! for_ordered { ($test:ident) => { for_reals!($test); $($test::<$integer>();)* }; }
-        // The halves want tables that take Miri long, and `tests/rust/halves.rs` has them.
+        // F16 and Bf16 need tables that take Miri long, and `tests/rust/halves.rs` covers them.
         macro_rules! for_reals {
             ($test:ident) => { $(if !cfg!(miri) || size_of::<$real>() == 4 { $test::<$real>(); })* };
         }
@@ -76,8 +76,8 @@ macro_rules! dtypes {
             fn size(self, by: f64) -> f64 {
                 let (re, im) = (f64::from(self.re) * by, f64::from(self.im) * by);
                 let square = re * re + im * im;
-                // Near the ends of the range the modulus has tests of its own, which know its error; these
-                // are about all levels and loops making the same of it.
+                // Near the ends of the range, the modulus has separate tests, which know its error. These tests check that all
+                // levels and loops agree.
                 if (1e-200..1e200).contains(&square) { square.sqrt() } else { self.modulus(by) }
             }
             fn squared(self, by: f64) -> f64 {
@@ -129,7 +129,7 @@ dtypes! {
     bool Bool
 }
 
-// Fewer, for they have one body.
+// Fewer dtypes, since they share the code.
 #[cfg(miri)]
 dtypes! {
     real F16, Bf16, f32, f64;
@@ -144,11 +144,11 @@ fn all_dtypes_are_tested() {
     assert_eq!(TESTED, Dtype::ALL);
 }
 
-/// What this file knows of an element without asking the kernels.
+/// Reference operations of an element, without the kernels.
 trait Known: Element {
-    /// An ordinary one. Their sums round.
+    /// An ordinary number. Sums of these are rounded.
     fn everyday(random: &mut Random) -> Self;
-    /// Any: an ordinary one, a special one or arbitrary bits.
+    /// An ordinary number, a special one or arbitrary bits.
     fn sample(random: &mut Random) -> Self;
     /// `|self * by|`
     fn size(self, by: f64) -> f64;
@@ -156,7 +156,7 @@ trait Known: Element {
     fn squared(self, by: f64) -> f64 {
         self.size(by) * self.size(by)
     }
-    /// What it adds to a sum of powers.
+    /// The term that it adds to a sum of powers.
     fn power(self, power: Power) -> f64 {
         power.of(self.size(1.0))
     }
@@ -170,7 +170,7 @@ trait Known: Element {
     }
 }
 
-/// The same of one with an order.
+/// Reference operations of an ordered element.
 trait KnownOrder: Known + Ordered {
     /// None where one is NaN.
     fn order(self, other: Self) -> Option<Ordering>;
@@ -180,7 +180,7 @@ trait KnownOrder: Known + Ordered {
     }
 }
 
-/// The same of a floating-point number.
+/// Reference operations of a floating-point element.
 trait KnownReal: KnownOrder + Real {
     /// Its value.
     fn exact(self) -> f64;
@@ -214,8 +214,8 @@ impl KnownReal for f64 {
     }
 }
 
-/// The values of the patterns from 0 up to infinity, by the definition; in the place of infinity what would
-/// come there if the numbers went on.
+/// The values of the bit patterns from 0 up to infinity, by definition. Instead of infinity, the next value of an unbounded
+/// exponent.
 fn half_values<const DIGITS: u32>() -> Vec<f64> {
     let (bias, top) = if DIGITS == 10 { (15, 31) } else { (127, 255) };
     let numbers = (0..=top).flat_map(|exponent| {
@@ -361,7 +361,7 @@ fn check_map<T: Ordered, M: Map<T>>(map: M, room: &[T], expected: impl Fn(T) -> 
         let mut found = room.to_vec();
         isa.run(Apply { data: &mut found[range.clone()], map });
         assert_same(&found, &result);
-        // By the way of its own that a map may have.
+        // By the map's own implementation, if it has one.
         found.copy_from_slice(room);
         map.apply(isa, &mut found[range.clone()]);
         assert_same(&found, &result);
@@ -425,7 +425,7 @@ fn clip_each<T: KnownOrder>() {
     let (room, lo, hi): (Vec<T>, Vec<T>, Vec<T>) =
         (samples(random, ROOM), samples(random, ROOM), samples(random, ROOM));
     at_all_levels(|isa, range| {
-        // The bounds lie elsewhere than the elements.
+        // The bounds have another alignment than the elements.
         let (lo, hi) = (&lo[ROOM - range.len()..], &hi[4..4 + range.len()]);
         let mut result = room.clone();
         for (i, x) in result[range.clone()].iter_mut().enumerate() {
@@ -442,7 +442,7 @@ fn clipping_each_element_is_right() {
     for_ordered!(clip_each);
 }
 
-/// One element out of its bounds is found wherever it is, and none where there is none.
+/// One element outside its bounds is found wherever it is; without one, none is found.
 fn any_change<T: KnownOrder>() {
     let random = &mut Random::new(3);
     let number = |x: f64| T::from_float(x);
@@ -535,7 +535,7 @@ fn factors() -> Vec<Factor> {
     ]
 }
 
-/// What scaling makes of one element.
+/// The result of scaling one element.
 fn scaled<T: KnownReal>(x: T, factor: Factor) -> T {
     let wide = x.exact();
     if factor.by.is_nan() || (wide.is_infinite() && factor.by == 0.0) {
@@ -572,7 +572,7 @@ fn same_bits<T: Ordered>(a: &[T], b: &[T]) -> bool {
     a.iter().map(|x| bits(*x)).eq(b.iter().map(|x| bits(*x)))
 }
 
-/// Slices that are scaled in one call, as each of them alone.
+/// Scaling several slices in one call gives the result of scaling each alone.
 fn scale_slices<T: KnownReal>() {
     let room: Vec<T> = samples(&mut Random::new(31), ROOM);
     let lengths = || thinned((0..40).chain([64, 75, 100, 1024]), 7);
@@ -618,13 +618,13 @@ fn scaling_is_right() {
     for_reals!(scale);
 }
 
-/// Elements of a line of memory.
+/// Elements of a cache line.
 fn line<T>() -> usize {
     LINE / size_of::<T>()
 }
 
-/// Calls `check` for each level, and for slices that begin at any element of a line, of any length up to some lines:
-/// with the place of the first one in memory of `room` elements.
+/// Calls `check` for each level, and for slices that begin at any element of a cache line, of any length up to some lines, with
+/// the place of the slice in memory of `room` elements.
 fn at_all_places<T: Ordered>(longest: usize, mut check: impl FnMut(Isa, &mut [T], std::ops::Range<usize>)) {
     let mut room = vec![T::ZERO; longest + 2 * line::<T>()];
     for isa in Isa::available() {
@@ -646,7 +646,7 @@ fn streams<T: KnownReal>() {
     let [clipped, scaled]: [Vec<T>; 2] =
         [data.iter().map(|x| clip.map(*x)).collect(), data.iter().map(|x| scale.map(*x)).collect()];
     at_all_places(longest, |isa, room, range| {
-        // From memory that begins elsewhere in a line.
+        // From memory with another alignment.
         let here = range.len() % 3..range.len() % 3 + range.len();
         let from = &data[here.clone()];
         let mut expected = room.to_vec();
@@ -664,8 +664,8 @@ fn streams_are_right_anywhere_in_a_line() {
     for_reals!(streams);
 }
 
-/// Lines that float32 tells, and others: with a factor that makes a tie of one, and with factors around it so far apart
-/// that they seldom agree.
+/// Cache lines that float32 determines, and others: with a factor that makes a tie of one, and with bounds so far apart that
+/// the products seldom agree.
 fn scaled_lines<const DIGITS: u32>(
     stream: impl Fn(Isa, ScaledLines<'_, HalfFloat<DIGITS>>, &mut [HalfFloat<DIGITS>]),
 ) where
@@ -705,7 +705,7 @@ fn lines_of_bfloat16_are_streamed() {
     scaled_lines::<7>(|isa, lines, to| isa.stream(&StreamGuard::begin(), to, lines));
 }
 
-/// Rows of all lengths from a line to some lines, with factors of all kinds, read a few at a time.
+/// Rows of all lengths from one cache line to some, with factors of all kinds, read a few at a time.
 fn streamed_rows<T: KnownReal>() {
     let mut random = Random::new(62);
     let longest = sized(9, 3) * line::<T>();
@@ -767,7 +767,7 @@ fn factors_of_rows_are_plain_or_none() {
             });
             for (&sum, factor) in sums.iter().zip(factors) {
                 let expected = Scaled::new(sum.sqrt(), 0).clip_to(limit).unwrap_or(Factor::ONE);
-                // Nothing is lost where the sum, the limit and the quotient are normal numbers; elsewhere it may be 0.
+                // The factor is plain if the sum, the limit and the quotient are normal numbers; otherwise it may be 0.
                 let is_plain = sum >= smallest && sum < f64::INFINITY && expected.by.is_normal();
                 let is_sure = is_plain && expected.then == 1.0 && (limit.is_normal() || expected.by == 1.0);
                 let expected = if is_sure { expected.by } else { 0.0 };
@@ -1028,9 +1028,9 @@ fn times(x: f64, exponent: i32) -> f64 {
     x * power_of_two(third) * power_of_two(third) * power_of_two(exponent - 2 * third)
 }
 
-/// Moduli of complex numbers of all sizes. Brought to the middle of the range by powers of two, which round
-/// nothing, the squares of both sides are compared: what the two squarings, their sum and the root may lose
-/// of the modulus is 2 * 2^-53, of its square 4 * 2^-53.
+/// Moduli of complex numbers of all sizes. They are scaled to the middle of the range by powers of two, which is exact, and the
+/// squares of both sides are compared. The squarings, their sum and the root may lose 2 * 2^-53 of the modulus, which is 4 *
+/// 2^-53 of its square.
 #[test]
 #[cfg_attr(miri, ignore = "arithmetic alone")]
 fn moduli_of_any_size_are_right() {
@@ -1069,7 +1069,7 @@ fn moduli_of_any_size_are_right() {
     assert!(ends.iter().all(|count| *count > 100), "{ends:?}");
 }
 
-/// In single precision squares are exact in float64 and within its range, so that nothing need be lifted.
+/// The squares of float32 parts are exact in float64 and within its range, so nothing needs scaling.
 #[test]
 #[cfg_attr(miri, ignore = "arithmetic alone")]
 fn moduli_of_single_precision_are_right() {
@@ -1287,7 +1287,7 @@ fn sums_are_added_in_the_documented_order() {
     for_all!(sums);
 }
 
-/// So many elements that memory is asked for ahead, in a block that is whole and in one that is not.
+/// So many elements that loops prefetch, with a whole last block and with a partial one.
 #[test]
 #[cfg_attr(miri, ignore = "long")]
 fn long_sums_are_added_in_the_documented_order() {
@@ -1313,7 +1313,7 @@ fn long_sums_are_added_in_the_documented_order() {
     for_all!(check);
 }
 
-/// The same for the largest magnitude, wherever it lies: it is looked for in parts.
+/// Prefetched slices for the largest magnitude, wherever it lies: parts are searched.
 #[test]
 #[cfg_attr(miri, ignore = "long")]
 fn long_maxima_are_found_wherever_they_are() {
@@ -1334,7 +1334,7 @@ fn long_maxima_are_found_wherever_they_are() {
     for_all!(check);
 }
 
-/// The same for float16, whose sums go by way of float32.
+/// Prefetched slices of float16, whose sums are computed from float32.
 #[test]
 #[cfg_attr(miri, ignore = "long")]
 fn long_sums_of_float16_are_added_in_the_documented_order() {
@@ -1348,7 +1348,7 @@ fn long_sums_of_float16_are_added_in_the_documented_order() {
     }
 }
 
-/// Sums of rows at once, with as many elements behind the last row.
+/// Sums of several rows in one call, with `behind` elements after the last row.
 fn check_sum_of_rows<T: Known, F: Term<T>>(
     data: &[T],
     [len, count, behind]: [usize; 3],
@@ -1672,7 +1672,7 @@ fn squares_are_added_in_two_steps_or_as_if() {
     for_all!(squares);
 }
 
-/// Where a square is rounded, it matters whether it is fused with a sum.
+/// Where a square is rounded, fusing it with the sum would change bits.
 #[test]
 #[cfg_attr(miri, ignore = "arithmetic alone")]
 fn squares_that_are_fused_differ_unless_they_are_exact() {

@@ -1,4 +1,4 @@
-//! The rules of the source: who may import whom, where `unsafe` may stand, what no code may call.
+//! Rules of the source: the allowed imports, the places of `unsafe`, and functions that must not be called.
 
 #![allow(clippy::expect_used, missing_docs, reason = "a test")]
 
@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// Blanks comments and the insides of strings and character literals; lines stay where they are.
+/// Blanks comments and the contents of strings and character literals; line numbers are kept.
 fn code(source: &str) -> String {
     let text: Vec<char> = source.chars().collect();
     let starts = |at: usize, word: &str| word.chars().enumerate().all(|(i, c)| text.get(at + i) == Some(&c));
@@ -63,7 +63,7 @@ fn code(source: &str) -> String {
     out
 }
 
-/// Blanks the modules that only tests have.
+/// Blanks the modules under `#[cfg(test)]`.
 fn without_tests(code: &str) -> String {
     let mut kept = code.to_owned();
     while let Some(from) = kept.find("#[cfg(test)]") {
@@ -100,23 +100,23 @@ fn has(line: &str, word: &str) -> bool {
     })
 }
 
-/// Of the C library, or with a rounding of its own on every CPU: nowhere, in whatever form.
+/// Functions of the C library, or rounded differently from CPU to CPU: not allowed in any form.
 const NOT_REPRODUCIBLE: [&str; 5] = ["mul_add", "powf", "powi", "hypot", "cbrt"];
-/// The function that may, whole, and where: its product is exact, so that the sum is rounded once, fused or not.
+/// The only function that may, in full, and its file: its product is exact, so the sum is rounded once, fused or not.
 const FUSED: [(&str, &str); 1] = [(
     "element.rs",
     "fn fused_square(x: f32, sum: f64) -> f64 {\n    let x = f64::from(x);\n    x.mul_add(x, sum)\n}\n",
 )];
-/// The same, where a function of our own may have the name.
+/// Methods that are not allowed either, although functions of this crate may have the name.
 const METHODS: [&str; 9] = ["exp", "exp2", "exp_m1", "ln", "ln_1p", "log", "log2", "log10", "sin_cos"];
-/// What ends the process of a user.
+/// Words that may end the process of a user.
 const PANICS: [&str; 7] =
     [".unwrap()", ".expect(", "panic!", "todo!", "unimplemented!", "unreachable!", "unwrap_unchecked"];
 
-/// The modules with unsafe code; the parts of `py/array` too.
+/// The modules with unsafe code, besides the parts of `py/array`.
 const UNSAFE: [&str; 3] = ["isa.rs", "parallel/crew.rs", "py/array.rs"];
 
-/// Where `src/py` takes an entry by its number, which panics beyond the end: file, line, why there is no beyond.
+/// Lines of `src/py` that index, which panics out of range: file, text of the line, and why it is in range.
 const INDEXED: [(&str, &str, &str); 29] = [
     ("py/array/fields.rs", "let number = Dtype::ALL[i].number();", "at compile time"),
     (
@@ -197,7 +197,7 @@ const INDEXED: [(&str, &str, &str); 29] = [
     ),
 ];
 
-/// The files below whose loops take entries by number, and why these are in range.
+/// Files below `py` whose loops index, and why the indices are in range.
 const LOOPS: [(&str, &str); 22] = [
     ("element.rs", "the bytes of one element, from a slice that `walk` cut to at least as many"),
     (
@@ -232,20 +232,20 @@ const LOOPS: [(&str, &str); 22] = [
     ("walk/work.rs", "positions of operands that have as many; scratch has room for a block"),
 ];
 
-/// Whether a line takes an entry or a part by number.
+/// Whether a line indexes or slices.
 fn has_index(line: &str) -> bool {
     let chars: Vec<char> = line.chars().collect();
     (1..chars.len())
         .any(|i| chars[i] == '[' && (is_word(chars[i - 1]) || [')', ']', '?'].contains(&chars[i - 1])))
 }
 
-/// What breaks the rules in a file; `path` counts from `src`.
+/// The violations of the rules in a file; `path` is relative to `src`.
 fn faults(path: &str, source: &str) -> Vec<String> {
     let code = without_tests(&code(source));
     let source: Vec<&str> = source.lines().collect();
     let mut faults = Vec::new();
     let top = path.split(['/', '.']).next().expect("a path");
-    // The modules that those at the left may not name. `lib.rs` lists them all.
+    // The modules that a module may not name. `lib.rs` lists them all.
     let above: &[&str] = match top {
         "isa" | "element" | "scaled" | "error" | "fork" => &["kernel", "walk", "parallel", "py"],
         "kernel" => &["walk", "parallel", "py"],
@@ -287,7 +287,7 @@ fn faults(path: &str, source: &str) -> Vec<String> {
             }
         }
         for word in ["assert!", "assert_eq!", "assert_ne!"] {
-            // At compile time they are welcome.
+            // Assertions at compile time are allowed.
             if has(line, word) && !line.contains("const _: () =") && !line.contains("const {") {
                 fault(word);
             }
@@ -336,7 +336,7 @@ fn the_source_keeps_the_rules() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// The paths that `use` statements name, trees taken apart, and those in expressions, from the words on.
+/// The paths in `use` statements, with trees expanded, and in expressions from a module name on.
 fn paths(code: &str) -> Vec<Vec<String>> {
     fn tree(text: &str, before: &[String], found: &mut Vec<Vec<String>>) {
         let (mut depth, mut from) = (0, 0);
@@ -378,7 +378,7 @@ fn paths(code: &str) -> Vec<Vec<String>> {
     found
 }
 
-/// The file that a path means, from within another: the one at the end of as many of its words as are modules.
+/// The file that a path refers to, from within another file: that of the longest prefix of the path that is a module.
 fn file_of(path: &[String], within: &[&str], modules: &BTreeMap<Vec<String>, String>) -> Option<String> {
     let mut at: Vec<String> = within.iter().map(|word| (*word).to_owned()).collect();
     let mut words = path.iter().peekable();
@@ -403,7 +403,7 @@ fn file_of(path: &[String], within: &[&str], modules: &BTreeMap<Vec<String>, Str
     modules.get(&at).cloned()
 }
 
-/// A file that imports itself by way of others, and those.
+/// An import cycle: its files, in order.
 fn circle(imports: &BTreeMap<String, BTreeSet<String>>) -> Option<Vec<String>> {
     fn visit(
         at: &str,
@@ -430,7 +430,7 @@ fn circle(imports: &BTreeMap<String, BTreeSet<String>>) -> Option<Vec<String>> {
     imports.keys().any(|file| visit(file, imports, &mut way, &mut done)).then_some(way)
 }
 
-/// What the files of a source tree import, without themselves and the root, which lists them all.
+/// The imports of the files of a source tree, without self-imports and the root, which lists all modules.
 fn imports_of(files: &[(String, String)]) -> BTreeMap<String, BTreeSet<String>> {
     let module = |name: &str| -> Vec<String> {
         let path = name.trim_end_matches(".rs").trim_end_matches("/mod");
@@ -520,7 +520,7 @@ fn what_is_fused_is_known() {
 
 #[test]
 fn words_are_seen_where_they_are() {
-    // The rules find what they look for in the real files.
+    // The rules find their words in the real files.
     let mut found = Vec::new();
     files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), "", &mut found);
     let mut seen = found.iter().map(|(name, source)| (name, without_tests(&code(source))));

@@ -1,4 +1,4 @@
-//! The tests of the layers below Python that need no process of their own: in one program, for which generic code is compiled
+//! The tests of the layers below Python that need no separate process. They are one program, so that generic code is compiled
 //! once.
 
 mod bits;

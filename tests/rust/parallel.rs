@@ -1,4 +1,4 @@
-//! Norms and writes on any number of threads: the same bits, and the right ones.
+//! Norms and writes on any number of threads: correct, and with the same bits.
 
 #![allow(clippy::cast_possible_wrap, clippy::expect_used, missing_docs, reason = "a test")]
 
@@ -21,11 +21,11 @@ use _core::parallel::{MAX_THREADS, set_threads, threads};
 use _core::scaled::{Factor, Scaled, power_of_two};
 use _core::walk::{Axis, Bounds, Cells, FactorKind, Factors, Layout, Memory, Slices, Target, Uniform, View};
 
-/// Past the size at which work is shared between threads, and no multiple of anything.
+/// More than the size from which threads share work, and not a multiple of any block.
 const LARGE: usize = 3_000_017;
 const ORDERS: [f64; 8] = [1.0, 2.0, f64::INFINITY, 1.5, 3.7, 0.5, 3.0, 4.0];
 
-/// What `work` gives for several numbers of threads and on all instruction sets: one and the same.
+/// The result of `work`, which must be the same for several numbers of threads and on all instruction sets.
 #[track_caller]
 fn everywhere<R: PartialEq + Debug>(work: impl Fn(Isa) -> R) -> R {
     let _alone = alone();
@@ -42,7 +42,7 @@ fn everywhere<R: PartialEq + Debug>(work: impl Fn(Isa) -> R) -> R {
     first
 }
 
-/// NaN equals NaN here.
+/// A key by which NaN equals NaN.
 fn key(norm: Scaled) -> String {
     format!("{norm:?}")
 }
@@ -107,7 +107,7 @@ fn reference(data: &[f64], p: f64) -> (f64, f64) {
     (peak, root)
 }
 
-/// A norm, and what it is by the contract: right to 1e-14, or to 1e-14/p.
+/// Checks a norm against the documented error: 1e-14, or 1e-14/p.
 #[track_caller]
 fn assert_norm(found: Scaled, data: &[f64], p: f64) {
     let (peak, root) = reference(data, p);
@@ -122,7 +122,7 @@ fn assert_norm(found: Scaled, data: &[f64], p: f64) {
     assert!((ratio * root - 1.0).abs() <= tolerance, "{found:?}: off by {:e}, order {p}", ratio * root - 1.0);
 }
 
-/// What these tests know of an element.
+/// Reference operations of an element.
 trait Known: Element
 where
     for<'a> AnyView<'a>: From<View<'a, Self>>,
@@ -147,7 +147,7 @@ macro_rules! known {
             }
             fn size(self) -> f64 { f64::from(self.re).hypot(f64::from(self.im)) }
         })*
-        // All bits alike: of integers of 64 bits, few are float64.
+        // Integers of all magnitudes alike: of 64-bit integers, few are exact in float64.
         $(impl Known for $integer {
             fn everyday(random: &mut Random) -> Self { random.bits() as Self }
             fn size(self) -> f64 { i128::from(self).unsigned_abs() as f64 }
@@ -247,7 +247,7 @@ where
     for len in [0, 1, 5, BLOCK - 1, BLOCK + 1, CHUNK + BLOCK + 77] {
         check_norms::<T>(&some(20, len));
     }
-    // Enough to be shared between threads. What it is, the others have told: one chunk is as another.
+    // Enough elements to be shared between threads; the other tests cover the rest, since all chunks are alike.
     let data: Vec<T> = some(21, (9 << 20) / size_of::<T>() + 333);
     for p in ORDERS {
         norm_everywhere(&data, Order::of(p));
@@ -260,7 +260,7 @@ fn norms_of_every_dtype_are_right_and_the_same_everywhere() {
     for_all!(norms_of);
 }
 
-/// The sum of magnitudes of integers, rounded once, however far beyond 2^53 they and their sum are.
+/// The sum of magnitudes of integers is rounded once, even if they and their sum are far above 2^53.
 fn exact_sums<T: Known>(exact: fn(T) -> u128)
 where
     for<'a> AnyView<'a>: From<View<'a, T>>,
@@ -300,7 +300,7 @@ fn sums_of_integers_are_exact() {
     exact_sums::<i32>(|x| x.unsigned_abs().into());
     exact_sums::<i8>(|x| x.unsigned_abs().into());
     exact_sums::<Bool>(|x| u128::from(x != Bool::ZERO));
-    // The least: two numbers that float64 does not tell from their neighbours.
+    // The smallest cases: two numbers that float64 does not distinguish from their neighbours.
     for (data, sum) in [
         (vec![(1 << 53) + 1, 1], power_of_two(53) + 2.0),
         (vec![u64::MAX, 1], power_of_two(64)),
@@ -314,8 +314,7 @@ fn sums_of_integers_are_exact() {
     assert_eq!(norm_everywhere(&[i64::MIN; 2], Order::Max).to_f64(), power_of_two(63));
 }
 
-/// The documented order, down to the last addition: block sums to chunks, chunks to arrays, arrays to the
-/// sum, each with the error carried along.
+/// The documented order of all additions: block sums to chunks, chunks to arrays, arrays to the sum, each with compensation.
 #[derive(Clone, Copy, Default)]
 struct Naive {
     sum: f64,
@@ -490,7 +489,7 @@ fn mixed_lists_are_rescaled_as_one() {
     }
 }
 
-/// One array of each dtype, the same list for all.
+/// One array of each dtype, all in one list.
 #[test]
 fn lists_of_all_dtypes_are_one_vector() {
     for (seed, len) in [(30, 0), (31, 7), (32, 3 * BLOCK + 1), (33, 120_000)] {
@@ -535,8 +534,8 @@ fn lists_of_all_dtypes_are_one_vector() {
     }
 }
 
-/// Narrow dtypes beside numbers whose sums leave float64: nothing of them is lost, and nothing of them
-/// overflows where the sums are made again with all elements rescaled.
+/// Narrow dtypes beside numbers whose sums leave float64: their elements are not lost, and do not overflow when all sums are
+/// computed again with rescaled elements.
 #[test]
 fn narrow_dtypes_are_rescaled_with_the_wide_ones() {
     let tiny = f64::from_bits(3);
@@ -585,14 +584,14 @@ fn complex_at(seed: u64, len: usize, exponent: i32) -> (Vec<Complex<f64>>, Vec<f
     (data, sizes)
 }
 
-/// Without the power of two.
+/// The norm without the power of two.
 fn back(norm: Scaled, exponent: i32) -> Scaled {
     let (digits, own) = norm.split();
     Scaled::new(digits, own - exponent)
 }
 
-/// Norms of float64 have moduli within its range; those of complex128 need not, and below the range they have
-/// more digits than a subnormal holds.
+/// float64 moduli are in float64's range. Moduli of complex128 may exceed it, and those below the range have more digits than a
+/// subnormal.
 #[test]
 fn complex_numbers_of_any_size_have_their_norms() {
     for exponent in [-1074, -1070, -1000, -700, -500, 0, 300, 500, 900, 1003, 1004] {
@@ -713,7 +712,7 @@ fn nan_wins_over_infinity() {
     for len in [3, 100_000, LARGE / 2] {
         let mut data = everyday(5, len);
         for p in ORDERS {
-            // As one array and as two: what is found in the first must survive the second.
+            // As one array and as two: the result of the first must survive the second.
             let found = |data: &[f64]| {
                 everywhere(|isa| {
                     let (low, high) = data.split_at(len / 3);
@@ -739,7 +738,7 @@ fn nan_wins_over_infinity() {
     }
 }
 
-/// A matrix in memory by rows, and its slices: its rows or its columns.
+/// The slices of a row-major matrix: its rows or its columns.
 fn slices<T: Element>(data: &[T], width: usize, columns: bool) -> Slices<'_, T> {
     let rows = Layout::new([Axis { len: data.len() / width, stride: width as isize }]);
     let columns_of = Layout::new([Axis { len: width, stride: 1 }]);
@@ -765,9 +764,9 @@ where
         assert_eq!((columns.len(), rows.len()), (width, width));
         for (at, (column, row)) in columns.iter().zip(&rows).enumerate() {
             let slice = &turned[at * height..][..height];
-            // Rows are norms like any other.
+            // Norms of rows have the order of all norms.
             assert_eq!(*row, norm_of_view(Isa::current(), &View::Dense(slice), order));
-            // Columns have an order of their own.
+            // Norms of columns have another order.
             assert_norm(*column, &sizes(slice), p);
             let (a, b) = (column.to_f64(), row.to_f64());
             let tolerance = 1e-14 / p.min(1.0);
@@ -831,7 +830,7 @@ fn columns_beyond_the_range_are_done_again() {
         };
     }
     check_columns(&data, width, &[1.0, 2.0, f64::INFINITY]);
-    // And infinite ones, or those with NaN, do not reach their neighbours.
+    // Infinite numbers and NaN do not affect neighbouring columns.
     data[20 * width + 9] = f64::INFINITY;
     data[20 * width + 11] = f64::INFINITY;
     data[30 * width + 11] = f64::NAN;
@@ -951,7 +950,7 @@ fn work_by_position_finds_its_position_on_every_thread() {
         let data = &data[..len / width * width];
         let len = data.len();
 
-        // Clipping to two numbers, to a smallest value for each row, and by a factor for each column.
+        // Clips to two numbers and to a lower bound for each row, and scales by a factor for each column.
         let clip = Clip { lo: -20.5, hi: 300.25 };
         let lows = single(&everyday(12, len / width));
         let factors = everyday(13, width);
@@ -990,8 +989,7 @@ fn work_by_position_finds_its_position_on_every_thread() {
     }
 }
 
-/// Rows clipped by their own norms: `bits` tells elements apart, and `nan` is what an element of a row with
-/// NaN becomes.
+/// Rows clipped by their own norms. `bits` distinguishes elements, and `nan` is the result for elements of a row with NaN.
 fn check_clipped_rows<T: Real + Known>(bits: fn(T) -> u64, nan: u64)
 where
     for<'a> AnyView<'a>: From<View<'a, T>>,
@@ -1055,14 +1053,14 @@ fn rows_are_clipped_by_their_own_norms() {
     check_clipped_rows::<Bf16>(|x| x.to_bits().into(), 0x7fc0);
 }
 
-/// Columns clipped by their own norms, in matrices that follow each other. `extremes` are numbers whose squares, or
-/// whose factors, leave float64's range, or that are none.
+/// Columns clipped by their own norms, in matrices that follow each other. `extremes` are numbers whose squares, or whose
+/// factors, leave float64's range, or infinities and NaN.
 fn check_clipped_columns<T: Real + Known>(bits: fn(T) -> u64, nan: u64, extremes: &[T])
 where
     for<'a> AnyView<'a>: From<View<'a, T>>,
 {
     let all = |data: &[T]| -> Vec<u64> { data.iter().map(|x| bits(*x)).collect() };
-    // Fewer columns than one strip, some strips, many; one row, more than are folded at once; written past the caches.
+    // Fewer columns than one strip, some strips, many; one row, more than are folded at once; written by non-temporal stores.
     for (outer, len, inner, limit) in [
         (1, 64, 129, 4000.0),
         (3, 5, 1024, 1250.0),

@@ -233,8 +233,8 @@ fn the_distance_of_powers() {
     assert!(distance(split(2.0), 1, split(2.0 - f64::EPSILON), 1) <= 1.0);
 }
 
-/// Roots of sums, which come back when they are raised to the power: `root^p = sum`, as integers. An error of
-/// one unit of the root is p units of its power, or a few more where the power's first digit is small.
+/// Roots of sums, checked by raising them to the power: `root^p = sum`, as integers. An error of one unit of the root is p
+/// units of its power, or a few more where the power's first digit is small.
 #[test]
 fn simple_roots_are_right() {
     assert_eq!(
@@ -268,7 +268,7 @@ fn simple_roots_are_right() {
         assert_eq!(Simple::Three.root(n * n * n), Scaled::new(n, 0));
         assert_eq!(Simple::Four.root(n * n * n * n), Scaled::new(n, 0));
     }
-    // The square of the largest and of the smallest number, neither of which is float64.
+    // The square of the largest and of the smallest number, neither of which float64 holds.
     assert_eq!(Simple::Half.root(power_of_two(1000)), Scaled::new(1.0, 2000));
     assert_eq!(Simple::Half.root(f64::from_bits(1)), Scaled::new(1.0, -2148));
     for simple in [Simple::Half, Simple::ThreeHalves, Simple::Three, Simple::Four] {
@@ -332,7 +332,7 @@ fn over_divides() {
     assert!(Scaled::new(f64::NAN, 0).over(3.0).to_f64().is_nan());
 }
 
-/// Clips a norm that the elements could have and compares with the product rounded once.
+/// Clips a norm that is possible for the elements, and compares with the product rounded once.
 #[track_caller]
 fn check_clip(x: f64, limit: f64, norm: f64, exponent: i32) {
     let scaled = Scaled::new(norm, exponent);
@@ -346,7 +346,7 @@ fn check_clip(x: f64, limit: f64, norm: f64, exponent: i32) {
         ulps(found, expected) <= 2,
         "{x:e} * {limit:e} / ({norm:e} * 2^{exponent}) is {expected:e}, not {found:e}"
     );
-    // Rounded to float32 only once, but for the errors of float64.
+    // Rounded to float32 once, apart from the errors of float64.
     let (narrow, step) = (found as f32, f32::EPSILON * power_of_two(digits(expected).1 + 52) as f32);
     if narrow.is_normal() && step.is_normal() {
         assert!(

@@ -1,5 +1,5 @@
-//! Work that threads share, in the least amounts for which they do: what Miri, which looks for races, has the time for.
-//! That the results are right, `tests/rust/parallel.rs` knows better.
+//! Work shared by threads, in the smallest amounts that are shared, so that Miri can look for data races in time.
+//! `tests/rust/parallel.rs` checks the results.
 
 #![allow(clippy::expect_used, missing_docs, reason = "a test")]
 
@@ -50,7 +50,7 @@ fn threads_write_next_to_each_other() {
     assert!(pairs.eq((1..101).map(|i| [f64::from(i); 2])));
 }
 
-/// Each way to norms of slices, and to clip by them, once on one thread.
+/// Each code path to norms of slices, and to clipping by them, and once on one thread.
 #[test]
 fn slices_of_each_shape_are_read_and_written() {
     let isa = Isa::current();

@@ -1,4 +1,4 @@
-//! What the crate is made with: every direct dependency has its reason in DESIGN.md, and none has one that is gone.
+//! The dependencies of the crate: DESIGN.md gives the reason of every direct one, and of no other.
 
 #![allow(clippy::expect_used, missing_docs, reason = "a test")]
 
@@ -10,7 +10,7 @@ fn text(name: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).expect("a text")
 }
 
-/// The dependencies of a Cargo.toml as DESIGN.md names them: with what they are for, if not for all.
+/// The dependencies of a Cargo.toml, in the form of DESIGN.md: with their use in parentheses if it is not general.
 fn depended_on(manifest: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut remark = None;
@@ -20,7 +20,7 @@ fn depended_on(manifest: &str) -> BTreeSet<String> {
                 "dependencies" => Some(""),
                 "dev-dependencies" => Some(" (benches)"),
                 "target.'cfg(target_os = \"linux\")'.dependencies" => Some(" (Linux)"),
-                // Not seen yet, such as `[dependencies.name]`: to be written here and there.
+                // A new kind of section, such as `[dependencies.name]`: it must be added to this match and to DESIGN.md.
                 other => other.contains("dependencies").then_some(" (?)"),
             };
             if remark == Some(" (?)") {

@@ -59,7 +59,7 @@ impl Array {
         layout(&self.axes)
     }
 
-    /// Where each position lies.
+    /// The place of each position in memory.
     fn places(&self) -> Vec<usize> {
         odometer(&self.axes).into_iter().map(|offset| (self.start + offset) as usize).collect()
     }
@@ -69,9 +69,8 @@ impl Array {
     }
 }
 
-/// Axes of the given lengths in any order in memory, some reversed, some with gaps, and none twice in the
-/// same place; with
-/// `repeat`, some of stride 0.
+/// Axes of the given lengths in any order in memory, some reversed, some with gaps, without overlaps; with `repeat`, some of
+/// stride 0.
 fn lay_out(random: &mut Random, shape: &[usize], repeat: bool) -> Array {
     let mut order: Vec<usize> = (0..shape.len()).collect();
     if random.below(3) > 0 {
@@ -232,8 +231,7 @@ fn views_read_what_the_odometer_does() {
     }
 }
 
-/// Bytes in which element number i lies at `shift + i * unit`; its parts, of so many bytes each, are turned
-/// round if `swapped`.
+/// Bytes with element number i at `shift + i * unit`. If `swapped`, the bytes of its parts (of `part` bytes each) are reversed.
 fn to_bytes<T: Copy, const N: usize>(
     data: &[T],
     to_ne: fn(T) -> [u8; N],
@@ -253,7 +251,7 @@ fn to_bytes<T: Copy, const N: usize>(
     bytes
 }
 
-/// The same array, of bytes.
+/// The layout of `array` over bytes.
 fn in_bytes(array: &Array, unit: usize, shift: usize) -> (isize, Layout) {
     let unit = unit as isize;
     let axes: Vec<Axis> =
@@ -310,7 +308,7 @@ fn unaligned_and_swapped_bytes_are_elements() {
         |z: Complex<f64>| both::<8, 16>(z.re.to_ne_bytes(), z.im.to_ne_bytes()),
         8,
     );
-    // Booleans tell nothing more than whether they are true; the bytes of this test are 0 and 1.
+    // Bool elements keep only whether they are true; the bytes of this test are 0 and 1.
     byte_views(|x, _| truth(x % 2 == 1), |x: Bool| [u8::from(x == truth(true))], 1);
     // Any other byte is true as well, where bytes are read as where elements are.
     let (bytes, layout) = ([7, 0, 1, 2, 0, 0x80, 0xff], layout(&axes(&[(6, 1)])));
@@ -339,7 +337,7 @@ fn foreign_bytes_keep_their_bits() {
     assert_eq!(found[0].to_bits(), 0x7fa1_2345);
     assert_eq!(found[1], std::f32::consts::PI);
 
-    // Of a complex number each part is turned round, and stays in its place.
+    // In a complex number the bytes of each part are reversed; the parts stay in order.
     let memory: Memory<'_, Complex<f32>> =
         Memory::Bytes { bytes: &bytes, swapped: cfg!(target_endian = "little") };
     let view = View::new(memory, 1, Cow::Owned(Layout::new([])));
@@ -413,7 +411,7 @@ fn columns_are_told_from_rows() {
     assert!(!are_columns(&[], &[(8, 1)]));
 }
 
-/// Shape and strides (in elements) of an array, and the strides of what NumPy 2.4's `negative` makes of it.
+/// Shape and strides (in elements) of an array, and the strides of the result of NumPy 2.4's `negative`.
 type Recorded = (&'static [usize], &'static [isize], &'static [isize]);
 #[rustfmt::skip]
 const NEGATIVE: &[Recorded] = &[
@@ -524,7 +522,7 @@ bits! {
     u8, AtomicU8, |bits| bits as Self, |x| x;
 }
 
-/// Adds a multiple of its position to the bits of each element, so that none can stand for another.
+/// Adds a multiple of its position to the bits of each element, so that no two elements are interchangeable.
 struct Numbered;
 
 /// An odd number, so that all its multiples below 2^16 differ in their lowest 16 bits.
@@ -543,8 +541,8 @@ impl<T: Bits> Work<T> for Numbered {
     }
 }
 
-/// All that `perform` can be given: a source of any layout or none, a target of any layout, whole or in
-/// parts. The elements are bits of all kinds, NaN among them.
+/// All kinds of calls of `perform`: a source of any layout or none, a target of any layout, whole or in parts. The elements
+/// have bits of all kinds, including NaN.
 fn writes<T: Bits, const N: usize>(to_ne: fn(T) -> [u8; N]) {
     let all = |data: &[T]| -> Vec<u64> { data.iter().map(|x| x.bits()).collect() };
     let mut random = Random::new(5);
@@ -643,7 +641,7 @@ fn a_stream_is_a_copy() {
     of::<i64>();
 }
 
-/// What becomes of a view, from some place on, by either store, is what becomes of a dense copy, and nothing else is written.
+/// The result for a view, from some position on, with either store, must be that of a dense copy, and nothing else is written.
 fn check_stores<T: Bits>(
     isa: Isa,
     work: &impl Work<T>,
@@ -665,8 +663,8 @@ fn check_stores<T: Bits>(
     }
 }
 
-/// Rows of steps through memory that ends with the last element, scaled and copied to any place in a line, whole and from
-/// the middle on: what a dense copy becomes. The elements are random bits, so NaN and infinities are among them.
+/// Rows of steps through memory that ends with the last element, scaled and copied to any place in a cache line, whole and from
+/// the middle on. The result must be that of a dense copy. The elements are random bits, so NaN and infinities are among them.
 #[test]
 #[cfg_attr(miri, ignore = "long")]
 fn steps_have_the_bits_of_a_dense_copy() {
@@ -720,7 +718,7 @@ fn steps_have_the_bits_of_a_dense_copy() {
     of::<Bf16>(&[0x7fd2, 0x7f80, 0xff80, 0x8000, 3]);
 }
 
-/// The same for complex numbers in steps, and for bytes of either order.
+/// Stores for complex numbers in steps, and for bytes of either order.
 #[test]
 #[cfg_attr(miri, ignore = "long")]
 fn pairs_and_bytes_have_the_bits_of_a_dense_copy() {
@@ -760,8 +758,8 @@ fn pairs_and_bytes_have_the_bits_of_a_dense_copy() {
     }
 }
 
-/// Rows that are repeated so often that no cache would hold them, if they lay apart: what is asked of memory ahead changes no
-/// bit, nor is anything read that is not there. Elements, pairs of them, and bytes of both orders.
+/// Rows repeated so often that no cache would hold separate copies. Prefetching must not change a bit, and nothing outside the
+/// memory may be read. Elements, pairs of elements, and bytes of both orders.
 #[test]
 fn layouts_that_go_far_are_gathered_as_near_ones() {
     const REPEATED: usize = 1 << 24;
@@ -829,8 +827,7 @@ fn layouts_that_go_far_are_gathered_as_near_ones() {
     }
 }
 
-/// Says of some blocks that they do not change, and writes to the target behind `perform`'s back: what it
-/// stores afterwards would undo that.
+/// Reports some blocks as unchanged, and writes to the target during `perform`: a store afterwards would undo that.
 struct Spy<'a> {
     cells: &'a [AtomicU32],
     mark: f32,

@@ -1,10 +1,10 @@
-//! What the Rust tests share.
+//! Helpers that the Rust tests share.
 
 #![allow(dead_code, reason = "sharing.rs, a program of its own, takes one of them")]
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Held by a test while it sets the number of threads, which the process has once.
+/// A lock to hold while a test sets the number of threads, which is a setting of the process.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -30,12 +30,12 @@ impl Random {
     }
 }
 
-/// How much of something to try: under Miri, which takes some hundred times as long, less.
+/// The amount of something to test: less under Miri, which is some hundred times slower.
 pub(crate) const fn sized(most: usize, under_miri: usize) -> usize {
     if cfg!(miri) { under_miri } else { most }
 }
 
-/// All of them, or under Miri one in so many.
+/// All items, or under Miri one of every `under_miri`.
 pub(crate) fn thinned<I: IntoIterator>(all: I, under_miri: usize) -> std::iter::StepBy<I::IntoIter> {
     all.into_iter().step_by(sized(1, under_miri))
 }
