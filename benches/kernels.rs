@@ -1,19 +1,17 @@
-//! The kernels at every instruction set against what one would write without them, and against the memory
-//! itself.
+//! The kernels at every instruction set against plain loops and against memory bandwidth.
 //!
 //! `cargo bench [-- FILTER]`
 //!
-//! A group is an operation, a dtype and a size, 16 KiB (in the first cache), 512 KiB (in the second) or 64 MiB
-//! (in memory), and has a line per way: the kernel at each level this CPU runs, on one thread; the plain iterator, as the compiler makes it
-//! for any CPU; the same iterator on all threads by rayon, where there is enough to share. A line `norm`
-//! instead of `kernel` is the way from the elements to the norm, on one thread: for dtypes that no kernel
-//! sums as they are. The groups `floor` tell how fast memory is read, scaled in place and copied at all, with
-//! plain stores and with such as go past the cache (`streaming`), and `norm` is the whole path of a norm on all
-//! threads. GB/s counts the bytes that are read and written; a plain store to memory reads it first, unseen.
+//! A group is an operation, a dtype and a size: 16 KiB (in the L1 cache), 512 KiB (in the L2 cache) or 64 MiB (in memory). It
+//! has a line for each implementation: the kernel at each level of this CPU, on one thread; a plain iterator, as the compiler
+//! compiles it for any CPU; and that iterator on all threads by rayon, where there is enough to share. Dtypes that no kernel
+//! sums directly have a line `norm` instead of `kernel`: the whole norm, on one thread. The groups `floor` measure how fast
+//! memory is read, scaled in place and copied, by plain and by non-temporal stores (`streaming`). `norm` is the complete path
+//! of a norm on all threads. GB/s counts the bytes that are read and written; a plain store to memory also reads it first,
+//! which is not counted.
 //!
-//! The last lines compare two things in turns, so that both see the same machine: the norm with a plain
-//! read, and the dtypes of 16 bits with float32. Believe ratios like these, within one run, and not times
-//! from different runs.
+//! The last lines compare two implementations in turns, so that both see the same conditions: the norm with a plain read, and
+//! 16-bit dtypes with float32. Trust these ratios, within one run, and not times from different runs.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -34,22 +32,21 @@ use _core::walk::View;
 use criterion::{Criterion, SamplingMode, Throughput};
 use rayon::prelude::*;
 
-/// Bytes of an array that stays in the innermost cache, of one that stays in the next, and of one that no cache
-/// holds.
+/// Bytes of an array that stays in the L1 cache, of one that stays in the L2 cache, and of one that no cache holds.
 const SIZES: [(usize, &str); 3] = [INNERMOST, (512 << 10, "512KiB"), MEMORY];
 const INNERMOST: (usize, &str) = (16 << 10, "16KiB");
 const MEMORY: (usize, &str) = (64 << 20, "64MiB");
 const PAST_CACHE: usize = MEMORY.0;
-/// Bytes a thread takes at a time where the benchmark itself shares work.
+/// Bytes per job of a thread, where the benchmark itself shares work.
 const SHARE: usize = 512 << 10;
 /// Numbers lie between this and its negative.
 const PEAK: f64 = 100.0;
-/// The exponent of a power that no shorter formula computes.
+/// An exponent without a simpler formula.
 const P: f64 = 3.7;
-/// Exponents that have one.
+/// Exponents with a simpler formula.
 const SIMPLE: [f64; 4] = [0.5, 1.5, 3.0, 4.0];
 
-/// Reads everything, and does as little with it as keeps the compiler from leaving it out.
+/// Reads all elements, and computes just enough that the compiler keeps the reads.
 struct Read<'a>(&'a [f32]);
 
 impl Op for Read<'_> {
@@ -64,7 +61,7 @@ impl Op for Read<'_> {
     }
 }
 
-/// Scales everything in place, without the detour by float64.
+/// Scales all elements in place, in float32.
 struct Multiply<'a>(&'a mut [f32], f32);
 
 impl Op for Multiply<'_> {
@@ -77,7 +74,7 @@ impl Op for Multiply<'_> {
     }
 }
 
-/// Copies by stores that go past the cache, whole cache lines; what is left of one is copied plainly.
+/// Copies whole cache lines by non-temporal stores, and the rest by plain ones.
 #[cfg(target_arch = "x86_64")]
 fn stream(to: &mut [f32], from: &[f32]) {
     use std::arch::x86_64::{__m128i, _mm_sfence, _mm_stream_si128};
@@ -113,9 +110,9 @@ fn stream(to: &mut [f32], from: &[f32]) {
     to.copy_from_slice(from);
 }
 
-/// What a benchmark knows of an element: how to make one, and what one would write without the kernels.
+/// A benchmark's view of an element: making one, and the loops to compare with.
 trait Plain: Element {
-    /// Near `x`.
+    /// An element near `x`.
     fn near(x: f64) -> Self;
     fn size(self) -> f64;
     fn square(self) -> f64 {
@@ -123,7 +120,7 @@ trait Plain: Element {
     }
 }
 
-/// The same of a floating-point number.
+/// The loops to compare with, for a floating-point element.
 trait Scalable: Plain + Real {
     fn times(self, by: Self) -> Self;
 }
@@ -190,8 +187,8 @@ scalable! {
     f64: |x, by| x * by;
 }
 
-/// Numbers in no order, without NaN and zeros (of dtypes that have fractions). They repeat after more of them
-/// than any branch predictor learns.
+/// Random numbers without NaN and zeros (for dtypes that have fractions). They repeat after more elements than any branch
+/// predictor learns.
 fn numbers<T: Plain>(bytes: usize) -> Vec<T> {
     let mut state = 1_u64;
     let next = || {
@@ -202,11 +199,11 @@ fn numbers<T: Plain>(bytes: usize) -> Vec<T> {
     some.iter().copied().cycle().take(bytes / size_of::<T>()).collect()
 }
 
-/// Measures `ways` of moving so many bytes, each a name and something to run.
+/// Measures `ways` of moving `$bytes` bytes; each is a name and a closure.
 macro_rules! group {
     ($criterion:expr, $name:expr, $bytes:expr, |$add:ident| $ways:expr) => {{
         let mut group = $criterion.benchmark_group($name);
-        // Linear sampling would take 55 runs of what takes long.
+        // Linear sampling would take 55 runs of a long benchmark.
         let mode = if $bytes < PAST_CACHE { SamplingMode::Linear } else { SamplingMode::Flat };
         group.sampling_mode(mode).throughput(Throughput::Bytes($bytes as u64));
         macro_rules! $add {
@@ -219,8 +216,8 @@ macro_rules! group {
     }};
 }
 
-/// An operation, three ways. The iterator comes as its two first calls and the rest of the chain, which they
-/// share.
+/// An operation in three implementations. The iterator is given as its first call, plain and by rayon, and the rest of the
+/// chain.
 macro_rules! compare {
     (
         $criterion:expr, $name:expr, $dtype:expr, $size:expr, passes: $passes:literal;
@@ -240,7 +237,7 @@ macro_rules! compare {
     }};
 }
 
-/// What the norms run where elements are summed as they are.
+/// The kernels of norms of elements that are summed directly.
 fn sums<T: Scalable>(criterion: &mut Criterion) {
     let dtype = T::DTYPE.name();
     for size in SIZES {
@@ -271,7 +268,7 @@ where
     }
 }
 
-/// Norms of the dtypes that are read in some other way first.
+/// Norms of dtypes that are converted first.
 fn norms<T: Plain>(criterion: &mut Criterion) {
     let dtype = T::DTYPE.name();
     for size in SIZES {
@@ -285,7 +282,7 @@ fn norms<T: Plain>(criterion: &mut Criterion) {
     }
 }
 
-/// Norms of other orders. The iterator, which takes long, is compared in the cache alone.
+/// Norms of other orders. The slow iterator is compared only in the cache.
 fn powers<T: Plain>(criterion: &mut Criterion, orders: &[f64]) {
     for (bytes, size) in SIZES {
         let data = numbers::<T>(bytes);
@@ -309,7 +306,7 @@ fn scaling<T: Scalable>(criterion: &mut Criterion) {
     for size in SIZES {
         let mut data = numbers::<T>(size.0);
         let mut to = data.clone();
-        // Such a factor leaves the magnitudes as they are, however often it is applied.
+        // The factor -1 keeps the magnitudes, however often it is applied.
         let by = black_box(-1.0);
         let (map, factor) = (Scale(Factor::new(by, 1.0)), T::from_float(by));
 
@@ -322,7 +319,7 @@ fn scaling<T: Scalable>(criterion: &mut Criterion) {
     }
 }
 
-/// What `clip_by_value` runs.
+/// The kernels of `clip_by_value`.
 fn clipping<T: Plain + Ordered>(criterion: &mut Criterion) {
     let dtype = T::DTYPE.name();
     for size in SIZES {
@@ -341,7 +338,7 @@ fn clipping<T: Plain + Ordered>(criterion: &mut Criterion) {
         compare!(criterion, "clip_in_place", dtype, size, passes: 2;
             "kernel": |isa| isa.run(Apply { data: black_box(&mut data), map });
             data.[iter_mut | par_iter_mut]().for_each(|x| *x = clamp(*x)));
-        // Nothing is outside, so that what stops at the first one has to see all.
+        // No element is outside the bounds, so that a search for the first one reads all of them.
         for x in &mut data {
             *x = clamp(*x);
         }
@@ -362,11 +359,11 @@ where
     norm(isa, &Crew::new(), &[View::Dense(data).into()], order).map_or(f64::NAN, Scaled::to_f64)
 }
 
-/// How fast memory is, and the whole path of a norm.
+/// Memory bandwidth, and the complete path of a norm.
 fn floors(criterion: &mut Criterion) {
     let Some(widest) = Isa::available().next_back() else { return };
     let part = SHARE / size_of::<f32>();
-    // Magnitudes stay as they are, however often they are multiplied.
+    // The factor -1 keeps the magnitudes, however often it is applied.
     let by = black_box(-1.0);
     for (bytes, size) in SIZES {
         let mut data = numbers::<f32>(bytes);
@@ -389,7 +386,7 @@ fn floors(criterion: &mut Criterion) {
                 add!("all threads", data.par_chunks_mut(part).for_each(scale));
             }
         });
-        // The C library's copy chooses its instructions, and so whether it streams, itself.
+        // The C library chooses the instructions of its copy, including whether it uses non-temporal stores.
         let copy = |to: &mut [f32], from: &[f32]| to.copy_from_slice(from);
         for (name, copy) in [("copy", copy as fn(&mut [f32], &[f32])), ("streaming_copy", stream)] {
             group!(criterion, format!("floor/{name}/{size}"), bytes * 2, |add| {
@@ -408,8 +405,7 @@ fn floors(criterion: &mut Criterion) {
     }
 }
 
-/// The median times of two ways, in turns: one, other, other, one, so that each comes first as often as the
-/// other.
+/// The median times of two closures, in turns: one, other, other, one, so that each comes first equally often.
 fn in_turns(rounds: usize, one: impl Fn(), other: impl Fn()) -> [f64; 2] {
     let ways: [&dyn Fn(); 2] = [&one, &other];
     let time = |way: &dyn Fn()| {
@@ -443,8 +439,8 @@ fn share_of_bandwidth() {
     println!("L2 norm of {} MiB float32: {:.2} of the read bandwidth", PAST_CACHE >> 20, read / norm);
 }
 
-/// The elements per second of a norm of so many bytes, as a multiple of those of float32. In memory both are
-/// as fast as it is read, which makes twice as many elements of 16 bits.
+/// The elements per second of a norm of `bytes` bytes, as a multiple of those of float32. In memory, reading limits both, so
+/// 16-bit dtypes have twice as many elements per second.
 fn beside_float32<T: Plain>(isa: Isa, bytes: usize, order: Order, all_threads: bool) -> f64
 where
     for<'a> AnyView<'a>: From<View<'a, T>>,
@@ -486,7 +482,7 @@ fn halves_beside_singles() {
 }
 
 fn main() {
-    // Rayon's own pool and gradclip's are to have the same number of threads.
+    // Rayon's pool and gradclip's must have the same number of threads.
     let threads = parallel::threads().unwrap_or(1);
     if let Err(why) = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global() {
         eprintln!("{why}");
@@ -530,7 +526,7 @@ fn main() {
     clipping::<i32>(criterion);
     clipping::<u16>(criterion);
     criterion.final_summary();
-    // `cargo test` runs benchmarks too, without this argument; and a list or a test is no measurement.
+    // `cargo test` runs benchmarks too, without this argument; listing and testing are not measurements.
     let given = |argument: &str| std::env::args().any(|given| given == argument);
     if given("--bench") && !given("--list") && !given("--test") {
         share_of_bandwidth();

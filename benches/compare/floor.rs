@@ -1,11 +1,10 @@
-//! What memory allows: a plain read, a streaming copy and an in-place scale of the same bytes, on all CPUs.
-//!
-//! Nothing but loads and stores counts here: a function that must move these bytes cannot be faster.
+//! Lower bounds by memory bandwidth: a plain read, a copy by non-temporal stores and an in-place scale of the same bytes, on
+//! all CPUs. These loops only load and store, so a function that must move these bytes cannot be faster.
 
 use std::slice;
 use std::thread;
 
-/// The arrays of a list, one after the other.
+/// The arrays of a list, treated as one sequence of bytes.
 struct Arrays<'a> {
     starts: &'a [*mut u8],
     lengths: &'a [usize],
@@ -19,7 +18,7 @@ impl<'a> Arrays<'a> {
         Self { starts: slice::from_raw_parts(starts, count), lengths: slice::from_raw_parts(lengths, count) }
     }
 
-    /// The parts of the arrays within a range of bytes: which array, from where, how many.
+    /// The parts of the arrays within a range of bytes: number of the array, offset, length.
     fn within(&self, from: usize, to: usize) -> impl Iterator<Item = (usize, usize, usize)> + '_ {
         let mut end = 0;
         self.lengths.iter().enumerate().filter_map(move |(i, &length)| {
@@ -31,7 +30,7 @@ impl<'a> Arrays<'a> {
     }
 }
 
-/// Calls `work(from, to)` for equal shares of `bytes`, each on a thread of its own.
+/// Calls `work(from, to)` for equal shares of `bytes`, each on a separate thread.
 fn share<R: Send>(bytes: usize, threads: usize, work: impl Fn(usize, usize) -> R + Sync) -> Vec<R> {
     let cut = |i: usize| if i == threads { bytes } else { bytes / threads * i & !63 };
     thread::scope(|scope| {
@@ -43,7 +42,7 @@ fn share<R: Send>(bytes: usize, threads: usize, work: impl Fn(usize, usize) -> R
     })
 }
 
-/// Compiles a loop for AVX2 as well, and takes that where the CPU has it.
+/// Compiles a loop for AVX2 as well, which is used if the CPU has it.
 macro_rules! widest {
     ($(#[$doc:meta])* fn $name:ident($($arg:ident: $type:ty),*) $(-> $result:ty)? { avx2 $wide:block plain $plain:block }) => {
         $(#[$doc])*
@@ -63,7 +62,7 @@ macro_rules! widest {
 }
 
 widest! {
-    /// Adds up words, so that no load can be left out.
+    /// Sums words, so that the compiler cannot remove a load.
     fn read(from: *const u8, bytes: usize) -> u64 {
         avx2 {
             let mut sums = [_mm256_setzero_si256(); 8];
@@ -89,7 +88,7 @@ widest! {
 }
 
 widest! {
-    /// Copies with stores that go past the caches.
+    /// Copies by non-temporal stores.
     fn copy(from: *const u8, to: *mut u8, bytes: usize) {
         avx2 {
             let head = to.align_offset(32).min(bytes);
@@ -113,7 +112,7 @@ widest! {
 }
 
 widest! {
-    /// Multiplies float32 numbers where they are.
+    /// Multiplies float32 numbers in place.
     fn scale(at: *mut u8, bytes: usize, factor: f32) {
         avx2 {
             let factors = _mm256_set1_ps(factor);
