@@ -31,7 +31,7 @@ from timing import Clock
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-#: What a quick run divides sizes by.
+#: The divisor of sizes in a quick run.
 QUICK = 64
 QUICK_CLOCK = Clock(seconds=0.0, rounds=(2, 2), batch=1e-5, pause=0.0, trials=1)
 
@@ -53,7 +53,7 @@ def arguments() -> argparse.Namespace:
 
 
 def with_progress(items: Iterable[Result], total: int) -> Iterator[Result]:
-    """Show how far it is, if tqdm is there and someone looks; and each row as it comes, if nobody does."""
+    """Show progress, if tqdm is installed and the output is a terminal; otherwise print each row when it is done."""
     bar: Any = None
     if sys.stderr.isatty():
         try:

@@ -30,19 +30,19 @@ class Checker:
     """Knows the right results of one task on its inputs."""
 
     def __init__(self, task: Task, data: Data) -> None:
-        """Compute what does not depend on the library."""
+        """Compute the values that do not depend on the library."""
         self.task, self.data = task, data
         self.limit = work_limit(task, data)
         if task.axes is not None or task.function == "norm":
             self.norms = norms(task, data)
 
     def check(self, peer: Peer, form: Form) -> tuple[bool, str]:
-        """Tell whether the results of a form count, and what there is to say about them."""
+        """Return whether the results of a form count, and what there is to say about them."""
         names: dict[str, Any] = {}
-        # TensorFlow and JAX give new arrays; they do there what they do elsewhere.
+        # TensorFlow and JAX return new arrays; their form in place is their usual one.
         in_place = self.task.mode == IN_PLACE and peer.writes
         if in_place:
-            # A limit that is only just exceeded would not show whether anything was done.
+            # A limit that is barely exceeded would not show whether anything was scaled.
             names["c"] = iter([self.limit]) if hasattr(form.names["c"], "__next__") else self.limit
         try:
             off = self._off(peer, form.evaluate(**names))
@@ -59,7 +59,7 @@ class Checker:
         return True, f"error of {off:.1g} of the largest number" if off > usual else ""
 
     def _off(self, peer: Peer, result: Any) -> float:
-        """Tell how far a result is off, as a share of the largest number in it."""
+        """Return the error of a result, as a share of the largest number in it."""
         task, data = self.task, self.data
         if task.function == "clip_by_global_norm":
             return self._off_list(peer, result)
@@ -78,7 +78,7 @@ class Checker:
         return difference(found, original, np.broadcast_to(factors, original.shape))
 
     def _off_list(self, peer: Peer, result: Any) -> float:
-        """Tell how far a clipped list, its norm, or both, are off."""
+        """Return the error of a clipped list, its norm, or both."""
         found, norm = result if isinstance(result, tuple) else (result, None)
         factor = self.limit / self.data.norm
         if self.task.mode == UNCLIPPED:

@@ -1,4 +1,4 @@
-"""What the rows work on: lists of arrays, made when needed, and copies of them for who writes."""
+"""The inputs of the rows: lists of arrays, made when needed, and copies of them for libraries that write."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
     Shape = tuple[int, ...]
 
-#: Small enough for float16: a sum of squares of it stays below 65504, in the sets here.
+#: Small enough for float16: in the sets here, a sum of squares stays below 65504.
 DEVIATION = 0.01
 _POOL = (np.random.default_rng(0).standard_normal(1_000_003) * DEVIATION).astype(np.float32)
-#: Elements that are looked at in one go.
+#: Elements that are processed at a time.
 BLOCK = 1 << 19
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """Give a dtype by its name, bfloat16 included."""
+    """Return a dtype by its name, bfloat16 included."""
     if name == "bfloat16":
         import ml_dtypes  # noqa: PLC0415 (not there in a quick run)
 
@@ -64,7 +64,7 @@ class Data:
         self._norm: float | None = None
         self._held: dict[str, Any] = {}
         self._owned: dict[str, list[Array]] = {}
-        #: What was said of results that were compared already.
+        #: Verdicts on results that were compared already.
         self.checked: dict[tuple[Any, ...], tuple[bool, str]] = {}
 
     @property
@@ -92,11 +92,11 @@ class Data:
         return self._norm
 
     def own(self, owner: str) -> list[Array]:
-        """Give copies that `owner` may write to, of the same layout."""
+        """Return copies that `owner` may write to, of the same layout."""
         return self._owned.setdefault(f"own {owner}", []) or self._fill(f"own {owner}", self.build)
 
     def kept(self, owner: str) -> list[Array]:
-        """Give buffers that `owner` puts results into, already mapped."""
+        """Return buffers that `owner` puts results into, already mapped."""
         return self._owned.setdefault(f"kept {owner}", []) or self._fill(
             f"kept {owner}", lambda: [np.full(array.shape, 7, array.dtype.newbyteorder("=")) for array in self.inputs]
         )
@@ -106,7 +106,7 @@ class Data:
         return self._owned[key]
 
     def held(self, what: str, make: Callable[[Sequence[Array]], Any]) -> Any:
-        """Give what is made of the inputs once, for all rows: the tensors of a library, or its compiled function."""
+        """Return objects made of the inputs once, for all rows: the tensors of a library, or its compiled function."""
         if what not in self._held:
             self._held[what] = make(self.inputs)
         return self._held[what]
@@ -122,12 +122,12 @@ class Data:
 
 
 def is_strided(data: Data) -> bool:
-    """Tell whether the first input is not all of its memory."""
+    """Return whether the first input is not all of its memory."""
     return not data.inputs[0].flags.c_contiguous
 
 
 def all_columns(array: Array) -> Array:
-    """Give the matrix that an array is every other column of, or the array."""
+    """Return the matrix that an array is every other column of, or the array."""
     if array.flags.c_contiguous or array.base is None:
         return array
     return array.base.reshape(array.shape[0], -1)

@@ -1,4 +1,4 @@
-"""What memory allows: floor.rs, compiled and called."""
+"""Lower bounds by memory bandwidth: floor.rs, compiled and called."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PAST_THE_CACHE = 32 << 20
 
 
 def cpus() -> int:
-    """Give how many CPUs this process may use."""
+    """Return the number of CPUs this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -57,7 +57,7 @@ class Floor:
         return cls(library)
 
     def form(self, phase: str, arrays: Sequence[NDArray[Any]], targets: Sequence[NDArray[Any]] = ()) -> Form:
-        """Give one of the loops over these arrays: "read", "copy" (to `targets`) or "scale" (by 1: nothing changes)."""
+        """Return one of the loops over these arrays: "read", "copy" (to `targets`) or "scale" (by 1: no change)."""
         starts, ends = (pointers(each) for each in (arrays, targets))
         rest = (sizes(arrays), ctypes.c_size_t(len(arrays)), ctypes.c_size_t(cpus()))
         loop, arguments = {
@@ -70,10 +70,10 @@ class Floor:
 
 
 def pointers(arrays: Sequence[NDArray[Any]]) -> Any:
-    """Make a C array of where the arrays are."""
+    """Make a C array of the addresses of the arrays."""
     return (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
 
 
 def sizes(arrays: Sequence[NDArray[Any]]) -> Any:
-    """Make a C array of how many bytes they have."""
+    """Make a C array of the numbers of bytes of the arrays."""
     return (ctypes.c_size_t * len(arrays))(*(array.nbytes for array in arrays))

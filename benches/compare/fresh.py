@@ -1,4 +1,4 @@
-"""What a fresh process waits for: the import, and the first call."""
+"""Time a fresh process: the import, and the first call."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statistics import median
 
 #: Elements of the arrays of first calls: small; larger than what the C library keeps; past the caches.
 SIZES = (1_000, 1_000_000, 25_000_000)
-#: What is run in each process, and timed.
+#: The code that is run in each process, and timed.
 IMPORT = "import gradclip"
 CALLS = {
     "gradclip": ("import gradclip as gc", "clipped = gc.clip_by_norm(t, 1.0)"),
@@ -28,7 +28,7 @@ class Fresh:
 
 
 def seconds(before: str, timed: str) -> float:
-    """Time a statement in a process of its own, after others."""
+    """Time a statement in a separate process, after other statements."""
     clock = "time.perf_counter()"
     script = f"import time, numpy as np\n{before}\nstart = {clock}\n{timed}\nprint({clock} - start)\n"
     command = [sys.executable, "-c", script]

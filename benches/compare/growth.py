@@ -1,4 +1,4 @@
-"""How the cost of a list grows with its bytes, its tensors and the threads."""
+"""Growth of the cost of a list with its bytes, its tensors and the threads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COUNTS = (1, 10, 100, 1000, 10_000)
 FEWEST = 4
 #: A larger step in time per byte is flagged.
 STEP = 1.5
-#: What a tensor more may cost in place and with a new output, in nanoseconds.
+#: The most nanoseconds for one more tensor, in place and with a new output.
 TENSOR = {"in place": 70, "new": 160}
 #: Elements of such tensors.
 LENGTHS = (4, 8, 16)
@@ -35,7 +35,7 @@ LENGTHS = (4, 8, 16)
 
 @dataclass(frozen=True, order=True)
 class Point:
-    """What was timed."""
+    """A measured case."""
 
     operation: str
     tensors: int
@@ -51,11 +51,11 @@ class Growth:
     tensors: dict[tuple[str, int], float] = field(default_factory=dict)
 
     def per_byte(self, point: Point) -> float:
-        """Give the nanoseconds per KiB."""
+        """Return the nanoseconds per KiB."""
         return self.times[point] * 1e9 / point.nbytes * 1024
 
     def steps(self) -> list[tuple[Point, Point]]:
-        """Give the steps where a byte costs much more as the bytes, or the threads, grow."""
+        """Return the steps where a byte costs much more as the bytes, or the threads, grow."""
         points = sorted(self.times)
         lines: dict[tuple[Any, ...], list[Point]] = {}
         for point in points:
@@ -66,13 +66,13 @@ class Growth:
         ]
 
     def as_json(self) -> dict[str, Any]:
-        """Give all of it, by names."""
+        """Return all of it, by names."""
         times = {f"{p.operation}|{p.tensors}|{p.threads}|{p.nbytes}": time for p, time in sorted(self.times.items())}
         return {"times": times, "tensors": {f"{o}|{n}": ns for (o, n), ns in self.tensors.items()}}
 
 
 def caches() -> dict[str, int]:
-    """Give the bytes of the data caches of the first CPU, where the system tells."""
+    """Return the bytes of the data caches of the first CPU, where the system tells."""
     found = {}
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         try:
@@ -91,7 +91,7 @@ def tensors_of(flat: Array, count: int, nbytes: int) -> list[Array]:
 
 
 def forms(ts: list[Array]) -> dict[str, Form]:
-    """Give the operations on a list."""
+    """Return the operations on a list."""
     norm = gradclip.global_norm(ts)
     names = {"gc": gradclip, "ts": ts, "c": 0.7 * norm, "below": norm * (1 - 1e-9), "above": 2 * norm}
     return {operation: Form(operation, expression, names) for operation, expression in OPERATIONS.items()}

@@ -84,11 +84,11 @@ class Jax(Peer):
         return {"clip": ("ready(clip(t))", {"ready": jax.block_until_ready, "t": t, "clip": clip})}
 
     def norm(self, task: Task, data: Data) -> Forms:
-        """Give a norm."""
+        """Return a norm."""
         (t,) = data.held(self.owner, device_arrays)
         norm = jax.jit(lambda t: jnp.linalg.norm(t if task.axes is not None else t.ravel(), task.ord, task.axes))
         return {"norm": ("ready(norm(t))", {"ready": jax.block_until_ready, "t": t, "norm": norm})}
 
     def to_numpy(self, array: Any) -> Array:
-        """Give a result to NumPy."""
+        """Return a result to NumPy."""
         return np.asarray(array)

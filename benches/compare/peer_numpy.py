@@ -1,4 +1,4 @@
-"""What people write with NumPy, in its fastest forms."""
+"""The usual NumPy code, in its fastest forms."""
 
 from __future__ import annotations
 
@@ -23,42 +23,42 @@ MANY, SMALL = 100, 64 << 20
 
 
 def by_vdot(ts: list[Array]) -> float:
-    """Give the norm by the BLAS."""
+    """Return the norm by the BLAS."""
     return sqrt(sum(map(np.vdot, ts, ts)))
 
 
 def by_einsum(ts: list[Array]) -> float:
-    """Give the norm without whole copies of what is strided, or not what the BLAS takes."""
+    """Return the norm without whole copies of what is strided, or not what the BLAS takes."""
     return sqrt(sum([np.einsum(t, range(t.ndim), t, range(t.ndim), []) for t in ts]))
 
 
 def by_complex_vdot(ts: list[Array]) -> float:
-    """Give the norm of complex numbers that cannot be viewed as pairs."""
+    """Return the norm of complex numbers that cannot be viewed as pairs."""
     return sqrt(sum(np.vdot(t, t).real for t in ts))
 
 
 def by_complex_vecdot(ts: list[Array]) -> float:
-    """Give the norm of complex numbers by rows, without copies of what is strided."""
+    """Return the norm of complex numbers by rows, without copies of what is strided."""
     return sqrt(sum(np.vecdot(t, t).sum().real for t in ts))
 
 
 def by_vecdot(ts: list[Array]) -> float:
-    """Give the norm by rows."""
+    """Return the norm by rows."""
     return sqrt(sum([np.vecdot(t, t).sum() for t in ts]))
 
 
 def by_wide_vdot(ts: list[Array]) -> float:
-    """Give the norm of narrow numbers: BLAS knows float32."""
+    """Return the norm of narrow numbers: BLAS knows float32."""
     return sqrt(sum([np.vdot(wide, wide) for wide in (t.astype(np.float32) for t in ts)]))
 
 
 def by_wide_einsum(ts: list[Array]) -> float:
-    """Give the norm of narrow numbers, widened block by block."""
+    """Return the norm of narrow numbers, widened block by block."""
     return sqrt(sum([np.einsum("i,i->", t, t, dtype=np.float32) for t in (t.reshape(-1) for t in ts)]))
 
 
 def by_concatenation(ts: list[Array]) -> float:
-    """Give the norm of many small tensors."""
+    """Return the norm of many small tensors."""
     flat = np.concatenate(ts, axis=None)
     return sqrt(np.vdot(flat, flat))
 
@@ -141,17 +141,17 @@ def clip_if_needed(norm: Norm, ts: list[Array], c: float) -> float:
 
 
 def is_narrow(data: Data) -> bool:
-    """Tell whether the numbers are float16 or bfloat16."""
+    """Return whether the numbers are float16 or bfloat16."""
     return data.dtype.itemsize == 2  # noqa: PLR2004 (bytes)
 
 
 def are_small(ts: list[Array], data: Data) -> bool:
-    """Tell whether one array of all of them may be worth its copy."""
+    """Return whether one array of all of them may be worth its copy."""
     return len(ts) >= MANY and data.nbytes <= SMALL and not is_narrow(data)
 
 
 def norms_of(ts: list[Array], data: Data) -> list[Norm]:
-    """Give the norms that may be the fastest."""
+    """Return the norms that may be the fastest."""
     if is_narrow(data):
         return [by_wide_vdot, by_wide_einsum]
     if ts[0].dtype.kind == "c":
@@ -256,7 +256,7 @@ class NumPy(Peer):
         }
 
     def norm(self, task: Task, data: Data) -> Forms:
-        """Give a norm."""
+        """Return a norm."""
         (t,) = data.inputs
         names: dict[str, Any] = {"np": np, "sqrt": sqrt, "t": t, "inf": inf}
         if task.axes is not None:
@@ -277,13 +277,13 @@ class NumPy(Peer):
 
 
 def vdot_with_root(t: Array) -> Any:
-    """Give the norm of order 1.5 without powers."""
+    """Return the norm of order 1.5 without powers."""
     a = np.abs(t)
     return np.vdot(a, np.sqrt(a)) ** (2 / 3)
 
 
 def one_short_tensor(task: Task, names: dict[str, Any], write: str) -> Forms:
-    """Give the shortest expressions that clip a list of one tensor."""
+    """Return the shortest expressions that clip a list of one tensor."""
     names = names | {"t": names["ts"][0], "sqrt": sqrt, "np": np}
     forms = {}
     for squares in ("t.dot(t)", "np.vdot(t, t)"):

@@ -41,7 +41,7 @@ class TensorFlow(Peer):
         return str(tf.__version__)
 
     def to_numpy(self, array: Any) -> Array:
-        """Give a result to NumPy."""
+        """Return a result to NumPy."""
         return array.numpy() if hasattr(array, "numpy") else np.asarray(array)
 
     def clip_by_global_norm(self, task: Task, data: Data) -> Forms:
@@ -80,7 +80,7 @@ class TensorFlow(Peer):
         return {"clip_by_value": ("clip(t)", {"clip": clip, "t": t})}
 
     def norm(self, task: Task, data: Data) -> Forms:
-        """Give a norm."""
+        """Return a norm."""
         (t,) = data.held(self.owner, constants)
         order = np.inf if task.ord == inf else task.ord
         norm = tf.function(lambda t: tf.norm(t, ord=order, axis=task.axes))

@@ -24,29 +24,29 @@ MANY, SMALL = 100, 64 << 20
 
 
 def shared(arrays: Sequence[Array]) -> list[Any]:
-    """Give tensors in the same memory; PyTorch does not know the bfloat16 of NumPy."""
+    """Return tensors in the same memory; PyTorch does not know the bfloat16 of NumPy."""
     if arrays[0].dtype.name == "bfloat16":
         return [torch.from_numpy(array.view(np.int16)).view(torch.bfloat16) for array in arrays]
     return [torch.from_numpy(array) for array in arrays]
 
 
 def total_norm(ts: list[Any]) -> float:
-    """Give the norm, as torch.nn.utils does it."""
+    """Return the norm, as torch.nn.utils does it."""
     return float(torch.nn.utils.get_total_norm(ts, foreach=True))
 
 
 def norm_of_norms(ts: list[Any]) -> float:
-    """Give the norm without the checks of torch.nn.utils."""
+    """Return the norm without the checks of torch.nn.utils."""
     return float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(ts))))  # noqa: SLF001 (the issue's form)
 
 
 def norm_of_all(ts: list[Any]) -> float:
-    """Give the norm of many small tensors."""
+    """Return the norm of many small tensors."""
     return float(torch.linalg.vector_norm(torch.cat([t.reshape(-1) for t in ts])))
 
 
 def norm_of_one(ts: list[Any]) -> float:
-    """Give the norm of a list of one tensor."""
+    """Return the norm of a list of one tensor."""
     return float(torch.linalg.vector_norm(ts[0]))
 
 
@@ -112,7 +112,7 @@ class Torch(Peer):
     name = owner = "torch"
 
     def __init__(self) -> None:
-        """No gradients of what is measured."""
+        """Turn gradients off."""
         torch.set_grad_enabled(False)
 
     @property
@@ -121,11 +121,11 @@ class Torch(Peer):
         return str(torch.__version__)
 
     def describe(self) -> str:
-        """Tell the version and the threads."""
+        """Return the version and the threads."""
         return f"torch {self.version} on {torch.get_num_threads()} threads"
 
     def to_numpy(self, array: Any) -> Array:
-        """Give a result to NumPy."""
+        """Return a result to NumPy."""
         if isinstance(array, torch.Tensor) and array.dtype == torch.bfloat16:
             array = array.view(torch.int16).numpy().view("bfloat16")
         return np.asarray(array)
@@ -193,7 +193,7 @@ class Torch(Peer):
         return {"clamp": ("torch.clamp(t, -0.01, 0.01)", names)}
 
     def norm(self, task: Task, data: Data) -> Forms:
-        """Give a norm."""
+        """Return a norm."""
         (t,) = data.held(self.owner, shared)
         names = {"t": t, "norm": torch.linalg.vector_norm, "inf": inf}
         axes = "" if task.axes is None else f", dim={task.axes}"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from data import Array, Data
     from rows import Task
 
-#: The name of the package among them.
+#: The name of this package among the libraries.
 OURS = "gradclip"
 #: A limit in place is below the norm by this share: all is multiplied, and float32 numbers stay what they are.
 _JUST_BELOW = 1 - 1e-9
@@ -32,7 +32,7 @@ WORK = 0.7
 
 
 def work_limit(task: Task, data: Data) -> float:
-    """Give a limit that is well below the norm, or all norms: a number of two digits, as users write it.
+    """Return a limit that is well below the norm, or all norms: a number of two digits, as users write it.
 
     A share of the norm would make a factor of few digits, with which products of 16-bit numbers are ties.
     """
@@ -45,7 +45,7 @@ def work_limit(task: Task, data: Data) -> float:
 
 
 def limit(task: Task, data: Data) -> tuple[str, float | Iterator[float]]:
-    """Give the limit of a task: how it is written, and the value of `c`.
+    """Return the limit of a task: its text, and the value of `c`.
 
     In place, wide numbers do shrink from call to call, and the limit must, too.
     """
@@ -73,17 +73,17 @@ class Peer:
         raise NotImplementedError
 
     def forms(self, task: Task, data: Data) -> list[Form]:
-        """Give the forms in which the library does a task; none if it cannot."""
+        """Return the forms in which the library does a task; none if it cannot."""
         method = getattr(self, task.function, None)
         forms: Mapping[str, tuple[str, dict[str, Any]]] = method(task, data) if method else {}
         return [Form(label, expression, names) for label, (expression, names) in forms.items()]
 
     def to_numpy(self, array: Any) -> Array:
-        """Give a result to NumPy."""
+        """Return a result to NumPy."""
         return np.asarray(array)
 
     def describe(self) -> str:
-        """Tell the version, and the threads where that is known."""
+        """Return the version, and the threads where that is known."""
         return f"{self.name} {self.version}"
 
 
@@ -132,18 +132,18 @@ class Gradclip(Peer):
         return {"": ("gc.clip_by_value(t, -0.01, 0.01)", names)}
 
     def norm(self, task: Task, data: Data) -> Forms:
-        """Give a norm."""
+        """Return a norm."""
         names = {"gc": gradclip, "t": data.inputs[0], "inf": math.inf}
         rest = "" if task.ord == 2 else f", ord={task.ord}"  # noqa: PLR2004 (the default)
         rest += "" if task.axes is None else f", axis={task.axes}"
         return {"": (f"gc.norm(t{rest})", names)}
 
     def describe(self) -> str:
-        """Tell the version and the threads."""
+        """Return the version and the threads."""
         return f"gradclip {self.version} on {gradclip.get_num_threads()} threads"
 
 
-#: Where each peer is, and the modules it needs.
+#: The module and the class of each peer, and the packages that it needs.
 PEERS = {
     "NumPy": ("peer_numpy", "NumPy", ("numpy",)),
     "torch": ("peer_torch", "Torch", ("torch",)),
@@ -153,10 +153,10 @@ PEERS = {
 
 
 def available(names: list[str]) -> tuple[list[Peer], dict[str, str]]:
-    """Import the peers: those that are there, and why the others are not."""
+    """Import the peers: those that are installed, and the reasons why others are not."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    # On the CPU only, whatever there is: the arrays are in its memory.
+    # On the CPU only, even if there is a GPU: the arrays are in its memory.
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
     found, missing = [], {}
     for name in names:

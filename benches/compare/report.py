@@ -144,7 +144,7 @@ def size(nbytes: int) -> str:
 
 @dataclass(frozen=True)
 class Report:
-    """All that was measured."""
+    """All measurements."""
 
     results: list[Result]
     growth: Growth | None
@@ -158,7 +158,7 @@ class Report:
     HEAD = ("row", "gradclip", "best peer", "", "ratio", "target", "floor", "verdict")
 
     def lines(self, *, sweep: bool) -> list[list[str]]:
-        """Give the main table, or that of the sweep."""
+        """Return the main table, or that of the sweep."""
         lines = []
         for result in self.results:
             if bool(result.row.sweep) != sweep:
@@ -173,7 +173,7 @@ class Report:
         return lines
 
     def fresh_lines(self) -> list[str]:
-        """Tell how long the import and first calls take."""
+        """Return lines about the time of the import and first calls."""
         if self.fresh is None:
             return []
         imported = self.fresh.imported
@@ -189,12 +189,12 @@ class Report:
         return lines
 
     def counts(self) -> str:
-        """Tell how many rows are where they should be."""
+        """Return the number of rows that reach their target."""
         reached = sum(result.verdict.startswith("reached") for result in self.results)
         return f"{reached} of {len(self.results)} rows reached, in {self.seconds:.0f} s"
 
     def notes(self) -> list[str]:
-        """Tell who did not take part in what."""
+        """Return notes on missing libraries, missing floors, disturbed rows and single rows."""
         lines = [f"{name} is missing: {why}" for name, why in self.missing.items()]
         if self.no_floor:
             lines.append(f"no floors: {self.no_floor}")
@@ -219,7 +219,7 @@ class Report:
         return "\n\n".join(part for part in [", ".join(self.versions), *parts, self.counts()] if part)
 
     def tensor_lines(self) -> list[str]:
-        """Tell the cost of a short tensor."""
+        """Return lines about the cost of a short tensor."""
         growth = self.growth
         if growth is None:
             return []
@@ -230,7 +230,7 @@ class Report:
         ]
 
     def step_lines(self) -> list[str]:
-        """Tell the flagged steps, with what explains them."""
+        """Return lines about the flagged steps, with explanations."""
         growth = self.growth
         if growth is None:
             return []
@@ -238,13 +238,13 @@ class Report:
 
     @staticmethod
     def step_line(growth: Growth, a: Point, b: Point) -> str:
-        """Tell one step."""
+        """Return a line about one step."""
         what = f"{b.operation}, {b.tensors:,} tensor{'s' if b.tensors > 1 else ''}, "
         if a.threads != b.threads:
             what += f"{size(b.nbytes)}, {a.threads} -> {b.threads} threads"
         else:
             what += f"{size(a.nbytes)} -> {size(b.nbytes)}, {b.threads} threads"
-        # New outputs are as many bytes again.
+        # New outputs take the same number of bytes again.
         copies = 2 if b.operation == "new" else 1
         left = [name for name, bytes_ in caches().items() if a.nbytes * copies <= bytes_ < b.nbytes * copies]
         note = f" (leaves {', '.join(left)})" if left and a.threads == b.threads else ""

@@ -1,4 +1,4 @@
-"""The table: what is measured, and the ratio that each row is to reach."""
+"""The table: the rows that are measured, and the ratio that each must reach."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from data import Array, Shape
 
-#: Peers that are not asked for a row, with the reason.
+#: Peers that are left out of a row, with the reason.
 Without = tuple[tuple[str, str], ...]
 
 NEW, OUT, IN_PLACE, UNCLIPPED = "new", "out=", "in place", "unclipped"
@@ -38,7 +38,7 @@ VIEWS: Without = (
 
 @dataclass(frozen=True)
 class Task:
-    """What is computed."""
+    """A computation."""
 
     function: str
     mode: str = NEW
@@ -57,14 +57,14 @@ class Row:
     #: Rows with the same key work on the same inputs.
     key: str
     build: Callable[[], list[Array]]
-    #: What of memory must move, as loops of floor.rs; empty: there is no such floor.
+    #: The memory traffic that is necessary, as loops of floor.rs; empty: there is no such floor.
     phases: tuple[str, ...] = ()
     #: The floor may stand in for the ratio.
     floor_counts: bool = True
     #: The floor must be reached as well as the ratio.
     floor_too: bool = False
     without: Without = ()
-    #: Other peers are not asked: they have few of these layouts, or no better form.
+    #: Other peers are left out: they have few of these layouts, or no better form.
     only_numpy: bool = False
     #: The size, if the row belongs to the sweep over them.
     sweep: int = 0
@@ -76,7 +76,7 @@ class Row:
 
 
 def resnet50() -> list[Shape]:
-    """Give the shapes of the 161 parameters of ResNet-50."""
+    """Return the shapes of the 161 parameters of ResNet-50."""
 
     def convolution(out: int, into: int, size: int) -> list[Shape]:
         return [(out, into, size, size), (out,), (out,)]
@@ -94,25 +94,25 @@ def resnet50() -> list[Shape]:
 
 
 def transformer(width: int, layers: int) -> list[Shape]:
-    """Give the shapes of the layers of a transformer: 12 parameters each."""
+    """Return the shapes of the layers of a transformer: 12 parameters each."""
     linear = [(width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)]
     layer = [*chain.from_iterable((shape, shape[1:]) for shape in linear), *4 * [(width,)]]
     return layers * layer
 
 
 def gpt2_small() -> list[Shape]:
-    """Give the shapes of the 148 parameters of the smallest GPT-2."""
+    """Return the shapes of the 148 parameters of the smallest GPT-2."""
     return [(50257, 768), (1024, 768), *transformer(768, 12), (768,), (768,)]
 
 
 def vit_b16() -> list[Shape]:
-    """Give the shapes of the 152 parameters of ViT-B/16."""
+    """Return the shapes of the 152 parameters of ViT-B/16."""
     embedding: list[Shape] = [(1, 1, 768), (1, 197, 768), (768, 3, 16, 16), (768,)]
     return [*embedding, *transformer(768, 12), (768,), (768,), (1000, 768), (1000,)]
 
 
 def lstm() -> list[Shape]:
-    """Give the shapes of a language model of two LSTM layers of 1,500."""
+    """Return the shapes of a language model of two LSTM layers of 1,500."""
     layer: list[Shape] = [(6000, 1500), (6000, 1500), (6000,), (6000,)]
     return [(10000, 1500), *layer, *layer, (10000, 1500), (10000,)]
 
@@ -140,7 +140,7 @@ def every_other(height: int, width: int, dtype: str) -> list[Array]:
 
 
 def unaligned(t: Array) -> Array:
-    """Give a copy that begins one byte behind where it should."""
+    """Return a copy that begins one byte after an aligned address."""
     return np.frombuffer(b"\0" + t.tobytes(), t.dtype, offset=1).reshape(t.shape)
 
 
@@ -257,7 +257,7 @@ def of_one_tensor(shrink: int) -> Iterable[Row]:
 
 
 def of_layouts(shrink: int) -> Iterable[Row]:
-    """Make the rows of what NumPy can hold beside arrays whose elements lie in a row."""
+    """Make the rows of layouts that NumPy has besides contiguous arrays."""
     side = 4096 // shrink
     for layout, lay in LAYOUTS.items():
         for task in (Task("clip_by_global_norm", OUT), Task("clip_by_value", OUT)):

@@ -27,18 +27,18 @@ SHARE = 0.9
 
 @dataclass
 class Result:
-    """What was measured of a row."""
+    """The measurements of a row."""
 
     row: Row
     #: Seconds per call by library.
     times: dict[str, float] = field(default_factory=dict)
     #: The form that was fastest, by library.
     forms: dict[str, str] = field(default_factory=dict)
-    #: Why a library, or one of its forms, is not among the times.
+    #: The reason why a library, or one of its forms, is not among the times.
     notes: list[str] = field(default_factory=list)
-    #: What memory allows, in seconds.
+    #: The time of the floor, in seconds.
     floor: float | None = None
-    #: CPUs that were busy with something else meanwhile.
+    #: The number of CPUs that other processes used meanwhile.
     others: float = 0.0
 
     @property
@@ -49,17 +49,17 @@ class Result:
 
     @property
     def ratio(self) -> float | None:
-        """The best peer's time over ours."""
+        """The best peer's time over gradclip's."""
         return self.times[self.best] / self.times[OURS] if self.best and OURS in self.times else None
 
     @property
     def share(self) -> float | None:
-        """The floor's time over ours."""
+        """The floor's time over gradclip's."""
         return self.floor / self.times[OURS] if self.floor is not None and OURS in self.times else None
 
     @property
     def verdict(self) -> str:
-        """Whether the row is where it should be."""
+        """Whether the row reaches its target."""
         if self.ratio is None:
             return "no peer" if OURS in self.times else "wrong"
         enough = self.share is not None and self.share >= SHARE
@@ -83,7 +83,7 @@ class Runner:
         key, data = "", None
         for row in rows:
             if data is None or row.key != key:
-                # The old inputs go before the new ones come.
+                # The old inputs are freed before the new ones are made.
                 data = None
                 key, data = row.key, Data(row.build)
             with resting_collector():
@@ -118,7 +118,7 @@ class Runner:
         return result
 
     def _forms(self, peer: Peer, row: Row, data: Data, notes: list[str]) -> list[Form]:
-        """Give the forms of a library that are right and fast."""
+        """Return the forms of a library that are right and fast."""
         if row.only_numpy and peer.name not in (OURS, "NumPy"):
             return []
         if peer.name in (without := dict(row.without)):
@@ -126,7 +126,7 @@ class Runner:
             return []
         right, inexact = [], {}
         for form in peer.forms(row.task, data):
-            # Who makes new arrays does it in the same way in all modes.
+            # A library that returns new arrays does so in all modes.
             mode = row.task.mode if peer.writes or row.task.mode == UNCLIPPED else ""
             key = (peer.name, form.label, replace(row.task, mode=mode))
             if key not in data.checked:
@@ -142,12 +142,12 @@ class Runner:
         return kept
 
     def _floor(self, phase: str, data: Data) -> Form:
-        """Give a loop of the floor, on the arrays of the row."""
+        """Return a loop of the floor, on the arrays of the row."""
         assert self.floor is not None  # noqa: S101 (for the type)
         if phase == "copy":
             return self.floor.form(phase, data.inputs, data.kept(OURS))
         if phase == "scale":
-            # Halves of float64 numbers are any float32 numbers, NaN among them: not to be touched.
+            # Halves of float64 numbers are any float32 numbers, even NaN, so they are not scaled.
             wide = data.dtype == np.float64
             arrays = [filled((2 * a.size,)) for a in data.inputs] if wide else data.own(OURS)
             return self.floor.form(phase, arrays)

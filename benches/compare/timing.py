@@ -30,19 +30,19 @@ class Form:
     names: dict[str, Any]
 
     def timer(self) -> timeit.Timer:
-        """Give what times it; each result is dropped within the time of its call, as a user's function would."""
+        """Return a timer; each result is dropped within the time of its call, as in a user's function."""
         return timeit.Timer(self.expression, globals=self.names)
 
     def evaluate(self, **names: Any) -> Any:
-        """Give the result, with other values of some names."""
+        """Return the result, with other values of some names."""
         return eval(self.expression, self.names | names)  # noqa: S307 (written in peers.py)
 
 
-#: Who takes so many times as long after so many rounds is out of the race.
+#: A library that takes so many times as long after so many rounds is left out of the other rounds.
 FAR, SOME = 4, 3
-#: Where Linux tells what its CPUs did.
+#: The file in which Linux reports the states of its CPUs.
 STATISTICS = Path("/proc/stat")
-#: Where it tells what the threads of this process do.
+#: The folder in which Linux reports the states of the threads of this process.
 THREADS = Path("/proc/self/task")
 
 
@@ -63,9 +63,9 @@ class Clock:
     warm: float = 5e-3
     #: The fewest calls of that half: what lies in a second-level cache is in its place after three.
     warm_calls: int = 4
-    #: Seconds between two looks at whether the threads of the last library are at rest.
+    #: Seconds between two checks whether the threads of the last library are idle.
     pause: float = 1e-3
-    #: Seconds after which it is the next one's turn in any case.
+    #: Seconds after which the next library begins in any case.
     patience: float = 0.5
     #: Times that each form of a library is tried.
     trials: int = 3
@@ -99,7 +99,7 @@ class Clock:
         return max(1, ceil(self.batch * calls / total)), total / calls
 
     def alone(self, form: Form, seconds: float, most: int) -> float:
-        """Time something without a rival: the median seconds of a call, in about so many seconds."""
+        """Time a single form: the median seconds of a call, in about so many seconds."""
         timer = form.timer()
         calls, once = self.calls(timer)
         if once * calls * self.trials > seconds:
@@ -115,7 +115,7 @@ class Clock:
         times = [once for _, once in batches]
         for _ in range(self.trials):
             for i, timer in enumerate(timers):
-                # Far behind, or so long that nothing is new the second time.
+                # Too far behind, or so long that a second time would tell nothing new.
                 if times[i] < min(2 * min(times), self.seconds / 10):
                     times[i] = min(times[i], timer.timeit(batches[i][0]) / batches[i][0])
         order = sorted(range(len(forms)), key=times.__getitem__)[:2]
@@ -151,7 +151,7 @@ class Clock:
 
 @contextmanager
 def resting_collector() -> Iterator[None]:
-    """Keep Python's garbage collector from coming in between."""
+    """Keep Python's garbage collector from running in between."""
     gc.collect()
     gc.disable()
     try:
@@ -161,7 +161,7 @@ def resting_collector() -> Iterator[None]:
 
 
 def others_run() -> bool:
-    """Tell whether another thread of this process runs, or would if there were a CPU for it. Linux only."""
+    """Return whether another thread of this process runs, or would if there were a CPU for it. Linux only."""
     for task in THREADS.iterdir() if THREADS.exists() else ():
         try:
             state = (task / "stat").read_text().rpartition(")")[2].split()[0]
@@ -173,7 +173,7 @@ def others_run() -> bool:
 
 
 def used_by_others() -> float:
-    """Give the CPU seconds that other processes, and other machines on this hardware, have used so far."""
+    """Return the CPU seconds that other processes, and other machines on this hardware, have used so far."""
     if not STATISTICS.exists():
         return 0.0
     user, nice, system, _, _, *interrupts = map(int, STATISTICS.read_text().splitlines()[0].split()[1:9])
@@ -182,7 +182,7 @@ def used_by_others() -> float:
 
 
 def readable(seconds: float) -> str:
-    """Write a time in the unit that suits it."""
+    """Format a time in a suitable unit."""
     for unit in ("s", "ms", "µs"):
         if seconds >= 1:
             return f"{seconds:.3g} {unit}"
