@@ -40,7 +40,7 @@ def arguments() -> argparse.Namespace:
 
 
 def chosen(options: argparse.Namespace) -> list[Scenario]:
-    """Give the programs that were asked for."""
+    """Return the programs that were asked for."""
     wanted = options.scenarios or [""]
     found = Catalogue(quick=options.quick).all()
     return [scenario for scenario in found if any(part in scenario.name for part in wanted)]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 THREADS, PROCESSES = 4, 2
 #: Calls that each thread makes before it waits for the others.
 TOGETHER = 5
-#: Seconds after which who waits for the others gives up: one of them has failed.
+#: Seconds after which a thread stops waiting for the others: one of them has failed.
 PATIENCE = 300
 
 
@@ -34,7 +34,7 @@ class Crowd:
         self.barrier = threading.Barrier(len(programs), timeout=PATIENCE)
 
     def rounds(self, number: int) -> tuple[list[float], list[float]]:
-        """Give the seconds of each call, and of each round per call."""
+        """Return the seconds of each call, and of each round per call."""
         calls: list[float] = []
         spans: list[list[tuple[float, float]]] = [[] for _ in range(number)]
 

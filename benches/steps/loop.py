@@ -1,4 +1,4 @@
-"""The loop of a program: what comes before a call, the call alone timed, what comes after."""
+"""The loop of a program: the work before a call, the call, which alone is timed, and the work after it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TRIALS = 3
 
 @dataclass
 class Measured:
-    """What one process found."""
+    """The measurements of one process."""
 
     #: Seconds of each call.
     seconds: list[float]
@@ -57,7 +57,7 @@ class Program:
         return seconds
 
     def prepare(self) -> list[Any]:
-        """Do what comes before a call, and give the library's arrays."""
+        """Do the work before a call, and return the library's arrays."""
         return self.library.adopt(self.source.gradients(), self.scenario.operation)
 
     def calls(self, clip: Clip, number: int, kept: deque[Any] | None = None) -> list[float]:

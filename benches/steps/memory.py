@@ -9,7 +9,7 @@ STATUS, REFERENCES = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def peak() -> int:
-    """Give the largest resident memory so far, in bytes."""
+    """Return the largest resident memory so far, in bytes."""
     if not STATUS.exists():
         return 0
     for line in STATUS.read_text().splitlines():

@@ -1,4 +1,4 @@
-"""What is computed: the function, and where its results go."""
+"""The operations: a function, and where its results go."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The picture: how long some programs wait for a clip, by library."""
+"""The picture: the time that some programs wait for a clip, by library."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def milliseconds(seconds: float) -> str:
 
 
 def libraries_of(shown: list[Line]) -> list[str]:
-    """Give the libraries that have a bar anywhere, ours first."""
+    """Return the libraries that have a bar anywhere, ours first."""
     known = [OURS, *(name for name in LIBRARIES if is_peer(name))]
     return [name for name in known if any(name in line.times for line in shown)]
 
 
 def absence(name: str, line: Line) -> str:
-    """Tell why a library has no bar."""
+    """Return the reason why a library has no bar."""
     only_new = NEW in LIBRARIES[name].modes and not line.name.endswith(NEW)
     return "makes new arrays only" if only_new else "not measured"
 
@@ -108,7 +108,7 @@ def draw(results: Results, lines: list[Line], path: Path) -> None:
 
 
 def write_around(figure: Any, results: Results, names: list[str], height: float) -> None:
-    """Write the title, and below the bars on what they were measured."""
+    """Write the title, and below the bars the machine and the versions."""
     figure.subplots_adjust(left=0.083, right=0.985, top=1 - 1.55 / height, bottom=0.5 / height, hspace=0.42, wspace=0.2)
     figure.text(
         0.012,

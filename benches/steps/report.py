@@ -80,7 +80,7 @@ def mebibytes(value: float | None) -> str:
 
 @dataclass(frozen=True)
 class Report:
-    """What is told of a run."""
+    """The text about a run."""
 
     results: Results
     lines: list[Line]
@@ -107,7 +107,7 @@ class Report:
         return row
 
     def rows(self) -> tuple[list[str], list[list[str]]]:
-        """Give the head and the lines, the mean last."""
+        """Return the head and the lines, the mean last."""
         head = [*HEAD, *(["new / old"] if self.baseline else [])]
         mean = geometric_mean(line.ratio for line in self.lines if line.ratio is not None)
         last = ["geometric mean", *[""] * (len(head) - 1)]
@@ -117,12 +117,12 @@ class Report:
         return head, [*map(self.cells, self.lines), last]
 
     def counts(self) -> str:
-        """Tell how many lines are where they should be."""
+        """Return the number of lines that reach their targets."""
         missed = sum(bool(line.missed()) for line in self.lines)
         return f"{len(self.lines) - missed} of {len(self.lines)} programs reach all targets"
 
     def targets(self) -> str:
-        """Tell the targets."""
+        """Describe the targets."""
         return (
             f"Targets: ratio at least {LEAST}, right after a matrix product in place and unclipped "
             f"{LEAST_AFTER_PRODUCT}; geometric mean at least {MEAN}; p95 at most {TAIL} of the best peer's; at most "
@@ -130,7 +130,7 @@ class Report:
         )
 
     def notes(self) -> list[str]:
-        """Tell who did not take part, and why."""
+        """Name the libraries that are missing, and why."""
         found = [f"{name} is missing: {why}" for name, why in self.results.missing.items()]
         for scenario, libraries in self.results.scenarios.items():
             for name, runs in libraries.items():
@@ -151,7 +151,7 @@ class Report:
         return "\n\n".join(part for part in parts if part) + f", in {self.results.seconds:.0f} s"
 
     def summary(self) -> str:
-        """Tell the result in three sentences."""
+        """Summarize the result in three sentences."""
         ratios = {each.name: each.ratio for each in self.lines if each.ratio is not None}
         mean = geometric_mean(ratios.values())
         if mean is None:

@@ -1,4 +1,4 @@
-"""What was measured, as it is kept in files."""
+"""The measurements, as they are stored in files."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
 
 @dataclass
 class Runs:
-    """What the processes of one library found of a scenario."""
+    """The measurements of one library and scenario, from all processes."""
 
     #: Seconds of each call, by process.
     seconds: list[list[float]] = field(default_factory=list)
     #: Bytes above the memory before the first clip, by process.
     peaks: list[int] = field(default_factory=list)
     forms: list[str] = field(default_factory=list)
-    #: What its result is off by, as a share of the largest number.
+    #: The error of its result, as a share of the largest number.
     off: float | None = None
-    #: Why there is nothing, or not all.
+    #: The reason why results are missing.
     error: str = ""
 
     def add(self, answer: dict[str, Any]) -> None:
-        """Take what a process found."""
+        """Add the measurements of a process."""
         if "error" in answer:
             self.error = answer["error"]
             return
@@ -45,11 +45,11 @@ class Results:
     versions: dict[str, str] = field(default_factory=dict)
     #: By scenario and library.
     scenarios: dict[str, dict[str, Runs]] = field(default_factory=dict)
-    #: Libraries that could not take part, and why.
+    #: Libraries that could not be run, and why.
     missing: dict[str, str] = field(default_factory=dict)
     #: Processes of each library and program; of some programs fewer or more.
     processes: int = 1
-    #: How long all of it took.
+    #: The duration of the run.
     seconds: float = 0.0
 
     @classmethod

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #: The least ratio, and that where little is to be done right after a matrix product: threads that a BLAS keeps awake
 #: cost more there than they can help.
 LEAST, LEAST_AFTER_PRODUCT = 0.9, 0.7
-#: Who calls: one thread; several at once, where a call or its share of the whole is timed; several processes.
+#: The callers: one thread; several at once, where a call or its share of the whole is timed; several processes.
 ALONE, THREADS, SHARE, PROCESSES = "alone", "threads", "share of threads", "processes"
 
 
@@ -56,7 +56,7 @@ class Scenario:
 
 
 def mlp(*widths: int) -> list[Shape]:
-    """Give the weights and biases of fully connected layers."""
+    """Return the weights and biases of fully connected layers."""
     shapes: list[Shape] = []
     for rows, columns in pairwise(widths):
         shapes += [(rows, columns), (columns,)]
@@ -97,7 +97,7 @@ class Catalogue:
         self.quick = quick
 
     def all(self) -> list[Scenario]:
-        """Give all of them."""
+        """Return all of them."""
         found = [
             *self.training(),
             *self.several_lists(),
@@ -117,15 +117,15 @@ class Catalogue:
         ]
 
     def shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
-        """Give shapes, or small ones."""
+        """Return shapes, or small ones."""
         return [tuple(-(-n // 16) for n in shape) for shape in shapes] if self.quick else list(shapes)
 
     def step(self, shapes: Sequence[Shape], batch: int, *, updates: bool = True) -> Build:
-        """Give a training step."""
+        """Return a training step."""
         return partial(Backward, self.shapes(shapes), batch, updates=updates)
 
     def training(self) -> list[Scenario]:
-        """Give training steps: a backward pass, a clip, an update."""
+        """Return training steps: a backward pass, a clip, an update."""
         return [
             Scenario(
                 f"training step, {name}, {mode}",
@@ -139,7 +139,7 @@ class Catalogue:
         ]
 
     def several_lists(self) -> list[Scenario]:
-        """Give lists of other sizes from call to call."""
+        """Return lists whose sizes change from call to call."""
         steps = [self.step(shapes, 128) for shapes in (GENERATOR, DISCRIMINATOR, ENCODER)]
         buckets = [
             self.step([(32 * length, 256), (32 * length, 64)], 4, updates=False) for length in sorted(set(LENGTHS))

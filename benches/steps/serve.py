@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def answer(scenario: Scenario, library: Library, *, verify: bool) -> dict[str, Any]:
-    """Run a scenario, and give what is told of it."""
+    """Run a scenario, and return the answer to the request."""
     program: Program | None = None
     if scenario.crowd == ALONE:
         program = Program(scenario, library, scenario.build())
@@ -39,7 +39,7 @@ def answer(scenario: Scenario, library: Library, *, verify: bool) -> dict[str, A
 
 
 def safely(scenario: Scenario, library: Library, *, verify: bool) -> str:
-    """Give the answer, or the error, as a line."""
+    """Return the answer, or the error, as a line."""
     try:
         found = answer(scenario, library, verify=verify)
     except Exception as error:  # noqa: BLE001 (whatever a library says to what it cannot do)
@@ -49,7 +49,7 @@ def safely(scenario: Scenario, library: Library, *, verify: bool) -> str:
 
 def main() -> None:
     """Serve."""
-    # What libraries print does not belong among the answers.
+    # The output that libraries print must not be mixed with the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     library = load(sys.argv[1])

@@ -1,4 +1,4 @@
-"""What happens between two clips: where gradients come from, and what becomes of clipped ones.
+"""The work between two clips: where gradients come from, and how clipped ones are used.
 
 The norm of every list is about 1.
 """
@@ -30,19 +30,19 @@ def normal(shape: Shape, seed: int = 0) -> Array:
 
 
 def norm_of(array: Array) -> float:
-    """Give a norm, exact enough to scale by."""
+    """Return a norm, exact enough to scale by."""
     return math.sqrt(np.vdot(array, array))
 
 
 class Source(ABC):
-    """Gives gradients."""
+    """A source of gradients."""
 
     @abstractmethod
     def gradients(self) -> list[Array]:
-        """Do what a program does before it clips, and give what it clips."""
+        """Do the work of a program before it clips, and return the gradients."""
 
     def update(self, clipped: list[Array]) -> None:
-        """Do what a program does with clipped gradients."""
+        """Do the work of a program with clipped gradients."""
         del clipped
 
     def restart(self) -> None:  # noqa: B027 (few have anything to do)
@@ -105,7 +105,7 @@ class InTurn(Source):
     """Several sources, one after the other, in an order that repeats."""
 
     def __init__(self, sources: Sequence[Source], order: Sequence[int] | None = None) -> None:
-        """Take the sources, and the indices of whose turn it is."""
+        """Take the sources, and the indices of their turns."""
         self.sources, self.order = sources, order or range(len(sources))
         self.turn = -1
 
@@ -115,7 +115,7 @@ class InTurn(Source):
         return self._current().gradients()
 
     def update(self, clipped: list[Array]) -> None:
-        """Tell the source that was asked."""
+        """Update the source that was asked."""
         self._current().update(clipped)
 
     def restart(self) -> None:
@@ -144,7 +144,7 @@ class Held(Source):
         return cls(arrays, pause)
 
     def gradients(self) -> list[Array]:
-        """Give the arrays."""
+        """Return the arrays."""
         if self.pause:
             time.sleep(self.pause)
         if self.matrix.size:

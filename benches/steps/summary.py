@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from steps.results import Results, Runs
     from steps.scenarios import Scenario
 
-#: The geometric mean of all ratios is to reach this.
+#: The geometric mean of all ratios must reach this.
 MEAN = 1.35
 #: No 95th percentile may be above that of the best peer times this.
 TAIL = 1.5
-#: Nothing may take longer than with one thread, or without the pool, times this.
+#: No program may take longer than with one thread, or without the pool, times this.
 VARIANT = 1.05
 
 
 def percentile(values: Iterable[float], share: float) -> float:
-    """Give the value that a share of all values is not above, between neighbours in proportion."""
+    """Return the value that a share of all values is not above, between neighbours in proportion."""
     ordered = sorted(values)
     place = share * (len(ordered) - 1)
     low = math.floor(place)
@@ -34,7 +34,7 @@ def percentile(values: Iterable[float], share: float) -> float:
 
 
 def geometric_mean(values: Iterable[float]) -> float | None:
-    """Give the geometric mean, if there are values."""
+    """Return the geometric mean, if there are values."""
     logarithms = [math.log(value) for value in values]
     return math.exp(sum(logarithms) / len(logarithms)) if logarithms else None
 
@@ -61,7 +61,7 @@ class Times:
 
 
 def counts(library: str, runs: Runs) -> bool:
-    """Tell whether a library gave results, and right ones."""
+    """Return whether a library gave results, and right ones."""
     return not runs.error and bool(runs.seconds) and runs.off is not None and runs.off <= allowed(library)
 
 
@@ -70,7 +70,7 @@ class Line:
     """A line of the table."""
 
     name: str
-    #: The ratio that is to be reached.
+    #: The ratio that must be reached.
     target: float
     #: Those whose results are right.
     times: dict[str, Times]
@@ -88,20 +88,20 @@ class Line:
 
     @property
     def ratio(self) -> float | None:
-        """The best peer's time over ours."""
+        """The best peer's time over gradclip's."""
         return self.times[self.best].median / self.ours.median if self.best and self.ours else None
 
     @property
     def tail(self) -> float | None:
-        """Our 95th percentile over the best peer's."""
+        """gradclip's 95th percentile over the best peer's."""
         return self.ours.tail / self.times[self.best].tail if self.best and self.ours else None
 
     def variant(self, name: str) -> float | None:
-        """Give our time over that of a variant."""
+        """Return gradclip's time over that of a variant."""
         return self.ours.median / self.times[name].median if self.ours and name in self.times else None
 
     def missed(self) -> list[str]:
-        """Name what is not as it should be."""
+        """Return the names of the targets that are missed."""
         found = [] if self.ours else ["wrong"]
         if self.ratio is not None and self.ratio < self.target:
             found.append("ratio")
@@ -113,19 +113,19 @@ class Line:
         return found
 
     def peaks(self) -> tuple[float | None, float | None]:
-        """Give the memory of ours and of NumPy."""
+        """Return the memory of ours and of NumPy."""
         theirs = self.times.get(NUMPY)
         return self.ours.peak if self.ours else None, theirs.peak if theirs else None
 
 
 def line(scenario: Scenario, libraries: dict[str, Runs]) -> Line:
-    """Give the line of a scenario."""
+    """Return the line of a scenario."""
     times = {name: Times.of(runs) for name, runs in libraries.items() if counts(name, runs)}
     return Line(scenario.name, scenario.target, times)
 
 
 def lines(results: Results, scenarios: Iterable[Scenario]) -> list[Line]:
-    """Give the lines of what was measured, in the order of the scenarios."""
+    """Return the lines of what was measured, in the order of the scenarios."""
     return [
         line(scenario, results.scenarios[scenario.name]) for scenario in scenarios if scenario.name in results.scenarios
     ]

@@ -69,11 +69,11 @@ class Turns:
             server.close()
 
     def run(self, scenario: Scenario) -> dict[str, Runs]:
-        """Give what each library that can do it found."""
+        """Return the measurements of each library that supports the scenario."""
         names = [name for name in self.libraries if LIBRARIES[name].can(scenario)]
         found = {name: Runs() for name in names}
         for turn in range(max(1, self.processes * scenario.processes)):
-            # Who comes after whom changes.
+            # The order of the libraries changes.
             first = turn % max(1, len(names))
             for name in names[first:] + names[:first]:
                 if not found[name].error:

@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from steps.loop import Program
     from steps.operations import Array, Operation
 
-#: What results may be off by, as a share of the largest number. Peers sum in float32.
+#: The largest error of results, as a share of the largest number. Peers sum in float32.
 EXACT, USUAL = 1e-5, 1e-2
 #: Elements that are compared in one go.
 BLOCK = 1 << 20
 
 
 def allowed(library: str) -> float:
-    """Give what a library may be off by."""
+    """Return the largest error that is allowed for a library."""
     return EXACT if library == OURS or library in VARIANTS else USUAL
 
 
 def squares(t: Array, axis: int | None = None) -> Array:
-    """Give sums of squares in float64."""
+    """Return sums of squares in float64."""
     if axis == 1 or (axis is None and t.ndim > 1):
         # By groups of rows: there is no float64 copy of all.
         rows = t.reshape(len(t), -1)
@@ -39,7 +39,7 @@ def squares(t: Array, axis: int | None = None) -> Array:
 
 
 def factors(originals: list[Array], operation: Operation) -> list[Array]:
-    """Give what each tensor is to be multiplied by."""
+    """Return the factor of each tensor."""
     if operation.function == GLOBAL:
         total = math.sqrt(sum(float(squares(t)) for t in originals))
         return [np.asarray(min(1.0, operation.limit / total))] * len(originals)
@@ -51,7 +51,7 @@ def factors(originals: list[Array], operation: Operation) -> list[Array]:
 
 
 def difference(found: Array, original: Array, factor: Array) -> float:
-    """Give the largest difference from the product, as a share of the largest number."""
+    """Return the largest difference from the product, as a share of the largest number."""
     if found.shape != original.shape or found.dtype != original.dtype:
         raise ValueError(f"{found.dtype} of shape {found.shape}, not {original.dtype} of shape {original.shape}")
     whole = np.broadcast_to(factor, original.shape)
@@ -68,7 +68,7 @@ def difference(found: Array, original: Array, factor: Array) -> float:
 
 
 def off_by(program: Program) -> float:
-    """Tell how far one more call of a program is off."""
+    """Return the error of one more call of a program."""
     operation, library = program.scenario.operation, program.library
     gradients = program.source.gradients()
     originals = [t.copy() for t in gradients]

@@ -1,4 +1,4 @@
-"""The libraries that take part, by the names that the tables have."""
+"""The libraries, by the names that the tables have."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NUMPY = "NumPy"
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a library is, and what it runs with."""
+    """The module of a library, and its environment."""
 
     module: str
     kind: str
@@ -29,11 +29,11 @@ class Entry:
     modes: tuple[str, ...] = ()
 
     def can(self, scenario: Scenario) -> bool:
-        """Tell whether it can take part."""
+        """Return whether it can take part."""
         return not self.modes or scenario.operation.mode in self.modes
 
 
-#: On the CPU only, whatever there is: the arrays are in its memory.
+#: On the CPU only, even if there is a GPU: the arrays are in its memory.
 QUIET = {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 LIBRARIES = {
@@ -46,14 +46,14 @@ LIBRARIES = {
     POOL_OFF: Entry("by_gradclip", "Gradclip", ("gradclip",), {"GRADCLIP_POOL_BYTES": "0"}),
 }
 VARIANTS = (ONE_THREAD, POOL_OFF)
-#: Who takes part if nobody is named: TensorFlow and JAX take long to import.
+#: The libraries that run by default: TensorFlow and JAX take long to import.
 USUAL = (NUMPY, "PyTorch", OURS, *VARIANTS)
-#: Who takes part in a quick run: what a plain environment has.
+#: The libraries of a quick run: those that a plain environment has.
 QUICK = (NUMPY, OURS)
 
 
 def is_peer(name: str) -> bool:
-    """Tell whether a library is a rival, and no variant of ours."""
+    """Return whether a library is a rival, and not a variant of gradclip."""
     return name != OURS and name not in VARIANTS
 
 

@@ -1,4 +1,4 @@
-"""What a library is to a program."""
+"""The interface of a library."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Library(ABC):
 
     @abstractmethod
     def forms(self, operation: Operation) -> dict[str, Clip]:
-        """Give the ways that may be the fastest, by name."""
+        """Return the ways that may be the fastest, by name."""
 
     def adopt(self, arrays: list[Array], operation: Operation) -> list[Any]:
         """Make the library's own arrays of NumPy's. This is not timed: its users have such arrays already."""
@@ -29,5 +29,5 @@ class Library(ABC):
         return arrays
 
     def to_numpy(self, array: Any) -> Array:
-        """Give a result to NumPy."""
+        """Return a result to NumPy."""
         return np.asarray(array)

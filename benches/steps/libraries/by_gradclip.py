@@ -39,7 +39,7 @@ class Gradclip(Library):
         return gradclip.__version__
 
     def forms(self, operation: Operation) -> dict[str, Clip]:
-        """Give the only form."""
+        """Return the only form."""
         if operation.function == GLOBAL:
             return {"": clip_new if operation.mode == NEW else clip_in_place}
         if operation.function == EACH:

@@ -1,4 +1,4 @@
-"""What people write with NumPy, in its fastest forms. Factors are float32, and so are the results."""
+"""The usual NumPy code, in its fastest forms. Factors are float32, and so are the results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def global_norm(ts: list[Array]) -> float:
-    """Give the norm of a list, by the BLAS."""
+    """Return the norm of a list, by the BLAS."""
     return sqrt(sum(float(np.vdot(t, t)) for t in ts))
 
 
@@ -49,7 +49,7 @@ def clip_each(ts: list[Array], c: float) -> list[Array]:
 
 
 def clip_slices(axis: int) -> dict[str, Clip]:
-    """Give the ways to clip a matrix along an axis."""
+    """Return the ways to clip a matrix along an axis."""
     kept = "i" if axis == 1 else "j"
 
     def factors(squares: Array, c: float) -> Array:
@@ -77,7 +77,7 @@ class NumPy(Library):
         return np.__version__
 
     def forms(self, operation: Operation) -> dict[str, Clip]:
-        """Give the ways that may be the fastest."""
+        """Return the ways that may be the fastest."""
         if operation.function == GLOBAL:
             ways: dict[str, Any] = {NEW: clip_new, IN_PLACE: clip_in_place}
             return {"vdot": ways.get(operation.mode, clip_if_needed)}

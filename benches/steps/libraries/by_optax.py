@@ -37,13 +37,13 @@ class Optax(Library):
         return f"{optax.__version__} on JAX {jax.__version__}"
 
     def adopt(self, arrays: list[Array], operation: Operation) -> list[Any]:
-        """Give arrays of the device."""
+        """Return arrays of the device."""
         del operation
         ready: list[Any] = jax.block_until_ready([jnp.array(array) for array in arrays])
         return ready
 
     def forms(self, operation: Operation) -> dict[str, Clip]:
-        """Give the compiled form."""
+        """Return the compiled form."""
         if operation.function == GLOBAL:
             compiled = jax.jit(clip_list)
         else:

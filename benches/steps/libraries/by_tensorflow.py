@@ -40,17 +40,17 @@ class TensorFlow(Library):
         return str(tf.__version__)
 
     def adopt(self, arrays: list[Array], operation: Operation) -> list[Any]:
-        """Give tensors."""
+        """Return tensors."""
         del operation
         return [tf.constant(array) for array in arrays]
 
     def to_numpy(self, array: Any) -> Array:
-        """Give a result to NumPy."""
+        """Return a result to NumPy."""
         found: Array = array.numpy()
         return found
 
     def forms(self, operation: Operation) -> dict[str, Clip]:
-        """Give the ways that may be the fastest."""
+        """Return the ways that may be the fastest."""
         eager: Clip
         if operation.function == GLOBAL:
             eager = clip_list

@@ -15,7 +15,7 @@ torch: Any = importlib.import_module("torch")
 
 
 def norm_of_norms(ts: list[Any]) -> float:
-    """Give the norm of a list."""
+    """Return the norm of a list."""
     return float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(ts))))  # noqa: SLF001 (as in torch.nn.utils)
 
 
@@ -53,7 +53,7 @@ def clip_each(ts: list[Any], c: float) -> list[Any]:
 
 
 def clip_slices(axis: int) -> dict[str, Clip]:
-    """Give the ways to clip a matrix along an axis."""
+    """Return the ways to clip a matrix along an axis."""
 
     def by_vector_norm(ts: list[Any], c: float) -> list[Any]:
         (t,) = ts
@@ -69,7 +69,7 @@ class Torch(Library):
     """PyTorch."""
 
     def __init__(self) -> None:
-        """No gradients of what is timed."""
+        """Turn gradients off."""
         torch.set_grad_enabled(False)
 
     @property
@@ -78,7 +78,7 @@ class Torch(Library):
         return str(torch.__version__)
 
     def adopt(self, arrays: list[Array], operation: Operation) -> list[Any]:
-        """Give tensors, or parameters that have them as gradients, in the same memory."""
+        """Return tensors, or parameters that have them as gradients, in the same memory."""
         ts = [torch.from_numpy(array) for array in arrays]
         if operation.mode == NEW:
             return ts
@@ -88,12 +88,12 @@ class Torch(Library):
         return parameters
 
     def to_numpy(self, array: Any) -> Array:
-        """Give a result, or the gradient of a parameter, to NumPy."""
+        """Return a result, or the gradient of a parameter, to NumPy."""
         found: Array = (array if array.grad is None else array.grad).numpy()
         return found
 
     def forms(self, operation: Operation) -> dict[str, Clip]:
-        """Give the ways that may be the fastest."""
+        """Return the ways that may be the fastest."""
         if operation.function == GLOBAL:
             ways: dict[str, dict[str, Clip]] = {
                 NEW: {"foreach": clip_new},
