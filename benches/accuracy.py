@@ -54,7 +54,7 @@ END = "<!-- end -->"
 
 EUCLID = 2  # the order
 
-# ---- what is promised
+# ---- the promised bounds
 
 NORM = 1e-14  # relative, before rounding to the dtype of the result; over p for p < 1
 ROUNDED = 0.5 + 1e-6  # ulp: one rounding of what is computed in float64
@@ -74,7 +74,7 @@ class Format:
     highest: int
 
     def unit(self, exact: Any) -> int:
-        """Give the exponent of one unit in the last place at a number."""
+        """Return the exponent of one unit in the last place at a number."""
         return self.lowest if exact == 0 else max(mp.mag(exact) - self.digits, self.lowest)
 
     def nearest(self, exact: Any) -> float:
@@ -84,7 +84,7 @@ class Format:
         return math.copysign(math.inf, exact) if mp.mag(rounded) > self.highest else float(rounded)
 
     def ulps(self, found: float, exact: Any) -> float:
-        """Give the distance from an exact number in units in the last place."""
+        """Return the distance from an exact number in units in the last place."""
         if math.isinf(found):
             # The last number that does not round to infinity lies half a unit above the largest finite one.
             limit = mp.ldexp(2 - mp.ldexp(1, -self.digits), self.highest - 1)
@@ -108,12 +108,12 @@ LONGEST = ("float32", "float64")  # of which the longest arrays are made
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """Give the dtype of a name."""
+    """Return the dtype of a name."""
     return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
 
 
 def part_of(name: str) -> str:
-    """Give the dtype of the parts of a complex number, and of a real number itself."""
+    """Return the dtype of the parts of a complex number, and of a real number itself."""
     return COMPLEX.get(name, name)
 
 
@@ -171,7 +171,7 @@ def exact_sum(x: Array, p: int) -> Any:
 
 
 def exact_power_sum(x: Array, p: float) -> tuple[Any, Any]:
-    """Give the largest magnitude, and the sum of powers of magnitudes in units of it."""
+    """Return the largest magnitude, and the sum of powers of magnitudes in units of it."""
     if x.dtype.kind == "c":
         values, counts = np.unique(x, return_counts=True)
         sizes = [mp.hypot(z.real, z.imag) for z in values.tolist()]
@@ -188,7 +188,7 @@ def exact_power_sum(x: Array, p: float) -> tuple[Any, Any]:
 
 
 def exact_norm(x: Array, p: float = EUCLID) -> Any:
-    """Give the norm of all elements."""
+    """Return the norm of all elements."""
     if p == EUCLID:
         return mp.sqrt(exact_sum(parts(x), 2))
     if p == 1 and x.dtype.kind != "c":
@@ -198,7 +198,7 @@ def exact_norm(x: Array, p: float = EUCLID) -> Any:
 
 
 def exact_matrix_norm(matrix: Array, p: Any) -> Any:
-    """Give the norm of a matrix."""
+    """Return the norm of a matrix."""
     if p == "fro":
         return exact_norm(matrix)
     if p == EUCLID:
@@ -308,7 +308,7 @@ def joined(tensors: Iterable[Any]) -> Array:
 
 
 def numpy_norm(x: Array, p: Any = EUCLID, axis: Any = None) -> Any:
-    """Compute a norm as one does with NumPy, in the dtype."""
+    """Compute a norm by the usual NumPy formula, in the dtype."""
     if x.dtype.name == "bfloat16" and not isinstance(axis, tuple):
         sizes = np.abs(x)
         if p == math.inf:
@@ -320,7 +320,7 @@ def numpy_norm(x: Array, p: Any = EUCLID, axis: Any = None) -> Any:
 
 
 def numpy_factor(x: Array, c: float | None, axis: Any = None, count: int = 1) -> Any:
-    """Compute the factor of clipping to c, or of normalizing, as one does with NumPy, in the dtype."""
+    """Compute the factor of clipping to c, or of normalizing, by the usual NumPy formula, in the dtype."""
     real = dtype_of(part_of(x.dtype.name)).type
     squares = (x * x.conj()).real if x.dtype.kind == "c" else x * x
     norm = np.sqrt(np.sum(squares, axis=axis, keepdims=True)) / real(count)
@@ -331,7 +331,7 @@ def numpy_factor(x: Array, c: float | None, axis: Any = None, count: int = 1) ->
 
 
 def norm_error(found: float, exact: Any) -> float:
-    """Give the relative error of a float64 norm, without that of rounding it to the end of the range."""
+    """Return the relative error of a float64 norm, without that of rounding it to the end of the range."""
     form = FORMATS["float64"]
     if exact == 0 or not math.isfinite(found):
         return form.ulps(found, exact)
@@ -340,14 +340,14 @@ def norm_error(found: float, exact: Any) -> float:
 
 
 def norm_errors(found: Any, exact: Sequence[Any], unit: str) -> float:
-    """Give the largest error of several norms: relative, or in units of the dtype they are rounded to."""
+    """Return the largest error of several norms: relative, or in units of the dtype they are rounded to."""
     measure = norm_error if unit == RELATIVE else FORMATS[unit].ulps
     flat = np.asarray(found).astype(np.float64).ravel().tolist()
     return max(measure(a, b) for a, b in zip(flat, exact, strict=True))
 
 
 def value_error(found: Array, x: Array, factor: Any, sample: int) -> float:
-    """Give the largest error of elements that were multiplied by a factor, in ulp."""
+    """Return the largest error of elements that were multiplied by a factor, in ulp."""
     form = FORMATS[part_of(x.dtype.name)]
     a, b = parts(found), parts(x)
     if a.size > sample:
@@ -367,7 +367,7 @@ def same_bits(found: Iterable[Array], expected: Iterable[Array]) -> float:
 
 
 def worst(errors: Iterable[Sequence[float]]) -> Errors:
-    """Give the largest errors of both."""
+    """Return the largest errors of both."""
     ours, numpys = zip(*errors, strict=True)
     return max(ours), max(numpys)
 
@@ -405,7 +405,7 @@ def norm_of_matrices(x: Array, p: Any, unit: str) -> tuple[float, float | None]:
     stack = x.reshape(-1, *x.shape[-2:])
     exact = [exact_matrix_norm(matrix, p) for matrix in stack]
     error = norm_errors(gc.norm(x, p, (-2, -1)), exact, unit)
-    # LAPACK and bfloat16 are strangers to it.
+    # LAPACK does not know bfloat16.
     if x.dtype.name == "bfloat16" or (x.dtype.name == "float16" and p == EUCLID):
         return error, None
     return error, norm_errors(np.linalg.norm(x, p, (-2, -1)), exact, unit)
@@ -430,20 +430,20 @@ SHARES = (0.999, 1 / 3, 1e-3)  # limits, in units of the norm
 
 
 def own_norm(norm: Callable[[Any], float], x: Array) -> Any:
-    """Give the norm that values are held to: for float64 the one that gradclip computed, else the exact."""
+    """Return the norm that values are compared with: for float64 the one that gradclip computed, else the exact one."""
     if x.dtype.name not in WIDE:
         return exact_norm(x)
     found = norm(x)
     if sys.float_info.min <= found < math.inf:
         return mp.mpf(found)
-    # Out of the range, where a number has not all its digits: the same norm in the middle of it.
+    # Outside the range, where numbers lose digits: that norm in the middle of the range.
     shift = -600 if found == math.inf else 600
     moved = np.ldexp(parts(x), shift).view(x.dtype)
     return mp.ldexp(mp.mpf(norm(moved)), -shift)
 
 
 def own_norms(x: Array, axis: Any, p: float = EUCLID) -> list[Any]:
-    """Give the same for rows or columns, of data in the middle of the range."""
+    """Return the norms that rows or columns are compared with, for data in the middle of the range."""
     if x.dtype.name in WIDE:
         return list(map(mp.mpf, np.asarray(gc.norm(x, p, axis)).ravel().tolist()))
     return [exact_norm(s, p) for s in np.moveaxis(x, axis, -1)]
@@ -591,7 +591,7 @@ def clipped_by_value(t: Array, low: Any, high: Any) -> float:
     for value, a, b, result, before, after in zip(*columns, strict=True):
         expected = bounded(value, a, b)
         if (expected == value or value != value) and before != after:  # noqa: PLR0124
-            # It was to keep its bits, those of -0.0 and NaN too.
+            # It should have kept its bits, including those of -0.0 and NaN.
             off = 1.0
         elif expected == result or (expected != expected and result != result):  # noqa: PLR0124
             off = 0.0
@@ -613,7 +613,7 @@ def near_ties(name: str, n: int) -> Array:
     return np.ldexp(whole + 0.5 + beside, 1 - form.digits)
 
 
-# ---- what needs no clipping
+# ---- values that need no clipping
 
 
 def finite_of(name: str, n: int) -> Array:
@@ -668,12 +668,12 @@ def untouched_by_value(t: Array) -> float:
     return same_bits([gc.clip_by_value(t, *wide), gc.clip_by_value(t, same, same)], [t, t])
 
 
-# ---- all of it
+# ---- all measurements
 
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured of a function with one kind of data, and what is promised."""
+    """The measurement of a function with one kind of data, and the promised bound."""
 
     function: str
     dtype: str
@@ -690,7 +690,7 @@ class Row:
 
     @property
     def share(self) -> float:
-        """Give the error in units of the promise."""
+        """Return the error in units of the promise."""
         return self.error / self.promise if self.promise else self.error
 
 
@@ -703,11 +703,11 @@ LONG = "long"
 
 
 def promised_values(name: str) -> float:
-    """Give the promise for scaled values."""
+    """Return the promise for scaled values."""
     return TWICE if name in WIDE else ROUNDED
 
 
-#: What scales whole arrays.
+#: Functions that scale whole arrays.
 WHOLE: dict[str, Callable[[Array, int], Errors]] = {
     "clip_by_norm": clipped_whole,
     "clip_by_average_norm": clipped_by_average,
@@ -722,7 +722,7 @@ def sliced(name: str, kind: str, lines: str, size: int, count: int) -> Array:
 
 
 def unit_of_norms(name: str) -> tuple[str, float]:
-    """Give the unit and the promise of arrays of norms: float32 for what is narrower than float64."""
+    """Return the unit and the promise of arrays of norms: float32 for what is narrower than float64."""
     return ("float32", ROUNDED) if name in FLOATS and name not in WIDE else (RELATIVE, NORM)
 
 
@@ -806,7 +806,7 @@ def value_rows(function: str, name: str, effort: Effort) -> Rows:
 
 
 def more_value_rows(name: str, effort: Effort) -> Rows:
-    """Measure what else the functions that scale can do: slices, elements, a given norm, other orders."""
+    """Measure the other cases of the functions that scale: slices, elements, a given norm, other orders."""
     kinds, sample = kinds_of(name), effort.sample
     x = draw(name, kinds[0], effort.powers)
     found = [("normalize", f"ord={p}", normalized(x, sample, p=p)) for p in (1, 3.7, math.inf)]
@@ -857,12 +857,12 @@ def untouched_rows(name: str, effort: Effort) -> Rows:
     yield row("`clip_by_global_norm`", error=untouched_by_global(x, wild.view(dtype_of(name))))
 
 
-#: What is measured for one table after the other.
+#: The functions that measure each table.
 TABLES = NORMS, VALUES, BOUNDS, ORDER, UNTOUCHED = "norms", "values", "bounds", "orders", "untouched"
 
 
 def tasks(names: Sequence[str], effort: Effort) -> Iterator[tuple[str, Callable[[], Rows]]]:
-    """List what there is to measure, with the table it belongs to."""
+    """List all measurements, with the table that each belongs to."""
     for name in names:
         for rows in (norm_rows, along_rows, matrix_rows, global_norm_rows):
             yield NORMS, partial(rows, name, effort)
@@ -936,7 +936,7 @@ def summary(rows: list[Row]) -> str:
         where = top.data if top.error else "all data"
         lines.append([function, name, shown(top.error, top), promised(top), where, *theirs])
     lines.sort(key=lambda line: (functions.index(line[0]), DTYPES.index(line[1])))
-    # Where nothing of NumPy is measured, it has no columns.
+    # Without measurements of NumPy, there are no columns for it.
     used = len(header) - (0 if any(line[-1] for line in lines) else 2)
     return markdown(header[:used], [line[:used] for line in lines])
 

@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     Shape: TypeAlias = tuple[int, ...]
-    #: A call, which gets the limit; gives what it made.
+    #: A call, which gets the limit, and returns its result.
     Way: TypeAlias = Callable[[float], Any]
 
 OURS, CUPY, TORCH = "gradclip", "CuPy", "torch"
-#: Status where nothing can be measured.
+#: The exit status where nothing can be measured.
 NOTHING = 2
 
 # ---- targets
@@ -60,14 +60,14 @@ CALL, EACH = 40e-6, 0.4e-6  # seconds of the host, and more for each tensor, wit
 
 
 def gpt2() -> list[Shape]:
-    """Give the shapes of the 148 parameters of the smallest GPT-2."""
+    """Return the shapes of the 148 parameters of the smallest GPT-2."""
     h = 768
     block: list[Shape] = [(h,), (h,), (h, 3 * h), (3 * h,), (h, h), (h,), (h,), (h,), (h, 4 * h), (4 * h,), (4 * h, h)]
     return [(50257, h), (1024, h), *([*block, (h,)] * 12), (h,), (h,)]
 
 
 def llama(nbytes: int, itemsize: int) -> list[Shape]:
-    """Give shapes like those of a Llama, of about so many bytes in all."""
+    """Return shapes like those of a Llama, of about so many bytes in all."""
     elements = nbytes / itemsize
     layers = max(2, min(32, round(elements ** (1 / 3) / 24)))
     # A layer has four square matrices and three of 8/3 times the width, the embeddings twice eight squares.
@@ -79,7 +79,7 @@ def llama(nbytes: int, itemsize: int) -> list[Shape]:
 
 @dataclass(frozen=True)
 class Row:
-    """A set of arrays, and what is done with them."""
+    """A set of arrays, and the operation on them."""
 
     what: str
     operation: str
@@ -115,7 +115,7 @@ SIZES = {"1 MB": 10**6, "10 MB": 10**7, "100 MB": 10**8, "400 MB": 4 * 10**8, "4
 
 
 def all_rows() -> Iterator[Row]:
-    """Give the plan."""
+    """Return the plan."""
     for dtype in ("float32", "bfloat16"):
         itemsize = 4 if dtype == "float32" else 2
         lists = {"GPT-2 small": gpt2()}
@@ -133,7 +133,7 @@ def all_rows() -> Iterator[Row]:
                 yield Row(f"{n:,}", operation, dtype, [(n,)], ALONE[operation])
 
 
-# ---- who takes part
+# ---- the libraries
 
 
 class Ways:
@@ -145,14 +145,14 @@ class Ways:
         self.shared = [] if torch is None else [torch.from_dlpack(t) for t in tensors]
 
     def of(self, operation: str) -> dict[str, Way]:
-        """Give a way for each who has one."""
+        """Return a form for each library that has one."""
         found: dict[str, Way] = {OURS: self.ours(operation), CUPY: self.plain(operation)}
         if self.torch is not None:
             found[TORCH] = self.peer(operation)
         return found
 
     def ours(self, operation: str) -> Way:
-        """Give gradclip's."""
+        """Return gradclip's form."""
         ts, x = self.tensors, self.tensors[0]
         return {
             "in place": lambda c: gc.clip_by_global_norm(ts, c, out=ts),
@@ -165,7 +165,7 @@ class Ways:
         }[operation]
 
     def plain(self, operation: str) -> Way:
-        """Give that of somebody who has CuPy alone, without a wait for the device."""
+        """Return the form with CuPy alone, without a wait for the device."""
         cp, ts, x = self.cupy, self.tensors, self.tensors[0]
 
         def norm() -> Any:
@@ -201,7 +201,7 @@ class Ways:
         }[operation]
 
     def peer(self, operation: str) -> Way:
-        """Give PyTorch's."""
+        """Return PyTorch's form."""
         torch, ts, x = self.torch, self.shared, self.shared[0]
         utils = torch.nn.utils
         parameters = [torch.nn.Parameter(t, requires_grad=False) for t in ts]
@@ -260,7 +260,7 @@ class Times:
 
 @dataclass
 class Result:
-    """What was measured of a row."""
+    """The measurements of a row."""
 
     row: Row
     times: dict[str, Times] = field(default_factory=dict)
@@ -271,12 +271,12 @@ class Result:
 
     @property
     def ratios(self) -> dict[str, float]:
-        """The peers' times over ours, until the device is done."""
+        """The peers' times over gradclip's, until the device is done."""
         ours = self.times.get(OURS)
         return {name: t.call / ours.call for name, t in self.times.items() if name != OURS} if ours else {}
 
     def verdicts(self, launch: float) -> list[str]:
-        """Tell which targets are missed; nothing: none."""
+        """Return the targets that are missed; nothing: none."""
         found = ["wrong"] if self.wrong else []
         ours = self.times.get(OURS)
         if ours is None:
@@ -298,7 +298,7 @@ class Bench:
     """Measures rows on one GPU."""
 
     def __init__(self, cupy: Any, torch: Any, seconds: float) -> None:
-        """Take who takes part, and the time of a row."""
+        """Take the libraries, and the time of a row."""
         self.cupy, self.torch, self.seconds = cupy, torch, seconds
         self.stream = cupy.cuda.Stream(non_blocking=True)
         self.wait = cupy.RawKernel(WAIT, "wait")
@@ -443,12 +443,12 @@ class Bench:
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """Give a dtype by its name."""
+    """Return a dtype by its name."""
     return np.dtype(importlib.import_module("ml_dtypes").bfloat16 if name == "bfloat16" else name)
 
 
 def first_limit(row: Row) -> float:
-    """Give a limit that clips, or none, for elements whose square is 1 on average."""
+    """Return a limit that clips, or none, for elements whose square is 1 on average."""
     if row.operation == "clip_by_value":
         return 1.0
     length = row.shapes[0][-1] if row.operation == "clip_by_norm rows" else row.nbytes / row.itemsize
@@ -472,7 +472,7 @@ class Check:
             self.expected = ways.ours(row.operation)(limit)
 
     def of(self, name: str, way: Way) -> str | None:
-        """Do it once, and tell what is wrong with it; then put the inputs back."""
+        """Run a form once, and return what is wrong with the result; then restore the inputs."""
         got = way(self.limit)
         if self.expected is None:
             problem = "not compared: no memory for it on the host" if name == OURS else None
@@ -499,7 +499,7 @@ class Check:
 
 
 def flat(result: Any) -> list[Any]:
-    """Give all arrays of a result in a row."""
+    """Return all arrays of a result in a row."""
     return [each for part in result for each in flat(part)] if isinstance(result, (list, tuple)) else [result]
 
 
@@ -528,7 +528,7 @@ def cells(result: Result, launch: float) -> list[str]:
 
 
 def describe(cupy: Any, torch: Any, bench: Bench) -> list[str]:
-    """Tell on what it was measured."""
+    """Describe the machine and the versions."""
     runtime = cupy.cuda.runtime
     device = runtime.getDeviceProperties(runtime.getDevice())
     driver = runtime.driverGetVersion()
@@ -558,7 +558,7 @@ def page(machine: Sequence[str], results: Sequence[Result], launch: float, start
 
 
 def progress(results: Iterator[Result], total: int) -> Iterator[Result]:
-    """Show how far it is, if tqdm is there and someone looks; each row as it comes, if nobody does."""
+    """Show progress, if tqdm is installed and the output is a terminal; otherwise print each row when it is done."""
     bar: Any = None
     if sys.stderr.isatty():
         with contextlib.suppress(ImportError):
@@ -581,7 +581,7 @@ def nothing(why: str) -> None:
 
 
 def import_torch() -> Any:
-    """Give PyTorch, or None where it is not there or has no GPU."""
+    """Return PyTorch, or None where it is not installed or has no GPU."""
     try:
         torch = importlib.import_module("torch")
     except ImportError:

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 COUNTS = (1, 10, 100, 1_000, 10_000)
-#: What a call may take: microseconds, and more for each tensor.
+#: The most that a call may take: microseconds, and more for each tensor.
 CALL, EACH = 40.0, 0.4
-#: Elements of a tensor: few, as nothing depends on them.
+#: Elements of a tensor: few, as the time does not depend on them.
 ELEMENTS = 16
 #: Lists that are taken in turns, so that each is one that gradclip does not know: it remembers the last 16.
 TURNS = 17
@@ -39,7 +39,7 @@ FEWEST = 7
 
 
 class _Memory:
-    """Memory that nobody looks at."""
+    """Memory that is never accessed."""
 
     ptr = 1 << 20
 
@@ -55,29 +55,29 @@ class _Device:
         return contextlib.nullcontext()
 
     def alloc(self, nbytes: int) -> _Memory:
-        """Give an address."""
+        """Return an address."""
         del nbytes
         return _Memory()
 
     def upload(self, words: Any) -> _Memory:
-        """Give an address."""
+        """Return an address."""
         del words
         return _Memory()
 
     def function(self, name: str) -> str:
-        """Give a handle."""
+        """Return a handle."""
         return name
 
     def launch(self, function: Any, grid: int, block: int, params: Any) -> None:
         """Do nothing."""
 
     def download(self, memory: Any, nbytes: int) -> bytes:
-        """Give zeros."""
+        """Return zeros."""
         del memory
         return bytes(nbytes)
 
     def is_capturing(self) -> bool:
-        """Say no."""
+        """Return False."""
         return False
 
 
@@ -101,7 +101,7 @@ class Arrays:
 
 @contextlib.contextmanager
 def idle_device(arrays: Arrays) -> Iterator[None]:
-    """Let gradclip take the device that does nothing for the one of all arrays."""
+    """Make gradclip use the device that does nothing."""
     own = vars(_device)
     before = own["device_of"], own["empty"]
     device = _Device()
@@ -114,7 +114,7 @@ def idle_device(arrays: Arrays) -> Iterator[None]:
 
 
 def shortest(call: Callable[[], Any], seconds: float) -> float:
-    """Give the shortest time of a call, in microseconds."""
+    """Return the shortest time of a call, in microseconds."""
     call()
     best, end, done = float("inf"), time.perf_counter() + seconds, 0
     while done < FEWEST or time.perf_counter() < end:
@@ -126,7 +126,7 @@ def shortest(call: Callable[[], Any], seconds: float) -> float:
 
 
 def attributes(tensors: list[Any]) -> None:
-    """Read what has to be known of each array, and do nothing with it."""
+    """Read all necessary attributes of each array, and do nothing with them."""
     [(t.data.ptr, t.data.device_id, t.dtype, t.size, t._c_contiguous) for t in tensors]  # noqa: SLF001
 
 

@@ -49,7 +49,7 @@ def medians(calls: Mapping[str, Callable[[], object]], rounds: int, wait: Callab
 
 
 def repeated(call: Callable[[], object], count: int) -> Callable[[], object]:
-    """Make one call of many."""
+    """Combine many calls in one."""
 
     def run() -> None:
         for _ in range(count):
@@ -65,7 +65,7 @@ def table(rows: dict[str, float], unit: float, name: str) -> None:
 
 
 def ranks() -> None:
-    """Measure a call beside the bare collective, and GPT-2 small in shards beside NumPy and an allreduce."""
+    """Measure a call beside the bare collective, and GPT-2 small in shards beside NumPy with an allreduce."""
     from mpi4py import MPI  # noqa: PLC0415 (needed here alone)
 
     world = MPI.COMM_WORLD
