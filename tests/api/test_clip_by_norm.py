@@ -1,4 +1,4 @@
-"""clip_by_norm and clip_by_average_norm: which norm is limited, and by how much."""
+"""clip_by_norm and clip_by_average_norm: the norm that is limited, and the factor."""
 
 import itertools
 import math
@@ -19,7 +19,7 @@ def cube(dtype):
 
 
 def norms_of(x, axes):
-    """The norms a result is held to."""
+    """The norms that results are compared with."""
     return norms_in_use(x, exact_norms(x, 2, axes), axes)
 
 
@@ -111,7 +111,7 @@ def test_long_slices_are_scaled_each_by_its_own_factor(dtype, shape):
             exponent = np.maximum(np.frexp(product)[1] - 1, oracle.finfo(dtype).minexp) - oracle.finfo(dtype).nmant
             result = oracle.exact_parts(gc.clip_by_norm(data, limit, axes))
             off = np.abs(result - product) / np.ldexp(1.0, exponent)
-            # The product here has two roundings of its own, which show only beside float64.
+            # The product here is rounded twice, which is visible only in float64.
             assert off.max() <= (4 if oracle.is_wide(dtype) else oracle.ONE_ROUNDING)
 
 

@@ -1,4 +1,4 @@
-"""clip_by_value: which bounds there are, and that they compare exactly."""
+"""clip_by_value: the bounds it takes, and exact comparison."""
 
 import math
 
@@ -175,7 +175,7 @@ def test_a_float64_bound_is_rounded_to_the_narrower_dtype_first(dtype):
 
 @floats
 def test_a_bound_is_rounded_once(dtype):
-    """Just beside the middle of two numbers, where a stop at another precision would round up or down twice."""
+    """Just beside the midpoint of two numbers, where rounding to another precision first would round twice."""
     x = np.array([-4.0, 4.0] * 20).astype(dtype)
     half = oracle.eps(dtype) / 2
     for bound in (
@@ -322,7 +322,7 @@ def test_the_bounds_and_the_tensor_are_not_modified(dtype):
 
 @floats
 def test_the_byte_order_of_a_bound_keeps_the_payload_of_its_nan(dtype):
-    """A signalling NaN as well, which a conversion would make a quiet one."""
+    """Also of a signaling NaN, which a conversion would make quiet."""
     one = oracle.bits(np.array([np.inf], dtype))[0] + 1
     bound = oracle.from_bits([one], dtype)
     for given in (bound, bound.astype(bound.dtype.newbyteorder("S")), bound.reshape(1, 1)[:, :1]):

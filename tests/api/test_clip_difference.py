@@ -1,4 +1,4 @@
-"""clip_difference_by_global_norm: tensors that go a part of the way to others, by the norm of what they differ by."""
+"""clip_difference_by_global_norm: tensors moved a part of the way to others, by the norm of their differences."""
 
 import math
 
@@ -37,7 +37,7 @@ def differences(t_list, bases):
 
 
 def check(t_list, bases, limit, results, norm):
-    """The bits of the results, by the norm that came back."""
+    """The bits of the results, for the norm that was returned."""
     for t, base, result in zip(t_list, bases, results, strict=True):
         if t is None:
             assert result is None
@@ -54,7 +54,7 @@ def copies(tensors):
     return [None if t is None else t.copy() for t in tensors]
 
 
-# ---- what comes back
+# ---- results
 
 
 @dtypes
@@ -146,7 +146,7 @@ def test_any_layout_of_both(dtype):
 @dtypes
 @given(data=st.data())
 def test_any_pair_and_any_limit(dtype, data):
-    """Against exact differences, where float64 ends too: `base + (t - base) * factor`, each step in float64."""
+    """Against exact differences, also at the ends of float64: `base + (t - base) * factor`, each step in float64."""
     t = data.draw(tensors(dtype, finite=True).filter(lambda t: t.size < 200), label="t")
     pool = oracle.native(data.draw(tensors(dtype, finite=True).filter(lambda t: t.size > 0), label="base"))
     base = np.resize(pool, t.shape)
@@ -181,7 +181,7 @@ def moduli(exact, dtype):
     return [abs(x) for x in exact.ravel()]
 
 
-# ---- the end of float64
+# ---- the ends of float64's range
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128])
@@ -204,7 +204,7 @@ def test_a_difference_beyond_float64_is_taken_at_half_scale(dtype, sign):
                 assert np.isfinite(result).all()
     (result,), _ = gc.clip_difference_by_global_norm([t], [base], math.inf)
     assert same_bits(result, t)
-    (half,), _ = gc.clip_difference_by_global_norm([t[:1]], [base[:1]], 1.0, 2.0)  # the norm is to be trusted
+    (half,), _ = gc.clip_difference_by_global_norm([t[:1]], [base[:1]], 1.0, 2.0)  # the norm is trusted
     assert abs(oracle.parts(half)[0]) <= 1e290 if np.dtype(dtype).kind != "c" else half.real[0] == 0
 
 
@@ -263,7 +263,7 @@ def test_what_is_not_finite(dtype):
 
 @dtypes
 def test_a_norm_that_is_trusted(dtype):
-    """Each element for itself, as NumPy has it, unless the norm is not finite."""
+    """Each element by itself, as in NumPy, unless the norm is not finite."""
     t = np.array([np.inf, 1.0, -np.inf, np.nan, 2.0, np.inf, 3.0]).astype(dtype)
     base = np.array([np.inf, 0.5, np.inf, 0.0, np.nan, 1.0, -np.inf]).astype(dtype)
     (result,), _ = gc.clip_difference_by_global_norm([t], [base], 1.0, 2.0)
@@ -561,7 +561,7 @@ def test_the_same_bits_everywhere(dtype, everywhere):
 
 @pytest.mark.parametrize("dtype", [np.float32, BF16])
 def test_large_outputs_are_streamed(dtype, threads):
-    """More than 32 MiB."""
+    """Outputs of more than 32 MiB."""
     pattern = cast(np.random.default_rng(3).standard_normal(1009), dtype)
     t = np.resize(pattern, 34 * 2**20 // pattern.itemsize)
     base = np.resize((pattern * 0.5).astype(dtype), t.shape)

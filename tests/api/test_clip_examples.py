@@ -1,4 +1,4 @@
-"""clip_examples_by_global_norm: each example by its own norm, and their sum in one order."""
+"""clip_examples_by_global_norm: each example by its own norm, and their sum in a fixed order."""
 
 import math
 from fractions import Fraction
@@ -20,13 +20,13 @@ REDUCE = ["sum", "mean", None]
 
 
 def batch(dtype, count, *shapes):
-    """Tensors with as many examples each, and None first."""
+    """Tensors of the same number of examples, with None first."""
     rng = np.random.default_rng(count)
     return [None, *(cast(np.asarray(rng.standard_normal((count, *shape))), dtype) for shape in shapes)]
 
 
 def expected(t, factors, reduce):
-    """What comes of a tensor in the order that is promised: all in float64, example by example, rounded once."""
+    """The result for a tensor in the documented order: in float64, example by example, rounded once."""
     t = oracle.native(t)
     parts = oracle.exact_parts(t)
     shares = parts * np.reshape(factors, (-1, *[1] * (parts.ndim - 1)))
@@ -40,7 +40,7 @@ def expected(t, factors, reduce):
 
 
 def check(t_list, clip_norm, results, norms, reduce):
-    """The bits of the results, by the norms that came back."""
+    """The bits of the results, for the norms that were returned."""
     per_tensor = not isinstance(clip_norm, float)
     for i, (t, result) in enumerate(zip(t_list, results, strict=True)):
         if t is None:
@@ -55,7 +55,7 @@ def check(t_list, clip_norm, results, norms, reduce):
 
 
 def check_norms(t_list, norms):
-    """One for each example, of all tensors; or for each tensor one for each of its examples."""
+    """One norm for each example over all tensors; or for each tensor, one norm for each of its examples."""
     count = next((len(t) for t in t_list if t is not None), 0)
     assert type(norms) is np.ndarray
     assert norms.dtype == np.float64
@@ -69,7 +69,7 @@ def check_norms(t_list, norms):
                 oracle.assert_norm(norm, oracle.exact_global_norm([t]))
 
 
-# ---- what comes back
+# ---- results
 
 
 @dtypes
@@ -125,7 +125,7 @@ def test_any_layout(dtype):
 @dtypes
 @given(data=st.data())
 def test_any_tensor_and_any_limit(dtype, data):
-    """Where float64 ends too: against exact sums, with the room that rounding may take."""
+    """Against exact sums, also at the ends of float64, within the error that rounding may cause."""
     t = data.draw(tensors(dtype, finite=True).filter(lambda t: t.ndim > 0 and t.size < 200), label="t")
     beside = data.draw(st.sampled_from([None, np.float32, dtype]), label="beside")
     t_list = [beside and cast(np.ones((len(t), 2)), beside), t]
@@ -219,11 +219,11 @@ def test_nested_lists_and_the_names_of_arguments():
     assert same_bits(named[0][0], total)
 
 
-# ---- strict, and what private learning counts on
+# ---- strict, and the guarantees that private learning needs
 
 
 def shares_of(t_list, limit, **more):
-    """Each example's share of a sum in float64: that of a batch of one."""
+    """Each example's share of a sum in float64: the sum of a batch of that example."""
     for i in range(len(t_list[0])):
         yield gc.clip_examples_by_global_norm([t[i : i + 1] for t in t_list], limit, **more)[0]
 
@@ -236,7 +236,7 @@ def test_no_strict_share_is_above_the_limit(dtype, kind):
     norms = gc.clip_examples_by_global_norm(t_list, math.inf)[1]
     for limit in (float(np.median(norms)), float(norms.min()) * 0.7, *norms[:3].tolist()):
         if kind == "sum":
-            # The share of an example stands alone in a sum of one, which is float64 for wide dtypes.
+            # The sum of one example is its share; it is float64 for wide dtypes.
             wide = [t.astype(np.complex128 if t.dtype.kind == "c" else np.float64) for t in t_list]
             shares = shares_of(wide, limit, strict=True)
             results = [np.stack(parts) for parts in zip(*shares, strict=True)]
@@ -271,7 +271,7 @@ def test_no_strict_share_is_above_a_subnormal_limit(dtype, reduce):
 
 @dtypes
 def test_every_share_is_within_the_limit_up_to_rounding(dtype):
-    """Without strict=True it is above by no more than 2e-14 of the limit, before the sum."""
+    """Without strict=True, a share exceeds the limit by no more than 2e-14 of it, before the sum."""
     wide = np.complex128 if np.dtype(dtype).kind == "c" else np.float64
     t_list = [t.astype(wide) for t in batch(dtype, 200, (3,), ())[1:]]
     limit = 1 / 3
@@ -281,7 +281,7 @@ def test_every_share_is_within_the_limit_up_to_rounding(dtype):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_one_example_moves_the_sum_by_no_more_than_the_limit(dtype):
-    """And by the rounding of the sum, which is bounded for each element."""
+    """Plus the rounding of the sum, which is bounded for each element."""
     rng = np.random.default_rng(8)
     t = cast(rng.standard_normal((40, 6)) * 10.0 ** rng.uniform(-1, 1, (40, 1)), dtype)
     limit = 0.7

@@ -1,4 +1,4 @@
-"""The command ``gradclip``: what it tells of files, and how it ends."""
+"""The command ``gradclip``: its output about files, and its exit status."""
 
 import json
 import math
@@ -36,7 +36,7 @@ CODES = {"<f8": "F64", "<f4": "F32", "<f2": "F16", "<c8": "C64", "<i8": "I64", "
 
 
 def write_safetensors(path, arrays, extra=None):
-    """The format, written down once more: a length, a JSON header, the bytes."""
+    """A second implementation of the format: a length, a JSON header, the bytes."""
     header, data = {"__metadata__": {"format": "np"}, **(extra or {})}, b""
     for name, array in arrays.items():
         code = "BF16" if array.dtype == ml_dtypes.bfloat16 else CODES[array.dtype.str]
@@ -412,6 +412,6 @@ def test_files_of_half_a_gibibyte_are_not_loaded_as_a_whole(kind, tmp_path):
     done = subprocess.run(command_line, check=False, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["global_norm"] == 5.0
-    assert 10_000 < int(done.stderr.split()[-1]) < 200_000  # KiB; the least is for the interpreter and NumPy
+    assert 10_000 < int(done.stderr.split()[-1]) < 200_000  # KiB; the interpreter and NumPy alone exceed the lower bound
     for file in tmp_path.iterdir():
         file.unlink()

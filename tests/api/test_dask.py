@@ -1,4 +1,4 @@
-"""dask arrays: lazy, chunk by chunk, the numbers of NumPy arrays."""
+"""dask arrays: lazy, chunk by chunk, with the results of NumPy arrays."""
 
 import gradclip as gc
 import numpy as np
@@ -28,7 +28,7 @@ def sample(shape=(100, 40), dtype="f4"):
 
 
 def chunks_of(array):
-    """What is called for each chunk while a graph is computed."""
+    """The functions that are called for each chunk while a graph is computed."""
     seen = []
 
     def note(block):
@@ -232,7 +232,7 @@ def test_errors_come_before_anything_is_computed(call, error, words):
 
 
 def test_processes():
-    """Chunks stay where they are: in worker processes, which load the package themselves."""
+    """Chunks stay in their worker processes, which import the package themselves."""
     distributed = pytest.importorskip("distributed")
     options = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": None, "memory_limit": 0}
     array = sample((400, 50), "f8")

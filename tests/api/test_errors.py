@@ -1,4 +1,4 @@
-"""Everything the sections "Arrays" and "Limits" refuse: the error's type, and what its message tells."""
+"""Errors for everything that the sections "Arrays" and "Limits" exclude: their type and message."""
 
 import array
 import collections
@@ -21,7 +21,7 @@ S = gc.IndexedSlices(TABLE, np.array([0, 1]))
 
 
 def expect(error, call, starts, *mentions):
-    """`call` raises exactly this kind of error, and the message starts and mentions as told."""
+    """`call` raises exactly this type of error, and its message has this beginning and these parts."""
     with pytest.raises(error) as caught:
         call()
     message = str(caught.value)
@@ -329,7 +329,7 @@ def test_a_limit_of_every_kind_means_the_same_for_every_dtype(dtype):
 
 
 def test_a_limit_keeps_its_own_precision():
-    """0.1 in bfloat16 is 0.10009765625, whatever it limits."""
+    """0.1 in bfloat16 is 0.10009765625, for a tensor of any dtype."""
     x = np.array([3.0, 4.0])
     for kind in (np.float16, BF16, np.float32, ml_dtypes.float8_e4m3fn):
         limit = kind(0.1)
@@ -623,7 +623,7 @@ NO_SEQUENCES = {
     "array.array": array.array("d", [1.0]),
     "slices": S,
 }
-#: What TensorFlow's sentence is followed by.
+#: The texts after TensorFlow's sentence.
 ADVICE = {
     "dict": " Use gradclip.tree for a dict, or pass list(t_list.values()).",
     "ordered dict": " Use gradclip.tree for a dict, or pass list(t_list.values()).",

@@ -1,4 +1,4 @@
-"""IndexedSlices: rows of a larger array, and what the functions do with them."""
+"""IndexedSlices: rows of a larger array, and their treatment by the functions."""
 
 import copy
 import math
@@ -209,7 +209,7 @@ def test_coalesce_adds_in_stored_order_and_rounds_once(dtype):
     ],
 )
 def test_a_sum_is_rounded_once(dtype, values):
-    """Just above the middle of two numbers: what the last value adds is lost where float32 lies on the way."""
+    """Just above the midpoint of two numbers: rounding to float32 first would lose the last value."""
     values = np.array(values).astype(dtype)
     total = gc.IndexedSlices(values, np.array([0, 0, 0]), (1,))
     above = np.array([1 + oracle.eps(dtype)]).astype(dtype)

@@ -1,4 +1,4 @@
-"""The section "Arrays": any layout in, a plain native array in K order out, the input as it was."""
+"""The section "Arrays": input of any layout, a plain native result in K order, an unchanged input."""
 
 import subprocess
 import sys
@@ -32,7 +32,7 @@ def plain(view):
 
 
 def agree(actual, expected, name=None):
-    """Equal up to the last bits that another order of the same sum may change."""
+    """Equal except for the last bits, which another order of the sum may change."""
     actual, expected = np.asarray(actual), np.asarray(expected)
     rtol = 4 * oracle.eps(actual.dtype)
     if name in POWERS:
@@ -339,7 +339,7 @@ def test_any_byte_but_0_is_true(byte):
 
 
 class Wrapped:
-    """An object of another library."""
+    """An array-like of another library."""
 
     def __init__(self, array):
         self.array = array
@@ -376,7 +376,7 @@ def test_what_an_array_method_raises_passes_through():
 @pytest.mark.parametrize("dtype", ["float16", "float32", "complex128"])
 @pytest.mark.parametrize("view", ["[:, ::2]", "[::-1, 1::2]", "[:, ::2].view(swapped)", ".T[::2]"])
 def test_a_strided_array_is_not_copied_as_a_whole(dtype, view):
-    # In a process of its own, because the peak never falls: 32 MiB to read, of which blocks are gathered.
+    # In a separate process, because the peak never falls: 32 MiB to read, of which blocks are gathered.
     code = f"""
 import resource, numpy as np, gradclip as gc
 def peak():
@@ -442,7 +442,7 @@ TURNED = {
 }
 
 
-#: Elements from row to row: of the last, a power of two, a cache holds few, and the rows are read in tiles.
+#: Elements from row to row. For the last, a power of two, few rows fit in a cache, and the rows are read in tiles.
 PITCHES = (64, 100, 4096)
 
 

@@ -1,4 +1,4 @@
-"""gradclip.limits: rules that choose the limit from the norms of the steps before."""
+"""gradclip.limits: rules that choose the limit from the norms of earlier steps."""
 
 import json
 import math
@@ -35,7 +35,7 @@ def test_a_percentile_is_that_of_numpy(norms, q, history):
 
 
 def test_z_scores_are_those_of_the_paper():
-    """Written down once more, in longdouble."""
+    """A second implementation, in longdouble."""
     rng = np.random.default_rng(0)
     norms = np.exp(rng.standard_normal(400) / 3)
     norms[[60, 61, 200, 390]] *= 50

@@ -1,4 +1,4 @@
-"""Lists of tensors give the bits of their tensors, in whatever way these lie in memory and outputs are given."""
+"""Lists of tensors give the bits of their tensors, for any layout in memory and any kind of outputs."""
 
 import gc as collector
 import itertools
@@ -12,7 +12,7 @@ import pytest
 DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 #: Up to beyond a block of 2,048 elements, and around the lanes of a sum.
 HEIGHTS = [2, 3, 31, 32, 33, 64, 100, 2047, 2048, 2049]
-#: Around the numbers of columns that are taken at once.
+#: Around the numbers of columns that are processed in one call.
 WIDTHS = [1, 2, 7, 8, 9, 63, 64, 65, 130]
 
 
@@ -30,7 +30,7 @@ def bits(tensors):
 
 
 def check(make, order=2):
-    """Clip what `make` makes, into new outputs and in place, as its copies are clipped."""
+    """Clip the tensors of `make`, into new outputs and in place, and compare with clipping their copies."""
     tensors = make()
     expected, norm = gc.clip_by_global_norm(copies(tensors), 0.5, ord=order)
     assert gc.global_norm(tensors, ord=order) == norm
@@ -181,7 +181,7 @@ def test_the_result_is_a_new_list_like_any_other(count, kind):
         assert found is not out
         assert collector.is_tracked(found)
         assert len(found) == count
-        found.append(found)  # what the collector is for
+        found.append(found)  # the garbage that the collector finds
         del found
     collector.collect()
 

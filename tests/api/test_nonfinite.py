@@ -162,7 +162,7 @@ def test_a_bad_use_norm_counts(bad):
         gc.clip_by_global_norm([x], 1.0, bad, nonfinite="raise", out=[x])
     assert caught.value.entries == ()
     assert bits(x) == bits(np.array([1.0, 2.0]))
-    # A finite one is believed: the data are not looked at.
+    # A finite norm is trusted: the data are not read.
     y = np.array([np.nan, 4.0])
     assert bits(gc.clip_by_global_norm([y], 1.0, 2.0, nonfinite="raise")[0][0]) == bits(np.array([np.nan, 2.0]))
 

@@ -1,4 +1,4 @@
-"""norm and normalize: vector and matrix orders, one axis, several, and what is kept."""
+"""norm and normalize: vector and matrix orders, one or several axes, and keepdims."""
 
 import itertools
 import math
@@ -33,7 +33,7 @@ MATRIX_ORDS = ["euclidean", "fro", 1, 2, math.inf]
 
 
 def cube(dtype):
-    """Random numbers; of integers those of the whole range."""
+    """Random numbers; for integers, over the whole range."""
     rng, dtype = np.random.default_rng(6), np.dtype(dtype)
     if dtype.kind == "b":
         return rng.integers(0, 2, (4, 5, 6)).astype(dtype)
@@ -131,7 +131,7 @@ def test_matrix_norms_with_the_axis_order_of_numpy(dtype, axis, p):
     dropped = gc.norm(x, p, axis)
     assert kept.dtype == dropped.dtype == norm_dtype(dtype)
     assert kept.shape == tuple(1 if a != left else n for a, n in enumerate(x.shape))
-    if p == 2:  # from LAPACK, which is not bound to repeat its last bit
+    if p == 2:  # LAPACK computes it, which may not repeat its last bit
         np.testing.assert_allclose(dropped, kept.ravel(), rtol=1e-6 if dropped.dtype == np.float32 else 1e-14)
     else:
         assert same_bits(dropped, kept.ravel())
@@ -288,7 +288,7 @@ def test_normalize_by_matrix_norms(dtype, p):
         kept = gc.norm(x, p, axis, keepdims=True)
         assert norm.dtype == norm_dtype(dtype)
         np.testing.assert_allclose(norm, kept, rtol=1e-14 if oracle.is_wide(dtype) else 2e-7)
-        # The norm of order 2 need not repeat its last bits.
+        # The matrix norm of order 2 may differ in its last bits.
         slack = 50 if p == 2 and oracle.is_wide(dtype) else 0
         held_to = norms_in_use(x, oracle.exact_matrix_norms(x, p, axis), axis, p)
         assert_within_ulp(result, exact_quotient(x, held_to), allowed_ulps(dtype) + slack)

@@ -1,4 +1,4 @@
-"""`NormState`: what a norm is made of, merged in any order."""
+"""`NormState`: the sums that make a norm, merged in any order."""
 
 import math
 import pickle
@@ -98,7 +98,7 @@ def test_plain_sums_of_arrays_merge(ord, reproducible):
 
 @pytest.mark.parametrize(("ord", "reproducible"), [(1, False), (2, False), (1, True), (2, True)])
 def test_many_ranks_add_exactly(ord, reproducible):
-    """As many as fit: 2**14 full digits."""
+    """As many ranks as fit: 2**14 numbers of full digits."""
     state = gc.NormState.of([np.array([1 - 2.0**-53, 1e300])], ord, reproducible=reproducible)
     merged = gc.NormState.from_array(state.to_array() * 2**14, ord)
     assert merged.norm() == state.norm() * (2**14) ** (1 / ord)

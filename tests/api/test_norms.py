@@ -1,4 +1,4 @@
-"""`norms` and the clippers of lists whose tensors, or units of them, have norms of their own; `clip_by_rms`."""
+"""`norms`, the clippers of lists whose tensors or units have their own norms, and `clip_by_rms`."""
 
 import gradclip as gc
 import numpy as np

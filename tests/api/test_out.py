@@ -1,4 +1,4 @@
-"""The `out` argument: what it may be, what overlaps give, and when nothing at all is written."""
+"""The `out` argument: allowed outputs, overlaps, and calls that must write nothing."""
 
 import os
 import subprocess
@@ -44,7 +44,7 @@ def sample(shape, dtype=np.float64):
     return cast(np.random.default_rng(1).standard_normal(shape), dtype)
 
 
-# ---- what comes back, and where
+# ---- results, and where they are written
 
 
 @singles_and_dtypes
@@ -71,7 +71,7 @@ def test_out_may_have_any_layout_and_byte_order(name, dtype, layout):
 @pytest.mark.parametrize("dtype", SCALED)
 @looped("axes", [None, 0, 1, 2, (0, 1), (1, 2), (0, 2), ()])
 def test_the_layout_of_out_does_not_change_a_bit(dtype, axes):
-    """For an input of any layout, along any axes: the order of a sum follows the input alone."""
+    """For an input of any layout, along any axes: the order of a sum depends on the input alone."""
     for shape in ((3, 5, 4), (40, 2, 3), (1, 33, 2)):
         x = sample(shape, dtype)
         outs = {name: layout(np.full_like(x, 99)) for name, layout in layouts.WRITEABLE.items()}
@@ -265,7 +265,7 @@ def test_outputs_that_overlap_the_inputs_of_their_neighbours(limit):
 
 
 def test_outputs_over_the_inputs_of_other_dtypes():
-    """One piece of memory, read as two dtypes: what is written for one is what the other one's input was."""
+    """One buffer, read as two dtypes: writing one output overwrites the input of the other."""
     for first in SCALED:
         for second in SCALED:
             size = 8 * max(np.dtype(first).itemsize, np.dtype(second).itemsize)
@@ -411,7 +411,7 @@ def test_a_wrong_dtype_or_type_of_out_is_a_type_error(name):
 
 @pytest.mark.parametrize("dtype", SCALED)
 def test_an_out_of_any_other_dtype_is_a_type_error(dtype):
-    """Also one of the same size: bfloat16 for float16, complex64 for float64."""
+    """Also for one of the same item size: bfloat16 for float16, complex64 for float64."""
     x = sample((3, 4), dtype)
     for other in [*NORMED, np.longdouble, "u2", "V2", f"V{x.itemsize}"]:
         if np.dtype(other) == np.dtype(dtype):

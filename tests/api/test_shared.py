@@ -1,4 +1,4 @@
-"""`comm=`, `replicated=` and `reproducible=`: norms of data that several ranks hold parts of."""
+"""`comm=`, `replicated=` and `reproducible=`: norms of data that are distributed over several ranks."""
 
 import math
 from fractions import Fraction
@@ -43,7 +43,7 @@ def whole(lists):
 
 
 def on_each(lists, function):
-    """What a function of a rank's list and communicator returns on each rank."""
+    """The result of a function of a rank's list and communicator, on each rank."""
     return ranks.run([lambda comm, own=own: function(own, comm) for own in lists])
 
 
@@ -269,7 +269,7 @@ class TestNorms:
             assert sum(found[0][1]) <= 1024 + 32 * count
 
     def test_of_lists_of_other_lengths(self):
-        """Nobody hangs, however long the messages would be."""
+        """No rank hangs, however long the messages would be."""
         for lengths in ([1, 2, 2], [100, 40, 100], [3, 200, 3]):
             for error in on_each([[np.ones(3)] * n for n in lengths], lambda own, comm: gc.norms(own, comm=comm)):
                 with pytest.raises(ValueError, match="number of tensors or slices"):
@@ -497,7 +497,7 @@ class TestReproducible:
     @pytest.mark.parametrize("dtype", ["f4", "f2"])
     @pytest.mark.usefixtures("isa")
     def test_blocks_with_small_numbers(self, dtype):
-        """The smallest element of a block lies so far below the largest that float64 would round."""
+        """The smallest element of a block is so far below the largest that float64 would round."""
         for power in range(15, 30):
             tensor, norm = self.block(dtype, power)
             assert gc.global_norm([tensor], reproducible=True) == norm

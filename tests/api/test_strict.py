@@ -73,7 +73,7 @@ def check_product(result, t, factor):
 
 @st.composite
 def limits_near(draw, norm):
-    """Anywhere, and often where a rounding decides."""
+    """Any limit, and often one at which a rounding decides."""
     near = oracle.to_float64(norm)
     if not 0 < near < math.inf or draw(st.booleans()):
         return number(draw(limits(norm)))
@@ -134,7 +134,7 @@ def rows(dtype, count, width, exponent=0):
 
 
 def check_slices(result, x, limit, axes):
-    """The bound of each slice, and nothing else than a rounding away from the result that is not strict."""
+    """The bound of each slice, and a result that differs from the non-strict one by no more than a rounding."""
     assert (squared_norms(result, axes) <= at_most(limit)).all()
     own, nearest = oracle.exact_parts(result), oracle.exact_parts(gc.clip_by_norm(x, limit, axes))
     slack = 3 * MARGIN if oracle.is_wide(x.dtype) else oracle.eps(x.dtype)
@@ -191,7 +191,7 @@ def test_rows_that_are_longer_than_a_chunk(dtype):
 
 @dtypes
 def test_the_tests_above_would_see_rounding_to_nearest(dtype):
-    """Without strict=True many rows lie above the limit: half of the narrow ones, some of float64."""
+    """Without strict=True many rows exceed the limit: half of the narrow ones, some of float64."""
     x = rows(dtype, 400, 16)
     limit = middle(x, 1) / 10
     above = squared_norms(gc.clip_by_norm(x, limit, 1), 1) > at_most(limit)

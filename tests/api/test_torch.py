@@ -1,4 +1,4 @@
-"""gradclip.torch beside torch.nn.utils: the same signatures, effects and errors, and the differences that are meant."""
+"""gradclip.torch compared with torch.nn.utils: signatures, effects and errors, and the intended differences."""
 
 import inspect
 import itertools
@@ -71,7 +71,7 @@ def test_norms_are_clipped_as_by_torch(dtype, norm_type, layout):
     assert norm.shape == ()
     assert float(norm) == pytest.approx(float(expected), rel=TOLERANCE.get(str(dtype), 1e-5))
     assert close(gradients(mine), gradients(other), dtype)
-    # ... and to the bit as by the functions of arrays.
+    # ... and has the bits of the functions of arrays.
     if dtype is not torch.bfloat16:
         arrays, exact = gc.clip_by_global_norm([g.numpy() for g in before], 1.5, ord=float(norm_type))
         assert float(norm) == (exact if is_double else np.float32(exact))

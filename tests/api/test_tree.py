@@ -1,4 +1,4 @@
-"""gradclip.tree: what the functions of lists do with the leaves, and the structure around it."""
+"""gradclip.tree: the functions of lists applied to the leaves, and the structure around them."""
 
 import dataclasses
 import enum
@@ -35,7 +35,7 @@ class Unregistered:
 
 @optree.register_pytree_node_class(namespace=NAMESPACE)
 class Registered:
-    """A class whose flatten function gives no names, and which has something that is no leaf."""
+    """A class whose flatten function gives no names, and which holds an object that is not a leaf."""
 
     def __init__(self, *children, mark=None):
         self.children, self.mark = children, mark
@@ -179,7 +179,7 @@ def test_results_are_those_of_the_list_in_the_structure_of_the_tree(function, st
     of_tree, of_list = PAIRS[function]
     tree = STRUCTURES[structure](*tensors())
     shape, leaves = leaves_of(tree)
-    assert are_same(leaves, tensors())  # what this file's own walk says
+    assert are_same(leaves, tensors())  # the result of this file's own traversal
     expected, norm = of_list(leaves)
     assert not are_same(expected, leaves)  # something is clipped
 
