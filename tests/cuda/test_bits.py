@@ -284,7 +284,7 @@ ROWS_AND_COLUMNS = [
 @dtypes
 @looped("shape", ROWS_AND_COLUMNS)
 def test_rows_and_columns(gpu, dtype, shape):
-    """Few and many, short and long: each kind may go its own way."""
+    """Few and many, short and long: each kind may have a separate code path."""
     x = spread(shape, dtype) if dtype is not np.float16 else sample(shape, dtype)
     for data in (x, np.asfortranarray(x)):
         for axis in range(x.ndim):
@@ -375,7 +375,7 @@ def test_matrix_norms(gpu, dtype, p):
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [*SCALED, np.int8, np.bool_])
 def test_the_largest_singular_value(gpu, dtype):
-    """From the LAPACK of the device, which has its own last bits."""
+    """Computed by the device's LAPACK, whose last bits differ."""
     if gpu.kind != "device":
         pytest.skip("singular values come from CuPy, which needs a GPU for them")
     x = sample((4, 5, 6), dtype)
@@ -389,7 +389,7 @@ def test_the_largest_singular_value(gpu, dtype):
     np.testing.assert_allclose(gpu.get(one), gc.norm(x[0], 2, (0, 1)), rtol=1e-13)
 
 
-# ---- what comes back
+# ---- results
 
 
 @normed
@@ -416,7 +416,7 @@ def test_results_have_memory_of_their_own(gpu):
 
 
 def test_results_of_earlier_calls_stay_what_they_were(gpu):
-    """Memory may be used again, but not while somebody has it."""
+    """Memory may be reused, but not while a reference to it is held."""
     first = [gc.clip_by_global_norm([gpu.array(sample((50,), seed=k))], 0.5) for k in range(20)]
     norms = [gc.norm(gpu.array(sample((50,), seed=k))) for k in range(20)]
     for k, (result, norm) in enumerate(zip(first, norms, strict=True)):
@@ -598,7 +598,7 @@ def test_a_limit_that_is_its_own_norm_on_the_device_changes_nothing(gpu, dtype):
 @pytest.mark.parametrize("dtype", SCALED)
 @looped("bad", [-1.0, -5e-324, -math.inf, math.nan, -math.nan])
 def test_a_negative_or_nan_limit_on_the_device_makes_everything_nan(gpu, dtype, bad):
-    """It cannot be an error without a wait."""
+    """Raising an error would require a wait."""
     x = sample((6, 35), dtype)
     for limit_dtype in FLOATS:
         with np.errstate(under="ignore"):
@@ -945,7 +945,7 @@ def test_long_columns_beyond_float64(gpu):
 
 
 def test_the_same_call_again_gives_the_same(gpu):
-    """What was kept from the first one may be used, but for other arrays and limits."""
+    """State that is kept from the first call may be used, but for other arrays and limits."""
     for _ in range(3):
         for n in (5, 70):
             t_list = [sample((k + 1,), np.float32, n + k) for k in range(n)]

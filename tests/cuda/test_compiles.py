@@ -27,7 +27,7 @@ def arch(request: pytest.FixtureRequest) -> int:
 
 @functools.cache
 def instructions(source: str, *names: str) -> list[str]:
-    """Of PTX, without their operands."""
+    """The instructions of PTX, without operands."""
     text, _ = nvrtc.ptx(source, list(names), 75)
     lines = (re.sub(r"^@!?%p\d+", "", line.strip()).split() for line in text.splitlines())
     return [words[0].rstrip(";") for words in lines if words]

@@ -1,4 +1,4 @@
-"""CuPy as a device of the launches: what is asked of CuPy. Where there is no GPU, of one that writes it down."""
+"""CuPy as the device of the launches: the calls made to CuPy. Without a GPU, to one that records them."""
 
 import contextlib
 import ctypes
@@ -25,7 +25,7 @@ class Stream:
 
 
 class Memory:
-    """Of the host, in the place of the device's."""
+    """Host memory, instead of the device's."""
 
     def __init__(self, log, size):
         self.log, self.size = log, size
@@ -42,7 +42,7 @@ class Memory:
 
 @pytest.fixture
 def cupy(monkeypatch):
-    """A CuPy that writes down what it is asked for."""
+    """A CuPy that records its calls."""
     module = types.ModuleType("cupy")
     module.log = log = []
     module.stream = Stream(log, 7)
@@ -178,7 +178,7 @@ def test_kernels_of_another_maker_are_refused(cupy):
 
 @pytest.mark.cupy
 def test_cupy_itself_takes_what_it_gets():
-    """Its own classes, as far as they go without a driver."""
+    """CuPy's own classes, as far as they work without a driver."""
     import cupy as own
 
     module = own.RawModule(code=_device.source(), options=_device.OPTIONS, name_expressions=("scale<float>",))

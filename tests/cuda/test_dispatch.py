@@ -51,7 +51,7 @@ class Part(Device):
 
 
 class Pretends:
-    """Says that it is what it is not, and is no array of any kind."""
+    """Claims to be another class, and is not an array of any kind."""
 
     @property
     def __class__(self):
@@ -69,7 +69,7 @@ def cupy(monkeypatch):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """The calls that were handed on: name and arguments. What they return is their number."""
+    """The calls that were handed on, as name and arguments. Each returns its number."""
     found = []
 
     def recorder(name):
@@ -365,7 +365,7 @@ VALUES = [
 
 
 def is_for_others(check, value):
-    """Whether this is no case for a check, as something else comes before it or is at fault."""
+    """Whether a check does not apply to this case, because another error comes first or is the cause."""
     if check == "check_number_bound":
         return value is None or isinstance(value, (list, tuple)) or np.ndim(value) > 0
     if check == "check_out_sequence":

@@ -1,4 +1,4 @@
-"""What is refused on the device: the errors of the CPU, word for word, and those that only devices have."""
+"""Errors on the device: those of the CPU, word for word, and those that only devices have."""
 
 import re
 
@@ -36,7 +36,7 @@ def same_error(gpu, call, *arrays, told=""):
     assert gpu.syncs == 0, told
 
 
-# ---- the same as on the CPU
+# ---- errors of the CPU as well
 
 
 # what: a call with X, for a bad argument of each kind
@@ -199,7 +199,7 @@ def test_a_bound_of_another_kind(gpu, dtype):
             if bound.ndim:
                 same_error(gpu, call, x, bound)
                 continue
-            # The text of the CPU tells the value, for which one would have to wait.
+            # The CPU's text has the value; on the device, that would require a wait.
             error = error_of(lambda call=call, b=bound, x=x: call(gpu.array(x), gpu.array(b)))
             assert type(error) is TypeError
             assert str(error).startswith("clip_by_value: clip_value_m")
@@ -263,12 +263,12 @@ def test_the_first_wrong_output_of_a_list_is_named(gpu):
     same_error(gpu, lambda a, b: gc.clip_by_global_norm([None, a], 1.0, out=[a, b]), small, large)
 
 
-# ---- what there is on devices alone
+# ---- errors on devices only
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "c8", "i4", "u8"])
 def test_a_dtype_of_the_other_byte_order_is_a_type_error(gpu, dtype):
-    """CuPy makes such arrays, and takes their bytes for native ones."""
+    """CuPy makes such arrays, and treats their bytes as native."""
     swapped = np.dtype(dtype).newbyteorder("S")
     t, native = gpu.array(np.ones((2, 3), swapped)), gpu.array(np.ones((2, 3), dtype))
     gpu.reset()
@@ -287,7 +287,7 @@ def test_a_dtype_of_the_other_byte_order_is_a_type_error(gpu, dtype):
 
 
 def test_the_value_of_a_wrong_0_d_array_is_not_told(gpu):
-    """For one would have to wait for it."""
+    """Reading it would require a wait."""
     for dtype in (np.bool_, np.complex64, np.float32):
         number, t = gpu.array(np.full((), 7, dtype)), gpu.array(np.ones(3, np.int32))
         text = f"found a 0-d cupy.ndarray of dtype {np.dtype(dtype)}; allowed: "
@@ -414,7 +414,7 @@ def test_an_ord_or_axis_on_the_device_is_refused_without_a_wait(gpu):
 
 
 def test_an_error_leaves_nothing_behind(gpu):
-    """The same call with good arguments afterwards is as good as ever."""
+    """Afterwards, the call with valid arguments works as before."""
     t = gpu.array(X)
     for _ in range(3):
         with pytest.raises(ValueError, match="clip_norm"):

@@ -1,4 +1,4 @@
-"""The stand-in for CuPy is like CuPy where it is anything, and the helpers of tests see what they are to see."""
+"""The stand-in for CuPy behaves like CuPy as far as it goes, and the test helpers find the faults they should."""
 
 import gpu_arrays
 import numpy as np

@@ -1,4 +1,4 @@
-"""Calls captured in CUDA graphs on a real GPU: the proof that nothing waits for the device and nothing is allocated."""
+"""Calls captured in CUDA graphs on a real GPU: this proves that nothing waits for the device or allocates."""
 
 import gradclip as gc
 import numpy as np
@@ -74,7 +74,7 @@ def test_one_array_in_a_graph(cupy):
 
 
 def test_a_norm_stays_on_the_device(cupy):
-    """The norm of one list limits another one, and nobody has waited for it."""
+    """The norm of one list limits another one, without a wait for it."""
     arrays = grads(5, 0)
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:

@@ -1,4 +1,4 @@
-"""CuPy is looked at where it is loaded already, and never loaded: without it, or without a driver, nothing changes."""
+"""CuPy is used if it is loaded already, and never loaded: without it, or without a driver, nothing changes."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ with_cupy = pytest.mark.cupy
 
 
 def run(code):
-    """The output of a process of its own."""
+    """The output of a separate process."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-W", "error", "-c", textwrap.dedent(code)]
     child = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=environment)

@@ -1,4 +1,4 @@
-"""The launcher: names that it shares with the kernels, what calls have in common, CUDA graphs, large numbers."""
+"""The launcher: names shared with the kernels, state shared by calls, CUDA graphs, large numbers."""
 
 import mmap
 import os
@@ -66,7 +66,7 @@ def test_every_kernel_that_is_launched_is_listed():
     assert found == {name.partition("<")[0] for name in _words.instantiations()}
 
 
-# ---- what calls on a stream have in common
+# ---- state that calls on a stream share
 
 
 @pytest.fixture(autouse=True)
@@ -185,7 +185,7 @@ def test_threads_share_a_stream(gpu):
 
 
 def test_a_call_within_a_call(gpu, monkeypatch):
-    """As a finalizer makes it, whenever it likes."""
+    """A finalizer may make it at any time."""
     arrays, others = grads(5, size=5000), grads(5, size=4000, seed=1)
     on_device, other = gpu.arrays(arrays), gpu.arrays(others)
     device = _device.device_of(on_device[0])
@@ -202,11 +202,11 @@ def test_a_call_within_a_call(gpu, monkeypatch):
     assert_same(gpu, within[1], gc.clip_by_global_norm(others, 1.0))
 
 
-# ---- CUDA graphs: launches are kept, and made again whenever somebody likes
+# ---- CUDA graphs: launches are recorded, and run again at any time
 
 
 class Graph:
-    """A stream capture: what is launched in the context is run later, as often as one likes."""
+    """A stream capture: the launches in the context are run later, any number of times."""
 
     def __init__(self, monkeypatch, device):
         self.launches, self.patch, self.device = [], monkeypatch, device
@@ -351,7 +351,7 @@ def test_axes_of_more_elements_than_32_bits_count(gpu):
 
 
 def test_the_ticket_is_drawn_when_all_have_written_and_what_it_tells_of_is_read_after():
-    """What cannot be seen where one block of threads runs after the other."""
+    """A property that cannot be tested where blocks of threads run one after the other."""
     body = re.search(r"DEV bool is_last\(.*?\n\}\n", _device.source(), re.DOTALL)[0]
     steps = re.findall(r"__threadfence|__syncthreads|atomicAdd|return", body)
     assert steps == ["__threadfence", "__syncthreads", "atomicAdd", "__syncthreads", "__threadfence", "return"]

@@ -47,7 +47,7 @@ def copied(x):
 
 
 def found(layout, itemsize):
-    """Where a layout finds its elements, in elements."""
+    """The addresses that a layout gives its elements, in elements."""
     assert layout.shift % itemsize == 0
     at = np.array(layout.shift // itemsize)
     for n, step in layout.axes:
@@ -128,7 +128,7 @@ def test_repeated_elements_follow_each_other():
 
 
 def numbers(n, dtype):
-    """Numbers of which another order of summing shows."""
+    """Numbers whose sum depends on the order."""
     x = np.random.default_rng(7).standard_normal((2, n))
     return (x[0] + 1j * x[1] if np.dtype(dtype).kind == "c" else x[0]).astype(dtype)
 

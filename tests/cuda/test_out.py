@@ -26,7 +26,7 @@ def global_norm_of_one(t, limit, out):
     return gc.clip_by_global_norm([t], limit, out=None if out is None else [out])[0][0]
 
 
-# name -> f(t, out): what every function with an `out` returns
+# name -> f(t, out): the results of every function with an `out`
 SINGLE = {
     "clip_by_value": lambda t, out=None: gc.clip_by_value(t, -0.5, 0.75, out=out),
     "clip_by_value untouched": lambda t, out=None: gc.clip_by_value(t, -1e9, None, out=out),
@@ -58,7 +58,7 @@ def same_memory(gpu, on_device, on_host, told=""):
     assert oracle.same_bits(gpu.get(on_device), on_host), told
 
 
-# ---- what comes back, and where
+# ---- results, and where they are written
 
 
 @singles_and_dtypes

@@ -1,4 +1,4 @@
-"""What runs CUDA kernels on the CPU: barriers, blocks, and the mistakes it finds."""
+"""The runner of CUDA kernels on the CPU: barriers, blocks, and the mistakes it finds."""
 
 from __future__ import annotations
 

@@ -46,14 +46,14 @@ EXTENDED = np.finfo(LD).nmant >= 63 and np.finfo(LD).maxexp > 4096
 ISA_LEVELS = [None, *_core.isa_levels()]
 MANY = 20_000  # elements from which values are checked at some places alone
 SHARED = 6 << 20  # bytes that threads share (for p-norms a sixteenth)
-STREAMED = 32 << 20  # bytes of outputs that are written past the caches
+STREAMED = 32 << 20  # bytes of outputs that are written by non-temporal stores
 LARGEST_BEYOND = 64 << 10  # bytes of lists that the functions TensorFlow lacks take, too
 HANGS_AFTER = 240  # seconds
 SMALLEST_NORMAL = LD(sys.float_info.min)
 
 
 class WrongError(AssertionError):
-    """What the contract does not allow."""
+    """A violation of the contract."""
 
 
 def check(holds: Any, what: str) -> None:
@@ -116,7 +116,7 @@ class Given:
 
 
 class Protocol:
-    """What NumPy makes an array of by asking it."""
+    """An object that NumPy makes an array of by a protocol."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array
@@ -145,7 +145,7 @@ GUISES = {
 
 
 class Case:
-    """One call, and what it is to do."""
+    """One call, and its expected effect."""
 
     def __init__(self, seed: int, number: int) -> None:
         self.r = random.Random(seed << 40 | number)
@@ -455,7 +455,7 @@ def share_bytes(outs: list[Arr], rooms: list[np.ndarray]) -> bool:
 
 
 def _words(part: np.dtype) -> np.ndarray:
-    """The bits of numbers at the ends of things."""
+    """Bit patterns at the ends of ranges."""
     info, size = oracle.finfo(part), 8 * part.itemsize
     digits = info.nmant
     one, top = 2**digits, 2 ** (size - 1) - 2**digits  # the smallest normal number; inf
@@ -996,7 +996,7 @@ def draw(seed: int, number: int) -> Case:
     return case
 
 
-# ---- what the answers are
+# ---- reference results
 
 
 def dense(view: np.ndarray) -> np.ndarray:
@@ -1098,7 +1098,7 @@ def check_norms(got: Any, exact: np.ndarray, dtype: Any, p: Any, what: str) -> N
 
 
 class Rule:
-    """What becomes of slices with these norms: all arrays broadcast to the tensor."""
+    """The expected results for slices with these norms: all arrays broadcast to the tensor."""
 
     def __init__(self, x: np.ndarray, exact: np.ndarray, own: Any, limit: float, *, decides: bool) -> None:
         limit = LD(limit)
@@ -1287,7 +1287,7 @@ def norms_of_norms(found: list[np.ndarray], p: float) -> np.ndarray:
 
 
 def bits_of(result: Any) -> Any:
-    """All that a result says, to compare."""
+    """All properties of a result, to compare."""
     result = values_in(result)
     if isinstance(result, (list, tuple)):
         return [bits_of(entry) for entry in result]
@@ -1442,7 +1442,7 @@ def work(seed: int, first: int, stop: int, step: int, shared: Any, slot: int, pi
 
 
 class Job:
-    """One child process and the share of the cases that is its own."""
+    """One child process and its share of the cases."""
 
     def __init__(self, seed: int, first: int, stop: int, step: int, shared: Any, slot: int) -> None:
         self.arguments = (seed, stop, step, shared, slot)

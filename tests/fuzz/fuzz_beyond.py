@@ -25,7 +25,7 @@ SMALLEST = LD(5e-324)  # what a subnormal norm may be off
 
 
 def check_list(case: Case, t_list: list[Any], *, clips: bool) -> None:
-    """Hold the functions of lists to the contract for tensors that the old ones take."""
+    """Compare the functions of lists with the contract for tensors that TensorFlow's functions take."""
     r, order = case.r, case.arguments["ord"]
     found = gc.norms(t_list, ord=order)
     alone = [gc.global_norm([t], ord=order) for t in t_list]
@@ -88,7 +88,7 @@ def check_strict(case: Case, arrays: list[np.ndarray]) -> None:
 
 
 def rule_of(x: np.ndarray, exact: np.ndarray, limit: Any) -> Rule:
-    """The rule for norms that nothing returns."""
+    """The rule for norms that no function returns."""
     rule = Rule(x, exact, None, 1.0, decides=False)
     limit = np.asarray(limit, LD)
     rule.factor = limit / np.where(exact == 0, LD(1), exact)

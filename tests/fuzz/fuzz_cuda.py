@@ -36,7 +36,7 @@ MULTIPROCESSORS = (1, 1, 2, 3, 5, 16)
 
 
 class Skipped(Exception):  # noqa: N818 (no error)
-    """A case that means nothing on a device."""
+    """A case that does not apply to a device."""
 
 
 def aligned(arr: Arr) -> Arr:
@@ -58,7 +58,7 @@ def rooms_of(contents: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def suit(case: fuzz.Case) -> None:  # noqa: C901
-    """Make of a case what a device can have."""
+    """Change a case to one that is possible on a device."""
     given = {id(g): g for g in (*case.tensors, *(case.outs or []), *case.arguments.values()) if isinstance(g, Given)}
     arrays = [g for g in given.values() if isinstance(g.value, Arr)]
     if sum(math.prod(g.value.shape) for g in arrays) > MOST:
@@ -86,7 +86,7 @@ def suit(case: fuzz.Case) -> None:  # noqa: C901
 
 
 def somewhere(case: fuzz.Case, number: np.ndarray) -> Any:
-    """A limit in memory of its own, or in that of the arrays."""
+    """A limit in separate memory, or in that of the arrays."""
     r, size = case.r, number.itemsize
     room = r.randrange(len(case.rooms))
     places = (len(case.rooms[room]) - SLACK) // size
@@ -183,7 +183,7 @@ def is_on_device(case: fuzz.Case) -> bool:
 
 
 def run_case(gpu: gpu_arrays.Gpu, seed: int, number: int) -> tuple[str, str]:
-    """Draw a case, do it on both, compare. Returns what to count."""
+    """Draw a case, run it on both, compare. Returns the counts."""
     case = fuzz.draw(seed, number)
     try:
         suit(case)

@@ -35,7 +35,7 @@ def test_calls_drawn_at_random_are_those_of_the_cpu(gpu):
     assert {(function, kind) for function in ("norm", "global_norm") for kind in ("new", "ValueError")} <= found
 
 
-# ---- and a fault is seen
+# ---- a fault is found
 
 
 def overlap_is_not_seen(patch):
@@ -65,7 +65,7 @@ def test_a_fault_is_seen(gpu, monkeypatch, fault):
         run(gpu)
 
 
-# ---- what TensorFlow's answers are recorded for
+# ---- calls with recorded answers of TensorFlow
 
 
 SIGNATURES = {

@@ -1,4 +1,4 @@
-"""Some thousand calls drawn at random, each held to the contract. `make fuzz` draws others, and more of them."""
+"""Some thousand calls drawn at random, each checked against the contract. `make fuzz` draws more, and others."""
 
 import os
 import subprocess
@@ -40,13 +40,13 @@ def run(*arguments, script=Path(fuzz.__file__).parent):
 
 @extended
 def test_calls_drawn_at_random_keep_the_contract():
-    """In processes of their own, so that one that dies is a failure with a name. They are the same in each run."""
+    """In separate processes, so that one that dies is a named failure. They are the same in each run."""
     child = run("--cases", CASES, "--seed", SEED, "--jobs", 2)
     assert child.returncode == 0, f"{child.stdout[-8000:]}\n{child.stderr[-4000:]}"
     assert f"{CASES} of {CASES} cases" in child.stdout
 
 
-# ---- and a fault is seen
+# ---- a fault is found
 
 
 def changed_bit(function):
