@@ -15,18 +15,18 @@ from gradclip import _core
 from hypothesis import settings
 from oracle import bits
 
-# The same examples in each run, or a verdict would be that of a day. The thorough profile draws others each time.
+# The same examples in each run, so that results are repeatable. The thorough profile draws others each time.
 settings.register_profile("fast", max_examples=25, deadline=None, derandomize=True, database=None)
 settings.register_profile("thorough", max_examples=500, deadline=None, database=None, print_blob=True)
 settings.load_profile(os.environ.get("GRADCLIP_TEST_PROFILE", "fast"))
 
 
-# Fixtures that set what belongs to the process: their tests are not for several threads at once, as the plugin
+# Fixtures that set a state of the process: their tests must not run in several threads at once, as the plugin
 # pytest-run-parallel would run them (`make free-threaded`).
 _OF_THE_PROCESS = {"gpu", "isa", "threads", "trimmed"}
 
 
-#: What some tests need, by their mark, and whether it is there. Without it they are not collected.
+#: The requirements of some tests, by their mark, and whether they are met. If not, the tests are not collected.
 _NEEDS = {
     "gpu": gpu_arrays.has_device(),
     "cupy": gpu_arrays.HAS_CUPY,
@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Counts in one line what was left out."""
+    """Prints in one line how many tests were left out."""
     if _left_out:
         counts = ", ".join(f"{count} tests need {need}" for need, count in sorted(_left_out.items()))
         terminalreporter.write_line(f"not collected, because this machine lacks it: {counts}")
@@ -73,7 +73,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Takes the counts of a worker: each has collected all tests."""
+    """Adds the counts of a worker: each has collected all tests."""
     _left_out.update(
         {need: n - _left_out[need] for need, n in getattr(node, "workeroutput", {}).get("left_out", {}).items()}
     )
@@ -130,5 +130,5 @@ def everywhere(threads: Callable[[int], AbstractContextManager[None]]) -> Callab
 
 @pytest.fixture(params=gpu_arrays.KINDS)
 def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> gpu_arrays.Gpu:
-    """Runs the test on device arrays of each kind there is."""
+    """Runs the test on device arrays of each available kind."""
     return gpu_arrays.install(request.param, monkeypatch)

@@ -1,4 +1,4 @@
-"""The measurements of benches/accuracy.py: promises are kept, a broken one is found, and the page has all.
+"""The measurements of benches/accuracy.py: bounds hold, a broken one is found, and the page is complete.
 
 Here they run on little data; `python benches/accuracy.py --check` runs them on much.
 """
@@ -41,7 +41,7 @@ def measured(dtypes):
 
 
 def functions_and_dtypes():
-    """What the build says it can do."""
+    """The functions and dtypes that the build has."""
     lists = {key: names for key, names in _core.config().items() if key.endswith("dtypes")}
     assert lists.keys() == LISTED.keys()
     return {pair for key, dtypes in lists.items() for pair in itertools.product(LISTED[key], dtypes)}
@@ -72,7 +72,7 @@ def test_two_ways_to_the_exact_norm_agree(dtype, p):
         assert abs(accuracy.exact_norm(x, p) / oracle.exact_norm(x, p) - 1) < 1e-60
 
 
-# ---- a promise that is broken is seen
+# ---- a broken bound is found
 
 
 def off(factor):

@@ -1,4 +1,4 @@
-"""Every function on everything it may be given: any dtype, layout, limit, axis and output, against the oracle.
+"""Every function with every kind of argument: any dtype, layout, limit, axis and output, against the oracle.
 
 The other files test one promise each, on examples that tell what it is about. Here arguments are drawn, all at once,
 and everything is checked that can be said about the answer: its values, type, dtype, shape and memory order, what is
@@ -44,7 +44,7 @@ MATRIX_ORDS = ["euclidean", "fro", 1, 2, math.inf]
 scaled = pytest.mark.parametrize("dtype", SCALED)
 
 
-# ---- what every result is
+# ---- checks of every result
 
 
 def plain(t: Any) -> np.ndarray:
@@ -52,7 +52,7 @@ def plain(t: Any) -> np.ndarray:
 
 
 def check_array(result: Any, t: np.ndarray) -> None:
-    """A plain array of t's dtype and shape, native, in the memory order of a ufunc, in memory of its own."""
+    """A plain native array of t's dtype and shape, in the memory order of a ufunc, which owns its memory."""
     assert type(result) is np.ndarray
     assert result.dtype == oracle.native(t).dtype
     assert result.dtype.isnative
@@ -113,7 +113,7 @@ def garbage(t: np.ndarray) -> np.ndarray:
 
 
 def check_out(data: Any, call: Call, t: np.ndarray, result: np.ndarray) -> None:
-    """With every kind of output: what the call without one gave, there and nowhere else."""
+    """With every kind of output: the result of the call without `out`, written there and nowhere else."""
     form = data.draw(st.sampled_from(OUTS))
     before = bits(t)
     if form == "none":
@@ -298,7 +298,7 @@ def check_global(result: np.ndarray, x: np.ndarray, limit: float, norm: Any, p: 
     if not mp.isfinite(norm):
         assert oracle.is_nan(result).all()
         return
-    # A NaN of the data keeps its sign or not: only what is no number afterwards is left out.
+    # The sign of a NaN of the data is not fixed, so results that are NaN are left out.
     check_signs(result, x)
     at_limit = not known and abs(norm - min(limit, MAX)) <= 2 * oracle.NORM_ERROR / min(p, 1) * norm
     if oracle.to_float64(norm) <= limit and not at_limit:
@@ -415,7 +415,7 @@ def test_normalize(dtype: Any, data: Any) -> None:
     if not oracle.is_wide(dtype):
         held_to = exact
     lapack = axes is not None and len(ints(axes)) == 2 and p == 2
-    # What is left of the error of the norm, where it cannot be read off what was returned.
+    # The error of the norm, where the norm is not returned.
     unknown = hidden_norms(held_to, exact).any()
     error = oracle.NORM_ERROR / min(power(p), 1) / oracle.eps(dtype) if unknown else 0
     assert_within_ulp(result, oracle.exact_quotient(t, held_to), allowed_ulps(dtype) + error)
@@ -529,7 +529,7 @@ def test_coalesce_and_to_dense(dtype: Any, data: Any) -> None:
 
 
 def summed(rows: np.ndarray) -> np.ndarray:
-    """One row after the other: integers as NumPy adds them, others in float64, rounded once."""
+    """One row after the other: integers as NumPy adds them, other dtypes in float64, rounded once."""
     with np.errstate(over="ignore", invalid="ignore"):
         if rows.dtype.kind in "biu":
             total = rows[0].copy()
@@ -573,7 +573,7 @@ def test_dtypes_that_a_function_does_not_take(data: Any) -> None:
 
 
 def test_the_lists_of_dtypes_are_complete() -> None:
-    """A dtype that is missing above would not be tested."""
+    """A dtype that is missing from these lists would not be tested."""
     assert len(FLOATS) + len(COMPLEX) == len(SCALED) == 6
     assert len(ORDERED) == 12
     assert len(NORMED) == 15

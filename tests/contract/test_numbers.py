@@ -245,7 +245,7 @@ def test_values_are_scaled_by_the_true_norm(dtype, values, share):
 
 
 def gradclip_norms(x):
-    """The norms that results are held to, the axis kept."""
+    """The norms that results are compared with, the axis kept."""
     return norms_in_use(x, oracle.exact_norms(x), None)
 
 
@@ -666,7 +666,7 @@ def test_the_largest_uint64_is_no_float64():
 
 
 def test_integers_beyond_2_to_the_53_are_not_cut_short():
-    """2**53 + 1 is no float64; a sum of many shows whether it was counted as 2**53."""
+    """2**53 + 1 is not a float64; the sum of many shows whether each was counted as 2**53."""
     n = 100_000
     for value in (2**53 + 1, 2**60 + 127, 2**63 - 1):
         x = np.full(n, value)
@@ -707,7 +707,7 @@ def test_scaled_values_are_rounded_once(dtype, n):
 
 @pytest.mark.parametrize("dtype", [F16, BF16])
 def test_every_number_of_16_bits_is_scaled_with_one_rounding(dtype):
-    """All of them: through float32 some would be rounded twice."""
+    """All 16-bit numbers: computing in float32 would round some twice."""
     x = from_bits(np.arange(2**16), dtype)
     x = x[np.isfinite(oracle.exact_parts(x))]
     wide, size = x.astype(F64), 16 * (x.size // 16)

@@ -1,4 +1,4 @@
-"""What the package exports, and what importing it brings along."""
+"""The exports of the package, and the modules that importing it loads."""
 
 import importlib.metadata
 import importlib.resources
@@ -187,7 +187,7 @@ def test_the_order_of_the_imports_does_not_matter():
 
 
 def test_another_dtype_of_the_size_of_bfloat16_is_not_taken_for_it():
-    """Also not one that ml_dtypes registers before, so that bfloat16 has another number in NumPy."""
+    """Even if ml_dtypes registers it before bfloat16, which then has another number in NumPy."""
     script = """
 import gradclip as gc, numpy as np, ml_dtypes
 for name in ("float8_e4m3fn", "float8_e5m2", "int4", "uint4"):

@@ -1,4 +1,4 @@
-"""Laws that hold whatever the arguments are. (What the answers are, test_contract.py says.)"""
+"""Properties that hold for any arguments. (test_contract.py checks the values.)"""
 
 import math
 

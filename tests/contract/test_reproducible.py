@@ -24,7 +24,7 @@ norm_dtypes = pytest.mark.parametrize("dtype", NORMED)
 
 @cache
 def data(n, dtype, magnitude=4.0):
-    """Numbers over several orders of magnitude, so that another order of summing shows. Read-only."""
+    """Numbers over several orders of magnitude, so that another order of summation shows. Read-only."""
     rng, dtype = np.random.default_rng(n), np.dtype(dtype)
     if dtype.kind in "iu":
         info = np.iinfo(dtype)
@@ -40,7 +40,7 @@ def data(n, dtype, magnitude=4.0):
 
 
 def shared(dtype, share=1.1):
-    """How many elements make a call that is shared."""
+    """The number of elements of a call that threads share."""
     return int(share * SHARED) // np.dtype(dtype).itemsize + 11
 
 
@@ -118,7 +118,7 @@ def test_thread_counts_agree_to_the_bit_at_medium_lengths(isa, dtype, count, thr
 
 @norm_dtypes
 def test_thread_counts_agree_to_the_bit_where_work_is_shared(isa, dtype, threads):
-    """Less than what is shared and more, on both sides of the cut between them."""
+    """Below and above the size at which threads share the work."""
     for share, counts in ((0.9, [2]), (1.1, [2, 7])):
         check(isa, "vector", dtype, shared(dtype, share), WHOLE, threads, counts)
 
@@ -160,7 +160,7 @@ def test_strided_arrays_agree_to_the_bit_where_work_is_shared(isa, dtype, layout
 
 @norm_dtypes
 def test_powers_agree_to_the_bit_past_the_parallel_threshold(isa, dtype, threads):
-    """Powers take longer than a sum, so they are shared from a sixteenth on."""
+    """Powers take longer than a sum, so threads share them from a sixteenth of the size on."""
     check(isa, "vector", dtype, shared(dtype, 1 / 12), POWERS, threads, [1, 3])
 
 
@@ -348,7 +348,7 @@ def test_equal_strides_count_in_the_order_of_the_axes(shape, dtype):
 @copied_dtypes
 @pytest.mark.parametrize("axis", range(3))
 def test_the_stride_of_an_axis_of_length_1_counts_nothing(axis, dtype):
-    """Along it nothing moves, so that any number may stand there."""
+    """The stride of such an axis is never used, so it may be any number."""
     for matrix in (data(20 * 130, dtype).reshape(20, 130), data(20 * 130, dtype).reshape(130, 20).T):
         plain = np.expand_dims(matrix, axis)
         expected = [(name, fingerprint([norm])) for name, norm in norms_of(plain)]
@@ -361,7 +361,7 @@ def test_the_stride_of_an_axis_of_length_1_counts_nothing(axis, dtype):
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3)))[1:])
 def test_another_order_of_summing_would_be_seen(order):
-    """Or the test above could not fail."""
+    """This shows that the test above can fail."""
     rng = np.random.default_rng(7)
     pairs = [(x, x.transpose(order).copy()) for x in views_of(rng, (7, 20, 33), ("dense",) * 3, np.float64)]
     assert any(gc.global_norm([x], ord=p) != gc.global_norm([moved], ord=p) for x, moved in pairs for p in (1, 2, 3))

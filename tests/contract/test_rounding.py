@@ -1,4 +1,4 @@
-"""Bounds and sums come to their dtype in one rounding, also where NumPy and ml_dtypes would round twice."""
+"""Bounds and sums are rounded to their dtype once, also where NumPy and ml_dtypes would round twice."""
 
 from bisect import bisect_left
 from fractions import Fraction
@@ -25,7 +25,7 @@ VALUES = {dtype: _all_values(dtype) for dtype in HALVES}
 
 
 def nearest(x, dtype):
-    """The nearest number of 16 bits, ties to even bits, inf from half a step beyond the largest."""
+    """The nearest 16-bit number, ties to even, inf from half a step beyond the largest."""
     values = VALUES[dtype]
     size = abs(Fraction(x))
     above = bisect_left(values, size)

@@ -71,7 +71,7 @@ def in_our_types(case: Case) -> tuple[Any, set[str]]:
 
 
 def precision(case: Case) -> float:
-    """The precision that can be expected of TensorFlow's answer."""
+    """The precision to expect of TensorFlow's answer."""
 
     def parts(answer: Any) -> list[Any]:
         if isinstance(answer, gc.IndexedSlices):
@@ -84,7 +84,7 @@ def precision(case: Case) -> float:
 
 
 def disagreement(case: Case, outcome: Any) -> str | None:
-    """What gradclip does otherwise than TensorFlow, None if it does the same."""
+    """The difference between gradclip's answer and TensorFlow's; None if there is none."""
     if case.raises:
         return None if type(outcome).__name__ == case.raises else f"found {outcome!r}, expected {case.raises}"
     if isinstance(outcome, Exception):
@@ -128,7 +128,7 @@ def raises(kind: type[Exception], match: str) -> Check:
 
 @dataclass(frozen=True)
 class Difference:
-    """What gradclip does otherwise, on purpose."""
+    """An intended difference of gradclip."""
 
     why: str
     instead: dict[str, Check]
@@ -422,7 +422,7 @@ def is_meant(pattern: str, name: str) -> bool:
 
 
 def checks(name: str) -> list[Check]:
-    """What the differences say about the case of this name."""
+    """The differences that are listed for the case of this name."""
     return [
         check for listed in DIFFERENCES.values() for pattern, check in listed.instead.items() if is_meant(pattern, name)
     ]

@@ -1,4 +1,4 @@
-"""Memory: a call keeps nothing, and asks for its outputs and for no copy of an array."""
+"""Memory: a call keeps none, and allocates its outputs but no copy of an array."""
 
 import gc
 import subprocess
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from calls import HAS_GIL
 
-# They count what the whole process allocates.
+# The tests count the allocations of the whole process.
 pytestmark = pytest.mark.thread_unsafe
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -51,7 +51,7 @@ def calls():
 
 
 def refused(x):
-    # Not with `pytest.raises`, which keeps some of what it made.
+    # Not with `pytest.raises`, which keeps some of the objects it makes.
     try:
         gradclip.clip_by_norm(x, "1")
     except TypeError:
@@ -66,7 +66,7 @@ def repeat(call, times):
 
 @pytest.fixture(scope="module")
 def frozen():
-    """Objects from before these tests are no garbage: to look at them takes most of the collector's time."""
+    """Objects from before these tests are frozen: scanning them takes most of the collector's time."""
     gc.collect()
     gc.freeze()
     yield
@@ -154,7 +154,7 @@ LARGE_CALLS = {
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("name", LARGE_CALLS)
 def test_a_call_asks_for_its_outputs_alone(name):
-    # The most memory that the process had, as the kernel counts it: it sees what Python's allocators do not.
+    # The peak memory of the process, as the kernel counts it: it includes memory that Python's allocators do not see.
     setup, call, outputs = LARGE_CALLS[name]
     code = f"""
         import gradclip

@@ -72,7 +72,7 @@ def check(wholes, parameters, limit=1.0):
 
 
 def on(ranks: int, folder: Path, code: str) -> list[str]:
-    """Runs a program on some ranks, which must print the same lines, and returns these."""
+    """Runs a program on some ranks, which must print the same lines, and returns the lines."""
     package = str(Path(gradclip.__file__).parents[1])
     store = str(folder / "store")
     commands = [

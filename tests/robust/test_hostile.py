@@ -1,4 +1,4 @@
-"""What a hostile or careless caller may do; each case was once wrong."""
+"""Hostile or careless callers; each case was a bug once."""
 
 import collections
 import pickle
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*shape.*:DeprecationWarning")
 
 
 class Reshaper:
-    """An array-like whose conversion gives another array another shape, and fills what NumPy freed."""
+    """An array-like whose conversion gives another array another shape, and fills the memory that NumPy freed."""
 
     def __init__(self, victim, shape):
         self.victim, self.shape, self.kept = victim, shape, []
@@ -225,7 +225,7 @@ def test_a_message_is_one_short_line():
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])
 @pytest.mark.parametrize("shape", [(4, 4), (16, 16), (100, 5), (8, 3)])
 def test_the_order_of_out_decides_no_bit_and_no_slice(dtype, shape):
-    # Rows and columns are summed in different orders: which it is depends on the input alone.
+    # Rows and columns are summed in different orders. The choice depends on the input alone.
     rng = np.random.default_rng(2)
     for order, axis in (("F", 1), ("C", 0), ("F", 0), ("C", 1)):
         for _ in range(20):
@@ -257,7 +257,7 @@ def test_a_bfloat16_limit_of_the_other_byte_order():
 
 
 class Loud(np.ndarray):
-    """A subclass whose every method of NumPy's own is another one."""
+    """A subclass that overrides every method of NumPy's class."""
 
     def __array_function__(self, *args, **kwargs):
         raise AssertionError

@@ -1,4 +1,4 @@
-"""Messages about hostile objects: short, on one line, soon there, whatever the objects say of themselves."""
+"""Messages about hostile objects: short, on one line, quickly made, whatever the objects return."""
 
 import sys
 import time
@@ -37,7 +37,7 @@ class Meta(type):
 
 
 class Nameless(type):
-    """A class that does not tell its name."""
+    """A class whose name raises an error."""
 
     @property
     def __name__(cls):

@@ -1,4 +1,4 @@
-"""Objects that raise or lie, in every place there is: a clear error or a right result, and nothing written with one."""
+"""Objects that raise or lie, as every argument: a clear error or a right result, and no output after an error."""
 
 import collections
 import gc as collector
@@ -15,7 +15,7 @@ ERRORS += [RecursionError, OverflowError, AttributeError, type("Own", (BaseExcep
 
 
 def array_that(answer, **attributes):
-    """An object whose `__array__` answers so."""
+    """An object whose `__array__` behaves like this."""
     return type("Hostile", (), {"__array__": lambda self, dtype=None, copy=None: answer(), **attributes})()
 
 
@@ -27,7 +27,7 @@ def raises(error):
 
 
 def turns(*answers):
-    """Gives one answer after the other, the last one for ever."""
+    """Returns the answers in turn, and then always the last one."""
     left = list(answers)
     return lambda: left.pop(0) if len(left) > 1 else left[0]
 
@@ -330,7 +330,7 @@ def test_a_subclass_of_slices_that_makes_no_result_has_written_nothing():
 
 
 class Acts:
-    """Does something to the arrays of the call when it is asked for an array, a length or an entry."""
+    """Changes the arrays of the call when it is asked for an array, a length or an entry."""
 
     def __init__(self, act):
         self.act = act
@@ -398,11 +398,11 @@ def test_an_axis_that_reshapes_the_tensor_changes_no_result(shape, ord):
     assert np.array_equal(found[0], expected)
 
 
-# ---- the collector
+# ---- the garbage collector
 
 
 class Cycle:
-    """Garbage for the collector alone, that does something when it is found."""
+    """Garbage that only the collector finds, with a finalizer."""
 
     def __init__(self, act):
         self.act, self.me = act, self

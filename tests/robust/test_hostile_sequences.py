@@ -11,7 +11,7 @@ from oracle import same_bits
 
 
 class Sequence(collections.abc.Sequence):
-    """A sequence whose length and entries are what two functions say."""
+    """A sequence whose length and entries come from two functions."""
 
     def __init__(self, length, entry):
         self.length, self.entry = length, entry
@@ -142,7 +142,7 @@ def test_a_list_of_tensors_of_a_subclass_is_read_as_it_is_stored():
             assert norm == expected[1] == gc.global_norm(kind(t_list))
             assert all(a is b and same_bits(a, c) for a, b, c in zip(results, outs, expected[0], strict=True))
     assert gc.norm(np.array([[3.0, 4.0]]), axis=Subclassed([1])).tolist() == [5]
-    # A nested list is NumPy's to read, which asks the subclass.
+    # NumPy reads a nested list, and calls the subclass.
     for liar in (Subclassed([3.0, 4.0]), [Subclassed([3.0, 4.0])]):
         with pytest.raises(MemoryError):
             gc.norm(liar)

@@ -1,4 +1,4 @@
-"""The memory of large outputs, which waits for the next call when it is freed."""
+"""The memory of large outputs, which is kept for the next call when it is freed."""
 
 import os
 import queue
@@ -20,7 +20,7 @@ except ImportError:  # NumPy 1
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is held on Linux alone")
 MIB = 1 << 20
 LARGE = 32 * MIB  # bytes of the smallest output that owns a block
-LIMIT = 512 * MIB  # what most scripts may hold
+LIMIT = 512 * MIB  # the default limit of most scripts
 
 
 def held():
@@ -28,7 +28,7 @@ def held():
 
 
 def run(code, **variables):
-    """Run code in a process of its own."""
+    """Run code in a separate process."""
     lines = f"""
 import os
 os.environ.update({{"GRADCLIP_POOL_BYTES": "{LIMIT}"}} | {variables!r})

@@ -54,7 +54,7 @@ def on(ranks: int, code: str) -> list[str]:
 
 
 def test_every_rank_prints_the_same_norm_for_any_number_of_ranks():
-    """With `reproducible=True`; and without, the same on all ranks of a run."""
+    """With `reproducible=True`; and without it, the same on all ranks of a run."""
     code = """
 data = sample(0, 10007).astype("f4")
 own = np.array_split(data, size)[rank]
@@ -137,7 +137,7 @@ inter.Free()
 
 @pytest.mark.parametrize("when", ["never", "before", "in"])
 def test_a_rank_that_dies_ends_the_run(when):
-    """mpiexec ends the others; nothing of ours waits on."""
+    """mpiexec ends the other ranks; no call of gradclip continues to wait."""
     code = f"""
 class Dies:
     def __array__(self, *_arguments, **_options):

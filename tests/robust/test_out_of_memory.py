@@ -1,4 +1,4 @@
-"""Memory that cannot be had is a MemoryError, whichever allocation it is, and nothing is half written.
+"""A failed allocation is a MemoryError, whichever allocation it is, and no output is half written.
 
 Scratch space, lists and outputs: every allocation whose size is that of the data fails once in a process of its own, by
 way of a `malloc` that is told to. (Where not even a few dozen bytes can be had, Rust ends the process: see
@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from calls import HAS_GIL
 
-# ---- what no machine has
+# ---- sizes that no machine has
 
 
 HUGE = np.broadcast_to(np.float32(1), (2**20, 2**30))  # 4 PiB as an output
@@ -40,7 +40,7 @@ def test_an_output_that_no_machine_has_is_a_memory_error(call):
         call()
 
 
-# ---- allocations that fail, one after the other
+# ---- allocations that fail, in turn
 
 SCRIPT = """
 import collections, ctypes, os, signal, sys
@@ -170,7 +170,7 @@ def failing_malloc(tmp_path_factory):
 @pytest.mark.skipif(sys.platform != "linux", reason="`malloc` is replaced in the way of the GNU C library")
 @pytest.mark.timeout(300)
 def test_every_allocation_of_4_kib_may_fail(failing_malloc):
-    """None of them panics, aborts, or leaves anything half written."""
+    """No failure panics, aborts, or leaves an output half written."""
     variables = os.environ | {"LD_PRELOAD": str(failing_malloc), "RUST_BACKTRACE": "0"}
     if HAS_GIL:  # without it Python has an allocator of its own, and no other
         variables["PYTHONMALLOC"] = "malloc"

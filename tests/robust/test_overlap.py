@@ -1,4 +1,4 @@
-"""Outputs that share memory are found exactly, in whatever way they lie, and without much time or memory."""
+"""Outputs that share memory are found exactly, for any layout, and without much time or memory."""
 
 import math
 import mmap

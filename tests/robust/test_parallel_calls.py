@@ -39,7 +39,7 @@ def in_threads(work, count=THREADS):
         raise errors[0]
 
 
-#: What every script has: its threads' errors, of which none may be lost.
+#: The beginning of every script: its threads' errors are collected, so that none is lost.
 PRELUDE = """
 errors = []
 
@@ -53,7 +53,7 @@ def guarded(work):
 
 
 def run_alone(script, **variables):
-    """Runs a script in a process of its own, which says where it crashed; its output."""
+    """Runs a script in a separate process, which prints where it crashed; returns its output."""
     command = [sys.executable, "-X", "faulthandler", "-W", "error", "-c", PRELUDE + textwrap.dedent(script)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables}
     child = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
@@ -61,11 +61,11 @@ def run_alone(script, **variables):
     return child.stdout.split()
 
 
-# ---- the same bits
+# ---- equal bits
 
 
 def more_calls(x, limits):
-    """What `calls.EVERY` has not: outputs of the caller's, lists, slices, bounds that are arrays."""
+    """Calls that `calls.EVERY` lacks: outputs of the caller, lists, slices, bounds that are arrays."""
 
     def in_place(clip):
         y = x.copy()
@@ -156,7 +156,7 @@ def test_many_threads_in_all_functions_get_the_bits_of_one(threads):
         in_threads(work)
 
 
-# ---- other threads change what is read
+# ---- other threads change the arrays that are read
 
 WRITERS = """
     import threading, time

@@ -175,7 +175,7 @@ def test_a_child_may_change_the_number_of_threads_and_its_parent_keeps_its_own()
 
 
 def test_children_forked_while_other_threads_are_inside_calls():
-    """Some of these calls hold a lock at that moment: the number of threads changes, so pools come and go."""
+    """Some of these calls hold a lock when the fork happens: the number of threads changes, so pools are replaced."""
     done = run("""
         expected, stop = results(), threading.Event()
 
@@ -257,7 +257,7 @@ def test_a_fork_that_python_is_not_told_of():
 
 
 def test_a_child_may_have_the_process_id_of_its_parent():
-    """As the first process of a container in a container has, or any once the numbers have gone round."""
+    """As in the first process of a nested container, or after the process ids have wrapped around."""
     done = run("""
         import ctypes
 
@@ -319,7 +319,7 @@ def test_process_pools(method, used, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-# ---- the end
+# ---- the end of the interpreter
 
 ENDS = {
     "a small array": "gc.clip_by_norm(small, 1.0)",

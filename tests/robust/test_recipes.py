@@ -1,4 +1,4 @@
-"""The recipes of `docs/guide/many-machines.md`, as they stand there."""
+"""The recipes of `docs/guide/many-machines.md`, run as they are printed."""
 
 import os
 import re

@@ -171,7 +171,7 @@ def test_a_bad_value_is_a_value_error_naming_the_variable_at_the_first_call(call
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
-#: What the workers of a process are doing: (name, state) of each.
+#: The state of the workers of a process: (name, state) of each.
 WORKERS = """
 import os, time
 import numpy as np
@@ -282,7 +282,7 @@ def test_several_python_threads_get_the_same_bits(threads):
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("n", [2, 3, 16])
 def test_short_calls_that_follow_closely_get_the_same_bits(n, threads):
-    # These wake threads, find them awake, or find them at work for another: who did what is not to be seen.
+    # These calls wake threads, find them awake, or find them busy for another call; which is not observable.
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((800, 1000)), rng.standard_normal(1_600_000).astype(np.float32)  # just enough for that
     calls = (
@@ -361,7 +361,7 @@ LONG_CALLS = {
 
 @contextmanager
 def another_thread():
-    """The times at which another thread ran, while the GIL moves only when somebody gives it up."""
+    """The times at which another thread ran, while the GIL moves only when a thread releases it."""
     ticks, stop = [], threading.Event()
 
     def tick():
@@ -410,7 +410,7 @@ SMALL_CALLS = LONG_CALLS | {
 @pytest.mark.skipif(not HAS_GIL, reason="there is no GIL to be given up")
 @pytest.mark.parametrize("name", SMALL_CALLS)
 def test_no_other_thread_runs_during_small_calls(name, threads):
-    # To give up the GIL and to get it back costs more than a small call.
+    # Releasing and acquiring the GIL costs more than a small call.
     x = np.random.default_rng(0).standard_normal((2, 5))
     call = SMALL_CALLS[name]
     with threads(2), another_thread() as ticks:

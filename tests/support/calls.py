@@ -61,14 +61,14 @@ EVERY = {**WHOLE, **POWERS, **ALONG}
 
 
 def suits(name: str, dtype: Any) -> bool:
-    """Whether the call takes arrays of this dtype: complex ones have no order, integers norms alone."""
+    """Whether the call takes arrays of this dtype: complex numbers have no order, integers have only norms."""
     if np.dtype(dtype).kind == "c":
         return name != "clip_by_value"
     return np.dtype(dtype).kind not in "biu" or name.split(maxsplit=1)[0] in {"norm", "global_norm"}
 
 
 def calls_for(x: np.ndarray, *groups: dict[str, Call]) -> dict[str, Call]:
-    """Of these (all, if none is named) the calls that take x: its dtype, and an axis only if it has one."""
+    """The calls that take x, of these (or of all, if none is named): by its dtype and its number of axes."""
     calls = {name: call for group in groups or (EVERY,) for name, call in group.items()}
     return {name: c for name, c in calls.items() if suits(name, x.dtype) and (x.ndim or name not in ALONG)}
 

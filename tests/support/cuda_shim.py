@@ -76,7 +76,7 @@ class Memory:
 
 
 class ShimDevice:
-    """What the launcher sees of a device."""
+    """A device, as the launcher uses it."""
 
     _lock = threading.Lock()  # of all, for a library runs one launch at a time
 
@@ -107,11 +107,11 @@ class ShimDevice:
         return self.capturing
 
     def alloc(self, nbytes: int) -> Memory:
-        """Memory whose content is anything."""
+        """Memory with any content."""
         return Memory(nbytes)
 
     def upload(self, words: np.ndarray) -> Memory:
-        """The same, filled."""
+        """Memory with this content."""
         assert words.dtype == np.int64
         memory = Memory(words.nbytes)
         memory.array[: words.nbytes] = np.ascontiguousarray(words).reshape(-1).view(np.uint8)
@@ -140,5 +140,5 @@ class ShimDevice:
             raise RuntimeError(f"{name}: {error.decode()}")
 
     def download(self, memory: Memory, nbytes: int) -> bytes:
-        """What is there."""
+        """Return the content of memory."""
         return memory.array[:nbytes].tobytes()

@@ -27,7 +27,7 @@ class UnownedMemory:
 
 
 class MemoryPointer:
-    """A place in it."""
+    """A pointer into memory."""
 
     def __init__(self, mem: UnownedMemory, offset: int) -> None:
         self.mem, self.ptr, self.device_id = mem, mem.ptr + offset, mem.device_id

@@ -46,14 +46,14 @@ KINDS = [
 
 
 def _ends(a: np.ndarray) -> tuple[int, int]:
-    """Where the memory of an array that is not empty begins and ends."""
+    """The first and the last address of an array that is not empty."""
     reach = [step * (n - 1) for step, n in zip(a.strides, a.shape, strict=True) if n > 1]
     start = a.ctypes.data
     return start + sum(min(r, 0) for r in reach), start + sum(max(r, 0) for r in reach) + a.itemsize
 
 
 class Recorder:
-    """A device that keeps in mind what is asked of it."""
+    """A device that records its calls."""
 
     def __init__(self, device: Any, gpu: Gpu, id: int = 0) -> None:
         self._device, self._gpu = device, gpu
@@ -90,7 +90,7 @@ class Recorder:
 
 
 class Gpu:
-    """What the fixture gives: arrays to and from the device, and what happened there."""
+    """The value of the fixture: arrays to and from the device, and what it recorded."""
 
     def __init__(self, kind: str, cupy: Any) -> None:
         self.kind, self.cupy = kind, cupy
@@ -106,7 +106,7 @@ class Gpu:
 
     @property
     def syncs(self) -> int:
-        """How often something waited for the device. (CuPy itself has nothing to wait for where there is no driver.)"""
+        """The number of waits for the device. (CuPy itself has none where there is no driver.)"""
         return self.downloads + fake_cupy.ndarray.gets - self._gets
 
     def reset(self) -> None:
@@ -206,7 +206,7 @@ def install(kind: str, patch: pytest.MonkeyPatch) -> Gpu:
 
 
 def permuted(x: np.ndarray) -> np.ndarray:
-    """Axes in an order that is none of the common ones, the first of them backwards."""
+    """Axes in an uncommon order, the first of them backwards."""
     order = [*range(1, x.ndim, 2), *range(0, x.ndim, 2)]
     dense = np.array(x.transpose(order), order="C")
     return (dense[::-1].copy()[::-1] if x.ndim else dense).transpose(np.argsort(order))
@@ -233,7 +233,7 @@ WRITEABLE = {name: layout for name, layout in LAYOUTS.items() if name != "stride
 
 
 def assert_same(gpu: Gpu, got: Any, expected: Any, told: Any = "") -> None:
-    """What came from the device is what came from the CPU: type, dtype, shape, bits, and order in memory."""
+    """The device's result equals the CPU's: type, dtype, shape, bits, and memory order."""
     if expected is None:
         assert got is None, told
         return
@@ -264,7 +264,7 @@ def assert_same(gpu: Gpu, got: Any, expected: Any, told: Any = "") -> None:
 
 
 def check(gpu: Gpu, call: Callable[..., Any], *arrays: Any, told: Any = "") -> Any:
-    """call(arrays) on the CPU and on the device: the same, with no wait for the device and no input changed."""
+    """call(arrays) on the CPU and on the device: equal results, without a wait and without a change of an input."""
     expected = call(*arrays)
     on_device = [gpu.arrays(a) if isinstance(a, list) else gpu.array(a) for a in arrays]
     gpu.reset()

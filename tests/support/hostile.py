@@ -1,4 +1,4 @@
-"""Every argument of every function as a place to put a hostile object in, and what may come of it."""
+"""Every argument of every function as a place for a hostile object, and the allowed outcomes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SIZE = 4
 
 
 class Arrays:
-    """The arrays of a call: what it reads, and what it may write."""
+    """The arrays of a call: those it reads and those it may write."""
 
     def __init__(self) -> None:
         self.t = np.array([3.0, -4.0, 0.5, -0.0])

@@ -38,7 +38,7 @@ def _check(status: int) -> None:
 
 @functools.cache
 def architectures() -> frozenset[int]:
-    """Those it compiles for, such as 90."""
+    """The architectures that it compiles for, such as 90."""
     lib = _loaded()
     count = ctypes.c_int()
     _check(lib.nvrtcGetNumSupportedArchs(ctypes.byref(count)))
@@ -85,6 +85,6 @@ def cubin(source: str, names: list[str], arch: int) -> tuple[bytes, dict[str, st
 
 
 def ptx(source: str, names: list[str], arch: int) -> tuple[str, dict[str, str]]:
-    """The same as PTX, the text before that."""
+    """PTX for the kernels of these name expressions, and the names they have in it."""
     text, lowered = _compiled(source, names, f"compute_{arch}", "PTX")
     return text.rstrip(b"\0").decode(), lowered

@@ -1,4 +1,4 @@
-"""What the answers are, computed slowly and with 240 bits, so that nothing here overflows or rounds to notice.
+"""Reference results, computed slowly with 240 bits, so that nothing overflows and rounding is negligible.
 
 An exact value is an mpmath number (its exponent has no limit), an array of them has dtype object. A complex number is
 its two parts: exact results for a complex array have one axis more, the last, of length 2.
@@ -56,7 +56,7 @@ def is_wide(dtype: Any) -> bool:
 
 
 def finfo(dtype: Any) -> Any:
-    """Of the parts, for every floating-point dtype."""
+    """The `finfo` of the parts, for every floating-point dtype."""
     return ml_dtypes.finfo(part(dtype))
 
 
@@ -87,7 +87,7 @@ def native(x: Any) -> np.ndarray:
 
 
 def parts(x: Any) -> np.ndarray:
-    """The values with an axis of length 2 behind for complex ones, as they are for others; native."""
+    """The values, with a last axis of length 2 for complex ones; native."""
     x = native(x)
     return x.reshape(-1).view(part(x.dtype)).reshape(*x.shape, 2) if x.dtype.kind == "c" else x
 
@@ -166,7 +166,7 @@ def exact_global_norm(arrays: Sequence[Any], p: float = 2) -> Any:
 
 
 def norm_of_magnitudes(terms: Iterable[tuple[Any, int]], p: float) -> Any:
-    """The norm of numbers of which one knows (magnitude, how often it occurs)."""
+    """The norm of numbers that are given as (magnitude, how often it occurs)."""
     terms = [(m, count) for m, count in terms if m != 0]
     if not terms:
         return mp.mpf(0)
@@ -174,7 +174,7 @@ def norm_of_magnitudes(terms: Iterable[tuple[Any, int]], p: float) -> Any:
     if math.isinf(p):
         return top
     power = _number(p)
-    # What is below e**-300 of the largest term does not show in 240 bits, and takes long to compute for a large p.
+    # Terms below e**-300 of the largest do not show in 240 bits, and take long to compute for a large p.
     total = sum(count * (m / top) ** power for m, count in terms if power * mp.log(m / top) > -300)
     return top * total ** (1 / power)
 
@@ -238,7 +238,7 @@ def _largest_singular_value(m: np.ndarray) -> Any:
 
 
 def exact_matrix_norms(x: Any, p: float | str, axes: Sequence[int]) -> np.ndarray:
-    """One for each matrix along (rows, columns), the reduced axes kept as size 1."""
+    """A norm for each matrix along (rows, columns), the reduced axes kept as size 1."""
     x = native(x)
     rows, columns = (a % x.ndim for a in axes)
     stack = np.moveaxis(x, (rows, columns), (-2, -1))
@@ -290,7 +290,7 @@ def assert_norm(actual: Any, exact: Any, p: float = 2, error: float = NORM_ERROR
 
 
 def assert_norms(actual: Any, exact: np.ndarray, p: float = 2, error: float = NORM_ERROR) -> None:
-    """The same for an array of them, of one shape."""
+    """`assert_norm` for an array of norms, of one shape."""
     actual = np.asarray(actual)
     assert actual.shape == exact.shape, f"shape {actual.shape}, expected {exact.shape}"
     for where in np.ndindex(exact.shape):
@@ -311,7 +311,7 @@ def _each_part(x: Any, change: Any) -> np.ndarray:
 
 
 def _by(value: Any, factor: Any) -> Any:
-    """A product; an infinite norm has made the factor 0: NaN where the value is infinite, 0 elsewhere."""
+    """A product. An infinite norm makes the factor 0: NaN for an infinite value, 0 for others."""
     return mp.nan if factor == 0 and mp.isinf(value) else value * factor
 
 
@@ -332,7 +332,7 @@ def _clipped(value: Any, clip_norm: float, norm: Any) -> Any:
 
 
 def exact_global_clip(x: Any, clip_norm: float, norm: Any) -> np.ndarray:
-    """The same for one tensor of a list: under an infinite or NaN norm all is NaN, unless the limit is infinite."""
+    """`exact_clip` for one tensor of a list: a norm that is not finite makes NaN, unless the limit is infinite."""
     if not mp.isfinite(norm) and clip_norm != math.inf:
         return _each_part(x, lambda *_: mp.nan)
     if clip_norm == math.inf or to_float64(norm) <= clip_norm:
@@ -489,7 +489,7 @@ def same_bits(a: Any, b: Any) -> bool:
 
 
 def same_values(a: Any, b: Any) -> bool:
-    """The same, but that any NaN equals any other, part by part."""
+    """Same dtype, shape and bits, except that any NaN equals any other, part by part."""
     a, b = np.asarray(a), np.asarray(b)
     same_kind = a.dtype.newbyteorder("=") == b.dtype.newbyteorder("=")
     if not same_kind or a.shape != b.shape:

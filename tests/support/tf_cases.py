@@ -1,4 +1,4 @@
-"""What TensorFlow answers: calls of its clipping and norm functions, recorded with their results.
+"""TensorFlow's answers: calls of its clipping and norm functions, recorded with their results.
 
 Recorded with tensorflow-cpu 2.21.0 and NumPy 2.4.6 on an x86-64 CPU with AVX, eagerly, in one thread;
 TensorFlow itself is not needed here. `data/tf_cases.json` holds one call per line, `data/tf_cases.npz` the
@@ -100,7 +100,7 @@ def _decode(value: Any) -> Any:
 
 def _array(dtype: str, shape: list[int], start: int) -> np.ndarray:
     array = _elements()[dtype][start : start + math.prod(shape)].reshape(shape)
-    # What the file does not know is stored as something that it knows: bits, native byte order, float64.
+    # Dtypes that the file format lacks are stored as ones that it has: bits, native byte order, float64.
     array = array.view(BFLOAT16) if dtype == "bfloat16" else array.astype(dtype)
     array.flags.writeable = False
     return array
