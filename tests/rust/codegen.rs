@@ -66,7 +66,7 @@ struct Probe {
     most: [usize; LEVELS.len()],
 }
 
-/// The operation for the baseline, as `Isa::run` has it inline.
+/// The operation, compiled out of line for the baseline.
 #[inline(never)]
 fn baseline<O: Op>(op: O) -> O::Output {
     op.eval(Baseline)
