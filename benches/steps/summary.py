@@ -93,7 +93,7 @@ class Line:
 
     @property
     def tail(self) -> float | None:
-        """gradclip's 95th percentile over the best peer's."""
+        """The 95th percentile of gradclip over that of the best peer."""
         return self.ours.tail / self.times[self.best].tail if self.best and self.ours else None
 
     def variant(self, name: str) -> float | None:

@@ -2,7 +2,7 @@
 //! data are split.
 //!
 //! A float is an integer of few digits times a power of two. A table with a place for each exponent adds up the integers of
-//! each power. After [`AT_ONCE`] elements it is added to one fixed-point number that spans all exponents. A block of float32
+//! each power. After `AT_ONCE` elements it is added to one fixed-point number that spans all exponents. A block of float32
 //! and narrower floats with similar exponents needs no table: float64 holds such sums without rounding.
 
 use std::mem;

@@ -9,8 +9,8 @@
 //! Suppose the product with the lower bound is above a tie after it was rounded to float32. Then it was above before, since
 //! rounding does not cross a float32. It has 8 + 24 digits, so it is a float64, and the product in float64, which is no
 //! smaller, is above that tie too. The same argument holds for the upper bound, below a tie. So if no tie lies between the two
-//! products, ends included, the result is determined. Subnormal numbers, zeros and infinities need no special case: a NaN of `0
-//! * inf` agrees with nothing.
+//! products, ends included, the result is determined. Subnormal numbers, zeros and infinities need no special case: the
+//! NaN of `0 * inf` agrees with nothing.
 //!
 //! *float16.* The CPU's conversion rounds a tie to even and does not report it. So the ends must lie strictly outside the
 //! product: the bounds are the next float32 further out. That moves an end by at least 2^-24 of itself, and rounding moves it

@@ -412,6 +412,6 @@ def test_files_of_half_a_gibibyte_are_not_loaded_as_a_whole(kind, tmp_path):
     done = subprocess.run(command_line, check=False, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["global_norm"] == 5.0
-    assert 10_000 < int(done.stderr.split()[-1]) < 200_000  # KiB; the interpreter and NumPy alone exceed the lower bound
+    assert 10_000 < int(done.stderr.split()[-1]) < 200_000  # KiB; the interpreter and NumPy exceed the lower bound
     for file in tmp_path.iterdir():
         file.unlink()
