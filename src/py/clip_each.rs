@@ -10,7 +10,7 @@ use super::classes::integer;
 use super::kinds::Kinds;
 use super::norm::{norms_to_array, vector_order};
 use super::operands::{Inputs, Operands, Parameter};
-use super::run::{Norms, Policy, clip_plain_each, scale_slices, zeros};
+use super::run::{Norms, Policy, clip_dense_each, clip_plain_each, scale_slices, zeros};
 use super::text::{describe, shape_text};
 use crate::error::vec_with_room;
 use crate::parallel::reduce::Order;
@@ -74,6 +74,9 @@ fn clip_pairs_each(
     order: Order,
     limits: &[Limit],
 ) -> PyResult<Vec<Scaled>> {
+    if let Some(norms) = clip_dense_each(py, pairs, order, limits)? {
+        return Ok(norms); // each array was scaled while a cache held it
+    }
     let mut axes = vec_with_room(pairs.len())?;
     axes.extend(pairs.iter().map(|pair| (0..pair.input().ndim()).collect::<Vec<_>>()));
     let whole = pairs.iter().map(Pair::input).zip(axes.iter().map(Vec::as_slice));

@@ -95,6 +95,16 @@ def test_clip_by_norms_has_the_bits_of_clip_by_norm(name, limits):
                 same_bits(x, y)
 
 
+@pytest.mark.parametrize("limits", [[0.5, 2.0], [np.float64(0.5), 2.0]])
+def test_an_output_may_be_the_input_of_another_tensor(limits):
+    t_list = [sample((30, 40)), sample((30, 40))]
+    expected = [gc.clip_by_norm(t, float(x)) for t, x in zip(t_list, limits, strict=True)]
+    clipped, _ = gc.clip_by_norms(t_list, limits, out=t_list[::-1])
+    assert clipped[0] is t_list[1]
+    for x, y in zip(clipped, expected, strict=True):
+        same_bits(x, y)
+
+
 def test_an_array_serves_as_limits():
     t_list = [sample(9), sample(8)]
     a, b = gc.clip_by_norms(t_list, np.array([0.5, 2.0])), gc.clip_by_norms(t_list, [0.5, 2.0])
