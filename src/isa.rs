@@ -103,7 +103,7 @@ macro_rules! levels {
             pub fn run<O: Op>(self, op: O) -> O::Output {
                 match self.level_for::<O>() {
                     Number::Baseline => {
-                        // Out of line as well: inlined, the code that no recent CPU runs would fill the callers.
+                        // Out of line like the trampolines: inlined, code that no recent x86 CPU runs would fill every caller.
                         #[inline(never)]
                         fn baseline<O: Op>(op: O) -> O::Output { op.eval(Baseline) }
                         baseline(op)

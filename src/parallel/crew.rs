@@ -74,7 +74,7 @@ impl Crew {
         jobs: impl DoubleEndedIterator<Item = J> + Send,
         work: impl Fn(J) + Sync,
     ) -> Result<()> {
-        // By reference, so that the code of `work`, which has whole kernels in it, is compiled once and not for each path.
+        // `work` contains whole kernels. By reference, both paths below share one copy of its code.
         let work: &(dyn Fn(J) + Sync) = &work;
         let pool = if Self::is_shared(bytes)? { Pool::get(threads()?) } else { None };
         let Some(pool) = pool else {

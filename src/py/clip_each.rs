@@ -74,8 +74,9 @@ fn clip_pairs_each(
     order: Order,
     limits: &[Limit],
 ) -> PyResult<Vec<Scaled>> {
+    // Scales each array right after its norm, while a cache holds it.
     if let Some(norms) = clip_dense_each(py, pairs, order, limits)? {
-        return Ok(norms); // each array was scaled while a cache held it
+        return Ok(norms);
     }
     let mut axes = vec_with_room(pairs.len())?;
     axes.extend(pairs.iter().map(|pair| (0..pair.input().ndim()).collect::<Vec<_>>()));

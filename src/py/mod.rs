@@ -72,15 +72,16 @@ mod _core {
         super::process::watch(module)
     }
 
-    /// Clips a short list. The system maps the code of a call and reads it from memory when it first runs, which takes 0.1 ms.
-    /// Here it runs at the import, and not in the first call of a program.
+    /// Clips a short list, so that the code of a clip is loaded before a program's first call. To map that code and to read it from
+    /// memory takes 0.1 ms.
     fn load_code(module: &Bound<'_, PyModule>) -> PyResult<()> {
         let py = module.py();
         let none = py.None();
         let tensor = py.import("numpy")?.call_method1("ones", (2, "float32"))?;
         let arguments = (vec![tensor], 1.0, &none, &none, 2, "propagate", false, "raise", &none, &none);
         let result = module.call_method1("clip_by_global_norm", arguments);
-        // The first call of the program reads the settings again: a bad one is its error, and one that is made until then counts.
+        // The program's first call reads the settings again: variables that are set after the import count, and a bad value is an
+        // error of that call.
         super::settings::forget();
         match result {
             Err(error) if !error.is_instance_of::<PyValueError>(py) => Err(error),

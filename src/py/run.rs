@@ -199,7 +199,8 @@ pub(super) fn clip_plain_each(
     Ok(norms)
 }
 
-/// Clips arrays, each by its own norm, and returns the norms. None if not all arrays are contiguous and real; then nothing is done.
+/// Clips arrays, each by its own norm, and returns the norms. Returns None, and does nothing, if an array is complex or not
+/// contiguous.
 pub(super) fn clip_dense_each(
     py: Python<'_>,
     pairs: &mut [Pair<'_>],

@@ -87,15 +87,19 @@ def test_the_variables_set_the_number_of_threads(variables, expected):
     assert printed(GET, **variables) == str(expected)
 
 
-def test_a_variable_that_is_set_after_the_import_counts():
-    script = """
+@pytest.mark.parametrize("before", ["7", "bad"])
+def test_variables_that_are_set_after_the_import_count(before):
+    script = f"""
     import os
-    os.environ["GRADCLIP_NUM_THREADS"] = "bad"
+    os.environ.update(GRADCLIP_NUM_THREADS="{before}", GRADCLIP_POOL_BYTES="0")
     import gradclip as gc
-    os.environ["GRADCLIP_NUM_THREADS"] = "3"
-    print(gc.get_num_threads())
+    os.environ.update(GRADCLIP_NUM_THREADS="3", GRADCLIP_POOL_BYTES="many")
+    try:
+        gc.norm([3.0, 4.0])
+    except ValueError as error:
+        print(gc.get_num_threads(), "GRADCLIP_POOL_BYTES" in str(error))
     """
-    assert printed(script) == "3"
+    assert printed(script) == "3 True"
 
 
 @pytest.mark.parametrize(
