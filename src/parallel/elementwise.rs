@@ -45,10 +45,6 @@ impl<T: Ordered> Task<'_, T> {
         self.target.len() * size_of::<T>() * 2
     }
 
-    fn is_dense(&self) -> bool {
-        matches!((&self.source, &self.target), (None | Some(View::Dense(_)), Target::Dense(_)))
-    }
-
     fn parts(&mut self, len: usize) -> impl DoubleEndedIterator<Item = Part<'_, T>> {
         let source = self.source.as_ref();
         self.target.parts(len).map(move |(at, target)| Part { source, target, at })
@@ -151,11 +147,6 @@ macro_rules! any_task {
             }
             fn bytes(&self) -> usize {
                 match self { $(Self::$name(task) => task.bytes(),)* }
-            }
-            /// Whether the input and the output are contiguous.
-            #[must_use]
-            pub fn is_dense(&self) -> bool {
-                match self { $(Self::$name(task) => task.is_dense(),)* }
             }
             /// Scales the array by a factor, on the calling thread. Without a factor, it is copied unless it is in place.
             pub(super) fn run(&mut self, isa: Isa, factor: Option<Factor>, store: Store<'_>) {

@@ -157,9 +157,6 @@ impl<'py> Array<'py> {
     /// A read-only view of NumPy's own class that has the shape this array had when it was read, for Python code.
     pub(super) fn as_read(&self) -> PyResult<Bound<'py, PyAny>> {
         let fields = self.current_fields()?;
-        if fields::element_type(fields).number != self.element.number {
-            return Err(resized());
-        }
         let py = self.object.py();
         // SAFETY: lengths and strides are those of memory that `object` keeps alive, as the base of the view. The descr
         // is of the size it had then, and the call takes a new reference to it. The base takes one as well; it fails with
@@ -177,11 +174,16 @@ impl<'py> Array<'py> {
     }
 
     /// The fields, or an error if the array's memory has changed since it was read: Python code that ran since then, for
-    /// example an argument's `__array__`, may have resized it.
+    /// example an argument's `__array__`, may have resized it. A narrower dtype lets a shorter block have as many elements.
     fn current_fields(&self) -> PyResult<&Fields> {
         let parts = if self.geometry.in_parts { 2 } else { 1 };
         match fields::fields(&self.object) {
-            Some((fields, _)) if fields::lies_at(fields, self.data, self.len() / parts) => Ok(fields),
+            Some((fields, _))
+                if fields::lies_at(fields, self.data, self.len() / parts)
+                    && fields::element_type(fields).number == self.element.number =>
+            {
+                Ok(fields)
+            }
             _ => Err(resized()),
         }
     }

@@ -95,6 +95,11 @@ impl<'a, 'py> Call<'a, 'py> {
         self.py
     }
 
+    /// Must be called before Python code may run.
+    pub(super) fn may_run_python(&self) {
+        self.runs_python.begin(self.py);
+    }
+
     /// Hands the call on to the Python function of the same name that works on a GPU.
     #[cold]
     #[inline(never)] // the fast path does not reach it
@@ -334,14 +339,14 @@ impl<'a, 'py> Call<'a, 'py> {
         self.value_error(b, found, "arrays that share no byte")
     }
 
-    /// The entries of a list of tensors. They are valid while no Python code runs; before it runs, they must be made a tuple.
+    /// The entries of a list of tensors.
     pub(super) fn sequence<'b>(&self, object: &'b Bound<'py, PyAny>) -> PyResult<Items<'b, 'py>> {
-        if let Some(items) = Items::of_list(object) {
+        if let Some(items) = Items::of_list(object)? {
             return Ok(items);
         }
         self.runs_python.begin(self.py);
         if is_sequence(object)? {
-            Ok(Items::Tuple(self.entries(Entry("t_list", None), object)?))
+            Ok(Items::of_entries(self.entries(Entry("t_list", None), object)?))
         } else {
             Err(self.no_sequence(object))
         }
@@ -532,7 +537,12 @@ impl<'a, 'py> Call<'a, 'py> {
     }
 
     /// Reads a limit: a real number that is not negative; NaN only if `nan`.
-    pub(super) fn limit(&self, argument: &str, object: &Bound<'py, PyAny>, nan: bool) -> PyResult<f64> {
+    pub(super) fn limit(
+        &self,
+        argument: impl Display,
+        object: &Bound<'py, PyAny>,
+        nan: bool,
+    ) -> PyResult<f64> {
         const ALLOWED: &str = "a real number >= 0 (a Python or NumPy int, float or 0-d array)";
         match number(object)? {
             Number::Real(value) if value >= 0.0 || (value.is_nan() && nan) => Ok(value.abs()), // -0.0 becomes 0
@@ -580,7 +590,8 @@ impl<'a, 'py> Call<'a, 'py> {
     }
 }
 
-/// Whether all objects are Python numbers or strings that are not of a subclass, so that reading them runs no Python code.
+/// Whether all objects are Python numbers or strings that are not of a subclass, or `numpy.float64`, so that reading them runs no
+/// Python code.
 pub(super) fn are_plain<'a, 'py: 'a>(
     objects: impl IntoIterator<Item = Option<&'a Bound<'py, PyAny>>>,
 ) -> bool {
@@ -588,6 +599,7 @@ pub(super) fn are_plain<'a, 'py: 'a>(
         object.is_exact_instance_of::<PyFloat>()
             || object.is_exact_instance_of::<PyInt>()
             || object.is_exact_instance_of::<PyString>()
+            || objects::is_float64(object)
     })
 }
 

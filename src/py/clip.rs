@@ -42,7 +42,7 @@ pub(super) fn clip_by_value<'py>(
     const T: Parameter = Parameter::new("t", Kinds::Ordered, true).lazy();
     let call = Call::new(py, "clip_by_value", name)?;
     let is_plain = are_plain([clip_value_min, clip_value_max, name]);
-    let mut tensor = Inputs::new(&call, T, Items::One(t));
+    let mut tensor = Inputs::new(&call, T, Items::one(t));
     if let Some(OnDevice { is_lazy, .. }) = tensor.read(is_plain)? {
         let arguments = (t, clip_value_min, clip_value_max, name, out);
         return if is_lazy { call.hand_on_lazy(false, arguments) } else { call.hand_on(arguments) };
@@ -133,7 +133,7 @@ pub(super) fn clip_by_norm<'py>(
     let call = Call::new(py, function, name)?;
     let is_plain = are_plain([Some(limit), name]) && are_plain_axes(axes) && share.is_none();
     let (policy, is_strict) = (call.policy(nonfinite), call.flag("strict", strict));
-    let mut tensor = Inputs::new(&call, parameter, Items::One(t));
+    let mut tensor = Inputs::new(&call, parameter, Items::one(t));
     if let Some(OnDevice { is_lazy, .. }) = tensor.read(is_plain)? {
         return if is_lazy {
             call.hand_on_lazy(share.is_some(), (t, limit, axes, name, nonfinite, is_strict?, out))
@@ -195,7 +195,7 @@ fn clip_along<'py>(
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = call.py();
-    let object = if policy == Policy::Raise { Some(tensor.held()?) } else { None };
+    let object = if policy == Policy::Raise { Some(tensor.held()) } else { None };
     let refused = |axes, norm: Scaled| match &object {
         Some(object) => call.nonfinite_error("t", object, axes, norm.to_f64()),
         None => internal("a norm that nothing refuses"),
@@ -376,7 +376,7 @@ pub(super) fn clip_by_global_norm<'py>(
     call.check_strict(strict, policy, Some((order, ord)))?;
     let mut norm = used.map_or(NormOf::Inputs(order), |norm| NormOf::Given(Scaled::new(norm, 0)));
     let mut elements = if strict { tensors.elements() } else { 0 };
-    let held = if policy == Policy::Raise { Some(tensors.held()?) } else { None };
+    let held = if policy == Policy::Raise { Some(tensors.held()) } else { None };
     let mut operands = tensors.with_outputs(out, &mut [])?;
     if let Some(share) = share {
         // The other processes learn of the norm only here: all errors of this process's arguments were found before.

@@ -4,7 +4,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyAny, PyFloat};
 
-use super::array::items::{Held, Items};
+use super::array::items::Held;
 use super::array::pair::Pair;
 use super::array::{Array, internal};
 use super::call::{Call, Entry};
@@ -45,10 +45,10 @@ pub(super) fn clip_difference_by_global_norm<'py>(
     let parameter =
         |name| Parameter { keeps_integers: keeps, ..Parameter::new(name, Kinds::Scalable, false) };
     let mut tensors = Inputs::new(&call, parameter("t_list"), call.sequence(t_list)?);
-    if tensors.read(false)?.is_some() {
+    if tensors.read_general()?.is_some() {
         return Err(call.not_on_device("t_list"));
     }
-    let held = tensors.held()?;
+    let held = tensors.held();
     let mut bases = call.partners(parameter("base_list"), base_list, &tensors)?;
     for ((i, tensor), base) in tensors.arrays().zip(&bases) {
         if tensor.dtype() != base.dtype() {
@@ -67,7 +67,7 @@ pub(super) fn clip_difference_by_global_norm<'py>(
     let mut of_bases;
     let (main, others) = if into_bases {
         of_bases = Inputs::new(&call, parameter("base_list"), call.sequence(base_list)?);
-        of_bases.read(false)?;
+        of_bases.read_general()?;
         (&mut of_bases, &mut own)
     } else {
         (&mut tensors, &mut bases)
@@ -83,7 +83,7 @@ pub(super) fn clip_difference_by_global_norm<'py>(
     if policy.refuses(norm) {
         return Err(match used {
             Some(_) => call.nonfinite_error("use_norm", &held, None, norm.to_f64()),
-            None => call.nonfinite_difference(&held, &call.sequence(base_list)?.held()?, norm.to_f64())?,
+            None => call.nonfinite_difference(&held, call.sequence(base_list)?.held(), norm.to_f64())?,
         });
     }
     let is_bad = !norm.is_finite() && limit < f64::INFINITY;
@@ -97,7 +97,7 @@ pub(super) fn clip_difference_by_global_norm<'py>(
 
 /// Whether the entries of `out` are those of `list`, wherever there is a tensor.
 fn are_entries(out: &Bound<'_, PyAny>, list: &Bound<'_, PyAny>, tensors: &Inputs<'_, '_>) -> bool {
-    let held = |object| Items::of_list(object).and_then(|items| items.held().ok());
+    let held = |object| Held::of_list(object).ok().flatten();
     let (Some(outs), Some(entries)) = (held(out), held(list)) else { return false };
     outs.len() == entries.len()
         && tensors.arrays().all(|(i, _)| match (outs.get(i), entries.get(i)) {
@@ -194,7 +194,7 @@ impl<'py> Call<'_, 'py> {
         object: &Bound<'py, PyAny>,
         tensors: &Inputs<'_, 'py>,
     ) -> PyResult<()> {
-        let held = tensors.held()?;
+        let held = tensors.held();
         let entries = self.entries_of(argument, object, held.len())?;
         for (i, entry) in entries.iter().flatten().enumerate() {
             if held.get(i)?.is_none() && !entry.is_none() {

@@ -10,7 +10,7 @@ use super::classes::integer;
 use super::kinds::Kinds;
 use super::norm::{norms_to_array, vector_order};
 use super::operands::{Inputs, Operands, Parameter};
-use super::run::{Norms, Policy, clip_dense_each, clip_plain_each, scale_slices, zeros};
+use super::run::{Norms, Policy, clip_plain_each, scale_slices, zeros};
 use super::text::{describe, shape_text};
 use crate::error::vec_with_room;
 use crate::parallel::reduce::Order;
@@ -33,7 +33,7 @@ pub(super) fn clip_by_norms<'py>(
     if tensors.read(are_plain([Some(clip_norms), name, Some(ord)]))?.is_some() {
         return Err(call.not_on_device("t_list"));
     }
-    let held = tensors.held()?;
+    let held = tensors.held();
     let (limits, _) = call.limits("clip_norms", clip_norms, held.len())?;
     call.check_name()?;
     let order = vector_order(&call, ord)?;
@@ -74,10 +74,6 @@ fn clip_pairs_each(
     order: Order,
     limits: &[Limit],
 ) -> PyResult<Vec<Scaled>> {
-    // Scales each array right after its norm, while a cache holds it.
-    if let Some(norms) = clip_dense_each(py, pairs, order, limits)? {
-        return Ok(norms);
-    }
     let mut axes = vec_with_room(pairs.len())?;
     axes.extend(pairs.iter().map(|pair| (0..pair.input().ndim()).collect::<Vec<_>>()));
     let whole = pairs.iter().map(Pair::input).zip(axes.iter().map(Vec::as_slice));
@@ -104,7 +100,7 @@ pub(super) fn clip_by_weight_norm<'py>(
     const T_LIST: Parameter = Parameter::new("t_list", Kinds::Scalable, false);
     let call = Call::new(py, "clip_by_weight_norm", name)?;
     let mut tensors = Inputs::new(&call, T_LIST, call.sequence(t_list)?);
-    if tensors.read(false)?.is_some() {
+    if tensors.read_general()?.is_some() {
         return Err(call.not_on_device("t_list"));
     }
     let mut weights = call.partners(Parameter::new("weights", Kinds::Scalable, false), weights, &tensors)?;
@@ -161,7 +157,7 @@ impl<'py> Call<'_, 'py> {
             limits.push(if entry.is_none() {
                 f64::INFINITY
             } else {
-                self.limit(&Entry(argument, Some(i)).to_string(), &entry, false)?
+                self.limit(Entry(argument, Some(i)), &entry, false)?
             });
         }
         Ok((limits, true))
@@ -174,7 +170,7 @@ impl<'py> Call<'_, 'py> {
         object: &Bound<'py, PyAny>,
         tensors: &Inputs<'_, 'py>,
     ) -> PyResult<Vec<Array<'py>>> {
-        let (argument, count) = (parameter.name, tensors.held()?.len());
+        let (argument, count) = (parameter.name, tensors.held().len());
         let entries =
             if Array::read(object).is_none() { self.entries_of(argument, object, count)? } else { None };
         let Some(entries) = entries else {

@@ -47,10 +47,10 @@ pub(super) fn clip_examples_by_global_norm<'py>(
     let call = Call::new(py, "clip_examples_by_global_norm", name)?;
     let t_list_of = Parameter::new("t_list", Kinds::Scalable, false);
     let mut tensors = Inputs::new(&call, t_list_of, call.sequence(t_list)?);
-    if tensors.read(false)?.is_some() {
+    if tensors.read_general()?.is_some() {
         return Err(call.not_on_device("t_list"));
     }
-    let held = tensors.held()?;
+    let held = tensors.held();
     let (limits, has_limits) = call.limits("clip_norm", clip_norm, held.len())?;
     call.check_name()?;
     let reduce = call.reduce(reduce)?;

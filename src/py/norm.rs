@@ -88,7 +88,7 @@ pub(super) fn global_norm<'py>(
     let (refuses, _) = (refuses?, keeps_integers?);
     let norm = tensors.norm(order)?;
     if refuses && !norm.is_finite() {
-        return Err(call.nonfinite_error("t_list", &tensors.held()?, None, norm.to_f64()));
+        return Err(call.nonfinite_error("t_list", &tensors.held(), None, norm.to_f64()));
     }
     Ok(PyFloat::new(py, norm.to_f64()).into_any())
 }
@@ -195,7 +195,7 @@ pub(super) fn norm<'py>(
     const TENSOR: Parameter = Parameter::new("tensor", Kinds::Normed, false).lazy();
     let call = Call::new(py, "norm", name)?;
     let is_plain = axis.is_none() && keepdims.is_none() && are_plain([Some(ord), name]);
-    let mut inputs = Inputs::new(&call, TENSOR, Items::One(tensor));
+    let mut inputs = Inputs::new(&call, TENSOR, Items::one(tensor));
     if let Some(OnDevice { is_lazy, .. }) = inputs.read(is_plain)? {
         let arguments = (tensor, ord, axis, keepdims, name);
         return if is_lazy { call.hand_on_lazy(false, arguments) } else { call.hand_on(arguments) };
@@ -226,8 +226,8 @@ pub(super) fn normalize<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     const TENSOR: Parameter = Parameter::new("tensor", Kinds::Scalable, false);
     let call = Call::new(py, "normalize", name)?;
-    let mut inputs = Inputs::new(&call, TENSOR, Items::One(tensor));
-    if inputs.read(false)?.is_some() {
+    let mut inputs = Inputs::new(&call, TENSOR, Items::one(tensor));
+    if inputs.read_general()?.is_some() {
         return call.hand_on((tensor, ord, axis, name, out));
     }
     let along = Along::new(&call, ord, axis, inputs.shape()?.len())?;

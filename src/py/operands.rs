@@ -1,8 +1,7 @@
 //! The tensors of a call and their outputs, for all public functions: read once, paired once.
 //!
-//! Plain arrays take a fast path, but only if all other arguments are plain too, so that no Python code runs between the
-//! reading of an array and the use of its memory. Other arrays, and all errors, take the general path by [`Array`] and
-//! [`Pair`]. A function sees neither: it reads [`Inputs`], checks its other arguments, and works on [`Operands`].
+//! Plain arrays take a fast path. Other arrays, and all errors, take the general path by [`Array`] and [`Pair`]. A function sees
+//! neither: it reads [`Inputs`], checks its other arguments, and works on [`Operands`].
 
 use std::{iter, mem};
 
@@ -75,14 +74,14 @@ impl Parameter {
         call: &Call<'_, 'py>,
         items: &Items<'_, 'py>,
     ) -> PyResult<Result<Vec<Option<Tensor<'py>>>, OnDevice<'py>>> {
-        let (held, is_list) = (items.held()?, items.is_list());
+        let (held, is_list) = (items.held(), items.is_list());
         let kinds = if self.keeps_integers { Kinds::Normed } else { self.kinds };
         let mut tensors = vec_with_room(held.len())?;
         for i in 0..held.len() {
             let entry = held.get(i)?;
             let is_lazy = self.takes_lazy && is_dask(&entry);
             if is_lazy || is_cupy(&entry) {
-                return Ok(Err(OnDevice { entries: held.into_any(), is_lazy }));
+                return Ok(Err(OnDevice { entries: held.clone().into_any(), is_lazy }));
             }
         }
         for i in 0..held.len() {
@@ -130,11 +129,23 @@ impl<'a, 'py> Inputs<'a, 'py> {
     /// arguments runs no Python code.
     #[inline]
     pub(super) fn read(&mut self, is_plain: bool) -> PyResult<Option<OnDevice<'py>>> {
+        if !is_plain {
+            self.call.may_run_python();
+        }
         let kinds = if self.parameter.keeps_integers { Kinds::Scalable } else { self.parameter.kinds };
-        if is_plain && let Some(arrays) = PlainArrays::read(self.call.py(), &self.items, kinds)? {
+        // Axes and bounds are compared with the shape of a single tensor. Python code may change the shape afterwards, and a
+        // plain array has no copy of it.
+        if (is_plain || self.items.is_list())
+            && let Some(arrays) = PlainArrays::read(self.call.py(), &self.items, kinds)?
+        {
             self.tensors = Tensors::Plain(arrays);
             return Ok(None);
         }
+        self.read_general()
+    }
+
+    /// Reads the tensors as arrays of any layout; see [`Inputs::read`].
+    pub(super) fn read_general(&mut self) -> PyResult<Option<OnDevice<'py>>> {
         match self.parameter.read_all(self.call, &self.items)? {
             Ok(tensors) => {
                 self.tensors = Tensors::General(tensors);
@@ -180,8 +191,8 @@ impl<'a, 'py> Inputs<'a, 'py> {
 
     /// The single tensor as a Python object.
     pub(super) fn object(&self) -> PyResult<&Bound<'py, PyAny>> {
-        match (&self.tensors, &self.items) {
-            (Tensors::Plain(_), Items::One(object)) => Ok(object),
+        match (&self.tensors, self.items.held()) {
+            (Tensors::Plain(_), Held::One(object)) => Ok(object),
             _ => Ok(self.array()?.object()),
         }
     }
@@ -277,8 +288,8 @@ impl<'a, 'py> Inputs<'a, 'py> {
     }
 
     /// The Python objects of the tensors, for an error.
-    pub(super) fn held(&self) -> PyResult<Held<'py>> {
-        self.items.held()
+    pub(super) fn held(&self) -> Held<'py> {
+        self.items.held().clone()
     }
 
     /// Pairs the tensors with outputs, the caller's or new ones. `readers` are arrays that are read while outputs are written.
@@ -305,16 +316,10 @@ impl<'a, 'py> Inputs<'a, 'py> {
     /// Outputs for plain arrays; None if the caller's outputs need the general path.
     #[inline]
     fn plain_outputs(&mut self, out: Option<&Bound<'py, PyAny>>) -> PyResult<Option<Outputs<'py>>> {
-        let Tensors::Plain(arrays) = &mut self.tensors else { return Ok(None) };
-        let outs = match (out, &self.items) {
-            (None, _) => None,
-            (Some(out), Items::One(_)) => Some(Items::One(out)),
-            (Some(out), _) => match Items::of_list(out) {
-                Some(outs) => Some(outs),
-                None => return Ok(None),
-            },
-        };
-        arrays.outputs(self.call.py(), &self.items, outs.as_ref())
+        match &mut self.tensors {
+            Tensors::Plain(arrays) => arrays.outputs(self.call.py(), &self.items, out),
+            Tensors::General(_) => Ok(None),
+        }
     }
 }
 

@@ -199,30 +199,6 @@ pub(super) fn clip_plain_each(
     Ok(norms)
 }
 
-/// Clips arrays, each by its own norm, and returns the norms. Returns None, and does nothing, if an array is complex or not
-/// contiguous.
-pub(super) fn clip_dense_each(
-    py: Python<'_>,
-    pairs: &mut [Pair<'_>],
-    order: Order,
-    limits: &[Limit],
-) -> PyResult<Option<Vec<Scaled>>> {
-    if pairs.iter().any(|pair| pair.input().dtype().and_then(Dtype::parts).is_some()) {
-        return Ok(None);
-    }
-    let (mut tasks, mut bytes) = (vec_with_room(pairs.len())?, 0usize);
-    for pair in pairs {
-        bytes = bytes.saturating_add(pair.input().bytes());
-        tasks.push(any_task(pair)?);
-    }
-    if !tasks.iter().all(AnyTask::is_dense) {
-        return Ok(None);
-    }
-    let mut norms = zeros(limits.len())?;
-    detached(py, bytes, || clip_each(Isa::current(), tasks.as_mut_slice(), order, limits, &mut norms))?;
-    Ok(Some(norms))
-}
-
 /// The norm of plain arrays as one.
 fn norm_of_views(isa: Isa, crew: &Crew, views: &PlainViews<'_>, order: Order) -> Result<Scaled, Error> {
     if views.count() == 1 {

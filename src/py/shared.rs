@@ -96,7 +96,7 @@ pub(super) fn exact_sum<'py>(
     let call = Call::of_python(py, function, name)?;
     let parameter = Parameter { keeps_integers, ..Parameter::new("t_list", Kinds::Normed, true) };
     let mut tensors = Inputs::new(&call, parameter, call.sequence(t_list)?);
-    if tensors.read(false)?.is_some() {
+    if tensors.read_general()?.is_some() {
         return Err(call.not_on_device("t_list"));
     }
     call.check_name()?;
@@ -119,8 +119,8 @@ pub(super) fn power_sums_along<'py>(
     ord: &Bound<'py, PyAny>,
 ) -> PyResult<(Bound<'py, PyAny>, usize)> {
     let call = Call::of_python(py, function, name)?;
-    let mut tensor = Inputs::new(&call, Parameter::new("t", Kinds::Normed, true), Items::One(t));
-    if tensor.read(false)?.is_some() {
+    let mut tensor = Inputs::new(&call, Parameter::new("t", Kinds::Normed, true), Items::one(t));
+    if tensor.read_general()?.is_some() {
         return Err(call.not_on_device("t"));
     }
     let array = tensor.array()?;

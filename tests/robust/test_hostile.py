@@ -1,6 +1,6 @@
 """Hostile or careless callers; each case was a bug once."""
 
-import collections
+import collections.abc
 import pickle
 import sys
 import threading
@@ -53,6 +53,67 @@ def test_an_array_resized_during_the_call_is_an_error():
 
     with pytest.raises(RuntimeError, match="resized"):
         gc.global_norm([t, Resizer()])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_shorter_block_with_as_many_elements_of_a_narrower_dtype_is_an_error():
+    # A resized array may stay at its address. Then only the dtype tells that its memory ends earlier.
+    def shrink(t):
+        t.dtype = np.int8
+        t.resize(1000, refcheck=False)
+
+    class Shrinks:
+        def __init__(self, t):
+            self.t = t
+
+        def __array__(self, dtype=None, copy=None):
+            shrink(self.t)
+            return np.ones(())
+
+    class Limits(collections.abc.Sequence):
+        def __init__(self, t):
+            self.t = t
+
+        def __len__(self):
+            return 1
+
+        def __getitem__(self, i):
+            if i > 0:
+                raise IndexError
+            shrink(self.t)
+            return 1.0
+
+    calls = [
+        lambda t: gc.global_norm([t, Shrinks(t)]),
+        lambda t: gc.clip_by_global_norm([t, Shrinks(t)], 1.0),
+        lambda t: gc.clip_by_norms([t], Limits(t)),
+        lambda t: gc.clip_by_norms([t], Limits(t), out=[t]),
+    ]
+    for call in calls:
+        for dtype in (np.float32, np.float64):
+            with pytest.raises((RuntimeError, TypeError), match="resized|int8"):
+                call(np.ones(1000, dtype))
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_list_that_changes_while_the_limits_are_read_is_clipped_as_it_was(in_place):
+    class Limits(collections.abc.Sequence):
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, i):
+            if i < 3:
+                t_list[:] = ["no", "tensors"]
+                return [2.5, None, np.float32(1)][i]
+            raise IndexError
+
+    tensors = [np.array([3.0, 4.0]), None, np.array([2.0])]
+    t_list = list(tensors)
+    clipped, norms = gc.clip_by_norms(t_list, Limits(), out=list(tensors) if in_place else None)
+    assert t_list == ["no", "tensors"]
+    assert [None if c is None else c.tolist() for c in clipped] == [[1.5, 2.0], None, [1.0]]
+    assert norms.tolist() == [5.0, 0.0, 2.0]
+    assert tensors[0].tolist() == ([1.5, 2.0] if in_place else [3.0, 4.0])
 
 
 def test_an_input_to_be_copied_that_has_another_shape_by_then_is_an_error():

@@ -354,6 +354,7 @@ HOW = {
     "narrow": lambda x: setattr(x, "dtype", np.float32),
     "integers": lambda x: setattr(x, "dtype", np.int64),
     "swap": lambda x: setattr(x, "dtype", x.dtype.newbyteorder()),
+    "narrow and shrink": lambda x: (size := x.size, setattr(x, "dtype", np.int8), x.resize(size, refcheck=False)),
 }
 ENTRY = [
     p for p in PLACES if p.split()[1] in {"t", "t,", "clip_value_min", "clip_value_max", "t_list,", "tensor", "t_list"}

@@ -1,56 +1,72 @@
-//! The entries of a call's list argument, as they are at one moment.
+//! The tensors of an argument, as they are when the call reads it.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyAny, PyList, PyTuple};
 
 use super::objects;
 
-/// The argument of a call: the entries of a list or a tuple, or a single object. Reading them runs no Python code.
-pub(in crate::py) enum Items<'a, 'py> {
-    List(&'a Bound<'py, PyList>),
-    Tuple(Bound<'py, PyTuple>),
-    One(&'a Bound<'py, PyAny>),
+/// The tensors of an argument of a call: the entries of a list, or a single object.
+pub(in crate::py) struct Items<'a, 'py> {
+    /// The argument, unless it is a sequence of another class, which may have other entries at each reading.
+    argument: Option<&'a Bound<'py, PyAny>>,
+    held: Held<'py>,
 }
 
 impl<'a, 'py> Items<'a, 'py> {
-    /// A list, or a tuple that is not of a subclass; None for anything else.
-    pub(in crate::py) fn of_list(object: &'a Bound<'py, PyAny>) -> Option<Self> {
-        if let Ok(list) = object.cast::<PyList>() {
-            return Some(Self::List(list));
-        }
-        object.cast_exact::<PyTuple>().ok().map(|tuple| Self::Tuple(tuple.clone()))
+    pub(in crate::py) fn one(object: &'a Bound<'py, PyAny>) -> Self {
+        Self { argument: Some(object), held: Held::One(object.clone()) }
+    }
+
+    /// The entries of a list, or of a tuple that is not of a subclass; None for anything else.
+    pub(in crate::py) fn of_list(object: &'a Bound<'py, PyAny>) -> PyResult<Option<Self>> {
+        Ok(Held::of_list(object)?.map(|held| Self { argument: Some(object), held }))
+    }
+
+    /// The entries of another sequence.
+    pub(in crate::py) fn of_entries(entries: Bound<'py, PyTuple>) -> Self {
+        Self { argument: None, held: Held::Many(entries) }
     }
 
     pub(in crate::py) fn is_list(&self) -> bool {
-        !matches!(self, Self::One(_))
+        matches!(self.held, Held::Many(_))
     }
 
-    pub(super) fn is(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::List(list), Self::List(other)) => list.is(*other),
-            (Self::Tuple(tuple), Self::Tuple(other)) => tuple.is(other),
-            _ => false,
+    /// Whether an object is the argument.
+    pub(super) fn is(&self, object: &Bound<'py, PyAny>) -> bool {
+        self.argument.is_some_and(|argument| argument.is(object))
+    }
+
+    /// Another argument of the call, with an entry for each of these: an object if this is one, a list if this is a list. None
+    /// for anything else.
+    pub(super) fn read_beside(&self, object: &Bound<'py, PyAny>) -> PyResult<Option<Held<'py>>> {
+        match self.held {
+            Held::One(_) => Ok(Some(Held::One(object.clone()))),
+            Held::Many(_) => Held::of_list(object),
         }
     }
 
-    /// The entries at this moment: later changes of the list do not affect them.
-    pub(in crate::py) fn held(&self) -> PyResult<Held<'py>> {
-        match self {
-            Self::List(list) => Ok(Held::Many(objects::tuple_of_list(list)?)),
-            Self::Tuple(tuple) => Ok(Held::Many(tuple.clone())),
-            Self::One(object) => Ok(Held::One((*object).clone())),
-        }
+    pub(in crate::py) fn held(&self) -> &Held<'py> {
+        &self.held
     }
 }
 
-/// References that keep arrays alive: a single one or those of a list, as they were in the argument at one moment. One call to
-/// Python copies a list, at a quarter of the cost of taking its entries one by one.
+/// References that keep arrays alive: a single one, or those of a list as they were at one moment. One call to Python copies a
+/// list, at a quarter of the cost of taking its entries one by one.
+#[derive(Clone)]
 pub(in crate::py) enum Held<'py> {
     One(Bound<'py, PyAny>),
     Many(Bound<'py, PyTuple>),
 }
 
 impl<'py> Held<'py> {
+    /// The entries of a list, or of a tuple that is not of a subclass; None for anything else. No Python code runs.
+    pub(in crate::py) fn of_list(object: &Bound<'py, PyAny>) -> PyResult<Option<Self>> {
+        if let Ok(list) = object.cast::<PyList>() {
+            return Ok(Some(Self::Many(objects::tuple_of_list(list)?)));
+        }
+        Ok(object.cast_exact::<PyTuple>().ok().map(|tuple| Self::Many(tuple.clone())))
+    }
+
     pub(in crate::py) fn len(&self) -> usize {
         match self {
             Self::One(_) => 1,

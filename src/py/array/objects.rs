@@ -1,5 +1,6 @@
 //! Python objects of any length, made so that they raise a `MemoryError` where `PyO3` would panic.
 
+use numpy::npyffi::{self, NpyTypes};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyAny, PyList, PyTuple, PyType};
@@ -10,6 +11,15 @@ use super::internal;
 pub(in crate::py) fn is_of(object: &Bound<'_, PyAny>, class: &Bound<'_, PyType>) -> bool {
     // SAFETY: the interpreter is attached, `object` is a live object and `class` a live class.
     unsafe { ffi::PyObject_TypeCheck(object.as_ptr(), class.as_type_ptr()) != 0 }
+}
+
+/// Whether an object is a `numpy.float64`, which is a Python float as well.
+pub(in crate::py) fn is_float64(object: &Bound<'_, PyAny>) -> bool {
+    // SAFETY: the interpreter is attached, and `object` is a live object.
+    unsafe {
+        let class = npyffi::get_type_object(object.py(), NpyTypes::PyDoubleArrType_Type);
+        ffi::Py_TYPE(object.as_ptr()) == class
+    }
 }
 
 /// A list of the `entries`, as many as their length says.

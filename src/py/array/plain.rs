@@ -5,9 +5,9 @@
 //! read into a [`PlainArray`] each, which is an address and a length. For all other arrays, and for errors, this module returns
 //! `None`; then `operands.rs` reads the arrays by the general path, and raises the errors.
 //!
-//! Python code that runs between the reading of an array and the use of its memory may resize the array. The callers ensure
-//! that all other arguments are plain, but any new object may start the garbage collector, and with it a finalizer. So arrays
-//! are checked again before memory is lent, and no Python object is made from then on.
+//! Python code that runs between the reading of an array and the use of its memory may resize the array: that of another
+//! argument, or a finalizer, because any new object may start the garbage collector. So arrays are checked again before memory
+//! is lent, and no Python object is made from then on.
 
 use std::ffi::c_int;
 use std::ops::Range;
@@ -88,13 +88,14 @@ impl PlainArray {
         (low, low + self.bytes())
     }
 
-    /// Whether the array still has the address and the length that were read.
+    /// Whether the array still has the address, the length and the dtype that were read.
     ///
     /// # Safety
     /// A reference to the array has been held since it was read.
     unsafe fn is_current(&self) -> bool {
         // SAFETY: a live array keeps its fields where they are.
-        lies_at(unsafe { self.fields.as_ref() }, self.data.as_ptr(), self.len)
+        let fields = unsafe { self.fields.as_ref() };
+        lies_at(fields, self.data.as_ptr(), self.len) && element_type(fields).dtype == Some(self.dtype)
     }
 
     /// A new array with the shape, the memory order and the dtype of this one, whose fields are given.
@@ -138,7 +139,7 @@ impl<'py> PlainArrays<'py> {
         kinds: Kinds,
     ) -> PyResult<Option<Self>> {
         let class = ndarray(py);
-        let held = items.held()?;
+        let held = items.held().clone();
         let mut arrays = with_room(held.len())?;
         let (mut bytes, mut alike, mut before) = (0, true, None);
         for i in 0..held.len() {
@@ -193,7 +194,7 @@ impl<'py> PlainArrays<'py> {
         self.arrays.iter().map(|array| array.len).sum()
     }
 
-    /// Whether all arrays still have the address and the length that were read.
+    /// Whether all arrays are still those that were read.
     fn are_current(&self) -> bool {
         // SAFETY: `held` are the arrays that were read.
         self.arrays.iter().all(|array| unsafe { array.is_current() })
@@ -235,25 +236,28 @@ impl<'py> PlainArrays<'py> {
         are_inner.then_some(len)
     }
 
-    /// Outputs for the arrays: new arrays if there are no `outs`; or else `outs`, if they fit and share no memory. Each of
+    /// Outputs for the arrays: new arrays if there is no `out`; or else those of `out`, if they fit and share no memory. Each of
     /// these may be its own input. `items` are the entries that were read.
     pub(in crate::py) fn outputs(
         &mut self,
         py: Python<'py>,
         items: &Items<'_, 'py>,
-        outs: Option<&Items<'_, 'py>>,
+        out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Option<Outputs<'py>>> {
         let class = ndarray(py);
-        let outputs = match outs {
+        let outputs = match out {
             None => return self.new_outputs(py, class).map(Some),
-            Some(outs) if outs.is(items) => {
+            Some(out) if items.is(out) => {
                 let writeable = |array: &PlainArray| array.flags & npyffi::NPY_ARRAY_WRITEABLE != 0;
                 if !self.arrays.iter().all(writeable) {
                     return Ok(None);
                 }
                 Some(Outputs { arrays: None, _held: Few::new(), result: self.held.to_result()? })
             }
-            Some(outs) => self.given_outputs(outs, class)?,
+            Some(out) => match items.read_beside(out)? {
+                Some(held) => self.given_outputs(held, class)?,
+                None => None,
+            },
         };
         match outputs {
             Some(outputs) if outputs.are_apart(self)? => Ok(Some(outputs)),
@@ -292,12 +296,7 @@ impl<'py> PlainArrays<'py> {
     }
 
     /// The caller's arrays, if each of them fits its input: with one shape and one memory order their positions agree.
-    fn given_outputs(
-        &self,
-        outs: &Items<'_, 'py>,
-        class: *mut PyTypeObject,
-    ) -> PyResult<Option<Outputs<'py>>> {
-        let held = outs.held()?;
+    fn given_outputs(&self, held: Held<'py>, class: *mut PyTypeObject) -> PyResult<Option<Outputs<'py>>> {
         if held.len() != self.held.len() {
             return Ok(None);
         }
