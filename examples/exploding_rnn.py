@@ -12,7 +12,7 @@ twice with the same initial weights, the same batches and the same learning rate
   common norm is above a limit. The direction of the update stays, only its length is bounded,
   and the loss falls.
 
-Run it (about half a minute on two cores)::
+Run it (about 15 seconds on two cores)::
 
     pip install "gradclip[examples]"
     python examples/exploding_rnn.py
@@ -58,7 +58,7 @@ LEARNING_RATE = 0.7
 # far above 1. Below 1 they would vanish.
 RECURRENT_GAIN = 1.8
 
-DEFAULT_STEPS = 2000
+DEFAULT_STEPS = 1000
 DEFAULT_CLIP_NORM = 0.5
 DEFAULT_TEXT = Path(__file__).resolve().parent.parent / "LICENSE"
 MIN_CHARACTERS = 1000

@@ -573,7 +573,7 @@ def test_the_same_bits_everywhere(dtype, shape, everywhere):
                 results, norms = gc.clip_examples_by_global_norm(t_list, limit, **more)
                 return [*results, norms]
 
-            (result, _, norms) = everywhere(call, (1, 2, 5))
+            (result, _, norms) = everywhere(call, (1, 3))
             if not strict:
                 check([t[:, :1]], limit, [result[:, :1] if reduce is None else result[:1]], norms, reduce)
 

@@ -463,7 +463,7 @@ class TestReproducible:
     def test_no_cut_changes_a_bit(self, dtype, ord):
         tensor, norm = self.whole(dtype, ord)
         norms = set()
-        for count in (1, 2, 3, 4, 8):
+        for count in (1, 3, 8):
             shards = np.array_split(tensor, sorted(RNG.integers(0, 7001, count - 1)))
             lists = [[shard] for shard in shards]
             for comm in (lambda c: c, lambda c: c.sum if ord < np.inf else c):

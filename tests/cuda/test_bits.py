@@ -15,15 +15,15 @@ import numpy as np
 import oracle
 import pytest
 from calls import ALONG, EVERY, POWERS, WHOLE, calls_for, cast, looped, suits
-from gpu_arrays import LAYOUTS, assert_same, check
+from gpu_arrays import LAYOUTS, assert_same, check, some
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from layouts import fits
 from oracle import BF16, COMPLEX, FLOATS, INTEGERS, NORMED, ORDERED, SCALED, numbers
 
-dtypes = pytest.mark.parametrize("dtype", SCALED)
-normed = pytest.mark.parametrize("dtype", NORMED)
-ordered = pytest.mark.parametrize("dtype", ORDERED)
+dtypes = pytest.mark.parametrize("dtype", some(SCALED))
+normed = pytest.mark.parametrize("dtype", some(NORMED))
+ordered = pytest.mark.parametrize("dtype", some(ORDERED))
 ORDS = ["euclidean", 1, 2, math.inf, 0.5, 1.5, 3, 4, 3.7, 0.3, 100]
 
 
@@ -353,7 +353,7 @@ def test_powers_of_values_of_every_kind(gpu, dtype, p):
             check(gpu, lambda t: [gc.normalize(t, p, 0), gc.norm(t, p, 1)], x.reshape(-1, 2), told=what)
 
 
-@pytest.mark.parametrize("dtype", [*SCALED, np.int8, np.int64, np.uint64, np.bool_])
+@pytest.mark.parametrize("dtype", some([*SCALED, np.int8, np.int64, np.uint64, np.bool_]))
 @pytest.mark.parametrize("p", ["euclidean", "fro", 1, math.inf])
 def test_matrix_norms(gpu, dtype, p):
     x = sample((4, 5, 6), dtype)
@@ -874,7 +874,7 @@ def test_clip_by_value_takes_one_launch(gpu, dtype):
         assert launched(gpu, call) == 1
 
 
-@pytest.mark.parametrize("multiprocessors", [1, 3, 200])
+@pytest.mark.parametrize("multiprocessors", [1, 200])
 @pytest.mark.parametrize("dtype", [np.float32, np.complex128])
 def test_the_size_of_the_device_does_not_change_a_bit(gpu, dtype, multiprocessors):
     if gpu.kind == "device":

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gradclip import _core
 
-CASES = 6_000
+CASES = 4_000
 SEED = 6
 FEW = 400
 

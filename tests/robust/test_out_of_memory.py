@@ -121,6 +121,7 @@ def inputs():
 failed = 0
 for name, call in CALLS.items():
     call()  # imports, caches
+    before, written = inputs(), m.copy()
     n = 0
     while n < 200:
         n += 1
@@ -128,8 +129,6 @@ for name, call in CALLS.items():
         if child == 0:
             signal.alarm(60)
             in_place = "in place" in name
-            before = inputs()
-            written = m.copy()
             lib.fail_from(n, LEAST)
             try:
                 call()

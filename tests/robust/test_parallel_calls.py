@@ -218,7 +218,7 @@ WRITERS = """
     done = [0] * 6
     @guarded
     def clip(k):
-        until, i = time.monotonic() + 4, k
+        until, i = time.monotonic() + 2, k
         while time.monotonic() < until or done[k] < 3:
             i = (i + 5) % len(arrays)
             all_calls(arrays[i], bounds[i], np.empty_like(arrays[i]))
@@ -267,7 +267,7 @@ LISTS = """
 
     def use():
         global refused
-        until = time.monotonic() + 2.5
+        until = time.monotonic() + 1.5
         while time.monotonic() < until and not errors:
             for entries in (shared, mixed, outs):
                 check(gc.global_norm(entries))

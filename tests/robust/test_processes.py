@@ -198,7 +198,7 @@ def test_children_forked_while_other_threads_are_inside_calls():
             expect_own_pool(expected)
 
         begin, children = time.monotonic(), 0
-        while children < 100 and (children < 5 or time.monotonic() < begin + 8):
+        while children < 100 and (children < 5 or time.monotonic() < begin + 3):
             join(fork(child))
             children += 1
         stop.set()
@@ -306,12 +306,12 @@ def test_process_pools(method, used, tmp_path):
 
             if __name__ == "__main__":
                 method, used = sys.argv[1:]
-                expected = [work(seed) for seed in range(6)] if used == "True" else None
+                expected = [work(seed) for seed in range(3)] if used == "True" else None
                 context = multiprocessing.get_context(method)
                 for _ in range(2):
                     with context.Pool(2) as pool:
-                        found = pool.map_async(work, range(6)).get(timeout=60)
-                    assert found == (expected or [work(seed) for seed in range(6)])
+                        found = pool.map_async(work, range(3)).get(timeout=60)
+                    assert found == (expected or [work(seed) for seed in range(3)])
         """)
     )
     command = [sys.executable, "-W", "ignore::DeprecationWarning", str(script), method, str(used)]
@@ -352,7 +352,7 @@ def test_daemon_threads_inside_calls_when_the_interpreter_ends(call):
             threading.Thread(target=work, daemon=True).start()
         time.sleep(0.03)
     """
-    for _ in range(4):
+    for _ in range(2):
         assert run(script, timeout=60) == ""
 
 

@@ -38,6 +38,12 @@ def has_compiler() -> bool:
     return shutil.which(os.environ.get("CXX", "g++")) is not None
 
 
+def some(dtypes: list[Any]) -> list[Any]:
+    """All of these dtypes with CuPy, as for `make cuda`; without it a sample, because kernels on the CPU are slow."""
+    sample = {oracle.BF16, np.float32, np.complex128, np.int8, np.uint64}
+    return dtypes if HAS_CUPY else [dtype for dtype in dtypes if dtype in sample]
+
+
 KINDS = [
     pytest.param("stand-in", id="stand-in"),
     pytest.param("cupy", id="cupy", marks=pytest.mark.cupy),
