@@ -122,7 +122,7 @@ accuracy: develop ## Measured errors against the promised bounds, written to doc
 
 .PHONY: coverage
 coverage: develop ## Lines of the Python package that the tests run, and those that they do not
-	$(PYTHON) -m pip install --quiet pytest-cov
+	$(PYTHON) -m pip install --quiet "coverage>=7.10" pytest-cov
 	python -m pytest -n 2 --quiet --cov=gradclip --cov-report=term-missing:skip-covered
 
 .PHONY: fuzz

@@ -170,11 +170,12 @@ def test_differences(kind, tmp_path, capsys, monkeypatch):
 
 def test_differences_of_files_that_do_not_fit(tmp_path, capsys):
     np.savez(tmp_path / "a.npz", same=np.ones(2), shape=np.ones(2), gone=np.ones(2))
-    np.savez(tmp_path / "b.npz", same=np.ones(2), shape=np.ones(3))
+    np.savez(tmp_path / "b.npz", same=np.ones(2), shape=np.ones(3), new=np.ones(2))
     status, out, err = run("diff", tmp_path / "a.npz", tmp_path / "b.npz", "--json", capsys=capsys)
     assert status == 2
     assert [tensor["name"] for tensor in json.loads(out)["tensors"]] == ["same"]
     assert f"gone: is in {tmp_path / 'a.npz'} alone" in err
+    assert f"new: is in {tmp_path / 'b.npz'} alone" in err
     assert f"shape: has shape (2,) in {tmp_path / 'a.npz'}, (3,) in {tmp_path / 'b.npz'}" in err
 
 
@@ -233,6 +234,33 @@ def test_files_that_cannot_be_read_are_named_and_the_others_told(tmp_path, capsy
     assert out.splitlines()[1].split() == ["objects", "object", "2", "-", "-", "-", "-", "-"]
 
 
+@pytest.mark.parametrize("fault", ["flipped", "short"])
+def test_an_array_that_ends_in_a_fault_is_named_and_the_others_told(fault, tmp_path, capsys, monkeypatch):
+    """The header is right, so the fault is found while the blocks are read."""
+    monkeypatch.setattr(_files, "BLOCK_BYTES", 1 << 16)
+    long = np.random.default_rng(0).random(100_000)
+    path, whole = tmp_path / "a.npz", tmp_path / "b.npz"
+    np.savez_compressed(whole, last=np.ones(2), long=long)
+    if fault == "flipped":
+        np.savez_compressed(path, last=np.ones(2), long=long)
+        packed = path.read_bytes()
+        half = len(packed) // 2
+        path.write_bytes(packed[:half] + bytes(b ^ 0x55 for b in packed[half : half + 200]) + packed[half + 200 :])
+    else:
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, array, cut in (("last", np.ones(2), None), ("long", long, -80)):
+                np.save(tmp_path / "one.npy", array)
+                archive.writestr(f"{name}.npy", (tmp_path / "one.npy").read_bytes()[:cut])
+    status, out, err = run("norms", path, "--json", capsys=capsys)
+    assert status == 2
+    assert err.startswith(f"gradclip: {path}: long.npy: ")
+    assert [tensor["name"] for tensor in json.loads(out)["tensors"]] == ["last"]
+    status, out, err = run("diff", whole, path, "--json", capsys=capsys)
+    assert status == 2
+    assert err.startswith("gradclip: long: long.npy: ")
+    assert [tensor["name"] for tensor in json.loads(out)["tensors"]] == ["last"]
+
+
 def test_a_missing_package_is_named(tmp_path, capsys, monkeypatch):
     path = write("safetensors", tmp_path, {"w": np.ones(3)})
     monkeypatch.setitem(sys.modules, "safetensors", None)
@@ -253,6 +281,7 @@ def test_boxes_cut_an_array_in_order(shape, most):
     ("arguments", "message"),
     [
         (["norms", "a.npy", "--ord", "0"], "argument --ord: found '0'; allowed: a number above 0, or inf"),
+        (["norms", "a.npy", "--ord", "two"], "argument --ord: found 'two'; allowed: a number above 0, or inf"),
         (["norms", "a.npy", "--top", "0"], "argument --top: found '0'; allowed: an integer of at least 1"),
         (["norms"], "the following arguments are required: FILE"),
         ([], "the following arguments are required: command"),

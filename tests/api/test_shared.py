@@ -391,6 +391,15 @@ class TestFaults:
             with pytest.raises(ValueError, match="comm: found calls of different functions on rank 0 and rank 1"):
                 raise error
 
+    def test_numbers_of_tensors_that_differ(self):
+        def lists(count):
+            return [np.ones(2)] * count
+
+        for of in (lambda c: c, lambda c: c.sum):
+            for error in on_each([lists(2), lists(3)], lambda own, comm, of=of: gc.norms(own, comm=of(comm))):
+                with pytest.raises(ValueError, match="the number of tensors or slices: found different ones"):
+                    raise error
+
     def test_a_sum_tells_no_rank(self):
         for error in on_each([[np.ones(2)], [object()]], lambda own, comm: gc.global_norm(own, comm=comm.sum)):
             with pytest.raises(TypeError):

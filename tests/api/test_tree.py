@@ -16,6 +16,7 @@ import numpy as np
 import optree
 import oracle
 import pytest
+import ranks
 from gradclip import tree as gt
 from hypothesis import given
 from hypothesis import strategies as st
@@ -733,6 +734,48 @@ def test_errors_come_in_the_order_of_the_arguments():
         (lambda: gt.clip_by_value({"a": X}, 0, 1, out=5), "clip_by_value: out: "),
     ):
         assert error_of(call)[1].startswith(beginning)
+
+
+# ---- several processes
+
+
+@pytest.mark.parametrize("more", [{}, {"reproducible": True}])
+def test_trees_on_several_ranks_share_the_norm_of_lists(more):
+    trees = [{"a": np.full(3, 2.0), "b": [np.ones(2)]}, {"a": np.full(5, 3.0), "b": [np.ones(2)]}]
+    copies, of_list = {"a": False, "b": [True]}, [False, True]
+
+    def on_each(of_tree, of_its_leaves):
+        found = ranks.run([lambda c, t=t: of_tree(t, c) for t in trees])
+        return found, ranks.run([lambda c, t=t: of_its_leaves([t["a"], t["b"][0]], c) for t in trees])
+
+    for found, expected in zip(
+        *on_each(
+            lambda t, c: gt.clip_by_global_norm(t, 1.0, comm=c, replicated=copies, **more),
+            lambda own, c: gc.clip_by_global_norm(own, 1.0, comm=c, replicated=of_list, **more),
+        ),
+        strict=True,
+    ):
+        assert found[1] == expected[1] == pytest.approx(math.sqrt(3 * 4 + 5 * 9 + 2))
+        assert np.array_equal(found[0]["a"], expected[0][0])
+        assert np.array_equal(found[0]["b"][0], expected[0][1])
+    found, expected = on_each(
+        lambda t, c: gt.global_norm(t, comm=c, replicated=copies, **more),
+        lambda own, c: gc.global_norm(own, comm=c, replicated=of_list, **more),
+    )
+    assert found == expected
+    if not more:
+        found, expected = on_each(
+            lambda t, c: gt.norms(t, comm=c, replicated=copies),
+            lambda own, c: gc.norms(own, comm=c, replicated=of_list).tolist(),
+        )
+        assert [list(norms.values()) for norms in found] == expected
+
+
+def test_another_structure_of_replicated_is_an_error_on_every_rank():
+    trees = [{"a": np.ones(3)}, {"a": np.ones(3)}]
+    for error in ranks.run([lambda c, t=t: gt.global_norm(t, comm=c, replicated={"b": True}) for t in trees]):
+        with pytest.raises(ValueError, match="replicated"):
+            raise error
 
 
 def test_a_namespace_is_a_string():
