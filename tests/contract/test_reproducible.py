@@ -229,6 +229,27 @@ def test_run_after_run_gives_the_same_bits(dtype, threads):
             assert fingerprint([gc.clip_by_norm(x, 1.0), gc.norm(x), gc.norm(x, 1)]) == first
 
 
+STREAMED = {
+    "whole": (0, lambda x: gc.clip_by_global_norm([x], 1.0, use_norm=3.0)[0][0]),
+    "rows": (0, lambda x: gc.clip_by_norm(x, 5.0, axes=1)),
+    "columns": (1, lambda x: gc.clip_by_norm(x, 5.0, axes=0)),
+    "quotients of rows": (0, lambda x: gc.normalize(x, axis=1)[0]),
+    "values": (0, lambda x: gc.clip_by_value(x, -0.5, 0.75) if x.dtype.kind != "c" else x),
+}
+
+
+@pytest.mark.parametrize("name", STREAMED)
+@dtypes
+def test_outputs_that_are_streamed_to_memory_have_the_bits_of_short_ones(dtype, name):
+    """Outputs of 32 MiB and more are written around the caches. Here they repeat one matrix along an axis."""
+    along, call = STREAMED[name]
+    pattern = data(130 * 257, dtype, 1.0).reshape(130, 257)
+    times = (33 << 20) // pattern.nbytes + 1
+    x = np.tile(pattern, (1, times) if along else (times, 1))
+    result, few = call(x), call(pattern)
+    assert all(same_bits(part, few) for part in np.split(result, times, axis=along))
+
+
 @norm_dtypes
 def test_every_alignment_gives_the_same_bits(isa, dtype):
     """An array that starts anywhere within a cache line, at every byte."""
