@@ -121,12 +121,11 @@ accuracy: develop ## Measured errors against the promised bounds, written to doc
 	python benches/accuracy.py --write
 
 .PHONY: coverage
-coverage: develop ## Lines of the Python package that the tests run, and those that they do not
-	$(PYTHON) -m pip install --quiet "coverage>=7.10" pytest-cov
-	python -m pytest -n 2 --quiet --cov=gradclip --cov-report=term-missing:skip-covered
+coverage: develop ## The lines of Python and of Rust that the tests run (half an hour)
+	.ci/coverage
 
 .PHONY: fuzz
-fuzz: develop ## A million calls drawn at random, each checked against the contract (40 minutes on two busy cores)
+fuzz: develop ## A million calls drawn at random, each checked against the contract (20 minutes on two CPUs)
 	python tests/fuzz --cases 1000000 --jobs 2 --counts
 
 .PHONY: clean
