@@ -133,8 +133,8 @@ impl<'a, 'py> Inputs<'a, 'py> {
             self.call.may_run_python();
         }
         let kinds = if self.parameter.keeps_integers { Kinds::Scalable } else { self.parameter.kinds };
-        // Axes and bounds are compared with the shape of a single tensor. Python code may change the shape afterwards, and a
-        // plain array has no copy of it.
+        // Axes and bounds are checked against the shape of a single tensor, which Python code may change afterwards. Only general
+        // arrays keep a copy of the shape.
         if (is_plain || self.items.is_list())
             && let Some(arrays) = PlainArrays::read(self.call.py(), &self.items, kinds)?
         {

@@ -91,7 +91,7 @@ def test_a_shorter_block_with_as_many_elements_of_a_narrower_dtype_is_an_error()
     ]
     for call in calls:
         for dtype in (np.float32, np.float64):
-            with pytest.raises((RuntimeError, TypeError), match=r"resized|int8"):
+            with pytest.raises(RuntimeError, match="resized"):
                 call(np.ones(1000, dtype))
 
 
