@@ -99,9 +99,9 @@ pub trait Real: Ordered {
     fn narrow(x: f64) -> Self;
     /// Converts from float32, rounded once, to nearest, ties to even.
     fn narrow_single(x: f32) -> Self;
-    /// The next number toward zero. `self` is neither 0 nor NaN.
+    /// Its magnitude with the sign of the other.
     #[must_use]
-    fn toward_zero(self) -> Self;
+    fn with_sign_of(self, other: Self) -> Self;
     /// [`Element::halves`], mutable.
     #[inline(always)]
     #[must_use]
@@ -134,6 +134,7 @@ trait Float: Sized {
         Self::of_float(sticky(n))
     }
     fn of_single(x: f32) -> Self;
+    fn with_sign_of(self, other: Self) -> Self;
     /// The number as float32, exactly; None for float64.
     fn to_single(self) -> Option<f32>;
     fn halves(_: &[Self]) -> Option<&[F16]> {
@@ -160,6 +161,10 @@ impl Float for f64 {
         x.into()
     }
     #[inline(always)]
+    fn with_sign_of(self, other: Self) -> Self {
+        self.copysign(other)
+    }
+    #[inline(always)]
     fn to_single(self) -> Option<f32> {
         None
     }
@@ -178,6 +183,10 @@ impl Float for f32 {
         x
     }
     #[inline(always)]
+    fn with_sign_of(self, other: Self) -> Self {
+        self.copysign(other)
+    }
+    #[inline(always)]
     fn to_single(self) -> Option<f32> {
         Some(self)
     }
@@ -191,6 +200,10 @@ impl Float for F16 {
     #[inline(always)]
     fn of_single(x: f32) -> Self {
         Self::from_f32(x)
+    }
+    #[inline(always)]
+    fn with_sign_of(self, other: Self) -> Self {
+        self.copysign(other)
     }
     #[inline(always)]
     fn to_single(self) -> Option<f32> {
@@ -214,6 +227,10 @@ impl Float for Bf16 {
     #[inline(always)]
     fn of_single(x: f32) -> Self {
         Self::from_f32(x)
+    }
+    #[inline(always)]
+    fn with_sign_of(self, other: Self) -> Self {
+        self.copysign(other)
     }
     #[inline(always)]
     fn to_single(self) -> Option<f32> {
@@ -389,7 +406,7 @@ macro_rules! elements {
                 #[inline(always)]
                 fn narrow_single(x: f32) -> Self { Self::of_single(x) }
                 #[inline(always)]
-                fn toward_zero(self) -> Self { <$r>::from_bits(self.to_bits().wrapping_sub(1)) }
+                fn with_sign_of(self, other: Self) -> Self { Float::with_sign_of(self, other) }
                 #[inline(always)]
                 fn halves_mut(data: &mut [Self]) -> Option<&mut [F16]> { Float::halves_mut(data) }
                 #[inline(always)]

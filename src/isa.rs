@@ -219,12 +219,12 @@ pub trait Level: Copy {
         to
     }
 
-    /// Converts float32 to float16, rounded to nearest, ties to even.
+    /// Converts float32 to float16, rounded toward zero or to nearest, ties to even.
     #[inline(always)]
-    fn narrow(self, x: &[f32; CONVERTED]) -> [F16; CONVERTED] {
+    fn narrow<const TOWARD_ZERO: bool>(self, x: &[f32; CONVERTED]) -> [F16; CONVERTED] {
         let mut to = [F16::default(); CONVERTED];
         for (to, x) in to.iter_mut().zip(x) {
-            *to = F16::from_f32(*x);
+            *to = if TOWARD_ZERO { F16::truncated(*x) } else { F16::from_f32(*x) };
         }
         to
     }
@@ -249,9 +249,11 @@ pub struct Baseline;
 #[cfg(not(target_arch = "x86_64"))]
 impl Level for Baseline {}
 
-/// Rounds to nearest, whatever rounding the thread has set.
+/// The rounding of conversions, whatever rounding the thread has set.
 #[cfg(target_arch = "x86_64")]
 const TO_NEAREST: i32 = std::arch::x86_64::_MM_FROUND_TO_NEAREST_INT;
+#[cfg(target_arch = "x86_64")]
+const TO_ZERO: i32 = std::arch::x86_64::_MM_FROUND_TO_ZERO;
 
 /// Implements `Level::store_line` by vectors of a type.
 #[cfg(target_arch = "x86_64")]
@@ -294,14 +296,15 @@ impl Level for V3 {
     }
 
     #[inline(always)]
-    fn narrow(self, x: &[f32; CONVERTED]) -> [F16; CONVERTED] {
+    fn narrow<const TOWARD_ZERO: bool>(self, x: &[f32; CONVERTED]) -> [F16; CONVERTED] {
         // SAFETY: as in `widen`.
         unsafe {
             let [low, high] = transmute::<[f32; CONVERTED], [__m256; 2]>(*x);
-            transmute::<[__m128i; 2], [F16; CONVERTED]>([
-                _mm256_cvtps_ph::<TO_NEAREST>(low),
-                _mm256_cvtps_ph::<TO_NEAREST>(high),
-            ])
+            transmute::<[__m128i; 2], [F16; CONVERTED]>(if TOWARD_ZERO {
+                [_mm256_cvtps_ph::<TO_ZERO>(low), _mm256_cvtps_ph::<TO_ZERO>(high)]
+            } else {
+                [_mm256_cvtps_ph::<TO_NEAREST>(low), _mm256_cvtps_ph::<TO_NEAREST>(high)]
+            })
         }
     }
 
@@ -324,11 +327,15 @@ impl Level for V4 {
     }
 
     #[inline(always)]
-    fn narrow(self, x: &[f32; CONVERTED]) -> [F16; CONVERTED] {
+    fn narrow<const TOWARD_ZERO: bool>(self, x: &[f32; CONVERTED]) -> [F16; CONVERTED] {
         // SAFETY: as in `widen`.
         unsafe {
             let x = transmute::<[f32; CONVERTED], __m512>(*x);
-            transmute::<__m256i, [F16; CONVERTED]>(_mm512_cvtps_ph::<TO_NEAREST>(x))
+            transmute::<__m256i, [F16; CONVERTED]>(if TOWARD_ZERO {
+                _mm512_cvtps_ph::<TO_ZERO>(x)
+            } else {
+                _mm512_cvtps_ph::<TO_NEAREST>(x)
+            })
         }
     }
 
@@ -602,7 +609,12 @@ mod emulated {
                 // SAFETY: as in `Level::widen`.
                 let from = unsafe { transmute::<$floats, [f32; $count]>(from) };
                 // SAFETY: as in `Level::widen`.
-                unsafe { transmute::<[F16; $count], $halves>(from.map(F16::from_f32)) }
+                unsafe {
+                    transmute::<[F16; $count], $halves>(from.map(match ROUNDING {
+                        super::TO_ZERO => F16::truncated,
+                        _ => F16::from_f32,
+                    }))
+                }
             })*
         };
     }

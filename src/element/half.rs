@@ -126,6 +126,21 @@ impl<const DIGITS: u32> Half<DIGITS> {
         Self((rounded | nan) as u16 | (bits >> 16) as u16 & !SIZE)
     }
 
+    /// Its magnitude with the sign of the other.
+    #[inline(always)]
+    #[must_use]
+    pub const fn copysign(self, other: Self) -> Self {
+        Self(self.0 & SIZE | other.0 & !SIZE)
+    }
+
+    /// Rounded once, toward zero.
+    #[inline(always)]
+    #[must_use]
+    pub fn truncated(x: f32) -> Self {
+        let nearest = Self::from_f32(x);
+        if nearest.to_f32().abs() > x.abs() { Self(nearest.0 - 1) } else { nearest }
+    }
+
     /// An integer that orders as the numbers do, except NaN: 0.0 and -0.0 are equal.
     #[inline(always)]
     fn key(self) -> i16 {
@@ -230,6 +245,10 @@ mod tests {
             ] {
                 assert_eq!(Half::<DIGITS>::from_f64(x).to_bits(), expected, "{x:e}");
                 assert_eq!(Half::<DIGITS>::from_f64(-x).to_bits(), expected | 0x8000, "-{x:e}");
+            }
+            for x in [low, middle] {
+                assert_eq!(Half::<DIGITS>::truncated(x as f32).to_bits(), bits, "{x:e}");
+                assert_eq!(Half::<DIGITS>::truncated(-x as f32).to_bits(), bits | 0x8000, "-{x:e}");
             }
         }
         for x in [f64::MAX, 2f64.powi(128), f64::INFINITY] {

@@ -1,4 +1,5 @@
-//! Scales 16-bit numbers by one factor. The result has the bits of the product in float64, rounded once.
+//! Scales 16-bit numbers by one factor. The result has the bits of the product in float64, rounded once: to nearest, or toward
+//! zero.
 //!
 //! Nearly always float32 products determine the result, at a third of the cost. The factor lies between two float32, so the
 //! product lies between two float32 products. Where both round to the same 16-bit number, the product between them does so too.
@@ -16,10 +17,15 @@
 //! product: the bounds are the next float32 further out. That moves an end by at least 2^-24 of itself, and rounding moves it
 //! back by less, unless it is subnormal, which the range of the factors excludes. A factor of few digits has exact products in
 //! float32, and is its own bounds.
+//!
+//! *Toward zero.* The result changes at the 16-bit numbers, which are float32 as ties are. For float16, the same bounds hold.
+//! For bfloat16, a product with the lower bound that was rounded up to such a number must not count as having reached it. So the
+//! float32 before it decides.
 
 use std::marker::PhantomData;
 
-use crate::element::{Bf16, Dtype, F16, Real, to_odd};
+use super::truncate::reduced;
+use crate::element::{Bf16, F16, Real, to_odd};
 use crate::isa::{
     CONVERTED, Isa, LINE, Level, Op, StreamGuard, StreamSink, StreamSource, prefetch_ahead, prefetch_distance,
 };
@@ -37,27 +43,33 @@ const IN_LINE: usize = LINE / 2;
 const STREAMED_AT_ONCE: usize = 1024;
 
 /// `x * by` for every element, streamed to memory ([`Isa::stream`]). The factor is normal.
-pub(super) fn stream<T: Real>(isa: Isa, guard: &StreamGuard, from: &[T], to: &mut [T], by: f64) {
+pub(super) fn stream<T: Real, const TOWARD_ZERO: bool>(
+    isa: Isa,
+    guard: &StreamGuard,
+    from: &[T],
+    to: &mut [T],
+    by: f64,
+) {
     if let Some(bounds) = bounds_for::<T>(isa, by) {
-        return stream_lines(isa, guard, from, to, by, bounds);
+        return stream_lines::<T, TOWARD_ZERO>(isa, guard, from, to, by, bounds);
     }
     let mut made = [T::ZERO; STREAMED_AT_ONCE];
     for (from, to) in from.chunks(STREAMED_AT_ONCE).zip(to.chunks_mut(STREAMED_AT_ONCE)) {
         let made = &mut made[..from.len()];
-        scale(isa, Some(from), made, by);
+        scale::<T, TOWARD_ZERO>(isa, Some(from), made, by);
         isa.stream(guard, to, &*made);
     }
 }
 
 /// `x * by` for every element, in place or from a slice of as many. The factor is normal.
-pub(super) fn scale<T: Real>(isa: Isa, from: Option<&[T]>, to: &mut [T], by: f64) {
+pub(super) fn scale<T: Real, const TOWARD_ZERO: bool>(isa: Isa, from: Option<&[T]>, to: &mut [T], by: f64) {
     let bounds = bounds_for::<T>(isa, by);
     // Initialized only when needed.
     let mut scratch = None;
     for (i, to) in to.chunks_mut(PIECE).enumerate() {
         let from = from.map(|from| &from[i * PIECE..][..to.len()]);
         // A bit for each block that is still to be computed.
-        let mut rest = bounds.map_or(u32::MAX, |bounds| by_singles(isa, from, to, bounds));
+        let mut rest = bounds.map_or(u32::MAX, |bounds| by_singles::<T, TOWARD_ZERO>(isa, from, to, bounds));
         let blocks = to.len().div_ceil(BLOCK);
         if !to.len().is_multiple_of(BLOCK) {
             rest |= 1 << (blocks - 1);
@@ -70,58 +82,30 @@ pub(super) fn scale<T: Real>(isa: Isa, from: Option<&[T]>, to: &mut [T], by: f64
             rest &= u32::MAX.checked_shl(end as u32).unwrap_or(0);
             let range = begin * BLOCK..to.len().min(end * BLOCK);
             let singles = scratch.get_or_insert([0.0; WIDENED]);
-            by_doubles(isa, from.map(|from| &from[range.clone()]), &mut to[range], by, singles);
-        }
-    }
-}
-
-/// `x * by` for every element, rounded toward zero, in place or from a slice of as many. The factor is normal.
-pub(super) fn truncate<T: Real>(isa: Isa, from: Option<&[T]>, to: &mut [T], by: f64) {
-    let mut singles = [0.0; WIDENED];
-    for (i, to) in to.chunks_mut(WIDENED).enumerate() {
-        let singles = &mut singles[..to.len()];
-        let from = from.map_or(&*to, |from| &from[i * WIDENED..][..to.len()]);
-        isa.run(ToSingles { from, to: &mut *singles });
-        isa.run(ScaleTowardZero::<T> { data: &mut *singles, by, dtype: PhantomData });
-        isa.run(FromSingles { from: singles, to });
-    }
-}
-
-/// Scales float32 by `by`, rounded toward zero to numbers that T represents.
-struct ScaleTowardZero<'a, T> {
-    data: &'a mut [f32],
-    by: f64,
-    dtype: PhantomData<T>,
-}
-
-impl<T: Real> Op for ScaleTowardZero<'_, T> {
-    type Output = ();
-    #[inline(always)]
-    fn eval<L: Level>(self, _: L) {
-        // The mantissa bits, and the exponent of the smallest normal number.
-        let (bits, normal) = if T::DTYPE == Dtype::F16 { (10, -14) } else { (7, -126) };
-        let kept = u64::MAX << (f64::MANTISSA_DIGITS - 1 - bits);
-        let (least, step) = (power_of_two(normal), power_of_two(normal - bits.cast_signed()));
-        // A float64 of this magnitude has no digits below `step`.
-        let large = step * power_of_two(52);
-        for x in self.data {
-            let product = f64::from(*x) * self.by;
-            let size = product.abs();
-            let nearest = (size + large) - large;
-            let subnormal = nearest - if nearest > size { step } else { 0.0 };
-            let normal = f64::from_bits(size.to_bits() & kept);
-            *x = (if size < least { subnormal } else { normal }).copysign(product) as f32;
+            by_doubles::<T, TOWARD_ZERO>(
+                isa,
+                from.map(|from| &from[range.clone()]),
+                &mut to[range],
+                by,
+                singles,
+            );
         }
     }
 }
 
 /// Scales by products in float64.
-fn by_doubles<T: Real>(isa: Isa, from: Option<&[T]>, to: &mut [T], by: f64, singles: &mut [f32; WIDENED]) {
+fn by_doubles<T: Real, const TOWARD_ZERO: bool>(
+    isa: Isa,
+    from: Option<&[T]>,
+    to: &mut [T],
+    by: f64,
+    singles: &mut [f32; WIDENED],
+) {
     for (i, to) in to.chunks_mut(WIDENED).enumerate() {
         let singles = &mut singles[..to.len()];
         let from = from.map_or(&*to, |from| &from[i * WIDENED..][..to.len()]);
-        isa.run(ToSingles { from, to: singles });
-        isa.run(ScaleToOdd { data: singles, by });
+        isa.run(ToSingles { from, to: &mut *singles });
+        isa.run(ScaleSingles::<T, TOWARD_ZERO> { data: &mut *singles, by, dtype: PhantomData });
         isa.run(FromSingles { from: singles, to });
     }
 }
@@ -172,26 +156,39 @@ fn from_zero(x: f32) -> f32 {
 }
 
 /// Writes the whole blocks that float32 determines. Returns a bit for each other block, which is left unchanged.
-fn by_singles<T: Real>(isa: Isa, from: Option<&[T]>, to: &mut [T], bounds: [f32; 2]) -> u32 {
+fn by_singles<T: Real, const TOWARD_ZERO: bool>(
+    isa: Isa,
+    from: Option<&[T]>,
+    to: &mut [T],
+    bounds: [f32; 2],
+) -> u32 {
     if let Some(to) = T::halves_mut(to) {
-        return isa.run(ScaleBlocks { from: from.and_then(T::halves), to, bounds });
+        let from = from.and_then(T::halves);
+        return isa.run(ScaleBlocks::<_, TOWARD_ZERO> { from, to, bounds });
     }
     let from = from.and_then(T::bfloats);
-    T::bfloats_mut(to).map_or(u32::MAX, |to| isa.run(ScaleBlocks { from, to, bounds }))
+    T::bfloats_mut(to).map_or(u32::MAX, |to| isa.run(ScaleBlocks::<_, TOWARD_ZERO> { from, to, bounds }))
 }
 
 /// Streams lines as they are computed, in float64 where float32 does not determine them.
-fn stream_lines<T: Real>(isa: Isa, guard: &StreamGuard, from: &[T], to: &mut [T], by: f64, bounds: [f32; 2]) {
+fn stream_lines<T: Real, const TOWARD_ZERO: bool>(
+    isa: Isa,
+    guard: &StreamGuard,
+    from: &[T],
+    to: &mut [T],
+    by: f64,
+    bounds: [f32; 2],
+) {
     if let (Some(from), Some(to)) = (T::halves(from), T::halves_mut(to)) {
-        isa.stream(guard, to, ScaledLines { from, by, bounds });
+        isa.stream(guard, to, ScaledLines::<_, TOWARD_ZERO> { from, by, bounds });
     } else if let (Some(from), Some(to)) = (T::bfloats(from), T::bfloats_mut(to)) {
-        isa.stream(guard, to, ScaledLines { from, by, bounds });
+        isa.stream(guard, to, ScaledLines::<_, TOWARD_ZERO> { from, by, bounds });
     }
 }
 
 /// Scales blocks by all factors between two bounds, which have one sign.
 #[derive(Debug)]
-pub struct ScaleBlocks<'a, T> {
+pub struct ScaleBlocks<'a, T, const TOWARD_ZERO: bool> {
     /// Read, as many elements; None: `to` is read.
     pub from: Option<&'a [T]>,
     /// Written, except for blocks whose result depends on the factor between the bounds.
@@ -200,7 +197,7 @@ pub struct ScaleBlocks<'a, T> {
     pub bounds: [f32; 2],
 }
 
-impl Op for ScaleBlocks<'_, Bf16> {
+impl<const TOWARD_ZERO: bool> Op for ScaleBlocks<'_, Bf16, TOWARD_ZERO> {
     /// A bit for each block that was not written.
     type Output = u32;
     #[inline(always)]
@@ -212,7 +209,7 @@ impl Op for ScaleBlocks<'_, Bf16> {
             let from = from.and_then(|from| from.get(i)).unwrap_or(to);
             prefetch_ahead(from, distance);
             let from = *from;
-            let (products, differ) = products::<{ BLOCK / 2 }>(&from, self.bounds);
+            let (products, differ) = products::<{ BLOCK / 2 }, TOWARD_ZERO>(&from, self.bounds);
             if differ {
                 rest |= 1 << i;
                 continue;
@@ -223,7 +220,7 @@ impl Op for ScaleBlocks<'_, Bf16> {
     }
 }
 
-impl Op for ScaleBlocks<'_, F16> {
+impl<const TOWARD_ZERO: bool> Op for ScaleBlocks<'_, F16, TOWARD_ZERO> {
     /// A bit for each block that was not written.
     type Output = u32;
     #[inline(always)]
@@ -233,7 +230,7 @@ impl Op for ScaleBlocks<'_, F16> {
         for (i, to) in self.to.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
             let from = from.and_then(|from| from.get(i)).unwrap_or(to);
             prefetch_ahead(from, distance);
-            let (products, differ) = products_of_halves(level, from, self.bounds);
+            let (products, differ) = products_of_halves::<_, _, TOWARD_ZERO>(level, from, self.bounds);
             if differ {
                 rest |= 1 << i;
             } else {
@@ -246,7 +243,7 @@ impl Op for ScaleBlocks<'_, F16> {
 
 /// A slice times a factor, as a stream source.
 #[derive(Debug)]
-pub struct ScaledLines<'a, T> {
+pub struct ScaledLines<'a, T, const TOWARD_ZERO: bool> {
     /// Read.
     pub from: &'a [T],
     /// The factor.
@@ -255,7 +252,7 @@ pub struct ScaledLines<'a, T> {
     pub bounds: [f32; 2],
 }
 
-impl StreamSource<Bf16> for ScaledLines<'_, Bf16> {
+impl<const TOWARD_ZERO: bool> StreamSource<Bf16> for ScaledLines<'_, Bf16, TOWARD_ZERO> {
     #[inline(always)]
     fn fill<const N: usize, L: Level>(
         &mut self,
@@ -269,7 +266,7 @@ impl StreamSource<Bf16> for ScaledLines<'_, Bf16> {
             let mut made = [Bf16::default(); N];
             if N == IN_LINE {
                 prefetch_ahead(from, distance);
-                let (products, differ) = products::<{ IN_LINE / 2 }>(from, self.bounds);
+                let (products, differ) = products::<{ IN_LINE / 2 }, TOWARD_ZERO>(from, self.bounds);
                 if !differ {
                     put_pairs(products, &mut made);
                     places.fill_next(&made);
@@ -282,7 +279,7 @@ impl StreamSource<Bf16> for ScaledLines<'_, Bf16> {
                 *single = x.to_f32();
             }
             for single in &mut singles {
-                *single = to_odd(f64::from(*single) * self.by);
+                *single = product::<Bf16, TOWARD_ZERO>(*single, self.by);
             }
             for (made, single) in made.iter_mut().zip(&singles) {
                 *made = Bf16::from_f32(*single);
@@ -292,7 +289,7 @@ impl StreamSource<Bf16> for ScaledLines<'_, Bf16> {
     }
 }
 
-impl StreamSource<F16> for ScaledLines<'_, F16> {
+impl<const TOWARD_ZERO: bool> StreamSource<F16> for ScaledLines<'_, F16, TOWARD_ZERO> {
     #[inline(always)]
     fn fill<const N: usize, L: Level>(
         &mut self,
@@ -306,7 +303,7 @@ impl StreamSource<F16> for ScaledLines<'_, F16> {
             let mut made = [F16::default(); N];
             if N == IN_LINE {
                 prefetch_ahead(from, distance);
-                let (products, differ) = products_of_halves(level, from, self.bounds);
+                let (products, differ) = products_of_halves::<_, _, TOWARD_ZERO>(level, from, self.bounds);
                 if !differ {
                     places.fill_next(&products);
                     continue;
@@ -314,13 +311,13 @@ impl StreamSource<F16> for ScaledLines<'_, F16> {
                 for (made, x) in made.as_chunks_mut().0.iter_mut().zip(from.as_chunks().0) {
                     let mut singles = level.widen(x);
                     for single in &mut singles {
-                        *single = to_odd(f64::from(*single) * self.by);
+                        *single = product::<F16, TOWARD_ZERO>(*single, self.by);
                     }
-                    *made = level.narrow(&singles);
+                    *made = level.narrow::<false>(&singles);
                 }
             } else {
                 for (made, x) in made.iter_mut().zip(from) {
-                    *made = F16::from_f64(f64::from(*x) * self.by);
+                    *made = F16::from_f32(product::<F16, TOWARD_ZERO>(x.to_f32(), self.by));
                 }
             }
             places.fill_next(&made);
@@ -331,14 +328,22 @@ impl StreamSource<F16> for ScaledLines<'_, F16> {
 /// The products with the upper bound, and whether a product with the lower bound differs. Computed in pairs, as they lie in 32
 /// bits, so that no vector has to be split.
 #[inline(always)]
-fn products<const PAIRS: usize>(from: &[Bf16], [low, high]: [f32; 2]) -> ([u32; PAIRS], bool) {
+fn products<const PAIRS: usize, const TOWARD_ZERO: bool>(
+    from: &[Bf16],
+    [low, high]: [f32; 2],
+) -> ([u32; PAIRS], bool) {
     const UPPER: u32 = u32::MAX << 16;
+    const SIZE: u32 = u32::MAX >> 1;
     let mut products = [0; PAIRS];
     let mut differ = 0;
     for (both, x) in products.iter_mut().zip(from.as_chunks::<2>().0) {
         let x = u32::from(x[0].to_bits()) | u32::from(x[1].to_bits()) << 16;
         let scaled = |x: u32| {
             let [low, high] = [low, high].map(|by| (f32::from_bits(x) * by).to_bits());
+            if TOWARD_ZERO {
+                // The signs are equal. No number is before 0.
+                return (high, high & SIZE ^ ((low & SIZE).max(1) - 1));
+            }
             // The upper bits are rounded: ties up at the upper bound, down at the lower. A carry increments the exponent, up to
             // infinity. A NaN of the data has zeros in the lower bits, so it stays unchanged.
             let up = high.wrapping_add(0x8000);
@@ -362,7 +367,7 @@ fn put_pairs<const PAIRS: usize>(pairs: [u32; PAIRS], to: &mut [Bf16]) {
 
 /// The products with the upper bound, and whether a product with the lower bound differs.
 #[inline(always)]
-fn products_of_halves<const N: usize, L: Level>(
+fn products_of_halves<const N: usize, L: Level, const TOWARD_ZERO: bool>(
     level: L,
     from: &[F16; N],
     [low, high]: [f32; 2],
@@ -377,7 +382,7 @@ fn products_of_halves<const N: usize, L: Level>(
             *lower *= low;
             *upper *= high;
         }
-        let (lower, upper) = (level.narrow(&lower), level.narrow(&upper));
+        let (lower, upper) = (level.narrow::<TOWARD_ZERO>(&lower), level.narrow::<TOWARD_ZERO>(&upper));
         for (((to, differ), lower), upper) in to.iter_mut().zip(&mut differ).zip(&lower).zip(&upper) {
             *differ |= lower.to_bits() ^ upper.to_bits();
             // Equal products give themselves. With one of them alone, the compiler makes a copy to store.
@@ -423,7 +428,7 @@ impl<T: Real> Op for FromSingles<'_, T> {
     #[inline(always)]
     fn eval<L: Level>(self, level: L) {
         if let Some(to) = T::halves_mut(self.to) {
-            return convert(self.from, to, |x| level.narrow(x), F16::from_f32);
+            return convert(self.from, to, |x| level.narrow::<false>(x), F16::from_f32);
         }
         for (to, from) in self.to.iter_mut().zip(self.from) {
             *to = T::narrow_single(*from);
@@ -454,18 +459,27 @@ pub(super) fn convert<A: Copy, B>(
     }
 }
 
-/// Scales float32, rounded to odd, for a conversion to 16 bits.
-struct ScaleToOdd<'a> {
-    data: &'a mut [f32],
-    by: f64,
+/// The product as a float32 whose conversion to T, rounded to nearest, is the result. The factor is positive where products are
+/// rounded toward zero.
+#[inline(always)]
+pub(super) fn product<T: Real, const TOWARD_ZERO: bool>(x: f32, by: f64) -> f32 {
+    let product = f64::from(x) * by;
+    if TOWARD_ZERO { (reduced::<T>(product) as f32).copysign(x) } else { to_odd(product) }
 }
 
-impl Op for ScaleToOdd<'_> {
+/// Scales float32, for a conversion to T.
+struct ScaleSingles<'a, T, const TOWARD_ZERO: bool> {
+    data: &'a mut [f32],
+    by: f64,
+    dtype: PhantomData<T>,
+}
+
+impl<T: Real, const TOWARD_ZERO: bool> Op for ScaleSingles<'_, T, TOWARD_ZERO> {
     type Output = ();
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
         for x in self.data {
-            *x = to_odd(f64::from(*x) * self.by);
+            *x = product::<T, TOWARD_ZERO>(*x, self.by);
         }
     }
 }

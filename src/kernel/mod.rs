@@ -19,6 +19,7 @@ pub mod max;
 pub mod power;
 pub mod rows;
 pub mod scale;
+pub mod scale_each;
 pub mod sum;
 pub mod truncate;
 pub mod widen;

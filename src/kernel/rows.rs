@@ -3,9 +3,9 @@
 //! Their sums are [`SumRows`](super::sum::SumRows). Sums and scaling are separate operations: the compiler uses no wide
 //! registers in a loop over rows that contains the loops of both.
 
-use super::scale::{FACTORS_AT_ONCE, is_plain, is_truncated, plain_singles_by, scaled, truncated_by_any};
+use super::scale::{is_plain, is_truncated, scaled, truncated_by_any};
 use super::truncate::truncated;
-use crate::element::{Dtype, Real};
+use crate::element::Real;
 use crate::isa::{Level, Op, StreamSink, StreamSource, prefetch, prefetch_distance};
 use crate::scaled::Factor;
 
@@ -247,64 +247,6 @@ impl<T: Real> Op for ScaleRows<'_, T> {
                     *x = T::narrow(x.widen() * by);
                 }
             }
-        }
-    }
-}
-
-/// Scales each element of a row by the factor of its column, from one slice to another.
-#[derive(Debug)]
-pub struct ScaleColumnsInto<'a, T> {
-    /// Read.
-    pub from: &'a [T],
-    /// Written, as many elements.
-    pub to: &'a mut [T],
-    /// Normal numbers, one per column.
-    pub factors: &'a [f64],
-}
-
-impl<T: Real> Op for ScaleColumnsInto<'_, T> {
-    type Output = ();
-    const CONVERTS: bool = matches!(T::DTYPE, Dtype::F32);
-    #[inline(always)]
-    fn eval<L: Level>(self, _: L) {
-        if size_of::<T>() == 2 {
-            let parts = self.to.chunks_mut(FACTORS_AT_ONCE).zip(self.from.chunks(FACTORS_AT_ONCE));
-            for ((to, from), factors) in parts.zip(self.factors.chunks(FACTORS_AT_ONCE)) {
-                let singles = plain_singles_by(from, factors);
-                to.iter_mut().zip(&singles).for_each(|(to, single)| *to = T::narrow_single(*single));
-            }
-            return;
-        }
-        for ((to, from), by) in self.to.iter_mut().zip(self.from).zip(self.factors) {
-            *to = T::narrow(from.widen() * by);
-        }
-    }
-}
-
-/// [`ScaleColumnsInto`] in place.
-#[derive(Debug)]
-pub struct ScaleColumns<'a, T> {
-    /// Read and written.
-    pub data: &'a mut [T],
-    /// Normal numbers, one per column.
-    pub factors: &'a [f64],
-}
-
-impl<T: Real> Op for ScaleColumns<'_, T> {
-    type Output = ();
-    const CONVERTS: bool = matches!(T::DTYPE, Dtype::F32);
-    #[inline(always)]
-    fn eval<L: Level>(self, _: L) {
-        if size_of::<T>() == 2 {
-            let parts = self.data.chunks_mut(FACTORS_AT_ONCE).zip(self.factors.chunks(FACTORS_AT_ONCE));
-            for (data, factors) in parts {
-                let singles = plain_singles_by(data, factors);
-                data.iter_mut().zip(&singles).for_each(|(x, single)| *x = T::narrow_single(*single));
-            }
-            return;
-        }
-        for (x, by) in self.data.iter_mut().zip(self.factors) {
-            *x = T::narrow(x.widen() * by);
         }
     }
 }

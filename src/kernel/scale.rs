@@ -5,9 +5,9 @@
 
 use super::halves;
 use super::map::{Apply, ApplyInto, ApplyIntoEach, ApplyToEach, Map, Mapped};
-use super::truncate::{Truncate, not_above, product_toward_zero};
-use crate::element::{Dtype, Real, to_odd};
-use crate::isa::{Isa, Level, Op, StreamGuard};
+use super::truncate::{Truncate, narrowed, product_toward_zero};
+use crate::element::{Dtype, Real};
+use crate::isa::{Isa, StreamGuard};
 use crate::scaled::{Factor, Limit, NonFinite};
 
 /// `x * factor`.
@@ -28,7 +28,7 @@ pub(super) fn truncated_by_any<T: Real>(x: T, factor: Factor) -> T {
         let first = product_toward_zero(x.widen(), factor.by);
         return T::narrow(canonical(x, factor.by, product_toward_zero(first, factor.then)));
     }
-    not_above(T::narrow(product), product)
+    narrowed(product)
 }
 
 /// Scales by any factor, and rounds toward zero.
@@ -60,7 +60,7 @@ pub(super) fn is_plain(factor: Factor) -> bool {
 
 /// `x * by` in float64, still to be rounded to T.
 #[inline(always)]
-fn scaled_by<T: Real>(x: T, by: f64) -> f64 {
+pub(super) fn scaled_by<T: Real>(x: T, by: f64) -> f64 {
     canonical(x, by, x.widen() * by)
 }
 
@@ -94,7 +94,7 @@ impl<T: Real> Map<T> for Scale {
         if !is_for_halves::<T>(self.0, data.len()) {
             return isa.run(Apply { data, map: self });
         }
-        halves::scale(isa, None, data, self.0.by);
+        halves::scale::<T, false>(isa, None, data, self.0.by);
     }
     fn apply_into(self, isa: Isa, from: &[T], to: &mut [T]) {
         if self.0.toward_zero {
@@ -103,19 +103,17 @@ impl<T: Real> Map<T> for Scale {
         if !is_for_halves::<T>(self.0, from.len()) {
             return isa.run(ApplyInto { from, to, map: self });
         }
-        halves::scale(isa, Some(from), to, self.0.by);
+        halves::scale::<T, false>(isa, Some(from), to, self.0.by);
     }
     fn stream_into(self, isa: Isa, guard: &StreamGuard, from: &[T], to: &mut [T]) {
-        if is_truncated(self.0) && size_of::<T>() > 2 {
-            return isa.stream(guard, to, Mapped { from, map: Truncate(self.0.by) });
+        let by = self.0.by;
+        match (is_truncated(self.0), size_of::<T>()) {
+            (true, 2) => halves::stream::<T, true>(isa, guard, from, to, by),
+            (true, _) => isa.stream(guard, to, Mapped { from, map: Truncate(by) }),
+            (false, _) if !is_plain(self.0) => self.apply_into(isa, from, to), // rare and slow in any case
+            (false, 2) => halves::stream::<T, false>(isa, guard, from, to, by),
+            (false, _) => isa.stream(guard, to, Mapped { from, map: Times(by) }),
         }
-        if !is_plain(self.0) {
-            return self.apply_into(isa, from, to); // rare and slow in any case
-        }
-        if size_of::<T>() > 2 {
-            return isa.stream(guard, to, Mapped { from, map: Times(self.0.by) });
-        }
-        halves::stream(isa, guard, from, to, self.0.by);
     }
 }
 
@@ -125,7 +123,7 @@ impl Scale {
     #[inline(never)]
     fn truncate<T: Real>(self, isa: Isa, from: Option<&[T]>, to: &mut [T]) {
         match (is_truncated(self.0), size_of::<T>(), from) {
-            (true, 2, _) => halves::truncate(isa, from, to, self.0.by),
+            (true, 2, _) => halves::scale::<T, true>(isa, from, to, self.0.by),
             (true, _, None) => isa.run(Apply { data: to, map: Truncate(self.0.by) }),
             (true, _, Some(from)) => isa.run(ApplyInto { from, to, map: Truncate(self.0.by) }),
             (false, _, None) => isa.run(Apply { data: to, map: TruncateAny(self.0) }),
@@ -201,124 +199,12 @@ impl<T: Real> Map<T> for ClipMagnitude {
         let bad = if self.0.nonfinite == NonFinite::Erase { 0.0 } else { f64::NAN };
         let (_, share) = self.0.shares();
         let clipped = if size < f64::INFINITY { (self.0.limit * share).copysign(wide) } else { bad };
-        let nearest = T::narrow(clipped);
-        let clipped = if self.0.margin > 0.0 { not_above(nearest, clipped) } else { nearest };
+        let clipped = if self.0.margin > 0.0 { narrowed(clipped) } else { T::narrow(clipped) };
         if self.keeps(size) { x } else { clipped }
     }
     #[inline(always)]
     fn changes(&self, x: T) -> bool {
         // True for NaN, whose payload changes.
         !self.keeps(x.widen().abs())
-    }
-}
-
-/// 16-bit elements to be scaled at a time by a factor for each.
-pub(super) const FACTORS_AT_ONCE: usize = 128;
-
-/// At most [`FACTORS_AT_ONCE`] 16-bit elements times as many factors, still to be rounded to T.
-#[inline(always)]
-fn singles_by<T: Real>(from: &[T], factors: &[f64]) -> [f32; FACTORS_AT_ONCE] {
-    let mut singles = [0.0; FACTORS_AT_ONCE];
-    for ((single, x), by) in singles.iter_mut().zip(from).zip(factors) {
-        *single = to_odd(scaled_by(*x, *by));
-    }
-    singles
-}
-
-/// [`singles_by`] for factors that are normal numbers, which make no NaN.
-#[inline(always)]
-pub(super) fn plain_singles_by<T: Real>(from: &[T], factors: &[f64]) -> [f32; FACTORS_AT_ONCE] {
-    let mut singles = [0.0; FACTORS_AT_ONCE];
-    for ((single, x), by) in singles.iter_mut().zip(from).zip(factors) {
-        *single = to_odd(x.widen() * by);
-    }
-    singles
-}
-
-/// The scaled element; the element itself if its factor is 1, so that a signaling NaN keeps its bits.
-#[inline(always)]
-fn scaled_unless_one<T: Real>(x: T, by: f64, scaled: T) -> T {
-    if by == 1.0 { x } else { scaled }
-}
-
-/// Scales each element in place by its own factor.
-#[derive(Debug)]
-pub struct ScaleEach<'a, T> {
-    /// Read and written.
-    pub data: &'a mut [T],
-    /// As many factors.
-    pub factors: &'a [f64],
-    /// Whether products are rounded toward zero.
-    pub toward_zero: bool,
-}
-
-impl<T: Real> Op for ScaleEach<'_, T> {
-    type Output = ();
-    #[inline(always)]
-    fn eval<L: Level>(self, _: L) {
-        if self.toward_zero {
-            for (x, by) in self.data.iter_mut().zip(self.factors) {
-                *x = scaled_unless_one(*x, *by, truncated_by_any(*x, Factor::new(*by, 1.0)));
-            }
-            return;
-        }
-        if size_of::<T>() == 2 {
-            for (data, factors) in
-                self.data.chunks_mut(FACTORS_AT_ONCE).zip(self.factors.chunks(FACTORS_AT_ONCE))
-            {
-                let singles = singles_by(data, factors);
-                for ((x, single), by) in data.iter_mut().zip(&singles).zip(factors) {
-                    *x = scaled_unless_one(*x, *by, T::narrow_single(*single));
-                }
-            }
-            return;
-        }
-        for (x, by) in self.data.iter_mut().zip(self.factors) {
-            *x = scaled_unless_one(*x, *by, T::narrow(scaled_by(*x, *by)));
-        }
-    }
-}
-
-/// Scales each element by its own factor, from one slice to another.
-#[derive(Debug)]
-pub struct ScaleEachInto<'a, T> {
-    /// Read.
-    pub from: &'a [T],
-    /// Written, as many elements.
-    pub to: &'a mut [T],
-    /// As many factors.
-    pub factors: &'a [f64],
-    /// Whether products are rounded toward zero.
-    pub toward_zero: bool,
-}
-
-impl<T: Real> Op for ScaleEachInto<'_, T> {
-    type Output = ();
-    #[inline(always)]
-    fn eval<L: Level>(self, _: L) {
-        if self.toward_zero {
-            for ((to, from), by) in self.to.iter_mut().zip(self.from).zip(self.factors) {
-                let truncated = truncated_by_any(*from, Factor::new(*by, 1.0));
-                *to = scaled_unless_one(*from, *by, truncated);
-            }
-            return;
-        }
-        if size_of::<T>() == 2 {
-            let parts = self
-                .to
-                .chunks_mut(FACTORS_AT_ONCE)
-                .zip(self.from.chunks(FACTORS_AT_ONCE))
-                .zip(self.factors.chunks(FACTORS_AT_ONCE));
-            for ((to, from), factors) in parts {
-                let singles = singles_by(from, factors);
-                for (((to, single), from), by) in to.iter_mut().zip(&singles).zip(from).zip(factors) {
-                    *to = scaled_unless_one(*from, *by, T::narrow_single(*single));
-                }
-            }
-            return;
-        }
-        for ((to, from), by) in self.to.iter_mut().zip(self.from).zip(self.factors) {
-            *to = scaled_unless_one(*from, *by, T::narrow(scaled_by(*from, *by)));
-        }
     }
 }

@@ -4,7 +4,7 @@ use super::map::Map;
 use crate::element::{Dtype, Real};
 use crate::scaled::power_of_two;
 
-/// Scales by a normal number, and rounds toward zero.
+/// Scales by a normal positive number of at most 1, and rounds toward zero.
 #[derive(Clone, Copy, Debug)]
 pub struct Truncate(pub f64);
 
@@ -20,20 +20,40 @@ impl<T: Real> Map<T> for Truncate {
     }
 }
 
-/// The number, or the next one toward zero if its magnitude is above that of the product it was rounded from.
+/// A number whose conversion to T, rounded to nearest, is the magnitude of `x` rounded toward zero, or -0 for 0. `x` is infinite or
+/// within the range of T, which is narrower than float64.
 #[inline(always)]
-pub(super) fn not_above<T: Real>(nearest: T, product: f64) -> T {
-    if nearest.widen().abs() > product.abs() { nearest.toward_zero() } else { nearest }
+pub(super) fn reduced<T: Real>(x: f64) -> f64 {
+    // The stored digits of T, and the exponent of its smallest subnormal number.
+    let (digits, last) = match T::DTYPE {
+        Dtype::F16 => (10, -24),
+        Dtype::Bf16 => (7, -133),
+        _ => (23, -149),
+    };
+    let kept = u64::MAX >> 1 & u64::MAX << (f64::MANTISSA_DIGITS - 1 - digits);
+    // Normal numbers are exact now, but subnormal ones have fewer digits. Less than half of the smallest number is subtracted,
+    // so that the conversion rounds a subnormal number down and every number of T to itself. It is less by so little that no
+    // other number is rounded up, and so much that float32 holds the difference.
+    let down = power_of_two(last - 1) - power_of_two(last - 2 - digits.cast_signed());
+    f64::from_bits(x.to_bits() & kept) - down
 }
 
-/// The product by a normal number, rounded toward zero, except that a normal float64 is rounded to nearest.
+/// The product by a normal positive number of at most 1, rounded toward zero, except that a normal float64 is rounded to nearest.
 #[inline(always)]
 pub(super) fn truncated<T: Real>(x: T, by: f64) -> T {
     if T::WIDE {
         return T::narrow(product_toward_zero(x.widen(), by));
     }
-    let product = x.widen() * by;
-    not_above(T::narrow(product), product)
+    T::narrow(reduced::<T>(x.widen() * by)).with_sign_of(x)
+}
+
+/// `x` rounded toward zero. It is infinite, NaN or within the range of T.
+#[inline(always)]
+pub(super) fn narrowed<T: Real>(x: f64) -> T {
+    let nearest = T::narrow(x);
+    // `reduced` has no sign, and no NaN has to be rounded.
+    let is_exact = T::WIDE | (x == 0.0) | x.is_nan();
+    if is_exact { nearest } else { T::narrow(reduced::<T>(x)).with_sign_of(nearest) }
 }
 
 /// The product in float64. A tiny one is compared with the product times a power of two, and rounded toward zero.
@@ -42,5 +62,5 @@ pub(super) fn product_toward_zero(x: f64, by: f64) -> f64 {
     let (tiny, up) = (power_of_two(-1000), power_of_two(512));
     let nearest = x * by;
     let is_above = (nearest.abs() < tiny) & (nearest.abs() * up > (x * (by * up)).abs());
-    if is_above { nearest.toward_zero() } else { nearest }
+    if is_above { f64::from_bits(nearest.to_bits() - 1) } else { nearest }
 }

@@ -9,9 +9,10 @@ use super::rows::Rule;
 use crate::element::Real;
 use crate::error::{Result, vec_with_room};
 use crate::isa::{Aligned, Isa, StreamGuard, prefetch_distance};
+use crate::kernel::scale_each::{FactorKind, ScaleEach};
 use crate::kernel::sum::{ROWS_AT_ONCE, Square, Total};
 use crate::scaled::{Factor, Limit};
-use crate::walk::{FactorKind, Factors, View, Work};
+use crate::walk::{Factors, View, Work};
 
 /// The length of the longest column for [`clip_columns`], in elements. A strip of longer columns would be too narrow.
 const LONGEST_COLUMN: usize = 1024;
@@ -112,28 +113,19 @@ impl<T: Real> Strip<'_, T> {
         if self.source.is_none() && factors.iter().all(|factor| *factor == 1.0) {
             return; // nothing is written
         }
-        let kind = match then {
-            _ if limit.margin > 0.0 => FactorKind::TowardZero,
-            Some(_) => FactorKind::Any,
-            None => FactorKind::Plain,
-        };
+        let kind = FactorKind { is_plain: then.is_none(), toward_zero: limit.margin > 0.0 };
         let guard = (streams && then.is_none()).then(StreamGuard::begin);
         for (row, to) in self.rows.iter_mut().enumerate() {
-            match (self.source.map(|source| &source[row * self.inner..][..to.len()]), &guard) {
-                (None, _) => kind.scale(isa, to, factors),
-                (Some(from), None) => kind.scale_into(isa, from, to, factors),
+            let from = self.source.map(|source| &source[row * self.inner..][..to.len()]);
+            match (from, &guard) {
                 (Some(from), Some(guard)) => {
-                    Factors { factors: View::Dense(factors), kind }.stream_into(
-                        isa,
-                        guard,
-                        0..to.len(),
-                        from,
-                        to,
-                    );
+                    let all = Factors { factors: View::Dense(factors), kind };
+                    all.stream_into(isa, guard, 0..to.len(), from, to);
                 }
+                _ => isa.run(ScaleEach { from, to, factors, kind }),
             }
             if let Some(then) = &then {
-                kind.scale(isa, to, &then[..factors.len()]);
+                isa.run(ScaleEach { from: None, to, factors: &then[..factors.len()], kind });
             }
         }
     }

@@ -15,13 +15,14 @@ use crate::element::{Dtype, Real, match_element, match_real};
 use crate::error::{Error, vec_with_room};
 use crate::isa::Isa;
 use crate::kernel::exact::{ExactSum, Power};
+use crate::kernel::scale_each::FactorKind;
 use crate::parallel::Crew;
 use crate::parallel::each::{ArrayJob, clip_each, run_each};
 use crate::parallel::elementwise::{AnyTask, Task, apply_elementwise, apply_to_one, is_streamed, scale};
 use crate::parallel::reduce::{self, AnyView, Order, Views, norms_into};
 use crate::parallel::rows;
 use crate::scaled::{Factor, Limit, NonFinite, Scaled};
-use crate::walk::{FactorKind, Factors};
+use crate::walk::Factors;
 
 /// Bytes of work for which detaching does not pay: the work ends before another Python thread would have started.
 const DETACH_FROM: usize = 512 << 10;
@@ -446,19 +447,14 @@ fn scaling<'a>(
         return Ok(ArrayJob::new(bytes, move || task.scale(isa, factor, streams)));
     }
     let (mut by, mut then) = (vec_with_room(count)?, vec_with_room(count)?);
-    let (mut truncates, mut is_plain) = (false, true);
+    let mut kind = FactorKind { is_plain: true, toward_zero: false };
     for (at, norm) in norms.values.iter().enumerate() {
         let factor = factor(at, *norm).unwrap_or(Factor::ONE);
-        truncates |= factor.toward_zero;
-        is_plain &= factor.by.is_normal() && norm.is_finite();
+        kind.toward_zero |= factor.toward_zero;
+        kind.is_plain &= factor.by.is_normal() && norm.is_finite();
         by.push(factor.by);
         then.push(factor.then);
     }
-    let kind = match (truncates, is_plain) {
-        (true, _) => FactorKind::TowardZero,
-        (false, true) => FactorKind::Plain,
-        (false, false) => FactorKind::Any,
-    };
     let then = Some(then).filter(|then| then.iter().any(|then| *then != 1.0));
     let shape = pair.input().shape().to_vec();
     let walk = pair.walk();

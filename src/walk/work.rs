@@ -10,8 +10,7 @@ use crate::element::{Ordered, Real};
 use crate::isa::{Aligned, Isa, LINE, StreamGuard};
 use crate::kernel::clip::{AnyOutside, ClipEach};
 use crate::kernel::map::{AnyChange, Map};
-use crate::kernel::rows::{ScaleColumns, ScaleColumnsInto};
-use crate::kernel::scale::{ScaleEach, ScaleEachInto};
+use crate::kernel::scale_each::{FactorKind, ScaleEach};
 use crate::kernel::sum::BLOCK;
 
 /// The kind of stores for an output.
@@ -134,35 +133,6 @@ pub struct Factors<'a> {
     pub kind: FactorKind,
 }
 
-/// The properties of the factors of single elements, and the rounding of products.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FactorKind {
-    /// Factors are normal numbers, and no element whose factor is 1 is NaN, so that a plain product is right.
-    Plain,
-    /// Any factors.
-    Any,
-    /// Any factors, and products are rounded toward zero.
-    TowardZero,
-}
-
-impl FactorKind {
-    /// Scales each element in place by a factor of its own.
-    pub fn scale<T: Real>(self, isa: Isa, data: &mut [T], factors: &[f64]) {
-        match self {
-            Self::Plain => isa.run(ScaleColumns { data, factors }),
-            kind => isa.run(ScaleEach { data, factors, toward_zero: kind == Self::TowardZero }),
-        }
-    }
-
-    /// Scales each element by a factor of its own, from one slice to another.
-    pub fn scale_into<T: Real>(self, isa: Isa, from: &[T], to: &mut [T], factors: &[f64]) {
-        match self {
-            Self::Plain => isa.run(ScaleColumnsInto { from, to, factors }),
-            kind => isa.run(ScaleEachInto { from, to, factors, toward_zero: kind == Self::TowardZero }),
-        }
-    }
-}
-
 impl<T: Real> Work<T> for Factors<'_> {
     fn changes(&self, _: Isa, at: Range<usize>, _: &[T]) -> bool {
         let mut changes = false;
@@ -170,11 +140,14 @@ impl<T: Real> Work<T> for Factors<'_> {
         changes
     }
     fn apply(&self, isa: Isa, at: Range<usize>, data: &mut [T]) {
-        self.factors.with_runs(at, |part, factors| self.kind.scale(isa, &mut data[part], factors));
+        self.factors.with_runs(at, |part, factors| {
+            isa.run(ScaleEach { from: None, to: &mut data[part], factors, kind: self.kind });
+        });
     }
     fn apply_into(&self, isa: Isa, at: Range<usize>, from: &[T], to: &mut [T]) {
         self.factors.with_runs(at, |part, factors| {
-            self.kind.scale_into(isa, &from[part.clone()], &mut to[part], factors);
+            let from = Some(&from[part.clone()]);
+            isa.run(ScaleEach { from, to: &mut to[part], factors, kind: self.kind });
         });
     }
 }

@@ -23,6 +23,7 @@ use _core::isa::{Isa, StreamGuard};
 use _core::kernel::clip::Clip;
 use _core::kernel::power::Simple;
 use _core::kernel::scale::{ClipMagnitude, Scale};
+use _core::kernel::scale_each::FactorKind;
 use _core::parallel::Crew;
 use _core::parallel::columns::{clip_columns, is_column};
 use _core::parallel::elementwise::{AnyTask, Task, apply_elementwise, scale};
@@ -30,9 +31,7 @@ use _core::parallel::reduce::{AnyView, CHUNK, Order, norm, norm_of_view, norms};
 use _core::parallel::rows::clip_rows;
 use _core::parallel::set_threads;
 use _core::scaled::{Factor, Scaled, power_of_two};
-use _core::walk::{
-    Axis, Bounds, Cells, FactorKind, Factors, Layout, Memory, Slices, Target, Uniform, View, Work,
-};
+use _core::walk::{Axis, Bounds, Cells, Factors, Layout, Memory, Slices, Target, Uniform, View, Work};
 
 /// The kind of elements of an input. Each kind has a column in the file.
 #[derive(Clone, Copy, Debug)]
@@ -428,7 +427,15 @@ where
     for kind in [Kind::Wide, Kind::Odd] {
         found.line_of(&format!("scale each by {kind:?}"), &LENGTHS, |isa, data: &[T], found| {
             let factors: Vec<f64> = draw::<f64>(kind, data.len()).into_iter().map(f64::abs).collect();
-            add_written(isa, data, &Factors { factors: View::Dense(&factors), kind: FactorKind::Any }, found);
+            add_written(
+                isa,
+                data,
+                &Factors {
+                    factors: View::Dense(&factors),
+                    kind: FactorKind { is_plain: false, toward_zero: false },
+                },
+                found,
+            );
         });
     }
     found.line_of("convert", &[5000], |_, data: &[T], found| {

@@ -24,7 +24,8 @@ use _core::kernel::map::{AnyChange, Apply, ApplyInto, ApplyIntoEach, ApplyToEach
 use _core::kernel::max::{MaxAbs, MaxRow};
 use _core::kernel::power::{Cube, Power, ThreeHalves};
 use _core::kernel::rows::ScaledRows;
-use _core::kernel::scale::{Scale, ScaleEach, ScaleEachInto, Times};
+use _core::kernel::scale::{Scale, Times};
+use _core::kernel::scale_each::ScaleEach;
 use _core::kernel::sum::{Abs, AddRow, AddRows, Square, Sum, SumEach, SumHalves, SumRows};
 use _core::kernel::widen::{Modulus, Widen};
 
@@ -306,10 +307,9 @@ fn probes() -> Vec<Probe> {
         probe::<ApplyInto<'_, f64, Scale>>(PRODUCT, [166, 51, 26]),
         probe::<ApplyInto<'_, F16, Scale>>(PRODUCT, [0, 994, 281]),
         probe::<ApplyInto<'_, Bf16, Scale>>(PRODUCT, [1160, 378, 133]),
-        probe::<ScaleBlocks<'_, Bf16>>(Done("mulps", 4), [134, 53, 28]),
-        probe::<ScaleBlocks<'_, F16>>(Done("mulps", 4), [0, 58, 29]),
+        probe::<ScaleBlocks<'_, Bf16, false>>(Done("mulps", 4), [134, 53, 28]),
+        probe::<ScaleBlocks<'_, F16, false>>(Done("mulps", 4), [0, 58, 29]),
         probe::<ScaleEach<'_, f32>>(PRODUCT, [1120, 416, 136]),
-        probe::<ScaleEachInto<'_, f32>>(PRODUCT, [1120, 432, 144]),
         probe::<Apply<'_, f32, Clip<f32>>>(Stored(4), [138, 35, 18]),
         probe::<Apply<'_, f64, Clip<f64>>>(Stored(8), [276, 69, 35]),
         probe::<Apply<'_, F16, Clip<F16>>>(Stored(2), [267, 115, 42]),
@@ -337,8 +337,8 @@ fn probes() -> Vec<Probe> {
         streamed::<f64, Mapped<'_, f64, Between<f64>>>(Stored(8), [0, 147, 110]),
         streamed::<F16, Mapped<'_, F16, Between<F16>>>(Stored(2), [0, 32, 26]),
         streamed::<Bf16, Mapped<'_, Bf16, Between<Bf16>>>(Stored(2), [0, 32, 26]),
-        streamed::<Bf16, ScaledLines<'_, Bf16>>(Done("mulps", 4), [0, 200, 96]),
-        streamed::<F16, ScaledLines<'_, F16>>(Done("mulps", 4), [0, 141, 76]),
+        streamed::<Bf16, ScaledLines<'_, Bf16, false>>(Done("mulps", 4), [0, 200, 96]),
+        streamed::<F16, ScaledLines<'_, F16, false>>(Done("mulps", 4), [0, 141, 76]),
         streamed::<u8, Mapped<'_, u8, Between<u8>>>(Stored(1), [0, 19, 14]),
         streamed::<i64, Mapped<'_, i64, Between<i64>>>(Stored(8), [0, 202, 110]),
     ]

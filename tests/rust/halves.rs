@@ -8,17 +8,18 @@ use _core::isa::{Isa, StreamGuard};
 use _core::kernel::halves::ScaleBlocks;
 use _core::kernel::map::{ApplyInto, Map};
 use _core::kernel::scale::Scale;
+use _core::kernel::truncate::Truncate;
 use _core::scaled::{Factor, power_of_two};
 
-/// `n * 2^exponent` rounded to `digits` digits, or to a multiple of `2^least`, to nearest, ties to even.
-fn round(n: u128, exponent: i32, digits: u32, least: i32) -> (u128, i32) {
+/// `n * 2^exponent` rounded to `digits` digits, or to a multiple of `2^least`, toward zero or to nearest, ties to even.
+fn round(n: u128, exponent: i32, digits: u32, least: i32, toward_zero: bool) -> (u128, i32) {
     let own = exponent + (u128::BITS - n.leading_zeros()).cast_signed() - digits.cast_signed();
     let drop = (own.max(least) - exponent).max(0).cast_unsigned();
     if drop >= 100 {
         return (0, least); // far below a half of the last digit
     }
     let (kept, rest, half) = (n >> drop, n & ((1 << drop) - 1), (1 << drop) >> 1);
-    let up = drop > 0 && (rest > half || (rest == half && kept % 2 == 1));
+    let up = drop > 0 && !toward_zero && (rest > half || (rest == half && kept % 2 == 1));
     (kept + u128::from(up), exponent + drop.cast_signed())
 }
 
@@ -39,7 +40,7 @@ fn bits_of<const DIGITS: u32>(n: u128, exponent: i32) -> u16 {
 }
 
 /// `x * by`, rounded to float64 and then to 16 bits: the reference.
-fn product<const DIGITS: u32>(x: u16, by: f64) -> u16 {
+fn product<const DIGITS: u32>(x: u16, by: f64, toward_zero: bool) -> u16 {
     let (size, sign) = (x & 0x7fff, x & 0x8000);
     let infinity = Half::<DIGITS>::INFINITY.to_bits();
     if size > infinity {
@@ -56,8 +57,8 @@ fn product<const DIGITS: u32>(x: u16, by: f64) -> u16 {
     };
     let factor = u128::from(by.to_bits() & (u64::MAX >> 12) | 1 << 52);
     let exponent = ((by.abs().to_bits() >> 52) as i32) - 1075;
-    let (n, exponent) = round(u128::from(digits) * factor, exponent + least + step, 53, -1074);
-    let (n, exponent) = round(n, exponent, DIGITS + 1, least);
+    let (n, exponent) = round(u128::from(digits) * factor, exponent + least + step, 53, -1074, false);
+    let (n, exponent) = round(n, exponent, DIGITS + 1, least, toward_zero);
     bits_of::<DIGITS>(n, exponent) | sign
 }
 
@@ -124,9 +125,13 @@ where
     // Under Miri, enough numbers for the path of long slices.
     let numbers = || thinned(0..=u16::MAX, 661);
     let all: Vec<Half<DIGITS>> = numbers().map(Half::from_bits).collect();
-    for by in thinned(factors::<DIGITS>(&mut Random::new(71)), 45) {
-        let expected: Vec<u16> = numbers().map(|x| product::<DIGITS>(x, by)).collect();
-        let map = Scale(Factor::new(by, 1.0));
+    let to_nearest = factors::<DIGITS>(&mut Random::new(71)).into_iter().map(|by| (by, false));
+    // Products are rounded toward zero only by positive factors of at most 1.
+    let truncated = factors::<DIGITS>(&mut Random::new(73)).into_iter().filter(|by| (0.0..=1.0).contains(by));
+    let all_factors = to_nearest.chain(truncated.map(|by| (by, true)));
+    for (by, toward_zero) in thinned(all_factors.collect::<Vec<_>>(), 45) {
+        let expected: Vec<u16> = numbers().map(|x| product::<DIGITS>(x, by, toward_zero)).collect();
+        let map = Scale(Factor { by, then: 1.0, toward_zero });
         for isa in Isa::available() {
             let same = |found: &[Half<DIGITS>], way: &str| {
                 for ((found, expected), x) in found.iter().zip(&expected).zip(&all) {
@@ -134,7 +139,12 @@ where
                         continue; // with a payload that Miri draws
                     }
                     let found = found.to_bits();
-                    assert_eq!(found, *expected, "{x:?} * {by:e} {way}, {}: {found:#06x}", isa.name());
+                    assert_eq!(
+                        found,
+                        *expected,
+                        "{x:?} * {by:e} {toward_zero} {way}, {}: {found:#06x}",
+                        isa.name()
+                    );
                 }
             };
             let mut found = all.clone();
@@ -144,7 +154,11 @@ where
             map.apply_into(isa, &all, &mut found);
             same(&found, "from slice to slice");
             // In slices short enough for the path of few elements.
-            isa.run(ApplyInto { from: &all, to: &mut found, map });
+            if toward_zero {
+                isa.run(ApplyInto { from: &all, to: &mut found, map: Truncate(by) });
+            } else {
+                isa.run(ApplyInto { from: &all, to: &mut found, map });
+            }
             same(&found, "one by one");
             found.fill(Half::from_bits(9));
             map.stream_into(isa, &StreamGuard::begin(), &all, &mut found);
@@ -161,16 +175,20 @@ where
     let random = &mut Random::new(72);
     let one = Half::<DIGITS>::from_f64(1.0).to_bits();
     for len in thinned((120..420).chain([2047, 2048, 2049, 2112, sized(5000, 300)]), 101) {
-        // The product of `one` lies so near to the next tie that float32 has no number between them.
-        let tie = f64::from(Half::<DIGITS>::from_bits(one)) + power_of_two(-1 - DIGITS.cast_signed());
-        let by = [tie, tie + power_of_two(-40), tie - power_of_two(-40)][len % 3];
+        // The product of `one` lies so near to a number where the result changes that float32 has no number between them: to the
+        // next tie, or the next 16-bit number.
+        let toward_zero = random.below(2) == 1;
+        let place = DIGITS.cast_signed() + i32::from(!toward_zero);
+        let edge = f64::from(Half::<DIGITS>::from_bits(one)) + power_of_two(-place);
+        let by = [edge, edge + power_of_two(-40), edge - power_of_two(-40)][len % 3];
         let mut data: Vec<Half<DIGITS>> =
             (0..len).map(|_| Half::from_bits(one + 1 + random.below(8) as u16)).collect();
         for _ in 0..random.below(4) {
             data[random.below(len)] = Half::from_bits(one);
         }
-        let expected: Vec<u16> = data.iter().map(|x| product::<DIGITS>(x.to_bits(), by)).collect();
-        let map = Scale(Factor::new(by, 1.0));
+        let expected: Vec<u16> =
+            data.iter().map(|x| product::<DIGITS>(x.to_bits(), by, toward_zero)).collect();
+        let map = Scale(Factor { by, then: 1.0, toward_zero });
         for isa in Isa::available() {
             let bits = |data: &[Half<DIGITS>]| data.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
             let mut found = data.clone();
@@ -214,18 +232,18 @@ fn a_block_with_a_tie_is_left() {
             let beside = [f32::from_bits(tie.to_bits() - 1), f32::from_bits(tie.to_bits() + 1)];
             let bounds = [beside, [tie, beside[1]], [beside[0], tie], [tie, tie]][i % 4];
             let mut to = [LEFT; 192];
-            let rest = isa.run(ScaleBlocks { from: Some(&from), to: &mut to, bounds });
+            let rest = isa.run(ScaleBlocks::<_, false> { from: Some(&from), to: &mut to, bounds });
             assert_eq!(rest, 1 << (near / 64), "{}", isa.name());
             for (j, x) in to.iter().enumerate() {
                 let expected = if j / 64 == near / 64 {
                     LEFT.to_bits()
                 } else {
-                    product::<7>(next.to_bits(), tie.into())
+                    product::<7>(next.to_bits(), tie.into(), false)
                 };
                 assert_eq!(x.to_bits(), expected, "{j}, {}", isa.name());
             }
             let (bounds, mut data) = ([tie, tie].map(|x| x + 1.0 / 512.0), from);
-            assert_eq!(isa.run(ScaleBlocks { from: None, to: &mut data, bounds }), 0);
+            assert_eq!(isa.run(ScaleBlocks::<_, false> { from: None, to: &mut data, bounds }), 0);
             assert_eq!(data[near].to_bits(), one.to_bits() + 1);
         }
     }
@@ -247,8 +265,8 @@ fn every_bfloat16_is_scaled() {
 fn the_oracle_is_right() {
     for x in 0..=u16::MAX {
         let (half, brain) = (F16::from_bits(x), Bf16::from_bits(x));
-        assert_eq!(product::<10>(x, 1.0), if half.is_nan() { x | 1 << 9 } else { x });
-        assert_eq!(product::<7>(x, 1.0), if brain.is_nan() { x | 1 << 6 } else { x });
+        assert_eq!(product::<10>(x, 1.0, false), if half.is_nan() { x | 1 << 9 } else { x });
+        assert_eq!(product::<7>(x, 1.0, false), if brain.is_nan() { x | 1 << 6 } else { x });
     }
     for (x, by, expected) in [
         (0x3c00, 2.0, 0x4000),
@@ -261,7 +279,15 @@ fn the_oracle_is_right() {
         (0x03ff, -1.001, 0x8400),
         (0x0401, 0.5, 0x0200),
     ] {
-        assert_eq!(product::<10>(x, by), expected, "{x:#06x} * {by}");
+        assert_eq!(product::<10>(x, by, false), expected, "{x:#06x} * {by}");
+    }
+    for (x, by, expected) in [
+        (0x3c01, 0.75, 0x3a01), // 0.750732421875, between 0x3a01 and 0x3a02
+        (0xbc01, 0.75, 0xba01),
+        (0x0003, 0.5, 0x0001),
+        (0x3c00, 0.75, 0x3a00),
+    ] {
+        assert_eq!(product::<10>(x, by, true), expected, "{x:#06x} * {by}");
     }
     for (x, by, expected) in [
         (0x3f81, 1.5, 0x3fc2), // 1.51171875, a tie
@@ -270,6 +296,6 @@ fn the_oracle_is_right() {
         (0x7f7f, 1.001, 0x7f7f),
         (0x7f7f, 1.01, 0x7f80),
     ] {
-        assert_eq!(product::<7>(x, by), expected, "{x:#06x} * {by}");
+        assert_eq!(product::<7>(x, by, false), expected, "{x:#06x} * {by}");
     }
 }

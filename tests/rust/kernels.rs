@@ -6,6 +6,7 @@ use std::array;
 use std::cmp::Ordering;
 use std::iter::once;
 use std::mem;
+use std::slice;
 use std::sync::LazyLock;
 use std::sync::atomic::AtomicU8;
 
@@ -20,7 +21,8 @@ use _core::kernel::map::{AnyChange, Apply, ApplyInto, Map};
 use _core::kernel::max::{MaxAbs, MaxRow};
 use _core::kernel::power::{Cube, Fourth, Half, Power, ThreeHalves};
 use _core::kernel::rows::{PlainFactors, ScaledRows};
-use _core::kernel::scale::{ClipMagnitude, Scale, ScaleEach, ScaleEachInto};
+use _core::kernel::scale::{ClipMagnitude, Scale};
+use _core::kernel::scale_each::{FactorKind, ScaleEach};
 use _core::kernel::sum::{
     Abs, AddRow, AddRows, FoldRows, Rescaled, Square, Sum, SumEach, SumHalves, SumPart, SumRows, Term, Total,
 };
@@ -667,7 +669,7 @@ fn streams_are_right_anywhere_in_a_line() {
 /// Cache lines that float32 determines, and others: with a factor that makes a tie of one, and with bounds so far apart that
 /// the products seldom agree.
 fn scaled_lines<const DIGITS: u32>(
-    stream: impl Fn(Isa, ScaledLines<'_, HalfFloat<DIGITS>>, &mut [HalfFloat<DIGITS>]),
+    stream: impl Fn(Isa, ScaledLines<'_, HalfFloat<DIGITS>, false>, &mut [HalfFloat<DIGITS>]),
 ) where
     HalfFloat<DIGITS>: KnownReal,
 {
@@ -777,6 +779,8 @@ fn factors_of_rows_are_plain_or_none() {
     });
 }
 
+const ANY: FactorKind = FactorKind { is_plain: false, toward_zero: false };
+
 fn scale_each<T: KnownReal>() {
     let random = &mut Random::new(5);
     let room: Vec<T> = samples(random, ROOM);
@@ -791,23 +795,40 @@ fn scale_each<T: KnownReal>() {
                 scaled(*x, Factor::new(*by, 1.0))
             };
         }
-        let mut found = room.clone();
-        isa.run(ScaleEach { data: &mut found[range.clone()], factors, toward_zero: false });
-        assert_same(&found, &result);
-        let mut found = room.clone();
-        isa.run(ScaleEachInto {
-            from: &room[range.clone()],
-            to: &mut found[range],
-            factors,
-            toward_zero: false,
-        });
-        assert_same(&found, &result);
+        for from in [None, Some(&room[range.clone()])] {
+            let mut found = room.clone();
+            isa.run(ScaleEach { from, to: &mut found[range.clone()], factors, kind: ANY });
+            assert_same(&found, &result);
+        }
+    });
+}
+
+/// Plain factors, in slices of all lengths: each product is that with one factor for all elements.
+fn plain_each<T: KnownReal>() {
+    let random = &mut Random::new(6);
+    let room: Vec<T> = samples(random, ROOM);
+    let factors: Vec<f64> =
+        (0..ROOM).map(|i| 0.999 * power_of_two(-(random.below(2 + i % 40) as i32))).collect();
+    at_all_levels(|isa, range| {
+        let factors = &factors[ROOM - range.len()..];
+        for toward_zero in [false, true] {
+            let mut result = room.clone();
+            for (x, by) in result[range.clone()].iter_mut().zip(factors) {
+                Scale(Factor { by: *by, then: 1.0, toward_zero }).apply(isa, slice::from_mut(x));
+            }
+            for from in [None, Some(&room[range.clone()])] {
+                let (mut found, kind) = (room.clone(), FactorKind { is_plain: true, toward_zero });
+                isa.run(ScaleEach { from, to: &mut found[range.clone()], factors, kind });
+                assert_same(&found, &result);
+            }
+        }
     });
 }
 
 #[test]
 fn scaling_each_element_is_right() {
     for_reals!(scale_each);
+    for_reals!(plain_each);
 }
 
 #[test]
@@ -895,7 +916,7 @@ where
         let mut found = vec![T::from_bits(9); edges.len()];
         for (sign, expected) in [(1.0, &rounded), (-1.0, &negative)] {
             let from = vec![T::narrow(sign); edges.len()];
-            isa.run(ScaleEachInto { from: &from, to: &mut found, factors: &edges, toward_zero: false });
+            isa.run(ScaleEach { from: Some(&from), to: &mut found, factors: &edges, kind: ANY });
             assert_same(&found, expected);
         }
     }
@@ -1839,12 +1860,24 @@ fn toward_zero<T: KnownReal>() {
                 // The product in float64 is rounded to nearest before.
                 let by = factor.by * (1.0 + f64::EPSILON);
                 assert!(is_at_most_product(r, x, by, factor.then), "{isa:?}: {x:e} * {factor:?} = {r:e}");
-                let nearest = T::nearest(x * factor.by * factor.then).exact();
-                let unit = (nearest.abs() - T::nearest(nearest).toward_zero().exact().abs()).max(0.0);
-                assert!(
-                    nearest == 0.0 || nearest.abs() - r.abs() <= unit,
+                let product = x * factor.by * factor.then;
+                assert_eq!(
+                    r.is_sign_negative(),
+                    product.is_sign_negative(),
                     "{isa:?}: {x:e} * {factor:?} = {r:e}"
                 );
+                let (product, r) = (product.abs(), r.abs());
+                let nearest = T::nearest(product).exact();
+                let is_right = if T::WIDE {
+                    // A normal product is not truncated; a tiny one may be.
+                    nearest.to_bits() - r.to_bits() <= u64::from(nearest < power_of_two(-1000))
+                } else if nearest <= product {
+                    r == nearest
+                } else {
+                    // The number before: none lies between the two.
+                    r < nearest && [r, nearest].contains(&T::nearest(r.midpoint(nearest)).exact())
+                };
+                assert!(is_right, "{isa:?}: {x:e} * {factor:?} = {r:e}");
             }
         }
     });
@@ -1861,12 +1894,12 @@ fn erased_and_kept<T: KnownReal>() {
         let data = &data[range.clone()];
         for (by, expected) in [(-0.0, vec![T::ZERO; data.len()]), (1.0, data.to_vec())] {
             let factors = vec![by; data.len()];
-            for toward_zero in [false, true] {
+            for kind in [ANY, FactorKind { toward_zero: true, ..ANY }] {
                 let mut found = data.to_vec();
-                isa.run(ScaleEach { data: &mut found, factors: &factors, toward_zero });
+                isa.run(ScaleEach { from: None, to: &mut found, factors: &factors, kind });
                 assert_same(&found, &expected);
                 let mut found = vec![T::nearest(7.0); data.len()];
-                isa.run(ScaleEachInto { from: data, to: &mut found, factors: &factors, toward_zero });
+                isa.run(ScaleEach { from: Some(data), to: &mut found, factors: &factors, kind });
                 assert_same(&found, &expected);
             }
         }

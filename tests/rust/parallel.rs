@@ -11,6 +11,7 @@ use _core::element::{Bf16, Bool, Complex, Element, F16, Ordered, Real};
 use _core::isa::Isa;
 use _core::kernel::clip::Clip;
 use _core::kernel::power::{Power, Simple};
+use _core::kernel::scale_each::FactorKind;
 use _core::kernel::sum::{BLOCK, Term};
 use _core::parallel::Crew;
 use _core::parallel::columns::{clip_columns, is_column};
@@ -19,7 +20,7 @@ use _core::parallel::reduce::{AnyView, CHUNK, Order, norm, norm_of_view, norms};
 use _core::parallel::rows::clip_rows;
 use _core::parallel::{MAX_THREADS, set_threads, threads};
 use _core::scaled::{Factor, Scaled, power_of_two};
-use _core::walk::{Axis, Bounds, Cells, FactorKind, Factors, Layout, Memory, Slices, Target, Uniform, View};
+use _core::walk::{Axis, Bounds, Cells, Factors, Layout, Memory, Slices, Target, Uniform, View};
 
 /// More than the size from which threads share work, and not a multiple of any block.
 const LARGE: usize = 3_000_017;
@@ -964,7 +965,7 @@ fn work_by_position_finds_its_position_on_every_thread() {
             hi: View::new(Memory::Elements(&[700.0]), 0, Cow::Borrowed(&by_none)),
         };
         let view = View::new(Memory::Elements(&factors), 0, Cow::Borrowed(&by_column));
-        let each = Factors { factors: view, kind: FactorKind::Any };
+        let each = Factors { factors: view, kind: FactorKind { is_plain: false, toward_zero: false } };
         for in_place in [false, true] {
             let found = everywhere(|isa| {
                 let start =

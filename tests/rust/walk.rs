@@ -11,11 +11,12 @@ use _core::element::{Bf16, Bool, Complex, Element, F16, Ordered, Real};
 use _core::isa::{Isa, StreamGuard};
 use _core::kernel::clip::Clip;
 use _core::kernel::scale::Scale;
+use _core::kernel::scale_each::FactorKind;
 use _core::kernel::sum::BLOCK;
 use _core::scaled::Factor;
 use _core::walk::{
-    Axis, Bounds, Cells, FactorKind, Factors, Layout, MAX_AXES, Memory, Slices, Store, Target, Uniform, View,
-    Work, apply_elementwise, memory_order,
+    Axis, Bounds, Cells, Factors, Layout, MAX_AXES, Memory, Slices, Store, Target, Uniform, View, Work,
+    apply_elementwise, memory_order,
 };
 
 fn widest() -> Isa {
@@ -964,7 +965,10 @@ fn the_works_do_their_work() {
     let view_of = layout(&axes(&[(rows, 1), (5, 0)]));
     let work = |factors: &[f64]| {
         let view = View::new(Memory::Elements(factors), 0, Cow::Borrowed(&view_of));
-        run_in_place_each(&Factors { factors: view, kind: FactorKind::Any }, data)
+        run_in_place_each(
+            &Factors { factors: view, kind: FactorKind { is_plain: false, toward_zero: false } },
+            data,
+        )
     };
     assert_eq!(work(&factors), bits(data));
     factors[rows - 1] = 0.5;
