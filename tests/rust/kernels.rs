@@ -10,7 +10,7 @@ use std::slice;
 use std::sync::LazyLock;
 use std::sync::atomic::AtomicU8;
 
-use crate::common::{Random, sized, thinned};
+use crate::common::{IS_SLOW, Random, sized, thinned};
 use _core::element::{Bf16, Bool, Complex, Dtype, Element, F16, Half as HalfFloat, Ordered, Real};
 use _core::isa::{Isa, LINE, StreamGuard};
 use _core::kernel::clip::{AnyOutside, Clip, ClipEach};
@@ -29,7 +29,7 @@ use _core::kernel::sum::{
 use _core::kernel::widen::{Limb, Modulus, Widen};
 use _core::scaled::{Factor, Scaled, power_of_two};
 
-const LENGTHS: &[usize] = if cfg!(miri) {
+const LENGTHS: &[usize] = if IS_SLOW {
     &[75]
 } else {
     &[0, 1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 2047, 2048, 2049, 4099]

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use crate::common::{Random, sized, thinned};
+use crate::common::{IS_SLOW, Random, sized, thinned};
 use _core::element::{Bf16, Bool, Complex, Element, F16, Ordered, Real};
 use _core::isa::{Isa, StreamGuard};
 use _core::kernel::clip::Clip;
@@ -100,7 +100,7 @@ fn shape(random: &mut Random) -> Vec<usize> {
 }
 
 /// Shapes of several blocks, whose rows end within them.
-const LARGE: &[&[usize]] = if cfg!(miri) { &[&[2, 35], &[71]] } else { &ALL_LARGE };
+const LARGE: &[&[usize]] = if IS_SLOW { &[&[2, 35], &[71]] } else { &ALL_LARGE };
 const ALL_LARGE: [&[usize]; 9] = [
     &[5000],
     &[3, 700, 5],

@@ -30,12 +30,15 @@ impl Random {
     }
 }
 
-/// The amount of something to test: less under Miri, which is some hundred times slower.
-pub(crate) const fn sized(most: usize, under_miri: usize) -> usize {
-    if cfg!(miri) { under_miri } else { most }
+/// Whether tests are slow: Miri is some hundred times slower, and counters of lines (`.ci/coverage`) some ten times.
+pub(crate) const IS_SLOW: bool = cfg!(any(miri, coverage));
+
+/// The amount of something to test: few where tests are slow.
+pub(crate) const fn sized(most: usize, few: usize) -> usize {
+    if IS_SLOW { few } else { most }
 }
 
-/// All items, or under Miri one of every `under_miri`.
-pub(crate) fn thinned<I: IntoIterator>(all: I, under_miri: usize) -> std::iter::StepBy<I::IntoIter> {
-    all.into_iter().step_by(sized(1, under_miri))
+/// All items, or one of every `step` where tests are slow.
+pub(crate) fn thinned<I: IntoIterator>(all: I, step: usize) -> std::iter::StepBy<I::IntoIter> {
+    all.into_iter().step_by(sized(1, step))
 }
