@@ -170,6 +170,11 @@ impl<T: Real> StreamSource<T> for ScaledRows<'_, T> {
                             let by = if j < ahead { first.by } else { self.factor.by };
                             elements[j] = T::narrow(from[j].widen() * by);
                         }
+                    } else if is_truncated(first) && is_truncated(self.factor) {
+                        for j in 0..N {
+                            elements[j] =
+                                truncated(from[j], if j < ahead { first.by } else { self.factor.by });
+                        }
                     } else {
                         for j in 0..N {
                             elements[j] = by_any(from[j], if j < ahead { first } else { self.factor });

@@ -211,7 +211,7 @@ impl<'a, T: Real> Rows<'a, T> {
                     *factor = rule.factor(norm).unwrap_or(Factor::ONE);
                     norm
                 } else {
-                    *factor = Factor { by, then: 1.0, toward_zero: rule.toward_zero() && by != 1.0 };
+                    *factor = Factor { by, then: 1.0, toward_zero: rule.toward_zero() };
                     Scaled::new(sum.sqrt(), 0)
                 };
                 norms.next().into_iter().for_each(|to| *to = norm);
