@@ -1,4 +1,4 @@
-"""What a call on CuPy arrays takes on the host. It needs CuPy, and no GPU.
+"""The time that a call on CuPy arrays takes on the host. It needs CuPy, and no GPU.
 
     python benches/gpu_host.py [--seconds S] [--check]
 

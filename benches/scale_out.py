@@ -1,4 +1,4 @@
-"""What norms over ranks, chunks and exact sums cost, beside what one would write by hand.
+"""The cost of norms over ranks and chunks and of exact sums, beside code written by hand.
 
 ::
 

@@ -6,7 +6,7 @@ row after each step keeps every vector within a ball. This is known as a max-nor
 
 Run it (some seconds)::
 
-    pip install "gradclip[examples]"
+    pip install ".[examples]"
     python examples/embedding_rows.py
 
 It prints a table and saves a plot.
@@ -30,7 +30,7 @@ try:
     import matplotlib.pyplot as plt
     from tqdm import tqdm
 except ModuleNotFoundError as error:
-    sys.exit(f'This example needs {error.name}. Install it with: pip install "gradclip[examples]"')
+    sys.exit(f"This example needs {error.name}. Install it with: pip install {error.name}")
 
 Array: TypeAlias = NDArray[np.float32]
 Indices: TypeAlias = NDArray[np.intp]

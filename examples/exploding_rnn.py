@@ -14,7 +14,7 @@ twice with the same initial weights, the same batches and the same learning rate
 
 Run it (about 15 seconds on two cores)::
 
-    pip install "gradclip[examples]"
+    pip install ".[examples]"
     python examples/exploding_rnn.py
 
 It prints a table and saves a plot. ``--help`` lists the options. Training without clipping is
@@ -43,7 +43,7 @@ try:
     from matplotlib.ticker import LogLocator, NullFormatter
     from tqdm import tqdm
 except ModuleNotFoundError as error:
-    sys.exit(f'This example needs {error.name}. Install it with: pip install "gradclip[examples]"')
+    sys.exit(f"This example needs {error.name}. Install it with: pip install {error.name}")
 
 Array: TypeAlias = NDArray[np.float32]
 Indices: TypeAlias = NDArray[np.intp]

@@ -7,7 +7,7 @@ server. An update that is not finite is replaced by the server's parameters.
 
 Run it (some seconds)::
 
-    pip install "gradclip[examples]"
+    pip install ".[examples]"
     python examples/federated_round.py
 
 It prints a table and saves a plot. It needs no server: the rounds run in one process.
@@ -28,7 +28,7 @@ try:
     import matplotlib.pyplot as plt
     from tqdm import tqdm
 except ModuleNotFoundError as error:
-    sys.exit(f'This example needs {error.name}. Install it with: pip install "gradclip[examples]"')
+    sys.exit(f"This example needs {error.name}. Install it with: pip install {error.name}")
 
 Array: TypeAlias = NDArray[np.float32]
 Parameters: TypeAlias = list[NDArray[Any]]  # two layers with their biases, and a counter of steps

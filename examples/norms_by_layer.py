@@ -6,7 +6,7 @@ the limit: a little above the usual norm, so that it cuts only the peaks.
 
 Run it (some seconds)::
 
-    pip install "gradclip[examples]"
+    pip install ".[examples]"
     python examples/norms_by_layer.py
 
 It prints a table and saves a plot.
@@ -29,7 +29,7 @@ try:
     from matplotlib.ticker import LogLocator, NullFormatter
     from tqdm import tqdm
 except ModuleNotFoundError as error:
-    sys.exit(f'This example needs {error.name}. Install it with: pip install "gradclip[examples]"')
+    sys.exit(f"This example needs {error.name}. Install it with: pip install {error.name}")
 
 Array: TypeAlias = NDArray[np.float32]
 

@@ -7,7 +7,7 @@ limit can set the scale of the noise. The program checks the sums against the pl
 
 Run it (some seconds)::
 
-    pip install "gradclip[examples]"
+    pip install ".[examples]"
     python examples/private_step.py
 
 It prints a table and saves a plot. It does not compute the privacy loss, which needs a privacy accountant.
@@ -31,7 +31,7 @@ try:
     import matplotlib.pyplot as plt
     from tqdm import tqdm
 except ModuleNotFoundError as error:
-    sys.exit(f'This example needs {error.name}. Install it with: pip install "gradclip[examples]"')
+    sys.exit(f"This example needs {error.name}. Install it with: pip install {error.name}")
 
 Array: TypeAlias = NDArray[np.float32]
 Norms: TypeAlias = NDArray[np.float64]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import platform
+import textwrap
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -64,8 +65,8 @@ In "layouts" and "every size" the only peer is NumPy, because the others support
 - **floor**: the time that memory needs, divided by gradclip's time, for sets of 32 MiB or more. It is the time to
   read the same bytes, plus a streaming copy into mapped memory or an in-place scale if the row writes. All CPUs take
   part, and it is measured between the same rounds. The floor can be above 1 if part of the bytes is in a cache. A row
-  also counts as reached at 0.9 of the floor and a ratio of 1, except where the floor is in brackets. With `!` the row
-  must reach both the floor and the ratio.
+  also reaches its target with a floor of 0.9 and a ratio of 1, unless the floor is in brackets. A target with `!`
+  requires both the floor and the ratio.
 """
 
 GROWTH = """\
@@ -124,8 +125,8 @@ def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def bullets(lines: Iterable[str]) -> str:
-    """Write a list."""
-    return "\n".join(f"- {line}" for line in lines)
+    """Write a list, with lines of at most 120 characters."""
+    return "\n".join(textwrap.fill(f"- {line}", 120, subsequent_indent="  ", break_on_hyphens=False) for line in lines)
 
 
 def number(value: float | None) -> str:
@@ -260,7 +261,7 @@ class Report:
         lines: dict[tuple[str, int, int], dict[int, str]] = {}
         for point in growth.times:
             cell = f"{growth.per_byte(point):.3g}" + (" \\*" if point in flagged else "")
-            # What does not divide evenly is some bytes short of the power of two.
+            # A size that does not divide evenly is some bytes short of the power of two.
             power = 1 << (point.nbytes * 5 // 4).bit_length() - 1
             lines.setdefault((point.operation, point.tensors, point.threads), {})[power] = cell
         powers = sorted({power for cells in lines.values() for power in cells})

@@ -24,7 +24,7 @@ LIMITS = {NEW: 0.5, IN_PLACE: 0.5, UNCLIPPED: 2.0}
 
 @dataclass(frozen=True)
 class Operation:
-    """What is timed."""
+    """The call to be timed."""
 
     function: str = GLOBAL
     mode: str = NEW

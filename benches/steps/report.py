@@ -51,7 +51,7 @@ HOW = """\
 Real programs do other work between two clips: matrix products by NumPy, whose threads stay awake for a while, fresh
 gradients, an update, a pause. Each library runs such programs in separate processes that take turns. Only the clip is
 timed, from Python, with default settings. Except for "first call", some calls come first that are not timed. Each
-time is the median over {processes} processes of their medians (twice as many for "first call", one for 100M). The
+time is the median of the medians of {processes} processes (twice as many for "first call", one for 100M). The
 results of each library are compared once with results in float64.
 
 All numbers are float32. The programs come in three forms:

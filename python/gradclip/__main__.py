@@ -32,7 +32,7 @@ FINE, NOT_FINITE, UNREADABLE = 0, 1, 2
 
 @dataclass(frozen=True)
 class Summary:
-    """What the table tells of a tensor. Numbers are None where gradclip lacks the dtype."""
+    """A row of the table: one tensor. Numbers are None where gradclip lacks the dtype."""
 
     name: str
     dtype: str
@@ -248,7 +248,7 @@ def plot(summaries: Sequence[Summary], path: Path) -> None:
     try:
         import matplotlib as mpl  # noqa: PLC0415 (of an extra)
     except ModuleNotFoundError:
-        sys.exit('gradclip: --plot needs matplotlib: pip install "gradclip[cli]"')
+        sys.exit("gradclip: --plot needs matplotlib: pip install matplotlib")
     mpl.use("Agg")
     import matplotlib.pyplot as plt  # noqa: PLC0415
 
@@ -311,7 +311,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     total = _joined([each.norm for each in found if each.norm is not None], given.ord)
     listed = found
     if given.top:
-        # What is not finite comes first, what has no norm last.
+        # Norms that are not finite come first, tensors without a norm last.
         listed = sorted(found, key=lambda each: (each.norm is None, each.is_finite, -(each.norm or 0.0)))[: given.top]
     print(document(listed, total, given.ord) if given.json else table(listed, total, relative=is_difference))
     if given.plot:

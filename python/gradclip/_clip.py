@@ -177,7 +177,8 @@ def clip_by_norm(
         Whether to guarantee that rounding never takes a norm above the limit, as private
         learning needs. Default: False. With True, the exact Euclidean norm of finite
         results is at most ``clip_norm``. Norms up to ``clip_norm * (1 - 1e-13)`` change
-        nothing. Others become ``clip_norm * (1 - 2e-13)``, rounded toward zero.
+        nothing. Others become ``clip_norm * (1 - 2e-13)``, with elements rounded toward
+        zero (float64: to nearest). The margins grow beyond 1e8 elements.
     out : ndarray or IndexedSlices, optional
         Array that receives the result, with the shape and dtype of ``t``. It may be
         ``t`` itself: then only slices that are clipped are written. Default: a new
@@ -194,7 +195,8 @@ def clip_by_norm(
     -------
     numpy.ndarray or IndexedSlices
         The result, with the shape and dtype of ``t``, or ``out`` if it was given.
-        Slices with a norm at or below ``clip_norm`` keep their bits.
+        Slices with a norm at or below ``clip_norm`` keep their bits (with ``strict=True``:
+        at or below ``clip_norm * (1 - 1e-13)``).
 
     Raises
     ------
@@ -466,6 +468,7 @@ def clip_by_global_norm(
         Prefix of error messages. Default: none.
     ord : number, optional
         Order of the norm: any number > 0, or ``inf`` for the largest magnitude.
+        At most 1000 or ``inf`` with ``comm=``.
         Default: 2, the Euclidean norm.
     nonfinite : {"propagate", "raise", "zero", "keep"}, optional
         Effect of an infinite or NaN norm. Default: ``"propagate"``, scale as for other
@@ -501,7 +504,8 @@ def clip_by_global_norm(
     clipped : list of ndarray, IndexedSlices or None
         The results, each with the shape and dtype of its tensor, or the entries of
         ``out`` if it was given. None for each None. If the norm is at or below
-        ``clip_norm``, all tensors keep their bits.
+        ``clip_norm`` (with ``strict=True``: ``clip_norm * (1 - 1e-13)``), all tensors keep
+        their bits.
     norm : float
         The global norm before clipping. For CuPy arrays it is a 0-d float64 array on
         their device, which you may pass as ``use_norm``.

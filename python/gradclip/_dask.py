@@ -148,7 +148,7 @@ def clip_by_global_norm(  # noqa: PLR0917
     return [clipped(tensor) for tensor in t_list], total
 
 
-# What runs in the workers.
+# Functions that run in the workers.
 
 
 def _sums_of_block(

@@ -165,7 +165,7 @@ def _sums_of_list(  # noqa: PLR0917
             return _exact.digits(share.function, tensors, name, order, keeps_integers)
         return _core.power_sums(share.function, tensors, name, order, keeps_integers, on_device)
 
-    # What is no sequence of tensors is refused by the function that sums.
+    # The function that sums refuses objects that are no sequence of tensors.
     if replicated is None or not is_sequence_of_tensors(t_list):
         return sums_of(t_list)
     held = copies(share, replicated, len(t_list))

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Parts(NamedTuple):
-    """What this process holds of tensors that are spread over a mesh."""
+    """The parts that this process holds of tensors that are spread over a mesh."""
 
     #: One for each tensor, empty where this process has no part of it.
     own: list[torch.Tensor]

@@ -53,7 +53,7 @@ _NO_ERRORS = (0.0,) * 6
 _AGREED = ("comm", "ord", "clip_norm", "use_norm", "replicated", "the other options")
 _SIZES = "the number of tensors or slices"
 
-#: What an error on another rank is here. The last one stands for all others.
+#: The types of errors that reach other ranks. The last one stands for all others.
 _CLASSES: tuple[type[Exception], ...] = (
     TypeError,
     np.exceptions.AxisError,
@@ -366,7 +366,7 @@ def to_floats(pairs: Array) -> Array:
         return np.asarray(np.ldexp(pairs[:, 0], pairs[:, 1].astype(np.int32)))
 
 
-# What each rank counts.
+# The counts of each rank.
 
 
 def copies(share: Share, replicated: Any, count: int) -> list[int]:

@@ -42,7 +42,7 @@ class FileError(Exception):
     """A file cannot be read, and why."""
 
 
-#: What the readers below raise for a file that is not what it seems.
+#: The errors of the readers below for a malformed file.
 _UNREADABLE = (
     EOFError,
     KeyError,
@@ -179,7 +179,7 @@ def _safetensors(path: Path) -> list[StoredTensor]:
     try:
         import safetensors  # noqa: PLC0415 (needed for such files alone)
     except ModuleNotFoundError as error:
-        raise FileError('needs the package safetensors; install it with: pip install "gradclip[cli]"') from error
+        raise FileError("needs the package safetensors; install it with: pip install safetensors") from error
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
             return [_safetensor(path, name, file.get_slice(name)) for name in file.offset_keys()]

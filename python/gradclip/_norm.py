@@ -63,6 +63,7 @@ def global_norm(
         Prefix of error messages. Default: none.
     ord : number, optional
         Order of the norm: any number > 0, or ``inf`` for the largest magnitude.
+        At most 1000 or ``inf`` with ``comm=``.
         Default: 2, the Euclidean norm.
     nonfinite : {"propagate", "raise"}, optional
         Effect of an infinite or NaN element. Default: ``"propagate"``, the norm is infinite
@@ -141,6 +142,7 @@ def norms(
         Prefix of error messages. Default: none.
     ord : number, optional
         Order of the norms: any number > 0, or ``inf`` for the largest magnitude.
+        At most 1000 or ``inf`` with ``comm=``.
         Default: 2, the Euclidean norm.
     comm : communicator, function or sequence of these, optional
         The processes that hold the other parts of each tensor: a communicator of mpi4py, a

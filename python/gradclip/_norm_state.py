@@ -1,4 +1,4 @@
-"""What a norm is made of, so that norms of parts can be merged into the norm of the whole."""
+"""Sums of parts of the data, which merge into the norm of the whole."""
 
 from __future__ import annotations
 

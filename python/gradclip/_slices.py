@@ -217,9 +217,7 @@ def _array(argument: str, value: Tensor) -> Array:
             raise TypeError(f"IndexedSlices: {argument}: found a masked array; allowed: an array without a mask")
         return np.asarray(value)
     except WrongLengthError as error:
-        raise ValueError(
-            f"IndexedSlices: {argument}: found {error}; allowed: one that has as many as it says"
-        ) from None
+        raise ValueError(f"IndexedSlices: {argument}: found {error}; allowed: a sequence with len() entries") from None
     except ValueError as error:
         if "inhomogeneous" not in str(error):
             raise
@@ -246,9 +244,7 @@ def _shape(dense_shape: Sequence[int]) -> tuple[int, ...]:
             raise TypeError  # noqa: TRY301
         return tuple(map(operator.index, lengths))
     except WrongLengthError as error:
-        raise ValueError(
-            f"IndexedSlices: dense_shape: found {error}; allowed: one that has as many as it says"
-        ) from None
+        raise ValueError(f"IndexedSlices: dense_shape: found {error}; allowed: a sequence with len() entries") from None
     except TypeError:
         found = _core.describe(dense_shape)
         raise TypeError(f"IndexedSlices: dense_shape: found {found}; allowed: None or a sequence of ints") from None

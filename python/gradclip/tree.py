@@ -39,7 +39,7 @@ import numpy as np
 try:
     import optree
 except ModuleNotFoundError as error:
-    raise ImportError('gradclip.tree needs the package optree: pip install "gradclip[tree]"') from error
+    raise ImportError("gradclip.tree needs the package optree: pip install optree") from error
 
 import gradclip as gc
 from gradclip import _core
@@ -79,6 +79,7 @@ def global_norm(
         Prefix of error messages. Default: none.
     ord : number, optional
         Order of the norm: any number > 0, or ``inf`` for the largest magnitude.
+        At most 1000 or ``inf`` with ``comm=``.
         Default: 2, the Euclidean norm.
     nonfinite : {"propagate", "raise"}, optional
         Effect of an infinite or NaN element, as in `gradclip.global_norm`.
@@ -144,6 +145,7 @@ def norms(
         Prefix of error messages. Default: none.
     ord : number, optional
         Order of the norms: any number > 0, or ``inf`` for the largest magnitude.
+        At most 1000 or ``inf`` with ``comm=``.
         Default: 2, the Euclidean norm.
     comm : communicator, function or sequence of these, optional
         The processes that hold the other parts of the tensors, as in `gradclip.global_norm`.
@@ -215,6 +217,7 @@ def clip_by_global_norm(
         Prefix of error messages. Default: none.
     ord : number, optional
         Order of the norm: any number > 0, or ``inf`` for the largest magnitude.
+        At most 1000 or ``inf`` with ``comm=``.
         Default: 2, the Euclidean norm.
     nonfinite : {"propagate", "raise", "zero", "keep"}, optional
         Effect of an infinite or NaN norm, as in `gradclip.clip_by_global_norm`.

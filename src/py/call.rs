@@ -221,7 +221,7 @@ impl<'a, 'py> Call<'a, 'py> {
     pub(super) fn array(&self, argument: Entry<'_>, object: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
         const ALLOWED: &str = "an array, a number or a nested list of numbers";
         let masked =
-            || self.type_error(argument, "a masked array", "an array without a mask, for it would be lost");
+            || self.type_error(argument, "a masked array", "an array without a mask, which results do not have");
         if let Some((array, subclass)) = Array::read(object) {
             return if subclass && is_masked(object)? { Err(masked()) } else { Ok(array) };
         }
@@ -375,7 +375,7 @@ impl<'a, 'py> Call<'a, 'py> {
             let found = error.value(self.py);
             match sequences(self.py).and_then(|module| module.getattr("WrongLengthError")) {
                 Ok(class) if found.is_exact_instance(&class) => {
-                    self.value_error(argument, found, "one that has as many as it says")
+                    self.value_error(argument, found, "a sequence with len() entries")
                 }
                 _ => error,
             }

@@ -265,7 +265,7 @@ def test_a_missing_package_is_named(tmp_path, capsys, monkeypatch):
     path = write("safetensors", tmp_path, {"w": np.ones(3)})
     monkeypatch.setitem(sys.modules, "safetensors", None)
     status, _, err = run("norms", path, capsys=capsys)
-    assert (status, err.count("gradclip[cli]")) == (2, 1)
+    assert (status, err.count("pip install safetensors")) == (2, 1)
 
 
 @pytest.mark.parametrize("shape", [(7,), (2, 3, 4), (3, 1), (5, 0, 2), (1, 1, 9)])
@@ -319,7 +319,7 @@ def test_a_plot_is_a_picture(tmp_path, capsys):
 def test_a_plot_without_matplotlib_says_what_to_install(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     np.save(tmp_path / "a.npy", np.ones(3))
-    with pytest.raises(SystemExit, match=r"gradclip\[cli\]"):
+    with pytest.raises(SystemExit, match="pip install matplotlib"):
         run("norms", tmp_path / "a.npy", "--plot", tmp_path / "a.png", capsys=capsys)
 
 

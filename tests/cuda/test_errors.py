@@ -323,7 +323,7 @@ def test_a_list_of_arrays_of_both_libraries_names_both(gpu, at):
 
 
 def test_other_things_in_a_list_beside_arrays_of_the_device(gpu):
-    """What would be an array of NumPy is one of the other library."""
+    """Objects that are no arrays count as arrays of the other library."""
     for thing in ([1.0, 2.0], 3.0, np.float32(3), gc.IndexedSlices(X, [0, 1])):
         error = error_of(lambda thing=thing: gc.clip_by_global_norm([gpu.array(X), thing], 1.0))
         assert type(error) is TypeError

@@ -13,7 +13,7 @@ SHAPES = [(), (7,), (5, 9), (3, 4, 5), (0, 3), (2, 3, 1, 4, 5)]
 
 
 def kinds():
-    """What holds arrays of the stand-in, and of CuPy where that is installed."""
+    """The libraries of arrays: the stand-in, and CuPy where it is installed."""
     found = [gpu_arrays.Gpu("stand-in", module())]
     if gpu_arrays.HAS_CUPY:
         import cupy

@@ -112,7 +112,7 @@ def test_without_a_driver_the_error_of_cupy_comes_through():
             assert "cudaErrorInsufficientDriver" in str(error) or "cudaErrorNoDevice" in str(error), error
         else:
             raise AssertionError(name)
-    # What is wrong with the arguments is told first, without a device.
+    # Errors in the arguments are reported first, without a device.
     for bad in (lambda: gc.clip_by_norm(x, -1.0), lambda: gc.norm(x, 0), lambda: gc.clip_by_global_norm([x], -1)):
         try:
             bad()

@@ -259,7 +259,7 @@ def nearest_float64(x: Fraction) -> float:
 
 
 def elements(x: np.ndarray, by: float = 1.0) -> np.ndarray:
-    """What the kernel test_element finds, a row each."""
+    """The results of the kernel test_element, a row each."""
     found = np.empty((len(x), 7))
     run("test_element", x, found, len(x), DTYPES.index(x.dtype), by)
     return np.ascontiguousarray(found.T)

@@ -371,7 +371,7 @@ def test_the_interpreter_does_not_wait_for_ever_for_a_call_that_waits_for_it():
 
 
 def test_an_exit_function_may_use_what_it_wants_and_wait_for_threads():
-    """What is registered first runs last: when gradclip has seen the end coming."""
+    """A function that is registered first runs last: after gradclip has seen the end coming."""
     done = run(
         """
         def last():

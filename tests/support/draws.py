@@ -183,7 +183,7 @@ def limits(draw: Any, norm: Any) -> Any:
 
 
 def number(limit: Any) -> float:
-    """What a limit is in float64."""
+    """A limit in float64."""
     if isinstance(limit, int):
         return oracle.rounded(limit, np.float64)
     return float(oracle.native(limit) if isinstance(limit, np.ndarray) else limit)

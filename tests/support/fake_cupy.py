@@ -178,7 +178,7 @@ ndarray.__module__, ndarray.__qualname__ = "cupy", "ndarray"
 
 
 def module() -> types.ModuleType:
-    """What stands in sys.modules as "cupy"."""
+    """The module that is "cupy" in sys.modules."""
     cupy, cupy.cuda = types.ModuleType("cupy"), types.ModuleType("cupy.cuda")  # type: ignore[attr-defined]
     cupy.ndarray = ndarray  # type: ignore[attr-defined]
     cupy.cuda.UnownedMemory, cupy.cuda.MemoryPointer = UnownedMemory, MemoryPointer

@@ -80,7 +80,7 @@ PLACES: dict[str, Call] = {
 
 
 class Stop(Exception):  # noqa: N818 (it is none)
-    """What a hostile object raises; it has no text."""
+    """The error of a hostile object; it has no text."""
 
     def __str__(self) -> str:
         raise RecursionError

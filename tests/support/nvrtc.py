@@ -7,7 +7,7 @@ import functools
 import sysconfig
 from pathlib import Path
 
-# What CuPy is asked for, and what it adds by itself.
+# The options given to CuPy, and those that it adds by itself.
 OPTIONS = ["-std=c++17", "--fmad=false"]
 OF_CUPY = ["-ftz=true", "--device-as-default-execution-space"]
 

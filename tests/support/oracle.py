@@ -22,12 +22,12 @@ BF16 = ml_dtypes.bfloat16
 FLOATS = [np.float16, BF16, np.float32, np.float64]
 COMPLEX = [np.complex64, np.complex128]
 SCALED = [*FLOATS, *COMPLEX]
-"""What the norm clippers and normalize take."""
+"""The dtypes that the norm clippers and normalize take."""
 INTEGERS = [np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64]
 NORMED = [*SCALED, *INTEGERS, np.bool_]
-"""What norm and global_norm take."""
+"""The dtypes that norm and global_norm take."""
 ORDERED = [*FLOATS, *INTEGERS]
-"""What clip_by_value takes."""
+"""The dtypes that clip_by_value takes."""
 
 ONE_ROUNDING = 0.5 + 1e-6  # ulps: narrow results are rounded once from a float64 product
 TWO_ULP = 2.0  # results in float64, against the product with gradclip's own norm

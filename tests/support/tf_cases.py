@@ -56,11 +56,11 @@ class Case:
 
     @property
     def expect(self) -> Any:
-        """What TensorFlow returned: arrays, 0-d ones for single numbers, lists and tuples of them, IndexedSlices."""
+        """The results of TensorFlow: arrays, 0-d ones for single numbers, lists and tuples of them, IndexedSlices."""
         return _decode(self._expect)
 
     def run(self) -> Any:
-        """What gradclip returns for the same call."""
+        """The results of gradclip for the same call."""
         return getattr(gc, self.fn)(*self.args, **self.kwargs)
 
 
@@ -110,7 +110,7 @@ def _array(dtype: str, shape: list[int], start: int) -> np.ndarray:
 
 
 def difference(got: Any, expected: Any, rtol: Callable[[Any], float]) -> str | None:
-    """What is different, None if nothing is. Types, dtypes and shapes must be the same.
+    """The first difference, None if there is none. Types, dtypes and shapes must be the same.
 
     `rtol` says for an expected float or array how far the numbers may be apart, relative to them.
     """

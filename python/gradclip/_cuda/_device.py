@@ -91,7 +91,7 @@ class CupyDevice:
 
     @property
     def key(self) -> Hashable:
-        """What scratch memory belongs to."""
+        """The device and stream that own scratch memory."""
         # One number stands for the default streams of all threads, if each has its own.
         thread = threading.get_ident() if self.stream.ptr == _PER_THREAD else None
         return self.id, self.stream.ptr, thread

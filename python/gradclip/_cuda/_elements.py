@@ -1,4 +1,4 @@
-"""What is done element by element: clipping to bounds, copies, conversions."""
+"""Elementwise operations: clipping to bounds, copies, conversions."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class View(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """What is read, and what is written."""
+    """The memory that is read, and the memory that is written."""
 
     source: View
     target: View
@@ -120,7 +120,7 @@ def walk_of(view: View, wanted: Iterable[int] | None = None) -> Walk:
     return _walk(view.strides, view.has_parts, None if wanted is None else tuple(wanted))
 
 
-# What depends on shapes and strides alone is kept: most calls are made again and again.
+# Results that depend on shapes and strides alone are kept, because most calls are repeated.
 @lru_cache(_KEPT)
 def _walk(strides: tuple[int, ...], has_parts: bool, wanted: tuple[int, ...] | None) -> Walk:
     order = copy_order(strides, has_parts=has_parts)

@@ -27,7 +27,7 @@ class Memory(Protocol):
 
 
 class Device(Protocol):
-    """What the launches need of a device and its current stream."""
+    """The properties of a device and of its current stream that launches need."""
 
     multiprocessors: int
 
@@ -43,7 +43,7 @@ class Device(Protocol):
 
 
 class _Queue:
-    """What the calls on one stream use again: scratch memory, the ticket, the last tables.
+    """The memory that calls on one stream share: scratch memory, the ticket, the last tables.
 
     Launches on a stream run one after the other, so the next call may use what this one used; the lock keeps the
     launches of two host threads apart.

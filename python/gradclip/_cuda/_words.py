@@ -1,4 +1,4 @@
-"""What the kernels read: the words of their argument, by the names that ``kernels.cu`` has for them, and dtypes."""
+"""The argument of the kernels: its words, by the names that ``kernels.cu`` has for them, and dtypes."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Order(IntEnum):
 
 
 class Mode(IntEnum):
-    """What becomes of a norm."""
+    """The use of a norm."""
 
     NORM = 0
     CLIP = 1
