@@ -197,30 +197,7 @@ pub struct ScaleBlocks<'a, T, const TOWARD_ZERO: bool> {
     pub bounds: [f32; 2],
 }
 
-impl<const TOWARD_ZERO: bool> Op for ScaleBlocks<'_, Bf16, TOWARD_ZERO> {
-    /// A bit for each block that was not written.
-    type Output = u32;
-    #[inline(always)]
-    fn eval<L: Level>(self, _: L) -> u32 {
-        let from = self.from.map(|from| from.as_chunks::<BLOCK>().0);
-        let (mut rest, distance) = (0, prefetch_distance());
-        for (i, to) in self.to.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
-            // Copied: otherwise the compiler tests for each block whether the input is the output.
-            let from = from.and_then(|from| from.get(i)).unwrap_or(to);
-            prefetch_ahead(from, distance);
-            let from = *from;
-            let (products, differ) = products::<{ BLOCK / 2 }, TOWARD_ZERO>(&from, self.bounds);
-            if differ {
-                rest |= 1 << i;
-                continue;
-            }
-            put_pairs(products, to);
-        }
-        rest
-    }
-}
-
-impl<const TOWARD_ZERO: bool> Op for ScaleBlocks<'_, F16, TOWARD_ZERO> {
+impl<T: Bounded, const TOWARD_ZERO: bool> Op for ScaleBlocks<'_, T, TOWARD_ZERO> {
     /// A bit for each block that was not written.
     type Output = u32;
     #[inline(always)]
@@ -228,9 +205,11 @@ impl<const TOWARD_ZERO: bool> Op for ScaleBlocks<'_, F16, TOWARD_ZERO> {
         let from = self.from.map(|from| from.as_chunks::<BLOCK>().0);
         let (mut rest, distance) = (0, prefetch_distance());
         for (i, to) in self.to.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
+            // Copied: otherwise the compiler tests for each block whether the input is the output.
             let from = from.and_then(|from| from.get(i)).unwrap_or(to);
             prefetch_ahead(from, distance);
-            let (products, differ) = products_of_halves::<_, _, TOWARD_ZERO>(level, from, self.bounds);
+            let from = *from;
+            let (products, differ) = T::products::<BLOCK, TOWARD_ZERO, _>(level, &from, self.bounds);
             if differ {
                 rest |= 1 << i;
             } else {
@@ -252,144 +231,111 @@ pub struct ScaledLines<'a, T, const TOWARD_ZERO: bool> {
     pub bounds: [f32; 2],
 }
 
-impl<const TOWARD_ZERO: bool> StreamSource<Bf16> for ScaledLines<'_, Bf16, TOWARD_ZERO> {
-    #[inline(always)]
-    fn fill<const N: usize, L: Level>(
-        &mut self,
-        _: L,
-        mut places: StreamSink<'_, Bf16, N, impl Fn(&[Bf16; N], &mut [Bf16; N])>,
-    ) {
-        let distance = prefetch_distance();
-        let (next, rest) = self.from.split_at(places.left() * N);
-        self.from = rest;
-        for from in next.as_chunks::<N>().0 {
-            let mut made = [Bf16::default(); N];
-            if N == IN_LINE {
-                prefetch_ahead(from, distance);
-                let (products, differ) = products::<{ IN_LINE / 2 }, TOWARD_ZERO>(from, self.bounds);
-                if !differ {
-                    put_pairs(products, &mut made);
-                    places.fill_next(&made);
-                    continue;
-                }
-            }
-            // One loop per step, see `scale.rs`.
-            let mut singles = [0.0; N];
-            for (single, x) in singles.iter_mut().zip(from) {
-                *single = x.to_f32();
-            }
-            for single in &mut singles {
-                *single = product::<Bf16, TOWARD_ZERO>(*single, self.by);
-            }
-            for (made, single) in made.iter_mut().zip(&singles) {
-                *made = Bf16::from_f32(*single);
-            }
-            places.fill_next(&made);
-        }
-    }
-}
-
-impl<const TOWARD_ZERO: bool> StreamSource<F16> for ScaledLines<'_, F16, TOWARD_ZERO> {
+impl<T: Bounded, const TOWARD_ZERO: bool> StreamSource<T> for ScaledLines<'_, T, TOWARD_ZERO> {
     #[inline(always)]
     fn fill<const N: usize, L: Level>(
         &mut self,
         level: L,
-        mut places: StreamSink<'_, F16, N, impl Fn(&[F16; N], &mut [F16; N])>,
+        mut places: StreamSink<'_, T, N, impl Fn(&[T; N], &mut [T; N])>,
     ) {
         let distance = prefetch_distance();
         let (next, rest) = self.from.split_at(places.left() * N);
         self.from = rest;
         for from in next.as_chunks::<N>().0 {
-            let mut made = [F16::default(); N];
             if N == IN_LINE {
                 prefetch_ahead(from, distance);
-                let (products, differ) = products_of_halves::<_, _, TOWARD_ZERO>(level, from, self.bounds);
+                let (products, differ) = T::products::<N, TOWARD_ZERO, _>(level, from, self.bounds);
                 if !differ {
                     places.fill_next(&products);
                     continue;
                 }
-                for (made, x) in made.as_chunks_mut().0.iter_mut().zip(from.as_chunks().0) {
-                    let mut singles = level.widen(x);
-                    for single in &mut singles {
-                        *single = product::<F16, TOWARD_ZERO>(*single, self.by);
-                    }
-                    *made = level.narrow::<false>(&singles);
-                }
-            } else {
-                for (made, x) in made.iter_mut().zip(from) {
-                    *made = F16::from_f32(product::<F16, TOWARD_ZERO>(x.to_f32(), self.by));
-                }
             }
+            let (mut singles, mut made) = ([0.0; N], [T::ZERO; N]);
+            ToSingles { from, to: &mut singles }.eval(level);
+            for single in &mut singles {
+                *single = product::<T, TOWARD_ZERO>(*single, self.by);
+            }
+            FromSingles { from: &singles, to: &mut made }.eval(level);
             places.fill_next(&made);
         }
     }
 }
 
-/// The products with the upper bound, and whether a product with the lower bound differs. Computed in pairs, as they lie in 32
-/// bits, so that no vector has to be split.
-#[inline(always)]
-fn products<const PAIRS: usize, const TOWARD_ZERO: bool>(
-    from: &[Bf16],
-    [low, high]: [f32; 2],
-) -> ([u32; PAIRS], bool) {
-    const UPPER: u32 = u32::MAX << 16;
-    const SIZE: u32 = u32::MAX >> 1;
-    let mut products = [0; PAIRS];
-    let mut differ = 0;
-    for (both, x) in products.iter_mut().zip(from.as_chunks::<2>().0) {
-        let x = u32::from(x[0].to_bits()) | u32::from(x[1].to_bits()) << 16;
-        let scaled = |x: u32| {
-            let [low, high] = [low, high].map(|by| (f32::from_bits(x) * by).to_bits());
-            if TOWARD_ZERO {
-                // The signs are equal. No number is before 0.
-                return (high, high & SIZE ^ ((low & SIZE).max(1) - 1));
+/// 16-bit elements of which float32 determines most products.
+pub trait Bounded: Real {
+    /// The products of at most a block with the upper bound, and whether a product with the lower bound differs.
+    fn products<const N: usize, const TOWARD_ZERO: bool, L: Level>(
+        level: L,
+        from: &[Self; N],
+        bounds: [f32; 2],
+    ) -> ([Self; N], bool);
+}
+
+impl Bounded for Bf16 {
+    /// Computed in pairs, as they lie in 32 bits, so that no vector has to be split.
+    #[inline(always)]
+    fn products<const N: usize, const TOWARD_ZERO: bool, L: Level>(
+        _: L,
+        from: &[Self; N],
+        [low, high]: [f32; 2],
+    ) -> ([Self; N], bool) {
+        const UPPER: u32 = u32::MAX << 16;
+        const SIZE: u32 = u32::MAX >> 1;
+        let mut pairs = [0; BLOCK / 2];
+        let mut differ = 0;
+        for (pair, x) in pairs.iter_mut().zip(from.as_chunks::<2>().0) {
+            let x = u32::from(x[0].to_bits()) | u32::from(x[1].to_bits()) << 16;
+            let scaled = |x: u32| {
+                let [low, high] = [low, high].map(|by| (f32::from_bits(x) * by).to_bits());
+                if TOWARD_ZERO {
+                    // The signs are equal. No number is before 0.
+                    return (high, high & SIZE ^ ((low & SIZE).max(1) - 1));
+                }
+                // The upper bits are rounded: ties up at the upper bound, down at the lower. A carry increments the exponent, up
+                // to infinity. A NaN of the data has zeros in the lower bits, so it stays unchanged.
+                let up = high.wrapping_add(0x8000);
+                (up, up ^ low.wrapping_add(0x7fff))
+            };
+            let ((even, even_differs), (odd, odd_differs)) = (scaled(x << 16), scaled(x & UPPER));
+            *pair = even >> 16 | odd & UPPER;
+            // Only the upper 16 bits count, so that a single test for zero, one CPU instruction, decides.
+            differ |= even_differs >> 16 | odd_differs & UPPER;
+        }
+        let mut products = [Self::default(); N];
+        // In the order in which they lie in memory.
+        for (to, pair) in products.as_chunks_mut::<2>().0.iter_mut().zip(pairs) {
+            *to = [Self::from_bits(pair as u16), Self::from_bits((pair >> 16) as u16)];
+        }
+        (products, differ != 0)
+    }
+}
+
+impl Bounded for F16 {
+    #[inline(always)]
+    fn products<const N: usize, const TOWARD_ZERO: bool, L: Level>(
+        level: L,
+        from: &[Self; N],
+        [low, high]: [f32; 2],
+    ) -> ([Self; N], bool) {
+        let mut products = [Self::default(); N];
+        // One accumulator per vector lane: with a single one, the compiler reduces every vector.
+        let mut differ = [0; CONVERTED];
+        for (to, x) in products.as_chunks_mut::<CONVERTED>().0.iter_mut().zip(from.as_chunks().0) {
+            let x = level.widen(x);
+            let (mut lower, mut upper) = (x, x);
+            for (lower, upper) in lower.iter_mut().zip(&mut upper) {
+                *lower *= low;
+                *upper *= high;
             }
-            // The upper bits are rounded: ties up at the upper bound, down at the lower. A carry increments the exponent, up to
-            // infinity. A NaN of the data has zeros in the lower bits, so it stays unchanged.
-            let up = high.wrapping_add(0x8000);
-            (up, up ^ low.wrapping_add(0x7fff))
-        };
-        let ((even, even_differs), (odd, odd_differs)) = (scaled(x << 16), scaled(x & UPPER));
-        *both = even >> 16 | odd & UPPER;
-        // Only the upper 16 bits count, so that a single test for zero, one CPU instruction, decides.
-        differ |= even_differs >> 16 | odd_differs & UPPER;
-    }
-    (products, differ != 0)
-}
-
-/// Writes pairs in the order in which they lie in memory.
-#[inline(always)]
-fn put_pairs<const PAIRS: usize>(pairs: [u32; PAIRS], to: &mut [Bf16]) {
-    for (to, both) in to.as_chunks_mut::<2>().0.iter_mut().zip(pairs) {
-        *to = [Bf16::from_bits(both as u16), Bf16::from_bits((both >> 16) as u16)];
-    }
-}
-
-/// The products with the upper bound, and whether a product with the lower bound differs.
-#[inline(always)]
-fn products_of_halves<const N: usize, L: Level, const TOWARD_ZERO: bool>(
-    level: L,
-    from: &[F16; N],
-    [low, high]: [f32; 2],
-) -> ([F16; N], bool) {
-    let mut products = [F16::default(); N];
-    // One accumulator per vector lane: with a single one, the compiler reduces every vector.
-    let mut differ = [0; CONVERTED];
-    for (to, x) in products.as_chunks_mut::<CONVERTED>().0.iter_mut().zip(from.as_chunks().0) {
-        let x = level.widen(x);
-        let (mut lower, mut upper) = (x, x);
-        for (lower, upper) in lower.iter_mut().zip(&mut upper) {
-            *lower *= low;
-            *upper *= high;
+            let (lower, upper) = (level.narrow::<TOWARD_ZERO>(&lower), level.narrow::<TOWARD_ZERO>(&upper));
+            for (((to, differ), lower), upper) in to.iter_mut().zip(&mut differ).zip(&lower).zip(&upper) {
+                *differ |= lower.to_bits() ^ upper.to_bits();
+                // Equal products give themselves. With one of them alone, the compiler makes a copy to store.
+                *to = Self::from_bits(lower.to_bits() | upper.to_bits());
+            }
         }
-        let (lower, upper) = (level.narrow::<TOWARD_ZERO>(&lower), level.narrow::<TOWARD_ZERO>(&upper));
-        for (((to, differ), lower), upper) in to.iter_mut().zip(&mut differ).zip(&lower).zip(&upper) {
-            *differ |= lower.to_bits() ^ upper.to_bits();
-            // Equal products give themselves. With one of them alone, the compiler makes a copy to store.
-            *to = F16::from_bits(lower.to_bits() | upper.to_bits());
-        }
+        (products, differ.iter().fold(0, |all, differ| all | differ) != 0)
     }
-    (products, differ.iter().fold(0, |all, differ| all | differ) != 0)
 }
 
 /// Converts 16-bit elements to float32, exactly.
