@@ -37,6 +37,9 @@ impl Pool {
     /// The pool of this process with `threads` threads, built if there is none. None if the calling thread is to work alone:
     /// another thread has the lock, or the operating system starts no threads.
     pub(super) fn get(threads: usize) -> Option<Arc<Self>> {
+        if threads < 2 {
+            return None; // another thread has just set this number
+        }
         let process = std::process::id();
         let is_current = |pool: &Arc<Self>| pool.threads == threads && pool.process == process;
         let current = POOL.get().try_read().ok()?.as_ref().filter(|pool| is_current(pool)).map(Arc::clone);

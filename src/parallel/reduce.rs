@@ -16,5 +16,5 @@ pub(super) use self::order::{Reduction, SMALLEST_SUM};
 pub use self::pass::{CHUNK, SHORT, norm_of_view};
 pub(super) use self::pass::{has_row_sums, norm_of_view_with, row_sums};
 pub use self::power_sum::MAX_SUMMED_ORDER;
+pub use self::slices::norms_into;
 pub(super) use self::slices::slices_in_job;
-pub use self::slices::{norms, norms_into};

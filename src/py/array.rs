@@ -173,17 +173,22 @@ impl<'py> Array<'py> {
         }
     }
 
-    /// The fields, or an error if the array's memory has changed since it was read: Python code that ran since then, for
-    /// example an argument's `__array__`, may have resized it. A narrower dtype lets a shorter block have as many elements.
+    /// The fields, or an error if the array's memory may have changed since it was read: Python code that ran since then, for
+    /// example an argument's `__array__`, may have resized it. A narrower dtype lets a shorter block have as many elements, and
+    /// so do other strides. An array that was dense and still is may have another shape.
     fn current_fields(&self) -> PyResult<&Fields> {
-        let parts = if self.geometry.in_parts { 2 } else { 1 };
+        let geometry = &self.geometry;
+        let (parts, axes) = if geometry.in_parts { (2, self.ndim() - 1) } else { (1, self.ndim()) };
+        let is_current = |fields: &Fields| {
+            let is_dense = self.flags & fields.flags & DENSE != 0;
+            fields::lies_at(fields, self.data, self.len() / parts)
+                && fields::element_type(fields).number == self.element.number
+                && (is_dense
+                    || geometry.shape.iter().take(axes).eq(fields::shape(fields))
+                        && geometry.strides.iter().take(axes).eq(fields::strides(fields)))
+        };
         match fields::fields(&self.object) {
-            Some((fields, _))
-                if fields::lies_at(fields, self.data, self.len() / parts)
-                    && fields::element_type(fields).number == self.element.number =>
-            {
-                Ok(fields)
-            }
+            Some((fields, _)) if is_current(fields) => Ok(fields),
             _ => Err(resized()),
         }
     }

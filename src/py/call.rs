@@ -220,8 +220,9 @@ impl<'a, 'py> Call<'a, 'py> {
     /// Reads any object that NumPy converts to an array, except a masked array.
     pub(super) fn array(&self, argument: Entry<'_>, object: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
         const ALLOWED: &str = "an array, a number or a nested list of numbers";
-        let masked =
-            || self.type_error(argument, "a masked array", "an array without a mask, which results do not have");
+        let masked = || {
+            self.type_error(argument, "a masked array", "an array without a mask, which results do not have")
+        };
         if let Some((array, subclass)) = Array::read(object) {
             return if subclass && is_masked(object)? { Err(masked()) } else { Ok(array) };
         }

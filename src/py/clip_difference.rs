@@ -6,7 +6,7 @@ use pyo3::types::{PyAny, PyFloat};
 
 use super::array::items::Held;
 use super::array::pair::Pair;
-use super::array::{Array, internal};
+use super::array::{Array, internal, resized};
 use super::call::{Call, Entry};
 use super::kinds::Kinds;
 use super::norm::vector_order;
@@ -68,6 +68,11 @@ pub(super) fn clip_difference_by_global_norm<'py>(
     let (main, others) = if into_bases {
         of_bases = Inputs::new(&call, parameter("base_list"), call.sequence(base_list)?);
         of_bases.read_general()?;
+        // Python code of an entry may have changed the list since it was checked.
+        let is_same = of_bases.arrays().map(place_and_kind).eq(tensors.arrays().map(place_and_kind));
+        if !is_same || of_bases.count() != tensors.count() {
+            return Err(resized());
+        }
         (&mut of_bases, &mut own)
     } else {
         (&mut tensors, &mut bases)
@@ -104,6 +109,11 @@ fn are_entries(out: &Bound<'_, PyAny>, list: &Bound<'_, PyAny>, tensors: &Inputs
             (Ok(out), Ok(entry)) => out.is(entry),
             _ => false,
         })
+}
+
+/// The place in the list, the shape and the dtype of a tensor.
+fn place_and_kind<'a>((i, array): (usize, &'a Array<'_>)) -> (usize, &'a [usize], Option<Dtype>) {
+    (i, array.shape(), array.dtype())
 }
 
 fn is_kept(array: &Array<'_>) -> bool {

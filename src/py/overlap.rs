@@ -98,7 +98,6 @@ struct Stretch<'a> {
 
 /// Keeps outputs apart from each other and from the inputs. None as an input means that it is its own output, so it needs no
 /// copy.
-/// copy.
 pub(super) fn keep_apart<'a>(outputs: &'a [Place<'a>], inputs: &'a [Option<Place<'a>>]) -> PyResult<Apart> {
     for (i, output) in outputs.iter().enumerate() {
         if !output.is_dense && !output.shape.contains(&0) && overlaps_itself(&output.lattice())? {

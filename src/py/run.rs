@@ -377,11 +377,14 @@ pub(super) fn normalize_rows<'py>(
     }
     let (split, bytes) = (input.split(axes), input.bytes());
     match_real!(dtype, T => {
-        let Some((source, data)) = pair.rows::<T>(&split)? else { return Ok(None) };
+        if pair.rows::<T>(&split)?.is_none() {
+            return Ok(None);
+        }
         let kept: Vec<_> = split.kept().collect();
-        let mut values = zeros(data.len() / len)?;
-        // The memory for the norms is allocated before anything is written.
+        // The memory for the norms is allocated before anything is written. Python code may run then, so the rows are lent after.
         let norms = new_norms(&input, &kept, true, || {
+            let Some((source, data)) = pair.rows::<T>(&split)? else { return Err(resized()) };
+            let mut values = zeros(data.len() / len)?;
             let norms = values.as_mut_slice();
             detached(py, bytes, || rows::normalize_rows(Isa::current(), source.as_ref(), data, len, norms))?;
             Ok(values)
@@ -488,14 +491,15 @@ fn any_task<'a>(pair: &'a mut Pair<'_>) -> PyResult<AnyTask<'a>> {
 
 /// Scales all arrays by one factor; None copies those that are not in place. Integers are copied.
 pub(super) fn scale_pairs(py: Python<'_>, pairs: &mut [Pair<'_>], factor: Option<Factor>) -> PyResult<()> {
+    let is_scaled = |pair: &Pair<'_>| pair.input().dtype().is_some_and(Dtype::is_scalable);
+    // NumPy may run Python code, so no memory is lent yet.
+    for pair in pairs.iter_mut().filter(|pair| !is_scaled(pair)) {
+        pair.copy_by_numpy()?;
+    }
     let mut tasks: Vec<AnyTask<'_>> = vec_with_room(pairs.len())?;
     let mut bytes = 0usize;
-    for pair in pairs {
+    for pair in pairs.iter_mut().filter(|pair| is_scaled(pair)) {
         if factor.is_none() && pair.is_in_place() {
-            continue;
-        }
-        if !pair.input().dtype().is_some_and(Dtype::is_scalable) {
-            pair.copy_by_numpy()?;
             continue;
         }
         bytes = bytes.saturating_add(pair.input().bytes());

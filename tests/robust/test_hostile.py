@@ -97,6 +97,47 @@ def test_a_shorter_block_with_as_many_elements_of_a_narrower_dtype_is_an_error()
             gc.clip_by_norms([t], Limits(t), out=[t])
 
 
+class Acts:
+    """An array-like that acts when it is converted."""
+
+    def __init__(self, act, value):
+        self.act, self.value = act, value
+
+    def __array__(self, dtype=None, copy=None):
+        self.act()
+        return self.value
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_other_strides_at_the_same_address_are_an_error():
+    # ndarray.__setstate__ can give a strided view a block of its own, which its old strides would leave.
+    t = np.arange(100.0)[::2]
+    with pytest.raises(RuntimeError, match="another shape"):
+        gc.global_norm([t, Acts(lambda: setattr(t, "strides", (8,)), np.ones(()))])
+
+
+def test_an_integer_array_that_is_copied_by_its_own_python_code_crashes_nothing():
+    # numpy.copyto calls __array_function__. No other tensor's memory is in use then.
+    class Hooked(np.ndarray):
+        def __array_function__(self, func, types, args, kwargs):
+            t.resize(1, refcheck=False)
+            return super().__array_function__(func, types, args, kwargs)
+
+    t = np.ones(400_000)
+    with pytest.raises(RuntimeError, match="resized"):
+        gc.clip_by_global_norm([t, np.arange(5).view(Hooked)], 1.0, integers="keep")
+
+
+@pytest.mark.parametrize("shape", [(6,), (3, 2), (200, 3)])
+def test_bases_that_are_replaced_during_the_call_are_an_error(shape):
+    t_list = [np.ones((2, 3)), np.ones(4)]
+    base_list = [np.zeros((2, 3))]
+    base_list.append(Acts(lambda: base_list.__setitem__(slice(None), [np.full(shape, 5.0), np.zeros(4)]), np.zeros(4)))
+    with pytest.raises(RuntimeError, match="another shape"):
+        gc.clip_difference_by_global_norm(t_list, base_list, 1.0, out=base_list)
+    assert (base_list[0] == 5.0).all()
+
+
 @pytest.mark.parametrize("in_place", [False, True])
 def test_a_list_that_changes_while_the_limits_are_read_is_clipped_as_it_was(in_place):
     class Limits(collections.abc.Sequence):

@@ -412,6 +412,24 @@ class Cycle:
         self.act()
 
 
+def test_a_finalizer_that_resizes_the_output_while_a_large_array_of_norms_is_made_crashes_nothing():
+    # From 32 MiB on, the new array makes objects that the collector counts. (Before CPython 3.12 it may run there.)
+    x = np.ones((8_400_000, 2), np.float32)
+    threshold = collector.get_threshold()
+    try:
+        for wait in (1, 2, 3):
+            out = np.zeros_like(x)
+            collector.collect()
+            Cycle(lambda out=out: out.resize(1, refcheck=False))
+            collector.set_threshold(wait, 1, 1)
+            try:
+                gc.normalize(x, axis=1, out=out)
+            except (RuntimeError, ValueError) as error:
+                assert "resized" in str(error) or "shape (1,)" in str(error)
+    finally:
+        collector.set_threshold(*threshold)
+
+
 @pytest.mark.parametrize("size", [16, 300_000])
 def test_a_finalizer_that_resizes_arrays_in_the_middle_of_a_call_crashes_nothing(size):
     # From 64 KiB on a block that is resized is unmapped, so that what still used it would end the process.

@@ -6,6 +6,8 @@
 
 #![allow(clippy::expect_used, missing_docs, reason = "a test")]
 
+mod common;
+
 use std::alloc::{GlobalAlloc, Layout as Block, System};
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -18,11 +20,12 @@ use _core::kernel::clip::Clip;
 use _core::kernel::scale::Scale;
 use _core::parallel::Crew;
 use _core::parallel::elementwise::{AnyTask, Task, apply_elementwise, scale};
-use _core::parallel::reduce::{AnyView, CHUNK, Order, norm, norm_of_view, norms};
+use _core::parallel::reduce::{AnyView, CHUNK, Order, norm, norm_of_view};
 use _core::parallel::rows::clip_rows;
 use _core::parallel::set_threads;
 use _core::scaled::Factor;
 use _core::walk::{Axis, Layout, Memory, Slices, Target, Uniform, View};
+use common::slice_norms;
 
 /// The system's allocator, with a count for each thread.
 struct Counting;
@@ -230,8 +233,8 @@ fn norms_of_slices_ask_for_the_norms_and_for_strips() {
             let slices = |kept, reduced| Slices::new(Memory::Elements(&data), 0, kept, reduced);
             let by_row = slices(along(rows, columns), along(columns, 1));
             let by_column = slices(along(columns, 1), along(rows, columns));
-            assert_eq!(cost(|| norms(isa, &by_row, Order::Two)), Cost { calls: 1, bytes: 16 * rows });
-            let Cost { calls, bytes } = cost(|| norms(isa, &by_column, Order::Two));
+            assert_eq!(cost(|| slice_norms(isa, &by_row, Order::Two)), Cost { calls: 1, bytes: 16 * rows });
+            let Cost { calls, bytes } = cost(|| slice_norms(isa, &by_column, Order::Two));
             // The norms, and sums for each strip: of some hundred columns, and of rows that make a chunk.
             let strips = columns.div_ceil(256) + 2 * rows * columns / CHUNK;
             assert!(calls <= 2 + strips, "{rows} x {columns}: {calls} calls");

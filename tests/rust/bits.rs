@@ -17,7 +17,7 @@ use std::fmt::Write;
 use std::fs;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 
-use crate::common::{Random, alone};
+use crate::common::{Random, alone, slice_norms};
 use _core::element::{Bf16, Bool, Complex, Element, F16, Ordered, Real};
 use _core::isa::{Isa, StreamGuard};
 use _core::kernel::clip::Clip;
@@ -27,7 +27,7 @@ use _core::kernel::scale_each::FactorKind;
 use _core::parallel::Crew;
 use _core::parallel::columns::{clip_columns, is_column};
 use _core::parallel::elementwise::{AnyTask, Task, apply_elementwise, scale};
-use _core::parallel::reduce::{AnyView, CHUNK, Order, norm, norm_of_view, norms};
+use _core::parallel::reduce::{AnyView, CHUNK, Order, norm, norm_of_view};
 use _core::parallel::rows::clip_rows;
 use _core::parallel::set_threads;
 use _core::scaled::{Factor, Scaled, power_of_two};
@@ -329,7 +329,7 @@ where
             for p in [1.0, 2.0, f64::INFINITY, 0.5, 3.7] {
                 for &width in widths {
                     let slices = slices(&data[..data.len() / width * width], width, columns);
-                    let norms = norms(isa, &slices, Order::of(p)).expect("threads");
+                    let norms = slice_norms(isa, &slices, Order::of(p)).expect("threads");
                     norms.into_iter().for_each(|norm| found.add_norm(norm));
                 }
             }
@@ -532,7 +532,7 @@ fn shared(found: &mut Found) {
         found.shared_line_of(name, &THREADS, 1700 * 1001, |isa, data: &[f32], found| {
             for width in [1001, 5] {
                 let slices = slices(&data[..data.len() / width * width], width, columns);
-                let norms = norms(isa, &slices, Order::Two).expect("threads");
+                let norms = slice_norms(isa, &slices, Order::Two).expect("threads");
                 norms.into_iter().for_each(|norm| found.add_norm(norm));
             }
         });

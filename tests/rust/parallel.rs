@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use crate::common::{Random, alone};
+use crate::common::{Random, alone, slice_norms};
 use _core::element::{Bf16, Bool, Complex, Element, F16, Ordered, Real};
 use _core::isa::Isa;
 use _core::kernel::clip::Clip;
@@ -16,7 +16,7 @@ use _core::kernel::sum::{BLOCK, Term};
 use _core::parallel::Crew;
 use _core::parallel::columns::{clip_columns, is_column};
 use _core::parallel::elementwise::{AnyTask, Task, apply_elementwise, scale};
-use _core::parallel::reduce::{AnyView, CHUNK, Order, norm, norm_of_view, norms};
+use _core::parallel::reduce::{AnyView, CHUNK, Order, norm, norm_of_view};
 use _core::parallel::rows::clip_rows;
 use _core::parallel::{MAX_THREADS, set_threads, threads};
 use _core::scaled::{Factor, Scaled, power_of_two};
@@ -284,8 +284,8 @@ where
             if height == 0 {
                 continue;
             }
-            let columns = everywhere(|isa| norms(isa, &slices(data, width, true), Order::One));
-            let rows = everywhere(|isa| norms(isa, &slices(&turned, height, false), Order::One));
+            let columns = everywhere(|isa| slice_norms(isa, &slices(data, width, true), Order::One));
+            let rows = everywhere(|isa| slice_norms(isa, &slices(&turned, height, false), Order::One));
             assert_eq!(columns, rows);
             let expected: Vec<Scaled> = turned.chunks(height).map(|data| Scaled::new(sum(data), 0)).collect();
             assert_eq!(columns, Ok(expected));
@@ -641,7 +641,8 @@ fn complex_columns_beyond_the_range_are_done_again() {
     let data: Vec<Complex<f64>> =
         (0..height).flat_map(|row| columns.iter().map(move |(column, _)| column[row])).collect();
     for p in ORDERS {
-        let found = everywhere(|isa| norms(isa, &slices(&data, width, true), Order::of(p)).expect("threads"));
+        let found =
+            everywhere(|isa| slice_norms(isa, &slices(&data, width, true), Order::of(p)).expect("threads"));
         for ((found, exponent), (_, sizes)) in found.into_iter().zip(exponents).zip(&columns) {
             assert_norm(back(found, exponent), sizes, p);
         }
@@ -687,7 +688,7 @@ where
         data[last + 3] = nan;
         for p in ORDERS {
             let found = everywhere(|isa| {
-                let norms = norms(isa, &slices(&data, width, true), Order::of(p)).expect("threads");
+                let norms = slice_norms(isa, &slices(&data, width, true), Order::of(p)).expect("threads");
                 norms.into_iter().map(|norm| norm.to_f64().to_bits()).collect::<Vec<u64>>()
             });
             let is_finite = |bits: &u64| f64::from_bits(*bits).is_finite();
@@ -759,7 +760,7 @@ where
     let height = data.len() / width;
     for &p in orders {
         let order = Order::of(p);
-        let of = |isa, slices: &Slices<'_, T>| norms(isa, slices, order).expect("threads");
+        let of = |isa, slices: &Slices<'_, T>| slice_norms(isa, slices, order).expect("threads");
         let columns = everywhere(|isa| of(isa, &slices(data, width, true)));
         let rows = everywhere(|isa| of(isa, &slices(&turned, height, false)));
         assert_eq!((columns.len(), rows.len()), (width, width));
@@ -837,7 +838,7 @@ fn columns_beyond_the_range_are_done_again() {
     data[30 * width + 11] = f64::NAN;
     for p in [1.0, 2.0, f64::INFINITY] {
         let found = everywhere(|isa| {
-            let found = norms(isa, &slices(&data, width, true), Order::of(p)).expect("threads");
+            let found = slice_norms(isa, &slices(&data, width, true), Order::of(p)).expect("threads");
             found.into_iter().map(|norm| norm.to_f64().to_bits()).collect::<Vec<u64>>()
         });
         assert_eq!(found[9], f64::INFINITY.to_bits());
@@ -857,7 +858,10 @@ fn empty_slices_have_norm_zero() {
         for p in ORDERS {
             let axis = |len| Layout::new([Axis { len, stride: 1 }]);
             let slices = Slices::new(Memory::Elements(&[1f32; 9]), 0, axis(kept), axis(reduced));
-            assert_eq!(everywhere(|isa| norms(isa, &slices, Order::of(p))), Ok(vec![Scaled::ZERO; count]));
+            assert_eq!(
+                everywhere(|isa| slice_norms(isa, &slices, Order::of(p))),
+                Ok(vec![Scaled::ZERO; count])
+            );
         }
     }
 }
@@ -1087,7 +1091,7 @@ where
             ]),
             Layout::new([Axis { len, stride: inner.cast_signed() }]),
         );
-        let norms = norms(Isa::current(), &block, Order::Two).expect("memory");
+        let norms = slice_norms(Isa::current(), &block, Order::Two).expect("memory");
         let mut expected = all(&data);
         for (at, norm) in norms.iter().enumerate() {
             let Some(factor) = norm.clip_to(limit) else { continue };
@@ -1137,7 +1141,7 @@ fn norms_of_short_columns_are_sums_of_their_rows() {
         let slices = Slices::new(Memory::Elements(&data), 0, along(columns, 1), along(rows, columns));
         let column = |at: usize| data[at..].iter().step_by(columns).map(|x| f64::from(*x).abs());
         for p in [1.0, 2.0, f64::INFINITY] {
-            let found: Vec<f64> = everywhere(|isa| norms(isa, &slices, Order::of(p)).expect("threads"))
+            let found: Vec<f64> = everywhere(|isa| slice_norms(isa, &slices, Order::of(p)).expect("threads"))
                 .into_iter()
                 .map(Scaled::to_f64)
                 .collect();

@@ -12,11 +12,11 @@ use _core::isa::Isa;
 use _core::parallel::Crew;
 use _core::parallel::columns::clip_columns;
 use _core::parallel::elementwise::{AnyTask, Task, scale};
-use _core::parallel::reduce::{CHUNK, Order, norm_of_view, norms};
+use _core::parallel::reduce::{CHUNK, Order, norm_of_view};
 use _core::parallel::rows::clip_rows;
 use _core::parallel::set_threads;
 use _core::walk::{Axis, Cells, Layout, Memory, Slices, Target, View};
-use common::sized;
+use common::{sized, slice_norms};
 
 /// A list of copies, which are cheap: large ones that are cut, small ones, and two that lie interleaved in one memory.
 #[test]
@@ -62,7 +62,7 @@ fn slices_of_each_shape_are_read_and_written() {
         let by_column = slices(along(width, 1), along(height, width));
         for order in [Order::Two, Order::Max, Order::Power(3.0)] {
             let [rows, columns] =
-                [&by_row, &by_column].map(|slices| norms(isa, slices, order).expect("threads"));
+                [&by_row, &by_column].map(|slices| slice_norms(isa, slices, order).expect("threads"));
             assert_eq!(rows[height - 1], norm_of_view(isa, &by_row.slice(height - 1), order));
             let alone = norm_of_view(isa, &by_column.slice(width - 1), order).to_f64();
             assert!((columns[width - 1].to_f64() - alone).abs() <= 1e-13 * alone);

@@ -5,7 +5,7 @@ use super::list::{AnyView, norm};
 use super::order::{Order, OverflowRisk};
 use super::pass::{CHUNK, has_row_sums, norm_of_slice_with, norm_of_view, row_sums};
 use crate::element::Element;
-use crate::error::{Result, vec_with_room};
+use crate::error::Result;
 use crate::isa::Isa;
 use crate::kernel::rows;
 use crate::kernel::sum::is_prefetched;
@@ -13,22 +13,7 @@ use crate::parallel::{Crew, job_bytes};
 use crate::scaled::Scaled;
 use crate::walk::{Slices, View};
 
-/// The norm of each slice, in the order of the kept axes.
-///
-/// # Errors
-/// No memory for the norms, or a bad setting of the threads.
-pub fn norms<T: Element>(isa: Isa, slices: &Slices<'_, T>, order: Order) -> Result<Vec<Scaled>>
-where
-    for<'a> AnyView<'a>: From<View<'a, T>>,
-{
-    let count = slices.kept.len();
-    let mut norms = vec_with_room(count)?;
-    norms.resize(count, Scaled::ZERO);
-    norms_into(isa, slices, order, &mut norms)?;
-    Ok(norms)
-}
-
-/// Writes the norm of each slice. The norms of slices without elements are not written.
+/// Writes the norm of each slice, in the order of the kept axes. The norms of slices without elements are not written.
 ///
 /// # Errors
 /// No memory for partial results, or a bad setting of the threads.
