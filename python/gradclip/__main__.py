@@ -182,8 +182,9 @@ class Session:
         """Summarize the differences of tensors with one name."""
         before, after = ({tensor.name: tensor for tensor in self.tensors(path)} for path in (old, new))
         if not self.failed:
-            for name in before.keys() ^ after.keys():
-                self.complain(f"{name}: is in {old if name in before else new} alone")
+            for name in {**before, **after}:
+                if name not in before or name not in after:
+                    self.complain(f"{name}: is in {old if name in before else new} alone")
         found = []
         with _progress(sum(tensor.size for tensor in after.values())) as told:
             for name in after:
@@ -199,6 +200,11 @@ class Session:
         return found
 
 
+def _printable(name: str) -> str:
+    """Escape the characters of a name that would control the terminal."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in name)
+
+
 def table(summaries: Sequence[Summary], total: float, *, relative: bool) -> str:
     """Align the summaries in columns, the global norm last."""
     head = ["name", "dtype", "shape", "norm", "rms", "largest", "NaN", "infinite", *(["relative"] if relative else [])]
@@ -208,7 +214,7 @@ def table(summaries: Sequence[Summary], total: float, *, relative: bool) -> str:
         counts = [each.nan, each.infinite]
         rows.append(
             [
-                each.name,
+                _printable(each.name),
                 each.dtype,
                 "x".join(map(str, each.shape)) or "()",
                 *("-" if number is None else f"{number:.6g}" for number in numbers),

@@ -212,7 +212,9 @@ class Group:
     #: Whether each rank sees the messages of all; otherwise it sees their sum alone.
     gathers = True
 
-    def __init__(self, comm: Any, argument: str) -> None:
+    def __init__(self, prefix: str, comm: Any, argument: str) -> None:
+        #: The function and its `name`, for errors.
+        self.prefix = prefix
         self.comm = comm
         self.argument = argument
 
@@ -282,6 +284,10 @@ class _Torch(Group):
         return int(sys.modules["torch.distributed"].get_rank(self.comm))
 
 
+#: Ranks whose numbers of ranks float64 adds exactly, which no program has.
+_MOST_RANKS = 2.0**32
+
+
 class _Sum(Group):
     """A function that adds up an array over all ranks."""
 
@@ -294,7 +300,8 @@ class _Sum(Group):
         if not isinstance(found, np.ndarray) or found.shape != message.shape or found.dtype != message.dtype:
             allowed = f"a float64 array of shape {message.shape}, the sum over all ranks"
             raise TypeError(
-                f"{self.argument}: found a function that returns {_core.describe(found)}; allowed: {allowed}"
+                f"{self.prefix}: {self.argument}: found a function that returns {_core.describe(found)}; "
+                f"allowed: {allowed}"
             )
         return np.ascontiguousarray(found).reshape(1, -1)
 
@@ -302,7 +309,9 @@ class _Sum(Group):
         total = found[0]
         ranks = total[0]
         is_alone = ranks == 1.0 and total[_NONCE] == message[_NONCE]
-        if not (is_alone or (ranks > 1.0 and ranks == round(ranks))):
+        # A sum has a whole number of ranks and of elements. (The remainder of infinity is NaN.)
+        is_whole = np.isfinite(total[[0, _ELEMENTS]]).all() and not (total[[0, _ELEMENTS]] % 1.0).any()
+        if not is_whole or not (is_alone or 1.0 < ranks <= _MOST_RANKS):
             return _Failure(
                 ValueError(), f"{self.argument}: found a function that does not add up; allowed: a sum over all ranks"
             )
@@ -339,11 +348,11 @@ def _group(prefix: str, comm: Any, argument: str) -> Group:
             raise ValueError(f"{prefix}: {argument}: found a null communicator; allowed: one that this process is in")
         if is_inter is not None and is_inter():
             raise ValueError(f"{prefix}: {argument}: found an intercommunicator; allowed: an intracommunicator")
-        return _Mpi(comm, argument)
+        return _Mpi(prefix, comm, argument)
     if _is_process_group(comm):
-        return _Torch(comm, argument)
+        return _Torch(prefix, comm, argument)
     if callable(comm) and not isinstance(comm, type):
-        return _Sum(comm, argument)
+        return _Sum(prefix, comm, argument)
     raise TypeError(f"{prefix}: {argument}: found {_core.describe(comm)}; allowed: {_ALLOWED}")
 
 

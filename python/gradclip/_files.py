@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import zipfile
-import zlib
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
@@ -42,19 +41,6 @@ class FileError(Exception):
     """A file cannot be read, and why."""
 
 
-#: The errors of the readers below for a malformed file.
-_UNREADABLE = (
-    EOFError,
-    KeyError,
-    NotImplementedError,
-    OSError,
-    TypeError,
-    ValueError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
-
-
 @dataclass(frozen=True)
 class StoredTensor:
     """A tensor of a file. Its memory is read when its blocks are."""
@@ -79,7 +65,7 @@ def tensors_of(path: Path) -> list[StoredTensor]:
         raise FileError(f"found suffix {path.suffix!r}; allowed: {', '.join(readers)}")
     try:
         return reader(path)
-    except _UNREADABLE as error:
+    except Exception as error:  # a malformed file makes NumPy and the decompressors raise errors of many classes
         raise FileError(_reason(error)) from error
 
 
@@ -100,14 +86,14 @@ def _cut(flat: Block) -> Iterator[Block]:
         yield flat[first : first + step]
 
 
-def _mapped(path: Path, offset: int, dtype: np.dtype[Any], size: int) -> Callable[[], Iterator[Block]]:
-    """Map a part of a file while its blocks are read."""
-    if offset + size * dtype.itemsize > path.stat().st_size:
+def _mapped(path: Path, start: int, end: int, dtype: np.dtype[Any], size: int) -> Callable[[], Iterator[Block]]:
+    """Map a part of the bytes from ``start`` to ``end`` of a file while its blocks are read."""
+    if start + size * dtype.itemsize > min(end, path.stat().st_size):
         raise ValueError("the file is shorter than its header says")
 
     def blocks() -> Iterator[Block]:
         if size:
-            yield from _cut(np.memmap(path, dtype, "r", offset, (size,)))
+            yield from _cut(np.memmap(path, dtype, "r", start, (size,)))
 
     return blocks
 
@@ -118,14 +104,16 @@ def _npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
         raise ValueError(f"version {version} of the format is not supported")
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, dtype = read(file)
+    if any(length < 0 for length in shape):
+        raise ValueError(f"the header has shape {shape}")
     return shape, dtype
 
 
 def _npy(path: Path) -> list[StoredTensor]:
     with path.open("rb") as file:
         shape, dtype = _npy_header(file)
-        offset = file.tell()
-    blocks = _mapped(path, offset, dtype, math.prod(shape)) if _is_taken(dtype) else None
+        start = file.tell()
+    blocks = _mapped(path, start, path.stat().st_size, dtype, math.prod(shape)) if _is_taken(dtype) else None
     return [StoredTensor(path.stem, str(dtype), shape, blocks)]
 
 
@@ -140,8 +128,8 @@ def _npz(path: Path) -> list[StoredTensor]:
                 header_bytes = member.tell()
             blocks: Callable[[], Iterator[Block]] | None = None
             if _is_taken(dtype) and info.compress_type == zipfile.ZIP_STORED:
-                start = _data_offset(file, info) + header_bytes
-                blocks = _mapped(path, start, dtype, math.prod(shape))
+                first = _data_offset(file, info)
+                blocks = _mapped(path, first + header_bytes, first + info.file_size, dtype, math.prod(shape))
             elif _is_taken(dtype):
                 blocks = _streamed(path, info.filename, dtype, math.prod(shape))
             found.append(StoredTensor(info.filename.removesuffix(".npy"), str(dtype), shape, blocks))
@@ -165,7 +153,7 @@ def _streamed(path: Path, name: str, dtype: np.dtype[Any], size: int) -> Callabl
             while left:
                 try:
                     data = member.read(min(left, BLOCK_BYTES // dtype.itemsize * dtype.itemsize))
-                except _UNREADABLE as error:
+                except Exception as error:  # as above
                     raise FileError(f"{name}: {_reason(error)}") from error
                 if not data or len(data) % dtype.itemsize:
                     raise FileError(f"{name}: the file is shorter than its header says")

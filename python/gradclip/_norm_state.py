@@ -217,7 +217,12 @@ class NormState:
             If it is another array, or the array of another order or version of gradclip.
         """
         order = _core.check_order("NormState.from_array", None, ord)
-        numbers = np.array(array, np.float64)  # a copy
+        found = np.asanyarray(array)
+        if found.dtype.kind not in "fiu" or np.ma.isMaskedArray(found):
+            raise TypeError(
+                f"NormState.from_array: array: found {_core.describe(array)}; allowed: an array of real numbers"
+            )
+        numbers = np.array(found, np.float64)  # a copy
         cells = len(_core.power_sums_of_norms(np.zeros((1, 2)), order)[0])
         exact = order in _exact.ORDERS and numbers.shape == (_HEAD + _exact.DIGITS,)
         if not exact and numbers.shape != (_HEAD + cells,):
@@ -232,9 +237,18 @@ class NormState:
                 "NormState.from_array: array: found a state of another order or version, or no sum of at most "
                 f"{_exact.MOST_RANKS} states; allowed: states of order {order:g} made by this version of gradclip"
             )
+        sums = numbers[_HEAD:]
+        # Digits are whole, except that infinity or NaN stands in the place of the first.
+        digits = sums[1:] if exact and not math.isfinite(sums[0]) else sums
+        is_sum = not (sums < 0).any() and (not exact or (np.isfinite(digits).all() and not (digits % 1.0).any()))
+        if not is_sum or not (math.isfinite(count) and count >= 0 and count % 1.0 == 0.0):
+            raise ValueError(
+                "NormState.from_array: array: found numbers that no state has; allowed: the array of a state, or the "
+                "sum of such arrays"
+            )
         if exact:
-            return cls._of_exact(order, round(count), *_exact.total_of(numbers[_HEAD:]))
-        return cls._of_sums(order, round(count), numbers[_HEAD:])
+            return cls._of_exact(order, round(count), *_exact.total_of(sums))
+        return cls._of_sums(order, round(count), sums)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return NormState.from_array, (self.to_array(), self._order)

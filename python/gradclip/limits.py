@@ -25,6 +25,7 @@ import bisect
 import contextlib
 import math
 import operator
+import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -98,8 +99,9 @@ class Percentile:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state of another rule. ``q`` and ``history`` do not change."""
         norms, limit = _entries(state, "Percentile.load_state_dict", ("norms", "limit"))
-        kept = [_norm(norm, "Percentile.load_state_dict") for norm in norms]
-        self._restart(kept if self.history is None else kept[-self.history :], float(limit))
+        kept = [_finite_norm(norm, "Percentile.load_state_dict") for norm in norms]
+        limit = _limit(limit, "Percentile.load_state_dict")
+        self._restart(kept if self.history is None else kept[-self.history :], limit)
 
     def _restart(self, norms: list[float], limit: float) -> None:
         self._norms = deque(norms)  # oldest first
@@ -180,15 +182,17 @@ class ZScore:
         if math.isnan(self.mean):
             self._first.append(norm)
             if len(self._first) >= self.warmup:
-                self.mean, self.var = float(np.mean(self._first)), float(np.var(self._first))
+                with np.errstate(over="ignore"):
+                    self.mean, self.var = float(np.mean(self._first)), float(np.var(self._first))
                 self._first = []
             return self._limit
         std = math.sqrt(self.var)
         z = (norm - self.mean) / (std + 1e-6)
-        self._limit = self.mean + self.threshold**2 * std / z if z > self.threshold else math.inf
+        self._limit = self.mean + self.threshold * self.threshold * std / z if z > self.threshold else math.inf
         seen = min(norm, self._limit)
         self.mean = self.decay * self.mean + (1 - self.decay) * seen
-        self.var = self.decay * self.var + (1 - self.decay) * (seen - self.mean) ** 2
+        distance = seen - self.mean
+        self.var = self.decay * self.var + (1 - self.decay) * (distance * distance)
         return self._limit
 
     def state_dict(self) -> dict[str, Any]:
@@ -197,9 +201,11 @@ class ZScore:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state of another rule. The arguments of this rule do not change."""
-        mean, var, first, limit = _entries(state, "ZScore.load_state_dict", ("mean", "var", "first", "limit"))
-        self._first = [_norm(norm, "ZScore.load_state_dict") for norm in first]
-        self.mean, self.var, self._limit = float(mean), float(var), float(limit)
+        what = "ZScore.load_state_dict"
+        mean, var, first, limit = _entries(state, what, ("mean", "var", "first", "limit"))
+        norms = [_finite_norm(norm, what) for norm in first]
+        mean, var = (_norm(x, what, entry) for x, entry in ((mean, "mean"), (var, "var")))
+        self._limit, self._first, self.mean, self.var = _limit(limit, what), norms, mean, var
 
 
 class Quantile:
@@ -267,7 +273,10 @@ class Quantile:
             raise ValueError(f"Quantile.update: norms: found {values.min()}; allowed: numbers of at least 0")
         values = values[np.isfinite(values)]
         if len(values):
-            self.limit *= math.exp(-self.rate * (float(np.mean(values <= self.limit)) - self.target))
+            exponent = -self.rate * (float(np.mean(values <= self.limit)) - self.target)
+            # The limit stays a normal number, whatever the rate is.
+            limit = self.limit * math.exp(max(-700.0, min(700.0, exponent)))
+            self.limit = max(sys.float_info.min, min(sys.float_info.max, limit))
         return self.limit
 
     def state_dict(self) -> dict[str, Any]:
@@ -308,11 +317,27 @@ def _whole(x: Any, what: str) -> int:
     return value
 
 
-def _norm(x: Any, what: str) -> float:
-    """Check a norm."""
-    value = _float(x, f"{what}: norm", "a number of at least 0")
+def _norm(x: Any, what: str, entry: str = "norm") -> float:
+    """Check a number of at least 0, or NaN."""
+    value = _float(x, f"{what}: {entry}", "a number of at least 0")
     if value < 0:
-        raise ValueError(f"{what}: norm: found {value}; allowed: a number of at least 0")
+        raise ValueError(f"{what}: {entry}: found {value}; allowed: a number of at least 0")
+    return value
+
+
+def _finite_norm(x: Any, what: str) -> float:
+    """Check a norm that counts."""
+    value = _norm(x, what)
+    if not math.isfinite(value):
+        raise ValueError(f"{what}: norm: found {value}; allowed: a finite number of at least 0")
+    return value
+
+
+def _limit(x: Any, what: str) -> float:
+    """Check a limit, which may be infinite."""
+    value = _norm(x, what, "limit")
+    if math.isnan(value):
+        raise ValueError(f"{what}: limit: found {value}; allowed: a number of at least 0")
     return value
 
 

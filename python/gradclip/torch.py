@@ -110,7 +110,7 @@ def clip_grad_norm_(
     norm_type = float(norm_type)
     gradients = _gradients(parameters)
     parts = parts_of(gradients, parameters)
-    arrays = _arrays(parts.own if parts else gradients) if norm_type > 0 else None
+    arrays = _arrays_to_clip(gradients, parts) if norm_type > 0 else None
     if arrays is None:
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
     max_norm = _limit(max_norm, "clip_grad_norm_: max_norm")
@@ -211,7 +211,7 @@ def clip_grads_with_norm_(
     parameters = _listed(parameters)
     gradients = _gradients(parameters)
     parts = parts_of(gradients, parameters)
-    arrays = _arrays(parts.own if parts else gradients)
+    arrays = _arrays_to_clip(gradients, parts)
     if arrays is None:
         torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, total_norm, foreach)
         return
@@ -258,11 +258,13 @@ def clip_grad_value_(
     gradients = _gradients(parameters)
     parts = parts_of(gradients, parameters)
     is_real = all(gradient.dtype in _REAL for gradient in gradients)
-    arrays = _arrays(parts.own if parts else gradients) if is_real else None
+    arrays = _arrays_to_clip(gradients, parts) if is_real else None
     if arrays is None:
         torch.nn.utils.clip_grad_value_(parameters, clip_value, foreach)
         return
     clip_value = _limit(clip_value, "clip_grad_value_: clip_value")
+    # This call writes nothing. It checks that all arrays can be written before the first one is.
+    gc.clip_by_global_norm(arrays, math.inf, 0.0, "clip_grad_value_", out=arrays)
     for array in arrays:
         gc.clip_by_value(array, -clip_value, clip_value, out=array)
     _increment_versions(gradients)
@@ -291,6 +293,15 @@ def _arrays(tensors: list[torch.Tensor]) -> list[np.ndarray[Any, Any]] | None:
         return [_array(tensor) for tensor in tensors]
     except (RuntimeError, TypeError):  # of numpy(): another device, sparse, conjugated
         return None
+
+
+def _arrays_to_clip(gradients: list[torch.Tensor], parts: Parts | None) -> list[np.ndarray[Any, Any]] | None:
+    """Make arrays of gradients, one for each memory: gradients of tied parameters may be views of one tensor."""
+    arrays = _arrays(parts.own if parts else gradients)
+    if arrays is None or parts or len({gradient.data_ptr() for gradient in gradients}) == len(gradients):
+        return arrays
+    keys = [(gradient.data_ptr(), gradient.dtype, gradient.shape, gradient.stride()) for gradient in gradients]
+    return list(dict(zip(keys, arrays, strict=True)).values())
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:

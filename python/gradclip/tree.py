@@ -739,8 +739,12 @@ def _check_leaves(call: _Call, bounds: tuple[Any, Any], name: Any) -> bool:
 
 def _check_bounds(bounds: tuple[Any, Any], name: Any) -> None:
     """Raise what is wrong with bounds that no leaf has met."""
-    shapes = [() if bound is None else np.shape(bound) for bound in bounds]
-    gc.clip_by_value(np.empty(np.broadcast_shapes(*shapes)), *bounds, name)
+    low, high = (() if bound is None else np.shape(bound) for bound in bounds)
+    try:
+        shape = np.broadcast_shapes(low, high)
+    except ValueError:
+        shape = low  # the call names the bound that does not fit
+    gc.clip_by_value(np.empty(shape), *bounds, name)
 
 
 def _copied(bound: Any) -> Any:

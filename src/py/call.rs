@@ -217,12 +217,15 @@ impl<'a, 'py> Call<'a, 'py> {
         }
     }
 
+    /// The error for a masked array.
+    fn masked(&self, argument: impl Display) -> PyErr {
+        self.type_error(argument, "a masked array", "an array without a mask, which results do not have")
+    }
+
     /// Reads any object that NumPy converts to an array, except a masked array.
     pub(super) fn array(&self, argument: Entry<'_>, object: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
         const ALLOWED: &str = "an array, a number or a nested list of numbers";
-        let masked = || {
-            self.type_error(argument, "a masked array", "an array without a mask, which results do not have")
-        };
+        let masked = || self.masked(argument);
         if let Some((array, subclass)) = Array::read(object) {
             return if subclass && is_masked(object)? { Err(masked()) } else { Ok(array) };
         }
@@ -402,16 +405,20 @@ impl<'a, 'py> Call<'a, 'py> {
     }
 
     /// The entries of an argument that has one for each tensor of a list; None if it is neither a sequence nor an array with
-    /// one dimension.
+    /// one dimension. A masked array is refused.
     pub(super) fn entries_of(
         &self,
         argument: &str,
         object: &Bound<'py, PyAny>,
         count: usize,
     ) -> PyResult<Option<Bound<'py, PyTuple>>> {
-        let is_vector = Array::read(object).is_some_and(|(array, _)| array.ndim() == 1);
+        let array = Array::read(object);
+        let is_vector = array.as_ref().is_some_and(|(array, _)| array.ndim() == 1);
         if !is_vector && !is_sequence(object)? {
             return Ok(None);
+        }
+        if array.is_some_and(|(_, subclass)| subclass) && is_masked(object)? {
+            return Err(self.masked(argument));
         }
         let entries = self.entries(Entry(argument, None), object)?;
         if entries.len() != count {

@@ -179,6 +179,15 @@ def test_differences_of_files_that_do_not_fit(tmp_path, capsys):
     assert f"shape: has shape (2,) in {tmp_path / 'a.npz'}, (3,) in {tmp_path / 'b.npz'}" in err
 
 
+def npy_header(text):
+    text += b" " * (64 - (10 + len(text) + 1) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
+def header(shape):
+    return npy_header(f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}}}".encode())
+
+
 def broken(tmp_path):
     np.save(tmp_path / "good.npy", np.arange(1000.0))
     good = (tmp_path / "good.npy").read_bytes()
@@ -214,6 +223,19 @@ def broken(tmp_path):
     }.items():
         text = json.dumps({f"w{i}": entry for i, entry in enumerate(entries)}).encode()
         files[f"{name}.safetensors"] = len(text).to_bytes(8, "little") + text + bytes(12)
+    files["minus.npy"] = header("(-4,)") + bytes(32)
+    files["parentheses.npy"] = npy_header(b"(" * 9000)
+    # The next member has enough bytes for the first one.
+    with zipfile.ZipFile(tmp_path / "member.npz", "w") as archive:
+        archive.writestr("a.npy", header("(40,)") + bytes(32))
+        archive.writestr("b.npy", good)
+    files["member.npz"] = None
+    with zipfile.ZipFile(tmp_path / "encrypted.npz", "w") as archive:
+        archive.writestr("a.npy", good)
+    data = bytearray((tmp_path / "encrypted.npz").read_bytes())
+    data[6] |= 1
+    data[data.rfind(b"PK\x01\x02") + 8] |= 1
+    files["encrypted.npz"] = bytes(data)
     for name, data in files.items():
         if data is not None:
             (tmp_path / name).write_bytes(data)
@@ -259,6 +281,13 @@ def test_an_array_that_ends_in_a_fault_is_named_and_the_others_told(fault, tmp_p
     assert status == 2
     assert err.startswith("gradclip: long: long.npy: ")
     assert [tensor["name"] for tensor in json.loads(out)["tensors"]] == ["last"]
+
+
+def test_names_do_not_control_the_terminal(tmp_path, capsys):
+    path = write("safetensors", tmp_path, {"a\x1b[31m\nb": np.ones(3)})
+    status, out, _ = run("norms", path, capsys=capsys)
+    assert status == 0
+    assert "a\\x1b[31m\\nb" in out
 
 
 def test_a_missing_package_is_named(tmp_path, capsys, monkeypatch):

@@ -744,3 +744,14 @@ def test_missing_and_unknown_arguments_are_type_errors():
     ):
         with pytest.raises(TypeError):
             call()
+
+
+def test_a_masked_sequence_of_limits_is_a_type_error():
+    masked = np.ma.masked_array([0.5], mask=[True])
+    expect(TypeError, lambda: gc.clip_by_norms([X], masked), "clip_by_norms: clip_norms: ", "masked")
+    expect(
+        TypeError,
+        lambda: gc.clip_examples_by_global_norm([X], masked),
+        "clip_examples_by_global_norm: clip_norm: ",
+        "masked",
+    )

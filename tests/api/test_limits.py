@@ -114,6 +114,26 @@ def test_a_shorter_history_takes_the_last_norms_of_a_state():
     assert short.update(50.0) == 45.0
 
 
+def test_a_bad_state_changes_nothing():
+    rule = ZScore(warmup=3)
+    rule.update(1.0)
+    before = rule.state_dict()
+    with pytest.raises(TypeError):
+        rule.load_state_dict({**STATE, "mean": "text"})
+    assert repr(rule.state_dict()) == repr(before)  # NaN differs from itself
+
+
+def test_huge_norms_and_rates_raise_nothing():
+    rule = ZScore(warmup=2)
+    for norm in (1e200, 3e200, 4e200, 1e308):
+        assert rule.update(norm) > 0
+    for rate in (500.0, 2000.0):
+        quantile = Quantile(rate=rate)
+        for norm in (5.0, 1e300, 1e-300, 5.0):
+            assert 0 < quantile.update([norm]) < math.inf
+        quantile.load_state_dict(quantile.state_dict())
+
+
 def test_a_limit_is_one_for_the_clippers():
     rule = Percentile(50)
     for scale in (1.0, 3.0):
@@ -121,6 +141,9 @@ def test_a_limit_is_one_for_the_clippers():
         norm = gc.global_norm(gradients)
         clipped, _ = gc.clip_by_global_norm(gradients, rule.update(norm), use_norm=norm)
     assert gc.global_norm(clipped) == pytest.approx(2.0)
+
+
+STATE = {"mean": 1.0, "var": 0.5, "first": [], "limit": 2.0}
 
 
 @pytest.mark.parametrize(
@@ -142,6 +165,10 @@ def test_a_limit_is_one_for_the_clippers():
         (lambda: Quantile().update([1.0, -2.0]), ValueError, "Quantile.update: norms: found -2.0"),
         (lambda: Quantile().update(["a"]), TypeError, "Quantile.update: norms: found list"),
         (lambda: ZScore().load_state_dict({"mean": 1.0}), ValueError, "found no entry var, first, limit"),
+        (lambda: ZScore().load_state_dict({**STATE, "var": -1.0}), ValueError, "load_state_dict: var: found -1.0"),
+        (lambda: ZScore().load_state_dict({**STATE, "limit": math.nan}), ValueError, "limit: found nan"),
+        (lambda: Percentile().load_state_dict({"norms": [math.nan], "limit": 1.0}), ValueError, "norm: found nan"),
+        (lambda: Percentile().load_state_dict({"norms": [], "limit": -3.0}), ValueError, "limit: found -3.0"),
     ],
 )
 def test_what_is_wrong_is_named(make, error, message):

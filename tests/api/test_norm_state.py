@@ -166,12 +166,24 @@ def test_errors():
         lambda a: a * 2**15,
         lambda a: np.zeros_like(a),
         lambda a: np.full_like(a, np.nan),
-        lambda a: a + gc.NormState.of([], 1).to_array(),
+        lambda a: a + gc.NormState.of([], 1, reproducible=len(a) > 100).to_array(),
+        *(lambda a, x=x: np.where(np.arange(a.size) == 3, x, a) for x in (np.inf, np.nan, -5.0, 0.5)),
+        lambda a: np.where(np.arange(a.size) > 3, -a - 1, a),
+        lambda a: np.where(np.arange(a.size) == a.size - 1, 0.5 if len(a) > 100 else -1, a),
+        lambda a: np.where(np.arange(a.size) == a.size - 1, np.inf if len(a) > 100 else -np.inf, a),
     ],
 )
-def test_what_is_no_state(change):
-    array = gc.NormState.of([np.ones(3)]).to_array()
+@pytest.mark.parametrize("reproducible", [False, True])
+def test_what_is_no_state(change, reproducible):
+    array = gc.NormState.of([np.ones(3)], reproducible=reproducible).to_array()
     with pytest.raises(ValueError, match=r"NormState\.from_array: array: found"):
+        gc.NormState.from_array(change(array))
+
+
+@pytest.mark.parametrize("change", [np.ma.masked_array, lambda a: a.astype(complex), str, lambda a: a.astype(object)])
+def test_what_is_no_array_of_real_numbers(change):
+    array = gc.NormState.of([np.ones(3)]).to_array()
+    with pytest.raises(TypeError, match=r"NormState\.from_array: array: found .*; allowed: an array of real numbers"):
         gc.NormState.from_array(change(array))
 
 

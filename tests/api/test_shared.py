@@ -409,7 +409,21 @@ class TestFaults:
         mean = [lambda comm: gc.global_norm([np.ones(2)], comm=lambda a: comm.sum(a) / 2)] * 2
         for error in [*ranks.run(mean), *ranks.run([lambda _: gc.global_norm([], comm=lambda _: None)])]:
             assert isinstance(error, (ValueError, TypeError))
-            assert "comm: found a function that" in str(error)
+            assert str(error).startswith("global_norm: comm: found a function that")
+
+    @pytest.mark.parametrize("place", [0, 16])
+    @pytest.mark.parametrize("value", [np.inf, np.nan, 1e300, 2.5])
+    def test_numbers_of_ranks_and_elements_that_are_no_sum(self, place, value):
+        def spoiled(message):
+            message = message.copy()
+            message[place] = value
+            return message
+
+        if place == 16 and value == 1e300:  # a number of elements that the norm does not use
+            assert gc.global_norm([np.ones(4)], comm=spoiled) == 2
+            return
+        with pytest.raises(ValueError, match="^clip_by_norm 'n': comm: found a function that does not add up"):
+            gc.clip_by_norm(np.ones(4), 1.0, name="n", comm=spoiled)
 
     @pytest.mark.parametrize("comm", [3, "world", [], [3], int, object()])
     def test_what_is_no_communicator(self, comm):

@@ -187,6 +187,27 @@ def test_tied_parameters_count_once():
     assert torch.allclose(parameter.grad, torch.tensor([0.6, 0.8]))
 
 
+def test_views_of_one_gradient_count_once():
+    a, b = (torch.nn.Parameter(torch.zeros(2)) for _ in range(2))
+    a.grad = torch.tensor([3.0, 4.0])
+    b.grad = a.grad.view(2)
+    assert float(ours.clip_grad_norm_([a, b], 1.0)) == 5
+    assert torch.allclose(b.grad, torch.tensor([0.6, 0.8]))
+    ours.clip_grads_with_norm_([a, b], 0.5, torch.tensor(1.0))
+    assert torch.allclose(b.grad, torch.tensor([0.3, 0.4]))
+    ours.clip_grad_value_([a, b], 0.35)
+    assert torch.allclose(b.grad, torch.tensor([0.3, 0.35]))
+
+
+def test_nothing_is_written_if_a_later_gradient_cannot_be():
+    a, b = torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(3))
+    a.grad, b.grad = torch.tensor([5.0, -5.0]), torch.tensor([7.0]).expand(3)
+    for call in (ours.clip_grad_value_, ours.clip_grad_norm_):
+        with pytest.raises(ValueError, match=r"out\[1\]"):
+            call([a, b], 1.0)
+        assert a.grad.tolist() == [5.0, -5.0]
+
+
 @pytest.mark.parametrize("name", ["clip_grad_norm_", "clip_grad_value_"])
 def test_gradients_of_other_kinds_go_to_torch(name, monkeypatch):
     class Subclass(torch.Tensor):
