@@ -422,7 +422,7 @@ class TestFaults:
         if place == 16 and value == 1e300:  # a number of elements that the norm does not use
             assert gc.global_norm([np.ones(4)], comm=spoiled) == 2
             return
-        with pytest.raises(ValueError, match="^clip_by_norm 'n': comm: found a function that does not add up"):
+        with pytest.raises(ValueError, match=r"^clip_by_norm 'n': comm: found a function that does not add up"):
             gc.clip_by_norm(np.ones(4), 1.0, name="n", comm=spoiled)
 
     @pytest.mark.parametrize("comm", [3, "world", [], [3], int, object()])
