@@ -60,6 +60,9 @@ impl Display for Entry<'_> {
     }
 }
 
+/// The numbers that are limits, for errors.
+const A_LIMIT: &str = "a real number >= 0 (a Python or NumPy int, float or 0-d array)";
+
 /// One call of a public function.
 pub(super) struct Call<'a, 'py> {
     py: Python<'py>,
@@ -551,12 +554,22 @@ impl<'a, 'py> Call<'a, 'py> {
         object: &Bound<'py, PyAny>,
         nan: bool,
     ) -> PyResult<f64> {
-        const ALLOWED: &str = "a real number >= 0 (a Python or NumPy int, float or 0-d array)";
+        self.limit_or(argument, object, nan, A_LIMIT)
+    }
+
+    /// [`Call::limit`] with other words for the allowed objects, where an argument may be more than a number.
+    pub(super) fn limit_or(
+        &self,
+        argument: impl Display,
+        object: &Bound<'py, PyAny>,
+        nan: bool,
+        allowed: &str,
+    ) -> PyResult<f64> {
         match number(object)? {
             Number::Real(value) if value >= 0.0 || (value.is_nan() && nan) => Ok(value.abs()), // -0.0 becomes 0
-            Number::Real(_) => Err(self.value_error(argument, describe(object), ALLOWED)),
-            Number::Shaped(shape) => Err(self.value_error(argument, format!("shape {shape}"), ALLOWED)),
-            Number::No => Err(self.type_error(argument, describe(object), ALLOWED)),
+            Number::Real(_) => Err(self.value_error(argument, describe(object), A_LIMIT)),
+            Number::Shaped(shape) => Err(self.value_error(argument, format!("shape {shape}"), allowed)),
+            Number::No => Err(self.type_error(argument, describe(object), allowed)),
         }
     }
 

@@ -149,7 +149,8 @@ impl<'py> Call<'_, 'py> {
     ) -> PyResult<(Vec<f64>, bool)> {
         let mut limits = vec_with_room(count)?;
         let Some(entries) = self.entries_of(argument, object, count)? else {
-            let limit = self.limit(argument, object, false)?;
+            let allowed = "a real number >= 0, or a sequence of such numbers and None, one for each tensor";
+            let limit = self.limit_or(argument, object, false, allowed)?;
             limits.resize(count, limit);
             return Ok((limits, false));
         };

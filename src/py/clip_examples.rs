@@ -180,11 +180,16 @@ fn write_sum(
 
 impl<'py> Call<'_, 'py> {
     fn reduce(&self, object: Option<&Bound<'py, PyAny>>) -> PyResult<Reduce> {
+        const ALLOWED: &str = "'sum', 'mean' or None";
         let Some(object) = object else { return Ok(Reduce::No) };
-        if !object.is_instance_of::<PyString>() {
-            return Err(self.type_error("reduce", describe(object), "'sum', 'mean' or None"));
+        let Ok(text) = object.cast::<PyString>() else {
+            return Err(self.type_error("reduce", describe(object), ALLOWED));
+        };
+        match &*text.to_string_lossy() {
+            "sum" => Ok(Reduce::Sum),
+            "mean" => Ok(Reduce::Mean),
+            _ => Err(self.value_error("reduce", describe(object), ALLOWED)),
         }
-        self.choice("reduce", object, [("sum", Reduce::Sum), ("mean", Reduce::Mean)])
     }
 
     /// The error for NaN and infinity in examples.

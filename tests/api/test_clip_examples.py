@@ -493,7 +493,7 @@ TYPE_ERRORS = {
 }
 #: Arguments behind them.
 MORE_ERRORS = {
-    "reduce": ({"reduce": "max"}, r"reduce: found str 'max'; allowed: 'sum', 'mean'"),
+    "reduce": ({"reduce": "max"}, r"reduce: found str 'max'; allowed: 'sum', 'mean' or None$"),
     "nonfinite": ({"nonfinite": "drop"}, r"nonfinite: found str 'drop'; allowed: 'propagate', 'raise', 'zero', 'keep'"),
     "keep": ({"nonfinite": "keep"}, r"nonfinite: found 'keep' with a sum; allowed: 'keep' with reduce=None$"),
     "keep of a mean": ({"nonfinite": "keep", "reduce": "mean"}, r"nonfinite: found 'keep' with a sum"),

@@ -118,7 +118,11 @@ def test_an_array_serves_as_limits():
         ([1.0], ValueError, r"clip_norms: found length 1; allowed: length 2, that of t_list"),
         ([1.0, -1.0], ValueError, r"clip_norms\[1\]: found float -1.0; allowed: a real number >= 0"),
         ([1.0, "x"], TypeError, r"clip_norms\[1\]: found str 'x'"),
-        (None, TypeError, r"clip_norms: found None"),
+        (
+            None,
+            TypeError,
+            r"clip_norms: found None; allowed: .* or a sequence of such numbers and None, one for each tensor",
+        ),
         (np.nan, ValueError, r"clip_norms: found float nan"),
     ],
 )
