@@ -94,7 +94,7 @@ def test_the_message_says_that_the_length_is_not_true():
         with pytest.raises(ValueError, match=f"clip_by_global_norm: out: found a sequence of {words}"):
             gc.clip_by_global_norm([np.ones(2)] * 3, 1.0, out=liar)
     more = Sequence(lambda: 3, lambda _: 1.0)
-    says = "found a sequence of length 3 that has more entries; allowed: a sequence with len() entries"
+    says = r"found a sequence of length 3 that has more entries; allowed: a sequence with len\(\) entries"
     for where, call in {
         "norm: tensor": lambda: gc.norm(more),
         "clip_by_norm 'layer': t": lambda: gc.clip_by_norm([[1.0], more], 1.0, name="layer"),
