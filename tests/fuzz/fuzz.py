@@ -1100,7 +1100,9 @@ def check_norms(got: Any, exact: np.ndarray, dtype: Any, p: Any, what: str) -> N
 class Rule:
     """The expected results for slices with these norms: all arrays broadcast to the tensor."""
 
-    def __init__(self, x: np.ndarray, exact: np.ndarray, own: Any, limit: float, *, decides: bool) -> None:
+    def __init__(
+        self, x: np.ndarray, exact: np.ndarray, own: Any, limit: float, *, decides: bool, p: Any = None
+    ) -> None:
         limit = LD(limit)
         self.slack = np.zeros(exact.shape, LD)
         base = exact
@@ -1108,7 +1110,9 @@ class Rule:
             own = np.asarray(own).astype(LD).reshape(exact.shape)
             usable = np.isfinite(own) & (own >= SMALLEST_NORMAL)
             base = np.where(usable, own, exact)
-            self.slack = np.where(usable, LD(0), LD(1e-14))
+            # A norm beyond float64 is unknown here, up to its error.
+            of_order = min(1.0, p) if isinstance(p, (int, float)) else 1.0
+            self.slack = np.where(usable, LD(0), LD(oracle.NORM_ERROR / of_order))
         self.factor = np.where(np.isinf(exact), LD(0), limit / np.where(base == 0, LD(1), base))
         self.nan = np.isnan(exact) & (limit != np.inf)
         number = np.asarray(own).astype(LD).reshape(exact.shape) if decides else exact
@@ -1229,7 +1233,7 @@ def check_values(case: Case, result: Any, inputs: dict[int, Any], memory: dict[i
         check(type(found) is np.ndarray, f"a {type(found)} for norms")
         check_norms(found, exact, oracle.norm_dtype(x.dtype), p, "norm")
         wide = oracle.is_wide(x.dtype)
-        rule = Rule(x, exact, found if wide else None, 1.0, decides=False)
+        rule = Rule(x, exact, found if wide else None, 1.0, decides=False, p=case.p)
         rule.same = (exact == 0) | ((np.asarray(found) == 1) & wide)
         rule.either = np.abs(exact - 1) <= 2e-14
         if p == ("matrix", 2):
@@ -1260,7 +1264,7 @@ def check_global(case: Case, result: Any, inputs: dict[int, Any]) -> None:
             check(got is None, f"[{i}] is not None")
             continue
         shape = (1,) * x.ndim
-        rule = Rule(x, exact.reshape(shape), norm, case.limit, decides=True)
+        rule = Rule(x, exact.reshape(shape), norm, case.limit, decides=True, p=case.p)
         rule.nan = ~np.isfinite(exact.reshape(shape)) & (case.limit != np.inf)
         rule.same &= ~rule.nan
         if used is not None:  # trusted as it is
