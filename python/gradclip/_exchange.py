@@ -284,7 +284,7 @@ class _Torch(Group):
         return int(sys.modules["torch.distributed"].get_rank(self.comm))
 
 
-#: Ranks whose numbers of ranks float64 adds exactly, which no program has.
+#: More ranks than any program has. Their counts are exact in float64.
 _MOST_RANKS = 2.0**32
 
 
@@ -309,7 +309,7 @@ class _Sum(Group):
         total = found[0]
         ranks = total[0]
         is_alone = ranks == 1.0 and total[_NONCE] == message[_NONCE]
-        # A sum has a whole number of ranks and of elements. (The remainder of infinity is NaN.)
+        # A sum has a whole number of ranks and of elements.
         is_whole = np.isfinite(total[[0, _ELEMENTS]]).all() and not (total[[0, _ELEMENTS]] % 1.0).any()
         if not is_whole or not (is_alone or 1.0 < ranks <= _MOST_RANKS):
             return _Failure(

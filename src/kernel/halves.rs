@@ -19,12 +19,12 @@
 //! float32, and is its own bounds.
 //!
 //! *Toward zero.* The result changes at the 16-bit numbers, which are float32 as ties are. For float16, the same bounds hold.
-//! For bfloat16, a product with the lower bound that was rounded up to such a number must not count as having reached it. So the
-//! float32 before it decides.
+//! For bfloat16, the product with the lower bound may have been rounded up to such a number. So the next float32 toward zero
+//! decides.
 
 use std::marker::PhantomData;
 
-use super::truncate::reduced;
+use super::truncate::size_toward_zero;
 use crate::element::{Bf16, F16, Real, to_odd};
 use crate::isa::{
     CONVERTED, Isa, LINE, Level, Op, StreamGuard, StreamSink, StreamSource, prefetch_ahead, prefetch_distance,
@@ -410,7 +410,7 @@ pub(super) fn convert<A: Copy, B>(
 #[inline(always)]
 pub(super) fn product<T: Real, const TOWARD_ZERO: bool>(x: f32, by: f64) -> f32 {
     let product = f64::from(x) * by;
-    if TOWARD_ZERO { (reduced::<T>(product) as f32).copysign(x) } else { to_odd(product) }
+    if TOWARD_ZERO { (size_toward_zero::<T>(product) as f32).copysign(x) } else { to_odd(product) }
 }
 
 /// Scales float32, for a conversion to T.

@@ -5,7 +5,7 @@
 
 use super::halves;
 use super::map::{Apply, ApplyInto, ApplyIntoEach, ApplyToEach, Map, Mapped};
-use super::truncate::{Truncate, narrowed, product_toward_zero};
+use super::truncate::{Truncate, narrow_toward_zero, product_toward_zero};
 use crate::element::{Dtype, Real};
 use crate::isa::{Isa, StreamGuard};
 use crate::scaled::{Factor, Limit, NonFinite};
@@ -28,7 +28,7 @@ pub(super) fn truncated_by_any<T: Real>(x: T, factor: Factor) -> T {
         let first = product_toward_zero(x.widen(), factor.by);
         return T::narrow(canonical(x, factor.by, product_toward_zero(first, factor.then)));
     }
-    narrowed(product)
+    narrow_toward_zero(product)
 }
 
 /// Scales by any factor, and rounds toward zero.
@@ -199,7 +199,7 @@ impl<T: Real> Map<T> for ClipMagnitude {
         let bad = if self.0.nonfinite == NonFinite::Erase { 0.0 } else { f64::NAN };
         let (_, share) = self.0.shares();
         let clipped = if size < f64::INFINITY { (self.0.limit * share).copysign(wide) } else { bad };
-        let clipped = if self.0.margin > 0.0 { narrowed(clipped) } else { T::narrow(clipped) };
+        let clipped = if self.0.margin > 0.0 { narrow_toward_zero(clipped) } else { T::narrow(clipped) };
         if self.keeps(size) { x } else { clipped }
     }
     #[inline(always)]

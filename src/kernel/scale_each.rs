@@ -12,7 +12,7 @@ use crate::scaled::Factor;
 pub struct FactorKind {
     /// Whether factors are normal numbers, and no element whose factor is 1 is NaN, so that a product is right without tests.
     pub is_plain: bool,
-    /// Whether products are rounded toward zero. Factors are at most 1 then.
+    /// Whether products are rounded toward zero. Plain factors are positive and at most 1 then.
     pub toward_zero: bool,
 }
 

@@ -23,7 +23,7 @@ impl<T: Real> Map<T> for Truncate {
 /// A number whose conversion to T, rounded to nearest, is the magnitude of `x` rounded toward zero, or -0 for 0. `x` is infinite or
 /// within the range of T, which is narrower than float64.
 #[inline(always)]
-pub(super) fn reduced<T: Real>(x: f64) -> f64 {
+pub(super) fn size_toward_zero<T: Real>(x: f64) -> f64 {
     // The stored digits of T, and the exponent of its smallest subnormal number.
     let (digits, last) = match T::DTYPE {
         Dtype::F16 => (10, -24),
@@ -44,16 +44,16 @@ pub(super) fn truncated<T: Real>(x: T, by: f64) -> T {
     if T::WIDE {
         return T::narrow(product_toward_zero(x.widen(), by));
     }
-    T::narrow(reduced::<T>(x.widen() * by)).with_sign_of(x)
+    T::narrow(size_toward_zero::<T>(x.widen() * by)).with_sign_of(x)
 }
 
 /// `x` rounded toward zero. It is infinite, NaN or within the range of T.
 #[inline(always)]
-pub(super) fn narrowed<T: Real>(x: f64) -> T {
+pub(super) fn narrow_toward_zero<T: Real>(x: f64) -> T {
     let nearest = T::narrow(x);
-    // `reduced` has no sign, and no NaN has to be rounded.
+    // A size has no sign, and a NaN is not rounded.
     let is_exact = T::WIDE | (x == 0.0) | x.is_nan();
-    if is_exact { nearest } else { T::narrow(reduced::<T>(x)).with_sign_of(nearest) }
+    if is_exact { nearest } else { T::narrow(size_toward_zero::<T>(x)).with_sign_of(nearest) }
 }
 
 /// The product in float64. A tiny one is compared with the product times a power of two, and rounded toward zero.

@@ -222,7 +222,7 @@ impl<'a, 'py> Call<'a, 'py> {
 
     /// The error for a masked array.
     fn masked(&self, argument: impl Display) -> PyErr {
-        self.type_error(argument, "a masked array", "an array without a mask, which results do not have")
+        self.type_error(argument, "a masked array", "an array without a mask; .filled() makes one")
     }
 
     /// Reads any object that NumPy converts to an array, except a masked array.
