@@ -28,6 +28,15 @@ pub enum View<'a, T> {
     },
 }
 
+/// The elements at neighbouring positions.
+#[derive(Debug)]
+pub enum Run<'a, T> {
+    /// One for each position.
+    Each(&'a [T]),
+    /// The same at all positions.
+    Repeated(T),
+}
+
 impl<'a, T: Element> View<'a, T> {
     /// A view, which is dense if its positions follow each other in memory.
     #[must_use]
@@ -88,21 +97,26 @@ impl<'a, T: Element> View<'a, T> {
     }
 
     /// Calls `visit` with the elements at `range`, at most a block of them, and with their places in the range. Where long runs lie
-    /// side by side, as in a repeated row, each run has a call of its own. Elsewhere one call gets all elements.
+    /// side by side, as in a repeated row, or repeat one element, as in a repeated column, each run has a call of its own.
+    /// Elsewhere one call gets all elements.
     #[inline]
-    pub fn with_runs(&self, range: Range<usize>, mut visit: impl FnMut(Range<usize>, &[T])) {
+    pub fn with_runs(&self, range: Range<usize>, mut visit: impl FnMut(Range<usize>, Run<'_, T>)) {
         if let Self::Strided { memory: Memory::Elements(elements), start, layout } = self
-            && layout.axes.last().is_some_and(|axis| axis.stride == 1 && axis.len >= MIN_RUN)
+            && layout.axes.last().is_some_and(|axis| matches!(axis.stride, 0 | 1) && axis.len >= MIN_RUN)
         {
             let mut at = 0;
-            return layout.runs(range, |offset, _, count| {
+            return layout.runs(range, |offset, stride, count| {
                 let from = (start + offset).cast_unsigned();
-                visit(at..at + count, &elements[from..from + count]);
+                let run = match stride {
+                    0 => Run::Repeated(elements[from]),
+                    _ => Run::Each(&elements[from..from + count]),
+                };
+                visit(at..at + count, run);
                 at += count;
             });
         }
         let all = 0..range.len();
-        self.with_block(range, |elements| visit(all, elements));
+        self.with_block(range, |elements| visit(all, Run::Each(elements)));
     }
 
     /// The one element that stands at all positions.

@@ -5,13 +5,15 @@ use std::ops::Range;
 
 use super::block::{blocks, with_scratch};
 use super::target::Target;
-use super::view::View;
+use super::view::{Run, View};
 use crate::element::{Ordered, Real};
 use crate::isa::{Aligned, Isa, LINE, StreamGuard};
 use crate::kernel::clip::{AnyOutside, ClipEach};
 use crate::kernel::map::{AnyChange, Map};
+use crate::kernel::scale::Scale;
 use crate::kernel::scale_each::{FactorKind, ScaleEach};
 use crate::kernel::sum::BLOCK;
+use crate::scaled::Factor;
 
 /// The kind of stores for an output.
 #[derive(Clone, Copy, Debug)]
@@ -133,22 +135,49 @@ pub struct Factors<'a> {
     pub kind: FactorKind,
 }
 
+impl Factors<'_> {
+    /// Scales the elements at some positions, in place or from another slice.
+    #[inline(always)] // `from` is known where it is called
+    fn scale<T: Real>(&self, isa: Isa, at: Range<usize>, from: Option<&[T]>, to: &mut [T]) {
+        self.factors.with_runs(at, |part, factors| {
+            let (from, to) = (from.map(|from| &from[part.clone()]), &mut to[part]);
+            match factors {
+                Run::Each(factors) => isa.run(ScaleEach { from, to, factors, kind: self.kind }),
+                Run::Repeated(by) => self.scale_by_one(isa, by, from, to),
+            }
+        });
+    }
+
+    /// Scales elements that have the same factor. Those whose factor is 1 keep their bits. This is out of line because of its large
+    /// stack frame, which takes time even where it is not used.
+    #[inline(never)]
+    fn scale_by_one<T: Real>(&self, isa: Isa, by: f64, from: Option<&[T]>, to: &mut [T]) {
+        let scale = Scale(Factor { toward_zero: self.kind.toward_zero, ..Factor::new(by, 1.0) });
+        match (from, by == 1.0) {
+            (None, true) => {}
+            (Some(from), true) => to.copy_from_slice(from),
+            (None, false) => scale.apply(isa, to),
+            (Some(from), false) => scale.apply_into(isa, from, to),
+        }
+    }
+}
+
 impl<T: Real> Work<T> for Factors<'_> {
     fn changes(&self, _: Isa, at: Range<usize>, _: &[T]) -> bool {
         let mut changes = false;
-        self.factors.with_runs(at, |_, factors| changes |= factors.iter().any(|factor| *factor != 1.0));
+        self.factors.with_runs(at, |_, factors| {
+            changes |= match factors {
+                Run::Each(factors) => factors.iter().any(|by| *by != 1.0),
+                Run::Repeated(by) => by != 1.0,
+            };
+        });
         changes
     }
     fn apply(&self, isa: Isa, at: Range<usize>, data: &mut [T]) {
-        self.factors.with_runs(at, |part, factors| {
-            isa.run(ScaleEach { from: None, to: &mut data[part], factors, kind: self.kind });
-        });
+        self.scale(isa, at, None, data);
     }
     fn apply_into(&self, isa: Isa, at: Range<usize>, from: &[T], to: &mut [T]) {
-        self.factors.with_runs(at, |part, factors| {
-            let from = Some(&from[part.clone()]);
-            isa.run(ScaleEach { from, to: &mut to[part], factors, kind: self.kind });
-        });
+        self.scale(isa, at, Some(from), to);
     }
 }
 
