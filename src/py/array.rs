@@ -47,6 +47,8 @@ use crate::walk::{Memory, Slices, View, memory_order};
 #[derive(Clone)]
 pub(super) struct Array<'py> {
     object: Bound<'py, PyAny>,
+    /// The array whose memory this one shows, if gradclip made this one as a view: resizing the other one would free it.
+    owner: Option<Box<Self>>,
     data: *mut u8,
     geometry: Geometry,
     flags: c_int,
@@ -63,6 +65,7 @@ impl<'py> Array<'py> {
         let strides = SmallVec::from_slice(fields::strides(fields));
         let mut array = Self {
             object: object.clone(),
+            owner: None,
             data: fields.data.cast(),
             geometry: Geometry { shape, strides, in_parts: false },
             flags: fields.flags,
@@ -72,6 +75,11 @@ impl<'py> Array<'py> {
             array.element.dtype = fields::registered_dtype(object.py(), fields);
         }
         Some((array, subclass))
+    }
+
+    /// This array, which gradclip has made as a view of `owner`.
+    pub(super) fn with_owner(self, owner: Self) -> Self {
+        Self { owner: Some(Box::new(owner)), ..self }
     }
 
     /// A new array of uninitialized memory: in the C order or the Fortran order of the axes, or with the strides of another
@@ -136,6 +144,7 @@ impl<'py> Array<'py> {
     /// A copy with the same values, shape and byte order.
     fn copy(&self) -> PyResult<Self> {
         let py = self.object.py();
+        self.current_fields()?;
         // SAFETY: `object` is a live ndarray. The result is a new reference or null with an exception set.
         let copy = unsafe {
             let made = PY_ARRAY_API.PyArray_NewCopy(
@@ -154,14 +163,15 @@ impl<'py> Array<'py> {
         &self.object
     }
 
-    /// A read-only view of NumPy's own class that has the shape this array had when it was read, for Python code.
-    pub(super) fn as_read(&self) -> PyResult<Bound<'py, PyAny>> {
+    /// A copy of NumPy's own class for Python code, with the shape this array had when it was read. It shares no memory, which other
+    /// Python code could resize meanwhile.
+    pub(super) fn to_python(&self) -> PyResult<Bound<'py, PyAny>> {
         let fields = self.current_fields()?;
         let py = self.object.py();
         // SAFETY: lengths and strides are those of memory that `object` keeps alive, as the base of the view. The descr
         // is of the size it had then, and the call takes a new reference to it. The base takes one as well; it fails with
-        // an exception set.
-        unsafe {
+        // an exception set. No Python code runs before the view is copied.
+        let view = unsafe {
             ffi::Py_INCREF(fields.descr.cast());
             let view =
                 fields::new_array(py, fields.descr, self.shape(), Some(self.strides()), self.data, false)?;
@@ -169,8 +179,10 @@ impl<'py> Array<'py> {
             if PY_ARRAY_API.PyArray_SetBaseObject(py, view.as_ptr().cast(), base) != 0 {
                 return Err(PyErr::fetch(py));
             }
-            Ok(view)
-        }
+            view
+        };
+        let (view, _) = Self::read(&view).ok_or_else(|| internal("NumPy made no view"))?;
+        Ok(view.copy()?.object)
     }
 
     /// The fields, or an error if the array's memory may have changed since it was read: Python code that ran since then, for
@@ -187,6 +199,9 @@ impl<'py> Array<'py> {
                     || geometry.shape.iter().take(axes).eq(fields::shape(fields))
                         && geometry.strides.iter().take(axes).eq(fields::strides(fields)))
         };
+        if let Some(owner) = &self.owner {
+            owner.current_fields()?;
+        }
         match fields::fields(&self.object) {
             Some((fields, _)) if is_current(fields) => Ok(fields),
             _ => Err(resized()),
@@ -273,6 +288,13 @@ impl<'py> Array<'py> {
         self.current_fields().map(|_| ())
     }
 
+    /// [`Array::check`] for memory that is to be written.
+    fn check_to_write<T: Element>(&self) -> PyResult<()> {
+        self.check::<T>()?;
+        let is_writeable = self.current_fields()?.flags & npyffi::NPY_ARRAY_WRITEABLE != 0;
+        if is_writeable { Ok(()) } else { Err(resized()) }
+    }
+
     /// The memory to read, the position in it of the element with all indices 0, and the bytes of a unit of its strides.
     fn memory<T: Element>(&self) -> PyResult<(Memory<'_, T>, isize, isize)> {
         self.check::<T>()?;
@@ -353,7 +375,9 @@ fn strides_in(order: &[usize], shape: &[usize], itemsize: usize) -> Vec<isize> {
 }
 
 pub(super) fn resized() -> PyErr {
-    PyRuntimeError::new_err("gradclip: an array was resized or given another shape during the call")
+    PyRuntimeError::new_err(
+        "gradclip: an array was resized, given another shape or made read-only during the call",
+    )
 }
 
 pub(super) fn internal(what: &str) -> PyErr {

@@ -27,8 +27,8 @@ pub(super) enum BoundKind<'py> {
 pub(super) enum Given<'py> {
     /// One number, as Python has it.
     Number(Bound<'py, PyAny>),
-    /// An array of numbers that are bounds for the dtype.
-    Array(Bound<'py, PyAny>),
+    /// An array of numbers that are bounds for the dtype, and the array that holds its memory, maybe the caller's.
+    Array(Bound<'py, PyAny>, Array<'py>),
 }
 
 /// Reads a bound for tensors of a dtype; `own` makes that dtype as a NumPy object.
@@ -61,7 +61,8 @@ pub(super) fn given_bound<'py>(
     if !is_list && !is_numpy(object)? && !object.hasattr(intern!(py, "__array__"))? {
         return wrong(describe(object));
     }
-    let mut array = plain(call.array(Entry(argument, None), object)?.object())?;
+    let owner = call.array(Entry(argument, None), object)?;
+    let mut array = plain(owner.object())?;
     if is_list && numeric_kind(&array)? != Some('i') {
         let integers = rounding(py)?.call_method1(intern!(py, "rounded_integers"), (object, own()?))?;
         if !integers.is_none() {
@@ -77,7 +78,7 @@ pub(super) fn given_bound<'py>(
     }
     let ndim: usize = array.getattr(intern!(py, "ndim"))?.extract()?;
     if ndim > 0 {
-        return Ok(Given::Array(array));
+        return Ok(Given::Array(array, owner));
     }
     // A float64 is converted to the tensor's dtype below, and so is an integer of any size.
     let is_longer = dtype.is_float() && array.getattr(intern!(py, "itemsize"))?.extract::<usize>()? > 8;
@@ -103,9 +104,9 @@ pub(super) fn bound<'py>(
     let Some(object) = object else { return Ok(BoundKind::No) };
     let py = object.py();
     let own = || plain(tensor.object()?)?.getattr(intern!(py, "dtype"));
-    let array = match given_bound(call, argument, object, tensor.dtype()?, own)? {
+    let (array, owner) = match given_bound(call, argument, object, tensor.dtype()?, own)? {
         Given::Number(number) => return Ok(BoundKind::Number(number)),
-        Given::Array(array) => array,
+        Given::Array(array, owner) => (array, owner),
     };
     let shape: Vec<usize> = array.getattr(intern!(py, "shape"))?.extract()?;
     let target = tensor.shape()?;
@@ -126,7 +127,7 @@ pub(super) fn bound<'py>(
         .import(intern!(py, "numpy"))?
         .call_method1(intern!(py, "broadcast_to"), (rounded(&array, &own()?)?, target.to_vec()))?;
     match Array::read(&cast) {
-        Some((array, _)) => Ok(BoundKind::Array(array)),
+        Some((array, _)) => Ok(BoundKind::Array(array.with_owner(owner))),
         None => Err(internal("a bound is no array")),
     }
 }

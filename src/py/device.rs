@@ -141,7 +141,7 @@ pub(super) fn check_number_bound<'py>(
             let number = BoundKind::Number(number);
             match_ordered!(dtype, T => Ok(number.value(T::LOWEST)?.map(bits)), Err(internal("a bound without an order")))
         }
-        Given::Array(_) => Ok(None),
+        Given::Array(..) => Ok(None),
     }
 }
 

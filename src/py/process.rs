@@ -10,7 +10,7 @@
 
 use std::cell::Cell;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicIsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
@@ -25,8 +25,11 @@ use crate::parallel;
 /// the time between the exit functions and the end, but limited, as an exit function may wait for such a thread.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The number of calls that may run Python code now. Negative in a child that was forked from within one.
-static RUNNING: AtomicIsize = AtomicIsize::new(0);
+/// The number of calls that may run Python code now.
+static RUNNING: AtomicUsize = AtomicUsize::new(0);
+
+/// The forks between the first process and this one. The calls of a parent do not count in its child.
+static FORKS: AtomicUsize = AtomicUsize::new(0);
 
 /// The thread that ends the interpreter, and the time when it began.
 static EXIT: OnceLock<(ThreadId, Instant)> = OnceLock::new();
@@ -36,6 +39,7 @@ static EXIT: OnceLock<(ThreadId, Instant)> = OnceLock::new();
 pub(super) fn forked() {
     parallel::forked();
     memory::forked();
+    FORKS.fetch_add(1, Ordering::Relaxed);
     RUNNING.store(0, Ordering::Relaxed);
 }
 
@@ -64,23 +68,31 @@ pub(super) fn watch(module: &Bound<'_, PyModule>) -> PyResult<()> {
     Ok(())
 }
 
-/// Counts a call, from the first time that it may run Python code until it is dropped.
+/// Counts a call, from the first time that it may run Python code until it is dropped. It holds the number of forks then.
 #[derive(Default)]
-pub(super) struct RunsPython(Cell<bool>);
+pub(super) struct RunsPython(Cell<Option<usize>>);
 
 impl RunsPython {
+    /// Counts from now on.
+    pub(super) fn begun(py: Python<'_>) -> Self {
+        let counted = Self::default();
+        counted.begin(py);
+        counted
+    }
+
     /// Must be called before Python code may run.
     pub(super) fn begin(&self, py: Python<'_>) {
-        if !self.0.replace(true) {
+        if self.0.get().is_none() {
             wait_for_the_end(py);
             RUNNING.fetch_add(1, Ordering::Relaxed);
+            self.0.set(Some(FORKS.load(Ordering::Relaxed)));
         }
     }
 }
 
 impl Drop for RunsPython {
     fn drop(&mut self) {
-        if self.0.get() {
+        if self.0.get() == Some(FORKS.load(Ordering::Relaxed)) {
             RUNNING.fetch_sub(1, Ordering::Relaxed);
         }
     }

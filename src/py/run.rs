@@ -284,7 +284,8 @@ impl Norms {
     fn singular_values(array: &Array<'_>, axes: [usize; 2]) -> PyResult<Self> {
         let py = array.object().py();
         let helper = py.import(intern!(py, "gradclip._matrix"))?;
-        let found = helper.call_method1(intern!(py, "largest_singular_values"), (array.as_read()?, axes))?;
+        let found =
+            helper.call_method1(intern!(py, "largest_singular_values"), (array.to_python()?, axes))?;
         let (found, exponents): (Bound<'_, PyAny>, Bound<'_, PyAny>) = found.extract()?;
         let kept: Vec<_> = (0..array.ndim()).filter(|axis| !axes.contains(axis)).collect();
         let shape = array.shape();

@@ -9,6 +9,7 @@ use pyo3::types::PyDict;
 use super::array::memory;
 use super::classes::integer;
 use super::memory_limit;
+use super::process::RunsPython;
 use super::text::describe;
 use crate::element::Dtype;
 use crate::isa::Isa;
@@ -29,6 +30,7 @@ pub(super) fn get_num_threads() -> PyResult<usize> {
 /// Sets the number of threads for later calls.
 #[pyfunction]
 pub(super) fn set_num_threads(n: &Bound<'_, PyAny>) -> PyResult<()> {
+    let _counted = RunsPython::begun(n.py());
     parallel::check_settings()?;
     let given = integer(n)?;
     let number = given.as_ref().and_then(|given| given.extract::<usize>().ok());

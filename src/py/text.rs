@@ -9,6 +9,7 @@ use pyo3::types::{PyBool, PyComplex, PyFloat, PyInt, PyList, PySlice, PyString, 
 
 use super::array::Array;
 use super::classes::{is_cupy, is_masked, is_numpy, plain};
+use super::process::RunsPython;
 
 /// The most characters of a text in a message.
 const SHOWN: usize = 80;
@@ -26,6 +27,7 @@ const MOST_BYTES: usize = 32;
 /// `dtype int32`.
 #[pyfunction]
 pub(super) fn dtype_text(array: &Bound<'_, PyAny>) -> String {
+    let _counted = RunsPython::begun(array.py());
     let dtype = plain(array).and_then(|array| array.getattr("dtype"));
     dtype
         .and_then(|dtype| dtype.str())
@@ -43,6 +45,7 @@ pub(super) fn shape_text(shape: &[usize]) -> String {
 /// The type of an object, and its value if it is small.
 #[pyfunction]
 pub(super) fn describe(object: &Bound<'_, PyAny>) -> String {
+    let _counted = RunsPython::begun(object.py());
     if object.is_none() {
         return "None".to_owned();
     }
@@ -69,6 +72,7 @@ pub(super) fn describe(object: &Bound<'_, PyAny>) -> String {
 /// The value if it is small, else the type.
 #[pyfunction]
 pub(super) fn text_of(object: &Bound<'_, PyAny>) -> String {
+    let _counted = RunsPython::begun(object.py());
     value_of(object, MOST_LEVELS)
         .ok()
         .flatten()

@@ -116,6 +116,78 @@ def test_other_strides_at_the_same_address_are_an_error():
         gc.global_norm([t, Acts(lambda: setattr(t, "strides", (8,)), np.ones(()))])
 
 
+class Own(np.ndarray):
+    """A subclass whose arrays own their memory."""
+
+
+FREE = [lambda b: b.resize(1, refcheck=False), lambda b: b.__setstate__((1, (1,), b.dtype, False, bytes(8)))]
+
+
+@pytest.mark.parametrize("free", FREE, ids=["resize", "setstate"])
+@pytest.mark.parametrize("kind", [np.ndarray, Own])
+@pytest.mark.parametrize("target", [(160_000,), (2, 160_000)])
+def test_a_bound_whose_memory_is_freed_during_the_call_is_an_error(free, kind, target):
+    # A block of this size is unmapped when it is freed.
+    b = kind((160_000,))
+    b.fill(0.5)
+    with pytest.raises(RuntimeError, match="resized"):
+        gc.clip_by_value(np.ones(target), b, Acts(lambda: free(b), np.ones(160_000)))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_list_whose_array_gets_gaps_during_the_call_is_an_error():
+    base = np.arange(8.0)
+    t = base[:4]
+    tensors = [t]
+    with pytest.raises(RuntimeError, match="another shape"):
+        gc.clip_by_norms(tensors, Lists(lambda: setattr(t, "strides", (16,)), [1.0]), out=tensors)
+    np.testing.assert_array_equal(base, np.arange(8.0))
+
+
+@pytest.mark.parametrize("make", [lambda: np.ones(4), lambda: np.ones((4, 4))[:, 1], lambda: np.ones(4, "c8")])
+@pytest.mark.parametrize("is_output", [True, False])
+def test_an_output_that_is_read_only_by_the_time_of_writing_is_an_error(make, is_output):
+    t = make()
+    out = make() if is_output else t
+    with pytest.raises((RuntimeError, ValueError), match="read-only"):
+        gc.clip_by_norms([t], Lists(lambda: out.setflags(write=False), [1.0]), out=[out])
+    assert (out == 1).all()
+
+
+class Lists(collections.abc.Sequence):
+    """A sequence that acts when it is read."""
+
+    def __init__(self, act, entries):
+        self.act, self.entries = act, entries
+
+    def __len__(self):
+        return len(self.entries)
+
+    def __getitem__(self, i):
+        self.act()
+        return self.entries[i]
+
+
+def test_the_dtype_of_an_example_is_that_of_its_memory():
+    class Lies(np.ndarray):
+        dtype = property(lambda _: np.dtype("f4"))
+
+    for dtype in ("c8", "f8"):
+        t = np.ones((3, 4), dtype)
+        (found,), _ = gc.clip_examples_by_global_norm([t.view(Lies)], 1.0, reduce="sum")
+        assert same_bits(found, gc.clip_examples_by_global_norm([t], 1.0, reduce="sum")[0][0])
+
+
+def test_a_narrower_dtype_with_the_name_of_another_is_not_read_as_that():
+    kind = ml_dtypes.float8_e5m2
+    try:
+        kind.__name__ = "bfloat16"
+        with pytest.raises(TypeError, match="dtype"):
+            gc.norm(np.zeros(4096, kind))
+    finally:
+        kind.__name__ = "float8_e5m2"
+
+
 def test_an_integer_array_that_is_copied_by_its_own_python_code_crashes_nothing():
     # numpy.copyto calls __array_function__. No other tensor's memory is in use then.
     class Hooked(np.ndarray):
@@ -180,6 +252,19 @@ def test_matrices_that_get_another_shape_while_lapack_has_them_are_read_as_they_
 
     monkeypatch.setattr(_matrix, "largest_singular_values", reshaped)
     assert same_bits(gc.norm(t, 2, axis=(0, 1)), expected)
+
+
+def test_a_matrix_that_is_freed_while_lapack_has_it_is_read_as_it_was(monkeypatch):
+    t = np.random.default_rng(0).standard_normal((400, 400))
+    expected = gc.norm(t, 2, axis=(0, 1))
+    original = _matrix.largest_singular_values
+
+    def freed(matrices, axes):
+        t.resize(1, refcheck=False)
+        return original(matrices, axes)
+
+    monkeypatch.setattr(_matrix, "largest_singular_values", freed)
+    assert gc.norm(t, 2, axis=(0, 1)) == expected
 
 
 @pytest.mark.parametrize("ord", ["fro", 2])

@@ -370,6 +370,39 @@ def test_the_interpreter_does_not_wait_for_ever_for_a_call_that_waits_for_it():
     run(begin, timeout=30)
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_child_forked_in_a_call_waits_for_its_own_calls_at_the_end():
+    done = run(
+        """
+        class Forks:
+            def __array__(self, dtype=None, copy=None):
+                children.append(os.fork())
+                return np.ones(3)
+
+        class Waits:
+            def __array__(self, dtype=None, copy=None):
+                time.sleep(0.3)
+                return np.ones(3)
+
+        class Slow:
+            def __del__(self, sleep=time.sleep):
+                sleep(0.6)
+
+        children = []
+        gc.norm(Forks())
+        if children[0]:
+            print(os.waitpid(children[0], 0)[1])
+        else:
+            sys.slow = Slow()  # goes after the exit functions
+            threading.Thread(target=lambda: gc.norm(Waits()), daemon=True).start()
+            time.sleep(0.1)
+        """,
+        prelude="import os\n" + PRELUDE,
+        timeout=60,
+    )
+    assert done.split() == ["0"]
+
+
 def test_an_exit_function_may_use_what_it_wants_and_wait_for_threads():
     """A function that is registered first runs last: after gradclip has seen the end coming."""
     done = run(

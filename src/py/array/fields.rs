@@ -154,10 +154,15 @@ pub(super) fn registered_dtype(py: Python<'_>, fields: &Fields) -> Option<Dtype>
         return None;
     }
     // SAFETY: a descr holds a reference to the class of its scalars, and is itself held by the array.
-    let class = unsafe { Bound::from_borrowed_ptr_or_opt(py, descr.typeobj.cast()) }?;
+    let (class, dtype) = unsafe {
+        let class = Bound::from_borrowed_ptr_or_opt(py, descr.typeobj.cast())?;
+        (class, Bound::from_borrowed_ptr_or_opt(py, fields.descr.cast())?)
+    };
+    // The class can be given another name, but the elements have the size that NumPy has recorded.
+    let has_size = dtype.getattr("itemsize").is_ok_and(|size| size.eq(Dtype::Bf16.size()).unwrap_or(false));
     let is =
         |attribute, text: &str| class.getattr(attribute).is_ok_and(|value| value.eq(text).unwrap_or(false));
-    let found = is("__name__", Dtype::Bf16.name()) && is("__module__", "ml_dtypes");
+    let found = has_size && is("__name__", Dtype::Bf16.name()) && is("__module__", "ml_dtypes");
     found.then(|| {
         BFLOAT16.store(number, Ordering::Relaxed);
         Dtype::Bf16
@@ -209,8 +214,8 @@ pub(super) unsafe fn new_dense<'py>(
     strides: Option<&[isize]>,
     fortran: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
-    // SAFETY: the descr is a new reference. A dense array stays within the memory that NumPy allocates for the shape. What
-    // was made is an ndarray, see `exact_fields`.
+    // SAFETY: the descr is a new reference, as `number` is that of an array's dtype. A dense array stays within the memory that
+    // NumPy allocates for the shape. What was made is an ndarray, see `exact_fields`.
     unsafe {
         let descr = PY_ARRAY_API.PyArray_DescrFromType(py, number);
         let made = new_array(py, descr, shape, strides, ptr::null_mut(), fortran)?;

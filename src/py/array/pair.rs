@@ -33,8 +33,15 @@ impl<'py> Pair<'py> {
     /// Pairs an input with the caller's output, which has its shape and dtype and is writeable, or a new one. See [`arrange`].
     pub(in crate::py) fn new(input: Array<'py>, out: Option<Array<'py>>) -> PyResult<Self> {
         let given = out.is_some();
-        let output = out.map_or_else(|| input.new_like(), Ok)?;
-        let output = (!given || !output.same_memory(&input)).then_some(output);
+        let (input, output) = match out {
+            // The input may be a read-only view of the memory.
+            Some(out) if out.same_memory(&input) => (out, None),
+            Some(out) => (input, Some(out)),
+            None => {
+                let output = input.new_like()?;
+                (input, Some(output))
+            }
+        };
         Ok(Self { input, copy: None, output, given, interleaved: false })
     }
 
@@ -106,7 +113,7 @@ impl<'py> Pair<'py> {
         if !alike || self.interleaved || !output.is_plain::<T>() || !source.is_plain::<T>() {
             return self.task_along(&self.walk());
         }
-        output.check::<T>()?;
+        output.check_to_write::<T>()?;
         let source = if self.is_in_place() { None } else { Some(source.whole()?) };
         // SAFETY: as in `target`; the array is contiguous, and the input is contiguous in the same order. A new array holds
         // some bits, see `new_dense`.
@@ -133,7 +140,7 @@ impl<'py> Pair<'py> {
     /// The memory of the output, in the order of `walk`. The caller has borrowed the pair mutably.
     fn target<T: Ordered>(&self, walk: &IterOrder) -> PyResult<Target<'_, T>> {
         let output = self.output();
-        output.check::<T>()?;
+        output.check_to_write::<T>()?;
         let size = size_of::<T>();
         let plain = output.is_plain::<T>() && output.data.addr().is_multiple_of(align_of::<T::Cell>());
         let unit = if plain { size.cast_signed() } else { 1 };

@@ -88,14 +88,25 @@ impl PlainArray {
         (low, low + self.bytes())
     }
 
-    /// Whether the array still has the address, the length and the dtype that were read.
+    /// Whether the array still has the address, the length, the memory order and the dtype that were read.
     ///
     /// # Safety
     /// A reference to the array has been held since it was read.
     unsafe fn is_current(&self) -> bool {
         // SAFETY: a live array keeps its fields where they are.
         let fields = unsafe { self.fields.as_ref() };
-        lies_at(fields, self.data.as_ptr(), self.len) && element_type(fields).dtype == Some(self.dtype)
+        lies_at(fields, self.data.as_ptr(), self.len)
+            && fields.flags & self.flags & DENSE != 0
+            && element_type(fields).dtype == Some(self.dtype)
+    }
+
+    /// [`PlainArray::is_current`] for an array that is to be written.
+    ///
+    /// # Safety
+    /// The same.
+    unsafe fn is_current_output(&self) -> bool {
+        // SAFETY: the caller promises the same.
+        unsafe { self.is_current() && self.fields.as_ref().flags & npyffi::NPY_ARRAY_WRITEABLE != 0 }
     }
 
     /// A new array with the shape, the memory order and the dtype of this one, whose fields are given.
@@ -277,7 +288,7 @@ impl<'py> PlainArrays<'py> {
             };
             let new = input.new_like(py, fields)?;
             let array = exact_fields(new.as_borrowed(), class).and_then(PlainArray::of);
-            let array = array.ok_or_else(not_plain)?;
+            let array = array.ok_or_else(resized)?;
             if array.len != input.len || array.dtype != input.dtype {
                 return Err(resized());
             }
@@ -429,9 +440,9 @@ impl<'a, 'py> OperandPairs<'a, 'py> {
     }
 
     fn are_current(&self) -> bool {
-        // SAFETY: the references held beside the outputs are those of the arrays that were read.
-        let outputs = self.outputs.arrays.iter().flatten().all(|array| unsafe { array.is_current() });
-        outputs && self.inputs.are_current()
+        let outputs = self.outputs.of(self.inputs);
+        // SAFETY: the references held beside the outputs, or the inputs, are those of the arrays that were read.
+        outputs.iter().all(|array| unsafe { array.is_current_output() }) && self.inputs.are_current()
     }
 
     /// The inputs, for norms before anything is written.
