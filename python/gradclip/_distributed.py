@@ -15,9 +15,23 @@ from gradclip._norm_state import check_reproducible
 from gradclip._sequences import is_sequence_of_tensors
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
 
     from gradclip._types import Array
+
+
+def norm_of_parts(function: str, t_list: Any, limit: Callable[[], float], ord: Any, comm: Any) -> float:
+    """Return the norm for a function that clips by a limit, which must be the same on all ranks."""
+    share = Share(function, None, comm)
+    try:
+        order = _core.check_order(function, None, ord)
+        share.agree(order, limit())
+        norm, _ = _norm(share, _sums_of_list(share, t_list, None, ("propagate", "raise"), None, False), False)
+    except Exception as error:  # noqa: BLE001 (the other ranks wait)
+        share.fail(error)
+    return to_float(*norm[0].tolist())
 
 
 def global_norm(  # noqa: PLR0917 (called by the public function)
@@ -82,7 +96,9 @@ def clip_by_global_norm(  # noqa: PLR0917 (called by the public function)
         is_exact = check_reproducible(function, name, order, reproducible)
         share.agree(order, limit, used, replicated, (nonfinite, strict, integers, is_exact))
         if use_norm is not None:
-            # There is nothing to sum, but the arguments are compared.
+            # There is nothing to sum, but the arguments are checked and compared.
+            if replicated is not None:
+                copies(share, replicated, len(t_list))
             _, elements = share.merge(np.zeros(0), float(sum(map(_size, t_list))))
             return np.array([[used, 0.0]]), elements
         part = _sums_of_list(share, t_list, name, (nonfinite, integers), replicated, is_exact)
@@ -127,8 +143,11 @@ def _norms_of_tensor(  # noqa: PLR0917
     """Return the norms of a tensor in parts, or of its slices, and the number of elements of each."""
     function = share.function
     limit = _core.check_limit(function, name, "clip_norm", clip_norm, False)
-    share.agree(2.0, limit, 0.0, replicated, options)
     sums, len_of_slice = _core.power_sums_along(function, t, name, axes, 2)
+    ndim = np.ndim(getattr(t, "values", t))
+    given = _core.check_axes(function, name, "axes", axes, ndim) if sums.ndim > 1 else None
+    kept = () if given is None else tuple(axis for axis in range(ndim) if axis not in given)
+    share.agree(2.0, limit, 0.0, replicated, (*options, kept, sums.shape[:-1]))
     elements = float(len_of_slice)
     sums = np.ascontiguousarray(sums)
     if replicated is not None:

@@ -70,13 +70,22 @@ def stamp(*arguments: Any) -> float:
     return float(zlib.crc32(repr((VERSION, *arguments)).encode()) & 0x7FFFF)
 
 
+def prefix_of(function: str, name: Any) -> str:
+    """Return the beginning of an error message."""
+    return f"{function} {name!r}" if isinstance(name, str) else function
+
+
 class Share:
     """One call of a function on all ranks. Without a communicator, there is this process alone."""
 
     def __init__(self, function: str, name: Any, comm: Any) -> None:
         self.function = function
-        self.prefix = f"{function} {name!r}" if isinstance(name, str) else function
-        self.groups = [] if comm is None else groups_of(self.prefix, comm)
+        self.prefix = prefix_of(function, name)
+        self.groups: list[Group] = []
+        #: The error for an entry of ``comm`` that is no communicator. The ranks of the other entries wait for this one.
+        self.wrong: Exception | None = None
+        if comm is not None:
+            self.groups, self.wrong = _groups_of(self.prefix, comm)
         self.order = 2.0
         self.agreed: tuple[float, ...] = (0.0,) * len(_AGREED)
         self.stamp = 0.0
@@ -90,16 +99,22 @@ class Share:
         self, order: float, clip_norm: float = 0.0, use_norm: float = 0.0, replicated: Any = None, options: Any = None
     ) -> None:
         """Say what must be the same on all ranks."""
+        if self.wrong is not None:
+            raise self.wrong
         if order == math.inf and not all(group.gathers for group in self.groups):
             raise ValueError(f"{self.prefix}: ord: found inf; allowed with a function as comm: a finite order")
         if not self.groups and replicated is not None:
             raise ValueError(
                 f"{self.prefix}: replicated: found {_core.describe(replicated)}; allowed without comm: None"
             )
-        kind = 0 if replicated is None else 2 + len(replicated) if hasattr(replicated, "__len__") else 1
         self.order = order
-        self.agreed = (stamp(self.function), order, clip_norm, use_norm, float(kind), stamp(options))
+        self.agreed = (stamp(self.function), order, clip_norm, use_norm, stamp(_kind_of(replicated)), stamp(options))
         self.stamp = stamp(*self.agreed)
+
+    @property
+    def all_ranks(self) -> float:
+        """The number of ranks; infinity if a function does not tell."""
+        return math.prod(group.size() for group in self.groups)
 
     @cached_property
     def is_first(self) -> bool:
@@ -175,6 +190,13 @@ class Share:
 _PLACED = re.compile(r" \(on rank \d+[^)]*\)$")
 
 
+def _text_of(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception as unprintable:  # noqa: BLE001 (the other ranks wait)
+        return f"<no text: {type(unprintable).__name__}>"
+
+
 class _Failure:
     """An error on one of the ranks."""
 
@@ -182,7 +204,8 @@ class _Failure:
         own = (i for i, kind in enumerate(_CLASSES) if isinstance(error, kind))
         self.kind = next(own, len(_CLASSES) - 1)
         of_others = self.kind == len(_CLASSES) - 1 and not isinstance(error, RuntimeError)
-        self.text = text or (f"{type(error).__name__}: {error}" if of_others else str(error))
+        own_text = text or _text_of(error)
+        self.text = f"{type(error).__name__}: {own_text}" if of_others else own_text
 
     @property
     def is_placed(self) -> bool:
@@ -191,7 +214,7 @@ class _Failure:
 
     def write(self, message: Array) -> None:
         message[_ERRORS.start + self.kind] = 1.0
-        text = self.text.encode()[: 8 * (_LENGTH - _DATA)]
+        text = self.text.encode(errors="backslashreplace")[: 8 * (_LENGTH - _DATA)]
         message[_DATA:].view(np.uint8)[: len(text)] = np.frombuffer(text, np.uint8)
 
     @classmethod
@@ -226,6 +249,10 @@ class Group:
         """Return the number of this rank."""
         raise NotImplementedError
 
+    def size(self) -> float:
+        """Return the number of ranks, infinity if it is not known."""
+        return math.inf
+
     def place(self, rank: int) -> str:
         """Return the words for a rank."""
         return f"rank {rank}" if self.argument == "comm" else f"rank {rank} of {self.argument}"
@@ -236,11 +263,9 @@ class Group:
             return _Failure.read(found[rank], self.place(rank))
         if (found[:, 1] != message[1]).any() or (found[:, 0] != 1.0).any():
             fields = found[:, _ERRORS.stop : _ELEMENTS]
-            differ = [
-                (i, row) for i in range(len(_AGREED)) for row in range(len(found)) if fields[row, i] != fields[0, i]
-            ]
-            if differ:
-                i, row = differ[0]
+            is_same = (fields == fields[0]) | (np.isnan(fields) & np.isnan(fields[0]))
+            if not is_same.all():
+                i, row = np.argwhere(~is_same.T)[0].tolist()
                 is_number = _AGREED[i] in {"ord", "clip_norm", "use_norm"}
                 values = f"{fields[0, i]:g} and {fields[row, i]:g}" if is_number else "different ones"
                 if i == 0:
@@ -265,6 +290,9 @@ class _Mpi(Group):
     def rank(self) -> int:
         return int(self.comm.Get_rank())
 
+    def size(self) -> float:
+        return int(self.comm.Get_size())
+
 
 class _Torch(Group):
     def gather(self, message: Array) -> Array:
@@ -282,6 +310,9 @@ class _Torch(Group):
 
     def rank(self) -> int:
         return int(sys.modules["torch.distributed"].get_rank(self.comm))
+
+    def size(self) -> float:
+        return int(sys.modules["torch.distributed"].get_world_size(self.comm))
 
 
 #: More ranks than any program has. Their counts are exact in float64.
@@ -303,20 +334,23 @@ class _Sum(Group):
                 f"{self.prefix}: {self.argument}: found a function that returns {_core.describe(found)}; "
                 f"allowed: {allowed}"
             )
-        return np.ascontiguousarray(found).reshape(1, -1)
+        # A copy: the function may keep its array, and another thread may resize it.
+        return np.array(found).reshape(1, -1)
 
     def disagreement(self, found: Array, message: Array) -> _Failure | None:
         total = found[0]
         ranks = total[0]
         is_alone = ranks == 1.0 and total[_NONCE] == message[_NONCE]
-        # A sum has a whole number of ranks and of elements.
-        is_whole = np.isfinite(total[[0, _ELEMENTS]]).all() and not (total[[0, _ELEMENTS]] % 1.0).any()
-        if not is_whole or not (is_alone or 1.0 < ranks <= _MOST_RANKS):
+        # A sum has a whole number of ranks, of errors and of elements.
+        is_sum = (is_alone or 1.0 < ranks <= _MOST_RANKS) and _are_whole(ranks) and _are_whole(total[_ERRORS])
+        if is_sum:
+            for kind in np.flatnonzero(total[_ERRORS]).tolist():
+                return _Failure(_CLASSES[kind](""), "an error on one of the ranks")
+        # The elements of copies are rounded fractions.
+        if not is_sum or not _are_whole(total[_ELEMENTS], 1e-9):
             return _Failure(
                 ValueError(), f"{self.argument}: found a function that does not add up; allowed: a sum over all ranks"
             )
-        for kind in np.flatnonzero(total[_ERRORS]).tolist():
-            return _Failure(_CLASSES[kind](""), "an error on one of the ranks")
         if total[1] != ranks * message[1] or total[2] != ranks * message[2]:
             return _Failure(
                 ValueError(), f"found arguments that differ between ranks; allowed: the same {', '.join(_AGREED[1:])}"
@@ -326,13 +360,40 @@ class _Sum(Group):
         return None
 
 
-def groups_of(prefix: str, comm: Any) -> list[Group]:
-    """Return the groups that ``comm`` names: one, or one for each entry of a sequence."""
-    if isinstance(comm, (list, tuple)):
-        if not comm:
-            raise ValueError(f"{prefix}: comm: found an empty sequence; allowed: {_ALLOWED}")
-        return [_group(prefix, one, f"comm[{i}]") for i, one in enumerate(comm)]
-    return [_group(prefix, comm, "comm")]
+def _are_whole(numbers: Any, tolerance: float = 0.0) -> bool:
+    if not np.isfinite(numbers).all():
+        return False
+    return bool((np.abs(numbers - np.rint(numbers)) <= tolerance * np.abs(numbers)).all())
+
+
+def _kind_of(replicated: Any) -> Any:
+    """Return the part of ``replicated`` that must be the same on all ranks: a tensor that is True is on all of them."""
+    entries = _entries(replicated)
+    if entries is None:
+        return replicated is None, _is_true(replicated)
+    return len(entries), tuple(i for i, entry in enumerate(entries) if _is_true(entry))
+
+
+def _is_true(entry: Any) -> bool:
+    return isinstance(entry, (bool, np.bool_)) and bool(entry)
+
+
+def _groups_of(prefix: str, comm: Any) -> tuple[list[Group], Exception | None]:
+    """Return a group for each communicator, and the error for the first entry that is none."""
+    if not isinstance(comm, (list, tuple)):
+        return [_group(prefix, comm, "comm")], None
+    if not comm:
+        raise ValueError(f"{prefix}: comm: found an empty sequence; allowed: {_ALLOWED}")
+    groups: list[Group] = []
+    wrong: Exception | None = None
+    for i, one in enumerate(comm):
+        try:
+            groups.append(_group(prefix, one, f"comm[{i}]"))
+        except (TypeError, ValueError) as error:  # noqa: PERF203 (few communicators)
+            wrong = wrong or error
+    if wrong is not None and not groups:
+        raise wrong
+    return groups, wrong
 
 
 _ALLOWED = (
@@ -381,16 +442,21 @@ def to_floats(pairs: Array) -> Array:
 def copies(share: Share, replicated: Any, count: int) -> list[int]:
     """Return for each tensor how many ranks hold a copy; 0 if another rank counts it."""
     prefix = share.prefix
-    if isinstance(replicated, (bool, int, np.bool_, np.integer)):
-        entries: Any = [replicated] * count
-    elif isinstance(replicated, (list, tuple, np.ndarray)):
-        entries = replicated
-    else:
+    if isinstance(replicated, _ENTRY):
+        return [_copies_of(share, "replicated", replicated)] * count
+    entries = _entries(replicated)
+    if entries is None:
         raise TypeError(f"{prefix}: replicated: found {_core.describe(replicated)}; allowed: {_REPLICATED}")
     if len(entries) != count:
-        allowed = f"length {count}, that of t_list"
+        allowed = f"length {count}" + ("" if share.function in _OF_ONE else ", that of t_list")
         raise ValueError(f"{prefix}: replicated: found length {len(entries)}; allowed: {allowed}")
     return [_copies_of(share, f"replicated[{i}]", entry) for i, entry in enumerate(entries)]
+
+
+def _entries(replicated: Any) -> list[Any] | None:
+    """Return the entries of a sequence, one for each tensor; None if it is no sequence."""
+    is_sequence = isinstance(replicated, (list, tuple)) or (isinstance(replicated, np.ndarray) and replicated.ndim == 1)
+    return list(replicated) if is_sequence else None
 
 
 def _copies_of(share: Share, argument: str, entry: Any) -> int:
@@ -401,12 +467,17 @@ def _copies_of(share: Share, argument: str, entry: Any) -> int:
             allowed = "the number of ranks that hold a copy, with a function as comm"
             raise ValueError(f"{share.prefix}: {argument}: found True; allowed: {allowed}")
         return 1 if share.is_first else 0
-    if not isinstance(entry, (int, np.integer)):
+    if not isinstance(entry, _ENTRY):
         allowed = "a bool or a number of ranks"
         raise TypeError(f"{share.prefix}: {argument}: found {_core.describe(entry)}; allowed: {allowed}")
-    if entry < 1:
-        raise ValueError(f"{share.prefix}: {argument}: found {entry}; allowed: a number of ranks >= 1")
+    if not 1 <= entry <= share.all_ranks:
+        allowed = "a number of ranks >= 1" if entry < 1 else f"at most {share.all_ranks}, the number of ranks"
+        raise ValueError(f"{share.prefix}: {argument}: found {entry}; allowed: {allowed}")
     return int(entry)
 
 
+#: The types of an entry of ``replicated``.
+_ENTRY = (bool, int, np.bool_, np.integer)
 _REPLICATED = "None, True, a number of ranks, or a sequence of these, one for each tensor"
+#: Functions of a single tensor.
+_OF_ONE = {"clip_by_norm", "clip_by_average_norm"}

@@ -232,6 +232,11 @@ class NormState:
             )
         states, mark, square, count = numbers[:_HEAD].tolist()
         wanted = _mark(order, exact)
+        if order == math.inf and states > 1.0 and mark == states * wanted:
+            raise ValueError(
+                f"NormState.from_array: array: found the sum of {states:g} states of order inf; allowed: the maximum "
+                "of each number over the states"
+            )
         if not (1.0 <= states <= _exact.MOST_RANKS and mark == states * wanted and square == states * wanted**2):
             raise ValueError(
                 "NormState.from_array: array: found a state of another order or version, or no sum of at most "

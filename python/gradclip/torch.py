@@ -35,6 +35,7 @@ from __future__ import annotations
 import math
 import types
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -43,10 +44,12 @@ except ModuleNotFoundError as error:
     raise ImportError("gradclip.torch needs PyTorch: see https://pytorch.org/get-started") from error
 
 import gradclip as gc
+from gradclip import _core
+from gradclip._distributed import norm_of_parts
 from gradclip._dtensor import parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     import numpy as np
 
@@ -113,14 +116,14 @@ def clip_grad_norm_(
     arrays = _arrays_to_clip(gradients, parts) if norm_type > 0 else None
     if arrays is None:
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
-    max_norm = _limit(max_norm, "clip_grad_norm_: max_norm")
+    limit = partial(_limit, max_norm, "clip_grad_norm_: max_norm")
+    known = None
     if error_if_nonfinite or parts:
-        norm = _norm(arrays, parts, norm_type)
+        known = _norm("clip_grad_norm_", arrays, parts, norm_type, limit)
         if error_if_nonfinite:
-            _check(norm, norm_type)
-        gc.clip_by_global_norm(arrays, max_norm, norm, out=arrays)
-    else:
-        _, norm = gc.clip_by_global_norm(arrays, max_norm, ord=norm_type, out=arrays)
+            _check(known, norm_type)
+    max_norm = limit()
+    _, norm = gc.clip_by_global_norm(arrays, max_norm, known, "clip_grad_norm_", ord=norm_type, out=arrays)
     _count_changes(gradients, norm, max_norm)
     return _norm_of(gradients, norm)
 
@@ -168,7 +171,7 @@ def get_total_norm(
     arrays = _arrays(parts.own if parts else tensors) if norm_type > 0 else None
     if arrays is None:
         return torch.nn.utils.get_total_norm(tensors, norm_type, error_if_nonfinite, foreach)
-    norm = _norm(arrays, parts, norm_type)
+    norm = _norm("get_total_norm", arrays, parts, norm_type)
     if error_if_nonfinite:
         _check(norm, norm_type)
     return _norm_of(tensors, norm)
@@ -324,18 +327,33 @@ def _bfloat16() -> Any:
 
 
 def _limit(x: Any, what: str) -> float:
-    value = float(x)
+    allowed = "a number of at least 0"
+    try:
+        value = None if isinstance(x, (str, bytes)) else float(x)
+    except (TypeError, ValueError):
+        value = None
+    if value is None:
+        raise TypeError(f"{what}: found {_core.describe(x)}; allowed: {allowed}")
     if not value >= 0:
-        raise ValueError(f"{what}: found {value}; allowed: a number of at least 0")
+        raise ValueError(f"{what}: found {value}; allowed: {allowed}")
     return value
 
 
-def _norm(arrays: list[np.ndarray[Any, Any]], parts: Parts | None, norm_type: float) -> float:
-    """Compute the norm of arrays; of the arrays of all processes, if they are parts."""
+def _norm(
+    function: str,
+    arrays: list[np.ndarray[Any, Any]],
+    parts: Parts | None,
+    norm_type: float,
+    limit: Callable[[], float] = float,
+) -> float:
+    """Compute the norm of arrays; of the arrays of all processes, if they are parts.
+
+    All processes must have the same limit. An error of one of them is an error of all.
+    """
     if parts is None:
-        return gc.global_norm(arrays, ord=norm_type)
+        return gc.global_norm(arrays, function, ord=norm_type)
     counted = [array if is_counted else None for array, is_counted in zip(arrays, parts.is_counted, strict=True)]
-    return gc.global_norm(counted, ord=norm_type, comm=parts.groups)
+    return norm_of_parts(function, counted, limit, norm_type, parts.groups)
 
 
 def _check(norm: float, norm_type: float) -> None:

@@ -2,7 +2,7 @@
 
 import math
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 from typing import ClassVar
 
 import gradclip as gc
@@ -156,6 +156,43 @@ class TestReplicated:
             [[np.ones(2), np.ones(3)]] * 2, lambda own, comm: gc.global_norm(own, comm=comm, replicated=replicated)
         ):
             with pytest.raises(error, match=words):
+                raise raised
+
+    def test_of_more_ranks_than_there_are(self):
+        for raised in on_each([[np.ones(2)]] * 2, lambda own, comm: gc.global_norm(own, comm=comm, replicated=3)):
+            with pytest.raises(ValueError, match=r"replicated: found 3; allowed: at most 2, .* \(on rank 0\)"):
+                raise raised
+
+    def test_is_checked_beside_a_known_norm(self):
+        call = partial(gc.clip_by_global_norm, clip_norm=1.0, use_norm=2.0, replicated="yes")
+        for raised in on_each([[np.ones(2)]] * 2, lambda own, comm: call(own, comm=comm)):
+            with pytest.raises(TypeError, match="replicated: found str 'yes'"):
+                raise raised
+
+    def test_true_on_one_rank_alone(self):
+        def work(replicated):
+            return lambda comm: gc.global_norm([np.ones(2), np.ones(3)], comm=comm, replicated=replicated)
+
+        for own, other in ((True, False), (True, None), ([True, False], [False, True])):
+            for raised in ranks.run([work(own), work(other)]):
+                with pytest.raises(ValueError, match="replicated: found different ones on rank 0 and rank 1"):
+                    raise raised
+        # A tensor may have copies on some of the ranks.
+        found = ranks.run([work([2, 1]), work([2, 1]), work([1, False])])
+        assert found[0] == pytest.approx(math.sqrt(2 + 3 * 3 + 2), rel=1e-14)
+
+    @pytest.mark.parametrize("copies", [6, 7, 10, 49])
+    def test_sums_of_rounded_shares(self, copies):
+        """The elements that a function sums are fractions then."""
+        found = on_each(
+            [[np.ones(1)]] * copies, lambda own, comm: gc.global_norm(own, comm=comm.sum, replicated=copies)
+        )
+        np.testing.assert_allclose(found, 1.0, rtol=1e-14)
+
+    def test_an_error_beside_fractions(self):
+        lists = [["text"], [np.ones(1)], [np.ones(1)]]
+        for raised in on_each(lists, lambda own, comm: gc.global_norm(own, comm=comm.sum, replicated=3)):
+            with pytest.raises(TypeError):
                 raise raised
 
     def test_wants_a_communicator(self):
@@ -336,6 +373,61 @@ class TestFaults:
             for error in found:
                 with pytest.raises(kind, match=f"{words}.* \\(on rank 1\\)$"):
                     raise error
+
+    @pytest.mark.parametrize("wrong", [None, "oops", 3])
+    @pytest.mark.parametrize("place", [1, 2])
+    def test_of_one_of_several_communicators(self, wrong, place):
+        """The ranks of the other communicators wait for this one."""
+        rows, columns = [ranks.World(2), ranks.World(2)], [ranks.World(2), ranks.World(2)]
+
+        def work(i, j):
+            comm = [ranks.Comm(rows[i], j), ranks.Comm(columns[j], i)]
+            if (i, j) == (0, 1):
+                comm.insert(place, wrong)
+            return lambda _: gc.global_norm([np.ones(3)], comm=comm)
+
+        for error in ranks.run([work(i, j) for i in range(2) for j in range(2)]):
+            with pytest.raises(TypeError, match=rf"^global_norm: comm\[{place}\]: found"):
+                raise error
+
+    def test_of_a_text_that_cannot_be_sent(self):
+        class MuteError(ValueError):
+            def __str__(self):
+                raise KeyError("no text")
+
+        class Raises:
+            def __init__(self, error):
+                self.error = error
+
+            def __array__(self, *_args, **_options):
+                raise self.error
+
+        for error, words in ((ValueError("bad \udcff"), r"bad \\udcff"), (MuteError(), "<no text: KeyError>")):
+            works = [lambda c, e=error: gc.global_norm([Raises(e)], comm=c), lambda c: gc.global_norm([], comm=c)]
+            with pytest.raises(ValueError, match=words + r" \(on rank 0\)$"):
+                raise ranks.run(works)[1]
+
+    def test_slices_along_other_axes(self):
+        def work(t, axes):
+            return lambda comm: gc.clip_by_norm(t, 1.0, axes, comm=comm)
+
+        for own, other in (
+            ((np.ones((2, 2)), 0), (np.ones((2, 2)), 1)),
+            ((np.ones((2, 3, 1)), 2), (np.ones((3, 2, 1)), 2)),
+        ):
+            for error in ranks.run([work(*own), work(*other)]):
+                with pytest.raises(ValueError, match="the other options: found different ones"):
+                    raise error
+        found = ranks.run([work(np.ones((2, 2)), 0), work(np.ones((7, 2)), -2)])
+        np.testing.assert_allclose(found[0], 1 / 3)
+
+    def test_norms_that_are_nan_are_the_same(self):
+        def work(nonfinite):
+            return lambda c: gc.clip_by_global_norm([np.ones(2)], 1.0, np.nan, nonfinite=nonfinite, comm=c)
+
+        for error in ranks.run([work("zero"), work("keep")]):
+            with pytest.raises(ValueError, match="the other options: found different ones"):
+                raise error
 
     def test_the_first_rank_is_named(self):
         works = [lambda c: gc.global_norm(3, comm=c), lambda c: gc.global_norm([], ord=-1, comm=c)]

@@ -169,6 +169,15 @@ try:
 except RuntimeError as error:
     print(error)
 torch.testing.assert_close(bad.to_local(), before, rtol=0, atol=0, equal_nan=True)
+# A limit that is bad or different on one rank is an error on all.
+for limits in ((1.0, torch.nan), (1.0, "one"), (1.0, 2.0)):
+    own = spread(whole, line, Shard(0))
+    try:
+        ct.clip_grad_norm_([own], limits[rank])
+        raise SystemExit("no error")
+    except (TypeError, ValueError) as error:
+        print(error)
+    torch.testing.assert_close(own.grad.full_tensor(), whole, rtol=0, atol=0)
 # A norm that is known, and bounds.
 for utils in (ct, torch.nn.utils):
     own = spread(whole, line, Shard(0))
@@ -183,6 +192,12 @@ torch.testing.assert_close(own.grad.full_tensor(), whole.clamp(-0.5, 0.5), rtol=
 total = DTensor.from_local(torch.ones(3), line, [Partial()])
 assert abs(ct.get_total_norm([total]).full_tensor().item() - 12 ** 0.5) < 1e-6
 """
-    norm, error = on(2, tmp_path, MESHES + code)
+    norm, error, *limits = on(2, tmp_path, MESHES + code)
     assert float.fromhex(norm) > 0
     assert "non-finite" in error
+    ranks = [f"rank {rank} of comm[0]" for rank in range(2)]
+    assert limits == [
+        "clip_grad_norm_: max_norm: found nan; allowed: a number of at least 0 (on rank 1 of comm[0])",
+        "clip_grad_norm_: max_norm: found str 'one'; allowed: a number of at least 0 (on rank 1 of comm[0])",
+        f"clip_grad_norm_: clip_norm: found 1 and 2 on {' and '.join(ranks)}; allowed: the same on all",
+    ]
