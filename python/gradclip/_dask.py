@@ -16,8 +16,9 @@ import numpy as np
 from dask.array.core import elemwise
 
 from gradclip import _core
-from gradclip._exchange import to_float, to_floats
+from gradclip._exchange import prefix_of, to_float, to_floats
 from gradclip._nonfinite import NonFiniteError
+from gradclip._slices import IndexedSlices
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +34,8 @@ def norm(tensor: Any, ord: Any, axis: Any, keepdims: Any, name: Any) -> Any:
     # An empty array finds what is wrong with the arguments.
     _core.norm(_empty(tensor), ord, axis, keepdims, name)
     kind, axes, order = _core.check_along("norm", name, ord, axis, tensor.ndim)
+    if kind != "matrices":
+        _summed_order("norm", name, ord)
     if kind == "matrices":
         if order != 0:
             allowed = "'euclidean' or 'fro' along two axes of a dask array"
@@ -49,37 +52,27 @@ def norm(tensor: Any, ord: Any, axis: Any, keepdims: Any, name: Any) -> Any:
 
 def global_norm(t_list: Any, name: Any, ord: Any, nonfinite: Any, integers: Any) -> Any:
     """See `gradclip.global_norm`."""
-    _core.global_norm(_empties(t_list), name, ord, nonfinite, integers)
+    _core.global_norm(_empties("global_norm", name, t_list), name, ord, nonfinite, integers)
     for argument, found, default in (("nonfinite", nonfinite, "propagate"), ("integers", integers, "count")):
         if found != default:
             allowed = f"{default!r} for dask arrays"
             raise _core.value_error("global_norm", name, argument, _core.describe(found), allowed)
-    return _number(_pair_of_list(t_list, _core.check_order("global_norm", name, ord)))
+    return _number(_pair_of_list(t_list, _summed_order("global_norm", name, ord)))
 
 
 def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: Any, out: Any) -> Any:
     """See `gradclip.clip_by_value`."""
     _refuse_out("clip_by_value", name, out)
-    # An array of bounds is looked at in the workers; here a zero of its dtype stands for it.
-    lo, hi = (
-        bound if np.ndim(bound) == 0 and not _is_lazy(bound) else np.zeros((), _as_lazy(bound).dtype)
-        for bound in (clip_value_min, clip_value_max)
-    )
-    _core.clip_by_value(_empty(t), lo, hi, name, None)
-    bounds = [_as_lazy(bound) for bound in (clip_value_min, clip_value_max)]
-    for argument, bound in zip(("clip_value_min", "clip_value_max"), bounds, strict=True):
-        if getattr(bound, "ndim", 0) > t.ndim:
-            found = f"{bound.ndim} dimensions"
-            raise _core.value_error("clip_by_value", name, argument, found, f"at most {t.ndim}, those of t")
-    try:
-        result = elemwise(partial(_clip_block_by_value, name=name), t, *bounds, dtype=t.dtype)
-    except ValueError:  # of shapes
-        result = None
-    if result is None or not _has_shape_of(result, t):
-        found = f"bounds of shapes {' and '.join(str(np.shape(bound)) for bound in bounds if bound is not None)}"
-        allowed = f"bounds that broadcast to the shape of t, {t.shape}"
-        raise _core.value_error("clip_by_value", name, "clip_value_min", found, allowed)
-    return result
+    # Workers look at arrays of bounds. Here a zero of its dtype stands for each.
+    _core.clip_by_value(_empty(t), _stand_in(clip_value_min), _stand_in(clip_value_max), name, None)
+    bounds = []
+    for argument, given in (("clip_value_min", clip_value_min), ("clip_value_max", clip_value_max)):
+        bound: Any = given if given is None or np.isscalar(given) else _as_lazy(given)
+        if not _broadcasts(bound, t):
+            allowed = f"a shape that broadcasts to that of t, {t.shape}"
+            raise _core.value_error("clip_by_value", name, argument, f"shape {np.shape(bound)}", allowed)
+        bounds.append(_in_chunks_of(t, bound) if _is_lazy(bound) else bound)
+    return elemwise(partial(_clip_block_by_value, name=name), t, *bounds, dtype=t.dtype)
 
 
 def _clip_by_norm(  # noqa: PLR0917
@@ -116,16 +109,21 @@ def clip_by_global_norm(  # noqa: PLR0917
     _refuse_out(function, name, out)
     if integers != "raise":
         raise _core.value_error(function, name, "integers", _core.describe(integers), "'raise' for dask arrays")
-    used = None if _is_lazy(use_norm) else use_norm
-    _core.clip_by_global_norm(_empties(t_list), clip_norm, used, name, ord, nonfinite, strict, integers, None, None)
-    order = _core.check_order(function, name, ord)
+    used = np.zeros((1,) * use_norm.ndim, use_norm.dtype) if _is_lazy(use_norm) else use_norm
+    _core.clip_by_global_norm(
+        _empties(function, name, t_list), clip_norm, used, name, ord, nonfinite, strict, integers, None, None
+    )
+    order = _summed_order(function, name, ord)
     if use_norm is None:
         pair = _pair_of_list(t_list, order)
         total = _number(pair)
     else:
         total = use_norm if _is_lazy(use_norm) else da.asarray(np.float64(use_norm))
-        pair = total.map_blocks(_pair_of_norm, dtype=np.float64, meta=np.empty(()))
-    options = (clip_norm, name, nonfinite, strict)
+        sizes = float(sum(_as_lazy(tensor).size for tensor in t_list if tensor is not None))
+        elements = 0.0 if math.isnan(sizes) else sizes
+        pair = total.map_blocks(_pair_of_norm, name, elements, dtype=np.float64, meta=np.empty(()))
+    argument = "t_list" if use_norm is None else "use_norm"
+    options = (argument, clip_norm, name, nonfinite, strict)
 
     def clipped(tensor: Any) -> Any:
         if tensor is None:
@@ -210,25 +208,34 @@ def _clip_block(  # noqa: PLR0917 (called by dask)
 
     def share() -> tuple[Array, int]:
         found = _core.roots_of_power_sums(sums, 2.0)
-        if nonfinite == "raise" and not np.isfinite(found).all():
-            norm = float(found[~np.isfinite(found[:, 0]), 0][0])
-            raise NonFiniteError(f"{function}: t: found an element that is infinite or NaN", norm)
+        _check_finite(function, name, "t", found, nonfinite)
         return found, elements
 
     return np.asarray(_core.clip_by_norm(function, block, clip_norm, axes, name, nonfinite, strict, None, share))
 
 
 def _clip_block_of_list(block: Array, pair: Array, options: tuple[Any, ...]) -> Array:
-    clip_norm, name, nonfinite, strict = options
+    argument, clip_norm, name, nonfinite, strict = options
     value, exponent, elements = np.asarray(pair).reshape(-1).tolist()
 
     def share() -> tuple[Array, int]:
-        return np.array([[value, exponent]]), int(elements)
+        found = np.array([[value, exponent]])
+        _check_finite("clip_by_global_norm", name, argument, found, nonfinite)
+        return found, int(elements)
 
     (clipped,), _ = _core.clip_by_global_norm(
         [block], clip_norm, None, name, 2.0, nonfinite, strict, "raise", None, share
     )
     return np.asarray(clipped)
+
+
+def _check_finite(function: str, name: Any, argument: str, norms: Array, nonfinite: Any) -> None:
+    """Raise the error for norms that are infinite or NaN. The tensor with the bad element may be in another worker."""
+    is_bad = ~np.isfinite(norms[:, 0])
+    if nonfinite == "raise" and is_bad.any():
+        found = "an element that is infinite or NaN" if argument != "use_norm" else "an infinite or NaN norm"
+        text = f"{prefix_of(function, name)}: {argument}: found {found}"
+        raise NonFiniteError(text, float(norms[is_bad, 0][0]))
 
 
 def _clip_block_by_value(block: Array, lo: Any, hi: Any, name: Any) -> Array:
@@ -276,8 +283,9 @@ def _pair(*parts: Any, order: float) -> Array:
     return np.array([value, exponent, sum(elements for _, elements in _flat(list(parts)))])
 
 
-def _pair_of_norm(norm: Array) -> Array:
-    return np.array([float(norm), 0.0, 0.0])
+def _pair_of_norm(norm: Array, name: Any, elements: float) -> Array:
+    found = _core.check_limit("clip_by_global_norm", name, "use_norm", np.asarray(norm), True)
+    return np.array([found, 0.0, elements])
 
 
 def _number(pair: Any) -> Any:
@@ -298,9 +306,42 @@ def _is_lazy(tensor: Any) -> bool:
 
 
 def _as_lazy(tensor: Any) -> Any:
-    if _is_lazy(tensor) or tensor is None or np.isscalar(tensor):
-        return tensor
-    return da.from_array(np.asarray(tensor), chunks=-1)
+    return tensor if _is_lazy(tensor) else da.from_array(np.asarray(tensor), chunks=-1)
+
+
+def _stand_in(bound: Any) -> Any:
+    """Return a zero for an array of bounds; other bounds, and what is no array, stay as they are to be checked."""
+    if not _is_lazy(bound):
+        try:
+            array = np.asarray(bound)
+        except ValueError:  # a ragged list
+            return bound
+        if array.ndim == 0 or isinstance(bound, np.ma.MaskedArray):
+            return bound
+        bound = array
+    return np.zeros((), bound.dtype)
+
+
+def _broadcasts(bound: Any, tensor: Any) -> bool:
+    """Whether a bound broadcasts to the shape of a tensor. A length that is not known fits any."""
+    shape = np.shape(bound)
+    return len(shape) <= tensor.ndim and all(
+        own in {1, length} or math.isnan(own) or math.isnan(length)
+        for own, length in zip(reversed(shape), reversed(tensor.shape), strict=False)
+    )
+
+
+def _in_chunks_of(tensor: Any, bound: Any) -> Any:
+    """Cut a bound where a tensor is cut, so that the result has the chunks of the tensor."""
+    before = tensor.ndim - bound.ndim
+    known = [axis for axis, length in enumerate(bound.shape) if length == tensor.shape[before + axis]]
+    return bound.rechunk({axis: tensor.chunks[before + axis] for axis in known})
+
+
+def _summed_order(function: str, name: Any, ord: Any) -> float:
+    """Return the order of a norm, checked to have sums that can be merged."""
+    _core.power_sums(function, (), name, ord, False, False)
+    return _core.check_order(function, name, ord)
 
 
 def _empty(tensor: Any) -> Array:
@@ -308,19 +349,17 @@ def _empty(tensor: Any) -> Array:
     return np.empty((0,) * tensor.ndim, tensor.dtype)
 
 
-def _empties(t_list: Any) -> list[Any]:
-    """Return a list with the same dtypes and Nones as a list of tensors."""
-    return [_empty(tensor) if _is_lazy(tensor) else tensor for tensor in t_list]
+def _empties(function: str, name: Any, t_list: Any) -> list[Any]:
+    """Return a list with the same dtypes and Nones as a list of tensors, to check arguments with."""
+    for i, tensor in enumerate(t_list):
+        if isinstance(tensor, IndexedSlices):
+            raise _core.type_error(function, name, f"t_list[{i}]", "IndexedSlices", "arrays beside dask arrays")
+    is_array = [_is_lazy(t) or (isinstance(t, np.ndarray) and not isinstance(t, np.ma.MaskedArray)) for t in t_list]
+    return [_empty(tensor) if is_one else tensor for tensor, is_one in zip(t_list, is_array, strict=True)]
 
 
 def _norm_dtype(dtype: Any) -> Any:
     return _core.norm(np.empty((0, 1), dtype), "euclidean", 0, None, None).dtype
-
-
-def _has_shape_of(result: Any, tensor: Any) -> bool:
-    return len(result.shape) == len(tensor.shape) and all(
-        a == b or math.isnan(a) or math.isnan(b) for a, b in zip(result.shape, tensor.shape, strict=True)
-    )
 
 
 def _refuse_out(function: str, name: Any, out: Any) -> None:

@@ -121,17 +121,22 @@ impl<'a, 'py> Call<'a, 'py> {
         self.py.import(intern!(self.py, "gradclip._cuda"))?.call_method1(function, arguments)
     }
 
-    /// Hands the call on to the Python function of the same name for dask arrays. Dask has its own workers, so shared calls of
-    /// several processes have no such function.
+    /// Hands the call on to the Python function of the same name for dask arrays. Calls with `comm` or `reproducible` have no such
+    /// function: dask has its own workers.
     #[cold]
     #[inline(never)]
     pub(super) fn hand_on_lazy(
         &self,
+        argument: &str,
         is_shared: bool,
         arguments: impl PyCallArgs<'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
         if is_shared {
-            return Err(self.type_error("comm", "a communicator beside dask arrays", "None for dask arrays"));
+            return Err(self.type_error(
+                argument,
+                "a dask array",
+                "NumPy arrays, with comm= or reproducible=True",
+            ));
         }
         self.runs_python.begin(self.py);
         self.py.import(intern!(self.py, "gradclip._dask"))?.call_method1(self.function, arguments)
@@ -160,8 +165,12 @@ impl<'a, 'py> Call<'a, 'py> {
     /// TensorFlow's message for an argument that is not a list of tensors, with advice for a dict and an iterator.
     fn no_sequence(&self, found: &Bound<'py, PyAny>) -> PyErr {
         let class = class_text(found);
-        let advice = if found.is_instance_of::<PyDict>() {
+        let has_trees = !["clip_by_norms", "clip_by_weight_norm", "clip_examples_by_global_norm"]
+            .contains(&self.function);
+        let advice = if found.is_instance_of::<PyDict>() && has_trees {
             " Use gradclip.tree for a dict, or pass list(t_list.values())."
+        } else if found.is_instance_of::<PyDict>() {
+            " Pass list(t_list.values())."
         } else if found.is_instance_of::<PyIterator>() || class == "<class 'dict_values'>" {
             " Pass list(t_list)."
         } else {
@@ -216,8 +225,24 @@ impl<'a, 'py> Call<'a, 'py> {
         if array.dtype().is_some_and(|dtype| kinds.has(dtype)) {
             Ok(Tensor { array, slices })
         } else {
-            Err(self.type_error(argument, dtype_text(array.object()), &kinds.list()))
+            Err(self.wrong_dtype(argument, object, &array, kinds))
         }
+    }
+
+    /// The error for a tensor of a dtype that is none of `kinds`.
+    #[cold]
+    fn wrong_dtype(
+        &self,
+        argument: Entry<'_>,
+        object: &Bound<'py, PyAny>,
+        array: &Array<'py>,
+        kinds: Kinds,
+    ) -> PyErr {
+        let mut found = dtype_text(array.object());
+        if Array::read(object).is_none() && found == "dtype object" {
+            found = format!("{}, of which NumPy makes {found}", describe(object));
+        }
+        self.type_error(argument, found, &kinds.list())
     }
 
     /// The error for a masked array.
@@ -259,7 +284,11 @@ impl<'a, 'py> Call<'a, 'py> {
             let named = if !is_list(object) {
                 return error;
             } else if says("inhomogeneous") {
-                self.value_error(argument, "a ragged list", "a nested list whose rows have equal lengths")
+                let rows = "a nested list whose rows have equal lengths";
+                let of_tensors = "; a list of tensors is for functions such as clip_by_global_norm";
+                let allowed =
+                    if argument.1.is_none() { format!("{rows}{of_tensors}") } else { rows.to_owned() };
+                self.value_error(argument, "a ragged list", &allowed)
             } else if says("maximum number of dimension") {
                 self.value_error(argument, "a list nested too deep", "at most 64 dimensions")
             } else {

@@ -45,7 +45,7 @@ pub(super) fn clip_by_value<'py>(
     let mut tensor = Inputs::new(&call, T, Items::one(t));
     if let Some(OnDevice { is_lazy, .. }) = tensor.read(is_plain)? {
         let arguments = (t, clip_value_min, clip_value_max, name, out);
-        return if is_lazy { call.hand_on_lazy(false, arguments) } else { call.hand_on(arguments) };
+        return if is_lazy { call.hand_on_lazy("t", false, arguments) } else { call.hand_on(arguments) };
     }
     let mut lo = bound(&call, "clip_value_min", clip_value_min, &tensor)?;
     let mut hi = bound(&call, "clip_value_max", clip_value_max, &tensor)?;
@@ -136,7 +136,7 @@ pub(super) fn clip_by_norm<'py>(
     let mut tensor = Inputs::new(&call, parameter, Items::one(t));
     if let Some(OnDevice { is_lazy, .. }) = tensor.read(is_plain)? {
         return if is_lazy {
-            call.hand_on_lazy(share.is_some(), (t, limit, axes, name, nonfinite, is_strict?, out))
+            call.hand_on_lazy("t", share.is_some(), (t, limit, axes, name, nonfinite, is_strict?, out))
         } else if measure != Measure::Rms && policy?.is_default() && !is_strict? && share.is_none() {
             call.hand_on((t, limit, axes, name, out))
         } else {
@@ -358,6 +358,7 @@ pub(super) fn clip_by_global_norm<'py>(
     if let Some(OnDevice { entries, is_lazy }) = tensors.read(is_plain)? {
         return if is_lazy {
             call.hand_on_lazy(
+                "t_list",
                 share.is_some(),
                 (entries, clip_norm, use_norm, name, ord, nonfinite, strict?, integers, out),
             )

@@ -76,7 +76,7 @@ pub(super) fn global_norm<'py>(
     let mut tensors = Inputs::new(&call, parameter, call.sequence(t_list)?);
     if let Some(OnDevice { entries, is_lazy }) = tensors.read(is_plain)? {
         if is_lazy {
-            return call.hand_on_lazy(false, (entries, name, ord, nonfinite, integers));
+            return call.hand_on_lazy("t_list", false, (entries, name, ord, nonfinite, integers));
         }
         if refuses? || keeps_integers? {
             return Err(call.not_on_device("t_list"));
@@ -198,7 +198,7 @@ pub(super) fn norm<'py>(
     let mut inputs = Inputs::new(&call, TENSOR, Items::one(tensor));
     if let Some(OnDevice { is_lazy, .. }) = inputs.read(is_plain)? {
         let arguments = (tensor, ord, axis, keepdims, name);
-        return if is_lazy { call.hand_on_lazy(false, arguments) } else { call.hand_on(arguments) };
+        return if is_lazy { call.hand_on_lazy("tensor", false, arguments) } else { call.hand_on(arguments) };
     }
     let along = Along::new(&call, ord, axis, inputs.shape()?.len())?;
     let keepdims = call.keepdims(keepdims)?;

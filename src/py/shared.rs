@@ -23,7 +23,7 @@ fn summed_order(call: &Call<'_, '_>, ord: &Bound<'_, PyAny>) -> PyResult<Order> 
         Order::Power(p) if p > MAX_SUMMED_ORDER => Err(call.value_error(
             "ord",
             p,
-            &format!("orders up to {MAX_SUMMED_ORDER}, and inf, for norms of several processes"),
+            &format!("orders up to {MAX_SUMMED_ORDER}, and inf, for norms of data in parts"),
         )),
         order => Ok(order),
     }

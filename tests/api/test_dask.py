@@ -14,6 +14,7 @@ RNG = np.random.default_rng(28)
 DTYPES = ["f2", "f4", "f8", "c8", "c16"]
 CHUNKS = [(30, 17), (100, 40), (1, 40), (100, 3)]
 ORDS = [1, 2, 3, 0.5, np.inf]
+SLICES = gc.IndexedSlices(np.ones((1, 3)), np.array([0]))
 
 
 @pytest.fixture(autouse=True, params=["synchronous", "threads"])
@@ -213,12 +214,27 @@ def test_empty_ones():
         (lambda x: gc.clip_by_norm(x, -1), ValueError, "clip_by_norm: clip_norm: found int -1"),
         (lambda x: gc.clip_by_norm(x, 1, 5), np.exceptions.AxisError, "clip_by_norm: axes: found 5"),
         (lambda x: gc.clip_by_norm(x, 1, out=np.ones(3)), TypeError, "out: found ndarray"),
-        (lambda x: gc.clip_by_norm(x, 1, comm=lambda a: a), TypeError, "comm: found a communicator beside dask"),
+        (lambda x: gc.clip_by_norm(x, 1, comm=lambda a: a), TypeError, "t: found a dask array; allowed: NumPy"),
         (lambda x: gc.norm(x, 1, (0, 1)), ValueError, "norm: ord: found int 1"),
         (lambda x: gc.clip_by_value(x, None, None), ValueError, "None for both bounds"),
         (lambda x: gc.clip_by_value(x, "a", 1), TypeError, "clip_value_min: found str 'a'"),
-        (lambda x: gc.clip_by_value(x, np.ones((2, 100, 40)), 1), ValueError, "3 dimensions"),
-        (lambda x: gc.clip_by_value(x, np.ones((100, 7)), 1), ValueError, "bounds of shapes"),
+        (
+            lambda x: gc.clip_by_value(x, np.ones((2, 100, 40)), 1),
+            ValueError,
+            r"clip_value_min: found shape \(2, 100, 40",
+        ),
+        (lambda x: gc.clip_by_value(x, np.ones((100, 7)), 1), ValueError, r"clip_value_min: found shape \(100, 7\)"),
+        (lambda x: gc.clip_by_value(x, None, np.ones(7)), ValueError, r"clip_value_max: found shape \(7,\)"),
+        (lambda x: gc.clip_by_value(x, [[1], [1, 2]], 1), ValueError, "clip_value_min: found a ragged list"),
+        (lambda x: gc.clip_by_value(x, None, np.ma.ones(40)), TypeError, "clip_value_max: found a masked array"),
+        (lambda x: gc.global_norm([x], ord=2000), ValueError, "global_norm: ord: found 2000"),
+        (lambda x: gc.norm(x, 2000, name="n"), ValueError, "norm 'n': ord: found 2000"),
+        (lambda x: gc.clip_by_global_norm([x], 1, ord=2000), ValueError, "clip_by_global_norm: ord: found 2000"),
+        (lambda x: gc.clip_by_global_norm([x], 1, reproducible=True), TypeError, "t_list: found a dask array"),
+        (lambda x: gc.global_norm([x, SLICES]), TypeError, r"t_list\[1\]: found IndexedSlices; allowed: arrays"),
+        (lambda x: gc.clip_by_global_norm([x], 1, x), ValueError, r"use_norm: found shape \(1, 1\)"),
+        (lambda x: gc.clip_by_global_norm([x], 1, da.ones((), dtype="c8")), TypeError, "use_norm: found"),
+        (lambda x: gc.clip_by_global_norm([x], 1, da.ones((), dtype=bool)), TypeError, "use_norm: found"),
         (lambda x: gc.global_norm([x.astype(object)]), TypeError, r"t_list\[0\]: found dtype object"),
         (lambda x: gc.global_norm([x, "text"]), TypeError, r"t_list\[1\]"),
         (lambda x: gc.global_norm([x], nonfinite="raise"), ValueError, "nonfinite"),
@@ -229,6 +245,42 @@ def test_empty_ones():
 def test_errors_come_before_anything_is_computed(call, error, words):
     with pytest.raises(error, match=words):
         call(da.ones((100, 40), chunks=(30, 17), dtype="f4"))
+
+
+def test_a_bad_norm_that_is_known():
+    clipped, _ = gc.clip_by_global_norm([da.ones(4)], 1.0, da.asarray(-3.0), name="n")
+    with pytest.raises(ValueError, match=r"clip_by_global_norm 'n': use_norm: found"):
+        clipped[0].compute()
+    clipped, _ = gc.clip_by_global_norm([da.ones(4)], 1.0, da.asarray(np.inf), nonfinite="raise")
+    with pytest.raises(gc.NonFiniteError, match="clip_by_global_norm: use_norm: found an infinite or NaN norm"):
+        clipped[0].compute()
+
+
+def test_errors_of_chunks_name_the_call():
+    bad = da.from_array(np.array([1.0, 2.0, np.nan]), chunks=1)
+    clipped, _ = gc.clip_by_global_norm([da.ones(4, chunks=2), bad], 1.0, name="n", nonfinite="raise")
+    for one in clipped:
+        with pytest.raises(gc.NonFiniteError, match="clip_by_global_norm 'n': t_list: found an element") as caught:
+            one.compute()
+        assert caught.value.entries == ()
+    with pytest.raises(gc.NonFiniteError, match="clip_by_norm 'n': t: found an element"):
+        gc.clip_by_norm(bad, 1.0, name="n", nonfinite="raise").compute()
+
+
+def test_lists_with_numbers():
+    tensors = [da.ones(4, chunks=2), 3.0, np.float32(2.0), [1.0, 1.0], None]
+    assert gc.global_norm(tensors).compute() == gc.global_norm([np.ones(4), 3.0, 2.0, np.ones(2)])
+    clipped, norm = dask.compute(*gc.clip_by_global_norm(tensors, 1.0))
+    expected = gc.clip_by_global_norm([np.ones(4), 3.0, np.float32(2.0), np.ones(2), None], 1.0)
+    assert norm == expected[1]
+    for one, other in zip(clipped, expected[0], strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_bounds_are_cut_as_the_tensor_is():
+    x = da.ones((8, 4), chunks=((4, 4), (2, 2)))
+    for bound in (da.ones((8, 4), chunks=((2, 2, 2, 2), (4,))), da.ones((8, 1), chunks=2), np.ones(4)):
+        assert gc.clip_by_value(x, None, bound).chunks == x.chunks
 
 
 def test_processes():
