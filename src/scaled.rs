@@ -255,6 +255,19 @@ impl Scaled {
         }
     }
 
+    /// [`Scaled::clip_to`] for a limit that may lie outside of float64's range.
+    #[must_use]
+    pub fn clip_to_any(self, limit: Self) -> Option<Factor> {
+        Self::new(self.value, self.exponent.saturating_sub(limit.exponent)).clip_to(limit.value)
+    }
+
+    /// The product with a finite number that is not negative.
+    #[must_use]
+    pub fn times(self, by: f64) -> Self {
+        let ((digits, exponent), (by, own)) = (self.split(), Self::new(by, 0).split());
+        Self::new(digits * by, exponent.saturating_add(own))
+    }
+
     /// The quotient by a number of at least 1.
     #[inline]
     #[must_use]

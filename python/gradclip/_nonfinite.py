@@ -66,6 +66,16 @@ def error(  # noqa: PLR0917 (called from the compiled part)
     return of_entries(prefix, [entry for entry in found if entry[2]], norm)
 
 
+def error_of_differences(prefix: str, tensors: Sequence[Any], bases: Sequence[Any], norm: float) -> NonFiniteError:
+    """Return the error for differences of tensors and their bases: an entry is bad if one of the two is."""
+    found = []
+    for i, (tensor, base) in enumerate(zip(tensors, bases, strict=False)):
+        if tensor is not None:
+            both = (("t_list", tensor), ("base_list", base))
+            found += [(i, f"{argument}[{i}]", _count(_values(one))) for argument, one in both]
+    return of_entries(prefix, [entry for entry in found if entry[2]], norm)
+
+
 def error_of_examples(prefix: str, tensors: Sequence[Any], per_tensor: bool, norm: float) -> NonFiniteError:
     """Return the error for examples: the first axis of each tensor counts them."""
     found: dict[Any, tuple[Any, str, str]] = {}
@@ -85,7 +95,7 @@ def of_entries(prefix: str, found: Sequence[tuple[Any, str, str]], norm: float) 
     texts = [f"{name}: {text}" for _, name, text in found[:_NAMED]]
     if len(found) > _NAMED:
         texts.append(f"and {len(found) - _NAMED} more")
-    return NonFiniteError(f"{prefix}: {'; '.join(texts)}", norm, tuple(entry for entry, _, _ in found))
+    return NonFiniteError(f"{prefix}: {'; '.join(texts)}", norm, tuple(dict.fromkeys(entry for entry, _, _ in found)))
 
 
 def _values(tensor: Any) -> Array:

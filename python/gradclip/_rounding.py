@@ -70,19 +70,26 @@ def _to_odd(x: Array, dtype: np.dtype[Any], bits_dtype: np.dtype[Any]) -> Array:
 
 
 def rounded_integers(values: Any, dtype: np.dtype[Any]) -> Array | None:
-    """Return a nested list of integers with ``dtype``, or None if it is not one.
+    """Return a nested list with integers as an array of ``dtype``, or None if it is not one.
 
     The integers may lie beyond NumPy's. NumPy makes float64 of a list with -1 and
-    2**63, and objects of one with 2**64.
+    2**63, and objects of one with 2**64. Floats may stand beside them, for a floating-point dtype.
     """
     found = np.array(values, object)
-    if not found.size or not all(type(x) is int or isinstance(x, np.integer) for x in found.flat):
+    floating = (float, np.floating)
+    are_integers = [type(x) is int or isinstance(x, np.integer) for x in found.flat]
+    are_numbers = [
+        is_integer or (dtype.kind not in "iu" and isinstance(x, floating))
+        for x, is_integer in zip(found.flat, are_integers, strict=True)
+    ]
+    if not any(are_integers) or not all(are_numbers):
         return None
     if dtype.kind in "iu":
         info = np.iinfo(dtype)
         ends = [min(max(int(x), int(info.min)), int(info.max)) for x in found.flat]
         return np.array(ends, dtype.newbyteorder("=")).reshape(found.shape)
-    floats = [_to_float(int(x), is_final=dtype.itemsize == 8) for x in found.flat]  # noqa: PLR2004
+    is_final = dtype.itemsize == 8  # noqa: PLR2004
+    floats = [float(x) if isinstance(x, floating) else _to_float(int(x), is_final=is_final) for x in found.flat]
     return rounded(np.array(floats).reshape(found.shape), dtype)
 
 

@@ -198,7 +198,8 @@ impl<T: Real> Map<T> for ClipMagnitude {
         let size = wide.abs();
         let bad = if self.0.nonfinite == NonFinite::Erase { 0.0 } else { f64::NAN };
         let (_, share) = self.0.shares();
-        let clipped = if size < f64::INFINITY { (self.0.limit * share).copysign(wide) } else { bad };
+        let most = if self.0.margin > 0.0 { product_toward_zero(self.0.limit, share) } else { self.0.limit };
+        let clipped = if size < f64::INFINITY { most.copysign(wide) } else { bad };
         let clipped = if self.0.margin > 0.0 { narrow_toward_zero(clipped) } else { T::narrow(clipped) };
         if self.keeps(size) { x } else { clipped }
     }

@@ -62,6 +62,11 @@ pub(super) fn clip_difference_by_global_norm<'py>(
     let order = vector_order(&call, ord)?;
     let (policy, _) = (policy?, keeps_integers?);
     let mut own: Vec<_> = tensors.arrays().map(|(_, tensor)| tensor.clone()).collect();
+    // The norm first: an array that shares memory with an output is copied then, maybe in another memory order.
+    let norm = match used {
+        Some(norm) => Scaled::new(norm, 0),
+        None => norm_of_differences(py, &own, &bases, order)?,
+    };
     // An output that is its own base is computed from the base; then `t` is the array that is read beside it.
     let into_bases = out.is_some_and(|out| are_entries(out, base_list, &tensors));
     let mut of_bases;
@@ -77,19 +82,18 @@ pub(super) fn clip_difference_by_global_norm<'py>(
     } else {
         (&mut tensors, &mut bases)
     };
-    // A reader that shares memory with an output is copied here, so the norm is computed from the copies.
     let mut readers: Vec<_> = others.iter_mut().collect();
     let mut operands = main.with_outputs(out, &mut readers)?;
     let Operands::General { pairs, .. } = &mut operands else { return Err(internal("plain differences")) };
-    let norm = match used {
-        Some(norm) => Scaled::new(norm, 0),
-        None => norm_of_differences(py, pairs, others, order)?,
-    };
     if policy.refuses(norm) {
-        return Err(match used {
-            Some(_) => call.nonfinite_error("use_norm", &held, None, norm.to_f64()),
-            None => call.nonfinite_difference(&held, call.sequence(base_list)?.held(), norm.to_f64())?,
-        });
+        if used.is_some() {
+            return Err(call.nonfinite_error("use_norm", &held, None, norm.to_f64()));
+        }
+        let bases = call.sequence(base_list)?;
+        let (tensors, bases) = (held.into_any(), bases.held().clone().into_any());
+        return Err(
+            call.error_of_python("error_of_differences", (call.prefix(), tensors, bases, norm.to_f64()))
+        );
     }
     let is_bad = !norm.is_finite() && limit < f64::INFINITY;
     let step = match policy {
@@ -120,11 +124,11 @@ fn is_kept(array: &Array<'_>) -> bool {
     !array.dtype().is_some_and(Dtype::is_scalable)
 }
 
-/// The norm of all differences as one. It does not depend on which operand is subtracted.
+/// The norm of all differences as one, which are summed in the memory order of the tensors.
 fn norm_of_differences<'py>(
     py: Python<'py>,
-    pairs: &[Pair<'py>],
-    others: &[Array<'py>],
+    tensors: &[Array<'py>],
+    bases: &[Array<'py>],
     order: Order,
 ) -> PyResult<Scaled> {
     // Complex numbers are read as real ones, which does not change the Euclidean norm.
@@ -132,8 +136,8 @@ fn norm_of_differences<'py>(
         Order::Two => array.in_parts().unwrap_or_else(|| array.clone()),
         _ => array.clone(),
     };
-    let mut arrays = vec_with_room(pairs.len())?;
-    for (t, base) in pairs.iter().map(Pair::input).zip(others).filter(|(t, _)| !is_kept(t)) {
+    let mut arrays = vec_with_room(tensors.len())?;
+    for (t, base) in tensors.iter().zip(bases).filter(|(t, _)| !is_kept(t)) {
         arrays.push((in_parts(t), in_parts(base)));
     }
     let norm = |by: f64| -> PyResult<Scaled> {
@@ -213,13 +217,6 @@ impl<'py> Call<'_, 'py> {
             }
         }
         Ok(())
-    }
-
-    /// The error for NaN and infinity in tensors, or only in their bases.
-    fn nonfinite_difference(&self, tensors: &Held<'py>, bases: &Held<'py>, norm: f64) -> PyResult<PyErr> {
-        let error = self.nonfinite_error("t_list", tensors, None, norm);
-        let in_tensors = error.value(self.py()).getattr(intern!(self.py(), "entries"))?.is_truthy()?;
-        Ok(if in_tensors { error } else { self.nonfinite_error("base_list", bases, None, norm) })
     }
 
     /// The error for a base whose dtype is not that of its tensor.

@@ -103,37 +103,38 @@ pub(super) fn clip_by_weight_norm<'py>(
     if tensors.read_general()?.is_some() {
         return Err(call.not_on_device("t_list"));
     }
-    let mut weights = call.partners(Parameter::new("weights", Kinds::Scalable, false), weights, &tensors)?;
+    let weights = call.partners(Parameter::new("weights", Kinds::Scalable, false), weights, &tensors)?;
     let clipping = call.limit("clipping", clipping, false)?;
     call.check_name()?;
     let eps = call.limit("eps", eps, false)?;
+    if integer(unit_axis)?.is_none() {
+        return Err(call.type_error("unit_axis", describe(unit_axis), "an int"));
+    }
     let mut units = vec_with_room(weights.len())?;
     for weight in &weights {
         units.push(reduced_axes(&call, unit_axis, weight.ndim())?);
     }
-    let mut readers: Vec<_> = weights.iter_mut().collect();
-    let mut operands = tensors.with_outputs(out, &mut readers)?;
-    let Operands::General { pairs, .. } = &mut operands else { return Ok(operands.into_result()) };
-    let both = pairs.iter().map(Pair::input).chain(&weights);
+    // All norms first: an output may share memory with a weight.
+    let both = tensors.arrays().map(|(_, array)| array).chain(&weights);
     let mut own = Norms::of_each(py, both.zip(units.iter().cycle().map(Vec::as_slice)), Order::Two)?;
-    let of_weights = own.split_off(pairs.len());
+    let of_weights = own.split_off(weights.len());
+    let mut operands = tensors.with_outputs(out, &mut [])?;
+    let Operands::General { pairs, .. } = &mut operands else { return Ok(operands.into_result()) };
     // A NaN norm of a weight makes the limit NaN, so the result shows it.
-    let limit = |weight: Scaled| {
-        let norm = weight.to_f64();
-        clipping * if norm < eps { eps } else { norm }
+    let limit = |weight: Scaled| match weight.max(Scaled::new(eps, 0)) {
+        norm if clipping == 0.0 && !norm.is_nan() => Scaled::ZERO,
+        norm => norm.times(clipping),
     };
     scale_slices(py, pairs, &own, |i, at, norm| {
-        let weight = of_weights.get(i).and_then(|norms| norms.values.get(at));
-        norm.clip_to(weight.map_or(f64::NAN, |weight| limit(*weight)))
+        let weight = of_weights.get(i).and_then(|norms| norms.values.get(at)).copied();
+        let is_limited = clipping < f64::INFINITY;
+        is_limited.then(|| norm.clip_to_any(limit(weight.unwrap_or(Scaled::ZERO)))).flatten()
     })?;
     Ok(operands.into_result())
 }
 
 /// All axes but that of the units; all axes of a tensor with fewer than two, which is a single unit.
 fn reduced_axes(call: &Call<'_, '_>, unit_axis: &Bound<'_, PyAny>, ndim: usize) -> PyResult<Vec<usize>> {
-    if integer(unit_axis)?.is_none() {
-        return Err(call.type_error("unit_axis", describe(unit_axis), "an int"));
-    }
     let unit = if ndim < 2 { None } else { call.axes("unit_axis", Some(unit_axis), ndim)? };
     Ok((0..ndim).filter(|axis| !unit.as_ref().is_some_and(|unit| unit.contains(axis))).collect())
 }

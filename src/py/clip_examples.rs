@@ -10,6 +10,7 @@ use super::array::order::IterOrder;
 use super::array::pair::Pair;
 use super::array::{Array, internal};
 use super::call::{Call, Entry};
+use super::classes::plain;
 use super::kinds::Kinds;
 use super::norm::norms_to_array;
 use super::operands::{Inputs, Operands, Parameter};
@@ -51,6 +52,7 @@ pub(super) fn clip_examples_by_global_norm<'py>(
         return Err(call.not_on_device("t_list"));
     }
     let held = tensors.held();
+    let count = count_of_examples(&call, &tensors)?;
     let (limits, has_limits) = call.limits("clip_norm", clip_norm, held.len())?;
     call.check_name()?;
     let reduce = call.reduce(reduce)?;
@@ -60,30 +62,28 @@ pub(super) fn clip_examples_by_global_norm<'py>(
     }
     let strict = call.flag("strict", strict)?;
     call.check_strict(strict, policy, None)?;
-    let count = count_of_examples(&call, &tensors)?;
     let margin = margin(strict, tensors.elements() / count.max(1));
     if count == 0 && reduce == Reduce::Mean && tensors.arrays().next().is_some() {
         return Err(call.value_error("t_list", "no examples", "at least one for their mean"));
     }
-    // The outputs first: if one does not fit, no norms are computed.
+    // All norms first: an input that shares memory with a sum is copied then, maybe in another memory order.
     let mut arrays = vec_with_room(held.len())?;
     arrays.extend(tensors.arrays().map(|(i, array)| (i, array.clone())));
+    let mut own = vec_with_room(arrays.len())?;
+    for (_, array) in &arrays {
+        let axes: Vec<_> = (1..array.ndim()).collect();
+        own.push(Norms::of(array, &axes, Order::Two)?.values);
+    }
     let mut operands = if reduce == Reduce::No {
         tensors.with_outputs(out, &mut [])?
     } else {
         tensors.replace(zero_example)?;
-        // An input that shares memory with a sum is copied.
         let mut readers: Vec<_> = arrays.iter_mut().map(|(_, array)| array).collect();
         tensors.with_outputs(out, &mut readers)?
     };
     let Operands::General { pairs, .. } = &mut operands else {
         return Err(internal("examples in plain arrays"));
     };
-    let mut own = vec_with_room(arrays.len())?;
-    for (_, array) in &arrays {
-        let axes: Vec<_> = (1..array.ndim()).collect();
-        own.push(Norms::of(array, &axes, Order::Two)?.values);
-    }
     let norms = if has_limits { per_tensor(&held, &own, count)? } else { of_examples(&own, count)? };
     if let Some(norm) = norms.iter().find(|norm| policy.refuses(**norm)) {
         return Err(call.nonfinite_examples(&held, has_limits, norm.to_f64()));
@@ -148,7 +148,7 @@ fn per_tensor(held: &Held<'_>, own: &[Vec<Scaled>], count: usize) -> PyResult<Ve
 /// An array of zeros with the shape and the dtype of one example, of which only one zero is stored.
 fn zero_example<'py>(array: &Array<'py>) -> PyResult<Array<'py>> {
     let numpy = array.object().py().import("numpy")?;
-    let zero = numpy.call_method1("zeros", ((), array.object().getattr("dtype")?))?;
+    let zero = numpy.call_method1("zeros", ((), plain(array.object())?.getattr("dtype")?))?;
     let shape = array.shape().get(1..).unwrap_or_default().to_vec();
     let zeros = numpy.call_method1("broadcast_to", (zero, shape))?;
     Ok(Array::read(&zeros).ok_or_else(|| internal("NumPy made no array"))?.0)

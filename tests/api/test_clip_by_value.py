@@ -54,6 +54,15 @@ def test_integer_bounds_outside_the_range_saturate(dtype):
     assert same_bits(gc.clip_by_value(x, -(10**400), 10**400), x)
 
 
+def test_a_list_of_bounds_may_mix_floats_and_large_integers():
+    for dtype in (np.float32, np.float64, ml_dtypes.bfloat16):
+        lo = [0.5, 2**64, -(10**400), np.float32(0.25)]
+        found = gc.clip_by_value(np.zeros(4, dtype), lo, None)
+        assert same_bits(found, np.array([0.5, 2.0**64, 0, 0.25]).astype(dtype))
+    with pytest.raises(TypeError, match="clip_value_min: found"):
+        gc.clip_by_value(np.zeros(2, np.int64), [0.5, 2**64], None)
+
+
 @integers
 @pytest.mark.parametrize("bound_dtype", INTEGERS)
 def test_array_bounds_of_any_integer_dtype_compare_exactly(dtype, bound_dtype):

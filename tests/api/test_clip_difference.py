@@ -284,6 +284,8 @@ def test_what_is_not_finite_is_named_and_nothing_is_written(dtype):
     cases = [
         ([good, bad], [good, good], r"t_list\[1\]: 1 NaN and 1 infinite of 6 elements, the first at \(0, 1\)", (1,)),
         ([good, good], [bad, good], r"base_list\[0\]: 1 NaN and 1 infinite of 6 elements, the first at \(0, 1\)", (0,)),
+        ([bad, good], [good, bad], r"t_list\[0\]: 1 NaN and .*; base_list\[1\]: 1 NaN and .*", (0, 1)),
+        ([good, bad], [good, bad], r"t_list\[1\]: 1 NaN and .*; base_list\[1\]: 1 NaN and .*", (1,)),
     ]
     for t_list, bases, message, entries in cases:
         for out in ("new", "t", "base"):
@@ -389,6 +391,21 @@ def test_memory_that_overlaps(dtype, at):
             assert again == norm
             assert all(a is b for a, b in zip(results, outs, strict=True))
             assert all(same_bits(a, b) for a, b in zip(results, goal, strict=True)), beside
+
+
+def test_the_tensors_decide_the_order_of_sums():
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        t, base = rng.standard_normal((50, 50)), np.asfortranarray(rng.standard_normal((50, 50)))
+        memory = rng.standard_normal(3000)
+        back = memory[:2500].reshape(50, 50)[:, ::-1]
+        for own, other, out in ((t, base, base), (back, base, memory[:2500].reshape(50, 50)), (base, back, base)):
+            own_before, other_before = own.copy("K"), other.copy("K")
+            (goal,), norm = gc.clip_difference_by_global_norm([own], [other], 50.0)
+            (found,), again = gc.clip_difference_by_global_norm([own], [other], 50.0, out=[out])
+            assert again == norm
+            assert same_bits(found, goal)
+            own[...], other[...] = own_before, other_before
 
 
 def test_bases_that_are_parts_of_their_tensors():

@@ -456,6 +456,15 @@ def test_outputs_that_share_memory_with_inputs(dtype, reduce):
             assert all(same_bits(a, b) for a, b in zip(results, plain, strict=True)), (begin, other)
 
 
+def test_the_tensors_decide_the_order_of_sums():
+    memory = np.random.default_rng(0).standard_normal(3000)
+    t = memory[:1000].reshape(2, 500)[:, ::-1]
+    goal, norms = gc.clip_examples_by_global_norm([t], 0.5, out=[np.empty(500)])
+    found, again = gc.clip_examples_by_global_norm([t], 0.5, out=[memory[:500]])
+    assert same_bits(again, norms)
+    assert same_bits(found[0], goal[0])
+
+
 # ---- errors
 
 
@@ -476,6 +485,7 @@ ERRORS = {
         1.0,
         r"t_list\[3\]: found 4 examples \(shape \(4,\)\); allowed: 3, as t_list\[1\] has$",
     ),
+    "no axis beside another error": ([np.float64(3)], "bad", r"t_list\[0\]: found shape \(\)"),
     "a limit": ([X], -1.0, rf"clip_norm: found float -1\.0; allowed: {NUMBER}$"),
     "a limit of NaN": ([X], np.nan, r"clip_norm: found float nan"),
     "a matrix of limits": ([X], np.ones((1, 1)), r"clip_norm: found shape \(1, 1\)"),

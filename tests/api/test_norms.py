@@ -1,5 +1,8 @@
 """`norms`, the clippers of lists whose tensors or units have their own norms, and `clip_by_rms`."""
 
+import math
+from fractions import Fraction
+
 import gradclip as gc
 import numpy as np
 import oracle
@@ -206,6 +209,46 @@ def test_weights_that_are_the_output_are_read_first():
     expected = gc.clip_by_weight_norm([g], [w.copy()], 0.1)[0]
     gc.clip_by_weight_norm([g], [w], 0.1, out=[w])
     same_bits(w, expected)
+    # A copy of weights that are walked backwards would be summed in another order.
+    memory, g = sample(1000), sample((2, 500))
+    w = memory.reshape(2, 500)[:, ::-1]
+    expected = gc.clip_by_weight_norm([g], [w], 0.1, unit_axis=0)[0]
+    (found,) = gc.clip_by_weight_norm([g], [w], 0.1, unit_axis=0, out=[memory.reshape(2, 500)])
+    same_bits(found, expected)
+
+
+@pytest.mark.parametrize("unit_axis", [-1, 0])
+def test_limits_of_weights_beyond_float64(unit_axis):
+    def clip(g, w, clipping, eps=1e-3):
+        return gc.clip_by_weight_norm([np.asarray(g)], [np.asarray(w)], clipping, eps=eps, unit_axis=unit_axis)[0]
+
+    np.testing.assert_allclose(clip(np.full(2, 1e307), np.full(2, 1.5e308), 0.01), np.full(2, 1.5e306), rtol=1e-14)
+    np.testing.assert_allclose(clip(np.ones(2), np.full(2, 5e-324), 2.0**1000, 0), np.full(2, 2.0**-74), rtol=1e-14)
+    np.testing.assert_allclose(clip(np.full(2, 1e-300), np.full(2, 5e-324), 0.5, 0), np.zeros(2), atol=5e-324)
+    rows = np.array([[1e308, 1e308], [5e-324, 0.0], [3.0, 4.0]])
+    for g in (rows, np.flip(rows)):
+        found = clip(g, rows, 0.25, 0)
+        for at, w in (((slice(None), i), rows[:, i]) for i in range(2)) if unit_axis else enumerate(rows):
+            goal = Fraction(0.25) ** 2 * sum(Fraction(x) ** 2 for x in w.tolist())
+            own = sum(Fraction(x) ** 2 for x in g[at].tolist())
+            exact = [
+                float(x) if own <= goal else math.copysign(root(Fraction(x) ** 2 * goal / own), x)
+                for x in g[at].tolist()
+            ]
+            np.testing.assert_allclose(found[at], exact, rtol=1e-14, atol=5e-324)
+    # An infinite limit changes nothing, and a limit of 0 makes zeros.
+    nan = [3.0, np.nan]
+    same_bits(clip(nan, [0.0, 0.0], np.inf, 0), np.array(nan))
+    same_bits(clip([3.0, 4.0], [np.nan, 0.0], np.inf), np.array([3.0, 4.0]))
+    for w, eps in (([1.5e308, 1.5e308], 1e-3), ([1.0, 1.0], np.inf), ([np.inf, 1.0], 0)):
+        same_bits(clip([3.0, 4.0], w, 0.0, eps), np.zeros(2))
+    assert np.isnan(clip([3.0, 4.0], [np.nan, 1.0], 0.0)).all()
+
+
+def root(square):
+    """The square root of a fraction as float64, by integers."""
+    digits = math.isqrt((square.numerator << 4400) // square.denominator)
+    return float(Fraction(digits, 1 << 2200))
 
 
 @pytest.mark.parametrize(
@@ -231,6 +274,9 @@ def test_wrong_weights_are_named(arguments, error, text):
 def test_unit_axis_is_an_axis():
     with pytest.raises(np.exceptions.AxisError, match="unit_axis"):
         gc.clip_by_weight_norm([np.ones((2, 3))], [np.ones((2, 3))], unit_axis=2)
+    for t_list in ([], [None]):
+        with pytest.raises(TypeError, match="unit_axis: found str 'x'; allowed: an int"):
+            gc.clip_by_weight_norm(t_list, t_list, unit_axis="x")
     with pytest.raises(TypeError, match="unit_axis: found tuple"):
         gc.clip_by_weight_norm([np.ones((2, 3))], [np.ones((2, 3))], unit_axis=(0,))
 

@@ -241,6 +241,10 @@ def test_subnormal_results_are_rounded_toward_zero(dtype):
         result = gc.clip_by_norm(x, limit, strict=True)
         assert not result.any()
         assert squared_norms(gc.clip_by_norm(x, limit)).item() > at_most(limit)
+    for axes in (None, (), 0):
+        one = np.ones((1, 1), dtype)
+        assert gc.clip_by_norm(one, 5 * tiny, axes) == 5 * tiny
+        assert gc.clip_by_norm(one, 5 * tiny, axes, strict=True) == 4 * tiny
     many = np.full(10_000, 3 * tiny).astype(dtype)
     limit = 290 * tiny
     assert squared_norms(gc.clip_by_norm(many, limit)).item() > at_most(limit)
