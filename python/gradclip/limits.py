@@ -22,7 +22,6 @@ norm 30.0, limit 2.0
 from __future__ import annotations
 
 import bisect
-import contextlib
 import math
 import operator
 import sys
@@ -31,12 +30,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gradclip import _core
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import numpy.typing as npt
 
 __all__ = ["Percentile", "Quantile", "ZScore"]
+
+#: The kinds of dtypes that are real numbers: V is bfloat16.
+_NUMBERS = "fiuV"
 
 
 class Percentile:
@@ -182,8 +186,7 @@ class ZScore:
         if math.isnan(self.mean):
             self._first.append(norm)
             if len(self._first) >= self.warmup:
-                with np.errstate(over="ignore"):
-                    self.mean, self.var = float(np.mean(self._first)), float(np.var(self._first))
+                self.mean, self.var = _mean_and_variance(self._first)
                 self._first = []
             return self._limit
         std = math.sqrt(self.var)
@@ -192,7 +195,7 @@ class ZScore:
         seen = min(norm, self._limit)
         self.mean = self.decay * self.mean + (1 - self.decay) * seen
         distance = seen - self.mean
-        self.var = self.decay * self.var + (1 - self.decay) * (distance * distance)
+        self.var = self.decay * self.var + (1 - self.decay) * min(distance * distance, sys.float_info.max)
         return self._limit
 
     def state_dict(self) -> dict[str, Any]:
@@ -264,13 +267,7 @@ class Quantile:
 
     def update(self, norms: npt.ArrayLike) -> float:
         """Take the norms of a step's examples or clients, and return the limit for the next step."""
-        try:
-            values = np.asarray(norms, np.float64).ravel()
-        except (TypeError, ValueError):
-            message = f"Quantile.update: norms: found {type(norms).__name__}; allowed: an array of numbers"
-            raise TypeError(message) from None
-        if (values < 0).any():
-            raise ValueError(f"Quantile.update: norms: found {values.min()}; allowed: numbers of at least 0")
+        values = _norms(norms, "Quantile.update")
         values = values[np.isfinite(values)]
         if len(values):
             exponent = -self.rate * (float(np.mean(values <= self.limit)) - self.target)
@@ -290,11 +287,40 @@ class Quantile:
 
 
 def _float(x: Any, what: str, allowed: str) -> float:
-    """Convert a number; text is none."""
-    if not isinstance(x, (str, bytes)):
-        with contextlib.suppress(TypeError, ValueError, OverflowError):
+    """Convert a number, or another object that is one, such as a 0-d tensor of another package."""
+    if isinstance(x, np.ndarray) and x.ndim > 0 and x.dtype.kind in _NUMBERS:
+        raise ValueError(f"{what}: found shape {x.shape}; allowed: {allowed}")
+    is_array = isinstance(x, (np.ndarray, np.generic))
+    if not isinstance(x, (bool, str, bytes, np.ma.MaskedArray)) and not (is_array and x.dtype.kind not in _NUMBERS):
+        try:
             return float(x)
+        except OverflowError:  # an integer
+            return math.inf if x > 0 else -math.inf
+        except (TypeError, ValueError):
+            pass
     raise TypeError(f"{what}: found {type(x).__name__}; allowed: {allowed}")
+
+
+def _norms(x: Any, what: str) -> npt.NDArray[np.float64]:
+    """Check an array of numbers of at least 0, and make a vector of it."""
+    array = np.asanyarray(x)
+    if array.dtype == object and array.size:
+        # Integers that are too large for NumPy.
+        array = np.array([_norm(norm, what, "norms") for norm in array.ravel()])
+    if isinstance(array, np.ma.MaskedArray) or (array.dtype.kind not in _NUMBERS and array.size):
+        raise TypeError(f"{what}: norms: found {_core.describe(x)}; allowed: an array of numbers")
+    values: npt.NDArray[np.float64] = array.astype(np.float64).ravel()
+    if (values < 0).any():
+        raise ValueError(f"{what}: norms: found {values.min()}; allowed: numbers of at least 0")
+    return values
+
+
+def _mean_and_variance(norms: list[float]) -> tuple[float, float]:
+    """Return the mean and the variance of norms, which may be so large that their sum overflows."""
+    # Squares of smaller numbers stay in the range. A power of two rounds nothing.
+    down = 2.0**-600 if max(norms) > 2.0**500 else 1.0
+    parts = np.array(norms) * down
+    return float(np.mean(parts)) / down, min(float(np.var(parts)) / down / down, sys.float_info.max)
 
 
 def _number(x: Any, what: str, low: float, high: float, *, is_open: bool = False) -> float:
@@ -309,9 +335,11 @@ def _number(x: Any, what: str, low: float, high: float, *, is_open: bool = False
 def _whole(x: Any, what: str) -> int:
     """Check an integer of at least 1."""
     try:
-        value = operator.index(x)
+        value = None if isinstance(x, bool) else operator.index(x)
     except TypeError:
-        raise TypeError(f"{what}: found {type(x).__name__}; allowed: an integer of at least 1") from None
+        value = None
+    if value is None:
+        raise TypeError(f"{what}: found {type(x).__name__}; allowed: an integer of at least 1")
     if value < 1:
         raise ValueError(f"{what}: found {value}; allowed: an integer of at least 1")
     return value

@@ -2,8 +2,10 @@
 
 import json
 import math
+from fractions import Fraction
 
 import gradclip as gc
+import ml_dtypes
 import numpy as np
 import pytest
 from gradclip.limits import Percentile, Quantile, ZScore
@@ -134,6 +136,28 @@ def test_huge_norms_and_rates_raise_nothing():
         quantile.load_state_dict(quantile.state_dict())
 
 
+def test_norms_whose_squares_overflow():
+    rule = ZScore(warmup=3)
+    for norm in (1e307, 1.1e307, 1.2e307):
+        rule.update(norm)
+    assert rule.mean == pytest.approx(1.1e307)
+    assert math.isfinite(rule.var)
+    assert math.isfinite(rule.update(1.7e308))
+    assert math.isfinite(rule.mean)
+    assert math.isfinite(rule.var)
+
+
+def test_what_is_a_number():
+    bfloat16 = ml_dtypes.bfloat16
+    for two in (2, 2.0, np.float16(2), np.array(2), np.array(2, bfloat16), Fraction(2)):
+        assert Percentile().update(two) == 2.0
+    for norms in ([2], (2.0, 2.0), np.array([[2]]), np.array([2], bfloat16), [Fraction(2)]):
+        assert Quantile(rate=1.0, initial=2.0).update(norms) == pytest.approx(2 * math.exp(-0.5))
+    assert Percentile().update(10**400) == math.inf
+    assert Quantile(initial=2.0).update([10**400]) == 2.0
+    assert Quantile(initial=2.0).update([]) == 2.0
+
+
 def test_a_limit_is_one_for_the_clippers():
     rule = Percentile(50)
     for scale in (1.0, 3.0):
@@ -164,6 +188,18 @@ STATE = {"mean": 1.0, "var": 0.5, "first": [], "limit": 2.0}
         (lambda: ZScore().update(None), TypeError, "ZScore.update: norm: found NoneType; allowed: a number"),
         (lambda: Quantile().update([1.0, -2.0]), ValueError, "Quantile.update: norms: found -2.0"),
         (lambda: Quantile().update(["a"]), TypeError, "Quantile.update: norms: found list"),
+        (lambda: Quantile().update(["0.1"]), TypeError, "Quantile.update: norms: found list"),
+        (lambda: Quantile().update([1j]), TypeError, "Quantile.update: norms: found list"),
+        (lambda: Quantile().update(np.ma.ones(3)), TypeError, "Quantile.update: norms: found a masked array"),
+        (lambda: Quantile().update([2, "a"]), TypeError, "Quantile.update: norms: found list"),
+        (lambda: Quantile().update([10**400, None]), TypeError, "Quantile.update: norms: found NoneType"),
+        (lambda: Percentile().update(np.ma.masked), TypeError, "Percentile.update: norm: found MaskedConstant"),
+        (lambda: Percentile().update(np.array([1.0])), ValueError, "Percentile.update: norm: found shape (1,)"),
+        (lambda: Percentile().update(True), TypeError, "Percentile.update: norm: found bool"),
+        (lambda: Percentile().update(np.True_), TypeError, "Percentile.update: norm: found bool"),
+        (lambda: Percentile().update(-(10**400)), ValueError, "Percentile.update: norm: found -inf"),
+        (lambda: Percentile(True), TypeError, "Percentile: q: found bool"),
+        (lambda: Percentile(10, True), TypeError, "Percentile: history: found bool"),
         (lambda: ZScore().load_state_dict({"mean": 1.0}), ValueError, "found no entry var, first, limit"),
         (lambda: ZScore().load_state_dict({**STATE, "var": -1.0}), ValueError, "load_state_dict: var: found -1.0"),
         (lambda: ZScore().load_state_dict({**STATE, "limit": math.nan}), ValueError, "limit: found nan"),
