@@ -11,10 +11,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import sys
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 #: Exit statuses.
 FINE, NOT_FINITE, UNREADABLE = 0, 1, 2
+#: That of a shell for a program that SIGINT has ended.
+INTERRUPTED = 130
 
 
 @dataclass(frozen=True)
@@ -143,12 +147,17 @@ class Session:
     """One run of the command: collects what could not be read."""
 
     def __init__(self) -> None:
-        self.failed = False
+        self.errors: list[str] = []
+
+    @property
+    def failed(self) -> bool:
+        """Whether something could not be read."""
+        return bool(self.errors)
 
     def complain(self, text: object) -> None:
         """Tell why something cannot be read; the run goes on."""
-        print(f"gradclip: {text}", file=sys.stderr)
-        self.failed = True
+        self.errors.append(str(text))
+        print(f"gradclip: {_printable(str(text))}", file=sys.stderr)
 
     def tensors(self, path: Path) -> list[StoredTensor]:
         """List the tensors of a file; none if it cannot be read."""
@@ -180,7 +189,11 @@ class Session:
 
     def differences(self, old: Path, new: Path, order: float) -> list[Summary]:
         """Summarize the differences of tensors with one name."""
-        before, after = ({tensor.name: tensor for tensor in self.tensors(path)} for path in (old, new))
+        lists = [self.tensors(path) for path in (old, new)]
+        if old.suffix.lower() == new.suffix.lower() == ".npy":
+            # Their tensors have the names of the files.
+            lists[0] = [replace(tensor, name=new.stem) for tensor in lists[0]]
+        before, after = ({tensor.name: tensor for tensor in tensors} for tensors in lists)
         if not self.failed:
             for name in {**before, **after}:
                 if name not in before or name not in after:
@@ -205,8 +218,8 @@ def _printable(name: str) -> str:
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in name)
 
 
-def table(summaries: Sequence[Summary], total: float, *, relative: bool) -> str:
-    """Align the summaries in columns, the global norm last."""
+def table(summaries: Sequence[Summary], total: float | None, *, relative: bool) -> str:
+    """Align the summaries in columns, the global norm last if it is known."""
     head = ["name", "dtype", "shape", "norm", "rms", "largest", "NaN", "infinite", *(["relative"] if relative else [])]
     rows = [head]
     for each in summaries:
@@ -231,10 +244,10 @@ def table(summaries: Sequence[Summary], total: float, *, relative: bool) -> str:
         )
         for row in rows
     ]
-    return "\n".join([*lines, f"global norm {total:.17g}"])
+    return "\n".join([*lines, *([] if total is None else [f"global norm {total:.17g}"])])
 
 
-def document(summaries: Sequence[Summary], total: float, order: float) -> str:
+def document(summaries: Sequence[Summary], total: float | None, order: float, errors: Sequence[str]) -> str:
     """Write JSON. Numbers that are not finite become strings, since JSON has none."""
 
     def plain(value: Any) -> Any:
@@ -246,15 +259,16 @@ def document(summaries: Sequence[Summary], total: float, order: float) -> str:
     if all(each.relative is None for each in summaries):
         for tensor in tensors:
             del tensor["relative"]
-    return json.dumps({"ord": plain(order), "global_norm": plain(total), "tensors": tensors}, indent=2)
+    found = {"ord": plain(order), "global_norm": plain(total), "tensors": tensors}
+    return json.dumps({**found, "errors": list(errors)} if errors else found, indent=2)
 
 
 def plot(summaries: Sequence[Summary], path: Path) -> None:
     """Draw the norms by tensor."""
     try:
         import matplotlib as mpl  # noqa: PLC0415 (of an extra)
-    except ModuleNotFoundError:
-        sys.exit("gradclip: --plot needs matplotlib: pip install matplotlib")
+    except ModuleNotFoundError as error:
+        raise FileError("--plot needs matplotlib: pip install matplotlib") from error
     mpl.use("Agg")
     import matplotlib.pyplot as plt  # noqa: PLC0415
 
@@ -263,7 +277,7 @@ def plot(summaries: Sequence[Summary], path: Path) -> None:
     axes.barh(range(len(shown)), [each.norm or 0.0 for each in shown], color="#0072B2")
     axes.set_yticks(range(len(shown)), [each.name for each in shown], fontsize=8)
     axes.invert_yaxis()
-    axes.set(xscale="log", xlabel="norm", title="Norms by tensor")
+    axes.set(xscale="log" if shown else "linear", xlabel="norm", title="Norms by tensor")
     axes.grid(axis="x", alpha=0.3)
     figure.savefig(path, dpi=120)
 
@@ -307,6 +321,27 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command, and return its exit status."""
+    try:
+        return run(arguments)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def show(text: str, session: Session) -> None:
+    """Print text. A reader such as ``head`` may close the pipe before its end."""
+    try:
+        if isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")
+        print(text, flush=True)
+    except OSError as error:
+        # Python would write the rest at its end, and fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            session.complain(f"the output cannot be written: {error.strerror}")
+
+
+def run(arguments: Sequence[str] | None) -> int:
+    """Run the command to its end."""
     given = parser().parse_args(arguments)
     session = Session()
     is_difference = given.command == "diff"
@@ -314,16 +349,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = session.differences(given.old, given.new, given.ord)
     else:
         found = session.norms(given.files, given.ord)
-    total = _joined([each.norm for each in found if each.norm is not None], given.ord)
+    norms = [each.norm for each in found if each.norm is not None]
+    total = None if session.failed else _joined(norms, given.ord)
     listed = found
     if given.top:
         # Norms that are not finite come first, tensors without a norm last.
         listed = sorted(found, key=lambda each: (each.norm is None, each.is_finite, -(each.norm or 0.0)))[: given.top]
-    print(document(listed, total, given.ord) if given.json else table(listed, total, relative=is_difference))
+    if given.json:
+        show(document(listed, total, given.ord, session.errors), session)
+    elif listed or not session.failed:
+        show(table(listed, total, relative=is_difference), session)
     if given.plot:
         try:
             plot(listed, given.plot)
-        except (OSError, ValueError) as error:
+        except (FileError, OSError, ValueError) as error:
             session.complain(f"{given.plot}: {error}")
     if session.failed:
         return UNREADABLE

@@ -8,6 +8,7 @@ import sys
 import types
 import warnings
 import zipfile
+from pathlib import Path
 
 import gradclip as gc
 import ml_dtypes
@@ -348,8 +349,77 @@ def test_a_plot_is_a_picture(tmp_path, capsys):
 def test_a_plot_without_matplotlib_says_what_to_install(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     np.save(tmp_path / "a.npy", np.ones(3))
-    with pytest.raises(SystemExit, match="pip install matplotlib"):
-        run("norms", tmp_path / "a.npy", "--plot", tmp_path / "a.png", capsys=capsys)
+    status, _, err = run("norms", tmp_path / "a.npy", "--plot", tmp_path / "a.png", capsys=capsys)
+    assert status == 2
+    assert "--plot needs matplotlib: pip install matplotlib" in err
+
+
+@pytest.mark.parametrize(("value", "expected"), [(0.0, 0), (np.nan, 1)])
+def test_a_plot_of_norms_that_no_logarithm_has(value, expected, tmp_path, capsys):
+    np.save(tmp_path / "a.npy", np.full(3, value))
+    status, _, err = run("norms", tmp_path / "a.npy", "--plot", tmp_path / "a.png", capsys=capsys)
+    assert (status, err) == (expected, "")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_there_is_no_global_norm_of_what_cannot_be_read(tmp_path, capsys):
+    np.save(tmp_path / "a.npy", np.ones(4))
+    (tmp_path / "b.npy").write_bytes(b"text")
+    status, out, _ = run("norms", tmp_path / "b.npy", capsys=capsys)
+    assert (status, out) == (2, "")
+    status, out, _ = run("norms", tmp_path / "a.npy", tmp_path / "b.npy", capsys=capsys)
+    assert status == 2
+    assert len(out.splitlines()) == 2
+    assert "global norm" not in out
+    status, out, _ = run("norms", tmp_path / "a.npy", tmp_path / "b.npy", "--json", capsys=capsys)
+    found = json.loads(out)
+    assert (status, found["global_norm"], len(found["tensors"])) == (2, None, 1)
+    (error,) = found["errors"]
+    assert error.startswith(f"{tmp_path / 'b.npy'}: ")
+
+
+def test_complaints_do_not_control_the_terminal(tmp_path, capsys):
+    np.savez(tmp_path / "a.npz", **{"one\n\x1b[31m": np.ones(2)})
+    np.savez(tmp_path / "b.npz", two=np.ones(2))
+    _, _, err = run("diff", tmp_path / "a.npz", tmp_path / "b.npz", capsys=capsys)
+    assert len(err.splitlines()) == 2
+    assert "\x1b" not in err
+
+
+def test_differences_of_two_arrays_whose_files_have_other_names(tmp_path, capsys):
+    np.save(tmp_path / "before.npy", np.array([3.0, 0.0]))
+    np.save(tmp_path / "after.npy", np.array([3.0, 4.0]))
+    status, out, err = run("diff", tmp_path / "before.npy", tmp_path / "after.npy", "--json", capsys=capsys)
+    assert (status, err) == (0, "")
+    (tensor,) = json.loads(out)["tensors"]
+    assert (tensor["name"], tensor["norm"]) == ("after", 4.0)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="another system's pipes")
+def test_an_output_that_nobody_reads_or_takes(tmp_path):
+    np.savez(tmp_path / "a.npz", **{f"tensor{i}": np.ones(1) for i in range(3000)})
+    line = [sys.executable, "-m", "gradclip", "norms", str(tmp_path / "a.npz")]
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+    assert (process.stderr.read(), process.wait()) == (b"", 0)
+    process.stderr.close()
+    if (full_disk := Path("/dev/full")).exists():
+        with full_disk.open("w") as full:
+            done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        assert (done.returncode, done.stderr) == (
+            2,
+            "gradclip: the output cannot be written: No space left on device\n",
+        )
+    done = subprocess.run(line, capture_output=True, check=False, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_an_interrupt_ends_it_quietly(tmp_path, monkeypatch, capsys):
+    def interrupted(*_arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "tensors_of", interrupted)
+    assert run("norms", tmp_path / "a.npy", capsys=capsys)[0] == 130
 
 
 @pytest.mark.parametrize("has_bar", [True, False])
