@@ -30,6 +30,8 @@ Examples
 [array([1.5, 2. ], dtype=float32), None, array([6.])]
 """
 
+from typing import NoReturn as _NoReturn
+
 from gradclip._clip import clip_by_average_norm, clip_by_global_norm, clip_by_norm, clip_by_rms, clip_by_value
 from gradclip._clip_lists import (
     clip_by_norms,
@@ -66,3 +68,8 @@ __all__ = [
     "show_config",
     "trim",
 ]
+
+
+def __getattr__(name: str) -> _NoReturn:
+    advice = f"; write import gradclip.{name}" if name in {"limits", "torch", "tree"} else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{advice}")

@@ -483,9 +483,9 @@ def clip_by_global_norm(
         ``"keep"``: they do not count in the norm, and their results are copies.
     out : sequence of ndarray, IndexedSlices or None, optional
         For each tensor, the array that receives its result, with its shape and dtype, or
-        None for a new array. For each None, None. It may be ``t_list`` itself: then the
-        tensors are clipped in place, and nothing is written if nothing needs clipping.
-        Default: new arrays.
+        None for a new array. Where ``t_list`` has None, pass None. ``out`` may be
+        ``t_list`` itself: then the tensors are clipped in place, and nothing is written
+        if nothing needs clipping. Default: new arrays.
     comm : communicator, function or sequence of these, optional
         The processes that hold the other parts of the tensors: a communicator of mpi4py, a ProcessGroup
         of torch.distributed, or a function that sums a float64 array over all processes. A
@@ -526,8 +526,9 @@ def clip_by_global_norm(
     Notes
     -----
     Each tensor ``t`` becomes ``t * clip_norm / max(norm, clip_norm)``, as in
-    ``tf.clip_by_global_norm``. If the norm is infinite or NaN and ``clip_norm`` is
-    finite, all results are NaN by default.
+    ``tf.clip_by_global_norm``. If an element is infinite or NaN and ``clip_norm`` is
+    finite, all results are NaN by default. A finite norm beyond float64 is returned as
+    infinity, but scales the tensors correctly; passed as ``use_norm`` it makes NaN.
 
     Clipping by the global norm was proposed by R. Pascanu, T. Mikolov and Y. Bengio,
     "On the difficulty of training recurrent neural networks", ICML 2013,

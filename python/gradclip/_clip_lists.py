@@ -269,7 +269,7 @@ def clip_difference_by_global_norm(
         dtypes float16, bfloat16, float32, float64, complex64 and complex128.
     base_list : sequence of array_like or None
         For each tensor, the base of its difference, with the same shape and dtype: for
-        example the weights before training. For each None, None.
+        example the weights before training. Where ``t_list`` has None, pass None.
     clip_norm : number
         The limit, a real number >= 0. An infinite limit changes nothing.
     use_norm : number, optional

@@ -443,7 +443,7 @@ def clip_difference_by_global_norm(
         The tensors, as in `gradclip.clip_difference_by_global_norm`.
     base : tree of array_like or None
         A tree of the same structure. For each tensor, the base of its difference, with the
-        same shape and dtype. For each None, None.
+        same shape and dtype. Where the other tree has None, pass None.
     clip_norm : number
         The limit, a real number >= 0. An infinite limit changes nothing.
     use_norm : number, optional

@@ -58,10 +58,15 @@ results = []
 for seed in range(2):
     update = [np.random.default_rng(seed).standard_normal((100, 100))]
     metrics = {"norm": gc.NormState.of(update).to_array().tobytes()}
-    results.append((None, FitRes(Status(Code.OK, ""), ndarrays_to_parameters(update), 10, metrics)))
-mean, _ = ClippedFedAvg().aggregate_fit(1, results, [])
-print(parameters_to_ndarrays(mean)[0].tobytes().hex())
+    own = ndarrays_to_parameters([1.0 + update[0], np.array(7)])
+    results.append((None, FitRes(Status(Code.OK, ""), own, 10, metrics)))
+strategy = ClippedFedAvg()
+strategy.server = [np.ones((100, 100)), np.array(5)]
+mean, _ = strategy.aggregate_fit(1, results, [])
+mean = parameters_to_ndarrays(mean)
+assert mean[1] == 7
+print((mean[0] - 1.0).tobytes().hex())
 """
     mean = np.frombuffer(bytes.fromhex(output_of("Flower", tmp_path, more).split()[-1]))
     a, b = samples(2)
-    np.testing.assert_allclose(mean, ((a + b) / 2 / gc.global_norm([a, b])).ravel(), rtol=1e-12)
+    np.testing.assert_allclose(mean, ((a + b) / 2 / gc.global_norm([a, b])).ravel(), rtol=1e-9, atol=1e-15)
