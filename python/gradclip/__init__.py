@@ -30,7 +30,7 @@ Examples
 [array([1.5, 2. ], dtype=float32), None, array([6.])]
 """
 
-from typing import NoReturn as _NoReturn
+import typing as _typing
 
 from gradclip._clip import clip_by_average_norm, clip_by_global_norm, clip_by_norm, clip_by_rms, clip_by_value
 from gradclip._clip_lists import (
@@ -70,6 +70,9 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> _NoReturn:
-    advice = f"; write import gradclip.{name}" if name in {"limits", "torch", "tree"} else ""
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{advice}")
+# Type checkers take a module with such a function as one that has every name.
+if not _typing.TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        advice = f"; write import gradclip.{name}" if name in {"limits", "torch", "tree"} else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{advice}")

@@ -646,6 +646,30 @@ def test_something_else_in_place_of_the_sequence_is_a_type_error(function, kind)
     assert str(caught.value) == f"{function} 'layer3': {sentence}"
 
 
+def test_advice_about_dicts_and_objects():
+    for call, advice in (
+        (lambda t: gc.clip_by_norms(t, 1.0), " Pass list(t_list.values())."),
+        (lambda t: gc.clip_by_weight_norm(t, t), " Pass list(t_list.values())."),
+        (lambda t: gc.clip_examples_by_global_norm(t, 1.0), " Pass list(t_list.values())."),
+        (gc.norms, " Use gradclip.tree for a dict, or pass list(t_list.values())."),
+    ):
+        with pytest.raises(TypeError) as caught:
+            call({"a": np.ones(2)})
+        assert str(caught.value).endswith(f"Received <class 'dict'>.{advice}")
+
+    class Ragged:
+        pass
+
+    with pytest.raises(
+        TypeError, match=r"clip_by_norm: t: found Ragged, of which NumPy makes dtype object; allowed: f"
+    ):
+        gc.clip_by_norm(Ragged(), 1.0)
+    with pytest.raises(
+        ValueError, match=r"t: found a ragged list; .*; a list of tensors is for functions such as clip_by_g"
+    ):
+        gc.clip_by_norm([np.ones(2), np.ones(3)], 1.0)
+
+
 @pytest.mark.parametrize("kind", [list, tuple, collections.deque, collections.UserList])
 def test_every_sequence_is_a_list_of_tensors(kind):
     t_list = kind([X, None, TABLE])

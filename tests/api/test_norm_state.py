@@ -96,6 +96,13 @@ def test_plain_sums_of_arrays_merge(ord, reproducible):
     assert array.shape == states[0].to_array().shape
 
 
+@pytest.mark.parametrize("reproducible", [True, False])
+def test_a_sum_of_largest_magnitudes_is_an_error(reproducible):
+    a, b = states_of([np.array([3.0, 4.0]), np.array([2.0])], np.inf, reproducible)
+    with pytest.raises(ValueError, match="found the sum of 2 states of order inf; allowed: the maximum"):
+        gc.NormState.from_array(a.to_array() + b.to_array(), ord=np.inf)
+
+
 @pytest.mark.parametrize(("ord", "reproducible"), [(1, False), (2, False), (1, True), (2, True)])
 def test_many_ranks_add_exactly(ord, reproducible):
     """As many ranks as fit: 2**14 numbers of full digits."""

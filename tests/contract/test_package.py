@@ -61,6 +61,15 @@ def test_all_is_the_contracts_list():
     assert public == set(SIGNATURES)
 
 
+@pytest.mark.parametrize("name", ["tree", "torch", "limits"])
+def test_a_module_that_is_not_imported_is_told(name):
+    code = f"import gradclip\ntry:\n    gradclip.{name}\nexcept AttributeError as error:\n    print(error)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == f"module 'gradclip' has no attribute '{name}'; write import gradclip.{name}\n"
+    with pytest.raises(AttributeError, match="has no attribute 'clip'"):
+        getattr(gc, "clip")  # noqa: B009 (mypy)
+
+
 @pytest.mark.parametrize("name", SIGNATURES)
 def test_signatures_are_the_contracts(name):
     assert plain(inspect.signature(getattr(gc, name))) == SIGNATURES[name]
