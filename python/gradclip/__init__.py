@@ -30,6 +30,7 @@ Examples
 [array([1.5, 2. ], dtype=float32), None, array([6.])]
 """
 
+import sys as _sys
 import typing as _typing
 
 from gradclip._clip import clip_by_average_norm, clip_by_global_norm, clip_by_norm, clip_by_rms, clip_by_value
@@ -75,4 +76,5 @@ if not _typing.TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
         advice = f"; write import gradclip.{name}" if name in {"limits", "torch", "tree"} else ""
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{advice}")
+        text = f"module {__name__!r} has no attribute {name!r}{advice}"
+        raise AttributeError(text, name=name, obj=_sys.modules[__name__])

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import math
 import os
@@ -16,7 +17,6 @@ import sys
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 #: Exit statuses.
 FINE, NOT_FINITE, UNREADABLE = 0, 1, 2
-#: That of a shell for a program that SIGINT has ended.
+#: Shells give this status to a program that SIGINT ends.
 INTERRUPTED = 130
 
 
@@ -305,7 +305,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--version", action="version", version=f"gradclip {gc.__version__}")
     commands = made.add_subparsers(dest="command", required=True)
-    status = "Exit status: 0, 1 if an element is not finite, 2 if a file cannot be read."
+    status = "Exit status: 0, 1 if an element is not finite, 2 if a file cannot be read or written, 130 after Ctrl-C."
     norms = commands.add_parser("norms", help="print the norm of each tensor, and the global norm", epilog=status)
     norms.add_argument("files", nargs="+", type=Path, metavar="FILE")
     diff = commands.add_parser("diff", help="print the norms of NEW - OLD, for tensors of the same name", epilog=status)
@@ -330,13 +330,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def show(text: str, session: Session) -> None:
     """Print text. A reader such as ``head`` may close the pipe before its end."""
     try:
-        if isinstance(sys.stdout, TextIOWrapper):
-            sys.stdout.reconfigure(errors="backslashreplace")
-        print(text, flush=True)
+        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+        print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
     except OSError as error:
         # Python would write the rest at its end, and fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):
+        # Windows reports a closed pipe as an invalid argument.
+        is_closed = isinstance(error, BrokenPipeError) or (sys.platform == "win32" and error.errno == errno.EINVAL)
+        if not is_closed:
             session.complain(f"the output cannot be written: {error.strerror}")
 
 

@@ -35,8 +35,8 @@ def norm(tensor: Any, ord: Any, axis: Any, keepdims: Any, name: Any) -> Any:
     _core.norm(_empty(tensor), ord, axis, keepdims, name)
     kind, axes, order = _core.check_along("norm", name, ord, axis, tensor.ndim)
     if kind != "matrices":
-        _summed_order("norm", name, ord)
-    if kind == "matrices":
+        order = _summed_order("norm", name, ord)
+    else:
         if order != 0:
             allowed = "'euclidean' or 'fro' along two axes of a dask array"
             raise _core.value_error("norm", name, "ord", _core.describe(ord), allowed)
@@ -72,7 +72,10 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: Any, o
             allowed = f"a shape that broadcasts to that of t, {t.shape}"
             raise _core.value_error("clip_by_value", name, argument, f"shape {np.shape(bound)}", allowed)
         bounds.append(_in_chunks_of(t, bound) if _is_lazy(bound) else bound)
-    return elemwise(partial(_clip_block_by_value, name=name), t, *bounds, dtype=t.dtype)
+    try:
+        return elemwise(partial(_clip_block_by_value, name=name), t, *bounds, dtype=t.dtype)
+    except ValueError as error:  # of chunks whose lengths are not known
+        raise _core.value_error("clip_by_value", name, "t", str(error), "chunks like those of the bounds") from error
 
 
 def _clip_by_norm(  # noqa: PLR0917
@@ -109,7 +112,11 @@ def clip_by_global_norm(  # noqa: PLR0917
     _refuse_out(function, name, out)
     if integers != "raise":
         raise _core.value_error(function, name, "integers", _core.describe(integers), "'raise' for dask arrays")
-    used = np.zeros((1,) * use_norm.ndim, use_norm.dtype) if _is_lazy(use_norm) else use_norm
+    used = use_norm
+    if _is_lazy(use_norm):
+        # A stand-in with the same dtype and shape, of one zero.
+        shape = tuple(1 if math.isnan(length) else length for length in use_norm.shape)
+        used = np.broadcast_to(np.zeros((), use_norm.dtype), shape)
     _core.clip_by_global_norm(
         _empties(function, name, t_list), clip_norm, used, name, ord, nonfinite, strict, integers, None, None
     )

@@ -13,6 +13,7 @@ from gradclip._nonfinite import NonFiniteError
 from gradclip._nonfinite import error as nonfinite_error
 from gradclip._norm_state import check_reproducible
 from gradclip._sequences import is_sequence_of_tensors
+from gradclip._slices import values_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -144,7 +145,7 @@ def _norms_of_tensor(  # noqa: PLR0917
     function = share.function
     limit = _core.check_limit(function, name, "clip_norm", clip_norm, False)
     sums, len_of_slice = _core.power_sums_along(function, t, name, axes, 2)
-    ndim = np.ndim(getattr(t, "values", t))
+    ndim = np.ndim(values_of(t))
     given = _core.check_axes(function, name, "axes", axes, ndim) if sums.ndim > 1 else None
     kept = () if given is None else tuple(axis for axis in range(ndim) if axis not in given)
     share.agree(2.0, limit, 0.0, replicated, (*options, kept, sums.shape[:-1]))
@@ -221,7 +222,7 @@ def _refusal(  # noqa: PLR0917
     pair = next(pair for pair in found.reshape(-1, 2).tolist() if not math.isfinite(pair[0]))
     norm = to_float(*pair)
     if axes is not None:
-        axes = _core.check_axes(share.function, None, "axes", axes, np.ndim(getattr(one, "values", one)))
+        axes = _core.check_axes(share.function, None, "axes", axes, np.ndim(values_of(one)))
     error = nonfinite_error(share.prefix, argument, one, many, axes, norm)
     if error.entries:
         return error
@@ -231,4 +232,4 @@ def _refusal(  # noqa: PLR0917
 
 
 def _size(tensor: Any) -> int:
-    return 0 if tensor is None else int(np.size(getattr(tensor, "values", tensor)))
+    return 0 if tensor is None else int(np.size(values_of(tensor)))

@@ -50,7 +50,7 @@ _NONCE = 17
 _DATA = 18
 _HEAD = struct.Struct(f"{_NONCE}d")
 _NO_ERRORS = (0.0,) * 6
-_AGREED = ("comm", "ord", "clip_norm", "use_norm", "replicated", "the other options")
+_AGREED = ("comm", "ord", "clip_norm", "use_norm", "replicated", "the other options, axes or shape")
 _SIZES = "the number of tensors or slices"
 
 #: The types of errors that reach other ranks. The last one stands for all others.
@@ -367,7 +367,7 @@ def _are_whole(numbers: Any, tolerance: float = 0.0) -> bool:
 
 
 def _kind_of(replicated: Any) -> Any:
-    """Return the part of ``replicated`` that must be the same on all ranks: a tensor that is True is on all of them."""
+    """Return the part of ``replicated`` that must be the same on all ranks: True says that all hold the tensor."""
     entries = _entries(replicated)
     if entries is None:
         return replicated is None, _is_true(replicated)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gradclip._slices import values_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -99,7 +101,7 @@ def of_entries(prefix: str, found: Sequence[tuple[Any, str, str]], norm: float) 
 
 
 def _values(tensor: Any) -> Array:
-    return np.asarray(getattr(tensor, "values", tensor) if not isinstance(tensor, np.ndarray) else tensor)
+    return np.asarray(values_of(tensor))
 
 
 def _slices(array: Array, axes: Sequence[int]) -> Iterator[tuple[tuple[int, ...], Array]]:

@@ -78,11 +78,13 @@ def rounded_integers(values: Any, dtype: np.dtype[Any]) -> Array | None:
     found = np.array(values, object)
     floating = (float, np.floating)
     are_integers = [type(x) is int or isinstance(x, np.integer) for x in found.flat]
+    if not any(are_integers):
+        return None
     are_numbers = [
         is_integer or (dtype.kind not in "iu" and isinstance(x, floating))
         for x, is_integer in zip(found.flat, are_integers, strict=True)
     ]
-    if not any(are_integers) or not all(are_numbers):
+    if not all(are_numbers):
         return None
     if dtype.kind in "iu":
         info = np.iinfo(dtype)

@@ -250,6 +250,11 @@ def _shape(dense_shape: Sequence[int]) -> tuple[int, ...]:
         raise TypeError(f"IndexedSlices: dense_shape: found {found}; allowed: None or a sequence of ints") from None
 
 
+def values_of(tensor: Any) -> Any:
+    """Return the array of a tensor: the values of `IndexedSlices`, or the tensor itself."""
+    return tensor.values if isinstance(tensor, IndexedSlices) else tensor
+
+
 def _equal(a: Array, b: Array) -> bool:
     # Up to byte order, which pickling does not keep.
     if a.dtype.newbyteorder("=") != b.dtype.newbyteorder("=") or a.shape != b.shape:

@@ -195,7 +195,8 @@ class ZScore:
         seen = min(norm, self._limit)
         self.mean = self.decay * self.mean + (1 - self.decay) * seen
         distance = seen - self.mean
-        self.var = self.decay * self.var + (1 - self.decay) * min(distance * distance, sys.float_info.max)
+        square = min(distance * distance, sys.float_info.max)
+        self.var = min(self.decay * self.var + (1 - self.decay) * square, sys.float_info.max)
         return self._limit
 
     def state_dict(self) -> dict[str, Any]:
@@ -303,12 +304,17 @@ def _float(x: Any, what: str, allowed: str) -> float:
 
 def _norms(x: Any, what: str) -> npt.NDArray[np.float64]:
     """Check an array of numbers of at least 0, and make a vector of it."""
-    array = np.asanyarray(x)
+    allowed = "an array of numbers"
+    try:
+        array = np.asanyarray(x)
+    except ValueError:  # a ragged list
+        array = np.empty(1, object)
     if array.dtype == object and array.size:
         # Integers that are too large for NumPy.
-        array = np.array([_norm(norm, what, "norms") for norm in array.ravel()])
-    if isinstance(array, np.ma.MaskedArray) or (array.dtype.kind not in _NUMBERS and array.size):
-        raise TypeError(f"{what}: norms: found {_core.describe(x)}; allowed: an array of numbers")
+        array = np.array([_float(norm, f"{what}: norms", allowed) for norm in array.ravel()])
+    is_number = array.dtype.kind in _NUMBERS and array.dtype.names is None
+    if isinstance(array, np.ma.MaskedArray) or (array.size and not is_number):
+        raise TypeError(f"{what}: norms: found {_core.describe(x)}; allowed: {allowed}")
     values: npt.NDArray[np.float64] = array.astype(np.float64).ravel()
     if (values < 0).any():
         raise ValueError(f"{what}: norms: found {values.min()}; allowed: numbers of at least 0")

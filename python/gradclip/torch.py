@@ -329,7 +329,7 @@ def _bfloat16() -> Any:
 def _limit(x: Any, what: str) -> float:
     allowed = "a number of at least 0"
     try:
-        value = None if isinstance(x, (str, bytes)) else float(x)
+        value = float(x)
     except (TypeError, ValueError):
         value = None
     if value is None:
@@ -344,7 +344,7 @@ def _norm(
     arrays: list[np.ndarray[Any, Any]],
     parts: Parts | None,
     norm_type: float,
-    limit: Callable[[], float] = float,
+    limit: Callable[[], float] = lambda: 0.0,
 ) -> float:
     """Compute the norm of arrays; of the arrays of all processes, if they are parts.
 

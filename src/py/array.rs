@@ -280,18 +280,17 @@ impl<'py> Array<'py> {
                 .all(|(len, stride)| *len <= 1 || stride % size.cast_signed() == 0)
     }
 
-    /// Whether T is this array's element type.
-    fn check<T: Element>(&self) -> PyResult<()> {
+    /// The fields, if T is this array's element type.
+    fn check<T: Element>(&self) -> PyResult<&Fields> {
         if self.dtype() != Some(T::DTYPE) {
             return Err(internal("a view of another dtype"));
         }
-        self.current_fields().map(|_| ())
+        self.current_fields()
     }
 
     /// [`Array::check`] for memory that is to be written.
     fn check_to_write<T: Element>(&self) -> PyResult<()> {
-        self.check::<T>()?;
-        let is_writeable = self.current_fields()?.flags & npyffi::NPY_ARRAY_WRITEABLE != 0;
+        let is_writeable = self.check::<T>()?.flags & npyffi::NPY_ARRAY_WRITEABLE != 0;
         if is_writeable { Ok(()) } else { Err(resized()) }
     }
 

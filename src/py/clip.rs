@@ -10,7 +10,7 @@ use super::array::items::Items;
 use super::array::order::ReducedAxes;
 use super::array::pair::Pair;
 use super::array::plain::OperandPairs;
-use super::array::{Array, internal};
+use super::array::{Array, internal, resized};
 use super::bound::{BoundKind, bound};
 use super::call::{Call, are_plain, are_plain_axes};
 use super::kinds::Kinds;
@@ -221,6 +221,10 @@ fn clip_along<'py>(
         return Ok(operands.into_result());
     }
     let pair = operands.pair()?;
+    // An array that was read again may have another shape by now.
+    if axes.iter().any(|axis| *axis >= pair.input().ndim()) {
+        return Err(resized());
+    }
     // All norms are computed first: nothing is written before all are known to be finite.
     if policy == Policy::Raise {
         let norms = Norms::of(pair.input(), axes, Order::Two)?;

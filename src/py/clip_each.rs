@@ -128,7 +128,7 @@ pub(super) fn clip_by_weight_norm<'py>(
     scale_slices(py, pairs, &own, |i, at, norm| {
         let weight = of_weights.get(i).and_then(|norms| norms.values.get(at)).copied();
         let is_limited = clipping < f64::INFINITY;
-        is_limited.then(|| norm.clip_to_any(limit(weight.unwrap_or(Scaled::ZERO)))).flatten()
+        is_limited.then(|| norm.clip_to_any(limit(weight.unwrap_or(Scaled::new(f64::NAN, 0))))).flatten()
     })?;
     Ok(operands.into_result())
 }

@@ -25,6 +25,11 @@ use crate::parallel;
 /// the time between the exit functions and the end, but limited, as an exit function may wait for such a thread.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+thread_local! {
+    /// How many calls that may run Python code this thread is inside of: such code may call gradclip again.
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
+}
+
 /// The number of calls that may run Python code now.
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 
@@ -83,7 +88,11 @@ impl RunsPython {
     /// Must be called before Python code may run.
     pub(super) fn begin(&self, py: Python<'_>) {
         if self.0.get().is_none() {
-            wait_for_the_end(py);
+            // The interpreter waits for the outer call, which must not wait in turn.
+            if DEPTH.get() == 0 {
+                wait_for_the_end(py);
+            }
+            DEPTH.set(DEPTH.get() + 1);
             RUNNING.fetch_add(1, Ordering::Relaxed);
             self.0.set(Some(FORKS.load(Ordering::Relaxed)));
         }
@@ -92,7 +101,9 @@ impl RunsPython {
 
 impl Drop for RunsPython {
     fn drop(&mut self) {
-        if self.0.get() == Some(FORKS.load(Ordering::Relaxed)) {
+        let Some(forks) = self.0.get() else { return };
+        DEPTH.set(DEPTH.get().saturating_sub(1));
+        if forks == FORKS.load(Ordering::Relaxed) {
             RUNNING.fetch_sub(1, Ordering::Relaxed);
         }
     }

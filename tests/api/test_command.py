@@ -397,7 +397,7 @@ def test_differences_of_two_arrays_whose_files_have_other_names(tmp_path, capsys
 
 @pytest.mark.skipif(sys.platform == "win32", reason="another system's pipes")
 def test_an_output_that_nobody_reads_or_takes(tmp_path):
-    np.savez(tmp_path / "a.npz", **{f"tensor{i}": np.ones(1) for i in range(3000)})
+    np.savez(tmp_path / "a.npz", **{f"tens\xf6r{i}": np.ones(1) for i in range(3000)})
     line = [sys.executable, "-m", "gradclip", "norms", str(tmp_path / "a.npz")]
     process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process.stdout.close()
@@ -412,6 +412,7 @@ def test_an_output_that_nobody_reads_or_takes(tmp_path):
         )
     done = subprocess.run(line, capture_output=True, check=False, env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert (done.returncode, done.stderr) == (0, b"")
+    assert rb"tens\xf6r0" in done.stdout
 
 
 def test_an_interrupt_ends_it_quietly(tmp_path, monkeypatch, capsys):

@@ -8,6 +8,7 @@ import gradclip as gc
 import numpy as np
 import oracle
 import pytest
+import ranks
 
 pytestmark = pytest.mark.torch
 
@@ -267,3 +268,16 @@ def test_training_goes_as_with_torch():
         losses.append(found)
     assert losses[0][-1] < losses[0][0]
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
+
+
+def test_tensors_of_the_other_functions():
+    """A tensor has a method `values`, as `IndexedSlices` have an attribute."""
+    t = torch.tensor([[3.0, 0.3], [4.0, 0.4]])
+    expected = gc.clip_by_norm(np.concatenate([t, t]), 1.0, 0)[:2]
+    for found in ranks.run([lambda comm: gc.clip_by_norm(t, 1.0, 0, comm=comm)] * 2):
+        np.testing.assert_array_equal(found, expected)
+    bad = torch.tensor([1.0, float("nan")])
+    with pytest.raises(gc.NonFiniteError, match=r"t: 1 NaN of 2 elements, the first at \(1,\)"):
+        gc.clip_by_norm(bad, 1.0, nonfinite="raise")
+    for error in ranks.run([lambda comm: gc.clip_by_norm(bad, 1.0, nonfinite="raise", comm=comm)] * 2):
+        assert isinstance(error, gc.NonFiniteError)

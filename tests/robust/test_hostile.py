@@ -144,14 +144,12 @@ def test_a_list_whose_array_gets_gaps_during_the_call_is_an_error():
     np.testing.assert_array_equal(base, np.arange(8.0))
 
 
-@pytest.mark.parametrize("make", [lambda: np.ones(4), lambda: np.ones((4, 4))[:, 1], lambda: np.ones(4, "c8")])
-@pytest.mark.parametrize("is_output", [True, False])
-def test_an_output_that_is_read_only_by_the_time_of_writing_is_an_error(make, is_output):
-    t = make()
-    out = make() if is_output else t
-    with pytest.raises((RuntimeError, ValueError), match="read-only"):
-        gc.clip_by_norms([t], Lists(lambda: out.setflags(write=False), [1.0]), out=[out])
-    assert (out == 1).all()
+@pytest.mark.parametrize("count", [1, 20])
+def test_an_output_that_is_read_only_by_the_time_of_writing_is_an_error(count):
+    tensors = [np.ones(4) for _ in range(count)]
+    with pytest.raises(RuntimeError, match="read-only"):
+        gc.clip_by_norms(tensors, Lists(lambda: tensors[-1].setflags(write=False), [1.0] * count), out=tensors)
+    assert all((t == 1).all() for t in tensors)
 
 
 class Lists(collections.abc.Sequence):
@@ -178,6 +176,7 @@ def test_the_dtype_of_an_example_is_that_of_its_memory():
         assert same_bits(found, gc.clip_examples_by_global_norm([t], 1.0, reduce="sum")[0][0])
 
 
+@pytest.mark.thread_unsafe(reason="a class gets another name")
 def test_a_narrower_dtype_with_the_name_of_another_is_not_read_as_that():
     kind = ml_dtypes.float8_e5m2
     try:
