@@ -78,8 +78,8 @@ impl<'py> Array<'py> {
     }
 
     /// This array, which gradclip has made as a view of `owner`.
-    pub(super) fn with_owner(self, owner: Self) -> Self {
-        Self { owner: Some(Box::new(owner)), ..self }
+    pub(super) fn with_owner(self, owner: Box<Self>) -> Self {
+        Self { owner: Some(owner), ..self }
     }
 
     /// A new array of uninitialized memory: in the C order or the Fortran order of the axes, or with the strides of another

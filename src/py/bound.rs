@@ -27,12 +27,29 @@ pub(super) enum BoundKind<'py> {
 pub(super) enum Given<'py> {
     /// One number, as Python has it.
     Number(Bound<'py, PyAny>),
-    /// An array of numbers that are bounds for the dtype, and the array that holds its memory, maybe the caller's.
-    Array(Bound<'py, PyAny>, Array<'py>),
+    /// An array of numbers that are bounds for the dtype, and the array that holds its memory, maybe the caller's. The latter is
+    /// boxed, so that a number, which most bounds are, is moved quickly.
+    Array(Bound<'py, PyAny>, Box<Array<'py>>),
 }
 
 /// Reads a bound for tensors of a dtype; `own` makes that dtype as a NumPy object.
 pub(super) fn given_bound<'py>(
+    call: &Call<'_, 'py>,
+    argument: &str,
+    object: &Bound<'py, PyAny>,
+    dtype: Dtype,
+    own: impl Fn() -> PyResult<Bound<'py, PyAny>>,
+) -> PyResult<Given<'py>> {
+    let is_int = object.is_instance_of::<PyInt>() && !object.is_instance_of::<PyBool>();
+    if is_int || (dtype.is_float() && object.is_instance_of::<PyFloat>()) {
+        return Ok(Given::Number(object.clone()));
+    }
+    given_array(call, argument, object, dtype, own)
+}
+
+/// [`given_bound`] for an object that is not a Python number.
+#[inline(never)] // the fast path does not reach it
+fn given_array<'py>(
     call: &Call<'_, 'py>,
     argument: &str,
     object: &Bound<'py, PyAny>,
@@ -49,10 +66,6 @@ pub(super) fn given_bound<'py>(
         let allowed = format!("None, {numbers}, for a tensor of dtype {}", dtype.name());
         Err(call.type_error(argument, found, &allowed))
     };
-    let is_int = object.is_instance_of::<PyInt>() && !object.is_instance_of::<PyBool>();
-    if is_int || (dtype.is_float() && object.is_instance_of::<PyFloat>()) {
-        return Ok(Given::Number(object.clone()));
-    }
     if is_cupy(object) {
         let allowed = "None, a number or a NumPy array, for a tensor that is no cupy.ndarray";
         return Err(call.type_error(argument, describe(object), allowed));
@@ -78,7 +91,7 @@ pub(super) fn given_bound<'py>(
     }
     let ndim: usize = array.getattr(intern!(py, "ndim"))?.extract()?;
     if ndim > 0 {
-        return Ok(Given::Array(array, owner));
+        return Ok(Given::Array(array, Box::new(owner)));
     }
     // A float64 is converted to the tensor's dtype below, and so is an integer of any size.
     let is_longer = dtype.is_float() && array.getattr(intern!(py, "itemsize"))?.extract::<usize>()? > 8;

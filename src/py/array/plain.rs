@@ -442,7 +442,8 @@ impl<'a, 'py> OperandPairs<'a, 'py> {
     fn are_current(&self) -> bool {
         let outputs = self.outputs.of(self.inputs);
         // SAFETY: the references held beside the outputs, or the inputs, are those of the arrays that were read.
-        outputs.iter().all(|array| unsafe { array.is_current_output() }) && self.inputs.are_current()
+        let are_current = outputs.iter().all(|array| unsafe { array.is_current_output() });
+        are_current && (self.outputs.arrays.is_none() || self.inputs.are_current())
     }
 
     /// The inputs, for norms before anything is written.
