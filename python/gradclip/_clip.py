@@ -527,8 +527,9 @@ def clip_by_global_norm(
     -----
     Each tensor ``t`` becomes ``t * clip_norm / max(norm, clip_norm)``, as in
     ``tf.clip_by_global_norm``. If an element is infinite or NaN and ``clip_norm`` is
-    finite, all results are NaN by default, unless ``use_norm`` is finite. A finite norm beyond float64 is returned as
-    infinity, but scales the tensors correctly; passed as ``use_norm`` it makes NaN.
+    finite, all results are NaN by default, unless ``use_norm`` is finite. A norm beyond
+    float64 scales the tensors correctly. It is returned as infinity, so do not pass it
+    as ``use_norm``.
 
     Clipping by the global norm was proposed by R. Pascanu, T. Mikolov and Y. Bengio,
     "On the difficulty of training recurrent neural networks", ICML 2013,

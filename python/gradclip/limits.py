@@ -305,16 +305,17 @@ def _float(x: Any, what: str, allowed: str) -> float:
 def _norms(x: Any, what: str) -> npt.NDArray[np.float64]:
     """Check an array of numbers of at least 0, and make a vector of it."""
     allowed = "an array of numbers"
+    wrong = f"{what}: norms: found {_core.describe(x)}; allowed: {allowed}"
     try:
         array = np.asanyarray(x)
-    except ValueError:  # a ragged list
-        array = np.empty(1, object)
+    except ValueError as error:  # a ragged list
+        raise TypeError(wrong) from error
     if array.dtype == object and array.size:
         # Integers that are too large for NumPy.
         array = np.array([_float(norm, f"{what}: norms", allowed) for norm in array.ravel()])
     is_number = array.dtype.kind in _NUMBERS and array.dtype.names is None
     if isinstance(array, np.ma.MaskedArray) or (array.size and not is_number):
-        raise TypeError(f"{what}: norms: found {_core.describe(x)}; allowed: {allowed}")
+        raise TypeError(wrong)
     values: npt.NDArray[np.float64] = array.astype(np.float64).ravel()
     if (values < 0).any():
         raise ValueError(f"{what}: norms: found {values.min()}; allowed: numbers of at least 0")

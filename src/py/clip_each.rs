@@ -122,13 +122,13 @@ pub(super) fn clip_by_weight_norm<'py>(
     let Operands::General { pairs, .. } = &mut operands else { return Ok(operands.into_result()) };
     // A NaN norm of a weight makes the limit NaN, so the result shows it.
     let limit = |weight: Scaled| match weight.max(Scaled::new(eps, 0)) {
+        _ if clipping == f64::INFINITY => Scaled::new(clipping, 0),
         norm if clipping == 0.0 && !norm.is_nan() => Scaled::ZERO,
         norm => norm.times(clipping),
     };
     scale_slices(py, pairs, &own, |i, at, norm| {
         let weight = of_weights.get(i).and_then(|norms| norms.values.get(at)).copied();
-        let is_limited = clipping < f64::INFINITY;
-        is_limited.then(|| norm.clip_to_any(limit(weight.unwrap_or(Scaled::new(f64::NAN, 0))))).flatten()
+        norm.clip_to_any(limit(weight.unwrap_or(Scaled::new(f64::NAN, 0))))
     })?;
     Ok(operands.into_result())
 }

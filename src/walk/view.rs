@@ -28,9 +28,9 @@ pub enum View<'a, T> {
     },
 }
 
-/// The elements at neighbouring positions.
+/// The elements of a view at neighbouring positions.
 #[derive(Debug)]
-pub enum Run<'a, T> {
+pub enum ViewRun<'a, T> {
     /// One for each position.
     Each(&'a [T]),
     /// The same at all positions.
@@ -100,7 +100,7 @@ impl<'a, T: Element> View<'a, T> {
     /// side by side, as in a repeated row, or repeat one element, as in a repeated column, each run has a call of its own.
     /// Elsewhere one call gets all elements.
     #[inline]
-    pub fn with_runs(&self, range: Range<usize>, mut visit: impl FnMut(Range<usize>, Run<'_, T>)) {
+    pub fn with_runs(&self, range: Range<usize>, mut visit: impl FnMut(Range<usize>, ViewRun<'_, T>)) {
         if let Self::Strided { memory: Memory::Elements(elements), start, layout } = self
             && layout.axes.last().is_some_and(|axis| matches!(axis.stride, 0 | 1) && axis.len >= MIN_RUN)
         {
@@ -108,15 +108,15 @@ impl<'a, T: Element> View<'a, T> {
             return layout.runs(range, |offset, stride, count| {
                 let from = (start + offset).cast_unsigned();
                 let run = match stride {
-                    0 => Run::Repeated(elements[from]),
-                    _ => Run::Each(&elements[from..from + count]),
+                    0 => ViewRun::Repeated(elements[from]),
+                    _ => ViewRun::Each(&elements[from..from + count]),
                 };
                 visit(at..at + count, run);
                 at += count;
             });
         }
         let all = 0..range.len();
-        self.with_block(range, |elements| visit(all, Run::Each(elements)));
+        self.with_block(range, |elements| visit(all, ViewRun::Each(elements)));
     }
 
     /// The one element that stands at all positions.

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::block::{blocks, with_scratch};
 use super::target::Target;
-use super::view::{Run, View};
+use super::view::{View, ViewRun};
 use crate::element::{Ordered, Real};
 use crate::isa::{Aligned, Isa, LINE, StreamGuard};
 use crate::kernel::clip::{AnyOutside, ClipEach};
@@ -142,8 +142,8 @@ impl Factors<'_> {
         self.factors.with_runs(at, |part, factors| {
             let (from, to) = (from.map(|from| &from[part.clone()]), &mut to[part]);
             match factors {
-                Run::Each(factors) => isa.run(ScaleEach { from, to, factors, kind: self.kind }),
-                Run::Repeated(by) => self.scale_by_one(isa, by, from, to),
+                ViewRun::Each(factors) => isa.run(ScaleEach { from, to, factors, kind: self.kind }),
+                ViewRun::Repeated(by) => self.scale_by_one(isa, by, from, to),
             }
         });
     }
@@ -167,8 +167,8 @@ impl<T: Real> Work<T> for Factors<'_> {
         let mut changes = false;
         self.factors.with_runs(at, |_, factors| {
             changes |= match factors {
-                Run::Each(factors) => factors.iter().any(|by| *by != 1.0),
-                Run::Repeated(by) => by != 1.0,
+                ViewRun::Each(factors) => factors.iter().any(|by| *by != 1.0),
+                ViewRun::Repeated(by) => by != 1.0,
             };
         });
         changes

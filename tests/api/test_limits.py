@@ -191,7 +191,7 @@ STATE = {"mean": 1.0, "var": 0.5, "first": [], "limit": 2.0}
         (lambda: Quantile().update(["0.1"]), TypeError, "Quantile.update: norms: found list"),
         (lambda: Quantile().update([1j]), TypeError, "Quantile.update: norms: found list"),
         (lambda: Quantile().update(np.ma.ones(3)), TypeError, "Quantile.update: norms: found a masked array"),
-        (lambda: Quantile().update([[1.0], [1.0, 2.0]]), TypeError, "Quantile.update: norms: found NoneType"),
+        (lambda: Quantile().update([[1.0], [1.0, 2.0]]), TypeError, "Quantile.update: norms: found list"),
         (lambda: Quantile().update(np.ones(3, "f8,f8")), TypeError, "Quantile.update: norms: found ndarray"),
         (lambda: Quantile().update(np.ones(3, [("a", "f8")])), TypeError, "Quantile.update: norms: found ndarray"),
         (lambda: Quantile().update([2, "a"]), TypeError, "Quantile.update: norms: found list"),

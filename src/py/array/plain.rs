@@ -103,7 +103,7 @@ impl PlainArray {
     /// [`PlainArray::is_current`] for an array that is to be written.
     ///
     /// # Safety
-    /// The same.
+    /// A reference to the array has been held since it was read.
     unsafe fn is_current_output(&self) -> bool {
         // SAFETY: the caller promises the same.
         unsafe { self.is_current() && self.fields.as_ref().flags & npyffi::NPY_ARRAY_WRITEABLE != 0 }
