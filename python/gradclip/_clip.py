@@ -12,8 +12,25 @@ from gradclip import _core, _distributed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy.typing as npt
+
     from gradclip._slices import IndexedSlices, Tensors
-    from gradclip._types import Array, Axes, DeviceNumber, DeviceT, NonFinite, Number, Order, Replicated, Tensor
+    from gradclip._types import (
+        AnyResult,
+        AnyTensor,
+        Array,
+        Axes,
+        DeviceArray,
+        DeviceNumber,
+        DeviceT,
+        NonFinite,
+        Number,
+        Order,
+        Replicated,
+        Result,
+        ScalarT,
+        Tensor,
+    )
 
 
 @overload
@@ -25,6 +42,15 @@ def clip_by_value(
     *,
     out: IndexedSlices | None = None,
 ) -> IndexedSlices: ...
+@overload
+def clip_by_value(
+    t: npt.NDArray[ScalarT],
+    clip_value_min: Tensor | None,
+    clip_value_max: Tensor | None,
+    name: str | None = None,
+    *,
+    out: npt.NDArray[ScalarT] | None = None,
+) -> npt.NDArray[ScalarT]: ...
 @overload
 def clip_by_value(
     t: Tensor,
@@ -44,13 +70,13 @@ def clip_by_value(
     out: DeviceT | None = None,
 ) -> DeviceT: ...
 def clip_by_value(
-    t: Any,
-    clip_value_min: Any,
-    clip_value_max: Any,
+    t: AnyTensor,
+    clip_value_min: Tensor | DeviceNumber | None,
+    clip_value_max: Tensor | DeviceNumber | None,
     name: str | None = None,
     *,
-    out: Any = None,
-) -> Any:
+    out: AnyResult | None = None,
+) -> AnyResult:
     """Limit each element to the range from ``clip_value_min`` to ``clip_value_max``.
 
     Parameters
@@ -119,6 +145,19 @@ def clip_by_norm(
 ) -> IndexedSlices: ...
 @overload
 def clip_by_norm(
+    t: npt.NDArray[ScalarT],
+    clip_norm: Number,
+    axes: Axes = None,
+    name: str | None = None,
+    *,
+    nonfinite: NonFinite = "propagate",
+    strict: bool = False,
+    out: npt.NDArray[ScalarT] | None = None,
+    comm: object = None,
+    replicated: Replicated = None,
+) -> npt.NDArray[ScalarT]: ...
+@overload
+def clip_by_norm(
     t: Tensor,
     clip_norm: Number,
     axes: Axes = None,
@@ -142,17 +181,17 @@ def clip_by_norm(
     out: DeviceT | None = None,
 ) -> DeviceT: ...
 def clip_by_norm(
-    t: Any,
-    clip_norm: Any,
+    t: AnyTensor,
+    clip_norm: DeviceNumber,
     axes: Axes = None,
     name: str | None = None,
     *,
     nonfinite: NonFinite = "propagate",
     strict: bool = False,
-    out: Any = None,
+    out: AnyResult | None = None,
     comm: object = None,
     replicated: Replicated = None,
-) -> Any:
+) -> AnyResult:
     """Scale a tensor so that its Euclidean norm is at most ``clip_norm``.
 
     Parameters
@@ -239,6 +278,17 @@ def clip_by_norm(
     return _core.clip_by_norm("clip_by_norm", t, clip_norm, axes, name, nonfinite, strict, out, None)
 
 
+@overload
+def clip_by_rms(
+    t: npt.NDArray[ScalarT],
+    clip_rms: Number,
+    axes: Axes = None,
+    name: str | None = None,
+    *,
+    nonfinite: NonFinite = "propagate",
+    out: npt.NDArray[ScalarT] | None = None,
+) -> npt.NDArray[ScalarT]: ...
+@overload
 def clip_by_rms(
     t: Tensor,
     clip_rms: Number,
@@ -247,7 +297,16 @@ def clip_by_rms(
     *,
     nonfinite: NonFinite = "propagate",
     out: Array | None = None,
-) -> Array:
+) -> Array: ...
+def clip_by_rms(
+    t: Tensor,
+    clip_rms: Number,
+    axes: Axes = None,
+    name: str | None = None,
+    *,
+    nonfinite: NonFinite = "propagate",
+    out: Array | None = None,
+) -> AnyResult:
     """Scale a tensor so that its root mean square is at most ``clip_rms``.
 
     Parameters
@@ -302,10 +361,20 @@ def clip_by_rms(
     array([[0.2, 1.4],
            [0.5, 0.5]])
     """
-    clipped: Array = _core.clip_by_norm("clip_by_rms", t, clip_rms, axes, name, nonfinite, False, out, None)
-    return clipped
+    return _core.clip_by_norm("clip_by_rms", t, clip_rms, axes, name, nonfinite, False, out, None)
 
 
+@overload
+def clip_by_average_norm(
+    t: npt.NDArray[ScalarT],
+    clip_norm: Number,
+    name: str | None = None,
+    *,
+    nonfinite: NonFinite = "propagate",
+    out: npt.NDArray[ScalarT] | None = None,
+    comm: object = None,
+    replicated: Replicated = None,
+) -> npt.NDArray[ScalarT]: ...
 @overload
 def clip_by_average_norm(
     t: Tensor,
@@ -327,15 +396,15 @@ def clip_by_average_norm(
     out: DeviceT | None = None,
 ) -> DeviceT: ...
 def clip_by_average_norm(
-    t: Any,
-    clip_norm: Any,
+    t: AnyTensor,
+    clip_norm: DeviceNumber,
     name: str | None = None,
     *,
     nonfinite: NonFinite = "propagate",
-    out: Any = None,
+    out: AnyResult | None = None,
     comm: object = None,
     replicated: Replicated = None,
-) -> Any:
+) -> AnyResult:
     """Scale a tensor so that its average norm is at most ``clip_norm``.
 
     The average norm is the Euclidean norm divided by the number of elements. It is not
@@ -420,7 +489,7 @@ def clip_by_global_norm(
     comm: object = None,
     replicated: Replicated = None,
     reproducible: bool = False,
-) -> tuple[list[Any], float]: ...
+) -> tuple[list[Result], float]: ...
 @overload
 def clip_by_global_norm(
     t_list: Sequence[DeviceT | None],
@@ -435,20 +504,20 @@ def clip_by_global_norm(
     out: Sequence[DeviceT | None] | None = None,
 ) -> tuple[list[DeviceT | None], Any]: ...
 def clip_by_global_norm(
-    t_list: Any,
-    clip_norm: Any,
-    use_norm: Any = None,
+    t_list: Tensors | Sequence[DeviceArray | None],
+    clip_norm: DeviceNumber,
+    use_norm: DeviceNumber | None = None,
     name: str | None = None,
     *,
     ord: Order = 2,
     nonfinite: NonFinite = "propagate",
     strict: bool = False,
     integers: Literal["raise", "keep"] = "raise",
-    out: Any = None,
+    out: Sequence[AnyResult | None] | None = None,
     comm: object = None,
     replicated: Replicated = None,
     reproducible: bool = False,
-) -> Any:
+) -> tuple[list[Result], float | DeviceArray]:
     """Scale all tensors of a list so that their global norm is at most ``clip_norm``.
 
     The global norm is one norm of all elements of all tensors.

@@ -5,7 +5,7 @@ The compiled part checks the arguments and computes the results.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from gradclip import _core
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gradclip._slices import IndexedSlices, Tensors
-    from gradclip._types import Array, NonFinite, Number, Order, Tensor
+    from gradclip._types import Array, NonFinite, Number, Order, Result, Tensor
 
 
 def clip_by_norms(
@@ -27,7 +27,7 @@ def clip_by_norms(
     ord: Order = 2,
     nonfinite: NonFinite = "propagate",
     out: Sequence[Array | IndexedSlices | None] | None = None,
-) -> tuple[list[Any], npt.NDArray[np.float64]]:
+) -> tuple[list[Result], npt.NDArray[np.float64]]:
     """Scale each tensor of a list so that its own norm is at most its limit.
 
     Parameters

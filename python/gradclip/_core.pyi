@@ -5,7 +5,7 @@ from typing import Any, Literal, TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from gradclip._types import Array
+from gradclip._types import AnyResult, Array
 
 __all__ = [
     "__version__",
@@ -68,7 +68,7 @@ class _Config(TypedDict):
     memory_held: int
     memory_limit: int
 
-def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: Any, out: Any) -> Any: ...
+def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: Any, out: Any) -> AnyResult: ...
 
 # `function`: clip_by_norm, clip_by_rms or clip_by_average_norm.
 def clip_by_norm(
@@ -81,7 +81,7 @@ def clip_by_norm(
     strict: Any,
     out: Any,
     share: Any,
-) -> Any: ...
+) -> AnyResult: ...
 def clip_by_global_norm(
     t_list: Any,
     clip_norm: Any,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from gradclip._types import Array
+    from gradclip._types import AnyResult, Array
 
 
 def norm_of_parts(function: str, t_list: Any, limit: Callable[[], float], ord: Any, comm: Any) -> float:
@@ -125,7 +125,7 @@ def clip_by_norm(  # noqa: PLR0917 (called by the public functions)
     out: Any,
     comm: Any,
     replicated: Any,
-) -> Any:
+) -> AnyResult:
     """See `gradclip.clip_by_norm` and `gradclip.clip_by_average_norm`: ``function`` is one of these."""
     share = Share(function, name, comm)
 

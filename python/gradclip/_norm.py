@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gradclip._slices import Tensors
-    from gradclip._types import Array, Axes, DeviceArray, DeviceT, Order, Replicated, Tensor
+    from gradclip._types import Array, Axes, DeviceArray, DeviceT, Order, Replicated, ScalarT, Tensor
 
 
 @overload
@@ -41,7 +41,7 @@ def global_norm(
     integers: Literal["count"] = "count",
 ) -> Any: ...
 def global_norm(
-    t_list: Any,
+    t_list: Tensors | Sequence[DeviceArray | None],
     name: str | None = None,
     *,
     ord: Order = 2,
@@ -50,7 +50,7 @@ def global_norm(
     comm: object = None,
     replicated: Replicated = None,
     reproducible: bool = False,
-) -> Any:
+) -> float | DeviceArray:
     """Compute one norm of all elements of all tensors of a list.
 
     Parameters
@@ -184,13 +184,29 @@ def norms(
     return _core.norms(t_list, name, ord)
 
 
+@overload
+def norm(
+    tensor: Tensor,
+    ord: Order = "euclidean",
+    axis: None = None,
+    keepdims: Literal[False] | None = None,
+    name: str | None = None,
+) -> float: ...
+@overload
 def norm(
     tensor: Tensor | DeviceArray,
     ord: Order = "euclidean",
     axis: Axes = None,
     keepdims: bool | None = None,
     name: str | None = None,
-) -> Any:
+) -> Any: ...
+def norm(
+    tensor: Tensor | DeviceArray,
+    ord: Order = "euclidean",
+    axis: Axes = None,
+    keepdims: bool | None = None,
+    name: str | None = None,
+) -> float | Array | DeviceArray:
     """Compute a norm of a tensor, or of vectors or matrices along some of its axes.
 
     Parameters
@@ -270,9 +286,19 @@ def norm(
     >>> gc.norm(x, ord=np.inf, axis=(0, 1))
     14.0
     """
-    return _core.norm(tensor, ord, axis, keepdims, name)
+    found: float | Array | DeviceArray = _core.norm(tensor, ord, axis, keepdims, name)
+    return found
 
 
+@overload
+def normalize(
+    tensor: npt.NDArray[ScalarT],
+    ord: Order = "euclidean",
+    axis: Axes = None,
+    name: str | None = None,
+    *,
+    out: npt.NDArray[ScalarT] | None = None,
+) -> tuple[npt.NDArray[ScalarT], Array]: ...
 @overload
 def normalize(
     tensor: Tensor,
@@ -292,13 +318,13 @@ def normalize(
     out: DeviceT | None = None,
 ) -> tuple[DeviceT, Any]: ...
 def normalize(
-    tensor: Any,
+    tensor: Tensor | DeviceArray,
     ord: Order = "euclidean",
     axis: Axes = None,
     name: str | None = None,
     *,
-    out: Any = None,
-) -> Any:
+    out: Array | DeviceArray | None = None,
+) -> tuple[Array | DeviceArray, Array | DeviceArray]:
     """Divide a tensor, or vectors or matrices along some of its axes, by its norm.
 
     Parameters

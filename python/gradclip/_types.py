@@ -10,6 +10,8 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gradclip._slices import IndexedSlices
+
 
 class DeviceArray(Protocol):
     """A CuPy array on a GPU, as type checkers see it.
@@ -23,12 +25,21 @@ class DeviceArray(Protocol):
 
 
 Array: TypeAlias = npt.NDArray[Any]
+#: The dtype of an array that a function keeps.
+ScalarT = TypeVar("ScalarT", bound=np.generic)
+#: The result for an entry of a list: an array, `IndexedSlices` or None, as the entry is. Type checkers
+#: see Any, because a union would have to be narrowed at each use.
+Result: TypeAlias = Any
 #: An array, or what ``numpy.asarray`` makes one of.
 Tensor: TypeAlias = npt.ArrayLike
 #: A Python or NumPy number, or a 0-d array of one.
 Number: TypeAlias = "float | np.integer[Any] | np.floating[Any] | Array"
 #: The same, and one on the device of the tensor.
 DeviceNumber: TypeAlias = "Number | DeviceArray"
+#: What the functions of one tensor take.
+AnyTensor: TypeAlias = "Tensor | IndexedSlices | DeviceArray"
+#: What they return, and write to.
+AnyResult: TypeAlias = "Array | IndexedSlices | DeviceArray"
 DeviceT = TypeVar("DeviceT", bound=DeviceArray)
 #: An axis, or several.
 Axes: TypeAlias = "SupportsIndex | Sequence[SupportsIndex] | None"

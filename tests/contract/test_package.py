@@ -4,6 +4,7 @@ import importlib.metadata
 import importlib.resources
 import inspect
 import os
+import re
 import subprocess
 import sys
 
@@ -59,6 +60,11 @@ def test_all_is_the_contracts_list():
     assert all(hasattr(gc, name) for name in gc.__all__)
     public = {name for name in dir(gc) if not name.startswith("_") and not inspect.ismodule(getattr(gc, name))}
     assert public == set(SIGNATURES)
+
+
+@pytest.mark.parametrize("name", [name for name in SIGNATURES if inspect.isfunction(getattr(gc, name))])
+def test_help_shows_types(name):
+    assert not re.search(r"\bAny\b", str(inspect.signature(getattr(gc, name))))
 
 
 @pytest.mark.parametrize("name", ["tree", "torch", "limits"])
