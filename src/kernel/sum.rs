@@ -439,8 +439,8 @@ pub struct AddRows<'a, T, F> {
     pub rows: [&'a [T]; ROWS_AT_ONCE],
     /// Bytes from each row to the row in its place in the next call, if there is one, which is prefetched.
     pub next: Option<usize>,
-    /// The term of each element.
-    pub term: F,
+    /// The term of the elements of each row.
+    pub terms: [F; ROWS_AT_ONCE],
 }
 
 /// Rows of [`AddRows`].
@@ -451,14 +451,14 @@ impl<T: Element, F: Term<T>> Op for AddRows<'_, T, F> {
     const CONVERTS: bool = F::CONVERTS;
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
-        let Some(next) = self.next else { return add_rows::<L, _>(self.sums, self.rows, self.term) };
+        let Some(next) = self.next else { return add_rows::<L, _>(self.sums, self.rows, self.terms) };
         let [a, b, c, d] = self.rows.map(|row| row.chunks(COLUMNS_AT_ONCE));
         for ((((sums, a), b), c), d) in self.sums.chunks_mut(COLUMNS_AT_ONCE).zip(a).zip(b).zip(c).zip(d) {
             let rows = [a, b, c, d];
             for row in rows {
                 prefetch_ahead(row, next);
             }
-            add_rows::<L, _>(sums, rows, self.term);
+            add_rows::<L, _>(sums, rows, self.terms);
         }
     }
 }
@@ -467,9 +467,13 @@ impl<T: Element, F: Term<T>> Op for AddRows<'_, T, F> {
 const COLUMNS_AT_ONCE: usize = 64;
 
 #[inline(always)]
-fn add_rows<L: Level, T: Element>(sums: &mut [f64], [a, b, c, d]: [&[T]; ROWS_AT_ONCE], term: impl Term<T>) {
+fn add_rows<L: Level, T: Element>(
+    sums: &mut [f64],
+    [a, b, c, d]: [&[T]; ROWS_AT_ONCE],
+    terms: [impl Term<T>; ROWS_AT_ONCE],
+) {
     for ((((sum, a), b), c), d) in sums.iter_mut().zip(a).zip(b).zip(c).zip(d) {
-        for x in [a, b, c, d] {
+        for (x, term) in [a, b, c, d].into_iter().zip(terms) {
             *sum = term.add::<L>(*sum, *x);
         }
     }

@@ -1,6 +1,5 @@
 //! The sum of examples, each scaled by a factor of its own. No array holds the scaled examples.
 
-use std::array;
 use std::ops::Range;
 
 use super::Crew;
@@ -8,13 +7,10 @@ use super::elementwise::Task;
 use crate::element::Real;
 use crate::error::Result;
 use crate::isa::{Aligned, Isa};
-use crate::kernel::examples::{AddShare, AddShares};
-use crate::kernel::sum::BLOCK;
+use crate::kernel::examples::Share;
+use crate::kernel::sum::{AddRow, AddRows, BLOCK, ROWS_AT_ONCE};
 use crate::scaled::Factor;
 use crate::walk::{self, Store, View, Work};
-
-/// The number of examples that are added at a time: their sums stay in registers meanwhile.
-const AT_ONCE: usize = 4;
 
 /// The number of jobs of a sum, if it is long enough.
 const JOBS: usize = 32;
@@ -26,8 +22,8 @@ pub struct Examples<'a, T> {
     pub elements: View<'a, T>,
     /// The number of elements of an example.
     pub len: usize,
-    /// The factor of each example. An example without a factor is left out.
-    pub factors: &'a [Option<Factor>],
+    /// The numbers of the examples that are added, and their factors.
+    pub factors: &'a [(usize, Factor)],
     /// The divisor of the sums.
     pub over: f64,
 }
@@ -38,29 +34,43 @@ impl<T: Real> Work<T> for Examples<'_, T> {
     }
     fn apply(&self, isa: Isa, at: Range<usize>, data: &mut [T]) {
         let sums = &mut Aligned([0.0; BLOCK]).0[..data.len()];
-        let place = |i: usize| i * self.len + at.start..i * self.len + at.end;
-        for (first, factors) in (0..).step_by(AT_ONCE).zip(self.factors.chunks(AT_ONCE)) {
-            if let (View::Dense(elements), &[Some(a), Some(b), Some(c), Some(d)]) = (&self.elements, factors)
-                && [a, b, c, d].iter().all(|factor| factor.then == 1.0)
-            {
-                let examples = array::from_fn(|i| &elements[place(first + i)]);
-                let factors = [a.by, b.by, c.by, d.by];
+        let place = |example: usize| example * self.len + at.start..example * self.len + at.end;
+        let (fours, rest) = self.factors.as_chunks::<ROWS_AT_ONCE>();
+        for four in fours {
+            let in_one_step = four.iter().all(|(_, factor)| factor.then == 1.0);
+            if let (View::Dense(elements), true) = (&self.elements, in_one_step) {
+                let rows = four.map(|(example, _)| &elements[place(example)]);
                 // The product by a factor of 1 is exact, whichever way it is rounded.
-                let toward_zero = [a, b, c, d].iter().any(|factor| factor.toward_zero);
-                isa.run(AddShares { sums: &mut *sums, examples, factors, toward_zero });
-                continue;
-            }
-            for (i, factor) in (first..).zip(factors) {
-                if let Some(factor) = *factor {
-                    self.elements.with_block(place(i), |example| {
-                        isa.run(AddShare { sums: &mut *sums, example, factor });
-                    });
+                if four.iter().any(|(_, factor)| factor.toward_zero) {
+                    let terms = four.map(|(_, factor)| Share::<true>(factor.by));
+                    isa.run(AddRows { sums, rows, next: None, terms });
+                } else {
+                    let terms = four.map(|(_, factor)| Share::<false>(factor.by));
+                    isa.run(AddRows { sums, rows, next: None, terms });
                 }
+            } else {
+                self.add_singly(isa, four, place, sums);
             }
         }
+        self.add_singly(isa, rest, place, sums);
         for (to, sum) in data.iter_mut().zip(&*sums) {
             // CPUs differ in the payload that a sum of NaNs has.
             *to = T::narrow(if sum.is_nan() { f64::NAN } else { sum / self.over });
+        }
+    }
+}
+
+impl<T: Real> Examples<'_, T> {
+    /// Adds the examples one by one, of which `place` gives the positions.
+    fn add_singly(
+        &self,
+        isa: Isa,
+        factors: &[(usize, Factor)],
+        place: impl Fn(usize) -> Range<usize>,
+        sums: &mut [f64],
+    ) {
+        for (example, factor) in factors {
+            self.elements.with_block(place(*example), |row| isa.run(AddRow { sums, row, term: *factor }));
         }
     }
 }

@@ -166,7 +166,7 @@ fn write_sum(
     let parts = array.in_parts();
     let array = parts.as_ref().unwrap_or(array);
     let factors = factors.map(|factor| factor.unwrap_or(Factor::ONE));
-    let factors: Vec<_> = factors.map(|factor| (!Factor::erases(factor.by)).then_some(factor)).collect();
+    let factors: Vec<_> = (0..).zip(factors).filter(|(_, factor)| !Factor::erases(factor.by)).collect();
     let len = array.shape().iter().skip(1).product();
     let (py, bytes) = (array.object().py(), array.bytes());
     match_real!(array.dtype().ok_or_else(|| internal("an array of no dtype"))?, T => {

@@ -15,7 +15,7 @@ use _core::element::{Bf16, Bool, Complex, Dtype, Element, F16, Half as HalfFloat
 use _core::isa::{Isa, LINE, StreamGuard};
 use _core::kernel::clip::{AnyOutside, Clip, ClipEach};
 use _core::kernel::difference::{Approach, Subtract};
-use _core::kernel::examples::{AddShare, AddShares};
+use _core::kernel::examples::Share;
 use _core::kernel::halves::{FromSingles, ScaledLines, ToSingles};
 use _core::kernel::map::{AnyChange, Apply, ApplyInto, Map};
 use _core::kernel::max::{MaxAbs, MaxRow};
@@ -1660,7 +1660,7 @@ fn rows_at_once<T: Known>() {
         let rows = data.each_ref().map(|row| &row[range.clone()]);
         for next in [None, Some(4096)] {
             let mut at_once: Vec<f64> = start[range.clone()].to_vec();
-            isa.run(AddRows { sums: &mut at_once, rows, term: Square, next });
+            isa.run(AddRows { sums: &mut at_once, rows, terms: [Square; 4], next });
             assert_same(&at_once, &one_by_one);
         }
     });
@@ -1962,10 +1962,10 @@ fn shares<T: KnownReal>() {
     at_all_levels(|isa, range| {
         let (mut together, mut alone) = (vec![0.25; range.len()], vec![0.25; range.len()]);
         let parts = array::from_fn(|i| &examples[i][range.clone()]);
-        let by = factors.map(|factor| factor.by);
-        isa.run(AddShares { sums: &mut together, examples: parts, factors: by, toward_zero: false });
-        for (example, factor) in parts.into_iter().zip(factors) {
-            isa.run(AddShare { sums: &mut alone, example, factor });
+        let terms = factors.map(|factor| Share::<false>(factor.by));
+        isa.run(AddRows { sums: &mut together, rows: parts, terms, next: None });
+        for (row, term) in parts.into_iter().zip(factors) {
+            isa.run(AddRow { sums: &mut alone, row, term });
         }
         for (i, (together, alone)) in together.iter().zip(&alone).enumerate() {
             let share = |(example, factor): (&[T], Factor)| example[i].exact() * factor.by * factor.then;

@@ -198,13 +198,12 @@ const INDEXED: [(&str, &str, &str); 29] = [
 ];
 
 /// Files below `py` whose loops index, and why the indices are in range.
-const LOOPS: [(&str, &str); 22] = [
+const LOOPS: [(&str, &str); 21] = [
     ("element.rs", "the bytes of one element, from a slice that `walk` cut to at least as many"),
     (
         "kernel/exact.rs",
         "arrays of lanes, in loops up to their number; rows up to the smaller of two numbers of them",
     ),
-    ("kernel/examples.rs", "examples cut to the length of the sums"),
     ("kernel/halves.rs", "pieces and blocks cut to the length of the output, which is that of the source"),
     ("kernel/map.rs", "arrays of one line, in loops up to their number"),
     ("kernel/power.rs", "coefficients, from the last ones down by four; terms of a block, cut to its length"),

@@ -270,7 +270,7 @@ fn add_rows<T: Element>(
 ) {
     let tail = if rows.is_sequential() { range.start } else { range.end - range.len() % ROWS_AT_ONCE };
     for at in (range.start..tail).step_by(ROWS_AT_ONCE) {
-        isa.run(AddRows { sums, rows: rows.read(at), term, next });
+        isa.run(AddRows { sums, rows: rows.read(at), terms: [term; ROWS_AT_ONCE], next });
     }
     for at in tail..range.end {
         let [row] = rows.read(at);
