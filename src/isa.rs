@@ -594,6 +594,110 @@ impl Drop for StreamGuard {
     }
 }
 
+/// The floating-point control of this thread at its default while this lives: rounding to nearest, with subnormal numbers and
+/// without traps.
+///
+/// Other code of the process may have changed it, for example `torch.set_flush_denormal(True)` or a library that was linked with
+/// `-ffast-math`. The kernels, and Rust itself, expect the default. The control belongs to the thread, so this is neither `Send`
+/// nor `Sync`.
+#[derive(Debug)]
+pub struct FloatDefaults {
+    /// The control to restore, if it was another.
+    changed: Option<control::Register>,
+    of_thread: PhantomData<*const ()>,
+}
+
+impl FloatDefaults {
+    /// Sets the default.
+    #[must_use]
+    #[inline]
+    pub fn set() -> Self {
+        let found = control::read();
+        let changed = (found & control::BITS != control::DEFAULT).then_some(found);
+        if changed.is_some() {
+            control::write(control::DEFAULT);
+        }
+        Self { changed, of_thread: PhantomData }
+    }
+}
+
+impl Drop for FloatDefaults {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(changed) = self.changed {
+            control::write(changed);
+        }
+    }
+}
+
+/// MXCSR, the control and status of SSE and AVX.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod control {
+    use std::arch::asm;
+
+    pub(super) type Register = u32;
+    /// All bits but the flags of past exceptions, the lowest six.
+    pub(super) const BITS: Register = !0x3f;
+    /// All exceptions masked.
+    pub(super) const DEFAULT: Register = 0x1f80;
+
+    #[expect(unsafe_code, reason = "an instruction without an intrinsic")]
+    #[inline]
+    pub(super) fn read() -> Register {
+        let mut register = 0;
+        // SAFETY: the instruction is in the x86-64 baseline and writes 4 bytes to the address.
+        unsafe { asm!("stmxcsr [{}]", in(reg) &raw mut register, options(nostack, preserves_flags)) };
+        register
+    }
+
+    #[expect(unsafe_code, reason = "an instruction without an intrinsic")]
+    pub(super) fn write(register: Register) {
+        // SAFETY: the instruction is in the x86-64 baseline and reads 4 bytes at the address. The value is the default, which Rust
+        // expects, or was read from the register, whose owner gets it back.
+        unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const register, options(nostack, preserves_flags)) };
+    }
+}
+
+/// FPCR. Its flags are in another register.
+#[cfg(all(target_arch = "aarch64", not(miri)))]
+mod control {
+    use std::arch::asm;
+
+    pub(super) type Register = u64;
+    pub(super) const BITS: Register = !0;
+    pub(super) const DEFAULT: Register = 0;
+
+    #[expect(unsafe_code, reason = "an instruction without an intrinsic")]
+    #[inline]
+    pub(super) fn read() -> Register {
+        let register;
+        // SAFETY: the instruction reads a register that user code may read.
+        unsafe { asm!("mrs {}, fpcr", out(reg) register, options(nomem, nostack, preserves_flags)) };
+        register
+    }
+
+    #[expect(unsafe_code, reason = "an instruction without an intrinsic")]
+    pub(super) fn write(register: Register) {
+        // SAFETY: user code may write the register. The value is the default, which Rust expects, or was read from the register,
+        // whose owner gets it back.
+        unsafe { asm!("msr fpcr, {}", in(reg) register, options(nostack, preserves_flags)) };
+    }
+}
+
+/// Miri has the default alone, and other architectures are not known to have another.
+#[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+mod control {
+    pub(super) type Register = u32;
+    pub(super) const BITS: Register = 0;
+    pub(super) const DEFAULT: Register = 0;
+
+    pub(super) fn read() -> Register {
+        DEFAULT
+    }
+
+    pub(super) fn write(_: Register) {}
+}
+
 /// Replacements for the instructions that Miri lacks, so that it can check the code around them.
 #[cfg(all(target_arch = "x86_64", miri))]
 mod emulated {

@@ -8,6 +8,7 @@ use std::mem;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 
 use crate::fork::PerProcess;
+use crate::isa::FloatDefaults;
 
 /// The job of a woken worker: it helps a call as long as the call has jobs.
 pub(super) trait Help: Send + Sync {
@@ -117,6 +118,8 @@ impl Bell {
 
     /// The loop of a worker.
     fn serve(&self) {
+        // A new thread has the control of the thread that starts it.
+        let _control = FloatDefaults::set();
         let mut seen = 0;
         loop {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);

@@ -27,6 +27,7 @@ use super::run::Policy;
 use super::text::{class_text, describe, dtype_text, name_text, shape_text, text_of};
 use crate::element::Dtype;
 use crate::error::{Error, vec_with_room};
+use crate::isa::FloatDefaults;
 use crate::parallel;
 use crate::parallel::reduce::Order;
 use crate::scaled::NonFinite;
@@ -69,6 +70,8 @@ pub(super) struct Call<'a, 'py> {
     function: &'a str,
     name: Option<&'a Bound<'py, PyAny>>,
     runs_python: RunsPython,
+    /// Limits and factors are computed during the whole call.
+    _control: FloatDefaults,
 }
 
 impl<'a, 'py> Call<'a, 'py> {
@@ -80,7 +83,8 @@ impl<'a, 'py> Call<'a, 'py> {
     ) -> PyResult<Self> {
         parallel::check_settings()?;
         memory_limit::check()?;
-        Ok(Self { py, function, name, runs_python: RunsPython::default() })
+        let (runs_python, control) = (RunsPython::default(), FloatDefaults::set());
+        Ok(Self { py, function, name, runs_python, _control: control })
     }
 
     /// The call for which a Python part of the package makes checks.

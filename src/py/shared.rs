@@ -13,6 +13,7 @@ use super::kinds::Kinds;
 use super::norm::vector_order;
 use super::operands::{Inputs, OnDevice, Parameter};
 use super::run::{Norms, exact_sum_of_arrays, numbers, placed, zeros};
+use crate::isa::FloatDefaults;
 use crate::kernel::exact::Power;
 use crate::parallel::reduce::{MAX_SUMMED_ORDER, Order};
 use crate::scaled::Scaled;
@@ -166,6 +167,7 @@ pub(super) fn merge_power_sums<'py>(
     rows: &Bound<'py, PyAny>,
     ord: f64,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let _control = FloatDefaults::set();
     let (rows, shape) = numbers(rows)?;
     let [_, len] = *shape.as_slice() else { return Err(internal("sums of powers that are no rows")) };
     Array::filled::<f64>(py, &[len], &[0], |to| {
@@ -189,6 +191,7 @@ pub(super) fn merge_messages<'py>(
 ) -> PyResult<Option<(Bound<'py, PyAny>, f64)>> {
     let (messages, shape) = numbers(messages)?;
     let [_, len] = *shape.as_slice() else { return Err(internal("messages that are no rows")) };
+    let _control = FloatDefaults::set();
     let is_long_enough = head < data && data.checked_add(size).is_some_and(|end| end <= len);
     let (true, Some(first)) = (is_long_enough, messages.get(..head)) else {
         return Err(internal("messages that are too short"));
@@ -213,6 +216,7 @@ pub(super) fn roots_of_power_sums<'py>(
     sums: &Bound<'py, PyAny>,
     ord: f64,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let _control = FloatDefaults::set();
     let (sums, order) = (numbers(sums)?.0, Order::of(ord));
     let cells = order.cells();
     if !sums.len().is_multiple_of(cells) {
