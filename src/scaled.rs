@@ -56,6 +56,8 @@ pub enum NonFinite {
     Erase,
     /// They stay as they are.
     Keep,
+    /// The caller raises an error before anything is written, see [`Limit::refuses`].
+    Raise,
 }
 
 /// The limit of norms.
@@ -89,11 +91,18 @@ impl Limit {
         self.factor_of_any(norm)
     }
 
+    /// Whether a norm must make the call raise an error.
+    #[inline]
+    #[must_use]
+    pub fn refuses(self, norm: Scaled) -> bool {
+        self.nonfinite == NonFinite::Raise && !norm.is_finite()
+    }
+
     #[cold]
     fn factor_of_any(self, norm: Scaled) -> Option<Factor> {
         if !norm.is_finite() && self.limit < f64::INFINITY {
             match self.nonfinite {
-                NonFinite::Propagate => {}
+                NonFinite::Propagate | NonFinite::Raise => {}
                 NonFinite::Erase => return Some(Factor::ERASE),
                 NonFinite::Keep => return None,
             }

@@ -8,17 +8,6 @@ use crate::kernel::difference::Approach;
 use crate::scaled::Factor;
 use crate::walk::{View, Work};
 
-/// The factor of the differences.
-#[derive(Clone, Copy, Debug)]
-pub enum Step {
-    /// The differences stay: the result is `t`.
-    Whole,
-    /// The differences vanish: the result is the base.
-    Nothing,
-    /// The differences are scaled.
-    Scaled(Factor),
-}
-
 /// A step from the base toward `t`, applied to `t` or to the base.
 #[derive(Debug)]
 pub struct Towards<'a, T> {
@@ -26,25 +15,24 @@ pub struct Towards<'a, T> {
     pub other: View<'a, T>,
     /// Whether `other` is `t` and not the base.
     pub other_is_t: bool,
-    /// The step.
-    pub step: Step,
+    /// The factor of the differences. None: the result is `t`. [`Factor::ERASE`]: it is the base.
+    pub factor: Option<Factor>,
 }
 
 impl<T: Real> Work<T> for Towards<'_, T> {
     fn changes(&self, _: Isa, _: Range<usize>, _: &[T]) -> bool {
-        match self.step {
-            Step::Whole => self.other_is_t,
-            Step::Nothing => !self.other_is_t,
-            Step::Scaled(_) => true,
+        match self.factor {
+            None => self.other_is_t,
+            Some(factor) => !(self.other_is_t && Factor::erases(factor.by)),
         }
     }
     fn apply(&self, isa: Isa, at: Range<usize>, data: &mut [T]) {
         let is_base = self.other_is_t;
-        self.other.with_block(at, |other| match self.step {
-            Step::Scaled(factor) => isa.run(Approach { data, other, is_base, factor }),
-            Step::Whole if self.other_is_t => data.copy_from_slice(other),
-            Step::Nothing if !self.other_is_t => data.copy_from_slice(other),
-            Step::Whole | Step::Nothing => {}
+        self.other.with_block(at, |other| match self.factor {
+            Some(factor) if !Factor::erases(factor.by) => isa.run(Approach { data, other, is_base, factor }),
+            // The result is the other array, or the one that `data` has.
+            factor if factor.is_none() == self.other_is_t => data.copy_from_slice(other),
+            _ => {}
         });
     }
 }

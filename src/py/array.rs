@@ -141,48 +141,33 @@ impl<'py> Array<'py> {
         Ok(array.object)
     }
 
-    /// A copy with the same values, shape and byte order.
-    fn copy(&self) -> PyResult<Self> {
+    /// A new array of NumPy's own class with the same values, shape and memory order.
+    pub(super) fn copy(&self) -> PyResult<Self> {
+        let copy = self.new_like()?;
+        self.copy_into(&copy)?;
+        Ok(copy)
+    }
+
+    /// Copies the elements, in the shape that this array had when it was read, to an array with this shape and dtype. No Python code
+    /// runs.
+    fn copy_into(&self, to: &Self) -> PyResult<()> {
         let py = self.object.py();
-        self.current_fields()?;
-        // SAFETY: `object` is a live ndarray. The result is a new reference or null with an exception set.
-        let copy = unsafe {
-            let made = PY_ARRAY_API.PyArray_NewCopy(
-                py,
-                self.object.as_ptr().cast(),
-                npyffi::NPY_ORDER::NPY_KEEPORDER,
-            );
-            Bound::from_owned_ptr_or_err(py, made)?
+        if fields::shape(to.current_fields()?) != self.shape() {
+            return Err(resized());
+        }
+        let descr = self.current_fields()?.descr;
+        // SAFETY: lengths and strides are those of memory that `object` keeps alive, longer than the view. The descr is of the size
+        // it had then, and the view takes a new reference to it. NumPy checks that it may write.
+        let status = unsafe {
+            ffi::Py_INCREF(descr.cast());
+            let view = fields::new_array(py, descr, self.shape(), Some(self.strides()), self.data, false)?;
+            PY_ARRAY_API.PyArray_CopyInto(py, to.object.as_ptr().cast(), view.as_ptr().cast())
         };
-        let (copy, _) = Self::read(&copy).ok_or_else(|| internal("NumPy copied no array"))?;
-        // The copy has the array's current shape, which may differ from the one that was read.
-        if copy.shape() == self.shape() { Ok(copy) } else { Err(resized()) }
+        if status == 0 { Ok(()) } else { Err(PyErr::fetch(py)) }
     }
 
     pub(super) fn object(&self) -> &Bound<'py, PyAny> {
         &self.object
-    }
-
-    /// A copy of NumPy's own class for Python code, with the shape this array had when it was read. It shares no memory, which other
-    /// Python code could resize meanwhile.
-    pub(super) fn to_python(&self) -> PyResult<Bound<'py, PyAny>> {
-        let fields = self.current_fields()?;
-        let py = self.object.py();
-        // SAFETY: lengths and strides are those of memory that `object` keeps alive, as the base of the view. The descr
-        // is of the size it had then, and the call takes a new reference to it. The base takes one as well; it fails with
-        // an exception set. No Python code runs before the view is copied.
-        let view = unsafe {
-            ffi::Py_INCREF(fields.descr.cast());
-            let view =
-                fields::new_array(py, fields.descr, self.shape(), Some(self.strides()), self.data, false)?;
-            let base = self.object.clone().into_ptr();
-            if PY_ARRAY_API.PyArray_SetBaseObject(py, view.as_ptr().cast(), base) != 0 {
-                return Err(PyErr::fetch(py));
-            }
-            view
-        };
-        let (view, _) = Self::read(&view).ok_or_else(|| internal("NumPy made no view"))?;
-        Ok(view.copy()?.object)
     }
 
     /// The fields, or an error if the array's memory may have changed since it was read: Python code that ran since then, for
@@ -226,6 +211,11 @@ impl<'py> Array<'py> {
 
     pub(super) fn dtype(&self) -> Option<Dtype> {
         self.element.dtype
+    }
+
+    /// Whether elements of this dtype can be scaled.
+    pub(super) fn is_scalable(&self) -> bool {
+        self.dtype().is_some_and(Dtype::is_scalable)
     }
 
     /// The bytes of all elements, saturated at `usize::MAX` (for a huge array of repeated elements).

@@ -23,7 +23,6 @@ use super::classes::{
 use super::kinds::Kinds;
 use super::memory_limit;
 use super::process::RunsPython;
-use super::run::Policy;
 use super::text::{class_text, describe, dtype_text, name_text, shape_text, text_of};
 use crate::element::Dtype;
 use crate::error::{Error, vec_with_room};
@@ -492,18 +491,18 @@ impl<'a, 'py> Call<'a, 'py> {
 
     /// The value of the argument `nonfinite` of a clipper.
     #[inline]
-    pub(super) fn policy(&self, object: &Bound<'py, PyAny>) -> PyResult<Policy> {
+    pub(super) fn nonfinite(&self, object: &Bound<'py, PyAny>) -> PyResult<NonFinite> {
         // The default, see `is_second`.
         if object.is(intern!(self.py, "propagate")) {
-            return Ok(Policy::Act(NonFinite::Propagate));
+            return Ok(NonFinite::Propagate);
         }
-        let policies = [
-            ("propagate", Policy::Act(NonFinite::Propagate)),
-            ("raise", Policy::Raise),
-            ("zero", Policy::Act(NonFinite::Erase)),
-            ("keep", Policy::Act(NonFinite::Keep)),
+        let words = [
+            ("propagate", NonFinite::Propagate),
+            ("raise", NonFinite::Raise),
+            ("zero", NonFinite::Erase),
+            ("keep", NonFinite::Keep),
         ];
-        self.choice("nonfinite", object, policies)
+        self.choice("nonfinite", object, words)
     }
 
     /// The error for NaN and infinity in `tensors`: a tensor, or a tuple of the tensors of a list. With `axes`, each slice
@@ -559,7 +558,7 @@ impl<'a, 'py> Call<'a, 'py> {
     pub(super) fn check_strict(
         &self,
         strict: bool,
-        policy: Policy,
+        nonfinite: NonFinite,
         order: Option<(Order, &Bound<'py, PyAny>)>,
     ) -> PyResult<()> {
         match order {
@@ -567,7 +566,7 @@ impl<'a, 'py> Call<'a, 'py> {
             Some((order, ord)) if order != Order::Two => {
                 Err(self.value_error("ord", describe(ord), "2 under strict=True"))
             }
-            _ if policy == Policy::Act(NonFinite::Keep) => {
+            _ if nonfinite == NonFinite::Keep => {
                 let allowed = "'propagate', 'raise', 'zero' under strict=True";
                 Err(self.value_error("nonfinite", "'keep'", allowed))
             }
@@ -576,7 +575,7 @@ impl<'a, 'py> Call<'a, 'py> {
     }
 
     /// The error for arrays on a GPU where a function, or the value of an argument, supports only NumPy arrays.
-    pub(super) fn not_on_device(&self, argument: &str) -> PyErr {
+    pub(super) fn not_on_device(&self, argument: impl Display) -> PyErr {
         self.type_error(argument, "a cupy.ndarray", "NumPy arrays; .get() makes one of an array on a GPU")
     }
 

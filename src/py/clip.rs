@@ -15,8 +15,8 @@ use super::bound::{BoundKind, bound};
 use super::call::{Call, are_plain, are_plain_axes};
 use super::kinds::Kinds;
 use super::norm::vector_order;
-use super::operands::{Inputs, OnDevice, Operands, Parameter};
-use super::run::{NormOf, Norms, Policy, Refused, detached, margin, real_dtype, scale_pairs, scale_slices};
+use super::operands::{Inputs, OnDevice, Operands, Parameter, Parts};
+use super::run::{NormOf, Norms, detached, margin, real_dtype, scale_pairs, scale_slices};
 use super::shared::{shared_norm, shared_norms};
 use crate::element::{Dtype, Ordered, match_ordered, match_real};
 use crate::isa::Isa;
@@ -26,7 +26,7 @@ use crate::parallel::columns::{clip_columns, is_column};
 use crate::parallel::elementwise::{Task, apply_elementwise};
 use crate::parallel::reduce::Order;
 use crate::parallel::rows::{clip_rows, is_row};
-use crate::scaled::{Limit, Scaled};
+use crate::scaled::{Limit, NonFinite, Scaled};
 use crate::walk::{Bounds, Target, Uniform, View};
 
 /// See `gradclip.clip_by_value`.
@@ -39,7 +39,7 @@ pub(super) fn clip_by_value<'py>(
     name: Option<&Bound<'py, PyAny>>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    const T: Parameter = Parameter::new("t", Kinds::Ordered, true).lazy();
+    const T: Parameter = Parameter::new("t", Kinds::Ordered, true).with(Parts::GpuAndDask);
     let call = Call::new(py, "clip_by_value", name)?;
     let is_plain = are_plain([clip_value_min, clip_value_max, name]);
     let mut tensor = Inputs::new(&call, T, Items::one(t));
@@ -129,15 +129,15 @@ pub(super) fn clip_by_norm<'py>(
         _ => (Measure::Norm, "clip_norm"),
     };
     let parameter = Parameter::new("t", Kinds::Scalable, measure == Measure::Norm);
-    let parameter = Parameter { takes_lazy: measure != Measure::Rms, ..parameter };
+    let parameter = if measure == Measure::Rms { parameter } else { parameter.with(Parts::GpuAndDask) };
     let call = Call::new(py, function, name)?;
     let is_plain = are_plain([Some(limit), name]) && are_plain_axes(axes) && share.is_none();
-    let (policy, is_strict) = (call.policy(nonfinite), call.flag("strict", strict));
+    let (treatment, is_strict) = (call.nonfinite(nonfinite), call.flag("strict", strict));
     let mut tensor = Inputs::new(&call, parameter, Items::one(t));
     if let Some(OnDevice { is_lazy, .. }) = tensor.read(is_plain)? {
         return if is_lazy {
-            call.hand_on_lazy("t", share.is_some(), (t, limit, axes, name, nonfinite, is_strict?, out))
-        } else if measure != Measure::Rms && policy?.is_default() && !is_strict? && share.is_none() {
+            call.hand_on_lazy("t", share.is_some(), (t, limit, axes, name, nonfinite, strict, out))
+        } else if treatment? == NonFinite::Propagate && !is_strict? && share.is_none() {
             call.hand_on((t, limit, axes, name, out))
         } else {
             Err(call.not_on_device("t"))
@@ -147,9 +147,12 @@ pub(super) fn clip_by_norm<'py>(
     let shape = tensor.shape()?;
     let axes = call.axes("axes", axes, shape.len())?.filter(|axes| axes.len() < shape.len());
     call.check_name()?;
-    let (policy, is_strict) = (policy?, is_strict?);
-    call.check_strict(is_strict, policy, None)?;
-    let limit = |elements| policy.limit(limit, measure.divisor(elements), margin(is_strict, elements));
+    let (nonfinite, is_strict) = (treatment?, is_strict?);
+    call.check_strict(is_strict, nonfinite, None)?;
+    let limit = |elements| {
+        let (over, margin) = (measure.divisor(elements), margin(is_strict, elements));
+        Limit { limit, over, nonfinite, margin }
+    };
     if let Some(share) = share {
         return clip_shared(&mut tensor, axes.as_deref(), limit, share, out);
     }
@@ -157,7 +160,7 @@ pub(super) fn clip_by_norm<'py>(
         Some(axes) => axes.iter().filter_map(|axis| shape.get(*axis)).product(),
         None => shape.iter().product(),
     };
-    clip_along(&call, &mut tensor, axes.as_deref(), limit(elements), policy, out)
+    clip_along(&call, &mut tensor, axes.as_deref(), limit(elements), out)
 }
 
 /// Clips a tensor that is a part of a larger one, or its slices, by the norms that `share` returns: see [`shared_norms`]. The
@@ -191,27 +194,26 @@ fn clip_along<'py>(
     tensor: &mut Inputs<'_, 'py>,
     axes: Option<&[usize]>,
     limit: Limit,
-    policy: Policy,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = call.py();
-    let object = if policy == Policy::Raise { Some(tensor.held()) } else { None };
+    let raises = limit.nonfinite == NonFinite::Raise;
+    let object = if raises { Some(tensor.held()) } else { None };
     let refused = |axes, norm: Scaled| match &object {
         Some(object) => call.nonfinite_error("t", object, axes, norm.to_f64()),
         None => internal("a norm that nothing refuses"),
     };
     let Some(axes) = axes else {
         let mut operands = tensor.with_outputs(out, &mut [])?;
-        let factor = |norm| if policy.refuses(norm) { Err(Refused) } else { Ok(limit.factor(norm)) };
-        let norm = operands.clip(py, NormOf::Inputs(Order::Two), factor)?;
-        if policy.refuses(norm) {
+        let norm = operands.clip(py, NormOf::Inputs(Order::Two), limit, Limit::factor)?;
+        if limit.refuses(norm) {
             return Err(refused(None, norm));
         }
         return Ok(operands.into_result());
     };
     let dtype = tensor.dtype()?;
     // Columns, and slices of one element, take the general path.
-    let len = tensor.row_len(axes).filter(|len| *len > 1 && is_row(*len) && policy != Policy::Raise);
+    let len = tensor.row_len(axes).filter(|len| *len > 1 && is_row(*len) && !raises);
     if len.is_none() {
         tensor.make_general()?;
     }
@@ -226,9 +228,9 @@ fn clip_along<'py>(
         return Err(resized());
     }
     // All norms are computed first: nothing is written before all are known to be finite.
-    if policy == Policy::Raise {
+    if raises {
         let norms = Norms::of(pair.input(), axes, Order::Two)?;
-        if let Some(norm) = norms.values.iter().find(|norm| policy.refuses(**norm)) {
+        if let Some(norm) = norms.values.iter().find(|norm| limit.refuses(**norm)) {
             return Err(refused(Some(axes), *norm));
         }
     }
@@ -352,10 +354,10 @@ pub(super) fn clip_by_global_norm<'py>(
     out: Option<&Bound<'py, PyAny>>,
     share: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    const T_LIST: Parameter = Parameter::new("t_list", Kinds::Scalable, true).lazy();
+    const T_LIST: Parameter = Parameter::new("t_list", Kinds::Scalable, true).with(Parts::GpuAndDask);
     let call = Call::new(py, "clip_by_global_norm", name)?;
     let is_plain = are_plain([Some(clip_norm), use_norm, name, Some(ord)]) && share.is_none();
-    let (policy, strict) = (call.policy(nonfinite), call.flag("strict", strict));
+    let (treatment, is_strict) = (call.nonfinite(nonfinite), call.flag("strict", strict));
     let keeps_integers = call.is_second("integers", integers, (intern!(py, "raise"), "keep"));
     let parameter = Parameter { keeps_integers: matches!(keeps_integers, Ok(true)), ..T_LIST };
     let mut tensors = Inputs::new(&call, parameter, call.sequence(t_list)?);
@@ -364,9 +366,9 @@ pub(super) fn clip_by_global_norm<'py>(
             call.hand_on_lazy(
                 "t_list",
                 share.is_some(),
-                (entries, clip_norm, use_norm, name, ord, nonfinite, strict?, integers, out),
+                (entries, clip_norm, use_norm, name, ord, nonfinite, strict, integers, out),
             )
-        } else if policy?.is_default() && !strict? && !keeps_integers? {
+        } else if treatment? == NonFinite::Propagate && !is_strict? && !keeps_integers? {
             // A norm shared with other processes is also asked for only after all arguments are checked.
             call.hand_on((entries, clip_norm, share.or(use_norm), name, ord, out))
         } else {
@@ -377,11 +379,11 @@ pub(super) fn clip_by_global_norm<'py>(
     let used = use_norm.map(|norm| call.limit("use_norm", norm, true)).transpose()?;
     call.check_name()?;
     let order = vector_order(&call, ord)?;
-    let (policy, strict, _) = (policy?, strict?, keeps_integers?);
-    call.check_strict(strict, policy, Some((order, ord)))?;
+    let (nonfinite, is_strict, _) = (treatment?, is_strict?, keeps_integers?);
+    call.check_strict(is_strict, nonfinite, Some((order, ord)))?;
     let mut norm = used.map_or(NormOf::Inputs(order), |norm| NormOf::Given(Scaled::new(norm, 0)));
-    let mut elements = if strict { tensors.elements() } else { 0 };
-    let held = if policy == Policy::Raise { Some(tensors.held()) } else { None };
+    let mut elements = if is_strict { tensors.elements() } else { 0 };
+    let held = if nonfinite == NonFinite::Raise { Some(tensors.held()) } else { None };
     let mut operands = tensors.with_outputs(out, &mut [])?;
     if let Some(share) = share {
         // The other processes learn of the norm only here: all errors of this process's arguments were found before.
@@ -389,11 +391,10 @@ pub(super) fn clip_by_global_norm<'py>(
         (shared, elements) = shared_norm(share)?;
         norm = NormOf::Given(shared);
     }
-    let limit = policy.limit(limit, 1.0, margin(strict, elements));
-    let factor = |norm| if policy.refuses(norm) { Err(Refused) } else { Ok(limit.factor_of_all(norm)) };
-    let norm = operands.clip(py, norm, factor)?;
+    let limit = Limit { limit, over: 1.0, nonfinite, margin: margin(is_strict, elements) };
+    let norm = operands.clip(py, norm, limit, Limit::factor_of_all)?;
     match held {
-        Some(held) if policy.refuses(norm) => {
+        Some(held) if limit.refuses(norm) => {
             let argument = if used.is_some() { "use_norm" } else { "t_list" };
             Err(call.nonfinite_error(argument, &held, None, norm.to_f64()))
         }

@@ -1,7 +1,7 @@
 //! The clippers of lists in which each tensor, or each unit of a tensor, has its own norm and limit.
 
 use pyo3::prelude::*;
-use pyo3::types::PyAny;
+use pyo3::types::{PyAny, PyTuple};
 
 use super::array::Array;
 use super::array::pair::Pair;
@@ -10,11 +10,11 @@ use super::classes::integer;
 use super::kinds::Kinds;
 use super::norm::{norms_to_array, vector_order};
 use super::operands::{Inputs, Operands, Parameter};
-use super::run::{Norms, Policy, clip_plain_each, scale_slices, zeros};
+use super::run::{Norms, clip_plain_each, scale_slices, zeros};
 use super::text::{describe, shape_text};
 use crate::error::vec_with_room;
 use crate::parallel::reduce::Order;
-use crate::scaled::{Limit, Scaled};
+use crate::scaled::{Limit, NonFinite, Scaled};
 
 /// See `gradclip.clip_by_norms`.
 #[pyfunction]
@@ -30,29 +30,27 @@ pub(super) fn clip_by_norms<'py>(
     const T_LIST: Parameter = Parameter::new("t_list", Kinds::Scalable, true);
     let call = Call::new(py, "clip_by_norms", name)?;
     let mut tensors = Inputs::new(&call, T_LIST, call.sequence(t_list)?);
-    if tensors.read(are_plain([Some(clip_norms), name, Some(ord)]))?.is_some() {
-        return Err(call.not_on_device("t_list"));
-    }
+    tensors.read(are_plain([Some(clip_norms), name, Some(ord)]))?;
     let held = tensors.held();
     let (limits, _) = call.limits("clip_norms", clip_norms, held.len())?;
     call.check_name()?;
     let order = vector_order(&call, ord)?;
-    let policy = call.policy(nonfinite)?;
+    let nonfinite = call.nonfinite(nonfinite)?;
     // The limits of the tensors, without those of entries that are None.
     let mut own = vec_with_room(held.len())?;
     for (i, limit) in limits.iter().enumerate() {
         if !held.get(i)?.is_none() {
-            own.push(policy.limit(*limit, 1.0, 0.0));
+            own.push(Limit { nonfinite, ..Limit::from(*limit) });
         }
     }
     // All norms are computed first: nothing is written before all are known to be finite.
     let mut known = Vec::new();
-    if policy == Policy::Raise {
+    if nonfinite == NonFinite::Raise {
         known = zeros(tensors.count())?;
         tensors.norms_into(order, &mut known, |norm| norm)?;
     }
     let mut operands = tensors.with_outputs(out, &mut [])?;
-    if let Some(norm) = known.iter().find(|norm| policy.refuses(**norm)) {
+    if let Some(norm) = known.iter().find(|norm| !norm.is_finite()) {
         return Err(call.nonfinite_error("t_list", &held, None, norm.to_f64()));
     }
     let found = match &mut operands {
@@ -100,10 +98,8 @@ pub(super) fn clip_by_weight_norm<'py>(
     const T_LIST: Parameter = Parameter::new("t_list", Kinds::Scalable, false);
     let call = Call::new(py, "clip_by_weight_norm", name)?;
     let mut tensors = Inputs::new(&call, T_LIST, call.sequence(t_list)?);
-    if tensors.read_general()?.is_some() {
-        return Err(call.not_on_device("t_list"));
-    }
-    let weights = call.partners(Parameter::new("weights", Kinds::Scalable, false), weights, &tensors)?;
+    tensors.read_general()?;
+    let (weights, _) = call.partners(Parameter::new("weights", Kinds::Scalable, false), weights, &tensors)?;
     let clipping = call.limit("clipping", clipping, false)?;
     call.check_name()?;
     let eps = call.limit("eps", eps, false)?;
@@ -165,13 +161,14 @@ impl<'py> Call<'_, 'py> {
         Ok((limits, true))
     }
 
-    /// The arrays that belong to the tensors of a list, with the same shapes. Entries at a None of the list are not read.
+    /// The arrays that belong to the tensors of a list, with the same shapes, and all entries. Those at a None of the list are not
+    /// read.
     pub(super) fn partners(
         &self,
         parameter: Parameter,
         object: &Bound<'py, PyAny>,
         tensors: &Inputs<'_, 'py>,
-    ) -> PyResult<Vec<Array<'py>>> {
+    ) -> PyResult<(Vec<Array<'py>>, Bound<'py, PyTuple>)> {
         let (argument, count) = (parameter.name, tensors.held().len());
         let entries =
             if Array::read(object).is_none() { self.entries_of(argument, object, count)? } else { None };
@@ -189,6 +186,6 @@ impl<'py> Call<'_, 'py> {
             }
             partners.push(partner);
         }
-        Ok(partners)
+        Ok((partners, entries))
     }
 }

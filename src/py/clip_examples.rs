@@ -14,7 +14,7 @@ use super::classes::plain;
 use super::kinds::Kinds;
 use super::norm::norms_to_array;
 use super::operands::{Inputs, Operands, Parameter};
-use super::run::{Norms, Policy, detached, margin, scale_slices};
+use super::run::{Norms, detached, margin, scale_slices};
 use super::text::{describe, shape_text};
 use crate::element::match_real;
 use crate::error::vec_with_room;
@@ -22,7 +22,7 @@ use crate::isa::Isa;
 use crate::parallel::elementwise::Task;
 use crate::parallel::examples::{Examples, sum_examples};
 use crate::parallel::reduce::{Order, norm_of_norms};
-use crate::scaled::{Factor, NonFinite, Scaled};
+use crate::scaled::{Factor, Limit, NonFinite, Scaled};
 
 /// The reduction of the clipped examples.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -48,20 +48,18 @@ pub(super) fn clip_examples_by_global_norm<'py>(
     let call = Call::new(py, "clip_examples_by_global_norm", name)?;
     let t_list_of = Parameter::new("t_list", Kinds::Scalable, false);
     let mut tensors = Inputs::new(&call, t_list_of, call.sequence(t_list)?);
-    if tensors.read_general()?.is_some() {
-        return Err(call.not_on_device("t_list"));
-    }
+    tensors.read_general()?;
     let held = tensors.held();
     let count = count_of_examples(&call, &tensors)?;
     let (limits, has_limits) = call.limits("clip_norm", clip_norm, held.len())?;
     call.check_name()?;
     let reduce = call.reduce(reduce)?;
-    let policy = call.policy(nonfinite)?;
-    if policy == Policy::Act(NonFinite::Keep) && reduce != Reduce::No {
+    let nonfinite = call.nonfinite(nonfinite)?;
+    if nonfinite == NonFinite::Keep && reduce != Reduce::No {
         return Err(call.value_error("nonfinite", "'keep' with a sum", "'keep' with reduce=None"));
     }
     let strict = call.flag("strict", strict)?;
-    call.check_strict(strict, policy, None)?;
+    call.check_strict(strict, nonfinite, None)?;
     let margin = margin(strict, tensors.elements() / count.max(1));
     if count == 0 && reduce == Reduce::Mean && tensors.arrays().next().is_some() {
         return Err(call.value_error("t_list", "no examples", "at least one for their mean"));
@@ -77,7 +75,9 @@ pub(super) fn clip_examples_by_global_norm<'py>(
     let mut operands = if reduce == Reduce::No {
         tensors.with_outputs(out, &mut [])?
     } else {
-        tensors.replace(zero_example)?;
+        for tensor in tensors.arrays_mut() {
+            *tensor = zero_example(tensor)?;
+        }
         let mut readers: Vec<_> = arrays.iter_mut().map(|(_, array)| array).collect();
         tensors.with_outputs(out, &mut readers)?
     };
@@ -85,11 +85,14 @@ pub(super) fn clip_examples_by_global_norm<'py>(
         return Err(internal("examples in plain arrays"));
     };
     let norms = if has_limits { per_tensor(&held, &own, count)? } else { of_examples(&own, count)? };
-    if let Some(norm) = norms.iter().find(|norm| policy.refuses(**norm)) {
+    if nonfinite == NonFinite::Raise
+        && let Some(norm) = norms.iter().find(|norm| !norm.is_finite())
+    {
         return Err(call.nonfinite_examples(&held, has_limits, norm.to_f64()));
     }
     for ((i, array), pair) in arrays.iter().zip(pairs) {
-        let limit = policy.limit(limits.get(*i).copied().unwrap_or(f64::INFINITY), 1.0, margin);
+        let limit = limits.get(*i).copied().unwrap_or(f64::INFINITY);
+        let limit = Limit { limit, over: 1.0, nonfinite, margin };
         let factor = |norm| if has_limits { limit.factor(norm) } else { limit.factor_of_all(norm) };
         let values = norms.iter().skip(if has_limits { *i * count } else { 0 }).take(count).copied();
         if reduce == Reduce::No {

@@ -12,7 +12,7 @@ use super::array::pair::Pair;
 use super::call::{Call, Number, are_plain, number};
 use super::classes::is_bool;
 use super::kinds::Kinds;
-use super::operands::{Inputs, OnDevice, Parameter};
+use super::operands::{Inputs, OnDevice, Parameter, Parts};
 use super::run::{MatrixNorm, Norms, norm_of_arrays, normalize_rows, scale_pairs, scale_slices};
 use super::text::describe;
 use crate::parallel::reduce::Order;
@@ -67,7 +67,7 @@ pub(super) fn global_norm<'py>(
     nonfinite: &Bound<'py, PyAny>,
     integers: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    const T_LIST: Parameter = Parameter::new("t_list", Kinds::Normed, true).lazy();
+    const T_LIST: Parameter = Parameter::new("t_list", Kinds::Normed, true).with(Parts::GpuAndDask);
     let call = Call::new(py, "global_norm", name)?;
     let is_plain = are_plain([Some(ord), name]);
     let refuses = call.is_second("nonfinite", nonfinite, (intern!(py, "propagate"), "raise"));
@@ -104,9 +104,7 @@ pub(super) fn norms<'py>(
     const T_LIST: Parameter = Parameter::new("t_list", Kinds::Normed, true);
     let call = Call::new(py, "norms", name)?;
     let mut tensors = Inputs::new(&call, T_LIST, call.sequence(t_list)?);
-    if tensors.read(are_plain([Some(ord), name]))?.is_some() {
-        return Err(call.not_on_device("t_list"));
-    }
+    tensors.read(are_plain([Some(ord), name]))?;
     call.check_name()?;
     let order = vector_order(&call, ord)?;
     // Written directly into the array: each call would map and unmap the memory of an intermediate list.
@@ -192,7 +190,7 @@ pub(super) fn norm<'py>(
     keepdims: Option<&Bound<'py, PyAny>>,
     name: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    const TENSOR: Parameter = Parameter::new("tensor", Kinds::Normed, false).lazy();
+    const TENSOR: Parameter = Parameter::new("tensor", Kinds::Normed, false).with(Parts::GpuAndDask);
     let call = Call::new(py, "norm", name)?;
     let is_plain = axis.is_none() && keepdims.is_none() && are_plain([Some(ord), name]);
     let mut inputs = Inputs::new(&call, TENSOR, Items::one(tensor));
@@ -224,7 +222,7 @@ pub(super) fn normalize<'py>(
     name: Option<&Bound<'py, PyAny>>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    const TENSOR: Parameter = Parameter::new("tensor", Kinds::Scalable, false);
+    const TENSOR: Parameter = Parameter::new("tensor", Kinds::Scalable, false).with(Parts::Gpu);
     let call = Call::new(py, "normalize", name)?;
     let mut inputs = Inputs::new(&call, TENSOR, Items::one(tensor));
     if inputs.read_general()?.is_some() {

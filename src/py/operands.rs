@@ -16,13 +16,13 @@ use super::array::{Array, internal, objects};
 use super::call::{Call, Entry, Tensor};
 use super::classes::{is_cupy, is_dask};
 use super::kinds::Kinds;
-use super::run::{NormOf, Refused, clip_plain, norm_of_arrays, norm_of_plain, norms_of_plain, scale_pairs};
+use super::run::{NormOf, clip_plain, norm_of_arrays, norm_of_plain, norms_of_plain, scale_pairs};
 use super::text::describe;
 use crate::element::{Dtype, Ordered};
 use crate::error::vec_with_room;
 use crate::parallel::elementwise::Task;
 use crate::parallel::reduce::Order;
-use crate::scaled::{Factor, Scaled};
+use crate::scaled::{Factor, Limit, Scaled};
 
 /// The tensor parameter of a function: its name and the objects that it accepts.
 #[derive(Clone, Copy)]
@@ -32,24 +32,39 @@ pub(super) struct Parameter {
     pub(super) takes_slices: bool,
     /// Whether integers in a list do not count and stay unchanged.
     pub(super) keeps_integers: bool,
-    /// Whether the function has a part for dask arrays. For other functions NumPy converts them.
-    pub(super) takes_lazy: bool,
+    pub(super) parts: Parts,
+}
+
+/// The parts that a function has besides that for NumPy arrays.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Parts {
+    /// None: arrays on a GPU are an error, and NumPy converts dask arrays.
+    Numpy,
+    /// One for arrays on a GPU.
+    Gpu,
+    /// One for arrays on a GPU and one for dask arrays.
+    GpuAndDask,
 }
 
 impl Parameter {
-    /// A parameter that counts integers, if it accepts them, and has no part for dask arrays.
+    /// A parameter that counts integers, if it accepts them, of a function that has only NumPy arrays.
     pub(super) const fn new(name: &'static str, kinds: Kinds, takes_slices: bool) -> Self {
-        Self { name, kinds, takes_slices, keeps_integers: false, takes_lazy: false }
+        Self { name, kinds, takes_slices, keeps_integers: false, parts: Parts::Numpy }
     }
 
-    /// The parameter, for a function that has a part for dask arrays.
-    pub(super) const fn lazy(self) -> Self {
-        Self { takes_lazy: true, ..self }
+    /// The parameter, for a function that has these parts.
+    pub(super) const fn with(self, parts: Parts) -> Self {
+        Self { parts, ..self }
+    }
+
+    /// The dtypes that an array of any layout may have.
+    fn allowed(self) -> Kinds {
+        if self.keeps_integers { Kinds::Normed } else { self.kinds }
     }
 
     /// Whether a tensor does not count and stays unchanged.
-    pub(super) fn keeps(&self, array: &Array<'_>) -> bool {
-        self.keeps_integers && !array.dtype().is_some_and(Dtype::is_scalable)
+    pub(super) fn keeps(self, array: &Array<'_>) -> bool {
+        self.keeps_integers && !array.is_scalable()
     }
 
     /// Reads one array of any layout that is not on a GPU.
@@ -60,10 +75,9 @@ impl Parameter {
         object: &Bound<'py, PyAny>,
     ) -> PyResult<Array<'py>> {
         if is_cupy(object) {
-            return Err(call.not_on_device(self.name));
+            return Err(call.not_on_device(argument));
         }
-        let kinds = if self.keeps_integers { Kinds::Normed } else { self.kinds };
-        Ok(call.tensor(argument, object, kinds, self.takes_slices)?.array)
+        Ok(call.tensor(argument, object, self.allowed(), self.takes_slices)?.array)
     }
 
     /// Reads arrays of any layout, and raises the errors.
@@ -75,11 +89,14 @@ impl Parameter {
         items: &Items<'_, 'py>,
     ) -> PyResult<Result<Vec<Option<Tensor<'py>>>, OnDevice<'py>>> {
         let (held, is_list) = (items.held(), items.is_list());
-        let kinds = if self.keeps_integers { Kinds::Normed } else { self.kinds };
+        let argument = |at: usize| Entry(self.name, is_list.then_some(at));
         let mut tensors = vec_with_room(held.len())?;
         for i in 0..held.len() {
             let entry = held.get(i)?;
-            let is_lazy = self.takes_lazy && is_dask(&entry);
+            let is_lazy = self.parts == Parts::GpuAndDask && is_dask(&entry);
+            if self.parts == Parts::Numpy && is_cupy(&entry) {
+                return Err(call.not_on_device(argument(i)));
+            }
             if is_lazy || is_cupy(&entry) {
                 return Ok(Err(OnDevice { entries: held.clone().into_any(), is_lazy }));
             }
@@ -90,8 +107,7 @@ impl Parameter {
                 tensors.push(None);
                 continue;
             }
-            let argument = Entry(self.name, is_list.then_some(i));
-            tensors.push(Some(call.tensor(argument, &entry, kinds, self.takes_slices)?));
+            tensors.push(Some(call.tensor(argument(i), &entry, self.allowed(), self.takes_slices)?));
         }
         Ok(Ok(tensors))
     }
@@ -153,16 +169,6 @@ impl<'a, 'py> Inputs<'a, 'py> {
             }
             Err(device) => Ok(Some(device)),
         }
-    }
-
-    /// Replaces each tensor by another array, unless the tensors are plain.
-    pub(super) fn replace(&mut self, make: impl Fn(&Array<'py>) -> PyResult<Array<'py>>) -> PyResult<()> {
-        if let Tensors::General(tensors) = &mut self.tensors {
-            for tensor in tensors.iter_mut().flatten() {
-                tensor.array = make(&tensor.array)?;
-            }
-        }
-        Ok(())
     }
 
     /// The single tensor as an array of any layout.
@@ -230,10 +236,7 @@ impl<'a, 'py> Inputs<'a, 'py> {
 
     /// The number of entries of the list, including None.
     pub(super) fn count(&self) -> usize {
-        match &self.tensors {
-            Tensors::Plain(arrays) => arrays.entries(),
-            Tensors::General(tensors) => tensors.len(),
-        }
+        self.items.held().len()
     }
 
     /// Writes `make` of the norm of each entry to `norms`, which has a place for each; the norm of None is 0.
@@ -261,16 +264,8 @@ impl<'a, 'py> Inputs<'a, 'py> {
         }
     }
 
-    /// The elements of all tensors.
-    pub(super) fn elements(&self) -> usize {
-        match &self.tensors {
-            Tensors::Plain(arrays) => arrays.elements(),
-            Tensors::General(_) => self.arrays().map(|(_, array)| array.len()).fold(0, usize::saturating_add),
-        }
-    }
-
     /// The elements of all tensors, without those of integers that do not count.
-    pub(super) fn counted(&self) -> usize {
+    pub(super) fn elements(&self) -> usize {
         match &self.tensors {
             Tensors::Plain(arrays) => arrays.elements(),
             Tensors::General(_) => {
@@ -285,6 +280,13 @@ impl<'a, 'py> Inputs<'a, 'py> {
     pub(super) fn arrays(&self) -> impl Iterator<Item = (usize, &Array<'py>)> + Clone {
         let tensors: &[_] = if let Tensors::General(tensors) = &self.tensors { tensors } else { &[] };
         tensors.iter().enumerate().filter_map(|(i, tensor)| Some((i, &tensor.as_ref()?.array)))
+    }
+
+    /// [`Inputs::arrays`], to be replaced by others.
+    pub(super) fn arrays_mut(&mut self) -> impl Iterator<Item = &mut Array<'py>> {
+        let tensors: &mut [_] =
+            if let Tensors::General(tensors) = &mut self.tensors { tensors } else { &mut [] };
+        tensors.iter_mut().flatten().map(|tensor| &mut tensor.array)
     }
 
     /// The Python objects of the tensors, for an error.
@@ -392,27 +394,28 @@ pub(super) enum Operands<'a, 'py> {
 }
 
 impl<'py> Operands<'_, 'py> {
-    /// Clips all tensors by one factor, made of their norm, unless `factor` refuses. Integers stay unchanged. Returns the norm.
+    /// Clips all tensors by one factor, made of their norm, unless the limit refuses the norm, which is returned. Integers stay
+    /// unchanged.
     #[inline(always)]
     pub(super) fn clip(
         &mut self,
         py: Python<'py>,
         norm: NormOf,
-        factor: impl FnOnce(Scaled) -> Result<Option<Factor>, Refused> + Send,
+        limit: Limit,
+        factor: impl FnOnce(Limit, Scaled) -> Option<Factor> + Send,
     ) -> PyResult<Scaled> {
         match self {
-            Self::Plain(pairs) => clip_plain(py, pairs, norm, factor),
+            Self::Plain(pairs) => clip_plain(py, pairs, norm, limit, factor),
             Self::General { pairs, .. } => {
                 let norm = match norm {
                     NormOf::Given(norm) => norm,
                     NormOf::Inputs(order) => {
                         let inputs = pairs.iter().map(Pair::input);
-                        let counts = |array: &&Array<'_>| array.dtype().is_some_and(Dtype::is_scalable);
-                        norm_of_arrays(py, inputs.filter(counts), order)?
+                        norm_of_arrays(py, inputs.filter(|array| array.is_scalable()), order)?
                     }
                 };
-                if let Ok(factor) = factor(norm) {
-                    scale_pairs(py, pairs, factor)?;
+                if !limit.refuses(norm) {
+                    scale_pairs(py, pairs, factor(limit, norm))?;
                 }
                 Ok(norm)
             }

@@ -21,7 +21,7 @@ use crate::parallel::each::{ArrayJob, clip_each, run_each};
 use crate::parallel::elementwise::{AnyTask, Task, apply_elementwise, apply_to_one, is_streamed, scale};
 use crate::parallel::reduce::{self, AnyView, Order, Views, norms_into};
 use crate::parallel::rows;
-use crate::scaled::{Factor, Limit, NonFinite, Scaled};
+use crate::scaled::{Factor, Limit, Scaled};
 use crate::walk::Factors;
 
 /// Bytes of work for which detaching does not pay: the work ends before another Python thread would have started.
@@ -113,44 +113,11 @@ pub(super) fn norms_of_plain<R: Send>(
     })?)
 }
 
-/// The effect of infinite and NaN norms on a call that clips.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Policy {
-    /// The elements change, or stay unchanged.
-    Act(NonFinite),
-    /// The call raises an error before anything is written.
-    Raise,
-}
-
-impl Policy {
-    /// The limit for norms that are divided by `over` first.
-    pub(super) fn limit(self, limit: f64, over: f64, margin: f64) -> Limit {
-        let nonfinite = match self {
-            Self::Act(nonfinite) => nonfinite,
-            Self::Raise => NonFinite::Propagate,
-        };
-        Limit { limit, over, nonfinite, margin }
-    }
-
-    /// Whether it is the default of the argument `nonfinite`.
-    pub(super) fn is_default(self) -> bool {
-        self == Self::Act(NonFinite::Propagate)
-    }
-
-    /// Whether this norm makes the call raise an error.
-    pub(super) fn refuses(self, norm: Scaled) -> bool {
-        self == Self::Raise && !norm.is_finite()
-    }
-}
-
 /// The margin of a limit under `strict`, for norms of `len` elements: far more than the rounding of norms, factors and
 /// products. Beyond 1e8 elements it grows with `len`.
 pub(super) fn margin(strict: bool, len: usize) -> f64 {
     if strict { 1e-13 * (len as f64 / 1e8).max(1.0) } else { 0.0 }
 }
-
-/// The error of a function that refuses to make a factor of a norm: nothing is written.
-pub(super) struct Refused;
 
 /// The norm of a clip: given by the caller, or to be computed.
 #[derive(Clone, Copy)]
@@ -161,12 +128,13 @@ pub(super) enum NormOf {
     Inputs(Order),
 }
 
-/// Clips plain arrays by a factor made of their norm, unless `factor` refuses. Returns the norm.
+/// Clips plain arrays by a factor made of their norm, unless the limit refuses the norm, which is returned.
 pub(super) fn clip_plain(
     py: Python<'_>,
     pairs: &mut OperandPairs<'_, '_>,
     norm: NormOf,
-    factor: impl FnOnce(Scaled) -> Result<Option<Factor>, Refused> + Send,
+    limit: Limit,
+    factor: impl FnOnce(Limit, Scaled) -> Option<Factor> + Send,
 ) -> PyResult<Scaled> {
     let bytes = pairs.inputs().bytes();
     let tasks = pairs.tasks()?;
@@ -177,10 +145,11 @@ pub(super) fn clip_plain(
             NormOf::Given(norm) => norm,
             NormOf::Inputs(order) => norm_of_views(isa, &crew, tasks.views(), order)?,
         };
-        if let Ok(factor) = factor(norm)
-            && (factor.is_some() || !tasks.are_in_place())
-        {
-            scale(isa, &crew, tasks, factor)?;
+        if !limit.refuses(norm) {
+            let factor = factor(limit, norm);
+            if factor.is_some() || !tasks.are_in_place() {
+                scale(isa, &crew, tasks, factor)?;
+            }
         }
         Ok::<_, Error>(norm)
     })?)
@@ -285,7 +254,7 @@ impl Norms {
         let py = array.object().py();
         let helper = py.import(intern!(py, "gradclip._matrix"))?;
         let found =
-            helper.call_method1(intern!(py, "largest_singular_values"), (array.to_python()?, axes))?;
+            helper.call_method1(intern!(py, "largest_singular_values"), (array.copy()?.object(), axes))?;
         let (found, exponents): (Bound<'_, PyAny>, Bound<'_, PyAny>) = found.extract()?;
         let kept: Vec<_> = (0..array.ndim()).filter(|axis| !axes.contains(axis)).collect();
         let shape = array.shape();
@@ -492,19 +461,15 @@ fn any_task<'a>(pair: &'a mut Pair<'_>) -> PyResult<AnyTask<'a>> {
 
 /// Scales all arrays by one factor; None copies those that are not in place. Integers are copied.
 pub(super) fn scale_pairs(py: Python<'_>, pairs: &mut [Pair<'_>], factor: Option<Factor>) -> PyResult<()> {
-    let is_scaled = |pair: &Pair<'_>| pair.input().dtype().is_some_and(Dtype::is_scalable);
-    // NumPy may run Python code, so no memory is lent yet.
-    for pair in pairs.iter_mut().filter(|pair| !is_scaled(pair)) {
-        pair.copy_by_numpy()?;
-    }
     let mut tasks: Vec<AnyTask<'_>> = vec_with_room(pairs.len())?;
     let mut bytes = 0usize;
-    for pair in pairs.iter_mut().filter(|pair| is_scaled(pair)) {
-        if factor.is_none() && pair.is_in_place() {
-            continue;
+    for pair in pairs.iter_mut() {
+        if !pair.input().is_scalable() {
+            pair.copy()?;
+        } else if factor.is_some() || !pair.is_in_place() {
+            bytes = bytes.saturating_add(pair.input().bytes());
+            tasks.push(any_task(pair)?);
         }
-        bytes = bytes.saturating_add(pair.input().bytes());
-        tasks.push(any_task(pair)?);
     }
     Ok(detached(py, bytes, || scale(Isa::current(), &Crew::new(), tasks.as_mut_slice(), factor))?)
 }

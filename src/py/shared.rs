@@ -11,7 +11,7 @@ use super::array::{Array, internal};
 use super::call::Call;
 use super::kinds::Kinds;
 use super::norm::vector_order;
-use super::operands::{Inputs, OnDevice, Parameter};
+use super::operands::{Inputs, OnDevice, Parameter, Parts};
 use super::run::{Norms, exact_sum_of_arrays, numbers, placed, zeros};
 use crate::isa::FloatDefaults;
 use crate::kernel::exact::Power;
@@ -43,12 +43,10 @@ pub(super) fn power_sums<'py>(
     on_device: bool,
 ) -> PyResult<(Bound<'py, PyAny>, usize)> {
     let call = Call::of_python(py, function, name)?;
-    let parameter = Parameter { keeps_integers, ..Parameter::new("t_list", Kinds::Normed, true) };
+    let parts = if on_device { Parts::Gpu } else { Parts::Numpy };
+    let parameter = Parameter { keeps_integers, parts, ..Parameter::new("t_list", Kinds::Normed, true) };
     let mut tensors = Inputs::new(&call, parameter, call.sequence(t_list)?);
     let elsewhere = tensors.read(true)?;
-    if elsewhere.is_some() && !on_device {
-        return Err(call.not_on_device("t_list"));
-    }
     call.check_name()?;
     let order = summed_order(&call, ord)?;
     let (order, norm, elements) = if let Some(OnDevice { entries, .. }) = elsewhere {
@@ -56,7 +54,7 @@ pub(super) fn power_sums<'py>(
             call.hand_on_to("norm_on_host", (function, entries, name, ord))?.extract::<(f64, usize)>()?;
         (order, Scaled::new(norm, 0), elements)
     } else {
-        (order.before_root(), tensors.norm(order.before_root())?, tensors.counted())
+        (order.before_root(), tensors.norm(order.before_root())?, tensors.elements())
     };
     Ok((power_array(py, order, &[norm], (&[1, order.cells()], &[0, 1]))?, elements))
 }
@@ -73,9 +71,7 @@ pub(super) fn power_sums_of_each<'py>(
     let call = Call::of_python(py, function, name)?;
     let mut tensors =
         Inputs::new(&call, Parameter::new("t_list", Kinds::Normed, true), call.sequence(t_list)?);
-    if tensors.read(true)?.is_some() {
-        return Err(call.not_on_device("t_list"));
-    }
+    tensors.read(true)?;
     call.check_name()?;
     let order = summed_order(&call, ord)?.before_root();
     let mut norms = zeros(tensors.count())?;
@@ -97,15 +93,13 @@ pub(super) fn exact_sum<'py>(
     let call = Call::of_python(py, function, name)?;
     let parameter = Parameter { keeps_integers, ..Parameter::new("t_list", Kinds::Normed, true) };
     let mut tensors = Inputs::new(&call, parameter, call.sequence(t_list)?);
-    if tensors.read_general()?.is_some() {
-        return Err(call.not_on_device("t_list"));
-    }
+    tensors.read_general()?;
     call.check_name()?;
     let power = if ord == 1.0 { Power::One } else { Power::Two };
     let arrays = tensors.arrays().map(|(_, array)| array).filter(|array| !parameter.keeps(array));
     let sum = exact_sum_of_arrays(py, arrays, power)?;
     let digits: Vec<u8> = sum.limbs.iter().flat_map(|limb| limb.to_le_bytes()).collect();
-    Ok((PyBytes::new(py, &digits), sum.special, tensors.counted()))
+    Ok((PyBytes::new(py, &digits), sum.special, tensors.elements()))
 }
 
 /// The sums of powers of the slices of a tensor along some axes, as an array with the shape of the other axes and an axis of
@@ -121,9 +115,7 @@ pub(super) fn power_sums_along<'py>(
 ) -> PyResult<(Bound<'py, PyAny>, usize)> {
     let call = Call::of_python(py, function, name)?;
     let mut tensor = Inputs::new(&call, Parameter::new("t", Kinds::Normed, true), Items::one(t));
-    if tensor.read_general()?.is_some() {
-        return Err(call.not_on_device("t"));
-    }
+    tensor.read_general()?;
     let array = tensor.array()?;
     let axes = call.axes("axes", axes, array.ndim())?.unwrap_or_else(|| (0..array.ndim()).collect());
     let order = summed_order(&call, ord)?.before_root();

@@ -187,24 +187,31 @@ def test_a_narrower_dtype_with_the_name_of_another_is_not_read_as_that():
         kind.__name__ = "float8_e5m2"
 
 
-def test_an_integer_array_that_is_copied_by_its_own_python_code_crashes_nothing():
-    # numpy.copyto calls __array_function__. No other tensor's memory is in use then.
+def test_arrays_of_a_subclass_are_copied_without_its_code():
     class Hooked(np.ndarray):
         def __array_function__(self, func, types, args, kwargs):
-            t.resize(1, refcheck=False)
-            return super().__array_function__(func, types, args, kwargs)
+            raise AssertionError(func)
 
-    t = np.ones(400_000)
-    with pytest.raises(RuntimeError, match="resized"):
-        gc.clip_by_global_norm([t, np.arange(5).view(Hooked)], 1.0, integers="keep")
+        def __array_finalize__(self, other):
+            assert not isinstance(other, Hooked)
+
+    numbers, t = np.arange(5).view(Hooked), np.array([3.0, 4.0])
+    (clipped, same), _ = gc.clip_by_global_norm([t, numbers], 1.0, integers="keep")
+    assert same.tolist() == [0, 1, 2, 3, 4]
+    assert type(same) is np.ndarray
+    np.testing.assert_allclose(clipped, [0.6, 0.8])
+    memory = np.array([3.0, 4.0, 0.0])
+    parts = [np.ndarray.view(memory[i : i + 2], Hooked) for i in range(2)]
+    gc.clip_by_norm(parts[0], 1.0, out=parts[1])
+    np.testing.assert_allclose(memory, [3.0, 0.6, 0.8])
 
 
 @pytest.mark.parametrize("shape", [(6,), (3, 2), (200, 3)])
-def test_bases_that_are_replaced_during_the_call_are_an_error(shape):
+def test_outputs_that_are_replaced_during_the_call_are_checked_as_they_are(shape):
     t_list = [np.ones((2, 3)), np.ones(4)]
     base_list = [np.zeros((2, 3))]
     base_list.append(Acts(lambda: base_list.__setitem__(slice(None), [np.full(shape, 5.0), np.zeros(4)]), np.zeros(4)))
-    with pytest.raises(RuntimeError, match="another shape"):
+    with pytest.raises(ValueError, match=r"out\[0\]: found shape"):
         gc.clip_difference_by_global_norm(t_list, base_list, 1.0, out=base_list)
     assert (base_list[0] == 5.0).all()
 
@@ -230,12 +237,12 @@ def test_a_list_that_changes_while_the_limits_are_read_is_clipped_as_it_was(in_p
     assert tensors[0].tolist() == ([1.5, 2.0] if in_place else [3.0, 4.0])
 
 
-def test_an_input_to_be_copied_that_has_another_shape_by_then_is_an_error():
-    memory = np.full(25, 0.5)
+def test_an_input_to_be_copied_that_has_another_shape_by_then_is_read_as_it_was():
+    memory = np.arange(25.0)
     t, out = memory[:24].reshape(2, 3, 4), memory[1:].reshape(2, 3, 4)
-    with pytest.raises(RuntimeError, match="another shape"):
-        gc.clip_by_value(t, Reshaper(t, (24,)), None, out=out)
-    assert (memory == 0.5).all()
+    expected = gc.clip_by_value(t.copy(), Reshaper(t, t.shape), None)
+    gc.clip_by_value(t, Reshaper(t, (24,)), None, out=out)
+    assert same_bits(out, expected)
 
 
 @pytest.mark.parametrize("shape", [(6, 4), (2, 3, 2, 2), (3, 2, 4), (3, 4, 2)])

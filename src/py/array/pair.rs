@@ -4,7 +4,6 @@ use std::borrow::Cow;
 use std::slice;
 use std::sync::atomic::AtomicU8;
 
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyAny;
 
@@ -81,13 +80,14 @@ impl<'py> Pair<'py> {
         self.output.is_none()
     }
 
-    /// Copies the input to the output as NumPy does, for dtypes that are not scaled.
-    pub(in crate::py) fn copy_by_numpy(&mut self) -> PyResult<()> {
-        let Some(output) = &self.output else { return Ok(()) };
-        let py = output.object.py();
-        py.import(intern!(py, "numpy"))?
-            .call_method1(intern!(py, "copyto"), (&output.object, &self.source().object))?;
-        Ok(())
+    /// Copies the input to the output, for dtypes that are not scaled.
+    pub(in crate::py) fn copy(&mut self) -> PyResult<()> {
+        self.output.as_ref().map_or(Ok(()), |output| self.source().copy_into(output))
+    }
+
+    /// Copies another array to the output.
+    pub(in crate::py) fn copy_from(&mut self, other: &Array<'py>) -> PyResult<()> {
+        other.copy_into(self.output())
     }
 
     /// The order in which to iterate both arrays.

@@ -177,11 +177,6 @@ impl<'py> PlainArrays<'py> {
         self.bytes
     }
 
-    /// The number of entries of the list, including None.
-    pub(in crate::py) fn entries(&self) -> usize {
-        self.held.len()
-    }
-
     /// Moves the values of the arrays, which come first, to the places of their entries; entries that are None get `none`.
     pub(in crate::py) fn move_to_entries<T: Copy>(&self, values: &mut [T], none: T) -> PyResult<()> {
         let mut unmoved = self.arrays.len();
