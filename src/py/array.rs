@@ -38,7 +38,7 @@ use self::fields::{DENSE, ElementType, Fields};
 use self::handler::with_memory;
 #[cfg(not(target_os = "linux"))]
 use self::memory::with_memory;
-use self::order::{Geometry, IterOrder, ReducedAxes};
+use self::order::{Geometry, IterOrder, ReducedAxes, strides_in};
 use super::overlap::Place;
 use crate::element::{Dtype, Element};
 use crate::walk::{Memory, Slices, View, memory_order};
@@ -349,18 +349,6 @@ impl<'py> Array<'py> {
             && self.element.swapped == other.element.swapped
             && self.place().is_same(&other.place())
     }
-}
-
-/// The strides of a dense array, its axes in memory in the given order, from outer to inner.
-fn strides_in(order: &[usize], shape: &[usize], itemsize: usize) -> Vec<isize> {
-    let mut strides = vec![0; shape.len()];
-    let mut step = itemsize.cast_signed();
-    for &axis in order.iter().rev() {
-        strides[axis] = step;
-        // An array of this shape exists already, so its size fits; NumPy checks it again.
-        step = step.saturating_mul(shape[axis].max(1).cast_signed());
-    }
-    strides
 }
 
 pub(super) fn resized() -> PyErr {

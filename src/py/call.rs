@@ -106,43 +106,22 @@ impl<'a, 'py> Call<'a, 'py> {
         self.runs_python.begin(self.py);
     }
 
-    /// Hands the call on to the Python function of the same name that works on a GPU.
+    /// Hands the call on to the Python function of the same name for dask arrays, or for arrays on a GPU.
     #[cold]
     #[inline(never)] // the fast path does not reach it
-    pub(super) fn hand_on(&self, arguments: impl PyCallArgs<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.hand_on_to(self.function, arguments)
-    }
-
-    /// Hands the call on to another function of `gradclip._cuda`.
-    #[cold]
-    pub(super) fn hand_on_to(
+    pub(super) fn hand_on(
         &self,
-        function: &str,
+        is_lazy: bool,
         arguments: impl PyCallArgs<'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
         self.runs_python.begin(self.py);
-        self.py.import(intern!(self.py, "gradclip._cuda"))?.call_method1(function, arguments)
+        let module = if is_lazy { "gradclip._dask" } else { "gradclip._cuda" };
+        self.py.import(module)?.call_method1(self.function, arguments)
     }
 
-    /// Hands the call on to the Python function of the same name for dask arrays. Calls with `comm` or `reproducible` have no such
-    /// function: dask has its own workers.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn hand_on_lazy(
-        &self,
-        argument: &str,
-        is_shared: bool,
-        arguments: impl PyCallArgs<'py>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        if is_shared {
-            return Err(self.type_error(
-                argument,
-                "a dask array",
-                "NumPy arrays, with comm= or reproducible=True",
-            ));
-        }
-        self.runs_python.begin(self.py);
-        self.py.import(intern!(self.py, "gradclip._dask"))?.call_method1(self.function, arguments)
+    /// The error for a dask array in a call whose norm is shared: dask has its own workers.
+    pub(super) fn shared_lazy(&self, argument: &str) -> PyErr {
+        self.type_error(argument, "a dask array", "NumPy arrays, with comm= or reproducible=True")
     }
 
     pub(super) fn prefix(&self) -> String {
@@ -428,26 +407,22 @@ impl<'a, 'py> Call<'a, 'py> {
         tensors: usize,
     ) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let Some(object) = object else { return Ok(None) };
-        if !is_sequence(object)? {
-            return Err(self.type_error("out", describe(object), "None or a sequence of arrays"));
+        match self.entries_of("out", object, tensors, false)? {
+            None => Err(self.type_error("out", describe(object), "None or a sequence of arrays")),
+            entries => Ok(entries),
         }
-        let entries = self.entries(Entry("out", None), object)?;
-        if entries.len() != tensors {
-            let found = format!("length {}", entries.len());
-            return Err(self.value_error("out", found, &format!("length {tensors}, that of t_list")));
-        }
-        Ok(Some(entries))
     }
 
-    /// The entries of an argument that has one for each tensor of a list; None if it is neither a sequence nor an array with
-    /// one dimension. A masked array is refused.
+    /// The entries of an argument that has one for each tensor of a list. None if it is neither a sequence nor, where the function
+    /// `takes_vector`, an array with one dimension. A masked array is refused.
     pub(super) fn entries_of(
         &self,
         argument: &str,
         object: &Bound<'py, PyAny>,
         count: usize,
+        takes_vector: bool,
     ) -> PyResult<Option<Bound<'py, PyTuple>>> {
-        let array = Array::read(object);
+        let array = if takes_vector { Array::read(object) } else { None };
         let is_vector = array.as_ref().is_some_and(|(array, _)| array.ndim() == 1);
         if !is_vector && !is_sequence(object)? {
             return Ok(None);

@@ -44,8 +44,7 @@ pub(super) fn clip_by_value<'py>(
     let is_plain = are_plain([clip_value_min, clip_value_max, name]);
     let mut tensor = Inputs::new(&call, T, Items::one(t));
     if let Some(OnDevice { is_lazy, .. }) = tensor.read(is_plain)? {
-        let arguments = (t, clip_value_min, clip_value_max, name, out);
-        return if is_lazy { call.hand_on_lazy("t", false, arguments) } else { call.hand_on(arguments) };
+        return call.hand_on(is_lazy, (t, clip_value_min, clip_value_max, name, out));
     }
     let mut lo = bound(&call, "clip_value_min", clip_value_min, &tensor)?;
     let mut hi = bound(&call, "clip_value_max", clip_value_max, &tensor)?;
@@ -135,10 +134,12 @@ pub(super) fn clip_by_norm<'py>(
     let (treatment, is_strict) = (call.nonfinite(nonfinite), call.flag("strict", strict));
     let mut tensor = Inputs::new(&call, parameter, Items::one(t));
     if let Some(OnDevice { is_lazy, .. }) = tensor.read(is_plain)? {
-        return if is_lazy {
-            call.hand_on_lazy("t", share.is_some(), (t, limit, axes, name, nonfinite, strict, out))
+        return if is_lazy && share.is_some() {
+            Err(call.shared_lazy("t"))
+        } else if is_lazy {
+            call.hand_on(true, (t, limit, axes, name, nonfinite, strict, out))
         } else if treatment? == NonFinite::Propagate && !is_strict? && share.is_none() {
-            call.hand_on((t, limit, axes, name, out))
+            call.hand_on(false, (t, limit, axes, name, out))
         } else {
             Err(call.not_on_device("t"))
         };
@@ -266,12 +267,10 @@ fn clip_slices(py: Python<'_>, pair: &mut Pair<'_>, axes: &[usize], limit: Limit
     }
     // Columns are summed in another order than rows. The output must not influence which order is used.
     let columns = Norms::are_of_columns(&whole, axes)?;
-    let is_done = if !columns {
-        clip_as_rows(py, pair, &whole, axes, limit)?
-    } else if !is_complex {
-        clip_as_columns(py, pair, &whole, axes, limit)?
+    let is_done = if columns {
+        !is_complex && clip_as_columns(py, pair, real, &whole, axes, limit)?
     } else {
-        false
+        clip_as_rows(py, pair, real, &whole, axes, limit)?
     };
     if is_done {
         return Ok(());
@@ -293,11 +292,11 @@ fn clip_elements(py: Python<'_>, pair: &mut Pair<'_>, dtype: Dtype, limit: Limit
 fn clip_as_rows(
     py: Python<'_>,
     pair: &mut Pair<'_>,
+    real: Dtype,
     whole: &Array<'_>,
     axes: &[usize],
     limit: Limit,
 ) -> PyResult<bool> {
-    let real = real_dtype(pair)?;
     // The parts of a complex number belong to one slice.
     let parts = whole.ndim()..pair.input().ndim();
     let reduced: Vec<_> = axes.iter().copied().chain(parts).collect();
@@ -317,11 +316,12 @@ fn clip_as_rows(
 fn clip_as_columns(
     py: Python<'_>,
     pair: &mut Pair<'_>,
+    real: Dtype,
     whole: &Array<'_>,
     axes: &[usize],
     limit: Limit,
 ) -> PyResult<bool> {
-    let (real, bytes) = (real_dtype(pair)?, whole.bytes());
+    let bytes = whole.bytes();
     match_real!(real, T => {
         let shape = whole.slices::<T>(&whole.split(axes))?.block();
         let Some(shape @ [len, _]) = shape else { return Ok(false) };
@@ -362,15 +362,13 @@ pub(super) fn clip_by_global_norm<'py>(
     let parameter = Parameter { keeps_integers: matches!(keeps_integers, Ok(true)), ..T_LIST };
     let mut tensors = Inputs::new(&call, parameter, call.sequence(t_list)?);
     if let Some(OnDevice { entries, is_lazy }) = tensors.read(is_plain)? {
-        return if is_lazy {
-            call.hand_on_lazy(
-                "t_list",
-                share.is_some(),
-                (entries, clip_norm, use_norm, name, ord, nonfinite, strict, integers, out),
-            )
+        return if is_lazy && share.is_some() {
+            Err(call.shared_lazy("t_list"))
+        } else if is_lazy {
+            call.hand_on(true, (entries, clip_norm, use_norm, name, ord, nonfinite, strict, integers, out))
         } else if treatment? == NonFinite::Propagate && !is_strict? && !keeps_integers? {
             // A norm shared with other processes is also asked for only after all arguments are checked.
-            call.hand_on((entries, clip_norm, share.or(use_norm), name, ord, out))
+            call.hand_on(false, (entries, clip_norm, share.or(use_norm), name, ord, out))
         } else {
             Err(call.not_on_device("t_list"))
         };

@@ -145,7 +145,7 @@ impl<'py> Call<'_, 'py> {
         count: usize,
     ) -> PyResult<(Vec<f64>, bool)> {
         let mut limits = vec_with_room(count)?;
-        let Some(entries) = self.entries_of(argument, object, count)? else {
+        let Some(entries) = self.entries_of(argument, object, count, true)? else {
             let allowed = "a real number >= 0, or a sequence of such numbers and None, one for each tensor";
             let limit = self.limit_or(argument, object, false, allowed)?;
             limits.resize(count, limit);
@@ -170,9 +170,7 @@ impl<'py> Call<'_, 'py> {
         tensors: &Inputs<'_, 'py>,
     ) -> PyResult<(Vec<Array<'py>>, Bound<'py, PyTuple>)> {
         let (argument, count) = (parameter.name, tensors.held().len());
-        let entries =
-            if Array::read(object).is_none() { self.entries_of(argument, object, count)? } else { None };
-        let Some(entries) = entries else {
+        let Some(entries) = self.entries_of(argument, object, count, false)? else {
             return Err(self.type_error(argument, describe(object), "a sequence of arrays"));
         };
         let mut partners = vec_with_room(count)?;

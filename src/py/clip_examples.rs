@@ -88,7 +88,8 @@ pub(super) fn clip_examples_by_global_norm<'py>(
     if nonfinite == NonFinite::Raise
         && let Some(norm) = norms.iter().find(|norm| !norm.is_finite())
     {
-        return Err(call.nonfinite_examples(&held, has_limits, norm.to_f64()));
+        let arguments = (call.prefix(), held.into_any(), has_limits, norm.to_f64());
+        return Err(call.error_of_python("error_of_examples", arguments));
     }
     for ((i, array), pair) in arrays.iter().zip(pairs) {
         let limit = limits.get(*i).copied().unwrap_or(f64::INFINITY);
@@ -116,13 +117,10 @@ fn count_of_examples(call: &Call<'_, '_>, tensors: &Inputs<'_, '_>) -> PyResult<
         let Some(count) = array.shape().first() else {
             return Err(call.value_error(entry, "shape ()", "a first axis, that of the examples"));
         };
-        match first {
-            None => first = Some((i, *count)),
-            Some((at, expected)) if expected != *count => {
-                let found = format!("{count} examples (shape {})", shape_text(array.shape()));
-                return Err(call.value_error(entry, found, &format!("{expected}, as t_list[{at}] has")));
-            }
-            Some(_) => {}
+        let (at, expected) = *first.get_or_insert((i, *count));
+        if expected != *count {
+            let found = format!("{count} examples (shape {})", shape_text(array.shape()));
+            return Err(call.value_error(entry, found, &format!("{expected}, as t_list[{at}] has")));
         }
     }
     Ok(first.map_or(0, |(_, count)| count))
@@ -193,11 +191,5 @@ impl<'py> Call<'_, 'py> {
             "mean" => Ok(Reduce::Mean),
             _ => Err(self.value_error("reduce", describe(object), ALLOWED)),
         }
-    }
-
-    /// The error for NaN and infinity in examples.
-    fn nonfinite_examples(&self, tensors: &Held<'py>, per_tensor: bool, norm: f64) -> PyErr {
-        let Held::Many(tensors) = tensors else { return internal("examples of no list") };
-        self.error_of_python("error_of_examples", (self.prefix(), tensors, per_tensor, norm))
     }
 }

@@ -76,12 +76,12 @@ pub(super) fn global_norm<'py>(
     let mut tensors = Inputs::new(&call, parameter, call.sequence(t_list)?);
     if let Some(OnDevice { entries, is_lazy }) = tensors.read(is_plain)? {
         if is_lazy {
-            return call.hand_on_lazy("t_list", false, (entries, name, ord, nonfinite, integers));
+            return call.hand_on(true, (entries, name, ord, nonfinite, integers));
         }
         if refuses? || keeps_integers? {
             return Err(call.not_on_device("t_list"));
         }
-        return call.hand_on((entries, name, ord));
+        return call.hand_on(false, (entries, name, ord));
     }
     call.check_name()?;
     let order = vector_order(&call, ord)?;
@@ -195,8 +195,7 @@ pub(super) fn norm<'py>(
     let is_plain = axis.is_none() && keepdims.is_none() && are_plain([Some(ord), name]);
     let mut inputs = Inputs::new(&call, TENSOR, Items::one(tensor));
     if let Some(OnDevice { is_lazy, .. }) = inputs.read(is_plain)? {
-        let arguments = (tensor, ord, axis, keepdims, name);
-        return if is_lazy { call.hand_on_lazy("tensor", false, arguments) } else { call.hand_on(arguments) };
+        return call.hand_on(is_lazy, (tensor, ord, axis, keepdims, name));
     }
     let along = Along::new(&call, ord, axis, inputs.shape()?.len())?;
     let keepdims = call.keepdims(keepdims)?;
@@ -226,7 +225,7 @@ pub(super) fn normalize<'py>(
     let call = Call::new(py, "normalize", name)?;
     let mut inputs = Inputs::new(&call, TENSOR, Items::one(tensor));
     if inputs.read_general()?.is_some() {
-        return call.hand_on((tensor, ord, axis, name, out));
+        return call.hand_on(false, (tensor, ord, axis, name, out));
     }
     let along = Along::new(&call, ord, axis, inputs.shape()?.len())?;
     call.check_name()?;

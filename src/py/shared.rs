@@ -50,8 +50,9 @@ pub(super) fn power_sums<'py>(
     call.check_name()?;
     let order = summed_order(&call, ord)?;
     let (order, norm, elements) = if let Some(OnDevice { entries, .. }) = elsewhere {
-        let (norm, elements) =
-            call.hand_on_to("norm_on_host", (function, entries, name, ord))?.extract::<(f64, usize)>()?;
+        let device = py.import("gradclip._cuda")?;
+        let found = device.call_method1("norm_on_host", (function, entries, name, ord))?;
+        let (norm, elements) = found.extract::<(f64, usize)>()?;
         (order, Scaled::new(norm, 0), elements)
     } else {
         (order.before_root(), tensors.norm(order.before_root())?, tensors.elements())

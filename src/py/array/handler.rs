@@ -89,12 +89,8 @@ unsafe impl Sync for Handler {}
 
 static HANDLER: Handler = Handler {
     name: {
-        let (mut name, text) = ([0; 127], b"gradclip");
-        let mut i = 0;
-        while i < text.len() {
-            name[i] = text[i];
-            i += 1;
-        }
+        let mut name = [0; 127];
+        name.split_at_mut(8).0.copy_from_slice(b"gradclip");
         name
     },
     version: 1,

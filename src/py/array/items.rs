@@ -94,7 +94,7 @@ impl<'py> Held<'py> {
     pub(super) fn to_result(&self) -> PyResult<Bound<'py, PyAny>> {
         match self {
             Self::One(object) => Ok(object.clone()),
-            Self::Many(tuple) => objects::list_of_tuple(tuple),
+            Self::Many(tuple) => tuple.as_sequence().to_list().map(Bound::into_any),
         }
     }
 }

@@ -57,10 +57,3 @@ pub(in crate::py) fn tuple_of_tuple<'py>(tuple: &Bound<'py, PyTuple>) -> PyResul
     };
     Ok(whole.cast_into()?)
 }
-
-/// A new list of the entries of a tuple that is not of a subclass.
-pub(super) fn list_of_tuple<'py>(tuple: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyAny>> {
-    // SAFETY: the interpreter is attached and `tuple` is a live tuple. The result is a new reference or null with an
-    // exception set.
-    unsafe { Bound::from_owned_ptr_or_err(tuple.py(), ffi::PySequence_List(tuple.as_ptr())) }
-}

@@ -188,6 +188,19 @@ impl ReducedAxes {
     }
 }
 
+/// The strides of a dense array that has some of the axes of a shape, in the given order in memory, from outer to inner, and repeats
+/// its elements along the others. Elements count `size` each.
+pub(super) fn strides_in(order: &[usize], shape: &[usize], size: usize) -> Vec<isize> {
+    let mut strides = vec![0; shape.len()];
+    let mut step = size.cast_signed();
+    for &axis in order.iter().rev() {
+        strides[axis] = step;
+        // An array of this shape exists already, so its size fits; NumPy checks it again.
+        step = step.saturating_mul(shape[axis].max(1).cast_signed());
+    }
+    strides
+}
+
 /// Broadcasts one value per slice over an array of `shape`, in the order of `walk`. The values are in the order of the axes
 /// `kept`, from outer to inner.
 pub(in crate::py) fn spread<'a, T: Element>(
@@ -196,12 +209,6 @@ pub(in crate::py) fn spread<'a, T: Element>(
     shape: &[usize],
     walk: &IterOrder,
 ) -> View<'a, T> {
-    let mut strides = vec![0; shape.len()];
-    let mut step = 1;
-    for &axis in kept.iter().rev() {
-        strides[axis] = step;
-        step *= shape[axis].cast_signed();
-    }
-    let (layout, shift) = walk.layout_of(shape, &strides, 1);
+    let (layout, shift) = walk.layout_of(shape, &strides_in(kept, shape, 1), 1);
     View::new(Memory::Elements(values), shift, Cow::Owned(layout))
 }

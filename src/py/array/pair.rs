@@ -97,26 +97,22 @@ impl<'py> Pair<'py> {
 
     /// The elements to read and to write, in the order of `walk`.
     pub(in crate::py) fn task<T: Ordered>(&mut self, walk: &IterOrder) -> PyResult<Task<'_, T>> {
-        self.task_along(walk)
-    }
-
-    /// [`Pair::task`] for the methods here, which have borrowed the pair mutably.
-    fn task_along<T: Ordered>(&self, walk: &IterOrder) -> PyResult<Task<'_, T>> {
         let source = if self.is_in_place() { None } else { Some(self.source().view(walk)?) };
         Ok(Task { source, target: self.target(walk)? })
     }
 
     /// The elements to read and to write, in the order of memory.
     pub(in crate::py) fn whole_task<T: Ordered>(&mut self) -> PyResult<Task<'_, T>> {
-        let (source, output) = (self.source(), self.output());
-        let alike = output.contiguity() & source.contiguity() != 0;
-        if !alike || self.interleaved || !output.is_plain::<T>() || !source.is_plain::<T>() {
-            return self.task_along(&self.walk());
+        let is_mixed = self.source().contiguity() & self.output().contiguity() == 0 || self.interleaved;
+        if is_mixed || !self.source().is_plain::<T>() || !self.output().is_plain::<T>() {
+            let walk = self.walk();
+            return self.task(&walk);
         }
+        let (source, output) = (self.source(), self.output());
         output.check_to_write::<T>()?;
         let source = if self.is_in_place() { None } else { Some(source.whole()?) };
-        // SAFETY: as in `target`; the array is contiguous, and the input is contiguous in the same order. A new array holds
-        // some bits, see `new_dense`.
+        // SAFETY: as in `target`; the array is contiguous, no other output lies interleaved in it, and the input is contiguous in
+        // the same order. A new array holds some bits, see `new_dense`.
         let target =
             Target::Dense(unsafe { slice::from_raw_parts_mut(output.data.cast::<T>(), output.len()) });
         Ok(Task { source, target })
