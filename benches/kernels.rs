@@ -483,7 +483,7 @@ fn halves_beside_singles() {
 
 fn main() {
     // Rayon's pool and gradclip's must have the same number of threads.
-    let threads = parallel::threads().unwrap_or(1);
+    let threads = parallel::THREADS.get().unwrap_or(1);
     if let Err(why) = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global() {
         eprintln!("{why}");
     }

@@ -4,19 +4,13 @@
 //! of them held stays locked, and a thread pool has no threads. So a child starts with fresh state, and does not touch the
 //! state that it inherited.
 
+use std::iter::successors;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A value (a lock, for example) of this process, and the inherited values of its ancestors.
+/// A value (a lock, for example) of this process, after the inherited values of its ancestors. A child adds its value in its own
+/// copy of the memory, so the last one is always this process's.
 #[derive(Debug)]
 pub struct PerProcess<L> {
-    eldest: Generation<L>,
-    /// How many forks lie between the eldest process and this one.
-    forks: AtomicUsize,
-}
-
-#[derive(Debug)]
-struct Generation<L> {
     value: L,
     child: OnceLock<Box<Self>>,
 }
@@ -24,24 +18,22 @@ struct Generation<L> {
 impl<L: Default> PerProcess<L> {
     /// Makes the value of the first process.
     pub const fn new(value: L) -> Self {
-        Self { eldest: Generation { value, child: OnceLock::new() }, forks: AtomicUsize::new(0) }
+        Self { value, child: OnceLock::new() }
     }
 
     /// The value of this process.
     pub fn get(&self) -> &L {
-        &self.generation().value
+        &self.youngest().value
     }
 
-    fn generation(&self) -> &Generation<L> {
-        let forks = self.forks.load(Ordering::Acquire);
-        (0..forks).fold(&self.eldest, |parent, _| parent.child.get().map_or(parent, |child| child))
+    fn youngest(&self) -> &Self {
+        successors(Some(self), |parent| parent.child.get().map(|child| &**child)).last().unwrap_or(self)
     }
 
     /// Gives a child a value of its own, before it starts threads. Returns the inherited value.
     pub fn renew(&self) -> &L {
-        let parent = self.generation();
-        parent.child.get_or_init(|| Box::new(Generation { value: L::default(), child: OnceLock::new() }));
-        self.forks.fetch_add(1, Ordering::Release);
+        let parent = self.youngest();
+        parent.child.get_or_init(|| Box::new(Self::new(L::default())));
         &parent.value
     }
 }

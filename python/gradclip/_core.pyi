@@ -36,7 +36,6 @@ __all__ = [
     "global_norm",
     "isa_levels",
     "memory_of_process",
-    "merge_messages",
     "merge_power_sums",
     "norm",
     "normalize",
@@ -44,7 +43,6 @@ __all__ = [
     "power_sums",
     "power_sums_along",
     "power_sums_of_each",
-    "power_sums_of_norms",
     "roots_of_power_sums",
     "set_isa",
     "set_num_threads",
@@ -138,10 +136,6 @@ def power_sums(
 ) -> tuple[npt.NDArray[np.float64], int]: ...
 def power_sums_of_each(function: str, t_list: Any, name: Any, ord: Any) -> npt.NDArray[np.float64]: ...
 def power_sums_along(function: str, t: Any, name: Any, axes: Any, ord: Any) -> tuple[npt.NDArray[np.float64], int]: ...
-def power_sums_of_norms(norms: npt.NDArray[np.float64], ord: float) -> npt.NDArray[np.float64]: ...
-def merge_messages(
-    messages: npt.NDArray[np.float64], head: int, data: int, size: int, ord: float
-) -> tuple[npt.NDArray[np.float64], float] | None: ...
 def merge_power_sums(rows: npt.NDArray[np.float64], ord: float) -> npt.NDArray[np.float64]: ...
 def roots_of_power_sums(sums: npt.NDArray[np.float64], ord: float) -> npt.NDArray[np.float64]: ...
 def exact_sum(function: str, t_list: Any, name: Any, ord: float, keeps_integers: bool) -> tuple[bytes, float, int]: ...

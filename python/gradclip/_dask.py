@@ -284,7 +284,8 @@ def _pair_of_list(t_list: Any, order: float) -> Any:
 def _pair(*parts: Any, order: float) -> Array:
     rows = [sums.reshape(1, -1) for sums, _ in _flat(list(parts))]
     # A list may hold nothing but None.
-    sums = np.concatenate([_core.power_sums_of_norms(np.zeros((1, 2)), order), *rows])
+    nothing, _ = _core.power_sums("global_norm", (), None, order, False, False)
+    sums = np.concatenate([nothing, *rows])
     merged = _core.merge_power_sums(sums, order)
     value, exponent = _core.roots_of_power_sums(merged, order)[0].tolist()
     return np.array([value, exponent, sum(elements for _, elements in _flat(list(parts)))])

@@ -160,23 +160,14 @@ class Share:
         elif is_short:
             message[_DATA : _DATA + size] = data
         found = group.gather(message)
-        own_size = size if is_short else 0
-        if failed is None and group.gathers:
-            merged = _core.merge_messages(found, _ELEMENTS, _DATA, own_size, self.order)
-        else:
-            merged = None
-        if merged is None:
-            if (failure := group.disagreement(found, message)) is not None:
-                return data, elements, failure
-            sums = _core.merge_power_sums(found[:, _DATA : _DATA + own_size], self.order)
-            merged = sums, math.fsum(found[:, _ELEMENTS].tolist())
-        self.ranks *= len(found) if group.gathers else int(found[0, 0])
-        if is_short:
-            self.merged.append((group, found[:, _DATA : _DATA + size]))
-            return *merged, None
-        sums = group.gather(np.ascontiguousarray(data))
+        own = message[:_ELEMENTS].tobytes()
+        is_same = failed is None and group.gathers and found[:, :_ELEMENTS].tobytes() == own * len(found)
+        if not is_same and (failure := group.disagreement(found, message)) is not None:
+            return data, elements, failure
+        sums = found[:, _DATA : _DATA + size] if is_short else group.gather(np.ascontiguousarray(data))
         self.merged.append((group, sums))
-        return _core.merge_power_sums(sums, self.order), merged[1], None
+        self.ranks *= len(found) if group.gathers else int(found[0, 0])
+        return _core.merge_power_sums(sums, self.order), math.fsum(found[:, _ELEMENTS].tolist()), None
 
     def place_of_nonfinite(self) -> str | None:
         """Return the words for the first rank with a sum that is infinite or NaN."""

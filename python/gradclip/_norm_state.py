@@ -223,7 +223,8 @@ class NormState:
                 f"NormState.from_array: array: found {_core.describe(array)}; allowed: an array of real numbers"
             )
         numbers = np.array(found, np.float64)  # a copy
-        cells = len(_core.power_sums_of_norms(np.zeros((1, 2)), order)[0])
+        nothing, _ = _core.power_sums("NormState.from_array", (), None, order, False, False)
+        cells = nothing.size
         exact = order in _exact.ORDERS and numbers.shape == (_HEAD + _exact.DIGITS,)
         if not exact and numbers.shape != (_HEAD + cells,):
             raise ValueError(

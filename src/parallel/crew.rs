@@ -19,7 +19,7 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use super::pool::{Help, Pool};
-use super::threads::threads;
+use super::threads::THREADS;
 use crate::error::Result;
 
 /// Bytes to move from which workers are woken. To wake one takes the caller 10 µs, or 25 to 30 µs if the worker lands on
@@ -59,7 +59,7 @@ impl Crew {
 
     /// Whether a pass that moves `bytes` is worth several threads, and so worth being cut into jobs.
     pub(super) fn is_shared(bytes: usize) -> Result<bool> {
-        Ok(bytes >= WAKE_MIN_BYTES && threads()? > 1)
+        Ok(bytes >= WAKE_MIN_BYTES && THREADS.get()? > 1)
     }
 
     /// How many of `jobs` lie in the part that the calling thread did in the pass before, and so in its cache.
@@ -76,7 +76,7 @@ impl Crew {
     ) -> Result<()> {
         // `work` contains whole kernels. By reference, both paths below share one copy of its code.
         let work: &(dyn Fn(J) + Sync) = &work;
-        let pool = if Self::is_shared(bytes)? { Pool::get(threads()?) } else { None };
+        let pool = if Self::is_shared(bytes)? { Pool::get(THREADS.get()?) } else { None };
         let Some(pool) = pool else {
             jobs.for_each(work);
             return Ok(());
@@ -357,7 +357,7 @@ mod tests {
     #[test]
     fn each_job_is_done_once_in_all_passes() -> Result<()> {
         let _alone = alone();
-        crate::parallel::set_threads(3);
+        THREADS.set(3);
         let crew = Crew::new();
         with_helpers(&crew, 2, || {
             for jobs in [0, 1, 2, 7, 1000] {
@@ -377,7 +377,7 @@ mod tests {
     #[test]
     fn workers_take_jobs_from_the_back_and_the_caller_waits_for_them() -> Result<()> {
         let _alone = alone();
-        crate::parallel::set_threads(2);
+        THREADS.set(2);
         let (crew, caller) = (Crew::new(), thread::current().id());
         with_helpers(&crew, 1, || {
             let (both_begun, finished) = (Barrier::new(2), AtomicBool::new(false));
@@ -398,7 +398,7 @@ mod tests {
     #[test]
     fn a_panic_of_a_worker_reaches_the_caller() {
         let _alone = alone();
-        crate::parallel::set_threads(2);
+        THREADS.set(2);
         let (crew, caller) = (Crew::new(), thread::current().id());
         let seen = AtomicBool::new(false);
         let panic = catch_unwind(AssertUnwindSafe(|| {
@@ -420,7 +420,7 @@ mod tests {
     #[test]
     fn a_panic_of_the_caller_waits_for_the_workers() {
         let _alone = alone();
-        crate::parallel::set_threads(2);
+        THREADS.set(2);
         let (crew, caller) = (Crew::new(), thread::current().id());
         let (begun, ended) = (AtomicBool::new(false), AtomicBool::new(false));
         let panic = catch_unwind(AssertUnwindSafe(|| {
@@ -445,7 +445,7 @@ mod tests {
     #[test]
     fn a_worker_that_comes_too_late_does_nothing() -> Result<()> {
         let _alone = alone();
-        crate::parallel::set_threads(2);
+        THREADS.set(2);
         let crew = Crew::new();
         let shared = unwoken(&crew);
         shared.help();

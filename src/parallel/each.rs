@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::elementwise::{Run, Tasks, is_streamed, runs, with_store};
 use super::reduce::Order;
-use super::{Crew, job_bytes, threads, work_of};
+use super::{Crew, THREADS, job_bytes, work_of};
 use crate::error::{Result, vec_with_room};
 use crate::isa::Isa;
 use crate::scaled::{Limit, Scaled};
@@ -78,7 +78,7 @@ pub fn clip_each<'a, T: Tasks<'a>>(
     let share = job_bytes(work);
     // A thread reads and writes an array in its own cache. An array that is longer than this would leave the other threads
     // without work at the end.
-    let longest = share.max(work / (LEAST_JOBS * threads()?));
+    let longest = share.max(work / (LEAST_JOBS * THREADS.get()?));
     let runs = runs(tasks, share, longest)?;
     let mut jobs = vec_with_room(runs.len())?;
     for run in runs {

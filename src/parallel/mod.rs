@@ -15,7 +15,7 @@ mod threads;
 
 pub use self::crew::Crew;
 pub use self::pool::forked;
-pub use self::threads::{MAX_THREADS, check_settings, forget_settings, set_threads, threads};
+pub use self::threads::{MAX_THREADS, THREADS};
 
 /// The overhead of one array of a list, as the number of bytes that take as long to move.
 const PER_ARRAY_OVERHEAD: usize = 256;
@@ -28,7 +28,7 @@ fn work_of(bytes: usize, arrays: usize) -> usize {
 /// The bytes of one job of a pass that moves `bytes`. A job is so short that an idle thread waits for 10 to 40 µs at most. Jobs of
 /// a long pass are longer, since memory moves long stretches fastest.
 fn job_bytes(bytes: usize) -> usize {
-    let threads = threads().unwrap_or(1);
+    let threads = THREADS.get().unwrap_or(1);
     (bytes / (16 * threads)).clamp(128 << 10, 2 << 20)
 }
 

@@ -21,13 +21,13 @@ use super::classes::{
     integer, is_any_sequence, is_list, is_masked, is_numpy, is_slices, item, numeric_kind, plain,
 };
 use super::kinds::Kinds;
-use super::memory_limit;
+use super::memory_limit::POOL_BYTES;
 use super::process::RunsPython;
 use super::text::{class_text, describe, dtype_text, name_text, shape_text, text_of};
 use crate::element::Dtype;
 use crate::error::{Error, vec_with_room};
 use crate::isa::FloatDefaults;
-use crate::parallel;
+use crate::parallel::THREADS;
 use crate::parallel::reduce::Order;
 use crate::scaled::NonFinite;
 
@@ -80,8 +80,8 @@ impl<'a, 'py> Call<'a, 'py> {
         function: &'a str,
         name: Option<&'a Bound<'py, PyAny>>,
     ) -> PyResult<Self> {
-        parallel::check_settings()?;
-        memory_limit::check()?;
+        THREADS.check()?;
+        POOL_BYTES.check()?;
         let (runs_python, control) = (RunsPython::default(), FloatDefaults::set());
         Ok(Self { py, function, name, runs_python, _control: control })
     }

@@ -2,81 +2,20 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::error::{Error, Result};
-
-/// The limit in bytes, [`NOT_ASKED`] or [`BY_MEMORY`].
-static LIMIT: AtomicUsize = AtomicUsize::new(NOT_ASKED);
-
-/// The environment has not been read yet; the first call reads it.
-const NOT_ASKED: usize = usize::MAX;
-/// The environment sets no limit. The memory is measured only when there is a block to keep: that takes 0.1 ms.
-const BY_MEMORY: usize = usize::MAX - 1;
+use crate::setting::{Setting, number_in};
 
 /// The largest default limit, in bytes.
 const DEFAULT_MOST: usize = 1 << 30;
 /// The default limit as a part of the machine's memory: a sixteenth.
 const DEFAULT_PART: usize = 16;
 
-/// Reads the environment, once.
-///
-/// # Errors
-/// `Error::Setting` if the variable is not a number of bytes.
-#[inline]
-pub(super) fn check() -> Result<()> {
-    if LIMIT.load(Ordering::Relaxed) == NOT_ASKED { ask_environment() } else { Ok(()) }
-}
-
-/// Makes the next call ask the environment again.
-pub(super) fn forget() {
-    LIMIT.store(NOT_ASKED, Ordering::Relaxed);
-}
-
-#[cold]
-fn ask_environment() -> Result<()> {
-    const VARIABLE: &str = "GRADCLIP_POOL_BYTES";
-    let found = std::env::var_os(VARIABLE).unwrap_or_default();
-    let found = found.to_string_lossy();
-    let limit = match found.trim() {
-        "" => BY_MEMORY,
-        // A number that exceeds usize is valid.
-        text if text.bytes().all(|byte| byte.is_ascii_digit()) => {
-            text.parse().unwrap_or(usize::MAX).min(BY_MEMORY - 1)
-        }
-        _ => {
-            let allowed = "a number of bytes, 0 for none";
-            return Err(Error::Setting { variable: VARIABLE, found: found.into_owned(), allowed });
-        }
-    };
-    LIMIT.store(limit, Ordering::Relaxed);
-    Ok(())
-}
-
-/// Whether the limit is 0, so that nothing is kept.
-///
-/// # Errors
-/// Those of [`check`].
-#[cfg(target_os = "linux")] // only Linux has blocks of the pool: array/handler.rs
-pub(super) fn is_zero() -> Result<bool> {
-    check()?;
-    Ok(LIMIT.load(Ordering::Relaxed) == 0)
-}
-
-/// The largest number of bytes to keep.
-///
-/// # Errors
-/// Those of [`check`].
-pub(super) fn limit() -> Result<usize> {
-    check()?;
-    let mut limit = LIMIT.load(Ordering::Relaxed);
-    if limit == BY_MEMORY {
-        let memory = memory_of_process(Path::new("/")).unwrap_or(0);
-        limit = (memory / DEFAULT_PART).min(DEFAULT_MOST);
-        LIMIT.store(limit, Ordering::Relaxed);
-    }
-    Ok(limit)
-}
+/// The largest number of bytes to keep. 0: nothing is kept. No block is larger than half of the address space.
+pub(super) static POOL_BYTES: Setting = Setting::new(
+    0..=usize::MAX / 2,
+    || number_in("GRADCLIP_POOL_BYTES", 0..=usize::MAX, "a number of bytes, 0 for none"),
+    || (memory_of_process(Path::new("/")).unwrap_or(0) / DEFAULT_PART).min(DEFAULT_MOST),
+);
 
 /// The memory of the machine, or the part that the control groups of this process leave, in bytes; None if the system has no
 /// such files. Tests pass another root for the control groups.

@@ -54,8 +54,7 @@ mod _core {
 
     #[pymodule_export]
     use super::shared::{
-        exact_sum, merge_messages, merge_power_sums, power_sums, power_sums_along, power_sums_of_each,
-        power_sums_of_norms, roots_of_power_sums,
+        exact_sum, merge_power_sums, power_sums, power_sums_along, power_sums_of_each, roots_of_power_sums,
     };
     #[pymodule_export]
     use super::text::{describe, dtype_text, text_of};

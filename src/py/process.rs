@@ -19,6 +19,7 @@ use pyo3::prelude::*;
 use pyo3::types::IntoPyDict;
 
 use super::array::memory;
+use crate::fork::PerProcess;
 use crate::parallel;
 
 /// The time that the interpreter waits for calls of other threads, and that these wait for the interpreter. It is longer than
@@ -30,11 +31,8 @@ thread_local! {
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The number of calls that may run Python code now.
-static RUNNING: AtomicUsize = AtomicUsize::new(0);
-
-/// The forks between the first process and this one. The calls of a parent do not count in its child.
-static FORKS: AtomicUsize = AtomicUsize::new(0);
+/// The number of calls that may run Python code now. The calls of a parent do not count in its child.
+static RUNNING: PerProcess<AtomicUsize> = PerProcess::new(AtomicUsize::new(0));
 
 /// The thread that ends the interpreter, and the time when it began.
 static EXIT: OnceLock<(ThreadId, Instant)> = OnceLock::new();
@@ -44,8 +42,7 @@ static EXIT: OnceLock<(ThreadId, Instant)> = OnceLock::new();
 pub(super) fn forked() {
     parallel::forked();
     memory::forked();
-    FORKS.fetch_add(1, Ordering::Relaxed);
-    RUNNING.store(0, Ordering::Relaxed);
+    RUNNING.renew();
 }
 
 /// Called when the interpreter is about to end: waits for the calls that may run Python code.
@@ -53,7 +50,7 @@ pub(super) fn forked() {
 pub(super) fn exiting(py: Python<'_>) {
     let begin = Instant::now();
     EXIT.get_or_init(|| (thread::current().id(), begin));
-    while RUNNING.load(Ordering::Relaxed) > 0 && begin.elapsed() < PATIENCE {
+    while RUNNING.get().load(Ordering::Relaxed) > 0 && begin.elapsed() < PATIENCE {
         py.detach(|| thread::sleep(Duration::from_millis(1)));
     }
 }
@@ -73,9 +70,9 @@ pub(super) fn watch(module: &Bound<'_, PyModule>) -> PyResult<()> {
     Ok(())
 }
 
-/// Counts a call, from the first time that it may run Python code until it is dropped. It holds the number of forks then.
+/// Counts a call, from the first time that it may run Python code until it is dropped. It holds the number that it raised.
 #[derive(Default)]
-pub(super) struct RunsPython(Cell<Option<usize>>);
+pub(super) struct RunsPython(Cell<Option<&'static AtomicUsize>>);
 
 impl RunsPython {
     /// Counts from now on.
@@ -93,18 +90,18 @@ impl RunsPython {
                 wait_for_the_end(py);
             }
             DEPTH.set(DEPTH.get() + 1);
-            RUNNING.fetch_add(1, Ordering::Relaxed);
-            self.0.set(Some(FORKS.load(Ordering::Relaxed)));
+            let running = RUNNING.get();
+            running.fetch_add(1, Ordering::Relaxed);
+            self.0.set(Some(running));
         }
     }
 }
 
 impl Drop for RunsPython {
     fn drop(&mut self) {
-        let Some(forks) = self.0.get() else { return };
-        DEPTH.set(DEPTH.get().saturating_sub(1));
-        if forks == FORKS.load(Ordering::Relaxed) {
-            RUNNING.fetch_sub(1, Ordering::Relaxed);
+        if let Some(running) = self.0.get() {
+            DEPTH.set(DEPTH.get().saturating_sub(1));
+            running.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }

@@ -8,37 +8,37 @@ use pyo3::types::PyDict;
 
 use super::array::memory;
 use super::classes::integer;
-use super::memory_limit;
+use super::memory_limit::{self, POOL_BYTES};
 use super::process::RunsPython;
 use super::text::describe;
 use crate::element::Dtype;
 use crate::isa::Isa;
-use crate::parallel;
+use crate::parallel::{MAX_THREADS, THREADS};
 
 /// Makes the next call read the environment again.
 pub(super) fn forget() {
-    parallel::forget_settings();
-    memory_limit::forget();
+    THREADS.forget();
+    POOL_BYTES.forget();
 }
 
 /// The number of threads.
 #[pyfunction]
 pub(super) fn get_num_threads() -> PyResult<usize> {
-    Ok(parallel::threads()?)
+    Ok(THREADS.get()?)
 }
 
 /// Sets the number of threads for later calls.
 #[pyfunction]
 pub(super) fn set_num_threads(n: &Bound<'_, PyAny>) -> PyResult<()> {
     let _counted = RunsPython::begun(n.py());
-    parallel::check_settings()?;
+    THREADS.check()?;
     let given = integer(n)?;
     let number = given.as_ref().and_then(|given| given.extract::<usize>().ok());
-    if let Some(threads) = number.filter(|number| (1..=parallel::MAX_THREADS).contains(number)) {
-        parallel::set_threads(threads);
+    if let Some(threads) = number.filter(|number| (1..=MAX_THREADS).contains(number)) {
+        THREADS.set(threads);
         return Ok(());
     }
-    let most = parallel::MAX_THREADS;
+    let most = MAX_THREADS;
     let text = format!("set_num_threads: n: found {}; allowed: an int from 1 to {most}", describe(n));
     Err(if given.is_some() { PyValueError::new_err(text) } else { PyTypeError::new_err(text) })
 }
@@ -46,8 +46,8 @@ pub(super) fn set_num_threads(n: &Bound<'_, PyAny>) -> PyResult<()> {
 /// Unmaps the memory held for later outputs; returns the number of bytes.
 #[pyfunction]
 pub(super) fn trim() -> PyResult<usize> {
-    parallel::check_settings()?;
-    memory_limit::check()?;
+    THREADS.check()?;
+    POOL_BYTES.check()?;
     Ok(memory::trim())
 }
 
@@ -85,13 +85,13 @@ pub(super) fn config(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     };
     let config = PyDict::new(py);
     config.set_item("version", env!("CARGO_PKG_VERSION"))?;
-    config.set_item("threads", parallel::threads()?)?;
+    config.set_item("threads", THREADS.get()?)?;
     config.set_item("isa", Isa::current().name())?;
     config.set_item("isa_levels", isa_levels())?;
     config.set_item("clip_by_value_dtypes", names(Dtype::is_ordered))?;
     config.set_item("clip_by_norm_dtypes", names(Dtype::is_scalable))?;
     config.set_item("norm_dtypes", names(|_| true))?;
     config.set_item("memory_held", memory::held())?;
-    config.set_item("memory_limit", memory_limit::limit()?)?;
+    config.set_item("memory_limit", POOL_BYTES.get()?)?;
     Ok(config)
 }

@@ -2,7 +2,6 @@
 //!
 //! `gradclip._exchange` has the communication between the processes.
 
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyAny, PyBytes};
 
@@ -142,17 +141,6 @@ fn power_array<'py>(
     })
 }
 
-/// The sums of powers of known norms, `value * 2**exponent`, as an array of shape `(norms, cells)`.
-#[pyfunction]
-pub(super) fn power_sums_of_norms<'py>(
-    py: Python<'py>,
-    norms: &Bound<'py, PyAny>,
-    ord: f64,
-) -> PyResult<Bound<'py, PyAny>> {
-    let (norms, order) = (scaled(&numbers(norms)?.0), Order::of(ord));
-    power_array(py, order, &norms, (&[norms.len(), order.cells()], &[0, 1]))
-}
-
 /// The sum of the rows of an array of sums of powers, with counts beside them; for an infinite order the largest.
 #[pyfunction]
 pub(super) fn merge_power_sums<'py>(
@@ -171,37 +159,6 @@ pub(super) fn merge_power_sums<'py>(
     })
 }
 
-/// Merges the sums of powers in the messages of all ranks, in columns `data` to `data + size`, in the order of ranks, and sums
-/// column `head`. None if the columns before `head`, on which all ranks must agree, differ from those of the first rank.
-#[pyfunction]
-pub(super) fn merge_messages<'py>(
-    py: Python<'py>,
-    messages: &Bound<'py, PyAny>,
-    head: usize,
-    data: usize,
-    size: usize,
-    ord: f64,
-) -> PyResult<Option<(Bound<'py, PyAny>, f64)>> {
-    let (messages, shape) = numbers(messages)?;
-    let [_, len] = *shape.as_slice() else { return Err(internal("messages that are no rows")) };
-    let _control = FloatDefaults::set();
-    let is_long_enough = head < data && data.checked_add(size).is_some_and(|end| end <= len);
-    let (true, Some(first)) = (is_long_enough, messages.get(..head)) else {
-        return Err(internal("messages that are too short"));
-    };
-    let rows = messages.chunks_exact(len);
-    let is_agreed = |row: &[f64]| row.iter().zip(first).all(|(a, b)| a.to_bits() == b.to_bits());
-    if !rows.clone().all(is_agreed) {
-        return Ok(None);
-    }
-    let elements = rows.clone().filter_map(|row| row.get(head)).sum();
-    let sums = Array::filled::<f64>(py, &[size], &[0], |to| {
-        Order::of(ord).merge_powers(&rows.filter_map(|row| row.get(data..data + size)), to);
-        Ok(())
-    })?;
-    Ok(Some((sums, elements)))
-}
-
 /// The norms with these sums of powers, each as `value, exponent`: `value * 2**exponent`.
 #[pyfunction]
 pub(super) fn roots_of_power_sums<'py>(
@@ -212,9 +169,6 @@ pub(super) fn roots_of_power_sums<'py>(
     let _control = FloatDefaults::set();
     let (sums, order) = (numbers(sums)?.0, Order::of(ord));
     let cells = order.cells();
-    if !sums.len().is_multiple_of(cells) {
-        return Err(PyValueError::new_err(format!("{} numbers are no sums of {cells} cells", sums.len())));
-    }
     Array::filled::<f64>(py, &[sums.len() / cells, 2], &[0, 1], |to| {
         for (to, sum) in to.chunks_exact_mut(2).zip(sums.chunks_exact(cells)) {
             let (value, exponent) = order.root_of_cells(sum).split();

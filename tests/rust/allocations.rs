@@ -19,10 +19,10 @@ use _core::isa::Isa;
 use _core::kernel::clip::Clip;
 use _core::kernel::scale::Scale;
 use _core::parallel::Crew;
+use _core::parallel::THREADS;
 use _core::parallel::elementwise::{AnyTask, Task, apply_elementwise, scale};
 use _core::parallel::reduce::{AnyView, CHUNK, Order, norm, norm_of_view};
 use _core::parallel::rows::clip_rows;
-use _core::parallel::set_threads;
 use _core::scaled::Factor;
 use _core::walk::{Axis, Layout, Memory, Slices, Target, Uniform, View};
 use common::slice_norms;
@@ -78,7 +78,7 @@ const ORDERS: [Order; 4] = [Order::One, Order::Two, Order::Max, Order::Power(3.7
 fn with_threads(threads: usize, work: impl FnOnce()) {
     static SETTING: Mutex<()> = Mutex::new(());
     let _setting = SETTING.lock().unwrap_or_else(PoisonError::into_inner);
-    set_threads(threads);
+    THREADS.set(threads);
     work();
 }
 

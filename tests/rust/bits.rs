@@ -25,11 +25,11 @@ use _core::kernel::power::Simple;
 use _core::kernel::scale::{ClipMagnitude, Scale};
 use _core::kernel::scale_each::FactorKind;
 use _core::parallel::Crew;
+use _core::parallel::THREADS;
 use _core::parallel::columns::{clip_columns, is_column};
 use _core::parallel::elementwise::{AnyTask, Task, apply_elementwise, scale};
 use _core::parallel::reduce::{AnyView, CHUNK, Order, norm, norm_of_view};
 use _core::parallel::rows::clip_rows;
-use _core::parallel::set_threads;
 use _core::scaled::{Factor, Scaled, power_of_two};
 use _core::walk::{Axis, Bounds, Cells, Factors, Layout, Memory, Slices, Target, Uniform, View, Work};
 
@@ -222,7 +222,7 @@ impl Found {
             let mut all = None;
             let _alone = alone();
             for (isa, count) in settings.chain(Isa::available().map(|isa| (isa, 1))) {
-                set_threads(count);
+                THREADS.set(count);
                 let mut found = Fingerprint(0);
                 work(isa, &input, &mut found);
                 let first = *all.get_or_insert(found.0);
@@ -268,7 +268,7 @@ impl Found {
 }
 
 /// The numbers of threads, in addition to one.
-const THREADS: [usize; 4] = [2, 3, 5, 16];
+const THREAD_COUNTS: [usize; 4] = [2, 3, 5, 16];
 
 /// Lengths: 0, a few, and around the lengths of lanes, parts and blocks.
 const LENGTHS: [usize; 10] = [0, 1, 2, 7, 31, 33, 129, 2047, 2049, 5000];
@@ -512,7 +512,7 @@ fn shared(found: &mut Found) {
     where
         for<'a> AnyView<'a>: From<View<'a, T>>,
     {
-        found.shared_line_of(&format!("norm {p}"), &THREADS, len, |isa, data: &[T], found| {
+        found.shared_line_of(&format!("norm {p}"), &THREAD_COUNTS, len, |isa, data: &[T], found| {
             let (low, high) = data.split_at(data.len() / 3);
             for list in [&[data][..], &[low, high]] {
                 let views: Vec<AnyView<'_>> = list.iter().map(|data| View::Dense(data).into()).collect();
@@ -529,7 +529,7 @@ fn shared(found: &mut Found) {
     norms_of::<Complex<f64>>(found, 1.0, 450_001);
     for columns in [false, true] {
         let name = if columns { "norms of columns" } else { "norms of rows" };
-        found.shared_line_of(name, &THREADS, 1700 * 1001, |isa, data: &[f32], found| {
+        found.shared_line_of(name, &THREAD_COUNTS, 1700 * 1001, |isa, data: &[f32], found| {
             for width in [1001, 5] {
                 let slices = slices(&data[..data.len() / width * width], width, columns);
                 let norms = slice_norms(isa, &slices, Order::Two).expect("threads");
@@ -537,17 +537,17 @@ fn shared(found: &mut Found) {
             }
         });
     }
-    found.shared_line_of("clip rows", &THREADS, 1700 * 1001, |isa, data: &[f32], found| {
+    found.shared_line_of("clip rows", &THREAD_COUNTS, 1700 * 1001, |isa, data: &[f32], found| {
         let mut own = data.to_vec();
         clip_rows(isa, None, &mut own, 1001, 3.0).expect("threads");
         found.add_all(&own);
     });
-    found.shared_line_of("clip columns", &THREADS, 900 * 1001, |isa, data: &[f64], found| {
+    found.shared_line_of("clip columns", &THREAD_COUNTS, 900 * 1001, |isa, data: &[f64], found| {
         let mut copy = vec![0.0; data.len()];
         clip_columns(isa, Some(data), &mut copy, [90, 1001], 3.0).expect("threads");
         found.add_all(&copy);
     });
-    found.shared_line_of("scale of a list", &THREADS, 800_001, |isa, data: &[f32], found| {
+    found.shared_line_of("scale of a list", &THREAD_COUNTS, 800_001, |isa, data: &[f32], found| {
         let halves: Vec<F16> = draw(Kind::Odd, data.len());
         let (mut own, mut copy, mut small) = (halves.clone(), data.to_vec(), vec![0.0; data.len()]);
         let cells: Vec<AtomicU32> = (0..2 * data.len()).map(|_| AtomicU32::new(7)).collect();

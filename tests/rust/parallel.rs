@@ -18,8 +18,9 @@ use _core::parallel::columns::{clip_columns, is_column};
 use _core::parallel::elementwise::{AnyTask, Task, apply_elementwise, scale};
 use _core::parallel::reduce::{AnyView, CHUNK, Order, norm, norm_of_view};
 use _core::parallel::rows::clip_rows;
-use _core::parallel::{MAX_THREADS, set_threads, threads};
+use _core::parallel::{MAX_THREADS, THREADS};
 use _core::scaled::{Factor, Scaled, power_of_two};
+use _core::setting::Setting;
 use _core::walk::{Axis, Bounds, Cells, Factors, Layout, Memory, Slices, Target, Uniform, View};
 
 /// More than the size from which threads share work, and not a multiple of any block.
@@ -30,11 +31,11 @@ const ORDERS: [f64; 8] = [1.0, 2.0, f64::INFINITY, 1.5, 3.7, 0.5, 3.0, 4.0];
 #[track_caller]
 fn everywhere<R: PartialEq + Debug>(work: impl Fn(Isa) -> R) -> R {
     let _alone = alone();
-    set_threads(1);
+    THREADS.set(1);
     let first = work(Isa::current());
     for count in [2, 7, 3] {
-        set_threads(count);
-        assert_eq!(threads(), Ok(count));
+        THREADS.set(count);
+        assert_eq!(THREADS.get(), Ok(count));
         assert!(work(Isa::current()) == first, "{count} threads");
     }
     for isa in Isa::available() {
@@ -224,9 +225,32 @@ fn orders_are_told_apart() {
 fn settings_stay_in_their_range() {
     let _alone = alone();
     for (asked, given) in [(0, 1), (1, 1), (5, 5), (MAX_THREADS + 1, MAX_THREADS)] {
-        set_threads(asked);
-        assert_eq!(threads(), Ok(given));
+        THREADS.set(asked);
+        assert_eq!(THREADS.get(), Ok(given));
     }
+}
+
+#[test]
+fn a_number_that_is_set_while_the_environment_is_read_or_the_system_measured_wins() {
+    static READ: Setting = Setting::new(
+        1..=9,
+        || {
+            READ.set(5);
+            Ok(Some(3))
+        },
+        || 1,
+    );
+    static MEASURED: Setting = Setting::new(
+        1..=9,
+        || Ok(None),
+        || {
+            MEASURED.set(12);
+            1
+        },
+    );
+    assert_eq!((READ.get(), MEASURED.get()), (Ok(5), Ok(9)));
+    READ.forget();
+    assert_eq!((READ.check(), READ.get()), (Ok(()), Ok(5)));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-use super::super::memory_limit;
+use super::super::memory_limit::POOL_BYTES;
 use super::memory::{Block, LARGE};
 
 /// Calls `make`, which makes one array of `bytes` bytes. From [`LARGE`] bytes on, its memory is a block of the pool.
@@ -19,7 +19,7 @@ pub(super) fn with_memory<R>(
     bytes: usize,
     make: impl FnOnce() -> PyResult<R>,
 ) -> PyResult<R> {
-    if bytes < LARGE || memory_limit::is_zero()? { make() } else { with_handler(py, make) }
+    if bytes < LARGE || POOL_BYTES.get()? == 0 { make() } else { with_handler(py, make) }
 }
 
 #[cold]

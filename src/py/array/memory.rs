@@ -15,7 +15,7 @@ use std::sync::{Mutex, TryLockError};
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 use rustix::param::page_size;
 
-use super::super::memory_limit;
+use super::super::memory_limit::POOL_BYTES;
 use crate::fork::PerProcess;
 
 /// Bytes of the smallest output that gets memory from here. It is the largest size below which glibc's heap may serve an
@@ -143,7 +143,7 @@ impl Pool {
 
     /// Keeps a block within the limit; blocks that were used longer ago are dropped for it.
     fn put(&mut self, block: Block) {
-        let limit = memory_limit::limit().unwrap_or(0);
+        let limit = POOL_BYTES.get().unwrap_or(0);
         let capacity = block.capacity();
         if capacity > limit || self.blocks.try_reserve(1).is_err() {
             return block.unmap();
