@@ -6,22 +6,15 @@
 //! the name of the public function and the caller's `name` first. The GPU part decides the order in which arguments are
 //! checked.
 
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
-
 use pyo3::exceptions::PyBaseException;
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use super::array::{Array, internal};
-use super::bound::{BoundKind, Given, given_bound};
 use super::call::{Call, Entry};
-use super::classes::{is_cupy, is_list, loaded};
 use super::norm::{Along, vector_order};
 use super::overlap::{self, Apart, Place};
 use super::run::MatrixNorm;
 use super::text;
-use crate::element::{Dtype, Ordered, match_ordered};
 use crate::parallel::reduce::Order;
 
 /// See [`Call::limit`].
@@ -115,53 +108,6 @@ pub(super) fn check_name<'py>(
     name: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<()> {
     Call::of_python(py, function, name)?.check_name()
-}
-
-/// The bits of a bound that is a single number, in the tensor's dtype (`dtype_code` counts in [`Dtype::ALL`]), those of a
-/// narrow dtype as a small number. None for lists and for arrays that are not 0-d, which are not checked here, and for arrays
-/// on a GPU.
-#[pyfunction]
-pub(super) fn check_number_bound<'py>(
-    py: Python<'py>,
-    function: &str,
-    name: Option<&Bound<'py, PyAny>>,
-    argument: &str,
-    object: &Bound<'py, PyAny>,
-    dtype_code: usize,
-) -> PyResult<Option<u64>> {
-    let call = Call::of_python(py, function, name)?;
-    let dtype = *Dtype::ALL.get(dtype_code).ok_or_else(|| internal("a dtype without a number"))?;
-    let has_axes = Array::read(object).is_some_and(|(array, _)| array.ndim() > 0);
-    if has_axes || is_list(object) || is_cupy(object) {
-        return Ok(None);
-    }
-    let own = || numpy_dtype(py, dtype);
-    match given_bound(&call, argument, object, dtype, own)? {
-        Given::Number(number) => {
-            let number = BoundKind::Number(number);
-            match_ordered!(dtype, T => Ok(number.value(T::LOWEST)?.map(bits)), Err(internal("a bound without an order")))
-        }
-        Given::Array(..) => Ok(None),
-    }
-}
-
-/// A dtype as a NumPy object.
-fn numpy_dtype(py: Python<'_>, dtype: Dtype) -> PyResult<Bound<'_, PyAny>> {
-    let numpy = py.import(intern!(py, "numpy"))?;
-    let class = match dtype {
-        Dtype::Bf16 => loaded(intern!(py, "ml_dtypes"))?
-            .ok_or_else(|| internal("bfloat16 without ml_dtypes"))?
-            .getattr(dtype.name())?,
-        _ => numpy.getattr(dtype.name())?,
-    };
-    numpy.call_method1(intern!(py, "dtype"), (class,))
-}
-
-/// The bits of an element.
-fn bits<T: Ordered>(x: T) -> u64 {
-    let cells = [const { AtomicU8::new(0) }; size_of::<u64>()];
-    x.store_bytes(&cells, cfg!(target_endian = "big"));
-    u64::from_le_bytes(cells.map(|cell| cell.load(Relaxed)))
 }
 
 /// The entries of `out` for a list of `tensors` tensors.
