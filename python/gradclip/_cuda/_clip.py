@@ -23,8 +23,8 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: Any, o
     given = {"clip_value_min": clip_value_min, "clip_value_max": clip_value_max}
     bounds = [_bound(arguments, argument, bound, tensor) for argument, bound in given.items()]
     if clip_value_min is None and clip_value_max is None:
-        arguments.value_error("clip_value_min", "None for both bounds", "None for one of them")
-    _core.check_name(arguments.function, name)
+        raise arguments.value_error("clip_value_min", "None for both bounds", "None for one of them")
+    arguments.check_name()
     with call_on(t) as call:
         target = arguments.out("out", out, tensor)
         view = tensor.view
@@ -51,7 +51,8 @@ def _bound(arguments: Arguments, argument: str, bound: Any, tensor: Tensor) -> B
             allowed = "None, a real number or a cupy.ndarray of real numbers"
             if tensor.view.code not in REAL:
                 allowed = "None, an int or a cupy.ndarray of integers"
-            arguments.type_error(argument, _core.describe(bound), f"{allowed}, for a tensor that is a cupy.ndarray")
+            allowed += ", for a tensor that is a cupy.ndarray"
+            raise arguments.type_error(argument, _core.describe(bound), allowed)
         return Bound(_bits(arguments, argument, bound, tensor.dtype))
     kind = code_of(bound.dtype)
     is_wrong = kind not in ORDERED or (kind in REAL and tensor.view.code not in REAL)
@@ -61,7 +62,7 @@ def _bound(arguments: Arguments, argument: str, bound: Any, tensor: Tensor) -> B
             if tensor.view.code not in REAL:
                 numbers = "an int or an array of integers"
             allowed = f"None, {numbers}, for a tensor of {_core.dtype_text(tensor.array)}"
-            arguments.type_error(argument, f"a 0-d cupy.ndarray of {_core.dtype_text(bound)}", allowed)
+            raise arguments.type_error(argument, f"a 0-d cupy.ndarray of {_core.dtype_text(bound)}", allowed)
         # The error that a NumPy array of this shape and dtype gets.
         same = np.broadcast_to(np.zeros((), bound.dtype), bound.shape)
         _bits(arguments, argument, same, tensor.dtype)
@@ -69,8 +70,8 @@ def _bound(arguments: Arguments, argument: str, bound: Any, tensor: Tensor) -> B
     shape = tensor.view.shape
     own = view.shape
     if len(own) > len(shape) or any(a not in {1, b} for a, b in zip(own[::-1], shape[::-1], strict=False)):
-        allowed = f"a shape that broadcasts to that of the tensor, {_core.shape_text(shape)}"
-        arguments.value_error(argument, f"shape {_core.shape_text(own)}", allowed)
+        allowed = f"a shape that broadcasts to that of the tensor, {shape}"
+        raise arguments.value_error(argument, f"shape {own}", allowed)
     return Bound(0, view)
 
 
@@ -97,8 +98,8 @@ def _clip_by_norm(  # noqa: PLR0917 (TensorFlow's signature)
     tensor = arguments.tensor("t", t, SCALABLE)
     view = tensor.view
     limit = arguments.scalar("clip_norm", clip_norm, t.data.device_id, nan=False)
-    along = _core.check_axes(arguments.function, name, "axes", axes, len(view.shape))
-    _core.check_name(arguments.function, name)
+    along = arguments.axes("axes", axes, len(view.shape))
+    arguments.check_name()
     with call_on(t) as call:
         target = arguments.out("out", out, tensor)
         source = view
