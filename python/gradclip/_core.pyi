@@ -146,7 +146,7 @@ class Checks:
     def axes(self, argument: str, object: Any, ndim: int) -> list[int] | None: ...
     def order(self, ord: Any) -> float: ...  # of vectors alone
 
-    # ("whole", None, ord); ("vectors", axes, ord); ("matrices", axes, 0: Frobenius, 1: columns, 2: singular, inf: rows)
+    # ("whole", None, ord); ("vectors", axes, ord); ("matrices", axes, 1: columns, 2: singular, inf: rows)
     def along(
         self, ord: Any, axis: Any, ndim: int
     ) -> tuple[Literal["whole", "vectors", "matrices"], list[int] | None, float]: ...

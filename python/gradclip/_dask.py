@@ -34,13 +34,10 @@ def norm(tensor: Any, ord: Any, axis: Any, keepdims: Any, name: Any) -> Any:
     # An empty array finds what is wrong with the arguments.
     _core.norm(_empty(tensor), ord, axis, keepdims, name)
     kind, axes, order = _core.Checks("norm", name).along(ord, axis, tensor.ndim)
-    if kind != "matrices":
-        order = _summed_order("norm", name, ord)
-    else:
-        if order != 0:
-            allowed = "'euclidean' or 'fro' along two axes of a dask array"
-            raise _core.Checks("norm", name).value_error("ord", _core.describe(ord), allowed)
-        order = 2.0
+    if kind == "matrices":
+        allowed = "'euclidean' or 'fro' along two axes of a dask array"
+        raise _core.Checks("norm", name).value_error("ord", _core.describe(ord), allowed)
+    order = _summed_order("norm", name, order if isinstance(ord, str) else ord)  # 'fro' is 2
     keeps = bool(keepdims)
     reduced = tuple(range(tensor.ndim)) if axes is None else tuple(axes)
     is_number = len(reduced) == tensor.ndim and not keeps

@@ -74,8 +74,8 @@ impl Checks {
         vector_order(&self.call(ord.py())?, ord).map(number_of)
     }
 
-    /// `ord` and `axis`: `("whole", None, ord)`, `("vectors", axes, ord)`, or `("matrices", axes, which)`, where `which` is 0
-    /// for the Frobenius norm, 1 for the largest column sum, 2 for the largest singular value, inf for the largest row sum.
+    /// `ord` and `axis`: `("whole", None, ord)`, `("vectors", axes, ord)`, or `("matrices", axes, which)`, where `which` is 1 for
+    /// the largest column sum, 2 for the largest singular value, inf for the largest row sum.
     fn along(
         &self,
         ord: &Bound<'_, PyAny>,
@@ -87,7 +87,6 @@ impl Checks {
             Along::Vectors(axes, order) => ("vectors", Some(axes), number_of(order)),
             Along::Matrices(axes, norm) => {
                 let which = match norm {
-                    MatrixNorm::Frobenius => 0.0,
                     MatrixNorm::One => 1.0,
                     MatrixNorm::Two => 2.0,
                     MatrixNorm::Infinity => f64::INFINITY,

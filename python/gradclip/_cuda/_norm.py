@@ -62,7 +62,7 @@ def normalize(tensor: Any, ord: Any, axis: Any, name: Any, out: Any) -> tuple[An
     return target.array, result
 
 
-_FROBENIUS, _ONE, _TWO = range(3)  # and infinity
+_ONE, _TWO = 1, 2  # norms of matrices, and infinity
 _BYTES_OF_FLOAT32 = 4
 
 
@@ -72,8 +72,6 @@ class _Along:
     def __init__(self, arguments: Arguments, ord: Any, axis: Any, view: View) -> None:
         self.kind, axes, self.order = arguments.along(ord, axis, len(view.shape))
         self.axes: list[int] = list(range(len(view.shape))) if axes is None else axes
-        if self.kind == "matrices" and self.order == _FROBENIUS:
-            self.kind, self.order = "vectors", 2.0
 
     def kept(self, view: View) -> list[int]:
         """Return the kept axes in the order of the norms in memory."""
