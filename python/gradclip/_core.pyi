@@ -4,21 +4,13 @@ from typing import Any, Literal, TypedDict
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import Self, disjoint_base
 
 from gradclip._types import AnyResult, Array
 
 __all__ = [
+    "Checks",
     "__version__",
-    "arrange_device",
-    "check_along",
-    "check_axes",
-    "check_keepdims",
-    "check_limit",
-    "check_name",
-    "check_number_bound",
-    "check_order",
-    "check_out_sequence",
-    "clash_error",
     "clip_by_global_norm",
     "clip_by_norm",
     "clip_by_norms",
@@ -46,11 +38,8 @@ __all__ = [
     "roots_of_power_sums",
     "set_isa",
     "set_num_threads",
-    "shape_text",
     "text_of",
     "trim",
-    "type_error",
-    "value_error",
 ]
 
 __version__: str
@@ -140,30 +129,33 @@ def merge_power_sums(rows: npt.NDArray[np.float64], ord: float) -> npt.NDArray[n
 def roots_of_power_sums(sums: npt.NDArray[np.float64], ord: float) -> npt.NDArray[np.float64]: ...
 def exact_sum(function: str, t_list: Any, name: Any, ord: float, keeps_integers: bool) -> tuple[bytes, float, int]: ...
 
-# For the functions of arrays on a GPU. First the name of the public function and the caller's `name`; the messages are
-# those for NumPy arrays.
-def check_limit(function: str, name: Any, argument: str, object: Any, nan: bool) -> float: ...  # >= 0; NaN if `nan`
-def check_axes(function: str, name: Any, argument: str, object: Any, ndim: int) -> list[int] | None: ...
-def check_order(function: str, name: Any, ord: Any) -> float: ...  # of vectors alone
+# The checks of one call: the name of the public function, and the caller's `name`. The messages are those for NumPy
+# arrays.
+@disjoint_base
+class Checks:
+    def __new__(cls, function: str, name: Any) -> Self: ...
+    @property
+    def name(self) -> Any: ...
+    def limit(self, argument: str, object: Any, nan: bool) -> float: ...  # >= 0; NaN if `nan`
+    def axes(self, argument: str, object: Any, ndim: int) -> list[int] | None: ...
+    def order(self, ord: Any) -> float: ...  # of vectors alone
 
-# ("whole", None, ord); ("vectors", axes, ord); ("matrices", axes, 0: Frobenius, 1: columns, 2: singular, inf: rows)
-def check_along(
-    function: str, name: Any, ord: Any, axis: Any, ndim: int
-) -> tuple[Literal["whole", "vectors", "matrices"], list[int] | None, float]: ...
-def check_keepdims(function: str, name: Any, keepdims: Any) -> bool: ...
-def check_name(function: str, name: Any) -> None: ...
+    # ("whole", None, ord); ("vectors", axes, ord); ("matrices", axes, 1: columns, 2: singular, inf: rows)
+    def along(
+        self, ord: Any, axis: Any, ndim: int
+    ) -> tuple[Literal["whole", "vectors", "matrices"], list[int] | None, float]: ...
+    def keepdims(self, keepdims: Any) -> bool: ...
+    def check_name(self) -> None: ...
+    def out_sequence(self, out: Any, tensors: int) -> tuple[Any, ...] | None: ...
+    def type_error(self, argument: str, found: str, allowed: str) -> TypeError: ...
+    def value_error(self, argument: str, found: str, allowed: str) -> ValueError: ...
 
-# The bits of the bound in the dtype; None, unread, for a list, an array that is not 0-d, and one on a GPU.
-def check_number_bound(function: str, name: Any, argument: str, object: Any, dtype_code: int) -> int | None: ...
-def check_out_sequence(function: str, name: Any, out: Any, tensors: int) -> tuple[Any, ...] | None: ...
-def type_error(function: str, name: Any, argument: str, found: str, allowed: str) -> TypeError: ...
-def value_error(function: str, name: Any, argument: str, found: str, allowed: str) -> ValueError: ...
-def clash_error(function: str, name: Any, a: int, b: int, one: bool) -> ValueError: ...  # of `arrange_device`
-def shape_text(shape: Sequence[int]) -> str: ...
-
-# Each array: address, bytes of an element, shape, strides in bytes. Two outputs (or twice one) that share a byte, or
-# else the inputs to be copied before anything is written; input i may be the very array that is output i.
-def arrange_device(
-    outputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]],
-    inputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]],
-) -> tuple[tuple[int, int] | None, list[int]]: ...
+    # Each array: address, bytes of an element, shape, strides in bytes. Returns the inputs to be copied before anything
+    # is written; input i may be the very array that is output i. Raises where outputs share a byte; `places` are theirs
+    # in a list, None if `out` is no list.
+    def keep_apart(
+        self,
+        outputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]],
+        inputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]],
+        places: Sequence[int] | None,
+    ) -> list[int]: ...

@@ -33,14 +33,11 @@ def norm(tensor: Any, ord: Any, axis: Any, keepdims: Any, name: Any) -> Any:
     """See `gradclip.norm`."""
     # An empty array finds what is wrong with the arguments.
     _core.norm(_empty(tensor), ord, axis, keepdims, name)
-    kind, axes, order = _core.check_along("norm", name, ord, axis, tensor.ndim)
-    if kind != "matrices":
-        order = _summed_order("norm", name, ord)
-    else:
-        if order != 0:
-            allowed = "'euclidean' or 'fro' along two axes of a dask array"
-            raise _core.value_error("norm", name, "ord", _core.describe(ord), allowed)
-        order = 2.0
+    kind, axes, order = _core.Checks("norm", name).along(ord, axis, tensor.ndim)
+    if kind == "matrices":
+        allowed = "'euclidean' or 'fro' along two axes of a dask array"
+        raise _core.Checks("norm", name).value_error("ord", _core.describe(ord), allowed)
+    order = _summed_order("norm", name, order if isinstance(ord, str) else ord)  # 'fro' is 2
     keeps = bool(keepdims)
     reduced = tuple(range(tensor.ndim)) if axes is None else tuple(axes)
     is_number = len(reduced) == tensor.ndim and not keeps
@@ -56,7 +53,7 @@ def global_norm(t_list: Any, name: Any, ord: Any, nonfinite: Any, integers: Any)
     for argument, found, default in (("nonfinite", nonfinite, "propagate"), ("integers", integers, "count")):
         if found != default:
             allowed = f"{default!r} for dask arrays"
-            raise _core.value_error("global_norm", name, argument, _core.describe(found), allowed)
+            raise _core.Checks("global_norm", name).value_error(argument, _core.describe(found), allowed)
     return _number(_pair_of_list(t_list, _summed_order("global_norm", name, ord)))
 
 
@@ -70,12 +67,13 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: Any, o
         bound: Any = given if given is None or np.isscalar(given) else _as_lazy(given)
         if not _broadcasts(bound, t):
             allowed = f"a shape that broadcasts to that of t, {t.shape}"
-            raise _core.value_error("clip_by_value", name, argument, f"shape {np.shape(bound)}", allowed)
+            raise _core.Checks("clip_by_value", name).value_error(argument, f"shape {np.shape(bound)}", allowed)
         bounds.append(_in_chunks_of(t, bound) if _is_lazy(bound) else bound)
     try:
         return elemwise(partial(_clip_block_by_value, name=name), t, *bounds, dtype=t.dtype)
     except ValueError as error:  # of chunks whose lengths are not known
-        raise _core.value_error("clip_by_value", name, "t", str(error), "chunks like those of the bounds") from error
+        allowed = "chunks like those of the bounds"
+        raise _core.Checks("clip_by_value", name).value_error("t", str(error), allowed) from error
 
 
 def _clip_by_norm(  # noqa: PLR0917
@@ -83,7 +81,7 @@ def _clip_by_norm(  # noqa: PLR0917
 ) -> Any:
     _refuse_out(function, name, out)
     _core.clip_by_norm(function, _empty(t), clip_norm, axes, name, nonfinite, strict, None, None)
-    given = _core.check_axes(function, name, "axes", axes, t.ndim)
+    given = _core.Checks(function, name).axes("axes", axes, t.ndim)
     reduced = tuple(range(t.ndim)) if given is None else tuple(given)
     sums = _sums(t, 2.0, reduced)
     return t.map_blocks(
@@ -111,7 +109,7 @@ def clip_by_global_norm(  # noqa: PLR0917
     function = "clip_by_global_norm"
     _refuse_out(function, name, out)
     if integers != "raise":
-        raise _core.value_error(function, name, "integers", _core.describe(integers), "'raise' for dask arrays")
+        raise _core.Checks(function, name).value_error("integers", _core.describe(integers), "'raise' for dask arrays")
     used = use_norm
     if _is_lazy(use_norm):
         # A stand-in with the same dtype and shape, of one zero.
@@ -292,7 +290,7 @@ def _pair(*parts: Any, order: float) -> Array:
 
 
 def _pair_of_norm(norm: Array, name: Any, elements: float) -> Array:
-    found = _core.check_limit("clip_by_global_norm", name, "use_norm", np.asarray(norm), True)
+    found = _core.Checks("clip_by_global_norm", name).limit("use_norm", np.asarray(norm), True)
     return np.array([found, 0.0, elements])
 
 
@@ -349,7 +347,7 @@ def _in_chunks_of(tensor: Any, bound: Any) -> Any:
 def _summed_order(function: str, name: Any, ord: Any) -> float:
     """Return the order of a norm, checked to have sums that can be merged."""
     _core.power_sums(function, (), name, ord, False, False)
-    return _core.check_order(function, name, ord)
+    return _core.Checks(function, name).order(ord)
 
 
 def _empty(tensor: Any) -> Array:
@@ -361,7 +359,7 @@ def _empties(function: str, name: Any, t_list: Any) -> list[Any]:
     """Return a list with the same dtypes and Nones as a list of tensors, to check arguments with."""
     for i, tensor in enumerate(t_list):
         if isinstance(tensor, IndexedSlices):
-            raise _core.type_error(function, name, f"t_list[{i}]", "IndexedSlices", "arrays beside dask arrays")
+            raise _core.Checks(function, name).type_error(f"t_list[{i}]", "IndexedSlices", "arrays beside dask arrays")
     is_array = [_is_lazy(t) or (isinstance(t, np.ndarray) and not isinstance(t, np.ma.MaskedArray)) for t in t_list]
     return [_empty(tensor) if is_one else tensor for tensor, is_one in zip(t_list, is_array, strict=True)]
 
@@ -372,4 +370,4 @@ def _norm_dtype(dtype: Any) -> Any:
 
 def _refuse_out(function: str, name: Any, out: Any) -> None:
     if out is not None:
-        raise _core.type_error(function, name, "out", _core.describe(out), "None for dask arrays")
+        raise _core.Checks(function, name).type_error("out", _core.describe(out), "None for dask arrays")

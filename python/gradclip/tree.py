@@ -557,7 +557,7 @@ class _Call:
             if isinstance(self.namespace, str):
                 raise  # of a registered class
             found = _core.describe(self.namespace)
-            raise _core.type_error(self.function, self.name, "namespace", found, "a str") from None
+            raise _core.Checks(self.function, self.name).type_error("namespace", found, "a str") from None
 
     def beside(self, argument: str, other: Any) -> Any:
         """Return the leaves of another tree of the same structure; None for None as ``out``."""
@@ -593,12 +593,12 @@ class _Call:
         root = optree.PyTreeAccessor()
         difference = _difference(self.structure, self._flatten(other)[1], root)
         place, found, allowed = difference or (root, "another structure", "that of tree")
-        return _core.value_error(self.function, self.name, place.codify(argument), found, allowed)
+        return _core.Checks(self.function, self.name).value_error(place.codify(argument), found, allowed)
 
     def limit(self, argument: str, name: str, value: Any) -> Any:
         """Return a limit as a float. ``argument`` is what takes it in the function of lists."""
         try:
-            return _core.check_limit(self.function, self.name, name, value, False)
+            return _core.Checks(self.function, self.name).limit(name, value, False)
         except (TypeError, ValueError) as error:
             self.refused[argument] = error
             return ...
@@ -650,10 +650,10 @@ class _Call:
         first: dict[str, int] = {}
         one, other = next((first[path], at) for at, path in enumerate(paths) if first.setdefault(path, at) != at)
         found = f"{self._codified(one, 'tree')} and {self._codified(other, 'tree')}, both of the path {paths[one]!r}"
-        return _core.value_error(self.function, self.name, "tree", found, "leaves with paths of their own")
+        return _core.Checks(self.function, self.name).value_error("tree", found, "leaves with paths of their own")
 
     def _prefix(self, function: str) -> str:
-        return str(_core.value_error(function, self.name, "", "", "")).removesuffix(": found ; allowed: ")
+        return str(_core.Checks(function, self.name).value_error("", "", "")).removesuffix(": found ; allowed: ")
 
     def _codified(self, at: int, root: str) -> str:
         return self.structure.accessors()[at].codify(root)

@@ -10,7 +10,7 @@ use super::call::{Call, Entry, Number, number};
 use super::classes::{integer, is_cupy, is_list, is_numpy, item, numeric_kind, plain};
 use super::operands::Inputs;
 use super::text::{describe, dtype_text, shape_text};
-use crate::element::{Dtype, Ordered};
+use crate::element::Ordered;
 use crate::walk::View;
 
 /// A bound of `clip_by_value`.
@@ -23,40 +23,30 @@ pub(super) enum BoundKind<'py> {
     Array(Array<'py>),
 }
 
-/// A bound whose shape has not been checked.
-pub(super) enum Given<'py> {
-    /// One number, as Python has it.
-    Number(Bound<'py, PyAny>),
-    /// An array of numbers that are bounds for the dtype, and the array that holds its memory, maybe the caller's. The latter is
-    /// boxed, so that a number, which most bounds are, is moved quickly.
-    Array(Bound<'py, PyAny>, Box<Array<'py>>),
-}
-
-/// Reads a bound for tensors of a dtype; `own` makes that dtype as a NumPy object.
-pub(super) fn given_bound<'py>(
+/// Reads a bound, checks its type and then its shape, and converts an array to the tensor's dtype and shape.
+pub(super) fn bound<'py>(
     call: &Call<'_, 'py>,
     argument: &str,
-    object: &Bound<'py, PyAny>,
-    dtype: Dtype,
-    own: impl Fn() -> PyResult<Bound<'py, PyAny>>,
-) -> PyResult<Given<'py>> {
+    object: Option<&Bound<'py, PyAny>>,
+    tensor: &Inputs<'_, 'py>,
+) -> PyResult<BoundKind<'py>> {
+    let Some(object) = object else { return Ok(BoundKind::No) };
     let is_int = object.is_instance_of::<PyInt>() && !object.is_instance_of::<PyBool>();
-    if is_int || (dtype.is_float() && object.is_instance_of::<PyFloat>()) {
-        return Ok(Given::Number(object.clone()));
+    if is_int || (object.is_instance_of::<PyFloat>() && tensor.dtype()?.is_float()) {
+        return Ok(BoundKind::Number(object.clone()));
     }
-    given_array(call, argument, object, dtype, own)
+    array_bound(call, argument, object, tensor)
 }
 
-/// [`given_bound`] for an object that is not a Python number.
+/// [`bound`] for an object that is not a Python number.
 #[inline(never)] // the fast path does not reach it
-fn given_array<'py>(
+fn array_bound<'py>(
     call: &Call<'_, 'py>,
     argument: &str,
     object: &Bound<'py, PyAny>,
-    dtype: Dtype,
-    own: impl Fn() -> PyResult<Bound<'py, PyAny>>,
-) -> PyResult<Given<'py>> {
-    let py = object.py();
+    tensor: &Inputs<'_, 'py>,
+) -> PyResult<BoundKind<'py>> {
+    let (py, dtype) = (object.py(), tensor.dtype()?);
     let wrong = |found: String| {
         let numbers = if dtype.is_float() {
             "a real number or an array of real numbers"
@@ -74,10 +64,13 @@ fn given_array<'py>(
     if !is_list && !is_numpy(object)? && !object.hasattr(intern!(py, "__array__"))? {
         return wrong(describe(object));
     }
+    let rounding = || py.import(intern!(py, "gradclip._rounding"));
+    let own = || plain(tensor.object()?)?.getattr(intern!(py, "dtype"));
+    // The owner of the memory, maybe the caller's array, is kept beside the array of numbers.
     let owner = call.array(Entry(argument, None), object)?;
     let mut array = plain(owner.object())?;
     if is_list && numeric_kind(&array)? != Some('i') {
-        let integers = rounding(py)?.call_method1(intern!(py, "rounded_integers"), (object, own()?))?;
+        let integers = rounding()?.call_method1(intern!(py, "rounded_integers"), (object, own()?))?;
         if !integers.is_none() {
             array = integers;
         }
@@ -89,39 +82,14 @@ fn given_array<'py>(
         Some('f') => return wrong(format!("{} (float)", found())),
         _ => return wrong(found()),
     }
-    let ndim: usize = array.getattr(intern!(py, "ndim"))?.extract()?;
-    if ndim > 0 {
-        return Ok(Given::Array(array, Box::new(owner)));
-    }
-    // A float64 is converted to the tensor's dtype below, and so is an integer of any size.
-    let is_longer = dtype.is_float() && array.getattr(intern!(py, "itemsize"))?.extract::<usize>()? > 8;
-    let number = if is_longer { rounded(&array, &own()?)? } else { array };
-    Ok(Given::Number(item(&number)?))
-}
-
-fn rounding(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
-    py.import(intern!(py, "gradclip._rounding"))
-}
-
-fn rounded<'py>(array: &Bound<'py, PyAny>, dtype: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    rounding(array.py())?.call_method1(intern!(array.py(), "rounded"), (array, dtype))
-}
-
-/// Reads a bound, checks its type and then its shape, and converts an array to the tensor's dtype and shape.
-pub(super) fn bound<'py>(
-    call: &Call<'_, 'py>,
-    argument: &'static str,
-    object: Option<&Bound<'py, PyAny>>,
-    tensor: &Inputs<'_, 'py>,
-) -> PyResult<BoundKind<'py>> {
-    let Some(object) = object else { return Ok(BoundKind::No) };
-    let py = object.py();
-    let own = || plain(tensor.object()?)?.getattr(intern!(py, "dtype"));
-    let (array, owner) = match given_bound(call, argument, object, tensor.dtype()?, own)? {
-        Given::Number(number) => return Ok(BoundKind::Number(number)),
-        Given::Array(array, owner) => (array, owner),
-    };
+    let rounded = || rounding()?.call_method1(intern!(py, "rounded"), (&array, own()?));
     let shape: Vec<usize> = array.getattr(intern!(py, "shape"))?.extract()?;
+    if shape.is_empty() {
+        // A float64 is converted to the tensor's dtype later, and so is an integer of any size.
+        let is_longer = dtype.is_float() && array.getattr(intern!(py, "itemsize"))?.extract::<usize>()? > 8;
+        let number = if is_longer { item(&rounded()?)? } else { item(&array)? };
+        return Ok(BoundKind::Number(number));
+    }
     let target = tensor.shape()?;
     let fits = shape.len() <= target.len()
         && shape.iter().rev().zip(target.iter().rev()).all(|(own, other)| *own == 1 || own == other);
@@ -129,8 +97,9 @@ pub(super) fn bound<'py>(
         let allowed = format!("a shape that broadcasts to that of the tensor, {}", shape_text(&target));
         return Err(call.value_error(argument, format!("shape {}", shape_text(&shape)), &allowed));
     }
+    let cast = rounded()?;
     if shape.iter().product::<usize>() == 1 {
-        let number = item(&rounded(&array, &own()?)?)?;
+        let number = item(&cast)?;
         // A NaN is kept as an array, because as a Python number it would lose its payload.
         if !number.extract::<f64>().is_ok_and(f64::is_nan) {
             return Ok(BoundKind::Number(number));
@@ -138,9 +107,9 @@ pub(super) fn bound<'py>(
     }
     let cast = py
         .import(intern!(py, "numpy"))?
-        .call_method1(intern!(py, "broadcast_to"), (rounded(&array, &own()?)?, target.to_vec()))?;
+        .call_method1(intern!(py, "broadcast_to"), (cast, target.to_vec()))?;
     match Array::read(&cast) {
-        Some((array, _)) => Ok(BoundKind::Array(array.with_owner(owner))),
+        Some((array, _)) => Ok(BoundKind::Array(array.with_owner(Box::new(owner)))),
         None => Err(internal("a bound is no array")),
     }
 }

@@ -91,7 +91,7 @@ pub(super) fn is_masked(object: &Bound<'_, PyAny>) -> PyResult<bool> {
 }
 
 /// The module that Python has imported under a name, if it has.
-pub(super) fn loaded<'py>(name: &Bound<'py, PyString>) -> PyResult<Option<Bound<'py, PyAny>>> {
+fn loaded<'py>(name: &Bound<'py, PyString>) -> PyResult<Option<Bound<'py, PyAny>>> {
     static SYS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     let py = name.py();
     let sys = SYS.get_or_try_init(py, || py.import("sys").map(Bound::unbind))?.bind(py);

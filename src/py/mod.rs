@@ -39,10 +39,7 @@ mod _core {
     #[pymodule_export]
     use super::clip_examples::clip_examples_by_global_norm;
     #[pymodule_export]
-    use super::device::{
-        arrange_device, check_along, check_axes, check_keepdims, check_limit, check_name, check_number_bound,
-        check_order, check_out_sequence, clash_error, shape_text, type_error, value_error,
-    };
+    use super::device::Checks;
     #[pymodule_export]
     use super::norm::{global_norm, norm, normalize, norms};
     #[pymodule_export]

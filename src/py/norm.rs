@@ -19,29 +19,20 @@ use crate::parallel::reduce::Order;
 use crate::parallel::rows::Rule;
 use crate::scaled::Scaled;
 
-/// The norm that `ord` names.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Ord {
-    /// A vector norm, or the Euclidean norm of a matrix.
-    Vector(Order),
-    /// 'fro', for matrices only.
-    Frobenius,
-}
-
 const VECTOR_ORDS: &str = "'euclidean' or a real number > 0";
 const MATRIX_ORDS: &str = "'euclidean', 'fro', 1, 2 or inf for two axes";
 
-/// Reads `ord`.
-pub(super) fn order(call: &Call<'_, '_>, ord: &Bound<'_, PyAny>) -> PyResult<Ord> {
+/// Reads `ord`; None is 'fro', which is the Euclidean norm, but of matrices only.
+fn order(call: &Call<'_, '_>, ord: &Bound<'_, PyAny>) -> PyResult<Option<Order>> {
     if let Ok(text) = ord.cast::<PyString>() {
         return match text.to_string_lossy().as_ref() {
-            "euclidean" => Ok(Ord::Vector(Order::Two)),
-            "fro" => Ok(Ord::Frobenius),
+            "euclidean" => Ok(Some(Order::Two)),
+            "fro" => Ok(None),
             _ => Err(call.value_error("ord", describe(ord), &format!("{VECTOR_ORDS}; {MATRIX_ORDS}"))),
         };
     }
     match number(ord)? {
-        Number::Real(p) if p > 0.0 => Ok(Ord::Vector(Order::of(p))),
+        Number::Real(p) if p > 0.0 => Ok(Some(Order::of(p))),
         Number::No if ord.is_none() || is_bool(ord)? => {
             Err(call.type_error("ord", describe(ord), VECTOR_ORDS))
         }
@@ -51,10 +42,7 @@ pub(super) fn order(call: &Call<'_, '_>, ord: &Bound<'_, PyAny>) -> PyResult<Ord
 
 /// Reads the `ord` of a function that has only vector norms.
 pub(super) fn vector_order(call: &Call<'_, '_>, ord: &Bound<'_, PyAny>) -> PyResult<Order> {
-    match order(call, ord)? {
-        Ord::Vector(order) => Ok(order),
-        Ord::Frobenius => Err(call.value_error("ord", describe(ord), VECTOR_ORDS)),
-    }
+    order(call, ord)?.ok_or_else(|| call.value_error("ord", describe(ord), VECTOR_ORDS))
 }
 
 /// See `gradclip.global_norm`.
@@ -147,25 +135,25 @@ impl Along {
                 "None, an int or a sequence of at least one int",
             ));
         }
-        if let Some(&[a, b]) = axes.as_deref() {
-            let norm = match named {
-                Ord::Frobenius => MatrixNorm::Frobenius,
-                Ord::Vector(Order::Two) if ord.is_instance_of::<PyString>() => MatrixNorm::Frobenius,
-                Ord::Vector(Order::One) => MatrixNorm::One,
-                Ord::Vector(Order::Two | Order::Square) => MatrixNorm::Two,
-                Ord::Vector(Order::Max) => MatrixNorm::Infinity,
-                Ord::Vector(Order::Power(_)) => {
-                    return Err(call.value_error("ord", describe(ord), MATRIX_ORDS));
-                }
-            };
-            return Ok(Self::Matrices([a, b], norm));
-        }
-        match (named, axes) {
-            (Ord::Frobenius, _) => Err(call.value_error("ord", describe(ord), VECTOR_ORDS)),
-            (Ord::Vector(order), None) => Ok(Self::Whole(order)),
-            (Ord::Vector(order), Some(axes)) if axes.len() == ndim => Ok(Self::Whole(order)),
-            (Ord::Vector(order), Some(axes)) => Ok(Self::Vectors(axes, order)),
-        }
+        let order = match (named, axes.as_deref()) {
+            // A number. A string names the Euclidean norm of all elements, also along two axes.
+            (Some(order), Some(&[a, b])) if !ord.is_instance_of::<PyString>() => {
+                let norm = match order {
+                    Order::One => MatrixNorm::One,
+                    Order::Two | Order::Square => MatrixNorm::Two,
+                    Order::Max => MatrixNorm::Infinity,
+                    Order::Power(_) => return Err(call.value_error("ord", describe(ord), MATRIX_ORDS)),
+                };
+                return Ok(Self::Matrices([a, b], norm));
+            }
+            (Some(order), _) => order,
+            (None, Some([_, _])) => Order::Two,
+            (None, _) => return Err(call.value_error("ord", describe(ord), VECTOR_ORDS)),
+        };
+        Ok(match axes {
+            Some(axes) if axes.len() < ndim => Self::Vectors(axes, order),
+            _ => Self::Whole(order),
+        })
     }
 
     fn norms(&self, array: &Array<'_>) -> PyResult<Norms> {

@@ -35,11 +35,9 @@ pub(super) fn detached<T: Send>(py: Python<'_>, bytes: usize, work: impl FnOnce(
     if bytes < DETACH_FROM { work() } else { py.detach(work) }
 }
 
-/// A norm of matrices.
+/// A norm of matrices that is not a vector norm of their elements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum MatrixNorm {
-    /// The Euclidean norm of the elements.
-    Frobenius,
     /// The largest column sum: sums along the first of the two axes, the maximum along the second.
     One,
     /// The largest row sum: sums along the second of the two axes, the maximum along the first.
@@ -242,7 +240,6 @@ impl Norms {
     ) -> PyResult<Self> {
         let sums = |axis| Self::of(array, &[axis], Order::One);
         match norm {
-            MatrixNorm::Frobenius => Self::of(array, &axes, Order::Two),
             MatrixNorm::One => Ok(sums(first)?.max_over(second, array.shape())?),
             MatrixNorm::Infinity => Ok(sums(second)?.max_over(first, array.shape())?),
             MatrixNorm::Two => Self::singular_values(array, axes),

@@ -706,6 +706,18 @@ def test_bounds_that_are_numbers(gpu, dtype):
                 check(gpu, lambda t, a=a, b=b: gc.clip_by_value(t, a, b), x, told=(a, b))
 
 
+@ordered
+def test_a_number_is_rounded_to_the_dtype_once(gpu, dtype):
+    integers = [0, 300, -300, 2**31 + 1, -(2**40) - 1, 2**53 + 1, 2**64, -(2**70), 10**400]
+    lowest = np.full(1, -math.inf if oracle.is_float(dtype) else np.iinfo(dtype).min, dtype)
+    bounds = [*integers, *(np.array(x) for x in integers if abs(x) < 2**63)]
+    if oracle.is_float(dtype):
+        floats = [-0.0, 0.1, 1e-42, 65520.0, 1e39, math.nan, -math.nan]
+        bounds += [*floats, *map(np.array, floats), *map(np.longdouble, floats), np.longdouble(2**53 + 1)]
+    for bound in bounds:
+        check(gpu, lambda t, b=bound: gc.clip_by_value(t, b, None), lowest, told=bound)
+
+
 def clipped(gpu, x, low, high, told=None):
     """clip_by_value with array bounds, on the CPU and on the device."""
     expected = gc.clip_by_value(x, low, high)

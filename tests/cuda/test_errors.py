@@ -366,8 +366,16 @@ def test_other_arguments_on_another_device_are_value_errors(gpu):
 
 
 def test_bounds_of_numpy_for_a_tensor_on_the_device_are_type_errors_but_for_single_numbers(gpu):
+    class Converts:
+        def __init__(self, array):
+            self.array = array
+
+        def __array__(self, dtype=None, copy=None):
+            return self.array
+
     t = gpu.array(X)
-    for bound in (np.ones((2, 3)), np.ones(3), np.ones(1), np.ones((1, 1), np.float32), [1.0, 2.0, 3.0], [[1.0]]):
+    arrays = (np.ones((2, 3)), np.ones(3), np.ones(1), np.ones((1, 1), np.float32), np.ma.ones(2))
+    for bound in (*arrays, *map(Converts, arrays), [1.0, 2.0, 3.0], [[1.0]], (), [[1], [2, 3]]):
         for name, call in (
             ("clip_value_min", lambda b=bound: gc.clip_by_value(t, b, None)),
             ("clip_value_max", lambda b=bound: gc.clip_by_value(t, 0, b)),
@@ -375,8 +383,9 @@ def test_bounds_of_numpy_for_a_tensor_on_the_device_are_type_errors_but_for_sing
             error = error_of(call)
             assert type(error) is TypeError
             assert str(error).startswith(f"clip_by_value: {name}: ")
+            assert "cupy.ndarray of real numbers" in str(error)
     assert not gpu.launches
-    for bound in (np.array(1.0), np.float32(1), np.array(1, np.int8), BF16(1)):
+    for bound in (np.array(1.0), np.float32(1), np.array(1, np.int8), BF16(1), Converts(np.array(1.0))):
         assert_same(gpu, gc.clip_by_value(t, bound, 5), gc.clip_by_value(X, bound, 5))
 
 

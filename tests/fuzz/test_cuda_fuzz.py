@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import tf_cases
 from fuzz_cuda import outcome
-from gradclip import _core
 from gradclip._cuda import _words
 
 CASES = 2_000
@@ -52,7 +51,7 @@ def wrong_order_in_memory(patch):
 
 
 def no_check_of_the_name(patch):
-    patch.setattr(_core, "check_name", lambda *_: None)
+    patch.setattr("gradclip._cuda._arguments.Arguments.check_name", lambda _: None)
 
 
 FAULTS = [overlap_is_not_seen, another_last_bit_of_limits, wrong_order_in_memory, no_check_of_the_name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -49,29 +49,21 @@ class Tensor(NamedTuple):
         return dtype
 
 
-class Arguments:
+class Arguments(_core.Checks):
     """The arguments of one call: their checks, and its errors."""
-
-    def __init__(self, function: str, name: Any) -> None:
-        self.function, self.name = function, name
-
-    def type_error(self, argument: str, found: str, allowed: str) -> NoReturn:
-        raise _core.type_error(self.function, self.name, argument, found, allowed)
-
-    def value_error(self, argument: str, found: str, allowed: str) -> NoReturn:
-        raise _core.value_error(self.function, self.name, argument, found, allowed)
 
     def tensor(self, argument: str, array: Any, allowed: Sequence[int], device: int | None = None) -> Tensor:
         """Return a tensor of one of the dtypes."""
         if not is_array(array):
-            self.type_error(argument, _core.describe(array), "a cupy.ndarray, as the tensor is")
+            raise self.type_error(argument, _core.describe(array), "a cupy.ndarray, as the tensor is")
         code = code_of(array.dtype)
         if code is None or code not in allowed:
             names = ", ".join(name for i, name in enumerate(NAMES) if i in allowed)
-            self.type_error(argument, _core.dtype_text(array), names)
+            raise self.type_error(argument, _core.dtype_text(array), names)
         own = array.data.device_id
         if device is not None and own != device:
-            self.value_error(argument, f"an array on device {own}", f"arrays on device {device}, as the tensor is")
+            allowed_there = f"arrays on device {device}, as the tensor is"
+            raise self.value_error(argument, f"an array on device {own}", allowed_there)
         view = View(array.data.ptr, array.shape, array.strides, array.itemsize, code)
         self._check_aligned(argument, view)
         return Tensor(array, view)
@@ -79,7 +71,7 @@ class Arguments:
     def _check_aligned(self, argument: str, view: View) -> None:
         unit = view.in_parts().itemsize
         if view.size and (view.address % unit or any(stride % view.itemsize for stride in view.strides)):
-            self.value_error(argument, "an array that is not aligned", "elements at multiples of their size")
+            raise self.value_error(argument, "an array that is not aligned", "elements at multiples of their size")
 
     def out(self, argument: str, out: Any, tensor: Tensor) -> Tensor:
         """Return the output for a tensor: what the caller gave, or a new array."""
@@ -87,25 +79,25 @@ class Arguments:
         if out is None:
             return new_like(tensor)
         if not is_array(out):
-            self.type_error(argument, _core.describe(out), "None or a cupy.ndarray")
+            raise self.type_error(argument, _core.describe(out), "None or a cupy.ndarray")
         if out.dtype != tensor.dtype:
-            self.type_error(argument, _core.dtype_text(out), f"dtype {NAMES[view.code]}")
+            raise self.type_error(argument, _core.dtype_text(out), f"dtype {NAMES[view.code]}")
         if out.shape != view.shape:
-            self.value_error(argument, f"shape {_core.shape_text(out.shape)}", f"shape {_core.shape_text(view.shape)}")
+            raise self.value_error(argument, f"shape {out.shape}", f"shape {view.shape}")
         return self.tensor(argument, out, (view.code,), tensor.array.data.device_id)
 
     def scalar(self, argument: str, value: Any, device: int, *, nan: bool) -> Scalar:
         """Return a limit: a number, or a 0-d array on the device, which is not looked at here."""
         if not is_array(value):
-            return Scalar(_core.check_limit(self.function, self.name, argument, value, nan))
+            return Scalar(self.limit(argument, value, nan))
         code = code_of(value.dtype)
         if value.ndim != 0 or code not in ORDERED:
             if value.ndim == 0:  # NumPy's error would tell the value
                 allowed = "a real number >= 0 (a Python or NumPy int, float or 0-d array)"
-                self.type_error(argument, f"a 0-d cupy.ndarray of {_core.dtype_text(value)}", allowed)
+                raise self.type_error(argument, f"a 0-d cupy.ndarray of {_core.dtype_text(value)}", allowed)
             # The error that a NumPy array of this shape and dtype gets.
             same = np.broadcast_to(np.ones((), value.dtype), value.shape)
-            _core.check_limit(self.function, self.name, argument, same, nan)
+            self.limit(argument, same, nan)
         tensor = self.tensor(argument, value, ORDERED, device)
         return Scalar(0.0, tensor.view.address, tensor.view.code)
 
@@ -118,12 +110,7 @@ class Arguments:
         """
         if len(inputs) == 1 and outputs == inputs and outputs[0].is_dense():
             return inputs
-        clash, copies = _core.arrange_device(
-            [extent_of(view) for view in outputs], [extent_of(view) for view in inputs]
-        )
-        if clash is not None:
-            first, second = clash if places is None else (places[clash[0]], places[clash[1]])
-            raise _core.clash_error(self.function, self.name, first, second, places is None)
+        copies = self.keep_apart([extent_of(view) for view in outputs], [extent_of(view) for view in inputs], places)
         inputs = list(inputs)
         for i in copies:
             inputs[i] = copied(call, inputs[i])

@@ -23,8 +23,8 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: Any, o
     given = {"clip_value_min": clip_value_min, "clip_value_max": clip_value_max}
     bounds = [_bound(arguments, argument, bound, tensor) for argument, bound in given.items()]
     if clip_value_min is None and clip_value_max is None:
-        arguments.value_error("clip_value_min", "None for both bounds", "None for one of them")
-    _core.check_name(arguments.function, name)
+        raise arguments.value_error("clip_value_min", "None for both bounds", "None for one of them")
+    arguments.check_name()
     with call_on(t) as call:
         target = arguments.out("out", out, tensor)
         view = tensor.view
@@ -44,29 +44,16 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: Any, o
     return target.array
 
 
-#: Bits of what bounds nothing: -inf and inf, or the ends of the range.
-def _unbounded(dtype: np.dtype[Any], *, above: bool) -> int:
-    if dtype.kind in "iu":
-        info = np.iinfo(dtype)
-        value = np.array(info.max if above else info.min, dtype)
-    else:
-        value = np.array(np.inf if above else -np.inf).astype(dtype)
-    return int.from_bytes(value.tobytes(), "little")
-
-
 def _bound(arguments: Arguments, argument: str, bound: Any, tensor: Tensor) -> Bound:
     """Read a bound: None, a number, or an array on the device that broadcasts to the tensor."""
-    if bound is None:
-        return Bound(_unbounded(tensor.dtype, above=argument == "clip_value_max"))
     if not is_array(bound):
-        code = tensor.view.code
-        found = _core.check_number_bound(arguments.function, arguments.name, argument, bound, code)
-        if found is None:
+        if isinstance(bound, (list, tuple)) or (hasattr(bound, "__array__") and np.asarray(bound).ndim > 0):
             allowed = "None, a real number or a cupy.ndarray of real numbers"
-            if code not in REAL:
+            if tensor.view.code not in REAL:
                 allowed = "None, an int or a cupy.ndarray of integers"
-            arguments.type_error(argument, _core.describe(bound), f"{allowed}, for a tensor that is a cupy.ndarray")
-        return Bound(found)
+            allowed += ", for a tensor that is a cupy.ndarray"
+            raise arguments.type_error(argument, _core.describe(bound), allowed)
+        return Bound(_bits(arguments, argument, bound, tensor.dtype))
     kind = code_of(bound.dtype)
     is_wrong = kind not in ORDERED or (kind in REAL and tensor.view.code not in REAL)
     if is_wrong and bound.dtype.isnative:
@@ -75,18 +62,33 @@ def _bound(arguments: Arguments, argument: str, bound: Any, tensor: Tensor) -> B
             if tensor.view.code not in REAL:
                 numbers = "an int or an array of integers"
             allowed = f"None, {numbers}, for a tensor of {_core.dtype_text(tensor.array)}"
-            arguments.type_error(argument, f"a 0-d cupy.ndarray of {_core.dtype_text(bound)}", allowed)
+            raise arguments.type_error(argument, f"a 0-d cupy.ndarray of {_core.dtype_text(bound)}", allowed)
         # The error that a NumPy array of this shape and dtype gets.
         same = np.broadcast_to(np.zeros((), bound.dtype), bound.shape)
-        low, high = (same, None) if argument == "clip_value_min" else (None, same)
-        _core.clip_by_value(np.zeros((), tensor.dtype), low, high, arguments.name, None)
+        _bits(arguments, argument, same, tensor.dtype)
     view = arguments.tensor(argument, bound, ORDERED, tensor.array.data.device_id).view
     shape = tensor.view.shape
     own = view.shape
     if len(own) > len(shape) or any(a not in {1, b} for a, b in zip(own[::-1], shape[::-1], strict=False)):
-        allowed = f"a shape that broadcasts to that of the tensor, {_core.shape_text(shape)}"
-        arguments.value_error(argument, f"shape {_core.shape_text(own)}", allowed)
+        allowed = f"a shape that broadcasts to that of the tensor, {shape}"
+        raise arguments.value_error(argument, f"shape {own}", allowed)
     return Bound(0, view)
+
+
+def _bits(arguments: Arguments, argument: str, bound: Any, dtype: np.dtype[Any]) -> int:
+    """Return the bits, in the tensor's dtype, of a bound that is not on the device. None bounds nothing."""
+    above = argument == "clip_value_max"
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        number: Any = np.array(info.max if above else info.min, dtype)
+    else:
+        number = np.array(np.inf if above else -np.inf).astype(dtype)
+    if bound is not None:
+        # This end of the range, clipped, is the bound: so the compiled part reads it, and raises what NumPy arrays get.
+        low, high = (None, bound) if above else (bound, None)
+        name = arguments.name if isinstance(arguments.name, str) else None  # another name is an error that comes later
+        number = _core.clip_by_value(number, low, high, name, None)
+    return int.from_bytes(number.tobytes(), "little")
 
 
 def _clip_by_norm(  # noqa: PLR0917 (TensorFlow's signature)
@@ -96,8 +98,8 @@ def _clip_by_norm(  # noqa: PLR0917 (TensorFlow's signature)
     tensor = arguments.tensor("t", t, SCALABLE)
     view = tensor.view
     limit = arguments.scalar("clip_norm", clip_norm, t.data.device_id, nan=False)
-    along = _core.check_axes(arguments.function, name, "axes", axes, len(view.shape))
-    _core.check_name(arguments.function, name)
+    along = arguments.axes("axes", axes, len(view.shape))
+    arguments.check_name()
     with call_on(t) as call:
         target = arguments.out("out", out, tensor)
         source = view

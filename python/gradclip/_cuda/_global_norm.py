@@ -63,12 +63,12 @@ def _read(arguments: Arguments, entries: tuple[Any, ...], allowed: Sequence[int]
         ours = next(i for i in places if isinstance(entries[i], array))
         other = next(i for i in places if not isinstance(entries[i], array))
         found = f"{_core.describe(entries[other])}, and a cupy.ndarray at t_list[{ours}]"
-        arguments.type_error(f"t_list[{other}]", found, "arrays of one library in a list")
+        raise arguments.type_error(f"t_list[{other}]", found, "arrays of one library in a list")
     devices = [entry.data.device_id for entry in arrays]
     if len(set(devices)) > 1:
         other = next(i for i, device in enumerate(devices) if device != devices[0])
         allowed_there = f"arrays on device {devices[0]}, as t_list[{places[0]}] is"
-        arguments.value_error(f"t_list[{places[other]}]", f"an array on device {devices[other]}", allowed_there)
+        raise arguments.value_error(f"t_list[{places[other]}]", f"an array on device {devices[other]}", allowed_there)
     dtypes = [entry.dtype for entry in arrays]
     # Of the common dtypes there is one object each, and to hash a dtype takes long.
     kinds = {id(dtype): code_of(dtype) for dtype in {id(dtype): dtype for dtype in dtypes}.values()}
@@ -91,8 +91,8 @@ def global_norm(t_list: tuple[Any, ...], name: Any, ord: Any, function: str = "g
     """See `gradclip.global_norm`."""
     arguments = Arguments(function, name)
     given = _read(arguments, t_list, range(len(NAMES)))
-    _core.check_name(arguments.function, name)
-    norm = Norm.of(_core.check_order(arguments.function, name, ord))
+    arguments.check_name()
+    norm = Norm.of(arguments.order(ord))
     with call_on(given.arrays[0]) as call:
         result = norm_output(call, (), (), None, given.arrays[0])
         run_list(call, given.tensors(norm.order), norm, norm_at=result.data.ptr)
@@ -114,9 +114,9 @@ def clip_by_global_norm(  # noqa: PLR0917 (TensorFlow's signature)
     device = given.arrays[0].data.device_id
     limit = arguments.scalar("clip_norm", clip_norm, device, nan=False)
     used = None if use_norm is None or callable(use_norm) else arguments.scalar("use_norm", use_norm, device, nan=True)
-    _core.check_name(arguments.function, name)
-    norm = Norm.of(_core.check_order(arguments.function, name, ord), Mode.GLOBAL, limit)
-    outs = _core.check_out_sequence(arguments.function, name, out, len(given.entries))
+    arguments.check_name()
+    norm = Norm.of(arguments.order(ord), Mode.GLOBAL, limit)
+    outs = arguments.out_sequence(out, len(given.entries))
     with call_on(given.arrays[0]) as call:
         tensors = given.tensors(norm.order)
         made, scaled = _scaled(arguments, call, given, tensors, outs)
@@ -145,7 +145,7 @@ def _outputs(arguments: Arguments, call: Call, given: _List, inputs: list[Tensor
             call.keep([new.array])
             outputs.append(new)
         elif own is not None:
-            arguments.type_error(f"out[{i}]", _core.describe(own), "None, as t_list has there")
+            raise arguments.type_error(f"out[{i}]", _core.describe(own), "None, as t_list has there")
     return outputs
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gradclip import _core
 from gradclip._cuda import _device
 from gradclip._cuda._arguments import Arguments, Tensor, call_on, norm_output
 from gradclip._cuda._layout import Pair
@@ -30,8 +29,8 @@ def norm(tensor: Any, ord: Any, axis: Any, keepdims: Any, name: Any) -> Any:
     arguments = Arguments("norm", name)
     own = arguments.tensor("tensor", tensor, range(len(NAMES)))
     along = _Along(arguments, ord, axis, own.view)
-    keeps = _core.check_keepdims(arguments.function, name, keepdims)
-    _core.check_name(arguments.function, name)
+    keeps = arguments.keepdims(keepdims)
+    arguments.check_name()
     with call_on(tensor) as call:
         result = along.output(call, own, keepdims=keeps)
         along.norms(call, own, Mode.NORM, result)
@@ -43,7 +42,7 @@ def normalize(tensor: Any, ord: Any, axis: Any, name: Any, out: Any) -> tuple[An
     arguments = Arguments("normalize", name)
     own = arguments.tensor("tensor", tensor, SCALABLE)
     along = _Along(arguments, ord, axis, own.view)
-    _core.check_name(arguments.function, name)
+    arguments.check_name()
     with call_on(tensor) as call:
         target = arguments.out("out", out, own)
         source = own.view if out is None else arguments.arrange(call, [target.view], [own.view])[0]
@@ -63,7 +62,7 @@ def normalize(tensor: Any, ord: Any, axis: Any, name: Any, out: Any) -> tuple[An
     return target.array, result
 
 
-_FROBENIUS, _ONE, _TWO = range(3)  # and infinity
+_ONE, _TWO = 1, 2  # norms of matrices, and infinity
 _BYTES_OF_FLOAT32 = 4
 
 
@@ -71,10 +70,8 @@ class _Along:
     """The axes of a norm, and what is computed along them."""
 
     def __init__(self, arguments: Arguments, ord: Any, axis: Any, view: View) -> None:
-        self.kind, axes, self.order = _core.check_along(arguments.function, arguments.name, ord, axis, len(view.shape))
+        self.kind, axes, self.order = arguments.along(ord, axis, len(view.shape))
         self.axes: list[int] = list(range(len(view.shape))) if axes is None else axes
-        if self.kind == "matrices" and self.order == _FROBENIUS:
-            self.kind, self.order = "vectors", 2.0
 
     def kept(self, view: View) -> list[int]:
         """Return the kept axes in the order of the norms in memory."""
