@@ -15,7 +15,7 @@ import math
 import os
 import sys
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -159,10 +159,10 @@ class Session:
         self.errors.append(str(text))
         print(f"gradclip: {_printable(str(text))}", file=sys.stderr)
 
-    def tensors(self, path: Path) -> list[StoredTensor]:
-        """List the tensors of a file; none if it cannot be read."""
+    def tensors(self, path: Path, opened: ExitStack) -> list[StoredTensor]:
+        """List the tensors of a file, which stays open; none if it cannot be read."""
         try:
-            found = tensors_of(path)
+            found = tensors_of(path, opened)
         except FileError as error:
             self.complain(f"{path}: {error}")
             return []
@@ -175,8 +175,9 @@ class Session:
         """Summarize the tensors of files."""
         found = []
         for path in files:
-            tensors = self.tensors(path)
-            with _progress(sum(tensor.size for tensor in tensors)) as told:
+            with ExitStack() as opened:
+                tensors = self.tensors(path, opened)
+                told = opened.enter_context(_progress(sum(tensor.size for tensor in tensors)))
                 for tensor in tensors:
                     try:
                         summary = summarize(tensor, order, told)
@@ -189,7 +190,11 @@ class Session:
 
     def differences(self, old: Path, new: Path, order: float) -> list[Summary]:
         """Summarize the differences of tensors with one name."""
-        lists = [self.tensors(path) for path in (old, new)]
+        with ExitStack() as opened:
+            return self._differences(old, new, order, opened)
+
+    def _differences(self, old: Path, new: Path, order: float, opened: ExitStack) -> list[Summary]:
+        lists = [self.tensors(path, opened) for path in (old, new)]
         if old.suffix.lower() == new.suffix.lower() == ".npy":
             # Their tensors have the names of the files.
             lists[0] = [replace(tensor, name=new.stem) for tensor in lists[0]]
@@ -199,17 +204,17 @@ class Session:
                 if name not in before or name not in after:
                     self.complain(f"{name}: is in {old if name in before else new} alone")
         found = []
-        with _progress(sum(tensor.size for tensor in after.values())) as told:
-            for name in after:
-                if name not in before:
-                    continue
-                if before[name].shape != after[name].shape:
-                    self.complain(f"{name}: has shape {before[name].shape} in {old}, {after[name].shape} in {new}")
-                    continue
-                try:
-                    found.append(summarize_difference(before[name], after[name], order, told))
-                except (FileError, OSError) as error:
-                    self.complain(f"{name}: {error}")
+        told = opened.enter_context(_progress(sum(tensor.size for tensor in after.values())))
+        for name in after:
+            if name not in before:
+                continue
+            if before[name].shape != after[name].shape:
+                self.complain(f"{name}: has shape {before[name].shape} in {old}, {after[name].shape} in {new}")
+                continue
+            try:
+                found.append(summarize_difference(before[name], after[name], order, told))
+            except (FileError, OSError) as error:
+                self.complain(f"{name}: {error}")
         return found
 
 

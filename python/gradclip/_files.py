@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import ExitStack
     from pathlib import Path
 
 #: A part of a tensor, of one axis.
@@ -57,14 +58,14 @@ class StoredTensor:
         return math.prod(self.shape)
 
 
-def tensors_of(path: Path) -> list[StoredTensor]:
-    """List the tensors of a file."""
+def tensors_of(path: Path, opened: ExitStack) -> list[StoredTensor]:
+    """List the tensors of a file, which stays open until ``opened`` is closed."""
     readers = {".npy": _npy, ".npz": _npz, ".safetensors": _safetensors}
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise FileError(f"found suffix {path.suffix!r}; allowed: {', '.join(readers)}")
     try:
-        return reader(path)
+        return reader(path, opened)
     except Exception as error:  # a malformed file makes NumPy and the decompressors raise errors of many classes
         raise FileError(_reason(error)) from error
 
@@ -109,7 +110,7 @@ def _npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     return shape, dtype
 
 
-def _npy(path: Path) -> list[StoredTensor]:
+def _npy(path: Path, _: ExitStack) -> list[StoredTensor]:
     with path.open("rb") as file:
         shape, dtype = _npy_header(file)
         start = file.tell()
@@ -117,9 +118,10 @@ def _npy(path: Path) -> list[StoredTensor]:
     return [StoredTensor(path.stem, str(dtype), shape, blocks)]
 
 
-def _npz(path: Path) -> list[StoredTensor]:
+def _npz(path: Path, opened: ExitStack) -> list[StoredTensor]:
     found = []
-    with zipfile.ZipFile(path) as archive, path.open("rb") as file:
+    archive = opened.enter_context(zipfile.ZipFile(path))
+    with path.open("rb") as file:
         for info in archive.infolist():
             if not info.filename.endswith(".npy"):
                 continue
@@ -131,7 +133,7 @@ def _npz(path: Path) -> list[StoredTensor]:
                 first = _data_offset(file, info)
                 blocks = _mapped(path, first + header_bytes, first + info.file_size, dtype, math.prod(shape))
             elif _is_taken(dtype):
-                blocks = _streamed(path, info.filename, dtype, math.prod(shape))
+                blocks = _streamed(archive, info, header_bytes, dtype, math.prod(shape))
             found.append(StoredTensor(info.filename.removesuffix(".npy"), str(dtype), shape, blocks))
     return found
 
@@ -143,12 +145,15 @@ def _data_offset(file: IO[bytes], info: zipfile.ZipInfo) -> int:
     return info.header_offset + 30 + int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
 
 
-def _streamed(path: Path, name: str, dtype: np.dtype[Any], size: int) -> Callable[[], Iterator[Block]]:
-    """Decompress a member block by block."""
+def _streamed(
+    archive: zipfile.ZipFile, info: zipfile.ZipInfo, start: int, dtype: np.dtype[Any], size: int
+) -> Callable[[], Iterator[Block]]:
+    """Decompress the bytes of a member from ``start`` on, block by block."""
+    name = info.filename
 
     def blocks() -> Iterator[Block]:
-        with zipfile.ZipFile(path) as archive, archive.open(name) as member:
-            _npy_header(member)
+        with archive.open(info) as member:
+            member.read(start)
             left = size * dtype.itemsize
             while left:
                 try:
@@ -163,41 +168,34 @@ def _streamed(path: Path, name: str, dtype: np.dtype[Any], size: int) -> Callabl
     return blocks
 
 
-def _safetensors(path: Path) -> list[StoredTensor]:
+def _safetensors(path: Path, opened: ExitStack) -> list[StoredTensor]:
     try:
         import safetensors  # noqa: PLC0415 (needed for such files alone)
     except ModuleNotFoundError as error:
         raise FileError("needs the package safetensors; install it with: pip install safetensors") from error
     try:
-        with safetensors.safe_open(path, framework="numpy") as file:
-            return [_safetensor(path, name, file.get_slice(name)) for name in file.offset_keys()]
+        file = opened.enter_context(safetensors.safe_open(path, framework="numpy"))
+        return [_safetensor(file, name) for name in file.offset_keys()]
     except safetensors.SafetensorError as error:
         raise ValueError(error) from error
 
 
-def _safetensor(path: Path, name: str, tensor: Any) -> StoredTensor:
+def _safetensor(file: Any, name: str) -> StoredTensor:
+    tensor = file.get_slice(name)
     code, shape = str(tensor.get_dtype()), tuple(tensor.get_shape())
     dtype = _bfloat16() if code == "BF16" else np.dtype(_SAFETENSORS[code]) if code in _SAFETENSORS else None
     if dtype is None:
         return StoredTensor(name, code, shape, None)
-    return StoredTensor(name, str(dtype), shape, _sliced(path, name, shape, dtype.itemsize))
-
-
-def _sliced(path: Path, name: str, shape: tuple[int, ...], itemsize: int) -> Callable[[], Iterator[Block]]:
-    """Copy one block after the other from the mapped file."""
 
     def blocks() -> Iterator[Block]:
-        import safetensors  # noqa: PLC0415 (as above)
+        """Copy one block after the other from the mapped file."""
+        if not shape:
+            yield file.get_tensor(name).reshape(-1)
+            return
+        for box in boxes(shape, max(1, BLOCK_BYTES // dtype.itemsize)):
+            yield tensor[box].reshape(-1)
 
-        with safetensors.safe_open(path, framework="numpy") as file:
-            if not shape:
-                yield file.get_tensor(name).reshape(-1)
-                return
-            tensor = file.get_slice(name)
-            for box in boxes(shape, max(1, BLOCK_BYTES // itemsize)):
-                yield tensor[box].reshape(-1)
-
-    return blocks
+    return StoredTensor(name, str(dtype), shape, blocks)
 
 
 def boxes(shape: tuple[int, ...], most: int) -> Iterator[tuple[slice, ...]]:

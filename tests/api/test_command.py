@@ -1,5 +1,6 @@
 """The command ``gradclip``: its output about files, and its exit status."""
 
+import contextlib
 import json
 import math
 import os
@@ -14,6 +15,7 @@ import gradclip as gc
 import ml_dtypes
 import numpy as np
 import pytest
+import safetensors
 from gradclip import __main__ as command
 from gradclip import _files
 
@@ -282,6 +284,31 @@ def test_an_array_that_ends_in_a_fault_is_named_and_the_others_told(fault, tmp_p
     assert status == 2
     assert err.startswith("gradclip: long: long.npy: ")
     assert [tensor["name"] for tensor in json.loads(out)["tensors"]] == ["last"]
+
+
+@pytest.mark.parametrize("kind", ["compressed", "safetensors"])
+def test_a_file_is_opened_once_and_closed(kind, tmp_path, capsys, monkeypatch):
+    """Its list of tensors is read as a whole at each opening: for each tensor, that would be quadratic."""
+    path = write(kind, tmp_path, {f"w{i}": np.ones(3) for i in range(5)})
+    events = []
+
+    def watched(opens):
+        @contextlib.contextmanager
+        def watch(*arguments, **options):
+            events.append("opened")
+            with opens(*arguments, **options) as file:
+                yield file
+            events.append("closed")
+
+        return watch
+
+    monkeypatch.setattr(zipfile, "ZipFile", watched(zipfile.ZipFile))
+    monkeypatch.setattr(safetensors, "safe_open", watched(safetensors.safe_open))
+    assert run("norms", path, path, capsys=capsys)[0] == 0
+    assert events == ["opened", "closed"] * 2
+    events.clear()
+    assert run("diff", path, path, capsys=capsys)[0] == 0
+    assert events == ["opened"] * 2 + ["closed"] * 2
 
 
 def test_names_do_not_control_the_terminal(tmp_path, capsys):
