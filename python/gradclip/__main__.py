@@ -160,9 +160,9 @@ class Session:
         print(f"gradclip: {_printable(str(text))}", file=sys.stderr)
 
     def tensors(self, path: Path, opened: ExitStack) -> list[StoredTensor]:
-        """List the tensors of a file, which stays open; none if it cannot be read."""
+        """List the tensors of a file, which stays open, without those that cannot be read."""
         try:
-            found = tensors_of(path, opened)
+            found = tensors_of(path, opened, lambda text: self.complain(f"{path}: {text}"))
         except FileError as error:
             self.complain(f"{path}: {error}")
             return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import zipfile
 from dataclasses import dataclass
@@ -20,6 +21,12 @@ Block: TypeAlias = npt.NDArray[Any]
 
 #: Bytes of a block: it stays in a cache while it is looked at several times.
 BLOCK_BYTES = 1 << 20
+
+#: Bytes of the header of an array, the limit of ``numpy.load``: longer ones may crash Python's parser.
+_HEADER_BYTES = 10_000
+
+#: Of each version of the format of arrays: the bytes that hold the length of the header, and its encoding.
+_VERSIONS = {(1, 0): (2, "latin1"), (2, 0): (4, "latin1"), (3, 0): (4, "utf-8")}
 
 _SAFETENSORS = {
     "F64": "<f8",
@@ -58,14 +65,14 @@ class StoredTensor:
         return math.prod(self.shape)
 
 
-def tensors_of(path: Path, opened: ExitStack) -> list[StoredTensor]:
-    """List the tensors of a file, which stays open until ``opened`` is closed."""
+def tensors_of(path: Path, opened: ExitStack, complain: Callable[[str], None]) -> list[StoredTensor]:
+    """List the tensors of a file, which stays open until ``opened`` is closed; complain of single ones."""
     readers = {".npy": _npy, ".npz": _npz, ".safetensors": _safetensors}
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise FileError(f"found suffix {path.suffix!r}; allowed: {', '.join(readers)}")
     try:
-        return reader(path, opened)
+        return reader(path, opened, complain)
     except Exception as error:  # a malformed file makes NumPy and the decompressors raise errors of many classes
         raise FileError(_reason(error)) from error
 
@@ -101,16 +108,26 @@ def _mapped(path: Path, start: int, end: int, dtype: np.dtype[Any], size: int) -
 
 def _npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     version = np.lib.format.read_magic(file)
-    if version not in {(1, 0), (2, 0)}:
+    if version not in _VERSIONS:
         raise ValueError(f"version {version} of the format is not supported")
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(file)
+    width, encoding = _VERSIONS[version]
+    length = int.from_bytes(file.read(width), "little")
+    if length > _HEADER_BYTES:
+        raise ValueError(f"found a header of {length} bytes; allowed: at most {_HEADER_BYTES} bytes")
+    data = file.read(length)
+    if len(data) < length:
+        raise ValueError("the file ends in its header")
+    # NumPy has no public function for version 3. As escapes, characters beyond ASCII mean the same in all versions,
+    # since they stand in names of fields.
+    text = data.decode(encoding).encode("ascii", "backslashreplace")
+    header = io.BytesIO(len(text).to_bytes(4, "little") + text)
+    shape, _, dtype = np.lib.format.read_array_header_2_0(header, max_header_size=len(text))
     if any(length < 0 for length in shape):
         raise ValueError(f"the header has shape {shape}")
     return shape, dtype
 
 
-def _npy(path: Path, _: ExitStack) -> list[StoredTensor]:
+def _npy(path: Path, _opened: ExitStack, _complain: Callable[[str], None]) -> list[StoredTensor]:
     with path.open("rb") as file:
         shape, dtype = _npy_header(file)
         start = file.tell()
@@ -118,30 +135,37 @@ def _npy(path: Path, _: ExitStack) -> list[StoredTensor]:
     return [StoredTensor(path.stem, str(dtype), shape, blocks)]
 
 
-def _npz(path: Path, opened: ExitStack) -> list[StoredTensor]:
+def _npz(path: Path, opened: ExitStack, complain: Callable[[str], None]) -> list[StoredTensor]:
     found = []
     archive = opened.enter_context(zipfile.ZipFile(path))
-    with path.open("rb") as file:
-        for info in archive.infolist():
-            if not info.filename.endswith(".npy"):
-                continue
-            with archive.open(info) as member:
-                shape, dtype = _npy_header(member)
-                header_bytes = member.tell()
-            blocks: Callable[[], Iterator[Block]] | None = None
-            if _is_taken(dtype) and info.compress_type == zipfile.ZIP_STORED:
-                first = _data_offset(file, info)
-                blocks = _mapped(path, first + header_bytes, first + info.file_size, dtype, math.prod(shape))
-            elif _is_taken(dtype):
-                blocks = _streamed(archive, info, header_bytes, dtype, math.prod(shape))
-            found.append(StoredTensor(info.filename.removesuffix(".npy"), str(dtype), shape, blocks))
+    for info in archive.infolist():
+        if info.filename.endswith(".npy"):
+            try:
+                found.append(_member(path, archive, info))
+            except Exception as error:  # noqa: BLE001 (malformed, as above)
+                complain(f"{info.filename}: {_reason(error)}")
     return found
 
 
-def _data_offset(file: IO[bytes], info: zipfile.ZipInfo) -> int:
+def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> StoredTensor:
+    with archive.open(info) as member:
+        shape, dtype = _npy_header(member)
+        header_bytes = member.tell()
+    size = math.prod(shape)
+    blocks: Callable[[], Iterator[Block]] | None = None
+    if _is_taken(dtype) and info.compress_type == zipfile.ZIP_STORED:
+        first = _data_offset(path, info)
+        blocks = _mapped(path, first + header_bytes, first + info.file_size, dtype, size)
+    elif _is_taken(dtype):
+        blocks = _streamed(archive, info, header_bytes, dtype, size)
+    return StoredTensor(info.filename.removesuffix(".npy"), str(dtype), shape, blocks)
+
+
+def _data_offset(path: Path, info: zipfile.ZipInfo) -> int:
     """Find where a member's bytes begin: behind its local header, whose name and extra field have their own lengths."""
-    file.seek(info.header_offset)
-    header = file.read(30)
+    with path.open("rb") as file:
+        file.seek(info.header_offset)
+        header = file.read(30)
     return info.header_offset + 30 + int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
 
 
@@ -168,7 +192,7 @@ def _streamed(
     return blocks
 
 
-def _safetensors(path: Path, opened: ExitStack) -> list[StoredTensor]:
+def _safetensors(path: Path, opened: ExitStack, _complain: Callable[[str], None]) -> list[StoredTensor]:
     try:
         import safetensors  # noqa: PLC0415 (needed for such files alone)
     except ModuleNotFoundError as error:

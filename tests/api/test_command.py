@@ -1,6 +1,7 @@
 """The command ``gradclip``: its output about files, and its exit status."""
 
 import contextlib
+import io
 import json
 import math
 import os
@@ -506,6 +507,60 @@ def test_a_format_of_the_future_is_named(tmp_path, capsys):
     (tmp_path / "a.npy").write_bytes(data[:6] + bytes([9, 0]) + data[8:])
     status, _, err = run("norms", tmp_path / "a.npy", capsys=capsys)
     assert (status, err) == (2, f"gradclip: {tmp_path / 'a.npy'}: version (9, 0) of the format is not supported\n")
+
+
+def npy(array):
+    file = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # NumPy tells that version 3 is new
+        np.lib.format.write_array(file, array)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_a_field_of_any_name_is_listed(method, tmp_path, capsys):
+    names = ["plain", "gr\xf6\xdfe", "\u30b0\u30e9\u30c7", "\U0001f600", "back\\slash'"]
+    fields = np.zeros(2, [(name, "<f8") for name in names])
+    assert npy(fields)[6] == 3
+    (tmp_path / "one.npy").write_bytes(npy(fields))
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", method) as archive:
+        archive.writestr("fields.npy", npy(fields))
+        archive.writestr("w.npy", npy(np.array([3.0, 4.0])))
+    status, out, err = run("norms", tmp_path / "a.npz", tmp_path / "one.npy", "--json", capsys=capsys)
+    assert (status, err) == (0, "")
+    found = json.loads(out)
+    assert [(tensor["dtype"], tensor["norm"]) for tensor in found["tensors"]] == [
+        (str(fields.dtype), None),
+        ("float64", 5.0),
+        (str(fields.dtype), None),
+    ]
+    assert found["global_norm"] == 5.0
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_members_that_cannot_be_read_are_named_and_the_others_told(method, tmp_path, capsys):
+    members = {
+        "long": npy(np.zeros(2, [(f"field number {i}", "<f8") for i in range(500)])),
+        "cut": npy(np.ones(3))[:40],
+        "no_array": b"text",
+        "w": npy(np.array([3.0, 4.0])),
+    }
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", method) as archive:
+        for name, data in members.items():
+            archive.writestr(f"{name}.npy", data)
+    np.savez(tmp_path / "b.npz", w=np.zeros(2), cut=np.ones(3), long=np.ones(3), no_array=np.ones(3))
+    prefix = f"gradclip: {tmp_path / 'a.npz'}: "
+    for arguments in (["norms", tmp_path / "a.npz"], ["diff", tmp_path / "b.npz", tmp_path / "a.npz"]):
+        status, out, err = run(*arguments, "--json", capsys=capsys)
+        lines = err.splitlines()
+        assert (status, len(lines)) == (2, 3), err
+        found = int.from_bytes(members["long"][8:10], "little")
+        assert lines[0] == f"{prefix}long.npy: found a header of {found} bytes; allowed: at most 10000 bytes"
+        assert lines[1] == f"{prefix}cut.npy: the file ends in its header"
+        assert lines[2].startswith(f"{prefix}no_array.npy: ")
+        found = json.loads(out)
+        assert ([tensor["name"] for tensor in found["tensors"]], found["global_norm"]) == (["w"], None)
+        assert found["tensors"][0]["norm"] == 5.0
 
 
 def test_tensors_of_lacking_dtypes_have_no_difference(tmp_path, capsys, monkeypatch):
