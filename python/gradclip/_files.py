@@ -122,8 +122,9 @@ def _npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     text = data.decode(encoding).encode("ascii", "backslashreplace")
     header = io.BytesIO(len(text).to_bytes(4, "little") + text)
     shape, _, dtype = np.lib.format.read_array_header_2_0(header, max_header_size=len(text))
-    if any(length < 0 for length in shape):
-        raise ValueError(f"the header has shape {shape}")
+    # For NumPy, True is a length.
+    if any(type(length) is not int or length < 0 for length in shape):
+        raise ValueError(f"found shape {shape} in the header; allowed: integers of at least 0")
     return shape, dtype
 
 

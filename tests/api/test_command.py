@@ -228,6 +228,7 @@ def broken(tmp_path):
         text = json.dumps({f"w{i}": entry for i, entry in enumerate(entries)}).encode()
         files[f"{name}.safetensors"] = len(text).to_bytes(8, "little") + text + bytes(12)
     files["minus.npy"] = header("(-4,)") + bytes(32)
+    files["true.npy"] = header("(True,)") + bytes(8)
     files["parentheses.npy"] = npy_header(b"(" * 9000)
     # The next member has enough bytes for the first one.
     with zipfile.ZipFile(tmp_path / "member.npz", "w") as archive:
