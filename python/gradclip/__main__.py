@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import gradclip as gc
-from gradclip._files import Block, FileError, StoredTensor, tensors_of
+from gradclip._files import Block, FileError, Order, StoredTensor, tensors_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -59,7 +59,7 @@ def summarize(tensor: StoredTensor, order: float, told: Callable[[int], None]) -
     """Read a tensor once."""
     if tensor.blocks is None:
         return Summary(tensor.name, tensor.dtype, tensor.shape)
-    return _summary(tensor, tensor.blocks(), order, told)
+    return _summary(tensor, tensor.blocks(tensor.order), order, told)
 
 
 def summarize_difference(old: StoredTensor, new: StoredTensor, order: float, told: Callable[[int], None]) -> Summary:
@@ -75,7 +75,9 @@ def summarize_difference(old: StoredTensor, new: StoredTensor, order: float, tol
 
 def _differences(old: StoredTensor, new: StoredTensor, order: float, norms: list[float]) -> Iterator[Block]:
     """Subtract block by block; the blocks of the two may have other lengths."""
-    a, b = _Reader(old), _Reader(new)
+    # Files that are mapped give any order, compressed ones give another order than their own with more work.
+    along = old.order if old.is_compressed else new.order
+    a, b = _Reader(old, along), _Reader(new, along)
     while count := min(a.ready(), b.ready()):
         x, y = a.take(count), b.take(count)
         norms.append(float(gc.norm(x, order)))
@@ -87,8 +89,8 @@ def _differences(old: StoredTensor, new: StoredTensor, order: float, norms: list
 class _Reader:
     """Hands out the elements of a tensor in pieces of any length."""
 
-    def __init__(self, tensor: StoredTensor) -> None:
-        self._blocks = tensor.blocks() if tensor.blocks else iter(())
+    def __init__(self, tensor: StoredTensor, order: Order) -> None:
+        self._blocks = tensor.blocks(order) if tensor.blocks else iter(())
         self._rest: Block = np.empty(0)
 
     def ready(self) -> int:

@@ -172,6 +172,31 @@ def test_differences(kind, tmp_path, capsys, monkeypatch):
         assert tensor["relative"] == pytest.approx(gc.norm(change) / before if before else 0.0, rel=1e-13)
 
 
+@pytest.mark.parametrize("new_kind", ["stored", "compressed", "safetensors"])
+@pytest.mark.parametrize("block", [64, 1 << 20])
+def test_differences_of_arrays_in_other_orders(kind, new_kind, block, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(_files, "BLOCK_BYTES", block)
+    (tmp_path / "new").mkdir()
+    rng = np.random.default_rng(0)
+    shapes = {"matrix": (5, 7), "tensor": (3, 4, 5), "line": (1, 6), "empty": (4, 0), "number": ()}
+    old = {name: rng.standard_normal(shape) for name, shape in shapes.items()}
+    new = {name: array + rng.standard_normal(array.shape) for name, array in old.items()}
+    for orders in ("CC", "CF", "FC", "FF"):
+        files = []
+        for which, folder, arrays, order in zip(
+            (kind, new_kind), (tmp_path, tmp_path / "new"), (old, new), orders, strict=True
+        ):
+            laid = {name: np.array(array, order=order) for name, array in arrays.items()}
+            files.append(write(which, folder, laid))
+        status, out, err = run("diff", *files, "--json", capsys=capsys)
+        assert (status, err) == (0, "")
+        for tensor in json.loads(out)["tensors"]:
+            name = tensor["name"]
+            norm = gc.norm(new[name] - old[name])
+            assert tensor["norm"] == pytest.approx(norm, rel=1e-13)
+            assert tensor["relative"] == pytest.approx(norm / (gc.norm(old[name]) or 1.0), rel=1e-13)
+
+
 def test_differences_of_files_that_do_not_fit(tmp_path, capsys):
     np.savez(tmp_path / "a.npz", same=np.ones(2), shape=np.ones(2), gone=np.ones(2))
     np.savez(tmp_path / "b.npz", same=np.ones(2), shape=np.ones(3), new=np.ones(2))
@@ -214,6 +239,7 @@ def broken(tmp_path):
         "fields.safetensors": b"",
         "overlap.safetensors": b"",
         "absurd.safetensors": b"",
+        "axes.safetensors": b"",
         "negative.safetensors": b"",
         "absurd.npy": good.replace(b"(1000,), }       ", b"(10000000000,), }"),
     }
@@ -223,11 +249,13 @@ def broken(tmp_path):
         "fields": [{"dtype": "F64"}],
         "overlap": [{"dtype": "F64", "shape": [1], "data_offsets": [at, at + 8]} for at in (0, 4)],
         "absurd": [{"dtype": "F64", "shape": [1 << 62, 1 << 62], "data_offsets": [0, 12]}],
+        "axes": [{"dtype": "F64", "shape": [1] * 65, "data_offsets": [0, 8]}],
         "negative": [{"dtype": "F64", "shape": [-1], "data_offsets": [0, 12]}],
     }.items():
         text = json.dumps({f"w{i}": entry for i, entry in enumerate(entries)}).encode()
         files[f"{name}.safetensors"] = len(text).to_bytes(8, "little") + text + bytes(12)
     files["minus.npy"] = header("(-4,)") + bytes(32)
+    files["axes.npy"] = header((1,) * 65) + bytes(8)
     files["true.npy"] = header("(True,)") + bytes(8)
     files["parentheses.npy"] = npy_header(b"(" * 9000)
     # The next member has enough bytes for the first one.
@@ -327,13 +355,15 @@ def test_a_missing_package_is_named(tmp_path, capsys, monkeypatch):
     assert (status, err.count("pip install safetensors")) == (2, 1)
 
 
-@pytest.mark.parametrize("shape", [(7,), (2, 3, 4), (3, 1), (5, 0, 2), (1, 1, 9)])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("shape", [(), (7,), (2, 3, 4), (3, 1), (5, 0, 2), (1, 1, 9)])
 @pytest.mark.parametrize("most", [1, 2, 5, 6, 100])
-def test_boxes_cut_an_array_in_order(shape, most):
+def test_boxes_cut_an_array_in_order(shape, most, order):
     array = np.arange(math.prod(shape)).reshape(shape)
-    blocks = [array[box].reshape(-1) for box in _files.boxes(shape, most)]
+    blocks = [array[box].reshape(-1, order=order) for box in _files.boxes(shape, most, order)]
     assert all(0 < len(block) <= most for block in blocks)
-    np.testing.assert_array_equal(np.concatenate([*blocks, array[:0].reshape(-1)]), array.reshape(-1))
+    expected = array.reshape(-1, order=order)
+    np.testing.assert_array_equal(np.concatenate([*blocks, expected[:0]]), expected)
 
 
 @pytest.mark.parametrize(
@@ -627,3 +657,20 @@ def test_files_of_half_a_gibibyte_are_not_loaded_as_a_whole(kind, tmp_path):
     assert 10_000 < int(done.stderr.split()[-1]) < 200_000  # KiB; the interpreter and NumPy exceed the lower bound
     for file in tmp_path.iterdir():
         file.unlink()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells what memory a process has")
+def test_compressed_files_in_other_orders_are_not_loaded_as_a_whole(tmp_path):
+    paths = []
+    for order in ("C", "F"):
+        data = np.lib.format.open_memmap(tmp_path / "w.npy", "w+", np.complex128, (1 << 12, 1 << 12), order == "F")
+        data[0, -1] = {"C": 7, "F": 10}[order]
+        data[-1, -1] = {"C": 5, "F": 1}[order]
+        paths.append(tmp_path / f"{order}.npz")
+        with zipfile.ZipFile(paths[-1], "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+            archive.write(tmp_path / "w.npy", "w.npy")
+    command_line = [sys.executable, "-c", WATCH, "diff", *paths, "--json"]
+    done = subprocess.run(command_line, check=False, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["global_norm"] == 5.0
+    assert 10_000 < int(done.stderr.split()[-1]) < 200_000  # KiB
