@@ -63,7 +63,7 @@ def summarize(tensor: StoredTensor, order: float, told: Callable[[int], None]) -
 
 
 def summarize_difference(old: StoredTensor, new: StoredTensor, order: float, told: Callable[[int], None]) -> Summary:
-    """Read two tensors of one shape once, and summarize new - old, taken in float64."""
+    """Read two tensors of one shape once, and summarize new - old, rounded to float64."""
     if old.blocks is None or new.blocks is None:
         return Summary(new.name, new.dtype, new.shape)
     norms: list[float] = []
@@ -81,9 +81,23 @@ def _differences(old: StoredTensor, new: StoredTensor, order: float, norms: list
     while count := min(a.ready(), b.ready()):
         x, y = a.take(count), b.take(count)
         norms.append(float(gc.norm(x, order)))
-        wide = np.complex128 if "c" in {x.dtype.kind, y.dtype.kind} else np.float64
-        with np.errstate(invalid="ignore", over="ignore"):
-            yield y.astype(wide) - x.astype(wide)
+        yield _subtract(y, x)
+
+
+def _subtract(y: Block, x: Block) -> Block:
+    """Give ``y - x``, rounded once. Integers of 64 bits are subtracted by halves, since float64 may lack them."""
+    if {x.dtype.kind, y.dtype.kind} <= set("biu"):
+        (high_y, low_y), (high_x, low_x) = _halves(y), _halves(x)
+        return np.asarray((high_y - high_x) * 2.0**32 + (low_y - low_x))
+    wide = np.complex128 if "c" in {x.dtype.kind, y.dtype.kind} else np.float64
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.asarray(y.astype(wide) - x.astype(wide))
+
+
+def _halves(integers: Block) -> tuple[Block, Block]:
+    """Give the upper and the lower 32 bits, as float64."""
+    wide = integers.astype(np.uint64 if integers.dtype.kind == "u" else np.int64)
+    return (wide >> 32).astype(np.float64), (wide & 0xFFFFFFFF).astype(np.float64)
 
 
 class _Reader:

@@ -197,6 +197,22 @@ def test_differences_of_arrays_in_other_orders(kind, new_kind, block, tmp_path, 
             assert tensor["relative"] == pytest.approx(norm / (gc.norm(old[name]) or 1.0), rel=1e-13)
 
 
+@pytest.mark.parametrize("new_dtype", ["<i8", ">i8", "u8", "i1", "?"])
+@pytest.mark.parametrize("old_dtype", ["i8", "u8", ">u8", "u4", "?"])
+def test_differences_of_integers_are_rounded_once(old_dtype, new_dtype, tmp_path, capsys):
+    values = [0, 1, 2**53 + 1, 2**63 - 1, 2**64 - 1, -(2**53) - 1, -(2**63)]
+    old, new = (
+        np.array([value for value in values if int(np.array(value).astype(dtype)) == value], dtype)
+        for dtype in (old_dtype, new_dtype)
+    )
+    pairs = [(int(x), int(y)) for x in old for y in new]
+    np.savez(tmp_path / "a.npz", **{str(i): np.array([x], old_dtype) for i, (x, _) in enumerate(pairs)})
+    np.savez(tmp_path / "b.npz", **{str(i): np.array([y], new_dtype) for i, (_, y) in enumerate(pairs)})
+    status, out, err = run("diff", tmp_path / "a.npz", tmp_path / "b.npz", "--json", capsys=capsys)
+    assert (status, err) == (0, "")
+    assert [tensor["norm"] for tensor in json.loads(out)["tensors"]] == [float(abs(y - x)) for x, y in pairs]
+
+
 def test_differences_of_files_that_do_not_fit(tmp_path, capsys):
     np.savez(tmp_path / "a.npz", same=np.ones(2), shape=np.ones(2), gone=np.ones(2))
     np.savez(tmp_path / "b.npz", same=np.ones(2), shape=np.ones(3), new=np.ones(2))
