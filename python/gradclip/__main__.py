@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import gradclip as gc
+from gradclip import _core
+from gradclip._exchange import to_float
 from gradclip._files import Block, FileError, Order, StoredTensor, tensors_of
 
 if TYPE_CHECKING:
@@ -120,19 +122,29 @@ class _Reader:
 
 
 def _summary(tensor: StoredTensor, blocks: Iterator[Block], order: float, told: Callable[[int], None]) -> Summary:
-    norms, squares, largest, nan, infinite = [], [], [0.0], 0, 0
+    norms, squares, largest, nan, infinite = [], [_squares([])], [0.0], 0, 0
     for block in blocks:
-        norms.append(float(gc.norm(block, order)))
-        squares.append(norms[-1] if order == 2 else float(gc.norm(block)))  # noqa: PLR2004
+        squares.append(_squares([block]))
+        if order != 2:  # noqa: PLR2004
+            norms.append(float(gc.norm(block, order)))
         largest.append(float(gc.norm(block, math.inf)))
         if not math.isfinite(largest[-1]):
             are_nan = np.isnan(block)
             nan += int(np.count_nonzero(are_nan))
             infinite += int(np.count_nonzero(np.isinf(block) & ~are_nan))
         told(len(block))
-    rms = _joined(squares, 2) / math.sqrt(tensor.size) if tensor.size else 0.0
     top = float(gc.norm(np.array(largest), math.inf))
-    return Summary(tensor.name, tensor.dtype, tensor.shape, _joined(norms, order), rms, top, nan, infinite)
+    # A norm beyond float64 has a mean that float64 holds.
+    merged = _core.merge_power_sums(np.concatenate(squares), 2.0)
+    value, exponent = _core.roots_of_power_sums(merged, 2.0)[0].tolist()
+    rms = to_float(value / math.sqrt(tensor.size or 1), exponent)
+    norm = to_float(value, exponent) if order == 2 else _joined(norms, order)  # noqa: PLR2004
+    return Summary(tensor.name, tensor.dtype, tensor.shape, norm, rms, top, nan, infinite)
+
+
+def _squares(blocks: list[Block]) -> Block:
+    """Give the sums of squares of blocks, of any size."""
+    return _core.power_sums("norm", blocks, None, 2.0, False, False)[0]
 
 
 def _joined(norms: Sequence[float], order: float) -> float:

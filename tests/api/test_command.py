@@ -96,6 +96,20 @@ def test_norms_are_those_of_the_arrays(kind, order, block, tmp_path, capsys, mon
         assert "relative" not in tensor
 
 
+@pytest.mark.parametrize("order", [2, 3])
+@pytest.mark.parametrize("value", [1.7e308, 5e-324])
+@pytest.mark.parametrize("block", [16, 1 << 20])
+def test_the_mean_of_numbers_whose_norm_no_float64_holds(value, block, order, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(_files, "BLOCK_BYTES", block)
+    np.save(tmp_path / "w.npy", np.full(9, value))
+    status, out, _ = run("norms", tmp_path / "w.npy", "--json", "--ord", order, capsys=capsys)
+    (tensor,) = json.loads(out)["tensors"]
+    assert status == 0
+    assert tensor["rms"] == pytest.approx(value, rel=1e-14)
+    if value > 1:
+        assert (tensor["norm"], tensor["infinite"]) == ("inf", 0)
+
+
 def test_one_array_is_a_file_of_its_own(tmp_path, capsys):
     np.save(tmp_path / "w.npy", np.array([[3.0, 4.0]]))
     status, out, _ = run("norms", tmp_path / "w.npy", capsys=capsys)
