@@ -15,7 +15,7 @@ import math
 import os
 import sys
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import gradclip as gc
-from gradclip._files import Block, FileError, StoredTensor, tensors_of
+from gradclip import _core
+from gradclip._exchange import to_float
+from gradclip._files import Block, FileError, Order, StoredTensor, tensors_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -59,11 +61,11 @@ def summarize(tensor: StoredTensor, order: float, told: Callable[[int], None]) -
     """Read a tensor once."""
     if tensor.blocks is None:
         return Summary(tensor.name, tensor.dtype, tensor.shape)
-    return _summary(tensor, tensor.blocks(), order, told)
+    return _summary(tensor, tensor.blocks(tensor.order), order, told)
 
 
 def summarize_difference(old: StoredTensor, new: StoredTensor, order: float, told: Callable[[int], None]) -> Summary:
-    """Read two tensors of one shape once, and summarize new - old, taken in float64."""
+    """Read two tensors of one shape once, and summarize new - old, rounded to float64."""
     if old.blocks is None or new.blocks is None:
         return Summary(new.name, new.dtype, new.shape)
     norms: list[float] = []
@@ -75,20 +77,36 @@ def summarize_difference(old: StoredTensor, new: StoredTensor, order: float, tol
 
 def _differences(old: StoredTensor, new: StoredTensor, order: float, norms: list[float]) -> Iterator[Block]:
     """Subtract block by block; the blocks of the two may have other lengths."""
-    a, b = _Reader(old), _Reader(new)
+    # Files that are mapped give any order, compressed ones give another order than their own with more work.
+    along = old.order if old.is_compressed else new.order
+    a, b = _Reader(old, along), _Reader(new, along)
     while count := min(a.ready(), b.ready()):
         x, y = a.take(count), b.take(count)
         norms.append(float(gc.norm(x, order)))
-        wide = np.complex128 if "c" in {x.dtype.kind, y.dtype.kind} else np.float64
-        with np.errstate(invalid="ignore", over="ignore"):
-            yield y.astype(wide) - x.astype(wide)
+        yield _subtract(y, x)
+
+
+def _subtract(y: Block, x: Block) -> Block:
+    """Give ``y - x``, rounded once. Integers of 64 bits are subtracted by halves, since float64 may lack them."""
+    if {x.dtype.kind, y.dtype.kind} <= set("biu"):
+        (high_y, low_y), (high_x, low_x) = _halves(y), _halves(x)
+        return np.asarray((high_y - high_x) * 2.0**32 + (low_y - low_x))
+    wide = np.complex128 if "c" in {x.dtype.kind, y.dtype.kind} else np.float64
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.asarray(y.astype(wide) - x.astype(wide))
+
+
+def _halves(integers: Block) -> tuple[Block, Block]:
+    """Give the upper and the lower 32 bits, as float64."""
+    wide = integers.astype(np.uint64 if integers.dtype.kind == "u" else np.int64)
+    return (wide >> 32).astype(np.float64), (wide & 0xFFFFFFFF).astype(np.float64)
 
 
 class _Reader:
     """Hands out the elements of a tensor in pieces of any length."""
 
-    def __init__(self, tensor: StoredTensor) -> None:
-        self._blocks = tensor.blocks() if tensor.blocks else iter(())
+    def __init__(self, tensor: StoredTensor, order: Order) -> None:
+        self._blocks = tensor.blocks(order) if tensor.blocks else iter(())
         self._rest: Block = np.empty(0)
 
     def ready(self) -> int:
@@ -104,19 +122,29 @@ class _Reader:
 
 
 def _summary(tensor: StoredTensor, blocks: Iterator[Block], order: float, told: Callable[[int], None]) -> Summary:
-    norms, squares, largest, nan, infinite = [], [], [0.0], 0, 0
+    norms, squares, largest, nan, infinite = [], [_squares([])], [0.0], 0, 0
     for block in blocks:
-        norms.append(float(gc.norm(block, order)))
-        squares.append(norms[-1] if order == 2 else float(gc.norm(block)))  # noqa: PLR2004
+        squares.append(_squares([block]))
+        if order != 2:  # noqa: PLR2004
+            norms.append(float(gc.norm(block, order)))
         largest.append(float(gc.norm(block, math.inf)))
         if not math.isfinite(largest[-1]):
             are_nan = np.isnan(block)
             nan += int(np.count_nonzero(are_nan))
             infinite += int(np.count_nonzero(np.isinf(block) & ~are_nan))
         told(len(block))
-    rms = _joined(squares, 2) / math.sqrt(tensor.size) if tensor.size else 0.0
     top = float(gc.norm(np.array(largest), math.inf))
-    return Summary(tensor.name, tensor.dtype, tensor.shape, _joined(norms, order), rms, top, nan, infinite)
+    # A norm beyond float64 has a mean that float64 holds.
+    merged = _core.merge_power_sums(np.concatenate(squares), 2.0)
+    value, exponent = _core.roots_of_power_sums(merged, 2.0)[0].tolist()
+    rms = to_float(value / math.sqrt(tensor.size or 1), exponent)
+    norm = to_float(value, exponent) if order == 2 else _joined(norms, order)  # noqa: PLR2004
+    return Summary(tensor.name, tensor.dtype, tensor.shape, norm, rms, top, nan, infinite)
+
+
+def _squares(blocks: list[Block]) -> Block:
+    """Give the sums of squares of blocks, of any size."""
+    return _core.power_sums("norm", blocks, None, 2.0, False, False)[0]
 
 
 def _joined(norms: Sequence[float], order: float) -> float:
@@ -159,10 +187,10 @@ class Session:
         self.errors.append(str(text))
         print(f"gradclip: {_printable(str(text))}", file=sys.stderr)
 
-    def tensors(self, path: Path) -> list[StoredTensor]:
-        """List the tensors of a file; none if it cannot be read."""
+    def tensors(self, path: Path, opened: ExitStack) -> list[StoredTensor]:
+        """List the tensors of a file, which stays open, without those that cannot be read."""
         try:
-            found = tensors_of(path)
+            found = tensors_of(path, opened, lambda text: self.complain(f"{path}: {text}"))
         except FileError as error:
             self.complain(f"{path}: {error}")
             return []
@@ -175,8 +203,9 @@ class Session:
         """Summarize the tensors of files."""
         found = []
         for path in files:
-            tensors = self.tensors(path)
-            with _progress(sum(tensor.size for tensor in tensors)) as told:
+            with ExitStack() as opened:
+                tensors = self.tensors(path, opened)
+                told = opened.enter_context(_progress(sum(tensor.size for tensor in tensors)))
                 for tensor in tensors:
                     try:
                         summary = summarize(tensor, order, told)
@@ -189,7 +218,11 @@ class Session:
 
     def differences(self, old: Path, new: Path, order: float) -> list[Summary]:
         """Summarize the differences of tensors with one name."""
-        lists = [self.tensors(path) for path in (old, new)]
+        with ExitStack() as opened:
+            return self._differences(old, new, order, opened)
+
+    def _differences(self, old: Path, new: Path, order: float, opened: ExitStack) -> list[Summary]:
+        lists = [self.tensors(path, opened) for path in (old, new)]
         if old.suffix.lower() == new.suffix.lower() == ".npy":
             # Their tensors have the names of the files.
             lists[0] = [replace(tensor, name=new.stem) for tensor in lists[0]]
@@ -199,17 +232,17 @@ class Session:
                 if name not in before or name not in after:
                     self.complain(f"{name}: is in {old if name in before else new} alone")
         found = []
-        with _progress(sum(tensor.size for tensor in after.values())) as told:
-            for name in after:
-                if name not in before:
-                    continue
-                if before[name].shape != after[name].shape:
-                    self.complain(f"{name}: has shape {before[name].shape} in {old}, {after[name].shape} in {new}")
-                    continue
-                try:
-                    found.append(summarize_difference(before[name], after[name], order, told))
-                except (FileError, OSError) as error:
-                    self.complain(f"{name}: {error}")
+        told = opened.enter_context(_progress(sum(tensor.size for tensor in after.values())))
+        for name in after:
+            if name not in before:
+                continue
+            if before[name].shape != after[name].shape:
+                self.complain(f"{name}: has shape {before[name].shape} in {old}, {after[name].shape} in {new}")
+                continue
+            try:
+                found.append(summarize_difference(before[name], after[name], order, told))
+            except (FileError, OSError) as error:
+                self.complain(f"{name}: {error}")
         return found
 
 

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import io
 import math
+import tempfile
 import zipfile
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import ExitStack
     from pathlib import Path
 
 #: A part of a tensor, of one axis.
 Block: TypeAlias = npt.NDArray[Any]
 
+#: Of elements: "C" if the index of the last axis changes fastest, "F" (Fortran) if that of the first does.
+Order: TypeAlias = Literal["C", "F"]
+
 #: Bytes of a block: it stays in a cache while it is looked at several times.
 BLOCK_BYTES = 1 << 20
+
+#: Bytes of the header of an array, the limit of ``numpy.load``: longer ones may crash Python's parser.
+_HEADER_BYTES = 10_000
+
+#: Of each version of the format of arrays: the bytes that hold the length of the header, and its encoding.
+_VERSIONS = {(1, 0): (2, "latin1"), (2, 0): (4, "latin1"), (3, 0): (4, "utf-8")}
 
 _SAFETENSORS = {
     "F64": "<f8",
@@ -48,8 +60,12 @@ class StoredTensor:
     name: str
     dtype: str
     shape: tuple[int, ...]
-    #: Gives the elements in the order of the file; None if gradclip lacks the dtype.
-    blocks: Callable[[], Iterator[Block]] | None
+    #: Gives the elements in either order; None if gradclip lacks the dtype.
+    blocks: Callable[[Order], Iterator[Block]] | None
+    #: The order of the elements in the file.
+    order: Order = "C"
+    #: Whether the other order takes a copy in a temporary file.
+    is_compressed: bool = False
 
     @property
     def size(self) -> int:
@@ -57,14 +73,27 @@ class StoredTensor:
         return math.prod(self.shape)
 
 
-def tensors_of(path: Path) -> list[StoredTensor]:
-    """List the tensors of a file."""
+@dataclass(frozen=True)
+class _Layout:
+    """What the header of an array tells."""
+
+    shape: tuple[int, ...]
+    order: Order
+    dtype: np.dtype[Any]
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def tensors_of(path: Path, opened: ExitStack, complain: Callable[[str], None]) -> list[StoredTensor]:
+    """List the tensors of a file, which stays open until ``opened`` is closed; complain of single ones."""
     readers = {".npy": _npy, ".npz": _npz, ".safetensors": _safetensors}
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise FileError(f"found suffix {path.suffix!r}; allowed: {', '.join(readers)}")
     try:
-        return reader(path)
+        return reader(path, opened, complain)
     except Exception as error:  # a malformed file makes NumPy and the decompressors raise errors of many classes
         raise FileError(_reason(error)) from error
 
@@ -80,76 +109,107 @@ def _is_taken(dtype: np.dtype[Any]) -> bool:
     return (dtype.kind in "biuf" and dtype.itemsize <= 8) or dtype.str[1:] in {"c8", "c16"}  # noqa: PLR2004
 
 
-def _cut(flat: Block) -> Iterator[Block]:
-    step = max(1, BLOCK_BYTES // max(1, flat.itemsize))
-    for first in range(0, len(flat), step):
-        yield flat[first : first + step]
+def _cut(tensor: Any, shape: tuple[int, ...], itemsize: int, order: Order) -> Iterator[Block]:
+    """Give a tensor, of an array or a safetensors file, in blocks."""
+    for box in boxes(shape, max(1, BLOCK_BYTES // itemsize), order):
+        yield tensor[box].reshape(-1, order=order)
 
 
-def _mapped(path: Path, start: int, end: int, dtype: np.dtype[Any], size: int) -> Callable[[], Iterator[Block]]:
-    """Map a part of the bytes from ``start`` to ``end`` of a file while its blocks are read."""
-    if start + size * dtype.itemsize > min(end, path.stat().st_size):
+def _map(file: Path | IO[bytes], start: int, layout: _Layout, order: Order) -> Iterator[Block]:
+    """Map a part of a file while its blocks are read."""
+    if layout.nbytes:
+        array = np.memmap(file, layout.dtype, "r", start, layout.shape, layout.order)
+        yield from _cut(array, layout.shape, layout.dtype.itemsize, order)
+
+
+def _mapped(path: Path, start: int, end: int, layout: _Layout) -> Callable[[Order], Iterator[Block]]:
+    """Read an array between the bytes ``start`` and ``end`` of a file."""
+    if start + layout.nbytes > min(end, path.stat().st_size):
         raise ValueError("the file is shorter than its header says")
-
-    def blocks() -> Iterator[Block]:
-        if size:
-            yield from _cut(np.memmap(path, dtype, "r", start, (size,)))
-
-    return blocks
+    return lambda order: _map(path, start, layout, order)
 
 
-def _npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def _npy_header(file: IO[bytes]) -> _Layout:
     version = np.lib.format.read_magic(file)
-    if version not in {(1, 0), (2, 0)}:
+    if version not in _VERSIONS:
         raise ValueError(f"version {version} of the format is not supported")
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(file)
-    if any(length < 0 for length in shape):
-        raise ValueError(f"the header has shape {shape}")
-    return shape, dtype
+    width, encoding = _VERSIONS[version]
+    length = int.from_bytes(file.read(width), "little")
+    if length > _HEADER_BYTES:
+        raise ValueError(f"found a header of {length} bytes; allowed: at most {_HEADER_BYTES} bytes")
+    data = file.read(length)
+    if len(data) < length:
+        raise ValueError("the file ends in its header")
+    # NumPy has no public function for version 3. As escapes, characters beyond ASCII mean the same in all versions,
+    # since they stand in names of fields.
+    text = data.decode(encoding).encode("ascii", "backslashreplace")
+    header = io.BytesIO(len(text).to_bytes(4, "little") + text)
+    shape, is_fortran, dtype = np.lib.format.read_array_header_2_0(header, max_header_size=len(text))
+    # For NumPy, True is a length.
+    if any(type(length) is not int or length < 0 for length in shape):
+        raise ValueError(f"found shape {shape} in the header; allowed: integers of at least 0")
+    _check_axes(shape)
+    return _Layout(shape, "F" if is_fortran else "C", dtype)
 
 
-def _npy(path: Path) -> list[StoredTensor]:
+def _check_axes(shape: tuple[int, ...]) -> None:
+    """Let NumPy refuse more axes than it supports."""
+    np.empty((1,) * len(shape))
+
+
+def _npy(path: Path, _opened: ExitStack, _complain: Callable[[str], None]) -> list[StoredTensor]:
     with path.open("rb") as file:
-        shape, dtype = _npy_header(file)
+        layout = _npy_header(file)
         start = file.tell()
-    blocks = _mapped(path, start, path.stat().st_size, dtype, math.prod(shape)) if _is_taken(dtype) else None
-    return [StoredTensor(path.stem, str(dtype), shape, blocks)]
+    blocks = _mapped(path, start, path.stat().st_size, layout) if _is_taken(layout.dtype) else None
+    return [StoredTensor(path.stem, str(layout.dtype), layout.shape, blocks, layout.order)]
 
 
-def _npz(path: Path) -> list[StoredTensor]:
+def _npz(path: Path, opened: ExitStack, complain: Callable[[str], None]) -> list[StoredTensor]:
     found = []
-    with zipfile.ZipFile(path) as archive, path.open("rb") as file:
-        for info in archive.infolist():
-            if not info.filename.endswith(".npy"):
-                continue
-            with archive.open(info) as member:
-                shape, dtype = _npy_header(member)
-                header_bytes = member.tell()
-            blocks: Callable[[], Iterator[Block]] | None = None
-            if _is_taken(dtype) and info.compress_type == zipfile.ZIP_STORED:
-                first = _data_offset(file, info)
-                blocks = _mapped(path, first + header_bytes, first + info.file_size, dtype, math.prod(shape))
-            elif _is_taken(dtype):
-                blocks = _streamed(path, info.filename, dtype, math.prod(shape))
-            found.append(StoredTensor(info.filename.removesuffix(".npy"), str(dtype), shape, blocks))
+    archive = opened.enter_context(zipfile.ZipFile(path))
+    for info in archive.infolist():
+        if info.filename.endswith(".npy"):
+            try:
+                found.append(_member(path, archive, info))
+            except Exception as error:  # noqa: BLE001 (malformed, as above)
+                complain(f"{info.filename}: {_reason(error)}")
     return found
 
 
-def _data_offset(file: IO[bytes], info: zipfile.ZipInfo) -> int:
+def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> StoredTensor:
+    with archive.open(info) as member:
+        layout = _npy_header(member)
+        start = member.tell()
+    is_compressed = info.compress_type != zipfile.ZIP_STORED
+    blocks: Callable[[Order], Iterator[Block]] | None = None
+    if _is_taken(layout.dtype) and is_compressed:
+        blocks = _streamed(archive, info, start, layout)
+    elif _is_taken(layout.dtype):
+        first = _data_offset(path, info)
+        blocks = _mapped(path, first + start, first + info.file_size, layout)
+    name = info.filename.removesuffix(".npy")
+    return StoredTensor(name, str(layout.dtype), layout.shape, blocks, layout.order, is_compressed)
+
+
+def _data_offset(path: Path, info: zipfile.ZipInfo) -> int:
     """Find where a member's bytes begin: behind its local header, whose name and extra field have their own lengths."""
-    file.seek(info.header_offset)
-    header = file.read(30)
+    with path.open("rb") as file:
+        file.seek(info.header_offset)
+        header = file.read(30)
     return info.header_offset + 30 + int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
 
 
-def _streamed(path: Path, name: str, dtype: np.dtype[Any], size: int) -> Callable[[], Iterator[Block]]:
-    """Decompress a member block by block."""
+def _streamed(
+    archive: zipfile.ZipFile, info: zipfile.ZipInfo, start: int, layout: _Layout
+) -> Callable[[Order], Iterator[Block]]:
+    """Decompress the bytes of a member from ``start`` on, block by block."""
+    name, dtype = info.filename, layout.dtype
 
     def blocks() -> Iterator[Block]:
-        with zipfile.ZipFile(path) as archive, archive.open(name) as member:
-            _npy_header(member)
-            left = size * dtype.itemsize
+        with archive.open(info) as member:
+            member.read(start)
+            left = layout.nbytes
             while left:
                 try:
                     data = member.read(min(left, BLOCK_BYTES // dtype.itemsize * dtype.itemsize))
@@ -160,55 +220,58 @@ def _streamed(path: Path, name: str, dtype: np.dtype[Any], size: int) -> Callabl
                 left -= len(data)
                 yield np.frombuffer(data, dtype)
 
-    return blocks
+    return lambda order: blocks() if order == layout.order else _reordered(blocks(), layout, order)
 
 
-def _safetensors(path: Path) -> list[StoredTensor]:
+def _reordered(blocks: Iterator[Block], layout: _Layout, order: Order) -> Iterator[Block]:
+    """Give elements in another order than they come in: by way of a file, because memory may not hold them."""
+    with tempfile.TemporaryFile() as file:
+        for block in blocks:
+            file.write(block.data)
+        file.flush()
+        yield from _map(file, 0, layout, order)
+
+
+def _safetensors(path: Path, opened: ExitStack, _complain: Callable[[str], None]) -> list[StoredTensor]:
     try:
         import safetensors  # noqa: PLC0415 (needed for such files alone)
     except ModuleNotFoundError as error:
         raise FileError("needs the package safetensors; install it with: pip install safetensors") from error
     try:
-        with safetensors.safe_open(path, framework="numpy") as file:
-            return [_safetensor(path, name, file.get_slice(name)) for name in file.offset_keys()]
+        file = opened.enter_context(safetensors.safe_open(path, framework="numpy"))
+        return [_safetensor(file, name) for name in file.offset_keys()]
     except safetensors.SafetensorError as error:
         raise ValueError(error) from error
 
 
-def _safetensor(path: Path, name: str, tensor: Any) -> StoredTensor:
+def _safetensor(file: Any, name: str) -> StoredTensor:
+    tensor = file.get_slice(name)
     code, shape = str(tensor.get_dtype()), tuple(tensor.get_shape())
     dtype = _bfloat16() if code == "BF16" else np.dtype(_SAFETENSORS[code]) if code in _SAFETENSORS else None
     if dtype is None:
         return StoredTensor(name, code, shape, None)
-    return StoredTensor(name, str(dtype), shape, _sliced(path, name, shape, dtype.itemsize))
+    _check_axes(shape)
+    itemsize = dtype.itemsize
+    return StoredTensor(name, str(dtype), shape, lambda order: _cut(tensor, shape, itemsize, order))
 
 
-def _sliced(path: Path, name: str, shape: tuple[int, ...], itemsize: int) -> Callable[[], Iterator[Block]]:
-    """Copy one block after the other from the mapped file."""
-
-    def blocks() -> Iterator[Block]:
-        import safetensors  # noqa: PLC0415 (as above)
-
-        with safetensors.safe_open(path, framework="numpy") as file:
-            if not shape:
-                yield file.get_tensor(name).reshape(-1)
-                return
-            tensor = file.get_slice(name)
-            for box in boxes(shape, max(1, BLOCK_BYTES // itemsize)):
-                yield tensor[box].reshape(-1)
-
-    return blocks
-
-
-def boxes(shape: tuple[int, ...], most: int) -> Iterator[tuple[slice, ...]]:
-    """Cut an array of one axis or more into slices of its first axes, in order, of at most so many elements each."""
+def boxes(shape: tuple[int, ...], most: int, order: Order = "C") -> Iterator[tuple[slice, ...]]:
+    """Cut an array into boxes of at most so many elements. Each box, and one after the other, follows the order."""
+    if order == "F":
+        yield from (box[::-1] for box in boxes(shape[::-1], most))
+        return
+    if not shape:
+        yield ()
+        return
     axis = 0
     while axis < len(shape) - 1 and math.prod(shape[axis + 1 :]) > most:
         axis += 1
-    step = max(1, most // max(1, math.prod(shape[axis + 1 :])))
+    inner = shape[axis + 1 :]
+    step = max(1, most // max(1, math.prod(inner)))
     for outer in np.ndindex(shape[:axis]) if math.prod(shape) else ():
         for first in range(0, shape[axis], step):
-            yield (*(slice(i, i + 1) for i in outer), slice(first, min(first + step, shape[axis])))
+            last = min(first + step, shape[axis])
+            yield (*(slice(i, i + 1) for i in outer), slice(first, last), *(slice(0, length) for length in inner))
 
 
 def _bfloat16() -> np.dtype[Any] | None:

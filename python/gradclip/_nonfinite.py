@@ -9,7 +9,7 @@ import numpy as np
 from gradclip._slices import values_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from gradclip._types import Array
 
@@ -58,14 +58,12 @@ def error(  # noqa: PLR0917 (called from the compiled part)
     """Return the error for one tensor, or for the tensors of a list."""
     if argument == "use_norm":
         return NonFiniteError(f"{prefix}: use_norm: found {norm}; allowed: a finite norm", norm)
-    found: list[tuple[Any, str, str]]
-    if many is not None:
-        found = [(i, f"{argument}[{i}]", _count(_values(t))) for i, t in enumerate(many) if t is not None]
-    elif axes is None:
-        found = [((), argument, _count(_values(one)))]
-    else:
-        found = [(index, f"{argument}, slice {index}", _count(part)) for index, part in _slices(_values(one), axes)]
-    return of_entries(prefix, [entry for entry in found if entry[2]], norm)
+    if axes is not None:
+        return _error_of_slices(prefix, argument, _values(one), axes, norm)
+    if many is None:
+        return _error_of_tensors(prefix, [((), argument, one)], norm)
+    found = [(i, f"{argument}[{i}]", tensor) for i, tensor in enumerate(many) if tensor is not None]
+    return _error_of_tensors(prefix, found, norm)
 
 
 def error_of_differences(prefix: str, tensors: Sequence[Any], bases: Sequence[Any], norm: float) -> NonFiniteError:
@@ -73,46 +71,65 @@ def error_of_differences(prefix: str, tensors: Sequence[Any], bases: Sequence[An
     found = []
     for i, (tensor, base) in enumerate(zip(tensors, bases, strict=False)):
         if tensor is not None:
-            both = (("t_list", tensor), ("base_list", base))
-            found += [(i, f"{argument}[{i}]", _count(_values(one))) for argument, one in both]
-    return of_entries(prefix, [entry for entry in found if entry[2]], norm)
+            found += [(i, f"t_list[{i}]", tensor), (i, f"base_list[{i}]", base)]
+    return _error_of_tensors(prefix, found, norm)
 
 
 def error_of_examples(prefix: str, tensors: Sequence[Any], per_tensor: bool, norm: float) -> NonFiniteError:
     """Return the error for examples: the first axis of each tensor counts them."""
-    found: dict[Any, tuple[Any, str, str]] = {}
+    # The first tensor in which an example is bad, and the example.
+    found: dict[Any, tuple[int, int]] = {}
     for i, tensor in enumerate(tensors):
         if tensor is None:
             continue
-        for example, values in enumerate(_values(tensor)):
-            text = _count(np.asarray(values))
-            entry = (i, example) if per_tensor else example
-            if text:
-                found.setdefault(entry, (entry, f"t_list[{i}], example {example}", text))
-    return of_entries(prefix, [found[entry] for entry in sorted(found)], norm)
+        values = _values(tensor)
+        for example in np.flatnonzero(_are_bad(values, range(1, values.ndim))).tolist():
+            found.setdefault((i, example) if per_tensor else example, (i, example))
+    entries = sorted(found)
+    named = [found[entry] for entry in entries[:_NAMED]]
+    texts = [f"t_list[{i}], example {example}: {_count(_values(tensors[i])[example])}" for i, example in named]
+    return _error(prefix, texts, len(entries), norm, entries)
 
 
-def of_entries(prefix: str, found: Sequence[tuple[Any, str, str]], norm: float) -> NonFiniteError:
-    """Return the error for entries: of each what ``entries`` holds, its name, and what was found."""
-    texts = [f"{name}: {text}" for _, name, text in found[:_NAMED]]
-    if len(found) > _NAMED:
-        texts.append(f"and {len(found) - _NAMED} more")
-    return NonFiniteError(f"{prefix}: {'; '.join(texts)}", norm, tuple(dict.fromkeys(entry for entry, _, _ in found)))
+def _error_of_tensors(prefix: str, tensors: Sequence[tuple[Any, str, Any]], norm: float) -> NonFiniteError:
+    """Return the error for whole tensors: of each what ``entries`` holds, and its name."""
+    found = [(entry, f"{name}: {text}") for entry, name, tensor in tensors if (text := _count(_values(tensor)))]
+    texts = [text for _, text in found]
+    return _error(prefix, texts[:_NAMED], len(texts), norm, dict.fromkeys(entry for entry, _ in found))
+
+
+def _error_of_slices(prefix: str, argument: str, array: Array, axes: Sequence[int], norm: float) -> NonFiniteError:
+    """Return the error for the slices of an array along ``axes``."""
+    entries = [tuple(index) for index in np.argwhere(_are_bad(array, axes)).tolist()]
+    slices = np.moveaxis(array, axes, range(-len(axes), 0)) if axes else array
+    texts = [f"{argument}, slice {index}: {_count(slices[index])}" for index in entries[:_NAMED]]
+    return _error(prefix, texts, len(entries), norm, entries)
+
+
+def _error(prefix: str, texts: Sequence[str], count: int, norm: float, entries: Iterable[Any]) -> NonFiniteError:
+    """Return the error that tells of so many arrays; ``texts`` describes the first of them."""
+    more = [f"and {count - len(texts)} more"] if count > len(texts) else []
+    return NonFiniteError(f"{prefix}: {'; '.join([*texts, *more])}", norm, tuple(entries))
 
 
 def _values(tensor: Any) -> Array:
     return np.asarray(values_of(tensor))
 
 
-def _slices(array: Array, axes: Sequence[int]) -> Iterator[tuple[tuple[int, ...], Array]]:
-    """Return each slice along ``axes``, with its index among the other axes."""
-    moved = np.moveaxis(array, axes, range(-len(axes), 0)) if axes else array
-    for index in np.ndindex(moved.shape[: array.ndim - len(axes)]):
-        yield index, moved[index]
+def _are_bad(array: Array, axes: Sequence[int]) -> Array:
+    """Return for each slice along ``axes`` whether an element is not finite."""
+    # NumPy orders complex numbers by their real parts.
+    parts = (array.real, array.imag) if array.dtype.kind == "c" else (array,)
+    along = tuple(axes)
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        # NaN is both the least and the greatest. Unlike a mask, these take no memory for each element.
+        bounds = [bound for part in parts for bound in (part.min(along), part.max(along))]
+        return np.asarray(np.any([~np.isfinite(bound) for bound in bounds], axis=0))
 
 
-def _count(array: Array) -> str:
-    """Describe what is not finite in an array; an empty string if all is."""
+def _count(values: Any) -> str:
+    """Describe what is not finite in an array or a number; an empty string if all is."""
+    array = np.asarray(values)
     if array.dtype.kind in "biu":
         return ""
     nans = infinite = 0

@@ -1,5 +1,7 @@
 """The command ``gradclip``: its output about files, and its exit status."""
 
+import contextlib
+import io
 import json
 import math
 import os
@@ -14,6 +16,7 @@ import gradclip as gc
 import ml_dtypes
 import numpy as np
 import pytest
+import safetensors
 from gradclip import __main__ as command
 from gradclip import _files
 
@@ -93,6 +96,20 @@ def test_norms_are_those_of_the_arrays(kind, order, block, tmp_path, capsys, mon
         assert "relative" not in tensor
 
 
+@pytest.mark.parametrize("order", [2, 3])
+@pytest.mark.parametrize("value", [1.7e308, 5e-324])
+@pytest.mark.parametrize("block", [16, 1 << 20])
+def test_the_mean_of_numbers_whose_norm_no_float64_holds(value, block, order, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(_files, "BLOCK_BYTES", block)
+    np.save(tmp_path / "w.npy", np.full(9, value))
+    status, out, _ = run("norms", tmp_path / "w.npy", "--json", "--ord", order, capsys=capsys)
+    (tensor,) = json.loads(out)["tensors"]
+    assert status == 0
+    assert tensor["rms"] == pytest.approx(value, rel=1e-14)
+    if value > 1:
+        assert (tensor["norm"], tensor["infinite"]) == ("inf", 0)
+
+
 def test_one_array_is_a_file_of_its_own(tmp_path, capsys):
     np.save(tmp_path / "w.npy", np.array([[3.0, 4.0]]))
     status, out, _ = run("norms", tmp_path / "w.npy", capsys=capsys)
@@ -169,6 +186,47 @@ def test_differences(kind, tmp_path, capsys, monkeypatch):
         assert tensor["relative"] == pytest.approx(gc.norm(change) / before if before else 0.0, rel=1e-13)
 
 
+@pytest.mark.parametrize("new_kind", ["stored", "compressed", "safetensors"])
+@pytest.mark.parametrize("block", [64, 1 << 20])
+def test_differences_of_arrays_in_other_orders(kind, new_kind, block, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(_files, "BLOCK_BYTES", block)
+    (tmp_path / "new").mkdir()
+    rng = np.random.default_rng(0)
+    shapes = {"matrix": (5, 7), "tensor": (3, 4, 5), "line": (1, 6), "empty": (4, 0), "number": ()}
+    old = {name: rng.standard_normal(shape) for name, shape in shapes.items()}
+    new = {name: array + rng.standard_normal(array.shape) for name, array in old.items()}
+    for orders in ("CC", "CF", "FC", "FF"):
+        files = []
+        for which, folder, arrays, order in zip(
+            (kind, new_kind), (tmp_path, tmp_path / "new"), (old, new), orders, strict=True
+        ):
+            laid = {name: np.array(array, order=order) for name, array in arrays.items()}
+            files.append(write(which, folder, laid))
+        status, out, err = run("diff", *files, "--json", capsys=capsys)
+        assert (status, err) == (0, "")
+        for tensor in json.loads(out)["tensors"]:
+            name = tensor["name"]
+            norm = gc.norm(new[name] - old[name])
+            assert tensor["norm"] == pytest.approx(norm, rel=1e-13)
+            assert tensor["relative"] == pytest.approx(norm / (gc.norm(old[name]) or 1.0), rel=1e-13)
+
+
+@pytest.mark.parametrize("new_dtype", ["<i8", ">i8", "u8", "i1", "?"])
+@pytest.mark.parametrize("old_dtype", ["i8", "u8", ">u8", "u4", "?"])
+def test_differences_of_integers_are_rounded_once(old_dtype, new_dtype, tmp_path, capsys):
+    values = [0, 1, 2**53 + 1, 2**63 - 1, 2**64 - 1, -(2**53) - 1, -(2**63)]
+    old, new = (
+        np.array([value for value in values if int(np.array(value).astype(dtype)) == value], dtype)
+        for dtype in (old_dtype, new_dtype)
+    )
+    pairs = [(int(x), int(y)) for x in old for y in new]
+    np.savez(tmp_path / "a.npz", **{str(i): np.array([x], old_dtype) for i, (x, _) in enumerate(pairs)})
+    np.savez(tmp_path / "b.npz", **{str(i): np.array([y], new_dtype) for i, (_, y) in enumerate(pairs)})
+    status, out, err = run("diff", tmp_path / "a.npz", tmp_path / "b.npz", "--json", capsys=capsys)
+    assert (status, err) == (0, "")
+    assert [tensor["norm"] for tensor in json.loads(out)["tensors"]] == [float(abs(y - x)) for x, y in pairs]
+
+
 def test_differences_of_files_that_do_not_fit(tmp_path, capsys):
     np.savez(tmp_path / "a.npz", same=np.ones(2), shape=np.ones(2), gone=np.ones(2))
     np.savez(tmp_path / "b.npz", same=np.ones(2), shape=np.ones(3), new=np.ones(2))
@@ -211,6 +269,7 @@ def broken(tmp_path):
         "fields.safetensors": b"",
         "overlap.safetensors": b"",
         "absurd.safetensors": b"",
+        "axes.safetensors": b"",
         "negative.safetensors": b"",
         "absurd.npy": good.replace(b"(1000,), }       ", b"(10000000000,), }"),
     }
@@ -220,11 +279,14 @@ def broken(tmp_path):
         "fields": [{"dtype": "F64"}],
         "overlap": [{"dtype": "F64", "shape": [1], "data_offsets": [at, at + 8]} for at in (0, 4)],
         "absurd": [{"dtype": "F64", "shape": [1 << 62, 1 << 62], "data_offsets": [0, 12]}],
+        "axes": [{"dtype": "F64", "shape": [1] * 65, "data_offsets": [0, 8]}],
         "negative": [{"dtype": "F64", "shape": [-1], "data_offsets": [0, 12]}],
     }.items():
         text = json.dumps({f"w{i}": entry for i, entry in enumerate(entries)}).encode()
         files[f"{name}.safetensors"] = len(text).to_bytes(8, "little") + text + bytes(12)
     files["minus.npy"] = header("(-4,)") + bytes(32)
+    files["axes.npy"] = header((1,) * 65) + bytes(8)
+    files["true.npy"] = header("(True,)") + bytes(8)
     files["parentheses.npy"] = npy_header(b"(" * 9000)
     # The next member has enough bytes for the first one.
     with zipfile.ZipFile(tmp_path / "member.npz", "w") as archive:
@@ -284,6 +346,31 @@ def test_an_array_that_ends_in_a_fault_is_named_and_the_others_told(fault, tmp_p
     assert [tensor["name"] for tensor in json.loads(out)["tensors"]] == ["last"]
 
 
+@pytest.mark.parametrize("kind", ["compressed", "safetensors"])
+def test_a_file_is_opened_once_and_closed(kind, tmp_path, capsys, monkeypatch):
+    """Its list of tensors is read as a whole at each opening: for each tensor, that would be quadratic."""
+    path = write(kind, tmp_path, {f"w{i}": np.ones(3) for i in range(5)})
+    events = []
+
+    def watched(opens):
+        @contextlib.contextmanager
+        def watch(*arguments, **options):
+            events.append("opened")
+            with opens(*arguments, **options) as file:
+                yield file
+            events.append("closed")
+
+        return watch
+
+    monkeypatch.setattr(zipfile, "ZipFile", watched(zipfile.ZipFile))
+    monkeypatch.setattr(safetensors, "safe_open", watched(safetensors.safe_open))
+    assert run("norms", path, path, capsys=capsys)[0] == 0
+    assert events == ["opened", "closed"] * 2
+    events.clear()
+    assert run("diff", path, path, capsys=capsys)[0] == 0
+    assert events == ["opened"] * 2 + ["closed"] * 2
+
+
 def test_names_do_not_control_the_terminal(tmp_path, capsys):
     path = write("safetensors", tmp_path, {"a\x1b[31m\nb": np.ones(3)})
     status, out, _ = run("norms", path, capsys=capsys)
@@ -298,13 +385,15 @@ def test_a_missing_package_is_named(tmp_path, capsys, monkeypatch):
     assert (status, err.count("pip install safetensors")) == (2, 1)
 
 
-@pytest.mark.parametrize("shape", [(7,), (2, 3, 4), (3, 1), (5, 0, 2), (1, 1, 9)])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("shape", [(), (7,), (2, 3, 4), (3, 1), (5, 0, 2), (1, 1, 9)])
 @pytest.mark.parametrize("most", [1, 2, 5, 6, 100])
-def test_boxes_cut_an_array_in_order(shape, most):
+def test_boxes_cut_an_array_in_order(shape, most, order):
     array = np.arange(math.prod(shape)).reshape(shape)
-    blocks = [array[box].reshape(-1) for box in _files.boxes(shape, most)]
+    blocks = [array[box].reshape(-1, order=order) for box in _files.boxes(shape, most, order)]
     assert all(0 < len(block) <= most for block in blocks)
-    np.testing.assert_array_equal(np.concatenate([*blocks, array[:0].reshape(-1)]), array.reshape(-1))
+    expected = array.reshape(-1, order=order)
+    np.testing.assert_array_equal(np.concatenate([*blocks, expected[:0]]), expected)
 
 
 @pytest.mark.parametrize(
@@ -481,6 +570,60 @@ def test_a_format_of_the_future_is_named(tmp_path, capsys):
     assert (status, err) == (2, f"gradclip: {tmp_path / 'a.npy'}: version (9, 0) of the format is not supported\n")
 
 
+def npy(array):
+    file = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # NumPy tells that version 3 is new
+        np.lib.format.write_array(file, array)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_a_field_of_any_name_is_listed(method, tmp_path, capsys):
+    names = ["plain", "gr\xf6\xdfe", "\u30b0\u30e9\u30c7", "\U0001f600", "back\\slash'"]
+    fields = np.zeros(2, [(name, "<f8") for name in names])
+    assert npy(fields)[6] == 3
+    (tmp_path / "one.npy").write_bytes(npy(fields))
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", method) as archive:
+        archive.writestr("fields.npy", npy(fields))
+        archive.writestr("w.npy", npy(np.array([3.0, 4.0])))
+    status, out, err = run("norms", tmp_path / "a.npz", tmp_path / "one.npy", "--json", capsys=capsys)
+    assert (status, err) == (0, "")
+    found = json.loads(out)
+    assert [(tensor["dtype"], tensor["norm"]) for tensor in found["tensors"]] == [
+        (str(fields.dtype), None),
+        ("float64", 5.0),
+        (str(fields.dtype), None),
+    ]
+    assert found["global_norm"] == 5.0
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_members_that_cannot_be_read_are_named_and_the_others_told(method, tmp_path, capsys):
+    members = {
+        "long": npy(np.zeros(2, [(f"field number {i}", "<f8") for i in range(500)])),
+        "cut": npy(np.ones(3))[:40],
+        "no_array": b"text",
+        "w": npy(np.array([3.0, 4.0])),
+    }
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", method) as archive:
+        for name, data in members.items():
+            archive.writestr(f"{name}.npy", data)
+    np.savez(tmp_path / "b.npz", w=np.zeros(2), cut=np.ones(3), long=np.ones(3), no_array=np.ones(3))
+    prefix = f"gradclip: {tmp_path / 'a.npz'}: "
+    for arguments in (["norms", tmp_path / "a.npz"], ["diff", tmp_path / "b.npz", tmp_path / "a.npz"]):
+        status, out, err = run(*arguments, "--json", capsys=capsys)
+        lines = err.splitlines()
+        assert (status, len(lines)) == (2, 3), err
+        found = int.from_bytes(members["long"][8:10], "little")
+        assert lines[0] == f"{prefix}long.npy: found a header of {found} bytes; allowed: at most 10000 bytes"
+        assert lines[1] == f"{prefix}cut.npy: the file ends in its header"
+        assert lines[2].startswith(f"{prefix}no_array.npy: ")
+        found = json.loads(out)
+        assert ([tensor["name"] for tensor in found["tensors"]], found["global_norm"]) == (["w"], None)
+        assert found["tensors"][0]["norm"] == 5.0
+
+
 def test_tensors_of_lacking_dtypes_have_no_difference(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     path = write("safetensors", tmp_path, {"w": np.ones(3), "half": np.ones(2, ml_dtypes.bfloat16)})
@@ -544,3 +687,20 @@ def test_files_of_half_a_gibibyte_are_not_loaded_as_a_whole(kind, tmp_path):
     assert 10_000 < int(done.stderr.split()[-1]) < 200_000  # KiB; the interpreter and NumPy exceed the lower bound
     for file in tmp_path.iterdir():
         file.unlink()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells what memory a process has")
+def test_compressed_files_in_other_orders_are_not_loaded_as_a_whole(tmp_path):
+    paths = []
+    for order in ("C", "F"):
+        data = np.lib.format.open_memmap(tmp_path / "w.npy", "w+", np.complex128, (1 << 12, 1 << 12), order == "F")
+        data[0, -1] = {"C": 7, "F": 10}[order]
+        data[-1, -1] = {"C": 5, "F": 1}[order]
+        paths.append(tmp_path / f"{order}.npz")
+        with zipfile.ZipFile(paths[-1], "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+            archive.write(tmp_path / "w.npy", "w.npy")
+    command_line = [sys.executable, "-c", WATCH, "diff", *paths, "--json"]
+    done = subprocess.run(command_line, check=False, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["global_norm"] == 5.0
+    assert 10_000 < int(done.stderr.split()[-1]) < 200_000  # KiB

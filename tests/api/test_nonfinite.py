@@ -5,7 +5,8 @@ import pickle
 import gradclip as gc
 import numpy as np
 import pytest
-from ml_dtypes import bfloat16
+from gradclip import _nonfinite
+from ml_dtypes import bfloat16, finfo
 
 RNG = np.random.default_rng(6)
 DTYPES = ["f2", "f4", "f8", "c8", "c16", bfloat16]
@@ -137,6 +138,39 @@ def test_a_message_names_three_tensors_and_counts_the_rest():
     slices = gc.IndexedSlices(np.array([[np.inf]]), [2])
     with pytest.raises(gc.NonFiniteError, match=r"^global_norm: t_list\[1\]: 1 infinite of 1 elements"):
         gc.global_norm([1.0, slices], nonfinite="raise")
+
+
+def many_rows(dtype, bad):
+    x = RNG.standard_normal((50_000, 2, 3)).astype(dtype)
+    x[7] = finfo(dtype).max  # finite, though its norm is infinite
+    if x.dtype.kind == "c":
+        x[8].real = x[8].imag = finfo(dtype).max  # its magnitudes too
+    x[bad, 1, 2] = np.nan
+    x[bad[0], 0, 1] = np.inf
+    return x
+
+
+@pytest.mark.parametrize("bad", [[17, 18, 49_999], range(10, 50_000)])
+@pytest.mark.parametrize("dtype", ["f8", "f2", "c16", bfloat16])
+def test_a_message_describes_three_slices_and_looks_at_the_others_at_once(dtype, bad, monkeypatch):
+    x = many_rows(dtype, list(bad))
+    described, describe = [], vars(_nonfinite)["_count"]
+    monkeypatch.setattr(_nonfinite, "_count", lambda part: described.append(0) or describe(part))
+    more = f"; and {len(bad) - 3} more" if len(bad) > 3 else ""
+    first = "1 NaN and 1 infinite of 6 elements, the first at (0, 1)"
+    texts = [first, *["1 NaN of 6 elements, the first at (1, 2)"] * 2]
+    with pytest.raises(gc.NonFiniteError) as caught:
+        gc.clip_by_norm(x, 1.0, (1, 2), nonfinite="raise")
+    slices = "; ".join(f"t, slice ({i},): {text}" for i, text in zip(bad, texts, strict=False))
+    assert caught.value.entries == tuple((i,) for i in bad)
+    assert str(caught.value) == f"clip_by_norm: {slices}{more}"
+    for clip_norm, entries in ((1.0, tuple(bad)), ([1.0, 1.0], tuple((1, i) for i in bad))):
+        with pytest.raises(gc.NonFiniteError) as caught:
+            gc.clip_examples_by_global_norm([np.ones(len(x)), x], clip_norm, nonfinite="raise")
+        assert caught.value.entries == entries
+        examples = "; ".join(f"t_list[1], example {i}: {text}" for i, text in zip(bad, texts, strict=False))
+        assert str(caught.value) == f"clip_examples_by_global_norm: {examples}{more}"
+    assert len(described) == 9
 
 
 def test_one_bad_tensor_of_clip_by_norms_leaves_the_others():
