@@ -4,6 +4,8 @@ Signatures, return values and effects in place are those of torch 2.9 and later:
 replace ``torch.nn.utils`` by ``gradclip.torch``. Memory is shared and never copied. If a
 gradient is on another device, sparse, or of a subclass, the whole call is passed to torch.
 
+Inside ``torch.compile`` the functions run as they are, between two graphs.
+
 DTensors (FSDP2, tensor parallel) are supported. Each process clips its own part by the norm
 of the whole tensors. All processes of the mesh must make the call, and they get the same bits.
 
@@ -36,7 +38,7 @@ import math
 import types
 import warnings
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 try:
     import torch
@@ -62,7 +64,18 @@ _DOUBLE = {torch.float64, torch.complex128}
 _REAL = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 _DTYPES = _REAL | {torch.complex64, torch.complex128}
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
+
+def _not_compiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Keep torch.compile out of a function, because it cannot trace arrays of the memory of tensors."""
+    disable: Any = torch.compiler.disable  # which has no types
+    left_out: Callable[_P, _R] = disable(function, reason="gradclip is compiled already")
+    return left_out
+
+
+@_not_compiled
 def clip_grad_norm_(
     parameters: torch.Tensor | Iterable[torch.Tensor],
     max_norm: float,
@@ -128,6 +141,7 @@ def clip_grad_norm_(
     return _norm_of(gradients, norm)
 
 
+@_not_compiled
 def get_total_norm(
     tensors: torch.Tensor | Iterable[torch.Tensor],
     norm_type: float = 2.0,
@@ -177,6 +191,7 @@ def get_total_norm(
     return _norm_of(tensors, norm)
 
 
+@_not_compiled
 def clip_grads_with_norm_(
     parameters: torch.Tensor | Iterable[torch.Tensor],
     max_norm: float,
@@ -226,6 +241,7 @@ def clip_grads_with_norm_(
     _count_changes(gradients, norm, max_norm)
 
 
+@_not_compiled
 def clip_grad_value_(
     parameters: torch.Tensor | Iterable[torch.Tensor],
     clip_value: float,
@@ -280,7 +296,7 @@ def _listed(tensors: Any, *, warns: bool = False) -> list[torch.Tensor]:
     found = list(tensors)
     if warns and not found and isinstance(tensors, types.GeneratorType):
         message = "`parameters` is an empty generator, no gradient clipping will occur."
-        warnings.warn(message, stacklevel=3)
+        warnings.warn(message, stacklevel=4)  # of _listed, the function and _not_compiled
     return found
 
 

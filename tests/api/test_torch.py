@@ -147,6 +147,7 @@ def test_a_tensor_an_iterator_and_nothing_are_taken():
     with pytest.warns(UserWarning, match="empty generator") as other:
         theirs.clip_grad_norm_((p for p in ()), 1.0)
     assert str(mine[0].message) == str(other[0].message)
+    assert mine[0].filename == other[0].filename == __file__
 
 
 @pytest.mark.parametrize("bad", [math.inf, math.nan])
@@ -247,6 +248,29 @@ def test_limits_that_are_none_are_refused(bad):
         with pytest.raises(ValueError, match=f"{what}: found {bad}; allowed: a number of at least 0"):
             call()
     assert all(map(torch.equal, gradients(made), before))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("dtype", DTYPES[1:3], ids=str)
+def test_torch_compile_leaves_the_functions_out(name, dtype):
+    def step(model, x):
+        model.zero_grad()
+        model(x).sum().backward()
+        gradients = [parameter.grad for parameter in model.parameters()]
+        arguments = {
+            "clip_grad_norm_": (model.parameters(), 1.0),
+            "clip_grad_value_": (model.parameters(), 1.0),
+            "clip_grads_with_norm_": (model.parameters(), 1.0, torch.tensor(2.0)),
+            "get_total_norm": (gradients,),
+        }
+        found = getattr(ours, name)(*arguments[name])
+        return found, [gradient + 1 for gradient in gradients]
+
+    model, x = torch.nn.Linear(3, 2, dtype=dtype), torch.full((4, 3), 5, dtype=dtype)
+    torch.compiler.reset()
+    (found, after), (expected, expected_after) = torch.compile(step, backend="eager")(model, x), step(model, x)
+    assert found == expected
+    assert all(map(torch.equal, after, expected_after))
 
 
 def test_training_goes_as_with_torch():
