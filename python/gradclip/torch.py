@@ -15,7 +15,9 @@ Differences from torch:
 - The norm is a sum in float64 that does not overflow.
 - Gradients within the limit are not written.
 - The norm of float16 and bfloat16 gradients is float32.
-- A gradient that several parameters share counts once and is scaled once.
+- A gradient that several parameters share counts once and is scaled once. If they have views
+  of it in different shapes or strides, the whole call is passed to torch, which counts and
+  scales each view.
 - A ``max_norm`` or ``clip_value`` that is negative or NaN is a ValueError. An infinite
   ``max_norm`` changes nothing.
 - If the norm is infinite, all gradients become NaN.
@@ -315,12 +317,17 @@ def _arrays(tensors: list[torch.Tensor]) -> list[np.ndarray[Any, Any]] | None:
 
 
 def _arrays_to_clip(gradients: list[torch.Tensor], parts: Parts | None) -> list[np.ndarray[Any, Any]] | None:
-    """Make arrays of gradients, one for each memory: gradients of tied parameters may be views of one tensor."""
+    """Make arrays of gradients, one for each memory: gradients of tied parameters may be views of one tensor.
+
+    None if NumPy cannot take one of them, or if there are different views of the same memory.
+    """
     arrays = _arrays(parts.own if parts else gradients)
-    if arrays is None or parts or len({gradient.data_ptr() for gradient in gradients}) == len(gradients):
+    if arrays is None or parts or len(set(map(torch.Tensor.data_ptr, gradients))) == len(gradients):
         return arrays
     keys = [(gradient.data_ptr(), gradient.dtype, gradient.shape, gradient.stride()) for gradient in gradients]
-    return list(dict(zip(keys, arrays, strict=True)).values())
+    views = dict(zip(keys, arrays, strict=True))
+    pointers = [pointer for pointer, *_ in views if pointer]  # empty gradients have no memory
+    return list(views.values()) if len(set(pointers)) == len(pointers) else None
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:

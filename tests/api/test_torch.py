@@ -201,6 +201,27 @@ def test_views_of_one_gradient_count_once():
     assert torch.allclose(b.grad, torch.tensor([0.3, 0.35]))
 
 
+@pytest.mark.parametrize("view", [lambda g: g.t(), lambda g: g.view(4), lambda g: g[0]], ids=["t", "view", "row"])
+@pytest.mark.parametrize("name", FUNCTIONS[:3])
+def test_different_views_of_one_gradient_are_torchs(view, name):
+    found = []
+    for module in (ours, theirs):
+        gradient = torch.tensor([[3.0, 4.0], [1.0, 2.0]])
+        made = [torch.nn.Parameter(torch.zeros_like(g)) for g in (gradient, view(gradient))]
+        made[0].grad, made[1].grad = gradient, view(gradient)
+        total = (torch.tensor(5.0),) if name == "clip_grads_with_norm_" else ()
+        found.append((getattr(module, name)(made, 1.5, *total), gradient.tolist()))
+    assert found[0] == found[1]
+
+
+def test_empty_gradients_share_no_memory():
+    made = [torch.nn.Parameter(torch.zeros(shape)) for shape in ((0,), (0, 3), (2,))]
+    for parameter in made:
+        parameter.grad = torch.full_like(parameter, 3e38)
+    assert ours.clip_grad_norm_(made, 1.0) == math.inf
+    assert torch.allclose(made[2].grad, torch.full((2,), 0.5**0.5))  # torch would make zeros
+
+
 def test_nothing_is_written_if_a_later_gradient_cannot_be():
     a, b = torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(3))
     a.grad, b.grad = torch.tensor([5.0, -5.0]), torch.tensor([7.0]).expand(3)
