@@ -401,4 +401,4 @@ def _increment_versions(gradients: list[torch.Tensor]) -> None:
 
 def _norm_of(tensors: list[torch.Tensor], norm: float) -> torch.Tensor:
     is_double = any(tensor.dtype in _DOUBLE for tensor in tensors)
-    return torch.tensor(norm, dtype=torch.float64 if is_double else torch.float32)
+    return torch.tensor(norm, dtype=torch.float64 if is_double else torch.float32, device="cpu")

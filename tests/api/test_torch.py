@@ -150,6 +150,14 @@ def test_a_tensor_an_iterator_and_nothing_are_taken():
     assert mine[0].filename == other[0].filename == __file__
 
 
+def test_norms_are_on_the_cpu_whatever_the_default_device_is():
+    made = parameters(torch.float32)
+    expected = ours.get_total_norm(gradients(made))
+    with torch.device("meta"):
+        norms = [ours.clip_grad_norm_(made, 1e9), ours.get_total_norm(gradients(made))]
+    assert all(torch.equal(norm, expected) for norm in norms)
+
+
 @pytest.mark.parametrize("bad", [math.inf, math.nan])
 def test_norms_that_are_not_finite(bad):
     made = parameters(torch.float32)
