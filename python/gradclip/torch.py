@@ -131,14 +131,14 @@ def clip_grad_norm_(
     arrays = _arrays_to_clip(gradients, parts) if norm_type > 0 else None
     if arrays is None:
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
-    limit = partial(_limit, max_norm, "clip_grad_norm_: max_norm")
+    limit = partial(_at_least_0, max_norm, "clip_grad_norm_: max_norm")
     known = None
     if error_if_nonfinite or parts:
         known = _norm("clip_grad_norm_", arrays, parts, norm_type, limit)
         if error_if_nonfinite:
             _check(known, norm_type)
     max_norm = limit()
-    _, norm = gc.clip_by_global_norm(arrays, max_norm, known, "clip_grad_norm_", ord=norm_type, out=arrays)
+    norm = _clip("clip_grad_norm_", arrays, max_norm, known, norm_type)
     _count_changes(gradients, norm, max_norm)
     return _norm_of(gradients, norm)
 
@@ -216,7 +216,7 @@ def clip_grads_with_norm_(
     Raises
     ------
     ValueError
-        If ``max_norm`` is negative or NaN, or ``total_norm`` negative.
+        If ``max_norm`` is negative or NaN, or ``total_norm`` is negative.
 
     Examples
     --------
@@ -237,9 +237,10 @@ def clip_grads_with_norm_(
         return
     # torch makes DTensors of the norms of DTensors.
     full_tensor = getattr(total_norm, "full_tensor", None)
-    norm = float((full_tensor() if full_tensor else torch.as_tensor(total_norm)).detach())
-    max_norm = _limit(max_norm, "clip_grads_with_norm_: max_norm")
-    gc.clip_by_global_norm(arrays, max_norm, norm, "clip_grads_with_norm_", out=arrays)
+    total_norm = full_tensor() if full_tensor else total_norm
+    norm = _at_least_0(total_norm, "clip_grads_with_norm_: total_norm", takes_nan=True)
+    max_norm = _at_least_0(max_norm, "clip_grads_with_norm_: max_norm")
+    _clip("clip_grads_with_norm_", arrays, max_norm, norm)
     _count_changes(gradients, norm, max_norm)
 
 
@@ -283,9 +284,9 @@ def clip_grad_value_(
     if arrays is None:
         torch.nn.utils.clip_grad_value_(parameters, clip_value, foreach)
         return
-    clip_value = _limit(clip_value, "clip_grad_value_: clip_value")
+    clip_value = _at_least_0(clip_value, "clip_grad_value_: clip_value")
     # This call writes nothing. It checks that all arrays can be written before the first one is.
-    gc.clip_by_global_norm(arrays, math.inf, 0.0, "clip_grad_value_", out=arrays)
+    _clip("clip_grad_value_", arrays, math.inf, 0.0)
     for array in arrays:
         gc.clip_by_value(array, -clip_value, clip_value, out=array)
     _increment_versions(gradients)
@@ -349,15 +350,16 @@ def _bfloat16() -> Any:
     return ml_dtypes.bfloat16
 
 
-def _limit(x: Any, what: str) -> float:
-    allowed = "a number of at least 0"
+def _at_least_0(x: Any, what: str, *, takes_nan: bool = False) -> float:
+    """Convert a limit or a norm, a number or a tensor of one element."""
+    allowed = "a number of at least 0" + " or NaN" * takes_nan
     try:
-        value = float(x)
-    except (TypeError, ValueError):
-        value = None
-    if value is None:
-        raise TypeError(f"{what}: found {_core.describe(x)}; allowed: {allowed}")
-    if not value >= 0:
+        # float() warns of a tensor that requires gradients.
+        value = float(x.detach() if isinstance(x, torch.Tensor) else x)
+    except (TypeError, ValueError) as error:
+        kind = ValueError if isinstance(error, ValueError) else TypeError
+        raise kind(f"{what}: found {_core.describe(x)}; allowed: {allowed}") from error
+    if value < 0 or (math.isnan(value) and not takes_nan):
         raise ValueError(f"{what}: found {value}; allowed: {allowed}")
     return value
 
@@ -377,6 +379,18 @@ def _norm(
         return gc.global_norm(arrays, function, ord=norm_type)
     counted = [array if is_counted else None for array, is_counted in zip(arrays, parts.is_counted, strict=True)]
     return norm_of_parts(function, counted, limit, norm_type, parts.groups)
+
+
+def _clip(
+    function: str, arrays: list[np.ndarray[Any, Any]], max_norm: float, known: float | None, norm_type: float = 2.0
+) -> float:
+    """Clip arrays in place. Return their norm."""
+    try:
+        _, norm = gc.clip_by_global_norm(arrays, max_norm, known, ord=norm_type, out=arrays)
+    except ValueError as error:  # of arrays that share memory
+        text = str(error).replace("clip_by_global_norm: ", f"{function}: ").replace("out[", "gradients[")
+        raise ValueError(text) from error
+    return norm
 
 
 def _check(norm: float, norm_type: float) -> None:

@@ -234,7 +234,7 @@ def test_nothing_is_written_if_a_later_gradient_cannot_be():
     a, b = torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(3))
     a.grad, b.grad = torch.tensor([5.0, -5.0]), torch.tensor([7.0]).expand(3)
     for call in (ours.clip_grad_value_, ours.clip_grad_norm_):
-        with pytest.raises(ValueError, match=r"out\[1\]"):
+        with pytest.raises(ValueError, match=rf"^{call.__name__}: gradients\[1\]: found an array whose own elements"):
             call([a, b], 1.0)
         assert a.grad.tolist() == [5.0, -5.0]
 
@@ -277,6 +277,50 @@ def test_limits_that_are_none_are_refused(bad):
         with pytest.raises(ValueError, match=f"{what}: found {bad}; allowed: a number of at least 0"):
             call()
     assert all(map(torch.equal, gradients(made), before))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda p: ours.clip_grad_norm_(p, "x"), ValueError, "clip_grad_norm_: max_norm: found str 'x'"),
+        (lambda p: ours.clip_grad_norm_(p, None), TypeError, "clip_grad_norm_: max_norm: found None"),
+        (lambda p: ours.clip_grad_value_(p, "x"), ValueError, "clip_grad_value_: clip_value: found str 'x'"),
+        (
+            lambda p: ours.clip_grads_with_norm_(p, 1.0, torch.tensor(-1.0)),
+            ValueError,
+            "clip_grads_with_norm_: total_norm: found -1.0; allowed: a number of at least 0 or NaN",
+        ),
+        (
+            lambda p: ours.clip_grads_with_norm_(p, 1.0, None),
+            TypeError,
+            "clip_grads_with_norm_: total_norm: found None; allowed: a number of at least 0 or NaN",
+        ),
+    ],
+)
+def test_errors_name_the_function_and_the_argument(call, error, message):
+    made = parameters(torch.float32)
+    before = gradients(made)
+    with pytest.raises(error) as caught:
+        call(made)
+    assert str(caught.value).startswith(message)
+    assert all(map(torch.equal, gradients(made), before))
+
+
+def test_limits_and_norms_may_be_tensors_that_require_gradients():
+    mine, other = parameters(torch.float32), parameters(torch.float32)
+    limit, norm = (torch.tensor(x, requires_grad=True) for x in (0.5, 2.0))
+    ours.clip_grad_norm_(mine, limit)  # without a warning
+    ours.clip_grad_norm_(other, 0.5)
+    assert all(map(torch.equal, gradients(mine), gradients(other)))
+    ours.clip_grads_with_norm_(mine, limit, norm)
+    ours.clip_grads_with_norm_(other, 0.5, 2.0)
+    assert all(map(torch.equal, gradients(mine), gradients(other)))
+
+
+def test_a_norm_that_is_nan_is_taken():
+    made = parameters(torch.float32)
+    ours.clip_grads_with_norm_(made, 1.0, torch.tensor(math.nan))
+    assert all(gradient.isnan().all() for gradient in gradients(made))
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
