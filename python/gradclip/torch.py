@@ -40,6 +40,7 @@ import math
 import types
 import warnings
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 try:
@@ -65,6 +66,7 @@ _KINDS = {torch.Tensor, torch.nn.Parameter}
 _DOUBLE = {torch.float64, torch.complex128}
 _REAL = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 _DTYPES = _REAL | {torch.complex64, torch.complex128}
+_dtype, _requires_grad = attrgetter("dtype"), attrgetter("requires_grad")
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -279,7 +281,7 @@ def clip_grad_value_(
     parameters = _listed(parameters)
     gradients = _gradients(parameters)
     parts = parts_of(gradients, parameters)
-    is_real = all(gradient.dtype in _REAL for gradient in gradients)
+    is_real = _REAL.issuperset(map(_dtype, gradients))
     arrays = _arrays_to_clip(gradients, parts) if is_real else None
     if arrays is None:
         torch.nn.utils.clip_grad_value_(parameters, clip_value, foreach)
@@ -305,14 +307,20 @@ def _listed(tensors: Any, *, warns: bool = False) -> list[torch.Tensor]:
 
 def _gradients(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
     """Collect the gradients, each once: tied parameters may share theirs."""
-    gradients = [parameter.grad for parameter in parameters]
-    return list({id(gradient): gradient for gradient in gradients if gradient is not None}.values())
+    return list({id(grad): grad for parameter in parameters if (grad := parameter.grad) is not None}.values())
 
 
 def _arrays(tensors: list[torch.Tensor]) -> list[np.ndarray[Any, Any]] | None:
     """Make arrays of the memory of tensors; None if any has no memory that NumPy can take."""
+    if not _KINDS.issuperset(map(type, tensors)):
+        return None
+    dtypes = set(map(_dtype, tensors))
+    if not dtypes <= _DTYPES:
+        return None
+    if any(map(_requires_grad, tensors)):
+        tensors = [tensor.detach() for tensor in tensors]
     try:
-        return [_array(tensor) for tensor in tensors]
+        return list(map(_array if torch.bfloat16 in dtypes else torch.Tensor.numpy, tensors))
     except (RuntimeError, TypeError):  # of numpy(): another device, sparse, conjugated
         return None
 
@@ -332,14 +340,10 @@ def _arrays_to_clip(gradients: list[torch.Tensor], parts: Parts | None) -> list[
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    dtype = tensor.dtype
-    if type(tensor) not in _KINDS or dtype not in _DTYPES:
-        raise TypeError
-    if tensor.requires_grad:
-        tensor = tensor.detach()
-    array: np.ndarray[Any, Any]
-    array = tensor.view(torch.int16).numpy().view(_bfloat16()) if dtype is torch.bfloat16 else tensor.numpy()
-    return array
+    if tensor.dtype is not torch.bfloat16:
+        return tensor.numpy()
+    array: np.ndarray[Any, Any] = tensor.view(torch.int16).numpy()  # NumPy has no bfloat16
+    return array.view(_bfloat16())
 
 
 def _bfloat16() -> Any:
@@ -414,5 +418,5 @@ def _increment_versions(gradients: list[torch.Tensor]) -> None:
 
 
 def _norm_of(tensors: list[torch.Tensor], norm: float) -> torch.Tensor:
-    is_double = any(tensor.dtype in _DOUBLE for tensor in tensors)
+    is_double = not _DOUBLE.isdisjoint(map(_dtype, tensors))
     return torch.tensor(norm, dtype=torch.float64 if is_double else torch.float32, device="cpu")
