@@ -328,10 +328,15 @@ def _arrays(tensors: list[torch.Tensor]) -> list[np.ndarray[Any, Any]] | None:
 def _arrays_to_clip(gradients: list[torch.Tensor], parts: Parts | None) -> list[np.ndarray[Any, Any]] | None:
     """Make arrays of gradients, one for each memory: gradients of tied parameters may be views of one tensor.
 
-    None if NumPy cannot take one of them, or if there are different views of the same memory.
+    None if NumPy cannot take one of them, if torch forbids to write one, or if there are different views of
+    the same memory.
     """
     arrays = _arrays(parts.own if parts else gradients)
-    if arrays is None or parts or len(set(map(torch.Tensor.data_ptr, gradients))) == len(gradients):
+    if arrays is None or parts:
+        return arrays
+    if not torch.is_inference_mode_enabled() and any(map(torch.Tensor.is_inference, gradients)):
+        return None
+    if len(set(map(torch.Tensor.data_ptr, gradients))) == len(gradients):
         return arrays
     keys = [(gradient.data_ptr(), gradient.dtype, gradient.shape, gradient.stride()) for gradient in gradients]
     views = dict(zip(keys, arrays, strict=True))

@@ -222,6 +222,24 @@ def test_different_views_of_one_gradient_are_torchs(view, name):
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("name", FUNCTIONS[:3])
+def test_inference_tensors_are_written_in_inference_mode_alone(name):
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    with torch.inference_mode():
+        parameter.grad = torch.tensor([3.0, 4.0])
+    arguments = (parameter, 0.5, torch.tensor(5.0)) if name == "clip_grads_with_norm_" else (parameter, 0.5)
+    messages = []
+    for module in (ours, theirs):
+        with pytest.raises(RuntimeError) as caught:
+            getattr(module, name)(*arguments)
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+    assert float(ours.get_total_norm(parameter.grad)) > 0  # which writes nothing
+    with torch.inference_mode():
+        getattr(ours, name)(*arguments)
+        assert parameter.grad.norm() <= 0.5 * 2**0.5
+
+
 def test_empty_gradients_share_no_memory():
     made = [torch.nn.Parameter(torch.zeros(shape)) for shape in ((0,), (0, 3), (2,))]
     for parameter in made:
