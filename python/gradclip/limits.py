@@ -83,7 +83,7 @@ class Percentile:
 
     def __repr__(self) -> str:
         """Write the call that makes such a rule."""
-        return f"Percentile(q={self.q:g}, history={self.history})"
+        return f"Percentile(q={self.q!r}, history={self.history})"
 
     def update(self, norm: float) -> float:
         """Take the norm of a step, and return the limit for it."""
@@ -176,7 +176,7 @@ class ZScore:
 
     def __repr__(self) -> str:
         """Write the call that makes such a rule."""
-        return f"ZScore(threshold={self.threshold:g}, decay={self.decay:g}, warmup={self.warmup})"
+        return f"ZScore(threshold={self.threshold!r}, decay={self.decay!r}, warmup={self.warmup})"
 
     def update(self, norm: float) -> float:
         """Take the norm of a step, and return the limit for it."""
@@ -264,7 +264,7 @@ class Quantile:
 
     def __repr__(self) -> str:
         """Write the call that makes such a rule."""
-        return f"Quantile(target={self.target:g}, rate={self.rate:g}, initial={self.initial:g})"
+        return f"Quantile(target={self.target!r}, rate={self.rate!r}, initial={self.initial!r})"
 
     def update(self, norms: npt.ArrayLike) -> float:
         """Take the norms of a step's examples or clients, and return the limit for the next step."""

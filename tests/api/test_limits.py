@@ -219,8 +219,12 @@ def test_what_is_wrong_is_named(make, error, message):
 
 def test_reprs_make_the_rules_again():
     assert [repr(rule) for rule in RULES] == [
-        "Percentile(q=10, history=None)",
-        "Percentile(q=25, history=3)",
+        "Percentile(q=10.0, history=None)",
+        "Percentile(q=25.0, history=3)",
         "ZScore(threshold=2.5, decay=0.97, warmup=4)",
-        "Quantile(target=0.5, rate=0.2, initial=1)",
+        "Quantile(target=0.5, rate=0.2, initial=1.0)",
     ]
+    third = 1 / 3  # more digits than six
+    for rule in (*RULES, Percentile(third), ZScore(third, third), Quantile(third, third, 123456.7)):
+        made = eval(repr(rule))
+        assert repr(vars(made)) == repr(vars(rule))  # NaN differs from itself
