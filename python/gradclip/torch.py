@@ -12,7 +12,8 @@ of the whole tensors. All processes of the mesh must make the call, and they get
 Differences from torch:
 
 - The norm after clipping is ``max_norm``. torch adds 1e-6 to the norm before it divides.
-- The norm is a sum in float64 that does not overflow.
+- The norm is a sum in float64. `clip_grad_norm_` scales by it even where the float32 tensor
+  that it returns is infinite: float32 gradients ``[3e38] * 4`` become ``[0.5] * 4``.
 - Gradients within the limit are not written.
 - The norm of float16 and bfloat16 gradients is float32.
 - A gradient that several parameters share counts once and is scaled once. If they have views
@@ -20,7 +21,8 @@ Differences from torch:
   scales each view.
 - A ``max_norm`` or ``clip_value`` that is negative or NaN is a ValueError. An infinite
   ``max_norm`` changes nothing.
-- If the norm is infinite, all gradients become NaN.
+- If an element is infinite, all gradients become NaN. So they do if ``total_norm`` of
+  `clip_grads_with_norm_` is infinite. `get_total_norm` returns infinity for ``[3e38] * 4`` too.
 - The norm of DTensors is a plain tensor. Some DTensors may lie on one dimension of the mesh
   of the others, which torch refuses.
 

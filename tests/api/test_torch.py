@@ -188,6 +188,12 @@ def test_what_overflows_in_torch_is_clipped():
     norm = ours.clip_grad_norm_(parameter, 1.0, error_if_nonfinite=True)  # 6e38 is finite, float32 has no such number
     assert norm == math.inf
     assert torch.allclose(parameter.grad, torch.full((4,), 0.5))
+    # The float32 is all that the second of the two halves gets.
+    parameter.grad = torch.full((4,), 3e38)
+    norm = ours.get_total_norm(parameter.grad, error_if_nonfinite=True)
+    assert norm == math.inf
+    ours.clip_grads_with_norm_(parameter, 1.0, norm)
+    assert parameter.grad.isnan().all()
 
 
 def test_tied_parameters_count_once():
