@@ -30,9 +30,10 @@ class NonFiniteError(ValueError):
         The norm of the tensors, infinite or NaN. Along ``axes``, the norm of the first slice
         with such an element.
     entries : tuple
-        The positions of the tensors in their list. Along ``axes``, the index of each slice
-        among the other axes. For examples, their numbers. Empty if the argument
-        ``use_norm`` was infinite or NaN.
+        The positions of the tensors in their list. Of one tensor, the index of each slice
+        among the axes that are not in ``axes``, ``()`` for the whole tensor. Of examples,
+        their numbers; pairs of a tensor and an example if each tensor has a limit of its
+        own. Empty if the argument ``use_norm`` was infinite or NaN.
     """
 
     norm: float

@@ -26,6 +26,7 @@ import math
 import operator
 import sys
 from collections import deque
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,8 +34,6 @@ import numpy as np
 from gradclip import _core
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import numpy.typing as npt
 
 __all__ = ["Percentile", "Quantile", "ZScore"]
@@ -83,7 +82,7 @@ class Percentile:
 
     def __repr__(self) -> str:
         """Write the call that makes such a rule."""
-        return f"Percentile(q={self.q:g}, history={self.history})"
+        return f"Percentile(q={self.q!r}, history={self.history})"
 
     def update(self, norm: float) -> float:
         """Take the norm of a step, and return the limit for it."""
@@ -103,7 +102,7 @@ class Percentile:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state of another rule. ``q`` and ``history`` do not change."""
         norms, limit = _entries(state, "Percentile.load_state_dict", ("norms", "limit"))
-        kept = [_finite_norm(norm, "Percentile.load_state_dict") for norm in norms]
+        kept = _finite_norms(norms, "Percentile.load_state_dict", "norms")
         limit = _limit(limit, "Percentile.load_state_dict")
         self._restart(kept if self.history is None else kept[-self.history :], limit)
 
@@ -176,7 +175,7 @@ class ZScore:
 
     def __repr__(self) -> str:
         """Write the call that makes such a rule."""
-        return f"ZScore(threshold={self.threshold:g}, decay={self.decay:g}, warmup={self.warmup})"
+        return f"ZScore(threshold={self.threshold!r}, decay={self.decay!r}, warmup={self.warmup})"
 
     def update(self, norm: float) -> float:
         """Take the norm of a step, and return the limit for it."""
@@ -207,8 +206,13 @@ class ZScore:
         """Restore the state of another rule. The arguments of this rule do not change."""
         what = "ZScore.load_state_dict"
         mean, var, first, limit = _entries(state, what, ("mean", "var", "first", "limit"))
-        norms = [_finite_norm(norm, what) for norm in first]
+        norms = _finite_norms(first, what, "first")
         mean, var = (_norm(x, what, entry) for x, entry in ((mean, "mean"), (var, "var")))
+        if not (math.isnan(mean) and math.isnan(var)):  # as they are during the warmup
+            for entry, value in (("mean", mean), ("var", var)):
+                if not math.isfinite(value):
+                    allowed = "a finite number of at least 0, or NaN for both mean and var"
+                    raise ValueError(f"{what}: {entry}: found {value}; allowed: {allowed}")
         self._limit, self._first, self.mean, self.var = _limit(limit, what), norms, mean, var
 
 
@@ -264,7 +268,7 @@ class Quantile:
 
     def __repr__(self) -> str:
         """Write the call that makes such a rule."""
-        return f"Quantile(target={self.target:g}, rate={self.rate:g}, initial={self.initial:g})"
+        return f"Quantile(target={self.target!r}, rate={self.rate!r}, initial={self.initial!r})"
 
     def update(self, norms: npt.ArrayLike) -> float:
         """Take the norms of a step's examples or clients, and return the limit for the next step."""
@@ -360,6 +364,15 @@ def _norm(x: Any, what: str, entry: str = "norm") -> float:
     return value
 
 
+def _finite_norms(x: Any, what: str, entry: str) -> list[float]:
+    """Check a list of norms that count."""
+    try:
+        norms = list(x)
+    except TypeError as error:
+        raise TypeError(f"{what}: {entry}: found {_core.describe(x)}; allowed: a list of numbers") from error
+    return [_finite_norm(norm, what) for norm in norms]
+
+
 def _finite_norm(x: Any, what: str) -> float:
     """Check a norm that counts."""
     value = _norm(x, what)
@@ -378,6 +391,8 @@ def _limit(x: Any, what: str) -> float:
 
 def _entries(state: Mapping[str, Any], what: str, names: tuple[str, ...]) -> list[Any]:
     """Take the entries of a state, all of which must be there."""
+    if not isinstance(state, Mapping):
+        raise TypeError(f"{what}: state: found {_core.describe(state)}; allowed: what state_dict() returns")
     missing = [name for name in names if name not in state]
     if missing:
         raise ValueError(f"{what}: state: found no entry {', '.join(missing)}; allowed: what state_dict() returns")

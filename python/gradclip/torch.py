@@ -4,19 +4,25 @@ Signatures, return values and effects in place are those of torch 2.9 and later:
 replace ``torch.nn.utils`` by ``gradclip.torch``. Memory is shared and never copied. If a
 gradient is on another device, sparse, or of a subclass, the whole call is passed to torch.
 
+Inside ``torch.compile`` the functions run as they are, between two graphs.
+
 DTensors (FSDP2, tensor parallel) are supported. Each process clips its own part by the norm
 of the whole tensors. All processes of the mesh must make the call, and they get the same bits.
 
 Differences from torch:
 
 - The norm after clipping is ``max_norm``. torch adds 1e-6 to the norm before it divides.
-- The norm is a sum in float64 that does not overflow.
+- The norm is a sum in float64. `clip_grad_norm_` scales by it even where the float32 tensor
+  that it returns is infinite: float32 gradients ``[3e38] * 4`` become ``[0.5] * 4``.
 - Gradients within the limit are not written.
 - The norm of float16 and bfloat16 gradients is float32.
-- A gradient that several parameters share counts once and is scaled once.
+- A gradient that several parameters share counts once and is scaled once. If they have views
+  of it in different shapes or strides, the whole call is passed to torch, which counts and
+  scales each view.
 - A ``max_norm`` or ``clip_value`` that is negative or NaN is a ValueError. An infinite
   ``max_norm`` changes nothing.
-- If the norm is infinite, all gradients become NaN.
+- If an element is infinite, all gradients become NaN. So they do if ``total_norm`` of
+  `clip_grads_with_norm_` is infinite. `get_total_norm` returns infinity for ``[3e38] * 4`` too.
 - The norm of DTensors is a plain tensor. Some DTensors may lie on one dimension of the mesh
   of the others, which torch refuses.
 
@@ -36,7 +42,8 @@ import math
 import types
 import warnings
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 try:
     import torch
@@ -61,8 +68,20 @@ _KINDS = {torch.Tensor, torch.nn.Parameter}
 _DOUBLE = {torch.float64, torch.complex128}
 _REAL = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 _DTYPES = _REAL | {torch.complex64, torch.complex128}
+_dtype, _requires_grad = attrgetter("dtype"), attrgetter("requires_grad")
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
+def _not_compiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Keep torch.compile out of a function, because it cannot trace arrays of the memory of tensors."""
+    disable: Any = torch.compiler.disable  # which has no types
+    left_out: Callable[_P, _R] = disable(function, reason="gradclip is compiled already")
+    return left_out
+
+
+@_not_compiled
 def clip_grad_norm_(
     parameters: torch.Tensor | Iterable[torch.Tensor],
     max_norm: float,
@@ -116,18 +135,19 @@ def clip_grad_norm_(
     arrays = _arrays_to_clip(gradients, parts) if norm_type > 0 else None
     if arrays is None:
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
-    limit = partial(_limit, max_norm, "clip_grad_norm_: max_norm")
+    limit = partial(_at_least_0, max_norm, "clip_grad_norm_: max_norm")
     known = None
     if error_if_nonfinite or parts:
         known = _norm("clip_grad_norm_", arrays, parts, norm_type, limit)
         if error_if_nonfinite:
             _check(known, norm_type)
     max_norm = limit()
-    _, norm = gc.clip_by_global_norm(arrays, max_norm, known, "clip_grad_norm_", ord=norm_type, out=arrays)
+    norm = _clip("clip_grad_norm_", arrays, max_norm, known, norm_type)
     _count_changes(gradients, norm, max_norm)
     return _norm_of(gradients, norm)
 
 
+@_not_compiled
 def get_total_norm(
     tensors: torch.Tensor | Iterable[torch.Tensor],
     norm_type: float = 2.0,
@@ -177,6 +197,7 @@ def get_total_norm(
     return _norm_of(tensors, norm)
 
 
+@_not_compiled
 def clip_grads_with_norm_(
     parameters: torch.Tensor | Iterable[torch.Tensor],
     max_norm: float,
@@ -199,7 +220,7 @@ def clip_grads_with_norm_(
     Raises
     ------
     ValueError
-        If ``max_norm`` is negative or NaN, or ``total_norm`` negative.
+        If ``max_norm`` is negative or NaN, or ``total_norm`` is negative.
 
     Examples
     --------
@@ -220,12 +241,14 @@ def clip_grads_with_norm_(
         return
     # torch makes DTensors of the norms of DTensors.
     full_tensor = getattr(total_norm, "full_tensor", None)
-    norm = float((full_tensor() if full_tensor else torch.as_tensor(total_norm)).detach())
-    max_norm = _limit(max_norm, "clip_grads_with_norm_: max_norm")
-    gc.clip_by_global_norm(arrays, max_norm, norm, "clip_grads_with_norm_", out=arrays)
+    total_norm = full_tensor() if full_tensor else total_norm
+    norm = _at_least_0(total_norm, "clip_grads_with_norm_: total_norm", takes_nan=True)
+    max_norm = _at_least_0(max_norm, "clip_grads_with_norm_: max_norm")
+    _clip("clip_grads_with_norm_", arrays, max_norm, norm)
     _count_changes(gradients, norm, max_norm)
 
 
+@_not_compiled
 def clip_grad_value_(
     parameters: torch.Tensor | Iterable[torch.Tensor],
     clip_value: float,
@@ -260,14 +283,14 @@ def clip_grad_value_(
     parameters = _listed(parameters)
     gradients = _gradients(parameters)
     parts = parts_of(gradients, parameters)
-    is_real = all(gradient.dtype in _REAL for gradient in gradients)
+    is_real = _REAL.issuperset(map(_dtype, gradients))
     arrays = _arrays_to_clip(gradients, parts) if is_real else None
     if arrays is None:
         torch.nn.utils.clip_grad_value_(parameters, clip_value, foreach)
         return
-    clip_value = _limit(clip_value, "clip_grad_value_: clip_value")
+    clip_value = _at_least_0(clip_value, "clip_grad_value_: clip_value")
     # This call writes nothing. It checks that all arrays can be written before the first one is.
-    gc.clip_by_global_norm(arrays, math.inf, 0.0, "clip_grad_value_", out=arrays)
+    _clip("clip_grad_value_", arrays, math.inf, 0.0)
     for array in arrays:
         gc.clip_by_value(array, -clip_value, clip_value, out=array)
     _increment_versions(gradients)
@@ -280,42 +303,54 @@ def _listed(tensors: Any, *, warns: bool = False) -> list[torch.Tensor]:
     found = list(tensors)
     if warns and not found and isinstance(tensors, types.GeneratorType):
         message = "`parameters` is an empty generator, no gradient clipping will occur."
-        warnings.warn(message, stacklevel=3)
+        warnings.warn(message, stacklevel=4)  # of _listed, the function and _not_compiled
     return found
 
 
 def _gradients(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
     """Collect the gradients, each once: tied parameters may share theirs."""
-    gradients = [parameter.grad for parameter in parameters]
-    return list({id(gradient): gradient for gradient in gradients if gradient is not None}.values())
+    return list({id(grad): grad for parameter in parameters if (grad := parameter.grad) is not None}.values())
 
 
 def _arrays(tensors: list[torch.Tensor]) -> list[np.ndarray[Any, Any]] | None:
     """Make arrays of the memory of tensors; None if any has no memory that NumPy can take."""
+    if not _KINDS.issuperset(map(type, tensors)):
+        return None
+    dtypes = set(map(_dtype, tensors))
+    if not dtypes <= _DTYPES:
+        return None
+    if any(map(_requires_grad, tensors)):
+        tensors = [tensor.detach() for tensor in tensors]
     try:
-        return [_array(tensor) for tensor in tensors]
+        return list(map(_array if torch.bfloat16 in dtypes else torch.Tensor.numpy, tensors))
     except (RuntimeError, TypeError):  # of numpy(): another device, sparse, conjugated
         return None
 
 
 def _arrays_to_clip(gradients: list[torch.Tensor], parts: Parts | None) -> list[np.ndarray[Any, Any]] | None:
-    """Make arrays of gradients, one for each memory: gradients of tied parameters may be views of one tensor."""
+    """Make arrays of gradients, one for each memory: gradients of tied parameters may be views of one tensor.
+
+    None if NumPy cannot take one of them, if torch forbids to write one, or if there are different views of
+    the same memory.
+    """
     arrays = _arrays(parts.own if parts else gradients)
-    if arrays is None or parts or len({gradient.data_ptr() for gradient in gradients}) == len(gradients):
+    if arrays is None or parts:
+        return arrays
+    if not torch.is_inference_mode_enabled() and any(map(torch.Tensor.is_inference, gradients)):
+        return None
+    if len(set(map(torch.Tensor.data_ptr, gradients))) == len(gradients):
         return arrays
     keys = [(gradient.data_ptr(), gradient.dtype, gradient.shape, gradient.stride()) for gradient in gradients]
-    return list(dict(zip(keys, arrays, strict=True)).values())
+    views = dict(zip(keys, arrays, strict=True))
+    pointers = [pointer for pointer, *_ in views if pointer]  # empty gradients have no memory
+    return list(views.values()) if len(set(pointers)) == len(pointers) else None
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    dtype = tensor.dtype
-    if type(tensor) not in _KINDS or dtype not in _DTYPES:
-        raise TypeError
-    if tensor.requires_grad:
-        tensor = tensor.detach()
-    array: np.ndarray[Any, Any]
-    array = tensor.view(torch.int16).numpy().view(_bfloat16()) if dtype is torch.bfloat16 else tensor.numpy()
-    return array
+    if tensor.dtype is not torch.bfloat16:
+        return tensor.numpy()
+    array: np.ndarray[Any, Any] = tensor.view(torch.int16).numpy()  # NumPy has no bfloat16
+    return array.view(_bfloat16())
 
 
 def _bfloat16() -> Any:
@@ -326,15 +361,16 @@ def _bfloat16() -> Any:
     return ml_dtypes.bfloat16
 
 
-def _limit(x: Any, what: str) -> float:
-    allowed = "a number of at least 0"
+def _at_least_0(x: Any, what: str, *, takes_nan: bool = False) -> float:
+    """Convert a limit or a norm, a number or a tensor of one element."""
+    allowed = "a number of at least 0" + " or NaN" * takes_nan
     try:
-        value = float(x)
-    except (TypeError, ValueError):
-        value = None
-    if value is None:
-        raise TypeError(f"{what}: found {_core.describe(x)}; allowed: {allowed}")
-    if not value >= 0:
+        # float() warns of a tensor that requires gradients.
+        value = float(x.detach() if isinstance(x, torch.Tensor) else x)
+    except (TypeError, ValueError) as error:
+        kind = ValueError if isinstance(error, ValueError) else TypeError
+        raise kind(f"{what}: found {_core.describe(x)}; allowed: {allowed}") from error
+    if value < 0 or (math.isnan(value) and not takes_nan):
         raise ValueError(f"{what}: found {value}; allowed: {allowed}")
     return value
 
@@ -354,6 +390,18 @@ def _norm(
         return gc.global_norm(arrays, function, ord=norm_type)
     counted = [array if is_counted else None for array, is_counted in zip(arrays, parts.is_counted, strict=True)]
     return norm_of_parts(function, counted, limit, norm_type, parts.groups)
+
+
+def _clip(
+    function: str, arrays: list[np.ndarray[Any, Any]], max_norm: float, known: float | None, norm_type: float = 2.0
+) -> float:
+    """Clip arrays in place. Return their norm."""
+    try:
+        _, norm = gc.clip_by_global_norm(arrays, max_norm, known, ord=norm_type, out=arrays)
+    except ValueError as error:  # of arrays that share memory
+        text = str(error).replace("clip_by_global_norm: ", f"{function}: ").replace("out[", "gradients[")
+        raise ValueError(text) from error
+    return norm
 
 
 def _check(norm: float, norm_type: float) -> None:
@@ -377,5 +425,5 @@ def _increment_versions(gradients: list[torch.Tensor]) -> None:
 
 
 def _norm_of(tensors: list[torch.Tensor], norm: float) -> torch.Tensor:
-    is_double = any(tensor.dtype in _DOUBLE for tensor in tensors)
-    return torch.tensor(norm, dtype=torch.float64 if is_double else torch.float32)
+    is_double = not _DOUBLE.isdisjoint(map(_dtype, tensors))
+    return torch.tensor(norm, dtype=torch.float64 if is_double else torch.float32, device="cpu")

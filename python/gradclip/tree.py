@@ -5,11 +5,13 @@ Trees are those of `optree <https://optree.readthedocs.io>`_. Leaves are arrays,
 have the structure of the input.
 
 Entries of a dict are read in sorted order, so the order of insertion never changes a bit
-of a result. An ``OrderedDict`` is read in its own order, and so is a dict whose keys cannot
-be sorted.
+of a result. Keys of several types are sorted by the name of the type first. An ``OrderedDict``
+is read in its own order, and so is a dict with keys that have no order, such as complex
+numbers.
 
-Register your own classes with ``optree.register_pytree_node``. Objects of other classes
-raise a TypeError. ``namespace`` is the namespace of the registrations.
+Register your own classes with ``optree.register_pytree_node``, subclasses of list, tuple and
+dict too. Objects of other classes raise a TypeError. ``namespace`` is the namespace of the
+registrations.
 
 Error messages name the path of a leaf, as in ``tree['encoder'][0]: found dtype object``.
 
@@ -29,9 +31,10 @@ import dataclasses
 import math
 import operator
 import re
-from collections import OrderedDict, defaultdict, deque
+from collections import OrderedDict, UserList, defaultdict, deque
 from collections.abc import Mapping
 from itertools import chain
+from numbers import Number as AnyNumber
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -528,6 +531,9 @@ _WITHOUT_FIELDS = {*_DICTS, list, tuple, deque}
 _NUMBERS = (int, float, np.generic, type(None))
 _PLAIN = {np.ndarray, type(None)}
 _STRINGS = {str}
+#: Nodes, if optree knew their classes. NumPy would make one array of a list's elements.
+_COLLECTIONS = (list, tuple, deque, UserList, Mapping)
+_KNOWN = "an array, or a class that optree.register_pytree_node has registered"
 
 
 class _Call:
@@ -549,6 +555,9 @@ class _Call:
         self.others: dict[str, Any] = {}
         self.refused: dict[str, Exception] = {}
         self.leaves, self.structure = self._flatten(tree)
+        unknown = self._unknown_collection("tree", self.leaves)
+        if unknown is not None:
+            raise unknown
 
     def _flatten(self, tree: Any) -> tuple[list[Any], optree.PyTreeSpec]:
         try:
@@ -571,6 +580,10 @@ class _Call:
             found = None
         if found is None or not self._are_leaves(found):
             self.refused[argument] = self._structure_error(_NAMES[argument], other)
+            return ...
+        unknown = self._unknown_collection(_NAMES[argument], found)
+        if unknown is not None:
+            self.refused[argument] = unknown
             return ...
         self.others[argument] = found
         return found
@@ -625,7 +638,7 @@ class _Call:
             return error
         text = text[argument.end() :]
         if argument[0] == "t":
-            text = self._unknown_class(f"t_list[{at}]") or self._codified(at, "tree") + text
+            text = self._unknown_class(f"t_list[{at}]{text}") or self._codified(at, "tree") + text
         elif argument[0].startswith("clip_value") and "both bounds" not in text:
             text = f"{argument[0]} at {self._codified(at, 'tree')}{text}"
         else:
@@ -661,6 +674,15 @@ class _Call:
     def _place(self, found: re.Match[str]) -> str:
         return self._codified(int(found[2]), _NAMES[found[1]]) if found[1] else _NAMES[found[0]]
 
+    def _unknown_collection(self, argument: str, leaves: list[Any]) -> Exception | None:
+        """Return the error for the first leaf that is a collection, of a class that optree does not know."""
+        if not _PLAIN.issuperset(map(type, leaves)):
+            for at, leaf in enumerate(leaves):
+                if isinstance(leaf, _COLLECTIONS) and not hasattr(type(leaf), "__array__"):
+                    place = self._codified(at, argument)
+                    return _core.type_error(self.function, self.name, place, _unknown(leaf), _KNOWN)
+        return None
+
     def _unknown_class(self, text: str) -> str | None:
         """Return what to say about a leaf that ought to be a node."""
         found = _ENTRY.match(text)
@@ -668,12 +690,15 @@ class _Call:
             return None
         leaf = self.others.get(found[1], self.leaves)[int(found[2])]  # a tree is not among the others
         kind = type(leaf)
-        if not (dataclasses.is_dataclass(kind) or isinstance(leaf, Mapping)):
+        if isinstance(leaf, AnyNumber) or hasattr(kind, "__array__"):
             return None
-        return (
-            f"{self._place(found)}: found an object of the class {kind.__qualname__}, which optree does not know; "
-            "allowed: an array, or a class that optree.register_pytree_node has registered"
-        )
+        if not (dataclasses.is_dataclass(kind) or "of which NumPy makes dtype object" in text):
+            return None
+        return f"{self._place(found)}: found {_unknown(leaf)}; allowed: {_KNOWN}"
+
+
+def _unknown(leaf: Any) -> str:
+    return f"an object of the class {type(leaf).__qualname__}, which optree does not know"
 
 
 def _clipped_values(call: _Call, bounds: tuple[Any, Any], name: Any) -> list[Any]:

@@ -207,6 +207,30 @@ STATE = {"mean": 1.0, "var": 0.5, "first": [], "limit": 2.0}
         (lambda: ZScore().load_state_dict({"mean": 1.0}), ValueError, "found no entry var, first, limit"),
         (lambda: ZScore().load_state_dict({**STATE, "var": -1.0}), ValueError, "load_state_dict: var: found -1.0"),
         (lambda: ZScore().load_state_dict({**STATE, "limit": math.nan}), ValueError, "limit: found nan"),
+        (lambda: ZScore().load_state_dict({**STATE, "mean": math.nan}), ValueError, "load_state_dict: mean: found nan"),
+        (
+            lambda: ZScore().load_state_dict({**STATE, "var": math.nan}),
+            ValueError,
+            "var: found nan; allowed: a finite number of at least 0, or NaN for both mean and var",
+        ),
+        (lambda: ZScore().load_state_dict({**STATE, "mean": math.inf}), ValueError, "load_state_dict: mean: found inf"),
+        (lambda: ZScore().load_state_dict({**STATE, "var": math.inf}), ValueError, "load_state_dict: var: found inf"),
+        (
+            lambda: ZScore().load_state_dict({**STATE, "first": 5}),
+            TypeError,
+            "ZScore.load_state_dict: first: found int 5; allowed: a list of numbers",
+        ),
+        (
+            lambda: Percentile().load_state_dict({"norms": 5, "limit": 1.0}),
+            TypeError,
+            "Percentile.load_state_dict: norms: found int 5; allowed: a list of numbers",
+        ),
+        (
+            lambda: Quantile().load_state_dict(None),
+            TypeError,
+            "Quantile.load_state_dict: state: found None; allowed: what state_dict() returns",
+        ),
+        (lambda: Percentile().load_state_dict([("norms", [])]), TypeError, "state: found list"),
         (lambda: Percentile().load_state_dict({"norms": [math.nan], "limit": 1.0}), ValueError, "norm: found nan"),
         (lambda: Percentile().load_state_dict({"norms": [], "limit": -3.0}), ValueError, "limit: found -3.0"),
     ],
@@ -219,8 +243,12 @@ def test_what_is_wrong_is_named(make, error, message):
 
 def test_reprs_make_the_rules_again():
     assert [repr(rule) for rule in RULES] == [
-        "Percentile(q=10, history=None)",
-        "Percentile(q=25, history=3)",
+        "Percentile(q=10.0, history=None)",
+        "Percentile(q=25.0, history=3)",
         "ZScore(threshold=2.5, decay=0.97, warmup=4)",
-        "Quantile(target=0.5, rate=0.2, initial=1)",
+        "Quantile(target=0.5, rate=0.2, initial=1.0)",
     ]
+    third = 1 / 3  # more digits than six
+    for rule in (*RULES, Percentile(third), ZScore(third, third), Quantile(third, third, 123456.7)):
+        made = eval(repr(rule))
+        assert repr(vars(made)) == repr(vars(rule))  # NaN differs from itself

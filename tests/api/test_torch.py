@@ -147,6 +147,15 @@ def test_a_tensor_an_iterator_and_nothing_are_taken():
     with pytest.warns(UserWarning, match="empty generator") as other:
         theirs.clip_grad_norm_((p for p in ()), 1.0)
     assert str(mine[0].message) == str(other[0].message)
+    assert mine[0].filename == other[0].filename == __file__
+
+
+def test_norms_are_on_the_cpu_whatever_the_default_device_is():
+    made = parameters(torch.float32)
+    expected = ours.get_total_norm(gradients(made))
+    with torch.device("meta"):
+        norms = [ours.clip_grad_norm_(made, 1e9), ours.get_total_norm(gradients(made))]
+    assert all(torch.equal(norm, expected) for norm in norms)
 
 
 @pytest.mark.parametrize("bad", [math.inf, math.nan])
@@ -179,6 +188,12 @@ def test_what_overflows_in_torch_is_clipped():
     norm = ours.clip_grad_norm_(parameter, 1.0, error_if_nonfinite=True)  # 6e38 is finite, float32 has no such number
     assert norm == math.inf
     assert torch.allclose(parameter.grad, torch.full((4,), 0.5))
+    # The float32 is all that the second of the two halves gets.
+    parameter.grad = torch.full((4,), 3e38)
+    norm = ours.get_total_norm(parameter.grad, error_if_nonfinite=True)
+    assert norm == math.inf
+    ours.clip_grads_with_norm_(parameter, 1.0, norm)
+    assert parameter.grad.isnan().all()
 
 
 def test_tied_parameters_count_once():
@@ -200,11 +215,50 @@ def test_views_of_one_gradient_count_once():
     assert torch.allclose(b.grad, torch.tensor([0.3, 0.35]))
 
 
+@pytest.mark.parametrize("view", [lambda g: g.t(), lambda g: g.view(4), lambda g: g[0]], ids=["t", "view", "row"])
+@pytest.mark.parametrize("name", FUNCTIONS[:3])
+def test_different_views_of_one_gradient_are_torchs(view, name):
+    found = []
+    for module in (ours, theirs):
+        gradient = torch.tensor([[3.0, 4.0], [1.0, 2.0]])
+        made = [torch.nn.Parameter(torch.zeros_like(g)) for g in (gradient, view(gradient))]
+        made[0].grad, made[1].grad = gradient, view(gradient)
+        total = (torch.tensor(5.0),) if name == "clip_grads_with_norm_" else ()
+        found.append((getattr(module, name)(made, 1.5, *total), gradient.tolist()))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS[:3])
+def test_inference_tensors_are_written_in_inference_mode_alone(name):
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    with torch.inference_mode():
+        parameter.grad = torch.tensor([3.0, 4.0])
+    arguments = (parameter, 0.5, torch.tensor(5.0)) if name == "clip_grads_with_norm_" else (parameter, 0.5)
+    messages = []
+    for module in (ours, theirs):
+        with pytest.raises(RuntimeError) as caught:
+            getattr(module, name)(*arguments)
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+    assert float(ours.get_total_norm(parameter.grad)) > 0  # which writes nothing
+    with torch.inference_mode():
+        getattr(ours, name)(*arguments)
+        assert parameter.grad.norm() <= 0.5 * 2**0.5
+
+
+def test_empty_gradients_share_no_memory():
+    made = [torch.nn.Parameter(torch.zeros(shape)) for shape in ((0,), (0, 3), (2,))]
+    for parameter in made:
+        parameter.grad = torch.full_like(parameter, 3e38)
+    assert ours.clip_grad_norm_(made, 1.0) == math.inf
+    assert torch.allclose(made[2].grad, torch.full((2,), 0.5**0.5))  # torch would make zeros
+
+
 def test_nothing_is_written_if_a_later_gradient_cannot_be():
     a, b = torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(3))
     a.grad, b.grad = torch.tensor([5.0, -5.0]), torch.tensor([7.0]).expand(3)
     for call in (ours.clip_grad_value_, ours.clip_grad_norm_):
-        with pytest.raises(ValueError, match=r"out\[1\]"):
+        with pytest.raises(ValueError, match=rf"^{call.__name__}: gradients\[1\]: found an array whose own elements"):
             call([a, b], 1.0)
         assert a.grad.tolist() == [5.0, -5.0]
 
@@ -247,6 +301,73 @@ def test_limits_that_are_none_are_refused(bad):
         with pytest.raises(ValueError, match=f"{what}: found {bad}; allowed: a number of at least 0"):
             call()
     assert all(map(torch.equal, gradients(made), before))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda p: ours.clip_grad_norm_(p, "x"), ValueError, "clip_grad_norm_: max_norm: found str 'x'"),
+        (lambda p: ours.clip_grad_norm_(p, None), TypeError, "clip_grad_norm_: max_norm: found None"),
+        (lambda p: ours.clip_grad_value_(p, "x"), ValueError, "clip_grad_value_: clip_value: found str 'x'"),
+        (
+            lambda p: ours.clip_grads_with_norm_(p, 1.0, torch.tensor(-1.0)),
+            ValueError,
+            "clip_grads_with_norm_: total_norm: found -1.0; allowed: a number of at least 0 or NaN",
+        ),
+        (
+            lambda p: ours.clip_grads_with_norm_(p, 1.0, None),
+            TypeError,
+            "clip_grads_with_norm_: total_norm: found None; allowed: a number of at least 0 or NaN",
+        ),
+    ],
+)
+def test_errors_name_the_function_and_the_argument(call, error, message):
+    made = parameters(torch.float32)
+    before = gradients(made)
+    with pytest.raises(error) as caught:
+        call(made)
+    assert str(caught.value).startswith(message)
+    assert all(map(torch.equal, gradients(made), before))
+
+
+def test_limits_and_norms_may_be_tensors_that_require_gradients():
+    mine, other = parameters(torch.float32), parameters(torch.float32)
+    limit, norm = (torch.tensor(x, requires_grad=True) for x in (0.5, 2.0))
+    ours.clip_grad_norm_(mine, limit)  # without a warning
+    ours.clip_grad_norm_(other, 0.5)
+    assert all(map(torch.equal, gradients(mine), gradients(other)))
+    ours.clip_grads_with_norm_(mine, limit, norm)
+    ours.clip_grads_with_norm_(other, 0.5, 2.0)
+    assert all(map(torch.equal, gradients(mine), gradients(other)))
+
+
+def test_a_norm_that_is_nan_is_taken():
+    made = parameters(torch.float32)
+    ours.clip_grads_with_norm_(made, 1.0, torch.tensor(math.nan))
+    assert all(gradient.isnan().all() for gradient in gradients(made))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("dtype", DTYPES[1:3], ids=str)
+def test_torch_compile_leaves_the_functions_out(name, dtype):
+    def step(model, x):
+        model.zero_grad()
+        model(x).sum().backward()
+        gradients = [parameter.grad for parameter in model.parameters()]
+        arguments = {
+            "clip_grad_norm_": (model.parameters(), 1.0),
+            "clip_grad_value_": (model.parameters(), 1.0),
+            "clip_grads_with_norm_": (model.parameters(), 1.0, torch.tensor(2.0)),
+            "get_total_norm": (gradients,),
+        }
+        found = getattr(ours, name)(*arguments[name])
+        return found, [gradient + 1 for gradient in gradients]
+
+    model, x = torch.nn.Linear(3, 2, dtype=dtype), torch.full((4, 3), 5, dtype=dtype)
+    torch.compiler.reset()
+    (found, after), (expected, expected_after) = torch.compile(step, backend="eager")(model, x), step(model, x)
+    assert found == expected
+    assert all(map(torch.equal, after, expected_after))
 
 
 def test_training_goes_as_with_torch():

@@ -8,7 +8,7 @@ import math
 import subprocess
 import sys
 import types
-from collections import OrderedDict, defaultdict, deque
+from collections import ChainMap, OrderedDict, UserList, defaultdict, deque
 from typing import NamedTuple
 
 import gradclip as gc
@@ -618,6 +618,68 @@ def test_an_unregistered_class_in_the_output_is_an_error_that_says_what_to_do():
     assert message.startswith("clip_by_norm: out['a']: found an object of the class Unregistered, ")
 
 
+@pytest.mark.parametrize("kind", [list, tuple, dict, OrderedDict, deque, UserList, ChainMap], ids=lambda k: k.__name__)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_an_unregistered_collection_is_an_error_that_says_what_to_do(function, kind):
+    own = type("Own", (kind,), {})
+    leaf = own({"a": 1.0} if issubclass(kind, (dict, ChainMap)) else [1.0, 2.0])
+    allowed = "allowed: an array, or a class that optree.register_pytree_node has registered"
+    assert error_of(lambda: FUNCTIONS[function]({"a": X, "b": [None, leaf]}, "n")) == (
+        TypeError,
+        f"{function} 'n': tree['b'][1]: found an object of the class Own, which optree does not know; {allowed}",
+    )
+
+
+def test_an_unregistered_list_beside_the_tree_is_an_error_that_says_what_to_do():
+    class Own(list):
+        pass
+
+    base = {"a": array(0.0, 0.0)}
+    for call, place in (
+        (lambda: gt.clip_difference_by_global_norm({"a": X}, {"a": Own([0.0, 0.0])}, 1.0), "base"),
+        (lambda: gt.clip_difference_by_global_norm({"a": X}, base, 1.0, out={"a": Own([0.0, 0.0])}), "out"),
+        (lambda: gt.clip_by_value({"a": X}, 0, 1, out={"a": Own([0.0, 0.0])}), "out"),
+    ):
+        error, message = error_of(call)
+        assert error is TypeError
+        assert (
+            f": {place}['a']: found an object of the class {Own.__qualname__}, which optree does not know; " in message
+        )
+
+
+def test_a_registered_list_is_a_node():
+    class Own(list):
+        pass
+
+    optree.register_pytree_node(Own, lambda own: (own, None), lambda _, children: Own(children), namespace=NAMESPACE)
+    clipped, norm = gt.clip_by_global_norm({"a": Own([3.0, [4.0]])}, 10.0, namespace=NAMESPACE)
+    assert norm == 5.0
+    assert type(clipped["a"]) is Own
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_an_ordinary_object_is_an_error_that_says_how_to_register_its_class(function):
+    class Own:
+        pass
+
+    allowed = "allowed: an array, or a class that optree.register_pytree_node has registered"
+    found = f"found an object of the class {Own.__qualname__}, which optree does not know"
+    assert error_of(lambda: FUNCTIONS[function]({"a": Own()})) == (
+        TypeError,
+        f"{function}: tree['a']: {found}; {allowed}",
+    )
+    for leaf in (10**400, np.array([None])):  # whose classes are known
+        assert "optree" not in error_of(lambda leaf=leaf: FUNCTIONS[function]({"a": leaf}))[1]
+
+
+def test_a_list_that_is_an_array_is_a_leaf():
+    class Own(list):
+        def __array__(self, dtype=None, copy=None):
+            return X
+
+    assert gt.global_norm({"a": Own()}) == 5.0
+
+
 def test_a_dataclass_that_is_an_array_is_a_leaf():
     @dataclasses.dataclass
     class Own:
@@ -645,7 +707,10 @@ def test_what_the_own_code_of_a_leaf_raises_passes_through():
 
 def test_errors_keep_their_cause():
     class Nested(list):
-        """No node, as it is not registered, and as an entry of a list an array of numbers."""
+        """No node, as it is an array, and a ragged one."""
+
+        def __array__(self, dtype=None, copy=None):
+            return np.array(list(self))
 
     for function, clip in FUNCTIONS.items():
         with pytest.raises(ValueError, match=rf"^{function}: tree\['a'\]: found a ragged list") as caught:
