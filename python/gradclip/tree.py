@@ -680,7 +680,7 @@ class _Call:
             for at, leaf in enumerate(leaves):
                 if isinstance(leaf, _COLLECTIONS) and not hasattr(type(leaf), "__array__"):
                     place = self._codified(at, argument)
-                    return _core.type_error(self.function, self.name, place, _unknown(leaf), _KNOWN)
+                    return _core.Checks(self.function, self.name).type_error(place, _unknown(leaf), _KNOWN)
         return None
 
     def _unknown_class(self, text: str) -> str | None:
