@@ -23,8 +23,9 @@ myst_enable_extensions = ["colon_fence"]
 nitpicky = True
 default_role = "py:obj"  # names in docstrings are links
 autodoc_mock_imports = ["optree", "torch"]  # extras, which the pages do without
-# Types of NumPy and torch, whose inventories are not at hand offline.
-nitpick_ignore = [("py:class", name) for name in ("npt.ArrayLike", "npt.NDArray", "np.float64", "torch.Tensor")]
+# Types of Python, NumPy and torch, whose inventories are not at hand offline.
+_OF_OTHERS = ("collections.abc.Mapping", "npt.ArrayLike", "npt.NDArray", "np.float64", "torch.Tensor")
+nitpick_ignore = [("py:class", name) for name in _OF_OTHERS]
 autosummary_generate = False  # numpydoc brings autosummary along; pages are written by hand
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
