@@ -289,6 +289,24 @@ def test_gradients_of_other_kinds_go_to_torch(name, monkeypatch):
     assert len(seen) == count + 1
 
 
+def test_gradients_of_several_dtypes_have_one_norm():
+    made = [torch.nn.Parameter(torch.zeros(1, dtype=dtype)) for dtype in DTYPES[:3]]
+    for parameter, value in zip(made, (3.0, 4.0, 12.0), strict=True):
+        parameter.grad = torch.full_like(parameter, value)
+    assert float(ours.clip_grad_norm_(made, 6.5)) == 13.0
+    assert [float(parameter.grad) for parameter in made] == [1.5, 2.0, 6.0]
+
+
+def test_dtypes_that_gradclip_lacks_are_torchs():
+    tensors = [torch.ones(4, dtype=torch.float8_e5m2)]
+    errors = []
+    for module in (ours, theirs):
+        with pytest.raises(NotImplementedError) as caught:
+            module.get_total_norm(tensors)
+        errors.append(str(caught.value))
+    assert errors[0] == errors[1]
+
+
 @pytest.mark.parametrize("bad", [-1.0, math.nan])
 def test_limits_that_are_none_are_refused(bad):
     made = parameters(torch.float32)
