@@ -347,10 +347,9 @@ def _arrays_to_clip(gradients: list[torch.Tensor], parts: Parts | None) -> list[
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    if tensor.dtype is not torch.bfloat16:
-        return tensor.numpy()
-    array: np.ndarray[Any, Any] = tensor.view(torch.int16).numpy()  # NumPy has no bfloat16
-    return array.view(_bfloat16())
+    is_bfloat16 = tensor.dtype is torch.bfloat16  # NumPy has no such dtype
+    array: np.ndarray[Any, Any] = (tensor.view(torch.int16) if is_bfloat16 else tensor).numpy()
+    return array.view(_bfloat16()) if is_bfloat16 else array
 
 
 def _bfloat16() -> Any:
