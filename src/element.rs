@@ -53,12 +53,6 @@ pub trait Element: Copy + std::fmt::Debug + PartialEq + Send + Sync + 'static {
     fn limb(self, _: usize) -> f64 {
         self.modulus(1.0)
     }
-    /// The slice, if its elements are float16: CPUs convert them by an instruction that the compiler does not emit.
-    #[inline(always)]
-    #[must_use]
-    fn halves(_: &[Self]) -> Option<&[F16]> {
-        None
-    }
     /// See [`Element::Magnitude`].
     fn magnitude(self) -> Self::Magnitude;
     /// The modulus as float64; NaN has one payload.
@@ -102,149 +96,12 @@ pub trait Real: Ordered {
     /// Its magnitude with the sign of the other.
     #[must_use]
     fn with_sign_of(self, other: Self) -> Self;
-    /// [`Element::halves`], mutable.
-    #[inline(always)]
-    #[must_use]
-    fn halves_mut(_: &mut [Self]) -> Option<&mut [F16]> {
-        None
-    }
-    /// The slice, if its elements are bfloat16.
-    #[inline(always)]
-    #[must_use]
-    fn bfloats(_: &[Self]) -> Option<&[Bf16]> {
-        None
-    }
-    /// [`Real::bfloats`], mutable.
-    #[inline(always)]
-    #[must_use]
-    fn bfloats_mut(_: &mut [Self]) -> Option<&mut [Bf16]> {
-        None
-    }
 }
 
 /// NumPy's `bool`: a byte, true unless it is 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(transparent)]
 pub struct Bool(u8);
-
-/// Methods of floating-point types for which Rust has no trait. They round once, to nearest, ties to even.
-trait Float: Sized {
-    fn of_float(x: f64) -> Self;
-    fn of_integer(n: u128) -> Self {
-        Self::of_float(sticky(n))
-    }
-    fn of_single(x: f32) -> Self;
-    fn with_sign_of(self, other: Self) -> Self;
-    /// The number as float32, exactly; None for float64.
-    fn to_single(self) -> Option<f32>;
-    fn halves(_: &[Self]) -> Option<&[F16]> {
-        None
-    }
-    fn halves_mut(_: &mut [Self]) -> Option<&mut [F16]> {
-        None
-    }
-    fn bfloats(_: &[Self]) -> Option<&[Bf16]> {
-        None
-    }
-    fn bfloats_mut(_: &mut [Self]) -> Option<&mut [Bf16]> {
-        None
-    }
-}
-
-impl Float for f64 {
-    #[inline(always)]
-    fn of_float(x: f64) -> Self {
-        x
-    }
-    #[inline(always)]
-    fn of_single(x: f32) -> Self {
-        x.into()
-    }
-    #[inline(always)]
-    fn with_sign_of(self, other: Self) -> Self {
-        self.copysign(other)
-    }
-    #[inline(always)]
-    fn to_single(self) -> Option<f32> {
-        None
-    }
-    fn of_integer(n: u128) -> Self {
-        n as Self
-    }
-}
-
-impl Float for f32 {
-    #[inline(always)]
-    fn of_float(x: f64) -> Self {
-        x as Self
-    }
-    #[inline(always)]
-    fn of_single(x: f32) -> Self {
-        x
-    }
-    #[inline(always)]
-    fn with_sign_of(self, other: Self) -> Self {
-        self.copysign(other)
-    }
-    #[inline(always)]
-    fn to_single(self) -> Option<f32> {
-        Some(self)
-    }
-}
-
-impl Float for F16 {
-    #[inline(always)]
-    fn of_float(x: f64) -> Self {
-        Self::from_f64(x)
-    }
-    #[inline(always)]
-    fn of_single(x: f32) -> Self {
-        Self::from_f32(x)
-    }
-    #[inline(always)]
-    fn with_sign_of(self, other: Self) -> Self {
-        self.copysign(other)
-    }
-    #[inline(always)]
-    fn to_single(self) -> Option<f32> {
-        Some(self.to_f32())
-    }
-    #[inline(always)]
-    fn halves(data: &[Self]) -> Option<&[Self]> {
-        Some(data)
-    }
-    #[inline(always)]
-    fn halves_mut(data: &mut [Self]) -> Option<&mut [Self]> {
-        Some(data)
-    }
-}
-
-impl Float for Bf16 {
-    #[inline(always)]
-    fn of_float(x: f64) -> Self {
-        Self::from_f64(x)
-    }
-    #[inline(always)]
-    fn of_single(x: f32) -> Self {
-        Self::from_f32(x)
-    }
-    #[inline(always)]
-    fn with_sign_of(self, other: Self) -> Self {
-        self.copysign(other)
-    }
-    #[inline(always)]
-    fn to_single(self) -> Option<f32> {
-        Some(self.to_f32())
-    }
-    #[inline(always)]
-    fn bfloats(data: &[Self]) -> Option<&[Self]> {
-        Some(data)
-    }
-    #[inline(always)]
-    fn bfloats_mut(data: &mut [Self]) -> Option<&mut [Self]> {
-        Some(data)
-    }
-}
 
 /// `sum + x * x`, in one instruction where the level has a fused multiply-add. (Elsewhere, it would call the C library.)
 ///
@@ -279,7 +136,10 @@ macro_rules! elements {
     (
         // `$` itself, so that the macros below can be defined by this one.
         ($d:tt)
-        float { $($R:ident: $r:ty, $rbits:ty, $rmagnitude:ty, $rcell:ty, $rname:literal, $rnumber:literal, wide: $rwide:literal;)* }
+        float { $(
+            $R:ident: $r:ty, $rbits:ty, $rmagnitude:ty, $rcell:ty, $rname:literal, $rnumber:literal, wide: $rwide:literal,
+            |$x:ident| $narrow:expr, |$single:ident| $narrow_single:expr;
+        )* }
         integer { $($I:ident: $i:ty, $ibits:ty, $icell:ty, $iname:literal, $inumber:literal;)* }
         complex { $($C:ident: $c:ty, of $cpart:ident, $cname:literal, $cnumber:literal, wide: $cwide:literal;)* }
         bool { $B:ident: $b:ty, $bname:literal, $bnumber:literal; }
@@ -366,20 +226,8 @@ macro_rules! elements {
                     (self.widen() * by).abs()
                 }
                 #[inline(always)]
-                fn halves(data: &[Self]) -> Option<&[F16]> {
-                    Float::halves(data)
-                }
-                #[inline(always)]
-                fn square(self, by: f64) -> f64 {
-                    let x = self.widen() * by;
-                    x * x
-                }
-                #[inline(always)]
                 fn add_square(self, sum: f64) -> f64 {
-                    match self.to_single() {
-                        Some(x) => fused_square(x, sum),
-                        None => sum + self.square(1.0),
-                    }
+                    if $rwide { sum + self.square(1.0) } else { fused_square(self.widen() as f32, sum) }
                 }
                 #[inline(always)]
                 fn magnitude(self) -> $rmagnitude { (self.to_bits() & (<$rbits>::MAX >> 1)).cast_signed() }
@@ -393,26 +241,20 @@ macro_rules! elements {
                 $r, $rbits, $rcell, <$r>::NEG_INFINITY, <$r>::INFINITY,
                 |bits| Self::from_bits(bits), |x| x.to_bits(), |x| <$r>::is_nan(x),
                 |negative, n| {
-                    let x = <Self as Float>::of_integer(n);
+                    let x = Self::narrow(if $rwide { n as f64 } else { sticky(n) });
                     if negative { Self::from_bits(x.to_bits() | !(<$rbits>::MAX >> 1)) } else { x }
                 },
-                |x| Self::of_float(x)
+                |x| Self::narrow(x)
             );
             impl Real for $r {
                 #[inline(always)]
                 fn widen(self) -> f64 { f64::from(self) }
                 #[inline(always)]
-                fn narrow(x: f64) -> Self { Self::of_float(x) }
+                fn narrow($x: f64) -> Self { $narrow }
                 #[inline(always)]
-                fn narrow_single(x: f32) -> Self { Self::of_single(x) }
+                fn narrow_single($single: f32) -> Self { $narrow_single }
                 #[inline(always)]
-                fn with_sign_of(self, other: Self) -> Self { Float::with_sign_of(self, other) }
-                #[inline(always)]
-                fn halves_mut(data: &mut [Self]) -> Option<&mut [F16]> { Float::halves_mut(data) }
-                #[inline(always)]
-                fn bfloats(data: &[Self]) -> Option<&[Bf16]> { Float::bfloats(data) }
-                #[inline(always)]
-                fn bfloats_mut(data: &mut [Self]) -> Option<&mut [Bf16]> { Float::bfloats_mut(data) }
+                fn with_sign_of(self, other: Self) -> Self { self.copysign(other) }
             }
         )*
         $(
@@ -506,10 +348,11 @@ macro_rules! elements {
             fn from_magnitude(magnitude: u8) -> f64 { magnitude.into() }
         }
 
-        /// Runs `$body` with `$T` naming the Rust type of a dtype.
+        /// Runs `$body` with `$T` naming the Rust type of a dtype of the kind `any`, `ordered`, `real` (floating-point) or
+        /// `scalable` (floating-point or complex); `$other` for the rest.
         #[cfg(feature = "python")]
-        macro_rules! match_element {
-            ($d dtype:expr, $d T:ident => $d body:expr) => {
+        macro_rules! match_dtype {
+            (any $d dtype:expr, $d T:ident => $d body:expr) => {
                 match $d dtype {
                     $($crate::element::Dtype::$R => { type $d T = $r; $d body })*
                     $($crate::element::Dtype::$C => { type $d T = $c; $d body })*
@@ -517,32 +360,20 @@ macro_rules! elements {
                     $crate::element::Dtype::$B => { type $d T = $b; $d body }
                 }
             };
-        }
-        /// `match_element` for the ordered dtypes; `$other` for the rest.
-        #[cfg(feature = "python")]
-        macro_rules! match_ordered {
-            ($d dtype:expr, $d T:ident => $d body:expr, $d other:expr) => {
+            (ordered $d dtype:expr, $d T:ident => $d body:expr, $d other:expr) => {
                 match $d dtype {
                     $($crate::element::Dtype::$R => { type $d T = $r; $d body })*
                     $($crate::element::Dtype::$I => { type $d T = $i; $d body })*
                     _ => $d other,
                 }
             };
-        }
-        /// `match_element` for the floating-point dtypes; `$other` for the rest.
-        #[cfg(feature = "python")]
-        macro_rules! match_real {
-            ($d dtype:expr, $d T:ident => $d body:expr, $d other:expr) => {
+            (real $d dtype:expr, $d T:ident => $d body:expr, $d other:expr) => {
                 match $d dtype {
                     $($crate::element::Dtype::$R => { type $d T = $r; $d body })*
                     _ => $d other,
                 }
             };
-        }
-        /// `match_element` for the floating-point and complex dtypes; `$other` for the rest.
-        #[cfg(feature = "python")]
-        macro_rules! match_scalable {
-            ($d dtype:expr, $d T:ident => $d body:expr, $d other:expr) => {
+            (scalable $d dtype:expr, $d T:ident => $d body:expr, $d other:expr) => {
                 match $d dtype {
                     $($crate::element::Dtype::$R => { type $d T = $r; $d body })*
                     $($crate::element::Dtype::$C => { type $d T = $c; $d body })*
@@ -559,13 +390,7 @@ macro_rules! elements {
             ($d callback:ident) => { $d callback! { $($R: $r,)* $($C: $c,)* $($I: $i,)* $B: $b, } };
         }
         #[cfg(feature = "python")]
-        pub(crate) use match_element;
-        #[cfg(feature = "python")]
-        pub(crate) use match_ordered;
-        #[cfg(feature = "python")]
-        pub(crate) use match_real;
-        #[cfg(feature = "python")]
-        pub(crate) use match_scalable;
+        pub(crate) use match_dtype;
         pub(crate) use for_each_real;
         pub(crate) use for_each_element;
     };
@@ -628,10 +453,11 @@ macro_rules! ordered {
 
 elements! { ($) // the only list of dtypes
     float {
-        F16: crate::element::F16, u16, i16, AtomicU16, "float16", 23, wide: false;
-        Bf16: crate::element::Bf16, u16, i16, AtomicU16, "bfloat16", -1, wide: false; // of the package ml_dtypes
-        F32: f32, u32, i32, AtomicU32, "float32", 11, wide: false;
-        F64: f64, u64, i64, AtomicU64, "float64", 12, wide: true;
+        F16: crate::element::F16, u16, i16, AtomicU16, "float16", 23, wide: false, |x| Self::from_f64(x), |x| Self::from_f32(x);
+        Bf16: // of the package ml_dtypes
+            crate::element::Bf16, u16, i16, AtomicU16, "bfloat16", -1, wide: false, |x| Self::from_f64(x), |x| Self::from_f32(x);
+        F32: f32, u32, i32, AtomicU32, "float32", 11, wide: false, |x| x as Self, |x| x;
+        F64: f64, u64, i64, AtomicU64, "float64", 12, wide: true, |x| x, |x| x.into();
     }
     integer {
         I8: i8, u8, AtomicU8, "int8", 1;

@@ -5,6 +5,7 @@
 //! calls are `#[inline(always)]`, because a function that is not inlined is compiled without the features. Loops in it are
 //! `for` loops, because an iterator's `for_each` is such a function.
 
+use std::any::TypeId;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
     __m128i, __m256, __m256i, __m512, __m512i, _mm_loadu_si128, _mm256_cvtph_ps, _mm256_loadu_si256,
@@ -24,6 +25,7 @@ use std::arch::x86_64::{
 use std::marker::PhantomData;
 #[cfg(target_arch = "x86_64")]
 use std::mem::transmute;
+use std::ptr;
 #[cfg(target_arch = "x86_64")]
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -340,6 +342,26 @@ impl Level for V4 {
     }
 
     store_line_by!(__m512i, _mm512_loadu_si512, _mm512_stream_si512);
+}
+
+/// The slice, if its elements are of type `U`: CPUs convert 16-bit elements by instructions that the compiler does not emit.
+#[expect(unsafe_code, reason = "Rust has no cast of slices by type")]
+#[inline(always)]
+#[must_use]
+pub fn slice_of<U: Element, T: Element>(data: &[T]) -> Option<&[U]> {
+    let is_same = TypeId::of::<T>() == TypeId::of::<U>();
+    // SAFETY: `T` and `U` are one type, and the pointer comes from a reference of the same lifetime.
+    if is_same { Some(unsafe { &*(ptr::from_ref(data) as *const [U]) }) } else { None }
+}
+
+/// [`slice_of`], mutable.
+#[expect(unsafe_code, reason = "Rust has no cast of slices by type")]
+#[inline(always)]
+#[must_use]
+pub fn slice_of_mut<U: Element, T: Element>(data: &mut [T]) -> Option<&mut [U]> {
+    let is_same = TypeId::of::<T>() == TypeId::of::<U>();
+    // SAFETY: as in `slice_of`; the reference is the only one to the slice.
+    if is_same { Some(unsafe { &mut *(ptr::from_mut(data) as *mut [U]) }) } else { None }
 }
 
 impl Isa {

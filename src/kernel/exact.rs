@@ -7,9 +7,9 @@
 
 use std::mem;
 
-use crate::element::Element;
+use crate::element::{Dtype, Element, F16};
 use crate::error::{Result, vec_with_room};
-use crate::isa::{CONVERTED, Isa, Level, Op};
+use crate::isa::{CONVERTED, Isa, Level, Op, slice_of};
 use crate::kernel::sum::{Abs, BLOCK, Square, Term};
 use crate::scaled::power_of_two;
 
@@ -112,7 +112,7 @@ impl Accumulator {
     /// Adds the moduli of elements, or their squares. A complex modulus is rounded to float64 first.
     pub fn add<T: Element>(&mut self, isa: Isa, data: &[T]) {
         for part in data.chunks(AT_ONCE) {
-            if T::halves(part).is_some() {
+            if T::DTYPE == Dtype::F16 {
                 for block in part.chunks(BLOCK) {
                     // The exponents of float16 are always near enough to the largest one: all elements are below 2^16.
                     if !self.add_block(isa, block, &[], 15).0 {
@@ -335,7 +335,7 @@ fn add_row<L: Level, T: Element, F: Term<T> + Term<f32>>(
     shift: f64,
     term: F,
 ) {
-    if let Some(halves) = T::halves(row).and_then(|halves| halves.first_chunk()) {
+    if let Some(halves) = slice_of::<F16, _>(row).and_then(|halves| halves.first_chunk()) {
         return add_terms::<L, f32>(upper, lower, &level.widen(halves), shift, term);
     }
     add_terms::<L, T>(upper, lower, row, shift, term);

@@ -25,9 +25,10 @@
 use std::marker::PhantomData;
 
 use super::truncate::size_toward_zero;
-use crate::element::{Bf16, F16, Real, to_odd};
+use crate::element::{Bf16, Dtype, F16, Real, to_odd};
 use crate::isa::{
-    CONVERTED, Isa, LINE, Level, Op, StreamGuard, StreamSink, StreamSource, prefetch_ahead, prefetch_distance,
+    CONVERTED, Isa, LINE, Level, Op, StreamGuard, StreamSink, StreamSource, prefetch_ahead,
+    prefetch_distance, slice_of, slice_of_mut,
 };
 use crate::scaled::power_of_two;
 
@@ -112,7 +113,7 @@ fn by_doubles<T: Real, const TOWARD_ZERO: bool>(
 
 /// The bounds of the factor for the float32 path; None where it does not apply.
 fn bounds_for<T: Real>(isa: Isa, by: f64) -> Option<[f32; 2]> {
-    if T::halves(&[]).is_none() {
+    if T::DTYPE == Dtype::Bf16 {
         return bounds_of_bfloats(by);
     }
     if isa.converts_halves() { bounds_of_halves(by) } else { None }
@@ -162,12 +163,13 @@ fn by_singles<T: Real, const TOWARD_ZERO: bool>(
     to: &mut [T],
     bounds: [f32; 2],
 ) -> u32 {
-    if let Some(to) = T::halves_mut(to) {
-        let from = from.and_then(T::halves);
+    if let Some(to) = slice_of_mut::<F16, _>(to) {
+        let from = from.and_then(slice_of);
         return isa.run(ScaleBlocks::<_, TOWARD_ZERO> { from, to, bounds });
     }
-    let from = from.and_then(T::bfloats);
-    T::bfloats_mut(to).map_or(u32::MAX, |to| isa.run(ScaleBlocks::<_, TOWARD_ZERO> { from, to, bounds }))
+    let from = from.and_then(slice_of);
+    slice_of_mut::<Bf16, _>(to)
+        .map_or(u32::MAX, |to| isa.run(ScaleBlocks::<_, TOWARD_ZERO> { from, to, bounds }))
 }
 
 /// Streams lines as they are computed, in float64 where float32 does not determine them.
@@ -179,9 +181,9 @@ fn stream_lines<T: Real, const TOWARD_ZERO: bool>(
     by: f64,
     bounds: [f32; 2],
 ) {
-    if let (Some(from), Some(to)) = (T::halves(from), T::halves_mut(to)) {
+    if let (Some(from), Some(to)) = (slice_of::<F16, _>(from), slice_of_mut::<F16, _>(to)) {
         isa.stream(guard, to, ScaledLines::<_, TOWARD_ZERO> { from, by, bounds });
-    } else if let (Some(from), Some(to)) = (T::bfloats(from), T::bfloats_mut(to)) {
+    } else if let (Some(from), Some(to)) = (slice_of::<Bf16, _>(from), slice_of_mut::<Bf16, _>(to)) {
         isa.stream(guard, to, ScaledLines::<_, TOWARD_ZERO> { from, by, bounds });
     }
 }
@@ -351,7 +353,7 @@ impl<T: Real> Op for ToSingles<'_, T> {
     type Output = ();
     #[inline(always)]
     fn eval<L: Level>(self, level: L) {
-        if let Some(from) = T::halves(self.from) {
+        if let Some(from) = slice_of::<F16, _>(self.from) {
             return convert(from, self.to, |x| level.widen(x), F16::to_f32);
         }
         for (to, from) in self.to.iter_mut().zip(self.from) {
@@ -373,7 +375,7 @@ impl<T: Real> Op for FromSingles<'_, T> {
     type Output = ();
     #[inline(always)]
     fn eval<L: Level>(self, level: L) {
-        if let Some(to) = T::halves_mut(self.to) {
+        if let Some(to) = slice_of_mut::<F16, _>(self.to) {
             return convert(self.from, to, |x| level.narrow::<false>(x), F16::from_f32);
         }
         for (to, from) in self.to.iter_mut().zip(self.from) {

@@ -18,7 +18,7 @@ use super::norm::vector_order;
 use super::operands::{Inputs, OnDevice, Operands, Parameter, Parts};
 use super::run::{NormOf, Norms, detached, margin, real_dtype, scale_pairs, scale_slices};
 use super::shared::{shared_norm, shared_norms};
-use crate::element::{Dtype, Ordered, match_ordered, match_real};
+use crate::element::{Dtype, Ordered, match_dtype};
 use crate::isa::Isa;
 use crate::kernel::clip::Clip;
 use crate::kernel::scale::ClipMagnitude;
@@ -69,7 +69,7 @@ fn clip_to_bounds(
     lo: &BoundKind<'_>,
     hi: &BoundKind<'_>,
 ) -> PyResult<()> {
-    match_ordered!(dtype, T => {
+    match_dtype!(ordered dtype, T => {
         let values = (lo.value(T::LOWEST)?, hi.value(T::HIGHEST)?);
         if let (Some(lo), Some(hi)) = values {
             let (mut task, bytes) = operands.task::<T>()?;
@@ -248,7 +248,7 @@ fn clip_plain_rows(
     limit: Limit,
 ) -> PyResult<()> {
     let bytes = pairs.inputs().bytes();
-    match_real!(dtype, T => {
+    match_dtype!(real dtype, T => {
         let (source, rows) = pairs.rows::<T>(len)?;
         Ok(detached(py, bytes, || clip_rows(Isa::current(), source.as_ref(), rows, len, limit))?)
     }, Err(internal("rows of integers")))
@@ -281,7 +281,7 @@ fn clip_slices(py: Python<'_>, pair: &mut Pair<'_>, axes: &[usize], limit: Limit
 
 fn clip_elements(py: Python<'_>, pair: &mut Pair<'_>, dtype: Dtype, limit: Limit) -> PyResult<()> {
     let bytes = pair.input().bytes();
-    match_real!(dtype, T => {
+    match_dtype!(real dtype, T => {
         let mut task = pair.whole_task::<T>()?;
         Ok(detached(py, bytes, || apply_elementwise(Isa::current(), &Uniform(ClipMagnitude(limit)), &mut task))?)
     }, Err(internal("clipping of integers")))
@@ -305,7 +305,7 @@ fn clip_as_rows(
         return Ok(false);
     }
     let (split, bytes): (ReducedAxes, _) = (pair.input().split(&reduced), pair.input().bytes());
-    match_real!(real, T => {
+    match_dtype!(real real, T => {
         let Some((source, rows)) = pair.rows::<T>(&split)? else { return Ok(false) };
         detached(py, bytes, || clip_rows(Isa::current(), source.as_ref(), rows, len, limit))?;
         Ok(true)
@@ -322,7 +322,7 @@ fn clip_as_columns(
     limit: Limit,
 ) -> PyResult<bool> {
     let bytes = whole.bytes();
-    match_real!(real, T => {
+    match_dtype!(real real, T => {
         let shape = whole.slices::<T>(&whole.split(axes))?.block();
         let Some(shape @ [len, _]) = shape else { return Ok(false) };
         if !is_column::<T>(whole.len() / len.max(1), shape) {

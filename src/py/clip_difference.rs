@@ -15,7 +15,7 @@ use super::norm::vector_order;
 use super::operands::{Inputs, Operands, Parameter};
 use super::run::detached;
 use super::text::describe;
-use crate::element::{Dtype, match_real, match_scalable};
+use crate::element::{Dtype, match_dtype};
 use crate::error::{Error, vec_with_room};
 use crate::isa::Isa;
 use crate::parallel::Crew;
@@ -134,7 +134,7 @@ fn norm_of_differences<'a, 'py: 'a>(
 
 fn difference<'a>(t: &'a Array<'_>, base: &'a Array<'_>, by: f64) -> PyResult<AnyView<'a>> {
     let wrong = || internal("differences of integers");
-    match_scalable!(t.dtype().ok_or_else(wrong)?, T => {
+    match_dtype!(scalable t.dtype().ok_or_else(wrong)?, T => {
         let (t, base) = t.views_beside::<T>(base)?;
         Ok(Difference { t, base, by }.into())
     }, Err(wrong()))
@@ -161,7 +161,7 @@ fn take_step<'py>(
     let bytes = scaled.fold(0usize, |sum, other| sum.saturating_add(other.bytes()));
     for (pair, other) in pairs.iter_mut().zip(&parts).filter(|(_, other)| other.is_scalable()) {
         let walk = pair.walk();
-        match_real!(other.dtype().ok_or_else(|| internal("an array of no dtype"))?, T => {
+        match_dtype!(real other.dtype().ok_or_else(|| internal("an array of no dtype"))?, T => {
             let bytes_moved = other.bytes().saturating_mul(3);
             let (other, mut task) = (other.view::<T>(&walk)?, pair.task::<T>(&walk)?);
             let towards = Towards { other, other_is_t: into_bases, factor };

@@ -16,7 +16,7 @@ use super::norm::norms_to_array;
 use super::operands::{Inputs, Operands, Parameter};
 use super::run::{Norms, detached, margin, scale_slices};
 use super::text::{describe, shape_text};
-use crate::element::match_real;
+use crate::element::match_dtype;
 use crate::error::vec_with_room;
 use crate::isa::Isa;
 use crate::parallel::elementwise::Task;
@@ -170,7 +170,7 @@ fn write_sum(
     let factors: Vec<_> = (0..).zip(factors).filter(|(_, factor)| !Factor::erases(factor.by)).collect();
     let len = array.shape().iter().skip(1).product();
     let (py, bytes) = (array.object().py(), array.bytes());
-    match_real!(array.dtype().ok_or_else(|| internal("an array of no dtype"))?, T => {
+    match_dtype!(real array.dtype().ok_or_else(|| internal("an array of no dtype"))?, T => {
         let elements = array.view::<T>(&IterOrder::along(0..array.ndim()))?;
         let examples = Examples { elements, len, factors: &factors, over };
         let task = pair.task::<T>(&IterOrder::along(0..array.ndim() - 1))?;

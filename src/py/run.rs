@@ -11,7 +11,7 @@ use super::array::order::{IterOrder, ReducedAxes, spread};
 use super::array::pair::Pair;
 use super::array::plain::{OperandPairs, PlainArrays, PlainViews};
 use super::array::{Array, internal, resized};
-use crate::element::{Dtype, Real, match_element, match_real};
+use crate::element::{Dtype, Real, match_dtype};
 use crate::error::{Error, vec_with_room};
 use crate::isa::Isa;
 use crate::kernel::exact::{ExactSum, Power};
@@ -177,7 +177,7 @@ fn norm_of_views(isa: Isa, crew: &Crew, views: &PlainViews<'_>, order: Order) ->
 }
 
 fn any_view<'a>(array: &'a Array<'_>) -> PyResult<AnyView<'a>> {
-    match_element!(dtype_of(array)?, T => array.whole::<T>().map(AnyView::from))
+    match_dtype!(any dtype_of(array)?, T => array.whole::<T>().map(AnyView::from))
 }
 
 /// The norms of slices, in the order of the kept axes, from outer to inner.
@@ -211,7 +211,7 @@ impl Norms {
         for (((array, _), (parts, axes)), norms) in arrays.zip(&split).zip(&mut norms) {
             let array = parts.as_ref().unwrap_or(array);
             bytes = bytes.saturating_add(array.bytes());
-            match_element!(dtype_of(array)?, T => {
+            match_dtype!(any dtype_of(array)?, T => {
                 let (slices, values) = (array.slices::<T>(axes)?, norms.values.as_mut_slice());
                 let run = move || norms_into(isa, &slices, order, values);
                 jobs.push(ArrayJob::new(array.bytes(), run));
@@ -229,7 +229,7 @@ impl Norms {
 
     /// Whether the slices along some axes lie side by side, so that [`Norms::of`] sums all of them at once.
     pub(super) fn are_of_columns(array: &Array<'_>, reduced: &[usize]) -> PyResult<bool> {
-        match_element!(dtype_of(array)?, T => Ok(array.slices::<T>(&array.split(reduced))?.are_columns()))
+        match_dtype!(any dtype_of(array)?, T => Ok(array.slices::<T>(&array.split(reduced))?.are_columns()))
     }
 
     /// The norms of the matrices along two axes.
@@ -323,7 +323,7 @@ fn new_norms<'py, N: AsRef<[Scaled]>>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let (shape, places) = placed(array.shape(), kept, keepdims);
     let dtype = if dtype_of(array)?.is_wide() { Dtype::F64 } else { Dtype::F32 };
-    match_real!(dtype, T => {
+    match_dtype!(real dtype, T => {
         Array::filled::<T>(array.object().py(), &shape, &places, |to| {
             to.iter_mut().zip(norms()?.as_ref()).for_each(|(to, norm)| *to = T::narrow(norm.to_f64()));
             Ok(())
@@ -343,7 +343,7 @@ pub(super) fn normalize_rows<'py>(
         return Ok(None);
     }
     let (split, bytes) = (input.split(axes), input.bytes());
-    match_real!(dtype, T => {
+    match_dtype!(real dtype, T => {
         if pair.rows::<T>(&split)?.is_none() {
             return Ok(None);
         }
@@ -428,7 +428,7 @@ fn scaling<'a>(
     let then = Some(then).filter(|then| then.iter().any(|then| *then != 1.0));
     let shape = pair.input().shape().to_vec();
     let walk = pair.walk();
-    match_real!(dtype, T => {
+    match_dtype!(real dtype, T => {
         let mut task = pair.task::<T>(&walk)?;
         Ok(ArrayJob::new(bytes, move || {
             let spread = |factors| Factors { factors: spread(factors, &norms.kept, &shape, &walk), kind };
@@ -453,7 +453,7 @@ fn dtype_of(array: &Array<'_>) -> PyResult<Dtype> {
 }
 
 fn any_task<'a>(pair: &'a mut Pair<'_>) -> PyResult<AnyTask<'a>> {
-    match_real!(real_dtype(pair)?, T => pair.whole_task::<T>().map(AnyTask::from), Err(internal("scaling of integers")))
+    match_dtype!(real real_dtype(pair)?, T => pair.whole_task::<T>().map(AnyTask::from), Err(internal("scaling of integers")))
 }
 
 /// Scales all arrays by one factor; None copies those that are not in place. Integers are copied.

@@ -5,8 +5,8 @@ use std::fmt::Debug;
 use std::ops::Range;
 
 use super::order::{Order, OverflowRisk, Reduction};
-use crate::element::{Element, F16};
-use crate::isa::Isa;
+use crate::element::{Dtype, Element, F16};
+use crate::isa::{Isa, slice_of};
 use crate::kernel::exact::Accumulator;
 use crate::kernel::halves::ToSingles;
 use crate::kernel::max::MaxAbs;
@@ -53,7 +53,7 @@ pub(super) use {match_term, with_direct_term, with_term};
 
 impl Reduction {
     pub(super) fn of_slice<T: Element>(self, isa: Isa, data: &[T]) -> Total {
-        if let Some(data) = T::halves(data) {
+        if let Some(data) = slice_of::<F16, _>(data) {
             return self.of_halves(isa, data);
         }
         match self {
@@ -254,7 +254,7 @@ pub(super) fn norm_of_slice_with<T: Element>(
 
 /// Whether [`row_sums`] sums rows of `len` elements in this pass.
 pub(in crate::parallel) fn has_row_sums<T: Element>(len: usize, pass: Reduction) -> bool {
-    let is_direct = T::DIRECT && T::halves(&[]).is_none();
+    let is_direct = T::DIRECT && T::DTYPE != Dtype::F16;
     is_direct && len < CHUNK && matches!(pass, Reduction::Abs | Reduction::Square)
 }
 

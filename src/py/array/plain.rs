@@ -27,7 +27,7 @@ use super::items::{Held, Items};
 use super::objects;
 use super::pair::Rows;
 use super::{internal, resized, with_memory};
-use crate::element::{Dtype, Element, Ordered, Real, match_element, match_real};
+use crate::element::{Dtype, Element, Ordered, Real, match_dtype};
 use crate::error::{Error, Result};
 use crate::isa::Isa;
 use crate::kernel::scale::Scale;
@@ -362,7 +362,7 @@ impl Views for PlainViews<'_> {
     #[inline]
     fn with<R>(&self, at: usize, read: impl FnOnce(&AnyView<'_>) -> R) -> R {
         let array = &self.arrays[at];
-        match_element!(array.dtype, T => {
+        match_dtype!(any array.dtype, T => {
             // SAFETY: see the struct.
             read(&View::Dense(unsafe { array.elements::<T>() }).into())
         })
@@ -380,7 +380,7 @@ impl Views for PlainViews<'_> {
     fn sum_short(&self, range: Range<usize>, sums: impl ShortSums) -> usize {
         let Some(arrays) = self.arrays.get(range).filter(|arrays| arrays.len() >= FEWEST) else { return 0 };
         let Some(first) = arrays.first() else { return 0 };
-        match_element!(first.dtype, T => {
+        match_dtype!(any first.dtype, T => {
             let is_taken = |array: &&PlainArray| array.dtype == T::DTYPE && sums.takes::<T>(array.len);
             let count = at_least_fewest(arrays.iter().take_while(is_taken));
             if count > 0 {
@@ -571,14 +571,15 @@ impl<'a> Tasks<'a> for PlainTasks<'a> {
         let ((input, inputs), (output, outputs)) = self.inputs.split_last().zip(self.outputs.split_last())?;
         *self = Self { inputs, outputs, views: self.views };
         // SAFETY: the pair has been removed from these tasks.
-        match_real!(input.dtype, T => Some(unsafe { task::<T>(input, output) }.into()), None)
+        match_dtype!(real input.dtype, T => Some(unsafe { task::<T>(input, output) }.into()), None)
     }
 
     fn run(&mut self, isa: Isa, factor: Option<Factor>, store: Store<'_>) {
         let mut at = 0;
         while let Some((input, output)) = self.inputs.get(at).zip(self.outputs.get(at)) {
             if let (Some(factor), Store::Cached) = (factor, store) {
-                let count = match_real!(input.dtype, T => self.scale_short::<T>(isa, at, Scale(factor)), 0);
+                let count =
+                    match_dtype!(real input.dtype, T => self.scale_short::<T>(isa, at, Scale(factor)), 0);
                 if count > 0 {
                     at += count;
                     continue;
@@ -586,7 +587,7 @@ impl<'a> Tasks<'a> for PlainTasks<'a> {
             }
             at += 1;
             // SAFETY: memory that is borrowed mutably is lent to one task at a time.
-            match_real!(input.dtype, T => unsafe { task::<T>(input, output) }.scale(isa, factor, store), {});
+            match_dtype!(real input.dtype, T => unsafe { task::<T>(input, output) }.scale(isa, factor, store), {});
         }
     }
 }
