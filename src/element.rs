@@ -225,6 +225,12 @@ macro_rules! elements {
                 fn modulus(self, by: f64) -> f64 {
                     (self.widen() * by).abs()
                 }
+                // Not the default: the compiler keeps the modulus of float32 there.
+                #[inline(always)]
+                fn square(self, by: f64) -> f64 {
+                    let x = self.widen() * by;
+                    x * x
+                }
                 #[inline(always)]
                 fn add_square(self, sum: f64) -> f64 {
                     if $rwide { sum + self.square(1.0) } else { fused_square(self.widen() as f32, sum) }
