@@ -136,13 +136,12 @@ impl Accumulator {
     /// Adds floats of at most 24 digits. If all nonzero elements of a block are near enough to its largest, float64 adds them
     /// without rounding.
     fn add_blocks<T: Element>(&mut self, isa: Isa, data: &[T]) {
-        let (block, mut rest) = data.split_at(data.len().min(BLOCK));
+        let mut blocks = data.chunks(BLOCK);
+        let mut block = blocks.next().unwrap_or_default();
         // The extremes of a block are found while the block before it is added up, so that the CPU does not wait for memory.
         let mut found = look_at(isa, block);
-        let mut block = block;
         while !block.is_empty() {
-            let next;
-            (next, rest) = rest.split_at(rest.len().min(BLOCK));
+            let next = blocks.next().unwrap_or_default();
             let (low, high) = found.exponents();
             // The block has an infinity or NaN, or its exponents are too far apart.
             found = if high > 127 || high - low > NEAR {

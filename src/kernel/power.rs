@@ -223,44 +223,21 @@ pub enum Simple {
     Four,
 }
 
-/// `|x|^(1/2)`
+/// `|x|^(N/2)`, for an N of 1, 3, 6 or 8.
 #[derive(Clone, Copy, Debug)]
-pub struct Half;
-/// `|x|^(3/2)`
-#[derive(Clone, Copy, Debug)]
-pub struct ThreeHalves;
-/// `|x|^3`
-#[derive(Clone, Copy, Debug)]
-pub struct Cube;
-/// `|x|^4`
-#[derive(Clone, Copy, Debug)]
-pub struct Fourth;
+pub struct HalfPower<const N: u32>;
 
-impl<T: Element> Term<T> for Half {
+impl<T: Element, const N: u32> Term<T> for HalfPower<N> {
     #[inline(always)]
     fn of(&self, x: T) -> f64 {
-        x.modulus(1.0).sqrt()
-    }
-}
-impl<T: Element> Term<T> for ThreeHalves {
-    #[inline(always)]
-    fn of(&self, x: T) -> f64 {
-        let x = x.modulus(1.0);
-        x * x.sqrt()
-    }
-}
-impl<T: Element> Term<T> for Cube {
-    #[inline(always)]
-    fn of(&self, x: T) -> f64 {
-        let x = x.modulus(1.0);
-        x * x * x
-    }
-}
-impl<T: Element> Term<T> for Fourth {
-    #[inline(always)]
-    fn of(&self, x: T) -> f64 {
-        let square = x.square(1.0);
-        square * square
+        const { assert!(matches!(N, 1 | 3 | 6 | 8)) };
+        let size = x.modulus(1.0);
+        match N {
+            1 => size.sqrt(),
+            3 => size * size.sqrt(),
+            6 => size * size * size,
+            _ => x.square(1.0) * x.square(1.0),
+        }
     }
 }
 

@@ -22,7 +22,7 @@ use _core::kernel::clip::{AnyOutside, Between, Clip, ClipEach};
 use _core::kernel::halves::{FromSingles, ScaleBlocks, ScaledLines, ToSingles};
 use _core::kernel::map::{AnyChange, Apply, ApplyInto, ApplyIntoEach, ApplyToEach, Mapped};
 use _core::kernel::max::{MaxAbs, MaxRow};
-use _core::kernel::power::{Cube, Power, ThreeHalves};
+use _core::kernel::power::{HalfPower, Power};
 use _core::kernel::rows::ScaledRows;
 use _core::kernel::scale::{Scale, Times};
 use _core::kernel::scale_each::ScaleEach;
@@ -272,8 +272,8 @@ fn probes() -> Vec<Probe> {
         probe::<Sum<'_, f32, Abs>>(SUM, [235, 63, 35]),
         probe::<Sum<'_, f64, Abs>>(SUM, [194, 44, 26]),
         probe::<Sum<'_, Bf16, Abs>>(SUM, [251, 99, 53]),
-        probe::<Sum<'_, f64, ThreeHalves>>(SUM, [203, 81, 44]),
-        probe::<Sum<'_, f64, Cube>>(SUM, [302, 99, 53]),
+        probe::<Sum<'_, f64, HalfPower<3>>>(SUM, [203, 81, 44]),
+        probe::<Sum<'_, f64, HalfPower<6>>>(SUM, [302, 99, 53]),
         probe::<Sum<'_, f32, Power>>(Done("divpd", 8), [1243, 457, 182]),
         probe::<Sum<'_, f32, Power>>(Done("psllq", 8), [1462, 640, 292]),
         probe::<Sum<'_, f64, Power>>(Done("divpd", 8), [1206, 438, 173]),

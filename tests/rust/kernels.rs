@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::AtomicU8;
 
 use crate::common::{IS_SLOW, Random, sized, thinned};
-use _core::element::{Bf16, Bool, Complex, Dtype, Element, F16, Half as HalfFloat, Ordered, Real};
+use _core::element::{Bf16, Bool, Complex, Dtype, Element, F16, Half, Ordered, Real};
 use _core::isa::{Isa, LINE, StreamGuard};
 use _core::kernel::clip::{AnyOutside, Clip, ClipEach};
 use _core::kernel::difference::{Approach, Subtract};
@@ -19,7 +19,7 @@ use _core::kernel::examples::Share;
 use _core::kernel::halves::{FromSingles, ScaledLines, ToSingles};
 use _core::kernel::map::{AnyChange, Apply, ApplyInto, Map};
 use _core::kernel::max::{MaxAbs, MaxRow};
-use _core::kernel::power::{Cube, Fourth, Half, Power, ThreeHalves};
+use _core::kernel::power::{HalfPower, Power};
 use _core::kernel::rows::{PlainFactors, ScaledRows};
 use _core::kernel::scale::{ClipMagnitude, Scale};
 use _core::kernel::scale_each::{FactorKind, ScaleEach};
@@ -669,19 +669,19 @@ fn streams_are_right_anywhere_in_a_line() {
 /// Cache lines that float32 determines, and others: with a factor that makes a tie of one, and with bounds so far apart that
 /// the products seldom agree.
 fn scaled_lines<const DIGITS: u32>(
-    stream: impl Fn(Isa, ScaledLines<'_, HalfFloat<DIGITS>, false>, &mut [HalfFloat<DIGITS>]),
+    stream: impl Fn(Isa, ScaledLines<'_, Half<DIGITS>, false>, &mut [Half<DIGITS>]),
 ) where
-    HalfFloat<DIGITS>: KnownReal,
+    Half<DIGITS>: KnownReal,
 {
     let mut random = Random::new(63);
     let longest = sized(200, 40);
     let by = 1.0 + power_of_two(-1 - DIGITS.cast_signed());
     let kinds = [(power_of_two(-22), true), (power_of_two(-22), false), (power_of_two(-6), false)];
     for (apart, ties) in thinned(kinds, 3) {
-        let mut data: Vec<HalfFloat<DIGITS>> = samples(&mut random, longest + 3);
+        let mut data: Vec<Half<DIGITS>> = samples(&mut random, longest + 3);
         if ties {
             for (i, x) in data.iter_mut().enumerate() {
-                *x = HalfFloat::from_f64(if i % 70 == 3 { 1.0 } else { 1.5 });
+                *x = Half::from_f64(if i % 70 == 3 { 1.0 } else { 1.5 });
             }
         }
         let bounds = [(by - apart) as f32, (by + apart) as f32];
@@ -876,9 +876,9 @@ fn scale_makes_one_nan_and_keeps_others() {
 /// All patterns of 16 bits, read and rounded, and all numbers on the edges between two of them.
 fn every_half<const DIGITS: u32>()
 where
-    HalfFloat<DIGITS>: KnownReal,
+    Half<DIGITS>: KnownReal,
 {
-    type T<const DIGITS: u32> = HalfFloat<DIGITS>;
+    type T<const DIGITS: u32> = Half<DIGITS>;
     let all: Vec<T<DIGITS>> = (0..=u16::MAX).map(T::from_bits).collect();
     let sizes: Vec<f64> = all.iter().map(|x| x.exact().abs()).collect();
     let infinity = T::<DIGITS>::INFINITY.to_bits();
@@ -1001,9 +1001,9 @@ fn every_half_is_read_and_rounded() {
 /// Integers far beyond float64's digits are rounded once: a tie is one only if nothing at all comes after.
 fn integers<const DIGITS: u32>()
 where
-    HalfFloat<DIGITS>: KnownReal,
+    Half<DIGITS>: KnownReal,
 {
-    type T<const DIGITS: u32> = HalfFloat<DIGITS>;
+    type T<const DIGITS: u32> = Half<DIGITS>;
     let infinity = T::<DIGITS>::INFINITY.to_bits();
     let mut ties = 0;
     for bits in 0..infinity {
@@ -1291,10 +1291,10 @@ fn sums<T: Known>() {
             check_sum(&room, Rescaled(Abs, by), |x| x.size(by));
             check_sum(&room, Rescaled(Square, by), |x| x.squared(by));
         }
-        check_sum(&room, Half, |x| x.size(1.0).sqrt());
-        check_sum(&room, ThreeHalves, |x| x.size(1.0) * x.size(1.0).sqrt());
-        check_sum(&room, Cube, |x| x.size(1.0) * x.size(1.0) * x.size(1.0));
-        check_sum(&room, Fourth, |x| x.squared(1.0) * x.squared(1.0));
+        check_sum(&room, HalfPower::<1>, |x| x.size(1.0).sqrt());
+        check_sum(&room, HalfPower::<3>, |x| x.size(1.0) * x.size(1.0).sqrt());
+        check_sum(&room, HalfPower::<6>, |x| x.size(1.0) * x.size(1.0) * x.size(1.0));
+        check_sum(&room, HalfPower::<8>, |x| x.squared(1.0) * x.squared(1.0));
     }
     for p in thinned([0.5, 1.5, 3.7, 100.0], 3) {
         let peak = room.iter().map(|x| x.size(1.0)).fold(0.0, f64::max);

@@ -36,15 +36,15 @@ macro_rules! with_direct_term {
 /// `$body` with the term of any pass. If the pass rescales, its elements are rescaled already.
 macro_rules! with_term {
     ($pass:expr, $term:ident => $body:expr) => {{
-        use $crate::kernel::power::{Cube, Fourth, Half, Simple, ThreeHalves};
+        use $crate::kernel::power::{HalfPower, Simple};
         use $crate::kernel::sum::{Abs, Square};
         $crate::parallel::reduce::pass::match_term!($pass, $term => $body;
             Reduction::Abs | Reduction::RescaledAbs(_) => Abs,
             Reduction::Square | Reduction::RescaledSquare(_) => Square,
-            Reduction::Simple(Simple::Half) => Half,
-            Reduction::Simple(Simple::ThreeHalves) => ThreeHalves,
-            Reduction::Simple(Simple::Three) => Cube,
-            Reduction::Simple(Simple::Four) => Fourth,
+            Reduction::Simple(Simple::Half) => HalfPower::<1>,
+            Reduction::Simple(Simple::ThreeHalves) => HalfPower::<3>,
+            Reduction::Simple(Simple::Three) => HalfPower::<6>,
+            Reduction::Simple(Simple::Four) => HalfPower::<8>,
             Reduction::Power(power) => power,
         )
     }};
