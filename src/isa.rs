@@ -111,23 +111,16 @@ macro_rules! levels {
     };
 }
 
-/// Passes the table to a macro: the only list of instruction sets.
-///
-/// All of these levels have "fma". A fused product is not rounded before it is added, so the levels have the same bits only
-/// where the product is exact anyway. Only `fused_square` in `element.rs` fuses: it squares numbers of at most 32 bits and
-/// takes nothing else. The compiler does not fuse by itself.
+// The only list of levels.
+//
+// All of them have "fma". A fused product is not rounded before it is added, so the levels have the same bits only where the
+// product is exact anyway. Only `fused_square` in `element.rs` fuses: it squares numbers of at most 32 bits and takes nothing
+// else. The compiler does not fuse by itself.
 #[cfg(target_arch = "x86_64")]
-macro_rules! with_levels {
-    ($use:ident) => {
-        $use! {
-            V3 "x86-64-v3": "avx2", "bmi2", "f16c", "fma";
-            V4 "x86-64-v4": "avx512f", "avx512bw", "avx512vl", "avx512dq", "bmi2", "fma";
-        }
-    };
+levels! {
+    V3 "x86-64-v3": "avx2", "bmi2", "f16c", "fma";
+    V4 "x86-64-v4": "avx512f", "avx512bw", "avx512vl", "avx512dq", "bmi2", "fma";
 }
-
-#[cfg(target_arch = "x86_64")]
-with_levels!(levels);
 #[cfg(not(target_arch = "x86_64"))]
 levels! {}
 

@@ -111,11 +111,12 @@ impl Limit {
         if self.margin == 0.0 || self.limit == f64::INFINITY {
             return norm.clip_to(self.limit);
         }
-        if norm.is_at_most(self.limit, 1.0 - self.margin) {
+        let (unchanged, scaled) = self.shares();
+        if norm.is_at_most(self.limit, unchanged) {
             return None;
         }
         let Factor { by, then, .. } = norm.factor_to(self.limit);
-        Some(Factor { by: by * (1.0 - 2.0 * self.margin), then, toward_zero: true })
+        Some(Factor { by: by * scaled, then, toward_zero: true })
     }
 
     /// The share of the limit up to which norms change nothing, and the share to which larger norms are scaled.

@@ -72,18 +72,12 @@ impl Log2 {
     #[inline(always)]
     #[must_use]
     pub fn of(x: f64) -> Self {
-        Self::beyond(x, 0.0)
-    }
-
-    /// [`Log2::of`], its exponent less the whole number `start`. The exponent for 0 is [`ZERO`].
-    #[inline(always)]
-    fn beyond(x: f64, start: f64) -> Self {
-        let (exponent, s) = reduce(x, start);
+        let (exponent, s) = reduce(x, 0.0);
         Self { exponent, fraction: log2_of_ratio(s) }
     }
 }
 
-/// The exponent that [`Log2`] gives for 0.
+/// The exponent that [`reduce`] gives for 0, from a start of 0.
 const ZERO: f64 = -1023.0 - 64.0;
 
 /// Splits `x = 2^(exponent + start) * (1 + s) / (1 - s)` into the exponent, less the whole number `start`, and s.
