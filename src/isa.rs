@@ -26,9 +26,7 @@ use std::marker::PhantomData;
 #[cfg(target_arch = "x86_64")]
 use std::mem::transmute;
 use std::ptr;
-#[cfg(target_arch = "x86_64")]
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[cfg(all(target_arch = "x86_64", miri))]
 use emulated::{_mm256_cvtps_ph, _mm512_cvtph_ps, _mm512_cvtps_ph};
@@ -46,20 +44,22 @@ pub trait Op {
     fn eval<L: Level>(self, level: L) -> Self::Output;
 }
 
-/// Proof that this CPU runs a level: the fields are private and only detection fills them.
+/// Proof that this CPU runs two levels: the fields are private, and only an `Isa` of levels that were detected leaves this file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Isa {
     level: Number,
-    /// Whether operations with [`Op::CONVERTS`] run at AVX2's level, which the CPU runs too.
-    converts_by_avx2: bool,
+    /// The level of operations with [`Op::CONVERTS`].
+    converting: Number,
 }
 
-/// 0: not chosen yet. Else an [`Isa`], see [`Isa::number`].
-static CURRENT: AtomicU8 = AtomicU8::new(0);
+/// The number of an instruction set in [`ALL`] that `Isa::choose` found available; [`NOT_CHOSEN`] before.
+static CURRENT: AtomicUsize = AtomicUsize::new(NOT_CHOSEN);
+
+const NOT_CHOSEN: usize = usize::MAX;
 
 macro_rules! levels {
     ($($level:ident $name:literal: $($feature:tt),+;)*) => {
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Debug)]
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         enum Number { Baseline, $($level),* }
 
         $(
@@ -68,42 +68,31 @@ macro_rules! levels {
             pub struct $level(());
         )*
 
+        /// All instruction sets and their names, narrowest first, whether this CPU runs them or not.
+        static ALL: &[(&str, Isa)] = &[
+            ("baseline", Isa::BASELINE),
+            $(($name, Isa { level: Number::$level, converting: Number::$level }),)*
+            #[cfg(target_arch = "x86_64")]
+            ("x86-64-v4-zen4", Isa { level: Number::V4, converting: Number::V3 }),
+        ];
+
+        impl Number {
+            /// Whether this CPU has all features of the level.
+            fn is_detected(self) -> bool {
+                match self {
+                    Self::Baseline => true,
+                    $(Self::$level => $(std::arch::is_x86_feature_detected!($feature))&&+,)*
+                }
+            }
+        }
+
         impl Isa {
-            /// The levels that were detected, narrowest first.
-            fn detected() -> impl DoubleEndedIterator<Item = Number> {
-                let found = [
-                    Some(Number::Baseline),
-                    $(($(std::arch::is_x86_feature_detected!($feature))&&+).then_some(Number::$level)),*
-                ];
-                found.into_iter().flatten()
-            }
-
-            /// The instruction set that `choose` stored. `choose` took it from `available`, so the number is a proof too.
-            #[inline]
-            fn chosen(number: u8) -> Option<Self> {
-                let converts_by_avx2 = number & BY_AVX2 != 0;
-                match number & !BY_AVX2 {
-                    n if n == Number::Baseline as u8 + 1 => Some(Self { level: Number::Baseline, converts_by_avx2 }),
-                    $(n if n == Number::$level as u8 + 1 => Some(Self { level: Number::$level, converts_by_avx2 }),)*
-                    _ => None,
-                }
-            }
-
-            /// The level's name.
-            #[must_use]
-            pub fn name(self) -> &'static str {
-                match self.level {
-                    _ if self.converts_by_avx2 => "x86-64-v4-zen4",
-                    Number::Baseline => "baseline",
-                    $(Number::$level => $name),*
-                }
-            }
-
-            /// Runs `op` compiled for this level.
+            /// Runs `op` compiled for its level.
             #[allow(unsafe_code, reason = "a #[target_feature] function wants a CPU on which the feature was detected; there may be none")]
             #[inline(always)]
             pub fn run<O: Op>(self, op: O) -> O::Output {
-                match self.level_for::<O>() {
+                let level = if O::CONVERTS { self.converting } else { self.level };
+                match level {
                     Number::Baseline => {
                         // Out of line like the trampolines: inlined, code that no recent x86 CPU runs would fill every caller.
                         #[inline(never)]
@@ -113,9 +102,9 @@ macro_rules! levels {
                     $(Number::$level => {
                         #[target_feature($(enable = $feature),+)]
                         fn trampoline<O: Op>(op: O) -> O::Output { op.eval($level(())) }
-                        // SAFETY: an `Isa` of this level is made by `available` alone, after it detected exactly the features
-                        // that `trampoline` enables. One that `converts_by_avx2` is made after the features of both levels were
-                        // detected.
+                        // SAFETY: `available`, `choose` and `current` alone hand out an `Isa`. The first two have called
+                        // `is_available`, so `is_detected` was true for both levels: it tests the features that `trampoline`
+                        // enables. `current` returns what `choose` has stored, or the baseline.
                         unsafe { trampoline(op) }
                     })*
                 }
@@ -124,81 +113,57 @@ macro_rules! levels {
     };
 }
 
-/// Passes the table to a macro: the only list of instruction sets.
-///
-/// All of these levels have "fma". A fused product is not rounded before it is added, so the levels have the same bits only
-/// where the product is exact anyway. Only `fused_square` in `element.rs` fuses: it squares numbers of at most 32 bits and
-/// takes nothing else. The compiler does not fuse by itself.
+// The only list of levels.
+//
+// All of them have "fma". A fused product is not rounded before it is added, so the levels have the same bits only where the
+// product is exact anyway. Only `fused_square` in `element.rs` fuses: it squares numbers of at most 32 bits and takes nothing
+// else. The compiler does not fuse by itself.
 #[cfg(target_arch = "x86_64")]
-macro_rules! with_levels {
-    ($use:ident) => {
-        $use! {
-            V3 "x86-64-v3": "avx2", "bmi2", "f16c", "fma";
-            V4 "x86-64-v4": "avx512f", "avx512bw", "avx512vl", "avx512dq", "bmi2", "fma";
-        }
-    };
+levels! {
+    V3 "x86-64-v3": "avx2", "bmi2", "f16c", "fma";
+    V4 "x86-64-v4": "avx512f", "avx512bw", "avx512vl", "avx512dq", "bmi2", "fma";
 }
-
-#[cfg(target_arch = "x86_64")]
-with_levels!(levels);
 #[cfg(not(target_arch = "x86_64"))]
 levels! {}
 
-/// The bit in the number of an [`Isa`] that converts by AVX2.
-const BY_AVX2: u8 = 0x80;
-
 impl Isa {
+    const BASELINE: Self = Self { level: Number::Baseline, converting: Number::Baseline };
+
+    /// Whether this CPU runs both levels, and gains by two levels if they differ.
+    fn is_available(self) -> bool {
+        self.level.is_detected()
+            && self.converting.is_detected()
+            && (self.level == self.converting || has_slow_conversions())
+    }
+
     /// The instruction sets that this CPU runs, narrowest first; the last is the one to use.
     #[must_use]
     pub fn available() -> impl DoubleEndedIterator<Item = Self> {
-        let plain = Self::detected().map(|level| Self { level, converts_by_avx2: false });
-        plain.chain(Self::by_avx2())
+        ALL.iter().map(|(_, isa)| *isa).filter(|isa| isa.is_available())
     }
 
-    /// AVX-512 with conversions by AVX2, for CPUs on which AVX2 converts faster.
-    #[cfg(target_arch = "x86_64")]
-    fn by_avx2() -> Option<Self> {
-        let runs = |level| Self::detected().any(|found| found == level);
-        (has_slow_conversions() && runs(Number::V3) && runs(Number::V4))
-            .then_some(Self { level: Number::V4, converts_by_avx2: true })
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        ALL.iter().find(|(_, isa)| *isa == self).map_or("", |(name, _)| name)
     }
 
-    /// Other architectures have neither AVX2 nor AVX-512.
-    #[cfg(not(target_arch = "x86_64"))]
-    fn by_avx2() -> Option<Self> {
-        None
-    }
-
-    /// The level to run an operation at.
-    #[inline]
-    fn level_for<O: Op>(self) -> Number {
-        #[cfg(target_arch = "x86_64")]
-        if O::CONVERTS && self.converts_by_avx2 {
-            return Number::V3;
-        }
-        self.level
-    }
-
-    /// The number that [`Isa::chosen`] takes.
-    fn number(self) -> u8 {
-        (self.level as u8 + 1) | if self.converts_by_avx2 { BY_AVX2 } else { 0 }
-    }
-
-    /// The level in use: the widest this CPU runs, unless [`Isa::choose`] named another.
+    /// The instruction set in use: the widest this CPU runs, unless [`Isa::choose`] named another.
     #[inline]
     #[must_use]
     pub fn current() -> Self {
-        Self::chosen(CURRENT.load(Ordering::Relaxed))
-            .or_else(|| Self::choose(None))
-            .unwrap_or(Self { level: Number::Baseline, converts_by_avx2: false })
+        let chosen = ALL.get(CURRENT.load(Ordering::Relaxed)).map(|(_, isa)| *isa);
+        chosen.or_else(|| Self::choose(None)).unwrap_or(Self::BASELINE)
     }
 
-    /// Uses the named level from now on (`None`: the widest). Returns `None` if this CPU does not run it. For tests and
-    /// measurements: every level gives the same bits.
+    /// Uses the named instruction set from now on (`None`: the widest). Returns `None` if this CPU does not run it. For tests
+    /// and measurements: every instruction set gives the same bits.
     pub fn choose(name: Option<&str>) -> Option<Self> {
-        let isa = Self::available().rfind(|isa| name.is_none_or(|name| name == isa.name()))?;
-        CURRENT.store(isa.number(), Ordering::Relaxed);
-        Some(isa)
+        let is_meant = |known: &str| name.is_none_or(|name| name == known);
+        let (at, (_, isa)) =
+            ALL.iter().enumerate().rfind(|(_, (known, isa))| is_meant(known) && isa.is_available())?;
+        CURRENT.store(at, Ordering::Relaxed);
+        Some(*isa)
     }
 }
 
@@ -446,8 +411,7 @@ impl<T: Element> StreamSource<T> for &[T] {
         _: L,
         mut places: StreamSink<'_, T, N, impl Fn(&[T; N], &mut [T; N])>,
     ) {
-        let (next, rest) = self.split_at(places.left() * N);
-        *self = rest;
+        let next = self.split_off(..places.left() * N).unwrap_or_default();
         for elements in next.as_chunks::<N>().0 {
             places.fill_next(elements);
         }
@@ -517,42 +481,29 @@ pub fn prefetch_ahead<T>(elements: &[T], bytes: usize) {
 
 /// How far ahead of its reads a loop prefetches, in bytes, on CPUs whose prefetchers stop at the end of each page. It is less
 /// than a page (4 KiB): at a whole page, float64 takes a quarter longer.
-#[cfg(target_arch = "x86_64")]
 const PREFETCH_BYTES: usize = 3 << 10;
 
 /// How far ahead of its reads a loop prefetches memory that is in no cache, in bytes; 0: not at all.
 ///
 /// Intel's hardware prefetchers gain by it: on a Xeon, without it sums take 1.2 times as long and float16 into new memory 2.8
 /// times. AMD's lose by it: on an EPYC (Zen 4) sums take 1.4 times as long. A prefetch at distance 0 costs nothing, since the
-/// loop loads the same line.
-#[cfg(target_arch = "x86_64")]
+/// loop loads the same line. Other architectures do not prefetch here.
 #[inline]
 pub fn prefetch_distance() -> usize {
     /// 0: not yet determined; else the distance plus one.
     static DISTANCE: AtomicUsize = AtomicUsize::new(0);
+    if !cfg!(target_arch = "x86_64") {
+        return 0;
+    }
     DISTANCE.load(Ordering::Relaxed).checked_sub(1).unwrap_or_else(|| {
-        let distance = if is_intel() { PREFETCH_BYTES } else { 0 };
+        let distance = if vendor_and_family().0 == *b"GenuineIntel" { PREFETCH_BYTES } else { 0 };
         DISTANCE.store(distance + 1, Ordering::Relaxed);
         distance
     })
 }
 
-/// Other architectures do not prefetch here.
-#[cfg(not(target_arch = "x86_64"))]
-#[inline]
-pub fn prefetch_distance() -> usize {
-    0
-}
-
-/// Whether the CPU names Intel as its vendor.
-#[cfg(target_arch = "x86_64")]
-fn is_intel() -> bool {
-    vendor_and_family().0 == *b"GenuineIntel"
-}
-
 /// Whether one 512-bit conversion between float32 and float64 takes longer than two of 256 bits: AMD's Zen 4. There, on float32
 /// in cache, AVX-512 takes 1.4 times as long as AVX2 for sums of squares, and 1.3 times for scaling.
-#[cfg(target_arch = "x86_64")]
 fn has_slow_conversions() -> bool {
     /// The family of Zen 3, which has no AVX-512, and Zen 4.
     const FAMILY: u32 = 0x19;
@@ -575,10 +526,10 @@ fn vendor_and_family() -> ([u8; 12], u32) {
     (name, if family == 0xf { family + extended } else { family })
 }
 
-/// Miri has no `cpuid`.
-#[cfg(all(target_arch = "x86_64", miri))]
+/// Miri and other architectures have no `cpuid`.
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
 fn vendor_and_family() -> ([u8; 12], u32) {
-    (*b"Miri Miri Mi", 0)
+    ([0; 12], 0)
 }
 
 /// Permission to use non-temporal stores, and the fence that must follow them.

@@ -111,11 +111,12 @@ impl Limit {
         if self.margin == 0.0 || self.limit == f64::INFINITY {
             return norm.clip_to(self.limit);
         }
-        if norm.is_at_most(self.limit, 1.0 - self.margin) {
+        let (unchanged, scaled) = self.shares();
+        if norm.is_at_most(self.limit, unchanged) {
             return None;
         }
         let Factor { by, then, .. } = norm.factor_to(self.limit);
-        Some(Factor { by: by * (1.0 - 2.0 * self.margin), then, toward_zero: true })
+        Some(Factor { by: by * scaled, then, toward_zero: true })
     }
 
     /// The share of the limit up to which norms change nothing, and the share to which larger norms are scaled.
@@ -144,7 +145,7 @@ pub fn power_of_two(exponent: i32) -> f64 {
 fn split(x: f64) -> (f64, i32) {
     let (x, lift) = if x < f64::MIN_POSITIVE { (x * power_of_two(64), 64) } else { (x, 0) };
     let exponent = (x.to_bits() >> 52) as i32 - 1023;
-    (x * power_of_two(-exponent.min(1022)) * power_of_two(-(exponent - exponent.min(1022))), exponent - lift)
+    (f64::from_bits(x.to_bits() & (u64::MAX >> 12) | 1f64.to_bits()), exponent - lift)
 }
 
 impl Scaled {
@@ -226,16 +227,13 @@ impl Scaled {
     /// The larger one; NaN wins over all.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
-        if self.value.is_nan() || other.value.is_nan() {
-            return Self { value: f64::NAN, exponent: 0 };
-        }
-        if self.order() < other.order() { other } else { self }
+        if self.is_nan() || self.order() >= other.order() { self } else { other }
     }
 
-    /// A sort key for numbers that are not NaN.
+    /// A sort key. That of NaN is above those of finite numbers, and neither above nor below that of infinity.
     fn order(self) -> (i32, f64) {
-        if self.value.is_infinite() {
-            (i32::MAX, 1.0)
+        if !self.is_finite() {
+            (i32::MAX, self.value)
         } else if self.value == 0.0 {
             (i32::MIN, 0.0)
         } else {
@@ -248,7 +246,7 @@ impl Scaled {
     fn is_at_most(self, limit: f64, part: f64) -> bool {
         let (digits, exponent) = Self::new(limit, 0).split();
         let most = if limit == 0.0 { Self::ZERO } else { Self::new(digits * part, exponent) };
-        !self.is_nan() && self.order() <= most.order()
+        self.order() <= most.order()
     }
 
     /// The one rule of clipping: a norm at or below the limit, both as float64, changes nothing, and others are scaled by

@@ -71,9 +71,9 @@ fn add_with_carry(a: u64, b: u64, carry: bool) -> (u64, bool) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Power {
     /// The magnitudes.
-    One,
+    One = 1,
     /// Their squares.
-    Two,
+    Two = 2,
 }
 
 /// Places of the table: the exponents of float64.
@@ -136,13 +136,12 @@ impl Accumulator {
     /// Adds floats of at most 24 digits. If all nonzero elements of a block are near enough to its largest, float64 adds them
     /// without rounding.
     fn add_blocks<T: Element>(&mut self, isa: Isa, data: &[T]) {
-        let (block, mut rest) = data.split_at(data.len().min(BLOCK));
+        let mut blocks = data.chunks(BLOCK);
+        let mut block = blocks.next().unwrap_or_default();
         // The extremes of a block are found while the block before it is added up, so that the CPU does not wait for memory.
         let mut found = look_at(isa, block);
-        let mut block = block;
         while !block.is_empty() {
-            let next;
-            (next, rest) = rest.split_at(rest.len().min(BLOCK));
+            let next = blocks.next().unwrap_or_default();
             let (low, high) = found.exponents();
             // The block has an infinity or NaN, or its exponents are too far apart.
             found = if high > 127 || high - low > NEAR {
@@ -159,15 +158,11 @@ impl Accumulator {
     /// the extremes of the next block.
     fn add_block<T: Element>(&mut self, isa: Isa, block: &[T], next: &[T], high: i32) -> (bool, Extremes) {
         // The terms lie below 2^top.
-        let (top, sums) = match self.power {
-            Power::One => {
-                let top = high + 1;
-                (top, isa.run(AddBlock { block, next, shift: shift(top), term: Abs }))
-            }
-            Power::Two => {
-                let top = 2 * high + 2;
-                (top, isa.run(AddBlock { block, next, shift: shift(top), term: Square }))
-            }
+        let top = (high + 1) * self.power as i32;
+        let shift = shift(top);
+        let sums = match self.power {
+            Power::One => isa.run(AddBlock { block, next, shift, term: Abs }),
+            Power::Two => isa.run(AddBlock { block, next, shift, term: Square }),
         };
         if !sums.lower.is_finite() {
             return (false, sums.extremes);
@@ -212,7 +207,7 @@ impl Accumulator {
             if total > 0 && !is_bad {
                 // Subnormal numbers have the exponent of the smallest normal ones.
                 let exponent = exponent.max(-1074);
-                self.sum.add(total, if self.power == Power::Two { 2 * exponent } else { exponent });
+                self.sum.add(total, exponent * self.power as i32);
             }
         }
         is_bad

@@ -22,8 +22,6 @@
 //! For bfloat16, the product with the lower bound may have been rounded up to such a number. So the next float32 toward zero
 //! decides.
 
-use std::marker::PhantomData;
-
 use super::truncate::size_toward_zero;
 use crate::element::{Bf16, Dtype, F16, Real, to_odd};
 use crate::isa::{
@@ -83,31 +81,9 @@ pub(super) fn scale<T: Real, const TOWARD_ZERO: bool>(isa: Isa, from: Option<&[T
             rest &= u32::MAX.checked_shl(end as u32).unwrap_or(0);
             let range = begin * BLOCK..to.len().min(end * BLOCK);
             let singles = scratch.get_or_insert([0.0; WIDENED]);
-            by_doubles::<T, TOWARD_ZERO>(
-                isa,
-                from.map(|from| &from[range.clone()]),
-                &mut to[range],
-                by,
-                singles,
-            );
+            let from = from.map(|from| &from[range.clone()]);
+            isa.run(ByDoubles::<_, TOWARD_ZERO> { from, to: &mut to[range], by, singles });
         }
-    }
-}
-
-/// Scales by products in float64.
-fn by_doubles<T: Real, const TOWARD_ZERO: bool>(
-    isa: Isa,
-    from: Option<&[T]>,
-    to: &mut [T],
-    by: f64,
-    singles: &mut [f32; WIDENED],
-) {
-    for (i, to) in to.chunks_mut(WIDENED).enumerate() {
-        let singles = &mut singles[..to.len()];
-        let from = from.map_or(&*to, |from| &from[i * WIDENED..][..to.len()]);
-        isa.run(ToSingles { from, to: &mut *singles });
-        isa.run(ScaleSingles::<T, TOWARD_ZERO> { data: &mut *singles, by, dtype: PhantomData });
-        isa.run(FromSingles { from: singles, to });
     }
 }
 
@@ -241,8 +217,7 @@ impl<T: Bounded, const TOWARD_ZERO: bool> StreamSource<T> for ScaledLines<'_, T,
         mut places: StreamSink<'_, T, N, impl Fn(&[T; N], &mut [T; N])>,
     ) {
         let distance = prefetch_distance();
-        let (next, rest) = self.from.split_at(places.left() * N);
-        self.from = rest;
+        let next = self.from.split_off(..places.left() * N).unwrap_or_default();
         for from in next.as_chunks::<N>().0 {
             if N == IN_LINE {
                 prefetch_ahead(from, distance);
@@ -415,19 +390,28 @@ pub(super) fn product<T: Real, const TOWARD_ZERO: bool>(x: f32, by: f64) -> f32 
     if TOWARD_ZERO { (size_toward_zero::<T>(product) as f32).copysign(x) } else { to_odd(product) }
 }
 
-/// Scales float32, for a conversion to T.
-struct ScaleSingles<'a, T, const TOWARD_ZERO: bool> {
-    data: &'a mut [f32],
+/// Scales by products in float64.
+struct ByDoubles<'a, T, const TOWARD_ZERO: bool> {
+    /// Read, as many elements; None: `to` is read.
+    from: Option<&'a [T]>,
+    to: &'a mut [T],
     by: f64,
-    dtype: PhantomData<T>,
+    /// Scratch.
+    singles: &'a mut [f32; WIDENED],
 }
 
-impl<T: Real, const TOWARD_ZERO: bool> Op for ScaleSingles<'_, T, TOWARD_ZERO> {
+impl<T: Real, const TOWARD_ZERO: bool> Op for ByDoubles<'_, T, TOWARD_ZERO> {
     type Output = ();
     #[inline(always)]
-    fn eval<L: Level>(self, _: L) {
-        for x in self.data {
-            *x = product::<T, TOWARD_ZERO>(*x, self.by);
+    fn eval<L: Level>(self, level: L) {
+        for (i, to) in self.to.chunks_mut(WIDENED).enumerate() {
+            let singles = &mut self.singles[..to.len()];
+            let from = self.from.map_or(&*to, |from| &from[i * WIDENED..][..to.len()]);
+            ToSingles { from, to: &mut *singles }.eval(level);
+            for x in &mut *singles {
+                *x = product::<T, TOWARD_ZERO>(*x, self.by);
+            }
+            FromSingles { from: singles, to }.eval(level);
         }
     }
 }

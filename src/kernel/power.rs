@@ -72,18 +72,12 @@ impl Log2 {
     #[inline(always)]
     #[must_use]
     pub fn of(x: f64) -> Self {
-        Self::beyond(x, 0.0)
-    }
-
-    /// [`Log2::of`], its exponent less the whole number `start`. The exponent for 0 is [`ZERO`].
-    #[inline(always)]
-    fn beyond(x: f64, start: f64) -> Self {
-        let (exponent, s) = reduce(x, start);
+        let (exponent, s) = reduce(x, 0.0);
         Self { exponent, fraction: log2_of_ratio(s) }
     }
 }
 
-/// The exponent that [`Log2`] gives for 0.
+/// The exponent that [`reduce`] gives for 0, from a start of 0.
 const ZERO: f64 = -1023.0 - 64.0;
 
 /// Splits `x = 2^(exponent + start) * (1 + s) / (1 - s)` into the exponent, less the whole number `start`, and s.
@@ -223,44 +217,21 @@ pub enum Simple {
     Four,
 }
 
-/// `|x|^(1/2)`
+/// `|x|^(N/2)`, for an N of 1, 3, 6 or 8.
 #[derive(Clone, Copy, Debug)]
-pub struct Half;
-/// `|x|^(3/2)`
-#[derive(Clone, Copy, Debug)]
-pub struct ThreeHalves;
-/// `|x|^3`
-#[derive(Clone, Copy, Debug)]
-pub struct Cube;
-/// `|x|^4`
-#[derive(Clone, Copy, Debug)]
-pub struct Fourth;
+pub struct HalfPower<const N: u32>;
 
-impl<T: Element> Term<T> for Half {
+impl<T: Element, const N: u32> Term<T> for HalfPower<N> {
     #[inline(always)]
     fn of(&self, x: T) -> f64 {
-        x.modulus(1.0).sqrt()
-    }
-}
-impl<T: Element> Term<T> for ThreeHalves {
-    #[inline(always)]
-    fn of(&self, x: T) -> f64 {
-        let x = x.modulus(1.0);
-        x * x.sqrt()
-    }
-}
-impl<T: Element> Term<T> for Cube {
-    #[inline(always)]
-    fn of(&self, x: T) -> f64 {
-        let x = x.modulus(1.0);
-        x * x * x
-    }
-}
-impl<T: Element> Term<T> for Fourth {
-    #[inline(always)]
-    fn of(&self, x: T) -> f64 {
-        let square = x.square(1.0);
-        square * square
+        const { assert!(matches!(N, 1 | 3 | 6 | 8)) };
+        let size = x.modulus(1.0);
+        match N {
+            1 => size.sqrt(),
+            3 => size * size.sqrt(),
+            6 => size * size * size,
+            _ => x.square(1.0) * x.square(1.0),
+        }
     }
 }
 

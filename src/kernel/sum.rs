@@ -6,10 +6,11 @@
 //! of non-negative terms by 70 * 2^-53 = 7.8e-15.
 
 use std::hint::black_box;
+use std::slice;
 
 use super::halves::convert;
 use crate::element::{Dtype, Element, F16};
-use crate::isa::{Aligned, Level, Op, prefetch_ahead, prefetch_distance};
+use crate::isa::{Aligned, Level, Op, prefetch_ahead, prefetch_distance, slice_of};
 
 /// Accumulators of one block.
 pub const LANES: usize = 32;
@@ -130,7 +131,7 @@ pub fn is_prefetched(elements: usize) -> bool {
     elements >= PREFETCH_MIN_ELEMENTS && prefetch_distance() > 0
 }
 
-/// Sums the terms of a sequence that starts at a block boundary.
+/// Sums the terms of a sequence that starts at a block boundary. float16 is converted to float32 first.
 #[derive(Debug)]
 pub struct Sum<'a, T, F> {
     /// The elements.
@@ -139,12 +140,16 @@ pub struct Sum<'a, T, F> {
     pub term: F,
 }
 
-impl<T: Element, F: Term<T>> Op for Sum<'_, T, F> {
+impl<T: Element, F: Term<T> + Term<f32>> Op for Sum<'_, T, F> {
     type Output = Total;
-    const CONVERTS: bool = F::CONVERTS;
+    const CONVERTS: bool = <F as Term<T>>::CONVERTS;
     #[inline(always)]
-    fn eval<L: Level>(self, _: L) -> Total {
-        if is_prefetched(self.data.len()) { self.total::<L, true>() } else { self.total::<L, false>() }
+    fn eval<L: Level>(self, level: L) -> Total {
+        if is_prefetched(self.data.len()) {
+            self.total::<L, true>(level)
+        } else {
+            self.total::<L, false>(level)
+        }
     }
 }
 
@@ -152,68 +157,62 @@ impl<T: Element, F: Term<T>> Op for Sum<'_, T, F> {
 #[derive(Debug)]
 pub struct SumPart<'a, T, F>(pub Sum<'a, T, F>);
 
-impl<T: Element, F: Term<T>> Op for SumPart<'_, T, F> {
+impl<T: Element, F: Term<T> + Term<f32>> Op for SumPart<'_, T, F> {
     type Output = Total;
     #[inline(always)]
-    fn eval<L: Level>(self, _: L) -> Total {
-        self.0.total::<L, true>()
-    }
-}
-
-impl<T: Element, F: Term<T>> Sum<'_, T, F> {
-    #[inline(always)]
-    fn total<L: Level, const PREFETCH: bool>(self) -> Total {
-        let mut total = Total::default();
-        let distance = if PREFETCH { prefetch_distance() } else { 0 };
-        for block in self.data.chunks(BLOCK) {
-            let mut lanes = Aligned([0.0; LANES]);
-            if F::APART {
-                let mut terms = Aligned([0.0; PART]);
-                for part in block.chunks(PART) {
-                    if PREFETCH {
-                        prefetch_ahead(part, distance);
-                    }
-                    self.term.of_part(part, &mut terms);
-                    add::<L, false, _>(&mut lanes.0, &terms.0[..part.len()], Abs, 0);
-                }
-            } else {
-                add::<L, PREFETCH, _>(&mut lanes.0, block, self.term, distance);
-            }
-            total.add(fold(&lanes));
-        }
-        total
+    fn eval<L: Level>(self, level: L) -> Total {
+        self.0.total::<L, true>(level)
     }
 }
 
 /// Elements of float16 that are converted to float32 at a time.
 const WIDENED: usize = 8 * LANES;
 
-/// [`Sum`] for float16, converted to float32 first: the same bits.
-#[derive(Debug)]
-pub struct SumHalves<'a, F>(pub Sum<'a, F16, F>);
-
-impl<F: Term<f32>> Op for SumHalves<'_, F> {
-    type Output = Total;
+impl<T: Element, F: Term<T> + Term<f32>> Sum<'_, T, F> {
     #[inline(always)]
-    fn eval<L: Level>(self, level: L) -> Total {
-        let Self(Sum { data, term }) = self;
+    fn total<L: Level, const PREFETCH: bool>(self, level: L) -> Total {
+        let Self { data, term } = self;
         let mut total = Total::default();
-        let distance = prefetch_distance();
-        let is_prefetched = is_prefetched(data.len());
+        let distance = if PREFETCH { prefetch_distance() } else { 0 };
         for block in data.chunks(BLOCK) {
             let mut lanes = Aligned([0.0; LANES]);
-            let mut singles = [0.0; WIDENED];
-            for part in block.chunks(WIDENED) {
-                if is_prefetched {
-                    prefetch_ahead(part, distance);
+            if let Some(halves) = slice_of::<F16, _>(block) {
+                let mut singles = [0.0; WIDENED];
+                for part in halves.chunks(WIDENED) {
+                    if PREFETCH {
+                        prefetch_ahead(part, distance);
+                    }
+                    let singles = &mut singles[..part.len()];
+                    convert(part, singles, |x| level.widen(x), F16::to_f32);
+                    add_block::<L, false, f32, _>(&mut lanes.0, singles, term, 0);
                 }
-                let singles = &mut singles[..part.len()];
-                convert(part, singles, |x| level.widen(x), F16::to_f32);
-                add::<L, false, _>(&mut lanes.0, singles, term, 0);
+            } else {
+                add_block::<L, PREFETCH, T, _>(&mut lanes.0, block, term, distance);
             }
             total.add(fold(&lanes));
         }
         total
+    }
+}
+
+/// [`add`], after the terms were computed if they are [`Term::APART`].
+#[inline(always)]
+fn add_block<L: Level, const PREFETCH: bool, T: Element, F: Term<T>>(
+    lanes: &mut [f64; LANES],
+    data: &[T],
+    term: F,
+    distance: usize,
+) {
+    if !F::APART {
+        return add::<L, PREFETCH, _>(lanes, data, term, distance);
+    }
+    let mut terms = Aligned([0.0; PART]);
+    for part in data.chunks(PART) {
+        if PREFETCH {
+            prefetch_ahead(part, distance);
+        }
+        term.of_part(part, &mut terms);
+        add::<L, false, _>(lanes, &terms.0[..part.len()], Abs, 0);
     }
 }
 
@@ -226,18 +225,18 @@ fn add<L: Level, const PREFETCH: bool, T: Element>(
     distance: usize,
 ) {
     let (rows, rest) = data.as_chunks::<LANES>();
-    add_whole::<L, PREFETCH, _>(lanes, rows, term, distance);
+    add_whole::<L, PREFETCH, _, _>(lanes, rows, term, distance);
     for j in 0..rest.len() {
         lanes[j] = term.add::<L>(lanes[j], rest[j]);
     }
 }
 
-/// Adds the terms of whole rows of lanes. The references tell the compiler that the lanes do not alias the elements; else it
+/// Adds the terms of whole rows of `N` lanes. The references tell the compiler that the lanes do not alias the elements; else it
 /// would write the lanes after each element.
 #[inline(always)]
-fn add_whole<L: Level, const PREFETCH: bool, T: Element>(
-    lanes: &mut [f64; LANES],
-    rows: &[[T; LANES]],
+fn add_whole<L: Level, const PREFETCH: bool, const N: usize, T: Element>(
+    lanes: &mut [f64; N],
+    rows: &[[T; N]],
     term: impl Term<T>,
     distance: usize,
 ) {
@@ -245,7 +244,7 @@ fn add_whole<L: Level, const PREFETCH: bool, T: Element>(
         if PREFETCH {
             prefetch_ahead(row, distance);
         }
-        for j in 0..LANES {
+        for j in 0..N {
             lanes[j] = term.add::<L>(lanes[j], row[j]);
         }
     }
@@ -308,7 +307,7 @@ impl<T: Element, F: Term<T>> SumRows<'_, T, F> {
             let Some((row, after)) = unread.split_at_checked(self.len) else { break };
             let mut lanes = Aligned([0.0; LANES]);
             let (whole, last) = row.as_chunks();
-            add_whole::<L, PREFETCH, _>(&mut lanes.0, whole, self.term, distance);
+            add_whole::<L, PREFETCH, _, _>(&mut lanes.0, whole, self.term, distance);
             if rest > 0 {
                 let mut copied = [T::ZERO; LANES];
                 let last = unread[self.len - rest..].get(..read).unwrap_or_else(|| {
@@ -345,12 +344,12 @@ impl<'a, T: Element, I: Iterator<Item = &'a [T]>, F: Term<T>> Op for SumEach<'_,
         for (total, data) in self.totals.iter_mut().zip(self.sequences) {
             let mut lanes = Aligned([0.0; LANES]);
             let (whole, rest) = data.as_chunks();
-            add_whole::<L, false, _>(&mut lanes.0, whole, self.term, 0);
+            add_whole::<L, false, _, _>(&mut lanes.0, whole, self.term, 0);
             let (pieces, last) = rest.as_chunks();
             let mut left = lanes.0.as_chunks_mut().0.iter_mut();
             // In this order, zip takes no lanes after the last piece.
             for (piece, lanes) in pieces.iter().zip(left.by_ref()) {
-                add_piece::<L, _>(lanes, piece, self.term);
+                add_whole::<L, false, PIECE, _>(lanes, slice::from_ref(piece), self.term, 0);
             }
             for (x, lane) in last.iter().zip(left.flatten()) {
                 *lane = self.term.add::<L>(*lane, *x);
@@ -360,14 +359,6 @@ impl<'a, T: Element, I: Iterator<Item = &'a [T]>, F: Term<T>> Op for SumEach<'_,
             count += 1;
         }
         count
-    }
-}
-
-/// [`add_whole`] for [`PIECE`] lanes of a row.
-#[inline(always)]
-fn add_piece<L: Level, T: Element>(lanes: &mut [f64; PIECE], piece: &[T; PIECE], term: impl Term<T>) {
-    for j in 0..PIECE {
-        lanes[j] = term.add::<L>(lanes[j], piece[j]);
     }
 }
 

@@ -21,6 +21,6 @@ pub fn with_scratch<T: Copy, R>(zero: T, len: usize, work: impl FnOnce(&mut [T])
 }
 
 /// Cuts a range into blocks.
-pub(super) fn blocks(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+pub fn blocks(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     range.clone().step_by(BLOCK).map(move |from| from..range.end.min(from + BLOCK))
 }

@@ -24,24 +24,18 @@ pub struct Slices<'a, T> {
     /// The distances of a slice's elements from its first one.
     pub reduced: Layout,
     /// The number of slices that lie inside the reduced axes, side by side.
-    inner: usize,
+    pub inner: usize,
 }
 
 impl<'a, T: Element> Slices<'a, T> {
-    /// The slices of kept and reduced axes of which no two have the same stride.
+    /// The slices of kept and reduced axes. Where a kept axis has the stride of a reduced one, the caller corrects
+    /// [`Slices::inner`]: the order of the axes tells that number.
     #[must_use]
     pub fn new(memory: Memory<'a, T>, start: isize, kept: Layout, reduced: Layout) -> Self {
         let step = reduced.axes.last().map_or(usize::MAX, |axis| axis.stride.unsigned_abs());
         let inner = kept.axes.iter().rev().take_while(|axis| axis.stride.unsigned_abs() < step);
         let inner = inner.map(|axis| axis.len).product();
         Self { memory, start, kept, reduced, inner }
-    }
-
-    /// The slices with the number of those that lie inside the reduced axes. Where a kept axis has the stride of a reduced one,
-    /// the order of the axes tells this number.
-    #[must_use]
-    pub fn with_inner(self, inner: usize) -> Self {
-        Self { inner, ..self }
     }
 
     /// Slice number `at`.

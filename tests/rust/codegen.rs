@@ -22,11 +22,11 @@ use _core::kernel::clip::{AnyOutside, Between, Clip, ClipEach};
 use _core::kernel::halves::{FromSingles, ScaleBlocks, ScaledLines, ToSingles};
 use _core::kernel::map::{AnyChange, Apply, ApplyInto, ApplyIntoEach, ApplyToEach, Mapped};
 use _core::kernel::max::{MaxAbs, MaxRow};
-use _core::kernel::power::{Cube, Power, ThreeHalves};
+use _core::kernel::power::{HalfPower, Power};
 use _core::kernel::rows::ScaledRows;
 use _core::kernel::scale::{Scale, Times};
 use _core::kernel::scale_each::ScaleEach;
-use _core::kernel::sum::{Abs, AddRow, AddRows, Square, Sum, SumEach, SumHalves, SumRows};
+use _core::kernel::sum::{Abs, AddRow, AddRows, Square, Sum, SumEach, SumRows};
 use _core::kernel::widen::{Modulus, Widen};
 
 /// The levels, in the order of the table in `isa.rs`, and the names of their registers.
@@ -272,14 +272,14 @@ fn probes() -> Vec<Probe> {
         probe::<Sum<'_, f32, Abs>>(SUM, [235, 63, 35]),
         probe::<Sum<'_, f64, Abs>>(SUM, [194, 44, 26]),
         probe::<Sum<'_, Bf16, Abs>>(SUM, [251, 99, 53]),
-        probe::<Sum<'_, f64, ThreeHalves>>(SUM, [203, 81, 44]),
-        probe::<Sum<'_, f64, Cube>>(SUM, [302, 99, 53]),
+        probe::<Sum<'_, f64, HalfPower<3>>>(SUM, [203, 81, 44]),
+        probe::<Sum<'_, f64, HalfPower<6>>>(SUM, [302, 99, 53]),
         probe::<Sum<'_, f32, Power>>(Done("divpd", 8), [1243, 457, 182]),
         probe::<Sum<'_, f32, Power>>(Done("psllq", 8), [1462, 640, 292]),
         probe::<Sum<'_, f64, Power>>(Done("divpd", 8), [1206, 438, 173]),
         probe::<Sum<'_, f64, Power>>(Done("psllq", 8), [1462, 658, 292]),
-        probe::<SumHalves<'_, Square>>(SQUARE, [0, 44, 27]),
-        probe::<SumHalves<'_, Abs>>(SUM, [0, 64, 35]),
+        probe::<Sum<'_, F16, Square>>(SQUARE, [0, 44, 27]),
+        probe::<Sum<'_, F16, Abs>>(SUM, [0, 64, 35]),
         probe::<ToSingles<'_, F16>>(Done("cvtph2ps", 4), [0, 28, 23]),
         probe::<FromSingles<'_, F16>>(Done("cvtps2ph", 4), [0, 28, 19]),
         probe::<SumEach<'_, Chunks<'_, f32>, Square>>(SQUARE, [191, 44, 22]),

@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::AtomicU8;
 
 use crate::common::{IS_SLOW, Random, sized, thinned};
-use _core::element::{Bf16, Bool, Complex, Dtype, Element, F16, Half as HalfFloat, Ordered, Real};
+use _core::element::{Bf16, Bool, Complex, Dtype, Element, F16, Half, Ordered, Real};
 use _core::isa::{Isa, LINE, StreamGuard};
 use _core::kernel::clip::{AnyOutside, Clip, ClipEach};
 use _core::kernel::difference::{Approach, Subtract};
@@ -19,12 +19,12 @@ use _core::kernel::examples::Share;
 use _core::kernel::halves::{FromSingles, ScaledLines, ToSingles};
 use _core::kernel::map::{AnyChange, Apply, ApplyInto, Map};
 use _core::kernel::max::{MaxAbs, MaxRow};
-use _core::kernel::power::{Cube, Fourth, Half, Power, ThreeHalves};
+use _core::kernel::power::{HalfPower, Power};
 use _core::kernel::rows::{PlainFactors, ScaledRows};
 use _core::kernel::scale::{ClipMagnitude, Scale};
 use _core::kernel::scale_each::{FactorKind, ScaleEach};
 use _core::kernel::sum::{
-    Abs, AddRow, AddRows, FoldRows, Rescaled, Square, Sum, SumEach, SumHalves, SumPart, SumRows, Term, Total,
+    Abs, AddRow, AddRows, FoldRows, Rescaled, Square, Sum, SumEach, SumPart, SumRows, Term, Total,
 };
 use _core::kernel::widen::{Limb, Modulus, Widen};
 use _core::scaled::{Factor, Scaled, power_of_two};
@@ -669,19 +669,19 @@ fn streams_are_right_anywhere_in_a_line() {
 /// Cache lines that float32 determines, and others: with a factor that makes a tie of one, and with bounds so far apart that
 /// the products seldom agree.
 fn scaled_lines<const DIGITS: u32>(
-    stream: impl Fn(Isa, ScaledLines<'_, HalfFloat<DIGITS>, false>, &mut [HalfFloat<DIGITS>]),
+    stream: impl Fn(Isa, ScaledLines<'_, Half<DIGITS>, false>, &mut [Half<DIGITS>]),
 ) where
-    HalfFloat<DIGITS>: KnownReal,
+    Half<DIGITS>: KnownReal,
 {
     let mut random = Random::new(63);
     let longest = sized(200, 40);
     let by = 1.0 + power_of_two(-1 - DIGITS.cast_signed());
     let kinds = [(power_of_two(-22), true), (power_of_two(-22), false), (power_of_two(-6), false)];
     for (apart, ties) in thinned(kinds, 3) {
-        let mut data: Vec<HalfFloat<DIGITS>> = samples(&mut random, longest + 3);
+        let mut data: Vec<Half<DIGITS>> = samples(&mut random, longest + 3);
         if ties {
             for (i, x) in data.iter_mut().enumerate() {
-                *x = HalfFloat::from_f64(if i % 70 == 3 { 1.0 } else { 1.5 });
+                *x = Half::from_f64(if i % 70 == 3 { 1.0 } else { 1.5 });
             }
         }
         let bounds = [(by - apart) as f32, (by + apart) as f32];
@@ -876,9 +876,9 @@ fn scale_makes_one_nan_and_keeps_others() {
 /// All patterns of 16 bits, read and rounded, and all numbers on the edges between two of them.
 fn every_half<const DIGITS: u32>()
 where
-    HalfFloat<DIGITS>: KnownReal,
+    Half<DIGITS>: KnownReal,
 {
-    type T<const DIGITS: u32> = HalfFloat<DIGITS>;
+    type T<const DIGITS: u32> = Half<DIGITS>;
     let all: Vec<T<DIGITS>> = (0..=u16::MAX).map(T::from_bits).collect();
     let sizes: Vec<f64> = all.iter().map(|x| x.exact().abs()).collect();
     let infinity = T::<DIGITS>::INFINITY.to_bits();
@@ -1001,9 +1001,9 @@ fn every_half_is_read_and_rounded() {
 /// Integers far beyond float64's digits are rounded once: a tie is one only if nothing at all comes after.
 fn integers<const DIGITS: u32>()
 where
-    HalfFloat<DIGITS>: KnownReal,
+    Half<DIGITS>: KnownReal,
 {
-    type T<const DIGITS: u32> = HalfFloat<DIGITS>;
+    type T<const DIGITS: u32> = Half<DIGITS>;
     let infinity = T::<DIGITS>::INFINITY.to_bits();
     let mut ties = 0;
     for bits in 0..infinity {
@@ -1268,7 +1268,7 @@ fn sum_in_order(terms: &[f64]) -> f64 {
     total.value()
 }
 
-fn check_sum<T: Known, F: Term<T>>(room: &[T], term: F, expected: impl Fn(T) -> f64) {
+fn check_sum<T: Known, F: Term<T> + Term<f32>>(room: &[T], term: F, expected: impl Fn(T) -> f64) {
     let terms: Vec<f64> = room.iter().map(|x| expected(*x)).collect();
     at_all_levels(|isa, range| {
         let data = &room[range.clone()];
@@ -1291,10 +1291,10 @@ fn sums<T: Known>() {
             check_sum(&room, Rescaled(Abs, by), |x| x.size(by));
             check_sum(&room, Rescaled(Square, by), |x| x.squared(by));
         }
-        check_sum(&room, Half, |x| x.size(1.0).sqrt());
-        check_sum(&room, ThreeHalves, |x| x.size(1.0) * x.size(1.0).sqrt());
-        check_sum(&room, Cube, |x| x.size(1.0) * x.size(1.0) * x.size(1.0));
-        check_sum(&room, Fourth, |x| x.squared(1.0) * x.squared(1.0));
+        check_sum(&room, HalfPower::<1>, |x| x.size(1.0).sqrt());
+        check_sum(&room, HalfPower::<3>, |x| x.size(1.0) * x.size(1.0).sqrt());
+        check_sum(&room, HalfPower::<6>, |x| x.size(1.0) * x.size(1.0) * x.size(1.0));
+        check_sum(&room, HalfPower::<8>, |x| x.squared(1.0) * x.squared(1.0));
     }
     for p in thinned([0.5, 1.5, 3.7, 100.0], 3) {
         let peak = room.iter().map(|x| x.size(1.0)).fold(0.0, f64::max);
@@ -1365,7 +1365,7 @@ fn long_sums_of_float16_are_added_in_the_documented_order() {
     let squares: Vec<f64> = halves.iter().map(|x| x.squared(1.0)).collect();
     for isa in Isa::available() {
         let sum = Sum { data: &halves[..], term: Square };
-        assert_eq!(isa.run(SumHalves(sum)).value().to_bits(), sum_in_order(&squares).to_bits());
+        assert_eq!(isa.run(sum).value().to_bits(), sum_in_order(&squares).to_bits());
     }
 }
 
@@ -1558,8 +1558,8 @@ fn check_sum_of_halves(isa: Isa, data: &[F16]) {
             isa.name()
         );
     };
-    check("Abs", isa.run(SumHalves(Sum { data, term: Abs })), f64::abs);
-    check("Square", isa.run(SumHalves(Sum { data, term: Square })), |x| x * x);
+    check("Abs", isa.run(Sum { data, term: Abs }), f64::abs);
+    check("Square", isa.run(Sum { data, term: Square }), |x| x * x);
 }
 
 #[test]

@@ -216,13 +216,10 @@ struct WidenedRows<'a, 'b, T> {
 impl<T: Element> ReadRows<f64> for WidenedRows<'_, '_, T> {
     fn read<const N: usize>(&mut self, at: usize) -> [&[f64]; N] {
         let mut widened = self.widened.iter_mut();
-        self.rows.read(at).map(|row| match widened.next() {
-            Some(widened) => {
-                let widened = &mut widened[..row.len()];
-                self.pass.widen(self.isa, row, widened, self.limb);
-                &*widened
-            }
-            None => &[],
+        self.rows.read(at).map(|row| {
+            let widened: &mut [f64] = widened.next().map_or(&mut [], |to| &mut to[..row.len()]);
+            self.pass.widen(self.isa, row, widened, self.limb);
+            &*widened
         })
     }
 }

@@ -6,8 +6,7 @@ use super::pass::Blocks;
 use crate::element::Element;
 use crate::isa::Isa;
 use crate::kernel::difference::{Minus, Subtract};
-use crate::kernel::sum::BLOCK;
-use crate::walk::{View, with_scratch};
+use crate::walk::{View, blocks, with_scratch};
 
 /// The differences of two arrays of one shape, by the same positions.
 #[derive(Debug)]
@@ -33,8 +32,7 @@ impl<T: Minus> Blocks for Difference<'_, T> {
         with_scratch(T::ZERO, gathered(&self.t), |own| {
             with_scratch(T::ZERO, gathered(&self.base), |others| {
                 with_scratch(T::Difference::ZERO, len, |made| {
-                    for from in range.clone().step_by(BLOCK) {
-                        let part = from..range.end.min(from + BLOCK);
+                    for part in blocks(range) {
                         let to = &mut made[..part.len()];
                         let (t, base) = (self.t.block(part.clone(), own), self.base.block(part, others));
                         isa.run(Subtract { t, base, by: self.by, to: &mut *to });

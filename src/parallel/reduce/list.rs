@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
-use std::{iter, mem, slice};
+use std::{iter, slice};
 
 use super::difference::Difference;
 use super::order::{Order, OverflowRisk, Reduction};
@@ -327,11 +327,7 @@ impl<'a, V: Views> List<'a, V> {
     /// Cuts a pass into jobs of about the same number of bytes. `results` has one place for each chunk.
     fn jobs<'r, R>(&self, mut results: &'r mut [R]) -> Result<Vec<Job<'r, R>>> {
         let (arrays, share) = (self.arrays, job_bytes(self.work));
-        let mut take = |count: usize| {
-            let own;
-            (own, results) = mem::take(&mut results).split_at_mut(count);
-            own
-        };
+        let mut take = |count| results.split_off_mut(..count).unwrap_or_default();
         let mut jobs = Vec::new();
         let mut at = 0;
         while at < arrays.count() {

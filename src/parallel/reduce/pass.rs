@@ -5,12 +5,11 @@ use std::fmt::Debug;
 use std::ops::Range;
 
 use super::order::{Order, OverflowRisk, Reduction};
-use crate::element::{Dtype, Element, F16};
-use crate::isa::{Isa, slice_of};
+use crate::element::{Dtype, Element};
+use crate::isa::Isa;
 use crate::kernel::exact::Accumulator;
-use crate::kernel::halves::ToSingles;
 use crate::kernel::max::MaxAbs;
-use crate::kernel::sum::{Abs, BLOCK, Rescaled, Square, Sum, SumHalves, SumPart, SumRows, Total};
+use crate::kernel::sum::{Abs, BLOCK, Rescaled, Square, Sum, SumPart, SumRows, Total};
 use crate::kernel::widen::{Limb, Modulus, Widen};
 use crate::scaled::Scaled;
 use crate::walk::{Slices, View, with_scratch};
@@ -36,15 +35,15 @@ macro_rules! with_direct_term {
 /// `$body` with the term of any pass. If the pass rescales, its elements are rescaled already.
 macro_rules! with_term {
     ($pass:expr, $term:ident => $body:expr) => {{
-        use $crate::kernel::power::{Cube, Fourth, Half, Simple, ThreeHalves};
+        use $crate::kernel::power::{HalfPower, Simple};
         use $crate::kernel::sum::{Abs, Square};
         $crate::parallel::reduce::pass::match_term!($pass, $term => $body;
             Reduction::Abs | Reduction::RescaledAbs(_) => Abs,
             Reduction::Square | Reduction::RescaledSquare(_) => Square,
-            Reduction::Simple(Simple::Half) => Half,
-            Reduction::Simple(Simple::ThreeHalves) => ThreeHalves,
-            Reduction::Simple(Simple::Three) => Cube,
-            Reduction::Simple(Simple::Four) => Fourth,
+            Reduction::Simple(Simple::Half) => HalfPower::<1>,
+            Reduction::Simple(Simple::ThreeHalves) => HalfPower::<3>,
+            Reduction::Simple(Simple::Three) => HalfPower::<6>,
+            Reduction::Simple(Simple::Four) => HalfPower::<8>,
             Reduction::Power(power) => power,
         )
     }};
@@ -53,42 +52,29 @@ pub(super) use {match_term, with_direct_term, with_term};
 
 impl Reduction {
     pub(super) fn of_slice<T: Element>(self, isa: Isa, data: &[T]) -> Total {
-        if let Some(data) = slice_of::<F16, _>(data) {
-            return self.of_halves(isa, data);
-        }
         match self {
             Self::Abs | Self::Square if T::DIRECT => {
                 with_direct_term!(self, term => isa.run(Sum { data, term }))
             }
-            Self::RescaledAbs(by) if T::WIDE => isa.run(Sum { data, term: Rescaled(Abs, by) }),
-            Self::RescaledSquare(by) if T::WIDE => isa.run(Sum { data, term: Rescaled(Square, by) }),
-            Self::Simple(_) | Self::Power(_) if T::WIDE || const { has_24_digits::<T>() } => {
-                with_term!(self, term => isa.run(Sum { data, term }))
-            }
-            _ => self.of_moduli(isa, data),
-        }
-    }
-
-    /// The sum of float16, by way of float32.
-    fn of_halves(self, isa: Isa, data: &[F16]) -> Total {
-        match self {
-            Self::Abs | Self::Square => {
-                with_direct_term!(self, term => isa.run(SumHalves(Sum { data, term })))
-            }
-            _ => by_blocks(data, 0.0, |from, to, total| {
-                isa.run(ToSingles { from, to: &mut *to });
-                total.merge(self.of_slice::<f32>(isa, to));
-            }),
+            _ if const { !T::WIDE && !has_24_digits::<T>() } => self.of_moduli(isa, data),
+            Self::RescaledAbs(by) => isa.run(Sum { data, term: Rescaled(Abs, by) }),
+            Self::RescaledSquare(by) => isa.run(Sum { data, term: Rescaled(Square, by) }),
+            _ => with_term!(self, term => isa.run(Sum { data, term })),
         }
     }
 
     /// The sum by way of float64.
     fn of_moduli<T: Element>(self, isa: Isa, data: &[T]) -> Total {
-        by_blocks(data, 0.0, |from, to, total| {
-            for limb in 0..self.limbs::<T>() {
-                self.widen(isa, from, to, limb);
-                total.merge(with_term!(self, term => isa.run(Sum { data: &*to, term })));
+        with_scratch(0.0, data.len(), |scratch| {
+            let mut total = Total::default();
+            for from in data.chunks(BLOCK) {
+                let to = &mut scratch[..from.len()];
+                for limb in 0..self.limbs::<T>() {
+                    self.widen(isa, from, to, limb);
+                    total.merge(with_term!(self, term => isa.run(Sum { data: &*to, term })));
+                }
             }
+            total
         })
     }
 
@@ -197,17 +183,6 @@ impl<B: Blocks> Terms for B {
     fn add_exactly(&self, isa: Isa, range: Range<usize>, to: &mut Accumulator) {
         self.for_blocks(isa, range, |data| to.add(isa, data));
     }
-}
-
-/// The total after `add` was called with each block and scratch as long as the block.
-fn by_blocks<T, U: Copy>(data: &[T], zero: U, add: impl Fn(&[T], &mut [U], &mut Total)) -> Total {
-    with_scratch(zero, data.len(), |scratch| {
-        let mut total = Total::default();
-        for block in data.chunks(BLOCK) {
-            add(block, &mut scratch[..block.len()], &mut total);
-        }
-        total
-    })
 }
 
 /// Whether the elements are floats of at most 24 binary digits.

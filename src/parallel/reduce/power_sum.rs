@@ -55,7 +55,6 @@ impl Order {
         if norm.is_zero() {
             return;
         }
-        let nearest = |exponent: i32| (exponent + CELL / 2).div_euclid(CELL).clamp(-above, above);
         let (value, exponent) = match self {
             Self::One | Self::Max | Self::Square => (digits, exponent),
             Self::Two => (digits * digits, 2 * exponent),
@@ -67,7 +66,7 @@ impl Order {
                 (exp2(rest - more), (whole + more) as i32)
             }
         };
-        let k = nearest(exponent);
+        let k = (exponent + CELL / 2).div_euclid(CELL).clamp(-above, above);
         let value = value * power_of_two(exponent - k * CELL);
         cells.iter_mut().skip((k + above).unsigned_abs() as usize).take(1).for_each(|cell| *cell = value);
     }

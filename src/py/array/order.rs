@@ -184,7 +184,7 @@ impl ReducedAxes {
     ) -> Slices<'a, T> {
         let (kept, first) = self.kept.layout(array, unit);
         let (reduced, second) = self.reduced.layout(array, unit);
-        Slices::new(memory, start + first + second, kept, reduced).with_inner(self.inner)
+        Slices { inner: self.inner, ..Slices::new(memory, start + first + second, kept, reduced) }
     }
 }
 
