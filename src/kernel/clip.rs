@@ -33,7 +33,7 @@ impl<T: Ordered> Map<T> for Clip<T> {
     }
     fn stream_into(self, isa: Isa, guard: &StreamGuard, from: &[T], to: &mut [T]) {
         if self.lo.is_nan() || self.hi.is_nan() {
-            return self.apply_into(isa, from, to); // rare
+            return self.apply(isa, Some(from), to); // rare
         }
         isa.stream(guard, to, Mapped { from, map: Between(self) });
     }

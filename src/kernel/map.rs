@@ -12,13 +12,9 @@ pub trait Map<T: Ordered>: Copy + Sync {
     /// Whether the function may change `x`. If it changes no element, an output in place is not written.
     fn changes(&self, x: T) -> bool;
 
-    /// Applies it to all elements in place.
-    fn apply(self, isa: Isa, data: &mut [T]) {
-        isa.run(Apply { data, map: self });
-    }
-    /// Applies it to all elements, from one slice to another.
-    fn apply_into(self, isa: Isa, from: &[T], to: &mut [T]) {
-        isa.run(ApplyInto { from, to, map: self });
+    /// Applies it to all elements, in place or from another slice.
+    fn apply(self, isa: Isa, from: Option<&[T]>, to: &mut [T]) {
+        isa.run(Apply { from, to, map: self });
     }
     /// Applies it to all elements, from one slice to another by non-temporal stores, see [`Isa::stream`].
     fn stream_into(self, isa: Isa, guard: &StreamGuard, from: &[T], to: &mut [T]) {
@@ -26,11 +22,13 @@ pub trait Map<T: Ordered>: Copy + Sync {
     }
 }
 
-/// Applies `map` in place.
+/// Applies `map` in place or from another slice.
 #[derive(Debug)]
 pub struct Apply<'a, T, M> {
-    /// Read and written.
-    pub data: &'a mut [T],
+    /// Read, as many elements; None: `to` is read.
+    pub from: Option<&'a [T]>,
+    /// Written.
+    pub to: &'a mut [T],
     /// The function.
     pub map: M,
 }
@@ -40,66 +38,40 @@ impl<T: Ordered, M: Map<T>> Op for Apply<'_, T, M> {
     const CONVERTS: bool = M::CONVERTS;
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
-        for x in self.data {
-            *x = self.map.map(*x);
-        }
-    }
-}
-
-/// Applies `map` from one slice to another.
-#[derive(Debug)]
-pub struct ApplyInto<'a, T, M> {
-    /// Read.
-    pub from: &'a [T],
-    /// Written, as many elements.
-    pub to: &'a mut [T],
-    /// The function.
-    pub map: M,
-}
-
-impl<T: Ordered, M: Map<T>> Op for ApplyInto<'_, T, M> {
-    type Output = ();
-    const CONVERTS: bool = M::CONVERTS;
-    #[inline(always)]
-    fn eval<L: Level>(self, _: L) {
-        for (to, from) in self.to.iter_mut().zip(self.from) {
-            *to = self.map.map(*from);
+        match self.from {
+            None => {
+                for x in self.to {
+                    *x = self.map.map(*x);
+                }
+            }
+            Some(from) => {
+                for (to, from) in self.to.iter_mut().zip(from) {
+                    *to = self.map.map(*from);
+                }
+            }
         }
     }
 }
 
 /// [`Apply`] for several slices in one call: a call for each costs more than a few elements.
-pub struct ApplyToEach<I, M> {
-    /// Read and written.
+pub struct ApplyEach<I, M> {
+    /// What is read and written, as in [`Apply`].
     pub slices: I,
     /// The function.
     pub map: M,
 }
 
-impl<'a, T: Ordered + 'a, I: Iterator<Item = &'a mut [T]>, M: Map<T>> Op for ApplyToEach<I, M> {
+impl<'a, T, I, M> Op for ApplyEach<I, M>
+where
+    T: Ordered + 'a,
+    I: Iterator<Item = (Option<&'a [T]>, &'a mut [T])>,
+    M: Map<T>,
+{
     type Output = ();
     #[inline(always)]
     fn eval<L: Level>(self, level: L) {
-        for data in self.slices {
-            Apply { data, map: self.map }.eval(level);
-        }
-    }
-}
-
-/// [`ApplyInto`] for several pairs of slices in one call.
-pub struct ApplyIntoEach<I, M> {
-    /// The slices to read and those to write, as many elements.
-    pub pairs: I,
-    /// The function.
-    pub map: M,
-}
-
-impl<'a, T: Ordered + 'a, I: Iterator<Item = (&'a [T], &'a mut [T])>, M: Map<T>> Op for ApplyIntoEach<I, M> {
-    type Output = ();
-    #[inline(always)]
-    fn eval<L: Level>(self, level: L) {
-        for (from, to) in self.pairs {
-            ApplyInto { from, to, map: self.map }.eval(level);
+        for (from, to) in self.slices {
+            Apply { from, to, map: self.map }.eval(level);
         }
     }
 }

@@ -4,7 +4,7 @@
 //! converted by way of float32, with a loop for each step (many by one factor: [`halves`]). The bits are equal.
 
 use super::halves;
-use super::map::{Apply, ApplyInto, ApplyIntoEach, ApplyToEach, Map, Mapped};
+use super::map::{Apply, ApplyEach, Map, Mapped};
 use super::truncate::{Truncate, narrow_toward_zero, product_toward_zero};
 use crate::element::{Dtype, Real};
 use crate::isa::{Isa, StreamGuard};
@@ -87,30 +87,21 @@ impl<T: Real> Map<T> for Scale {
     fn changes(&self, _: T) -> bool {
         true
     }
-    fn apply(self, isa: Isa, data: &mut [T]) {
+    fn apply(self, isa: Isa, from: Option<&[T]>, to: &mut [T]) {
         if self.0.toward_zero {
-            return self.truncate(isa, None, data);
+            return self.truncate(isa, from, to);
         }
-        if !is_for_halves::<T>(self.0, data.len()) {
-            return isa.run(Apply { data, map: self });
+        if !is_for_halves::<T>(self.0, to.len()) {
+            return isa.run(Apply { from, to, map: self });
         }
-        halves::scale::<T, false>(isa, None, data, self.0.by);
-    }
-    fn apply_into(self, isa: Isa, from: &[T], to: &mut [T]) {
-        if self.0.toward_zero {
-            return self.truncate(isa, Some(from), to);
-        }
-        if !is_for_halves::<T>(self.0, from.len()) {
-            return isa.run(ApplyInto { from, to, map: self });
-        }
-        halves::scale::<T, false>(isa, Some(from), to, self.0.by);
+        halves::scale::<T, false>(isa, from, to, self.0.by);
     }
     fn stream_into(self, isa: Isa, guard: &StreamGuard, from: &[T], to: &mut [T]) {
         let by = self.0.by;
         match (is_truncated(self.0), size_of::<T>()) {
             (true, 2) => halves::stream::<T, true>(isa, guard, from, to, by),
             (true, _) => isa.stream(guard, to, Mapped { from, map: Truncate(by) }),
-            (false, _) if !is_plain(self.0) => self.apply_into(isa, from, to), // rare and slow in any case
+            (false, _) if !is_plain(self.0) => self.apply(isa, Some(from), to), // rare and slow in any case
             (false, 2) => halves::stream::<T, false>(isa, guard, from, to, by),
             (false, _) => isa.stream(guard, to, Mapped { from, map: Times(by) }),
         }
@@ -122,37 +113,25 @@ impl Scale {
     #[cold]
     #[inline(never)]
     fn truncate<T: Real>(self, isa: Isa, from: Option<&[T]>, to: &mut [T]) {
-        match (is_truncated(self.0), size_of::<T>(), from) {
-            (true, 2, _) => halves::scale::<T, true>(isa, from, to, self.0.by),
-            (true, _, None) => isa.run(Apply { data: to, map: Truncate(self.0.by) }),
-            (true, _, Some(from)) => isa.run(ApplyInto { from, to, map: Truncate(self.0.by) }),
-            (false, _, None) => isa.run(Apply { data: to, map: TruncateAny(self.0) }),
-            (false, _, Some(from)) => isa.run(ApplyInto { from, to, map: TruncateAny(self.0) }),
+        match (is_truncated(self.0), size_of::<T>()) {
+            (true, 2) => halves::scale::<T, true>(isa, from, to, self.0.by),
+            (true, _) => isa.run(Apply { from, to, map: Truncate(self.0.by) }),
+            (false, _) => isa.run(Apply { from, to, map: TruncateAny(self.0) }),
         }
     }
 
-    /// Scales short slices one after the other.
-    pub fn apply_to_each<'a, T: Real + 'a>(self, isa: Isa, slices: impl Iterator<Item = &'a mut [T]>) {
-        if is_plain(self.0) {
-            isa.run(ApplyToEach { slices, map: Times(self.0.by) });
-        } else if self.0.toward_zero {
-            isa.run(ApplyToEach { slices, map: TruncateAny(self.0) });
-        } else {
-            isa.run(ApplyToEach { slices, map: self });
-        }
-    }
-    /// Scales short slices into others, one after the other.
-    pub fn apply_into_each<'a, T: Real + 'a>(
+    /// Scales short slices, one after the other, in place or from others.
+    pub fn apply_each<'a, T: Real + 'a>(
         self,
         isa: Isa,
-        pairs: impl Iterator<Item = (&'a [T], &'a mut [T])>,
+        slices: impl Iterator<Item = (Option<&'a [T]>, &'a mut [T])>,
     ) {
         if is_plain(self.0) {
-            isa.run(ApplyIntoEach { pairs, map: Times(self.0.by) });
+            isa.run(ApplyEach { slices, map: Times(self.0.by) });
         } else if self.0.toward_zero {
-            isa.run(ApplyIntoEach { pairs, map: TruncateAny(self.0) });
+            isa.run(ApplyEach { slices, map: TruncateAny(self.0) });
         } else {
-            isa.run(ApplyIntoEach { pairs, map: self });
+            isa.run(ApplyEach { slices, map: self });
         }
     }
 }

@@ -26,7 +26,10 @@ impl<T: Real> Work<T> for Towards<'_, T> {
             Some(factor) => !(self.other_is_t && Factor::erases(factor.by)),
         }
     }
-    fn apply(&self, isa: Isa, at: Range<usize>, data: &mut [T]) {
+    fn apply(&self, isa: Isa, at: Range<usize>, from: Option<&[T]>, data: &mut [T]) {
+        if let Some(from) = from {
+            data.copy_from_slice(from);
+        }
         let is_base = self.other_is_t;
         self.other.with_block(at, |other| match self.factor {
             Some(factor) if !Factor::erases(factor.by) => isa.run(Approach { data, other, is_base, factor }),

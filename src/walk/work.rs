@@ -39,17 +39,12 @@ const fn gathered_at_once<T>() -> usize {
 pub trait Work<T: Ordered>: Sync {
     /// Whether `apply` would change any element. If not, an output in place is not written.
     fn changes(&self, isa: Isa, at: Range<usize>, data: &[T]) -> bool;
-    /// Does the work in place.
-    fn apply(&self, isa: Isa, at: Range<usize>, data: &mut [T]);
-    /// Does the work from one slice to another.
-    fn apply_into(&self, isa: Isa, at: Range<usize>, from: &[T], to: &mut [T]) {
-        to.copy_from_slice(from);
-        self.apply(isa, at, to);
-    }
+    /// Does the work, in place or from another slice.
+    fn apply(&self, isa: Isa, at: Range<usize>, from: Option<&[T]>, to: &mut [T]);
     /// Does the work by non-temporal stores, for any number of elements.
     fn stream_into(&self, isa: Isa, guard: &StreamGuard, at: Range<usize>, from: &[T], to: &mut [T]) {
         stream_made(isa, guard, from, to, |part, from, made| {
-            self.apply_into(isa, at.start + part.start..at.start + part.end, from, made);
+            self.apply(isa, at.start + part.start..at.start + part.end, Some(from), made);
         });
     }
     /// The number of elements of a strided input that are gathered for each call of `stream_into`: whole cache lines. There are
@@ -85,11 +80,8 @@ impl<T: Ordered, M: Map<T>> Work<T> for Uniform<M> {
     fn changes(&self, isa: Isa, _: Range<usize>, data: &[T]) -> bool {
         isa.run(AnyChange { data, map: self.0 })
     }
-    fn apply(&self, isa: Isa, _: Range<usize>, data: &mut [T]) {
-        self.0.apply(isa, data);
-    }
-    fn apply_into(&self, isa: Isa, _: Range<usize>, from: &[T], to: &mut [T]) {
-        self.0.apply_into(isa, from, to);
+    fn apply(&self, isa: Isa, _: Range<usize>, from: Option<&[T]>, to: &mut [T]) {
+        self.0.apply(isa, from, to);
     }
     fn stream_into(&self, isa: Isa, guard: &StreamGuard, _: Range<usize>, from: &[T], to: &mut [T]) {
         self.0.stream_into(isa, guard, from, to);
@@ -104,15 +96,11 @@ impl<T: Ordered, W: Work<T>> Work<T> for Option<W> {
     fn changes(&self, isa: Isa, at: Range<usize>, data: &[T]) -> bool {
         self.as_ref().is_some_and(|work| work.changes(isa, at, data))
     }
-    fn apply(&self, isa: Isa, at: Range<usize>, data: &mut [T]) {
-        if let Some(work) = self {
-            work.apply(isa, at, data);
-        }
-    }
-    fn apply_into(&self, isa: Isa, at: Range<usize>, from: &[T], to: &mut [T]) {
-        match self {
-            Some(work) => work.apply_into(isa, at, from, to),
-            None => to.copy_from_slice(from),
+    fn apply(&self, isa: Isa, at: Range<usize>, from: Option<&[T]>, to: &mut [T]) {
+        match (self, from) {
+            (Some(work), _) => work.apply(isa, at, from, to),
+            (None, Some(from)) => to.copy_from_slice(from),
+            (None, None) => {}
         }
     }
     fn stream_into(&self, isa: Isa, guard: &StreamGuard, at: Range<usize>, from: &[T], to: &mut [T]) {
@@ -136,29 +124,13 @@ pub struct Factors<'a> {
 }
 
 impl Factors<'_> {
-    /// Scales the elements at some positions, in place or from another slice.
-    #[inline(always)] // `from` is known where it is called
-    fn scale<T: Real>(&self, isa: Isa, at: Range<usize>, from: Option<&[T]>, to: &mut [T]) {
-        self.factors.with_runs(at, |part, factors| {
-            let (from, to) = (from.map(|from| &from[part.clone()]), &mut to[part]);
-            match factors {
-                ViewRun::Each(factors) => isa.run(ScaleEach { from, to, factors, kind: self.kind }),
-                ViewRun::Repeated(by) => self.scale_by_one(isa, by, from, to),
-            }
-        });
-    }
-
     /// Scales elements that have the same factor. Those whose factor is 1 keep their bits. This is out of line because of its large
     /// stack frame, which takes time even where it is not used.
     #[inline(never)]
     fn scale_by_one<T: Real>(&self, isa: Isa, by: f64, from: Option<&[T]>, to: &mut [T]) {
-        let scale = Scale(Factor { toward_zero: self.kind.toward_zero, ..Factor::new(by, 1.0) });
-        match (from, by == 1.0) {
-            (None, true) => {}
-            (Some(from), true) => to.copy_from_slice(from),
-            (None, false) => scale.apply(isa, to),
-            (Some(from), false) => scale.apply_into(isa, from, to),
-        }
+        let factor = Factor { toward_zero: self.kind.toward_zero, ..Factor::new(by, 1.0) };
+        let scaling = (by != 1.0).then_some(Uniform(Scale(factor)));
+        scaling.apply(isa, 0..to.len(), from, to);
     }
 }
 
@@ -173,11 +145,14 @@ impl<T: Real> Work<T> for Factors<'_> {
         });
         changes
     }
-    fn apply(&self, isa: Isa, at: Range<usize>, data: &mut [T]) {
-        self.scale(isa, at, None, data);
-    }
-    fn apply_into(&self, isa: Isa, at: Range<usize>, from: &[T], to: &mut [T]) {
-        self.scale(isa, at, Some(from), to);
+    fn apply(&self, isa: Isa, at: Range<usize>, from: Option<&[T]>, to: &mut [T]) {
+        self.factors.with_runs(at, |part, factors| {
+            let (from, to) = (from.map(|from| &from[part.clone()]), &mut to[part]);
+            match factors {
+                ViewRun::Each(factors) => isa.run(ScaleEach { from, to, factors, kind: self.kind }),
+                ViewRun::Repeated(by) => self.scale_by_one(isa, by, from, to),
+            }
+        });
     }
 }
 
@@ -200,7 +175,10 @@ impl<T: Ordered> Work<T> for Bounds<'_, T> {
     fn changes(&self, isa: Isa, at: Range<usize>, data: &[T]) -> bool {
         self.with_block(at, |lo, hi| isa.run(AnyOutside { data, lo, hi }))
     }
-    fn apply(&self, isa: Isa, at: Range<usize>, data: &mut [T]) {
+    fn apply(&self, isa: Isa, at: Range<usize>, from: Option<&[T]>, data: &mut [T]) {
+        if let Some(from) = from {
+            data.copy_from_slice(from);
+        }
         self.with_block(at, |lo, hi| isa.run(ClipEach { data, lo, hi }));
     }
     fn stream_into(&self, isa: Isa, guard: &StreamGuard, at: Range<usize>, from: &[T], to: &mut [T]) {
@@ -231,7 +209,7 @@ pub fn apply_elementwise<T: Ordered>(
         (None, target, _) => target.for_blocks(true, |range, data| {
             let changes = work.changes(isa, shifted(range.clone()), data);
             if changes {
-                work.apply(isa, shifted(range), data);
+                work.apply(isa, shifted(range), None, data);
             }
             changes
         }),
@@ -247,7 +225,7 @@ pub fn apply_elementwise<T: Ordered>(
             with_scratch(T::ZERO, gathered, |scratch| {
                 target.for_blocks(false, |range, data| {
                     let range = shifted(range);
-                    work.apply_into(isa, range.clone(), view.block(range, scratch), data);
+                    work.apply(isa, range.clone(), Some(view.block(range, scratch)), data);
                     true
                 });
             });

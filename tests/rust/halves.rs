@@ -6,7 +6,7 @@ use crate::common::{Random, sized, thinned};
 use _core::element::{Bf16, F16, Half, Real};
 use _core::isa::{Isa, StreamGuard};
 use _core::kernel::halves::ScaleBlocks;
-use _core::kernel::map::{ApplyInto, Map};
+use _core::kernel::map::{Apply, Map};
 use _core::kernel::scale::Scale;
 use _core::kernel::truncate::Truncate;
 use _core::scaled::{Factor, power_of_two};
@@ -148,16 +148,16 @@ where
                 }
             };
             let mut found = all.clone();
-            map.apply(isa, &mut found);
+            map.apply(isa, None, &mut found);
             same(&found, "in place");
             found.fill(Half::from_bits(9));
-            map.apply_into(isa, &all, &mut found);
+            map.apply(isa, Some(&all), &mut found);
             same(&found, "from slice to slice");
             // In slices short enough for the path of few elements.
             if toward_zero {
-                isa.run(ApplyInto { from: &all, to: &mut found, map: Truncate(by) });
+                isa.run(Apply { from: Some(&all), to: &mut found, map: Truncate(by) });
             } else {
-                isa.run(ApplyInto { from: &all, to: &mut found, map });
+                isa.run(Apply { from: Some(&all), to: &mut found, map });
             }
             same(&found, "one by one");
             found.fill(Half::from_bits(9));
@@ -192,10 +192,10 @@ where
         for isa in Isa::available() {
             let bits = |data: &[Half<DIGITS>]| data.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
             let mut found = data.clone();
-            map.apply(isa, &mut found);
+            map.apply(isa, None, &mut found);
             assert_eq!(bits(&found), expected, "{len} in place, {}", isa.name());
             found.fill(Half::from_bits(9));
-            map.apply_into(isa, &data, &mut found);
+            map.apply(isa, Some(&data), &mut found);
             assert_eq!(bits(&found), expected, "{len} from slice to slice, {}", isa.name());
             // Anywhere in a cache line, and without elements beside it.
             let range = len % 37..len % 37 + len;

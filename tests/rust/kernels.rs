@@ -17,7 +17,7 @@ use _core::kernel::clip::{AnyOutside, Clip, ClipEach};
 use _core::kernel::difference::{Approach, Subtract};
 use _core::kernel::examples::Share;
 use _core::kernel::halves::{FromSingles, ScaledLines, ToSingles};
-use _core::kernel::map::{AnyChange, Apply, ApplyInto, Map};
+use _core::kernel::map::{AnyChange, Apply, Map};
 use _core::kernel::max::{MaxAbs, MaxRow};
 use _core::kernel::power::{HalfPower, Power};
 use _core::kernel::rows::{PlainFactors, ScaledRows};
@@ -361,21 +361,21 @@ fn check_map<T: Ordered, M: Map<T>>(map: M, room: &[T], expected: impl Fn(T) -> 
         result[range.clone()].copy_from_slice(&all[range.clone()]);
 
         let mut found = room.to_vec();
-        isa.run(Apply { data: &mut found[range.clone()], map });
+        isa.run(Apply { from: None, to: &mut found[range.clone()], map });
         assert_same(&found, &result);
         // By the map's own implementation, if it has one.
         found.copy_from_slice(room);
-        map.apply(isa, &mut found[range.clone()]);
+        map.apply(isa, None, &mut found[range.clone()]);
         assert_same(&found, &result);
 
         let mut found = vec![T::HIGHEST; room.len()];
-        isa.run(ApplyInto { from: &room[range.clone()], to: &mut found[range.clone()], map });
+        isa.run(Apply { from: Some(&room[range.clone()]), to: &mut found[range.clone()], map });
         assert_same(&found[range.clone()], &result[range.clone()]);
         assert_same(&found[..range.start], &vec![T::HIGHEST; range.start]);
         assert_same(&found[range.end..], &vec![T::HIGHEST; room.len() - range.end]);
         let complete = found.clone();
         found.fill(T::HIGHEST);
-        map.apply_into(isa, &room[range.clone()], &mut found[range.clone()]);
+        map.apply(isa, Some(&room[range.clone()]), &mut found[range.clone()]);
         assert_same(&found, &complete);
         found.fill(T::HIGHEST);
         map.stream_into(isa, &StreamGuard::begin(), &room[range.clone()], &mut found[range.clone()]);
@@ -493,7 +493,7 @@ fn clip_keeps_the_bits_it_should() {
     for isa in Isa::available() {
         let clip = |x: f32, lo: f32, hi: f32| {
             let mut data = [x; 37];
-            isa.run(Apply { data: &mut data, map: Clip { lo, hi } });
+            isa.run(Apply { from: None, to: &mut data, map: Clip { lo, hi } });
             assert_same(&data, &[data[0]; 37]);
             data[0].to_bits()
         };
@@ -588,19 +588,19 @@ fn scale_slices<T: KnownReal>() {
                 slices.push(own);
                 rest = after;
                 let (own, after) = mem::take(&mut left).split_at_mut(len);
-                isa.run(Apply { data: own, map: Scale(factor) });
+                isa.run(Apply { from: None, to: own, map: Scale(factor) });
                 left = after;
                 begin += len;
             }
-            Scale(factor).apply_to_each(isa, slices.into_iter());
+            Scale(factor).apply_each(isa, slices.into_iter().map(|own| (None, own)));
             let mut unread = (&room[..], &mut to[..]);
             let pairs = lengths().map(|len| {
                 let (from, after) = unread.0.split_at(len);
                 let (own, left) = mem::take(&mut unread.1).split_at_mut(len);
                 unread = (after, left);
-                (from, own)
+                (Some(from), own)
             });
-            Scale(factor).apply_into_each(isa, pairs);
+            Scale(factor).apply_each(isa, pairs);
             let zeros = vec![T::ZERO; room.len() - begin];
             assert!(same_bits(&data, &expected), "{} {factor:?}", isa.name());
             assert!(same_bits(&to[..begin], &expected[..begin]), "{} {factor:?}", isa.name());
@@ -814,7 +814,7 @@ fn plain_each<T: KnownReal>() {
         for toward_zero in [false, true] {
             let mut result = room.clone();
             for (x, by) in result[range.clone()].iter_mut().zip(factors) {
-                Scale(Factor { by: *by, then: 1.0, toward_zero }).apply(isa, slice::from_mut(x));
+                Scale(Factor { by: *by, then: 1.0, toward_zero }).apply(isa, None, slice::from_mut(x));
             }
             for from in [None, Some(&room[range.clone()])] {
                 let (mut found, kind) = (room.clone(), FactorKind { is_plain: true, toward_zero });
@@ -837,13 +837,13 @@ fn scale_makes_one_nan_and_keeps_others() {
     for isa in Isa::available() {
         let single = |x: f32, factor| {
             let mut data = [x; 37];
-            isa.run(Apply { data: &mut data, map: Scale(factor) });
+            isa.run(Apply { from: None, to: &mut data, map: Scale(factor) });
             assert_same(&data, &[data[0]; 37]);
             data[0].to_bits()
         };
         let double = |x: f64, factor| {
             let mut data = [x; 37];
-            isa.run(Apply { data: &mut data, map: Scale(factor) });
+            isa.run(Apply { from: None, to: &mut data, map: Scale(factor) });
             assert_same(&data, &[data[0]; 37]);
             data[0].to_bits()
         };
@@ -910,7 +910,7 @@ where
         for factor in factors() {
             let expected: Vec<T<DIGITS>> = all.iter().map(|x| scaled(*x, factor)).collect();
             let mut found = all.clone();
-            isa.run(Apply { data: &mut found, map: Scale(factor) });
+            isa.run(Apply { from: None, to: &mut found, map: Scale(factor) });
             assert_same(&found, &expected);
         }
         let mut found = vec![T::from_bits(9); edges.len()];
@@ -1847,9 +1847,9 @@ fn toward_zero<T: KnownReal>() {
         for factor in &factors {
             let scale = Scale(Factor { toward_zero: true, ..*factor });
             let (data, mut found) = (&data[range.clone()], data[range.clone()].to_vec());
-            scale.apply(isa, &mut found);
+            scale.apply(isa, None, &mut found);
             let mut copy = vec![T::ZERO; data.len()];
-            scale.apply_into(isa, data, &mut copy);
+            scale.apply(isa, Some(data), &mut copy);
             assert_same(&found, &copy);
             for (x, r) in data.iter().zip(found) {
                 let (x, r) = (x.exact(), r.exact());
@@ -1904,7 +1904,7 @@ fn erased_and_kept<T: KnownReal>() {
             }
         }
         let mut found = data.to_vec();
-        Scale(Factor::ERASE).apply(isa, &mut found);
+        Scale(Factor::ERASE).apply(isa, None, &mut found);
         assert_same(&found, &vec![T::ZERO; data.len()]);
     });
 }

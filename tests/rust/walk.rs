@@ -533,7 +533,10 @@ impl<T: Bits> Work<T> for Numbered {
     fn changes(&self, _: Isa, _: Range<usize>, _: &[T]) -> bool {
         true
     }
-    fn apply(&self, _: Isa, at: Range<usize>, data: &mut [T]) {
+    fn apply(&self, _: Isa, at: Range<usize>, from: Option<&[T]>, data: &mut [T]) {
+        if let Some(from) = from {
+            data.copy_from_slice(from);
+        }
         assert_eq!(at.len(), data.len());
         assert!(data.len() <= BLOCK);
         for (x, at) in data.iter_mut().zip(at) {
@@ -652,7 +655,7 @@ fn check_stores<T: Bits>(
     skipped: usize,
 ) {
     let mut expected = dense[skipped..].to_vec();
-    work.apply(isa, skipped..dense.len(), &mut expected);
+    work.apply(isa, skipped..dense.len(), None, &mut expected);
     for store in [Store::Cached, Store::Streamed(&StreamGuard::begin())] {
         let mut held = vec![T::of(1); ahead + expected.len() + 1];
         let to = &mut held[ahead..ahead + expected.len()];
@@ -842,7 +845,8 @@ impl Work<f32> for Spy<'_> {
         }
         at.start / BLOCK % 2 == 1
     }
-    fn apply(&self, _: Isa, at: Range<usize>, data: &mut [f32]) {
+    fn apply(&self, _: Isa, at: Range<usize>, from: Option<&[f32]>, data: &mut [f32]) {
+        assert!(from.is_none(), "in place");
         assert_eq!(at.start / BLOCK % 2, 1);
         data.fill(-7.0);
     }
@@ -878,7 +882,7 @@ impl Work<f32> for Nothing {
     fn changes(&self, _: Isa, _: Range<usize>, _: &[f32]) -> bool {
         false
     }
-    fn apply(&self, _: Isa, _: Range<usize>, data: &mut [f32]) {
+    fn apply(&self, _: Isa, _: Range<usize>, _: Option<&[f32]>, data: &mut [f32]) {
         assert!(data.is_empty(), "nothing was to be done");
     }
 }

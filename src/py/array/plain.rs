@@ -527,17 +527,12 @@ impl PlainTasks<'_> {
             is_short(pair.0) && is_short(pair.1) && is_in_place(*pair) == in_place
         };
         let count = at_least_fewest(pairs().take_while(is_like_first));
-        let pairs = pairs().take(count);
-        if in_place {
-            // SAFETY: memory that is borrowed mutably is lent once, and no two outputs share memory, see `task`.
-            scale.apply_to_each(isa, pairs.map(|(_, output)| unsafe { output.elements_mut::<T>() }));
-        } else {
-            // SAFETY: as above, nor does an output share memory with an input that is not its own.
-            let slices = |(input, output): (&PlainArray, &PlainArray)| unsafe {
-                (input.elements::<T>(), output.elements_mut::<T>())
-            };
-            scale.apply_into_each(isa, pairs.map(slices));
-        }
+        // SAFETY: memory that is borrowed mutably is lent once, and no two outputs share memory, see `task`; nor does an output
+        // share memory with an input that is not its own.
+        let slices = |(input, output): (&PlainArray, &PlainArray)| unsafe {
+            ((!in_place).then(|| input.elements::<T>()), output.elements_mut::<T>())
+        };
+        scale.apply_each(isa, pairs().take(count).map(slices));
         count
     }
 }
