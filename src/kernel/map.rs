@@ -14,7 +14,7 @@ pub trait Map<T: Ordered>: Copy + Sync {
 
     /// Applies it to all elements, in place or from another slice.
     fn apply(self, isa: Isa, from: Option<&[T]>, to: &mut [T]) {
-        isa.run(Apply { from, to, map: self });
+        apply_map(isa, self, from, to);
     }
     /// Applies it to all elements, from one slice to another by non-temporal stores, see [`Isa::stream`].
     fn stream_into(self, isa: Isa, guard: &StreamGuard, from: &[T], to: &mut [T]) {
@@ -22,13 +22,20 @@ pub trait Map<T: Ordered>: Copy + Sync {
     }
 }
 
-/// Applies `map` in place or from another slice.
+/// Applies `map` to all elements, in place or from another slice: by two operations, since the compiler makes longer loops of
+/// one with both.
+pub(super) fn apply_map<T: Ordered>(isa: Isa, map: impl Map<T>, from: Option<&[T]>, to: &mut [T]) {
+    match from {
+        None => isa.run(Apply { data: to, map }),
+        Some(from) => isa.run(ApplyInto { from, to, map }),
+    }
+}
+
+/// Applies `map` in place.
 #[derive(Debug)]
 pub struct Apply<'a, T, M> {
-    /// Read, as many elements; None: `to` is read.
-    pub from: Option<&'a [T]>,
-    /// Written.
-    pub to: &'a mut [T],
+    /// Read and written.
+    pub data: &'a mut [T],
     /// The function.
     pub map: M,
 }
@@ -38,24 +45,37 @@ impl<T: Ordered, M: Map<T>> Op for Apply<'_, T, M> {
     const CONVERTS: bool = M::CONVERTS;
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
-        match self.from {
-            None => {
-                for x in self.to {
-                    *x = self.map.map(*x);
-                }
-            }
-            Some(from) => {
-                for (to, from) in self.to.iter_mut().zip(from) {
-                    *to = self.map.map(*from);
-                }
-            }
+        for x in self.data {
+            *x = self.map.map(*x);
         }
     }
 }
 
-/// [`Apply`] for several slices in one call: a call for each costs more than a few elements.
+/// Applies `map` from one slice to another.
+#[derive(Debug)]
+pub struct ApplyInto<'a, T, M> {
+    /// Read.
+    pub from: &'a [T],
+    /// Written, as many elements.
+    pub to: &'a mut [T],
+    /// The function.
+    pub map: M,
+}
+
+impl<T: Ordered, M: Map<T>> Op for ApplyInto<'_, T, M> {
+    type Output = ();
+    const CONVERTS: bool = M::CONVERTS;
+    #[inline(always)]
+    fn eval<L: Level>(self, _: L) {
+        for (to, from) in self.to.iter_mut().zip(self.from) {
+            *to = self.map.map(*from);
+        }
+    }
+}
+
+/// Applies `map` to several slices in one call: a call for each costs more than a few elements.
 pub struct ApplyEach<I, M> {
-    /// What is read and written, as in [`Apply`].
+    /// The slices to read, as many elements, and those to write, which are read where there is None.
     pub slices: I,
     /// The function.
     pub map: M,
@@ -71,7 +91,10 @@ where
     #[inline(always)]
     fn eval<L: Level>(self, level: L) {
         for (from, to) in self.slices {
-            Apply { from, to, map: self.map }.eval(level);
+            match from {
+                None => Apply { data: to, map: self.map }.eval(level),
+                Some(from) => ApplyInto { from, to, map: self.map }.eval(level),
+            }
         }
     }
 }

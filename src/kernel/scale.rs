@@ -4,7 +4,7 @@
 //! converted by way of float32, with a loop for each step (many by one factor: [`halves`]). The bits are equal.
 
 use super::halves;
-use super::map::{Apply, ApplyEach, Map, Mapped};
+use super::map::{ApplyEach, Map, Mapped, apply_map};
 use super::truncate::{Truncate, narrow_toward_zero, product_toward_zero};
 use crate::element::{Dtype, Real};
 use crate::isa::{Isa, StreamGuard};
@@ -92,7 +92,7 @@ impl<T: Real> Map<T> for Scale {
             return self.truncate(isa, from, to);
         }
         if !is_for_halves::<T>(self.0, to.len()) {
-            return isa.run(Apply { from, to, map: self });
+            return apply_map(isa, self, from, to);
         }
         halves::scale::<T, false>(isa, from, to, self.0.by);
     }
@@ -115,8 +115,8 @@ impl Scale {
     fn truncate<T: Real>(self, isa: Isa, from: Option<&[T]>, to: &mut [T]) {
         match (is_truncated(self.0), size_of::<T>()) {
             (true, 2) => halves::scale::<T, true>(isa, from, to, self.0.by),
-            (true, _) => isa.run(Apply { from, to, map: Truncate(self.0.by) }),
-            (false, _) => isa.run(Apply { from, to, map: TruncateAny(self.0) }),
+            (true, _) => apply_map(isa, Truncate(self.0.by), from, to),
+            (false, _) => apply_map(isa, TruncateAny(self.0), from, to),
         }
     }
 
