@@ -115,8 +115,7 @@ impl<T: Ordered, M: Map<T>> StreamSource<T> for Mapped<'_, T, M> {
         _: L,
         mut places: StreamSink<'_, T, N, impl Fn(&[T; N], &mut [T; N])>,
     ) {
-        let (next, rest) = self.from.split_at(places.left() * N);
-        self.from = rest;
+        let next = self.from.split_off(..places.left() * N).unwrap_or_default();
         for from in next.as_chunks::<N>().0 {
             let mut elements = [T::ZERO; N];
             for j in 0..N {

@@ -74,14 +74,8 @@ impl<T: Real> ScaleEach<'_, T> {
         let parts = to.chunks_mut(CONVERTED_AT_ONCE).zip(factors.chunks(CONVERTED_AT_ONCE));
         for (to, factors) in parts {
             let (singles, _) = singles.split_at_mut(to.len());
-            let from = match &mut from {
-                None => &*to,
-                Some(left) => {
-                    let (next, rest) = left.split_at(to.len());
-                    *left = rest;
-                    next
-                }
-            };
+            let next = from.as_mut().map(|from| from.split_off(..to.len()).unwrap_or_default());
+            let from = next.unwrap_or(&*to);
             ToSingles { from, to: &mut *singles }.eval(level);
             for (single, by) in singles.iter_mut().zip(factors) {
                 *single = product::<T, TOWARD_ZERO>(*single, *by);

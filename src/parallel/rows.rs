@@ -9,7 +9,7 @@ use super::reduce::{
 use crate::element::Real;
 use crate::error::Result;
 use crate::isa::{Isa, LINE, StreamGuard};
-use crate::kernel::rows::{self, PlainFactors, ScaleRows, ScaleRowsInto, ScaledRows};
+use crate::kernel::rows::{self, PlainFactors, ScaleRows, ScaledRows};
 use crate::kernel::sum::is_prefetched;
 use crate::scaled::{Factor, Limit, Scaled};
 use crate::walk::{Slices, Store, Target, View};
@@ -170,19 +170,8 @@ impl<'a, T: Real> Rows<'a, T> {
         while done < count {
             let plain = factors[done..].iter().take_while(|factor| **factor != 0.0).count();
             let (from, to) = (done * len, (done + plain) * len);
-            let (data_to, factors) = (&mut data[from..to], &factors[done..done + plain]);
-            match source {
-                Some(source) => {
-                    isa.run(ScaleRowsInto {
-                        from: &source[from..to],
-                        to: data_to,
-                        len,
-                        factors,
-                        toward_zero,
-                    });
-                }
-                None => isa.run(ScaleRows { data: data_to, len, factors, toward_zero }),
-            }
+            let (source, factors) = (source.map(|source| &source[from..to]), &factors[done..done + plain]);
+            isa.run(ScaleRows { from: source, to: &mut data[from..to], len, factors, toward_zero });
             done += plain;
             if done < count {
                 let norm = self.one(first + done, &mut data[done * len..(done + 1) * len], Store::Cached);
@@ -203,8 +192,7 @@ impl<'a, T: Real> Rows<'a, T> {
             row_sums(isa, unread, len, Reduction::Square, true, &mut sums[..count]);
             let mut plain = [0.0; rows::MAX_ROWS_AT_ONCE];
             rule.plain_factors(isa, &sums[..count], &mut plain[..count]);
-            let (rows, rest) = unread.split_at(count * len);
-            unread = rest;
+            let rows = unread.split_off(..count * len).unwrap_or_default();
             for (((row, sum), by), factor) in rows.chunks_exact(len).zip(sums).zip(plain).zip(factors) {
                 let norm = if by == 0.0 {
                     let norm = norm_of_view_with(isa, &View::Dense(row), Order::Two, Some(sum));

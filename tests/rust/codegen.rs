@@ -23,7 +23,7 @@ use _core::kernel::halves::{FromSingles, ScaleBlocks, ScaledLines, ToSingles};
 use _core::kernel::map::{AnyChange, Apply, ApplyEach, ApplyInto, Mapped};
 use _core::kernel::max::{MaxAbs, MaxRow};
 use _core::kernel::power::{HalfPower, Power};
-use _core::kernel::rows::ScaledRows;
+use _core::kernel::rows::{ScaleRows, ScaledRows};
 use _core::kernel::scale::{Scale, Times};
 use _core::kernel::scale_each::ScaleEach;
 use _core::kernel::sum::{Abs, AddRow, AddRows, Square, Sum, SumEach, SumRows};
@@ -319,6 +319,8 @@ fn probes() -> Vec<Probe> {
         probe::<ApplyInto<'_, Bf16, Scale>>(PRODUCT, [1160, 378, 133]),
         probe::<ScaleBlocks<'_, Bf16, false>>(Done("mulps", 4), [134, 53, 28]),
         probe::<ScaleBlocks<'_, F16, false>>(Done("mulps", 4), [0, 58, 29]),
+        probe_both::<ScaleRows<'_, f32>>(PRODUCT, [176, 81, 41]),
+        probe_both::<ScaleRows<'_, f64>>(PRODUCT, [166, 51, 26]),
         probe::<ScaleEach<'_, f32>>(PRODUCT, [1120, 416, 136]),
         probe::<Apply<'_, f32, Clip<f32>>>(Stored(4), [138, 35, 18]),
         probe::<Apply<'_, f64, Clip<f64>>>(Stored(8), [276, 69, 35]),
