@@ -60,7 +60,7 @@ for seed in range(2):
     metrics = {"norm": gc.NormState.of(update).to_array().tobytes()}
     own = ndarrays_to_parameters([1.0 + update[0], np.array(7)])
     results.append((None, FitRes(Status(Code.OK, ""), own, 10, metrics)))
-strategy = ClippedFedAvg()
+strategy = ClippedFedAvg(inplace=False)
 strategy.server = [np.ones((100, 100)), np.array(5)]
 mean, _ = strategy.aggregate_fit(1, results, [])
 mean = parameters_to_ndarrays(mean)
