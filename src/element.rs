@@ -225,7 +225,7 @@ macro_rules! elements {
                 fn modulus(self, by: f64) -> f64 {
                     (self.widen() * by).abs()
                 }
-                // Not the default: the compiler keeps the modulus of float32 there.
+                // The default squares the modulus, and the compiler does not drop the sign bit's removal for float32.
                 #[inline(always)]
                 fn square(self, by: f64) -> f64 {
                     let x = self.widen() * by;

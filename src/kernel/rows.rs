@@ -205,6 +205,7 @@ fn fill_lines<T: Real, const N: usize>(
     }
 }
 
+/// Passes each element, with its place in the line, to `scaled`, and writes the lines to the next places.
 #[inline(always)]
 fn fill_lines_by<T: Real, const N: usize>(
     from: &[T],
