@@ -173,9 +173,14 @@ def norm_of_magnitudes(terms: Iterable[tuple[Any, int]], p: float) -> Any:
     top = max(m for m, _ in terms)
     if math.isinf(p):
         return top
+    if p == 1:
+        return mp.fsum(count * m for m, count in terms)
+    if p == 2:  # far faster than the general formula, and as exact: no square leaves the range of an mpf
+        return mp.sqrt(mp.fsum(count * m * m for m, count in terms))
     power = _number(p)
+    logarithms = ((power * mp.log(m / top), count) for m, count in terms)
     # Terms below e**-300 of the largest do not show in 240 bits, and take long to compute for a large p.
-    total = sum(count * (m / top) ** power for m, count in terms if power * mp.log(m / top) > -300)
+    total = mp.fsum(count * mp.exp(log) for log, count in logarithms if log > -300)
     return top * total ** (1 / power)
 
 
