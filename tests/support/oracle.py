@@ -6,6 +6,7 @@ its two parts: exact results for a complex array have one axis more, the last, o
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
@@ -55,6 +56,7 @@ def is_wide(dtype: Any) -> bool:
     return part(dtype) == np.float64
 
 
+@functools.cache
 def finfo(dtype: Any) -> Any:
     """The `finfo` of the parts, for every floating-point dtype."""
     return ml_dtypes.finfo(part(dtype))
@@ -253,6 +255,7 @@ def exact_matrix_norms(x: Any, p: float | str, axes: Sequence[int]) -> np.ndarra
     return out.reshape([1 if i in {rows, columns} else n for i, n in enumerate(x.shape)])
 
 
+@functools.lru_cache(maxsize=4096)  # each element of a row asks for the norm of the row
 def to_float64(value: Any) -> float:
     """The nearest float64, subnormals included; inf beyond the range."""
     value = mp.mpf(value)
