@@ -78,7 +78,7 @@ def kept(call, times, used):
 
     A call that keeps something keeps it in each round.
     """
-    repeat(call, 100)  # what is made once: caches, free lists
+    repeat(call, 100)  # caches and free lists are made once
     rounds = []
     for _ in range(3):
         gc.collect()
