@@ -126,6 +126,13 @@ impl<const DIGITS: u32> Half<DIGITS> {
         Self((rounded | nan) as u16 | (bits >> 16) as u16 & !SIZE)
     }
 
+    /// Its magnitude.
+    #[inline(always)]
+    #[must_use]
+    pub const fn abs(self) -> Self {
+        Self(self.0 & SIZE)
+    }
+
     /// Its magnitude with the sign of the other.
     #[inline(always)]
     #[must_use]

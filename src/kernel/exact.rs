@@ -112,14 +112,7 @@ impl Accumulator {
     /// Adds the moduli of elements, or their squares. A complex modulus is rounded to float64 first.
     pub fn add<T: Element>(&mut self, isa: Isa, data: &[T]) {
         for part in data.chunks(AT_ONCE) {
-            if T::DTYPE == Dtype::F16 {
-                for block in part.chunks(BLOCK) {
-                    // The exponents of float16 are always near enough to the largest one: all elements are below 2^16.
-                    if !self.add_block(isa, block, &[], 15).0 {
-                        self.add_to_table(block);
-                    }
-                }
-            } else if T::DTYPE.is_float() && !T::WIDE {
+            if T::DTYPE.is_float() && !T::WIDE {
                 self.add_blocks(isa, part);
             } else if T::DTYPE.is_float() || T::DTYPE.parts().is_some() {
                 self.add_to_table(part);
@@ -142,36 +135,41 @@ impl Accumulator {
         let mut found = look_at(isa, block);
         while !block.is_empty() {
             let next = blocks.next().unwrap_or_default();
-            let (low, high) = found.exponents();
-            // The block has an infinity or NaN, or its exponents are too far apart.
-            found = if high > 127 || high - low > NEAR {
+            let (digits, exponent) = found.digits::<T>();
+            let power = self.power as i32;
+            // The terms lie below 2^top.
+            let (digits, top) = (digits * power, (exponent + 1) * power);
+            found = if exponent > 127 || digits > UPPER_DIGITS + LOWER_DIGITS {
                 self.add_to_table(block);
                 look_at(isa, next)
+            } else if digits + GROUP_DIGITS <= f64::MANTISSA_DIGITS.cast_signed() {
+                self.add_block(isa, block, next, GROUP, top + GROUP_DIGITS)
             } else {
-                self.add_block(isa, block, next, high).1
+                self.add_block(isa, block, next, 1, top)
             };
             block = next;
         }
     }
 
-    /// Adds a block of elements below `2^(high + 1)`, or nothing if one is infinite or NaN. Returns whether it added them, and
-    /// the extremes of the next block.
-    fn add_block<T: Element>(&mut self, isa: Isa, block: &[T], next: &[T], high: i32) -> (bool, Extremes) {
-        // The terms lie below 2^top.
-        let top = (high + 1) * self.power as i32;
+    /// Adds a block of which the sums of `group` terms lie below `2^top`. Returns the extremes of the next block.
+    fn add_block<T: Element>(
+        &mut self,
+        isa: Isa,
+        block: &[T],
+        next: &[T],
+        group: usize,
+        top: i32,
+    ) -> Extremes {
         let shift = shift(top);
         let sums = match self.power {
-            Power::One => isa.run(AddBlock { block, next, shift, term: Abs }),
-            Power::Two => isa.run(AddBlock { block, next, shift, term: Square }),
+            Power::One => isa.run(AddBlock { block, next, group, shift, term: Abs }),
+            Power::Two => isa.run(AddBlock { block, next, group, shift, term: Square }),
         };
-        if !sums.lower.is_finite() {
-            return (false, sums.extremes);
-        }
         let unit = top - UPPER_DIGITS;
         let lower = (sums.lower * power_of_two(LOWER_DIGITS - unit)) as i64;
         let total = (i128::from(sums.upper) << LOWER_DIGITS) + i128::from(lower);
         self.sum.add(total.unsigned_abs(), unit - LOWER_DIGITS);
-        (true, sums.extremes)
+        sums.extremes
     }
 
     fn add_to_table<T: Element>(&mut self, data: &[T]) {
@@ -230,11 +228,11 @@ const UPPER_DIGITS: i32 = 50;
 /// Digits of the sum of a block's lower parts below the unit of the upper parts. Each lower part is at most half of that unit,
 /// and a block has 2^11 of them, so their sum is at most 2^10 units.
 const LOWER_DIGITS: i32 = 53 - 10;
-/// How many binary orders of magnitude the smallest nonzero element of a block may lie below the largest: the square of the
-/// last of its 24 digits is still a multiple of the lower parts' unit.
-const NEAR: i32 = (UPPER_DIGITS + LOWER_DIGITS - 2 - 46) / 2;
 /// Lanes of [`AddBlock`].
 const FEW: usize = CONVERTED;
+/// Rows of lanes whose terms are summed before the sum is split, if float64 adds as many terms without rounding.
+const GROUP: usize = 1 << GROUP_DIGITS;
+const GROUP_DIGITS: i32 = 3;
 
 /// Adding this number to a term below `2^top` rounds the term to a multiple of `2^(top - UPPER_DIGITS)`. The last bits of the
 /// sum count these multiples.
@@ -242,12 +240,78 @@ fn shift(top: i32) -> f64 {
     1.5 * power_of_two(52 + top - UPPER_DIGITS)
 }
 
-/// Extreme magnitudes of a block, as bits of float32, which sort like the magnitudes: the smallest nonzero one, less 1, and the
-/// largest.
+/// Extreme magnitudes of a block, as bits of float32, which sort like the magnitudes.
 #[derive(Clone, Copy)]
 struct Extremes {
+    /// The smallest one but zero; 0 if all are zero.
     least: u32,
     largest: u32,
+}
+
+impl Extremes {
+    /// The binary digits from the first one of the largest magnitude to the last one of any element, and the exponent of the
+    /// largest magnitude.
+    fn digits<T: Element>(self) -> (i32, i32) {
+        let (mantissa, lowest) = match T::DTYPE {
+            Dtype::F16 => (11, -14),
+            Dtype::Bf16 => (8, -126),
+            _ => (24, -126),
+        };
+        // Subnormal numbers have the exponent of the smallest normal ones, as their last digit has the same weight.
+        let exponent = |bits: u32| ((bits >> 23).cast_signed() - 127).max(lowest);
+        (exponent(self.largest) - exponent(self.least) + mantissa, exponent(self.largest))
+    }
+}
+
+/// [`Extremes`] while they are searched, in lanes. float16 is compared by its own bits.
+struct ExtremeLanes {
+    /// Less 1, so that zero is above all others.
+    least: [u32; FEW],
+    largest: [u32; FEW],
+    least_half: [u16; FEW],
+    largest_half: [u16; FEW],
+}
+
+impl ExtremeLanes {
+    const NONE: Self = Self {
+        least: [u32::MAX; FEW],
+        largest: [0; FEW],
+        least_half: [u16::MAX; FEW],
+        largest_half: [0; FEW],
+    };
+
+    #[inline(always)]
+    fn add_row<T: Element>(&mut self, row: &[T; FEW]) {
+        if let Some(halves) = slice_of::<F16, _>(row) {
+            for (j, x) in halves.iter().enumerate() {
+                let bits = x.abs().to_bits();
+                self.least_half[j] = self.least_half[j].min(bits.wrapping_sub(1));
+                self.largest_half[j] = self.largest_half[j].max(bits);
+            }
+            return;
+        }
+        for (j, x) in row.iter().enumerate() {
+            let bits = bits_of(*x);
+            self.least[j] = self.least[j].min(bits.wrapping_sub(1));
+            self.largest[j] = self.largest[j].max(bits);
+        }
+    }
+
+    #[inline(always)]
+    fn found<T: Element>(self) -> Extremes {
+        if T::DTYPE == Dtype::F16 {
+            let least = self.least_half.into_iter().fold(u16::MAX, u16::min);
+            let largest = self.largest_half.into_iter().fold(0, u16::max);
+            let bits_of = |half| F16::from_bits(half).to_f32().to_bits();
+            return Extremes {
+                least: bits_of(least.wrapping_add(1).min(largest)),
+                largest: bits_of(largest),
+            };
+        }
+        let least = self.least.into_iter().fold(u32::MAX, u32::min);
+        let largest = self.largest.into_iter().fold(0, u32::max);
+        Extremes { least: least.wrapping_add(1).min(largest), largest }
+    }
 }
 
 /// The bits of a magnitude as float32.
@@ -256,20 +320,13 @@ fn bits_of<T: Element>(x: T) -> u32 {
     (x.modulus(1.0) as f32).to_bits()
 }
 
-impl Extremes {
-    /// The binary exponents of the smallest nonzero and the largest magnitude. Subnormal numbers have the exponent of the
-    /// smallest normal ones, as their last digit has the same weight.
-    fn exponents(self) -> (i32, i32) {
-        let exponent = |bits: u32| (bits >> 23).cast_signed().max(1) - 127;
-        (exponent(self.least.wrapping_add(1).min(self.largest)), exponent(self.largest))
-    }
-}
-
-/// Adds the terms of a block in two parts. The upper part is the term rounded by `shift`, as an integer; the lower part is the
-/// rest. Meanwhile it finds the extremes of the next block.
+/// Adds the terms of a block, first those of `group` rows in each lane without rounding, then each of these sums in two parts.
+/// The upper part is the sum rounded by `shift`, as an integer; the lower part is the rest. Meanwhile it finds the extremes of
+/// the next block.
 struct AddBlock<'a, T, F> {
     block: &'a [T],
     next: &'a [T],
+    group: usize,
     shift: f64,
     term: F,
 }
@@ -278,14 +335,14 @@ struct AddBlock<'a, T, F> {
 struct BlockSums {
     /// The sum of the upper parts, in their unit.
     upper: i64,
-    /// The sum of the lower parts; not finite if a term is not.
+    /// The sum of the lower parts.
     lower: f64,
     extremes: Extremes,
 }
 
 /// The extremes of a block.
 fn look_at<T: Element>(isa: Isa, next: &[T]) -> Extremes {
-    isa.run(AddBlock { block: &[], next, shift: 0.0, term: Abs }).extremes
+    isa.run(AddBlock { block: &[], next, group: 1, shift: 0.0, term: Abs }).extremes
 }
 
 impl<T: Element, F: Term<T> + Term<f32>> Op for AddBlock<'_, T, F> {
@@ -293,13 +350,24 @@ impl<T: Element, F: Term<T> + Term<f32>> Op for AddBlock<'_, T, F> {
     #[inline(always)]
     fn eval<L: Level>(self, level: L) -> BlockSums {
         let (mut upper, mut lower) = ([0u64; FEW], [0.0; FEW]);
-        let (mut least, mut largest) = ([u32::MAX; FEW], [0; FEW]);
+        let mut lanes = ExtremeLanes::NONE;
         let (rows, rest) = self.block.as_chunks::<FEW>();
         let (next_rows, next_rest) = self.next.as_chunks::<FEW>();
-        let both = rows.len().min(next_rows.len());
-        for (row, next) in rows.iter().zip(next_rows) {
-            add_row(level, &mut upper, &mut lower, row, self.shift, self.term);
-            look_at_row(&mut least, &mut largest, next);
+        let both = rows.len().min(next_rows.len()) / self.group * self.group;
+        if self.group == 1 {
+            for (row, next) in rows.iter().zip(next_rows) {
+                add_row(level, &mut upper, &mut lower, row, self.shift, self.term);
+                lanes.add_row(next);
+            }
+        } else {
+            for (group, next) in rows[..both].chunks(self.group).zip(next_rows.chunks(self.group)) {
+                let mut sums = [0.0; FEW];
+                for (row, next) in group.iter().zip(next) {
+                    add_to_each(level, &mut sums, row, self.term);
+                    lanes.add_row(next);
+                }
+                add_terms::<L, f64>(&mut upper, &mut lower, &sums, self.shift, Abs);
+            }
         }
         // The zeros of the padding do not change the sums.
         let (last, next_last) = (padded(rest), padded(next_rest));
@@ -307,20 +375,17 @@ impl<T: Element, F: Term<T> + Term<f32>> Op for AddBlock<'_, T, F> {
             add_row(level, &mut upper, &mut lower, row, self.shift, self.term);
         }
         for row in next_rows[both..].iter().chain([&next_last]) {
-            look_at_row(&mut least, &mut largest, row);
+            lanes.add_row(row);
         }
-        let extremes = Extremes {
-            least: least.into_iter().fold(u32::MAX, u32::min),
-            largest: largest.into_iter().fold(0, u32::max),
-        };
         // Each of these integers includes the bits of `shift`.
         let upper = upper.into_iter().fold(0, u64::wrapping_add);
-        let shifts = ((rows.len() + 1) * FEW) as u64;
+        let shifts = ((both / self.group + rows.len() - both + 1) * FEW) as u64;
         let upper = upper.wrapping_sub(self.shift.to_bits().wrapping_mul(shifts)).cast_signed();
-        BlockSums { upper, lower: lower.into_iter().sum(), extremes }
+        BlockSums { upper, lower: lower.into_iter().sum(), extremes: lanes.found::<T>() }
     }
 }
 
+/// Adds a row in two parts. float16 is converted to float32 first.
 #[inline(always)]
 fn add_row<L: Level, T: Element, F: Term<T> + Term<f32>>(
     level: L,
@@ -330,12 +395,19 @@ fn add_row<L: Level, T: Element, F: Term<T> + Term<f32>>(
     shift: f64,
     term: F,
 ) {
-    if let Some(halves) = slice_of::<F16, _>(row).and_then(|halves| halves.first_chunk()) {
-        return add_terms::<L, f32>(upper, lower, &level.widen(halves), shift, term);
+    match widened(level, row) {
+        Some(row) => add_terms::<L, f32>(upper, lower, &row, shift, term),
+        None => add_terms::<L, T>(upper, lower, row, shift, term),
     }
-    add_terms::<L, T>(upper, lower, row, shift, term);
 }
 
+/// A row of float16 as float32.
+#[inline(always)]
+fn widened<L: Level, T: Element>(level: L, row: &[T; FEW]) -> Option<[f32; FEW]> {
+    slice_of::<F16, _>(row).and_then(|halves| halves.first_chunk()).map(|halves| level.widen(halves))
+}
+
+/// Adds the terms in two parts.
 #[inline(always)]
 fn add_terms<L: Level, T: Element>(
     upper: &mut [u64; FEW],
@@ -352,12 +424,22 @@ fn add_terms<L: Level, T: Element>(
     }
 }
 
+/// Adds a row without rounding.
 #[inline(always)]
-fn look_at_row<T: Element>(least: &mut [u32; FEW], largest: &mut [u32; FEW], row: &[T; FEW]) {
-    for j in 0..FEW {
-        let bits = bits_of(row[j]);
-        least[j] = least[j].min(bits.wrapping_sub(1));
-        largest[j] = largest[j].max(bits);
+fn add_to_each<L: Level, T: Element, F: Term<T> + Term<f32>>(
+    level: L,
+    sums: &mut [f64; FEW],
+    row: &[T; FEW],
+    term: F,
+) {
+    if let Some(row) = widened(level, row) {
+        for j in 0..FEW {
+            sums[j] = term.add::<L>(sums[j], row[j]);
+        }
+    } else {
+        for j in 0..FEW {
+            sums[j] = term.add::<L>(sums[j], row[j]);
+        }
     }
 }
 
