@@ -217,7 +217,8 @@ def clip_by_norm(
         learning needs. Default: False. With True, the exact Euclidean norm of finite
         results is at most ``clip_norm``. Norms up to ``clip_norm * (1 - 1e-13)`` change
         nothing. Others become ``clip_norm * (1 - 2e-13)``, with elements rounded toward
-        zero (float64: to nearest). The margins grow beyond 1e8 elements.
+        zero (float64: to nearest). The margins grow beyond 1e8 elements. Not with
+        ``nonfinite="keep"``.
     out : ndarray or IndexedSlices, optional
         Array that receives the result, with the shape and dtype of ``t``. It may be
         ``t`` itself: then only slices that are clipped are written. Default: a new

@@ -150,6 +150,10 @@ def clip_by_weight_norm(
     https://arxiv.org/abs/2102.06171. Each unit ``g`` with the weights ``w`` is clipped to the
     norm ``clipping * max(norm(w), eps)``.
 
+    A NaN in a unit of the gradients or of the weights makes the results of that unit NaN. An
+    infinite gradient becomes NaN, and the others of its unit 0. Units with infinite weights
+    are not clipped.
+
     Examples
     --------
     >>> import numpy as np
@@ -193,8 +197,8 @@ def clip_examples_by_global_norm(
     nonfinite : {"propagate", "raise", "zero", "keep"}, optional
         Effect of an example with an infinite or NaN norm. Default: ``"propagate"``, NaN
         appears in the results. ``"raise"``: `NonFiniteError`, before anything is written.
-        ``"zero"``: the example is left out of the sum. ``"keep"``: the example keeps its
-        bits, only for ``reduce=None``.
+        ``"zero"``: the example is left out of the sum, unless the limit is infinite or None.
+        ``"keep"``: the example keeps its bits, only for ``reduce=None``.
     strict : bool, optional
         Whether to guarantee that rounding never takes the norm of a clipped example above
         the limit, before the sum. Default: False. See `clip_by_norm`.

@@ -27,13 +27,14 @@ class NonFiniteError(ValueError):
     Attributes
     ----------
     norm : float
-        The norm of the tensors, infinite or NaN. Along ``axes``, the norm of the first slice
-        with such an element.
+        The norm, infinite or NaN. If there are several norms (along ``axes``, of tensors, of
+        examples), the first such one.
     entries : tuple
-        The positions of the tensors in their list. Of one tensor, the index of each slice
-        among the axes that are not in ``axes``, ``()`` for the whole tensor. Of examples,
-        their numbers; pairs of a tensor and an example if each tensor has a limit of its
-        own. Empty if the argument ``use_norm`` was infinite or NaN.
+        In a list, the positions of the bad tensors. Of one tensor, the index of each bad
+        slice in the axes that are not in ``axes``: ``()`` for the whole tensor. In a batch,
+        the numbers of the bad examples, or pairs ``(tensor, example)`` if each tensor has its
+        own limit. Empty for a bad ``use_norm``, for dask arrays, and if the bad element is on
+        another rank.
     """
 
     norm: float

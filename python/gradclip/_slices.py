@@ -50,8 +50,9 @@ class IndexedSlices:
     -----
     The class corresponds to ``tf.IndexedSlices``. If an index occurs more than once,
     the row of the larger array is the sum of these rows. `clip_by_value`,
-    `clip_by_norm`, `global_norm` and `clip_by_global_norm` work on the stored values,
-    as TensorFlow does. Each stored row counts by itself. To merge rows of the same index,
+    `clip_by_norm`, `clip_by_norms`, `clip_by_global_norm`, `global_norm`, `norms` and
+    `NormState.of` work on the stored values, as TensorFlow does. Other functions raise a
+    TypeError. Each stored row counts by itself. To merge rows of the same index,
     call `coalesce` first.
 
     Instances are immutable, can be pickled, and have no hash. Two instances are equal if

@@ -21,8 +21,8 @@ Differences from torch:
   scales each view.
 - A ``max_norm`` or ``clip_value`` that is negative or NaN is a ValueError. An infinite
   ``max_norm`` changes nothing.
-- If an element is infinite, all gradients become NaN. So they do if ``total_norm`` of
-  `clip_grads_with_norm_` is infinite. `get_total_norm` returns infinity for ``[3e38] * 4`` too.
+- If an element is infinite, or ``total_norm`` of `clip_grads_with_norm_` is, all gradients
+  become NaN. `get_total_norm` returns infinity for ``[3e38] * 4`` too.
 - The norm of DTensors is a plain tensor. Some DTensors may lie on one dimension of the mesh
   of the others, which torch refuses.
 

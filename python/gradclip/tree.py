@@ -265,7 +265,8 @@ def clip_by_global_norm(
         another shape, is read-only or shares memory with another output.
     NonFiniteError
         Under ``nonfinite="raise"``, if an element, or ``use_norm``, is infinite or NaN.
-        Its ``entries`` are positions in the list of leaves (``optree.tree_leaves``).
+        Its ``entries`` are positions in the list of leaves, in which None counts
+        (``optree.tree_leaves(tree, none_is_leaf=True)``).
 
     Examples
     --------
@@ -348,7 +349,8 @@ def clip_by_norm(
         shares memory with another output.
     NonFiniteError
         Under ``nonfinite="raise"``, if an element is infinite or NaN. Its ``entries``
-        are positions in the list of leaves (``optree.tree_leaves``).
+        are positions in the list of leaves, in which None counts
+        (``optree.tree_leaves(tree, none_is_leaf=True)``).
 
     Examples
     --------
@@ -492,7 +494,8 @@ def clip_difference_by_global_norm(
         shares memory with another output.
     NonFiniteError
         Under ``nonfinite="raise"``, if an element, or ``use_norm``, is infinite or NaN.
-        Its ``entries`` are positions in the list of leaves (``optree.tree_leaves``).
+        Its ``entries`` are positions in the list of leaves, in which None counts
+        (``optree.tree_leaves(tree, none_is_leaf=True)``).
 
     Examples
     --------
