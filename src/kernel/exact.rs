@@ -3,7 +3,7 @@
 //!
 //! A float is an integer of few digits times a power of two. A table with a place for each exponent adds up the integers of
 //! each power. After `AT_ONCE` elements it is added to one fixed-point number that spans all exponents. A block of float32
-//! and narrower floats with similar exponents needs no table: float64 holds such sums without rounding.
+//! and narrower floats with similar exponents needs no table: an integer and a float64 hold its sum without rounding.
 
 use std::mem;
 
@@ -126,8 +126,8 @@ impl Accumulator {
         }
     }
 
-    /// Adds floats of at most 24 digits. If all nonzero elements of a block are near enough to its largest, float64 adds them
-    /// without rounding.
+    /// Adds floats of at most 24 digits. If all nonzero elements of a block are near enough to its largest, an integer
+    /// and a float64 hold their sum without rounding.
     fn add_blocks<T: Element>(&mut self, isa: Isa, data: &[T]) {
         let mut blocks = data.chunks(BLOCK);
         let mut block = blocks.next().unwrap_or_default();
@@ -137,7 +137,7 @@ impl Accumulator {
             let next = blocks.next().unwrap_or_default();
             let (digits, exponent) = found.digits::<T>();
             let power = self.power as i32;
-            // The terms lie below 2^top.
+            // The terms lie below 2^top, and have no digit below 2^(top - digits).
             let (digits, top) = (digits * power, (exponent + 1) * power);
             found = if exponent > 127 || digits > UPPER_DIGITS + LOWER_DIGITS {
                 self.add_to_table(block);
@@ -151,7 +151,8 @@ impl Accumulator {
         }
     }
 
-    /// Adds a block of which the sums of `group` terms lie below `2^top`. Returns the extremes of the next block.
+    /// Adds a block of finite elements. Sums of `group` terms lie below `2^top`, and float64 holds them without rounding.
+    /// Returns the extremes of the next block.
     fn add_block<T: Element>(
         &mut self,
         isa: Isa,
@@ -223,24 +224,24 @@ fn add_to_table<T: Element, const SQUARES: bool>(table: &mut [u128], data: &[T])
     }
 }
 
-/// Binary digits of a term's upper part.
+/// Binary digits of the upper part of a term, or of a sum of [`GROUP`] terms.
 const UPPER_DIGITS: i32 = 50;
 /// Digits of the sum of a block's lower parts below the unit of the upper parts. Each lower part is at most half of that unit,
-/// and a block has 2^11 of them, so their sum is at most 2^10 units.
+/// and a block has at most 2^11 of them, so their sum is at most 2^10 units.
 const LOWER_DIGITS: i32 = 53 - 10;
 /// Lanes of [`AddBlock`].
 const FEW: usize = CONVERTED;
-/// Rows of lanes whose terms are summed before the sum is split, if float64 adds as many terms without rounding.
+/// Rows of which the terms are added in each lane before the sum is split, if float64 holds sums of so many terms without rounding.
 const GROUP: usize = 1 << GROUP_DIGITS;
 const GROUP_DIGITS: i32 = 3;
 
-/// Adding this number to a term below `2^top` rounds the term to a multiple of `2^(top - UPPER_DIGITS)`. The last bits of the
+/// Adding this number to a term, or a sum of terms, below `2^top` rounds it to a multiple of `2^(top - UPPER_DIGITS)`. The last bits of the
 /// sum count these multiples.
 fn shift(top: i32) -> f64 {
     1.5 * power_of_two(52 + top - UPPER_DIGITS)
 }
 
-/// Extreme magnitudes of a block, as bits of float32, which sort like the magnitudes.
+/// Extreme magnitudes of a block, as bits of float32, which sort like the magnitudes, NaN above infinity.
 #[derive(Clone, Copy)]
 struct Extremes {
     /// The smallest one but zero; 0 if all are zero.
@@ -249,23 +250,23 @@ struct Extremes {
 }
 
 impl Extremes {
-    /// The binary digits from the first one of the largest magnitude to the last one of any element, and the exponent of the
-    /// largest magnitude.
+    /// The binary digits from the first one of the largest magnitude to the last one of any element, at most; and the exponent
+    /// of the largest magnitude, above 127 if an element is infinite or NaN.
     fn digits<T: Element>(self) -> (i32, i32) {
         let (mantissa, lowest) = match T::DTYPE {
             Dtype::F16 => (11, -14),
             Dtype::Bf16 => (8, -126),
             _ => (24, -126),
         };
-        // Subnormal numbers have the exponent of the smallest normal ones, as their last digit has the same weight.
+        // Zero and subnormal numbers count with the exponent of the smallest normal ones: their last digits have the same weight.
         let exponent = |bits: u32| ((bits >> 23).cast_signed() - 127).max(lowest);
         (exponent(self.largest) - exponent(self.least) + mantissa, exponent(self.largest))
     }
 }
 
-/// [`Extremes`] while they are searched, in lanes. float16 is compared by its own bits.
+/// [`Extremes`] while they are searched, in lanes: as bits of float16 for float16, as bits of float32 for other dtypes.
 struct ExtremeLanes {
-    /// Less 1, so that zero is above all others.
+    /// The least ones are less 1, so that zero, wrapped around, is above all others.
     least: [u32; FEW],
     largest: [u32; FEW],
     least_half: [u16; FEW],
@@ -320,9 +321,9 @@ fn bits_of<T: Element>(x: T) -> u32 {
     (x.modulus(1.0) as f32).to_bits()
 }
 
-/// Adds the terms of a block, first those of `group` rows in each lane without rounding, then each of these sums in two parts.
-/// The upper part is the sum rounded by `shift`, as an integer; the lower part is the rest. Meanwhile it finds the extremes of
-/// the next block.
+/// Adds a block in two parts. First the terms of `group` rows are added in each lane, which must not round. The upper part of
+/// such a sum is the sum rounded by `shift`, as an integer; the lower part is the rest. Meanwhile the extremes of the next block
+/// are found.
 struct AddBlock<'a, T, F> {
     block: &'a [T],
     next: &'a [T],
@@ -353,11 +354,15 @@ impl<T: Element, F: Term<T> + Term<f32>> Op for AddBlock<'_, T, F> {
         let mut lanes = ExtremeLanes::NONE;
         let (rows, rest) = self.block.as_chunks::<FEW>();
         let (next_rows, next_rest) = self.next.as_chunks::<FEW>();
+        // Rows that lie beside rows of the next block.
         let both = rows.len().min(next_rows.len()) / self.group * self.group;
         if self.group == 1 {
             for (row, next) in rows.iter().zip(next_rows) {
                 add_row(level, &mut upper, &mut lower, row, self.shift, self.term);
                 lanes.add_row(next);
+            }
+            for row in &rows[both..] {
+                add_row(level, &mut upper, &mut lower, row, self.shift, self.term);
             }
         } else {
             for (group, next) in rows[..both].chunks(self.group).zip(next_rows.chunks(self.group)) {
@@ -368,18 +373,23 @@ impl<T: Element, F: Term<T> + Term<f32>> Op for AddBlock<'_, T, F> {
                 }
                 add_terms::<L, f64>(&mut upper, &mut lower, &sums, self.shift, Abs);
             }
+            for group in rows[both..].chunks(self.group) {
+                let mut sums = [0.0; FEW];
+                for row in group {
+                    add_to_each(level, &mut sums, row, self.term);
+                }
+                add_terms::<L, f64>(&mut upper, &mut lower, &sums, self.shift, Abs);
+            }
         }
-        // The zeros of the padding do not change the sums.
+        // The zeros of the padding add nothing but `shift`.
         let (last, next_last) = (padded(rest), padded(next_rest));
-        for row in rows[both..].iter().chain([&last]) {
-            add_row(level, &mut upper, &mut lower, row, self.shift, self.term);
-        }
+        add_row(level, &mut upper, &mut lower, &last, self.shift, self.term);
         for row in next_rows[both..].iter().chain([&next_last]) {
             lanes.add_row(row);
         }
-        // Each of these integers includes the bits of `shift`.
+        // The bits of `shift` are in these integers, once for each lane of a group and of the padded row.
         let upper = upper.into_iter().fold(0, u64::wrapping_add);
-        let shifts = ((both / self.group + rows.len() - both + 1) * FEW) as u64;
+        let shifts = ((rows.len().div_ceil(self.group) + 1) * FEW) as u64;
         let upper = upper.wrapping_sub(self.shift.to_bits().wrapping_mul(shifts)).cast_signed();
         BlockSums { upper, lower: lower.into_iter().sum(), extremes: lanes.found::<T>() }
     }
@@ -404,7 +414,8 @@ fn add_row<L: Level, T: Element, F: Term<T> + Term<f32>>(
 /// A row of float16 as float32.
 #[inline(always)]
 fn widened<L: Level, T: Element>(level: L, row: &[T; FEW]) -> Option<[f32; FEW]> {
-    slice_of::<F16, _>(row).and_then(|halves| halves.first_chunk()).map(|halves| level.widen(halves))
+    let halves = slice_of::<F16, _>(row)?.first_chunk()?;
+    Some(level.widen(halves))
 }
 
 /// Adds the terms in two parts.
@@ -424,7 +435,7 @@ fn add_terms<L: Level, T: Element>(
     }
 }
 
-/// Adds a row without rounding.
+/// Adds the terms of a row to the sums of its lanes, which must not round.
 #[inline(always)]
 fn add_to_each<L: Level, T: Element, F: Term<T> + Term<f32>>(
     level: L,
