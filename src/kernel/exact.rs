@@ -142,10 +142,9 @@ impl Accumulator {
             found = if exponent > 127 || digits > UPPER_DIGITS + LOWER_DIGITS {
                 self.add_to_table(block);
                 look_at(isa, next)
-            } else if digits + GROUP_DIGITS <= f64::MANTISSA_DIGITS.cast_signed() {
-                self.add_block(isa, block, next, GROUP, top + GROUP_DIGITS)
             } else {
-                self.add_block(isa, block, next, 1, top)
+                let more = (f64::MANTISSA_DIGITS.cast_signed() - digits).clamp(0, GROUP_DIGITS);
+                self.add_block(isa, block, next, 1 << more, top + more)
             };
             block = next;
         }
@@ -224,15 +223,15 @@ fn add_to_table<T: Element, const SQUARES: bool>(table: &mut [u128], data: &[T])
     }
 }
 
-/// Binary digits of the upper part of a term, or of a sum of [`GROUP`] terms.
+/// Binary digits of the upper part of a term, or of a sum of a group of terms.
 const UPPER_DIGITS: i32 = 50;
 /// Digits of the sum of a block's lower parts below the unit of the upper parts. Each lower part is at most half of that unit,
 /// and a block has at most 2^11 of them, so their sum is at most 2^10 units.
 const LOWER_DIGITS: i32 = 53 - 10;
 /// Lanes of [`AddBlock`].
 const FEW: usize = CONVERTED;
-/// Rows of which the terms are added in each lane before the sum is split, if float64 holds sums of so many terms without rounding.
-const GROUP: usize = 1 << GROUP_DIGITS;
+/// The terms of at most 2^3 rows are added in each lane before the sum is split: as many as float64 adds without rounding. More
+/// would save little.
 const GROUP_DIGITS: i32 = 3;
 
 /// Adding this number to a term, or a sum of terms, below `2^top` rounds it to a multiple of `2^(top - UPPER_DIGITS)`. The last bits of the
