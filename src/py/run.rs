@@ -24,7 +24,7 @@ use crate::parallel::rows;
 use crate::scaled::{Factor, Limit, Scaled};
 use crate::walk::Factors;
 
-/// Bytes of work for which detaching does not pay: the work ends before another Python thread would have started.
+/// The fewest bytes of work for which detaching pays: less work ends before another Python thread would have started.
 const DETACH_FROM: usize = 512 << 10;
 
 /// Runs `work` detached from the interpreter: the only way from here into the layers below, for arrays of any size.

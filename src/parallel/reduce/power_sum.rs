@@ -14,7 +14,7 @@ use crate::scaled::{Scaled, power_of_two};
 const CELL: i32 = 1600;
 /// Norms lie below 2 to this, and above 2 to its negative, those of 2^64 float64 included.
 const MAX_EXPONENT: f64 = 1100.0;
-/// The largest finite order that has cells: 1,377 of them, 11 KB.
+/// The largest finite order that has cells: 1,375 of them, 11 KB.
 pub const MAX_SUMMED_ORDER: f64 = 1000.0;
 
 impl Order {
