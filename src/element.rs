@@ -67,7 +67,7 @@ pub trait Ordered: Element + PartialOrd {
     const HIGHEST: Self;
     /// An atomic with the bits of an element. Strided outputs are written through it, so that several threads may hold views of
     /// interleaved memory without a data race. For one element it compiles to a plain move.
-    type Cell: Send + Sync + std::fmt::Debug;
+    type Cell: Send + Sync;
 
     /// Reads a cell.
     fn load(cell: &Self::Cell) -> Self;

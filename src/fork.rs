@@ -9,7 +9,6 @@ use std::sync::OnceLock;
 
 /// A value (a lock, for example) of this process, after the inherited values of its ancestors. A child adds its value in its own
 /// copy of the memory, so the last one is always this process's.
-#[derive(Debug)]
 pub struct PerProcess<L> {
     value: L,
     child: OnceLock<Box<Self>>,

@@ -3,7 +3,7 @@
 //! An operation is a value that implements [`Op`]. Its body is plain Rust, written once for all dtypes and all levels.
 //! [`Isa::run`] compiles it once per level, in a trampoline that enables the level's features. `eval` and all functions that it
 //! calls are `#[inline(always)]`, because a function that is not inlined is compiled without the features. Loops in it are
-//! `for` loops, because an iterator's `for_each` is such a function.
+//! `for` loops, because `for_each` may be such a function.
 
 use std::any::TypeId;
 #[cfg(target_arch = "x86_64")]
@@ -344,7 +344,6 @@ impl Isa {
 }
 
 /// Fills a slice by non-temporal stores, see [`Isa::stream`].
-#[derive(Debug)]
 pub struct Stream<'a, T, F> {
     /// The slice to write.
     pub to: &'a mut [T],
@@ -573,7 +572,6 @@ impl Drop for StreamGuard {
 /// Other code of the process may have changed it, for example `torch.set_flush_denormal(True)` or a library that was linked with
 /// `-ffast-math`. The kernels, and Rust itself, expect the default. The control belongs to the thread, so this is neither `Send`
 /// nor `Sync`.
-#[derive(Debug)]
 pub struct FloatDefaults {
     /// The control to restore, if it was another.
     changed: Option<control::Register>,

@@ -12,7 +12,6 @@ const NOT_READ: usize = usize::MAX;
 const NOT_MEASURED: usize = usize::MAX - 1;
 
 /// A number of this process, kept within a range.
-#[derive(Debug)]
 pub struct Setting {
     number: AtomicUsize,
     range: RangeInclusive<usize>,

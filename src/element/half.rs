@@ -186,16 +186,8 @@ impl<const DIGITS: u32> PartialOrd for Half<DIGITS> {
         self.ordered(*other) & (self.key() < other.key())
     }
     #[inline(always)]
-    fn le(&self, other: &Self) -> bool {
-        self.ordered(*other) & (self.key() <= other.key())
-    }
-    #[inline(always)]
     fn gt(&self, other: &Self) -> bool {
         self.ordered(*other) & (self.key() > other.key())
-    }
-    #[inline(always)]
-    fn ge(&self, other: &Self) -> bool {
-        self.ordered(*other) & (self.key() >= other.key())
     }
 }
 

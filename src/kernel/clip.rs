@@ -57,7 +57,6 @@ impl<T: Ordered> Map<T> for Between<T> {
 }
 
 /// Clips each element in place to its own bounds.
-#[derive(Debug)]
 pub struct ClipEach<'a, T> {
     /// Read and written.
     pub data: &'a mut [T],
@@ -78,7 +77,6 @@ impl<T: Ordered> Op for ClipEach<'_, T> {
 }
 
 /// Whether [`ClipEach`] would change an element.
-#[derive(Debug)]
 pub struct AnyOutside<'a, T> {
     /// Read.
     pub data: &'a [T],

@@ -1,6 +1,5 @@
 //! Differences of elements, made in float64, and elements moved a part of the way towards others.
 
-use super::scale::is_plain;
 use crate::element::{Complex, Element, Real};
 use crate::isa::{Level, Op};
 use crate::scaled::Factor;
@@ -33,7 +32,6 @@ where
 }
 
 /// The differences of two slices.
-#[derive(Debug)]
 pub struct Subtract<'a, T: Minus> {
     /// Read.
     pub t: &'a [T],
@@ -56,7 +54,6 @@ impl<T: Minus> Op for Subtract<'_, T> {
 }
 
 /// `base + (t - base) * factor`, for each element.
-#[derive(Debug)]
 pub struct Approach<'a, T> {
     /// Read and written: the bases, or the elements that move towards them.
     pub data: &'a mut [T],
@@ -73,21 +70,11 @@ impl<T: Real> Op for Approach<'_, T> {
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
         let Self { data, other, is_base, factor } = self;
-        let plain = is_plain(factor);
-        let pairs = data.iter_mut().zip(other);
-        match (is_base, plain) {
-            (true, true) => pairs.for_each(|(x, t)| *x = plainly(*t, *x, factor.by)),
-            (false, true) => pairs.for_each(|(x, base)| *x = plainly(*x, *base, factor.by)),
-            (true, false) => pairs.for_each(|(x, t)| *x = approached(*t, *x, factor)),
-            (false, false) => pairs.for_each(|(x, base)| *x = approached(*x, *base, factor)),
+        for (x, other) in data.iter_mut().zip(other) {
+            let (t, base) = if is_base { (*other, *x) } else { (*x, *other) };
+            *x = approached(t, base, factor);
         }
     }
-}
-
-/// [`approached`] by a factor that is a normal number.
-#[inline(always)]
-fn plainly<T: Real>(t: T, base: T, by: f64) -> T {
-    approached(t, base, Factor::new(by, 1.0))
 }
 
 /// A difference that overflows is computed at half scale. A NaN result is `t` if that is NaN, or else the base. A NaN that is

@@ -83,7 +83,6 @@ const PLACES: usize = 2048;
 const AT_ONCE: usize = 1 << 17;
 
 /// Sums elements of any dtypes.
-#[derive(Debug)]
 pub struct Accumulator {
     power: Power,
     sum: ExactSum,

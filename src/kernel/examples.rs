@@ -5,7 +5,7 @@ use super::truncate::product_toward_zero;
 use crate::element::{Dtype, Real};
 use crate::scaled::Factor;
 
-/// The product of an element and a factor of one step. If `STRICT`, it is rounded toward zero.
+/// The product of an element and a factor of one step. If `STRICT`, a tiny product is rounded toward zero.
 #[derive(Clone, Copy, Debug)]
 pub struct Share<const STRICT: bool>(pub f64);
 

@@ -38,10 +38,8 @@ const PIECE: usize = BLOCK * u32::BITS as usize;
 const WIDENED: usize = 256;
 /// Elements of a cache line.
 const IN_LINE: usize = LINE / 2;
-/// Elements that are computed in the L1 cache before they are streamed to memory, for factors without bounds.
-const STREAMED_AT_ONCE: usize = 1024;
-
-/// `x * by` for every element, streamed to memory ([`Isa::stream`]). The factor is normal.
+/// `x * by` for every element, streamed to memory ([`Isa::stream`]) where float32 determines most products, line by line. The
+/// factor is normal.
 pub(super) fn stream<T: Real, const TOWARD_ZERO: bool>(
     isa: Isa,
     guard: &StreamGuard,
@@ -49,14 +47,13 @@ pub(super) fn stream<T: Real, const TOWARD_ZERO: bool>(
     to: &mut [T],
     by: f64,
 ) {
-    if let Some(bounds) = bounds_for::<T>(isa, by) {
-        return stream_lines::<T, TOWARD_ZERO>(isa, guard, from, to, by, bounds);
-    }
-    let mut made = [T::ZERO; STREAMED_AT_ONCE];
-    for (from, to) in from.chunks(STREAMED_AT_ONCE).zip(to.chunks_mut(STREAMED_AT_ONCE)) {
-        let made = &mut made[..from.len()];
-        scale::<T, TOWARD_ZERO>(isa, Some(from), made, by);
-        isa.stream(guard, to, &*made);
+    let Some(bounds) = bounds_for::<T>(isa, by) else {
+        return scale::<T, TOWARD_ZERO>(isa, Some(from), to, by); // rare
+    };
+    if let (Some(from), Some(to)) = (slice_of::<F16, _>(from), slice_of_mut::<F16, _>(to)) {
+        isa.stream(guard, to, ScaledLines::<_, TOWARD_ZERO> { from, by, bounds });
+    } else if let (Some(from), Some(to)) = (slice_of::<Bf16, _>(from), slice_of_mut::<Bf16, _>(to)) {
+        isa.stream(guard, to, ScaledLines::<_, TOWARD_ZERO> { from, by, bounds });
     }
 }
 
@@ -148,24 +145,7 @@ fn by_singles<T: Real, const TOWARD_ZERO: bool>(
         .map_or(u32::MAX, |to| isa.run(ScaleBlocks::<_, TOWARD_ZERO> { from, to, bounds }))
 }
 
-/// Streams lines as they are computed, in float64 where float32 does not determine them.
-fn stream_lines<T: Real, const TOWARD_ZERO: bool>(
-    isa: Isa,
-    guard: &StreamGuard,
-    from: &[T],
-    to: &mut [T],
-    by: f64,
-    bounds: [f32; 2],
-) {
-    if let (Some(from), Some(to)) = (slice_of::<F16, _>(from), slice_of_mut::<F16, _>(to)) {
-        isa.stream(guard, to, ScaledLines::<_, TOWARD_ZERO> { from, by, bounds });
-    } else if let (Some(from), Some(to)) = (slice_of::<Bf16, _>(from), slice_of_mut::<Bf16, _>(to)) {
-        isa.stream(guard, to, ScaledLines::<_, TOWARD_ZERO> { from, by, bounds });
-    }
-}
-
 /// Scales blocks by all factors between two bounds, which have one sign.
-#[derive(Debug)]
 pub struct ScaleBlocks<'a, T, const TOWARD_ZERO: bool> {
     /// Read, as many elements; None: `to` is read.
     pub from: Option<&'a [T]>,
@@ -199,7 +179,6 @@ impl<T: Bounded, const TOWARD_ZERO: bool> Op for ScaleBlocks<'_, T, TOWARD_ZERO>
 }
 
 /// A slice times a factor, as a stream source.
-#[derive(Debug)]
 pub struct ScaledLines<'a, T, const TOWARD_ZERO: bool> {
     /// Read.
     pub from: &'a [T],
@@ -316,7 +295,6 @@ impl Bounded for F16 {
 }
 
 /// Converts 16-bit elements to float32, exactly.
-#[derive(Debug)]
 pub struct ToSingles<'a, T> {
     /// Read.
     pub from: &'a [T],
@@ -338,7 +316,6 @@ impl<T: Real> Op for ToSingles<'_, T> {
 }
 
 /// Converts float32 to 16-bit elements, rounded once.
-#[derive(Debug)]
 pub struct FromSingles<'a, T> {
     /// Read.
     pub from: &'a [f32],

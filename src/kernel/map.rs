@@ -10,7 +10,10 @@ pub trait Map<T: Ordered>: Copy + Sync {
     /// The function's value for `x`.
     fn map(&self, x: T) -> T;
     /// Whether the function may change `x`. If it changes no element, an output in place is not written.
-    fn changes(&self, x: T) -> bool;
+    #[inline(always)]
+    fn changes(&self, _: T) -> bool {
+        true
+    }
 
     /// Applies it to all elements, in place or from another slice.
     fn apply(self, isa: Isa, from: Option<&[T]>, to: &mut [T]) {
@@ -32,7 +35,6 @@ pub(super) fn apply_map<T: Ordered>(isa: Isa, map: impl Map<T>, from: Option<&[T
 }
 
 /// Applies `map` in place.
-#[derive(Debug)]
 pub struct Apply<'a, T, M> {
     /// Read and written.
     pub data: &'a mut [T],
@@ -52,7 +54,6 @@ impl<T: Ordered, M: Map<T>> Op for Apply<'_, T, M> {
 }
 
 /// Applies `map` from one slice to another.
-#[derive(Debug)]
 pub struct ApplyInto<'a, T, M> {
     /// Read.
     pub from: &'a [T],
@@ -130,7 +131,6 @@ impl<T: Ordered, M: Map<T>> StreamSource<T> for Mapped<'_, T, M> {
 pub(super) const TESTED_AT_ONCE: usize = 128;
 
 /// Whether `map` changes any element.
-#[derive(Debug)]
 pub struct AnyChange<'a, T, M> {
     /// Read.
     pub data: &'a [T],

@@ -8,7 +8,6 @@ use crate::isa::{Level, Op, prefetch_ahead, prefetch_distance};
 const PREFETCH_AT_ONCE: usize = 2 << 10;
 
 /// The largest magnitude of a slice; the magnitude of zero if the slice is empty.
-#[derive(Debug)]
 pub struct MaxAbs<'a, T>(pub &'a [T]);
 
 impl<T: Element> Op for MaxAbs<'_, T> {
@@ -38,7 +37,6 @@ fn largest<T: Element>(data: &[T]) -> T::Magnitude {
 }
 
 /// Raises one maximum per column to the magnitudes of a row.
-#[derive(Debug)]
 pub struct MaxRow<'a, T: Element> {
     /// One maximum per column.
     pub max: &'a mut [T::Magnitude],

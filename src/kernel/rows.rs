@@ -30,7 +30,6 @@ const STREAMED_BYTES: usize = 4 << 10;
 
 /// Scales each row by its factor, in place or from another slice. A factor of 1 keeps the bits of finite numbers; in place, it
 /// writes nothing.
-#[derive(Debug)]
 pub struct ScaleRows<'a, T> {
     /// Read, as many elements; None: `to` is read.
     pub from: Option<&'a [T]>,
@@ -76,7 +75,6 @@ impl<T: Real> ScaleRows<'_, T> {
 
 /// Computes the factors of rows from their sums of squares: `limit` over the norm, or 1 for norms that stay as they are. A
 /// factor of 0 means that the caller must compute it another way: the sum may have lost digits, or is infinite or NaN.
-#[derive(Debug)]
 pub struct PlainFactors<'a> {
     /// The sum of squares of each row.
     pub sums: &'a [f64],
@@ -107,7 +105,9 @@ impl Op for PlainFactors<'_> {
         }
         // A division takes as long as the rest of this function.
         if self.over != 1.0 {
-            self.factors.iter_mut().for_each(|norm| *norm /= self.over);
+            for norm in &mut *self.factors {
+                *norm /= self.over;
+            }
         }
         for (factor, &sum) in self.factors.iter_mut().zip(self.sums) {
             let norm = *factor;

@@ -40,10 +40,6 @@ impl<T: Real> Map<T> for TruncateAny {
     fn map(&self, x: T) -> T {
         truncated_by_any(x, self.0)
     }
-    #[inline(always)]
-    fn changes(&self, _: T) -> bool {
-        true
-    }
 }
 
 /// Whether products with the factor are rounded toward zero and take one step, by a normal number.
@@ -82,10 +78,6 @@ impl<T: Real> Map<T> for Scale {
     #[inline(always)]
     fn map(&self, x: T) -> T {
         scaled(x, self.0)
-    }
-    #[inline(always)]
-    fn changes(&self, _: T) -> bool {
-        true
     }
     fn apply(self, isa: Isa, from: Option<&[T]>, to: &mut [T]) {
         if self.0.toward_zero {
@@ -145,10 +137,6 @@ impl<T: Real> Map<T> for Times {
     #[inline(always)]
     fn map(&self, x: T) -> T {
         T::narrow(x.widen() * self.0)
-    }
-    #[inline(always)]
-    fn changes(&self, _: T) -> bool {
-        true
     }
 }
 

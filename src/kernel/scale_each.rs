@@ -17,7 +17,6 @@ pub struct FactorKind {
 }
 
 /// Scales each element by its own factor, in place or from another slice.
-#[derive(Debug)]
 pub struct ScaleEach<'a, T> {
     /// Read, as many elements; None: `to` is read.
     pub from: Option<&'a [T]>,

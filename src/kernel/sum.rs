@@ -132,7 +132,6 @@ pub fn is_prefetched(elements: usize) -> bool {
 }
 
 /// Sums the terms of a sequence that starts at a block boundary. float16 is converted to float32 first.
-#[derive(Debug)]
 pub struct Sum<'a, T, F> {
     /// The elements.
     pub data: &'a [T],
@@ -154,7 +153,6 @@ impl<T: Element, F: Term<T> + Term<f32>> Op for Sum<'_, T, F> {
 }
 
 /// [`Sum`] for a part of a sequence that [`is_prefetched`] as a whole.
-#[derive(Debug)]
 pub struct SumPart<'a, T, F>(pub Sum<'a, T, F>);
 
 impl<T: Element, F: Term<T> + Term<f32>> Op for SumPart<'_, T, F> {
@@ -270,7 +268,6 @@ fn add_masked<T: Element>(
 ///
 /// The tail of a row, less than a row of lanes, is read [`PIECE`] elements at a time; a mask removes the elements after the
 /// row.
-#[derive(Debug)]
 pub struct SumRows<'a, T, F> {
     /// The rows. If elements follow them, the last tail need not be copied.
     pub data: &'a [T],
@@ -397,7 +394,6 @@ pub(super) fn fold(lanes: &Aligned<[f64; LANES]>) -> f64 {
 ///
 /// The caller folds the accumulators into one [`Total`] per column every [`ROWS`] rows, so that a column's
 /// sum obeys the same bound as a block's.
-#[derive(Debug)]
 pub struct AddRow<'a, T, F> {
     /// One accumulator per column.
     pub sums: &'a mut [f64],
@@ -422,7 +418,6 @@ impl<T: Element, F: Term<T>> Op for AddRow<'_, T, F> {
 }
 
 /// [`AddRow`] for [`ROWS_AT_ONCE`] rows in order: the same bits, and the accumulators are loaded and stored once.
-#[derive(Debug)]
 pub struct AddRows<'a, T, F> {
     /// One accumulator per column.
     pub sums: &'a mut [f64],
@@ -471,7 +466,6 @@ fn add_rows<L: Level, T: Element>(
 }
 
 /// Folds the accumulators of [`AddRow`] into totals and resets them to zero.
-#[derive(Debug)]
 pub struct FoldRows<'a> {
     /// One total per column.
     pub totals: &'a mut [Total],

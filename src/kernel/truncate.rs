@@ -14,10 +14,6 @@ impl<T: Real> Map<T> for Truncate {
     fn map(&self, x: T) -> T {
         truncated(x, self.0)
     }
-    #[inline(always)]
-    fn changes(&self, _: T) -> bool {
-        true
-    }
 }
 
 /// A number whose conversion to T, rounded to nearest, is the magnitude of `x` rounded toward zero, or -0 for 0. `x` is infinite or

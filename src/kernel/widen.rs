@@ -30,7 +30,6 @@ impl Reading for Limb {
 }
 
 /// Reads a slice into another one.
-#[derive(Debug)]
 pub struct Widen<'a, T, R> {
     /// Read.
     pub from: &'a [T],

@@ -31,6 +31,7 @@ fn columns_in_strip<T>(len: usize) -> usize {
 /// Whether columns of matrices of this shape are for [`clip_columns`].
 #[must_use]
 pub fn is_column<T: Real>(columns: usize, [len, inner]: [usize; 2]) -> bool {
+    // Elements. In narrower strips, the overhead of each row outweighs the second read that a strip saves.
     let narrowest = 128;
     // Elements of 16 bits have kernels of their own, and longer columns are summed in more than one run.
     size_of::<T>() > 2

@@ -9,7 +9,6 @@ use crate::scaled::Factor;
 use crate::walk::{View, Work};
 
 /// A step from the base toward `t`, applied to `t` or to the base.
-#[derive(Debug)]
 pub struct Towards<'a, T> {
     /// The array that the step is not applied to; it has the same positions.
     pub other: View<'a, T>,

@@ -22,14 +22,6 @@ impl<'a> ArrayJob<'a> {
     pub fn new(bytes: usize, run: impl FnOnce() -> Result<()> + Send + 'a) -> Self {
         Self { bytes, run: Box::new(run) }
     }
-
-    /// Does the work.
-    ///
-    /// # Errors
-    /// Those of the work.
-    pub fn run(self) -> Result<()> {
-        (self.run)()
-    }
 }
 
 /// Does the jobs of a list. All threads share each job of a long array, one job after the other. Each job of a short array is
@@ -43,7 +35,7 @@ pub fn run_each(jobs: Vec<ArrayJob<'_>>) -> Result<()> {
     let mut failed = Ok(());
     for job in jobs {
         if Crew::is_shared(job.bytes)? {
-            failed = failed.and(job.run());
+            failed = failed.and((job.run)());
         } else {
             short.push(job);
         }
@@ -51,7 +43,7 @@ pub fn run_each(jobs: Vec<ArrayJob<'_>>) -> Result<()> {
     let work = work_of(short.iter().map(|job| job.bytes).sum(), short.len());
     let failed = Mutex::new(failed);
     Crew::new().each(work, short.into_iter(), |job| {
-        if let Err(error) = job.run() {
+        if let Err(error) = (job.run)() {
             *failed.lock().unwrap_or_else(PoisonError::into_inner) = Err(error);
         }
     })?;

@@ -16,7 +16,6 @@ use crate::scaled::{Factor, Scaled};
 use crate::walk::{self, NON_TEMPORAL_MIN_BYTES, Store, Target, Uniform, View, Work};
 
 /// An output and its input, which has the same positions.
-#[derive(Debug)]
 pub struct Task<'a, T: Ordered> {
     /// The input. None: the output is the input, too.
     pub source: Option<View<'a, T>>,
@@ -132,7 +131,6 @@ pub(super) fn with_store(streams: bool, work: impl FnOnce(Store<'_>)) {
 macro_rules! any_task {
     ($($name:ident: $t:ty,)*) => {
         /// A task for one of the real dtypes.
-        #[derive(Debug)]
         #[allow(missing_docs, reason = "the names say it")]
         pub enum AnyTask<'a> { $($name(Task<'a, $t>),)* }
         enum AnyPart<'a> { $($name(Part<'a, $t>),)* }

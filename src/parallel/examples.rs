@@ -16,7 +16,6 @@ use crate::walk::{self, Store, View, Work};
 const JOBS: usize = 32;
 
 /// Examples, of which each has as many elements as the sum.
-#[derive(Debug)]
 pub struct Examples<'a, T> {
     /// One example after the other.
     pub elements: View<'a, T>,

@@ -88,25 +88,6 @@ fn clip_to_bounds(
     }, Err(internal("bounds of a dtype without an order")))
 }
 
-/// The measure of a tensor that a clipper compares with its limit.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Measure {
-    Norm,
-    Rms,
-    AverageNorm,
-}
-
-impl Measure {
-    /// The divisor of the norm of a slice.
-    fn divisor(self, elements: usize) -> f64 {
-        match self {
-            Self::Norm => 1.0,
-            Self::Rms => (elements as f64).sqrt(),
-            Self::AverageNorm => elements as f64,
-        }
-    }
-}
-
 /// See `gradclip.clip_by_norm`, `gradclip.clip_by_rms` and `gradclip.clip_by_average_norm`; `function` is the name of one.
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "the arguments of the public functions")]
@@ -122,13 +103,14 @@ pub(super) fn clip_by_norm<'py>(
     out: Option<&Bound<'py, PyAny>>,
     share: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let (measure, argument) = match function {
-        "clip_by_rms" => (Measure::Rms, "clip_rms"),
-        "clip_by_average_norm" => (Measure::AverageNorm, "clip_norm"),
-        _ => (Measure::Norm, "clip_norm"),
+    let with_ragged = function == "clip_by_norm";
+    let parameter = Parameter::new("t", Kinds::Scalable, with_ragged).with(Parts::GpuAndDask);
+    // The norm of a slice is divided by `divisor` of its elements, and then compared with the limit.
+    let (argument, parameter, divisor): (_, _, fn(f64) -> f64) = match function {
+        "clip_by_rms" => ("clip_rms", parameter.with(Parts::Numpy), f64::sqrt),
+        "clip_by_average_norm" => ("clip_norm", parameter, |elements| elements),
+        _ => ("clip_norm", parameter, |_| 1.0),
     };
-    let parameter = Parameter::new("t", Kinds::Scalable, measure == Measure::Norm);
-    let parameter = if measure == Measure::Rms { parameter } else { parameter.with(Parts::GpuAndDask) };
     let call = Call::new(py, function, name)?;
     let is_plain = are_plain([Some(limit), name]) && are_plain_axes(axes) && share.is_none();
     let (treatment, is_strict) = (call.nonfinite(nonfinite), call.flag("strict", strict));
@@ -151,7 +133,7 @@ pub(super) fn clip_by_norm<'py>(
     let (nonfinite, is_strict) = (treatment?, is_strict?);
     call.check_strict(is_strict, nonfinite, None)?;
     let limit = |elements| {
-        let (over, margin) = (measure.divisor(elements), margin(is_strict, elements));
+        let (over, margin) = (divisor(elements as f64), margin(is_strict, elements));
         Limit { limit, over, nonfinite, margin }
     };
     if let Some(share) = share {

@@ -13,7 +13,6 @@ use pyo3::types::PyTuple;
 use super::call::{Call, Entry};
 use super::norm::{Along, vector_order};
 use super::overlap::{self, Apart, Place};
-use super::run::MatrixNorm;
 use crate::parallel::reduce::Order;
 
 fn number_of(order: Order) -> f64 {
@@ -85,14 +84,7 @@ impl Checks {
         Ok(match Along::new(&self.call(ord.py())?, ord, axis, ndim)? {
             Along::Whole(order) => ("whole", None, number_of(order)),
             Along::Vectors(axes, order) => ("vectors", Some(axes), number_of(order)),
-            Along::Matrices(axes, norm) => {
-                let which = match norm {
-                    MatrixNorm::One => 1.0,
-                    MatrixNorm::Two => 2.0,
-                    MatrixNorm::Infinity => f64::INFINITY,
-                };
-                ("matrices", Some(axes.to_vec()), which)
-            }
+            Along::Matrices(axes, order) => ("matrices", Some(axes.to_vec()), number_of(order)),
         })
     }
 

@@ -13,7 +13,7 @@ use super::call::{Call, Number, are_plain, number};
 use super::classes::is_bool;
 use super::kinds::Kinds;
 use super::operands::{Inputs, OnDevice, Parameter, Parts};
-use super::run::{MatrixNorm, Norms, norm_of_arrays, normalize_rows, scale_pairs, scale_slices};
+use super::run::{Norms, norm_of_arrays, normalize_rows, scale_pairs, scale_slices};
 use super::text::describe;
 use crate::parallel::reduce::Order;
 use crate::parallel::rows::Rule;
@@ -116,7 +116,7 @@ pub(super) fn norms_to_array<'py>(
 pub(super) enum Along {
     Whole(Order),
     Vectors(Vec<usize>, Order),
-    Matrices([usize; 2], MatrixNorm),
+    Matrices([usize; 2], Order),
 }
 
 impl Along {
@@ -138,13 +138,10 @@ impl Along {
         let order = match (named, axes.as_deref()) {
             // A number. A string names the Euclidean norm of all elements, also along two axes.
             (Some(order), Some(&[a, b])) if !ord.is_instance_of::<PyString>() => {
-                let norm = match order {
-                    Order::One => MatrixNorm::One,
-                    Order::Two | Order::Square => MatrixNorm::Two,
-                    Order::Max => MatrixNorm::Infinity,
-                    Order::Power(_) => return Err(call.value_error("ord", describe(ord), MATRIX_ORDS)),
-                };
-                return Ok(Self::Matrices([a, b], norm));
+                if let Order::Power(_) = order {
+                    return Err(call.value_error("ord", describe(ord), MATRIX_ORDS));
+                }
+                return Ok(Self::Matrices([a, b], order));
             }
             (Some(order), _) => order,
             (None, Some([_, _])) => Order::Two,
@@ -163,7 +160,7 @@ impl Along {
                 Ok(Norms { values: vec![norm], kept: vec![] })
             }
             Self::Vectors(axes, order) => Norms::of(array, axes, *order),
-            Self::Matrices(axes, norm) => Norms::of_matrices(array, *axes, *norm),
+            Self::Matrices(axes, order) => Norms::of_matrices(array, *axes, *order),
         }
     }
 }

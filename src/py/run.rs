@@ -2,14 +2,14 @@
 //! interpreter.
 
 use std::borrow::Cow;
-use std::{iter, slice};
+use std::iter;
 
 use pyo3::intern;
 use pyo3::prelude::*;
 
 use super::array::order::{IterOrder, ReducedAxes, spread};
 use super::array::pair::Pair;
-use super::array::plain::{OperandPairs, PlainArrays, PlainViews};
+use super::array::plain::{OperandPairs, PlainArrays};
 use super::array::{Array, internal, resized};
 use crate::element::{Dtype, Real, match_dtype};
 use crate::error::{Error, vec_with_room};
@@ -33,17 +33,6 @@ const DETACH_FROM: usize = 512 << 10;
 /// caller's race.
 pub(super) fn detached<T: Send>(py: Python<'_>, bytes: usize, work: impl FnOnce() -> T + Send) -> T {
     if bytes < DETACH_FROM { work() } else { py.detach(work) }
-}
-
-/// A norm of matrices that is not a vector norm of their elements.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum MatrixNorm {
-    /// The largest column sum: sums along the first of the two axes, the maximum along the second.
-    One,
-    /// The largest row sum: sums along the second of the two axes, the maximum along the first.
-    Infinity,
-    /// The largest singular value.
-    Two,
 }
 
 /// The norm of arrays as one.
@@ -93,7 +82,7 @@ pub(super) fn exact_sum_of_arrays<'py: 'a, 'a>(
 /// The norm of a list of plain arrays as one.
 pub(super) fn norm_of_plain(py: Python<'_>, arrays: &PlainArrays<'_>, order: Order) -> PyResult<Scaled> {
     let (views, bytes) = (arrays.views()?, arrays.bytes());
-    Ok(detached(py, bytes, || norm_of_views(Isa::current(), &Crew::new(), &views, order))?)
+    Ok(detached(py, bytes, || reduce::norm_of_views(Isa::current(), &Crew::new(), &views, order))?)
 }
 
 /// Writes `make` of the norm of each plain array of a list to the first of `norms`.
@@ -141,7 +130,7 @@ pub(super) fn clip_plain(
         let (isa, crew) = (Isa::current(), Crew::new());
         let norm = match norm {
             NormOf::Given(norm) => norm,
-            NormOf::Inputs(order) => norm_of_views(isa, &crew, tasks.views(), order)?,
+            NormOf::Inputs(order) => reduce::norm_of_views(isa, &crew, tasks.views(), order)?,
         };
         if !limit.refuses(norm) {
             let factor = factor(limit, norm);
@@ -165,15 +154,6 @@ pub(super) fn clip_plain_each(
     let mut norms = zeros(limits.len())?;
     detached(py, bytes, || clip_each(Isa::current(), tasks, order, limits, &mut norms))?;
     Ok(norms)
-}
-
-/// The norm of plain arrays as one.
-fn norm_of_views(isa: Isa, crew: &Crew, views: &PlainViews<'_>, order: Order) -> Result<Scaled, Error> {
-    if views.count() == 1 {
-        // A single view is made once here; for a list, each is made twice.
-        return views.with(0, |view| reduce::norm(isa, crew, slice::from_ref(view), order));
-    }
-    reduce::norm_of_views(isa, crew, views, order)
 }
 
 fn any_view<'a>(array: &'a Array<'_>) -> PyResult<AnyView<'a>> {
@@ -232,17 +212,18 @@ impl Norms {
         match_dtype!(any dtype_of(array)?, T => Ok(array.slices::<T>(&array.split(reduced))?.are_columns()))
     }
 
-    /// The norms of the matrices along two axes.
+    /// The norms of the matrices along two axes: of order 1, the largest sums along the first axis, of order infinity, along the
+    /// second, and of order 2, the largest singular values.
     pub(super) fn of_matrices(
         array: &Array<'_>,
         axes @ [first, second]: [usize; 2],
-        norm: MatrixNorm,
+        order: Order,
     ) -> PyResult<Self> {
         let sums = |axis| Self::of(array, &[axis], Order::One);
-        match norm {
-            MatrixNorm::One => Ok(sums(first)?.max_over(second, array.shape())?),
-            MatrixNorm::Infinity => Ok(sums(second)?.max_over(first, array.shape())?),
-            MatrixNorm::Two => Self::singular_values(array, axes),
+        match order {
+            Order::One => Ok(sums(first)?.max_over(second, array.shape())?),
+            Order::Max => Ok(sums(second)?.max_over(first, array.shape())?),
+            _ => Self::singular_values(array, axes),
         }
     }
 

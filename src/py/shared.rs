@@ -170,9 +170,9 @@ pub(super) fn roots_of_power_sums<'py>(
     let (sums, order) = (numbers(sums)?.0, Order::of(ord));
     let cells = order.cells();
     Array::filled::<f64>(py, &[sums.len() / cells, 2], &[0, 1], |to| {
-        for (to, sum) in to.chunks_exact_mut(2).zip(sums.chunks_exact(cells)) {
+        for (to, sum) in to.as_chunks_mut().0.iter_mut().zip(sums.chunks_exact(cells)) {
             let (value, exponent) = order.root_of_cells(sum).split();
-            to.iter_mut().zip([value, exponent.into()]).for_each(|(to, from)| *to = from);
+            *to = [value, exponent.into()];
         }
         Ok(())
     })
@@ -187,15 +187,11 @@ pub(super) fn shared_norms(share: &Bound<'_, PyAny>) -> PyResult<(Vec<Scaled>, u
 
 /// The single norm that a Python function returns, and its number of elements.
 pub(super) fn shared_norm(share: &Bound<'_, PyAny>) -> PyResult<(Scaled, usize)> {
-    match shared_norms(share)? {
-        (norms, elements) if norms.len() == 1 => {
-            Ok((norms.first().copied().unwrap_or(Scaled::ZERO), elements))
-        }
-        _ => Err(internal("not one norm")),
-    }
+    let (norms, elements) = shared_norms(share)?;
+    let [norm] = norms.as_slice() else { return Err(internal("not one norm")) };
+    Ok((*norm, elements))
 }
 
 fn scaled(pairs: &[f64]) -> Vec<Scaled> {
-    let exponent = |pair: &[f64]| pair.get(1).copied().unwrap_or(0.0) as i32;
-    pairs.chunks(2).map(|pair| Scaled::new(pair.first().copied().unwrap_or(0.0), exponent(pair))).collect()
+    pairs.as_chunks().0.iter().map(|[value, exponent]| Scaled::new(*value, *exponent as i32)).collect()
 }

@@ -13,7 +13,6 @@ const MIN_COLUMNS: usize = 4;
 
 /// An array cut into slices along some of its axes: one slice for each position of the kept axes, its
 /// elements along the reduced ones.
-#[derive(Debug)]
 pub struct Slices<'a, T> {
     /// The memory of the array.
     pub memory: Memory<'a, T>,

@@ -10,7 +10,6 @@ use crate::element::Ordered;
 use crate::kernel::sum::BLOCK;
 
 /// The memory that a strided target writes.
-#[derive(Debug)]
 pub enum Cells<'a, T: Ordered> {
     /// Aligned elements in native byte order; strides count elements.
     Elements(&'a [T::Cell]),
@@ -32,7 +31,6 @@ impl<T: Ordered> Clone for Cells<'_, T> {
 impl<T: Ordered> Copy for Cells<'_, T> {}
 
 /// Elements to write, by position.
-#[derive(Debug)]
 pub enum Target<'a, T: Ordered> {
     /// Elements one after the other in memory.
     Dense(&'a mut [T]),

@@ -29,7 +29,6 @@ pub enum View<'a, T> {
 }
 
 /// The elements of a view at neighbouring positions.
-#[derive(Debug)]
 pub enum ViewRun<'a, T> {
     /// One for each position.
     Each(&'a [T]),

@@ -115,7 +115,6 @@ impl<T: Ordered, W: Work<T>> Work<T> for Option<W> {
 }
 
 /// A factor for each element.
-#[derive(Debug)]
 pub struct Factors<'a> {
     /// The factors, by position.
     pub factors: View<'a, f64>,
@@ -157,7 +156,6 @@ impl<T: Real> Work<T> for Factors<'_> {
 }
 
 /// Bounds for each element.
-#[derive(Debug)]
 pub struct Bounds<'a, T> {
     /// Smallest values.
     pub lo: View<'a, T>,

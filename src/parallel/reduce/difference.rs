@@ -9,7 +9,6 @@ use crate::kernel::difference::{Minus, Subtract};
 use crate::walk::{View, blocks, with_scratch};
 
 /// The differences of two arrays of one shape, by the same positions.
-#[derive(Debug)]
 pub struct Difference<'a, T> {
     /// The minuend.
     pub t: View<'a, T>,

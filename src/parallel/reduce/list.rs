@@ -18,12 +18,10 @@ use crate::scaled::Scaled;
 use crate::walk::View;
 
 /// A view of one of the dtypes, or a difference.
-#[derive(Debug)]
 pub struct AnyView<'a>(Kind<'a>);
 
 macro_rules! any_view {
     ($($name:ident: $t:ty,)*) => {
-        #[derive(Debug)]
         enum Kind<'a> { $($name(View<'a, $t>),)* Difference(Box<dyn Terms + 'a>) }
 
         $(impl<'a> From<View<'a, $t>> for AnyView<'a> {
@@ -65,10 +63,6 @@ pub trait Views: Sync {
     /// The bytes of all arrays.
     fn bytes(&self) -> usize {
         (0..self.count()).map(|at| self.size(at)).map(|(len, size)| len * size).sum()
-    }
-    /// Whether all arrays are known to have one dtype.
-    fn are_alike(&self) -> bool {
-        false
     }
     /// Hands to `sums` the first arrays of a range, up to the first that is not dense, has another dtype or is not taken by
     /// `sums`. Returns the number of these arrays, or 0 if they are too few for a gain.
@@ -141,9 +135,8 @@ pub fn norm(isa: Isa, crew: &Crew, arrays: &[AnyView<'_>], order: Order) -> Resu
 /// # Errors
 /// No memory for the list of chunks, or a bad setting of the threads.
 pub fn norm_of_views(isa: Isa, crew: &Crew, arrays: &impl Views, order: Order) -> Result<Scaled> {
-    let dtypes = if arrays.are_alike() { arrays.count().min(1) } else { arrays.count() };
-    let risks = (0..dtypes).map(|at| arrays.with(at, |array| array.terms().risk()));
-    let risk = risks.fold(OverflowRisk::default(), OverflowRisk::or);
+    let risk_of = |at| arrays.with(at, |array| array.terms().risk());
+    let risk = || (0..arrays.count()).map(risk_of).fold(OverflowRisk::default(), OverflowRisk::or);
     let list = List::new(isa, arrays, order.cost())?;
     order.norm(risk, |by| list.max(crew, by), |pass| list.sum(crew, pass))
 }

@@ -101,25 +101,29 @@ impl Order {
         }
     }
 
-    /// The norm, from passes over the data: `max` finds the largest modulus times a power of two, `sum` adds up.
+    /// The norm, from passes over the data: `max` finds the largest modulus times a power of two, `sum` adds up. `risk` is asked
+    /// only if a result left the range in which it is known to be good.
     pub(super) fn norm<E>(
         self,
-        OverflowRisk { wide, wide_modulus }: OverflowRisk,
+        risk: impl Fn() -> OverflowRisk,
         max: impl Fn(f64) -> Result<f64, E>,
         sum: impl Fn(Reduction) -> Result<f64, E>,
     ) -> Result<Scaled, E> {
         let largest = || {
-            let (max, exponent) = within_range(max(1.0)?, wide_modulus, wide_modulus, &max)?;
+            let modulus = || risk().wide_modulus;
+            let (max, exponent) = within_range(max(1.0)?, modulus, modulus, &max)?;
             Ok(Scaled::new(max, exponent))
         };
         Ok(match self {
             Self::One => {
                 let again = |by| sum(Reduction::RescaledAbs(by));
-                let (sum, exponent) = within_range(sum(Reduction::Abs)?, wide, wide_modulus, again)?;
+                let sum = sum(Reduction::Abs)?;
+                let (sum, exponent) = within_range(sum, || risk().wide, || risk().wide_modulus, again)?;
                 Scaled::new(sum, exponent)
             }
             Self::Two | Self::Square => {
                 let again = |by| sum(Reduction::RescaledSquare(by));
+                let wide = || risk().wide;
                 let (sum, exponent) = within_range(sum(Reduction::Square)?, wide, wide, again)?;
                 if self == Self::Two {
                     Scaled::new(sum.sqrt(), exponent)
@@ -133,7 +137,7 @@ impl Order {
                     let s = sum(Reduction::Simple(simple))?;
                     // The smallest square root is 2^-537: beside a sum like this it counts nothing, rounded or not.
                     let smallest = if p < 1.0 { power_of_two(-400) } else { SMALLEST_SUM };
-                    if !wide || s.is_nan() || (smallest..f64::INFINITY).contains(&s) {
+                    if s.is_nan() || (smallest..f64::INFINITY).contains(&s) || !risk().wide {
                         return Ok(simple.root(s));
                     }
                 }
@@ -153,13 +157,13 @@ impl Order {
 /// `plain` overflowed where it can, or is so small that it may have lost digits where it can.
 fn within_range<E>(
     plain: f64,
-    overflows: bool,
-    underflows: bool,
+    overflows: impl Fn() -> bool,
+    underflows: impl Fn() -> bool,
     again: impl Fn(f64) -> Result<f64, E>,
 ) -> Result<(f64, i32), E> {
-    Ok(if overflows && plain == f64::INFINITY {
+    Ok(if plain == f64::INFINITY && overflows() {
         (again(power_of_two(-RESCALE))?, RESCALE)
-    } else if underflows && plain < SMALLEST_SUM {
+    } else if plain < SMALLEST_SUM && underflows() {
         (again(power_of_two(RESCALE))?, -RESCALE)
     } else {
         (plain, 0)

@@ -1,7 +1,6 @@
 //! One pass over the elements of an array: which kernel adds them up, and which norm the sum makes.
 
 use std::convert::Infallible;
-use std::fmt::Debug;
 use std::ops::Range;
 
 use super::order::{Order, OverflowRisk, Reduction};
@@ -97,7 +96,7 @@ impl Reduction {
 }
 
 /// Elements that passes read in blocks: those of a view, or differences, which no array holds.
-pub(super) trait Blocks: Debug + Send + Sync {
+pub(super) trait Blocks: Send + Sync {
     type Element: Element;
     /// The number of elements, and the bytes that are read for each.
     fn size(&self) -> (usize, usize);
@@ -124,7 +123,7 @@ impl<T: Element> Blocks for View<'_, T> {
 }
 
 /// The methods that norms need of one array, of any dtype.
-pub(super) trait Terms: Debug + Send + Sync {
+pub(super) trait Terms: Send + Sync {
     /// See [`Blocks::size`].
     fn size(&self) -> (usize, usize);
     /// How far the numbers of a norm may leave float64's range.
@@ -204,7 +203,7 @@ pub(in crate::parallel) fn norm_of_view_with<T: Element>(
     first: Option<f64>,
 ) -> Scaled {
     let Ok(norm) = order.norm::<Infallible>(
-        OverflowRisk::of::<T>(),
+        OverflowRisk::of::<T>,
         |by| Ok(view.max(isa, 0..view.len(), by)),
         |pass| match (pass, first) {
             (Reduction::Abs | Reduction::Square | Reduction::Simple(_), Some(sum)) => Ok(sum),

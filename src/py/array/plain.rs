@@ -138,8 +138,6 @@ pub(in crate::py) struct PlainArrays<'py> {
     held: Held<'py>,
     arrays: Few<PlainArray>,
     bytes: usize,
-    /// Whether all arrays have one dtype.
-    alike: bool,
 }
 
 impl<'py> PlainArrays<'py> {
@@ -152,7 +150,7 @@ impl<'py> PlainArrays<'py> {
         let class = ndarray(py);
         let held = items.held().clone();
         let mut arrays = with_room(held.len())?;
-        let (mut bytes, mut alike, mut before) = (0, true, None);
+        let mut bytes = 0;
         for i in 0..held.len() {
             let item = held.get(i)?;
             let Some(array) = exact_fields(item, class).and_then(PlainArray::of) else {
@@ -165,11 +163,9 @@ impl<'py> PlainArrays<'py> {
                 return Ok(None);
             }
             bytes += array.bytes();
-            alike &= before.is_none_or(|dtype| dtype == array.dtype);
-            before = Some(array.dtype);
             arrays.push(array);
         }
-        Ok(Some(Self { held, arrays, bytes, alike }))
+        Ok(Some(Self { held, arrays, bytes }))
     }
 
     /// The bytes of all arrays.
@@ -211,7 +207,7 @@ impl<'py> PlainArrays<'py> {
         if !self.are_current() {
             return Err(resized());
         }
-        Ok(PlainViews { arrays: &self.arrays, bytes: self.bytes, alike: self.alike })
+        Ok(PlainViews { arrays: &self.arrays, bytes: self.bytes })
     }
 
     /// The shape of the single array, copied: NumPy frees its own when Python code gives the array another shape.
@@ -341,7 +337,6 @@ impl<'py> PlainArrays<'py> {
 pub(in crate::py) struct PlainViews<'a> {
     arrays: &'a [PlainArray],
     bytes: usize,
-    alike: bool,
 }
 
 // SAFETY: the memory is only read, and kept alive by `PlainArrays`, which are borrowed for as long.
@@ -370,10 +365,6 @@ impl Views for PlainViews<'_> {
 
     fn bytes(&self) -> usize {
         self.bytes
-    }
-
-    fn are_alike(&self) -> bool {
-        self.alike
     }
 
     #[inline(always)]
@@ -451,8 +442,8 @@ impl<'a, 'py> OperandPairs<'a, 'py> {
         if !self.are_current() {
             return Err(resized());
         }
-        let PlainArrays { arrays, bytes, alike, .. } = &*self.inputs;
-        let views = PlainViews { arrays, bytes: *bytes, alike: *alike };
+        let PlainArrays { arrays, bytes, .. } = &*self.inputs;
+        let views = PlainViews { arrays, bytes: *bytes };
         Ok(PlainTasks { inputs: arrays, outputs: self.outputs.of(self.inputs), views })
     }
 
@@ -591,7 +582,7 @@ impl<'a> Tasks<'a> for PlainTasks<'a> {
 ///
 /// # Safety
 /// The `OperandPairs` of the pair are borrowed mutably for the task's lifetime, and nothing else takes the pair's memory.
-#[inline(always)] // and nothing that is to be dropped
+#[inline(always)] // moving the struct costs as much as scaling a few elements
 unsafe fn task<'a, T: Ordered>(input: &PlainArray, output: &PlainArray) -> Task<'a, T> {
     // SAFETY: `OperandPairs` have outputs that are writeable and lie apart from one another and from all inputs except, maybe,
     // their own, for which there is no source then. They have the dtypes of their inputs. The caller guarantees that nothing
