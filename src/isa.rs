@@ -7,14 +7,11 @@
 
 use std::any::TypeId;
 #[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::{
-    __m128i, __m256, __m256i, __m512, __m512i, _mm_loadu_si128, _mm256_cvtph_ps, _mm256_loadu_si256,
-    _mm512_loadu_si512,
-};
+use std::arch::x86_64::{__m128i, __m256i, __m512i, _mm_loadu_si128, _mm256_loadu_si256, _mm512_loadu_si512};
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use std::arch::x86_64::{
-    _mm_stream_si128, _mm256_cvtps_ph, _mm256_stream_si256, _mm512_cvtph_ps, _mm512_cvtps_ph,
-    _mm512_stream_si512,
+    __m256, __m512, _mm_stream_si128, _mm256_cvtph_ps, _mm256_cvtps_ph, _mm256_stream_si256, _mm512_cvtph_ps,
+    _mm512_cvtps_ph, _mm512_stream_si512,
 };
 // Miri has no non-temporal stores. These replacements require the same alignment and write the same bytes.
 #[cfg(all(target_arch = "x86_64", miri))]
@@ -23,13 +20,10 @@ use std::arch::x86_64::{
     _mm512_store_si512 as _mm512_stream_si512,
 };
 use std::marker::PhantomData;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 use std::mem::transmute;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-#[cfg(all(target_arch = "x86_64", miri))]
-use emulated::{_mm256_cvtps_ph, _mm512_cvtph_ps, _mm512_cvtps_ph};
 
 use crate::element::{Element, F16};
 
@@ -216,12 +210,6 @@ pub struct Baseline;
 #[cfg(not(target_arch = "x86_64"))]
 impl Level for Baseline {}
 
-/// The rounding of conversions, whatever rounding the thread has set.
-#[cfg(target_arch = "x86_64")]
-const TO_NEAREST: i32 = std::arch::x86_64::_MM_FROUND_TO_NEAREST_INT;
-#[cfg(target_arch = "x86_64")]
-const TO_ZERO: i32 = std::arch::x86_64::_MM_FROUND_TO_ZERO;
-
 /// Implements `Level::store_line` by vectors of a type.
 #[cfg(target_arch = "x86_64")]
 macro_rules! store_line_by {
@@ -247,66 +235,59 @@ impl Level for Baseline {
     store_line_by!(__m128i, _mm_loadu_si128, _mm_stream_si128);
 }
 
+/// Implements a level that converts float16: by vectors of 16-bit integers and of float32, as many as there are names for them.
+/// Miri lacks these instructions and checks the default methods.
 #[cfg(target_arch = "x86_64")]
-#[expect(unsafe_code, reason = "a token proves the features of its level; and numbers become vectors")]
-impl Level for V3 {
-    const FUSED: bool = true;
+macro_rules! converting_level {
+    (
+        $level:ty, [$($part:ident),+]: $halves:ty => $floats:ty, $widen:ident, $narrow:ident;
+        $vector:ty, $load:ident, $store:ident
+    ) => {
+        #[expect(unsafe_code, reason = "a token proves the features of its level; and numbers become vectors")]
+        impl Level for $level {
+            const FUSED: bool = true;
 
-    #[inline(always)]
-    fn widen(self, x: &[F16; CONVERTED]) -> [f32; CONVERTED] {
-        // SAFETY: the vectors hold as many 16-bit integers, which is what an `F16` is, and as many float32, and any
-        // bits are a value of these types. A `V3` is made only where "f16c" is enabled.
-        unsafe {
-            let [low, high] = transmute::<[F16; CONVERTED], [__m128i; 2]>(*x);
-            transmute::<[__m256; 2], [f32; CONVERTED]>([_mm256_cvtph_ps(low), _mm256_cvtph_ps(high)])
+            #[cfg(not(miri))]
+            #[inline(always)]
+            fn widen(self, x: &[F16; CONVERTED]) -> [f32; CONVERTED] {
+                // SAFETY: the vectors hold as many 16-bit integers, which is what an `F16` is, and as many float32, and any bits
+                // are a value of these types. A token is made only where "f16c" or "avx512f" is enabled.
+                unsafe {
+                    let [$($part),+] = transmute::<[F16; CONVERTED], [$halves; _]>(*x);
+                    transmute::<[$floats; _], [f32; CONVERTED]>([$($widen($part)),+])
+                }
+            }
+
+            #[cfg(not(miri))]
+            #[inline(always)]
+            fn narrow<const TOWARD_ZERO: bool>(self, x: &[f32; CONVERTED]) -> [F16; CONVERTED] {
+                // The rounding is that of the instruction, whatever rounding the thread has set.
+                use std::arch::x86_64::{_MM_FROUND_TO_NEAREST_INT as TO_NEAREST, _MM_FROUND_TO_ZERO as TO_ZERO};
+                // SAFETY: as in `widen`.
+                unsafe {
+                    let [$($part),+] = transmute::<[f32; CONVERTED], [$floats; _]>(*x);
+                    transmute::<[$halves; _], [F16; CONVERTED]>(if TOWARD_ZERO {
+                        [$($narrow::<TO_ZERO>($part)),+]
+                    } else {
+                        [$($narrow::<TO_NEAREST>($part)),+]
+                    })
+                }
+            }
+
+            store_line_by!($vector, $load, $store);
         }
-    }
-
-    #[inline(always)]
-    fn narrow<const TOWARD_ZERO: bool>(self, x: &[f32; CONVERTED]) -> [F16; CONVERTED] {
-        // SAFETY: as in `widen`.
-        unsafe {
-            let [low, high] = transmute::<[f32; CONVERTED], [__m256; 2]>(*x);
-            transmute::<[__m128i; 2], [F16; CONVERTED]>(if TOWARD_ZERO {
-                [_mm256_cvtps_ph::<TO_ZERO>(low), _mm256_cvtps_ph::<TO_ZERO>(high)]
-            } else {
-                [_mm256_cvtps_ph::<TO_NEAREST>(low), _mm256_cvtps_ph::<TO_NEAREST>(high)]
-            })
-        }
-    }
-
-    store_line_by!(__m256i, _mm256_loadu_si256, _mm256_stream_si256);
+    };
 }
 
 #[cfg(target_arch = "x86_64")]
-#[expect(unsafe_code, reason = "a token proves the features of its level; and numbers become vectors")]
-impl Level for V4 {
-    const FUSED: bool = true;
-
-    #[inline(always)]
-    fn widen(self, x: &[F16; CONVERTED]) -> [f32; CONVERTED] {
-        // SAFETY: the vectors hold as many 16-bit integers and float32, and any bits are a value of these types. A `V4`
-        // is made only where "avx512f" is enabled.
-        unsafe {
-            let x = transmute::<[F16; CONVERTED], __m256i>(*x);
-            transmute::<__m512, [f32; CONVERTED]>(_mm512_cvtph_ps(x))
-        }
-    }
-
-    #[inline(always)]
-    fn narrow<const TOWARD_ZERO: bool>(self, x: &[f32; CONVERTED]) -> [F16; CONVERTED] {
-        // SAFETY: as in `widen`.
-        unsafe {
-            let x = transmute::<[f32; CONVERTED], __m512>(*x);
-            transmute::<__m256i, [F16; CONVERTED]>(if TOWARD_ZERO {
-                _mm512_cvtps_ph::<TO_ZERO>(x)
-            } else {
-                _mm512_cvtps_ph::<TO_NEAREST>(x)
-            })
-        }
-    }
-
-    store_line_by!(__m512i, _mm512_loadu_si512, _mm512_stream_si512);
+converting_level! {
+    V3, [low, high]: __m128i => __m256, _mm256_cvtph_ps, _mm256_cvtps_ph;
+    __m256i, _mm256_loadu_si256, _mm256_stream_si256
+}
+#[cfg(target_arch = "x86_64")]
+converting_level! {
+    V4, [all]: __m256i => __m512, _mm512_cvtph_ps, _mm512_cvtps_ph;
+    __m512i, _mm512_loadu_si512, _mm512_stream_si512
 }
 
 /// The slice, if its elements are of type `U`: CPUs convert 16-bit elements by instructions that the compiler does not emit.
@@ -624,8 +605,8 @@ mod control {
     #[expect(unsafe_code, reason = "an instruction without an intrinsic")]
     pub(super) fn write(register: Register) {
         // SAFETY: the instruction is in the x86-64 baseline and reads 4 bytes at the address. The value is the default, which Rust
-        // expects, or was read from the register, whose owner gets it back.
-        unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const register, options(nostack, preserves_flags)) };
+        // expects, or was read from the register, whose owner gets it back. It clears the flags of exceptions.
+        unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const register, options(nostack)) };
     }
 }
 
@@ -667,42 +648,4 @@ mod control {
     }
 
     pub(super) fn write(_: Register) {}
-}
-
-/// Replacements for the instructions that Miri lacks, so that it can check the code around them.
-#[cfg(all(target_arch = "x86_64", miri))]
-mod emulated {
-    use std::arch::x86_64::{__m128i, __m256, __m256i, __m512};
-    use std::mem::transmute;
-
-    use crate::element::F16;
-
-    macro_rules! emulated {
-        ($($narrow:ident: $floats:ty, $halves:ty, $count:literal;)*) => {
-            $(#[expect(unsafe_code, reason = "see `Level::widen`")]
-            pub(super) fn $narrow<const ROUNDING: i32>(from: $floats) -> $halves {
-                // SAFETY: as in `Level::widen`.
-                let from = unsafe { transmute::<$floats, [f32; $count]>(from) };
-                // SAFETY: as in `Level::widen`.
-                unsafe {
-                    transmute::<[F16; $count], $halves>(from.map(match ROUNDING {
-                        super::TO_ZERO => F16::truncated,
-                        _ => F16::from_f32,
-                    }))
-                }
-            })*
-        };
-    }
-    emulated! {
-        _mm256_cvtps_ph: __m256, __m128i, 8;
-        _mm512_cvtps_ph: __m512, __m256i, 16;
-    }
-
-    #[expect(unsafe_code, reason = "see `Level::widen`")]
-    pub(super) fn _mm512_cvtph_ps(from: __m256i) -> __m512 {
-        // SAFETY: as in `Level::widen`.
-        let from = unsafe { transmute::<__m256i, [F16; 16]>(from) };
-        // SAFETY: as in `Level::widen`.
-        unsafe { transmute::<[f32; 16], __m512>(from.map(F16::to_f32)) }
-    }
 }

@@ -45,27 +45,3 @@ pub(super) fn rounded_modulus(re: f64, im: f64) -> f64 {
     };
     value * by
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn of_any_size() {
-        for exponent in (-1060..1020).step_by(3) {
-            let unit = if exponent < -1022 {
-                f64::from_bits(1 << (exponent + 1074))
-            } else {
-                power_of_two(exponent)
-            };
-            assert_eq!(rounded_modulus(3.0 * unit, -4.0 * unit), 5.0 * unit);
-            assert_eq!(rounded_modulus(0.0, -unit), unit);
-        }
-        assert_eq!(rounded_modulus(f64::MAX, f64::MAX), f64::INFINITY);
-        assert_eq!(modulus(f64::MAX, f64::MAX).0, f64::MAX * power_of_two(-600) * 2f64.sqrt());
-        assert_eq!(rounded_modulus(f64::INFINITY, 1.0), f64::INFINITY);
-        assert!(rounded_modulus(f64::INFINITY, f64::NAN).is_nan());
-        assert!(rounded_modulus(f64::NAN, 0.0).is_nan());
-        assert_eq!(rounded_modulus(0.0, -0.0), 0.0);
-    }
-}

@@ -299,3 +299,36 @@ fn the_oracle_is_right() {
         assert_eq!(product::<7>(x, by, false), expected, "{x:#06x} * {by}");
     }
 }
+
+/// All numbers of one sign in order, and each beside some others: infinities, zeros and NaN among them.
+fn order_is_that_of_float64<const DIGITS: u32>() {
+    let some = (0..=u16::MAX).step_by(97).chain([0, 0x8000, 0x7c00, 0x7f80, 0xffff]);
+    let some: Vec<_> = some.map(Half::<DIGITS>::from_bits).collect();
+    for x in &some {
+        for y in &some {
+            let (u, v) = (f64::from(*x), f64::from(*y));
+            assert_eq!(x.partial_cmp(y), u.partial_cmp(&v));
+            assert_eq!([x < y, x > y, x == y], [u < v, u > v, u == v]);
+        }
+    }
+}
+
+/// A number and what lies half a step above it have that number below them.
+fn truncated_is_the_number_below<const DIGITS: u32>() {
+    for bits in 0..Half::<DIGITS>::INFINITY.to_bits() - 1 {
+        let [low, high] = [bits, bits + 1].map(|bits| Half::<DIGITS>::from_bits(bits).to_f32());
+        for x in [low, low + (high - low) / 2.0, f32::from_bits(high.to_bits() - 1)] {
+            assert_eq!(Half::<DIGITS>::truncated(x).to_bits(), bits, "{x:e}");
+            assert_eq!(Half::<DIGITS>::truncated(-x).to_bits(), bits | 0x8000, "-{x:e}");
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "arithmetic alone")]
+fn halves_are_ordered_and_truncated() {
+    order_is_that_of_float64::<10>();
+    order_is_that_of_float64::<7>();
+    truncated_is_the_number_below::<10>();
+    truncated_is_the_number_below::<7>();
+}

@@ -3,6 +3,7 @@
 
 mod bits;
 mod common;
+mod fork;
 mod halves;
 mod kernels;
 mod layers;

@@ -3,7 +3,8 @@
 #![allow(clippy::cast_possible_wrap, clippy::expect_used, missing_docs, reason = "a test")]
 
 use crate::common::Random;
-use _core::kernel::power::Simple;
+use _core::kernel::power::{Log2, Power, Simple, exp2};
+use _core::kernel::sum::Term;
 use _core::scaled::{Factor, Scaled, power_of_two};
 
 /// `m * 2^e` rounded to nearest, ties to even.
@@ -468,4 +469,59 @@ fn factors_at_the_ends() {
     assert_eq!(apply(-3.0, zero).to_bits(), (-0f64).to_bits());
     // Everything normal: one step.
     assert_eq!(Scaled::new(8.0, 0).clip_to(2.0), Some(Factor::new(0.25, 1.0)));
+}
+
+#[test]
+fn logarithm_and_exponential_undo_each_other() {
+    for i in 1..20_000 {
+        let x = f64::from(i) / 20_000.0;
+        let log = Log2::of(x);
+        let back = exp2(log.exponent + log.fraction);
+        assert!((back - x).abs() <= 4.0 * f64::EPSILON * x, "{x} {back}");
+    }
+}
+
+#[test]
+fn powers_of_two_are_exact() {
+    for e in -1074..=1023 {
+        let x = if e < -1022 { f64::from_bits(1 << (e + 1074)) } else { power_of_two(e) };
+        let log = Log2::of(x);
+        assert_eq!((log.exponent, log.fraction), (f64::from(e), 0.0));
+        if (-1000..=0).contains(&e) {
+            assert_eq!(exp2(f64::from(e)), x);
+        }
+    }
+}
+
+#[test]
+fn a_cube_is_right() {
+    // 2^3 + 1^3 + 2^3 = 17, in units of the peak: 17/8.
+    let peak = Scaled::new(2.0, 0);
+    let term = Power::new(3.0, peak);
+    let sum: f64 = [2.0, -1.0, 2.0, 0.0].iter().map(|&x: &f64| term.of(x)).sum();
+    assert!((sum - 17.0 / 8.0).abs() < 1e-15);
+    assert!((term.root(peak, sum).to_f64() - 17f64.cbrt()).abs() < 1e-15);
+}
+
+#[test]
+fn cube_roots_of_cubes_are_whole() {
+    let cube_root = |x| Simple::Three.root(x).to_f64();
+    for i in 1..10_000 {
+        let x = f64::from(i);
+        assert_eq!(cube_root(x * x * x), x);
+    }
+    for (i, exponent) in (-1074..1024).enumerate() {
+        let x = 1.0 + i as f64 / 5000.0;
+        let x = if exponent < -1022 {
+            f64::from_bits(1 << (exponent + 1074))
+        } else {
+            x * power_of_two(exponent)
+        };
+        let exact = x.cbrt();
+        assert!((cube_root(x) - exact).abs() <= f64::EPSILON * exact, "{x:e}");
+    }
+    for x in [0.0, f64::INFINITY] {
+        assert_eq!(cube_root(x), x);
+    }
+    assert!(cube_root(f64::NAN).is_nan());
 }
