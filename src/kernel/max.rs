@@ -1,6 +1,5 @@
 //! Largest magnitudes. They are compared as integers, where NaN is above infinity: NaN wins, and nothing is rounded.
 
-use super::sum::is_prefetched;
 use crate::element::Element;
 use crate::isa::{Level, Op, prefetch_ahead, prefetch_distance};
 
@@ -14,26 +13,15 @@ impl<T: Element> Op for MaxAbs<'_, T> {
     type Output = T::Magnitude;
     #[inline(always)]
     fn eval<L: Level>(self, _: L) -> T::Magnitude {
-        if !is_prefetched(self.0.len()) {
-            return largest(self.0);
-        }
         let (mut max, distance) = (T::Magnitude::default(), prefetch_distance());
         for part in self.0.chunks(PREFETCH_AT_ONCE / size_of::<T>()) {
             prefetch_ahead(part, distance);
-            max = max.max(largest(part));
+            for x in part {
+                max = max.max(x.magnitude());
+            }
         }
         max
     }
-}
-
-/// The largest magnitude of some elements; that of zero for none.
-#[inline(always)]
-fn largest<T: Element>(data: &[T]) -> T::Magnitude {
-    let mut max = T::Magnitude::default();
-    for x in data {
-        max = max.max(x.magnitude());
-    }
-    max
 }
 
 /// Raises one maximum per column to the magnitudes of a row.

@@ -25,6 +25,9 @@ pub const PART: usize = 4 * LANES;
 /// The terms of a part.
 pub type Part = Aligned<[f64; PART]>;
 
+/// Elements of float16 that are converted to float32 at a time.
+const WIDENED: usize = 8 * LANES;
+
 /// The term that an element adds to the sum.
 pub trait Term<T: Copy>: Copy + Sync {
     /// Whether terms are computed in one loop and added in another. A term that needs a dozen registers leaves none for the
@@ -121,16 +124,6 @@ impl Total {
     }
 }
 
-/// The fewest elements that a loop prefetches: these do not fit in the caches of one core.
-pub const PREFETCH_MIN_ELEMENTS: usize = 64 * BLOCK;
-
-/// Whether a loop that reads `elements` in order prefetches them.
-#[inline]
-#[must_use]
-pub fn is_prefetched(elements: usize) -> bool {
-    elements >= PREFETCH_MIN_ELEMENTS && prefetch_distance() > 0
-}
-
 /// Sums the terms of a sequence that starts at a block boundary. float16 is converted to float32 first.
 pub struct Sum<'a, T, F> {
     /// The elements.
@@ -144,48 +137,20 @@ impl<T: Element, F: Term<T> + Term<f32>> Op for Sum<'_, T, F> {
     const CONVERTS: bool = <F as Term<T>>::CONVERTS;
     #[inline(always)]
     fn eval<L: Level>(self, level: L) -> Total {
-        if is_prefetched(self.data.len()) {
-            self.total::<L, true>(level)
-        } else {
-            self.total::<L, false>(level)
-        }
-    }
-}
-
-/// [`Sum`] for a part of a sequence that [`is_prefetched`] as a whole.
-pub struct SumPart<'a, T, F>(pub Sum<'a, T, F>);
-
-impl<T: Element, F: Term<T> + Term<f32>> Op for SumPart<'_, T, F> {
-    type Output = Total;
-    #[inline(always)]
-    fn eval<L: Level>(self, level: L) -> Total {
-        self.0.total::<L, true>(level)
-    }
-}
-
-/// Elements of float16 that are converted to float32 at a time.
-const WIDENED: usize = 8 * LANES;
-
-impl<T: Element, F: Term<T> + Term<f32>> Sum<'_, T, F> {
-    #[inline(always)]
-    fn total<L: Level, const PREFETCH: bool>(self, level: L) -> Total {
         let Self { data, term } = self;
-        let mut total = Total::default();
-        let distance = if PREFETCH { prefetch_distance() } else { 0 };
+        let (mut total, distance) = (Total::default(), prefetch_distance());
         for block in data.chunks(BLOCK) {
             let mut lanes = Aligned([0.0; LANES]);
             if let Some(halves) = slice_of::<F16, _>(block) {
                 let mut singles = [0.0; WIDENED];
                 for part in halves.chunks(WIDENED) {
-                    if PREFETCH {
-                        prefetch_ahead(part, distance);
-                    }
+                    prefetch_ahead(part, distance);
                     let singles = &mut singles[..part.len()];
                     convert(part, singles, |x| level.widen(x), F16::to_f32);
-                    add_block::<L, false, f32, _>(&mut lanes.0, singles, term, 0);
+                    add_block::<L, f32, _>(&mut lanes.0, singles, term, 0);
                 }
             } else {
-                add_block::<L, PREFETCH, T, _>(&mut lanes.0, block, term, distance);
+                add_block::<L, T, _>(&mut lanes.0, block, term, distance);
             }
             total.add(fold(&lanes));
         }
@@ -195,35 +160,28 @@ impl<T: Element, F: Term<T> + Term<f32>> Sum<'_, T, F> {
 
 /// [`add`], after the terms were computed if they are [`Term::APART`].
 #[inline(always)]
-fn add_block<L: Level, const PREFETCH: bool, T: Element, F: Term<T>>(
+fn add_block<L: Level, T: Element, F: Term<T>>(
     lanes: &mut [f64; LANES],
     data: &[T],
     term: F,
     distance: usize,
 ) {
     if !F::APART {
-        return add::<L, PREFETCH, _>(lanes, data, term, distance);
+        return add::<L, _>(lanes, data, term, distance);
     }
     let mut terms = Aligned([0.0; PART]);
     for part in data.chunks(PART) {
-        if PREFETCH {
-            prefetch_ahead(part, distance);
-        }
+        prefetch_ahead(part, distance);
         term.of_part(part, &mut terms);
-        add::<L, false, _>(lanes, &terms.0[..part.len()], Abs, 0);
+        add::<L, _>(lanes, &terms.0[..part.len()], Abs, 0);
     }
 }
 
 /// Adds the terms of elements from lane 0 on.
 #[inline(always)]
-fn add<L: Level, const PREFETCH: bool, T: Element>(
-    lanes: &mut [f64; LANES],
-    data: &[T],
-    term: impl Term<T>,
-    distance: usize,
-) {
+fn add<L: Level, T: Element>(lanes: &mut [f64; LANES], data: &[T], term: impl Term<T>, distance: usize) {
     let (rows, rest) = data.as_chunks::<LANES>();
-    add_whole::<L, PREFETCH, _, _>(lanes, rows, term, distance);
+    add_whole::<L, _, _>(lanes, rows, term, distance);
     for j in 0..rest.len() {
         lanes[j] = term.add::<L>(lanes[j], rest[j]);
     }
@@ -232,16 +190,14 @@ fn add<L: Level, const PREFETCH: bool, T: Element>(
 /// Adds the terms of whole rows of `N` lanes. The references tell the compiler that the lanes do not alias the elements; else it
 /// would write the lanes after each element.
 #[inline(always)]
-fn add_whole<L: Level, const PREFETCH: bool, const N: usize, T: Element>(
+fn add_whole<L: Level, const N: usize, T: Element>(
     lanes: &mut [f64; N],
     rows: &[[T; N]],
     term: impl Term<T>,
     distance: usize,
 ) {
     for row in rows {
-        if PREFETCH {
-            prefetch_ahead(row, distance);
-        }
+        prefetch_ahead(row, distance);
         for j in 0..N {
             lanes[j] = term.add::<L>(lanes[j], row[j]);
         }
@@ -275,8 +231,6 @@ pub struct SumRows<'a, T, F> {
     pub len: usize,
     /// The term of each element; no term is negative.
     pub term: F,
-    /// See [`is_prefetched`].
-    pub is_prefetched: bool,
     /// One for each row.
     pub sums: &'a mut [f64],
 }
@@ -285,14 +239,7 @@ impl<T: Element, F: Term<T>> Op for SumRows<'_, T, F> {
     type Output = ();
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
-        if self.is_prefetched { self.sum::<L, true>() } else { self.sum::<L, false>() }
-    }
-}
-
-impl<T: Element, F: Term<T>> SumRows<'_, T, F> {
-    #[inline(always)]
-    fn sum<L: Level, const PREFETCH: bool>(self) {
-        let distance = if PREFETCH { prefetch_distance() } else { 0 };
+        let distance = prefetch_distance();
         let rest = self.len % LANES;
         let read = rest.next_multiple_of(PIECE);
         let mut mask = [0; LANES];
@@ -304,7 +251,7 @@ impl<T: Element, F: Term<T>> SumRows<'_, T, F> {
             let Some((row, after)) = unread.split_at_checked(self.len) else { break };
             let mut lanes = Aligned([0.0; LANES]);
             let (whole, last) = row.as_chunks();
-            add_whole::<L, PREFETCH, _, _>(&mut lanes.0, whole, self.term, distance);
+            add_whole::<L, _, _>(&mut lanes.0, whole, self.term, distance);
             if rest > 0 {
                 let mut copied = [T::ZERO; LANES];
                 let last = unread[self.len - rest..].get(..read).unwrap_or_else(|| {
@@ -341,12 +288,12 @@ impl<'a, T: Element, I: Iterator<Item = &'a [T]>, F: Term<T>> Op for SumEach<'_,
         for (total, data) in self.totals.iter_mut().zip(self.sequences) {
             let mut lanes = Aligned([0.0; LANES]);
             let (whole, rest) = data.as_chunks();
-            add_whole::<L, false, _, _>(&mut lanes.0, whole, self.term, 0);
+            add_whole::<L, _, _>(&mut lanes.0, whole, self.term, 0);
             let (pieces, last) = rest.as_chunks();
             let mut left = lanes.0.as_chunks_mut().0.iter_mut();
             // In this order, zip takes no lanes after the last piece.
             for (piece, lanes) in pieces.iter().zip(left.by_ref()) {
-                add_whole::<L, false, PIECE, _>(lanes, slice::from_ref(piece), self.term, 0);
+                add_whole::<L, PIECE, _>(lanes, slice::from_ref(piece), self.term, 0);
             }
             for (x, lane) in last.iter().zip(left.flatten()) {
                 *lane = self.term.add::<L>(*lane, *x);

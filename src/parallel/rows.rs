@@ -10,7 +10,6 @@ use crate::element::Real;
 use crate::error::Result;
 use crate::isa::{Isa, LINE, StreamGuard};
 use crate::kernel::rows::{self, PlainFactors, ScaleRows, ScaledRows};
-use crate::kernel::sum::is_prefetched;
 use crate::scaled::{Factor, Limit, Scaled};
 use crate::walk::{Slices, Store, Target, View};
 
@@ -104,8 +103,6 @@ struct Rows<'a, T> {
     has_batches: bool,
     /// Whether the output is written by non-temporal stores.
     is_streamed_out: bool,
-    /// Whether the output is so large that [`row_sums`] prefetches.
-    is_prefetched: bool,
 }
 
 impl<'a, T: Real> Rows<'a, T> {
@@ -114,8 +111,7 @@ impl<'a, T: Real> Rows<'a, T> {
         let bytes = elements * size_of::<T>();
         let in_job = slices_in_job::<T>(bytes, len, in_batch);
         let has_batches = size_of::<T>() > 2 && has_row_sums::<T>(len, Reduction::Square);
-        let (is_streamed_out, is_prefetched) = (is_streamed(bytes), is_prefetched(elements));
-        Self { isa, source, len, rule, in_job, in_batch, has_batches, is_streamed_out, is_prefetched }
+        Self { isa, source, len, rule, in_job, in_batch, has_batches, is_streamed_out: is_streamed(bytes) }
     }
 
     /// Scales the rows from number `first` on. `norms` gets the norm of each, or is empty.
@@ -162,7 +158,7 @@ impl<'a, T: Real> Rows<'a, T> {
         let (isa, len, count) = (self.isa, self.len, data.len() / self.len);
         let (mut sums, mut factors) = ([0.0; rows::MAX_ROWS_AT_ONCE], [0.0; rows::MAX_ROWS_AT_ONCE]);
         let (sums, factors) = (&mut sums[..count], &mut factors[..count]);
-        row_sums(isa, source.unwrap_or(data), len, Reduction::Square, self.is_prefetched, sums);
+        row_sums(isa, source.unwrap_or(data), len, Reduction::Square, sums);
         self.rule.plain_factors(isa, sums, factors);
         let toward_zero = self.rule.toward_zero();
         norms.iter_mut().zip(&*sums).for_each(|(norm, sum)| *norm = Scaled::new(sum.sqrt(), 0));
@@ -189,7 +185,7 @@ impl<'a, T: Real> Rows<'a, T> {
         let mut read = |factors: &mut [Factor]| {
             let count = factors.len().min(unread.len() / len);
             let mut sums = [0.0; rows::MAX_ROWS_AT_ONCE];
-            row_sums(isa, unread, len, Reduction::Square, true, &mut sums[..count]);
+            row_sums(isa, unread, len, Reduction::Square, &mut sums[..count]);
             let mut plain = [0.0; rows::MAX_ROWS_AT_ONCE];
             rule.plain_factors(isa, &sums[..count], &mut plain[..count]);
             let rows = unread.split_off(..count * len).unwrap_or_default();

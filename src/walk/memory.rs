@@ -2,10 +2,8 @@
 
 use std::ops::Range;
 
-use super::block::NON_TEMPORAL_MIN_BYTES;
 use super::layout::Layout;
 use crate::element::Element;
-use crate::isa::{LINE, prefetch, prefetch_ahead, prefetch_distance};
 
 /// The memory that a view reads.
 #[derive(Clone, Copy, Debug)]
@@ -73,9 +71,6 @@ impl<'a, T: Element> Memory<'a, T> {
     }
 }
 
-/// The number of elements that are gathered between two prefetches. Elements of 2 to 8 bytes, in steps, take whole cache lines.
-const GATHERED_PER_PREFETCH: usize = 32;
-
 /// A range of positions that is gathered. Position 0 of the layout lies at `start`.
 struct Gathered<'a> {
     start: isize,
@@ -93,84 +88,40 @@ impl Gathered<'_> {
         });
     }
 
-    /// How far ahead to prefetch, in bytes. Strides count `unit` bytes each. The distance is 0 if a cache holds the memory, or if
-    /// the loop has just read the same cache lines for other elements.
-    fn distance(&self, unit: usize) -> usize {
-        let bytes = |stride: isize| stride.unsigned_abs().saturating_mul(unit);
-        let Some((inner, outer)) = self.layout.axes.split_last() else { return 0 };
-        let is_uncached = self.layout.len().saturating_mul(bytes(inner.stride)) >= NON_TEMPORAL_MIN_BYTES
-            && !outer.iter().any(|axis| (1..LINE).contains(&bytes(axis.stride)));
-        if is_uncached { prefetch_distance() } else { 0 }
-    }
-
     fn of_elements<T: Copy>(self, elements: &[T], to: &mut [T]) {
-        let distance = self.distance(size_of::<T>());
-        // Each step has a closure of its own, because runs may have two elements, too few for a branch in each.
+        // Each kind of step has a closure of its own, because runs may have two elements, too few for a branch in each.
         match self.layout.step() {
             0 => self.runs(to, |at, to| to.fill(elements[at])),
             1 => self.runs(to, |at, to| to.copy_from_slice(&elements[at..at + to.len()])),
-            2 => self.runs(to, |at, to| every::<T, 2>(&elements[at..], distance, to)),
-            3 => self.runs(to, |at, to| every::<T, 3>(&elements[at..], distance, to)),
-            4 => self.runs(to, |at, to| every::<T, 4>(&elements[at..], distance, to)),
+            2 => self.runs(to, |at, to| every::<T, 2>(&elements[at..], to)),
+            3 => self.runs(to, |at, to| every::<T, 3>(&elements[at..], to)),
+            4 => self.runs(to, |at, to| every::<T, 4>(&elements[at..], to)),
             -1 => self.runs(to, |at, to| {
                 to.iter_mut().zip(elements[..=at].iter().rev()).for_each(|(to, from)| *to = *from);
             }),
-            step if distance > 0 && step > 0 => {
-                self.runs(to, |at, to| far_steps(&elements[at..], step.unsigned_abs(), distance, to));
-            }
-            step => self.runs(to, |at, to| steps(elements, at, step, to)),
+            step => self.runs(to, |at, to| in_steps(elements, at, step, to)),
         }
     }
 
     fn of_bytes<T: Element, const SWAPPED: bool>(self, bytes: &[u8], to: &mut [T]) {
-        let (step, size, distance) = (self.layout.step(), size_of::<T>(), self.distance(1));
-        if step != size.cast_signed() {
-            return self.runs(to, |at, to| {
-                let mut at = at.cast_signed();
-                for to in to {
-                    *to = T::from_bytes(&bytes[at.cast_unsigned()..], SWAPPED);
-                    at += step;
-                }
-            });
+        let (step, size) = (self.layout.step(), size_of::<T>());
+        if step == size.cast_signed() {
+            return self.runs(to, |at, to| read_bytes::<T, SWAPPED>(&bytes[at..], to));
         }
         self.runs(to, |at, to| {
-            for (to, from) in
-                to.chunks_mut(GATHERED_PER_PREFETCH).zip(bytes[at..].chunks(GATHERED_PER_PREFETCH * size))
-            {
-                if distance > 0 {
-                    prefetch_ahead(from, distance);
-                }
-                read_bytes::<T, SWAPPED>(from, to);
+            let mut at = at.cast_signed();
+            for to in to {
+                *to = T::from_bytes(&bytes[at.cast_unsigned()..], SWAPPED);
+                at += step;
             }
         });
     }
 }
 
-/// Every `STEP`th element, from the first on.
-fn every<T: Copy, const STEP: usize>(from: &[T], distance: usize, to: &mut [T]) {
-    if distance == 0 {
-        return pick::<T, STEP>(from, to);
-    }
-    for (to, from) in to.chunks_mut(GATHERED_PER_PREFETCH).zip(from.chunks(GATHERED_PER_PREFETCH * STEP)) {
-        prefetch_ahead(from, distance);
-        // The loop of `pick` handles the last eight elements one at a time. For pairs this short, a `map` uses vectors for these
-        // too; for longer groups the compiler makes worse code of it.
-        if STEP == 2
-            && size_of::<T>() <= 4
-            && let Some(groups) = from.as_chunks::<STEP>().0.first_chunk::<GATHERED_PER_PREFETCH>()
-            && let Ok(to) = <&mut [T; GATHERED_PER_PREFETCH]>::try_from(&mut *to)
-        {
-            *to = groups.map(|group| group[0]);
-        } else {
-            pick::<T, STEP>(from, to);
-        }
-    }
-}
-
-/// [`every`] without prefetching. The compiler knows the step, so it reads vectors and picks elements from them. These are vectors
-/// of the baseline, because those of AVX-512 were slower here.
+/// Every `STEP`th element, from the first on. The compiler knows the step, so it reads vectors and picks elements from them. These
+/// are vectors of the baseline, because those of AVX-512 were slower here.
 #[inline(always)]
-fn pick<T: Copy, const STEP: usize>(from: &[T], to: &mut [T]) {
+fn every<T: Copy, const STEP: usize>(from: &[T], to: &mut [T]) {
     let len = to.len();
     for (to, group) in to.iter_mut().zip(from.as_chunks::<STEP>().0) {
         *to = group[0];
@@ -181,19 +132,10 @@ fn pick<T: Copy, const STEP: usize>(from: &[T], to: &mut [T]) {
     }
 }
 
-/// [`every`] for any step that is not known at compile time, through memory that no cache holds.
-fn far_steps<T: Copy>(from: &[T], step: usize, distance: usize, to: &mut [T]) {
-    // If a step is longer than a cache line, the loop does not read all lines.
-    let line = (LINE / size_of::<T>()).max(step);
-    for (to, from) in to.chunks_mut(GATHERED_PER_PREFETCH).zip(from.chunks(GATHERED_PER_PREFETCH * step)) {
-        from.chunks(line).for_each(|line| prefetch(line, distance));
-        steps(from, 0, step.cast_signed(), to);
-    }
-}
-
-/// The elements from number `at` on, in steps of either direction.
+/// The elements from number `at` on, in steps of either direction. As parameters of a function, even of an inlined one, the slices
+/// are known not to alias.
 #[inline(always)]
-fn steps<T: Copy>(from: &[T], at: usize, step: isize, to: &mut [T]) {
+fn in_steps<T: Copy>(from: &[T], at: usize, step: isize, to: &mut [T]) {
     let mut at = at.cast_signed();
     for to in to {
         *to = from[at.cast_unsigned()];

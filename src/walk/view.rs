@@ -7,7 +7,6 @@ use super::block::{blocks, with_scratch};
 use super::layout::Layout;
 use super::memory::Memory;
 use crate::element::Element;
-use crate::kernel::sum::BLOCK;
 
 /// The length of the shortest run that is worth a call of its own, in elements. Gathering shorter runs takes less time.
 const MIN_RUN: usize = 32;
@@ -130,21 +129,8 @@ impl<'a, T: Element> View<'a, T> {
         }
     }
 
-    /// Whether the view goes through memory in long runs of one step. Then gathering few elements at a time costs nothing more.
-    pub(super) fn is_in_steps(&self) -> bool {
-        let Self::Strided { memory, layout, .. } = self else { return false };
-        let is_long = |layout: &Layout| layout.axes.last().is_some_and(|axis| axis.len >= BLOCK);
-        match memory {
-            Memory::Elements(_) => match layout.in_pairs() {
-                Some(pairs) => is_long(&pairs),
-                None => is_long(layout) && layout.step() != 1,
-            },
-            Memory::Bytes { .. } => is_long(layout),
-        }
-    }
-
     /// Calls `visit` for each block of the elements at `range`, or once for all of them if the view is dense. Blocks begin at
-    /// multiples of [`BLOCK`] from the range's start.
+    /// multiples of [`BLOCK`](crate::kernel::sum::BLOCK) from the range's start.
     pub fn for_blocks(&self, range: Range<usize>, mut visit: impl FnMut(&[T])) {
         if let Self::Dense(data) = self {
             return visit(&data[range]);

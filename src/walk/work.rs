@@ -1,13 +1,12 @@
 //! Elementwise work, from a view to a target or in place.
 
-use std::iter;
 use std::ops::Range;
 
 use super::block::{blocks, with_scratch};
 use super::target::Target;
 use super::view::{View, ViewRun};
 use crate::element::{Ordered, Real};
-use crate::isa::{Aligned, Isa, LINE, StreamGuard};
+use crate::isa::{Aligned, Isa, StreamGuard};
 use crate::kernel::clip::{AnyOutside, ClipEach};
 use crate::kernel::map::{AnyChange, Map};
 use crate::kernel::scale::Scale;
@@ -20,20 +19,13 @@ use crate::scaled::Factor;
 pub enum Store<'a> {
     /// By ordinary stores.
     Cached,
-    /// By non-temporal stores, for outputs that no cache holds, if the output is dense and the input is dense, too, or lies in
-    /// long runs of one step. Elsewhere by ordinary stores.
+    /// By non-temporal stores, for outputs that no cache holds, if the output and the input are dense. Elsewhere by ordinary
+    /// stores.
     Streamed(&'a StreamGuard),
 }
 
 /// The number of elements that are made in the innermost cache before they are streamed to memory.
 const STREAMED_PART: usize = 512;
-
-/// The number of elements that are gathered before a loop that makes cache lines in registers streams them. The stores of gathered
-/// elements queue behind the lines streamed before, which wait for memory: with few elements at a time, the next reads are not held
-/// up. Elements of 16 bits go by way of the cache in any case, and are faster with more at once.
-const fn gathered_at_once<T>() -> usize {
-    if size_of::<T>() > 2 { 8 * LINE / size_of::<T>() } else { BLOCK }
-}
 
 /// Elementwise work on the elements at given positions, at most a block of them.
 pub trait Work<T: Ordered>: Sync {
@@ -46,11 +38,6 @@ pub trait Work<T: Ordered>: Sync {
         stream_made(isa, guard, from, to, |part, from, made| {
             self.apply(isa, at.start + part.start..at.start + part.end, Some(from), made);
         });
-    }
-    /// The number of elements of a strided input that are gathered for each call of `stream_into`: whole cache lines. There are
-    /// many of them where each call clears scratch memory of its own, as the default does.
-    fn gathered_at_once(&self) -> usize {
-        BLOCK
     }
 }
 
@@ -86,9 +73,6 @@ impl<T: Ordered, M: Map<T>> Work<T> for Uniform<M> {
     fn stream_into(&self, isa: Isa, guard: &StreamGuard, _: Range<usize>, from: &[T], to: &mut [T]) {
         self.0.stream_into(isa, guard, from, to);
     }
-    fn gathered_at_once(&self) -> usize {
-        gathered_at_once::<T>()
-    }
 }
 
 /// Work, or None for a copy.
@@ -108,9 +92,6 @@ impl<T: Ordered, W: Work<T>> Work<T> for Option<W> {
             Some(work) => work.stream_into(isa, guard, at, from, to),
             None => isa.stream(guard, to, from),
         }
-    }
-    fn gathered_at_once(&self) -> usize {
-        self.as_ref().map_or_else(gathered_at_once::<T>, Work::gathered_at_once)
     }
 }
 
@@ -215,9 +196,6 @@ pub fn apply_elementwise<T: Ordered>(
             let range = at..at + to.len();
             work.stream_into(isa, guard, range.clone(), &from[range], to);
         }
-        (Some(view), Target::Dense(to), Store::Streamed(guard)) if view.is_in_steps() => {
-            stream_gathered(isa, work, view, to, at, guard);
-        }
         (Some(view), target, _) => {
             let gathered = if let View::Dense(_) = view { 0 } else { target.len() };
             with_scratch(T::ZERO, gathered, |scratch| {
@@ -229,26 +207,4 @@ pub fn apply_elementwise<T: Ordered>(
             });
         }
     }
-}
-
-/// Gathers few elements at a time, does the work for them, and streams the results.
-fn stream_gathered<T: Ordered>(
-    isa: Isa,
-    work: &impl Work<T>,
-    source: &View<'_, T>,
-    to: &mut [T],
-    mut at: usize,
-    guard: &StreamGuard,
-) {
-    // The parts after the first begin where a cache line does, so that no line is written in two parts.
-    let at_once = work.gathered_at_once();
-    let ahead = to.as_ptr().align_offset(LINE).min(to.len()).min(at_once);
-    let (first, rest) = to.split_at_mut(ahead);
-    with_scratch(T::ZERO, at_once, |scratch| {
-        for to in iter::once(first).chain(rest.chunks_mut(at_once)) {
-            let range = at..at + to.len();
-            at = range.end;
-            work.stream_into(isa, guard, range.clone(), source.block(range, scratch), to);
-        }
-    });
 }

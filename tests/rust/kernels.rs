@@ -24,7 +24,7 @@ use _core::kernel::rows::{PlainFactors, ScaledRows};
 use _core::kernel::scale::{ClipMagnitude, Scale};
 use _core::kernel::scale_each::{FactorKind, ScaleEach};
 use _core::kernel::sum::{
-    Abs, AddRow, AddRows, FoldRows, Rescaled, Square, Sum, SumEach, SumPart, SumRows, Term, Total,
+    Abs, AddRow, AddRows, FoldRows, Rescaled, Square, Sum, SumEach, SumRows, Term, Total,
 };
 use _core::kernel::widen::{Limb, Modulus, Widen};
 use _core::scaled::{Factor, Scaled, power_of_two};
@@ -1308,7 +1308,7 @@ fn sums_are_added_in_the_documented_order() {
     for_all!(sums);
 }
 
-/// So many elements that loops prefetch, with a whole last block and with a partial one.
+/// Many blocks, with a whole last block and with a partial one.
 #[test]
 #[cfg_attr(miri, ignore = "long")]
 fn long_sums_are_added_in_the_documented_order() {
@@ -1325,16 +1325,12 @@ fn long_sums_are_added_in_the_documented_order() {
                     assert_eq!(found.value().to_bits(), sum_in_order(&terms[..len]).to_bits(), "{len}");
                 }
             }
-            for len in [1, 2047, 3000] {
-                let part = isa.run(SumPart(Sum { data: &room[..len], term: Square }));
-                assert_eq!(part.value().to_bits(), sum_in_order(&terms[1][..len]).to_bits(), "{len}");
-            }
         }
     }
     for_all!(check);
 }
 
-/// Prefetched slices for the largest magnitude, wherever it lies: parts are searched.
+/// Long slices with the largest magnitude anywhere: parts are searched.
 #[test]
 #[cfg_attr(miri, ignore = "long")]
 fn long_maxima_are_found_wherever_they_are() {
@@ -1355,7 +1351,7 @@ fn long_maxima_are_found_wherever_they_are() {
     for_all!(check);
 }
 
-/// Prefetched slices of float16, whose sums are computed from float32.
+/// Long slices of float16, whose sums are computed from float32.
 #[test]
 #[cfg_attr(miri, ignore = "long")]
 fn long_sums_of_float16_are_added_in_the_documented_order() {
@@ -1378,9 +1374,9 @@ fn check_sum_of_rows<T: Known, F: Term<T>>(
 ) {
     let data = &data[..len * count + behind];
     let terms: Vec<f64> = data.iter().map(|x| expected(*x)).collect();
-    for (isa, is_prefetched) in Isa::available().flat_map(|isa| [(isa, false), (isa, true)]) {
+    for isa in Isa::available() {
         let mut sums = vec![-1.0; count];
-        isa.run(SumRows { data, len, term, is_prefetched, sums: &mut sums });
+        isa.run(SumRows { data, len, term, sums: &mut sums });
         for (row, (sum, terms)) in sums.iter().zip(terms.chunks(len)).enumerate() {
             let expected = sum_in_order(terms);
             let is_same = sum.to_bits() == expected.to_bits() || (sum.is_nan() && expected.is_nan());

@@ -454,7 +454,7 @@ fn no_file_imports_itself_by_way_of_others() {
         ("py/array.rs", "py/array/handler.rs"),
         ("parallel/rows.rs", "kernel/rows.rs"),
         ("walk.rs", "walk/view.rs"),
-        ("walk/memory.rs", "isa.rs"),
+        ("walk/work.rs", "isa.rs"),
         ("parallel/rows.rs", "parallel/reduce.rs"),
         ("parallel/reduce/slices.rs", "parallel/reduce/list.rs"),
     ] {

@@ -9,7 +9,7 @@ use crate::element::Element;
 use crate::error::{Result, vec_with_room};
 use crate::isa::{Aligned, Isa};
 use crate::kernel::max::MaxRow;
-use crate::kernel::sum::{AddRow, AddRows, FoldRows, PREFETCH_MIN_ELEMENTS, ROWS, ROWS_AT_ONCE, Term, Total};
+use crate::kernel::sum::{AddRow, AddRows, FoldRows, ROWS, ROWS_AT_ONCE, Term, Total};
 use crate::parallel::Crew;
 use crate::scaled::Scaled;
 use crate::walk::Slices;
@@ -30,6 +30,9 @@ const WIDEST: usize = 2 * WIDE;
 /// is then read in order, which takes half to a third of the time of four rows at once. Shorter rows lie in so few cache lines
 /// that the order does not matter. The accumulators of longer rows do not stay in the innermost cache.
 const SEQUENTIAL_ROW_BYTES: RangeInclusive<usize> = 256..=16 << 10;
+
+/// The fewest elements for which rows are added one by one: 1 MiB of float64, which fills the second-level cache of many CPUs.
+const SEQUENTIAL_MIN_ELEMENTS: usize = 1 << 17;
 
 /// Rows of a matrix of `columns` columns whose sums are made in one run. Longer columns are cut into runs whose results are merged
 /// in order, so that a narrow matrix has work for all threads. The cuts depend on the shape alone.
@@ -182,7 +185,7 @@ struct Rows<'a, T> {
 impl<'a, T: Element> Rows<'a, T> {
     fn new(slices: &'a Slices<'a, T>, columns: Range<usize>, gathered: &'a mut [[T; STRIP]]) -> Self {
         let is_whole = slices.block().is_some_and(|[_, inner]| inner == columns.len());
-        let is_large = slices.kept.len() * slices.reduced.len() >= PREFETCH_MIN_ELEMENTS;
+        let is_large = slices.kept.len() * slices.reduced.len() >= SEQUENTIAL_MIN_ELEMENTS;
         let row_bytes = columns.len() * size_of::<T>();
         let is_sequential = is_whole && is_large && SEQUENTIAL_ROW_BYTES.contains(&row_bytes);
         Self { slices, columns, gathered, is_sequential }

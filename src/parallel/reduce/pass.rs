@@ -8,7 +8,7 @@ use crate::element::{Dtype, Element};
 use crate::isa::Isa;
 use crate::kernel::exact::Accumulator;
 use crate::kernel::max::MaxAbs;
-use crate::kernel::sum::{Abs, BLOCK, Rescaled, Square, Sum, SumPart, SumRows, Total};
+use crate::kernel::sum::{Abs, BLOCK, Rescaled, Square, Sum, SumRows, Total};
 use crate::kernel::widen::{Limb, Modulus, Widen};
 use crate::scaled::Scaled;
 use crate::walk::{Slices, View, with_scratch};
@@ -237,23 +237,20 @@ pub(in crate::parallel) fn has_row_sums<T: Element>(len: usize, pass: Reduction)
 pub const SHORT: usize = BLOCK / 2;
 
 /// The sums of rows of `len` elements that follow each other, none as long as a chunk: of as many as there are `sums`.
-/// It takes less time if more elements follow the last row. `is_prefetched`: see [`SumRows`].
+/// It takes less time if more elements follow the last row.
 pub(in crate::parallel) fn row_sums<T: Element>(
     isa: Isa,
     data: &[T],
     len: usize,
     pass: Reduction,
-    is_prefetched: bool,
     sums: &mut [f64],
 ) {
     with_direct_term!(pass, term => {
         if len <= SHORT {
-            return isa.run(SumRows { data, len, term, is_prefetched, sums });
+            return isa.run(SumRows { data, len, term, sums });
         }
         for (data, sum) in data.chunks_exact(len).zip(sums) {
-            let row = Sum { data, term };
-            let total = if is_prefetched { isa.run(SumPart(row)) } else { isa.run(row) };
-            *sum = total.value();
+            *sum = isa.run(Sum { data, term }).value();
         }
     });
 }

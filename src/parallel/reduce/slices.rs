@@ -8,7 +8,6 @@ use crate::element::Element;
 use crate::error::Result;
 use crate::isa::Isa;
 use crate::kernel::rows;
-use crate::kernel::sum::is_prefetched;
 use crate::parallel::{Crew, job_bytes};
 use crate::scaled::Scaled;
 use crate::walk::{Slices, View};
@@ -49,13 +48,12 @@ where
     let rows = slices.dense(0..count).zip(order.first().filter(|pass| has_row_sums::<T>(len, *pass)));
     let in_batch = if rows.is_some() { rows::at_once::<T>(len) } else { 1 };
     let in_job = slices_in_job::<T>(bytes, len, in_batch);
-    let is_prefetched = is_prefetched(count * len);
     let jobs = norms.chunks_mut(in_job).enumerate();
     Crew::new().each(bytes.saturating_mul(order.cost()), jobs, |(job, norms)| {
         let mut sums = [0.0; rows::MAX_ROWS_AT_ONCE];
         for (first, norms) in (job * in_job..).step_by(in_batch).zip(norms.chunks_mut(in_batch)) {
             if let Some((data, pass)) = rows {
-                row_sums(isa, &data[first * len..], len, pass, is_prefetched, &mut sums[..norms.len()]);
+                row_sums(isa, &data[first * len..], len, pass, &mut sums[..norms.len()]);
             }
             for (at, (norm, sum)) in (first..).zip(norms.iter_mut().zip(&sums)) {
                 *norm = match rows {
