@@ -81,7 +81,7 @@ pub trait Ordered: Element + PartialOrd {
     fn is_nan(self) -> bool;
     /// `magnitude` or its negative, rounded to nearest, and saturated at the ends of the range.
     fn from_integer(negative: bool, magnitude: u128) -> Self;
-    /// `x`, rounded to nearest, and saturated at the ends of the range.
+    /// `x`, rounded to nearest by floats and toward zero by integers, and saturated at the ends of the range.
     fn from_float(x: f64) -> Self;
 }
 

@@ -317,83 +317,82 @@ impl Isa {
         self.level != Number::Baseline
     }
 
-    /// Fills a slice by non-temporal stores. Memory that is not read soon is then not fetched before it is overwritten, and
-    /// does not evict other data from the caches. Whole lines go from registers to memory.
-    pub fn stream<T: Element, F: StreamSource<T>>(self, guard: &StreamGuard, to: &mut [T], fill: F) {
-        self.run(Stream { to, fill, guard });
+    /// Writes what becomes of the elements of a slice to another of as many elements, by non-temporal stores. Memory that is not
+    /// read soon is then not fetched before it is overwritten, and does not evict other data from the caches. Whole lines go from
+    /// registers to memory.
+    pub fn stream<T: Element>(self, guard: &StreamGuard, from: &[T], to: &mut [T], lines: impl Lines<T>) {
+        self.run(Stream { from, to, lines, guard });
+    }
+}
+
+/// A function of the elements of a slice, taken in order, a cache line at a time.
+pub trait Lines<T> {
+    /// What becomes of the next `N` elements. Implementors are `#[inline(always)]`.
+    fn line<const N: usize, L: Level>(&mut self, level: L, from: &[T; N]) -> [T; N];
+}
+
+/// Copies elements.
+pub struct Identity;
+
+impl<T: Element> Lines<T> for Identity {
+    #[inline(always)]
+    fn line<const N: usize, L: Level>(&mut self, _: L, from: &[T; N]) -> [T; N] {
+        *from
     }
 }
 
 /// Fills a slice by non-temporal stores, see [`Isa::stream`].
 pub struct Stream<'a, T, F> {
-    /// The slice to write.
+    /// The slice to read.
+    pub from: &'a [T],
+    /// The slice to write, of as many elements.
     pub to: &'a mut [T],
-    /// The elements to write.
-    pub fill: F,
+    /// What becomes of the elements.
+    pub lines: F,
     /// Issues the fence that must follow.
     pub guard: &'a StreamGuard,
 }
 
-impl<T: Element, F: StreamSource<T>> Op for Stream<'_, T, F> {
+impl<T: Element, F: Lines<T>> Op for Stream<'_, T, F> {
     type Output = ();
     #[inline(always)]
     fn eval<L: Level>(self, level: L) {
-        let Self { to, mut fill, .. } = self;
         // The constants are the elements of a cache line.
         match size_of::<T>() {
-            1 => fill_lines::<64, _, _>(level, to, &mut fill),
-            2 => fill_lines::<32, _, _>(level, to, &mut fill),
-            4 => fill_lines::<16, _, _>(level, to, &mut fill),
-            8 => fill_lines::<8, _, _>(level, to, &mut fill),
-            16 => fill_lines::<4, _, _>(level, to, &mut fill),
-            _ => fill_singly(level, to, &mut fill),
+            1 => self.by_lines::<64, L>(level),
+            2 => self.by_lines::<32, L>(level),
+            4 => self.by_lines::<16, L>(level),
+            _ => self.by_lines::<8, L>(level),
         }
     }
 }
 
-/// A source of the elements of a slice, in order.
-pub trait StreamSource<T> {
-    /// Writes `N` elements to each of the places that are left. Implementors are `#[inline(always)]`.
-    fn fill<const N: usize, L: Level>(
-        &mut self,
-        level: L,
-        places: StreamSink<'_, T, N, impl Fn(&[T; N], &mut [T; N])>,
-    );
-}
-
-/// Places in memory to write to, of `N` elements each.
-pub struct StreamSink<'a, T, const N: usize, S> {
-    places: std::slice::IterMut<'a, [T; N]>,
-    store: S,
-}
-
-impl<T, const N: usize, S: Fn(&[T; N], &mut [T; N])> StreamSink<'_, T, N, S> {
-    /// The number of places that are left.
+impl<T: Element, F: Lines<T>> Stream<'_, T, F> {
+    /// Fills the slice, whole lines by [`Level::store_line`]. If the elements are not aligned to their size, there are no whole
+    /// lines.
+    #[expect(unsafe_code, reason = "see `Level::store_line`")]
     #[inline(always)]
-    pub fn left(&self) -> usize {
-        self.places.len()
-    }
-
-    /// Writes `elements` to the next place, if there is one.
-    #[inline(always)]
-    pub fn fill_next(&mut self, elements: &[T; N]) {
-        if let Some(place) = self.places.next() {
-            (self.store)(elements, place);
+    fn by_lines<const N: usize, L: Level>(self, level: L) {
+        let Self { from, to, mut lines, .. } = self;
+        let distance = prefetch_distance();
+        let (to_ahead, to) = to.split_at_mut(to.as_ptr().align_offset(LINE).min(to.len()));
+        let (from_ahead, from) = from.split_at(to_ahead.len());
+        let ((whole, to_rest), (from, from_rest)) = (to.as_chunks_mut::<N>(), from.as_chunks::<N>());
+        for (to, from) in to_ahead.iter_mut().zip(from_ahead) {
+            [*to] = lines.line(level, &[*from]);
         }
-    }
-}
-
-/// Copies the elements of another slice.
-impl<T: Element> StreamSource<T> for &[T] {
-    #[inline(always)]
-    fn fill<const N: usize, L: Level>(
-        &mut self,
-        _: L,
-        mut places: StreamSink<'_, T, N, impl Fn(&[T; N], &mut [T; N])>,
-    ) {
-        let next = self.split_off(..places.left() * N).unwrap_or_default();
-        for elements in next.as_chunks::<N>().0 {
-            places.fill_next(elements);
+        for (to, from) in whole.iter_mut().zip(from) {
+            prefetch_ahead(from, distance);
+            let made = lines.line(level, from);
+            if size_of::<[T; N]>() == LINE {
+                // SAFETY: the array has the size of a line, and `whole` begins where `align_offset` found a multiple of `LINE`.
+                unsafe { level.store_line(&made, to) };
+            } else {
+                *to = made;
+            }
+        }
+        for (to, from) in to_rest.iter_mut().zip(from_rest) {
+            [*to] = lines.line(level, &[*from]);
         }
     }
 }
@@ -406,34 +405,6 @@ pub const LINE: usize = 64;
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub struct Aligned<A>(pub A);
-
-/// Fills a slice, whole lines by [`Level::store_line`]. If the elements are not aligned to their size, there are no whole
-/// lines.
-#[expect(unsafe_code, reason = "see `Level::store_line`")]
-#[inline(always)]
-fn fill_lines<const N: usize, T: Element, L: Level>(level: L, to: &mut [T], fill: &mut impl StreamSource<T>) {
-    let ahead = to.as_ptr().align_offset(LINE).min(to.len());
-    let (ahead, body) = to.split_at_mut(ahead);
-    let (lines, rest) = body.as_chunks_mut::<N>();
-    fill_singly(level, ahead, fill);
-    let store = |from: &[T; N], to: &mut [T; N]| {
-        if size_of::<[T; N]>() != LINE {
-            *to = *from;
-            return;
-        }
-        // SAFETY: the array has the size of a line, and `lines` begin where `align_offset` found a multiple of `LINE`.
-        unsafe { level.store_line(from, to) };
-    };
-    fill.fill(level, StreamSink { places: lines.iter_mut(), store });
-    fill_singly(level, rest, fill);
-}
-
-/// Fills a slice element by element.
-#[inline(always)]
-fn fill_singly<T: Copy, L: Level>(level: L, to: &mut [T], fill: &mut impl StreamSource<T>) {
-    let store = |from: &[T; 1], to: &mut [T; 1]| *to = *from;
-    fill.fill(level, StreamSink { places: to.as_chunks_mut::<1>().0.iter_mut(), store });
-}
 
 /// Prefetches the cache line `bytes` bytes after the start of a slice, even if the slice ends before it.
 #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -3,7 +3,7 @@
 //! A value equal to a bound keeps its own bits (-0.0 stays), a NaN keeps its payload, and a NaN bound makes the elements that
 //! it applies to NaN. The comparisons are written out because `min` and `max` treat NaN and -0.0 differently from CPU to CPU.
 
-use super::map::{Map, Mapped, TESTED_AT_ONCE};
+use super::map::{Map, TESTED_AT_ONCE};
 use crate::element::Ordered;
 use crate::isa::{Isa, Level, Op, StreamGuard};
 
@@ -35,7 +35,7 @@ impl<T: Ordered> Map<T> for Clip<T> {
         if self.lo.is_nan() || self.hi.is_nan() {
             return self.apply(isa, Some(from), to); // rare
         }
-        isa.stream(guard, to, Mapped { from, map: Between(self) });
+        isa.stream(guard, from, to, Between(self));
     }
 }
 

@@ -25,8 +25,8 @@
 use super::truncate::size_toward_zero;
 use crate::element::{Bf16, Dtype, F16, Real, to_odd};
 use crate::isa::{
-    CONVERTED, Isa, LINE, Level, Op, StreamGuard, StreamSink, StreamSource, prefetch_ahead,
-    prefetch_distance, slice_of, slice_of_mut,
+    CONVERTED, Isa, LINE, Level, Lines, Op, StreamGuard, prefetch_ahead, prefetch_distance, slice_of,
+    slice_of_mut,
 };
 use crate::scaled::power_of_two;
 
@@ -51,9 +51,9 @@ pub(super) fn stream<T: Real, const TOWARD_ZERO: bool>(
         return scale::<T, TOWARD_ZERO>(isa, Some(from), to, by); // rare
     };
     if let (Some(from), Some(to)) = (slice_of::<F16, _>(from), slice_of_mut::<F16, _>(to)) {
-        isa.stream(guard, to, ScaledLines::<_, TOWARD_ZERO> { from, by, bounds });
+        isa.stream(guard, from, to, ScaledLines::<TOWARD_ZERO> { by, bounds });
     } else if let (Some(from), Some(to)) = (slice_of::<Bf16, _>(from), slice_of_mut::<Bf16, _>(to)) {
-        isa.stream(guard, to, ScaledLines::<_, TOWARD_ZERO> { from, by, bounds });
+        isa.stream(guard, from, to, ScaledLines::<TOWARD_ZERO> { by, bounds });
     }
 }
 
@@ -178,42 +178,30 @@ impl<T: Bounded, const TOWARD_ZERO: bool> Op for ScaleBlocks<'_, T, TOWARD_ZERO>
     }
 }
 
-/// A slice times a factor, as a stream source.
-pub struct ScaledLines<'a, T, const TOWARD_ZERO: bool> {
-    /// Read.
-    pub from: &'a [T],
+/// Scales lines by a factor.
+pub struct ScaledLines<const TOWARD_ZERO: bool> {
     /// The factor.
     pub by: f64,
     /// The bounds of the factor, by magnitude.
     pub bounds: [f32; 2],
 }
 
-impl<T: Bounded, const TOWARD_ZERO: bool> StreamSource<T> for ScaledLines<'_, T, TOWARD_ZERO> {
+impl<T: Bounded, const TOWARD_ZERO: bool> Lines<T> for ScaledLines<TOWARD_ZERO> {
     #[inline(always)]
-    fn fill<const N: usize, L: Level>(
-        &mut self,
-        level: L,
-        mut places: StreamSink<'_, T, N, impl Fn(&[T; N], &mut [T; N])>,
-    ) {
-        let distance = prefetch_distance();
-        let next = self.from.split_off(..places.left() * N).unwrap_or_default();
-        for from in next.as_chunks::<N>().0 {
-            if N == IN_LINE {
-                prefetch_ahead(from, distance);
-                let (products, differ) = T::products::<N, TOWARD_ZERO, _>(level, from, self.bounds);
-                if !differ {
-                    places.fill_next(&products);
-                    continue;
-                }
+    fn line<const N: usize, L: Level>(&mut self, level: L, from: &[T; N]) -> [T; N] {
+        if N == IN_LINE {
+            let (products, differ) = T::products::<N, TOWARD_ZERO, _>(level, from, self.bounds);
+            if !differ {
+                return products;
             }
-            let (mut singles, mut made) = ([0.0; N], [T::ZERO; N]);
-            ToSingles { from, to: &mut singles }.eval(level);
-            for single in &mut singles {
-                *single = product::<T, TOWARD_ZERO>(*single, self.by);
-            }
-            FromSingles { from: &singles, to: &mut made }.eval(level);
-            places.fill_next(&made);
         }
+        let (mut singles, mut made) = ([0.0; N], [T::ZERO; N]);
+        ToSingles { from, to: &mut singles }.eval(level);
+        for single in &mut singles {
+            *single = product::<T, TOWARD_ZERO>(*single, self.by);
+        }
+        FromSingles { from: &singles, to: &mut made }.eval(level);
+        made
     }
 }
 

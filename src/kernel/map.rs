@@ -1,7 +1,7 @@
 //! Elementwise functions applied to slices.
 
 use crate::element::Ordered;
-use crate::isa::{Isa, Level, Op, StreamGuard, StreamSink, StreamSource};
+use crate::isa::{Isa, Level, Lines, Op, StreamGuard};
 
 /// A function of one element.
 pub trait Map<T: Ordered>: Copy + Sync {
@@ -21,7 +21,7 @@ pub trait Map<T: Ordered>: Copy + Sync {
     }
     /// Applies it to all elements, from one slice to another by non-temporal stores, see [`Isa::stream`].
     fn stream_into(self, isa: Isa, guard: &StreamGuard, from: &[T], to: &mut [T]) {
-        isa.stream(guard, to, Mapped { from, map: self });
+        isa.stream(guard, from, to, self);
     }
 }
 
@@ -100,30 +100,14 @@ where
     }
 }
 
-/// A slice with `map` applied, as a stream source.
-#[derive(Clone, Copy, Debug)]
-pub struct Mapped<'a, T, M> {
-    /// Read.
-    pub from: &'a [T],
-    /// The function.
-    pub map: M,
-}
-
-impl<T: Ordered, M: Map<T>> StreamSource<T> for Mapped<'_, T, M> {
+impl<T: Ordered, M: Map<T>> Lines<T> for M {
     #[inline(always)]
-    fn fill<const N: usize, L: Level>(
-        &mut self,
-        _: L,
-        mut places: StreamSink<'_, T, N, impl Fn(&[T; N], &mut [T; N])>,
-    ) {
-        let next = self.from.split_off(..places.left() * N).unwrap_or_default();
-        for from in next.as_chunks::<N>().0 {
-            let mut elements = [T::ZERO; N];
-            for j in 0..N {
-                elements[j] = self.map.map(from[j]);
-            }
-            places.fill_next(&elements);
+    fn line<const N: usize, L: Level>(&mut self, _: L, from: &[T; N]) -> [T; N] {
+        let mut made = [T::ZERO; N];
+        for j in 0..N {
+            made[j] = self.map(from[j]);
         }
+        made
     }
 }
 

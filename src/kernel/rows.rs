@@ -3,30 +3,19 @@
 //! Their sums are [`SumRows`](super::sum::SumRows). Sums and scaling are separate operations: the compiler uses no wide
 //! registers in a loop over rows that contains the loops of both.
 
-use super::scale::{is_plain, is_truncated, scaled, truncated_by_any};
+use super::sum::BLOCK;
 use super::truncate::truncated;
 use crate::element::Real;
-use crate::isa::{Level, Op, StreamSink, StreamSource, prefetch, prefetch_distance};
-use crate::scaled::Factor;
+use crate::isa::{Level, Op};
 
 /// The most rows per call.
 pub const MAX_ROWS_AT_ONCE: usize = 32;
 
-/// The number of rows of `len` elements per call, so that they stay in the L1 cache.
+/// The number of rows of `len` elements per call, so that they stay in the L1 cache; 0 for longer rows.
 #[must_use]
-pub fn at_once<T>(len: usize) -> usize {
-    ((16 << 10) / size_of::<T>()).div_ceil(len).min(MAX_ROWS_AT_ONCE)
+pub fn at_once(len: usize) -> usize {
+    (BLOCK / len).min(MAX_ROWS_AT_ONCE)
 }
-
-/// The number of rows of `len` elements per call where the output is streamed to memory: so few that it fits the write buffers
-/// of the CPU, which drain while the next rows are read.
-#[must_use]
-pub fn streamed_at_once<T>(len: usize) -> usize {
-    (STREAMED_BYTES / size_of::<T>() / len).clamp(1, MAX_ROWS_AT_ONCE)
-}
-
-/// Bytes of rows that are streamed at once: 64 cache lines. On a Xeon, 8 KiB take 1.25 times as long.
-const STREAMED_BYTES: usize = 4 << 10;
 
 /// Scales each row by its factor, in place or from another slice. A factor of 1 keeps the bits of finite numbers; in place, it
 /// writes nothing.
@@ -117,114 +106,4 @@ impl Op for PlainFactors<'_> {
             *factor = if (self.smallest..=f64::MAX).contains(&sum) { plain } else { 0.0 };
         }
     }
-}
-
-/// Rows, each scaled by its own factor, as a stream source.
-pub struct ScaledRows<'a, T> {
-    from: &'a [T],
-    len: usize,
-    /// The factors of the rows of one call of `read`.
-    factors: &'a mut [Factor],
-    read: &'a mut dyn FnMut(&mut [Factor]),
-    /// The number of factors that were used.
-    used: usize,
-    /// The factor of the current row.
-    factor: Factor,
-    /// The elements of the current row that are still to be read.
-    left: usize,
-}
-
-impl<'a, T> ScaledRows<'a, T> {
-    /// `from` has rows of `len` elements, at least a cache line. `read` fills in the factors of the next rows, as many as
-    /// `factors` has. It is not inlined into the loops here, whose registers it would take.
-    pub fn new(
-        from: &'a [T],
-        len: usize,
-        factors: &'a mut [Factor],
-        read: &'a mut dyn FnMut(&mut [Factor]),
-    ) -> Self {
-        let used = factors.len();
-        Self { from, len, factors, read, used, factor: Factor::ONE, left: 0 }
-    }
-
-    #[inline(always)]
-    fn next_row(&mut self) {
-        if self.used == self.factors.len() {
-            (self.read)(self.factors);
-            self.used = 0;
-        }
-        self.factor = self.factors[self.used];
-        self.used += 1;
-        self.left += self.len;
-    }
-}
-
-impl<T: Real> StreamSource<T> for ScaledRows<'_, T> {
-    #[inline(always)]
-    fn fill<const N: usize, L: Level>(
-        &mut self,
-        _: L,
-        mut places: StreamSink<'_, T, N, impl Fn(&[T; N], &mut [T; N])>,
-    ) {
-        let distance = prefetch_distance();
-        while places.left() > 0 {
-            if self.left < N {
-                // A cache line with the end of a row and the beginning of the next.
-                let (ahead, first) = (self.left, self.factor);
-                self.next_row();
-                if ahead > 0 {
-                    let line = self.from.split_off(..N).unwrap_or_default();
-                    self.left -= N;
-                    fill_lines(line, &mut places, ahead, [first, self.factor], distance);
-                }
-            }
-            let count = (self.left / N).min(places.left());
-            let lines = self.from.split_off(..count * N).unwrap_or_default();
-            self.left -= count * N;
-            fill_lines(lines, &mut places, 0, [self.factor; 2], distance);
-        }
-    }
-}
-
-/// Scales lines to the next places: the first `ahead` elements of each by the first factor, the others by the second.
-#[inline(always)]
-fn fill_lines<T: Real, const N: usize>(
-    from: &[T],
-    places: &mut StreamSink<'_, T, N, impl Fn(&[T; N], &mut [T; N])>,
-    ahead: usize,
-    factors: [Factor; 2],
-    distance: usize,
-) {
-    let factor = |j| if j < ahead { factors[0] } else { factors[1] };
-    if factors.into_iter().all(is_plain) {
-        fill_lines_by(from, places, distance, |j, x| T::narrow(x.widen() * factor(j).by));
-    } else if factors.into_iter().all(is_truncated) {
-        fill_lines_by(from, places, distance, |j, x| truncated(x, factor(j).by));
-    } else {
-        fill_lines_by(from, places, distance, |j, x| by_any(x, factor(j)));
-    }
-}
-
-/// Passes each element, with its place in the line, to `scaled`, and writes the lines to the next places.
-#[inline(always)]
-fn fill_lines_by<T: Real, const N: usize>(
-    from: &[T],
-    places: &mut StreamSink<'_, T, N, impl Fn(&[T; N], &mut [T; N])>,
-    distance: usize,
-    scaled: impl Fn(usize, T) -> T,
-) {
-    for from in from.as_chunks::<N>().0 {
-        prefetch(from, distance);
-        let mut elements = [T::ZERO; N];
-        for j in 0..N {
-            elements[j] = scaled(j, from[j]);
-        }
-        places.fill_next(&elements);
-    }
-}
-
-/// The product with any factor, rounded as the factor says.
-#[inline(always)]
-fn by_any<T: Real>(x: T, factor: Factor) -> T {
-    if factor.toward_zero { truncated_by_any(x, factor) } else { scaled(x, factor) }
 }

@@ -4,7 +4,7 @@
 //! converted by way of float32, with a loop for each step (many by one factor: [`halves`]). The bits are equal.
 
 use super::halves;
-use super::map::{ApplyEach, Map, Mapped, apply_map};
+use super::map::{ApplyEach, Map, apply_map};
 use super::truncate::{Truncate, narrow_toward_zero, product_toward_zero};
 use crate::element::{Dtype, Real};
 use crate::isa::{Isa, StreamGuard};
@@ -92,10 +92,10 @@ impl<T: Real> Map<T> for Scale {
         let by = self.0.by;
         match (is_truncated(self.0), size_of::<T>()) {
             (true, 2) => halves::stream::<T, true>(isa, guard, from, to, by),
-            (true, _) => isa.stream(guard, to, Mapped { from, map: Truncate(by) }),
+            (true, _) => isa.stream(guard, from, to, Truncate(by)),
             (false, _) if !is_plain(self.0) => self.apply(isa, Some(from), to), // rare and slow in any case
             (false, 2) => halves::stream::<T, false>(isa, guard, from, to, by),
-            (false, _) => isa.stream(guard, to, Mapped { from, map: Times(by) }),
+            (false, _) => isa.stream(guard, from, to, Times(by)),
         }
     }
 }

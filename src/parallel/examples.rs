@@ -28,9 +28,6 @@ pub struct Examples<'a, T> {
 }
 
 impl<T: Real> Work<T> for Examples<'_, T> {
-    fn changes(&self, _: Isa, _: Range<usize>, _: &[T]) -> bool {
-        true
-    }
     fn apply(&self, isa: Isa, at: Range<usize>, _: Option<&[T]>, data: &mut [T]) {
         let sums = &mut Aligned([0.0; BLOCK]).0[..data.len()];
         let place = |example: usize| example * self.len + at.start..example * self.len + at.end;

@@ -3,15 +3,14 @@
 use super::Crew;
 use super::elementwise::{Task, is_streamed, with_store};
 use super::reduce::{
-    CHUNK, Order, Reduction, SMALLEST_SUM, has_row_sums, norm_of_view, norm_of_view_with, row_sums,
-    slices_in_job,
+    CHUNK, Order, Reduction, SMALLEST_SUM, has_row_sums, norm_of_view, row_sums, slices_in_job,
 };
 use crate::element::Real;
 use crate::error::Result;
-use crate::isa::{Isa, LINE, StreamGuard};
-use crate::kernel::rows::{self, PlainFactors, ScaleRows, ScaledRows};
+use crate::isa::{Identity, Isa};
+use crate::kernel::rows::{self, PlainFactors, ScaleRows};
 use crate::scaled::{Factor, Limit, Scaled};
-use crate::walk::{Slices, Store, Target, View};
+use crate::walk::{Slices, Store, Target, with_scratch};
 
 /// The rule by which the factor of a slice follows from its norm.
 #[derive(Clone, Copy, Debug)]
@@ -97,50 +96,54 @@ struct Rows<'a, T> {
     rule: Rule,
     /// The number of rows of a job: whole batches, so that only the last batch is short.
     in_job: usize,
-    /// The number of rows of a batch.
+    /// The number of rows of a batch; 0 where no kernel takes batches: for long rows, and for elements of 16 bits, which have kernels
+    /// of their own.
     in_batch: usize,
-    /// Whether batches of rows have kernels. Elements of 16 bits have kernels of their own, which take longer slices.
-    has_batches: bool,
     /// Whether the output is written by non-temporal stores.
     is_streamed_out: bool,
 }
 
 impl<'a, T: Real> Rows<'a, T> {
     fn new(isa: Isa, source: Option<&'a Slices<'a, T>>, elements: usize, len: usize, rule: Rule) -> Self {
-        let in_batch = rows::at_once::<T>(len);
-        let bytes = elements * size_of::<T>();
-        let in_job = slices_in_job::<T>(bytes, len, in_batch);
         let has_batches = size_of::<T>() > 2 && has_row_sums::<T>(len, Reduction::Square);
-        Self { isa, source, len, rule, in_job, in_batch, has_batches, is_streamed_out: is_streamed(bytes) }
+        let in_batch = if has_batches { rows::at_once(len) } else { 0 };
+        let bytes = elements * size_of::<T>();
+        let in_job = slices_in_job::<T>(bytes, len, in_batch.max(1));
+        Self { isa, source, len, rule, in_job, in_batch, is_streamed_out: is_streamed(bytes) }
     }
 
     /// Scales the rows from number `first` on. `norms` gets the norm of each, or is empty.
     fn scale(&self, first: usize, data: &mut [T], norms: &mut [Scaled]) {
         let dense = self.source.map(|source| source.dense(first..first + data.len() / self.len));
-        match dense {
-            Some(Some(source))
-                if self.has_batches && self.is_streamed_out && self.len * size_of::<T>() >= LINE =>
-            {
-                self.stream(&StreamGuard::begin(), source, data, norms);
-            }
-            None | Some(Some(_)) if self.has_batches => {
-                let mut norms = norms.chunks_mut(self.in_batch);
-                for (i, data) in data.chunks_mut(self.in_batch * self.len).enumerate() {
-                    let at = i * self.in_batch;
-                    let source = dense.flatten().map(|source| &source[at * self.len..][..data.len()]);
-                    self.batch(first + at, source, data, norms.next().unwrap_or_default());
-                }
-            }
+        if self.in_batch == 0 || matches!(dense, Some(None)) {
             // Rows that a kernel for batches would take are not streamed one by one: two short rows share a cache line, which the
             // CPU then fetches, and the stream waits for it.
-            _ => with_store(self.is_streamed_out && !self.has_batches, |store| {
+            return with_store(self.is_streamed_out && self.in_batch == 0, |store| {
                 let mut norms = norms.iter_mut();
                 for (at, row) in (first..).zip(data.chunks_mut(self.len)) {
                     let norm = self.one(at, row, store);
                     norms.next().into_iter().for_each(|to| *to = norm);
                 }
-            }),
+            });
         }
+        let (in_batch, source) = (self.in_batch, dense.flatten());
+        with_store(self.is_streamed_out && source.is_some(), |store| {
+            let scratch = if let Store::Streamed(_) = store { in_batch * self.len } else { 0 };
+            with_scratch(T::ZERO, scratch, |made| {
+                let mut norms = norms.chunks_mut(in_batch);
+                for (i, data) in data.chunks_mut(in_batch * self.len).enumerate() {
+                    let source = source.map(|source| &source[i * in_batch * self.len..][..data.len()]);
+                    let (at, norms) = (first + i * in_batch, norms.next().unwrap_or_default());
+                    if let Store::Streamed(guard) = store {
+                        let made = &mut made[..data.len()];
+                        self.batch(at, source, made, norms);
+                        self.isa.stream(guard, made, data, Identity);
+                    } else {
+                        self.batch(at, source, data, norms);
+                    }
+                }
+            });
+        });
     }
 
     /// Scales one row by way of its view. Returns its norm.
@@ -175,34 +178,5 @@ impl<'a, T: Real> Rows<'a, T> {
                 done += 1;
             }
         }
-    }
-
-    /// Scales rows and streams them to memory.
-    fn stream(&self, guard: &StreamGuard, source: &[T], output: &mut [T], norms: &mut [Scaled]) {
-        let (isa, len, rule) = (self.isa, self.len, self.rule);
-        let mut unread = source;
-        let mut norms = norms.iter_mut();
-        let mut read = |factors: &mut [Factor]| {
-            let count = factors.len().min(unread.len() / len);
-            let mut sums = [0.0; rows::MAX_ROWS_AT_ONCE];
-            row_sums(isa, unread, len, Reduction::Square, &mut sums[..count]);
-            let mut plain = [0.0; rows::MAX_ROWS_AT_ONCE];
-            rule.plain_factors(isa, &sums[..count], &mut plain[..count]);
-            let rows = unread.split_off(..count * len).unwrap_or_default();
-            for (((row, sum), by), factor) in rows.chunks_exact(len).zip(sums).zip(plain).zip(factors) {
-                let norm = if by == 0.0 {
-                    let norm = norm_of_view_with(isa, &View::Dense(row), Order::Two, Some(sum));
-                    *factor = rule.factor(norm).unwrap_or(Factor::ONE);
-                    norm
-                } else {
-                    *factor = Factor { by, then: 1.0, toward_zero: rule.toward_zero() };
-                    Scaled::new(sum.sqrt(), 0)
-                };
-                norms.next().into_iter().for_each(|to| *to = norm);
-            }
-        };
-        let mut factors = [Factor::ONE; rows::MAX_ROWS_AT_ONCE];
-        let factors = &mut factors[..rows::streamed_at_once::<T>(len)];
-        isa.stream(guard, output, ScaledRows::new(source, len, factors, &mut read));
     }
 }

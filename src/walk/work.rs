@@ -6,7 +6,7 @@ use super::block::{blocks, with_scratch};
 use super::target::Target;
 use super::view::{View, ViewRun};
 use crate::element::{Ordered, Real};
-use crate::isa::{Aligned, Isa, StreamGuard};
+use crate::isa::{Aligned, Identity, Isa, StreamGuard};
 use crate::kernel::clip::{AnyOutside, ClipEach};
 use crate::kernel::map::{AnyChange, Map};
 use crate::kernel::scale::Scale;
@@ -30,7 +30,9 @@ const STREAMED_PART: usize = 512;
 /// Elementwise work on the elements at given positions, at most a block of them.
 pub trait Work<T: Ordered>: Sync {
     /// Whether `apply` would change any element. If not, an output in place is not written.
-    fn changes(&self, isa: Isa, at: Range<usize>, data: &[T]) -> bool;
+    fn changes(&self, _: Isa, _: Range<usize>, _: &[T]) -> bool {
+        true
+    }
     /// Does the work, in place or from another slice.
     fn apply(&self, isa: Isa, at: Range<usize>, from: Option<&[T]>, to: &mut [T]);
     /// Does the work by non-temporal stores, for any number of elements.
@@ -55,7 +57,7 @@ fn stream_made<T: Ordered>(
     for (begin, (from, to)) in (0..).step_by(STREAMED_PART).zip(parts) {
         let made = &mut made[..from.len()];
         make(begin..begin + from.len(), from, made);
-        isa.stream(guard, to, &*made);
+        isa.stream(guard, made, to, Identity);
     }
 }
 
@@ -90,7 +92,7 @@ impl<T: Ordered, W: Work<T>> Work<T> for Option<W> {
     fn stream_into(&self, isa: Isa, guard: &StreamGuard, at: Range<usize>, from: &[T], to: &mut [T]) {
         match self {
             Some(work) => work.stream_into(isa, guard, at, from, to),
-            None => isa.stream(guard, to, from),
+            None => isa.stream(guard, from, to, Identity),
         }
     }
 }

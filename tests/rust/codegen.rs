@@ -17,13 +17,13 @@ use std::process::Command;
 use std::slice::{Chunks, ChunksMut, Iter};
 
 use _core::element::{Bf16, Element, F16};
-use _core::isa::{Baseline, Isa, Op, Stream, StreamGuard, StreamSource};
+use _core::isa::{Baseline, Identity, Isa, Lines, Op, Stream};
 use _core::kernel::clip::{AnyOutside, Between, Clip, ClipEach};
 use _core::kernel::halves::{FromSingles, ScaleBlocks, ScaledLines, ToSingles};
-use _core::kernel::map::{AnyChange, Apply, ApplyEach, ApplyInto, Mapped};
+use _core::kernel::map::{AnyChange, Apply, ApplyEach, ApplyInto};
 use _core::kernel::max::{MaxAbs, MaxRow};
 use _core::kernel::power::{HalfPower, Power};
-use _core::kernel::rows::{ScaleRows, ScaledRows};
+use _core::kernel::rows::ScaleRows;
 use _core::kernel::scale::{Scale, Times};
 use _core::kernel::scale_each::ScaleEach;
 use _core::kernel::sum::{Abs, AddRow, AddRows, Square, Sum, SumEach, SumRows};
@@ -90,10 +90,9 @@ fn probe_both<O: Op>(unit: Unit, most: [usize; LEVELS.len()]) -> Probe {
 /// The slices of an operation on several.
 type Slices<'a, T> = Zip<Copied<Iter<'a, Option<&'a [T]>>>, ChunksMut<'a, T>>;
 
-/// Makes the compiler compile a stream source.
-fn streamed<T: Element, F: StreamSource<T>>(unit: Unit, most: [usize; LEVELS.len()]) -> Probe {
-    black_box(Isa::stream::<T, F> as fn(Isa, &StreamGuard, &mut [T], F));
-    Probe { operation: short(type_name::<Stream<'_, T, F>>()), unit, loops: 1, most }
+/// [`probe`] for an operation that streams.
+fn streamed<T: Element, F: Lines<T>>(unit: Unit, most: [usize; LEVELS.len()]) -> Probe {
+    probe::<Stream<'_, T, F>>(unit, most)
 }
 
 /// A type without its modules and lifetimes.
@@ -340,19 +339,17 @@ fn probes() -> Vec<Probe> {
         probe::<ClipEach<'_, f32>>(Stored(4), [534, 161, 72]),
         probe::<AnyOutside<'_, f32>>(Done("cmpordps", 4), [249, 0, 0]),
         probe::<Widen<'_, i32, Modulus>>(Stored(8), [424, 125, 44]),
-        streamed::<f32, &[f32]>(Stored(4), [0, 64, 51]),
-        streamed::<f32, Mapped<'_, f32, Times>>(PRODUCT, [0, 119, 78]),
-        streamed::<f64, Mapped<'_, f64, Times>>(PRODUCT, [0, 128, 101]),
-        streamed::<f32, ScaledRows<'_, f32>>(PRODUCT, [0, 129, 83]),
-        streamed::<f64, ScaledRows<'_, f64>>(PRODUCT, [0, 147, 110]),
-        streamed::<f32, Mapped<'_, f32, Between<f32>>>(Stored(4), [0, 74, 55]),
-        streamed::<f64, Mapped<'_, f64, Between<f64>>>(Stored(8), [0, 147, 110]),
-        streamed::<F16, Mapped<'_, F16, Between<F16>>>(Stored(2), [0, 32, 26]),
-        streamed::<Bf16, Mapped<'_, Bf16, Between<Bf16>>>(Stored(2), [0, 32, 26]),
-        streamed::<Bf16, ScaledLines<'_, Bf16, false>>(Done("mulps", 4), [0, 200, 96]),
-        streamed::<F16, ScaledLines<'_, F16, false>>(Done("mulps", 4), [0, 141, 76]),
-        streamed::<u8, Mapped<'_, u8, Between<u8>>>(Stored(1), [0, 19, 14]),
-        streamed::<i64, Mapped<'_, i64, Between<i64>>>(Stored(8), [0, 202, 110]),
+        streamed::<f32, Identity>(Stored(4), [0, 64, 51]),
+        streamed::<f32, Times>(PRODUCT, [0, 119, 78]),
+        streamed::<f64, Times>(PRODUCT, [0, 128, 101]),
+        streamed::<f32, Between<f32>>(Stored(4), [0, 74, 55]),
+        streamed::<f64, Between<f64>>(Stored(8), [0, 147, 110]),
+        streamed::<F16, Between<F16>>(Stored(2), [0, 32, 26]),
+        streamed::<Bf16, Between<Bf16>>(Stored(2), [0, 32, 26]),
+        streamed::<Bf16, ScaledLines<false>>(Done("mulps", 4), [0, 200, 96]),
+        streamed::<F16, ScaledLines<false>>(Done("mulps", 4), [0, 141, 76]),
+        streamed::<u8, Between<u8>>(Stored(1), [0, 19, 14]),
+        streamed::<i64, Between<i64>>(Stored(8), [0, 202, 110]),
     ]
 }
 

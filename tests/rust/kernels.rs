@@ -20,7 +20,7 @@ use _core::kernel::halves::{FromSingles, ScaledLines, ToSingles};
 use _core::kernel::map::{AnyChange, Apply, ApplyInto, Map};
 use _core::kernel::max::{MaxAbs, MaxRow};
 use _core::kernel::power::{HalfPower, Power};
-use _core::kernel::rows::{PlainFactors, ScaledRows};
+use _core::kernel::rows::PlainFactors;
 use _core::kernel::scale::{ClipMagnitude, Scale};
 use _core::kernel::scale_each::{FactorKind, ScaleEach};
 use _core::kernel::sum::{
@@ -669,7 +669,7 @@ fn streams_are_right_anywhere_in_a_line() {
 /// Cache lines that float32 determines, and others: with a factor that makes a tie of one, and with bounds so far apart that
 /// the products seldom agree.
 fn scaled_lines<const DIGITS: u32>(
-    stream: impl Fn(Isa, ScaledLines<'_, Half<DIGITS>, false>, &mut [Half<DIGITS>]),
+    stream: impl Fn(Isa, ScaledLines<false>, &[Half<DIGITS>], &mut [Half<DIGITS>]),
 ) where
     Half<DIGITS>: KnownReal,
 {
@@ -691,7 +691,7 @@ fn scaled_lines<const DIGITS: u32>(
             let from = &data[here.clone()];
             let mut expected = room.to_vec();
             expected[range.clone()].copy_from_slice(&products[here]);
-            stream(isa, ScaledLines { from, by, bounds }, &mut room[range.clone()]);
+            stream(isa, ScaledLines { by, bounds }, from, &mut room[range.clone()]);
             assert_same(room, &expected);
         });
     }
@@ -699,51 +699,12 @@ fn scaled_lines<const DIGITS: u32>(
 
 #[test]
 fn lines_of_float16_are_streamed() {
-    scaled_lines::<10>(|isa, lines, to| isa.stream(&StreamGuard::begin(), to, lines));
+    scaled_lines::<10>(|isa, lines, from, to| isa.stream(&StreamGuard::begin(), from, to, lines));
 }
 
 #[test]
 fn lines_of_bfloat16_are_streamed() {
-    scaled_lines::<7>(|isa, lines, to| isa.stream(&StreamGuard::begin(), to, lines));
-}
-
-/// Rows of all lengths from one cache line to some, with factors of all kinds, read a few at a time.
-fn streamed_rows<T: KnownReal>() {
-    let mut random = Random::new(62);
-    let longest = sized(9, 3) * line::<T>();
-    let data: Vec<T> = samples(&mut random, longest);
-    let mut kinds = factors();
-    kinds.extend([Factor::new(0.3, 1.0); 3]);
-    at_all_places(longest, |isa, room, range| {
-        let len = line::<T>() + random.below(4 * line::<T>());
-        let range = range.start..range.start + range.len() / len * len;
-        let from = &data[..range.len()];
-        let rows: Vec<Factor> = (0..range.len() / len).map(|_| kinds[random.below(kinds.len())]).collect();
-        let mut expected = room.to_vec();
-        for (i, (to, x)) in expected[range.clone()].iter_mut().zip(from).enumerate() {
-            *to = Scale(rows[i / len]).map(*x);
-        }
-        let mut unread = &rows[..];
-        let mut read = |factors: &mut [Factor]| {
-            let (some, rest) = unread.split_at(factors.len().min(unread.len()));
-            factors[..some.len()].copy_from_slice(some);
-            unread = rest;
-        };
-        let mut factors = [Factor::NAN; 5];
-        let few = 1 + random.below(factors.len());
-        isa.stream(
-            &StreamGuard::begin(),
-            &mut room[range],
-            ScaledRows::new(from, len, &mut factors[..few], &mut read),
-        );
-        assert_same(room, &expected);
-        assert!(unread.is_empty());
-    });
-}
-
-#[test]
-fn rows_are_streamed_with_their_factors() {
-    for_reals!(streamed_rows);
+    scaled_lines::<7>(|isa, lines, from, to| isa.stream(&StreamGuard::begin(), from, to, lines));
 }
 
 #[test]

@@ -195,7 +195,7 @@ const INDEXED: [(&str, &str, &str); 26] = [
 ];
 
 /// Files below `py` whose loops index, and why the indices are in range.
-const LOOPS: [(&str, &str); 21] = [
+const LOOPS: [(&str, &str); 20] = [
     ("element.rs", "the bytes of one element, from a slice that `walk` cut to at least as many"),
     (
         "kernel/exact.rs",
@@ -204,10 +204,6 @@ const LOOPS: [(&str, &str); 21] = [
     ("kernel/halves.rs", "pieces and blocks cut to the length of the output, which is that of the source"),
     ("kernel/map.rs", "arrays of one line, in loops up to their number"),
     ("kernel/power.rs", "coefficients, from the last ones down by four; terms of a block, cut to its length"),
-    (
-        "kernel/rows.rs",
-        "arrays of one line, in loops up to their number; `used` is below the number of factors",
-    ),
     ("kernel/sum.rs", "arrays of lanes, in loops up to their number"),
     ("parallel/columns.rs", "rows and columns of slices whose length is the product of both"),
     ("parallel/rows.rs", "rows of slices whose length is a multiple of theirs"),
