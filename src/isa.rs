@@ -317,18 +317,18 @@ impl Isa {
         self.level != Number::Baseline
     }
 
-    /// Writes what becomes of the elements of a slice to another of as many elements, by non-temporal stores. Memory that is not
-    /// read soon is then not fetched before it is overwritten, and does not evict other data from the caches. Whole lines go from
-    /// registers to memory.
+    /// Applies a function to the elements of a slice, and writes the values to a slice of as many elements by non-temporal stores.
+    /// Memory that is not read soon is then not fetched before it is overwritten, and does not evict other data from the caches.
+    /// Whole lines go from registers to memory.
     pub fn stream<T: Element>(self, guard: &StreamGuard, from: &[T], to: &mut [T], lines: impl Lines<T>) {
         self.run(Stream { from, to, lines, guard });
     }
 }
 
-/// A function of the elements of a slice, taken in order, a cache line at a time.
+/// A function of an element, applied to as many as a cache line has.
 pub trait Lines<T> {
-    /// What becomes of the next `N` elements. Implementors are `#[inline(always)]`.
-    fn line<const N: usize, L: Level>(&mut self, level: L, from: &[T; N]) -> [T; N];
+    /// The function's values for `N` elements. Implementors are `#[inline(always)]`.
+    fn line<const N: usize, L: Level>(&self, level: L, from: &[T; N]) -> [T; N];
 }
 
 /// Copies elements.
@@ -336,7 +336,7 @@ pub struct Identity;
 
 impl<T: Element> Lines<T> for Identity {
     #[inline(always)]
-    fn line<const N: usize, L: Level>(&mut self, _: L, from: &[T; N]) -> [T; N] {
+    fn line<const N: usize, L: Level>(&self, _: L, from: &[T; N]) -> [T; N] {
         *from
     }
 }
@@ -347,7 +347,7 @@ pub struct Stream<'a, T, F> {
     pub from: &'a [T],
     /// The slice to write, of as many elements.
     pub to: &'a mut [T],
-    /// What becomes of the elements.
+    /// The function of the elements.
     pub lines: F,
     /// Issues the fence that must follow.
     pub guard: &'a StreamGuard,
@@ -373,7 +373,7 @@ impl<T: Element, F: Lines<T>> Stream<'_, T, F> {
     #[expect(unsafe_code, reason = "see `Level::store_line`")]
     #[inline(always)]
     fn by_lines<const N: usize, L: Level>(self, level: L) {
-        let Self { from, to, mut lines, .. } = self;
+        let Self { from, to, lines, .. } = self;
         let distance = prefetch_distance();
         let (to_ahead, to) = to.split_at_mut(to.as_ptr().align_offset(LINE).min(to.len()));
         let (from_ahead, from) = from.split_at(to_ahead.len());

@@ -188,7 +188,7 @@ pub struct ScaledLines<const TOWARD_ZERO: bool> {
 
 impl<T: Bounded, const TOWARD_ZERO: bool> Lines<T> for ScaledLines<TOWARD_ZERO> {
     #[inline(always)]
-    fn line<const N: usize, L: Level>(&mut self, level: L, from: &[T; N]) -> [T; N] {
+    fn line<const N: usize, L: Level>(&self, level: L, from: &[T; N]) -> [T; N] {
         if N == IN_LINE {
             let (products, differ) = T::products::<N, TOWARD_ZERO, _>(level, from, self.bounds);
             if !differ {

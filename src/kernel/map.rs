@@ -102,10 +102,10 @@ where
 
 impl<T: Ordered, M: Map<T>> Lines<T> for M {
     #[inline(always)]
-    fn line<const N: usize, L: Level>(&mut self, _: L, from: &[T; N]) -> [T; N] {
-        let mut made = [T::ZERO; N];
-        for j in 0..N {
-            made[j] = self.map(from[j]);
+    fn line<const N: usize, L: Level>(&self, _: L, from: &[T; N]) -> [T; N] {
+        let (map, mut made) = (*self, *from);
+        for x in &mut made {
+            *x = map.map(*x);
         }
         made
     }

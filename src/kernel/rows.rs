@@ -3,7 +3,6 @@
 //! Their sums are [`SumRows`](super::sum::SumRows). Sums and scaling are separate operations: the compiler uses no wide
 //! registers in a loop over rows that contains the loops of both.
 
-use super::sum::BLOCK;
 use super::truncate::truncated;
 use crate::element::Real;
 use crate::isa::{Level, Op};
@@ -11,10 +10,10 @@ use crate::isa::{Level, Op};
 /// The most rows per call.
 pub const MAX_ROWS_AT_ONCE: usize = 32;
 
-/// The number of rows of `len` elements per call, so that they stay in the L1 cache; 0 for longer rows.
+/// The number of rows of `len` elements per call, so that they stay in the L1 cache.
 #[must_use]
-pub fn at_once(len: usize) -> usize {
-    (BLOCK / len).min(MAX_ROWS_AT_ONCE)
+pub fn at_once<T>(len: usize) -> usize {
+    ((16 << 10) / size_of::<T>()).div_ceil(len).min(MAX_ROWS_AT_ONCE)
 }
 
 /// Scales each row by its factor, in place or from another slice. A factor of 1 keeps the bits of finite numbers; in place, it

@@ -3,12 +3,13 @@
 use super::Crew;
 use super::elementwise::{Task, is_streamed, with_store};
 use super::reduce::{
-    CHUNK, Order, Reduction, SMALLEST_SUM, has_row_sums, norm_of_view, row_sums, slices_in_job,
+    CHUNK, Order, Reduction, SHORT, SMALLEST_SUM, has_row_sums, norm_of_view, row_sums, slices_in_job,
 };
 use crate::element::Real;
 use crate::error::Result;
 use crate::isa::{Identity, Isa};
 use crate::kernel::rows::{self, PlainFactors, ScaleRows};
+use crate::kernel::sum::BLOCK;
 use crate::scaled::{Factor, Limit, Scaled};
 use crate::walk::{Slices, Store, Target, with_scratch};
 
@@ -106,10 +107,16 @@ struct Rows<'a, T> {
 impl<'a, T: Real> Rows<'a, T> {
     fn new(isa: Isa, source: Option<&'a Slices<'a, T>>, elements: usize, len: usize, rule: Rule) -> Self {
         let has_batches = size_of::<T>() > 2 && has_row_sums::<T>(len, Reduction::Square);
-        let in_batch = if has_batches { rows::at_once(len) } else { 0 };
         let bytes = elements * size_of::<T>();
+        let is_streamed_out = is_streamed(bytes);
+        let in_batch = match (has_batches && len <= SHORT, is_streamed_out) {
+            (false, _) => 0,
+            (true, false) => rows::at_once::<T>(len),
+            // As many as the scratch holds.
+            (true, true) => (BLOCK / len).min(rows::MAX_ROWS_AT_ONCE),
+        };
         let in_job = slices_in_job::<T>(bytes, len, in_batch.max(1));
-        Self { isa, source, len, rule, in_job, in_batch, is_streamed_out: is_streamed(bytes) }
+        Self { isa, source, len, rule, in_job, in_batch, is_streamed_out }
     }
 
     /// Scales the rows from number `first` on. `norms` gets the norm of each, or is empty.

@@ -46,7 +46,7 @@ where
     }
     let bytes = count * len * size_of::<T>();
     let rows = slices.dense(0..count).zip(order.first().filter(|pass| has_row_sums::<T>(len, *pass)));
-    let in_batch = if rows.is_some() { rows::at_once(len).max(1) } else { 1 };
+    let in_batch = if rows.is_some() { rows::at_once::<T>(len) } else { 1 };
     let in_job = slices_in_job::<T>(bytes, len, in_batch);
     let jobs = norms.chunks_mut(in_job).enumerate();
     Crew::new().each(bytes.saturating_mul(order.cost()), jobs, |(job, norms)| {
