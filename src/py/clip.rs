@@ -103,8 +103,8 @@ pub(super) fn clip_by_norm<'py>(
     out: Option<&Bound<'py, PyAny>>,
     share: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let with_ragged = function == "clip_by_norm";
-    let parameter = Parameter::new("t", Kinds::Scalable, with_ragged).with(Parts::GpuAndDask);
+    let takes_slices = function == "clip_by_norm";
+    let parameter = Parameter::new("t", Kinds::Scalable, takes_slices).with(Parts::GpuAndDask);
     // The norm of a slice is divided by `divisor` of its elements, and then compared with the limit.
     let (argument, parameter, divisor): (_, _, fn(f64) -> f64) = match function {
         "clip_by_rms" => ("clip_rms", parameter.with(Parts::Numpy), f64::sqrt),

@@ -195,14 +195,13 @@ const INDEXED: [(&str, &str, &str); 26] = [
 ];
 
 /// Files below `py` whose loops index, and why the indices are in range.
-const LOOPS: [(&str, &str); 20] = [
+const LOOPS: [(&str, &str); 19] = [
     ("element.rs", "the bytes of one element, from a slice that `walk` cut to at least as many"),
     (
         "kernel/exact.rs",
         "arrays of lanes, in loops up to their number; rows up to the smaller of two numbers of them",
     ),
     ("kernel/halves.rs", "pieces and blocks cut to the length of the output, which is that of the source"),
-    ("kernel/map.rs", "arrays of one line, in loops up to their number"),
     ("kernel/power.rs", "coefficients, from the last ones down by four; terms of a block, cut to its length"),
     ("kernel/sum.rs", "arrays of lanes, in loops up to their number"),
     ("parallel/columns.rs", "rows and columns of slices whose length is the product of both"),
