@@ -30,14 +30,13 @@ use crate::isa::{
 };
 use crate::scaled::power_of_two;
 
-/// Elements that are recomputed in float64 if float32 does not determine one of them.
-const BLOCK: usize = 64;
-/// Elements to be scaled at a time: a block for each bit of a u32.
-const PIECE: usize = BLOCK * u32::BITS as usize;
 /// Elements that are computed in float64 at a time.
 const WIDENED: usize = 256;
 /// Elements of a cache line.
 const IN_LINE: usize = LINE / 2;
+/// Elements of which float32 determines all or none: two cache lines, with half as many tests as single lines have.
+const BLOCK: usize = 2 * IN_LINE;
+
 /// `x * by` for every element, streamed to memory ([`Isa::stream`]) where float32 determines most products, line by line. The
 /// factor is normal.
 pub(super) fn stream<T: Real, const TOWARD_ZERO: bool>(
@@ -50,37 +49,24 @@ pub(super) fn stream<T: Real, const TOWARD_ZERO: bool>(
     let Some(bounds) = bounds_for::<T>(isa, by) else {
         return scale::<T, TOWARD_ZERO>(isa, Some(from), to, by); // rare
     };
+    let lines = ScaledLines::<TOWARD_ZERO> { by, bounds };
     if let (Some(from), Some(to)) = (slice_of::<F16, _>(from), slice_of_mut::<F16, _>(to)) {
-        isa.stream(guard, from, to, ScaledLines::<TOWARD_ZERO> { by, bounds });
+        isa.stream(guard, from, to, lines);
     } else if let (Some(from), Some(to)) = (slice_of::<Bf16, _>(from), slice_of_mut::<Bf16, _>(to)) {
-        isa.stream(guard, from, to, ScaledLines::<TOWARD_ZERO> { by, bounds });
+        isa.stream(guard, from, to, lines);
     }
 }
 
 /// `x * by` for every element, in place or from a slice of as many. The factor is normal.
 pub(super) fn scale<T: Real, const TOWARD_ZERO: bool>(isa: Isa, from: Option<&[T]>, to: &mut [T], by: f64) {
-    let bounds = bounds_for::<T>(isa, by);
-    // Initialized only when needed.
-    let mut scratch = None;
-    for (i, to) in to.chunks_mut(PIECE).enumerate() {
-        let from = from.map(|from| &from[i * PIECE..][..to.len()]);
-        // A bit for each block that is still to be computed.
-        let mut rest = bounds.map_or(u32::MAX, |bounds| by_singles::<T, TOWARD_ZERO>(isa, from, to, bounds));
-        let blocks = to.len().div_ceil(BLOCK);
-        if !to.len().is_multiple_of(BLOCK) {
-            rest |= 1 << (blocks - 1);
-        }
-        rest &= u32::MAX >> (PIECE / BLOCK - blocks);
-        while rest != 0 {
-            // The range of adjacent blocks.
-            let begin = rest.trailing_zeros() as usize;
-            let end = begin + (rest >> begin).trailing_ones() as usize;
-            rest &= u32::MAX.checked_shl(end as u32).unwrap_or(0);
-            let range = begin * BLOCK..to.len().min(end * BLOCK);
-            let singles = scratch.get_or_insert([0.0; WIDENED]);
-            let from = from.map(|from| &from[range.clone()]);
-            isa.run(ByDoubles::<_, TOWARD_ZERO> { from, to: &mut to[range], by, singles });
-        }
+    let Some(bounds) = bounds_for::<T>(isa, by) else {
+        return isa.run(ByDoubles::<_, TOWARD_ZERO> { from, to, by });
+    };
+    let lines = ScaledLines::<TOWARD_ZERO> { by, bounds };
+    if let Some(to) = slice_of_mut::<F16, _>(to) {
+        isa.run(ScaleLines { from: from.and_then(slice_of), to, lines });
+    } else if let Some(to) = slice_of_mut::<Bf16, _>(to) {
+        isa.run(ScaleLines { from: from.and_then(slice_of), to, lines });
     }
 }
 
@@ -129,52 +115,34 @@ fn from_zero(x: f32) -> f32 {
     f32::from_bits(x.to_bits() + 1)
 }
 
-/// Writes the whole blocks that float32 determines. Returns a bit for each other block, which is left unchanged.
-fn by_singles<T: Real, const TOWARD_ZERO: bool>(
-    isa: Isa,
-    from: Option<&[T]>,
-    to: &mut [T],
-    bounds: [f32; 2],
-) -> u32 {
-    if let Some(to) = slice_of_mut::<F16, _>(to) {
-        let from = from.and_then(slice_of);
-        return isa.run(ScaleBlocks::<_, TOWARD_ZERO> { from, to, bounds });
-    }
-    let from = from.and_then(slice_of);
-    slice_of_mut::<Bf16, _>(to)
-        .map_or(u32::MAX, |to| isa.run(ScaleBlocks::<_, TOWARD_ZERO> { from, to, bounds }))
-}
-
-/// Scales blocks by all factors between two bounds, which have one sign.
-pub struct ScaleBlocks<'a, T, const TOWARD_ZERO: bool> {
+/// Scales elements by [`ScaledLines`], in place or from another slice.
+pub struct ScaleLines<'a, T, const TOWARD_ZERO: bool> {
     /// Read, as many elements; None: `to` is read.
     pub from: Option<&'a [T]>,
-    /// Written, except for blocks whose result depends on the factor between the bounds.
+    /// Written.
     pub to: &'a mut [T],
-    /// The bounds, by magnitude.
-    pub bounds: [f32; 2],
+    /// The factor.
+    pub lines: ScaledLines<TOWARD_ZERO>,
 }
 
-impl<T: Bounded, const TOWARD_ZERO: bool> Op for ScaleBlocks<'_, T, TOWARD_ZERO> {
-    /// A bit for each block that was not written.
-    type Output = u32;
+impl<T: Bounded, const TOWARD_ZERO: bool> Op for ScaleLines<'_, T, TOWARD_ZERO> {
+    type Output = ();
     #[inline(always)]
-    fn eval<L: Level>(self, level: L) -> u32 {
-        let from = self.from.map(|from| from.as_chunks::<BLOCK>().0);
-        let (mut rest, distance) = (0, prefetch_distance());
-        for (i, to) in self.to.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
+    fn eval<L: Level>(self, level: L) {
+        let Self { from, to, lines } = self;
+        let (from, from_rest) = from.map(|from| from.as_chunks::<BLOCK>()).unzip();
+        let (to, to_rest) = to.as_chunks_mut::<BLOCK>();
+        let distance = prefetch_distance();
+        for (i, to) in to.iter_mut().enumerate() {
             // Copied: otherwise the compiler tests for each block whether the input is the output.
             let from = from.and_then(|from| from.get(i)).unwrap_or(to);
             prefetch_ahead(from, distance);
             let from = *from;
-            let (products, differ) = T::products::<BLOCK, TOWARD_ZERO, _>(level, &from, self.bounds);
-            if differ {
-                rest |= 1 << i;
-            } else {
-                *to = products;
-            }
+            *to = lines.line(level, &from);
         }
-        rest
+        if !to_rest.is_empty() {
+            ByDoubles::<_, TOWARD_ZERO> { from: from_rest, to: to_rest, by: lines.by }.eval(level);
+        }
     }
 }
 
@@ -189,7 +157,7 @@ pub struct ScaledLines<const TOWARD_ZERO: bool> {
 impl<T: Bounded, const TOWARD_ZERO: bool> Lines<T> for ScaledLines<TOWARD_ZERO> {
     #[inline(always)]
     fn line<const N: usize, L: Level>(&self, level: L, from: &[T; N]) -> [T; N] {
-        if N == IN_LINE {
+        if N >= IN_LINE {
             let (products, differ) = T::products::<N, TOWARD_ZERO, _>(level, from, self.bounds);
             if !differ {
                 return products;
@@ -361,16 +329,15 @@ struct ByDoubles<'a, T, const TOWARD_ZERO: bool> {
     from: Option<&'a [T]>,
     to: &'a mut [T],
     by: f64,
-    /// Scratch.
-    singles: &'a mut [f32; WIDENED],
 }
 
 impl<T: Real, const TOWARD_ZERO: bool> Op for ByDoubles<'_, T, TOWARD_ZERO> {
     type Output = ();
     #[inline(always)]
     fn eval<L: Level>(self, level: L) {
+        let mut singles = [0.0; WIDENED];
         for (i, to) in self.to.chunks_mut(WIDENED).enumerate() {
-            let singles = &mut self.singles[..to.len()];
+            let singles = &mut singles[..to.len()];
             let from = self.from.map_or(&*to, |from| &from[i * WIDENED..][..to.len()]);
             ToSingles { from, to: &mut *singles }.eval(level);
             for x in &mut *singles {
