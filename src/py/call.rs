@@ -575,7 +575,7 @@ impl<'a, 'py> Call<'a, 'py> {
         match number(object)? {
             Number::Real(value) if value >= 0.0 || (value.is_nan() && nan) => Ok(value.abs()), // -0.0 becomes 0
             Number::Real(_) => Err(self.value_error(argument, describe(object), A_LIMIT)),
-            Number::Shaped(shape) => Err(self.value_error(argument, format!("shape {shape}"), allowed)),
+            Number::Several(found) => Err(self.value_error(argument, found, allowed)),
             Number::No => Err(self.type_error(argument, describe(object), allowed)),
         }
     }
@@ -643,8 +643,8 @@ pub(super) fn are_plain_axes(axes: Option<&Bound<'_, PyAny>>) -> bool {
 /// The numeric value of an object, if it has one.
 pub(super) enum Number {
     Real(f64),
-    /// The shape of an array of numbers that is not 0-d.
-    Shaped(String),
+    /// A list, or an array of numbers that is not 0-d, as messages describe it.
+    Several(String),
     No,
 }
 
@@ -659,28 +659,22 @@ pub(super) fn number(object: &Bound<'_, PyAny>) -> PyResult<Number> {
     if let Ok(int) = object.cast::<PyInt>() {
         return Ok(Number::Real(float_of(int)?));
     }
-    let py = object.py();
-    let is_list = is_list(object);
-    if !(is_list || is_numpy(object)?) || is_masked(object)? {
+    // Like an array that is not 0-d. Its entries are not read: there may be no end of them.
+    if is_list(object) {
+        return Ok(Number::Several(describe(object)));
+    }
+    if !is_numpy(object)? || is_masked(object)? {
         return Ok(Number::No);
     }
-    // A list is not a number. It is converted for a better error: that of an array which is not 0-d.
-    let object = if is_list {
-        match as_array(object) {
-            Ok(array) => array,
-            Err(_) => return Ok(Number::No),
-        }
-    } else {
-        plain(object)?
-    };
+    let py = object.py();
+    let object = plain(object)?;
     if !matches!(numeric_kind(&object)?, Some('i' | 'f')) {
         return Ok(Number::No);
     }
-    let ndim: usize = object.getattr(intern!(py, "ndim"))?.extract()?;
-    if ndim != 0 {
-        return Ok(Number::Shaped(
-            Array::read(&object).map_or_else(String::new, |(array, _)| shape_text(array.shape())),
-        ));
+    if let Some((array, _)) = Array::read(&object)
+        && array.ndim() != 0
+    {
+        return Ok(Number::Several(format!("shape {}", shape_text(array.shape()))));
     }
     let item = item(&object)?;
     match item.cast::<PyInt>() {

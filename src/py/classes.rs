@@ -6,7 +6,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyAny, PyBool, PyDict, PyFloat, PyInt, PyList, PyModule, PyString, PyTuple, PyType};
 use pyo3::{PyTypeInfo, intern};
 
-use super::array::{Array, objects};
+use super::array::objects;
 
 /// `i` for a NumPy scalar or array of integers, `f` for one of floats, those of `ml_dtypes` included.
 pub(super) fn numeric_kind(object: &Bound<'_, PyAny>) -> PyResult<Option<char>> {
@@ -45,15 +45,14 @@ pub(super) fn item<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny
     class.call1((scalar,))
 }
 
-/// The array as NumPy's own class: a subclass may have other methods.
+/// An array or a scalar of NumPy as an array of NumPy's own class: a subclass may have other methods. Other objects stay as they
+/// are.
 pub(super) fn plain<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    match Array::read(object) {
-        Some((_, true)) => object
-            .py()
-            .import(intern!(object.py(), "numpy"))?
-            .call_method1(intern!(object.py(), "asarray"), (object,)),
-        _ => Ok(object.clone()),
+    if object.is_exact_instance_of::<PyUntypedArray>() || !is_numpy(object)? {
+        return Ok(object.clone());
     }
+    let numpy = object.py().import(intern!(object.py(), "numpy"))?;
+    numpy.call_method1(intern!(object.py(), "asarray"), (object,))
 }
 
 /// A Python or NumPy integer, but not a bool, as a Python int.

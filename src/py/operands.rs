@@ -116,7 +116,7 @@ impl Parameter {
 /// A tensor, or the entries of a list as a tuple, to be handed on to another part of the package.
 pub(super) struct OnDevice<'py> {
     pub(super) entries: Bound<'py, PyAny>,
-    /// Whether the tensors include a dask array; if not, they include an array on a GPU.
+    /// Whether the first of them that is not NumPy's is a dask array; if not, it is an array on a GPU.
     pub(super) is_lazy: bool,
 }
 

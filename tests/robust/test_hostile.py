@@ -523,6 +523,53 @@ def test_a_sequence_without_end_is_an_error():
         gc.norm(Endless())
 
 
+class Unread(collections.abc.Sequence):
+    """A sequence that must not be read: it has no end."""
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("given", [[Unread()], (Unread(),), [1.0], []], ids=["list", "tuple", "number", "empty"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda given: gc.clip_by_norm([1.0], given),
+        lambda given: gc.clip_by_global_norm([[1.0]], 1.0, given),
+        lambda given: gc.clip_by_norms([[1.0]], [given]),
+        lambda given: gc.norm([1.0], given),
+    ],
+    ids=["clip_norm", "use_norm", "clip_norms", "ord"],
+)
+def test_a_list_is_no_limit_and_its_entries_are_not_read(call, given):
+    with pytest.raises(ValueError, match=rf": found {type(given).__name__} "):
+        call(given)
+
+
+class WithoutDtype(np.int64):
+    """A number of NumPy that says something else of itself."""
+
+    dtype = 5
+    ndim = "none"
+
+
+def test_attributes_of_a_subclass_of_a_scalar_do_not_count():
+    two, x = WithoutDtype(2), np.full((2, 3), 4.0)
+    assert gc.clip_by_norm(x, two).tobytes() == gc.clip_by_norm(x, 2).tobytes()
+    assert gc.norm(x, two) == gc.norm(x, 2)
+    assert gc.norm(x, axis=WithoutDtype(1)).tobytes() == gc.norm(x, axis=1).tobytes()
+    assert gc.clip_by_value(x, two, None).tobytes() == x.tobytes()
+
+    class Float(np.float64):
+        dtype = 5
+
+    with pytest.raises(TypeError, match=r"axes: found Float"):
+        gc.clip_by_norm(x, 1.0, axes=Float(1.0))
+
+
 def test_a_limit_of_0_makes_zeros_of_the_smallest_tensor():
     # Its average norm is above 0, and 0 as a float64.
     assert (
