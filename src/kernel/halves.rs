@@ -49,11 +49,11 @@ pub(super) fn stream<T: Real, const TOWARD_ZERO: bool>(
     let Some(bounds) = bounds_for::<T>(isa, by) else {
         return scale::<T, TOWARD_ZERO>(isa, Some(from), to, by); // rare
     };
-    let lines = ScaledLines::<TOWARD_ZERO> { by, bounds };
+    let times = HalfTimes::<TOWARD_ZERO> { by, bounds };
     if let (Some(from), Some(to)) = (slice_of::<F16, _>(from), slice_of_mut::<F16, _>(to)) {
-        isa.stream(guard, from, to, lines);
+        isa.stream(guard, from, to, times);
     } else if let (Some(from), Some(to)) = (slice_of::<Bf16, _>(from), slice_of_mut::<Bf16, _>(to)) {
-        isa.stream(guard, from, to, lines);
+        isa.stream(guard, from, to, times);
     }
 }
 
@@ -62,11 +62,11 @@ pub(super) fn scale<T: Real, const TOWARD_ZERO: bool>(isa: Isa, from: Option<&[T
     let Some(bounds) = bounds_for::<T>(isa, by) else {
         return isa.run(ByDoubles::<_, TOWARD_ZERO> { from, to, by });
     };
-    let lines = ScaledLines::<TOWARD_ZERO> { by, bounds };
+    let times = HalfTimes::<TOWARD_ZERO> { by, bounds };
     if let Some(to) = slice_of_mut::<F16, _>(to) {
-        isa.run(ScaleLines { from: from.and_then(slice_of), to, lines });
+        isa.run(ScaleHalves { from: from.and_then(slice_of), to, times });
     } else if let Some(to) = slice_of_mut::<Bf16, _>(to) {
-        isa.run(ScaleLines { from: from.and_then(slice_of), to, lines });
+        isa.run(ScaleHalves { from: from.and_then(slice_of), to, times });
     }
 }
 
@@ -115,21 +115,21 @@ fn from_zero(x: f32) -> f32 {
     f32::from_bits(x.to_bits() + 1)
 }
 
-/// Scales elements by [`ScaledLines`], in place or from another slice.
-pub struct ScaleLines<'a, T, const TOWARD_ZERO: bool> {
+/// Scales elements by [`HalfTimes`], in place or from another slice.
+pub struct ScaleHalves<'a, T, const TOWARD_ZERO: bool> {
     /// Read, as many elements; None: `to` is read.
     pub from: Option<&'a [T]>,
     /// Written.
     pub to: &'a mut [T],
     /// The factor.
-    pub lines: ScaledLines<TOWARD_ZERO>,
+    pub times: HalfTimes<TOWARD_ZERO>,
 }
 
-impl<T: Bounded, const TOWARD_ZERO: bool> Op for ScaleLines<'_, T, TOWARD_ZERO> {
+impl<T: Bounded, const TOWARD_ZERO: bool> Op for ScaleHalves<'_, T, TOWARD_ZERO> {
     type Output = ();
     #[inline(always)]
     fn eval<L: Level>(self, level: L) {
-        let Self { from, to, lines } = self;
+        let Self { from, to, times } = self;
         let (from, from_rest) = from.map(|from| from.as_chunks::<BLOCK>()).unzip();
         let (to, to_rest) = to.as_chunks_mut::<BLOCK>();
         let distance = prefetch_distance();
@@ -138,23 +138,23 @@ impl<T: Bounded, const TOWARD_ZERO: bool> Op for ScaleLines<'_, T, TOWARD_ZERO> 
             let from = from.and_then(|from| from.get(i)).unwrap_or(to);
             prefetch_ahead(from, distance);
             let from = *from;
-            *to = lines.line(level, &from);
+            *to = times.line(level, &from);
         }
         if !to_rest.is_empty() {
-            ByDoubles::<_, TOWARD_ZERO> { from: from_rest, to: to_rest, by: lines.by }.eval(level);
+            ByDoubles::<_, TOWARD_ZERO> { from: from_rest, to: to_rest, by: times.by }.eval(level);
         }
     }
 }
 
-/// Scales lines by a factor.
-pub struct ScaledLines<const TOWARD_ZERO: bool> {
+/// The product of 16-bit elements and a factor.
+pub struct HalfTimes<const TOWARD_ZERO: bool> {
     /// The factor.
     pub by: f64,
     /// The bounds of the factor, by magnitude.
     pub bounds: [f32; 2],
 }
 
-impl<T: Bounded, const TOWARD_ZERO: bool> Lines<T> for ScaledLines<TOWARD_ZERO> {
+impl<T: Bounded, const TOWARD_ZERO: bool> Lines<T> for HalfTimes<TOWARD_ZERO> {
     #[inline(always)]
     fn line<const N: usize, L: Level>(&self, level: L, from: &[T; N]) -> [T; N] {
         if N >= IN_LINE {

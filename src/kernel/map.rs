@@ -103,9 +103,9 @@ where
 impl<T: Ordered, M: Map<T>> Lines<T> for M {
     #[inline(always)]
     fn line<const N: usize, L: Level>(&self, _: L, from: &[T; N]) -> [T; N] {
-        let (map, mut made) = (*self, *from);
+        let mut made = *from;
         for x in &mut made {
-            *x = map.map(*x);
+            *x = self.map(*x);
         }
         made
     }

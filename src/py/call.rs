@@ -6,7 +6,7 @@
 use std::fmt::{self, Display};
 
 use pyo3::call::PyCallArgs;
-use pyo3::exceptions::{PyMemoryError, PyOverflowError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyException, PyMemoryError, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{
@@ -384,11 +384,7 @@ impl<'a, 'py> Call<'a, 'py> {
     }
 
     /// The entries that were read. If their number is not the length of the sequence, the error gets the argument's name.
-    fn checked_length(
-        &self,
-        argument: Entry<'_>,
-        read: PyResult<Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
+    pub(super) fn checked_length<T>(&self, argument: impl Display, read: PyResult<T>) -> PyResult<T> {
         read.map_err(|error| {
             let found = error.value(self.py);
             match sequences(self.py).and_then(|module| module.getattr("WrongLengthError")) {
@@ -572,10 +568,10 @@ impl<'a, 'py> Call<'a, 'py> {
         nan: bool,
         allowed: &str,
     ) -> PyResult<f64> {
-        match number(object)? {
+        match self.checked_length(&argument, number(object))? {
             Number::Real(value) if value >= 0.0 || (value.is_nan() && nan) => Ok(value.abs()), // -0.0 becomes 0
             Number::Real(_) => Err(self.value_error(argument, describe(object), A_LIMIT)),
-            Number::Several(found) => Err(self.value_error(argument, found, allowed)),
+            Number::Shaped(shape) => Err(self.value_error(argument, format!("shape {shape}"), allowed)),
             Number::No => Err(self.type_error(argument, describe(object), allowed)),
         }
     }
@@ -643,8 +639,8 @@ pub(super) fn are_plain_axes(axes: Option<&Bound<'_, PyAny>>) -> bool {
 /// The numeric value of an object, if it has one.
 pub(super) enum Number {
     Real(f64),
-    /// A list, or an array of numbers that is not 0-d, as messages describe it.
-    Several(String),
+    /// The shape of an array of numbers that is not 0-d.
+    Shaped(String),
     No,
 }
 
@@ -659,22 +655,28 @@ pub(super) fn number(object: &Bound<'_, PyAny>) -> PyResult<Number> {
     if let Ok(int) = object.cast::<PyInt>() {
         return Ok(Number::Real(float_of(int)?));
     }
-    // Like an array that is not 0-d. Its entries are not read: there may be no end of them.
-    if is_list(object) {
-        return Ok(Number::Several(describe(object)));
-    }
-    if !is_numpy(object)? || is_masked(object)? {
-        return Ok(Number::No);
-    }
     let py = object.py();
-    let object = plain(object)?;
+    let object = if is_list(object) {
+        // A list is not a number. It is converted for a better error: that of an array which is not 0-d. NumPy would read a sequence
+        // without end in it until no memory is left.
+        sequences(py)?.call_method1(intern!(py, "holds_masked_array"), (object,))?;
+        match as_array(object) {
+            Err(error) if !error.is_instance_of::<PyException>(py) => return Err(error),
+            Err(_) => return Ok(Number::No),
+            Ok(array) => array,
+        }
+    } else if !is_numpy(object)? || is_masked(object)? {
+        return Ok(Number::No);
+    } else {
+        plain(object)?
+    };
     if !matches!(numeric_kind(&object)?, Some('i' | 'f')) {
         return Ok(Number::No);
     }
     if let Some((array, _)) = Array::read(&object)
         && array.ndim() != 0
     {
-        return Ok(Number::Several(format!("shape {}", shape_text(array.shape()))));
+        return Ok(Number::Shaped(shape_text(array.shape())));
     }
     let item = item(&object)?;
     match item.cast::<PyInt>() {

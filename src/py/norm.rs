@@ -31,7 +31,7 @@ fn order(call: &Call<'_, '_>, ord: &Bound<'_, PyAny>) -> PyResult<Option<Order>>
             _ => Err(call.value_error("ord", describe(ord), &format!("{VECTOR_ORDS}; {MATRIX_ORDS}"))),
         };
     }
-    match number(ord)? {
+    match call.checked_length("ord", number(ord))? {
         Number::Real(p) if p > 0.0 => Ok(Some(Order::of(p))),
         Number::No if ord.is_none() || is_bool(ord)? => {
             Err(call.type_error("ord", describe(ord), VECTOR_ORDS))

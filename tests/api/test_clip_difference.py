@@ -446,7 +446,7 @@ VALUE_ERRORS = {
     "axes": (([X], [np.zeros((1, 2))], 1.0), {}, r"base_list\[0\]: found shape \(1, 2\); allowed: shape \(2,\)"),
     "limit": (([X], [BASE], -1.0), {}, r"clip_norm: found float -1\.0; allowed: a real number >= 0"),
     "limit of NaN": (([X], [BASE], math.nan), {}, r"clip_norm: found float nan"),
-    "limits": (([X], [BASE], [1.0]), {}, r"clip_norm: found list \[1\.0\]"),
+    "limits": (([X], [BASE], [1.0]), {}, r"clip_norm: found shape \(1,\)"),
     "use_norm": (([X], [BASE], 1.0, -1.0), {}, r"use_norm: found float -1\.0"),
     "ord": (([X], [BASE], 1.0), {"ord": 0}, r"ord: found int 0; allowed: 'euclidean' or a real number > 0$"),
     "nonfinite": (

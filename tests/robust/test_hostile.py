@@ -2,6 +2,7 @@
 
 import collections.abc
 import pickle
+import re
 import sys
 import threading
 
@@ -523,30 +524,38 @@ def test_a_sequence_without_end_is_an_error():
         gc.norm(Endless())
 
 
-class Unread(collections.abc.Sequence):
-    """A sequence that must not be read: it has no end."""
+class Longer(collections.abc.Sequence):
+    """A sequence with more entries than its length says."""
 
     def __len__(self):
         return 3
 
     def __getitem__(self, index):
+        assert index < 100, "read on"
+        return 1.0
+
+
+class Interrupted:
+    def __array__(self, *_, **__):
         raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("given", [[Unread()], (Unread(),), [1.0], []], ids=["list", "tuple", "number", "empty"])
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda given: gc.clip_by_norm([1.0], given),
-        lambda given: gc.clip_by_global_norm([[1.0]], 1.0, given),
-        lambda given: gc.clip_by_norms([[1.0]], [given]),
-        lambda given: gc.norm([1.0], given),
-    ],
-    ids=["clip_norm", "use_norm", "clip_norms", "ord"],
-)
-def test_a_list_is_no_limit_and_its_entries_are_not_read(call, given):
-    with pytest.raises(ValueError, match=rf": found {type(given).__name__} "):
-        call(given)
+LIMITS = {
+    "clip_norm": lambda given: gc.clip_by_norm([1.0], given),
+    "use_norm": lambda given: gc.clip_by_global_norm([[1.0]], 1.0, given),
+    "clip_norms[0]": lambda given: gc.clip_by_norms([[1.0]], [given]),
+    "ord": lambda given: gc.norm([1.0], given),
+}
+
+
+@pytest.mark.parametrize("argument", LIMITS)
+def test_a_list_for_a_number_is_not_read_beyond_its_length(argument):
+    with pytest.raises(
+        ValueError, match=rf": {re.escape(argument)}: found a sequence of length 3 that has more entries"
+    ):
+        LIMITS[argument]([Longer()])
+    with pytest.raises(KeyboardInterrupt):
+        LIMITS[argument]([Interrupted()])
 
 
 class WithoutDtype(np.int64):

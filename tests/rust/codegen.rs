@@ -19,7 +19,7 @@ use std::slice::{Chunks, ChunksMut, Iter};
 use _core::element::{Bf16, Element, F16};
 use _core::isa::{Baseline, Identity, Isa, Lines, Op, Stream};
 use _core::kernel::clip::{AnyOutside, Between, Clip, ClipEach};
-use _core::kernel::halves::{FromSingles, ScaleLines, ScaledLines, ToSingles};
+use _core::kernel::halves::{FromSingles, HalfTimes, ScaleHalves, ToSingles};
 use _core::kernel::map::{AnyChange, Apply, ApplyEach, ApplyInto};
 use _core::kernel::max::{MaxAbs, MaxRow};
 use _core::kernel::power::{HalfPower, Power};
@@ -316,8 +316,8 @@ fn probes() -> Vec<Probe> {
         probe::<ApplyInto<'_, f64, Scale>>(PRODUCT, [166, 51, 26]),
         probe::<ApplyInto<'_, F16, Scale>>(PRODUCT, [0, 994, 281]),
         probe::<ApplyInto<'_, Bf16, Scale>>(PRODUCT, [1160, 378, 133]),
-        probe::<ScaleLines<'_, Bf16, false>>(Done("mulps", 4), [134, 53, 28]),
-        probe::<ScaleLines<'_, F16, false>>(Done("mulps", 4), [0, 58, 29]),
+        probe::<ScaleHalves<'_, Bf16, false>>(Done("mulps", 4), [134, 53, 28]),
+        probe::<ScaleHalves<'_, F16, false>>(Done("mulps", 4), [0, 58, 29]),
         probe_both::<ScaleRows<'_, f32>>(PRODUCT, [176, 81, 41]),
         probe_both::<ScaleRows<'_, f64>>(PRODUCT, [166, 51, 26]),
         probe::<ScaleEach<'_, f32>>(PRODUCT, [1120, 416, 136]),
@@ -346,8 +346,8 @@ fn probes() -> Vec<Probe> {
         streamed::<f64, Between<f64>>(Stored(8), [0, 147, 110]),
         streamed::<F16, Between<F16>>(Stored(2), [0, 145, 42]),
         streamed::<Bf16, Between<Bf16>>(Stored(2), [0, 145, 42]),
-        streamed::<Bf16, ScaledLines<false>>(Done("mulps", 4), [0, 200, 96]),
-        streamed::<F16, ScaledLines<false>>(Done("mulps", 4), [0, 141, 76]),
+        streamed::<Bf16, HalfTimes<false>>(Done("mulps", 4), [0, 200, 96]),
+        streamed::<F16, HalfTimes<false>>(Done("mulps", 4), [0, 141, 76]),
         streamed::<u8, Between<u8>>(Stored(1), [0, 19, 14]),
         streamed::<i64, Between<i64>>(Stored(8), [0, 202, 110]),
     ]

@@ -5,7 +5,7 @@
 use crate::common::{Random, sized, thinned};
 use _core::element::{Bf16, F16, Half, Real};
 use _core::isa::{Isa, StreamGuard};
-use _core::kernel::halves::{ScaleLines, ScaledLines};
+use _core::kernel::halves::{HalfTimes, ScaleHalves};
 use _core::kernel::map::{ApplyInto, Map};
 use _core::kernel::scale::Scale;
 use _core::kernel::truncate::Truncate;
@@ -232,10 +232,10 @@ fn a_block_with_a_tie_is_right() {
             let bounds = [beside, [tie, beside[1]], [beside[0], tie], [tie, tie]][i % 4];
             for by in [f64::from(tie), f64::from(tie) - 1e-12, f64::from(tie) + 1e-12] {
                 let mut to = [one; 192];
-                isa.run(ScaleLines {
+                isa.run(ScaleHalves {
                     from: Some(&from),
                     to: &mut to,
-                    lines: ScaledLines::<false> { by, bounds },
+                    times: HalfTimes::<false> { by, bounds },
                 });
                 for (j, (to, from)) in to.iter().zip(&from).enumerate() {
                     let expected = product::<7>(from.to_bits(), by, false);

@@ -16,7 +16,7 @@ use _core::isa::{Isa, LINE, StreamGuard};
 use _core::kernel::clip::{AnyOutside, Clip, ClipEach};
 use _core::kernel::difference::{Approach, Subtract};
 use _core::kernel::examples::Share;
-use _core::kernel::halves::{FromSingles, ScaledLines, ToSingles};
+use _core::kernel::halves::{FromSingles, HalfTimes, ToSingles};
 use _core::kernel::map::{AnyChange, Apply, ApplyInto, Map};
 use _core::kernel::max::{MaxAbs, MaxRow};
 use _core::kernel::power::{HalfPower, Power};
@@ -669,7 +669,7 @@ fn streams_are_right_anywhere_in_a_line() {
 /// Cache lines that float32 determines, and others: with a factor that makes a tie of one, and with bounds so far apart that
 /// the products seldom agree.
 fn scaled_lines<const DIGITS: u32>(
-    stream: impl Fn(Isa, ScaledLines<false>, &[Half<DIGITS>], &mut [Half<DIGITS>]),
+    stream: impl Fn(Isa, HalfTimes<false>, &[Half<DIGITS>], &mut [Half<DIGITS>]),
 ) where
     Half<DIGITS>: KnownReal,
 {
@@ -691,7 +691,7 @@ fn scaled_lines<const DIGITS: u32>(
             let from = &data[here.clone()];
             let mut expected = room.to_vec();
             expected[range.clone()].copy_from_slice(&products[here]);
-            stream(isa, ScaledLines { by, bounds }, from, &mut room[range.clone()]);
+            stream(isa, HalfTimes { by, bounds }, from, &mut room[range.clone()]);
             assert_same(room, &expected);
         });
     }
