@@ -74,27 +74,23 @@ impl<T: Ordered, M: Map<T>> Op for ApplyInto<'_, T, M> {
     }
 }
 
-/// Applies `map` to several slices in one call: a call for each costs more than a few elements.
-pub struct ApplyEach<I, M> {
-    /// The slices to read, as many elements, and those to write, which are read where there is None.
-    pub slices: I,
-    /// The function.
-    pub map: M,
-}
+/// Applies a function to each of several slices in one call: a call for each costs more than a few elements. The slices to read,
+/// as many elements; those to write, which are read where there is None; and the functions.
+pub struct ApplyEach<I>(pub I);
 
-impl<'a, T, I, M> Op for ApplyEach<I, M>
+impl<'a, T, I, M> Op for ApplyEach<I>
 where
     T: Ordered + 'a,
-    I: Iterator<Item = (Option<&'a [T]>, &'a mut [T])>,
+    I: Iterator<Item = (Option<&'a [T]>, &'a mut [T], M)>,
     M: Map<T>,
 {
     type Output = ();
     #[inline(always)]
     fn eval<L: Level>(self, level: L) {
-        for (from, to) in self.slices {
+        for (from, to, map) in self.0 {
             match from {
-                None => Apply { data: to, map: self.map }.eval(level),
-                Some(from) => ApplyInto { from, to, map: self.map }.eval(level),
+                None => Apply { data: to, map }.eval(level),
+                Some(from) => ApplyInto { from, to, map }.eval(level),
             }
         }
     }

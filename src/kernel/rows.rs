@@ -1,10 +1,8 @@
-//! Rows of a matrix, many in one call: a call for each costs much of the time of short rows.
+//! Rows of a matrix, many in one call of a kernel: a call for each costs much of the time of short rows.
 //!
-//! Their sums are [`SumRows`](super::sum::SumRows). Sums and scaling are separate operations: the compiler uses no wide
+//! Their sums are [`SumEach`](super::sum::SumEach), their scaling is [`ApplyEach`](super::map::ApplyEach). Sums and scaling are separate operations: the compiler uses no wide
 //! registers in a loop over rows that contains the loops of both.
 
-use super::truncate::truncated;
-use crate::element::Real;
 use crate::isa::{Level, Op};
 
 /// The most rows per call.
@@ -14,51 +12,6 @@ pub const MAX_ROWS_AT_ONCE: usize = 32;
 #[must_use]
 pub fn at_once<T>(len: usize) -> usize {
     ((16 << 10) / size_of::<T>()).div_ceil(len).min(MAX_ROWS_AT_ONCE)
-}
-
-/// Scales each row by its factor, in place or from another slice. A factor of 1 keeps the bits of finite numbers; in place, it
-/// writes nothing.
-pub struct ScaleRows<'a, T> {
-    /// Read, as many elements; None: `to` is read.
-    pub from: Option<&'a [T]>,
-    /// Written.
-    pub to: &'a mut [T],
-    /// Elements of a row.
-    pub len: usize,
-    /// Normal numbers, one per row.
-    pub factors: &'a [f64],
-    /// Whether products are rounded toward zero.
-    pub toward_zero: bool,
-}
-
-impl<T: Real> Op for ScaleRows<'_, T> {
-    type Output = ();
-    #[inline(always)]
-    fn eval<L: Level>(self, _: L) {
-        if self.toward_zero { self.by(truncated) } else { self.by(|x, by| T::narrow(x.widen() * by)) }
-    }
-}
-
-impl<T: Real> ScaleRows<'_, T> {
-    #[inline(always)]
-    fn by(self, scaled: impl Fn(T, f64) -> T) {
-        let rows = self.to.chunks_exact_mut(self.len).zip(self.factors);
-        if let Some(from) = self.from {
-            for ((to, by), from) in rows.zip(from.chunks_exact(self.len)) {
-                for (to, from) in to.iter_mut().zip(from) {
-                    *to = scaled(*from, *by);
-                }
-            }
-        } else {
-            for (row, by) in rows {
-                if *by != 1.0 {
-                    for x in row {
-                        *x = scaled(*x, *by);
-                    }
-                }
-            }
-        }
-    }
 }
 
 /// Computes the factors of rows from their sums of squares: `limit` over the norm, or 1 for norms that stay as they are. A

@@ -119,11 +119,11 @@ impl Scale {
         slices: impl Iterator<Item = (Option<&'a [T]>, &'a mut [T])>,
     ) {
         if is_plain(self.0) {
-            isa.run(ApplyEach { slices, map: Times(self.0.by) });
+            isa.run(ApplyEach(slices.map(|(from, to)| (from, to, Times(self.0.by)))));
         } else if self.0.toward_zero {
-            isa.run(ApplyEach { slices, map: TruncateAny(self.0) });
+            isa.run(ApplyEach(slices.map(|(from, to)| (from, to, TruncateAny(self.0)))));
         } else {
-            isa.run(ApplyEach { slices, map: self });
+            isa.run(ApplyEach(slices.map(|(from, to)| (from, to, self))));
         }
     }
 }

@@ -6,7 +6,6 @@
 //! of non-negative terms by 70 * 2^-53 = 7.8e-15.
 
 use std::hint::black_box;
-use std::slice;
 
 use super::halves::convert;
 use crate::element::{Dtype, Element, F16};
@@ -124,6 +123,12 @@ impl Total {
     }
 }
 
+impl From<f64> for Total {
+    fn from(sum: f64) -> Self {
+        Self { sum, error: 0.0 }
+    }
+}
+
 /// Sums the terms of a sequence that starts at a block boundary. float16 is converted to float32 first.
 pub struct Sum<'a, T, F> {
     /// The elements.
@@ -219,92 +224,55 @@ fn add_masked<T: Element>(
     }
 }
 
-/// [`Sum`] for each of some consecutive rows that are no longer than a block, with the same bits. It saves a call, a scalar
-/// tail and narrow registers for each row.
+/// [`Sum`] for each of some short sequences, with the same bits, in one call: a call for each costs more than a few elements.
+/// Returns the number of sequences.
 ///
-/// The tail of a row, less than a row of lanes, is read [`PIECE`] elements at a time; a mask removes the elements after the
-/// row.
-pub struct SumRows<'a, T, F> {
-    /// The rows. If elements follow them, the last tail need not be copied.
-    pub data: &'a [T],
-    /// Elements of a row, at most [`BLOCK`].
-    pub len: usize,
+/// The tail of a sequence, less than a row of lanes, is read [`PIECE`] elements at a time; a mask removes the elements after
+/// the sequence.
+pub struct SumEach<I, F> {
+    /// The length of each sequence, and memory that begins with its elements. If more elements follow, the tail need not be
+    /// copied.
+    pub sequences: I,
     /// The term of each element; no term is negative.
     pub term: F,
-    /// One for each row.
-    pub sums: &'a mut [f64],
 }
 
-impl<T: Element, F: Term<T>> Op for SumRows<'_, T, F> {
+impl<'a, T: Element, I: Iterator<Item = (usize, &'a [T], &'a mut f64)>, F: Term<T>> Op for SumEach<I, F> {
     type Output = ();
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
         let distance = prefetch_distance();
-        let rest = self.len % LANES;
-        let read = rest.next_multiple_of(PIECE);
-        let mut mask = [0; LANES];
-        for (j, mask) in mask.iter_mut().enumerate() {
-            *mask = if j < rest { u64::MAX } else { 0 };
-        }
-        let mut unread = self.data;
-        for sum in self.sums {
-            let Some((row, after)) = unread.split_at_checked(self.len) else { break };
+        for (len, data, sum) in self.sequences {
             let mut lanes = Aligned([0.0; LANES]);
-            let (whole, last) = row.as_chunks();
-            add_whole::<L, _, _>(&mut lanes.0, whole, self.term, distance);
+            let (whole, tail) = data.split_at(len - len % LANES);
+            add_whole::<L, _, _>(&mut lanes.0, whole.as_chunks().0, self.term, distance);
+            let rest = len % LANES;
             if rest > 0 {
                 let mut copied = [T::ZERO; LANES];
-                let last = unread[self.len - rest..].get(..read).unwrap_or_else(|| {
-                    copied[..rest].copy_from_slice(last);
-                    &copied[..read]
+                let tail = tail.get(..rest.next_multiple_of(PIECE)).unwrap_or_else(|| {
+                    copied[..rest].copy_from_slice(&tail[..rest]);
+                    &copied[..rest.next_multiple_of(PIECE)]
                 });
-                let pieces = lanes.0.as_chunks_mut().0.iter_mut().zip(last.as_chunks().0);
-                for ((lanes, last), mask) in pieces.zip(mask.as_chunks().0) {
-                    add_masked(lanes, last, mask, self.term);
+                let pieces = lanes.0.as_chunks_mut().0.iter_mut().zip(tail.as_chunks().0);
+                for ((lanes, piece), mask) in pieces.zip(MASKS[LANES - rest..].as_chunks().0) {
+                    add_masked(lanes, piece, mask, self.term);
                 }
             }
-            *sum = fold_wide(&lanes);
-            unread = after;
+            *sum = fold_wide(lanes);
         }
     }
 }
 
-/// [`Sum`] for each of some sequences that are no longer than a block, in one call: a call for each costs more than a few
-/// elements. A tail that is not a multiple of [`PIECE`] takes longer than the call. Returns the number of sequences.
-pub struct SumEach<'a, I, F> {
-    /// The elements of each sequence.
-    pub sequences: I,
-    /// The term of each element.
-    pub term: F,
-    /// Written, one for each sequence; no more sequences are taken than there are totals.
-    pub totals: &'a mut [Total],
-}
-
-impl<'a, T: Element, I: Iterator<Item = &'a [T]>, F: Term<T>> Op for SumEach<'_, I, F> {
-    type Output = usize;
-    #[inline(always)]
-    fn eval<L: Level>(self, _: L) -> usize {
-        let mut count = 0;
-        for (total, data) in self.totals.iter_mut().zip(self.sequences) {
-            let mut lanes = Aligned([0.0; LANES]);
-            let (whole, rest) = data.as_chunks();
-            add_whole::<L, _, _>(&mut lanes.0, whole, self.term, 0);
-            let (pieces, last) = rest.as_chunks();
-            let mut left = lanes.0.as_chunks_mut().0.iter_mut();
-            // In this order, zip takes no lanes after the last piece.
-            for (piece, lanes) in pieces.iter().zip(left.by_ref()) {
-                add_whole::<L, PIECE, _>(lanes, slice::from_ref(piece), self.term, 0);
-            }
-            for (x, lane) in last.iter().zip(left.flatten()) {
-                *lane = self.term.add::<L>(*lane, *x);
-            }
-            *total = Total::default();
-            total.add(fold_wide(&lanes));
-            count += 1;
-        }
-        count
+/// The masks of tails: from place `LANES - n` on, `n` of all ones, and zeros after them.
+static MASKS: [u64; 2 * LANES] = {
+    let mut masks = [0; 2 * LANES];
+    let mut at = 0;
+    while at < LANES {
+        masks[at] = u64::MAX;
+        at += 1;
     }
-}
+    masks
+};
 
 /// [`fold`] that reads lanes in registers of the width in which they were written: a load of another width waits until the
 /// stores are in the cache.
@@ -312,7 +280,7 @@ impl<'a, T: Element, I: Iterator<Item = &'a [T]>, F: Term<T>> Op for SumEach<'_,
 /// It is inlined. `black_box` hides from the compiler where the lanes come from; else it would sum in the order of the fold, in
 /// narrow registers. The bits do not depend on that.
 #[inline(always)]
-fn fold_wide(lanes: &Aligned<[f64; LANES]>) -> f64 {
+fn fold_wide(lanes: Aligned<[f64; LANES]>) -> f64 {
     let Aligned(lanes) = black_box(lanes);
     let mut folded = Aligned([0.0; LANES / 4]);
     for j in 0..LANES / 4 {

@@ -8,8 +8,11 @@ use super::reduce::{
 use crate::element::Real;
 use crate::error::Result;
 use crate::isa::{Identity, Isa};
-use crate::kernel::rows::{self, PlainFactors, ScaleRows};
+use crate::kernel::map::{ApplyEach, Map};
+use crate::kernel::rows::{self, PlainFactors};
+use crate::kernel::scale::Times;
 use crate::kernel::sum::BLOCK;
+use crate::kernel::truncate::Truncate;
 use crate::scaled::{Factor, Limit, Scaled};
 use crate::walk::{Slices, Store, Target, with_scratch};
 
@@ -177,13 +180,35 @@ impl<'a, T: Real> Rows<'a, T> {
             let plain = factors[done..].iter().take_while(|factor| **factor != 0.0).count();
             let (from, to) = (done * len, (done + plain) * len);
             let (source, factors) = (source.map(|source| &source[from..to]), &factors[done..done + plain]);
-            isa.run(ScaleRows { from: source, to: &mut data[from..to], len, factors, toward_zero });
+            if toward_zero {
+                self.scale_each(source, &mut data[from..to], factors, Truncate);
+            } else {
+                self.scale_each(source, &mut data[from..to], factors, Times);
+            }
             done += plain;
             if done < count {
                 let norm = self.one(first + done, &mut data[done * len..(done + 1) * len], Store::Cached);
                 norms.get_mut(done).into_iter().for_each(|to| *to = norm);
                 done += 1;
             }
+        }
+    }
+
+    /// Scales each row by a normal factor. A factor of 1 keeps the bits of finite numbers; in place, it writes nothing.
+    fn scale_each<M: Map<T>>(
+        &self,
+        source: Option<&[T]>,
+        rows: &mut [T],
+        factors: &[f64],
+        map: impl Fn(f64) -> M,
+    ) {
+        let rows = rows.chunks_exact_mut(self.len).zip(factors);
+        if let Some(source) = source {
+            let rows = source.chunks_exact(self.len).zip(rows);
+            self.isa.run(ApplyEach(rows.map(|(from, (to, by))| (Some(from), to, map(*by)))));
+        } else {
+            let changed = rows.filter(|(_, by)| **by != 1.0);
+            self.isa.run(ApplyEach(changed.map(|(row, by)| (None, row, map(*by)))));
         }
     }
 }

@@ -12,9 +12,8 @@ use std::any::type_name;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 use std::hint::black_box;
-use std::iter::{Copied, Zip};
 use std::process::Command;
-use std::slice::{Chunks, ChunksMut, Iter};
+use std::vec;
 
 use _core::element::{Bf16, Element, F16};
 use _core::isa::{Baseline, Identity, Isa, Lines, Op, Stream};
@@ -23,10 +22,9 @@ use _core::kernel::halves::{FromSingles, HalfTimes, ScaleHalves, ToSingles};
 use _core::kernel::map::{AnyChange, Apply, ApplyEach, ApplyInto};
 use _core::kernel::max::{MaxAbs, MaxRow};
 use _core::kernel::power::{HalfPower, Power};
-use _core::kernel::rows::ScaleRows;
 use _core::kernel::scale::{Scale, Times};
 use _core::kernel::scale_each::ScaleEach;
-use _core::kernel::sum::{Abs, AddRow, AddRows, Square, Sum, SumEach, SumRows};
+use _core::kernel::sum::{Abs, AddRow, AddRows, Square, Sum, SumEach};
 use _core::kernel::widen::{Modulus, Widen};
 
 /// The levels, in the order of the table in `isa.rs`, and the names of their registers.
@@ -87,8 +85,10 @@ fn probe_both<O: Op>(unit: Unit, most: [usize; LEVELS.len()]) -> Probe {
     Probe { loops: 2, ..probe::<O>(unit, most) }
 }
 
-/// The slices of an operation on several.
-type Slices<'a, T> = Zip<Copied<Iter<'a, Option<&'a [T]>>>, ChunksMut<'a, T>>;
+/// The slices of an operation on several, and their functions.
+type Slices<'a, T> = vec::IntoIter<(Option<&'a [T]>, &'a mut [T], Times)>;
+/// The sequences of a sum of several, and the places of their sums.
+type Sequences<'a, T> = vec::IntoIter<(usize, &'a [T], &'a mut f64)>;
 
 /// [`probe`] for an operation that streams.
 fn streamed<T: Element, F: Lines<T>>(unit: Unit, most: [usize; LEVELS.len()]) -> Probe {
@@ -292,11 +292,9 @@ fn probes() -> Vec<Probe> {
         probe::<Sum<'_, F16, Abs>>(SUM, [0, 64, 35]),
         probe::<ToSingles<'_, F16>>(Done("cvtph2ps", 4), [0, 28, 23]),
         probe::<FromSingles<'_, F16>>(Done("cvtps2ph", 4), [0, 28, 19]),
-        probe::<SumEach<'_, Chunks<'_, f32>, Square>>(SQUARE, [191, 46, 29]),
-        probe::<SumEach<'_, Chunks<'_, f64>, Square>>(SUM, [191, 68, 42]),
-        probe::<SumRows<'_, f32, Square>>(SQUARE, [191, 46, 29]),
-        probe::<SumRows<'_, f64, Square>>(SUM, [191, 68, 42]),
-        probe::<SumRows<'_, f32, Abs>>(SUM, [235, 63, 35]),
+        probe::<SumEach<Sequences<'_, f32>, Square>>(SQUARE, [191, 46, 29]),
+        probe::<SumEach<Sequences<'_, f64>, Square>>(SUM, [191, 68, 42]),
+        probe::<SumEach<Sequences<'_, f32>, Abs>>(SUM, [235, 63, 35]),
         probe::<AddRow<'_, f32, Square>>(SQUARE, [240, 69, 35]),
         probe::<AddRows<'_, f32, Square>>(SQUARE, [157, 56, 28]),
         probe::<AddRows<'_, f64, Square>>(SUM, [157, 74, 37]),
@@ -310,16 +308,14 @@ fn probes() -> Vec<Probe> {
         probe::<Apply<'_, f64, Scale>>(PRODUCT, [166, 51, 26]),
         probe::<Apply<'_, F16, Scale>>(PRODUCT, [0, 994, 281]),
         probe::<Apply<'_, Bf16, Scale>>(PRODUCT, [1160, 378, 132]),
-        probe_both::<ApplyEach<Slices<'_, f32>, Times>>(PRODUCT, [175, 81, 41]),
-        probe_both::<ApplyEach<Slices<'_, f64>, Times>>(PRODUCT, [166, 51, 26]),
+        probe_both::<ApplyEach<Slices<'_, f32>>>(PRODUCT, [175, 81, 41]),
+        probe_both::<ApplyEach<Slices<'_, f64>>>(PRODUCT, [166, 51, 26]),
         probe::<ApplyInto<'_, f32, Scale>>(PRODUCT, [175, 81, 41]),
         probe::<ApplyInto<'_, f64, Scale>>(PRODUCT, [166, 51, 26]),
         probe::<ApplyInto<'_, F16, Scale>>(PRODUCT, [0, 994, 281]),
         probe::<ApplyInto<'_, Bf16, Scale>>(PRODUCT, [1160, 378, 133]),
         probe::<ScaleHalves<'_, Bf16, false>>(Done("mulps", 4), [134, 53, 28]),
         probe::<ScaleHalves<'_, F16, false>>(Done("mulps", 4), [0, 58, 29]),
-        probe_both::<ScaleRows<'_, f32>>(PRODUCT, [176, 81, 41]),
-        probe_both::<ScaleRows<'_, f64>>(PRODUCT, [166, 51, 26]),
         probe::<ScaleEach<'_, f32>>(PRODUCT, [1120, 416, 136]),
         probe::<Apply<'_, f32, Clip<f32>>>(Stored(4), [138, 35, 18]),
         probe::<Apply<'_, f64, Clip<f64>>>(Stored(8), [276, 69, 35]),

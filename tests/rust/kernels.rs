@@ -23,9 +23,7 @@ use _core::kernel::power::{HalfPower, Power};
 use _core::kernel::rows::PlainFactors;
 use _core::kernel::scale::{ClipMagnitude, Scale};
 use _core::kernel::scale_each::{FactorKind, ScaleEach};
-use _core::kernel::sum::{
-    Abs, AddRow, AddRows, FoldRows, Rescaled, Square, Sum, SumEach, SumRows, Term, Total,
-};
+use _core::kernel::sum::{Abs, AddRow, AddRows, FoldRows, Rescaled, Square, Sum, SumEach, Term, Total};
 use _core::kernel::widen::{Limb, Modulus, Widen};
 use _core::scaled::{Factor, Scaled, power_of_two};
 
@@ -1337,7 +1335,9 @@ fn check_sum_of_rows<T: Known, F: Term<T>>(
     let terms: Vec<f64> = data.iter().map(|x| expected(*x)).collect();
     for isa in Isa::available() {
         let mut sums = vec![-1.0; count];
-        isa.run(SumRows { data, len, term, sums: &mut sums });
+        let rows = (0..count).map(|row| &data[row * len..]);
+        let sequences = sums.iter_mut().zip(rows).map(|(sum, row)| (len, row, sum));
+        isa.run(SumEach { sequences, term });
         for (row, (sum, terms)) in sums.iter().zip(terms.chunks(len)).enumerate() {
             let expected = sum_in_order(terms);
             let is_same = sum.to_bits() == expected.to_bits() || (sum.is_nan() && expected.is_nan());
@@ -1382,23 +1382,16 @@ fn sums_of_each<T: Known>() {
             rest = after;
         }
         for isa in Isa::available() {
-            for most in [0, 1, sequences.len(), sequences.len() + 1] {
-                let mut sums = [vec![Total::default(); most], vec![Total::default(); most]];
-                let [abs, squares] = &mut sums;
-                let sequences = || sequences.iter().copied();
-                let counts = [
-                    isa.run(SumEach { sequences: sequences(), term: Abs, totals: abs }),
-                    isa.run(SumEach { sequences: sequences(), term: Square, totals: squares }),
-                ];
-                assert_eq!(counts, [most.min(sequences().len()); 2]);
-                for ((own, abs), square) in sequences().zip(abs).zip(squares) {
-                    let alone =
-                        [isa.run(Sum { data: own, term: Abs }), isa.run(Sum { data: own, term: Square })];
-                    for (found, alone) in [*abs, *square].into_iter().zip(alone) {
-                        let is_same = found.value().to_bits() == alone.value().to_bits();
-                        let are_nan = found.value().is_nan() && alone.value().is_nan();
-                        assert!(is_same || are_nan, "{} {}: {found:?}, not {alone:?}", isa.name(), own.len());
-                    }
+            let mut sums = vec![[-1.0; 2]; sequences.len()];
+            let own = sequences.iter().zip(&mut sums).map(|(own, [abs, _])| (own.len(), *own, abs));
+            isa.run(SumEach { sequences: own, term: Abs });
+            let own = sequences.iter().zip(&mut sums).map(|(own, [_, square])| (own.len(), *own, square));
+            isa.run(SumEach { sequences: own, term: Square });
+            for (own, found) in sequences.iter().zip(sums) {
+                let alone = [isa.run(Sum { data: own, term: Abs }), isa.run(Sum { data: own, term: Square })];
+                for (found, alone) in found.into_iter().zip(alone.map(Total::value)) {
+                    let is_same = found.to_bits() == alone.to_bits() || (found.is_nan() && alone.is_nan());
+                    assert!(is_same, "{} {}: {found}, not {alone}", isa.name(), own.len());
                 }
             }
         }

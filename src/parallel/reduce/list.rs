@@ -12,7 +12,7 @@ use crate::error::{Result, vec_with_room};
 use crate::isa::Isa;
 use crate::kernel::difference::Minus;
 use crate::kernel::exact::{Accumulator, ExactSum, Power};
-use crate::kernel::sum::{PIECE, SumEach, Total};
+use crate::kernel::sum::{SumEach, Total};
 use crate::parallel::{Crew, job_bytes, work_of};
 use crate::scaled::Scaled;
 use crate::walk::View;
@@ -77,10 +77,10 @@ pub trait ShortSums {
     /// Whether arrays of this dtype and of `len` elements are added up here.
     fn takes<T: Element>(&self, len: usize) -> bool;
     /// Adds up arrays.
-    fn add<'a, T: Element>(self, arrays: impl Iterator<Item = &'a [T]>);
+    fn add<'a, T: Element>(self, arrays: impl ExactSizeIterator<Item = &'a [T]>);
 }
 
-/// The number of short arrays that one call of a kernel sums. Their totals take 1 KiB of the stack.
+/// The number of short arrays that one call of a kernel sums. Their sums take 512 bytes of the stack.
 const ARRAYS_PER_CALL: usize = 64;
 
 /// Calls `each` with the sum of each array.
@@ -92,19 +92,18 @@ struct EachSum<'a, E> {
 
 impl<E: FnMut(Total)> ShortSums for EachSum<'_, E> {
     fn takes<T: Element>(&self, len: usize) -> bool {
-        len <= SHORT && len.is_multiple_of(PIECE) && has_row_sums::<T>(len, self.pass)
+        len <= SHORT && has_row_sums::<T>(len, self.pass)
     }
 
-    fn add<'a, T: Element>(self, mut arrays: impl Iterator<Item = &'a [T]>) {
-        let totals = &mut [Total::default(); ARRAYS_PER_CALL];
-        loop {
-            let sequences = arrays.by_ref().take(ARRAYS_PER_CALL);
-            let count = with_direct_term!(self.pass, term => {
-                self.isa.run(SumEach { sequences, term, totals: &mut totals[..] })
-            });
-            totals.iter().take(count).for_each(|total| (self.each)(*total));
-            if count < ARRAYS_PER_CALL {
-                break;
+    fn add<'a, T: Element>(self, mut arrays: impl ExactSizeIterator<Item = &'a [T]>) {
+        let mut sums = [0.0; ARRAYS_PER_CALL];
+        while arrays.len() > 0 {
+            let sums = &mut sums[..arrays.len().min(ARRAYS_PER_CALL)];
+            let sequences =
+                sums.iter_mut().zip(arrays.by_ref()).map(|(sum, array)| (array.len(), array, sum));
+            with_direct_term!(self.pass, term => self.isa.run(SumEach { sequences, term }));
+            for sum in &*sums {
+                (self.each)(Total::from(*sum));
             }
         }
     }

@@ -8,7 +8,7 @@ use crate::element::{Dtype, Element};
 use crate::isa::Isa;
 use crate::kernel::exact::Accumulator;
 use crate::kernel::max::MaxAbs;
-use crate::kernel::sum::{Abs, BLOCK, Rescaled, Square, Sum, SumRows, Total};
+use crate::kernel::sum::{Abs, BLOCK, Rescaled, Square, Sum, SumEach, Total};
 use crate::kernel::widen::{Limb, Modulus, Widen};
 use crate::scaled::Scaled;
 use crate::walk::{Slices, View, with_scratch};
@@ -233,7 +233,7 @@ pub(in crate::parallel) fn has_row_sums<T: Element>(len: usize, pass: Reduction)
 }
 
 /// Elements of the longest rows and arrays of which one call of a kernel does several; with float64 on AVX2, longer ones
-/// lose by [`SumRows`].
+/// lose by [`SumEach`].
 pub const SHORT: usize = BLOCK / 2;
 
 /// The sums of rows of `len` elements that follow each other, none as long as a chunk: of as many as there are `sums`.
@@ -247,7 +247,9 @@ pub(in crate::parallel) fn row_sums<T: Element>(
 ) {
     with_direct_term!(pass, term => {
         if len <= SHORT {
-            return isa.run(SumRows { data, len, term, sums });
+            let rows = (0..).step_by(len).map_while(|from| data.get(from..));
+            let sequences = sums.iter_mut().zip(rows).map(|(sum, row)| (len, row, sum));
+            return isa.run(SumEach { sequences, term });
         }
         for (data, sum) in data.chunks_exact(len).zip(sums) {
             *sum = isa.run(Sum { data, term }).value();

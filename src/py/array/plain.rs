@@ -56,15 +56,6 @@ pub(in crate::py) struct PlainArray {
     dtype: Dtype,
 }
 
-/// The fewest neighbours in a list for which one call for all of them is faster than a call for each.
-const FEWEST: usize = 8;
-
-/// The number of neighbours, or 0 if there are fewer than [`FEWEST`].
-fn at_least_fewest<T>(neighbours: impl Iterator<Item = T>) -> usize {
-    let count = neighbours.count();
-    if count < FEWEST { 0 } else { count }
-}
-
 impl PlainArray {
     #[inline(always)] // moving the struct costs more than reading the array
     fn of(fields: &Fields) -> Option<Self> {
@@ -369,15 +360,13 @@ impl Views for PlainViews<'_> {
 
     #[inline(always)]
     fn sum_short(&self, range: Range<usize>, sums: impl ShortSums) -> usize {
-        let Some(arrays) = self.arrays.get(range).filter(|arrays| arrays.len() >= FEWEST) else { return 0 };
+        let arrays = self.arrays.get(range).unwrap_or_default();
         let Some(first) = arrays.first() else { return 0 };
         match_dtype!(any first.dtype, T => {
             let is_taken = |array: &&PlainArray| array.dtype == T::DTYPE && sums.takes::<T>(array.len);
-            let count = at_least_fewest(arrays.iter().take_while(is_taken));
-            if count > 0 {
-                // SAFETY: see the struct.
-                sums.add(arrays.iter().take(count).map(|array| unsafe { array.elements::<T>() }));
-            }
+            let count = arrays.iter().take_while(is_taken).count();
+            // SAFETY: see the struct.
+            sums.add(arrays.iter().take(count).map(|array| unsafe { array.elements::<T>() }));
             count
         })
     }
@@ -505,9 +494,6 @@ impl PlainTasks<'_> {
     /// their number.
     fn scale_short<T: Real>(&mut self, isa: Isa, at: usize, scale: Scale) -> usize {
         let (Some(inputs), Some(outputs)) = (self.inputs.get(at..), self.outputs.get(at..)) else { return 0 };
-        if outputs.len() < FEWEST {
-            return 0;
-        }
         let pairs = || inputs.iter().zip(outputs);
         let is_in_place = |(input, output): (&PlainArray, &PlainArray)| input.data == output.data;
         let in_place = pairs().next().is_some_and(is_in_place);
@@ -517,7 +503,7 @@ impl PlainTasks<'_> {
         let is_like_first = |pair: &(&PlainArray, &PlainArray)| {
             is_short(pair.0) && is_short(pair.1) && is_in_place(*pair) == in_place
         };
-        let count = at_least_fewest(pairs().take_while(is_like_first));
+        let count = pairs().take_while(is_like_first).count();
         // SAFETY: memory that is borrowed mutably is lent once, and no two outputs share memory, see `task`; nor does an output
         // share memory with an input that is not its own.
         let slices = |(input, output): (&PlainArray, &PlainArray)| unsafe {
