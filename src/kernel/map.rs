@@ -85,6 +85,7 @@ where
     M: Map<T>,
 {
     type Output = ();
+    const CONVERTS: bool = M::CONVERTS;
     #[inline(always)]
     fn eval<L: Level>(self, level: L) {
         for (from, to, map) in self.0 {

@@ -239,6 +239,7 @@ pub struct SumEach<I, F> {
 
 impl<'a, T: Element, I: Iterator<Item = (usize, &'a [T], &'a mut f64)>, F: Term<T>> Op for SumEach<I, F> {
     type Output = ();
+    const CONVERTS: bool = F::CONVERTS;
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
         let distance = prefetch_distance();

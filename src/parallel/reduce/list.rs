@@ -65,7 +65,7 @@ pub trait Views: Sync {
         (0..self.count()).map(|at| self.size(at)).map(|(len, size)| len * size).sum()
     }
     /// Hands to `sums` the first arrays of a range, up to the first that is not dense, has another dtype or is not taken by
-    /// `sums`. Returns the number of these arrays, or 0 if they are too few for a gain.
+    /// `sums`. Returns the number of these arrays.
     fn sum_short(&self, range: Range<usize>, sums: impl ShortSums) -> usize {
         let _ = (range, sums);
         0
