@@ -306,61 +306,40 @@ pub(super) fn fold(lanes: &Aligned<[f64; LANES]>) -> f64 {
     lanes[0]
 }
 
-/// Adds the terms of a row to one accumulator per column.
+/// Adds the terms of `N` rows, in order, to one accumulator per column, which is loaded and stored once.
 ///
 /// The caller folds the accumulators into one [`Total`] per column every [`ROWS`] rows, so that a column's
 /// sum obeys the same bound as a block's.
-pub struct AddRow<'a, T, F> {
+pub struct AddRows<'a, T, F, const N: usize> {
     /// One accumulator per column.
     pub sums: &'a mut [f64],
-    /// As many elements.
-    pub row: &'a [T],
-    /// The term of each element.
-    pub term: F,
+    /// As many elements each.
+    pub rows: [&'a [T]; N],
+    /// Bytes from each row to the row in its place in the next call, if there is one, which is prefetched.
+    pub next: Option<usize>,
+    /// The term of the elements of each row.
+    pub terms: [F; N],
 }
 
 /// Rows between two folds of the accumulators.
 pub const ROWS: usize = BLOCK / LANES;
 
-impl<T: Element, F: Term<T>> Op for AddRow<'_, T, F> {
-    type Output = ();
-    const CONVERTS: bool = F::CONVERTS;
-    #[inline(always)]
-    fn eval<L: Level>(self, _: L) {
-        for (sum, x) in self.sums.iter_mut().zip(self.row) {
-            *sum = self.term.add::<L>(*sum, *x);
-        }
-    }
-}
-
-/// [`AddRow`] for [`ROWS_AT_ONCE`] rows in order: the same bits, and the accumulators are loaded and stored once.
-pub struct AddRows<'a, T, F> {
-    /// One accumulator per column.
-    pub sums: &'a mut [f64],
-    /// As many elements each.
-    pub rows: [&'a [T]; ROWS_AT_ONCE],
-    /// Bytes from each row to the row in its place in the next call, if there is one, which is prefetched.
-    pub next: Option<usize>,
-    /// The term of the elements of each row.
-    pub terms: [F; ROWS_AT_ONCE],
-}
-
-/// Rows of [`AddRows`].
+/// Rows of one call where the order in which memory is read does not matter.
 pub const ROWS_AT_ONCE: usize = 4;
 
-impl<T: Element, F: Term<T>> Op for AddRows<'_, T, F> {
+impl<T: Element, F: Term<T>, const N: usize> Op for AddRows<'_, T, F, N> {
     type Output = ();
     const CONVERTS: bool = F::CONVERTS;
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
-        let Some(next) = self.next else { return add_rows::<L, _>(self.sums, self.rows, self.terms) };
-        let [a, b, c, d] = self.rows.map(|row| row.chunks(COLUMNS_AT_ONCE));
-        for ((((sums, a), b), c), d) in self.sums.chunks_mut(COLUMNS_AT_ONCE).zip(a).zip(b).zip(c).zip(d) {
-            let rows = [a, b, c, d];
+        let Self { sums, rows, next, terms } = self;
+        let Some(next) = next else { return add_rows::<L, _, _>(sums, rows, terms) };
+        for (i, sums) in sums.chunks_mut(COLUMNS_AT_ONCE).enumerate() {
+            let rows = rows.map(|row| &row[i * COLUMNS_AT_ONCE..][..sums.len()]);
             for row in rows {
                 prefetch_ahead(row, next);
             }
-            add_rows::<L, _>(sums, rows, self.terms);
+            add_rows::<L, _, _>(sums, rows, terms);
         }
     }
 }
@@ -369,19 +348,20 @@ impl<T: Element, F: Term<T>> Op for AddRows<'_, T, F> {
 const COLUMNS_AT_ONCE: usize = 64;
 
 #[inline(always)]
-fn add_rows<L: Level, T: Element>(
+fn add_rows<L: Level, T: Element, const N: usize>(
     sums: &mut [f64],
-    [a, b, c, d]: [&[T]; ROWS_AT_ONCE],
-    terms: [impl Term<T>; ROWS_AT_ONCE],
+    rows: [&[T]; N],
+    terms: [impl Term<T>; N],
 ) {
-    for ((((sum, a), b), c), d) in sums.iter_mut().zip(a).zip(b).zip(c).zip(d) {
-        for (x, term) in [a, b, c, d].into_iter().zip(terms) {
-            *sum = term.add::<L>(*sum, *x);
+    let rows = rows.map(|row| &row[..sums.len()]);
+    for i in 0..sums.len() {
+        for j in 0..N {
+            sums[i] = terms[j].add::<L>(sums[i], rows[j][i]);
         }
     }
 }
 
-/// Folds the accumulators of [`AddRow`] into totals and resets them to zero.
+/// Folds the accumulators of [`AddRows`] into totals and resets them to zero.
 pub struct FoldRows<'a> {
     /// One total per column.
     pub totals: &'a mut [Total],

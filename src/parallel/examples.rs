@@ -8,7 +8,7 @@ use crate::element::Real;
 use crate::error::Result;
 use crate::isa::{Aligned, Isa};
 use crate::kernel::examples::Share;
-use crate::kernel::sum::{AddRow, AddRows, BLOCK, ROWS_AT_ONCE};
+use crate::kernel::sum::{AddRows, BLOCK, ROWS_AT_ONCE};
 use crate::scaled::Factor;
 use crate::walk::{self, Store, View, Work};
 
@@ -66,7 +66,9 @@ impl<T: Real> Examples<'_, T> {
         sums: &mut [f64],
     ) {
         for (example, factor) in factors {
-            self.elements.with_block(place(*example), |row| isa.run(AddRow { sums, row, term: *factor }));
+            self.elements.with_block(place(*example), |row| {
+                isa.run(AddRows { sums, rows: [row], terms: [*factor], next: None });
+            });
         }
     }
 }

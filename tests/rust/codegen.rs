@@ -24,7 +24,7 @@ use _core::kernel::max::{MaxAbs, MaxRow};
 use _core::kernel::power::{HalfPower, Power};
 use _core::kernel::scale::{Scale, Times};
 use _core::kernel::scale_each::ScaleEach;
-use _core::kernel::sum::{Abs, AddRow, AddRows, Square, Sum, SumEach};
+use _core::kernel::sum::{Abs, AddRows, Square, Sum, SumEach};
 use _core::kernel::widen::{Modulus, Widen};
 
 /// The levels, in the order of the table in `isa.rs`, and the names of their registers.
@@ -295,11 +295,11 @@ fn probes() -> Vec<Probe> {
         probe::<SumEach<Sequences<'_, f32>, Square>>(SQUARE, [191, 46, 29]),
         probe::<SumEach<Sequences<'_, f64>, Square>>(SUM, [191, 68, 42]),
         probe::<SumEach<Sequences<'_, f32>, Abs>>(SUM, [235, 63, 35]),
-        probe::<AddRow<'_, f32, Square>>(SQUARE, [240, 69, 35]),
-        probe::<AddRows<'_, f32, Square>>(SQUARE, [157, 56, 28]),
-        probe::<AddRows<'_, f64, Square>>(SUM, [157, 74, 37]),
-        probe::<AddRows<'_, f32, Abs>>(SUM, [194, 74, 37]),
-        probe::<AddRows<'_, Bf16, Square>>(SQUARE, [267, 92, 46]),
+        probe::<AddRows<'_, f32, Square, 1>>(SQUARE, [240, 69, 35]),
+        probe::<AddRows<'_, f32, Square, 4>>(SQUARE, [157, 56, 28]),
+        probe::<AddRows<'_, f64, Square, 4>>(SUM, [157, 74, 37]),
+        probe::<AddRows<'_, f32, Abs, 4>>(SUM, [194, 74, 37]),
+        probe::<AddRows<'_, Bf16, Square, 4>>(SQUARE, [267, 92, 46]),
         probe::<MaxAbs<'_, f32>>(Done("pcmpgtd|pmaxsd|pmaxud", 4), [175, 26, 13]),
         probe::<MaxAbs<'_, f64>>(Done("pcmpgtd|pcmpgtq|pmaxuq", 8), [718, 106, 26]),
         probe::<MaxAbs<'_, Bf16>>(Done("psubusw|pmaxuw", 2), [51, 13, 7]),

@@ -23,7 +23,7 @@ use _core::kernel::power::{HalfPower, Power};
 use _core::kernel::rows::PlainFactors;
 use _core::kernel::scale::{ClipMagnitude, Scale};
 use _core::kernel::scale_each::{FactorKind, ScaleEach};
-use _core::kernel::sum::{Abs, AddRow, AddRows, FoldRows, Rescaled, Square, Sum, SumEach, Term, Total};
+use _core::kernel::sum::{Abs, AddRows, FoldRows, Rescaled, Square, Sum, SumEach, Term, Total};
 use _core::kernel::widen::{Limb, Modulus, Widen};
 use _core::scaled::{Factor, Scaled, power_of_two};
 
@@ -1570,9 +1570,9 @@ fn rows<T: Known>() {
         for (i, row) in data.iter().enumerate() {
             let row = &row[range.clone()];
             if i % 2 == 0 {
-                isa.run(AddRow { sums: &mut sums, row, term: Abs });
+                isa.run(AddRows { sums: &mut sums, rows: [row], terms: [Abs], next: None });
             } else {
-                isa.run(AddRow { sums: &mut sums, row, term: Square });
+                isa.run(AddRows { sums: &mut sums, rows: [row], terms: [Square], next: None });
             }
             for (sum, x) in naive.iter_mut().zip(row) {
                 *sum += if i % 2 == 0 { x.size(1.0) } else { x.squared(1.0) };
@@ -1605,7 +1605,8 @@ fn rows_at_once<T: Known>() {
     at_all_levels(|isa, range| {
         let mut one_by_one: Vec<f64> = start[range.clone()].to_vec();
         for row in &data {
-            isa.run(AddRow { sums: &mut one_by_one, row: &row[range.clone()], term: Square });
+            let rows = [&row[range.clone()]];
+            isa.run(AddRows { sums: &mut one_by_one, rows, terms: [Square], next: None });
         }
         let rows = data.each_ref().map(|row| &row[range.clone()]);
         for next in [None, Some(4096)] {
@@ -1630,7 +1631,7 @@ fn squares<T: Known>() {
     let expected: Vec<f64> = data.iter().zip(&starts).map(|(x, start)| start + x.squared(1.0)).collect();
     for isa in Isa::available() {
         let mut sums = starts.clone();
-        isa.run(AddRow { sums: &mut sums, row: &data, term: Square });
+        isa.run(AddRows { sums: &mut sums, rows: [&data], terms: [Square], next: None });
         for (i, (sum, expected)) in sums.iter().zip(&expected).enumerate() {
             let is_same = sum.to_bits() == expected.to_bits() || (sum.is_nan() && expected.is_nan());
             assert!(is_same, "{}: {:?} to {}: {sum}, not {expected}", isa.name(), data[i], starts[i]);
@@ -1915,7 +1916,7 @@ fn shares<T: KnownReal>() {
         let terms = factors.map(|factor| Share::<false>(factor.by));
         isa.run(AddRows { sums: &mut together, rows: parts, terms, next: None });
         for (row, term) in parts.into_iter().zip(factors) {
-            isa.run(AddRow { sums: &mut alone, row, term });
+            isa.run(AddRows { sums: &mut alone, rows: [row], terms: [term], next: None });
         }
         for (i, (together, alone)) in together.iter().zip(&alone).enumerate() {
             let share = |(example, factor): (&[T], Factor)| example[i].exact() * factor.by * factor.then;

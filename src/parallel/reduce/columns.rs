@@ -9,7 +9,7 @@ use crate::element::Element;
 use crate::error::{Result, vec_with_room};
 use crate::isa::{Aligned, Isa};
 use crate::kernel::max::MaxRow;
-use crate::kernel::sum::{AddRow, AddRows, FoldRows, ROWS, ROWS_AT_ONCE, Term, Total};
+use crate::kernel::sum::{AddRows, FoldRows, ROWS, ROWS_AT_ONCE, Term, Total};
 use crate::parallel::Crew;
 use crate::scaled::Scaled;
 use crate::walk::Slices;
@@ -273,7 +273,6 @@ fn add_rows<T: Element>(
         isa.run(AddRows { sums, rows: rows.read(at), terms: [term; ROWS_AT_ONCE], next });
     }
     for at in tail..range.end {
-        let [row] = rows.read(at);
-        isa.run(AddRow { sums, row, term });
+        isa.run(AddRows { sums, rows: rows.read::<1>(at), terms: [term], next: None });
     }
 }
