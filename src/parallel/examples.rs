@@ -8,12 +8,16 @@ use crate::element::Real;
 use crate::error::Result;
 use crate::isa::{Aligned, Isa};
 use crate::kernel::examples::Share;
-use crate::kernel::sum::{AddRows, BLOCK, ROWS_AT_ONCE};
+use crate::kernel::sum::{AddRows, BLOCK};
 use crate::scaled::Factor;
 use crate::walk::{self, Store, View, Work};
 
 /// The number of jobs of a sum, if it is long enough.
 const JOBS: usize = 32;
+
+/// Examples that are added before their sums are stored. With 8 rather than 4, 256 examples of 20,000 elements take 0.87 of the
+/// time; with 16, which are more than the CPU's prefetchers follow, 64 of 1.9M take 1.1 times as long.
+const EXAMPLES_AT_ONCE: usize = 8;
 
 /// Examples, of which each has as many elements as the sum.
 pub struct Examples<'a, T> {
@@ -31,21 +35,21 @@ impl<T: Real> Work<T> for Examples<'_, T> {
     fn apply(&self, isa: Isa, at: Range<usize>, _: Option<&[T]>, data: &mut [T]) {
         let sums = &mut Aligned([0.0; BLOCK]).0[..data.len()];
         let place = |example: usize| example * self.len + at.start..example * self.len + at.end;
-        let (fours, rest) = self.factors.as_chunks::<ROWS_AT_ONCE>();
-        for four in fours {
-            let in_one_step = four.iter().all(|(_, factor)| factor.then == 1.0);
+        let (groups, rest) = self.factors.as_chunks::<EXAMPLES_AT_ONCE>();
+        for group in groups {
+            let in_one_step = group.iter().all(|(_, factor)| factor.then == 1.0);
             if let (View::Dense(elements), true) = (&self.elements, in_one_step) {
-                let rows = four.map(|(example, _)| &elements[place(example)]);
+                let rows = group.map(|(example, _)| &elements[place(example)]);
                 // The product by a factor of 1 is exact, whichever way it is rounded.
-                if four.iter().any(|(_, factor)| factor.toward_zero) {
-                    let terms = four.map(|(_, factor)| Share::<true>(factor.by));
+                if group.iter().any(|(_, factor)| factor.toward_zero) {
+                    let terms = group.map(|(_, factor)| Share::<true>(factor.by));
                     isa.run(AddRows { sums, rows, next: None, terms });
                 } else {
-                    let terms = four.map(|(_, factor)| Share::<false>(factor.by));
+                    let terms = group.map(|(_, factor)| Share::<false>(factor.by));
                     isa.run(AddRows { sums, rows, next: None, terms });
                 }
             } else {
-                self.add_singly(isa, four, place, sums);
+                self.add_singly(isa, group, place, sums);
             }
         }
         self.add_singly(isa, rest, place, sums);
