@@ -2,7 +2,7 @@
 //!
 //! The caller never waits for a worker to wake up, only for jobs that a worker has begun. It takes jobs from the front,
 //! workers take them from the back, so that each of two CPUs has its own half in both passes of a call: to write cache
-//! lines that the other CPU holds takes up to five times as long. The gate of a pass closes when no job is left; a worker
+//! lines that the other CPU holds takes up to five times as long. A pass closes when no job is left; a worker
 //! that arrives later finds it closed and touches nothing of the call.
 //!
 //! A worker that wakes up on the caller's CPU would take it from the caller. Linux puts it there if the other CPU is busy or,
@@ -13,9 +13,9 @@ use std::any::Any;
 use std::cell::{Cell, OnceCell};
 use std::hint::spin_loop;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, Thread};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::pool::{Help, Pool};
@@ -119,7 +119,7 @@ impl Crew {
 impl Drop for Crew {
     fn drop(&mut self) {
         if let Some(helpers) = self.helpers.get() {
-            helpers.state.fetch_or(OVER, Ordering::Release);
+            helpers.is_over.store(true, Ordering::Relaxed);
         }
     }
 }
@@ -136,12 +136,12 @@ type Take = dyn Fn(End) -> bool + Sync;
 
 /// What the workers of a call share. It outlives the call if a worker arrives late.
 struct Helpers {
-    /// The number of workers that are within a job, and the bits [`OPEN`] and [`OVER`].
-    state: AtomicUsize,
+    /// The pass that is open. Workers hold the lock while they do a job.
+    pass: RwLock<Option<&'static Take>>,
     /// The number of passes so far.
     passes: AtomicUsize,
-    /// The pass for which the gate is open.
-    pass: Mutex<Option<&'static Take>>,
+    /// Whether the call has ended.
+    is_over: AtomicBool,
     /// Workers that were woken and have not left.
     present: AtomicUsize,
     /// Workers that left because they found no CPU of their own.
@@ -150,44 +150,37 @@ struct Helpers {
     done: AtomicUsize,
     /// The first panic of a worker, for the caller.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
-    caller: Thread,
     /// The CPU of the caller at its first pass, if the system tells.
     cpu: Option<usize>,
 }
 
-/// Jobs may be taken.
-const OPEN: usize = 1 << (usize::BITS - 1);
-/// The call has ended.
-const OVER: usize = 1 << (usize::BITS - 2);
-/// The rest is a number.
-const COUNT: usize = OVER - 1;
-
-/// An open gate. Dropping it closes it and waits for the jobs that workers have begun.
+/// An open pass. Dropping it closes the pass and waits for the jobs that workers have begun.
 struct Open<'a>(&'a Helpers);
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {
-        let Self(helpers) = self;
-        helpers.state.fetch_and(!OPEN, Ordering::AcqRel);
-        let begin = Instant::now();
-        while helpers.state.load(Ordering::Acquire) & COUNT > 0 {
-            if begin.elapsed() < PATIENCE { spin_loop() } else { thread::park() }
-        }
-        *helpers.pass.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        let (lock, begin) = (&self.0.pass, Instant::now());
+        let mut pass = loop {
+            match lock.try_write() {
+                Ok(pass) => break pass,
+                Err(TryLockError::WouldBlock) if begin.elapsed() < PATIENCE => spin_loop(),
+                Err(_) => break lock.write().unwrap_or_else(PoisonError::into_inner),
+            }
+        };
+        *pass = None;
     }
 }
 
 impl Helpers {
     fn new() -> Self {
         Self {
-            state: AtomicUsize::new(0),
+            pass: RwLock::new(None),
             passes: AtomicUsize::new(0),
-            pass: Mutex::new(None),
+            is_over: AtomicBool::new(false),
             present: AtomicUsize::new(0),
             crowded: AtomicUsize::new(0),
             done: AtomicUsize::new(0),
             panic: Mutex::new(None),
-            caller: thread::current(),
             cpu: cpu::current(),
         }
     }
@@ -197,51 +190,33 @@ impl Helpers {
         self.present.load(Ordering::Relaxed) == 0 && self.crowded.load(Ordering::Relaxed) == 0
     }
 
-    /// Opens the gate for a pass. The gate is closed, and no worker is within.
+    /// Opens a pass. None is open.
     #[expect(unsafe_code, reason = "threads that outlive a call cannot hold a borrow of it")]
     fn open<'a>(&'a self, take: &'a (dyn Fn(End) -> bool + Sync + 'a)) -> Open<'a> {
-        // SAFETY: the lifetime alone changes. A worker calls `take` only between `enter` and `leave`, and `enter` succeeds only
-        // while the gate is open. `Open::drop` closes the gate and returns when as many workers have left as have entered,
-        // also if the caller panics; the private caller of this function keeps the guard in a local variable, so it is
-        // dropped before the borrow ends.
+        // SAFETY: the lifetime alone changes. A worker finds `take` in the lock, and calls it only while it holds the lock.
+        // `Open::drop` removes it, for which no worker may hold the lock, also if the caller panics; the private caller of this
+        // function keeps the guard in a local variable, so it is dropped before the borrow ends.
         let take =
             unsafe { std::mem::transmute::<&'a (dyn Fn(End) -> bool + Sync + 'a), &'static Take>(take) };
-        *self.pass.lock().unwrap_or_else(PoisonError::into_inner) = Some(take);
+        *self.pass.write().unwrap_or_else(PoisonError::into_inner) = Some(take);
         self.passes.fetch_add(1, Ordering::Release);
-        self.state.fetch_or(OPEN, Ordering::Release);
         Open(self)
     }
 
-    fn enter(&self) -> bool {
-        let entered = |state| (state & OPEN != 0).then_some(state + 1);
-        self.state.fetch_update(Ordering::AcqRel, Ordering::Relaxed, entered).is_ok()
-    }
-
-    fn leave(&self) {
-        let before = self.state.fetch_sub(1, Ordering::AcqRel);
-        if before & (OPEN | COUNT) == 1 {
-            self.caller.unpark();
-        }
-    }
-
-    /// Does one job, if one is left.
+    /// Does one job, if one is left. Does not wait for a pass that is being opened or closed.
     fn take_one(&self) -> bool {
-        if !self.enter() {
-            return false;
-        }
-        let pass = *self.pass.lock().unwrap_or_else(PoisonError::into_inner);
+        let Ok(pass) = self.pass.try_read() else { return false };
         let taken = catch_unwind(AssertUnwindSafe(|| pass.is_some_and(|take| take(End::Back))));
         let is_job = *taken.as_ref().unwrap_or(&false);
         self.done.fetch_add(usize::from(is_job), Ordering::Relaxed);
         if let Err(panic) = taken {
             self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(panic);
         }
-        self.leave();
         is_job
     }
 
     fn is_over(&self) -> bool {
-        self.state.load(Ordering::Acquire) & OVER != 0
+        self.is_over.load(Ordering::Relaxed)
     }
 
     /// Does jobs of the pass that is open until none is left. A worker that found a job stays for the passes that follow soon.
@@ -319,7 +294,6 @@ mod cpu {
 #[cfg(test)]
 mod tests {
     use std::sync::Barrier;
-    use std::sync::atomic::AtomicBool;
 
     use super::*;
     use crate::parallel::tests::alone;
