@@ -26,7 +26,7 @@ use _core::kernel::scale::Scale;
 use _core::kernel::sum::{Abs, Square, Sum};
 use _core::parallel;
 use _core::parallel::Crew;
-use _core::parallel::reduce::{AnyView, Order, norm, norm_of_view};
+use _core::parallel::reduce::{Order, norm, norm_of_view};
 use _core::scaled::{Factor, Scaled};
 use _core::walk::View;
 use criterion::{Criterion, SamplingMode, Throughput};
@@ -352,10 +352,7 @@ fn read_on_all_threads(isa: Isa, data: &[f32]) -> u32 {
     data.par_chunks(SHARE / size_of::<f32>()).map(|part| isa.run(Read(part))).reduce(|| 0, |a, b| a ^ b)
 }
 
-fn norm_on_all_threads<T: Element>(isa: Isa, data: &[T], order: Order) -> f64
-where
-    for<'a> AnyView<'a>: From<View<'a, T>>,
-{
+fn norm_on_all_threads<T: Element>(isa: Isa, data: &[T], order: Order) -> f64 {
     norm(isa, &Crew::new(), &[View::Dense(data).into()], order).map_or(f64::NAN, Scaled::to_f64)
 }
 
@@ -441,10 +438,7 @@ fn share_of_bandwidth() {
 
 /// The elements per second of a norm of `bytes` bytes, as a multiple of those of float32. In memory, reading limits both, so
 /// 16-bit dtypes have twice as many elements per second.
-fn beside_float32<T: Plain>(isa: Isa, bytes: usize, order: Order, all_threads: bool) -> f64
-where
-    for<'a> AnyView<'a>: From<View<'a, T>>,
-{
+fn beside_float32<T: Plain>(isa: Isa, bytes: usize, order: Order, all_threads: bool) -> f64 {
     let (data, singles) = (numbers::<T>(bytes), numbers::<f32>(bytes));
     // Long enough for the clock.
     let (times, rounds) = if bytes < PAST_CACHE { (100, 100) } else { (1, 10) };

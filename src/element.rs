@@ -391,14 +391,9 @@ macro_rules! elements {
         macro_rules! for_each_real {
             ($d callback:ident) => { $d callback! { $($R: $r,)* } };
         }
-        /// Passes the rows of all dtypes to the macro `$callback`, as `Name: type,` each.
-        macro_rules! for_each_element {
-            ($d callback:ident) => { $d callback! { $($R: $r,)* $($C: $c,)* $($I: $i,)* $B: $b, } };
-        }
         #[cfg(feature = "python")]
         pub(crate) use match_dtype;
         pub(crate) use for_each_real;
-        pub(crate) use for_each_element;
     };
 }
 

@@ -4,7 +4,7 @@ use std::borrow::BorrowMut;
 use std::mem;
 
 use super::crew::WAKE_MIN_BYTES;
-use super::reduce::{self, Order, norm_of_view};
+use super::reduce::{Order, Terms, norm_of_view, norm_of_views};
 use super::{Crew, job_bytes, work_of};
 use crate::element::{Ordered, Real, for_each_real};
 use crate::error::Result;
@@ -163,7 +163,7 @@ macro_rules! any_task {
             }
             /// The norm of the input, which is dense if it is also the output.
             pub(super) fn norm(&self, isa: Isa, crew: &Crew, order: Order) -> Result<Scaled> {
-                match self { $(Self::$name(task) => reduce::norm(isa, crew, &[task.input().into()], order),)* }
+                match self { $(Self::$name(task) => norm_of_views(isa, crew, &(&task.input() as &dyn Terms), order),)* }
             }
             /// `norm`, computed on the calling thread.
             pub(super) fn norm_alone(&self, isa: Isa, order: Order) -> Scaled {

@@ -13,7 +13,7 @@ pub use self::difference::Difference;
 pub use self::list::{AnyView, ShortSums, Views, exact_sum, norm, norm_of_views, norms_of_views};
 pub use self::order::{Order, norm_of_norms};
 pub(super) use self::order::{Reduction, SMALLEST_SUM};
-pub use self::pass::{CHUNK, SHORT, norm_of_view};
+pub use self::pass::{CHUNK, SHORT, Terms, norm_of_view};
 pub(super) use self::pass::{has_row_sums, norm_of_view_with, row_sums};
 pub use self::power_sum::MAX_SUMMED_ORDER;
 pub use self::slices::norms_into;

@@ -56,10 +56,7 @@ const KINDS: [Kind; 6] = [Kind::Plain, Kind::Wide, Kind::Huge, Kind::Tiny, Kind:
 const ORDERS: [f64; 10] = [1.0, 2.0, f64::INFINITY, 0.5, 1.5, 3.0, 4.0, 3.7, 0.3, 17.25];
 
 /// An element made of random bits, and the two forms of its bits: the number they make, and their order in memory.
-trait Coded: Element
-where
-    for<'a> AnyView<'a>: From<View<'a, Self>>,
-{
+trait Coded: Element {
     fn draw(random: &mut Random, kind: Kind) -> Self;
     fn add_to(self, found: &mut Fingerprint);
     fn bytes(self) -> Vec<u8>;
@@ -158,10 +155,7 @@ impl Coded for Bool {
     }
 }
 
-fn draw<T: Coded>(kind: Kind, len: usize) -> Vec<T>
-where
-    for<'a> AnyView<'a>: From<View<'a, T>>,
-{
+fn draw<T: Coded>(kind: Kind, len: usize) -> Vec<T> {
     let random = &mut Random::new(len as u64);
     (0..len).map(|_| T::draw(random, kind)).collect()
 }
@@ -191,10 +185,7 @@ impl Fingerprint {
         }
     }
 
-    fn add_all<T: Coded>(&mut self, data: &[T])
-    where
-        for<'a> AnyView<'a>: From<View<'a, T>>,
-    {
+    fn add_all<T: Coded>(&mut self, data: &[T]) {
         for x in data {
             x.add_to(self);
         }
@@ -234,10 +225,7 @@ impl Found {
     }
 
     /// [`Self::line`] for several lengths of one dtype, on one thread.
-    fn line_of<T: Coded>(&mut self, name: &str, lens: &[usize], work: impl Fn(Isa, &[T], &mut Fingerprint))
-    where
-        for<'a> AnyView<'a>: From<View<'a, T>>,
-    {
+    fn line_of<T: Coded>(&mut self, name: &str, lens: &[usize], work: impl Fn(Isa, &[T], &mut Fingerprint)) {
         let name = format!("{} {name}", T::DTYPE.name());
         let make = |kind| -> Vec<Vec<T>> { lens.iter().map(|len| draw(kind, *len)).collect() };
         self.line(&name, &[], make, |isa, inputs, found| {
@@ -252,9 +240,7 @@ impl Found {
         threads: &[usize],
         len: usize,
         work: impl Fn(Isa, &[T], &mut Fingerprint),
-    ) where
-        for<'a> AnyView<'a>: From<View<'a, T>>,
-    {
+    ) {
         let name = format!("{} {name}, shared", T::DTYPE.name());
         self.line(
             &name,
@@ -285,10 +271,7 @@ fn slices<T: Element>(data: &[T], width: usize, columns: bool) -> Slices<'_, T> 
     Slices::new(Memory::Elements(data), 0, kept, reduced)
 }
 
-fn reductions<T: Coded>(found: &mut Found)
-where
-    for<'a> AnyView<'a>: From<View<'a, T>>,
-{
+fn reductions<T: Coded>(found: &mut Found) {
     for p in ORDERS {
         let order = Order::of(p);
         found.line_of(&format!("norm {p}"), &LENGTHS, |isa, data: &[T], found| {
@@ -339,10 +322,7 @@ where
 
 /// Adds the result of `work` on `data` for every way of writing it: in place, from dense and from reversed memory, as atomics
 /// with gaps, as bytes in swapped order, and by non-temporal stores.
-fn add_written<T: Coded + Ordered>(isa: Isa, data: &[T], work: &impl Work<T>, found: &mut Fingerprint)
-where
-    for<'a> AnyView<'a>: From<View<'a, T>>,
-{
+fn add_written<T: Coded + Ordered>(isa: Isa, data: &[T], work: &impl Work<T>, found: &mut Fingerprint) {
     let len = data.len();
     let mut own = data.to_vec();
     apply_elementwise(isa, work, &mut Task { source: None, target: Target::Dense(&mut own) })
@@ -369,10 +349,7 @@ where
 }
 
 /// Bounds of all kinds; NaN has a payload.
-fn clips<T: Coded + Ordered>(found: &mut Found)
-where
-    for<'a> AnyView<'a>: From<View<'a, T>>,
-{
+fn clips<T: Coded + Ordered>(found: &mut Found) {
     let nan = |bits: u64| T::from_float(f64::from_bits(0x7ff8 << 48 | bits << 32));
     let of = |lo: f64, hi: f64| Clip { lo: T::from_float(lo), hi: T::from_float(hi) };
     let mut bounds =
@@ -410,10 +387,7 @@ fn factors() -> Vec<Factor> {
     factors
 }
 
-fn scalings<T: Coded + Real>(found: &mut Found)
-where
-    for<'a> AnyView<'a>: From<View<'a, T>>,
-{
+fn scalings<T: Coded + Real>(found: &mut Found) {
     found.line_of("scale", &LENGTHS, |isa, data: &[T], found| {
         for factor in factors() {
             add_written(isa, data, &Uniform(Scale(factor)), found);
@@ -451,10 +425,7 @@ where
 }
 
 /// Rows and columns that are clipped by their own norms.
-fn own_norms<T: Coded + Real>(found: &mut Found)
-where
-    for<'a> AnyView<'a>: From<View<'a, T>>,
-{
+fn own_norms<T: Coded + Real>(found: &mut Found) {
     const LIMITS: [f64; 6] = [0.0, 1e-320, 1e-3, 3.0, 1e30, f64::INFINITY];
     found.line_of("clip rows", &[7, 129 * 10, 7 * 2100], |isa, data: &[T], found| {
         for (limit, len) in LIMITS.into_iter().flat_map(|limit| [1, 3, 70, 2100].map(|len| (limit, len))) {
@@ -508,10 +479,7 @@ fn norms_and_factors(found: &mut Found) {
 
 /// Sizes from which threads share the work.
 fn shared(found: &mut Found) {
-    fn norms_of<T: Coded>(found: &mut Found, p: f64, len: usize)
-    where
-        for<'a> AnyView<'a>: From<View<'a, T>>,
-    {
+    fn norms_of<T: Coded>(found: &mut Found, p: f64, len: usize) {
         found.shared_line_of(&format!("norm {p}"), &THREAD_COUNTS, len, |isa, data: &[T], found| {
             let (low, high) = data.split_at(data.len() / 3);
             for list in [&[data][..], &[low, high]] {

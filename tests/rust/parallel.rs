@@ -125,10 +125,7 @@ fn assert_norm(found: Scaled, data: &[f64], p: f64) {
 }
 
 /// Reference operations of an element.
-trait Known: Element
-where
-    for<'a> AnyView<'a>: From<View<'a, Self>>,
-{
+trait Known: Element {
     /// An ordinary one, from arbitrary bits.
     fn everyday(random: &mut Random) -> Self;
     /// Its modulus, to an ulp of float64.
@@ -179,26 +176,17 @@ impl Known for Bool {
     }
 }
 
-fn some<T: Known>(seed: u64, len: usize) -> Vec<T>
-where
-    for<'a> AnyView<'a>: From<View<'a, T>>,
-{
+fn some<T: Known>(seed: u64, len: usize) -> Vec<T> {
     let mut random = Random::new(seed);
     (0..len).map(|_| T::everyday(&mut random)).collect()
 }
 
-fn sizes<T: Known>(data: &[T]) -> Vec<f64>
-where
-    for<'a> AnyView<'a>: From<View<'a, T>>,
-{
+fn sizes<T: Known>(data: &[T]) -> Vec<f64> {
     data.iter().map(|x| x.size()).collect()
 }
 
 /// The norm, on any level and number of threads, and as part of a list or alone.
-fn norm_everywhere<T: Known>(data: &[T], order: Order) -> Scaled
-where
-    for<'a> AnyView<'a>: From<View<'a, T>>,
-{
+fn norm_everywhere<T: Known>(data: &[T], order: Order) -> Scaled {
     everywhere(|isa| {
         let found = norm(isa, &Crew::new(), &[View::Dense(data).into()], order).expect("threads");
         assert_eq!(key(found), key(norm_of_view(isa, &View::Dense(data), order)));
@@ -206,10 +194,7 @@ where
     })
 }
 
-fn check_norms<T: Known>(data: &[T])
-where
-    for<'a> AnyView<'a>: From<View<'a, T>>,
-{
+fn check_norms<T: Known>(data: &[T]) {
     for p in ORDERS {
         assert_norm(norm_everywhere(data, Order::of(p)), &sizes(data), p);
     }
@@ -265,10 +250,7 @@ fn norms_are_right_and_the_same_everywhere() {
     check_norms(&everyday(2, 1_100_003)); // 8.8 MB
 }
 
-fn norms_of<T: Known>()
-where
-    for<'a> AnyView<'a>: From<View<'a, T>>,
-{
+fn norms_of<T: Known>() {
     for len in [0, 1, 5, BLOCK - 1, BLOCK + 1, CHUNK + BLOCK + 77] {
         check_norms::<T>(&some(20, len));
     }
@@ -286,10 +268,7 @@ fn norms_of_every_dtype_are_right_and_the_same_everywhere() {
 }
 
 /// The sum of magnitudes of integers is rounded once, even if they and their sum are far above 2^53.
-fn exact_sums<T: Known>(exact: fn(T) -> u128)
-where
-    for<'a> AnyView<'a>: From<View<'a, T>>,
-{
+fn exact_sums<T: Known>(exact: fn(T) -> u128) {
     for len in [1, 2, 3, 1000, BLOCK + 1, CHUNK + 5, 700_001] {
         let data: Vec<T> = some(22, len);
         let sum = |data: &[T]| -> f64 { data.iter().map(|x| exact(*x)).sum::<u128>() as f64 };
@@ -674,10 +653,7 @@ fn complex_columns_beyond_the_range_are_done_again() {
 }
 
 /// Infinity and NaN in the dtypes that have them.
-fn odd<T: Known>(infinite: T, nan: T)
-where
-    for<'a> AnyView<'a>: From<View<'a, T>>,
-{
+fn odd<T: Known>(infinite: T, nan: T) {
     for len in [3, 700, CHUNK + 100] {
         let mut data: Vec<T> = some(43, len);
         for p in ORDERS {
@@ -776,10 +752,7 @@ fn transposed<T: Copy>(data: &[T], width: usize) -> Vec<T> {
     (0..width).flat_map(|column| data.iter().skip(column).step_by(width).copied()).collect()
 }
 
-fn check_columns<T: Known>(data: &[T], width: usize, orders: &[f64])
-where
-    for<'a> AnyView<'a>: From<View<'a, T>>,
-{
+fn check_columns<T: Known>(data: &[T], width: usize, orders: &[f64]) {
     let turned = transposed(data, width);
     let height = data.len() / width;
     for &p in orders {
@@ -814,20 +787,14 @@ fn columns_have_the_norms_of_rows() {
     }
 }
 
-fn columns_of<T: Known>()
-where
-    for<'a> AnyView<'a>: From<View<'a, T>>,
-{
+fn columns_of<T: Known>() {
     for (height, width) in [(10, 3), (100, 7), (1, 50), (3, 1000), (130, 513), (70, 2100)] {
         check_columns::<T>(&some(50, height * width), width, &ORDERS);
     }
 }
 
 /// Enough to be shared between threads.
-fn shared_columns_of<T: Known>()
-where
-    for<'a> AnyView<'a>: From<View<'a, T>>,
-{
+fn shared_columns_of<T: Known>() {
     let height = (9 << 19) / size_of::<T>() / 10;
     check_columns::<T>(&some(51, height * 10), 10, &ORDERS);
 }
@@ -1019,10 +986,7 @@ fn work_by_position_finds_its_position_on_every_thread() {
 }
 
 /// Rows clipped by their own norms. `bits` distinguishes elements, and `nan` is the result for elements of a row with NaN.
-fn check_clipped_rows<T: Real + Known>(bits: fn(T) -> u64, nan: u64)
-where
-    for<'a> AnyView<'a>: From<View<'a, T>>,
-{
+fn check_clipped_rows<T: Real + Known>(bits: fn(T) -> u64, nan: u64) {
     for (height, width, limit) in [
         (50, 7, 1000.0),
         (1, 3000, 10.0),
@@ -1084,10 +1048,7 @@ fn rows_are_clipped_by_their_own_norms() {
 
 /// Columns clipped by their own norms, in matrices that follow each other. `extremes` are numbers whose squares, or whose
 /// factors, leave float64's range, or infinities and NaN.
-fn check_clipped_columns<T: Real + Known>(bits: fn(T) -> u64, nan: u64, extremes: &[T])
-where
-    for<'a> AnyView<'a>: From<View<'a, T>>,
-{
+fn check_clipped_columns<T: Real + Known>(bits: fn(T) -> u64, nan: u64, extremes: &[T]) {
     let all = |data: &[T]| -> Vec<u64> { data.iter().map(|x| bits(*x)).collect() };
     // Fewer columns than one strip, some strips, many; one row, more than are folded at once; written by non-temporal stores.
     for (outer, len, inner, limit) in [

@@ -1,13 +1,13 @@
 //! The norm of many arrays as one.
 
+use std::iter;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
-use std::{iter, slice};
 
 use super::difference::Difference;
 use super::order::{Order, OverflowRisk, Reduction};
 use super::pass::{CHUNK, SHORT, Terms, has_row_sums, with_direct_term};
-use crate::element::{Element, for_each_element};
+use crate::element::Element;
 use crate::error::{Result, vec_with_room};
 use crate::isa::Isa;
 use crate::kernel::difference::Minus;
@@ -17,37 +17,18 @@ use crate::parallel::{Crew, job_bytes, work_of};
 use crate::scaled::Scaled;
 use crate::walk::View;
 
-/// A view of one of the dtypes, or a difference.
-pub struct AnyView<'a>(Kind<'a>);
+/// A view of any dtype, or a difference.
+pub struct AnyView<'a>(Box<dyn Terms + 'a>);
 
-macro_rules! any_view {
-    ($($name:ident: $t:ty,)*) => {
-        enum Kind<'a> { $($name(View<'a, $t>),)* Difference(Box<dyn Terms + 'a>) }
-
-        $(impl<'a> From<View<'a, $t>> for AnyView<'a> {
-            fn from(view: View<'a, $t>) -> Self { Self(Kind::$name(view)) }
-        })*
-
-        impl AnyView<'_> {
-            #[inline(always)] // so that a caller that knows the dtype does not match on it again
-            fn terms(&self) -> &dyn Terms {
-                match &self.0 { $(Kind::$name(view) => view,)* Kind::Difference(difference) => &**difference }
-            }
-        }
-    };
-}
-for_each_element!(any_view);
-
-impl<'a, T: Minus> From<Difference<'a, T>> for AnyView<'a> {
-    fn from(difference: Difference<'a, T>) -> Self {
-        Self(Kind::Difference(Box::new(difference)))
+impl<'a, T: Element> From<View<'a, T>> for AnyView<'a> {
+    fn from(view: View<'a, T>) -> Self {
+        Self(Box::new(view))
     }
 }
 
-impl AnyView<'_> {
-    /// The number of elements.
-    fn len(&self) -> usize {
-        self.terms().size().0
+impl<'a, T: Minus> From<Difference<'a, T>> for AnyView<'a> {
+    fn from(difference: Difference<'a, T>) -> Self {
+        Self(Box::new(difference))
     }
 }
 
@@ -59,7 +40,7 @@ pub trait Views: Sync {
     /// The elements of array `at`, below [`Views::count`], and the bytes of each element.
     fn size(&self, at: usize) -> (usize, usize);
     /// Calls `read` with a view of array `at`.
-    fn with<R>(&self, at: usize, read: impl FnOnce(&AnyView<'_>) -> R) -> R;
+    fn with<R>(&self, at: usize, read: impl FnOnce(&dyn Terms) -> R) -> R;
     /// The bytes of all arrays.
     fn bytes(&self) -> usize {
         (0..self.count()).map(|at| self.size(at)).map(|(len, size)| len * size).sum()
@@ -109,15 +90,28 @@ impl<E: FnMut(Total)> ShortSums for EachSum<'_, E> {
     }
 }
 
+/// A single array.
+impl Views for &dyn Terms {
+    fn count(&self) -> usize {
+        1
+    }
+    fn size(&self, _: usize) -> (usize, usize) {
+        (**self).size()
+    }
+    fn with<R>(&self, _: usize, read: impl FnOnce(&dyn Terms) -> R) -> R {
+        read(*self)
+    }
+}
+
 impl Views for &[AnyView<'_>] {
     fn count(&self) -> usize {
         self.len()
     }
     fn size(&self, at: usize) -> (usize, usize) {
-        self[at].terms().size()
+        self[at].0.size()
     }
-    fn with<R>(&self, at: usize, read: impl FnOnce(&AnyView<'_>) -> R) -> R {
-        read(&self[at])
+    fn with<R>(&self, at: usize, read: impl FnOnce(&dyn Terms) -> R) -> R {
+        read(&*self[at].0)
     }
 }
 
@@ -134,7 +128,7 @@ pub fn norm(isa: Isa, crew: &Crew, arrays: &[AnyView<'_>], order: Order) -> Resu
 /// # Errors
 /// No memory for the list of chunks, or a bad setting of the threads.
 pub fn norm_of_views(isa: Isa, crew: &Crew, arrays: &impl Views, order: Order) -> Result<Scaled> {
-    let risk_of = |at| arrays.with(at, |array| array.terms().risk());
+    let risk_of = |at| arrays.with(at, |array| array.risk());
     let risk = || (0..arrays.count()).map(risk_of).fold(OverflowRisk::default(), OverflowRisk::or);
     let list = List::new(isa, arrays, order.cost())?;
     order.norm(risk, |by| list.max(crew, by), |pass| list.sum(crew, pass))
@@ -148,9 +142,9 @@ pub fn exact_sum(isa: Isa, crew: &Crew, arrays: &[AnyView<'_>], power: Power) ->
     let list = List::new(isa, &arrays, 1)?;
     let total = Mutex::new(Ok(ExactSum::default()));
     // The order in which threads add to the total does not matter: the sums are integers.
-    let add = |parts: &mut dyn Iterator<Item = (&AnyView<'_>, Range<usize>)>| {
+    let add = |parts: &mut dyn Iterator<Item = (&dyn Terms, Range<usize>)>| {
         let own = Accumulator::new(power).map(|mut own| {
-            parts.for_each(|(array, range)| array.terms().add_exactly(isa, range, &mut own));
+            parts.for_each(|(array, range)| array.add_exactly(isa, range, &mut own));
             *own.sum()
         });
         let mut total = total.lock().unwrap_or_else(PoisonError::into_inner);
@@ -160,7 +154,9 @@ pub fn exact_sum(isa: Isa, crew: &Crew, arrays: &[AnyView<'_>], power: Power) ->
             (total, Err(error)) => *total = Err(error),
         }
     };
-    let add_whole = |arrays: &[AnyView<'_>]| add(&mut arrays.iter().map(|array| (array, 0..array.len())));
+    let add_whole = |arrays: &[AnyView<'_>]| {
+        add(&mut arrays.iter().map(|AnyView(array)| (&**array, 0..array.size().0)));
+    };
     if list.is_shared {
         let whole = |range: Range<usize>, _: &mut [()]| add_whole(&arrays[range]);
         list.share(crew, whole, |array, range| add(&mut iter::once((array, range))))?;
@@ -183,7 +179,7 @@ pub fn norms_of_views<R>(
     norms: &mut [R],
     make: impl Fn(Scaled) -> R,
 ) -> Result<()> {
-    let alone = |at| arrays.with(at, |view| norm(isa, crew, slice::from_ref(view), order));
+    let alone = |at| arrays.with(at, |array| norm_of_views(isa, crew, &array, order));
     let (Order::One | Order::Two | Order::Square, Some(first)) = (order, order.first()) else {
         for (at, to) in norms.iter_mut().enumerate() {
             *to = make(alone(at)?);
@@ -235,14 +231,14 @@ impl<'a, V: Views> List<'a, V> {
     /// The largest modulus, times a power of two.
     fn max(&self, crew: &Crew, by: f64) -> Result<f64> {
         let largest = |a: f64, b: f64| if a.is_nan() || a >= b { a } else { b };
-        let whole = |at| self.arrays.with(at, |array| array.terms().max(self.isa, 0..array.len(), by));
+        let whole = |at| self.arrays.with(at, |array| array.max(self.isa, 0..array.size().0, by));
         if !self.is_shared {
             return Ok((0..self.arrays.count()).map(whole).fold(0.0, largest));
         }
         let found = self.share(
             crew,
             |range, maxima| range.zip(maxima).for_each(|(at, max)| *max = whole(at)),
-            |array, range| array.terms().max(self.isa, range, by),
+            |array, range| array.max(self.isa, range, by),
         )?;
         Ok(found.into_iter().fold(0.0, largest))
     }
@@ -266,7 +262,7 @@ impl<'a, V: Views> List<'a, V> {
                 let mut totals = totals.iter_mut();
                 self.sums(pass, range, |array| totals.next().into_iter().for_each(|total| *total = array));
             },
-            |array, range| array.terms().sum(self.isa, pass, range),
+            |array, range| array.sum(self.isa, pass, range),
         )?;
         // The chunks of an array are merged first, as above.
         let mut rest = found.iter();
@@ -284,7 +280,7 @@ impl<'a, V: Views> List<'a, V> {
         while !range.is_empty() {
             range.start += self.arrays.sum_short(range.clone(), EachSum { isa, pass, each: &mut each });
             let Some(first) = range.next() else { break };
-            each(self.arrays.with(first, |array| array.terms().sum(isa, pass, 0..array.len())));
+            each(self.arrays.with(first, |array| array.sum(isa, pass, 0..array.size().0)));
         }
     }
 
@@ -299,7 +295,7 @@ impl<'a, V: Views> List<'a, V> {
         &self,
         crew: &Crew,
         whole: impl Fn(Range<usize>, &mut [R]) + Sync,
-        part: impl Fn(&AnyView<'_>, Range<usize>) -> R + Sync,
+        part: impl Fn(&dyn Terms, Range<usize>) -> R + Sync,
     ) -> Result<Vec<R>> {
         let count = (0..self.arrays.count()).map(|at| self.chunks(at)).sum();
         let mut results = vec_with_room(count)?;
@@ -309,7 +305,7 @@ impl<'a, V: Views> List<'a, V> {
             Job::Arrays(range, results) => whole(range, results),
             Job::Chunks { at, chunk, results } => self.arrays.with(at, |array| {
                 for (from, result) in (chunk * CHUNK..).step_by(CHUNK).zip(results) {
-                    *result = part(array, from..array.len().min(from + CHUNK));
+                    *result = part(array, from..array.size().0.min(from + CHUNK));
                 }
             }),
         })?;

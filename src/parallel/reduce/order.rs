@@ -22,7 +22,7 @@ pub enum Order {
 
 /// The terms that one pass over the data adds up. [`Order::norm`] alone chooses the passes of an order.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::parallel) enum Reduction {
+pub enum Reduction {
     Abs,
     RescaledAbs(f64),
     Square,
@@ -33,7 +33,7 @@ pub(in crate::parallel) enum Reduction {
 
 /// How far the numbers of a norm may lie from float64's range.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct OverflowRisk {
+pub struct OverflowRisk {
     /// Sums can leave float64's range.
     wide: bool,
     /// A modulus can leave that range, too, or lose digits below it.

@@ -123,7 +123,7 @@ impl<T: Element> Blocks for View<'_, T> {
 }
 
 /// The methods that norms need of one array, of any dtype.
-pub(super) trait Terms: Send + Sync {
+pub trait Terms: Send + Sync {
     /// See [`Blocks::size`].
     fn size(&self) -> (usize, usize);
     /// How far the numbers of a norm may leave float64's range.

@@ -1,16 +1,16 @@
 //! Norms of the slices of one array along some of its axes.
 
 use super::columns::{column_maxima, column_norms};
-use super::list::{AnyView, norm};
+use super::list::norm_of_views;
 use super::order::{Order, OverflowRisk};
-use super::pass::{CHUNK, has_row_sums, norm_of_slice_with, norm_of_view, row_sums};
+use super::pass::{CHUNK, Terms, has_row_sums, norm_of_slice_with, norm_of_view, row_sums};
 use crate::element::Element;
 use crate::error::Result;
 use crate::isa::Isa;
 use crate::kernel::rows;
 use crate::parallel::{Crew, job_bytes};
 use crate::scaled::Scaled;
-use crate::walk::{Slices, View};
+use crate::walk::Slices;
 
 /// Writes the norm of each slice, in the order of the kept axes. The norms of slices without elements are not written.
 ///
@@ -21,10 +21,7 @@ pub fn norms_into<T: Element>(
     slices: &Slices<'_, T>,
     order: Order,
     norms: &mut [Scaled],
-) -> Result<()>
-where
-    for<'a> AnyView<'a>: From<View<'a, T>>,
-{
+) -> Result<()> {
     let (count, len) = (slices.kept.len(), slices.reduced.len());
     if len == 0 || count == 0 {
         return Ok(());
@@ -40,7 +37,7 @@ where
         // Long slices, one after the other, each on all threads.
         let crew = Crew::new();
         for (at, to) in norms.iter_mut().enumerate() {
-            *to = norm(isa, &crew, &[slices.slice(at).into()], order)?;
+            *to = norm_of_views(isa, &crew, &(&slices.slice(at) as &dyn Terms), order)?;
         }
         return Ok(());
     }

@@ -32,7 +32,7 @@ use crate::error::{Error, Result};
 use crate::isa::Isa;
 use crate::kernel::scale::Scale;
 use crate::parallel::elementwise::{AnyTask, Task, Tasks};
-use crate::parallel::reduce::{AnyView, SHORT, ShortSums, Views};
+use crate::parallel::reduce::{SHORT, ShortSums, Terms, Views};
 use crate::scaled::Factor;
 use crate::walk::{Axis, Layout, Memory, Slices, Store, Target, View};
 
@@ -346,11 +346,11 @@ impl Views for PlainViews<'_> {
     }
 
     #[inline]
-    fn with<R>(&self, at: usize, read: impl FnOnce(&AnyView<'_>) -> R) -> R {
+    fn with<R>(&self, at: usize, read: impl FnOnce(&dyn Terms) -> R) -> R {
         let array = &self.arrays[at];
         match_dtype!(any array.dtype, T => {
             // SAFETY: see the struct.
-            read(&View::Dense(unsafe { array.elements::<T>() }).into())
+            read(&View::Dense(unsafe { array.elements::<T>() }))
         })
     }
 

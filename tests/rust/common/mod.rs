@@ -7,9 +7,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use _core::element::Element;
 use _core::error::Result;
 use _core::isa::Isa;
-use _core::parallel::reduce::{AnyView, Order, norms_into};
+use _core::parallel::reduce::{Order, norms_into};
 use _core::scaled::Scaled;
-use _core::walk::{Slices, View};
+use _core::walk::Slices;
 
 /// A lock to hold while a test sets the number of threads, which is a setting of the process.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
@@ -51,10 +51,7 @@ pub(crate) fn thinned<I: IntoIterator>(all: I, step: usize) -> std::iter::StepBy
 }
 
 /// The norm of each slice, in the order of the kept axes.
-pub(crate) fn slice_norms<T: Element>(isa: Isa, slices: &Slices<'_, T>, order: Order) -> Result<Vec<Scaled>>
-where
-    for<'a> AnyView<'a>: From<View<'a, T>>,
-{
+pub(crate) fn slice_norms<T: Element>(isa: Isa, slices: &Slices<'_, T>, order: Order) -> Result<Vec<Scaled>> {
     let mut norms = vec![Scaled::ZERO; slices.kept.len()];
     norms_into(isa, slices, order, &mut norms)?;
     Ok(norms)
