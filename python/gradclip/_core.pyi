@@ -1,15 +1,13 @@
 # The compiled module, by hand; `make lint` holds it against the real one with mypy.stubtest.
 from collections.abc import Sequence
-from typing import Any, Literal, TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import Self, disjoint_base
 
 from gradclip._types import AnyResult, Array
 
 __all__ = [
-    "Checks",
     "__version__",
     "clip_by_global_norm",
     "clip_by_norm",
@@ -19,14 +17,13 @@ __all__ = [
     "clip_difference_by_global_norm",
     "clip_examples_by_global_norm",
     "config",
-    "describe",
-    "dtype_text",
     "exact_sum",
     "exiting",
     "forked",
     "get_num_threads",
     "global_norm",
     "isa_levels",
+    "keep_apart",
     "memory_of_process",
     "merge_power_sums",
     "norm",
@@ -38,7 +35,6 @@ __all__ = [
     "roots_of_power_sums",
     "set_isa",
     "set_num_threads",
-    "text_of",
     "trim",
 ]
 
@@ -105,9 +101,6 @@ def global_norm(t_list: Any, name: Any, ord: Any, nonfinite: Any, integers: Any)
 def norms(t_list: Any, name: Any, ord: Any) -> npt.NDArray[np.float64]: ...
 def norm(tensor: Any, ord: Any, axis: Any, keepdims: Any, name: Any) -> Any: ...
 def normalize(tensor: Any, ord: Any, axis: Any, name: Any, out: Any) -> tuple[Array, Array]: ...
-def describe(object: Any) -> str: ...
-def dtype_text(array: Any) -> str: ...
-def text_of(object: Any) -> str: ...
 def forked() -> None: ...
 def exiting() -> None: ...
 def get_num_threads() -> int: ...
@@ -129,33 +122,10 @@ def merge_power_sums(rows: npt.NDArray[np.float64], ord: float) -> npt.NDArray[n
 def roots_of_power_sums(sums: npt.NDArray[np.float64], ord: float) -> npt.NDArray[np.float64]: ...
 def exact_sum(function: str, t_list: Any, name: Any, ord: float, keeps_integers: bool) -> tuple[bytes, float, int]: ...
 
-# The checks of one call: the name of the public function, and the caller's `name`. The messages are those for NumPy
-# arrays.
-@disjoint_base
-class Checks:
-    def __new__(cls, function: str, name: Any) -> Self: ...
-    @property
-    def name(self) -> Any: ...
-    def limit(self, argument: str, object: Any, nan: bool) -> float: ...  # >= 0; NaN if `nan`
-    def axes(self, argument: str, object: Any, ndim: int) -> list[int] | None: ...
-    def order(self, ord: Any) -> float: ...  # of vectors alone
-
-    # ("whole", None, ord); ("vectors", axes, ord); ("matrices", axes, 1: columns, 2: singular, inf: rows)
-    def along(
-        self, ord: Any, axis: Any, ndim: int
-    ) -> tuple[Literal["whole", "vectors", "matrices"], list[int] | None, float]: ...
-    def keepdims(self, keepdims: Any) -> bool: ...
-    def check_name(self) -> None: ...
-    def out_sequence(self, out: Any, tensors: int) -> tuple[Any, ...] | None: ...
-    def type_error(self, argument: str, found: str, allowed: str) -> TypeError: ...
-    def value_error(self, argument: str, found: str, allowed: str) -> ValueError: ...
-
-    # Each array: address, bytes of an element, shape, strides in bytes. Returns the inputs to be copied before anything
-    # is written; input i may be the very array that is output i. Raises where outputs share a byte; `places` are theirs
-    # in a list, None if `out` is no list.
-    def keep_apart(
-        self,
-        outputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]],
-        inputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]],
-        places: Sequence[int] | None,
-    ) -> list[int]: ...
+# Each array: address, bytes of an element, shape, strides in bytes. Returns two outputs that share a byte, or twice one
+# whose elements do, if there are any; and the inputs to be copied before anything is written. Input i may be the very
+# array that is output i.
+def keep_apart(
+    outputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]],
+    inputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]],
+) -> tuple[tuple[int, int] | None, list[int]]: ...

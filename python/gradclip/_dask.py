@@ -16,6 +16,7 @@ import numpy as np
 from dask.array.core import elemwise
 
 from gradclip import _core
+from gradclip._checks import Checks
 from gradclip._exchange import prefix_of, to_float, to_floats
 from gradclip._nonfinite import NonFiniteError
 from gradclip._slices import IndexedSlices
@@ -33,10 +34,10 @@ def norm(tensor: Any, ord: Any, axis: Any, keepdims: Any, name: Any) -> Any:
     """See `gradclip.norm`."""
     # An empty array finds what is wrong with the arguments.
     _core.norm(_empty(tensor), ord, axis, keepdims, name)
-    kind, axes, order = _core.Checks("norm", name).along(ord, axis, tensor.ndim)
+    kind, axes, order = Checks("norm", name).along(ord, axis, tensor.ndim)
     if kind == "matrices":
         allowed = "'euclidean' or 'fro' along two axes of a dask array"
-        raise _core.Checks("norm", name).value_error("ord", _core.describe(ord), allowed)
+        raise Checks("norm", name).wrong_value("ord", ord, allowed)
     order = _summed_order("norm", name, order if isinstance(ord, str) else ord)  # 'fro' is 2
     keeps = bool(keepdims)
     reduced = tuple(range(tensor.ndim)) if axes is None else tuple(axes)
@@ -53,7 +54,7 @@ def global_norm(t_list: Any, name: Any, ord: Any, nonfinite: Any, integers: Any)
     for argument, found, default in (("nonfinite", nonfinite, "propagate"), ("integers", integers, "count")):
         if found != default:
             allowed = f"{default!r} for dask arrays"
-            raise _core.Checks("global_norm", name).value_error(argument, _core.describe(found), allowed)
+            raise Checks("global_norm", name).wrong_value(argument, found, allowed)
     return _number(_pair_of_list(t_list, _summed_order("global_norm", name, ord)))
 
 
@@ -67,13 +68,13 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: Any, o
         bound: Any = given if given is None or np.isscalar(given) else _as_lazy(given)
         if not _broadcasts(bound, t):
             allowed = f"a shape that broadcasts to that of t, {t.shape}"
-            raise _core.Checks("clip_by_value", name).value_error(argument, f"shape {np.shape(bound)}", allowed)
+            raise Checks("clip_by_value", name).value_error(argument, f"shape {np.shape(bound)}", allowed)
         bounds.append(_in_chunks_of(t, bound) if _is_lazy(bound) else bound)
     try:
         return elemwise(partial(_clip_block_by_value, name=name), t, *bounds, dtype=t.dtype)
     except ValueError as error:  # of chunks whose lengths are not known
         allowed = "chunks like those of the bounds"
-        raise _core.Checks("clip_by_value", name).value_error("t", str(error), allowed) from error
+        raise Checks("clip_by_value", name).value_error("t", str(error), allowed) from error
 
 
 def _clip_by_norm(  # noqa: PLR0917
@@ -81,7 +82,7 @@ def _clip_by_norm(  # noqa: PLR0917
 ) -> Any:
     _refuse_out(function, name, out)
     _core.clip_by_norm(function, _empty(t), clip_norm, axes, name, nonfinite, strict, None, None)
-    given = _core.Checks(function, name).axes("axes", axes, t.ndim)
+    given = Checks(function, name).axes("axes", axes, t.ndim)
     reduced = tuple(range(t.ndim)) if given is None else tuple(given)
     sums = _sums(t, 2.0, reduced)
     return t.map_blocks(
@@ -109,7 +110,7 @@ def clip_by_global_norm(  # noqa: PLR0917
     function = "clip_by_global_norm"
     _refuse_out(function, name, out)
     if integers != "raise":
-        raise _core.Checks(function, name).value_error("integers", _core.describe(integers), "'raise' for dask arrays")
+        raise Checks(function, name).wrong_value("integers", integers, "'raise' for dask arrays")
     used = use_norm
     if _is_lazy(use_norm):
         # A stand-in with the same dtype and shape, of one zero.
@@ -290,7 +291,7 @@ def _pair(*parts: Any, order: float) -> Array:
 
 
 def _pair_of_norm(norm: Array, name: Any, elements: float) -> Array:
-    found = _core.Checks("clip_by_global_norm", name).limit("use_norm", np.asarray(norm), True)
+    found = Checks("clip_by_global_norm", name).limit("use_norm", np.asarray(norm), True)
     return np.array([found, 0.0, elements])
 
 
@@ -347,7 +348,7 @@ def _in_chunks_of(tensor: Any, bound: Any) -> Any:
 def _summed_order(function: str, name: Any, ord: Any) -> float:
     """Return the order of a norm, checked to have sums that can be merged."""
     _core.power_sums(function, (), name, ord, False, False)
-    return _core.Checks(function, name).order(ord)
+    return Checks(function, name).order(ord)
 
 
 def _empty(tensor: Any) -> Array:
@@ -359,7 +360,7 @@ def _empties(function: str, name: Any, t_list: Any) -> list[Any]:
     """Return a list with the same dtypes and Nones as a list of tensors, to check arguments with."""
     for i, tensor in enumerate(t_list):
         if isinstance(tensor, IndexedSlices):
-            raise _core.Checks(function, name).type_error(f"t_list[{i}]", "IndexedSlices", "arrays beside dask arrays")
+            raise Checks(function, name).type_error(f"t_list[{i}]", "IndexedSlices", "arrays beside dask arrays")
     is_array = [_is_lazy(t) or (isinstance(t, np.ndarray) and not isinstance(t, np.ma.MaskedArray)) for t in t_list]
     return [_empty(tensor) if is_one else tensor for tensor, is_one in zip(t_list, is_array, strict=True)]
 
@@ -370,4 +371,4 @@ def _norm_dtype(dtype: Any) -> Any:
 
 def _refuse_out(function: str, name: Any, out: Any) -> None:
     if out is not None:
-        raise _core.Checks(function, name).type_error("out", _core.describe(out), "None for dask arrays")
+        raise Checks(function, name).wrong_type("out", out, "None for dask arrays")

@@ -38,6 +38,7 @@ from gradclip import _core
 from gradclip._nonfinite import NonFiniteError
 
 if TYPE_CHECKING:
+    from gradclip._checks import Checks
     from gradclip._types import Array
 
 #: Changes with the layout of messages and of sums of powers.
@@ -68,6 +69,20 @@ _CLASSES: tuple[type[Exception], ...] = (
 def stamp(*arguments: Any) -> float:
     """Return a number below 2**19 for arguments: sums of its square over 2**14 ranks are exact in float64."""
     return float(zlib.crc32(repr((VERSION, *arguments)).encode()) & 0x7FFFF)
+
+
+def describe(value: Any) -> str:
+    """Describe an object in a message."""
+    from gradclip import _text  # noqa: PLC0415 (errors alone need it)
+
+    return _text.describe(value)
+
+
+def checks_of(function: str, name: Any) -> Checks:
+    """Return the checks of one call."""
+    from gradclip._checks import Checks  # noqa: PLC0415 (most programs need none of them)
+
+    return Checks(function, name)
 
 
 def prefix_of(function: str, name: Any) -> str:
@@ -104,9 +119,7 @@ class Share:
         if order == math.inf and not all(group.gathers for group in self.groups):
             raise ValueError(f"{self.prefix}: ord: found inf; allowed with a function as comm: a finite order")
         if not self.groups and replicated is not None:
-            raise ValueError(
-                f"{self.prefix}: replicated: found {_core.describe(replicated)}; allowed without comm: None"
-            )
+            raise ValueError(f"{self.prefix}: replicated: found {describe(replicated)}; allowed without comm: None")
         self.order = order
         self.agreed = (stamp(self.function), order, clip_norm, use_norm, stamp(_kind_of(replicated)), stamp(options))
         self.stamp = stamp(*self.agreed)
@@ -322,8 +335,7 @@ class _Sum(Group):
         if not isinstance(found, np.ndarray) or found.shape != message.shape or found.dtype != message.dtype:
             allowed = f"a float64 array of shape {message.shape}, the sum over all ranks"
             raise TypeError(
-                f"{self.prefix}: {self.argument}: found a function that returns {_core.describe(found)}; "
-                f"allowed: {allowed}"
+                f"{self.prefix}: {self.argument}: found a function that returns {describe(found)}; allowed: {allowed}"
             )
         # A copy: the function may keep its array, and another thread may resize it.
         return np.array(found).reshape(1, -1)
@@ -405,7 +417,7 @@ def _group(prefix: str, comm: Any, argument: str) -> Group:
         return _Torch(prefix, comm, argument)
     if callable(comm) and not isinstance(comm, type):
         return _Sum(prefix, comm, argument)
-    raise TypeError(f"{prefix}: {argument}: found {_core.describe(comm)}; allowed: {_ALLOWED}")
+    raise TypeError(f"{prefix}: {argument}: found {describe(comm)}; allowed: {_ALLOWED}")
 
 
 def _is_process_group(comm: Any) -> bool:
@@ -437,7 +449,7 @@ def copies(share: Share, replicated: Any, count: int) -> list[int]:
         return [_copies_of(share, "replicated", replicated)] * count
     entries = _entries(replicated)
     if entries is None:
-        raise TypeError(f"{prefix}: replicated: found {_core.describe(replicated)}; allowed: {_REPLICATED}")
+        raise TypeError(f"{prefix}: replicated: found {describe(replicated)}; allowed: {_REPLICATED}")
     if len(entries) != count:
         allowed = f"length {count}" + ("" if share.function in _OF_ONE else ", that of t_list")
         raise ValueError(f"{prefix}: replicated: found length {len(entries)}; allowed: {allowed}")
@@ -460,7 +472,7 @@ def _copies_of(share: Share, argument: str, entry: Any) -> int:
         return 1 if share.is_first else 0
     if not isinstance(entry, _ENTRY):
         allowed = "a bool or a number of ranks"
-        raise TypeError(f"{share.prefix}: {argument}: found {_core.describe(entry)}; allowed: {allowed}")
+        raise TypeError(f"{share.prefix}: {argument}: found {describe(entry)}; allowed: {allowed}")
     if not 1 <= entry <= share.all_ranks:
         allowed = "a number of ranks >= 1" if entry < 1 else f"at most {share.all_ranks}, the number of ranks"
         raise ValueError(f"{share.prefix}: {argument}: found {entry}; allowed: {allowed}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gradclip import _core, _exact
-from gradclip._exchange import stamp, to_float
+from gradclip._exchange import checks_of, describe, stamp, to_float
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -115,7 +115,7 @@ class NormState:
         >>> gc.NormState.of([np.array([3.0, 4.0])]).norm()
         5.0
         """
-        order = _core.Checks("NormState.of", name).order(ord)
+        order = checks_of("NormState.of", name).order(ord)
         if check_reproducible("NormState.of", name, order, reproducible):
             digits, count = _exact.digits("NormState.of", t_list, name, order, False)
             return cls._of_exact(order, count, *_exact.total_of(digits))
@@ -216,12 +216,10 @@ class NormState:
         ValueError
             If it is another array, or the array of another order or version of gradclip.
         """
-        order = _core.Checks("NormState.from_array", None).order(ord)
+        order = checks_of("NormState.from_array", None).order(ord)
         found = np.asanyarray(array)
         if found.dtype.kind not in "fiu" or np.ma.isMaskedArray(found):
-            raise TypeError(
-                f"NormState.from_array: array: found {_core.describe(array)}; allowed: an array of real numbers"
-            )
+            raise TypeError(f"NormState.from_array: array: found {describe(array)}; allowed: an array of real numbers")
         numbers = np.array(found, np.float64)  # a copy
         nothing, _ = _core.power_sums("NormState.from_array", (), None, order, False, False)
         cells = nothing.size
@@ -279,7 +277,7 @@ def _mark(order: float, exact: bool) -> float:
 def check_reproducible(function: str, name: Any, order: float, reproducible: Any) -> bool:
     """Return whether sums are to be exact integers: not for the largest magnitude, which is exact in any case."""
     if not isinstance(reproducible, (bool, np.bool_)):
-        raise _core.Checks(function, name).type_error("reproducible", _core.describe(reproducible), "True or False")
+        raise checks_of(function, name).wrong_type("reproducible", reproducible, "True or False")
     if reproducible and order not in (*_exact.ORDERS, math.inf):
-        raise _core.Checks(function, name).value_error("ord", f"{order:g}", "1, 2 or inf under reproducible=True")
+        raise checks_of(function, name).value_error("ord", f"{order:g}", "1, 2 or inf under reproducible=True")
     return bool(reproducible) and order in _exact.ORDERS

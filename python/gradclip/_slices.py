@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from gradclip import _core
 from gradclip._rounding import rounded
 from gradclip._sequences import WrongLengthError, entries_of, holds_masked_array
 
 if TYPE_CHECKING:
     from typing import ClassVar, TypeAlias
 
+    from gradclip._checks import Checks
     from gradclip._types import Array, Tensor
 
     #: A list of tensors, some of them None.
@@ -79,29 +79,23 @@ class IndexedSlices:
     def __init__(self, values: Tensor, indices: Tensor, dense_shape: Sequence[int] | None = None) -> None:
         rows = _array("values", values)
         if not _is_numeric(rows.dtype):
-            raise TypeError(f"IndexedSlices: values: found {_core.dtype_text(rows)}; allowed: a numeric dtype")
+            raise _checks().wrong_dtype("values", rows, rows, ["a numeric dtype"])
         if rows.ndim == 0:
-            raise ValueError("IndexedSlices: values: found shape (); allowed: at least one dimension")
+            raise _checks().value_error("values", "shape ()", "at least one dimension")
         where = _array("indices", indices)
         if where.size == 0 and isinstance(indices, (list, tuple)):
             where = where.astype(np.int64)  # NumPy makes an empty list a float array
         if where.dtype.kind not in "iu":
-            raise TypeError(f"IndexedSlices: indices: found {_core.dtype_text(where)}; allowed: an integer dtype")
+            raise _checks().wrong_dtype("indices", where, where, ["an integer dtype"])
         if where.shape != rows.shape[:1]:
-            raise ValueError(
-                f"IndexedSlices: indices: found shape {where.shape}; "
-                f"allowed: {rows.shape[:1]}, one index for each of the rows of values"
-            )
+            allowed = f"{rows.shape[:1]}, one index for each of the rows of values"
+            raise _checks().value_error("indices", f"shape {where.shape}", allowed)
         shape = None if dense_shape is None else _shape(dense_shape)
         if shape is not None and (len(shape) != rows.ndim or shape[1:] != rows.shape[1:] or min(shape) < 0):
             allowed = f"(rows, {', '.join(map(str, rows.shape[1:]))})" if rows.ndim > 1 else "(rows,)"
-            raise ValueError(
-                f"IndexedSlices: dense_shape: found {_core.text_of(shape)}; allowed: {allowed}, to agree with values"
-            )
+            raise _checks().wrong_tuple("dense_shape", shape, f"{allowed}, to agree with values")
         if shape is not None and max(shape) > sys.maxsize:
-            raise ValueError(
-                f"IndexedSlices: dense_shape: found {_core.text_of(shape)}; allowed: lengths up to {sys.maxsize}"
-            )
+            raise _checks().wrong_tuple("dense_shape", shape, f"lengths up to {sys.maxsize}")
         self._set(rows, where, shape)
 
     def _set(self, values: Array, indices: Array, dense_shape: tuple[int, ...] | None) -> None:
@@ -210,21 +204,26 @@ class IndexedSlices:
         return dense
 
 
+def _checks() -> Checks:
+    from gradclip._checks import Checks  # noqa: PLC0415 (errors alone need it, and it imports this module)
+
+    return Checks("IndexedSlices", None)
+
+
 def _array(argument: str, value: Tensor) -> Array:
     if value is None:
-        raise TypeError(f"IndexedSlices: {argument}: found None; allowed: an array")
+        raise _checks().type_error(argument, "None", "an array")
     try:
         if holds_masked_array(value):
-            raise TypeError(f"IndexedSlices: {argument}: found a masked array; allowed: an array without a mask")
+            raise _checks().type_error(argument, "a masked array", "an array without a mask")
         return np.asarray(value)
     except WrongLengthError as error:
-        raise ValueError(f"IndexedSlices: {argument}: found {error}; allowed: a sequence with len() entries") from None
+        raise _checks().value_error(argument, str(error), "a sequence with len() entries") from None
     except ValueError as error:
         if "inhomogeneous" not in str(error):
             raise
-        raise ValueError(
-            f"IndexedSlices: {argument}: found a ragged list; allowed: a nested list whose rows have equal lengths"
-        ) from error
+        allowed = "a nested list whose rows have equal lengths"
+        raise _checks().value_error(argument, "a ragged list", allowed) from error
 
 
 def _is_numeric(dtype: np.dtype[Any]) -> bool:
@@ -245,10 +244,9 @@ def _shape(dense_shape: Sequence[int]) -> tuple[int, ...]:
             raise TypeError  # noqa: TRY301
         return tuple(map(operator.index, lengths))
     except WrongLengthError as error:
-        raise ValueError(f"IndexedSlices: dense_shape: found {error}; allowed: a sequence with len() entries") from None
+        raise _checks().value_error("dense_shape", str(error), "a sequence with len() entries") from None
     except TypeError:
-        found = _core.describe(dense_shape)
-        raise TypeError(f"IndexedSlices: dense_shape: found {found}; allowed: None or a sequence of ints") from None
+        raise _checks().wrong_type("dense_shape", dense_shape, "None or a sequence of ints") from None
 
 
 def values_of(tensor: Any) -> Any:

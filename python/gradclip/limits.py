@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gradclip import _core
+from gradclip._text import describe
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -309,7 +309,7 @@ def _float(x: Any, what: str, allowed: str) -> float:
 def _norms(x: Any, what: str) -> npt.NDArray[np.float64]:
     """Check an array of numbers of at least 0, and make a vector of it."""
     allowed = "an array of numbers"
-    wrong = f"{what}: norms: found {_core.describe(x)}; allowed: {allowed}"
+    wrong = f"{what}: norms: found {describe(x)}; allowed: {allowed}"
     try:
         array = np.asanyarray(x)
     except ValueError as error:  # a ragged list
@@ -369,7 +369,7 @@ def _finite_norms(x: Any, what: str, entry: str) -> list[float]:
     try:
         norms = list(x)
     except TypeError as error:
-        raise TypeError(f"{what}: {entry}: found {_core.describe(x)}; allowed: a list of numbers") from error
+        raise TypeError(f"{what}: {entry}: found {describe(x)}; allowed: a list of numbers") from error
     return [_finite_norm(norm, what) for norm in norms]
 
 
@@ -392,7 +392,7 @@ def _limit(x: Any, what: str) -> float:
 def _entries(state: Mapping[str, Any], what: str, names: tuple[str, ...]) -> list[Any]:
     """Take the entries of a state, all of which must be there."""
     if not isinstance(state, Mapping):
-        raise TypeError(f"{what}: state: found {_core.describe(state)}; allowed: what state_dict() returns")
+        raise TypeError(f"{what}: state: found {describe(state)}; allowed: what state_dict() returns")
     missing = [name for name in names if name not in state]
     if missing:
         raise ValueError(f"{what}: state: found no entry {', '.join(missing)}; allowed: what state_dict() returns")

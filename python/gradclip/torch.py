@@ -51,9 +51,9 @@ except ModuleNotFoundError as error:
     raise ImportError("gradclip.torch needs PyTorch: see https://pytorch.org/get-started") from error
 
 import gradclip as gc
-from gradclip import _core
 from gradclip._distributed import norm_of_parts
 from gradclip._dtensor import parts_of
+from gradclip._text import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -368,7 +368,7 @@ def _at_least_0(x: Any, what: str, *, takes_nan: bool = False) -> float:
         value = float(x.detach() if isinstance(x, torch.Tensor) else x)
     except (TypeError, ValueError) as error:
         kind = ValueError if isinstance(error, ValueError) else TypeError
-        raise kind(f"{what}: found {_core.describe(x)}; allowed: {allowed}") from error
+        raise kind(f"{what}: found {describe(x)}; allowed: {allowed}") from error
     if value < 0 or (math.isnan(value) and not takes_nan):
         raise ValueError(f"{what}: found {value}; allowed: {allowed}")
     return value

@@ -45,7 +45,7 @@ except ModuleNotFoundError as error:
     raise ImportError("gradclip.tree needs the package optree: pip install optree") from error
 
 import gradclip as gc
-from gradclip import _core
+from gradclip._checks import Checks
 
 if TYPE_CHECKING:
     from gradclip._types import DeviceNumber, NonFinite, Number, Order, Tensor
@@ -568,8 +568,7 @@ class _Call:
         except TypeError:
             if isinstance(self.namespace, str):
                 raise  # of a registered class
-            found = _core.describe(self.namespace)
-            raise _core.Checks(self.function, self.name).type_error("namespace", found, "a str") from None
+            raise Checks(self.function, self.name).wrong_type("namespace", self.namespace, "a str") from None
 
     def beside(self, argument: str, other: Any) -> Any:
         """Return the leaves of another tree of the same structure; None for None as ``out``."""
@@ -609,12 +608,12 @@ class _Call:
         root = optree.PyTreeAccessor()
         difference = _difference(self.structure, self._flatten(other)[1], root)
         place, found, allowed = difference or (root, "another structure", "that of tree")
-        return _core.Checks(self.function, self.name).value_error(place.codify(argument), found, allowed)
+        return Checks(self.function, self.name).value_error(place.codify(argument), found, allowed)
 
     def limit(self, argument: str, name: str, value: Any) -> Any:
         """Return a limit as a float. ``argument`` is what takes it in the function of lists."""
         try:
-            return _core.Checks(self.function, self.name).limit(name, value, False)
+            return Checks(self.function, self.name).limit(name, value, False)
         except (TypeError, ValueError) as error:
             self.refused[argument] = error
             return ...
@@ -666,10 +665,10 @@ class _Call:
         first: dict[str, int] = {}
         one, other = next((first[path], at) for at, path in enumerate(paths) if first.setdefault(path, at) != at)
         found = f"{self._codified(one, 'tree')} and {self._codified(other, 'tree')}, both of the path {paths[one]!r}"
-        return _core.Checks(self.function, self.name).value_error("tree", found, "leaves with paths of their own")
+        return Checks(self.function, self.name).value_error("tree", found, "leaves with paths of their own")
 
     def _prefix(self, function: str) -> str:
-        return str(_core.Checks(function, self.name).value_error("", "", "")).removesuffix(": found ; allowed: ")
+        return f"{Checks(function, self.name).prefix}: "
 
     def _codified(self, at: int, root: str) -> str:
         return self.structure.accessors()[at].codify(root)
@@ -683,7 +682,7 @@ class _Call:
             for at, leaf in enumerate(leaves):
                 if isinstance(leaf, _COLLECTIONS) and not hasattr(type(leaf), "__array__"):
                     place = self._codified(at, argument)
-                    return _core.Checks(self.function, self.name).type_error(place, _unknown(leaf), _KNOWN)
+                    return Checks(self.function, self.name).type_error(place, _unknown(leaf), _KNOWN)
         return None
 
     def _unknown_class(self, text: str) -> str | None:

@@ -1,15 +1,13 @@
 //! The bounds of `clip_by_value`.
 
-use pyo3::intern;
+use pyo3::PyTypeInfo;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyFloat, PyInt};
+use pyo3::types::{PyFloat, PyInt};
 
 use super::array::order::{IterOrder, spread};
-use super::array::{Array, internal};
-use super::call::{Call, Entry, Number, number};
-use super::classes::{integer, is_cupy, is_list, is_numpy, item, numeric_kind, plain};
+use super::array::{Array, internal, objects};
+use super::call::Call;
 use super::operands::Inputs;
-use super::text::{describe, dtype_text, shape_text};
 use crate::element::Ordered;
 use crate::walk::View;
 
@@ -17,10 +15,11 @@ use crate::walk::View;
 pub(super) enum BoundKind<'py> {
     /// None: no bound on that side.
     No,
-    /// One number, as an array of the tensor's dtype or as Python has it.
-    Number(Bound<'py, PyAny>),
+    Float(f64),
+    /// An integer of any size.
+    Integer(Bound<'py, PyInt>),
     /// An array of the tensor's dtype and shape.
-    Array(Array<'py>),
+    Array(Box<Array<'py>>),
 }
 
 /// Reads a bound, checks its type and then its shape, and converts an array to the tensor's dtype and shape.
@@ -31,114 +30,71 @@ pub(super) fn bound<'py>(
     tensor: &Inputs<'_, 'py>,
 ) -> PyResult<BoundKind<'py>> {
     let Some(object) = object else { return Ok(BoundKind::No) };
-    let is_int = object.is_instance_of::<PyInt>() && !object.is_instance_of::<PyBool>();
-    if is_int || (object.is_instance_of::<PyFloat>() && tensor.dtype()?.is_float()) {
-        return Ok(BoundKind::Number(object.clone()));
+    let dtype = tensor.dtype()?;
+    let is_float = dtype.is_float();
+    if let Some(number) = plain_bound(object, is_float)? {
+        return Ok(number);
     }
-    array_bound(call, argument, object, tensor)
+    let shape = tensor.shape()?;
+    if let Some((array, false)) = Array::read(object)
+        && array.dtype() == Some(dtype)
+        && array.shape() == &*shape
+    {
+        return Ok(BoundKind::Array(Box::new(array)));
+    }
+    let found = call.check("bound", (argument, object, tensor.object()?, &*shape))?;
+    if let Some(number) = plain_bound(&found, is_float)? {
+        return Ok(number);
+    }
+    // The owner of the memory, maybe the caller's array, is kept beside the array of numbers.
+    let (owner, array): (Bound<'py, PyAny>, Bound<'py, PyAny>) = found.extract()?;
+    match (Array::read(&owner), Array::read(&array)) {
+        (Some((owner, _)), Some((array, _))) => {
+            Ok(BoundKind::Array(Box::new(array.with_owner(Box::new(owner)))))
+        }
+        _ => Err(internal("a bound is no array")),
+    }
 }
 
-/// [`bound`] for an object that is not a Python number.
-#[inline(never)] // the fast path does not reach it
-fn array_bound<'py>(
-    call: &Call<'_, 'py>,
-    argument: &str,
-    object: &Bound<'py, PyAny>,
-    tensor: &Inputs<'_, 'py>,
-) -> PyResult<BoundKind<'py>> {
-    let (py, dtype) = (object.py(), tensor.dtype()?);
-    let wrong = |found: String| {
-        let numbers = if dtype.is_float() {
-            "a real number or an array of real numbers"
-        } else {
-            "an int or an array of integers"
-        };
-        let allowed = format!("None, {numbers}, for a tensor of dtype {}", dtype.name());
-        Err(call.type_error(argument, found, &allowed))
-    };
-    if is_cupy(object) {
-        let allowed = "None, a number or a NumPy array, for a tensor that is no cupy.ndarray";
-        return Err(call.type_error(argument, describe(object), allowed));
+/// A bound that is a number of Python or NumPy.
+#[inline]
+fn plain_bound<'py>(object: &Bound<'py, PyAny>, is_float: bool) -> PyResult<Option<BoundKind<'py>>> {
+    if let Ok(value) = object.cast_exact::<PyInt>() {
+        return Ok(Some(BoundKind::Integer(value.clone())));
     }
-    let is_list = is_list(object);
-    if !is_list && !is_numpy(object)? && !object.hasattr(intern!(py, "__array__"))? {
-        return wrong(describe(object));
+    if let (Ok(value), true) = (object.cast::<PyFloat>(), is_float) {
+        return Ok(Some(BoundKind::Float(value.value())));
     }
-    let rounding = || py.import(intern!(py, "gradclip._rounding"));
-    let own = || plain(tensor.object()?)?.getattr(intern!(py, "dtype"));
-    // The owner of the memory, maybe the caller's array, is kept beside the array of numbers.
-    let owner = call.array(Entry(argument, None), object)?;
-    let mut array = plain(owner.object())?;
-    if is_list && numeric_kind(&array)? != Some('i') {
-        let integers = rounding()?.call_method1(intern!(py, "rounded_integers"), (object, own()?))?;
-        if !integers.is_none() {
-            array = integers;
-        }
+    if is_float && objects::is_float(object) {
+        return Ok(Some(BoundKind::Float(object.extract()?)));
     }
-    let found = || if is_list { dtype_text(&array) } else { describe(object) };
-    match numeric_kind(&array)? {
-        Some('i') => {}
-        Some('f') if dtype.is_float() => {}
-        Some('f') => return wrong(format!("{} (float)", found())),
-        _ => return wrong(found()),
+    if objects::is_integer(object) {
+        let value = PyInt::type_object(object.py()).call1((object,))?;
+        return Ok(Some(BoundKind::Integer(value.cast_into()?)));
     }
-    let rounded = || rounding()?.call_method1(intern!(py, "rounded"), (&array, own()?));
-    let shape: Vec<usize> = array.getattr(intern!(py, "shape"))?.extract()?;
-    if shape.is_empty() {
-        // A float64 is converted to the tensor's dtype later, and so is an integer of any size.
-        let is_longer = dtype.is_float() && array.getattr(intern!(py, "itemsize"))?.extract::<usize>()? > 8;
-        let number = if is_longer { item(&rounded()?)? } else { item(&array)? };
-        return Ok(BoundKind::Number(number));
-    }
-    let target = tensor.shape()?;
-    let fits = shape.len() <= target.len()
-        && shape.iter().rev().zip(target.iter().rev()).all(|(own, other)| *own == 1 || own == other);
-    if !fits {
-        let allowed = format!("a shape that broadcasts to that of the tensor, {}", shape_text(&target));
-        return Err(call.value_error(argument, format!("shape {}", shape_text(&shape)), &allowed));
-    }
-    let cast = rounded()?;
-    if shape.iter().product::<usize>() == 1 {
-        let number = item(&cast)?;
-        // A NaN is kept as an array, because as a Python number it would lose its payload.
-        if !number.extract::<f64>().is_ok_and(f64::is_nan) {
-            return Ok(BoundKind::Number(number));
-        }
-    }
-    let cast = py
-        .import(intern!(py, "numpy"))?
-        .call_method1(intern!(py, "broadcast_to"), (cast, target.to_vec()))?;
-    match Array::read(&cast) {
-        Some((array, _)) => Ok(BoundKind::Array(array.with_owner(Box::new(owner)))),
-        None => Err(internal("a bound is no array")),
-    }
+    Ok(None)
 }
 
 impl BoundKind<'_> {
     /// The number, in the tensor's dtype; None for an array.
     pub(super) fn value<T: Ordered>(&self, unbounded: T) -> PyResult<Option<T>> {
-        let Self::Number(value) = self else {
-            return Ok(matches!(self, Self::No).then_some(unbounded));
+        let value = match self {
+            Self::No => return Ok(Some(unbounded)),
+            Self::Array(_) => return Ok(None),
+            Self::Float(value) => return Ok(Some(T::from_float(*value))),
+            Self::Integer(value) => value,
         };
-        if let Ok(value) = value.cast::<PyFloat>() {
-            return Ok(Some(T::from_float(value.value())));
-        }
         // The fast path of nearly all integers.
-        if value.is_exact_instance_of::<PyInt>()
-            && let Ok(small) = value.extract::<i32>()
-        {
+        if let Ok(small) = value.extract::<i32>() {
             return Ok(Some(T::from_integer(small < 0, small.unsigned_abs().into())));
         }
         // 128 bits hold every number of every dtype except float64, for which rounding to float64 is correct.
-        if let Some(integer) = integer(value)?
-            && let Ok(magnitude) = integer.abs()?.extract::<u128>()
-        {
-            return Ok(Some(T::from_integer(integer.lt(0)?, magnitude)));
+        let is_negative = value.lt(0)?;
+        if let Ok(magnitude) = value.abs()?.extract::<u128>() {
+            return Ok(Some(T::from_integer(is_negative, magnitude)));
         }
-        match number(value)? {
-            Number::Real(value) => Ok(Some(T::from_float(value))),
-            _ => Err(internal("a bound is no number")),
-        }
+        let largest = if is_negative { f64::NEG_INFINITY } else { f64::INFINITY };
+        Ok(Some(T::from_float(value.extract().unwrap_or(largest))))
     }
 
     /// A view of all elements: of the array, or of the number that [`BoundKind::value`] returned.

@@ -12,9 +12,8 @@ use super::array::pair::Pair;
 use super::array::plain::OperandPairs;
 use super::array::{Array, internal, resized};
 use super::bound::{BoundKind, bound};
-use super::call::{Call, are_plain, are_plain_axes};
+use super::call::Call;
 use super::kinds::Kinds;
-use super::norm::vector_order;
 use super::operands::{Inputs, OnDevice, Operands, Parameter, Parts};
 use super::run::{NormOf, Norms, detached, margin, real_dtype, scale_pairs, scale_slices};
 use super::shared::{shared_norm, shared_norms};
@@ -40,10 +39,9 @@ pub(super) fn clip_by_value<'py>(
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     const T: Parameter = Parameter::new("t", Kinds::Ordered, true).with(Parts::GpuAndDask);
-    let call = Call::new(py, "clip_by_value", name)?;
-    let is_plain = are_plain([clip_value_min, clip_value_max, name]);
+    let call = Call::new(py, "clip_by_value", name, [clip_value_min, clip_value_max])?;
     let mut tensor = Inputs::new(&call, T, Items::one(t));
-    if let Some(OnDevice { is_lazy, .. }) = tensor.read(is_plain)? {
+    if let Some(OnDevice { is_lazy, .. }) = tensor.read()? {
         return call.hand_on(is_lazy, (t, clip_value_min, clip_value_max, name, out));
     }
     let mut lo = bound(&call, "clip_value_min", clip_value_min, &tensor)?;
@@ -111,11 +109,10 @@ pub(super) fn clip_by_norm<'py>(
         "clip_by_average_norm" => ("clip_norm", parameter, |elements| elements),
         _ => ("clip_norm", parameter, |_| 1.0),
     };
-    let call = Call::new(py, function, name)?;
-    let is_plain = are_plain([Some(limit), name]) && are_plain_axes(axes) && share.is_none();
+    let call = Call::new(py, function, name, [Some(limit), axes, share])?;
     let (treatment, is_strict) = (call.nonfinite(nonfinite), call.flag("strict", strict));
     let mut tensor = Inputs::new(&call, parameter, Items::one(t));
-    if let Some(OnDevice { is_lazy, .. }) = tensor.read(is_plain)? {
+    if let Some(OnDevice { is_lazy, .. }) = tensor.read()? {
         return if is_lazy && share.is_some() {
             Err(call.shared_lazy("t"))
         } else if is_lazy {
@@ -337,13 +334,12 @@ pub(super) fn clip_by_global_norm<'py>(
     share: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     const T_LIST: Parameter = Parameter::new("t_list", Kinds::Scalable, true).with(Parts::GpuAndDask);
-    let call = Call::new(py, "clip_by_global_norm", name)?;
-    let is_plain = are_plain([Some(clip_norm), use_norm, name, Some(ord)]) && share.is_none();
+    let call = Call::new(py, "clip_by_global_norm", name, [Some(clip_norm), use_norm, Some(ord), share])?;
     let (treatment, is_strict) = (call.nonfinite(nonfinite), call.flag("strict", strict));
     let keeps_integers = call.is_second("integers", integers, (intern!(py, "raise"), "keep"));
     let parameter = Parameter { keeps_integers: matches!(keeps_integers, Ok(true)), ..T_LIST };
     let mut tensors = Inputs::new(&call, parameter, call.sequence(t_list)?);
-    if let Some(OnDevice { entries, is_lazy }) = tensors.read(is_plain)? {
+    if let Some(OnDevice { entries, is_lazy }) = tensors.read()? {
         return if is_lazy && share.is_some() {
             Err(call.shared_lazy("t_list"))
         } else if is_lazy {
@@ -358,7 +354,7 @@ pub(super) fn clip_by_global_norm<'py>(
     let limit = call.limit("clip_norm", clip_norm, false)?;
     let used = use_norm.map(|norm| call.limit("use_norm", norm, true)).transpose()?;
     call.check_name()?;
-    let order = vector_order(&call, ord)?;
+    let order = call.vector_order(ord)?;
     let (nonfinite, is_strict, _) = (treatment?, is_strict?, keeps_integers?);
     call.check_strict(is_strict, nonfinite, Some((order, ord)))?;
     let mut norm = used.map_or(NormOf::Inputs(order), |norm| NormOf::Given(Scaled::new(norm, 0)));

@@ -11,10 +11,8 @@ use super::array::pair::Pair;
 use super::array::{Array, internal};
 use super::call::{Call, Entry};
 use super::kinds::Kinds;
-use super::norm::vector_order;
 use super::operands::{Inputs, Operands, Parameter};
 use super::run::detached;
-use super::text::describe;
 use crate::element::{Dtype, match_dtype};
 use crate::error::{Error, vec_with_room};
 use crate::isa::Isa;
@@ -40,7 +38,7 @@ pub(super) fn clip_difference_by_global_norm<'py>(
     integers: &Bound<'py, PyAny>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let call = Call::new(py, "clip_difference_by_global_norm", name)?;
+    let call = Call::new(py, "clip_difference_by_global_norm", name, [Some(clip_norm), use_norm, Some(ord)])?;
     let nonfinite = call.nonfinite(nonfinite);
     let keeps_integers = call.is_second("integers", integers, (intern!(py, "raise"), "keep"));
     let keeps = matches!(keeps_integers, Ok(true));
@@ -59,7 +57,7 @@ pub(super) fn clip_difference_by_global_norm<'py>(
     let limit = call.limit("clip_norm", clip_norm, false)?;
     let used = use_norm.map(|norm| call.limit("use_norm", norm, true)).transpose()?;
     call.check_name()?;
-    let order = vector_order(&call, ord)?;
+    let order = call.vector_order(ord)?;
     let (nonfinite, _) = (nonfinite?, keeps_integers?);
     let limit = Limit { nonfinite, ..Limit::from(limit) };
     // The norm first: an array that shares memory with an output is copied then, maybe in another memory order.
@@ -79,10 +77,8 @@ pub(super) fn clip_difference_by_global_norm<'py>(
         if used.is_some() {
             return Err(call.nonfinite_error("use_norm", &held, None, norm.to_f64()));
         }
-        let (tensors, bases) = (held.into_any(), entries.into_any());
-        return Err(
-            call.error_of_python("error_of_differences", (call.prefix(), tensors, bases, norm.to_f64()))
-        );
+        let arguments = ("error_of_differences", held.into_any(), entries, norm.to_f64());
+        return Err(call.error("nonfinite_error", arguments));
     }
     take_step(py, pairs, &bases, into_bases, limit.factor_of_all(norm))?;
     Ok((operands.into_result(), PyFloat::new(py, norm.to_f64())).into_pyobject(py)?.into_any())
@@ -177,7 +173,7 @@ impl<'py> Call<'_, 'py> {
         for (i, entry) in entries.iter().enumerate() {
             if held.get(i)?.is_none() && !entry.is_none() {
                 let allowed = "None, as t_list has there";
-                return Err(self.type_error(Entry(argument, Some(i)), describe(&entry), allowed));
+                return Err(self.wrong_type(Entry(argument, Some(i)), &entry, allowed));
             }
         }
         Ok(())
@@ -187,6 +183,6 @@ impl<'py> Call<'_, 'py> {
     fn different_dtypes(&self, at: usize, base: &Array<'py>, tensor: &Array<'py>) -> PyErr {
         let name = |array: &Array<'_>| format!("dtype {}", array.dtype().map_or("", Dtype::name));
         let allowed = format!("{}, that of t_list[{at}]", name(tensor));
-        self.type_error(Entry("base_list", Some(at)), name(base), &allowed)
+        self.type_error(Entry("base_list", Some(at)), &name(base), &allowed)
     }
 }

@@ -1,17 +1,15 @@
 //! The clippers of lists in which each tensor, or each unit of a tensor, has its own norm and limit.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyAny, PyTuple};
+use pyo3::types::{PyAny, PyInt, PyTuple};
 
 use super::array::Array;
 use super::array::pair::Pair;
-use super::call::{Call, Entry, are_plain};
-use super::classes::integer;
+use super::call::{Call, Entry};
 use super::kinds::Kinds;
-use super::norm::{norms_to_array, vector_order};
+use super::norm::norms_to_array;
 use super::operands::{Inputs, Operands, Parameter};
 use super::run::{Norms, clip_plain_each, scale_slices, zeros};
-use super::text::{describe, shape_text};
 use crate::error::vec_with_room;
 use crate::parallel::reduce::Order;
 use crate::scaled::{Limit, NonFinite, Scaled};
@@ -28,13 +26,13 @@ pub(super) fn clip_by_norms<'py>(
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     const T_LIST: Parameter = Parameter::new("t_list", Kinds::Scalable, true);
-    let call = Call::new(py, "clip_by_norms", name)?;
+    let call = Call::new(py, "clip_by_norms", name, [Some(clip_norms), Some(ord)])?;
     let mut tensors = Inputs::new(&call, T_LIST, call.sequence(t_list)?);
-    tensors.read(are_plain([Some(clip_norms), name, Some(ord)]))?;
+    tensors.read()?;
     let held = tensors.held();
     let (limits, _) = call.limits("clip_norms", clip_norms, held.len())?;
     call.check_name()?;
-    let order = vector_order(&call, ord)?;
+    let order = call.vector_order(ord)?;
     let nonfinite = call.nonfinite(nonfinite)?;
     // The limits of the tensors, without those of entries that are None.
     let mut own = vec_with_room(held.len())?;
@@ -96,15 +94,15 @@ pub(super) fn clip_by_weight_norm<'py>(
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     const T_LIST: Parameter = Parameter::new("t_list", Kinds::Scalable, false);
-    let call = Call::new(py, "clip_by_weight_norm", name)?;
+    let call = Call::new(py, "clip_by_weight_norm", name, [Some(clipping), Some(eps), Some(unit_axis)])?;
     let mut tensors = Inputs::new(&call, T_LIST, call.sequence(t_list)?);
     tensors.read_general()?;
     let (weights, _) = call.partners(Parameter::new("weights", Kinds::Scalable, false), weights, &tensors)?;
     let clipping = call.limit("clipping", clipping, false)?;
     call.check_name()?;
     let eps = call.limit("eps", eps, false)?;
-    if integer(unit_axis)?.is_none() {
-        return Err(call.type_error("unit_axis", describe(unit_axis), "an int"));
+    if !unit_axis.is_exact_instance_of::<PyInt>() {
+        call.check("unit_axis", (unit_axis,))?;
     }
     let mut units = vec_with_room(weights.len())?;
     for weight in &weights {
@@ -130,37 +128,16 @@ pub(super) fn clip_by_weight_norm<'py>(
 }
 
 /// All axes but that of the units; all axes of a tensor with fewer than two, which is a single unit.
-fn reduced_axes(call: &Call<'_, '_>, unit_axis: &Bound<'_, PyAny>, ndim: usize) -> PyResult<Vec<usize>> {
+fn reduced_axes<'py>(
+    call: &Call<'_, 'py>,
+    unit_axis: &Bound<'py, PyAny>,
+    ndim: usize,
+) -> PyResult<Vec<usize>> {
     let unit = if ndim < 2 { None } else { call.axes("unit_axis", Some(unit_axis), ndim)? };
     Ok((0..ndim).filter(|axis| !unit.as_ref().is_some_and(|unit| unit.contains(axis))).collect())
 }
 
 impl<'py> Call<'_, 'py> {
-    /// A limit for each of `count` tensors: one number for all, or a sequence of numbers, where None means no limit. The second
-    /// value is whether it is a sequence.
-    pub(super) fn limits(
-        &self,
-        argument: &str,
-        object: &Bound<'py, PyAny>,
-        count: usize,
-    ) -> PyResult<(Vec<f64>, bool)> {
-        let mut limits = vec_with_room(count)?;
-        let Some(entries) = self.entries_of(argument, object, count, true)? else {
-            let allowed = "a real number >= 0, or a sequence of such numbers and None, one for each tensor";
-            let limit = self.limit_or(argument, object, false, allowed)?;
-            limits.resize(count, limit);
-            return Ok((limits, false));
-        };
-        for (i, entry) in entries.iter().enumerate() {
-            limits.push(if entry.is_none() {
-                f64::INFINITY
-            } else {
-                self.limit(Entry(argument, Some(i)), &entry, false)?
-            });
-        }
-        Ok((limits, true))
-    }
-
     /// The arrays that belong to the tensors of a list, with the same shapes, and all entries. Those at a None of the list are not
     /// read.
     pub(super) fn partners(
@@ -170,17 +147,19 @@ impl<'py> Call<'_, 'py> {
         tensors: &Inputs<'_, 'py>,
     ) -> PyResult<(Vec<Array<'py>>, Bound<'py, PyTuple>)> {
         let (argument, count) = (parameter.name, tensors.held().len());
-        let Some(entries) = self.entries_of(argument, object, count, false)? else {
-            return Err(self.type_error(argument, describe(object), "a sequence of arrays"));
-        };
+        let entries = self.sequence_of(argument, object, count, "a sequence of arrays")?;
         let mut partners = vec_with_room(count)?;
         for (i, tensor) in tensors.arrays() {
             let (entry, object) = (Entry(argument, Some(i)), entries.get_item(i)?);
             let partner = parameter.read_one(self, entry, &object)?;
             if partner.shape() != tensor.shape() {
-                let text = |array: &Array<'_>| format!("shape {}", shape_text(array.shape()));
-                let allowed = format!("{}, that of t_list[{i}]", text(tensor));
-                return Err(self.value_error(entry, text(&partner), &allowed));
+                let arguments = (
+                    entry.to_string(),
+                    partner.shape(),
+                    tensor.shape(),
+                    Entry("t_list", Some(i)).to_string(),
+                );
+                return Err(self.error("wrong_shape", arguments));
             }
             partners.push(partner);
         }

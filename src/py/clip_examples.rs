@@ -10,12 +10,10 @@ use super::array::order::IterOrder;
 use super::array::pair::Pair;
 use super::array::{Array, internal};
 use super::call::{Call, Entry};
-use super::classes::plain;
 use super::kinds::Kinds;
 use super::norm::norms_to_array;
 use super::operands::{Inputs, Operands, Parameter};
 use super::run::{Norms, detached, margin, scale_slices};
-use super::text::{describe, shape_text};
 use crate::element::match_dtype;
 use crate::error::vec_with_room;
 use crate::isa::Isa;
@@ -45,7 +43,7 @@ pub(super) fn clip_examples_by_global_norm<'py>(
     strict: &Bound<'py, PyAny>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let call = Call::new(py, "clip_examples_by_global_norm", name)?;
+    let call = Call::new(py, "clip_examples_by_global_norm", name, [Some(clip_norm)])?;
     let t_list_of = Parameter::new("t_list", Kinds::Scalable, false);
     let mut tensors = Inputs::new(&call, t_list_of, call.sequence(t_list)?);
     tensors.read_general()?;
@@ -88,8 +86,8 @@ pub(super) fn clip_examples_by_global_norm<'py>(
     if nonfinite == NonFinite::Raise
         && let Some(norm) = norms.iter().find(|norm| !norm.is_finite())
     {
-        let arguments = (call.prefix(), held.into_any(), has_limits, norm.to_f64());
-        return Err(call.error_of_python("error_of_examples", arguments));
+        let arguments = ("error_of_examples", held.into_any(), has_limits, norm.to_f64());
+        return Err(call.error("nonfinite_error", arguments));
     }
     for ((i, array), pair) in arrays.iter().zip(pairs) {
         let limit = limits.get(*i).copied().unwrap_or(f64::INFINITY);
@@ -119,8 +117,8 @@ fn count_of_examples(call: &Call<'_, '_>, tensors: &Inputs<'_, '_>) -> PyResult<
         };
         let (at, expected) = *first.get_or_insert((i, *count));
         if expected != *count {
-            let found = format!("{count} examples (shape {})", shape_text(array.shape()));
-            return Err(call.value_error(entry, found, &format!("{expected}, as t_list[{at}] has")));
+            let arguments = (entry.to_string(), array.shape(), expected, at);
+            return Err(call.error("wrong_count", arguments));
         }
     }
     Ok(first.map_or(0, |(_, count)| count))
@@ -149,7 +147,8 @@ fn per_tensor(held: &Held<'_>, own: &[Vec<Scaled>], count: usize) -> PyResult<Ve
 /// An array of zeros with the shape and the dtype of one example, of which only one zero is stored.
 fn zero_example<'py>(array: &Array<'py>) -> PyResult<Array<'py>> {
     let numpy = array.object().py().import("numpy")?;
-    let zero = numpy.call_method1("zeros", ((), plain(array.object())?.getattr("dtype")?))?;
+    let plain = numpy.call_method1("asarray", (array.object(),))?;
+    let zero = numpy.call_method1("zeros", ((), plain.getattr("dtype")?))?;
     let shape = array.shape().get(1..).unwrap_or_default().to_vec();
     let zeros = numpy.call_method1("broadcast_to", (zero, shape))?;
     Ok(Array::read(&zeros).ok_or_else(|| internal("NumPy made no array"))?.0)
@@ -181,15 +180,12 @@ fn write_sum(
 
 impl<'py> Call<'_, 'py> {
     fn reduce(&self, object: Option<&Bound<'py, PyAny>>) -> PyResult<Reduce> {
-        const ALLOWED: &str = "'sum', 'mean' or None";
         let Some(object) = object else { return Ok(Reduce::No) };
-        let Ok(text) = object.cast::<PyString>() else {
-            return Err(self.type_error("reduce", describe(object), ALLOWED));
-        };
-        match &*text.to_string_lossy() {
-            "sum" => Ok(Reduce::Sum),
-            "mean" => Ok(Reduce::Mean),
-            _ => Err(self.value_error("reduce", describe(object), ALLOWED)),
+        let text = object.cast::<PyString>().ok().map(|text| text.to_string_lossy());
+        match text.as_deref() {
+            Some("sum") => Ok(Reduce::Sum),
+            Some("mean") => Ok(Reduce::Mean),
+            _ => Err(self.error("wrong_word", ("reduce", object, "'sum', 'mean' or None"))),
         }
     }
 }

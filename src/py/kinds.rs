@@ -23,10 +23,8 @@ impl Kinds {
         }
     }
 
-    /// Their names, for a message.
-    pub(super) fn list(self) -> String {
-        let names: Vec<_> =
-            Dtype::ALL.iter().filter(|dtype| self.has(**dtype)).map(|dtype| dtype.name()).collect();
-        names.join(", ")
+    /// Their names.
+    pub(super) fn names(self) -> Vec<&'static str> {
+        Dtype::ALL.iter().filter(|dtype| self.has(**dtype)).map(|dtype| dtype.name()).collect()
     }
 }

@@ -3,7 +3,6 @@
 mod array;
 mod bound;
 mod call;
-mod classes;
 mod clip;
 mod clip_difference;
 mod clip_each;
@@ -18,7 +17,6 @@ mod process;
 mod run;
 mod settings;
 mod shared;
-mod text;
 
 use pyo3::prelude::*;
 
@@ -39,7 +37,7 @@ mod _core {
     #[pymodule_export]
     use super::clip_examples::clip_examples_by_global_norm;
     #[pymodule_export]
-    use super::device::Checks;
+    use super::device::keep_apart;
     #[pymodule_export]
     use super::norm::{global_norm, norm, normalize, norms};
     #[pymodule_export]
@@ -53,8 +51,6 @@ mod _core {
     use super::shared::{
         exact_sum, merge_power_sums, power_sums, power_sums_along, power_sums_of_each, roots_of_power_sums,
     };
-    #[pymodule_export]
-    use super::text::{describe, dtype_text, text_of};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -6,44 +6,16 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyFloat, PyString};
 
-use super::array::Array;
 use super::array::items::Items;
 use super::array::pair::Pair;
-use super::call::{Call, Number, are_plain, number};
-use super::classes::is_bool;
+use super::array::{Array, internal};
+use super::call::{Call, plain_axes, plain_order};
 use super::kinds::Kinds;
 use super::operands::{Inputs, OnDevice, Parameter, Parts};
 use super::run::{Norms, norm_of_arrays, normalize_rows, scale_pairs, scale_slices};
-use super::text::describe;
 use crate::parallel::reduce::Order;
 use crate::parallel::rows::Rule;
 use crate::scaled::Scaled;
-
-const VECTOR_ORDS: &str = "'euclidean' or a real number > 0";
-const MATRIX_ORDS: &str = "'euclidean', 'fro', 1, 2 or inf for two axes";
-
-/// Reads `ord`; None is 'fro', which is the Euclidean norm, but of matrices only.
-fn order(call: &Call<'_, '_>, ord: &Bound<'_, PyAny>) -> PyResult<Option<Order>> {
-    if let Ok(text) = ord.cast::<PyString>() {
-        return match text.to_string_lossy().as_ref() {
-            "euclidean" => Ok(Some(Order::Two)),
-            "fro" => Ok(None),
-            _ => Err(call.value_error("ord", describe(ord), &format!("{VECTOR_ORDS}; {MATRIX_ORDS}"))),
-        };
-    }
-    match call.checked_length("ord", number(ord))? {
-        Number::Real(p) if p > 0.0 => Ok(Some(Order::of(p))),
-        Number::No if ord.is_none() || is_bool(ord)? => {
-            Err(call.type_error("ord", describe(ord), VECTOR_ORDS))
-        }
-        _ => Err(call.value_error("ord", describe(ord), VECTOR_ORDS)),
-    }
-}
-
-/// Reads the `ord` of a function that has only vector norms.
-pub(super) fn vector_order(call: &Call<'_, '_>, ord: &Bound<'_, PyAny>) -> PyResult<Order> {
-    order(call, ord)?.ok_or_else(|| call.value_error("ord", describe(ord), VECTOR_ORDS))
-}
 
 /// See `gradclip.global_norm`.
 #[pyfunction]
@@ -56,13 +28,12 @@ pub(super) fn global_norm<'py>(
     integers: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
     const T_LIST: Parameter = Parameter::new("t_list", Kinds::Normed, true).with(Parts::GpuAndDask);
-    let call = Call::new(py, "global_norm", name)?;
-    let is_plain = are_plain([Some(ord), name]);
+    let call = Call::new(py, "global_norm", name, [Some(ord)])?;
     let refuses = call.is_second("nonfinite", nonfinite, (intern!(py, "propagate"), "raise"));
     let keeps_integers = call.is_second("integers", integers, (intern!(py, "count"), "keep"));
     let parameter = Parameter { keeps_integers: matches!(keeps_integers, Ok(true)), ..T_LIST };
     let mut tensors = Inputs::new(&call, parameter, call.sequence(t_list)?);
-    if let Some(OnDevice { entries, is_lazy }) = tensors.read(is_plain)? {
+    if let Some(OnDevice { entries, is_lazy }) = tensors.read()? {
         if is_lazy {
             return call.hand_on(true, (entries, name, ord, nonfinite, integers));
         }
@@ -72,7 +43,7 @@ pub(super) fn global_norm<'py>(
         return call.hand_on(false, (entries, name, ord));
     }
     call.check_name()?;
-    let order = vector_order(&call, ord)?;
+    let order = call.vector_order(ord)?;
     let (refuses, _) = (refuses?, keeps_integers?);
     let norm = tensors.norm(order)?;
     if refuses && !norm.is_finite() {
@@ -90,11 +61,11 @@ pub(super) fn norms<'py>(
     ord: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
     const T_LIST: Parameter = Parameter::new("t_list", Kinds::Normed, true);
-    let call = Call::new(py, "norms", name)?;
+    let call = Call::new(py, "norms", name, [Some(ord)])?;
     let mut tensors = Inputs::new(&call, T_LIST, call.sequence(t_list)?);
-    tensors.read(are_plain([Some(ord), name]))?;
+    tensors.read()?;
     call.check_name()?;
-    let order = vector_order(&call, ord)?;
+    let order = call.vector_order(ord)?;
     // Written directly into the array: each call would map and unmap the memory of an intermediate list.
     Array::filled::<f64>(py, &[tensors.count()], &[0], |to| tensors.norms_into(order, to, Scaled::to_f64))
 }
@@ -120,36 +91,32 @@ pub(super) enum Along {
 }
 
 impl Along {
-    pub(super) fn new(
-        call: &Call<'_, '_>,
-        ord: &Bound<'_, PyAny>,
-        axis: Option<&Bound<'_, PyAny>>,
+    pub(super) fn new<'py>(
+        call: &Call<'_, 'py>,
+        ord: &Bound<'py, PyAny>,
+        axis: Option<&Bound<'py, PyAny>>,
         ndim: usize,
     ) -> PyResult<Self> {
-        let named = order(call, ord)?;
-        let axes = call.axes("axis", axis, ndim)?;
-        if let Some([]) = axes.as_deref() {
-            return Err(call.value_error(
-                "axis",
-                "an empty sequence",
-                "None, an int or a sequence of at least one int",
-            ));
-        }
-        let order = match (named, axes.as_deref()) {
-            // A number. A string names the Euclidean norm of all elements, also along two axes.
-            (Some(order), Some(&[a, b])) if !ord.is_instance_of::<PyString>() => {
-                if let Order::Power(_) = order {
-                    return Err(call.value_error("ord", describe(ord), MATRIX_ORDS));
-                }
-                return Ok(Self::Matrices([a, b], order));
+        let axes = axis.map(|axis| plain_axes(axis, ndim)).transpose()?;
+        // A number along two axes is the order of a matrix norm. A string names the norm of all elements, also along two axes.
+        let are_of_vectors =
+            |axes: &[usize]| !axes.is_empty() && (axes.len() != 2 || ord.is_instance_of::<PyString>());
+        match (plain_order(ord), axes) {
+            (Some(order), None) => return Ok(Self::Whole(order)),
+            (Some(order), Some(Some(axes))) if are_of_vectors(&axes) => {
+                return Ok(if axes.len() < ndim { Self::Vectors(axes, order) } else { Self::Whole(order) });
             }
-            (Some(order), _) => order,
-            (None, Some([_, _])) => Order::Two,
-            (None, _) => return Err(call.value_error("ord", describe(ord), VECTOR_ORDS)),
-        };
-        Ok(match axes {
-            Some(axes) if axes.len() < ndim => Self::Vectors(axes, order),
-            _ => Self::Whole(order),
+            _ => {}
+        }
+        let (kind, axes, order): (String, Option<Vec<usize>>, f64) =
+            call.check("along", (ord, axis, ndim))?.extract()?;
+        Ok(match (axes, Order::of(order)) {
+            (Some(axes), order) if kind == "vectors" => Self::Vectors(axes, order),
+            (Some(axes), order) if kind == "matrices" => {
+                let axes = <[usize; 2]>::try_from(axes).map_err(|_| internal("not the axes of matrices"))?;
+                Self::Matrices(axes, order)
+            }
+            (_, order) => Self::Whole(order),
         })
     }
 
@@ -176,10 +143,11 @@ pub(super) fn norm<'py>(
     name: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     const TENSOR: Parameter = Parameter::new("tensor", Kinds::Normed, false).with(Parts::GpuAndDask);
-    let call = Call::new(py, "norm", name)?;
-    let is_plain = axis.is_none() && keepdims.is_none() && are_plain([Some(ord), name]);
+    let call = Call::new(py, "norm", name, [Some(ord), axis, keepdims])?;
     let mut inputs = Inputs::new(&call, TENSOR, Items::one(tensor));
-    if let Some(OnDevice { is_lazy, .. }) = inputs.read(is_plain)? {
+    // The norms of slices are those of a general array.
+    let is_whole = axis.is_none() && keepdims.is_none();
+    if let Some(OnDevice { is_lazy, .. }) = if is_whole { inputs.read()? } else { inputs.read_general()? } {
         return call.hand_on(is_lazy, (tensor, ord, axis, keepdims, name));
     }
     let along = Along::new(&call, ord, axis, inputs.shape()?.len())?;
@@ -207,7 +175,7 @@ pub(super) fn normalize<'py>(
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     const TENSOR: Parameter = Parameter::new("tensor", Kinds::Scalable, false).with(Parts::Gpu);
-    let call = Call::new(py, "normalize", name)?;
+    let call = Call::new(py, "normalize", name, [Some(ord), axis])?;
     let mut inputs = Inputs::new(&call, TENSOR, Items::one(tensor));
     if inputs.read_general()?.is_some() {
         return call.hand_on(false, (tensor, ord, axis, name, out));

@@ -14,10 +14,9 @@ use super::array::pair::{Pair, arrange};
 use super::array::plain::{OperandPairs, Outputs, PlainArrays};
 use super::array::{Array, internal, objects};
 use super::call::{Call, Entry, Tensor};
-use super::classes::{is_cupy, is_dask};
+use super::device::{is_cupy, is_dask};
 use super::kinds::Kinds;
 use super::run::{NormOf, clip_plain, norm_of_arrays, norm_of_plain, norms_of_plain, scale_pairs};
-use super::text::describe;
 use crate::element::{Dtype, Ordered};
 use crate::error::vec_with_room;
 use crate::parallel::elementwise::Task;
@@ -141,17 +140,13 @@ impl<'a, 'py> Inputs<'a, 'py> {
         Self { call, parameter, items, tensors: Tensors::General(Vec::new()) }
     }
 
-    /// Reads the tensors, unless they are arrays on a GPU or lazy, which are returned. `is_plain` says that reading the other
-    /// arguments runs no Python code.
+    /// Reads the tensors, unless they are arrays on a GPU or lazy, which are returned.
     #[inline]
-    pub(super) fn read(&mut self, is_plain: bool) -> PyResult<Option<OnDevice<'py>>> {
-        if !is_plain {
-            self.call.may_run_python();
-        }
+    pub(super) fn read(&mut self) -> PyResult<Option<OnDevice<'py>>> {
         let kinds = if self.parameter.keeps_integers { Kinds::Scalable } else { self.parameter.kinds };
         // Axes and bounds are checked against the shape of a single tensor, which Python code may change afterwards. Only general
         // arrays keep a copy of the shape.
-        if (is_plain || self.items.is_list())
+        if (self.call.is_plain || self.items.is_list())
             && let Some(arrays) = PlainArrays::read(self.call.py(), &self.items, kinds)?
         {
             self.tensors = Tensors::Plain(arrays);
@@ -339,7 +334,11 @@ fn pair_up<'o, 'py>(
     let is_list = items.is_list();
     let outs = match out {
         Some(out) if !is_list => Some(Held::One(out.clone())),
-        _ => call.out_sequence(out, tensors.len())?.map(Held::Many),
+        Some(out) => {
+            let allowed = "None or a sequence of arrays";
+            Some(Held::Many(call.sequence_of("out", out, tensors.len(), allowed)?))
+        }
+        None => None,
     };
     let argument = |at: usize| Entry("out", is_list.then_some(at));
     let mut pairs = vec_with_room(tensors.len())?;
@@ -353,7 +352,7 @@ fn pair_up<'o, 'py>(
         };
         let Some(tensor) = tensor else {
             if let Some(own) = &own {
-                return Err(call.type_error(argument(i), describe(own), "None, as t_list has there"));
+                return Err(call.wrong_type(argument(i), own, "None, as t_list has there"));
             }
             results.push(py.None().into_bound(py));
             continue;
@@ -369,7 +368,7 @@ fn pair_up<'o, 'py>(
     }
     if let Some((a, b)) = arrange(&mut pairs, readers)? {
         let place = |pair: usize| argument(numbers.get(pair).copied().unwrap_or(0));
-        return Err(call.clash(place(a), place(b)));
+        return Err(call.error("clash_error", (place(a).to_string(), place(b).to_string())));
     }
     let result = match results.pop() {
         Some(result) if !is_list => result,

@@ -2,16 +2,14 @@
 
 use std::path::PathBuf;
 
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use super::array::memory;
-use super::classes::integer;
+use super::kinds::Kinds;
 use super::memory_limit::{self, POOL_BYTES};
 use super::process::RunsPython;
-use super::text::describe;
-use crate::element::Dtype;
 use crate::isa::Isa;
 use crate::parallel::{MAX_THREADS, THREADS};
 
@@ -30,17 +28,11 @@ pub(super) fn get_num_threads() -> PyResult<usize> {
 /// Sets the number of threads for later calls.
 #[pyfunction]
 pub(super) fn set_num_threads(n: &Bound<'_, PyAny>) -> PyResult<()> {
-    let _counted = RunsPython::begun(n.py());
+    let (py, _counted) = (n.py(), RunsPython::begun(n.py()));
     THREADS.check()?;
-    let given = integer(n)?;
-    let number = given.as_ref().and_then(|given| given.extract::<usize>().ok());
-    if let Some(threads) = number.filter(|number| (1..=MAX_THREADS).contains(number)) {
-        THREADS.set(threads);
-        return Ok(());
-    }
-    let most = MAX_THREADS;
-    let text = format!("set_num_threads: n: found {}; allowed: an int from 1 to {most}", describe(n));
-    Err(if given.is_some() { PyValueError::new_err(text) } else { PyTypeError::new_err(text) })
+    let checked = py.import("gradclip._checks")?.call_method1("number_of_threads", (n, MAX_THREADS))?;
+    THREADS.set(checked.extract()?);
+    Ok(())
 }
 
 /// Unmaps the memory held for later outputs; returns the number of bytes.
@@ -80,17 +72,14 @@ pub(super) fn set_isa(name: Option<&str>) -> PyResult<()> {
 /// The output of `show_config`.
 #[pyfunction]
 pub(super) fn config(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
-    let names = |wanted: fn(Dtype) -> bool| -> Vec<_> {
-        Dtype::ALL.iter().filter(|dtype| wanted(**dtype)).map(|dtype| dtype.name()).collect()
-    };
     let config = PyDict::new(py);
     config.set_item("version", env!("CARGO_PKG_VERSION"))?;
     config.set_item("threads", THREADS.get()?)?;
     config.set_item("isa", Isa::current().name())?;
     config.set_item("isa_levels", isa_levels())?;
-    config.set_item("clip_by_value_dtypes", names(Dtype::is_ordered))?;
-    config.set_item("clip_by_norm_dtypes", names(Dtype::is_scalable))?;
-    config.set_item("norm_dtypes", names(|_| true))?;
+    config.set_item("clip_by_value_dtypes", Kinds::Ordered.names())?;
+    config.set_item("clip_by_norm_dtypes", Kinds::Scalable.names())?;
+    config.set_item("norm_dtypes", Kinds::Normed.names())?;
     config.set_item("memory_held", memory::held())?;
     config.set_item("memory_limit", POOL_BYTES.get()?)?;
     Ok(config)

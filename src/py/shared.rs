@@ -9,7 +9,6 @@ use super::array::items::Items;
 use super::array::{Array, internal};
 use super::call::Call;
 use super::kinds::Kinds;
-use super::norm::vector_order;
 use super::operands::{Inputs, OnDevice, Parameter, Parts};
 use super::run::{Norms, exact_sum_of_arrays, numbers, placed, zeros};
 use crate::isa::FloatDefaults;
@@ -18,11 +17,11 @@ use crate::parallel::reduce::{MAX_SUMMED_ORDER, Order};
 use crate::scaled::Scaled;
 
 /// The order of a norm, checked to have sums of powers.
-fn summed_order(call: &Call<'_, '_>, ord: &Bound<'_, PyAny>) -> PyResult<Order> {
-    match vector_order(call, ord)? {
+fn summed_order<'py>(call: &Call<'_, 'py>, ord: &Bound<'py, PyAny>) -> PyResult<Order> {
+    match call.vector_order(ord)? {
         Order::Power(p) if p > MAX_SUMMED_ORDER => Err(call.value_error(
             "ord",
-            p,
+            &p.to_string(),
             &format!("orders up to {MAX_SUMMED_ORDER}, and inf, for norms of data in parts"),
         )),
         order => Ok(order),
@@ -41,15 +40,15 @@ pub(super) fn power_sums<'py>(
     keeps_integers: bool,
     on_device: bool,
 ) -> PyResult<(Bound<'py, PyAny>, usize)> {
-    let call = Call::of_python(py, function, name)?;
+    let call = Call::new(py, function, name, [Some(ord)])?;
     let parts = if on_device { Parts::Gpu } else { Parts::Numpy };
     let parameter = Parameter { keeps_integers, parts, ..Parameter::new("t_list", Kinds::Normed, true) };
     let mut tensors = Inputs::new(&call, parameter, call.sequence(t_list)?);
-    let elsewhere = tensors.read(true)?;
+    let elsewhere = tensors.read()?;
     call.check_name()?;
     let order = summed_order(&call, ord)?;
     let (order, norm, elements) = if let Some(OnDevice { entries, .. }) = elsewhere {
-        let device = py.import("gradclip._cuda")?;
+        let device = call.module("gradclip._cuda")?;
         let found = device.call_method1("norm_on_host", (function, entries, name, ord))?;
         let (norm, elements) = found.extract::<(f64, usize)>()?;
         (order, Scaled::new(norm, 0), elements)
@@ -68,10 +67,10 @@ pub(super) fn power_sums_of_each<'py>(
     name: Option<&Bound<'py, PyAny>>,
     ord: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let call = Call::of_python(py, function, name)?;
+    let call = Call::new(py, function, name, [Some(ord)])?;
     let mut tensors =
         Inputs::new(&call, Parameter::new("t_list", Kinds::Normed, true), call.sequence(t_list)?);
-    tensors.read(true)?;
+    tensors.read()?;
     call.check_name()?;
     let order = summed_order(&call, ord)?.before_root();
     let mut norms = zeros(tensors.count())?;
@@ -90,7 +89,7 @@ pub(super) fn exact_sum<'py>(
     ord: f64,
     keeps_integers: bool,
 ) -> PyResult<(Bound<'py, PyBytes>, f64, usize)> {
-    let call = Call::of_python(py, function, name)?;
+    let call = Call::new(py, function, name, [])?;
     let parameter = Parameter { keeps_integers, ..Parameter::new("t_list", Kinds::Normed, true) };
     let mut tensors = Inputs::new(&call, parameter, call.sequence(t_list)?);
     tensors.read_general()?;
@@ -113,7 +112,7 @@ pub(super) fn power_sums_along<'py>(
     axes: Option<&Bound<'py, PyAny>>,
     ord: &Bound<'py, PyAny>,
 ) -> PyResult<(Bound<'py, PyAny>, usize)> {
-    let call = Call::of_python(py, function, name)?;
+    let call = Call::new(py, function, name, [axes, Some(ord)])?;
     let mut tensor = Inputs::new(&call, Parameter::new("t", Kinds::Normed, true), Items::one(t));
     tensor.read_general()?;
     let array = tensor.array()?;

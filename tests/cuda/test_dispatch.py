@@ -9,7 +9,7 @@ import gradclip as gc
 import ml_dtypes
 import numpy as np
 import pytest
-from gradclip import _core
+from gradclip._checks import Checks
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import same_bits
@@ -380,19 +380,19 @@ def test_checks_raise_what_the_public_functions_raise(check, name):
             if not is_for_others(check, value):
                 found.append(outcome(partial(public, value, name)))
                 function, *others = arguments(value)
-                assert outcome(partial(getattr(_core.Checks(function, name), check), *others)) == found[-1], value
+                assert outcome(partial(getattr(Checks(function, name), check), *others)) == found[-1], value
     assert None in found
     assert len(set(found)) > 2
 
 
 def test_check_name():
-    assert _core.Checks("norm", None).check_name() is None
-    assert _core.Checks("norm", "x").check_name() is None
-    assert error_of(_core.Checks("norm", 3).check_name) == error_of(lambda: gc.norm(X, name=3))
+    assert Checks("norm", None).check_name() is None
+    assert Checks("norm", "x").check_name() is None
+    assert error_of(Checks("norm", 3).check_name) == error_of(lambda: gc.norm(X, name=3))
 
 
 def test_checks_return_what_was_meant():
-    checks = _core.Checks("f", None)
+    checks = Checks("f", None)
     assert checks.name is None
     assert checks.limit("x", np.float32(0.5), False) == 0.5
     assert checks.limit("x", 10**400, False) == np.inf
@@ -421,11 +421,11 @@ def test_checks_return_what_was_meant():
     ],
 )
 def test_check_along(ord, axis, found):
-    assert _core.Checks("norm", None).along(ord, axis, 3) == found
+    assert Checks("norm", None).along(ord, axis, 3) == found
 
 
 def test_errors_have_the_form_of_all_errors():
-    named, other = _core.Checks("norm", "a"), _core.Checks("norm", None)
+    named, other = Checks("norm", "a"), Checks("norm", None)
     for make, kind in (("type_error", TypeError), ("value_error", ValueError)):
         error = getattr(named, make)("tensor", "this", "that")
         assert type(error) is kind
@@ -437,7 +437,7 @@ def test_errors_have_the_form_of_all_errors():
 def test_the_error_of_a_clash_is_that_of_numpy_arrays(name):
     def clash(function, outputs, places):
         described = [(x.ctypes.data, x.itemsize, x.shape, x.strides) for x in outputs]
-        return error_of(lambda: _core.Checks(function, name).keep_apart(described, [], places))
+        return error_of(lambda: Checks(function, name).keep_apart(described, [], places))
 
     memory = np.zeros(4)
     outs = [X.copy(), memory[:2], memory[1:3]]
@@ -472,7 +472,7 @@ def extent(view):
 def kept_apart(outputs, inputs):
     """The inputs to copy; or two outputs that share a byte, or twice one, as an error names them."""
     try:
-        return _core.Checks("f", None).keep_apart(outputs, inputs, range(len(outputs))), None
+        return Checks("f", None).keep_apart(outputs, inputs, range(len(outputs))), None
     except ValueError as error:
         places = [int(place) for place in re.findall(r"out\[(\d+)\]", str(error))]
         return [], (places[-1], places[0])

@@ -297,6 +297,10 @@ def test_bounds_are_rounded_once():
     assert gc.clip_by_value(x, None, 2**127 + 2**103 + 1).view(np.uint32) == 0x7F000001
     assert gc.clip_by_value(-x, -(2**127) - 2**103 - 1, None).view(np.uint32) == 0xFF000001
     assert gc.clip_by_value(x, None, 10**50) == x
+    # By way of float64, this would lie half way between two numbers of float32.
+    large, y = 2**62 + 2**38 + 1, np.array([3e38], np.float32)
+    for kind in (int, np.int64, np.uint64, np.array):
+        assert gc.clip_by_value(y, None, kind(large)) == np.float32(2**62 + 2**39)
     if np.finfo(np.longdouble).nmant > 60:
         bound = np.longdouble(1) + np.longdouble(2) ** -24 + np.longdouble(2) ** -60
         for one in (bound, np.array(bound), np.array([bound])):

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gradclip import _core
+from gradclip._checks import Checks
 from gradclip._cuda import _device
 from gradclip._cuda._elements import copied
 from gradclip._cuda._layout import View, memory_order
 from gradclip._cuda._queue import Call
 from gradclip._cuda._words import NAMES, NARROW, ORDERED, Scalar
+from gradclip._text import dtype_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -49,17 +50,17 @@ class Tensor(NamedTuple):
         return dtype
 
 
-class Arguments(_core.Checks):
+class Arguments(Checks):
     """The arguments of one call: their checks, and its errors."""
 
     def tensor(self, argument: str, array: Any, allowed: Sequence[int], device: int | None = None) -> Tensor:
         """Return a tensor of one of the dtypes."""
         if not is_array(array):
-            raise self.type_error(argument, _core.describe(array), "a cupy.ndarray, as the tensor is")
+            raise self.wrong_type(argument, array, "a cupy.ndarray, as the tensor is")
         code = code_of(array.dtype)
         if code is None or code not in allowed:
             names = ", ".join(name for i, name in enumerate(NAMES) if i in allowed)
-            raise self.type_error(argument, _core.dtype_text(array), names)
+            raise self.type_error(argument, dtype_text(array), names)
         own = array.data.device_id
         if device is not None and own != device:
             allowed_there = f"arrays on device {device}, as the tensor is"
@@ -79,9 +80,9 @@ class Arguments(_core.Checks):
         if out is None:
             return new_like(tensor)
         if not is_array(out):
-            raise self.type_error(argument, _core.describe(out), "None or a cupy.ndarray")
+            raise self.wrong_type(argument, out, "None or a cupy.ndarray")
         if out.dtype != tensor.dtype:
-            raise self.type_error(argument, _core.dtype_text(out), f"dtype {NAMES[view.code]}")
+            raise self.type_error(argument, dtype_text(out), f"dtype {NAMES[view.code]}")
         if out.shape != view.shape:
             raise self.value_error(argument, f"shape {out.shape}", f"shape {view.shape}")
         return self.tensor(argument, out, (view.code,), tensor.array.data.device_id)
@@ -94,7 +95,7 @@ class Arguments(_core.Checks):
         if value.ndim != 0 or code not in ORDERED:
             if value.ndim == 0:  # NumPy's error would tell the value
                 allowed = "a real number >= 0 (a Python or NumPy int, float or 0-d array)"
-                raise self.type_error(argument, f"a 0-d cupy.ndarray of {_core.dtype_text(value)}", allowed)
+                raise self.type_error(argument, f"a 0-d cupy.ndarray of {dtype_text(value)}", allowed)
             # The error that a NumPy array of this shape and dtype gets.
             same = np.broadcast_to(np.ones((), value.dtype), value.shape)
             self.limit(argument, same, nan)

@@ -14,6 +14,7 @@ from gradclip._cuda._layout import Pair, View
 from gradclip._cuda._list import scale_whole
 from gradclip._cuda._slices import Slices, scale_slices
 from gradclip._cuda._words import ITEMSIZES, ORDERED, REAL, SCALABLE, Mode, Norm
+from gradclip._text import dtype_text
 
 
 def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: Any, out: Any) -> Any:
@@ -52,7 +53,7 @@ def _bound(arguments: Arguments, argument: str, bound: Any, tensor: Tensor) -> B
             if tensor.view.code not in REAL:
                 allowed = "None, an int or a cupy.ndarray of integers"
             allowed += ", for a tensor that is a cupy.ndarray"
-            raise arguments.type_error(argument, _core.describe(bound), allowed)
+            raise arguments.wrong_type(argument, bound, allowed)
         return Bound(_bits(arguments, argument, bound, tensor.dtype))
     kind = code_of(bound.dtype)
     is_wrong = kind not in ORDERED or (kind in REAL and tensor.view.code not in REAL)
@@ -61,8 +62,8 @@ def _bound(arguments: Arguments, argument: str, bound: Any, tensor: Tensor) -> B
             numbers = "a real number or an array of real numbers"
             if tensor.view.code not in REAL:
                 numbers = "an int or an array of integers"
-            allowed = f"None, {numbers}, for a tensor of {_core.dtype_text(tensor.array)}"
-            raise arguments.type_error(argument, f"a 0-d cupy.ndarray of {_core.dtype_text(bound)}", allowed)
+            allowed = f"None, {numbers}, for a tensor of {dtype_text(tensor.array)}"
+            raise arguments.type_error(argument, f"a 0-d cupy.ndarray of {dtype_text(bound)}", allowed)
         # The error that a NumPy array of this shape and dtype gets.
         same = np.broadcast_to(np.zeros((), bound.dtype), bound.shape)
         _bits(arguments, argument, same, tensor.dtype)

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gradclip import _core
 from gradclip._cuda import _device
 from gradclip._cuda._arguments import Arguments, Tensor, call_on, code_of, new_like, norm_output
 from gradclip._cuda._layout import Pair, View
 from gradclip._cuda._list import Tensors, run_list
 from gradclip._cuda._words import COMPLEX, ITEMSIZES, NAMES, SCALABLE, Mode, Norm, Order, Scalar
 from gradclip._exchange import to_float
+from gradclip._text import describe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +62,7 @@ def _read(arguments: Arguments, entries: tuple[Any, ...], allowed: Sequence[int]
     if set(map(type, arrays)) != {array} and not all(isinstance(entry, array) for entry in arrays):
         ours = next(i for i in places if isinstance(entries[i], array))
         other = next(i for i in places if not isinstance(entries[i], array))
-        found = f"{_core.describe(entries[other])}, and a cupy.ndarray at t_list[{ours}]"
+        found = f"{describe(entries[other])}, and a cupy.ndarray at t_list[{ours}]"
         raise arguments.type_error(f"t_list[{other}]", found, "arrays of one library in a list")
     devices = [entry.data.device_id for entry in arrays]
     if len(set(devices)) > 1:
@@ -145,7 +145,7 @@ def _outputs(arguments: Arguments, call: Call, given: _List, inputs: list[Tensor
             call.keep([new.array])
             outputs.append(new)
         elif own is not None:
-            raise arguments.type_error(f"out[{i}]", _core.describe(own), "None, as t_list has there")
+            raise arguments.wrong_type(f"out[{i}]", own, "None, as t_list has there")
     return outputs
 
 

@@ -1,4 +1,4 @@
-//! Python objects of any length, made so that they raise a `MemoryError` where `PyO3` would panic.
+//! Python objects of any length, made so that they raise a `MemoryError` where `PyO3` would panic, and their classes.
 
 use numpy::npyffi::{self, NpyTypes};
 use pyo3::ffi;
@@ -13,13 +13,38 @@ pub(in crate::py) fn is_of(object: &Bound<'_, PyAny>, class: &Bound<'_, PyType>)
     unsafe { ffi::PyObject_TypeCheck(object.as_ptr(), class.as_type_ptr()) != 0 }
 }
 
-/// Whether an object is a `numpy.float64`, which is a Python float as well.
-pub(in crate::py) fn is_float64(object: &Bound<'_, PyAny>) -> bool {
+const FLOATS: [NpyTypes; 3] =
+    [NpyTypes::PyFloatArrType_Type, NpyTypes::PyDoubleArrType_Type, NpyTypes::PyHalfArrType_Type];
+
+const INTEGERS: [NpyTypes; 10] = [
+    NpyTypes::PyLongArrType_Type,
+    NpyTypes::PyIntArrType_Type,
+    NpyTypes::PyLongLongArrType_Type,
+    NpyTypes::PyShortArrType_Type,
+    NpyTypes::PyByteArrType_Type,
+    NpyTypes::PyULongArrType_Type,
+    NpyTypes::PyUIntArrType_Type,
+    NpyTypes::PyULongLongArrType_Type,
+    NpyTypes::PyUShortArrType_Type,
+    NpyTypes::PyUByteArrType_Type,
+];
+
+/// Whether an object is a float of NumPy of at most 64 bits, not of a subclass. Its conversion runs no Python code.
+pub(in crate::py) fn is_float(object: &Bound<'_, PyAny>) -> bool {
+    is_one_of(object, FLOATS)
+}
+
+/// Whether an object is an integer of NumPy, not of a subclass. Its conversion runs no Python code.
+pub(in crate::py) fn is_integer(object: &Bound<'_, PyAny>) -> bool {
+    is_one_of(object, INTEGERS)
+}
+
+#[inline(always)]
+fn is_one_of<const N: usize>(object: &Bound<'_, PyAny>, classes: [NpyTypes; N]) -> bool {
     // SAFETY: the interpreter is attached, and `object` is a live object.
-    unsafe {
-        let class = npyffi::get_type_object(object.py(), NpyTypes::PyDoubleArrType_Type);
-        ffi::Py_TYPE(object.as_ptr()) == class
-    }
+    classes
+        .into_iter()
+        .any(|class| unsafe { ffi::Py_TYPE(object.as_ptr()) == npyffi::get_type_object(object.py(), class) })
 }
 
 /// A list of the `entries`, as many as their length says.
@@ -46,14 +71,4 @@ pub(in crate::py) fn tuple_of_list<'py>(list: &Bound<'py, PyList>) -> PyResult<B
     // exception set.
     let tuple = unsafe { Bound::from_owned_ptr_or_err(list.py(), ffi::PyList_AsTuple(list.as_ptr()))? };
     Ok(tuple.cast_into()?)
-}
-
-/// The entries of a tuple as they are stored, regardless of the methods of a subclass.
-pub(in crate::py) fn tuple_of_tuple<'py>(tuple: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyTuple>> {
-    // SAFETY: as above; for the whole of an exact tuple the call returns the tuple itself.
-    let whole = unsafe {
-        let slice = ffi::PyTuple_GetSlice(tuple.as_ptr(), 0, tuple.len().cast_signed());
-        Bound::from_owned_ptr_or_err(tuple.py(), slice)?
-    };
-    Ok(whole.cast_into()?)
 }
