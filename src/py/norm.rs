@@ -98,12 +98,17 @@ impl Along {
         ndim: usize,
     ) -> PyResult<Self> {
         let axes = axis.map(|axis| plain_axes(axis, ndim)).transpose()?;
-        // A number along two axes is the order of a matrix norm. A string names the norm of all elements, also along two axes.
-        let are_of_vectors =
-            |axes: &[usize]| !axes.is_empty() && (axes.len() != 2 || ord.is_instance_of::<PyString>());
-        match (plain_order(ord), axes) {
+        let text = ord.cast::<PyString>().ok().map(|text| text.to_string_lossy());
+        let is_fro = text.as_deref() == Some("fro") && matches!(&axes, Some(Some(axes)) if axes.len() == 2);
+        match (if is_fro { Some(Order::Two) } else { plain_order(ord) }, axes) {
             (Some(order), None) => return Ok(Self::Whole(order)),
-            (Some(order), Some(Some(axes))) if are_of_vectors(&axes) => {
+            // A number along two axes is the order of a matrix norm, a string that of the norm of all elements.
+            (Some(order), Some(Some(axes))) if axes.len() == 2 && text.is_none() => {
+                if let (Order::One | Order::Two | Order::Max, &[first, second]) = (order, &axes[..]) {
+                    return Ok(Self::Matrices([first, second], order));
+                }
+            }
+            (Some(order), Some(Some(axes))) if !axes.is_empty() => {
                 return Ok(if axes.len() < ndim { Self::Vectors(axes, order) } else { Self::Whole(order) });
             }
             _ => {}
