@@ -421,14 +421,19 @@ fn plain_array<'py>(object: &Bound<'py, PyAny>) -> Option<Array<'py>> {
     Array::read(object).filter(|(_, subclass)| !subclass || !is_masked(object)).map(|(array, _)| array)
 }
 
-/// The value of a plain number that float64 holds in its range.
+/// The value of a plain number, or of a plain 0-d array of one, that float64 holds in its range.
 #[inline]
 fn plain_number(object: &Bound<'_, PyAny>) -> Option<f64> {
     if let Ok(float) = object.cast::<PyFloat>() {
         return Some(float.value());
     }
-    let is_number =
-        object.is_exact_instance_of::<PyInt>() || objects::is_float(object) || objects::is_integer(object);
+    // bfloat16 is not NumPy's, and converts wrongly where its byte order is not the native one.
+    let is_real = |dtype: Dtype| dtype.is_ordered() && dtype != Dtype::Bf16;
+    let is_number = object.is_exact_instance_of::<PyInt>()
+        || objects::is_float(object)
+        || objects::is_integer(object)
+        || matches!(Array::read(object), Some((array, false))
+            if array.ndim() == 0 && array.dtype().is_some_and(is_real));
     if is_number { object.extract().ok() } else { None }
 }
 
