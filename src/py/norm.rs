@@ -104,8 +104,8 @@ impl Along {
             (Some(order), None) => return Ok(Self::Whole(order)),
             // A number along two axes is the order of a matrix norm, a string that of the norm of all elements.
             (Some(order), Some(Some(axes))) if axes.len() == 2 && text.is_none() => {
-                if let (Order::One | Order::Two | Order::Max, &[first, second]) = (order, &axes[..]) {
-                    return Ok(Self::Matrices([first, second], order));
+                if let (Order::One | Order::Two | Order::Max, [first, second]) = (order, axes.as_slice()) {
+                    return Ok(Self::Matrices([*first, *second], order));
                 }
             }
             (Some(order), Some(Some(axes))) if !axes.is_empty() => {
