@@ -124,7 +124,7 @@ impl<T: Element> Blocks for View<'_, T> {
 
 /// The methods that norms need of one array, of any dtype.
 pub trait Terms: Send + Sync {
-    /// See [`Blocks::size`].
+    /// The number of elements, and the bytes that are read for each.
     fn size(&self) -> (usize, usize);
     /// How far the numbers of a norm may leave float64's range.
     fn risk(&self) -> OverflowRisk;
