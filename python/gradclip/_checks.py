@@ -1,8 +1,8 @@
-"""The checks of arguments, and the errors about them.
+"""The checks of arguments.
 
-Every message has the form ``function 'name': argument: found ...; allowed: ...``. The compiled part reads plain
-arguments itself, and calls a method of `Checks` for all others and for every error. It decides the order of the checks:
-that of the signature, the type before the value, and all of them before anything is written.
+The compiled part reads plain arguments itself, and calls a method of `Checks` for all others and for every error. It
+decides the order of the checks: that of the signature, the type before the value, and all of them before anything is
+written.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from gradclip import _core, _nonfinite
+from gradclip._errors import Errors
 from gradclip._rounding import rounded, rounded_integers
 from gradclip._sequences import WrongLengthError, entries_of, holds_masked_array, is_sequence_of_tensors
 from gradclip._slices import IndexedSlices
-from gradclip._text import class_text, describe, dtype_text, is_cupy, is_masked, name_text, text_of
+from gradclip._text import class_text, describe, dtype_text, is_cupy, is_masked, text_of
 
 if TYPE_CHECKING:
     from gradclip._types import Array
@@ -31,64 +32,8 @@ _ENTRIES = "a sequence with len() entries"
 _WITHOUT_TREES = {"clip_by_norms", "clip_by_weight_norm", "clip_examples_by_global_norm"}
 
 
-class Checks:
-    """The checks of one call of a public function. ``name`` is the caller's."""
-
-    def __init__(self, function: str, name: Any) -> None:
-        self.function, self.name = function, name
-
-    # The errors. A method that ends in `error` or begins with `wrong` returns one, the others raise it.
-
-    @property
-    def prefix(self) -> str:
-        """The beginning of each message."""
-        return f"{self.function} '{name_text(self.name)}'" if issubclass(type(self.name), str) else self.function
-
-    def type_error(self, argument: str, found: str, allowed: str) -> TypeError:
-        """Return the error for an argument of a wrong type."""
-        return TypeError(f"{self.prefix}: {argument}: found {found}; allowed: {allowed}")
-
-    def value_error(self, argument: str, found: str, allowed: str) -> ValueError:
-        """Return the error for an argument of the right type with a wrong value."""
-        return ValueError(f"{self.prefix}: {argument}: found {found}; allowed: {allowed}")
-
-    def wrong_type(self, argument: str, value: Any, allowed: str) -> TypeError:
-        """Return the error for an object of a wrong type."""
-        return self.type_error(argument, describe(value), allowed)
-
-    def wrong_value(self, argument: str, value: Any, allowed: str) -> ValueError:
-        """Return the error for an object of the right type with a wrong value."""
-        return self.value_error(argument, describe(value), allowed)
-
-    def wrong_tuple(self, argument: str, value: tuple[int, ...], allowed: str) -> ValueError:
-        """Return the error for a tuple of wrong values."""
-        return self.value_error(argument, text_of(value), allowed)
-
-    def wrong_word(self, argument: str, value: Any, allowed: str) -> Exception:
-        """Return the error for an argument that is none of some words."""
-        make = self.wrong_value if issubclass(type(value), str) else self.wrong_type
-        return make(argument, value, allowed)
-
-    def wrong_dtype(self, argument: str, value: Any, array: Array, allowed: Sequence[str]) -> TypeError:
-        """Return the error for a tensor of a dtype that is not allowed. ``array`` is what NumPy makes of ``value``."""
-        found = dtype_text(array)
-        if found == "dtype object" and not issubclass(type(value), np.ndarray):
-            found = f"{describe(value)}, of which NumPy makes {found}"
-        return self.type_error(argument, found, ", ".join(allowed))
-
-    def wrong_shape(self, argument: str, found: Sequence[int], allowed: Sequence[int], owner: str) -> ValueError:
-        """Return the error for an array whose shape is not that of another."""
-        return self.value_error(argument, f"shape {tuple(found)}", f"shape {tuple(allowed)}, that of {owner}")
-
-    def wrong_count(self, argument: str, shape: Sequence[int], count: int, place: int) -> ValueError:
-        """Return the error for a tensor of another number of examples than an earlier one."""
-        found = f"{shape[0]} examples (shape {tuple(shape)})"
-        return self.value_error(argument, found, f"{count}, as t_list[{place}] has")
-
-    def clash_error(self, one: str, other: str) -> ValueError:
-        """Return the error for two outputs that share memory, or one whose own elements do."""
-        found = "an array whose own elements overlap" if one == other else f"an array that shares memory with {one}"
-        return self.value_error(other, found, "arrays that share no byte")
+class Checks(Errors):
+    """The checks of one call of a public function: methods that raise, beside those of `Errors`, which return."""
 
     def nonfinite_error(self, make: str, *arguments: Any) -> ValueError:
         """Return the error that a function of `gradclip._nonfinite` makes."""

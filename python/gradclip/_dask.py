@@ -17,7 +17,7 @@ from dask.array.core import elemwise
 
 from gradclip import _core
 from gradclip._checks import Checks
-from gradclip._exchange import prefix_of, to_float, to_floats
+from gradclip._exchange import to_float, to_floats
 from gradclip._nonfinite import NonFiniteError
 from gradclip._slices import IndexedSlices
 
@@ -240,7 +240,7 @@ def _check_finite(function: str, name: Any, argument: str, norms: Array, nonfini
     is_bad = ~np.isfinite(norms[:, 0])
     if nonfinite == "raise" and is_bad.any():
         found = "an element that is infinite or NaN" if argument != "use_norm" else "an infinite or NaN norm"
-        text = f"{prefix_of(function, name)}: {argument}: found {found}"
+        text = f"{Checks(function, name).prefix}: {argument}: found {found}"
         raise NonFiniteError(text, float(norms[is_bad, 0][0]))
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gradclip import _core, _exact
-from gradclip._exchange import Share, checks_of, copies, to_float, to_floats
+from gradclip._checks import Checks
+from gradclip._exchange import Share, copies, to_float, to_floats
 from gradclip._nonfinite import NonFiniteError
 from gradclip._nonfinite import error as nonfinite_error
 from gradclip._norm_state import check_reproducible
@@ -27,7 +28,7 @@ def norm_of_parts(function: str, t_list: Any, limit: Callable[[], float], ord: A
     """Return the norm for a function that clips by a limit, which must be the same on all ranks."""
     share = Share(function, None, comm)
     try:
-        order = checks_of(function, None).order(ord)
+        order = Checks(function, None).order(ord)
         share.agree(order, limit())
         norm, _ = _norm(share, _sums_of_list(share, t_list, None, ("propagate", "raise"), None, False), False)
     except Exception as error:  # noqa: BLE001 (the other ranks wait)
@@ -41,7 +42,7 @@ def global_norm(  # noqa: PLR0917 (called by the public function)
     """See `gradclip.global_norm`."""
     share = Share("global_norm", name, comm)
     try:
-        order = checks_of("global_norm", name).order(ord)
+        order = Checks("global_norm", name).order(ord)
         # An empty list, so that all other arguments are checked.
         _core.global_norm((), name, ord, nonfinite, integers)
         reproducible = check_reproducible("global_norm", name, order, reproducible)
@@ -59,7 +60,7 @@ def norms(t_list: Any, name: Any, ord: Any, comm: Any, replicated: Any) -> npt.N
     """See `gradclip.norms`."""
     share = Share("norms", name, comm)
     try:
-        order = checks_of("norms", name).order(ord)
+        order = Checks("norms", name).order(ord)
         share.agree(order, 0.0, 0.0, replicated)
         sums = _core.power_sums_of_each("norms", t_list, name, ord)
         if replicated is not None:
@@ -91,7 +92,7 @@ def clip_by_global_norm(  # noqa: PLR0917 (called by the public function)
     share = Share(function, name, comm)
 
     def norm() -> tuple[Array, int]:
-        checks = checks_of(function, name)
+        checks = Checks(function, name)
         order, limit = checks.order(ord), checks.limit("clip_norm", clip_norm, False)
         used = -1.0 if use_norm is None else checks.limit("use_norm", use_norm, True)
         is_exact = check_reproducible(function, name, order, reproducible)
@@ -143,10 +144,10 @@ def _norms_of_tensor(  # noqa: PLR0917
 ) -> tuple[Array, int]:
     """Return the norms of a tensor in parts, or of its slices, and the number of elements of each."""
     function = share.function
-    limit = checks_of(function, name).limit("clip_norm", clip_norm, False)
+    limit = Checks(function, name).limit("clip_norm", clip_norm, False)
     sums, len_of_slice = _core.power_sums_along(function, t, name, axes, 2)
     ndim = np.ndim(values_of(t))
-    given = checks_of(function, name).axes("axes", axes, ndim) if sums.ndim > 1 else None
+    given = Checks(function, name).axes("axes", axes, ndim) if sums.ndim > 1 else None
     kept = () if given is None else tuple(axis for axis in range(ndim) if axis not in given)
     share.agree(2.0, limit, 0.0, replicated, (*options, kept, sums.shape[:-1]))
     elements = float(len_of_slice)
@@ -222,7 +223,7 @@ def _refusal(  # noqa: PLR0917
     pair = next(pair for pair in found.reshape(-1, 2).tolist() if not math.isfinite(pair[0]))
     norm = to_float(*pair)
     if axes is not None:
-        axes = checks_of(share.function, None).axes("axes", axes, np.ndim(values_of(one)))
+        axes = Checks(share.function, None).axes("axes", axes, np.ndim(values_of(one)))
     error = nonfinite_error(share.prefix, argument, one, many, axes, norm)
     if error.entries:
         return error

@@ -35,10 +35,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from gradclip import _core
+from gradclip._errors import Errors
 from gradclip._nonfinite import NonFiniteError
+from gradclip._text import describe
 
 if TYPE_CHECKING:
-    from gradclip._checks import Checks
     from gradclip._types import Array
 
 #: Changes with the layout of messages and of sums of powers.
@@ -71,31 +72,12 @@ def stamp(*arguments: Any) -> float:
     return float(zlib.crc32(repr((VERSION, *arguments)).encode()) & 0x7FFFF)
 
 
-def describe(value: Any) -> str:
-    """Describe an object in a message."""
-    from gradclip import _text  # noqa: PLC0415 (errors alone need it)
-
-    return _text.describe(value)
-
-
-def checks_of(function: str, name: Any) -> Checks:
-    """Return the checks of one call."""
-    from gradclip._checks import Checks  # noqa: PLC0415 (most programs need none of them)
-
-    return Checks(function, name)
-
-
-def prefix_of(function: str, name: Any) -> str:
-    """Return the beginning of an error message."""
-    return f"{function} {name!r}" if isinstance(name, str) else function
-
-
 class Share:
     """One call of a function on all ranks. Without a communicator, there is this process alone."""
 
     def __init__(self, function: str, name: Any, comm: Any) -> None:
         self.function = function
-        self.prefix = prefix_of(function, name)
+        self.prefix = Errors(function, name).prefix
         self.groups: list[Group] = []
         #: The error for an entry of ``comm`` that is no communicator. The ranks of the other entries wait for this one.
         self.wrong: Exception | None = None

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gradclip import _core, _exact
-from gradclip._exchange import checks_of, describe, stamp, to_float
+from gradclip._checks import Checks
+from gradclip._exchange import stamp, to_float
+from gradclip._text import describe
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -115,7 +117,7 @@ class NormState:
         >>> gc.NormState.of([np.array([3.0, 4.0])]).norm()
         5.0
         """
-        order = checks_of("NormState.of", name).order(ord)
+        order = Checks("NormState.of", name).order(ord)
         if check_reproducible("NormState.of", name, order, reproducible):
             digits, count = _exact.digits("NormState.of", t_list, name, order, False)
             return cls._of_exact(order, count, *_exact.total_of(digits))
@@ -216,7 +218,7 @@ class NormState:
         ValueError
             If it is another array, or the array of another order or version of gradclip.
         """
-        order = checks_of("NormState.from_array", None).order(ord)
+        order = Checks("NormState.from_array", None).order(ord)
         found = np.asanyarray(array)
         if found.dtype.kind not in "fiu" or np.ma.isMaskedArray(found):
             raise TypeError(f"NormState.from_array: array: found {describe(array)}; allowed: an array of real numbers")
@@ -277,7 +279,7 @@ def _mark(order: float, exact: bool) -> float:
 def check_reproducible(function: str, name: Any, order: float, reproducible: Any) -> bool:
     """Return whether sums are to be exact integers: not for the largest magnitude, which is exact in any case."""
     if not isinstance(reproducible, (bool, np.bool_)):
-        raise checks_of(function, name).wrong_type("reproducible", reproducible, "True or False")
+        raise Checks(function, name).wrong_type("reproducible", reproducible, "True or False")
     if reproducible and order not in (*_exact.ORDERS, math.inf):
-        raise checks_of(function, name).value_error("ord", f"{order:g}", "1, 2 or inf under reproducible=True")
+        raise Checks(function, name).value_error("ord", f"{order:g}", "1, 2 or inf under reproducible=True")
     return bool(reproducible) and order in _exact.ORDERS

@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from gradclip._errors import Errors
 from gradclip._rounding import rounded
 from gradclip._sequences import WrongLengthError, entries_of, holds_masked_array
 
 if TYPE_CHECKING:
     from typing import ClassVar, TypeAlias
 
-    from gradclip._checks import Checks
     from gradclip._types import Array, Tensor
 
     #: A list of tensors, some of them None.
     Tensors: TypeAlias = "Sequence[Tensor | IndexedSlices | None]"
+
+_ERRORS = Errors("IndexedSlices")
 
 
 class IndexedSlices:
@@ -79,23 +81,23 @@ class IndexedSlices:
     def __init__(self, values: Tensor, indices: Tensor, dense_shape: Sequence[int] | None = None) -> None:
         rows = _array("values", values)
         if not _is_numeric(rows.dtype):
-            raise _checks().wrong_dtype("values", rows, rows, ["a numeric dtype"])
+            raise _ERRORS.wrong_dtype("values", rows, rows, ["a numeric dtype"])
         if rows.ndim == 0:
-            raise _checks().value_error("values", "shape ()", "at least one dimension")
+            raise _ERRORS.value_error("values", "shape ()", "at least one dimension")
         where = _array("indices", indices)
         if where.size == 0 and isinstance(indices, (list, tuple)):
             where = where.astype(np.int64)  # NumPy makes an empty list a float array
         if where.dtype.kind not in "iu":
-            raise _checks().wrong_dtype("indices", where, where, ["an integer dtype"])
+            raise _ERRORS.wrong_dtype("indices", where, where, ["an integer dtype"])
         if where.shape != rows.shape[:1]:
             allowed = f"{rows.shape[:1]}, one index for each of the rows of values"
-            raise _checks().value_error("indices", f"shape {where.shape}", allowed)
+            raise _ERRORS.value_error("indices", f"shape {where.shape}", allowed)
         shape = None if dense_shape is None else _shape(dense_shape)
         if shape is not None and (len(shape) != rows.ndim or shape[1:] != rows.shape[1:] or min(shape) < 0):
             allowed = f"(rows, {', '.join(map(str, rows.shape[1:]))})" if rows.ndim > 1 else "(rows,)"
-            raise _checks().wrong_tuple("dense_shape", shape, f"{allowed}, to agree with values")
+            raise _ERRORS.wrong_tuple("dense_shape", shape, f"{allowed}, to agree with values")
         if shape is not None and max(shape) > sys.maxsize:
-            raise _checks().wrong_tuple("dense_shape", shape, f"lengths up to {sys.maxsize}")
+            raise _ERRORS.wrong_tuple("dense_shape", shape, f"lengths up to {sys.maxsize}")
         self._set(rows, where, shape)
 
     def _set(self, values: Array, indices: Array, dense_shape: tuple[int, ...] | None) -> None:
@@ -204,26 +206,20 @@ class IndexedSlices:
         return dense
 
 
-def _checks() -> Checks:
-    from gradclip._checks import Checks  # noqa: PLC0415 (errors alone need it, and it imports this module)
-
-    return Checks("IndexedSlices", None)
-
-
 def _array(argument: str, value: Tensor) -> Array:
     if value is None:
-        raise _checks().type_error(argument, "None", "an array")
+        raise _ERRORS.type_error(argument, "None", "an array")
     try:
         if holds_masked_array(value):
-            raise _checks().type_error(argument, "a masked array", "an array without a mask")
+            raise _ERRORS.type_error(argument, "a masked array", "an array without a mask")
         return np.asarray(value)
     except WrongLengthError as error:
-        raise _checks().value_error(argument, str(error), "a sequence with len() entries") from None
+        raise _ERRORS.value_error(argument, str(error), "a sequence with len() entries") from None
     except ValueError as error:
         if "inhomogeneous" not in str(error):
             raise
         allowed = "a nested list whose rows have equal lengths"
-        raise _checks().value_error(argument, "a ragged list", allowed) from error
+        raise _ERRORS.value_error(argument, "a ragged list", allowed) from error
 
 
 def _is_numeric(dtype: np.dtype[Any]) -> bool:
@@ -244,9 +240,9 @@ def _shape(dense_shape: Sequence[int]) -> tuple[int, ...]:
             raise TypeError  # noqa: TRY301
         return tuple(map(operator.index, lengths))
     except WrongLengthError as error:
-        raise _checks().value_error("dense_shape", str(error), "a sequence with len() entries") from None
+        raise _ERRORS.value_error("dense_shape", str(error), "a sequence with len() entries") from None
     except TypeError:
-        raise _checks().wrong_type("dense_shape", dense_shape, "None or a sequence of ints") from None
+        raise _ERRORS.wrong_type("dense_shape", dense_shape, "None or a sequence of ints") from None
 
 
 def values_of(tensor: Any) -> Any:
