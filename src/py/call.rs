@@ -16,7 +16,7 @@ use pyo3::types::{PyAny, PyBool, PyFloat, PyInt, PyString, PyTuple, PyType};
 
 use super::array::items::{Held, Items};
 use super::array::{Array, internal, objects, resized};
-use super::device::is_masked;
+use super::classes::is_masked;
 use super::kinds::Kinds;
 use super::memory_limit::POOL_BYTES;
 use super::process::RunsPython;

@@ -3,6 +3,7 @@
 mod array;
 mod bound;
 mod call;
+mod classes;
 mod clip;
 mod clip_difference;
 mod clip_each;

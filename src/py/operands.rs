@@ -14,7 +14,7 @@ use super::array::pair::{Pair, arrange};
 use super::array::plain::{OperandPairs, Outputs, PlainArrays};
 use super::array::{Array, internal, objects};
 use super::call::{Call, Entry, Tensor};
-use super::device::{is_cupy, is_dask};
+use super::classes::{is_cupy, is_dask};
 use super::kinds::Kinds;
 use super::run::{NormOf, clip_plain, norm_of_arrays, norm_of_plain, norms_of_plain, scale_pairs};
 use crate::element::{Dtype, Ordered};
