@@ -1,7 +1,7 @@
-//! Rows of a matrix, many in one call of a kernel: a call for each costs much of the time of short rows.
+//! Batches of rows of a matrix: a call of a kernel for each row costs much of the time of short rows.
 //!
-//! Their sums are [`SumEach`](super::sum::SumEach), their scaling is [`ApplyEach`](super::map::ApplyEach). Sums and scaling are separate operations: the compiler uses no wide
-//! registers in a loop over rows that contains the loops of both.
+//! Their sums are [`SumEach`](super::sum::SumEach), their scaling is [`ApplyEach`](super::map::ApplyEach). Sums and scaling are
+//! separate operations: the compiler uses no wide registers in a loop over rows that contains the loops of both.
 
 use crate::isa::{Level, Op};
 

@@ -225,7 +225,6 @@ fn add_masked<T: Element>(
 }
 
 /// [`Sum`] for each of some short sequences, with the same bits, in one call: a call for each costs more than a few elements.
-/// Returns the number of sequences.
 ///
 /// The tail of a sequence, less than a row of lanes, is read [`PIECE`] elements at a time; a mask removes the elements after
 /// the sequence.
@@ -279,7 +278,8 @@ static MASKS: [u64; 2 * LANES] = {
 /// stores are in the cache.
 ///
 /// It is inlined. `black_box` hides from the compiler where the lanes come from; else it would sum in the order of the fold, in
-/// narrow registers. The bits do not depend on that.
+/// narrow registers. The bits do not depend on that. The lanes are copied: if `black_box` had a reference to them, the loop that
+/// adds to them would store them after each row.
 #[inline(always)]
 fn fold_wide(lanes: Aligned<[f64; LANES]>) -> f64 {
     let Aligned(lanes) = black_box(lanes);

@@ -164,6 +164,7 @@ impl Drop for Open<'_> {
             match lock.try_write() {
                 Ok(pass) => break pass,
                 Err(TryLockError::WouldBlock) if begin.elapsed() < PATIENCE => spin_loop(),
+                // No new worker gets the lock from now on.
                 Err(_) => break lock.write().unwrap_or_else(PoisonError::into_inner),
             }
         };

@@ -15,8 +15,8 @@ use crate::walk::{self, Store, View, Work};
 /// The number of jobs of a sum, if it is long enough.
 const JOBS: usize = 32;
 
-/// Examples that are added before their sums are stored. With 8 rather than 4, 256 examples of 20,000 elements take 0.87 of the
-/// time; with 16, which are more than the CPU's prefetchers follow, 64 of 1.9M take 1.1 times as long.
+/// Examples that are added before their sums are stored. With 8 instead of 4, 256 examples of 20,000 elements take 0.87 of the
+/// time. With 16, 64 examples of 1.9M take 1.1 times as long.
 const EXAMPLES_AT_ONCE: usize = 8;
 
 /// Examples, of which each has as many elements as the sum.
