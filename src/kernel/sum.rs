@@ -91,6 +91,9 @@ impl<T: Element> Term<T> for Rescaled<Square> {
     }
 }
 
+/// The chunks of a span.
+pub const SPAN_CHUNKS: usize = 64;
+
 /// A compensated sum: the rounding errors of its additions are kept beside it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Total {
@@ -113,6 +116,18 @@ impl Total {
     pub fn merge(&mut self, other: Self) {
         self.add(other.sum);
         self.error += other.error;
+    }
+
+    /// Merges the totals of an array's chunks in order: 64 of them make a span, and spans are merged. A GPU adds up spans side by
+    /// side, so that no sum is one long chain.
+    pub fn of_chunks(chunks: impl Iterator<Item = Self>) -> Self {
+        let (mut array, mut chunks) = (Self::default(), chunks.peekable());
+        while chunks.peek().is_some() {
+            let mut span = Self::default();
+            chunks.by_ref().take(SPAN_CHUNKS).for_each(|chunk| span.merge(chunk));
+            array.merge(span);
+        }
+        array
     }
 
     /// The sum, rounded. It is infinite or NaN where the plain sum is.

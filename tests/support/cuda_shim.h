@@ -50,6 +50,8 @@ inline unsigned atomicAdd(unsigned* at, unsigned more) {
     return before;
 }
 inline void __threadfence() {}
+#define __isGlobal(address) true
+#define __builtin_assume(condition)
 
 #if defined(__SANITIZE_ADDRESS__)
 extern "C" void __sanitizer_start_switch_fiber(void** save, const void* bottom, size_t size);

@@ -11,6 +11,7 @@ from gradclip._cuda._layout import Layout, layout_of, walk_of
 from gradclip._cuda._queue import argument_of
 from gradclip._cuda._words import (
     BLOCK,
+    CHUNK,
     COMPLEX,
     COMPLEX64,
     COMPLEX128,
@@ -87,17 +88,15 @@ class _Table:
     """The table of a list: its words, and where the rows of each dtype stand."""
 
     words: Words
-    rows: list[tuple[int, int, int, int]]  # code, place, rows, blocks
+    rows: list[tuple[int, int, int, int, int]]  # code, place, rows, blocks, chunks
     starts: int
     starts_step: int
-    slots: int
     chunks: int
     tensors: int
 
     def fill(self, params: Words) -> None:
         params[Word.STARTS] = self.starts
         params[Word.STARTS_STEP] = self.starts_step
-        params[Word.SLOTS] = self.slots
         params[Word.CHUNKS] = self.chunks
         params[Word.TENSORS] = self.tensors
 
@@ -117,12 +116,11 @@ def _table_of(tensors: Tensors) -> _Table:
         tensors = Tensors(
             tensors.sources[chosen], tensors.targets[chosen], tensors.lengths[chosen], tensors.codes[chosen], layouts
         )
-    chunks = (blocks + 63) // 64
+    chunks = (tensors.lengths + (CHUNK - 1)) // CHUNK
     rows = np.zeros((len(blocks), Row.WORDS), np.int64)
     rows[:, Row.SOURCE] = tensors.sources
     rows[:, Row.TARGET] = tensors.targets
     rows[:, Row.LEN] = tensors.lengths
-    rows[:, Row.SLOT] = _before(blocks)
     rows[:, Row.CHUNK] = _before(chunks)
     rows[:, Row.GROUP] = np.arange(len(blocks))
     codes = tensors.codes.tolist()
@@ -130,7 +128,7 @@ def _table_of(tensors: Tensors) -> _Table:
     parts: list[Words] = []
     found, place = [], 0
     if len(kinds) > 1:  # in the order of the list
-        parts.append(np.ascontiguousarray(rows[:, (Row.SLOT, Row.CHUNK)]).ravel())
+        parts.append(np.ascontiguousarray(rows[:, Row.CHUNK]))
         place = parts[0].size
     layouts_at = place + rows.size
     words: list[int] = []
@@ -147,15 +145,16 @@ def _table_of(tensors: Tensors) -> _Table:
                     both |= places[own] << 32 * k
             row[Row.LAYOUTS] = both
     for kind in kinds:
-        own_rows = rows if len(kinds) == 1 else rows[tensors.codes == kind]
-        own_blocks = blocks if len(kinds) == 1 else blocks[tensors.codes == kind]
-        own_rows[:, Row.BLOCK] = _before(own_blocks)
+        own = slice(None) if len(kinds) == 1 else tensors.codes == kind
+        own_rows = rows[own]
+        own_rows[:, Row.BLOCK] = _before(blocks[own])
+        own_rows[:, Row.FIRST] = _before(chunks[own])
         parts.append(own_rows.ravel())
-        found.append((kind, place, len(own_rows), int(own_blocks.sum())))
+        found.append((kind, place, len(own_rows), int(blocks[own].sum()), int(chunks[own].sum())))
         place += own_rows.size
     parts.append(np.array(words, np.int64))
-    starts, step = (0, 2) if len(kinds) > 1 else (Row.SLOT, Row.WORDS)
-    return _Table(np.concatenate(parts), found, starts, step, int(blocks.sum()), int(chunks.sum()), len(blocks))
+    starts, step = (0, 1) if len(kinds) > 1 else (Row.CHUNK, Row.WORDS)
+    return _Table(np.concatenate(parts), found, starts, step, int(chunks.sum()), len(blocks))
 
 
 class Plan:
@@ -164,7 +163,7 @@ class Plan:
     def __init__(self, call: Call, tensors: Tensors, norm: Norm, scaled: Tensors | None, *, is_given: bool) -> None:
         table = _table_of(tensors.in_parts() if norm.order is Order.TWO else tensors)
         self.groups = max(table.tensors, 1)
-        self.sizes = 2 * table.chunks, PART_ARRAYS * table.slots
+        self.totals = 2 * PART_ARRAYS * table.chunks
         self.params, self.memory = argument_of(table.words, call.device.upload)
         table.fill(self.params)
         norm.fill(self.params, tensors.codes.tolist())
@@ -177,23 +176,22 @@ class Plan:
                 table = _table_of(scaled.in_parts())
                 self.last, self.last_memory = argument_of(table.words, call.device.upload)
             warps = THREADS // 32
-            for code, place, count, blocks in reversed(table.rows):
+            for code, place, count, blocks, _ in reversed(table.rows):
                 self.scales.append((f"scale<{TYPES[code]}>", place, count, blocks, call.grid(blocks, warps)))
         self.in_place = scaled is not None and bool((scaled.sources == scaled.targets).all())
 
-    def _passes(self, call: Call, table: _Table, norm: Norm) -> list[tuple[str, int, int, int, int, int]]:
+    def _passes(self, call: Call, table: _Table, norm: Norm) -> list[tuple[str, int, int, int, int]]:
         """Return the passes over the data: one for each dtype, and one more where powers need the largest modulus."""
         is_wide = bool(int(self.params[Word.FLAGS]) & Flag.WIDE)
-        launches = table.rows or [(FLOAT64, 0, 0, 0)]
-        grids = [call.grid(blocks, THREADS // 32) for *_, blocks in launches]
-        self.params[Word.TICKETS] = sum(grids)
+        launches = table.rows or [(FLOAT64, 0, 0, 0, 0)]
+        self.params[Word.TICKETS] = sum(max(chunks, 1) for *_, chunks in launches)
         is_power = norm.order is Order.POWER or (norm.order is Order.SIMPLE and is_wide)
         found = []
         for kernel in ("first<void>", "powers<void>")[: 2 if is_power else 1]:
-            for (code, place, count, blocks), grid in zip(launches, grids, strict=True):
+            for code, place, count, _, chunks in launches:
                 is_plain = norm.order is Order.TWO and code in REAL
                 name = f"sums<{TYPES[code]}, {'true' if is_wide else 'false'}>" if is_plain else kernel
-                found.append((name, place, count, blocks, grid, code))
+                found.append((name, place, count, chunks, code))
         return found
 
 
@@ -239,7 +237,7 @@ def run_list(
     flags = int(params[Word.FLAGS]) & ~(Flag.NARROW_NORM | Flag.EACH | Flag.IN_PLACE).value
     flags |= Flag.NARROW_NORM.value * narrow | Flag.EACH.value * each | Flag.IN_PLACE.value * plan.in_place
     states = STATE_WORDS * (plan.groups if each else 1)
-    room = queue.room(device, 8 * (states + sum(plan.sizes)))
+    room = queue.room(device, 8 * (states + plan.totals))
     params[Word.FLAGS] = flags
     params[Word.LIMIT : Word.LIMIT + 3] = norm.limit.words()
     if used is not None:
@@ -247,13 +245,12 @@ def run_list(
     params[Word.NORM_AT] = norm_at
     params[Word.STATE_AT] = room
     params[Word.TOTALS_AT] = room + 8 * states
-    params[Word.PARTS_AT] = room + 8 * (states + plan.sizes[0])
     params[Word.TICKET_AT] = queue.ticket_at(device)
     if used is not None:
         device.launch(device.function("given<void>"), 1, THREADS, params)
-    for name, place, count, blocks, grid, code in plan.passes:
-        params[Word.ROWS], params[Word.COUNT], params[Word.BLOCKS], params[Word.DTYPE] = place, count, blocks, code
-        device.launch(device.function(name), grid, THREADS, params)
+    for name, place, count, chunks, code in plan.passes:
+        params[Word.ROWS], params[Word.COUNT], params[Word.BLOCKS], params[Word.DTYPE] = place, count, chunks, code
+        device.launch(device.function(name), max(chunks, 1), THREADS, params)
     last = plan.last
     if last is not params:
         last[Word.FLAGS], last[Word.STATE_AT] = flags, room

@@ -20,7 +20,7 @@ BLOCK = 2048
 CHUNK = 64 * BLOCK
 ROWS_OF_BLOCK = 64
 STATE_WORDS = 16
-PART_ARRAYS = 7
+PART_ARRAYS = 6
 
 
 class Word(IntEnum):
@@ -40,42 +40,40 @@ class Word(IntEnum):
     USED_AT = 11
     USED_DTYPE = 12
     ELEMENTS = 13
-    PARTS_AT = 14
-    SLOTS = 15
-    TOTALS_AT = 16
-    CHUNKS = 17
-    TENSORS = 18
-    STARTS = 19
-    STARTS_STEP = 20
-    STATE_AT = 21
-    TICKET_AT = 22
-    TICKETS = 23
-    NORM_AT = 24
-    ROWS = 25
-    SOURCE = 26
-    TARGET = 27
-    DTYPE = 28
-    LENGTH = 29
-    KEPT = 30
-    REDUCED = 31
-    TARGET_KEPT = 32
-    TARGET_REDUCED = 33
-    VALUES_AT = 34
-    FACTORS_AT = 35
-    RUN = 36
-    LO = 37
-    HI = 38
-    LO_AT = 39
-    HI_AT = 40
-    SOURCE_LAYOUT = 41
-    TARGET_LAYOUT = 42
-    LO_LAYOUT = 43
-    HI_LAYOUT = 44
-    TARGET_DTYPE = 45
-    OUTER = 46
-    MIDDLE = 47
-    INNER = 48
-    TABLE = 49
+    TOTALS_AT = 14
+    CHUNKS = 15
+    TENSORS = 16
+    STARTS = 17
+    STARTS_STEP = 18
+    STATE_AT = 19
+    TICKET_AT = 20
+    TICKETS = 21
+    NORM_AT = 22
+    ROWS = 23
+    SOURCE = 24
+    TARGET = 25
+    DTYPE = 26
+    LENGTH = 27
+    KEPT = 28
+    REDUCED = 29
+    TARGET_KEPT = 30
+    TARGET_REDUCED = 31
+    VALUES_AT = 32
+    FACTORS_AT = 33
+    RUN = 34
+    LO = 35
+    HI = 36
+    LO_AT = 37
+    HI_AT = 38
+    SOURCE_LAYOUT = 39
+    TARGET_LAYOUT = 40
+    LO_LAYOUT = 41
+    HI_LAYOUT = 42
+    TARGET_DTYPE = 43
+    OUTER = 44
+    MIDDLE = 45
+    INNER = 46
+    TABLE = 47
 
 
 class Row(IntEnum):
@@ -85,7 +83,7 @@ class Row(IntEnum):
     TARGET = 1
     LEN = 2
     BLOCK = 3
-    SLOT = 4
+    FIRST = 4
     CHUNK = 5
     GROUP = 6
     LAYOUTS = 7
@@ -115,14 +113,13 @@ class Mode(IntEnum):
 class Flag(IntFlag):
     """Bits of `Word.FLAGS`."""
 
-    HAS_LIMBS = 1
-    WIDE = 2
-    WIDE_MODULUS = 4
-    IN_PLACE = 8
-    NARROW_NORM = 16
-    COLUMNS = 32
-    EACH = 64
-    NUMBER = 128
+    WIDE = 1
+    WIDE_MODULUS = 2
+    IN_PLACE = 4
+    NARROW_NORM = 8
+    COLUMNS = 16
+    EACH = 32
+    NUMBER = 64
 
 
 # ---- dtypes
@@ -218,8 +215,6 @@ class Norm(NamedTuple):
                 flags |= Flag.WIDE
             if code == COMPLEX128:
                 flags |= Flag.WIDE_MODULUS
-            if code in {INT64, UINT64} and self.order is Order.ONE:
-                flags |= Flag.HAS_LIMBS
         params[Word.ORDER] = self.order
         params[Word.EXPONENT] = bits_of(self.power)
         params[Word.MODE] = self.mode

@@ -1,8 +1,9 @@
 // The kernels. Their sums have the order of the CPU's (DESIGN.md, "The numeric contract"), so that the bits are the same.
 //
 // A warp takes a block of 2,048 elements; its lane j adds up elements j, j + 32, ..., and the lanes are folded by
-// halves. What depends on all blocks is done by the block of threads that is done last, in one fixed order, so
-// neither the size of the grid nor the GPU changes a bit. There are no shuffles, no floating-point atomics, no waiting.
+// halves. A block of threads adds up a chunk of 64 blocks, and the block of threads that is done last adds up the list.
+// Both add in one fixed order, so neither the size of the grid nor the GPU changes a bit. There are no shuffles, no
+// floating-point atomics, no waiting.
 //
 // Every kernel has one argument, words passed by value. `_words.py` has the same names for them as stand here.
 
@@ -16,17 +17,17 @@ struct Params { word w[480]; };
 #define COLD_METHOD __device__ __noinline__
 
 enum : int {
-    THREADS = 256, WARPS = THREADS / 32, BLOCK = 2048, ROWS_OF_BLOCK = 64, CHUNK_BLOCKS = 64,
+    THREADS = 256, WARPS = THREADS / 32, BLOCK = 2048, ROWS_OF_BLOCK = 64, CHUNK_BLOCKS = 64, SPAN_CHUNKS = 64,
 };
 
 // Words of the argument.
 enum : int {
     TABLE_AT = 0,    // address of the table, or 0: it stands in the argument, from TABLE on
     COUNT,           // rows of the table; slices; elements
-    BLOCKS,          // blocks of all rows
+    BLOCKS,          // blocks of all rows, or chunks where a block of threads has a chunk
     ORDER,           // of the norm: ORDER_ONE ...
     EXPONENT,        // p, of ORDER_POWER and ORDER_SIMPLE (a float64's bits)
-    FLAGS,           // HAS_LIMBS ...
+    FLAGS,           // WIDE ...
     MODE,            // what becomes of a norm: MODE_NORM ...
     LIMIT,           // clip_norm, a float64's bits
     LIMIT_AT,        // or its address
@@ -35,12 +36,10 @@ enum : int {
     USED_AT,
     USED_DTYPE,
     ELEMENTS,        // of the tensor, for an average norm
-    PARTS_AT,        // address of what came of each block: PART_ARRAYS arrays of SLOTS numbers
-    SLOTS,
-    TOTALS_AT,       // address of what came of each chunk
-    CHUNKS,
-    TENSORS,         // of the whole list
-    STARTS,          // where in the table the first slot and the first chunk of a tensor stand
+    TOTALS_AT,       // address of the results of chunks: PART_ARRAYS arrays of CHUNKS totals or keys, two words each
+    CHUNKS,          // of the whole list
+    TENSORS,
+    STARTS,          // where in the table the first chunk of each tensor stands
     STARTS_STEP,
     STATE_AT,        // address of what came of each group of tensors
     TICKET_AT,       // address of the count of blocks of threads that are done
@@ -66,13 +65,15 @@ enum : int {
     TABLE,           // the table, if it is short
 };
 
-// A row of the table: an array, or a slice of one, that is read, written, or both.
-enum : int { ROW_SOURCE, ROW_TARGET, ROW_LEN, ROW_BLOCK, ROW_SLOT, ROW_CHUNK, ROW_GROUP, ROW_LAYOUTS, ROW_WORDS };
+// A row of the table: an array, or a slice of one, that is read, written, or both. ROW_BLOCK and ROW_FIRST count the blocks
+// and chunks of the rows before it that have its dtype, ROW_CHUNK the chunks of all rows before it.
+enum : int { ROW_SOURCE, ROW_TARGET, ROW_LEN, ROW_BLOCK, ROW_FIRST, ROW_CHUNK, ROW_GROUP, ROW_LAYOUTS, ROW_WORDS };
 
 enum : int { ORDER_ONE = 1, ORDER_TWO, ORDER_MAX, ORDER_SIMPLE, ORDER_POWER };
 enum : int { MODE_NORM, MODE_CLIP, MODE_GLOBAL, MODE_AVERAGE, MODE_NORMALIZE };
-enum : int { HAS_LIMBS = 1, WIDE = 2, WIDE_MODULUS = 4, IN_PLACE = 8, NARROW_NORM = 16, COLUMNS = 32, EACH = 64, NUMBER = 128 };
-enum : int { PART_SUM, PART_LIMB, PART_DOWN, PART_UP, PART_MAX, PART_MAX_DOWN, PART_MAX_UP, PART_ARRAYS };
+enum : int { WIDE = 1, WIDE_MODULUS = 2, IN_PLACE = 4, NARROW_NORM = 8, COLUMNS = 16, EACH = 32, NUMBER = 64 };
+// Results of a block, and of a chunk but for PART_LIMB: sums, and keys of the largest modulus.
+enum : int { PART_SUM, PART_DOWN, PART_UP, PART_MAX, PART_MAX_DOWN, PART_MAX_UP, PART_ARRAYS, PART_LIMB = PART_ARRAYS };
 enum : int {
     STATE_VALUE, STATE_EXPONENT, STATE_BY, STATE_THEN, STATE_SCALES, STATE_GOES_ON, STATE_PEAK, STATE_PEAK_EXPONENT,
     STATE_POWER, STATE_WORDS = 16,
@@ -82,6 +83,13 @@ enum : int { RESCALE = 600 };
 DEV double as_double(word bits) { return __longlong_as_double(bits); }
 DEV word as_word(double x) { return __double_as_longlong(x); }
 template <class T> DEV T* at(word address) { return reinterpret_cast<T*>(address); }
+
+// The same for elements: the compiler's loads and stores are faster where it knows that they are in global memory.
+template <class T> DEV T* data_at(word address) {
+    T* data = at<T>(address);
+    __builtin_assume(__isGlobal(data));
+    return data;
+}
 
 // ---- the table
 
@@ -112,12 +120,13 @@ DEV word offset_of(const word* layout, word i) {
 // Where element i lies, of an array whose layout stands at `layout` of the table.
 DEV word place(const word* table, word layout, word i) { return layout ? offset_of(table + layout, i) : i; }
 
-// The row that block `block` belongs to.
-DEV const word* row_of(const word* rows, word count, word block) {
-    word low = 0, high = count;
+// The row that item `item` belongs to. `counts`: what counts the items, ROW_BLOCK or ROW_FIRST.
+DEV const word* row_of(const Params& p, const word* table, int counts, word item) {
+    const word* rows = table + p.w[ROWS];
+    word low = 0, high = p.w[COUNT];
     while (high - low > 1) {
         const word middle = (low + high) / 2;
-        if (rows[middle * ROW_WORDS + ROW_BLOCK] <= block) low = middle; else high = middle;
+        if (rows[middle * ROW_WORDS + counts] <= item) low = middle; else high = middle;
     }
     return rows + low * ROW_WORDS;
 }
@@ -351,99 +360,123 @@ DEV Total total_of(double sum, double error) {
     return total;
 }
 
-// Tensor `i`: its first slot or chunk, and from `TENSORS` on the ends.
-DEV word start_of(const Params& p, const word* table, word i, int which) {
-    if (i == p.w[TENSORS]) return which == 0 ? p.w[SLOTS] : p.w[CHUNKS];
-    return table[p.w[STARTS] + i * p.w[STARTS_STEP] + which];
+// The totals of chunks, merged in order: 64 of them make a span, and spans are merged.
+struct SpanSum {
+    Total all, span;
+    int chunks; // of the span
+};
+
+DEV SpanSum span_sum_zero() { return SpanSum{total_zero(), total_zero(), 0}; }
+DEV void add_chunk(SpanSum* sum, Total chunk) {
+    merge(&sum->span, chunk);
+    if (++sum->chunks < SPAN_CHUNKS) return;
+    merge(&sum->all, sum->span);
+    sum->span = total_zero();
+    sum->chunks = 0;
+}
+DEV Total sum_of_spans(SpanSum sum) {
+    merge(&sum.all, sum.span);
+    return sum.all;
 }
 
-DEV word tensor_of_chunk(const Params& p, const word* table, word chunk) {
-    if (p.w[CHUNKS] == p.w[TENSORS]) return chunk;
-    word low = 0, high = p.w[TENSORS];
-    while (high - low > 1) {
-        const word middle = (low + high) / 2;
-        if (start_of(p, table, middle, 1) <= chunk) low = middle; else high = middle;
+// The first chunk of a tensor; of the tensor after the last one: the end.
+DEV word first_chunk(const Params& p, const word* table, word tensor) {
+    return tensor == p.w[TENSORS] ? p.w[CHUNKS] : table[p.w[STARTS] + tensor * p.w[STARTS_STEP]];
+}
+
+// The results of chunks in one of the arrays of parts.
+DEV double* totals_of(const Params& p, int part) { return at<double>(p.w[TOTALS_AT]) + 2 * part * p.w[CHUNKS]; }
+
+// Merges every `step`th total of [from, end) into another one, in order.
+DEV void merge_all(Total* all, const double* totals, word from, word end, word step) {
+    enum : int { AT_ONCE = 8 };
+    word i = from;
+    for (; i + (AT_ONCE - 1) * step < end; i += AT_ONCE * step) {
+        Total loaded[AT_ONCE]; // so that all are under way at once
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            const word own = 2 * (i + k * step);
+            loaded[k] = total_of(totals[own], totals[own + 1]);
+        }
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) merge(all, loaded[k]);
     }
-    return low;
+    for (; i < end; i += step) merge(all, total_of(totals[2 * i], totals[2 * i + 1]));
 }
 
-// The sums of chunks from those of their blocks, one thread each. `limbs`: each block has left two of them.
-DEV void sum_chunks(const Params& p, const word* table, int part, bool limbs) {
-    const double* parts = at<const double>(p.w[PARTS_AT]) + part * p.w[SLOTS];
-    const double* rest = at<const double>(p.w[PARTS_AT]) + PART_LIMB * p.w[SLOTS];
-    double* totals = at<double>(p.w[TOTALS_AT]);
-    for (word chunk = threadIdx.x; chunk < p.w[CHUNKS]; chunk += THREADS) {
-        const word tensor = tensor_of_chunk(p, table, chunk);
-        const word first = start_of(p, table, tensor, 0) + (chunk - start_of(p, table, tensor, 1)) * CHUNK_BLOCKS;
-        word end = start_of(p, table, tensor + 1, 0);
-        if (end > first + CHUNK_BLOCKS) end = first + CHUNK_BLOCKS;
-        Total total = total_zero();
-        word slot = first;
-        for (; slot + 16 <= end && !limbs; slot += 16) {
-            double loaded[16]; // so that all are under way at once
-#pragma unroll
-            for (int i = 0; i < 16; i++) loaded[i] = parts[slot + i];
-#pragma unroll
-            for (int i = 0; i < 16; i++) add(&total, loaded[i]);
+// The same, written in place of the first one.
+DEV void merge_in_place(double* totals, word from, word end, word step) {
+    Total all = total_zero();
+    merge_all(&all, totals, from, end, step);
+    totals[2 * from] = all.sum;
+    totals[2 * from + 1] = all.error;
+}
+
+// The first of the places for the spans of a tensor: a number that grows by at least the number of spans.
+DEV word span_place(const Params& p, const word* table, word tensor) {
+    return first_chunk(p, table, tensor) / SPAN_CHUNKS + tensor;
+}
+
+// Sums up each tensor: the totals of its chunks become those of spans, and these the tensor's, where its first chunk was.
+DEV void sum_tensors(const Params& p, const word* table, double* totals) {
+    if (p.w[CHUNKS] == p.w[TENSORS]) return;
+    for (word place = threadIdx.x; place < p.w[CHUNKS] / SPAN_CHUNKS + p.w[TENSORS]; place += THREADS) {
+        word low = 0, high = p.w[TENSORS];
+        while (high - low > 1) {
+            const word middle = (low + high) / 2;
+            if (span_place(p, table, middle) <= place) low = middle; else high = middle;
         }
-        for (; slot < end; slot++) {
-            add(&total, parts[slot]);
-            if (limbs) add(&total, rest[slot]);
-        }
-        totals[2 * chunk] = total.sum;
-        totals[2 * chunk + 1] = total.error;
+        const word end = first_chunk(p, table, low + 1);
+        const word span = first_chunk(p, table, low) + (place - span_place(p, table, low)) * SPAN_CHUNKS;
+        if (span >= end) continue;
+        merge_in_place(totals, span, span + SPAN_CHUNKS < end ? span + SPAN_CHUNKS : end, 1);
+    }
+    __syncthreads();
+    for (word tensor = threadIdx.x; tensor < p.w[TENSORS]; tensor += THREADS) {
+        merge_in_place(totals, first_chunk(p, table, tensor), first_chunk(p, table, tensor + 1), SPAN_CHUNKS);
     }
     __syncthreads();
 }
 
 // The sum of all tensors, in order, by one thread. The others bring the numbers near.
-DEV double sum_tensors(const Params& p, const word* table, double* near) {
-    const double* totals = at<const double>(p.w[TOTALS_AT]);
-    __shared__ double all;
-    Total total = total_zero(), array = total;
-    word tensor = 0, end = p.w[CHUNKS] == p.w[TENSORS] || p.w[TENSORS] == 0 ? 0 : start_of(p, table, 1, 1);
-    for (word from = 0; from < p.w[CHUNKS]; from += THREADS / 2) {
-        const word i = 2 * from + threadIdx.x;
-        near[threadIdx.x] = i < 2 * p.w[CHUNKS] ? totals[i] : 0.0;
-        __syncthreads();
-        if (threadIdx.x == 0) {
-            word to = p.w[CHUNKS] - from;
-            if (to > THREADS / 2) to = THREADS / 2;
-            for (word k = 0; k < to; k++) {
-                const Total chunk = total_of(near[2 * k], near[2 * k + 1]);
-                if (end == 0) { // a tensor has one chunk
-                    merge(&total, chunk);
-                    continue;
-                }
-                while (from + k >= end) {
-                    merge(&total, array);
-                    array = total_zero();
-                    tensor++;
-                    end = start_of(p, table, tensor + 1, 1);
-                }
-                merge(&array, chunk);
-            }
+DEV double sum_of_list(const Params& p, const word* table, int part, double* near) {
+    double* totals = totals_of(p, part);
+    sum_tensors(p, table, totals);
+    enum : int { NEAR = THREADS / 2 };
+    Total all = total_zero();
+    for (word from = 0; from < p.w[TENSORS]; from += NEAR) {
+        const word tensor = from + threadIdx.x;
+        if (threadIdx.x < NEAR) {
+            const word i = tensor < p.w[TENSORS] ? 2 * first_chunk(p, table, tensor) : -1;
+            near[2 * threadIdx.x] = i < 0 ? 0.0 : totals[i];
+            near[2 * threadIdx.x + 1] = i < 0 ? 0.0 : totals[i + 1];
         }
         __syncthreads();
+        const word left = p.w[TENSORS] - from;
+        if (threadIdx.x == 0) merge_all(&all, near, 0, left < NEAR ? left : NEAR, 1);
+        __syncthreads();
     }
-    if (threadIdx.x == 0) {
-        if (end != 0) merge(&total, array);
-        all = value_of(total);
-    }
+    if (threadIdx.x == 0) near[0] = value_of(all);
     __syncthreads();
-    const double sum = all;
+    const double sum = near[0];
     __syncthreads();
     return sum;
 }
 
-// The largest of an array of keys, over all slots from `first` on, by all threads.
-DEV u64 max_of_parts(const Params& p, int part, double* near) {
-    const u64* keys = at<const u64>(p.w[PARTS_AT]) + part * p.w[SLOTS];
-    u64* own = reinterpret_cast<u64*>(near);
+// The largest key of chunks [from, end), every `step`th.
+DEV u64 max_of_chunks(const Params& p, int part, word from, word end, word step) {
+    const u64* keys = reinterpret_cast<const u64*>(totals_of(p, part));
     u64 key = 0;
-    for (word slot = threadIdx.x; slot < p.w[SLOTS]; slot += THREADS) {
-        if (keys[slot] > key) key = keys[slot];
+    for (word chunk = from; chunk < end; chunk += step) {
+        if (keys[2 * chunk] > key) key = keys[2 * chunk];
     }
+    return key;
+}
+
+// The largest key of the list, by all threads.
+DEV u64 max_of_list(const Params& p, int part, double* near) {
+    u64* own = reinterpret_cast<u64*>(near);
+    u64 key = max_of_chunks(p, part, threadIdx.x, p.w[CHUNKS], THREADS);
     own[threadIdx.x] = key;
     __syncthreads();
     for (int width = THREADS / 2; width; width /= 2) {
@@ -471,38 +504,18 @@ struct ListPasses {
     Scaled peak;
 
     COLD_METHOD double sum(const Term& term) {
-        if (tensor < 0) {
-            sum_chunks(p, table, part_of(term), term.by == 1.0 && (p.w[FLAGS] & HAS_LIMBS));
-            return sum_tensors(p, table, near);
+        if (tensor < 0) return sum_of_list(p, table, part_of(term), near);
+        const double* totals = totals_of(p, part_of(term));
+        SpanSum all = span_sum_zero();
+        for (word chunk = first_chunk(p, table, tensor); chunk < first_chunk(p, table, tensor + 1); chunk++) {
+            add_chunk(&all, total_of(totals[2 * chunk], totals[2 * chunk + 1]));
         }
-        return own(term);
-    }
-    // The same of one tensor, by one thread, from the blocks on.
-    COLD_METHOD double own(const Term& term) {
-        const bool limbs = term.by == 1.0 && (p.w[FLAGS] & HAS_LIMBS);
-        const double* parts = at<const double>(p.w[PARTS_AT]) + part_of(term) * p.w[SLOTS];
-        const double* rest = at<const double>(p.w[PARTS_AT]) + PART_LIMB * p.w[SLOTS];
-        const word first = start_of(p, table, tensor, 0), end = start_of(p, table, tensor + 1, 0);
-        Total array = total_zero(), all = array;
-        for (word from = first; from < end; from += CHUNK_BLOCKS) {
-            Total chunk = total_zero();
-            for (word slot = from; slot < end && slot < from + CHUNK_BLOCKS; slot++) {
-                add(&chunk, parts[slot]);
-                if (limbs) add(&chunk, rest[slot]);
-            }
-            merge(&array, chunk);
-        }
-        merge(&all, array);
-        return value_of(all);
+        return value_of(sum_of_spans(all));
     }
     COLD_METHOD double max(double by) {
-        if (tensor < 0) return of_key(max_of_parts(p, part_of_max(by), near));
-        const u64* keys = at<const u64>(p.w[PARTS_AT]) + part_of_max(by) * p.w[SLOTS];
-        u64 key = 0;
-        for (word slot = start_of(p, table, tensor, 0); slot < start_of(p, table, tensor + 1, 0); slot++) {
-            if (keys[slot] > key) key = keys[slot];
-        }
-        return of_key(key);
+        if (tensor < 0) return of_key(max_of_list(p, part_of_max(by), near));
+        const word from = first_chunk(p, table, tensor), end = first_chunk(p, table, tensor + 1);
+        return of_key(max_of_chunks(p, part_of_max(by), from, end, 1));
     }
     DEV_METHOD Scaled power_root(const Term& term, Scaled of) {
         goes_on = true;
@@ -542,10 +555,9 @@ DEV bool is_last(const Params& p) {
 // All tensors have one norm, or each has its own.
 DEV bool is_one_group(const Params& p) { return !(p.w[FLAGS] & EACH); }
 
-DEV_COLD void end_of_first(const Params& p, double* near) {
+DEV_COLD void end_of_first(const Params& p, const Order& order, double* near) {
     if (!is_last(p)) return;
     const word* table = table_of(p);
-    const Order order = order_of(p);
     if (is_one_group(p)) {
         ListPasses passes = passes_of(p, table, near, -1);
         const Scaled norm = norm_of(order, passes);
@@ -575,75 +587,116 @@ DEV_COLD void end_of_power(const Params& p, double* near) {
     if (is_one_group(p)) {
         if (!state[STATE_GOES_ON]) return;
         ListPasses passes = passes_of(p, table, near, -1);
-        sum_chunks(p, table, PART_SUM, false);
-        const double sum = sum_tensors(p, table, near);
+        const double sum = passes.sum(term);
         if (threadIdx.x == 0) settle_power(p, 0, sum);
         return;
     }
     for (word tensor = threadIdx.x; tensor < p.w[TENSORS]; tensor += THREADS) {
         if (!state[tensor * STATE_WORDS + STATE_GOES_ON]) continue;
         ListPasses passes = passes_of(p, table, near, tensor);
-        settle_power(p, tensor, passes.own(term));
+        settle_power(p, tensor, passes.sum(term));
     }
 }
 
 // ---- passes over a list
 
-// Elements of a row that a block has.
-DEV word len_of_block(const word* row, word block) {
-    const word left = row[ROW_LEN] - (block - row[ROW_BLOCK]) * BLOCK;
-    return left < BLOCK ? left : BLOCK;
+// The chunk that a block of threads adds up.
+struct Chunk {
+    const word* row;
+    word from, len, number; // its first element, its elements, and its number in the list
+
+    DEV_METHOD Chunk(const Params& p, const word* table) {
+        row = row_of(p, table, ROW_FIRST, blockIdx.x);
+        const word before = blockIdx.x - row[ROW_FIRST], size = CHUNK_BLOCKS * static_cast<word>(BLOCK);
+        from = before * size;
+        len = row[ROW_LEN] - from < size ? row[ROW_LEN] - from : size;
+        number = row[ROW_CHUNK] + before;
+    }
+    DEV_METHOD int blocks() const { return static_cast<int>((len + BLOCK - 1) / BLOCK); }
+    DEV_METHOD word len_of_block(int block) const {
+        const word left = len - block * static_cast<word>(BLOCK);
+        return left < BLOCK ? left : BLOCK;
+    }
+};
+
+// Results of the blocks of a chunk, in shared memory.
+typedef double Results[CHUNK_BLOCKS];
+
+// Puts together what came of the blocks of a chunk: a thread for each of the `parts`.
+DEV void end_of_chunk(const Params& p, const Chunk& chunk, const Results* results, u32 parts) {
+    __syncthreads();
+    const int part = threadIdx.x, blocks = chunk.blocks();
+    if (part >= PART_ARRAYS || !(parts >> part & 1)) return;
+    double* to = totals_of(p, part) + 2 * chunk.number;
+    if (part >= PART_MAX) {
+        const u64* keys = reinterpret_cast<const u64*>(results[part]);
+        u64 key = 0;
+        for (int i = 0; i < blocks; i++) {
+            if (keys[i] > key) key = keys[i];
+        }
+        *reinterpret_cast<u64*>(to) = key;
+        return;
+    }
+    const bool limbs = part == PART_SUM && parts >> PART_LIMB & 1;
+    Total total = total_zero();
+    for (int i = 0; i < blocks; i++) {
+        add(&total, results[part][i]);
+        if (limbs) add(&total, results[PART_LIMB][i]);
+    }
+    to[0] = total.sum;
+    to[1] = total.error;
 }
 
 // The squares of a list of arrays of one dtype. DEEP: for lists with float64, whose squares can leave its range.
 template <class T, bool DEEP> KERNEL sums(const __grid_constant__ Params p) {
     __shared__ double near[THREADS];
+    __shared__ Results results[DEEP ? PART_UP + 1 : PART_SUM + 1];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const word* table = table_of(p);
-    const word* rows = table + p.w[ROWS];
-    double* parts = at<double>(p.w[PARTS_AT]);
-    for (word block = blockIdx.x * static_cast<word>(WARPS) + warp; block < p.w[BLOCKS]; block += gridDim.x * static_cast<word>(WARPS)) {
-        const word* row = row_of(rows, p.w[COUNT], block);
-        const word from = (block - row[ROW_BLOCK]) * BLOCK, len = len_of_block(row, block), layout = source_layout(row);
-        const T* data = at<const T>(row[ROW_SOURCE]);
-        double sum = 0.0, down = 0.0, up = 0.0;
-        auto add = [&](T element) {
-            const double x = widen(element);
-            sum += x * x;
-            if (DEEP) {
-                const double small = x * power_of_two(-RESCALE), large = x * power_of_two(RESCALE);
-                down += small * small;
-                up += large * large;
-            }
-        };
-        if (layout == 0 && len == BLOCK) {
-            const T* own = data + from + lane;
-            for (int i = 0; i < ROWS_OF_BLOCK; i += 16) {
-                T loaded[16]; // so that all are under way at once
+    if (blockIdx.x < p.w[BLOCKS]) {
+        const Chunk chunk(p, table);
+        const word layout = source_layout(chunk.row);
+        const T* data = data_at<const T>(chunk.row[ROW_SOURCE]);
+        for (int block = warp; block < chunk.blocks(); block += WARPS) {
+            const word from = chunk.from + block * static_cast<word>(BLOCK), len = chunk.len_of_block(block);
+            double sum = 0.0, down = 0.0, up = 0.0;
+            auto add = [&](T element) {
+                const double x = widen(element);
+                sum += x * x;
+                if (DEEP) {
+                    const double small = x * power_of_two(-RESCALE), large = x * power_of_two(RESCALE);
+                    down += small * small;
+                    up += large * large;
+                }
+            };
+            if (layout == 0 && len == BLOCK) {
+                const T* own = data + from + lane;
+                for (int i = 0; i < ROWS_OF_BLOCK; i += 16) {
+                    T loaded[16]; // so that all are under way at once
 #pragma unroll
-                for (int k = 0; k < 16; k++) loaded[k] = own[(i + k) * 32];
+                    for (int k = 0; k < 16; k++) loaded[k] = own[(i + k) * 32];
 #pragma unroll
-                for (int k = 0; k < 16; k++) add(loaded[k]);
+                    for (int k = 0; k < 16; k++) add(loaded[k]);
+                }
+            } else {
+                for (word i = lane; i < len; i += 32) add(data[place(table, layout, from + i)]);
             }
-        } else {
-            for (word i = lane; i < len; i += 32) add(data[place(table, layout, from + i)]);
-        }
-        const word slot = row[ROW_SLOT] + block - row[ROW_BLOCK];
-        sum = fold(near + warp * 32, lane, sum);
-        if (DEEP) {
-            down = fold(near + warp * 32, lane, down);
-            up = fold(near + warp * 32, lane, up);
-        }
-        if (lane == 0) {
-            parts[slot] = sum;
-            if (p.w[FLAGS] & HAS_LIMBS) parts[PART_LIMB * p.w[SLOTS] + slot] = 0.0;
+            double* lanes = near + warp * 32;
+            sum = fold(lanes, lane, sum);
             if (DEEP) {
-                parts[PART_DOWN * p.w[SLOTS] + slot] = down;
-                parts[PART_UP * p.w[SLOTS] + slot] = up;
+                down = fold(lanes, lane, down);
+                up = fold(lanes, lane, up);
+            }
+            if (lane != 0) continue;
+            results[PART_SUM][block] = sum;
+            if (DEEP) {
+                results[PART_DOWN][block] = down;
+                results[PART_UP][block] = up;
             }
         }
+        end_of_chunk(p, chunk, results, DEEP ? 1 << PART_SUM | 1 << PART_DOWN | 1 << PART_UP : 1 << PART_SUM);
     }
-    end_of_first(p, near);
+    end_of_first(p, Order{ORDER_TWO, 2.0, DEEP, false}, near);
 }
 
 // The sum of a term over a block, of any dtype, by a warp.
@@ -664,79 +717,73 @@ DEV u64 max_of_block(double* lanes, int lane, const R& reader, double by, word f
     return fold_max(lanes, lane, key);
 }
 
+// What the norm of an order needs of each block, but for powers. `limbs`: of integers that float64 does not hold.
+DEV u32 parts_of(const Order& order, bool limbs) {
+    if (order.kind == ORDER_ONE || order.kind == ORDER_TWO) {
+        const u32 sums = 1 << PART_SUM | (limbs && order.kind == ORDER_ONE ? 1 << PART_LIMB : 0);
+        return order.wide ? sums | 1 << PART_DOWN | 1 << PART_UP : sums;
+    }
+    const u32 sums = order.kind == ORDER_SIMPLE ? 1 << PART_SUM : 0;
+    if (order.kind == ORDER_SIMPLE && !order.wide) return sums;
+    return sums | 1 << PART_MAX | (order.wide_modulus ? 1 << PART_MAX_DOWN | 1 << PART_MAX_UP : 0);
+}
+
 // What the norm of any order needs of a list of arrays of one dtype, whatever that is, but for powers.
 template <class> KERNEL first(const __grid_constant__ Params p) {
     __shared__ double near[THREADS];
+    __shared__ Results results[PART_LIMB + 1];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, dtype = static_cast<int>(p.w[DTYPE]);
     double* lanes = near + warp * 32;
     const word* table = table_of(p);
-    const word* rows = table + p.w[ROWS];
-    double* parts = at<double>(p.w[PARTS_AT]);
-    const word slots = p.w[SLOTS];
     const Order order = order_of(p);
-    const double down = power_of_two(-RESCALE), up = power_of_two(RESCALE);
-    for (word block = blockIdx.x * static_cast<word>(WARPS) + warp; block < p.w[BLOCKS]; block += gridDim.x * static_cast<word>(WARPS)) {
-        const word* row = row_of(rows, p.w[COUNT], block);
-        const word from = (block - row[ROW_BLOCK]) * BLOCK, len = len_of_block(row, block);
-        const word slot = row[ROW_SLOT] + block - row[ROW_BLOCK];
-        const Reader reader = {at<const void>(row[ROW_SOURCE]), table, 0, source_layout(row), dtype};
-        auto sum_into = [&](int part, const Term& term) {
-            const double sum = sum_of_block(lanes, lane, reader, term, from, len);
-            if (lane == 0) parts[part * slots + slot] = sum;
-        };
-        auto max_into = [&](int part, double by) {
-            const u64 key = max_of_block(lanes, lane, reader, by, from, len);
-            if (lane == 0) reinterpret_cast<u64*>(parts)[part * slots + slot] = key;
-        };
-        if (order.kind == ORDER_ONE || order.kind == ORDER_TWO) {
-            const int kind = order.kind == ORDER_ONE ? TERM_ABS : TERM_SQUARE;
-            Term term = term_of(kind, 1.0);
-            const bool limbs = kind == TERM_ABS && limbs_of(dtype) > 1;
-            if (limbs) term.limb = 0;
-            sum_into(PART_SUM, term);
-            if (p.w[FLAGS] & HAS_LIMBS) {
-                term.limb = 1;
-                if (limbs) sum_into(PART_LIMB, term);
-                else if (lane == 0) parts[PART_LIMB * slots + slot] = 0.0;
+    if (blockIdx.x < p.w[BLOCKS]) {
+        const Chunk chunk(p, table);
+        const Reader reader = {at<const void>(chunk.row[ROW_SOURCE]), table, 0, source_layout(chunk.row), dtype};
+        const u32 parts = parts_of(order, limbs_of(dtype) > 1);
+        for (int block = warp; block < chunk.blocks(); block += WARPS) {
+            const word from = chunk.from + block * static_cast<word>(BLOCK), len = chunk.len_of_block(block);
+            for (int part = 0; part <= PART_LIMB; part++) {
+                if (!(parts >> part & 1)) continue;
+                const bool is_down = part == PART_DOWN || part == PART_MAX_DOWN;
+                const bool is_up = part == PART_UP || part == PART_MAX_UP;
+                const double by = power_of_two(is_down ? -RESCALE : is_up ? RESCALE : 0);
+                if (part >= PART_MAX && part <= PART_MAX_UP) {
+                    const u64 key = max_of_block(lanes, lane, reader, by, from, len);
+                    if (lane == 0) reinterpret_cast<u64*>(results[part])[block] = key;
+                    continue;
+                }
+                Term term = term_of(order.kind == ORDER_ONE ? TERM_ABS : order.kind == ORDER_TWO ? TERM_SQUARE : TERM_SIMPLE, by);
+                if (order.kind == ORDER_SIMPLE) term.simple = simple_of(order.p);
+                if (parts >> PART_LIMB & 1) term.limb = part == PART_LIMB ? 1 : 0;
+                const double sum = sum_of_block(lanes, lane, reader, term, from, len);
+                if (lane == 0) results[part][block] = sum;
             }
-            if (order.wide) {
-                sum_into(PART_DOWN, term_of(kind, down));
-                sum_into(PART_UP, term_of(kind, up));
-            }
-            continue;
         }
-        if (order.kind == ORDER_SIMPLE) {
-            Term term = term_of(TERM_SIMPLE, 1.0);
-            term.simple = simple_of(order.p);
-            sum_into(PART_SUM, term);
-            if (!order.wide) continue;
-        }
-        max_into(PART_MAX, 1.0);
-        if (order.wide_modulus) {
-            max_into(PART_MAX_DOWN, down);
-            max_into(PART_MAX_UP, up);
-        }
+        end_of_chunk(p, chunk, results, parts);
     }
-    end_of_first(p, near);
+    end_of_first(p, order, near);
 }
 
 // The powers of a list, once the largest modulus is known.
 template <class> KERNEL powers(const __grid_constant__ Params p) {
     __shared__ double near[THREADS];
+    __shared__ Results results[PART_SUM + 1];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, dtype = static_cast<int>(p.w[DTYPE]);
     const word* table = table_of(p);
-    const word* rows = table + p.w[ROWS];
-    double* parts = at<double>(p.w[PARTS_AT]);
-    for (word block = blockIdx.x * static_cast<word>(WARPS) + warp; block < p.w[BLOCKS]; block += gridDim.x * static_cast<word>(WARPS)) {
-        const word* row = row_of(rows, p.w[COUNT], block);
-        const word* state = at<const word>(p.w[STATE_AT]) + (is_one_group(p) ? 0 : row[ROW_GROUP]) * STATE_WORDS;
-        if (!state[STATE_GOES_ON]) continue;
-        Term term = term_of(TERM_POWER, 1.0);
-        term.power = *reinterpret_cast<const Power*>(state + STATE_POWER);
-        const Reader reader = {at<const void>(row[ROW_SOURCE]), table, 0, source_layout(row), dtype};
-        const word from = (block - row[ROW_BLOCK]) * BLOCK;
-        const double sum = sum_of_block(near + warp * 32, lane, reader, term, from, len_of_block(row, block));
-        if (lane == 0) parts[row[ROW_SLOT] + block - row[ROW_BLOCK]] = sum;
+    if (blockIdx.x < p.w[BLOCKS]) {
+        const Chunk chunk(p, table);
+        const word* state = at<const word>(p.w[STATE_AT]) + (is_one_group(p) ? 0 : chunk.row[ROW_GROUP]) * STATE_WORDS;
+        if (state[STATE_GOES_ON]) {
+            Term term = term_of(TERM_POWER, 1.0);
+            term.power = *reinterpret_cast<const Power*>(state + STATE_POWER);
+            const Reader reader = {at<const void>(chunk.row[ROW_SOURCE]), table, 0, source_layout(chunk.row), dtype};
+            for (int block = warp; block < chunk.blocks(); block += WARPS) {
+                const word from = chunk.from + block * static_cast<word>(BLOCK);
+                const double sum = sum_of_block(near + warp * 32, lane, reader, term, from, chunk.len_of_block(block));
+                if (lane == 0) results[PART_SUM][block] = sum;
+            }
+            end_of_chunk(p, chunk, results, 1 << PART_SUM);
+        }
     }
     end_of_power(p, near);
 }
@@ -784,17 +831,16 @@ template <class T> KERNEL scale(const __grid_constant__ Params p) {
     if (one && (p.w[FLAGS] & IN_PLACE) && !states[STATE_SCALES]) return;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const word* table = table_of(p);
-    const word* rows = table + p.w[ROWS];
     for (word i = blockIdx.x * static_cast<word>(WARPS) + warp; i < p.w[BLOCKS]; i += gridDim.x * static_cast<word>(WARPS)) {
         const word block = p.w[BLOCKS] - 1 - i;
-        const word* row = row_of(rows, p.w[COUNT], block);
+        const word* row = row_of(p, table, ROW_BLOCK, block);
         const word* state = states + (one ? 0 : row[ROW_GROUP]) * STATE_WORDS;
         const bool scales = state[STATE_SCALES];
         if (!scales && row[ROW_SOURCE] == row[ROW_TARGET]) continue;
         const Factor factor = {as_double(state[STATE_BY]), as_double(state[STATE_THEN])};
-        const word from = (block - row[ROW_BLOCK]) * BLOCK, len = len_of_block(row, block);
-        const T* source = at<const T>(row[ROW_SOURCE]);
-        T* target = at<T>(row[ROW_TARGET]);
+        const word from = (block - row[ROW_BLOCK]) * BLOCK, left = row[ROW_LEN] - from, len = left < BLOCK ? left : BLOCK;
+        const T* source = data_at<const T>(row[ROW_SOURCE]);
+        T* target = data_at<T>(row[ROW_TARGET]);
         if (row[ROW_LAYOUTS] == 0) {
             if (scales) map_dense(source + from, target + from, len, lane, [&](T x) { return scaled(x, factor); });
             else map_dense(source + from, target + from, len, lane, [](T x) { return x; });
@@ -811,7 +857,7 @@ template <class T> KERNEL scale(const __grid_constant__ Params p) {
 template <class T> KERNEL clip(const __grid_constant__ Params p) {
     const word* table = table_of(p);
     const T* source = at<const T>(p.w[SOURCE]);
-    T* target = at<T>(p.w[TARGET]);
+    T* target = data_at<T>(p.w[TARGET]);
     const bool in_place = p.w[FLAGS] & IN_PLACE;
     T lo, hi;
     lo = *reinterpret_cast<const T*>(&p.w[LO]);
@@ -841,7 +887,7 @@ template <class T> KERNEL clip(const __grid_constant__ Params p) {
 template <class T> KERNEL magnitudes(const __grid_constant__ Params p) {
     const word* table = table_of(p);
     const T* source = at<const T>(p.w[SOURCE]);
-    T* target = at<T>(p.w[TARGET]);
+    T* target = data_at<T>(p.w[TARGET]);
     const bool in_place = p.w[FLAGS] & IN_PLACE;
     double limit = scalar_at(p.w[LIMIT], p.w[LIMIT_AT], p.w[LIMIT_DTYPE]);
     const bool wrong = limit < 0.0 || limit != limit; // see `factor_of`
@@ -897,7 +943,7 @@ template <class R, bool ALL> struct TeamPasses {
             for (own.limb = 0; own.limb < 2; own.limb++) add(&total, sum_of_block(near, lane, reader, own, 0, len));
             return value_of(total);
         }
-        Total total = total_zero();
+        SpanSum all = span_sum_zero();
         for (word chunk = 0; chunk < len; chunk += CHUNK_BLOCKS * static_cast<word>(BLOCK)) {
             for (int i = warp; i < CHUNK_BLOCKS * (limbs ? 2 : 1); i += WARPS) {
                 if (limbs) own.limb = i % 2;
@@ -912,10 +958,10 @@ template <class R, bool ALL> struct TeamPasses {
             if (count > CHUNK_BLOCKS) count = CHUNK_BLOCKS;
             Total of_chunk = total_zero();
             for (int i = 0; i < count * (limbs ? 2 : 1); i++) add(&of_chunk, sums[i]); // by all threads: the same
-            merge(&total, of_chunk);
+            add_chunk(&all, of_chunk);
             __syncthreads();
         }
-        return value_of(total);
+        return value_of(sum_of_spans(all));
     }
     DEV_METHOD double sum(const Term& term) { return pass(term); }
     DEV_METHOD double max(double by) {
@@ -1056,7 +1102,7 @@ struct ColumnPasses {
     double first;
 
     COLD_METHOD double pass(const Term& term) {
-        Total total = total_zero();
+        SpanSum all = span_sum_zero();
         for (word chunk = 0; chunk < len; chunk += CHUNK_BLOCKS * static_cast<word>(BLOCK)) {
             Total of_chunk = total_zero();
             for (word from = chunk; from < len && from < chunk + CHUNK_BLOCKS * static_cast<word>(BLOCK); from += BLOCK) {
@@ -1070,9 +1116,9 @@ struct ColumnPasses {
                 }
                 add(&of_chunk, lanes[0]);
             }
-            merge(&total, of_chunk);
+            add_chunk(&all, of_chunk);
         }
-        return value_of(total);
+        return value_of(sum_of_spans(all));
     }
     DEV_METHOD double sum(const Term& term) { return term.by == 1.0 ? first : pass(term); }
     COLD_METHOD double max(double by) {

@@ -116,7 +116,9 @@ template <class T> DEV typename Format<T>::Bits size_bits(T x) {
 }
 
 template <class T> DEV bool is_nan(T x) {
-    if constexpr (code_of<T>::value <= FLOAT64) {
+    if constexpr (code_of<T>::value == FLOAT64) {
+        return x != x;
+    } else if constexpr (code_of<T>::value < FLOAT64) {
         return size_bits(x) > infinity_bits<T>();
     } else {
         return false;
@@ -140,37 +142,8 @@ DEV double power_of_two(i64 exponent) {
 
 // --- elements ---
 
-// The two conversions that no integer work beats. A plain cast would flush subnormals.
-#if defined(__CUDACC_RTC__) || defined(__CUDACC__)
-DEV double exact_of(float x) {
-    double wide;
-    asm("cvt.f64.f32 %0, %1;" : "=d"(wide) : "f"(x));
-    return wide;
-}
-DEV float single_of(double x) {
-    float narrow;
-    asm("cvt.rn.f32.f64 %0, %1;" : "=f"(narrow) : "d"(x));
-    return narrow;
-}
-#else
-DEV double exact_of(float x) { return (double)x; }
-DEV float single_of(double x) { return (float)x; }
-#endif
-
-// exact; a NaN becomes any NaN
-DEV double widen(double x) { return x; }
-DEV double widen(float x) { return exact_of(x); }
-DEV double widen(bf16 x) { return exact_of(__uint_as_float((u32)x.bits << 16)); }
-DEV double widen(f16 x) {
-    // float16's exponent read as one of float64 is too small by the difference of their biases, also of subnormals.
-    u64 size = (u64)size_bits(x) << 42;
-    double finite = double_of(size) * power_of_two(1023 - 15);
-    u64 bits = size_bits(x) < infinity_bits<f16>() ? bits_of(finite) : size | infinity_bits<double>();
-    return double_of(bits | (u64)(x.bits >> 15) << 63);
-}
-
-// To 16 bits. See `Half::from_f32`, which this is with float64 in the place of float32.
-template <class T> DEV T narrow_half(double x) {
+// To 16 bits, by integers. See `Half::from_f32`, which this is with float64 in the place of float32.
+template <class T> DEV T rounded_half(double x) {
     constexpr int drop = 52 - Format<T>::digits;
     // from there on all is infinite
     u64 most = bits_of(power_of_two(Format<T>::bias + 1));
@@ -181,19 +154,50 @@ template <class T> DEV T narrow_half(double x) {
     // last bits, rounded. The count has the digit that the exponent implies; so the exponent is one less.
     u64 place = own > least ? own : least;
     u32 rounded = (u32)bits_of(double_of(size) + double_of(place)) + (u32)((place - least) >> drop);
-    u16 result = is_nan(x) ? bits_of(canonical_nan<T>()) : (u16)((u16)rounded | (u16)(bits_of(x) >> 63 << 15));
-    return Format<T>::of(result);
+    return Format<T>::of((u16)((u16)rounded | (u16)(bits_of(x) >> 63 << 15)));
 }
 
-// rounded once to nearest, ties to even; NaN becomes the canonical one
+// Conversions: `widen` is exact, `rounded` rounds once to nearest, ties to even. A NaN becomes any NaN. A plain cast of
+// float32 would flush subnormals.
+DEV double widen(double x) { return x; }
+DEV void rounded(double x, double* to) { *to = x; }
+#if defined(__CUDACC_RTC__) || defined(__CUDACC__)
+DEV double widen(float x) {
+    double wide;
+    asm("cvt.f64.f32 %0, %1;" : "=d"(wide) : "f"(x));
+    return wide;
+}
+DEV double widen(f16 x) {
+    double wide;
+    asm("cvt.f64.f16 %0, %1;" : "=d"(wide) : "h"(x.bits));
+    return wide;
+}
+DEV void rounded(double x, float* to) { asm("cvt.rn.f32.f64 %0, %1;" : "=f"(*to) : "d"(x)); }
+DEV void rounded(double x, f16* to) { asm("cvt.rn.f16.f64 %0, %1;" : "=h"(to->bits) : "d"(x)); }
+#else
+DEV double widen(float x) { return (double)x; }
+DEV double widen(f16 x) {
+    // float16's exponent read as one of float64 is too small by the difference of their biases, also of subnormals.
+    u64 size = (u64)size_bits(x) << 42;
+    double finite = double_of(size) * power_of_two(1023 - 15);
+    u64 bits = size_bits(x) < infinity_bits<f16>() ? bits_of(finite) : size | infinity_bits<double>();
+    return double_of(bits | (u64)(x.bits >> 15) << 63);
+}
+DEV void rounded(double x, float* to) { *to = (float)x; }
+DEV void rounded(double x, f16* to) { *to = rounded_half<f16>(x); }
+#endif
+DEV double widen(bf16 x) { return widen(__uint_as_float((u32)x.bits << 16)); }
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+DEV void rounded(double x, bf16* to) { asm("cvt.rn.bf16.f64 %0, %1;" : "=h"(to->bits) : "d"(x)); }
+#else
+DEV void rounded(double x, bf16* to) { *to = rounded_half<bf16>(x); }
+#endif
+
+// rounded; NaN becomes the canonical one
 template <class T> DEV T narrow(double x) {
-    if constexpr (sizeof(T) == 2) {
-        return narrow_half<T>(x);
-    } else if constexpr (sizeof(T) == 4) {
-        return is_nan(x) ? canonical_nan<T>() : single_of(x);
-    } else {
-        return is_nan(x) ? canonical_nan<T>() : x;
-    }
+    T result;
+    rounded(x, &result);
+    return Format<T>::of(is_nan(x) ? bits_of(canonical_nan<T>()) : bits_of(result));
 }
 
 // a factor in two steps, `x * by * then`
@@ -204,10 +208,10 @@ struct Factor {
 DEV Factor factor_one() { return Factor{1.0, 1.0}; }
 
 template <class T> DEV T scaled(T x, Factor f) {
-    if (f.by == 1.0 && f.then == 1.0) return x; // a signalling NaN too
-    if (is_nan(f.by)) return canonical_nan<T>();
-    if (is_nan(x)) return quieted(x);
-    return narrow<T>(widen(x) * f.by * f.then);
+    // Without branches, and with all that depends on the factor alone outside of the caller's loop.
+    const typename Format<T>::Bits quiet = f.by == 1.0 && f.then == 1.0 ? 0 : quiet_bit<T>();
+    const T product = narrow<T>(widen(x) * f.by * f.then);
+    return Format<T>::of(is_nan(x) & !is_nan(f.by) ? bits_of(x) | quiet : bits_of(product));
 }
 
 // `ClipMagnitude`: the magnitude of each element limited, as that of a vector of one element

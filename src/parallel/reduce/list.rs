@@ -267,9 +267,7 @@ impl<'a, V: Views> List<'a, V> {
         // The chunks of an array are merged first, as above.
         let mut rest = found.iter();
         for at in 0..self.arrays.count() {
-            let mut array = Total::default();
-            rest.by_ref().take(self.chunks(at)).for_each(|chunk| array.merge(*chunk));
-            each(array);
+            each(Total::of_chunks(rest.by_ref().take(self.chunks(at)).copied()));
         }
         Ok(())
     }

@@ -152,13 +152,11 @@ impl<B: Blocks> Terms for B {
         {
             return with_direct_term!(pass, term => isa.run(Sum { data, term }));
         }
-        let mut total = Total::default();
-        for from in range.clone().step_by(CHUNK) {
+        Total::of_chunks(range.clone().step_by(CHUNK).map(|from| {
             let (mut chunk, end) = (Total::default(), range.end.min(from + CHUNK));
             self.for_blocks(isa, from..end, |data| chunk.merge(pass.of_slice(isa, data)));
-            total.merge(chunk);
-        }
-        total
+            chunk
+        }))
     }
 
     fn max(&self, isa: Isa, range: Range<usize>, by: f64) -> f64 {
