@@ -110,6 +110,30 @@ def test_a_launch_that_fails_spoils_no_later_call(gpu, monkeypatch, failing):
     assert_same(gpu, gc.clip_by_global_norm(on_device, 1.0), gc.clip_by_global_norm(arrays, 1.0))
 
 
+def test_scratch_memory_that_cannot_be_had_is_asked_for_again(gpu, monkeypatch):
+    """What a smaller list has used must not be taken for as much as a larger one needs."""
+    small, large = grads(2), [*grads(1), np.ones(4_000_000, np.float32)]
+    on_device = gpu.arrays(large)
+    gc.clip_by_global_norm(gpu.arrays(small), 1.0)
+    (queue,) = _queue._queues.values()
+    before = queue.scratch
+    device = _device.device_of(on_device[0])
+
+    def fails(*_):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(device), "alloc", fails)
+        gpu.reset()
+        with pytest.raises(MemoryError):
+            gc.clip_by_global_norm(on_device, 1.0, out=on_device)
+    assert not gpu.launches
+    assert_same(gpu, on_device, large)
+    assert_same(gpu, gc.clip_by_global_norm(on_device, 1.0, out=on_device), gc.clip_by_global_norm(large, 1.0))
+    assert queue.scratch is not before
+    assert queue.size >= 56 * 4_000_000 // 2048
+
+
 def test_a_second_call_uploads_and_allocates_nothing(gpu, monkeypatch):
     arrays = grads(300)
     on_device = gpu.arrays(arrays)

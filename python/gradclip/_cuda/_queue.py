@@ -64,8 +64,9 @@ class _Queue:
     def room(self, device: Device, nbytes: int) -> int:
         """Return the address of scratch memory."""
         if self.scratch is None or self.size < nbytes:
-            self.size = max(1 << 16, 1 << (nbytes - 1).bit_length())
-            self.scratch = device.alloc(self.size)
+            self.scratch, self.size = None, 0  # if there is no memory, the next call asks again
+            size = max(1 << 16, 1 << (nbytes - 1).bit_length())
+            self.scratch, self.size = device.alloc(size), size
         return self.scratch.ptr
 
     def ticket_at(self, device: Device) -> int:
