@@ -57,6 +57,30 @@ def rooms_of(contents: list[np.ndarray]) -> list[np.ndarray]:
     return rooms
 
 
+class OnDevice:
+    """Rooms on the device, as far apart as on the host."""
+
+    def __init__(self, gpu: gpu_arrays.Gpu, rooms: list[np.ndarray]) -> None:
+        self.gpu = gpu
+        first = rooms[0].ctypes.data
+        self.places = [slice(at, at + len(room)) for room in rooms for at in [room.ctypes.data - first]]
+        content = np.full(self.places[-1].stop, 0x5A, np.uint8)
+        for place, room in zip(self.places, rooms, strict=True):
+            content[place] = room
+        self.whole = gpu.array(content)
+
+    def array(self, arr: Arr, guise: str) -> Any:
+        kind = subclass_of(self.gpu.ndarray) if guise == "subclass" else self.gpu.ndarray
+        start = self.whole.data
+        offset = start.ptr - start.mem.ptr + self.places[arr.room].start + arr.offset
+        return kind(arr.shape, arr.dtype, self.gpu.cupy.cuda.MemoryPointer(start.mem, offset), arr.strides)
+
+    def content(self) -> list[np.ndarray]:
+        """A copy of the rooms on the host."""
+        content = np.array(self.gpu.get(self.whole))
+        return [content[place] for place in self.places]
+
+
 def suit(case: fuzz.Case) -> None:  # noqa: C901
     """Change a case to one that is possible on a device."""
     given = {id(g): g for g in (*case.tensors, *(case.outs or []), *case.arguments.values()) if isinstance(g, Given)}
@@ -125,23 +149,18 @@ def subclass_of(base: type) -> type:
     return type("Subclass", (base,), {})
 
 
-def built(case: fuzz.Case, rooms: list[np.ndarray], gpu: gpu_arrays.Gpu | None) -> dict[str, Any]:
-    """The arguments, on the device if there is one; what is given twice is one object."""
+def built(case: fuzz.Case, rooms: list[np.ndarray] | OnDevice) -> dict[str, Any]:
+    """The arguments, on the device if the rooms are there; what is given twice is one object."""
     made: dict[int, Any] = {}
 
     def array_of(arr: Arr, guise: str) -> Any:
-        if gpu is None:
-            return fuzz.GUISES[guise](arr.view(rooms))
-        room = rooms[arr.room]
-        memory = gpu.pointer(room.ctypes.data, room.nbytes, room).mem
-        kind = subclass_of(gpu.ndarray) if guise == "subclass" else gpu.ndarray
-        return kind(arr.shape, arr.dtype, gpu.cupy.cuda.MemoryPointer(memory, arr.offset), arr.strides)
+        return rooms.array(arr, guise) if isinstance(rooms, OnDevice) else fuzz.GUISES[guise](arr.view(rooms))
 
     def of(given: Any) -> Any:
         if isinstance(given, (list, tuple)):
             return type(given)(of(entry) for entry in given)
         if isinstance(given, OnBoth):
-            return given.array if gpu is None else gpu.array(given.array)
+            return rooms.gpu.array(given.array) if isinstance(rooms, OnDevice) else given.array
         if not isinstance(given, Given):
             return given
         if not isinstance(given.value, Arr):
@@ -202,12 +221,13 @@ def do_case(gpu: gpu_arrays.Gpu, case: fuzz.Case) -> tuple[str, str]:
     if gpu.kind != "device":
         gpu_arrays.shim().backward = r.random() < 0.5
     function = getattr(gc, case.function)
-    host, device = (rooms_of([room[SLACK:] for room in case.rooms]) for _ in range(2))
-    expected, error = outcome(function, built(case, host, None))
-    arguments = built(case, device, gpu)
+    host, there = rooms_of([room[SLACK:] for room in case.rooms]), OnDevice(gpu, case.rooms)
+    expected, error = outcome(function, built(case, host))
+    arguments = built(case, there)
     gpu.reset()
     got, own = outcome(function, arguments)
     check(gpu.syncs == 0, "waited for the device")
+    device = there.content()
     if error is not None or own is not None:
         check(not gpu.launches, f"launched something before {own!r}")
         check(all(map(np.array_equal, device, case.rooms)), f"something was written before {own!r}")
