@@ -9,7 +9,7 @@ from pathlib import Path
 import gradclip as gc
 import numpy as np
 import pytest
-from gpu_arrays import assert_same, check, shim
+from gpu_arrays import assert_same, check, on_host, shim
 from gradclip import _cuda
 from gradclip._cuda import _device, _list, _queue, _words
 from gradclip._cuda._layout import View, run_of
@@ -154,12 +154,11 @@ def test_what_is_held_has_a_bound(gpu):
     assert not _queue._queues
 
 
+@on_host  # test_streams.py has real streams
 def test_of_many_streams_the_oldest_are_forgotten(gpu, monkeypatch):
     x = np.ones(5)
     d = gpu.array(x)
     device = _device.device_of(d)
-    if gpu.kind == "device":
-        pytest.skip("it would take as many streams")
     for key in range(2 * _queue._STREAMS):
         monkeypatch.setattr(device, "key", key)
         assert_same(gpu, gc.clip_by_norm(d, 1.0), gc.clip_by_norm(x, 1.0))
@@ -189,8 +188,6 @@ def test_arrays_at_the_same_places_with_other_lengths_are_another_list(gpu):
 
 
 def test_threads_share_a_stream(gpu):
-    if gpu.kind == "device":
-        pytest.skip("CuPy's current stream belongs to a thread")
     lists = [[*grads(20, np.float32, seed=k), *grads(5, np.float64, 3000, seed=k)] for k in range(6)]
     expected = [gc.clip_by_global_norm(arrays, 1.0) for arrays in lists]
     on_device = [gpu.arrays(arrays) for arrays in lists]
@@ -261,11 +258,13 @@ def write(gpu, on_device, arrays):
         gpu.get(d)[...] = x
 
 
+# test_graph.py has tests of these names for real graphs.
+
+
+@on_host
 @pytest.mark.parametrize("n", [3, 200])
 @pytest.mark.parametrize("p", [2, 3.7])
 def test_a_graph_clips_what_the_arrays_hold_when_it_runs(gpu, monkeypatch, n, p):
-    if gpu.kind == "device":
-        pytest.skip("see test_graph.py")
     arrays = grads(n)
     on_device = gpu.arrays(arrays)
     gc.clip_by_global_norm(on_device, 1e9, ord=p, out=on_device)  # to warm up
@@ -291,9 +290,8 @@ def test_a_graph_clips_what_the_arrays_hold_when_it_runs(gpu, monkeypatch, n, p)
         assert [float(gpu.get(thing)) for thing in held if thing.data.ptr == address] == [norm]
 
 
+@on_host
 def test_several_calls_of_one_graph_do_not_disturb_each_other(gpu, monkeypatch):
-    if gpu.kind == "device":
-        pytest.skip("see test_graph.py")
     x, rows = np.random.default_rng(0).standard_normal((2, 64, 700)).astype(np.float32)
     a, b, c = (gpu.array(v) for v in (x, rows, rows))
     with monkeypatch.context() as patch, Graph(patch, _device.device_of(a)) as graph:
@@ -312,9 +310,8 @@ def test_several_calls_of_one_graph_do_not_disturb_each_other(gpu, monkeypatch):
         assert_same(gpu, c, gc.clip_by_norm(rows, expected[3], axes=0))
 
 
+@on_host
 def test_what_a_graph_captured_is_never_used_by_others(gpu, monkeypatch):
-    if gpu.kind == "device":
-        pytest.skip("see test_graph.py")
     on_device = gpu.arrays(grads(100))
     device = _device.device_of(on_device[0])
     words = (_words.Word.STATE_AT, _words.Word.TICKET_AT, _words.Word.TOTALS_AT)
@@ -336,9 +333,8 @@ def test_what_a_graph_captured_is_never_used_by_others(gpu, monkeypatch):
 # ---- large numbers
 
 
+@on_host  # in a sparse file; test_large.py has memory of a GPU
 def test_offsets_of_more_than_32_bits(gpu, tmp_path):
-    if gpu.kind == "device":
-        pytest.skip("a real device has tests of its own for large arrays")
     far = 2**33
     path = tmp_path / "sparse"
     path.touch()

@@ -25,6 +25,16 @@ HAS_CUPY = importlib.util.find_spec("cupy") is not None
 
 
 @functools.cache
+def devices() -> int:
+    """The number of GPUs."""
+    if not has_device():
+        return 0
+    import cupy
+
+    return cupy.cuda.runtime.getDeviceCount()
+
+
+@functools.cache
 def has_device() -> bool:
     if not HAS_CUPY:
         return False
@@ -44,11 +54,16 @@ def some(dtypes: list[Any]) -> list[Any]:
     return dtypes if HAS_CUPY else [dtype for dtype in dtypes if dtype in sample]
 
 
-KINDS = [
+_ON_HOST = [
     pytest.param("stand-in", id="stand-in"),
     pytest.param("cupy", id="cupy", marks=pytest.mark.cupy),
-    pytest.param("device", id="device", marks=pytest.mark.gpu),
 ]
+_ON_DEVICE = [pytest.param("device", id="device", marks=pytest.mark.gpu)]
+KINDS = [*_ON_HOST, *_ON_DEVICE]
+
+# Marks of tests that take some kinds alone.
+on_host = pytest.mark.parametrize("gpu", _ON_HOST, indirect=True)
+on_device = pytest.mark.parametrize("gpu", _ON_DEVICE, indirect=True)
 
 
 def _ends(a: np.ndarray) -> tuple[int, int]:
@@ -105,6 +120,7 @@ class Gpu:
         self._gets = fake_cupy.ndarray.gets
         # Few, because each thread of a grid takes its time here.
         self.multiprocessors = 0 if kind == "device" else 2
+        self._get = cupy.ndarray.get  # CuPy's own, before calls of it are counted
 
     @property
     def ndarray(self) -> type:
@@ -123,6 +139,9 @@ class Gpu:
     def _memory(self, nbytes: int, device_id: int, filled: np.ndarray | None = None) -> Any:
         """A pointer to memory on the device."""
         if self.kind == "device":
+            if device_id >= devices():
+                own = self._memory(nbytes, 0, filled)
+                return self._pointer(own.ptr, nbytes, own, device_id)
             with self.cupy.cuda.Device(device_id):
                 return (self.cupy.empty(max(nbytes, 1), np.uint8) if filled is None else self.cupy.asarray(filled)).data
         own = fake_cupy.allocated(nbytes)
@@ -131,7 +150,11 @@ class Gpu:
         return self.pointer(own.ptr, nbytes, own.mem, device_id)
 
     def pointer(self, ptr: int, nbytes: int, owner: Any, device_id: int = 0) -> Any:
-        """Memory of somebody else as memory of the device."""
+        """Memory of the host as memory of the device, which a real device cannot read."""
+        assert self.kind != "device", "a kernel that reads the host's memory ends all work on a GPU in this process"
+        return self._pointer(ptr, nbytes, owner, device_id)
+
+    def _pointer(self, ptr: int, nbytes: int, owner: Any, device_id: int) -> Any:
         cuda = self.cupy.cuda
         return cuda.MemoryPointer(cuda.UnownedMemory(ptr, nbytes, owner, device_id), 0)
 
@@ -142,7 +165,10 @@ class Gpu:
         return self.cupy.ndarray(tuple(shape), dtype, self._memory(garbage.nbytes, device_id, garbage))
 
     def array(self, x: Any, device_id: int = 0) -> Any:
-        """A copy on the device: values, strides, and where it begins in the memory that it is a view of."""
+        """A copy on the device: values, strides, and where it begins in the memory that it is a view of.
+
+        A device that is not there is the first one by another number: for calls that are errors, and for `get`.
+        """
         x = np.asarray(x).view(np.ndarray)
         if x.size == 0:
             return self.cupy.ndarray(x.shape, x.dtype, self._memory(0, device_id), x.strides)
@@ -165,8 +191,15 @@ class Gpu:
     def get(self, a: Any) -> np.ndarray:
         """The values, with the strides they have there; not counted."""
         if self.kind == "device":
-            return a.get()
+            if a.data.device_id >= devices():
+                a = self.cupy.ndarray(a.shape, a.dtype, self._pointer(a.data.ptr, a.nbytes, a, 0), a.strides)
+            return self._get(a)
         return fake_cupy.at(a.shape, a.dtype, a.data, a.strides)
+
+    def counted_get(self, a: Any, *args: Any, **kwargs: Any) -> np.ndarray:
+        """The method `get` of CuPy's arrays as others call it. CuPy's own needs a driver."""
+        self.downloads += 1
+        return self._get(a, *args, **kwargs) if self.kind == "device" else self.get(a)
 
 
 @functools.cache
@@ -190,13 +223,8 @@ def install(kind: str, patch: pytest.MonkeyPatch) -> Gpu:
     else:
         import cupy  # noqa: F401
     gpu = Gpu(kind, sys.modules["cupy"])
-    if kind == "cupy":  # its own copy to the host needs a driver
-
-        def get(array: Any) -> np.ndarray:
-            gpu.downloads += 1
-            return gpu.get(array)
-
-        patch.setattr(gpu.ndarray, "get", get)
+    if kind != "stand-in":  # which counts them itself
+        patch.setattr(gpu.ndarray, "get", lambda array, *args, **kwargs: gpu.counted_get(array, *args, **kwargs))
     from gradclip._cuda import _device
 
     recorders: dict[Any, Recorder] = {}
