@@ -30,6 +30,7 @@ _OF_THE_PROCESS = {"gpu", "isa", "threads", "trimmed"}
 _NEEDS = {
     "gpu": gpu_arrays.has_device(),
     "cupy": gpu_arrays.HAS_CUPY,
+    "optree": importlib.util.find_spec("optree") is not None,
     "torch": importlib.util.find_spec("torch") is not None,
     "dask": importlib.util.find_spec("dask") is not None,
     "mpi": importlib.util.find_spec("mpi4py") is not None,
