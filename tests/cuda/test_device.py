@@ -53,6 +53,7 @@ def cupy(monkeypatch):
             self.id, self.attributes = id, {"MultiProcessorCount": 100 + id}
 
         def __enter__(self):
+            assert module.current[-1] != self.id, "it takes its time"
             module.current.append(self.id)
 
         def __exit__(self, *_):
@@ -64,7 +65,7 @@ def cupy(monkeypatch):
             assert "KERNEL sums" in code
 
         def get_function(self, name):
-            return lambda *args: log.append(("launch", name, module.current[-1], *args))
+            return types.SimpleNamespace(kernel=lambda *args: log.append(("launch", name, module.current[-1], *args)))
 
     def alloc(size):
         log.append(("alloc", size))
@@ -83,7 +84,7 @@ def cupy(monkeypatch):
         alloc=alloc,
         Memory=raw_memory,
         MemoryPointer=lambda memory, offset: memory if offset == 0 else None,
-        runtime=types.SimpleNamespace(is_hip=False),
+        runtime=types.SimpleNamespace(is_hip=False, getDevice=lambda: module.current[-1]),
     )
     monkeypatch.setitem(sys.modules, "cupy", module)
     caches = (_device._multiprocessors, _device._function)
@@ -106,7 +107,11 @@ def test_a_device_and_its_stream(cupy):
     assert device(0).key != before
     with device(5).current():
         assert cupy.current == [0, 5]
+        with device(5).current():
+            assert cupy.current == [0, 5]
     assert cupy.current == [0]
+    with device(0).current():
+        assert cupy.current == [0]
 
 
 def test_the_default_streams_of_threads_are_different_ones(cupy):
@@ -137,12 +142,25 @@ def test_a_kernel_is_compiled_once_for_each_device(cupy):
 def test_a_launch_passes_its_argument_by_value(cupy):
     params = np.arange(_words.PARAMS, dtype=np.int64)
     own = device()
-    own.launch(own.function("first<void>"), 12, 256, params)
-    kind, name, _, grid, block, (argument,) = cupy.log[-1]
-    assert (kind, name, grid, block) == ("launch", "first<void>", (12,), (256,))
-    # CuPy takes an array of one element by value, of any dtype.
-    assert argument.size == 1
-    assert argument.tobytes() == params.tobytes()
+    prepared = own.argument(params)
+    for first in (0, 7):
+        params[0] = first
+        own.launch(own.function("first<void>"), 12, 256, prepared)
+        kind, name, _, grid, block, (argument,), shared, stream = cupy.log[-1]
+        assert (kind, name, grid, block, shared) == ("launch", "first<void>", (12,), (256,), 0)
+        assert stream is cupy.stream
+        # CuPy takes an array of one element by value, of any dtype.
+        assert isinstance(argument, np.ndarray)
+        assert argument.size == 1
+        assert argument.tobytes() == params.tobytes()
+        assert argument.__array_interface__ == params.view(f"V{8 * _words.PARAMS}").__array_interface__
+
+
+@pytest.mark.usefixtures("cupy")
+def test_an_argument_keeps_its_words():
+    (argument,) = device().argument(np.arange(_words.PARAMS, dtype=np.int64))
+    collector.collect()
+    assert argument.tobytes() == np.arange(_words.PARAMS).tobytes()
 
 
 def test_words_are_copied_on_the_stream(cupy):
@@ -183,8 +201,17 @@ def test_cupy_itself_takes_what_it_gets():
 
     module = own.RawModule(code=_device.source(), options=_device.OPTIONS, name_expressions=("scale<float>",))
     assert module.name_expressions == ("scale<float>",)
+    assert hasattr(own.RawKernel, "kernel")
     if own.cuda.is_available():
         pytest.skip("there is a GPU, which has tests of its own")
     array = own.ndarray((2,), np.float32, own.cuda.MemoryPointer(own.cuda.UnownedMemory(64, 8, None, 0), 0))
     with contextlib.suppress(AttributeError), pytest.raises(own.cuda.runtime.CUDARuntimeError, match="Driver"):
         _device.device_of(array)
+    # A wrong argument is an error that comes before the driver's.
+    device, function = object.__new__(_device.CupyDevice), own.cuda.Function.__new__(own.cuda.Function)
+    device.stream = own.cuda.Stream.null
+    words = np.zeros(_words.PARAMS, np.int64)
+    with pytest.raises(TypeError, match="size one"):
+        device.launch(function, 1, 256, (words,))
+    with pytest.raises(own.cuda.runtime.CUDARuntimeError, match="Driver"):
+        device.launch(function, 1, 256, device.argument(words))

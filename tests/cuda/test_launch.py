@@ -369,7 +369,7 @@ def test_axes_of_more_elements_than_32_bits_count(gpu):
     params[words.TABLE : words.TABLE + 6] = 0, 2, 3, 1, length, 1
     params[words.SOURCE_LAYOUT] = 1
     device = _device.device_of(source)
-    device.launch(device.function("copy<u8>"), 1, _words.THREADS, params)
+    device.launch(device.function("copy<u8>"), 1, _words.THREADS, device.argument(params))
     assert gpu.get(target).tolist() == [0, 1, 2, 3, 4]
 
 

@@ -125,6 +125,10 @@ class ShimDevice:
         function.restype = ctypes.c_char_p
         return name_expression, function
 
+    def argument(self, params: np.ndarray) -> np.ndarray:
+        """Return words as an argument of kernels."""
+        return params
+
     def launch(self, function: tuple[str, ctypes._CFuncPtr], grid: int, block: int, params: np.ndarray) -> None:
         """Run a kernel."""
         name, call = function

@@ -97,10 +97,13 @@ class Recorder:
     def function(self, name: str) -> Any:
         return name, self._device.function(name)
 
-    def launch(self, function: Any, grid: int, block: int, params: np.ndarray) -> None:
+    def argument(self, params: np.ndarray) -> Any:
+        return self._device.argument(params)
+
+    def launch(self, function: Any, grid: int, block: int, argument: Any) -> None:
         name, handle = function
         self._gpu.launches.append(name)
-        self._device.launch(handle, grid, block, params)
+        self._device.launch(handle, grid, block, argument)
 
     def download(self, memory: Any, nbytes: int) -> bytes:
         self._gpu.downloads += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -16,9 +15,10 @@ from gradclip._cuda._words import NAMES, NARROW, ORDERED, Scalar
 from gradclip._text import dtype_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 
+_FLOAT64 = np.dtype(np.float64)
 _codes: dict[np.dtype[Any], int | None] = {}
 
 
@@ -137,12 +137,14 @@ def empty_in_order(shape: tuple[int, ...], order: Sequence[int], dtype: Any, lik
     return array.transpose([order.index(axis) for axis in range(len(order))])
 
 
-@contextmanager
-def call_on(array: Any) -> Iterator[Call]:
-    """Make an array's device the current one, and its stream this call's."""
-    device = _device.device_of(array)
-    with device.current(), Call(device) as call:
-        yield call
+def call_on(array: Any) -> Call:
+    """Return the context of a call on an array's device and its stream."""
+    return Call(_device.device_of(array))
+
+
+def number_output(call: Call, like: Any) -> Any:
+    """Make a 0-d array for one norm."""
+    return call.keep(_device.empty((), _FLOAT64, like))
 
 
 def norm_output(call: Call, shape: tuple[int, ...], order: Sequence[int], code: int | None, like: Any) -> Any:

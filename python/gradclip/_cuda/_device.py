@@ -5,9 +5,12 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
+from contextlib import nullcontext
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from gradclip._cuda._words import PARAMS
 
@@ -15,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
     from contextlib import AbstractContextManager
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from gradclip._cuda._queue import Device, Memory
@@ -27,6 +29,8 @@ OPTIONS = ("-std=c++17", "--fmad=false")
 
 #: CUDA's ``cudaStreamPerThread``.
 _PER_THREAD = 2
+_NOTHING = nullcontext()
+_BY_VALUE = np.dtype((np.void, 8 * PARAMS))
 
 
 @cache
@@ -65,7 +69,17 @@ def _function(device: int, name: str) -> Any:
     """Return a kernel, compiled for the current device; CuPy keeps what it compiled on disk."""
     del device
     module = cupy().RawModule(code=source(), options=OPTIONS, name_expressions=(name,))
-    return module.get_function(name)
+    # Without what a `RawKernel` does at each launch to find this.
+    return module.get_function(name).kernel
+
+
+class _Argument(np.ndarray[Any, Any]):
+    """The argument of kernels: one element, which goes by value.
+
+    CuPy reads this attribute at each launch, and NumPy makes it anew each time.
+    """
+
+    __array_interface__: Any = None
 
 
 class _Uploaded(NamedTuple):
@@ -88,17 +102,18 @@ class CupyDevice:
         self.id = device
         self.multiprocessors = _multiprocessors(device)
         self.stream = cupy().cuda.get_current_stream(device)
-
-    @property
-    def key(self) -> Hashable:
-        """The device and stream that own scratch memory."""
+        address = self.stream.ptr
         # One number stands for the default streams of all threads, if each has its own.
-        thread = threading.get_ident() if self.stream.ptr == _PER_THREAD else None
-        return self.id, self.stream.ptr, thread
+        thread = threading.get_ident() if address == _PER_THREAD else None
+        #: The device and stream that own scratch memory.
+        self.key: Hashable = device, address, thread
 
     def current(self) -> AbstractContextManager[Any]:
         """Make it the current device."""
-        context: AbstractContextManager[Any] = cupy().cuda.Device(self.id)
+        cuda = cupy().cuda
+        if cuda.runtime.getDevice() == self.id:
+            return _NOTHING
+        context: AbstractContextManager[Any] = cuda.Device(self.id)
         return context
 
     def alloc(self, nbytes: int) -> Memory:
@@ -125,9 +140,16 @@ class CupyDevice:
         """Return a kernel."""
         return _function(self.id, name)
 
-    def launch(self, function: Any, grid: int, block: int, params: NDArray[np.int64]) -> None:
+    def argument(self, params: NDArray[np.int64]) -> Any:
+        """Return words as an argument of kernels. It shares their memory."""
+        value = params.view(_BY_VALUE)
+        argument = value.view(_Argument)
+        argument.__array_interface__ = value.__array_interface__
+        return (argument,)
+
+    def launch(self, function: Any, grid: int, block: int, argument: Any) -> None:
         """Launch a kernel. Its argument goes by value, so it may be changed afterwards."""
-        function((grid,), (block,), (params.view(f"V{8 * PARAMS}"),))
+        function((grid,), (block,), argument, 0, self.stream)
 
     def download(self, memory: Memory, nbytes: int) -> bytes:
         """Copy memory to the host, which waits for it."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gradclip._cuda import _device
-from gradclip._cuda._arguments import Arguments, Tensor, call_on, code_of, new_like, norm_output
+from gradclip._cuda._arguments import Arguments, Tensor, call_on, code_of, new_like, number_output
 from gradclip._cuda._layout import Pair, View
 from gradclip._cuda._list import Tensors, run_list
 from gradclip._cuda._words import COMPLEX, ITEMSIZES, NAMES, SCALABLE, Mode, Norm, Order, Scalar
@@ -94,7 +94,7 @@ def global_norm(t_list: tuple[Any, ...], name: Any, ord: Any, function: str = "g
     arguments.check_name()
     norm = Norm.of(arguments.order(ord))
     with call_on(given.arrays[0]) as call:
-        result = norm_output(call, (), (), None, given.arrays[0])
+        result = number_output(call, given.arrays[0])
         run_list(call, given.tensors(norm.order), norm, norm_at=result.data.ptr)
     return result
 
@@ -125,7 +125,7 @@ def clip_by_global_norm(  # noqa: PLR0917 (TensorFlow's signature)
         if callable(use_norm):
             ((value, exponent),), _ = use_norm()
             used = Scalar(to_float(value, exponent))
-        result = norm_output(call, (), (), None, given.arrays[0])
+        result = number_output(call, given.arrays[0])
         run_list(call, tensors, norm, used=used, norm_at=result.data.ptr, scaled=scaled)
     results: list[Any] = [None] * len(given.entries)
     for i, array in zip(given.places, made, strict=True):
@@ -159,7 +159,8 @@ def _scaled(
         if outs is None and all([array._c_contiguous for array in given.arrays]):  # noqa: C419, SLF001
             made = [_device.empty(array.shape, array.dtype, array) for array in given.arrays]
             call.keep(made)
-            return made, tensors._replace(targets=np.array([array.data.ptr for array in made], np.int64))
+            targets = np.array([array.data.ptr for array in made], np.int64)
+            return made, Tensors(tensors.sources, targets, tensors.lengths, tensors.codes)
     inputs = [Tensor(array, view) for array, view in zip(given.arrays, given.views, strict=True)]
     sources = [tensor.view for tensor in inputs]
     if outs is None:

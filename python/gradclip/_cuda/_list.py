@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
     from gradclip._cuda._words import Norm, Scalar, Words
 
 
-class Tensors(NamedTuple):
+@dataclass(eq=False)
+class Tensors:
     """A list of arrays, as arrays of numbers. ``layouts`` has a pair for each array, or is None if all are dense."""
 
     sources: Words
@@ -72,10 +74,10 @@ class Tensors(NamedTuple):
         if not is_complex.any():
             return self
         parts = np.where(self.codes == COMPLEX64, COMPLEX[COMPLEX64], COMPLEX[COMPLEX128])
-        return self._replace(
-            codes=np.where(is_complex, parts, self.codes), lengths=np.where(is_complex, 2 * self.lengths, self.lengths)
-        )
+        lengths = np.where(is_complex, 2 * self.lengths, self.lengths)
+        return Tensors(self.sources, self.targets, lengths, np.where(is_complex, parts, self.codes), self.layouts)
 
+    @cached_property
     def key(self) -> Hashable:
         """Return what tells it from other lists."""
         layouts = None if self.layouts is None else tuple(self.layouts)
@@ -157,6 +159,11 @@ def _table_of(tensors: Tensors) -> _Table:
     return _Table(np.concatenate(parts), found, starts, step, int(chunks.sum()), len(blocks))
 
 
+#: Words that are written at each launch, and flags that a call chooses.
+_NORM_AT, _ROWS, _COUNT, _BLOCKS, _DTYPE = map(int, (Word.NORM_AT, Word.ROWS, Word.COUNT, Word.BLOCKS, Word.DTYPE))
+_OF_CALLS = (Flag.NARROW_NORM | Flag.EACH).value
+
+
 class Plan:
     """The launches for a list: what of them does not change from call to call with the same arrays."""
 
@@ -165,22 +172,44 @@ class Plan:
         self.groups = max(table.tensors, 1)
         self.totals = 2 * PART_ARRAYS * table.chunks
         self.params, self.memory = argument_of(table.words, call.device.upload)
+        self.words, self.argument = self.params.data, call.device.argument(self.params)
         table.fill(self.params)
         norm.fill(self.params, tensors.codes.tolist())
         self.passes = [] if is_given else self._passes(call, table, norm)
         # The argument of the kernel that scales, which may have a table of its own.
         self.last, self.last_memory = self.params, None
-        self.scales: list[tuple[str, int, int, int, int]] = []
+        self.last_words, self.last_argument = self.words, self.argument
+        self.scales: list[tuple[Any, int, int, int, int]] = []
         if scaled is not None:
             if scaled is not tensors or norm.order is not Order.TWO:
                 table = _table_of(scaled.in_parts())
                 self.last, self.last_memory = argument_of(table.words, call.device.upload)
+                self.last_words, self.last_argument = self.last.data, call.device.argument(self.last)
             warps = THREADS // 32
             for code, place, count, blocks, _ in reversed(table.rows):
-                self.scales.append((f"scale<{TYPES[code]}>", place, count, blocks, call.grid(blocks, warps)))
-        self.in_place = scaled is not None and bool((scaled.sources == scaled.targets).all())
+                function = call.device.function(f"scale<{TYPES[code]}>")
+                self.scales.append((function, place, count, blocks, call.grid(blocks, warps)))
+        if scaled is not None and (scaled.sources == scaled.targets).all():
+            self.params[Word.FLAGS] |= Flag.IN_PLACE
+        self.settings: tuple[Any, ...] = ()
 
-    def _passes(self, call: Call, table: _Table, norm: Norm) -> list[tuple[str, int, int, int, int]]:
+    def set(  # noqa: PLR0917 (they are one tuple)
+        self, limit: Scalar, used: Scalar | None, narrow: bool, each: bool, states: int, room: int, ticket: int
+    ) -> None:
+        """Write what can be another in each call, but seldom is: NumPy takes its time."""
+        params = self.params
+        flags = int(params[Word.FLAGS]) & ~_OF_CALLS
+        params[Word.FLAGS] = flags | Flag.NARROW_NORM.value * narrow | Flag.EACH.value * each
+        params[Word.LIMIT : Word.LIMIT + 3] = limit.words()
+        if used is not None:
+            params[Word.USED : Word.USED + 3] = used.words()
+        params[Word.STATE_AT] = room
+        params[Word.TOTALS_AT] = room + 8 * states
+        params[Word.TICKET_AT] = ticket
+        self.last[Word.FLAGS], self.last[Word.STATE_AT] = params[Word.FLAGS], room
+        self.settings = limit, used, narrow, each, states, room, ticket
+
+    def _passes(self, call: Call, table: _Table, norm: Norm) -> list[tuple[Any, int, int, int, int]]:
         """Return the passes over the data: one for each dtype, and one more where powers need the largest modulus."""
         is_wide = bool(int(self.params[Word.FLAGS]) & Flag.WIDE)
         launches = table.rows or [(FLOAT64, 0, 0, 0, 0)]
@@ -191,7 +220,7 @@ class Plan:
             for code, place, count, _, chunks in launches:
                 is_plain = norm.order is Order.TWO and code in REAL
                 name = f"sums<{TYPES[code]}, {'true' if is_wide else 'false'}>" if is_plain else kernel
-                found.append((name, place, count, chunks, code))
+                found.append((call.device.function(name), place, count, chunks, code))
         return found
 
 
@@ -224,8 +253,8 @@ def run_list(
         What is read and written then: the same arrays. None: nothing.
     """
     device, queue = call.device, call.queue
-    other = None if scaled is None or scaled is tensors else scaled.key()
-    key = tensors.key(), other, scaled is None, norm.order, norm.power, norm.mode, norm.elements, used is None
+    other = None if scaled is None or scaled is tensors else scaled.key
+    key = tensors.key, other, scaled is None, norm.order, norm.power, norm.mode, norm.elements, used is None
     plan = queue.plans.get(key)
     if plan is None:
         plan = queue.plans[key] = Plan(call, tensors, norm, scaled, is_given=used is not None)
@@ -233,30 +262,23 @@ def run_list(
             queue.plans.popitem(last=False)
     queue.plans.move_to_end(key)
 
-    params = plan.params
-    flags = int(params[Word.FLAGS]) & ~(Flag.NARROW_NORM | Flag.EACH | Flag.IN_PLACE).value
-    flags |= Flag.NARROW_NORM.value * narrow | Flag.EACH.value * each | Flag.IN_PLACE.value * plan.in_place
     states = STATE_WORDS * (plan.groups if each else 1)
     room = queue.room(device, 8 * (states + plan.totals))
-    params[Word.FLAGS] = flags
-    params[Word.LIMIT : Word.LIMIT + 3] = norm.limit.words()
+    ticket = queue.ticket_at(device)
+    settings = norm.limit, used, narrow, each, states, room, ticket
+    if plan.settings != settings:
+        plan.set(*settings)
+    words = plan.words
+    words[_NORM_AT] = norm_at
     if used is not None:
-        params[Word.USED : Word.USED + 3] = used.words()
-    params[Word.NORM_AT] = norm_at
-    params[Word.STATE_AT] = room
-    params[Word.TOTALS_AT] = room + 8 * states
-    params[Word.TICKET_AT] = queue.ticket_at(device)
-    if used is not None:
-        device.launch(device.function("given<void>"), 1, THREADS, params)
-    for name, place, count, chunks, code in plan.passes:
-        params[Word.ROWS], params[Word.COUNT], params[Word.BLOCKS], params[Word.DTYPE] = place, count, chunks, code
-        device.launch(device.function(name), max(chunks, 1), THREADS, params)
-    last = plan.last
-    if last is not params:
-        last[Word.FLAGS], last[Word.STATE_AT] = flags, room
-    for name, place, count, blocks, grid in plan.scales:
-        last[Word.ROWS], last[Word.COUNT], last[Word.BLOCKS] = place, count, blocks
-        device.launch(device.function(name), grid, THREADS, last)
+        device.launch(device.function("given<void>"), 1, THREADS, plan.argument)
+    for function, place, count, chunks, code in plan.passes:
+        words[_ROWS], words[_COUNT], words[_BLOCKS], words[_DTYPE] = place, count, chunks, code
+        device.launch(function, max(chunks, 1), THREADS, plan.argument)
+    words = plan.last_words
+    for function, place, count, blocks, grid in plan.scales:
+        words[_ROWS], words[_COUNT], words[_BLOCKS] = place, count, blocks
+        device.launch(function, grid, THREADS, plan.last_argument)
 
 
 def whole_of(view: View, norm: Norm) -> Tensors:

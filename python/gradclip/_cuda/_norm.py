@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gradclip._cuda import _device
-from gradclip._cuda._arguments import Arguments, Tensor, call_on, norm_output
+from gradclip._cuda._arguments import Arguments, Tensor, call_on, norm_output, number_output
 from gradclip._cuda._layout import Pair
 from gradclip._cuda._list import run_list, scale_whole, whole_of
 from gradclip._cuda._slices import (
@@ -96,7 +96,7 @@ class _Along:
         view = tensor.view
         kept = self.kept(view)
         if not kept and not keepdims:
-            return norm_output(call, (), (), None, tensor.array)
+            return number_output(call, tensor.array)
         if keepdims:
             shape = tuple(length if axis in kept else 1 for axis, length in enumerate(view.shape))
             order = [axis for axis in range(len(view.shape)) if axis not in kept] + kept

@@ -37,7 +37,8 @@ class Device(Protocol):
     def alloc(self, nbytes: int) -> Memory: ...
     def upload(self, words: Words) -> Memory: ...
     def function(self, name: str) -> Any: ...
-    def launch(self, function: Any, grid: int, block: int, params: Words) -> None: ...
+    def argument(self, params: Words) -> Any: ...
+    def launch(self, function: Any, grid: int, block: int, argument: Any) -> None: ...
     def download(self, memory: Memory, nbytes: int) -> bytes: ...
     def is_capturing(self) -> bool: ...
 
@@ -135,22 +136,35 @@ def argument_of(table: list[int] | Words, upload: Callable[[Words], Memory]) -> 
 
 
 class Call:
-    """The launches of one call: a context, in which the stream's scratch memory is this call's."""
+    """The launches of one call: a context, in which the device is the current one.
+
+    The stream's scratch memory is this call's in it.
+    """
 
     def __init__(self, device: Device) -> None:
         self.device = device
+        self._current = device.current()
         self._shared = _queue_of(device.key)
         self.queue = self._shared
         self._is_inner = False
         self.kept: list[Any] = []
 
     def __enter__(self) -> Call:  # noqa: PYI034 (Self is Python 3.11's)
+        self._current.__enter__()
+        try:
+            self._take()
+        except BaseException:
+            self._current.__exit__(None, None, None)
+            raise
+        return self
+
+    def _take(self) -> None:
         shared, thread = self._shared, threading.get_ident()
         if shared.owner == thread:  # a finalizer or a signal handler, in the middle of another call
             self._is_inner, self.queue = True, _Queue()
             if self.device.is_capturing():
                 _captured.append(self)
-            return self
+            return
         shared.lock.acquire()
         shared.owner = thread
         try:
@@ -160,13 +174,15 @@ class Call:
         except BaseException:
             self._leave()
             raise
-        return self
 
     def __exit__(self, error: object, *_: object) -> None:
-        if error is not None:
-            self.queue.ticket = None  # a pass may have been left half done
-        if not self._is_inner:
-            self._leave()
+        try:
+            if error is not None:
+                self.queue.ticket = None  # a pass may have been left half done
+            if not self._is_inner:
+                self._leave()
+        finally:
+            self._current.__exit__(None, None, None)
 
     def _leave(self) -> None:
         self._shared.owner = None
@@ -183,7 +199,8 @@ class Call:
 
     def launch(self, name: str, items: int, params: Words, at_once: int = THREADS) -> None:
         """Launch a kernel for so many items, of which a block of threads takes some at once."""
-        self.device.launch(self.device.function(name), self.grid(items, at_once), THREADS, params)
+        argument = self.device.argument(params)
+        self.device.launch(self.device.function(name), self.grid(items, at_once), THREADS, argument)
 
     def grid(self, items: int, at_once: int) -> int:
         """Return the blocks of threads for so many items."""

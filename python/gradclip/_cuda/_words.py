@@ -98,6 +98,7 @@ class Order(IntEnum):
     MAX = 3
     SIMPLE = 4
     POWER = 5
+    __hash__ = int.__hash__  # of which an enumeration's own takes far longer
 
 
 class Mode(IntEnum):
@@ -108,6 +109,7 @@ class Mode(IntEnum):
     GLOBAL = 2
     AVERAGE = 3
     NORMALIZE = 4
+    __hash__ = int.__hash__
 
 
 class Flag(IntFlag):
@@ -191,6 +193,10 @@ def bits_of(x: float) -> int:
     return bits
 
 
+_ORDERS = {1.0: Order.ONE, 2.0: Order.TWO, float("inf"): Order.MAX}
+_ORDERS |= dict.fromkeys((0.5, 1.5, 3.0, 4.0), Order.SIMPLE)
+
+
 class Norm(NamedTuple):
     """An order, its power, and what becomes of the norm."""
 
@@ -203,9 +209,7 @@ class Norm(NamedTuple):
     @classmethod
     def of(cls, p: float, mode: Mode = Mode.NORM, limit: Scalar | None = None, elements: int = 0) -> Norm:
         """Return the norm of order p."""
-        simple = {1.0: Order.ONE, 2.0: Order.TWO, float("inf"): Order.MAX}
-        halves = dict.fromkeys((0.5, 1.5, 3.0, 4.0), Order.SIMPLE)
-        return cls({**simple, **halves}.get(p, Order.POWER), p, mode, limit or Scalar(), elements)
+        return cls(_ORDERS.get(p, Order.POWER), p, mode, limit or Scalar(), elements)
 
     def fill(self, params: Words, codes: Iterable[int]) -> None:
         """Write it to the argument of a kernel. ``codes`` are the dtypes of all that the norm is of."""
