@@ -65,7 +65,7 @@ def at(shape: Any, dtype: Any, memptr: Any, strides: Any) -> np.ndarray:
 class ndarray:  # noqa: N801 (its name there)
     """Memory on the device, seen as an array."""
 
-    __slots__ = ("_host", "_mem")
+    __slots__ = ("__weakref__", "_host", "_mem")
     __hash__ = None  # type: ignore[assignment]
     __iter__ = None
 
@@ -99,6 +99,10 @@ class ndarray:  # noqa: N801 (its name there)
     @property
     def shape(self) -> tuple[int, ...]:
         return self._host.shape
+
+    @shape.setter
+    def shape(self, shape: tuple[int, ...]) -> None:
+        self._host.shape = shape
 
     @property
     def strides(self) -> tuple[int, ...]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from gradclip._cuda import _device
 from gradclip._cuda._arguments import Arguments, Tensor, call_on, code_of, new_like, number_output
+from gradclip._cuda._known import identity_of, recall, remember
 from gradclip._cuda._layout import Pair, View
 from gradclip._cuda._list import Tensors, run_list
 from gradclip._cuda._words import COMPLEX, ITEMSIZES, NAMES, SCALABLE, Mode, Norm, Order, Scalar
@@ -26,40 +29,80 @@ _SIZES = np.array(ITEMSIZES, np.int64)
 _UNITS = np.array([ITEMSIZES[COMPLEX.get(code, code)] for code in range(len(ITEMSIZES))], np.int64)
 
 
+@dataclass(eq=False)
+class _Read:
+    """What was read of the arrays of a list. It holds none of them, as it is kept for later calls."""
+
+    identity: bytes
+    places: list[int]
+    codes: Words
+    kinds: frozenset[int]  # of the codes
+    dense: Tensors | None = None  # None: not all are dense
+    is_in_order: bool = False  # all are C-contiguous
+
+    @cached_property
+    def is_apart(self) -> bool:
+        """Whether no two of the dense arrays share a byte."""
+        # The compiled check, which is for any arrays, takes longer than all the rest of a call with many of them.
+        if self.dense is None:
+            return False
+        sizes = self.dense.lengths * _SIZES[self.codes]
+        order = np.argsort(self.dense.sources, kind="stable")
+        order = order[sizes[order] > 0]
+        begins = self.dense.sources[order]
+        return not (begins[:-1] + sizes[order][:-1] > begins[1:]).any()
+
+
 class _List(NamedTuple):
-    """The arrays of a list."""
+    """The arrays of a list, and what was read of them."""
 
     entries: tuple[Any, ...]  # None included
-    places: list[int]
-    arrays: list[Any]
-    codes: Words
-    addresses: Words | None  # None: not all are dense
+    read: _Read
+
+    @property
+    def first(self) -> Any:
+        """The first array."""
+        return self.entries[self.read.places[0]]
+
+    @property
+    def arrays(self) -> list[Any]:
+        """The arrays."""
+        return [self.entries[i] for i in self.read.places]
 
     @property
     def views(self) -> list[View]:
         """The arrays, one by one."""
         return [
             View(array.data.ptr, array.shape, array.strides, array.itemsize, code)
-            for array, code in zip(self.arrays, self.codes.tolist(), strict=True)
+            for array, code in zip(self.arrays, self.read.codes.tolist(), strict=True)
         ]
 
     def tensors(self, order: Order) -> Tensors:
         """Return them for a norm."""
-        if self.addresses is None:
-            views = self.views
-            if order is Order.TWO:
-                views = [view.in_parts() for view in views]
-            return Tensors.of([Pair(view, view) for view in views])
-        lengths = np.array([array.size for array in self.arrays], np.int64)
-        return Tensors(self.addresses, self.addresses, lengths, self.codes)
+        if self.read.dense is not None:
+            return self.read.dense
+        views = self.views
+        if order is Order.TWO:
+            views = [view.in_parts() for view in views]
+        return Tensors.of([Pair(view, view) for view in views])
 
 
-def _read(arguments: Arguments, entries: tuple[Any, ...], allowed: Sequence[int]) -> _List:
+def _list_of(arguments: Arguments, entries: tuple[Any, ...], allowed: Sequence[int]) -> _List:
+    """Read a list, which an earlier call may have done."""
+    identity = identity_of(entries)
+    read = recall(identity)
+    if read is None or not all(kind in allowed for kind in read.kinds):
+        read = _read(arguments, entries, allowed, identity)
+    return _List(entries, read)
+
+
+def _read(arguments: Arguments, entries: tuple[Any, ...], allowed: Sequence[int], identity: bytes) -> _Read:
     """Read a list, attribute by attribute for all arrays: that is what a call of many small ones takes."""
     array = _device.cupy().ndarray
     places = [i for i, entry in enumerate(entries) if entry is not None]
     arrays = [entries[i] for i in places]
-    if set(map(type, arrays)) != {array} and not all(isinstance(entry, array) for entry in arrays):
+    is_exact = set(map(type, arrays)) == {array}
+    if not is_exact and not all(isinstance(entry, array) for entry in arrays):
         ours = next(i for i in places if isinstance(entries[i], array))
         other = next(i for i in places if not isinstance(entries[i], array))
         found = f"{describe(entries[other])}, and a cupy.ndarray at t_list[{ours}]"
@@ -74,27 +117,33 @@ def _read(arguments: Arguments, entries: tuple[Any, ...], allowed: Sequence[int]
     kinds = {id(dtype): code_of(dtype) for dtype in {id(dtype): dtype for dtype in dtypes}.values()}
     known = [code for code in kinds.values() if code is not None and code in allowed]
     is_plain = len(known) == len(kinds)
-    is_plain = is_plain and all([entry._c_contiguous or entry._f_contiguous for entry in arrays])  # noqa: C419, SLF001
-    addresses = np.array([entry.data.ptr for entry in arrays], np.int64)
-    if is_plain:
+    is_in_order = all([entry._c_contiguous for entry in arrays])  # noqa: C419, SLF001 (a list is faster)
+    if is_plain and (is_in_order or all(entry._c_contiguous or entry._f_contiguous for entry in arrays)):  # noqa: SLF001
+        addresses = np.array([entry.data.ptr for entry in arrays], np.int64)
         if len(known) == 1:
             codes = np.full(len(arrays), known[0], np.int64)
         else:
             codes = np.array([kinds[id(dtype)] for dtype in dtypes], np.int64)
         if not (addresses % _UNITS[codes]).any():
-            return _List(entries, places, arrays, codes, addresses)
-    read = [arguments.tensor(f"t_list[{i}]", entry, allowed) for i, entry in zip(places, arrays, strict=True)]
-    return _List(entries, places, arrays, np.array([tensor.view.code for tensor in read], np.int64), None)
+            lengths = np.array([entry.size for entry in arrays], np.int64)
+            dense = Tensors(addresses, addresses, lengths, codes)
+            read = _Read(identity, places, codes, frozenset(known), dense, is_in_order)
+            if is_exact:  # of a subclass one does not know what can change
+                remember(identity, arrays, read)
+            return read
+    tensors = [arguments.tensor(f"t_list[{i}]", entry, allowed) for i, entry in zip(places, arrays, strict=True)]
+    codes = np.array([tensor.view.code for tensor in tensors], np.int64)
+    return _Read(identity, places, codes, frozenset(codes.tolist()))
 
 
 def global_norm(t_list: tuple[Any, ...], name: Any, ord: Any, function: str = "global_norm") -> Any:
     """See `gradclip.global_norm`."""
     arguments = Arguments(function, name)
-    given = _read(arguments, t_list, range(len(NAMES)))
+    given = _list_of(arguments, t_list, range(len(NAMES)))
     arguments.check_name()
     norm = Norm.of(arguments.order(ord))
-    with call_on(given.arrays[0]) as call:
-        result = number_output(call, given.arrays[0])
+    with call_on(given.first) as call:
+        result = number_output(call, given.first)
         run_list(call, given.tensors(norm.order), norm, norm_at=result.data.ptr)
     return result
 
@@ -110,26 +159,23 @@ def clip_by_global_norm(  # noqa: PLR0917 (TensorFlow's signature)
 ) -> tuple[list[Any], Any]:
     """See `gradclip.clip_by_global_norm`. ``use_norm`` may be a function that asks other processes for the norm."""
     arguments = Arguments("clip_by_global_norm", name)
-    given = _read(arguments, t_list, SCALABLE)
-    device = given.arrays[0].data.device_id
+    given = _list_of(arguments, t_list, SCALABLE)
+    device = given.first.data.device_id
     limit = arguments.scalar("clip_norm", clip_norm, device, nan=False)
     used = None if use_norm is None or callable(use_norm) else arguments.scalar("use_norm", use_norm, device, nan=True)
     arguments.check_name()
     norm = Norm.of(arguments.order(ord), Mode.GLOBAL, limit)
     outs = arguments.out_sequence(out, len(given.entries))
-    with call_on(given.arrays[0]) as call:
+    with call_on(given.first) as call:
         tensors = given.tensors(norm.order)
-        made, scaled = _scaled(arguments, call, given, tensors, outs)
+        results, scaled = _scaled(arguments, call, given, tensors, outs)
         if scaled.sources is tensors.sources:
             tensors = scaled  # one table for the norm and for what is scaled
         if callable(use_norm):
             ((value, exponent),), _ = use_norm()
             used = Scalar(to_float(value, exponent))
-        result = number_output(call, given.arrays[0])
+        result = number_output(call, given.first)
         run_list(call, tensors, norm, used=used, norm_at=result.data.ptr, scaled=scaled)
-    results: list[Any] = [None] * len(given.entries)
-    for i, array in zip(given.places, made, strict=True):
-        results[i] = array
     return results, result
 
 
@@ -150,17 +196,17 @@ def _outputs(arguments: Arguments, call: Call, given: _List, inputs: list[Tensor
 
 
 def _scaled(
-    arguments: Arguments, call: Call, given: _List, tensors: Tensors, outs: Sequence[Any] | None
+    arguments: Arguments, call: Call, given: _List, tensors: Tensors, outs: tuple[Any, ...] | None
 ) -> tuple[list[Any], Tensors]:
-    """Return the outputs for a list, and what is read and written for them."""
-    if given.addresses is not None:
-        if outs is not None and _are_same(given.entries, outs) and not _overlap(tensors, _SIZES[given.codes]):
-            return given.arrays, tensors
-        if outs is None and all([array._c_contiguous for array in given.arrays]):  # noqa: C419, SLF001
-            made = [_device.empty(array.shape, array.dtype, array) for array in given.arrays]
-            call.keep(made)
-            targets = np.array([array.data.ptr for array in made], np.int64)
-            return made, Tensors(tensors.sources, targets, tensors.lengths, tensors.codes)
+    """Return the outputs for a list, None included, and what is read and written for them."""
+    read = given.read
+    if outs is not None and read.dense is not None and identity_of(outs) == read.identity and read.is_apart:
+        return list(outs), tensors
+    if outs is None and read.is_in_order:
+        made = [_device.empty(array.shape, array.dtype, array) for array in given.arrays]
+        call.keep(made)
+        targets = np.array([array.data.ptr for array in made], np.int64)
+        return _in_places(given, made), Tensors(tensors.sources, targets, tensors.lengths, tensors.codes)
     inputs = [Tensor(array, view) for array, view in zip(given.arrays, given.views, strict=True)]
     sources = [tensor.view for tensor in inputs]
     if outs is None:
@@ -168,20 +214,16 @@ def _scaled(
         call.keep([tensor.array for tensor in outputs])
     else:
         outputs = _outputs(arguments, call, given, inputs, outs)
-        sources = arguments.arrange(call, [tensor.view for tensor in outputs], sources, given.places)
+        sources = arguments.arrange(call, [tensor.view for tensor in outputs], sources, given.read.places)
     pairs = [Pair(source, tensor.view).in_parts() for source, tensor in zip(sources, outputs, strict=True)]
-    return [tensor.array for tensor in outputs], Tensors.of(pairs)
+    return _in_places(given, [tensor.array for tensor in outputs]), Tensors.of(pairs)
 
 
-def _are_same(entries: Sequence[Any], others: Sequence[Any]) -> bool:
-    return all([a is b for a, b in zip(entries, others, strict=True)])  # noqa: C419 (a list is faster)
-
-
-def _overlap(tensors: Tensors, itemsizes: Words) -> bool:
-    """Whether two dense arrays share a byte."""
-    # The compiled check, which is for any arrays, takes longer than all the rest of a call with many of them.
-    sizes = tensors.lengths * itemsizes
-    order = np.argsort(tensors.sources, kind="stable")
-    order = order[sizes[order] > 0]
-    begins = tensors.sources[order]
-    return bool((begins[:-1] + sizes[order][:-1] > begins[1:]).any())
+def _in_places(given: _List, arrays: list[Any]) -> list[Any]:
+    """Return outputs where their inputs stand in the list, and None elsewhere."""
+    if len(arrays) == len(given.entries):
+        return list(arrays)
+    results: list[Any] = [None] * len(given.entries)
+    for i, array in zip(given.read.places, arrays, strict=True):
+        results[i] = array
+    return results

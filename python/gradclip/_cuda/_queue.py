@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from gradclip._cuda import _known
 from gradclip._cuda._words import PARAMS, THREADS, Word
 
 if TYPE_CHECKING:
@@ -120,6 +121,7 @@ def _queue_of(key: Hashable) -> _Queue:
 
 def release() -> None:
     """Give back scratch memory and tables, those of captured graphs too, which must not run any more."""
+    _known.forget()
     _queues.clear()
     _captured.clear()
 
