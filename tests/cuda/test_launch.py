@@ -415,3 +415,32 @@ def test_a_layout_too_long_for_the_argument(gpu):
     for axes in (0, (1, 3, 5, 7, 9, 11), tuple(range(0, 12, 2))):
         check(gpu, lambda t, axes=axes: gc.clip_by_norm(t, 0.5, axes), y)
     check(gpu, lambda t: gc.clip_by_value(t, -0.5, 0.5), y)
+
+
+def test_a_call_that_is_interrupted_leaves_no_half_of_its_settings(gpu, monkeypatch):
+    arrays = grads(5)
+    on_device = gpu.arrays(arrays)
+    gc.clip_by_global_norm(on_device, 1.0)
+    gc.clip_by_global_norm(on_device, 1.0, out=on_device)
+    used = np.float64(3)
+    gc.clip_by_global_norm(on_device, 1.0, used, out=on_device)
+
+    words, limit = _words.Scalar.words, 0.25
+    (queue,) = _queue._queues.values()
+    ticket = queue.ticket
+
+    def interrupts(scalar):
+        if scalar.value != limit:  # that has been written
+            raise KeyboardInterrupt
+        return words(scalar)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_words.Scalar, "words", interrupts)
+        with pytest.raises(KeyboardInterrupt):
+            gc.clip_by_global_norm(on_device, limit, used, out=on_device)
+    queue.ticket = ticket  # as where a new one lies at the old place
+    arrays = [gpu.get(d).copy() for d in on_device]
+    for limit in (1.0, 0.25):
+        expected = gc.clip_by_global_norm(arrays, limit, used)
+        assert_same(gpu, gc.clip_by_global_norm(on_device, limit, used, out=on_device), expected)
+        arrays = expected[0]

@@ -197,6 +197,7 @@ class Plan:
         self, limit: Scalar, used: Scalar | None, narrow: bool, each: bool, states: int, room: int, ticket: int
     ) -> None:
         """Write what can be another in each call, but seldom is: NumPy takes its time."""
+        self.settings = ()  # as long as not all is written: an interrupt may come
         params = self.params
         flags = int(params[Word.FLAGS]) & ~_OF_CALLS
         params[Word.FLAGS] = flags | Flag.NARROW_NORM.value * narrow | Flag.EACH.value * each
