@@ -1,0 +1,1 @@
+"""What benches/gpu.py measures, and how."""
