@@ -24,7 +24,7 @@ def without_end() -> Iterator[None]:
     before, head = own["source"], "KERNEL sums("
     at, _, rest = before().partition(head)
     kernel, _, others = rest.partition("KERNEL ")
-    end = "end_of_first(p, near);"
+    end = "end_of_first(p, Order{ORDER_TWO, 2.0, DEEP, false}, near);"
     if kernel.count(end) != 1:
         raise ValueError("the kernel `sums` does not end as it did")
     text = f"{at}{head}{kernel.replace(end, f'if (p.w[COUNT] < 0) {end}')}KERNEL {others}"
