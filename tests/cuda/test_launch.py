@@ -112,7 +112,7 @@ def test_a_launch_that_fails_spoils_no_later_call(gpu, monkeypatch, failing):
 
 def test_scratch_memory_that_cannot_be_had_is_asked_for_again(gpu, monkeypatch):
     """What a smaller list has used must not be taken for as much as a larger one needs."""
-    small, large = grads(2), [*grads(1), np.ones(4_000_000, np.float32)]
+    small, large = grads(2), grads(1_000)
     on_device = gpu.arrays(large)
     gc.clip_by_global_norm(gpu.arrays(small), 1.0)
     (queue,) = _queue._queues.values()
@@ -131,7 +131,7 @@ def test_scratch_memory_that_cannot_be_had_is_asked_for_again(gpu, monkeypatch):
     assert_same(gpu, on_device, large)
     assert_same(gpu, gc.clip_by_global_norm(on_device, 1.0, out=on_device), gc.clip_by_global_norm(large, 1.0))
     assert queue.scratch is not before
-    assert queue.size >= 56 * 4_000_000 // 2048
+    assert queue.size >= 96 * 1_000
 
 
 def test_a_second_call_uploads_and_allocates_nothing(gpu, monkeypatch):
@@ -326,8 +326,8 @@ def test_what_a_graph_captured_is_never_used_by_others(gpu, monkeypatch):
     monkeypatch.setattr(type(device), "launch", lambda *args: (launches.append(args[4].copy()), launch(*args)))
     gc.clip_by_global_norm(on_device, 1.0, out=on_device)
     seen.append({int(params[word]) for params in launches for word in words} - {0})
-    assert all(len(addresses) == 4 for addresses in seen)
-    assert len(set.union(*seen)) == 16
+    assert all(len(addresses) == len(words) for addresses in seen)
+    assert len(set.union(*seen)) == 4 * len(words)
 
 
 # ---- large numbers

@@ -71,6 +71,8 @@ def norms_of_slices(call: Call, slices: Slices, norm: Norm, to: NormsTo) -> None
         name = f"columns_of<{TYPES[view.code]}>" if is_plain else "columns<void>"
         call.launch(name, -(-count // width) * runs, params, at_once=1)
         call.launch("column_norms<void>", count, params)
+    elif norm.order is Order.TWO and view.code in REAL and length:
+        _launch_teams(call, f"rows<{TYPES[view.code]}, {{all}}>", params)
     else:
         _launch_teams(call, "slices<{all}>", params)
 

@@ -202,31 +202,51 @@ DEV_COLD double term_at(const Term& term, const void* data, word i, int dtype) {
     }
 }
 
-// Elements of any dtype, in a layout; a view of what a kernel reads.
+// Elements of any dtype, in a layout; a view of what a kernel reads. An element is loaded first, and used then.
 struct Reader {
+    typedef word Element; // its index
+    enum : int { AT_ONCE = 1 };
     const void* data;
     const word* table;
     word base, layout;
     int dtype;
 
-    DEV_METHOD word index(word i) const { return base + place(table, layout, i); }
-    DEV_METHOD double term(const Term& of, word i) const { return term_at(of, data, index(i), dtype); }
-    DEV_METHOD u64 key(word i, double by) const { return key_of(modulus_at(data, index(i), dtype, by)); }
+    DEV_METHOD Element load(word i) const { return base + place(table, layout, i); }
+    static DEV_METHOD Element none() { return -1; }
+    DEV_METHOD double term(const Term& of, Element i) const { return term_at(of, data, i, dtype); }
+    DEV_METHOD u64 key(word i, double by) const { return key_of(modulus_at(data, load(i), dtype, by)); }
 };
 
 // The same of one real dtype, for Euclidean norms alone.
 template <class T> struct TypedReader {
+    typedef T Element;
+    enum : int { AT_ONCE = 8 };
     const T* data;
     const word* table;
     word base, layout;
     static constexpr int dtype = code_of<T>::value;
 
-    DEV_METHOD double term(const Term& of, word i) const {
-        const double x = widen(data[base + place(table, layout, i)]) * of.by;
+    DEV_METHOD Element load(word i) const { return data[base + place(table, layout, i)]; }
+    static DEV_METHOD Element none() { return T(); }
+    DEV_METHOD double term(const Term& of, Element element) const {
+        const double x = widen(element) * of.by;
         return x * x;
     }
     DEV_METHOD u64 key(word, double) const { return 0; }
 };
+
+// Adds the terms of elements from, from + step, ... to a sum, in order. Elements beyond the end add 0.
+template <class R> DEV double sum_of(const R& reader, const Term& term, word from, word end, word step) {
+    double sum = 0.0;
+    for (word i = from; i < end; i += R::AT_ONCE * step) {
+        typename R::Element loaded[R::AT_ONCE]; // so that all are under way at once
+#pragma unroll
+        for (int k = 0; k < R::AT_ONCE; k++) loaded[k] = i + k * step < end ? reader.load(i + k * step) : R::none();
+#pragma unroll
+        for (int k = 0; k < R::AT_ONCE; k++) sum += reader.term(term, loaded[k]);
+    }
+    return sum;
+}
 
 // ---- the norm from its passes: `Order::norm` of the CPU
 
@@ -669,18 +689,18 @@ template <class T, bool DEEP> KERNEL sums(const __grid_constant__ Params p) {
                     up += large * large;
                 }
             };
-            if (layout == 0 && len == BLOCK) {
-                const T* own = data + from + lane;
-                for (int i = 0; i < ROWS_OF_BLOCK; i += 16) {
-                    T loaded[16]; // so that all are under way at once
+            auto add_all = [&](auto load) {
+                enum : int { AT_ONCE = 16 };
+                for (int i = lane; i - lane < len; i += 32 * AT_ONCE) {
+                    T loaded[AT_ONCE]; // so that all are under way at once
 #pragma unroll
-                    for (int k = 0; k < 16; k++) loaded[k] = own[(i + k) * 32];
+                    for (int k = 0; k < AT_ONCE; k++) loaded[k] = load(i + 32 * k);
 #pragma unroll
-                    for (int k = 0; k < 16; k++) add(loaded[k]);
+                    for (int k = 0; k < AT_ONCE; k++) add(loaded[k]);
                 }
-            } else {
-                for (word i = lane; i < len; i += 32) add(data[place(table, layout, from + i)]);
-            }
+            };
+            if (layout == 0 && len == BLOCK) add_all([&](int i) { return data[from + i]; });
+            else add_all([&](int i) { return i < len ? data[place(table, layout, from + i)] : T(); }); // 0 adds 0
             double* lanes = near + warp * 32;
             sum = fold(lanes, lane, sum);
             if (DEEP) {
@@ -702,9 +722,7 @@ template <class T, bool DEEP> KERNEL sums(const __grid_constant__ Params p) {
 // The sum of a term over a block, of any dtype, by a warp.
 template <class R>
 DEV double sum_of_block(double* lanes, int lane, const R& reader, const Term& term, word from, word len) {
-    double sum = 0.0;
-    for (word i = lane; i < len; i += 32) sum += reader.term(term, from + i);
-    return fold(lanes, lane, sum);
+    return fold(lanes, lane, sum_of(reader, term, from + lane, from + len, 32));
 }
 
 template <class R>
@@ -800,8 +818,17 @@ template <class> KERNEL given(const __grid_constant__ Params p) {
 
 template <class T> struct alignas(16) Pack { T element[16 / sizeof(T)]; };
 
-// Calls `map(element)` for the elements from `from` on, `len` of them, of two dense arrays, by a warp.
-template <class T, class Map> DEV void map_dense(const T* source, T* target, word len, int lane, const Map& map) {
+template <class T> DEV bool are_same(T a, T b) {
+    if constexpr (code_of<T>::value <= FLOAT64) {
+        return bits_of(a) == bits_of(b);
+    } else {
+        return a == b;
+    }
+}
+
+// Writes `map(element)` of `len` elements of a dense array to another one, by a warp. KEEPS: in place, and without writing
+// where nothing changes.
+template <bool KEEPS, class T, class Map> DEV void map_dense(const T* source, T* target, word len, int lane, const Map& map) {
     enum : int { SIZE = 16 / sizeof(T), AT_ONCE = 4 };
     word done = 0;
     if (((reinterpret_cast<word>(source) | reinterpret_cast<word>(target)) & 15) == 0) {
@@ -814,14 +841,22 @@ template <class T, class Map> DEV void map_dense(const T* source, T* target, wor
             for (int k = 0; k < AT_ONCE; k++) loaded[k] = from[i + 32 * k];
 #pragma unroll
             for (int k = 0; k < AT_ONCE; k++) {
+                Pack<T> made;
+                bool changes = !KEEPS;
 #pragma unroll
-                for (int j = 0; j < SIZE; j++) loaded[k].element[j] = map(loaded[k].element[j]);
-                to[i + 32 * k] = loaded[k];
+                for (int j = 0; j < SIZE; j++) {
+                    made.element[j] = map(loaded[k].element[j]);
+                    if (KEEPS) changes |= !are_same(made.element[j], loaded[k].element[j]);
+                }
+                if (changes) to[i + 32 * k] = made;
             }
         }
         done = packs * SIZE;
     }
-    for (word i = done + lane; i < len; i += 32) target[i] = map(source[i]);
+    for (word i = done + lane; i < len; i += 32) {
+        const T x = source[i], made = map(x);
+        if (!KEEPS || !are_same(made, x)) target[i] = made;
+    }
 }
 
 // Scales the arrays of a list, the last ones first: the L2 cache still holds what was read last.
@@ -842,8 +877,8 @@ template <class T> KERNEL scale(const __grid_constant__ Params p) {
         const T* source = data_at<const T>(row[ROW_SOURCE]);
         T* target = data_at<T>(row[ROW_TARGET]);
         if (row[ROW_LAYOUTS] == 0) {
-            if (scales) map_dense(source + from, target + from, len, lane, [&](T x) { return scaled(x, factor); });
-            else map_dense(source + from, target + from, len, lane, [](T x) { return x; });
+            if (scales) map_dense<false>(source + from, target + from, len, lane, [&](T x) { return scaled(x, factor); });
+            else map_dense<false>(source + from, target + from, len, lane, [](T x) { return x; });
             continue;
         }
         for (word k = from + lane; k < from + len; k += 32) {
@@ -862,13 +897,15 @@ template <class T> KERNEL clip(const __grid_constant__ Params p) {
     T lo, hi;
     lo = *reinterpret_cast<const T*>(&p.w[LO]);
     hi = *reinterpret_cast<const T*>(&p.w[HI]);
-    if (!p.w[LO_AT] && !p.w[HI_AT] && !in_place && !p.w[SOURCE_LAYOUT] && !p.w[TARGET_LAYOUT]) {
+    if (!p.w[LO_AT] && !p.w[HI_AT] && !p.w[SOURCE_LAYOUT] && !p.w[TARGET_LAYOUT]) {
         const int lane = threadIdx.x % 32;
         const word warps = gridDim.x * static_cast<word>(WARPS);
         for (word block = blockIdx.x * static_cast<word>(WARPS) + threadIdx.x / 32; block * BLOCK < p.w[COUNT]; block += warps) {
             const word left = p.w[COUNT] - block * BLOCK;
-            map_dense(source + block * BLOCK, target + block * BLOCK, left < BLOCK ? left : BLOCK, lane,
-                      [&](T x) { return clipped(x, lo, hi); });
+            const word from = block * BLOCK, len = left < BLOCK ? left : BLOCK;
+            auto map = [&](T x) { return clipped(x, lo, hi); };
+            if (in_place) map_dense<true>(source + from, target + from, len, lane, map);
+            else map_dense<false>(source + from, target + from, len, lane, map);
         }
         return;
     }
@@ -1010,25 +1047,35 @@ template <bool ALL> KERNEL slices(const __grid_constant__ Params p) {
     }
 }
 
-// Clips each slice by its own Euclidean norm, in one pass over the device's memory: the team that has read a slice
-// writes it, while the caches hold it.
+// The Euclidean norms of slices. If there is a target, each slice is scaled by its own norm, in one pass over the device's
+// memory: the team that has read a slice writes it, while the caches hold it.
 template <class T, bool ALL> KERNEL rows(const __grid_constant__ Params p) {
     __shared__ double near[THREADS], sums[2 * CHUNK_BLOCKS];
     const word* table = table_of(p);
     const Order order = {ORDER_TWO, 2.0, is_wide(code_of<T>::value), false};
-    const int warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const word teams = gridDim.x * static_cast<word>(ALL ? 1 : WARPS), len = p.w[LENGTH];
     const bool in_place = p.w[FLAGS] & IN_PLACE;
     for (word i = ALL ? blockIdx.x : blockIdx.x * static_cast<word>(WARPS) + warp; i < p.w[COUNT]; i += teams) {
-        const TypedReader<T> reader = {at<const T>(p.w[SOURCE]), table, place(table, p.w[KEPT], i), p.w[REDUCED]};
+        const TypedReader<T> reader = {data_at<const T>(p.w[SOURCE]), table, place(table, p.w[KEPT], i), p.w[REDUCED]};
         TeamPasses<TypedReader<T>, ALL> passes = {reader, ALL ? near : near + warp * 32, sums, len};
         const Scaled norm = norm_of(order, passes);
-        if (p.w[NORM_AT] && (ALL ? threadIdx.x == 0 : threadIdx.x % 32 == 0)) write_norm(p, i, norm);
+        if (ALL ? threadIdx.x == 0 : lane == 0) settle_slice(p, i, norm);
+        if (!p.w[TARGET]) continue;
         Factor factor;
         const bool scales = factor_of(p, norm, &factor);
         if (!scales && in_place) continue;
-        const T* source = at<const T>(p.w[SOURCE]) + reader.base;
-        T* target = at<T>(p.w[TARGET]) + place(table, p.w[TARGET_KEPT], i);
+        const T* source = data_at<const T>(p.w[SOURCE]) + reader.base;
+        T* target = data_at<T>(p.w[TARGET]) + place(table, p.w[TARGET_KEPT], i);
+        if (!p.w[REDUCED] && !p.w[TARGET_REDUCED]) {
+            for (word from = ALL ? warp * BLOCK : 0; from < len; from += ALL ? THREADS / 32 * BLOCK : BLOCK) {
+                const word left = len - from, own = left < BLOCK ? left : BLOCK;
+                if (scales) map_dense<false>(source + from, target + from, own, lane, [&](T x) { return scaled(x, factor); });
+                else map_dense<false>(source + from, target + from, own, lane, [](T x) { return x; });
+            }
+            if (ALL) __syncthreads();
+            continue;
+        }
         for (word k = ALL ? threadIdx.x : threadIdx.x % 32; k < len; k += ALL ? THREADS : 32) {
             const T x = source[place(table, p.w[REDUCED], k)];
             target[place(table, p.w[TARGET_REDUCED], k)] = scales ? scaled(x, factor) : x;
@@ -1064,11 +1111,7 @@ template <class R> DEV void sum_columns(const Params& p, const Order& order, con
             for (word first = from; first < to; first += groups * ROWS_OF_BLOCK) {
                 const word begin = first + group * ROWS_OF_BLOCK;
                 const word end = begin + ROWS_OF_BLOCK < to ? begin + ROWS_OF_BLOCK : to;
-                double sum = 0.0;
-                for (word i = begin; i < end && is_one; i++) {
-                    sum += reader.term(term, i);
-                }
-                near[threadIdx.x] = sum;
+                near[threadIdx.x] = is_one ? sum_of(reader, term, begin, end, 1) : 0.0;
                 __syncthreads();
                 if (group == 0) {
                     for (int k = 0; k < groups && first + k * ROWS_OF_BLOCK < to; k++) {
@@ -1091,7 +1134,7 @@ template <class> KERNEL columns(const __grid_constant__ Params p) {
 }
 
 template <class T> KERNEL columns_of(const __grid_constant__ Params p) {
-    const TypedReader<T> reader = {at<const T>(p.w[SOURCE]), table_of(p), 0, p.w[REDUCED]};
+    const TypedReader<T> reader = {data_at<const T>(p.w[SOURCE]), table_of(p), 0, p.w[REDUCED]};
     sum_columns(p, Order{ORDER_TWO, 2.0, is_wide(code_of<T>::value), false}, reader);
 }
 
@@ -1108,8 +1151,7 @@ struct ColumnPasses {
             for (word from = chunk; from < len && from < chunk + CHUNK_BLOCKS * static_cast<word>(BLOCK); from += BLOCK) {
                 double lanes[32];
                 for (int lane = 0; lane < 32; lane++) {
-                    lanes[lane] = 0.0;
-                    for (word i = from + lane; i < len && i < from + BLOCK; i += 32) lanes[lane] += reader.term(term, i);
+                    lanes[lane] = sum_of(reader, term, from + lane, len < from + BLOCK ? len : from + BLOCK, 32);
                 }
                 for (int width = 16; width; width /= 2) {
                     for (int lane = 0; lane < width; lane++) lanes[lane] += lanes[lane + width];
@@ -1184,19 +1226,35 @@ template <class T> KERNEL scale_slices(const __grid_constant__ Params p) {
     const bool in_place = p.w[FLAGS] & IN_PLACE, side_by_side = p.w[FLAGS] & COLUMNS;
     const word inner = side_by_side ? count : len;
     const word step = gridDim.x * static_cast<word>(THREADS);
-    for (word i = blockIdx.x * static_cast<word>(THREADS) + threadIdx.x; i < count * len; i += step) {
-        word outer, rest;
-        if (((i | inner) >> 32) == 0) {
-            outer = static_cast<u32>(i) / static_cast<u32>(inner);
-            rest = static_cast<u32>(i) - static_cast<u32>(outer) * static_cast<u32>(inner);
-        } else {
-            outer = i / inner;
-            rest = i - outer * inner;
+    enum : int { AT_ONCE = 4 };
+    for (word first = blockIdx.x * static_cast<word>(THREADS) + threadIdx.x; first < count * len; first += AT_ONCE * step) {
+        T loaded[AT_ONCE]; // so that all are under way at once
+        word targets[AT_ONCE];
+        bool scales[AT_ONCE];
+        Factor factors_of[AT_ONCE];
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; n++) {
+            const word i = first + n * step;
+            scales[n] = i < count * len;
+            if (!scales[n]) continue;
+            word outer, rest;
+            if (((i | inner) >> 32) == 0) {
+                outer = static_cast<u32>(i) / static_cast<u32>(inner);
+                rest = static_cast<u32>(i) - static_cast<u32>(outer) * static_cast<u32>(inner);
+            } else {
+                outer = i / inner;
+                rest = i - outer * inner;
+            }
+            const word slice = side_by_side ? rest : outer, k = side_by_side ? outer : rest;
+            factors_of[n] = Factor{factors[slice], factors[count + slice]};
+            scales[n] = !in_place || factors_of[n].by != 1.0 || factors_of[n].then != 1.0;
+            if (!scales[n]) continue;
+            loaded[n] = data_at<const T>(p.w[SOURCE])[place(table, p.w[KEPT], slice) + place(table, p.w[REDUCED], k)];
+            targets[n] = place(table, p.w[TARGET_KEPT], slice) + place(table, p.w[TARGET_REDUCED], k);
         }
-        const word slice = side_by_side ? rest : outer, k = side_by_side ? outer : rest;
-        const Factor factor = {factors[slice], factors[count + slice]};
-        if (in_place && factor.by == 1.0 && factor.then == 1.0) continue;
-        const T x = at<const T>(p.w[SOURCE])[place(table, p.w[KEPT], slice) + place(table, p.w[REDUCED], k)];
-        at<T>(p.w[TARGET])[place(table, p.w[TARGET_KEPT], slice) + place(table, p.w[TARGET_REDUCED], k)] = scaled(x, factor);
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; n++) {
+            if (scales[n]) data_at<T>(p.w[TARGET])[targets[n]] = scaled(loaded[n], factors_of[n]);
+        }
     }
 }
