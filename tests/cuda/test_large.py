@@ -43,7 +43,7 @@ def test_many_elements(cupy):
     assert d[-1].get() == -3
     assert d[n // 2].get() == 1
     half = cupy.zeros(n, np.float16)
-    half[-2:] = 3.0, 4.0
+    half[-2:] = cupy.array([3.0, 4.0], np.float16)
     assert float(gc.clip_by_global_norm([half], 1.0, out=[half])[1]) == 5.0
     assert half[-2:].get().tolist() == np.array([0.6, 0.8], np.float16).tolist()
 

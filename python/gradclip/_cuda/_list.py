@@ -12,13 +12,12 @@ from gradclip._cuda._layout import Layout, layout_of, walk_of
 from gradclip._cuda._queue import argument_of
 from gradclip._cuda._words import (
     BLOCK,
-    CHUNK,
     COMPLEX,
     COMPLEX64,
     COMPLEX128,
-    FLOAT64,
-    PART_ARRAYS,
+    PARTS,
     REAL,
+    SPAN_BLOCKS,
     STATE_WORDS,
     THREADS,
     TYPES,
@@ -90,16 +89,17 @@ class _Table:
     """The table of a list: its words, and where the rows of each dtype stand."""
 
     words: Words
-    rows: list[tuple[int, int, int, int, int]]  # code, place, rows, blocks, chunks
+    rows: list[tuple[int, int, int, int]]  # code, place, rows, blocks
     starts: int
     starts_step: int
-    chunks: int
+    slots: int
+    spans: int
     tensors: int
 
     def fill(self, params: Words) -> None:
         params[Word.STARTS] = self.starts
         params[Word.STARTS_STEP] = self.starts_step
-        params[Word.CHUNKS] = self.chunks
+        params[Word.SLOTS], params[Word.SPANS] = self.slots, self.spans
         params[Word.TENSORS] = self.tensors
 
 
@@ -118,19 +118,20 @@ def _table_of(tensors: Tensors) -> _Table:
         tensors = Tensors(
             tensors.sources[chosen], tensors.targets[chosen], tensors.lengths[chosen], tensors.codes[chosen], layouts
         )
-    chunks = (tensors.lengths + (CHUNK - 1)) // CHUNK
+    spans = (blocks + (SPAN_BLOCKS - 1)) // SPAN_BLOCKS
     rows = np.zeros((len(blocks), Row.WORDS), np.int64)
     rows[:, Row.SOURCE] = tensors.sources
     rows[:, Row.TARGET] = tensors.targets
     rows[:, Row.LEN] = tensors.lengths
-    rows[:, Row.CHUNK] = _before(chunks)
+    rows[:, Row.SLOT] = _before(blocks)
+    rows[:, Row.SPAN] = _before(spans)
     rows[:, Row.GROUP] = np.arange(len(blocks))
     codes = tensors.codes.tolist()
     kinds = list(dict.fromkeys(codes))
     parts: list[Words] = []
     found, place = [], 0
     if len(kinds) > 1:  # in the order of the list
-        parts.append(np.ascontiguousarray(rows[:, Row.CHUNK]))
+        parts.append(np.ascontiguousarray(rows[:, (Row.SLOT, Row.SPAN)]).ravel())
         place = parts[0].size
     layouts_at = place + rows.size
     words: list[int] = []
@@ -150,13 +151,12 @@ def _table_of(tensors: Tensors) -> _Table:
         own = slice(None) if len(kinds) == 1 else tensors.codes == kind
         own_rows = rows[own]
         own_rows[:, Row.BLOCK] = _before(blocks[own])
-        own_rows[:, Row.FIRST] = _before(chunks[own])
         parts.append(own_rows.ravel())
-        found.append((kind, place, len(own_rows), int(blocks[own].sum()), int(chunks[own].sum())))
+        found.append((kind, place, len(own_rows), int(blocks[own].sum())))
         place += own_rows.size
     parts.append(np.array(words, np.int64))
-    starts, step = (0, 1) if len(kinds) > 1 else (Row.CHUNK, Row.WORDS)
-    return _Table(np.concatenate(parts), found, starts, step, int(chunks.sum()), len(blocks))
+    starts, step = (0, 2) if len(kinds) > 1 else (Row.SLOT, Row.WORDS)
+    return _Table(np.concatenate(parts), found, starts, step, int(blocks.sum()), int(spans.sum()), len(blocks))
 
 
 #: Words that are written at each launch, and flags that a call chooses.
@@ -170,7 +170,8 @@ class Plan:
     def __init__(self, call: Call, tensors: Tensors, norm: Norm, scaled: Tensors | None, *, is_given: bool) -> None:
         table = _table_of(tensors.in_parts() if norm.order is Order.TWO else tensors)
         self.groups = max(table.tensors, 1)
-        self.totals = 2 * PART_ARRAYS * table.chunks
+        # Words of the results of spans and of blocks: see `of_spans` and `of_blocks` of the kernels.
+        self.results = 2 * PARTS * table.spans, (PARTS + 1) * table.slots
         self.params, self.memory = argument_of(table.words, call.device.upload)
         self.words, self.argument = self.params.data, call.device.argument(self.params)
         table.fill(self.params)
@@ -186,7 +187,7 @@ class Plan:
                 self.last, self.last_memory = argument_of(table.words, call.device.upload)
                 self.last_words, self.last_argument = self.last.data, call.device.argument(self.last)
             warps = THREADS // 32
-            for code, place, count, blocks, _ in reversed(table.rows):
+            for code, place, count, blocks in reversed(table.rows):
                 function = call.device.function(f"scale<{TYPES[code]}>")
                 self.scales.append((function, place, count, blocks, call.grid(blocks, warps)))
         if scaled is not None and (scaled.sources == scaled.targets).all():
@@ -205,23 +206,28 @@ class Plan:
         if used is not None:
             params[Word.USED : Word.USED + 3] = used.words()
         params[Word.STATE_AT] = room
-        params[Word.TOTALS_AT] = room + 8 * states
+        params[Word.SPANS_AT] = room + 8 * states
+        params[Word.PARTS_AT] = room + 8 * (states + self.results[0])
         params[Word.TICKET_AT] = ticket
         self.last[Word.FLAGS], self.last[Word.STATE_AT] = params[Word.FLAGS], room
         self.settings = limit, used, narrow, each, states, room, ticket
 
-    def _passes(self, call: Call, table: _Table, norm: Norm) -> list[tuple[Any, int, int, int, int]]:
-        """Return the passes over the data: one for each dtype, and one more where powers need the largest modulus."""
+    def _passes(self, call: Call, table: _Table, norm: Norm) -> list[tuple[Any, int, int, int, int, int]]:
+        """Return the passes over the data, and one more where powers need the largest modulus.
+
+        A pass has a kernel for each dtype, and one that adds up what came of the blocks.
+        """
         is_wide = bool(int(self.params[Word.FLAGS]) & Flag.WIDE)
-        launches = table.rows or [(FLOAT64, 0, 0, 0, 0)]
-        self.params[Word.TICKETS] = sum(max(chunks, 1) for *_, chunks in launches)
         is_power = norm.order is Order.POWER or (norm.order is Order.SIMPLE and is_wide)
+        ends = f"ends<{'true' if norm.order is Order.TWO else 'false'}>"
         found = []
-        for kernel in ("first<void>", "powers<void>")[: 2 if is_power else 1]:
-            for code, place, count, _, chunks in launches:
+        for kernel, end in (("first<void>", ends), ("powers<void>", "power_ends<void>"))[: 2 if is_power else 1]:
+            for code, place, count, blocks in table.rows:
                 is_plain = norm.order is Order.TWO and code in REAL
                 name = f"sums<{TYPES[code]}, {'true' if is_wide else 'false'}>" if is_plain else kernel
-                found.append((call.device.function(name), place, count, chunks, code))
+                grid = call.grid(blocks, THREADS // 32)
+                found.append((call.device.function(name), place, count, blocks, grid, code))
+            found.append((call.device.function(end), 0, 0, 0, max(table.spans, 1), 0))
         return found
 
 
@@ -264,7 +270,7 @@ def run_list(
     queue.plans.move_to_end(key)
 
     states = STATE_WORDS * (plan.groups if each else 1)
-    room = queue.room(device, 8 * (states + plan.totals))
+    room = queue.room(device, 8 * (states + sum(plan.results)))
     ticket = queue.ticket_at(device)
     settings = norm.limit, used, narrow, each, states, room, ticket
     if plan.settings != settings:
@@ -273,9 +279,9 @@ def run_list(
     words[_NORM_AT] = norm_at
     if used is not None:
         device.launch(device.function("given<void>"), 1, THREADS, plan.argument)
-    for function, place, count, chunks, code in plan.passes:
-        words[_ROWS], words[_COUNT], words[_BLOCKS], words[_DTYPE] = place, count, chunks, code
-        device.launch(function, max(chunks, 1), THREADS, plan.argument)
+    for function, place, count, blocks, grid, code in plan.passes:
+        words[_ROWS], words[_COUNT], words[_BLOCKS], words[_DTYPE] = place, count, blocks, code
+        device.launch(function, grid, THREADS, plan.argument)
     words = plan.last_words
     for function, place, count, blocks, grid in plan.scales:
         words[_ROWS], words[_COUNT], words[_BLOCKS] = place, count, blocks

@@ -18,9 +18,10 @@ PARAMS = 480
 THREADS = 256
 BLOCK = 2048
 CHUNK = 64 * BLOCK
+SPAN_BLOCKS = 64 * 64
 ROWS_OF_BLOCK = 64
 STATE_WORDS = 16
-PART_ARRAYS = 6
+PARTS = 6
 
 
 class Word(IntEnum):
@@ -40,40 +41,41 @@ class Word(IntEnum):
     USED_AT = 11
     USED_DTYPE = 12
     ELEMENTS = 13
-    TOTALS_AT = 14
-    CHUNKS = 15
-    TENSORS = 16
-    STARTS = 17
-    STARTS_STEP = 18
-    STATE_AT = 19
-    TICKET_AT = 20
-    TICKETS = 21
-    NORM_AT = 22
-    ROWS = 23
-    SOURCE = 24
-    TARGET = 25
-    DTYPE = 26
-    LENGTH = 27
-    KEPT = 28
-    REDUCED = 29
-    TARGET_KEPT = 30
-    TARGET_REDUCED = 31
-    VALUES_AT = 32
-    FACTORS_AT = 33
-    RUN = 34
-    LO = 35
-    HI = 36
-    LO_AT = 37
-    HI_AT = 38
-    SOURCE_LAYOUT = 39
-    TARGET_LAYOUT = 40
-    LO_LAYOUT = 41
-    HI_LAYOUT = 42
-    TARGET_DTYPE = 43
-    OUTER = 44
-    MIDDLE = 45
-    INNER = 46
-    TABLE = 47
+    PARTS_AT = 14
+    SLOTS = 15
+    SPANS_AT = 16
+    SPANS = 17
+    TENSORS = 18
+    STARTS = 19
+    STARTS_STEP = 20
+    STATE_AT = 21
+    TICKET_AT = 22
+    NORM_AT = 23
+    ROWS = 24
+    SOURCE = 25
+    TARGET = 26
+    DTYPE = 27
+    LENGTH = 28
+    KEPT = 29
+    REDUCED = 30
+    TARGET_KEPT = 31
+    TARGET_REDUCED = 32
+    VALUES_AT = 33
+    FACTORS_AT = 34
+    RUN = 35
+    LO = 36
+    HI = 37
+    LO_AT = 38
+    HI_AT = 39
+    SOURCE_LAYOUT = 40
+    TARGET_LAYOUT = 41
+    LO_LAYOUT = 42
+    HI_LAYOUT = 43
+    TARGET_DTYPE = 44
+    OUTER = 45
+    MIDDLE = 46
+    INNER = 47
+    TABLE = 48
 
 
 class Row(IntEnum):
@@ -83,8 +85,8 @@ class Row(IntEnum):
     TARGET = 1
     LEN = 2
     BLOCK = 3
-    FIRST = 4
-    CHUNK = 5
+    SLOT = 4
+    SPAN = 5
     GROUP = 6
     LAYOUTS = 7
     WORDS = 8
@@ -115,13 +117,14 @@ class Mode(IntEnum):
 class Flag(IntFlag):
     """Bits of `Word.FLAGS`."""
 
-    WIDE = 1
-    WIDE_MODULUS = 2
-    IN_PLACE = 4
-    NARROW_NORM = 8
-    COLUMNS = 16
-    EACH = 32
-    NUMBER = 64
+    HAS_LIMBS = 1
+    WIDE = 2
+    WIDE_MODULUS = 4
+    IN_PLACE = 8
+    NARROW_NORM = 16
+    COLUMNS = 32
+    EACH = 64
+    NUMBER = 128
 
 
 # ---- dtypes
@@ -163,9 +166,9 @@ def instantiations() -> list[str]:
     """List all kernels that there are, as C++ names them."""
     real = [name for name in TYPES[:4] if name]
     names = [f"sums<{name}, {deep}>" for name in real for deep in ("false", "true")]
-    untyped = ("first", "powers", "given", "columns", "column_norms", "largest", "singular", "conversion")
+    untyped = ("first", "powers", "power_ends", "given", "columns", "column_norms", "largest", "singular", "conversion")
     names += [f"{kernel}<void>" for kernel in untyped]
-    names += [f"slices<{all_}>" for all_ in ("false", "true")]
+    names += [f"{kernel}<{flag}>" for kernel in ("ends", "slices") for flag in ("false", "true")]
     names += [f"rows<{name}, {all_}>" for name in real for all_ in ("false", "true")]
     names += [f"{kernel}<{name}>" for kernel in ("scale", "magnitudes", "columns_of", "scale_slices") for name in real]
     names += [f"clip<{TYPES[code]}>" for code in ORDERED]
@@ -219,6 +222,8 @@ class Norm(NamedTuple):
                 flags |= Flag.WIDE
             if code == COMPLEX128:
                 flags |= Flag.WIDE_MODULUS
+            if code in {INT64, UINT64} and self.order is Order.ONE:
+                flags |= Flag.HAS_LIMBS
         params[Word.ORDER] = self.order
         params[Word.EXPONENT] = bits_of(self.power)
         params[Word.MODE] = self.mode

@@ -1,9 +1,9 @@
 // The kernels. Their sums have the order of the CPU's (DESIGN.md, "The numeric contract"), so that the bits are the same.
 //
 // A warp takes a block of 2,048 elements; its lane j adds up elements j, j + 32, ..., and the lanes are folded by
-// halves. A block of threads adds up a chunk of 64 blocks, and the block of threads that is done last adds up the list.
-// Both add in one fixed order, so neither the size of the grid nor the GPU changes a bit. There are no shuffles, no
-// floating-point atomics, no waiting.
+// halves. A second kernel adds up what came of the blocks: 64 blocks make a chunk, 64 chunks a span, which a block of threads
+// has, and the block of threads that is done last adds up the list. They add in one fixed order, so that neither the GPU nor
+// chance changes a bit. There are no shuffles, no floating-point atomics, no waiting.
 //
 // Every kernel has one argument, words passed by value. `_words.py` has the same names for them as stand here.
 
@@ -18,16 +18,17 @@ struct Params { word w[480]; };
 
 enum : int {
     THREADS = 256, WARPS = THREADS / 32, BLOCK = 2048, ROWS_OF_BLOCK = 64, CHUNK_BLOCKS = 64, SPAN_CHUNKS = 64,
+    SPAN_BLOCKS = SPAN_CHUNKS * CHUNK_BLOCKS,
 };
 
 // Words of the argument.
 enum : int {
     TABLE_AT = 0,    // address of the table, or 0: it stands in the argument, from TABLE on
     COUNT,           // rows of the table; slices; elements
-    BLOCKS,          // blocks of all rows, or chunks where a block of threads has a chunk
+    BLOCKS,          // blocks of all rows
     ORDER,           // of the norm: ORDER_ONE ...
     EXPONENT,        // p, of ORDER_POWER and ORDER_SIMPLE (a float64's bits)
-    FLAGS,           // WIDE ...
+    FLAGS,           // HAS_LIMBS ...
     MODE,            // what becomes of a norm: MODE_NORM ...
     LIMIT,           // clip_norm, a float64's bits
     LIMIT_AT,        // or its address
@@ -36,14 +37,15 @@ enum : int {
     USED_AT,
     USED_DTYPE,
     ELEMENTS,        // of the tensor, for an average norm
-    TOTALS_AT,       // address of the results of chunks: PART_ARRAYS arrays of CHUNKS totals or keys, two words each
-    CHUNKS,          // of the whole list
+    PARTS_AT,        // address of the results of blocks: an array of SLOTS numbers for each part; of runs of columns
+    SLOTS,           // blocks of the whole list
+    SPANS_AT,        // address of the results of spans: an array of SPANS totals or keys, of two words, for each part
+    SPANS,           // of the whole list
     TENSORS,
-    STARTS,          // where in the table the first chunk of each tensor stands
+    STARTS,          // where in the table the first slot and the first span of each tensor stand
     STARTS_STEP,
     STATE_AT,        // address of what came of each group of tensors
-    TICKET_AT,       // address of the count of blocks of threads that are done
-    TICKETS,         // how many there will be
+    TICKET_AT,       // address of the count of spans that are done
     NORM_AT,         // address of the norms, or 0
     ROWS,            // where in the table the rows begin
     SOURCE,          // address of an array
@@ -65,15 +67,15 @@ enum : int {
     TABLE,           // the table, if it is short
 };
 
-// A row of the table: an array, or a slice of one, that is read, written, or both. ROW_BLOCK and ROW_FIRST count the blocks
-// and chunks of the rows before it that have its dtype, ROW_CHUNK the chunks of all rows before it.
-enum : int { ROW_SOURCE, ROW_TARGET, ROW_LEN, ROW_BLOCK, ROW_FIRST, ROW_CHUNK, ROW_GROUP, ROW_LAYOUTS, ROW_WORDS };
+// A row of the table: an array, or a slice of one, that is read, written, or both. ROW_BLOCK counts the blocks of the rows before
+// it that have its dtype, ROW_SLOT and ROW_SPAN the blocks and the spans of all rows before it.
+enum : int { ROW_SOURCE, ROW_TARGET, ROW_LEN, ROW_BLOCK, ROW_SLOT, ROW_SPAN, ROW_GROUP, ROW_LAYOUTS, ROW_WORDS };
 
 enum : int { ORDER_ONE = 1, ORDER_TWO, ORDER_MAX, ORDER_SIMPLE, ORDER_POWER };
 enum : int { MODE_NORM, MODE_CLIP, MODE_GLOBAL, MODE_AVERAGE, MODE_NORMALIZE };
-enum : int { WIDE = 1, WIDE_MODULUS = 2, IN_PLACE = 4, NARROW_NORM = 8, COLUMNS = 16, EACH = 32, NUMBER = 64 };
-// Results of a block, and of a chunk but for PART_LIMB: sums, and keys of the largest modulus.
-enum : int { PART_SUM, PART_DOWN, PART_UP, PART_MAX, PART_MAX_DOWN, PART_MAX_UP, PART_ARRAYS, PART_LIMB = PART_ARRAYS };
+enum : int { HAS_LIMBS = 1, WIDE = 2, WIDE_MODULUS = 4, IN_PLACE = 8, NARROW_NORM = 16, COLUMNS = 32, EACH = 64, NUMBER = 128 };
+// Results of blocks and spans: sums, and keys of the largest modulus. PART_LIMB is of blocks alone.
+enum : int { PART_SUM, PART_DOWN, PART_UP, PART_MAX, PART_MAX_DOWN, PART_MAX_UP, PARTS, PART_LIMB = PARTS };
 enum : int {
     STATE_VALUE, STATE_EXPONENT, STATE_BY, STATE_THEN, STATE_SCALES, STATE_GOES_ON, STATE_PEAK, STATE_PEAK_EXPONENT,
     STATE_POWER, STATE_WORDS = 16,
@@ -117,16 +119,19 @@ DEV word offset_of(const word* layout, word i) {
     return offset;
 }
 
+// The same, once in the code: it is long.
+DEV_COLD word far_offset(const word* layout, word i) { return offset_of(layout, i); }
+
 // Where element i lies, of an array whose layout stands at `layout` of the table.
 DEV word place(const word* table, word layout, word i) { return layout ? offset_of(table + layout, i) : i; }
 
-// The row that item `item` belongs to. `counts`: what counts the items, ROW_BLOCK or ROW_FIRST.
-DEV const word* row_of(const Params& p, const word* table, int counts, word item) {
+// The row that a block belongs to.
+DEV const word* row_of(const Params& p, const word* table, word block) {
     const word* rows = table + p.w[ROWS];
     word low = 0, high = p.w[COUNT];
     while (high - low > 1) {
         const word middle = (low + high) / 2;
-        if (rows[middle * ROW_WORDS + counts] <= item) low = middle; else high = middle;
+        if (rows[middle * ROW_WORDS + ROW_BLOCK] <= block) low = middle; else high = middle;
     }
     return rows + low * ROW_WORDS;
 }
@@ -136,9 +141,8 @@ DEV word target_layout(const word* row) { return row[ROW_LAYOUTS] >> 32; }
 
 // ---- sums of a warp
 
-// Lane sums folded by halves. Every lane gets the result.
-DEV double fold(double* lanes, int lane, double sum) {
-    lanes[lane] = sum;
+// The sums of 32 lanes folded by halves, by 32 threads of a warp or fewer. All of them get the result.
+DEV double fold(double* lanes, int lane) {
     __syncwarp();
     for (int width = 16; width; width /= 2) {
         if (lane < width) lanes[lane] += lanes[lane + width];
@@ -399,82 +403,59 @@ DEV Total sum_of_spans(SpanSum sum) {
     return sum.all;
 }
 
-// The first chunk of a tensor; of the tensor after the last one: the end.
-DEV word first_chunk(const Params& p, const word* table, word tensor) {
-    return tensor == p.w[TENSORS] ? p.w[CHUNKS] : table[p.w[STARTS] + tensor * p.w[STARTS_STEP]];
+// The first slot of a tensor, and its first span. Of the tensor after the last one: the ends.
+DEV word first_slot(const Params& p, const word* table, word tensor) {
+    return tensor == p.w[TENSORS] ? p.w[SLOTS] : table[p.w[STARTS] + tensor * p.w[STARTS_STEP]];
+}
+DEV word first_span(const Params& p, const word* table, word tensor) {
+    return tensor == p.w[TENSORS] ? p.w[SPANS] : table[p.w[STARTS] + tensor * p.w[STARTS_STEP] + 1];
 }
 
-// The results of chunks in one of the arrays of parts.
-DEV double* totals_of(const Params& p, int part) { return at<double>(p.w[TOTALS_AT]) + 2 * part * p.w[CHUNKS]; }
+// The results of one part, of blocks and of spans.
+DEV double* of_blocks(const Params& p, int part) { return at<double>(p.w[PARTS_AT]) + part * p.w[SLOTS]; }
+DEV double* of_spans(const Params& p, int part) { return at<double>(p.w[SPANS_AT]) + 2 * part * p.w[SPANS]; }
 
-// Merges every `step`th total of [from, end) into another one, in order.
-DEV void merge_all(Total* all, const double* totals, word from, word end, word step) {
+// Merges `count` totals into another one, in order.
+DEV void merge_all(Total* all, const double* totals, int count) {
     enum : int { AT_ONCE = 8 };
-    word i = from;
-    for (; i + (AT_ONCE - 1) * step < end; i += AT_ONCE * step) {
+    int i = 0;
+    for (; i + AT_ONCE <= count; i += AT_ONCE) {
         Total loaded[AT_ONCE]; // so that all are under way at once
 #pragma unroll
-        for (int k = 0; k < AT_ONCE; k++) {
-            const word own = 2 * (i + k * step);
-            loaded[k] = total_of(totals[own], totals[own + 1]);
-        }
+        for (int k = 0; k < AT_ONCE; k++) loaded[k] = total_of(totals[2 * (i + k)], totals[2 * (i + k) + 1]);
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++) merge(all, loaded[k]);
     }
-    for (; i < end; i += step) merge(all, total_of(totals[2 * i], totals[2 * i + 1]));
-}
-
-// The same, written in place of the first one.
-DEV void merge_in_place(double* totals, word from, word end, word step) {
-    Total all = total_zero();
-    merge_all(&all, totals, from, end, step);
-    totals[2 * from] = all.sum;
-    totals[2 * from + 1] = all.error;
-}
-
-// The first of the places for the spans of a tensor: a number that grows by at least the number of spans.
-DEV word span_place(const Params& p, const word* table, word tensor) {
-    return first_chunk(p, table, tensor) / SPAN_CHUNKS + tensor;
-}
-
-// Sums up each tensor: the totals of its chunks become those of spans, and these the tensor's, where its first chunk was.
-DEV void sum_tensors(const Params& p, const word* table, double* totals) {
-    if (p.w[CHUNKS] == p.w[TENSORS]) return;
-    for (word place = threadIdx.x; place < p.w[CHUNKS] / SPAN_CHUNKS + p.w[TENSORS]; place += THREADS) {
-        word low = 0, high = p.w[TENSORS];
-        while (high - low > 1) {
-            const word middle = (low + high) / 2;
-            if (span_place(p, table, middle) <= place) low = middle; else high = middle;
-        }
-        const word end = first_chunk(p, table, low + 1);
-        const word span = first_chunk(p, table, low) + (place - span_place(p, table, low)) * SPAN_CHUNKS;
-        if (span >= end) continue;
-        merge_in_place(totals, span, span + SPAN_CHUNKS < end ? span + SPAN_CHUNKS : end, 1);
-    }
-    __syncthreads();
-    for (word tensor = threadIdx.x; tensor < p.w[TENSORS]; tensor += THREADS) {
-        merge_in_place(totals, first_chunk(p, table, tensor), first_chunk(p, table, tensor + 1), SPAN_CHUNKS);
-    }
-    __syncthreads();
+    for (; i < count; i++) merge(all, total_of(totals[2 * i], totals[2 * i + 1]));
 }
 
 // The sum of all tensors, in order, by one thread. The others bring the numbers near.
 DEV double sum_of_list(const Params& p, const word* table, int part, double* near) {
-    double* totals = totals_of(p, part);
-    sum_tensors(p, table, totals);
     enum : int { NEAR = THREADS / 2 };
+    const double* spans = of_spans(p, part);
     Total all = total_zero();
-    for (word from = 0; from < p.w[TENSORS]; from += NEAR) {
-        const word tensor = from + threadIdx.x;
-        if (threadIdx.x < NEAR) {
-            const word i = tensor < p.w[TENSORS] ? 2 * first_chunk(p, table, tensor) : -1;
-            near[2 * threadIdx.x] = i < 0 ? 0.0 : totals[i];
-            near[2 * threadIdx.x + 1] = i < 0 ? 0.0 : totals[i + 1];
+    if (p.w[SPANS] == p.w[TENSORS]) {
+        for (word from = 0; from < p.w[SPANS]; from += NEAR) {
+            const word left = p.w[SPANS] - from, count = left < NEAR ? left : NEAR;
+            if (threadIdx.x < 2 * count) near[threadIdx.x] = spans[2 * from + threadIdx.x];
+            __syncthreads();
+            if (threadIdx.x == 0) merge_all(&all, near, static_cast<int>(count));
+            __syncthreads();
         }
-        __syncthreads();
-        const word left = p.w[TENSORS] - from;
-        if (threadIdx.x == 0) merge_all(&all, near, 0, left < NEAR ? left : NEAR, 1);
-        __syncthreads();
+    } else { // some tensors have several
+        for (word from = 0; from < p.w[TENSORS]; from += NEAR) {
+            const word left = p.w[TENSORS] - from, count = left < NEAR ? left : NEAR;
+            if (threadIdx.x < count) {
+                const word first = first_span(p, table, from + threadIdx.x);
+                Total tensor = total_zero();
+                merge_all(&tensor, spans + 2 * first, static_cast<int>(first_span(p, table, from + threadIdx.x + 1) - first));
+                near[2 * threadIdx.x] = tensor.sum;
+                near[2 * threadIdx.x + 1] = tensor.error;
+            }
+            __syncthreads();
+            if (threadIdx.x == 0) merge_all(&all, near, static_cast<int>(count));
+            __syncthreads();
+        }
     }
     if (threadIdx.x == 0) near[0] = value_of(all);
     __syncthreads();
@@ -483,12 +464,12 @@ DEV double sum_of_list(const Params& p, const word* table, int part, double* nea
     return sum;
 }
 
-// The largest key of chunks [from, end), every `step`th.
-DEV u64 max_of_chunks(const Params& p, int part, word from, word end, word step) {
-    const u64* keys = reinterpret_cast<const u64*>(totals_of(p, part));
+// The largest key of spans [from, end), every `step`th.
+DEV u64 max_of_spans(const Params& p, int part, word from, word end, word step) {
+    const u64* keys = reinterpret_cast<const u64*>(of_spans(p, part));
     u64 key = 0;
-    for (word chunk = from; chunk < end; chunk += step) {
-        if (keys[2 * chunk] > key) key = keys[2 * chunk];
+    for (word span = from; span < end; span += step) {
+        if (keys[2 * span] > key) key = keys[2 * span];
     }
     return key;
 }
@@ -496,7 +477,7 @@ DEV u64 max_of_chunks(const Params& p, int part, word from, word end, word step)
 // The largest key of the list, by all threads.
 DEV u64 max_of_list(const Params& p, int part, double* near) {
     u64* own = reinterpret_cast<u64*>(near);
-    u64 key = max_of_chunks(p, part, threadIdx.x, p.w[CHUNKS], THREADS);
+    u64 key = max_of_spans(p, part, threadIdx.x, p.w[SPANS], THREADS);
     own[threadIdx.x] = key;
     __syncthreads();
     for (int width = THREADS / 2; width; width /= 2) {
@@ -525,17 +506,15 @@ struct ListPasses {
 
     COLD_METHOD double sum(const Term& term) {
         if (tensor < 0) return sum_of_list(p, table, part_of(term), near);
-        const double* totals = totals_of(p, part_of(term));
-        SpanSum all = span_sum_zero();
-        for (word chunk = first_chunk(p, table, tensor); chunk < first_chunk(p, table, tensor + 1); chunk++) {
-            add_chunk(&all, total_of(totals[2 * chunk], totals[2 * chunk + 1]));
-        }
-        return value_of(sum_of_spans(all));
+        const word first = first_span(p, table, tensor), count = first_span(p, table, tensor + 1) - first;
+        Total all = total_zero();
+        merge_all(&all, of_spans(p, part_of(term)) + 2 * first, static_cast<int>(count));
+        return value_of(all);
     }
     COLD_METHOD double max(double by) {
         if (tensor < 0) return of_key(max_of_list(p, part_of_max(by), near));
-        const word from = first_chunk(p, table, tensor), end = first_chunk(p, table, tensor + 1);
-        return of_key(max_of_chunks(p, part_of_max(by), from, end, 1));
+        const word from = first_span(p, table, tensor), end = first_span(p, table, tensor + 1);
+        return of_key(max_of_spans(p, part_of_max(by), from, end, 1));
     }
     DEV_METHOD Scaled power_root(const Term& term, Scaled of) {
         goes_on = true;
@@ -557,14 +536,14 @@ DEV void keep_going(const Params& p, word group, const ListPasses& passes) {
     *reinterpret_cast<Power*>(state + STATE_POWER) = passes.then.power;
 }
 
-// Whether this block of threads is the last one of the pass. All that the others wrote is then to be seen.
+// Whether this block of threads is the last one of the kernel. All that the others wrote is then to be seen.
 DEV bool is_last(const Params& p) {
     __shared__ bool last;
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
         u32* ticket = at<u32>(p.w[TICKET_AT]);
-        last = atomicAdd(ticket, 1u) == static_cast<u32>(p.w[TICKETS] - 1);
+        last = atomicAdd(ticket, 1u) == gridDim.x - 1;
         if (last) *ticket = 0; // for the next pass
     }
     __syncthreads();
@@ -575,7 +554,7 @@ DEV bool is_last(const Params& p) {
 // All tensors have one norm, or each has its own.
 DEV bool is_one_group(const Params& p) { return !(p.w[FLAGS] & EACH); }
 
-DEV_COLD void end_of_first(const Params& p, const Order& order, double* near) {
+DEV void end_of_first(const Params& p, const Order& order, double* near) {
     if (!is_last(p)) return;
     const word* table = table_of(p);
     if (is_one_group(p)) {
@@ -620,109 +599,78 @@ DEV_COLD void end_of_power(const Params& p, double* near) {
 
 // ---- passes over a list
 
-// The chunk that a block of threads adds up.
-struct Chunk {
-    const word* row;
-    word from, len, number; // its first element, its elements, and its number in the list
+// A block of a row: its elements, and where its results go.
+struct Block {
+    word from, slot;
+    int len;
 
-    DEV_METHOD Chunk(const Params& p, const word* table) {
-        row = row_of(p, table, ROW_FIRST, blockIdx.x);
-        const word before = blockIdx.x - row[ROW_FIRST], size = CHUNK_BLOCKS * static_cast<word>(BLOCK);
-        from = before * size;
-        len = row[ROW_LEN] - from < size ? row[ROW_LEN] - from : size;
-        number = row[ROW_CHUNK] + before;
-    }
-    DEV_METHOD int blocks() const { return static_cast<int>((len + BLOCK - 1) / BLOCK); }
-    DEV_METHOD word len_of_block(int block) const {
-        const word left = len - block * static_cast<word>(BLOCK);
-        return left < BLOCK ? left : BLOCK;
+    DEV_METHOD Block(const word* row, word block) {
+        const word own = block - row[ROW_BLOCK], left = row[ROW_LEN] - own * BLOCK;
+        from = own * BLOCK;
+        slot = row[ROW_SLOT] + own;
+        len = static_cast<int>(left < BLOCK ? left : BLOCK);
     }
 };
 
-// Results of the blocks of a chunk, in shared memory.
-typedef double Results[CHUNK_BLOCKS];
-
-// Puts together what came of the blocks of a chunk: a thread for each of the `parts`.
-DEV void end_of_chunk(const Params& p, const Chunk& chunk, const Results* results, u32 parts) {
-    __syncthreads();
-    const int part = threadIdx.x, blocks = chunk.blocks();
-    if (part >= PART_ARRAYS || !(parts >> part & 1)) return;
-    double* to = totals_of(p, part) + 2 * chunk.number;
-    if (part >= PART_MAX) {
-        const u64* keys = reinterpret_cast<const u64*>(results[part]);
-        u64 key = 0;
-        for (int i = 0; i < blocks; i++) {
-            if (keys[i] > key) key = keys[i];
-        }
-        *reinterpret_cast<u64*>(to) = key;
-        return;
+// Calls `work(row, block, lanes, lane)` for each block of a launch, by a warp.
+template <class Work> DEV void each_block(const Params& p, const word* table, double* near, const Work& work) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const word step = gridDim.x * static_cast<word>(WARPS);
+    for (word block = blockIdx.x * static_cast<word>(WARPS) + warp; block < p.w[BLOCKS]; block += step) {
+        const word* row = row_of(p, table, block);
+        work(row, Block(row, block), near + warp * 32, lane);
     }
-    const bool limbs = part == PART_SUM && parts >> PART_LIMB & 1;
-    Total total = total_zero();
-    for (int i = 0; i < blocks; i++) {
-        add(&total, results[part][i]);
-        if (limbs) add(&total, results[PART_LIMB][i]);
-    }
-    to[0] = total.sum;
-    to[1] = total.error;
 }
 
 // The squares of a list of arrays of one dtype. DEEP: for lists with float64, whose squares can leave its range.
 template <class T, bool DEEP> KERNEL sums(const __grid_constant__ Params p) {
     __shared__ double near[THREADS];
-    __shared__ Results results[DEEP ? PART_UP + 1 : PART_SUM + 1];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const word* table = table_of(p);
-    if (blockIdx.x < p.w[BLOCKS]) {
-        const Chunk chunk(p, table);
-        const word layout = source_layout(chunk.row);
-        const T* data = data_at<const T>(chunk.row[ROW_SOURCE]);
-        for (int block = warp; block < chunk.blocks(); block += WARPS) {
-            const word from = chunk.from + block * static_cast<word>(BLOCK), len = chunk.len_of_block(block);
-            double sum = 0.0, down = 0.0, up = 0.0;
-            auto add = [&](T element) {
-                const double x = widen(element);
-                sum += x * x;
-                if (DEEP) {
-                    const double small = x * power_of_two(-RESCALE), large = x * power_of_two(RESCALE);
-                    down += small * small;
-                    up += large * large;
-                }
-            };
-            auto add_all = [&](auto load) {
-                enum : int { AT_ONCE = 16 };
-                for (int i = lane; i - lane < len; i += 32 * AT_ONCE) {
-                    T loaded[AT_ONCE]; // so that all are under way at once
+    each_block(p, table, near, [&](const word* row, const Block& block, double* lanes, int lane) {
+        const word layout = source_layout(row);
+        const T* data = data_at<const T>(row[ROW_SOURCE]) + (layout ? 0 : block.from);
+        double sum = 0.0, down = 0.0, up = 0.0;
+        auto add_all = [&](auto load) {
+            enum : int { AT_ONCE = 16 };
+            for (int i = lane; i - lane < block.len; i += 32 * AT_ONCE) {
+                T loaded[AT_ONCE]; // so that all are under way at once
 #pragma unroll
-                    for (int k = 0; k < AT_ONCE; k++) loaded[k] = load(i + 32 * k);
+                for (int k = 0; k < AT_ONCE; k++) loaded[k] = load(i + 32 * k);
 #pragma unroll
-                    for (int k = 0; k < AT_ONCE; k++) add(loaded[k]);
+                for (int k = 0; k < AT_ONCE; k++) {
+                    const double x = widen(loaded[k]);
+                    sum += x * x;
+                    if (DEEP) {
+                        const double small = x * power_of_two(-RESCALE), large = x * power_of_two(RESCALE);
+                        down += small * small;
+                        up += large * large;
+                    }
                 }
-            };
-            if (layout == 0 && len == BLOCK) add_all([&](int i) { return data[from + i]; });
-            else add_all([&](int i) { return i < len ? data[place(table, layout, from + i)] : T(); }); // 0 adds 0
-            double* lanes = near + warp * 32;
-            sum = fold(lanes, lane, sum);
-            if (DEEP) {
-                down = fold(lanes, lane, down);
-                up = fold(lanes, lane, up);
             }
-            if (lane != 0) continue;
-            results[PART_SUM][block] = sum;
-            if (DEEP) {
-                results[PART_DOWN][block] = down;
-                results[PART_UP][block] = up;
-            }
+        };
+        if (layout == 0 && block.len == BLOCK) add_all([&](int i) { return data[i]; });
+        else add_all([&](int i) { // 0 adds 0
+            if (i >= block.len) return T();
+            return data[layout ? far_offset(table + layout, block.from + i) : i];
+        });
+        auto write = [&](int part, double of) {
+            lanes[lane] = of;
+            const double folded = fold(lanes, lane);
+            if (lane == 0) of_blocks(p, part)[block.slot] = folded;
+        };
+        write(PART_SUM, sum);
+        if (DEEP) {
+            write(PART_DOWN, down);
+            write(PART_UP, up);
         }
-        end_of_chunk(p, chunk, results, DEEP ? 1 << PART_SUM | 1 << PART_DOWN | 1 << PART_UP : 1 << PART_SUM);
-    }
-    end_of_first(p, Order{ORDER_TWO, 2.0, DEEP, false}, near);
+    });
 }
 
 // The sum of a term over a block, of any dtype, by a warp.
 template <class R>
 DEV double sum_of_block(double* lanes, int lane, const R& reader, const Term& term, word from, word len) {
-    return fold(lanes, lane, sum_of(reader, term, from + lane, from + len, 32));
+    lanes[lane] = sum_of(reader, term, from + lane, from + len, 32);
+    return fold(lanes, lane);
 }
 
 template <class R>
@@ -738,7 +686,7 @@ DEV u64 max_of_block(double* lanes, int lane, const R& reader, double by, word f
 // What the norm of an order needs of each block, but for powers. `limbs`: of integers that float64 does not hold.
 DEV u32 parts_of(const Order& order, bool limbs) {
     if (order.kind == ORDER_ONE || order.kind == ORDER_TWO) {
-        const u32 sums = 1 << PART_SUM | (limbs && order.kind == ORDER_ONE ? 1 << PART_LIMB : 0);
+        const u32 sums = 1 << PART_SUM | (limbs ? 1 << PART_LIMB : 0);
         return order.wide ? sums | 1 << PART_DOWN | 1 << PART_UP : sums;
     }
     const u32 sums = order.kind == ORDER_SIMPLE ? 1 << PART_SUM : 0;
@@ -749,61 +697,129 @@ DEV u32 parts_of(const Order& order, bool limbs) {
 // What the norm of any order needs of a list of arrays of one dtype, whatever that is, but for powers.
 template <class> KERNEL first(const __grid_constant__ Params p) {
     __shared__ double near[THREADS];
-    __shared__ Results results[PART_LIMB + 1];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, dtype = static_cast<int>(p.w[DTYPE]);
-    double* lanes = near + warp * 32;
+    const int dtype = static_cast<int>(p.w[DTYPE]);
     const word* table = table_of(p);
     const Order order = order_of(p);
-    if (blockIdx.x < p.w[BLOCKS]) {
-        const Chunk chunk(p, table);
-        const Reader reader = {at<const void>(chunk.row[ROW_SOURCE]), table, 0, source_layout(chunk.row), dtype};
-        const u32 parts = parts_of(order, limbs_of(dtype) > 1);
-        for (int block = warp; block < chunk.blocks(); block += WARPS) {
-            const word from = chunk.from + block * static_cast<word>(BLOCK), len = chunk.len_of_block(block);
-            for (int part = 0; part <= PART_LIMB; part++) {
-                if (!(parts >> part & 1)) continue;
-                const bool is_down = part == PART_DOWN || part == PART_MAX_DOWN;
-                const bool is_up = part == PART_UP || part == PART_MAX_UP;
-                const double by = power_of_two(is_down ? -RESCALE : is_up ? RESCALE : 0);
-                if (part >= PART_MAX && part <= PART_MAX_UP) {
-                    const u64 key = max_of_block(lanes, lane, reader, by, from, len);
-                    if (lane == 0) reinterpret_cast<u64*>(results[part])[block] = key;
-                    continue;
-                }
-                Term term = term_of(order.kind == ORDER_ONE ? TERM_ABS : order.kind == ORDER_TWO ? TERM_SQUARE : TERM_SIMPLE, by);
-                if (order.kind == ORDER_SIMPLE) term.simple = simple_of(order.p);
-                if (parts >> PART_LIMB & 1) term.limb = part == PART_LIMB ? 1 : 0;
-                const double sum = sum_of_block(lanes, lane, reader, term, from, len);
-                if (lane == 0) results[part][block] = sum;
+    const u32 parts = parts_of(order, p.w[FLAGS] & HAS_LIMBS);
+    each_block(p, table, near, [&](const word* row, const Block& block, double* lanes, int lane) {
+        const Reader reader = {at<const void>(row[ROW_SOURCE]), table, 0, source_layout(row), dtype};
+        for (int part = 0; part <= PART_LIMB; part++) {
+            if (!(parts >> part & 1)) continue;
+            const bool is_down = part == PART_DOWN || part == PART_MAX_DOWN, is_up = part == PART_UP || part == PART_MAX_UP;
+            const double by = power_of_two(is_down ? -RESCALE : is_up ? RESCALE : 0);
+            double* to = of_blocks(p, part) + block.slot;
+            if (part >= PART_MAX && part != PART_LIMB) {
+                const u64 key = max_of_block(lanes, lane, reader, by, block.from, block.len);
+                if (lane == 0) *reinterpret_cast<u64*>(to) = key;
+                continue;
             }
+            Term term = term_of(order.kind == ORDER_ONE ? TERM_ABS : order.kind == ORDER_TWO ? TERM_SQUARE : TERM_SIMPLE, by);
+            if (order.kind == ORDER_SIMPLE) term.simple = simple_of(order.p);
+            const bool has_limbs = limbs_of(dtype) > 1 && order.kind == ORDER_ONE;
+            if (has_limbs) term.limb = part == PART_LIMB ? 1 : 0;
+            const bool is_none = part == PART_LIMB && !has_limbs;
+            const double sum = is_none ? 0.0 : sum_of_block(lanes, lane, reader, term, block.from, block.len);
+            if (lane == 0) *to = sum;
         }
-        end_of_chunk(p, chunk, results, parts);
-    }
-    end_of_first(p, order, near);
+    });
 }
 
 // The powers of a list, once the largest modulus is known.
 template <class> KERNEL powers(const __grid_constant__ Params p) {
     __shared__ double near[THREADS];
-    __shared__ Results results[PART_SUM + 1];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, dtype = static_cast<int>(p.w[DTYPE]);
+    const int dtype = static_cast<int>(p.w[DTYPE]);
     const word* table = table_of(p);
-    if (blockIdx.x < p.w[BLOCKS]) {
-        const Chunk chunk(p, table);
-        const word* state = at<const word>(p.w[STATE_AT]) + (is_one_group(p) ? 0 : chunk.row[ROW_GROUP]) * STATE_WORDS;
-        if (state[STATE_GOES_ON]) {
-            Term term = term_of(TERM_POWER, 1.0);
-            term.power = *reinterpret_cast<const Power*>(state + STATE_POWER);
-            const Reader reader = {at<const void>(chunk.row[ROW_SOURCE]), table, 0, source_layout(chunk.row), dtype};
-            for (int block = warp; block < chunk.blocks(); block += WARPS) {
-                const word from = chunk.from + block * static_cast<word>(BLOCK);
-                const double sum = sum_of_block(near + warp * 32, lane, reader, term, from, chunk.len_of_block(block));
-                if (lane == 0) results[PART_SUM][block] = sum;
-            }
-            end_of_chunk(p, chunk, results, 1 << PART_SUM);
+    each_block(p, table, near, [&](const word* row, const Block& block, double* lanes, int lane) {
+        const word* state = at<const word>(p.w[STATE_AT]) + (is_one_group(p) ? 0 : row[ROW_GROUP]) * STATE_WORDS;
+        if (!state[STATE_GOES_ON]) return;
+        Term term = term_of(TERM_POWER, 1.0);
+        term.power = *reinterpret_cast<const Power*>(state + STATE_POWER);
+        const Reader reader = {at<const void>(row[ROW_SOURCE]), table, 0, source_layout(row), dtype};
+        const double sum = sum_of_block(lanes, lane, reader, term, block.from, block.len);
+        if (lane == 0) of_blocks(p, PART_SUM)[block.slot] = sum;
+    });
+}
+
+// What came of the blocks of a chunk, in one part: a total, or the largest key.
+DEV void end_of_chunk(const Params& p, int part, word slot, int blocks, bool limbs, double* to) {
+    const double* own = of_blocks(p, part) + slot;
+    if (part >= PART_MAX) {
+        const u64* keys = reinterpret_cast<const u64*>(own);
+        u64 key = 0;
+        for (int i = 0; i < blocks; i++) {
+            if (keys[i] > key) key = keys[i];
         }
+        *reinterpret_cast<u64*>(to) = key;
+        return;
     }
-    end_of_power(p, near);
+    Total total = total_zero();
+    int i = 0;
+    for (; i + 16 <= blocks && !limbs; i += 16) {
+        double loaded[16]; // so that all are under way at once
+#pragma unroll
+        for (int k = 0; k < 16; k++) loaded[k] = own[i + k];
+#pragma unroll
+        for (int k = 0; k < 16; k++) add(&total, loaded[k]);
+    }
+    for (; i < blocks; i++) {
+        add(&total, own[i]);
+        if (limbs) add(&total, of_blocks(p, PART_LIMB)[slot + i]);
+    }
+    to[0] = total.sum;
+    to[1] = total.error;
+}
+
+// What came of the blocks of a span, by a block of threads: a thread for each chunk and part, and then one for each part.
+DEV void end_of_span(const Params& p, const word* table, u32 parts, double (*near)[2 * SPAN_CHUNKS]) {
+    const word span = blockIdx.x;
+    word low = 0, high = p.w[TENSORS];
+    while (high - low > 1) {
+        const word middle = (low + high) / 2;
+        if (first_span(p, table, middle) <= span) low = middle; else high = middle;
+    }
+    const word first = first_slot(p, table, low) + (span - first_span(p, table, low)) * SPAN_BLOCKS;
+    const word left = first_slot(p, table, low + 1) - first;
+    const int blocks = static_cast<int>(left < SPAN_BLOCKS ? left : SPAN_BLOCKS);
+    const int chunks = (blocks + CHUNK_BLOCKS - 1) / CHUNK_BLOCKS;
+    for (int item = threadIdx.x; item < PARTS * SPAN_CHUNKS; item += THREADS) {
+        const int part = item / SPAN_CHUNKS, chunk = item % SPAN_CHUNKS, before = chunk * CHUNK_BLOCKS;
+        if (chunk >= chunks || !(parts >> part & 1)) continue;
+        const int own = blocks - before < CHUNK_BLOCKS ? blocks - before : CHUNK_BLOCKS;
+        end_of_chunk(p, part, first + before, own, part == PART_SUM && parts >> PART_LIMB & 1, near[part] + 2 * chunk);
+    }
+    __syncthreads();
+    const int part = threadIdx.x;
+    if (part >= PARTS || !(parts >> part & 1)) return;
+    double* to = of_spans(p, part) + 2 * span;
+    if (part >= PART_MAX) {
+        u64 key = 0;
+        for (int i = 0; i < chunks; i++) {
+            const u64 own = reinterpret_cast<const u64*>(near[part])[2 * i];
+            if (own > key) key = own;
+        }
+        *reinterpret_cast<u64*>(to) = key;
+        return;
+    }
+    Total total = total_zero();
+    merge_all(&total, near[part], chunks);
+    to[0] = total.sum;
+    to[1] = total.error;
+}
+
+// The norm of a list from what came of its blocks. EUCLIDEAN: of order 2, whose code is short.
+template <bool EUCLIDEAN> KERNEL ends(const __grid_constant__ Params p) {
+    __shared__ double near[PARTS][2 * SPAN_CHUNKS];
+    Order order = order_of(p);
+    if (EUCLIDEAN) order = Order{ORDER_TWO, 2.0, order.wide, false};
+    if (p.w[SPANS]) end_of_span(p, table_of(p), parts_of(order, p.w[FLAGS] & HAS_LIMBS), near);
+    end_of_first(p, order, near[0]);
+}
+
+// The same of its powers.
+template <class> KERNEL power_ends(const __grid_constant__ Params p) {
+    __shared__ double near[PARTS][2 * SPAN_CHUNKS];
+    if (p.w[SPANS]) end_of_span(p, table_of(p), 1 << PART_SUM, near);
+    end_of_power(p, near[0]);
 }
 
 // The factor of a list where the norm is given.
@@ -868,12 +884,13 @@ template <class T> KERNEL scale(const __grid_constant__ Params p) {
     const word* table = table_of(p);
     for (word i = blockIdx.x * static_cast<word>(WARPS) + warp; i < p.w[BLOCKS]; i += gridDim.x * static_cast<word>(WARPS)) {
         const word block = p.w[BLOCKS] - 1 - i;
-        const word* row = row_of(p, table, ROW_BLOCK, block);
+        const word* row = row_of(p, table, block);
         const word* state = states + (one ? 0 : row[ROW_GROUP]) * STATE_WORDS;
         const bool scales = state[STATE_SCALES];
         if (!scales && row[ROW_SOURCE] == row[ROW_TARGET]) continue;
         const Factor factor = {as_double(state[STATE_BY]), as_double(state[STATE_THEN])};
-        const word from = (block - row[ROW_BLOCK]) * BLOCK, left = row[ROW_LEN] - from, len = left < BLOCK ? left : BLOCK;
+        const Block own = Block(row, block);
+        const word from = own.from, len = own.len;
         const T* source = data_at<const T>(row[ROW_SOURCE]);
         T* target = data_at<T>(row[ROW_TARGET]);
         if (row[ROW_LAYOUTS] == 0) {
@@ -1094,7 +1111,7 @@ template <class R> DEV void sum_columns(const Params& p, const Order& order, con
     while (width < THREADS && width < count) width *= 2;
     const word tiles = (count + width - 1) / width;
     const int groups = THREADS / width, group = threadIdx.x / width;
-    double* totals = at<double>(p.w[TOTALS_AT]);
+    double* totals = at<double>(p.w[PARTS_AT]);
     Term term = term_of(order.kind == ORDER_ONE ? TERM_ABS : order.kind == ORDER_TWO ? TERM_SQUARE : TERM_SIMPLE, 1.0);
     term.simple = order.kind == ORDER_SIMPLE ? simple_of(order.p) : 0;
     term.in_columns = true;
@@ -1177,7 +1194,7 @@ struct ColumnPasses {
 template <class> KERNEL column_norms(const __grid_constant__ Params p) {
     const word* table = table_of(p);
     const Order order = order_of(p);
-    const double* totals = at<const double>(p.w[TOTALS_AT]);
+    const double* totals = at<const double>(p.w[PARTS_AT]);
     const word count = p.w[COUNT], runs = (p.w[LENGTH] + p.w[RUN] - 1) / p.w[RUN];
     const word step = gridDim.x * static_cast<word>(THREADS);
     for (word i = blockIdx.x * static_cast<word>(THREADS) + threadIdx.x; i < count; i += step) {
