@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def without_end() -> Iterator[None]:
-    """Make gradclip compile the kernel of Euclidean norms so that no block does the end of the reduction."""
+    """Make gradclip compile the kernel that adds up blocks so that no block of threads adds up the list."""
     own = vars(_device)
-    before, head = own["source"], "KERNEL sums("
+    before, head = own["source"], "KERNEL ends("
     at, _, rest = before().partition(head)
     kernel, _, others = rest.partition("KERNEL ")
-    end = "end_of_first(p, Order{ORDER_TWO, 2.0, DEEP, false}, near);"
+    end = "end_of_first(p, order, near[0]);"
     if kernel.count(end) != 1:
-        raise ValueError("the kernel `sums` does not end as it did")
+        raise ValueError("the kernel `ends` does not end as it did")
     text = f"{at}{head}{kernel.replace(end, f'if (p.w[COUNT] < 0) {end}')}KERNEL {others}"
 
     def use(source: Any) -> None:

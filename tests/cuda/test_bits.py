@@ -825,25 +825,27 @@ def outs_of(gpu, kind, t_list):
 
 @looped("p", [p for p in ORDS if not isinstance(p, str)])
 @pytest.mark.parametrize("out", OUTS)
-def test_a_list_of_one_dtype_takes_three_launches_at_most(gpu, p, out):
+def test_a_list_of_one_dtype_takes_few_launches(gpu, p, out):
+    """The sums of blocks, what comes of them, and the scaling; other powers take two passes."""
+    most = 3 if p in {0.5, 1, 1.5, 2, 3, 4, math.inf} else 5
     for n in (1, 70) if p not in {2, 1.5} else (1, 3000):
         t_list = [gpu.array(sample((k % 7 + 1,))) for k in range(n)]
         outs = outs_of(gpu, out, t_list)
         for limit in (0.5, 1e9):
             count = launched(gpu, lambda c=limit, o=outs, ts=t_list: gc.clip_by_global_norm(ts, c, ord=p, out=o))
-            assert 1 <= count <= 3
-        assert 1 <= launched(gpu, lambda ts=t_list: gc.global_norm(ts, ord=p)) <= 3
+            assert 1 <= count <= most
+        assert 1 <= launched(gpu, lambda ts=t_list: gc.global_norm(ts, ord=p)) < most
         use = gc.global_norm(t_list, ord=p)
         assert 1 <= launched(gpu, lambda o=outs, ts=t_list, n=use: gc.clip_by_global_norm(ts, 0.5, n, out=o)) <= 3
 
 
 @pytest.mark.parametrize("out", OUTS)
-def test_each_dtype_of_a_list_takes_three_launches_at_most(gpu, out):
+def test_each_dtype_of_a_list_takes_few_launches(gpu, out):
     t_list = gpu.arrays(mixed_list())
     outs = outs_of(gpu, out, t_list)
     for p in (2, 1, 3.7, math.inf):
-        assert 1 <= launched(gpu, lambda p=p: gc.clip_by_global_norm(t_list, 0.5, ord=p, out=outs)) <= 18
-        assert 1 <= launched(gpu, lambda p=p: gc.global_norm(t_list, ord=p)) <= 18
+        assert 1 <= launched(gpu, lambda p=p: gc.clip_by_global_norm(t_list, 0.5, ord=p, out=outs)) <= 20
+        assert 1 <= launched(gpu, lambda p=p: gc.global_norm(t_list, ord=p)) <= 20
 
 
 @dtypes
