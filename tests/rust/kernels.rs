@@ -1479,6 +1479,26 @@ fn a_total_carries_its_error() {
 }
 
 #[test]
+fn totals_of_chunks_merge_in_spans_of_64() {
+    let merged = |totals: &[Total]| {
+        let mut all = Total::default();
+        for total in totals {
+            all.merge(*total);
+        }
+        all
+    };
+    let mut differ = 0;
+    for count in [0, 1, 63, 64, 65, 128, 300] {
+        let totals: Vec<Total> =
+            (0..count).map(|i| Total::from(f64::from(i).sin() * power_of_two(i % 50))).collect();
+        let spans: Vec<Total> = totals.chunks(64).map(merged).collect();
+        assert_eq!(Total::of_chunks(totals.iter().copied()), merged(&spans), "{count}");
+        differ += usize::from(merged(&spans) != merged(&totals));
+    }
+    assert_ne!(differ, 0);
+}
+
+#[test]
 fn sums_of_infinity_and_nan_are_what_they_should_be() {
     for isa in Isa::available() {
         for len in LENGTHS.iter().copied().filter(|len| *len > 2) {

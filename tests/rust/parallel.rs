@@ -248,6 +248,10 @@ fn norms_are_right_and_the_same_everywhere() {
         }
     }
     check_norms(&everyday(2, 1_100_003)); // 8.8 MB
+    let data: Vec<i8> = some(3, 65 * CHUNK + 100); // more than a span
+    for order in [Order::One, Order::Two] {
+        norm_everywhere(&data, order);
+    }
 }
 
 fn norms_of<T: Known>() {

@@ -148,11 +148,11 @@ def _table_of(tensors: Tensors) -> _Table:
                     both |= places[own] << 32 * k
             row[Row.LAYOUTS] = both
     for kind in kinds:
-        own = slice(None) if len(kinds) == 1 else tensors.codes == kind
-        own_rows = rows[own]
-        own_rows[:, Row.BLOCK] = _before(blocks[own])
+        chosen = tensors.codes == kind
+        own_rows, own_blocks = rows[chosen], blocks[chosen]
+        own_rows[:, Row.BLOCK] = _before(own_blocks)
         parts.append(own_rows.ravel())
-        found.append((kind, place, len(own_rows), int(blocks[own].sum())))
+        found.append((kind, place, len(own_rows), int(own_blocks.sum())))
         place += own_rows.size
     parts.append(np.array(words, np.int64))
     starts, step = (0, 2) if len(kinds) > 1 else (Row.SLOT, Row.WORDS)

@@ -206,4 +206,4 @@ class Call:
 
     def grid(self, items: int, at_once: int) -> int:
         """Return the blocks of threads for so many items."""
-        return max(1, min(-(-items // at_once), 8 * self.device.multiprocessors))
+        return max(1, min(-(-items // at_once), 16 * self.device.multiprocessors))

@@ -630,9 +630,10 @@ template <class T, bool DEEP> KERNEL sums(const __grid_constant__ Params p) {
         const word layout = source_layout(row);
         const T* data = data_at<const T>(row[ROW_SOURCE]) + (layout ? 0 : block.from);
         double sum = 0.0, down = 0.0, up = 0.0;
-        auto add_all = [&](auto load) {
+        auto add_all = [&](int len, auto load) {
             enum : int { AT_ONCE = 16 };
-            for (int i = lane; i - lane < block.len; i += 32 * AT_ONCE) {
+#pragma unroll 4
+            for (int i = lane; i - lane < len; i += 32 * AT_ONCE) {
                 T loaded[AT_ONCE]; // so that all are under way at once
 #pragma unroll
                 for (int k = 0; k < AT_ONCE; k++) loaded[k] = load(i + 32 * k);
@@ -648,8 +649,8 @@ template <class T, bool DEEP> KERNEL sums(const __grid_constant__ Params p) {
                 }
             }
         };
-        if (layout == 0 && block.len == BLOCK) add_all([&](int i) { return data[i]; });
-        else add_all([&](int i) { // 0 adds 0
+        if (layout == 0 && block.len == BLOCK) add_all(BLOCK, [&](int i) { return data[i]; });
+        else add_all(block.len, [&](int i) { // 0 adds 0
             if (i >= block.len) return T();
             return data[layout ? far_offset(table + layout, block.from + i) : i];
         });
