@@ -1,9 +1,9 @@
 // The kernels. Their sums have the order of the CPU's (DESIGN.md, "The numeric contract"), so that the bits are the same.
 //
 // A warp takes a block of 2,048 elements; its lane j adds up elements j, j + 32, ..., and the lanes are folded by
-// halves. A second kernel adds up what came of the blocks: 64 blocks make a chunk, 64 chunks a span, which a block of threads
-// has, and the block of threads that is done last adds up the list. They add in one fixed order, so that neither the GPU nor
-// chance changes a bit. There are no shuffles, no floating-point atomics, no waiting.
+// halves. A second kernel adds up the results of the blocks: 64 blocks make a chunk, and 64 chunks a span. A block of threads
+// adds up a span, and the last one adds up the list. The order is fixed, so neither the GPU nor chance changes a bit. There are
+// no shuffles, no floating-point atomics, no waiting.
 //
 // Every kernel has one argument, words passed by value. `_words.py` has the same names for them as stand here.
 
@@ -239,7 +239,7 @@ template <class T> struct TypedReader {
     DEV_METHOD u64 key(word, double) const { return 0; }
 };
 
-// Adds the terms of elements from, from + step, ... to a sum, in order. Elements beyond the end add 0.
+// The sum of the terms of elements from, from + step, ..., in order. Elements beyond the end add 0.
 template <class R> DEV double sum_of(const R& reader, const Term& term, word from, word end, word step) {
     double sum = 0.0;
     for (word i = from; i < end; i += R::AT_ONCE * step) {
@@ -684,7 +684,7 @@ DEV u64 max_of_block(double* lanes, int lane, const R& reader, double by, word f
     return fold_max(lanes, lane, key);
 }
 
-// What the norm of an order needs of each block, but for powers. `limbs`: of integers that float64 does not hold.
+// The parts that a norm needs of each block, except sums of powers. `limbs`: of integers that float64 does not hold.
 DEV u32 parts_of(const Order& order, bool limbs) {
     if (order.kind == ORDER_ONE || order.kind == ORDER_TWO) {
         const u32 sums = 1 << PART_SUM | (limbs ? 1 << PART_LIMB : 0);
@@ -741,7 +741,7 @@ template <class> KERNEL powers(const __grid_constant__ Params p) {
     });
 }
 
-// What came of the blocks of a chunk, in one part: a total, or the largest key.
+// Reduces one part of the results of a chunk's blocks to a total, or to the largest key.
 DEV void end_of_chunk(const Params& p, int part, word slot, int blocks, bool limbs, double* to) {
     const double* own = of_blocks(p, part) + slot;
     if (part >= PART_MAX) {
@@ -770,7 +770,7 @@ DEV void end_of_chunk(const Params& p, int part, word slot, int blocks, bool lim
     to[1] = total.error;
 }
 
-// What came of the blocks of a span, by a block of threads: a thread for each chunk and part, and then one for each part.
+// Reduces the results of a span's blocks, by a block of threads: a thread for each chunk and part, then one for each part.
 DEV void end_of_span(const Params& p, const word* table, u32 parts, double (*near)[2 * SPAN_CHUNKS]) {
     const word span = blockIdx.x;
     word low = 0, high = p.w[TENSORS];
@@ -807,7 +807,7 @@ DEV void end_of_span(const Params& p, const word* table, u32 parts, double (*nea
     to[1] = total.error;
 }
 
-// The norm of a list from what came of its blocks. EUCLIDEAN: of order 2, whose code is short.
+// The norm of a list from the results of its blocks. EUCLIDEAN: of order 2, whose code is short.
 template <bool EUCLIDEAN> KERNEL ends(const __grid_constant__ Params p) {
     __shared__ double near[PARTS][2 * SPAN_CHUNKS];
     Order order = order_of(p);
@@ -816,7 +816,7 @@ template <bool EUCLIDEAN> KERNEL ends(const __grid_constant__ Params p) {
     end_of_first(p, order, near[0]);
 }
 
-// The same of its powers.
+// The same for its powers.
 template <class> KERNEL power_ends(const __grid_constant__ Params p) {
     __shared__ double near[PARTS][2 * SPAN_CHUNKS];
     if (p.w[SPANS]) end_of_span(p, table_of(p), 1 << PART_SUM, near);
