@@ -197,7 +197,7 @@ class Plan:
     def set(  # noqa: PLR0917 (they are one tuple)
         self, limit: Scalar, used: Scalar | None, narrow: bool, each: bool, states: int, room: int, ticket: int
     ) -> None:
-        """Write what can be another in each call, but seldom is: NumPy takes its time."""
+        """Write the settings of a call. They seldom differ from those of the last call."""
         self.settings = ()  # as long as not all is written: an interrupt may come
         params = self.params
         flags = int(params[Word.FLAGS]) & ~_OF_CALLS
@@ -215,7 +215,7 @@ class Plan:
     def _passes(self, call: Call, table: _Table, norm: Norm) -> list[tuple[Any, int, int, int, int, int]]:
         """Return the passes over the data, and one more where powers need the largest modulus.
 
-        A pass has a kernel for each dtype, and one that adds up what came of the blocks.
+        A pass has a kernel for each dtype, and one that adds up the results of the blocks.
         """
         is_wide = bool(int(self.params[Word.FLAGS]) & Flag.WIDE)
         is_power = norm.order is Order.POWER or (norm.order is Order.SIMPLE and is_wide)

@@ -119,21 +119,27 @@ DEV word offset_of(const word* layout, word i) {
     return offset;
 }
 
-// The same, once in the code: it is long.
+// The same as a call: inlined into an unrolled loop, it takes NVRTC seconds.
 DEV_COLD word far_offset(const word* layout, word i) { return offset_of(layout, i); }
 
 // Where element i lies, of an array whose layout stands at `layout` of the table.
 DEV word place(const word* table, word layout, word i) { return layout ? offset_of(table + layout, i) : i; }
 
+// Binary search: the last of `count` things that start at or before `item`. The first one starts at 0.
+template <class Start> DEV word last_before(word count, word item, const Start& start) {
+    word low = 0, high = count;
+    while (high - low > 1) {
+        const word middle = (low + high) / 2;
+        if (start(middle) <= item) low = middle; else high = middle;
+    }
+    return low;
+}
+
 // The row that a block belongs to.
 DEV const word* row_of(const Params& p, const word* table, word block) {
     const word* rows = table + p.w[ROWS];
-    word low = 0, high = p.w[COUNT];
-    while (high - low > 1) {
-        const word middle = (low + high) / 2;
-        if (rows[middle * ROW_WORDS + ROW_BLOCK] <= block) low = middle; else high = middle;
-    }
-    return rows + low * ROW_WORDS;
+    const word row = last_before(p.w[COUNT], block, [&](word i) { return rows[i * ROW_WORDS + ROW_BLOCK]; });
+    return rows + row * ROW_WORDS;
 }
 
 DEV word source_layout(const word* row) { return row[ROW_LAYOUTS] & 0xffffffff; }
@@ -429,33 +435,28 @@ DEV void merge_all(Total* all, const double* totals, int count) {
     for (; i < count; i++) merge(all, total_of(totals[2 * i], totals[2 * i + 1]));
 }
 
-// The sum of all tensors, in order, by one thread. The others bring the numbers near.
+// The sum of a tensor: of its spans, in order. Most tensors have one.
+DEV Total sum_of_tensor(const Params& p, const word* table, int part, word tensor) {
+    const word first = first_span(p, table, tensor), count = first_span(p, table, tensor + 1) - first;
+    Total all = total_zero();
+    merge_all(&all, of_spans(p, part) + 2 * first, static_cast<int>(count));
+    return all;
+}
+
+// The sum of all tensors. A thread sums each, and one thread merges these sums in order, from shared memory.
 DEV double sum_of_list(const Params& p, const word* table, int part, double* near) {
     enum : int { NEAR = THREADS / 2 };
-    const double* spans = of_spans(p, part);
     Total all = total_zero();
-    if (p.w[SPANS] == p.w[TENSORS]) {
-        for (word from = 0; from < p.w[SPANS]; from += NEAR) {
-            const word left = p.w[SPANS] - from, count = left < NEAR ? left : NEAR;
-            if (threadIdx.x < 2 * count) near[threadIdx.x] = spans[2 * from + threadIdx.x];
-            __syncthreads();
-            if (threadIdx.x == 0) merge_all(&all, near, static_cast<int>(count));
-            __syncthreads();
+    for (word from = 0; from < p.w[TENSORS]; from += NEAR) {
+        const word left = p.w[TENSORS] - from, count = left < NEAR ? left : NEAR;
+        if (threadIdx.x < count) {
+            const Total own = sum_of_tensor(p, table, part, from + threadIdx.x);
+            near[2 * threadIdx.x] = own.sum;
+            near[2 * threadIdx.x + 1] = own.error;
         }
-    } else { // some tensors have several
-        for (word from = 0; from < p.w[TENSORS]; from += NEAR) {
-            const word left = p.w[TENSORS] - from, count = left < NEAR ? left : NEAR;
-            if (threadIdx.x < count) {
-                const word first = first_span(p, table, from + threadIdx.x);
-                Total tensor = total_zero();
-                merge_all(&tensor, spans + 2 * first, static_cast<int>(first_span(p, table, from + threadIdx.x + 1) - first));
-                near[2 * threadIdx.x] = tensor.sum;
-                near[2 * threadIdx.x + 1] = tensor.error;
-            }
-            __syncthreads();
-            if (threadIdx.x == 0) merge_all(&all, near, static_cast<int>(count));
-            __syncthreads();
-        }
+        __syncthreads();
+        if (threadIdx.x == 0) merge_all(&all, near, static_cast<int>(count));
+        __syncthreads();
     }
     if (threadIdx.x == 0) near[0] = value_of(all);
     __syncthreads();
@@ -506,10 +507,7 @@ struct ListPasses {
 
     COLD_METHOD double sum(const Term& term) {
         if (tensor < 0) return sum_of_list(p, table, part_of(term), near);
-        const word first = first_span(p, table, tensor), count = first_span(p, table, tensor + 1) - first;
-        Total all = total_zero();
-        merge_all(&all, of_spans(p, part_of(term)) + 2 * first, static_cast<int>(count));
-        return value_of(all);
+        return value_of(sum_of_tensor(p, table, part_of(term), tensor));
     }
     COLD_METHOD double max(double by) {
         if (tensor < 0) return of_key(max_of_list(p, part_of_max(by), near));
@@ -773,13 +771,9 @@ DEV void end_of_chunk(const Params& p, int part, word slot, int blocks, bool lim
 // Reduces the results of a span's blocks, by a block of threads: a thread for each chunk and part, then one for each part.
 DEV void end_of_span(const Params& p, const word* table, u32 parts, double (*near)[2 * SPAN_CHUNKS]) {
     const word span = blockIdx.x;
-    word low = 0, high = p.w[TENSORS];
-    while (high - low > 1) {
-        const word middle = (low + high) / 2;
-        if (first_span(p, table, middle) <= span) low = middle; else high = middle;
-    }
-    const word first = first_slot(p, table, low) + (span - first_span(p, table, low)) * SPAN_BLOCKS;
-    const word left = first_slot(p, table, low + 1) - first;
+    const word tensor = last_before(p.w[TENSORS], span, [&](word i) { return first_span(p, table, i); });
+    const word first = first_slot(p, table, tensor) + (span - first_span(p, table, tensor)) * SPAN_BLOCKS;
+    const word left = first_slot(p, table, tensor + 1) - first;
     const int blocks = static_cast<int>(left < SPAN_BLOCKS ? left : SPAN_BLOCKS);
     const int chunks = (blocks + CHUNK_BLOCKS - 1) / CHUNK_BLOCKS;
     for (int item = threadIdx.x; item < PARTS * SPAN_CHUNKS; item += THREADS) {
@@ -843,8 +837,8 @@ template <class T> DEV bool are_same(T a, T b) {
     }
 }
 
-// Writes `map(element)` of `len` elements of a dense array to another one, by a warp. KEEPS: in place, and without writing
-// where nothing changes.
+// Writes `map(element)` of `len` elements of a dense array to another one, by a warp. KEEPS: in place, and 16 bytes that do not
+// change are not written, which saves memory bandwidth.
 template <bool KEEPS, class T, class Map> DEV void map_dense(const T* source, T* target, word len, int lane, const Map& map) {
     enum : int { SIZE = 16 / sizeof(T), AT_ONCE = 4 };
     word done = 0;
