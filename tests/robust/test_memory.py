@@ -208,6 +208,31 @@ print(lazy() - before)
     assert int(run(code)[0]) > 30 * MIB
 
 
+# ---- huge pages
+
+
+@pytest.mark.parametrize(("mib", "setting", "asks"), [(1, "1", True), (1, "0", False), (0.5, "1", False), (40, "1", True), (40, "0", False)])
+def test_huge_pages_are_asked_for_unless_numpy_is_told_not_to(mib, setting, asks):
+    code = f"""
+def flags(place):
+    with open("/proc/self/smaps") as lines:
+        inside = False
+        for line in lines:
+            first = line.split()[0]
+            if "-" in first:
+                begin, end = (int(part, 16) for part in first.split("-"))
+                inside = begin <= place < end
+            elif inside and first == "VmFlags:":
+                return line.split()[1:]
+
+kept = [output({mib}) for _ in range(3)]
+print(*{{"hg" in flags(place.ctypes.data + place.nbytes // 2) for place in kept}})
+"""
+    if not Path("/sys/kernel/mm/transparent_hugepage").exists():
+        pytest.skip("this kernel has no transparent huge pages")
+    assert run(code, NUMPY_MADVISE_HUGEPAGE=setting) == [str(asks)]
+
+
 # ---- giving it back
 
 

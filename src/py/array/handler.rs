@@ -10,16 +10,26 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
 use super::super::memory_limit::POOL_BYTES;
-use super::memory::{Block, LARGE};
+use super::fields::{exact_fields, ndarray};
+use super::memory::{Block, HUGE_PAGES_MIN_BYTES, LARGE, ask_for_huge_pages};
 
 /// Calls `make`, which makes one array of `bytes` bytes. From [`LARGE`] bytes on, its memory is a block of the pool.
 #[inline]
-pub(super) fn with_memory<R>(
-    py: Python<'_>,
+pub(super) fn with_memory<'py>(
+    py: Python<'py>,
     bytes: usize,
-    make: impl FnOnce() -> PyResult<R>,
-) -> PyResult<R> {
-    if bytes < LARGE || POOL_BYTES.get()? == 0 { make() } else { with_handler(py, make) }
+    make: impl FnOnce() -> PyResult<Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    if bytes >= LARGE && POOL_BYTES.get()? > 0 {
+        return with_handler(py, make);
+    }
+    let made = make()?;
+    if bytes >= HUGE_PAGES_MIN_BYTES
+        && let Some(fields) = exact_fields(made.as_borrowed(), ndarray(py))
+    {
+        ask_for_huge_pages(fields.data.cast(), bytes);
+    }
+    Ok(made)
 }
 
 #[cold]
