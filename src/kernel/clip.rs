@@ -56,10 +56,12 @@ impl<T: Ordered> Map<T> for Between<T> {
     }
 }
 
-/// Clips each element in place to its own bounds.
+/// Clips each element to its own bounds, in place or from another slice.
 pub struct ClipEach<'a, T> {
-    /// Read and written.
-    pub data: &'a mut [T],
+    /// Read, as many elements; None: `to` is read.
+    pub from: Option<&'a [T]>,
+    /// Written.
+    pub to: &'a mut [T],
     /// As many smallest values.
     pub lo: &'a [T],
     /// As many largest values.
@@ -70,8 +72,18 @@ impl<T: Ordered> Op for ClipEach<'_, T> {
     type Output = ();
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
-        for ((x, lo), hi) in self.data.iter_mut().zip(self.lo).zip(self.hi) {
-            *x = clipped(*x, *lo, *hi);
+        let bounds = self.lo.iter().zip(self.hi);
+        match self.from {
+            None => {
+                for (x, (lo, hi)) in self.to.iter_mut().zip(bounds) {
+                    *x = clipped(*x, *lo, *hi);
+                }
+            }
+            Some(from) => {
+                for ((to, x), (lo, hi)) in self.to.iter_mut().zip(from).zip(bounds) {
+                    *to = clipped(*x, *lo, *hi);
+                }
+            }
         }
     }
 }

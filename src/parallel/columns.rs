@@ -12,7 +12,7 @@ use crate::isa::{Aligned, Isa, StreamGuard, prefetch_distance};
 use crate::kernel::scale_each::{FactorKind, ScaleEach};
 use crate::kernel::sum::{ROWS_AT_ONCE, Square, Total};
 use crate::scaled::{Factor, Limit};
-use crate::walk::{Factors, View, Work};
+use crate::walk::{Broadcast, Factors, View, Work};
 
 /// The length of the longest column for [`clip_columns`], in elements. A strip of longer columns would be too narrow.
 const LONGEST_COLUMN: usize = 1024;
@@ -120,7 +120,7 @@ impl<T: Real> Strip<'_, T> {
             let from = self.source.map(|source| &source[row * self.inner..][..to.len()]);
             match (from, &guard) {
                 (Some(from), Some(guard)) => {
-                    let all = Factors { factors: View::Dense(factors), kind };
+                    let all = Factors { factors: Broadcast::dense(factors), kind };
                     all.stream_into(isa, guard, 0..to.len(), from, to);
                 }
                 _ => isa.run(ScaleEach { from, to, factors, kind }),

@@ -22,7 +22,7 @@ use crate::parallel::elementwise::{AnyTask, Task, apply_elementwise, apply_to_on
 use crate::parallel::reduce::{self, AnyView, Order, Views, norms_into};
 use crate::parallel::rows;
 use crate::scaled::{Factor, Limit, Scaled};
-use crate::walk::Factors;
+use crate::walk::{Broadcast, Factors};
 
 /// The fewest bytes of work for which detaching pays: less work ends before another Python thread would have started.
 const DETACH_FROM: usize = 512 << 10;
@@ -407,16 +407,23 @@ fn scaling<'a>(
         then.push(factor.then);
     }
     let then = Some(then).filter(|then| then.iter().any(|then| *then != 1.0));
+    if then.is_none() && by.iter().all(|by| *by == 1.0) {
+        let mut task = any_task(pair)?;
+        return Ok(ArrayJob::new(bytes, move || task.scale(isa, None, streams)));
+    }
     let shape = pair.input().shape().to_vec();
     let walk = pair.walk();
     match_dtype!(real dtype, T => {
         let mut task = pair.task::<T>(&walk)?;
         Ok(ArrayJob::new(bytes, move || {
-            let spread = |factors| Factors { factors: spread(factors, &norms.kept, &shape, &walk), kind };
-            apply_to_one(isa, &spread(&by), &mut task, streams)?;
-            match then.as_deref().map(spread) {
+            let work = |factors| {
+                let factors = Broadcast::new(spread(factors, &norms.kept, &shape, &walk))?;
+                Ok::<_, Error>(Factors { factors, kind })
+            };
+            apply_to_one(isa, &work(&by)?, &mut task, streams)?;
+            match &then {
                 // The second factor is a power of two, rare and for float64 only: applied in a separate pass, in place.
-                Some(second) => apply_elementwise(isa, &second, &mut Task { source: None, target: task.target }),
+                Some(then) => apply_elementwise(isa, &work(then)?, &mut Task { source: None, target: task.target }),
                 None => Ok(()),
             }
         }))

@@ -125,6 +125,12 @@ impl Layout {
         are_pairs.then(|| Self { axes: axes(), len: self.len / 2 })
     }
 
+    /// The number of positions after which the elements repeat, if they do so along the outermost axis.
+    pub(super) fn period(&self) -> Option<usize> {
+        let (outer, inner) = self.axes.split_first()?;
+        (outer.stride == 0).then(|| inner.iter().map(|axis| axis.len).product())
+    }
+
     /// The stride of the inner axis.
     pub(super) fn step(&self) -> isize {
         self.axes.last().map_or(0, |inner| inner.stride)

@@ -8,9 +8,6 @@ use super::layout::Layout;
 use super::memory::Memory;
 use crate::element::Element;
 
-/// The length of the shortest run that is worth a call of its own, in elements. Gathering shorter runs takes less time.
-const MIN_RUN: usize = 32;
-
 /// Elements to read, by position.
 #[derive(Clone, Debug)]
 pub enum View<'a, T> {
@@ -25,14 +22,6 @@ pub enum View<'a, T> {
         /// The distances of the other positions from that place.
         layout: Cow<'a, Layout>,
     },
-}
-
-/// The elements of a view at neighbouring positions.
-pub enum ViewRun<'a, T> {
-    /// One for each position.
-    Each(&'a [T]),
-    /// The same at all positions.
-    Repeated(T),
 }
 
 impl<'a, T: Element> View<'a, T> {
@@ -87,46 +76,7 @@ impl<'a, T: Element> View<'a, T> {
     /// frame, which takes time even where it is not used.
     #[inline(never)]
     fn with_gathered<R>(&self, range: Range<usize>, visit: impl FnOnce(&[T]) -> R) -> R {
-        let len = range.len();
-        match self.constant() {
-            Some(element) => with_scratch(element, len, |scratch| visit(&scratch[..len])),
-            None => with_scratch(T::ZERO, len, |scratch| visit(self.block(range, scratch))),
-        }
-    }
-
-    /// Calls `visit` with the elements at `range`, at most a block of them, and with their places in the range. Where long runs lie
-    /// side by side, as in a repeated row, or repeat one element, as in a repeated column, each run has a call of its own.
-    /// Elsewhere one call gets all elements.
-    #[inline]
-    pub fn with_runs(&self, range: Range<usize>, mut visit: impl FnMut(Range<usize>, ViewRun<'_, T>)) {
-        if let Self::Strided { memory: Memory::Elements(elements), start, layout } = self
-            && layout.axes.last().is_some_and(|axis| matches!(axis.stride, 0 | 1) && axis.len >= MIN_RUN)
-        {
-            let mut at = 0;
-            return layout.runs(range, |offset, stride, count| {
-                let from = (start + offset).cast_unsigned();
-                let run = match stride {
-                    0 => ViewRun::Repeated(elements[from]),
-                    _ => ViewRun::Each(&elements[from..from + count]),
-                };
-                visit(at..at + count, run);
-                at += count;
-            });
-        }
-        let all = 0..range.len();
-        self.with_block(range, |elements| visit(all, ViewRun::Each(elements)));
-    }
-
-    /// The one element that stands at all positions.
-    fn constant(&self) -> Option<T> {
-        match self {
-            Self::Strided { memory: Memory::Elements(elements), start, layout }
-                if layout.axes.iter().all(|axis| axis.stride == 0) =>
-            {
-                elements.get(start.cast_unsigned()).copied()
-            }
-            _ => None,
-        }
+        with_scratch(T::ZERO, range.len(), |scratch| visit(self.block(range, scratch)))
     }
 
     /// Calls `visit` for each block of the elements at `range`, or once for all of them if the view is dense. Blocks begin at

@@ -3,8 +3,9 @@
 use std::ops::Range;
 
 use super::block::{blocks, with_scratch};
+use super::broadcast::{Broadcast, Run};
 use super::target::Target;
-use super::view::{View, ViewRun};
+use super::view::View;
 use crate::element::{Ordered, Real};
 use crate::isa::{Aligned, Identity, Isa, StreamGuard};
 use crate::kernel::clip::{AnyOutside, ClipEach};
@@ -100,7 +101,7 @@ impl<T: Ordered, W: Work<T>> Work<T> for Option<W> {
 /// A factor for each element.
 pub struct Factors<'a> {
     /// The factors, by position.
-    pub factors: View<'a, f64>,
+    pub factors: Broadcast<'a, f64>,
     /// The properties of the factors, and the rounding of products.
     pub kind: FactorKind,
 }
@@ -121,8 +122,9 @@ impl<T: Real> Work<T> for Factors<'_> {
         let mut changes = false;
         self.factors.with_runs(at, |_, factors| {
             changes |= match factors {
-                ViewRun::Each(factors) => factors.iter().any(|by| *by != 1.0),
-                ViewRun::Repeated(by) => by != 1.0,
+                // Without an early exit, several factors are compared at a time.
+                Run::Each(factors) => factors.iter().fold(false, |any, by| any | (*by != 1.0)),
+                Run::Repeated(by) => by != 1.0,
             };
         });
         changes
@@ -131,8 +133,8 @@ impl<T: Real> Work<T> for Factors<'_> {
         self.factors.with_runs(at, |part, factors| {
             let (from, to) = (from.map(|from| &from[part.clone()]), &mut to[part]);
             match factors {
-                ViewRun::Each(factors) => isa.run(ScaleEach { from, to, factors, kind: self.kind }),
-                ViewRun::Repeated(by) => self.scale_by_one(isa, by, from, to),
+                Run::Each(factors) => isa.run(ScaleEach { from, to, factors, kind: self.kind }),
+                Run::Repeated(by) => self.scale_by_one(isa, by, from, to),
             }
         });
     }
@@ -141,9 +143,9 @@ impl<T: Real> Work<T> for Factors<'_> {
 /// Bounds for each element.
 pub struct Bounds<'a, T> {
     /// Smallest values.
-    pub lo: View<'a, T>,
+    pub lo: Broadcast<'a, T>,
     /// Largest values.
-    pub hi: View<'a, T>,
+    pub hi: Broadcast<'a, T>,
 }
 
 impl<T: Ordered> Bounds<'_, T> {
@@ -156,19 +158,15 @@ impl<T: Ordered> Work<T> for Bounds<'_, T> {
     fn changes(&self, isa: Isa, at: Range<usize>, data: &[T]) -> bool {
         self.with_block(at, |lo, hi| isa.run(AnyOutside { data, lo, hi }))
     }
-    fn apply(&self, isa: Isa, at: Range<usize>, from: Option<&[T]>, data: &mut [T]) {
-        if let Some(from) = from {
-            data.copy_from_slice(from);
-        }
-        self.with_block(at, |lo, hi| isa.run(ClipEach { data, lo, hi }));
+    fn apply(&self, isa: Isa, at: Range<usize>, from: Option<&[T]>, to: &mut [T]) {
+        self.with_block(at, |lo, hi| isa.run(ClipEach { from, to, lo, hi }));
     }
     fn stream_into(&self, isa: Isa, guard: &StreamGuard, at: Range<usize>, from: &[T], to: &mut [T]) {
         // Bounds are gathered a block at a time: to clear the scratch memory takes longer than a part of a block.
         for (range, (from, to)) in blocks(at).zip(from.chunks(BLOCK).zip(to.chunks_mut(BLOCK))) {
             self.with_block(range, |lo, hi| {
-                stream_made(isa, guard, from, to, |part, from, data| {
-                    data.copy_from_slice(from);
-                    isa.run(ClipEach { data, lo: &lo[part.clone()], hi: &hi[part] });
+                stream_made(isa, guard, from, to, |part, from, to| {
+                    isa.run(ClipEach { from: Some(from), to, lo: &lo[part.clone()], hi: &hi[part] });
                 });
             });
         }

@@ -31,7 +31,9 @@ use _core::parallel::elementwise::{AnyTask, Task, apply_elementwise, scale};
 use _core::parallel::reduce::{AnyView, CHUNK, Order, norm, norm_of_view};
 use _core::parallel::rows::clip_rows;
 use _core::scaled::{Factor, Scaled, power_of_two};
-use _core::walk::{Axis, Bounds, Cells, Factors, Layout, Memory, Slices, Target, Uniform, View, Work};
+use _core::walk::{
+    Axis, Bounds, Broadcast, Cells, Factors, Layout, Memory, Slices, Target, Uniform, View, Work,
+};
 
 /// The kind of elements of an input. Each kind has a column in the file.
 #[derive(Clone, Copy, Debug)]
@@ -366,11 +368,12 @@ fn clips<T: Coded + Ordered>(found: &mut Found) {
     });
     found.line_of("clip each", &LENGTHS, |isa, data: &[T], found| {
         let (lo, hi) = (draw::<T>(Kind::Odd, data.len() + 1), draw::<T>(Kind::Wide, data.len() + 3));
-        let work = Bounds { lo: View::Dense(&lo[1..]), hi: View::Dense(&hi[3..]) };
+        let work = Bounds { lo: Broadcast::dense(&lo[1..]), hi: Broadcast::dense(&hi[3..]) };
         add_written(isa, data, &work, found);
         let all = layout([(data.len(), 0)]);
-        let one = |x| View::new(Memory::Elements(x), 0, Cow::Borrowed(&all));
-        add_written(isa, data, &Bounds { lo: one(&lo[..1]), hi: View::Dense(&hi[2..data.len() + 2]) }, found);
+        let lo = Broadcast::new(View::new(Memory::Elements(&lo[..1]), 0, Cow::Borrowed(&all)));
+        let hi = Broadcast::dense(&hi[2..data.len() + 2]);
+        add_written(isa, data, &Bounds { lo: lo.expect("memory"), hi }, found);
     });
     found.line_of("copy", &LENGTHS, |isa, data: &[T], found| {
         add_written(isa, data, &None::<Uniform<Clip<T>>>, found);
@@ -405,7 +408,7 @@ fn scalings<T: Coded + Real>(found: &mut Found) {
                 isa,
                 data,
                 &Factors {
-                    factors: View::Dense(&factors),
+                    factors: Broadcast::dense(&factors),
                     kind: FactorKind { is_plain: false, toward_zero: false },
                 },
                 found,

@@ -432,7 +432,11 @@ fn clip_each<T: KnownOrder>() {
             *x = clipped(*x, lo[i], hi[i]);
         }
         let mut found = room.clone();
-        isa.run(ClipEach { data: &mut found[range.clone()], lo, hi });
+        isa.run(ClipEach { from: None, to: &mut found[range.clone()], lo, hi });
+        assert_same(&found, &result);
+        let mut found = result.clone();
+        found[range.clone()].fill(T::HIGHEST);
+        isa.run(ClipEach { from: Some(&room[range.clone()]), to: &mut found[range], lo, hi });
         assert_same(&found, &result);
     });
 }

@@ -195,7 +195,7 @@ const INDEXED: [(&str, &str, &str); 26] = [
 ];
 
 /// Files below `py` whose loops index, and why the indices are in range.
-const LOOPS: [(&str, &str); 19] = [
+const LOOPS: [(&str, &str); 20] = [
     ("element.rs", "the bytes of one element, from a slice that `walk` cut to at least as many"),
     (
         "kernel/exact.rs",
@@ -215,6 +215,7 @@ const LOOPS: [(&str, &str); 19] = [
         "parallel/reduce/slices.rs",
         "slices of an array whose length is the product of theirs and their number",
     ),
+    ("walk/broadcast.rs", "the positions of a view; a row and a block have room for any block"),
     ("walk/layout.rs", "a permutation of the axes"),
     ("walk/memory.rs", "a layout stays within the extent that its memory was made of"),
     ("walk/slices.rs", "the same of kept and reduced axes; the whole of the axes"),

@@ -21,7 +21,7 @@ use _core::parallel::rows::clip_rows;
 use _core::parallel::{MAX_THREADS, THREADS};
 use _core::scaled::{Factor, Scaled, power_of_two};
 use _core::setting::Setting;
-use _core::walk::{Axis, Bounds, Cells, Factors, Layout, Memory, Slices, Target, Uniform, View};
+use _core::walk::{Axis, Bounds, Broadcast, Cells, Factors, Layout, Memory, Slices, Target, Uniform, View};
 
 /// More than the size from which threads share work, and not a multiple of any block.
 const LARGE: usize = 3_000_017;
@@ -942,6 +942,10 @@ fn lists_of_halves_are_scaled() {
     }
 }
 
+fn broadcast<'a, T: Element>(elements: &'a [T], layout: &'a Layout) -> Broadcast<'a, T> {
+    Broadcast::new(View::new(Memory::Elements(elements), 0, Cow::Borrowed(layout))).expect("memory")
+}
+
 #[test]
 fn work_by_position_finds_its_position_on_every_thread() {
     for len in [1000, LARGE] {
@@ -959,12 +963,9 @@ fn work_by_position_finds_its_position_on_every_thread() {
             Layout::new([Axis { len: len / width, stride: 0 }, Axis { len: width, stride: 1 }]),
             Layout::new([Axis { len, stride: 0 }]),
         );
-        let bounds = Bounds {
-            lo: View::new(Memory::Elements(&lows), 0, Cow::Borrowed(&by_row)),
-            hi: View::new(Memory::Elements(&[700.0]), 0, Cow::Borrowed(&by_none)),
-        };
-        let view = View::new(Memory::Elements(&factors), 0, Cow::Borrowed(&by_column));
-        let each = Factors { factors: view, kind: FactorKind { is_plain: false, toward_zero: false } };
+        let bounds = Bounds { lo: broadcast(&lows, &by_row), hi: broadcast(&[700.0], &by_none) };
+        let factors_of = broadcast(&factors, &by_column);
+        let each = Factors { factors: factors_of, kind: FactorKind { is_plain: false, toward_zero: false } };
         for in_place in [false, true] {
             let found = everywhere(|isa| {
                 let start =

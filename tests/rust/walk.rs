@@ -15,8 +15,8 @@ use _core::kernel::scale_each::FactorKind;
 use _core::kernel::sum::BLOCK;
 use _core::scaled::Factor;
 use _core::walk::{
-    Axis, Bounds, Cells, Factors, Layout, MAX_AXES, Memory, Slices, Store, Target, Uniform, View, Work,
-    apply_elementwise, memory_order,
+    Axis, Bounds, Broadcast, Cells, Factors, Layout, MAX_AXES, Memory, Run, Slices, Store, Target, Uniform,
+    View, Work, apply_elementwise, memory_order,
 };
 
 fn widest() -> Isa {
@@ -929,6 +929,60 @@ fn run_in_place<T: Ordered<Cell = AtomicU64> + Real>(
     dense
 }
 
+fn broadcast<'a>(elements: &'a [f64], start: isize, layout: &'a Layout) -> Broadcast<'a, f64> {
+    Broadcast::new(View::new(Memory::Elements(elements), start, Cow::Borrowed(layout)))
+        .unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn broadcast_operands_have_the_elements_of_their_layouts() {
+    let many = if cfg!(miri) { 7 } else { 3 * BLOCK };
+    for shape in [
+        vec![(many, 0)],
+        vec![(many, 1)],
+        vec![(many, 0), (3, 1)],
+        vec![(many, 0), (3, -1)],
+        vec![(many, 0), (4, 1), (3, 0)],
+        vec![(2, 0), (many, 1)],
+        vec![(5, 0), (BLOCK, 1)],
+        vec![(5, 0), (BLOCK + 1, 1)],
+        vec![(3, 0), (7, 1), (BLOCK, 0)],
+        vec![(many, 1), (31, 0)],
+        vec![(many, 1), (32, 0)],
+        vec![(0, 0), (3, 1)],
+        vec![(3, 0), (0, 1)],
+        vec![],
+    ] {
+        let layout = layout(&axes(&shape));
+        let start = shape.iter().map(|(len, stride)| if *stride < 0 { *len - 1 } else { 0 }).sum::<usize>();
+        let elements: Vec<f64> = (0..many + 3 * BLOCK).map(|i| i as f64).collect();
+        let operand = broadcast(&elements, start.cast_signed(), &layout);
+        let places =
+            odometer(&axes(&shape)).into_iter().map(|offset| (start.cast_signed() + offset) as usize);
+        let expected: Vec<f64> = places.map(|at| elements[at]).collect();
+        let len = expected.len();
+        for from in [0, 1, 2, 30, BLOCK - 1, BLOCK, len.saturating_sub(1), len / 2] {
+            for count in [0, 1, 5, 100, BLOCK] {
+                let range = from.min(len)..len.min(from + count);
+                let expected = &expected[range.clone()];
+                operand.with_block(range.clone(), |found| assert_eq!(found, expected, "{shape:?}"));
+                let mut seen = 0;
+                operand.with_runs(range, |part, run| {
+                    assert_eq!(part.start, seen);
+                    seen = part.end;
+                    match run {
+                        Run::Each(found) => assert_eq!(found, &expected[part], "{shape:?}"),
+                        Run::Repeated(found) => {
+                            assert!(expected[part].iter().all(|x| *x == found), "{shape:?}");
+                        }
+                    }
+                });
+                assert_eq!(seen, expected.len());
+            }
+        }
+    }
+}
+
 #[test]
 #[cfg_attr(miri, ignore = "long")]
 fn the_works_do_their_work() {
@@ -951,10 +1005,7 @@ fn the_works_do_their_work() {
     let rows = len / 5;
     let data = &data[..rows * 5];
     let (lo_layout, hi_layout) = (layout(&axes(&[(rows, 0), (5, 1)])), layout(&axes(&[(rows * 5, 0)])));
-    let bounds = Bounds {
-        lo: View::new(Memory::Elements(&lo), 0, Cow::Borrowed(&lo_layout)),
-        hi: View::new(Memory::Elements(&hi), 0, Cow::Borrowed(&hi_layout)),
-    };
+    let bounds = Bounds { lo: broadcast(&lo, 0, &lo_layout), hi: broadcast(&hi, 0, &hi_layout) };
     let found = run_in_place(&bounds, data, f64::to_bits);
     for (i, (found, x)) in found.iter().zip(data).enumerate() {
         let expected = match (x.is_nan(), lo[i % 5].is_nan()) {
@@ -969,9 +1020,9 @@ fn the_works_do_their_work() {
     let mut factors = vec![1.0; rows];
     let view_of = layout(&axes(&[(rows, 1), (5, 0)]));
     let work = |factors: &[f64]| {
-        let view = View::new(Memory::Elements(factors), 0, Cow::Borrowed(&view_of));
+        let factors = broadcast(factors, 0, &view_of);
         run_in_place_each(
-            &Factors { factors: view, kind: FactorKind { is_plain: false, toward_zero: false } },
+            &Factors { factors, kind: FactorKind { is_plain: false, toward_zero: false } },
             data,
         )
     };

@@ -1,0 +1,91 @@
+//! Operands that are broadcast over an array: bounds, and the factors of slices.
+
+use std::ops::Range;
+
+use super::layout::Axis;
+use super::memory::Memory;
+use super::view::View;
+use crate::element::Element;
+use crate::error::{Result, vec_with_room};
+use crate::kernel::sum::BLOCK;
+
+/// The length of the shortest run of one element that is worth a call of its own, in elements. Gathering shorter runs takes less
+/// time.
+const MIN_RUN: usize = 32;
+
+/// An operand with an element for each position of an array.
+pub struct Broadcast<'a, T> {
+    view: View<'a, T>,
+    /// If a short row repeats along the outermost axis: copies of it, one after the other, a block longer than the row. So any
+    /// block of positions lies side by side here. Else nothing.
+    rows: Vec<T>,
+    /// The length of that row.
+    period: usize,
+}
+
+/// The elements at neighbouring positions.
+pub enum Run<'a, T> {
+    /// One for each position.
+    Each(&'a [T]),
+    /// The same at all positions.
+    Repeated(T),
+}
+
+impl<'a, T: Element> Broadcast<'a, T> {
+    /// An operand that has the positions of `view`.
+    ///
+    /// # Errors
+    /// No memory for copies of a row.
+    pub fn new(view: View<'a, T>) -> Result<Self> {
+        let period = match &view {
+            View::Strided { layout, .. } => layout.period().filter(|period| (1..=BLOCK).contains(period)),
+            View::Dense(_) => None,
+        };
+        let Some(period) = period else { return Ok(Self::unrepeated(view)) };
+        let len = view.len().min(period + BLOCK);
+        let mut rows = vec_with_room(len)?;
+        view.for_blocks(0..len, |block| rows.extend_from_slice(block));
+        Ok(Self { view, rows, period })
+    }
+
+    /// An operand that has elements of its own for all positions.
+    pub fn dense(elements: &'a [T]) -> Self {
+        Self::unrepeated(View::Dense(elements))
+    }
+
+    fn unrepeated(view: View<'a, T>) -> Self {
+        Self { view, rows: Vec::new(), period: 1 }
+    }
+
+    /// Calls `visit` with the elements at `range`, at most a block of them.
+    #[inline]
+    pub fn with_block<R>(&self, range: Range<usize>, visit: impl FnOnce(&[T]) -> R) -> R {
+        if self.rows.is_empty() {
+            return self.view.with_block(range, visit);
+        }
+        let at = range.start % self.period;
+        visit(&self.rows[at..at + range.len()])
+    }
+
+    /// Calls `visit` with the elements at `range`, at most a block of them, and with their places in the range. Where one element
+    /// repeats for long, as in a column that repeats, each run of it has a call of its own. Elsewhere one call gets all elements.
+    #[inline]
+    pub fn with_runs(&self, range: Range<usize>, mut visit: impl FnMut(Range<usize>, Run<'_, T>)) {
+        match &self.view {
+            View::Strided { memory: Memory::Elements(elements), start, layout }
+                if self.rows.is_empty()
+                    && matches!(layout.axes.last(), Some(Axis { stride: 0, len: MIN_RUN.. })) =>
+            {
+                let mut at = 0;
+                layout.runs(range, |offset, _, count| {
+                    visit(at..at + count, Run::Repeated(elements[(start + offset).cast_unsigned()]));
+                    at += count;
+                });
+            }
+            _ => {
+                let all = 0..range.len();
+                self.with_block(range, |elements| visit(all, Run::Each(elements)));
+            }
+        }
+    }
+}
