@@ -74,15 +74,10 @@ impl<T: Ordered> Op for ClipEach<'_, T> {
     fn eval<L: Level>(self, _: L) {
         let bounds = self.lo.iter().zip(self.hi);
         match self.from {
-            None => {
-                for (x, (lo, hi)) in self.to.iter_mut().zip(bounds) {
-                    *x = clipped(*x, *lo, *hi);
-                }
-            }
+            None => self.to.iter_mut().zip(bounds).for_each(|(x, (lo, hi))| *x = clipped(*x, *lo, *hi)),
             Some(from) => {
-                for ((to, x), (lo, hi)) in self.to.iter_mut().zip(from).zip(bounds) {
-                    *to = clipped(*x, *lo, *hi);
-                }
+                let pairs = self.to.iter_mut().zip(from);
+                pairs.zip(bounds).for_each(|((to, x), (lo, hi))| *to = clipped(*x, *lo, *hi));
             }
         }
     }

@@ -376,6 +376,86 @@ fn add_rows<L: Level, T: Element, const N: usize>(
     }
 }
 
+/// [`AddRows`] for rows that follow each other in memory, in one call.
+pub struct AddDenseRows<'a, T, F> {
+    /// One accumulator per column.
+    pub sums: &'a mut [f64],
+    /// All elements of the rows.
+    pub rows: &'a [T],
+    /// The term of each element.
+    pub term: F,
+}
+
+/// The bytes of the short rows that are added at a time: a page, so that memory is still read in order.
+const AT_ONCE_BYTES: usize = 4 << 10;
+
+/// The fewest rows that are added at a time. Longer rows are added one by one.
+const MIN_ROWS_AT_ONCE: usize = 8;
+
+impl<T: Element, F: Term<T>> Op for AddDenseRows<'_, T, F> {
+    type Output = ();
+    const CONVERTS: bool = F::CONVERTS;
+    #[inline(always)]
+    fn eval<L: Level>(self, _: L) {
+        let Self { sums, rows, term } = self;
+        let columns = sums.len().max(1);
+        let at_once = AT_ONCE_BYTES / (columns * size_of::<T>());
+        if at_once < MIN_ROWS_AT_ONCE {
+            rows.chunks_exact(columns).for_each(|row| add_rows::<L, _, _>(sums, [row], [term]));
+        } else {
+            rows.chunks(at_once * columns).for_each(|rows| add_short_rows::<L, _>(sums, rows, term));
+        }
+    }
+}
+
+/// Adds short rows, read once for each strip of columns, whose accumulators stay in registers.
+#[inline(always)]
+fn add_short_rows<L: Level, T: Element>(sums: &mut [f64], rows: &[T], term: impl Term<T>) {
+    let columns = sums.len();
+    let (strips, rest) = sums.as_chunks_mut::<LANES>();
+    let (pieces, rest) = rest.as_chunks_mut::<PIECE>();
+    let mut first = 0;
+    for strip in strips {
+        add_strip::<L, LANES, _>(strip, rows, first, columns, term);
+        first += LANES;
+    }
+    for piece in pieces {
+        add_strip::<L, PIECE, _>(piece, rows, first, columns, term);
+        first += PIECE;
+    }
+    if !rest.is_empty() {
+        let mut padded = [0.0; PIECE];
+        padded[..rest.len()].copy_from_slice(rest);
+        add_strip::<L, PIECE, _>(&mut padded, rows, first, columns, term);
+        rest.copy_from_slice(&padded[..rest.len()]);
+    }
+}
+
+/// Adds a strip of `N` columns, from column `first` on. Lanes that lie beyond the last column add any elements.
+#[inline(always)]
+fn add_strip<L: Level, const N: usize, T: Element>(
+    sums: &mut [f64; N],
+    rows: &[T],
+    first: usize,
+    columns: usize,
+    term: impl Term<T>,
+) {
+    let (mut lanes, mut at) = (*sums, first);
+    while let Some(row) = rows.get(at..).and_then(|rows| rows.first_chunk::<N>()) {
+        for j in 0..N {
+            lanes[j] = term.add::<L>(lanes[j], row[j]);
+        }
+        at += columns;
+    }
+    *sums = lanes;
+    // Fewer than `N` elements are left of the last rows.
+    for row in rows.get(at..).unwrap_or_default().chunks(columns) {
+        for (sum, x) in sums.iter_mut().zip(row) {
+            *sum = term.add::<L>(*sum, *x);
+        }
+    }
+}
+
 /// Folds the accumulators of [`AddRows`] into totals and resets them to zero.
 pub struct FoldRows<'a> {
     /// One total per column.

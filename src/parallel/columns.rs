@@ -1,6 +1,7 @@
 //! Columns: slices that lie side by side in dense matrices. A strip of columns is clipped while the cache holds it.
 
 use std::array;
+use std::ops::Range;
 
 use super::Crew;
 use super::elementwise::is_streamed;
@@ -169,5 +170,10 @@ impl<T: Real> Strip<'_, T> {
 impl<T: Real> ReadRows<T> for Strip<'_, T> {
     fn read<const N: usize>(&mut self, at: usize) -> [&[T]; N] {
         array::from_fn(|i| self.row(at + i))
+    }
+
+    fn dense(&self, range: Range<usize>) -> Option<&[T]> {
+        let source = self.source.filter(|_| self.columns() == self.inner)?;
+        Some(&source[range.start * self.inner..range.end * self.inner])
     }
 }

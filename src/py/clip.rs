@@ -26,7 +26,7 @@ use crate::parallel::elementwise::{Task, apply_elementwise};
 use crate::parallel::reduce::Order;
 use crate::parallel::rows::{clip_rows, is_row};
 use crate::scaled::{Limit, NonFinite, Scaled};
-use crate::walk::{Bounds, Broadcast, Target, Uniform, View};
+use crate::walk::{Bounds, Target, Uniform, View};
 
 /// See `gradclip.clip_by_value`.
 #[pyfunction]
@@ -77,10 +77,8 @@ fn clip_to_bounds(
         let pair = operands.pair()?;
         let (shape, walk, bytes) = (pair.input().shape().to_vec(), pair.walk(), pair.input().bytes());
         let numbers = (values.0.map(|lo| [lo]), values.1.map(|hi| [hi]));
-        let work = Bounds {
-            lo: Broadcast::new(lo.view(numbers.0.as_ref(), &shape, &walk)?)?,
-            hi: Broadcast::new(hi.view(numbers.1.as_ref(), &shape, &walk)?)?,
-        };
+        let lo = lo.view(numbers.0.as_ref(), &shape, &walk)?;
+        let work = Bounds::new(lo, hi.view(numbers.1.as_ref(), &shape, &walk)?)?;
         let mut task = pair.task::<T>(&walk)?;
         Ok(detached(py, bytes, || apply_elementwise(Isa::current(), &work, &mut task))?)
     }, Err(internal("bounds of a dtype without an order")))

@@ -74,6 +74,15 @@ impl<'a, T: Element> Slices<'a, T> {
         is_block.then_some([len, inner])
     }
 
+    /// Elements `range` of all `columns`, row by row, if these are the columns of one dense matrix.
+    #[must_use]
+    pub fn dense_rows(&self, range: Range<usize>, columns: &Range<usize>) -> Option<&[T]> {
+        let ([_, inner], Memory::Elements(elements)) = (self.block()?, self.memory) else { return None };
+        let is_matrix = columns.len() == inner && columns.start.is_multiple_of(inner);
+        let first = (self.start + self.kept.offset(columns.start)).cast_unsigned();
+        is_matrix.then(|| &elements[first..][range.start * inner..range.end * inner])
+    }
+
     /// Element number `element` of each of the slices `range`: a row of the matrix whose columns are the slices. The scratch has
     /// room for all of them.
     #[inline]

@@ -7,6 +7,7 @@ use super::broadcast::{Broadcast, Run};
 use super::target::Target;
 use super::view::View;
 use crate::element::{Ordered, Real};
+use crate::error::Result;
 use crate::isa::{Aligned, Identity, Isa, StreamGuard};
 use crate::kernel::clip::{AnyOutside, ClipEach};
 use crate::kernel::map::{AnyChange, Map};
@@ -142,13 +143,19 @@ impl<T: Real> Work<T> for Factors<'_> {
 
 /// Bounds for each element.
 pub struct Bounds<'a, T> {
-    /// Smallest values.
-    pub lo: Broadcast<'a, T>,
-    /// Largest values.
-    pub hi: Broadcast<'a, T>,
+    lo: Broadcast<'a, T>,
+    hi: Broadcast<'a, T>,
 }
 
-impl<T: Ordered> Bounds<'_, T> {
+impl<'a, T: Ordered> Bounds<'a, T> {
+    /// Smallest and largest values.
+    ///
+    /// # Errors
+    /// No memory for copies of a row that repeats.
+    pub fn new(lo: View<'a, T>, hi: View<'a, T>) -> Result<Self> {
+        Ok(Self { lo: Broadcast::new(lo)?, hi: Broadcast::new(hi)? })
+    }
+
     fn with_block<R>(&self, at: Range<usize>, visit: impl FnOnce(&[T], &[T]) -> R) -> R {
         self.lo.with_block(at.clone(), |lo| self.hi.with_block(at, |hi| visit(lo, hi)))
     }

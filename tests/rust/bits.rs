@@ -368,12 +368,12 @@ fn clips<T: Coded + Ordered>(found: &mut Found) {
     });
     found.line_of("clip each", &LENGTHS, |isa, data: &[T], found| {
         let (lo, hi) = (draw::<T>(Kind::Odd, data.len() + 1), draw::<T>(Kind::Wide, data.len() + 3));
-        let work = Bounds { lo: Broadcast::dense(&lo[1..]), hi: Broadcast::dense(&hi[3..]) };
-        add_written(isa, data, &work, found);
+        let work = Bounds::new(View::Dense(&lo[1..]), View::Dense(&hi[3..]));
+        add_written(isa, data, &work.expect("memory"), found);
         let all = layout([(data.len(), 0)]);
-        let lo = Broadcast::new(View::new(Memory::Elements(&lo[..1]), 0, Cow::Borrowed(&all)));
-        let hi = Broadcast::dense(&hi[2..data.len() + 2]);
-        add_written(isa, data, &Bounds { lo: lo.expect("memory"), hi }, found);
+        let one = View::new(Memory::Elements(&lo[..1]), 0, Cow::Borrowed(&all));
+        let work = Bounds::new(one, View::Dense(&hi[2..data.len() + 2]));
+        add_written(isa, data, &work.expect("memory"), found);
     });
     found.line_of("copy", &LENGTHS, |isa, data: &[T], found| {
         add_written(isa, data, &None::<Uniform<Clip<T>>>, found);

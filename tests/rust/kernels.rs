@@ -23,7 +23,7 @@ use _core::kernel::power::{HalfPower, Power};
 use _core::kernel::rows::PlainFactors;
 use _core::kernel::scale::{ClipMagnitude, Scale};
 use _core::kernel::scale_each::{FactorKind, ScaleEach};
-use _core::kernel::sum::{Abs, AddRows, FoldRows, Rescaled, Square, Sum, SumEach, Term, Total};
+use _core::kernel::sum::{Abs, AddDenseRows, AddRows, FoldRows, Rescaled, Square, Sum, SumEach, Term, Total};
 use _core::kernel::widen::{Limb, Modulus, Widen};
 use _core::scaled::{Factor, Scaled, power_of_two};
 
@@ -434,7 +434,6 @@ fn clip_each<T: KnownOrder>() {
         let mut found = room.clone();
         isa.run(ClipEach { from: None, to: &mut found[range.clone()], lo, hi });
         assert_same(&found, &result);
-        let mut found = result.clone();
         found[range.clone()].fill(T::HIGHEST);
         isa.run(ClipEach { from: Some(&room[range.clone()]), to: &mut found[range], lo, hi });
         assert_same(&found, &result);
@@ -1639,6 +1638,34 @@ fn rows_at_once<T: Known>() {
             assert_same(&at_once, &one_by_one);
         }
     });
+}
+
+/// Dense rows have the sums of rows that are added one by one: few columns and many, rows that a cache holds and more.
+fn dense_rows<T: Known>() {
+    let random = &mut Random::new(14);
+    for columns in (1..40).chain([63, 64, 65, 100, 300, 1000]) {
+        for height in [0, 1, 2, 3, 64] {
+            if cfg!(miri) && columns * height > 100 {
+                continue;
+            }
+            let data: Vec<T> = finite(random, columns * height);
+            let start: Vec<f64> = finite(random, columns);
+            for isa in Isa::available() {
+                let mut one_by_one = start.clone();
+                for row in data.chunks_exact(columns) {
+                    isa.run(AddRows { sums: &mut one_by_one, rows: [row], terms: [Square], next: None });
+                }
+                let mut dense = start.clone();
+                isa.run(AddDenseRows { sums: &mut dense, rows: &data, term: Square });
+                assert_same(&dense, &one_by_one);
+            }
+        }
+    }
+}
+
+#[test]
+fn dense_rows_are_added_column_by_column() {
+    for_all!(dense_rows);
 }
 
 /// Each square is added to a number that is as large, or some digits larger or smaller, so that the sum is rounded.

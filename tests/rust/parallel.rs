@@ -942,8 +942,8 @@ fn lists_of_halves_are_scaled() {
     }
 }
 
-fn broadcast<'a, T: Element>(elements: &'a [T], layout: &'a Layout) -> Broadcast<'a, T> {
-    Broadcast::new(View::new(Memory::Elements(elements), 0, Cow::Borrowed(layout))).expect("memory")
+fn strided<'a, T: Element>(elements: &'a [T], layout: &'a Layout) -> View<'a, T> {
+    View::new(Memory::Elements(elements), 0, Cow::Borrowed(layout))
 }
 
 #[test]
@@ -963,8 +963,8 @@ fn work_by_position_finds_its_position_on_every_thread() {
             Layout::new([Axis { len: len / width, stride: 0 }, Axis { len: width, stride: 1 }]),
             Layout::new([Axis { len, stride: 0 }]),
         );
-        let bounds = Bounds { lo: broadcast(&lows, &by_row), hi: broadcast(&[700.0], &by_none) };
-        let factors_of = broadcast(&factors, &by_column);
+        let bounds = Bounds::new(strided(&lows, &by_row), strided(&[700.0], &by_none)).expect("memory");
+        let factors_of = Broadcast::new(strided(&factors, &by_column)).expect("memory");
         let each = Factors { factors: factors_of, kind: FactorKind { is_plain: false, toward_zero: false } };
         for in_place in [false, true] {
             let found = everywhere(|isa| {

@@ -1,6 +1,6 @@
 //! Views, targets and slices against a naive odometer.
 
-#![allow(clippy::cast_possible_wrap, missing_docs, reason = "a test")]
+#![allow(clippy::cast_possible_wrap, clippy::expect_used, missing_docs, reason = "a test")]
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -929,9 +929,8 @@ fn run_in_place<T: Ordered<Cell = AtomicU64> + Real>(
     dense
 }
 
-fn broadcast<'a>(elements: &'a [f64], start: isize, layout: &'a Layout) -> Broadcast<'a, f64> {
-    Broadcast::new(View::new(Memory::Elements(elements), start, Cow::Borrowed(layout)))
-        .unwrap_or_else(|error| panic!("{error}"))
+fn strided<'a>(elements: &'a [f64], start: isize, layout: &'a Layout) -> View<'a, f64> {
+    View::new(Memory::Elements(elements), start, Cow::Borrowed(layout))
 }
 
 #[test]
@@ -956,7 +955,7 @@ fn broadcast_operands_have_the_elements_of_their_layouts() {
         let layout = layout(&axes(&shape));
         let start = shape.iter().map(|(len, stride)| if *stride < 0 { *len - 1 } else { 0 }).sum::<usize>();
         let elements: Vec<f64> = (0..many + 3 * BLOCK).map(|i| i as f64).collect();
-        let operand = broadcast(&elements, start.cast_signed(), &layout);
+        let operand = Broadcast::new(strided(&elements, start.cast_signed(), &layout)).expect("memory");
         let places =
             odometer(&axes(&shape)).into_iter().map(|offset| (start.cast_signed() + offset) as usize);
         let expected: Vec<f64> = places.map(|at| elements[at]).collect();
@@ -1001,26 +1000,28 @@ fn the_works_do_their_work() {
     assert!(halves.iter().zip(&data).all(|(found, x)| x.is_nan() || *found == (x / 2.0).to_bits()));
 
     // Bounds that repeat: lo along rows of 5, hi one number for all.
-    let (lo, hi) = ([-3.0, 0.0, 5.0, -1e9, f64::NAN], [100.0]);
+    let hi = [100.0];
     let rows = len / 5;
     let data = &data[..rows * 5];
     let (lo_layout, hi_layout) = (layout(&axes(&[(rows, 0), (5, 1)])), layout(&axes(&[(rows * 5, 0)])));
-    let bounds = Bounds { lo: broadcast(&lo, 0, &lo_layout), hi: broadcast(&hi, 0, &hi_layout) };
-    let found = run_in_place(&bounds, data, f64::to_bits);
-    for (i, (found, x)) in found.iter().zip(data).enumerate() {
-        let expected = match (x.is_nan(), lo[i % 5].is_nan()) {
-            (true, _) => payload,
-            (_, true) => f64::NAN.to_bits(),
-            _ => x.min(100.0).max(lo[i % 5]).to_bits(),
-        };
-        assert_eq!(*found, expected, "{i}");
+    for lo in [[-3.0, 0.0, 5.0, -1e9, f64::NAN], [-3.0, 0.0, 5.0, -1e9, f64::INFINITY]] {
+        let bounds = Bounds::new(strided(&lo, 0, &lo_layout), strided(&hi, 0, &hi_layout)).expect("memory");
+        let found = run_in_place(&bounds, data, f64::to_bits);
+        for (i, (found, x)) in found.iter().zip(data).enumerate() {
+            let expected = match (x.is_nan(), lo[i % 5].is_nan()) {
+                (true, _) => payload,
+                (_, true) => f64::NAN.to_bits(),
+                _ => x.min(100.0).max(lo[i % 5]).to_bits(),
+            };
+            assert_eq!(*found, expected, "{i}");
+        }
     }
 
     // One factor for each row of 5. A block whose factors are all 1 stays as it is.
     let mut factors = vec![1.0; rows];
     let view_of = layout(&axes(&[(rows, 1), (5, 0)]));
     let work = |factors: &[f64]| {
-        let factors = broadcast(factors, 0, &view_of);
+        let factors = Broadcast::new(strided(factors, 0, &view_of)).expect("memory");
         run_in_place_each(
             &Factors { factors, kind: FactorKind { is_plain: false, toward_zero: false } },
             data,

@@ -1,7 +1,7 @@
 //! Columns: slices that lie side by side in memory. Rows are added to one accumulator per column.
 
 use std::array;
-use std::ops::{Range, RangeInclusive};
+use std::ops::Range;
 
 use super::order::{Order, Reduction};
 use super::pass::{CHUNK, norm_of_slice_with, with_direct_term, with_term};
@@ -9,10 +9,10 @@ use crate::element::Element;
 use crate::error::{Result, vec_with_room};
 use crate::isa::{Aligned, Isa};
 use crate::kernel::max::MaxRow;
-use crate::kernel::sum::{AddRows, FoldRows, ROWS, ROWS_AT_ONCE, Term, Total};
+use crate::kernel::sum::{AddDenseRows, AddRows, FoldRows, ROWS, ROWS_AT_ONCE, Term, Total};
 use crate::parallel::Crew;
 use crate::scaled::Scaled;
-use crate::walk::Slices;
+use crate::walk::{Slices, with_scratch};
 
 /// Columns that one thread reduces at a time where rows are gathered or runs are merged. The accumulators and the gathered rows
 /// stay in the innermost cache.
@@ -25,14 +25,6 @@ const WIDE: usize = 2048;
 /// Columns of dense matrices that one thread reduces at a time where a column has a single accumulator: then it matters more that
 /// each row is read for longer than a page.
 const WIDEST: usize = 2 * WIDE;
-
-/// The sizes of rows, in bytes, that are added one by one where rows follow each other in memory and no cache holds them. Memory
-/// is then read in order, which takes half to a third of the time of four rows at once. Shorter rows lie in so few cache lines
-/// that the order does not matter. The accumulators of longer rows do not stay in the innermost cache.
-const SEQUENTIAL_ROW_BYTES: RangeInclusive<usize> = 256..=16 << 10;
-
-/// The fewest elements for which rows are added one by one: 1 MiB of float64, which fills the second-level cache of many CPUs.
-const SEQUENTIAL_MIN_ELEMENTS: usize = 1 << 17;
 
 /// Rows of a matrix of `columns` columns whose sums are made in one run. Longer columns are cut into runs whose results are merged
 /// in order, so that a narrow matrix has work for all threads. The cuts depend on the shape alone.
@@ -89,7 +81,9 @@ pub(super) fn column_norms<T: Element>(
     }
     let reduce = |rows: &mut Rows<'_, T>, range: Range<usize>, totals: &mut [Total]| {
         if is_direct {
-            with_direct_term!(first, term => add_columns(isa, range, rows, None, term, totals));
+            rows.for_each_matrix(totals, |rows, totals| {
+                with_direct_term!(first, term => add_columns(isa, range.clone(), rows, None, term, totals));
+            });
         } else {
             add_widened(isa, range, rows, first, totals);
         }
@@ -119,11 +113,16 @@ fn reduce_columns<const PIECE: usize, T: Element, A: Copy + Default + Send>(
     let (columns, len) = (slices.kept.len(), slices.reduced.len());
     let bytes = columns * len * size_of::<T>();
     let run = run_of_columns(columns);
+    // Whole matrices, if they are narrow.
+    let in_piece = match slices.block() {
+        Some([_, inner]) if inner < PIECE => PIECE - PIECE % inner,
+        _ => PIECE,
+    };
     let reduce = |first: usize, range, accumulators: &mut [A]| {
         let gathered: &mut [_] =
             if PIECE > STRIP { &mut [] } else { &mut Aligned([[T::ZERO; STRIP]; ROWS_AT_ONCE]).0 };
         let columns = first..first + accumulators.len();
-        reduce(&mut Rows::new(slices, columns, gathered), range, accumulators);
+        reduce(&mut Rows { slices, columns, gathered }, range, accumulators);
     };
     let finish = |first: usize, accumulators: &[A], norms: &mut [Scaled]| {
         for (at, (norm, accumulator)) in (first..).zip(norms.iter_mut().zip(accumulators)) {
@@ -133,8 +132,8 @@ fn reduce_columns<const PIECE: usize, T: Element, A: Copy + Default + Send>(
     let crew = Crew::new();
     if len <= run {
         let pieces = norms.chunks_mut(width).enumerate().flat_map(|(matrix, norms)| {
-            let pieces = norms.chunks_mut(PIECE).enumerate();
-            pieces.map(move |(i, norms)| (matrix * width + i * PIECE, norms))
+            let pieces = norms.chunks_mut(in_piece).enumerate();
+            pieces.map(move |(i, norms)| (matrix * width + i * in_piece, norms))
         });
         return crew.each(bytes, pieces, |(first, norms)| {
             let accumulators = &mut Aligned([A::default(); PIECE]).0[..norms.len()];
@@ -146,12 +145,12 @@ fn reduce_columns<const PIECE: usize, T: Element, A: Copy + Default + Send>(
     let runs = len.div_ceil(run);
     let mut results = vec_with_room(columns * runs)?;
     results.resize(columns * runs, A::default());
-    let jobs = results.chunks_mut(PIECE * runs).enumerate().flat_map(|(piece, results)| {
+    let jobs = results.chunks_mut(in_piece * runs).enumerate().flat_map(|(piece, results)| {
         let wide = results.len() / runs;
-        results.chunks_mut(wide).enumerate().map(move |(i, results)| (piece * PIECE, i * run, results))
+        results.chunks_mut(wide).enumerate().map(move |(i, results)| (piece * in_piece, i * run, results))
     });
     crew.each(bytes, jobs, |(first, row, results)| reduce(first, row..len.min(row + run), results))?;
-    let pieces = results.chunks_mut(PIECE * runs).zip(norms.chunks_mut(PIECE)).enumerate();
+    let pieces = results.chunks_mut(in_piece * runs).zip(norms.chunks_mut(in_piece)).enumerate();
     crew.each(bytes, pieces, |(piece, (results, norms))| {
         let (merged, later) = results.split_at_mut(norms.len());
         for run in later.chunks(norms.len()) {
@@ -159,7 +158,7 @@ fn reduce_columns<const PIECE: usize, T: Element, A: Copy + Default + Send>(
                 *total = merge(*total, *part);
             }
         }
-        finish(piece * PIECE, merged, norms);
+        finish(piece * in_piece, merged, norms);
     })
 }
 
@@ -167,9 +166,9 @@ fn reduce_columns<const PIECE: usize, T: Element, A: Copy + Default + Send>(
 pub(in crate::parallel) trait ReadRows<T> {
     /// `N` rows from number `at` on, at most [`ROWS_AT_ONCE`].
     fn read<const N: usize>(&mut self, at: usize) -> [&[T]; N];
-    /// Whether rows are added one by one.
-    fn is_sequential(&self) -> bool {
-        false
+    /// The rows with these numbers, if they follow each other in memory.
+    fn dense(&self, _: Range<usize>) -> Option<&[T]> {
+        None
     }
 }
 
@@ -179,16 +178,18 @@ struct Rows<'a, T> {
     slices: &'a Slices<'a, T>,
     columns: Range<usize>,
     gathered: &'a mut [[T; STRIP]],
-    is_sequential: bool,
 }
 
-impl<'a, T: Element> Rows<'a, T> {
-    fn new(slices: &'a Slices<'a, T>, columns: Range<usize>, gathered: &'a mut [[T; STRIP]]) -> Self {
-        let is_whole = slices.block().is_some_and(|[_, inner]| inner == columns.len());
-        let is_large = slices.kept.len() * slices.reduced.len() >= SEQUENTIAL_MIN_ELEMENTS;
-        let row_bytes = columns.len() * size_of::<T>();
-        let is_sequential = is_whole && is_large && SEQUENTIAL_ROW_BYTES.contains(&row_bytes);
-        Self { slices, columns, gathered, is_sequential }
+impl<T: Element> Rows<'_, T> {
+    /// Calls `visit` for the columns of each dense matrix, whose rows follow each other in memory, with their part of
+    /// `accumulators`. Other columns stay together.
+    fn for_each_matrix<A>(&mut self, accumulators: &mut [A], mut visit: impl FnMut(&mut Self, &mut [A])) {
+        let (all, inner) = (self.columns.clone(), self.slices.block().map(|[_, inner]| inner));
+        let inner = inner.filter(|inner| all.start.is_multiple_of(*inner)).unwrap_or(all.len());
+        for (first, part) in all.step_by(inner).zip(accumulators.chunks_mut(inner)) {
+            self.columns = first..first + part.len();
+            visit(self, part);
+        }
     }
 }
 
@@ -202,8 +203,8 @@ impl<T: Element> ReadRows<T> for Rows<'_, T> {
         })
     }
 
-    fn is_sequential(&self) -> bool {
-        self.is_sequential
+    fn dense(&self, range: Range<usize>) -> Option<&[T]> {
+        self.slices.dense_rows(range, &self.columns)
     }
 }
 
@@ -252,11 +253,13 @@ pub(in crate::parallel) fn add_columns<T: Element>(
     term: impl Term<T>,
     totals: &mut [Total],
 ) {
-    let sums = &mut Aligned([0.0; WIDE]).0[..totals.len()];
-    for from in range.clone().step_by(ROWS) {
-        add_rows(isa, from..range.end.min(from + ROWS), rows, next, term, sums);
-        isa.run(FoldRows { totals, sums });
-    }
+    with_scratch(0.0, totals.len(), |sums| {
+        let sums = &mut sums[..totals.len()];
+        for from in range.clone().step_by(ROWS) {
+            add_rows(isa, from..range.end.min(from + ROWS), rows, next, term, sums);
+            isa.run(FoldRows { totals: &mut *totals, sums: &mut *sums });
+        }
+    });
 }
 
 /// Adds at most [`ROWS`] rows to one accumulator per column.
@@ -268,7 +271,10 @@ fn add_rows<T: Element>(
     term: impl Term<T>,
     sums: &mut [f64],
 ) {
-    let tail = if rows.is_sequential() { range.start } else { range.end - range.len() % ROWS_AT_ONCE };
+    if let Some(rows) = rows.dense(range.clone()) {
+        return isa.run(AddDenseRows { sums, rows, term });
+    }
+    let tail = range.end - range.len() % ROWS_AT_ONCE;
     for at in (range.start..tail).step_by(ROWS_AT_ONCE) {
         isa.run(AddRows { sums, rows: rows.read(at), terms: [term; ROWS_AT_ONCE], next });
     }
