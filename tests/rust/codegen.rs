@@ -12,6 +12,7 @@ use std::any::type_name;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 use std::hint::black_box;
+use std::ops::Bound::{Excluded, Included};
 use std::process::Command;
 use std::vec;
 
@@ -24,7 +25,7 @@ use _core::kernel::max::{MaxAbs, MaxRow};
 use _core::kernel::power::{HalfPower, Power};
 use _core::kernel::scale::{Scale, Times};
 use _core::kernel::scale_each::ScaleEach;
-use _core::kernel::sum::{Abs, AddRows, Square, Sum, SumEach};
+use _core::kernel::sum::{Abs, AddDenseRows, AddRows, Square, Sum, SumEach};
 use _core::kernel::widen::{Modulus, Widen};
 
 /// The levels, in the order of the table in `isa.rs`, and the names of their registers.
@@ -186,7 +187,8 @@ fn innermost(function: &[Instruction]) -> Vec<&[Instruction]> {
             ends.entry(head).and_modify(|end: &mut usize| *end = i.max(*end)).or_insert(i);
         }
     }
-    let holds_none = |head: usize, end: usize| ends.range(head + 1..=end).next().is_none();
+    // A loop may be a single jump to itself.
+    let holds_none = |head, end| ends.range((Excluded(head), Included(end))).next().is_none();
     ends.iter()
         .filter(|(head, end)| holds_none(**head, **end))
         .map(|(head, end)| &function[*head..=*end])
@@ -299,6 +301,8 @@ fn probes() -> Vec<Probe> {
         probe::<AddRows<'_, f32, Square, 4>>(SQUARE, [157, 56, 28]),
         probe::<AddRows<'_, f64, Square, 4>>(SUM, [157, 74, 37]),
         probe::<AddRows<'_, f32, Abs, 4>>(SUM, [194, 74, 37]),
+        probe::<AddDenseRows<'_, f32, Square>>(SQUARE, [240, 56, 35]),
+        probe::<AddDenseRows<'_, f64, Square>>(SUM, [240, 74, 44]),
         probe::<AddRows<'_, Bf16, Square, 4>>(SQUARE, [267, 92, 46]),
         probe::<MaxAbs<'_, f32>>(Done("pcmpgtd|pmaxsd|pmaxud", 4), [175, 26, 13]),
         probe::<MaxAbs<'_, f64>>(Done("pcmpgtd|pcmpgtq|pmaxuq", 8), [718, 106, 26]),

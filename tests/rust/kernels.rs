@@ -23,7 +23,9 @@ use _core::kernel::power::{HalfPower, Power};
 use _core::kernel::rows::PlainFactors;
 use _core::kernel::scale::{ClipMagnitude, Scale};
 use _core::kernel::scale_each::{FactorKind, ScaleEach};
-use _core::kernel::sum::{Abs, AddDenseRows, AddRows, FoldRows, Rescaled, Square, Sum, SumEach, Term, Total};
+use _core::kernel::sum::{
+    Abs, AddDenseRows, AddRows, FoldRows, Rescaled, SPAN_CHUNKS, Square, Sum, SumEach, Term, Total,
+};
 use _core::kernel::widen::{Limb, Modulus, Widen};
 use _core::scaled::{Factor, Scaled, power_of_two};
 
@@ -1638,6 +1640,12 @@ fn rows_at_once<T: Known>() {
             assert_same(&at_once, &one_by_one);
         }
     });
+}
+
+#[test]
+fn gpus_merge_as_many_chunks_in_a_span() {
+    let kernels = include_str!("../../python/gradclip/_cuda/kernels.cu");
+    assert!(kernels.contains(&format!("SPAN_CHUNKS = {SPAN_CHUNKS},")));
 }
 
 /// Dense rows have the sums of rows that are added one by one: few columns and many, rows that a cache holds and more.
