@@ -12,7 +12,7 @@ use crate::error::{Result, vec_with_room};
 use crate::isa::{Aligned, Isa, StreamGuard, prefetch_distance};
 use crate::kernel::scale_each::{FactorKind, ScaleEach};
 use crate::kernel::sum::{ROWS_AT_ONCE, Square, Total};
-use crate::scaled::{Factor, Limit};
+use crate::scaled::{Factor, Limit, Scaled};
 use crate::walk::{Broadcast, Factors, View, Work};
 
 /// The length of the longest column for [`clip_columns`], in elements. A strip of longer columns would be too narrow.
@@ -49,16 +49,41 @@ pub fn clip_columns<T: Real>(
     isa: Isa,
     source: Option<&[T]>,
     output: &mut [T],
-    [len, inner]: [usize; 2],
+    shape: [usize; 2],
     limit: impl Into<Limit>,
 ) -> Result<()> {
-    let limit = limit.into();
+    scale_columns(isa, source, output, shape, Rule::Clip(limit.into()), &mut [])
+}
+
+/// Divides each column of dense matrices by its own norm, unless the norm is 0. Writes the norms, one for each column.
+///
+/// # Errors
+/// No memory for the list of strips, or a bad setting of the threads.
+pub fn normalize_columns<T: Real>(
+    isa: Isa,
+    source: Option<&[T]>,
+    output: &mut [T],
+    shape: [usize; 2],
+    norms: &mut [Scaled],
+) -> Result<()> {
+    scale_columns(isa, source, output, shape, Rule::Normalize, norms)
+}
+
+/// Scales each column by its own norm. `norms` gets the norm of each, or is empty.
+fn scale_columns<T: Real>(
+    isa: Isa,
+    source: Option<&[T]>,
+    output: &mut [T],
+    shape @ [_, inner]: [usize; 2],
+    rule: Rule,
+    norms: &mut [Scaled],
+) -> Result<()> {
     let bytes = size_of_val(output);
     let streams = is_streamed(bytes);
     // Parts of rows are too short for a CPU to predict the next one. Where a cache holds all, prefetching only takes time.
     let next = (streams && prefetch_distance() > 0).then_some(ROWS_AT_ONCE * inner * size_of::<T>());
-    let strips = strips(source, output, [len, inner])?;
-    Crew::new().each(bytes * 2, strips.into_iter(), |strip| strip.clip(isa, limit, next, streams))
+    let strips = strips(source, output, shape, norms)?;
+    Crew::new().each(bytes * 2, strips.into_iter(), |strip| strip.scale(isa, rule, next, streams))
 }
 
 /// The parts of the rows that belong to the columns that are clipped at a time.
@@ -69,6 +94,8 @@ struct Strip<'a, T> {
     inner: usize,
     /// Parts of the rows of the output.
     rows: Vec<&'a mut [T]>,
+    /// The places of the norms, or nothing.
+    norms: &'a mut [Scaled],
 }
 
 /// Cuts matrices into strips.
@@ -76,6 +103,7 @@ fn strips<'a, T: Real>(
     source: Option<&'a [T]>,
     output: &'a mut [T],
     [len, inner]: [usize; 2],
+    mut norms: &'a mut [Scaled],
 ) -> Result<Vec<Strip<'a, T>>> {
     let width = columns_in_strip::<T>(len).min(inner);
     let mut strips: Vec<Strip<'_, T>> = vec_with_room(output.len() / len / inner * inner.div_ceil(width))?;
@@ -83,7 +111,8 @@ fn strips<'a, T: Real>(
         let before = strips.len();
         for first in (0..inner).step_by(width) {
             let source = source.map(|source| &source[outer * len * inner + first..]);
-            strips.push(Strip { source, inner, rows: vec_with_room(len)? });
+            let norms = norms.split_off_mut(..width.min(inner - first)).unwrap_or_default();
+            strips.push(Strip { source, inner, rows: vec_with_room(len)?, norms });
         }
         for row in matrix.chunks_mut(inner) {
             for (part, strip) in row.chunks_mut(width).zip(&mut strips[before..]) {
@@ -107,15 +136,15 @@ impl<T: Real> Strip<'_, T> {
         }
     }
 
-    /// Clips the columns. `next`: the number of bytes to the rows that are read next, if those are to be prefetched.
-    fn clip(mut self, isa: Isa, limit: Limit, next: Option<usize>, streams: bool) {
+    /// Scales the columns. `next`: the number of bytes to the rows that are read next, if those are to be prefetched.
+    fn scale(mut self, isa: Isa, rule: Rule, next: Option<usize>, streams: bool) {
         let factors = &mut Aligned([1.0; WIDEST_STRIP]).0[..self.columns()];
         let mut then = None;
-        self.find_factors(isa, limit, next, factors, &mut then);
+        self.find_factors(isa, rule, next, factors, &mut then);
         if self.source.is_none() && factors.iter().all(|factor| *factor == 1.0) {
             return; // nothing is written
         }
-        let kind = FactorKind { is_plain: then.is_none(), toward_zero: limit.margin > 0.0 };
+        let kind = FactorKind { is_plain: then.is_none(), toward_zero: rule.toward_zero() };
         let guard = (streams && then.is_none()).then(StreamGuard::begin);
         for (row, to) in self.rows.iter_mut().enumerate() {
             let from = self.source.map(|source| &source[row * self.inner..][..to.len()]);
@@ -132,12 +161,12 @@ impl<T: Real> Strip<'_, T> {
         }
     }
 
-    /// Finds the factors of the columns. `then` gets the second steps if one of them is not plain: a norm that lies far outside of
+    /// Finds the factors and the norms of the columns. `then` gets the second steps if one of them is not plain: a norm that lies far outside of
     /// float64's range has a factor of two steps.
     fn find_factors(
         &mut self,
         isa: Isa,
-        limit: Limit,
+        rule: Rule,
         next: Option<usize>,
         factors: &mut [f64],
         then: &mut Option<[f64; WIDEST_STRIP]>,
@@ -146,7 +175,8 @@ impl<T: Real> Strip<'_, T> {
         add_columns(isa, 0..self.rows.len(), self, next, Square, totals);
         let sums = &mut Aligned([0.0; WIDEST_STRIP]).0[..factors.len()];
         sums.iter_mut().zip(&*totals).for_each(|(sum, total)| *sum = total.value());
-        Rule::Clip(limit).plain_factors(isa, sums, factors);
+        rule.plain_factors(isa, sums, factors);
+        self.norms.iter_mut().zip(&*sums).for_each(|(norm, sum)| *norm = Scaled::new(sum.sqrt(), 0));
         if !factors.contains(&0.0) {
             return;
         }
@@ -160,8 +190,9 @@ impl<T: Real> Strip<'_, T> {
                     *x = self.row(row)[column];
                 }
                 let norm = norm_of_view_with(isa, &View::Dense(elements), Order::Two, Some(*sum));
-                let factor = limit.factor(norm).unwrap_or(Factor::ONE);
+                let factor = rule.factor(norm).unwrap_or(Factor::ONE);
                 (factors[column], then[column]) = (factor.by, factor.then);
+                self.norms.get_mut(column).into_iter().for_each(|to| *to = norm);
             }
         }
     }

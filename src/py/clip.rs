@@ -15,18 +15,18 @@ use super::bound::{BoundKind, bound};
 use super::call::Call;
 use super::kinds::Kinds;
 use super::operands::{Inputs, OnDevice, Operands, Parameter, Parts};
-use super::run::{NormOf, Norms, detached, margin, real_dtype, scale_pairs, scale_slices};
+use super::run::{NormOf, Norms, columns_of, detached, margin, real_dtype, scale_pairs, scale_slices};
 use super::shared::{shared_norm, shared_norms};
 use crate::element::{Dtype, Ordered, match_dtype};
 use crate::isa::Isa;
 use crate::kernel::clip::Clip;
 use crate::kernel::scale::ClipMagnitude;
-use crate::parallel::columns::{clip_columns, is_column};
-use crate::parallel::elementwise::{Task, apply_elementwise};
+use crate::parallel::columns::clip_columns;
+use crate::parallel::elementwise::apply_elementwise;
 use crate::parallel::reduce::Order;
 use crate::parallel::rows::{clip_rows, is_row};
 use crate::scaled::{Limit, NonFinite, Scaled};
-use crate::walk::{Bounds, Target, Uniform, View};
+use crate::walk::{Bounds, Uniform};
 
 /// See `gradclip.clip_by_value`.
 #[pyfunction]
@@ -300,16 +300,8 @@ fn clip_as_columns(
 ) -> PyResult<bool> {
     let bytes = whole.bytes();
     match_dtype!(real real, T => {
-        let shape = whole.slices::<T>(&whole.split(axes))?.block();
-        let Some(shape @ [len, _]) = shape else { return Ok(false) };
-        if !is_column::<T>(whole.len() / len.max(1), shape) {
-            return Ok(false);
-        }
-        let (from, to) = match pair.whole_task::<T>()? {
-            Task { source: Some(View::Dense(from)), target: Target::Dense(to) } => (Some(from), to),
-            Task { source: None, target: Target::Dense(to) } => (None, to),
-            _ => return Ok(false),
-        };
+        let Some(shape) = columns_of::<T>(whole, axes)? else { return Ok(false) };
+        let Some((from, to)) = pair.dense::<T>()? else { return Ok(false) };
         detached(py, bytes, || clip_columns(Isa::current(), from, to, shape, limit))?;
         Ok(true)
     }, Ok(false))

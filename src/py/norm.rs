@@ -12,7 +12,7 @@ use super::array::{Array, internal};
 use super::call::{Call, plain_axes, plain_order};
 use super::kinds::Kinds;
 use super::operands::{Inputs, OnDevice, Parameter, Parts};
-use super::run::{Norms, norm_of_arrays, normalize_rows, scale_pairs, scale_slices};
+use super::run::{Norms, norm_of_arrays, normalize_columns, normalize_rows, scale_pairs, scale_slices};
 use crate::parallel::reduce::Order;
 use crate::parallel::rows::Rule;
 use crate::scaled::Scaled;
@@ -195,10 +195,14 @@ pub(super) fn normalize<'py>(
 
 /// Divides a tensor by its norms, and returns the norms as an array.
 fn divide_by_norms<'py>(py: Python<'py>, pair: &mut Pair<'py>, along: &Along) -> PyResult<Bound<'py, PyAny>> {
-    if let Along::Vectors(axes, Order::Two) = along
-        && let Some(norm) = normalize_rows(pair, axes)?
-    {
-        return Ok(norm);
+    if let Along::Vectors(axes, Order::Two) = along {
+        let done = match normalize_rows(pair, axes)? {
+            None => normalize_columns(pair, axes)?,
+            done => done,
+        };
+        if let Some(norm) = done {
+            return Ok(norm);
+        }
     }
     let norms = along.norms(pair.input())?;
     let norm = norms.to_array(pair.input(), true)?;

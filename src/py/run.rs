@@ -20,7 +20,7 @@ use crate::parallel::Crew;
 use crate::parallel::each::{ArrayJob, clip_each, run_each};
 use crate::parallel::elementwise::{AnyTask, Task, apply_elementwise, apply_to_one, is_streamed, scale};
 use crate::parallel::reduce::{self, AnyView, Order, Views, norms_into};
-use crate::parallel::rows;
+use crate::parallel::{columns, rows};
 use crate::scaled::{Factor, Limit, Scaled};
 use crate::walk::{Broadcast, Factors};
 
@@ -335,6 +335,40 @@ pub(super) fn normalize_rows<'py>(
             let mut values = zeros(data.len() / len)?;
             let norms = values.as_mut_slice();
             detached(py, bytes, || rows::normalize_rows(Isa::current(), source.as_ref(), data, len, norms))?;
+            Ok(values)
+        })?;
+        Ok(Some(norms))
+    }, Ok(None))
+}
+
+/// The shape of dense matrices whose columns the slices along the axes are, if these are for the functions of `columns.rs`.
+pub(super) fn columns_of<T: Real>(array: &Array<'_>, axes: &[usize]) -> PyResult<Option<[usize; 2]>> {
+    let shape = array.slices::<T>(&array.split(axes))?.block();
+    Ok(shape.filter(|shape @ &[len, _]| columns::is_column::<T>(array.len() / len.max(1), *shape)))
+}
+
+/// If the slices along the axes are columns of a dense array, divides each by its norm and returns the norms as an array.
+pub(super) fn normalize_columns<'py>(
+    pair: &mut Pair<'py>,
+    axes: &[usize],
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let input = pair.input().clone();
+    let (py, dtype, bytes) = (input.object().py(), dtype_of(&input)?, input.bytes());
+    if dtype.parts().is_some() {
+        return Ok(None);
+    }
+    match_dtype!(real dtype, T => {
+        let Some(shape @ [len, _]) = columns_of::<T>(&input, axes)? else { return Ok(None) };
+        if pair.dense::<T>()?.is_none() {
+            return Ok(None);
+        }
+        let kept: Vec<_> = input.split(axes).kept().collect();
+        // The memory for the norms is allocated before anything is written, as in `normalize_rows`.
+        let norms = new_norms(&input, &kept, true, || {
+            let Some((from, to)) = pair.dense::<T>()? else { return Err(resized()) };
+            let mut values = zeros(to.len() / len)?;
+            let norms = values.as_mut_slice();
+            detached(py, bytes, || columns::normalize_columns(Isa::current(), from, to, shape, norms))?;
             Ok(values)
         })?;
         Ok(Some(norms))

@@ -280,6 +280,27 @@ def test_normalize_divides_by_the_norm(dtype, p, axis):
 
 
 @dtypes
+@pytest.mark.parametrize(("shape", "axis"), [((5, 130), 0), ((2, 3, 150), 1)])
+def test_many_columns_are_normalized(dtype, shape, axis):
+    x = np.random.default_rng(3).standard_normal(shape).astype(dtype)
+    x[..., 7], x[..., 140 % shape[-1]], x[(0,) * axis + (1, 9)] = 0, oracle.tiny(dtype), np.nan
+    result, norm = gc.normalize(x, axis=axis)
+    assert same_bits(norm, gc.norm(x, axis=axis, keepdims=True))
+    columns = np.ones(shape, bool)
+    columns[(0,) * axis + (slice(None), 9)] = False  # NaN
+    assert np.isnan(result[~columns]).all()
+    held_to = norms_in_use(x, exact_norms(x, 2, axis), axis, 2)
+    expected = exact_quotient(x, held_to)
+    assert_within_ulp(result[columns], expected[columns], allowed_ulps(dtype))
+    own, other = x.copy(), np.asfortranarray(x)
+    assert same_bits(gc.normalize(own, axis=axis, out=own)[0], result)
+    assert same_bits(gc.normalize(x, axis=axis, out=other)[0], result)
+    room = np.empty((shape[0] + 1, *shape[1:]), dtype)  # the output overlaps the input
+    room[:-1] = x
+    assert same_bits(gc.normalize(room[:-1], axis=axis, out=room[1:])[0], result)
+
+
+@dtypes
 @pytest.mark.parametrize("p", MATRIX_ORDS)
 def test_normalize_by_matrix_norms(dtype, p):
     x = cube(dtype)

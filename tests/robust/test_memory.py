@@ -211,7 +211,9 @@ print(lazy() - before)
 # ---- huge pages
 
 
-@pytest.mark.parametrize(("mib", "setting", "asks"), [(1, "1", True), (1, "0", False), (0.5, "1", False), (40, "1", True), (40, "0", False)])
+@pytest.mark.parametrize(
+    ("mib", "setting", "asks"), [(1, "1", True), (1, "0", False), (0.5, "1", False), (40, "1", True), (40, "0", False)]
+)
 def test_huge_pages_are_asked_for_unless_numpy_is_told_not_to(mib, setting, asks):
     code = f"""
 def flags(place):

@@ -14,10 +14,10 @@ use _core::kernel::power::{Power, Simple};
 use _core::kernel::scale_each::FactorKind;
 use _core::kernel::sum::{BLOCK, Term};
 use _core::parallel::Crew;
-use _core::parallel::columns::{clip_columns, is_column};
+use _core::parallel::columns::{clip_columns, is_column, normalize_columns};
 use _core::parallel::elementwise::{AnyTask, Task, apply_elementwise, scale};
 use _core::parallel::reduce::{AnyView, CHUNK, Order, norm, norm_of_view};
-use _core::parallel::rows::clip_rows;
+use _core::parallel::rows::{Rule, clip_rows};
 use _core::parallel::{MAX_THREADS, THREADS};
 use _core::scaled::{Factor, Scaled, power_of_two};
 use _core::setting::Setting;
@@ -1051,7 +1051,15 @@ fn rows_are_clipped_by_their_own_norms() {
     check_clipped_rows::<Bf16>(|x| x.to_bits().into(), 0x7fc0);
 }
 
-/// Columns clipped by their own norms, in matrices that follow each other. `extremes` are numbers whose squares, or whose
+/// The digits and the exponents of norms; the same for all NaNs.
+fn norm_bits(norms: &[Scaled]) -> Vec<(u64, i32)> {
+    let parts = norms.iter().map(|norm| norm.split());
+    parts
+        .map(|(digits, exponent)| if digits.is_nan() { (0, 0) } else { (digits.to_bits(), exponent) })
+        .collect()
+}
+
+/// Columns clipped or normalized by their own norms, in matrices that follow each other. `extremes` are numbers whose squares, or whose
 /// factors, leave float64's range, or infinities and NaN.
 fn check_clipped_columns<T: Real + Known>(bits: fn(T) -> u64, nan: u64, extremes: &[T]) {
     let all = |data: &[T]| -> Vec<u64> { data.iter().map(|x| bits(*x)).collect() };
@@ -1082,27 +1090,36 @@ fn check_clipped_columns<T: Real + Known>(bits: fn(T) -> u64, nan: u64, extremes
             Layout::new([Axis { len, stride: inner.cast_signed() }]),
         );
         let norms = slice_norms(Isa::current(), &block, Order::Two).expect("memory");
-        let mut expected = all(&data);
-        for (at, norm) in norms.iter().enumerate() {
-            let Some(factor) = norm.clip_to(limit) else { continue };
-            for row in 0..len {
-                let place = (at / inner * len + row) * inner + at % inner;
-                let x = data[place].widen();
-                let product = x * factor.by * factor.then;
-                let fresh = factor.by.is_nan() || (product.is_nan() && !x.is_nan());
-                expected[place] = if fresh { nan } else { bits(T::narrow(product)) };
+        let scaled = |rule: Rule| {
+            let mut expected = all(&data);
+            for (at, norm) in norms.iter().enumerate() {
+                let Some(factor) = rule.factor(*norm) else { continue };
+                for row in 0..len {
+                    let place = (at / inner * len + row) * inner + at % inner;
+                    let x = data[place].widen();
+                    let product = x * factor.by * factor.then;
+                    let fresh = factor.by.is_nan() || (product.is_nan() && !x.is_nan());
+                    expected[place] = if fresh { nan } else { bits(T::narrow(product)) };
+                }
             }
-        }
-        let found = everywhere(|isa| {
-            let mut outputs = [vec![T::ZERO; data.len()], data.clone()];
-            clip_columns(isa, Some(&data), &mut outputs[0], [len, inner], limit).expect("threads");
-            clip_columns(isa, None, &mut outputs[1], [len, inner], limit).expect("threads");
-            outputs.map(|found| all(&found))
+            expected
+        };
+        let (clipped, normalized) = (scaled(Rule::Clip(limit.into())), scaled(Rule::Normalize));
+        let (found, found_norms) = everywhere(|isa| {
+            let [mut a, mut b] = [vec![T::ZERO; data.len()], data.clone()];
+            clip_columns(isa, Some(&data), &mut a, [len, inner], limit).expect("threads");
+            clip_columns(isa, None, &mut b, [len, inner], limit).expect("threads");
+            let [mut c, mut d] = [vec![T::ZERO; data.len()], data.clone()];
+            let [mut own, mut again] = [(); 2].map(|()| vec![Scaled::ZERO; norms.len()]);
+            normalize_columns(isa, Some(&data), &mut c, [len, inner], &mut own).expect("threads");
+            normalize_columns(isa, None, &mut d, [len, inner], &mut again).expect("threads");
+            ([a, b, c, d].map(|found| all(&found)), [own, again].map(|norms| norm_bits(&norms)))
         });
-        for found in found {
-            let wrong = found.iter().zip(&expected).position(|(a, b)| a != b);
+        for (found, expected) in found.iter().zip([&clipped, &clipped, &normalized, &normalized]) {
+            let wrong = found.iter().zip(expected).position(|(a, b)| a != b);
             assert_eq!(wrong, None, "{outer} x {len} x {inner}, limit {limit:e}");
         }
+        assert!(found_norms.iter().all(|found| *found == norm_bits(&norms)));
     }
 }
 

@@ -13,7 +13,7 @@ use super::order::{IterOrder, ReducedAxes};
 use crate::element::{Dtype, Ordered};
 use crate::error::vec_with_room;
 use crate::parallel::elementwise::Task;
-use crate::walk::{Cells, Slices, Target};
+use crate::walk::{Cells, Slices, Target, View};
 
 /// An input and its output.
 pub(in crate::py) struct Pair<'py> {
@@ -133,6 +133,15 @@ impl<'py> Pair<'py> {
         }
     }
 
+    /// The elements of the input, unless it is in place, and of the output, if both are dense in one order of the axes.
+    pub(in crate::py) fn dense<T: Ordered>(&mut self) -> PyResult<Option<DensePair<'_, T>>> {
+        Ok(match self.whole_task::<T>()? {
+            Task { source: Some(View::Dense(from)), target: Target::Dense(to) } => Some((Some(from), to)),
+            Task { source: None, target: Target::Dense(to) } => Some((None, to)),
+            _ => None,
+        })
+    }
+
     /// The memory of the output, in the order of `walk`. The caller has borrowed the pair mutably.
     fn target<T: Ordered>(&self, walk: &IterOrder) -> PyResult<Target<'_, T>> {
         let output = self.output();
@@ -171,6 +180,9 @@ impl<'py> Pair<'py> {
         Ok(Target::Strided { cells, start: start + shift, layout: Cow::Owned(layout), range: 0..len })
     }
 }
+
+/// See [`Pair::dense`].
+type DensePair<'a, T> = (Option<&'a [T]>, &'a mut [T]);
 
 /// See [`Pair::rows`].
 pub(in crate::py) type Rows<'a, T> = (Option<Slices<'a, T>>, &'a mut [T]);
