@@ -148,6 +148,31 @@ impl<'py> Array<'py> {
         Ok(copy)
     }
 
+    /// The array broadcast to a shape, as NumPy broadcasts it; None if the shapes do not fit.
+    pub(super) fn broadcast_to(self, shape: &[usize]) -> PyResult<Option<Self>> {
+        if self.shape() == shape {
+            return Ok(Some(self));
+        }
+        let Some(added) = shape.len().checked_sub(self.ndim()) else { return Ok(None) };
+        let (mut strides, (_, lens)) = (SmallVec::<[isize; 4]>::from_elem(0, added), shape.split_at(added));
+        for ((own, stride), len) in self.shape().iter().zip(self.strides()).zip(lens) {
+            match *own {
+                1 => strides.push(0),
+                own if own == *len => strides.push(*stride),
+                _ => return Ok(None),
+            }
+        }
+        let (py, descr) = (self.object.py(), self.current_fields()?.descr);
+        // SAFETY: the descr and the memory are those of an array that the view keeps alive as its owner; the view takes a new
+        // reference to the descr. Its elements are elements of that array, some of them repeated.
+        let view = unsafe {
+            ffi::Py_INCREF(descr.cast());
+            fields::new_array(py, descr, shape, Some(&strides), self.data, false)?
+        };
+        let (view, _) = Self::read(&view).ok_or_else(|| internal("NumPy made no array"))?;
+        Ok(Some(view.with_owner(Box::new(self))))
+    }
+
     /// Copies the elements, in the shape that this array had when it was read, to an array with this shape and dtype. No Python code
     /// runs.
     fn copy_into(&self, to: &Self) -> PyResult<()> {

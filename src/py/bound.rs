@@ -36,9 +36,11 @@ pub(super) fn bound<'py>(
         return Ok(number);
     }
     let shape = tensor.shape()?;
+    // A single element is a number, and numbers are clipped to faster.
     if let Some((array, false)) = Array::read(object)
         && array.dtype() == Some(dtype)
-        && array.shape() == &*shape
+        && (array.shape() == &*shape || array.len() != 1)
+        && let Some(array) = array.broadcast_to(&shape)?
     {
         return Ok(BoundKind::Array(Box::new(array)));
     }
