@@ -8,7 +8,9 @@ use super::array::order::{IterOrder, spread};
 use super::array::{Array, internal, objects};
 use super::call::Call;
 use super::operands::Inputs;
-use crate::element::Ordered;
+use crate::element::{Dtype, Ordered, Real, match_dtype};
+use crate::error::vec_with_room;
+use crate::kernel::sum::BLOCK;
 use crate::walk::View;
 
 /// A bound of `clip_by_value`.
@@ -36,13 +38,10 @@ pub(super) fn bound<'py>(
         return Ok(number);
     }
     let shape = tensor.shape()?;
-    // A single element is a number, and numbers are clipped to faster.
     if let Some((array, false)) = Array::read(object)
-        && array.dtype() == Some(dtype)
-        && (array.shape() == &*shape || array.len() != 1)
-        && let Some(array) = array.broadcast_to(&shape)?
+        && let Some(bound) = array_bound(array, dtype, &shape)?
     {
-        return Ok(BoundKind::Array(Box::new(array)));
+        return Ok(bound);
     }
     let found = call.check("bound", (argument, object, tensor.object()?, &*shape))?;
     if let Some(number) = plain_bound(&found, is_float)? {
@@ -55,6 +54,41 @@ pub(super) fn bound<'py>(
             Ok(BoundKind::Array(Box::new(array.with_owner(Box::new(owner)))))
         }
         _ => Err(internal("a bound is no array")),
+    }
+}
+
+/// The most elements of an array that is converted here.
+const MAX_CONVERTED: usize = BLOCK;
+
+/// A bound that is an ndarray: of the tensor's dtype, or a short one of other floats without NaN; None for other arrays.
+fn array_bound<'py>(array: Array<'py>, dtype: Dtype, shape: &[usize]) -> PyResult<Option<BoundKind<'py>>> {
+    let in_array = |array: Option<Array<'py>>| array.map(|array| BoundKind::Array(Box::new(array)));
+    let is_number = array.len() == 1 && array.shape() != shape;
+    let own = match array.dtype() {
+        Some(own) if own == dtype && !is_number => return Ok(in_array(array.broadcast_to(shape)?)),
+        Some(own) if own.is_float() && dtype.is_float() && array.len() <= MAX_CONVERTED => own,
+        _ => return Ok(None),
+    };
+    let py = array.object().py();
+    let axes: Vec<_> = (0..array.ndim()).collect();
+    let mut numbers: Vec<f64> = vec_with_room(array.len())?;
+    match_dtype!(real own, T => {
+        let view = array.view::<T>(&IterOrder::along(axes.iter().copied()))?;
+        view.for_blocks(0..view.len(), |block| numbers.extend(block.iter().map(|x| x.widen())));
+    }, {});
+    match numbers[..] {
+        _ if numbers.iter().any(|number| number.is_nan()) => Ok(None),
+        [number] if array.ndim() <= shape.len() => Ok(Some(BoundKind::Float(number))),
+        // NumPy itself has no number for bfloat16.
+        _ if dtype == Dtype::Bf16 => Ok(None),
+        _ => match_dtype!(real dtype, T => {
+            let converted = Array::filled::<T>(py, array.shape(), &axes, |to| {
+                to.iter_mut().zip(&numbers).for_each(|(to, number)| *to = T::narrow(*number));
+                Ok(())
+            })?;
+            let (converted, _) = Array::read(&converted).ok_or_else(|| internal("NumPy made no array"))?;
+            Ok(in_array(converted.broadcast_to(shape)?))
+        }, Ok(None)),
     }
 }
 
