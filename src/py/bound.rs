@@ -76,9 +76,9 @@ fn array_bound<'py>(array: Array<'py>, dtype: Dtype, shape: &[usize]) -> PyResul
         let view = array.view::<T>(&IterOrder::along(axes.iter().copied()))?;
         view.for_blocks(0..view.len(), |block| numbers.extend(block.iter().map(|x| x.widen())));
     }, {});
-    match numbers[..] {
+    match numbers.as_slice() {
         _ if numbers.iter().any(|number| number.is_nan()) => Ok(None),
-        [number] if array.ndim() <= shape.len() => Ok(Some(BoundKind::Float(number))),
+        [number] if array.ndim() <= shape.len() => Ok(Some(BoundKind::Float(*number))),
         // NumPy itself has no number for bfloat16.
         _ if dtype == Dtype::Bf16 => Ok(None),
         _ => match_dtype!(real dtype, T => {
