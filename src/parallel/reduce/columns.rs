@@ -9,7 +9,7 @@ use crate::element::Element;
 use crate::error::{Result, vec_with_room};
 use crate::isa::{Aligned, Isa};
 use crate::kernel::max::MaxRow;
-use crate::kernel::sum::{AddDenseRows, AddRows, FoldRows, ROWS, ROWS_AT_ONCE, Term, Total};
+use crate::kernel::sum::{AddDenseRows, AddRows, BLOCK, FoldRows, ROWS, ROWS_AT_ONCE, Term, Total};
 use crate::parallel::Crew;
 use crate::scaled::Scaled;
 use crate::walk::{Slices, with_scratch};
@@ -19,8 +19,8 @@ use crate::walk::{Slices, with_scratch};
 const STRIP: usize = 512;
 
 /// Columns of dense matrices that one thread sums at a time. Pieces of rows of this length keep the memory busy, and the
-/// accumulators, 16 KiB, stay in the innermost cache.
-const WIDE: usize = 2048;
+/// accumulators, 16 KiB, stay in the innermost cache. Scratch has room for a block.
+const WIDE: usize = BLOCK;
 
 /// Columns of dense matrices that one thread reduces at a time where a column has a single accumulator: then it matters more that
 /// each row is read for longer than a page.
