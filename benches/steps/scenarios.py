@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rows import resnet50
 
-from steps.operations import EACH, IN_PLACE, NEW, SLICES, UNCLIPPED, Operation
+from steps.operations import BOUNDS, EACH, IN_PLACE, NEW, SLICES, UNCLIPPED, Operation
 from steps.sources import Backward, Held, InTurn, slices_of_norm_1, tensors_of_norm_1
 
 if TYPE_CHECKING:
@@ -105,6 +105,7 @@ class Catalogue:
             *self.pauses(),
             *self.crowds(),
             *self.slices(),
+            *self.columns(),
             *self.first_calls(),
             *self.small_tensors(),
         ]
@@ -226,6 +227,17 @@ class Catalogue:
                 keep=1,
             ),
         ]
+
+    def columns(self) -> list[Scenario]:
+        """Clip actions and features to bounds, and features by the norms of their columns."""
+        width = 256
+        (actions, features) = self.shapes([(8, 6), (100_000, 10)])
+        to_bounds = [
+            Scenario(f"{name}, to bounds, new", partial(Held.of_numbers, shape, width), Operation(BOUNDS), calls)
+            for name, shape, calls in (("actions, 8 x 6", actions, 200), ("features, 100,000 x 10", features, 40))
+        ]
+        by_norms = partial(slices_of_norm_1, features, 0, width)
+        return [*to_bounds, Scenario("columns, 100,000 x 10, new", by_norms, Operation(SLICES, axis=0), 40)]
 
     def first_calls(self) -> list[Scenario]:
         """Time the first call of a process that has imported the library."""

@@ -143,6 +143,11 @@ class Held(Source):
             np.multiply(array, np.float32(1 / norm), out=array)
         return cls(arrays, pause)
 
+    @classmethod
+    def of_numbers(cls, shape: Shape, product: int) -> Held:
+        """Make a matrix of random numbers."""
+        return cls([normal(shape)], product=product)
+
     def gradients(self) -> list[Array]:
         """Return the arrays."""
         if self.pause:

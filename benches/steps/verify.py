@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from steps.libraries import OURS, VARIANTS
-from steps.operations import EACH, GLOBAL
+from steps.operations import BOUNDS, EACH, GLOBAL
 
 if TYPE_CHECKING:
     from steps.loop import Program
@@ -46,6 +46,8 @@ def factors(originals: list[Array], operation: Operation) -> list[Array]:
     if operation.function == EACH:
         return [np.minimum(1.0, operation.limit / np.sqrt(squares(t))) for t in originals]
     (t,) = originals
+    if operation.function == BOUNDS:
+        return [np.minimum(1.0, operation.limit / np.maximum(np.abs(t.astype(np.float64)), np.finfo(np.float32).tiny))]
     norms = np.sqrt(squares(t, operation.axis))
     return [np.expand_dims(np.minimum(1.0, operation.limit / norms), operation.axis)]
 

@@ -386,11 +386,11 @@ pub struct AddDenseRows<'a, T, F> {
     pub term: F,
 }
 
-/// The bytes of the short rows that are added at a time: a page, so that memory is still read in order.
-const AT_ONCE_BYTES: usize = 4 << 10;
+/// The bytes of rows that are added a strip of columns at a time: a page, so that memory is still read page by page.
+const STRIPED_BYTES: usize = 4 << 10;
 
-/// The fewest rows that are added at a time. Longer rows are added one by one.
-const MIN_ROWS_AT_ONCE: usize = 8;
+/// The fewest rows for which strips pay: fewer would load and store the accumulators too often. Longer rows are added one by one.
+const MIN_STRIPED_ROWS: usize = 8;
 
 impl<T: Element, F: Term<T>> Op for AddDenseRows<'_, T, F> {
     type Output = ();
@@ -399,11 +399,11 @@ impl<T: Element, F: Term<T>> Op for AddDenseRows<'_, T, F> {
     fn eval<L: Level>(self, _: L) {
         let Self { sums, rows, term } = self;
         let columns = sums.len().max(1);
-        let at_once = AT_ONCE_BYTES / (columns * size_of::<T>());
-        if at_once < MIN_ROWS_AT_ONCE {
+        let striped = STRIPED_BYTES / (columns * size_of::<T>());
+        if striped < MIN_STRIPED_ROWS {
             rows.chunks_exact(columns).for_each(|row| add_rows::<L, _, _>(sums, [row], [term]));
         } else {
-            rows.chunks(at_once * columns).for_each(|rows| add_short_rows::<L, _>(sums, rows, term));
+            rows.chunks(striped * columns).for_each(|rows| add_short_rows::<L, _>(sums, rows, term));
         }
     }
 }

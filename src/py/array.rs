@@ -10,6 +10,8 @@
 mod fields;
 #[cfg(target_os = "linux")]
 mod handler;
+#[cfg(target_os = "linux")]
+mod huge_pages;
 pub(super) mod items;
 #[cfg(target_os = "linux")]
 pub(super) mod memory;
@@ -40,7 +42,8 @@ use self::handler::with_memory;
 use self::memory::with_memory;
 use self::order::{Geometry, IterOrder, ReducedAxes, strides_in};
 use super::overlap::Place;
-use crate::element::{Dtype, Element};
+use crate::element::{Dtype, Element, Real, match_dtype};
+use crate::error::vec_with_room;
 use crate::walk::{Memory, Slices, View, memory_order};
 
 /// A NumPy array.
@@ -146,6 +149,16 @@ impl<'py> Array<'py> {
         let copy = self.new_like()?;
         self.copy_into(&copy)?;
         Ok(copy)
+    }
+
+    /// The elements of an array of floats, in the order of its axes.
+    pub(super) fn numbers(&self) -> PyResult<Vec<f64>> {
+        let mut numbers = vec_with_room(self.len())?;
+        match_dtype!(real self.dtype().ok_or_else(|| internal("numbers of no dtype"))?, T => {
+            let view = self.view::<T>(&IterOrder::along(0..self.ndim()))?;
+            view.for_blocks(0..view.len(), |block| numbers.extend(block.iter().map(|x| x.widen())));
+            Ok(numbers)
+        }, Err(internal("numbers that are no floats")))
     }
 
     /// The array broadcast to a shape, as NumPy broadcasts it; None if the shapes do not fit.

@@ -9,7 +9,6 @@ use super::array::{Array, internal, objects};
 use super::call::Call;
 use super::operands::Inputs;
 use crate::element::{Dtype, Ordered, Real, match_dtype};
-use crate::error::vec_with_room;
 use crate::kernel::sum::BLOCK;
 use crate::walk::View;
 
@@ -57,39 +56,48 @@ pub(super) fn bound<'py>(
     }
 }
 
-/// The most elements of an array that is converted here.
+/// The most elements of an array that is converted here, one by one. NumPy converts longer ones with vectors.
 const MAX_CONVERTED: usize = BLOCK;
 
 /// A bound that is an ndarray: of the tensor's dtype, or a short one of other floats without NaN; None for other arrays.
 fn array_bound<'py>(array: Array<'py>, dtype: Dtype, shape: &[usize]) -> PyResult<Option<BoundKind<'py>>> {
-    let in_array = |array: Option<Array<'py>>| array.map(|array| BoundKind::Array(Box::new(array)));
+    let Some(own) = array.dtype() else { return Ok(None) };
+    // A single element is a number, because clipping to numbers is faster.
     let is_number = array.len() == 1 && array.shape() != shape;
-    let own = match array.dtype() {
-        Some(own) if own == dtype && !is_number => return Ok(in_array(array.broadcast_to(shape)?)),
-        Some(own) if own.is_float() && dtype.is_float() && array.len() <= MAX_CONVERTED => own,
-        _ => return Ok(None),
+    let array = if own == dtype && !is_number {
+        array
+    } else {
+        if !own.is_float() || !dtype.is_float() || array.len() > MAX_CONVERTED {
+            return Ok(None);
+        }
+        let numbers = array.numbers()?;
+        if numbers.iter().any(|number| number.is_nan()) {
+            return Ok(None);
+        }
+        if let ([number], true) = (numbers.as_slice(), array.ndim() <= shape.len()) {
+            return Ok(Some(BoundKind::Float(*number)));
+        }
+        match converted(&array, &numbers, dtype)? {
+            Some(converted) => converted,
+            None => return Ok(None),
+        }
     };
-    let py = array.object().py();
-    let axes: Vec<_> = (0..array.ndim()).collect();
-    let mut numbers: Vec<f64> = vec_with_room(array.len())?;
-    match_dtype!(real own, T => {
-        let view = array.view::<T>(&IterOrder::along(axes.iter().copied()))?;
-        view.for_blocks(0..view.len(), |block| numbers.extend(block.iter().map(|x| x.widen())));
-    }, {});
-    match numbers.as_slice() {
-        _ if numbers.iter().any(|number| number.is_nan()) => Ok(None),
-        [number] if array.ndim() <= shape.len() => Ok(Some(BoundKind::Float(*number))),
-        // NumPy itself has no number for bfloat16.
-        _ if dtype == Dtype::Bf16 => Ok(None),
-        _ => match_dtype!(real dtype, T => {
-            let converted = Array::filled::<T>(py, array.shape(), &axes, |to| {
-                to.iter_mut().zip(&numbers).for_each(|(to, number)| *to = T::narrow(*number));
-                Ok(())
-            })?;
-            let (converted, _) = Array::read(&converted).ok_or_else(|| internal("NumPy made no array"))?;
-            Ok(in_array(converted.broadcast_to(shape)?))
-        }, Ok(None)),
+    Ok(array.broadcast_to(shape)?.map(|array| BoundKind::Array(Box::new(array))))
+}
+
+/// An array of the numbers in another dtype, each rounded once; None for bfloat16, which NumPy itself does not make.
+fn converted<'py>(array: &Array<'py>, numbers: &[f64], dtype: Dtype) -> PyResult<Option<Array<'py>>> {
+    if dtype == Dtype::Bf16 {
+        return Ok(None);
     }
+    let axes: Vec<_> = (0..array.ndim()).collect();
+    match_dtype!(real dtype, T => {
+        let object = Array::filled::<T>(array.object().py(), array.shape(), &axes, |to| {
+            to.iter_mut().zip(numbers).for_each(|(to, number)| *to = T::narrow(*number));
+            Ok(())
+        })?;
+        Ok(Array::read(&object).map(|(array, _)| array))
+    }, Ok(None))
 }
 
 /// A bound that is a number of Python or NumPy.

@@ -196,11 +196,10 @@ pub(super) fn normalize<'py>(
 /// Divides a tensor by its norms, and returns the norms as an array.
 fn divide_by_norms<'py>(py: Python<'py>, pair: &mut Pair<'py>, along: &Along) -> PyResult<Bound<'py, PyAny>> {
     if let Along::Vectors(axes, Order::Two) = along {
-        let done = match normalize_rows(pair, axes)? {
-            None => normalize_columns(pair, axes)?,
-            done => done,
-        };
-        if let Some(norm) = done {
+        if let Some(norm) = normalize_rows(pair, axes)? {
+            return Ok(norm);
+        }
+        if let Some(norm) = normalize_columns(pair, axes)? {
             return Ok(norm);
         }
     }

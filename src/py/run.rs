@@ -7,7 +7,7 @@ use std::iter;
 use pyo3::intern;
 use pyo3::prelude::*;
 
-use super::array::order::{IterOrder, ReducedAxes, spread};
+use super::array::order::{ReducedAxes, spread};
 use super::array::pair::Pair;
 use super::array::plain::{OperandPairs, PlainArrays};
 use super::array::{Array, internal, resized};
@@ -375,13 +375,10 @@ pub(super) fn normalize_columns<'py>(
     }, Ok(None))
 }
 
-/// The numbers of a float64 array in the order of its axes, and its shape.
+/// The numbers of an array of floats in the order of its axes, and its shape.
 pub(super) fn numbers(object: &Bound<'_, PyAny>) -> PyResult<(Vec<f64>, Vec<usize>)> {
     let (array, _) = Array::read(object).ok_or_else(|| internal("not an array of numbers"))?;
-    let view = array.view::<f64>(&IterOrder::along(0..array.ndim()))?;
-    let mut numbers = vec_with_room(view.len())?;
-    view.for_blocks(0..view.len(), |block| numbers.extend_from_slice(block));
-    Ok((numbers, array.shape().to_vec()))
+    Ok((array.numbers()?, array.shape().to_vec()))
 }
 
 /// The shape of the array of norms for an array of some shape, and the order of its axes in memory, that of the norms.

@@ -18,13 +18,13 @@ pub struct Broadcast<'a, T> {
     view: View<'a, T>,
     /// If a short row repeats along the outermost axis: copies of it, one after the other, a block longer than the row. So any
     /// block of positions lies side by side here. Else nothing.
-    rows: Vec<T>,
+    copies: Vec<T>,
     /// The length of that row.
     period: usize,
 }
 
 /// The elements at neighbouring positions.
-pub enum Run<'a, T> {
+pub enum BroadcastRun<'a, T> {
     /// One for each position.
     Each(&'a [T]),
     /// The same at all positions.
@@ -43,9 +43,9 @@ impl<'a, T: Element> Broadcast<'a, T> {
         };
         let Some(period) = period else { return Ok(Self::unrepeated(view)) };
         let len = view.len().min(period + BLOCK);
-        let mut rows = vec_with_room(len)?;
-        view.for_blocks(0..len, |block| rows.extend_from_slice(block));
-        Ok(Self { view, rows, period })
+        let mut copies = vec_with_room(len)?;
+        view.for_blocks(0..len, |block| copies.extend_from_slice(block));
+        Ok(Self { view, copies, period })
     }
 
     /// An operand that has elements of its own for all positions.
@@ -54,37 +54,37 @@ impl<'a, T: Element> Broadcast<'a, T> {
     }
 
     fn unrepeated(view: View<'a, T>) -> Self {
-        Self { view, rows: Vec::new(), period: 1 }
+        Self { view, copies: Vec::new(), period: 1 }
     }
 
     /// Calls `visit` with the elements at `range`, at most a block of them.
     #[inline]
     pub fn with_block<R>(&self, range: Range<usize>, visit: impl FnOnce(&[T]) -> R) -> R {
-        if self.rows.is_empty() {
+        if self.copies.is_empty() {
             return self.view.with_block(range, visit);
         }
         let at = range.start % self.period;
-        visit(&self.rows[at..at + range.len()])
+        visit(&self.copies[at..at + range.len()])
     }
 
     /// Calls `visit` with the elements at `range`, at most a block of them, and with their places in the range. Where one element
     /// repeats for long, as in a column that repeats, each run of it has a call of its own. Elsewhere one call gets all elements.
     #[inline]
-    pub fn with_runs(&self, range: Range<usize>, mut visit: impl FnMut(Range<usize>, Run<'_, T>)) {
+    pub fn with_runs(&self, range: Range<usize>, mut visit: impl FnMut(Range<usize>, BroadcastRun<'_, T>)) {
         match &self.view {
             View::Strided { memory: Memory::Elements(elements), start, layout }
-                if self.rows.is_empty()
+                if self.copies.is_empty()
                     && matches!(layout.axes.last(), Some(Axis { stride: 0, len: MIN_RUN.. })) =>
             {
                 let mut at = 0;
                 layout.runs(range, |offset, _, count| {
-                    visit(at..at + count, Run::Repeated(elements[(start + offset).cast_unsigned()]));
+                    visit(at..at + count, BroadcastRun::Repeated(elements[(start + offset).cast_unsigned()]));
                     at += count;
                 });
             }
             _ => {
                 let all = 0..range.len();
-                self.with_block(range, |elements| visit(all, Run::Each(elements)));
+                self.with_block(range, |elements| visit(all, BroadcastRun::Each(elements)));
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::block::{blocks, with_scratch};
-use super::broadcast::{Broadcast, Run};
+use super::broadcast::{Broadcast, BroadcastRun};
 use super::target::Target;
 use super::view::View;
 use crate::element::{Ordered, Real};
@@ -124,8 +124,8 @@ impl<T: Real> Work<T> for Factors<'_> {
         self.factors.with_runs(at, |_, factors| {
             changes |= match factors {
                 // Without an early exit, several factors are compared at a time.
-                Run::Each(factors) => factors.iter().fold(false, |any, by| any | (*by != 1.0)),
-                Run::Repeated(by) => by != 1.0,
+                BroadcastRun::Each(factors) => factors.iter().fold(false, |any, by| any | (*by != 1.0)),
+                BroadcastRun::Repeated(by) => by != 1.0,
             };
         });
         changes
@@ -134,8 +134,8 @@ impl<T: Real> Work<T> for Factors<'_> {
         self.factors.with_runs(at, |part, factors| {
             let (from, to) = (from.map(|from| &from[part.clone()]), &mut to[part]);
             match factors {
-                Run::Each(factors) => isa.run(ScaleEach { from, to, factors, kind: self.kind }),
-                Run::Repeated(by) => self.scale_by_one(isa, by, from, to),
+                BroadcastRun::Each(factors) => isa.run(ScaleEach { from, to, factors, kind: self.kind }),
+                BroadcastRun::Repeated(by) => self.scale_by_one(isa, by, from, to),
             }
         });
     }

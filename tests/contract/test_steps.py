@@ -11,7 +11,7 @@ BENCHES = Path(__file__).parents[2] / "benches"
 sys.path += [str(BENCHES), str(BENCHES / "compare")]
 
 from steps import summary, verify  # noqa: E402
-from steps.operations import EACH, SLICES, UNCLIPPED, Operation  # noqa: E402
+from steps.operations import BOUNDS, EACH, SLICES, UNCLIPPED, Operation  # noqa: E402
 from steps.results import Results, Runs  # noqa: E402
 from steps.scenarios import Catalogue  # noqa: E402
 from steps.sources import Backward, Held, InTurn, slices_of_norm_1  # noqa: E402
@@ -115,3 +115,9 @@ def test_slices_have_norms_of_about_1(axis, rows):
     exact = np.linalg.norm(matrix.astype(np.float64), axis=axis, keepdims=True)
     np.testing.assert_allclose(factors, 0.5 / exact)
     np.testing.assert_allclose(exact, 1, atol=0.6)
+
+
+def test_values_beyond_bounds_have_factors_that_lead_to_them():
+    matrix = np.float32([[0.0, -0.0, 0.25, -0.5], [2.0, -4.0, 1e30, 1e-40]])
+    (factors,) = verify.factors([matrix], Operation(BOUNDS))
+    np.testing.assert_array_equal(np.float32(matrix * factors), np.clip(matrix, -0.5, 0.5))

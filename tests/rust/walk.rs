@@ -15,8 +15,8 @@ use _core::kernel::scale_each::FactorKind;
 use _core::kernel::sum::BLOCK;
 use _core::scaled::Factor;
 use _core::walk::{
-    Axis, Bounds, Broadcast, Cells, Factors, Layout, MAX_AXES, Memory, Run, Slices, Store, Target, Uniform,
-    View, Work, apply_elementwise, memory_order,
+    Axis, Bounds, Broadcast, BroadcastRun, Cells, Factors, Layout, MAX_AXES, Memory, Slices, Store, Target,
+    Uniform, View, Work, apply_elementwise, memory_order,
 };
 
 fn widest() -> Isa {
@@ -970,8 +970,8 @@ fn broadcast_operands_have_the_elements_of_their_layouts() {
                     assert_eq!(part.start, seen);
                     seen = part.end;
                     match run {
-                        Run::Each(found) => assert_eq!(found, &expected[part], "{shape:?}"),
-                        Run::Repeated(found) => {
+                        BroadcastRun::Each(found) => assert_eq!(found, &expected[part], "{shape:?}"),
+                        BroadcastRun::Repeated(found) => {
                             assert!(expected[part].iter().all(|x| *x == found), "{shape:?}");
                         }
                     }

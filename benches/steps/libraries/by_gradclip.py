@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import gradclip
 
 from steps.libraries.base import Library
-from steps.operations import EACH, GLOBAL, NEW
+from steps.operations import BOUNDS, EACH, GLOBAL, NEW, bounds
 
 if TYPE_CHECKING:
     from steps.operations import Clip, Operation
@@ -30,6 +30,12 @@ def clip_each(ts: list[Any], c: float) -> list[Any]:
     return [gradclip.clip_by_norm(t, c) for t in ts]
 
 
+def clip_to_bounds(ts: list[Any], c: float) -> list[Any]:
+    """Clip a matrix to bounds of its columns."""
+    (t,) = ts
+    return [gradclip.clip_by_value(t, *bounds(t.shape[1], c))]
+
+
 class Gradclip(Library):
     """gradclip."""
 
@@ -44,4 +50,6 @@ class Gradclip(Library):
             return {"": clip_new if operation.mode == NEW else clip_in_place}
         if operation.function == EACH:
             return {"": clip_each}
+        if operation.function == BOUNDS:
+            return {"": clip_to_bounds}
         return {"": lambda ts, c: [gradclip.clip_by_norm(ts[0], c, axes=operation.axis)]}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from steps.libraries.base import Library
-from steps.operations import EACH, GLOBAL, IN_PLACE, NEW
+from steps.operations import BOUNDS, EACH, GLOBAL, IN_PLACE, NEW, bounds
 
 if TYPE_CHECKING:
     from steps.operations import Array, Clip, Operation
@@ -48,6 +48,20 @@ def clip_each(ts: list[Array], c: float) -> list[Array]:
     return [np.multiply(t, np.float32(c / max(sqrt(np.vdot(t, t)), c))) for t in ts]
 
 
+def clip_to_bounds(ts: list[Array], c: float) -> list[Array]:
+    """Clip a matrix to bounds of its columns."""
+    (t,) = ts
+    return [np.clip(t, *bounds(t.shape[1], c))]
+
+
+def clip_to_bounds_in_steps(ts: list[Array], c: float) -> list[Array]:
+    """Clip a matrix to bounds of its columns, one bound after the other."""
+    (t,) = ts
+    lo, hi = bounds(t.shape[1], c)
+    clipped = np.maximum(t, lo)
+    return [np.minimum(clipped, hi, out=clipped)]
+
+
 def clip_slices(axis: int) -> dict[str, Clip]:
     """Return the ways to clip a matrix along an axis."""
     kept = "i" if axis == 1 else "j"
@@ -81,4 +95,6 @@ class NumPy(Library):
         if operation.function == GLOBAL:
             ways: dict[str, Any] = {NEW: clip_new, IN_PLACE: clip_in_place}
             return {"vdot": ways.get(operation.mode, clip_if_needed)}
+        if operation.function == BOUNDS:
+            return {"clip": clip_to_bounds, "maximum": clip_to_bounds_in_steps}
         return {"vdot": clip_each} if operation.function == EACH else clip_slices(operation.axis)

@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from steps.libraries.base import Library
-from steps.operations import EACH, GLOBAL
+from steps.operations import BOUNDS, EACH, GLOBAL, bounds
 
 if TYPE_CHECKING:
     from steps.operations import Array, Clip, Operation
@@ -46,6 +46,8 @@ class Optax(Library):
         """Return the compiled form."""
         if operation.function == GLOBAL:
             compiled = jax.jit(clip_list)
+        elif operation.function == BOUNDS:
+            compiled = jax.jit(lambda ts, _: [jnp.clip(ts[0], *bounds(ts[0].shape[1], operation.limit))])
         else:
             axis = None if operation.function == EACH else operation.axis
             compiled = jax.jit(lambda ts, c: [clip_along(axis, t, c) for t in ts])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from steps.libraries.base import Library
-from steps.operations import EACH, GLOBAL
+from steps.operations import BOUNDS, EACH, GLOBAL, bounds
 
 if TYPE_CHECKING:
     from steps.operations import Array, Clip, Operation
@@ -56,6 +56,11 @@ class TensorFlow(Library):
             eager = clip_list
         elif operation.function == EACH:
             eager = clip_each
+        elif operation.function == BOUNDS:
+
+            def eager(ts: list[Any], _: Any) -> list[Any]:
+                return [tf.clip_by_value(ts[0], *bounds(int(ts[0].shape[1]), operation.limit))]
+
         else:
 
             def eager(ts: list[Any], c: Any) -> list[Any]:

@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from steps.libraries.base import Library
-from steps.operations import EACH, GLOBAL, IN_PLACE, NEW, UNCLIPPED
+from steps.operations import BOUNDS, EACH, GLOBAL, IN_PLACE, NEW, UNCLIPPED, bounds
 
 if TYPE_CHECKING:
     from steps.operations import Array, Clip, Operation
@@ -50,6 +50,13 @@ def clip_if_needed(parameters: list[Any], c: float) -> list[Any]:
 def clip_each(ts: list[Any], c: float) -> list[Any]:
     """Clip tensor by tensor into new ones."""
     return [t * (c / max(float(torch.linalg.vector_norm(t)), c)) for t in ts]
+
+
+def clip_to_bounds(ts: list[Any], c: float) -> list[Any]:
+    """Clip a matrix to bounds of its columns."""
+    (t,) = ts
+    lo, hi = map(torch.from_numpy, bounds(t.shape[1], c))
+    return [torch.clamp(t, lo, hi)]
 
 
 def clip_slices(axis: int) -> dict[str, Clip]:
@@ -101,4 +108,6 @@ class Torch(Library):
                 UNCLIPPED: {"foreach": clip_if_needed},
             }
             return ways[operation.mode]
+        if operation.function == BOUNDS:
+            return {"clamp": clip_to_bounds}
         return {"vector_norm": clip_each} if operation.function == EACH else clip_slices(operation.axis)

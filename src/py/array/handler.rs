@@ -11,9 +11,11 @@ use pyo3::sync::PyOnceLock;
 
 use super::super::memory_limit::POOL_BYTES;
 use super::fields::{exact_fields, ndarray};
-use super::memory::{Block, HUGE_PAGES_MIN_BYTES, LARGE, ask_for_huge_pages};
+use super::huge_pages::{HUGE_PAGES_MIN_BYTES, ask_for_huge_pages};
+use super::memory::{Block, LARGE};
 
 /// Calls `make`, which makes one array of `bytes` bytes. From [`LARGE`] bytes on, its memory is a block of the pool.
+/// Smaller memory is NumPy's, for which huge pages are asked for if it is not too small.
 #[inline]
 pub(super) fn with_memory<'py>(
     py: Python<'py>,

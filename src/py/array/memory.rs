@@ -16,8 +16,8 @@ use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 use rustix::param::page_size;
 
 use super::super::memory_limit::POOL_BYTES;
+use super::huge_pages::ask_for_huge_pages;
 use crate::fork::PerProcess;
-use crate::setting::{Setting, number_in};
 
 /// Bytes of the smallest output that gets memory from here. It is the largest size below which glibc's heap may serve an
 /// allocation (`DEFAULT_MMAP_THRESHOLD_MAX`); from here on it always maps.
@@ -28,26 +28,6 @@ const SLACK: usize = 8;
 
 /// Bytes of a huge page. Blocks are aligned to it, so that one page fault maps all of it.
 const HUGE_PAGE: usize = 2 << 20;
-
-/// Bytes of the smallest output for which huge pages are asked for. NumPy asks from 4 MiB on. Smaller outputs of one list often
-/// lie side by side and share a huge page; below 1 MiB, the advice was not measurably faster.
-pub(super) const HUGE_PAGES_MIN_BYTES: usize = 1 << 20;
-
-/// 0 if the user has told NumPy not to ask for huge pages.
-static ASKS_FOR_HUGE_PAGES: Setting =
-    Setting::new(0..=1, || number_in("NUMPY_MADVISE_HUGEPAGE", 0..=usize::MAX, "0 or 1"), || 1);
-
-/// Asks the kernel to map these bytes, once they are written, in huge pages: one page fault for 2 MiB takes a quarter of the time
-/// of 512 page faults for 4 KiB.
-pub(super) fn ask_for_huge_pages(data: *mut u8, bytes: usize) {
-    if !ASKS_FOR_HUGE_PAGES.get().is_ok_and(|asks| asks > 0) {
-        return;
-    }
-    // From the beginning of a page on, so that no gap is left after an output that ends in it.
-    let before = data.addr() % page_size();
-    // SAFETY: the advice changes no byte, wherever it points. The kernel may refuse it.
-    let _ = unsafe { mm::madvise(data.wrapping_sub(before).cast(), before + bytes, Advice::LinuxHugepage) };
-}
 
 /// A mapping: one page with the [`Header`], then `capacity` bytes of data.
 pub(super) struct Block {
