@@ -12,10 +12,10 @@ use crate::error::{Result, vec_with_room};
 use crate::isa::{Aligned, Isa, StreamGuard, prefetch_distance};
 use crate::kernel::scale_each::{FactorKind, ScaleEach};
 use crate::kernel::sum::{ROWS_AT_ONCE, Square, Total};
-use crate::scaled::{Factor, Limit, Scaled};
+use crate::scaled::{Factor, Scaled};
 use crate::walk::{Broadcast, Factors, View, Work};
 
-/// The length of the longest column for [`clip_columns`], in elements. A strip of longer columns would be too narrow.
+/// The length of the longest column for [`scale_columns`], in elements. A strip of longer columns would be too narrow.
 const LONGEST_COLUMN: usize = 1024;
 
 /// The most columns of a strip. Their factors, sums and totals, 32 KiB, stay in the innermost cache.
@@ -29,7 +29,7 @@ fn columns_in_strip<T>(len: usize) -> usize {
     (STRIP_BYTES / size_of::<T>() / len).min(WIDEST_STRIP)
 }
 
-/// Whether columns of matrices of this shape are for [`clip_columns`].
+/// Whether columns of matrices of this shape are for [`scale_columns`].
 #[must_use]
 pub fn is_column<T: Real>(columns: usize, [len, inner]: [usize; 2]) -> bool {
     // Elements. In narrower strips, the overhead of each row outweighs the second read that a strip saves.
@@ -41,36 +41,12 @@ pub fn is_column<T: Real>(columns: usize, [len, inner]: [usize; 2]) -> bool {
         && columns_in_strip::<T>(len) >= narrowest
 }
 
-/// Clips each column of dense matrices by its own norm. Without a `source`, the output is the input, too.
+/// Scales each column of dense matrices by its own norm. Without a `source`, the output is the input, too. `norms` gets the norm of
+/// each column, or is empty.
 ///
 /// # Errors
 /// No memory for the list of strips, or a bad setting of the threads.
-pub fn clip_columns<T: Real>(
-    isa: Isa,
-    source: Option<&[T]>,
-    output: &mut [T],
-    shape: [usize; 2],
-    limit: impl Into<Limit>,
-) -> Result<()> {
-    scale_columns(isa, source, output, shape, Rule::Clip(limit.into()), &mut [])
-}
-
-/// Divides each column of dense matrices by its own norm, unless the norm is 0. Writes the norms, one for each column.
-///
-/// # Errors
-/// No memory for the list of strips, or a bad setting of the threads.
-pub fn normalize_columns<T: Real>(
-    isa: Isa,
-    source: Option<&[T]>,
-    output: &mut [T],
-    shape: [usize; 2],
-    norms: &mut [Scaled],
-) -> Result<()> {
-    scale_columns(isa, source, output, shape, Rule::Normalize, norms)
-}
-
-/// Scales each column by its own norm. `norms` gets the norm of each, or is empty.
-fn scale_columns<T: Real>(
+pub fn scale_columns<T: Real>(
     isa: Isa,
     source: Option<&[T]>,
     output: &mut [T],
@@ -140,11 +116,11 @@ impl<T: Real> Strip<'_, T> {
     fn scale(mut self, isa: Isa, rule: Rule, next: Option<usize>, streams: bool) {
         let factors = &mut Aligned([1.0; WIDEST_STRIP]).0[..self.columns()];
         let mut then = None;
-        self.find_factors(isa, rule, next, factors, &mut then);
+        let is_plain = self.find_factors(isa, rule, next, factors, &mut then);
         if self.source.is_none() && factors.iter().all(|factor| *factor == 1.0) {
             return; // nothing is written
         }
-        let kind = FactorKind { is_plain: then.is_none(), toward_zero: rule.toward_zero() };
+        let kind = FactorKind { is_plain, toward_zero: rule.toward_zero() };
         let guard = (streams && then.is_none()).then(StreamGuard::begin);
         for (row, to) in self.rows.iter_mut().enumerate() {
             let from = self.source.map(|source| &source[row * self.inner..][..to.len()]);
@@ -161,8 +137,8 @@ impl<T: Real> Strip<'_, T> {
         }
     }
 
-    /// Finds the factors and the norms of the columns. `then` gets the second steps if one of them is not plain: a norm that lies far outside of
-    /// float64's range has a factor of two steps.
+    /// Finds the factors and the norms of the columns. `then` gets the second steps of the factors if there are any: a norm that
+    /// lies far outside of float64's range has a factor of two steps. Returns whether the factors are plain: see [`FactorKind`].
     fn find_factors(
         &mut self,
         isa: Isa,
@@ -170,18 +146,16 @@ impl<T: Real> Strip<'_, T> {
         next: Option<usize>,
         factors: &mut [f64],
         then: &mut Option<[f64; WIDEST_STRIP]>,
-    ) {
+    ) -> bool {
         let totals = &mut Aligned([Total::default(); WIDEST_STRIP]).0[..factors.len()];
         add_columns(isa, 0..self.rows.len(), self, next, Square, totals);
         let sums = &mut Aligned([0.0; WIDEST_STRIP]).0[..factors.len()];
         sums.iter_mut().zip(&*totals).for_each(|(sum, total)| *sum = total.value());
         rule.plain_factors(isa, sums, factors);
         self.norms.iter_mut().zip(&*sums).for_each(|(norm, sum)| *norm = Scaled::new(sum.sqrt(), 0));
-        if !factors.contains(&0.0) {
-            return;
-        }
-        // Columns whose factor is not plain are read one by one, before anything is written.
-        let then = then.insert([1.0; WIDEST_STRIP]);
+        let mut are_plain = true;
+        // Columns whose factor is still unknown are read one by one, before anything is written. A column of zeros is the most
+        // frequent one.
         for (column, sum) in sums.iter().enumerate() {
             if factors[column] == 0.0 {
                 let mut elements = [T::ZERO; LONGEST_COLUMN];
@@ -191,10 +165,15 @@ impl<T: Real> Strip<'_, T> {
                 }
                 let norm = norm_of_view_with(isa, &View::Dense(elements), Order::Two, Some(*sum));
                 let factor = rule.factor(norm).unwrap_or(Factor::ONE);
-                (factors[column], then[column]) = (factor.by, factor.then);
+                factors[column] = factor.by;
+                if factor.then != 1.0 {
+                    then.get_or_insert([1.0; WIDEST_STRIP])[column] = factor.then;
+                }
+                are_plain &= factor.by.is_normal() && norm.is_finite();
                 self.norms.get_mut(column).into_iter().for_each(|to| *to = norm);
             }
         }
+        are_plain
     }
 }
 

@@ -95,12 +95,13 @@ impl Crew {
         Ok(())
     }
 
-    /// Takes jobs until none is left, beside workers that are woken if none is here.
+    /// Takes jobs until none is left, beside `workers` of the pool, if it has as many. Those that are not here are woken.
     fn run_pass(&self, pool: &Pool, workers: usize, take: &(dyn Fn(End) -> bool + Sync)) {
         let helpers = self.helpers.get_or_init(|| Arc::new(Helpers::new()));
         let pass = helpers.open(take);
-        if helpers.is_wanted() {
-            pool.wake(helpers, workers);
+        let missing = helpers.missing(workers.min(pool.workers()));
+        if missing > 0 {
+            pool.wake(helpers, missing);
         }
         let mut own = 0;
         while take(End::Front) {
@@ -186,9 +187,12 @@ impl Helpers {
         }
     }
 
-    /// Whether to wake workers: none is here, and none has found that there is no CPU for it.
-    fn is_wanted(&self) -> bool {
-        self.present.load(Ordering::Relaxed) == 0 && self.crowded.load(Ordering::Relaxed) == 0
+    /// How many of `wanted` workers are not here: 0 if one has found that there is no CPU for it.
+    fn missing(&self, wanted: usize) -> usize {
+        if self.crowded.load(Ordering::Relaxed) > 0 {
+            return 0;
+        }
+        wanted.saturating_sub(self.present.load(Ordering::Relaxed))
     }
 
     /// Opens a pass. None is open.
@@ -431,6 +435,14 @@ mod tests {
         shared.help();
         assert!(shared.is_over() && shared.done.load(Ordering::Relaxed) == 0);
         Ok(())
+    }
+
+    #[test]
+    fn a_pass_wakes_the_workers_that_are_missing() {
+        let helpers = Helpers { present: AtomicUsize::new(1), ..Helpers::new() };
+        assert_eq!([0, 1, 2, 7].map(|wanted| helpers.missing(wanted)), [0, 0, 1, 6]);
+        helpers.crowded.store(1, Ordering::Relaxed);
+        assert_eq!(helpers.missing(7), 0);
     }
 
     #[test]

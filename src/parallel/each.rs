@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::elementwise::{Run, Tasks, is_streamed, runs, with_store};
 use super::reduce::Order;
-use super::{Crew, THREADS, job_bytes, work_of};
+use super::{Crew, THREADS, WAKE_MIN_BYTES, job_bytes, work_of};
 use crate::error::{Result, vec_with_room};
 use crate::isa::Isa;
 use crate::scaled::{Limit, Scaled};
@@ -69,10 +69,10 @@ pub fn clip_each<'a, T: Tasks<'a>>(
     let streams = is_streamed(tasks.bytes(false) / 2);
     let share = job_bytes(work);
     // A thread reads and writes an array in its own cache. An array that is longer than this would leave the other threads
-    // without work at the end.
-    let longest = share.max(work / (LEAST_JOBS * THREADS.get()?));
+    // without work at the end. An array that is not shared is for one thread in any case.
+    let longest = WAKE_MIN_BYTES.max(work / (LEAST_JOBS * THREADS.get()?));
     let runs = runs(tasks, share, longest)?;
-    let mut jobs = vec_with_room(runs.len())?;
+    let (mut jobs, mut long) = (vec_with_room(runs.len())?, vec_with_room(runs.len())?);
     for run in runs {
         let count = if let Run::Short(tasks) = &run { tasks.count() } else { 1 };
         let first = norms.len().saturating_sub(count);
@@ -81,14 +81,18 @@ pub fn clip_each<'a, T: Tasks<'a>>(
         (norms, own_norms) = norms.split_at_mut(first);
         match run {
             Run::Short(tasks) => jobs.push((tasks, own_limits, own_norms)),
-            // All threads share a long array. No cache holds any of it when its norm is known.
             Run::Long(mut task) => {
-                for (limit, norm) in own_limits.iter().zip(own_norms) {
+                if let Some((limit, norm)) = own_limits.iter().zip(own_norms).next() {
                     *norm = task.borrow_mut().norm(isa, &crew, order)?;
-                    task.borrow_mut().scale(isa, limit.factor(*norm), streams)?;
+                    long.push((task, limit.factor(*norm)));
                 }
             }
         }
+    }
+    // All threads share a long array. No cache holds any of it when its norm is known. So all these norms come first: they need
+    // memory, and nothing may fail once something is written.
+    for (mut task, factor) in long {
+        task.borrow_mut().scale(isa, factor, streams)?;
     }
     crew.each(work, jobs.into_iter(), |(mut tasks, limits, norms)| {
         with_store(streams, |store| {

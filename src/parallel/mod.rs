@@ -14,6 +14,7 @@ pub mod rows;
 mod threads;
 
 pub use self::crew::Crew;
+use self::crew::WAKE_MIN_BYTES;
 pub use self::pool::forked;
 pub use self::threads::{MAX_THREADS, THREADS};
 

@@ -68,9 +68,14 @@ impl Pool {
         Some(pool)
     }
 
+    /// The number of workers.
+    pub(super) fn workers(&self) -> usize {
+        self.threads - 1
+    }
+
     /// Wakes up to `count` workers for a call; workers that are awake go on with their own work.
     pub(super) fn wake(&self, helpers: &Arc<impl Help + 'static>, count: usize) {
-        self.bell.ring(Arc::clone(helpers) as Arc<dyn Help>, count.min(self.threads - 1));
+        self.bell.ring(Arc::clone(helpers) as Arc<dyn Help>, count);
     }
 }
 

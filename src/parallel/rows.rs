@@ -1,10 +1,10 @@
 //! Rows: slices that lie one after the other in the output. Each row is scaled by its own norm while the cache holds it.
 
-use super::Crew;
 use super::elementwise::{Task, is_streamed, with_store};
 use super::reduce::{
-    CHUNK, Order, Reduction, SHORT, SMALLEST_SUM, has_row_sums, norm_of_view, row_sums, slices_in_job,
+    Order, Reduction, SHORT, SMALLEST_SUM, has_row_sums, norm_of_view, row_sums, slices_in_job,
 };
+use super::{Crew, WAKE_MIN_BYTES};
 use crate::element::Real;
 use crate::error::Result;
 use crate::isa::{Identity, Isa};
@@ -51,44 +51,35 @@ impl Rule {
     }
 }
 
-/// Whether slices of `len` elements are clipped as rows. Longer slices are shared by all threads, one after the other.
+/// Whether slices of `len` elements, of `size` bytes each, are clipped as rows. Longer slices are shared by all threads, one after
+/// the other.
 #[must_use]
-pub fn is_row(len: usize) -> bool {
-    (1..CHUNK).contains(&len)
+pub fn is_row(len: usize, size: usize) -> bool {
+    len > 0 && len.saturating_mul(2 * size) < WAKE_MIN_BYTES
 }
 
-/// Clips each row of `len` elements by its own norm. Without a `source`, the output is the input, too.
+/// Scales each row of `len` elements by its own norm. Without a `source`, the output is the input, too. `norms` gets the norm of
+/// each row, or is empty.
 ///
 /// # Errors
 /// A bad setting of the threads.
-pub fn clip_rows<T: Real>(
+pub fn scale_rows<T: Real>(
     isa: Isa,
     source: Option<&Slices<'_, T>>,
     output: &mut [T],
     len: usize,
-    limit: impl Into<Limit>,
-) -> Result<()> {
-    let rows = Rows::new(isa, source, output.len(), len, Rule::Clip(limit.into()));
-    let bytes = 2 * size_of_val(output);
-    let jobs = output.chunks_mut(len * rows.in_job).enumerate();
-    Crew::new().each(bytes, jobs, |(job, data)| rows.scale(job * rows.in_job, data, &mut []))
-}
-
-/// Divides each row of `len` elements by its own norm, unless the norm is 0. Writes the norms, one for each row.
-///
-/// # Errors
-/// A bad setting of the threads.
-pub fn normalize_rows<T: Real>(
-    isa: Isa,
-    source: Option<&Slices<'_, T>>,
-    output: &mut [T],
-    len: usize,
+    rule: Rule,
     norms: &mut [Scaled],
 ) -> Result<()> {
-    let rows = Rows::new(isa, source, output.len(), len, Rule::Normalize);
+    let rows = Rows::new(isa, source, output.len(), len, rule);
     let bytes = 2 * size_of_val(output);
-    let jobs = output.chunks_mut(len * rows.in_job).zip(norms.chunks_mut(rows.in_job)).enumerate();
-    Crew::new().each(bytes, jobs, |(job, (data, norms))| rows.scale(job * rows.in_job, data, norms))
+    let jobs = output.chunks_mut(len * rows.in_job).enumerate();
+    let scale = |job, data, norms| rows.scale(job * rows.in_job, data, norms);
+    if norms.is_empty() {
+        return Crew::new().each(bytes, jobs, |(job, data)| scale(job, data, &mut []));
+    }
+    let jobs = jobs.zip(norms.chunks_mut(rows.in_job));
+    Crew::new().each(bytes, jobs, |((job, data), norms)| scale(job, data, norms))
 }
 
 /// How one call scales its rows.

@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyAny, PyBool, PyFloat, PyInt, PyString, PyTuple, PyType};
 
-use super::array::items::{Held, Items};
+use super::array::items::Items;
 use super::array::{Array, internal, objects, resized};
 use super::classes::is_masked;
 use super::kinds::Kinds;
@@ -171,13 +171,13 @@ impl<'a, 'py> Call<'a, 'py> {
     pub(super) fn nonfinite_error(
         &self,
         argument: &str,
-        tensors: &Held<'py>,
+        tensors: &Items<'py>,
         axes: Option<&[usize]>,
         norm: f64,
     ) -> PyErr {
         let (one, many) = match tensors {
-            Held::One(tensor) => (Some(tensor), None),
-            Held::Many(tensors) => (None, Some(tensors)),
+            Items::One(tensor) => (Some(tensor), None),
+            Items::Many(tensors, _) => (None, Some(tensors)),
         };
         self.error("nonfinite_error", ("error", argument, one, many, axes, norm))
     }
@@ -247,10 +247,10 @@ impl<'a, 'py> Call<'a, 'py> {
     }
 
     /// The entries of a list of tensors.
-    pub(super) fn sequence<'b>(&self, object: &'b Bound<'py, PyAny>) -> PyResult<Items<'b, 'py>> {
+    pub(super) fn sequence(&self, object: &Bound<'py, PyAny>) -> PyResult<Items<'py>> {
         match Items::of_list(object)? {
             Some(items) => Ok(items),
-            None => Ok(Items::of_entries(self.check("sequence", (object,))?.cast_into()?)),
+            None => Ok(Items::Many(self.check("sequence", (object,))?.cast_into()?, None)),
         }
     }
 
@@ -262,8 +262,8 @@ impl<'a, 'py> Call<'a, 'py> {
         count: usize,
         allowed: &str,
     ) -> PyResult<Bound<'py, PyTuple>> {
-        match Held::of_list(object)? {
-            Some(Held::Many(entries)) if entries.len() == count => Ok(entries),
+        match Items::of_list(object)? {
+            Some(Items::Many(entries, _)) if entries.len() == count => Ok(entries),
             _ => Ok(self.check("sequence_of", (argument, object, count, allowed))?.cast_into()?),
         }
     }
@@ -400,8 +400,16 @@ impl<'a, 'py> Call<'a, 'py> {
     }
 }
 
-/// Whether an object is None, a number, a string, a bool or a tuple of ints, of Python or NumPy and not of a subclass, so that
-/// reading it runs no Python code.
+/// `axes` for [`Call::new`], unless they are a tuple of ints, which is read in Rust. As a bound, NumPy converts such a tuple.
+pub(super) fn unless_plain_axes<'a, 'py>(
+    axes: Option<&'a Bound<'py, PyAny>>,
+) -> Option<&'a Bound<'py, PyAny>> {
+    let is_int = |entry: Borrowed<'_, '_, PyAny>| entry.is_exact_instance_of::<PyInt>();
+    axes.filter(|axes| !axes.cast_exact::<PyTuple>().is_ok_and(|axes| axes.iter_borrowed().all(is_int)))
+}
+
+/// Whether an object is None, a number, a string or a bool, of Python or NumPy and not of a subclass, so that reading it runs no
+/// Python code.
 fn is_plain(object: &Bound<'_, PyAny>) -> bool {
     object.is_exact_instance_of::<PyFloat>()
         || object.is_exact_instance_of::<PyInt>()
@@ -410,9 +418,6 @@ fn is_plain(object: &Bound<'_, PyAny>) -> bool {
         || object.is_none()
         || objects::is_float(object)
         || objects::is_integer(object)
-        || object
-            .cast_exact::<PyTuple>()
-            .is_ok_and(|entries| entries.iter_borrowed().all(|entry| entry.is_exact_instance_of::<PyInt>()))
 }
 
 /// An array that is no masked array.
@@ -447,7 +452,7 @@ fn plain_limits(object: &Bound<'_, PyAny>, count: usize) -> PyResult<Option<(Vec
         limits.resize(count, limit);
         return Ok(Some((limits, false)));
     }
-    let Some(entries) = Held::of_list(object)?.filter(|entries| entries.len() == count) else {
+    let Some(entries) = Items::of_list(object)?.filter(|entries| entries.len() == count) else {
         return Ok(None);
     };
     for i in 0..count {
@@ -477,7 +482,7 @@ pub(super) fn plain_axes(object: &Bound<'_, PyAny>, ndim: usize) -> PyResult<Opt
     if let Some(axis) = read(object) {
         return Ok(Some(vec![axis]));
     }
-    let (Some(entries), mut axes) = (Held::of_list(object)?, Vec::new()) else { return Ok(None) };
+    let (Some(entries), mut axes) = (Items::of_list(object)?, Vec::new()) else { return Ok(None) };
     for i in 0..entries.len() {
         match read(&*entries.get(i)?) {
             Some(axis) if !axes.contains(&axis) => axes.push(axis),

@@ -7,24 +7,22 @@ use pyo3::prelude::*;
 use pyo3::types::PyFloat;
 
 use super::array::items::Items;
-use super::array::order::ReducedAxes;
 use super::array::pair::Pair;
 use super::array::plain::OperandPairs;
-use super::array::{Array, internal, resized};
+use super::array::{internal, resized};
 use super::bound::{BoundKind, bound};
-use super::call::Call;
+use super::call::{Call, unless_plain_axes};
 use super::kinds::Kinds;
 use super::operands::{Inputs, OnDevice, Operands, Parameter, Parts};
-use super::run::{NormOf, Norms, columns_of, detached, margin, real_dtype, scale_pairs, scale_slices};
+use super::run::{NormOf, Norms, detached, margin, real_dtype, scale_by_norms, scale_pairs, scale_slices};
 use super::shared::{shared_norm, shared_norms};
 use crate::element::{Dtype, Ordered, match_dtype};
 use crate::isa::Isa;
 use crate::kernel::clip::Clip;
 use crate::kernel::scale::ClipMagnitude;
-use crate::parallel::columns::clip_columns;
 use crate::parallel::elementwise::apply_elementwise;
 use crate::parallel::reduce::Order;
-use crate::parallel::rows::{clip_rows, is_row};
+use crate::parallel::rows::{Rule, is_row, scale_rows};
 use crate::scaled::{Limit, NonFinite, Scaled};
 use crate::walk::{Bounds, Uniform};
 
@@ -40,7 +38,7 @@ pub(super) fn clip_by_value<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     const T: Parameter = Parameter::new("t", Kinds::Ordered, true).with(Parts::GpuAndDask);
     let call = Call::new(py, "clip_by_value", name, [clip_value_min, clip_value_max])?;
-    let mut tensor = Inputs::new(&call, T, Items::one(t));
+    let mut tensor = Inputs::new(&call, T, Items::One(t.clone()));
     if let Some(OnDevice { is_lazy, .. }) = tensor.read()? {
         return call.hand_on(is_lazy, (t, clip_value_min, clip_value_max, name, out));
     }
@@ -107,9 +105,9 @@ pub(super) fn clip_by_norm<'py>(
         "clip_by_average_norm" => ("clip_norm", parameter, |elements| elements),
         _ => ("clip_norm", parameter, |_| 1.0),
     };
-    let call = Call::new(py, function, name, [Some(limit), axes, share])?;
+    let call = Call::new(py, function, name, [Some(limit), unless_plain_axes(axes), share])?;
     let (treatment, is_strict) = (call.nonfinite(nonfinite), call.flag("strict", strict));
-    let mut tensor = Inputs::new(&call, parameter, Items::one(t));
+    let mut tensor = Inputs::new(&call, parameter, Items::One(t.clone()));
     if let Some(OnDevice { is_lazy, .. }) = tensor.read()? {
         return if is_lazy && share.is_some() {
             Err(call.shared_lazy("t"))
@@ -191,7 +189,7 @@ fn clip_along<'py>(
     };
     let dtype = tensor.dtype()?;
     // Columns, and slices of one element, take the general path.
-    let len = tensor.row_len(axes).filter(|len| *len > 1 && is_row(*len) && !raises);
+    let len = tensor.row_len(axes).filter(|len| *len > 1 && is_row(*len, dtype.size()) && !raises);
     if len.is_none() {
         tensor.make_general()?;
     }
@@ -227,84 +225,29 @@ fn clip_plain_rows(
     let bytes = pairs.inputs().bytes();
     match_dtype!(real dtype, T => {
         let (source, rows) = pairs.rows::<T>(len)?;
-        Ok(detached(py, bytes, || clip_rows(Isa::current(), source.as_ref(), rows, len, limit))?)
+        let rule = Rule::Clip(limit);
+        Ok(detached(py, bytes, || scale_rows(Isa::current(), source.as_ref(), rows, len, rule, &mut []))?)
     }, Err(internal("rows of integers")))
 }
 
 /// Clips each slice along some axes by its own norm.
 fn clip_slices(py: Python<'_>, pair: &mut Pair<'_>, axes: &[usize], limit: Limit) -> PyResult<()> {
+    let is_complex = pair.input().dtype().and_then(Dtype::parts).is_some();
     if limit.limit == f64::INFINITY {
-        return scale_pairs(py, slice::from_mut(pair), None);
-    }
-    let whole = pair.input().clone();
-    let real = real_dtype(pair)?;
-    let is_complex = whole.dtype() != Some(real);
-    if axes.is_empty() && !is_complex {
-        return clip_elements(py, pair, real, limit);
-    }
-    // Columns are summed in another order than rows. The output must not influence which order is used.
-    let columns = Norms::are_of_columns(&whole, axes)?;
-    let is_done = if columns {
-        !is_complex && clip_as_columns(py, pair, real, &whole, axes, limit)?
+        scale_pairs(py, slice::from_mut(pair), None)
+    } else if axes.is_empty() && !is_complex {
+        clip_elements(py, pair, limit)
     } else {
-        clip_as_rows(py, pair, real, &whole, axes, limit)?
-    };
-    if is_done {
-        return Ok(());
+        scale_by_norms(pair, axes, Rule::Clip(limit), &mut [])
     }
-    let norms = Norms::of(&whole, axes, Order::Two)?;
-    scale_slices(py, slice::from_mut(pair), slice::from_ref(&norms), |_, _, norm| limit.factor(norm))
 }
 
-fn clip_elements(py: Python<'_>, pair: &mut Pair<'_>, dtype: Dtype, limit: Limit) -> PyResult<()> {
+fn clip_elements(py: Python<'_>, pair: &mut Pair<'_>, limit: Limit) -> PyResult<()> {
     let bytes = pair.input().bytes();
-    match_dtype!(real dtype, T => {
+    match_dtype!(real real_dtype(pair)?, T => {
         let mut task = pair.whole_task::<T>()?;
         Ok(detached(py, bytes, || apply_elementwise(Isa::current(), &Uniform(ClipMagnitude(limit)), &mut task))?)
     }, Err(internal("clipping of integers")))
-}
-
-/// If the slices are rows of the output, clips each row as soon as it is summed. Returns whether it did. `whole` is the input
-/// before complex numbers became pairs of real ones.
-fn clip_as_rows(
-    py: Python<'_>,
-    pair: &mut Pair<'_>,
-    real: Dtype,
-    whole: &Array<'_>,
-    axes: &[usize],
-    limit: Limit,
-) -> PyResult<bool> {
-    // The parts of a complex number belong to one slice.
-    let parts = whole.ndim()..pair.input().ndim();
-    let reduced: Vec<_> = axes.iter().copied().chain(parts).collect();
-    let len = reduced.iter().filter_map(|axis| pair.input().shape().get(*axis)).product();
-    if !is_row(len) {
-        return Ok(false);
-    }
-    let (split, bytes): (ReducedAxes, _) = (pair.input().split(&reduced), pair.input().bytes());
-    match_dtype!(real real, T => {
-        let Some((source, rows)) = pair.rows::<T>(&split)? else { return Ok(false) };
-        detached(py, bytes, || clip_rows(Isa::current(), source.as_ref(), rows, len, limit))?;
-        Ok(true)
-    }, Ok(false))
-}
-
-/// If the slices are columns of a dense array, clips strips of columns as soon as they are summed. Returns whether it did.
-fn clip_as_columns(
-    py: Python<'_>,
-    pair: &mut Pair<'_>,
-    real: Dtype,
-    whole: &Array<'_>,
-    axes: &[usize],
-    limit: Limit,
-) -> PyResult<bool> {
-    let bytes = whole.bytes();
-    match_dtype!(real real, T => {
-        let Some(shape) = columns_of::<T>(whole, axes)? else { return Ok(false) };
-        let Some((from, to)) = pair.dense::<T>()? else { return Ok(false) };
-        detached(py, bytes, || clip_columns(Isa::current(), from, to, shape, limit))?;
-        Ok(true)
-    }, Ok(false))
 }
 
 /// See `gradclip.clip_by_global_norm`.

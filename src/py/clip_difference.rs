@@ -6,7 +6,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyAny, PyFloat, PyTuple};
 
-use super::array::items::Held;
+use super::array::items::Items;
 use super::array::pair::Pair;
 use super::array::{Array, internal};
 use super::call::{Call, Entry};
@@ -86,7 +86,7 @@ pub(super) fn clip_difference_by_global_norm<'py>(
 
 /// Whether `out` has these entries, wherever there is a tensor.
 fn are_entries(out: &Bound<'_, PyAny>, entries: &Bound<'_, PyTuple>, tensors: &Inputs<'_, '_>) -> bool {
-    let Ok(Some(outs)) = Held::of_list(out) else { return false };
+    let Ok(Some(outs)) = Items::of_list(out) else { return false };
     outs.len() == entries.len()
         && tensors.arrays().all(|(i, _)| match (outs.get(i), entries.get_borrowed_item(i)) {
             (Ok(out), Ok(entry)) => out.is(entry),
@@ -158,7 +158,7 @@ fn take_step<'py>(
     for (pair, other) in pairs.iter_mut().zip(&parts).filter(|(_, other)| other.is_scalable()) {
         let walk = pair.walk();
         match_dtype!(real other.dtype().ok_or_else(|| internal("an array of no dtype"))?, T => {
-            let bytes_moved = other.bytes().saturating_mul(3);
+            let bytes_moved = other.bytes().saturating_mul(2); // as `apply_to_one` counts
             let (other, mut task) = (other.view::<T>(&walk)?, pair.task::<T>(&walk)?);
             let towards = Towards { other, other_is_t: into_bases, factor };
             jobs.push(ArrayJob::new(bytes_moved, move || apply_to_one(isa, &towards, &mut task, is_streamed(bytes))));
@@ -169,7 +169,7 @@ fn take_step<'py>(
 
 impl<'py> Call<'_, 'py> {
     /// Raises an error for an entry that is not None although the tensor's entry is.
-    fn check_nones(&self, argument: &str, entries: &Bound<'py, PyTuple>, held: &Held<'py>) -> PyResult<()> {
+    fn check_nones(&self, argument: &str, entries: &Bound<'py, PyTuple>, held: &Items<'py>) -> PyResult<()> {
         for (i, entry) in entries.iter().enumerate() {
             if held.get(i)?.is_none() && !entry.is_none() {
                 let allowed = "None, as t_list has there";

@@ -51,16 +51,20 @@ pub(super) fn clip_by_norms<'py>(
     if let Some(norm) = known.iter().find(|norm| !norm.is_finite()) {
         return Err(call.nonfinite_error("t_list", &held, None, norm.to_f64()));
     }
-    let found = match &mut operands {
-        Operands::Plain(pairs) => clip_plain_each(py, pairs, order, &own)?,
-        Operands::General { pairs, .. } => clip_pairs_each(py, pairs, order, &own)?,
-    };
-    let (mut found, mut norms) = (found.into_iter(), vec_with_room(held.len())?);
-    for i in 0..held.len() {
-        let norm = if held.get(i)?.is_none() { None } else { found.next() };
-        norms.push(norm.unwrap_or(Scaled::ZERO));
-    }
-    Ok((operands.into_result(), norms_to_array(py, &[norms.len()], &norms)?).into_pyobject(py)?.into_any())
+    // Memory for the norms first: nothing may fail once something is written.
+    let mut norms = zeros(held.len())?;
+    let norms = norms_to_array(py, &[held.len()], || {
+        let found = match &mut operands {
+            Operands::Plain(pairs) => clip_plain_each(py, pairs, order, &own)?,
+            Operands::General { pairs, .. } => clip_pairs_each(py, pairs, order, &own)?,
+        };
+        let mut found = found.into_iter();
+        for (i, to) in norms.iter_mut().enumerate() {
+            *to = if held.get(i)?.is_none() { None } else { found.next() }.unwrap_or(Scaled::ZERO);
+        }
+        Ok(norms)
+    })?;
+    Ok((operands.into_result(), norms).into_pyobject(py)?.into_any())
 }
 
 /// Clips each array by its own norm. Returns the norms.
@@ -74,9 +78,9 @@ fn clip_pairs_each(
     axes.extend(pairs.iter().map(|pair| (0..pair.input().ndim()).collect::<Vec<_>>()));
     let whole = pairs.iter().map(Pair::input).zip(axes.iter().map(Vec::as_slice));
     let norms = Norms::of_each(py, whole, order)?;
-    scale_slices(py, pairs, &norms, |i, _, norm| limits.get(i).and_then(|limit| limit.factor(norm)))?;
     let mut values = vec_with_room(norms.len())?;
     values.extend(norms.iter().filter_map(|norms| norms.values.first()));
+    scale_slices(py, pairs, &norms, |i, _, norm| limits.get(i).and_then(|limit| limit.factor(norm)))?;
     Ok(values)
 }
 

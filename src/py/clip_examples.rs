@@ -1,11 +1,8 @@
 //! Clipping of examples, each by its own norm, and their sums and means.
 
-use std::slice;
-
 use pyo3::prelude::*;
 use pyo3::types::{PyAny, PyString};
 
-use super::array::items::Held;
 use super::array::order::IterOrder;
 use super::array::pair::Pair;
 use super::array::{Array, internal};
@@ -13,10 +10,11 @@ use super::call::{Call, Entry};
 use super::kinds::Kinds;
 use super::norm::norms_to_array;
 use super::operands::{Inputs, Operands, Parameter};
-use super::run::{Norms, detached, margin, scale_slices};
+use super::run::{Norms, detached, margin, scale_slices, zeros};
 use crate::element::match_dtype;
 use crate::error::vec_with_room;
 use crate::isa::Isa;
+use crate::parallel::each::{ArrayJob, run_each};
 use crate::parallel::elementwise::Task;
 use crate::parallel::examples::{Examples, sum_examples};
 use crate::parallel::reduce::{Order, norm_of_norms};
@@ -65,11 +63,10 @@ pub(super) fn clip_examples_by_global_norm<'py>(
     // All norms first: an input that shares memory with a sum is copied then, maybe in another memory order.
     let mut arrays = vec_with_room(held.len())?;
     arrays.extend(tensors.arrays().map(|(i, array)| (i, array.clone())));
-    let mut own = vec_with_room(arrays.len())?;
-    for (_, array) in &arrays {
-        let axes: Vec<_> = (1..array.ndim()).collect();
-        own.push(Norms::of(array, &axes, Order::Two)?.values);
-    }
+    let mut axes = vec_with_room(arrays.len())?;
+    axes.extend(arrays.iter().map(|(_, array)| (1..array.ndim()).collect::<Vec<_>>()));
+    let whole = arrays.iter().map(|(_, array)| array).zip(axes.iter().map(Vec::as_slice));
+    let own = Norms::of_each(py, whole, Order::Two)?;
     let mut operands = if reduce == Reduce::No {
         tensors.with_outputs(out, &mut [])?
     } else {
@@ -82,28 +79,32 @@ pub(super) fn clip_examples_by_global_norm<'py>(
     let Operands::General { pairs, .. } = &mut operands else {
         return Err(internal("examples in plain arrays"));
     };
-    let norms = if has_limits { per_tensor(&held, &own, count)? } else { of_examples(&own, count)? };
+    let values =
+        if has_limits { of_tensors(&arrays, &own, [held.len(), count])? } else { of_examples(&own, count)? };
     if nonfinite == NonFinite::Raise
-        && let Some(norm) = norms.iter().find(|norm| !norm.is_finite())
+        && let Some(norm) = values.iter().find(|norm| !norm.is_finite())
     {
         let arguments = ("error_of_examples", held.into_any(), has_limits, norm.to_f64());
         return Err(call.error("nonfinite_error", arguments));
     }
-    for ((i, array), pair) in arrays.iter().zip(pairs) {
-        let limit = limits.get(*i).copied().unwrap_or(f64::INFINITY);
+    let factor = |at: usize, norm| {
+        let limit = arrays.get(at).and_then(|(i, _)| limits.get(*i)).copied().unwrap_or(f64::INFINITY);
         let limit = Limit { limit, over: 1.0, nonfinite, margin };
-        let factor = |norm| if has_limits { limit.factor(norm) } else { limit.factor_of_all(norm) };
-        let values = norms.iter().skip(if has_limits { *i * count } else { 0 }).take(count).copied();
-        if reduce == Reduce::No {
-            let norms = Norms { values: values.collect(), kept: vec![0] };
-            scale_slices(py, slice::from_mut(pair), slice::from_ref(&norms), |_, _, norm| factor(norm))?;
-        } else {
-            let over = if reduce == Reduce::Mean { count as f64 } else { 1.0 };
-            write_sum(pair, array, values.map(factor), over)?;
-        }
-    }
+        if has_limits { limit.factor(norm) } else { limit.factor_of_all(norm) }
+    };
+    // Memory for the norms first: nothing may fail once something is written.
     let shape = if has_limits { vec![held.len(), count] } else { vec![count] };
-    let norms = norms_to_array(py, &shape, &norms)?;
+    let norms = norms_to_array(py, &shape, || {
+        let common = Norms { values, kept: vec![0] };
+        let mut norms = vec_with_room(own.len())?;
+        norms.extend(own.iter().map(|own| if has_limits { own } else { &common }));
+        match reduce {
+            Reduce::No => scale_slices(py, pairs, &norms, |i, _, norm| factor(i, norm))?,
+            Reduce::Sum => write_sums(py, pairs, &arrays, &norms, factor, 1.0)?,
+            Reduce::Mean => write_sums(py, pairs, &arrays, &norms, factor, count as f64)?,
+        }
+        Ok(common.values)
+    })?;
     Ok((operands.into_result(), norms).into_pyobject(py)?.into_any())
 }
 
@@ -125,21 +126,22 @@ fn count_of_examples(call: &Call<'_, '_>, tensors: &Inputs<'_, '_>) -> PyResult<
 }
 
 /// The norm of each example over all tensors.
-fn of_examples(own: &[Vec<Scaled>], count: usize) -> PyResult<Vec<Scaled>> {
+fn of_examples(own: &[Norms], count: usize) -> PyResult<Vec<Scaled>> {
     let mut norms = vec_with_room(count)?;
-    let at = |example: usize| own.iter().filter_map(move |norms| norms.get(example).copied());
+    let at = |example: usize| own.iter().filter_map(move |norms| norms.values.get(example).copied());
     norms.extend((0..count).map(|example| norm_of_norms(at(example))));
     Ok(norms)
 }
 
-/// The norms of the examples of each tensor, one tensor after the other; zeros for None.
-fn per_tensor(held: &Held<'_>, own: &[Vec<Scaled>], count: usize) -> PyResult<Vec<Scaled>> {
-    let (mut own, mut norms) = (own.iter(), vec_with_room(held.len().saturating_mul(count))?);
-    for i in 0..held.len() {
-        match if held.get(i)?.is_none() { None } else { own.next() } {
-            Some(own) => norms.extend_from_slice(own),
-            None => norms.extend((0..count).map(|_| Scaled::ZERO)),
-        }
+/// The norms of the examples of each entry of the list, one entry after the other; zeros for None.
+fn of_tensors(
+    arrays: &[(usize, Array<'_>)],
+    own: &[Norms],
+    [entries, count]: [usize; 2],
+) -> PyResult<Vec<Scaled>> {
+    let mut norms = zeros(entries.saturating_mul(count))?;
+    for ((i, _), own) in arrays.iter().zip(own) {
+        norms.iter_mut().skip(i * count).zip(&own.values).for_each(|(to, norm)| *to = *norm);
     }
     Ok(norms)
 }
@@ -154,28 +156,38 @@ fn zero_example<'py>(array: &Array<'py>) -> PyResult<Array<'py>> {
     Ok(Array::read(&zeros).ok_or_else(|| internal("NumPy made no array"))?.0)
 }
 
-/// Writes the sum of the examples of a tensor, each times its factor, divided by a number. An example whose factor erases it
-/// adds nothing.
-fn write_sum(
-    pair: &mut Pair<'_>,
-    array: &Array<'_>,
-    factors: impl Iterator<Item = Option<Factor>>,
+/// Writes the sum of the examples of each tensor, each example times its factor, divided by a number. `factor` gets the number
+/// of the array and the norm of the example. An example whose factor erases it adds nothing.
+fn write_sums<'py>(
+    py: Python<'py>,
+    pairs: &mut [Pair<'py>],
+    arrays: &[(usize, Array<'py>)],
+    norms: &[&Norms],
+    factor: impl Fn(usize, Scaled) -> Option<Factor>,
     over: f64,
 ) -> PyResult<()> {
-    pair.split_complex();
-    let parts = array.in_parts();
-    let array = parts.as_ref().unwrap_or(array);
-    let factors = factors.map(|factor| factor.unwrap_or(Factor::ONE));
-    let factors: Vec<_> = (0..).zip(factors).filter(|(_, factor)| !Factor::erases(factor.by)).collect();
-    let len = array.shape().iter().skip(1).product();
-    let (py, bytes) = (array.object().py(), array.bytes());
-    match_dtype!(real array.dtype().ok_or_else(|| internal("an array of no dtype"))?, T => {
-        let elements = array.view::<T>(&IterOrder::along(0..array.ndim()))?;
-        let examples = Examples { elements, len, factors: &factors, over };
-        let task = pair.task::<T>(&IterOrder::along(0..array.ndim() - 1))?;
-        let mut task = Task { source: None, ..task };
-        Ok(detached(py, bytes, || sum_examples(Isa::current(), &examples, &mut task))?)
-    }, Err(internal("sums of integers")))
+    let mut inputs = vec_with_room(arrays.len())?;
+    for (at, ((_, array), norms)) in arrays.iter().zip(norms).enumerate() {
+        let mut factors = vec_with_room(norms.values.len())?;
+        let all = norms.values.iter().map(|norm| factor(at, *norm).unwrap_or(Factor::ONE));
+        factors.extend((0..).zip(all).filter(|(_, factor)| !Factor::erases(factor.by)));
+        inputs.push((array.in_parts().unwrap_or_else(|| array.clone()), factors));
+    }
+    let (mut jobs, mut bytes) = (vec_with_room(arrays.len())?, 0usize);
+    for (pair, (array, factors)) in pairs.iter_mut().zip(&inputs) {
+        bytes = bytes.saturating_add(array.bytes());
+        pair.split_complex();
+        match_dtype!(real array.dtype().ok_or_else(|| internal("an array of no dtype"))?, T => {
+            let elements = array.view::<T>(&IterOrder::along(0..array.ndim()))?;
+            let len = array.shape().iter().skip(1).product();
+            let examples = Examples { elements, len, factors, over };
+            let task = pair.task::<T>(&IterOrder::along(0..array.ndim() - 1))?;
+            let mut task = Task { source: None, ..task };
+            let run = move || sum_examples(Isa::current(), &examples, &mut task);
+            jobs.push(ArrayJob::new(array.bytes(), run));
+        }, return Err(internal("sums of integers")));
+    }
+    Ok(detached(py, bytes, || run_each(jobs))?)
 }
 
 impl<'py> Call<'_, 'py> {

@@ -9,10 +9,10 @@ use pyo3::types::{PyFloat, PyString};
 use super::array::items::Items;
 use super::array::pair::Pair;
 use super::array::{Array, internal};
-use super::call::{Call, plain_axes, plain_order};
+use super::call::{Call, plain_axes, plain_order, unless_plain_axes};
 use super::kinds::Kinds;
 use super::operands::{Inputs, OnDevice, Parameter, Parts};
-use super::run::{Norms, norm_of_arrays, normalize_columns, normalize_rows, scale_pairs, scale_slices};
+use super::run::{Norms, new_norms, norm_of_arrays, scale_by_norms, scale_pairs, scale_slices};
 use crate::parallel::reduce::Order;
 use crate::parallel::rows::Rule;
 use crate::scaled::Scaled;
@@ -70,15 +70,16 @@ pub(super) fn norms<'py>(
     Array::filled::<f64>(py, &[tensors.count()], &[0], |to| tensors.norms_into(order, to, Scaled::to_f64))
 }
 
-/// A new array of norms in float64, of a shape with as many elements.
+/// A new array of norms in float64, of a shape with as many elements. `norms` returns them after the memory of the array is
+/// allocated.
 pub(super) fn norms_to_array<'py>(
     py: Python<'py>,
     shape: &[usize],
-    norms: &[Scaled],
+    norms: impl FnOnce() -> PyResult<Vec<Scaled>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let order: Vec<_> = (0..shape.len()).collect();
     Array::filled::<f64>(py, shape, &order, |to| {
-        to.iter_mut().zip(norms).for_each(|(to, norm)| *to = norm.to_f64());
+        to.iter_mut().zip(norms()?).for_each(|(to, norm)| *to = norm.to_f64());
         Ok(())
     })
 }
@@ -148,8 +149,8 @@ pub(super) fn norm<'py>(
     name: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     const TENSOR: Parameter = Parameter::new("tensor", Kinds::Normed, false).with(Parts::GpuAndDask);
-    let call = Call::new(py, "norm", name, [Some(ord), axis, keepdims])?;
-    let mut inputs = Inputs::new(&call, TENSOR, Items::one(tensor));
+    let call = Call::new(py, "norm", name, [Some(ord), unless_plain_axes(axis), keepdims])?;
+    let mut inputs = Inputs::new(&call, TENSOR, Items::One(tensor.clone()));
     // The norms of slices are those of a general array.
     let is_whole = axis.is_none() && keepdims.is_none();
     if let Some(OnDevice { is_lazy, .. }) = if is_whole { inputs.read()? } else { inputs.read_general()? } {
@@ -180,8 +181,8 @@ pub(super) fn normalize<'py>(
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     const TENSOR: Parameter = Parameter::new("tensor", Kinds::Scalable, false).with(Parts::Gpu);
-    let call = Call::new(py, "normalize", name, [Some(ord), axis])?;
-    let mut inputs = Inputs::new(&call, TENSOR, Items::one(tensor));
+    let call = Call::new(py, "normalize", name, [Some(ord), unless_plain_axes(axis)])?;
+    let mut inputs = Inputs::new(&call, TENSOR, Items::One(tensor.clone()));
     if inputs.read_general()?.is_some() {
         return call.hand_on(false, (tensor, ord, axis, name, out));
     }
@@ -195,16 +196,17 @@ pub(super) fn normalize<'py>(
 
 /// Divides a tensor by its norms, and returns the norms as an array.
 fn divide_by_norms<'py>(py: Python<'py>, pair: &mut Pair<'py>, along: &Along) -> PyResult<Bound<'py, PyAny>> {
+    let input = pair.input().clone();
     if let Along::Vectors(axes, Order::Two) = along {
-        if let Some(norm) = normalize_rows(pair, axes)? {
-            return Ok(norm);
-        }
-        if let Some(norm) = normalize_columns(pair, axes)? {
-            return Ok(norm);
-        }
+        let Norms { mut values, kept } = Norms::zeros(&input, &input.split(axes))?;
+        // Memory for the norms first: nothing may fail once something is written.
+        return new_norms(&input, &kept, true, || {
+            scale_by_norms(pair, axes, Rule::Normalize, &mut values)?;
+            Ok(values)
+        });
     }
-    let norms = along.norms(pair.input())?;
-    let norm = norms.to_array(pair.input(), true)?;
+    let norms = along.norms(&input)?;
+    let norm = norms.to_array(&input, true)?;
     let divide = |norm: Scaled| Rule::Normalize.factor(norm);
     match norms.values[..] {
         [norm] => scale_pairs(py, slice::from_mut(pair), divide(norm))?,

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyAny;
 use smallvec::SmallVec;
 
-use super::array::items::{Held, Items};
+use super::array::items::Items;
 use super::array::pair::{Pair, arrange};
 use super::array::plain::{OperandPairs, Outputs, PlainArrays};
 use super::array::{Array, internal, objects};
@@ -85,23 +85,23 @@ impl Parameter {
     fn read_all<'py>(
         self,
         call: &Call<'_, 'py>,
-        items: &Items<'_, 'py>,
+        items: &Items<'py>,
     ) -> PyResult<Result<Vec<Option<Tensor<'py>>>, OnDevice<'py>>> {
-        let (held, is_list) = (items.held(), items.is_list());
+        let is_list = items.is_list();
         let argument = |at: usize| Entry(self.name, is_list.then_some(at));
-        let mut tensors = vec_with_room(held.len())?;
-        for i in 0..held.len() {
-            let entry = held.get(i)?;
+        let mut tensors = vec_with_room(items.len())?;
+        for i in 0..items.len() {
+            let entry = items.get(i)?;
             let is_lazy = self.parts == Parts::GpuAndDask && is_dask(&entry);
             if self.parts == Parts::Numpy && is_cupy(&entry) {
                 return Err(call.not_on_device(argument(i)));
             }
             if is_lazy || is_cupy(&entry) {
-                return Ok(Err(OnDevice { entries: held.clone().into_any(), is_lazy }));
+                return Ok(Err(OnDevice { entries: items.clone().into_any(), is_lazy }));
             }
         }
-        for i in 0..held.len() {
-            let entry = held.get(i)?;
+        for i in 0..items.len() {
+            let entry = items.get(i)?;
             if is_list && entry.is_none() {
                 tensors.push(None);
                 continue;
@@ -123,7 +123,7 @@ pub(super) struct OnDevice<'py> {
 pub(super) struct Inputs<'a, 'py> {
     call: &'a Call<'a, 'py>,
     parameter: Parameter,
-    items: Items<'a, 'py>,
+    items: Items<'py>,
     tensors: Tensors<'py>,
 }
 
@@ -136,7 +136,7 @@ enum Tensors<'py> {
 impl<'a, 'py> Inputs<'a, 'py> {
     /// The tensors of an argument, not read yet.
     #[inline]
-    pub(super) fn new(call: &'a Call<'a, 'py>, parameter: Parameter, items: Items<'a, 'py>) -> Self {
+    pub(super) fn new(call: &'a Call<'a, 'py>, parameter: Parameter, items: Items<'py>) -> Self {
         Self { call, parameter, items, tensors: Tensors::General(Vec::new()) }
     }
 
@@ -192,8 +192,8 @@ impl<'a, 'py> Inputs<'a, 'py> {
 
     /// The single tensor as a Python object.
     pub(super) fn object(&self) -> PyResult<&Bound<'py, PyAny>> {
-        match (&self.tensors, self.items.held()) {
-            (Tensors::Plain(_), Held::One(object)) => Ok(object),
+        match (&self.tensors, &self.items) {
+            (Tensors::Plain(_), Items::One(object)) => Ok(object),
             _ => Ok(self.array()?.object()),
         }
     }
@@ -208,10 +208,8 @@ impl<'a, 'py> Inputs<'a, 'py> {
 
     /// Reads plain arrays again as general ones, for cases that the fast path does not handle.
     pub(super) fn make_general(&mut self) -> PyResult<()> {
-        if let Tensors::Plain(_) = self.tensors {
-            let tensors = self.parameter.read_all(self.call, &self.items)?;
-            let tensors = tensors.map_err(|_| internal("an array that moved to a GPU"))?;
-            self.tensors = Tensors::General(tensors);
+        if matches!(self.tensors, Tensors::Plain(_)) && self.read_general()?.is_some() {
+            return Err(internal("an array that moved to a GPU"));
         }
         Ok(())
     }
@@ -231,7 +229,7 @@ impl<'a, 'py> Inputs<'a, 'py> {
 
     /// The number of entries of the list, including None.
     pub(super) fn count(&self) -> usize {
-        self.items.held().len()
+        self.items.len()
     }
 
     /// Writes `make` of the norm of each entry to `norms`, which has a place for each; the norm of None is 0.
@@ -285,8 +283,8 @@ impl<'a, 'py> Inputs<'a, 'py> {
     }
 
     /// The Python objects of the tensors, for an error.
-    pub(super) fn held(&self) -> Held<'py> {
-        self.items.held().clone()
+    pub(super) fn held(&self) -> Items<'py> {
+        self.items.clone()
     }
 
     /// Pairs the tensors with outputs, the caller's or new ones. `readers` are arrays that are read while outputs are written.
@@ -325,7 +323,7 @@ impl<'a, 'py> Inputs<'a, 'py> {
 #[inline(never)]
 fn pair_up<'o, 'py>(
     call: &Call<'_, 'py>,
-    items: &Items<'_, 'py>,
+    items: &Items<'py>,
     tensors: Vec<Option<Tensor<'py>>>,
     out: Option<&Bound<'py, PyAny>>,
     readers: &mut [&mut Array<'py>],
@@ -333,10 +331,10 @@ fn pair_up<'o, 'py>(
     let py = call.py();
     let is_list = items.is_list();
     let outs = match out {
-        Some(out) if !is_list => Some(Held::One(out.clone())),
+        Some(out) if !is_list => Some(Items::One(out.clone())),
         Some(out) => {
             let allowed = "None or a sequence of arrays";
-            Some(Held::Many(call.sequence_of("out", out, tensors.len(), allowed)?))
+            Some(Items::Many(call.sequence_of("out", out, tensors.len(), allowed)?, None))
         }
         None => None,
     };

@@ -194,16 +194,14 @@ impl Lattice {
 
 /// Whether two elements of an array share a byte.
 fn overlaps_itself(array: &Lattice) -> Result<bool> {
-    let mut extent = array.run;
-    let nested = array.axes.iter().all(|(len, step)| {
-        let apart = *step >= extent;
-        extent += (len - 1) * step;
-        apart
-    });
-    if nested {
-        return Ok(false);
+    let (mut extent, mut nested) = (array.run, true);
+    for (len, step) in &array.axes {
+        nested &= *step >= extent;
+        extent = extent.saturating_add((len - 1).saturating_mul(*step));
     }
-    Ok(array.axes.iter().any(|(_, step)| *step == 0) || clash(slice::from_ref(array))?.is_some())
+    // More bytes than the extent has cannot all be apart. So the number of runs is limited by the memory of the array.
+    let is_crowded = array.count().saturating_mul(array.run) > extent;
+    Ok(!nested && (is_crowded || clash(slice::from_ref(array))?.is_some()))
 }
 
 /// A quick proof for columns, rows and other interleaved views: all steps are multiples of one distance, and the arrays do not

@@ -1,8 +1,8 @@
 //! From arguments to the layers below: arrays become views, tasks and norms, and the work is done detached from the
 //! interpreter.
 
-use std::borrow::Cow;
-use std::iter;
+use std::borrow::{Borrow, Cow};
+use std::{iter, slice};
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -20,6 +20,7 @@ use crate::parallel::Crew;
 use crate::parallel::each::{ArrayJob, clip_each, run_each};
 use crate::parallel::elementwise::{AnyTask, Task, apply_elementwise, apply_to_one, is_streamed, scale};
 use crate::parallel::reduce::{self, AnyView, Order, Views, norms_into};
+use crate::parallel::rows::Rule;
 use crate::parallel::{columns, rows};
 use crate::scaled::{Factor, Limit, Scaled};
 use crate::walk::{Broadcast, Factors};
@@ -130,7 +131,7 @@ pub(super) fn clip_plain(
         let (isa, crew) = (Isa::current(), Crew::new());
         let norm = match norm {
             NormOf::Given(norm) => norm,
-            NormOf::Inputs(order) => reduce::norm_of_views(isa, &crew, tasks.views(), order)?,
+            NormOf::Inputs(order) => reduce::norm_of_views(isa, &crew, &tasks.views(), order)?,
         };
         if !limit.refuses(norm) {
             let factor = factor(limit, norm);
@@ -202,7 +203,7 @@ impl Norms {
     }
 
     /// Norms of 0 for the slices of an array, still to be computed.
-    fn zeros(array: &Array<'_>, split: &ReducedAxes) -> PyResult<Self> {
+    pub(super) fn zeros(array: &Array<'_>, split: &ReducedAxes) -> PyResult<Self> {
         let kept: Vec<_> = split.kept().collect();
         Ok(Self { values: zeros(kept.iter().map(|axis| array.shape()[*axis]).product())?, kept })
     }
@@ -296,7 +297,7 @@ pub(super) fn zeros(count: usize) -> Result<Vec<Scaled>, Error> {
 
 /// A new array for the norms of slices of `array`, which are in the order of the axes `kept`. `norms` computes them after the
 /// memory of the array is allocated.
-fn new_norms<'py, N: AsRef<[Scaled]>>(
+pub(super) fn new_norms<'py, N: AsRef<[Scaled]>>(
     array: &Array<'py>,
     kept: &[usize],
     keepdims: bool,
@@ -312,67 +313,76 @@ fn new_norms<'py, N: AsRef<[Scaled]>>(
     }, Err(internal("norms that are no floats")))
 }
 
-/// If the slices along the axes are rows of the output, divides each row by its norm and returns the norms as an array.
-pub(super) fn normalize_rows<'py>(
-    pair: &mut Pair<'py>,
-    axes: &[usize],
-) -> PyResult<Option<Bound<'py, PyAny>>> {
-    let input = pair.input().clone();
-    let (py, dtype) = (input.object().py(), dtype_of(&input)?);
-    let len = axes.iter().filter_map(|axis| input.shape().get(*axis)).product();
-    if dtype.parts().is_some() || !rows::is_row(len) {
-        return Ok(None);
-    }
-    let (split, bytes) = (input.split(axes), input.bytes());
-    match_dtype!(real dtype, T => {
-        if pair.rows::<T>(&split)?.is_none() {
-            return Ok(None);
-        }
-        let kept: Vec<_> = split.kept().collect();
-        // The memory for the norms is allocated before anything is written. Python code may run then, so the rows are lent after.
-        let norms = new_norms(&input, &kept, true, || {
-            let Some((source, data)) = pair.rows::<T>(&split)? else { return Err(resized()) };
-            let mut values = zeros(data.len() / len)?;
-            let norms = values.as_mut_slice();
-            detached(py, bytes, || rows::normalize_rows(Isa::current(), source.as_ref(), data, len, norms))?;
-            Ok(values)
-        })?;
-        Ok(Some(norms))
-    }, Ok(None))
-}
-
 /// The shape of dense matrices whose columns the slices along the axes are, if these are for the functions of `columns.rs`.
-pub(super) fn columns_of<T: Real>(array: &Array<'_>, axes: &[usize]) -> PyResult<Option<[usize; 2]>> {
+fn columns_of<T: Real>(array: &Array<'_>, axes: &[usize]) -> PyResult<Option<[usize; 2]>> {
     let shape = array.slices::<T>(&array.split(axes))?.block();
     Ok(shape.filter(|shape @ &[len, _]| columns::is_column::<T>(array.len() / len.max(1), *shape)))
 }
 
-/// If the slices along the axes are columns of a dense array, divides each by its norm and returns the norms as an array.
-pub(super) fn normalize_columns<'py>(
-    pair: &mut Pair<'py>,
+/// Scales each slice along some axes by its own norm, as soon as it is summed if the slices are short rows or columns of dense
+/// arrays. `norms` gets the norms of the slices, in the order of the kept axes of the input, or is empty.
+pub(super) fn scale_by_norms(
+    pair: &mut Pair<'_>,
     axes: &[usize],
-) -> PyResult<Option<Bound<'py, PyAny>>> {
-    let input = pair.input().clone();
-    let (py, dtype, bytes) = (input.object().py(), dtype_of(&input)?, input.bytes());
-    if dtype.parts().is_some() {
-        return Ok(None);
+    rule: Rule,
+    norms: &mut [Scaled],
+) -> PyResult<()> {
+    let (whole, real) = (pair.input().clone(), real_dtype(pair)?);
+    // Columns are summed in another order than rows. The output must not influence which order is used.
+    let is_done = if Norms::are_of_columns(&whole, axes)? {
+        whole.dtype() == Some(real) && scale_as_columns(pair, real, axes, rule, norms)?
+    } else {
+        // The parts of a complex number belong to one slice.
+        let parts = whole.ndim()..pair.input().ndim();
+        let axes: Vec<_> = axes.iter().copied().chain(parts).collect();
+        scale_as_rows(pair, real, &axes, rule, norms)?
+    };
+    if is_done {
+        return Ok(());
     }
-    match_dtype!(real dtype, T => {
-        let Some(shape @ [len, _]) = columns_of::<T>(&input, axes)? else { return Ok(None) };
-        if pair.dense::<T>()?.is_none() {
-            return Ok(None);
-        }
-        let kept: Vec<_> = input.split(axes).kept().collect();
-        // The memory for the norms is allocated before anything is written, as in `normalize_rows`.
-        let norms = new_norms(&input, &kept, true, || {
-            let Some((from, to)) = pair.dense::<T>()? else { return Err(resized()) };
-            let mut values = zeros(to.len() / len)?;
-            let norms = values.as_mut_slice();
-            detached(py, bytes, || columns::normalize_columns(Isa::current(), from, to, shape, norms))?;
-            Ok(values)
-        })?;
-        Ok(Some(norms))
-    }, Ok(None))
+    let found = Norms::of(&whole, axes, Order::Two)?;
+    norms.iter_mut().zip(&found.values).for_each(|(to, norm)| *to = *norm);
+    let py = whole.object().py();
+    scale_slices(py, slice::from_mut(pair), slice::from_ref(&found), |_, _, norm| rule.factor(norm))
+}
+
+/// If the slices are short rows of the output, scales each row as soon as it is summed. Returns whether it did.
+fn scale_as_rows(
+    pair: &mut Pair<'_>,
+    real: Dtype,
+    axes: &[usize],
+    rule: Rule,
+    norms: &mut [Scaled],
+) -> PyResult<bool> {
+    let input = pair.input();
+    let len = axes.iter().filter_map(|axis| input.shape().get(*axis)).product();
+    if !rows::is_row(len, real.size()) {
+        return Ok(false);
+    }
+    let (py, split, bytes) = (input.object().py(), input.split(axes), input.bytes());
+    match_dtype!(real real, T => {
+        let Some((source, data)) = pair.rows::<T>(&split)? else { return Ok(false) };
+        let work = || rows::scale_rows(Isa::current(), source.as_ref(), data, len, rule, norms);
+        detached(py, bytes, work)?;
+        Ok(true)
+    }, Ok(false))
+}
+
+/// If the slices are columns of a dense array, scales strips of columns as soon as they are summed. Returns whether it did.
+fn scale_as_columns(
+    pair: &mut Pair<'_>,
+    real: Dtype,
+    axes: &[usize],
+    rule: Rule,
+    norms: &mut [Scaled],
+) -> PyResult<bool> {
+    let (py, bytes) = (pair.input().object().py(), pair.input().bytes());
+    match_dtype!(real real, T => {
+        let Some(shape) = columns_of::<T>(pair.input(), axes)? else { return Ok(false) };
+        let Some((from, to)) = pair.dense::<T>()? else { return Ok(false) };
+        detached(py, bytes, || columns::scale_columns(Isa::current(), from, to, shape, rule, norms))?;
+        Ok(true)
+    }, Ok(false))
 }
 
 /// The numbers of an array of floats in the order of its axes, and its shape.
@@ -400,61 +410,81 @@ pub(super) fn placed(shape: &[usize], kept: &[usize], keepdims: bool) -> (Vec<us
 pub(super) fn scale_slices(
     py: Python<'_>,
     pairs: &mut [Pair<'_>],
-    norms: &[Norms],
+    norms: &[impl Borrow<Norms>],
     factor: impl Fn(usize, usize, Scaled) -> Option<Factor>,
 ) -> PyResult<()> {
     let written = pairs.iter().filter(|pair| !pair.is_in_place());
     let streams = is_streamed(written.fold(0, |sum, pair| sum.saturating_add(pair.input().bytes())));
     let bytes = pairs.iter().fold(0usize, |sum, pair| sum.saturating_add(pair.input().bytes()));
+    let mut factors = vec_with_room(pairs.len())?;
+    for (i, norms) in norms.iter().enumerate() {
+        factors.push(SliceFactors::of(&norms.borrow().values, |at, norm| factor(i, at, norm))?);
+    }
     let mut jobs = vec_with_room(pairs.len())?;
-    for (i, (pair, norms)) in pairs.iter_mut().zip(norms).enumerate() {
-        jobs.push(scaling(pair, norms, |at, norm| factor(i, at, norm), streams)?);
+    for (pair, (norms, factors)) in pairs.iter_mut().zip(norms.iter().zip(&factors)) {
+        jobs.push(scaling(pair, &norms.borrow().kept, factors, streams)?);
     }
     Ok(detached(py, bytes, || run_each(jobs))?)
 }
 
-/// The job of scaling each slice of a pair.
+/// The factors of the slices of an array.
+enum SliceFactors {
+    /// The same for all.
+    One(Option<Factor>),
+    /// One for each, and the second steps if there are any.
+    Each { by: Vec<f64>, then: Option<Vec<f64>>, kind: FactorKind },
+}
+
+impl SliceFactors {
+    fn of(norms: &[Scaled], factor: impl Fn(usize, Scaled) -> Option<Factor>) -> Result<Self, Error> {
+        if let [norm] = *norms {
+            return Ok(Self::One(factor(0, norm)));
+        }
+        let (mut by, mut then) = (vec_with_room(norms.len())?, vec_with_room(norms.len())?);
+        let mut kind = FactorKind { is_plain: true, toward_zero: false };
+        for (at, norm) in norms.iter().enumerate() {
+            let factor = factor(at, *norm).unwrap_or(Factor::ONE);
+            kind.toward_zero |= factor.toward_zero;
+            kind.is_plain &= factor.by.is_normal() && norm.is_finite();
+            by.push(factor.by);
+            then.push(factor.then);
+        }
+        let then = Some(then).filter(|then| then.iter().any(|then| *then != 1.0));
+        let is_one = then.is_none() && by.iter().all(|by| *by == 1.0);
+        Ok(if is_one { Self::One(None) } else { Self::Each { by, then, kind } })
+    }
+}
+
+/// The job of scaling each slice of a pair. `kept` are the axes of the factors. All memory is allocated here: a job that fails
+/// would leave the arrays of other jobs written.
 fn scaling<'a>(
     pair: &'a mut Pair<'_>,
-    norms: &'a Norms,
-    factor: impl Fn(usize, Scaled) -> Option<Factor>,
+    kept: &[usize],
+    factors: &'a SliceFactors,
     streams: bool,
 ) -> PyResult<ArrayJob<'a>> {
-    let isa = Isa::current();
-    let count = norms.values.len();
-    let dtype = real_dtype(pair)?;
+    let (isa, dtype) = (Isa::current(), real_dtype(pair)?);
     let bytes = pair.input().bytes().saturating_mul(2);
-    if let [norm] = *norms.values {
-        let (factor, mut task) = (factor(0, norm), any_task(pair)?);
-        return Ok(ArrayJob::new(bytes, move || task.scale(isa, factor, streams)));
-    }
-    let (mut by, mut then) = (vec_with_room(count)?, vec_with_room(count)?);
-    let mut kind = FactorKind { is_plain: true, toward_zero: false };
-    for (at, norm) in norms.values.iter().enumerate() {
-        let factor = factor(at, *norm).unwrap_or(Factor::ONE);
-        kind.toward_zero |= factor.toward_zero;
-        kind.is_plain &= factor.by.is_normal() && norm.is_finite();
-        by.push(factor.by);
-        then.push(factor.then);
-    }
-    let then = Some(then).filter(|then| then.iter().any(|then| *then != 1.0));
-    if then.is_none() && by.iter().all(|by| *by == 1.0) {
-        let mut task = any_task(pair)?;
-        return Ok(ArrayJob::new(bytes, move || task.scale(isa, None, streams)));
-    }
-    let shape = pair.input().shape().to_vec();
-    let walk = pair.walk();
+    let (by, then, kind) = match factors {
+        SliceFactors::Each { by, then, kind } => (by, then, *kind),
+        SliceFactors::One(factor) => {
+            let mut task = any_task(pair)?;
+            return Ok(ArrayJob::new(bytes, move || task.scale(isa, *factor, streams)));
+        }
+    };
+    let (shape, walk) = (pair.input().shape().to_vec(), pair.walk());
+    let broadcast = |factors: &'a [f64]| {
+        let factors = Broadcast::new(spread(factors, kept, &shape, &walk))?;
+        Ok::<_, Error>(Factors { factors, kind })
+    };
+    let (by, then) = (broadcast(by)?, then.as_deref().map(broadcast).transpose()?);
     match_dtype!(real dtype, T => {
         let mut task = pair.task::<T>(&walk)?;
         Ok(ArrayJob::new(bytes, move || {
-            let work = |factors| {
-                let factors = Broadcast::new(spread(factors, &norms.kept, &shape, &walk))?;
-                Ok::<_, Error>(Factors { factors, kind })
-            };
-            apply_to_one(isa, &work(&by)?, &mut task, streams)?;
+            apply_to_one(isa, &by, &mut task, streams)?;
             match &then {
                 // The second factor is a power of two, rare and for float64 only: applied in a separate pass, in place.
-                Some(then) => apply_elementwise(isa, &work(then)?, &mut Task { source: None, target: task.target }),
+                Some(then) => apply_elementwise(isa, then, &mut Task { source: None, target: task.target }),
                 None => Ok(()),
             }
         }))

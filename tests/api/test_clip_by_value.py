@@ -63,6 +63,20 @@ def test_a_list_of_bounds_may_mix_floats_and_large_integers():
         gc.clip_by_value(np.zeros(2, np.int64), [0.5, 2**64], None)
 
 
+@pytest.mark.parametrize("dtype", ORDERED)
+@pytest.mark.parametrize("sequence", [tuple, list])
+def test_bounds_may_be_lists_and_tuples(dtype, sequence):
+    """A colour for each pixel's channels, for example."""
+    x = (np.arange(24).reshape(2, 4, 3) * 5).astype(dtype)
+    lo, hi = sequence([10, 20, 30]), sequence([90, 80, 70])
+    expected = np.clip(x.astype(np.float64), lo, hi).astype(dtype)
+    assert same_bits(gc.clip_by_value(x, lo, hi), expected)
+    assert same_bits(gc.clip_by_value(x, lo, None), np.maximum(x.astype(np.float64), lo).astype(dtype))
+    assert same_bits(gc.clip_by_value(x, np.array(lo).astype(dtype), hi, out=x), expected)
+    with pytest.raises(ValueError, match="clip_value_max: found"):
+        gc.clip_by_value(x, 0, sequence([1, 2]))
+
+
 @integers
 @pytest.mark.parametrize("bound_dtype", INTEGERS)
 def test_array_bounds_of_any_integer_dtype_compare_exactly(dtype, bound_dtype):

@@ -732,7 +732,8 @@ def bound_of(case: Case, place: float, tensor: Given) -> None:
         )
         case.arguments[f"bound at {place}"] = case.drawn = given
     elif kind < 0.37 and arr.shape and arr.shape[-1]:
-        case.drawn = [r.choice((0, 1, -1, 7, 100, 2**63, -(2**64), 2**53 + 1)) for _ in range(arr.shape[-1])]
+        numbers = [r.choice((0, 1, -1, 7, 100, 2**63, -(2**64), 2**53 + 1)) for _ in range(arr.shape[-1])]
+        case.drawn = r.choice((list, tuple))(numbers)
     elif is_float:
         special = (0.0, -0.0, math.inf, -math.inf, math.nan, 5e-324, 1e300, -1e300, 65519.99, 65520, 3.4e38, 3.5e38)
         value = r.choice(

@@ -99,8 +99,8 @@ def suit(case: fuzz.Case) -> None:  # noqa: C901
         bound = case.arguments.get(key)
         if type(bound) is np.ndarray and bound.ndim and bound.dtype.newbyteorder("=") in ON_DEVICE:
             case.arguments[key] = OnBoth(bound)
-        elif isinstance(bound, list):
-            raise Skipped("a list as a bound")
+        elif isinstance(bound, (list, tuple)):
+            raise Skipped("a sequence as a bound")
     for key in ("clip_norm", "use_norm"):
         value = case.arguments.get(key)
         if is_on_device(case) and case.chance(0.3):

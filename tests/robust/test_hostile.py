@@ -1,6 +1,7 @@
 """Hostile or careless callers; each case was a bug once."""
 
 import collections.abc
+import math
 import pickle
 import re
 import sys
@@ -54,6 +55,30 @@ def test_an_array_resized_during_the_call_is_an_error():
 
     with pytest.raises(RuntimeError, match="resized"):
         gc.global_norm([t, Resizer()])
+
+
+@pytest.mark.parametrize("sequence", [list, tuple])
+def test_numpy_refuses_to_resize_an_array_of_a_list_during_the_call(sequence):
+    """NumPy counts references: a call that held the tuple alone let another thread free the memory that it read."""
+    t_list = sequence([np.ones(1000)])
+    refused = []
+
+    class Limits(collections.abc.Sequence):
+        def __len__(self):
+            return 1
+
+        def __getitem__(self, i):
+            if i > 0:
+                raise IndexError
+            with pytest.raises(ValueError, match="cannot resize"):
+                t_list[0].resize(10)
+            refused.append(i)
+            return 1.0
+
+    (clipped,), norms = gc.clip_by_norms(t_list, Limits())
+    assert refused
+    assert norms.tolist() == [math.sqrt(1000)]
+    assert clipped.shape == (1000,)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -120,6 +120,12 @@ def test_the_check_of_ten_thousand_interleaved_outputs_is_quick(kind):
     assert check < 0.05
 
 
+def test_an_output_of_more_elements_than_its_memory_has_room_for_is_found_without_a_list_of_them():
+    t = np.broadcast_to(np.float32(1), (20_000, 20_000))
+    with pytest.raises(ValueError, match="out: found an array whose own elements overlap"):
+        gc.clip_by_norm(t, 1.0, out=as_strided(np.zeros(80_000, np.float32), t.shape, (8, 8)))
+
+
 def test_a_clash_at_the_very_last_element_is_found_and_named():
     outs = interleaved(10_000)["columns"]
     outs.append(outs[4321][-1:])

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use crate::common::{Random, alone, slice_norms};
+use crate::common::{Random, alone, clip_columns, clip_rows, slice_norms};
 use _core::element::{Bf16, Bool, Complex, Element, F16, Ordered, Real};
 use _core::isa::Isa;
 use _core::kernel::clip::Clip;
@@ -14,10 +14,10 @@ use _core::kernel::power::{Power, Simple};
 use _core::kernel::scale_each::FactorKind;
 use _core::kernel::sum::{BLOCK, Term};
 use _core::parallel::Crew;
-use _core::parallel::columns::{clip_columns, is_column, normalize_columns};
+use _core::parallel::columns::{is_column, scale_columns};
 use _core::parallel::elementwise::{AnyTask, Task, apply_elementwise, scale};
 use _core::parallel::reduce::{AnyView, CHUNK, Order, norm, norm_of_view};
-use _core::parallel::rows::{Rule, clip_rows};
+use _core::parallel::rows::Rule;
 use _core::parallel::{MAX_THREADS, THREADS};
 use _core::scaled::{Factor, Scaled, power_of_two};
 use _core::setting::Setting;
@@ -999,6 +999,7 @@ fn check_clipped_rows<T: Real + Known>(bits: fn(T) -> u64, nan: u64) {
         (3700, 2304, 27_400.0),
         (400_003, 3, 1e3),
         (130_001, 67, 4700.0),
+        (20, CHUNK + 100, 209_100.0),
     ] {
         let mut data: Vec<T> = some(14, height * width);
         data[width - 1] = T::from_float(f64::NAN);
@@ -1111,8 +1112,9 @@ fn check_clipped_columns<T: Real + Known>(bits: fn(T) -> u64, nan: u64, extremes
             clip_columns(isa, None, &mut b, [len, inner], limit).expect("threads");
             let [mut c, mut d] = [vec![T::ZERO; data.len()], data.clone()];
             let [mut own, mut again] = [(); 2].map(|()| vec![Scaled::ZERO; norms.len()]);
-            normalize_columns(isa, Some(&data), &mut c, [len, inner], &mut own).expect("threads");
-            normalize_columns(isa, None, &mut d, [len, inner], &mut again).expect("threads");
+            scale_columns(isa, Some(&data), &mut c, [len, inner], Rule::Normalize, &mut own)
+                .expect("threads");
+            scale_columns(isa, None, &mut d, [len, inner], Rule::Normalize, &mut again).expect("threads");
             ([a, b, c, d].map(|found| all(&found)), [own, again].map(|norms| norm_bits(&norms)))
         });
         for (found, expected) in found.iter().zip([&clipped, &clipped, &normalized, &normalized]) {

@@ -11,12 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use _core::isa::Isa;
 use _core::parallel::Crew;
 use _core::parallel::THREADS;
-use _core::parallel::columns::clip_columns;
 use _core::parallel::elementwise::{AnyTask, Task, scale};
 use _core::parallel::reduce::{CHUNK, Order, norm_of_view};
-use _core::parallel::rows::clip_rows;
 use _core::walk::{Axis, Cells, Layout, Memory, Slices, Target, View};
-use common::{sized, slice_norms};
+use common::{clip_columns, clip_rows, sized, slice_norms};
 
 /// A list of copies, which are cheap: large ones that are cut, small ones, and two that lie interleaved in one memory.
 #[test]

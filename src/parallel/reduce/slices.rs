@@ -3,7 +3,7 @@
 use super::columns::{column_maxima, column_norms};
 use super::list::norm_of_views;
 use super::order::{Order, OverflowRisk};
-use super::pass::{CHUNK, Terms, has_row_sums, norm_of_slice_with, norm_of_view, row_sums};
+use super::pass::{Terms, has_row_sums, norm_of_slice_with, norm_of_view, row_sums};
 use crate::element::Element;
 use crate::error::Result;
 use crate::isa::Isa;
@@ -33,7 +33,7 @@ pub fn norms_into<T: Element>(
     if columns && let Some(pass) = order.first() {
         return column_norms(isa, slices, order, pass, norms);
     }
-    if len >= CHUNK {
+    if Crew::is_shared((len * size_of::<T>()).saturating_mul(order.cost()))? {
         // Long slices, one after the other, each on all threads.
         let crew = Crew::new();
         for (at, to) in norms.iter_mut().enumerate() {

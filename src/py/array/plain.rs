@@ -23,7 +23,7 @@ use smallvec::SmallVec;
 use super::super::kinds::Kinds;
 use super::super::overlap;
 use super::fields::{DENSE, Fields, element_type, exact_fields, len, lies_at, ndarray, new_dense, shape};
-use super::items::{Held, Items};
+use super::items::Items;
 use super::objects;
 use super::pair::Rows;
 use super::{internal, resized, with_memory};
@@ -126,26 +126,22 @@ impl PlainArray {
 
 /// The plain arrays of a list, without its Nones.
 pub(in crate::py) struct PlainArrays<'py> {
-    held: Held<'py>,
+    held: Items<'py>,
     arrays: Few<PlainArray>,
     bytes: usize,
 }
 
 impl<'py> PlainArrays<'py> {
     /// Reads arrays if all of them are plain and of a dtype of `kinds`. A list may have entries that are None.
-    pub(in crate::py) fn read(
-        py: Python<'py>,
-        items: &Items<'_, 'py>,
-        kinds: Kinds,
-    ) -> PyResult<Option<Self>> {
+    pub(in crate::py) fn read(py: Python<'py>, items: &Items<'py>, kinds: Kinds) -> PyResult<Option<Self>> {
         let class = ndarray(py);
-        let held = items.held().clone();
+        let held = items.clone();
         let mut arrays = with_room(held.len())?;
         let mut bytes = 0;
         for i in 0..held.len() {
             let item = held.get(i)?;
             let Some(array) = exact_fields(item, class).and_then(PlainArray::of) else {
-                if item.is_none() && matches!(held, Held::Many(_)) {
+                if item.is_none() && matches!(held, Items::Many(..)) {
                     continue;
                 }
                 return Ok(None);
@@ -198,15 +194,15 @@ impl<'py> PlainArrays<'py> {
         if !self.are_current() {
             return Err(resized());
         }
-        Ok(PlainViews { arrays: &self.arrays, bytes: self.bytes })
+        Ok(PlainViews { arrays: &self.arrays })
     }
 
     /// The shape of the single array, copied: NumPy frees its own when Python code gives the array another shape.
     pub(in crate::py) fn shape(&self) -> SmallVec<[usize; 4]> {
         match &self.held {
-            Held::One(object) => exact_fields(object.as_borrowed(), ndarray(object.py()))
+            Items::One(object) => exact_fields(object.as_borrowed(), ndarray(object.py()))
                 .map_or_else(SmallVec::new, |fields| SmallVec::from_slice(shape(fields))),
-            Held::Many(_) => SmallVec::new(),
+            Items::Many(..) => SmallVec::new(),
         }
     }
 
@@ -234,7 +230,7 @@ impl<'py> PlainArrays<'py> {
     pub(in crate::py) fn outputs(
         &mut self,
         py: Python<'py>,
-        items: &Items<'_, 'py>,
+        items: &Items<'py>,
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Option<Outputs<'py>>> {
         let class = ndarray(py);
@@ -282,14 +278,14 @@ impl<'py> PlainArrays<'py> {
             new.push(make(self.held.get(i)?)?);
         }
         let result = match (&self.held, new.as_slice()) {
-            (Held::One(_), [one]) => one.clone(),
+            (Items::One(_), [one]) => one.clone(),
             _ => objects::list_of(py, new.iter().cloned())?.into_any(),
         };
         Ok(Outputs { arrays: Some(arrays), _held: new, result })
     }
 
     /// The caller's arrays, if each of them fits its input: with one shape and one memory order their positions agree.
-    fn given_outputs(&self, held: Held<'py>, class: *mut PyTypeObject) -> PyResult<Option<Outputs<'py>>> {
+    fn given_outputs(&self, held: Items<'py>, class: *mut PyTypeObject) -> PyResult<Option<Outputs<'py>>> {
         if held.len() != self.held.len() {
             return Ok(None);
         }
@@ -327,7 +323,6 @@ impl<'py> PlainArrays<'py> {
 #[derive(Clone, Copy)]
 pub(in crate::py) struct PlainViews<'a> {
     arrays: &'a [PlainArray],
-    bytes: usize,
 }
 
 // SAFETY: the memory is only read, and kept alive by `PlainArrays`, which are borrowed for as long.
@@ -352,10 +347,6 @@ impl Views for PlainViews<'_> {
             // SAFETY: see the struct.
             read(&View::Dense(unsafe { array.elements::<T>() }))
         })
-    }
-
-    fn bytes(&self) -> usize {
-        self.bytes
     }
 
     #[inline(always)]
@@ -431,9 +422,7 @@ impl<'a, 'py> OperandPairs<'a, 'py> {
         if !self.are_current() {
             return Err(resized());
         }
-        let PlainArrays { arrays, bytes, .. } = &*self.inputs;
-        let views = PlainViews { arrays, bytes: *bytes };
-        Ok(PlainTasks { inputs: arrays, outputs: self.outputs.of(self.inputs), views })
+        Ok(PlainTasks { inputs: &self.inputs.arrays, outputs: self.outputs.of(self.inputs) })
     }
 
     /// The task of the single pair, with elements of T.
@@ -471,8 +460,6 @@ impl<'a, 'py> OperandPairs<'a, 'py> {
 pub(in crate::py) struct PlainTasks<'a> {
     inputs: &'a [PlainArray],
     outputs: &'a [PlainArray],
-    /// All inputs, also in tasks that are a part of the pairs.
-    views: PlainViews<'a>,
 }
 
 // SAFETY: the memory is kept alive by the `OperandPairs`, which are borrowed mutably for as long, and nothing else has it
@@ -481,8 +468,8 @@ unsafe impl Send for PlainTasks<'_> {}
 
 impl PlainTasks<'_> {
     /// The inputs, for norms. They are read while the tasks are borrowed, so before anything is written.
-    pub(in crate::py) fn views(&self) -> &PlainViews<'_> {
-        &self.views
+    pub(in crate::py) fn views(&self) -> PlainViews<'_> {
+        PlainViews { arrays: self.inputs }
     }
 
     /// Whether all outputs are known to be their inputs.
@@ -535,13 +522,13 @@ impl<'a> Tasks<'a> for PlainTasks<'a> {
     fn split_off(&mut self, at: usize) -> Self {
         let (inputs, inputs_after) = self.inputs.split_at(at);
         let (outputs, outputs_after) = self.outputs.split_at(at);
-        *self = Self { inputs, outputs, views: self.views };
-        Self { inputs: inputs_after, outputs: outputs_after, views: self.views }
+        *self = Self { inputs, outputs };
+        Self { inputs: inputs_after, outputs: outputs_after }
     }
 
     fn pop(&mut self) -> Option<AnyTask<'a>> {
         let ((input, inputs), (output, outputs)) = self.inputs.split_last().zip(self.outputs.split_last())?;
-        *self = Self { inputs, outputs, views: self.views };
+        *self = Self { inputs, outputs };
         // SAFETY: the pair has been removed from these tasks.
         match_dtype!(real input.dtype, T => Some(unsafe { task::<T>(input, output) }.into()), None)
     }

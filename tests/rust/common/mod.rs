@@ -4,10 +4,12 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use _core::element::Element;
+use _core::element::{Element, Real};
 use _core::error::Result;
 use _core::isa::Isa;
+use _core::parallel::columns::scale_columns;
 use _core::parallel::reduce::{Order, norms_into};
+use _core::parallel::rows::{Rule, scale_rows};
 use _core::scaled::Scaled;
 use _core::walk::Slices;
 
@@ -55,4 +57,26 @@ pub(crate) fn slice_norms<T: Element>(isa: Isa, slices: &Slices<'_, T>, order: O
     let mut norms = vec![Scaled::ZERO; slices.kept.len()];
     norms_into(isa, slices, order, &mut norms)?;
     Ok(norms)
+}
+
+/// Clips each row of `len` elements by its own norm.
+pub(crate) fn clip_rows<T: Real>(
+    isa: Isa,
+    source: Option<&Slices<'_, T>>,
+    output: &mut [T],
+    len: usize,
+    limit: f64,
+) -> Result<()> {
+    scale_rows(isa, source, output, len, Rule::Clip(limit.into()), &mut [])
+}
+
+/// Clips each column of matrices by its own norm.
+pub(crate) fn clip_columns<T: Real>(
+    isa: Isa,
+    source: Option<&[T]>,
+    output: &mut [T],
+    shape: [usize; 2],
+    limit: f64,
+) -> Result<()> {
+    scale_columns(isa, source, output, shape, Rule::Clip(limit.into()), &mut [])
 }
