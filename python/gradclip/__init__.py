@@ -33,6 +33,7 @@ Examples
 import sys as _sys
 import typing as _typing
 
+from gradclip import _hooks
 from gradclip._clip import clip_by_average_norm, clip_by_global_norm, clip_by_norm, clip_by_rms, clip_by_value
 from gradclip._clip_lists import (
     clip_by_norms,
@@ -45,6 +46,8 @@ from gradclip._nonfinite import NonFiniteError
 from gradclip._norm import global_norm, norm, normalize, norms
 from gradclip._norm_state import NormState
 from gradclip._slices import IndexedSlices
+
+_hooks.install()
 
 __all__ = [
     "IndexedSlices",

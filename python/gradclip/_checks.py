@@ -271,10 +271,7 @@ class Checks(Errors):
             raise self.wrong_type("unit_axis", value, "an int")
 
     def bound(self, argument: str, value: Any, tensor: Array, shape: Sequence[int]) -> Any:
-        """Return a bound of a tensor of this shape: a Python number, or an array of the tensor's dtype and shape.
-
-        Before the array, the one that owns its memory is returned, which may be the caller's.
-        """
+        """Return a bound of a tensor of this shape: a Python number, or an array of its dtype that broadcasts to it."""
         dtype, is_list = np.asarray(tensor).dtype, _is_list(value)
         is_float = dtype.kind in "fV"
         if is_cupy(value):
@@ -286,7 +283,7 @@ class Checks(Errors):
                 raise self._wrong_bound(argument, describe(value), dtype)
             return number
         owner = self.array(argument, value)
-        array = np.asarray(owner)
+        array = own_view = np.asarray(owner)
         if is_list and _kind(array) != "i":
             integers = rounded_integers(value, dtype)
             array = array if integers is None else integers
@@ -304,7 +301,8 @@ class Checks(Errors):
         cast = rounded(array, dtype)
         if cast.size == 1 and (number := _item(cast)) == number:  # a NaN would lose its payload as a number
             return number
-        return owner, np.broadcast_to(cast, tuple(shape))
+        # The caller's array itself, not a view: its memory is used only if it has not been resized.
+        return owner if cast is own_view else cast
 
     def _wrong_bound(self, argument: str, found: str, dtype: np.dtype[Any]) -> TypeError:
         is_float = dtype.kind in "fV"

@@ -9,6 +9,7 @@ from typing import SupportsIndex
 import numpy as np
 
 from gradclip import _core
+from gradclip._checks import number_of_threads
 
 __version__: str = _core.__version__
 
@@ -66,7 +67,8 @@ def set_num_threads(n: SupportsIndex) -> None:
         ...
     ValueError: set_num_threads: n: found int 0; allowed: an int from 1 to 1024
     """
-    _core.set_num_threads(n)
+    _core.get_num_threads()  # an error of the environment comes first
+    _core.set_num_threads(number_of_threads(n, 1024))
 
 
 def trim() -> int:

@@ -183,7 +183,7 @@ impl Helpers {
             crowded: AtomicUsize::new(0),
             done: AtomicUsize::new(0),
             panic: Mutex::new(None),
-            cpu: cpu::current(),
+            cpu: current_cpu(),
         }
     }
 
@@ -256,7 +256,7 @@ impl Helpers {
     }
 
     fn has_own_cpu(&self) -> bool {
-        let is_in_the_way = || self.cpu.is_some() && cpu::current() == self.cpu;
+        let is_in_the_way = || self.cpu.is_some() && current_cpu() == self.cpu;
         for _ in 0..YIELDS {
             if !is_in_the_way() || self.is_over() {
                 return true;
@@ -279,21 +279,12 @@ impl Help for Helpers {
     }
 }
 
-#[cfg(all(target_os = "linux", not(miri)))]
-mod cpu {
-    /// The CPU on which this thread runs.
-    #[expect(clippy::unnecessary_wraps, reason = "other systems do not tell")]
-    pub(super) fn current() -> Option<usize> {
-        Some(rustix::thread::sched_getcpu())
-    }
-}
-
-#[cfg(not(all(target_os = "linux", not(miri))))]
-mod cpu {
-    /// Other systems do not tell, and schedule as they like.
-    pub(super) fn current() -> Option<usize> {
-        None
-    }
+/// The CPU on which this thread runs. Only Linux tells; other systems schedule as they like.
+fn current_cpu() -> Option<usize> {
+    #[cfg(all(target_os = "linux", not(miri)))]
+    return Some(rustix::thread::sched_getcpu());
+    #[cfg(not(all(target_os = "linux", not(miri))))]
+    None
 }
 
 #[cfg(test)]

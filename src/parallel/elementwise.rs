@@ -60,6 +60,18 @@ fn scaling(factor: Option<Factor>) -> Option<Uniform<Scale>> {
     factor.map(|factor| Uniform(Scale(factor)))
 }
 
+impl<'a, T: Ordered> Task<'a, T> {
+    /// The elements to read, unless those to write are read, and to write. None unless both are dense.
+    #[must_use]
+    pub fn dense(self) -> Option<(Option<&'a [T]>, &'a mut [T])> {
+        match self {
+            Self { source: None, target: Target::Dense(to) } => Some((None, to)),
+            Self { source: Some(View::Dense(from)), target: Target::Dense(to) } => Some((Some(from), to)),
+            _ => None,
+        }
+    }
+}
+
 impl<T: Real> Task<'_, T> {
     /// Scales one array by a factor, on the calling thread. Without a factor, the array is copied unless it is in place.
     #[inline(always)] // the task is a struct that is moved where this is a call

@@ -35,44 +35,32 @@ impl<T: Real> Work<T> for Examples<'_, T> {
     fn apply(&self, isa: Isa, at: Range<usize>, _: Option<&[T]>, data: &mut [T]) {
         let sums = &mut Aligned([0.0; BLOCK]).0[..data.len()];
         let place = |example: usize| example * self.len + at.start..example * self.len + at.end;
-        let (groups, rest) = self.factors.as_chunks::<EXAMPLES_AT_ONCE>();
-        for group in groups {
-            let in_one_step = group.iter().all(|(_, factor)| factor.then == 1.0);
-            if let (View::Dense(elements), true) = (&self.elements, in_one_step) {
-                let rows = group.map(|(example, _)| &elements[place(example)]);
-                // The product by a factor of 1 is exact, whichever way it is rounded.
-                if group.iter().any(|(_, factor)| factor.toward_zero) {
-                    let terms = group.map(|(_, factor)| Share::<true>(factor.by));
-                    isa.run(AddRows { sums, rows, next: None, terms });
-                } else {
-                    let terms = group.map(|(_, factor)| Share::<false>(factor.by));
-                    isa.run(AddRows { sums, rows, next: None, terms });
+        for group in self.factors.chunks(EXAMPLES_AT_ONCE) {
+            let are_plain = group.iter().all(|(_, factor)| factor.then == 1.0);
+            match (&self.elements, <&[_; EXAMPLES_AT_ONCE]>::try_from(group)) {
+                (View::Dense(elements), Ok(group)) if are_plain => {
+                    let rows = group.map(|(example, _)| &elements[place(example)]);
+                    // The product by a factor of 1 is exact, whichever way it is rounded.
+                    if group.iter().any(|(_, factor)| factor.toward_zero) {
+                        let terms = group.map(|(_, factor)| Share::<true>(factor.by));
+                        isa.run(AddRows { sums, rows, next: None, terms });
+                    } else {
+                        let terms = group.map(|(_, factor)| Share::<false>(factor.by));
+                        isa.run(AddRows { sums, rows, next: None, terms });
+                    }
                 }
-            } else {
-                self.add_singly(isa, group, place, sums);
+                _ => {
+                    for (example, factor) in group {
+                        self.elements.with_block(place(*example), |row| {
+                            isa.run(AddRows { sums, rows: [row], terms: [*factor], next: None });
+                        });
+                    }
+                }
             }
         }
-        self.add_singly(isa, rest, place, sums);
         for (to, sum) in data.iter_mut().zip(&*sums) {
             // CPUs differ in the payload that a sum of NaNs has.
             *to = T::narrow(if sum.is_nan() { f64::NAN } else { sum / self.over });
-        }
-    }
-}
-
-impl<T: Real> Examples<'_, T> {
-    /// Adds the examples one by one, of which `place` gives the positions.
-    fn add_singly(
-        &self,
-        isa: Isa,
-        factors: &[(usize, Factor)],
-        place: impl Fn(usize) -> Range<usize>,
-        sums: &mut [f64],
-    ) {
-        for (example, factor) in factors {
-            self.elements.with_block(place(*example), |row| {
-                isa.run(AddRows { sums, rows: [row], terms: [*factor], next: None });
-            });
         }
     }
 }

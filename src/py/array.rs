@@ -50,8 +50,6 @@ use crate::walk::{Memory, Slices, View, memory_order};
 #[derive(Clone)]
 pub(super) struct Array<'py> {
     object: Bound<'py, PyAny>,
-    /// The array whose memory this one shows, if gradclip made this one as a view: resizing the other one would free it.
-    owner: Option<Box<Self>>,
     data: *mut u8,
     geometry: Geometry,
     flags: c_int,
@@ -68,7 +66,6 @@ impl<'py> Array<'py> {
         let strides = SmallVec::from_slice(fields::strides(fields));
         let mut array = Self {
             object: object.clone(),
-            owner: None,
             data: fields.data.cast(),
             geometry: Geometry { shape, strides, in_parts: false },
             flags: fields.flags,
@@ -78,11 +75,6 @@ impl<'py> Array<'py> {
             array.element.dtype = fields::registered_dtype(object.py(), fields);
         }
         Some((array, subclass))
-    }
-
-    /// This array, which gradclip has made as a view of `owner`.
-    pub(super) fn with_owner(self, owner: Box<Self>) -> Self {
-        Self { owner: Some(owner), ..self }
     }
 
     /// A new array of uninitialized memory: in the C order or the Fortran order of the axes, or with the strides of another
@@ -161,29 +153,26 @@ impl<'py> Array<'py> {
         }, Err(internal("numbers that are no floats")))
     }
 
-    /// The array broadcast to a shape, as NumPy broadcasts it; None if the shapes do not fit.
-    pub(super) fn broadcast_to(self, shape: &[usize]) -> PyResult<Option<Self>> {
-        if self.shape() == shape {
-            return Ok(Some(self));
-        }
-        let Some(added) = shape.len().checked_sub(self.ndim()) else { return Ok(None) };
-        let (mut strides, (_, lens)) = (SmallVec::<[isize; 4]>::from_elem(0, added), shape.split_at(added));
-        for ((own, stride), len) in self.shape().iter().zip(self.strides()).zip(lens) {
+    /// The strides of this array broadcast to a shape, as NumPy broadcasts it; None if the shapes do not fit.
+    pub(super) fn strides_over(&self, shape: &[usize]) -> Option<SmallVec<[isize; 4]>> {
+        let added = shape.len().checked_sub(self.ndim())?;
+        let mut strides = SmallVec::from_elem(0, added);
+        for ((own, stride), len) in self.shape().iter().zip(self.strides()).zip(shape.get(added..)?) {
             match *own {
                 1 => strides.push(0),
                 own if own == *len => strides.push(*stride),
-                _ => return Ok(None),
+                _ => return None,
             }
         }
-        let (py, descr) = (self.object.py(), self.current_fields()?.descr);
-        // SAFETY: the descr and the memory are those of an array that the view keeps alive as its owner; the view takes a new
-        // reference to the descr. Its elements are elements of that array, some of them repeated.
-        let view = unsafe {
-            ffi::Py_INCREF(descr.cast());
-            fields::new_array(py, descr, shape, Some(&strides), self.data, false)?
-        };
-        let (view, _) = Self::read(&view).ok_or_else(|| internal("NumPy made no array"))?;
-        Ok(Some(view.with_owner(Box::new(self))))
+        Some(strides)
+    }
+
+    /// The elements broadcast to a shape, in the order of `walk`.
+    pub(super) fn broadcast<T: Element>(&self, shape: &[usize], walk: &IterOrder) -> PyResult<View<'_, T>> {
+        let (memory, start, unit) = self.memory::<T>()?;
+        let strides = self.strides_over(shape).ok_or_else(resized)?;
+        let (layout, shift) = walk.layout_of(shape, &strides, unit);
+        Ok(View::new(memory, start + shift, Cow::Owned(layout)))
     }
 
     /// Copies the elements, in the shape that this array had when it was read, to an array with this shape and dtype. No Python code
@@ -222,9 +211,6 @@ impl<'py> Array<'py> {
                     || geometry.shape.iter().take(axes).eq(fields::shape(fields))
                         && geometry.strides.iter().take(axes).eq(fields::strides(fields)))
         };
-        if let Some(owner) = &self.owner {
-            owner.current_fields()?;
-        }
         match fields::fields(&self.object) {
             Some((fields, _)) if is_current(fields) => Ok(fields),
             _ => Err(resized()),
@@ -274,19 +260,12 @@ impl<'py> Array<'py> {
         self.dtype().map_or(0, Dtype::size)
     }
 
-    /// Whether the elements are contiguous in the C order or the Fortran order of the axes, as flags that two arrays may share.
-    /// (For an array in parts: in that order of the complex numbers.)
-    fn contiguity(&self) -> c_int {
-        self.flags & DENSE
-    }
-
     fn place(&self) -> Place<'_> {
         Place {
             first: self.data.addr(),
             itemsize: self.itemsize(),
             shape: self.shape(),
             strides: self.strides(),
-            is_dense: self.contiguity() != 0,
         }
     }
 
@@ -365,14 +344,6 @@ impl<'py> Array<'py> {
 
     /// All elements in the order of memory.
     pub(super) fn whole<T: Element>(&self) -> PyResult<View<'_, T>> {
-        if self.contiguity() != 0 && self.is_plain::<T>() {
-            self.check::<T>()?;
-            // SAFETY: as in `memory`; a contiguous array has `len` elements from its data pointer on, and an
-            // empty one's pointer is not null either.
-            return Ok(View::Dense(unsafe {
-                slice::from_raw_parts(self.data.cast::<T>().cast_const(), self.len())
-            }));
-        }
         self.view(&IterOrder::of(&self.geometry))
     }
 

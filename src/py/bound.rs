@@ -19,11 +19,11 @@ pub(super) enum BoundKind<'py> {
     Float(f64),
     /// An integer of any size.
     Integer(Bound<'py, PyInt>),
-    /// An array of the tensor's dtype and shape.
+    /// An array of the tensor's dtype, with a shape that broadcasts to that of the tensor.
     Array(Box<Array<'py>>),
 }
 
-/// Reads a bound, checks its type and then its shape, and converts an array to the tensor's dtype and shape.
+/// Reads a bound, checks its type and then its shape, and converts an array to the tensor's dtype.
 pub(super) fn bound<'py>(
     call: &Call<'_, 'py>,
     argument: &str,
@@ -46,14 +46,8 @@ pub(super) fn bound<'py>(
     if let Some(number) = plain_bound(&found, is_float)? {
         return Ok(number);
     }
-    // The owner of the memory, maybe the caller's array, is kept beside the array of numbers.
-    let (owner, array): (Bound<'py, PyAny>, Bound<'py, PyAny>) = found.extract()?;
-    match (Array::read(&owner), Array::read(&array)) {
-        (Some((owner, _)), Some((array, _))) => {
-            Ok(BoundKind::Array(Box::new(array.with_owner(Box::new(owner)))))
-        }
-        _ => Err(internal("a bound is no array")),
-    }
+    let (array, _) = Array::read(&found).ok_or_else(|| internal("a bound is no array"))?;
+    Ok(BoundKind::Array(Box::new(array)))
 }
 
 /// The most elements of an array that is converted here, one by one. NumPy converts longer ones with vectors.
@@ -82,7 +76,7 @@ fn array_bound<'py>(array: Array<'py>, dtype: Dtype, shape: &[usize]) -> PyResul
             None => return Ok(None),
         }
     };
-    Ok(array.broadcast_to(shape)?.map(|array| BoundKind::Array(Box::new(array))))
+    Ok(array.strides_over(shape).map(|_| BoundKind::Array(Box::new(array))))
 }
 
 /// An array of the numbers in another dtype, each rounded once; None for bfloat16, which NumPy itself does not make.
@@ -149,7 +143,7 @@ impl BoundKind<'_> {
         walk: &IterOrder,
     ) -> PyResult<View<'a, T>> {
         match (self, number) {
-            (Self::Array(array), _) => array.view(walk),
+            (Self::Array(array), _) => array.broadcast(shape, walk),
             (_, Some(number)) => Ok(spread(number, &[], shape, walk)),
             (_, None) => Err(internal("a bound is neither a number nor an array")),
         }

@@ -285,9 +285,24 @@ impl<'a, 'py> Call<'a, 'py> {
         }
     }
 
-    /// The value of one of some words.
-    #[inline(never)]
+    /// The value of one of some words. `default` is the first of them, as an interned object: comparing strings would take
+    /// measurable time in small calls.
+    #[inline]
     pub(super) fn choice<T: Copy, const N: usize>(
+        &self,
+        argument: &str,
+        object: &Bound<'py, PyAny>,
+        default: &Bound<'py, PyString>,
+        words: [(&str, T); N],
+    ) -> PyResult<T> {
+        match words.first() {
+            Some((_, value)) if object.is(default) => Ok(*value),
+            _ => self.other_choice(argument, object, words),
+        }
+    }
+
+    #[inline(never)]
+    fn other_choice<T: Copy, const N: usize>(
         &self,
         argument: &str,
         object: &Bound<'py, PyAny>,
@@ -304,32 +319,13 @@ impl<'a, 'py> Call<'a, 'py> {
     /// The value of the argument `nonfinite` of a clipper.
     #[inline]
     pub(super) fn nonfinite(&self, object: &Bound<'py, PyAny>) -> PyResult<NonFinite> {
-        // The default, see `is_second`.
-        if object.is(intern!(self.py, "propagate")) {
-            return Ok(NonFinite::Propagate);
-        }
         let words = [
             ("propagate", NonFinite::Propagate),
             ("raise", NonFinite::Raise),
             ("zero", NonFinite::Erase),
             ("keep", NonFinite::Keep),
         ];
-        self.choice("nonfinite", object, words)
-    }
-
-    /// Whether an argument is the second of two words. The first is its default, which is an interned object: comparing strings
-    /// would take measurable time in small calls.
-    #[inline]
-    pub(super) fn is_second(
-        &self,
-        argument: &str,
-        object: &Bound<'py, PyAny>,
-        (default, second): (&Bound<'py, PyString>, &str),
-    ) -> PyResult<bool> {
-        if object.is(default) {
-            return Ok(false);
-        }
-        self.choice(argument, object, [(&*default.to_string_lossy(), false), (second, true)])
+        self.choice("nonfinite", object, intern!(self.py, "propagate"), words)
     }
 
     /// Checks `strict`: it allows only Euclidean norms, and not `nonfinite='keep'`.

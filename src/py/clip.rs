@@ -269,7 +269,8 @@ pub(super) fn clip_by_global_norm<'py>(
     const T_LIST: Parameter = Parameter::new("t_list", Kinds::Scalable, true).with(Parts::GpuAndDask);
     let call = Call::new(py, "clip_by_global_norm", name, [Some(clip_norm), use_norm, Some(ord), share])?;
     let (treatment, is_strict) = (call.nonfinite(nonfinite), call.flag("strict", strict));
-    let keeps_integers = call.is_second("integers", integers, (intern!(py, "raise"), "keep"));
+    let keeps_integers =
+        call.choice("integers", integers, intern!(py, "raise"), [("raise", false), ("keep", true)]);
     let parameter = Parameter { keeps_integers: matches!(keeps_integers, Ok(true)), ..T_LIST };
     let mut tensors = Inputs::new(&call, parameter, call.sequence(t_list)?);
     if let Some(OnDevice { entries, is_lazy }) = tensors.read()? {

@@ -40,7 +40,8 @@ pub(super) fn clip_difference_by_global_norm<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let call = Call::new(py, "clip_difference_by_global_norm", name, [Some(clip_norm), use_norm, Some(ord)])?;
     let nonfinite = call.nonfinite(nonfinite);
-    let keeps_integers = call.is_second("integers", integers, (intern!(py, "raise"), "keep"));
+    let keeps_integers =
+        call.choice("integers", integers, intern!(py, "raise"), [("raise", false), ("keep", true)]);
     let keeps = matches!(keeps_integers, Ok(true));
     let parameter =
         |name| Parameter { keeps_integers: keeps, ..Parameter::new(name, Kinds::Scalable, false) };

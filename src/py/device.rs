@@ -16,7 +16,7 @@ type Described = (usize, usize, Vec<usize>, Vec<isize>);
 type Clash = Option<(usize, usize)>;
 
 fn place((first, itemsize, shape, strides): &Described) -> Place<'_> {
-    Place { first: *first, itemsize: *itemsize, shape, strides, is_dense: false }
+    Place { first: *first, itemsize: *itemsize, shape, strides }
 }
 
 /// Keeps the arrays of a call on a GPU apart. Besides a clash, returns the inputs that share memory with an output and must be copied

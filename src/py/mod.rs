@@ -24,7 +24,6 @@ use pyo3::prelude::*;
 /// The compiled part of gradclip. Its functions are those of the package, without defaults; see `gradclip`.
 #[pymodule(gil_used = false)]
 mod _core {
-    use pyo3::exceptions::PyValueError;
     use pyo3::prelude::*;
 
     use crate::isa::Isa;
@@ -45,7 +44,8 @@ mod _core {
     use super::process::{exiting, forked};
     #[pymodule_export]
     use super::settings::{
-        config, get_num_threads, isa_levels, memory_of_process, set_isa, set_num_threads, trim,
+        config, forget_settings, get_num_threads, isa_levels, memory_of_process, set_isa, set_num_threads,
+        trim,
     };
 
     #[pymodule_export]
@@ -61,25 +61,7 @@ mod _core {
         // (on a virtual machine) and NumPy's functions (a regular expression reads its version).
         let _ = Isa::current();
         numpy::dtype::<f64>(module.py());
-        load_code(module)?;
-        super::process::watch(module)
-    }
-
-    /// Clips a short list, so that the code of a clip is loaded before a program's first call. To map that code and to read it from
-    /// memory takes 0.1 ms.
-    fn load_code(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        let py = module.py();
-        let none = py.None();
-        let tensor = py.import("numpy")?.call_method1("ones", (2, "float32"))?;
-        let arguments = (vec![tensor], 1.0, &none, &none, 2, "propagate", false, "raise", &none, &none);
-        let result = module.call_method1("clip_by_global_norm", arguments);
-        // The program's first call reads the settings again: variables that are set after the import count, and a bad value is an
-        // error of that call.
-        super::settings::forget();
-        match result {
-            Err(error) if !error.is_instance_of::<PyValueError>(py) => Err(error),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     #[pymodule_export]

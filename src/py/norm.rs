@@ -29,8 +29,14 @@ pub(super) fn global_norm<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     const T_LIST: Parameter = Parameter::new("t_list", Kinds::Normed, true).with(Parts::GpuAndDask);
     let call = Call::new(py, "global_norm", name, [Some(ord)])?;
-    let refuses = call.is_second("nonfinite", nonfinite, (intern!(py, "propagate"), "raise"));
-    let keeps_integers = call.is_second("integers", integers, (intern!(py, "count"), "keep"));
+    let refuses = call.choice(
+        "nonfinite",
+        nonfinite,
+        intern!(py, "propagate"),
+        [("propagate", false), ("raise", true)],
+    );
+    let keeps_integers =
+        call.choice("integers", integers, intern!(py, "count"), [("count", false), ("keep", true)]);
     let parameter = Parameter { keeps_integers: matches!(keeps_integers, Ok(true)), ..T_LIST };
     let mut tensors = Inputs::new(&call, parameter, call.sequence(t_list)?);
     if let Some(OnDevice { entries, is_lazy }) = tensors.read()? {

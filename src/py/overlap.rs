@@ -25,8 +25,6 @@ pub(super) struct Place<'a> {
     pub(super) shape: &'a [usize],
     /// Their strides in bytes.
     pub(super) strides: &'a [isize],
-    /// Whether the elements are known to be contiguous, in some order of the axes.
-    pub(super) is_dense: bool,
 }
 
 impl Place<'_> {
@@ -100,7 +98,7 @@ struct Stretch<'a> {
 /// copy.
 pub(super) fn keep_apart<'a>(outputs: &'a [Place<'a>], inputs: &'a [Option<Place<'a>>]) -> PyResult<Apart> {
     for (i, output) in outputs.iter().enumerate() {
-        if !output.is_dense && !output.shape.contains(&0) && overlaps_itself(&output.lattice())? {
+        if !output.shape.contains(&0) && overlaps_itself(&output.lattice())? {
             return Ok(Apart::Never(i, i));
         }
     }
@@ -179,17 +177,6 @@ impl Lattice {
     fn count(&self) -> usize {
         self.axes.iter().fold(1, |count, (len, _)| count.saturating_mul(*len))
     }
-
-    /// Calls `visit` with the address of each run.
-    fn for_runs(&self, visit: &mut impl FnMut(usize)) {
-        fn along(axes: &[(usize, usize)], at: usize, visit: &mut impl FnMut(usize)) {
-            match axes {
-                [] => visit(at),
-                [inner @ .., (len, step)] => (0..*len).for_each(|i| along(inner, at + i * step, visit)),
-            }
-        }
-        along(&self.axes, self.low, visit);
-    }
 }
 
 /// Whether two elements of an array share a byte.
@@ -233,7 +220,19 @@ fn clash(arrays: &[Lattice]) -> Result<Option<(usize, usize)>> {
     let mut runs =
         vec_with_room(arrays.iter().fold(0, |runs: usize, array| runs.saturating_add(array.count())))?;
     for (i, array) in arrays.iter().enumerate() {
-        array.for_runs(&mut |at| runs.push((at, at + array.run, i)));
+        let first = runs.len();
+        runs.push((array.low, array.low + array.run, i));
+        // All runs so far, again after each step along an axis.
+        for (len, step) in &array.axes {
+            let last = runs.len();
+            for distance in (1..*len).map(|steps| steps * step) {
+                let copies = runs.len();
+                runs.extend_from_within(first..last);
+                for (low, high, _) in runs.iter_mut().skip(copies) {
+                    (*low, *high) = (*low + distance, *high + distance);
+                }
+            }
+        }
     }
     runs.sort_unstable();
     let clash = runs.iter().zip(runs.iter().skip(1)).find(|((_, high, _), (low, ..))| low < high);

@@ -14,12 +14,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
-use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::IntoPyDict;
 
 use super::array::memory;
-use crate::fork::PerProcess;
 use crate::parallel;
 
 /// The time that the interpreter waits for calls of other threads, and that these wait for the interpreter. It is longer than
@@ -31,18 +28,18 @@ thread_local! {
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The number of calls that may run Python code now. The calls of a parent do not count in its child.
-static RUNNING: PerProcess<AtomicUsize> = PerProcess::new(AtomicUsize::new(0));
+/// The number of calls that may run Python code now.
+static RUNNING: AtomicUsize = AtomicUsize::new(0);
 
 /// The thread that ends the interpreter, and the time when it began.
 static EXIT: OnceLock<(ThreadId, Instant)> = OnceLock::new();
 
-/// Called in a forked child.
+/// Called in a forked child, whose only thread is the one that has forked.
 #[pyfunction]
 pub(super) fn forked() {
     parallel::forked();
     memory::forked();
-    RUNNING.renew();
+    RUNNING.store(DEPTH.get(), Ordering::Relaxed);
 }
 
 /// Called when the interpreter is about to end: waits for the calls that may run Python code.
@@ -50,58 +47,34 @@ pub(super) fn forked() {
 pub(super) fn exiting(py: Python<'_>) {
     let begin = Instant::now();
     EXIT.get_or_init(|| (thread::current().id(), begin));
-    while RUNNING.get().load(Ordering::Relaxed) > 0 && begin.elapsed() < PATIENCE {
+    while RUNNING.load(Ordering::Relaxed) > 0 && begin.elapsed() < PATIENCE {
         py.detach(|| thread::sleep(Duration::from_millis(1)));
     }
 }
 
-/// Registers [`forked`] and [`exiting`] with Python.
-pub(super) fn watch(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    let py = module.py();
-    let os = py.import(intern!(py, "os"))?;
-    if let Some(register) = os.getattr_opt(intern!(py, "register_at_fork"))? {
-        let hooks = [(intern!(py, "after_in_child"), module.getattr(intern!(py, "forked"))?)];
-        register.call((), Some(&hooks.into_py_dict(py)?))?;
-    }
-    if py.version_info() < (3, 14) {
-        let exiting = module.getattr(intern!(py, "exiting"))?;
-        py.import(intern!(py, "atexit"))?.call_method1(intern!(py, "register"), (exiting,))?;
-    }
-    Ok(())
-}
-
-/// Counts a call, from the first time that it may run Python code until it is dropped. It holds the number that it raised.
+/// Counts a call, from the first time that it may run Python code until it is dropped.
 #[derive(Default)]
-pub(super) struct RunsPython(Cell<Option<&'static AtomicUsize>>);
+pub(super) struct RunsPython(Cell<bool>);
 
 impl RunsPython {
-    /// Counts from now on.
-    pub(super) fn begun(py: Python<'_>) -> Self {
-        let counted = Self::default();
-        counted.begin(py);
-        counted
-    }
-
     /// Must be called before Python code may run.
     pub(super) fn begin(&self, py: Python<'_>) {
-        if self.0.get().is_none() {
+        if !self.0.replace(true) {
             // The interpreter waits for the outer call, which must not wait in turn.
             if DEPTH.get() == 0 {
                 wait_for_the_end(py);
             }
             DEPTH.set(DEPTH.get() + 1);
-            let running = RUNNING.get();
-            running.fetch_add(1, Ordering::Relaxed);
-            self.0.set(Some(running));
+            RUNNING.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
 impl Drop for RunsPython {
     fn drop(&mut self) {
-        if let Some(running) = self.0.get() {
+        if self.0.get() {
             DEPTH.set(DEPTH.get().saturating_sub(1));
-            running.fetch_sub(1, Ordering::Relaxed);
+            RUNNING.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }

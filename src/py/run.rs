@@ -379,7 +379,7 @@ fn scale_as_columns(
     let (py, bytes) = (pair.input().object().py(), pair.input().bytes());
     match_dtype!(real real, T => {
         let Some(shape) = columns_of::<T>(pair.input(), axes)? else { return Ok(false) };
-        let Some((from, to)) = pair.dense::<T>()? else { return Ok(false) };
+        let Some((from, to)) = pair.whole_task::<T>()?.dense() else { return Ok(false) };
         detached(py, bytes, || columns::scale_columns(Isa::current(), from, to, shape, rule, norms))?;
         Ok(true)
     }, Ok(false))

@@ -1,6 +1,7 @@
 //! Threads, instruction sets, and the output of `show_config`.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -9,14 +10,17 @@ use pyo3::types::PyDict;
 use super::array::memory;
 use super::kinds::Kinds;
 use super::memory_limit::{self, POOL_BYTES};
-use super::process::RunsPython;
 use crate::isa::Isa;
-use crate::parallel::{MAX_THREADS, THREADS};
+use crate::parallel::THREADS;
 
-/// Makes the next call read the environment again.
-pub(super) fn forget() {
-    THREADS.forget();
-    POOL_BYTES.forget();
+/// Makes the next call read the environment again, unless this was called before: a second import resets no setting.
+#[pyfunction]
+pub(super) fn forget_settings() {
+    static WAS_CALLED: AtomicBool = AtomicBool::new(false);
+    if !WAS_CALLED.swap(true, Ordering::Relaxed) {
+        THREADS.forget();
+        POOL_BYTES.forget();
+    }
 }
 
 /// The number of threads.
@@ -27,12 +31,8 @@ pub(super) fn get_num_threads() -> PyResult<usize> {
 
 /// Sets the number of threads for later calls.
 #[pyfunction]
-pub(super) fn set_num_threads(n: &Bound<'_, PyAny>) -> PyResult<()> {
-    let (py, _counted) = (n.py(), RunsPython::begun(n.py()));
-    THREADS.check()?;
-    let checked = py.import("gradclip._checks")?.call_method1("number_of_threads", (n, MAX_THREADS))?;
-    THREADS.set(checked.extract()?);
-    Ok(())
+pub(super) fn set_num_threads(n: usize) {
+    THREADS.set(n);
 }
 
 /// Unmaps the memory held for later outputs; returns the number of bytes.

@@ -109,7 +109,7 @@ impl IterOrder {
         self.layout_of(&array.shape, &array.strides, unit)
     }
 
-    fn layout_of(&self, shape: &[usize], strides: &[isize], unit: isize) -> (Layout, isize) {
+    pub(super) fn layout_of(&self, shape: &[usize], strides: &[isize], unit: isize) -> (Layout, isize) {
         let mut shift = 0;
         let layout = Layout::new(self.0.iter().map(|&AxisStep { axis, backwards, part }| {
             let (len, stride) = (shape[axis], strides[axis] / unit);

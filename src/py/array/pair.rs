@@ -13,7 +13,7 @@ use super::order::{IterOrder, ReducedAxes};
 use crate::element::{Dtype, Ordered};
 use crate::error::vec_with_room;
 use crate::parallel::elementwise::Task;
-use crate::walk::{Cells, Slices, Target, View};
+use crate::walk::{Cells, Slices, Target};
 
 /// An input and its output.
 pub(in crate::py) struct Pair<'py> {
@@ -92,7 +92,10 @@ impl<'py> Pair<'py> {
 
     /// The order in which to iterate both arrays.
     pub(in crate::py) fn walk(&self) -> IterOrder {
-        IterOrder::of_pair(&self.input.geometry, &self.output().geometry)
+        match &self.output {
+            None => IterOrder::of(&self.input.geometry),
+            Some(output) => IterOrder::of_pair(&self.input.geometry, &output.geometry),
+        }
     }
 
     /// The elements to read and to write, in the order of `walk`.
@@ -103,19 +106,8 @@ impl<'py> Pair<'py> {
 
     /// The elements to read and to write, in the order of memory.
     pub(in crate::py) fn whole_task<T: Ordered>(&mut self) -> PyResult<Task<'_, T>> {
-        let is_mixed = self.source().contiguity() & self.output().contiguity() == 0 || self.interleaved;
-        if is_mixed || !self.source().is_plain::<T>() || !self.output().is_plain::<T>() {
-            let walk = self.walk();
-            return self.task(&walk);
-        }
-        let (source, output) = (self.source(), self.output());
-        output.check_to_write::<T>()?;
-        let source = if self.is_in_place() { None } else { Some(source.whole()?) };
-        // SAFETY: as in `target`; the array is contiguous, no other output lies interleaved in it, and the input is contiguous in
-        // the same order. A new array holds some bits, see `new_dense`.
-        let target =
-            Target::Dense(unsafe { slice::from_raw_parts_mut(output.data.cast::<T>(), output.len()) });
-        Ok(Task { source, target })
+        let walk = self.walk();
+        self.task(&walk)
     }
 
     /// The slices of the input, unless it is in place, and the output. None unless the slices are contiguous in the output, one
@@ -131,15 +123,6 @@ impl<'py> Pair<'py> {
             }
             Target::Strided { .. } => Ok(None),
         }
-    }
-
-    /// The elements of the input, unless it is in place, and of the output, if both are dense in one order of the axes.
-    pub(in crate::py) fn dense<T: Ordered>(&mut self) -> PyResult<Option<DensePair<'_, T>>> {
-        Ok(match self.whole_task::<T>()? {
-            Task { source: Some(View::Dense(from)), target: Target::Dense(to) } => Some((Some(from), to)),
-            Task { source: None, target: Target::Dense(to) } => Some((None, to)),
-            _ => None,
-        })
     }
 
     /// The memory of the output, in the order of `walk`. The caller has borrowed the pair mutably.
@@ -181,9 +164,6 @@ impl<'py> Pair<'py> {
     }
 }
 
-/// See [`Pair::dense`].
-type DensePair<'a, T> = (Option<&'a [T]>, &'a mut [T]);
-
 /// See [`Pair::rows`].
 pub(in crate::py) type Rows<'a, T> = (Option<Slices<'a, T>>, &'a mut [T]);
 
@@ -196,18 +176,9 @@ pub(in crate::py) fn arrange<'py>(
     pairs: &mut [Pair<'py>],
     readers: &mut [&mut Array<'py>],
 ) -> PyResult<Option<(usize, usize)>> {
-    match pairs {
-        // A single dense array in place: nothing to keep apart.
-        [pair] if pair.is_in_place() && pair.input.contiguity() != 0 && readers.is_empty() => Ok(None),
-        _ if pairs.iter().any(|pair| pair.given) => separate(pairs, readers),
-        _ => Ok(None),
+    if !pairs.iter().any(|pair| pair.given) {
+        return Ok(None);
     }
-}
-
-fn separate<'py>(
-    pairs: &mut [Pair<'py>],
-    readers: &mut [&mut Array<'py>],
-) -> PyResult<Option<(usize, usize)>> {
     let mut outputs = vec_with_room(pairs.len())?;
     outputs.extend(pairs.iter().map(|pair| pair.output().place()));
     let mut inputs = vec_with_room(pairs.len() + readers.len())?;

@@ -439,15 +439,10 @@ impl<'a, 'py> OperandPairs<'a, 'py> {
 
     /// The task of the single pair as slices of `len` elements, see [`PlainArrays::row_len`].
     pub(in crate::py) fn rows<T: Ordered>(&mut self, len: usize) -> PyResult<Rows<'_, T>> {
-        match self.task::<T>()? {
-            Task { source: None, target: Target::Dense(rows) } => Ok((None, rows)),
-            Task { source: Some(View::Dense(elements)), target: Target::Dense(rows) } => {
-                let along = |len, stride: usize| Layout::new([Axis { len, stride: stride.cast_signed() }]);
-                let kept = along(elements.len() / len.max(1), len);
-                Ok((Some(Slices::new(Memory::Elements(elements), 0, kept, along(len, 1))), rows))
-            }
-            _ => Err(not_plain()),
-        }
+        let (source, rows) = self.task::<T>()?.dense().ok_or_else(not_plain)?;
+        let along = |len, stride: usize| Layout::new([Axis { len, stride: stride.cast_signed() }]);
+        let (kept, reduced) = (along(rows.len() / len.max(1), len), along(len, 1));
+        Ok((source.map(|elements| Slices::new(Memory::Elements(elements), 0, kept, reduced)), rows))
     }
 
     /// The single output, or a list of the outputs.
