@@ -280,6 +280,7 @@ impl Help for Helpers {
 }
 
 /// The CPU on which this thread runs. Only Linux tells; other systems schedule as they like.
+#[allow(clippy::unnecessary_wraps, reason = "other systems do not tell")]
 fn current_cpu() -> Option<usize> {
     #[cfg(all(target_os = "linux", not(miri)))]
     return Some(rustix::thread::sched_getcpu());
