@@ -10,16 +10,6 @@ use crate::element::{Dtype, Real};
 use crate::isa::{Isa, StreamGuard};
 use crate::scaled::{Factor, Limit, NonFinite};
 
-/// `x * factor`.
-#[inline(always)]
-pub(super) fn scaled<T: Real>(x: T, factor: Factor) -> T {
-    if is_plain(factor) {
-        // A plain factor makes no new NaN. The compiler makes a separate loop of this branch.
-        return T::narrow(x.widen() * factor.by);
-    }
-    T::narrow(canonical(x, factor.by, x.widen() * factor.by * factor.then))
-}
-
 /// `x * factor` rounded toward zero, for any factor.
 #[inline(always)]
 pub(super) fn truncated_by_any<T: Real>(x: T, factor: Factor) -> T {
@@ -42,16 +32,10 @@ impl<T: Real> Map<T> for TruncateAny {
     }
 }
 
-/// Whether products with the factor are rounded toward zero and take one step, by a normal number.
+/// Whether the factor is one step, by a normal number. Then products are NaN only for NaN elements.
 #[inline(always)]
-pub(super) fn is_truncated(factor: Factor) -> bool {
-    factor.toward_zero && is_plain(Factor { toward_zero: false, ..factor })
-}
-
-/// Whether products with the factor are NaN only for NaN elements.
-#[inline(always)]
-pub(super) fn is_plain(factor: Factor) -> bool {
-    factor.then == 1.0 && factor.by.is_normal() && !factor.toward_zero
+fn is_plain(factor: Factor) -> bool {
+    factor.then == 1.0 && factor.by.is_normal()
 }
 
 /// `x * by` in float64, still to be rounded to T.
@@ -77,38 +61,43 @@ impl<T: Real> Map<T> for Scale {
     const CONVERTS: bool = matches!(T::DTYPE, Dtype::F32);
     #[inline(always)]
     fn map(&self, x: T) -> T {
-        scaled(x, self.0)
+        let Factor { by, then, .. } = self.0;
+        T::narrow(canonical(x, by, x.widen() * by * then))
     }
     fn apply(self, isa: Isa, from: Option<&[T]>, to: &mut [T]) {
-        if self.0.toward_zero {
-            return self.truncate(isa, from, to);
+        let Self(factor) = self;
+        if factor.toward_zero || !is_plain(factor) {
+            self.apply_any(isa, from, to);
+        } else if size_of::<T>() == 2 && to.len() >= MIN_HALVES {
+            halves::scale::<T, false>(isa, from, to, factor.by);
+        } else {
+            apply_map(isa, Times(factor.by), from, to);
         }
-        if !is_for_halves::<T>(self.0, to.len()) {
-            return apply_map(isa, self, from, to);
-        }
-        halves::scale::<T, false>(isa, from, to, self.0.by);
     }
     fn stream_into(self, isa: Isa, guard: &StreamGuard, from: &[T], to: &mut [T]) {
-        let by = self.0.by;
-        match (is_truncated(self.0), size_of::<T>()) {
-            (true, 2) => halves::stream::<T, true>(isa, guard, from, to, by),
-            (true, _) => isa.stream(guard, from, to, Truncate(by)),
-            (false, _) if !is_plain(self.0) => self.apply(isa, Some(from), to), // rare and slow in any case
-            (false, 2) => halves::stream::<T, false>(isa, guard, from, to, by),
-            (false, _) => isa.stream(guard, from, to, Times(by)),
+        let Self(Factor { by, toward_zero, .. }) = self;
+        match (toward_zero, is_plain(self.0)) {
+            (true, true) if size_of::<T>() == 2 => halves::stream::<T, true>(isa, guard, from, to, by),
+            (true, true) => isa.stream(guard, from, to, Truncate(by)),
+            (false, true) if size_of::<T>() == 2 => halves::stream::<T, false>(isa, guard, from, to, by),
+            (false, true) => isa.stream(guard, from, to, Times(by)),
+            (_, false) => self.apply_any(isa, Some(from), to), // rare and slow in any case
         }
     }
 }
 
 impl Scale {
-    /// Scales and rounds toward zero, in place or from a slice of as many elements.
+    /// [`Map::apply`] for factors that are not plain, and products that are rounded toward zero. Out of line, since a few elements
+    /// take less time than the tests of all cases.
     #[cold]
     #[inline(never)]
-    fn truncate<T: Real>(self, isa: Isa, from: Option<&[T]>, to: &mut [T]) {
-        match (is_truncated(self.0), size_of::<T>()) {
-            (true, 2) => halves::scale::<T, true>(isa, from, to, self.0.by),
-            (true, _) => apply_map(isa, Truncate(self.0.by), from, to),
-            (false, _) => apply_map(isa, TruncateAny(self.0), from, to),
+    fn apply_any<T: Real>(self, isa: Isa, from: Option<&[T]>, to: &mut [T]) {
+        let Self(factor) = self;
+        match (factor.toward_zero, is_plain(factor)) {
+            (true, true) if size_of::<T>() == 2 => halves::scale::<T, true>(isa, from, to, factor.by),
+            (true, true) => apply_map(isa, Truncate(factor.by), from, to),
+            (true, false) => apply_map(isa, TruncateAny(factor), from, to),
+            (false, _) => apply_map(isa, self, from, to),
         }
     }
 
@@ -118,10 +107,10 @@ impl Scale {
         isa: Isa,
         slices: impl Iterator<Item = (Option<&'a [T]>, &'a mut [T])>,
     ) {
-        if is_plain(self.0) {
-            isa.run(ApplyEach(slices.map(|(from, to)| (from, to, Times(self.0.by)))));
-        } else if self.0.toward_zero {
+        if self.0.toward_zero {
             isa.run(ApplyEach(slices.map(|(from, to)| (from, to, TruncateAny(self.0)))));
+        } else if is_plain(self.0) {
+            isa.run(ApplyEach(slices.map(|(from, to)| (from, to, Times(self.0.by)))));
         } else {
             isa.run(ApplyEach(slices.map(|(from, to)| (from, to, self))));
         }
@@ -140,10 +129,8 @@ impl<T: Real> Map<T> for Times {
     }
 }
 
-/// Whether `len` elements take the fast path of 16-bit floats. For fewer than 128 elements it costs more than it saves.
-fn is_for_halves<T: Real>(factor: Factor, len: usize) -> bool {
-    size_of::<T>() == 2 && is_plain(factor) && len >= 128
-}
+/// The fewest 16-bit elements for which [`halves`] pays.
+const MIN_HALVES: usize = 128;
 
 /// Limits the magnitude of each element: a vector of one element, clipped by its norm.
 #[derive(Clone, Copy, Debug)]

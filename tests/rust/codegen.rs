@@ -23,7 +23,7 @@ use _core::kernel::halves::{FromSingles, HalfTimes, ScaleHalves, ToSingles};
 use _core::kernel::map::{AnyChange, Apply, ApplyEach, ApplyInto};
 use _core::kernel::max::{MaxAbs, MaxRow};
 use _core::kernel::power::{HalfPower, Power};
-use _core::kernel::scale::{Scale, Times};
+use _core::kernel::scale::Times;
 use _core::kernel::scale_each::ScaleEach;
 use _core::kernel::sum::{Abs, AddDenseRows, AddRows, Square, Sum, SumEach};
 use _core::kernel::widen::{Modulus, Widen};
@@ -308,16 +308,16 @@ fn probes() -> Vec<Probe> {
         probe::<MaxAbs<'_, f64>>(Done("pcmpgtd|pcmpgtq|pmaxuq", 8), [718, 106, 26]),
         probe::<MaxAbs<'_, Bf16>>(Done("psubusw|pmaxuw", 2), [51, 13, 7]),
         probe::<MaxRow<'_, f32>>(Stored(4), [194, 35, 18]),
-        probe::<Apply<'_, f32, Scale>>(PRODUCT, [175, 81, 37]),
-        probe::<Apply<'_, f64, Scale>>(PRODUCT, [166, 51, 26]),
-        probe::<Apply<'_, F16, Scale>>(PRODUCT, [0, 994, 281]),
-        probe::<Apply<'_, Bf16, Scale>>(PRODUCT, [1160, 378, 132]),
+        probe::<Apply<'_, f32, Times>>(PRODUCT, [175, 81, 37]),
+        probe::<Apply<'_, f64, Times>>(PRODUCT, [166, 51, 26]),
+        probe::<Apply<'_, F16, Times>>(PRODUCT, [0, 994, 281]),
+        probe::<Apply<'_, Bf16, Times>>(PRODUCT, [1160, 378, 132]),
         probe_both::<ApplyEach<Slices<'_, f32>>>(PRODUCT, [175, 81, 41]),
         probe_both::<ApplyEach<Slices<'_, f64>>>(PRODUCT, [166, 51, 26]),
-        probe::<ApplyInto<'_, f32, Scale>>(PRODUCT, [175, 81, 41]),
-        probe::<ApplyInto<'_, f64, Scale>>(PRODUCT, [166, 51, 26]),
-        probe::<ApplyInto<'_, F16, Scale>>(PRODUCT, [0, 994, 281]),
-        probe::<ApplyInto<'_, Bf16, Scale>>(PRODUCT, [1160, 378, 133]),
+        probe::<ApplyInto<'_, f32, Times>>(PRODUCT, [175, 81, 41]),
+        probe::<ApplyInto<'_, f64, Times>>(PRODUCT, [166, 51, 26]),
+        probe::<ApplyInto<'_, F16, Times>>(PRODUCT, [0, 994, 281]),
+        probe::<ApplyInto<'_, Bf16, Times>>(PRODUCT, [1160, 378, 133]),
         probe::<ScaleHalves<'_, Bf16, false>>(Done("mulps", 4), [134, 53, 28]),
         probe::<ScaleHalves<'_, F16, false>>(Done("mulps", 4), [0, 58, 29]),
         probe::<ScaleEach<'_, f32>>(PRODUCT, [1120, 416, 136]),
