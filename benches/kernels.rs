@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use _core::element::{Bf16, Bool, Complex, Element, F16, Ordered, Real};
 use _core::isa::{Isa, Level, Op};
 use _core::kernel::clip::Clip;
-use _core::kernel::map::{AnyChange, Apply, ApplyInto, Map};
+use _core::kernel::map::{AnyChange, Apply, Map};
 use _core::kernel::max::MaxAbs;
 use _core::kernel::power::Power;
 use _core::kernel::scale::Scale;
@@ -333,10 +333,10 @@ fn clipping<T: Plain + Ordered>(criterion: &mut Criterion) {
         };
 
         compare!(criterion, "clip_into", dtype, size, passes: 2;
-            "kernel": |isa| isa.run(ApplyInto { from: &data, to: black_box(&mut to), map });
+            "kernel": |isa| isa.run(Apply { from: Some(&data), to: black_box(&mut to), map });
             to.[iter_mut | par_iter_mut]().zip(&data).for_each(|(to, x)| *to = clamp(*x)));
         compare!(criterion, "clip_in_place", dtype, size, passes: 2;
-            "kernel": |isa| isa.run(Apply { data: black_box(&mut data), map });
+            "kernel": |isa| isa.run(Apply { from: None, to: black_box(&mut data), map });
             data.[iter_mut | par_iter_mut]().for_each(|x| *x = clamp(*x)));
         // No element is outside the bounds, so that a search for the first one reads all of them.
         for x in &mut data {

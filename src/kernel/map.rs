@@ -17,7 +17,7 @@ pub trait Map<T: Ordered>: Copy + Sync {
 
     /// Applies it to all elements, in place or from another slice.
     fn apply(self, isa: Isa, from: Option<&[T]>, to: &mut [T]) {
-        apply_map(isa, self, from, to);
+        isa.run(Apply { from, to, map: self });
     }
     /// Applies it to all elements, from one slice to another by non-temporal stores, see [`Isa::stream`].
     fn stream_into(self, isa: Isa, guard: &StreamGuard, from: &[T], to: &mut [T]) {
@@ -25,19 +25,12 @@ pub trait Map<T: Ordered>: Copy + Sync {
     }
 }
 
-/// Applies `map` to all elements, in place or from another slice: by two operations, since the compiler makes longer loops of
-/// one with both.
-pub(super) fn apply_map<T: Ordered>(isa: Isa, map: impl Map<T>, from: Option<&[T]>, to: &mut [T]) {
-    match from {
-        None => isa.run(Apply { data: to, map }),
-        Some(from) => isa.run(ApplyInto { from, to, map }),
-    }
-}
-
-/// Applies `map` in place.
+/// Applies `map` to all elements, in place or from another slice.
 pub struct Apply<'a, T, M> {
-    /// Read and written.
-    pub data: &'a mut [T],
+    /// Read, as many elements; None: `to` is read.
+    pub from: Option<&'a [T]>,
+    /// Written.
+    pub to: &'a mut [T],
     /// The function.
     pub map: M,
 }
@@ -47,29 +40,17 @@ impl<T: Ordered, M: Map<T>> Op for Apply<'_, T, M> {
     const CONVERTS: bool = M::CONVERTS;
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
-        for x in self.data {
-            *x = self.map.map(*x);
-        }
-    }
-}
-
-/// Applies `map` from one slice to another.
-pub struct ApplyInto<'a, T, M> {
-    /// Read.
-    pub from: &'a [T],
-    /// Written, as many elements.
-    pub to: &'a mut [T],
-    /// The function.
-    pub map: M,
-}
-
-impl<T: Ordered, M: Map<T>> Op for ApplyInto<'_, T, M> {
-    type Output = ();
-    const CONVERTS: bool = M::CONVERTS;
-    #[inline(always)]
-    fn eval<L: Level>(self, _: L) {
-        for (to, from) in self.to.iter_mut().zip(self.from) {
-            *to = self.map.map(*from);
+        match self.from {
+            None => {
+                for x in self.to {
+                    *x = self.map.map(*x);
+                }
+            }
+            Some(from) => {
+                for (to, x) in self.to.iter_mut().zip(from) {
+                    *to = self.map.map(*x);
+                }
+            }
         }
     }
 }
@@ -89,10 +70,7 @@ where
     #[inline(always)]
     fn eval<L: Level>(self, level: L) {
         for (from, to, map) in self.0 {
-            match from {
-                None => Apply { data: to, map }.eval(level),
-                Some(from) => ApplyInto { from, to, map }.eval(level),
-            }
+            Apply { from, to, map }.eval(level);
         }
     }
 }

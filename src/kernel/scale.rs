@@ -4,7 +4,7 @@
 //! converted by way of float32, with a loop for each step (many by one factor: [`halves`]). The bits are equal.
 
 use super::halves;
-use super::map::{ApplyEach, Map, apply_map};
+use super::map::{Apply, ApplyEach, Map};
 use super::truncate::{Truncate, narrow_toward_zero, product_toward_zero};
 use crate::element::{Dtype, Real};
 use crate::isa::{Isa, StreamGuard};
@@ -71,7 +71,7 @@ impl<T: Real> Map<T> for Scale {
         } else if size_of::<T>() == 2 && to.len() >= MIN_HALVES {
             halves::scale::<T, false>(isa, from, to, factor.by);
         } else {
-            apply_map(isa, Times(factor.by), from, to);
+            isa.run(Apply { from, to, map: Times(factor.by) });
         }
     }
     fn stream_into(self, isa: Isa, guard: &StreamGuard, from: &[T], to: &mut [T]) {
@@ -95,9 +95,9 @@ impl Scale {
         let Self(factor) = self;
         match (factor.toward_zero, is_plain(factor)) {
             (true, true) if size_of::<T>() == 2 => halves::scale::<T, true>(isa, from, to, factor.by),
-            (true, true) => apply_map(isa, Truncate(factor.by), from, to),
-            (true, false) => apply_map(isa, TruncateAny(factor), from, to),
-            (false, _) => apply_map(isa, self, from, to),
+            (true, true) => isa.run(Apply { from, to, map: Truncate(factor.by) }),
+            (true, false) => isa.run(Apply { from, to, map: TruncateAny(factor) }),
+            (false, _) => isa.run(Apply { from, to, map: self }),
         }
     }
 

@@ -20,7 +20,7 @@ use _core::element::{Bf16, Element, F16};
 use _core::isa::{Baseline, Identity, Isa, Lines, Op, Stream};
 use _core::kernel::clip::{AnyOutside, Between, Clip, ClipEach};
 use _core::kernel::halves::{FromSingles, HalfTimes, ScaleHalves, ToSingles};
-use _core::kernel::map::{AnyChange, Apply, ApplyEach, ApplyInto};
+use _core::kernel::map::{AnyChange, Apply, ApplyEach};
 use _core::kernel::max::{MaxAbs, MaxRow};
 use _core::kernel::power::{HalfPower, Power};
 use _core::kernel::scale::Times;
@@ -308,31 +308,23 @@ fn probes() -> Vec<Probe> {
         probe::<MaxAbs<'_, f64>>(Done("pcmpgtd|pcmpgtq|pmaxuq", 8), [718, 106, 26]),
         probe::<MaxAbs<'_, Bf16>>(Done("psubusw|pmaxuw", 2), [51, 13, 7]),
         probe::<MaxRow<'_, f32>>(Stored(4), [194, 35, 18]),
-        probe::<Apply<'_, f32, Times>>(PRODUCT, [175, 81, 37]),
-        probe::<Apply<'_, f64, Times>>(PRODUCT, [166, 51, 26]),
-        probe::<Apply<'_, F16, Times>>(PRODUCT, [0, 994, 281]),
-        probe::<Apply<'_, Bf16, Times>>(PRODUCT, [1160, 378, 132]),
+        probe_both::<Apply<'_, f32, Times>>(PRODUCT, [175, 81, 41]),
+        probe_both::<Apply<'_, f64, Times>>(PRODUCT, [166, 51, 26]),
+        probe_both::<Apply<'_, F16, Times>>(PRODUCT, [0, 994, 281]),
+        probe_both::<Apply<'_, Bf16, Times>>(PRODUCT, [1160, 378, 133]),
         probe_both::<ApplyEach<Slices<'_, f32>>>(PRODUCT, [175, 81, 41]),
         probe_both::<ApplyEach<Slices<'_, f64>>>(PRODUCT, [166, 51, 26]),
-        probe::<ApplyInto<'_, f32, Times>>(PRODUCT, [175, 81, 41]),
-        probe::<ApplyInto<'_, f64, Times>>(PRODUCT, [166, 51, 26]),
-        probe::<ApplyInto<'_, F16, Times>>(PRODUCT, [0, 994, 281]),
-        probe::<ApplyInto<'_, Bf16, Times>>(PRODUCT, [1160, 378, 133]),
         probe::<ScaleHalves<'_, Bf16, false>>(Done("mulps", 4), [134, 53, 28]),
         probe::<ScaleHalves<'_, F16, false>>(Done("mulps", 4), [0, 58, 29]),
         probe::<ScaleEach<'_, f32>>(PRODUCT, [1120, 416, 136]),
-        probe::<Apply<'_, f32, Clip<f32>>>(Stored(4), [138, 35, 18]),
-        probe::<Apply<'_, f64, Clip<f64>>>(Stored(8), [276, 69, 35]),
-        probe::<Apply<'_, F16, Clip<F16>>>(Stored(2), [267, 115, 42]),
-        probe::<Apply<'_, Bf16, Clip<Bf16>>>(Stored(2), [267, 115, 42]),
-        probe::<Apply<'_, i8, Clip<i8>>>(Stored(1), [63, 10, 5]),
-        probe::<Apply<'_, i32, Clip<i32>>>(Stored(4), [249, 35, 18]),
-        probe::<Apply<'_, i64, Clip<i64>>>(Stored(8), [0, 125, 35]),
-        probe::<ApplyInto<'_, f32, Clip<f32>>>(Stored(4), [138, 35, 18]),
-        probe::<ApplyInto<'_, f64, Clip<f64>>>(Stored(8), [276, 69, 35]),
-        probe::<ApplyInto<'_, F16, Clip<F16>>>(Stored(2), [267, 115, 42]),
-        probe::<ApplyInto<'_, Bf16, Clip<Bf16>>>(Stored(2), [267, 115, 42]),
-        probe::<ApplyInto<'_, u16, Clip<u16>>>(Stored(2), [88, 18, 10]),
+        probe_both::<Apply<'_, f32, Clip<f32>>>(Stored(4), [138, 35, 18]),
+        probe_both::<Apply<'_, f64, Clip<f64>>>(Stored(8), [276, 69, 35]),
+        probe_both::<Apply<'_, F16, Clip<F16>>>(Stored(2), [267, 115, 42]),
+        probe_both::<Apply<'_, Bf16, Clip<Bf16>>>(Stored(2), [267, 115, 42]),
+        probe_both::<Apply<'_, i8, Clip<i8>>>(Stored(1), [63, 10, 5]),
+        probe_both::<Apply<'_, i32, Clip<i32>>>(Stored(4), [249, 35, 18]),
+        probe_both::<Apply<'_, i64, Clip<i64>>>(Stored(8), [0, 125, 35]),
+        probe_both::<Apply<'_, u16, Clip<u16>>>(Stored(2), [88, 18, 10]),
         probe::<AnyChange<'_, f32, Clip<f32>>>(Done("cmpordps", 4), [212, 136, 44]),
         probe::<AnyChange<'_, f64, Clip<f64>>>(Done("cmpordpd", 8), [424, 263, 88]),
         probe::<AnyChange<'_, Bf16, Clip<Bf16>>>(Done("psubw", 2), [175, 102, 29]),

@@ -6,7 +6,7 @@ use crate::common::{Random, sized, thinned};
 use _core::element::{Bf16, F16, Half, Real};
 use _core::isa::{Isa, StreamGuard};
 use _core::kernel::halves::{HalfTimes, ScaleHalves};
-use _core::kernel::map::{ApplyInto, Map};
+use _core::kernel::map::{Apply, Map};
 use _core::kernel::scale::Scale;
 use _core::kernel::truncate::Truncate;
 use _core::scaled::{Factor, power_of_two};
@@ -155,9 +155,9 @@ where
             same(&found, "from slice to slice");
             // In slices short enough for the path of few elements.
             if toward_zero {
-                isa.run(ApplyInto { from: &all, to: &mut found, map: Truncate(by) });
+                isa.run(Apply { from: Some(&all), to: &mut found, map: Truncate(by) });
             } else {
-                isa.run(ApplyInto { from: &all, to: &mut found, map });
+                isa.run(Apply { from: Some(&all), to: &mut found, map });
             }
             same(&found, "one by one");
             found.fill(Half::from_bits(9));

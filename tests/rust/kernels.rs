@@ -17,7 +17,7 @@ use _core::kernel::clip::{AnyOutside, Clip, ClipEach};
 use _core::kernel::difference::{Approach, Subtract};
 use _core::kernel::examples::Share;
 use _core::kernel::halves::{FromSingles, HalfTimes, ToSingles};
-use _core::kernel::map::{AnyChange, Apply, ApplyInto, Map};
+use _core::kernel::map::{AnyChange, Apply, Map};
 use _core::kernel::max::{MaxAbs, MaxRow};
 use _core::kernel::power::{HalfPower, Power};
 use _core::kernel::rows::PlainFactors;
@@ -361,7 +361,7 @@ fn check_map<T: Ordered, M: Map<T>>(map: M, room: &[T], expected: impl Fn(T) -> 
         result[range.clone()].copy_from_slice(&all[range.clone()]);
 
         let mut found = room.to_vec();
-        isa.run(Apply { data: &mut found[range.clone()], map });
+        isa.run(Apply { from: None, to: &mut found[range.clone()], map });
         assert_same(&found, &result);
         // By the map's own implementation, if it has one.
         found.copy_from_slice(room);
@@ -369,7 +369,7 @@ fn check_map<T: Ordered, M: Map<T>>(map: M, room: &[T], expected: impl Fn(T) -> 
         assert_same(&found, &result);
 
         let mut found = vec![T::HIGHEST; room.len()];
-        isa.run(ApplyInto { from: &room[range.clone()], to: &mut found[range.clone()], map });
+        isa.run(Apply { from: Some(&room[range.clone()]), to: &mut found[range.clone()], map });
         assert_same(&found[range.clone()], &result[range.clone()]);
         assert_same(&found[..range.start], &vec![T::HIGHEST; range.start]);
         assert_same(&found[range.end..], &vec![T::HIGHEST; room.len() - range.end]);
@@ -496,7 +496,7 @@ fn clip_keeps_the_bits_it_should() {
     for isa in Isa::available() {
         let clip = |x: f32, lo: f32, hi: f32| {
             let mut data = [x; 37];
-            isa.run(Apply { data: &mut data, map: Clip { lo, hi } });
+            isa.run(Apply { from: None, to: &mut data, map: Clip { lo, hi } });
             assert_same(&data, &[data[0]; 37]);
             data[0].to_bits()
         };
@@ -591,7 +591,7 @@ fn scale_slices<T: KnownReal>() {
                 slices.push(own);
                 rest = after;
                 let (own, after) = mem::take(&mut left).split_at_mut(len);
-                isa.run(Apply { data: own, map: Scale(factor) });
+                isa.run(Apply { from: None, to: own, map: Scale(factor) });
                 left = after;
                 begin += len;
             }
@@ -801,13 +801,13 @@ fn scale_makes_one_nan_and_keeps_others() {
     for isa in Isa::available() {
         let single = |x: f32, factor| {
             let mut data = [x; 37];
-            isa.run(Apply { data: &mut data, map: Scale(factor) });
+            isa.run(Apply { from: None, to: &mut data, map: Scale(factor) });
             assert_same(&data, &[data[0]; 37]);
             data[0].to_bits()
         };
         let double = |x: f64, factor| {
             let mut data = [x; 37];
-            isa.run(Apply { data: &mut data, map: Scale(factor) });
+            isa.run(Apply { from: None, to: &mut data, map: Scale(factor) });
             assert_same(&data, &[data[0]; 37]);
             data[0].to_bits()
         };
@@ -874,7 +874,7 @@ where
         for factor in factors() {
             let expected: Vec<T<DIGITS>> = all.iter().map(|x| scaled(*x, factor)).collect();
             let mut found = all.clone();
-            isa.run(Apply { data: &mut found, map: Scale(factor) });
+            isa.run(Apply { from: None, to: &mut found, map: Scale(factor) });
             assert_same(&found, &expected);
         }
         let mut found = vec![T::from_bits(9); edges.len()];
