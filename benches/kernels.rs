@@ -311,10 +311,10 @@ fn scaling<T: Scalable>(criterion: &mut Criterion) {
         let (map, factor) = (Scale(Factor::new(by, 1.0)), T::from_float(by));
 
         compare!(criterion, "scale_in_place", dtype, size, passes: 2;
-            "kernel": |isa| map.apply(isa, None, black_box(&mut data));
+            "kernel": |isa| map.apply(isa, None, None, black_box(&mut data));
             data.[iter_mut | par_iter_mut]().for_each(|x| *x = x.times(factor)));
         compare!(criterion, "scale_into", dtype, size, passes: 2;
-            "kernel": |isa| map.apply(isa, Some(&data), black_box(&mut to));
+            "kernel": |isa| map.apply(isa, None, Some(&data), black_box(&mut to));
             to.[iter_mut | par_iter_mut]().zip(&data).for_each(|(to, x)| *to = x.times(factor)));
     }
 }

@@ -3,7 +3,7 @@
 //! A value equal to a bound keeps its own bits (-0.0 stays), a NaN keeps its payload, and a NaN bound makes the elements that
 //! it applies to NaN. The comparisons are written out because `min` and `max` treat NaN and -0.0 differently from CPU to CPU.
 
-use super::map::{Map, TESTED_AT_ONCE};
+use super::map::{Apply, Map, TESTED_AT_ONCE};
 use crate::element::Ordered;
 use crate::isa::{Isa, Level, Op, StreamGuard};
 
@@ -31,11 +31,13 @@ impl<T: Ordered> Map<T> for Clip<T> {
     fn changes(&self, x: T) -> bool {
         (x > self.hi) | (x < self.lo) | ((self.lo.is_nan() | self.hi.is_nan()) & !x.is_nan())
     }
-    fn stream_into(self, isa: Isa, guard: &StreamGuard, from: &[T], to: &mut [T]) {
-        if self.lo.is_nan() || self.hi.is_nan() {
-            return self.apply(isa, Some(from), to); // rare
+    fn apply(self, isa: Isa, guard: Option<&StreamGuard>, from: Option<&[T]>, to: &mut [T]) {
+        match (guard, from) {
+            (Some(guard), Some(from)) if !self.lo.is_nan() && !self.hi.is_nan() => {
+                isa.stream(guard, from, to, Between(self));
+            }
+            _ => isa.run(Apply { from, to, map: self }),
         }
-        isa.stream(guard, from, to, Between(self));
     }
 }
 

@@ -37,36 +37,23 @@ const IN_LINE: usize = LINE / 2;
 /// Elements of which float32 determines all or none: two cache lines, with half as many tests as single lines have.
 const BLOCK: usize = 2 * IN_LINE;
 
-/// `x * by` for every element, streamed to memory ([`Isa::stream`]) where float32 determines most products, line by line. The
-/// factor is normal.
-pub(super) fn stream<T: Real, const TOWARD_ZERO: bool>(
+/// `x * by` for every element, in place or from a slice of as many. The factor is normal. With a guard, lines of another slice are
+/// streamed to memory ([`Isa::stream`]) where float32 determines most products.
+pub(super) fn scale<T: Real, const TOWARD_ZERO: bool>(
     isa: Isa,
-    guard: &StreamGuard,
-    from: &[T],
+    guard: Option<&StreamGuard>,
+    from: Option<&[T]>,
     to: &mut [T],
     by: f64,
 ) {
-    let Some(bounds) = bounds_for::<T>(isa, by) else {
-        return scale::<T, TOWARD_ZERO>(isa, Some(from), to, by); // rare
-    };
-    let times = HalfTimes::<TOWARD_ZERO> { by, bounds };
-    if let (Some(from), Some(to)) = (slice_of::<F16, _>(from), slice_of_mut::<F16, _>(to)) {
-        isa.stream(guard, from, to, times);
-    } else if let (Some(from), Some(to)) = (slice_of::<Bf16, _>(from), slice_of_mut::<Bf16, _>(to)) {
-        isa.stream(guard, from, to, times);
-    }
-}
-
-/// `x * by` for every element, in place or from a slice of as many. The factor is normal.
-pub(super) fn scale<T: Real, const TOWARD_ZERO: bool>(isa: Isa, from: Option<&[T]>, to: &mut [T], by: f64) {
     let Some(bounds) = bounds_for::<T>(isa, by) else {
         return isa.run(ByDoubles::<_, TOWARD_ZERO> { from, to, by });
     };
     let times = HalfTimes::<TOWARD_ZERO> { by, bounds };
     if let Some(to) = slice_of_mut::<F16, _>(to) {
-        isa.run(ScaleHalves { from: from.and_then(slice_of), to, times });
+        times.apply(isa, guard, from.and_then(slice_of), to);
     } else if let Some(to) = slice_of_mut::<Bf16, _>(to) {
-        isa.run(ScaleHalves { from: from.and_then(slice_of), to, times });
+        times.apply(isa, guard, from.and_then(slice_of), to);
     }
 }
 
@@ -152,6 +139,15 @@ pub struct HalfTimes<const TOWARD_ZERO: bool> {
     pub by: f64,
     /// The bounds of the factor, by magnitude.
     pub bounds: [f32; 2],
+}
+
+impl<const TOWARD_ZERO: bool> HalfTimes<TOWARD_ZERO> {
+    fn apply<T: Bounded>(self, isa: Isa, guard: Option<&StreamGuard>, from: Option<&[T]>, to: &mut [T]) {
+        match (guard, from) {
+            (Some(guard), Some(from)) => isa.stream(guard, from, to, self),
+            _ => isa.run(ScaleHalves { from, to, times: self }),
+        }
+    }
 }
 
 impl<T: Bounded, const TOWARD_ZERO: bool> Lines<T> for HalfTimes<TOWARD_ZERO> {

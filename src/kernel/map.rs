@@ -15,13 +15,13 @@ pub trait Map<T: Ordered>: Copy + Sync {
         true
     }
 
-    /// Applies it to all elements, in place or from another slice.
-    fn apply(self, isa: Isa, from: Option<&[T]>, to: &mut [T]) {
-        isa.run(Apply { from, to, map: self });
-    }
-    /// Applies it to all elements, from one slice to another by non-temporal stores, see [`Isa::stream`].
-    fn stream_into(self, isa: Isa, guard: &StreamGuard, from: &[T], to: &mut [T]) {
-        isa.stream(guard, from, to, self);
+    /// Applies it to all elements, in place or from another slice. With a guard, what is made of another slice may be written by
+    /// non-temporal stores, see [`Isa::stream`].
+    fn apply(self, isa: Isa, guard: Option<&StreamGuard>, from: Option<&[T]>, to: &mut [T]) {
+        match (guard, from) {
+            (Some(guard), Some(from)) => isa.stream(guard, from, to, self),
+            _ => isa.run(Apply { from, to, map: self }),
+        }
     }
 }
 

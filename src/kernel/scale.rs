@@ -64,24 +64,14 @@ impl<T: Real> Map<T> for Scale {
         let Factor { by, then, .. } = self.0;
         T::narrow(canonical(x, by, x.widen() * by * then))
     }
-    fn apply(self, isa: Isa, from: Option<&[T]>, to: &mut [T]) {
+    fn apply(self, isa: Isa, guard: Option<&StreamGuard>, from: Option<&[T]>, to: &mut [T]) {
         let Self(factor) = self;
         if factor.toward_zero || !is_plain(factor) {
-            self.apply_any(isa, from, to);
+            self.apply_any(isa, guard, from, to);
         } else if size_of::<T>() == 2 && to.len() >= MIN_HALVES {
-            halves::scale::<T, false>(isa, from, to, factor.by);
+            halves::scale::<T, false>(isa, guard, from, to, factor.by);
         } else {
-            isa.run(Apply { from, to, map: Times(factor.by) });
-        }
-    }
-    fn stream_into(self, isa: Isa, guard: &StreamGuard, from: &[T], to: &mut [T]) {
-        let Self(Factor { by, toward_zero, .. }) = self;
-        match (toward_zero, is_plain(self.0)) {
-            (true, true) if size_of::<T>() == 2 => halves::stream::<T, true>(isa, guard, from, to, by),
-            (true, true) => isa.stream(guard, from, to, Truncate(by)),
-            (false, true) if size_of::<T>() == 2 => halves::stream::<T, false>(isa, guard, from, to, by),
-            (false, true) => isa.stream(guard, from, to, Times(by)),
-            (_, false) => self.apply_any(isa, Some(from), to), // rare and slow in any case
+            Times(factor.by).apply(isa, guard, from, to);
         }
     }
 }
@@ -91,11 +81,11 @@ impl Scale {
     /// take less time than the tests of all cases.
     #[cold]
     #[inline(never)]
-    fn apply_any<T: Real>(self, isa: Isa, from: Option<&[T]>, to: &mut [T]) {
+    fn apply_any<T: Real>(self, isa: Isa, guard: Option<&StreamGuard>, from: Option<&[T]>, to: &mut [T]) {
         let Self(factor) = self;
         match (factor.toward_zero, is_plain(factor)) {
-            (true, true) if size_of::<T>() == 2 => halves::scale::<T, true>(isa, from, to, factor.by),
-            (true, true) => isa.run(Apply { from, to, map: Truncate(factor.by) }),
+            (true, true) if size_of::<T>() == 2 => halves::scale::<T, true>(isa, guard, from, to, factor.by),
+            (true, true) => Truncate(factor.by).apply(isa, guard, from, to),
             (true, false) => isa.run(Apply { from, to, map: TruncateAny(factor) }),
             (false, _) => isa.run(Apply { from, to, map: self }),
         }

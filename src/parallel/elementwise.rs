@@ -78,9 +78,9 @@ impl<T: Real> Task<'_, T> {
     pub fn scale(&mut self, isa: Isa, factor: Option<Factor>, store: Store<'_>) {
         match (&self.source, &mut self.target, factor) {
             // Fast path: for few elements, cutting them into blocks would take as long as the work itself.
-            (None, Target::Dense(data), Some(factor)) => Scale(factor).apply(isa, None, data),
+            (None, Target::Dense(data), Some(factor)) => Scale(factor).apply(isa, None, None, data),
             (Some(View::Dense(from)), Target::Dense(to), Some(factor)) if matches!(store, Store::Cached) => {
-                Scale(factor).apply(isa, Some(from), to);
+                Scale(factor).apply(isa, None, Some(from), to);
             }
             (None, _, None) => {}
             _ => self.run(isa, &scaling(factor), store),

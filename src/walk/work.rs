@@ -72,10 +72,10 @@ impl<T: Ordered, M: Map<T>> Work<T> for Uniform<M> {
         isa.run(AnyChange { data, map: self.0 })
     }
     fn apply(&self, isa: Isa, _: Range<usize>, from: Option<&[T]>, to: &mut [T]) {
-        self.0.apply(isa, from, to);
+        self.0.apply(isa, None, from, to);
     }
     fn stream_into(&self, isa: Isa, guard: &StreamGuard, _: Range<usize>, from: &[T], to: &mut [T]) {
-        self.0.stream_into(isa, guard, from, to);
+        self.0.apply(isa, Some(guard), Some(from), to);
     }
 }
 

@@ -148,10 +148,10 @@ where
                 }
             };
             let mut found = all.clone();
-            map.apply(isa, None, &mut found);
+            map.apply(isa, None, None, &mut found);
             same(&found, "in place");
             found.fill(Half::from_bits(9));
-            map.apply(isa, Some(&all), &mut found);
+            map.apply(isa, None, Some(&all), &mut found);
             same(&found, "from slice to slice");
             // In slices short enough for the path of few elements.
             if toward_zero {
@@ -161,7 +161,7 @@ where
             }
             same(&found, "one by one");
             found.fill(Half::from_bits(9));
-            map.stream_into(isa, &StreamGuard::begin(), &all, &mut found);
+            map.apply(isa, Some(&StreamGuard::begin()), Some(&all), &mut found);
             same(&found, "streamed");
         }
     }
@@ -192,15 +192,15 @@ where
         for isa in Isa::available() {
             let bits = |data: &[Half<DIGITS>]| data.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
             let mut found = data.clone();
-            map.apply(isa, None, &mut found);
+            map.apply(isa, None, None, &mut found);
             assert_eq!(bits(&found), expected, "{len} in place, {}", isa.name());
             found.fill(Half::from_bits(9));
-            map.apply(isa, Some(&data), &mut found);
+            map.apply(isa, None, Some(&data), &mut found);
             assert_eq!(bits(&found), expected, "{len} from slice to slice, {}", isa.name());
             // Anywhere in a cache line, and without elements beside it.
             let range = len % 37..len % 37 + len;
             let mut room = vec![Half::from_bits(9); len + 64];
-            map.stream_into(isa, &StreamGuard::begin(), &data, &mut room[range.clone()]);
+            map.apply(isa, Some(&StreamGuard::begin()), Some(&data), &mut room[range.clone()]);
             assert_eq!(bits(&room[range.clone()]), expected, "{len} streamed, {}", isa.name());
             let beside = room[..range.start].iter().chain(&room[range.end..]);
             assert!(beside.into_iter().all(|x| x.to_bits() == 9), "{len} streamed, {}", isa.name());

@@ -365,7 +365,7 @@ fn check_map<T: Ordered, M: Map<T>>(map: M, room: &[T], expected: impl Fn(T) -> 
         assert_same(&found, &result);
         // By the map's own implementation, if it has one.
         found.copy_from_slice(room);
-        map.apply(isa, None, &mut found[range.clone()]);
+        map.apply(isa, None, None, &mut found[range.clone()]);
         assert_same(&found, &result);
 
         let mut found = vec![T::HIGHEST; room.len()];
@@ -375,10 +375,10 @@ fn check_map<T: Ordered, M: Map<T>>(map: M, room: &[T], expected: impl Fn(T) -> 
         assert_same(&found[range.end..], &vec![T::HIGHEST; room.len() - range.end]);
         let complete = found.clone();
         found.fill(T::HIGHEST);
-        map.apply(isa, Some(&room[range.clone()]), &mut found[range.clone()]);
+        map.apply(isa, None, Some(&room[range.clone()]), &mut found[range.clone()]);
         assert_same(&found, &complete);
         found.fill(T::HIGHEST);
-        map.stream_into(isa, &StreamGuard::begin(), &room[range.clone()], &mut found[range.clone()]);
+        map.apply(isa, Some(&StreamGuard::begin()), Some(&room[range.clone()]), &mut found[range.clone()]);
         assert_same(&found, &complete);
 
         let changed =
@@ -656,10 +656,10 @@ fn streams<T: KnownReal>() {
         let from = &data[here.clone()];
         let mut expected = room.to_vec();
         expected[range.clone()].copy_from_slice(&clipped[here.clone()]);
-        clip.stream_into(isa, &StreamGuard::begin(), from, &mut room[range.clone()]);
+        clip.apply(isa, Some(&StreamGuard::begin()), Some(from), &mut room[range.clone()]);
         assert_same(room, &expected);
         expected[range.clone()].copy_from_slice(&scaled[here]);
-        scale.stream_into(isa, &StreamGuard::begin(), from, &mut room[range.clone()]);
+        scale.apply(isa, Some(&StreamGuard::begin()), Some(from), &mut room[range.clone()]);
         assert_same(room, &expected);
     });
 }
@@ -778,7 +778,7 @@ fn plain_each<T: KnownReal>() {
         for toward_zero in [false, true] {
             let mut result = room.clone();
             for (x, by) in result[range.clone()].iter_mut().zip(factors) {
-                Scale(Factor { by: *by, then: 1.0, toward_zero }).apply(isa, None, slice::from_mut(x));
+                Scale(Factor { by: *by, then: 1.0, toward_zero }).apply(isa, None, None, slice::from_mut(x));
             }
             for from in [None, Some(&room[range.clone()])] {
                 let (mut found, kind) = (room.clone(), FactorKind { is_plain: true, toward_zero });
@@ -1857,9 +1857,9 @@ fn toward_zero<T: KnownReal>() {
         for factor in &factors {
             let scale = Scale(Factor { toward_zero: true, ..*factor });
             let (data, mut found) = (&data[range.clone()], data[range.clone()].to_vec());
-            scale.apply(isa, None, &mut found);
+            scale.apply(isa, None, None, &mut found);
             let mut copy = vec![T::ZERO; data.len()];
-            scale.apply(isa, Some(data), &mut copy);
+            scale.apply(isa, None, Some(data), &mut copy);
             assert_same(&found, &copy);
             for (x, r) in data.iter().zip(found) {
                 let (x, r) = (x.exact(), r.exact());
@@ -1914,7 +1914,7 @@ fn erased_and_kept<T: KnownReal>() {
             }
         }
         let mut found = data.to_vec();
-        Scale(Factor::ERASE).apply(isa, None, &mut found);
+        Scale(Factor::ERASE).apply(isa, None, None, &mut found);
         assert_same(&found, &vec![T::ZERO; data.len()]);
     });
 }
