@@ -19,10 +19,10 @@ pub trait Element: Copy + std::fmt::Debug + PartialEq + Send + Sync + 'static {
     /// Zero, for scratch memory.
     const ZERO: Self;
     /// Whether squares and sums of moduli can leave float64's range. Those of narrower types cannot.
-    const WIDE: bool;
+    const WIDE: bool = Self::DTYPE.is_scalable() && Self::DTYPE.is_wide();
     /// Whether sums read such elements directly. Blocks of other dtypes are converted to float64 first, which takes longer for
     /// data in cache, and saves a kernel.
-    const DIRECT: bool;
+    const DIRECT: bool = Self::DTYPE.is_scalable();
     /// The number of float64 that represent a modulus exactly; see [`Element::limb`].
     const LIMBS: usize = 1;
     /// A number that orders like the modulus, NaN above infinity.
@@ -212,8 +212,6 @@ macro_rules! elements {
             impl Element for $r {
                 const DTYPE: Dtype = Dtype::$R;
                 const ZERO: Self = <$r>::from_bits(0);
-                const WIDE: bool = $rwide;
-                const DIRECT: bool = true;
                 // Signed, because SSE and AVX compare signed integers only.
                 type Magnitude = $rmagnitude;
 
@@ -267,8 +265,6 @@ macro_rules! elements {
             impl Element for $i {
                 const DTYPE: Dtype = Dtype::$I;
                 const ZERO: Self = 0;
-                const WIDE: bool = false;
-                const DIRECT: bool = false;
                 const LIMBS: usize = if size_of::<$i>() > 4 { 2 } else { 1 };
                 type Magnitude = $ibits;
 
@@ -308,8 +304,6 @@ macro_rules! elements {
             impl Element for $c {
                 const DTYPE: Dtype = Dtype::$C;
                 const ZERO: Self = Complex { re: 0.0, im: 0.0 };
-                const WIDE: bool = $cwide;
-                const DIRECT: bool = true;
                 type Magnitude = i64;
 
                 #[inline(always)]
@@ -340,8 +334,6 @@ macro_rules! elements {
         impl Element for $b {
             const DTYPE: Dtype = Dtype::$B;
             const ZERO: Self = Bool(0);
-            const WIDE: bool = false;
-            const DIRECT: bool = false;
             type Magnitude = u8;
 
             #[inline(always)]
