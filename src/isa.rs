@@ -406,27 +406,21 @@ pub const LINE: usize = 64;
 #[repr(align(64))]
 pub struct Aligned<A>(pub A);
 
-/// Prefetches the cache line `bytes` bytes after the start of a slice, even if the slice ends before it.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-#[expect(unsafe_code, reason = "the instruction takes a pointer")]
-#[inline(always)]
-pub fn prefetch<T>(data: &[T], bytes: usize) {
-    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    // SAFETY: the instruction is in the x86-64 baseline, reads nothing that the program sees, and does nothing where no memory
-    // is mapped.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(data.as_ptr().wrapping_byte_add(bytes).cast()) };
-}
-
-/// Does nothing: the hardware prefetches.
-#[cfg(not(all(target_arch = "x86_64", not(miri))))]
-#[inline(always)]
-pub fn prefetch<T>(_: &[T], _: usize) {}
-
-/// Prefetches the cache lines `bytes` bytes after those of `elements`.
+/// Prefetches the cache lines `bytes` bytes after those of `elements`, even where no slice has them. On other architectures
+/// than x86-64, the hardware alone prefetches.
+#[allow(
+    unsafe_code,
+    unused_variables,
+    reason = "the instruction takes a pointer; other architectures lack it"
+)]
 #[inline(always)]
 pub fn prefetch_ahead<T>(elements: &[T], bytes: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
     for line in elements.chunks((LINE / size_of::<T>()).max(1)) {
-        prefetch(line, bytes);
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: the instruction is in the x86-64 baseline, reads nothing that the program sees, and does nothing where no
+        // memory is mapped.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().wrapping_byte_add(bytes).cast()) };
     }
 }
 
