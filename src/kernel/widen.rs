@@ -3,48 +3,31 @@
 use crate::element::Element;
 use crate::isa::{Level, Op};
 
-/// A conversion of an element to float64.
-pub trait Reading: Copy + Sync {
-    /// The number for `x`.
-    fn of<T: Element>(&self, x: T) -> f64;
-}
-
-/// The modulus, times a power of two.
-#[derive(Clone, Copy, Debug)]
-pub struct Modulus(pub f64);
-/// One of the numbers whose sum is the modulus, exactly; see [`Element::limb`].
-#[derive(Clone, Copy, Debug)]
-pub struct Limb(pub usize);
-
-impl Reading for Modulus {
-    #[inline(always)]
-    fn of<T: Element>(&self, x: T) -> f64 {
-        x.modulus(self.0)
-    }
-}
-impl Reading for Limb {
-    #[inline(always)]
-    fn of<T: Element>(&self, x: T) -> f64 {
-        x.limb(self.0)
-    }
-}
-
-/// Reads a slice into another one.
-pub struct Widen<'a, T, R> {
+/// Reads the moduli of a slice into another one.
+pub struct Widen<'a, T> {
     /// Read.
     pub from: &'a [T],
     /// Written, as many elements.
     pub to: &'a mut [f64],
-    /// The conversion.
-    pub reading: R,
+    /// The power of two that moduli are multiplied by.
+    pub by: f64,
+    /// If given, one of the numbers whose sum is the modulus is read, exactly; see [`Element::limb`].
+    pub limb: Option<usize>,
 }
 
-impl<T: Element, R: Reading> Op for Widen<'_, T, R> {
+impl<T: Element> Op for Widen<'_, T> {
     type Output = ();
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
-        for (to, from) in self.to.iter_mut().zip(self.from) {
-            *to = self.reading.of(*from);
+        let pairs = self.to.iter_mut().zip(self.from);
+        if let Some(limb) = self.limb {
+            for (to, from) in pairs {
+                *to = from.limb(limb);
+            }
+        } else {
+            for (to, from) in pairs {
+                *to = from.modulus(self.by);
+            }
         }
     }
 }

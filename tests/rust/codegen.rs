@@ -26,7 +26,7 @@ use _core::kernel::power::{HalfPower, Power};
 use _core::kernel::scale::Times;
 use _core::kernel::scale_each::ScaleEach;
 use _core::kernel::sum::{Abs, AddDenseRows, AddRows, Square, Sum, SumEach};
-use _core::kernel::widen::{Modulus, Widen};
+use _core::kernel::widen::Widen;
 
 /// The levels, in the order of the table in `isa.rs`, and the names of their registers.
 const LEVELS: [(&str, Register); 3] = [
@@ -330,7 +330,7 @@ fn probes() -> Vec<Probe> {
         probe::<AnyChange<'_, Bf16, Clip<Bf16>>>(Done("psubw", 2), [175, 102, 29]),
         probe::<ClipEach<'_, f32>>(Stored(4), [534, 161, 72]),
         probe::<AnyOutside<'_, f32>>(Done("cmpordps", 4), [249, 0, 0]),
-        probe::<Widen<'_, i32, Modulus>>(Stored(8), [424, 125, 44]),
+        probe::<Widen<'_, i32>>(Stored(8), [424, 125, 44]),
         streamed::<f32, Identity>(Stored(4), [0, 64, 51]),
         streamed::<f32, Times>(PRODUCT, [0, 119, 78]),
         streamed::<f64, Times>(PRODUCT, [0, 128, 101]),

@@ -26,7 +26,7 @@ use _core::kernel::scale_each::{FactorKind, ScaleEach};
 use _core::kernel::sum::{
     Abs, AddDenseRows, AddRows, FoldRows, Rescaled, SPAN_CHUNKS, Square, Sum, SumEach, Term, Total,
 };
-use _core::kernel::widen::{Limb, Modulus, Widen};
+use _core::kernel::widen::Widen;
 use _core::scaled::{Factor, Scaled, power_of_two};
 
 const LENGTHS: &[usize] = if IS_SLOW {
@@ -867,7 +867,7 @@ where
 
     for isa in Isa::available() {
         let mut found = vec![9.0; all.len()];
-        isa.run(Widen { from: &all, to: &mut found, reading: Modulus(1.0) });
+        isa.run(Widen { from: &all, to: &mut found, by: 1.0, limb: None });
         for ((found, size), x) in found.iter().zip(&sizes).zip(&all) {
             assert!(found.to_bits() == size.to_bits() || (found.is_nan() && size.is_nan()), "{x:?}: {found}");
         }
@@ -1147,13 +1147,10 @@ fn largest_magnitudes_are_right() {
 fn widen<T: Known>() {
     let random = &mut Random::new(16);
     let room: Vec<T> = samples(random, ROOM);
-    let read = |isa: Isa, range: std::ops::Range<usize>, part: Option<usize>, by| {
+    let read = |isa: Isa, range: std::ops::Range<usize>, limb: Option<usize>, by| {
         let mut to = vec![9.0; ROOM];
         let from = &room[range.clone()];
-        match part {
-            Some(limb) => isa.run(Widen { from, to: &mut to[range.clone()], reading: Limb(limb) }),
-            None => isa.run(Widen { from, to: &mut to[range.clone()], reading: Modulus(by) }),
-        }
+        isa.run(Widen { from, to: &mut to[range.clone()], by, limb });
         assert!(to[..range.start].iter().chain(&to[range.end..]).all(|x| *x == 9.0));
         to[range].to_vec()
     };

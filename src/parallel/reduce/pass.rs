@@ -9,7 +9,7 @@ use crate::isa::Isa;
 use crate::kernel::exact::Accumulator;
 use crate::kernel::max::MaxAbs;
 use crate::kernel::sum::{Abs, BLOCK, Rescaled, Square, Sum, SumEach, Total};
-use crate::kernel::widen::{Limb, Modulus, Widen};
+use crate::kernel::widen::Widen;
 use crate::scaled::Scaled;
 use crate::walk::{Slices, View, with_scratch};
 
@@ -85,13 +85,9 @@ impl Reduction {
 
     /// Converts the elements to float64, and rescales them if this pass does.
     pub(super) fn widen<T: Element>(self, isa: Isa, from: &[T], to: &mut [f64], limb: usize) {
-        match self {
-            Self::Abs if T::LIMBS > 1 => isa.run(Widen { from, to, reading: Limb(limb) }),
-            Self::RescaledAbs(by) | Self::RescaledSquare(by) => {
-                isa.run(Widen { from, to, reading: Modulus(by) });
-            }
-            _ => isa.run(Widen { from, to, reading: Modulus(1.0) }),
-        }
+        let by = if let Self::RescaledAbs(by) | Self::RescaledSquare(by) = self { by } else { 1.0 };
+        let limb = (self.limbs::<T>() > 1).then_some(limb);
+        isa.run(Widen { from, to, by, limb });
     }
 }
 
@@ -170,7 +166,7 @@ impl<B: Blocks> Terms for B {
         self.for_blocks(isa, range, |data| {
             for from in data.chunks(BLOCK) {
                 let to = &mut scratch[..from.len()];
-                isa.run(Widen { from, to, reading: Modulus(by) });
+                isa.run(Widen { from, to, by, limb: None });
                 max = max.max(isa.run(MaxAbs(to)));
             }
         });
