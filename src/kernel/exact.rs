@@ -11,6 +11,7 @@ use crate::element::{Dtype, Element, F16};
 use crate::error::{Result, vec_with_room};
 use crate::isa::{CONVERTED, Isa, Level, Op, slice_of};
 use crate::kernel::sum::{Abs, BLOCK, Square, Term};
+use crate::kernel::truncate::format_of;
 use crate::scaled::power_of_two;
 
 /// The exponent of the unit of the last place: the square of the smallest float64 is 2^-2148.
@@ -251,11 +252,7 @@ impl Extremes {
     /// The binary digits from the first one of the largest magnitude to the last one of any element, at most; and the exponent
     /// of the largest magnitude, above 127 if an element is infinite or NaN.
     fn digits<T: Element>(self) -> (i32, i32) {
-        let (mantissa, lowest) = match T::DTYPE {
-            Dtype::F16 => (11, -14),
-            Dtype::Bf16 => (8, -126),
-            _ => (24, -126),
-        };
+        let (mantissa, lowest) = format_of::<T>();
         // Zero and subnormal numbers have the exponent of the smallest normal ones: their last digits have the same weight.
         let exponent = |bits: u32| ((bits >> 23).cast_signed() - 127).max(lowest);
         (exponent(self.largest) - exponent(self.least) + mantissa, exponent(self.largest))

@@ -1,7 +1,7 @@
 //! Products rounded toward zero, so that rounding increases no norm.
 
 use super::map::Map;
-use crate::element::{Dtype, Real};
+use crate::element::{Dtype, Element, Real};
 use crate::scaled::power_of_two;
 
 /// Scales by a normal positive number of at most 1, and rounds toward zero.
@@ -16,21 +16,27 @@ impl<T: Real> Map<T> for Truncate {
     }
 }
 
+/// The binary digits of a float narrower than float64, and the exponent of its smallest normal number.
+#[inline(always)]
+pub(super) fn format_of<T: Element>() -> (i32, i32) {
+    match T::DTYPE {
+        Dtype::F16 => (11, -14),
+        Dtype::Bf16 => (8, -126),
+        _ => (24, -126),
+    }
+}
+
 /// A number whose conversion to T, rounded to nearest, is the magnitude of `x` rounded toward zero, or -0 for 0. `x` is infinite or
 /// within the range of T, which is narrower than float64.
 #[inline(always)]
 pub(super) fn size_toward_zero<T: Real>(x: f64) -> f64 {
-    // The stored digits of T, and the exponent of its smallest subnormal number.
-    let (digits, last) = match T::DTYPE {
-        Dtype::F16 => (10, -24),
-        Dtype::Bf16 => (7, -133),
-        _ => (23, -149),
-    };
-    let kept = u64::MAX >> 1 & u64::MAX << (f64::MANTISSA_DIGITS - 1 - digits);
-    // Normal numbers are exact now, but subnormal ones have fewer digits. Less than half of the smallest number is subtracted,
-    // so that the conversion rounds a subnormal number down and every number of T to itself. It is less by so little that no
-    // other number is rounded up, and so much that float32 holds the difference.
-    let down = power_of_two(last - 1) - power_of_two(last - 2 - digits.cast_signed());
+    let (digits, lowest) = format_of::<T>();
+    let kept = u64::MAX >> 1 & u64::MAX << (f64::MANTISSA_DIGITS.cast_signed() - digits);
+    // Normal numbers are exact now, but subnormal ones have fewer digits. Less than half of the smallest number, 2^half, is
+    // subtracted, so that the conversion rounds a subnormal number down and every number of T to itself. It is less by so little
+    // that no other number is rounded up, and so much that float32 holds the difference.
+    let half = lowest - digits;
+    let down = power_of_two(half) - power_of_two(half - digits);
     f64::from_bits(x.to_bits() & kept) - down
 }
 
