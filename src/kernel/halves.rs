@@ -160,11 +160,11 @@ impl<T: Bounded, const TOWARD_ZERO: bool> Lines<T> for HalfTimes<TOWARD_ZERO> {
             }
         }
         let (mut singles, mut made) = ([0.0; N], [T::ZERO; N]);
-        ToSingles { from, to: &mut singles }.eval(level);
+        to_singles(level, from, &mut singles);
         for single in &mut singles {
             *single = product::<T, TOWARD_ZERO>(*single, self.by);
         }
-        FromSingles { from: &singles, to: &mut made }.eval(level);
+        from_singles(level, &singles, &mut made);
         made
     }
 }
@@ -246,52 +246,32 @@ impl Bounded for F16 {
     }
 }
 
-/// Converts 16-bit elements to float32, exactly.
-pub struct ToSingles<'a, T> {
-    /// Read.
-    pub from: &'a [T],
-    /// Written, as many elements.
-    pub to: &'a mut [f32],
-}
-
-impl<T: Real> Op for ToSingles<'_, T> {
-    type Output = ();
-    #[inline(always)]
-    fn eval<L: Level>(self, level: L) {
-        if let Some(from) = slice_of::<F16, _>(self.from) {
-            return convert(from, self.to, |x| level.widen(x), F16::to_f32);
-        }
-        for (to, from) in self.to.iter_mut().zip(self.from) {
-            *to = from.widen() as f32;
-        }
+/// Converts 16-bit elements to float32, exactly, into a slice of as many.
+#[inline(always)]
+pub fn to_singles<L: Level, T: Real>(level: L, from: &[T], to: &mut [f32]) {
+    if let Some(from) = slice_of::<F16, _>(from) {
+        return convert(from, to, |x| level.widen(x), F16::to_f32);
+    }
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = from.widen() as f32;
     }
 }
 
-/// Converts float32 to 16-bit elements, rounded once.
-pub struct FromSingles<'a, T> {
-    /// Read.
-    pub from: &'a [f32],
-    /// Written, as many elements.
-    pub to: &'a mut [T],
-}
-
-impl<T: Real> Op for FromSingles<'_, T> {
-    type Output = ();
-    #[inline(always)]
-    fn eval<L: Level>(self, level: L) {
-        if let Some(to) = slice_of_mut::<F16, _>(self.to) {
-            return convert(self.from, to, |x| level.narrow::<false>(x), F16::from_f32);
-        }
-        for (to, from) in self.to.iter_mut().zip(self.from) {
-            *to = T::narrow_single(*from);
-        }
+/// Converts float32 to 16-bit elements, rounded once, into a slice of as many.
+#[inline(always)]
+pub fn from_singles<L: Level, T: Real>(level: L, from: &[f32], to: &mut [T]) {
+    if let Some(to) = slice_of_mut::<F16, _>(to) {
+        return convert(from, to, |x| level.narrow::<false>(x), F16::from_f32);
+    }
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = T::narrow_single(*from);
     }
 }
 
 /// Converts a slice [`CONVERTED`] elements at a time. The last chunk overlaps the one before it; a slice that is too short is
 /// converted one by one.
 #[inline(always)]
-pub(super) fn convert<A: Copy, B>(
+fn convert<A: Copy, B>(
     from: &[A],
     to: &mut [B],
     many: impl Fn(&[A; CONVERTED]) -> [B; CONVERTED],
@@ -335,11 +315,11 @@ impl<T: Real, const TOWARD_ZERO: bool> Op for ByDoubles<'_, T, TOWARD_ZERO> {
         for (i, to) in self.to.chunks_mut(WIDENED).enumerate() {
             let singles = &mut singles[..to.len()];
             let from = self.from.map_or(&*to, |from| &from[i * WIDENED..][..to.len()]);
-            ToSingles { from, to: &mut *singles }.eval(level);
+            to_singles(level, from, singles);
             for x in &mut *singles {
                 *x = product::<T, TOWARD_ZERO>(*x, self.by);
             }
-            FromSingles { from: singles, to }.eval(level);
+            from_singles(level, singles, to);
         }
     }
 }

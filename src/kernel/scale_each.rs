@@ -1,6 +1,6 @@
 //! Scales each element by a factor of its own.
 
-use super::halves::{FromSingles, ToSingles, product};
+use super::halves::{from_singles, product, to_singles};
 use super::scale::{scaled_by, truncated_by_any};
 use super::truncate::truncated;
 use crate::element::{Dtype, Real};
@@ -75,11 +75,11 @@ impl<T: Real> ScaleEach<'_, T> {
             let (singles, _) = singles.split_at_mut(to.len());
             let next = from.as_mut().map(|from| from.split_off(..to.len()).unwrap_or_default());
             let from = next.unwrap_or(&*to);
-            ToSingles { from, to: &mut *singles }.eval(level);
+            to_singles(level, from, singles);
             for (single, by) in singles.iter_mut().zip(factors) {
                 *single = product::<T, TOWARD_ZERO>(*single, *by);
             }
-            FromSingles { from: singles, to }.eval(level);
+            from_singles(level, singles, to);
         }
     }
 }

@@ -7,7 +7,7 @@
 
 use std::hint::black_box;
 
-use super::halves::convert;
+use super::halves::to_singles;
 use crate::element::{Dtype, Element, F16};
 use crate::isa::{Aligned, Level, Op, prefetch_ahead, prefetch_distance, slice_of};
 
@@ -166,7 +166,7 @@ impl<T: Element, F: Term<T> + Term<f32>> Op for Sum<'_, T, F> {
                 for part in halves.chunks(WIDENED) {
                     prefetch_ahead(part, distance);
                     let singles = &mut singles[..part.len()];
-                    convert(part, singles, |x| level.widen(x), F16::to_f32);
+                    to_singles(level, part, singles);
                     add_block::<L, f32, _>(&mut lanes.0, singles, term, 0);
                 }
             } else {

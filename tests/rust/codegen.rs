@@ -16,10 +16,10 @@ use std::ops::Bound::{Excluded, Included};
 use std::process::Command;
 use std::vec;
 
-use _core::element::{Bf16, Element, F16};
-use _core::isa::{Baseline, Identity, Isa, Lines, Op, Stream};
+use _core::element::{Bf16, Element, F16, Real};
+use _core::isa::{Baseline, Identity, Isa, Level, Lines, Op, Stream};
 use _core::kernel::clip::{AnyOutside, Between, Clip, ClipEach};
-use _core::kernel::halves::{FromSingles, HalfTimes, ScaleHalves, ToSingles};
+use _core::kernel::halves::{HalfTimes, ScaleHalves, from_singles};
 use _core::kernel::map::{AnyChange, Apply, ApplyEach};
 use _core::kernel::max::{MaxAbs, MaxRow};
 use _core::kernel::power::{HalfPower, Power};
@@ -90,6 +90,20 @@ fn probe_both<O: Op>(unit: Unit, most: [usize; LEVELS.len()]) -> Probe {
 type Slices<'a, T> = vec::IntoIter<(Option<&'a [T]>, &'a mut [T], Times)>;
 /// The sequences of a sum of several, and the places of their sums.
 type Sequences<'a, T> = vec::IntoIter<(usize, &'a [T], &'a mut f64)>;
+
+/// [`from_singles`] as an operation.
+struct FromSingles<'a, T> {
+    from: &'a [f32],
+    to: &'a mut [T],
+}
+
+impl<T: Real> Op for FromSingles<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn eval<L: Level>(self, level: L) {
+        from_singles(level, self.from, self.to);
+    }
+}
 
 /// [`probe`] for an operation that streams.
 fn streamed<T: Element, F: Lines<T>>(unit: Unit, most: [usize; LEVELS.len()]) -> Probe {
@@ -292,7 +306,7 @@ fn probes() -> Vec<Probe> {
         probe::<Sum<'_, f64, Power>>(Done("psllq", 8), [1462, 658, 292]),
         probe::<Sum<'_, F16, Square>>(SQUARE, [0, 44, 27]),
         probe::<Sum<'_, F16, Abs>>(SUM, [0, 64, 35]),
-        probe::<ToSingles<'_, F16>>(Done("cvtph2ps", 4), [0, 28, 23]),
+        probe::<Sum<'_, F16, Abs>>(Done("cvtph2ps", 4), [0, 28, 23]),
         probe::<FromSingles<'_, F16>>(Done("cvtps2ph", 4), [0, 28, 19]),
         probe::<SumEach<Sequences<'_, f32>, Square>>(SQUARE, [191, 46, 29]),
         probe::<SumEach<Sequences<'_, f64>, Square>>(SUM, [191, 68, 42]),
