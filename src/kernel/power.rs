@@ -204,19 +204,6 @@ impl<T: Element> Term<T> for Power {
     }
 }
 
-/// Powers that a few multiplications or a square root compute. They need no peak as long as the sum stays in range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Simple {
-    /// 1/2
-    Half,
-    /// 3/2
-    ThreeHalves,
-    /// 3
-    Three,
-    /// 4
-    Four,
-}
-
 /// `|x|^(N/2)`, for an N of 1, 3, 6 or 8.
 #[derive(Clone, Copy, Debug)]
 pub struct HalfPower<const N: u32>;
@@ -235,34 +222,27 @@ impl<T: Element, const N: u32> Term<T> for HalfPower<N> {
     }
 }
 
-impl Simple {
-    /// The power `p`, if it is one of them.
-    #[must_use]
-    pub fn of(p: f64) -> Option<Self> {
-        match p {
-            0.5 => Some(Self::Half),
-            1.5 => Some(Self::ThreeHalves),
-            3.0 => Some(Self::Three),
-            4.0 => Some(Self::Four),
-            _ => None,
-        }
-    }
+/// `2 p`, if p is one of the simple powers, which a few multiplications or a square root compute ([`HalfPower`]). They need no
+/// peak as long as the sum stays in range.
+#[must_use]
+pub fn simple(p: f64) -> Option<u32> {
+    [1, 3, 6, 8].into_iter().find(|twice| f64::from(*twice) == 2.0 * p)
+}
 
-    /// `sum^(1/p)`, for a finite sum.
-    #[must_use]
-    pub fn root(self, sum: f64) -> Scaled {
-        match self {
-            Self::Half => {
-                let (digits, exponent) = Scaled::new(sum, 0).split();
-                Scaled::new(digits * digits, 2 * exponent)
-            }
-            Self::ThreeHalves => {
-                let root = cube_root(sum);
-                Scaled::new(root * root, 0)
-            }
-            Self::Three => Scaled::new(cube_root(sum), 0),
-            Self::Four => Scaled::new(sum.sqrt().sqrt(), 0),
+/// `sum^(1/p)`, for a finite sum and a simple power of which `twice` is the double.
+#[must_use]
+pub fn simple_root(twice: u32, sum: f64) -> Scaled {
+    match twice {
+        1 => {
+            let (digits, exponent) = Scaled::new(sum, 0).split();
+            Scaled::new(digits * digits, 2 * exponent)
         }
+        3 => {
+            let root = cube_root(sum);
+            Scaled::new(root * root, 0)
+        }
+        6 => Scaled::new(cube_root(sum), 0),
+        _ => Scaled::new(sum.sqrt().sqrt(), 0),
     }
 }
 

@@ -21,7 +21,7 @@ use crate::common::{Random, alone, clip_columns, clip_rows, slice_norms};
 use _core::element::{Bf16, Bool, Complex, Element, F16, Ordered, Real};
 use _core::isa::{Isa, StreamGuard};
 use _core::kernel::clip::Clip;
-use _core::kernel::power::Simple;
+use _core::kernel::power::simple_root;
 use _core::kernel::scale::{ClipMagnitude, Scale};
 use _core::kernel::scale_each::FactorKind;
 use _core::parallel::Crew;
@@ -472,8 +472,8 @@ fn norms_and_factors(found: &mut Found) {
                 found.add_factor(norm.clip_to(limit));
                 found.add_factor(Some(norm.factor_to(limit)));
             }
-            for simple in [Simple::Half, Simple::ThreeHalves, Simple::Three, Simple::Four] {
-                found.add_norm(simple.root(value));
+            for twice in [1, 3, 6, 8] {
+                found.add_norm(simple_root(twice, value));
             }
         }
     });

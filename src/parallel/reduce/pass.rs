@@ -34,15 +34,15 @@ macro_rules! with_direct_term {
 /// `$body` with the term of any pass. If the pass rescales, its elements are rescaled already.
 macro_rules! with_term {
     ($pass:expr, $term:ident => $body:expr) => {{
-        use $crate::kernel::power::{HalfPower, Simple};
+        use $crate::kernel::power::HalfPower;
         use $crate::kernel::sum::{Abs, Square};
         $crate::parallel::reduce::pass::match_term!($pass, $term => $body;
             Reduction::Abs | Reduction::RescaledAbs(_) => Abs,
             Reduction::Square | Reduction::RescaledSquare(_) => Square,
-            Reduction::Simple(Simple::Half) => HalfPower::<1>,
-            Reduction::Simple(Simple::ThreeHalves) => HalfPower::<3>,
-            Reduction::Simple(Simple::Three) => HalfPower::<6>,
-            Reduction::Simple(Simple::Four) => HalfPower::<8>,
+            Reduction::HalfPower(1) => HalfPower::<1>,
+            Reduction::HalfPower(3) => HalfPower::<3>,
+            Reduction::HalfPower(6) => HalfPower::<6>,
+            Reduction::HalfPower(_) => HalfPower::<8>,
             Reduction::Power(power) => power,
         )
     }};
@@ -200,7 +200,7 @@ pub(in crate::parallel) fn norm_of_view_with<T: Element>(
         OverflowRisk::of::<T>,
         |by| Ok(view.max(isa, 0..view.len(), by)),
         |pass| match (pass, first) {
-            (Reduction::Abs | Reduction::Square | Reduction::Simple(_), Some(sum)) => Ok(sum),
+            (Reduction::Abs | Reduction::Square | Reduction::HalfPower(_), Some(sum)) => Ok(sum),
             _ => Ok(view.sum(isa, pass, 0..view.len()).value()),
         },
     );
