@@ -112,7 +112,8 @@ impl Limit {
             return norm.clip_to(self.limit);
         }
         let (unchanged, scaled) = self.shares();
-        if norm.is_at_most(self.limit, unchanged) {
+        // Compared before either is rounded to float64.
+        if norm.order() <= Scaled::new(self.limit, 0).times(unchanged).order() {
             return None;
         }
         let Factor { by, then, .. } = norm.factor_to(self.limit);
@@ -240,13 +241,6 @@ impl Scaled {
             let (digits, exponent) = self.split();
             (exponent, digits)
         }
-    }
-
-    /// Whether it is at most `part` of a finite limit, before either is rounded to float64. False for NaN.
-    fn is_at_most(self, limit: f64, part: f64) -> bool {
-        let (digits, exponent) = Self::new(limit, 0).split();
-        let most = if limit == 0.0 { Self::ZERO } else { Self::new(digits * part, exponent) };
-        self.order() <= most.order()
     }
 
     /// The one rule of clipping: a norm at or below the limit, both as float64, changes nothing, and others are scaled by
