@@ -65,7 +65,7 @@ def summarize(tensor: StoredTensor, order: float, told: Callable[[int], None]) -
 
 
 def summarize_difference(old: StoredTensor, new: StoredTensor, order: float, told: Callable[[int], None]) -> Summary:
-    """Read two tensors of one shape once, and summarize new - old, rounded to float64."""
+    """Read two tensors of one shape once, and summarize new - old as float64, where it may be infinite."""
     if old.blocks is None or new.blocks is None:
         return Summary(new.name, new.dtype, new.shape)
     norms: list[float] = []
@@ -87,8 +87,9 @@ def _differences(old: StoredTensor, new: StoredTensor, order: float, norms: list
 
 
 def _subtract(y: Block, x: Block) -> Block:
-    """Give ``y - x``, rounded once. Integers of 64 bits are subtracted by halves, since float64 may lack them."""
+    """Give ``y - x``: of integers, or of floats, rounded once. Beside a float, an integer is first made a float64."""
     if {x.dtype.kind, y.dtype.kind} <= set("biu"):
+        # By halves, since float64 may lack integers of 64 bits.
         (high_y, low_y), (high_x, low_x) = _halves(y), _halves(x)
         return np.asarray((high_y - high_x) * 2.0**32 + (low_y - low_x))
     wide = np.complex128 if "c" in {x.dtype.kind, y.dtype.kind} else np.float64
@@ -306,11 +307,13 @@ def plot(summaries: Sequence[Summary], path: Path) -> None:
     import matplotlib.pyplot as plt  # noqa: PLC0415
 
     shown = [each for each in summaries if each.norm is not None and 0 < each.norm < math.inf]
+    rest = len(summaries) - len(shown)
+    title = f"Norms by tensor (left out as 0, inf, NaN or unknown: {rest})" if rest else "Norms by tensor"
     figure, axes = plt.subplots(figsize=(8, 1.5 + 0.22 * len(shown)), layout="constrained")
     axes.barh(range(len(shown)), [each.norm or 0.0 for each in shown], color="#0072B2")
-    axes.set_yticks(range(len(shown)), [each.name for each in shown], fontsize=8)
+    axes.set_yticks(range(len(shown)), [_printable(each.name) for each in shown], fontsize=8, parse_math=False)
     axes.invert_yaxis()
-    axes.set(xscale="log" if shown else "linear", xlabel="norm", title="Norms by tensor")
+    axes.set(xscale="log" if shown else "linear", xlabel="norm", title=title)
     axes.grid(axis="x", alpha=0.3)
     figure.savefig(path, dpi=120)
 
@@ -338,7 +341,10 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--version", action="version", version=f"gradclip {gc.__version__}")
     commands = made.add_subparsers(dest="command", required=True)
-    status = "Exit status: 0, 1 if an element is not finite, 2 if a file cannot be read or written, 130 after Ctrl-C."
+    status = (
+        "Exit status: 0, 1 if an element or a difference is not finite, 2 if a file cannot be read or written, "
+        "130 after Ctrl-C."
+    )
     norms = commands.add_parser("norms", help="print the norm of each tensor, and the global norm", epilog=status)
     norms.add_argument("files", nargs="+", type=Path, metavar="FILE")
     diff = commands.add_parser("diff", help="print the norms of NEW - OLD, for tensors of the same name", epilog=status)

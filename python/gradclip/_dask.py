@@ -20,6 +20,7 @@ from gradclip._checks import Checks
 from gradclip._exchange import to_float, to_floats
 from gradclip._nonfinite import NonFiniteError
 from gradclip._slices import IndexedSlices
+from gradclip._text import is_masked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,7 +72,7 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: Any, o
             raise Checks("clip_by_value", name).value_error(argument, f"shape {np.shape(bound)}", allowed)
         bounds.append(_in_chunks_of(t, bound) if _is_lazy(bound) else bound)
     try:
-        return elemwise(partial(_clip_block_by_value, name=name), t, *bounds, dtype=t.dtype)
+        return elemwise(partial(_clip_block_by_value, name=name), t, *bounds, dtype=_empty(t).dtype)
     except ValueError as error:  # of chunks whose lengths are not known
         allowed = "chunks like those of the bounds"
         raise Checks("clip_by_value", name).value_error("t", str(error), allowed) from error
@@ -85,8 +86,9 @@ def _clip_by_norm(  # noqa: PLR0917
     given = Checks(function, name).axes("axes", axes, t.ndim)
     reduced = tuple(range(t.ndim)) if given is None else tuple(given)
     sums = _sums(t, 2.0, reduced)
+    empty = _empty(t)
     return t.map_blocks(
-        _clip_block, sums, function, clip_norm, reduced, name, nonfinite, strict, dtype=t.dtype, meta=_empty(t)
+        _clip_block, sums, function, clip_norm, reduced, name, nonfinite, strict, dtype=empty.dtype, meta=empty
     )
 
 
@@ -124,7 +126,8 @@ def clip_by_global_norm(  # noqa: PLR0917
         pair = _pair_of_list(t_list, order)
         total = _number(pair)
     else:
-        total = use_norm if _is_lazy(use_norm) else da.asarray(np.float64(use_norm))
+        is_lazy = _is_lazy(use_norm)
+        total = use_norm if is_lazy else da.asarray(Checks(function, name).limit("use_norm", use_norm, True))
         sizes = float(sum(_as_lazy(tensor).size for tensor in t_list if tensor is not None))
         elements = 0.0 if math.isnan(sizes) else sizes
         pair = total.map_blocks(_pair_of_norm, name, elements, dtype=np.float64, meta=np.empty(()))
@@ -144,7 +147,7 @@ def clip_by_global_norm(  # noqa: PLR0917
             pair,
             (),
             options=options,
-            dtype=tensor.dtype,
+            dtype=_empty(tensor).dtype,
             meta=_empty(tensor),
             align_arrays=False,
         )
@@ -352,8 +355,9 @@ def _summed_order(function: str, name: Any, ord: Any) -> float:
 
 
 def _empty(tensor: Any) -> Array:
-    """Return an array of no elements with the dtype and the number of axes of a tensor."""
-    return np.empty((0,) * tensor.ndim, tensor.dtype)
+    """Return an array of no elements with the dtype (in native byte order), the axes and the class of a tensor."""
+    empty = np.empty((0,) * tensor.ndim, tensor.dtype.newbyteorder("="))
+    return np.ma.masked_array(empty) if is_masked(getattr(tensor, "_meta", tensor)) else empty
 
 
 def _empties(function: str, name: Any, t_list: Any) -> list[Any]:

@@ -24,16 +24,56 @@ if TYPE_CHECKING:
     from gradclip._types import AnyResult, Array
 
 
-def norm_of_parts(function: str, t_list: Any, limit: Callable[[], float], ord: Any, comm: Any) -> float:
-    """Return the norm for a function that clips by a limit, which must be the same on all ranks."""
+def norm_of_parts(function: str, t_list: Any, ord: Any, comm: Any) -> float:
+    """Return the norm of the tensors of all ranks."""
     share = Share(function, None, comm)
     try:
-        order = Checks(function, None).order(ord)
-        share.agree(order, limit())
-        norm, _ = _norm(share, _sums_of_list(share, t_list, None, ("propagate", "raise"), None, False), False)
+        norm, _ = _norm_of_parts(share, t_list, 0.0, ord)
     except Exception as error:  # noqa: BLE001 (the other ranks wait)
         share.fail(error)
     return to_float(*norm[0].tolist())
+
+
+def clip_parts(  # noqa: PLR0917
+    function: str,
+    arrays: list[Array],
+    counted: list[Array | None],
+    limit: Callable[[], float],
+    ord: Any,
+    comm: Any,
+    check: Callable[[float], None],
+) -> float:
+    """Clip arrays in place by the norm of the counted ones of all ranks, which is returned.
+
+    The limit must be the same on all ranks. ``check`` may refuse the norm.
+    """
+    share = Share(function, None, comm)
+
+    def norm() -> tuple[Array, int]:
+        found, elements = _norm_of_parts(share, counted, max_norm, ord)
+        check(to_float(*found[0].tolist()))
+        return found, elements
+
+    try:
+        max_norm = limit()
+        options = ("propagate", False, "raise")
+        _, found = _core.clip_by_global_norm(arrays, max_norm, None, None, ord, *options, arrays, norm)
+    except ValueError as error:
+        share.fail(error_of_gradients(function, error))
+    except Exception as error:  # noqa: BLE001 (the other ranks wait)
+        share.fail(error)
+    return found
+
+
+def _norm_of_parts(share: Share, t_list: Any, limit: float, ord: Any) -> tuple[Array, int]:
+    share.agree(Checks(share.function, None).order(ord), limit)
+    return _norm(share, _sums_of_list(share, t_list, None, ("propagate", "raise"), None, False), False)
+
+
+def error_of_gradients(function: str, error: ValueError) -> ValueError:
+    """Return an error of `clip_by_global_norm` in place as one of a function of torch's."""
+    text = str(error).replace("clip_by_global_norm: ", f"{function}: ").replace("out[", "gradients[")
+    return ValueError(text.replace(": clip_norm: ", ": max_norm: ").replace(": ord: ", ": norm_type: "))
 
 
 def global_norm(  # noqa: PLR0917 (called by the public function)

@@ -21,16 +21,18 @@ class Parts(NamedTuple):
     groups: list[Any]
 
 
-def parts_of(tensors: list[Any], sources: list[Any] | None = None) -> Parts | None:
-    """Return the parts of DTensors; None for other tensors, sums still to be made, and unrelated meshes.
+def parts_of(tensors: list[Any], dtypes: set[Any], sources: list[Any] | None = None) -> Parts | None:
+    """Return the parts of DTensors; None for other tensors and dtypes, sums still to be made, and unrelated meshes.
 
-    The meshes are those of ``sources`` too, such as the parameters of gradients, because a process may
-    have no gradient. All processes find the same, so that all of them take part in what follows.
+    What counts are ``sources`` too, such as the parameters of gradients, because a process may have no
+    gradient. All processes find the same, so that all of them take part in what follows.
     """
     # A program that has not loaded it has no DTensors.
     distributed = sys.modules.get("torch.distributed.tensor")
     everything = [*(sources or ()), *tensors]
     if distributed is None or not everything or not all(isinstance(t, distributed.DTensor) for t in everything):
+        return None
+    if any(t.device.type != "cpu" or t.dtype not in dtypes for t in everything):
         return None
     meshes = {t.device_mesh for t in everything}
     groups_of = {mesh: [mesh.get_group(dim) for dim in range(mesh.ndim)] for mesh in meshes}

@@ -52,6 +52,7 @@ _NONCE = 17
 _DATA = 18
 _HEAD = struct.Struct(f"{_NONCE}d")
 _NO_ERRORS = (0.0,) * 6
+_ARGUMENTS = slice(9, 15)
 _AGREED = ("comm", "ord", "clip_norm", "use_norm", "replicated", "the other options, axes or shape")
 _SIZES = "the number of tensors or slices"
 
@@ -69,7 +70,7 @@ _CLASSES: tuple[type[Exception], ...] = (
 @lru_cache(maxsize=256)
 def stamp(*arguments: Any) -> float:
     """Return a number below 2**19 for arguments: sums of its square over 2**14 ranks are exact in float64."""
-    return float(zlib.crc32(repr((VERSION, *arguments)).encode()) & 0x7FFFF)
+    return float(zlib.crc32(repr(arguments).encode()) & 0x7FFFF)
 
 
 class Share:
@@ -104,7 +105,7 @@ class Share:
             raise ValueError(f"{self.prefix}: replicated: found {describe(replicated)}; allowed without comm: None")
         self.order = order
         self.agreed = (stamp(self.function), order, clip_norm, use_norm, stamp(_kind_of(replicated)), stamp(options))
-        self.stamp = stamp(*self.agreed)
+        self.stamp = stamp(VERSION, *self.agreed)
 
     @property
     def all_ranks(self) -> float:
@@ -247,17 +248,17 @@ class Group:
         """Return the first error that messages tell of."""
         for rank in np.flatnonzero(found[:, _ERRORS].any(axis=1)).tolist():
             return _Failure.read(found[rank], self.place(rank))
+        fields = found[:, _ARGUMENTS]
+        is_same = (fields == fields[0]) | (np.isnan(fields) & np.isnan(fields[0]))
+        if not is_same.all():
+            i, row = np.argwhere(~is_same.T)[0].tolist()
+            is_number = _AGREED[i] in {"ord", "clip_norm", "use_norm"}
+            values = f"{float(fields[0, i])} and {float(fields[row, i])}" if is_number else "different ones"
+            if i == 0:
+                values = "calls of different functions"
+            ranks = f"{self.place(0)} and {self.place(row)}"
+            return _Failure(ValueError(), f"{_AGREED[i]}: found {values} on {ranks}; allowed: the same on all")
         if (found[:, 1] != message[1]).any() or (found[:, 0] != 1.0).any():
-            fields = found[:, _ERRORS.stop : _ELEMENTS]
-            is_same = (fields == fields[0]) | (np.isnan(fields) & np.isnan(fields[0]))
-            if not is_same.all():
-                i, row = np.argwhere(~is_same.T)[0].tolist()
-                is_number = _AGREED[i] in {"ord", "clip_norm", "use_norm"}
-                values = f"{fields[0, i]:g} and {fields[row, i]:g}" if is_number else "different ones"
-                if i == 0:
-                    values = "calls of different functions"
-                ranks = f"{self.place(0)} and {self.place(row)}"
-                return _Failure(ValueError(), f"{_AGREED[i]}: found {values} on {ranks}; allowed: the same on all")
             return _Failure(ValueError(), "comm: found ranks with another version of gradclip; allowed: one version")
         sizes = found[:, _ELEMENTS - 1]
         if (sizes != message[_ELEMENTS - 1]).any():
@@ -336,7 +337,9 @@ class _Sum(Group):
             return _Failure(
                 ValueError(), f"{self.argument}: found a function that does not add up; allowed: a sum over all ranks"
             )
-        if total[1] != ranks * message[1] or total[2] != ranks * message[2]:
+        # The stamps are whole numbers, so their sums are exact; those of limits are rounded.
+        agreed = np.isclose(total[_ARGUMENTS], ranks * message[_ARGUMENTS], rtol=1e-9, atol=0.0, equal_nan=True)
+        if total[1] != ranks * message[1] or total[2] != ranks * message[2] or not agreed.all():
             return _Failure(
                 ValueError(), f"found arguments that differ between ranks; allowed: the same {', '.join(_AGREED[1:])}"
             )
@@ -355,8 +358,8 @@ def _kind_of(replicated: Any) -> Any:
     """Return the part of ``replicated`` that must be the same on all ranks: True says that all hold the tensor."""
     entries = _entries(replicated)
     if entries is None:
-        return replicated is None, _is_true(replicated)
-    return len(entries), tuple(i for i, entry in enumerate(entries) if _is_true(entry))
+        return True if _is_true(replicated) else ()
+    return tuple(i for i, entry in enumerate(entries) if _is_true(entry))
 
 
 def _is_true(entry: Any) -> bool:

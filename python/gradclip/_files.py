@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import sys
 import tempfile
 import zipfile
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from gradclip._text import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -145,9 +148,9 @@ def _npy_header(file: IO[bytes]) -> _Layout:
     text = data.decode(encoding).encode("ascii", "backslashreplace")
     header = io.BytesIO(len(text).to_bytes(4, "little") + text)
     shape, is_fortran, dtype = np.lib.format.read_array_header_2_0(header, max_header_size=len(text))
-    # For NumPy, True is a length.
-    if any(type(length) is not int or length < 0 for length in shape):
-        raise ValueError(f"found shape {shape} in the header; allowed: integers of at least 0")
+    # For NumPy, True is a length, and so is an integer that no array has, of more digits than Python writes.
+    if any(type(length) is not int or not 0 <= length <= sys.maxsize for length in shape):
+        raise ValueError(f"found shape {text_of(shape)} in the header; allowed: integers from 0 to {sys.maxsize}")
     _check_axes(shape)
     return _Layout(shape, "F" if is_fortran else "C", dtype)
 
@@ -168,12 +171,14 @@ def _npy(path: Path, _opened: ExitStack, _complain: Callable[[str], None]) -> li
 def _npz(path: Path, opened: ExitStack, complain: Callable[[str], None]) -> list[StoredTensor]:
     found = []
     archive = opened.enter_context(zipfile.ZipFile(path))
-    for info in archive.infolist():
-        if info.filename.endswith(".npy"):
-            try:
-                found.append(_member(path, archive, info))
-            except Exception as error:  # noqa: BLE001 (malformed, as above)
-                complain(f"{info.filename}: {_reason(error)}")
+    members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
+    if not members:
+        raise ValueError("found no array in the archive; allowed: at least one member whose name ends in .npy")
+    for info in members:
+        try:
+            found.append(_member(path, archive, info))
+        except Exception as error:  # noqa: BLE001, PERF203 (malformed, as above)
+            complain(f"{info.filename}: {_reason(error)}")
     return found
 
 

@@ -141,15 +141,21 @@ class NormState:
 
     def norm(self) -> float:
         """Return the norm of all elements that were merged."""
+        return to_float(*self._root())
+
+    def average_norm(self) -> float:
+        """Return the norm divided by the number of elements, as in `clip_by_average_norm`; 0.0 if empty."""
+        value, exponent = self._root()
+        return to_float(value / self._count, exponent) if self._count else 0.0
+
+    def _root(self) -> tuple[float, float]:
+        """Return the norm as ``value, exponent``."""
         if self._exact is None:
             pair = _core.roots_of_power_sums(self._sums, self._order)
         else:
             pair = _exact.root(self._exact, self._special, self._order)
-        return to_float(*pair[0].tolist())
-
-    def average_norm(self) -> float:
-        """Return the norm divided by the number of elements, as in `clip_by_average_norm`; 0.0 if empty."""
-        return self.norm() / self._count if self._count else 0.0
+        value, exponent = pair[0].tolist()
+        return value, exponent
 
     def __add__(self, other: object) -> NormState:
         if isinstance(other, int) and other == 0:

@@ -51,7 +51,7 @@ except ModuleNotFoundError as error:
     raise ImportError("gradclip.torch needs PyTorch: see https://pytorch.org/get-started") from error
 
 import gradclip as gc
-from gradclip._distributed import norm_of_parts
+from gradclip._distributed import clip_parts, error_of_gradients, norm_of_parts
 from gradclip._dtensor import parts_of
 from gradclip._text import describe
 
@@ -131,20 +131,28 @@ def clip_grad_norm_(
     parameters = _listed(parameters, warns=True)
     norm_type = float(norm_type)
     gradients = _gradients(parameters)
-    parts = parts_of(gradients, parameters)
+    parts = parts_of(gradients, _DTYPES, parameters)
     arrays = _arrays_to_clip(gradients, parts) if norm_type > 0 else None
     if arrays is None:
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
-    limit = partial(_at_least_0, max_norm, "clip_grad_norm_: max_norm")
-    known = None
-    if error_if_nonfinite or parts:
-        known = _norm("clip_grad_norm_", arrays, parts, norm_type, limit)
+    function = "clip_grad_norm_"
+    limit = partial(_at_least_0, max_norm, f"{function}: max_norm")
+
+    def check(norm: float) -> None:
         if error_if_nonfinite:
-            _check(known, norm_type)
-    max_norm = limit()
-    norm = _clip("clip_grad_norm_", arrays, max_norm, known, norm_type)
-    _count_changes(gradients, norm, max_norm)
-    return _norm_of(gradients, norm)
+            _check(norm, norm_type)
+
+    if parts:
+        counted = _counted(arrays, parts)
+        norm = clip_parts(function, arrays, counted, limit, norm_type, parts.groups, check)
+    else:
+        known = gc.global_norm(arrays, function, ord=norm_type) if error_if_nonfinite else None
+        if known is not None:
+            check(known)
+        norm = _clip(function, arrays, limit(), known, norm_type)
+    _count_changes(gradients, norm, limit())
+    # A process may have no gradient of a parameter, and all return the same dtype.
+    return _norm_of([*parameters, *gradients] if parts else gradients, norm)
 
 
 @_not_compiled
@@ -187,11 +195,14 @@ def get_total_norm(
     """
     tensors = _listed(tensors)
     norm_type = float(norm_type)
-    parts = parts_of(tensors)
+    parts = parts_of(tensors, _DTYPES)
     arrays = _arrays(parts.own if parts else tensors) if norm_type > 0 else None
     if arrays is None:
         return torch.nn.utils.get_total_norm(tensors, norm_type, error_if_nonfinite, foreach)
-    norm = _norm("get_total_norm", arrays, parts, norm_type)
+    if parts:
+        norm = norm_of_parts("get_total_norm", _counted(arrays, parts), norm_type, parts.groups)
+    else:
+        norm = gc.global_norm(arrays, "get_total_norm", ord=norm_type)
     if error_if_nonfinite:
         _check(norm, norm_type)
     return _norm_of(tensors, norm)
@@ -234,7 +245,7 @@ def clip_grads_with_norm_(
     """
     parameters = _listed(parameters)
     gradients = _gradients(parameters)
-    parts = parts_of(gradients, parameters)
+    parts = parts_of(gradients, _DTYPES, parameters)
     arrays = _arrays_to_clip(gradients, parts)
     if arrays is None:
         torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, total_norm, foreach)
@@ -282,7 +293,7 @@ def clip_grad_value_(
     """
     parameters = _listed(parameters)
     gradients = _gradients(parameters)
-    parts = parts_of(gradients, parameters)
+    parts = parts_of(gradients, _DTYPES, parameters)
     is_real = _REAL.issuperset(map(_dtype, gradients))
     arrays = _arrays_to_clip(gradients, parts) if is_real else None
     if arrays is None:
@@ -366,29 +377,17 @@ def _at_least_0(x: Any, what: str, *, takes_nan: bool = False) -> float:
     try:
         # float() warns of a tensor that requires gradients.
         value = float(x.detach() if isinstance(x, torch.Tensor) else x)
-    except (TypeError, ValueError) as error:
-        kind = ValueError if isinstance(error, ValueError) else TypeError
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"{what}: found {describe(x)}; allowed: {allowed}") from error
     if value < 0 or (math.isnan(value) and not takes_nan):
         raise ValueError(f"{what}: found {value}; allowed: {allowed}")
     return value
 
 
-def _norm(
-    function: str,
-    arrays: list[np.ndarray[Any, Any]],
-    parts: Parts | None,
-    norm_type: float,
-    limit: Callable[[], float] = lambda: 0.0,
-) -> float:
-    """Compute the norm of arrays; of the arrays of all processes, if they are parts.
-
-    All processes must have the same limit. An error of one of them is an error of all.
-    """
-    if parts is None:
-        return gc.global_norm(arrays, function, ord=norm_type)
-    counted = [array if is_counted else None for array, is_counted in zip(arrays, parts.is_counted, strict=True)]
-    return norm_of_parts(function, counted, limit, norm_type, parts.groups)
+def _counted(arrays: list[np.ndarray[Any, Any]], parts: Parts) -> list[np.ndarray[Any, Any] | None]:
+    """Return the arrays that this process counts, None for the others."""
+    return [array if is_counted else None for array, is_counted in zip(arrays, parts.is_counted, strict=True)]
 
 
 def _clip(
@@ -398,8 +397,7 @@ def _clip(
     try:
         _, norm = gc.clip_by_global_norm(arrays, max_norm, known, ord=norm_type, out=arrays)
     except ValueError as error:  # of arrays that share memory
-        text = str(error).replace("clip_by_global_norm: ", f"{function}: ").replace("out[", "gradients[")
-        raise ValueError(text) from error
+        raise error_of_gradients(function, error) from error
     return norm
 
 

@@ -227,6 +227,14 @@ def test_differences_of_integers_are_rounded_once(old_dtype, new_dtype, tmp_path
     assert [tensor["norm"] for tensor in json.loads(out)["tensors"]] == [float(abs(y - x)) for x, y in pairs]
 
 
+def test_a_difference_that_no_float64_holds_is_infinite(tmp_path, capsys):
+    np.save(tmp_path / "a.npy", np.array([1e308, 1.0]))
+    np.save(tmp_path / "b.npy", np.array([-1e308, 1.0]))
+    status, out, err = run("diff", tmp_path / "a.npy", tmp_path / "b.npy", "--json", capsys=capsys)
+    assert (status, err) == (1, "")
+    assert json.loads(out)["tensors"][0]["infinite"] == 1
+
+
 def test_differences_of_files_that_do_not_fit(tmp_path, capsys):
     np.savez(tmp_path / "a.npz", same=np.ones(2), shape=np.ones(2), gone=np.ones(2))
     np.savez(tmp_path / "b.npz", same=np.ones(2), shape=np.ones(3), new=np.ones(2))
@@ -287,12 +295,15 @@ def broken(tmp_path):
     files["minus.npy"] = header("(-4,)") + bytes(32)
     files["axes.npy"] = header((1,) * 65) + bytes(8)
     files["true.npy"] = header("(True,)") + bytes(8)
+    files["digits.npy"] = header(f"(0, 0x{'f' * 5000})")
     files["parentheses.npy"] = npy_header(b"(" * 9000)
     # The next member has enough bytes for the first one.
     with zipfile.ZipFile(tmp_path / "member.npz", "w") as archive:
         archive.writestr("a.npy", header("(40,)") + bytes(32))
         archive.writestr("b.npy", good)
-    files["member.npz"] = None
+    with zipfile.ZipFile(tmp_path / "no_array.npz", "w") as archive:
+        archive.writestr("README.txt", "no array")
+    files["member.npz"] = files["no_array.npz"] = None
     with zipfile.ZipFile(tmp_path / "encrypted.npz", "w") as archive:
         archive.writestr("a.npy", good)
     data = bytearray((tmp_path / "encrypted.npz").read_bytes())
@@ -314,6 +325,9 @@ def test_files_that_cannot_be_read_are_named_and_the_others_told(tmp_path, capsy
         assert err.startswith(f"gradclip: {tmp_path / name}: "), err
         assert err.count("\n") == 1, err
         assert "good.npy:good" in out
+    _, _, err = run("norms", tmp_path / "digits.npy", tmp_path / "no_array.npz", capsys=capsys)
+    assert f"found shape (0, of 20000 bits) in the header; allowed: integers from 0 to {sys.maxsize}\n" in err
+    assert "found no array in the archive; allowed: at least one member whose name ends in .npy\n" in err
     status, out, _ = run("norms", tmp_path / "objects.npy", capsys=capsys)  # nothing is unpickled
     assert status == 0
     assert out.splitlines()[1].split() == ["objects", "object", "2", "-", "-", "-", "-", "-"]
@@ -449,6 +463,18 @@ def test_a_plot_of_norms_that_no_logarithm_has(value, expected, tmp_path, capsys
     status, _, err = run("norms", tmp_path / "a.npy", "--plot", tmp_path / "a.png", capsys=capsys)
     assert (status, err) == (expected, "")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_plot_has_the_names_of_the_table_and_tells_what_it_lacks(tmp_path, capsys):
+    values = {"$\\foo$": 1.0, "one\n\x1b": 2.0, "zero": 0.0, "nan": np.nan, "inf": np.inf}
+    np.savez(tmp_path / "a.npz", text=np.array(["a"]), **{name: np.array(value) for name, value in values.items()})
+    status, out, err = run("norms", tmp_path / "a.npz", "--plot", tmp_path / "a.png", capsys=capsys)
+    assert (status, err) == (1, "")
+    (axes,) = sys.modules["matplotlib.pyplot"].gcf().axes
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert labels == ["$\\foo$", "one\\n\\x1b"]
+    assert all(label in out for label in labels)
+    assert axes.get_title() == "Norms by tensor (left out as 0, inf, NaN or unknown: 4)"
 
 
 def test_there_is_no_global_norm_of_what_cannot_be_read(tmp_path, capsys):

@@ -139,6 +139,20 @@ def test_a_norm_that_is_known():
         assert float(norm.compute()) == pytest.approx(gc.global_norm([array]))
 
 
+def test_a_known_norm_beyond_float64_is_infinite():
+    (clipped,), norm = gc.clip_by_global_norm([da.ones(4)], 1.0, use_norm=10**400)
+    assert float(norm.compute()) == np.inf
+    assert np.isnan(clipped.compute()).all()
+
+
+def test_results_have_the_native_byte_order():
+    lazy = da.ones(4, dtype=">f4")
+    results = gc.clip_by_norm(lazy, 1.0), gc.clip_by_value(lazy, 0, 0.5), gc.clip_by_global_norm([lazy], 1.0)[0][0]
+    for result in results:
+        assert result.dtype == result.compute().dtype == np.float32
+        assert result.dtype.isnative
+
+
 def test_each_chunk_is_made_once():
     lazy, seen = chunks_of(da.from_array(sample(), chunks=(25, 40)))
     gc.global_norm([lazy]).compute()
@@ -235,6 +249,12 @@ def test_empty_ones():
         (lambda x: gc.clip_by_global_norm([x], 1, x), ValueError, r"use_norm: found shape \(100, 40\)"),
         (lambda x: gc.clip_by_global_norm([x], 1, da.ones((), dtype="c8")), TypeError, "use_norm: found"),
         (lambda x: gc.clip_by_global_norm([x], 1, da.ones((), dtype=bool)), TypeError, "use_norm: found"),
+        (lambda x: gc.clip_by_norm(da.ma.masked_equal(x, 3), 1), TypeError, "clip_by_norm: t: found a masked array"),
+        (
+            lambda x: gc.global_norm([da.ma.masked_equal(x, 3)]),
+            TypeError,
+            r"global_norm: t_list\[0\]: found a masked array",
+        ),
         (lambda x: gc.global_norm([x.astype(object)]), TypeError, r"t_list\[0\]: found dtype object"),
         (lambda x: gc.global_norm([x, "text"]), TypeError, r"t_list\[1\]"),
         (lambda x: gc.global_norm([x], nonfinite="raise"), ValueError, "nonfinite"),

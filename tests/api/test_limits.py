@@ -2,6 +2,9 @@
 
 import json
 import math
+import warnings
+from array import array
+from collections.abc import Sequence
 from fractions import Fraction
 
 import gradclip as gc
@@ -147,6 +150,24 @@ def test_norms_whose_squares_overflow():
     assert math.isfinite(rule.var)
 
 
+def test_a_threshold_whose_square_overflows():
+    rule = ZScore(threshold=1e160, warmup=1)
+    assert [rule.update(norm) for norm in (1.0, 1e300, 1.0)] == [math.inf, 1.0, math.inf]
+
+
+def test_numbers_beyond_float64_raise_nothing():
+    with warnings.catch_warnings(), np.errstate(all="raise"):
+        warnings.simplefilter("error")
+        rule = ZScore(warmup=3)
+        assert [rule.update(norm) for norm in (1e-200, 2e-200, 3e-200)] == [math.inf] * 3
+        assert rule.mean == pytest.approx(2e-200)
+        huge, tiny = np.longdouble(np.finfo(np.longdouble).max), np.finfo(np.longdouble).smallest_normal
+        assert Percentile().update(huge) == float(huge)
+        assert Percentile().update(tiny) == float(tiny)
+        for norms in ([huge, tiny], [huge, tiny, 10**400]):
+            Quantile().update(norms)
+
+
 def test_what_is_a_number():
     bfloat16 = ml_dtypes.bfloat16
     for two in (2, 2.0, np.float16(2), np.array(2), np.array(2, bfloat16), Fraction(2)):
@@ -170,6 +191,14 @@ def test_a_limit_is_one_for_the_clippers():
 STATE = {"mean": 1.0, "var": 0.5, "first": [], "limit": 2.0}
 
 
+class Endless(Sequence):
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, place):
+        return 1.0
+
+
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
@@ -191,7 +220,15 @@ STATE = {"mean": 1.0, "var": 0.5, "first": [], "limit": 2.0}
         (lambda: Quantile().update(["0.1"]), TypeError, "Quantile.update: norms: found list"),
         (lambda: Quantile().update([1j]), TypeError, "Quantile.update: norms: found list"),
         (lambda: Quantile().update(np.ma.ones(3)), TypeError, "Quantile.update: norms: found a masked array"),
-        (lambda: Quantile().update([[1.0], [1.0, 2.0]]), TypeError, "Quantile.update: norms: found list"),
+        (
+            lambda: Quantile().update([np.ma.masked_array([1.0, 2.0], [1, 0])]),
+            TypeError,
+            "Quantile.update: norms: found a masked array",
+        ),
+        (lambda: Quantile().update([[1.0], [1.0, 2.0]]), ValueError, "Quantile.update: norms: found a ragged list"),
+        (lambda: Quantile().update(Endless()), ValueError, "norms: found a sequence of length 2 that has more entries"),
+        (lambda: Quantile().update(np.array([b"abc"], "V3")), TypeError, "norms: found ndarray of dtype |V3"),
+        (lambda: Quantile().update([math.nan, -2.0]), ValueError, "norms: found -2.0; allowed: numbers of at least 0"),
         (lambda: Quantile().update(np.ones(3, "f8,f8")), TypeError, "Quantile.update: norms: found ndarray"),
         (lambda: Quantile().update(np.ones(3, [("a", "f8")])), TypeError, "Quantile.update: norms: found ndarray"),
         (lambda: Quantile().update([2, "a"]), TypeError, "Quantile.update: norms: found list"),
@@ -199,6 +236,10 @@ STATE = {"mean": 1.0, "var": 0.5, "first": [], "limit": 2.0}
         (lambda: Quantile().update([-(10**400)]), ValueError, "Quantile.update: norms: found -inf"),
         (lambda: Percentile().update(np.ma.masked), TypeError, "Percentile.update: norm: found MaskedConstant"),
         (lambda: Percentile().update(np.array([1.0])), ValueError, "Percentile.update: norm: found shape (1,)"),
+        (lambda: Percentile().update(memoryview(b"12")), TypeError, "Percentile.update: norm: found memoryview"),
+        (lambda: Percentile().update(np.void(b"12")), TypeError, "Percentile.update: norm: found void"),
+        (lambda: Percentile(bytearray(b"12")), TypeError, "Percentile: q: found bytearray"),
+        (lambda: Percentile(array("B", b"12")), TypeError, "Percentile: q: found array"),
         (lambda: Percentile().update(True), TypeError, "Percentile.update: norm: found bool"),
         (lambda: Percentile().update(np.True_), TypeError, "Percentile.update: norm: found bool"),
         (lambda: Percentile().update(-(10**400)), ValueError, "Percentile.update: norm: found -inf"),
@@ -231,7 +272,13 @@ STATE = {"mean": 1.0, "var": 0.5, "first": [], "limit": 2.0}
             "Quantile.load_state_dict: state: found None; allowed: what state_dict() returns",
         ),
         (lambda: Percentile().load_state_dict([("norms", [])]), TypeError, "state: found list"),
-        (lambda: Percentile().load_state_dict({"norms": [math.nan], "limit": 1.0}), ValueError, "norm: found nan"),
+        (lambda: Percentile().load_state_dict({"norms": [1, math.nan], "limit": 1}), ValueError, "norms[1]: found nan"),
+        (lambda: ZScore().load_state_dict({**STATE, "first": [-1]}), ValueError, "first[0]: found -1.0; allowed: a"),
+        (
+            lambda: Percentile().load_state_dict({"norms": Endless(), "limit": 1}),
+            ValueError,
+            "Percentile.load_state_dict: norms: found a sequence of length 2 that has more entries; allowed: a ",
+        ),
         (lambda: Percentile().load_state_dict({"norms": [], "limit": -3.0}), ValueError, "limit: found -3.0"),
     ],
 )

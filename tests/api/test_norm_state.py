@@ -135,6 +135,7 @@ def test_a_truncated_pickle():
 def test_average_norm():
     assert gc.NormState.of([np.array([3.0, 4.0])]).average_norm() == 2.5
     assert gc.NormState.of([]).average_norm() == 0.0
+    assert gc.NormState.of([np.full(4, 1.5e308)]).average_norm() == 7.5e307
     assert gc.NormState.of([]).norm() == 0.0
 
 

@@ -1,6 +1,7 @@
 """`comm=`, `replicated=` and `reproducible=`: norms of data that are distributed over several ranks."""
 
 import math
+import threading
 from fractions import Fraction
 from functools import cache, partial
 from typing import ClassVar
@@ -10,6 +11,7 @@ import numpy as np
 import oracle
 import pytest
 import ranks
+from gradclip import _exchange
 from hypothesis import given
 from hypothesis import strategies as st
 from ml_dtypes import bfloat16
@@ -178,6 +180,10 @@ class TestReplicated:
                 with pytest.raises(ValueError, match="replicated: found different ones on rank 0 and rank 1"):
                     raise raised
         # A tensor may have copies on some of the ranks.
+        # Stages of a pipeline hold lists of different lengths.
+        lists = [[np.ones(2)] * 2, [np.ones(3)] * 3]
+        found = on_each(lists, lambda own, comm: gc.global_norm(own, comm=comm, replicated=[False] * len(own)))
+        assert found == [pytest.approx(math.sqrt(13), rel=1e-14)] * 2
         found = ranks.run([work([2, 1]), work([2, 1]), work([1, False])])
         assert found[0] == pytest.approx(math.sqrt(2 + 3 * 3 + 2), rel=1e-14)
 
@@ -247,7 +253,7 @@ class TestClip:
                 lambda c: gc.clip_by_global_norm([], 1.0, 4.0, comm=c),
             ]
         ):
-            with pytest.raises(ValueError, match="use_norm: found 3 and 4 on rank 0 and rank 1"):
+            with pytest.raises(ValueError, match=r"use_norm: found 3\.0 and 4\.0 on rank 0 and rank 1"):
                 raise error
 
     @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "c8", "c16"])
@@ -457,8 +463,8 @@ class TestFaults:
     @pytest.mark.parametrize(
         ("options", "words"),
         [
-            (({"ord": 2}, {"ord": 3}), "ord: found 2 and 3"),
-            (({"clip_norm": 1.0}, {"clip_norm": 2.0}), "clip_norm: found 1 and 2"),
+            (({"ord": 2}, {"ord": 3}), "ord: found 2.0 and 3.0"),
+            (({"clip_norm": 1.0}, {"clip_norm": 2.0}), "clip_norm: found 1.0 and 2.0"),
             (({"replicated": [True]}, {}), "replicated: found different ones"),
             (({"nonfinite": "raise"}, {}), "the other options"),
             (({"reproducible": True}, {}), "the other options"),
@@ -476,6 +482,35 @@ class TestFaults:
             for error in ranks.run([lambda comm, own=own: work(own)(comm.sum) for own in options]):
                 with pytest.raises(ValueError, match="arguments that differ between ranks"):
                     raise error
+
+    @pytest.mark.parametrize("limits", [(0.41, 8.5), (0.42, 8.6), (1.0, math.nextafter(1.0, 2.0))])
+    def test_limits_whose_stamps_are_the_same(self, limits):
+        """The first two pairs have one checksum, so that only the numbers themselves differ."""
+
+        def work(limit):
+            return lambda comm: gc.clip_by_global_norm([np.array([300.0, 400.0])], limit, comm=comm)
+
+        for error in ranks.run([work(limit) for limit in limits]):
+            with pytest.raises(ValueError, match=f"clip_norm: found {limits[0]} and {limits[1]} on rank 0 and rank 1"):
+                raise error
+        for error in ranks.run([lambda comm, own=own: work(own)(comm.sum) for own in limits[:2]]):
+            if abs(limits[1] - limits[0]) > 1e-9:
+                with pytest.raises(ValueError, match="arguments that differ between ranks"):
+                    raise error
+
+    def test_another_version(self, monkeypatch):
+        """Each rank is a thread here."""
+        marker, versions, own, original = object(), iter((1, 2)), threading.local(), _exchange.stamp
+
+        def stamp(*arguments):
+            own.version = getattr(own, "version", None) or next(versions)
+            return original(own.version, *arguments[1:]) if arguments[0] is marker else original(*arguments)
+
+        monkeypatch.setattr(_exchange, "VERSION", marker)
+        monkeypatch.setattr(_exchange, "stamp", stamp)
+        for error in on_each([[np.ones(2)]] * 2, lambda own, comm: gc.global_norm(own, comm=comm)):
+            with pytest.raises(ValueError, match="comm: found ranks with another version of gradclip"):
+                raise error
 
     def test_other_functions(self):
         works = [lambda c: gc.global_norm([np.ones(2)], comm=c), lambda c: gc.norms([np.ones(2)], comm=c)]

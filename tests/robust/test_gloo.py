@@ -14,6 +14,7 @@ pytestmark = pytest.mark.torch
 TIMEOUT = 120
 
 BEFORE = """
+import os
 import sys
 import numpy as np
 import torch
@@ -27,10 +28,12 @@ world = dist.group.WORLD
 """
 
 AFTER = """
-# A group that outlives torch's own reference may end the process with an error.
+# A group that outlives torch's own reference may end the process with an error, and so may threads of gloo at its exit.
 del world
 dist.barrier()
 dist.destroy_process_group()
+sys.stdout.flush()
+os._exit(0)
 """
 
 MESHES = """
@@ -178,6 +181,24 @@ for limits in ((1.0, torch.nan), (1.0, "one"), (1.0, 2.0)):
     except (TypeError, ValueError) as error:
         print(error)
     torch.testing.assert_close(own.grad.full_tensor(), whole, rtol=0, atol=0)
+# A norm beyond float64, which is infinite as a number.
+huge = DTensor.from_local(torch.full((2,), 1.5e308, dtype=torch.float64), line, [Shard(0)])
+assert ct.clip_grad_norm_([parameter(huge)], 1.0).item() == torch.inf
+torch.testing.assert_close(huge.to_local(), torch.full((2,), 0.5, dtype=torch.float64), rtol=1e-15, atol=0)
+# The dtype is the same on all ranks, also where one has no gradient of float64.
+single, double = spread(whole, line, Shard(0)), spread(whole.double(), line, Shard(0))
+if rank == 1:
+    double.grad = None
+print(ct.clip_grad_norm_([single, double], 1.0))
+# Memory that one rank cannot write is an error on all, and nothing is written.
+local = torch.tensor([7.0]).expand(2) if rank else torch.tensor([3.0, 4.0])
+before = local.clone()
+try:
+    ct.clip_grad_norm_([parameter(DTensor.from_local(local, line, [Shard(0)]))], 1.0)
+    raise SystemExit("no error")
+except ValueError as error:
+    print(error)
+torch.testing.assert_close(local, before, rtol=0, atol=0)
 # A norm that is known, and bounds.
 for utils in (ct, torch.nn.utils):
     own = spread(whole, line, Shard(0))
@@ -192,12 +213,15 @@ torch.testing.assert_close(own.grad.full_tensor(), whole.clamp(-0.5, 0.5), rtol=
 total = DTensor.from_local(torch.ones(3), line, [Partial()])
 assert abs(ct.get_total_norm([total]).full_tensor().item() - 12 ** 0.5) < 1e-6
 """
-    norm, error, *limits = on(2, tmp_path, MESHES + code)
+    norm, error, *limits, of_doubles, overlap = on(2, tmp_path, MESHES + code)
     assert float.fromhex(norm) > 0
     assert "non-finite" in error
     ranks = [f"rank {rank} of comm[0]" for rank in range(2)]
     assert limits == [
         "clip_grad_norm_: max_norm: found nan; allowed: a number of at least 0 (on rank 1 of comm[0])",
         "clip_grad_norm_: max_norm: found str 'one'; allowed: a number of at least 0 (on rank 1 of comm[0])",
-        f"clip_grad_norm_: clip_norm: found 1 and 2 on {' and '.join(ranks)}; allowed: the same on all",
+        f"clip_grad_norm_: max_norm: found 1.0 and 2.0 on {' and '.join(ranks)}; allowed: the same on all",
     ]
+    assert "dtype=torch.float64" in of_doubles
+    assert overlap.startswith("clip_grad_norm_: gradients[0]: found an array whose own elements overlap")
+    assert overlap.endswith("(on rank 1 of comm[0])")
