@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -17,7 +18,7 @@ from gradclip import _core, _nonfinite
 from gradclip._errors import Errors
 from gradclip._rounding import rounded, rounded_integers
 from gradclip._sequences import WrongLengthError, entries_of, holds_masked_array, is_sequence_of_tensors
-from gradclip._slices import IndexedSlices
+from gradclip._slices import IndexedSlices, array_of
 from gradclip._text import class_text, describe, dtype_text, is_cupy, is_masked, text_of
 
 if TYPE_CHECKING:
@@ -44,35 +45,7 @@ class Checks(Errors):
 
     def array(self, argument: str, value: Any) -> Array:
         """Return what NumPy makes of an object. What its ``__array__`` raises passes through."""
-        if value is None:
-            raise self.type_error(argument, "None", _ARRAY)
-        made = value if issubclass(type(value), np.ndarray) else self._converted(argument, value)
-        if made is None or is_masked(made):
-            raise self._masked(argument)
-        if not issubclass(type(made), np.ndarray):
-            raise self.wrong_type(argument, value, _ARRAY)
-        return made
-
-    def _converted(self, argument: str, value: Any) -> Array | None:
-        """Return what NumPy makes of an object that is no array; None if it holds a masked array."""
-        is_list = _is_list(value)
-        try:
-            if (is_list or isinstance(value, Sequence)) and holds_masked_array(value):
-                return None
-            made: Array = np.asanyarray(value)
-        except WrongLengthError as error:
-            raise self.value_error(argument, str(error), _ENTRIES) from None
-        except ValueError as error:
-            text = str(error) if is_list else ""
-            if "inhomogeneous" in text:
-                allowed = "a nested list whose rows have equal lengths"
-                if not argument.endswith("]"):
-                    allowed += "; a list of tensors is for functions such as clip_by_global_norm"
-                raise self.value_error(argument, "a ragged list", allowed) from error
-            if "maximum number of dimension" in text:
-                raise self.value_error(argument, "a list nested too deep", "at most 64 dimensions") from error
-            raise
-        return made
+        return array_of(self, argument, value, _ARRAY)
 
     def _masked(self, argument: str) -> TypeError:
         return self.type_error(argument, "a masked array", "an array without a mask; .filled() makes one")
@@ -250,9 +223,13 @@ class Checks(Errors):
         if given == [None] and issubclass(type(value), np.ndarray):
             array = np.asarray(value)
             if array.ndim == 1 and array.dtype.kind in "iu":
-                given = array.tolist()
+                given = array[: ndim + 1].tolist()
         elif given == [None] and (_is_list(value) or _is_other_sequence(value)):
-            given = list(map(integer_of, self._entries(argument, value)))
+            # More axes than dimensions are an error whatever follows. A range may be very long.
+            entries = () if _is_list(value) or len(value) <= ndim else tuple(islice(value, ndim + 1))
+            if len(entries) <= ndim:
+                entries = self._entries(argument, value)
+            given = list(map(integer_of, entries[: ndim + 1]))
         axes: list[int] = []
         if None in given:
             raise self.wrong_type(argument, value, "None, an int or a sequence of ints")

@@ -150,9 +150,9 @@ def clip_by_weight_norm(
     https://arxiv.org/abs/2102.06171. Each unit ``g`` with the weights ``w`` is clipped to the
     norm ``clipping * max(norm(w), eps)``.
 
-    A NaN in a unit of the gradients or of the weights makes the results of that unit NaN. An
-    infinite gradient becomes NaN, and the others of its unit 0. Units with infinite weights
-    are not clipped.
+    A NaN in a unit of the gradients or of the weights makes the results of that unit NaN, unless
+    its limit is infinite. An infinite gradient becomes NaN, and the others of its unit 0. Units
+    with infinite weights are not clipped.
 
     Examples
     --------

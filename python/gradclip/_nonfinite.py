@@ -111,7 +111,9 @@ def _error_of_slices(prefix: str, argument: str, array: Array, axes: Sequence[in
 def _error(prefix: str, texts: Sequence[str], count: int, norm: float, entries: Iterable[Any]) -> NonFiniteError:
     """Return the error that tells of so many arrays; ``texts`` describes the first of them."""
     more = [f"and {count - len(texts)} more"] if count > len(texts) else []
-    return NonFiniteError(f"{prefix}: {'; '.join([*texts, *more])}", norm, tuple(entries))
+    # An object may hold other numbers when it is read again.
+    text = "; ".join([*texts, *more]) or "an element was not finite when it was read"
+    return NonFiniteError(f"{prefix}: {text}", norm, tuple(entries))
 
 
 def _values(tensor: Any) -> Array:
@@ -125,7 +127,7 @@ def _are_bad(array: Array, axes: Sequence[int]) -> Array:
     along = tuple(axes)
     with np.errstate(invalid="ignore"):  # signalling NaNs
         # NaN is both the least and the greatest. Unlike a mask, these take no memory for each element.
-        bounds = [bound for part in parts for bound in (part.min(along), part.max(along))]
+        bounds = [bound for part in parts for bound in (part.min(along, initial=0), part.max(along, initial=0))]
         return np.asarray(np.any([~np.isfinite(bound) for bound in bounds], axis=0))
 
 

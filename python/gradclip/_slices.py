@@ -12,6 +12,7 @@ import numpy as np
 from gradclip._errors import Errors
 from gradclip._rounding import rounded
 from gradclip._sequences import WrongLengthError, entries_of, holds_masked_array
+from gradclip._text import is_masked
 
 if TYPE_CHECKING:
     from typing import ClassVar, TypeAlias
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     Tensors: TypeAlias = "Sequence[Tensor | IndexedSlices | None]"
 
 _ERRORS = Errors("IndexedSlices")
+_ARRAY = "an array or a list"
 
 
 class IndexedSlices:
@@ -79,12 +81,12 @@ class IndexedSlices:
     dense_shape: tuple[int, ...] | None
 
     def __init__(self, values: Tensor, indices: Tensor, dense_shape: Sequence[int] | None = None) -> None:
-        rows = _array("values", values)
+        rows = np.asarray(array_of(_ERRORS, "values", values, _ARRAY))
         if not _is_numeric(rows.dtype):
             raise _ERRORS.wrong_dtype("values", rows, rows, ["a numeric dtype"])
         if rows.ndim == 0:
             raise _ERRORS.value_error("values", "shape ()", "at least one dimension")
-        where = _array("indices", indices)
+        where = np.asarray(array_of(_ERRORS, "indices", indices, _ARRAY))
         if where.size == 0 and isinstance(indices, (list, tuple)):
             where = where.astype(np.int64)  # NumPy makes an empty list a float array
         if where.dtype.kind not in "iu":
@@ -206,20 +208,38 @@ class IndexedSlices:
         return dense
 
 
-def _array(argument: str, value: Tensor) -> Array:
+def array_of(errors: Errors, argument: str, value: Any, allowed: str) -> Array:
+    """Return what NumPy makes of an object. What its ``__array__`` raises passes through."""
     if value is None:
-        raise _ERRORS.type_error(argument, "None", "an array")
+        raise errors.type_error(argument, "None", allowed)
+    made = value if issubclass(type(value), np.ndarray) else _converted(errors, argument, value)
+    if made is None or is_masked(made):
+        raise errors.type_error(argument, "a masked array", "an array without a mask; .filled() makes one")
+    if not issubclass(type(made), np.ndarray):
+        raise errors.wrong_type(argument, value, allowed)
+    return made
+
+
+def _converted(errors: Errors, argument: str, value: Any) -> Array | None:
+    """Return what NumPy makes of an object that is no array; None if it holds a masked array."""
+    is_sequence = issubclass(type(value), (list, tuple)) or isinstance(value, Sequence)
     try:
-        if holds_masked_array(value):
-            raise _ERRORS.type_error(argument, "a masked array", "an array without a mask")
-        return np.asarray(value)
+        if is_sequence and holds_masked_array(value):
+            return None
+        made: Array = np.asanyarray(value)
     except WrongLengthError as error:
-        raise _ERRORS.value_error(argument, str(error), "a sequence with len() entries") from None
+        raise errors.value_error(argument, str(error), "a sequence with len() entries") from None
     except ValueError as error:
-        if "inhomogeneous" not in str(error):
-            raise
-        allowed = "a nested list whose rows have equal lengths"
-        raise _ERRORS.value_error(argument, "a ragged list", allowed) from error
+        text = str(error) if is_sequence else ""
+        if "inhomogeneous" in text:
+            allowed = "a nested list whose rows have equal lengths"
+            if argument in {"t", "tensor"}:
+                allowed += "; a list of tensors is for functions such as clip_by_global_norm"
+            raise errors.value_error(argument, "a ragged list", allowed) from error
+        if "maximum number of dimension" in text:
+            raise errors.value_error(argument, "a list nested too deep", "at most 64 dimensions") from error
+        raise
+    return made
 
 
 def _is_numeric(dtype: np.dtype[Any]) -> bool:

@@ -52,7 +52,9 @@ def text_of(value: Any) -> str:
         text = _value_of(value, _MOST_LEVELS)
     except Exception:  # noqa: BLE001
         text = None
-    return _class_of(value) if text is None else _clipped(text)
+    if text is None:
+        return _class_of(value)
+    return f"an int {text}" if text.startswith("of ") else _clipped(text)  # a long integer without its digits
 
 
 def dtype_text(array: Any) -> str:

@@ -27,13 +27,14 @@ Error messages name the path of a leaf, as in ``tree['encoder'][0]: found dtype 
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 import operator
 import re
 from collections import OrderedDict, UserList, defaultdict, deque
 from collections.abc import Mapping
-from itertools import chain
+from itertools import chain, zip_longest
 from numbers import Number as AnyNumber
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -46,6 +47,7 @@ except ModuleNotFoundError as error:
 
 import gradclip as gc
 from gradclip._checks import Checks
+from gradclip._text import is_cupy
 
 if TYPE_CHECKING:
     from gradclip._types import DeviceNumber, NonFinite, Number, Order, Tensor
@@ -526,7 +528,10 @@ def clip_difference_by_global_norm(
 
 #: The parameters of the functions of lists that take trees here, and the names that they have here.
 _NAMES = {"t_list": "tree", "base_list": "base", "out": "out", "replicated": "replicated"}
-_ENTRY = re.compile(r"\b(t_list|base_list|out|replicated)\[(\d+)\]|\b(?:t_list|base_list)\b")
+#: An entry of such a list, the name of one, or a quoted text, which stays as it is. A long one ends with dots.
+_ENTRY = re.compile(
+    r"""\b(t_list|base_list|out|replicated)\[(\d+)\]|\b(?:t_list|base_list)\b|(['"])(?:\\.|[^\\])*?(?:\3|\.{3}(?=;))"""
+)
 _ARGUMENT = re.compile(r"\w+(?=[:\[])")
 #: Nodes that optree takes for each other.
 _DICTS = (dict, OrderedDict, defaultdict)
@@ -674,6 +679,8 @@ class _Call:
         return self.structure.accessors()[at].codify(root)
 
     def _place(self, found: re.Match[str]) -> str:
+        if found[3] or (found[2] and int(found[2]) >= len(self.leaves)):
+            return found[0]
         return self._codified(int(found[2]), _NAMES[found[1]]) if found[1] else _NAMES[found[0]]
 
     def _unknown_collection(self, argument: str, leaves: list[Any]) -> Exception | None:
@@ -766,15 +773,23 @@ def _check_leaves(call: _Call, bounds: tuple[Any, Any], name: Any) -> bool:
 
 def _check_bounds(bounds: tuple[Any, Any], name: Any) -> None:
     """Raise what is wrong with bounds that no leaf has met."""
-    low, high = (() if bound is None else np.shape(bound) for bound in bounds)
-    try:
-        shape = np.broadcast_shapes(low, high)
-    except ValueError:
-        shape = low  # the call names the bound that does not fit
-    gc.clip_by_value(np.empty(shape), *bounds, name)
+    checks = Checks("clip_by_value", name)
+    shape: tuple[int, ...] = ()
+    for argument, bound in zip(("clip_value_min", "clip_value_max"), bounds, strict=True):
+        if bound is None or isinstance(bound, float):
+            continue
+        own = () if is_cupy(bound) else checks.array(argument, bound).shape
+        # Where both have other lengths than 1, the check says whether they fit.
+        pairs = zip_longest(reversed(shape), reversed(own), fillvalue=1)
+        shape = tuple(length if before == 1 else before for before, length in pairs)[::-1]
+        checks.bound(argument, bound, np.empty(0), shape)
+    low, high = (None if bound is None else 0 for bound in bounds)
+    gc.clip_by_value(0.0, low, high, name)
 
 
 def _copied(bound: Any) -> Any:
+    if isinstance(bound, (list, tuple)):
+        return copy.deepcopy(bound)  # an array of its numbers may be of another dtype
     return bound.copy() if hasattr(bound, "dtype") and hasattr(bound, "copy") else np.array(bound)
 
 
@@ -802,16 +817,18 @@ def _difference(
     there = place.codify("tree")
     if mine.type is not other.type and not (mine.type in _DICTS and other.type in _DICTS):
         return place, _kind(other), f"{_kind(mine)}, as {there} is"
-    entries, others = mine.entries(), other.entries()
+    entries, others = mine.entries(), {entry: at for at, entry in enumerate(other.entries())}
+    known = set(entries)
     missing = [f"no entry {entry!r}" for entry in entries if entry not in others]
-    besides = [f"an entry {entry!r}" for entry in others if entry not in entries]
+    besides = [f"an entry {entry!r}" for entry in others if entry not in known]
     if missing or besides:
         return place, (missing + besides)[0], f"the entries of {there}"
     level, other_level = mine.one_level(), other.one_level()
     if level is None:
         return None
+    children = other.children()
     for entry, child, step in zip(entries, mine.children(), level.accessors(), strict=True):
-        difference = _difference(child, other.child(others.index(entry)), place + step)
+        difference = _difference(child, children[others[entry]], place + step)
         if difference is not None:
             return difference
     if mine.type in _DICTS or level == other_level:

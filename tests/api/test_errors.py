@@ -6,6 +6,7 @@ import datetime
 import decimal
 import fractions
 import re
+import tracemalloc
 
 import gradclip as gc
 import layouts
@@ -129,9 +130,20 @@ def test_none_and_other_things_are_a_type_error(function):
 
 
 @functions
-def test_a_ragged_list_is_a_value_error(function):
+@pytest.mark.parametrize("kind", [list, tuple, collections.UserList])
+def test_a_ragged_list_is_a_value_error(function, kind):
     call, argument = TENSOR[function]
-    expect(ValueError, lambda: call([[1.0, 2.0], [3.0]]), f"{function}: {argument}: ")
+    expect(ValueError, lambda: call(kind([[1.0, 2.0], [3.0]])), f"{function}: {argument}: found a ragged list; ")
+
+
+@functions
+@pytest.mark.parametrize("kind", [list, tuple, collections.UserList])
+def test_a_list_nested_too_deep_is_a_value_error(function, kind):
+    call, argument = TENSOR[function]
+    deep = 1.0
+    for _ in range(70):
+        deep = kind([deep])
+    expect(ValueError, lambda: call(deep), f"{function}: {argument}: found a list nested too deep; ")
 
 
 @functions
@@ -494,6 +506,23 @@ def test_an_axis_out_of_range_is_an_axis_error(start):
         expect(np.exceptions.AxisError, lambda axis=axis: AXES[start](axis), start)
     with pytest.raises(np.exceptions.AxisError, match=r"\b7\b.*\b2\b"):
         AXES[start](7)
+
+
+@axes_of
+@pytest.mark.parametrize("make", [range, np.arange])
+def test_no_more_axes_are_read_than_it_takes_to_see_that_they_are_too_many(start, make):
+    axes = make(10_000_000)
+    tracemalloc.start()
+    expect(np.exceptions.AxisError, lambda: AXES[start](axes), f"{start}found 2; allowed: ")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1_000_000
+
+
+@axes_of
+def test_a_long_axis_is_shown_by_its_size(start):
+    for axis in (10**400, [10**400]):
+        expect(np.exceptions.AxisError, lambda axis=axis: AXES[start](axis), f"{start}found an int of 1329 bits; ")
 
 
 def test_a_0_d_tensor_has_no_axis():

@@ -3,6 +3,7 @@
 import copy
 import math
 import pickle
+from collections import UserList
 
 import gradclip as gc
 import ml_dtypes
@@ -88,6 +89,20 @@ def test_the_message_names_the_part():
         gc.IndexedSlices(VALUES, np.zeros(3))
     with pytest.raises(ValueError, match="dense_shape"):
         gc.IndexedSlices(VALUES, ROWS, (6, 3))
+
+
+@pytest.mark.parametrize("kind", [list, tuple, UserList])
+def test_a_list_that_is_no_array_is_an_error_that_names_the_part(kind):
+    deep = 1
+    for _ in range(70):
+        deep = kind([deep])
+    for wrong, message in ((deep, "found a list nested too deep; "), (kind([[1, 2], [3]]), "found a ragged list; ")):
+        for part, call in {
+            "values": lambda wrong=wrong: gc.IndexedSlices(wrong, [0]),
+            "indices": lambda wrong=wrong: gc.IndexedSlices(VALUES, wrong),
+        }.items():
+            with pytest.raises(ValueError, match=f"^IndexedSlices: {part}: {message}"):
+                call()
 
 
 # ---- the object

@@ -140,6 +140,33 @@ def test_a_message_names_three_tensors_and_counts_the_rest():
         gc.global_norm([1.0, slices], nonfinite="raise")
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(2, 0), (2, 3, 0)])
+def test_examples_without_elements_are_not_bad(shape, dtype):
+    t_list = [np.zeros(shape, dtype), None, np.array([[1.0], [np.nan]], dtype)]
+    for limit, entries in ((1.0, (1,)), ([1.0, None, 2.0], ((2, 1),))):
+        message = r"^clip_examples_by_global_norm: t_list\[2\], example 1: 1 NaN of 1 elements, the first at \(0,\)$"
+        with pytest.raises(gc.NonFiniteError, match=message) as caught:
+            gc.clip_examples_by_global_norm(t_list, limit, nonfinite="raise")
+        assert caught.value.entries == entries
+
+
+def test_an_object_that_changes_is_an_error_that_says_so():
+    class Changes:
+        def __array__(self, dtype=None, copy=None):
+            return np.array([next(numbers)])
+
+    for call in (
+        lambda: gc.clip_by_norm(Changes(), 1.0, nonfinite="raise"),
+        lambda: gc.clip_by_norm(Changes(), 1.0, 0, nonfinite="raise"),
+        lambda: gc.clip_by_global_norm([Changes()], 1.0, nonfinite="raise"),
+    ):
+        numbers = iter([np.nan, 1.0, 1.0])
+        with pytest.raises(gc.NonFiniteError, match=r": an element was not finite when it was read$") as caught:
+            call()
+        assert np.isnan(caught.value.norm)
+
+
 def many_rows(dtype, bad):
     x = RNG.standard_normal((50_000, 2, 3)).astype(dtype)
     x[7] = finfo(dtype).max  # finite, though its norm is infinite

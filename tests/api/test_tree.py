@@ -7,6 +7,7 @@ import itertools
 import math
 import subprocess
 import sys
+import time
 import types
 from collections import ChainMap, OrderedDict, UserList, defaultdict, deque
 from typing import NamedTuple
@@ -570,6 +571,27 @@ def test_a_difference_is_found_whatever_the_order_of_keys():
     assert error_of(lambda: gt.clip_by_norm(tree, 1.0, out=out)) == (ValueError, message)
 
 
+def test_the_difference_of_wide_trees_is_found_at_once():
+    tree = {str(i): X for i in range(50_000)}
+    start = time.perf_counter()
+    for other, place, message in (
+        ({**tree, "9999": [X]}, "['9999']", "found list; allowed: a leaf, as tree['9999'] is"),
+        ({**tree, "more": X}, "", "found an entry 'more'; allowed: the entries of tree"),
+    ):
+        found = error_of(lambda other=other: gt.clip_by_norm(tree, 1.0, out=other))
+        assert found == (ValueError, f"clip_by_norm: out{place}: {message}")
+    assert time.perf_counter() - start < 20  # minutes, if each entry were looked for in a list
+
+
+@pytest.mark.parametrize("text", ["out[99]", "out[1]", "it's out[1]", "both \"' t_list out[0]", "out[1] " * 20])
+def test_a_text_of_the_user_stands_in_a_message_as_it_is(text):
+    function = gt.clip_by_global_norm
+    found, message = error_of(lambda: function({"a": X, "b": None}, 1.0, out={"a": text, "b": None}))
+    assert found is TypeError
+    shown = repr(text) if len(text) < 80 else f"{repr(text)[:80]}..."
+    assert message == f"clip_by_global_norm: out['a']: found str {shown}; allowed: None or a numpy.ndarray"
+
+
 def test_another_structure_of_a_registered_class_is_an_error():
     tree, function = [Registered(X, X, mark="m")], lambda out: gt.clip_by_norm(tree, 1.0, out=out, namespace=NAMESPACE)
     assert error_of(lambda: function([Registered(X, None, mark="n")])) == (
@@ -917,6 +939,43 @@ def test_bounds_are_checked_without_leaves_too(bounds):
         TypeError,
         "clip_by_value: name: found int 5; allowed: None or a str",
     )
+
+
+@pytest.mark.parametrize("make", [list, UserList])
+def test_an_error_about_a_bound_without_leaves_names_it(make):
+    for bounds, argument in (((make([[1], [1, 2]]), None), "clip_value_min"), ((0, make([[1], 2])), "clip_value_max")):
+        found, message = error_of(lambda bounds=bounds: gt.clip_by_value({}, *bounds, "n"))
+        assert found is ValueError
+        assert message.startswith(f"clip_by_value 'n': {argument}: found a ragged list; ")
+    message = "found shape (3, 4); allowed: a shape that broadcasts to that of the tensor, (2, 4)"
+    found = error_of(lambda: gt.clip_by_value({}, np.zeros((2, 1)), np.zeros((3, 4))))
+    assert found == (ValueError, f"clip_by_value: clip_value_max: {message}")
+
+
+def test_bounds_without_leaves_are_checked_without_memory():
+    tree, n = {"a": None}, 10**6
+    for low, high in ((np.zeros((n, 1)), np.ones((1, n))), (np.zeros((1,) * 64), 0.5), (np.zeros((0, 1)), np.ones(3))):
+        assert gt.clip_by_value(tree, low, high) == tree
+        assert gt.clip_by_value(tree, low, high, out=tree) == tree
+
+
+@pytest.mark.parametrize("bound", [[-1, 2**63], [2**70, -(2**70)], (2**63 + 2**39 + 1, -1)])
+@pytest.mark.parametrize("dtype", [np.uint64, np.int32, np.float32, np.float64])
+def test_a_list_of_integers_means_the_same_with_outputs(dtype, bound):
+    tree = {"w": np.array([1, 100]).astype(dtype)}
+    tree["w"][0] = np.finfo(dtype).max if np.dtype(dtype).kind == "f" else np.iinfo(dtype).max
+    for bounds in ((None, bound), (bound, None)):
+        expected, outs = gt.clip_by_value(tree, *bounds), copy_of(tree)
+        assert are_same(gt.clip_by_value(tree, *bounds, out=outs), expected)
+        assert are_same(outs, expected)
+
+
+def test_a_list_of_arrays_may_share_memory_with_an_output():
+    low = array(0.0, 1.0)
+    tree = [array([-1.0, 5.0]), array([0.5, 0.0])]
+    expected = gt.clip_by_value(tree, [low.copy()], None)
+    outs = [low[None], array([9.0, 9.0])]
+    assert are_same(gt.clip_by_value(tree, [low], None, out=outs), expected)
 
 
 def test_overlapping_outputs_of_clip_by_value_are_as_if_memory_were_disjoint():

@@ -99,7 +99,7 @@ def test_the_message_says_that_the_length_is_not_true():
         "norm: tensor": lambda: gc.norm(more),
         "clip_by_norm 'layer': t": lambda: gc.clip_by_norm([[1.0], more], 1.0, name="layer"),
         r"global_norm: t_list\[1\]": lambda: gc.global_norm([np.ones(2), more]),
-        "norm: axis": lambda: gc.norm(np.ones(3), axis=more),
+        "norm: axis": lambda: gc.norm(np.ones((1, 1, 1)), axis=more),
         "IndexedSlices: values": lambda: gc.IndexedSlices(more, [0]),
         "IndexedSlices: indices": lambda: gc.IndexedSlices(np.ones((3, 1)), more),
         "IndexedSlices: dense_shape": lambda: gc.IndexedSlices(np.ones((3, 1)), [0, 1, 2], more),
