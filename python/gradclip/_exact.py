@@ -52,6 +52,11 @@ def total_of(found: Array) -> tuple[int, float]:
     return sum(int(found[place]) << (_BITS * place) for place in places), 0.0
 
 
+def has_room(found: Array) -> bool:
+    """Return whether `digits_of` has room for the sum of these digits."""
+    return total_of(found)[0].bit_length() <= DIGITS * _BITS
+
+
 def root(total: int, special: float, order: float) -> Array:
     """Return the norm, rounded once, as an array of one row ``value, exponent``."""
     if special != 0.0 or total == 0:

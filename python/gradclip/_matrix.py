@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,7 +37,7 @@ def largest_singular_values(matrices: Array, axes: tuple[int, int], xp: Any = np
     with np.errstate(invalid="ignore"):  # signalling NaNs
         parts = [part.astype(np.float64) for part in ((stack.real, stack.imag) if is_complex else (stack,))]
     # By a power of two, so that LAPACK meets neither overflow nor underflow and nothing is rounded.
-    largest = xp.max(xp.stack([xp.abs(part).max(axis=(-2, -1), keepdims=True) for part in parts]), axis=0)
+    largest = reduce(xp.maximum, [xp.abs(part).max(axis=(-2, -1), keepdims=True) for part in parts])
     finite = xp.isfinite(largest)
     _, exponent = xp.frexp(xp.where(finite, largest, 0.0))
     with np.errstate(under="ignore"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -128,7 +129,7 @@ def _are_bad(array: Array, axes: Sequence[int]) -> Array:
     with np.errstate(invalid="ignore"):  # signalling NaNs
         # NaN is both the least and the greatest. Unlike a mask, these take no memory for each element.
         bounds = [bound for part in parts for bound in (part.min(along, initial=0), part.max(along, initial=0))]
-        return np.asarray(np.any([~np.isfinite(bound) for bound in bounds], axis=0))
+        return np.asarray(~reduce(np.logical_and, map(np.isfinite, bounds)))
 
 
 def _count(values: Any) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from gradclip import _core, _exact
 from gradclip._checks import Checks
-from gradclip._exchange import stamp, to_float
+from gradclip._exchange import VERSION, stamp, to_float
 from gradclip._text import describe
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Numbers of an array before the sum: how many states are in it, the stamp and its square, and the elements.
 _HEAD = 4
+#: More elements than any data have. Sums of such counts stay in float64.
+_MOST_ELEMENTS = 2.0**100
 
 
 class NormState:
@@ -253,7 +255,8 @@ class NormState:
         # Digits are whole, except that infinity or NaN stands in the place of the first.
         digits = sums[1:] if exact and not math.isfinite(sums[0]) else sums
         is_sum = not (sums < 0).any() and (not exact or (np.isfinite(digits).all() and not (digits % 1.0).any()))
-        if not is_sum or not (math.isfinite(count) and count >= 0 and count % 1.0 == 0.0):
+        is_count = 0 <= count <= _MOST_ELEMENTS and count % 1.0 == 0.0
+        if not is_sum or not is_count or (exact and not _exact.has_room(digits)):
             raise ValueError(
                 "NormState.from_array: array: found numbers that no state has; allowed: the array of a state, or the "
                 "sum of such arrays"
@@ -279,7 +282,7 @@ class NormState:
 
 
 def _mark(order: float, exact: bool) -> float:
-    return stamp("NormState", order, exact)
+    return stamp(VERSION, "NormState", order, exact)
 
 
 def check_reproducible(function: str, name: Any, order: float, reproducible: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import sys
 from collections.abc import Sequence
@@ -163,10 +164,14 @@ class IndexedSlices:
             wide = np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
         # -0.0 is what changes nothing when a number is added to it; 0.0 would lose the sign of a -0.0.
         nothing = {"f": -0.0, "c": complex(-0.0, -0.0)}.get(wide.kind, 0)
-        sums = np.full((len(indices), *self.values.shape[1:]), nothing, wide)
+        # As a matrix: np.add.at ends the process for arrays of more than 32 dimensions.
+        shape, elements = self.values.shape, math.prod(self.values.shape[1:])
+        rows = self.values.reshape(len(places), elements)
+        sums = np.full((len(indices), elements), nothing, wide)
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            np.add.at(sums, places.reshape(-1), self.values.astype(wide, copy=False))
-            values = sums.astype(dtype, copy=False) if dtype.kind == "c" else rounded(sums, dtype)
+            np.add.at(sums, places.reshape(-1), rows.astype(wide, copy=False))
+            summed = sums.astype(dtype, copy=False) if dtype.kind == "c" else rounded(sums, dtype)
+        values = summed.reshape(len(indices), *shape[1:])
         slices = object.__new__(IndexedSlices)
         slices._set(values, indices, self.dense_shape)
         return slices

@@ -328,6 +328,9 @@ pub(super) fn scale_by_norms(
     norms: &mut [Scaled],
 ) -> PyResult<()> {
     let (whole, real) = (pair.input().clone(), real_dtype(pair)?);
+    if whole.len() == 0 {
+        return Ok(()); // there may be a great many slices
+    }
     // Columns are summed in another order than rows. The output must not influence which order is used.
     let is_done = if Norms::are_of_columns(&whole, axes)? {
         whole.dtype() == Some(real) && scale_as_columns(pair, real, axes, rule, norms)?

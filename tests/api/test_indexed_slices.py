@@ -434,3 +434,11 @@ def test_a_bad_out_is_refused_and_not_written(name):
     with pytest.raises(TypeError, match="out"):
         FUNCTIONS[name](VALUES, gc.IndexedSlices(zeros, ROWS, (6, 2)))
     assert (zeros == 0).all()
+
+
+@pytest.mark.parametrize("axes", [1, 32 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 31])
+def test_values_of_many_axes_are_summed(axes):
+    """NumPy's own sum over repeated indices ends the process for more than 32 axes."""
+    slices = gc.IndexedSlices(np.ones((2,) + (1,) * axes), np.array([1, 1]), (3,) + (1,) * axes)
+    assert slices.coalesce().values.shape == (1,) * (axes + 1)
+    assert slices.to_dense().ravel().tolist() == [0, 2, 0]

@@ -132,6 +132,14 @@ def test_a_truncated_pickle():
             pickle.loads(data[:length])
 
 
+def test_counts_and_digits_beyond_those_of_any_data_are_refused():
+    for place, number, reproducible in ((3, 1e308, False), (113, 2.0**53, True)):
+        array = gc.NormState.of([np.ones(2)], reproducible=reproducible).to_array()
+        array[place] = number
+        with pytest.raises(ValueError, match="found numbers that no state has"):
+            gc.NormState.from_array(array)
+
+
 def test_average_norm():
     assert gc.NormState.of([np.array([3.0, 4.0])]).average_norm() == 2.5
     assert gc.NormState.of([]).average_norm() == 0.0

@@ -162,3 +162,15 @@ def test_a_tensor_of_many_takes_little_more_than_one_of_a_thousand(kind):
     few, many = per_tensor(1000, kind), per_tensor(100_000, kind)
     for a, b in zip(few, many, strict=True):
         assert b < 30 * a + 1e-6
+
+
+def test_errors_and_singular_values_of_arrays_with_the_most_axes():
+    x = np.full((1,) * MOST_AXES, np.nan)
+    with pytest.raises(gc.NonFiniteError, match="slice"):
+        gc.clip_by_norm(x, 1.0, (), nonfinite="raise")
+    assert np.ravel(gc.norm(np.full_like(x, 3.0), 2, (0, 1))) == [3.0]
+
+
+def test_a_great_many_slices_without_elements_need_no_memory():
+    x = np.zeros((2**40, 0), np.float32)
+    assert gc.clip_by_norm(x, 1.0, 1).shape == x.shape
