@@ -256,9 +256,8 @@ class Checks(Errors):
             raise self.wrong_type(argument, value, only)
         if not is_list and not issubclass(type(value), (np.ndarray, np.generic)) and not hasattr(value, "__array__"):
             number = integer_of(value)
-            if number is None:
-                raise self._wrong_bound(argument, describe(value), dtype)
-            return number
+            if number is not None:
+                return number
         owner = self.array(argument, value)
         array = own_view = np.asarray(owner)
         if is_list and _kind(array) != "i":

@@ -1,5 +1,6 @@
 """clip_by_value: the bounds it takes, and exact comparison."""
 
+import array
 import math
 
 import gradclip as gc
@@ -64,8 +65,8 @@ def test_a_list_of_bounds_may_mix_floats_and_large_integers():
 
 
 @pytest.mark.parametrize("dtype", ORDERED)
-@pytest.mark.parametrize("sequence", [tuple, list])
-def test_bounds_may_be_lists_and_tuples(dtype, sequence):
+@pytest.mark.parametrize("sequence", [tuple, list, lambda numbers: array.array("b", numbers)])
+def test_bounds_may_be_what_numpy_makes_arrays_of(dtype, sequence):
     """A colour for each pixel's channels, for example."""
     x = (np.arange(24).reshape(2, 4, 3) * 5).astype(dtype)
     lo, hi = sequence([10, 20, 30]), sequence([90, 80, 70])
