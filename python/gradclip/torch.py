@@ -17,8 +17,8 @@ Differences from torch:
 - Gradients within the limit are not written.
 - The norm of float16 and bfloat16 gradients is float32.
 - A gradient that several parameters share counts once and is scaled once. If they have views
-  of it in different shapes or strides, the whole call is passed to torch, which counts and
-  scales each view.
+  of it in different shapes or strides that begin at one element, the whole call is passed to
+  torch, which counts and scales each view. Other gradients that overlap are a ValueError.
 - A ``max_norm`` or ``clip_value`` that is negative or NaN is a ValueError. An infinite
   ``max_norm`` changes nothing.
 - If an element is infinite, or ``total_norm`` of `clip_grads_with_norm_` is, all gradients
