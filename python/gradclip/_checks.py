@@ -266,7 +266,8 @@ class Checks(Errors):
         kind = _kind(array)
         if kind != "i" and not (kind == "f" and is_float):
             found = dtype_text(array) if is_list else describe(value)
-            raise self._wrong_bound(argument, f"{found} (float)" if kind == "f" else found, dtype)
+            is_named = issubclass(type(value), float) and not issubclass(type(value), np.generic)
+            raise self._wrong_bound(argument, f"{found} (float)" if kind == "f" and not is_named else found, dtype)
         if array.ndim == 0:
             # A float64 is converted to the tensor's dtype later, and so is an integer of any size.
             return _item(rounded(array, dtype) if is_float and array.itemsize > 8 else array)  # noqa: PLR2004
