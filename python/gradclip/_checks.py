@@ -225,10 +225,9 @@ class Checks(Errors):
             if array.ndim == 1 and array.dtype.kind in "iu":
                 given = array[: ndim + 1].tolist()
         elif given == [None] and (_is_list(value) or _is_other_sequence(value)):
-            # More axes than dimensions are an error whatever follows. A range may be very long.
-            entries = () if _is_list(value) or len(value) <= ndim else tuple(islice(value, ndim + 1))
-            if len(entries) <= ndim:
-                entries = self._entries(argument, value)
+            # More axes than dimensions are an error whatever follows, and a range may be very long.
+            is_long = not _is_list(value) and len(value) > ndim
+            entries = tuple(islice(value, ndim + 1)) if is_long else self._entries(argument, value)
             given = list(map(integer_of, entries[: ndim + 1]))
         axes: list[int] = []
         if None in given:
@@ -266,8 +265,7 @@ class Checks(Errors):
         kind = _kind(array)
         if kind != "i" and not (kind == "f" and is_float):
             found = dtype_text(array) if is_list else describe(value)
-            is_named = issubclass(type(value), float) and not issubclass(type(value), np.generic)
-            raise self._wrong_bound(argument, f"{found} (float)" if kind == "f" and not is_named else found, dtype)
+            raise self._wrong_bound(argument, found, dtype)
         if array.ndim == 0:
             # A float64 is converted to the tensor's dtype later, and so is an integer of any size.
             return _item(rounded(array, dtype) if is_float and array.itemsize > 8 else array)  # noqa: PLR2004

@@ -68,7 +68,7 @@ def set_num_threads(n: SupportsIndex) -> None:
     ValueError: set_num_threads: n: found int 0; allowed: an int from 1 to 1024
     """
     _core.get_num_threads()  # an error of the environment comes first
-    _core.set_num_threads(number_of_threads(n, 1024))
+    _core.set_num_threads(number_of_threads(n, _core.MAX_THREADS))
 
 
 def trim() -> int:

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from gradclip._types import AnyResult, Array
 
 __all__ = [
+    "MAX_THREADS",
     "__version__",
     "clip_by_global_norm",
     "clip_by_norm",
@@ -39,6 +40,7 @@ __all__ = [
     "trim",
 ]
 
+MAX_THREADS: int
 __version__: str
 
 class _Config(TypedDict):

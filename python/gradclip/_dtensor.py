@@ -24,8 +24,8 @@ class Parts(NamedTuple):
 def parts_of(tensors: list[Any], dtypes: set[Any], sources: list[Any] | None = None) -> Parts | None:
     """Return the parts of DTensors; None for other tensors and dtypes, sums still to be made, and unrelated meshes.
 
-    What counts are ``sources`` too, such as the parameters of gradients, because a process may have no
-    gradient. All processes find the same, so that all of them take part in what follows.
+    The ``sources`` decide too, such as the parameters of gradients, because a process may have no gradient.
+    So all processes find the same, and all of them take part in what follows.
     """
     # A program that has not loaded it has no DTensors.
     distributed = sys.modules.get("torch.distributed.tensor")

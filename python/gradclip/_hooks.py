@@ -18,9 +18,9 @@ def install() -> None:
         os.register_at_fork(after_in_child=_core.forked)
     if sys.version_info < (3, 14):
         atexit.register(_core.exiting)
-    # A clip loads the code of a clip before the program's first call: to map that code and to read it from memory takes
-    # 0.1 ms. A bad value in the environment is an error of the program's call, which reads the environment again:
-    # variables that are set after the import count.
+    # This clip loads the code of a clip, so that the program's first call need not. To map and to read it takes 0.1 ms.
+    # The program's first call reads the environment again. So variables that are set after the import count, and a bad
+    # value is an error of that call.
     with contextlib.suppress(ValueError):
         ones = np.ones(2, np.float32)
         _core.clip_by_global_norm([ones], 1.0, None, None, 2, "propagate", False, "raise", None, None)

@@ -43,7 +43,7 @@ def describe(value: Any) -> str:
         text = _value_of(value, _MOST_LEVELS)
     except Exception:  # noqa: BLE001 (whatever a class raises from its repr)
         return f"{name} (without a repr)"
-    return name if text is None else f"{name} {_clipped(text)}"
+    return name if text is None else f"{name} {_clipped(text.removeprefix('an int '))}"
 
 
 def text_of(value: Any) -> str:
@@ -52,9 +52,7 @@ def text_of(value: Any) -> str:
         text = _value_of(value, _MOST_LEVELS)
     except Exception:  # noqa: BLE001
         text = None
-    if text is None:
-        return _class_of(value)
-    return f"an int {text}" if text.startswith("of ") else _clipped(text)  # a long integer without its digits
+    return _class_of(value) if text is None else _clipped(text)
 
 
 def dtype_text(array: Any) -> str:
@@ -112,7 +110,7 @@ def _value_of(value: Any, levels: int) -> str | None:
         text = repr(value)
     elif issubclass(kind, int):
         bits = int.bit_length(value)
-        text = int.__repr__(value) if bits <= _MOST_BITS else f"of {bits} bits"
+        text = int.__repr__(value) if bits <= _MOST_BITS else f"an int of {bits} bits"
     elif issubclass(kind, float):
         text = float.__repr__(value)
     elif issubclass(kind, complex):

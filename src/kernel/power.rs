@@ -222,16 +222,16 @@ impl<T: Element, const N: u32> Term<T> for HalfPower<N> {
     }
 }
 
-/// `2 p`, if p is one of the simple powers, which a few multiplications or a square root compute ([`HalfPower`]). They need no
-/// peak as long as the sum stays in range.
+/// `2 p`, if [`HalfPower`] computes the power p: by a few multiplications or a square root. These powers need no peak as long as
+/// the sum stays in range.
 #[must_use]
-pub fn simple(p: f64) -> Option<u32> {
+pub fn half_power(p: f64) -> Option<u32> {
     [1, 3, 6, 8].into_iter().find(|twice| f64::from(*twice) == 2.0 * p)
 }
 
-/// `sum^(1/p)`, for a finite sum and a simple power of which `twice` is the double.
+/// `sum^(1/p)`, for a finite sum of powers p and `twice`, which is `2 p`, from [`half_power`].
 #[must_use]
-pub fn simple_root(twice: u32, sum: f64) -> Scaled {
+pub fn half_power_root(twice: u32, sum: f64) -> Scaled {
     match twice {
         1 => {
             let (digits, exponent) = Scaled::new(sum, 0).split();

@@ -69,7 +69,7 @@ pub fn clip_each<'a, T: Tasks<'a>>(
     let streams = is_streamed(tasks.bytes(false) / 2);
     let share = job_bytes(work);
     // A thread reads and writes an array in its own cache. An array that is longer than this would leave the other threads
-    // without work at the end. An array that is not shared is for one thread in any case.
+    // without work at the end. A pass over less than `WAKE_MIN_BYTES` is never shared, so such an array is short too.
     let longest = WAKE_MIN_BYTES.max(work / (LEAST_JOBS * THREADS.get()?));
     let runs = runs(tasks, share, longest)?;
     let (mut jobs, mut long) = (vec_with_room(runs.len())?, vec_with_room(runs.len())?);

@@ -65,6 +65,9 @@ mod _core {
     }
 
     #[pymodule_export]
+    const MAX_THREADS: usize = crate::parallel::MAX_THREADS;
+
+    #[pymodule_export]
     #[expect(non_upper_case_globals, reason = "Python's name")]
     const __version__: &str = env!("CARGO_PKG_VERSION");
 }

@@ -9,7 +9,7 @@ use pyo3::types::{PyFloat, PyString};
 use super::array::items::Items;
 use super::array::pair::Pair;
 use super::array::{Array, internal};
-use super::call::{Call, plain_axes, plain_order, unless_plain_axes};
+use super::call::{Call, plain_axes, plain_order};
 use super::kinds::Kinds;
 use super::operands::{Inputs, OnDevice, Parameter, Parts};
 use super::run::{Norms, new_norms, norm_of_arrays, scale_by_norms, scale_pairs, scale_slices};
@@ -155,7 +155,7 @@ pub(super) fn norm<'py>(
     name: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     const TENSOR: Parameter = Parameter::new("tensor", Kinds::Normed, false).with(Parts::GpuAndDask);
-    let call = Call::new(py, "norm", name, [Some(ord), unless_plain_axes(axis), keepdims])?;
+    let call = Call::new(py, "norm", name, [Some(ord), axis, keepdims])?;
     let mut inputs = Inputs::new(&call, TENSOR, Items::One(tensor.clone()));
     // The norms of slices are those of a general array.
     let is_whole = axis.is_none() && keepdims.is_none();
@@ -187,7 +187,7 @@ pub(super) fn normalize<'py>(
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     const TENSOR: Parameter = Parameter::new("tensor", Kinds::Scalable, false).with(Parts::Gpu);
-    let call = Call::new(py, "normalize", name, [Some(ord), unless_plain_axes(axis)])?;
+    let call = Call::new(py, "normalize", name, [Some(ord), axis])?;
     let mut inputs = Inputs::new(&call, TENSOR, Items::One(tensor.clone()));
     if inputs.read_general()?.is_some() {
         return call.hand_on(false, (tensor, ord, axis, name, out));

@@ -7,7 +7,7 @@ use pyo3::types::{PyAny, PyBytes};
 
 use super::array::items::Items;
 use super::array::{Array, internal};
-use super::call::{Call, unless_plain_axes};
+use super::call::Call;
 use super::kinds::Kinds;
 use super::operands::{Inputs, OnDevice, Parameter, Parts};
 use super::run::{Norms, exact_sum_of_arrays, numbers, placed, zeros};
@@ -112,7 +112,7 @@ pub(super) fn power_sums_along<'py>(
     axes: Option<&Bound<'py, PyAny>>,
     ord: &Bound<'py, PyAny>,
 ) -> PyResult<(Bound<'py, PyAny>, usize)> {
-    let call = Call::new(py, function, name, [unless_plain_axes(axes), Some(ord)])?;
+    let call = Call::new(py, function, name, [axes, Some(ord)])?;
     let mut tensor = Inputs::new(&call, Parameter::new("t", Kinds::Normed, true), Items::One(t.clone()));
     tensor.read_general()?;
     let array = tensor.array()?;

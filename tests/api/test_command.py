@@ -326,7 +326,7 @@ def test_files_that_cannot_be_read_are_named_and_the_others_told(tmp_path, capsy
         assert err.count("\n") == 1, err
         assert "good.npy:good" in out
     _, _, err = run("norms", tmp_path / "digits.npy", tmp_path / "no_array.npz", capsys=capsys)
-    assert f"found shape (0, of 20000 bits) in the header; allowed: integers from 0 to {sys.maxsize}\n" in err
+    assert f"found shape (0, an int of 20000 bits) in the header; allowed: integers from 0 to {sys.maxsize}\n" in err
     assert "found no array in the archive; allowed: at least one member whose name ends in .npy\n" in err
     status, out, _ = run("norms", tmp_path / "objects.npy", capsys=capsys)  # nothing is unpickled
     assert status == 0

@@ -21,7 +21,7 @@ use crate::common::{Random, alone, clip_columns, clip_rows, slice_norms};
 use _core::element::{Bf16, Bool, Complex, Element, F16, Ordered, Real};
 use _core::isa::{Isa, StreamGuard};
 use _core::kernel::clip::Clip;
-use _core::kernel::power::simple_root;
+use _core::kernel::power::half_power_root;
 use _core::kernel::scale::{ClipMagnitude, Scale};
 use _core::kernel::scale_each::FactorKind;
 use _core::parallel::Crew;
@@ -473,7 +473,7 @@ fn norms_and_factors(found: &mut Found) {
                 found.add_factor(Some(norm.factor_to(limit)));
             }
             for twice in [1, 3, 6, 8] {
-                found.add_norm(simple_root(twice, value));
+                found.add_norm(half_power_root(twice, value));
             }
         }
     });

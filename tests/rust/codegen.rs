@@ -8,6 +8,8 @@
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::expect_used, clippy::panic, missing_docs, reason = "a test")]
 
+mod common;
+
 use std::any::type_name;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
@@ -16,10 +18,10 @@ use std::ops::Bound::{Excluded, Included};
 use std::process::Command;
 use std::vec;
 
-use _core::element::{Bf16, Element, F16, Real};
-use _core::isa::{Baseline, Identity, Isa, Level, Lines, Op, Stream};
+use _core::element::{Bf16, Element, F16};
+use _core::isa::{Baseline, Identity, Isa, Lines, Op, Stream};
 use _core::kernel::clip::{AnyOutside, Between, Clip, ClipEach};
-use _core::kernel::halves::{HalfTimes, ScaleHalves, from_singles};
+use _core::kernel::halves::{HalfTimes, ScaleHalves};
 use _core::kernel::map::{AnyChange, Apply, ApplyEach};
 use _core::kernel::max::{MaxAbs, MaxRow};
 use _core::kernel::power::{HalfPower, Power};
@@ -27,6 +29,7 @@ use _core::kernel::scale::Times;
 use _core::kernel::scale_each::ScaleEach;
 use _core::kernel::sum::{Abs, AddDenseRows, AddRows, Square, Sum, SumEach};
 use _core::kernel::widen::Widen;
+use common::FromSingles;
 
 /// The levels, in the order of the table in `isa.rs`, and the names of their registers.
 const LEVELS: [(&str, Register); 3] = [
@@ -90,20 +93,6 @@ fn probe_both<O: Op>(unit: Unit, most: [usize; LEVELS.len()]) -> Probe {
 type Slices<'a, T> = vec::IntoIter<(Option<&'a [T]>, &'a mut [T], Times)>;
 /// The sequences of a sum of several, and the places of their sums.
 type Sequences<'a, T> = vec::IntoIter<(usize, &'a [T], &'a mut f64)>;
-
-/// [`from_singles`] as an operation.
-struct FromSingles<'a, T> {
-    from: &'a [f32],
-    to: &'a mut [T],
-}
-
-impl<T: Real> Op for FromSingles<'_, T> {
-    type Output = ();
-    #[inline(always)]
-    fn eval<L: Level>(self, level: L) {
-        from_singles(level, self.from, self.to);
-    }
-}
 
 /// [`probe`] for an operation that streams.
 fn streamed<T: Element, F: Lines<T>>(unit: Unit, most: [usize; LEVELS.len()]) -> Probe {

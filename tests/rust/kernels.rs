@@ -10,13 +10,13 @@ use std::slice;
 use std::sync::LazyLock;
 use std::sync::atomic::AtomicU8;
 
-use crate::common::{IS_SLOW, Random, sized, thinned};
+use crate::common::{FromSingles, IS_SLOW, Random, ToSingles, sized, thinned};
 use _core::element::{Bf16, Bool, Complex, Dtype, Element, F16, Half, Ordered, Real};
-use _core::isa::{Isa, LINE, Level, Op, StreamGuard};
+use _core::isa::{Isa, LINE, StreamGuard};
 use _core::kernel::clip::{AnyOutside, Clip, ClipEach};
 use _core::kernel::difference::{Approach, Subtract};
 use _core::kernel::examples::Share;
-use _core::kernel::halves::{HalfTimes, from_singles, to_singles};
+use _core::kernel::halves::HalfTimes;
 use _core::kernel::map::{AnyChange, Apply, Map};
 use _core::kernel::max::{MaxAbs, MaxRow};
 use _core::kernel::power::{HalfPower, Power};
@@ -883,34 +883,6 @@ where
             isa.run(ScaleEach { from: Some(&from), to: &mut found, factors: &edges, kind: ANY });
             assert_same(&found, expected);
         }
-    }
-}
-
-/// [`to_singles`] as an operation.
-struct ToSingles<'a, T> {
-    from: &'a [T],
-    to: &'a mut [f32],
-}
-
-impl<T: Real> Op for ToSingles<'_, T> {
-    type Output = ();
-    #[inline(always)]
-    fn eval<L: Level>(self, level: L) {
-        to_singles(level, self.from, self.to);
-    }
-}
-
-/// [`from_singles`] as an operation.
-struct FromSingles<'a, T> {
-    from: &'a [f32],
-    to: &'a mut [T],
-}
-
-impl<T: Real> Op for FromSingles<'_, T> {
-    type Output = ();
-    #[inline(always)]
-    fn eval<L: Level>(self, level: L) {
-        from_singles(level, self.from, self.to);
     }
 }
 

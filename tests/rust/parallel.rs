@@ -10,7 +10,7 @@ use crate::common::{Random, alone, clip_columns, clip_rows, slice_norms};
 use _core::element::{Bf16, Bool, Complex, Element, F16, Ordered, Real};
 use _core::isa::Isa;
 use _core::kernel::clip::Clip;
-use _core::kernel::power::{Power, simple_root};
+use _core::kernel::power::{Power, half_power_root};
 use _core::kernel::scale_each::FactorKind;
 use _core::kernel::sum::{BLOCK, Term};
 use _core::parallel::Crew;
@@ -406,10 +406,10 @@ fn lists_are_summed_in_the_documented_order() {
             } else {
                 Scaled::ZERO
             },
-            simple_root(1, Naive::of_list(&arrays, |x| x.abs().sqrt())),
-            simple_root(3, Naive::of_list(&arrays, |x| x.abs() * x.abs().sqrt())),
-            simple_root(6, Naive::of_list(&arrays, |x| x.abs() * x.abs() * x.abs())),
-            simple_root(8, Naive::of_list(&arrays, |x| (x * x) * (x * x))),
+            half_power_root(1, Naive::of_list(&arrays, |x| x.abs().sqrt())),
+            half_power_root(3, Naive::of_list(&arrays, |x| x.abs() * x.abs().sqrt())),
+            half_power_root(6, Naive::of_list(&arrays, |x| x.abs() * x.abs() * x.abs())),
+            half_power_root(8, Naive::of_list(&arrays, |x| (x * x) * (x * x))),
         ];
         let found = everywhere(|isa| {
             let views: Vec<AnyView<'_>> = arrays.iter().map(|array| View::Dense(&array[..]).into()).collect();

@@ -3,7 +3,7 @@
 #![allow(clippy::cast_possible_wrap, clippy::expect_used, missing_docs, reason = "a test")]
 
 use crate::common::Random;
-use _core::kernel::power::{Log2, Power, exp2, simple, simple_root};
+use _core::kernel::power::{Log2, Power, exp2, half_power, half_power_root};
 use _core::kernel::sum::Term;
 use _core::scaled::{Factor, Scaled, power_of_two};
 
@@ -238,9 +238,9 @@ fn the_distance_of_powers() {
 /// units of its power, or a few more where the power's first digit is small.
 #[test]
 fn simple_roots_are_right() {
-    assert_eq!([0.5, 1.5, 3.0, 4.0].map(simple), [Some(1), Some(3), Some(6), Some(8)]);
+    assert_eq!([0.5, 1.5, 3.0, 4.0].map(half_power), [Some(1), Some(3), Some(6), Some(8)]);
     for p in [1.0, 2.0, 3.7, 0.0, f64::INFINITY, f64::NAN, 3.0 + 2.0 * f64::EPSILON] {
-        assert_eq!(simple(p), None);
+        assert_eq!(half_power(p), None);
     }
     let mut random = Random::new(11);
     for _ in 0..50_000 {
@@ -248,7 +248,7 @@ fn simple_roots_are_right() {
         let of = Scaled::new(sum, 0).split();
         // (the power of the root, the power of the sum, and how many units may lie between)
         for (twice, n, m, units) in [(1, 1, 2, 0.5), (3, 3, 2, 12.0), (6, 3, 1, 4.0), (8, 4, 1, 5.0)] {
-            let root = simple_root(twice, sum);
+            let root = half_power_root(twice, sum);
             let off = distance(root.split(), n, of, m);
             assert!(off <= units, "{twice} halves of {sum:e} is {root:?}, off by {off}");
         }
@@ -256,19 +256,19 @@ fn simple_roots_are_right() {
     // Whole roots are whole, as long as the sum is exact.
     for n in 0..5000 {
         let n = f64::from(n);
-        assert_eq!(simple_root(1, n), Scaled::new(n * n, 0));
-        assert_eq!(simple_root(3, n * n * n), Scaled::new(n * n, 0));
-        assert_eq!(simple_root(6, n * n * n), Scaled::new(n, 0));
-        assert_eq!(simple_root(8, n * n * n * n), Scaled::new(n, 0));
+        assert_eq!(half_power_root(1, n), Scaled::new(n * n, 0));
+        assert_eq!(half_power_root(3, n * n * n), Scaled::new(n * n, 0));
+        assert_eq!(half_power_root(6, n * n * n), Scaled::new(n, 0));
+        assert_eq!(half_power_root(8, n * n * n * n), Scaled::new(n, 0));
     }
     // The square of the largest and of the smallest number, neither of which float64 holds.
-    assert_eq!(simple_root(1, power_of_two(1000)), Scaled::new(1.0, 2000));
-    assert_eq!(simple_root(1, f64::from_bits(1)), Scaled::new(1.0, -2148));
+    assert_eq!(half_power_root(1, power_of_two(1000)), Scaled::new(1.0, 2000));
+    assert_eq!(half_power_root(1, f64::from_bits(1)), Scaled::new(1.0, -2148));
     for twice in [1, 3, 6, 8] {
-        assert_eq!(simple_root(twice, 0.0), Scaled::ZERO);
-        let infinite = simple_root(twice, f64::INFINITY);
+        assert_eq!(half_power_root(twice, 0.0), Scaled::ZERO);
+        let infinite = half_power_root(twice, f64::INFINITY);
         assert!(!infinite.is_finite() && infinite.to_f64() == f64::INFINITY);
-        assert!(simple_root(twice, f64::NAN).to_f64().is_nan());
+        assert!(half_power_root(twice, f64::NAN).to_f64().is_nan());
     }
 }
 
@@ -497,7 +497,7 @@ fn a_cube_is_right() {
 
 #[test]
 fn cube_roots_of_cubes_are_whole() {
-    let cube_root = |x| simple_root(6, x).to_f64();
+    let cube_root = |x| half_power_root(6, x).to_f64();
     for i in 1..10_000 {
         let x = f64::from(i);
         assert_eq!(cube_root(x * x * x), x);

@@ -1,7 +1,7 @@
 //! The orders of norms, and the passes over the data that each of them takes.
 
 use crate::element::Element;
-use crate::kernel::power::{Power, simple, simple_root};
+use crate::kernel::power::{Power, half_power, half_power_root};
 use crate::kernel::sum::Total;
 use crate::scaled::{RESCALE, Scaled, power_of_two};
 
@@ -27,7 +27,7 @@ pub enum Reduction {
     RescaledAbs(f64),
     Square,
     RescaledSquare(f64),
-    /// Powers of which this is the double, see [`simple`].
+    /// Powers `n / 2`, see [`half_power`].
     HalfPower(u32),
     Power(Power),
 }
@@ -75,7 +75,7 @@ impl Order {
     /// About how many times as long as a plain read of the data a pass takes: it decides whether threads are worth it.
     pub(super) fn cost(self) -> usize {
         match self {
-            Self::Power(p) if simple(p).is_some() => 2,
+            Self::Power(p) if half_power(p).is_some() => 2,
             Self::Power(_) => 16,
             _ => 1,
         }
@@ -87,7 +87,7 @@ impl Order {
             Self::One => Some(Reduction::Abs),
             Self::Two | Self::Square => Some(Reduction::Square),
             Self::Max => None,
-            Self::Power(p) => simple(p).map(Reduction::HalfPower),
+            Self::Power(p) => half_power(p).map(Reduction::HalfPower),
         }
     }
 
@@ -134,12 +134,12 @@ impl Order {
             }
             Self::Max => largest()?,
             Self::Power(p) => {
-                if let Some(twice) = simple(p) {
+                if let Some(twice) = half_power(p) {
                     let s = sum(Reduction::HalfPower(twice))?;
                     // The smallest square root is 2^-537: beside a sum like this it counts nothing, rounded or not.
                     let smallest = if p < 1.0 { power_of_two(-400) } else { SMALLEST_SUM };
                     if s.is_nan() || (smallest..f64::INFINITY).contains(&s) || !risk().wide {
-                        return Ok(simple_root(twice, s));
+                        return Ok(half_power_root(twice, s));
                     }
                 }
                 let peak = largest()?;

@@ -21,7 +21,7 @@ impl<'py> Items<'py> {
         let entries = if let Ok(list) = object.cast::<PyList>() {
             objects::tuple_of_list(list)?
         } else if let Ok(tuple) = object.cast_exact::<PyTuple>() {
-            // A copy too: NumPy resizes an array only while nothing else has a reference to it, and counts these references.
+            // A copy too, with references of its own: NumPy does not resize an array that has more references than it expects.
             objects::tuple_of_list(&tuple.as_sequence().to_list()?)?
         } else {
             return Ok(None);
