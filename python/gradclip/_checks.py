@@ -264,7 +264,9 @@ class Checks(Errors):
             array = array if integers is None else integers
         kind = _kind(array)
         if kind != "i" and not (kind == "f" and is_float):
-            found = dtype_text(array) if is_list else describe(value)
+            # The class of other objects does not tell that they hold floats.
+            is_told = issubclass(type(value), (np.ndarray, np.generic, float))
+            found = dtype_text(array) if is_list or (kind == "f" and not is_told) else describe(value)
             raise self._wrong_bound(argument, found, dtype)
         if array.ndim == 0:
             # A float64 is converted to the tensor's dtype later, and so is an integer of any size.

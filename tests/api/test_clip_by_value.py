@@ -46,6 +46,22 @@ def test_every_integer_dtype_is_clipped_exactly(dtype):
             )
 
 
+def test_the_error_for_floats_as_bounds_of_integers_names_them():
+    class Holder:
+        def __array__(self, dtype=None, copy=None):
+            return np.ones(3)
+
+    for bound, found in (
+        (0.5, "float 0.5"),
+        ([0.5, 1.0, 2.0], "dtype float64"),
+        (Holder(), "dtype float64"),
+        (memoryview(np.ones(3, np.float32)), "dtype float32"),
+        (np.float32(0.5), "float32"),
+    ):
+        with pytest.raises(TypeError, match=rf"clip_value_min: found .*{found}.*; allowed: None, an int or an array"):
+            gc.clip_by_value(np.arange(3), bound, 2)
+
+
 @integers
 def test_integer_bounds_outside_the_range_saturate(dtype):
     x, info = corners(dtype), np.iinfo(dtype)
