@@ -73,10 +73,10 @@ fn clip_to_bounds(
             return Ok(detached(py, bytes, || apply_elementwise(Isa::current(), &work, &mut task))?);
         }
         let pair = operands.pair()?;
-        let (shape, walk, bytes) = (pair.input().shape().to_vec(), pair.walk(), pair.input().bytes());
+        let (shape, walk, bytes) = (pair.input().shape(), pair.walk(), pair.input().bytes());
         let numbers = (values.0.map(|lo| [lo]), values.1.map(|hi| [hi]));
-        let lo = lo.view(numbers.0.as_ref(), &shape, &walk)?;
-        let work = Bounds::new(lo, hi.view(numbers.1.as_ref(), &shape, &walk)?)?;
+        let lo = lo.view(numbers.0.as_ref(), shape, &walk)?;
+        let work = Bounds::new(lo, hi.view(numbers.1.as_ref(), shape, &walk)?)?;
         let mut task = pair.task::<T>(&walk)?;
         Ok(detached(py, bytes, || apply_elementwise(Isa::current(), &work, &mut task))?)
     }, Err(internal("bounds of a dtype without an order")))

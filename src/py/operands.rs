@@ -342,7 +342,6 @@ fn pair_up<'o, 'py>(
     let mut pairs = vec_with_room(tensors.len())?;
     // Allocated before anything is written, because it may fail for lack of memory.
     let mut results = vec_with_room(tensors.len())?;
-    let mut numbers = vec_with_room(tensors.len())?;
     for (i, tensor) in tensors.into_iter().enumerate() {
         let own = match &outs {
             Some(outs) => Some(outs.get(i)?.to_owned()).filter(|own| !own.is_none()),
@@ -362,11 +361,13 @@ fn pair_up<'o, 'py>(
         let pair = Pair::new(tensor.array, given)?;
         results.push(call.result(pair.object().clone(), tensor.slices.as_ref(), own.as_ref())?);
         pairs.push(pair);
-        numbers.push(i);
     }
     if let Some((a, b)) = arrange(&mut pairs, readers)? {
-        let place = |pair: usize| argument(numbers.get(pair).copied().unwrap_or(0));
-        return Err(call.error("clash_error", (place(a).to_string(), place(b).to_string())));
+        let place = |pair| {
+            let mut entries = (0..items.len()).filter(|i| items.get(*i).is_ok_and(|entry| !entry.is_none()));
+            argument(entries.nth(pair).unwrap_or(0)).to_string()
+        };
+        return Err(call.error("clash_error", (place(a), place(b))));
     }
     let result = match results.pop() {
         Some(result) if !is_list => result,

@@ -41,10 +41,12 @@ pub(in crate::py) fn is_integer(object: &Bound<'_, PyAny>) -> bool {
 
 #[inline(always)]
 fn is_one_of<const N: usize>(object: &Bound<'_, PyAny>, classes: [NpyTypes; N]) -> bool {
-    // SAFETY: the interpreter is attached, and `object` is a live object.
-    classes
-        .into_iter()
-        .any(|class| unsafe { ffi::Py_TYPE(object.as_ptr()) == npyffi::get_type_object(object.py(), class) })
+    let is_of = |class| {
+        // SAFETY: the interpreter is attached, and `object` is a live object.
+        unsafe { ffi::Py_TYPE(object.as_ptr()) == npyffi::get_type_object(object.py(), class) }
+    };
+    // The most usual objects that are no numbers are arrays, and each class takes a lookup.
+    !is_of(NpyTypes::PyArray_Type) && classes.into_iter().any(is_of)
 }
 
 /// A list of the `entries`, as many as their length says.
