@@ -12,7 +12,7 @@ twice with the same initial weights, the same batches and the same learning rate
   common norm is above a limit. The direction of the update stays, only its length is bounded,
   and the loss falls.
 
-Run it (about 15 seconds on two cores)::
+Run it (about half a minute on two free CPUs, longer if other programs use them)::
 
     pip install ".[examples]"
     python examples/exploding_rnn.py
