@@ -101,7 +101,7 @@ def clip_by_weight_norm(
     unit_axis: int = -1,
     out: Sequence[Array | None] | None = None,
 ) -> list[Array | None]:
-    """Scale each unit of gradients so that its norm is at most a share of its weights' norm.
+    """Scale each unit of gradients so that its norm is at most a given ratio of its weights' norm.
 
     Parameters
     ----------
@@ -112,7 +112,8 @@ def clip_by_weight_norm(
         For each gradient, the weights, of the same shape. For each None in ``t_list``, the
         entry is not read.
     clipping : number, optional
-        The share, a real number >= 0. Default: 0.01.
+        The largest allowed ratio of the two norms (λ in the paper below), a real number >= 0.
+        Default: 0.01.
     name : str, optional
         Prefix of error messages. Default: none.
     eps : number, optional
