@@ -73,6 +73,16 @@ def test_raise_writes_nothing_and_names_the_slices(axes):
     assert bits(gc.clip_by_norm(x, 0.5, axes, nonfinite="raise")) == bits(gc.clip_by_norm(x, 0.5, axes))
 
 
+def test_the_error_has_the_name_of_the_package():
+    assert repr(gc.NonFiniteError) == "<class 'gradclip.NonFiniteError'>"
+    data = pickle.dumps(gc.NonFiniteError("text", np.inf, (1,)), protocol=0)
+    earlier = data.replace(b"cgradclip\n", b"cgradclip._nonfinite\n")  # the name in pickles of earlier commits
+    assert data != earlier
+    for again in (pickle.loads(data), pickle.loads(earlier)):
+        assert type(again) is gc.NonFiniteError
+        assert (str(again), again.norm, again.entries) == ("text", np.inf, (1,))
+
+
 def test_a_signalling_nan_keeps_its_bits():
     for dtype, integer, nan in (("f4", "u4", 0x7F800001), ("f8", "u8", 0x7FF0000000000001), ("f2", "u2", 0x7C01)):
         x = np.ones((3, 40), dtype)
