@@ -3,7 +3,8 @@
 The functions have TensorFlow's names, signatures and treatment of ``None``, and
 NumPy's ``out=``. They neither overflow nor underflow. Values that need no clipping
 keep their bits. Results have the same bits on every CPU and for any number of
-threads. Functions that take CuPy arrays compute on their GPU.
+threads. Functions that take CuPy arrays compute on their GPU. `norm`, `global_norm`
+and four clippers keep dask arrays lazy.
 
 Clip: `clip_by_value`, `clip_by_norm`, `clip_by_average_norm`, `clip_by_rms`,
 `clip_by_global_norm`, `clip_by_norms`, `clip_by_weight_norm`,

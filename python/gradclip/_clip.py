@@ -101,7 +101,7 @@ def clip_by_value(
     numpy.ndarray or IndexedSlices
         The result, with the shape and dtype of ``t``, or ``out`` if it was given.
         A value equal to a bound keeps its bits. A NaN in ``t`` also keeps its bits.
-        Elements with a NaN bound become NaN.
+        Elements with a NaN bound become NaN. A dask array gives a lazy dask array.
 
     Raises
     ------
@@ -236,7 +236,7 @@ def clip_by_norm(
     numpy.ndarray or IndexedSlices
         The result, with the shape and dtype of ``t``, or ``out`` if it was given.
         Slices with a norm at or below ``clip_norm`` keep their bits (with ``strict=True``:
-        at or below ``clip_norm * (1 - 1e-13)``).
+        at or below ``clip_norm * (1 - 1e-13)``). A dask array gives a lazy dask array.
 
     Raises
     ------
@@ -440,7 +440,8 @@ def clip_by_average_norm(
     -------
     numpy.ndarray
         The result, with the shape and dtype of ``t``, or ``out`` if it was given.
-        A tensor with an average norm at or below ``clip_norm`` keeps its bits.
+        A tensor with an average norm at or below ``clip_norm`` keeps its bits. A dask array
+        gives a lazy dask array.
 
     Raises
     ------
@@ -575,10 +576,11 @@ def clip_by_global_norm(
         The results, each with the shape and dtype of its tensor, or the entries of
         ``out`` if it was given. None for each None. If the norm is at or below
         ``clip_norm`` (with ``strict=True``: ``clip_norm * (1 - 1e-13)``), all tensors keep
-        their bits.
+        their bits. If a tensor is a dask array, all results are lazy dask arrays.
     norm : float
         The global norm before clipping. For CuPy arrays it is a 0-d float64 array on
-        their device, which you may pass as ``use_norm``.
+        their device, which you may pass as ``use_norm``. With dask arrays it is a lazy 0-d
+        float64 dask array.
 
     Raises
     ------

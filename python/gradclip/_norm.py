@@ -88,7 +88,9 @@ def global_norm(
     -------
     float
         The norm in float64 precision, whatever the dtypes are; 0.0 for an empty list.
-        For CuPy arrays it is a 0-d float64 array on their device.
+        For CuPy arrays it is a 0-d float64 array on their device. If a tensor is a dask
+        array, it is a lazy 0-d float64 dask array, except with ``comm`` or
+        ``reproducible=True``, which compute it.
 
     Raises
     ------
@@ -236,10 +238,11 @@ def norm(
     -------
     float or numpy.ndarray
         A float in float64 precision if the result is one number and ``keepdims`` is
-        not True. (For a CuPy array: a 0-d float64 array on its device.) Otherwise an
-        array with the shape of ``tensor`` without the reduced axes, or with length 1
-        there. Its dtype is float32 for float16, bfloat16, float32 and complex64, and
-        float64 for all others.
+        not True. (For a CuPy array: a 0-d float64 array on its device. For a dask array:
+        a lazy 0-d float64 dask array.) Otherwise an array, for a dask array a lazy one,
+        with the shape of ``tensor`` without the reduced axes, or with length 1 there. Its
+        dtype is float32 for float16, bfloat16, float32 and complex64, and float64 for all
+        others.
 
         If the elements include NaN and infinity, the norm is NaN. An empty norm is 0.
 
