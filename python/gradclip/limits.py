@@ -84,7 +84,25 @@ class Percentile:
         return f"Percentile(q={self.q!r}, history={self.history})"
 
     def update(self, norm: float) -> float:
-        """Take the norm of a step, and return the limit for it."""
+        """Take the norm of a step, and return the limit for it.
+
+        Parameters
+        ----------
+        norm : float
+            The norm, a number >= 0. An infinite or NaN norm does not change the rule.
+
+        Returns
+        -------
+        float
+            The limit, infinity for none. After an infinite or NaN norm: the last limit.
+
+        Raises
+        ------
+        TypeError
+            If ``norm`` is not a real number.
+        ValueError
+            If ``norm`` is negative, or an array of one axis or more.
+        """
         norm = _norm(norm, "Percentile.update")
         if math.isfinite(norm):
             self._norms.append(norm)
@@ -95,11 +113,30 @@ class Percentile:
         return self._limit
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for `load_state_dict`: numbers and lists of numbers."""
+        """Return the state for `load_state_dict`.
+
+        Returns
+        -------
+        dict
+            The norms that count, oldest first, and the last limit: a list of numbers and a number.
+        """
         return {"norms": list(self._norms), "limit": self._limit}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state of another rule. ``q`` and ``history`` do not change."""
+        """Restore the state of another rule. ``q`` and ``history`` do not change.
+
+        Parameters
+        ----------
+        state : mapping
+            The result of `state_dict` of a rule of this class.
+
+        Raises
+        ------
+        TypeError
+            If ``state`` is not a mapping, or an entry has a wrong type.
+        ValueError
+            If an entry is missing or has a value that no state has. The rule has not changed then.
+        """
         norms, limit = _entries(state, "Percentile.load_state_dict", ("norms", "limit"))
         kept = _finite_norms(norms, "Percentile.load_state_dict", "norms")
         limit = _limit(limit, "Percentile.load_state_dict")
@@ -177,7 +214,25 @@ class ZScore:
         return f"ZScore(threshold={self.threshold!r}, decay={self.decay!r}, warmup={self.warmup})"
 
     def update(self, norm: float) -> float:
-        """Take the norm of a step, and return the limit for it."""
+        """Take the norm of a step, and return the limit for it.
+
+        Parameters
+        ----------
+        norm : float
+            The norm, a number >= 0. An infinite or NaN norm does not change the rule.
+
+        Returns
+        -------
+        float
+            The limit, infinity for none. After an infinite or NaN norm: the last limit.
+
+        Raises
+        ------
+        TypeError
+            If ``norm`` is not a real number.
+        ValueError
+            If ``norm`` is negative, or an array of one axis or more.
+        """
         norm = _norm(norm, "ZScore.update")
         if not math.isfinite(norm):
             return self._limit
@@ -200,11 +255,31 @@ class ZScore:
         return self._limit
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for `load_state_dict`: numbers and lists of numbers."""
+        """Return the state for `load_state_dict`.
+
+        Returns
+        -------
+        dict
+            The mean, the variance, the norms of the warmup, and the last limit: numbers and a list of
+            numbers.
+        """
         return {"mean": self.mean, "var": self.var, "first": list(self._first), "limit": self._limit}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state of another rule. The arguments of this rule do not change."""
+        """Restore the state of another rule. The arguments of this rule do not change.
+
+        Parameters
+        ----------
+        state : mapping
+            The result of `state_dict` of a rule of this class.
+
+        Raises
+        ------
+        TypeError
+            If ``state`` is not a mapping, or an entry has a wrong type.
+        ValueError
+            If an entry is missing or has a value that no state has. The rule has not changed then.
+        """
         what = "ZScore.load_state_dict"
         mean, var, first, limit = _entries(state, what, ("mean", "var", "first", "limit"))
         norms = _finite_norms(first, what, "first")
@@ -272,7 +347,25 @@ class Quantile:
         return f"Quantile(target={self.target!r}, rate={self.rate!r}, initial={self.initial!r})"
 
     def update(self, norms: npt.ArrayLike) -> float:
-        """Take the norms of a step's examples or clients, and return the limit for the next step."""
+        """Take the norms of a step's examples or clients, and return the limit for the next step.
+
+        Parameters
+        ----------
+        norms : array_like
+            The norms, numbers >= 0. Infinite and NaN norms do not count.
+
+        Returns
+        -------
+        float
+            The limit for the next step.
+
+        Raises
+        ------
+        TypeError
+            If ``norms`` are not real numbers.
+        ValueError
+            If a norm is negative.
+        """
         values = _norms(norms, "Quantile.update")
         values = values[np.isfinite(values)]
         if len(values):
@@ -283,11 +376,30 @@ class Quantile:
         return self.limit
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for `load_state_dict`: a number."""
+        """Return the state for `load_state_dict`.
+
+        Returns
+        -------
+        dict
+            The limit for the next step, a number.
+        """
         return {"limit": self.limit}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state of another rule. The arguments of this rule do not change."""
+        """Restore the state of another rule. The arguments of this rule do not change.
+
+        Parameters
+        ----------
+        state : mapping
+            The result of `state_dict` of a rule of this class.
+
+        Raises
+        ------
+        TypeError
+            If ``state`` is not a mapping, or an entry has a wrong type.
+        ValueError
+            If an entry is missing or has a value that no state has. The rule has not changed then.
+        """
         (limit,) = _entries(state, "Quantile.load_state_dict", ("limit",))
         self.limit = _number(limit, "Quantile.load_state_dict: limit", 0, math.inf, is_open=True)
 
