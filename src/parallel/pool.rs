@@ -1,4 +1,4 @@
-//! The worker threads: a rayon pool whose threads sleep until a bell rings. The only place that knows rayon.
+//! The worker threads: a rayon pool whose threads wait on a condition variable. The only place that knows rayon.
 //!
 //! The pool is built by the first call that wants it, so that nothing starts at import. It has one thread fewer than asked
 //! for, because the calling thread works too. Threads do not survive a fork: the pool belongs to the process that built
@@ -20,7 +20,7 @@ pub(super) trait Help: Send + Sync {
 pub(super) struct Pool {
     process: u32,
     threads: usize,
-    bell: Arc<Bell>,
+    notifier: Arc<Notifier>,
     /// Ends its threads when it is dropped.
     _workers: rayon::ThreadPool,
 }
@@ -54,10 +54,10 @@ impl Pool {
             .thread_name(|i| format!("gradclip-{i}"))
             .build()
             .ok()?;
-        let bell = Arc::new(Bell::default());
-        let served = Arc::clone(&bell);
-        workers.spawn_broadcast(move |_| served.serve());
-        let pool = Arc::new(Self { process, threads, bell, _workers: workers });
+        let notifier = Arc::new(Notifier::default());
+        let shared = Arc::clone(&notifier);
+        workers.spawn_broadcast(move |_| shared.serve());
+        let pool = Arc::new(Self { process, threads, notifier, _workers: workers });
         let old = POOL.get().try_write().ok()?.replace(Arc::clone(&pool));
         if let Some(old) = old
             && old.process != process
@@ -75,21 +75,21 @@ impl Pool {
 
     /// Wakes up to `count` workers for a call; workers that are awake go on with their own work.
     pub(super) fn wake(&self, helpers: &Arc<impl Help + 'static>, count: usize) {
-        self.bell.ring(Arc::clone(helpers) as Arc<dyn Help>, count);
+        self.notifier.notify(Arc::clone(helpers) as Arc<dyn Help>, count);
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.bell.stop();
+        self.notifier.stop();
     }
 }
 
-/// Where the workers sleep, with the call that was announced last.
+/// Wakes the workers for a call. It holds the call that was announced last.
 #[derive(Default)]
-struct Bell {
+struct Notifier {
     state: Mutex<Announced>,
-    rung: Condvar,
+    changed: Condvar,
 }
 
 #[derive(Default)]
@@ -100,25 +100,25 @@ struct Announced {
     stops: bool,
 }
 
-/// How often a caller tries to get the lock of the bell. A worker holds it for some instructions; one that lost its CPU
+/// How often a caller tries to get the lock. A worker holds it for some instructions; one that lost its CPU
 /// meanwhile is not worth waiting for.
 const TRIES: usize = 100;
 
-impl Bell {
+impl Notifier {
     /// A call of another thread that was announced before is replaced. It goes on with the workers that have joined it.
-    fn ring(&self, helpers: Arc<dyn Help>, count: usize) {
+    fn notify(&self, helpers: Arc<dyn Help>, count: usize) {
         let Some(mut state) = (0..TRIES).find_map(|_| self.state.try_lock().ok()) else { return };
         state.number += 1;
         state.helpers = Some(helpers);
         drop(state);
         for _ in 0..count {
-            self.rung.notify_one();
+            self.changed.notify_one();
         }
     }
 
     fn stop(&self) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).stops = true;
-        self.rung.notify_all();
+        self.changed.notify_all();
     }
 
     /// The loop of a worker.
@@ -129,7 +129,7 @@ impl Bell {
         loop {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             while state.number == seen && !state.stops {
-                state = self.rung.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
             if state.stops {
                 return;
@@ -173,7 +173,7 @@ mod tests {
         }
         let (sender, helped) = channel();
         let told = Arc::new(Told(Mutex::new(sender)));
-        // A worker that is not yet at the bell misses it, so it rings again.
+        // A worker that does not wait yet misses the notification, so it is repeated.
         let helper = (0..10_000).find_map(|_| {
             Pool::get(2)?.wake(&told, 1);
             helped.recv_timeout(Duration::from_millis(10)).ok()
