@@ -75,11 +75,6 @@ class _Device:
     def launch(self, function: Any, grid: int, block: int, argument: Any) -> None:
         """Do nothing."""
 
-    def download(self, memory: Any, nbytes: int) -> bytes:
-        """Return zeros."""
-        del memory
-        return bytes(nbytes)
-
     def is_capturing(self) -> bool:
         """Return False."""
         return False

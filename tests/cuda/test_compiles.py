@@ -8,7 +8,8 @@ import re
 import nvrtc
 import pytest
 from cuda_numbers import KERNELS, kernel_source
-from gradclip._cuda import _device, _words
+from gradclip._cuda import _device
+from kernel_names import instantiations
 
 pytestmark = pytest.mark.skipif(
     nvrtc.library() is None, reason="neither nvidia-cuda-nvrtc nor nvidia-cuda-nvrtc-cu12 is installed"
@@ -35,7 +36,7 @@ def instructions(source: str, *names: str) -> list[str]:
 
 #: The kernels of the package, and those that test its arithmetic.
 SOURCES = {
-    "package": (_device.source, _words.instantiations),
+    "package": (_device.source, instantiations),
     "arithmetic": (kernel_source, lambda: KERNELS),
 }
 

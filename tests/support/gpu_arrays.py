@@ -105,10 +105,6 @@ class Recorder:
         self._gpu.launches.append(name)
         self._device.launch(handle, grid, block, argument)
 
-    def download(self, memory: Any, nbytes: int) -> bytes:
-        self._gpu.downloads += 1
-        return self._device.download(memory, nbytes)
-
     def is_capturing(self) -> bool:
         return self._device.is_capturing()
 
@@ -209,10 +205,11 @@ class Gpu:
 def shim() -> Any:
     """The device that runs kernels on the CPU. One for all tests: it takes its time to build them."""
     import cuda_shim
-    from gradclip._cuda import _device, _words
+    import kernel_names
+    from gradclip._cuda import _device
 
     sanitize = "GRADCLIP_SANITIZE_KERNELS" in os.environ  # .ci/cuda sets it, and what such a process needs besides
-    return cuda_shim.ShimDevice(_device.source(), _words.instantiations(), sanitize=sanitize)
+    return cuda_shim.ShimDevice(_device.source(), kernel_names.instantiations(), sanitize=sanitize)
 
 
 def install(kind: str, patch: pytest.MonkeyPatch) -> Gpu:

@@ -151,14 +151,6 @@ class CupyDevice:
         """Launch a kernel. Its argument goes by value, so it may be changed afterwards."""
         function((grid,), (block,), argument, 0, self.stream)
 
-    def download(self, memory: Memory, nbytes: int) -> bytes:
-        """Copy memory to the host, which waits for it."""
-        data = ctypes.create_string_buffer(nbytes)
-        self.stream.synchronize()
-        pointer: Any = memory.memory if isinstance(memory, _Uploaded) else memory
-        pointer.copy_to_host(ctypes.addressof(data), nbytes)
-        return data.raw
-
     def is_capturing(self) -> bool:
         """Whether the stream is being captured in a CUDA graph."""
         return bool(self.stream.ptr) and bool(self.stream.is_capturing())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gradclip._cuda._layout import Pair, Places, View, dense_strides, layout_of, walk_of
+from gradclip._cuda._queue import argument_of
 from gradclip._cuda._words import MOVED_AS, TYPES, Flag, Word
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def clip(call: Call, pair: Pair, lo: Bound, hi: Bound) -> None:
         place = 0 if layout is None else places.add(layout)
         address = 0 if view is None or layout is None else view.address + layout.shift
         params_of.append((address, place))
-    params = call.params(places.words)
+    params = argument_of(places.words)
     at = (Word.SOURCE, Word.TARGET, Word.LO_AT, Word.HI_AT)
     layouts = (Word.SOURCE_LAYOUT, Word.TARGET_LAYOUT, Word.LO_LAYOUT, Word.HI_LAYOUT)
     for (address, place), word, layout_word in zip(params_of, at, layouts, strict=True):
@@ -53,7 +54,7 @@ def clip_magnitudes(call: Call, pair: Pair, limit: Scalar) -> None:
     """Limit the magnitude of each element."""
     if pair.source.size == 0:
         return
-    params = _of_pair(call, pair, walk_of(pair.target))
+    params = _of_pair(pair, walk_of(pair.target))
     params[Word.LIMIT : Word.LIMIT + 3] = limit.words()
     call.launch(f"magnitudes<{TYPES[pair.source.code]}>", pair.source.size, params)
 
@@ -65,7 +66,7 @@ def copied(call: Call, view: View) -> View:
     if view.size:
         pair = Pair(view, copy) if view.itemsize in MOVED_AS else Pair(view, copy).in_parts()
         walk = tuple((axis, False) for axis in range(len(pair.source.shape)))
-        params = _of_pair(call, pair, walk)
+        params = _of_pair(pair, walk)
         call.launch(f"copy<{MOVED_AS[pair.source.itemsize]}>", pair.source.size, params)
     return copy
 
@@ -75,7 +76,7 @@ def converted(call: Call, view: View, code: int, itemsize: int, *, is_number: bo
     memory = call.keep(call.device.alloc(max(view.size, 1) * itemsize))
     made = View(memory.ptr, view.shape, dense_strides(view.shape, itemsize), itemsize, code)
     if view.size:
-        params = _of_pair(call, Pair(view, made), tuple((axis, False) for axis in range(len(view.shape))))
+        params = _of_pair(Pair(view, made), tuple((axis, False) for axis in range(len(view.shape))))
         params[Word.DTYPE], params[Word.TARGET_DTYPE] = view.code, code
         if is_number:
             params[Word.FLAGS] |= Flag.NUMBER
@@ -83,12 +84,12 @@ def converted(call: Call, view: View, code: int, itemsize: int, *, is_number: bo
     return made
 
 
-def _of_pair(call: Call, pair: Pair, walk: Walk) -> Words:
+def _of_pair(pair: Pair, walk: Walk) -> Words:
     source, target = pair
     made = Places()
     own, other = layout_of(source, walk), layout_of(target, walk)
     places = made.add(own), made.add(other)
-    params = call.params(made.words)
+    params = argument_of(made.words)
     params[Word.SOURCE], params[Word.TARGET] = source.address + own.shift, target.address + other.shift
     params[Word.SOURCE_LAYOUT], params[Word.TARGET_LAYOUT] = places
     params[Word.COUNT] = source.size

@@ -15,6 +15,7 @@ from gradclip._cuda._words import (
     COMPLEX,
     COMPLEX64,
     COMPLEX128,
+    PARAMS,
     PARTS,
     REAL,
     SPAN_BLOCKS,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
     from gradclip._cuda._layout import Pair, View
-    from gradclip._cuda._queue import Call
+    from gradclip._cuda._queue import Call, Memory
     from gradclip._cuda._words import Norm, Scalar, Words
 
 
@@ -159,6 +160,15 @@ def _table_of(tensors: Tensors) -> _Table:
     return _Table(np.concatenate(parts), found, starts, step, int(blocks.sum()), int(spans.sum()), len(blocks))
 
 
+def _argument_of(call: Call, words: Words) -> tuple[Words, Memory | None]:
+    """Make the argument of kernels, and the memory of its table if that is too long to stand in it."""
+    if len(words) <= PARAMS - Word.TABLE:
+        return argument_of(words), None
+    params, memory = argument_of([]), call.device.upload(words)
+    params[Word.TABLE_AT] = memory.ptr
+    return params, memory
+
+
 #: Words that are written at each launch, and flags that a call chooses.
 _NORM_AT, _ROWS, _COUNT, _BLOCKS, _DTYPE = map(int, (Word.NORM_AT, Word.ROWS, Word.COUNT, Word.BLOCKS, Word.DTYPE))
 _OF_CALLS = (Flag.NARROW_NORM | Flag.EACH).value
@@ -172,7 +182,7 @@ class Plan:
         self.groups = max(table.tensors, 1)
         # Words of the results of spans and of blocks: see `of_spans` and `of_blocks` of the kernels.
         self.results = 2 * PARTS * table.spans, (PARTS + 1) * table.slots
-        self.params, self.memory = argument_of(table.words, call.device.upload)
+        self.params, self.memory = _argument_of(call, table.words)
         self.words, self.argument = self.params.data, call.device.argument(self.params)
         table.fill(self.params)
         norm.fill(self.params, tensors.codes.tolist())
@@ -184,7 +194,7 @@ class Plan:
         if scaled is not None:
             if scaled is not tensors or norm.order is not Order.TWO:
                 table = _table_of(scaled.in_parts())
-                self.last, self.last_memory = argument_of(table.words, call.device.upload)
+                self.last, self.last_memory = _argument_of(call, table.words)
                 self.last_words, self.last_argument = self.last.data, call.device.argument(self.last)
             warps = THREADS // 32
             for code, place, count, blocks in reversed(table.rows):

@@ -12,7 +12,7 @@ from gradclip._cuda import _known
 from gradclip._cuda._words import PARAMS, THREADS, Word
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Hashable
     from contextlib import AbstractContextManager
 
     from gradclip._cuda._list import Plan
@@ -40,18 +40,17 @@ class Device(Protocol):
     def function(self, name: str) -> Any: ...
     def argument(self, params: Words) -> Any: ...
     def launch(self, function: Any, grid: int, block: int, argument: Any) -> None: ...
-    def download(self, memory: Memory, nbytes: int) -> bytes: ...
     def is_capturing(self) -> bool: ...
 
 
 class _Queue:
-    """The memory that calls on one stream share: scratch memory, the ticket, the last tables.
+    """The memory that calls on one stream share: scratch memory, the ticket, the last plans.
 
     Launches on a stream run one after the other, so the next call may use what this one used; the lock keeps the
     launches of two host threads apart.
     """
 
-    #: Plans and tables that are held.
+    #: Plans that are held.
     MOST = 16
 
     def __init__(self) -> None:
@@ -61,7 +60,6 @@ class _Queue:
         self.size = 0
         self.ticket: Memory | None = None
         self.plans: OrderedDict[Hashable, Plan] = OrderedDict()
-        self.tables: OrderedDict[bytes, Memory] = OrderedDict()
 
     def room(self, device: Device, nbytes: int) -> int:
         """Return the address of scratch memory."""
@@ -77,17 +75,6 @@ class _Queue:
             self.ticket = device.upload(np.zeros(1, np.int64))
         return self.ticket.ptr
 
-    def table(self, device: Device, words: Words) -> Memory:
-        """Return a table on the device, which may be there already."""
-        key = words.tobytes()
-        found = self.tables.get(key)
-        if found is None:
-            found = self.tables[key] = device.upload(words)
-            if len(self.tables) > self.MOST:
-                self.tables.popitem(last=False)
-        self.tables.move_to_end(key)
-        return found
-
     def taken(self) -> _Queue:
         """Return one for a call that a CUDA graph captures, with the memory of this one, which makes do without.
 
@@ -96,7 +83,7 @@ class _Queue:
         """
         other = _Queue()
         other.scratch, other.size, other.ticket = self.scratch, self.size, self.ticket
-        other.plans, other.tables = self.plans.copy(), self.tables.copy()
+        other.plans = self.plans.copy()
         self.scratch, self.size, self.ticket = None, 0, None
         return other
 
@@ -130,15 +117,11 @@ def release() -> None:
     _captured.clear()
 
 
-def argument_of(table: list[int] | Words, upload: Callable[[Words], Memory]) -> tuple[Words, Memory | None]:
-    """Make the argument of kernels, and the memory of their table if that is too long to stand in it."""
+def argument_of(table: list[int] | Words) -> Words:
+    """Make the argument of kernels with a table that fits into it."""
     params = np.zeros(PARAMS, np.int64)
-    if len(table) <= PARAMS - Word.TABLE:
-        params[Word.TABLE : Word.TABLE + len(table)] = table
-        return params, None
-    memory = upload(np.asarray(table, np.int64))
-    params[Word.TABLE_AT] = memory.ptr
-    return params, memory
+    params[Word.TABLE : Word.TABLE + len(table)] = table
+    return params
 
 
 class Call:
@@ -198,10 +181,6 @@ class Call:
         """Keep something for as long as what was launched may run again: for good, in a captured graph."""
         self.kept.append(thing)
         return thing
-
-    def params(self, table: list[int] | Words) -> Words:
-        """Make the argument of kernels, with a table that other calls may have used."""
-        return argument_of(table, lambda words: self.queue.table(self.device, words))[0]
 
     def launch(self, name: str, items: int, params: Words, at_once: int = THREADS) -> None:
         """Launch a kernel for so many items, of which a block of threads takes some at once."""

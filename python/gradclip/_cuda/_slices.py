@@ -8,6 +8,7 @@ import numpy as np
 
 from gradclip._cuda._layout import Layout, Pair, Places, Split, View, layout_of, product_of, run_of
 from gradclip._cuda._list import Tensors, run_list
+from gradclip._cuda._queue import argument_of
 from gradclip._cuda._words import BLOCK, REAL, THREADS, TYPES, Flag, Norm, NormsTo, Order, Word
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def norms_of_slices(call: Call, slices: Slices, norm: Norm, to: NormsTo) -> None
         tensors = _as_list(slices, view)
         run_list(call, tensors, norm, norm_at=to.norm_at, narrow=to.narrow, each=True)
         return
-    params = _params_of(call, slices)
+    params = _params_of(slices)
     norm.fill(params, [view.code])
     to.fill(params)
     if columns and length and norm.order in {Order.ONE, Order.TWO, Order.SIMPLE}:
@@ -77,7 +78,7 @@ def norms_of_slices(call: Call, slices: Slices, norm: Norm, to: NormsTo) -> None
         _launch_teams(call, "slices<{all}>", params)
 
 
-def _params_of(call: Call, slices: Slices, pair: Pair | None = None) -> Words:
+def _params_of(slices: Slices, pair: Pair | None = None) -> Words:
     """Make the argument of a kernel for slices, and for an array that is cut like them if one is written."""
     split = slices.split
     source = slices.view if pair is None else pair.source
@@ -89,7 +90,7 @@ def _params_of(call: Call, slices: Slices, pair: Pair | None = None) -> Words:
         other, other_reduced = layout_of(pair.target, split.kept), layout_of(pair.target, split.reduced)
         found[2:] = places.add(other), places.add(other_reduced)
         target_at = pair.target.address + other.shift + other_reduced.shift
-    params = call.params(places.words)
+    params = argument_of(places.words)
     params[Word.KEPT : Word.KEPT + 4] = found
     params[Word.SOURCE] = source.address + kept.shift + reduced.shift
     params[Word.TARGET] = target_at
@@ -121,7 +122,7 @@ def scale_slices(call: Call, slices: Slices, pair: Pair, norm: Norm, to: NormsTo
         run_list(call, tensors, norm, norm_at=to.norm_at, narrow=to.narrow, each=True, scaled=tensors)
     elif is_two and length:
         # Each slice is written by those who have read it, while the caches hold it.
-        params = _params_of(call, parts, own)
+        params = _params_of(parts, own)
         norm.fill(params, [parts.view.code])
         to.fill(params)
         _launch_teams(call, f"rows<{TYPES[parts.view.code]}, {{all}}>", params)
@@ -135,7 +136,7 @@ def scale_by_factors(call: Call, slices: Slices, pair: Pair, factors_at: int) ->
     """Scale each slice by its factor. The factors are in the order of the norms of the slices."""
     columns = slices.are_columns
     parts = slices.in_parts()
-    params = _params_of(call, parts, pair.in_parts())
+    params = _params_of(parts, pair.in_parts())
     count, length = int(params[Word.COUNT]), int(params[Word.LENGTH])
     if count == 0 or length == 0:
         return
@@ -189,7 +190,7 @@ def norms_of_matrices(call: Call, slices: Slices, norm: Norm, sums: str, to: Nor
         return
     values = call.keep(call.device.alloc(16 * max(outer * middle * inner, 1)))
     norms_of_slices(call, sums_of, Norm.of(1.0), NormsTo(values_at=values.ptr))
-    params = call.params([])
+    params = argument_of([])
     norm.fill(params, [view.code])
     to.fill(params)
     params[Word.SOURCE] = values.ptr
@@ -202,7 +203,7 @@ def norms_given(call: Call, values_at: int, count: int, norm: Norm, to: NormsTo)
     """Take norms that were made elsewhere: so many values, and as many exponents, float64 both."""
     if count == 0:
         return
-    params = call.params([])
+    params = argument_of([])
     norm.fill(params, [])
     to.fill(params)
     params[Word.SOURCE], params[Word.COUNT] = values_at, count

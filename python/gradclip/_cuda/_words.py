@@ -162,19 +162,6 @@ NARROW = frozenset({0, 1, 2, COMPLEX64})
 MOVED_AS = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
 
 
-def instantiations() -> list[str]:
-    """List all kernels that there are, as C++ names them."""
-    real = [name for name in TYPES[:4] if name]
-    names = [f"sums<{name}, {deep}>" for name in real for deep in ("false", "true")]
-    untyped = ("first", "powers", "power_ends", "given", "columns", "column_norms", "largest", "singular", "conversion")
-    names += [f"{kernel}<void>" for kernel in untyped]
-    names += [f"{kernel}<{flag}>" for kernel in ("ends", "slices") for flag in ("false", "true")]
-    names += [f"rows<{name}, {all_}>" for name in real for all_ in ("false", "true")]
-    names += [f"{kernel}<{name}>" for kernel in ("scale", "magnitudes", "columns_of", "scale_slices") for name in real]
-    names += [f"clip<{TYPES[code]}>" for code in ORDERED]
-    return names + [f"copy<{name}>" for name in MOVED_AS.values()]
-
-
 # ---- scalars and norms
 
 
