@@ -3,6 +3,7 @@
 import gc as collector
 import threading
 import weakref
+from collections import OrderedDict
 
 import gradclip as gc
 import numpy as np
@@ -239,6 +240,18 @@ def test_arrays_that_are_not_dense_are_not_known(gpu):
     for _ in range(3):
         assert_as_on_the_cpu(gpu, on_device, arrays)
     assert not is_known(on_device)
+
+
+def test_another_thread_forgets_all_lists_while_one_is_added(gpu, monkeypatch):
+    class Cleared(OrderedDict):
+        def popitem(self, last=True):
+            self.clear()
+            return super().popitem(last)
+
+    monkeypatch.setattr(_known, "_lists", Cleared())
+    monkeypatch.setattr(_known, "MOST", 0)
+    arrays = grads(3)
+    assert_same(gpu, gc.global_norm(gpu.arrays(arrays)), gc.global_norm(arrays))
 
 
 def test_threads_make_and_drop_lists(gpu):

@@ -8,6 +8,7 @@ arrays has died, because another object can have the same identity from then on.
 from __future__ import annotations
 
 from collections import OrderedDict
+from contextlib import suppress
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
@@ -58,7 +59,8 @@ def remember(identity: bytes, arrays: Iterable[Any], read: Any) -> None:
     else:
         _lists[identity] = _Entry(None, dead, [])
     if len(_lists) > MOST:
-        _lists.popitem(last=False)
+        with suppress(KeyError):  # another thread has forgotten all
+            _lists.popitem(last=False)
 
 
 def forget() -> None:
