@@ -1,5 +1,6 @@
 """Errors on the device: those of the CPU, word for word, and those that only devices have."""
 
+import math
 import re
 
 import gradclip as gc
@@ -425,3 +426,48 @@ def test_an_error_leaves_nothing_behind(gpu):
         with pytest.raises(ValueError, match="clip_norm"):
             gc.clip_by_norm(t, -1.0)
         assert_same(gpu, gc.clip_by_norm(t, 1.0), gc.clip_by_norm(X, 1.0))
+
+
+class NoAddress:
+    """Of CuPy's DistributedArray, whose parts lie on several devices."""
+
+    @property
+    def data(self):
+        raise NotImplementedError("DistributedArray currently does not support data.")
+
+
+@pytest.mark.parametrize("is_distributed", [True, False])
+def test_an_array_without_an_address_is_a_type_error(gpu, is_distributed):
+    cuda, t = gpu.cupy.cuda, gpu.array(X)
+    kind = type("DistributedArray", (NoAddress, gpu.ndarray), {}) if is_distributed else gpu.ndarray
+
+    def nowhere(shape):
+        pointer = cuda.MemoryPointer(cuda.UnownedMemory(0, 8 * math.prod(shape), None, 0), 0)
+        return kind(shape, np.dtype(np.float64), pointer)
+
+    d, number = nowhere(X.shape), nowhere(())
+    for start, call in (
+        ("norm: tensor", lambda: gc.norm(d)),
+        ("normalize: tensor", lambda: gc.normalize(d, axis=0)),
+        ("normalize: out", lambda: gc.normalize(t, out=d)),
+        ("clip_by_norm: t", lambda: gc.clip_by_norm(d, 1.0)),
+        ("clip_by_norm: clip_norm", lambda: gc.clip_by_norm(t, number)),
+        ("clip_by_average_norm: out", lambda: gc.clip_by_average_norm(t, 1.0, out=d)),
+        ("clip_by_value: t", lambda: gc.clip_by_value(d, 0, 1)),
+        ("clip_by_value: clip_value_min", lambda: gc.clip_by_value(t, d, 1)),
+        ("clip_by_value: clip_value_max", lambda: gc.clip_by_value(t, 0, number)),
+        ("global_norm: t_list[1]", lambda: gc.global_norm([None, d])),
+        ("global_norm: t_list[2]", lambda: gc.global_norm([t, None, d])),
+        ("clip_by_global_norm: t_list[0]", lambda: gc.clip_by_global_norm([d], 1.0, out=[d])),
+        ("clip_by_global_norm: use_norm", lambda: gc.clip_by_global_norm([t], 1.0, number)),
+        ("clip_by_global_norm: out[0]", lambda: gc.clip_by_global_norm([t], 1.0, out=[d])),
+        ("NormState.of: t_list[0]", lambda: gc.NormState.of([d])),
+    ):
+        error = error_of(call)
+        assert type(error) is TypeError, start
+        assert str(error).startswith(f"{start}: found an array of <class "), str(error)
+        assert "which has no address; allowed: a cupy.ndarray in the memory of one device" in str(error)
+        assert ("DistributedArray" in str(error)) is is_distributed
+    assert not gpu.launches
+    if not is_distributed:
+        assert_same(gpu, gc.global_norm([nowhere((0, 3)), t]), gc.global_norm([X]))

@@ -55,7 +55,7 @@ def allocated(nbytes: int, device_id: int = 0) -> MemoryPointer:
 def at(shape: Any, dtype: Any, memptr: Any, strides: Any) -> np.ndarray:
     """A NumPy array at a pointer into host memory, of this module or of CuPy itself."""
     mem, offset = memptr.mem, memptr.ptr - memptr.mem.ptr
-    if 0 in shape:
+    if 0 in shape or mem.ptr == 0:  # NumPy has no arrays at address 0
         return as_strided(np.empty(1, dtype), shape, strides)
     buffer = (ctypes.c_char * mem.size).from_address(mem.ptr)
     buffer.owner = mem  # keeps it as long as there are views
@@ -90,7 +90,7 @@ class ndarray:  # noqa: N801 (its name there)
 
     @property
     def data(self) -> MemoryPointer:
-        return MemoryPointer(self._mem, self._host.ctypes.data - self._mem.ptr)
+        return MemoryPointer(self._mem, self._host.ctypes.data - self._mem.ptr if self._mem.ptr else 0)
 
     @property
     def device(self) -> Device:

@@ -12,7 +12,7 @@ from gradclip._cuda._elements import copied
 from gradclip._cuda._layout import View, memory_order
 from gradclip._cuda._queue import Call
 from gradclip._cuda._words import NAMES, NARROW, ORDERED, Scalar
-from gradclip._text import dtype_text
+from gradclip._text import class_text, dtype_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,6 +57,7 @@ class Arguments(Checks):
         """Return a tensor of one of the dtypes."""
         if not is_array(array):
             raise self.wrong_type(argument, array, "a cupy.ndarray, as the tensor is")
+        self.check_memory(argument, array)
         code = code_of(array.dtype)
         if code is None or code not in allowed:
             names = ", ".join(name for i, name in enumerate(NAMES) if i in allowed)
@@ -68,6 +69,16 @@ class Arguments(Checks):
         view = View(array.data.ptr, array.shape, array.strides, array.itemsize, code)
         self._check_aligned(argument, view)
         return Tensor(array, view)
+
+    def check_memory(self, argument: str, array: Any) -> None:
+        """Raise for an array that has elements but no address, such as CuPy's DistributedArray."""
+        try:
+            address = array.data.ptr
+        except NotImplementedError:
+            address = 0
+        if address == 0 and array.size:
+            found = f"an array of {class_text(array)}, which has no address"
+            raise self.type_error(argument, found, "a cupy.ndarray in the memory of one device")
 
     def _check_aligned(self, argument: str, view: View) -> None:
         unit = view.in_parts().itemsize

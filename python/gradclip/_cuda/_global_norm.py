@@ -107,6 +107,9 @@ def _read(arguments: Arguments, entries: tuple[Any, ...], allowed: Sequence[int]
         other = next(i for i in places if not isinstance(entries[i], array))
         found = f"{describe(entries[other])}, and a cupy.ndarray at t_list[{ours}]"
         raise arguments.type_error(f"t_list[{other}]", found, "arrays of one library in a list")
+    if not is_exact:
+        for i in places:
+            arguments.check_memory(f"t_list[{i}]", entries[i])
     devices = [entry.data.device_id for entry in arrays]
     if len(set(devices)) > 1:
         other = next(i for i, device in enumerate(devices) if device != devices[0])
@@ -120,12 +123,12 @@ def _read(arguments: Arguments, entries: tuple[Any, ...], allowed: Sequence[int]
     is_in_order = all([entry._c_contiguous for entry in arrays])  # noqa: C419, SLF001 (a list is faster)
     if is_plain and (is_in_order or all(entry._c_contiguous or entry._f_contiguous for entry in arrays)):  # noqa: SLF001
         addresses = np.array([entry.data.ptr for entry in arrays], np.int64)
+        lengths = np.array([entry.size for entry in arrays], np.int64)
         if len(known) == 1:
             codes = np.full(len(arrays), known[0], np.int64)
         else:
             codes = np.array([kinds[id(dtype)] for dtype in dtypes], np.int64)
-        if not (addresses % _UNITS[codes]).any():
-            lengths = np.array([entry.size for entry in arrays], np.int64)
+        if not (addresses % _UNITS[codes]).any() and not lengths[addresses == 0].any():
             dense = Tensors(addresses, addresses, lengths, codes)
             read = _Read(identity, places, codes, frozenset(known), dense, is_in_order)
             if is_exact:  # of a subclass one does not know what can change
