@@ -6,10 +6,11 @@ import gc as collector
 import sys
 import threading
 import types
+import weakref
 
 import numpy as np
 import pytest
-from gradclip._cuda import _device, _words
+from gradclip._cuda import _device, _queue, _words
 
 
 class Stream:
@@ -118,6 +119,41 @@ def test_the_default_streams_of_threads_are_different_ones(cupy):
     thread.start()
     thread.join()
     assert keys[0] == keys[1] != keys[2]
+
+
+def test_the_default_stream_of_a_thread_is_not_that_of_an_ended_one(cupy):
+    """Which may have had the same number."""
+    cupy.stream = Stream(cupy.log, 2)
+    found = []
+    for _ in range(100):
+        thread = threading.Thread(target=lambda: found.append((threading.get_ident(), device().key)))
+        thread.start()
+        thread.join()
+    assert len({number for number, _ in found}) < len(found), "Python gives each thread a new number"
+    assert len({key for _, key in found}) == len(found)
+
+
+def test_a_stream_lives_as_long_as_its_scratch_memory(cupy):
+    """Or CUDA would give its handle to another stream, while launches on it still use that memory."""
+    _queue.release()
+
+    def used(ptr):
+        cupy.stream = Stream(cupy.log, ptr)
+        with _queue.Call(device()) as call:
+            call.queue.room(8)
+        return weakref.ref(cupy.stream)
+
+    first = used(1000)
+    others = [used(1000 + k) for k in range(1, _queue._STREAMS)]
+    assert first() is not None
+    last = used(5000)
+    collector.collect()
+    assert first() is None  # of many streams the oldest one is forgotten
+    assert all(stream() is not None for stream in others)
+    cupy.stream = None
+    _queue.release()
+    collector.collect()
+    assert not any(stream() for stream in (*others, last))
 
 
 def test_the_default_stream_is_not_asked_whether_it_is_captured(cupy):

@@ -95,6 +95,18 @@ class _Uploaded(NamedTuple):
         return address
 
 
+_thread = threading.local()
+
+
+def _token_of_thread() -> object:
+    """Return an object that no other thread has. Python gives the number of a thread that has ended to another one."""
+    try:
+        token: object = _thread.token
+    except AttributeError:
+        token = _thread.token = object()
+    return token
+
+
 class CupyDevice:
     """A device and its current stream."""
 
@@ -104,7 +116,7 @@ class CupyDevice:
         self.stream = cupy().cuda.get_current_stream(device)
         address = self.stream.ptr
         # One number stands for the default streams of all threads, if each has its own.
-        thread = threading.get_ident() if address == _PER_THREAD else None
+        thread = _token_of_thread() if address == _PER_THREAD else None
         #: The device and stream that own scratch memory.
         self.key: Hashable = device, address, thread
 

@@ -280,8 +280,8 @@ def run_list(
     queue.plans.move_to_end(key)
 
     states = STATE_WORDS * (plan.groups if each else 1)
-    room = queue.room(device, 8 * (states + sum(plan.results)))
-    ticket = queue.ticket_at(device)
+    room = queue.room(8 * (states + sum(plan.results)))
+    ticket = queue.ticket_at()
     settings = norm.limit, used, narrow, each, states, room, ticket
     if plan.settings != settings:
         plan.set(*settings)

@@ -53,7 +53,10 @@ class _Queue:
     #: Plans that are held.
     MOST = 16
 
-    def __init__(self) -> None:
+    def __init__(self, device: Device) -> None:
+        # The device object holds its stream. As long as a stream lives, CUDA gives its handle to no other stream, whose
+        # launches would write to this memory while those of the first stream still use it.
+        self.device = device
         self.lock = threading.Lock()
         self.owner: int | None = None
         self.scratch: Memory | None = None
@@ -61,27 +64,27 @@ class _Queue:
         self.ticket: Memory | None = None
         self.plans: OrderedDict[Hashable, Plan] = OrderedDict()
 
-    def room(self, device: Device, nbytes: int) -> int:
+    def room(self, nbytes: int) -> int:
         """Return the address of scratch memory."""
         if self.scratch is None or self.size < nbytes:
             self.scratch, self.size = None, 0  # if there is no memory, the next call asks again
             size = max(1 << 16, 1 << (nbytes - 1).bit_length())
-            self.scratch, self.size = device.alloc(size), size
+            self.scratch, self.size = self.device.alloc(size), size
         return self.scratch.ptr
 
-    def ticket_at(self, device: Device) -> int:
+    def ticket_at(self) -> int:
         """Return the address of the ticket, which is 0 between launches."""
         if self.ticket is None:
-            self.ticket = device.upload(np.zeros(1, np.int64))
+            self.ticket = self.device.upload(np.zeros(1, np.int64))
         return self.ticket.ptr
 
     def taken(self) -> _Queue:
-        """Return one for a call that a CUDA graph captures, with the memory of this one, which makes do without.
+        """Return a queue for a call that a CUDA graph captures.
 
-        A graph runs when it likes, and again and again: nothing that it writes may be used by another call. Tables
-        do not change, so that both may have them.
+        It takes this one's memory; the next call allocates new memory. A graph may run again at any time, so no other
+        call may use what the graph writes. Tables do not change, so both queues have the plans.
         """
-        other = _Queue()
+        other = _Queue(self.device)
         other.scratch, other.size, other.ticket = self.scratch, self.size, self.ticket
         other.plans = self.plans.copy()
         self.scratch, self.size, self.ticket = None, 0, None
@@ -92,21 +95,22 @@ class _Queue:
 #: With 8, the norm of 10^9 float32 elements took 1.03 times as long on an H200; with 32, 0.99 times.
 _BLOCKS_EACH = 16
 
-#: Streams whose scratch memory is held.
+#: Streams that are held, with their scratch memory.
 _STREAMS = 64
 
 _queues: dict[Hashable, _Queue] = {}
 _captured: list[Any] = []
 
 
-def _queue_of(key: Hashable) -> _Queue:
+def _queue_of(device: Device) -> _Queue:
     """Return a stream's queue. Of many streams the oldest ones are forgotten, unless they are in use."""
+    key = device.key
     found = _queues.get(key)
     if found is None:
         for old, queue in list(_queues.items())[: max(len(_queues) - _STREAMS + 1, 0)]:
             if not queue.lock.locked():
                 _queues.pop(old, None)
-        found = _queues.setdefault(key, _Queue())
+        found = _queues.setdefault(key, _Queue(device))
     return found
 
 
@@ -133,7 +137,7 @@ class Call:
     def __init__(self, device: Device) -> None:
         self.device = device
         self._current = device.current()
-        self._shared = _queue_of(device.key)
+        self._shared = _queue_of(device)
         self.queue = self._shared
         self._is_inner = False
         self.kept: list[Any] = []
@@ -150,7 +154,7 @@ class Call:
     def _take(self) -> None:
         shared, thread = self._shared, threading.get_ident()
         if shared.owner == thread:  # a finalizer or a signal handler, in the middle of another call
-            self._is_inner, self.queue = True, _Queue()
+            self._is_inner, self.queue = True, _Queue(self.device)
             if self.device.is_capturing():
                 _captured.append(self)
             return

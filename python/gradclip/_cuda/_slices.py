@@ -64,7 +64,7 @@ def norms_of_slices(call: Call, slices: Slices, norm: Norm, to: NormsTo) -> None
         run = min(run_of(count), length)
         runs = -(-length // run)
         params[Word.RUN] = run
-        params[Word.PARTS_AT] = call.queue.room(call.device, 16 * runs * count)
+        params[Word.PARTS_AT] = call.queue.room(16 * runs * count)
         width = 8
         while width < min(count, THREADS):
             width *= 2
