@@ -3,6 +3,7 @@
 import mmap
 import os
 import re
+import sys
 import threading
 
 import gradclip as gc
@@ -223,6 +224,37 @@ def test_a_call_within_a_call(gpu, monkeypatch):
     monkeypatch.setattr(type(device), "launch", launches)
     assert_same(gpu, gc.clip_by_global_norm(on_device, 1.0), gc.clip_by_global_norm(arrays, 1.0))
     assert_same(gpu, within[1], gc.clip_by_global_norm(others, 1.0))
+
+
+@on_host
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_call_that_is_interrupted_leaves_no_lock(gpu, step):
+    """At the first or the second line that begins when it has the lock."""
+    x = np.ones(5)
+    d = gpu.array(x)
+    gc.global_norm([d])
+    (queue,) = _queue._queues.values()
+    left = [step]
+
+    def trace(frame, event, _):
+        if frame.f_code.co_filename != _queue.__file__ or frame.f_code.co_name not in {"__enter__", "_take"}:
+            return None
+        if event == "line" and queue.lock.locked():
+            left[0] -= 1
+            if left[0] == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        gc.global_norm([d])
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
+    assert not queue.lock.locked()
+    assert_same(gpu, gc.global_norm([d]), gc.global_norm([x]))
 
 
 # ---- CUDA graphs: launches are recorded, and run again at any time

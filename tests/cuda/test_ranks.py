@@ -7,6 +7,7 @@ import numpy as np
 import oracle
 import pytest
 import ranks
+from gpu_arrays import assert_same
 
 RNG = np.random.default_rng(28)
 LISTS = [[RNG.standard_normal(3000).astype("f4"), None, RNG.standard_normal((20, 30))], [RNG.standard_normal(500)]]
@@ -47,6 +48,32 @@ def test_a_clip(gpu, in_place):
                 np.testing.assert_allclose(host(a), b * (1.5 / norm), rtol=4 * oracle.eps(b.dtype))
     if in_place:
         assert all(a is b for a, b in zip(found[0][0], own, strict=True))
+
+
+def test_two_ranks_on_one_stream(gpu, monkeypatch):
+    """Neither may keep the stream while it waits for the other one."""
+    monkeypatch.setattr(ranks, "TIMEOUT", 5)
+    arrays = [np.arange(1, 6.0), np.arange(3.0)]
+
+    def work(x):
+        return lambda comm: gc.clip_by_global_norm([x], 1.0, comm=comm)
+
+    expected = ranks.run([work(x) for x in arrays])
+    on_device = gpu.arrays(arrays)
+    gc.global_norm(on_device)  # so that both ranks find one device
+    assert_same(gpu, ranks.run([work(d) for d in on_device]), expected)
+
+
+def test_a_second_call_uploads_nothing(gpu):
+    own = gpu.arrays([np.ones(3)] * 200)  # a table that is too long for the argument
+    for call in (
+        lambda: gc.clip_by_global_norm(own, 1.0, out=own, comm=lambda sums: sums),
+        lambda: gc.global_norm(own, comm=lambda sums: sums),
+    ):
+        call()
+        gpu.reset()
+        call()
+        assert gpu.uploads == 0
 
 
 def test_copies_count_once(gpu):

@@ -175,7 +175,8 @@ def clip_by_global_norm(  # noqa: PLR0917 (TensorFlow's signature)
         if scaled.sources is tensors.sources:
             tensors = scaled  # one table for the norm and for what is scaled
         if callable(use_norm):
-            ((value, exponent),), _ = use_norm()
+            with call.apart():  # the other processes may be threads that use this stream
+                ((value, exponent),), _ = use_norm()
             used = Scalar(to_float(value, exponent))
         result = number_output(call, given.first)
         run_list(call, tensors, norm, used=used, norm_at=result.data.ptr, scaled=scaled)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -12,7 +13,7 @@ from gradclip._cuda import _known
 from gradclip._cuda._words import PARAMS, THREADS, Word
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterator
     from contextlib import AbstractContextManager
 
     from gradclip._cuda._list import Plan
@@ -139,47 +140,55 @@ class Call:
         self._current = device.current()
         self._shared = _queue_of(device)
         self.queue = self._shared
-        self._is_inner = False
+        self._holds = False  # the stream's lock
         self.kept: list[Any] = []
 
     def __enter__(self) -> Call:  # noqa: PYI034 (Self is Python 3.11's)
         self._current.__enter__()
         try:
-            self._take()
-        except BaseException:
-            self._current.__exit__(None, None, None)
-            raise
-        return self
-
-    def _take(self) -> None:
-        shared, thread = self._shared, threading.get_ident()
-        if shared.owner == thread:  # a finalizer or a signal handler, in the middle of another call
-            self._is_inner, self.queue = True, _Queue(self.device)
+            # A finalizer or a signal handler may call in the middle of another call of this thread.
+            is_inner = self._shared.owner == threading.get_ident()
+            if is_inner:
+                self.queue = _Queue(self.device)
+            else:
+                self._take()
             if self.device.is_capturing():
-                _captured.append(self)
-            return
-        shared.lock.acquire()
-        shared.owner = thread
-        try:
-            if self.device.is_capturing():
-                self.queue = shared.taken()
+                if not is_inner:
+                    self.queue = self._shared.taken()
                 _captured.append(self)
         except BaseException:
             self._leave()
+            self._current.__exit__(None, None, None)
             raise
+        return self
 
     def __exit__(self, error: object, *_: object) -> None:
         try:
             if error is not None:
                 self.queue.ticket = None  # a pass may have been left half done
-            if not self._is_inner:
-                self._leave()
+            self._leave()
         finally:
             self._current.__exit__(None, None, None)
 
+    def _take(self) -> None:
+        self._holds = self._shared.lock.acquire()  # in one statement: an interrupt may come before the next one
+        self._shared.owner = threading.get_ident()
+
     def _leave(self) -> None:
-        self._shared.owner = None
-        self._shared.lock.release()
+        if self._holds:
+            self._holds, self._shared.owner = False, None
+            self._shared.lock.release()
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Leave the stream to other calls, during a step that waits for another thread, which may need the stream."""
+        takes = self._holds
+        self._leave()
+        try:
+            yield
+        finally:
+            if takes:
+                self._take()
 
     def keep(self, thing: Any) -> Any:
         """Keep something for as long as what was launched may run again: for good, in a captured graph."""
