@@ -46,14 +46,14 @@ pub(super) fn power_sums<'py>(
     let mut tensors = Inputs::new(&call, parameter, call.sequence(t_list)?);
     let elsewhere = tensors.read()?;
     call.check_name()?;
-    let order = summed_order(&call, ord)?;
-    let (order, norm, elements) = if let Some(OnDevice { entries, .. }) = elsewhere {
+    let order = summed_order(&call, ord)?.before_root();
+    let (norm, elements) = if let Some(OnDevice { entries, .. }) = elsewhere {
         let device = call.module("gradclip._cuda")?;
         let found = device.call_method1("norm_on_host", (function, entries, name, ord))?;
-        let (norm, elements) = found.extract::<(f64, usize)>()?;
-        (order, Scaled::new(norm, 0), elements)
+        let ((value, exponent), elements) = found.extract::<((f64, i32), usize)>()?;
+        (Scaled::new(value, exponent), elements)
     } else {
-        (order.before_root(), tensors.norm(order.before_root())?, tensors.elements())
+        (tensors.norm(order)?, tensors.elements())
     };
     Ok((power_array(py, order, &[norm], (&[1, order.cells()], &[0, 1]))?, elements))
 }

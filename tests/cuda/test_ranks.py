@@ -76,6 +76,48 @@ def test_a_second_call_uploads_nothing(gpu):
         assert gpu.uploads == 0
 
 
+FAR = {
+    "beyond float64": [1.5e308, 1.5e308, 1.5e308],
+    "whose squares are beyond float64": [3e200, 4e200],
+    "whose squares are 0": [3e-200, 4e-200],
+    "subnormal": [5e-324, 5e-324, 5e-324],
+    "infinite": [np.inf, 1.0],
+    "NaN": [np.nan, np.inf],
+    "none": [],
+    "zero": [0.0, -0.0],
+    "complex": [1.5e308 + 1.5e308j, 1e-310j],
+}
+
+
+@pytest.mark.parametrize("ord", [0.5, 1, 2, 3, 3.7, np.inf])
+@pytest.mark.parametrize("what", FAR)
+def test_a_norm_anywhere_has_the_bits_of_the_cpu(gpu, what, ord):
+    """As a state, which holds norms beyond float64 too, and as the norm of two ranks, on a GPU or not."""
+    x = np.array(FAR[what])
+    state, own = (gc.NormState.of([t], ord) for t in (x, gpu.array(x)))
+    assert own.to_array().tobytes() == state.to_array().tobytes()
+
+    def clip(comm, array):
+        return gc.clip_by_global_norm([array], 1.0, ord=ord, comm=comm)
+
+    hosts = [lambda comm: clip(comm, x)] * 2
+    devices = [lambda comm: clip(comm, gpu.array(x)), hosts[1]]
+    expected = ranks.run(hosts)
+    found = ranks.run(devices)
+    assert_same(gpu, list(found[0]), list(expected[0]))
+    assert oracle.same_bits(found[1][0][0], expected[1][0][0])
+    assert oracle.same_bits(np.array(found[1][1]), np.array(expected[1][1]))
+
+
+@pytest.mark.parametrize("ord", [1, 2, 3, 3.7])
+def test_states_of_parts_have_the_bits_of_the_cpu(gpu, ord):
+    rng = np.random.default_rng(5)
+    for _ in range(20):
+        parts = [[rng.standard_normal(n), rng.standard_normal(9).astype("f4")] for n in (1000, 700)]
+        expected = sum(gc.NormState.of(part, ord) for part in parts).norm()
+        assert sum(gc.NormState.of(gpu.arrays(part), ord) for part in parts).norm() == expected
+
+
 def test_copies_count_once(gpu):
     found, _ = on_each(gpu, lambda own, comm: gc.global_norm(own, comm=comm, replicated=[2] * len(own)))
     norm = gc.global_norm([*LISTS[0], *LISTS[1]])

@@ -153,9 +153,9 @@ def call_on(array: Any) -> Call:
     return Call(_device.device_of(array))
 
 
-def number_output(call: Call, like: Any) -> Any:
-    """Make a 0-d array for one norm."""
-    return call.keep(_device.empty((), _FLOAT64, like))
+def number_output(call: Call, like: Any, shape: tuple[int, ...] = ()) -> Any:
+    """Make a float64 array for one norm: 0-d, unless a shape is given."""
+    return call.keep(_device.empty(shape, _FLOAT64, like))
 
 
 def norm_output(call: Call, shape: tuple[int, ...], order: Sequence[int], code: int | None, like: Any) -> Any:

@@ -14,7 +14,6 @@ from gradclip._cuda._known import identity_of, recall, remember
 from gradclip._cuda._layout import Pair, View
 from gradclip._cuda._list import Tensors, run_list
 from gradclip._cuda._words import COMPLEX, ITEMSIZES, NAMES, SCALABLE, Mode, Norm, Order, Scalar
-from gradclip._exchange import to_float
 from gradclip._text import describe
 
 if TYPE_CHECKING:
@@ -139,22 +138,30 @@ def _read(arguments: Arguments, entries: tuple[Any, ...], allowed: Sequence[int]
     return _Read(identity, places, codes, frozenset(codes.tolist()))
 
 
-def global_norm(t_list: tuple[Any, ...], name: Any, ord: Any, function: str = "global_norm") -> Any:
+def global_norm(t_list: tuple[Any, ...], name: Any, ord: Any) -> Any:
     """See `gradclip.global_norm`."""
+    return _norm_of("global_norm", t_list, name, ord, Mode.NORM)
+
+
+def norm_on_host(function: str, t_list: tuple[Any, ...], name: Any, ord: Any) -> tuple[tuple[float, int], int]:
+    """Return the norm of a list and its number of elements, for other processes. It waits for the device.
+
+    The norm is a value and an exponent, because it may lie beyond float64. That of order 2 is squared, because a sum of
+    squares follows, and a root rounds.
+    """
+    value, exponent = _norm_of(function, t_list, name, ord, Mode.PART).get().tolist()
+    return (value, int(exponent)), sum(array.size for array in t_list if array is not None)
+
+
+def _norm_of(function: str, t_list: tuple[Any, ...], name: Any, ord: Any, mode: Mode) -> Any:
     arguments = Arguments(function, name)
     given = _list_of(arguments, t_list, range(len(NAMES)))
     arguments.check_name()
-    norm = Norm.of(arguments.order(ord))
+    norm = Norm.of(arguments.order(ord), mode)
     with call_on(given.first) as call:
-        result = number_output(call, given.first)
+        result = number_output(call, given.first, (2,) if mode is Mode.PART else ())
         run_list(call, given.tensors(norm.order), norm, norm_at=result.data.ptr)
     return result
-
-
-def norm_on_host(function: str, t_list: tuple[Any, ...], name: Any, ord: Any) -> tuple[float, int]:
-    """Return the norm of a list and its number of elements, for other processes. It waits for the device."""
-    norm = global_norm(t_list, name, ord, function)
-    return float(norm.get()), sum(array.size for array in t_list if array is not None)
 
 
 def clip_by_global_norm(  # noqa: PLR0917 (TensorFlow's signature)
@@ -177,7 +184,7 @@ def clip_by_global_norm(  # noqa: PLR0917 (TensorFlow's signature)
         if callable(use_norm):
             with call.apart():  # the other processes may be threads that use this stream
                 ((value, exponent),), _ = use_norm()
-            used = Scalar(to_float(value, exponent))
+            used = Scalar(value, exponent=int(exponent))
         result = number_output(call, given.first)
         run_list(call, tensors, norm, used=used, norm_at=result.data.ptr, scaled=scaled)
     return results, result

@@ -214,7 +214,7 @@ class Plan:
         params[Word.FLAGS] = flags | Flag.NARROW_NORM.value * narrow | Flag.EACH.value * each
         params[Word.LIMIT : Word.LIMIT + 3] = limit.words()
         if used is not None:
-            params[Word.USED : Word.USED + 3] = used.words()
+            params[Word.USED : Word.USED + 4] = *used.words(), used.exponent
         params[Word.STATE_AT] = room
         params[Word.SPANS_AT] = room + 8 * states
         params[Word.PARTS_AT] = room + 8 * (states + self.results[0])

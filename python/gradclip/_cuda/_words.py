@@ -40,42 +40,43 @@ class Word(IntEnum):
     USED = 10
     USED_AT = 11
     USED_DTYPE = 12
-    ELEMENTS = 13
-    PARTS_AT = 14
-    SLOTS = 15
-    SPANS_AT = 16
-    SPANS = 17
-    TENSORS = 18
-    STARTS = 19
-    STARTS_STEP = 20
-    STATE_AT = 21
-    TICKET_AT = 22
-    NORM_AT = 23
-    ROWS = 24
-    SOURCE = 25
-    TARGET = 26
-    DTYPE = 27
-    LENGTH = 28
-    KEPT = 29
-    REDUCED = 30
-    TARGET_KEPT = 31
-    TARGET_REDUCED = 32
-    VALUES_AT = 33
-    FACTORS_AT = 34
-    RUN = 35
-    LO = 36
-    HI = 37
-    LO_AT = 38
-    HI_AT = 39
-    SOURCE_LAYOUT = 40
-    TARGET_LAYOUT = 41
-    LO_LAYOUT = 42
-    HI_LAYOUT = 43
-    TARGET_DTYPE = 44
-    OUTER = 45
-    MIDDLE = 46
-    INNER = 47
-    TABLE = 48
+    USED_EXPONENT = 13
+    ELEMENTS = 14
+    PARTS_AT = 15
+    SLOTS = 16
+    SPANS_AT = 17
+    SPANS = 18
+    TENSORS = 19
+    STARTS = 20
+    STARTS_STEP = 21
+    STATE_AT = 22
+    TICKET_AT = 23
+    NORM_AT = 24
+    ROWS = 25
+    SOURCE = 26
+    TARGET = 27
+    DTYPE = 28
+    LENGTH = 29
+    KEPT = 30
+    REDUCED = 31
+    TARGET_KEPT = 32
+    TARGET_REDUCED = 33
+    VALUES_AT = 34
+    FACTORS_AT = 35
+    RUN = 36
+    LO = 37
+    HI = 38
+    LO_AT = 39
+    HI_AT = 40
+    SOURCE_LAYOUT = 41
+    TARGET_LAYOUT = 42
+    LO_LAYOUT = 43
+    HI_LAYOUT = 44
+    TARGET_DTYPE = 45
+    OUTER = 46
+    MIDDLE = 47
+    INNER = 48
+    TABLE = 49
 
 
 class Row(IntEnum):
@@ -111,6 +112,7 @@ class Mode(IntEnum):
     GLOBAL = 2
     AVERAGE = 3
     NORMALIZE = 4
+    PART = 5
     __hash__ = int.__hash__
 
 
@@ -171,6 +173,7 @@ class Scalar(NamedTuple):
     value: float = 0.0
     address: int = 0
     code: int = 0
+    exponent: int = 0  # of a norm beyond float64, ``value * 2**exponent``
 
     def words(self) -> tuple[int, int, int]:
         """Return it as the kernels read it."""

@@ -36,6 +36,7 @@ enum : int {
     USED,            // use_norm, in the same three words
     USED_AT,
     USED_DTYPE,
+    USED_EXPONENT,   // of a use_norm beyond float64, which stands in the argument
     ELEMENTS,        // of the tensor, for an average norm
     PARTS_AT,        // address of the results of blocks: an array of SLOTS numbers for each part; of runs of columns
     SLOTS,           // blocks of the whole list
@@ -72,7 +73,8 @@ enum : int {
 enum : int { ROW_SOURCE, ROW_TARGET, ROW_LEN, ROW_BLOCK, ROW_SLOT, ROW_SPAN, ROW_GROUP, ROW_LAYOUTS, ROW_WORDS };
 
 enum : int { ORDER_ONE = 1, ORDER_TWO, ORDER_MAX, ORDER_SIMPLE, ORDER_POWER };
-enum : int { MODE_NORM, MODE_CLIP, MODE_GLOBAL, MODE_AVERAGE, MODE_NORMALIZE };
+// MODE_PART: other processes have parts of the data too. The host reads value and exponent, of order 2 before the root is taken.
+enum : int { MODE_NORM, MODE_CLIP, MODE_GLOBAL, MODE_AVERAGE, MODE_NORMALIZE, MODE_PART };
 enum : int { HAS_LIMBS = 1, WIDE = 2, WIDE_MODULUS = 4, IN_PLACE = 8, NARROW_NORM = 16, COLUMNS = 32, EACH = 64, NUMBER = 128 };
 // Results of blocks and spans: sums, and keys of the largest modulus. PART_LIMB is of blocks alone.
 enum : int { PART_SUM, PART_DOWN, PART_UP, PART_MAX, PART_MAX_DOWN, PART_MAX_UP, PARTS, PART_LIMB = PARTS };
@@ -263,7 +265,7 @@ template <class R> DEV double sum_of(const R& reader, const Term& term, word fro
 struct Order {
     int kind;
     double p;
-    bool wide, wide_modulus;
+    bool wide, wide_modulus, is_squared; // the square of a Euclidean norm is wanted, not its root
 };
 
 DEV Order order_of(const Params& p) {
@@ -272,11 +274,16 @@ DEV Order order_of(const Params& p) {
     order.p = as_double(p.w[EXPONENT]);
     order.wide = p.w[FLAGS] & WIDE;
     order.wide_modulus = p.w[FLAGS] & WIDE_MODULUS;
+    order.is_squared = p.w[MODE] == MODE_PART;
     return order;
 }
 
 DEV double smallest_sum() { return power_of_two(-960); }
 
+// The Euclidean norm of elements times 2^-exponent, with this sum of squares.
+DEV Scaled euclidean(const Order& order, double sum, word exponent) {
+    return order.is_squared ? scaled_new(sum, 2 * exponent) : scaled_new(sqrt(sum), exponent);
+}
 
 // `passes.sum(term)` is a sum over all elements, `passes.max(by)` the largest modulus.
 template <class Passes> static __device__ Scaled largest_of(const Order& order, Passes& passes) {
@@ -296,9 +303,9 @@ template <class Passes> static __device__ Scaled norm_of(const Order& order, Pas
     }
     if (order.kind == ORDER_TWO) {
         const double s = passes.sum(term_of(TERM_SQUARE, 1.0));
-        if (order.wide && s == infinity()) return scaled_new(sqrt(passes.sum(term_of(TERM_SQUARE, down))), RESCALE);
-        if (order.wide && s < smallest_sum()) return scaled_new(sqrt(passes.sum(term_of(TERM_SQUARE, up))), -RESCALE);
-        return scaled_new(sqrt(s), 0);
+        if (order.wide && s == infinity()) return euclidean(order, passes.sum(term_of(TERM_SQUARE, down)), RESCALE);
+        if (order.wide && s < smallest_sum()) return euclidean(order, passes.sum(term_of(TERM_SQUARE, up)), -RESCALE);
+        return euclidean(order, s, 0);
     }
     if (order.kind == ORDER_MAX) return largest_of(order, passes);
     if (order.kind == ORDER_SIMPLE) {
@@ -345,6 +352,11 @@ DEV_COLD bool factor_of(const Params& p, Scaled norm, Factor* factor) {
 
 static __device__ void write_norm(const Params& p, word i, Scaled norm) {
     if (!p.w[NORM_AT]) return;
+    if (p.w[MODE] == MODE_PART) {
+        at<double>(p.w[NORM_AT])[0] = norm.value;
+        at<double>(p.w[NORM_AT])[1] = static_cast<double>(norm.exponent);
+        return;
+    }
     const double x = to_f64(norm);
     if (p.w[FLAGS] & NARROW_NORM) at<float>(p.w[NORM_AT])[i] = narrow<float>(x);
     else at<double>(p.w[NORM_AT])[i] = x;
@@ -359,7 +371,7 @@ DEV_COLD void settle_group(const Params& p, word i, Scaled norm) {
     state[STATE_GOES_ON] = 0;
     state[STATE_SCALES] = 0;
     Factor factor;
-    if (p.w[MODE] != MODE_NORM && factor_of(p, norm, &factor)) {
+    if (p.w[MODE] != MODE_NORM && p.w[MODE] != MODE_PART && factor_of(p, norm, &factor)) {
         state[STATE_SCALES] = 1;
         state[STATE_BY] = as_word(factor.by);
         state[STATE_THEN] = as_word(factor.then);
@@ -805,7 +817,7 @@ DEV void end_of_span(const Params& p, const word* table, u32 parts, double (*nea
 template <bool EUCLIDEAN> KERNEL ends(const __grid_constant__ Params p) {
     __shared__ double near[PARTS][2 * SPAN_CHUNKS];
     Order order = order_of(p);
-    if (EUCLIDEAN) order = Order{ORDER_TWO, 2.0, order.wide, false};
+    if (EUCLIDEAN) order = Order{ORDER_TWO, 2.0, order.wide, false, order.is_squared};
     if (p.w[SPANS]) end_of_span(p, table_of(p), parts_of(order, p.w[FLAGS] & HAS_LIMBS), near);
     end_of_first(p, order, near[0]);
 }
@@ -822,7 +834,7 @@ template <class> KERNEL given(const __grid_constant__ Params p) {
     if (threadIdx.x != 0 || blockIdx.x != 0) return;
     double norm = scalar_at(p.w[USED], p.w[USED_AT], p.w[USED_DTYPE]);
     if (norm < 0.0) norm = canonical_nan<double>(); // in device memory: see `factor_of`
-    settle_group(p, 0, scaled_new(norm == 0.0 ? 0.0 : norm, 0));
+    settle_group(p, 0, scaled_new(norm == 0.0 ? 0.0 : norm, p.w[USED_EXPONENT]));
 }
 
 // ---- writing
@@ -1064,7 +1076,7 @@ template <bool ALL> KERNEL slices(const __grid_constant__ Params p) {
 template <class T, bool ALL> KERNEL rows(const __grid_constant__ Params p) {
     __shared__ double near[THREADS], sums[2 * CHUNK_BLOCKS];
     const word* table = table_of(p);
-    const Order order = {ORDER_TWO, 2.0, is_wide(code_of<T>::value), false};
+    const Order order = {ORDER_TWO, 2.0, is_wide(code_of<T>::value), false, false};
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const word teams = gridDim.x * static_cast<word>(ALL ? 1 : WARPS), len = p.w[LENGTH];
     const bool in_place = p.w[FLAGS] & IN_PLACE;
@@ -1147,7 +1159,7 @@ template <class> KERNEL columns(const __grid_constant__ Params p) {
 
 template <class T> KERNEL columns_of(const __grid_constant__ Params p) {
     const TypedReader<T> reader = {data_at<const T>(p.w[SOURCE]), table_of(p), 0, p.w[REDUCED]};
-    sum_columns(p, Order{ORDER_TWO, 2.0, is_wide(code_of<T>::value), false}, reader);
+    sum_columns(p, Order{ORDER_TWO, 2.0, is_wide(code_of<T>::value), false, false}, reader);
 }
 
 // Passes over one column by one thread, where the first sum has left the range: in the order of a slice alone.
