@@ -83,7 +83,11 @@ class _Argument(np.ndarray[Any, Any]):
 
 
 class _Uploaded(NamedTuple):
-    """Memory on the device, and what it was filled with, which lives as long: a copy may still be under way."""
+    """Memory on the device, and the words that it was filled with.
+
+    The words are not pinned. CUDA does not promise that it has read them when the call that copies them returns. So
+    they live as long as the memory.
+    """
 
     memory: Any
     words: NDArray[np.int64]
@@ -134,7 +138,7 @@ class CupyDevice:
         return memory
 
     def upload(self, words: NDArray[np.int64]) -> Memory:
-        """Copy words to new memory. As they are not pinned, the driver reads them before it goes on."""
+        """Copy words to new memory, in the order of the stream."""
         data = ctypes.c_void_p(words.ctypes.data)
         if self.is_capturing():
             # Once and now: a copy that is captured would read the host's memory again at each run of the graph. Not in

@@ -149,7 +149,7 @@ DEV word target_layout(const word* row) { return row[ROW_LAYOUTS] >> 32; }
 
 // ---- sums of a warp
 
-// The sums of 32 lanes folded by halves, by 32 threads of a warp or fewer. All of them get the result.
+// The sums of 32 lanes folded by halves, by the 32 threads of a warp. All of them get the result.
 DEV double fold(double* lanes, int lane) {
     __syncwarp();
     for (int width = 16; width; width /= 2) {
@@ -328,7 +328,7 @@ DEV_COLD double scalar_at(word bits, word address, word dtype) {
     if (!address) return as_double(bits);
     const void* data = at<const void>(address);
     double x;
-    convert(data, 0, static_cast<int>(dtype), &x, 0, 3);
+    convert(data, 0, static_cast<int>(dtype), &x, 0, FLOAT64);
     return x;
 }
 
@@ -546,7 +546,7 @@ DEV void keep_going(const Params& p, word group, const ListPasses& passes) {
     *reinterpret_cast<Power*>(state + STATE_POWER) = passes.then.power;
 }
 
-// Whether this block of threads is the last one of the kernel. All that the others wrote is then to be seen.
+// Whether this block of threads is the last one of the kernel. Then it sees all that the others wrote.
 DEV bool is_last(const Params& p) {
     __shared__ bool last;
     __threadfence();
