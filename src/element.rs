@@ -12,20 +12,20 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Rel
 pub use complex::Complex;
 pub use half::{Bf16, F16, Half, to_odd};
 
-/// An array element that can be read and has a modulus, so that norms of it exist.
+/// An array element that can be read and has a modulus, so that it has norms.
 pub trait Element: Copy + std::fmt::Debug + PartialEq + Send + Sync + 'static {
     /// Its row of the table.
     const DTYPE: Dtype;
     /// Zero, for scratch memory.
     const ZERO: Self;
-    /// Whether squares and sums of moduli can leave float64's range. Those of narrower types cannot.
+    /// Whether squares and sums of moduli can leave float64's range. Squares and sums of narrower types cannot.
     const WIDE: bool = Self::DTYPE.is_scalable() && Self::DTYPE.is_wide();
-    /// Whether sums read such elements directly. Blocks of other dtypes are converted to float64 first, which takes longer for
-    /// data in cache, and saves a kernel.
+    /// Whether sums read elements of this type directly. Blocks of other dtypes are converted to float64 first. That takes
+    /// longer for data in cache, but saves a kernel for the dtype.
     const DIRECT: bool = Self::DTYPE.is_scalable();
     /// The number of float64 that represent a modulus exactly; see [`Element::limb`].
     const LIMBS: usize = 1;
-    /// A number that orders like the modulus, NaN above infinity.
+    /// A number that sorts like the modulus. NaN sorts above infinity.
     type Magnitude: Copy + Ord + Default + Send;
 
     /// Reads an element from the first bytes of `bytes`, in native byte order, or the opposite one if `swapped`.
@@ -38,7 +38,7 @@ pub trait Element: Copy + std::fmt::Debug + PartialEq + Send + Sync + 'static {
         let size = self.modulus(by);
         size * size
     }
-    /// `sum` plus the square. Levels with a fused multiply-add use it; the bits are those of the separate operations.
+    /// `sum` plus the square, for levels with a fused multiply-add. The result has the bits of the separate operations.
     #[inline(always)]
     fn add_square(self, sum: f64) -> f64 {
         sum + self.square(1.0)
@@ -61,9 +61,9 @@ pub trait Element: Copy + std::fmt::Debug + PartialEq + Send + Sync + 'static {
 
 /// An element that can be clipped to bounds, and written.
 pub trait Ordered: Element + PartialOrd {
-    /// No bound below: nothing is smaller.
+    /// The value for a lower bound that is absent: no element is smaller.
     const LOWEST: Self;
-    /// No bound above: nothing is larger.
+    /// The value for an upper bound that is absent: no element is larger.
     const HIGHEST: Self;
     /// An atomic with the bits of an element. Strided outputs are written through it, so that several threads may hold views of
     /// interleaved memory without a data race. For one element it compiles to a plain move.
@@ -93,7 +93,7 @@ pub trait Real: Ordered {
     fn narrow(x: f64) -> Self;
     /// Converts from float32, rounded once, to nearest, ties to even.
     fn narrow_single(x: f32) -> Self;
-    /// Its magnitude with the sign of the other.
+    /// The magnitude of `self` with the sign of `other`.
     #[must_use]
     fn with_sign_of(self, other: Self) -> Self;
 }
@@ -103,18 +103,18 @@ pub trait Real: Ordered {
 #[repr(transparent)]
 pub struct Bool(u8);
 
-/// `sum + x * x`, in one instruction where the level has a fused multiply-add. (Elsewhere, it would call the C library.)
+/// `sum + x * x`, in one instruction where the level has a fused multiply-add. (Elsewhere, `mul_add` would call the C library.)
 ///
-/// float64 has more than twice the 24 digits of `x`, and more than twice its exponents. So the square is exact, and only the
-/// sum is rounded, fused or not. Squares of float64 are not exact, so there is no such function for them.
+/// float64 has more than twice the 24 digits of `x`, and more than twice its range of exponents. So the square is exact, and
+/// only the sum is rounded, fused or not. Squares of float64 are not exact, so there is no such function for them.
 #[inline(always)]
 fn fused_square(x: f32, sum: f64) -> f64 {
     let x = f64::from(x);
     x.mul_add(x, sum)
 }
 
-/// Truncates to the 53 digits of float64 with a sticky last digit (round to odd), so that rounding the result once more gives
-/// what rounding `n` gives.
+/// Truncates to the 53 digits of float64 with a sticky last digit (round to odd), so that rounding the result again gives the
+/// same number as rounding `n` directly.
 fn sticky(n: u128) -> f64 {
     let excess = (u128::BITS - n.leading_zeros()).saturating_sub(f64::MANTISSA_DIGITS);
     let more = n & ((1 << excess) - 1) != 0;
@@ -144,7 +144,7 @@ macro_rules! elements {
         complex { $($C:ident: $c:ty, of $cpart:ident, $cname:literal, $cnumber:literal, wide: $cwide:literal;)* }
         bool { $B:ident: $b:ty, $bname:literal, $bnumber:literal; }
     ) => {
-        /// The dtypes gradclip handles.
+        /// The dtypes that gradclip handles.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[allow(missing_docs, reason = "the names say it")]
         pub enum Dtype { $($R,)* $($C,)* $($I,)* $B }
@@ -159,8 +159,8 @@ macro_rules! elements {
                 match self { $(Self::$R => $rname,)* $(Self::$C => $cname,)* $(Self::$I => $iname,)* Self::$B => $bname }
             }
 
-            /// NumPy's number, part of its binary interface; negative for a dtype that NumPy lacks and numbers when it is
-            /// registered. (C's `long` has another number for the same bits.)
+            /// NumPy's type number, part of its binary interface. It is negative for a dtype that NumPy lacks: NumPy gives it a
+            /// number when it is registered. (C's `long` has another number for the same bits.)
             #[must_use]
             pub const fn number(self) -> i32 {
                 match self { $(Self::$R => $rnumber,)* $(Self::$C => $cnumber,)* $(Self::$I => $inumber,)* Self::$B => $bnumber }
@@ -177,7 +177,7 @@ macro_rules! elements {
                 }
             }
 
-            /// Whether norms of this dtype are returned as float64; those of the narrow dtypes as float32.
+            /// Whether norms of this dtype are returned as float64. Norms of the narrow dtypes are returned as float32.
             #[must_use]
             pub const fn is_wide(self) -> bool {
                 match self { $(Self::$R => $rwide,)* $(Self::$C => $cwide,)* $(Self::$I => true,)* Self::$B => true }
@@ -212,7 +212,7 @@ macro_rules! elements {
             impl Element for $r {
                 const DTYPE: Dtype = Dtype::$R;
                 const ZERO: Self = <$r>::from_bits(0);
-                // Signed, because SSE and AVX compare signed integers only.
+                // The type is signed, because SSE and AVX compare only signed integers.
                 type Magnitude = $rmagnitude;
 
                 #[inline(always)]
@@ -223,7 +223,7 @@ macro_rules! elements {
                 fn modulus(self, by: f64) -> f64 {
                     (self.widen() * by).abs()
                 }
-                // The default squares the modulus, and the compiler does not drop the sign bit's removal for float32.
+                // The default squares the modulus. For float32, the compiler keeps the removal of the sign bit.
                 #[inline(always)]
                 fn square(self, by: f64) -> f64 {
                     let x = self.widen() * by;
@@ -293,7 +293,7 @@ macro_rules! elements {
                 $i, $ibits, $icell, <$i>::MIN, <$i>::MAX,
                 |bits| Self::from_ne_bytes(bits.to_ne_bytes()), |x| <$ibits>::from_ne_bytes(x.to_ne_bytes()), |_x| false,
                 |negative, n| {
-                    // Any end of the range fits into an i128.
+                    // Both ends of every range fit into an i128.
                     let n = i128::try_from(n).unwrap_or(i128::MAX);
                     (if negative { -n } else { n }).clamp(<$i>::MIN.into(), <$i>::MAX.into()) as $i
                 },
@@ -346,8 +346,8 @@ macro_rules! elements {
             fn from_magnitude(magnitude: u8) -> f64 { magnitude.into() }
         }
 
-        /// Runs `$body` with `$T` naming the Rust type of a dtype of the kind `any`, `ordered`, `real` (floating-point) or
-        /// `scalable` (floating-point or complex); `$other` for the rest.
+        /// Evaluates `$body` with `$T` as the Rust type of a dtype of the kind `any`, `ordered`, `real` (floating-point) or
+        /// `scalable` (floating-point or complex). Evaluates `$other` for dtypes of other kinds.
         #[cfg(feature = "python")]
         macro_rules! match_dtype {
             (any $d dtype:expr, $d T:ident => $d body:expr) => {
@@ -379,7 +379,7 @@ macro_rules! elements {
                 }
             };
         }
-        /// Passes the rows of the floating-point dtypes to the macro `$callback`, as `Name: type,` each.
+        /// Passes the rows of the floating-point dtypes to the macro `$callback`, each as `Name: type,`.
         macro_rules! for_each_real {
             ($d callback:ident) => { $d callback! { $($R: $r,)* } };
         }
@@ -389,7 +389,7 @@ macro_rules! elements {
     };
 }
 
-/// Implements `Ordered`, whose methods move bits alike for all dtypes that can be written.
+/// Implements `Ordered` for a dtype. All dtypes that can be written move bits in one way.
 macro_rules! ordered {
     (
         $t:ty, $bits:ty, $cell:ty, $lowest:expr, $highest:expr,

@@ -12,9 +12,9 @@ pub enum Error {
     Setting {
         /// The variable's name.
         variable: &'static str,
-        /// What it holds.
+        /// The value that was found.
         found: String,
-        /// What it may hold.
+        /// The allowed values, in words.
         allowed: &'static str,
     },
 }
@@ -44,7 +44,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// A vector with room for `len` values, or an error where `Vec::with_capacity` would abort the process.
 ///
 /// # Errors
-/// `Error::Memory` when the memory cannot be had.
+/// `Error::Memory` when the memory cannot be allocated.
 pub fn vec_with_room<T>(len: usize) -> Result<Vec<T>> {
     let mut vec = Vec::new();
     vec.try_reserve_exact(len)?;

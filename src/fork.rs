@@ -7,8 +7,8 @@
 use std::iter::successors;
 use std::sync::OnceLock;
 
-/// A value (a lock, for example) of this process, after the inherited values of its ancestors. A child adds its value in its own
-/// copy of the memory, so the last one is always this process's.
+/// A list of values (locks, for example): the values inherited from the ancestors, then the value of this process. A child
+/// appends its value in its own copy of the memory, so the last value always belongs to this process.
 pub struct PerProcess<L> {
     value: L,
     child: OnceLock<Box<Self>>,

@@ -27,9 +27,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::element::{Element, F16};
 
-/// Work to compile once per instruction set.
+/// An operation, which is compiled once per instruction set.
 pub trait Op {
-    /// What `eval` returns.
+    /// The result of `eval`.
     type Output;
     /// Whether conversions between float32 and float64 take most of the operation's time: see `has_slow_conversions`.
     const CONVERTS: bool = false;
@@ -46,7 +46,7 @@ pub struct Isa {
     converting: Number,
 }
 
-/// The number of an instruction set in [`ALL`] that `Isa::choose` found available; [`NOT_CHOSEN`] before.
+/// The index in [`ALL`] of the instruction set that `Isa::choose` has chosen; [`NOT_CHOSEN`] before the first choice.
 static CURRENT: AtomicUsize = AtomicUsize::new(NOT_CHOSEN);
 
 const NOT_CHOSEN: usize = usize::MAX;
@@ -88,7 +88,7 @@ macro_rules! levels {
                 let level = if O::CONVERTS { self.converting } else { self.level };
                 match level {
                     Number::Baseline => {
-                        // Out of line like the trampolines: inlined, code that no recent x86 CPU runs would fill every caller.
+                        // Out of line, like the trampolines: inlined code that no recent x86 CPU runs would fill every caller.
                         #[inline(never)]
                         fn baseline<O: Op>(op: O) -> O::Output { op.eval(Baseline) }
                         baseline(op)
@@ -123,7 +123,7 @@ levels! {}
 impl Isa {
     const BASELINE: Self = Self { level: Number::Baseline, converting: Number::Baseline };
 
-    /// Whether this CPU runs both levels, and gains by two levels if they differ.
+    /// Whether this CPU runs both levels. If they differ, also whether conversions are faster on this CPU at the second level.
     fn is_available(self) -> bool {
         self.level.is_detected()
             && self.converting.is_detected()
@@ -142,7 +142,7 @@ impl Isa {
         ALL.iter().find(|(_, isa)| *isa == self).map_or("", |(name, _)| name)
     }
 
-    /// The instruction set in use: the widest this CPU runs, unless [`Isa::choose`] named another.
+    /// The instruction set in use: the widest that this CPU runs, unless [`Isa::choose`] named another.
     #[inline]
     #[must_use]
     pub fn current() -> Self {
@@ -210,7 +210,7 @@ pub struct Baseline;
 #[cfg(not(target_arch = "x86_64"))]
 impl Level for Baseline {}
 
-/// Implements `Level::store_line` by vectors of a type.
+/// Implements `Level::store_line` with vectors of one type.
 #[cfg(target_arch = "x86_64")]
 macro_rules! store_line_by {
     ($vector:ty, $load:ident, $store:ident) => {
@@ -235,8 +235,8 @@ impl Level for Baseline {
     store_line_by!(__m128i, _mm_loadu_si128, _mm_stream_si128);
 }
 
-/// Implements a level that converts float16: by vectors of 16-bit integers and of float32, as many as there are names for them.
-/// Miri lacks these instructions and checks the default methods.
+/// Implements a level that converts float16 with vectors of 16-bit integers and of float32. `part` is a name for each vector of
+/// [`CONVERTED`] elements. Miri lacks these instructions, so it checks the default methods.
 #[cfg(target_arch = "x86_64")]
 macro_rules! converting_level {
     (
@@ -261,7 +261,7 @@ macro_rules! converting_level {
             #[cfg(not(miri))]
             #[inline(always)]
             fn narrow<const TOWARD_ZERO: bool>(self, x: &[f32; CONVERTED]) -> [F16; CONVERTED] {
-                // The rounding is that of the instruction, whatever rounding the thread has set.
+                // The instruction takes its own rounding mode, whatever mode the thread has set.
                 use std::arch::x86_64::{_MM_FROUND_TO_NEAREST_INT as TO_NEAREST, _MM_FROUND_TO_ZERO as TO_ZERO};
                 // SAFETY: as in `widen`.
                 unsafe {
@@ -311,21 +311,21 @@ pub fn slice_of_mut<U: Element, T: Element>(data: &mut [T]) -> Option<&mut [U]> 
 }
 
 impl Isa {
-    /// Whether the level's conversions of float16 are instructions of the CPU.
+    /// Whether the level converts float16 by instructions of the CPU.
     #[must_use]
     pub fn converts_halves(self) -> bool {
         self.level != Number::Baseline
     }
 
-    /// Applies a function to the elements of a slice, and writes the values to a slice of as many elements by non-temporal stores.
-    /// Memory that is not read soon is then not fetched before it is overwritten, and does not evict other data from the caches.
-    /// Whole lines go from registers to memory.
+    /// Applies a function to the elements of `from`, and writes the results to `to`, a slice of the same length, by
+    /// non-temporal stores. Such a store does not fetch a cache line before it overwrites the line, and does not evict other
+    /// data from the caches. Whole lines go from registers to memory.
     pub fn stream<T: Element>(self, guard: &StreamGuard, from: &[T], to: &mut [T], lines: impl Lines<T>) {
         self.run(Stream { from, to, lines, guard });
     }
 }
 
-/// A function of an element, applied to as many as a cache line has.
+/// A function of an element, which is applied to all elements of a cache line at a time.
 pub trait Lines<T> {
     /// The function's values for `N` elements. Implementors are `#[inline(always)]`.
     fn line<const N: usize, L: Level>(&self, level: L, from: &[T; N]) -> [T; N];
@@ -345,11 +345,11 @@ impl<T: Element> Lines<T> for Identity {
 pub struct Stream<'a, T, F> {
     /// The slice to read.
     pub from: &'a [T],
-    /// The slice to write, of as many elements.
+    /// The slice to write, of the same length.
     pub to: &'a mut [T],
     /// The function of the elements.
     pub lines: F,
-    /// Issues the fence that must follow.
+    /// The guard that issues the fence after the stores.
     pub guard: &'a StreamGuard,
 }
 
@@ -368,8 +368,8 @@ impl<T: Element, F: Lines<T>> Op for Stream<'_, T, F> {
 }
 
 impl<T: Element, F: Lines<T>> Stream<'_, T, F> {
-    /// Fills the slice, whole lines by [`Level::store_line`]. If the elements are not aligned to their size, there are no whole
-    /// lines.
+    /// Fills the slice. [`Level::store_line`] writes the whole cache lines. There are none if the elements are not aligned to
+    /// their size.
     #[expect(unsafe_code, reason = "see `Level::store_line`")]
     #[inline(always)]
     fn by_lines<const N: usize, L: Level>(self, level: L) {
@@ -397,7 +397,7 @@ impl<T: Element, F: Lines<T>> Stream<'_, T, F> {
     }
 }
 
-/// Bytes of a cache line, which non-temporal stores write whole.
+/// Bytes of a cache line. Non-temporal stores write whole lines.
 pub const LINE: usize = 64;
 
 /// Numbers aligned to cache lines. A register of AVX-512 is as large as a line, and an access that crosses two lines takes
@@ -406,8 +406,8 @@ pub const LINE: usize = 64;
 #[repr(align(64))]
 pub struct Aligned<A>(pub A);
 
-/// Prefetches the cache lines `bytes` bytes after those of `elements`, even where no slice has them. On other architectures
-/// than x86-64, the hardware alone prefetches.
+/// Prefetches the cache lines `bytes` bytes after those of `elements`, even if no slice contains them. On other architectures
+/// than x86-64, only the hardware prefetches.
 #[allow(
     unsafe_code,
     unused_variables,
@@ -430,9 +430,9 @@ const PREFETCH_BYTES: usize = 3 << 10;
 
 /// How far ahead of its reads a loop prefetches, in bytes.
 ///
-/// Intel's hardware prefetchers gain by it: on a Xeon, without it sums take 1.2 times as long and float16 into new memory 2.8
-/// times. AMD's lose by it: on an EPYC (Zen 4) sums take 1.4 times as long. There the distance is 0: a loop
-/// prefetches the line that it reads next, which costs sums in a cache at most 4 %. Other architectures do not prefetch here.
+/// Intel CPUs gain by it: without it, on a Xeon, sums take 1.2 times as long and float16 into new memory 2.8 times. AMD CPUs lose
+/// by it: on an EPYC (Zen 4), sums take 1.4 times as long. On all CPUs but Intel's the distance is 0: a loop prefetches the line
+/// that it reads next, which costs sums in a cache at most 4 %. Other architectures do not prefetch here.
 #[inline]
 pub fn prefetch_distance() -> usize {
     /// 0: not yet determined; else the distance plus one.
@@ -447,8 +447,8 @@ pub fn prefetch_distance() -> usize {
     })
 }
 
-/// Whether one 512-bit conversion between float32 and float64 takes longer than two of 256 bits: AMD's Zen 4. There, on float32
-/// in cache, AVX-512 takes 1.4 times as long as AVX2 for sums of squares, and 1.3 times for scaling.
+/// Whether one 512-bit conversion between float32 and float64 takes longer than two of 256 bits, as on AMD's Zen 4. For float32
+/// in cache, AVX-512 takes 1.4 times as long as AVX2 there for sums of squares, and 1.3 times as long for scaling.
 fn has_slow_conversions() -> bool {
     /// The family of Zen 3, which has no AVX-512, and Zen 4.
     const FAMILY: u32 = 0x19;
@@ -512,14 +512,14 @@ impl Drop for StreamGuard {
     }
 }
 
-/// The floating-point control of this thread at its default while this lives: rounding to nearest, with subnormal numbers and
-/// without traps.
+/// Keeps the floating-point control register of this thread at its default, until it is dropped: rounding to nearest, with
+/// subnormal numbers and without traps.
 ///
 /// Other code of the process may have changed it, for example `torch.set_flush_denormal(True)` or a library that was linked with
-/// `-ffast-math`. The kernels, and Rust itself, expect the default. The control belongs to the thread, so this is neither `Send`
-/// nor `Sync`.
+/// `-ffast-math`. The kernels, and Rust itself, expect the default. The register belongs to the thread, so this type is neither
+/// `Send` nor `Sync`.
 pub struct FloatDefaults {
-    /// The control to restore, if it was another.
+    /// The value to restore, if it was not the default.
     changed: Option<control::Register>,
     of_thread: PhantomData<*const ()>,
 }
@@ -547,7 +547,7 @@ impl Drop for FloatDefaults {
     }
 }
 
-/// MXCSR, the control and status of SSE and AVX.
+/// MXCSR, the control and status register of SSE and AVX.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod control {
     use std::arch::asm;
@@ -569,13 +569,13 @@ mod control {
 
     #[expect(unsafe_code, reason = "an instruction without an intrinsic")]
     pub(super) fn write(register: Register) {
-        // SAFETY: the instruction is in the x86-64 baseline and reads 4 bytes at the address. The value is the default, which Rust
-        // expects, or was read from the register, whose owner gets it back. It clears the flags of exceptions.
+        // SAFETY: the instruction is in the x86-64 baseline and reads 4 bytes at the address. The value is the default, which
+        // Rust expects, or was read from the register, whose owner gets it back. It clears the flags of exceptions.
         unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const register, options(nostack)) };
     }
 }
 
-/// FPCR. Its flags are in another register.
+/// FPCR, the control register. The flags of exceptions are in another register.
 #[cfg(all(target_arch = "aarch64", not(miri)))]
 mod control {
     use std::arch::asm;
@@ -601,7 +601,7 @@ mod control {
     }
 }
 
-/// Miri has the default alone, and other architectures are not known to have another.
+/// On Miri and on other architectures, the control register is taken to be at its default.
 #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 mod control {
     pub(super) type Register = u32;

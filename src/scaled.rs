@@ -1,4 +1,4 @@
-//! Norms that may lie outside float64's range, and factors made of two of them.
+//! Norms that may lie outside float64's range, and the factors that scale them to limits.
 
 /// The exponent of the power of two by which sums that leave float64's range are rescaled and computed again.
 ///
@@ -39,7 +39,7 @@ impl Factor {
         Self { by, then, toward_zero: false }
     }
 
-    /// Whether a first step is that of [`Factor::ERASE`].
+    /// Whether `by` is the first step of [`Factor::ERASE`].
     #[inline(always)]
     #[must_use]
     pub fn erases(by: f64) -> bool {
@@ -50,7 +50,7 @@ impl Factor {
 /// The treatment of elements whose norm is infinite or NaN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NonFinite {
-    /// They are scaled like others, so that the result has NaN.
+    /// They are scaled like other elements, so that the result has NaN.
     Propagate,
     /// They become +0.0.
     Erase,
@@ -63,7 +63,7 @@ pub enum NonFinite {
 /// The limit of norms.
 #[derive(Clone, Copy, Debug)]
 pub struct Limit {
-    /// The largest norm that changes nothing.
+    /// The largest norm of elements that stay as they are.
     pub limit: f64,
     /// The divisor of norms: 1, the number of elements for an average, or its square root for a root mean square.
     pub over: f64,
@@ -112,7 +112,7 @@ impl Limit {
             return norm.clip_to(self.limit);
         }
         let (unchanged, scaled) = self.shares();
-        // Compared before either is rounded to float64.
+        // The norm and the limit are compared before either is rounded to float64.
         if norm.order() <= Scaled::new(self.limit, 0).times(unchanged).order() {
             return None;
         }
@@ -191,7 +191,7 @@ impl Scaled {
         (digits, self.exponent.saturating_add(exponent))
     }
 
-    /// Rounded to float64: inf above its range, subnormal or 0 below.
+    /// The number rounded to float64: infinite above float64's range, subnormal or 0 below it.
     #[inline]
     #[must_use]
     pub fn to_f64(self) -> f64 {
@@ -225,13 +225,13 @@ impl Scaled {
         self.value == 0.0
     }
 
-    /// The larger one; NaN wins over all.
+    /// The larger number, or NaN if one of them is NaN.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
         if self.is_nan() || self.order() >= other.order() { self } else { other }
     }
 
-    /// A sort key. That of NaN is above those of finite numbers, and neither above nor below that of infinity.
+    /// A sort key. The key of NaN is above the keys of finite numbers, and neither above nor below the key of infinity.
     fn order(self) -> (i32, f64) {
         if !self.is_finite() {
             (i32::MAX, self.value)
@@ -276,7 +276,7 @@ impl Scaled {
         if divisor == 1.0 || !self.value.is_normal() {
             return self;
         }
-        // Away from the bottom of the range, so that the quotient keeps all digits.
+        // The exponent is split off, so that the quotient does not become subnormal and keeps all digits.
         let (digits, exponent) = split(self.value);
         Self::new(digits / divisor, self.exponent.saturating_add(exponent))
     }
@@ -312,8 +312,8 @@ impl Scaled {
         if (-1000..=1000).contains(&exponent) {
             Factor::new(by * power_of_two(exponent), 1.0)
         } else {
-            // Digits that the first step loses by underflow are lost in the result too: `then` is a power of two at the end of
-            // the range before the first step becomes subnormal.
+            // `then` is at the end of its range before the first step becomes subnormal. So the result loses all digits that
+            // the first step loses by underflow.
             let then = exponent.saturating_sub(exponent.clamp(-1021, 1000)).max(-1074);
             Factor::new(by * step(exponent.saturating_sub(then)), step(then))
         }

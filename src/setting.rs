@@ -1,4 +1,4 @@
-//! Numbers that environment variables set. The first call reads them, not the import, and a default is found out when it is first
+//! Numbers that environment variables set. The first call reads them, not the import. A default is determined when it is first
 //! needed.
 
 use std::ops::RangeInclusive;
@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 
 /// The environment has not been read yet.
 const NOT_READ: usize = usize::MAX;
-/// The environment sets no number, and the default is not known yet: to count CPUs or to measure memory takes 0.1 ms.
+/// The environment sets no number, and the default is not known yet: counting CPUs or measuring memory takes 0.1 ms.
 const NOT_MEASURED: usize = usize::MAX - 1;
 
 /// A number of this process, kept within a range.
@@ -45,7 +45,7 @@ impl Setting {
     /// The number.
     ///
     /// # Errors
-    /// Those of [`Setting::check`].
+    /// The errors of [`Setting::check`].
     #[inline]
     pub fn get(&self) -> Result<usize> {
         self.check()?;
@@ -65,7 +65,7 @@ impl Setting {
         self.number.store(NOT_READ, Ordering::Relaxed);
     }
 
-    /// Puts a number in the place of a mark, unless another thread has called [`Setting::set`] meanwhile: that call wins.
+    /// Replaces a mark by a number, unless another thread has called [`Setting::set`] meanwhile: the number of that call stays.
     #[cold]
     fn replace(&self, mark: usize, number: Option<usize>) {
         let now = number.map_or(NOT_MEASURED, |number| self.within(number));
@@ -77,7 +77,7 @@ impl Setting {
     }
 }
 
-/// The number in an environment variable; None if there is no such variable, or nothing in it.
+/// The number in an environment variable; None if there is no such variable, or if it is empty.
 ///
 /// # Errors
 /// `Error::Setting` if it is not a number in the range.
@@ -89,7 +89,7 @@ pub fn number_in(
     let Some(value) = std::env::var_os(variable) else { return Ok(None) };
     let value = value.to_string_lossy();
     let text = value.trim();
-    // An integer that exceeds usize is an integer still.
+    // An integer that exceeds usize is still an integer.
     let beyond = || text.bytes().all(|byte| byte.is_ascii_digit()).then_some(usize::MAX);
     match text.parse().ok().or_else(beyond) {
         _ if text.is_empty() => Ok(None),

@@ -3,7 +3,7 @@
 
 use crate::scaled::power_of_two;
 
-/// The layout is NumPy's.
+/// A complex number, in NumPy's layout.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(C)]
 pub struct Complex<T> {
@@ -32,7 +32,7 @@ pub(super) fn modulus(re: f64, im: f64) -> (f64, f64) {
     ((re * re + im * im).sqrt(), exponent)
 }
 
-/// The modulus as one float64: inf above its range, subnormal or 0 below.
+/// The modulus as one float64: infinite above float64's range, subnormal or 0 below it.
 #[inline(always)]
 pub(super) fn rounded_modulus(re: f64, im: f64) -> f64 {
     let (value, exponent) = modulus(re, im);

@@ -22,7 +22,7 @@ const SIZE: u16 = u16::MAX >> 1;
 const MIDDLE_DIGITS: u32 = f32::MANTISSA_DIGITS - 1;
 
 /// Truncates to 13 digits with a sticky last digit (round to odd): rounding the result to the 11 digits of float16, or fewer,
-/// gives what rounding `x` gives.
+/// gives the same number as rounding `x` directly.
 ///
 /// float32 holds 13 digits of every number from 2^-137 on. Smaller numbers round to 0 in 16 bits in any case (half of
 /// `bfloat16`'s smallest number is 2^-134). Numbers beyond float32 become infinite.
@@ -89,14 +89,14 @@ impl<const DIGITS: u32> Half<DIGITS> {
         f32::from_bits((finite.to_bits() + last) | (bits ^ size))
     }
 
-    /// Rounded once, to nearest, ties to even.
+    /// Converts from float64, rounded once, to nearest, ties to even.
     #[inline(always)]
     #[must_use]
     pub fn from_f64(x: f64) -> Self {
         Self::from_f32(to_odd(x))
     }
 
-    /// Rounded once, to nearest, ties to even.
+    /// Converts from float32, rounded once, to nearest, ties to even.
     #[inline(always)]
     #[must_use]
     pub fn from_f32(x: f32) -> Self {
@@ -109,12 +109,12 @@ impl<const DIGITS: u32> Half<DIGITS> {
             let rounded = (bits.wrapping_add((1 << (drop - 1)) - 1 + ((bits >> drop) & 1))) >> drop;
             return Self(if x.is_nan() { bits >> drop | quiet } else { rounded } as u16);
         }
-        // From `most` on, the result is infinite. Compared as integers, since the minimum of a number and a signaling NaN is
-        // NaN on some CPUs.
+        // The result is infinite from `most` on. The numbers are compared as integers, because on some CPUs the minimum of a
+        // number and a signaling NaN is NaN.
         let most = power_of_two(Self::BIAS.cast_signed() + 1).to_bits().cast_signed();
         let size = f32::from_bits(x.abs().to_bits().cast_signed().min(most).cast_unsigned());
-        // The last bit of `place` has the weight of the last bit of the result. Adding it rounds, and leaves a count of these
-        // units in the last bits.
+        // The last bit of `place` has the weight of the last bit of the result. Adding `place` rounds `size` to multiples of
+        // that weight, and leaves their count in the last bits of the sum.
         let own =
             f32::from_bits((size.to_bits() >> MIDDLE_DIGITS << MIDDLE_DIGITS) + (drop << MIDDLE_DIGITS));
         let least = power_of_two(Self::LAST + MIDDLE_DIGITS.cast_signed());
@@ -133,14 +133,14 @@ impl<const DIGITS: u32> Half<DIGITS> {
         Self(self.0 & SIZE)
     }
 
-    /// Its magnitude with the sign of the other.
+    /// The magnitude of `self` with the sign of `other`.
     #[inline(always)]
     #[must_use]
     pub const fn copysign(self, other: Self) -> Self {
         Self(self.0 & SIZE | other.0 & !SIZE)
     }
 
-    /// Rounded once, toward zero.
+    /// Converts from float32, rounded once, toward zero.
     #[inline(always)]
     #[must_use]
     pub fn truncated(x: f32) -> Self {
@@ -148,7 +148,7 @@ impl<const DIGITS: u32> Half<DIGITS> {
         if nearest.to_f32().abs() > x.abs() { Self(nearest.0 - 1) } else { nearest }
     }
 
-    /// An integer that orders as the numbers do, except NaN: 0.0 and -0.0 are equal.
+    /// An integer that sorts like the number, except for NaN. 0.0 and -0.0 have one key.
     #[inline(always)]
     fn key(self) -> i16 {
         let size = (self.0 & SIZE).cast_signed();
@@ -180,7 +180,7 @@ impl<const DIGITS: u32> PartialOrd for Half<DIGITS> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         self.ordered(*other).then(|| self.key().cmp(&other.key()))
     }
-    // Written out because kernels use them: defaults made of `partial_cmp` would have branches.
+    // `lt` and `gt` are written out because kernels use them: the defaults, which call `partial_cmp`, would have branches.
     #[inline(always)]
     fn lt(&self, other: &Self) -> bool {
         self.ordered(*other) & (self.key() < other.key())

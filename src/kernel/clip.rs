@@ -60,13 +60,13 @@ impl<T: Ordered> Map<T> for Between<T> {
 
 /// Clips each element to its own bounds, in place or from another slice.
 pub struct ClipEach<'a, T> {
-    /// Read, as many elements; None: `to` is read.
+    /// The elements to read, as many as in `to`. None: `to` is read.
     pub from: Option<&'a [T]>,
-    /// Written.
+    /// The elements to write.
     pub to: &'a mut [T],
-    /// As many smallest values.
+    /// The smallest value of each element.
     pub lo: &'a [T],
-    /// As many largest values.
+    /// The largest value of each element.
     pub hi: &'a [T],
 }
 
@@ -87,11 +87,11 @@ impl<T: Ordered> Op for ClipEach<'_, T> {
 
 /// Whether [`ClipEach`] would change an element.
 pub struct AnyOutside<'a, T> {
-    /// Read.
+    /// The elements to test.
     pub data: &'a [T],
-    /// As many smallest values.
+    /// The smallest value of each element.
     pub lo: &'a [T],
-    /// As many largest values.
+    /// The largest value of each element.
     pub hi: &'a [T],
 }
 

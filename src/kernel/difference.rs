@@ -1,4 +1,4 @@
-//! Differences of elements, made in float64, and elements moved a part of the way towards others.
+//! Differences of elements, computed in float64, and steps from elements toward others.
 
 use crate::element::{Complex, Element, Real};
 use crate::isa::{Level, Op};
@@ -33,13 +33,13 @@ where
 
 /// The differences of two slices.
 pub struct Subtract<'a, T: Minus> {
-    /// Read.
+    /// The minuends.
     pub t: &'a [T],
-    /// Subtracted, as many elements.
+    /// The subtrahends, one for each minuend.
     pub base: &'a [T],
     /// The power of two that both are multiplied by first.
     pub by: f64,
-    /// Written, as many elements.
+    /// The differences to write, one for each minuend.
     pub to: &'a mut [T::Difference],
 }
 
@@ -55,9 +55,9 @@ impl<T: Minus> Op for Subtract<'_, T> {
 
 /// `base + (t - base) * factor`, for each element.
 pub struct Approach<'a, T> {
-    /// Read and written: the bases, or the elements that move towards them.
+    /// The elements to read and to write: the bases, or the elements `t`.
     pub data: &'a mut [T],
-    /// Read: the elements that are not in `data`, as many.
+    /// The other operand of each element of `data`.
     pub other: &'a [T],
     /// Whether `data` holds the bases.
     pub is_base: bool,
@@ -77,8 +77,8 @@ impl<T: Real> Op for Approach<'_, T> {
     }
 }
 
-/// A difference that overflows is computed at half scale. A NaN result is `t` if that is NaN, or else the base. A NaN that is
-/// made here has one payload, because CPUs differ in the one they make.
+/// A difference that overflows is computed at half scale. If `t` or the base is NaN, the result has its payload, first that of
+/// `t`. Any other NaN has one payload, because CPUs generate different ones.
 #[inline(always)]
 fn approached<T: Real>(t: T, base: T, factor: Factor) -> T {
     let (t, base) = (t.widen(), base.widen());

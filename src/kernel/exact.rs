@@ -1,9 +1,9 @@
 //! Sums of magnitudes and of squares in integers. They are exact, so they do not depend on the order of the terms or on how the
 //! data are split.
 //!
-//! A float is an integer of few digits times a power of two. A table with a place for each exponent adds up the integers of
-//! each power. After `AT_ONCE` elements it is added to one fixed-point number that spans all exponents. A block of float32
-//! and narrower floats with similar exponents needs no table: an integer and a float64 hold its sum without rounding.
+//! A float is an integer of few digits times a power of two. A table has an entry for each exponent, which adds up the integers
+//! of that power. After `AT_ONCE` elements the table is added to one fixed-point number that spans all exponents. A block of
+//! float32 and narrower floats with similar exponents needs no table: an integer and a float64 hold its sum without rounding.
 
 use std::mem;
 
@@ -16,7 +16,7 @@ use crate::scaled::power_of_two;
 
 /// The exponent of the unit of the last place: the square of the smallest float64 is 2^-2148.
 const LOWEST: i32 = -2148;
-/// Limbs of 64 binary digits: up to the square of the largest float64, 2^2048, and 2^64 such terms.
+/// The number of limbs, of 64 binary digits each. They hold the sum of 2^64 squares of the largest float64, each below 2^2048.
 pub const LIMBS: usize = (2048 + 64 - LOWEST as isize) as usize / 64 + 1;
 
 /// An exact sum.
@@ -77,18 +77,18 @@ pub enum Power {
     Two = 2,
 }
 
-/// Places of the table: the exponents of float64.
+/// Entries of the table: one for each exponent of float64.
 const PLACES: usize = 2048;
-/// Elements between two emptyings of the table: the square of a float64 mantissa has 106 digits, so a place of 128 has room for
-/// 2^22 of them.
+/// Elements that are added to the table before the table is added to the sum. The square of a float64 mantissa has 106 binary
+/// digits, so an entry of 128 digits has room for 2^22 squares.
 const AT_ONCE: usize = 1 << 17;
 
-/// Sums elements of any dtypes.
+/// Adds up elements of any dtypes.
 pub struct Accumulator {
     power: Power,
     sum: ExactSum,
     table: Vec<u128>,
-    /// Whether the table has nothing but zeros.
+    /// Whether the table contains only zeros.
     is_empty: bool,
 }
 
@@ -181,7 +181,8 @@ impl Accumulator {
     }
 
     fn add_integers<T: Element>(&mut self, data: &[T]) {
-        // The upper and the lower halves of the 128-bit terms are summed apart: neither sum overflows for so few terms.
+        // The upper and the lower halves of the 128-bit terms are summed separately. Neither sum of at most `AT_ONCE` terms
+        // overflows.
         let (mut high, mut low) = (0u128, 0u128);
         for x in data {
             let size: u128 = (0..T::LIMBS).map(|limb| x.limb(limb) as u128).sum();
@@ -230,8 +231,8 @@ const UPPER_DIGITS: i32 = 50;
 const LOWER_DIGITS: i32 = 53 - 10;
 /// Lanes of [`AddBlock`].
 const FEW: usize = CONVERTED;
-/// The terms of at most 2^3 rows, as many as float64 adds without rounding, are added in each lane before the sum is split.
-/// Splitting takes four operations, so more rows would save less than half an operation for each term.
+/// The binary logarithm of the most rows whose terms are added in each lane before the sum is split; float64 must add them
+/// without rounding. Splitting takes four operations, so more rows would save less than half an operation for each term.
 const GROUP_DIGITS: i32 = 3;
 
 /// Adding this number to a term, or a sum of terms, below `2^top` rounds it to a multiple of `2^(top - UPPER_DIGITS)`. The last
@@ -243,14 +244,14 @@ fn shift(top: i32) -> f64 {
 /// Extreme magnitudes of a block, as bits of float32, which sort like the magnitudes, NaN above infinity.
 #[derive(Clone, Copy)]
 struct Extremes {
-    /// The smallest one but zero; 0 if all are zero.
+    /// The smallest nonzero magnitude; 0 if all are zero.
     least: u32,
     largest: u32,
 }
 
 impl Extremes {
-    /// The binary digits from the first one of the largest magnitude to the last one of any element, at most; and the exponent
-    /// of the largest magnitude, above 127 if an element is infinite or NaN.
+    /// The number of binary digits from the first digit of the largest magnitude to the last digit of any element, or more; and
+    /// the exponent of the largest magnitude, which is above 127 if an element is infinite or NaN.
     fn digits<T: Element>(self) -> (i32, i32) {
         let (mantissa, lowest) = format_of::<T>();
         // Zero and subnormal numbers have the exponent of the smallest normal ones: their last digits have the same weight.
@@ -259,9 +260,9 @@ impl Extremes {
     }
 }
 
-/// [`Extremes`] while they are searched, in lanes: as bits of float16 for float16, as bits of float32 for other dtypes.
+/// The [`Extremes`] of each lane during the search: as bits of float16 for float16, as bits of float32 for other dtypes.
 struct ExtremeLanes {
-    /// The least ones are less 1, so that zero, wrapped around, is above all others.
+    /// The smallest bits minus 1, here and in `least_half`: the bits of zero wrap around and are above all others.
     least: [u32; FEW],
     largest: [u32; FEW],
     least_half: [u16; FEW],
@@ -348,9 +349,9 @@ impl<T: Element, F: Term<T> + Term<f32>> Op for AddBlock<'_, T, F> {
         let mut lanes = ExtremeLanes::NONE;
         let (rows, rest) = self.block.as_chunks::<FEW>();
         let (next_rows, next_rest) = self.next.as_chunks::<FEW>();
-        // Rows of whole groups that lie beside rows of the next block. To group those of a last block too gained nothing.
+        // The rows of whole groups, with as many rows of the next block. Grouping the rows of a last block gained nothing.
         let both = rows.len().min(next_rows.len()) / self.group * self.group;
-        // One loop for both would not be vectorized.
+        // A single loop for all group sizes would not be vectorized.
         if self.group == 1 {
             for (row, next) in rows.iter().zip(next_rows) {
                 add_row(level, &mut upper, &mut lower, row, self.shift, self.term);
@@ -374,7 +375,7 @@ impl<T: Element, F: Term<T> + Term<f32>> Op for AddBlock<'_, T, F> {
         for row in next_rows[both..].iter().chain([&next_last]) {
             lanes.add_row(row);
         }
-        // The bits of `shift` are in these integers, once for each lane of a group, of a single row and of the padded row.
+        // These integers contain the bits of `shift` once for each lane of a group, of a single row and of the padded row.
         let upper = upper.into_iter().fold(0, u64::wrapping_add);
         let shifts = ((both / self.group + rows.len() - both + 1) * FEW) as u64;
         let upper = upper.wrapping_sub(self.shift.to_bits().wrapping_mul(shifts)).cast_signed();

@@ -3,20 +3,20 @@
 //!
 //! Nearly always float32 products determine the result, at a third of the cost. The factor lies between two float32, so the
 //! product lies between two float32 products. Where both round to the same 16-bit number, the product between them does so too.
-//! A block with any other element (one element in some hundreds) is computed in float64; where output is streamed to memory, a
-//! cache line is.
+//! A block with any other element (one element in some hundreds) is computed in float64. If non-temporal stores write the
+//! output, only its cache line is computed so.
 //!
-//! *bfloat16.* Rounding changes its result only at ties, the middles between two neighbours, and every tie is a float32.
+//! *bfloat16.* Rounding changes its result only at ties, the midpoints between two neighbours, and every tie is a float32.
 //! Suppose the product with the lower bound is above a tie after it was rounded to float32. Then it was above before, since
 //! rounding does not cross a float32. It has 8 + 24 digits, so it is a float64, and the product in float64, which is no
 //! smaller, is above that tie too. The same argument holds for the upper bound, below a tie. So if no tie lies between the two
-//! products, ends included, the result is determined. Subnormal numbers, zeros and infinities need no special case: the
-//! NaN of `0 * inf` agrees with nothing.
+//! products, ends included, the result is determined. Subnormal numbers, zeros and infinities need no special case: the NaN of
+//! `0 * inf` agrees with nothing.
 //!
-//! *float16.* The CPU's conversion rounds a tie to even and does not report it. So the ends must lie strictly outside the
-//! product: the bounds are the next float32 further out. That moves an end by at least 2^-24 of itself, and rounding moves it
-//! back by less, unless it is subnormal, which the range of the factors excludes. A factor of few digits has exact products in
-//! float32, and is its own bounds.
+//! *float16.* The CPU's conversion rounds a tie to even and does not report it. So the exact product must lie strictly between
+//! the two float32 products: the bounds are the next float32 further out. That moves an end by at least 2^-24 of itself, and
+//! rounding moves it back by less, unless it is subnormal, which the range of the factors excludes. A factor of few digits has
+//! exact products in float32, and is its own bounds.
 //!
 //! *Toward zero.* The result changes at the 16-bit numbers, which are float32 as ties are. For float16, the same bounds hold.
 //! For bfloat16, the product with the lower bound may have been rounded up to such a number. So the next float32 toward zero
@@ -34,11 +34,11 @@ use crate::scaled::power_of_two;
 const WIDENED: usize = 256;
 /// Elements of a cache line.
 const IN_LINE: usize = LINE / 2;
-/// Elements of which float32 determines all or none: two cache lines, with half as many tests as single lines have.
+/// Elements of a block, of which float32 determines all or none. Two cache lines need half as many tests as single lines.
 const BLOCK: usize = 2 * IN_LINE;
 
-/// `x * by` for every element, in place or from a slice of as many. The factor is normal. With a guard, lines of another slice are
-/// streamed to memory ([`Isa::stream`]) where float32 determines most products.
+/// Multiplies all elements by a normal factor, in place or from a slice of the same length. With a guard, products from another
+/// slice are written by non-temporal stores ([`Isa::stream`]), if float32 determines most products.
 pub(super) fn scale<T: Real, const TOWARD_ZERO: bool>(
     isa: Isa,
     guard: Option<&StreamGuard>,
@@ -104,9 +104,9 @@ fn from_zero(x: f32) -> f32 {
 
 /// Scales elements by [`HalfTimes`], in place or from another slice.
 pub struct ScaleHalves<'a, T, const TOWARD_ZERO: bool> {
-    /// Read, as many elements; None: `to` is read.
+    /// The elements to read, as many as in `to`. None: `to` is read.
     pub from: Option<&'a [T]>,
-    /// Written.
+    /// The elements to write.
     pub to: &'a mut [T],
     /// The factor.
     pub times: HalfTimes<TOWARD_ZERO>,
@@ -121,7 +121,7 @@ impl<T: Bounded, const TOWARD_ZERO: bool> Op for ScaleHalves<'_, T, TOWARD_ZERO>
         let (to, to_rest) = to.as_chunks_mut::<BLOCK>();
         let distance = prefetch_distance();
         for (i, to) in to.iter_mut().enumerate() {
-            // Copied: otherwise the compiler tests for each block whether the input is the output.
+            // The block is copied: otherwise the compiler tests for each block whether the input is the output.
             let from = from.and_then(|from| from.get(i)).unwrap_or(to);
             prefetch_ahead(from, distance);
             let from = *from;
@@ -180,7 +180,7 @@ pub trait Bounded: Real {
 }
 
 impl Bounded for Bf16 {
-    /// Computed in pairs, as they lie in 32 bits, so that no vector has to be split.
+    /// Computes the elements in pairs, which share 32 bits, so that no vector has to be split.
     #[inline(always)]
     fn products<const N: usize, const TOWARD_ZERO: bool, L: Level>(
         _: L,
@@ -196,11 +196,11 @@ impl Bounded for Bf16 {
             let scaled = |x: u32| {
                 let [low, high] = [low, high].map(|by| (f32::from_bits(x) * by).to_bits());
                 if TOWARD_ZERO {
-                    // The signs are equal. No number is before 0.
+                    // The signs of the products are equal. Zero has no predecessor.
                     return (high, high & SIZE ^ ((low & SIZE).max(1) - 1));
                 }
-                // The upper bits are rounded: ties up at the upper bound, down at the lower. A carry increments the exponent, up
-                // to infinity. A NaN of the data has zeros in the lower bits, so it stays unchanged.
+                // Rounds to the upper 16 bits: ties up for the upper bound, and down for the lower bound. A carry increments
+                // the exponent, up to infinity. A NaN of the data has zeros in the lower bits, so it stays unchanged.
                 let up = high.wrapping_add(0x8000);
                 (up, up ^ low.wrapping_add(0x7fff))
             };
@@ -210,7 +210,7 @@ impl Bounded for Bf16 {
             differ |= even_differs >> 16 | odd_differs & UPPER;
         }
         let mut products = [Self::default(); N];
-        // In the order in which they lie in memory.
+        // The elements of a pair are stored in the order of memory.
         for (to, pair) in products.as_chunks_mut::<2>().0.iter_mut().zip(pairs) {
             *to = [Self::from_bits(pair as u16), Self::from_bits((pair >> 16) as u16)];
         }
@@ -238,7 +238,7 @@ impl Bounded for F16 {
             let (lower, upper) = (level.narrow::<TOWARD_ZERO>(&lower), level.narrow::<TOWARD_ZERO>(&upper));
             for (((to, differ), lower), upper) in to.iter_mut().zip(&mut differ).zip(&lower).zip(&upper) {
                 *differ |= lower.to_bits() ^ upper.to_bits();
-                // Equal products give themselves. With one of them alone, the compiler makes a copy to store.
+                // The OR of equal products is that product. If one of them is stored instead, the compiler makes a copy.
                 *to = Self::from_bits(lower.to_bits() | upper.to_bits());
             }
         }
@@ -246,7 +246,7 @@ impl Bounded for F16 {
     }
 }
 
-/// Converts 16-bit elements to float32, exactly, into a slice of as many.
+/// Converts 16-bit elements to float32, exactly, into a slice of the same length.
 #[inline(always)]
 pub fn to_singles<L: Level, T: Real>(level: L, from: &[T], to: &mut [f32]) {
     if let Some(from) = slice_of::<F16, _>(from) {
@@ -257,7 +257,7 @@ pub fn to_singles<L: Level, T: Real>(level: L, from: &[T], to: &mut [f32]) {
     }
 }
 
-/// Converts float32 to 16-bit elements, rounded once, into a slice of as many.
+/// Converts float32 to 16-bit elements, rounded once, into a slice of the same length.
 #[inline(always)]
 pub fn from_singles<L: Level, T: Real>(level: L, from: &[f32], to: &mut [T]) {
     if let Some(to) = slice_of_mut::<F16, _>(to) {
@@ -301,7 +301,7 @@ pub(super) fn product<T: Real, const TOWARD_ZERO: bool>(x: f32, by: f64) -> f32 
 
 /// Scales by products in float64.
 struct ByDoubles<'a, T, const TOWARD_ZERO: bool> {
-    /// Read, as many elements; None: `to` is read.
+    /// The elements to read, as many as in `to`. None: `to` is read.
     from: Option<&'a [T]>,
     to: &'a mut [T],
     by: f64,

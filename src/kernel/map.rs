@@ -15,8 +15,8 @@ pub trait Map<T: Ordered>: Copy + Sync {
         true
     }
 
-    /// Applies it to all elements, in place or from another slice. With a guard, what is made of another slice may be written by
-    /// non-temporal stores, see [`Isa::stream`].
+    /// Applies the function to all elements, in place or from another slice. With a guard, the results from another slice may
+    /// be written by non-temporal stores, see [`Isa::stream`].
     fn apply(self, isa: Isa, guard: Option<&StreamGuard>, from: Option<&[T]>, to: &mut [T]) {
         match (guard, from) {
             (Some(guard), Some(from)) => isa.stream(guard, from, to, self),
@@ -27,9 +27,9 @@ pub trait Map<T: Ordered>: Copy + Sync {
 
 /// Applies `map` to all elements, in place or from another slice.
 pub struct Apply<'a, T, M> {
-    /// Read, as many elements; None: `to` is read.
+    /// The elements to read, as many as in `to`. None: `to` is read.
     pub from: Option<&'a [T]>,
-    /// Written.
+    /// The elements to write.
     pub to: &'a mut [T],
     /// The function.
     pub map: M,
@@ -55,8 +55,8 @@ impl<T: Ordered, M: Map<T>> Op for Apply<'_, T, M> {
     }
 }
 
-/// Applies a function to each of several slices in one call: a call for each costs more than a few elements. The slices to read,
-/// as many elements; those to write, which are read where there is None; and the functions.
+/// Applies a function to each of several slices in one call: a call for each slice costs more than a few elements. The iterator
+/// has the slice to read (None: the slice to write is read), the slice to write, of the same length, and the function.
 pub struct ApplyEach<I>(pub I);
 
 impl<'a, T, I, M> Op for ApplyEach<I>
@@ -86,12 +86,12 @@ impl<T: Ordered, M: Map<T>> Lines<T> for M {
     }
 }
 
-/// Elements between two exits of [`AnyChange`]: enough for wide registers, few enough to stop soon after a change.
+/// Elements that [`AnyChange`] tests between two branches: enough for wide registers, few enough to stop soon after a change.
 pub(super) const TESTED_AT_ONCE: usize = 128;
 
 /// Whether `map` changes any element.
 pub struct AnyChange<'a, T, M> {
-    /// Read.
+    /// The elements to test.
     pub data: &'a [T],
     /// The function.
     pub map: M,

@@ -1,4 +1,4 @@
-//! Largest magnitudes. They are compared as integers, where NaN is above infinity: NaN wins, and nothing is rounded.
+//! Largest magnitudes. They are compared as integers, so nothing is rounded, and NaN is above infinity.
 
 use crate::element::Element;
 use crate::isa::{Level, Op, prefetch_ahead, prefetch_distance};
@@ -28,7 +28,7 @@ impl<T: Element> Op for MaxAbs<'_, T> {
 pub struct MaxRow<'a, T: Element> {
     /// One maximum per column.
     pub max: &'a mut [T::Magnitude],
-    /// As many elements.
+    /// The row, with one element per column.
     pub row: &'a [T],
 }
 

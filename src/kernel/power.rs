@@ -20,7 +20,7 @@ pub struct Log2 {
     pub fraction: f64,
 }
 
-/// The bits of the float64 2^52. An integer below 2^52 in its mantissa makes 2^52 plus that integer; exponents are read so.
+/// The bits of the float64 2^52. An integer below 2^52 in its mantissa is added to 2^52. `reduce` reads exponents in this way.
 const TWO_52: u64 = 0x4330_0000_0000_0000;
 
 /// Coefficients: `log2((1 + s) / (1 - s))` is s times this polynomial of s^2, with an error up to 4.4e-17 where |s| <= 0.1716.
@@ -113,7 +113,7 @@ pub fn exp2(z: f64) -> f64 {
     f64::from_bits(polynomial(&EXP, r).to_bits().wrapping_add(shifted.to_bits() << 52))
 }
 
-/// The logarithm below which terms are left out of the sum, which has a term of 1.
+/// Terms with a smaller logarithm are left out of the sum, because the sum has a term of 1.
 const LEAST: f64 = -1000.0;
 
 /// The logarithm for terms that are left out: `exp2` of it has exponent bits of 0, and all other bits are 0 too.
@@ -152,8 +152,8 @@ impl Power {
     }
 }
 
-// A term is made in three steps, each in a loop of its own over a part of the elements. A CPU's instruction window holds three
-// or four dependency chains of whole terms, and stalls; of chains a third as long it holds a dozen.
+// A term is computed in three steps, each in a separate loop over a part of the elements. A CPU's instruction window holds only
+// three or four dependency chains of whole terms, so the CPU stalls. The window holds a dozen chains that are a third as long.
 impl Power {
     /// The first step: see [`reduce`].
     #[inline(always)]

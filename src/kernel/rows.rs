@@ -1,4 +1,4 @@
-//! Batches of rows of a matrix: a call of a kernel for each row costs much of the time of short rows.
+//! Batches of rows of a matrix. For short rows, a kernel call for each row would take much of the time.
 //!
 //! Their sums are [`SumEach`](super::sum::SumEach), their scaling is [`ApplyEach`](super::map::ApplyEach). Sums and scaling are
 //! separate operations: the compiler uses no wide registers in a loop over rows that contains the loops of both.
@@ -29,7 +29,7 @@ pub struct PlainFactors<'a> {
     pub shares: (f64, f64),
     /// Whether norms that do not exceed the limit stay as they are.
     pub keeps: bool,
-    /// Written, as many.
+    /// The factors to write, one for each row.
     pub factors: &'a mut [f64],
 }
 

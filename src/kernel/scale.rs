@@ -1,6 +1,6 @@
 //! Scaling: products are computed in float64 and rounded once.
 //!
-//! For 16-bit elements that takes vectors of three widths, for which the compiler makes poor code in one loop. So they are
+//! For 16-bit elements, one loop would need vectors of three widths, for which the compiler generates poor code. So they are
 //! converted by way of float32, with a loop for each step (many by one factor: [`halves`]). The bits are equal.
 
 use super::halves;
@@ -45,7 +45,7 @@ pub(super) fn scaled_by<T: Real>(x: T, by: f64) -> f64 {
 }
 
 /// The product for `x`. A NaN element keeps its payload. The NaN that `inf * 0` or a NaN factor makes has one payload, because
-/// CPUs differ in the one they make.
+/// CPUs generate different ones.
 #[inline(always)]
 fn canonical<T: Real>(x: T, by: f64, product: f64) -> f64 {
     let fresh = by.is_nan() | (product.is_nan() & !x.widen().is_nan());
@@ -77,8 +77,8 @@ impl<T: Real> Map<T> for Scale {
 }
 
 impl Scale {
-    /// [`Map::apply`] for factors that are not plain, and products that are rounded toward zero. Out of line, since a few elements
-    /// take less time than the tests of all cases.
+    /// [`Map::apply`] for factors that are not plain, and for products that are rounded toward zero. It is out of line, because
+    /// a few elements take less time than the tests of all cases.
     #[cold]
     #[inline(never)]
     fn apply_any<T: Real>(self, isa: Isa, guard: Option<&StreamGuard>, from: Option<&[T]>, to: &mut [T]) {

@@ -18,13 +18,13 @@ pub struct FactorKind {
 
 /// Scales each element by its own factor, in place or from another slice.
 pub struct ScaleEach<'a, T> {
-    /// Read, as many elements; None: `to` is read.
+    /// The elements to read, as many as in `to`. None: `to` is read.
     pub from: Option<&'a [T]>,
-    /// Written.
+    /// The elements to write.
     pub to: &'a mut [T],
-    /// As many factors.
+    /// The factor of each element.
     pub factors: &'a [f64],
-    /// Their properties.
+    /// The properties of the factors.
     pub kind: FactorKind,
 }
 
@@ -65,7 +65,7 @@ impl<T: Real> ScaleEach<'_, T> {
         }
     }
 
-    /// The same for 16-bit elements and plain factors, with a loop for each step, see `scale.rs`.
+    /// Scales 16-bit elements by plain factors, with a loop for each step: see `scale.rs`.
     #[inline(always)]
     fn by_singles<const TOWARD_ZERO: bool, L: Level>(self, level: L) {
         let Self { mut from, to, factors, .. } = self;

@@ -13,12 +13,12 @@ use crate::isa::{Aligned, Level, Op, prefetch_ahead, prefetch_distance, slice_of
 
 /// Accumulators of one block.
 pub const LANES: usize = 32;
-/// Lanes of a part of a row of lanes: as many as the widest register has.
+/// Lanes of a piece of a row: as many as the widest register has.
 pub const PIECE: usize = 8;
 /// Elements of one block.
 pub const BLOCK: usize = 64 * LANES;
 
-/// Elements whose terms are computed at a time, in a loop of its own: whole rows of lanes.
+/// Elements whose terms are computed at a time, in a separate loop: whole rows of lanes.
 pub const PART: usize = 4 * LANES;
 
 /// The terms of a part.
@@ -36,7 +36,7 @@ pub trait Term<T: Copy>: Copy + Sync {
     const CONVERTS: bool = false;
     /// The term of `x`.
     fn of(&self, x: T) -> f64;
-    /// `sum` plus the term of `x`. Levels with a fused multiply-add may use it.
+    /// `sum` plus the term of `x`. Levels with a fused multiply-add may fuse both operations.
     #[inline(always)]
     fn add<L: Level>(&self, sum: f64, x: T) -> f64 {
         sum + self.of(x)
@@ -54,7 +54,7 @@ pub trait Term<T: Copy>: Copy + Sync {
 /// `|x|`
 #[derive(Clone, Copy, Debug)]
 pub struct Abs;
-/// `|x|^2`. Exact for real elements of up to 32 bits.
+/// `|x|^2`. Exact for floats of up to 32 bits.
 #[derive(Clone, Copy, Debug)]
 pub struct Square;
 /// The inner term of `x` times a power of two.
@@ -91,7 +91,7 @@ impl<T: Element> Term<T> for Rescaled<Square> {
     }
 }
 
-/// The chunks of a span.
+/// The number of chunks in a span, see [`Total::of_chunks`].
 pub const SPAN_CHUNKS: usize = 64;
 
 /// A compensated sum: the rounding errors of its additions are kept beside it.
@@ -118,8 +118,8 @@ impl Total {
         self.error += other.error;
     }
 
-    /// Merges the totals of an array's chunks in order: 64 of them make a span, and spans are merged. A GPU adds up spans side by
-    /// side, so that no sum is one long chain.
+    /// Merges the totals of an array's chunks in order: 64 of them make a span, and spans are merged. A GPU adds up the spans
+    /// in parallel, so that no sum is one long chain of additions.
     pub fn of_chunks(chunks: impl Iterator<Item = Self>) -> Self {
         let (mut array, mut chunks) = (Self::default(), chunks.peekable());
         while chunks.peek().is_some() {
@@ -178,7 +178,7 @@ impl<T: Element, F: Term<T> + Term<f32>> Op for Sum<'_, T, F> {
     }
 }
 
-/// [`add`], after the terms were computed if they are [`Term::APART`].
+/// Adds the terms of elements. A separate loop computes the terms first, if they are [`Term::APART`].
 #[inline(always)]
 fn add_block<L: Level, T: Element, F: Term<T>>(
     lanes: &mut [f64; LANES],
@@ -207,8 +207,8 @@ fn add<L: Level, T: Element>(lanes: &mut [f64; LANES], data: &[T], term: impl Te
     }
 }
 
-/// Adds the terms of whole rows of `N` lanes. The references tell the compiler that the lanes do not alias the elements; else it
-/// would write the lanes after each element.
+/// Adds the terms of whole rows of `N` lanes. The lanes and the elements are parameters of a function, so the compiler knows
+/// that they do not alias. Otherwise it would write the lanes after each element.
 #[inline(always)]
 fn add_whole<L: Level, const N: usize, T: Element>(
     lanes: &mut [f64; N],
@@ -232,20 +232,20 @@ fn add_masked<T: Element>(
     mask: &[u64; PIECE],
     term: impl Term<T>,
 ) {
-    // Not fused; exact products have the same bits either way. Masked as integers, since the compiler would make branches of a
-    // condition.
+    // The addition is not fused; exact products have the same bits either way. Terms are masked as integers, because the
+    // compiler would turn a condition into branches.
     for j in 0..PIECE {
         lanes[j] += f64::from_bits(term.of(data[j]).to_bits() & mask[j]);
     }
 }
 
-/// [`Sum`] for each of some short sequences, with the same bits, in one call: a call for each costs more than a few elements.
+/// Computes the [`Sum`] of each of several short sequences in one call: a call for each costs more than a few elements.
 ///
 /// The tail of a sequence, less than a row of lanes, is read [`PIECE`] elements at a time; a mask removes the elements after
 /// the sequence.
 pub struct SumEach<I, F> {
-    /// The length of each sequence, and memory that begins with its elements. If more elements follow, the tail need not be
-    /// copied.
+    /// The length of each sequence, memory that begins with its elements, and the place of its sum. If more elements follow in
+    /// that memory, the tail need not be copied.
     pub sequences: I,
     /// The term of each element; no term is negative.
     pub term: F,
@@ -278,7 +278,7 @@ impl<'a, T: Element, I: Iterator<Item = (usize, &'a [T], &'a mut f64)>, F: Term<
     }
 }
 
-/// The masks of tails: from place `LANES - n` on, `n` of all ones, and zeros after them.
+/// The masks of tails: from index `LANES - n` on, there are `n` masks of all ones, then masks of zeros.
 static MASKS: [u64; 2 * LANES] = {
     let mut masks = [0; 2 * LANES];
     let mut at = 0;
@@ -289,12 +289,12 @@ static MASKS: [u64; 2 * LANES] = {
     masks
 };
 
-/// [`fold`] that reads lanes in registers of the width in which they were written: a load of another width waits until the
-/// stores are in the cache.
+/// [`fold`] with loads of the width in which the lanes were stored: a load of another width waits until the stores are in the
+/// cache.
 ///
-/// It is inlined. `black_box` hides from the compiler where the lanes come from; else it would sum in the order of the fold, in
-/// narrow registers. The bits do not depend on that. The lanes are copied: if `black_box` had a reference to them, the loop that
-/// adds to them would store them after each row.
+/// It is inlined. `black_box` hides from the compiler where the lanes come from; otherwise the compiler would sum in the order
+/// of the fold, in narrow registers. The bits do not depend on that. The lanes are copied: if `black_box` had a reference to
+/// them, the loop that adds to them would store them after each row.
 #[inline(always)]
 fn fold_wide(lanes: Aligned<[f64; LANES]>) -> f64 {
     let Aligned(lanes) = black_box(lanes);
@@ -307,7 +307,7 @@ fn fold_wide(lanes: Aligned<[f64; LANES]>) -> f64 {
     (sum_of(0) + sum_of(2)) + (sum_of(1) + sum_of(3))
 }
 
-/// Not inlined, for rule 2 of the module [`kernel`](super).
+/// Folds the lanes by halves. It is not inlined: see rule 2 of the module [`kernel`](super).
 #[inline(never)]
 pub(super) fn fold(lanes: &Aligned<[f64; LANES]>) -> f64 {
     let Aligned(mut lanes) = *lanes;
@@ -328,9 +328,9 @@ pub(super) fn fold(lanes: &Aligned<[f64; LANES]>) -> f64 {
 pub struct AddRows<'a, T, F, const N: usize> {
     /// One accumulator per column.
     pub sums: &'a mut [f64],
-    /// As many elements each.
+    /// The rows, each with one element per column.
     pub rows: [&'a [T]; N],
-    /// Bytes from each row to the row in its place in the next call, if there is one, which is prefetched.
+    /// The distance in bytes from each row to the corresponding row of the next call, which is prefetched. None: no prefetch.
     pub next: Option<usize>,
     /// The term of the elements of each row.
     pub terms: [F; N],
@@ -359,7 +359,7 @@ impl<T: Element, F: Term<T>, const N: usize> Op for AddRows<'_, T, F, N> {
     }
 }
 
-/// Elements of each row between two prefetches of their successors: more than a cache line, to fill whole registers.
+/// Elements of each row between two prefetches: more than a cache line, to fill whole registers.
 const COLUMNS_AT_ONCE: usize = 64;
 
 #[inline(always)]
@@ -389,7 +389,8 @@ pub struct AddDenseRows<'a, T, F> {
 /// The bytes of rows that are added a strip of columns at a time: a page, so that memory is still read page by page.
 const STRIPED_BYTES: usize = 4 << 10;
 
-/// The fewest rows for which strips pay: fewer would load and store the accumulators too often. Longer rows are added one by one.
+/// The fewest rows for which strips pay: for fewer, the accumulators are loaded and stored too often. Longer rows are added one
+/// by one.
 const MIN_STRIPED_ROWS: usize = 8;
 
 impl<T: Element, F: Term<T>> Op for AddDenseRows<'_, T, F> {
@@ -408,7 +409,7 @@ impl<T: Element, F: Term<T>> Op for AddDenseRows<'_, T, F> {
     }
 }
 
-/// Adds short rows, read once for each strip of columns, whose accumulators stay in registers.
+/// Adds short rows. They are read once for each strip of columns, so that the accumulators of a strip stay in registers.
 #[inline(always)]
 fn add_short_rows<L: Level, T: Element>(sums: &mut [f64], rows: &[T], term: impl Term<T>) {
     let columns = sums.len();
@@ -431,7 +432,7 @@ fn add_short_rows<L: Level, T: Element>(sums: &mut [f64], rows: &[T], term: impl
     }
 }
 
-/// Adds a strip of `N` columns, from column `first` on. Lanes that lie beyond the last column add any elements.
+/// Adds a strip of `N` columns, from column `first` on. Sums of lanes beyond the last column are not used.
 #[inline(always)]
 fn add_strip<L: Level, const N: usize, T: Element>(
     sums: &mut [f64; N],

@@ -26,15 +26,15 @@ pub(super) fn format_of<T: Element>() -> (i32, i32) {
     }
 }
 
-/// A number whose conversion to T, rounded to nearest, is the magnitude of `x` rounded toward zero, or -0 for 0. `x` is infinite or
-/// within the range of T, which is narrower than float64.
+/// A number whose conversion to T, rounded to nearest, is the magnitude of `x` rounded toward zero, or -0 for 0. `x` is
+/// infinite or within the range of T, which is narrower than float64.
 #[inline(always)]
 pub(super) fn size_toward_zero<T: Real>(x: f64) -> f64 {
     let (digits, lowest) = format_of::<T>();
     let kept = u64::MAX >> 1 & u64::MAX << (f64::MANTISSA_DIGITS.cast_signed() - digits);
-    // Normal numbers are exact now, but subnormal ones have fewer digits. Less than half of the smallest number, 2^half, is
-    // subtracted, so that the conversion rounds a subnormal number down and every number of T to itself. It is less by so little
-    // that no other number is rounded up, and so much that float32 holds the difference.
+    // Normal numbers are exact now, but subnormal ones have fewer digits. So `down` is subtracted, slightly less than half of
+    // the smallest number of T. Then the conversion rounds a subnormal number down, and every number of T to itself. `down` is
+    // less than half by so little that no other number is rounded up, and by so much that float32 holds the difference.
     let half = lowest - digits;
     let down = power_of_two(half) - power_of_two(half - digits);
     f64::from_bits(x.to_bits() & kept) - down
@@ -49,16 +49,16 @@ pub(super) fn truncated<T: Real>(x: T, by: f64) -> T {
     T::narrow(size_toward_zero::<T>(x.widen() * by)).with_sign_of(x)
 }
 
-/// `x` rounded toward zero. It is infinite, NaN or within the range of T.
+/// `x` rounded toward zero. `x` is infinite, NaN or within the range of T.
 #[inline(always)]
 pub(super) fn narrow_toward_zero<T: Real>(x: f64) -> T {
     let nearest = T::narrow(x);
-    // A size has no sign, and a NaN is not rounded.
+    // `size_toward_zero` returns a magnitude, so the sign is copied. Zeros and NaN are not rounded.
     let is_exact = T::WIDE | (x == 0.0) | x.is_nan();
     if is_exact { nearest } else { T::narrow(size_toward_zero::<T>(x)).with_sign_of(nearest) }
 }
 
-/// The product in float64. A tiny one is compared with the product times a power of two, and rounded toward zero.
+/// The product in float64. A tiny product is compared with the product times a power of two, and rounded toward zero.
 #[inline(always)]
 pub(super) fn product_toward_zero(x: f64, by: f64) -> f64 {
     let (tiny, up) = (power_of_two(-1000), power_of_two(512));

@@ -3,15 +3,15 @@
 use crate::element::Element;
 use crate::isa::{Level, Op};
 
-/// Reads the moduli of a slice into another one.
+/// Converts the moduli of elements to float64.
 pub struct Widen<'a, T> {
-    /// Read.
+    /// The elements to read.
     pub from: &'a [T],
-    /// Written, as many elements.
+    /// The moduli to write, one for each element.
     pub to: &'a mut [f64],
     /// The power of two that moduli are multiplied by.
     pub by: f64,
-    /// If given, one of the numbers whose sum is the modulus is read, exactly; see [`Element::limb`].
+    /// If given, the limb with this number is written instead of the modulus, exactly; see [`Element::limb`].
     pub limb: Option<usize>,
 }
 
