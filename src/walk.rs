@@ -2,10 +2,10 @@
 //!
 //! A [`Layout`] lists the axes of an array from outer to inner, and merges neighbours that one stride covers. The position in
 //! that order is the one number that addresses all operands of an operation. A [`View`] gives a range of positions as a slice:
-//! the memory itself where elements lie side by side, a gathered block elsewhere, so that a strided, unaligned or byte-swapped
-//! array has the bits of its contiguous copy. A [`Target`] is the same for writing. All of this is safe code: the memory comes
-//! as slices of elements or of bytes, and strided targets are slices of atomics, because several targets may lie interleaved
-//! in the same memory.
+//! the memory itself where elements are contiguous, a gathered block elsewhere, so that a strided, unaligned or byte-swapped
+//! array has the bits of its contiguous copy. A [`Target`] does this for writing. All of this is safe code: the memory comes as
+//! slices of elements or of bytes, and strided targets are slices of atomics, because several targets may lie interleaved in
+//! the same memory.
 
 mod block;
 mod broadcast;

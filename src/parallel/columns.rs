@@ -18,10 +18,10 @@ use crate::walk::{Broadcast, Factors, View, Work};
 /// The length of the longest column for [`scale_columns`], in elements. A strip of longer columns would be too narrow.
 const LONGEST_COLUMN: usize = 1024;
 
-/// The most columns of a strip. Their factors, sums and totals, 32 KiB, stay in the innermost cache.
+/// The most columns of a strip. Their factors, sums and totals, 32 KiB, stay in the L1 cache.
 const WIDEST_STRIP: usize = 1024;
 
-/// The bytes of a strip: half of the second-level cache, on CPUs where that is large.
+/// The bytes of a strip: half of the L2 cache, on CPUs with a large L2 cache.
 const STRIP_BYTES: usize = 512 << 10;
 
 /// The number of columns of `len` elements that are clipped at a time.
@@ -32,7 +32,7 @@ fn columns_in_strip<T>(len: usize) -> usize {
 /// Whether columns of matrices of this shape are for [`scale_columns`].
 #[must_use]
 pub fn is_column<T: Real>(columns: usize, [len, inner]: [usize; 2]) -> bool {
-    // Elements. In narrower strips, the overhead of each row outweighs the second read that a strip saves.
+    // Columns. In narrower strips, the overhead of each row outweighs the second read that a strip saves.
     let narrowest = 128;
     // Elements of 16 bits have kernels of their own, and longer columns are summed in more than one run.
     size_of::<T>() > 2
@@ -41,11 +41,11 @@ pub fn is_column<T: Real>(columns: usize, [len, inner]: [usize; 2]) -> bool {
         && columns_in_strip::<T>(len) >= narrowest
 }
 
-/// Scales each column of dense matrices by its own norm. Without a `source`, the output is the input, too. `norms` gets the norm of
-/// each column, or is empty.
+/// Scales each column of dense matrices by its own norm. Without a `source`, the output is the input, too. `norms` gets the norm
+/// of each column, or is empty.
 ///
 /// # Errors
-/// No memory for the list of strips, or a bad setting of the threads.
+/// No memory for the list of strips, or an invalid setting of the number of threads.
 pub fn scale_columns<T: Real>(
     isa: Isa,
     source: Option<&[T]>,
@@ -56,13 +56,13 @@ pub fn scale_columns<T: Real>(
 ) -> Result<()> {
     let bytes = size_of_val(output);
     let streams = is_streamed(bytes);
-    // Parts of rows are too short for a CPU to predict the next one. Where a cache holds all, prefetching only takes time.
+    // Parts of rows are too short for the hardware prefetcher. If a cache holds all data, prefetching only takes time.
     let next = (streams && prefetch_distance() > 0).then_some(ROWS_AT_ONCE * inner * size_of::<T>());
     let strips = strips(source, output, shape, norms)?;
     Crew::new().each(bytes * 2, strips.into_iter(), |strip| strip.scale(isa, rule, next, streams))
 }
 
-/// The parts of the rows that belong to the columns that are clipped at a time.
+/// The parts of the rows that belong to the columns of a strip.
 struct Strip<'a, T> {
     /// The input from the first element of the strip on, unless the output is the input too.
     source: Option<&'a [T]>,
@@ -70,7 +70,7 @@ struct Strip<'a, T> {
     inner: usize,
     /// Parts of the rows of the output.
     rows: Vec<&'a mut [T]>,
-    /// The places of the norms, or nothing.
+    /// The places of the norms; empty if the caller needs no norms.
     norms: &'a mut [Scaled],
 }
 
@@ -112,7 +112,7 @@ impl<T: Real> Strip<'_, T> {
         }
     }
 
-    /// Scales the columns. `next`: the number of bytes to the rows that are read next, if those are to be prefetched.
+    /// Scales the columns. `next`: the number of bytes to the rows that are read next, if they are to be prefetched.
     fn scale(mut self, isa: Isa, rule: Rule, next: Option<usize>, streams: bool) {
         let factors = &mut Aligned([1.0; WIDEST_STRIP]).0[..self.columns()];
         let mut then = None;
@@ -154,8 +154,8 @@ impl<T: Real> Strip<'_, T> {
         rule.plain_factors(isa, sums, factors);
         self.norms.iter_mut().zip(&*sums).for_each(|(norm, sum)| *norm = Scaled::new(sum.sqrt(), 0));
         let mut are_plain = true;
-        // Columns whose factor is still unknown are read one by one, before anything is written. A column of zeros is the most
-        // frequent one.
+        // Columns whose factor is still unknown are read one by one, before anything is written. The most frequent one is a
+        // column of zeros.
         for (column, sum) in sums.iter().enumerate() {
             if factors[column] == 0.0 {
                 let mut elements = [T::ZERO; LONGEST_COLUMN];

@@ -1,13 +1,13 @@
 //! The threads of one call: the calling thread, and the workers that arrive in time.
 //!
 //! The caller never waits for a worker to wake up, only for jobs that a worker has begun. It takes jobs from the front,
-//! workers take them from the back, so that each of two CPUs has its own half in both passes of a call: to write cache
-//! lines that the other CPU holds takes up to five times as long. A pass closes when no job is left; a worker
-//! that arrives later finds it closed and touches nothing of the call.
+//! and workers take them from the back. So each of two CPUs has its own half in both passes of a call: writing cache lines that
+//! the other CPU holds takes up to five times as long. A pass closes when no job is left; a worker that arrives later finds it
+//! closed and touches nothing of the call.
 //!
-//! A worker that wakes up on the caller's CPU would take it from the caller. Linux puts it there if the other CPU is busy or,
-//! on a virtual machine, halted. It yields that CPU a few times, so that an idle one may pull it over, and then leaves.
-//! No worker spins after the call, and none has its affinity changed.
+//! A worker that wakes up on the caller's CPU would preempt the caller. Linux places it there if the other CPU is busy or, on a
+//! virtual machine, halted. The worker yields a few times, so that the scheduler may move it to an idle CPU, and then leaves.
+//! No worker spins after the call, and no thread's affinity is changed.
 
 use std::any::Any;
 use std::cell::{Cell, OnceCell};
@@ -22,14 +22,14 @@ use super::pool::{Help, Pool};
 use super::threads::THREADS;
 use crate::error::Result;
 
-/// Bytes to move from which workers are woken. To wake one takes the caller 10 µs, or 25 to 30 µs if the worker lands on
-/// its CPU, and the worker arrives 30 to 50 µs later, if it does. A smaller pass is over by then.
+/// The fewest bytes that a pass moves if it wakes workers. Waking one takes the caller 10 µs, or 25 to 30 µs if the worker
+/// wakes up on the caller's CPU. The worker arrives 30 to 50 µs later, if at all. A smaller pass has ended by then.
 pub(super) const WAKE_MIN_BYTES: usize = 6 << 20;
 
-/// Bytes for each worker that is woken: to wake one more takes longer than it then saves.
+/// Bytes of a pass for each worker that is woken. For fewer bytes, waking one more worker takes longer than it saves.
 const BYTES_PER_WORKER: usize = 2 << 20;
 
-/// How long a worker that has helped spins for the next pass of the call: the caller ends a job and folds sums meanwhile.
+/// How long a worker that has helped spins for the next pass of the call. Meanwhile the caller finishes a job and folds sums.
 const GAP: Duration = Duration::from_micros(50);
 
 /// How long the caller spins for jobs that workers have begun before it sleeps. Once it sleeps, a worker on its CPU can run.
@@ -39,19 +39,19 @@ const PATIENCE: Duration = Duration::from_micros(200);
 /// favour of a BLAS thread that spins, and the caller waits for 3 to 4 ms.
 const TURN: Duration = Duration::from_micros(300);
 
-/// How often a worker on the caller's CPU yields it before it leaves.
+/// How many times a worker on the caller's CPU yields before it leaves.
 const YIELDS: usize = 3;
 
-/// The threads of a call of several passes. Its end lets the workers go.
+/// The threads of a call, which may have several passes. Dropping it lets the workers leave.
 #[derive(Default)]
 pub struct Crew {
     helpers: OnceCell<Arc<Helpers>>,
-    /// The part of the jobs of the last pass that the calling thread did.
+    /// The share of the jobs of the last pass that the calling thread did.
     own_part: Cell<Option<f64>>,
 }
 
 impl Crew {
-    /// The calling thread alone, until there is a pass that is worth more.
+    /// A crew of the calling thread alone. Workers join it in the first pass that is worth several threads.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -62,7 +62,7 @@ impl Crew {
         Ok(bytes >= WAKE_MIN_BYTES && THREADS.get()? > 1)
     }
 
-    /// How many of `jobs` lie in the part that the calling thread did in the pass before, and so in its cache.
+    /// How many of `jobs` lie in the share of the data that the calling thread read in the previous pass, and so in its cache.
     pub(super) fn own_jobs(&self, jobs: usize) -> usize {
         self.own_part.get().map_or(jobs, |part| (part * jobs as f64).round() as usize)
     }
@@ -83,7 +83,7 @@ impl Crew {
         };
         let jobs = Mutex::new(jobs);
         self.run_pass(&pool, bytes / BYTES_PER_WORKER, &|from| {
-            // After a panic elsewhere the iterator is whole.
+            // The iterator is intact after a panic of another thread.
             let mut jobs = jobs.lock().unwrap_or_else(PoisonError::into_inner);
             let job = match from {
                 End::Front => jobs.next(),
@@ -95,7 +95,7 @@ impl Crew {
         Ok(())
     }
 
-    /// Takes jobs until none is left, beside `workers` of the pool, if it has as many. Those that are not here are woken.
+    /// Does jobs until none is left, together with up to `workers` workers of the pool. Workers that are not present are woken.
     fn run_pass(&self, pool: &Pool, workers: usize, take: &(dyn Fn(End) -> bool + Sync)) {
         let helpers = self.helpers.get_or_init(|| Arc::new(Helpers::new()));
         let pass = helpers.open(take);
@@ -135,7 +135,7 @@ enum End {
 /// A pass as workers see it: takes a job and does it; false if none is left.
 type Take = dyn Fn(End) -> bool + Sync;
 
-/// What the workers of a call share. It outlives the call if a worker arrives late.
+/// The state that the workers of a call share. It outlives the call if a worker arrives late.
 struct Helpers {
     /// The pass that is open. Workers hold the lock while they do a job.
     pass: RwLock<Option<&'static Take>>,
@@ -151,7 +151,7 @@ struct Helpers {
     done: AtomicUsize,
     /// The first panic of a worker, for the caller.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
-    /// The CPU of the caller at its first pass, if the system tells.
+    /// The CPU of the caller at its first pass, if the operating system reports it.
     cpu: Option<usize>,
 }
 
@@ -187,7 +187,7 @@ impl Helpers {
         }
     }
 
-    /// How many of `wanted` workers are not here: 0 if one has found that there is no CPU for it.
+    /// How many workers must be woken so that `wanted` workers are present. None, if a worker has found no CPU of its own.
     fn missing(&self, wanted: usize) -> usize {
         if self.crowded.load(Ordering::Relaxed) > 0 {
             return 0;
@@ -195,7 +195,7 @@ impl Helpers {
         wanted.saturating_sub(self.present.load(Ordering::Relaxed))
     }
 
-    /// Opens a pass. None is open.
+    /// Opens a pass. No other pass may be open.
     #[expect(unsafe_code, reason = "threads that outlive a call cannot hold a borrow of it")]
     fn open<'a>(&'a self, take: &'a (dyn Fn(End) -> bool + Sync + 'a)) -> Open<'a> {
         // SAFETY: the lifetime alone changes. A worker finds `take` in the lock, and calls it only while it holds the lock.
@@ -243,7 +243,7 @@ impl Helpers {
         }
     }
 
-    /// Spins for another pass of the call for a moment; whether there is one.
+    /// Spins for another pass of the call, at most for [`GAP`]. Returns whether there is one.
     fn linger(&self, pass: usize) -> bool {
         let begin = Instant::now();
         while !self.is_over() && begin.elapsed() < GAP {
@@ -279,7 +279,7 @@ impl Help for Helpers {
     }
 }
 
-/// The CPU on which this thread runs. Only Linux tells; other systems schedule as they like.
+/// The CPU on which this thread runs. Only Linux reports it.
 #[allow(clippy::unnecessary_wraps, reason = "other systems do not tell")]
 fn current_cpu() -> Option<usize> {
     #[cfg(all(target_os = "linux", not(miri)))]
@@ -297,7 +297,7 @@ mod tests {
 
     const BYTES: usize = WAKE_MIN_BYTES;
 
-    /// What workers share. The pool's own are not woken, so that the test alone decides which threads help.
+    /// The shared state of workers. The pool's workers are not woken, so that the test alone decides which threads help.
     fn unwoken(crew: &Crew) -> Arc<Helpers> {
         let helpers = || Helpers { cpu: None, crowded: AtomicUsize::new(1), ..Helpers::new() };
         Arc::clone(crew.helpers.get_or_init(|| Arc::new(helpers())))

@@ -1,4 +1,4 @@
-//! Arrays that go a part of the way to others: `base + (t - base) * factor`.
+//! Steps from arrays toward others: `base + (t - base) * factor`.
 
 use std::ops::Range;
 
@@ -10,11 +10,11 @@ use crate::walk::{View, Work};
 
 /// A step from the base toward `t`, applied to `t` or to the base.
 pub struct Towards<'a, T> {
-    /// The array that the step is not applied to; it has the same positions.
+    /// The operand that is only read, with as many positions as the target.
     pub other: View<'a, T>,
     /// Whether `other` is `t` and not the base.
     pub other_is_t: bool,
-    /// The factor of the differences. None: the result is `t`. [`Factor::ERASE`]: it is the base.
+    /// The factor of the differences. None: the result is `t`. [`Factor::ERASE`]: the result is the base.
     pub factor: Option<Factor>,
 }
 
@@ -32,7 +32,7 @@ impl<T: Real> Work<T> for Towards<'_, T> {
         let is_base = self.other_is_t;
         self.other.with_block(at, |other| match self.factor {
             Some(factor) if !Factor::erases(factor.by) => isa.run(Approach { data, other, is_base, factor }),
-            // The result is the other array, or the one that `data` has.
+            // The result is either the other array or the contents of `data`.
             factor if factor.is_none() == self.other_is_t => data.copy_from_slice(other),
             _ => {}
         });

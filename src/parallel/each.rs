@@ -28,8 +28,8 @@ impl<'a> ArrayJob<'a> {
 /// done by one thread.
 ///
 /// # Errors
-/// No memory for lists of the jobs, a bad setting of the threads, or one of the errors of the jobs. An error of a job does not
-/// stop the others.
+/// No memory for lists of the jobs, an invalid setting of the number of threads, or one of the errors of the jobs. An error of
+/// a job does not stop the others.
 pub fn run_each(jobs: Vec<ArrayJob<'_>>) -> Result<()> {
     let mut short = vec_with_room(jobs.len())?;
     let mut failed = Ok(());
@@ -50,13 +50,13 @@ pub fn run_each(jobs: Vec<ArrayJob<'_>>) -> Result<()> {
     failed.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The fewest jobs for each thread: an array that is longer than such a job is shared by all threads.
+/// The fewest jobs for each thread. All threads share an array that is longer than such a job.
 const LEAST_JOBS: usize = 4;
 
 /// Clips dense arrays, each by its own norm, which is written. There are as many limits and norms as arrays.
 ///
 /// # Errors
-/// No memory for the list of jobs, or a bad setting of the threads.
+/// No memory for the list of jobs, or an invalid setting of the number of threads.
 pub fn clip_each<'a, T: Tasks<'a>>(
     isa: Isa,
     tasks: T,
@@ -89,8 +89,8 @@ pub fn clip_each<'a, T: Tasks<'a>>(
             }
         }
     }
-    // All threads share a long array. No cache holds any of it when its norm is known. So all these norms come first: they need
-    // memory, and nothing may fail once something is written.
+    // All threads share a long array. No cache holds any of it when its norm is known. So the norms of all long arrays are
+    // computed first: they need memory, and nothing may fail once something is written.
     for (mut task, factor) in long {
         task.borrow_mut().scale(isa, factor, streams)?;
     }

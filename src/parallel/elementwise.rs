@@ -1,4 +1,4 @@
-//! Elementwise work on one array, and the scaling of many by one factor.
+//! Elementwise work on one array, and the scaling of many arrays by one factor.
 
 use std::borrow::BorrowMut;
 use std::mem;
@@ -61,7 +61,7 @@ fn scaling(factor: Option<Factor>) -> Option<Uniform<Scale>> {
 }
 
 impl<'a, T: Ordered> Task<'a, T> {
-    /// The elements to read, unless those to write are read, and to write. None unless both are dense.
+    /// The elements to read (None: the elements to write are read) and the elements to write. None unless all are dense.
     #[must_use]
     pub fn dense(self) -> Option<(Option<&'a [T]>, &'a mut [T])> {
         match self {
@@ -74,7 +74,7 @@ impl<'a, T: Ordered> Task<'a, T> {
 
 impl<T: Real> Task<'_, T> {
     /// Scales one array by a factor, on the calling thread. Without a factor, the array is copied unless it is in place.
-    #[inline(always)] // the task is a struct that is moved where this is a call
+    #[inline(always)] // a call would need the task, a large struct, in memory
     pub fn scale(&mut self, isa: Isa, factor: Option<Factor>, store: Store<'_>) {
         match (&self.source, &mut self.target, factor) {
             // Fast path: for few elements, cutting them into blocks would take as long as the work itself.
@@ -97,16 +97,16 @@ impl<T: Ordered> Part<'_, T> {
 /// Does `work` for one array, on several threads if it is long.
 ///
 /// # Errors
-/// A bad setting of the threads.
+/// An invalid setting of the number of threads.
 pub fn apply_elementwise<T: Ordered>(isa: Isa, work: &impl Work<T>, task: &mut Task<'_, T>) -> Result<()> {
     let streams = is_streamed(task.bytes() / 2);
     apply_to_one(isa, work, task, streams)
 }
 
-/// Does `work` for one array of a list, on several threads if it is long. If the list `streams`, by non-temporal stores.
+/// Does `work` for one array of a list, on several threads if it is long. If the list `streams`, the stores are non-temporal.
 ///
 /// # Errors
-/// A bad setting of the threads.
+/// An invalid setting of the number of threads.
 pub fn apply_to_one<T: Ordered>(
     isa: Isa,
     work: &impl Work<T>,
@@ -166,7 +166,7 @@ macro_rules! any_task {
             /// a factor, it is copied unless it is in place.
             ///
             /// # Errors
-            /// A bad setting of the threads.
+            /// An invalid setting of the number of threads.
             pub fn scale(&mut self, isa: Isa, factor: Option<Factor>, streams: bool) -> Result<()> {
                 match self {
                     _ if factor.is_none() && self.is_in_place() => Ok(()),
@@ -211,14 +211,14 @@ pub trait Tasks<'a>: Send + Sized {
     fn count(&self) -> usize;
     /// The bytes that are read and written for the array with this number, below [`Tasks::count`].
     fn bytes_of(&self, at: usize) -> usize;
-    /// The bytes that are read and written for all arrays. Those in place count only if `in_place`.
+    /// The bytes that are read and written for all arrays. Arrays in place count only if `in_place`.
     fn bytes(&self, in_place: bool) -> usize;
     /// Takes the arrays from number `at` on.
     #[must_use]
     fn split_off(&mut self, at: usize) -> Self;
     /// Takes the last array.
     fn pop(&mut self) -> Option<Self::One>;
-    /// Scales all arrays by one factor, one after the other. Without a factor, those that are not in place are copied.
+    /// Scales all arrays by one factor, one after the other. Without a factor, arrays that are not in place are copied.
     fn run(&mut self, isa: Isa, factor: Option<Factor>, store: Store<'_>);
 }
 
@@ -249,7 +249,7 @@ impl<'a, 'b> Tasks<'a> for &'b mut [AnyTask<'a>] {
     }
 }
 
-/// Neighbours in a list.
+/// Neighbouring arrays of a list.
 pub(super) enum Run<T, One> {
     /// Short arrays, for one thread.
     Short(T),
@@ -257,8 +257,8 @@ pub(super) enum Run<T, One> {
     Long(One),
 }
 
-/// Cuts a list, from its end on, into arrays that move more than `longest` bytes, and into runs of shorter neighbours that move at
-/// most about `share` bytes together.
+/// Cuts a list, from its end on, into arrays that move more than `longest` bytes, and into runs of shorter neighbours. A run
+/// moves at most about `share` bytes.
 pub(super) fn runs<'a, T: Tasks<'a>>(
     mut tasks: T,
     share: usize,
@@ -282,10 +282,10 @@ pub(super) fn runs<'a, T: Tasks<'a>>(
     Ok(runs)
 }
 
-/// Scales all arrays by one factor. Without a factor, those that are not in place are copied.
+/// Scales all arrays by one factor. Without a factor, arrays that are not in place are copied.
 ///
 /// # Errors
-/// No memory for the list of parts, or a bad setting of the threads.
+/// No memory for the list of parts, or an invalid setting of the number of threads.
 pub fn scale<'a, T: Tasks<'a>>(isa: Isa, crew: &Crew, mut tasks: T, factor: Option<Factor>) -> Result<()> {
     let bytes = tasks.bytes(factor.is_some());
     let work = work_of(bytes, tasks.count());
@@ -317,8 +317,8 @@ pub fn scale<'a, T: Tasks<'a>>(isa: Isa, crew: &Crew, mut tasks: T, factor: Opti
             Job::Part(mut part) => part.run(isa, factor, store),
         });
     };
-    // Backwards: the norm has read the last elements last, and caches still hold them. If workers have helped, the caller and
-    // the workers have read from both ends until they met: each goes back from there, through what its own cache holds.
+    // The jobs run backwards: the norm has read the last elements last, and caches still hold them. If workers have helped,
+    // caller and workers have read from both ends until they met. Each goes back from there, through the data in its own cache.
     let met = crew.own_jobs(jobs.len());
     jobs.rotate_left(met);
     crew.each(work, jobs.into_iter().rev(), run)
@@ -328,6 +328,6 @@ pub fn scale<'a, T: Tasks<'a>>(isa: Isa, crew: &Crew, mut tasks: T, factor: Opti
 enum Job<'a, T> {
     /// Short arrays, one after the other.
     Tasks(&'a mut T),
-    /// A part of a long one.
+    /// A part of a long array.
     Part(AnyPart<'a>),
 }

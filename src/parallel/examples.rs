@@ -25,7 +25,7 @@ pub struct Examples<'a, T> {
     pub elements: View<'a, T>,
     /// The number of elements of an example.
     pub len: usize,
-    /// The numbers of the examples that are added, and their factors.
+    /// The number and the factor of each example that is added.
     pub factors: &'a [(usize, Factor)],
     /// The divisor of the sums.
     pub over: f64,
@@ -59,7 +59,7 @@ impl<T: Real> Work<T> for Examples<'_, T> {
             }
         }
         for (to, sum) in data.iter_mut().zip(&*sums) {
-            // CPUs differ in the payload that a sum of NaNs has.
+            // CPUs generate different payloads for a sum of NaNs.
             *to = T::narrow(if sum.is_nan() { f64::NAN } else { sum / self.over });
         }
     }
@@ -68,7 +68,7 @@ impl<T: Real> Work<T> for Examples<'_, T> {
 /// Writes the sum of examples, which has the positions of an example.
 ///
 /// # Errors
-/// A bad setting of the threads.
+/// An invalid setting of the number of threads.
 pub fn sum_examples<T: Real>(isa: Isa, examples: &Examples<'_, T>, to: &mut Task<'_, T>) -> Result<()> {
     let bytes = examples.elements.len() * size_of::<T>();
     let len = (examples.len / JOBS).next_multiple_of(BLOCK).max(BLOCK);

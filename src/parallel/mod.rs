@@ -18,7 +18,7 @@ use self::crew::WAKE_MIN_BYTES;
 pub use self::pool::forked;
 pub use self::threads::{MAX_THREADS, THREADS};
 
-/// The overhead of one array of a list, as the number of bytes that take as long to move.
+/// The overhead of one array of a list, in bytes that could be moved in that time.
 const PER_ARRAY_OVERHEAD: usize = 256;
 
 /// The work of a list, in bytes: the bytes of its elements, and the overhead of each array but the first.
@@ -26,8 +26,8 @@ fn work_of(bytes: usize, arrays: usize) -> usize {
     bytes.saturating_add(PER_ARRAY_OVERHEAD.saturating_mul(arrays.saturating_sub(1)))
 }
 
-/// The bytes of one job of a pass that moves `bytes`. A job is so short that an idle thread waits for 10 to 40 µs at most. Jobs of
-/// a long pass are longer, since memory moves long stretches fastest.
+/// The bytes of one job of a pass that moves `bytes`. A job is so short that an idle thread waits for 10 to 40 µs at most. Jobs
+/// of a long pass are longer, because long contiguous accesses have the highest bandwidth.
 fn job_bytes(bytes: usize) -> usize {
     let threads = THREADS.get().unwrap_or(1);
     (bytes / (16 * threads)).clamp(128 << 10, 2 << 20)

@@ -1,8 +1,8 @@
-//! The worker threads: a rayon pool whose threads wait on a condition variable. The only place that knows rayon.
+//! The worker threads: a rayon pool whose threads wait on a condition variable. This is the only module that uses rayon.
 //!
-//! The pool is built by the first call that wants it, so that nothing starts at import. It has one thread fewer than asked
-//! for, because the calling thread works too. Threads do not survive a fork: the pool belongs to the process that built
-//! it, and a child builds another.
+//! The first call that needs the pool builds it, so that the import starts no thread. The pool has one thread fewer than asked
+//! for, because the calling thread works too. Threads do not survive a fork: the pool belongs to the process that built it, and
+//! a child builds another.
 
 use std::mem;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
@@ -25,10 +25,10 @@ pub(super) struct Pool {
     _workers: rayon::ThreadPool,
 }
 
-/// The pool in use. The lock is held for moments and never waited for.
+/// The pool in use. The lock is held for a short time, and no thread waits for it.
 static POOL: PerProcess<RwLock<Option<Arc<Pool>>>> = PerProcess::new(RwLock::new(None));
 
-/// Must be called in a forked child before it starts threads. The inherited pool is not freed: freeing it would take threads
+/// Must be called in a forked child before it starts threads. The inherited pool is not freed: freeing it would need threads
 /// that do not exist in the child.
 pub fn forked() {
     POOL.renew();
@@ -62,7 +62,7 @@ impl Pool {
         if let Some(old) = old
             && old.process != process
         {
-            // After a fork in C code, of which nobody tells `forked`.
+            // The fork happened in C code, which does not call `forked`.
             mem::forget(old);
         }
         Some(pool)
@@ -100,12 +100,13 @@ struct Announced {
     stops: bool,
 }
 
-/// How often a caller tries to get the lock. A worker holds it for some instructions; one that lost its CPU
+/// How many times a caller tries to get the lock. A worker holds it for a few instructions; a worker that was preempted
 /// meanwhile is not worth waiting for.
 const TRIES: usize = 100;
 
 impl Notifier {
-    /// A call of another thread that was announced before is replaced. It goes on with the workers that have joined it.
+    /// Announces a call and wakes `count` workers. It replaces a call of another thread, which goes on with the workers that have
+    /// joined it.
     fn notify(&self, helpers: Arc<dyn Help>, count: usize) {
         let Some(mut state) = (0..TRIES).find_map(|_| self.state.try_lock().ok()) else { return };
         state.number += 1;
@@ -123,7 +124,7 @@ impl Notifier {
 
     /// The loop of a worker.
     fn serve(&self) {
-        // A new thread has the control of the thread that starts it.
+        // A new thread inherits the floating-point control of the thread that starts it.
         let _control = FloatDefaults::set();
         let mut seen = 0;
         loop {
@@ -159,7 +160,7 @@ mod tests {
     impl Help for Told {
         fn help(&self) {
             let told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            // The test has ended if nobody listens.
+            // Sending fails if the test has ended.
             let _ = told.send(thread::current().id());
         }
     }

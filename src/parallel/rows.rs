@@ -40,7 +40,7 @@ impl Rule {
         matches!(self, Self::Clip(Limit { margin, .. }) if margin > 0.0)
     }
 
-    /// The factors from sums of squares, as [`PlainFactors`] makes them: 0 for those that need a second look.
+    /// Computes factors from sums of squares by [`PlainFactors`]. A factor of 0 must be computed another way.
     pub(super) fn plain_factors(self, isa: Isa, sums: &[f64], factors: &mut [f64]) {
         let (limit, keeps): (Limit, _) = match self {
             Self::Clip(limit) => (limit, true),
@@ -51,18 +51,18 @@ impl Rule {
     }
 }
 
-/// Whether slices of `len` elements, of `size` bytes each, are clipped as rows. Longer slices are shared by all threads, one after
-/// the other.
+/// Whether slices of `len` elements, of `size` bytes each, are clipped as rows. Longer slices are shared by all threads, one
+/// after the other.
 #[must_use]
 pub fn is_row(len: usize, size: usize) -> bool {
     len > 0 && len.saturating_mul(2 * size) < WAKE_MIN_BYTES
 }
 
-/// Scales each row of `len` elements by its own norm. Without a `source`, the output is the input, too. `norms` gets the norm of
-/// each row, or is empty.
+/// Scales each row of `len` elements by its own norm. Without a `source`, the output is the input, too. `norms` gets the
+/// norm of each row, or is empty.
 ///
 /// # Errors
-/// A bad setting of the threads.
+/// An invalid setting of the number of threads.
 pub fn scale_rows<T: Real>(
     isa: Isa,
     source: Option<&Slices<'_, T>>,
@@ -91,8 +91,8 @@ struct Rows<'a, T> {
     rule: Rule,
     /// The number of rows of a job: whole batches, so that only the last batch is short.
     in_job: usize,
-    /// The number of rows of a batch; 0 where no kernel takes batches: for long rows, and for elements of 16 bits, which have kernels
-    /// of their own.
+    /// The number of rows of a batch; 0 where no kernel takes batches: for long rows, and for elements of 16 bits, which have
+    /// kernels of their own.
     in_batch: usize,
     /// Whether the output is written by non-temporal stores.
     is_streamed_out: bool,
@@ -106,19 +106,19 @@ impl<'a, T: Real> Rows<'a, T> {
         let in_batch = match (has_batches && len <= SHORT, is_streamed_out) {
             (false, _) => 0,
             (true, false) => rows::at_once::<T>(len),
-            // As many as the scratch holds.
+            // As many rows as the scratch memory holds.
             (true, true) => (BLOCK / len).min(rows::MAX_ROWS_AT_ONCE),
         };
         let in_job = slices_in_job::<T>(bytes, len, in_batch.max(1));
         Self { isa, source, len, rule, in_job, in_batch, is_streamed_out }
     }
 
-    /// Scales the rows from number `first` on. `norms` gets the norm of each, or is empty.
+    /// Scales the rows from number `first` on. `norms` gets the norm of each row, or is empty.
     fn scale(&self, first: usize, data: &mut [T], norms: &mut [Scaled]) {
         let dense = self.source.map(|source| source.dense(first..first + data.len() / self.len));
         if self.in_batch == 0 || matches!(dense, Some(None)) {
-            // Rows that a kernel for batches would take are not streamed one by one: two short rows share a cache line, which the
-            // CPU then fetches, and the stream waits for it.
+            // Non-temporal stores do not write short rows one by one: two short rows share a cache line, which the CPU then
+            // fetches, and the stores wait for it.
             return with_store(self.is_streamed_out && self.in_batch == 0, |store| {
                 let mut norms = norms.iter_mut();
                 for (at, row) in (first..).zip(data.chunks_mut(self.len)) {

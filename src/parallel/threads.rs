@@ -1,4 +1,4 @@
-//! The number of threads: what the environment asks for, what `set_num_threads` set, or the CPUs of this process.
+//! The number of threads: from the environment, from `set_num_threads`, or the number of CPUs of this process.
 
 use std::thread;
 

@@ -1,15 +1,15 @@
-//! Blocks: as many elements as are gathered or made at a time.
+//! Blocks: the elements that are gathered or computed at a time.
 
 use std::ops::Range;
 
 use crate::isa::Aligned;
 use crate::kernel::sum::BLOCK;
 
-/// The bytes of the smallest memory that no cache holds until it is used again.
+/// Bytes of the smallest output that non-temporal stores write: no cache would hold it until it is used again.
 pub const NON_TEMPORAL_MIN_BYTES: usize = 32 << 20;
 
-/// Calls `work` with cleared scratch for a block, or for all of `len` elements if these are few: then clearing a whole block would
-/// cost more than the work.
+/// Calls `work` with zeroed scratch memory for a block, or only for `len` elements if these are few: clearing a whole block
+/// would cost more than the work.
 #[inline]
 pub fn with_scratch<T: Copy, R>(zero: T, len: usize, work: impl FnOnce(&mut [T]) -> R) -> R {
     const SHORT_SCRATCH_ELEMENTS: usize = 64;

@@ -16,8 +16,8 @@ const MIN_RUN: usize = 32;
 /// An operand with an element for each position of an array.
 pub struct Broadcast<'a, T> {
     view: View<'a, T>,
-    /// If a short row repeats along the outermost axis: copies of it, one after the other, a block longer than the row. So any
-    /// block of positions lies side by side here. Else nothing.
+    /// Copies of a short row that repeats along the outermost axis, one after the other, a block longer than the row. So the
+    /// elements of any block are contiguous here. Empty if no short row repeats.
     copies: Vec<T>,
     /// The length of that row.
     period: usize,
@@ -25,9 +25,9 @@ pub struct Broadcast<'a, T> {
 
 /// The elements at neighbouring positions.
 pub enum BroadcastRun<'a, T> {
-    /// One for each position.
+    /// One element for each position.
     Each(&'a [T]),
-    /// The same at all positions.
+    /// One element for all positions.
     Repeated(T),
 }
 
@@ -68,7 +68,7 @@ impl<'a, T: Element> Broadcast<'a, T> {
     }
 
     /// Calls `visit` with the elements at `range`, at most a block of them, and with their places in the range. Where one element
-    /// repeats for long, as in a column that repeats, each run of it has a call of its own. Elsewhere one call gets all elements.
+    /// repeats for long, as in a column that repeats, each run of it is a separate call. Otherwise one call gets all elements.
     #[inline]
     pub fn with_runs(&self, range: Range<usize>, mut visit: impl FnMut(Range<usize>, BroadcastRun<'_, T>)) {
         match &self.view {

@@ -1,11 +1,11 @@
-//! Axes, the order in which they are walked, and where a position lies.
+//! Axes, the order in which they are walked, and the offsets of positions.
 
 use std::cmp::Reverse;
 use std::ops::Range;
 
 use smallvec::SmallVec;
 
-/// NumPy's limit, one more for the parts of complex numbers, and one for an axis that is cut into tiles.
+/// The most axes: NumPy's limit of 64, one for the parts of complex numbers, and one for an axis that is cut into tiles.
 pub const MAX_AXES: usize = 66;
 
 /// One axis of a walk.
@@ -136,7 +136,7 @@ impl Layout {
         self.axes.last().map_or(0, |inner| inner.stride)
     }
 
-    /// The offset of `range`, if its positions lie side by side.
+    /// The offset of `range`, if its positions are contiguous.
     #[inline]
     pub(super) fn contiguous(&self, range: &Range<usize>) -> Option<isize> {
         match self.axes.last() {
@@ -152,7 +152,7 @@ impl Layout {
 
 /// The axes of `strides` from outer to inner as they lie in memory: the order that a NumPy ufunc gives its
 /// output ("K"). An axis of one step or of stride 0 could stand anywhere and keeps its place among the
-/// others.
+/// other axes.
 ///
 /// This is the insertion sort of NumPy's iterator, which decides where such an axis ends up.
 #[must_use]
@@ -179,8 +179,8 @@ pub fn memory_order(shape: &[usize], strides: &[isize]) -> SmallVec<[usize; 4]> 
 
 /// The axes of an array from outer to inner as they lie in NumPy's `copy("K")` of it: by absolute stride, the largest
 /// outermost, equal ones in the order of the axes. An axis of stride 0, which repeats each element, is innermost. Norms sum
-/// in this order, so that an array and its copy have the same norm to the last bit, unless axes of negative stride, which are
-/// walked backwards, make the difference.
+/// in this order, so that an array and its copy have the same norm to the last bit, unless the array has axes of negative
+/// stride, which are walked backwards.
 ///
 /// `in_parts`: the last axis goes over the two parts of complex numbers, which stay together.
 #[must_use]

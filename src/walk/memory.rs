@@ -1,4 +1,4 @@
-//! The memory of a view, and how its elements are gathered where they do not lie side by side.
+//! The memory of a view, and how its elements are gathered where they are not contiguous.
 
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ pub enum Memory<'a, T> {
 }
 
 impl<'a, T: Element> Memory<'a, T> {
-    /// The elements at `range`, if they lie side by side.
+    /// The elements at `range`, if they are contiguous.
     #[inline]
     pub(super) fn contiguous(self, start: isize, layout: &Layout, range: &Range<usize>) -> Option<&'a [T]> {
         let (Self::Elements(elements), Some(offset)) = (self, layout.contiguous(range)) else { return None };
@@ -28,7 +28,7 @@ impl<'a, T: Element> Memory<'a, T> {
         Some(&elements[from..from + range.len()])
     }
 
-    /// The elements at `range`, gathered into `scratch` unless they lie side by side.
+    /// The elements at `range`, gathered into `scratch` unless they are contiguous.
     #[inline]
     pub(super) fn block<'b>(
         self,
@@ -118,8 +118,8 @@ impl Gathered<'_> {
     }
 }
 
-/// Every `STEP`th element, from the first on. The compiler knows the step, so it reads vectors and picks elements from them. These
-/// are vectors of the baseline, because those of AVX-512 were slower here.
+/// Every `STEP`th element, from the first on. The compiler knows the step, so it reads vectors and picks elements from them.
+/// These are vectors of the baseline, because vectors of AVX-512 were slower here.
 #[inline(always)]
 fn every<T: Copy, const STEP: usize>(from: &[T], to: &mut [T]) {
     let len = to.len();
@@ -132,8 +132,8 @@ fn every<T: Copy, const STEP: usize>(from: &[T], to: &mut [T]) {
     }
 }
 
-/// The elements from number `at` on, in steps of either direction. As parameters of a function, even of an inlined one, the slices
-/// are known not to alias.
+/// The elements from number `at` on, in steps of either direction. The slices are parameters of a function, even if it is
+/// inlined, so the compiler knows that they do not alias.
 #[inline(always)]
 fn in_steps<T: Copy>(from: &[T], at: usize, step: isize, to: &mut [T]) {
     let mut at = at.cast_signed();
@@ -143,8 +143,8 @@ fn in_steps<T: Copy>(from: &[T], at: usize, step: isize, to: &mut [T]) {
     }
 }
 
-/// Reads elements that lie side by side as bytes. In a function that is not inlined, the compiler knows that it may read several
-/// elements before it writes one.
+/// Reads contiguous elements as bytes. In a function that is not inlined, the compiler knows that it may read several elements
+/// before it writes one.
 #[inline(never)]
 fn read_bytes<T: Element, const SWAPPED: bool>(from: &[u8], to: &mut [T]) {
     for (to, from) in to.iter_mut().zip(from.chunks_exact(size_of::<T>())) {

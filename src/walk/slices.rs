@@ -28,7 +28,7 @@ pub struct Slices<'a, T> {
 
 impl<'a, T: Element> Slices<'a, T> {
     /// The slices of kept and reduced axes. Where a kept axis has the stride of a reduced one, the caller corrects
-    /// [`Slices::inner`]: the order of the axes tells that number.
+    /// [`Slices::inner`], which the order of the axes determines.
     #[must_use]
     pub fn new(memory: Memory<'a, T>, start: isize, kept: Layout, reduced: Layout) -> Self {
         let step = reduced.axes.last().map_or(usize::MAX, |axis| axis.stride.unsigned_abs());

@@ -63,7 +63,7 @@ impl<T: Ordered> Target<'_, T> {
         self.len() == 0
     }
 
-    /// Cuts the target into parts of at most `len` positions. Beside each part stands its first position, counted from 0.
+    /// Cuts the target into parts of at most `len` positions. Each part comes with its first position, counted from 0.
     pub fn parts(&mut self, len: usize) -> impl DoubleEndedIterator<Item = (usize, Target<'_, T>)> {
         let (dense, strided) = match self {
             Self::Dense(data) => {
@@ -85,8 +85,9 @@ impl<T: Ordered> Target<'_, T> {
         parts.map(move |(i, part)| (i * len, part))
     }
 
-    /// Calls `visit(positions, elements)` for each block of the target. If `visit` returns false, the elements of a strided target
-    /// stay as they are. Unless `reads`, the elements of a strided target are not read, and `visit` gets other ones.
+    /// Calls `visit(positions, elements)` for each block of the target. If `visit` returns false, the elements of a strided
+    /// target stay as they are. Unless `reads`, the elements of a strided target are not read, and `visit` gets arbitrary
+    /// elements.
     pub(super) fn for_blocks(&mut self, reads: bool, mut visit: impl FnMut(Range<usize>, &mut [T]) -> bool) {
         match self {
             Self::Dense(data) => {

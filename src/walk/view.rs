@@ -50,7 +50,7 @@ impl<'a, T: Element> View<'a, T> {
         self.len() == 0
     }
 
-    /// The elements at `range`, at most a block of them, gathered into `scratch` unless they lie side by side.
+    /// The elements at `range`, at most a block of them, gathered into `scratch` unless they are contiguous.
     #[inline]
     pub fn block<'b>(&'b self, range: Range<usize>, scratch: &'b mut [T]) -> &'b [T] {
         match self {
@@ -72,7 +72,7 @@ impl<'a, T: Element> View<'a, T> {
         }
     }
 
-    /// [`View::with_block`] for elements that do not lie side by side. This is out of line, because the scratch is a large stack
+    /// [`View::with_block`] for elements that are not contiguous. This is out of line, because the scratch is a large stack
     /// frame, which takes time even where it is not used.
     #[inline(never)]
     fn with_gathered<R>(&self, range: Range<usize>, visit: impl FnOnce(&[T]) -> R) -> R {

@@ -19,14 +19,13 @@ use crate::scaled::Factor;
 /// The kind of stores for an output.
 #[derive(Clone, Copy, Debug)]
 pub enum Store<'a> {
-    /// By ordinary stores.
+    /// Ordinary stores.
     Cached,
-    /// By non-temporal stores, for outputs that no cache holds, if the output and the input are dense. Elsewhere by ordinary
-    /// stores.
+    /// Non-temporal stores, for outputs that no cache holds, if the output and the input are dense; otherwise ordinary stores.
     Streamed(&'a StreamGuard),
 }
 
-/// The number of elements that are made in the innermost cache before they are streamed to memory.
+/// The number of elements that are computed in the L1 cache before non-temporal stores write them to memory.
 const STREAMED_PART: usize = 512;
 
 /// Elementwise work on the elements at given positions, at most a block of them.
@@ -45,8 +44,8 @@ pub trait Work<T: Ordered>: Sync {
     }
 }
 
-/// Streams the elements that `make(positions, from, made)` makes, one part after the other. Each part is made in the innermost
-/// cache, so that memory is read and written in turns.
+/// Writes the elements that `make(positions, from, made)` computes by non-temporal stores, one part after the other. Each part
+/// is computed in the L1 cache, so that memory is read and written in turns.
 fn stream_made<T: Ordered>(
     isa: Isa,
     guard: &StreamGuard,
@@ -108,8 +107,8 @@ pub struct Factors<'a> {
 }
 
 impl Factors<'_> {
-    /// Scales elements that have the same factor. Those whose factor is 1 keep their bits. This is out of line because of its large
-    /// stack frame, which takes time even where it is not used.
+    /// Scales elements by one factor. With a factor of 1, they keep their bits. This is out of line because of its large stack
+    /// frame, which takes time even where it is not used.
     #[inline(never)]
     fn scale_by_one<T: Real>(&self, isa: Isa, by: f64, from: Option<&[T]>, to: &mut [T]) {
         let factor = Factor { toward_zero: self.kind.toward_zero, ..Factor::new(by, 1.0) };
@@ -148,7 +147,7 @@ pub struct Bounds<'a, T> {
 }
 
 impl<'a, T: Ordered> Bounds<'a, T> {
-    /// Smallest and largest values.
+    /// Bounds from views of the smallest and the largest values.
     ///
     /// # Errors
     /// No memory for copies of a row that repeats.
@@ -169,7 +168,7 @@ impl<T: Ordered> Work<T> for Bounds<'_, T> {
         self.with_block(at, |lo, hi| isa.run(ClipEach { from, to, lo, hi }));
     }
     fn stream_into(&self, isa: Isa, guard: &StreamGuard, at: Range<usize>, from: &[T], to: &mut [T]) {
-        // Bounds are gathered a block at a time: to clear the scratch memory takes longer than a part of a block.
+        // Bounds are gathered a block at a time: clearing the scratch memory takes longer than a part of a block.
         for (range, (from, to)) in blocks(at).zip(from.chunks(BLOCK).zip(to.chunks_mut(BLOCK))) {
             self.with_block(range, |lo, hi| {
                 stream_made(isa, guard, from, to, |part, from, to| {
@@ -180,8 +179,8 @@ impl<T: Ordered> Work<T> for Bounds<'_, T> {
     }
 }
 
-/// Does `work` for the positions of `target`, which begin at position `at` of the whole: in place, or from `source`, which
-/// has the positions of the whole.
+/// Does `work` for the positions of `target`, which begin at position `at` of the whole array: in place, or from `source`,
+/// which has the positions of the whole array.
 pub fn apply_elementwise<T: Ordered>(
     isa: Isa,
     work: &impl Work<T>,

@@ -15,25 +15,25 @@ use crate::scaled::Scaled;
 use crate::walk::{Slices, with_scratch};
 
 /// Columns that one thread reduces at a time where rows are gathered or runs are merged. The accumulators and the gathered rows
-/// stay in the innermost cache.
+/// stay in the L1 cache.
 const STRIP: usize = 512;
 
 /// Columns of dense matrices that one thread sums at a time. Pieces of rows of this length keep the memory busy, and the
-/// accumulators, 16 KiB, stay in the innermost cache. Scratch has room for a block.
+/// accumulators, 16 KiB, stay in the L1 cache. The scratch memory has room for one block.
 const WIDE: usize = BLOCK;
 
 /// Columns of dense matrices that one thread reduces at a time where a column has a single accumulator: then it matters more that
 /// each row is read for longer than a page.
 const WIDEST: usize = 2 * WIDE;
 
-/// Rows of a matrix of `columns` columns whose sums are made in one run. Longer columns are cut into runs whose results are merged
-/// in order, so that a narrow matrix has work for all threads. The cuts depend on the shape alone.
+/// The number of rows that are summed in one run, for a matrix of `columns` columns. Longer columns are cut into runs, whose
+/// results are merged in order, so that a narrow matrix has work for all threads. The cuts depend on the shape alone.
 pub(in crate::parallel) fn run_of_columns(columns: usize) -> usize {
     (CHUNK / columns.clamp(1, STRIP)).next_multiple_of(ROWS)
 }
 
-/// The width of the dense matrices whose columns the slices are, if they are wide, and are either no longer than a run or those of
-/// a single matrix.
+/// The width of the dense matrices whose columns are the slices. None for other slices, for narrow matrices, and for several
+/// matrices with columns that are longer than a run.
 fn dense_width<T: Element>(slices: &Slices<'_, T>) -> Option<usize> {
     let ([len, inner], columns) = (slices.block()?, slices.kept.len());
     (inner >= STRIP && (len <= run_of_columns(columns) || inner == columns)).then_some(inner)
@@ -58,7 +58,7 @@ pub(super) fn column_maxima<T: Element>(
     }
 }
 
-/// The norms of columns whose first pass is a sum.
+/// Computes the norms of columns, for an order whose first pass is a sum.
 pub(super) fn column_norms<T: Element>(
     isa: Isa,
     slices: &Slices<'_, T>,
@@ -100,8 +100,8 @@ pub(super) fn column_norms<T: Element>(
 }
 
 /// Fills `norms` from columns of matrices that are `width` columns wide, on all threads. `reduce` adds a run of the rows of at
-/// most `PIECE` columns to accumulators, `merge` merges the accumulators of two runs of a column, and `finish` makes the norm of
-/// the column with this number. Rows of more than [`STRIP`] columns lie side by side in memory.
+/// most `PIECE` columns to accumulators, `merge` merges the accumulators of two runs of a column, and `finish` computes the
+/// norm of the column with the given number. Rows of more than [`STRIP`] columns are contiguous in memory.
 fn reduce_columns<const PIECE: usize, T: Element, A: Copy + Default + Send>(
     slices: &Slices<'_, T>,
     width: usize,
@@ -113,7 +113,7 @@ fn reduce_columns<const PIECE: usize, T: Element, A: Copy + Default + Send>(
     let (columns, len) = (slices.kept.len(), slices.reduced.len());
     let bytes = columns * len * size_of::<T>();
     let run = run_of_columns(columns);
-    // Whole matrices, if they are narrow.
+    // A piece has whole matrices, if they are narrow.
     let in_piece = match slices.block() {
         Some([_, inner]) if inner < PIECE => PIECE - PIECE % inner,
         _ => PIECE,
@@ -172,8 +172,8 @@ pub(in crate::parallel) trait ReadRows<T> {
     }
 }
 
-/// Rows of the array itself. `gathered` has room for the rows that are read at a time. It is empty if the elements of each row lie
-/// side by side in memory.
+/// Rows of the array itself. `gathered` has room for the rows that are read at a time. It is empty if the elements of each row
+/// are contiguous in memory.
 struct Rows<'a, T> {
     slices: &'a Slices<'a, T>,
     columns: Range<usize>,

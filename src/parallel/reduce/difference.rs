@@ -1,4 +1,4 @@
-//! Norms of differences, which no array holds.
+//! Norms of differences, which are never stored in an array.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use crate::isa::Isa;
 use crate::kernel::difference::{Minus, Subtract};
 use crate::walk::{View, blocks, with_scratch};
 
-/// The differences of two arrays of one shape, by the same positions.
+/// The differences of two arrays of one shape, position by position.
 pub struct Difference<'a, T> {
     /// The minuend.
     pub t: View<'a, T>,

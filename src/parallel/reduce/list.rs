@@ -45,8 +45,8 @@ pub trait Views: Sync {
     fn bytes(&self) -> usize {
         (0..self.count()).map(|at| self.size(at)).map(|(len, size)| len * size).sum()
     }
-    /// Hands to `sums` the first arrays of a range, up to the first that is not dense, has another dtype or is not taken by
-    /// `sums`. Returns the number of these arrays.
+    /// Passes the first arrays of a range to `sums`, up to the first array that is not dense, has another dtype or is not taken
+    /// by `sums`. Returns the number of these arrays.
     fn sum_short(&self, range: Range<usize>, sums: impl ShortSums) -> usize {
         let _ = (range, sums);
         0
@@ -118,7 +118,7 @@ impl Views for &[AnyView<'_>] {
 /// The norm of all elements of all arrays.
 ///
 /// # Errors
-/// No memory for the list of chunks, or a bad setting of the threads.
+/// No memory for the list of chunks, or an invalid setting of the number of threads.
 pub fn norm(isa: Isa, crew: &Crew, arrays: &[AnyView<'_>], order: Order) -> Result<Scaled> {
     norm_of_views(isa, crew, &arrays, order)
 }
@@ -126,7 +126,7 @@ pub fn norm(isa: Isa, crew: &Crew, arrays: &[AnyView<'_>], order: Order) -> Resu
 /// The norm of all elements of all arrays of any list.
 ///
 /// # Errors
-/// No memory for the list of chunks, or a bad setting of the threads.
+/// No memory for the list of chunks, or an invalid setting of the number of threads.
 pub fn norm_of_views(isa: Isa, crew: &Crew, arrays: &impl Views, order: Order) -> Result<Scaled> {
     let risk_of = |at| arrays.with(at, |array| array.risk());
     let risk = || (0..arrays.count()).map(risk_of).fold(OverflowRisk::default(), OverflowRisk::or);
@@ -137,7 +137,7 @@ pub fn norm_of_views(isa: Isa, crew: &Crew, arrays: &impl Views, order: Order) -
 /// The sum of the magnitudes of all elements, or of their squares, without any rounding.
 ///
 /// # Errors
-/// No memory for tables and the list of chunks, or a bad setting of the threads.
+/// No memory for tables and the list of chunks, or an invalid setting of the number of threads.
 pub fn exact_sum(isa: Isa, crew: &Crew, arrays: &[AnyView<'_>], power: Power) -> Result<ExactSum> {
     let list = List::new(isa, &arrays, 1)?;
     let total = Mutex::new(Ok(ExactSum::default()));
@@ -170,7 +170,7 @@ pub fn exact_sum(isa: Isa, crew: &Crew, arrays: &[AnyView<'_>], power: Power) ->
 /// alone has.
 ///
 /// # Errors
-/// No memory for the list of chunks, or a bad setting of the threads.
+/// No memory for the list of chunks, or an invalid setting of the number of threads.
 pub fn norms_of_views<R>(
     isa: Isa,
     crew: &Crew,
@@ -189,7 +189,7 @@ pub fn norms_of_views<R>(
     let list = List::new(isa, arrays, 1)?;
     let (mut at, mut failed) = (0, Ok(()));
     list.each_sum(crew, first, |sum| {
-        // An array whose sum may have left the range is read again.
+        // An array whose sum may have left float64's range is read again.
         match (norms.get_mut(at), order.norm_of_plain_sum(sum.value()).map_or_else(|| alone(at), Ok)) {
             (Some(to), Ok(norm)) => *to = make(norm),
             (_, Err(error)) => failed = Err(error),
@@ -200,19 +200,19 @@ pub fn norms_of_views<R>(
     failed
 }
 
-/// The arrays of one call, and what passes over them take.
+/// The arrays of one call, and the cost of passes over them.
 struct List<'a, V> {
     isa: Isa,
     arrays: &'a V,
     /// The work of reading the arrays, in bytes.
     work: usize,
-    /// The work of a pass, in bytes that take as long to read.
+    /// The work of a pass, in bytes that could be read in that time.
     cost: usize,
     /// Whether the passes are worth several threads.
     is_shared: bool,
 }
 
-/// Arrays or chunks that one thread reads, and where their results go.
+/// Arrays or chunks that one thread reads, and the places of their results.
 enum Job<'a, R> {
     /// Arrays of one chunk at most, with a result for each.
     Arrays(Range<usize>, &'a mut [R]),
@@ -264,7 +264,7 @@ impl<'a, V: Views> List<'a, V> {
             },
             |array, range| array.sum(self.isa, pass, range),
         )?;
-        // The chunks of an array are merged first, as above.
+        // The chunks of an array are merged first, as in a list that one thread reads.
         let mut rest = found.iter();
         for at in 0..self.arrays.count() {
             each(Total::of_chunks(rest.by_ref().take(self.chunks(at)).copied()));
@@ -282,13 +282,13 @@ impl<'a, V: Views> List<'a, V> {
         }
     }
 
-    /// The chunks of an array; an empty array has one as well.
+    /// The number of chunks of an array; an empty array has one, too.
     fn chunks(&self, at: usize) -> usize {
         self.arrays.size(at).0.div_ceil(CHUNK).max(1)
     }
 
-    /// The results of all chunks of all arrays, in order, on several threads. `whole` makes the results of neighbouring arrays
-    /// that have one chunk each, `part` makes the result of one chunk of a longer array.
+    /// The results of all chunks of all arrays, in order, on several threads. `whole` computes the results of neighbouring
+    /// arrays that have one chunk each, and `part` the result of one chunk of a longer array.
     fn share<R: Copy + Default + Send>(
         &self,
         crew: &Crew,
@@ -317,7 +317,7 @@ impl<'a, V: Views> List<'a, V> {
         let mut jobs = Vec::new();
         let mut at = 0;
         while at < arrays.count() {
-            // As many short arrays as make a job.
+            // Neighbouring short arrays make one job.
             let mut sum = 0;
             let short = (at..arrays.count()).take_while(|at| {
                 let (len, size) = arrays.size(*at);

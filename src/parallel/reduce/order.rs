@@ -12,7 +12,7 @@ pub enum Order {
     One,
     /// The Euclidean norm.
     Two,
-    /// Its square, which is what processes add up: of a root, the square is another number.
+    /// Its square, which processes add up: the square of the rounded root is another number.
     Square,
     /// The largest magnitude.
     Max,
@@ -32,7 +32,7 @@ pub enum Reduction {
     Power(Power),
 }
 
-/// How far the numbers of a norm may lie from float64's range.
+/// The intermediate results of a norm that can leave float64's range.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OverflowRisk {
     /// Sums can leave float64's range.
@@ -51,7 +51,7 @@ impl OverflowRisk {
     }
 }
 
-/// In a smaller sum, squares that lost digits because they are subnormal may count.
+/// In a smaller sum, squares that have lost digits because they are subnormal may matter.
 pub(in crate::parallel) const SMALLEST_SUM: f64 = f64::from_bits(63 << 52); // 2^-960
 
 impl Order {
@@ -66,13 +66,13 @@ impl Order {
         }
     }
 
-    /// Whether the squares of complex numbers are those of their parts.
+    /// Whether the norm sums squares, so that a complex number can be read as two real numbers.
     #[must_use]
     pub fn is_of_squares(self) -> bool {
         matches!(self, Self::Two | Self::Square)
     }
 
-    /// About how many times as long as a plain read of the data a pass takes: it decides whether threads are worth it.
+    /// The approximate time of a pass, in units of a plain read of the data. It decides whether threads are worth it.
     pub(super) fn cost(self) -> usize {
         match self {
             Self::Power(p) if half_power(p).is_some() => 2,
@@ -91,7 +91,7 @@ impl Order {
         }
     }
 
-    /// The norm whose first pass made this sum, unless the sum may have left the range.
+    /// The norm from the sum of its first pass, unless the sum may have left float64's range.
     #[inline]
     pub(super) fn norm_of_plain_sum(self, sum: f64) -> Option<Scaled> {
         let is_plain = (SMALLEST_SUM..f64::INFINITY).contains(&sum);
@@ -102,8 +102,8 @@ impl Order {
         }
     }
 
-    /// The norm, from passes over the data: `max` finds the largest modulus times a power of two, `sum` adds up. `risk` is asked
-    /// only if a result left the range in which it is known to be good.
+    /// The norm, from passes over the data: `max` finds the largest modulus times a power of two, and `sum` adds up the terms
+    /// of a pass. `risk` is called only if a result is outside the range in which it is known to be accurate.
     pub(super) fn norm<E>(
         self,
         risk: impl Fn() -> OverflowRisk,
@@ -136,7 +136,7 @@ impl Order {
             Self::Power(p) => {
                 if let Some(twice) = half_power(p) {
                     let s = sum(Reduction::HalfPower(twice))?;
-                    // The smallest square root is 2^-537: beside a sum like this it counts nothing, rounded or not.
+                    // The smallest square root is 2^-537. Its rounding does not matter in a sum of this size.
                     let smallest = if p < 1.0 { power_of_two(-400) } else { SMALLEST_SUM };
                     if s.is_nan() || (smallest..f64::INFINITY).contains(&s) || !risk().wide {
                         return Ok(half_power_root(twice, s));
@@ -154,8 +154,8 @@ impl Order {
     }
 }
 
-/// A result and the exponent of its power of two: `plain`, or what `again` makes of the elements times a power of two, if
-/// `plain` overflowed where it can, or is so small that it may have lost digits where it can.
+/// A result and the exponent of its power of two: `plain` and 0, or the result of `again` for the elements times a power of
+/// two. `again` is called if `plain` has overflowed, or is so small that it may have lost digits.
 fn within_range<E>(
     plain: f64,
     overflows: impl Fn() -> bool,
@@ -171,7 +171,7 @@ fn within_range<E>(
     })
 }
 
-/// The Euclidean norm of vectors that have these norms.
+/// The Euclidean norm of a vector whose parts have these norms.
 #[must_use]
 pub fn norm_of_norms(norms: impl Iterator<Item = Scaled> + Clone) -> Scaled {
     let largest = norms.clone().fold(Scaled::ZERO, Scaled::max);
@@ -182,7 +182,7 @@ pub fn norm_of_norms(norms: impl Iterator<Item = Scaled> + Clone) -> Scaled {
     let mut total = Total::default();
     for norm in norms {
         let (digits, own) = norm.split();
-        // Beside the largest, a square below 2^-1000 counts nothing.
+        // A square below 2^-1000 does not matter beside the largest square, which is at least 1.
         let x = digits * power_of_two(own.saturating_sub(exponent).max(-500));
         total.add(x * x);
     }

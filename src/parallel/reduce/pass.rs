@@ -1,4 +1,4 @@
-//! One pass over the elements of an array: which kernel adds them up, and which norm the sum makes.
+//! One pass over the elements of an array: the kernel that adds them up, and the norm that follows from the sum.
 
 use std::convert::Infallible;
 use std::ops::Range;
@@ -13,17 +13,17 @@ use crate::kernel::widen::Widen;
 use crate::scaled::Scaled;
 use crate::walk::{Slices, View, with_scratch};
 
-/// Elements whose sum one thread makes. A multiple of [`BLOCK`], so that it cuts no block.
+/// Elements that one thread sums at a time: a multiple of [`BLOCK`], so that a chunk cuts no block.
 pub const CHUNK: usize = 64 * BLOCK;
 
-/// `$body` with the term that stands beside the pass.
+/// Evaluates `$body` with the term of the matching pass.
 macro_rules! match_term {
     ($pass:expr, $term:ident => $body:expr; $($kind:pat => $of_kind:expr,)*) => {
         match $pass { $($kind => { let $term = $of_kind; $body })* }
     };
 }
 
-/// `$body` with the term of a pass over magnitudes or squares, which have kernels for rows and columns of all dtypes.
+/// Evaluates `$body` with the term of a pass over magnitudes or squares, which have kernels for rows and columns of all dtypes.
 macro_rules! with_direct_term {
     ($pass:expr, $term:ident => $body:expr) => {{
         use $crate::kernel::sum::{Abs, Square};
@@ -31,7 +31,7 @@ macro_rules! with_direct_term {
     }};
 }
 
-/// `$body` with the term of any pass. If the pass rescales, its elements are rescaled already.
+/// Evaluates `$body` with the term of any pass. If the pass rescales, the elements must be rescaled already.
 macro_rules! with_term {
     ($pass:expr, $term:ident => $body:expr) => {{
         use $crate::kernel::power::HalfPower;
@@ -62,7 +62,7 @@ impl Reduction {
         }
     }
 
-    /// The sum by way of float64.
+    /// The sum of elements that are converted to float64 first.
     fn of_moduli<T: Element>(self, isa: Isa, data: &[T]) -> Total {
         with_scratch(0.0, data.len(), |scratch| {
             let mut total = Total::default();
@@ -79,7 +79,7 @@ impl Reduction {
 
     /// How many times [`Reduction::widen`] is called. The results of all calls are added up.
     pub(super) fn limbs<T: Element>(self) -> usize {
-        // Sums of integers are exact where float64 allows. Squares beyond 2^53 are not exact in any case.
+        // Limbs keep the terms of sums of integers exact. Squares beyond 2^53 are not exact in any case.
         if let Self::Abs = self { T::LIMBS } else { 1 }
     }
 
@@ -91,7 +91,7 @@ impl Reduction {
     }
 }
 
-/// Elements that passes read in blocks: those of a view, or differences, which no array holds.
+/// Elements that passes read in blocks: the elements of a view, or differences, which are never stored in an array.
 pub(super) trait Blocks: Send + Sync {
     type Element: Element;
     /// The number of elements, and the bytes that are read for each.
@@ -122,7 +122,7 @@ impl<T: Element> Blocks for View<'_, T> {
 pub trait Terms: Send + Sync {
     /// The number of elements, and the bytes that are read for each.
     fn size(&self) -> (usize, usize);
-    /// How far the numbers of a norm may leave float64's range.
+    /// The intermediate results of a norm that can leave float64's range.
     fn risk(&self) -> OverflowRisk;
     /// The sum over a range that begins at a chunk.
     fn sum(&self, isa: Isa, pass: Reduction, range: Range<usize>) -> Total;
@@ -183,13 +183,14 @@ const fn has_24_digits<T: Element>() -> bool {
     T::DIRECT && size_of::<T>() <= size_of::<f32>()
 }
 
-/// The norm of one view, on the calling thread; the same bits as [`norm`](super::norm) of it.
+/// The norm of one view, computed on the calling thread. It has the bits of [`norm`](super::norm).
 #[must_use]
 pub fn norm_of_view<T: Element>(isa: Isa, view: &View<'_, T>, order: Order) -> Scaled {
     norm_of_view_with(isa, view, order, None)
 }
 
-/// The norm of a view whose first pass made the sum `first`, if it is known; if that left the range, the view is read again.
+/// The norm of a view. `first` is the sum of its first pass, if it is known. If it has left float64's range, the view is read
+/// again.
 pub(in crate::parallel) fn norm_of_view_with<T: Element>(
     isa: Isa,
     view: &View<'_, T>,
@@ -207,7 +208,7 @@ pub(in crate::parallel) fn norm_of_view_with<T: Element>(
     norm
 }
 
-/// The norm of slice `at` whose first pass made the sum `first`. Nearly always this makes no view of the slice.
+/// The norm of slice number `at`, from the sum `first` of its first pass. Nearly always the slice is not read again.
 #[inline]
 pub(super) fn norm_of_slice_with<T: Element>(
     isa: Isa,
@@ -226,12 +227,12 @@ pub(in crate::parallel) fn has_row_sums<T: Element>(len: usize, pass: Reduction)
     is_direct && len < CHUNK && matches!(pass, Reduction::Abs | Reduction::Square)
 }
 
-/// Elements of the longest rows and arrays of which one call of a kernel does several; with float64 on AVX2, longer ones
-/// lose by [`SumEach`].
+/// Elements of the longest rows and arrays that kernels take in batches. With float64 on AVX2, [`SumEach`] is slower for longer
+/// ones.
 pub const SHORT: usize = BLOCK / 2;
 
-/// The sums of rows of `len` elements that follow each other, none as long as a chunk: of as many as there are `sums`.
-/// It takes less time if more elements follow the last row.
+/// Writes the sums of rows that follow each other in memory, as many rows as there are `sums`. A row has `len` elements, less
+/// than a chunk. It takes less time if more elements follow the last row.
 pub(in crate::parallel) fn row_sums<T: Element>(
     isa: Isa,
     data: &[T],

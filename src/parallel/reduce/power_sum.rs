@@ -1,8 +1,8 @@
-//! The sum of powers whose root is a norm, in a few float64 cells that plain addition merges, whatever the norms are.
+//! Sums of powers, whose roots are norms, in a few float64 cells. Plain addition merges the cells of any norms.
 //!
-//! A norm `n` of order p counts `n^p`, which may lie far outside float64. So the sum has cells, and cell `k` counts in units
-//! of `2^(1600 k)`: the accumulators of J. L. Blue, "A Portable Fortran Program to Find the Euclidean Norm of a Vector", ACM
-//! Trans. Math. Softw. 4 (1978), for any order. The cells of an infinite order hold the largest norm.
+//! A norm `n` of order p adds `n^p`, which may lie far outside float64's range. So the sum has cells, and cell `k` counts in
+//! units of `2^(1600 k)`. These are the accumulators of J. L. Blue, "A Portable Fortran Program to Find the Euclidean Norm of a
+//! Vector", ACM Trans. Math. Softw. 4 (1978), for any order. The cells of an infinite order hold the largest norm.
 
 use super::order::Order;
 use crate::kernel::power::{Log2, exp2};
@@ -10,15 +10,16 @@ use crate::kernel::sum::Total;
 use crate::scaled::{Scaled, power_of_two};
 
 /// The binary orders of magnitude that a cell covers: a term in it lies between 2^-800 and 2^800, so that 2^200 terms stay
-/// below the end of float64, and none is subnormal.
+/// below the end of float64's range, and no term is subnormal.
 const CELL: i32 = 1600;
-/// Norms lie below 2 to this, and above 2 to its negative, those of 2^64 float64 included.
+/// Norms of order 1 and above lie between 2^-1100 and 2^1100, even norms of 2^64 float64 elements. Lower orders need no more
+/// than the fewest cells.
 const MAX_EXPONENT: f64 = 1100.0;
 /// The largest finite order that has cells: 1,375 of them, 11 KB.
 pub const MAX_SUMMED_ORDER: f64 = 1000.0;
 
 impl Order {
-    /// The power that the cells hold.
+    /// The exponent of the powers that the cells hold.
     fn power(self) -> f64 {
         match self {
             Self::One | Self::Max => 1.0,
@@ -27,25 +28,25 @@ impl Order {
         }
     }
 
-    /// Cells above, and below, that of the terms near 1.
+    /// The number of cells above the cell of terms near 1, which is also the number of cells below it.
     fn cells_above(self) -> i32 {
         let beyond = MAX_EXPONENT * self.power().min(MAX_SUMMED_ORDER) - f64::from(CELL / 2);
         ((beyond / f64::from(CELL)).ceil() as i32).max(1)
     }
 
-    /// The cells of a sum of powers.
+    /// The number of cells of a sum of powers.
     #[must_use]
     pub fn cells(self) -> usize {
         2 * self.cells_above().unsigned_abs() as usize + 1
     }
 
-    /// The order of the norms that [`Order::write_power`] takes for this one: the square is there before its root.
+    /// The order of the norms for [`Order::write_power`]: for the Euclidean norm its square, because a root would be rounded.
     #[must_use]
     pub fn before_root(self) -> Self {
         if self == Self::Two { Self::Square } else { self }
     }
 
-    /// Writes `norm^p` to the cells, which are 0.
+    /// Writes `norm^p` to the cells, which must be 0 before.
     pub fn write_power(self, norm: Scaled, cells: &mut [f64]) {
         let above = self.cells_above();
         let (digits, exponent) = norm.split();
@@ -104,7 +105,7 @@ impl Order {
         }
     }
 
-    /// Merges sums of powers, each of as many numbers as `merged`, in their order: the cells, and counts beside them.
+    /// Merges sums of powers, in their order. Each sum has as many cells as `merged`.
     pub fn merge_powers<'a>(self, sums: &(impl Iterator<Item = &'a [f64]> + Clone), merged: &mut [f64]) {
         for (at, to) in merged.iter_mut().enumerate() {
             let column = sums.clone().filter_map(|sum| sum.get(at).copied());
@@ -125,8 +126,8 @@ fn log2(digits: f64) -> f64 {
     exponent + fraction
 }
 
-/// A product, and what rounding took from it: T. J. Dekker, "A Floating-Point Technique for Extending the Available
-/// Precision", Numer. Math. 18 (1971).
+/// A product and its rounding error: T. J. Dekker, "A Floating-Point Technique for Extending the Available Precision", Numer.
+/// Math. 18 (1971).
 fn product(a: f64, b: f64) -> (f64, f64) {
     let split = |x: f64| {
         let shifted = x * 134_217_729.0; // 2^27 + 1

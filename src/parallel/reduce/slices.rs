@@ -15,7 +15,7 @@ use crate::walk::Slices;
 /// Writes the norm of each slice, in the order of the kept axes. The norms of slices without elements are not written.
 ///
 /// # Errors
-/// No memory for partial results, or a bad setting of the threads.
+/// No memory for partial results, or an invalid setting of the number of threads.
 pub fn norms_into<T: Element>(
     isa: Isa,
     slices: &Slices<'_, T>,
@@ -62,7 +62,7 @@ pub fn norms_into<T: Element>(
     })
 }
 
-/// Slices of `len` elements in a job of a pass over `bytes`: whole batches, so that only the last batch is short.
+/// The number of slices of `len` elements in a job of a pass over `bytes`: whole batches, so that only the last batch is short.
 pub(in crate::parallel) fn slices_in_job<T>(bytes: usize, len: usize, in_batch: usize) -> usize {
     (job_bytes(bytes) / size_of::<T>() / len).next_multiple_of(in_batch).max(in_batch)
 }
