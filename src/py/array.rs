@@ -60,8 +60,8 @@ impl<'py> Array<'py> {
     /// Reads an ndarray; None for another object. The second value is whether it is of a subclass.
     pub(super) fn read(object: &Bound<'py, PyAny>) -> Option<(Self, bool)> {
         let (fields, subclass) = fields::fields(object)?;
-        // Copied, because Python code that runs later in the call may give the array another shape, and NumPy would free the
-        // old shape and strides.
+        // The shape and the strides are copied, because Python code that runs later in the call may give the array another
+        // shape, and NumPy would free the old shape and strides.
         let shape = SmallVec::from_slice(fields::shape(fields));
         let strides = SmallVec::from_slice(fields::strides(fields));
         let mut array = Self {
@@ -115,7 +115,7 @@ impl<'py> Array<'py> {
         Self::uninit(self.object.py(), self.element.number, itemsize, shape, strides.as_deref(), fortran)
     }
 
-    /// A new array of T, its axes in memory in the given order, from outer to inner. `fill` gets it filled with zeros.
+    /// A new array of T, its axes in memory in the given order, from outer to inner. `fill` gets its zeroed memory.
     pub(super) fn filled<T: Element>(
         py: Python<'py>,
         shape: &[usize],
@@ -175,16 +175,16 @@ impl<'py> Array<'py> {
         Ok(View::new(memory, start + shift, Cow::Owned(layout)))
     }
 
-    /// Copies the elements, in the shape that this array had when it was read, to an array with this shape and dtype. No Python code
-    /// runs.
+    /// Copies the elements, in the shape that this array had when it was read, to an array with this shape and dtype. No Python
+    /// code runs.
     fn copy_into(&self, to: &Self) -> PyResult<()> {
         let py = self.object.py();
         if fields::shape(to.current_fields()?) != self.shape() {
             return Err(resized());
         }
         let descr = self.current_fields()?.descr;
-        // SAFETY: lengths and strides are those of memory that `object` keeps alive, longer than the view. The descr is of the size
-        // it had then, and the view takes a new reference to it. NumPy checks that it may write.
+        // SAFETY: lengths and strides are those of memory that `object` keeps alive, longer than the view. The descr is of the
+        // size it had then, and the view takes a new reference to it. NumPy checks that it may write.
         let status = unsafe {
             ffi::Py_INCREF(descr.cast());
             let view = fields::new_array(py, descr, self.shape(), Some(self.strides()), self.data, false)?;
@@ -198,8 +198,8 @@ impl<'py> Array<'py> {
     }
 
     /// The fields, or an error if the array's memory may have changed since it was read: Python code that ran since then, for
-    /// example an argument's `__array__`, may have resized it. A narrower dtype lets a shorter block have as many elements, and
-    /// so do other strides. An array that was dense and still is may have another shape.
+    /// example an argument's `__array__`, may have resized it. With a narrower dtype or other strides, a shorter block can have
+    /// as many elements. An array that is still dense may have another shape.
     fn current_fields(&self) -> PyResult<&Fields> {
         let geometry = &self.geometry;
         let (parts, axes) = if geometry.in_parts { (2, self.ndim() - 1) } else { (1, self.ndim()) };

@@ -19,7 +19,7 @@ pub(super) enum BoundKind<'py> {
     Float(f64),
     /// An integer of any size.
     Integer(Bound<'py, PyInt>),
-    /// An array of the tensor's dtype, with a shape that broadcasts to that of the tensor.
+    /// An array of the tensor's dtype, with a shape that broadcasts to the tensor's shape.
     Array(Box<Array<'py>>),
 }
 
@@ -53,7 +53,7 @@ pub(super) fn bound<'py>(
 /// The most elements of an array that is converted here, one by one. NumPy converts longer ones with vectors.
 const MAX_CONVERTED: usize = BLOCK;
 
-/// A bound that is an ndarray: of the tensor's dtype, or a short one of other floats without NaN; None for other arrays.
+/// A bound that is an ndarray: of the tensor's dtype, or a short array of other floats without NaN; None for other arrays.
 fn array_bound<'py>(array: Array<'py>, dtype: Dtype, shape: &[usize]) -> PyResult<Option<BoundKind<'py>>> {
     let Some(own) = array.dtype() else { return Ok(None) };
     // A single element is a number, because clipping to numbers is faster.

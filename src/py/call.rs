@@ -61,17 +61,17 @@ pub(super) struct Call<'a, 'py> {
     py: Python<'py>,
     function: &'a str,
     name: Option<&'a Bound<'py, PyAny>>,
-    /// Whether reading the arguments that are no tensors runs no Python code.
+    /// Whether the arguments that are not tensors are read without Python code.
     pub(super) is_plain: bool,
     checks: OnceCell<Bound<'py, PyAny>>,
     runs_python: RunsPython,
-    /// Limits and factors are computed during the whole call.
+    /// Set for the whole call, because limits and factors are computed throughout.
     _control: FloatDefaults,
 }
 
 impl<'a, 'py> Call<'a, 'py> {
-    /// Begins a call; `others` are its arguments that are neither tensors nor flags. An invalid setting is an error of every call,
-    /// even a small one.
+    /// Begins a call; `others` are its arguments that are neither tensors nor flags. An invalid setting is an error of every
+    /// call, even a small one.
     #[inline]
     pub(super) fn new<const N: usize>(
         py: Python<'py>,
@@ -113,7 +113,7 @@ impl<'a, 'py> Call<'a, 'py> {
         self.module(module)?.call_method1(self.function, arguments)
     }
 
-    /// What a method of `gradclip._checks.Checks` returns.
+    /// Calls a method of `gradclip._checks.Checks`.
     #[cold]
     #[inline(never)]
     pub(super) fn check(&self, method: &str, arguments: impl PyCallArgs<'py>) -> PyResult<Bound<'py, PyAny>> {
@@ -165,7 +165,7 @@ impl<'a, 'py> Call<'a, 'py> {
     }
 
     /// The error for NaN and infinity in `tensors`: a tensor, or a tuple of the tensors of a list. With `axes`, each slice
-    /// along them has its own norm; otherwise `norm` is that of all tensors.
+    /// along them has its own norm; otherwise `norm` is the norm of all tensors.
     #[cold]
     #[inline(never)]
     pub(super) fn nonfinite_error(
@@ -285,7 +285,7 @@ impl<'a, 'py> Call<'a, 'py> {
         }
     }
 
-    /// The value of one of some words. `default` is the first of them, as an interned object: comparing strings would take
+    /// The value of one of several words. `default` is the first word, as an interned object: comparing strings would take
     /// measurable time in small calls.
     #[inline]
     pub(super) fn choice<T: Copy, const N: usize>(
@@ -396,7 +396,7 @@ impl<'a, 'py> Call<'a, 'py> {
     }
 }
 
-/// `axes` for [`Call::new`], unless they are a tuple of ints, which is read in Rust. As a bound, NumPy converts such a tuple.
+/// `axes` for [`Call::new`], unless they are a tuple of ints, which is read in Rust. NumPy converts a tuple that is a bound.
 pub(super) fn unless_plain_axes<'a, 'py>(
     axes: Option<&'a Bound<'py, PyAny>>,
 ) -> Option<&'a Bound<'py, PyAny>> {
@@ -416,19 +416,19 @@ fn is_plain(object: &Bound<'_, PyAny>) -> bool {
         || objects::is_integer(object)
 }
 
-/// An array that is no masked array.
+/// An array that is not a masked array.
 #[inline]
 fn plain_array<'py>(object: &Bound<'py, PyAny>) -> Option<Array<'py>> {
     Array::read(object).filter(|(_, subclass)| !subclass || !is_masked(object)).map(|(array, _)| array)
 }
 
-/// The value of a plain number, or of a plain 0-d array of one, that float64 holds in its range.
+/// The value of a plain number, or of a plain 0-d array, if it lies in float64's range.
 #[inline]
 fn plain_number(object: &Bound<'_, PyAny>) -> Option<f64> {
     if let Ok(float) = object.cast::<PyFloat>() {
         return Some(float.value());
     }
-    // bfloat16 is not NumPy's, and converts wrongly where its byte order is not the native one.
+    // bfloat16 is not a dtype of NumPy, and converts wrongly where its byte order is not the native one.
     let is_real = |dtype: Dtype| dtype.is_ordered() && dtype != Dtype::Bf16;
     let is_number = object.is_exact_instance_of::<PyInt>()
         || objects::is_float(object)

@@ -99,7 +99,7 @@ pub(super) fn clip_by_norm<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let takes_slices = function == "clip_by_norm";
     let parameter = Parameter::new("t", Kinds::Scalable, takes_slices).with(Parts::GpuAndDask);
-    // The norm of a slice is divided by `divisor` of its elements, and then compared with the limit.
+    // The norm of a slice is divided by `divisor` of its number of elements, and then compared with the limit.
     let (argument, parameter, divisor): (_, _, fn(f64) -> f64) = match function {
         "clip_by_rms" => ("clip_rms", parameter.with(Parts::Numpy), f64::sqrt),
         "clip_by_average_norm" => ("clip_norm", parameter, |elements| elements),
@@ -150,7 +150,7 @@ fn clip_shared<'py>(
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let shape = tensor.shape()?;
-    // The outputs first: after the other processes have this process's part of the norms, nothing may fail on it alone.
+    // The outputs are allocated first: after the exchange of norms, nothing may fail on this process alone.
     let mut operands = tensor.with_outputs(out, &mut [])?;
     let (values, elements) = shared_norms(share)?;
     let kept: Vec<_> =
@@ -203,7 +203,7 @@ fn clip_along<'py>(
     if axes.iter().any(|axis| *axis >= pair.input().ndim()) {
         return Err(resized());
     }
-    // All norms are computed first: nothing is written before all are known to be finite.
+    // All norms are computed first: nothing is written before all norms are known to be finite.
     if raises {
         let norms = Norms::of(pair.input(), axes, Order::Two)?;
         if let Some(norm) = norms.values.iter().find(|norm| limit.refuses(**norm)) {
@@ -279,7 +279,7 @@ pub(super) fn clip_by_global_norm<'py>(
         } else if is_lazy {
             call.hand_on(true, (entries, clip_norm, use_norm, name, ord, nonfinite, strict, integers, out))
         } else if treatment? == NonFinite::Propagate && !is_strict? && !keeps_integers? {
-            // A norm shared with other processes is also asked for only after all arguments are checked.
+            // `gradclip._cuda` calls `share` only after all arguments are checked, too.
             call.hand_on(false, (entries, clip_norm, share.or(use_norm), name, ord, out))
         } else {
             Err(call.not_on_device("t_list"))
@@ -296,7 +296,7 @@ pub(super) fn clip_by_global_norm<'py>(
     let held = if nonfinite == NonFinite::Raise { Some(tensors.held()) } else { None };
     let mut operands = tensors.with_outputs(out, &mut [])?;
     if let Some(share) = share {
-        // The other processes learn of the norm only here: all errors of this process's arguments were found before.
+        // The processes exchange their parts of the norm only here: all errors of this process's arguments were found before.
         let shared;
         (shared, elements) = shared_norm(share)?;
         norm = NormOf::Given(shared);

@@ -1,4 +1,4 @@
-//! Clipping of the differences between tensors and others, their bases.
+//! Clipping of the differences between tensors and their bases.
 
 use std::mem;
 
@@ -61,12 +61,12 @@ pub(super) fn clip_difference_by_global_norm<'py>(
     let order = call.vector_order(ord)?;
     let (nonfinite, _) = (nonfinite?, keeps_integers?);
     let limit = Limit { nonfinite, ..Limit::from(limit) };
-    // The norm first: an array that shares memory with an output is copied then, maybe in another memory order.
+    // The norm is computed first: later, an array that shares memory with an output is copied, maybe in another memory order.
     let norm = match used {
         Some(norm) => Scaled::new(norm, 0),
         None => norm_of_differences(py, tensors.arrays().map(|(_, tensor)| tensor).zip(&bases), order)?,
     };
-    // An output that is its own base is computed from the base; then `t` is the array that is read beside it.
+    // If the outputs are the bases, the bases are changed, and the tensors are the operands that are only read.
     let into_bases = out.is_some_and(|out| are_entries(out, &entries, &tensors));
     if into_bases {
         tensors.arrays_mut().zip(&mut bases).for_each(|(tensor, base)| mem::swap(tensor, base));
@@ -95,7 +95,7 @@ fn are_entries(out: &Bound<'_, PyAny>, entries: &Bound<'_, PyTuple>, tensors: &I
         })
 }
 
-/// The norm of all differences as one, which are summed in the memory order of the tensors.
+/// The norm of all differences as one. They are summed in the memory order of the tensors.
 fn norm_of_differences<'a, 'py: 'a>(
     py: Python<'py>,
     pairs: impl Iterator<Item = (&'a Array<'py>, &'a Array<'py>)>,
@@ -180,7 +180,7 @@ impl<'py> Call<'_, 'py> {
         Ok(())
     }
 
-    /// The error for a base whose dtype is not that of its tensor.
+    /// The error for a base whose dtype differs from the dtype of its tensor.
     fn different_dtypes(&self, at: usize, base: &Array<'py>, tensor: &Array<'py>) -> PyErr {
         let name = |array: &Array<'_>| format!("dtype {}", array.dtype().map_or("", Dtype::name));
         let allowed = format!("{}, that of t_list[{at}]", name(tensor));

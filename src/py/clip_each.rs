@@ -34,14 +34,14 @@ pub(super) fn clip_by_norms<'py>(
     call.check_name()?;
     let order = call.vector_order(ord)?;
     let nonfinite = call.nonfinite(nonfinite)?;
-    // The limits of the tensors, without those of entries that are None.
+    // The limits of the tensors, without the limits of entries that are None.
     let mut own = vec_with_room(held.len())?;
     for (i, limit) in limits.iter().enumerate() {
         if !held.get(i)?.is_none() {
             own.push(Limit { nonfinite, ..Limit::from(*limit) });
         }
     }
-    // All norms are computed first: nothing is written before all are known to be finite.
+    // All norms are computed first: nothing is written before all norms are known to be finite.
     let mut known = Vec::new();
     if nonfinite == NonFinite::Raise {
         known = zeros(tensors.count())?;
@@ -51,7 +51,7 @@ pub(super) fn clip_by_norms<'py>(
     if let Some(norm) = known.iter().find(|norm| !norm.is_finite()) {
         return Err(call.nonfinite_error("t_list", &held, None, norm.to_f64()));
     }
-    // Memory for the norms first: nothing may fail once something is written.
+    // The memory for the norms is allocated first: nothing may fail once something is written.
     let mut norms = zeros(held.len())?;
     let norms = norms_to_array(py, &[held.len()], || {
         let found = match &mut operands {
@@ -112,13 +112,13 @@ pub(super) fn clip_by_weight_norm<'py>(
     for weight in &weights {
         units.push(reduced_axes(&call, unit_axis, weight.ndim())?);
     }
-    // All norms first: an output may share memory with a weight.
+    // All norms are computed first: an output may share memory with a weight.
     let both = tensors.arrays().map(|(_, array)| array).chain(&weights);
     let mut own = Norms::of_each(py, both.zip(units.iter().cycle().map(Vec::as_slice)), Order::Two)?;
     let of_weights = own.split_off(weights.len());
     let mut operands = tensors.with_outputs(out, &mut [])?;
     let Operands::General { pairs, .. } = &mut operands else { return Ok(operands.into_result()) };
-    // A NaN norm of a weight makes the limit NaN, so the result shows it.
+    // A NaN norm of a weight makes the limit NaN, so the result is NaN, too.
     let limit = |weight: Scaled| match weight.max(Scaled::new(eps, 0)) {
         _ if clipping == f64::INFINITY => Scaled::new(clipping, 0),
         norm if clipping == 0.0 && !norm.is_nan() => Scaled::ZERO,
@@ -131,7 +131,7 @@ pub(super) fn clip_by_weight_norm<'py>(
     Ok(operands.into_result())
 }
 
-/// All axes but that of the units; all axes of a tensor with fewer than two, which is a single unit.
+/// All axes but the axis of the units. A tensor with fewer than two axes is a single unit, so all its axes are reduced.
 fn reduced_axes<'py>(
     call: &Call<'_, 'py>,
     unit_axis: &Bound<'py, PyAny>,
@@ -142,8 +142,8 @@ fn reduced_axes<'py>(
 }
 
 impl<'py> Call<'_, 'py> {
-    /// The arrays that belong to the tensors of a list, with the same shapes, and all entries. Those at a None of the list are not
-    /// read.
+    /// The arrays that belong to the tensors of a list and have their shapes, and all entries of the argument. An entry at a
+    /// None of the list is not read.
     pub(super) fn partners(
         &self,
         parameter: Parameter,

@@ -60,7 +60,7 @@ pub(super) fn clip_examples_by_global_norm<'py>(
     if count == 0 && reduce == Reduce::Mean && tensors.arrays().next().is_some() {
         return Err(call.value_error("t_list", "no examples", "at least one for their mean"));
     }
-    // All norms first: an input that shares memory with a sum is copied then, maybe in another memory order.
+    // All norms are computed first: later, an input that shares memory with a sum is copied, maybe in another memory order.
     let mut arrays = vec_with_room(held.len())?;
     arrays.extend(tensors.arrays().map(|(i, array)| (i, array.clone())));
     let mut axes = vec_with_room(arrays.len())?;
@@ -92,7 +92,7 @@ pub(super) fn clip_examples_by_global_norm<'py>(
         let limit = Limit { limit, over: 1.0, nonfinite, margin };
         if has_limits { limit.factor(norm) } else { limit.factor_of_all(norm) }
     };
-    // Memory for the norms first: nothing may fail once something is written.
+    // The memory for the norms is allocated first: nothing may fail once something is written.
     let shape = if has_limits { vec![held.len(), count] } else { vec![count] };
     let norms = norms_to_array(py, &shape, || {
         let common = Norms { values, kept: vec![0] };
@@ -156,8 +156,8 @@ fn zero_example<'py>(array: &Array<'py>) -> PyResult<Array<'py>> {
     Ok(Array::read(&zeros).ok_or_else(|| internal("NumPy made no array"))?.0)
 }
 
-/// Writes the sum of the examples of each tensor, each example times its factor, divided by a number. `factor` gets the number
-/// of the array and the norm of the example. An example whose factor erases it adds nothing.
+/// Writes the sum of the examples of each tensor, each example times its factor, divided by a number. `factor` gets the number of
+/// the array and the norm of the example. An example whose factor erases it adds nothing.
 fn write_sums<'py>(
     py: Python<'py>,
     pairs: &mut [Pair<'py>],

@@ -1,7 +1,7 @@
 //! Overlap of arrays on a GPU, for the part of the package that clips them.
 //!
 //! A tensor that is a `cupy.ndarray` is handed on, with all arguments, to the function of the same name in `gradclip._cuda`.
-//! That is Python, and this crate never imports `CuPy`: if it is not imported, there are no such arrays.
+//! That package is Python code. This crate never imports `CuPy`: if no other code imports it, there are no such arrays.
 
 use std::iter::repeat;
 
@@ -12,15 +12,15 @@ use super::overlap::{self, Apart, Place};
 /// An array: its address, bytes of an element, shape, and strides in bytes.
 type Described = (usize, usize, Vec<usize>, Vec<isize>);
 
-/// Two outputs of which elements share a byte, or twice one output, if there are any.
+/// The numbers of two outputs that share a byte, or twice the number of an output that overlaps itself, if there are any.
 type Clash = Option<(usize, usize)>;
 
 fn place((first, itemsize, shape, strides): &Described) -> Place<'_> {
     Place { first: *first, itemsize: *itemsize, shape, strides }
 }
 
-/// Keeps the arrays of a call on a GPU apart. Besides a clash, returns the inputs that share memory with an output and must be copied
-/// before anything is written. The first inputs are those of the outputs, and may be the very same arrays.
+/// Keeps the arrays of a call on a GPU apart. Besides a clash, returns the inputs that share memory with an output and must be
+/// copied before anything is written. The first inputs belong to the outputs, and an input may be its own output.
 #[pyfunction]
 #[expect(clippy::needless_pass_by_value, reason = "what Python's lists become")]
 pub(super) fn keep_apart(outputs: Vec<Described>, inputs: Vec<Described>) -> PyResult<(Clash, Vec<usize>)> {

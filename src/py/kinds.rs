@@ -2,7 +2,7 @@
 
 use crate::element::Dtype;
 
-/// The dtypes an argument may have.
+/// The dtypes that an argument may have.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kinds {
     /// All, since every dtype has a norm.

@@ -7,7 +7,7 @@ use crate::setting::{Setting, number_in};
 
 /// The largest default limit, in bytes.
 const DEFAULT_MOST: usize = 1 << 30;
-/// The default limit as a part of the machine's memory: a sixteenth.
+/// The divisor of the machine's memory for the default limit: a sixteenth of the memory.
 const DEFAULT_PART: usize = 16;
 
 /// The largest number of bytes to keep. 0: nothing is kept. No block is larger than half of the address space.
@@ -17,7 +17,7 @@ pub(super) static POOL_BYTES: Setting = Setting::new(
     || (memory_of_process(Path::new("/")).unwrap_or(0) / DEFAULT_PART).min(DEFAULT_MOST),
 );
 
-/// The memory of the machine, or the part that the control groups of this process leave, in bytes; None if the system has no
+/// The memory of the machine, or the part that the control groups of this process allow, in bytes; None if the system has no
 /// such files. Tests pass another root for the control groups.
 pub(super) fn memory_of_process(root: &Path) -> Option<usize> {
     let machine = fs::read_to_string("/proc/meminfo").ok()?;

@@ -1,4 +1,4 @@
-//! The Python module `gradclip._core`: the only place that knows Python.
+//! The Python module `gradclip._core`: the only module that uses Python.
 
 mod array;
 mod bound;
@@ -21,7 +21,7 @@ mod shared;
 
 use pyo3::prelude::*;
 
-/// The compiled part of gradclip. Its functions are those of the package, without defaults; see `gradclip`.
+/// The compiled part of gradclip. Its functions are the functions of the package, without defaults; see `gradclip`.
 #[pymodule(gil_used = false)]
 mod _core {
     use pyo3::prelude::*;
@@ -57,8 +57,8 @@ mod _core {
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         // Without NumPy, the `numpy` crate panics when it looks up NumPy's functions.
         module.py().import("numpy")?;
-        // These lookups take as long as a hundred small calls, so they are made before a first call: the features of the CPU
-        // (on a virtual machine) and NumPy's functions (a regular expression reads its version).
+        // These lookups take as long as a hundred small calls, so the import makes them before a first call: the features of
+        // the CPU (on a virtual machine) and NumPy's functions (a regular expression reads its version).
         let _ = Isa::current();
         numpy::dtype::<f64>(module.py());
         Ok(())

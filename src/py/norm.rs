@@ -72,11 +72,11 @@ pub(super) fn norms<'py>(
     tensors.read()?;
     call.check_name()?;
     let order = call.vector_order(ord)?;
-    // Written directly into the array: each call would map and unmap the memory of an intermediate list.
+    // The norms are written directly into the array: each call would map and unmap the memory of an intermediate list.
     Array::filled::<f64>(py, &[tensors.count()], &[0], |to| tensors.norms_into(order, to, Scaled::to_f64))
 }
 
-/// A new array of norms in float64, of a shape with as many elements. `norms` returns them after the memory of the array is
+/// A new array of norms in float64, of a shape with as many elements. `norms` is called after the memory of the array is
 /// allocated.
 pub(super) fn norms_to_array<'py>(
     py: Python<'py>,
@@ -109,7 +109,7 @@ impl Along {
         let is_fro = text.as_deref() == Some("fro") && matches!(&axes, Some(Some(axes)) if axes.len() == 2);
         match (if is_fro { Some(Order::Two) } else { plain_order(ord) }, axes) {
             (Some(order), None) => return Ok(Self::Whole(order)),
-            // A number along two axes is the order of a matrix norm, a string that of the norm of all elements.
+            // Along two axes, a number is the order of a matrix norm, and a string the order of a vector norm.
             (Some(order), Some(Some(axes))) if axes.len() == 2 && text.is_none() => {
                 if let (Order::One | Order::Two | Order::Max, [first, second]) = (order, axes.as_slice()) {
                     return Ok(Self::Matrices([*first, *second], order));
@@ -157,7 +157,7 @@ pub(super) fn norm<'py>(
     const TENSOR: Parameter = Parameter::new("tensor", Kinds::Normed, false).with(Parts::GpuAndDask);
     let call = Call::new(py, "norm", name, [Some(ord), axis, keepdims])?;
     let mut inputs = Inputs::new(&call, TENSOR, Items::One(tensor.clone()));
-    // The norms of slices are those of a general array.
+    // Norms of slices need a general array.
     let is_whole = axis.is_none() && keepdims.is_none();
     if let Some(OnDevice { is_lazy, .. }) = if is_whole { inputs.read()? } else { inputs.read_general()? } {
         return call.hand_on(is_lazy, (tensor, ord, axis, keepdims, name));
@@ -194,7 +194,7 @@ pub(super) fn normalize<'py>(
     }
     let along = Along::new(&call, ord, axis, inputs.shape()?.len())?;
     call.check_name()?;
-    // The output first: if there is no memory for it, no norms are computed.
+    // The output is allocated first: if there is no memory for it, no norms are computed.
     let mut operands = inputs.with_outputs(out, &mut [])?;
     let norm = divide_by_norms(py, operands.pair()?, &along)?;
     Ok((operands.into_result(), norm).into_pyobject(py)?.into_any())
@@ -205,7 +205,7 @@ fn divide_by_norms<'py>(py: Python<'py>, pair: &mut Pair<'py>, along: &Along) ->
     let input = pair.input().clone();
     if let Along::Vectors(axes, Order::Two) = along {
         let Norms { mut values, kept } = Norms::zeros(&input, &input.split(axes))?;
-        // Memory for the norms first: nothing may fail once something is written.
+        // The memory for the norms is allocated first: nothing may fail once something is written.
         return new_norms(&input, &kept, true, || {
             scale_by_norms(pair, axes, Rule::Normalize, &mut values)?;
             Ok(values)

@@ -34,24 +34,24 @@ pub(super) struct Parameter {
     pub(super) parts: Parts,
 }
 
-/// The parts that a function has besides that for NumPy arrays.
+/// The implementations that a function has besides the one for NumPy arrays.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Parts {
     /// None: arrays on a GPU are an error, and NumPy converts dask arrays.
     Numpy,
-    /// One for arrays on a GPU.
+    /// An implementation for arrays on a GPU.
     Gpu,
-    /// One for arrays on a GPU and one for dask arrays.
+    /// Implementations for arrays on a GPU and for dask arrays.
     GpuAndDask,
 }
 
 impl Parameter {
-    /// A parameter that counts integers, if it accepts them, of a function that has only NumPy arrays.
+    /// A parameter of a function that supports only NumPy arrays. Integers count, if it accepts them.
     pub(super) const fn new(name: &'static str, kinds: Kinds, takes_slices: bool) -> Self {
         Self { name, kinds, takes_slices, keeps_integers: false, parts: Parts::Numpy }
     }
 
-    /// The parameter, for a function that has these parts.
+    /// The parameter, for a function that has these implementations.
     pub(super) const fn with(self, parts: Parts) -> Self {
         Self { parts, ..self }
     }
@@ -115,7 +115,7 @@ impl Parameter {
 /// A tensor, or the entries of a list as a tuple, to be handed on to another part of the package.
 pub(super) struct OnDevice<'py> {
     pub(super) entries: Bound<'py, PyAny>,
-    /// Whether the first of them that is not NumPy's is a dask array; if not, it is an array on a GPU.
+    /// Whether the first entry that is not a NumPy array is a dask array. Otherwise it is an array on a GPU.
     pub(super) is_lazy: bool,
 }
 
@@ -198,7 +198,7 @@ impl<'a, 'py> Inputs<'a, 'py> {
         }
     }
 
-    /// The elements of each slice along some axes, if the single tensor is plain and the slices are contiguous rows.
+    /// The number of elements of each slice along some axes, if the single tensor is plain and the slices are contiguous rows.
     pub(super) fn row_len(&self, axes: &[usize]) -> Option<usize> {
         match &self.tensors {
             Tensors::Plain(arrays) => arrays.row_len(axes),
@@ -257,7 +257,7 @@ impl<'a, 'py> Inputs<'a, 'py> {
         }
     }
 
-    /// The elements of all tensors, without those of integers that do not count.
+    /// The number of elements of all tensors, without the elements of integers that do not count.
     pub(super) fn elements(&self) -> usize {
         match &self.tensors {
             Tensors::Plain(arrays) => arrays.elements(),
@@ -392,8 +392,8 @@ pub(super) enum Operands<'a, 'py> {
 }
 
 impl<'py> Operands<'_, 'py> {
-    /// Clips all tensors by one factor, made of their norm, unless the limit refuses the norm, which is returned. Integers stay
-    /// unchanged.
+    /// Scales all tensors by one factor, which `factor` computes from their norm, unless the limit refuses the norm. Integers
+    /// stay unchanged. Returns the norm.
     #[inline(always)]
     pub(super) fn clip(
         &mut self,

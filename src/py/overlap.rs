@@ -1,4 +1,4 @@
-//! Whether arrays share bytes, exactly: extents may overlap although no bytes are shared, as those of a matrix's columns do.
+//! An exact test for shared bytes. Extents may overlap although no bytes are shared: the extents of a matrix's columns do.
 //!
 //! Addresses are only numbers here, so the memory may also be a GPU's. [`keep_apart`] is the rule for the arrays of a call. The
 //! functions below it look at one cluster: arrays whose extents overlap. Residues prove quickly, in the time of a sort, that
@@ -81,7 +81,7 @@ pub(super) enum Apart {
     By {
         /// The inputs that share memory with an output, and must be copied before anything is written.
         copies: Vec<usize>,
-        /// The outputs with elements of other outputs among their own.
+        /// The outputs that lie interleaved with other outputs.
         interleaved: Vec<usize>,
     },
 }
@@ -140,7 +140,7 @@ pub(super) fn keep_apart<'a>(outputs: &'a [Place<'a>], inputs: &'a [Option<Place
 /// Whether extents of memory, none of them empty, do not overlap.
 pub(super) fn extents_are_apart(extents: impl Iterator<Item = (usize, usize)> + Clone) -> Result<bool> {
     let are_in_order = |(_, high): &(usize, usize), (low, _): &(usize, usize)| high <= low;
-    // The arrays of most lists lie in the order in which they were made.
+    // The arrays of most lists lie in memory in the order of the list.
     if extents.clone().is_sorted_by(are_in_order) {
         return Ok(true);
     }
@@ -150,7 +150,7 @@ pub(super) fn extents_are_apart(extents: impl Iterator<Item = (usize, usize)> + 
     Ok(sorted.is_sorted_by(are_in_order))
 }
 
-/// Groups of stretches that overlap; `stretches` are sorted by their begins.
+/// Groups of stretches that overlap; `stretches` are sorted by their lowest addresses.
 fn clusters<'a, 'b>(stretches: &'b [Stretch<'a>]) -> impl Iterator<Item = &'b [Stretch<'a>]> {
     let mut high = 0;
     stretches.chunk_by(move |a, b| {
@@ -186,7 +186,7 @@ fn overlaps_itself(array: &Lattice) -> Result<bool> {
         nested &= *step >= extent;
         extent = extent.saturating_add((len - 1).saturating_mul(*step));
     }
-    // More bytes than the extent has cannot all be apart. So the number of runs is limited by the memory of the array.
+    // An array with more bytes than its extent overlaps itself. So the memory of the array limits the number of runs below.
     let is_crowded = array.count().saturating_mul(array.run) > extent;
     Ok(!nested && (is_crowded || clash(slice::from_ref(array))?.is_some()))
 }
@@ -214,15 +214,15 @@ fn greatest_common_divisor(mut a: usize, mut b: usize) -> usize {
     a
 }
 
-/// Two arrays that share a byte, or twice the number of one that overlaps itself. If runs are sorted by their begins, some
-/// overlapping ones are neighbours.
+/// Two arrays that share a byte, or twice the number of one that overlaps itself. If runs are sorted by their first addresses
+/// and some of them overlap, two overlapping ones are neighbours.
 fn clash(arrays: &[Lattice]) -> Result<Option<(usize, usize)>> {
     let mut runs =
         vec_with_room(arrays.iter().fold(0, |runs: usize, array| runs.saturating_add(array.count())))?;
     for (i, array) in arrays.iter().enumerate() {
         let first = runs.len();
         runs.push((array.low, array.low + array.run, i));
-        // All runs so far, again after each step along an axis.
+        // For each step along an axis, a copy of all runs so far is added.
         for (len, step) in &array.axes {
             let last = runs.len();
             for distance in (1..*len).map(|steps| steps * step) {

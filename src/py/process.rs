@@ -19,12 +19,12 @@ use pyo3::prelude::*;
 use super::array::memory;
 use crate::parallel;
 
-/// The time that the interpreter waits for calls of other threads, and that these wait for the interpreter. It is longer than
-/// the time between the exit functions and the end, but limited, as an exit function may wait for such a thread.
+/// The time that the interpreter waits for calls of other threads, and that such calls wait for the interpreter. It is longer
+/// than the time between the exit functions and the end, but limited, as an exit function may wait for such a thread.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 thread_local! {
-    /// How many calls that may run Python code this thread is inside of: such code may call gradclip again.
+    /// The number of nested calls of this thread that may run Python code: such code may call gradclip again.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 

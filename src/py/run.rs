@@ -54,7 +54,7 @@ fn with_views<'py: 'a, 'a, R>(
     work: impl FnOnce(usize, &[AnyView<'_>]) -> Result<R, Error>,
 ) -> PyResult<R> {
     let len = arrays.clone().count();
-    // Only if there are complex arrays: an `Array` is too large to make one for each of many small tensors.
+    // These are made only if there are complex arrays: an `Array` is too large to make one for each of many small tensors.
     let mut in_parts = Vec::new();
     if splits && arrays.clone().any(|array| array.dtype().and_then(Dtype::parts).is_some()) {
         in_parts = vec_with_room(len)?;
@@ -86,7 +86,7 @@ pub(super) fn norm_of_plain(py: Python<'_>, arrays: &PlainArrays<'_>, order: Ord
     Ok(detached(py, bytes, || reduce::norm_of_views(Isa::current(), &Crew::new(), &views, order))?)
 }
 
-/// Writes `make` of the norm of each plain array of a list to the first of `norms`.
+/// Writes `make` of the norm of each plain array of a list to the first places of `norms`.
 pub(super) fn norms_of_plain<R: Send>(
     py: Python<'_>,
     arrays: &PlainArrays<'_>,
@@ -116,7 +116,7 @@ pub(super) enum NormOf {
     Inputs(Order),
 }
 
-/// Clips plain arrays by a factor made of their norm, unless the limit refuses the norm, which is returned.
+/// Scales plain arrays by a factor, which `factor` computes from their norm, unless the limit refuses it. Returns the norm.
 pub(super) fn clip_plain(
     py: Python<'_>,
     pairs: &mut OperandPairs<'_, '_>,
@@ -213,8 +213,8 @@ impl Norms {
         match_dtype!(any dtype_of(array)?, T => Ok(array.slices::<T>(&array.split(reduced))?.are_columns()))
     }
 
-    /// The norms of the matrices along two axes: of order 1, the largest sums along the first axis, of order infinity, along the
-    /// second, and of order 2, the largest singular values.
+    /// The norms of the matrices along two axes. For order 1, they are the largest sums along the first axis, for order
+    /// infinity, the largest sums along the second axis, and for order 2, the largest singular values.
     pub(super) fn of_matrices(
         array: &Array<'_>,
         axes @ [first, second]: [usize; 2],
@@ -257,7 +257,7 @@ impl Norms {
         let inner_len: usize = inner.iter().map(|axis| shape[*axis]).product();
         let outer_len: usize = outer.iter().map(|axis| shape[*axis]).product();
         let mut values = zeros(outer_len * inner_len)?;
-        let inner_len = inner_len.max(1); // chunks of length 0 are not allowed; if there are no inner positions, there are no chunks
+        let inner_len = inner_len.max(1); // chunks of length 0 are not allowed; without inner positions, there are no chunks
         let blocks = self.values.chunks(inner_len * shape[axis].max(1));
         for (largest, block) in values.chunks_mut(inner_len).zip(blocks) {
             for row in block.chunks(inner_len) {
@@ -273,8 +273,8 @@ impl Norms {
     }
 }
 
-/// A complex array as a real one, whose norms along these axes are summed faster, and the axes to reduce. None if the slices
-/// are columns, which need neighbours side by side.
+/// A complex array as a real one, because its norms along these axes are then summed faster, and the axes to reduce. None for
+/// real arrays, other orders, and slices that are columns, whose neighbours must lie side by side.
 fn split_parts<'py, 'r>(
     array: &Array<'py>,
     reduced: &'r [usize],
@@ -313,7 +313,7 @@ pub(super) fn new_norms<'py, N: AsRef<[Scaled]>>(
     }, Err(internal("norms that are no floats")))
 }
 
-/// The shape of dense matrices whose columns the slices along the axes are, if these are for the functions of `columns.rs`.
+/// The shape of the dense matrices whose columns are the slices along the axes, if `columns.rs` scales such columns.
 fn columns_of<T: Real>(array: &Array<'_>, axes: &[usize]) -> PyResult<Option<[usize; 2]>> {
     let shape = array.slices::<T>(&array.split(axes))?.block();
     Ok(shape.filter(|shape @ &[len, _]| columns::is_column::<T>(array.len() / len.max(1), *shape)))
@@ -394,7 +394,7 @@ pub(super) fn numbers(object: &Bound<'_, PyAny>) -> PyResult<(Vec<f64>, Vec<usiz
     Ok((array.numbers()?, array.shape().to_vec()))
 }
 
-/// The shape of the array of norms for an array of some shape, and the order of its axes in memory, that of the norms.
+/// The shape of the array of norms for an array of some shape, and its axes in memory order, the order of the norms.
 pub(super) fn placed(shape: &[usize], kept: &[usize], keepdims: bool) -> (Vec<usize>, Vec<usize>) {
     if keepdims {
         let reduced = (0..shape.len()).filter(|axis| !kept.contains(axis));
@@ -432,9 +432,9 @@ pub(super) fn scale_slices(
 
 /// The factors of the slices of an array.
 enum SliceFactors {
-    /// The same for all.
+    /// One factor for all slices.
     One(Option<Factor>),
-    /// One for each, and the second steps if there are any.
+    /// One factor for each slice, and the second steps if there are any.
     Each { by: Vec<f64>, then: Option<Vec<f64>>, kind: FactorKind },
 }
 
@@ -486,7 +486,7 @@ fn scaling<'a>(
         Ok(ArrayJob::new(bytes, move || {
             apply_to_one(isa, &by, &mut task, streams)?;
             match &then {
-                // The second factor is a power of two, rare and for float64 only: applied in a separate pass, in place.
+                // The second step is a power of two. It is rare and only for float64, so a separate pass applies it in place.
                 Some(then) => apply_elementwise(isa, then, &mut Task { source: None, target: task.target }),
                 None => Ok(()),
             }
@@ -508,7 +508,7 @@ fn any_task<'a>(pair: &'a mut Pair<'_>) -> PyResult<AnyTask<'a>> {
     match_dtype!(real real_dtype(pair)?, T => pair.whole_task::<T>().map(AnyTask::from), Err(internal("scaling of integers")))
 }
 
-/// Scales all arrays by one factor; None copies those that are not in place. Integers are copied.
+/// Scales all arrays by one factor. Without a factor, arrays that are not in place are copied. Integers are copied.
 pub(super) fn scale_pairs(py: Python<'_>, pairs: &mut [Pair<'_>], factor: Option<Factor>) -> PyResult<()> {
     let mut tasks: Vec<AnyTask<'_>> = vec_with_room(pairs.len())?;
     let mut bytes = 0usize;

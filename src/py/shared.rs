@@ -140,7 +140,7 @@ fn power_array<'py>(
     })
 }
 
-/// The sum of the rows of an array of sums of powers, with counts beside them; for an infinite order the largest.
+/// Merges the rows of an array of sums of powers into one row: of sums, or for an infinite order of maxima.
 #[pyfunction]
 pub(super) fn merge_power_sums<'py>(
     py: Python<'py>,

@@ -38,7 +38,7 @@ const DTYPES: [Option<Dtype>; NPY_TYPES::NPY_NTYPES_LEGACY as usize] = {
     table
 };
 
-/// The number that `ml_dtypes` was given for its bfloat16; 0 until an array of it has been seen.
+/// The type number that NumPy gave to the bfloat16 of `ml_dtypes`; 0 until an array of this dtype has been seen.
 static BFLOAT16: AtomicI32 = AtomicI32::new(0);
 
 /// The class ndarray, to be looked up once per list.
@@ -49,7 +49,7 @@ pub(super) fn ndarray(py: Python<'_>) -> *mut PyTypeObject {
 }
 
 /// The C struct of an exact ndarray. NumPy does not lock it: without a GIL, a thread that gives an array another shape
-/// or size while a function of NumPy or of ours reads it has a race, which NumPy's documentation tells users to avoid.
+/// or size while a function of NumPy or of gradclip reads it causes a data race, against which NumPy's documentation warns.
 #[inline]
 pub(super) fn exact_fields<'a>(
     object: Borrowed<'a, '_, PyAny>,
@@ -98,7 +98,7 @@ unsafe fn slice_of<'a, T>(data: *const T, len: usize) -> &'a [T] {
     if len == 0 {
         return &[];
     }
-    // SAFETY: the caller says so.
+    // SAFETY: the caller guarantees it.
     unsafe { slice::from_raw_parts(data, len) }
 }
 
@@ -201,8 +201,8 @@ pub(super) unsafe fn new_array<'py>(
     }
 }
 
-/// Makes an array of a dtype by its NumPy number, whose memory holds any bits: in the C order or the Fortran order of the axes,
-/// or with the strides of another dense order.
+/// Makes an array of a dtype by its NumPy number, whose memory holds arbitrary bits: in the C order or the Fortran order of the
+/// axes, or with the strides of another dense order.
 ///
 /// # Safety
 /// The strides, where there are any, are those of a dense array of this shape and dtype.

@@ -15,7 +15,7 @@ use super::huge_pages::{HUGE_PAGES_MIN_BYTES, ask_for_huge_pages};
 use super::memory::{Block, LARGE};
 
 /// Calls `make`, which makes one array of `bytes` bytes. From [`LARGE`] bytes on, its memory is a block of the pool.
-/// Smaller memory is NumPy's, for which huge pages are asked for if it is not too small.
+/// NumPy allocates smaller memory. From [`HUGE_PAGES_MIN_BYTES`] on, the kernel is asked to map it in huge pages.
 #[inline]
 pub(super) fn with_memory<'py>(
     py: Python<'py>,

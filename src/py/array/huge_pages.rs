@@ -1,13 +1,13 @@
-//! Huge pages for new outputs. A fresh page is zeroed when it is first written, after a page fault: for 2 MiB in one page, that
-//! takes a quarter of the time of 512 pages of 4 KiB.
+//! Huge pages for new outputs. The kernel zeroes a new page when it is first written, after a page fault. For one page of 2
+//! MiB, that takes a quarter of the time of 512 pages of 4 KiB.
 
 use rustix::mm::{self, Advice};
 use rustix::param::page_size;
 
 use crate::setting::{Setting, number_in};
 
-/// Bytes of the smallest output for which gradclip asks. NumPy asks from 4 MiB on. Smaller outputs of one list often lie side by
-/// side and share a huge page. With outputs of 64 KiB and more, programs took as long as with 1 MiB.
+/// Bytes of the smallest output for which gradclip asks for huge pages. NumPy asks for them from 4 MiB on. Smaller outputs of
+/// one list often lie side by side and share a huge page. With 64 KiB instead of 1 MiB, programs took as long.
 pub(super) const HUGE_PAGES_MIN_BYTES: usize = 1 << 20;
 
 /// 0 if the user has told NumPy not to ask for huge pages.
@@ -19,7 +19,7 @@ pub(super) fn ask_for_huge_pages(data: *mut u8, bytes: usize) {
     if !ASKS.get().is_ok_and(|asks| asks > 0) {
         return;
     }
-    // From the beginning of a page on, so that no gap is left after an output that ends in it.
+    // The range begins at the beginning of a page, so that no gap is left after an output that ends in this page.
     let before = data.addr() % page_size();
     // SAFETY: this advice changes no byte of any memory. The kernel may refuse it, and reports addresses that are not mapped.
     let _ = unsafe { mm::madvise(data.wrapping_sub(before).cast(), before + bytes, Advice::LinuxHugepage) };

@@ -21,7 +21,7 @@ impl<'py> Items<'py> {
         let entries = if let Ok(list) = object.cast::<PyList>() {
             objects::tuple_of_list(list)?
         } else if let Ok(tuple) = object.cast_exact::<PyTuple>() {
-            // A copy too, with references of its own: NumPy does not resize an array that has more references than it expects.
+            // Copied too, to get references of its own: NumPy does not resize an array that has more references than it expects.
             objects::tuple_of_list(&tuple.as_sequence().to_list()?)?
         } else {
             return Ok(None);
@@ -41,8 +41,8 @@ impl<'py> Items<'py> {
         }
     }
 
-    /// Another argument of the call, with an entry for each of these: an object if this is one, a list if this is a list. None
-    /// for anything else.
+    /// Another argument of the call, with an entry for each entry here: an object if this is a single object, a list if this is
+    /// a list. None for anything else.
     pub(super) fn read_beside(&self, object: &Bound<'py, PyAny>) -> PyResult<Option<Self>> {
         match self {
             Self::One(_) => Ok(Some(Self::One(object.clone()))),

@@ -1,12 +1,11 @@
 //! A pool of the memory of large outputs, for later calls.
 //!
 //! The C library maps each allocation of 32 MiB or more anew and unmaps it when it is freed, so the kernel zeroes every page,
-//! one page fault at a time. For an output that costs as much as the work that fills it. So single outputs of that size own
-//! memory from this pool, and their memory, once freed, waits for the next output of about that size. NumPy allocates all other
-//! outputs.
+//! one page fault at a time. For an output, that costs as much as the work that fills it. So single outputs of that size own
+//! memory from this pool, which keeps a freed block for the next output of about that size. NumPy allocates all other outputs.
 //!
-//! The least recently used block is dropped first. The kernel may take the pages of waiting blocks when it runs short of memory
-//! (`MADV_FREE`). The lock is tried and never waited for: a thread that does not get it maps or unmaps memory instead.
+//! The least recently used block is unmapped first. The kernel may take the pages of free blocks when it runs short of memory
+//! (`MADV_FREE`). No thread waits for the lock: a thread that does not get it maps or unmaps memory instead.
 
 use std::collections::VecDeque;
 use std::ptr::{self, NonNull};
@@ -23,7 +22,7 @@ use crate::fork::PerProcess;
 /// allocation (`DEFAULT_MMAP_THRESHOLD_MAX`); from here on it always maps.
 pub(super) const LARGE: usize = 32 << 20;
 
-/// A waiting block serves an output if it is at most an eighth larger.
+/// A free block is used for an output if it is at most an eighth larger.
 const SLACK: usize = 8;
 
 /// Bytes of a huge page. Blocks are aligned to it, so that one page fault maps all of it.
@@ -43,7 +42,7 @@ struct Header {
 }
 
 impl Block {
-    /// A block for `size` bytes: a waiting one, or a new one.
+    /// A block for `size` bytes: a free one, or a new one.
     pub(super) fn allocate(size: usize) -> Option<Self> {
         let capacity = size.max(1).checked_next_multiple_of(page_size())?;
         with_pool(|pool| pool.take(capacity)).flatten().or_else(|| Self::map(capacity))
@@ -122,7 +121,7 @@ impl Block {
     }
 }
 
-/// The waiting blocks, the least recently used one first.
+/// The free blocks, the least recently used one first.
 #[derive(Default)]
 struct Pool {
     blocks: VecDeque<Block>,
@@ -142,7 +141,7 @@ impl Pool {
         Some(block)
     }
 
-    /// Keeps a block within the limit; blocks that were used longer ago are dropped for it.
+    /// Keeps a block, if it fits within the limit. The least recently used blocks are unmapped for it.
     fn put(&mut self, block: Block) {
         let limit = POOL_BYTES.get().unwrap_or(0);
         let capacity = block.capacity();
@@ -178,7 +177,7 @@ fn with_pool<R>(work: impl FnOnce(&mut Pool) -> R) -> Option<R> {
     let pool = pool.get_or_insert_default();
     let process = std::process::id();
     if pool.process != process {
-        // Needed after a fork in C code too, which does not call `forked`.
+        // This is also needed after a fork in C code, which does not call `forked`.
         pool.shrink_to(0);
         pool.process = process;
     }
@@ -196,7 +195,7 @@ pub(in crate::py) fn forked() {
     }
 }
 
-/// Unmaps all waiting blocks; returns their number of bytes.
+/// Unmaps all free blocks; returns their number of bytes.
 pub(in crate::py) fn trim() -> usize {
     let trimmed = with_pool(|pool| {
         let bytes = pool.bytes;
@@ -206,7 +205,7 @@ pub(in crate::py) fn trim() -> usize {
     trimmed.unwrap_or(0)
 }
 
-/// The number of bytes of the waiting blocks.
+/// The number of bytes of the free blocks.
 pub(in crate::py) fn held() -> usize {
     with_pool(|pool| pool.bytes).unwrap_or(0)
 }

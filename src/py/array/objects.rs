@@ -1,4 +1,4 @@
-//! Python objects of any length, made so that they raise a `MemoryError` where `PyO3` would panic, and their classes.
+//! Constructors of Python objects of any length, which raise a `MemoryError` where `PyO3` would panic, and tests for classes.
 
 use numpy::npyffi::{self, NpyTypes};
 use pyo3::ffi;
@@ -45,7 +45,7 @@ fn is_one_of<const N: usize>(object: &Bound<'_, PyAny>, classes: [NpyTypes; N]) 
         // SAFETY: the interpreter is attached, and `object` is a live object.
         unsafe { ffi::Py_TYPE(object.as_ptr()) == npyffi::get_type_object(object.py(), class) }
     };
-    // The most usual objects that are no numbers are arrays, and each class takes a lookup.
+    // Most objects that are not numbers are arrays, and each class takes a lookup.
     !is_of(NpyTypes::PyArray_Type) && classes.into_iter().any(is_of)
 }
 

@@ -15,7 +15,7 @@ pub(in crate::py) struct Geometry {
     pub(super) shape: SmallVec<[usize; 4]>,
     /// Their strides in bytes.
     pub(super) strides: SmallVec<[isize; 4]>,
-    /// Whether the last axis, of length 2, is that of the parts of complex numbers.
+    /// Whether the last axis, of length 2, goes over the parts of complex numbers.
     pub(super) in_parts: bool,
 }
 
@@ -31,8 +31,8 @@ struct AxisStep {
     part: Tiling,
 }
 
-/// The elements that a loop visits along an axis: all of them, the first of each tile, or those of one tile. The fields are the
-/// length of a tile, which divides that of the axis.
+/// The elements that a loop visits along an axis: all elements, the first element of each tile, or the elements of one tile.
+/// The fields are the length of a tile, which divides the length of the axis.
 #[derive(Clone, Copy, Debug)]
 enum Tiling {
     Whole,
@@ -57,9 +57,9 @@ impl IterOrder {
         Self::sorted(array, |_| true)
     }
 
-    /// An order for both arrays of a pair, backwards only where both have negative strides. It is the order of the output,
-    /// unless the arrays are transposed so that each cache line that is read has elements for as many lines to write, and no
-    /// cache holds the lines until all of their elements are read.
+    /// An order for both arrays of a pair. An axis is walked backwards only if both arrays have a negative stride along it. The
+    /// order is that of the output, unless the arrays are transposed: neighbours in the output lie in different cache lines of
+    /// the input, and no cache holds these lines until all of their elements are read.
     pub(super) fn of_pair(input: &Geometry, output: &Geometry) -> Self {
         let (mut walk, by_input) = (Self::of(output), Self::of(input));
         if let (Some(to), Some(from)) = (walk.inner(output), by_input.inner(input)) {
@@ -87,8 +87,8 @@ impl IterOrder {
         inner_first.find(|axis| *axis < of_numbers && array.shape[*axis] > 1 && array.strides[*axis] != 0)
     }
 
-    /// Cuts an axis into tiles. The axis `along` is iterated around each tile, so that the cache lines of a tile stay in the
-    /// cache until all of `along` is done.
+    /// Cuts an axis into tiles. The loop over the tiles is the outermost one, and the loop over `along` goes around the loop
+    /// over one tile. So the cache lines of a tile stay in the cache until all of `along` is done.
     fn cut(&mut self, axis: usize, tile: usize, along: usize) {
         self.0.retain(|step| step.axis != along);
         if let Some(at) = self.0.iter().position(|step| step.axis == axis) {
@@ -149,7 +149,7 @@ fn stay_cached(lines: usize, apart: usize) -> bool {
 pub(in crate::py) struct ReducedAxes {
     kept: IterOrder,
     reduced: IterOrder,
-    /// The number of positions of those kept axes that are inner to all reduced axes.
+    /// The number of positions of the kept axes that are inner to all reduced axes.
     inner: usize,
 }
 
@@ -188,8 +188,8 @@ impl ReducedAxes {
     }
 }
 
-/// The strides of a dense array that has some of the axes of a shape, in the given order in memory, from outer to inner, and repeats
-/// its elements along the others. Elements count `size` each.
+/// The strides of a dense array that has some of the axes of a shape, in the given order in memory, from outer to inner, and
+/// repeats its elements along the other axes. `size` is the stride of the innermost axis.
 pub(super) fn strides_in(order: &[usize], shape: &[usize], size: usize) -> Vec<isize> {
     let mut strides = vec![0; shape.len()];
     let mut step = size.cast_signed();

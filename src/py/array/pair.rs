@@ -168,7 +168,7 @@ impl<'py> Pair<'py> {
 pub(in crate::py) type Rows<'a, T> = (Option<Slices<'a, T>>, &'a mut [T]);
 
 /// Keeps inputs and outputs apart; must be called before any memory is written. An input may share memory with an output only
-/// by being the same array as its own output. Otherwise it is copied for the time of writing, and so is each of `readers`.
+/// if it is its own output. Any other input that shares memory is copied for the time of writing, and so is such a reader.
 ///
 /// Returns the numbers of two outputs that share a byte, or twice the number of an output that overlaps itself: they cannot be
 /// written.

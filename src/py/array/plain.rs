@@ -1,13 +1,13 @@
 //! Plain arrays, alone and in lists: the fast path that reads and writes them with little overhead.
 //!
 //! For a call on small tensors, the cost of each tensor outside the kernels counts: an [`Array`](super::Array) with its shape,
-//! a [`Pair`](super::pair::Pair), an iteration order. Nearly all tensors are exact ndarrays, dense and native, so these are
-//! read into a [`PlainArray`] each, which is an address and a length. For all other arrays, and for errors, this module returns
-//! `None`; then `operands.rs` reads the arrays by the general path, and raises the errors.
+//! a [`Pair`](super::pair::Pair), an iteration order. Nearly all tensors are exact ndarrays, dense and in native byte order.
+//! Each of them is read into a [`PlainArray`], which is an address and a length. For all other arrays, and for errors, this
+//! module returns `None`; then `operands.rs` reads the arrays by the general path, and raises the errors.
 //!
-//! Python code that runs between the reading of an array and the use of its memory may resize the array: that of another
-//! argument, or a finalizer, because any new object may start the garbage collector. So arrays are checked again before memory
-//! is lent, and no Python object is made from then on.
+//! Python code that runs between the reading of an array and the use of its memory may resize the array. It may be a method of
+//! another argument, or a finalizer, because any new object may start the garbage collector. So arrays are checked again before
+//! memory is lent, and no Python object is made from then on.
 
 use std::ffi::c_int;
 use std::ops::Range;
@@ -45,7 +45,7 @@ fn with_room<T>(len: usize) -> Result<Few<T>> {
     Ok(few)
 }
 
-/// The address of an exact ndarray that is dense, aligned and native, of a dtype that is not complex.
+/// The address of an exact ndarray that is dense, aligned and in native byte order, of a dtype that is not complex.
 #[derive(Clone, Copy)]
 pub(in crate::py) struct PlainArray {
     /// The array itself, valid as long as a reference is held elsewhere.
@@ -96,7 +96,7 @@ impl PlainArray {
     /// # Safety
     /// A reference to the array has been held since it was read.
     unsafe fn is_current_output(&self) -> bool {
-        // SAFETY: the caller promises the same.
+        // SAFETY: the caller has held a reference to the array since it was read.
         unsafe { self.is_current() && self.fields.as_ref().flags & npyffi::NPY_ARRAY_WRITEABLE != 0 }
     }
 
@@ -225,8 +225,8 @@ impl<'py> PlainArrays<'py> {
         are_inner.then_some(len)
     }
 
-    /// Outputs for the arrays: new arrays if there is no `out`; or else those of `out`, if they fit and share no memory. Each of
-    /// these may be its own input. `items` are the entries that were read.
+    /// Outputs for the arrays: new arrays if there is no `out`; or else the arrays of `out`, if they fit and share no memory.
+    /// An array of `out` may be its own input. `items` are the entries that were read.
     pub(in crate::py) fn outputs(
         &mut self,
         py: Python<'py>,
