@@ -22,16 +22,16 @@ impl<L: Default> PerProcess<L> {
 
     /// The value of this process.
     pub fn get(&self) -> &L {
-        &self.youngest().value
+        &self.current().value
     }
 
-    fn youngest(&self) -> &Self {
+    fn current(&self) -> &Self {
         successors(Some(self), |parent| parent.child.get().map(|child| &**child)).last().unwrap_or(self)
     }
 
     /// Gives a child a value of its own, before it starts threads. Returns the inherited value.
     pub fn renew(&self) -> &L {
-        let parent = self.youngest();
+        let parent = self.current();
         parent.child.get_or_init(|| Box::new(Self::new(L::default())));
         &parent.value
     }

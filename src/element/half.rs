@@ -17,7 +17,7 @@ pub type F16 = Half<10>;
 pub type Bf16 = Half<7>;
 
 /// All bits but the sign.
-const SIZE: u16 = u16::MAX >> 1;
+const MAGNITUDE_BITS: u16 = u16::MAX >> 1;
 /// Digits of the mantissa of float32, without the implied one.
 const MIDDLE_DIGITS: u32 = f32::MANTISSA_DIGITS - 1;
 
@@ -42,12 +42,12 @@ const fn power_of_two(exponent: i32) -> f32 {
 
 impl<const DIGITS: u32> Half<DIGITS> {
     /// Positive infinity.
-    pub const INFINITY: Self = Self(SIZE >> DIGITS << DIGITS);
+    pub const INFINITY: Self = Self(MAGNITUDE_BITS >> DIGITS << DIGITS);
     /// Negative infinity.
-    pub const NEG_INFINITY: Self = Self(Self::INFINITY.0 | !SIZE);
-    const BIAS: u32 = (SIZE >> DIGITS) as u32 / 2;
+    pub const NEG_INFINITY: Self = Self(Self::INFINITY.0 | !MAGNITUDE_BITS);
+    const BIAS: u32 = (MAGNITUDE_BITS >> DIGITS) as u32 / 2;
     /// The exponent of the smallest subnormal.
-    const LAST: i32 = 1 - (Self::BIAS + DIGITS).cast_signed();
+    const MIN_EXPONENT: i32 = 1 - (Self::BIAS + DIGITS).cast_signed();
 
     /// From its bits.
     #[inline(always)]
@@ -67,7 +67,7 @@ impl<const DIGITS: u32> Half<DIGITS> {
     #[inline(always)]
     #[must_use]
     pub const fn is_nan(self) -> bool {
-        self.0 & SIZE > Self::INFINITY.0
+        self.0 & MAGNITUDE_BITS > Self::INFINITY.0
     }
 
     /// Converts to float32, exactly.
@@ -83,7 +83,7 @@ impl<const DIGITS: u32> Half<DIGITS> {
         let normal = f32::from_bits((size >> (DIGITS + 16 - MIDDLE_DIGITS)) + rebias);
         // For a subnormal, `normal` is half its value plus half of the smallest normal number. It is corrected by additions,
         // because products with subnormal numbers are slow on many CPUs.
-        let least = power_of_two(Self::LAST + DIGITS.cast_signed());
+        let least = power_of_two(Self::MIN_EXPONENT + DIGITS.cast_signed());
         let finite = normal + (normal.min(least) - least);
         let last = if size >= u32::from(Self::INFINITY.0) << 16 { rebias } else { 0 };
         f32::from_bits((finite.to_bits() + last) | (bits ^ size))
@@ -117,27 +117,27 @@ impl<const DIGITS: u32> Half<DIGITS> {
         // that weight, and leaves their count in the last bits of the sum.
         let own =
             f32::from_bits((size.to_bits() >> MIDDLE_DIGITS << MIDDLE_DIGITS) + (drop << MIDDLE_DIGITS));
-        let least = power_of_two(Self::LAST + MIDDLE_DIGITS.cast_signed());
+        let least = power_of_two(Self::MIN_EXPONENT + MIDDLE_DIGITS.cast_signed());
         let place = own.max(least);
         // The count includes the digit that the exponent implies, so the exponent is one less.
         let exponent = (place.to_bits() - least.to_bits()) >> drop;
         let rounded = (size + place).to_bits().wrapping_add(exponent);
         let nan = if x.is_nan() { quiet | ((bits >> drop) & (quiet - 1)) } else { 0 };
-        Self((rounded | nan) as u16 | (bits >> 16) as u16 & !SIZE)
+        Self((rounded | nan) as u16 | (bits >> 16) as u16 & !MAGNITUDE_BITS)
     }
 
     /// Its magnitude.
     #[inline(always)]
     #[must_use]
     pub const fn abs(self) -> Self {
-        Self(self.0 & SIZE)
+        Self(self.0 & MAGNITUDE_BITS)
     }
 
     /// The magnitude of `self` with the sign of `other`.
     #[inline(always)]
     #[must_use]
     pub const fn copysign(self, other: Self) -> Self {
-        Self(self.0 & SIZE | other.0 & !SIZE)
+        Self(self.0 & MAGNITUDE_BITS | other.0 & !MAGNITUDE_BITS)
     }
 
     /// Converts from float32, rounded once, toward zero.
@@ -151,8 +151,8 @@ impl<const DIGITS: u32> Half<DIGITS> {
     /// An integer that sorts like the number, except for NaN. 0.0 and -0.0 have one key.
     #[inline(always)]
     fn key(self) -> i16 {
-        let size = (self.0 & SIZE).cast_signed();
-        if self.0 > SIZE { -size } else { size }
+        let size = (self.0 & MAGNITUDE_BITS).cast_signed();
+        if self.0 > MAGNITUDE_BITS { -size } else { size }
     }
 
     #[inline(always)]

@@ -132,7 +132,7 @@ impl Accumulator {
         let mut blocks = data.chunks(BLOCK);
         let mut block = blocks.next().unwrap_or_default();
         // The extremes of a block are found while the block before it is added up, so that the CPU does not wait for memory.
-        let mut found = look_at(isa, block);
+        let mut found = extremes_of(isa, block);
         while !block.is_empty() {
             let next = blocks.next().unwrap_or_default();
             let (digits, exponent) = found.digits::<T>();
@@ -141,7 +141,7 @@ impl Accumulator {
             let (digits, top) = (digits * power, (exponent + 1) * power);
             found = if exponent > 127 || digits > UPPER_DIGITS + LOWER_DIGITS {
                 self.add_to_table(block);
-                look_at(isa, next)
+                extremes_of(isa, next)
             } else {
                 let more = (f64::MANTISSA_DIGITS.cast_signed() - digits).clamp(0, GROUP_DIGITS);
                 self.add_block(isa, block, next, 1 << more, top + more)
@@ -230,7 +230,7 @@ const UPPER_DIGITS: i32 = 50;
 /// and a block has at most 2^11 of them, so their sum is at most 2^10 units.
 const LOWER_DIGITS: i32 = 53 - 10;
 /// Lanes of [`AddBlock`].
-const FEW: usize = CONVERTED;
+const LANES: usize = CONVERTED;
 /// The binary logarithm of the most rows whose terms are added in each lane before the sum is split; float64 must add them
 /// without rounding. Splitting takes four operations, so more rows would save less than half an operation for each term.
 const GROUP_DIGITS: i32 = 3;
@@ -263,22 +263,22 @@ impl Extremes {
 /// The [`Extremes`] of each lane during the search: as bits of float16 for float16, as bits of float32 for other dtypes.
 struct ExtremeLanes {
     /// The smallest bits minus 1, here and in `least_half`: the bits of zero wrap around and are above all others.
-    least: [u32; FEW],
-    largest: [u32; FEW],
-    least_half: [u16; FEW],
-    largest_half: [u16; FEW],
+    least: [u32; LANES],
+    largest: [u32; LANES],
+    least_half: [u16; LANES],
+    largest_half: [u16; LANES],
 }
 
 impl ExtremeLanes {
     const NONE: Self = Self {
-        least: [u32::MAX; FEW],
-        largest: [0; FEW],
-        least_half: [u16::MAX; FEW],
-        largest_half: [0; FEW],
+        least: [u32::MAX; LANES],
+        largest: [0; LANES],
+        least_half: [u16::MAX; LANES],
+        largest_half: [0; LANES],
     };
 
     #[inline(always)]
-    fn add_row<T: Element>(&mut self, row: &[T; FEW]) {
+    fn add_row<T: Element>(&mut self, row: &[T; LANES]) {
         if let Some(halves) = slice_of::<F16, _>(row) {
             for (j, x) in halves.iter().enumerate() {
                 let bits = x.abs().to_bits();
@@ -337,7 +337,7 @@ struct BlockSums {
 }
 
 /// The extremes of a block.
-fn look_at<T: Element>(isa: Isa, next: &[T]) -> Extremes {
+fn extremes_of<T: Element>(isa: Isa, next: &[T]) -> Extremes {
     isa.run(AddBlock { block: &[], next, group: 1, shift: 0.0, term: Abs }).extremes
 }
 
@@ -345,10 +345,10 @@ impl<T: Element, F: Term<T> + Term<f32>> Op for AddBlock<'_, T, F> {
     type Output = BlockSums;
     #[inline(always)]
     fn eval<L: Level>(self, level: L) -> BlockSums {
-        let (mut upper, mut lower) = ([0u64; FEW], [0.0; FEW]);
+        let (mut upper, mut lower) = ([0u64; LANES], [0.0; LANES]);
         let mut lanes = ExtremeLanes::NONE;
-        let (rows, rest) = self.block.as_chunks::<FEW>();
-        let (next_rows, next_rest) = self.next.as_chunks::<FEW>();
+        let (rows, rest) = self.block.as_chunks::<LANES>();
+        let (next_rows, next_rest) = self.next.as_chunks::<LANES>();
         // The rows of whole groups, with as many rows of the next block. Grouping the rows of a last block gained nothing.
         let both = rows.len().min(next_rows.len()) / self.group * self.group;
         // A single loop for all group sizes would not be vectorized.
@@ -359,7 +359,7 @@ impl<T: Element, F: Term<T> + Term<f32>> Op for AddBlock<'_, T, F> {
             }
         } else {
             for (group, next) in rows[..both].chunks(self.group).zip(next_rows.chunks(self.group)) {
-                let mut sums = [0.0; FEW];
+                let mut sums = [0.0; LANES];
                 for (row, next) in group.iter().zip(next) {
                     add_to_each(level, &mut sums, row, self.term);
                     lanes.add_row(next);
@@ -377,7 +377,7 @@ impl<T: Element, F: Term<T> + Term<f32>> Op for AddBlock<'_, T, F> {
         }
         // These integers contain the bits of `shift` once for each lane of a group, of a single row and of the padded row.
         let upper = upper.into_iter().fold(0, u64::wrapping_add);
-        let shifts = ((both / self.group + rows.len() - both + 1) * FEW) as u64;
+        let shifts = ((both / self.group + rows.len() - both + 1) * LANES) as u64;
         let upper = upper.wrapping_sub(self.shift.to_bits().wrapping_mul(shifts)).cast_signed();
         BlockSums { upper, lower: lower.into_iter().sum(), extremes: lanes.found::<T>() }
     }
@@ -387,9 +387,9 @@ impl<T: Element, F: Term<T> + Term<f32>> Op for AddBlock<'_, T, F> {
 #[inline(always)]
 fn add_row<L: Level, T: Element, F: Term<T> + Term<f32>>(
     level: L,
-    upper: &mut [u64; FEW],
-    lower: &mut [f64; FEW],
-    row: &[T; FEW],
+    upper: &mut [u64; LANES],
+    lower: &mut [f64; LANES],
+    row: &[T; LANES],
     shift: f64,
     term: F,
 ) {
@@ -401,7 +401,7 @@ fn add_row<L: Level, T: Element, F: Term<T> + Term<f32>>(
 
 /// A row of float16 as float32.
 #[inline(always)]
-fn widened<L: Level, T: Element>(level: L, row: &[T; FEW]) -> Option<[f32; FEW]> {
+fn widened<L: Level, T: Element>(level: L, row: &[T; LANES]) -> Option<[f32; LANES]> {
     let halves = slice_of::<F16, _>(row)?.first_chunk()?;
     Some(level.widen(halves))
 }
@@ -409,13 +409,13 @@ fn widened<L: Level, T: Element>(level: L, row: &[T; FEW]) -> Option<[f32; FEW]>
 /// Adds the terms in two parts.
 #[inline(always)]
 fn add_terms<L: Level, T: Element>(
-    upper: &mut [u64; FEW],
-    lower: &mut [f64; FEW],
-    row: &[T; FEW],
+    upper: &mut [u64; LANES],
+    lower: &mut [f64; LANES],
+    row: &[T; LANES],
     shift: f64,
     term: impl Term<T>,
 ) {
-    for j in 0..FEW {
+    for j in 0..LANES {
         // Each product is exact, so a fused multiply-add gives the same bits.
         let shifted = term.add::<L>(shift, row[j]);
         upper[j] = upper[j].wrapping_add(shifted.to_bits());
@@ -427,16 +427,16 @@ fn add_terms<L: Level, T: Element>(
 #[inline(always)]
 fn add_to_each<L: Level, T: Element, F: Term<T> + Term<f32>>(
     level: L,
-    sums: &mut [f64; FEW],
-    row: &[T; FEW],
+    sums: &mut [f64; LANES],
+    row: &[T; LANES],
     term: F,
 ) {
     if let Some(row) = widened(level, row) {
-        for j in 0..FEW {
+        for j in 0..LANES {
             sums[j] = term.add::<L>(sums[j], row[j]);
         }
     } else {
-        for j in 0..FEW {
+        for j in 0..LANES {
             sums[j] = term.add::<L>(sums[j], row[j]);
         }
     }
@@ -444,8 +444,8 @@ fn add_to_each<L: Level, T: Element, F: Term<T> + Term<f32>>(
 
 /// Pads a row of fewer elements with zeros.
 #[inline(always)]
-fn padded<T: Element>(rest: &[T]) -> [T; FEW] {
-    let mut row = [T::ZERO; FEW];
+fn padded<T: Element>(rest: &[T]) -> [T; LANES] {
+    let mut row = [T::ZERO; LANES];
     row[..rest.len()].copy_from_slice(rest);
     row
 }

@@ -30,14 +30,14 @@ pub(super) const WAKE_MIN_BYTES: usize = 6 << 20;
 const BYTES_PER_WORKER: usize = 2 << 20;
 
 /// How long a worker that has helped spins for the next pass of the call. Meanwhile the caller finishes a job and folds sums.
-const GAP: Duration = Duration::from_micros(50);
+const NEXT_PASS_SPIN: Duration = Duration::from_micros(50);
 
 /// How long the caller spins for jobs that workers have begun before it sleeps. Once it sleeps, a worker on its CPU can run.
-const PATIENCE: Duration = Duration::from_micros(200);
+const SPIN_BEFORE_SLEEP: Duration = Duration::from_micros(200);
 
 /// How long a worker runs before it yields between two jobs. Otherwise the scheduler's tick may preempt it within a job, in
 /// favour of a BLAS thread that spins, and the caller waits for 3 to 4 ms.
-const TURN: Duration = Duration::from_micros(300);
+const YIELD_INTERVAL: Duration = Duration::from_micros(300);
 
 /// How many times a worker on the caller's CPU yields before it leaves.
 const YIELDS: usize = 3;
@@ -146,7 +146,7 @@ struct Helpers {
     /// Workers that were woken and have not left.
     present: AtomicUsize,
     /// Workers that left because they found no CPU of their own.
-    crowded: AtomicUsize,
+    without_cpu: AtomicUsize,
     /// Jobs of this pass that workers did.
     done: AtomicUsize,
     /// The first panic of a worker, for the caller.
@@ -164,7 +164,7 @@ impl Drop for Open<'_> {
         let mut pass = loop {
             match lock.try_write() {
                 Ok(pass) => break pass,
-                Err(TryLockError::WouldBlock) if begin.elapsed() < PATIENCE => spin_loop(),
+                Err(TryLockError::WouldBlock) if begin.elapsed() < SPIN_BEFORE_SLEEP => spin_loop(),
                 // No new worker gets the lock from now on.
                 Err(_) => break lock.write().unwrap_or_else(PoisonError::into_inner),
             }
@@ -180,7 +180,7 @@ impl Helpers {
             passes: AtomicUsize::new(0),
             is_over: AtomicBool::new(false),
             present: AtomicUsize::new(0),
-            crowded: AtomicUsize::new(0),
+            without_cpu: AtomicUsize::new(0),
             done: AtomicUsize::new(0),
             panic: Mutex::new(None),
             cpu: current_cpu(),
@@ -189,7 +189,7 @@ impl Helpers {
 
     /// How many workers must be woken so that `wanted` workers are present. None, if a worker has found no CPU of its own.
     fn missing(&self, wanted: usize) -> usize {
-        if self.crowded.load(Ordering::Relaxed) > 0 {
+        if self.without_cpu.load(Ordering::Relaxed) > 0 {
             return 0;
         }
         wanted.saturating_sub(self.present.load(Ordering::Relaxed))
@@ -232,21 +232,21 @@ impl Helpers {
             let pass = self.passes.load(Ordering::Acquire);
             while self.take_one() {
                 has_helped = true;
-                if turn.elapsed() > TURN {
+                if turn.elapsed() > YIELD_INTERVAL {
                     thread::yield_now();
                     turn = Instant::now();
                 }
             }
-            if !has_helped || !self.linger(pass) {
+            if !has_helped || !self.spin_for_next_pass(pass) {
                 return;
             }
         }
     }
 
-    /// Spins for another pass of the call, at most for [`GAP`]. Returns whether there is one.
-    fn linger(&self, pass: usize) -> bool {
+    /// Spins for another pass of the call, at most for [`NEXT_PASS_SPIN`]. Returns whether there is one.
+    fn spin_for_next_pass(&self, pass: usize) -> bool {
         let begin = Instant::now();
-        while !self.is_over() && begin.elapsed() < GAP {
+        while !self.is_over() && begin.elapsed() < NEXT_PASS_SPIN {
             if self.passes.load(Ordering::Acquire) != pass {
                 return true;
             }
@@ -273,7 +273,7 @@ impl Help for Helpers {
         if self.has_own_cpu() {
             self.help_in_passes();
         } else {
-            self.crowded.fetch_add(1, Ordering::Relaxed);
+            self.without_cpu.fetch_add(1, Ordering::Relaxed);
         }
         self.present.fetch_sub(1, Ordering::Relaxed);
     }
@@ -299,7 +299,7 @@ mod tests {
 
     /// The shared state of workers. The pool's workers are not woken, so that the test alone decides which threads help.
     fn unwoken(crew: &Crew) -> Arc<Helpers> {
-        let helpers = || Helpers { cpu: None, crowded: AtomicUsize::new(1), ..Helpers::new() };
+        let helpers = || Helpers { cpu: None, without_cpu: AtomicUsize::new(1), ..Helpers::new() };
         Arc::clone(crew.helpers.get_or_init(|| Arc::new(helpers())))
     }
 
@@ -356,7 +356,7 @@ mod tests {
                 assert_eq!(is_worker(caller), job == 1);
                 both_begun.wait();
                 if is_worker(caller) {
-                    thread::sleep(2 * PATIENCE + Duration::from_millis(5));
+                    thread::sleep(2 * SPIN_BEFORE_SLEEP + Duration::from_millis(5));
                     finished.store(true, Ordering::Relaxed);
                 }
             })?;
@@ -433,7 +433,7 @@ mod tests {
     fn a_pass_wakes_the_workers_that_are_missing() {
         let helpers = Helpers { present: AtomicUsize::new(1), ..Helpers::new() };
         assert_eq!([0, 1, 2, 7].map(|wanted| helpers.missing(wanted)), [0, 0, 1, 6]);
-        helpers.crowded.store(1, Ordering::Relaxed);
+        helpers.without_cpu.store(1, Ordering::Relaxed);
         assert_eq!(helpers.missing(7), 0);
     }
 

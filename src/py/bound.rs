@@ -4,7 +4,7 @@ use pyo3::PyTypeInfo;
 use pyo3::prelude::*;
 use pyo3::types::{PyFloat, PyInt};
 
-use super::array::order::{IterOrder, spread};
+use super::array::order::{IterOrder, broadcast_values};
 use super::array::{Array, internal, objects};
 use super::call::Call;
 use super::operands::Inputs;
@@ -144,7 +144,7 @@ impl BoundKind<'_> {
     ) -> PyResult<View<'a, T>> {
         match (self, number) {
             (Self::Array(array), _) => array.broadcast(shape, walk),
-            (_, Some(number)) => Ok(spread(number, &[], shape, walk)),
+            (_, Some(number)) => Ok(broadcast_values(number, &[], shape, walk)),
             (_, None) => Err(internal("a bound is neither a number nor an array")),
         }
     }

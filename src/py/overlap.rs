@@ -87,10 +87,10 @@ pub(super) enum Apart {
 }
 
 /// The extent of an array, and the array's number: outputs are counted first, then inputs.
-struct Stretch<'a> {
+struct Extent<'a> {
     low: usize,
     high: usize,
-    whose: usize,
+    array: usize,
     place: &'a Place<'a>,
 }
 
@@ -102,37 +102,37 @@ pub(super) fn keep_apart<'a>(outputs: &'a [Place<'a>], inputs: &'a [Option<Place
             return Ok(Apart::Never(i, i));
         }
     }
-    let mut stretches = vec_with_room(outputs.len() + inputs.len())?;
-    for (whose, place) in outputs.iter().map(Some).chain(inputs.iter().map(Option::as_ref)).enumerate() {
+    let mut extents = vec_with_room(outputs.len() + inputs.len())?;
+    for (array, place) in outputs.iter().map(Some).chain(inputs.iter().map(Option::as_ref)).enumerate() {
         let Some(place) = place else { continue };
         let (low, high) = place.extent();
         if low < high {
-            stretches.push(Stretch { low, high, whose, place });
+            extents.push(Extent { low, high, array, place });
         }
     }
-    stretches.sort_unstable_by_key(|stretch| stretch.low);
+    extents.sort_unstable_by_key(|extent| extent.low);
     let (mut copies, mut interleaved) = (Vec::new(), Vec::new());
-    for cluster in clusters(&stretches) {
-        let written = cluster.iter().filter(|stretch| stretch.whose < outputs.len());
+    for cluster in clusters(&extents) {
+        let written = cluster.iter().filter(|extent| extent.array < outputs.len());
         let count = written.clone().count();
         if cluster.len() == 1 || count == 0 {
             continue;
         }
         if count > 1 {
             let mut lattices = vec_with_room(count)?;
-            lattices.extend(written.clone().map(|stretch| stretch.place.lattice()));
+            lattices.extend(written.clone().map(|extent| extent.place.lattice()));
             if !residues_are_apart(&lattices)?
                 && let Some((a, b)) = clash(&lattices)?
             {
-                let number = |at| written.clone().nth(at).map_or(0, |stretch| stretch.whose);
+                let number = |at| written.clone().nth(at).map_or(0, |extent| extent.array);
                 let (a, b) = (number(a), number(b));
                 return Ok(Apart::Never(a.min(b), a.max(b)));
             }
             interleaved.try_reserve(count).map_err(Error::from)?;
-            interleaved.extend(written.map(|stretch| stretch.whose));
+            interleaved.extend(written.map(|extent| extent.array));
         }
         copies.try_reserve(cluster.len() - count).map_err(Error::from)?;
-        copies.extend(cluster.iter().filter_map(|stretch| stretch.whose.checked_sub(outputs.len())));
+        copies.extend(cluster.iter().filter_map(|extent| extent.array.checked_sub(outputs.len())));
     }
     Ok(Apart::By { copies, interleaved })
 }
@@ -150,10 +150,10 @@ pub(super) fn extents_are_apart(extents: impl Iterator<Item = (usize, usize)> + 
     Ok(sorted.is_sorted_by(are_in_order))
 }
 
-/// Groups of stretches that overlap; `stretches` are sorted by their lowest addresses.
-fn clusters<'a, 'b>(stretches: &'b [Stretch<'a>]) -> impl Iterator<Item = &'b [Stretch<'a>]> {
+/// Groups of extents that overlap; `extents` are sorted by their lowest addresses.
+fn clusters<'a, 'b>(extents: &'b [Extent<'a>]) -> impl Iterator<Item = &'b [Extent<'a>]> {
     let mut high = 0;
-    stretches.chunk_by(move |a, b| {
+    extents.chunk_by(move |a, b| {
         high = high.max(a.high);
         b.low < high
     })

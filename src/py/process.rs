@@ -21,7 +21,7 @@ use crate::parallel;
 
 /// The time that the interpreter waits for calls of other threads, and that such calls wait for the interpreter. It is longer
 /// than the time between the exit functions and the end, but limited, as an exit function may wait for such a thread.
-const PATIENCE: Duration = Duration::from_secs(1);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 thread_local! {
     /// The number of nested calls of this thread that may run Python code: such code may call gradclip again.
@@ -47,7 +47,7 @@ pub(super) fn forked() {
 pub(super) fn exiting(py: Python<'_>) {
     let begin = Instant::now();
     EXIT.get_or_init(|| (thread::current().id(), begin));
-    while RUNNING.load(Ordering::Relaxed) > 0 && begin.elapsed() < PATIENCE {
+    while RUNNING.load(Ordering::Relaxed) > 0 && begin.elapsed() < EXIT_TIMEOUT {
         py.detach(|| thread::sleep(Duration::from_millis(1)));
     }
 }
@@ -84,7 +84,7 @@ impl Drop for RunsPython {
 fn wait_for_the_end(py: Python<'_>) {
     if let Some((thread, begin)) = EXIT.get()
         && *thread != thread::current().id()
-        && let Some(rest) = PATIENCE.checked_sub(begin.elapsed())
+        && let Some(rest) = EXIT_TIMEOUT.checked_sub(begin.elapsed())
     {
         py.detach(|| thread::sleep(rest));
     }

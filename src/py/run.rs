@@ -7,7 +7,7 @@ use std::{iter, slice};
 use pyo3::intern;
 use pyo3::prelude::*;
 
-use super::array::order::{ReducedAxes, spread};
+use super::array::order::{ReducedAxes, broadcast_values};
 use super::array::pair::Pair;
 use super::array::plain::{OperandPairs, PlainArrays};
 use super::array::{Array, internal, resized};
@@ -477,7 +477,7 @@ fn scaling<'a>(
     };
     let (shape, walk) = (pair.input().shape().to_vec(), pair.walk());
     let broadcast = |factors: &'a [f64]| {
-        let factors = Broadcast::new(spread(factors, kept, &shape, &walk))?;
+        let factors = Broadcast::new(broadcast_values(factors, kept, &shape, &walk))?;
         Ok::<_, Error>(Factors { factors, kind })
     };
     let (by, then) = (broadcast(by)?, then.as_deref().map(broadcast).transpose()?);

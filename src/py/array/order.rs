@@ -203,7 +203,7 @@ pub(super) fn strides_in(order: &[usize], shape: &[usize], size: usize) -> Vec<i
 
 /// Broadcasts one value per slice over an array of `shape`, in the order of `walk`. The values are in the order of the axes
 /// `kept`, from outer to inner.
-pub(in crate::py) fn spread<'a, T: Element>(
+pub(in crate::py) fn broadcast_values<'a, T: Element>(
     values: &'a [T],
     kept: &[usize],
     shape: &[usize],
