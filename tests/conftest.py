@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -78,6 +79,13 @@ def pytest_testnodedown(node: Any) -> None:
     _left_out.update(
         {need: n - _left_out[need] for need, n in getattr(node, "workeroutput", {}).get("left_out", {}).items()}
     )
+
+
+@pytest.fixture(autouse=True)
+def _own_numbers(request: pytest.FixtureRequest) -> None:
+    """Seeds the module's RNG by the name of the test, so that its numbers depend on no test that ran before it."""
+    if hasattr(request.module, "RNG"):
+        request.module.RNG = np.random.default_rng(zlib.crc32(request.node.name.encode()))
 
 
 @pytest.fixture(params=_core.isa_levels())
