@@ -862,7 +862,7 @@ def test_another_structure_of_replicated_is_an_error_on_every_rank():
     trees = [{"a": np.ones(3)}, {"a": np.ones(3)}]
     for error in ranks.run([lambda c, t=t: gt.global_norm(t, comm=c, replicated={"b": True}) for t in trees]):
         with pytest.raises(ValueError, match="replicated"):
-            raise error
+            ranks.raise_again(error)
 
 
 def test_a_namespace_is_a_string():

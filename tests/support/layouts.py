@@ -104,6 +104,16 @@ WRITEABLE: dict[str, Layout] = {
 }
 ALL: dict[str, Layout] = {**WRITEABLE, "read_only": read_only, "stride_0": stride_0}
 
+LISTS: dict[str, Callable[[np.ndarray], list[np.ndarray]]] = {
+    "one array": lambda x: [x[:20]] * 30,
+    "steps": lambda x: [x[i::5][:19] for i in range(40)],
+    "columns": lambda x: list(x.reshape(100, 40).T),
+    "rows": lambda x: list(x.reshape(100, 40)),
+    "windows": lambda x: [x[3 * i :][:9] for i in range(50)],
+    "equally long": lambda x: [x[9 * i :][:9].copy() for i in range(50)],
+}
+"""Lists as users make them, of an array of 4,000 elements."""
+
 SAME_BITS = ["unaligned", "swapped_bytes", "read_only", "memmap", "subclass"]
 """Layouts that differ from a contiguous array in alignment, byte order and type alone."""
 SAME_ORDER = ["every_second", "every_second_column", "packed_field"]

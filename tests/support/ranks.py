@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -75,3 +75,9 @@ def run(work: Sequence[Callable[[Comm], T]]) -> list[T | Exception]:
         thread.join(2 * TIMEOUT)
         assert not thread.is_alive(), "a rank hangs"
     return found
+
+
+def raise_again(found: Any) -> NoReturn:
+    """Raise what a rank raised. If it returned something instead, that is no TypeError, as `raise` would make it."""
+    assert isinstance(found, Exception), f"a rank returned {found!r}"
+    raise found
