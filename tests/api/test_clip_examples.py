@@ -259,6 +259,20 @@ def test_no_strict_share_is_above_the_limit(dtype, kind):
         assert above.mean() > 0.1  # so that the bound is not that of any clip
 
 
+@dtypes
+def test_no_strict_share_of_a_tensor_is_above_the_limit_of_the_tensor(dtype):
+    t_list, of_each = batch(dtype, 150, (3,), (), (2, 2))[1:], [0.7, None, 1 / 3]
+    wide = [t.astype(np.complex128 if t.dtype.kind == "c" else np.float64) for t in t_list]
+    shares = [np.stack(parts) for parts in zip(*shares_of(wide, of_each, strict=True), strict=True)]
+    clipped, _ = gc.clip_examples_by_global_norm(t_list, of_each, reduce=None, strict=True)
+    for given_list, results in ((wide, shares), (t_list, clipped)):
+        for t, limit, result in zip(given_list, of_each, results, strict=True):
+            if limit is None:
+                assert same_bits(result, t)
+            else:
+                assert (squared_norms(result.reshape(150, -1), 1) <= Fraction(limit) ** 2).all()
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128])
 @pytest.mark.parametrize("reduce", REDUCE)
 def test_no_strict_share_is_above_a_subnormal_limit(dtype, reduce):

@@ -168,22 +168,45 @@ def test_dtypes_that_are_lacking_are_listed(tmp_path, capsys):
         assert out.splitlines()[-1] == "global norm 5"
 
 
-def test_differences(kind, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    ("kind", "order"), [("stored", 2), ("stored", math.inf), ("compressed", 1), ("safetensors", 3.5)]
+)
+def test_differences(kind, order, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(_files, "BLOCK_BYTES", 256)
     old, new = ({name: a for name, a in tensors(seed).items() if a.dtype.str in CODES} for seed in (0, 1))
     if kind == "safetensors":
         old["fortran"], new["fortran"] = old["fortran"].copy("C"), new["fortran"].copy("C")
     (tmp_path / "old").mkdir()
     paths = write(kind, tmp_path / "old", old), write(kind, tmp_path, new)
-    status, out, err = run("diff", *paths, "--json", capsys=capsys)
+    status, out, err = run("diff", *paths, "--json", "--ord", order, capsys=capsys)
     assert (status, err) == (0, "")
     found = json.loads(out)
+    assert found["ord"] == (order if math.isfinite(order) else "inf")
     changes = [np.subtract(new[n], old[n], dtype="c16" if new[n].dtype.kind == "c" else "f8") for n in new]
-    assert found["global_norm"] == pytest.approx(gc.global_norm(changes), rel=1e-13)
+    assert found["global_norm"] == pytest.approx(gc.global_norm(changes, ord=order), rel=1e-13)
     for tensor, change in zip(found["tensors"], changes, strict=True):
-        before = gc.norm(old[tensor["name"]])
-        assert tensor["norm"] == pytest.approx(gc.norm(change), rel=1e-13)
-        assert tensor["relative"] == pytest.approx(gc.norm(change) / before if before else 0.0, rel=1e-13)
+        array, before = new[tensor["name"]], gc.norm(old[tensor["name"]], order)
+        assert (tensor["dtype"], tuple(tensor["shape"])) == (str(array.dtype), array.shape)
+        assert tensor["norm"] == pytest.approx(gc.norm(change, order), rel=1e-13)
+        assert tensor["rms"] == pytest.approx(gc.norm(change) / math.sqrt(max(change.size, 1)), rel=1e-13)
+        assert tensor["largest"] == gc.norm(change, np.inf)
+        assert (tensor["nan"], tensor["infinite"]) == (0, 0)
+        assert tensor["relative"] == pytest.approx(gc.norm(change, order) / before if before else 0.0, rel=1e-13)
+
+
+def test_what_is_not_finite_in_the_new_file_is_counted(kind, tmp_path, capsys):
+    (tmp_path / "old").mkdir()
+    old = {"bad": np.ones(4), "good": np.array([3.0, 4.0])}
+    new = {"bad": np.array([1.0, np.nan, np.inf, np.nan]), "good": np.array([3.0, 5.0])}
+    paths = write(kind, tmp_path / "old", old), write(kind, tmp_path, new)
+    status, out, err = run("diff", *paths, capsys=capsys)
+    assert (status, err) == (1, "")
+    assert [line.split() for line in out.splitlines()] == [
+        ["name", "dtype", "shape", "norm", "rms", "largest", "NaN", "infinite", "relative"],
+        ["bad", "float64", "4", "nan", "nan", "nan", "2", "1", "nan"],
+        ["good", "float64", "2", "1", "0.707107", "1", "0", "0", "0.2"],
+        ["global", "norm", "nan"],
+    ]
 
 
 @pytest.mark.parametrize("new_kind", ["stored", "compressed", "safetensors"])
