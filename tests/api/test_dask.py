@@ -1,5 +1,7 @@
 """dask arrays: lazy, chunk by chunk, with the results of NumPy arrays."""
 
+from fractions import Fraction
+
 import gradclip as gc
 import numpy as np
 import oracle
@@ -75,16 +77,29 @@ def test_norm(dtype, ord, axis, keepdims):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("axes", [None, 0, 1, (0, 1), ()])
-@pytest.mark.parametrize("chunks", CHUNKS)
-def test_clip_by_norm(dtype, axes, chunks):
+@pytest.mark.parametrize(
+    ("chunks", "options"),
+    [
+        ((30, 17), {}),
+        ((30, 17), {"strict": True}),
+        ((100, 40), {"nonfinite": "keep"}),
+        ((1, 40), {"nonfinite": "zero"}),
+        ((100, 3), {"nonfinite": "keep"}),
+    ],
+)
+def test_clip_by_norm(dtype, axes, chunks, options):
     array = sample(dtype=dtype)
+    if "nonfinite" in options:
+        array[5, 3], array[7, 1] = np.nan, np.inf
     lazy = da.from_array(array, chunks=chunks)
-    clipped = gc.clip_by_norm(lazy, 0.9, axes)
+    clipped = gc.clip_by_norm(lazy, 0.9, axes, **options)
     assert (clipped.chunks, clipped.dtype) == (lazy.chunks, lazy.dtype)
     assert type(clipped._meta) is np.ndarray  # noqa: SLF001 (dask has no other name for it)
-    found, expected = clipped.compute(), gc.clip_by_norm(array, 0.9, axes)
+    found, expected = clipped.compute(), gc.clip_by_norm(array, 0.9, axes, **options)
     assert found.dtype == array.dtype
-    np.testing.assert_allclose(found, expected, rtol=16 * oracle.eps(dtype))
+    np.testing.assert_allclose(found, expected, rtol=(4 if oracle.is_wide(dtype) else 1) * oracle.eps(dtype))
+    if "strict" in options:
+        assert (oracle.squared_norms(found, axes) <= Fraction(0.9) ** 2).all()
 
 
 def test_clip_by_average_norm():
