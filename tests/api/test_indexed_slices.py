@@ -390,7 +390,14 @@ def test_bounds_broadcast_to_the_stored_values():
 
 
 def test_the_other_functions_suggest_to_dense():
-    for call in (lambda s: gc.clip_by_average_norm(s, 1.0), gc.norm, gc.normalize):
+    for call in (
+        lambda s: gc.clip_by_average_norm(s, 1.0),
+        lambda s: gc.clip_by_rms(s, 1.0),
+        lambda s: gc.clip_by_rms(s, 1.0, 1, out=s),
+        lambda s: gc.clip_by_weight_norm([s], [VALUES]),
+        gc.norm,
+        gc.normalize,
+    ):
         with pytest.raises(TypeError, match=r"\.to_dense\(\)"):
             call(slices())
 

@@ -303,6 +303,26 @@ def test_the_value_of_a_wrong_0_d_array_is_not_told(gpu):
             assert text + "a real number >= 0" in str(error_of(lambda t=t, n=number: gc.clip_by_norm(t, n)))
 
 
+def test_functions_that_take_numpy_arrays_alone_say_how_to_make_one(gpu):
+    t = gpu.array(X)
+    for name, call in (
+        ("norms: t_list[0]", lambda: gc.norms([t])),
+        ("norms: t_list[1]", lambda: gc.norms([X, t])),
+        ("clip_by_norms: t_list[1]", lambda: gc.clip_by_norms([X, t], 1.0)),
+        ("clip_by_rms: t", lambda: gc.clip_by_rms(t, 1.0)),
+        ("clip_by_weight_norm: t_list[1]", lambda: gc.clip_by_weight_norm([X, t], [X, X])),
+        ("clip_by_weight_norm: weights[1]", lambda: gc.clip_by_weight_norm([X, X], [X, t])),
+        ("clip_examples_by_global_norm: t_list[1]", lambda: gc.clip_examples_by_global_norm([X, t], 1.0)),
+        ("clip_difference_by_global_norm: t_list[0]", lambda: gc.clip_difference_by_global_norm([t], [X], 1.0)),
+        ("clip_difference_by_global_norm: base_list[0]", lambda: gc.clip_difference_by_global_norm([X], [t], 1.0)),
+    ):
+        gpu.reset()
+        error = error_of(call)
+        assert type(error) is TypeError, name
+        assert str(error).startswith(f"{name}: found a cupy.ndarray; allowed: NumPy arrays; .get() makes one"), error
+        assert gpu.syncs == 0
+
+
 @pytest.mark.parametrize("at", [(0, 1), (1, 0), (3, 2)])
 def test_a_list_of_arrays_of_both_libraries_names_both(gpu, at):
     host, device = at
