@@ -537,6 +537,7 @@ PROTECTED = """
         x, z, u = protected(dtype, 0.5), protected(dtype, 0), protected(dtype, 1)
         rows, n = x.reshape(20, -1), protected(dtype, np.nan).reshape(20, -1)
         w = x.view(x.dtype.newbyteorder("S"))[:3]  # zeros
+        i, back = protected(np.int64, 7), protected(np.int64, 7)[::-1]
         s, halves = gc.IndexedSlices(x.reshape(20, -1), np.arange(20)), [x[::2], x[1::2]]
         calls = {
             "clip_by_value": lambda: gc.clip_by_value(x, -1, 1, out=x),
@@ -560,6 +561,22 @@ PROTECTED = """
             "clip_by_norm strict of columns": lambda: gc.clip_by_norm(rows, 1e9, axes=0, strict=True, out=rows),
             "clip_by_norm strict of elements": lambda: gc.clip_by_norm(x[:9999], 1, axes=(), strict=True, out=x[:9999]),
             "clip_by_global_norm strict": lambda: gc.clip_by_global_norm([x, z], 1e9, strict=True, out=[x, z]),
+            "clip_by_norm kept": lambda: gc.clip_by_norm(n, 1, nonfinite="keep", out=n),
+            "clip_by_norm of rows kept": lambda: gc.clip_by_norm(n, 1, axes=1, nonfinite="keep", out=n),
+            "clip_by_norm of columns kept": lambda: gc.clip_by_norm(n, 1, axes=0, nonfinite="keep", out=n),
+            "clip_by_average_norm kept": lambda: gc.clip_by_average_norm(n, 1e-9, nonfinite="keep", out=n),
+            "clip_by_global_norm kept": lambda: gc.clip_by_global_norm([n, x], 1, nonfinite="keep", out=[n, x]),
+            "clip_by_global_norm of integers": lambda: gc.clip_by_global_norm(
+                [i, u, back], 1, integers="keep", out=[i, None, back]
+            ),
+            "clip_by_norms": lambda: gc.clip_by_norms([x, n], [1e9, None], out=[x, n]),
+            "clip_by_norms kept": lambda: gc.clip_by_norms([n], 1, nonfinite="keep", out=[n]),
+            "clip_by_rms": lambda: gc.clip_by_rms(x, 1, out=x),
+            "clip_by_rms of rows": lambda: gc.clip_by_rms(rows, 1, 1, out=rows),
+            "clip_by_rms of columns": lambda: gc.clip_by_rms(rows, 1, 0, out=rows),
+            "clip_by_rms kept": lambda: gc.clip_by_rms(n, 0.1, 1, nonfinite="keep", out=n),
+            "clip_by_weight_norm": lambda: gc.clip_by_weight_norm([rows], [rows], 2, out=[rows]),
+            "clip_by_weight_norm of rows": lambda: gc.clip_by_weight_norm([rows], [rows], 2, unit_axis=0, out=[rows]),
             "clip_examples": lambda: gc.clip_examples_by_global_norm([rows], 1e9, reduce=None, out=[rows]),
             "clip_examples kept": lambda: gc.clip_examples_by_global_norm(
                 [n], 1e9, reduce=None, nonfinite="keep", out=[n]
@@ -570,6 +587,9 @@ PROTECTED = """
             ),
             "clip_difference zero": lambda: gc.clip_difference_by_global_norm(
                 [n], [rows], 1, nonfinite="zero", out=[rows]
+            ),
+            "clip_difference of integers": lambda: gc.clip_difference_by_global_norm(
+                [i, x], [i, u], 1e9, integers="keep", out=[i, x]
             ),
             "normalize of zeros": lambda: gc.normalize(z, out=z),
             "normalize of rows of zeros": lambda: gc.normalize(z.reshape(20, -1), axis=1, out=z.reshape(20, -1)),
