@@ -98,6 +98,19 @@ def test_clip_by_norms_has_the_bits_of_clip_by_norm(name, limits):
                 same_bits(x, y)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("ord", ORDS)
+def test_an_infinite_norm_makes_zeros_and_a_norm_of_nan_makes_nan(ord, dtype):
+    t_list = [oracle.numbers([1.0, np.inf, -2.0], dtype), oracle.numbers([np.nan, 1.0], dtype), sample(2, dtype)]
+    clipped, norms = gc.clip_by_norms(t_list, 1.0, ord=ord)
+    same_bits(norms, gc.norms(t_list, ord=ord))
+    assert norms[0] == np.inf
+    assert np.isnan(norms[1])
+    for x, y in zip(clipped[:2], [gc.clip_by_norm(t, 1.0) for t in t_list[:2]], strict=True):
+        assert oracle.same_values(x, y)
+    same_bits(clipped[2], gc.clip_by_norms(t_list[2:], 1.0, ord=ord)[0][0])
+
+
 @pytest.mark.parametrize("limits", [[0.5, 2.0], [np.float64(0.5), 2.0]])
 def test_an_output_may_be_the_input_of_another_tensor(limits):
     t_list = [sample((30, 40)), sample((30, 40))]
@@ -150,8 +163,8 @@ def test_clip_by_rms_is_the_formula(dtype, axes):
         expected = x * np.minimum(1.0, 0.6 / rms)
         found = gc.clip_by_rms(t, 0.6, axes)
         assert found.dtype == t.dtype
-        unit = {"f2": 2.0**-10, "V2": 2.0**-7}.get(t.dtype.str[1:], 1e-6)
-        np.testing.assert_allclose(found.astype(wide), expected, rtol=unit, atol=1e-7)
+        unit = {"f2": 2.0**-10, "V2": 2.0**-7, "f4": 2e-7, "c8": 2e-7}.get(t.dtype.str[1:], 1e-14)
+        np.testing.assert_allclose(found.astype(wide), expected, rtol=unit, atol=1e-7 if unit > 1e-4 else 0)
         own = t.copy("K")
         assert gc.clip_by_rms(own, 0.6, axes, out=own) is own
         same_bits(own, found)
@@ -202,6 +215,31 @@ def test_clip_by_weight_norm_is_the_formula(dtype, unit_axis):
             np.testing.assert_allclose(
                 own.astype(expected.dtype), expected, rtol=bound, atol=1e-7 if dtype == "f2" else 0
             )
+
+
+@pytest.mark.parametrize("weight_dtype", ["f2", "f4", ">f8", bfloat16])
+@pytest.mark.parametrize("dtype", ["f2", ">f4", "f8", bfloat16])
+def test_weights_of_another_dtype_count_as_they_are(dtype, weight_dtype):
+    g, w = sample((5, 7), dtype) * np.asarray(3, dtype), sample((5, 7), "f8") / 1000
+    w, beyond = w.astype(weight_dtype), np.full((5, 7), 1e5)  # more than a float16
+    for unit_axis in (-1, 0):
+        (expected,) = gc.clip_by_weight_norm([g], [w.astype("f8")], 0.5, unit_axis=unit_axis)
+        same_bits(gc.clip_by_weight_norm([g], [w], 0.5, unit_axis=unit_axis)[0], expected)
+        exact = by_weights(g.astype("f8"), w.astype("f8"), 0.5, 1e-3, unit_axis)
+        np.testing.assert_allclose(expected.astype("f8"), exact.astype("f8"), rtol=2 * oracle.eps(dtype), atol=1e-7)
+        for large in (beyond, beyond.astype("f4")):
+            same_bits(gc.clip_by_weight_norm([g], [large], 1.0, unit_axis=unit_axis)[0], g)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_unit_whose_gradient_is_not_finite(dtype):
+    rows = [oracle.numbers(row, dtype) for row in ([1.0, np.nan], [np.inf, -2.0], [3.0, 4.0])]
+    g, w = np.stack(rows), np.ones((3, 2), dtype)
+    for own, weights, unit_axis in ((g, w, 0), (g.T, w.T, -1)):
+        (found,) = gc.clip_by_weight_norm([own], [weights], unit_axis=unit_axis)
+        found = found if unit_axis == 0 else found.T
+        for row, result in zip(rows, found, strict=True):
+            assert oracle.same_values(result, gc.clip_by_norm(row, 0.01 * gc.norm(w[0])))
 
 
 def test_weights_that_are_the_output_are_read_first():
