@@ -283,6 +283,28 @@ def test_limits_of_weights_beyond_float64(unit_axis):
     assert np.isnan(clip([3.0, 4.0], [np.nan, 1.0], 0.0)).all()
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_large_tensors_have_the_same_bits_everywhere(dtype, everywhere):
+    """More than 6 MiB, which threads share."""
+    shape = (7_200_000 // np.dtype(dtype).itemsize // 900, 900)
+    t, w = np.resize(sample(20_011, dtype), shape), np.resize(sample(20_021, "f8"), shape)
+    results = everywhere(
+        lambda: [
+            *(gc.clip_by_rms(t, 0.9, axes) for axes in (None, 0, 1)),
+            *(gc.clip_by_weight_norm([t, t[:5]], [w, w[:5]], 0.5, unit_axis=unit_axis)[0] for unit_axis in (-1, 0)),
+            *gc.clip_by_norms([t, t[:9]], 1.0)[0],
+            gc.norms([t, t[::2]]),
+        ],
+        (1, 2, 3),
+    )
+    rtol = 2 * oracle.eps(dtype) if dtype == "f4" else 1e-14
+    for found, axes, count in zip(results, (None, 0, 1), (t.size, *shape), strict=False):
+        np.testing.assert_allclose(found, gc.clip_by_norm(t, 0.9 * math.sqrt(count), axes), rtol=rtol)
+    for found, axis in zip(results[3:], (0, 1), strict=False):
+        norms, limits = (gc.norm(x.astype("f8"), axis=axis, keepdims=True) for x in (t, w))
+        np.testing.assert_allclose(found, t * np.minimum(1, 0.5 * limits / norms), rtol=rtol)
+
+
 def root(square):
     """The square root of a fraction as float64, by integers."""
     digits = math.isqrt((square.numerator << 4400) // square.denominator)
