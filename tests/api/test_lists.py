@@ -5,6 +5,7 @@ import itertools
 import math
 
 import gradclip as gc
+import layouts
 import ml_dtypes
 import numpy as np
 import pytest
@@ -146,6 +147,33 @@ def test_long_lists_are_shared_where_they_may_be_cut_anywhere(order, count, thre
             assert bits(found) == bits(expected)
         gc.clip_by_global_norm(tensors, 0.5, ord=order, out=tensors)
         assert bits(tensors) == bits(expected)
+
+
+#: Of a list and another one: tensors and norms.
+OTHERS = {
+    "norms": lambda tensors, _: ([], gc.norms(tensors)),
+    "clip_by_norms": lambda tensors, _: gc.clip_by_norms(tensors, 0.5),
+    "clip_by_weight_norm": lambda tensors, others: (gc.clip_by_weight_norm(tensors, others, 0.5), np.zeros(0)),
+    "examples": lambda tensors, _: gc.clip_examples_by_global_norm(tensors, 0.5, reduce=None),
+    "sums of examples": lambda tensors, _: gc.clip_examples_by_global_norm(tensors, 0.5),
+    "clip_difference_by_global_norm": lambda tensors, others: gc.clip_difference_by_global_norm(tensors, others, 0.5),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", layouts.LISTS)
+@pytest.mark.parametrize("function", OTHERS)
+def test_the_functions_of_other_norms(function, kind, dtype):
+    tensors, others = (layouts.LISTS[kind](matrix(1, count, dtype)[0][:4000]) for count in (4000, 4001))
+    found, norms = OTHERS[function](tensors, others)
+    expected, own = OTHERS[function](copies(tensors), copies(others))
+    assert np.asarray(norms).tobytes() == np.asarray(own).tobytes()
+    assert bits(found) == bits(expected)
+    # One tensor alone has the same norms, if they are its own.
+    if function in {"norms", "clip_by_norms", "clip_by_weight_norm"}:
+        alone = [OTHERS[function]([t], [other]) for t, other in zip(copies(tensors), copies(others), strict=True)]
+        assert np.asarray(norms).tolist() == [norm for _, norms in alone for norm in norms]
+        assert bits(found) == bits([x for own, _ in alone for x in own])
 
 
 def test_columns_that_share_elements_are_refused_as_outputs():
