@@ -320,7 +320,14 @@ def test_leaves_are_what_entries_of_a_list_may_be():
     assert found["object"] is outs["object"]
 
 
-LEAVES = st.none() | st.lists(st.floats(-1e3, 1e3, width=32), max_size=4).map(lambda values: array(*values))
+ROOM = array(*range(-20, 20))
+#: Leaves that are in several places of a tree: views of one array, of no axes, of other dtypes and byte orders.
+SHARED = [ROOM[:9], ROOM[3:20:2], ROOM.reshape(4, 10).T, np.array(3.0), ROOM[:7].astype("f2"), ROOM[:6].astype(">f8")]
+LEAVES = st.one_of(
+    st.none(),
+    st.lists(st.floats(-1e3, 1e3, width=32), max_size=4).map(lambda values: array(*values)),
+    st.sampled_from(SHARED),
+)
 TREES = st.recursive(
     LEAVES,
     lambda children: st.one_of(
