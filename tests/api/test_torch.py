@@ -5,6 +5,7 @@ import itertools
 import math
 
 import gradclip as gc
+import ml_dtypes
 import numpy as np
 import oracle
 import pytest
@@ -49,6 +50,13 @@ def gradients(made):
     return [p.grad.clone() for p in made if p.grad is not None]
 
 
+def array_of(tensor):
+    """The memory of a tensor as an array. torch makes none of bfloat16."""
+    if tensor.dtype is torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return tensor.numpy()
+
+
 def close(a, b, dtype):
     tolerance = TOLERANCE.get(str(dtype), 1e-5)
     return all(torch.allclose(x, y, rtol=tolerance, atol=tolerance * 1e-3) for x, y in zip(a, b, strict=True))
@@ -73,10 +81,9 @@ def test_norms_are_clipped_as_by_torch(dtype, norm_type, layout):
     assert float(norm) == pytest.approx(float(expected), rel=TOLERANCE.get(str(dtype), 1e-5))
     assert close(gradients(mine), gradients(other), dtype)
     # ... and has the bits of the functions of arrays.
-    if dtype is not torch.bfloat16:
-        arrays, exact = gc.clip_by_global_norm([g.numpy() for g in before], 1.5, ord=float(norm_type))
-        assert float(norm) == (exact if is_double else np.float32(exact))
-        assert all(oracle.same_bits(g.numpy(), a) for g, a in zip(gradients(mine), arrays, strict=True))
+    arrays, exact = gc.clip_by_global_norm([array_of(g) for g in before], 1.5, ord=float(norm_type))
+    assert float(norm) == (exact if is_double else np.float32(exact))
+    assert all(oracle.same_bits(array_of(g), a) for g, a in zip(gradients(mine), arrays, strict=True))
 
 
 @pytest.mark.parametrize("dtype", DTYPES[:4], ids=str)
@@ -263,30 +270,55 @@ def test_nothing_is_written_if_a_later_gradient_cannot_be():
         assert a.grad.tolist() == [5.0, -5.0]
 
 
-@pytest.mark.parametrize("name", ["clip_grad_norm_", "clip_grad_value_"])
-def test_gradients_of_other_kinds_go_to_torch(name, monkeypatch):
+@pytest.mark.parametrize("foreach", [False, True])
+def test_foreach_changes_nothing(foreach):
+    found = []
+    for more in ({}, {"foreach": foreach}):
+        made = parameters(torch.float32)
+        norms = [ours.get_total_norm(gradients(made), **more), ours.clip_grad_norm_(made, 1.5, **more)]
+        ours.clip_grads_with_norm_(made, 1.0, torch.tensor(1.5), **more)
+        ours.clip_grad_value_(made, 0.1, **more)
+        found.append([*norms, *gradients(made)])
+    assert all(map(torch.equal, *found))
+
+
+@pytest.mark.parametrize("foreach", [None, False, True])
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_one_gradient_of_another_kind_makes_the_whole_call_torchs(name, place, foreach, monkeypatch):
     class Subclass(torch.Tensor):
         pass
 
     seen = []
-    original = getattr(theirs, name)
-    monkeypatch.setattr(theirs, name, lambda *a, **k: (seen.append(name), original(*a, **k))[1])
-    embedding = torch.nn.Embedding(5, 3, sparse=True)
-    embedding(torch.tensor([1, 1])).sum().backward()
-    if name == "clip_grad_norm_":
-        theirs_error = None
-        try:
-            ours.clip_grad_norm_(embedding.parameters(), 1.0)
-        except (RuntimeError, NotImplementedError) as error:  # torch's own, where it takes none of these
-            theirs_error = error
-        assert seen == [name], theirs_error
-        assert float(ours.clip_grad_norm_(parameters(torch.float32), 1.0, 0.0)) > 0  # of order 0: elements that count
-        assert len(seen) == 2
-    parameter = torch.nn.Parameter(torch.zeros(2))
-    parameter.grad = torch.tensor([3.0, 4.0]).as_subclass(Subclass)
-    count = len(seen)
-    getattr(ours, name)([parameter], 1.0)
-    assert len(seen) == count + 1
+    monkeypatch.setattr(theirs, name, lambda *arguments: seen.append(arguments))
+    more = {
+        "clip_grad_norm_": (1.5, 3.0, True, foreach),
+        "clip_grad_value_": (1.5, foreach),
+        "clip_grads_with_norm_": (1.5, torch.tensor(9.0), foreach),
+        "get_total_norm": (3.0, True, foreach),
+    }[name]
+    ordinary = [torch.full((2,), 3.0), torch.full((3,), 4.0)]
+    for other in (
+        torch.ones(2).as_subclass(Subclass),
+        torch.tensor([1 + 2j]).conj(),
+        torch.ones(2).to_sparse(),
+        torch.ones(2, device="meta"),
+    ):
+        made = [*ordinary[:place], other, *ordinary[place:]]
+        if name != "get_total_norm":
+            for i, gradient in enumerate(made):
+                made[i] = torch.nn.Parameter(torch.zeros_like(gradient))
+                made[i].grad = gradient
+        assert getattr(ours, name)(iter(made), *more) is None
+        ((found, *arguments),) = seen
+        assert all(a is b for a, b in zip(found, made, strict=True))
+        assert all(a is b for a, b in zip(arguments, more, strict=True))
+        seen.clear()
+    assert [gradient.tolist() for gradient in ordinary] == [[3.0] * 2, [4.0] * 3]
+
+
+def test_a_norm_of_order_0_is_torchs():
+    assert float(ours.clip_grad_norm_(parameters(torch.float32), 1.0, 0.0)) == 3.0  # tensors, none of zeros
 
 
 def test_gradients_of_several_dtypes_have_one_norm():
