@@ -56,9 +56,10 @@ class WrongError(AssertionError):
     """A violation of the contract."""
 
 
-def check(holds: Any, what: str) -> None:
+def check(holds: Any, what: str, *shown: Any) -> None:
+    """Arrays are `shown` in the braces of the text, because it takes long to print them."""
     if not holds:
-        raise WrongError(what)
+        raise WrongError(what.format(*shown) if shown else what)
 
 
 # ---- memory
@@ -1417,7 +1418,7 @@ def do_case(case: Case) -> tuple[str, str, str]:  # noqa: C901
         if case.function in {"global_norm", "clip_by_global_norm"} and sum(map(len, case.rooms)) < LARGEST_BEYOND:
             import fuzz_beyond  # noqa: PLC0415 (it imports this module)
 
-            fuzz_beyond.check_list(case, plain["t_list"], clips=case.function != "global_norm")
+            fuzz_beyond.check_list(case, case.built(before)["t_list"], clips=case.function != "global_norm")
     return case.function, dtype, "in place or out" if outs is not None else "new"
 
 

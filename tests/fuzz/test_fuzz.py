@@ -209,6 +209,22 @@ def test_a_fault_of_the_other_functions_is_seen(name, monkeypatch):
 
 
 @extended
+def test_an_infinite_element_of_a_sum_excuses_no_other(monkeypatch):
+    function = gc.clip_examples_by_global_norm
+
+    def call(*arguments, **more):
+        found, norms = function(*arguments, **more)
+        for total in found if "reduce" not in more else ():
+            total[...] = total * 3
+            total[(slice(0, 1),) * total.ndim] = np.inf
+        return found, norms
+
+    monkeypatch.setattr(fuzz.gc, "clip_examples_by_global_norm", call)
+    with pytest.raises(fuzz.WrongError, match=r"examples, .*sum"):
+        run_few()
+
+
+@extended
 @pytest.mark.parametrize("argument", ["strict", "nonfinite"])
 def test_an_argument_without_effect_is_seen(argument, monkeypatch):
     function = gc.clip_by_global_norm
