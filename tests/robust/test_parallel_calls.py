@@ -92,6 +92,12 @@ def more_calls(x, limits):
         "clip_by_global_norm in place": into_list,
         "clip_by_global_norm of order 1": lambda: [*gc.clip_by_global_norm((x, x[::2]), 0.5, ord=1)[0]],
         "IndexedSlices": slices,
+        "norms": lambda: [gc.norms([x, x[::2]], ord=1)],
+        "clip_by_norms": lambda: [*gc.clip_by_norms([x, x[::-1]], [0.5, 1e9])[0]],
+        "clip_by_rms": lambda: [gc.clip_by_rms(x, 0.5), gc.clip_by_rms(x, 0.5, 1), gc.clip_by_rms(x, 0.5, 0)],
+        "clip_by_weight_norm": lambda: gc.clip_by_weight_norm([x, x[::2]], [x[::-1], x[-1::-2]], 0.5),
+        "clip_examples": lambda: [*gc.clip_examples_by_global_norm([x, x[:, :1]], 0.5)[0]],
+        "clip_difference": lambda: [*gc.clip_difference_by_global_norm([x], [x[::-1]], 0.5)[0]],
         "norm of strided": lambda: [gc.norm(x[:, ::2]), gc.norm(x[::-1].T, 1, axis=0)],
     }
     if x.dtype.kind != "c":
@@ -118,9 +124,9 @@ LARGE_ONES = {
         "normalize",
         "IndexedSlices",
     ],
-    np.float64: ["clip_by_value", "norm 1", "clip_by_global_norm", "clip_by_norm of columns", "norm of strided"],
-    np.complex64: ["clip_by_norm", "norm of rows", "normalize in place"],
-    np.complex128: ["clip_by_norm into", "norm inf", "clip_by_global_norm"],
+    np.float64: ["clip_by_value", "norm 1", "clip_by_weight_norm", "clip_by_norm of columns", "norm of strided"],
+    np.complex64: ["clip_by_norm", "clip_by_rms", "normalize in place"],
+    np.complex128: ["clip_by_norm into", "clip_difference", "clip_by_global_norm"],
 }
 
 
