@@ -136,9 +136,9 @@ def check_outs(case: Case, t_list: list[Any], call: Any, plain: list[Any], what:
 def check_policy(case: Case, t_list: list[np.ndarray], call: Any, bad: list[np.ndarray], what: str) -> None:
     """`nonfinite=` does what it says to the slices with an element that is not finite, and nothing to others."""
     policy, any_bad = case.r.choice(("raise", "zero", "keep")), any(own.any() for own in bad)
-    plain = call({})
+    plain = call(t_list)
     try:
-        results = call({"nonfinite": policy})
+        results = call(t_list, nonfinite=policy)
     except gc.NonFiniteError:
         check(policy == "raise" and any_bad, f"{what}: raised for finite tensors")
         return
@@ -173,12 +173,13 @@ def check_rms(case: Case, t: np.ndarray) -> None:
     check_scaled(x, native(values_in(got)), rule_of(x, rms, limit), case, what)
     check_outs(case, [t], call, [got], what)
     reduced = axes or tuple(range(x.ndim))
-    check_policy(case, [t], lambda more: call([t], **more), [~np.isfinite(x).all(reduced, keepdims=True)], what)
+    check_policy(case, [t], call, [~np.isfinite(x).all(reduced, keepdims=True)], what)
 
 
 def check_weights(case: Case, arrays: list[np.ndarray], *, finite: bool) -> None:
     """Each tensor has the bits that it has alone, and one is held to extended precision."""
-    r, unit = case.r, case.r.choice((0, -1))
+    r = case.r
+    unit = r.choice((0, -1))
     weights = [np.flip(t) if finite else np.ones_like(native(t)) for t in arrays]
     if case.chance(0.3):
         size = r.choice((1e-3, 1e6))
@@ -267,7 +268,7 @@ def check_examples(case: Case, t_list: list[np.ndarray], *, finite: bool) -> Non
         ends = [np.isfinite(x.reshape(count, -1)).all(1) for x in arrays]
         bad = [~(end if each else np.logical_and.reduce(ends)) for end in ends]
         bad = [own.reshape(shape) for own, shape in zip(bad, shapes, strict=True)]
-        check_policy(case, t_list, lambda more: call(t_list, **more), bad, what)
+        check_policy(case, t_list, call, bad, what)
         return
     check_outs(case, t_list, call, results, what)
     sums, again = gc.clip_examples_by_global_norm(t_list, given)
