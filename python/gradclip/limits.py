@@ -25,6 +25,7 @@ import bisect
 import math
 import operator
 import sys
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -41,7 +42,67 @@ if TYPE_CHECKING:
 __all__ = ["Percentile", "Quantile", "ZScore"]
 
 
-class Percentile:
+class _Rule(ABC):
+    """What all rules have: a state that can be stored."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state of another rule. The arguments of this rule do not change.
+
+        Parameters
+        ----------
+        state : mapping
+            The result of `state_dict` of a rule of this class.
+
+        Raises
+        ------
+        TypeError
+            If ``state`` is not a mapping, or an entry has a wrong type.
+        ValueError
+            If an entry is missing or has a value that no state has. The rule has not changed then.
+        """
+        self._load(state, f"{type(self).__name__}.load_state_dict")
+
+    @abstractmethod
+    def _load(self, state: Mapping[str, Any], what: str) -> None:
+        """Check all entries, then take them. ``what`` names the call in messages."""
+
+
+class _RuleOfSteps(_Rule):
+    """A rule that takes one norm a step and limits that step."""
+
+    _limit: float
+
+    def update(self, norm: float) -> float:
+        """Take the norm of a step, and return the limit for it.
+
+        Parameters
+        ----------
+        norm : float
+            The norm, a number >= 0. An infinite or NaN norm does not change the rule.
+
+        Returns
+        -------
+        float
+            The limit, infinity for none. After an infinite or NaN norm: the last limit.
+
+        Raises
+        ------
+        TypeError
+            If ``norm`` is not a real number.
+        ValueError
+            If ``norm`` is negative, or an array of one axis or more.
+        """
+        norm = _norm(norm, f"{type(self).__name__}.update")
+        if math.isfinite(norm):
+            self._take(norm)
+        return self._limit
+
+    @abstractmethod
+    def _take(self, norm: float) -> None:
+        """Make the limit for a step of a finite norm."""
+
+
+class Percentile(_RuleOfSteps):
     """Limit each step to a percentile of the norms so far, this step's norm included.
 
     Parameters
@@ -83,34 +144,12 @@ class Percentile:
         """Write the call that makes such a rule."""
         return f"Percentile(q={self.q!r}, history={self.history})"
 
-    def update(self, norm: float) -> float:
-        """Take the norm of a step, and return the limit for it.
-
-        Parameters
-        ----------
-        norm : float
-            The norm, a number >= 0. An infinite or NaN norm does not change the rule.
-
-        Returns
-        -------
-        float
-            The limit, infinity for none. After an infinite or NaN norm: the last limit.
-
-        Raises
-        ------
-        TypeError
-            If ``norm`` is not a real number.
-        ValueError
-            If ``norm`` is negative, or an array of one axis or more.
-        """
-        norm = _norm(norm, "Percentile.update")
-        if math.isfinite(norm):
-            self._norms.append(norm)
-            bisect.insort(self._sorted, norm)
-            if self.history is not None and len(self._norms) > self.history:
-                del self._sorted[bisect.bisect_left(self._sorted, self._norms.popleft())]
-            self._limit = self._percentile()
-        return self._limit
+    def _take(self, norm: float) -> None:
+        self._norms.append(norm)
+        bisect.insort(self._sorted, norm)
+        if self.history is not None and len(self._norms) > self.history:
+            del self._sorted[bisect.bisect_left(self._sorted, self._norms.popleft())]
+        self._limit = self._percentile()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for `load_state_dict`.
@@ -122,24 +161,10 @@ class Percentile:
         """
         return {"norms": list(self._norms), "limit": self._limit}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state of another rule. ``q`` and ``history`` do not change.
-
-        Parameters
-        ----------
-        state : mapping
-            The result of `state_dict` of a rule of this class.
-
-        Raises
-        ------
-        TypeError
-            If ``state`` is not a mapping, or an entry has a wrong type.
-        ValueError
-            If an entry is missing or has a value that no state has. The rule has not changed then.
-        """
-        norms, limit = _entries(state, "Percentile.load_state_dict", ("norms", "limit"))
-        kept = _finite_norms(norms, "Percentile.load_state_dict", "norms")
-        limit = _limit(limit, "Percentile.load_state_dict")
+    def _load(self, state: Mapping[str, Any], what: str) -> None:
+        norms, limit = _entries(state, what, ("norms", "limit"))
+        kept = _finite_norms(norms, what, "norms")
+        limit = _limit(limit, what)
         self._restart(kept if self.history is None else kept[-self.history :], limit)
 
     def _restart(self, norms: list[float], limit: float) -> None:
@@ -156,7 +181,7 @@ class Percentile:
         return b - (b - a) * (1 - share) if share >= 0.5 else a + (b - a) * share  # noqa: PLR2004
 
 
-class ZScore:
+class ZScore(_RuleOfSteps):
     """Limit only the steps whose norm is far above the running mean.
 
     Parameters
@@ -213,36 +238,14 @@ class ZScore:
         """Write the call that makes such a rule."""
         return f"ZScore(threshold={self.threshold!r}, decay={self.decay!r}, warmup={self.warmup})"
 
-    def update(self, norm: float) -> float:
-        """Take the norm of a step, and return the limit for it.
-
-        Parameters
-        ----------
-        norm : float
-            The norm, a number >= 0. An infinite or NaN norm does not change the rule.
-
-        Returns
-        -------
-        float
-            The limit, infinity for none. After an infinite or NaN norm: the last limit.
-
-        Raises
-        ------
-        TypeError
-            If ``norm`` is not a real number.
-        ValueError
-            If ``norm`` is negative, or an array of one axis or more.
-        """
-        norm = _norm(norm, "ZScore.update")
-        if not math.isfinite(norm):
-            return self._limit
+    def _take(self, norm: float) -> None:
         if math.isnan(self.mean):
             if len(self._first) + 1 < self.warmup:
                 self._first.append(norm)
             else:
                 self.mean, self.var = _mean_and_variance([*self._first, norm])
                 self._first = []
-            return self._limit
+            return
         std = math.sqrt(self.var)
         z = (norm - self.mean) / (std + 1e-6)
         # The square of the threshold may overflow; the quotient is at most 1.
@@ -252,7 +255,6 @@ class ZScore:
         distance = seen - self.mean
         square = min(distance * distance, sys.float_info.max)
         self.var = min(self.decay * self.var + (1 - self.decay) * square, sys.float_info.max)
-        return self._limit
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for `load_state_dict`.
@@ -265,22 +267,7 @@ class ZScore:
         """
         return {"mean": self.mean, "var": self.var, "first": list(self._first), "limit": self._limit}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state of another rule. The arguments of this rule do not change.
-
-        Parameters
-        ----------
-        state : mapping
-            The result of `state_dict` of a rule of this class.
-
-        Raises
-        ------
-        TypeError
-            If ``state`` is not a mapping, or an entry has a wrong type.
-        ValueError
-            If an entry is missing or has a value that no state has. The rule has not changed then.
-        """
-        what = "ZScore.load_state_dict"
+    def _load(self, state: Mapping[str, Any], what: str) -> None:
         mean, var, first, limit = _entries(state, what, ("mean", "var", "first", "limit"))
         norms = _finite_norms(first, what, "first")
         mean, var = (_norm(x, what, entry) for x, entry in ((mean, "mean"), (var, "var")))
@@ -292,7 +279,7 @@ class ZScore:
         self._limit, self._first, self.mean, self.var = _limit(limit, what), norms, mean, var
 
 
-class Quantile:
+class Quantile(_Rule):
     """Move the limit until a given share of the norms is at or below it.
 
     Unlike the other rules, this rule is updated after a step. `update` takes the norms of
@@ -385,23 +372,9 @@ class Quantile:
         """
         return {"limit": self.limit}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state of another rule. The arguments of this rule do not change.
-
-        Parameters
-        ----------
-        state : mapping
-            The result of `state_dict` of a rule of this class.
-
-        Raises
-        ------
-        TypeError
-            If ``state`` is not a mapping, or an entry has a wrong type.
-        ValueError
-            If an entry is missing or has a value that no state has. The rule has not changed then.
-        """
-        (limit,) = _entries(state, "Quantile.load_state_dict", ("limit",))
-        self.limit = _number(limit, "Quantile.load_state_dict: limit", 0, math.inf, is_open=True)
+    def _load(self, state: Mapping[str, Any], what: str) -> None:
+        (limit,) = _entries(state, what, ("limit",))
+        self.limit = _number(limit, f"{what}: limit", 0, math.inf, is_open=True)
 
 
 def _float(x: Any, what: str, allowed: str) -> float:

@@ -47,7 +47,7 @@ impl<const DIGITS: u32> Half<DIGITS> {
     pub const NEG_INFINITY: Self = Self(Self::INFINITY.0 | !MAGNITUDE_BITS);
     const BIAS: u32 = (MAGNITUDE_BITS >> DIGITS) as u32 / 2;
     /// The exponent of the smallest subnormal.
-    const MIN_EXPONENT: i32 = 1 - (Self::BIAS + DIGITS).cast_signed();
+    const SUBNORMAL_EXPONENT: i32 = 1 - (Self::BIAS + DIGITS).cast_signed();
 
     /// From its bits.
     #[inline(always)]
@@ -83,7 +83,7 @@ impl<const DIGITS: u32> Half<DIGITS> {
         let normal = f32::from_bits((size >> (DIGITS + 16 - MIDDLE_DIGITS)) + rebias);
         // For a subnormal, `normal` is half its value plus half of the smallest normal number. It is corrected by additions,
         // because products with subnormal numbers are slow on many CPUs.
-        let least = power_of_two(Self::MIN_EXPONENT + DIGITS.cast_signed());
+        let least = power_of_two(Self::SUBNORMAL_EXPONENT + DIGITS.cast_signed());
         let finite = normal + (normal.min(least) - least);
         let last = if size >= u32::from(Self::INFINITY.0) << 16 { rebias } else { 0 };
         f32::from_bits((finite.to_bits() + last) | (bits ^ size))
@@ -117,7 +117,7 @@ impl<const DIGITS: u32> Half<DIGITS> {
         // that weight, and leaves their count in the last bits of the sum.
         let own =
             f32::from_bits((size.to_bits() >> MIDDLE_DIGITS << MIDDLE_DIGITS) + (drop << MIDDLE_DIGITS));
-        let least = power_of_two(Self::MIN_EXPONENT + MIDDLE_DIGITS.cast_signed());
+        let least = power_of_two(Self::SUBNORMAL_EXPONENT + MIDDLE_DIGITS.cast_signed());
         let place = own.max(least);
         // The count includes the digit that the exponent implies, so the exponent is one less.
         let exponent = (place.to_bits() - least.to_bits()) >> drop;

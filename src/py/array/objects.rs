@@ -41,12 +41,12 @@ pub(in crate::py) fn is_integer(object: &Bound<'_, PyAny>) -> bool {
 
 #[inline(always)]
 fn is_one_of<const N: usize>(object: &Bound<'_, PyAny>, classes: [NpyTypes; N]) -> bool {
-    let is_of = |class| {
+    let has_class = |class| {
         // SAFETY: the interpreter is attached, and `object` is a live object.
         unsafe { ffi::Py_TYPE(object.as_ptr()) == npyffi::get_type_object(object.py(), class) }
     };
-    // Most objects that are not numbers are arrays, and each class takes a lookup.
-    !is_of(NpyTypes::PyArray_Type) && classes.into_iter().any(is_of)
+    // Most objects that are not numbers are arrays. Testing for an array first saves a lookup for each class.
+    !has_class(NpyTypes::PyArray_Type) && classes.into_iter().any(has_class)
 }
 
 /// A list of the `entries`, as many as their length says.
