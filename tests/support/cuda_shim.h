@@ -84,6 +84,7 @@ struct Fiber {
     char* stack;
     State state;
     int line;
+    unsigned mask;  // of the threads of the warp that wait together
 };
 
 Context scheduler;
@@ -170,9 +171,10 @@ void prepare(Fiber& fiber) {
 #endif
 }
 
-void wait(State state, int line) {
+void wait(State state, int line, unsigned mask = 0xffffffff) {
     current->state = state;
     current->line = line;
+    current->mask = mask;
     change(current->context, scheduler, false);
 }
 
@@ -188,22 +190,24 @@ bool run_warp(unsigned first, unsigned count) {
             threadIdx.x = thread;
             change(scheduler, current->context, false);
         }
-        int line = -1, other = -1;
-        bool is_apart = false;
-        for (unsigned i = first; i < first + count; i++) {
-            if (fibers[i].state == AT_WARP) {
-                if (line < 0) line = fibers[i].line;
-                is_apart |= fibers[i].line != line;
-            } else if (fibers[i].state == AT_BLOCK) {
-                other = fibers[i].line;
+        bool any = false;
+        for (unsigned i = 0; i < count; i++) {
+            const Fiber& own = fibers[first + i];
+            if (own.state != AT_WARP) continue;
+            any = true;
+            for (unsigned j = 0; j < count; j++) {
+                const Fiber& other = fibers[first + j];
+                bool is_same = other.state == AT_WARP && other.line == own.line && other.mask == own.mask;
+                if (!(own.mask >> j & 1) || other.state == DONE || is_same) continue;
+                snprintf(message, sizeof(message), "block %u: threads of a warp wait at different barriers, line %d",
+                         blockIdx.x, own.line);
+                return false;
             }
-        }
-        if (line < 0) return true;
-        if (is_apart || other >= 0) {
-            snprintf(message, sizeof(message), "block %u: threads of a warp wait at different barriers, line %d",
-                     blockIdx.x, line);
+            if (own.mask >> i & 1) continue;
+            snprintf(message, sizeof(message), "block %u: a thread waits for others only, line %d", blockIdx.x, own.line);
             return false;
         }
+        if (!any) return true;
         for (unsigned i = first; i < first + count; i++) {
             if (fibers[i].state == AT_WARP) fibers[i].state = RUNS;
         }
@@ -253,7 +257,7 @@ inline const char* launch(void (*kernel)(const void*), const void* params, unsig
 
 // A line is told from others by its number in the whole source.
 #define __syncthreads() shim::wait(shim::AT_BLOCK, __LINE__)
-#define __syncwarp(...) shim::wait(shim::AT_WARP, __LINE__)
+#define __syncwarp(...) shim::wait(shim::AT_WARP, __LINE__ __VA_OPT__(, ) __VA_ARGS__)
 
 #define SHIM_LAUNCHER(function, ...)                                                                              \
     extern "C" const char* function(const Params* params, unsigned grid, unsigned block, int backward) {        \

@@ -9,8 +9,9 @@ def instantiations() -> list[str]:
     names = [f"sums<{name}, {deep}>" for name in real for deep in ("false", "true")]
     untyped = ("first", "powers", "power_ends", "given", "columns", "column_norms", "largest", "singular", "conversion")
     names += [f"{kernel}<void>" for kernel in untyped]
-    names += [f"{kernel}<{flag}>" for kernel in ("ends", "slices") for flag in ("false", "true")]
-    names += [f"rows<{name}, {all_}>" for name in real for all_ in ("false", "true")]
-    names += [f"{kernel}<{name}>" for kernel in ("scale", "magnitudes", "columns_of", "scale_slices") for name in real]
+    names += [f"ends<{flag}>" for flag in ("false", "true")] + [f"slices<{team}>" for team in (32, 256)]
+    names += [f"rows<{name}, {team}>" for name in real for team in (8, 32, 256)]
+    typed = ("scale", "magnitudes", "columns_of", "scale_columns", "scale_slices")
+    names += [f"{kernel}<{name}>" for kernel in typed for name in real]
     names += [f"clip<{TYPES[code]}>" for code in ORDERED]
     return names + [f"copy<{name}>" for name in MOVED_AS.values()]

@@ -9,7 +9,7 @@ import numpy as np
 from gradclip._cuda._layout import Layout, Pair, Places, Split, View, layout_of, product_of, run_of
 from gradclip._cuda._list import Tensors, run_list
 from gradclip._cuda._queue import argument_of
-from gradclip._cuda._words import BLOCK, REAL, THREADS, TYPES, Flag, Norm, NormsTo, Order, Word
+from gradclip._cuda._words import BLOCK, REAL, ROWS_OF_BLOCK, THREADS, TYPES, Flag, Norm, NormsTo, Order, Word
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,17 +65,14 @@ def norms_of_slices(call: Call, slices: Slices, norm: Norm, to: NormsTo) -> None
         runs = -(-length // run)
         params[Word.RUN] = run
         params[Word.PARTS_AT] = call.queue.room(16 * runs * count)
-        width = 8
-        while width < min(count, THREADS):
-            width *= 2
         is_plain = norm.order is Order.TWO and view.code in REAL
         name = f"columns_of<{TYPES[view.code]}>" if is_plain else "columns<void>"
-        call.launch(name, -(-count // width) * runs, params, at_once=1)
+        call.launch(name, _tiles_of(count)[0] * runs, params, at_once=1)
         call.launch("column_norms<void>", count, params)
     elif norm.order is Order.TWO and view.code in REAL and length:
-        _launch_teams(call, f"rows<{TYPES[view.code]}, {{all}}>", params)
+        _launch_rows(call, view.code, params)
     else:
-        _launch_teams(call, "slices<{all}>", params)
+        _launch_teams(call, "slices<{team}>", params, 32 if length <= BLOCK else THREADS)
 
 
 def _params_of(slices: Slices, pair: Pair | None = None) -> Words:
@@ -101,11 +98,27 @@ def _params_of(slices: Slices, pair: Pair | None = None) -> Words:
     return params
 
 
-def _launch_teams(call: Call, name: str, params: Words) -> None:
-    """Launch a kernel in which a warp has a slice, or a whole block of threads if the slice is longer."""
-    is_long = params[Word.LENGTH] > BLOCK
-    kernel = name.format(all="true" if is_long else "false")
-    call.launch(kernel, int(params[Word.COUNT]), params, at_once=1 if is_long else THREADS // 32)
+def _tiles_of(columns: int) -> tuple[int, int]:
+    """Return how many tiles cover columns, and the rows of a tile: ``Tiles`` of ``kernels.cu``."""
+    width = 8
+    while width < min(columns, THREADS):
+        width *= 2
+    return -(-columns // width), THREADS // width * ROWS_OF_BLOCK
+
+
+#: Elements of slices of which a warp has four. So its threads read 32 bytes of float32 side by side, a sector of the memory.
+_SHORT = 256
+
+
+def _launch_rows(call: Call, code: int, params: Words) -> None:
+    """Launch the kernel for rows of a real dtype."""
+    length = params[Word.LENGTH]
+    _launch_teams(call, f"rows<{TYPES[code]}, {{team}}>", params, 8 if length <= _SHORT else 32 if length <= BLOCK else THREADS)
+
+
+def _launch_teams(call: Call, name: str, params: Words, team: int) -> None:
+    """Launch a kernel in which a team of so many threads has a slice."""
+    call.launch(name.format(team=team), int(params[Word.COUNT]), params, at_once=THREADS // team)
 
 
 def scale_slices(call: Call, slices: Slices, pair: Pair, norm: Norm, to: NormsTo | None = None) -> None:
@@ -125,7 +138,7 @@ def scale_slices(call: Call, slices: Slices, pair: Pair, norm: Norm, to: NormsTo
         params = _params_of(parts, own)
         norm.fill(params, [parts.view.code])
         to.fill(params)
-        _launch_teams(call, f"rows<{TYPES[parts.view.code]}, {{all}}>", params)
+        _launch_rows(call, parts.view.code, params)
     else:
         factors = call.keep(call.device.alloc(16 * count))
         norms_of_slices(call, slices, norm, to._replace(factors_at=factors.ptr))
@@ -141,9 +154,12 @@ def scale_by_factors(call: Call, slices: Slices, pair: Pair, factors_at: int) ->
     if count == 0 or length == 0:
         return
     params[Word.FACTORS_AT] = factors_at
+    name = TYPES[parts.view.code]
     if columns:
-        params[Word.FLAGS] |= Flag.COLUMNS
-    call.launch(f"scale_slices<{TYPES[parts.view.code]}>", count * length, params)
+        tiles, rows = _tiles_of(count)
+        call.launch(f"scale_columns<{name}>", tiles * -(-length // rows), params, at_once=1)
+    else:
+        call.launch(f"scale_slices<{name}>", count * -(-length // BLOCK), params, at_once=THREADS // 32)
 
 
 def _are_long(call: Call, count: int, length: int) -> bool:

@@ -124,7 +124,6 @@ class Flag(IntFlag):
     WIDE_MODULUS = 4
     IN_PLACE = 8
     NARROW_NORM = 16
-    COLUMNS = 32
     EACH = 64
     NUMBER = 128
 

@@ -75,7 +75,7 @@ enum : int { ROW_SOURCE, ROW_TARGET, ROW_LEN, ROW_BLOCK, ROW_SLOT, ROW_SPAN, ROW
 enum : int { ORDER_ONE = 1, ORDER_TWO, ORDER_MAX, ORDER_SIMPLE, ORDER_POWER };
 // MODE_PART: other processes have parts of the data too. The host reads value and exponent, of order 2 before the root is taken.
 enum : int { MODE_NORM, MODE_CLIP, MODE_GLOBAL, MODE_AVERAGE, MODE_NORMALIZE, MODE_PART };
-enum : int { HAS_LIMBS = 1, WIDE = 2, WIDE_MODULUS = 4, IN_PLACE = 8, NARROW_NORM = 16, COLUMNS = 32, EACH = 64, NUMBER = 128 };
+enum : int { HAS_LIMBS = 1, WIDE = 2, WIDE_MODULUS = 4, IN_PLACE = 8, NARROW_NORM = 16, EACH = 64, NUMBER = 128 };
 // Results of blocks and spans: sums, and keys of the largest modulus. PART_LIMB is of blocks alone.
 enum : int { PART_SUM, PART_DOWN, PART_UP, PART_MAX, PART_MAX_DOWN, PART_MAX_UP, PARTS, PART_LIMB = PARTS };
 enum : int {
@@ -124,6 +124,12 @@ DEV word offset_of(const word* layout, word i) {
 // The same as a call: inlined into an unrolled loop, it takes NVRTC seconds.
 DEV_COLD word far_offset(const word* layout, word i) { return offset_of(layout, i); }
 
+// The distance of an element from the next one, of an array whose layout stands at `layout` of the table. 0: it varies, or is 0.
+DEV word stride_of(const word* table, word layout) {
+    if (!layout) return 1;
+    return table[layout] == 1 ? table[layout + 2] : 0;
+}
+
 // Where element i lies, of an array whose layout stands at `layout` of the table.
 DEV word place(const word* table, word layout, word i) { return layout ? offset_of(table + layout, i) : i; }
 
@@ -147,30 +153,36 @@ DEV const word* row_of(const Params& p, const word* table, word block) {
 DEV word source_layout(const word* row) { return row[ROW_LAYOUTS] & 0xffffffff; }
 DEV word target_layout(const word* row) { return row[ROW_LAYOUTS] >> 32; }
 
-// ---- sums of a warp
+// ---- sums of a team: TEAM threads side by side, all in one warp. All of them get the result.
 
-// The sums of 32 lanes folded by halves, by the 32 threads of a warp. All of them get the result.
-DEV double fold(double* lanes, int lane) {
-    __syncwarp();
-    for (int width = 16; width; width /= 2) {
-        if (lane < width) lanes[lane] += lanes[lane + width];
-        __syncwarp();
+// The bits of the team's threads among those of its warp.
+template <int TEAM> DEV u32 team_mask() {
+    if (TEAM == 32) return ~0u;
+    return ((1u << TEAM % 32) - 1) << threadIdx.x % 32 / TEAM * TEAM;
+}
+
+// The sum of the TEAM numbers in `near`, folded by halves.
+template <int TEAM> DEV double fold(double* near, int thread) {
+    __syncwarp(team_mask<TEAM>());
+    for (int width = TEAM / 2; width; width /= 2) {
+        if (thread < width) near[thread] += near[thread + width];
+        __syncwarp(team_mask<TEAM>());
     }
-    const double all = lanes[0];
-    __syncwarp();
+    const double all = near[0];
+    __syncwarp(team_mask<TEAM>());
     return all;
 }
 
-DEV u64 fold_max(double* lanes, int lane, u64 key) {
-    u64* keys = reinterpret_cast<u64*>(lanes);
-    keys[lane] = key;
-    __syncwarp();
-    for (int width = 16; width; width /= 2) {
-        if (lane < width && keys[lane + width] > keys[lane]) keys[lane] = keys[lane + width];
-        __syncwarp();
+template <int TEAM> DEV u64 fold_max(double* near, int thread, u64 key) {
+    u64* keys = reinterpret_cast<u64*>(near);
+    keys[thread] = key;
+    __syncwarp(team_mask<TEAM>());
+    for (int width = TEAM / 2; width; width /= 2) {
+        if (thread < width && keys[thread + width] > keys[thread]) keys[thread] = keys[thread + width];
+        __syncwarp(team_mask<TEAM>());
     }
     const u64 all = keys[0];
-    __syncwarp();
+    __syncwarp(team_mask<TEAM>());
     return all;
 }
 
@@ -214,50 +226,59 @@ DEV_COLD double term_at(const Term& term, const void* data, word i, int dtype) {
     }
 }
 
-// Elements of any dtype, in a layout; a view of what a kernel reads. An element is loaded first, and used then.
+// Adds the terms of elements first, first + step, ... to the sums of LANES lanes in turn, in order. Elements are loaded AT_ONCE,
+// and used then. Those beyond the end are `Element()`, which adds 0.
+template <int LANES, int AT_ONCE, class Element, class Load, class Of>
+DEV void add_up(double* sums, int first, int len, int step, const Load& load, const Of& term) {
+    for (int i = first; i < len; i += AT_ONCE * step) {
+        Element loaded[AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) loaded[k] = i + k * step < len ? load(i + k * step) : Element();
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) sums[k % LANES] += term(loaded[k]);
+    }
+}
+
+// Elements of any dtype, in a layout; a view of what a kernel reads.
 struct Reader {
-    typedef word Element; // its index
-    enum : int { AT_ONCE = 1 };
     const void* data;
     const word* table;
     word base, layout;
     int dtype;
 
-    DEV_METHOD Element load(word i) const { return base + place(table, layout, i); }
-    static DEV_METHOD Element none() { return -1; }
-    DEV_METHOD double term(const Term& of, Element i) const { return term_at(of, data, i, dtype); }
-    DEV_METHOD u64 key(word i, double by) const { return key_of(modulus_at(data, load(i), dtype, by)); }
+    DEV_METHOD word place_of(word i) const { return base + place(table, layout, i); }
+    DEV_METHOD Reader moved(word by) const { return Reader{data, table, base + by, layout, dtype}; }
+    template <int LANES> DEV_METHOD void add(double* sums, const Term& of, word from, int first, int len, int step) const {
+        add_up<LANES, 1, word>(
+            sums, first, len, step, [&](int i) { return place_of(from + i); },
+            [&](word at) { return term_at(of, data, at, dtype); });
+    }
+    DEV_METHOD u64 key(word i, double by) const { return key_of(modulus_at(data, place_of(i), dtype, by)); }
 };
 
-// The same of one real dtype, for Euclidean norms alone.
+// The same of one real dtype, for Euclidean norms alone. Nearly all layouts have one stride.
 template <class T> struct TypedReader {
-    typedef T Element;
-    enum : int { AT_ONCE = 8 };
     const T* data;
     const word* table;
-    word base, layout;
+    word layout, stride;
     static constexpr int dtype = code_of<T>::value;
 
-    DEV_METHOD Element load(word i) const { return data[base + place(table, layout, i)]; }
-    static DEV_METHOD Element none() { return T(); }
-    DEV_METHOD double term(const Term& of, Element element) const {
-        const double x = widen(element) * of.by;
-        return x * x;
+    DEV_METHOD TypedReader moved(word by) const { return TypedReader{data + by, table, layout, stride}; }
+    template <int LANES> DEV_METHOD void add(double* sums, const Term& of, word from, int first, int len, int step) const {
+        auto square = [&](T element) {
+            const double x = widen(element) * of.by;
+            return x * x;
+        };
+        const T* own = data + from * stride;
+        if (stride) add_up<LANES, 16, T>(sums, first, len, step, [&](int i) { return own[i * stride]; }, square);
+        else add_up<LANES, LANES, T>(
+            sums, first, len, step, [&](int i) { return data[far_offset(table + layout, from + i)]; }, square);
     }
     DEV_METHOD u64 key(word, double) const { return 0; }
 };
 
-// The sum of the terms of elements from, from + step, ..., in order. Elements beyond the end add 0.
-template <class R> DEV double sum_of(const R& reader, const Term& term, word from, word end, word step) {
-    double sum = 0.0;
-    for (word i = from; i < end; i += R::AT_ONCE * step) {
-        typename R::Element loaded[R::AT_ONCE]; // so that all are under way at once
-#pragma unroll
-        for (int k = 0; k < R::AT_ONCE; k++) loaded[k] = i + k * step < end ? reader.load(i + k * step) : R::none();
-#pragma unroll
-        for (int k = 0; k < R::AT_ONCE; k++) sum += reader.term(term, loaded[k]);
-    }
-    return sum;
+template <class T> DEV TypedReader<T> typed_reader(const Params& p, const word* table) {
+    return TypedReader<T>{data_at<const T>(p.w[SOURCE]), table, p.w[REDUCED], stride_of(table, p.w[REDUCED])};
 }
 
 // ---- the norm from its passes: `Order::norm` of the CPU
@@ -433,25 +454,28 @@ DEV word first_span(const Params& p, const word* table, word tensor) {
 DEV double* of_blocks(const Params& p, int part) { return at<double>(p.w[PARTS_AT]) + part * p.w[SLOTS]; }
 DEV double* of_spans(const Params& p, int part) { return at<double>(p.w[SPANS_AT]) + 2 * part * p.w[SPANS]; }
 
-// Merges `count` totals into another one, in order.
-DEV void merge_all(Total* all, const double* totals, int count) {
+// Merges `count` totals, `step` apart, into another one, in order.
+DEV void merge_all(Total* all, const double* totals, int count, word step) {
     enum : int { AT_ONCE = 8 };
-    int i = 0;
-    for (; i + AT_ONCE <= count; i += AT_ONCE) {
+    for (int i = 0; i < count; i += AT_ONCE) {
         Total loaded[AT_ONCE]; // so that all are under way at once
 #pragma unroll
-        for (int k = 0; k < AT_ONCE; k++) loaded[k] = total_of(totals[2 * (i + k)], totals[2 * (i + k) + 1]);
+        for (int k = 0; k < AT_ONCE; k++) {
+            const double* own = totals + 2 * (i + k) * step;
+            loaded[k] = i + k < count ? total_of(own[0], own[1]) : total_zero();
+        }
 #pragma unroll
-        for (int k = 0; k < AT_ONCE; k++) merge(all, loaded[k]);
+        for (int k = 0; k < AT_ONCE; k++) {
+            if (i + k < count) merge(all, loaded[k]);
+        }
     }
-    for (; i < count; i++) merge(all, total_of(totals[2 * i], totals[2 * i + 1]));
 }
 
 // The sum of a tensor: of its spans, in order. Most tensors have one.
 DEV Total sum_of_tensor(const Params& p, const word* table, int part, word tensor) {
     const word first = first_span(p, table, tensor), count = first_span(p, table, tensor + 1) - first;
     Total all = total_zero();
-    merge_all(&all, of_spans(p, part) + 2 * first, static_cast<int>(count));
+    merge_all(&all, of_spans(p, part) + 2 * first, static_cast<int>(count), 1);
     return all;
 }
 
@@ -467,7 +491,7 @@ DEV double sum_of_list(const Params& p, const word* table, int part, double* nea
             near[2 * threadIdx.x + 1] = own.error;
         }
         __syncthreads();
-        if (threadIdx.x == 0) merge_all(&all, near, static_cast<int>(count));
+        if (threadIdx.x == 0) merge_all(&all, near, static_cast<int>(count), 1);
         __syncthreads();
     }
     if (threadIdx.x == 0) near[0] = value_of(all);
@@ -666,7 +690,7 @@ template <class T, bool DEEP> KERNEL sums(const __grid_constant__ Params p) {
         });
         auto write = [&](int part, double of) {
             lanes[lane] = of;
-            const double folded = fold(lanes, lane);
+            const double folded = fold<32>(lanes, lane);
             if (lane == 0) of_blocks(p, part)[block.slot] = folded;
         };
         write(PART_SUM, sum);
@@ -677,21 +701,29 @@ template <class T, bool DEEP> KERNEL sums(const __grid_constant__ Params p) {
     });
 }
 
-// The sum of a term over a block, of any dtype, by a warp.
-template <class R>
-DEV double sum_of_block(double* lanes, int lane, const R& reader, const Term& term, word from, word len) {
-    lanes[lane] = sum_of(reader, term, from + lane, from + len, 32);
-    return fold(lanes, lane);
+// The sum of a term over a block by a team, whose thread j has lanes j, j + TEAM, ...
+template <int TEAM, class R>
+DEV double sum_of_block(double* near, int thread, const R& reader, const Term& term, word from, int len) {
+    enum : int { LANES = 32 / TEAM };
+    double sums[LANES] = {};
+    reader.template add<LANES>(sums, term, from, thread, len, TEAM);
+#pragma unroll
+    for (int width = LANES / 2; width; width /= 2) {
+#pragma unroll
+        for (int k = 0; k < width; k++) sums[k] += sums[k + width];
+    }
+    near[thread] = sums[0];
+    return fold<TEAM>(near, thread);
 }
 
-template <class R>
-DEV u64 max_of_block(double* lanes, int lane, const R& reader, double by, word from, word len) {
+template <int TEAM, class R>
+DEV u64 max_of_block(double* near, int thread, const R& reader, double by, word from, word len) {
     u64 key = 0;
-    for (word i = lane; i < len; i += 32) {
+    for (word i = thread; i < len; i += TEAM) {
         const u64 own = reader.key(from + i, by);
         if (own > key) key = own;
     }
-    return fold_max(lanes, lane, key);
+    return fold_max<TEAM>(near, thread, key);
 }
 
 // The parts that a norm needs of each block, except sums of powers. `limbs`: of integers that float64 does not hold.
@@ -720,7 +752,7 @@ template <class> KERNEL first(const __grid_constant__ Params p) {
             const double by = power_of_two(is_down ? -RESCALE : is_up ? RESCALE : 0);
             double* to = of_blocks(p, part) + block.slot;
             if (part >= PART_MAX && part != PART_LIMB) {
-                const u64 key = max_of_block(lanes, lane, reader, by, block.from, block.len);
+                const u64 key = max_of_block<32>(lanes, lane, reader, by, block.from, block.len);
                 if (lane == 0) *reinterpret_cast<u64*>(to) = key;
                 continue;
             }
@@ -729,7 +761,7 @@ template <class> KERNEL first(const __grid_constant__ Params p) {
             const bool has_limbs = limbs_of(dtype) > 1 && order.kind == ORDER_ONE;
             if (has_limbs) term.limb = part == PART_LIMB ? 1 : 0;
             const bool is_none = part == PART_LIMB && !has_limbs;
-            const double sum = is_none ? 0.0 : sum_of_block(lanes, lane, reader, term, block.from, block.len);
+            const double sum = is_none ? 0.0 : sum_of_block<32>(lanes, lane, reader, term, block.from, block.len);
             if (lane == 0) *to = sum;
         }
     });
@@ -746,7 +778,7 @@ template <class> KERNEL powers(const __grid_constant__ Params p) {
         Term term = term_of(TERM_POWER, 1.0);
         term.power = *reinterpret_cast<const Power*>(state + STATE_POWER);
         const Reader reader = {at<const void>(row[ROW_SOURCE]), table, 0, source_layout(row), dtype};
-        const double sum = sum_of_block(lanes, lane, reader, term, block.from, block.len);
+        const double sum = sum_of_block<32>(lanes, lane, reader, term, block.from, block.len);
         if (lane == 0) of_blocks(p, PART_SUM)[block.slot] = sum;
     });
 }
@@ -763,18 +795,19 @@ DEV void end_of_chunk(const Params& p, int part, word slot, int blocks, bool lim
         *reinterpret_cast<u64*>(to) = key;
         return;
     }
+    const double* second = limbs ? of_blocks(p, PART_LIMB) + slot : own;
     Total total = total_zero();
-    int i = 0;
-    for (; i + 16 <= blocks && !limbs; i += 16) {
-        double loaded[16]; // so that all are under way at once
+    enum : int { AT_ONCE = 16 };
+    for (int i = 0; i < blocks; i += AT_ONCE) {
+        double loaded[AT_ONCE]; // so that all are under way at once
 #pragma unroll
-        for (int k = 0; k < 16; k++) loaded[k] = own[i + k];
+        for (int k = 0; k < AT_ONCE; k++) loaded[k] = i + k < blocks ? own[i + k] : 0.0;
 #pragma unroll
-        for (int k = 0; k < 16; k++) add(&total, loaded[k]);
-    }
-    for (; i < blocks; i++) {
-        add(&total, own[i]);
-        if (limbs) add(&total, of_blocks(p, PART_LIMB)[slot + i]);
+        for (int k = 0; k < AT_ONCE; k++) {
+            if (i + k >= blocks) break;
+            add(&total, loaded[k]);
+            if (limbs) add(&total, second[i + k]);
+        }
     }
     to[0] = total.sum;
     to[1] = total.error;
@@ -808,7 +841,7 @@ DEV void end_of_span(const Params& p, const word* table, u32 parts, double (*nea
         return;
     }
     Total total = total_zero();
-    merge_all(&total, near[part], chunks);
+    merge_all(&total, near[part], chunks, 1);
     to[0] = total.sum;
     to[1] = total.error;
 }
@@ -849,21 +882,25 @@ template <class T> DEV bool are_same(T a, T b) {
     }
 }
 
-// Writes `map(element)` of `len` elements of a dense array to another one, by a warp. KEEPS: in place, and 16 bytes that do not
+// Writes `map(element)` of `len` elements of a dense array to another one, by a team. KEEPS: in place, and 16 bytes that do not
 // change are not written, which saves memory bandwidth.
-template <bool KEEPS, class T, class Map> DEV void map_dense(const T* source, T* target, word len, int lane, const Map& map) {
+template <int TEAM, bool KEEPS, class T, class Map>
+DEV void map_dense(const T* source, T* target, int len, int thread, const Map& map) {
     enum : int { SIZE = 16 / sizeof(T), AT_ONCE = 4 };
-    word done = 0;
+    int done = 0;
     if (((reinterpret_cast<word>(source) | reinterpret_cast<word>(target)) & 15) == 0) {
         const Pack<T>* from = reinterpret_cast<const Pack<T>*>(source);
         Pack<T>* to = reinterpret_cast<Pack<T>*>(target);
-        const word packs = len / SIZE / (32 * AT_ONCE) * (32 * AT_ONCE);
-        for (word i = lane; i < packs; i += 32 * AT_ONCE) {
+        const int packs = len / SIZE;
+        for (int i = thread; i < packs; i += TEAM * AT_ONCE) {
             Pack<T> loaded[AT_ONCE];
 #pragma unroll
-            for (int k = 0; k < AT_ONCE; k++) loaded[k] = from[i + 32 * k];
+            for (int k = 0; k < AT_ONCE; k++) {
+                if (i + TEAM * k < packs) loaded[k] = from[i + TEAM * k];
+            }
 #pragma unroll
             for (int k = 0; k < AT_ONCE; k++) {
+                if (i + TEAM * k >= packs) break;
                 Pack<T> made;
                 bool changes = !KEEPS;
 #pragma unroll
@@ -871,15 +908,22 @@ template <bool KEEPS, class T, class Map> DEV void map_dense(const T* source, T*
                     made.element[j] = map(loaded[k].element[j]);
                     if (KEEPS) changes |= !are_same(made.element[j], loaded[k].element[j]);
                 }
-                if (changes) to[i + 32 * k] = made;
+                if (changes) to[i + TEAM * k] = made;
             }
         }
         done = packs * SIZE;
     }
-    for (word i = done + lane; i < len; i += 32) {
+    for (int i = done + thread; i < len; i += TEAM) {
         const T x = source[i], made = map(x);
         if (!KEEPS || !are_same(made, x)) target[i] = made;
     }
+}
+
+// Writes the elements of a dense array to another one, scaled or as they are, by a team.
+template <int TEAM, class T>
+DEV void copy_scaled(const T* source, T* target, int len, int thread, bool scales, Factor factor) {
+    if (scales) map_dense<TEAM, false>(source, target, len, thread, [&](T x) { return scaled(x, factor); });
+    else map_dense<TEAM, false>(source, target, len, thread, [](T x) { return x; });
 }
 
 // Scales the arrays of a list, the last ones first: the L2 cache still holds what was read last.
@@ -897,15 +941,14 @@ template <class T> KERNEL scale(const __grid_constant__ Params p) {
         if (!scales && row[ROW_SOURCE] == row[ROW_TARGET]) continue;
         const Factor factor = {as_double(state[STATE_BY]), as_double(state[STATE_THEN])};
         const Block own = Block(row, block);
-        const word from = own.from, len = own.len;
+        const word from = own.from;
         const T* source = data_at<const T>(row[ROW_SOURCE]);
         T* target = data_at<T>(row[ROW_TARGET]);
         if (row[ROW_LAYOUTS] == 0) {
-            if (scales) map_dense<false>(source + from, target + from, len, lane, [&](T x) { return scaled(x, factor); });
-            else map_dense<false>(source + from, target + from, len, lane, [](T x) { return x; });
+            copy_scaled<32>(source + from, target + from, own.len, lane, scales, factor);
             continue;
         }
-        for (word k = from + lane; k < from + len; k += 32) {
+        for (word k = from + lane; k < from + own.len; k += 32) {
             const T x = source[place(table, source_layout(row), k)];
             target[place(table, target_layout(row), k)] = scales ? scaled(x, factor) : x;
         }
@@ -926,10 +969,11 @@ template <class T> KERNEL clip(const __grid_constant__ Params p) {
         const word warps = gridDim.x * static_cast<word>(WARPS);
         for (word block = blockIdx.x * static_cast<word>(WARPS) + threadIdx.x / 32; block * BLOCK < p.w[COUNT]; block += warps) {
             const word left = p.w[COUNT] - block * BLOCK;
-            const word from = block * BLOCK, len = left < BLOCK ? left : BLOCK;
+            const word from = block * BLOCK;
+            const int len = static_cast<int>(left < BLOCK ? left : BLOCK);
             auto map = [&](T x) { return clipped(x, lo, hi); };
-            if (in_place) map_dense<true>(source + from, target + from, len, lane, map);
-            else map_dense<false>(source + from, target + from, len, lane, map);
+            if (in_place) map_dense<32, true>(source + from, target + from, len, lane, map);
+            else map_dense<32, false>(source + from, target + from, len, lane, map);
         }
         return;
     }
@@ -986,24 +1030,28 @@ template <class> KERNEL conversion(const __grid_constant__ Params p) {
 
 // ---- slices along axes
 
-// Passes over one slice by a team: a warp for a slice of one block, all threads for a longer one. Every thread gets
-// the result.
-template <class R, bool ALL> struct TeamPasses {
+// Passes over one slice by a team: a warp or a part of one for a slice of one block, all threads for a longer one. Every
+// thread gets the result.
+template <class R, int TEAM> struct TeamPasses {
+    enum : int { WITHIN = TEAM < 32 ? TEAM : 32 }; // a warp
     const R& reader;
-    double* near; // of the warp, or of all
-    double* sums; // of the blocks of a chunk
+    double* near; // of the team
+    double* sums; // of the blocks of a chunk, for all threads
     word len;
 
     DEV_METHOD double pass(const Term& term) {
-        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         const bool limbs = term.kind == TERM_ABS && term.by == 1.0 && limbs_of(reader.dtype) > 1;
         Term own = term;
-        if (!ALL) {
-            if (!limbs) return sum_of_block(near, lane, reader, own, 0, len);
+        if (TEAM < THREADS) {
+            const int thread = threadIdx.x % WITHIN, all = static_cast<int>(len);
+            if (!limbs) return sum_of_block<WITHIN>(near, thread, reader, own, 0, all);
             Total total = total_zero();
-            for (own.limb = 0; own.limb < 2; own.limb++) add(&total, sum_of_block(near, lane, reader, own, 0, len));
+            for (own.limb = 0; own.limb < 2; own.limb++) {
+                add(&total, sum_of_block<WITHIN>(near, thread, reader, own, 0, all));
+            }
             return value_of(total);
         }
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         SpanSum all = span_sum_zero();
         for (word chunk = 0; chunk < len; chunk += CHUNK_BLOCKS * static_cast<word>(BLOCK)) {
             for (int i = warp; i < CHUNK_BLOCKS * (limbs ? 2 : 1); i += WARPS) {
@@ -1011,7 +1059,8 @@ template <class R, bool ALL> struct TeamPasses {
                 const word from = chunk + (limbs ? i / 2 : i) * static_cast<word>(BLOCK);
                 const word left = len - from;
                 if (left <= 0) break;
-                const double sum = sum_of_block(near + warp * 32, lane, reader, own, from, left < BLOCK ? left : BLOCK);
+                const int of = static_cast<int>(left < BLOCK ? left : BLOCK);
+                const double sum = sum_of_block<WITHIN>(near + warp * 32, lane, reader, own, from, of);
                 if (lane == 0) sums[i] = sum;
             }
             __syncthreads();
@@ -1026,14 +1075,14 @@ template <class R, bool ALL> struct TeamPasses {
     }
     DEV_METHOD double sum(const Term& term) { return pass(term); }
     DEV_METHOD double max(double by) {
+        if (TEAM < THREADS) return of_key(max_of_block<WITHIN>(near, threadIdx.x % WITHIN, reader, by, 0, len));
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-        if (!ALL) return of_key(max_of_block(near, lane, reader, by, 0, len));
         u64 key = 0;
         for (word i = threadIdx.x; i < len; i += THREADS) {
             const u64 own = reader.key(i, by);
             if (own > key) key = own;
         }
-        key = fold_max(near + warp * 32, lane, key);
+        key = fold_max<WITHIN>(near + warp * 32, lane, key);
         u64* keys = reinterpret_cast<u64*>(sums);
         if (lane == 0) keys[warp] = key;
         __syncthreads();
@@ -1055,91 +1104,126 @@ template <class Passes> struct ColdPasses {
     DEV_METHOD Scaled power_root(const Term& term, Scaled peak) { return ::power_root(term.power, peak, sum(term)); }
 };
 
+// Calls `work(slice, thread, near)` for each slice of a launch, by a team.
+template <int TEAM, class Work> DEV void each_slice(const Params& p, double* near, const Work& work) {
+    const int thread = threadIdx.x % TEAM, team = threadIdx.x / TEAM;
+    const word step = gridDim.x * static_cast<word>(THREADS / TEAM);
+    for (word i = blockIdx.x * static_cast<word>(THREADS / TEAM) + team; i < p.w[COUNT]; i += step) {
+        work(i, thread, near + team * TEAM);
+    }
+}
+
 // The norms of slices of any dtype and order.
-template <bool ALL> KERNEL slices(const __grid_constant__ Params p) {
+template <int TEAM> KERNEL slices(const __grid_constant__ Params p) {
     __shared__ double near[THREADS], sums[2 * CHUNK_BLOCKS];
     const word* table = table_of(p);
     const Order order = order_of(p);
-    const int warp = threadIdx.x / 32;
-    const word teams = gridDim.x * static_cast<word>(ALL ? 1 : WARPS);
-    for (word i = ALL ? blockIdx.x : blockIdx.x * static_cast<word>(WARPS) + warp; i < p.w[COUNT]; i += teams) {
+    each_slice<TEAM>(p, near, [&](word i, int thread, double* own) {
         const Reader reader = {at<const void>(p.w[SOURCE]), table, place(table, p.w[KEPT], i), p.w[REDUCED],
                                static_cast<int>(p.w[DTYPE])};
-        ColdPasses<TeamPasses<Reader, ALL>> passes = {{reader, ALL ? near : near + warp * 32, sums, p.w[LENGTH]}};
+        ColdPasses<TeamPasses<Reader, TEAM>> passes = {{reader, own, sums, p.w[LENGTH]}};
         const Scaled norm = norm_of(order, passes);
-        if (ALL ? threadIdx.x == 0 : threadIdx.x % 32 == 0) settle_slice(p, i, norm);
+        if (thread == 0) settle_slice(p, i, norm);
+    });
+}
+
+// Writes the block of a slice that begins at element `from`, scaled or as it is, by a team.
+template <int TEAM, class T>
+DEV void write_block(const Params& p, const word* table, word slice, word from, int thread, bool scales, Factor factor) {
+    const word left = p.w[LENGTH] - from;
+    const int len = static_cast<int>(left < BLOCK ? left : BLOCK);
+    const T* source = data_at<const T>(p.w[SOURCE]) + place(table, p.w[KEPT], slice);
+    T* target = data_at<T>(p.w[TARGET]) + place(table, p.w[TARGET_KEPT], slice);
+    if (!p.w[REDUCED] && !p.w[TARGET_REDUCED]) {
+        copy_scaled<TEAM>(source + from, target + from, len, thread, scales, factor);
+        return;
+    }
+    for (word k = from + thread; k < from + len; k += TEAM) {
+        const T x = source[place(table, p.w[REDUCED], k)];
+        target[place(table, p.w[TARGET_REDUCED], k)] = scales ? scaled(x, factor) : x;
     }
 }
 
 // The Euclidean norms of slices. If there is a target, each slice is scaled by its own norm, in one pass over the device's
-// memory: the team that has read a slice writes it, while the caches hold it.
-template <class T, bool ALL> KERNEL rows(const __grid_constant__ Params p) {
+// memory: the team that has read a slice writes it, while the caches hold it. Of short slices a warp has several, so that what
+// follows from their norms is computed for all of them at once.
+template <class T, int TEAM> KERNEL rows(const __grid_constant__ Params p) {
     __shared__ double near[THREADS], sums[2 * CHUNK_BLOCKS];
     const word* table = table_of(p);
     const Order order = {ORDER_TWO, 2.0, is_wide(code_of<T>::value), false, false};
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const word teams = gridDim.x * static_cast<word>(ALL ? 1 : WARPS), len = p.w[LENGTH];
+    const word len = p.w[LENGTH];
     const bool in_place = p.w[FLAGS] & IN_PLACE;
-    for (word i = ALL ? blockIdx.x : blockIdx.x * static_cast<word>(WARPS) + warp; i < p.w[COUNT]; i += teams) {
-        const TypedReader<T> reader = {data_at<const T>(p.w[SOURCE]), table, place(table, p.w[KEPT], i), p.w[REDUCED]};
-        TeamPasses<TypedReader<T>, ALL> passes = {reader, ALL ? near : near + warp * 32, sums, len};
+    const TypedReader<T> all = typed_reader<T>(p, table);
+    each_slice<TEAM>(p, near, [&](word i, int thread, double* own) {
+        const TypedReader<T> reader = all.moved(place(table, p.w[KEPT], i));
+        TeamPasses<TypedReader<T>, TEAM> passes = {reader, own, sums, len};
         const Scaled norm = norm_of(order, passes);
-        if (ALL ? threadIdx.x == 0 : lane == 0) settle_slice(p, i, norm);
-        if (!p.w[TARGET]) continue;
+        if (thread == 0) settle_slice(p, i, norm);
+        if (!p.w[TARGET]) return;
         Factor factor;
         const bool scales = factor_of(p, norm, &factor);
-        if (!scales && in_place) continue;
-        const T* source = data_at<const T>(p.w[SOURCE]) + reader.base;
-        T* target = data_at<T>(p.w[TARGET]) + place(table, p.w[TARGET_KEPT], i);
-        if (!p.w[REDUCED] && !p.w[TARGET_REDUCED]) {
-            for (word from = ALL ? warp * BLOCK : 0; from < len; from += ALL ? THREADS / 32 * BLOCK : BLOCK) {
-                const word left = len - from, own = left < BLOCK ? left : BLOCK;
-                if (scales) map_dense<false>(source + from, target + from, own, lane, [&](T x) { return scaled(x, factor); });
-                else map_dense<false>(source + from, target + from, own, lane, [](T x) { return x; });
-            }
-            if (ALL) __syncthreads();
-            continue;
+        if (!scales && in_place) return;
+        enum : int { WITHIN = TEAM < 32 ? TEAM : 32 };
+        for (word from = thread / WITHIN * BLOCK; from < len; from += TEAM / WITHIN * BLOCK) {
+            write_block<WITHIN, T>(p, table, i, from, thread % WITHIN, scales, factor);
         }
-        for (word k = ALL ? threadIdx.x : threadIdx.x % 32; k < len; k += ALL ? THREADS : 32) {
-            const T x = source[place(table, p.w[REDUCED], k)];
-            target[place(table, p.w[TARGET_REDUCED], k)] = scales ? scaled(x, factor) : x;
-        }
-        if (ALL) __syncthreads();
-    }
+    });
 }
 
-// Sums of columns: slices side by side. 64 rows are added up, one accumulator a column, then come the next; these sums
-// are put together in order, RUN rows of them here, and the runs in `column_norms`. A thread has 64 rows of a column.
+// ---- columns: slices side by side
+
+// How a block of threads covers columns: `width` of them by neighbouring threads, in `groups` of threads one below the other.
+struct Tiles {
+    int width, groups;
+    word count; // of tiles side by side
+
+    DEV_METHOD explicit Tiles(word columns) {
+        width = 8;
+        while (width < THREADS && width < columns) width *= 2;
+        groups = THREADS / width;
+        count = (columns + width - 1) / width;
+    }
+    DEV_METHOD word column(word item) const { return item % count * width + threadIdx.x % width; }
+    DEV_METHOD int group() const { return threadIdx.x / width; }
+};
+
+// Sums of columns. 64 rows are added up, one accumulator a column, then come the next; these sums are put together in order,
+// RUN rows of them here, and the runs in `column_norms`. A thread has 64 rows of a column.
 template <class R> DEV void sum_columns(const Params& p, const Order& order, const R& like) {
     __shared__ double near[THREADS];
     const word* table = table_of(p);
     const word count = p.w[COUNT], len = p.w[LENGTH], run = p.w[RUN], runs = (len + run - 1) / run;
-    int width = 8;
-    while (width < THREADS && width < count) width *= 2;
-    const word tiles = (count + width - 1) / width;
-    const int groups = THREADS / width, group = threadIdx.x / width;
+    const Tiles tiles(count);
+    const int groups = tiles.groups, group = tiles.group();
     double* totals = at<double>(p.w[PARTS_AT]);
     Term term = term_of(order.kind == ORDER_ONE ? TERM_ABS : order.kind == ORDER_TWO ? TERM_SQUARE : TERM_SIMPLE, 1.0);
     term.simple = order.kind == ORDER_SIMPLE ? simple_of(order.p) : 0;
     term.in_columns = true;
     const int limbs = term.kind == TERM_ABS ? limbs_of(like.dtype) : 1;
-    for (word item = blockIdx.x; item < tiles * runs; item += gridDim.x) {
-        const word column = item % tiles * width + threadIdx.x % width, of = item / tiles;
+    for (word item = blockIdx.x; item < tiles.count * runs; item += gridDim.x) {
+        const word column = tiles.column(item), of = item / tiles.count;
         const bool is_one = column < count;
         const word from = of * run, to = from + run < len ? from + run : len;
-        R reader = like;
-        reader.base = is_one ? place(table, p.w[KEPT], column) : 0;
+        const R reader = like.moved(is_one ? place(table, p.w[KEPT], column) : 0);
         Total total = total_zero();
         for (int limb = 0; limb < limbs; limb++) {
             if (limbs > 1) term.limb = limb;
             for (word first = from; first < to; first += groups * ROWS_OF_BLOCK) {
-                const word begin = first + group * ROWS_OF_BLOCK;
-                const word end = begin + ROWS_OF_BLOCK < to ? begin + ROWS_OF_BLOCK : to;
-                near[threadIdx.x] = is_one ? sum_of(reader, term, begin, end, 1) : 0.0;
+                const word begin = first + group * ROWS_OF_BLOCK, left = to - begin;
+                double sum = 0.0;
+                if (is_one && left > 0) {
+                    const int rows = static_cast<int>(left < ROWS_OF_BLOCK ? left : ROWS_OF_BLOCK);
+                    reader.template add<1>(&sum, term, begin, 0, rows, 1);
+                }
+                if (groups == 1) {
+                    add(&total, sum);
+                    continue;
+                }
+                near[threadIdx.x] = sum;
                 __syncthreads();
                 if (group == 0) {
                     for (int k = 0; k < groups && first + k * ROWS_OF_BLOCK < to; k++) {
-                        add(&total, near[k * width + threadIdx.x]);
+                        add(&total, near[k * tiles.width + threadIdx.x]);
                     }
                 }
                 __syncthreads();
@@ -1158,8 +1242,8 @@ template <class> KERNEL columns(const __grid_constant__ Params p) {
 }
 
 template <class T> KERNEL columns_of(const __grid_constant__ Params p) {
-    const TypedReader<T> reader = {data_at<const T>(p.w[SOURCE]), table_of(p), 0, p.w[REDUCED]};
-    sum_columns(p, Order{ORDER_TWO, 2.0, is_wide(code_of<T>::value), false, false}, reader);
+    const Order order = {ORDER_TWO, 2.0, is_wide(code_of<T>::value), false, false};
+    sum_columns(p, order, typed_reader<T>(p, table_of(p)));
 }
 
 // Passes over one column by one thread, where the first sum has left the range: in the order of a slice alone.
@@ -1173,9 +1257,11 @@ struct ColumnPasses {
         for (word chunk = 0; chunk < len; chunk += CHUNK_BLOCKS * static_cast<word>(BLOCK)) {
             Total of_chunk = total_zero();
             for (word from = chunk; from < len && from < chunk + CHUNK_BLOCKS * static_cast<word>(BLOCK); from += BLOCK) {
+                const int of = static_cast<int>(len - from < BLOCK ? len - from : BLOCK);
                 double lanes[32];
                 for (int lane = 0; lane < 32; lane++) {
-                    lanes[lane] = sum_of(reader, term, from + lane, len < from + BLOCK ? len : from + BLOCK, 32);
+                    lanes[lane] = 0.0;
+                    reader.template add<1>(&lanes[lane], term, from, lane, of, 32);
                 }
                 for (int width = 16; width; width /= 2) {
                     for (int lane = 0; lane < width; lane++) lanes[lane] += lanes[lane + width];
@@ -1205,14 +1291,57 @@ template <class> KERNEL column_norms(const __grid_constant__ Params p) {
     const word count = p.w[COUNT], runs = (p.w[LENGTH] + p.w[RUN] - 1) / p.w[RUN];
     const word step = gridDim.x * static_cast<word>(THREADS);
     for (word i = blockIdx.x * static_cast<word>(THREADS) + threadIdx.x; i < count; i += step) {
-        Total total = total_of(totals[2 * i], totals[2 * i + 1]);
-        for (word run = 1; run < runs; run++) {
-            merge(&total, total_of(totals[2 * (run * count + i)], totals[2 * (run * count + i) + 1]));
-        }
+        Total total = total_zero();
+        merge_all(&total, totals + 2 * i, static_cast<int>(runs), count);
         const Reader reader = {at<const void>(p.w[SOURCE]), table, place(table, p.w[KEPT], i), p.w[REDUCED],
                                static_cast<int>(p.w[DTYPE])};
         ColumnPasses passes = {reader, p.w[LENGTH], value_of(total)};
         settle_slice(p, i, norm_of(order, passes));
+    }
+}
+
+// The factor of a slice, as `settle_slice` left it.
+DEV Factor factor_at(const Params& p, word i) {
+    const double* factors = at<const double>(p.w[FACTORS_AT]);
+    return Factor{factors[i], factors[p.w[COUNT] + i]};
+}
+DEV bool is_one(Factor factor) { return factor.by == 1.0 && factor.then == 1.0; }
+
+// Scales each column by its own factor, the last rows first: the L2 cache still holds what was read last.
+template <class T> KERNEL scale_columns(const __grid_constant__ Params p) {
+    const word* table = table_of(p);
+    const word count = p.w[COUNT], len = p.w[LENGTH];
+    const bool in_place = p.w[FLAGS] & IN_PLACE;
+    const word reduced = p.w[REDUCED], target_reduced = p.w[TARGET_REDUCED];
+    const word source_step = stride_of(table, reduced), target_step = stride_of(table, target_reduced);
+    const Tiles tiles(count);
+    const word rows_each = tiles.groups * static_cast<word>(ROWS_OF_BLOCK);
+    for (word item = (len + rows_each - 1) / rows_each * tiles.count - 1 - blockIdx.x; item >= 0; item -= gridDim.x) {
+        const word column = tiles.column(item), from = item / tiles.count * rows_each + tiles.group() * ROWS_OF_BLOCK;
+        if (column >= count || from >= len) continue;
+        const Factor factor = factor_at(p, column);
+        if (in_place && is_one(factor)) continue;
+        const int rows = static_cast<int>(len - from < ROWS_OF_BLOCK ? len - from : ROWS_OF_BLOCK);
+        const T* source = data_at<const T>(p.w[SOURCE]) + place(table, p.w[KEPT], column);
+        T* target = data_at<T>(p.w[TARGET]) + place(table, p.w[TARGET_KEPT], column);
+        if (!source_step || !target_step) {
+            for (word k = from; k < from + rows; k++) {
+                target[place(table, target_reduced, k)] = scaled(source[place(table, reduced, k)], factor);
+            }
+            continue;
+        }
+        source += from * source_step;
+        target += from * target_step;
+        enum : int { AT_ONCE = 16 };
+        for (int first = 0; first < rows; first += AT_ONCE) {
+            T loaded[AT_ONCE]; // so that all are under way at once
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; k++) loaded[k] = first + k < rows ? source[(first + k) * source_step] : T();
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; k++) {
+                if (first + k < rows) target[(first + k) * target_step] = scaled(loaded[k], factor);
+            }
+        }
     }
 }
 
@@ -1242,43 +1371,16 @@ template <class> KERNEL singular(const __grid_constant__ Params p) {
     }
 }
 
-// Scales each slice by its own factor.
+// Scales each slice by its own factor, a block of it by a warp.
 template <class T> KERNEL scale_slices(const __grid_constant__ Params p) {
     const word* table = table_of(p);
-    const double* factors = at<const double>(p.w[FACTORS_AT]);
-    const word count = p.w[COUNT], len = p.w[LENGTH];
-    const bool in_place = p.w[FLAGS] & IN_PLACE, side_by_side = p.w[FLAGS] & COLUMNS;
-    const word inner = side_by_side ? count : len;
-    const word step = gridDim.x * static_cast<word>(THREADS);
-    enum : int { AT_ONCE = 4 };
-    for (word first = blockIdx.x * static_cast<word>(THREADS) + threadIdx.x; first < count * len; first += AT_ONCE * step) {
-        T loaded[AT_ONCE]; // so that all are under way at once
-        word targets[AT_ONCE];
-        bool scales[AT_ONCE];
-        Factor factors_of[AT_ONCE];
-#pragma unroll
-        for (int n = 0; n < AT_ONCE; n++) {
-            const word i = first + n * step;
-            scales[n] = i < count * len;
-            if (!scales[n]) continue;
-            word outer, rest;
-            if (((i | inner) >> 32) == 0) {
-                outer = static_cast<u32>(i) / static_cast<u32>(inner);
-                rest = static_cast<u32>(i) - static_cast<u32>(outer) * static_cast<u32>(inner);
-            } else {
-                outer = i / inner;
-                rest = i - outer * inner;
-            }
-            const word slice = side_by_side ? rest : outer, k = side_by_side ? outer : rest;
-            factors_of[n] = Factor{factors[slice], factors[count + slice]};
-            scales[n] = !in_place || factors_of[n].by != 1.0 || factors_of[n].then != 1.0;
-            if (!scales[n]) continue;
-            loaded[n] = data_at<const T>(p.w[SOURCE])[place(table, p.w[KEPT], slice) + place(table, p.w[REDUCED], k)];
-            targets[n] = place(table, p.w[TARGET_KEPT], slice) + place(table, p.w[TARGET_REDUCED], k);
-        }
-#pragma unroll
-        for (int n = 0; n < AT_ONCE; n++) {
-            if (scales[n]) data_at<T>(p.w[TARGET])[targets[n]] = scaled(loaded[n], factors_of[n]);
-        }
+    const word len = p.w[LENGTH], blocks = (len + BLOCK - 1) / BLOCK;
+    const bool in_place = p.w[FLAGS] & IN_PLACE;
+    const word step = gridDim.x * static_cast<word>(WARPS);
+    for (word item = blockIdx.x * static_cast<word>(WARPS) + threadIdx.x / 32; item < p.w[COUNT] * blocks; item += step) {
+        const word slice = item / blocks, from = (item - slice * blocks) * BLOCK;
+        const Factor factor = factor_at(p, slice);
+        if (in_place && is_one(factor)) continue;
+        write_block<32, T>(p, table, slice, from, threadIdx.x % 32, true, factor);
     }
 }
