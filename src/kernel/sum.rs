@@ -91,8 +91,8 @@ impl<T: Element> Term<T> for Rescaled<Square> {
     }
 }
 
-/// The number of chunks in a span, see [`Total::of_chunks`].
-pub const SPAN_CHUNKS: usize = 64;
+/// The number of totals in a span, see [`Spans`].
+pub const SPAN_TOTALS: usize = 64;
 
 /// A compensated sum: the rounding errors of its additions are kept beside it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -118,16 +118,11 @@ impl Total {
         self.error += other.error;
     }
 
-    /// Merges the totals of an array's chunks in order: 64 of them make a span, and spans are merged. A GPU adds up the spans
-    /// in parallel, so that no sum is one long chain of additions.
+    /// Merges the totals of an array's chunks, as [`Spans`] does.
     pub fn of_chunks(chunks: impl Iterator<Item = Self>) -> Self {
-        let (mut array, mut chunks) = (Self::default(), chunks.peekable());
-        while chunks.peek().is_some() {
-            let mut span = Self::default();
-            chunks.by_ref().take(SPAN_CHUNKS).for_each(|chunk| span.merge(chunk));
-            array.merge(span);
-        }
-        array
+        let mut spans = Spans::default();
+        chunks.for_each(|chunk| spans.push(chunk));
+        spans.total()
     }
 
     /// The sum, rounded. It is infinite or NaN where the plain sum is.
@@ -135,6 +130,37 @@ impl Total {
     #[must_use]
     pub fn value(self) -> f64 {
         if self.sum.is_finite() { self.sum + self.error } else { self.sum }
+    }
+}
+
+/// The totals of an array's chunks or of a list's arrays, merged in order: 64 of them make a span, and spans are merged. A GPU
+/// merges the totals of several spans at the same time, so that no sum is one long chain of additions.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Spans {
+    all: Total,
+    span: Total,
+    /// The number of totals in `span`.
+    len: usize,
+}
+
+impl Spans {
+    /// Takes the next total.
+    #[inline]
+    pub fn push(&mut self, total: Total) {
+        self.span.merge(total);
+        self.len += 1;
+        if self.len == SPAN_TOTALS {
+            self.all.merge(self.span);
+            (self.span, self.len) = (Total::default(), 0);
+        }
+    }
+
+    /// The sum of all totals.
+    #[inline]
+    #[must_use]
+    pub fn total(mut self) -> Total {
+        self.all.merge(self.span);
+        self.all
     }
 }
 

@@ -48,13 +48,10 @@ def test_names_mean_the_same_in_the_kernels(start, names, prefix):
 
 def test_numbers_are_the_same_in_the_kernels():
     sizes = enumerators("THREADS")
-    assert (sizes["THREADS"], sizes["BLOCK"], sizes["ROWS_OF_BLOCK"]) == (
-        _words.THREADS,
-        _words.BLOCK,
-        _words.ROWS_OF_BLOCK,
-    )
+    for name in ("THREADS", "BLOCK", "ROWS_OF_BLOCK", "TILE"):
+        assert sizes[name] == getattr(_words, name)
     assert sizes["BLOCK"] * sizes["CHUNK_BLOCKS"] == _words.CHUNK
-    assert sizes["CHUNK_BLOCKS"] * sizes["SPAN_CHUNKS"] == _words.SPAN_BLOCKS
+    assert sizes["CHUNK_BLOCKS"] * sizes["SPAN_TOTALS"] == _words.SPAN_BLOCKS
     assert enumerators("PART_SUM,")["PARTS"] == _words.PARTS
     state = enumerators("STATE_VALUE,")
     assert state["STATE_WORDS"] == _words.STATE_WORDS >= state["STATE_POWER"] + 4  # the words of a `Power`

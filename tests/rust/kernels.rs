@@ -24,7 +24,7 @@ use _core::kernel::rows::PlainFactors;
 use _core::kernel::scale::{ClipMagnitude, Scale};
 use _core::kernel::scale_each::{FactorKind, ScaleEach};
 use _core::kernel::sum::{
-    Abs, AddDenseRows, AddRows, FoldRows, Rescaled, SPAN_CHUNKS, Square, Sum, SumEach, Term, Total,
+    Abs, AddDenseRows, AddRows, FoldRows, Rescaled, SPAN_TOTALS, Square, Sum, SumEach, Term, Total,
 };
 use _core::kernel::widen::Widen;
 use _core::scaled::{Factor, Scaled, power_of_two};
@@ -1481,7 +1481,7 @@ fn a_total_carries_its_error() {
 }
 
 #[test]
-fn totals_of_chunks_merge_in_spans_of_64() {
+fn totals_merge_in_spans_of_64() {
     let merged = |totals: &[Total]| {
         let mut all = Total::default();
         for total in totals {
@@ -1640,9 +1640,9 @@ fn rows_at_once<T: Known>() {
 }
 
 #[test]
-fn gpus_merge_as_many_chunks_in_a_span() {
+fn gpus_merge_as_many_totals_in_a_span() {
     let kernels = include_str!("../../python/gradclip/_cuda/kernels.cu");
-    assert!(kernels.contains(&format!("SPAN_CHUNKS = {SPAN_CHUNKS},")));
+    assert!(kernels.contains(&format!("SPAN_TOTALS = {SPAN_TOTALS},")));
 }
 
 /// Dense rows have the sums of rows that are added one by one: few columns and many, rows that a cache holds and more.

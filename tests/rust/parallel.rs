@@ -322,7 +322,8 @@ fn sums_of_integers_are_exact() {
     assert_eq!(norm_everywhere(&[i64::MIN; 2], Order::Max).to_f64(), power_of_two(63));
 }
 
-/// The documented order of all additions: block sums to chunks, chunks to arrays, arrays to the sum, each with compensation.
+/// The documented order of all additions: block sums to chunks, chunks to arrays, arrays to spans of 64 and these to the sum, each
+/// with compensation.
 #[derive(Clone, Copy, Default)]
 struct Naive {
     sum: f64,
@@ -362,10 +363,11 @@ impl Naive {
     }
 
     fn of_list(list: &[Vec<f64>], term: impl Fn(f64) -> f64) -> f64 {
-        let total = Self::of_all(list.iter().map(|array| {
+        let of_array = |array: &Vec<f64>| {
             let terms: Vec<f64> = array.iter().map(|x| term(*x)).collect();
             Self::of_array(&terms)
-        }));
+        };
+        let total = Self::of_all(list.chunks(64).map(|arrays| Self::of_all(arrays.iter().map(of_array))));
         total.sum + total.error
     }
 }

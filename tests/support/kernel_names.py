@@ -1,6 +1,6 @@
 """The names of all kernels, for tests that build them."""
 
-from gradclip._cuda._words import MOVED_AS, ORDERED, TYPES
+from gradclip._cuda._words import ITEMSIZES, MOVED_AS, ORDERED, TYPES
 
 
 def instantiations() -> list[str]:
@@ -11,7 +11,8 @@ def instantiations() -> list[str]:
     names += [f"{kernel}<void>" for kernel in untyped]
     names += [f"ends<{flag}>" for flag in ("false", "true")] + [f"slices<{team}>" for team in (32, 256)]
     names += [f"rows<{name}, {team}>" for name in real for team in (8, 32, 256)]
-    typed = ("scale", "magnitudes", "columns_of", "scale_columns", "scale_slices")
-    names += [f"{kernel}<{name}>" for kernel in typed for name in real]
+    names += [f"{kernel}<{name}>" for kernel in ("scale", "magnitudes", "scale_slices") for name in real]
+    sides = [f"{name}, {side}" for name, itemsize in zip(real, ITEMSIZES, strict=False) for side in (1, 16 // itemsize)]
+    names += [f"{kernel}<{side}>" for kernel in ("columns_of", "scale_columns") for side in sides]
     names += [f"clip<{TYPES[code]}>" for code in ORDERED]
     return names + [f"copy<{name}>" for name in MOVED_AS.values()]

@@ -9,7 +9,7 @@ import numpy as np
 from gradclip._cuda._layout import Layout, Pair, Places, Split, View, layout_of, product_of, run_of
 from gradclip._cuda._list import Tensors, run_list
 from gradclip._cuda._queue import argument_of
-from gradclip._cuda._words import BLOCK, REAL, ROWS_OF_BLOCK, THREADS, TYPES, Flag, Norm, NormsTo, Order, Word
+from gradclip._cuda._words import BLOCK, PACK, REAL, ROWS_OF_BLOCK, THREADS, TILE, TYPES, Flag, Norm, NormsTo, Order, Word
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,9 +65,11 @@ def norms_of_slices(call: Call, slices: Slices, norm: Norm, to: NormsTo) -> None
         runs = -(-length // run)
         params[Word.RUN] = run
         params[Word.PARTS_AT] = call.queue.room(16 * runs * count)
-        is_plain = norm.order is Order.TWO and view.code in REAL
-        name = f"columns_of<{TYPES[view.code]}>" if is_plain else "columns<void>"
-        call.launch(name, _tiles_of(count)[0] * runs, params, at_once=1)
+        if norm.order is Order.TWO and view.code in REAL:
+            side = _side_by_side(slices, view)
+            call.launch(f"columns_of<{TYPES[view.code]}, {side}>", _tiles_of(count, side)[0] * runs, params, at_once=1)
+        else:
+            call.launch("columns<void>", _tiles_of(count, 1)[0] * runs, params, at_once=1)
         call.launch("column_norms<void>", count, params)
     elif norm.order is Order.TWO and view.code in REAL and length:
         _launch_rows(call, view.code, params)
@@ -98,12 +100,23 @@ def _params_of(slices: Slices, pair: Pair | None = None) -> Words:
     return params
 
 
-def _tiles_of(columns: int) -> tuple[int, int]:
+def _side_by_side(slices: Slices, *views: View) -> int:
+    """Return how many columns a thread takes: those in 16 bytes, if 16 bytes of each row can be loaded at once, else 1."""
+    split, side = slices.split, PACK // slices.view.itemsize
+    for view in views:
+        kept, reduced = layout_of(view, split.kept), layout_of(view, split.reduced)
+        starts = [view.address + kept.shift + reduced.shift, *(stride * view.itemsize for _, stride in reduced.axes)]
+        if not kept.is_dense or len(starts) > 2 or any(start % PACK for start in starts):  # noqa: PLR2004 (one stride)
+            return 1
+    return side if split.count(slices.view) % side == 0 else 1
+
+
+def _tiles_of(columns: int, side: int) -> tuple[int, int]:
     """Return how many tiles cover columns, and the rows of a tile: ``Tiles`` of ``kernels.cu``."""
     width = 8
-    while width < min(columns, THREADS):
+    while width < TILE and width * side < columns:
         width *= 2
-    return -(-columns // width), THREADS // width * ROWS_OF_BLOCK
+    return -(-columns // (width * side)), THREADS // width * ROWS_OF_BLOCK
 
 
 #: Elements of slices of which a warp has four. So its threads read 32 bytes of float32 side by side, a sector of the memory.
@@ -148,16 +161,17 @@ def scale_slices(call: Call, slices: Slices, pair: Pair, norm: Norm, to: NormsTo
 def scale_by_factors(call: Call, slices: Slices, pair: Pair, factors_at: int) -> None:
     """Scale each slice by its factor. The factors are in the order of the norms of the slices."""
     columns = slices.are_columns
-    parts = slices.in_parts()
-    params = _params_of(parts, pair.in_parts())
+    parts, own = slices.in_parts(), pair.in_parts()
+    params = _params_of(parts, own)
     count, length = int(params[Word.COUNT]), int(params[Word.LENGTH])
     if count == 0 or length == 0:
         return
     params[Word.FACTORS_AT] = factors_at
     name = TYPES[parts.view.code]
     if columns:
-        tiles, rows = _tiles_of(count)
-        call.launch(f"scale_columns<{name}>", tiles * -(-length // rows), params, at_once=1)
+        side = _side_by_side(parts, own.source, own.target)
+        tiles, rows = _tiles_of(count, side)
+        call.launch(f"scale_columns<{name}, {side}>", tiles * -(-length // rows), params, at_once=1)
     else:
         call.launch(f"scale_slices<{name}>", count * -(-length // BLOCK), params, at_once=THREADS // 32)
 

@@ -20,6 +20,8 @@ BLOCK = 2048
 CHUNK = 64 * BLOCK
 SPAN_BLOCKS = 64 * 64
 ROWS_OF_BLOCK = 64
+TILE = 64  # threads side by side on columns
+PACK = 16  # bytes that a thread loads at once
 STATE_WORDS = 16
 PARTS = 6
 

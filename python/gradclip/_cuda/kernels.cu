@@ -17,8 +17,8 @@ struct Params { word w[480]; };
 #define COLD_METHOD __device__ __noinline__
 
 enum : int {
-    THREADS = 256, WARPS = THREADS / 32, BLOCK = 2048, ROWS_OF_BLOCK = 64, CHUNK_BLOCKS = 64, SPAN_CHUNKS = 64,
-    SPAN_BLOCKS = SPAN_CHUNKS * CHUNK_BLOCKS,
+    THREADS = 256, WARPS = THREADS / 32, BLOCK = 2048, ROWS_OF_BLOCK = 64, CHUNK_BLOCKS = 64, SPAN_TOTALS = 64,
+    SPAN_BLOCKS = SPAN_TOTALS * CHUNK_BLOCKS, TILE = 64,
 };
 
 // Words of the argument.
@@ -153,6 +153,9 @@ DEV const word* row_of(const Params& p, const word* table, word block) {
 DEV word source_layout(const word* row) { return row[ROW_LAYOUTS] & 0xffffffff; }
 DEV word target_layout(const word* row) { return row[ROW_LAYOUTS] >> 32; }
 
+// Neighbours in memory that are loaded and stored at once.
+template <class T, int COUNT = 16 / sizeof(T)> struct alignas(COUNT * sizeof(T)) Pack { T element[COUNT]; };
+
 // ---- sums of a team: TEAM threads side by side, all in one warp. All of them get the result.
 
 // The bits of the team's threads among those of its warp.
@@ -248,6 +251,8 @@ struct Reader {
 
     DEV_METHOD word place_of(word i) const { return base + place(table, layout, i); }
     DEV_METHOD Reader moved(word by) const { return Reader{data, table, base + by, layout, dtype}; }
+    enum : int { COLUMNS = 1 };
+    DEV_METHOD void add_rows(double* sums, const Term& of, word from, int rows) const { add<1>(sums, of, from, 0, rows, 1); }
     template <int LANES> DEV_METHOD void add(double* sums, const Term& of, word from, int first, int len, int step) const {
         add_up<LANES, 1, word>(
             sums, first, len, step, [&](int i) { return place_of(from + i); },
@@ -275,6 +280,40 @@ template <class T> struct TypedReader {
             sums, first, len, step, [&](int i) { return data[far_offset(table + layout, from + i)]; }, square);
     }
     DEV_METHOD u64 key(word, double) const { return 0; }
+};
+
+// Columns of one real dtype side by side, a pack of them by each thread, for Euclidean norms alone.
+template <class T, int SIDE> struct ColumnReader {
+    enum : int { COLUMNS = SIDE };
+    TypedReader<T> of;
+    static constexpr int dtype = code_of<T>::value;
+
+    DEV_METHOD ColumnReader moved(word by) const { return ColumnReader{of.moved(by)}; }
+    // Adds the squares of neighbouring elements of each row to the sums.
+    DEV_METHOD void add_rows(double* sums, const Term& term, word from, int rows) const {
+        typedef Pack<T, SIDE> Row;
+        enum : int { AT_ONCE = SIDE == 1 ? 16 : 8 };
+        if (SIDE == 1 && !of.stride) {
+            of.template add<1>(sums, term, from, 0, rows, 1);
+            return;
+        }
+        const T* own = of.data + from * of.stride;
+        for (int i = 0; i < rows; i += AT_ONCE) {
+            Row loaded[AT_ONCE]; // so that all are under way at once
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; k++) {
+                loaded[k] = i + k < rows ? *reinterpret_cast<const Row*>(own + (i + k) * of.stride) : Row();
+            }
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; k++) {
+#pragma unroll
+                for (int j = 0; j < SIDE; j++) {
+                    const double x = widen(loaded[k].element[j]);
+                    sums[j] += x * x;
+                }
+            }
+        }
+    }
 };
 
 template <class T> DEV TypedReader<T> typed_reader(const Params& p, const word* table) {
@@ -432,7 +471,7 @@ struct SpanSum {
 DEV SpanSum span_sum_zero() { return SpanSum{total_zero(), total_zero(), 0}; }
 DEV void add_chunk(SpanSum* sum, Total chunk) {
     merge(&sum->span, chunk);
-    if (++sum->chunks < SPAN_CHUNKS) return;
+    if (++sum->chunks < SPAN_TOTALS) return;
     merge(&sum->all, sum->span);
     sum->span = total_zero();
     sum->chunks = 0;
@@ -454,21 +493,29 @@ DEV word first_span(const Params& p, const word* table, word tensor) {
 DEV double* of_blocks(const Params& p, int part) { return at<double>(p.w[PARTS_AT]) + part * p.w[SLOTS]; }
 DEV double* of_spans(const Params& p, int part) { return at<double>(p.w[SPANS_AT]) + 2 * part * p.w[SPANS]; }
 
+// Takes AT_ONCE items from number `i` on, in order. All are loaded before, so that the loads are under way at once. Items beyond
+// the end are 0.
+template <int AT_ONCE, class Item, class Load, class Take>
+DEV void take_batch(int i, int count, const Load& load, const Take& take) {
+    Item loaded[AT_ONCE];
+#pragma unroll
+    for (int k = 0; k < AT_ONCE; k++) loaded[k] = i + k < count ? load(i + k) : Item();
+#pragma unroll
+    for (int k = 0; k < AT_ONCE; k++) take(loaded[k]);
+}
+
+// Takes `count` items, where another 0 changes nothing.
+template <class Item, class Load, class Take> DEV void take_all(int count, const Load& load, const Take& take) {
+    int i = 0;
+    for (; i + 16 <= count; i += 16) take_batch<16, Item>(i, count, load, take);
+    for (; i < count; i += 4) take_batch<4, Item>(i, count, load, take);
+}
+
 // Merges `count` totals, `step` apart, into another one, in order.
 DEV void merge_all(Total* all, const double* totals, int count, word step) {
-    enum : int { AT_ONCE = 8 };
-    for (int i = 0; i < count; i += AT_ONCE) {
-        Total loaded[AT_ONCE]; // so that all are under way at once
-#pragma unroll
-        for (int k = 0; k < AT_ONCE; k++) {
-            const double* own = totals + 2 * (i + k) * step;
-            loaded[k] = i + k < count ? total_of(own[0], own[1]) : total_zero();
-        }
-#pragma unroll
-        for (int k = 0; k < AT_ONCE; k++) {
-            if (i + k < count) merge(all, loaded[k]);
-        }
-    }
+    take_all<Total>(
+        count, [&](int i) { return total_of(totals[2 * i * step], totals[2 * i * step + 1]); },
+        [&](Total total) { merge(all, total); });
 }
 
 // The sum of a tensor: of its spans, in order. Most tensors have one.
@@ -479,19 +526,28 @@ DEV Total sum_of_tensor(const Params& p, const word* table, int part, word tenso
     return all;
 }
 
-// The sum of all tensors. A thread sums each, and one thread merges these sums in order, from shared memory.
+// The sum of all tensors: 64 of them make a span. A warp merges a span from shared memory, and one thread merges the spans.
 DEV double sum_of_list(const Params& p, const word* table, int part, double* near) {
-    enum : int { NEAR = THREADS / 2 };
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    double* own = near + 2 * SPAN_TOTALS * warp;
     Total all = total_zero();
-    for (word from = 0; from < p.w[TENSORS]; from += NEAR) {
-        const word left = p.w[TENSORS] - from, count = left < NEAR ? left : NEAR;
-        if (threadIdx.x < count) {
-            const Total own = sum_of_tensor(p, table, part, from + threadIdx.x);
-            near[2 * threadIdx.x] = own.sum;
-            near[2 * threadIdx.x + 1] = own.error;
+    for (word from = 0; from < p.w[TENSORS]; from += WARPS * SPAN_TOTALS) {
+        const word first = from + warp * SPAN_TOTALS, left = p.w[TENSORS] - first;
+        const int count = static_cast<int>(left < 0 ? 0 : left < SPAN_TOTALS ? left : SPAN_TOTALS);
+        for (int i = lane; i < count; i += 32) {
+            const Total tensor = sum_of_tensor(p, table, part, first + i);
+            own[2 * i] = tensor.sum;
+            own[2 * i + 1] = tensor.error;
+        }
+        __syncwarp();
+        if (lane == 0) {
+            Total span = total_zero();
+            merge_all(&span, own, count, 1);
+            own[0] = span.sum;
+            own[1] = span.error;
         }
         __syncthreads();
-        if (threadIdx.x == 0) merge_all(&all, near, static_cast<int>(count), 1);
+        if (threadIdx.x == 0) merge_all(&all, near, WARPS, SPAN_TOTALS); // those beyond the end are 0, which changes nothing
         __syncthreads();
     }
     if (threadIdx.x == 0) near[0] = value_of(all);
@@ -795,34 +851,30 @@ DEV void end_of_chunk(const Params& p, int part, word slot, int blocks, bool lim
         *reinterpret_cast<u64*>(to) = key;
         return;
     }
-    const double* second = limbs ? of_blocks(p, PART_LIMB) + slot : own;
     Total total = total_zero();
-    enum : int { AT_ONCE = 16 };
-    for (int i = 0; i < blocks; i += AT_ONCE) {
-        double loaded[AT_ONCE]; // so that all are under way at once
-#pragma unroll
-        for (int k = 0; k < AT_ONCE; k++) loaded[k] = i + k < blocks ? own[i + k] : 0.0;
-#pragma unroll
-        for (int k = 0; k < AT_ONCE; k++) {
-            if (i + k >= blocks) break;
-            add(&total, loaded[k]);
-            if (limbs) add(&total, second[i + k]);
+    if (limbs) {
+        const double* others = of_blocks(p, PART_LIMB) + slot;
+        for (int i = 0; i < blocks; i++) {
+            add(&total, own[i]);
+            add(&total, others[i]);
         }
+    } else {
+        take_all<double>(blocks, [&](int i) { return own[i]; }, [&](double sum) { add(&total, sum); });
     }
     to[0] = total.sum;
     to[1] = total.error;
 }
 
 // Reduces the results of a span's blocks, by a block of threads: a thread for each chunk and part, then one for each part.
-DEV void end_of_span(const Params& p, const word* table, u32 parts, double (*near)[2 * SPAN_CHUNKS]) {
+DEV void end_of_span(const Params& p, const word* table, u32 parts, double (*near)[2 * SPAN_TOTALS]) {
     const word span = blockIdx.x;
     const word tensor = last_before(p.w[TENSORS], span, [&](word i) { return first_span(p, table, i); });
     const word first = first_slot(p, table, tensor) + (span - first_span(p, table, tensor)) * SPAN_BLOCKS;
     const word left = first_slot(p, table, tensor + 1) - first;
     const int blocks = static_cast<int>(left < SPAN_BLOCKS ? left : SPAN_BLOCKS);
     const int chunks = (blocks + CHUNK_BLOCKS - 1) / CHUNK_BLOCKS;
-    for (int item = threadIdx.x; item < PARTS * SPAN_CHUNKS; item += THREADS) {
-        const int part = item / SPAN_CHUNKS, chunk = item % SPAN_CHUNKS, before = chunk * CHUNK_BLOCKS;
+    for (int item = threadIdx.x; item < PARTS * SPAN_TOTALS; item += THREADS) {
+        const int part = item / SPAN_TOTALS, chunk = item % SPAN_TOTALS, before = chunk * CHUNK_BLOCKS;
         if (chunk >= chunks || !(parts >> part & 1)) continue;
         const int own = blocks - before < CHUNK_BLOCKS ? blocks - before : CHUNK_BLOCKS;
         end_of_chunk(p, part, first + before, own, part == PART_SUM && parts >> PART_LIMB & 1, near[part] + 2 * chunk);
@@ -848,7 +900,7 @@ DEV void end_of_span(const Params& p, const word* table, u32 parts, double (*nea
 
 // The norm of a list from the results of its blocks. EUCLIDEAN: of order 2, whose code is short.
 template <bool EUCLIDEAN> KERNEL ends(const __grid_constant__ Params p) {
-    __shared__ double near[PARTS][2 * SPAN_CHUNKS];
+    __shared__ double near[WARPS][2 * SPAN_TOTALS];
     Order order = order_of(p);
     if (EUCLIDEAN) order = Order{ORDER_TWO, 2.0, order.wide, false, order.is_squared};
     if (p.w[SPANS]) end_of_span(p, table_of(p), parts_of(order, p.w[FLAGS] & HAS_LIMBS), near);
@@ -857,7 +909,7 @@ template <bool EUCLIDEAN> KERNEL ends(const __grid_constant__ Params p) {
 
 // The same for its powers.
 template <class> KERNEL power_ends(const __grid_constant__ Params p) {
-    __shared__ double near[PARTS][2 * SPAN_CHUNKS];
+    __shared__ double near[WARPS][2 * SPAN_TOTALS];
     if (p.w[SPANS]) end_of_span(p, table_of(p), 1 << PART_SUM, near);
     end_of_power(p, near[0]);
 }
@@ -872,7 +924,6 @@ template <class> KERNEL given(const __grid_constant__ Params p) {
 
 // ---- writing
 
-template <class T> struct alignas(16) Pack { T element[16 / sizeof(T)]; };
 
 template <class T> DEV bool are_same(T a, T b) {
     if constexpr (code_of<T>::value <= FLOAT64) {
@@ -891,26 +942,25 @@ DEV void map_dense(const T* source, T* target, int len, int thread, const Map& m
     if (((reinterpret_cast<word>(source) | reinterpret_cast<word>(target)) & 15) == 0) {
         const Pack<T>* from = reinterpret_cast<const Pack<T>*>(source);
         Pack<T>* to = reinterpret_cast<Pack<T>*>(target);
-        const int packs = len / SIZE;
-        for (int i = thread; i < packs; i += TEAM * AT_ONCE) {
+        auto write = [&](Pack<T> loaded, int i) {
+            Pack<T> made;
+            bool changes = !KEEPS;
+#pragma unroll
+            for (int j = 0; j < SIZE; j++) {
+                made.element[j] = map(loaded.element[j]);
+                if (KEEPS) changes |= !are_same(made.element[j], loaded.element[j]);
+            }
+            if (changes) to[i] = made;
+        };
+        const int packs = len / SIZE, at_once = packs / (TEAM * AT_ONCE) * (TEAM * AT_ONCE);
+        for (int i = thread; i < at_once; i += TEAM * AT_ONCE) {
             Pack<T> loaded[AT_ONCE];
 #pragma unroll
-            for (int k = 0; k < AT_ONCE; k++) {
-                if (i + TEAM * k < packs) loaded[k] = from[i + TEAM * k];
-            }
+            for (int k = 0; k < AT_ONCE; k++) loaded[k] = from[i + TEAM * k];
 #pragma unroll
-            for (int k = 0; k < AT_ONCE; k++) {
-                if (i + TEAM * k >= packs) break;
-                Pack<T> made;
-                bool changes = !KEEPS;
-#pragma unroll
-                for (int j = 0; j < SIZE; j++) {
-                    made.element[j] = map(loaded[k].element[j]);
-                    if (KEEPS) changes |= !are_same(made.element[j], loaded[k].element[j]);
-                }
-                if (changes) to[i + TEAM * k] = made;
-            }
+            for (int k = 0; k < AT_ONCE; k++) write(loaded[k], i + TEAM * k);
         }
+        for (int i = at_once + thread; i < packs; i += TEAM) write(from[i], i);
         done = packs * SIZE;
     }
     for (int i = done + thread; i < len; i += TEAM) {
@@ -1172,28 +1222,30 @@ template <class T, int TEAM> KERNEL rows(const __grid_constant__ Params p) {
 
 // ---- columns: slices side by side
 
-// How a block of threads covers columns: `width` of them by neighbouring threads, in `groups` of threads one below the other.
-struct Tiles {
+// How a block of threads covers columns: `width` threads stand side by side, and `groups` of them one below the other. A thread
+// has 64 rows of COLUMNS neighbouring columns at a time.
+template <int COLUMNS> struct Tiles {
     int width, groups;
     word count; // of tiles side by side
 
     DEV_METHOD explicit Tiles(word columns) {
         width = 8;
-        while (width < THREADS && width < columns) width *= 2;
+        while (width < TILE && width * COLUMNS < columns) width *= 2;
         groups = THREADS / width;
-        count = (columns + width - 1) / width;
+        count = (columns + width * COLUMNS - 1) / (width * COLUMNS);
     }
-    DEV_METHOD word column(word item) const { return item % count * width + threadIdx.x % width; }
+    DEV_METHOD word column(word item) const { return (item % count * width + threadIdx.x % width) * COLUMNS; }
     DEV_METHOD int group() const { return threadIdx.x / width; }
 };
 
 // Sums of columns. 64 rows are added up, one accumulator a column, then come the next; these sums are put together in order,
-// RUN rows of them here, and the runs in `column_norms`. A thread has 64 rows of a column.
+// RUN rows of them here, and the runs in `column_norms`.
 template <class R> DEV void sum_columns(const Params& p, const Order& order, const R& like) {
-    __shared__ double near[THREADS];
+    enum : int { COLUMNS = R::COLUMNS };
+    __shared__ double near[COLUMNS][THREADS];
     const word* table = table_of(p);
     const word count = p.w[COUNT], len = p.w[LENGTH], run = p.w[RUN], runs = (len + run - 1) / run;
-    const Tiles tiles(count);
+    const Tiles<COLUMNS> tiles(count);
     const int groups = tiles.groups, group = tiles.group();
     double* totals = at<double>(p.w[PARTS_AT]);
     Term term = term_of(order.kind == ORDER_ONE ? TERM_ABS : order.kind == ORDER_TWO ? TERM_SQUARE : TERM_SIMPLE, 1.0);
@@ -1202,36 +1254,35 @@ template <class R> DEV void sum_columns(const Params& p, const Order& order, con
     const int limbs = term.kind == TERM_ABS ? limbs_of(like.dtype) : 1;
     for (word item = blockIdx.x; item < tiles.count * runs; item += gridDim.x) {
         const word column = tiles.column(item), of = item / tiles.count;
-        const bool is_one = column < count;
+        const bool has_any = column < count;
         const word from = of * run, to = from + run < len ? from + run : len;
-        const R reader = like.moved(is_one ? place(table, p.w[KEPT], column) : 0);
-        Total total = total_zero();
+        const R reader = like.moved(has_any ? place(table, p.w[KEPT], column) : 0);
+        Total of_run[COLUMNS] = {};
         for (int limb = 0; limb < limbs; limb++) {
             if (limbs > 1) term.limb = limb;
             for (word first = from; first < to; first += groups * ROWS_OF_BLOCK) {
                 const word begin = first + group * ROWS_OF_BLOCK, left = to - begin;
-                double sum = 0.0;
-                if (is_one && left > 0) {
-                    const int rows = static_cast<int>(left < ROWS_OF_BLOCK ? left : ROWS_OF_BLOCK);
-                    reader.template add<1>(&sum, term, begin, 0, rows, 1);
+                double sums[COLUMNS] = {};
+                if (has_any && left > 0) {
+                    reader.add_rows(sums, term, begin, static_cast<int>(left < ROWS_OF_BLOCK ? left : ROWS_OF_BLOCK));
                 }
-                if (groups == 1) {
-                    add(&total, sum);
-                    continue;
-                }
-                near[threadIdx.x] = sum;
+#pragma unroll
+                for (int j = 0; j < COLUMNS; j++) near[j][threadIdx.x] = sums[j];
                 __syncthreads();
                 if (group == 0) {
                     for (int k = 0; k < groups && first + k * ROWS_OF_BLOCK < to; k++) {
-                        add(&total, near[k * tiles.width + threadIdx.x]);
+#pragma unroll
+                        for (int j = 0; j < COLUMNS; j++) add(&of_run[j], near[j][k * tiles.width + threadIdx.x]);
                     }
                 }
                 __syncthreads();
             }
         }
-        if (group == 0 && is_one) {
-            totals[2 * (of * count + column)] = total.sum;
-            totals[2 * (of * count + column) + 1] = total.error;
+        if (group != 0 || !has_any) continue;
+#pragma unroll
+        for (int j = 0; j < COLUMNS; j++) {
+            totals[2 * (of * count + column + j)] = of_run[j].sum;
+            totals[2 * (of * count + column + j) + 1] = of_run[j].error;
         }
     }
 }
@@ -1241,9 +1292,9 @@ template <class> KERNEL columns(const __grid_constant__ Params p) {
     sum_columns(p, order_of(p), reader);
 }
 
-template <class T> KERNEL columns_of(const __grid_constant__ Params p) {
+template <class T, int SIDE> KERNEL columns_of(const __grid_constant__ Params p) {
     const Order order = {ORDER_TWO, 2.0, is_wide(code_of<T>::value), false, false};
-    sum_columns(p, order, typed_reader<T>(p, table_of(p)));
+    sum_columns(p, order, ColumnReader<T, SIDE>{typed_reader<T>(p, table_of(p))});
 }
 
 // Passes over one column by one thread, where the first sum has left the range: in the order of a slice alone.
@@ -1308,38 +1359,52 @@ DEV Factor factor_at(const Params& p, word i) {
 DEV bool is_one(Factor factor) { return factor.by == 1.0 && factor.then == 1.0; }
 
 // Scales each column by its own factor, the last rows first: the L2 cache still holds what was read last.
-template <class T> KERNEL scale_columns(const __grid_constant__ Params p) {
+template <class T, int SIDE> KERNEL scale_columns(const __grid_constant__ Params p) {
+    typedef Pack<T, SIDE> Row;
     const word* table = table_of(p);
     const word count = p.w[COUNT], len = p.w[LENGTH];
     const bool in_place = p.w[FLAGS] & IN_PLACE;
     const word reduced = p.w[REDUCED], target_reduced = p.w[TARGET_REDUCED];
     const word source_step = stride_of(table, reduced), target_step = stride_of(table, target_reduced);
-    const Tiles tiles(count);
+    const Tiles<SIDE> tiles(count);
     const word rows_each = tiles.groups * static_cast<word>(ROWS_OF_BLOCK);
     for (word item = (len + rows_each - 1) / rows_each * tiles.count - 1 - blockIdx.x; item >= 0; item -= gridDim.x) {
         const word column = tiles.column(item), from = item / tiles.count * rows_each + tiles.group() * ROWS_OF_BLOCK;
         if (column >= count || from >= len) continue;
-        const Factor factor = factor_at(p, column);
-        if (in_place && is_one(factor)) continue;
+        Factor factors[SIDE];
+        bool are_one = true;
+#pragma unroll
+        for (int j = 0; j < SIDE; j++) {
+            factors[j] = factor_at(p, column + j);
+            are_one &= is_one(factors[j]);
+        }
+        if (in_place && are_one) continue;
         const int rows = static_cast<int>(len - from < ROWS_OF_BLOCK ? len - from : ROWS_OF_BLOCK);
         const T* source = data_at<const T>(p.w[SOURCE]) + place(table, p.w[KEPT], column);
         T* target = data_at<T>(p.w[TARGET]) + place(table, p.w[TARGET_KEPT], column);
-        if (!source_step || !target_step) {
+        if (SIDE == 1 && !(source_step && target_step)) {
             for (word k = from; k < from + rows; k++) {
-                target[place(table, target_reduced, k)] = scaled(source[place(table, reduced, k)], factor);
+                target[place(table, target_reduced, k)] = scaled(source[place(table, reduced, k)], factors[0]);
             }
             continue;
         }
         source += from * source_step;
         target += from * target_step;
-        enum : int { AT_ONCE = 16 };
+        enum : int { AT_ONCE = SIDE == 1 ? 16 : 4 };
         for (int first = 0; first < rows; first += AT_ONCE) {
-            T loaded[AT_ONCE]; // so that all are under way at once
-#pragma unroll
-            for (int k = 0; k < AT_ONCE; k++) loaded[k] = first + k < rows ? source[(first + k) * source_step] : T();
+            Row loaded[AT_ONCE]; // so that all are under way at once
 #pragma unroll
             for (int k = 0; k < AT_ONCE; k++) {
-                if (first + k < rows) target[(first + k) * target_step] = scaled(loaded[k], factor);
+                const T* own = source + (first + k) * source_step;
+                loaded[k] = first + k < rows ? *reinterpret_cast<const Row*>(own) : Row();
+            }
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; k++) {
+                if (first + k >= rows) break;
+                Row made;
+#pragma unroll
+                for (int j = 0; j < SIDE; j++) made.element[j] = scaled(loaded[k].element[j], factors[j]);
+                *reinterpret_cast<Row*>(target + (first + k) * target_step) = made;
             }
         }
     }

@@ -12,7 +12,7 @@ use crate::error::{Result, vec_with_room};
 use crate::isa::Isa;
 use crate::kernel::difference::Minus;
 use crate::kernel::exact::{Accumulator, ExactSum, Power};
-use crate::kernel::sum::{SumEach, Total};
+use crate::kernel::sum::{Spans, SumEach, Total};
 use crate::parallel::{Crew, job_bytes, work_of};
 use crate::scaled::Scaled;
 use crate::walk::View;
@@ -245,9 +245,9 @@ impl<'a, V: Views> List<'a, V> {
 
     /// The sum that a pass adds up.
     fn sum(&self, crew: &Crew, pass: Reduction) -> Result<f64> {
-        let mut total = Total::default();
-        self.each_sum(crew, pass, |array| total.merge(array))?;
-        Ok(total.value())
+        let mut spans = Spans::default();
+        self.each_sum(crew, pass, |array| spans.push(array))?;
+        Ok(spans.total().value())
     }
 
     /// Calls `each` with the sum of each array, in order.
