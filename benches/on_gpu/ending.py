@@ -21,13 +21,10 @@ if TYPE_CHECKING:
 def without_end() -> Iterator[None]:
     """Make gradclip compile the kernel that adds up blocks so that no block of threads adds up the list."""
     own = vars(_device)
-    before, head = own["source"], "KERNEL ends("
-    at, _, rest = before().partition(head)
-    kernel, _, others = rest.partition("KERNEL ")
-    end = "end_of_first(p, order, near[0]);"
-    if kernel.count(end) != 1:
+    before, end = own["source"], "end_of_first(p, order, near[0]);"
+    if before().count(end) != 1:
         raise ValueError("the kernel `ends` does not end as it did")
-    text = f"{at}{head}{kernel.replace(end, f'if (p.w[COUNT] < 0) {end}')}KERNEL {others}"
+    text = before().replace(end, f"if (p.w[COUNT] < 0) {end}")
 
     def use(source: Any) -> None:
         own["source"] = source

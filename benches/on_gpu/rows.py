@@ -35,8 +35,13 @@ def sets(dtype: str) -> dict[str, tuple[list[Shape], int | None]]:
         **({"one of 10^8": [(TENFOLD,)]} if dtype == "float32" else {}),
         "one of 10^9": [(HUGE,)],
     }
-    matrix: list[Shape] = [(65_536, 1_024)]
-    slices = {"rows of 65,536 x 1,024": (matrix, 1), "columns of 65,536 x 1,024": (matrix, 0)}
+    tall: list[Shape] = [(65_536, 1_024)]
+    slices: dict[str, tuple[list[Shape], int | None]] = {
+        "rows of 1,048,576 x 64": ([(1_048_576, 64)], 1),
+        "rows of 65,536 x 1,024": (tall, 1),
+        "columns of 65,536 x 1,024": (tall, 0),
+        "columns of 4,096 x 4,096": ([(4_096, 4_096)], 0),
+    }
     return {**{name: (shapes, None) for name, shapes in lists.items()}, **slices}
 
 

@@ -293,6 +293,43 @@ def test_rows_and_columns(gpu, dtype, shape):
             check(gpu, lambda t, a=axis: [gc.norm(t, 1, a), gc.norm(t, math.inf, a, True)], data, told=shape)
 
 
+def check_in_place(gpu, x, limit, axis):
+    on_device = gpu.array(x)
+    gc.clip_by_norm(on_device, limit, axis, out=on_device)
+    assert oracle.same_bits(gpu.get(on_device), gc.clip_by_norm(x, limit, axis))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, BF16, np.float32, np.float64])
+@looped("length", [1, 3, 16, 31, 33, 64, 65, 128, 129, 256, 257, 512, 513, 1024, 2048])
+def test_rows_of_which_a_warp_has_several(gpu, dtype, length):
+    """Next to each other: rows that are clipped, that are not, that are NaN, whose squares leave the range of float64."""
+    x = sample((19, length), dtype)
+    x[3] = 0
+    x[5, -1] = np.nan
+    x[6, 0] = np.inf
+    if dtype is np.float64:
+        x[8] *= 1e200
+        x[9] *= 1e-200
+        x[17, 0] = 5e-324
+    limit = float(np.median(gc.norm(x[:5], axis=1)))
+    for data in (x, x[:, ::-1], x[::2], np.concatenate([x, x], 1)[:, ::2], np.concatenate([x, x], 1)[:, 1 : length + 1]):
+        check(gpu, lambda t: [gc.clip_by_norm(t, limit, 1), gc.norm(t, axis=1), gc.normalize(t, axis=1)], data, told=length)
+        check_in_place(gpu, data, limit, 1)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, BF16, np.float32, np.float64, np.complex64])
+@looped("shape", [(1, 4), (3, 8), (70, 12), (65, 31), (200, 260), (700, 36), (130, 1040)])
+def test_columns_of_which_a_thread_has_several(gpu, dtype, shape):
+    """Rows that begin at multiples of 16 bytes and others, read and written; a NaN beside a column that is clipped."""
+    x = sample((shape[0], shape[1] + 8), dtype)
+    x[0, 2] = x[-1, 5] = np.nan
+    x[:, 3] = 0
+    limit = float(np.median(gc.norm(np.nan_to_num(x.astype(np.complex128)), axis=0))) if shape[0] > 1 else 0.5
+    for data in (x[:, :-8], x[:, 1:-7], x[:, ::2], x[::-1, 4:-4], x[:, 8:].copy()):
+        check(gpu, lambda t: [gc.clip_by_norm(t, limit, 0), gc.norm(t, axis=0), gc.normalize(t, axis=0)], data, told=shape)
+        check_in_place(gpu, data, limit, 0)
+
+
 LONG = [
     ((2, 140_000), np.float32, 1),
     ((140_000, 2), BF16, 0),

@@ -28,3 +28,11 @@ def test_one_array(gpu, dtype, axis):
 def test_long_rows(gpu):
     x = RNG.standard_normal((3, 5000)).astype(np.float32)
     check(gpu, lambda t: gc.clip_by_norm(t, 1.0, 1), x)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(50, 7), (70, 64), (9, 1000)])
+def test_short_rows_and_narrow_columns(gpu, shape, dtype):
+    x = RNG.standard_normal(shape).astype(dtype)
+    for axis in (0, 1):
+        check(gpu, lambda t, a=axis: [gc.clip_by_norm(t, 1.0, a), gc.norm(t, axis=a)], x)

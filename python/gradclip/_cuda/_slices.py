@@ -9,7 +9,21 @@ import numpy as np
 from gradclip._cuda._layout import Layout, Pair, Places, Split, View, layout_of, product_of, run_of
 from gradclip._cuda._list import Tensors, run_list
 from gradclip._cuda._queue import argument_of
-from gradclip._cuda._words import BLOCK, PACK, REAL, ROWS_OF_BLOCK, THREADS, TILE, TYPES, Flag, Norm, NormsTo, Order, Word
+from gradclip._cuda._words import (
+    BLOCK,
+    ITEMSIZES,
+    PACK,
+    REAL,
+    ROWS_OF_BLOCK,
+    THREADS,
+    TILE,
+    TYPES,
+    Flag,
+    Norm,
+    NormsTo,
+    Order,
+    Word,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,12 +115,14 @@ def _params_of(slices: Slices, pair: Pair | None = None) -> Words:
 
 
 def _side_by_side(slices: Slices, *views: View) -> int:
-    """Return how many columns a thread takes: those in 16 bytes, if 16 bytes of each row can be loaded at once, else 1."""
-    split, side = slices.split, PACK // slices.view.itemsize
+    """Return how many columns a thread takes: 4 or those in 16 bytes, if these can be loaded at once in each row, else 1."""
+    split, itemsize = slices.split, slices.view.itemsize
+    side = min(PACK // itemsize, 4)
+    pack = side * itemsize
     for view in views:
         kept, reduced = layout_of(view, split.kept), layout_of(view, split.reduced)
         starts = [view.address + kept.shift + reduced.shift, *(stride * view.itemsize for _, stride in reduced.axes)]
-        if not kept.is_dense or len(starts) > 2 or any(start % PACK for start in starts):  # noqa: PLR2004 (one stride)
+        if not kept.is_dense or len(starts) > 2 or any(start % pack for start in starts):  # noqa: PLR2004 (one stride)
             return 1
     return side if split.count(slices.view) % side == 0 else 1
 
@@ -119,14 +135,17 @@ def _tiles_of(columns: int, side: int) -> tuple[int, int]:
     return -(-columns // (width * side)), THREADS // width * ROWS_OF_BLOCK
 
 
-#: Elements of slices of which a warp has four. So its threads read 32 bytes of float32 side by side, a sector of the memory.
-_SHORT = 256
+#: Bytes of a row that a thread reads. With more of them, the rows that a multiprocessor reads at a time would not stay in its
+#: L1 cache (256 KiB on an H100) until they are written.
+_BYTES_EACH = 128
 
 
 def _launch_rows(call: Call, code: int, params: Words) -> None:
-    """Launch the kernel for rows of a real dtype."""
-    length = params[Word.LENGTH]
-    _launch_teams(call, f"rows<{TYPES[code]}, {{team}}>", params, 8 if length <= _SHORT else 32 if length <= BLOCK else THREADS)
+    """Launch the kernel for rows of a real dtype. A warp has 1 to 8 rows."""
+    length = int(params[Word.LENGTH])
+    nbytes = length * ITEMSIZES[code]
+    team = THREADS if length > BLOCK else next((team for team in (4, 8, 16) if team * _BYTES_EACH >= nbytes), 32)
+    _launch_teams(call, f"rows<{TYPES[code]}, {{team}}>", params, team)
 
 
 def _launch_teams(call: Call, name: str, params: Words, team: int) -> None:

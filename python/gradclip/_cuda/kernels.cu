@@ -12,6 +12,9 @@ typedef long long word;
 struct Params { word w[480]; };
 
 #define KERNEL __global__ void __launch_bounds__(256)
+// For kernels whose registers are to leave room for so many blocks of threads on a multiprocessor. The compiler's own choice
+// made some of them up to 3 times as slow on an H200: it loads few elements at once, or leaves room for two blocks alone.
+#define KERNEL_FOR(blocks) __global__ void __launch_bounds__(256, blocks)
 // Every kernel is a template, so that only those that are asked for get compiled.
 #define DEV_METHOD __device__ __forceinline__
 #define COLD_METHOD __device__ __noinline__
@@ -292,7 +295,7 @@ template <class T, int SIDE> struct ColumnReader {
     // Adds the squares of neighbouring elements of each row to the sums.
     DEV_METHOD void add_rows(double* sums, const Term& term, word from, int rows) const {
         typedef Pack<T, SIDE> Row;
-        enum : int { AT_ONCE = SIDE == 1 ? 16 : 8 };
+        enum : int { AT_ONCE = SIDE == 1 ? 16 : 128 / sizeof(Row) };
         if (SIDE == 1 && !of.stride) {
             of.template add<1>(sums, term, from, 0, rows, 1);
             return;
@@ -899,7 +902,7 @@ DEV void end_of_span(const Params& p, const word* table, u32 parts, double (*nea
 }
 
 // The norm of a list from the results of its blocks. EUCLIDEAN: of order 2, whose code is short.
-template <bool EUCLIDEAN> KERNEL ends(const __grid_constant__ Params p) {
+template <bool EUCLIDEAN> KERNEL_FOR(4) ends(const __grid_constant__ Params p) {
     __shared__ double near[WARPS][2 * SPAN_TOTALS];
     Order order = order_of(p);
     if (EUCLIDEAN) order = Order{ORDER_TWO, 2.0, order.wide, false, order.is_squared};
@@ -1197,7 +1200,7 @@ DEV void write_block(const Params& p, const word* table, word slice, word from, 
 // The Euclidean norms of slices. If there is a target, each slice is scaled by its own norm, in one pass over the device's
 // memory: the team that has read a slice writes it, while the caches hold it. Of short slices a warp has several, so that what
 // follows from their norms is computed for all of them at once.
-template <class T, int TEAM> KERNEL rows(const __grid_constant__ Params p) {
+template <class T, int TEAM> KERNEL_FOR(TEAM < THREADS ? 4 : 3) rows(const __grid_constant__ Params p) {
     __shared__ double near[THREADS], sums[2 * CHUNK_BLOCKS];
     const word* table = table_of(p);
     const Order order = {ORDER_TWO, 2.0, is_wide(code_of<T>::value), false, false};
@@ -1292,7 +1295,7 @@ template <class> KERNEL columns(const __grid_constant__ Params p) {
     sum_columns(p, order_of(p), reader);
 }
 
-template <class T, int SIDE> KERNEL columns_of(const __grid_constant__ Params p) {
+template <class T, int SIDE> KERNEL_FOR(3) columns_of(const __grid_constant__ Params p) {
     const Order order = {ORDER_TWO, 2.0, is_wide(code_of<T>::value), false, false};
     sum_columns(p, order, ColumnReader<T, SIDE>{typed_reader<T>(p, table_of(p))});
 }
@@ -1335,7 +1338,7 @@ struct ColumnPasses {
     DEV_METHOD Scaled power_root(const Term& term, Scaled peak) { return ::power_root(term.power, peak, pass(term)); }
 };
 
-template <class> KERNEL column_norms(const __grid_constant__ Params p) {
+template <class> KERNEL_FOR(1) column_norms(const __grid_constant__ Params p) {
     const word* table = table_of(p);
     const Order order = order_of(p);
     const double* totals = at<const double>(p.w[PARTS_AT]);
@@ -1359,7 +1362,7 @@ DEV Factor factor_at(const Params& p, word i) {
 DEV bool is_one(Factor factor) { return factor.by == 1.0 && factor.then == 1.0; }
 
 // Scales each column by its own factor, the last rows first: the L2 cache still holds what was read last.
-template <class T, int SIDE> KERNEL scale_columns(const __grid_constant__ Params p) {
+template <class T, int SIDE> KERNEL_FOR(3) scale_columns(const __grid_constant__ Params p) {
     typedef Pack<T, SIDE> Row;
     const word* table = table_of(p);
     const word count = p.w[COUNT], len = p.w[LENGTH];
