@@ -14,7 +14,7 @@ import numpy as np
 
 from on_gpu.libraries import CUPY, OURS, TORCH
 from on_gpu.rows import IN_PLACE, LARGE, MANY, NORM, TENFOLD, UNCLIPPED
-from on_gpu.timing import COPY, READ, bandwidth
+from on_gpu.timing import COPY, NO_TIME, READ, bandwidth
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -125,7 +125,12 @@ class Page:
             lines += ["It was not measured."]
         lines += ["", "## The columns", "", "```text", self.columns, "```"]
         for dtype, group in groupby(self.results, lambda result: result.row.dtype):
-            lines += ["", f"## {dtype}", "", *table(HEAD, [cells(result, overall) for result in group])]
+            results = list(group)
+            done = [result for result in results if NO_TIME not in result.notes]
+            lines += ["", f"## {dtype}", ""]
+            lines += table(HEAD, [cells(result, overall) for result in done]) if done else []
+            if len(done) < len(results):
+                lines += [*([""] if done else []), f"No time was left for {len(results) - len(done)} rows."]
         return "\n".join(lines) + "\n"
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 NORM, NEW, IN_PLACE, UNCLIPPED = "norm", "new", "in place", "unclipped"
 
-DTYPES: tuple[str, ...] = ("float32", "bfloat16", "float16", "float64")
+DTYPES: tuple[str, ...] = ("float32", "bfloat16", "float64", "float16")
 if importlib.util.find_spec("ml_dtypes") is None:
     DTYPES = tuple(name for name in DTYPES if name != "bfloat16")
 #: A set of so many bytes has targets of bandwidth, and a row of its norm alone.

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from on_gpu.rows import Row
 
 COPY, READ, MAX = "copy", "read", "max"
+NO_TIME = "no time was left"
 
 KERNELS = r"""
 extern "C" __global__ void wait(long long ns) {
@@ -135,7 +136,7 @@ class Bench:
                 if time.perf_counter() < until:
                     self._measure(results)
                 else:
-                    add_note(results, "no time was left")
+                    add_note(results, NO_TIME)
             except Exception as error:  # noqa: BLE001 (the others may work)
                 add_note(results, short(error))
             gc.trim()

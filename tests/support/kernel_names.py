@@ -12,7 +12,11 @@ def instantiations() -> list[str]:
     names += [f"ends<{flag}>" for flag in ("false", "true")] + [f"slices<{team}>" for team in (32, 256)]
     names += [f"rows<{name}, {team}>" for name in real for team in (4, 8, 16, 32, 256)]
     names += [f"{kernel}<{name}>" for kernel in ("scale", "magnitudes", "scale_slices") for name in real]
-    sides = [f"{name}, {side}" for name, itemsize in zip(real, ITEMSIZES, strict=False) for side in (1, min(16 // itemsize, 4))]
+    sides = [
+        f"{name}, {side}"
+        for name, itemsize in zip(real, ITEMSIZES, strict=False)
+        for side in (1, min(16 // itemsize, 4))
+    ]
     names += [f"{kernel}<{side}>" for kernel in ("columns_of", "scale_columns") for side in sides]
     names += [f"clip<{TYPES[code]}>" for code in ORDERED]
     return names + [f"copy<{name}>" for name in MOVED_AS.values()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 
     from gradclip._cuda._queue import Call
     from gradclip._cuda._words import Words
+
+
+#: Arguments of kernels that are kept, of 4 KiB each.
+_KEPT = 256
 
 
 class Slices(NamedTuple):
@@ -71,8 +76,7 @@ def norms_of_slices(call: Call, slices: Slices, norm: Norm, to: NormsTo) -> None
         tensors = _as_list(slices, view)
         run_list(call, tensors, norm, norm_at=to.norm_at, narrow=to.narrow, each=True)
         return
-    params = _params_of(slices)
-    norm.fill(params, [view.code])
+    params = _params_of(slices, norm=norm)
     to.fill(params)
     if columns and length and norm.order in {Order.ONE, Order.TWO, Order.SIMPLE}:
         run = min(run_of(count), length)
@@ -91,8 +95,19 @@ def norms_of_slices(call: Call, slices: Slices, norm: Norm, to: NormsTo) -> None
         _launch_teams(call, "slices<{team}>", params, 32 if length <= BLOCK else THREADS)
 
 
-def _params_of(slices: Slices, pair: Pair | None = None) -> Words:
+def _params_of(slices: Slices, pair: Pair | None = None, norm: Norm | None = None) -> Words:
     """Make the argument of a kernel for slices, and for an array that is cut like them if one is written."""
+    # Limits may differ from call to call.
+    kind = None if norm is None else Norm(norm.order, norm.power, norm.mode, elements=norm.elements)
+    params = _known_params(slices, pair, kind).copy()
+    if norm is not None:
+        params[Word.LIMIT : Word.LIMIT + 3] = norm.limit.words()
+    return params
+
+
+# Results that depend on addresses, shapes and strides alone are kept, because most calls are repeated.
+@lru_cache(_KEPT)
+def _known_params(slices: Slices, pair: Pair | None, norm: Norm | None) -> Words:
     split = slices.split
     source = slices.view if pair is None else pair.source
     places = Places()
@@ -111,11 +126,14 @@ def _params_of(slices: Slices, pair: Pair | None = None) -> Words:
     params[Word.COUNT], params[Word.LENGTH] = split.count(slices.view), split.length(slices.view)
     if pair is not None and pair.source == pair.target:
         params[Word.FLAGS] |= Flag.IN_PLACE
+    if norm is not None:
+        norm.fill(params, [slices.view.code])
     return params
 
 
+@lru_cache(_KEPT)
 def _side_by_side(slices: Slices, *views: View) -> int:
-    """Return how many columns a thread takes: 4 or those in 16 bytes, if these can be loaded at once in each row, else 1."""
+    """Return how many columns a thread takes: 4 or those in 16 bytes, if each row lets it load them at once, else 1."""
     split, itemsize = slices.split, slices.view.itemsize
     side = min(PACK // itemsize, 4)
     pack = side * itemsize
@@ -135,8 +153,8 @@ def _tiles_of(columns: int, side: int) -> tuple[int, int]:
     return -(-columns // (width * side)), THREADS // width * ROWS_OF_BLOCK
 
 
-#: Bytes of a row that a thread reads. With more of them, the rows that a multiprocessor reads at a time would not stay in its
-#: L1 cache (256 KiB on an H100) until they are written.
+#: Bytes of a row that a thread reads. With more of them, the rows that a multiprocessor reads at a time would not stay
+#: in its L1 cache (256 KiB on an H100) until they are written.
 _BYTES_EACH = 128
 
 
@@ -167,8 +185,7 @@ def scale_slices(call: Call, slices: Slices, pair: Pair, norm: Norm, to: NormsTo
         run_list(call, tensors, norm, norm_at=to.norm_at, narrow=to.narrow, each=True, scaled=tensors)
     elif is_two and length:
         # Each slice is written by those who have read it, while the caches hold it.
-        params = _params_of(parts, own)
-        norm.fill(params, [parts.view.code])
+        params = _params_of(parts, own, norm)
         to.fill(params)
         _launch_rows(call, parts.view.code, params)
     else:

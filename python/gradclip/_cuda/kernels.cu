@@ -2,8 +2,8 @@
 //
 // A warp takes a block of 2,048 elements; its lane j adds up elements j, j + 32, ..., and the lanes are folded by
 // halves. A second kernel adds up the results of the blocks: 64 blocks make a chunk, and 64 chunks a span. A block of threads
-// adds up a span, and the last one adds up the list. The order is fixed, so neither the GPU nor chance changes a bit. There are
-// no shuffles, no floating-point atomics, no waiting.
+// adds up a span, and the last one adds up the list, where 64 arrays make a span too. The order is fixed, so neither the GPU
+// nor chance changes a bit. There are no shuffles, no floating-point atomics, no waiting.
 //
 // Every kernel has one argument, words passed by value. `_words.py` has the same names for them as stand here.
 
@@ -12,8 +12,8 @@ typedef long long word;
 struct Params { word w[480]; };
 
 #define KERNEL __global__ void __launch_bounds__(256)
-// For kernels whose registers are to leave room for so many blocks of threads on a multiprocessor. The compiler's own choice
-// made some of them up to 3 times as slow on an H200: it loads few elements at once, or leaves room for two blocks alone.
+// Bounds the registers of a kernel, so that a multiprocessor has room for this number of blocks. NVRTC's own choice of registers
+// made these kernels up to twice as slow on an H200: they loaded too few elements at once, or left room for too few blocks.
 #define KERNEL_FOR(blocks) __global__ void __launch_bounds__(256, blocks)
 // Every kernel is a template, so that only those that are asked for get compiled.
 #define DEV_METHOD __device__ __forceinline__
