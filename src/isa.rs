@@ -110,8 +110,9 @@ macro_rules! levels {
 // The only list of levels.
 //
 // All of them have "fma". A fused product is not rounded before it is added, so the levels have the same bits only where the
-// product is exact anyway. Only `fused_square` in `element.rs` fuses: it squares numbers of at most 32 bits and takes nothing
-// else. The compiler does not fuse by itself.
+// product or the result is exact anyway. Only two functions fuse: `fused_square` in `element.rs` squares numbers of at most 32
+// bits and takes nothing else, and `exact_square` in `kernel/exact.rs` computes the rounding error of a square, which is exact.
+// The compiler does not fuse by itself.
 #[cfg(target_arch = "x86_64")]
 levels! {
     V3 "x86-64-v3": "avx2", "bmi2", "f16c", "fma";

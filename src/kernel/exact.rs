@@ -3,9 +3,11 @@
 //!
 //! A float is an integer of few digits times a power of two. A table has an entry for each exponent, which adds up the integers
 //! of that power. After `AT_ONCE` elements the table is added to one fixed-point number that spans all exponents. A block of
-//! float32 and narrower floats with similar exponents needs no table: an integer and a float64 hold its sum without rounding.
+//! floats with similar exponents needs no table: integers and float64 hold its sum without rounding. The exact square of a
+//! float64 is the rounded square plus its rounding error, which is a float64 too.
 
 use std::mem;
+use std::ops::Range;
 
 use crate::element::{Dtype, Element, F16};
 use crate::error::{Result, vec_with_room};
@@ -44,20 +46,22 @@ impl ExactSum {
         self.special += other.special;
     }
 
-    /// Adds `value * 2^exponent`.
-    fn add(&mut self, value: u128, exponent: i32) {
+    /// Adds `value * 2^exponent`. The sum may be negative in between, as a two's complement.
+    fn add(&mut self, value: i128, exponent: i32) {
         let place = (exponent - LOWEST).unsigned_abs() as usize;
         let (at, shift) = (place / 64, place % 64);
         let low = value << shift;
-        let high = if shift == 0 { 0 } else { value >> (128 - shift) };
+        let high = value >> (128 - shift).min(127);
+        // The sign fills the limbs above.
+        let sign = (value >> 127) as u64;
         let mut carry = false;
         let mut parts = [low as u64, (low >> 64) as u64, high as u64].into_iter();
         for limb in self.limbs.iter_mut().skip(at) {
             let part = parts.next();
-            if part.is_none() && !carry {
-                break;
+            if part.is_none() && carry == (sign != 0) {
+                break; // a carry and a sign of -1 are 0
             }
-            (*limb, carry) = add_with_carry(*limb, part.unwrap_or(0), carry);
+            (*limb, carry) = add_with_carry(*limb, part.unwrap_or(sign), carry);
         }
     }
 }
@@ -80,7 +84,7 @@ pub enum Power {
 /// Entries of the table: one for each exponent of float64.
 const PLACES: usize = 2048;
 /// Elements that are added to the table before the table is added to the sum. The square of a float64 mantissa has 106 binary
-/// digits, so an entry of 128 digits has room for 2^22 squares.
+/// digits, so an entry of 127 digits has room for 2^21 squares.
 const AT_ONCE: usize = 1 << 17;
 
 /// Adds up elements of any dtypes.
@@ -112,9 +116,11 @@ impl Accumulator {
     /// Adds the moduli of elements, or their squares. A complex modulus is rounded to float64 first.
     pub fn add<T: Element>(&mut self, isa: Isa, data: &[T]) {
         for part in data.chunks(AT_ONCE) {
-            if T::DTYPE.is_float() && !T::WIDE {
+            if let Some(part) = slice_of::<f64, _>(part) {
+                self.add_wide_blocks(isa, part);
+            } else if T::DTYPE.is_float() && !T::WIDE {
                 self.add_blocks(isa, part);
-            } else if T::DTYPE.is_float() || T::DTYPE.parts().is_some() {
+            } else if T::DTYPE.parts().is_some() {
                 self.add_to_table(part);
             } else {
                 self.add_integers(part);
@@ -165,11 +171,54 @@ impl Accumulator {
             Power::One => isa.run(AddBlock { block, next, group, shift, term: Abs }),
             Power::Two => isa.run(AddBlock { block, next, group, shift, term: Square }),
         };
-        let unit = top - UPPER_DIGITS;
-        let lower = (sums.lower * power_of_two(LOWER_DIGITS - unit)) as i64;
-        let total = (i128::from(sums.upper) << LOWER_DIGITS) + i128::from(lower);
-        self.sum.add(total.unsigned_abs(), unit - LOWER_DIGITS);
+        self.add_parts(sums.upper, sums.lower, top);
         sums.extremes
+    }
+
+    /// Adds the two parts of a sum of terms below `2^top`.
+    fn add_parts(&mut self, upper: i64, lower: f64, top: i32) {
+        let unit = top - UPPER_DIGITS;
+        let lower = (lower * power_of_two(LOWER_DIGITS - unit)) as i64;
+        self.sum.add((i128::from(upper) << LOWER_DIGITS) + i128::from(lower), unit - LOWER_DIGITS);
+    }
+
+    /// Adds float64 elements, by block, as `add_blocks` does.
+    fn add_wide_blocks(&mut self, isa: Isa, data: &[f64]) {
+        for block in data.chunks(BLOCK) {
+            let (least, largest) = isa.run(WideExtremes(block));
+            let exponent = |bits: u64| (bits >> 52) as i32 - 1023;
+            let (lowest, highest) = (exponent(least), exponent(largest));
+            // Digits from the first one of the largest term to the last one of the smallest, see the tops below.
+            let digits = match self.power {
+                Power::One => highest - lowest + 53,
+                Power::Two => 2 * (highest - lowest) + 54,
+            };
+            if largest == 0 {
+                continue;
+            }
+            if lowest < WIDE_EXPONENTS.start
+                || highest >= WIDE_EXPONENTS.end
+                || digits > UPPER_DIGITS + LOWER_DIGITS
+            {
+                self.add_to_table(block);
+                continue;
+            }
+            match self.power {
+                Power::One => {
+                    let top = highest + 1;
+                    let [sums, _] = isa.run(AddWide::<false> { block, shifts: [shift(top), 0.0] });
+                    self.add_parts(sums.0, sums.1, top);
+                }
+                Power::Two => {
+                    // The last digit of a square below 2^(2n) is at least 2^(2n - 53), and its error is half of that at most.
+                    let tops = [2 * (highest + 1), 2 * (highest + 1) - 53];
+                    let sums = isa.run(AddWide::<true> { block, shifts: tops.map(shift) });
+                    for ((upper, lower), top) in sums.into_iter().zip(tops) {
+                        self.add_parts(upper, lower, top);
+                    }
+                }
+            }
+        }
     }
 
     fn add_to_table<T: Element>(&mut self, data: &[T]) {
@@ -190,8 +239,8 @@ impl Accumulator {
             high += term >> 64;
             low += term & u128::from(u64::MAX);
         }
-        self.sum.add(low, 0);
-        self.sum.add(high, 64);
+        self.sum.add(low.cast_signed(), 0);
+        self.sum.add(high.cast_signed(), 64);
     }
 
     /// Adds the table to the sum. Returns whether a term was infinite or NaN.
@@ -206,7 +255,7 @@ impl Accumulator {
             if total > 0 && !is_bad {
                 // Subnormal numbers have the exponent of the smallest normal ones.
                 let exponent = exponent.max(-1074);
-                self.sum.add(total, exponent * self.power as i32);
+                self.sum.add(total.cast_signed(), exponent * self.power as i32);
             }
         }
         is_bad
@@ -368,7 +417,7 @@ impl<T: Element, F: Term<T> + Term<f32>> Op for AddBlock<'_, T, F> {
             }
         }
         // The zeros of the padding add nothing but `shift`.
-        let (last, next_last) = (padded(rest), padded(next_rest));
+        let (last, next_last) = (padded::<T, LANES>(rest), padded::<T, LANES>(next_rest));
         for row in rows[both..].iter().chain([&last]) {
             add_row(level, &mut upper, &mut lower, row, self.shift, self.term);
         }
@@ -444,8 +493,92 @@ fn add_to_each<L: Level, T: Element, F: Term<T> + Term<f32>>(
 
 /// Pads a row of fewer elements with zeros.
 #[inline(always)]
-fn padded<T: Element>(rest: &[T]) -> [T; LANES] {
-    let mut row = [T::ZERO; LANES];
+fn padded<T: Element, const N: usize>(rest: &[T]) -> [T; N] {
+    let mut row = [T::ZERO; N];
     row[..rest.len()].copy_from_slice(rest);
     row
+}
+
+/// Exponents of float64 elements that need no table: the errors of their squares are not subnormal, and neither are powers of
+/// two that the sums are scaled by.
+const WIDE_EXPONENTS: Range<i32> = -400..500;
+/// Lanes of [`AddWide`]: two registers of AVX-512 for each of four sums.
+const WIDE_LANES: usize = 16;
+
+/// The bits of the smallest nonzero magnitude of a block and of the largest one; 0 if all are zero.
+struct WideExtremes<'a>(&'a [f64]);
+
+impl Op for WideExtremes<'_> {
+    type Output = (u64, u64);
+    #[inline(always)]
+    fn eval<L: Level>(self, _: L) -> (u64, u64) {
+        // The smallest bits minus 1: those of zero wrap around and are above all others.
+        let (mut least, mut largest) = (u64::MAX, 0);
+        for x in self.0 {
+            let bits = x.abs().to_bits();
+            least = least.min(bits.wrapping_sub(1));
+            largest = largest.max(bits);
+        }
+        (least.wrapping_add(1).min(largest), largest)
+    }
+}
+
+/// Adds the magnitudes of a block of float64, or their squares and the rounding errors of these. The sums of both have two parts,
+/// as those of [`AddBlock`] do.
+struct AddWide<'a, const SQUARES: bool> {
+    block: &'a [f64],
+    shifts: [f64; 2],
+}
+
+/// The sums of the upper and the lower parts in each lane.
+type WideSums = ([u64; WIDE_LANES], [f64; WIDE_LANES]);
+
+impl<const SQUARES: bool> Op for AddWide<'_, SQUARES> {
+    type Output = [(i64, f64); 2];
+    #[inline(always)]
+    fn eval<L: Level>(self, _: L) -> [(i64, f64); 2] {
+        let mut terms: WideSums = Default::default();
+        let mut errors: WideSums = Default::default();
+        let [shift, error_shift] = self.shifts;
+        let (rows, rest) = self.block.as_chunks();
+        let mut add_row = |row: &[f64; WIDE_LANES]| {
+            for j in 0..WIDE_LANES {
+                let (term, error) = if SQUARES { exact_square::<L>(row[j]) } else { (row[j].abs(), 0.0) };
+                add_split(&mut terms, j, term, shift);
+                if SQUARES {
+                    add_split(&mut errors, j, error, error_shift);
+                }
+            }
+        };
+        rows.iter().for_each(&mut add_row);
+        add_row(&padded(rest));
+        let shifts = ((rows.len() + 1) * WIDE_LANES) as u64;
+        let whole = |(upper, lower): WideSums, shift: f64| {
+            let upper = upper.into_iter().fold(0, u64::wrapping_add);
+            let upper = upper.wrapping_sub(shift.to_bits().wrapping_mul(shifts)).cast_signed();
+            (upper, lower.into_iter().sum())
+        };
+        [whole(terms, shift), if SQUARES { whole(errors, error_shift) } else { (0, 0.0) }]
+    }
+}
+
+#[inline(always)]
+fn add_split((upper, lower): &mut WideSums, j: usize, term: f64, shift: f64) {
+    let shifted = term + shift;
+    upper[j] = upper[j].wrapping_add(shifted.to_bits());
+    lower[j] += term - (shifted - shift);
+}
+
+/// The rounded square, and the square minus that, which is exact unless it is subnormal.
+#[inline(always)]
+fn exact_square<L: Level>(x: f64) -> (f64, f64) {
+    let square = x * x;
+    if L::FUSED {
+        return (square, x.mul_add(x, -square));
+    }
+    // Dekker's product: the halves of the digits, whose products are exact.
+    let shifted = x * (power_of_two(27) + 1.0);
+    let high = shifted - (shifted - x);
+    let low = x - high;
+    (square, (high * high - square + 2.0 * (high * low)) + low * low)
 }

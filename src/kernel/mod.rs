@@ -7,8 +7,9 @@
 //! 2. Floating-point sums use [`sum::LANES`] accumulators, whatever the register width. The fold of the lanes is hidden from
 //!    the compiler, out of line or behind `black_box`: a compiler that sees its tree of additions does not use wide registers
 //!    in the loop.
-//! 3. Nothing fuses a multiplication with an addition, unless the product is exact ([`crate::isa::Level::FUSED`]), and
-//!    nothing calls the C library's `pow`, `exp` or `log`: both would round differently from CPU to CPU.
+//! 3. Nothing fuses a multiplication with an addition, unless the product or the result is exact
+//!    ([`crate::isa::Level::FUSED`]), and nothing calls the C library's `pow`, `exp` or `log`: both would round differently from
+//!    CPU to CPU.
 
 pub mod clip;
 pub mod difference;

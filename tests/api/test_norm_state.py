@@ -9,6 +9,7 @@ import gradclip as gc
 import numpy as np
 import oracle
 import pytest
+from gradclip import _core
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,6 +43,41 @@ def test_whole_numbers_are_added_exactly(dtype, lists):
     squares = sum(x * x for numbers in lists for x in numbers)
     states = states_of([np.array(numbers, dtype) for numbers in lists])
     assert sum(states, gc.NormState.of([])).norm() == math.sqrt(squares)
+
+
+#: The unit of exact sums is 2**-LOWEST.
+LOWEST = 2148
+
+
+def exact_total(x, order):
+    """The sum of |x|**order in units of 2**-LOWEST, in Python's integers."""
+    mantissas, exponents = np.frexp(np.abs(x))
+    numbers = (mantissas * 2.0**53).astype(np.int64).tolist()
+    deep = 2 * 1074 + 106  # subnormal numbers have fewer digits than 53
+    terms = (m**order << (order * (e - 53) + deep) for m, e in zip(numbers, exponents.tolist(), strict=True))
+    return sum(terms) >> (deep - LOWEST)
+
+
+@pytest.mark.usefixtures("isa")
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("highest", [-1000, -401, -400, -360, 0, 498, 499, 500, 1023])
+def test_sums_of_float64_lose_no_digit(highest, order):
+    """Blocks of similar magnitudes are summed in float64, others in a table. Exponents are at the limits of both."""
+    rng = np.random.default_rng(highest + 2000)
+    digits = {
+        "random": lambda n: rng.integers(2**52, 2**53, n),
+        "all": lambda n: np.full(n, 2**53 - 1),
+        "one": lambda n: np.full(n, 2**52),
+    }
+    for spread in (0, 1, 18, 19, 20, 39, 40, 41, 70):
+        for n in (1, 15, 16, 17, 2047, 4097):
+            for made in digits.values():
+                x = np.ldexp(made(n).astype(float), highest - 52 - rng.integers(0, spread + 1, n))
+                x[0] = np.ldexp(x[0], -max(math.frexp(x[0])[1] - 1 - highest + spread, 0))  # the smallest there may be
+                x *= rng.choice([-1.0, 1.0, 0.0], n, p=[0.5, 0.4, 0.1])
+                found, special, _ = _core.exact_sum("global_norm", [x], None, float(order), False)
+                assert special == 0.0
+                assert int.from_bytes(found, "little") == exact_total(x, order), (spread, n)
 
 
 @pytest.mark.parametrize(("ord", "reproducible"), KINDS)
