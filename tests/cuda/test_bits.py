@@ -293,10 +293,13 @@ def test_rows_and_columns(gpu, dtype, shape):
             check(gpu, lambda t, a=axis: [gc.norm(t, 1, a), gc.norm(t, math.inf, a, True)], data, told=shape)
 
 
-def check_in_place(gpu, x, limit, axis):
-    on_device = gpu.array(x)
-    gc.clip_by_norm(on_device, limit, axis, out=on_device)
-    assert oracle.same_bits(gpu.get(on_device), gc.clip_by_norm(x, limit, axis))
+def check_in_place(gpu, whole, view, limit, axis):
+    """Clips a view of an array. Nothing beside the view is written."""
+    on_device = gpu.array(whole)
+    gc.clip_by_norm(view(on_device), limit, axis, out=view(on_device))
+    expected = whole.copy()
+    view(expected)[...] = gc.clip_by_norm(view(whole), limit, axis)
+    assert oracle.same_bits(gpu.get(on_device), expected)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, BF16, np.float32, np.float64])
@@ -313,9 +316,18 @@ def test_rows_of_which_a_warp_has_several(gpu, dtype, length):
         x[17, 0] = 5e-324
     limit = float(np.median(gc.norm(x[:5], axis=1)))
     twice = np.concatenate([x, x], 1)
-    for data in (x, x[:, ::-1], x[::2], twice[:, ::2], twice[:, 1 : length + 1]):
+    views = [
+        np.s_[:, ::2],
+        np.s_[::2, :length],
+        np.s_[:, length - 1 :: -1],
+        np.s_[:, 1 : length + 1],
+        np.s_[:, :length],
+    ]
+    for view in views:
+        data = twice[view]
         check(gpu, lambda t: [gc.clip_by_norm(t, limit, 1), gc.norm(t, axis=1), gc.normalize(t, axis=1)], data)
-        check_in_place(gpu, data, limit, 1)
+        check(gpu, lambda t: [gc.normalize(t, 1, axis=1), gc.normalize(t, math.inf, axis=1)], data)
+        check_in_place(gpu, twice, lambda t, view=view: t[view], limit, 1)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, BF16, np.float32, np.float64, np.complex64])
@@ -326,9 +338,12 @@ def test_columns_of_which_a_thread_has_several(gpu, dtype, shape):
     x[0, 2] = x[-1, 5] = np.nan
     x[:, 3] = 0
     limit = float(np.median(gc.norm(np.nan_to_num(x.astype(np.complex128)), axis=0))) if shape[0] > 1 else 0.5
-    for data in (x[:, :-8], x[:, 1:-7], x[:, ::2], x[::-1, 4:-4], x[:, 8:].copy()):
+    views = [np.s_[:, :-8], np.s_[:, :-9], np.s_[:, 1:-7], np.s_[:, ::2], np.s_[::-1, 4:-4]]
+    for view in views:
+        data = x[view]
         check(gpu, lambda t: [gc.clip_by_norm(t, limit, 0), gc.norm(t, axis=0), gc.normalize(t, axis=0)], data)
-        check_in_place(gpu, data, limit, 0)
+        check(gpu, lambda t: gc.clip_by_norm(t, limit, 0), data.copy())
+        check_in_place(gpu, x, lambda t, view=view: t[view], limit, 0)
 
 
 LONG = [
@@ -524,6 +539,17 @@ def test_lists_of_one_dtype(gpu, dtype):
     for k in range(len(wild)):
         check(gpu, lambda ts: gc.clip_by_global_norm(ts, 0.5), wild[k : k + 2], told=k)
         check(gpu, lambda ts: gc.global_norm(ts, ord=1), wild[k : k + 2], told=k)
+
+
+@pytest.mark.parametrize("ord", [1, 2])
+def test_empty_tensors_change_no_bit(gpu, ord):
+    """64 tensors are added up before they are added to others: only those that are not empty count."""
+    first, small = np.array([1.0]), np.array([2.0 ** (-53 if ord == 1 else -26.5)])
+    rest = [np.array([2.0 ** (-107 if ord == 1 else -53.5)])] * 64
+    empty = [np.zeros(0)] * 62
+    for t_list in ([first, small, *empty, *rest], [first, small, *rest], [*empty, first, small, *empty, *rest, *empty]):
+        check(gpu, lambda ts: gc.global_norm(ts, ord=ord), t_list)
+    assert gc.global_norm([first, small, *empty, *rest], ord=ord) == gc.global_norm([first, small, *rest], ord=ord)
 
 
 @pytest.mark.parametrize("n", [1, 2, 63, 64, 65, 150, 3000])
@@ -950,7 +976,7 @@ def test_the_order_in_which_threads_run_does_not_change_a_bit(gpu, dtype, monkey
 def test_the_order_in_which_threads_run_does_not_change_a_bit_of_lists(gpu, monkeypatch):
     """Of more chunks than are put together at a time, so that memory of a block of threads is used again."""
     monkeypatch.setattr(gpu_arrays.shim(), "backward", True)
-    many = [spread((k % 5 + 1,), np.float64, k) for k in range(300)]
+    many = [spread((k % 5 + 1,), np.float64, k) for k in range(600)]
     mixed = [sample((k % 5 + 1,), NORMED[k % len(NORMED)], k) for k in range(300)]
     long = [sample((140_000,), np.float16, k) for k in range(2)]
     for p in (1, 2, math.inf, 3, 3.7):

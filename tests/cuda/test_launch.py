@@ -66,6 +66,46 @@ def test_every_kernel_that_is_launched_is_listed():
     assert found == {name.partition("<")[0] for name in instantiations()}
 
 
+#: Rows and columns, and the kernels that clip them: (dtype, shape, axis, those of a dense array, those of an odd view).
+KERNELS = [
+    ("float16", (8, 64), 1, ["rows<f16, 4>"], ["rows<f16, 4>"]),
+    ("float32", (8, 256), 1, ["rows<float, 8>"], ["rows<float, 8>"]),
+    ("float32", (8, 512), 1, ["rows<float, 16>"], ["rows<float, 16>"]),
+    ("float64", (8, 2048), 1, ["rows<double, 32>"], ["rows<double, 32>"]),
+    ("float32", (600, 2049), 1, ["rows<float, 256>"], ["rows<float, 256>"]),
+    (
+        "float16",
+        (70, 64),
+        0,
+        ["columns_of<f16, 4>", "scale_columns<f16, 4>"],
+        ["columns_of<f16, 1>", "scale_columns<f16, 1>"],
+    ),
+    (
+        "float32",
+        (70, 64),
+        0,
+        ["columns_of<float, 4>", "scale_columns<float, 4>"],
+        ["columns_of<float, 1>", "scale_columns<float, 1>"],
+    ),
+    (
+        "float64",
+        (70, 64),
+        0,
+        ["columns_of<double, 2>", "scale_columns<double, 2>"],
+        ["columns_of<double, 1>", "scale_columns<double, 1>"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("dtype", "shape", "axis", "dense", "odd"), KERNELS)
+def test_rows_and_columns_take_the_fast_kernels(gpu, dtype, shape, axis, dense, odd):
+    x = gpu.array(np.ones((shape[0], shape[1] + 1), dtype))
+    for view, names in ((gpu.array(np.ones(shape, dtype)), dense), (x[:, 1:], odd)):
+        gpu.reset()
+        gc.clip_by_norm(view, 1.0, axis)
+        assert [name for name in gpu.launches if name != "column_norms<void>"] == names
+
+
 # ---- state that calls on a stream share
 
 

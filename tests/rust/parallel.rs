@@ -367,6 +367,7 @@ impl Naive {
             let terms: Vec<f64> = array.iter().map(|x| term(*x)).collect();
             Self::of_array(&terms)
         };
+        let list: Vec<Vec<f64>> = list.iter().filter(|array| !array.is_empty()).cloned().collect();
         let total = Self::of_all(list.chunks(64).map(|arrays| Self::of_all(arrays.iter().map(of_array))));
         total.sum + total.error
     }

@@ -208,8 +208,14 @@ bool run_warp(unsigned first, unsigned count) {
             return false;
         }
         if (!any) return true;
-        for (unsigned i = first; i < first + count; i++) {
-            if (fibers[i].state == AT_WARP) fibers[i].state = RUNS;
+        // Those that wait together go on, as far as they get, before any others: so they see what the others have not written.
+        unsigned released = 0;
+        for (unsigned i = 0; i < count && !released; i++) {
+            const Fiber& own = fibers[first + place(i, count)];
+            if (own.state == AT_WARP) released = own.mask;
+        }
+        for (unsigned i = 0; i < count; i++) {
+            if (released >> i & 1 && fibers[first + i].state == AT_WARP) fibers[first + i].state = RUNS;
         }
     }
 }

@@ -1,6 +1,6 @@
 """The names of all kernels, for tests that build them."""
 
-from gradclip._cuda._words import ITEMSIZES, MOVED_AS, ORDERED, TYPES
+from gradclip._cuda._words import ITEMSIZES, MOVED_AS, ORDERED, TYPES, columns_at_once
 
 
 def instantiations() -> list[str]:
@@ -11,11 +11,12 @@ def instantiations() -> list[str]:
     names += [f"{kernel}<void>" for kernel in untyped]
     names += [f"ends<{flag}>" for flag in ("false", "true")] + [f"slices<{team}>" for team in (32, 256)]
     names += [f"rows<{name}, {team}>" for name in real for team in (4, 8, 16, 32, 256)]
-    names += [f"{kernel}<{name}>" for kernel in ("scale", "magnitudes", "scale_slices") for name in real]
+    names += [f"scale_slices<{name}, {team}>" for name in real for team in (4, 8, 16, 32)]
+    names += [f"{kernel}<{name}>" for kernel in ("scale", "magnitudes") for name in real]
     sides = [
         f"{name}, {side}"
         for name, itemsize in zip(real, ITEMSIZES, strict=False)
-        for side in (1, min(16 // itemsize, 4))
+        for side in (1, columns_at_once(itemsize))
     ]
     names += [f"{kernel}<{side}>" for kernel in ("columns_of", "scale_columns") for side in sides]
     names += [f"clip<{TYPES[code]}>" for code in ORDERED]

@@ -13,7 +13,6 @@ from gradclip._cuda._queue import argument_of
 from gradclip._cuda._words import (
     BLOCK,
     ITEMSIZES,
-    PACK,
     REAL,
     ROWS_OF_BLOCK,
     THREADS,
@@ -24,6 +23,7 @@ from gradclip._cuda._words import (
     NormsTo,
     Order,
     Word,
+    columns_at_once,
 )
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gradclip._cuda._words import Words
 
 
-#: Arguments of kernels that are kept, of 4 KiB each.
+#: Results that are kept. An argument of kernels has 4 KiB.
 _KEPT = 256
 
 
@@ -92,7 +92,8 @@ def norms_of_slices(call: Call, slices: Slices, norm: Norm, to: NormsTo) -> None
     elif norm.order is Order.TWO and view.code in REAL and length:
         _launch_rows(call, view.code, params)
     else:
-        _launch_teams(call, "slices<{team}>", params, 32 if length <= BLOCK else THREADS)
+        team = 32 if length <= BLOCK else THREADS
+        _launch_teams(call, f"slices<{team}>", params, team)
 
 
 def _params_of(slices: Slices, pair: Pair | None = None, norm: Norm | None = None) -> Words:
@@ -128,6 +129,7 @@ def _known_params(slices: Slices, pair: Pair | None, norm: Norm | None) -> Words
         params[Word.FLAGS] |= Flag.IN_PLACE
     if norm is not None:
         norm.fill(params, [slices.view.code])
+    params.flags.writeable = False  # it is shared
     return params
 
 
@@ -135,7 +137,7 @@ def _known_params(slices: Slices, pair: Pair | None, norm: Norm | None) -> Words
 def _side_by_side(slices: Slices, *views: View) -> int:
     """Return how many columns a thread takes: 4 or those in 16 bytes, if each row lets it load them at once, else 1."""
     split, itemsize = slices.split, slices.view.itemsize
-    side = min(PACK // itemsize, 4)
+    side = columns_at_once(itemsize)
     pack = side * itemsize
     for view in views:
         kept, reduced = layout_of(view, split.kept), layout_of(view, split.reduced)
@@ -153,22 +155,27 @@ def _tiles_of(columns: int, side: int) -> tuple[int, int]:
     return -(-columns // (width * side)), THREADS // width * ROWS_OF_BLOCK
 
 
-#: Bytes of a row that a thread reads. With more of them, the rows that a multiprocessor reads at a time would not stay
-#: in its L1 cache (256 KiB on an H100) until they are written.
+#: The most bytes of a row that a thread of a small team reads. With more of them, the rows that a multiprocessor reads
+#: at a time would not stay in its L1 cache (256 KiB on an H100) until they are written.
 _BYTES_EACH = 128
 
 
-def _launch_rows(call: Call, code: int, params: Words) -> None:
-    """Launch the kernel for rows of a real dtype. A warp has 1 to 8 rows."""
-    length = int(params[Word.LENGTH])
+def _team_of(code: int, length: int) -> int:
+    """Return how many threads of a warp share the slices of a real dtype: 4 to 32."""
     nbytes = length * ITEMSIZES[code]
-    team = THREADS if length > BLOCK else next((team for team in (4, 8, 16) if team * _BYTES_EACH >= nbytes), 32)
-    _launch_teams(call, f"rows<{TYPES[code]}, {{team}}>", params, team)
+    return next((team for team in (4, 8, 16) if team * _BYTES_EACH >= nbytes), 32)
+
+
+def _launch_rows(call: Call, code: int, params: Words) -> None:
+    """Launch the kernel for rows of a real dtype. Rows that are longer than a block of elements have 8 warps each."""
+    length = int(params[Word.LENGTH])
+    team = _team_of(code, length) if length <= BLOCK else THREADS
+    _launch_teams(call, f"rows<{TYPES[code]}, {team}>", params, team)
 
 
 def _launch_teams(call: Call, name: str, params: Words, team: int) -> None:
     """Launch a kernel in which a team of so many threads has a slice."""
-    call.launch(name.format(team=team), int(params[Word.COUNT]), params, at_once=THREADS // team)
+    call.launch(name, int(params[Word.COUNT]), params, at_once=THREADS // team)
 
 
 def scale_slices(call: Call, slices: Slices, pair: Pair, norm: Norm, to: NormsTo | None = None) -> None:
@@ -209,7 +216,8 @@ def scale_by_factors(call: Call, slices: Slices, pair: Pair, factors_at: int) ->
         tiles, rows = _tiles_of(count, side)
         call.launch(f"scale_columns<{name}, {side}>", tiles * -(-length // rows), params, at_once=1)
     else:
-        call.launch(f"scale_slices<{name}>", count * -(-length // BLOCK), params, at_once=THREADS // 32)
+        team = _team_of(parts.view.code, length)
+        call.launch(f"scale_slices<{name}, {team}>", count * -(-length // BLOCK), params, at_once=THREADS // team)
 
 
 def _are_long(call: Call, count: int, length: int) -> bool:

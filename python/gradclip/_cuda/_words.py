@@ -21,7 +21,6 @@ CHUNK = 64 * BLOCK
 SPAN_BLOCKS = 64 * 64
 ROWS_OF_BLOCK = 64
 TILE = 64  # threads side by side on columns
-PACK = 16  # bytes that a thread loads at once
 STATE_WORDS = 16
 PARTS = 6
 
@@ -128,6 +127,11 @@ class Flag(IntFlag):
     NARROW_NORM = 16
     EACH = 64
     NUMBER = 128
+
+
+def columns_at_once(itemsize: int) -> int:
+    """Return how many neighbouring columns a thread takes where it can load them at once: 4, or those in 16 bytes."""
+    return min(16 // itemsize, 4)
 
 
 # ---- dtypes

@@ -159,7 +159,10 @@ DEV word target_layout(const word* row) { return row[ROW_LAYOUTS] >> 32; }
 // Neighbours in memory that are loaded and stored at once.
 template <class T, int COUNT = 16 / sizeof(T)> struct alignas(COUNT * sizeof(T)) Pack { T element[COUNT]; };
 
-// ---- sums of a team: TEAM threads side by side, all in one warp. All of them get the result.
+// ---- sums of a team: TEAM neighbouring threads. All of them get the result.
+
+// The threads of a team that are in one warp.
+template <int TEAM> constexpr int IN_WARP = TEAM < 32 ? TEAM : 32;
 
 // The bits of the team's threads among those of its warp.
 template <int TEAM> DEV u32 team_mask() {
@@ -233,9 +236,10 @@ DEV_COLD double term_at(const Term& term, const void* data, word i, int dtype) {
 }
 
 // Adds the terms of elements first, first + step, ... to the sums of LANES lanes in turn, in order. Elements are loaded AT_ONCE,
-// and used then. Those beyond the end are `Element()`, which adds 0.
+// and used then. If AT_ONCE is not 1, there may be elements beyond the end: `Element()`, whose term is 0.
 template <int LANES, int AT_ONCE, class Element, class Load, class Of>
 DEV void add_up(double* sums, int first, int len, int step, const Load& load, const Of& term) {
+    static_assert(AT_ONCE % LANES == 0, "each batch begins with lane 0");
     for (int i = first; i < len; i += AT_ONCE * step) {
         Element loaded[AT_ONCE];
 #pragma unroll
@@ -295,8 +299,8 @@ template <class T, int SIDE> struct ColumnReader {
     // Adds the squares of neighbouring elements of each row to the sums.
     DEV_METHOD void add_rows(double* sums, const Term& term, word from, int rows) const {
         typedef Pack<T, SIDE> Row;
-        enum : int { AT_ONCE = SIDE == 1 ? 16 : 128 / sizeof(Row) };
-        if (SIDE == 1 && !of.stride) {
+        enum : int { AT_ONCE = 128 / sizeof(Row) };
+        if (SIDE == 1) {
             of.template add<1>(sums, term, from, 0, rows, 1);
             return;
         }
@@ -1086,7 +1090,6 @@ template <class> KERNEL conversion(const __grid_constant__ Params p) {
 // Passes over one slice by a team: a warp or a part of one for a slice of one block, all threads for a longer one. Every
 // thread gets the result.
 template <class R, int TEAM> struct TeamPasses {
-    enum : int { WITHIN = TEAM < 32 ? TEAM : 32 }; // a warp
     const R& reader;
     double* near; // of the team
     double* sums; // of the blocks of a chunk, for all threads
@@ -1096,11 +1099,11 @@ template <class R, int TEAM> struct TeamPasses {
         const bool limbs = term.kind == TERM_ABS && term.by == 1.0 && limbs_of(reader.dtype) > 1;
         Term own = term;
         if (TEAM < THREADS) {
-            const int thread = threadIdx.x % WITHIN, all = static_cast<int>(len);
-            if (!limbs) return sum_of_block<WITHIN>(near, thread, reader, own, 0, all);
+            const int thread = threadIdx.x % IN_WARP<TEAM>, all = static_cast<int>(len);
+            if (!limbs) return sum_of_block<IN_WARP<TEAM>>(near, thread, reader, own, 0, all);
             Total total = total_zero();
             for (own.limb = 0; own.limb < 2; own.limb++) {
-                add(&total, sum_of_block<WITHIN>(near, thread, reader, own, 0, all));
+                add(&total, sum_of_block<IN_WARP<TEAM>>(near, thread, reader, own, 0, all));
             }
             return value_of(total);
         }
@@ -1113,7 +1116,7 @@ template <class R, int TEAM> struct TeamPasses {
                 const word left = len - from;
                 if (left <= 0) break;
                 const int of = static_cast<int>(left < BLOCK ? left : BLOCK);
-                const double sum = sum_of_block<WITHIN>(near + warp * 32, lane, reader, own, from, of);
+                const double sum = sum_of_block<IN_WARP<TEAM>>(near + warp * 32, lane, reader, own, from, of);
                 if (lane == 0) sums[i] = sum;
             }
             __syncthreads();
@@ -1128,14 +1131,14 @@ template <class R, int TEAM> struct TeamPasses {
     }
     DEV_METHOD double sum(const Term& term) { return pass(term); }
     DEV_METHOD double max(double by) {
-        if (TEAM < THREADS) return of_key(max_of_block<WITHIN>(near, threadIdx.x % WITHIN, reader, by, 0, len));
+        if (TEAM < THREADS) return of_key(max_of_block<IN_WARP<TEAM>>(near, threadIdx.x % IN_WARP<TEAM>, reader, by, 0, len));
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         u64 key = 0;
         for (word i = threadIdx.x; i < len; i += THREADS) {
             const u64 own = reader.key(i, by);
             if (own > key) key = own;
         }
-        key = fold_max<WITHIN>(near + warp * 32, lane, key);
+        key = fold_max<IN_WARP<TEAM>>(near + warp * 32, lane, key);
         u64* keys = reinterpret_cast<u64*>(sums);
         if (lane == 0) keys[warp] = key;
         __syncthreads();
@@ -1216,9 +1219,8 @@ template <class T, int TEAM> KERNEL_FOR(TEAM < THREADS ? 4 : 3) rows(const __gri
         Factor factor;
         const bool scales = factor_of(p, norm, &factor);
         if (!scales && in_place) return;
-        enum : int { WITHIN = TEAM < 32 ? TEAM : 32 };
-        for (word from = thread / WITHIN * BLOCK; from < len; from += TEAM / WITHIN * BLOCK) {
-            write_block<WITHIN, T>(p, table, i, from, thread % WITHIN, scales, factor);
+        for (word from = thread / IN_WARP<TEAM> * BLOCK; from < len; from += TEAM / IN_WARP<TEAM> * BLOCK) {
+            write_block<IN_WARP<TEAM>, T>(p, table, i, from, thread % IN_WARP<TEAM>, scales, factor);
         }
     });
 }
@@ -1439,16 +1441,16 @@ template <class> KERNEL singular(const __grid_constant__ Params p) {
     }
 }
 
-// Scales each slice by its own factor, a block of it by a warp.
-template <class T> KERNEL scale_slices(const __grid_constant__ Params p) {
+// Scales each slice by its own factor, a block of it by a team.
+template <class T, int TEAM> KERNEL scale_slices(const __grid_constant__ Params p) {
     const word* table = table_of(p);
     const word len = p.w[LENGTH], blocks = (len + BLOCK - 1) / BLOCK;
     const bool in_place = p.w[FLAGS] & IN_PLACE;
-    const word step = gridDim.x * static_cast<word>(WARPS);
-    for (word item = blockIdx.x * static_cast<word>(WARPS) + threadIdx.x / 32; item < p.w[COUNT] * blocks; item += step) {
+    const word step = gridDim.x * static_cast<word>(THREADS / TEAM);
+    for (word item = blockIdx.x * static_cast<word>(THREADS / TEAM) + threadIdx.x / TEAM; item < p.w[COUNT] * blocks; item += step) {
         const word slice = item / blocks, from = (item - slice * blocks) * BLOCK;
         const Factor factor = factor_at(p, slice);
         if (in_place && is_one(factor)) continue;
-        write_block<32, T>(p, table, slice, from, threadIdx.x % 32, true, factor);
+        write_block<TEAM, T>(p, table, slice, from, threadIdx.x % TEAM, true, factor);
     }
 }

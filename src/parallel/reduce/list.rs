@@ -245,8 +245,14 @@ impl<'a, V: Views> List<'a, V> {
 
     /// The sum that a pass adds up.
     fn sum(&self, crew: &Crew, pass: Reduction) -> Result<f64> {
-        let mut spans = Spans::default();
-        self.each_sum(crew, pass, |array| spans.push(array))?;
+        let (mut spans, mut at) = (Spans::default(), 0);
+        self.each_sum(crew, pass, |array| {
+            // Empty arrays do not count, so they change no bit.
+            if self.arrays.size(at).0 > 0 {
+                spans.push(array);
+            }
+            at += 1;
+        })?;
         Ok(spans.total().value())
     }
 
