@@ -111,7 +111,7 @@ macro_rules! levels {
 //
 // All of them have "fma". A fused product is not rounded before it is added, so the levels have the same bits only where the
 // product or the result is exact anyway. Only two functions fuse: `fused_square` in `element.rs` squares numbers of at most 32
-// bits and takes nothing else, and `exact_square` in `kernel/exact.rs` computes the rounding error of a square, which is exact.
+// bits and takes nothing else, and `fused_error` in `kernel/exact.rs` computes the rounding error of a square, which is exact.
 // The compiler does not fuse by itself.
 #[cfg(target_arch = "x86_64")]
 levels! {

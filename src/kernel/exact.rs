@@ -569,12 +569,18 @@ fn add_split((upper, lower): &mut WideSums, j: usize, term: f64, shift: f64) {
     lower[j] += term - (shifted - shift);
 }
 
-/// The rounded square, and the square minus that, which is exact unless it is subnormal.
+/// The square minus the rounded square, in one instruction: exact unless it is subnormal. (See `fused_square` in `element.rs`.)
+#[inline(always)]
+fn fused_error(x: f64, square: f64) -> f64 {
+    x.mul_add(x, -square)
+}
+
+/// The rounded square, and its rounding error.
 #[inline(always)]
 fn exact_square<L: Level>(x: f64) -> (f64, f64) {
     let square = x * x;
     if L::FUSED {
-        return (square, x.mul_add(x, -square));
+        return (square, fused_error(x, square));
     }
     // Dekker's product: the halves of the digits, whose products are exact.
     let shifted = x * (power_of_two(27) + 1.0);

@@ -102,11 +102,15 @@ fn has(line: &str, word: &str) -> bool {
 
 /// Functions of the C library, or rounded differently from CPU to CPU: not allowed in any form.
 const NOT_REPRODUCIBLE: [&str; 5] = ["mul_add", "powf", "powi", "hypot", "cbrt"];
-/// The only function that may, in full, and its file: its product is exact, so the sum is rounded once, fused or not.
-const FUSED: [(&str, &str); 1] = [(
-    "element.rs",
-    "fn fused_square(x: f32, sum: f64) -> f64 {\n    let x = f64::from(x);\n    x.mul_add(x, sum)\n}\n",
-)];
+/// The only functions that may, in full, and their files. In the first one the product is exact, so the sum is rounded once, fused
+/// or not. In the second one the result is exact.
+const FUSED: [(&str, &str); 2] = [
+    (
+        "element.rs",
+        "fn fused_square(x: f32, sum: f64) -> f64 {\n    let x = f64::from(x);\n    x.mul_add(x, sum)\n}\n",
+    ),
+    ("kernel/exact.rs", "fn fused_error(x: f64, square: f64) -> f64 {\n    x.mul_add(x, -square)\n}\n"),
+];
 /// Methods that are not allowed either, although functions of this crate may have the name.
 const METHODS: [&str; 9] = ["exp", "exp2", "exp_m1", "ln", "ln_1p", "log", "log2", "log10", "sin_cos"];
 /// Words that may end the process of a user.

@@ -3,6 +3,7 @@
 
 mod bits;
 mod common;
+mod exact;
 mod fork;
 mod halves;
 mod kernels;
