@@ -542,8 +542,8 @@ impl<const SQUARES: bool> Op for AddWide<'_, SQUARES> {
         let [shift, error_shift] = self.shifts;
         let (rows, rest) = self.block.as_chunks();
         let mut add_row = |row: &[f64; WIDE_LANES]| {
-            for j in 0..WIDE_LANES {
-                let (term, error) = if SQUARES { exact_square::<L>(row[j]) } else { (row[j].abs(), 0.0) };
+            for (j, x) in row.iter().enumerate() {
+                let (term, error) = if SQUARES { exact_square::<L>(*x) } else { (x.abs(), 0.0) };
                 add_split(&mut terms, j, term, shift);
                 if SQUARES {
                     add_split(&mut errors, j, error, error_shift);

@@ -1,5 +1,7 @@
 //! Exact sums, against whole numbers that are added limb by limb.
 
+#![allow(clippy::expect_used, reason = "a test")]
+
 use _core::isa::Isa;
 use _core::kernel::exact::{Accumulator, LIMBS, Power};
 
