@@ -9,9 +9,9 @@
 use std::mem;
 use std::ops::Range;
 
-use crate::element::{Dtype, Element, F16};
+use crate::element::{Element, F16};
 use crate::error::{Result, vec_with_room};
-use crate::isa::{CONVERTED, Isa, Level, Op, slice_of};
+use crate::isa::{CONVERTED, Isa, Level, Op, prefetch_ahead, slice_of};
 use crate::kernel::sum::{Abs, BLOCK, Square, Term};
 use crate::kernel::truncate::format_of;
 use crate::scaled::power_of_two;
@@ -116,9 +116,7 @@ impl Accumulator {
     /// Adds the moduli of elements, or their squares. A complex modulus is rounded to float64 first.
     pub fn add<T: Element>(&mut self, isa: Isa, data: &[T]) {
         for part in data.chunks(AT_ONCE) {
-            if let Some(part) = slice_of::<f64, _>(part) {
-                self.add_wide_blocks(isa, part);
-            } else if T::DTYPE.is_float() && !T::WIDE {
+            if T::DTYPE.is_float() {
                 self.add_blocks(isa, part);
             } else if T::DTYPE.parts().is_some() {
                 self.add_to_table(part);
@@ -132,93 +130,57 @@ impl Accumulator {
         }
     }
 
-    /// Adds floats of at most 24 digits. If all nonzero elements of a block are near enough to its largest, an integer
-    /// and a float64 hold their sum without rounding.
+    /// Adds floats. If all nonzero elements of a block are near enough to its largest, integers and float64 hold their sum
+    /// without rounding.
     fn add_blocks<T: Element>(&mut self, isa: Isa, data: &[T]) {
-        let mut blocks = data.chunks(BLOCK);
-        let mut block = blocks.next().unwrap_or_default();
-        // The extremes of a block are found while the block before it is added up, so that the CPU does not wait for memory.
-        let mut found = extremes_of(isa, block);
-        while !block.is_empty() {
-            let next = blocks.next().unwrap_or_default();
-            let (digits, exponent) = found.digits::<T>();
-            let power = self.power as i32;
-            // The terms lie below 2^top, and have no digit below 2^(top - digits).
-            let (digits, top) = (digits * power, (exponent + 1) * power);
-            found = if exponent > 127 || digits > UPPER_DIGITS + LOWER_DIGITS {
-                self.add_to_table(block);
-                extremes_of(isa, next)
-            } else {
-                let more = (f64::MANTISSA_DIGITS.cast_signed() - digits).clamp(0, GROUP_DIGITS);
-                self.add_block(isa, block, next, 1 << more, top + more)
-            };
-            block = next;
-        }
-    }
-
-    /// Adds a block of finite elements. Sums of `group` terms lie below `2^top`, and float64 holds them without rounding.
-    /// Returns the extremes of the next block.
-    fn add_block<T: Element>(
-        &mut self,
-        isa: Isa,
-        block: &[T],
-        next: &[T],
-        group: usize,
-        top: i32,
-    ) -> Extremes {
-        let shift = shift(top);
-        let sums = match self.power {
-            Power::One => isa.run(AddBlock { block, next, group, shift, term: Abs }),
-            Power::Two => isa.run(AddBlock { block, next, group, shift, term: Square }),
+        let (mantissa, lowest) = format_of::<T>();
+        // The square of a float64 is rounded to its digits. The last digits of its rounding error are as far from the first.
+        let (power, mantissa) = match self.power {
+            Power::One => (1, mantissa),
+            Power::Two => (2, if T::WIDE { mantissa + 1 } else { 2 * mantissa }),
         };
-        self.add_parts(sums.upper, sums.lower, top);
-        sums.extremes
-    }
-
-    /// Adds the two parts of a sum of terms below `2^top`.
-    fn add_parts(&mut self, upper: i64, lower: f64, top: i32) {
-        let unit = top - UPPER_DIGITS;
-        let lower = (lower * power_of_two(LOWER_DIGITS - unit)) as i64;
-        self.sum.add((i128::from(upper) << LOWER_DIGITS) + i128::from(lower), unit - LOWER_DIGITS);
-    }
-
-    /// Adds float64 elements, by block, as `add_blocks` does.
-    fn add_wide_blocks(&mut self, isa: Isa, data: &[f64]) {
         for block in data.chunks(BLOCK) {
-            let (least, largest) = isa.run(WideExtremes(block));
-            let exponent = |bits: u64| (bits >> 52) as i32 - 1023;
-            let (lowest, highest) = (exponent(least), exponent(largest));
-            // Digits from the first one of the largest term to the last one of the smallest, see the tops below.
-            let digits = match self.power {
-                Power::One => highest - lowest + 53,
-                Power::Two => 2 * (highest - lowest) + 54,
-            };
-            if largest == 0 {
+            let [least, largest] = isa.run(Extremes(block));
+            if largest == 0.0 {
                 continue;
             }
-            if lowest < WIDE_EXPONENTS.start
-                || highest >= WIDE_EXPONENTS.end
-                || digits > UPPER_DIGITS + LOWER_DIGITS
-            {
+            // Subnormal numbers have the exponent of the smallest normal ones: their last digits have the same weight.
+            let exponent = |x: f64| ((x.to_bits() >> 52) as i32 - 1023).max(lowest);
+            let (least, largest) = (exponent(least), exponent(largest));
+            // The terms lie below 2^top, and have no digit below 2^(top - digits).
+            let (digits, top) = ((largest - least) * power + mantissa, (largest + 1) * power);
+            let is_in_range = EXPONENTS.contains(&least) && EXPONENTS.contains(&largest);
+            if !is_in_range || digits > UPPER_DIGITS + LOWER_DIGITS {
                 self.add_to_table(block);
                 continue;
             }
             match self.power {
-                Power::One => {
-                    let top = highest + 1;
-                    let [sums, _] = isa.run(AddWide::<false> { block, shifts: [shift(top), 0.0] });
-                    self.add_parts(sums.0, sums.1, top);
-                }
-                Power::Two => {
-                    // The last digit of a square below 2^(2n) is at least 2^(2n - 53), and its error is half of that at most.
-                    let tops = [2 * (highest + 1), 2 * (highest + 1) - 53];
-                    let sums = isa.run(AddWide::<true> { block, shifts: tops.map(shift) });
-                    for ((upper, lower), top) in sums.into_iter().zip(tops) {
-                        self.add_parts(upper, lower, top);
-                    }
-                }
+                Power::One => self.add_block(isa, block, Abs, digits, top),
+                Power::Two => self.add_block(isa, block, Square, digits, top),
+            }
+            if T::WIDE && self.power == Power::Two {
+                // The last digit of a square below 2^top is at least 2^(top - 53), and the error is half of that at most.
+                self.add_block(isa, block, SquareError, digits, top - 53);
             }
         }
+    }
+
+    /// Adds the terms of a block, which lie below `2^top` and have no digit below `2^(top - digits)`.
+    fn add_block<T: Element>(
+        &mut self,
+        isa: Isa,
+        block: &[T],
+        term: impl Term<T> + Term<f32>,
+        digits: i32,
+        top: i32,
+    ) {
+        // Sums of so many terms lie below 2^(top + more), and float64 holds them without rounding.
+        let more = (f64::MANTISSA_DIGITS.cast_signed() - digits).clamp(0, GROUP_DIGITS);
+        let top = top + more;
+        let (upper, lower) = isa.run(AddBlock { block, group: 1 << more, shift: shift(top), term });
+        let unit = top - UPPER_DIGITS;
+        let lower = (lower * power_of_two(LOWER_DIGITS - unit)) as i64;
+        self.sum.add((i128::from(upper) << LOWER_DIGITS) + i128::from(lower), unit - LOWER_DIGITS);
     }
 
     fn add_to_table<T: Element>(&mut self, data: &[T]) {
@@ -278,6 +240,9 @@ const UPPER_DIGITS: i32 = 50;
 /// Digits of the sum of a block's lower parts below the unit of the upper parts. Each lower part is at most half of that unit,
 /// and a block has at most 2^11 of them, so their sum is at most 2^10 units.
 const LOWER_DIGITS: i32 = 53 - 10;
+/// Exponents of elements that need no table: the errors of their squares are not subnormal, and neither are powers of two that
+/// the sums are scaled by.
+const EXPONENTS: Range<i32> = -400..500;
 /// Lanes of [`AddBlock`].
 const LANES: usize = CONVERTED;
 /// The binary logarithm of the most rows whose terms are added in each lane before the sum is split; float64 must add them
@@ -290,145 +255,79 @@ fn shift(top: i32) -> f64 {
     1.5 * power_of_two(52 + top - UPPER_DIGITS)
 }
 
-/// Extreme magnitudes of a block, as bits of float32, which sort like the magnitudes, NaN above infinity.
-#[derive(Clone, Copy)]
-struct Extremes {
-    /// The smallest nonzero magnitude; 0 if all are zero.
-    least: u32,
-    largest: u32,
-}
+/// The smallest magnitude of a block of floats but for zeros, and the largest one. If all are zero, the first one is anything.
+struct Extremes<'a, T>(&'a [T]);
 
-impl Extremes {
-    /// The number of binary digits from the first digit of the largest magnitude to the last digit of any element, or more; and
-    /// the exponent of the largest magnitude, which is above 127 if an element is infinite or NaN.
-    fn digits<T: Element>(self) -> (i32, i32) {
-        let (mantissa, lowest) = format_of::<T>();
-        // Zero and subnormal numbers have the exponent of the smallest normal ones: their last digits have the same weight.
-        let exponent = |bits: u32| ((bits >> 23).cast_signed() - 127).max(lowest);
-        (exponent(self.largest) - exponent(self.least) + mantissa, exponent(self.largest))
-    }
-}
-
-/// The [`Extremes`] of each lane during the search: as bits of float16 for float16, as bits of float32 for other dtypes.
-struct ExtremeLanes {
-    /// The smallest bits minus 1, here and in `least_half`: the bits of zero wrap around and are above all others.
-    least: [u32; LANES],
-    largest: [u32; LANES],
-    least_half: [u16; LANES],
-    largest_half: [u16; LANES],
-}
-
-impl ExtremeLanes {
-    const NONE: Self = Self {
-        least: [u32::MAX; LANES],
-        largest: [0; LANES],
-        least_half: [u16::MAX; LANES],
-        largest_half: [0; LANES],
-    };
-
+impl<T: Element> Op for Extremes<'_, T> {
+    type Output = [f64; 2];
     #[inline(always)]
-    fn add_row<T: Element>(&mut self, row: &[T; LANES]) {
-        if let Some(halves) = slice_of::<F16, _>(row) {
-            for (j, x) in halves.iter().enumerate() {
-                let bits = x.abs().to_bits();
-                self.least_half[j] = self.least_half[j].min(bits.wrapping_sub(1));
-                self.largest_half[j] = self.largest_half[j].max(bits);
-            }
-            return;
+    fn eval<L: Level>(self, _: L) -> [f64; 2] {
+        // Bits of magnitudes sort like the magnitudes, NaN above infinity.
+        if let Some(data) = slice_of::<F16, _>(self.0) {
+            let found = extremes(data, u16::MAX, |x| x.abs().to_bits());
+            return found.map(|bits| F16::from_bits(bits).to_f32().into());
         }
-        for (j, x) in row.iter().enumerate() {
-            let bits = bits_of(*x);
-            self.least[j] = self.least[j].min(bits.wrapping_sub(1));
-            self.largest[j] = self.largest[j].max(bits);
+        if let Some(data) = slice_of::<f64, _>(self.0) {
+            return extremes(data, u64::MAX, |x| x.abs().to_bits()).map(f64::from_bits);
         }
-    }
-
-    #[inline(always)]
-    fn found<T: Element>(self) -> Extremes {
-        if T::DTYPE == Dtype::F16 {
-            let least = self.least_half.into_iter().fold(u16::MAX, u16::min);
-            let largest = self.largest_half.into_iter().fold(0, u16::max);
-            let bits_of = |half| F16::from_bits(half).to_f32().to_bits();
-            return Extremes {
-                least: bits_of(least.wrapping_add(1).min(largest)),
-                largest: bits_of(largest),
-            };
-        }
-        let least = self.least.into_iter().fold(u32::MAX, u32::min);
-        let largest = self.largest.into_iter().fold(0, u32::max);
-        Extremes { least: least.wrapping_add(1).min(largest), largest }
+        let found = extremes(self.0, u32::MAX, |x| (x.modulus(1.0) as f32).to_bits());
+        found.map(|bits| f32::from_bits(bits).into())
     }
 }
 
-/// The bits of a magnitude as float32.
+/// The smallest bits above 0, or `highest`, and the largest bits.
 #[inline(always)]
-fn bits_of<T: Element>(x: T) -> u32 {
-    (x.modulus(1.0) as f32).to_bits()
+fn extremes<T: Copy, B: Copy + Ord + Default>(data: &[T], highest: B, bits_of: impl Fn(T) -> B) -> [B; 2] {
+    let (mut least, mut largest) = (highest, B::default());
+    for x in data {
+        let bits = bits_of(*x);
+        least = least.min(if bits == B::default() { highest } else { bits });
+        largest = largest.max(bits);
+    }
+    [least, largest]
 }
 
-/// Adds a block, and finds the extremes of the next one. In each lane, it adds the terms of `group` rows, which must not round,
-/// and splits the sum in two parts: the upper part is the sum rounded by `shift`, as an integer; the lower part is the rest.
+/// Adds a block. In each lane, it adds the terms of `group` rows, which must not round, and splits the sum in two parts: the
+/// upper part is the sum rounded by `shift`, as an integer; the lower part is the rest. The result is the sum of the upper parts,
+/// in their unit, and that of the lower ones.
 struct AddBlock<'a, T, F> {
     block: &'a [T],
-    next: &'a [T],
     group: usize,
     shift: f64,
     term: F,
 }
 
-/// The result of [`AddBlock`].
-struct BlockSums {
-    /// The sum of the upper parts, in their unit.
-    upper: i64,
-    /// The sum of the lower parts.
-    lower: f64,
-    extremes: Extremes,
-}
-
-/// The extremes of a block.
-fn extremes_of<T: Element>(isa: Isa, next: &[T]) -> Extremes {
-    isa.run(AddBlock { block: &[], next, group: 1, shift: 0.0, term: Abs }).extremes
-}
-
 impl<T: Element, F: Term<T> + Term<f32>> Op for AddBlock<'_, T, F> {
-    type Output = BlockSums;
+    type Output = (i64, f64);
     #[inline(always)]
-    fn eval<L: Level>(self, level: L) -> BlockSums {
+    fn eval<L: Level>(self, level: L) -> (i64, f64) {
         let (mut upper, mut lower) = ([0u64; LANES], [0.0; LANES]);
-        let mut lanes = ExtremeLanes::NONE;
         let (rows, rest) = self.block.as_chunks::<LANES>();
-        let (next_rows, next_rest) = self.next.as_chunks::<LANES>();
-        // The rows of whole groups, with as many rows of the next block. Grouping the rows of a last block gained nothing.
-        let both = rows.len().min(next_rows.len()) / self.group * self.group;
-        // A single loop for all group sizes would not be vectorized.
-        if self.group == 1 {
-            for (row, next) in rows.iter().zip(next_rows) {
-                add_row(level, &mut upper, &mut lower, row, self.shift, self.term);
-                lanes.add_row(next);
+        // The next block is fetched meanwhile, or the search for its extremes would wait for the memory.
+        let next = size_of_val(self.block);
+        // Grouping the rows of a last block gained nothing. A single loop for all group sizes would not be vectorized.
+        let whole = if self.group == 1 { 0 } else { rows.len() / self.group * self.group };
+        for group in rows[..whole].chunks(self.group) {
+            let mut sums = [0.0; LANES];
+            for row in group {
+                prefetch_ahead(row, next);
+                add_to_each(level, &mut sums, row, self.term);
             }
-        } else {
-            for (group, next) in rows[..both].chunks(self.group).zip(next_rows.chunks(self.group)) {
-                let mut sums = [0.0; LANES];
-                for (row, next) in group.iter().zip(next) {
-                    add_to_each(level, &mut sums, row, self.term);
-                    lanes.add_row(next);
-                }
-                add_terms::<L, f64>(&mut upper, &mut lower, &sums, self.shift, Abs);
-            }
+            add_terms::<L, f64>(&mut upper, &mut lower, &sums, self.shift, Abs);
         }
-        // The zeros of the padding add nothing but `shift`.
-        let (last, next_last) = (padded::<T, LANES>(rest), padded::<T, LANES>(next_rest));
-        for row in rows[both..].iter().chain([&last]) {
+        for row in &rows[whole..] {
+            prefetch_ahead(row, next);
             add_row(level, &mut upper, &mut lower, row, self.shift, self.term);
         }
-        for row in next_rows[both..].iter().chain([&next_last]) {
-            lanes.add_row(row);
-        }
+        // The zeros of the padding add nothing but `shift`.
+        let mut last = [T::ZERO; LANES];
+        last[..rest.len()].copy_from_slice(rest);
+        add_row(level, &mut upper, &mut lower, &last, self.shift, self.term);
         // These integers contain the bits of `shift` once for each lane of a group, of a single row and of the padded row.
         let upper = upper.into_iter().fold(0, u64::wrapping_add);
-        let shifts = ((both / self.group + rows.len() - both + 1) * LANES) as u64;
+        let shifts = ((whole / self.group + rows.len() - whole + 1) * LANES) as u64;
         let upper = upper.wrapping_sub(self.shift.to_bits().wrapping_mul(shifts)).cast_signed();
-        BlockSums { upper, lower: lower.into_iter().sum(), extremes: lanes.found::<T>() }
+        (upper, lower.into_iter().sum())
     }
 }
 
@@ -491,100 +390,29 @@ fn add_to_each<L: Level, T: Element, F: Term<T> + Term<f32>>(
     }
 }
 
-/// Pads a row of fewer elements with zeros.
-#[inline(always)]
-fn padded<T: Element, const N: usize>(rest: &[T]) -> [T; N] {
-    let mut row = [T::ZERO; N];
-    row[..rest.len()].copy_from_slice(rest);
-    row
-}
+/// The exact square of a float64 minus the rounded one. It is exact unless it is subnormal.
+#[derive(Clone, Copy)]
+struct SquareError;
 
-/// Exponents of float64 elements that need no table: the errors of their squares are not subnormal, and neither are powers of
-/// two that the sums are scaled by.
-const WIDE_EXPONENTS: Range<i32> = -400..500;
-/// Lanes of [`AddWide`]: two registers of AVX-512 for each of four sums.
-const WIDE_LANES: usize = 16;
-
-/// The bits of the smallest nonzero magnitude of a block and of the largest one; 0 if all are zero.
-struct WideExtremes<'a>(&'a [f64]);
-
-impl Op for WideExtremes<'_> {
-    type Output = (u64, u64);
+impl<T: Element> Term<T> for SquareError {
     #[inline(always)]
-    fn eval<L: Level>(self, _: L) -> (u64, u64) {
-        // The smallest bits minus 1: those of zero wrap around and are above all others.
-        let (mut least, mut largest) = (u64::MAX, 0);
-        for x in self.0 {
-            let bits = x.abs().to_bits();
-            least = least.min(bits.wrapping_sub(1));
-            largest = largest.max(bits);
-        }
-        (least.wrapping_add(1).min(largest), largest)
+    fn of(&self, x: T) -> f64 {
+        // Dekker's product: the halves of the digits, whose products are exact.
+        let x = x.modulus(1.0);
+        let shifted = x * (power_of_two(27) + 1.0);
+        let high = shifted - (shifted - x);
+        let low = x - high;
+        (high * high - x * x + 2.0 * (high * low)) + low * low
+    }
+    #[inline(always)]
+    fn add<L: Level>(&self, sum: f64, x: T) -> f64 {
+        sum + if L::FUSED { fused_error(x.modulus(1.0)) } else { self.of(x) }
     }
 }
 
-/// Adds the magnitudes of a block of float64, or their squares and the rounding errors of these. The sums of both have two parts,
-/// as those of [`AddBlock`] do.
-struct AddWide<'a, const SQUARES: bool> {
-    block: &'a [f64],
-    shifts: [f64; 2],
-}
-
-/// The sums of the upper and the lower parts in each lane.
-type WideSums = ([u64; WIDE_LANES], [f64; WIDE_LANES]);
-
-impl<const SQUARES: bool> Op for AddWide<'_, SQUARES> {
-    type Output = [(i64, f64); 2];
-    #[inline(always)]
-    fn eval<L: Level>(self, _: L) -> [(i64, f64); 2] {
-        let mut terms: WideSums = Default::default();
-        let mut errors: WideSums = Default::default();
-        let [shift, error_shift] = self.shifts;
-        let (rows, rest) = self.block.as_chunks();
-        let mut add_row = |row: &[f64; WIDE_LANES]| {
-            for (j, x) in row.iter().enumerate() {
-                let (term, error) = if SQUARES { exact_square::<L>(*x) } else { (x.abs(), 0.0) };
-                add_split(&mut terms, j, term, shift);
-                if SQUARES {
-                    add_split(&mut errors, j, error, error_shift);
-                }
-            }
-        };
-        rows.iter().for_each(&mut add_row);
-        add_row(&padded(rest));
-        let shifts = ((rows.len() + 1) * WIDE_LANES) as u64;
-        let whole = |(upper, lower): WideSums, shift: f64| {
-            let upper = upper.into_iter().fold(0, u64::wrapping_add);
-            let upper = upper.wrapping_sub(shift.to_bits().wrapping_mul(shifts)).cast_signed();
-            (upper, lower.into_iter().sum())
-        };
-        [whole(terms, shift), if SQUARES { whole(errors, error_shift) } else { (0, 0.0) }]
-    }
-}
-
+/// The same in one instruction. (See `fused_square` in `element.rs`.)
 #[inline(always)]
-fn add_split((upper, lower): &mut WideSums, j: usize, term: f64, shift: f64) {
-    let shifted = term + shift;
-    upper[j] = upper[j].wrapping_add(shifted.to_bits());
-    lower[j] += term - (shifted - shift);
-}
-
-/// The square minus the rounded square, in one instruction: exact unless it is subnormal. (See `fused_square` in `element.rs`.)
-#[inline(always)]
-fn fused_error(x: f64, square: f64) -> f64 {
-    x.mul_add(x, -square)
-}
-
-/// The rounded square, and its rounding error.
-#[inline(always)]
-fn exact_square<L: Level>(x: f64) -> (f64, f64) {
+fn fused_error(x: f64) -> f64 {
     let square = x * x;
-    if L::FUSED {
-        return (square, fused_error(x, square));
-    }
-    // Dekker's product: the halves of the digits, whose products are exact.
-    let shifted = x * (power_of_two(27) + 1.0);
-    let high = shifted - (shifted - x);
-    let low = x - high;
-    (square, (high * high - square + 2.0 * (high * low)) + low * low)
+    x.mul_add(x, -square)
 }

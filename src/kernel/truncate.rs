@@ -16,12 +16,13 @@ impl<T: Real> Map<T> for Truncate {
     }
 }
 
-/// The binary digits of a float narrower than float64, and the exponent of its smallest normal number.
+/// The binary digits of a float, and the exponent of its smallest normal number.
 #[inline(always)]
 pub(super) fn format_of<T: Element>() -> (i32, i32) {
     match T::DTYPE {
         Dtype::F16 => (11, -14),
         Dtype::Bf16 => (8, -126),
+        Dtype::F64 => (53, -1022),
         _ => (24, -126),
     }
 }
