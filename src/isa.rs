@@ -168,7 +168,7 @@ pub const CONVERTED: usize = 16;
 /// The instructions of a level that the compiler does not emit for plain Rust. The default methods are plain Rust and give the
 /// same bits. Implementors are `#[inline(always)]`, because a function that is not inlined is compiled without the features.
 pub trait Level: Copy {
-    /// Whether the level has a fused multiply-add, for sums of exact products.
+    /// Whether the level has a fused multiply-add, for exact products and exact results.
     const FUSED: bool = false;
 
     /// Converts float16 to float32, exactly.

@@ -46,7 +46,7 @@ impl ExactSum {
         self.special += other.special;
     }
 
-    /// Adds `value * 2^exponent`. The sum may be negative in between, as a two's complement.
+    /// Adds `value * 2^exponent`, which may be negative. The sum is not.
     fn add(&mut self, value: i128, exponent: i32) {
         let place = (exponent - LOWEST).unsigned_abs() as usize;
         let (at, shift) = (place / 64, place % 64);
@@ -134,7 +134,8 @@ impl Accumulator {
     /// without rounding.
     fn add_blocks<T: Element>(&mut self, isa: Isa, data: &[T]) {
         let (mantissa, lowest) = format_of::<T>();
-        // The square of a float64 is rounded to its digits. The last digits of its rounding error are as far from the first.
+        // The square of a float64 is rounded to its digits. One digit more, because squares of one exponent have two. The last
+        // digits of the rounding errors are no farther from their first.
         let (power, mantissa) = match self.power {
             Power::One => (1, mantissa),
             Power::Two => (2, if T::WIDE { mantissa + 1 } else { 2 * mantissa }),
@@ -149,8 +150,7 @@ impl Accumulator {
             let (least, largest) = (exponent(least), exponent(largest));
             // The terms lie below 2^top, and have no digit below 2^(top - digits).
             let (digits, top) = ((largest - least) * power + mantissa, (largest + 1) * power);
-            let is_in_range = EXPONENTS.contains(&least) && EXPONENTS.contains(&largest);
-            if !is_in_range || digits > UPPER_DIGITS + LOWER_DIGITS {
+            if !EXPONENTS.contains(&largest) || digits > UPPER_DIGITS + LOWER_DIGITS {
                 self.add_to_table(block);
                 continue;
             }
@@ -159,7 +159,7 @@ impl Accumulator {
                 Power::Two => self.add_block(isa, block, Square, digits, top),
             }
             if T::WIDE && self.power == Power::Two {
-                // The last digit of a square below 2^top is at least 2^(top - 53), and the error is half of that at most.
+                // The last digit of a square below 2^top is at most 2^(top - 53), and its error at most half of that.
                 self.add_block(isa, block, SquareError, digits, top - 53);
             }
         }
@@ -240,8 +240,8 @@ const UPPER_DIGITS: i32 = 50;
 /// Digits of the sum of a block's lower parts below the unit of the upper parts. Each lower part is at most half of that unit,
 /// and a block has at most 2^11 of them, so their sum is at most 2^10 units.
 const LOWER_DIGITS: i32 = 53 - 10;
-/// Exponents of elements that need no table: the errors of their squares are not subnormal, and neither are powers of two that
-/// the sums are scaled by.
+/// Exponents of the largest element of a block that needs no table: float64 has room for [`shift`], for the powers of two that
+/// the sums are scaled by, and for all digits of the errors of squares.
 const EXPONENTS: Range<i32> = -400..500;
 /// Lanes of [`AddBlock`].
 const LANES: usize = CONVERTED;
@@ -313,6 +313,7 @@ impl<T: Element, F: Term<T> + Term<f32>> Op for AddBlock<'_, T, F> {
                 prefetch_ahead(row, next);
                 add_to_each(level, &mut sums, row, self.term);
             }
+            // Terms that are negative have too many digits for groups.
             add_terms::<L, f64>(&mut upper, &mut lower, &sums, self.shift, Abs);
         }
         for row in &rows[whole..] {
@@ -364,7 +365,7 @@ fn add_terms<L: Level, T: Element>(
     term: impl Term<T>,
 ) {
     for j in 0..LANES {
-        // Each product is exact, so a fused multiply-add gives the same bits.
+        // Terms that are added in one fused operation have exact products, so it gives the same bits.
         let shifted = term.add::<L>(shift, row[j]);
         upper[j] = upper[j].wrapping_add(shifted.to_bits());
         lower[j] += term.add::<L>(shift - shifted, row[j]);
@@ -390,7 +391,7 @@ fn add_to_each<L: Level, T: Element, F: Term<T> + Term<f32>>(
     }
 }
 
-/// The exact square of a float64 minus the rounded one. It is exact unless it is subnormal.
+/// The exact square of a float64 minus the rounded one, where neither the square nor its digits leave the range of float64.
 #[derive(Clone, Copy)]
 struct SquareError;
 
@@ -410,7 +411,7 @@ impl<T: Element> Term<T> for SquareError {
     }
 }
 
-/// The same in one instruction. (See `fused_square` in `element.rs`.)
+/// The same by a fused subtraction. (See `fused_square` in `element.rs`.)
 #[inline(always)]
 fn fused_error(x: f64) -> f64 {
     let square = x * x;

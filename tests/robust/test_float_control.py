@@ -69,6 +69,7 @@ calls = [
     lambda: (sums[0] + sums[1]).norm(),
     lambda: sums[0].norm(),
     lambda: gc.NormState.of([wide, tiny], reproducible=True).norm(),
+    lambda: gc.NormState.of([normal.astype(np.float64)], reproducible=True).norm(),
 ]
 
 

@@ -151,6 +151,15 @@ def magnitudes(x: np.ndarray) -> Iterator[tuple[Any, int]]:
             yield _number(abs(int(value) if x.dtype.kind in "biu" else value)), count
 
 
+def whole_sum(x: Any, order: int) -> int:
+    """The sum of |x|**order of floats in units of 2**-2148, the square of the smallest float64: a whole number."""
+    mantissas, exponents = np.frexp(np.abs(np.asarray(x).astype(np.float64)))
+    numbers = (mantissas * 2.0**53).astype(np.int64).tolist()
+    deep = 2 * 1074 + 106  # subnormal numbers have fewer digits than 53
+    terms = (m**order << (order * (e - 53) + deep) for m, e in zip(numbers, exponents.tolist(), strict=True))
+    return sum(terms) >> (deep - 2148)
+
+
 def exact_norm(x: Any, p: float = 2) -> Any:
     """(sum |x|**p) ** (1/p) over everything in x; the largest magnitude for p = inf. NaN wins over inf."""
     return exact_global_norm([x], p)
