@@ -305,7 +305,7 @@ impl<T: Element, F: Term<T> + Term<f32>> Op for AddBlock<'_, T, F> {
         let (rows, rest) = self.block.as_chunks::<LANES>();
         // The next block is fetched meanwhile, or the search for its extremes would wait for the memory.
         let next = size_of_val(self.block);
-        // Grouping the rows of a last block gained nothing. A single loop for all group sizes would not be vectorized.
+        // A single loop for all group sizes would not be vectorized.
         let whole = if self.group == 1 { 0 } else { rows.len() / self.group * self.group };
         for group in rows[..whole].chunks(self.group) {
             let mut sums = [0.0; LANES];

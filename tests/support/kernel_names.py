@@ -13,11 +13,11 @@ def instantiations() -> list[str]:
     names += [f"rows<{name}, {team}>" for name in real for team in (4, 8, 16, 32, 256)]
     names += [f"scale_slices<{name}, {team}>" for name in real for team in (4, 8, 16, 32)]
     names += [f"{kernel}<{name}>" for kernel in ("scale", "magnitudes") for name in real]
-    sides = [
-        f"{name}, {side}"
+    typed = [
+        f"{name}, {columns}"
         for name, itemsize in zip(real, ITEMSIZES, strict=False)
-        for side in (1, columns_at_once(itemsize))
+        for columns in (1, columns_at_once(itemsize))
     ]
-    names += [f"{kernel}<{side}>" for kernel in ("columns_of", "scale_columns") for side in sides]
+    names += [f"{kernel}<{columns}>" for kernel in ("columns_of", "scale_columns") for columns in typed]
     names += [f"clip<{TYPES[code]}>" for code in ORDERED]
     return names + [f"copy<{name}>" for name in MOVED_AS.values()]

@@ -84,8 +84,13 @@ def norms_of_slices(call: Call, slices: Slices, norm: Norm, to: NormsTo) -> None
         params[Word.RUN] = run
         params[Word.PARTS_AT] = call.queue.room(16 * runs * count)
         if norm.order is Order.TWO and view.code in REAL:
-            side = _side_by_side(slices, view)
-            call.launch(f"columns_of<{TYPES[view.code]}, {side}>", _tiles_of(count, side)[0] * runs, params, at_once=1)
+            per_thread = _columns_per_thread(slices, view)
+            call.launch(
+                f"columns_of<{TYPES[view.code]}, {per_thread}>",
+                _tiles_of(count, per_thread)[0] * runs,
+                params,
+                at_once=1,
+            )
         else:
             call.launch("columns<void>", _tiles_of(count, 1)[0] * runs, params, at_once=1)
         call.launch("column_norms<void>", count, params)
@@ -134,25 +139,25 @@ def _known_params(slices: Slices, pair: Pair | None, norm: Norm | None) -> Words
 
 
 @lru_cache(_KEPT)
-def _side_by_side(slices: Slices, *views: View) -> int:
+def _columns_per_thread(slices: Slices, *views: View) -> int:
     """Return how many columns a thread takes: 4 or those in 16 bytes, if each row lets it load them at once, else 1."""
     split, itemsize = slices.split, slices.view.itemsize
-    side = columns_at_once(itemsize)
-    pack = side * itemsize
+    per_thread = columns_at_once(itemsize)
+    pack = per_thread * itemsize
     for view in views:
         kept, reduced = layout_of(view, split.kept), layout_of(view, split.reduced)
         starts = [view.address + kept.shift + reduced.shift, *(stride * view.itemsize for _, stride in reduced.axes)]
         if not kept.is_dense or len(starts) > 2 or any(start % pack for start in starts):  # noqa: PLR2004 (one stride)
             return 1
-    return side if split.count(slices.view) % side == 0 else 1
+    return per_thread if split.count(slices.view) % per_thread == 0 else 1
 
 
-def _tiles_of(columns: int, side: int) -> tuple[int, int]:
+def _tiles_of(columns: int, per_thread: int) -> tuple[int, int]:
     """Return how many tiles cover columns, and the rows of a tile: ``Tiles`` of ``kernels.cu``."""
     width = 8
-    while width < TILE and width * side < columns:
+    while width < TILE and width * per_thread < columns:
         width *= 2
-    return -(-columns // (width * side)), THREADS // width * ROWS_OF_BLOCK
+    return -(-columns // (width * per_thread)), THREADS // width * ROWS_OF_BLOCK
 
 
 #: The most bytes of a row that a thread of a small team reads. With more of them, the rows that a multiprocessor reads
@@ -212,9 +217,9 @@ def scale_by_factors(call: Call, slices: Slices, pair: Pair, factors_at: int) ->
     params[Word.FACTORS_AT] = factors_at
     name = TYPES[parts.view.code]
     if columns:
-        side = _side_by_side(parts, own.source, own.target)
-        tiles, rows = _tiles_of(count, side)
-        call.launch(f"scale_columns<{name}, {side}>", tiles * -(-length // rows), params, at_once=1)
+        per_thread = _columns_per_thread(parts, own.source, own.target)
+        tiles, rows = _tiles_of(count, per_thread)
+        call.launch(f"scale_columns<{name}, {per_thread}>", tiles * -(-length // rows), params, at_once=1)
     else:
         team = _team_of(parts.view.code, length)
         call.launch(f"scale_slices<{name}, {team}>", count * -(-length // BLOCK), params, at_once=THREADS // team)

@@ -290,17 +290,17 @@ template <class T> struct TypedReader {
 };
 
 // Columns of one real dtype side by side, a pack of them by each thread, for Euclidean norms alone.
-template <class T, int SIDE> struct ColumnReader {
-    enum : int { COLUMNS = SIDE };
+template <class T, int PER_THREAD> struct ColumnReader {
+    enum : int { COLUMNS = PER_THREAD };
     TypedReader<T> of;
     static constexpr int dtype = code_of<T>::value;
 
     DEV_METHOD ColumnReader moved(word by) const { return ColumnReader{of.moved(by)}; }
     // Adds the squares of neighbouring elements of each row to the sums.
     DEV_METHOD void add_rows(double* sums, const Term& term, word from, int rows) const {
-        typedef Pack<T, SIDE> Row;
+        typedef Pack<T, PER_THREAD> Row;
         enum : int { AT_ONCE = 128 / sizeof(Row) };
-        if (SIDE == 1) {
+        if (PER_THREAD == 1) {
             of.template add<1>(sums, term, from, 0, rows, 1);
             return;
         }
@@ -314,7 +314,7 @@ template <class T, int SIDE> struct ColumnReader {
 #pragma unroll
             for (int k = 0; k < AT_ONCE; k++) {
 #pragma unroll
-                for (int j = 0; j < SIDE; j++) {
+                for (int j = 0; j < PER_THREAD; j++) {
                     const double x = widen(loaded[k].element[j]);
                     sums[j] += x * x;
                 }
@@ -1297,9 +1297,9 @@ template <class> KERNEL columns(const __grid_constant__ Params p) {
     sum_columns(p, order_of(p), reader);
 }
 
-template <class T, int SIDE> KERNEL_FOR(3) columns_of(const __grid_constant__ Params p) {
+template <class T, int PER_THREAD> KERNEL_FOR(3) columns_of(const __grid_constant__ Params p) {
     const Order order = {ORDER_TWO, 2.0, is_wide(code_of<T>::value), false, false};
-    sum_columns(p, order, ColumnReader<T, SIDE>{typed_reader<T>(p, table_of(p))});
+    sum_columns(p, order, ColumnReader<T, PER_THREAD>{typed_reader<T>(p, table_of(p))});
 }
 
 // Passes over one column by one thread, where the first sum has left the range: in the order of a slice alone.
@@ -1364,22 +1364,22 @@ DEV Factor factor_at(const Params& p, word i) {
 DEV bool is_one(Factor factor) { return factor.by == 1.0 && factor.then == 1.0; }
 
 // Scales each column by its own factor, the last rows first: the L2 cache still holds what was read last.
-template <class T, int SIDE> KERNEL_FOR(3) scale_columns(const __grid_constant__ Params p) {
-    typedef Pack<T, SIDE> Row;
+template <class T, int PER_THREAD> KERNEL_FOR(3) scale_columns(const __grid_constant__ Params p) {
+    typedef Pack<T, PER_THREAD> Row;
     const word* table = table_of(p);
     const word count = p.w[COUNT], len = p.w[LENGTH];
     const bool in_place = p.w[FLAGS] & IN_PLACE;
     const word reduced = p.w[REDUCED], target_reduced = p.w[TARGET_REDUCED];
     const word source_step = stride_of(table, reduced), target_step = stride_of(table, target_reduced);
-    const Tiles<SIDE> tiles(count);
+    const Tiles<PER_THREAD> tiles(count);
     const word rows_each = tiles.groups * static_cast<word>(ROWS_OF_BLOCK);
     for (word item = (len + rows_each - 1) / rows_each * tiles.count - 1 - blockIdx.x; item >= 0; item -= gridDim.x) {
         const word column = tiles.column(item), from = item / tiles.count * rows_each + tiles.group() * ROWS_OF_BLOCK;
         if (column >= count || from >= len) continue;
-        Factor factors[SIDE];
+        Factor factors[PER_THREAD];
         bool are_one = true;
 #pragma unroll
-        for (int j = 0; j < SIDE; j++) {
+        for (int j = 0; j < PER_THREAD; j++) {
             factors[j] = factor_at(p, column + j);
             are_one &= is_one(factors[j]);
         }
@@ -1387,7 +1387,7 @@ template <class T, int SIDE> KERNEL_FOR(3) scale_columns(const __grid_constant__
         const int rows = static_cast<int>(len - from < ROWS_OF_BLOCK ? len - from : ROWS_OF_BLOCK);
         const T* source = data_at<const T>(p.w[SOURCE]) + place(table, p.w[KEPT], column);
         T* target = data_at<T>(p.w[TARGET]) + place(table, p.w[TARGET_KEPT], column);
-        if (SIDE == 1 && !(source_step && target_step)) {
+        if (PER_THREAD == 1 && !(source_step && target_step)) {
             for (word k = from; k < from + rows; k++) {
                 target[place(table, target_reduced, k)] = scaled(source[place(table, reduced, k)], factors[0]);
             }
@@ -1395,7 +1395,7 @@ template <class T, int SIDE> KERNEL_FOR(3) scale_columns(const __grid_constant__
         }
         source += from * source_step;
         target += from * target_step;
-        enum : int { AT_ONCE = SIDE == 1 ? 16 : 4 };
+        enum : int { AT_ONCE = PER_THREAD == 1 ? 16 : 4 };
         for (int first = 0; first < rows; first += AT_ONCE) {
             Row loaded[AT_ONCE]; // so that all are under way at once
 #pragma unroll
@@ -1408,7 +1408,7 @@ template <class T, int SIDE> KERNEL_FOR(3) scale_columns(const __grid_constant__
                 if (first + k >= rows) break;
                 Row made;
 #pragma unroll
-                for (int j = 0; j < SIDE; j++) made.element[j] = scaled(loaded[k].element[j], factors[j]);
+                for (int j = 0; j < PER_THREAD; j++) made.element[j] = scaled(loaded[k].element[j], factors[j]);
                 *reinterpret_cast<Row*>(target + (first + k) * target_step) = made;
             }
         }
