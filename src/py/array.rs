@@ -11,6 +11,8 @@ mod fields;
 #[cfg(target_os = "linux")]
 mod handler;
 #[cfg(target_os = "linux")]
+mod heap;
+#[cfg(target_os = "linux")]
 mod huge_pages;
 pub(super) mod items;
 #[cfg(target_os = "linux")]

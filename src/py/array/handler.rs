@@ -11,11 +11,13 @@ use pyo3::sync::PyOnceLock;
 
 use super::super::memory_limit::POOL_BYTES;
 use super::fields::{exact_fields, ndarray};
+use super::heap::keep_dropped_outputs;
 use super::huge_pages::{HUGE_PAGES_MIN_BYTES, ask_for_huge_pages};
 use super::memory::{Block, LARGE};
 
 /// Calls `make`, which makes one array of `bytes` bytes. From [`LARGE`] bytes on, its memory is a block of the pool.
-/// NumPy allocates smaller memory. From [`HUGE_PAGES_MIN_BYTES`] on, the kernel is asked to map it in huge pages.
+/// NumPy allocates smaller memory, for which glibc is told to keep dropped outputs. From [`HUGE_PAGES_MIN_BYTES`] on, the kernel
+/// is asked to map it in huge pages.
 #[inline]
 pub(super) fn with_memory<'py>(
     py: Python<'py>,
@@ -25,6 +27,7 @@ pub(super) fn with_memory<'py>(
     if bytes >= LARGE && POOL_BYTES.get()? > 0 {
         return with_handler(py, make);
     }
+    keep_dropped_outputs(bytes);
     let made = make()?;
     if bytes >= HUGE_PAGES_MIN_BYTES
         && let Some(fields) = exact_fields(made.as_borrowed(), ndarray(py))
