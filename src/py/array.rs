@@ -40,8 +40,10 @@ use smallvec::SmallVec;
 use self::fields::{DENSE, ElementType, Fields};
 #[cfg(target_os = "linux")]
 use self::handler::with_memory;
+#[cfg(target_os = "linux")]
+use self::heap::NewOutputs;
 #[cfg(not(target_os = "linux"))]
-use self::memory::with_memory;
+use self::memory::{NewOutputs, with_memory};
 use self::order::{Geometry, IterOrder, ReducedAxes, strides_in};
 use super::overlap::Place;
 use crate::element::{Dtype, Element, Real, match_dtype};
@@ -91,8 +93,9 @@ impl<'py> Array<'py> {
     ) -> PyResult<Self> {
         let bytes = shape.iter().fold(itemsize, |bytes, len| bytes.saturating_mul(*len));
         // SAFETY: if there are strides, they come from `strides_in`, which makes those of a dense array.
-        let object =
-            with_memory(py, bytes, || unsafe { fields::new_dense(py, number, shape, strides, fortran) })?;
+        let object = with_memory(py, &mut NewOutputs::of(bytes), bytes, || unsafe {
+            fields::new_dense(py, number, shape, strides, fortran)
+        })?;
         let (array, _) = Self::read(&object).ok_or_else(|| internal("NumPy made no array"))?;
         Ok(array)
     }

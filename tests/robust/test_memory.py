@@ -235,12 +235,8 @@ print(lazy() - before)
 # ---- huge pages
 
 
-@pytest.mark.parametrize(
-    ("mib", "setting", "asks"), [(1, "1", True), (1, "0", False), (0.5, "1", False), (40, "1", True), (40, "0", False)]
-)
-def test_huge_pages_are_asked_for_unless_numpy_is_told_not_to(mib, setting, asks):
-    code = f"""
-def flags(place):
+ASKED_FOR = """
+def asked_for(place):
     with open("/proc/self/smaps") as lines:
         inside = False
         for line in lines:
@@ -249,14 +245,35 @@ def flags(place):
                 begin, end = (int(part, 16) for part in first.split("-"))
                 inside = begin <= place < end
             elif inside and first == "VmFlags:":
-                return line.split()[1:]
-
-kept = [output({mib}) for _ in range(3)]
-print(*{{"hg" in flags(place.ctypes.data + place.nbytes // 2) for place in kept}})
+                return "hg" in line.split()[1:]
 """
-    if not Path("/sys/kernel/mm/transparent_hugepage").exists():
-        pytest.skip("this kernel has no transparent huge pages")
+
+huge_pages = pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="this kernel has no transparent huge pages"
+)
+
+
+@huge_pages
+@pytest.mark.parametrize(
+    ("mib", "setting", "asks"), [(1, "1", True), (1, "0", False), (0.5, "1", False), (40, "1", True), (40, "0", False)]
+)
+def test_huge_pages_are_asked_for_unless_numpy_is_told_not_to(mib, setting, asks):
+    code = f"""{ASKED_FOR}
+kept = [output({mib}) for _ in range(3)]
+print(*{{asked_for(place.ctypes.data + place.nbytes // 2) for place in kept}})
+"""
     assert run(code, NUMPY_MADVISE_HUGEPAGE=setting) == [str(asks)]
+
+
+@huge_pages
+@pytest.mark.parametrize(("setting", "least", "most"), [("1", 60, 64), ("0", 0, 0)])
+def test_huge_pages_are_asked_for_the_outputs_of_a_list_together(setting, least, most):
+    # Some of the outputs may lie in free memory between other arrays.
+    code = f"""{ASKED_FOR}
+kept = gc.clip_by_global_norm([np.ones(1 << 14, np.float32)] * 64, 1.0)[0]
+print(sum(asked_for(place.ctypes.data + 100) for place in kept))
+"""
+    assert least <= int(run(code, NUMPY_MADVISE_HUGEPAGE=setting)[0]) <= most
 
 
 # ---- giving it back

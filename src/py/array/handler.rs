@@ -10,31 +10,23 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
 use super::super::memory_limit::POOL_BYTES;
-use super::fields::{exact_fields, ndarray};
-use super::heap::keep_dropped_outputs;
-use super::huge_pages::{HUGE_PAGES_MIN_BYTES, ask_for_huge_pages};
+use super::heap::NewOutputs;
 use super::memory::{Block, LARGE};
 
-/// Calls `make`, which makes one array of `bytes` bytes. From [`LARGE`] bytes on, its memory is a block of the pool.
-/// NumPy allocates smaller memory, for which glibc is told to keep dropped outputs. From [`HUGE_PAGES_MIN_BYTES`] on, the kernel
-/// is asked to map it in huge pages.
+/// Calls `make`, which makes an array of `bytes` bytes, one of `outputs`. From [`LARGE`] bytes on, its memory is a block of the
+/// pool. NumPy allocates smaller memory.
 #[inline]
-pub(super) fn with_memory<'py>(
-    py: Python<'py>,
+pub(super) fn with_memory<R>(
+    py: Python<'_>,
+    outputs: &mut NewOutputs,
     bytes: usize,
-    make: impl FnOnce() -> PyResult<Bound<'py, PyAny>>,
-) -> PyResult<Bound<'py, PyAny>> {
+    make: impl FnOnce() -> PyResult<R>,
+) -> PyResult<R> {
     if bytes >= LARGE && POOL_BYTES.get()? > 0 {
         return with_handler(py, make);
     }
-    keep_dropped_outputs(bytes);
-    let made = make()?;
-    if bytes >= HUGE_PAGES_MIN_BYTES
-        && let Some(fields) = exact_fields(made.as_borrowed(), ndarray(py))
-    {
-        ask_for_huge_pages(fields.data.cast(), bytes);
-    }
-    Ok(made)
+    outputs.before(bytes);
+    make()
 }
 
 #[cold]

@@ -1,15 +1,21 @@
-//! The memory of dropped outputs in glibc's heap.
+//! Outputs in glibc's heap.
 //!
-//! glibc returns the free memory at the end of its heap to the kernel as soon as it exceeds a limit (`M_TRIM_THRESHOLD`). New
-//! arrays then cost a page fault for each page, which takes longer than the work that fills them. The limit begins at 128 KiB.
-//! When a program frees a block that glibc has mapped (128 KiB or more, at most 32 MiB), glibc serves blocks of that size from
-//! its heap from then on, and raises the limit to twice that size. So any program that has dropped an array of 32 MiB clips
-//! into memory that is there. Programs with smaller arrays get the same here.
+//! **Dropped outputs.** glibc returns the free memory at the end of its heap to the kernel as soon as it exceeds a limit
+//! (`M_TRIM_THRESHOLD`), at first 128 KiB. The next arrays then cost a page fault for each page, which takes longer than the work
+//! that fills them. When a program frees a block of up to 32 MiB that glibc has mapped outside the heap, glibc serves blocks of that
+//! size from the heap from then on, and raises the limit to twice that size. So programs that have dropped an array of 32 MiB
+//! clip into memory that is there. One block, allocated and freed, gives the same to programs with smaller arrays.
+//!
+//! **Huge pages.** The kernel zeroes a new page when it is first written. For one page of 2 MiB, that takes a quarter of the
+//! time of 512 pages of 4 KiB. But malloc writes a header behind each array, so a small page is mapped there before the array
+//! exists. So a block for all outputs of a call is allocated first, the kernel is asked for huge pages there, and the
+//! block is freed. The outputs take its place.
 
 use std::hint::black_box;
 use std::sync::Once;
 
 use super::super::memory_limit::POOL_BYTES;
+use super::huge_pages::ask_for_huge_pages;
 use super::memory::LARGE;
 
 /// Bytes of the smallest output that costs a page fault of its own.
@@ -18,21 +24,54 @@ const PAGE: usize = 4096;
 /// Bytes that glibc adds to a block for its header and to fill its last page, at most.
 const OVERHEAD: usize = 2 * PAGE;
 
-/// Raises glibc's limits, the first time that an output of [`PAGE`] bytes or more is about to be made. glibc then keeps at most
-/// `GRADCLIP_POOL_BYTES`, and at most 64 MiB, at the end of its heap. Limits that the user has set remain.
-pub(super) fn keep_dropped_outputs(bytes: usize) {
-    static ONCE: Once = Once::new();
-    if cfg!(target_env = "gnu") && bytes >= PAGE && !ONCE.is_completed() {
-        ONCE.call_once(|| free_one_block(LARGE.min(POOL_BYTES.get().unwrap_or(0) / 2)));
+/// Bytes of the outputs of a call from which on gradclip asks for huge pages. NumPy asks for them in arrays of 4 MiB and more.
+/// With 64 KiB instead of 1 MiB, programs took as long.
+const HUGE_PAGES_MIN_BYTES: usize = 1 << 20;
+
+/// The outputs that a call is about to make.
+pub(super) struct NewOutputs {
+    /// Their bytes.
+    left: usize,
+    /// Bytes of these for which the kernel has been asked for huge pages.
+    asked: usize,
+}
+
+impl NewOutputs {
+    pub(super) fn of(bytes: usize) -> Self {
+        Self { left: bytes, asked: 0 }
+    }
+
+    /// Must be called before NumPy makes an output of `bytes` bytes.
+    #[inline]
+    pub(super) fn before(&mut self, bytes: usize) {
+        static RAISED: Once = Once::new();
+        if !cfg!(target_env = "gnu") {
+            return;
+        }
+        if bytes >= PAGE && !RAISED.is_completed() {
+            RAISED.call_once(|| drop(block(LARGE)));
+        }
+        if self.asked < bytes && self.left >= HUGE_PAGES_MIN_BYTES {
+            self.ask();
+        }
+        self.left = self.left.saturating_sub(bytes);
+        self.asked = self.asked.saturating_sub(bytes);
+    }
+
+    #[cold]
+    fn ask(&mut self) {
+        if let Some(mut block) = block(self.left) {
+            ask_for_huge_pages(block.as_mut_ptr(), block.capacity());
+            self.asked = block.capacity();
+        }
     }
 }
 
-/// Allocates and frees a block, which takes `bytes` bytes of memory with the overhead. Nothing writes to it, so the kernel
-/// provides only the page of its header.
-#[cold]
-fn free_one_block(bytes: usize) {
-    let mut block = Vec::<u8>::new();
-    if block.try_reserve_exact(bytes.saturating_sub(OVERHEAD)).is_ok() {
-        black_box(&block); // so that the compiler does not leave out the allocation
-    }
+/// A block that takes `bytes` bytes with the overhead, or less: glibc keeps twice its size, which may not exceed `GRADCLIP_POOL_BYTES`.
+/// Nothing writes to it, so the kernel provides only the page of its header. None if there is no such block.
+fn block(bytes: usize) -> Option<Vec<u8>> {
+    let bytes = bytes.min(LARGE).min(POOL_BYTES.get().ok()? / 2).checked_sub(OVERHEAD)?;
+    let mut block = Vec::new();
+    block.try_reserve_exact(bytes).ok()?;
+    Some(black_box(block)) // so that the compiler does not leave out the allocation
 }

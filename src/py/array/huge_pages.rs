@@ -1,14 +1,9 @@
-//! Huge pages for new outputs. The kernel zeroes a new page when it is first written, after a page fault. For one page of 2
-//! MiB, that takes a quarter of the time of 512 pages of 4 KiB.
+//! Requests for huge pages.
 
 use rustix::mm::{self, Advice};
 use rustix::param::page_size;
 
 use crate::setting::{Setting, number_in};
-
-/// Bytes of the smallest output for which gradclip asks for huge pages. NumPy asks for them from 4 MiB on. Smaller outputs of
-/// one list often lie side by side and share a huge page. With 64 KiB instead of 1 MiB, programs took as long.
-pub(super) const HUGE_PAGES_MIN_BYTES: usize = 1 << 20;
 
 /// 0 if the user has told NumPy not to ask for huge pages.
 static ASKS: Setting =

@@ -1,4 +1,4 @@
-//! On systems other than Linux, NumPy allocates all outputs: `memory.rs` and `handler.rs` are for Linux.
+//! On systems other than Linux, NumPy allocates all outputs: `memory.rs`, `heap.rs` and `handler.rs` are for Linux.
 
 use pyo3::prelude::*;
 
@@ -12,6 +12,20 @@ pub(in crate::py) fn held() -> usize {
 
 pub(in crate::py) fn forked() {}
 
-pub(super) fn with_memory<R>(_: Python<'_>, _: usize, make: impl FnOnce() -> PyResult<R>) -> PyResult<R> {
+/// The outputs that a call is about to make.
+pub(super) struct NewOutputs;
+
+impl NewOutputs {
+    pub(super) fn of(_: usize) -> Self {
+        Self
+    }
+}
+
+pub(super) fn with_memory<R>(
+    _: Python<'_>,
+    _: &mut NewOutputs,
+    _: usize,
+    make: impl FnOnce() -> PyResult<R>,
+) -> PyResult<R> {
     make()
 }

@@ -26,7 +26,7 @@ use super::fields::{DENSE, Fields, element_type, exact_fields, len, lies_at, nda
 use super::items::Items;
 use super::objects;
 use super::pair::Rows;
-use super::{internal, resized, with_memory};
+use super::{NewOutputs, internal, resized, with_memory};
 use crate::element::{Dtype, Element, Ordered, Real, match_dtype};
 use crate::error::{Error, Result};
 use crate::isa::Isa;
@@ -100,11 +100,16 @@ impl PlainArray {
         unsafe { self.is_current() && self.fields.as_ref().flags & npyffi::NPY_ARRAY_WRITEABLE != 0 }
     }
 
-    /// A new array with the shape, the memory order and the dtype of this one, whose fields are given.
-    fn new_like<'py>(&self, py: Python<'py>, from: &Fields) -> PyResult<Bound<'py, PyAny>> {
+    /// A new array with the shape, the memory order and the dtype of this one, whose fields are given. It is one of `outputs`.
+    fn new_like<'py>(
+        &self,
+        py: Python<'py>,
+        from: &Fields,
+        outputs: &mut NewOutputs,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let fortran = self.flags & npyffi::NPY_ARRAY_C_CONTIGUOUS == 0;
         // SAFETY: there are no strides.
-        with_memory(py, self.bytes(), || unsafe {
+        with_memory(py, outputs, self.bytes(), || unsafe {
             new_dense(py, element_type(from).number, shape(from), None, fortran)
         })
     }
@@ -256,6 +261,8 @@ impl<'py> PlainArrays<'py> {
 
     fn new_outputs(&self, py: Python<'py>, class: *mut PyTypeObject) -> PyResult<Outputs<'py>> {
         let mut arrays = with_room(self.arrays.len())?;
+        let mut outputs =
+            NewOutputs::of(self.arrays.iter().fold(0, |sum, array| sum.saturating_add(array.bytes())));
         let mut inputs = self.arrays.iter();
         let mut make = |object: Borrowed<'_, 'py, PyAny>| {
             if object.is_none() {
@@ -264,7 +271,7 @@ impl<'py> PlainArrays<'py> {
             let (Some(input), Some(fields)) = (inputs.next(), exact_fields(object, class)) else {
                 return Err(not_plain());
             };
-            let new = input.new_like(py, fields)?;
+            let new = input.new_like(py, fields, &mut outputs)?;
             let array = exact_fields(new.as_borrowed(), class).and_then(PlainArray::of);
             let array = array.ok_or_else(resized)?;
             if array.len != input.len || array.dtype != input.dtype {
