@@ -1,4 +1,7 @@
 //! The terms of weighted sums of examples.
+//!
+//! Of strict factors, only products below 2^-1000 are rounded toward zero. That changes no sum of a dtype narrower than float64: such
+//! a sum has larger terms, which absorb these products, or becomes zero when it is rounded to the dtype.
 
 use super::sum::Term;
 use super::truncate::product_toward_zero;
@@ -23,6 +26,10 @@ impl<T: Real> Term<T> for Factor {
     fn of(&self, x: T) -> f64 {
         let Self { by, then, toward_zero } = *self;
         let x = x.widen();
-        if toward_zero { product_toward_zero(product_toward_zero(x, by), then) } else { x * by * then }
+        if T::WIDE && toward_zero {
+            product_toward_zero(product_toward_zero(x, by), then)
+        } else {
+            x * by * then
+        }
     }
 }
