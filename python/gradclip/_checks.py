@@ -128,10 +128,6 @@ class Checks(Errors):
         return None if out is None else self.sequence_of("out", out, count, "None or a sequence of arrays")
 
     def _entries(self, argument: str, value: Any) -> tuple[Any, ...]:
-        # The stored entries of a list, regardless of the methods of a subclass.
-        for own in (tuple, list):
-            if issubclass(type(value), own):
-                return tuple(own.__getitem__(value, slice(None)))
         try:
             return tuple(entries_of(value))
         except WrongLengthError as error:

@@ -92,7 +92,7 @@ def trim() -> int:
     fills it. At most ``GRADCLIP_POOL_BYTES`` bytes are held, 0 for none. The default is
     1 GiB or 1/16 of the memory, whichever is smaller. The least recently used memory is
     released first. The system takes memory back when it runs short. NumPy allocates all
-    other outputs. The C library may keep some of these too, which ``trim`` does not return.
+    other outputs. With glibc, ``trim`` also returns the free pages of the heap, uncounted.
 
     On a GPU, do not launch CUDA graphs after ``trim`` if they captured calls of gradclip
     before.

@@ -27,6 +27,7 @@ pub(super) mod plain;
 
 use std::borrow::Cow;
 use std::ffi::c_int;
+use std::iter;
 use std::slice;
 
 use numpy::PY_ARRAY_API;
@@ -93,7 +94,7 @@ impl<'py> Array<'py> {
     ) -> PyResult<Self> {
         let bytes = shape.iter().fold(itemsize, |bytes, len| bytes.saturating_mul(*len));
         // SAFETY: if there are strides, they come from `strides_in`, which makes those of a dense array.
-        let object = with_memory(py, &mut NewOutputs::of(bytes), bytes, || unsafe {
+        let object = with_memory(py, &mut NewOutputs::new(iter::once(bytes)), bytes, || unsafe {
             fields::new_dense(py, number, shape, strides, fortran)
         })?;
         let (array, _) = Self::read(&object).ok_or_else(|| internal("NumPy made no array"))?;

@@ -129,23 +129,58 @@ class Subclassed(list):
         raise Stop
 
 
-def test_a_list_of_tensors_of_a_subclass_is_read_as_it_is_stored():
+class Elsewhere(list):
+    """A list that keeps its entries elsewhere, as TensorFlow's `ListWrapper` does: as a plain list it is empty."""
+
+    def __init__(self, entries):
+        super().__init__()
+        self.entries = entries
+
+    def __len__(self):
+        return len(self.entries)
+
+    def __iter__(self):
+        return iter(self.entries)
+
+    def __getitem__(self, index):
+        return self.entries[index]
+
+
+def test_a_subclass_of_list_is_read_by_its_methods():
     tensors = [np.array([3.0, 4.0]), np.ones(2), [1.0, 2.0]]
-    other = type(
-        "Other", (tuple,), {"__iter__": lambda _: itertools.repeat(None), "__len__": stop, "__getitem__": stop}
-    )
     for t_list in (tensors, tensors[:2]):
         expected = gc.clip_by_global_norm(t_list, 1.0)
-        for kind in (Subclassed, other):
-            outs = [np.empty(2) for _ in t_list]
-            results, norm = gc.clip_by_global_norm(kind(t_list), 1.0, out=kind(outs))
-            assert norm == expected[1] == gc.global_norm(kind(t_list))
-            assert all(a is b and same_bits(a, c) for a, b, c in zip(results, outs, expected[0], strict=True))
-    assert gc.norm(np.array([[3.0, 4.0]]), axis=Subclassed([1])).tolist() == [5]
-    # NumPy reads a nested list, and calls the subclass.
-    for liar in (Subclassed([3.0, 4.0]), [Subclassed([3.0, 4.0])]):
-        with pytest.raises(MemoryError):
-            gc.norm(liar)
+        outs = [np.empty(2) for _ in t_list]
+        results, norm = gc.clip_by_global_norm(Elsewhere(t_list), 1.0, out=Elsewhere(outs))
+        assert norm == expected[1] == gc.global_norm(Elsewhere(t_list)) == gc.NormState.of(Elsewhere(t_list)).norm()
+        assert all(a is b and same_bits(a, c) for a, b, c in zip(results, outs, expected[0], strict=True))
+        assert gc.norms(Elsewhere(t_list)).tolist() == gc.norms(t_list).tolist()
+        limits = [1.0] * len(t_list)
+        clipped = gc.clip_by_norms(Elsewhere(t_list), Elsewhere(limits))[0]
+        assert all(map(same_bits, clipped, gc.clip_by_norms(t_list, limits)[0]))
+    own = Elsewhere([np.array([3.0, 4.0]), np.ones(2)])
+    assert gc.clip_by_global_norm(own, 1.0, out=own)[0][1] is own[1]
+    assert gc.global_norm(own) == pytest.approx(1.0)
+    matrix = np.array([[3.0, 4.0]])
+    assert gc.norm(matrix, axis=Elsewhere([1])).tolist() == [5]
+    assert gc.clip_by_norm(matrix, 2.0, axes=Elsewhere([1])).tolist() == gc.clip_by_norm(matrix, 2.0, axes=[1]).tolist()
+
+
+def test_a_subclass_of_list_that_lies_is_an_error():
+    other = type("Other", (tuple,), {"__len__": lambda _: stop()})
+    x = np.array([3.0, 4.0])
+    for kind, error in ((Subclassed, MemoryError), (other, Stop)):
+        for call in (
+            lambda kind=kind: gc.global_norm(kind([x, x])),
+            lambda kind=kind: gc.clip_by_global_norm([x, x], 1.0, out=kind([x, x])),
+            lambda kind=kind: gc.norm(x, axis=kind([0])),
+            # NumPy reads a nested list.
+            lambda kind=kind: gc.norm(kind([3.0, 4.0])),
+            lambda kind=kind: gc.norm([kind([3.0, 4.0])]),
+        ):
+            with pytest.raises(error):
+                call()
+    assert x.tolist() == [3.0, 4.0]
 
 
 class Acts:

@@ -192,27 +192,75 @@ print(get_handler_name(output(40)))
     assert run(code) == ["gradclip"]
 
 
-PAGE_FAULTS = """
-import resource
-def page_faults():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries return memory by other rules")
 
-ts = [np.ones(1024, np.float32) for _ in range(1000)]
+
+def page_faults(count, kib, **variables):
+    """Return the page faults of a call that clips arrays of this size, after others whose results were dropped."""
+    code = f"""
+import resource
+ts = [np.ones({round(kib * 256)}, np.float32) for _ in range({count})]
 counts = []
 for _ in range(6):
-    before = page_faults()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     clipped = gc.clip_by_global_norm(ts, 1.0)[0]
-    counts.append(page_faults() - before)
+    counts.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
     del clipped
 print(sorted(counts)[2])
 """
+    return int(run(code, **variables)[0])
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries return memory by other rules")
-def test_glibc_keeps_the_memory_of_dropped_lists():
-    # 4 MB are 1,000 pages. Without room in the setting, glibc returns most of them after each call.
-    assert int(run(PAGE_FAULTS)[0]) < 50
-    assert int(run(PAGE_FAULTS, GRADCLIP_POOL_BYTES="0")[0]) > 100
+@glibc
+@pytest.mark.parametrize(("count", "kib"), [(280, 3.5), (1000, 4), (40, 1024)])
+def test_glibc_keeps_the_memory_of_dropped_lists(count, kib):
+    assert page_faults(count, kib) < 50
+    # Without room in the setting, glibc returns most of the pages after each call.
+    assert page_faults(count, kib, GRADCLIP_POOL_BYTES="0") > 100
+
+
+@glibc
+def test_glibc_keeps_no_more_than_the_setting():
+    assert page_faults(100, 100, GRADCLIP_POOL_BYTES=str(16 * MIB)) < 50
+    assert page_faults(240, 100, GRADCLIP_POOL_BYTES=str(16 * MIB)) > 100
+
+
+@glibc
+def test_kept_outputs_take_few_mappings_of_the_kernel():
+    code = """
+def mappings():
+    with open("/proc/self/maps") as lines:
+        return sum(1 for _ in lines)
+
+kept = [output(1)]
+before = mappings()
+kept += [output({mib}) for _ in range({count})]
+print(mappings() - before)
+"""
+    assert int(run(code.format(mib=1, count=200))[0]) < 50
+    # A setting with less room than an output.
+    assert int(run(code.format(mib=0.1, count=2000), GRADCLIP_POOL_BYTES="20000")[0]) < 50
+    lists = "ts = [np.ones(1 << 14, np.float32)] * 64; kept += [gc.clip_by_global_norm(ts, 1.0) for _ in range(20)]\n"
+    code = code.replace("print", lists + "print")
+    assert int(run(code.format(mib=1, count=0), GRADCLIP_POOL_BYTES="20000")[0]) < 50
+
+
+@glibc
+def test_trim_returns_the_pages_of_dropped_arrays():
+    code = """
+def resident():
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) << 10
+
+gc.clip_by_value(np.ones(9999), 0.0, 1.0)
+dropped = [np.ones(MIB, np.int8) for _ in range(60)]
+above = np.ones(MIB, np.int8)
+dropped.clear()
+before = resident()
+assert gc.trim() == 0
+print(before - resident())
+"""
+    assert int(run(code)[0]) > 40 * MIB
 
 
 def test_the_kernel_may_take_the_pages_of_waiting_blocks():
@@ -266,7 +314,7 @@ print(*{{asked_for(place.ctypes.data + place.nbytes // 2) for place in kept}})
 
 
 @huge_pages
-@pytest.mark.parametrize(("setting", "least", "most"), [("1", 60, 64), ("0", 0, 0)])
+@pytest.mark.parametrize(("setting", "least", "most"), [("1", 40, 64), ("0", 0, 0)])
 def test_huge_pages_are_asked_for_the_outputs_of_a_list_together(setting, least, most):
     # Some of the outputs may lie in free memory between other arrays.
     code = f"""{ASKED_FOR}

@@ -2,15 +2,17 @@
 //!
 //! **Dropped outputs.** glibc returns the free memory at the end of its heap to the kernel as soon as it exceeds a limit
 //! (`M_TRIM_THRESHOLD`), at first 128 KiB. The next arrays then cost a page fault for each page, which takes longer than the work
-//! that fills them. When a program frees a block of up to 32 MiB that glibc has mapped outside the heap, glibc serves blocks of that
-//! size from the heap from then on, and raises the limit to twice that size. So programs that have dropped an array of 32 MiB
-//! clip into memory that is there. One block, allocated and freed, gives the same to programs with smaller arrays.
+//! that fills them. When a program frees a block of up to 32 MiB that glibc has mapped outside the heap, glibc serves blocks up
+//! to that size from the heap from then on, and raises the limit to twice that size, unless the user has set one. So programs that
+//! have dropped an array of 32 MiB clip into memory that is there. One block, allocated and freed, gives the same to programs
+//! with smaller arrays.
 //!
 //! **Huge pages.** The kernel zeroes a new page when it is first written. For one page of 2 MiB, that takes a quarter of the
 //! time of 512 pages of 4 KiB. But malloc writes a header behind each array, so a small page is mapped there before the array
 //! exists. So a block for all outputs of a call is allocated first, the kernel is asked for huge pages there, and the
 //! block is freed. The outputs take its place.
 
+use std::ffi::c_int;
 use std::hint::black_box;
 use std::sync::Once;
 
@@ -18,7 +20,7 @@ use super::super::memory_limit::POOL_BYTES;
 use super::huge_pages::ask_for_huge_pages;
 use super::memory::LARGE;
 
-/// Bytes of the smallest output that costs a page fault of its own.
+/// Bytes of the outputs of the first call that raises glibc's limit: they cost a page fault.
 const PAGE: usize = 4096;
 
 /// Bytes that glibc adds to a block for its header and to fill its last page, at most.
@@ -28,7 +30,7 @@ const OVERHEAD: usize = 2 * PAGE;
 /// With 64 KiB instead of 1 MiB, programs took as long.
 const HUGE_PAGES_MIN_BYTES: usize = 1 << 20;
 
-/// The outputs that a call is about to make.
+/// The outputs below [`LARGE`] that a call is about to make.
 pub(super) struct NewOutputs {
     /// Their bytes.
     left: usize,
@@ -37,8 +39,9 @@ pub(super) struct NewOutputs {
 }
 
 impl NewOutputs {
-    pub(super) fn of(bytes: usize) -> Self {
-        Self { left: bytes, asked: 0 }
+    pub(super) fn new(sizes: impl Iterator<Item = usize>) -> Self {
+        let left = sizes.filter(|bytes| *bytes < LARGE).fold(0, usize::saturating_add);
+        Self { left, asked: 0 }
     }
 
     /// Must be called before NumPy makes an output of `bytes` bytes.
@@ -48,7 +51,7 @@ impl NewOutputs {
         if !cfg!(target_env = "gnu") {
             return;
         }
-        if bytes >= PAGE && !RAISED.is_completed() {
+        if self.left >= PAGE && !RAISED.is_completed() {
             RAISED.call_once(|| drop(block(LARGE)));
         }
         if self.asked < bytes && self.left >= HUGE_PAGES_MIN_BYTES {
@@ -60,18 +63,35 @@ impl NewOutputs {
 
     #[cold]
     fn ask(&mut self) {
-        if let Some(mut block) = block(self.left) {
-            ask_for_huge_pages(block.as_mut_ptr(), block.capacity());
-            self.asked = block.capacity();
-        }
+        self.asked = match block(self.left) {
+            Some(mut block) if block.capacity() + OVERHEAD >= HUGE_PAGES_MIN_BYTES => {
+                // With the overhead, no gap is left before the outputs of the next call: each gap would cost the process two
+                // mappings of the kernel.
+                ask_for_huge_pages(block.as_mut_ptr(), block.capacity() + OVERHEAD);
+                block.capacity()
+            }
+            // Without memory, no other output of the call tries it again.
+            _ => self.left,
+        };
     }
 }
 
-/// A block that takes `bytes` bytes with the overhead, or less: glibc keeps twice its size, which may not exceed `GRADCLIP_POOL_BYTES`.
-/// Nothing writes to it, so the kernel provides only the page of its header. None if there is no such block.
+/// A block that takes `bytes` bytes with the overhead, or less: `GRADCLIP_POOL_BYTES` is at least twice as much. Nothing here
+/// writes to it. None if there is no memory for it; glibc may then have made another arena, which costs address space alone.
 fn block(bytes: usize) -> Option<Vec<u8>> {
     let bytes = bytes.min(LARGE).min(POOL_BYTES.get().ok()? / 2).checked_sub(OVERHEAD)?;
     let mut block = Vec::new();
     block.try_reserve_exact(bytes).ok()?;
     Some(black_box(block)) // so that the compiler does not leave out the allocation
+}
+
+/// Returns the free pages of glibc's heap to the kernel.
+pub(super) fn trim_heap() {
+    #[cfg(target_env = "gnu")]
+    {
+        unsafe extern "C" {
+            safe fn malloc_trim(pad: usize) -> c_int;
+        }
+        malloc_trim(0);
+    }
 }

@@ -16,9 +16,10 @@ pub(in crate::py) enum Items<'py> {
 }
 
 impl<'py> Items<'py> {
-    /// The entries of a list, or of a tuple that is not of a subclass; None for anything else. No Python code runs.
+    /// The entries of a list or a tuple; None for anything else, and for subclasses, which may keep their entries elsewhere (as
+    /// TensorFlow's lists of variables do). No Python code runs.
     pub(in crate::py) fn of_list(object: &Bound<'py, PyAny>) -> PyResult<Option<Self>> {
-        let entries = if let Ok(list) = object.cast::<PyList>() {
+        let entries = if let Ok(list) = object.cast_exact::<PyList>() {
             objects::tuple_of_list(list)?
         } else if let Ok(tuple) = object.cast_exact::<PyTuple>() {
             // Copied too, to get references of its own: NumPy does not resize an array that has more references than it expects.

@@ -15,6 +15,7 @@ use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 use rustix::param::page_size;
 
 use super::super::memory_limit::POOL_BYTES;
+use super::heap::trim_heap;
 use super::huge_pages::ask_for_huge_pages;
 use crate::fork::PerProcess;
 
@@ -42,10 +43,15 @@ struct Header {
 }
 
 impl Block {
-    /// A block for `size` bytes: a free one, or a new one.
+    /// A block for `size` bytes: a free one, or a new one. If the limit on the address space allows no new one, it may once
+    /// glibc's heap is trimmed.
     pub(super) fn allocate(size: usize) -> Option<Self> {
         let capacity = size.max(1).checked_next_multiple_of(page_size())?;
-        with_pool(|pool| pool.take(capacity)).flatten().or_else(|| Self::map(capacity))
+        let free = with_pool(|pool| pool.take(capacity)).flatten();
+        free.or_else(|| Self::map(capacity)).or_else(|| {
+            trim_heap();
+            Self::map(capacity)
+        })
     }
 
     /// Returns the block to the pool, or to the kernel.
@@ -195,8 +201,9 @@ pub(in crate::py) fn forked() {
     }
 }
 
-/// Unmaps all free blocks; returns their number of bytes.
+/// Unmaps all free blocks, and trims glibc's heap; returns the number of bytes of the blocks.
 pub(in crate::py) fn trim() -> usize {
+    trim_heap();
     let trimmed = with_pool(|pool| {
         let bytes = pool.bytes;
         pool.shrink_to(0);

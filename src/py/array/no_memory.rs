@@ -16,7 +16,7 @@ pub(in crate::py) fn forked() {}
 pub(super) struct NewOutputs;
 
 impl NewOutputs {
-    pub(super) fn of(_: usize) -> Self {
+    pub(super) fn new(_: impl Iterator<Item = usize>) -> Self {
         Self
     }
 }

@@ -67,7 +67,7 @@ pub(in crate::py) fn list_of<'py>(
     Ok(list.cast_into()?)
 }
 
-/// The entries of a list as they are stored, regardless of the methods of a subclass.
+/// The entries of a list.
 pub(in crate::py) fn tuple_of_list<'py>(list: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyTuple>> {
     // SAFETY: the interpreter is attached and `list` is a live list. The result is a new reference or null with an
     // exception set.

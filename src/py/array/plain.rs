@@ -261,8 +261,7 @@ impl<'py> PlainArrays<'py> {
 
     fn new_outputs(&self, py: Python<'py>, class: *mut PyTypeObject) -> PyResult<Outputs<'py>> {
         let mut arrays = with_room(self.arrays.len())?;
-        let mut outputs =
-            NewOutputs::of(self.arrays.iter().fold(0, |sum, array| sum.saturating_add(array.bytes())));
+        let mut outputs = NewOutputs::new(self.arrays.iter().map(PlainArray::bytes));
         let mut inputs = self.arrays.iter();
         let mut make = |object: Borrowed<'_, 'py, PyAny>| {
             if object.is_none() {
