@@ -12,7 +12,6 @@
 //! exists. So a block for all outputs of a call is allocated first, the kernel is asked for huge pages there, and the
 //! block is freed. The outputs take its place.
 
-use std::ffi::c_int;
 use std::hint::black_box;
 use std::sync::Once;
 
@@ -83,15 +82,4 @@ fn block(bytes: usize) -> Option<Vec<u8>> {
     let mut block = Vec::new();
     block.try_reserve_exact(bytes).ok()?;
     Some(black_box(block)) // so that the compiler does not leave out the allocation
-}
-
-/// Returns the free pages of glibc's heap to the kernel.
-pub(super) fn trim_heap() {
-    #[cfg(target_env = "gnu")]
-    {
-        unsafe extern "C" {
-            safe fn malloc_trim(pad: usize) -> c_int;
-        }
-        malloc_trim(0);
-    }
 }

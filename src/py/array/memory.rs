@@ -15,7 +15,6 @@ use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 use rustix::param::page_size;
 
 use super::super::memory_limit::POOL_BYTES;
-use super::heap::trim_heap;
 use super::huge_pages::ask_for_huge_pages;
 use crate::fork::PerProcess;
 
@@ -215,4 +214,15 @@ pub(in crate::py) fn trim() -> usize {
 /// The number of bytes of the free blocks.
 pub(in crate::py) fn held() -> usize {
     with_pool(|pool| pool.bytes).unwrap_or(0)
+}
+
+/// Returns the free pages of glibc's heap to the kernel.
+fn trim_heap() {
+    #[cfg(target_env = "gnu")]
+    {
+        unsafe extern "C" {
+            safe fn malloc_trim(pad: usize) -> std::ffi::c_int;
+        }
+        malloc_trim(0);
+    }
 }
