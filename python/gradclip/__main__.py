@@ -14,11 +14,12 @@ import json
 import math
 import os
 import sys
+import warnings
 from collections import Counter
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 FINE, NOT_FINITE, UNREADABLE = 0, 1, 2
 #: Shells give this status to a program that SIGINT ends.
 INTERRUPTED = 130
+#: Bars of a picture. Many programs show no picture of more than 65,535 pixels, which 2,400 bars take.
+PLOTTED_MOST = 1000
 
 
 @dataclass(frozen=True)
@@ -156,7 +159,7 @@ def _joined(norms: Sequence[float], order: float) -> float:
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[int], None]]:
     """Show a bar on a terminal, after a second, if tqdm is installed."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         yield lambda _: None
         return
     try:
@@ -186,7 +189,7 @@ class Session:
     def complain(self, text: object) -> None:
         """Tell why something cannot be read; the run goes on."""
         self.errors.append(str(text))
-        print(f"gradclip: {_printable(str(text))}", file=sys.stderr)
+        _write(f"gradclip: {_printable(str(text))}", sys.stderr)  # if this fails, the exit status still tells
 
     def tensors(self, path: Path, opened: ExitStack) -> list[StoredTensor]:
         """List the tensors of a file, which stays open, without those that cannot be read."""
@@ -309,13 +312,18 @@ def plot(summaries: Sequence[Summary], path: Path) -> None:
     shown = [each for each in summaries if each.norm is not None and 0 < each.norm < math.inf]
     rest = len(summaries) - len(shown)
     title = f"Norms by tensor (left out as 0, inf, NaN or unknown: {rest})" if rest else "Norms by tensor"
+    if len(shown) > PLOTTED_MOST:
+        shown = sorted(shown, key=lambda each: -(each.norm or 0.0))[:PLOTTED_MOST]
+        title += f"\nThe {PLOTTED_MOST} largest norms"
     figure, axes = plt.subplots(figsize=(8, 1.5 + 0.22 * len(shown)), layout="constrained")
     axes.barh(range(len(shown)), [each.norm or 0.0 for each in shown], color="#0072B2")
     axes.set_yticks(range(len(shown)), [_printable(each.name) for each in shown], fontsize=8, parse_math=False)
     axes.invert_yaxis()
     axes.set(xscale="log" if shown else "linear", xlabel="norm", title=title)
     axes.grid(axis="x", alpha=0.3)
-    figure.savefig(path, dpi=120)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of glyphs that the font lacks, of names longer than the picture
+        figure.savefig(path, dpi=120)
 
 
 def _order(text: str) -> float:
@@ -366,18 +374,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def show(text: str, session: Session) -> None:
-    """Print text. A reader such as ``head`` may close the pipe before its end."""
+def _write(text: str, stream: TextIO | None) -> OSError | None:
+    """Print text to a standard stream. Give the error, unless a reader such as ``head`` has closed the stream."""
+    if stream is None:  # Python was started without it
+        return None
     try:
-        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-        print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+        encoding = getattr(stream, "encoding", None) or "utf-8"
+        print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
     except OSError as error:
         # Python would write the rest at its end, and fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         # Windows reports a closed pipe as an invalid argument.
         is_closed = isinstance(error, BrokenPipeError) or (sys.platform == "win32" and error.errno == errno.EINVAL)
-        if not is_closed:
-            session.complain(f"the output cannot be written: {error.strerror}")
+        return None if is_closed else error
+    return None
+
+
+def show(text: str, session: Session) -> None:
+    """Print the result."""
+    if error := _write(text, sys.stdout):
+        session.complain(f"the output cannot be written: {error.strerror}")
 
 
 def run(arguments: Sequence[str] | None) -> int:

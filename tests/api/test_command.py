@@ -500,6 +500,16 @@ def test_a_plot_has_the_names_of_the_table_and_tells_what_it_lacks(tmp_path, cap
     assert axes.get_title() == "Norms by tensor (left out as 0, inf, NaN or unknown: 4)"
 
 
+def test_a_plot_of_many_tensors_has_the_largest(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(command, "PLOTTED_MOST", 3)
+    np.savez(tmp_path / "a.npz", **{f"\u65e5{i}": np.array(float(i)) for i in range(1, 6)})
+    status, _, err = run("norms", tmp_path / "a.npz", "--plot", tmp_path / "a.png", capsys=capsys)
+    assert (status, err) == (0, "")
+    (axes,) = sys.modules["matplotlib.pyplot"].gcf().axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["\u65e55", "\u65e54", "\u65e53"]
+    assert axes.get_title() == "Norms by tensor\nThe 3 largest norms"
+
+
 def test_there_is_no_global_norm_of_what_cannot_be_read(tmp_path, capsys):
     np.save(tmp_path / "a.npy", np.ones(4))
     (tmp_path / "b.npy").write_bytes(b"text")
@@ -551,6 +561,25 @@ def test_an_output_that_nobody_reads_or_takes(tmp_path):
     done = subprocess.run(line, capture_output=True, check=False, env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert (done.returncode, done.stderr) == (0, b"")
     assert rb"tens\xf6r0" in done.stdout
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell closes the stream")
+def test_complaints_that_nobody_reads_change_no_exit_status(tmp_path):
+    np.save(tmp_path / "a.npy", np.array([3.0, 4.0]))
+    read, gone = [str(tmp_path / "a.npy")], [str(tmp_path / "gone.npy"), str(tmp_path / "gone2.npy")]
+    full = ["/dev/full"] if Path("/dev/full").exists() else []
+    for files, status in ((read, 0), (gone + read, 2)):
+        for stderr in ("2>&-", *(f"2>{device}" for device in full)):
+            line = f'exec "$@" {stderr}'
+            command_line = ["sh", "-c", line, "sh", sys.executable, "-m", "gradclip", "norms", *files, "--json"]
+            done = subprocess.run(command_line, stdout=subprocess.PIPE, text=True, check=False)
+            assert done.returncode == status, (files, stderr)
+            assert [each["norm"] for each in json.loads(done.stdout)["tensors"]] == [5.0]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gradclip", "norms", *gone, *read], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    process.stderr.close()
+    assert process.wait() == 2
 
 
 def test_an_interrupt_ends_it_quietly(tmp_path, monkeypatch, capsys):
