@@ -41,7 +41,7 @@ from __future__ import annotations
 import math
 import types
 import warnings
-from functools import partial
+from functools import partial, wraps
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -78,7 +78,13 @@ def _not_compiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Keep torch.compile out of a function, because it cannot trace arrays of the memory of tensors."""
     disable: Any = torch.compiler.disable  # which has no types
     left_out: Callable[_P, _R] = disable(function, reason="gradclip is compiled already")
-    return left_out
+
+    @wraps(function)
+    def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        # torch.compile(function) takes `disable` off again, but only from the function that it is given.
+        return left_out(*args, **kwargs)
+
+    return wrapped
 
 
 @_not_compiled
@@ -129,7 +135,7 @@ def clip_grad_norm_(
     50.01
     """
     parameters = _listed(parameters, warns=True)
-    norm_type = float(norm_type)
+    norm_type = _order(norm_type, "clip_grad_norm_")
     gradients = _gradients(parameters)
     parts = parts_of(gradients, _DTYPES, parameters)
     arrays = _arrays_to_clip(gradients, parts) if norm_type > 0 else None
@@ -194,7 +200,7 @@ def get_total_norm(
     tensor(5.)
     """
     tensors = _listed(tensors)
-    norm_type = float(norm_type)
+    norm_type = _order(norm_type, "get_total_norm")
     parts = parts_of(tensors, _DTYPES)
     arrays = _arrays(parts.own if parts else tensors) if norm_type > 0 else None
     if arrays is None:
@@ -314,7 +320,7 @@ def _listed(tensors: Any, *, warns: bool = False) -> list[torch.Tensor]:
     found = list(tensors)
     if warns and not found and isinstance(tensors, types.GeneratorType):
         message = "`parameters` is an empty generator, no gradient clipping will occur."
-        warnings.warn(message, stacklevel=4)  # of _listed, the function and _not_compiled
+        warnings.warn(message, stacklevel=5)  # of _listed, the function, torch's wrapper and ours
     return found
 
 
@@ -333,6 +339,8 @@ def _arrays(tensors: list[torch.Tensor]) -> list[np.ndarray[Any, Any]] | None:
     if any(map(_requires_grad, tensors)):
         tensors = [tensor.detach() for tensor in tensors]
     try:
+        if not all(map(torch.Tensor.data_ptr, tensors)) and any(t.numel() and not t.data_ptr() for t in tensors):
+            return None  # of torch.func.functionalize: numpy() would return arbitrary bytes
         return list(map(_array if torch.bfloat16 in dtypes else torch.Tensor.numpy, tensors))
     except (RuntimeError, TypeError):  # of numpy(): another device, sparse, conjugated
         return None
@@ -379,10 +387,20 @@ def _at_least_0(x: Any, what: str, *, takes_nan: bool = False) -> float:
         value = float(x.detach() if isinstance(x, torch.Tensor) else x)
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"{what}: found {describe(x)}; allowed: {allowed}") from error
+        found = f"a tensor of shape {tuple(x.shape)}" if isinstance(x, torch.Tensor) else describe(x)
+        raise kind(f"{what}: found {found}; allowed: {allowed}") from error
     if value < 0 or (math.isnan(value) and not takes_nan):
         raise ValueError(f"{what}: found {value}; allowed: {allowed}")
     return value
+
+
+def _order(norm_type: Any, function: str) -> float:
+    """Convert the order of a norm. torch takes the text 'inf'."""
+    try:
+        return float(norm_type)
+    except (TypeError, ValueError) as error:
+        message = f"{function}: norm_type: found {describe(norm_type)}; allowed: a number or 'inf'"
+        raise type(error)(message) from error
 
 
 def _counted(arrays: list[np.ndarray[Any, Any]], parts: Parts) -> list[np.ndarray[Any, Any] | None]:

@@ -360,6 +360,17 @@ def test_limits_that_are_none_are_refused(bad):
         (lambda p: ours.clip_grad_norm_(p, None), TypeError, "clip_grad_norm_: max_norm: found None"),
         (lambda p: ours.clip_grad_value_(p, "x"), ValueError, "clip_grad_value_: clip_value: found str 'x'"),
         (
+            lambda p: ours.clip_grad_norm_(p, torch.ones(2)),
+            ValueError,
+            "clip_grad_norm_: max_norm: found a tensor of shape (2,); allowed: a number of at least 0",
+        ),
+        (
+            lambda p: ours.clip_grad_norm_(p, 1.0, "x"),
+            ValueError,
+            "clip_grad_norm_: norm_type: found str 'x'; allowed: a",
+        ),
+        (lambda p: ours.get_total_norm(p, None), TypeError, "get_total_norm: norm_type: found None; allowed: a number"),
+        (
             lambda p: ours.clip_grads_with_norm_(p, 1.0, torch.tensor(-1.0)),
             ValueError,
             "clip_grads_with_norm_: total_norm: found -1.0; allowed: a number of at least 0 or NaN",
@@ -418,6 +429,27 @@ def test_torch_compile_leaves_the_functions_out(name, dtype):
     (found, after), (expected, expected_after) = torch.compile(step, backend="eager")(model, x), step(model, x)
     assert found == expected
     assert all(map(torch.equal, after, expected_after))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_torch_compile_of_the_function_itself_leaves_it_out(dtype):
+    weight = torch.nn.Parameter(torch.zeros(2, dtype=dtype))
+    weight.grad = torch.tensor([3.0, 4.0], dtype=dtype)
+    torch.compiler.reset()
+    assert torch.compile(ours.clip_grad_norm_, backend="eager", fullgraph=False)([weight], 1.0) == 5
+    assert torch.equal(weight.grad, torch.tensor([0.6, 0.8], dtype=dtype))
+
+
+def test_tensors_without_memory_are_torchs():
+    # Their `numpy()` returns arbitrary bytes.
+    def step(x):
+        weight = torch.nn.Parameter(torch.zeros(2))
+        weight.grad = x * 1
+        return ours.get_total_norm([x]), ours.clip_grad_norm_([weight], 1.0), weight.grad * 1
+
+    total, norm, clipped = torch.func.functionalize(step)(torch.tensor([3.0, 4.0]))
+    assert (total, norm) == (5, 5)
+    assert torch.allclose(clipped, torch.tensor([0.6, 0.8]))
 
 
 def test_training_goes_as_with_torch():
