@@ -58,6 +58,8 @@ class Errors:
         found = dtype_text(array)
         if found == "dtype object" and not issubclass(type(value), np.ndarray):
             found = f"{describe(value)}, of which NumPy makes {found}"
+            if type(value).__name__ == "IndexedSlices":  # of TensorFlow
+                allowed = [*allowed[:-1], f"{allowed[-1]}, gradclip.IndexedSlices(t.values, t.indices)"]
         return self.type_error(argument, found, ", ".join(allowed))
 
     def wrong_shape(self, argument: str, found: Sequence[int], allowed: Sequence[int], owner: str) -> ValueError:

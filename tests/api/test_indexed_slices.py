@@ -389,6 +389,14 @@ def test_bounds_broadcast_to_the_stored_values():
         gc.clip_by_value(slices(), np.zeros((6, 2)), 1.0)
 
 
+def test_slices_of_tensorflow_are_an_error_that_tells_what_to_write():
+    slices = type("IndexedSlices", (), {})()
+    with pytest.raises(
+        TypeError, match=r"t_list\[0\]: found IndexedSlices, .*, gradclip\.IndexedSlices\(t\.values, t\.indices\)$"
+    ):
+        gc.clip_by_global_norm([slices], 1.0)
+
+
 def test_the_other_functions_suggest_to_dense():
     for call in (
         lambda s: gc.clip_by_average_norm(s, 1.0),
