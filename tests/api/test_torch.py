@@ -431,7 +431,7 @@ def test_torch_compile_leaves_the_functions_out(name, dtype):
     assert all(map(torch.equal, after, expected_after))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", DTYPES[1:3])
 def test_torch_compile_of_the_function_itself_leaves_it_out(dtype):
     weight = torch.nn.Parameter(torch.zeros(2, dtype=dtype))
     weight.grad = torch.tensor([3.0, 4.0], dtype=dtype)
