@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use super::array::items::Items;
 use super::array::pair::{Pair, arrange};
-use super::array::plain::{OperandPairs, Outputs, PlainArrays};
+use super::array::plain::{OperandPairs, PlainArrays};
 use super::array::{Array, internal, objects};
 use super::call::{Call, Entry, Tensor};
 use super::classes::{is_cupy, is_dask};
@@ -78,38 +78,6 @@ impl Parameter {
         }
         Ok(call.tensor(argument, object, self.allowed(), self.takes_slices)?.array)
     }
-
-    /// Reads arrays of any layout, and raises the errors.
-    #[cold]
-    #[inline(never)]
-    fn read_all<'py>(
-        self,
-        call: &Call<'_, 'py>,
-        items: &Items<'py>,
-    ) -> PyResult<Result<Vec<Option<Tensor<'py>>>, OnDevice<'py>>> {
-        let is_list = items.is_list();
-        let argument = |at: usize| Entry(self.name, is_list.then_some(at));
-        let mut tensors = vec_with_room(items.len())?;
-        for i in 0..items.len() {
-            let entry = items.get(i)?;
-            let is_lazy = self.parts == Parts::GpuAndDask && is_dask(&entry);
-            if self.parts == Parts::Numpy && is_cupy(&entry) {
-                return Err(call.not_on_device(argument(i)));
-            }
-            if is_lazy || is_cupy(&entry) {
-                return Ok(Err(OnDevice { entries: items.clone().into_any(), is_lazy }));
-            }
-        }
-        for i in 0..items.len() {
-            let entry = items.get(i)?;
-            if is_list && entry.is_none() {
-                tensors.push(None);
-                continue;
-            }
-            tensors.push(Some(call.tensor(argument(i), &entry, self.allowed(), self.takes_slices)?));
-        }
-        Ok(Ok(tensors))
-    }
 }
 
 /// A tensor, or the entries of a list as a tuple, to be handed on to another part of the package.
@@ -155,15 +123,33 @@ impl<'a, 'py> Inputs<'a, 'py> {
         self.read_general()
     }
 
-    /// Reads the tensors as arrays of any layout; see [`Inputs::read`].
+    /// Reads the tensors as arrays of any layout, and raises the errors; see [`Inputs::read`].
+    #[cold]
+    #[inline(never)]
     pub(super) fn read_general(&mut self) -> PyResult<Option<OnDevice<'py>>> {
-        match self.parameter.read_all(self.call, &self.items)? {
-            Ok(tensors) => {
-                self.tensors = Tensors::General(tensors);
-                Ok(None)
+        let Parameter { name, takes_slices, parts, .. } = self.parameter;
+        let argument = |at: usize| Entry(name, self.items.is_list().then_some(at));
+        for i in 0..self.items.len() {
+            let entry = self.items.get(i)?;
+            let is_lazy = parts == Parts::GpuAndDask && is_dask(&entry);
+            if parts == Parts::Numpy && is_cupy(&entry) {
+                return Err(self.call.not_on_device(argument(i)));
             }
-            Err(device) => Ok(Some(device)),
+            if is_lazy || is_cupy(&entry) {
+                return Ok(Some(OnDevice { entries: self.items.clone().into_any(), is_lazy }));
+            }
         }
+        let mut tensors = vec_with_room(self.items.len())?;
+        for i in 0..self.items.len() {
+            let entry = self.items.get(i)?;
+            tensors.push(if self.items.is_list() && entry.is_none() {
+                None
+            } else {
+                Some(self.call.tensor(argument(i), &entry, self.parameter.allowed(), takes_slices)?)
+            });
+        }
+        self.tensors = Tensors::General(tensors);
+        Ok(None)
     }
 
     /// The single tensor as an array of any layout.
@@ -293,7 +279,10 @@ impl<'a, 'py> Inputs<'a, 'py> {
         out: Option<&Bound<'py, PyAny>>,
         readers: &mut [&mut Array<'py>],
     ) -> PyResult<Operands<'_, 'py>> {
-        let outputs = self.plain_outputs(out)?;
+        let outputs = match &self.tensors {
+            Tensors::Plain(arrays) => arrays.outputs(self.call.py(), out)?,
+            Tensors::General(_) => None,
+        };
         if outputs.is_none() {
             self.make_general()?;
         }
@@ -305,15 +294,6 @@ impl<'a, 'py> Inputs<'a, 'py> {
                 pair_up(self.call, &self.items, mem::take(tensors), out, readers)
             }
             _ => Err(not_one()),
-        }
-    }
-
-    /// Outputs for plain arrays; None if the caller's outputs need the general path.
-    #[inline]
-    fn plain_outputs(&mut self, out: Option<&Bound<'py, PyAny>>) -> PyResult<Option<Outputs<'py>>> {
-        match &mut self.tensors {
-            Tensors::Plain(arrays) => arrays.outputs(self.call.py(), &self.items, out),
-            Tensors::General(_) => Ok(None),
         }
     }
 }
@@ -343,10 +323,7 @@ fn pair_up<'o, 'py>(
     // Allocated before anything is written, because it may fail for lack of memory.
     let mut results = vec_with_room(tensors.len())?;
     for (i, tensor) in tensors.into_iter().enumerate() {
-        let own = match &outs {
-            Some(outs) => Some(outs.get(i)?.to_owned()).filter(|own| !own.is_none()),
-            None => None,
-        };
+        let own = outs.as_ref().map(|outs| outs.get(i)).transpose()?.filter(|own| !own.is_none());
         let Some(tensor) = tensor else {
             if let Some(own) = &own {
                 return Err(call.wrong_type(argument(i), own, "None, as t_list has there"));
@@ -354,12 +331,9 @@ fn pair_up<'o, 'py>(
             results.push(py.None().into_bound(py));
             continue;
         };
-        let given = match &own {
-            Some(own) => Some(call.out(argument(i), own, &tensor)?),
-            None => None,
-        };
+        let given = own.as_ref().map(|own| call.out(argument(i), own, &tensor)).transpose()?;
         let pair = Pair::new(tensor.array, given)?;
-        results.push(call.result(pair.object().clone(), tensor.slices.as_ref(), own.as_ref())?);
+        results.push(call.result(pair.object().clone(), tensor.slices.as_ref(), own.as_deref())?);
         pairs.push(pair);
     }
     if let Some((a, b)) = arrange(&mut pairs, readers)? {
@@ -369,12 +343,10 @@ fn pair_up<'o, 'py>(
         };
         return Err(call.error("clash_error", (place(a), place(b))));
     }
-    let result = match results.pop() {
-        Some(result) if !is_list => result,
-        last => {
-            results.extend(last);
-            objects::list_of(py, results.into_iter())?.into_any()
-        }
+    let result = if is_list {
+        objects::list_of(py, results.into_iter())?.into_any()
+    } else {
+        results.pop().ok_or_else(not_one)?
     };
     Ok(Operands::General { pairs, result })
 }

@@ -231,24 +231,23 @@ impl<'py> PlainArrays<'py> {
     }
 
     /// Outputs for the arrays: new arrays if there is no `out`; or else the arrays of `out`, if they fit and share no memory.
-    /// An array of `out` may be its own input. `items` are the entries that were read.
+    /// An array of `out` may be its own input.
     pub(in crate::py) fn outputs(
-        &mut self,
+        &self,
         py: Python<'py>,
-        items: &Items<'py>,
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Option<Outputs<'py>>> {
         let class = ndarray(py);
         let outputs = match out {
             None => return self.new_outputs(py, class).map(Some),
-            Some(out) if items.is(out) => {
+            Some(out) if self.held.is(out) => {
                 let writeable = |array: &PlainArray| array.flags & npyffi::NPY_ARRAY_WRITEABLE != 0;
                 if !self.arrays.iter().all(writeable) {
                     return Ok(None);
                 }
                 Some(Outputs { arrays: None, _held: Few::new(), result: self.held.to_result()? })
             }
-            Some(out) => match items.read_beside(out)? {
+            Some(out) => match self.held.read_beside(out)? {
                 Some(held) => self.given_outputs(held, class)?,
                 None => None,
             },
