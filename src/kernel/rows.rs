@@ -3,7 +3,9 @@
 //! Their sums are [`SumEach`](super::sum::SumEach), their scaling is [`ApplyEach`](super::map::ApplyEach). Sums and scaling are
 //! separate operations: the compiler uses no wide registers in a loop over rows that contains the loops of both.
 
+use super::sum::SMALLEST_SUM;
 use crate::isa::{Level, Op};
+use crate::scaled::Limit;
 
 /// The most rows per call.
 pub const MAX_ROWS_AT_ONCE: usize = 32;
@@ -19,14 +21,8 @@ pub fn at_once<T>(len: usize) -> usize {
 pub struct PlainFactors<'a> {
     /// The sum of squares of each row.
     pub sums: &'a [f64],
-    /// The smallest sum that has lost no digits.
-    pub smallest: f64,
     /// The largest norm.
-    pub limit: f64,
-    /// The divisor of norms.
-    pub over: f64,
-    /// The share of the limit up to which norms stay as they are, and the share to which larger norms are scaled.
-    pub shares: (f64, f64),
+    pub limit: Limit,
     /// Whether norms that do not exceed the limit stay as they are.
     pub keeps: bool,
     /// The factors to write, one for each row.
@@ -37,7 +33,7 @@ impl Op for PlainFactors<'_> {
     type Output = ();
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
-        let (limit, (most, share)) = (self.limit, self.shares);
+        let (Limit { limit, over, .. }, (most, share)) = (self.limit, self.limit.shares());
         let normal = f64::MIN_POSITIVE..=f64::MAX;
         // With a limit of 0, no norm is kept here: a norm of 0 is left to the caller.
         let (keeps, clips) = (self.keeps & (limit > 0.0), normal.contains(&limit));
@@ -45,9 +41,9 @@ impl Op for PlainFactors<'_> {
             *factor = sum.sqrt();
         }
         // A division takes as long as the rest of this function.
-        if self.over != 1.0 {
+        if over != 1.0 {
             for norm in &mut *self.factors {
-                *norm /= self.over;
+                *norm /= over;
             }
         }
         for (factor, &sum) in self.factors.iter_mut().zip(self.sums) {
@@ -55,7 +51,7 @@ impl Op for PlainFactors<'_> {
             let by = limit / norm * share;
             let clipped = if clips & normal.contains(&by) { by } else { 0.0 };
             let plain = if keeps & (norm <= limit * most) { 1.0 } else { clipped };
-            *factor = if (self.smallest..=f64::MAX).contains(&sum) { plain } else { 0.0 };
+            *factor = if (SMALLEST_SUM..=f64::MAX).contains(&sum) { plain } else { 0.0 };
         }
     }
 }

@@ -91,6 +91,9 @@ impl<T: Element> Term<T> for Rescaled<Square> {
     }
 }
 
+/// In a smaller sum, squares that have lost digits because they are subnormal may matter.
+pub const SMALLEST_SUM: f64 = f64::from_bits(63 << 52); // 2^-960
+
 /// The number of totals in a span, see [`Spans`].
 pub const SPAN_TOTALS: usize = 64;
 

@@ -1,9 +1,7 @@
 //! Rows: slices that lie one after the other in the output. Each row is scaled by its own norm while the cache holds it.
 
 use super::elementwise::{Task, is_streamed, with_store};
-use super::reduce::{
-    Order, Reduction, SHORT, SMALLEST_SUM, has_row_sums, norm_of_view, row_sums, slices_in_job,
-};
+use super::reduce::{Order, Reduction, SHORT, has_row_sums, norm_of_view, row_sums, slices_in_job};
 use super::{Crew, WAKE_MIN_BYTES};
 use crate::element::Real;
 use crate::error::Result;
@@ -42,12 +40,11 @@ impl Rule {
 
     /// Computes factors from sums of squares by [`PlainFactors`]. A factor of 0 must be computed another way.
     pub(super) fn plain_factors(self, isa: Isa, sums: &[f64], factors: &mut [f64]) {
-        let (limit, keeps): (Limit, _) = match self {
+        let (limit, keeps) = match self {
             Self::Clip(limit) => (limit, true),
             Self::Normalize => (1.0.into(), false),
         };
-        let (shares, Limit { limit, over, .. }) = (limit.shares(), limit);
-        isa.run(PlainFactors { sums, smallest: SMALLEST_SUM, limit, over, shares, keeps, factors });
+        isa.run(PlainFactors { sums, limit, keeps, factors });
     }
 }
 

@@ -722,15 +722,7 @@ fn factors_of_rows_are_plain_or_none() {
         for limit in limits {
             let sums = &sums[..range.len().min(sums.len())];
             let mut factors = vec![f64::NAN; sums.len()];
-            isa.run(PlainFactors {
-                sums,
-                smallest,
-                limit,
-                over: 1.0,
-                shares: (1.0, 1.0),
-                keeps: true,
-                factors: &mut factors,
-            });
+            isa.run(PlainFactors { sums, limit: limit.into(), keeps: true, factors: &mut factors });
             for (&sum, factor) in sums.iter().zip(factors) {
                 let expected = Scaled::new(sum.sqrt(), 0).clip_to(limit).unwrap_or(Factor::ONE);
                 // The factor is plain if the sum, the limit and the quotient are normal numbers; otherwise it may be 0.

@@ -2,7 +2,7 @@
 
 use crate::element::Element;
 use crate::kernel::power::{Power, half_power, half_power_root};
-use crate::kernel::sum::Total;
+use crate::kernel::sum::{SMALLEST_SUM, Total};
 use crate::scaled::{RESCALE, Scaled, power_of_two};
 
 /// The order of a vector norm.
@@ -50,9 +50,6 @@ impl OverflowRisk {
         Self { wide: self.wide || other.wide, wide_modulus: self.wide_modulus || other.wide_modulus }
     }
 }
-
-/// In a smaller sum, squares that have lost digits because they are subnormal may matter.
-pub(in crate::parallel) const SMALLEST_SUM: f64 = f64::from_bits(63 << 52); // 2^-960
 
 impl Order {
     /// The order p, for a positive number.
