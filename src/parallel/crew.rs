@@ -96,7 +96,7 @@ impl Crew {
     }
 
     /// Does jobs until none is left, together with up to `workers` workers of the pool. Workers that are not present are woken.
-    fn run_pass(&self, pool: &Pool, workers: usize, take: &(dyn Fn(End) -> bool + Sync)) {
+    fn run_pass(&self, pool: &Pool, workers: usize, take: &Take<'_>) {
         let helpers = self.helpers.get_or_init(|| Arc::new(Helpers::new()));
         let pass = helpers.open(take);
         let missing = helpers.missing(workers.min(pool.workers()));
@@ -132,13 +132,14 @@ enum End {
     Back,
 }
 
-/// A pass as workers see it: takes a job and does it; false if none is left.
-type Take = dyn Fn(End) -> bool + Sync;
+/// A pass as the threads see it: takes a job and does it; false if none is left.
+type Take<'a> = dyn Fn(End) -> bool + Sync + 'a;
 
 /// The state that the workers of a call share. It outlives the call if a worker arrives late.
+#[derive(Default)]
 struct Helpers {
     /// The pass that is open. Workers hold the lock while they do a job.
-    pass: RwLock<Option<&'static Take>>,
+    pass: RwLock<Option<&'static Take<'static>>>,
     /// The number of passes so far.
     passes: AtomicUsize,
     /// Whether the call has ended.
@@ -175,16 +176,7 @@ impl Drop for Open<'_> {
 
 impl Helpers {
     fn new() -> Self {
-        Self {
-            pass: RwLock::new(None),
-            passes: AtomicUsize::new(0),
-            is_over: AtomicBool::new(false),
-            present: AtomicUsize::new(0),
-            without_cpu: AtomicUsize::new(0),
-            done: AtomicUsize::new(0),
-            panic: Mutex::new(None),
-            cpu: current_cpu(),
-        }
+        Self { cpu: current_cpu(), ..Self::default() }
     }
 
     /// How many workers must be woken so that `wanted` workers are present. None, if a worker has found no CPU of its own.
@@ -197,12 +189,11 @@ impl Helpers {
 
     /// Opens a pass. No other pass may be open.
     #[expect(unsafe_code, reason = "threads that outlive a call cannot hold a borrow of it")]
-    fn open<'a>(&'a self, take: &'a (dyn Fn(End) -> bool + Sync + 'a)) -> Open<'a> {
+    fn open<'a>(&'a self, take: &'a Take<'a>) -> Open<'a> {
         // SAFETY: the lifetime alone changes. A worker finds `take` in the lock, and calls it only while it holds the lock.
         // `Open::drop` removes it, for which no worker may hold the lock, also if the caller panics; the private caller of this
         // function keeps the guard in a local variable, so it is dropped before the borrow ends.
-        let take =
-            unsafe { std::mem::transmute::<&'a (dyn Fn(End) -> bool + Sync + 'a), &'static Take>(take) };
+        let take = unsafe { std::mem::transmute::<&'a Take<'a>, &'static Take<'static>>(take) };
         *self.pass.write().unwrap_or_else(PoisonError::into_inner) = Some(take);
         self.passes.fetch_add(1, Ordering::Release);
         Open(self)
