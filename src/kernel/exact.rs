@@ -398,12 +398,8 @@ struct SquareError;
 impl<T: Element> Term<T> for SquareError {
     #[inline(always)]
     fn of(&self, x: T) -> f64 {
-        // Dekker's product: the halves of the digits, whose products are exact.
         let x = x.modulus(1.0);
-        let shifted = x * (power_of_two(27) + 1.0);
-        let high = shifted - (shifted - x);
-        let low = x - high;
-        (high * high - x * x + 2.0 * (high * low)) + low * low
+        product(x, x).1
     }
     #[inline(always)]
     fn add<L: Level>(&self, sum: f64, x: T) -> f64 {
@@ -411,7 +407,21 @@ impl<T: Element> Term<T> for SquareError {
     }
 }
 
-/// The same by a fused subtraction. (See `fused_square` in `element.rs`.)
+/// A product and its rounding error, from the products of the halves of the digits, which are exact: T. J. Dekker, "A
+/// Floating-Point Technique for Extending the Available Precision", Numer. Math. 18 (1971).
+#[inline(always)]
+#[must_use]
+pub fn product(a: f64, b: f64) -> (f64, f64) {
+    let split = |x: f64| {
+        let shifted = x * (power_of_two(27) + 1.0);
+        let high = shifted - (shifted - x);
+        (high, x - high)
+    };
+    let ((a1, a2), (b1, b2), ab) = (split(a), split(b), a * b);
+    (ab, ((a1 * b1 - ab) + a1 * b2 + a2 * b1) + a2 * b2)
+}
+
+/// [`SquareError`] by a fused subtraction. (See `fused_square` in `element.rs`.)
 #[inline(always)]
 fn fused_error(x: f64) -> f64 {
     let square = x * x;

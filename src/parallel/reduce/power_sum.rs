@@ -5,6 +5,7 @@
 //! Vector", ACM Trans. Math. Softw. 4 (1978), for any order. The cells of an infinite order hold the largest norm.
 
 use super::order::Order;
+use crate::kernel::exact::product;
 use crate::kernel::power::{Log2, exp2};
 use crate::kernel::sum::Total;
 use crate::scaled::{Scaled, power_of_two};
@@ -124,16 +125,4 @@ impl Order {
 fn log2(digits: f64) -> f64 {
     let Log2 { exponent, fraction } = Log2::of(digits);
     exponent + fraction
-}
-
-/// A product and its rounding error: T. J. Dekker, "A Floating-Point Technique for Extending the Available Precision", Numer.
-/// Math. 18 (1971).
-fn product(a: f64, b: f64) -> (f64, f64) {
-    let split = |x: f64| {
-        let shifted = x * 134_217_729.0; // 2^27 + 1
-        let high = shifted - (shifted - x);
-        (high, x - high)
-    };
-    let ((a1, a2), (b1, b2), ab) = (split(a), split(b), a * b);
-    (ab, ((a1 * b1 - ab) + a1 * b2 + a2 * b1) + a2 * b2)
 }
