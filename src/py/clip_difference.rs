@@ -12,7 +12,7 @@ use super::array::{Array, internal};
 use super::call::{Call, Entry};
 use super::kinds::Kinds;
 use super::operands::{Inputs, Operands, Parameter};
-use super::run::detached;
+use super::run::{detached, dtype_of};
 use crate::element::{Dtype, match_dtype};
 use crate::error::{Error, vec_with_room};
 use crate::isa::Isa;
@@ -130,11 +130,10 @@ fn norm_of_differences<'a, 'py: 'a>(
 }
 
 fn difference<'a>(t: &'a Array<'_>, base: &'a Array<'_>, by: f64) -> PyResult<AnyView<'a>> {
-    let wrong = || internal("differences of integers");
-    match_dtype!(scalable t.dtype().ok_or_else(wrong)?, T => {
+    match_dtype!(scalable dtype_of(t)?, T => {
         let (t, base) = t.views_beside::<T>(base)?;
         Ok(Difference { t, base, by }.into())
-    }, Err(wrong()))
+    }, Err(internal("differences of integers")))
 }
 
 /// Scales the differences of all tensors from their bases; `others` are the tensors if `into_bases`, else the bases.
@@ -158,7 +157,7 @@ fn take_step<'py>(
     let bytes = scaled.fold(0usize, |sum, other| sum.saturating_add(other.bytes()));
     for (pair, other) in pairs.iter_mut().zip(&parts).filter(|(_, other)| other.is_scalable()) {
         let walk = pair.walk();
-        match_dtype!(real other.dtype().ok_or_else(|| internal("an array of no dtype"))?, T => {
+        match_dtype!(real dtype_of(other)?, T => {
             let bytes_moved = other.bytes().saturating_mul(2); // as `apply_to_one` counts
             let (other, mut task) = (other.view::<T>(&walk)?, pair.task::<T>(&walk)?);
             let towards = Towards { other, other_is_t: into_bases, factor };

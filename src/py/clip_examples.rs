@@ -10,7 +10,7 @@ use super::call::{Call, Entry};
 use super::kinds::Kinds;
 use super::norm::norms_to_array;
 use super::operands::{Inputs, Operands, Parameter};
-use super::run::{Norms, detached, margin, scale_slices, zeros};
+use super::run::{Norms, detached, dtype_of, margin, scale_slices, zeros};
 use crate::element::match_dtype;
 use crate::error::vec_with_room;
 use crate::isa::Isa;
@@ -177,7 +177,7 @@ fn write_sums<'py>(
     for (pair, (array, factors)) in pairs.iter_mut().zip(&inputs) {
         bytes = bytes.saturating_add(array.bytes());
         pair.split_complex();
-        match_dtype!(real array.dtype().ok_or_else(|| internal("an array of no dtype"))?, T => {
+        match_dtype!(real dtype_of(array)?, T => {
             let elements = array.view::<T>(&IterOrder::along(0..array.ndim()))?;
             let len = array.shape().iter().skip(1).product();
             let examples = Examples { elements, len, factors, over };

@@ -313,12 +313,6 @@ pub(super) fn new_norms<'py, N: AsRef<[Scaled]>>(
     }, Err(internal("norms that are no floats")))
 }
 
-/// The shape of the dense matrices whose columns are the slices along the axes, if `columns.rs` scales such columns.
-fn columns_of<T: Real>(array: &Array<'_>, axes: &[usize]) -> PyResult<Option<[usize; 2]>> {
-    let shape = array.slices::<T>(&array.split(axes))?.block();
-    Ok(shape.filter(|shape @ &[len, _]| columns::is_column::<T>(array.len() / len.max(1), *shape)))
-}
-
 /// Scales each slice along some axes by its own norm, as soon as it is summed if the slices are short rows or columns of dense
 /// arrays. `norms` gets the norms of the slices, in the order of the kept axes of the input, or is empty.
 pub(super) fn scale_by_norms(
@@ -379,9 +373,12 @@ fn scale_as_columns(
     rule: Rule,
     norms: &mut [Scaled],
 ) -> PyResult<bool> {
-    let (py, bytes) = (pair.input().object().py(), pair.input().bytes());
+    let input = pair.input();
+    let (py, split, count, bytes) = (input.object().py(), input.split(axes), input.len(), input.bytes());
     match_dtype!(real real, T => {
-        let Some(shape) = columns_of::<T>(pair.input(), axes)? else { return Ok(false) };
+        let shape = input.slices::<T>(&split)?.block();
+        let shape = shape.filter(|shape @ &[len, _]| columns::is_column::<T>(count / len.max(1), *shape));
+        let Some(shape) = shape else { return Ok(false) };
         let Some((from, to)) = pair.whole_task::<T>()?.dense() else { return Ok(false) };
         detached(py, bytes, || columns::scale_columns(Isa::current(), from, to, shape, rule, norms))?;
         Ok(true)
@@ -500,7 +497,7 @@ pub(super) fn real_dtype(pair: &mut Pair<'_>) -> PyResult<Dtype> {
     dtype_of(pair.input())
 }
 
-fn dtype_of(array: &Array<'_>) -> PyResult<Dtype> {
+pub(super) fn dtype_of(array: &Array<'_>) -> PyResult<Dtype> {
     array.dtype().ok_or_else(|| internal("an array of no dtype"))
 }
 

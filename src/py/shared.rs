@@ -16,7 +16,7 @@ use crate::kernel::exact::Power;
 use crate::parallel::reduce::{MAX_SUMMED_ORDER, Order};
 use crate::scaled::Scaled;
 
-/// The order of a norm, checked to have sums of powers.
+/// The order of the norms for sums of powers, see [`Order::before_root`]. Raises an error for an order that has none.
 fn summed_order<'py>(call: &Call<'_, 'py>, ord: &Bound<'py, PyAny>) -> PyResult<Order> {
     match call.vector_order(ord)? {
         Order::Power(p) if p > MAX_SUMMED_ORDER => Err(call.value_error(
@@ -24,7 +24,7 @@ fn summed_order<'py>(call: &Call<'_, 'py>, ord: &Bound<'py, PyAny>) -> PyResult<
             &p.to_string(),
             &format!("orders up to {MAX_SUMMED_ORDER}, and inf, for norms of data in parts"),
         )),
-        order => Ok(order),
+        order => Ok(order.before_root()),
     }
 }
 
@@ -46,7 +46,7 @@ pub(super) fn power_sums<'py>(
     let mut tensors = Inputs::new(&call, parameter, call.sequence(t_list)?);
     let elsewhere = tensors.read()?;
     call.check_name()?;
-    let order = summed_order(&call, ord)?.before_root();
+    let order = summed_order(&call, ord)?;
     let (norm, elements) = if let Some(OnDevice { entries, .. }) = elsewhere {
         let device = call.module("gradclip._cuda")?;
         let found = device.call_method1("norm_on_host", (function, entries, name, ord))?;
@@ -72,7 +72,7 @@ pub(super) fn power_sums_of_each<'py>(
         Inputs::new(&call, Parameter::new("t_list", Kinds::Normed, true), call.sequence(t_list)?);
     tensors.read()?;
     call.check_name()?;
-    let order = summed_order(&call, ord)?.before_root();
+    let order = summed_order(&call, ord)?;
     let mut norms = zeros(tensors.count())?;
     tensors.norms_into(order, &mut norms, |norm| norm)?;
     power_array(py, order, &norms, (&[norms.len(), order.cells()], &[0, 1]))
@@ -117,7 +117,7 @@ pub(super) fn power_sums_along<'py>(
     tensor.read_general()?;
     let array = tensor.array()?;
     let axes = call.axes("axes", axes, array.ndim())?.unwrap_or_else(|| (0..array.ndim()).collect());
-    let order = summed_order(&call, ord)?.before_root();
+    let order = summed_order(&call, ord)?;
     let norms = Norms::of(array, &axes, order)?;
     let (mut shape, mut places) = placed(array.shape(), &norms.kept, false);
     places.push(shape.len());
@@ -181,7 +181,9 @@ pub(super) fn roots_of_power_sums<'py>(
 /// each slice.
 pub(super) fn shared_norms(share: &Bound<'_, PyAny>) -> PyResult<(Vec<Scaled>, usize)> {
     let (norms, elements): (Bound<'_, PyAny>, usize) = share.call0()?.extract()?;
-    Ok((scaled(&numbers(&norms)?.0), elements))
+    let (pairs, _) = numbers(&norms)?;
+    let norms = pairs.as_chunks().0.iter().map(|[value, exponent]| Scaled::new(*value, *exponent as i32));
+    Ok((norms.collect(), elements))
 }
 
 /// The single norm that a Python function returns, and its number of elements.
@@ -189,8 +191,4 @@ pub(super) fn shared_norm(share: &Bound<'_, PyAny>) -> PyResult<(Scaled, usize)>
     let (norms, elements) = shared_norms(share)?;
     let [norm] = norms.as_slice() else { return Err(internal("not one norm")) };
     Ok((*norm, elements))
-}
-
-fn scaled(pairs: &[f64]) -> Vec<Scaled> {
-    pairs.as_chunks().0.iter().map(|[value, exponent]| Scaled::new(*value, *exponent as i32)).collect()
 }
