@@ -52,10 +52,6 @@ impl<T: Ordered> Map<T> for Between<T> {
         let below = if x > hi { hi } else { x };
         if below < lo { lo } else { below }
     }
-    #[inline(always)]
-    fn changes(&self, x: T) -> bool {
-        self.0.changes(x)
-    }
 }
 
 /// Clips each element to its own bounds, in place or from another slice.

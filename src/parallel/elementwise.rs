@@ -13,7 +13,7 @@ use crate::kernel::map::Map;
 use crate::kernel::scale::Scale;
 use crate::kernel::sum::BLOCK;
 use crate::scaled::{Factor, Scaled};
-use crate::walk::{self, NON_TEMPORAL_MIN_BYTES, Store, Target, Uniform, View, Work};
+use crate::walk::{self, Store, Target, Uniform, View, Work};
 
 /// An output and its input, which has the same positions.
 pub struct Task<'a, T: Ordered> {
@@ -129,10 +129,10 @@ fn part_len<T>(bytes: usize) -> usize {
     (job_bytes(bytes) / (2 * size_of::<T>())).next_multiple_of(BLOCK)
 }
 
-/// Whether outputs of `bytes` in all are written by non-temporal stores.
+/// Whether outputs of `bytes` in all are written by non-temporal stores: no cache would hold 32 MiB until they are used again.
 #[must_use]
 pub fn is_streamed(bytes: usize) -> bool {
-    bytes >= NON_TEMPORAL_MIN_BYTES
+    bytes >= 32 << 20
 }
 
 /// Calls `work` with the kind of stores to use. Non-temporal stores are fenced afterwards.

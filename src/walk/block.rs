@@ -5,9 +5,6 @@ use std::ops::Range;
 use crate::isa::Aligned;
 use crate::kernel::sum::BLOCK;
 
-/// Bytes of the smallest output that non-temporal stores write: no cache would hold it until it is used again.
-pub const NON_TEMPORAL_MIN_BYTES: usize = 32 << 20;
-
 /// Calls `work` with zeroed scratch memory for a block, or only for `len` elements if these are few: clearing a whole block
 /// would cost more than the work.
 #[inline]
