@@ -261,32 +261,29 @@ impl<'py> PlainArrays<'py> {
     fn new_outputs(&self, py: Python<'py>, class: *mut PyTypeObject) -> PyResult<Outputs<'py>> {
         let mut arrays = with_room(self.arrays.len())?;
         let mut outputs = NewOutputs::new(self.arrays.iter().map(PlainArray::bytes));
-        let mut inputs = self.arrays.iter();
-        let mut make = |object: Borrowed<'_, 'py, PyAny>| {
+        let (mut inputs, mut made) = (self.arrays.iter(), with_room(self.held.len())?);
+        for i in 0..self.held.len() {
+            let object = self.held.get(i)?;
             if object.is_none() {
-                return Ok(object.to_owned());
+                made.push(object.to_owned());
+                continue;
             }
             let (Some(input), Some(fields)) = (inputs.next(), exact_fields(object, class)) else {
                 return Err(not_plain());
             };
             let new = input.new_like(py, fields, &mut outputs)?;
             let array = exact_fields(new.as_borrowed(), class).and_then(PlainArray::of);
-            let array = array.ok_or_else(resized)?;
-            if array.len != input.len || array.dtype != input.dtype {
-                return Err(resized());
+            match array.filter(|array| array.len == input.len && array.dtype == input.dtype) {
+                Some(array) => arrays.push(array),
+                None => return Err(resized()),
             }
-            arrays.push(array);
-            Ok(new)
-        };
-        let mut new = with_room(self.held.len())?;
-        for i in 0..self.held.len() {
-            new.push(make(self.held.get(i)?)?);
+            made.push(new);
         }
-        let result = match (&self.held, new.as_slice()) {
+        let result = match (&self.held, made.as_slice()) {
             (Items::One(_), [one]) => one.clone(),
-            _ => objects::list_of(py, new.iter().cloned())?.into_any(),
+            _ => objects::list_of(py, made.iter().cloned())?.into_any(),
         };
-        Ok(Outputs { arrays: Some(arrays), _held: new, result })
+        Ok(Outputs { arrays: Some(arrays), _held: made, result })
     }
 
     /// The caller's arrays, if each of them fits its input: with one shape and one memory order their positions agree.
@@ -432,10 +429,8 @@ impl<'a, 'py> OperandPairs<'a, 'py> {
 
     /// The task of the single pair, with elements of T.
     pub(in crate::py) fn task<T: Ordered>(&mut self) -> PyResult<Task<'_, T>> {
-        if !self.are_current() {
-            return Err(resized());
-        }
-        match (self.inputs.arrays.as_slice(), self.outputs.of(self.inputs)) {
+        let PlainTasks { inputs, outputs } = self.tasks()?;
+        match (inputs, outputs) {
             // SAFETY: the pairs are borrowed mutably.
             ([input], [output]) if input.dtype == T::DTYPE => Ok(unsafe { task(input, output) }),
             _ => Err(not_plain()),
