@@ -8,18 +8,14 @@ use pyo3::types::{PyAny, PyDict, PyModule, PyString, PyType};
 
 use super::array::objects;
 
-/// The module that Python has imported under a name, if it has.
-fn loaded<'py>(name: &Bound<'py, PyString>) -> PyResult<Option<Bound<'py, PyAny>>> {
-    static SYS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
-    let py = name.py();
-    let sys = SYS.get_or_try_init(py, || py.import("sys").map(Bound::unbind))?.bind(py);
-    sys.getattr(intern!(py, "modules"))?.cast_into::<PyDict>()?.get_item(name)
-}
-
 /// A class of a module, if the module is loaded. It is looked up in the module's `__dict__`: `getattr` for a missing name may
 /// import something.
 fn class_of<'py>(module: &Bound<'py, PyString>, name: &Bound<'py, PyString>) -> Option<Bound<'py, PyType>> {
-    let module = loaded(module).ok().flatten()?.cast_into::<PyModule>().ok()?;
+    static SYS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    let py = name.py();
+    let sys = SYS.get_or_try_init(py, || py.import("sys").map(Bound::unbind)).ok()?.bind(py);
+    let modules = sys.getattr(intern!(py, "modules")).ok()?.cast_into::<PyDict>().ok()?;
+    let module = modules.get_item(module).ok().flatten()?.cast_into::<PyModule>().ok()?;
     module.dict().get_item(name).ok().flatten()?.cast_into().ok()
 }
 
