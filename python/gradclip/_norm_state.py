@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _HEAD = 4
 #: More elements than any data have. Sums of such counts stay in float64.
 _MOST_ELEMENTS = 2.0**100
+#: The accumulators of a sum that is exact.
+_NONE = np.zeros(0)
 
 
 class NormState:
@@ -71,19 +73,12 @@ class NormState:
         raise TypeError("NormState: use NormState.of(t_list), or NormState.from_array(array)")
 
     @classmethod
-    def _of_sums(cls, order: float, count: int, sums: npt.NDArray[np.float64]) -> NormState:
+    def _new(
+        cls, order: float, count: int, sums: npt.NDArray[np.float64], exact: int | None = None, special: float = 0.0
+    ) -> NormState:
         state = object.__new__(cls)
-        state._set(order, count, sums, None, 0.0)
+        state._order, state._count, state._sums, state._exact, state._special = order, count, sums, exact, special
         return state
-
-    @classmethod
-    def _of_exact(cls, order: float, count: int, exact: int, special: float) -> NormState:
-        state = object.__new__(cls)
-        state._set(order, count, np.zeros(0), exact, special)
-        return state
-
-    def _set(self, order: float, count: int, sums: npt.NDArray[np.float64], exact: int | None, special: float) -> None:
-        self._order, self._count, self._sums, self._exact, self._special = order, count, sums, exact, special
 
     @classmethod
     def of(cls, t_list: Tensors, ord: Order = 2, *, name: str | None = None, reproducible: bool = False) -> NormState:
@@ -122,9 +117,9 @@ class NormState:
         order = Checks("NormState.of", name).order(ord)
         if check_reproducible("NormState.of", name, order, reproducible):
             digits, count = _exact.digits("NormState.of", t_list, name, order, False)
-            return cls._of_exact(order, count, *_exact.total_of(digits))
+            return cls._new(order, count, _NONE, *_exact.total_of(digits))
         sums, count = _core.power_sums("NormState.of", t_list, name, order, False, True)
-        return cls._of_sums(order, count, sums[0])
+        return cls._new(order, count, sums[0])
 
     @property
     def ord(self) -> float:
@@ -200,9 +195,9 @@ class NormState:
             raise ValueError("NormState: found states with and without reproducible=True; allowed: one kind")
         if self._exact is not None and other._exact is not None:
             special = self._special + other._special
-            return self._of_exact(self._order, count, self._exact + other._exact, special)
+            return self._new(self._order, count, _NONE, self._exact + other._exact, special)
         sums = _core.merge_power_sums(np.stack([self._sums, other._sums]), self._order)
-        return self._of_sums(self._order, count, sums)
+        return self._new(self._order, count, sums)
 
     __radd__ = __add__
 
@@ -301,8 +296,8 @@ class NormState:
                 "sum of such arrays"
             )
         if exact:
-            return cls._of_exact(order, round(count), *_exact.total_of(sums))
-        return cls._of_sums(order, round(count), sums)
+            return cls._new(order, round(count), _NONE, *_exact.total_of(sums))
+        return cls._new(order, round(count), sums)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return NormState.from_array, (self.to_array(), self._order)
