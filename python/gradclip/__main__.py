@@ -75,7 +75,7 @@ def summarize_difference(old: StoredTensor, new: StoredTensor, order: float, tol
     made = _summary(new, _differences(old, new, order, norms), order, told)
     before, after = _joined(norms, order), made.norm or 0.0
     relative = after / before if before else math.inf if after else 0.0
-    return Summary(**{**vars(made), "relative": math.nan if math.isnan(after) else relative})
+    return replace(made, relative=math.nan if math.isnan(after) else relative)
 
 
 def _differences(old: StoredTensor, new: StoredTensor, order: float, norms: list[float]) -> Iterator[Block]:
@@ -216,8 +216,7 @@ class Session:
                     except (FileError, OSError) as error:
                         self.complain(f"{path}: {error}")
                         continue
-                    name = f"{path}:{summary.name}" if len(files) > 1 else summary.name
-                    found.append(Summary(**{**vars(summary), "name": name}))
+                    found.append(replace(summary, name=f"{path}:{summary.name}") if len(files) > 1 else summary)
         return found
 
     def differences(self, old: Path, new: Path, order: float) -> list[Summary]:

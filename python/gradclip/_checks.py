@@ -47,9 +47,6 @@ class Checks(Errors):
         """Return what NumPy makes of an object. What its ``__array__`` raises passes through."""
         return array_of(self, argument, value, _ARRAY)
 
-    def _masked(self, argument: str) -> TypeError:
-        return self.type_error(argument, "a masked array", "an array without a mask; .filled() makes one")
-
     def array_or_values(self, argument: str, value: Any, takes_slices: bool) -> tuple[Array, IndexedSlices | None]:
         """Return the array of a tensor, and the slices that hold it as their values if the tensor is of that class."""
         if not isinstance(value, IndexedSlices):
@@ -164,8 +161,8 @@ class Checks(Errors):
     def limits(self, argument: str, value: Any, count: int) -> float | tuple[float, ...]:
         """Return one limit for all tensors, or one for each, which is infinite for None."""
         is_vector = issubclass(type(value), np.ndarray) and np.asarray(value).ndim == 1
-        if is_vector and is_masked(value):
-            raise self._masked(argument)
+        if is_vector:
+            self.array(argument, value)  # refuses a masked array
         if not (is_vector or _is_list(value) or is_sequence_of_tensors(value)):
             return self.limit(argument, value, False, _LIMITS)
         entries = self.sequence_of(argument, list(np.asarray(value)) if is_vector else value, count, "")

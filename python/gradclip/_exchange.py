@@ -125,12 +125,8 @@ class Share:
 
     def merge(self, data: Array, elements: float, error: Exception | None = None) -> tuple[Array, int]:
         """Merge sums of powers, and numbers of elements, of all ranks."""
-        shape = data.shape
-        data, elements = self._exchange(data.reshape(-1), elements, error)
-        return data.reshape(shape), round(elements)
-
-    def _exchange(self, data: Array, elements: float, error: Exception | None) -> tuple[Array, float]:
         self.is_done = True
+        shape, data = data.shape, data.reshape(-1)
         failed: _Failure | None = None if error is None else _Failure(error)
         for group in self.groups:
             if failed is None:
@@ -141,7 +137,7 @@ class Share:
             if error is not None and not failed.is_placed:
                 raise error
             raise failed.error(self.prefix) from error
-        return data, elements
+        return data.reshape(shape), round(elements)
 
     def _merge(
         self, group: Group, data: Array, elements: float, failed: _Failure | None = None

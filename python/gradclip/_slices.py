@@ -171,10 +171,7 @@ class IndexedSlices:
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             np.add.at(sums, places.reshape(-1), rows.astype(wide, copy=False))
             summed = sums.astype(dtype, copy=False) if dtype.kind == "c" else rounded(sums, dtype)
-        values = summed.reshape(len(indices), *shape[1:])
-        slices = object.__new__(IndexedSlices)
-        slices._set(values, indices, self.dense_shape)
-        return slices
+        return IndexedSlices(summed.reshape(len(indices), *shape[1:]), indices, self.dense_shape)
 
     def to_dense(self) -> Array:
         """Return the larger array.
