@@ -85,7 +85,7 @@ fn approached<T: Real>(t: T, base: T, factor: Factor) -> T {
     let difference = t - base;
     let near = base + difference * factor.by * factor.then;
     let half = base * 0.5 + (t * 0.5 - base * 0.5) * factor.by * factor.then;
-    let overflows = T::WIDE & difference.is_infinite() & t.is_finite() & base.is_finite();
+    let overflows = T::DOUBLE & difference.is_infinite() & t.is_finite() & base.is_finite();
     let result = if overflows { half * 2.0 } else { near };
     let nan = if t.is_nan() & !factor.by.is_nan() {
         t

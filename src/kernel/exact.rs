@@ -138,7 +138,7 @@ impl Accumulator {
         // digits of the rounding errors are no farther from their first.
         let (power, mantissa) = match self.power {
             Power::One => (1, mantissa),
-            Power::Two => (2, if T::WIDE { mantissa + 1 } else { 2 * mantissa }),
+            Power::Two => (2, if T::DOUBLE { mantissa + 1 } else { 2 * mantissa }),
         };
         for block in data.chunks(BLOCK) {
             let [least, largest] = isa.run(Extremes(block));
@@ -158,7 +158,7 @@ impl Accumulator {
                 Power::One => self.add_block(isa, block, Abs, digits, top),
                 Power::Two => self.add_block(isa, block, Square, digits, top),
             }
-            if T::WIDE && self.power == Power::Two {
+            if T::DOUBLE && self.power == Power::Two {
                 // The last digit of a square below 2^top is at most 2^(top - 53), and its error at most half of that.
                 self.add_block(isa, block, SquareError, digits, top - 53);
             }

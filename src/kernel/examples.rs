@@ -26,7 +26,7 @@ impl<T: Real> Term<T> for Factor {
     fn of(&self, x: T) -> f64 {
         let Self { by, then, toward_zero } = *self;
         let x = x.widen();
-        if T::WIDE && toward_zero {
+        if T::DOUBLE && toward_zero {
             product_toward_zero(product_toward_zero(x, by), then)
         } else {
             x * by * then

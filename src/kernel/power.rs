@@ -158,7 +158,7 @@ impl Power {
     /// The first step: see [`reduce`].
     #[inline(always)]
     fn reduce<T: Element>(self, x: T) -> (f64, f64) {
-        if const { T::WIDE && T::DTYPE.parts().is_some() } {
+        if const { T::DOUBLE && T::DTYPE.parts().is_some() } {
             let (x, exponent) = x.lifted();
             // Zero stays zero, whatever power of two it was scaled by.
             let exponent = if x == 0.0 { 0.0 } else { exponent };

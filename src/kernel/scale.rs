@@ -14,7 +14,7 @@ use crate::scaled::{Factor, Limit, NonFinite};
 #[inline(always)]
 pub(super) fn truncated_by_any<T: Real>(x: T, factor: Factor) -> T {
     let product = canonical(x, factor.by, x.widen() * factor.by * factor.then);
-    if T::WIDE {
+    if T::DOUBLE {
         let first = product_toward_zero(x.widen(), factor.by);
         return T::narrow(canonical(x, factor.by, product_toward_zero(first, factor.then)));
     }

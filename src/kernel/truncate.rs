@@ -44,7 +44,7 @@ pub(super) fn size_toward_zero<T: Real>(x: f64) -> f64 {
 /// The product by a normal positive number of at most 1, rounded toward zero, except that a normal float64 is rounded to nearest.
 #[inline(always)]
 pub(super) fn truncated<T: Real>(x: T, by: f64) -> T {
-    if T::WIDE {
+    if T::DOUBLE {
         return T::narrow(product_toward_zero(x.widen(), by));
     }
     T::narrow(size_toward_zero::<T>(x.widen() * by)).with_sign_of(x)
@@ -55,7 +55,7 @@ pub(super) fn truncated<T: Real>(x: T, by: f64) -> T {
 pub(super) fn narrow_toward_zero<T: Real>(x: f64) -> T {
     let nearest = T::narrow(x);
     // `size_toward_zero` returns a magnitude, so the sign is copied. Zeros and NaN are not rounded.
-    let is_exact = T::WIDE | (x == 0.0) | x.is_nan();
+    let is_exact = T::DOUBLE | (x == 0.0) | x.is_nan();
     if is_exact { nearest } else { T::narrow(size_toward_zero::<T>(x)).with_sign_of(nearest) }
 }
 

@@ -41,7 +41,7 @@ impl<T: Real> Work<T> for Examples<'_, T> {
                 (View::Dense(elements), Ok(group)) if are_plain => {
                     let rows = group.map(|(example, _)| &elements[place(example)]);
                     // The product by a factor of 1 is exact, whichever way it is rounded.
-                    if T::WIDE && group.iter().any(|(_, factor)| factor.toward_zero) {
+                    if T::DOUBLE && group.iter().any(|(_, factor)| factor.toward_zero) {
                         let terms = group.map(|(_, factor)| Share::<true>(factor.by));
                         isa.run(AddRows { sums, rows, next: None, terms });
                     } else {

@@ -304,7 +304,7 @@ pub(super) fn new_norms<'py, N: AsRef<[Scaled]>>(
     norms: impl FnOnce() -> PyResult<N>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (shape, places) = placed(array.shape(), kept, keepdims);
-    let dtype = if dtype_of(array)?.is_wide() { Dtype::F64 } else { Dtype::F32 };
+    let dtype = if dtype_of(array)?.has_double_norms() { Dtype::F64 } else { Dtype::F32 };
     match_dtype!(real dtype, T => {
         Array::filled::<T>(array.object().py(), &shape, &places, |to| {
             to.iter_mut().zip(norms()?.as_ref()).for_each(|(to, norm)| *to = T::narrow(norm.to_f64()));

@@ -1436,7 +1436,7 @@ fn sum_error<T: Real>() {
             assert!(error <= (exact * 70) >> 53, "{found} {exact}");
         }
     });
-    assert!(rounded || !T::WIDE, "numbers too small to test anything");
+    assert!(rounded || !T::DOUBLE, "numbers too small to test anything");
 }
 
 #[test]
@@ -1867,7 +1867,7 @@ fn toward_zero<T: KnownReal>() {
                 );
                 let (product, r) = (product.abs(), r.abs());
                 let nearest = T::nearest(product).exact();
-                let is_right = if T::WIDE {
+                let is_right = if T::DOUBLE {
                     // A normal product is not truncated; a tiny one may be.
                     nearest.to_bits() - r.to_bits() <= u64::from(nearest < power_of_two(-1000))
                 } else if nearest <= product {

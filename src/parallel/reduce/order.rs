@@ -36,18 +36,18 @@ pub enum Reduction {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OverflowRisk {
     /// Sums can leave float64's range.
-    wide: bool,
+    sums: bool,
     /// A modulus can leave that range, too, or lose digits below it.
-    pub(super) wide_modulus: bool,
+    pub(super) moduli: bool,
 }
 
 impl OverflowRisk {
     pub(super) const fn of<T: Element>() -> Self {
-        Self { wide: T::WIDE, wide_modulus: T::WIDE && T::DTYPE.parts().is_some() }
+        Self { sums: T::DOUBLE, moduli: T::DOUBLE && T::DTYPE.parts().is_some() }
     }
 
     pub(super) const fn or(self, other: Self) -> Self {
-        Self { wide: self.wide || other.wide, wide_modulus: self.wide_modulus || other.wide_modulus }
+        Self { sums: self.sums || other.sums, moduli: self.moduli || other.moduli }
     }
 }
 
@@ -108,7 +108,7 @@ impl Order {
         sum: impl Fn(Reduction) -> Result<f64, E>,
     ) -> Result<Scaled, E> {
         let largest = || {
-            let modulus = || risk().wide_modulus;
+            let modulus = || risk().moduli;
             let (max, exponent) = within_range(max(1.0)?, modulus, modulus, &max)?;
             Ok(Scaled::new(max, exponent))
         };
@@ -116,13 +116,13 @@ impl Order {
             Self::One => {
                 let again = |by| sum(Reduction::RescaledAbs(by));
                 let sum = sum(Reduction::Abs)?;
-                let (sum, exponent) = within_range(sum, || risk().wide, || risk().wide_modulus, again)?;
+                let (sum, exponent) = within_range(sum, || risk().sums, || risk().moduli, again)?;
                 Scaled::new(sum, exponent)
             }
             Self::Two | Self::Square => {
                 let again = |by| sum(Reduction::RescaledSquare(by));
-                let wide = || risk().wide;
-                let (sum, exponent) = within_range(sum(Reduction::Square)?, wide, wide, again)?;
+                let leave_range = || risk().sums;
+                let (sum, exponent) = within_range(sum(Reduction::Square)?, leave_range, leave_range, again)?;
                 if self == Self::Two {
                     Scaled::new(sum.sqrt(), exponent)
                 } else {
@@ -135,7 +135,7 @@ impl Order {
                     let s = sum(Reduction::HalfPower(twice))?;
                     // The smallest square root is 2^-537. Its rounding does not matter in a sum of this size.
                     let smallest = if p < 1.0 { power_of_two(-400) } else { SMALLEST_SUM };
-                    if s.is_nan() || (smallest..f64::INFINITY).contains(&s) || !risk().wide {
+                    if s.is_nan() || (smallest..f64::INFINITY).contains(&s) || !risk().sums {
                         return Ok(half_power_root(twice, s));
                     }
                 }

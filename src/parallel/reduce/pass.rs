@@ -55,7 +55,7 @@ impl Reduction {
             Self::Abs | Self::Square if T::DIRECT => {
                 with_direct_term!(self, term => isa.run(Sum { data, term }))
             }
-            _ if const { !T::WIDE && !has_24_digits::<T>() } => self.of_moduli(isa, data),
+            _ if const { !T::DOUBLE && !has_24_digits::<T>() } => self.of_moduli(isa, data),
             Self::RescaledAbs(by) => isa.run(Sum { data, term: Rescaled(Abs, by) }),
             Self::RescaledSquare(by) => isa.run(Sum { data, term: Rescaled(Square, by) }),
             _ => with_term!(self, term => isa.run(Sum { data, term })),

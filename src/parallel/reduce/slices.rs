@@ -27,7 +27,7 @@ pub fn norms_into<T: Element>(
         return Ok(());
     }
     let columns = slices.are_columns();
-    if columns && order == Order::Max && !OverflowRisk::of::<T>().wide_modulus {
+    if columns && order == Order::Max && !OverflowRisk::of::<T>().moduli {
         return column_maxima(isa, slices, norms);
     }
     if columns && let Some(pass) = order.first() {
