@@ -66,7 +66,7 @@ pub struct Limit {
     /// The largest norm of elements that stay as they are.
     pub limit: f64,
     /// The divisor of norms: 1, the number of elements for an average, or its square root for a root mean square.
-    pub over: f64,
+    pub divisor: f64,
     /// The treatment of elements whose norm is infinite or NaN.
     pub nonfinite: NonFinite,
     /// If not 0, no exact norm of the result exceeds the limit. It is the share of the limit for the rounding of norms and
@@ -76,7 +76,7 @@ pub struct Limit {
 
 impl From<f64> for Limit {
     fn from(limit: f64) -> Self {
-        Self { limit, over: 1.0, nonfinite: NonFinite::Propagate, margin: 0.0 }
+        Self { limit, divisor: 1.0, nonfinite: NonFinite::Propagate, margin: 0.0 }
     }
 }
 
@@ -85,7 +85,7 @@ impl Limit {
     #[inline(always)] // a call costs too much for small tensors
     #[must_use]
     pub fn factor(self, norm: Scaled) -> Option<Factor> {
-        if norm.is_finite() && self.over == 1.0 && self.margin == 0.0 {
+        if norm.is_finite() && self.divisor == 1.0 && self.margin == 0.0 {
             return norm.clip_to(self.limit);
         }
         self.factor_of_any(norm)
@@ -107,7 +107,7 @@ impl Limit {
                 NonFinite::Keep => return None,
             }
         }
-        let norm = norm.over(self.over);
+        let norm = norm.divided_by(self.divisor);
         if self.margin == 0.0 || self.limit == f64::INFINITY {
             return norm.clip_to(self.limit);
         }
@@ -272,7 +272,7 @@ impl Scaled {
     /// The quotient by a number of at least 1.
     #[inline]
     #[must_use]
-    pub fn over(self, divisor: f64) -> Self {
+    pub fn divided_by(self, divisor: f64) -> Self {
         if divisor == 1.0 || !self.value.is_normal() {
             return self;
         }

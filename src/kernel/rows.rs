@@ -33,7 +33,7 @@ impl Op for PlainFactors<'_> {
     type Output = ();
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
-        let (Limit { limit, over, .. }, (most, share)) = (self.limit, self.limit.shares());
+        let (Limit { limit, divisor, .. }, (most, share)) = (self.limit, self.limit.shares());
         let normal = f64::MIN_POSITIVE..=f64::MAX;
         // With a limit of 0, no norm is kept here: a norm of 0 is left to the caller.
         let (keeps, clips) = (self.keeps & (limit > 0.0), normal.contains(&limit));
@@ -41,9 +41,9 @@ impl Op for PlainFactors<'_> {
             *factor = sum.sqrt();
         }
         // A division takes as long as the rest of this function.
-        if over != 1.0 {
+        if divisor != 1.0 {
             for norm in &mut *self.factors {
-                *norm /= over;
+                *norm /= divisor;
             }
         }
         for (factor, &sum) in self.factors.iter_mut().zip(self.sums) {

@@ -28,7 +28,7 @@ pub struct Examples<'a, T> {
     /// The number and the factor of each example that is added.
     pub factors: &'a [(usize, Factor)],
     /// The divisor of the sums.
-    pub over: f64,
+    pub divisor: f64,
 }
 
 impl<T: Real> Work<T> for Examples<'_, T> {
@@ -60,7 +60,7 @@ impl<T: Real> Work<T> for Examples<'_, T> {
         }
         for (to, sum) in data.iter_mut().zip(&*sums) {
             // CPUs generate different payloads for a sum of NaNs.
-            *to = T::narrow(if sum.is_nan() { f64::NAN } else { sum / self.over });
+            *to = T::narrow(if sum.is_nan() { f64::NAN } else { sum / self.divisor });
         }
     }
 }

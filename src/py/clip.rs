@@ -99,8 +99,8 @@ pub(super) fn clip_by_norm<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let takes_slices = function == "clip_by_norm";
     let parameter = Parameter::new("t", Kinds::Scalable, takes_slices).with(Parts::GpuAndDask);
-    // The norm of a slice is divided by `divisor` of its number of elements, and then compared with the limit.
-    let (argument, parameter, divisor): (_, _, fn(f64) -> f64) = match function {
+    // The norm of a slice is divided by `divisor_of` of its number of elements, and then compared with the limit.
+    let (argument, parameter, divisor_of): (_, _, fn(f64) -> f64) = match function {
         "clip_by_rms" => ("clip_rms", parameter.with(Parts::Numpy), f64::sqrt),
         "clip_by_average_norm" => ("clip_norm", parameter, |elements| elements),
         _ => ("clip_norm", parameter, |_| 1.0),
@@ -126,8 +126,8 @@ pub(super) fn clip_by_norm<'py>(
     let (nonfinite, is_strict) = (treatment?, is_strict?);
     call.check_strict(is_strict, nonfinite, None)?;
     let limit = |elements| {
-        let (over, margin) = (divisor(elements as f64), margin(is_strict, elements));
-        Limit { limit, over, nonfinite, margin }
+        let (divisor, margin) = (divisor_of(elements as f64), margin(is_strict, elements));
+        Limit { limit, divisor, nonfinite, margin }
     };
     if let Some(share) = share {
         return clip_shared(&mut tensor, axes.as_deref(), limit, share, out);
@@ -301,7 +301,7 @@ pub(super) fn clip_by_global_norm<'py>(
         (shared, elements) = shared_norm(share)?;
         norm = NormOf::Given(shared);
     }
-    let limit = Limit { limit, over: 1.0, nonfinite, margin: margin(is_strict, elements) };
+    let limit = Limit { limit, divisor: 1.0, nonfinite, margin: margin(is_strict, elements) };
     let norm = operands.clip(py, norm, limit, Limit::factor_of_all)?;
     match held {
         Some(held) if limit.refuses(norm) => {

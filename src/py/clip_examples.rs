@@ -89,7 +89,7 @@ pub(super) fn clip_examples_by_global_norm<'py>(
     }
     let factor = |at: usize, norm| {
         let limit = arrays.get(at).and_then(|(i, _)| limits.get(*i)).copied().unwrap_or(f64::INFINITY);
-        let limit = Limit { limit, over: 1.0, nonfinite, margin };
+        let limit = Limit { limit, divisor: 1.0, nonfinite, margin };
         if has_limits { limit.factor(norm) } else { limit.factor_of_all(norm) }
     };
     // The memory for the norms is allocated first: nothing may fail once something is written.
@@ -164,7 +164,7 @@ fn write_sums<'py>(
     arrays: &[(usize, Array<'py>)],
     norms: &[&Norms],
     factor: impl Fn(usize, Scaled) -> Option<Factor>,
-    over: f64,
+    divisor: f64,
 ) -> PyResult<()> {
     let mut inputs = vec_with_room(arrays.len())?;
     for (at, ((_, array), norms)) in arrays.iter().zip(norms).enumerate() {
@@ -180,7 +180,7 @@ fn write_sums<'py>(
         match_dtype!(real dtype_of(array)?, T => {
             let elements = array.view::<T>(&IterOrder::along(0..array.ndim()))?;
             let len = array.shape().iter().skip(1).product();
-            let examples = Examples { elements, len, factors, over };
+            let examples = Examples { elements, len, factors, divisor };
             let task = pair.task::<T>(&IterOrder::along(0..array.ndim() - 1))?;
             let mut task = Task { source: None, ..task };
             let run = move || sum_examples(Isa::current(), &examples, &mut task);

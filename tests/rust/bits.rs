@@ -466,7 +466,7 @@ fn norms_and_factors(found: &mut Found) {
             let (value, limit) = (x.abs(), limit.abs());
             let norm = Scaled::new(value, random.below(2400) as i32 - 1200);
             found.add_norm(norm);
-            found.add_norm(norm.over((1 + random.below(1 << 40)) as f64));
+            found.add_norm(norm.divided_by((1 + random.below(1 << 40)) as f64));
             found.add_norm(norm.max(Scaled::new(limit, 900)));
             for norm in [norm, Scaled::new(value, 0)] {
                 found.add_factor(norm.clip_to(limit));

@@ -308,7 +308,7 @@ fn over_divides() {
         let numerator = m << 64;
         let quotient = numerator / count as u128 * 2 + u128::from(!numerator.is_multiple_of(count as u128));
         let expected = nearest(quotient, e + exponent - 65);
-        let found = Scaled::new(value, exponent).over(count as f64).to_f64();
+        let found = Scaled::new(value, exponent).divided_by(count as f64).to_f64();
         // A subnormal is rounded a second time.
         assert!(
             ulps(found, expected) <= u64::from(!expected.is_normal()),
@@ -316,13 +316,13 @@ fn over_divides() {
         );
     }
     // What one division loses comes back at the other.
-    let tiny = Scaled::new(f64::from_bits(3), 0).over((1u64 << 40) as f64);
+    let tiny = Scaled::new(f64::from_bits(3), 0).divided_by((1u64 << 40) as f64);
     assert_eq!(tiny.to_f64(), 0.0);
     assert!(!tiny.is_zero());
     assert_eq!(tiny, Scaled::new(f64::from_bits(3), -40));
-    assert_eq!(Scaled::ZERO.over(3.0), Scaled::ZERO);
-    assert_eq!(Scaled::new(f64::INFINITY, 0).over(3.0).to_f64(), f64::INFINITY);
-    assert!(Scaled::new(f64::NAN, 0).over(3.0).to_f64().is_nan());
+    assert_eq!(Scaled::ZERO.divided_by(3.0), Scaled::ZERO);
+    assert_eq!(Scaled::new(f64::INFINITY, 0).divided_by(3.0).to_f64(), f64::INFINITY);
+    assert!(Scaled::new(f64::NAN, 0).divided_by(3.0).to_f64().is_nan());
 }
 
 /// Clips a norm that is possible for the elements, and compares with the product rounded once.
