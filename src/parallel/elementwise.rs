@@ -129,10 +129,13 @@ fn part_len<T>(bytes: usize) -> usize {
     (job_bytes(bytes) / (2 * size_of::<T>())).next_multiple_of(BLOCK)
 }
 
-/// Whether outputs of `bytes` in all are written by non-temporal stores: no cache would hold 32 MiB until they are used again.
+/// Bytes of the smallest outputs that non-temporal stores write: no cache would hold them until they are used again.
+const NON_TEMPORAL_MIN_BYTES: usize = 32 << 20;
+
+/// Whether outputs of `bytes` in all are written by non-temporal stores.
 #[must_use]
 pub fn is_streamed(bytes: usize) -> bool {
-    bytes >= 32 << 20
+    bytes >= NON_TEMPORAL_MIN_BYTES
 }
 
 /// Calls `work` with the kind of stores to use. Non-temporal stores are fenced afterwards.
