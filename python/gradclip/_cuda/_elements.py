@@ -26,9 +26,23 @@ def clip(call: Call, pair: Pair, lo: Bound, hi: Bound) -> None:
     source, target = pair
     if source.size == 0:
         return
-    # Neighbouring threads write neighbouring elements, and read them where the arrays are alike.
-    params = _of_pair(pair, walk_of(target), lo.view, hi.view)
+    places = Places()
+    walk = walk_of(target)  # neighbouring threads write neighbouring elements, and read them where the arrays are alike
+    params_of = []
+    for view in (source, target, lo.view, hi.view):
+        layout = None if view is None else layout_of(view, walk)
+        place = 0 if layout is None else places.add(layout)
+        address = 0 if view is None or layout is None else view.address + layout.shift
+        params_of.append((address, place))
+    params = argument_of(places.words)
+    at = (Word.SOURCE, Word.TARGET, Word.LO_AT, Word.HI_AT)
+    layouts = (Word.SOURCE_LAYOUT, Word.TARGET_LAYOUT, Word.LO_LAYOUT, Word.HI_LAYOUT)
+    for (address, place), word, layout_word in zip(params_of, at, layouts, strict=True):
+        params[word], params[layout_word] = address, place
     params[Word.LO], params[Word.HI] = _signed(lo.bits), _signed(hi.bits)
+    params[Word.COUNT] = source.size
+    if source == target:
+        params[Word.FLAGS] |= Flag.IN_PLACE
     call.launch(f"clip<{TYPES[source.code]}>", source.size, params)
 
 
@@ -70,24 +84,15 @@ def converted(call: Call, view: View, code: int, itemsize: int, *, is_number: bo
     return made
 
 
-#: Of the source, the target and the bounds: the words of the address and of the layout.
-_WORDS = (
-    (Word.SOURCE, Word.SOURCE_LAYOUT),
-    (Word.TARGET, Word.TARGET_LAYOUT),
-    (Word.LO_AT, Word.LO_LAYOUT),
-    (Word.HI_AT, Word.HI_LAYOUT),
-)
-
-
-def _of_pair(pair: Pair, walk: Walk, lo: View | None = None, hi: View | None = None) -> Words:
-    """Make the argument of a kernel for a pair, and for bounds of its shape."""
-    views = [(view, layout_of(view, walk), words) for view, words in zip((*pair, lo, hi), _WORDS, strict=True) if view]
+def _of_pair(pair: Pair, walk: Walk) -> Words:
+    source, target = pair
     made = Places()
-    places = [made.add(layout) for _, layout, _ in views]
+    own, other = layout_of(source, walk), layout_of(target, walk)
+    places = made.add(own), made.add(other)
     params = argument_of(made.words)
-    for (view, layout, (address, place)), at in zip(views, places, strict=True):
-        params[address], params[place] = view.address + layout.shift, at
-    params[Word.COUNT] = pair.source.size
-    if pair.source == pair.target:
+    params[Word.SOURCE], params[Word.TARGET] = source.address + own.shift, target.address + other.shift
+    params[Word.SOURCE_LAYOUT], params[Word.TARGET_LAYOUT] = places
+    params[Word.COUNT] = source.size
+    if source == target:
         params[Word.FLAGS] |= Flag.IN_PLACE
     return params

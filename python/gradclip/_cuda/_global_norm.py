@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gradclip._cuda import _device
-from gradclip._cuda._arguments import Arguments, Tensor, call_on, code_of, number_output
+from gradclip._cuda._arguments import Arguments, Tensor, call_on, code_of, new_like, number_output
 from gradclip._cuda._known import identity_of, recall, remember
 from gradclip._cuda._layout import Pair, View
 from gradclip._cuda._list import Tensors, run_list
@@ -190,13 +190,17 @@ def clip_by_global_norm(  # noqa: PLR0917 (TensorFlow's signature)
     return results, result
 
 
-def _outputs(arguments: Arguments, given: _List, inputs: list[Tensor], outs: Sequence[Any]) -> list[Tensor]:
+def _outputs(arguments: Arguments, call: Call, given: _List, inputs: list[Tensor], outs: Sequence[Any]) -> list[Tensor]:
     """Check the outputs that the caller gave, one after the other, and make new ones where there are none."""
     rest = iter(inputs)
     outputs = []
     for i, (entry, own) in enumerate(zip(given.entries, outs, strict=True)):
-        if entry is not None:
+        if entry is not None and own is not None:
             outputs.append(arguments.out(f"out[{i}]", own, next(rest)))
+        elif entry is not None:
+            new = new_like(next(rest))
+            call.keep([new.array])
+            outputs.append(new)
         elif own is not None:
             raise arguments.wrong_type(f"out[{i}]", own, "None, as t_list has there")
     return outputs
@@ -216,12 +220,14 @@ def _scaled(
         return _in_places(given, made), Tensors(tensors.sources, targets, tensors.lengths, tensors.codes)
     inputs = [Tensor(array, view) for array, view in zip(given.arrays, given.views, strict=True)]
     sources = [tensor.view for tensor in inputs]
-    outputs = _outputs(arguments, given, inputs, outs or [None] * len(given.entries))
-    arrays = call.keep([tensor.array for tensor in outputs])
-    if outs is not None:
+    if outs is None:
+        outputs = [new_like(tensor) for tensor in inputs]
+        call.keep([tensor.array for tensor in outputs])
+    else:
+        outputs = _outputs(arguments, call, given, inputs, outs)
         sources = arguments.arrange(call, [tensor.view for tensor in outputs], sources, given.read.places)
     pairs = [Pair(source, tensor.view).in_parts() for source, tensor in zip(sources, outputs, strict=True)]
-    return _in_places(given, arrays), Tensors.of(pairs)
+    return _in_places(given, [tensor.array for tensor in outputs]), Tensors.of(pairs)
 
 
 def _in_places(given: _List, arrays: list[Any]) -> list[Any]:

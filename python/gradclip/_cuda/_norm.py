@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradclip._cuda import _device
 from gradclip._cuda._arguments import Arguments, Tensor, call_on, norm_output, number_output
-from gradclip._cuda._layout import Pair, product_of
+from gradclip._cuda._layout import Pair
 from gradclip._cuda._list import run_list, scale_whole, whole_of
 from gradclip._cuda._slices import (
     Slices,
@@ -86,7 +86,10 @@ class _Along:
 
     def count(self, view: View) -> int:
         """Return the number of norms."""
-        return product_of(view.shape[axis] for axis in self.kept(view))
+        count = 1
+        for axis in self.kept(view):
+            count *= view.shape[axis]
+        return count
 
     def output(self, call: Call, tensor: Tensor, *, keepdims: bool) -> Any:
         """Make the array of norms: 0-d float64 if there is one number."""
