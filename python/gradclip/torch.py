@@ -81,7 +81,7 @@ def _not_compiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
     @wraps(function)
     def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        # torch.compile(function) takes `disable` off again, but only from the function that it is given.
+        # torch.compile unwraps a disabled function that it is given. It does not unwrap one that this function calls.
         return left_out(*args, **kwargs)
 
     return wrapped
@@ -320,7 +320,7 @@ def _listed(tensors: Any, *, warns: bool = False) -> list[torch.Tensor]:
     found = list(tensors)
     if warns and not found and isinstance(tensors, types.GeneratorType):
         message = "`parameters` is an empty generator, no gradient clipping will occur."
-        warnings.warn(message, stacklevel=5)  # of _listed, the function, torch's wrapper and ours
+        warnings.warn(message, stacklevel=5)  # the frames of _listed, the function, torch's wrapper and ours
     return found
 
 
@@ -340,7 +340,7 @@ def _arrays(tensors: list[torch.Tensor]) -> list[np.ndarray[Any, Any]] | None:
         tensors = [tensor.detach() for tensor in tensors]
     try:
         if not all(map(torch.Tensor.data_ptr, tensors)) and any(t.numel() and not t.data_ptr() for t in tensors):
-            return None  # of torch.func.functionalize: numpy() would return arbitrary bytes
+            return None  # numpy() would return arbitrary bytes for a tensor of torch.func.functionalize
         return list(map(_array if torch.bfloat16 in dtypes else torch.Tensor.numpy, tensors))
     except (RuntimeError, TypeError):  # of numpy(): another device, sparse, conjugated
         return None

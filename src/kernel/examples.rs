@@ -1,7 +1,7 @@
 //! The terms of weighted sums of examples.
 //!
-//! Of strict factors, only products below 2^-1000 are rounded toward zero. That changes no sum of a dtype narrower than float64: such
-//! a sum has larger terms, which absorb these products, or becomes zero when it is rounded to the dtype.
+//! A strict factor rounds only products below 2^-1000 toward zero. This rounding changes no sum of a dtype narrower than float64:
+//! larger terms absorb such products, and a sum without larger terms becomes zero when it is rounded to the dtype.
 
 use super::sum::Term;
 use super::truncate::product_toward_zero;

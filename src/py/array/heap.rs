@@ -19,7 +19,7 @@ use super::super::memory_limit::POOL_BYTES;
 use super::huge_pages::ask_for_huge_pages;
 use super::memory::LARGE;
 
-/// Bytes of the outputs of the first call that raises glibc's limit: they cost a page fault.
+/// Bytes of the outputs of a call from which on gradclip raises glibc's limit: smaller outputs cost no page fault of their own.
 const PAGE: usize = 4096;
 
 /// Bytes that glibc adds to a block for its header and to fill its last page, at most.
@@ -64,19 +64,20 @@ impl NewOutputs {
     fn ask(&mut self) {
         self.asked = match block(self.left) {
             Some(mut block) if block.capacity() + OVERHEAD >= HUGE_PAGES_MIN_BYTES => {
-                // With the overhead, no gap is left before the outputs of the next call: each gap would cost the process two
-                // mappings of the kernel.
+                // The overhead is included, so that no gap is left before the outputs of the next call. A gap would split the
+                // heap into more mappings, whose number the kernel limits.
                 ask_for_huge_pages(block.as_mut_ptr(), block.capacity() + OVERHEAD);
                 block.capacity()
             }
-            // Without memory, no other output of the call tries it again.
+            // Nothing was asked for. The other outputs of the call do not try again.
             _ => self.left,
         };
     }
 }
 
-/// A block that takes `bytes` bytes with the overhead, or less: `GRADCLIP_POOL_BYTES` is at least twice as much. Nothing here
-/// writes to it. None if there is no memory for it; glibc may then have made another arena, which costs address space alone.
+/// Allocates a block of `bytes` bytes, the overhead included. The block is at most [`LARGE`], and at most half of
+/// `GRADCLIP_POOL_BYTES`, because glibc keeps up to twice its size. Nothing here writes to it. The result is None if the block
+/// cannot be allocated. glibc may have made another arena then, which takes only address space.
 fn block(bytes: usize) -> Option<Vec<u8>> {
     let bytes = bytes.min(LARGE).min(POOL_BYTES.get().ok()? / 2).checked_sub(OVERHEAD)?;
     let mut block = Vec::new();
