@@ -297,9 +297,12 @@ impl<'a, T: Element, I: Iterator<Item = (usize, &'a [T], &'a mut f64)>, F: Term<
                     copied[..rest].copy_from_slice(&tail[..rest]);
                     &copied[..rest.next_multiple_of(PIECE)]
                 });
-                let pieces = lanes.0.as_chunks_mut().0.iter_mut().zip(tail.as_chunks().0);
-                for ((lanes, piece), mask) in pieces.zip(MASKS[LANES - rest..].as_chunks().0) {
-                    add_masked(lanes, piece, mask, self.term);
+                let masks = MASKS[LANES - rest..].as_chunks().0;
+                // The loop is left in its middle: the compiler would vectorize a plain loop over the pieces by gathers and
+                // scatters, and rows of 100 elements would take eight times as long.
+                for (i, lanes) in lanes.0.as_chunks_mut().0.iter_mut().enumerate() {
+                    let Some(piece) = tail.as_chunks().0.get(i) else { break };
+                    add_masked(lanes, piece, &masks[i], self.term);
                 }
             }
             *sum = fold_wide(lanes);
