@@ -3,14 +3,13 @@
 use std::ops::Range;
 
 use super::Crew;
-use super::elementwise::Task;
 use crate::element::Real;
-use crate::error::Result;
+use crate::error::{Result, vec_with_room};
 use crate::isa::{Aligned, Isa};
 use crate::kernel::examples::Share;
 use crate::kernel::sum::{AddRows, BLOCK};
 use crate::scaled::Factor;
-use crate::walk::{self, Store, View, Work};
+use crate::walk::{GATHERED_AT_ONCE, Slices, Target, blocks_of, write};
 
 /// The number of jobs of a sum, if it is long enough.
 const JOBS: usize = 32;
@@ -19,49 +18,95 @@ const JOBS: usize = 32;
 /// time. With 16, 64 examples of 1.9M take 1.1 times as long.
 const EXAMPLES_AT_ONCE: usize = 8;
 
+/// Accumulators of a tile, 64 KiB. The longer the contiguous piece that is read of each example, the better the CPU prefetches:
+/// 64 examples of 1.9M take 0.83 of the time that they take with 2,048 accumulators. More accumulators gain 3 % at most.
+const TILE: usize = 8192;
+
 /// Examples, of which each has as many elements as the sum.
 pub struct Examples<'a, T> {
-    /// One example after the other.
-    pub elements: View<'a, T>,
-    /// The number of elements of an example.
-    pub len: usize,
+    /// The examples.
+    pub elements: Slices<'a, T>,
     /// The number and the factor of each example that is added.
     pub factors: &'a [(usize, Factor)],
     /// The divisor of the sums.
     pub divisor: f64,
 }
 
-impl<T: Real> Work<T> for Examples<'_, T> {
-    fn apply(&self, isa: Isa, at: Range<usize>, _: Option<&[T]>, data: &mut [T]) {
-        let sums = &mut Aligned([0.0; BLOCK]).0[..data.len()];
-        let place = |example: usize| example * self.len + at.start..example * self.len + at.end;
-        for group in self.factors.chunks(EXAMPLES_AT_ONCE) {
-            let are_plain = group.iter().all(|(_, factor)| factor.then == 1.0);
-            match (&self.elements, <&[_; EXAMPLES_AT_ONCE]>::try_from(group)) {
-                (View::Dense(elements), Ok(group)) if are_plain => {
-                    let rows = group.map(|(example, _)| &elements[place(example)]);
-                    // The product by a factor of 1 is exact, whichever way it is rounded.
-                    if T::DOUBLE && group.iter().any(|(_, factor)| factor.toward_zero) {
-                        let terms = group.map(|(_, factor)| Share::<true>(factor.by));
-                        isa.run(AddRows { sums, rows, next: None, terms });
-                    } else {
-                        let terms = group.map(|(_, factor)| Share::<false>(factor.by));
-                        isa.run(AddRows { sums, rows, next: None, terms });
+impl<T: Real> Examples<'_, T> {
+    /// Writes the sums of the positions from `at` on.
+    fn write_sums(&self, isa: Isa, at: usize, to: &mut Target<'_, T>) {
+        with_sums(to.len(), |sums| {
+            for (first, mut tile) in to.parts(sums.len()) {
+                let sums = &mut sums[..tile.len()];
+                sums.fill(0.0);
+                let at = at + first;
+                if self.elements.reduced.is_dense() {
+                    self.add(isa, at..at + sums.len(), sums);
+                } else {
+                    // All examples of a piece are read before the next piece: they may share cache lines.
+                    let pieces = blocks_of(GATHERED_AT_ONCE, at..at + sums.len());
+                    pieces
+                        .zip(sums.chunks_mut(GATHERED_AT_ONCE))
+                        .for_each(|(at, sums)| self.add(isa, at, sums));
+                }
+                write(&mut tile, |range, to| {
+                    for (to, sum) in to.iter_mut().zip(&sums[range]) {
+                        // CPUs generate different payloads for a sum of NaNs.
+                        *to = T::narrow(if sum.is_nan() { f64::NAN } else { sum / self.divisor });
                     }
+                });
+            }
+        });
+    }
+
+    /// Adds all examples at the positions `at` to `sums`.
+    fn add(&self, isa: Isa, at: Range<usize>, sums: &mut [f64]) {
+        for group in self.factors.chunks(EXAMPLES_AT_ONCE) {
+            match <&[_; EXAMPLES_AT_ONCE]>::try_from(group) {
+                Ok(group) if group.iter().all(|(_, factor)| factor.then == 1.0) => {
+                    self.add_group(isa, group, at.clone(), sums);
                 }
                 _ => {
                     for (example, factor) in group {
-                        self.elements.with_block(place(*example), |row| {
-                            isa.run(AddRows { sums, rows: [row], terms: [*factor], next: None });
+                        self.elements.with_pieces([*example], at.clone(), |rows| {
+                            isa.run(AddRows { sums, rows, terms: [*factor], next: None });
                         });
                     }
                 }
             }
         }
-        for (to, sum) in data.iter_mut().zip(&*sums) {
-            // CPUs generate different payloads for a sum of NaNs.
-            *to = T::narrow(if sum.is_nan() { f64::NAN } else { sum / self.divisor });
+    }
+
+    /// Adds examples whose factors have one step.
+    fn add_group(
+        &self,
+        isa: Isa,
+        group: &[(usize, Factor); EXAMPLES_AT_ONCE],
+        at: Range<usize>,
+        sums: &mut [f64],
+    ) {
+        self.elements.with_pieces(group.map(|(example, _)| example), at, |rows| {
+            // The product by a factor of 1 is exact, whichever way it is rounded.
+            if T::DOUBLE && group.iter().any(|(_, factor)| factor.toward_zero) {
+                let terms = group.map(|(_, factor)| Share::<true>(factor.by));
+                isa.run(AddRows { sums, rows, next: None, terms });
+            } else {
+                let terms = group.map(|(_, factor)| Share::<false>(factor.by));
+                isa.run(AddRows { sums, rows, next: None, terms });
+            }
+        });
+    }
+}
+
+/// Calls `work` with accumulators for the tiles of `len` positions: those of a whole tile, or of a block if there is no memory.
+fn with_sums<R>(len: usize, work: impl FnOnce(&mut [f64]) -> R) -> R {
+    let len = len.min(TILE);
+    match vec_with_room(len) {
+        Ok(mut sums) if len > BLOCK => {
+            sums.resize(len, 0.0);
+            work(&mut sums)
         }
+        _ => work(&mut Aligned([0.0; BLOCK]).0),
     }
 }
 
@@ -69,10 +114,8 @@ impl<T: Real> Work<T> for Examples<'_, T> {
 ///
 /// # Errors
 /// An invalid setting of the number of threads.
-pub fn sum_examples<T: Real>(isa: Isa, examples: &Examples<'_, T>, to: &mut Task<'_, T>) -> Result<()> {
-    let bytes = examples.elements.len() * size_of::<T>();
-    let len = (examples.len / JOBS).next_multiple_of(BLOCK).max(BLOCK);
-    Crew::new().each(bytes, to.target.parts(len), |(at, mut part)| {
-        walk::apply_elementwise(isa, examples, None, &mut part, at, Store::Cached);
-    })
+pub fn sum_examples<T: Real>(isa: Isa, examples: &Examples<'_, T>, to: &mut Target<'_, T>) -> Result<()> {
+    let bytes = examples.elements.kept.len() * examples.elements.reduced.len() * size_of::<T>();
+    let len = (to.len() / JOBS).next_multiple_of(BLOCK).max(BLOCK);
+    Crew::new().each(bytes, to.parts(len), |(at, mut part)| examples.write_sums(isa, at, &mut part))
 }

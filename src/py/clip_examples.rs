@@ -3,7 +3,6 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyAny, PyString};
 
-use super::array::order::IterOrder;
 use super::array::pair::Pair;
 use super::array::{Array, internal};
 use super::call::{Call, Entry};
@@ -15,7 +14,6 @@ use crate::element::match_dtype;
 use crate::error::vec_with_room;
 use crate::isa::Isa;
 use crate::parallel::each::{ArrayJob, run_each};
-use crate::parallel::elementwise::Task;
 use crate::parallel::examples::{Examples, sum_examples};
 use crate::parallel::reduce::{Order, norm_of_norms};
 use crate::scaled::{Factor, Limit, NonFinite, Scaled};
@@ -178,12 +176,10 @@ fn write_sums<'py>(
         bytes = bytes.saturating_add(array.bytes());
         pair.split_complex();
         match_dtype!(real dtype_of(array)?, T => {
-            let elements = array.view::<T>(&IterOrder::along(0..array.ndim()))?;
-            let len = array.shape().iter().skip(1).product();
-            let examples = Examples { elements, len, factors, divisor };
-            let task = pair.task::<T>(&IterOrder::along(0..array.ndim() - 1))?;
-            let mut task = Task { source: None, ..task };
-            let run = move || sum_examples(Isa::current(), &examples, &mut task);
+            let split = array.split(&(1..array.ndim()).collect::<Vec<_>>());
+            let examples = Examples { elements: array.slices::<T>(&split)?, factors, divisor };
+            let mut sums = pair.output_elements::<T>(&split.of_slice())?;
+            let run = move || sum_examples(Isa::current(), &examples, &mut sums);
             jobs.push(ArrayJob::new(array.bytes(), run));
         }, return Err(internal("sums of integers")));
     }

@@ -50,7 +50,7 @@ impl<'a, T: Element> Memory<'a, T> {
 
     /// Gathers the elements at `range`. This is out of line, so that [`Memory::block`] is short enough to be inlined.
     #[inline(never)]
-    fn gather(self, start: isize, layout: &Layout, range: Range<usize>, to: &mut [T]) {
+    pub(super) fn gather(self, start: isize, layout: &Layout, range: Range<usize>, to: &mut [T]) {
         match self {
             Self::Elements(elements) => match layout.in_pairs() {
                 Some(layout) if range.start.is_multiple_of(2) && range.end.is_multiple_of(2) => {

@@ -214,3 +214,11 @@ pub fn apply_elementwise<T: Ordered>(
         }
     }
 }
+
+/// Writes all elements of a target: `make(positions, elements)` sets those of a block.
+pub fn write<T: Ordered>(target: &mut Target<'_, T>, mut make: impl FnMut(Range<usize>, &mut [T])) {
+    target.for_blocks(false, |range, elements| {
+        make(range, elements);
+        true
+    });
+}

@@ -105,6 +105,17 @@ def test_long_tensors_and_many_examples(dtype):
         check_norms([x[:20]], gc.clip_examples_by_global_norm([x], 1.0)[1][:20])
 
 
+@pytest.mark.parametrize("dtype", [np.float32, BF16, np.complex64])
+def test_long_tensors_in_every_memory_order(dtype):
+    """Several tiles of accumulators in each job, whole groups of examples and a rest."""
+    x = np.resize(cast(np.random.default_rng(3).standard_normal(20_011), dtype), (11, 600, 500))
+    examples_in_fortran_order = np.ascontiguousarray(x.swapaxes(1, 2)).swapaxes(1, 2)
+    for t in (x, examples_in_fortran_order, layouts.fortran(x), layouts.transposed(x), layouts.every_second_column(x)):
+        results, norms = gc.clip_examples_by_global_norm([t], 500.0)
+        assert (norms > 500).any()
+        check([t], 500.0, results, norms, "sum")
+
+
 @dtypes
 def test_any_layout(dtype):
     x, y = batch(dtype, 6, (5, 3), (40,))[1:]

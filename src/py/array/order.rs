@@ -174,6 +174,11 @@ impl ReducedAxes {
         IterOrder(self.kept.0.iter().chain(&self.reduced.0).copied().collect())
     }
 
+    /// The order of the elements of a slice, for an array of such elements. The first axis alone must be kept.
+    pub(in crate::py) fn of_slice(&self) -> IterOrder {
+        IterOrder(self.reduced.0.iter().map(|step| AxisStep { axis: step.axis - 1, ..*step }).collect())
+    }
+
     /// The slices of an array whose element with all indices 0 lies at `start` in memory.
     pub(super) fn slices<'a, T: Element>(
         &self,
