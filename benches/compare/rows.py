@@ -235,6 +235,10 @@ def of_one_tensor(shrink: int) -> Iterable[Row]:
     middle = (300 // min(shrink, 10), 200, 512 // min(shrink, 8))
     yield row(clip(1), 1.3, (100_000 // shrink, 768), ("copy",), too=True)
     yield row(clip(1), 1.3, (many, 64), ("copy",), too=True)
+    # Rows that do not fill the registers: word vectors and features.
+    for shape in ((20_000 // shrink, 300), (100_000 // shrink, 10)):
+        yield row(clip(1), 1.3, shape)
+        yield row(Task("norm", axes=1), 1.0, shape)
     yield row(clip(0), 2, (few, many), ("read", "copy"))
     yield row(clip(1), 1.5, middle, ("copy",))
     yield row(clip((1, 2, 3)), 1.5, (512 // shrink, 256, 3, 3))

@@ -4,9 +4,8 @@
 //! level:
 //!
 //! 1. Elementwise work and associative reductions are a plain `for`, which the compiler vectorizes for the level's registers.
-//! 2. Floating-point sums use [`sum::LANES`] accumulators, whatever the register width. The fold of the lanes is hidden from
-//!    the compiler, out of line or behind `black_box`: a compiler that sees its tree of additions does not use wide registers
-//!    in the loop.
+//! 2. Floating-point sums use [`sum::LANES`] accumulators, whatever the register width. The fold of the lanes begins with a loop
+//!    over whole registers: a compiler that sees a tree of scalar additions uses narrow registers for the lanes, too.
 //! 3. Nothing fuses a multiplication with an addition, unless the product or the result is exact
 //!    ([`crate::isa::Level::FUSED`]), and nothing calls the C library's `pow`, `exp` or `log`: both would round differently from
 //!    CPU to CPU.

@@ -5,8 +5,6 @@
 //! the number of blocks. A lane adds `BLOCK / LANES` = 64 terms and the fold 5 more, which bounds the relative error of a sum
 //! of non-negative terms by 70 * 2^-53 = 7.8e-15.
 
-use std::hint::black_box;
-
 use super::halves::to_singles;
 use crate::element::{Dtype, Element, F16};
 use crate::isa::{Aligned, Level, Op, prefetch_ahead, prefetch_distance, slice_of};
@@ -305,7 +303,7 @@ impl<'a, T: Element, I: Iterator<Item = (usize, &'a [T], &'a mut f64)>, F: Term<
                     add_masked(lanes, piece, &masks[i], self.term);
                 }
             }
-            *sum = fold_wide(lanes);
+            *sum = fold(&lanes);
         }
     }
 }
@@ -321,36 +319,15 @@ static MASKS: [u64; 2 * LANES] = {
     masks
 };
 
-/// [`fold`] with loads of the width in which the lanes were stored: a load of another width waits until the stores are in the
-/// cache.
-///
-/// It is inlined. `black_box` hides from the compiler where the lanes come from; otherwise the compiler would sum in the order
-/// of the fold, in narrow registers. The bits do not depend on that. The lanes are copied: if `black_box` had a reference to
-/// them, the loop that adds to them would store them after each row.
+/// Folds the lanes by halves. The first two halvings are one loop, so that the compiler uses whole registers.
 #[inline(always)]
-fn fold_wide(lanes: Aligned<[f64; LANES]>) -> f64 {
-    let Aligned(lanes) = black_box(lanes);
+fn fold(Aligned(lanes): &Aligned<[f64; LANES]>) -> f64 {
     let mut folded = Aligned([0.0; LANES / 4]);
     for j in 0..LANES / 4 {
         folded.0[j] = (lanes[j] + lanes[j + 16]) + (lanes[j + 8] + lanes[j + 24]);
     }
-    let Aligned(folded) = black_box(&folded);
-    let sum_of = |j| folded[j] + folded[j + 4];
+    let sum_of = |j: usize| folded.0[j] + folded.0[j + 4];
     (sum_of(0) + sum_of(2)) + (sum_of(1) + sum_of(3))
-}
-
-/// Folds the lanes by halves. It is not inlined: see rule 2 of the module [`kernel`](super).
-#[inline(never)]
-pub(super) fn fold(lanes: &Aligned<[f64; LANES]>) -> f64 {
-    let Aligned(mut lanes) = *lanes;
-    let mut width = LANES;
-    while width > 1 {
-        width /= 2;
-        for j in 0..width {
-            lanes[j] += lanes[j + width];
-        }
-    }
-    lanes[0]
 }
 
 /// Adds the terms of `N` rows, in order, to one accumulator per column, which is loaded and stored once.

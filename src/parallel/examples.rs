@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::Crew;
+use super::{Crew, work_of};
 use crate::element::Real;
 use crate::error::{Result, vec_with_room};
 use crate::isa::{Aligned, Isa};
@@ -115,7 +115,9 @@ fn with_sums<R>(len: usize, work: impl FnOnce(&mut [f64]) -> R) -> R {
 /// # Errors
 /// An invalid setting of the number of threads.
 pub fn sum_examples<T: Real>(isa: Isa, examples: &Examples<'_, T>, to: &mut Target<'_, T>) -> Result<()> {
-    let bytes = examples.elements.kept.len() * examples.elements.reduced.len() * size_of::<T>();
+    let bytes = examples.factors.len() * to.len() * size_of::<T>();
     let len = (to.len() / JOBS).next_multiple_of(BLOCK).max(BLOCK);
-    Crew::new().each(bytes, to.parts(len), |(at, mut part)| examples.write_sums(isa, at, &mut part))
+    Crew::new().each(work_of(bytes, examples.factors.len()), to.parts(len), |(at, mut part)| {
+        examples.write_sums(isa, at, &mut part);
+    })
 }

@@ -18,11 +18,13 @@ use self::crew::WAKE_MIN_BYTES;
 pub use self::pool::forked;
 pub use self::threads::{MAX_THREADS, THREADS};
 
-/// The overhead of one array of a list, in bytes that could be moved in that time.
+/// The overhead of one array of a list, or of one slice of an array, in bytes that could be moved in that time.
 const PER_ARRAY_OVERHEAD: usize = 256;
 
-/// The work of a list, in bytes: the bytes of its elements, and the overhead of each array but the first.
-fn work_of(bytes: usize, arrays: usize) -> usize {
+/// The work of a list of arrays, or of an array of slices, in bytes: the bytes that are moved, and the overhead of each array but
+/// the first.
+#[must_use]
+pub fn work_of(bytes: usize, arrays: usize) -> usize {
     bytes.saturating_add(PER_ARRAY_OVERHEAD.saturating_mul(arrays.saturating_sub(1)))
 }
 

@@ -2,7 +2,7 @@
 
 use super::elementwise::{Task, is_streamed, with_store};
 use super::reduce::{Order, Reduction, SHORT, has_row_sums, norm_of_view, row_sums, slices_in_job};
-use super::{Crew, WAKE_MIN_BYTES};
+use super::{Crew, WAKE_MIN_BYTES, work_of};
 use crate::element::Real;
 use crate::error::Result;
 use crate::isa::{Identity, Isa};
@@ -69,14 +69,14 @@ pub fn scale_rows<T: Real>(
     norms: &mut [Scaled],
 ) -> Result<()> {
     let rows = Rows::new(isa, source, output.len(), len, rule);
-    let bytes = 2 * size_of_val(output);
+    let work = work_of(2 * size_of_val(output), output.len() / len.max(1));
     let jobs = output.chunks_mut(len * rows.in_job).enumerate();
     let scale = |job, data, norms| rows.scale(job * rows.in_job, data, norms);
     if norms.is_empty() {
-        return Crew::new().each(bytes, jobs, |(job, data)| scale(job, data, &mut []));
+        return Crew::new().each(work, jobs, |(job, data)| scale(job, data, &mut []));
     }
     let jobs = jobs.zip(norms.chunks_mut(rows.in_job));
-    Crew::new().each(bytes, jobs, |((job, data), norms)| scale(job, data, norms))
+    Crew::new().each(work, jobs, |((job, data), norms)| scale(job, data, norms))
 }
 
 /// How one call scales its rows.

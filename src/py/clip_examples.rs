@@ -16,6 +16,7 @@ use crate::isa::Isa;
 use crate::parallel::each::{ArrayJob, run_each};
 use crate::parallel::examples::{Examples, sum_examples};
 use crate::parallel::reduce::{Order, norm_of_norms};
+use crate::parallel::work_of;
 use crate::scaled::{Factor, Limit, NonFinite, Scaled};
 
 /// The reduction of the clipped examples.
@@ -180,7 +181,7 @@ fn write_sums<'py>(
             let examples = Examples { elements: array.slices::<T>(&split)?, factors, divisor };
             let mut sums = pair.output_elements::<T>(&split.of_slice())?;
             let run = move || sum_examples(Isa::current(), &examples, &mut sums);
-            jobs.push(ArrayJob::new(array.bytes(), run));
+            jobs.push(ArrayJob::new(work_of(array.bytes(), factors.len()), run));
         }, return Err(internal("sums of integers")));
     }
     Ok(detached(py, bytes, || run_each(jobs))?)

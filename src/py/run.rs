@@ -21,7 +21,7 @@ use crate::parallel::each::{ArrayJob, clip_each, run_each};
 use crate::parallel::elementwise::{AnyTask, Task, apply_elementwise, apply_to_one, is_streamed, scale};
 use crate::parallel::reduce::{self, AnyView, Order, Views, norms_into};
 use crate::parallel::rows::Rule;
-use crate::parallel::{columns, rows};
+use crate::parallel::{columns, rows, work_of};
 use crate::scaled::{Factor, Limit, Scaled};
 use crate::walk::{Broadcast, Factors};
 
@@ -194,8 +194,9 @@ impl Norms {
             bytes = bytes.saturating_add(array.bytes());
             match_dtype!(any dtype_of(array)?, T => {
                 let (slices, values) = (array.slices::<T>(axes)?, norms.values.as_mut_slice());
+                let count = values.len();
                 let run = move || norms_into(isa, &slices, order, values);
-                jobs.push(ArrayJob::new(array.bytes(), run));
+                jobs.push(ArrayJob::new(work_of(array.bytes(), count), run));
             });
         }
         detached(py, bytes, || run_each(jobs))?;

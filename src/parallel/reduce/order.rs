@@ -171,6 +171,12 @@ fn within_range<E>(
 /// The Euclidean norm of a vector whose parts have these norms.
 #[must_use]
 pub fn norm_of_norms(norms: impl Iterator<Item = Scaled> + Clone) -> Scaled {
+    // Fast path: no square that matters leaves float64's range.
+    let mut total = Total::default();
+    norms.clone().map(Scaled::to_f64).for_each(|norm| total.add(norm * norm));
+    if (SMALLEST_SUM..=f64::MAX).contains(&total.value()) {
+        return Scaled::new(total.value().sqrt(), 0);
+    }
     let largest = norms.clone().fold(Scaled::ZERO, Scaled::max);
     if largest.is_zero() || !largest.is_finite() {
         return largest;

@@ -8,7 +8,7 @@ use crate::element::Element;
 use crate::error::Result;
 use crate::isa::Isa;
 use crate::kernel::rows;
-use crate::parallel::{Crew, job_bytes};
+use crate::parallel::{Crew, job_bytes, work_of};
 use crate::scaled::Scaled;
 use crate::walk::Slices;
 
@@ -46,7 +46,8 @@ pub fn norms_into<T: Element>(
     let in_batch = if rows.is_some() { rows::at_once::<T>(len) } else { 1 };
     let in_job = slices_in_job::<T>(bytes, len, in_batch);
     let jobs = norms.chunks_mut(in_job).enumerate();
-    Crew::new().each(bytes.saturating_mul(order.cost()), jobs, |(job, norms)| {
+    let work = work_of(bytes.saturating_mul(order.cost()), count);
+    Crew::new().each(work, jobs, |(job, norms)| {
         let mut sums = [0.0; rows::MAX_ROWS_AT_ONCE];
         for (first, norms) in (job * in_job..).step_by(in_batch).zip(norms.chunks_mut(in_batch)) {
             if let Some((data, pass)) = rows {
