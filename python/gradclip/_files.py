@@ -95,6 +95,9 @@ def tensors_of(path: Path, opened: ExitStack, complain: Callable[[str], None]) -
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise FileError(f"found suffix {path.suffix!r}; allowed: {', '.join(readers)}")
+    # A device such as /dev/zero has no end, and a pipe can be read only once.
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise FileError("found a device, a pipe or a socket; allowed: a regular file")
     try:
         return reader(path, opened, complain)
     except Exception as error:  # a malformed file makes NumPy and the decompressors raise errors of many classes

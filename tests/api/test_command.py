@@ -337,6 +337,10 @@ def broken(tmp_path):
         if data is not None:
             (tmp_path / name).write_bytes(data)
     (tmp_path / "directory.npy").mkdir()
+    if os.name == "posix":
+        os.mkfifo(tmp_path / "pipe.npy")  # opening it would wait for a writer
+        (tmp_path / "endless.npz").symlink_to("/dev/zero")
+        files |= dict.fromkeys(("pipe.npy", "endless.npz"))
     np.save(tmp_path / "objects.npy", np.array([None, 1], object), allow_pickle=True)
     return [*files, "directory.npy"]
 
