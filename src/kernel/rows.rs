@@ -16,6 +16,30 @@ pub fn at_once<T>(len: usize) -> usize {
     ((16 << 10) / size_of::<T>()).div_ceil(len).min(MAX_ROWS_AT_ONCE)
 }
 
+/// Computes the Euclidean norms of slices from their sums of squares, or copies sums that are norms. Returns whether all are
+/// plain: a sum outside of float64's range, or near its lower end, may have lost digits.
+pub struct PlainNorms<'a> {
+    /// The sum of each slice.
+    pub sums: &'a [f64],
+    /// Whether the norms are the square roots of the sums.
+    pub roots: bool,
+    /// The norms to write, as many as sums.
+    pub norms: &'a mut [f64],
+}
+
+impl Op for PlainNorms<'_> {
+    type Output = bool;
+    #[inline(always)]
+    fn eval<L: Level>(self, _: L) -> bool {
+        let mut are_plain = true;
+        for (norm, &sum) in self.norms.iter_mut().zip(self.sums) {
+            are_plain &= (SMALLEST_SUM..=f64::MAX).contains(&sum);
+            *norm = if self.roots { sum.sqrt() } else { sum };
+        }
+        are_plain
+    }
+}
+
 /// Computes the factors of rows from their sums of squares: `limit` over the norm, or 1 for norms that stay as they are. A
 /// factor of 0 means that the caller must compute it another way: the sum may have lost digits, or is infinite or NaN.
 pub struct PlainFactors<'a> {

@@ -4,7 +4,7 @@ use std::array;
 use std::ops::Range;
 
 use super::order::{Order, Reduction};
-use super::pass::{CHUNK, norm_of_slice_with, with_direct_term, with_term};
+use super::pass::{CHUNK, norms_of_slices, with_direct_term, with_term};
 use crate::element::Element;
 use crate::error::{Result, vec_with_room};
 use crate::isa::{Aligned, Isa};
@@ -51,7 +51,11 @@ pub(super) fn column_maxima<T: Element>(
             isa.run(MaxRow { max: &mut *max, row });
         }
     };
-    let finish = |_, max| Scaled::new(T::from_magnitude(max), 0);
+    let finish = |_, maxima: &[T::Magnitude], norms: &mut [Scaled]| {
+        for (norm, max) in norms.iter_mut().zip(maxima) {
+            *norm = Scaled::new(T::from_magnitude(*max), 0);
+        }
+    };
     match dense_width(slices) {
         Some(width) => reduce_columns::<WIDEST, _, _>(slices, width, norms, raise, Ord::max, finish),
         None => reduce_columns::<STRIP, _, _>(slices, slices.kept.len(), norms, raise, Ord::max, finish),
@@ -67,17 +71,21 @@ pub(super) fn column_norms<T: Element>(
     norms: &mut [Scaled],
 ) -> Result<()> {
     let is_direct = T::DIRECT && matches!(first, Reduction::Abs | Reduction::Square);
-    let width = dense_width(slices).filter(|_| is_direct);
-    let finish_sum = |at, sum| norm_of_slice_with(isa, slices, at, order, sum);
-    if let Some(width) = width
-        && slices.reduced.len() <= ROWS
-    {
+    let (width, columns) = (dense_width(slices).filter(|_| is_direct), slices.kept.len());
+    let finish_sums =
+        |first, sums: &[f64], norms: &mut [Scaled]| norms_of_slices(isa, slices, first, order, sums, norms);
+    if is_direct && slices.reduced.len() <= ROWS {
         // The sum of so few rows needs no total: one accumulator holds it.
         let reduce = |rows: &mut Rows<'_, T>, range: Range<usize>, sums: &mut [f64]| {
-            with_direct_term!(first, term => add_rows(isa, range, rows, None, term, sums));
+            rows.for_each_matrix(sums, |rows, sums| {
+                with_direct_term!(first, term => add_rows(isa, range.clone(), rows, None, term, sums));
+            });
         };
         let merge = |sum, run| sum + run;
-        return reduce_columns::<WIDEST, _, _>(slices, width, norms, reduce, merge, finish_sum);
+        return match width {
+            Some(width) => reduce_columns::<WIDEST, _, _>(slices, width, norms, reduce, merge, finish_sums),
+            None => reduce_columns::<STRIP, _, _>(slices, columns, norms, reduce, merge, finish_sums),
+        };
     }
     let reduce = |rows: &mut Rows<'_, T>, range: Range<usize>, totals: &mut [Total]| {
         if is_direct {
@@ -92,23 +100,29 @@ pub(super) fn column_norms<T: Element>(
         total.merge(run);
         total
     };
-    let finish = |at, total: Total| finish_sum(at, total.value());
+    let finish = |first, totals: &[Total], norms: &mut [Scaled]| {
+        for (i, (totals, norms)) in totals.chunks(STRIP).zip(norms.chunks_mut(STRIP)).enumerate() {
+            let sums = &mut [0.0; STRIP][..totals.len()];
+            sums.iter_mut().zip(totals).for_each(|(sum, total)| *sum = total.value());
+            finish_sums(first + i * STRIP, sums, norms);
+        }
+    };
     match width {
         Some(width) => reduce_columns::<WIDE, _, _>(slices, width, norms, reduce, merge, finish),
-        None => reduce_columns::<STRIP, _, _>(slices, slices.kept.len(), norms, reduce, merge, finish),
+        None => reduce_columns::<STRIP, _, _>(slices, columns, norms, reduce, merge, finish),
     }
 }
 
 /// Fills `norms` from columns of matrices that are `width` columns wide, on all threads. `reduce` adds a run of the rows of at
 /// most `PIECE` columns to accumulators, `merge` merges the accumulators of two runs of a column, and `finish` computes the
-/// norm of the column with the given number. Rows of more than [`STRIP`] columns are contiguous in memory.
+/// norms of the columns from a number on. Rows of more than [`STRIP`] columns are contiguous in memory.
 fn reduce_columns<const PIECE: usize, T: Element, A: Copy + Default + Send>(
     slices: &Slices<'_, T>,
     width: usize,
     norms: &mut [Scaled],
     reduce: impl Fn(&mut Rows<'_, T>, Range<usize>, &mut [A]) + Sync,
     merge: impl Fn(A, A) -> A + Sync,
-    finish: impl Fn(usize, A) -> Scaled + Sync,
+    finish: impl Fn(usize, &[A], &mut [Scaled]) + Sync,
 ) -> Result<()> {
     let (columns, len) = (slices.kept.len(), slices.reduced.len());
     let bytes = columns * len * size_of::<T>();
@@ -123,11 +137,6 @@ fn reduce_columns<const PIECE: usize, T: Element, A: Copy + Default + Send>(
             if PIECE > STRIP { &mut [] } else { &mut Aligned([[T::ZERO; STRIP]; ROWS_AT_ONCE]).0 };
         let columns = first..first + accumulators.len();
         reduce(&mut Rows { slices, columns, gathered }, range, accumulators);
-    };
-    let finish = |first: usize, accumulators: &[A], norms: &mut [Scaled]| {
-        for (at, (norm, accumulator)) in (first..).zip(norms.iter_mut().zip(accumulators)) {
-            *norm = finish(at, *accumulator);
-        }
     };
     let crew = Crew::new();
     if len <= run {

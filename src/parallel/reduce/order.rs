@@ -1,7 +1,9 @@
 //! The orders of norms, and the passes over the data that each of them takes.
 
 use crate::element::Element;
+use crate::isa::Isa;
 use crate::kernel::power::{Power, half_power, half_power_root};
+use crate::kernel::rows::PlainNorms;
 use crate::kernel::sum::{SMALLEST_SUM, Total};
 use crate::scaled::{RESCALE, Scaled, power_of_two};
 
@@ -97,6 +99,13 @@ impl Order {
             Self::Two if is_plain => Some(Scaled::new(sum.sqrt(), 0)),
             _ => None,
         }
+    }
+
+    /// [`Order::norm_of_plain_sum`] for several sums, unless a sum may have left float64's range. Returns whether all
+    /// norms are written.
+    pub(super) fn plain_norms(self, isa: Isa, sums: &[f64], norms: &mut [f64]) -> bool {
+        let roots = self == Self::Two;
+        (roots || matches!(self, Self::One | Self::Square)) && isa.run(PlainNorms { sums, roots, norms })
     }
 
     /// The norm, from passes over the data: `max` finds the largest modulus times a power of two, and `sum` adds up the terms

@@ -8,6 +8,7 @@ use crate::element::{Dtype, Element};
 use crate::isa::Isa;
 use crate::kernel::exact::Accumulator;
 use crate::kernel::max::MaxAbs;
+use crate::kernel::rows::MAX_ROWS_AT_ONCE;
 use crate::kernel::sum::{Abs, BLOCK, Rescaled, Square, Sum, SumEach, Total};
 use crate::kernel::widen::Widen;
 use crate::scaled::Scaled;
@@ -208,17 +209,27 @@ pub(in crate::parallel) fn norm_of_view_with<T: Element>(
     norm
 }
 
-/// The norm of slice number `at`, from the sum `first` of its first pass. Nearly always the slice is not read again.
-#[inline]
-pub(super) fn norm_of_slice_with<T: Element>(
+/// Writes the norms of the slices from number `first` on, from the sums of their first passes. Nearly always no slice is read
+/// again.
+pub(super) fn norms_of_slices<T: Element>(
     isa: Isa,
     slices: &Slices<'_, T>,
-    at: usize,
+    first: usize,
     order: Order,
-    first: f64,
-) -> Scaled {
-    let again = || norm_of_view_with(isa, &slices.slice(at), order, Some(first));
-    order.norm_of_plain_sum(first).unwrap_or_else(again)
+    sums: &[f64],
+    norms: &mut [Scaled],
+) {
+    let parts = sums.chunks(MAX_ROWS_AT_ONCE).zip(norms.chunks_mut(MAX_ROWS_AT_ONCE));
+    for (first, (sums, norms)) in (first..).step_by(MAX_ROWS_AT_ONCE).zip(parts) {
+        let plain = &mut [0.0; MAX_ROWS_AT_ONCE][..sums.len()];
+        if order.plain_norms(isa, sums, plain) {
+            norms.iter_mut().zip(plain).for_each(|(norm, plain)| *norm = Scaled::new(*plain, 0));
+        } else {
+            for (at, (norm, sum)) in (first..).zip(norms.iter_mut().zip(sums)) {
+                *norm = norm_of_view_with(isa, &slices.slice(at), order, Some(*sum));
+            }
+        }
+    }
 }
 
 /// Whether [`row_sums`] sums rows of `len` elements in this pass.

@@ -3,7 +3,7 @@
 use super::columns::{column_maxima, column_norms};
 use super::list::norm_of_views;
 use super::order::{Order, OverflowRisk};
-use super::pass::{Terms, has_row_sums, norm_of_slice_with, norm_of_view, row_sums};
+use super::pass::{Terms, has_row_sums, norm_of_view, norms_of_slices, row_sums};
 use crate::element::Element;
 use crate::error::Result;
 use crate::isa::Isa;
@@ -51,13 +51,13 @@ pub fn norms_into<T: Element>(
         let mut sums = [0.0; rows::MAX_ROWS_AT_ONCE];
         for (first, norms) in (job * in_job..).step_by(in_batch).zip(norms.chunks_mut(in_batch)) {
             if let Some((data, pass)) = rows {
-                row_sums(isa, &data[first * len..], len, pass, &mut sums[..norms.len()]);
-            }
-            for (at, (norm, sum)) in (first..).zip(norms.iter_mut().zip(&sums)) {
-                *norm = match rows {
-                    Some(_) => norm_of_slice_with(isa, slices, at, order, *sum),
-                    None => norm_of_view(isa, &slices.slice(at), order),
-                };
+                let sums = &mut sums[..norms.len()];
+                row_sums(isa, &data[first * len..], len, pass, sums);
+                norms_of_slices(isa, slices, first, order, sums, norms);
+            } else {
+                for (at, norm) in (first..).zip(norms) {
+                    *norm = norm_of_view(isa, &slices.slice(at), order);
+                }
             }
         }
     })
