@@ -20,8 +20,28 @@ pub struct Factor {
     pub by: f64,
     /// The second step, a power of two; 1 unless the factor itself is not a normal float64.
     pub then: f64,
-    /// Whether products are rounded toward zero, so that no magnitude is larger than the factor makes it.
-    pub toward_zero: bool,
+    /// The rounding of products.
+    pub rounding: Rounding,
+}
+
+/// The rounding of products. It has eight bytes: a [`Factor`] with padding is copied by a load of eight bytes, which waits until
+/// the store of one byte is in the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Rounding {
+    /// To the nearest number.
+    Nearest,
+    /// Toward zero, so that no magnitude is larger than the factor makes it.
+    TowardZero,
+}
+
+impl Rounding {
+    /// One of the two.
+    #[inline(always)]
+    #[must_use]
+    pub fn toward_zero_if(is_toward_zero: bool) -> Self {
+        if is_toward_zero { Self::TowardZero } else { Self::Nearest }
+    }
 }
 
 impl Factor {
@@ -36,7 +56,14 @@ impl Factor {
     #[inline]
     #[must_use]
     pub const fn new(by: f64, then: f64) -> Self {
-        Self { by, then, toward_zero: false }
+        Self { by, then, rounding: Rounding::Nearest }
+    }
+
+    /// Whether products are rounded toward zero.
+    #[inline(always)]
+    #[must_use]
+    pub fn toward_zero(self) -> bool {
+        self.rounding == Rounding::TowardZero
     }
 
     /// Whether `by` is the first step of [`Factor::ERASE`].
@@ -117,7 +144,7 @@ impl Limit {
             return None;
         }
         let Factor { by, then, .. } = norm.factor_to(self.limit);
-        Some(Factor { by: by * scaled, then, toward_zero: true })
+        Some(Factor { by: by * scaled, then, rounding: Rounding::TowardZero })
     }
 
     /// The share of the limit up to which norms change nothing, and the share to which larger norms are scaled.

@@ -24,9 +24,9 @@ impl<T: Real, const STRICT: bool> Term<T> for Share<STRICT> {
 impl<T: Real> Term<T> for Factor {
     #[inline(always)]
     fn of(&self, x: T) -> f64 {
-        let Self { by, then, toward_zero } = *self;
+        let Self { by, then, .. } = *self;
         let x = x.widen();
-        if T::DOUBLE && toward_zero {
+        if T::DOUBLE && self.toward_zero() {
             product_toward_zero(product_toward_zero(x, by), then)
         } else {
             x * by * then

@@ -66,7 +66,7 @@ impl<T: Real> Map<T> for Scale {
     }
     fn apply(self, isa: Isa, guard: Option<&StreamGuard>, from: Option<&[T]>, to: &mut [T]) {
         let Self(factor) = self;
-        if factor.toward_zero || !is_plain(factor) {
+        if factor.toward_zero() || !is_plain(factor) {
             self.apply_any(isa, guard, from, to);
         } else if size_of::<T>() == 2 && to.len() >= MIN_HALVES {
             halves::scale::<T, false>(isa, guard, from, to, factor.by);
@@ -83,7 +83,7 @@ impl Scale {
     #[inline(never)]
     fn apply_any<T: Real>(self, isa: Isa, guard: Option<&StreamGuard>, from: Option<&[T]>, to: &mut [T]) {
         let Self(factor) = self;
-        match (factor.toward_zero, is_plain(factor)) {
+        match (factor.toward_zero(), is_plain(factor)) {
             (true, true) if size_of::<T>() == 2 => halves::scale::<T, true>(isa, guard, from, to, factor.by),
             (true, true) => Truncate(factor.by).apply(isa, guard, from, to),
             (true, false) => isa.run(Apply { from, to, map: TruncateAny(factor) }),
@@ -97,7 +97,7 @@ impl Scale {
         isa: Isa,
         slices: impl Iterator<Item = (Option<&'a [T]>, &'a mut [T])>,
     ) {
-        if self.0.toward_zero {
+        if self.0.toward_zero() {
             isa.run(ApplyEach(slices.map(|(from, to)| (from, to, TruncateAny(self.0)))));
         } else if is_plain(self.0) {
             isa.run(ApplyEach(slices.map(|(from, to)| (from, to, Times(self.0.by)))));

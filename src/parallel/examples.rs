@@ -87,7 +87,7 @@ impl<T: Real> Examples<'_, T> {
     ) {
         self.elements.with_pieces(group.map(|(example, _)| example), at, |rows| {
             // The product by a factor of 1 is exact, whichever way it is rounded.
-            if T::DOUBLE && group.iter().any(|(_, factor)| factor.toward_zero) {
+            if T::DOUBLE && group.iter().any(|(_, factor)| factor.toward_zero()) {
                 let terms = group.map(|(_, factor)| Share::<true>(factor.by));
                 isa.run(AddRows { sums, rows, next: None, terms });
             } else {

@@ -445,7 +445,7 @@ impl SliceFactors {
         let mut kind = FactorKind { is_plain: true, toward_zero: false };
         for (at, norm) in norms.iter().enumerate() {
             let factor = factor(at, *norm).unwrap_or(Factor::ONE);
-            kind.toward_zero |= factor.toward_zero;
+            kind.toward_zero |= factor.toward_zero();
             kind.is_plain &= factor.by.is_normal() && norm.is_finite();
             by.push(factor.by);
             then.push(factor.then);

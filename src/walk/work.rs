@@ -14,7 +14,7 @@ use crate::kernel::map::{AnyChange, Map};
 use crate::kernel::scale::Scale;
 use crate::kernel::scale_each::{FactorKind, ScaleEach};
 use crate::kernel::sum::BLOCK;
-use crate::scaled::Factor;
+use crate::scaled::{Factor, Rounding};
 
 /// The kind of stores for an output.
 #[derive(Clone, Copy, Debug)]
@@ -111,7 +111,8 @@ impl Factors<'_> {
     /// frame, which takes time even where it is not used.
     #[inline(never)]
     fn scale_by_one<T: Real>(&self, isa: Isa, by: f64, from: Option<&[T]>, to: &mut [T]) {
-        let factor = Factor { toward_zero: self.kind.toward_zero, ..Factor::new(by, 1.0) };
+        let rounding = Rounding::toward_zero_if(self.kind.toward_zero);
+        let factor = Factor { rounding, ..Factor::new(by, 1.0) };
         let scaling = (by != 1.0).then_some(Uniform(Scale(factor)));
         scaling.apply(isa, 0..to.len(), from, to);
     }

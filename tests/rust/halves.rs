@@ -9,7 +9,7 @@ use _core::kernel::halves::{HalfTimes, ScaleHalves};
 use _core::kernel::map::{Apply, Map};
 use _core::kernel::scale::Scale;
 use _core::kernel::truncate::Truncate;
-use _core::scaled::{Factor, power_of_two};
+use _core::scaled::{Factor, Rounding, power_of_two};
 
 /// `n * 2^exponent` rounded to `digits` digits, or to a multiple of `2^least`, toward zero or to nearest, ties to even.
 fn round(n: u128, exponent: i32, digits: u32, least: i32, toward_zero: bool) -> (u128, i32) {
@@ -131,7 +131,7 @@ where
     let all_factors = to_nearest.chain(truncated.map(|by| (by, true)));
     for (by, toward_zero) in thinned(all_factors.collect::<Vec<_>>(), 45) {
         let expected: Vec<u16> = numbers().map(|x| product::<DIGITS>(x, by, toward_zero)).collect();
-        let map = Scale(Factor { by, then: 1.0, toward_zero });
+        let map = Scale(Factor { by, then: 1.0, rounding: Rounding::toward_zero_if(toward_zero) });
         for isa in Isa::available() {
             let same = |found: &[Half<DIGITS>], way: &str| {
                 for ((found, expected), x) in found.iter().zip(&expected).zip(&all) {
@@ -188,7 +188,7 @@ where
         }
         let expected: Vec<u16> =
             data.iter().map(|x| product::<DIGITS>(x.to_bits(), by, toward_zero)).collect();
-        let map = Scale(Factor { by, then: 1.0, toward_zero });
+        let map = Scale(Factor { by, then: 1.0, rounding: Rounding::toward_zero_if(toward_zero) });
         for isa in Isa::available() {
             let bits = |data: &[Half<DIGITS>]| data.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
             let mut found = data.clone();

@@ -27,7 +27,7 @@ use _core::kernel::sum::{
     Abs, AddDenseRows, AddRows, FoldRows, Rescaled, SPAN_TOTALS, Square, Sum, SumEach, Term, Total,
 };
 use _core::kernel::widen::Widen;
-use _core::scaled::{Factor, Scaled, power_of_two};
+use _core::scaled::{Factor, Rounding, Scaled, power_of_two};
 
 const LENGTHS: &[usize] = if IS_SLOW {
     &[75]
@@ -770,7 +770,12 @@ fn plain_each<T: KnownReal>() {
         for toward_zero in [false, true] {
             let mut result = room.clone();
             for (x, by) in result[range.clone()].iter_mut().zip(factors) {
-                Scale(Factor { by: *by, then: 1.0, toward_zero }).apply(isa, None, None, slice::from_mut(x));
+                Scale(Factor { by: *by, then: 1.0, rounding: Rounding::toward_zero_if(toward_zero) }).apply(
+                    isa,
+                    None,
+                    None,
+                    slice::from_mut(x),
+                );
             }
             for from in [None, Some(&room[range.clone()])] {
                 let (mut found, kind) = (room.clone(), FactorKind { is_plain: true, toward_zero });
@@ -1844,7 +1849,7 @@ fn toward_zero<T: KnownReal>() {
     factors.push(Factor::new(1.1 * power_of_two(-1000), power_of_two(-60)));
     at_all_levels(|isa, range| {
         for factor in &factors {
-            let scale = Scale(Factor { toward_zero: true, ..*factor });
+            let scale = Scale(Factor { rounding: Rounding::TowardZero, ..*factor });
             let (data, mut found) = (&data[range.clone()], data[range.clone()].to_vec());
             scale.apply(isa, None, None, &mut found);
             let mut copy = vec![T::ZERO; data.len()];
