@@ -7,7 +7,6 @@ use super::array::Array;
 use super::array::pair::Pair;
 use super::call::{Call, Entry};
 use super::kinds::Kinds;
-use super::norm::norms_to_array;
 use super::operands::{Inputs, Operands, Parameter};
 use super::run::{Norms, clip_plain_each, scale_slices, zeros};
 use crate::error::vec_with_room;
@@ -52,17 +51,17 @@ pub(super) fn clip_by_norms<'py>(
         return Err(call.nonfinite_error("t_list", &held, None, norm.to_f64()));
     }
     // The memory for the norms is allocated first: nothing may fail once something is written.
-    let mut norms = zeros(held.len())?;
-    let norms = norms_to_array(py, &[held.len()], || {
+    let norms = Array::filled::<f64>(py, &[held.len()], &[0], |to| {
         let found = match &mut operands {
             Operands::Plain(pairs) => clip_plain_each(py, pairs, order, &own)?,
             Operands::General { pairs, .. } => clip_pairs_each(py, pairs, order, &own)?,
         };
         let mut found = found.into_iter();
-        for (i, to) in norms.iter_mut().enumerate() {
-            *to = if held.get(i)?.is_none() { None } else { found.next() }.unwrap_or(Scaled::ZERO);
+        for (i, to) in to.iter_mut().enumerate() {
+            let norm = if held.get(i)?.is_none() { None } else { found.next() };
+            *to = norm.map_or(0.0, Scaled::to_f64);
         }
-        Ok(norms)
+        Ok(())
     })?;
     Ok((operands.into_result(), norms).into_pyobject(py)?.into_any())
 }

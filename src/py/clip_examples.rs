@@ -7,7 +7,6 @@ use super::array::pair::Pair;
 use super::array::{Array, internal};
 use super::call::{Call, Entry};
 use super::kinds::Kinds;
-use super::norm::norms_to_array;
 use super::operands::{Inputs, Operands, Parameter};
 use super::run::{Norms, detached, dtype_of, margin, scale_slices, zeros};
 use crate::element::match_dtype;
@@ -92,8 +91,9 @@ pub(super) fn clip_examples_by_global_norm<'py>(
         if has_limits { limit.factor(norm) } else { limit.factor_of_all(norm) }
     };
     // The memory for the norms is allocated first: nothing may fail once something is written.
-    let shape = if has_limits { vec![held.len(), count] } else { vec![count] };
-    let norms = norms_to_array(py, &shape, || {
+    let (shape, axes) =
+        if has_limits { (vec![held.len(), count], vec![0, 1]) } else { (vec![count], vec![0]) };
+    let norms = Array::filled::<f64>(py, &shape, &axes, |to| {
         let common = Norms { values, kept: vec![0] };
         let mut norms = vec_with_room(own.len())?;
         norms.extend(own.iter().map(|own| if has_limits { own } else { &common }));
@@ -102,7 +102,8 @@ pub(super) fn clip_examples_by_global_norm<'py>(
             Reduce::Sum => write_sums(py, pairs, &arrays, &norms, factor, 1.0)?,
             Reduce::Mean => write_sums(py, pairs, &arrays, &norms, factor, count as f64)?,
         }
-        Ok(common.values)
+        to.iter_mut().zip(&common.values).for_each(|(to, norm)| *to = norm.to_f64());
+        Ok(())
     })?;
     Ok((operands.into_result(), norms).into_pyobject(py)?.into_any())
 }

@@ -76,20 +76,6 @@ pub(super) fn norms<'py>(
     Array::filled::<f64>(py, &[tensors.count()], &[0], |to| tensors.norms_into(order, to, Scaled::to_f64))
 }
 
-/// A new array of norms in float64, of a shape with as many elements. `norms` is called after the memory of the array is
-/// allocated.
-pub(super) fn norms_to_array<'py>(
-    py: Python<'py>,
-    shape: &[usize],
-    norms: impl FnOnce() -> PyResult<Vec<Scaled>>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let order: Vec<_> = (0..shape.len()).collect();
-    Array::filled::<f64>(py, shape, &order, |to| {
-        to.iter_mut().zip(norms()?).for_each(|(to, norm)| *to = norm.to_f64());
-        Ok(())
-    })
-}
-
 /// The axes of a norm, and the norm along them.
 pub(super) enum Along {
     Whole(Order),
