@@ -1,5 +1,7 @@
 //! The clippers of lists in which each tensor, or each unit of a tensor, has its own norm and limit.
 
+use std::borrow::Cow;
+
 use pyo3::prelude::*;
 use pyo3::types::{PyAny, PyInt, PyTuple};
 
@@ -73,9 +75,7 @@ fn clip_pairs_each(
     order: Order,
     limits: &[Limit],
 ) -> PyResult<Vec<Scaled>> {
-    let mut axes = vec_with_room(pairs.len())?;
-    axes.extend(pairs.iter().map(|pair| (0..pair.input().ndim()).collect::<Vec<_>>()));
-    let whole = pairs.iter().map(Pair::input).zip(axes.iter().map(Vec::as_slice));
+    let whole = pairs.iter().map(Pair::input).map(|array| (array, (0..array.ndim()).collect()));
     let norms = Norms::of_each(py, whole, order)?;
     let mut values = vec_with_room(norms.len())?;
     values.extend(norms.iter().filter_map(|norms| norms.values.first()));
@@ -113,7 +113,7 @@ pub(super) fn clip_by_weight_norm<'py>(
     }
     // All norms are computed first: an output may share memory with a weight.
     let both = tensors.arrays().map(|(_, array)| array).chain(&weights);
-    let mut own = Norms::of_each(py, both.zip(units.iter().cycle().map(Vec::as_slice)), Order::Two)?;
+    let mut own = Norms::of_each(py, both.zip(units.iter().cycle().map(Cow::from)), Order::Two)?;
     let of_weights = own.split_off(weights.len());
     let mut operands = tensors.with_outputs(out, &mut [])?;
     let Operands::General { pairs, .. } = &mut operands else { return Ok(operands.into_result()) };

@@ -61,10 +61,8 @@ pub(super) fn clip_examples_by_global_norm<'py>(
     // All norms are computed first: later, an input that shares memory with a sum is copied, maybe in another memory order.
     let mut arrays = vec_with_room(held.len())?;
     arrays.extend(tensors.arrays().map(|(i, array)| (i, array.clone())));
-    let mut axes = vec_with_room(arrays.len())?;
-    axes.extend(arrays.iter().map(|(_, array)| (1..array.ndim()).collect::<Vec<_>>()));
-    let whole = arrays.iter().map(|(_, array)| array).zip(axes.iter().map(Vec::as_slice));
-    let own = Norms::of_each(py, whole, Order::Two)?;
+    let examples = arrays.iter().map(|(_, array)| (array, (1..array.ndim()).collect()));
+    let own = Norms::of_each(py, examples, Order::Two)?;
     let mut operands = if reduce == Reduce::No {
         tensors.with_outputs(out, &mut [])?
     } else {

@@ -170,27 +170,26 @@ pub(super) struct Norms {
 impl Norms {
     /// The vector norms of the slices along some axes.
     pub(super) fn of(array: &Array<'_>, reduced: &[usize], order: Order) -> PyResult<Self> {
-        let norms = Self::of_each(array.object().py(), iter::once((array, reduced)), order)?.pop();
+        let norms = Self::of_each(array.object().py(), iter::once((array, reduced.into())), order)?.pop();
         norms.ok_or_else(|| internal("an array without norms"))
     }
 
     /// The vector norms of several arrays, each along its own axes.
     pub(super) fn of_each<'py: 'a, 'a>(
         py: Python<'py>,
-        arrays: impl Iterator<Item = (&'a Array<'py>, &'a [usize])> + Clone,
+        arrays: impl Iterator<Item = (&'a Array<'py>, Cow<'a, [usize]>)> + Clone,
         order: Order,
     ) -> PyResult<Vec<Self>> {
         let count = arrays.clone().count();
         let (mut split, mut norms) = (vec_with_room(count)?, vec_with_room(count)?);
-        for (array, reduced) in arrays.clone() {
+        for (array, reduced) in arrays {
             let (parts, reduced) = split_parts(array, reduced, order)?;
-            let axes = parts.as_ref().unwrap_or(array).split(&reduced);
+            let axes = parts.split(&reduced);
             norms.push(Self::zeros(array, &axes)?);
             split.push((parts, axes));
         }
         let (isa, mut bytes, mut jobs) = (Isa::current(), 0usize, vec_with_room(count)?);
-        for (((array, _), (parts, axes)), norms) in arrays.zip(&split).zip(&mut norms) {
-            let array = parts.as_ref().unwrap_or(array);
+        for ((array, axes), norms) in split.iter().zip(&mut norms) {
             bytes = bytes.saturating_add(array.bytes());
             match_dtype!(any dtype_of(array)?, T => {
                 let (slices, values) = (array.slices::<T>(axes)?, norms.values.as_mut_slice());
@@ -274,19 +273,20 @@ impl Norms {
     }
 }
 
-/// A complex array as a real one, because its norms along these axes are then summed faster, and the axes to reduce. None for
-/// real arrays, other orders, and slices that are columns, whose neighbours must lie side by side.
-fn split_parts<'py, 'r>(
-    array: &Array<'py>,
-    reduced: &'r [usize],
+/// A complex array as a real one, because its norms along these axes are then summed faster, and the axes to reduce. Real arrays
+/// stay as they are, and so do all arrays for other orders, and slices that are columns, whose neighbours must lie side by side.
+fn split_parts<'a, 'py>(
+    array: &'a Array<'py>,
+    mut reduced: Cow<'a, [usize]>,
     order: Order,
-) -> PyResult<(Option<Array<'py>>, Cow<'r, [usize]>)> {
-    let parts = if order.is_of_squares() { array.in_parts() } else { None };
-    if parts.is_none() || Norms::are_of_columns(array, reduced)? {
-        return Ok((None, Cow::Borrowed(reduced)));
+) -> PyResult<(Cow<'a, Array<'py>>, Cow<'a, [usize]>)> {
+    match array.in_parts() {
+        Some(parts) if order.is_of_squares() && !Norms::are_of_columns(array, &reduced)? => {
+            reduced.to_mut().push(array.ndim());
+            Ok((Cow::Owned(parts), reduced))
+        }
+        _ => Ok((Cow::Borrowed(array), reduced)),
     }
-    let own = reduced.iter().copied().chain([array.ndim()]).collect();
-    Ok((parts, Cow::Owned(own)))
 }
 
 /// Norms of 0, still to be computed.
