@@ -20,7 +20,7 @@ use crate::parallel::Crew;
 use crate::parallel::difference::Towards;
 use crate::parallel::each::{ArrayJob, run_each};
 use crate::parallel::elementwise::{apply_to_one, is_streamed};
-use crate::parallel::reduce::{self, AnyView, Difference, Order};
+use crate::parallel::reduce::{self, AnyView, Difference, Order, Views};
 use crate::scaled::{Factor, Limit, Scaled};
 
 /// See `gradclip.clip_difference_by_global_norm`.
@@ -113,12 +113,11 @@ fn norm_of_differences<'a, 'py: 'a>(
     }
     let norm = |by: f64| -> PyResult<Scaled> {
         let mut views: Vec<AnyView<'_>> = vec_with_room(arrays.len())?;
-        let mut bytes = 0usize;
         for (t, base) in &arrays {
-            bytes = bytes.saturating_add(2 * t.bytes());
             views.push(difference(t, base, by)?);
         }
-        Ok(detached(py, bytes, || reduce::norm(Isa::current(), &Crew::new(), &views, order))?)
+        let views = views.as_slice();
+        Ok(detached(py, views.bytes(), || reduce::norm(Isa::current(), &Crew::new(), views, order))?)
     };
     let found = norm(1.0)?;
     if found.is_finite() {

@@ -42,16 +42,16 @@ pub(super) fn norm_of_arrays<'py: 'a, 'a>(
     arrays: impl Iterator<Item = &'a Array<'py>> + Clone,
     order: Order,
 ) -> PyResult<Scaled> {
-    with_views(arrays, order.is_of_squares(), |bytes, views| {
-        detached(py, bytes, || reduce::norm(Isa::current(), &Crew::new(), views, order))
+    with_views(arrays, order.is_of_squares(), |views| {
+        detached(py, views.bytes(), || reduce::norm(Isa::current(), &Crew::new(), views, order))
     })
 }
 
-/// Calls `work` with the bytes and the views of arrays. If `splits`, complex arrays are viewed as real ones.
+/// Calls `work` with the views of arrays. If `splits`, complex arrays are viewed as real ones.
 fn with_views<'py: 'a, 'a, R>(
     arrays: impl Iterator<Item = &'a Array<'py>> + Clone,
     splits: bool,
-    work: impl FnOnce(usize, &[AnyView<'_>]) -> Result<R, Error>,
+    work: impl FnOnce(&[AnyView<'_>]) -> Result<R, Error>,
 ) -> PyResult<R> {
     let len = arrays.clone().count();
     // These are made only if there are complex arrays: an `Array` is too large to make one for each of many small tensors.
@@ -61,12 +61,10 @@ fn with_views<'py: 'a, 'a, R>(
         in_parts.extend(arrays.clone().map(Array::in_parts));
     }
     let mut views: Vec<AnyView<'_>> = vec_with_room(len)?;
-    let mut bytes = 0usize;
     for (i, array) in arrays.enumerate() {
-        bytes = bytes.saturating_add(array.bytes());
         views.push(any_view(in_parts.get(i).and_then(Option::as_ref).unwrap_or(array))?);
     }
-    Ok(work(bytes, &views)?)
+    Ok(work(&views)?)
 }
 
 /// The exact sum of magnitudes or of squares: its digits, and infinity or NaN if a term was infinite or NaN.
@@ -75,8 +73,8 @@ pub(super) fn exact_sum_of_arrays<'py: 'a, 'a>(
     arrays: impl Iterator<Item = &'a Array<'py>> + Clone,
     power: Power,
 ) -> PyResult<ExactSum> {
-    with_views(arrays, power == Power::Two, |bytes, views| {
-        detached(py, bytes, || reduce::exact_sum(Isa::current(), &Crew::new(), views, power))
+    with_views(arrays, power == Power::Two, |views| {
+        detached(py, views.bytes(), || reduce::exact_sum(Isa::current(), &Crew::new(), views, power))
     })
 }
 
