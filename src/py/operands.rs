@@ -62,7 +62,7 @@ impl Parameter {
     }
 
     /// Whether a tensor does not count and stays unchanged.
-    pub(super) fn keeps(self, array: &Array<'_>) -> bool {
+    fn keeps(self, array: &Array<'_>) -> bool {
         self.keeps_integers && !array.is_scalable()
     }
 
@@ -206,10 +206,7 @@ impl<'a, 'py> Inputs<'a, 'py> {
         let py = self.call.py();
         match &self.tensors {
             Tensors::Plain(arrays) => norm_of_plain(py, arrays, order),
-            Tensors::General(tensors) => {
-                let arrays = tensors.iter().flatten().map(|tensor| &tensor.array);
-                norm_of_arrays(py, arrays.filter(|array| !self.parameter.keeps(array)), order)
-            }
+            Tensors::General(_) => norm_of_arrays(py, self.counted(), order),
         }
     }
 
@@ -247,11 +244,7 @@ impl<'a, 'py> Inputs<'a, 'py> {
     pub(super) fn elements(&self) -> usize {
         match &self.tensors {
             Tensors::Plain(arrays) => arrays.elements(),
-            Tensors::General(_) => {
-                let arrays =
-                    self.arrays().map(|(_, array)| array).filter(|array| !self.parameter.keeps(array));
-                arrays.map(Array::len).fold(0, usize::saturating_add)
-            }
+            Tensors::General(_) => self.counted().map(Array::len).fold(0, usize::saturating_add),
         }
     }
 
@@ -259,6 +252,11 @@ impl<'a, 'py> Inputs<'a, 'py> {
     pub(super) fn arrays(&self) -> impl Iterator<Item = (usize, &Array<'py>)> + Clone {
         let tensors: &[_] = if let Tensors::General(tensors) = &self.tensors { tensors } else { &[] };
         tensors.iter().enumerate().filter_map(|(i, tensor)| Some((i, &tensor.as_ref()?.array)))
+    }
+
+    /// [`Inputs::arrays`] without the integers that do not count.
+    pub(super) fn counted(&self) -> impl Iterator<Item = &Array<'py>> + Clone {
+        self.arrays().map(|(_, array)| array).filter(|array| !self.parameter.keeps(array))
     }
 
     /// [`Inputs::arrays`], to be replaced by others.

@@ -95,8 +95,7 @@ pub(super) fn exact_sum<'py>(
     tensors.read_general()?;
     call.check_name()?;
     let power = if ord == 1.0 { Power::One } else { Power::Two };
-    let arrays = tensors.arrays().map(|(_, array)| array).filter(|array| !parameter.keeps(array));
-    let sum = exact_sum_of_arrays(py, arrays, power)?;
+    let sum = exact_sum_of_arrays(py, tensors.counted(), power)?;
     let digits: Vec<u8> = sum.limbs.iter().flat_map(|limb| limb.to_le_bytes()).collect();
     Ok((PyBytes::new(py, &digits), sum.special, tensors.elements()))
 }
