@@ -173,12 +173,8 @@ fn clip_along<'py>(
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = call.py();
-    let raises = limit.nonfinite == NonFinite::Raise;
-    let object = if raises { Some(tensor.held()) } else { None };
-    let refused = |axes, norm: Scaled| match &object {
-        Some(object) => call.nonfinite_error("t", object, axes, norm.to_f64()),
-        None => internal("a norm that nothing refuses"),
-    };
+    let held = tensor.held();
+    let refused = |axes, norm: Scaled| call.nonfinite_error("t", &held, axes, norm.to_f64());
     let Some(axes) = axes else {
         let mut operands = tensor.with_outputs(out, &mut [])?;
         let norm = operands.clip(py, NormOf::Inputs(Order::Two), limit, Limit::factor)?;
@@ -187,7 +183,7 @@ fn clip_along<'py>(
         }
         return Ok(operands.into_result());
     };
-    let dtype = tensor.dtype()?;
+    let (dtype, raises) = (tensor.dtype()?, limit.nonfinite == NonFinite::Raise);
     // Columns, and slices of one element, take the general path.
     let len = tensor.row_len(axes).filter(|len| *len > 1 && is_row(*len, dtype.size()) && !raises);
     if len.is_none() {
@@ -293,7 +289,7 @@ pub(super) fn clip_by_global_norm<'py>(
     call.check_strict(is_strict, nonfinite, Some((order, ord)))?;
     let mut norm = used.map_or(NormOf::Inputs(order), |norm| NormOf::Given(Scaled::new(norm, 0)));
     let mut elements = if is_strict { tensors.elements() } else { 0 };
-    let held = if nonfinite == NonFinite::Raise { Some(tensors.held()) } else { None };
+    let held = tensors.held();
     let mut operands = tensors.with_outputs(out, &mut [])?;
     if let Some(share) = share {
         // The processes exchange their parts of the norm only here: all errors of this process's arguments were found before.
@@ -303,11 +299,9 @@ pub(super) fn clip_by_global_norm<'py>(
     }
     let limit = Limit { limit, divisor: 1.0, nonfinite, margin: margin(is_strict, elements) };
     let norm = operands.clip(py, norm, limit, Limit::factor_of_all)?;
-    match held {
-        Some(held) if limit.refuses(norm) => {
-            let argument = if used.is_some() { "use_norm" } else { "t_list" };
-            Err(call.nonfinite_error(argument, &held, None, norm.to_f64()))
-        }
-        _ => Ok((operands.into_result(), PyFloat::new(py, norm.to_f64())).into_pyobject(py)?.into_any()),
+    if limit.refuses(norm) {
+        let argument = if used.is_some() { "use_norm" } else { "t_list" };
+        return Err(call.nonfinite_error(argument, &held, None, norm.to_f64()));
     }
+    Ok((operands.into_result(), PyFloat::new(py, norm.to_f64())).into_pyobject(py)?.into_any())
 }
