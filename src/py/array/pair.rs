@@ -10,7 +10,7 @@ use pyo3::types::PyAny;
 use super::super::overlap::{self, Apart};
 use super::Array;
 use super::order::{IterOrder, ReducedAxes};
-use crate::element::{Dtype, Ordered};
+use crate::element::Ordered;
 use crate::error::vec_with_room;
 use crate::parallel::elementwise::Task;
 use crate::walk::{Cells, Slices, Target};
@@ -47,9 +47,6 @@ impl<'py> Pair<'py> {
     /// Treats complex arrays as real ones from now on, with one more axis. Norms of the complex numbers must be computed
     /// before.
     pub(in crate::py) fn split_complex(&mut self) {
-        if self.input.dtype().and_then(Dtype::parts).is_none() {
-            return;
-        }
         for array in [Some(&mut self.input), self.copy.as_mut(), self.output.as_mut()].into_iter().flatten() {
             if let Some(parts) = array.in_parts() {
                 *array = parts;
