@@ -28,18 +28,14 @@ const SLACK: usize = 8;
 /// Bytes of a huge page. Blocks are aligned to it, so that one page fault maps all of it.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// A mapping: one page with the [`Header`], then `capacity` bytes of data.
+/// A mapping: one page that begins with the number of bytes of the data, then the data. NumPy does not see the page before the
+/// data, and `MADV_FREE` does not affect it.
 pub(super) struct Block {
     data: NonNull<u8>,
 }
 
 // SAFETY: nothing else refers to the memory of a block; its owner may use it on any thread.
 unsafe impl Send for Block {}
-
-/// The contents of the page before the data, which NumPy does not see and `MADV_FREE` does not affect.
-struct Header {
-    capacity: usize,
-}
 
 impl Block {
     /// A block for `size` bytes: a free one, or a new one. If the limit on the address space allows no new one, it may once
@@ -74,10 +70,10 @@ impl Block {
 
     pub(super) fn capacity(&self) -> usize {
         // SAFETY: `map` wrote the header, and nothing else reaches its page.
-        unsafe { (*self.header()).capacity }
+        unsafe { *self.header() }
     }
 
-    fn header(&self) -> *mut Header {
+    fn header(&self) -> *mut usize {
         self.data.as_ptr().wrapping_sub(page_size()).cast()
     }
 
@@ -109,8 +105,8 @@ impl Block {
         }
         ask_for_huge_pages(data, capacity);
         let block = Self { data: NonNull::new(data)? };
-        // SAFETY: the page before the data belongs to the mapping, and a page is aligned for a header.
-        unsafe { block.header().write(Header { capacity }) };
+        // SAFETY: the page before the data belongs to the mapping, and a page is aligned for a number.
+        unsafe { block.header().write(capacity) };
         Some(block)
     }
 
