@@ -1,6 +1,6 @@
 //! The clippers.
 
-use std::slice;
+use std::{iter, slice};
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -159,7 +159,7 @@ fn clip_shared<'py>(
         return Err(internal("not a norm for each slice"));
     }
     let (limit, norms, pair) = (limit(elements), Norms { values, kept }, slice::from_mut(operands.pair()?));
-    scale_slices(share.py(), pair, slice::from_ref(&norms), |_, _, norm| limit.factor(norm))?;
+    scale_slices(share.py(), pair, iter::once(&norms), |_, _, norm| limit.factor(norm))?;
     Ok(operands.into_result())
 }
 

@@ -79,7 +79,7 @@ fn clip_pairs_each(
     let norms = Norms::of_each(py, whole, order)?;
     let mut values = vec_with_room(norms.len())?;
     values.extend(norms.iter().filter_map(|norms| norms.values.first()));
-    scale_slices(py, pairs, &norms, |i, _, norm| limits.get(i).and_then(|limit| limit.factor(norm)))?;
+    scale_slices(py, pairs, norms.iter(), |i, _, norm| limits.get(i).and_then(|limit| limit.factor(norm)))?;
     Ok(values)
 }
 
@@ -123,7 +123,7 @@ pub(super) fn clip_by_weight_norm<'py>(
         norm if clipping == 0.0 && !norm.is_nan() => Scaled::ZERO,
         norm => norm.times(clipping),
     };
-    scale_slices(py, pairs, &own, |i, at, norm| {
+    scale_slices(py, pairs, own.iter(), |i, at, norm| {
         let weight = of_weights.get(i).and_then(|norms| norms.values.get(at)).copied();
         norm.clip_to_any(limit(weight.unwrap_or(Scaled::new(f64::NAN, 0))))
     })?;

@@ -93,12 +93,11 @@ pub(super) fn clip_examples_by_global_norm<'py>(
         if has_limits { (vec![held.len(), count], vec![0, 1]) } else { (vec![count], vec![0]) };
     let norms = Array::filled::<f64>(py, &shape, &axes, |to| {
         let common = Norms { values, kept: vec![0] };
-        let mut norms = vec_with_room(own.len())?;
-        norms.extend(own.iter().map(|own| if has_limits { own } else { &common }));
+        let norms = own.iter().map(|own| if has_limits { own } else { &common });
         match reduce {
-            Reduce::No => scale_slices(py, pairs, &norms, |i, _, norm| factor(i, norm))?,
-            Reduce::Sum => write_sums(py, pairs, &arrays, &norms, factor, 1.0)?,
-            Reduce::Mean => write_sums(py, pairs, &arrays, &norms, factor, count as f64)?,
+            Reduce::No => scale_slices(py, pairs, norms, |i, _, norm| factor(i, norm))?,
+            Reduce::Sum => write_sums(py, pairs, &arrays, norms, factor, 1.0)?,
+            Reduce::Mean => write_sums(py, pairs, &arrays, norms, factor, count as f64)?,
         }
         to.iter_mut().zip(&common.values).for_each(|(to, norm)| *to = norm.to_f64());
         Ok(())
@@ -156,11 +155,11 @@ fn zero_example<'py>(array: &Array<'py>) -> PyResult<Array<'py>> {
 
 /// Writes the sum of the examples of each tensor, each example times its factor, divided by a number. `factor` gets the number of
 /// the array and the norm of the example. An example whose factor erases it adds nothing.
-fn write_sums<'py>(
+fn write_sums<'py, 'n>(
     py: Python<'py>,
     pairs: &mut [Pair<'py>],
     arrays: &[(usize, Array<'py>)],
-    norms: &[&Norms],
+    norms: impl Iterator<Item = &'n Norms>,
     factor: impl Fn(usize, Scaled) -> Option<Factor>,
     divisor: f64,
 ) -> PyResult<()> {

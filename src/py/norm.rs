@@ -202,7 +202,7 @@ fn divide_by_norms<'py>(py: Python<'py>, pair: &mut Pair<'py>, along: &Along) ->
     let divide = |norm: Scaled| Rule::Normalize.factor(norm);
     match norms.values[..] {
         [norm] => scale_pairs(py, slice::from_mut(pair), divide(norm))?,
-        _ => scale_slices(py, slice::from_mut(pair), slice::from_ref(&norms), |_, _, norm| divide(norm))?,
+        _ => scale_slices(py, slice::from_mut(pair), iter::once(&norms), |_, _, norm| divide(norm))?,
     }
     Ok(norm)
 }

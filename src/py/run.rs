@@ -1,7 +1,7 @@
 //! From arguments to the layers below: arrays become views, tasks and norms, and the work is done detached from the
 //! interpreter.
 
-use std::borrow::{Borrow, Cow};
+use std::borrow::Cow;
 use std::{iter, slice};
 
 use pyo3::intern;
@@ -339,7 +339,7 @@ pub(super) fn scale_by_norms(
     let found = Norms::of(&whole, axes, Order::Two)?;
     norms.iter_mut().zip(&found.values).for_each(|(to, norm)| *to = *norm);
     let py = whole.object().py();
-    scale_slices(py, slice::from_mut(pair), slice::from_ref(&found), |_, _, norm| rule.factor(norm))
+    scale_slices(py, slice::from_mut(pair), iter::once(&found), |_, _, norm| rule.factor(norm))
 }
 
 /// If the slices are short rows of the output, scales each row as soon as it is summed. Returns whether it did.
@@ -406,22 +406,22 @@ pub(super) fn placed(shape: &[usize], kept: &[usize], keepdims: bool) -> (Vec<us
 
 /// Scales each slice of each pair by its own factor, which depends on the number of the pair, the number of the slice and the
 /// norm of the slice. A slice without a factor stays unchanged.
-pub(super) fn scale_slices(
+pub(super) fn scale_slices<'n>(
     py: Python<'_>,
     pairs: &mut [Pair<'_>],
-    norms: &[impl Borrow<Norms>],
+    norms: impl Iterator<Item = &'n Norms> + Clone,
     factor: impl Fn(usize, usize, Scaled) -> Option<Factor>,
 ) -> PyResult<()> {
     let written = pairs.iter().filter(|pair| !pair.is_in_place());
     let streams = is_streamed(written.fold(0, |sum, pair| sum.saturating_add(pair.input().bytes())));
     let bytes = pairs.iter().fold(0usize, |sum, pair| sum.saturating_add(pair.input().bytes()));
     let mut factors = vec_with_room(pairs.len())?;
-    for (i, norms) in norms.iter().enumerate() {
-        factors.push(SliceFactors::of(&norms.borrow().values, |at, norm| factor(i, at, norm))?);
+    for (i, norms) in norms.clone().enumerate() {
+        factors.push(SliceFactors::of(&norms.values, |at, norm| factor(i, at, norm))?);
     }
     let mut jobs = vec_with_room(pairs.len())?;
-    for (pair, (norms, factors)) in pairs.iter_mut().zip(norms.iter().zip(&factors)) {
-        jobs.push(scaling(pair, &norms.borrow().kept, factors, streams)?);
+    for (pair, (norms, factors)) in pairs.iter_mut().zip(norms.zip(&factors)) {
+        jobs.push(scaling(pair, &norms.kept, factors, streams)?);
     }
     Ok(detached(py, bytes, || run_each(jobs))?)
 }
