@@ -13,7 +13,7 @@ use crate::isa::{Aligned, Isa, StreamGuard, prefetch_distance};
 use crate::kernel::scale_each::{FactorKind, ScaleEach};
 use crate::kernel::sum::{ROWS_AT_ONCE, Square, Total};
 use crate::scaled::{Factor, Scaled};
-use crate::walk::{Broadcast, Factors, View, Work};
+use crate::walk::{View, stream_made};
 
 /// The length of the longest column for [`scale_columns`], in elements. A strip of longer columns would be too narrow.
 const LONGEST_COLUMN: usize = 1024;
@@ -126,8 +126,9 @@ impl<T: Real> Strip<'_, T> {
             let from = self.source.map(|source| &source[row * self.inner..][..to.len()]);
             match (from, &guard) {
                 (Some(from), Some(guard)) => {
-                    let all = Factors { factors: Broadcast::dense(factors), kind };
-                    all.stream_into(isa, guard, 0..to.len(), from, to);
+                    stream_made(isa, guard, from, to, |part, from, to| {
+                        isa.run(ScaleEach { from: Some(from), to, factors: &factors[part], kind });
+                    });
                 }
                 _ => isa.run(ScaleEach { from, to, factors, kind }),
             }

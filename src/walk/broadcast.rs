@@ -41,20 +41,11 @@ impl<'a, T: Element> Broadcast<'a, T> {
             View::Strided { layout, .. } => layout.period().filter(|period| (1..=BLOCK).contains(period)),
             View::Dense(_) => None,
         };
-        let Some(period) = period else { return Ok(Self::unrepeated(view)) };
+        let Some(period) = period else { return Ok(Self { view, copies: Vec::new(), period: 1 }) };
         let len = view.len().min(period + BLOCK);
         let mut copies = vec_with_room(len)?;
         view.for_blocks(0..len, |block| copies.extend_from_slice(block));
         Ok(Self { view, copies, period })
-    }
-
-    /// An operand that has elements of its own for all positions.
-    pub fn dense(elements: &'a [T]) -> Self {
-        Self::unrepeated(View::Dense(elements))
-    }
-
-    fn unrepeated(view: View<'a, T>) -> Self {
-        Self { view, copies: Vec::new(), period: 1 }
     }
 
     /// Calls `visit` with the elements at `range`, at most a block of them.

@@ -46,7 +46,7 @@ pub trait Work<T: Ordered>: Sync {
 
 /// Writes the elements that `make(positions, from, made)` computes by non-temporal stores, one part after the other. Each part
 /// is computed in the L1 cache, so that memory is read and written in turns.
-fn stream_made<T: Ordered>(
+pub fn stream_made<T: Ordered>(
     isa: Isa,
     guard: &StreamGuard,
     from: &[T],

@@ -407,7 +407,7 @@ fn scalings<T: Coded + Real>(found: &mut Found) {
                 isa,
                 data,
                 &Factors {
-                    factors: Broadcast::dense(&factors),
+                    factors: Broadcast::new(View::Dense(&factors)).expect("memory"),
                     kind: FactorKind { is_plain: false, toward_zero: false },
                 },
                 found,
