@@ -114,7 +114,10 @@ fn norm_of_differences<'a, 'py: 'a>(
     let norm = |by: f64| -> PyResult<Scaled> {
         let mut views: Vec<AnyView<'_>> = vec_with_room(arrays.len())?;
         for (t, base) in &arrays {
-            views.push(difference(t, base, by)?);
+            match_dtype!(scalable dtype_of(t)?, T => {
+                let (t, base) = t.views_beside::<T>(base)?;
+                views.push(Difference { t, base, by }.into());
+            }, return Err(internal("differences of integers")));
         }
         let views = views.as_slice();
         Ok(detached(py, views.bytes(), || reduce::norm(Isa::current(), &Crew::new(), views, order))?)
@@ -126,13 +129,6 @@ fn norm_of_differences<'a, 'py: 'a>(
     // At half scale no difference of finite numbers overflows.
     let (value, exponent) = norm(0.5)?.split();
     Ok(if value.is_finite() { Scaled::new(value, exponent + 1) } else { found })
-}
-
-fn difference<'a>(t: &'a Array<'_>, base: &'a Array<'_>, by: f64) -> PyResult<AnyView<'a>> {
-    match_dtype!(scalable dtype_of(t)?, T => {
-        let (t, base) = t.views_beside::<T>(base)?;
-        Ok(Difference { t, base, by }.into())
-    }, Err(internal("differences of integers")))
 }
 
 /// Scales the differences of all tensors from their bases; `others` are the tensors if `into_bases`, else the bases.

@@ -62,7 +62,8 @@ fn with_views<'py: 'a, 'a, R>(
     }
     let mut views: Vec<AnyView<'_>> = vec_with_room(len)?;
     for (i, array) in arrays.enumerate() {
-        views.push(any_view(in_parts.get(i).and_then(Option::as_ref).unwrap_or(array))?);
+        let array = in_parts.get(i).and_then(Option::as_ref).unwrap_or(array);
+        views.push(match_dtype!(any dtype_of(array)?, T => array.whole::<T>().map(AnyView::from))?);
     }
     Ok(work(&views)?)
 }
@@ -153,10 +154,6 @@ pub(super) fn clip_plain_each(
     let mut norms = zeros(limits.len())?;
     detached(py, bytes, || clip_each(Isa::current(), tasks, order, limits, &mut norms))?;
     Ok(norms)
-}
-
-fn any_view<'a>(array: &'a Array<'_>) -> PyResult<AnyView<'a>> {
-    match_dtype!(any dtype_of(array)?, T => array.whole::<T>().map(AnyView::from))
 }
 
 /// The norms of slices, in the order of the kept axes, from outer to inner.
