@@ -339,18 +339,14 @@ impl<'py> Array<'py> {
         Ok(View::new(memory, start + shift, Cow::Owned(layout)))
     }
 
-    /// The elements of this array and of another of its shape, both in the memory order of this one.
-    pub(super) fn views_beside<'a, T: Element>(
-        &'a self,
-        other: &'a Self,
-    ) -> PyResult<(View<'a, T>, View<'a, T>)> {
-        let walk = IterOrder::of(&self.geometry);
-        Ok((self.view(&walk)?, other.view(&walk)?))
+    /// The order of memory.
+    pub(super) fn walk(&self) -> IterOrder {
+        IterOrder::of(&self.geometry)
     }
 
     /// All elements in the order of memory.
     pub(super) fn whole<T: Element>(&self) -> PyResult<View<'_, T>> {
-        self.view(&IterOrder::of(&self.geometry))
+        self.view(&self.walk())
     }
 
     /// The slices along the reduced axes, in the order of the kept axes.

@@ -115,8 +115,8 @@ fn norm_of_differences<'a, 'py: 'a>(
         let mut views: Vec<AnyView<'_>> = vec_with_room(arrays.len())?;
         for (t, base) in &arrays {
             match_dtype!(scalable dtype_of(t)?, T => {
-                let (t, base) = t.views_beside::<T>(base)?;
-                views.push(Difference { t, base, by }.into());
+                let walk = t.walk();
+                views.push(Difference { t: t.view::<T>(&walk)?, base: base.view(&walk)?, by }.into());
             }, return Err(internal("differences of integers")));
         }
         let views = views.as_slice();

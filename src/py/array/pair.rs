@@ -90,7 +90,7 @@ impl<'py> Pair<'py> {
     /// The order in which to iterate both arrays.
     pub(in crate::py) fn walk(&self) -> IterOrder {
         match &self.output {
-            None => IterOrder::of(&self.input.geometry),
+            None => self.input.walk(),
             Some(output) => IterOrder::of_pair(&self.input.geometry, &output.geometry),
         }
     }
