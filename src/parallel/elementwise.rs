@@ -40,7 +40,9 @@ impl<T: Ordered> Task<'_, T> {
         }
     }
 
-    fn bytes(&self) -> usize {
+    /// The bytes that are read and written.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
         self.target.len() * size_of::<T>() * 2
     }
 

@@ -68,9 +68,8 @@ fn clip_to_bounds(
     match_dtype!(ordered dtype, T => {
         let values = (lo.value(T::LOWEST)?, hi.value(T::HIGHEST)?);
         if let (Some(lo), Some(hi)) = values {
-            let (mut task, bytes) = operands.task::<T>()?;
-            let work = Uniform(Clip { lo, hi });
-            return Ok(detached(py, bytes, || apply_elementwise(Isa::current(), &work, &mut task))?);
+            let (mut task, work) = (operands.task::<T>()?, Uniform(Clip { lo, hi }));
+            return Ok(detached(py, task.bytes() / 2, || apply_elementwise(Isa::current(), &work, &mut task))?);
         }
         let pair = operands.pair()?;
         let (shape, walk, bytes) = (pair.input().shape(), pair.walk(), pair.input().bytes());
@@ -239,10 +238,9 @@ fn clip_slices(py: Python<'_>, pair: &mut Pair<'_>, axes: &[usize], limit: Limit
 }
 
 fn clip_elements(py: Python<'_>, pair: &mut Pair<'_>, limit: Limit) -> PyResult<()> {
-    let bytes = pair.input().bytes();
     match_dtype!(real real_dtype(pair)?, T => {
         let mut task = pair.whole_task::<T>()?;
-        Ok(detached(py, bytes, || apply_elementwise(Isa::current(), &Uniform(ClipMagnitude(limit)), &mut task))?)
+        Ok(detached(py, task.bytes() / 2, || apply_elementwise(Isa::current(), &Uniform(ClipMagnitude(limit)), &mut task))?)
     }, Err(internal("clipping of integers")))
 }
 

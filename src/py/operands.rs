@@ -390,18 +390,11 @@ impl<'py> Operands<'_, 'py> {
         }
     }
 
-    /// The single pair as a task in the order of memory, with elements of T, and its bytes.
-    pub(super) fn task<T: Ordered>(&mut self) -> PyResult<(Task<'_, T>, usize)> {
+    /// The single pair as a task in the order of memory, with elements of T.
+    pub(super) fn task<T: Ordered>(&mut self) -> PyResult<Task<'_, T>> {
         match self {
-            Self::Plain(pairs) => {
-                let bytes = pairs.inputs().bytes();
-                Ok((pairs.task()?, bytes))
-            }
-            Self::General { .. } => {
-                let pair = self.pair()?;
-                let bytes = pair.input().bytes();
-                Ok((pair.whole_task()?, bytes))
-            }
+            Self::Plain(pairs) => pairs.task(),
+            Self::General { .. } => self.pair()?.whole_task(),
         }
     }
 
