@@ -386,12 +386,10 @@ impl<'a, 'py> Call<'a, 'py> {
         object: Option<&Bound<'py, PyAny>>,
         ndim: usize,
     ) -> PyResult<Option<Vec<usize>>> {
-        match object {
-            None => Ok(None),
-            Some(object) => match plain_axes(object, ndim)? {
-                Some(axes) => Ok(Some(axes)),
-                None => self.check("axes", (argument, object, ndim))?.extract(),
-            },
+        let Some(object) = object else { return Ok(None) };
+        match plain_axes(object, ndim)? {
+            Some(axes) => Ok(Some(axes)),
+            None => self.check("axes", (argument, object, ndim))?.extract(),
         }
     }
 }
