@@ -217,11 +217,10 @@ fn clip_plain_rows(
     len: usize,
     limit: Limit,
 ) -> PyResult<()> {
-    let bytes = pairs.inputs().bytes();
     match_dtype!(real dtype, T => {
         let (source, rows) = pairs.rows::<T>(len)?;
         let rule = Rule::Clip(limit);
-        Ok(detached(py, bytes, || scale_rows(Isa::current(), source.as_ref(), rows, len, rule, &mut []))?)
+        Ok(detached(py, size_of_val(rows), || scale_rows(Isa::current(), source.as_ref(), rows, len, rule, &mut []))?)
     }, Err(internal("rows of integers")))
 }
 

@@ -18,7 +18,9 @@ use crate::kernel::exact::{ExactSum, Power};
 use crate::kernel::scale_each::FactorKind;
 use crate::parallel::Crew;
 use crate::parallel::each::{ArrayJob, clip_each, run_each};
-use crate::parallel::elementwise::{AnyTask, Task, apply_elementwise, apply_to_one, is_streamed, scale};
+use crate::parallel::elementwise::{
+    AnyTask, Task, Tasks, apply_elementwise, apply_to_one, is_streamed, scale,
+};
 use crate::parallel::reduce::{self, AnyView, Order, Views, norms_into};
 use crate::parallel::rows::Rule;
 use crate::parallel::{columns, rows, work_of};
@@ -81,8 +83,8 @@ pub(super) fn exact_sum_of_arrays<'py: 'a, 'a>(
 
 /// The norm of a list of plain arrays as one.
 pub(super) fn norm_of_plain(py: Python<'_>, arrays: &PlainArrays<'_>, order: Order) -> PyResult<Scaled> {
-    let (views, bytes) = (arrays.views()?, arrays.bytes());
-    Ok(detached(py, bytes, || reduce::norm_of_views(Isa::current(), &Crew::new(), &views, order))?)
+    let views = arrays.views()?;
+    Ok(detached(py, views.bytes(), || reduce::norm_of_views(Isa::current(), &Crew::new(), &views, order))?)
 }
 
 /// Writes `make` of the norm of each plain array of a list to the first places of `norms`.
@@ -93,9 +95,9 @@ pub(super) fn norms_of_plain<R: Send>(
     norms: &mut [R],
     make: impl Fn(Scaled) -> R + Send,
 ) -> PyResult<()> {
-    let (views, bytes) = (arrays.views()?, arrays.bytes());
+    let views = arrays.views()?;
     let norms = norms.get_mut(..views.count()).ok_or_else(|| internal("a norm without a place"))?;
-    Ok(detached(py, bytes, || {
+    Ok(detached(py, views.bytes(), || {
         reduce::norms_of_views(Isa::current(), &Crew::new(), &views, order, norms, make)
     })?)
 }
@@ -123,10 +125,9 @@ pub(super) fn clip_plain(
     limit: Limit,
     factor: impl FnOnce(Limit, Scaled) -> Option<Factor> + Send,
 ) -> PyResult<Scaled> {
-    let bytes = pairs.inputs().bytes();
     let tasks = pairs.tasks()?;
     // Both passes run detached, so that there is no wait for other Python threads between them.
-    Ok(detached(py, bytes, || {
+    Ok(detached(py, tasks.bytes(true) / 2, || {
         let (isa, crew) = (Isa::current(), Crew::new());
         let norm = match norm {
             NormOf::Given(norm) => norm,
@@ -149,10 +150,9 @@ pub(super) fn clip_plain_each(
     order: Order,
     limits: &[Limit],
 ) -> PyResult<Vec<Scaled>> {
-    let bytes = pairs.inputs().bytes();
     let tasks = pairs.tasks()?;
     let mut norms = zeros(limits.len())?;
-    detached(py, bytes, || clip_each(Isa::current(), tasks, order, limits, &mut norms))?;
+    detached(py, tasks.bytes(true) / 2, || clip_each(Isa::current(), tasks, order, limits, &mut norms))?;
     Ok(norms)
 }
 

@@ -133,7 +133,6 @@ impl PlainArray {
 pub(in crate::py) struct PlainArrays<'py> {
     held: Items<'py>,
     arrays: Few<PlainArray>,
-    bytes: usize,
 }
 
 impl<'py> PlainArrays<'py> {
@@ -142,7 +141,6 @@ impl<'py> PlainArrays<'py> {
         let class = ndarray(py);
         let held = items.clone();
         let mut arrays = with_room(held.len())?;
-        let mut bytes = 0;
         for i in 0..held.len() {
             let item = held.get(i)?;
             let Some(array) = exact_fields(item, class).and_then(PlainArray::of) else {
@@ -154,15 +152,9 @@ impl<'py> PlainArrays<'py> {
             if !kinds.has(array.dtype) {
                 return Ok(None);
             }
-            bytes += array.bytes();
             arrays.push(array);
         }
-        Ok(Some(Self { held, arrays, bytes }))
-    }
-
-    /// The bytes of all arrays.
-    pub(in crate::py) fn bytes(&self) -> usize {
-        self.bytes
+        Ok(Some(Self { held, arrays }))
     }
 
     /// Moves the values of the arrays, which come first, to the places of their entries; entries that are None get `none`.
@@ -412,11 +404,6 @@ impl<'a, 'py> OperandPairs<'a, 'py> {
         // SAFETY: the references held beside the outputs, or the inputs, are those of the arrays that were read.
         let are_current = outputs.iter().all(|array| unsafe { array.is_current_output() });
         are_current && (self.outputs.arrays.is_none() || self.inputs.are_current())
-    }
-
-    /// The inputs, for norms before anything is written.
-    pub(in crate::py) fn inputs(&self) -> &PlainArrays<'py> {
-        self.inputs
     }
 
     /// The memory to read and to write, for work without Python.
