@@ -275,11 +275,6 @@ impl<'py> Array<'py> {
         }
     }
 
-    /// The addresses of the first byte and of the byte after the last.
-    fn extent(&self) -> (usize, usize) {
-        self.place().extent()
-    }
-
     /// Whether the memory can be read as elements of its dtype: aligned, in native byte order, and with strides that are
     /// multiples of the element size.
     fn is_plain<T>(&self) -> bool {
@@ -310,7 +305,7 @@ impl<'py> Array<'py> {
     /// The memory to read, the position in it of the element with all indices 0, and the bytes of a unit of its strides.
     fn memory<T: Element>(&self) -> PyResult<(Memory<'_, T>, isize, isize)> {
         self.check::<T>()?;
-        let (low, high) = self.extent();
+        let (low, high) = self.place().extent();
         let first = (self.data.addr() - low).cast_signed();
         if low == high {
             return Ok((Memory::Elements(&[]), 0, 1));

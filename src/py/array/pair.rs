@@ -138,7 +138,7 @@ impl<'py> Pair<'py> {
         if layout.is_empty() {
             return Ok(Target::Dense(&mut []));
         }
-        let (low, high) = output.extent();
+        let (low, high) = output.place().extent();
         let first = (output.data.addr() - low).cast_signed();
         let base = output.data.wrapping_offset(-first);
         if plain && layout.is_dense() && !self.interleaved {
