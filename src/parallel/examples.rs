@@ -45,9 +45,9 @@ impl<T: Real> Examples<'_, T> {
                 } else {
                     // All examples of a piece are read before the next piece: they may share cache lines.
                     let pieces = blocks_of(GATHERED_AT_ONCE, at..at + sums.len());
-                    pieces
-                        .zip(sums.chunks_mut(GATHERED_AT_ONCE))
-                        .for_each(|(at, sums)| self.add(isa, at, sums));
+                    for (at, sums) in pieces.zip(sums.chunks_mut(GATHERED_AT_ONCE)) {
+                        self.add(isa, at, sums);
+                    }
                 }
                 write(&mut tile, |range, to| {
                     for (to, sum) in to.iter_mut().zip(&sums[range]) {
