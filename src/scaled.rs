@@ -35,15 +35,6 @@ pub enum Rounding {
     TowardZero,
 }
 
-impl Rounding {
-    /// One of the two.
-    #[inline(always)]
-    #[must_use]
-    pub fn toward_zero_if(is_toward_zero: bool) -> Self {
-        if is_toward_zero { Self::TowardZero } else { Self::Nearest }
-    }
-}
-
 impl Factor {
     /// Changes nothing.
     pub const ONE: Self = Self::new(1.0, 1.0);

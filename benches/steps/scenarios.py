@@ -209,8 +209,13 @@ class Catalogue:
 
     def slices(self) -> list[Scenario]:
         """Clip rows and columns of a matrix."""
-        (rows, columns) = self.shapes([(50_000, 768), (64, 500_000)])
+        (rows, columns, vectors, features) = self.shapes([(50_000, 768), (64, 500_000), (20_000, 300), (100_000, 10)])
         width = 256
+        # Rows that do not fill the registers.
+        short = [
+            Scenario(f"rows, {name}, new", partial(slices_of_norm_1, shape, 1, width), Operation(SLICES, axis=1), 40)
+            for name, shape in (("20,000 x 300 (word vectors)", vectors), ("100,000 x 10", features))
+        ]
         return [
             Scenario(
                 "rows, 50,000 x 768, last 1 kept, new",
@@ -226,6 +231,7 @@ class Catalogue:
                 8,
                 keep=1,
             ),
+            *short,
         ]
 
     def columns(self) -> list[Scenario]:

@@ -3,7 +3,7 @@
 //! Their sums are [`SumEach`](super::sum::SumEach), their scaling is [`ApplyEach`](super::map::ApplyEach). Sums and scaling are
 //! separate operations: the compiler uses no wide registers in a loop over rows that contains the loops of both.
 
-use super::sum::SMALLEST_SUM;
+use super::sum::is_plain_sum;
 use crate::isa::{Level, Op};
 use crate::scaled::Limit;
 
@@ -33,7 +33,7 @@ impl Op for PlainNorms<'_> {
     fn eval<L: Level>(self, _: L) -> bool {
         let mut are_plain = true;
         for (norm, &sum) in self.norms.iter_mut().zip(self.sums) {
-            are_plain &= (SMALLEST_SUM..=f64::MAX).contains(&sum);
+            are_plain &= is_plain_sum(sum);
             *norm = if self.roots { sum.sqrt() } else { sum };
         }
         are_plain
@@ -75,7 +75,7 @@ impl Op for PlainFactors<'_> {
             let by = limit / norm * share;
             let clipped = if clips & normal.contains(&by) { by } else { 0.0 };
             let plain = if keeps & (norm <= limit * most) { 1.0 } else { clipped };
-            *factor = if (SMALLEST_SUM..=f64::MAX).contains(&sum) { plain } else { 0.0 };
+            *factor = if is_plain_sum(sum) { plain } else { 0.0 };
         }
     }
 }

@@ -6,14 +6,15 @@ use super::truncate::truncated;
 use crate::element::{Dtype, Real};
 use crate::isa::{Level, Op};
 use crate::scaled::Factor;
+use crate::scaled::Rounding::{self, Nearest, TowardZero};
 
 /// The properties of factors of single elements, and the rounding of products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FactorKind {
     /// Whether factors are normal numbers, and no element whose factor is 1 is NaN, so that a product is right without tests.
     pub is_plain: bool,
-    /// Whether products are rounded toward zero. Plain factors are positive and at most 1 then.
-    pub toward_zero: bool,
+    /// The rounding of products. If it is toward zero, plain factors are positive and at most 1.
+    pub rounding: Rounding,
 }
 
 /// Scales each element by its own factor, in place or from another slice.
@@ -33,14 +34,16 @@ impl<T: Real> Op for ScaleEach<'_, T> {
     const CONVERTS: bool = matches!(T::DTYPE, Dtype::F32);
     #[inline(always)]
     fn eval<L: Level>(self, level: L) {
-        let FactorKind { is_plain, toward_zero } = self.kind;
-        match (is_plain, toward_zero) {
-            (true, false) if size_of::<T>() == 2 => self.by_singles::<false, L>(level),
-            (true, true) if size_of::<T>() == 2 => self.by_singles::<true, L>(level),
-            (true, false) => self.by(|x, by| T::narrow(x.widen() * by)),
-            (true, true) => self.by(truncated),
-            (false, false) => self.by(|x, by| unless_one(x, by, T::narrow(scaled_by(x, by)))),
-            (false, true) => self.by(|x, by| unless_one(x, by, truncated_by_any(x, Factor::new(by, 1.0)))),
+        let FactorKind { is_plain, rounding } = self.kind;
+        match (is_plain, rounding) {
+            (true, Nearest) if size_of::<T>() == 2 => self.by_singles::<false, L>(level),
+            (true, TowardZero) if size_of::<T>() == 2 => self.by_singles::<true, L>(level),
+            (true, Nearest) => self.by(|x, by| T::narrow(x.widen() * by)),
+            (true, TowardZero) => self.by(truncated),
+            (false, Nearest) => self.by(|x, by| unless_one(x, by, T::narrow(scaled_by(x, by)))),
+            (false, TowardZero) => {
+                self.by(|x, by| unless_one(x, by, truncated_by_any(x, Factor::new(by, 1.0))));
+            }
         }
     }
 }

@@ -92,6 +92,13 @@ impl<T: Element> Term<T> for Rescaled<Square> {
 /// In a smaller sum, squares that have lost digits because they are subnormal may matter.
 pub const SMALLEST_SUM: f64 = f64::from_bits(63 << 52); // 2^-960
 
+/// Whether a sum of squares or magnitudes has lost no digits, and is neither infinite nor NaN.
+#[inline(always)]
+#[must_use]
+pub fn is_plain_sum(sum: f64) -> bool {
+    (SMALLEST_SUM..=f64::MAX).contains(&sum)
+}
+
 /// The number of totals in a span, see [`Spans`].
 pub const SPAN_TOTALS: usize = 64;
 

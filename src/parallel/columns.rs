@@ -120,7 +120,7 @@ impl<T: Real> Strip<'_, T> {
         if self.source.is_none() && factors.iter().all(|factor| *factor == 1.0) {
             return; // nothing is written
         }
-        let kind = FactorKind { is_plain, toward_zero: rule.toward_zero() };
+        let kind = FactorKind { is_plain, rounding: rule.rounding() };
         let guard = (streams && then.is_none()).then(StreamGuard::begin);
         for (row, to) in self.rows.iter_mut().enumerate() {
             let from = self.source.map(|source| &source[row * self.inner..][..to.len()]);

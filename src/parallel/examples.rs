@@ -9,7 +9,7 @@ use crate::isa::{Aligned, Isa};
 use crate::kernel::examples::Share;
 use crate::kernel::sum::{AddRows, BLOCK};
 use crate::scaled::Factor;
-use crate::walk::{GATHERED_AT_ONCE, Slices, Target, blocks_of, write};
+use crate::walk::{GATHERED_AT_ONCE, Slices, Target, blocks_of, write_elements};
 
 /// The number of jobs of a sum, if it is long enough.
 const JOBS: usize = 32;
@@ -49,7 +49,7 @@ impl<T: Real> Examples<'_, T> {
                         self.add(isa, at, sums);
                     }
                 }
-                write(&mut tile, |range, to| {
+                write_elements(&mut tile, |range, to| {
                     for (to, sum) in to.iter_mut().zip(&sums[range]) {
                         // CPUs generate different payloads for a sum of NaNs.
                         *to = T::narrow(if sum.is_nan() { f64::NAN } else { sum / self.divisor });
@@ -98,16 +98,17 @@ impl<T: Real> Examples<'_, T> {
     }
 }
 
-/// Calls `work` with accumulators for the tiles of `len` positions: those of a whole tile, or of a block if there is no memory.
+/// Calls `work` with accumulators for a tile of at most `len` positions. Without memory for them, a tile is a block: other sums
+/// are written already, so the call must not fail any more.
 fn with_sums<R>(len: usize, work: impl FnOnce(&mut [f64]) -> R) -> R {
     let len = len.min(TILE);
-    match vec_with_room(len) {
-        Ok(mut sums) if len > BLOCK => {
-            sums.resize(len, 0.0);
-            work(&mut sums)
-        }
-        _ => work(&mut Aligned([0.0; BLOCK]).0),
+    if len > BLOCK
+        && let Ok(mut sums) = vec_with_room(len)
+    {
+        sums.resize(len, 0.0);
+        return work(&mut sums);
     }
+    work(&mut Aligned([0.0; BLOCK]).0)
 }
 
 /// Writes the sum of examples, which has the positions of an example.

@@ -11,7 +11,7 @@ use crate::kernel::rows::{self, PlainFactors};
 use crate::kernel::scale::Times;
 use crate::kernel::sum::BLOCK;
 use crate::kernel::truncate::Truncate;
-use crate::scaled::{Factor, Limit, Scaled};
+use crate::scaled::{Factor, Limit, Rounding, Scaled};
 use crate::walk::{Slices, Store, Target, with_scratch};
 
 /// The rule by which the factor of a slice follows from its norm.
@@ -33,9 +33,12 @@ impl Rule {
         }
     }
 
-    /// Whether products are rounded toward zero.
-    pub(super) fn toward_zero(self) -> bool {
-        matches!(self, Self::Clip(Limit { margin, .. }) if margin > 0.0)
+    /// The rounding of products.
+    pub(super) fn rounding(self) -> Rounding {
+        match self {
+            Self::Clip(Limit { margin, .. }) if margin > 0.0 => Rounding::TowardZero,
+            _ => Rounding::Nearest,
+        }
     }
 
     /// Computes factors from sums of squares by [`PlainFactors`]. A factor of 0 must be computed another way.
@@ -69,7 +72,7 @@ pub fn scale_rows<T: Real>(
     norms: &mut [Scaled],
 ) -> Result<()> {
     let rows = Rows::new(isa, source, output.len(), len, rule);
-    let work = work_of(2 * size_of_val(output), output.len() / len.max(1));
+    let work = work_of(2 * size_of_val(output), output.len() / len);
     let jobs = output.chunks_mut(len * rows.in_job).enumerate();
     let scale = |job, data, norms| rows.scale(job * rows.in_job, data, norms);
     if norms.is_empty() {
@@ -161,17 +164,16 @@ impl<'a, T: Real> Rows<'a, T> {
         let (sums, factors) = (&mut sums[..count], &mut factors[..count]);
         row_sums(isa, source.unwrap_or(data), len, Reduction::Square, sums);
         self.rule.plain_factors(isa, sums, factors);
-        let toward_zero = self.rule.toward_zero();
+        let rounding = self.rule.rounding();
         norms.iter_mut().zip(&*sums).for_each(|(norm, sum)| *norm = Scaled::new(sum.sqrt(), 0));
         let mut done = 0;
         while done < count {
             let plain = factors[done..].iter().take_while(|factor| **factor != 0.0).count();
             let (from, to) = (done * len, (done + plain) * len);
             let (source, factors) = (source.map(|source| &source[from..to]), &factors[done..done + plain]);
-            if toward_zero {
-                self.scale_each(source, &mut data[from..to], factors, Truncate);
-            } else {
-                self.scale_each(source, &mut data[from..to], factors, Times);
+            match rounding {
+                Rounding::TowardZero => self.scale_each(source, &mut data[from..to], factors, Truncate),
+                Rounding::Nearest => self.scale_each(source, &mut data[from..to], factors, Times),
             }
             done += plain;
             if done < count {

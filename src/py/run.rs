@@ -24,7 +24,7 @@ use crate::parallel::elementwise::{
 use crate::parallel::reduce::{self, AnyView, Order, Views, norms_into};
 use crate::parallel::rows::Rule;
 use crate::parallel::{columns, rows, work_of};
-use crate::scaled::{Factor, Limit, Scaled};
+use crate::scaled::{Factor, Limit, Rounding, Scaled};
 use crate::walk::{Broadcast, Factors};
 
 /// The fewest bytes of work for which detaching pays: less work ends before another Python thread would have started.
@@ -437,10 +437,12 @@ impl SliceFactors {
             return Ok(Self::One(factor(0, norm)));
         }
         let (mut by, mut then) = (vec_with_room(norms.len())?, vec_with_room(norms.len())?);
-        let mut kind = FactorKind { is_plain: true, toward_zero: false };
+        let mut kind = FactorKind { is_plain: true, rounding: Rounding::Nearest };
         for (at, norm) in norms.iter().enumerate() {
             let factor = factor(at, *norm).unwrap_or(Factor::ONE);
-            kind.toward_zero |= factor.toward_zero();
+            if factor.toward_zero() {
+                kind.rounding = Rounding::TowardZero;
+            }
             kind.is_plain &= factor.by.is_normal() && norm.is_finite();
             by.push(factor.by);
             then.push(factor.then);

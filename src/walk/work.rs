@@ -14,7 +14,7 @@ use crate::kernel::map::{AnyChange, Map};
 use crate::kernel::scale::Scale;
 use crate::kernel::scale_each::{FactorKind, ScaleEach};
 use crate::kernel::sum::BLOCK;
-use crate::scaled::{Factor, Rounding};
+use crate::scaled::Factor;
 
 /// The kind of stores for an output.
 #[derive(Clone, Copy, Debug)]
@@ -111,8 +111,7 @@ impl Factors<'_> {
     /// frame, which takes time even where it is not used.
     #[inline(never)]
     fn scale_by_one<T: Real>(&self, isa: Isa, by: f64, from: Option<&[T]>, to: &mut [T]) {
-        let rounding = Rounding::toward_zero_if(self.kind.toward_zero);
-        let factor = Factor { rounding, ..Factor::new(by, 1.0) };
+        let factor = Factor { rounding: self.kind.rounding, ..Factor::new(by, 1.0) };
         let scaling = (by != 1.0).then_some(Uniform(Scale(factor)));
         scaling.apply(isa, 0..to.len(), from, to);
     }
@@ -217,7 +216,7 @@ pub fn apply_elementwise<T: Ordered>(
 }
 
 /// Writes all elements of a target: `make(positions, elements)` sets those of a block.
-pub fn write<T: Ordered>(target: &mut Target<'_, T>, mut make: impl FnMut(Range<usize>, &mut [T])) {
+pub fn write_elements<T: Ordered>(target: &mut Target<'_, T>, mut make: impl FnMut(Range<usize>, &mut [T])) {
     target.for_blocks(false, |range, elements| {
         make(range, elements);
         true

@@ -350,3 +350,15 @@ def test_keywords_are_those_of_tensorflow():
     x = cube(np.float64)
     assert same_bits(gc.norm(tensor=x, ord=1, axis=0, keepdims=True, name="x"), gc.norm(x, 1, 0, True, "x"))
     assert same_bits(gc.normalize(tensor=x, ord=1, axis=0, name="x", out=None)[0], gc.normalize(x, 1, 0, "x")[0])
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_rows_and_columns_beside_others_that_leave_the_range_of_float64(axis):
+    """Plain slices are computed in groups; one that is not plain must not change its neighbours."""
+    plain = np.random.default_rng(7).standard_normal((70, 5))
+    slices = plain.copy()
+    slices[3], slices[31], slices[32], slices[50], slices[69] = 1e200, 0, np.nan, 1e-200, np.inf
+    expected = [gc.norm(each) for each in slices]
+    found = gc.norm(slices if axis == 1 else np.ascontiguousarray(slices.T), axis=axis)
+    np.testing.assert_allclose(found, expected, rtol=1e-14)
+    assert found[3] == pytest.approx(5**0.5 * 1e200, rel=1e-14)

@@ -29,7 +29,7 @@ use _core::parallel::THREADS;
 use _core::parallel::columns::is_column;
 use _core::parallel::elementwise::{AnyTask, Task, apply_elementwise, scale};
 use _core::parallel::reduce::{AnyView, CHUNK, Order, norm, norm_of_view};
-use _core::scaled::{Factor, Scaled, power_of_two};
+use _core::scaled::{Factor, Rounding, Scaled, power_of_two};
 use _core::walk::{
     Axis, Bounds, Broadcast, Cells, Factors, Layout, Memory, Slices, Target, Uniform, View, Work,
 };
@@ -408,7 +408,7 @@ fn scalings<T: Coded + Real>(found: &mut Found) {
                 data,
                 &Factors {
                     factors: Broadcast::new(View::Dense(&factors)).expect("memory"),
-                    kind: FactorKind { is_plain: false, toward_zero: false },
+                    kind: FactorKind { is_plain: false, rounding: Rounding::Nearest },
                 },
                 found,
             );

@@ -39,6 +39,10 @@ fn bits_of<const DIGITS: u32>(n: u128, exponent: i32) -> u16 {
     (count + u128::from((own - least).unsigned_abs() << DIGITS)) as u16
 }
 
+fn rounding(toward_zero: bool) -> Rounding {
+    if toward_zero { Rounding::TowardZero } else { Rounding::Nearest }
+}
+
 /// `x * by`, rounded to float64 and then to 16 bits: the reference.
 fn product<const DIGITS: u32>(x: u16, by: f64, toward_zero: bool) -> u16 {
     let (size, sign) = (x & 0x7fff, x & 0x8000);
@@ -131,7 +135,7 @@ where
     let all_factors = to_nearest.chain(truncated.map(|by| (by, true)));
     for (by, toward_zero) in thinned(all_factors.collect::<Vec<_>>(), 45) {
         let expected: Vec<u16> = numbers().map(|x| product::<DIGITS>(x, by, toward_zero)).collect();
-        let map = Scale(Factor { by, then: 1.0, rounding: Rounding::toward_zero_if(toward_zero) });
+        let map = Scale(Factor { by, then: 1.0, rounding: rounding(toward_zero) });
         for isa in Isa::available() {
             let same = |found: &[Half<DIGITS>], way: &str| {
                 for ((found, expected), x) in found.iter().zip(&expected).zip(&all) {
@@ -188,7 +192,7 @@ where
         }
         let expected: Vec<u16> =
             data.iter().map(|x| product::<DIGITS>(x.to_bits(), by, toward_zero)).collect();
-        let map = Scale(Factor { by, then: 1.0, rounding: Rounding::toward_zero_if(toward_zero) });
+        let map = Scale(Factor { by, then: 1.0, rounding: rounding(toward_zero) });
         for isa in Isa::available() {
             let bits = |data: &[Half<DIGITS>]| data.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
             let mut found = data.clone();

@@ -735,7 +735,7 @@ fn factors_of_rows_are_plain_or_none() {
     });
 }
 
-const ANY: FactorKind = FactorKind { is_plain: false, toward_zero: false };
+const ANY: FactorKind = FactorKind { is_plain: false, rounding: Rounding::Nearest };
 
 fn scale_each<T: KnownReal>() {
     let random = &mut Random::new(5);
@@ -767,18 +767,13 @@ fn plain_each<T: KnownReal>() {
         (0..ROOM).map(|i| 0.999 * power_of_two(-(random.below(2 + i % 40) as i32))).collect();
     at_all_levels(|isa, range| {
         let factors = &factors[ROOM - range.len()..];
-        for toward_zero in [false, true] {
+        for rounding in [Rounding::Nearest, Rounding::TowardZero] {
             let mut result = room.clone();
             for (x, by) in result[range.clone()].iter_mut().zip(factors) {
-                Scale(Factor { by: *by, then: 1.0, rounding: Rounding::toward_zero_if(toward_zero) }).apply(
-                    isa,
-                    None,
-                    None,
-                    slice::from_mut(x),
-                );
+                Scale(Factor { by: *by, then: 1.0, rounding }).apply(isa, None, None, slice::from_mut(x));
             }
             for from in [None, Some(&room[range.clone()])] {
-                let (mut found, kind) = (room.clone(), FactorKind { is_plain: true, toward_zero });
+                let (mut found, kind) = (room.clone(), FactorKind { is_plain: true, rounding });
                 isa.run(ScaleEach { from, to: &mut found[range.clone()], factors, kind });
                 assert_same(&found, &result);
             }
@@ -1898,7 +1893,7 @@ fn erased_and_kept<T: KnownReal>() {
         let data = &data[range.clone()];
         for (by, expected) in [(-0.0, vec![T::ZERO; data.len()]), (1.0, data.to_vec())] {
             let factors = vec![by; data.len()];
-            for kind in [ANY, FactorKind { toward_zero: true, ..ANY }] {
+            for kind in [ANY, FactorKind { rounding: Rounding::TowardZero, ..ANY }] {
                 let mut found = data.to_vec();
                 isa.run(ScaleEach { from: None, to: &mut found, factors: &factors, kind });
                 assert_same(&found, &expected);

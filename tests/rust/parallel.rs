@@ -19,7 +19,7 @@ use _core::parallel::elementwise::{AnyTask, Task, apply_elementwise, scale};
 use _core::parallel::reduce::{AnyView, CHUNK, Order, norm, norm_of_view};
 use _core::parallel::rows::Rule;
 use _core::parallel::{MAX_THREADS, THREADS};
-use _core::scaled::{Factor, Scaled, power_of_two};
+use _core::scaled::{Factor, Rounding, Scaled, power_of_two};
 use _core::setting::Setting;
 use _core::walk::{Axis, Bounds, Broadcast, Cells, Factors, Layout, Memory, Slices, Target, Uniform, View};
 
@@ -968,7 +968,10 @@ fn work_by_position_finds_its_position_on_every_thread() {
         );
         let bounds = Bounds::new(strided(&lows, &by_row), strided(&[700.0], &by_none)).expect("memory");
         let factors_of = Broadcast::new(strided(&factors, &by_column)).expect("memory");
-        let each = Factors { factors: factors_of, kind: FactorKind { is_plain: false, toward_zero: false } };
+        let each = Factors {
+            factors: factors_of,
+            kind: FactorKind { is_plain: false, rounding: Rounding::Nearest },
+        };
         for in_place in [false, true] {
             let found = everywhere(|isa| {
                 let start =

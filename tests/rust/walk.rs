@@ -13,7 +13,7 @@ use _core::kernel::clip::Clip;
 use _core::kernel::scale::Scale;
 use _core::kernel::scale_each::FactorKind;
 use _core::kernel::sum::BLOCK;
-use _core::scaled::Factor;
+use _core::scaled::{Factor, Rounding};
 use _core::walk::{
     Axis, Bounds, Broadcast, BroadcastRun, Cells, Factors, GATHERED_AT_ONCE, Layout, MAX_AXES, Memory,
     Slices, Store, Target, Uniform, View, Work, apply_elementwise, memory_order,
@@ -1032,7 +1032,7 @@ fn the_works_do_their_work() {
     let work = |factors: &[f64]| {
         let factors = Broadcast::new(strided(factors, 0, &view_of)).expect("memory");
         run_in_place_each(
-            &Factors { factors, kind: FactorKind { is_plain: false, toward_zero: false } },
+            &Factors { factors, kind: FactorKind { is_plain: false, rounding: Rounding::Nearest } },
             data,
         )
     };

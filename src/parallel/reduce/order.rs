@@ -4,7 +4,7 @@ use crate::element::Element;
 use crate::isa::Isa;
 use crate::kernel::power::{Power, half_power, half_power_root};
 use crate::kernel::rows::PlainNorms;
-use crate::kernel::sum::{SMALLEST_SUM, Total};
+use crate::kernel::sum::{SMALLEST_SUM, Total, is_plain_sum};
 use crate::scaled::{RESCALE, Scaled, power_of_two};
 
 /// The order of a vector norm.
@@ -93,7 +93,7 @@ impl Order {
     /// The norm from the sum of its first pass, unless the sum may have left float64's range.
     #[inline]
     pub(super) fn norm_of_plain_sum(self, sum: f64) -> Option<Scaled> {
-        let is_plain = (SMALLEST_SUM..f64::INFINITY).contains(&sum);
+        let is_plain = is_plain_sum(sum);
         match self {
             Self::One | Self::Square if is_plain => Some(Scaled::new(sum, 0)),
             Self::Two if is_plain => Some(Scaled::new(sum.sqrt(), 0)),
@@ -183,7 +183,7 @@ pub fn norm_of_norms(norms: impl Iterator<Item = Scaled> + Clone) -> Scaled {
     // Fast path: no square that matters leaves float64's range.
     let mut total = Total::default();
     norms.clone().map(Scaled::to_f64).for_each(|norm| total.add(norm * norm));
-    if (SMALLEST_SUM..=f64::MAX).contains(&total.value()) {
+    if is_plain_sum(total.value()) {
         return Scaled::new(total.value().sqrt(), 0);
     }
     let largest = norms.clone().fold(Scaled::ZERO, Scaled::max);
