@@ -541,6 +541,17 @@ def test_lists_of_one_dtype(gpu, dtype):
         check(gpu, lambda ts: gc.global_norm(ts, ord=1), wild[k : k + 2], told=k)
 
 
+@dtypes
+def test_lists_of_views_that_begin_at_any_address(gpu, dtype):
+    x = sample((12_300,), dtype, 0)
+    ranges = [slice(k, k + n) for k in (0, 1, 2, 3, 8, 2047) for n in (2047, 2048, 2049, 4096, 10_000)]
+    on_device = gpu.array(x)
+    assert_same(gpu, gc.global_norm([on_device[own] for own in ranges]), gc.global_norm([x[own] for own in ranges]))
+    for own in ranges:
+        clipped = gc.clip_by_global_norm([on_device[own]], 0.5)
+        assert_same(gpu, clipped, gc.clip_by_global_norm([x[own]], 0.5))
+
+
 @pytest.mark.parametrize("ord", [1, 2])
 def test_empty_tensors_change_no_bit(gpu, ord):
     """64 tensors are added up before they are added to others: only those that are not empty count."""

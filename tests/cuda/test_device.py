@@ -60,7 +60,7 @@ def cupy(monkeypatch):
     class RawModule:
         def __init__(self, *, code, options, name_expressions):
             log.append(("module", options, name_expressions))
-            assert "KERNEL sums" in code
+            assert "KERNEL scale" in code
 
         def get_function(self, name):
             return types.SimpleNamespace(kernel=lambda *args: log.append(("launch", name, module.current[-1], *args)))

@@ -1,7 +1,7 @@
 // Runs CUDA kernels of a simple kind on the CPU: a fiber for each thread, one block after the other.
 //
-// They may use threadIdx.x, blockIdx.x, blockDim.x, gridDim.x, __shared__, __syncthreads(), __syncwarp(), atomicAdd
-// and __threadfence(). A barrier that not all threads reach is an error here, as it is on a GPU where it may go
+// They may use threadIdx.x, blockIdx.x, blockDim.x, gridDim.x, __shared__, __syncthreads(), __syncwarp(), __ballot_sync(),
+// __popc(), atomicAdd and __threadfence(). A barrier that not all threads reach is an error here, as it is on a GPU where it may go
 // unnoticed. Threads and blocks run in order, or in the opposite one: what differs then has a race.
 #pragma once
 
@@ -50,6 +50,7 @@ inline unsigned atomicAdd(unsigned* at, unsigned more) {
     return before;
 }
 inline void __threadfence() {}
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
 #define __isGlobal(address) true
 #define __builtin_assume(condition)
 
@@ -85,6 +86,7 @@ struct Fiber {
     State state;
     int line;
     unsigned mask;  // of the threads of the warp that wait together
+    bool vote;
 };
 
 Context scheduler;
@@ -178,6 +180,17 @@ void wait(State state, int line, unsigned mask = 0xffffffff) {
     change(current->context, scheduler, false);
 }
 
+// The votes of the threads in `mask`. All wait once more, so that none votes again before the others have read this vote.
+unsigned ballot(unsigned mask, bool vote, int line) {
+    current->vote = vote;
+    wait(AT_WARP, line, mask);
+    const Fiber* warp = fibers + threadIdx.x / WARP * WARP;
+    unsigned votes = 0;
+    for (unsigned i = 0; i < WARP; i++) votes |= unsigned(warp[i].vote) << i & mask;
+    wait(AT_WARP, line, mask);
+    return votes;
+}
+
 unsigned place(unsigned i, unsigned count) { return backward ? count - 1 - i : i; }
 
 // Runs the threads of a warp up to the end or to a barrier of the block.
@@ -264,6 +277,7 @@ inline const char* launch(void (*kernel)(const void*), const void* params, unsig
 // A line is told from others by its number in the whole source.
 #define __syncthreads() shim::wait(shim::AT_BLOCK, __LINE__)
 #define __syncwarp(...) shim::wait(shim::AT_WARP, __LINE__ __VA_OPT__(, ) __VA_ARGS__)
+#define __ballot_sync(mask, vote) shim::ballot(mask, vote, __LINE__)
 
 #define SHIM_LAUNCHER(function, ...)                                                                              \
     extern "C" const char* function(const Params* params, unsigned grid, unsigned block, int backward) {        \

@@ -174,6 +174,12 @@ _NORM_AT, _ROWS, _COUNT, _BLOCKS, _DTYPE = map(int, (Word.NORM_AT, Word.ROWS, Wo
 _OF_CALLS = (Flag.NARROW_NORM | Flag.EACH).value
 
 
+#: The most blocks of threads for each multiprocessor. Those that add up should be many more than it runs at a time, so that none
+#: idles at the end: with 16, the norm of 10^9 bfloat16 elements took 1.04 times as long on an H200. Of those that scale it runs 4
+#: at a time, and more take longer where nothing needs scaling.
+_EACH_ADDS, _EACH_SCALES = 32, 4
+
+
 class Plan:
     """The launches for a list: what of them does not change from call to call with the same arrays."""
 
@@ -196,10 +202,9 @@ class Plan:
                 table = _table_of(scaled.in_parts())
                 self.last, self.last_memory = _argument_of(call, table.words)
                 self.last_words, self.last_argument = self.last.data, call.device.argument(self.last)
-            warps = THREADS // 32
             for code, place, count, blocks in reversed(table.rows):
                 function = call.device.function(f"scale<{TYPES[code]}>")
-                self.scales.append((function, place, count, blocks, call.grid(blocks, warps)))
+                self.scales.append((function, place, count, blocks, call.grid(blocks, THREADS // 32, _EACH_SCALES)))
         if scaled is not None and (scaled.sources == scaled.targets).all():
             self.params[Word.FLAGS] |= Flag.IN_PLACE
         self.settings: tuple[Any, ...] = ()
@@ -235,7 +240,7 @@ class Plan:
             for code, place, count, blocks in table.rows:
                 is_plain = norm.order is Order.TWO and code in REAL
                 name = f"sums<{TYPES[code]}, {'true' if is_wide else 'false'}>" if is_plain else kernel
-                grid = call.grid(blocks, THREADS // 32)
+                grid = call.grid(blocks, THREADS // 32, _EACH_ADDS)
                 found.append((call.device.function(name), place, count, blocks, grid, code))
             found.append((call.device.function(end), 0, 0, 0, max(table.spans, 1), 0))
         return found

@@ -200,6 +200,6 @@ class Call:
         argument = self.device.argument(params)
         self.device.launch(self.device.function(name), self.grid(items, at_once), THREADS, argument)
 
-    def grid(self, items: int, at_once: int) -> int:
-        """Return the blocks of threads for so many items."""
-        return max(1, min(-(-items // at_once), _BLOCKS_EACH * self.device.multiprocessors))
+    def grid(self, items: int, at_once: int, each: int = _BLOCKS_EACH) -> int:
+        """Return the blocks of threads for so many items, and no more for each multiprocessor than ``each``."""
+        return max(1, min(-(-items // at_once), each * self.device.multiprocessors))

@@ -1,9 +1,9 @@
 // The kernels. Their sums have the order of the CPU's (DESIGN.md, "The numeric contract"), so that the bits are the same.
 //
-// A warp takes a block of 2,048 elements; its lane j adds up elements j, j + 32, ..., and the lanes are folded by
-// halves. A second kernel adds up the results of the blocks: 64 blocks make a chunk, and 64 chunks a span. A block of threads
-// adds up a span, and the last one adds up the list, where 64 arrays make a span too. The order is fixed, so neither the GPU
-// nor chance changes a bit. There are no shuffles, no floating-point atomics, no waiting.
+// A team of threads, a warp or half of one, takes a block of 2,048 elements; lane j adds up elements j, j + 32, ..., and the lanes
+// are folded by halves. A second kernel adds up the results of the blocks: 64 blocks make a chunk, and 64 chunks a span. A block of
+// threads adds up a span, and the last one adds up the list, where 64 arrays make a span too. The order is fixed, so neither the
+// GPU nor chance changes a bit. There are no shuffles, no floating-point atomics, no waiting.
 //
 // Every kernel has one argument, words passed by value. `_words.py` has the same names for them as stand here.
 
@@ -136,23 +136,6 @@ DEV word stride_of(const word* table, word layout) {
 // Where element i lies, of an array whose layout stands at `layout` of the table.
 DEV word place(const word* table, word layout, word i) { return layout ? offset_of(table + layout, i) : i; }
 
-// Binary search: the last of `count` things that start at or before `item`. The first one starts at 0.
-template <class Start> DEV word last_before(word count, word item, const Start& start) {
-    word low = 0, high = count;
-    while (high - low > 1) {
-        const word middle = (low + high) / 2;
-        if (start(middle) <= item) low = middle; else high = middle;
-    }
-    return low;
-}
-
-// The row that a block belongs to.
-DEV const word* row_of(const Params& p, const word* table, word block) {
-    const word* rows = table + p.w[ROWS];
-    const word row = last_before(p.w[COUNT], block, [&](word i) { return rows[i * ROW_WORDS + ROW_BLOCK]; });
-    return rows + row * ROW_WORDS;
-}
-
 DEV word source_layout(const word* row) { return row[ROW_LAYOUTS] & 0xffffffff; }
 DEV word target_layout(const word* row) { return row[ROW_LAYOUTS] >> 32; }
 
@@ -170,11 +153,29 @@ template <int TEAM> DEV u32 team_mask() {
     return ((1u << TEAM % 32) - 1) << threadIdx.x % 32 / TEAM * TEAM;
 }
 
-// The sum of the TEAM numbers in `near`, folded by halves.
-template <int TEAM> DEV double fold(double* near, int thread) {
+// The last of `count` things that start at or before `item`; the first one starts at 0. Each step asks TEAM of them at once.
+template <int TEAM, class Start> DEV word last_before(word count, word item, int thread, const Start& start) {
+    word low = 0, high = count;
+    while (high - low > 1) {
+        const word step = (high - low + TEAM - 1) / TEAM, own = low + thread * step;
+        low += (__popc(__ballot_sync(team_mask<TEAM>(), own < high && start(own) <= item)) - 1) * step;
+        if (low + step < high) high = low + step;
+    }
+    return low;
+}
+
+// The row that a block belongs to.
+template <int TEAM> DEV const word* row_of(const Params& p, const word* table, word block, int thread) {
+    const word* rows = table + p.w[ROWS];
+    const word row = last_before<TEAM>(p.w[COUNT], block, thread, [&](word i) { return rows[i * ROW_WORDS + ROW_BLOCK]; });
+    return rows + row * ROW_WORDS;
+}
+
+// The sum of the COUNT numbers in `near`, folded by halves.
+template <int TEAM, int COUNT = TEAM> DEV double fold(double* near, int thread) {
     __syncwarp(team_mask<TEAM>());
-    for (int width = TEAM / 2; width; width /= 2) {
-        if (thread < width) near[thread] += near[thread + width];
+    for (int width = COUNT / 2; width; width /= 2) {
+        for (int i = thread; i < width; i += TEAM) near[i] += near[i + width];
         __syncwarp(team_mask<TEAM>());
     }
     const double all = near[0];
@@ -500,41 +501,33 @@ DEV word first_span(const Params& p, const word* table, word tensor) {
 DEV double* of_blocks(const Params& p, int part) { return at<double>(p.w[PARTS_AT]) + part * p.w[SLOTS]; }
 DEV double* of_spans(const Params& p, int part) { return at<double>(p.w[SPANS_AT]) + 2 * part * p.w[SPANS]; }
 
-// Takes AT_ONCE items from number `i` on, in order. All are loaded before, so that the loads are under way at once. Items beyond
-// the end are 0.
-template <int AT_ONCE, class Item, class Load, class Take>
-DEV void take_batch(int i, int count, const Load& load, const Take& take) {
-    Item loaded[AT_ONCE];
+// Merges `count` totals, `step` apart, into another one, in order. AT_ONCE are loaded before the first is used, so that the loads
+// are under way at once. Totals beyond the end are 0, which changes nothing.
+template <int AT_ONCE = 8> DEV Total merge_all(Total all, const double* totals, int count, word step) {
+    for (int i = 0; i < count; i += AT_ONCE) {
+        Total loaded[AT_ONCE];
 #pragma unroll
-    for (int k = 0; k < AT_ONCE; k++) loaded[k] = i + k < count ? load(i + k) : Item();
+        for (int k = 0; k < AT_ONCE; k++) {
+            const double* own = totals + 2 * (i + k) * step;
+            loaded[k] = i + k < count ? total_of(own[0], own[1]) : total_zero();
+        }
 #pragma unroll
-    for (int k = 0; k < AT_ONCE; k++) take(loaded[k]);
-}
-
-// Takes `count` items, where another 0 changes nothing.
-template <class Item, class Load, class Take> DEV void take_all(int count, const Load& load, const Take& take) {
-    int i = 0;
-    for (; i + 16 <= count; i += 16) take_batch<16, Item>(i, count, load, take);
-    for (; i < count; i += 4) take_batch<4, Item>(i, count, load, take);
-}
-
-// Merges `count` totals, `step` apart, into another one, in order.
-DEV void merge_all(Total* all, const double* totals, int count, word step) {
-    take_all<Total>(
-        count, [&](int i) { return total_of(totals[2 * i * step], totals[2 * i * step + 1]); },
-        [&](Total total) { merge(all, total); });
+        for (int k = 0; k < AT_ONCE; k++) merge(&all, loaded[k]);
+    }
+    return all;
 }
 
 // The sum of a tensor: of its spans, in order. Most tensors have one.
 DEV Total sum_of_tensor(const Params& p, const word* table, int part, word tensor) {
     const word first = first_span(p, table, tensor), count = first_span(p, table, tensor + 1) - first;
+    const double* spans = of_spans(p, part) + 2 * first;
     Total all = total_zero();
-    merge_all(&all, of_spans(p, part) + 2 * first, static_cast<int>(count), 1);
-    return all;
+    merge(&all, total_of(spans[0], spans[1]));
+    return count == 1 ? all : merge_all(all, spans + 2, static_cast<int>(count) - 1, 1);
 }
 
 // The sum of all tensors: 64 of them make a span. A warp merges a span from shared memory, and one thread merges the spans.
-DEV double sum_of_list(const Params& p, const word* table, int part, double* near) {
+DEV_COLD double sum_of_list(const Params& p, const word* table, int part, double* near) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     double* own = near + 2 * SPAN_TOTALS * warp;
     Total all = total_zero();
@@ -548,13 +541,12 @@ DEV double sum_of_list(const Params& p, const word* table, int part, double* nea
         }
         __syncwarp();
         if (lane == 0) {
-            Total span = total_zero();
-            merge_all(&span, own, count, 1);
+            const Total span = merge_all(total_zero(), own, count, 1);
             own[0] = span.sum;
             own[1] = span.error;
         }
         __syncthreads();
-        if (threadIdx.x == 0) merge_all(&all, near, WARPS, SPAN_TOTALS); // those beyond the end are 0, which changes nothing
+        if (threadIdx.x == 0) all = merge_all(all, near, WARPS, SPAN_TOTALS);
         __syncthreads();
     }
     if (threadIdx.x == 0) near[0] = value_of(all);
@@ -604,7 +596,7 @@ struct ListPasses {
     Term then;
     Scaled peak;
 
-    COLD_METHOD double sum(const Term& term) {
+    DEV_METHOD double sum(const Term& term) {
         if (tensor < 0) return sum_of_list(p, table, part_of(term), near);
         return value_of(sum_of_tensor(p, table, part_of(term), tensor));
     }
@@ -709,52 +701,73 @@ struct Block {
     }
 };
 
-// Calls `work(row, block, lanes, lane)` for each block of a launch, by a warp.
-template <class Work> DEV void each_block(const Params& p, const word* table, double* near, const Work& work) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const word step = gridDim.x * static_cast<word>(WARPS);
-    for (word block = blockIdx.x * static_cast<word>(WARPS) + warp; block < p.w[BLOCKS]; block += step) {
-        const word* row = row_of(p, table, block);
-        work(row, Block(row, block), near + warp * 32, lane);
+// Calls `work(row, block, lanes, thread)` for each block of a launch, by a team.
+template <int TEAM, class Work> DEV void each_block(const Params& p, const word* table, double* near, const Work& work) {
+    const int thread = threadIdx.x % TEAM, team = threadIdx.x / TEAM;
+    const word step = gridDim.x * static_cast<word>(THREADS / TEAM);
+    for (word block = blockIdx.x * static_cast<word>(THREADS / TEAM) + team; block < p.w[BLOCKS]; block += step) {
+        const word* row = row_of<TEAM>(p, table, block, thread);
+        work(row, Block(row, block), near + team * 32, thread);
     }
 }
 
+// Neighbours that a thread loads at once for a sum: two of 16 bits, so that a warp loads 128 bytes at once, as of float32.
+template <class T> constexpr int NEIGHBOURS = sizeof(T) == 2 ? 2 : 1;
+
+// A number as a type.
+template <int COUNT> struct Count { static constexpr int value = COUNT; };
+
 // The squares of a list of arrays of one dtype. DEEP: for lists with float64, whose squares can leave its range.
-template <class T, bool DEEP> KERNEL sums(const __grid_constant__ Params p) {
-    __shared__ double near[THREADS];
+template <class T, bool DEEP> KERNEL_FOR(3) sums(const __grid_constant__ Params p) {
+    enum : int { LANES = NEIGHBOURS<T>, TEAM = 32 / LANES }; // a thread has neighbouring lanes
+    typedef Pack<T, LANES> Neighbours;
+    __shared__ double near[THREADS * LANES];
     const word* table = table_of(p);
-    each_block(p, table, near, [&](const word* row, const Block& block, double* lanes, int lane) {
+    each_block<TEAM>(p, table, near, [&](const word* row, const Block& block, double* lanes, int thread) {
         const word layout = source_layout(row);
         const T* data = data_at<const T>(row[ROW_SOURCE]) + (layout ? 0 : block.from);
-        double sum = 0.0, down = 0.0, up = 0.0;
-        auto add_all = [&](int len, auto load) {
-            enum : int { AT_ONCE = 16 };
+        double sum[LANES] = {}, down[LANES] = {}, up[LANES] = {};
+        auto add_all = [&](auto at_once, int len, auto load) {
+            enum : int { AT_ONCE = decltype(at_once)::value };
 #pragma unroll 4
-            for (int i = lane; i - lane < len; i += 32 * AT_ONCE) {
-                T loaded[AT_ONCE]; // so that all are under way at once
+            for (int i = LANES * thread; i - LANES * thread < len; i += 32 * AT_ONCE) {
+                Neighbours loaded[AT_ONCE]; // so that all are under way at once
 #pragma unroll
                 for (int k = 0; k < AT_ONCE; k++) loaded[k] = load(i + 32 * k);
 #pragma unroll
                 for (int k = 0; k < AT_ONCE; k++) {
-                    const double x = widen(loaded[k]);
-                    sum += x * x;
-                    if (DEEP) {
-                        const double small = x * power_of_two(-RESCALE), large = x * power_of_two(RESCALE);
-                        down += small * small;
-                        up += large * large;
+#pragma unroll
+                    for (int j = 0; j < LANES; j++) {
+                        const double x = widen(loaded[k].element[j]);
+                        sum[j] += x * x;
+                        if (DEEP) {
+                            const double small = x * power_of_two(-RESCALE), large = x * power_of_two(RESCALE);
+                            down[j] += small * small;
+                            up[j] += large * large;
+                        }
                     }
                 }
             }
         };
-        if (layout == 0 && block.len == BLOCK) add_all(BLOCK, [&](int i) { return data[i]; });
-        else add_all(block.len, [&](int i) { // 0 adds 0
-            if (i >= block.len) return T();
-            return data[layout ? far_offset(table + layout, block.from + i) : i];
-        });
-        auto write = [&](int part, double of) {
-            lanes[lane] = of;
-            const double folded = fold<32>(lanes, lane);
-            if (lane == 0) of_blocks(p, part)[block.slot] = folded;
+        auto add_some = [&](auto at_once, auto place) { // beyond the end stands 0, which adds 0
+            add_all(at_once, block.len, [&](int i) {
+                Neighbours found = {};
+#pragma unroll
+                for (int j = 0; j < LANES; j++) {
+                    if (i + j < block.len) found.element[j] = data[place(i + j)];
+                }
+                return found;
+            });
+        };
+        const bool is_aligned = reinterpret_cast<word>(data) % sizeof(Neighbours) == 0;
+        if (layout) add_some(Count<1>(), [&](int i) { return far_offset(table + layout, block.from + i); });
+        else if (block.len < BLOCK || !is_aligned) add_some(Count<16>(), [&](int i) { return i; });
+        else add_all(Count<16>(), BLOCK, [&](int i) { return *reinterpret_cast<const Neighbours*>(data + i); });
+        auto write = [&](int part, const double* of) {
+#pragma unroll
+            for (int j = 0; j < LANES; j++) lanes[LANES * thread + j] = of[j];
+            const double folded = fold<TEAM, 32>(lanes, thread);
+            if (thread == 0) of_blocks(p, part)[block.slot] = folded;
         };
         write(PART_SUM, sum);
         if (DEEP) {
@@ -807,7 +820,7 @@ template <class> KERNEL first(const __grid_constant__ Params p) {
     const word* table = table_of(p);
     const Order order = order_of(p);
     const u32 parts = parts_of(order, p.w[FLAGS] & HAS_LIMBS);
-    each_block(p, table, near, [&](const word* row, const Block& block, double* lanes, int lane) {
+    each_block<32>(p, table, near, [&](const word* row, const Block& block, double* lanes, int lane) {
         const Reader reader = {at<const void>(row[ROW_SOURCE]), table, 0, source_layout(row), dtype};
         for (int part = 0; part <= PART_LIMB; part++) {
             if (!(parts >> part & 1)) continue;
@@ -835,7 +848,7 @@ template <class> KERNEL powers(const __grid_constant__ Params p) {
     __shared__ double near[THREADS];
     const int dtype = static_cast<int>(p.w[DTYPE]);
     const word* table = table_of(p);
-    each_block(p, table, near, [&](const word* row, const Block& block, double* lanes, int lane) {
+    each_block<32>(p, table, near, [&](const word* row, const Block& block, double* lanes, int lane) {
         const word* state = at<const word>(p.w[STATE_AT]) + (is_one_group(p) ? 0 : row[ROW_GROUP]) * STATE_WORDS;
         if (!state[STATE_GOES_ON]) return;
         Term term = term_of(TERM_POWER, 1.0);
@@ -846,78 +859,108 @@ template <class> KERNEL powers(const __grid_constant__ Params p) {
     });
 }
 
-// Reduces one part of the results of a chunk's blocks to a total, or to the largest key.
-DEV void end_of_chunk(const Params& p, int part, word slot, int blocks, bool limbs, double* to) {
-    const double* own = of_blocks(p, part) + slot;
-    if (part >= PART_MAX) {
-        const u64* keys = reinterpret_cast<const u64*>(own);
-        u64 key = 0;
-        for (int i = 0; i < blocks; i++) {
-            if (keys[i] > key) key = keys[i];
+// The results of a span's blocks, of one part, in shared memory: a row for each chunk. A row is one place longer than a chunk, so
+// that threads that read a row each use different banks.
+struct Stage {
+    enum : int { ROW = CHUNK_BLOCKS + 1, EACH_THREAD = SPAN_BLOCKS / THREADS };
+    double results[SPAN_TOTALS * ROW];
+
+    DEV_METHOD const double* row(int chunk) const { return results + chunk * ROW; }
+    DEV_METHOD void fill(const double* source, int blocks) {
+        double loaded[EACH_THREAD]; // so that all are under way at once
+#pragma unroll
+        for (int k = 0; k < EACH_THREAD; k++) {
+            const int i = threadIdx.x + k * THREADS;
+            loaded[k] = i < blocks ? source[i] : 0.0;
         }
-        *reinterpret_cast<u64*>(to) = key;
-        return;
-    }
-    Total total = total_zero();
-    if (limbs) {
-        const double* others = of_blocks(p, PART_LIMB) + slot;
-        for (int i = 0; i < blocks; i++) {
-            add(&total, own[i]);
-            add(&total, others[i]);
+#pragma unroll
+        for (int k = 0; k < EACH_THREAD; k++) {
+            const int i = threadIdx.x + k * THREADS;
+            results[i / CHUNK_BLOCKS * ROW + i % CHUNK_BLOCKS] = loaded[k];
         }
-    } else {
-        take_all<double>(blocks, [&](int i) { return own[i]; }, [&](double sum) { add(&total, sum); });
     }
-    to[0] = total.sum;
-    to[1] = total.error;
+};
+
+// The largest of `count` keys, `step` apart.
+DEV double largest_key(const double* keys, int count, int step) {
+    u64 key = 0;
+    for (int i = 0; i < count; i++) {
+        const u64 own = reinterpret_cast<const u64*>(keys)[i * step];
+        if (own > key) key = own;
+    }
+    return double_of(key);
 }
 
-// Reduces the results of a span's blocks, by a block of threads: a thread for each chunk and part, then one for each part.
-DEV void end_of_span(const Params& p, const word* table, u32 parts, double (*near)[2 * SPAN_TOTALS]) {
+// The total of the results of a chunk's blocks, in order. `limbs`: those of the second limbs, or null.
+DEV Total total_of_chunk(const double* results, const double* limbs, int blocks) {
+    Total total = total_zero();
+    if (limbs) {
+        for (int i = 0; i < blocks; i++) {
+            add(&total, results[i]);
+            add(&total, limbs[i]);
+        }
+        return total;
+    }
+#pragma unroll 8
+    for (int i = 0; i < blocks; i++) add(&total, results[i]);
+    return total;
+}
+
+// Reduces the results of a span's blocks, by a block of threads: a thread for each chunk, then one for each part.
+DEV void end_of_span(const Params& p, const word* table, u32 parts, double (*near)[2 * SPAN_TOTALS], Stage& stage) {
     const word span = blockIdx.x;
-    const word tensor = last_before(p.w[TENSORS], span, [&](word i) { return first_span(p, table, i); });
+    const int lane = threadIdx.x % 32;
+    const word tensor = last_before<32>(p.w[TENSORS], span, lane, [&](word i) { return first_span(p, table, i); });
     const word first = first_slot(p, table, tensor) + (span - first_span(p, table, tensor)) * SPAN_BLOCKS;
     const word left = first_slot(p, table, tensor + 1) - first;
     const int blocks = static_cast<int>(left < SPAN_BLOCKS ? left : SPAN_BLOCKS);
-    const int chunks = (blocks + CHUNK_BLOCKS - 1) / CHUNK_BLOCKS;
-    for (int item = threadIdx.x; item < PARTS * SPAN_TOTALS; item += THREADS) {
-        const int part = item / SPAN_TOTALS, chunk = item % SPAN_TOTALS, before = chunk * CHUNK_BLOCKS;
-        if (chunk >= chunks || !(parts >> part & 1)) continue;
-        const int own = blocks - before < CHUNK_BLOCKS ? blocks - before : CHUNK_BLOCKS;
-        end_of_chunk(p, part, first + before, own, part == PART_SUM && parts >> PART_LIMB & 1, near[part] + 2 * chunk);
+    const int chunks = (blocks + CHUNK_BLOCKS - 1) / CHUNK_BLOCKS, chunk = threadIdx.x, before = chunk * CHUNK_BLOCKS;
+    for (int part = 0; part < PARTS; part++) {
+        if (!(parts >> part & 1)) continue;
+        stage.fill(of_blocks(p, part) + first, blocks);
+        __syncthreads();
+        if (chunk < chunks) {
+            const int own = blocks - before < CHUNK_BLOCKS ? blocks - before : CHUNK_BLOCKS;
+            double* to = near[part] + 2 * chunk;
+            if (part >= PART_MAX) {
+                to[0] = largest_key(stage.row(chunk), own, 1);
+            } else {
+                const bool limbs = part == PART_SUM && parts >> PART_LIMB & 1;
+                const double* others = limbs ? of_blocks(p, PART_LIMB) + first + before : nullptr;
+                const Total total = total_of_chunk(stage.row(chunk), others, own);
+                to[0] = total.sum;
+                to[1] = total.error;
+            }
+        }
+        __syncthreads();
     }
-    __syncthreads();
     const int part = threadIdx.x;
     if (part >= PARTS || !(parts >> part & 1)) return;
     double* to = of_spans(p, part) + 2 * span;
     if (part >= PART_MAX) {
-        u64 key = 0;
-        for (int i = 0; i < chunks; i++) {
-            const u64 own = reinterpret_cast<const u64*>(near[part])[2 * i];
-            if (own > key) key = own;
-        }
-        *reinterpret_cast<u64*>(to) = key;
+        to[0] = largest_key(near[part], chunks, 2);
         return;
     }
-    Total total = total_zero();
-    merge_all(&total, near[part], chunks, 1);
+    const Total total = merge_all(total_zero(), near[part], chunks, 1);
     to[0] = total.sum;
     to[1] = total.error;
 }
 
 // The norm of a list from the results of its blocks. EUCLIDEAN: of order 2, whose code is short.
-template <bool EUCLIDEAN> KERNEL_FOR(4) ends(const __grid_constant__ Params p) {
+template <bool EUCLIDEAN> KERNEL_FOR(2) ends(const __grid_constant__ Params p) {
     __shared__ double near[WARPS][2 * SPAN_TOTALS];
+    __shared__ Stage stage;
     Order order = order_of(p);
     if (EUCLIDEAN) order = Order{ORDER_TWO, 2.0, order.wide, false, order.is_squared};
-    if (p.w[SPANS]) end_of_span(p, table_of(p), parts_of(order, p.w[FLAGS] & HAS_LIMBS), near);
+    if (p.w[SPANS]) end_of_span(p, table_of(p), parts_of(order, p.w[FLAGS] & HAS_LIMBS), near, stage);
     end_of_first(p, order, near[0]);
 }
 
 // The same for its powers.
 template <class> KERNEL power_ends(const __grid_constant__ Params p) {
     __shared__ double near[WARPS][2 * SPAN_TOTALS];
-    if (p.w[SPANS]) end_of_span(p, table_of(p), 1 << PART_SUM, near);
+    __shared__ Stage stage;
+    if (p.w[SPANS]) end_of_span(p, table_of(p), 1 << PART_SUM, near, stage);
     end_of_power(p, near[0]);
 }
 
@@ -992,7 +1035,7 @@ template <class T> KERNEL scale(const __grid_constant__ Params p) {
     const word* table = table_of(p);
     for (word i = blockIdx.x * static_cast<word>(WARPS) + warp; i < p.w[BLOCKS]; i += gridDim.x * static_cast<word>(WARPS)) {
         const word block = p.w[BLOCKS] - 1 - i;
-        const word* row = row_of(p, table, block);
+        const word* row = row_of<32>(p, table, block, lane);
         const word* state = states + (one ? 0 : row[ROW_GROUP]) * STATE_WORDS;
         const bool scales = state[STATE_SCALES];
         if (!scales && row[ROW_SOURCE] == row[ROW_TARGET]) continue;
@@ -1347,8 +1390,7 @@ template <class> KERNEL_FOR(1) column_norms(const __grid_constant__ Params p) {
     const word count = p.w[COUNT], runs = (p.w[LENGTH] + p.w[RUN] - 1) / p.w[RUN];
     const word step = gridDim.x * static_cast<word>(THREADS);
     for (word i = blockIdx.x * static_cast<word>(THREADS) + threadIdx.x; i < count; i += step) {
-        Total total = total_zero();
-        merge_all(&total, totals + 2 * i, static_cast<int>(runs), count);
+        const Total total = merge_all<16>(total_zero(), totals + 2 * i, static_cast<int>(runs), count);
         const Reader reader = {at<const void>(p.w[SOURCE]), table, place(table, p.w[KEPT], i), p.w[REDUCED],
                                static_cast<int>(p.w[DTYPE])};
         ColumnPasses passes = {reader, p.w[LENGTH], value_of(total)};
