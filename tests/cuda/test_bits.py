@@ -193,6 +193,18 @@ def test_long_vectors(gpu, n, dtype):
     _check_all(gpu, sample((n,), dtype)[: n // 4], [POWERS])
 
 
+@pytest.mark.parametrize("n", [8_388_608, 8_388_609])
+@pytest.mark.parametrize(
+    ("dtype", "p", "by"), [(BF16, 2, 1), (np.int8, np.inf, 1), (np.int64, 1, 2**55), (np.float64, 2, 1e200)]
+)
+def test_vectors_of_a_span_of_chunks(gpu, n, dtype, p, by):
+    """64 chunks make a span. One more element makes a second span."""
+    x = np.zeros(n, dtype)
+    edges = np.r_[0, 2047, 2048, 131_071, 131_072, n // 2, n - 131_073 : n - 131_070, n - 2, n - 1]
+    x[edges] = (np.arange(len(edges)) % 100 + 1) * by
+    check(gpu, lambda ts: gc.global_norm(ts, ord=p), [x, x[:5]])
+
+
 @pytest.mark.parametrize("dtype", [*INTEGERS, np.bool_])
 @looped("n", [0, 1, 33, 2049, 7000])
 def test_norms_of_integers(gpu, dtype, n):

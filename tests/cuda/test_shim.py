@@ -51,6 +51,23 @@ __global__ void turned(const __grid_constant__ Params p) {
     ((long long*)p.w[0])[threadIdx.x] = part[threadIdx.x / 32 * 32 + 31 - threadIdx.x % 32];
 }
 
+// The halves of a warp vote, the second one more often. The last thread of each warp has left by then.
+__global__ void voting(const __grid_constant__ Params p) {
+    if (threadIdx.x % 32 == 31) return;
+    const bool second = threadIdx.x % 32 >= 16;
+    const unsigned mask = second ? 0x7fff0000u : 0x0000ffffu;
+    long long votes = 0;
+    for (unsigned k = 0; k < (second ? 3 : 2); k++) {
+        votes = votes << 32 | __ballot_sync(mask, (threadIdx.x >> k & 1) != 0);
+    }
+    ((long long*)p.w[0])[threadIdx.x] = votes;
+}
+
+__global__ void absent(const __grid_constant__ Params p) {
+    if (threadIdx.x != 5) __ballot_sync(0xffffffffu, true);
+    __syncthreads();
+}
+
 __global__ void racing(const __grid_constant__ Params p) {
     __shared__ long long part[256];
     part[threadIdx.x] = threadIdx.x;
@@ -79,7 +96,7 @@ __global__ void torn(const __grid_constant__ Params p) {
 
 __global__ void beyond(const __grid_constant__ Params p) { ((char*)p.w[0])[p.w[1]] = 1; }
 """
-KERNELS = ["sums<float>", "sums<double>", "turned", "racing", "forked", "parted", "torn", "beyond"]
+KERNELS = ["sums<float>", "sums<double>", "turned", "voting", "absent", "racing", "forked", "parted", "torn", "beyond"]
 
 
 @functools.cache
@@ -119,6 +136,19 @@ def test_barriers_of_warps_hold(backward: bool) -> None:
     assert (found == np.arange(256).reshape(-1, 32)[:, ::-1].ravel()).all()
 
 
+@pytest.mark.parametrize("backward", [False, True])
+def test_threads_vote_with_those_of_their_mask(backward: bool) -> None:
+    used = device(backward=backward)
+    data = used.upload(np.zeros(64, np.int64))
+    used.launch(used.function("voting"), 1, 64, params(data.ptr))
+    found = np.frombuffer(used.download(data, 512), np.int64).reshape(2, 32)
+    bits = [0xAAAAAAAA, 0xCCCCCCCC, 0xF0F0F0F0]  # of the threads whose number has bit k
+    first, second = ([vote & mask for vote in bits] for mask in (0x0000FFFF, 0x7FFF0000))
+    assert (found[:, :16] == first[0] << 32 | first[1]).all()
+    assert (found[:, 16:31] == second[1] << 32 | second[2]).all()
+    assert (found[:, 31] == 0).all()
+
+
 def test_the_order_of_threads_shows_races() -> None:
     found = []
     for backward in (False, True):
@@ -131,6 +161,7 @@ def test_the_order_of_threads_shows_races() -> None:
 
 @pytest.mark.parametrize(("name", "message"), [
     ("forked", "not all threads wait"), ("parted", "not all threads wait"), ("torn", "different barriers"),
+    ("absent", "different barriers"),
 ])  # fmt: skip
 def test_a_barrier_that_some_threads_miss_is_an_error(name: str, message: str) -> None:
     used = device()

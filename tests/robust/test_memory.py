@@ -217,7 +217,7 @@ print(min(faults))
 @glibc
 @pytest.mark.parametrize(("mib", "heap", "mapped"), [(512, 31, 33), (16, 7, 9), (0, None, 4)])
 def test_glibc_keeps_no_more_than_the_setting(mib, heap, mapped):
-    """It keeps twice the size up to which blocks come from its heap. A bit of a block's header tells if it does not."""
+    """It keeps up to twice the size of the largest block from its heap. A bit in the header marks other blocks."""
     code = """
 import ctypes
 gc.clip_by_global_norm([np.ones(2048, np.float32)], 1.0)

@@ -155,6 +155,7 @@ void start() {
 void prepare(Fiber& fiber) {
     if (!fiber.stack) fiber.stack = (char*)aligned_alloc(64, STACK);
     fiber.state = RUNS;
+    fiber.vote = false;
     fiber.context.bottom = fiber.stack;
     fiber.context.size = STACK;
 #if SHIM_X86
@@ -186,7 +187,7 @@ unsigned ballot(unsigned mask, bool vote, int line) {
     wait(AT_WARP, line, mask);
     const Fiber* warp = fibers + threadIdx.x / WARP * WARP;
     unsigned votes = 0;
-    for (unsigned i = 0; i < WARP; i++) votes |= unsigned(warp[i].vote) << i & mask;
+    for (unsigned i = 0; i < WARP; i++) votes |= unsigned(warp[i].vote && warp[i].state != DONE) << i & mask;
     wait(AT_WARP, line, mask);
     return votes;
 }

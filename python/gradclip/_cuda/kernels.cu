@@ -1,9 +1,10 @@
 // The kernels. Their sums have the order of the CPU's (DESIGN.md, "The numeric contract"), so that the bits are the same.
 //
-// A team of threads, a warp or half of one, takes a block of 2,048 elements; lane j adds up elements j, j + 32, ..., and the lanes
-// are folded by halves. A second kernel adds up the results of the blocks: 64 blocks make a chunk, and 64 chunks a span. A block of
-// threads adds up a span, and the last one adds up the list, where 64 arrays make a span too. The order is fixed, so neither the
-// GPU nor chance changes a bit. There are no shuffles, no floating-point atomics, no waiting.
+// A team of neighbouring threads takes a block of 2,048 elements. It has 32 sums, the lanes: lane j is the sum of elements j,
+// j + 32, ... A thread has one lane or several. The lanes are folded by halves. A second kernel adds up the results of blocks:
+// 64 blocks make a chunk, and 64 chunks a span. A block of threads adds up a span, and the last one adds up the list, where 64
+// arrays make a span too. The order is fixed, so neither the GPU nor chance changes a bit. There are no shuffles, no
+// floating-point atomics, no waiting.
 //
 // Every kernel has one argument, words passed by value. `_words.py` has the same names for them as stand here.
 
@@ -142,7 +143,7 @@ DEV word target_layout(const word* row) { return row[ROW_LAYOUTS] >> 32; }
 // Neighbours in memory that are loaded and stored at once.
 template <class T, int COUNT = 16 / sizeof(T)> struct alignas(COUNT * sizeof(T)) Pack { T element[COUNT]; };
 
-// ---- sums of a team: TEAM neighbouring threads. All of them get the result.
+// ---- what a team does together: TEAM neighbouring threads. All of them get the result.
 
 // The threads of a team that are in one warp.
 template <int TEAM> constexpr int IN_WARP = TEAM < 32 ? TEAM : 32;
@@ -153,7 +154,7 @@ template <int TEAM> DEV u32 team_mask() {
     return ((1u << TEAM % 32) - 1) << threadIdx.x % 32 / TEAM * TEAM;
 }
 
-// The last of `count` things that start at or before `item`; the first one starts at 0. Each step asks TEAM of them at once.
+// The last of `count` things that start at or before `item`; the first one starts at 0. Each step compares TEAM of them.
 template <int TEAM, class Start> DEV word last_before(word count, word item, int thread, const Start& start) {
     word low = 0, high = count;
     while (high - low > 1) {
@@ -171,11 +172,12 @@ template <int TEAM> DEV const word* row_of(const Params& p, const word* table, w
     return rows + row * ROW_WORDS;
 }
 
-// The sum of the COUNT numbers in `near`, folded by halves.
-template <int TEAM, int COUNT = TEAM> DEV double fold(double* near, int thread) {
+// The sum of the NUMBERS numbers in `near`, folded by halves.
+template <int TEAM, int NUMBERS = TEAM> DEV double fold(double* near, int thread) {
+    static_assert(NUMBERS <= 2 * TEAM, "a thread adds one pair at a time");
     __syncwarp(team_mask<TEAM>());
-    for (int width = COUNT / 2; width; width /= 2) {
-        for (int i = thread; i < width; i += TEAM) near[i] += near[i + width];
+    for (int width = NUMBERS / 2; width; width /= 2) {
+        if (thread < width) near[thread] += near[thread + width];
         __syncwarp(team_mask<TEAM>());
     }
     const double all = near[0];
@@ -517,30 +519,30 @@ template <int AT_ONCE = 8> DEV Total merge_all(Total all, const double* totals, 
     return all;
 }
 
-// The sum of a tensor: of its spans, in order. Most tensors have one.
+// The sum of a tensor: of its spans, in order. Most tensors have one, and none has fewer: the table leaves out empty ones.
 DEV Total sum_of_tensor(const Params& p, const word* table, int part, word tensor) {
     const word first = first_span(p, table, tensor), count = first_span(p, table, tensor + 1) - first;
     const double* spans = of_spans(p, part) + 2 * first;
     Total all = total_zero();
     merge(&all, total_of(spans[0], spans[1]));
-    return count == 1 ? all : merge_all(all, spans + 2, static_cast<int>(count) - 1, 1);
+    return merge_all(all, spans + 2, static_cast<int>(count) - 1, 1);
 }
 
 // The sum of all tensors: 64 of them make a span. A warp merges a span from shared memory, and one thread merges the spans.
 DEV_COLD double sum_of_list(const Params& p, const word* table, int part, double* near) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int thread = threadIdx.x % 32, warp = threadIdx.x / 32;
     double* own = near + 2 * SPAN_TOTALS * warp;
     Total all = total_zero();
     for (word from = 0; from < p.w[TENSORS]; from += WARPS * SPAN_TOTALS) {
         const word first = from + warp * SPAN_TOTALS, left = p.w[TENSORS] - first;
         const int count = static_cast<int>(left < 0 ? 0 : left < SPAN_TOTALS ? left : SPAN_TOTALS);
-        for (int i = lane; i < count; i += 32) {
+        for (int i = thread; i < count; i += 32) {
             const Total tensor = sum_of_tensor(p, table, part, first + i);
             own[2 * i] = tensor.sum;
             own[2 * i + 1] = tensor.error;
         }
         __syncwarp();
-        if (lane == 0) {
+        if (thread == 0) {
             const Total span = merge_all(total_zero(), own, count, 1);
             own[0] = span.sum;
             own[1] = span.error;
@@ -556,14 +558,19 @@ DEV_COLD double sum_of_list(const Params& p, const word* table, int part, double
     return sum;
 }
 
-// The largest key of spans [from, end), every `step`th.
-DEV u64 max_of_spans(const Params& p, int part, word from, word end, word step) {
-    const u64* keys = reinterpret_cast<const u64*>(of_spans(p, part));
+// The largest of the keys [from, end), every `step`th. Keys stand where sums would.
+DEV u64 largest_key(const double* keys, word from, word end, word step) {
     u64 key = 0;
-    for (word span = from; span < end; span += step) {
-        if (keys[2 * span] > key) key = keys[2 * span];
+    for (word i = from; i < end; i += step) {
+        const u64 own = reinterpret_cast<const u64*>(keys)[i];
+        if (own > key) key = own;
     }
     return key;
+}
+
+// The largest key of spans [from, end), every `step`th.
+DEV u64 max_of_spans(const Params& p, int part, word from, word end, word step) {
+    return largest_key(of_spans(p, part), 2 * from, 2 * end, 2 * step);
 }
 
 // The largest key of the list, by all threads.
@@ -715,7 +722,7 @@ template <int TEAM, class Work> DEV void each_block(const Params& p, const word*
 template <class T> constexpr int NEIGHBOURS = sizeof(T) == 2 ? 2 : 1;
 
 // A number as a type.
-template <int COUNT> struct Count { static constexpr int value = COUNT; };
+template <int N> struct Count { static constexpr int value = N; };
 
 // The squares of a list of arrays of one dtype. DEEP: for lists with float64, whose squares can leave its range.
 template <class T, bool DEEP> KERNEL_FOR(3) sums(const __grid_constant__ Params p) {
@@ -730,7 +737,7 @@ template <class T, bool DEEP> KERNEL_FOR(3) sums(const __grid_constant__ Params 
         auto add_all = [&](auto at_once, int len, auto load) {
             enum : int { AT_ONCE = decltype(at_once)::value };
 #pragma unroll 4
-            for (int i = LANES * thread; i - LANES * thread < len; i += 32 * AT_ONCE) {
+            for (int i = LANES * thread; i - LANES * thread < len; i += 32 * AT_ONCE) { // from 0 on, it took more registers
                 Neighbours loaded[AT_ONCE]; // so that all are under way at once
 #pragma unroll
                 for (int k = 0; k < AT_ONCE; k++) loaded[k] = load(i + 32 * k);
@@ -749,12 +756,12 @@ template <class T, bool DEEP> KERNEL_FOR(3) sums(const __grid_constant__ Params 
                 }
             }
         };
-        auto add_some = [&](auto at_once, auto place) { // beyond the end stands 0, which adds 0
+        auto add_some = [&](auto at_once, auto index) { // beyond the end stands 0, which adds 0
             add_all(at_once, block.len, [&](int i) {
                 Neighbours found = {};
 #pragma unroll
                 for (int j = 0; j < LANES; j++) {
-                    if (i + j < block.len) found.element[j] = data[place(i + j)];
+                    if (i + j < block.len) found.element[j] = data[index(i + j)];
                 }
                 return found;
             });
@@ -820,7 +827,7 @@ template <class> KERNEL first(const __grid_constant__ Params p) {
     const word* table = table_of(p);
     const Order order = order_of(p);
     const u32 parts = parts_of(order, p.w[FLAGS] & HAS_LIMBS);
-    each_block<32>(p, table, near, [&](const word* row, const Block& block, double* lanes, int lane) {
+    each_block<32>(p, table, near, [&](const word* row, const Block& block, double* lanes, int thread) {
         const Reader reader = {at<const void>(row[ROW_SOURCE]), table, 0, source_layout(row), dtype};
         for (int part = 0; part <= PART_LIMB; part++) {
             if (!(parts >> part & 1)) continue;
@@ -828,8 +835,8 @@ template <class> KERNEL first(const __grid_constant__ Params p) {
             const double by = power_of_two(is_down ? -RESCALE : is_up ? RESCALE : 0);
             double* to = of_blocks(p, part) + block.slot;
             if (part >= PART_MAX && part != PART_LIMB) {
-                const u64 key = max_of_block<32>(lanes, lane, reader, by, block.from, block.len);
-                if (lane == 0) *reinterpret_cast<u64*>(to) = key;
+                const u64 key = max_of_block<32>(lanes, thread, reader, by, block.from, block.len);
+                if (thread == 0) *reinterpret_cast<u64*>(to) = key;
                 continue;
             }
             Term term = term_of(order.kind == ORDER_ONE ? TERM_ABS : order.kind == ORDER_TWO ? TERM_SQUARE : TERM_SIMPLE, by);
@@ -837,8 +844,8 @@ template <class> KERNEL first(const __grid_constant__ Params p) {
             const bool has_limbs = limbs_of(dtype) > 1 && order.kind == ORDER_ONE;
             if (has_limbs) term.limb = part == PART_LIMB ? 1 : 0;
             const bool is_none = part == PART_LIMB && !has_limbs;
-            const double sum = is_none ? 0.0 : sum_of_block<32>(lanes, lane, reader, term, block.from, block.len);
-            if (lane == 0) *to = sum;
+            const double sum = is_none ? 0.0 : sum_of_block<32>(lanes, thread, reader, term, block.from, block.len);
+            if (thread == 0) *to = sum;
         }
     });
 }
@@ -848,14 +855,14 @@ template <class> KERNEL powers(const __grid_constant__ Params p) {
     __shared__ double near[THREADS];
     const int dtype = static_cast<int>(p.w[DTYPE]);
     const word* table = table_of(p);
-    each_block<32>(p, table, near, [&](const word* row, const Block& block, double* lanes, int lane) {
+    each_block<32>(p, table, near, [&](const word* row, const Block& block, double* lanes, int thread) {
         const word* state = at<const word>(p.w[STATE_AT]) + (is_one_group(p) ? 0 : row[ROW_GROUP]) * STATE_WORDS;
         if (!state[STATE_GOES_ON]) return;
         Term term = term_of(TERM_POWER, 1.0);
         term.power = *reinterpret_cast<const Power*>(state + STATE_POWER);
         const Reader reader = {at<const void>(row[ROW_SOURCE]), table, 0, source_layout(row), dtype};
-        const double sum = sum_of_block<32>(lanes, lane, reader, term, block.from, block.len);
-        if (lane == 0) of_blocks(p, PART_SUM)[block.slot] = sum;
+        const double sum = sum_of_block<32>(lanes, thread, reader, term, block.from, block.len);
+        if (thread == 0) of_blocks(p, PART_SUM)[block.slot] = sum;
     });
 }
 
@@ -871,25 +878,15 @@ struct Stage {
 #pragma unroll
         for (int k = 0; k < EACH_THREAD; k++) {
             const int i = threadIdx.x + k * THREADS;
-            loaded[k] = i < blocks ? source[i] : 0.0;
+            if (i < blocks) loaded[k] = source[i];
         }
 #pragma unroll
         for (int k = 0; k < EACH_THREAD; k++) {
             const int i = threadIdx.x + k * THREADS;
-            results[i / CHUNK_BLOCKS * ROW + i % CHUNK_BLOCKS] = loaded[k];
+            if (i < blocks) results[i / CHUNK_BLOCKS * ROW + i % CHUNK_BLOCKS] = loaded[k];
         }
     }
 };
-
-// The largest of `count` keys, `step` apart.
-DEV double largest_key(const double* keys, int count, int step) {
-    u64 key = 0;
-    for (int i = 0; i < count; i++) {
-        const u64 own = reinterpret_cast<const u64*>(keys)[i * step];
-        if (own > key) key = own;
-    }
-    return double_of(key);
-}
 
 // The total of the results of a chunk's blocks, in order. `limbs`: those of the second limbs, or null.
 DEV Total total_of_chunk(const double* results, const double* limbs, int blocks) {
@@ -906,11 +903,11 @@ DEV Total total_of_chunk(const double* results, const double* limbs, int blocks)
     return total;
 }
 
-// Reduces the results of a span's blocks, by a block of threads: a thread for each chunk, then one for each part.
+// Reduces the results of a span's blocks, by a block of threads: part by part, a thread for each chunk; then a thread for each
+// part adds up the chunks.
 DEV void end_of_span(const Params& p, const word* table, u32 parts, double (*near)[2 * SPAN_TOTALS], Stage& stage) {
     const word span = blockIdx.x;
-    const int lane = threadIdx.x % 32;
-    const word tensor = last_before<32>(p.w[TENSORS], span, lane, [&](word i) { return first_span(p, table, i); });
+    const word tensor = last_before<32>(p.w[TENSORS], span, threadIdx.x % 32, [&](word i) { return first_span(p, table, i); });
     const word first = first_slot(p, table, tensor) + (span - first_span(p, table, tensor)) * SPAN_BLOCKS;
     const word left = first_slot(p, table, tensor + 1) - first;
     const int blocks = static_cast<int>(left < SPAN_BLOCKS ? left : SPAN_BLOCKS);
@@ -923,7 +920,7 @@ DEV void end_of_span(const Params& p, const word* table, u32 parts, double (*nea
             const int own = blocks - before < CHUNK_BLOCKS ? blocks - before : CHUNK_BLOCKS;
             double* to = near[part] + 2 * chunk;
             if (part >= PART_MAX) {
-                to[0] = largest_key(stage.row(chunk), own, 1);
+                *reinterpret_cast<u64*>(to) = largest_key(stage.row(chunk), 0, own, 1);
             } else {
                 const bool limbs = part == PART_SUM && parts >> PART_LIMB & 1;
                 const double* others = limbs ? of_blocks(p, PART_LIMB) + first + before : nullptr;
@@ -938,7 +935,7 @@ DEV void end_of_span(const Params& p, const word* table, u32 parts, double (*nea
     if (part >= PARTS || !(parts >> part & 1)) return;
     double* to = of_spans(p, part) + 2 * span;
     if (part >= PART_MAX) {
-        to[0] = largest_key(near[part], chunks, 2);
+        *reinterpret_cast<u64*>(to) = largest_key(near[part], 0, 2 * chunks, 2);
         return;
     }
     const Total total = merge_all(total_zero(), near[part], chunks, 1);
@@ -1031,11 +1028,11 @@ template <class T> KERNEL scale(const __grid_constant__ Params p) {
     const word* states = at<const word>(p.w[STATE_AT]);
     const bool one = is_one_group(p);
     if (one && (p.w[FLAGS] & IN_PLACE) && !states[STATE_SCALES]) return;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int thread = threadIdx.x % 32, warp = threadIdx.x / 32;
     const word* table = table_of(p);
     for (word i = blockIdx.x * static_cast<word>(WARPS) + warp; i < p.w[BLOCKS]; i += gridDim.x * static_cast<word>(WARPS)) {
         const word block = p.w[BLOCKS] - 1 - i;
-        const word* row = row_of<32>(p, table, block, lane);
+        const word* row = row_of<32>(p, table, block, thread);
         const word* state = states + (one ? 0 : row[ROW_GROUP]) * STATE_WORDS;
         const bool scales = state[STATE_SCALES];
         if (!scales && row[ROW_SOURCE] == row[ROW_TARGET]) continue;
@@ -1045,10 +1042,10 @@ template <class T> KERNEL scale(const __grid_constant__ Params p) {
         const T* source = data_at<const T>(row[ROW_SOURCE]);
         T* target = data_at<T>(row[ROW_TARGET]);
         if (row[ROW_LAYOUTS] == 0) {
-            copy_scaled<32>(source + from, target + from, own.len, lane, scales, factor);
+            copy_scaled<32>(source + from, target + from, own.len, thread, scales, factor);
             continue;
         }
-        for (word k = from + lane; k < from + own.len; k += 32) {
+        for (word k = from + thread; k < from + own.len; k += 32) {
             const T x = source[place(table, source_layout(row), k)];
             target[place(table, target_layout(row), k)] = scales ? scaled(x, factor) : x;
         }
@@ -1065,15 +1062,15 @@ template <class T> KERNEL clip(const __grid_constant__ Params p) {
     lo = *reinterpret_cast<const T*>(&p.w[LO]);
     hi = *reinterpret_cast<const T*>(&p.w[HI]);
     if (!p.w[LO_AT] && !p.w[HI_AT] && !p.w[SOURCE_LAYOUT] && !p.w[TARGET_LAYOUT]) {
-        const int lane = threadIdx.x % 32;
+        const int thread = threadIdx.x % 32;
         const word warps = gridDim.x * static_cast<word>(WARPS);
         for (word block = blockIdx.x * static_cast<word>(WARPS) + threadIdx.x / 32; block * BLOCK < p.w[COUNT]; block += warps) {
             const word left = p.w[COUNT] - block * BLOCK;
             const word from = block * BLOCK;
             const int len = static_cast<int>(left < BLOCK ? left : BLOCK);
             auto map = [&](T x) { return clipped(x, lo, hi); };
-            if (in_place) map_dense<32, true>(source + from, target + from, len, lane, map);
-            else map_dense<32, false>(source + from, target + from, len, lane, map);
+            if (in_place) map_dense<32, true>(source + from, target + from, len, thread, map);
+            else map_dense<32, false>(source + from, target + from, len, thread, map);
         }
         return;
     }
@@ -1150,7 +1147,7 @@ template <class R, int TEAM> struct TeamPasses {
             }
             return value_of(total);
         }
-        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        const int thread = threadIdx.x % 32, warp = threadIdx.x / 32;
         SpanSum all = span_sum_zero();
         for (word chunk = 0; chunk < len; chunk += CHUNK_BLOCKS * static_cast<word>(BLOCK)) {
             for (int i = warp; i < CHUNK_BLOCKS * (limbs ? 2 : 1); i += WARPS) {
@@ -1159,8 +1156,8 @@ template <class R, int TEAM> struct TeamPasses {
                 const word left = len - from;
                 if (left <= 0) break;
                 const int of = static_cast<int>(left < BLOCK ? left : BLOCK);
-                const double sum = sum_of_block<IN_WARP<TEAM>>(near + warp * 32, lane, reader, own, from, of);
-                if (lane == 0) sums[i] = sum;
+                const double sum = sum_of_block<IN_WARP<TEAM>>(near + warp * 32, thread, reader, own, from, of);
+                if (thread == 0) sums[i] = sum;
             }
             __syncthreads();
             word count = (len - chunk + BLOCK - 1) / BLOCK;
@@ -1175,15 +1172,15 @@ template <class R, int TEAM> struct TeamPasses {
     DEV_METHOD double sum(const Term& term) { return pass(term); }
     DEV_METHOD double max(double by) {
         if (TEAM < THREADS) return of_key(max_of_block<IN_WARP<TEAM>>(near, threadIdx.x % IN_WARP<TEAM>, reader, by, 0, len));
-        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        const int thread = threadIdx.x % 32, warp = threadIdx.x / 32;
         u64 key = 0;
         for (word i = threadIdx.x; i < len; i += THREADS) {
             const u64 own = reader.key(i, by);
             if (own > key) key = own;
         }
-        key = fold_max<IN_WARP<TEAM>>(near + warp * 32, lane, key);
+        key = fold_max<IN_WARP<TEAM>>(near + warp * 32, thread, key);
         u64* keys = reinterpret_cast<u64*>(sums);
-        if (lane == 0) keys[warp] = key;
+        if (thread == 0) keys[warp] = key;
         __syncthreads();
         for (int i = 0; i < WARPS; i++) {
             if (keys[i] > key) key = keys[i];

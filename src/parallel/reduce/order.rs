@@ -101,8 +101,8 @@ impl Order {
         }
     }
 
-    /// [`Order::norm_of_plain_sum`] for several sums. Returns whether all norms are right: none is for another order, and a sum
-    /// may have left float64's range.
+    /// [`Order::norm_of_plain_sum`] for several sums. Returns whether all norms are right. They are not if a sum may have left
+    /// float64's range. For other orders, nothing is written.
     pub(in crate::parallel) fn plain_norms(self, isa: Isa, sums: &[f64], norms: &mut [Scaled]) -> bool {
         let roots = self == Self::Two;
         if !roots && !matches!(self, Self::One | Self::Square) {
