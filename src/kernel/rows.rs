@@ -23,7 +23,7 @@ pub struct PlainNorms<'a> {
     pub sums: &'a [f64],
     /// Whether the norms are the square roots of the sums.
     pub roots: bool,
-    /// The norms to write, at least as many as sums.
+    /// The norms to write, as many as sums.
     pub norms: &'a mut [f64],
 }
 

@@ -153,7 +153,7 @@ impl<T: Real> Strip<'_, T> {
         let sums = &mut Aligned([0.0; WIDEST_STRIP]).0[..factors.len()];
         sums.iter_mut().zip(&*totals).for_each(|(sum, total)| *sum = total.value());
         rule.plain_factors(isa, sums, factors);
-        Order::Two.plain_norms(isa, sums, self.norms); // those that are not right are written below
+        self.norms.iter_mut().zip(&*sums).for_each(|(norm, sum)| *norm = Scaled::new(sum.sqrt(), 0));
         let mut are_plain = true;
         // Columns whose factor is still unknown are read one by one, before anything is written. The most frequent one is a
         // column of zeros.

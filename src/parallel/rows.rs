@@ -165,7 +165,7 @@ impl<'a, T: Real> Rows<'a, T> {
         row_sums(isa, source.unwrap_or(data), len, Reduction::Square, sums);
         self.rule.plain_factors(isa, sums, factors);
         let rounding = self.rule.rounding();
-        Order::Two.plain_norms(isa, sums, norms); // those that are not right are written below
+        norms.iter_mut().zip(&*sums).for_each(|(norm, sum)| *norm = Scaled::new(sum.sqrt(), 0));
         let mut done = 0;
         while done < count {
             let plain = factors[done..].iter().take_while(|factor| **factor != 0.0).count();

@@ -175,9 +175,10 @@ _NORM_AT, _ROWS, _COUNT, _BLOCKS, _DTYPE = map(int, (Word.NORM_AT, Word.ROWS, Wo
 _OF_CALLS = (Flag.NARROW_NORM | Flag.EACH).value
 
 
-#: The most blocks of threads for each multiprocessor. Those that add up should be many more than it runs at a time, so
-#: that none idles at the end: with 16, the norm of 10^9 bfloat16 elements took 1.04 times as long on an H200. An H200
-#: runs 4 of those that scale at a time, and more take longer where nothing needs scaling.
+#: The most blocks of threads for each multiprocessor, in the kernels that add up and in those that scale. A sum needs
+#: many more than run at a time, so that no multiprocessor idles at the end: with 16, the norm of 10^9 bfloat16 elements
+#: took 1.04 times as long on an H200. Scaling has as many as an H200 runs at a time. More would take longer to start
+#: and end where nothing needs scaling.
 _EACH_ADDS, _EACH_SCALES = 32, 4
 
 

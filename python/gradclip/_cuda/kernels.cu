@@ -154,7 +154,8 @@ template <int TEAM> DEV u32 team_mask() {
     return ((1u << TEAM % 32) - 1) << threadIdx.x % 32 / TEAM * TEAM;
 }
 
-// The last of `count` things that start at or before `item`; the first one starts at 0. Each step compares TEAM of them.
+// The last of `count` rows or tensors that start at or before `item`. The first one starts at 0. Each step compares TEAM of them,
+// which takes fewer loads that wait for each other than a binary search.
 template <int TEAM, class Start> DEV word last_before(word count, word item, int thread, const Start& start) {
     word low = 0, high = count;
     while (high - low > 1) {
@@ -866,8 +867,8 @@ template <class> KERNEL powers(const __grid_constant__ Params p) {
     });
 }
 
-// The results of a span's blocks, of one part, in shared memory: a row for each chunk. A row is one place longer than a chunk, so
-// that threads that read a row each use different banks.
+// The results of a span's blocks, of one part, in shared memory, with a row for each chunk. Each thread reads a row of its own. A
+// row is one place longer than a chunk, so that the threads use different banks.
 struct Stage {
     enum : int { ROW = CHUNK_BLOCKS + 1, EACH_THREAD = SPAN_BLOCKS / THREADS };
     double results[SPAN_TOTALS * ROW];

@@ -3,7 +3,7 @@
 use crate::element::Element;
 use crate::isa::Isa;
 use crate::kernel::power::{Power, half_power, half_power_root};
-use crate::kernel::rows::{MAX_ROWS_AT_ONCE, PlainNorms};
+use crate::kernel::rows::PlainNorms;
 use crate::kernel::sum::{SMALLEST_SUM, Total, is_plain_sum};
 use crate::scaled::{RESCALE, Scaled, power_of_two};
 
@@ -101,20 +101,11 @@ impl Order {
         }
     }
 
-    /// [`Order::norm_of_plain_sum`] for several sums. Returns whether all norms are right. They are not if a sum may have left
-    /// float64's range. For other orders, nothing is written.
-    pub(in crate::parallel) fn plain_norms(self, isa: Isa, sums: &[f64], norms: &mut [Scaled]) -> bool {
+    /// [`Order::norm_of_plain_sum`] for several sums, unless a sum may have left float64's range. Returns whether all
+    /// norms are written.
+    pub(super) fn plain_norms(self, isa: Isa, sums: &[f64], norms: &mut [f64]) -> bool {
         let roots = self == Self::Two;
-        if !roots && !matches!(self, Self::One | Self::Square) {
-            return false;
-        }
-        let mut are_plain = true;
-        for (sums, norms) in sums.chunks(MAX_ROWS_AT_ONCE).zip(norms.chunks_mut(MAX_ROWS_AT_ONCE)) {
-            let mut plain = [0.0; MAX_ROWS_AT_ONCE];
-            are_plain &= isa.run(PlainNorms { sums, roots, norms: &mut plain });
-            norms.iter_mut().zip(plain).for_each(|(norm, plain)| *norm = Scaled::new(plain, 0));
-        }
-        are_plain
+        (roots || matches!(self, Self::One | Self::Square)) && isa.run(PlainNorms { sums, roots, norms })
     }
 
     /// The norm, from passes over the data: `max` finds the largest modulus times a power of two, and `sum` adds up the terms

@@ -221,7 +221,10 @@ pub(super) fn norms_of_slices<T: Element>(
 ) {
     let parts = sums.chunks(MAX_ROWS_AT_ONCE).zip(norms.chunks_mut(MAX_ROWS_AT_ONCE));
     for (first, (sums, norms)) in (first..).step_by(MAX_ROWS_AT_ONCE).zip(parts) {
-        if !order.plain_norms(isa, sums, norms) {
+        let plain = &mut [0.0; MAX_ROWS_AT_ONCE][..sums.len()];
+        if order.plain_norms(isa, sums, plain) {
+            norms.iter_mut().zip(plain).for_each(|(norm, plain)| *norm = Scaled::new(*plain, 0));
+        } else {
             for (at, (norm, sum)) in (first..).zip(norms.iter_mut().zip(sums)) {
                 *norm = norm_of_view_with(isa, &slices.slice(at), order, Some(*sum));
             }
