@@ -315,7 +315,7 @@ def check_in_place(gpu, whole, view, limit, axis):
 
 
 @pytest.mark.parametrize("dtype", [np.float16, BF16, np.float32, np.float64])
-@looped("length", [1, 3, 16, 31, 33, 64, 65, 128, 129, 256, 257, 512, 513, 1024, 2048])
+@looped("length", [1, 3, 8, 12, 16, 31, 33, 40, 64, 65, 128, 129, 256, 257, 512, 513, 1024, 2048])
 def test_rows_of_which_a_warp_has_several(gpu, dtype, length):
     """Side by side: rows that are clipped, that are not, that are NaN, whose squares leave the range of float64."""
     x = sample((19, length), dtype)
@@ -328,18 +328,20 @@ def test_rows_of_which_a_warp_has_several(gpu, dtype, length):
         x[17, 0] = 5e-324
     limit = float(np.median(gc.norm(x[:5], axis=1)))
     twice = np.concatenate([x, x], 1)
+    odd = np.concatenate([x, x, x[:, :1]], 1)  # so each row begins at another address, relative to a pack of elements
     views = [
-        np.s_[:, ::2],
-        np.s_[::2, :length],
-        np.s_[:, length - 1 :: -1],
-        np.s_[:, 1 : length + 1],
-        np.s_[:, :length],
+        (twice, np.s_[:, ::2]),
+        (twice, np.s_[::2, :length]),
+        (twice, np.s_[:, length - 1 :: -1]),
+        (twice, np.s_[:, 1 : length + 1]),
+        (twice, np.s_[:, :length]),
+        (odd, np.s_[:, :length]),
     ]
-    for view in views:
-        data = twice[view]
+    for whole, view in views:
+        data = whole[view]
         check(gpu, lambda t: [gc.clip_by_norm(t, limit, 1), gc.norm(t, axis=1), gc.normalize(t, axis=1)], data)
         check(gpu, lambda t: [gc.normalize(t, 1, axis=1), gc.normalize(t, math.inf, axis=1)], data)
-        check_in_place(gpu, twice, lambda t, view=view: t[view], limit, 1)
+        check_in_place(gpu, whole, lambda t, view=view: t[view], limit, 1)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, BF16, np.float32, np.float64, np.complex64])

@@ -63,6 +63,15 @@ __global__ void voting(const __grid_constant__ Params p) {
     ((long long*)p.w[0])[threadIdx.x] = votes;
 }
 
+// Each half of a warp turns its numbers around, twice. The last thread of each warp has left by then.
+__global__ void shuffled(const __grid_constant__ Params p) {
+    if (threadIdx.x % 32 == 31) return;
+    const unsigned mask = threadIdx.x % 32 >= 16 ? 0x7fff0000u : 0x0000ffffu;
+    double own = threadIdx.x;
+    for (int k = 0; k < 2; k++) own = 100 * own + __shfl_xor_sync(mask, own, 15);
+    ((double*)p.w[0])[threadIdx.x] = own;
+}
+
 __global__ void absent(const __grid_constant__ Params p) {
     if (threadIdx.x != 5) __ballot_sync(0xffffffffu, true);
     __syncthreads();
@@ -96,7 +105,19 @@ __global__ void torn(const __grid_constant__ Params p) {
 
 __global__ void beyond(const __grid_constant__ Params p) { ((char*)p.w[0])[p.w[1]] = 1; }
 """
-KERNELS = ["sums<float>", "sums<double>", "turned", "voting", "absent", "racing", "forked", "parted", "torn", "beyond"]
+KERNELS = [
+    "sums<float>",
+    "sums<double>",
+    "turned",
+    "voting",
+    "shuffled",
+    "absent",
+    "racing",
+    "forked",
+    "parted",
+    "torn",
+    "beyond",
+]
 
 
 @functools.cache
@@ -147,6 +168,21 @@ def test_threads_vote_with_those_of_their_mask(backward: bool) -> None:
     assert (found[:, :16] == first[0] << 32 | first[1]).all()
     assert (found[:, 16:31] == second[1] << 32 | second[2]).all()
     assert (found[:, 31] == 0).all()
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_threads_exchange_numbers_with_those_of_their_mask(backward: bool) -> None:
+    used = device(backward=backward)
+    data = used.upload(np.zeros(64, np.int64))
+    used.launch(used.function("shuffled"), 1, 64, params(data.ptr))
+    found = np.frombuffer(used.download(data, 512)).reshape(-1, 16)
+    own = np.arange(64.0).reshape(-1, 16)
+    for _ in range(2):
+        own = 100 * own + own[:, ::-1]
+    assert (found[::2] == own[::2]).all()
+    assert (found[1::2, 1:15] == own[1::2, 1:15]).all()
+    assert np.isnan(found[1::2, 0]).all()  # its partner has left
+    assert (found[1::2, 15] == 0).all()
 
 
 def test_the_order_of_threads_shows_races() -> None:

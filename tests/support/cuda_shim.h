@@ -1,7 +1,7 @@
 // Runs CUDA kernels of a simple kind on the CPU: a fiber for each thread, one block after the other.
 //
 // They may use threadIdx.x, blockIdx.x, blockDim.x, gridDim.x, __shared__, __syncthreads(), __syncwarp(), __ballot_sync(),
-// __popc(), atomicAdd and __threadfence(). A barrier that not all threads reach is an error here, as it is on a GPU where it may go
+// __shfl_xor_sync(), __popc(), atomicAdd and __threadfence(). A barrier that not all threads reach is an error here, as it is on a GPU where it may go
 // unnoticed. Threads and blocks run in order, or in the opposite one: what differs then has a race.
 #pragma once
 
@@ -86,7 +86,7 @@ struct Fiber {
     State state;
     int line;
     unsigned mask;  // of the threads of the warp that wait together
-    bool vote;
+    unsigned long long given; // to other threads of the warp
 };
 
 Context scheduler;
@@ -155,7 +155,6 @@ void start() {
 void prepare(Fiber& fiber) {
     if (!fiber.stack) fiber.stack = (char*)aligned_alloc(64, STACK);
     fiber.state = RUNS;
-    fiber.vote = false;
     fiber.context.bottom = fiber.stack;
     fiber.context.size = STACK;
 #if SHIM_X86
@@ -181,15 +180,33 @@ void wait(State state, int line, unsigned mask = 0xffffffff) {
     change(current->context, scheduler, false);
 }
 
-// The votes of the threads in `mask`. All wait once more, so that none votes again before the others have read this vote.
-unsigned ballot(unsigned mask, bool vote, int line) {
-    current->vote = vote;
+// Calls `take(i, given)` for each thread of `mask` that has not left, with what it gives. All wait once more then, so that none
+// gives anything new before the others have taken this.
+template <class Take> void exchange(unsigned mask, unsigned long long given, int line, const Take& take) {
+    current->given = given;
     wait(AT_WARP, line, mask);
     const Fiber* warp = fibers + threadIdx.x / WARP * WARP;
-    unsigned votes = 0;
-    for (unsigned i = 0; i < WARP; i++) votes |= unsigned(warp[i].vote && warp[i].state != DONE) << i & mask;
+    for (unsigned i = 0; i < WARP; i++) {
+        if (mask >> i & 1 && warp[i].state != DONE) take(i, warp[i].given);
+    }
     wait(AT_WARP, line, mask);
+}
+
+unsigned ballot(unsigned mask, bool vote, int line) {
+    unsigned votes = 0;
+    exchange(mask, vote, line, [&](unsigned i, unsigned long long given) { votes |= unsigned(given) << i; });
     return votes;
+}
+
+// A thread that is not there, or is not of the mask, gives what a GPU does not define: here all bits, a NaN.
+template <class X> X shuffle_xor(unsigned mask, X own, unsigned distance, int line) {
+    static_assert(sizeof(X) == 8);
+    unsigned long long found = ~0ull;
+    const unsigned other = threadIdx.x % WARP ^ distance;
+    exchange(mask, shim_bits<unsigned long long>(own), line, [&](unsigned i, unsigned long long given) {
+        if (i == other) found = given;
+    });
+    return shim_bits<X>(found);
 }
 
 unsigned place(unsigned i, unsigned count) { return backward ? count - 1 - i : i; }
@@ -279,6 +296,7 @@ inline const char* launch(void (*kernel)(const void*), const void* params, unsig
 #define __syncthreads() shim::wait(shim::AT_BLOCK, __LINE__)
 #define __syncwarp(...) shim::wait(shim::AT_WARP, __LINE__ __VA_OPT__(, ) __VA_ARGS__)
 #define __ballot_sync(mask, vote) shim::ballot(mask, vote, __LINE__)
+#define __shfl_xor_sync(mask, own, distance) shim::shuffle_xor(mask, own, distance, __LINE__)
 
 #define SHIM_LAUNCHER(function, ...)                                                                              \
     extern "C" const char* function(const Params* params, unsigned grid, unsigned block, int backward) {        \

@@ -3,8 +3,8 @@
 // A team of neighbouring threads takes a block of 2,048 elements. It has 32 sums, the lanes: lane j is the sum of elements j,
 // j + 32, ... A thread has one lane or several. The lanes are folded by halves. A second kernel adds up the results of blocks:
 // 64 blocks make a chunk, and 64 chunks a span. A block of threads adds up a span, and the last one adds up the list, where 64
-// arrays make a span too. The order is fixed, so neither the GPU nor chance changes a bit. There are no shuffles, no
-// floating-point atomics, no waiting.
+// arrays make a span too. The order is fixed, so neither the GPU nor chance changes a bit. There are no floating-point atomics,
+// and no waiting.
 //
 // Every kernel has one argument, words passed by value. `_words.py` has the same names for them as stand here.
 
@@ -140,6 +140,9 @@ DEV word place(const word* table, word layout, word i) { return layout ? offset_
 DEV word source_layout(const word* row) { return row[ROW_LAYOUTS] & 0xffffffff; }
 DEV word target_layout(const word* row) { return row[ROW_LAYOUTS] >> 32; }
 
+// A number as a type.
+template <int N> struct Count { static constexpr int value = N; };
+
 // Neighbours in memory that are loaded and stored at once.
 template <class T, int COUNT = 16 / sizeof(T)> struct alignas(COUNT * sizeof(T)) Pack { T element[COUNT]; };
 
@@ -173,30 +176,40 @@ template <int TEAM> DEV const word* row_of(const Params& p, const word* table, w
     return rows + row * ROW_WORDS;
 }
 
-// The sum of the NUMBERS numbers in `near`, folded by halves.
-template <int TEAM, int NUMBERS = TEAM> DEV double fold(double* near, int thread) {
-    static_assert(NUMBERS <= 2 * TEAM, "a thread adds one pair at a time");
-    __syncwarp(team_mask<TEAM>());
-    for (int width = NUMBERS / 2; width; width /= 2) {
-        if (thread < width) near[thread] += near[thread + width];
-        __syncwarp(team_mask<TEAM>());
-    }
-    const double all = near[0];
-    __syncwarp(team_mask<TEAM>());
-    return all;
+// Exchanges a number with the thread of the team that is so far away.
+template <int TEAM, class X> DEV X from_other(X own, int distance) {
+    return __shfl_xor_sync(team_mask<TEAM>(), own, distance);
 }
 
-template <int TEAM> DEV u64 fold_max(double* near, int thread, u64 key) {
-    u64* keys = reinterpret_cast<u64*>(near);
-    keys[thread] = key;
-    __syncwarp(team_mask<TEAM>());
-    for (int width = TEAM / 2; width; width /= 2) {
-        if (thread < width && keys[thread + width] > keys[thread]) keys[thread] = keys[thread + width];
-        __syncwarp(team_mask<TEAM>());
+// The sum of 32 lanes, folded by halves. A thread has NEAR neighbouring lanes, from lane NEAR * thread on, and those NEAR * TEAM
+// further on. Changes `lanes`.
+template <int TEAM, int NEAR> DEV double fold(double* lanes) {
+    enum : int { LANES = 32 / TEAM };
+#pragma unroll
+    for (int width = LANES / 2; width >= NEAR; width /= 2) {
+#pragma unroll
+        for (int k = 0; k < width; k++) lanes[k] += lanes[k + width];
     }
-    const u64 all = keys[0];
-    __syncwarp(team_mask<TEAM>());
-    return all;
+#pragma unroll
+    for (int distance = TEAM / 2; distance; distance /= 2) {
+#pragma unroll
+        for (int j = 0; j < NEAR; j++) lanes[j] += from_other<TEAM>(lanes[j], distance);
+    }
+#pragma unroll
+    for (int width = NEAR / 2; width; width /= 2) {
+#pragma unroll
+        for (int j = 0; j < width; j++) lanes[j] += lanes[j + width];
+    }
+    return lanes[0];
+}
+
+template <int TEAM> DEV u64 fold_max(u64 key) {
+#pragma unroll
+    for (int distance = TEAM / 2; distance; distance /= 2) {
+        const u64 other = from_other<TEAM>(key, distance);
+        if (other > key) key = other;
+    }
+    return key;
 }
 
 // ---- terms: what an element adds to a sum
@@ -239,17 +252,23 @@ DEV_COLD double term_at(const Term& term, const void* data, word i, int dtype) {
     }
 }
 
-// Adds the terms of elements first, first + step, ... to the sums of LANES lanes in turn, in order. Elements are loaded AT_ONCE,
-// and used then. If AT_ONCE is not 1, there may be elements beyond the end: `Element()`, whose term is 0.
-template <int LANES, int AT_ONCE, class Element, class Load, class Of>
-DEV void add_up(double* sums, int first, int len, int step, const Load& load, const Of& term) {
-    static_assert(AT_ONCE % LANES == 0, "each batch begins with lane 0");
+// Elements that a thread of a team loads at once: as many as it has lanes, in up to 16 bytes.
+template <class T, int TEAM> constexpr int NEIGHBOURS = 32 / TEAM < 16 / sizeof(T) ? 32 / TEAM : 16 / sizeof(T);
+
+// Calls `add(lane, element)` for elements i = first, first + step, ... below `len`, each with its NEAR - 1 neighbours, and LANES
+// lanes in turn. It loads AT_ONCE packs of neighbours, and uses them then. `load(i)` returns a pack, with 0 beyond the end.
+template <int LANES, int NEAR, int AT_ONCE, class Load, class Add>
+DEV void each_element(int first, int len, int step, const Load& load, const Add& add) {
+    static_assert(AT_ONCE * NEAR % LANES == 0, "each batch begins with lane 0");
     for (int i = first; i < len; i += AT_ONCE * step) {
-        Element loaded[AT_ONCE];
+        decltype(load(0)) loaded[AT_ONCE]; // so that all are under way at once
 #pragma unroll
-        for (int k = 0; k < AT_ONCE; k++) loaded[k] = i + k * step < len ? load(i + k * step) : Element();
+        for (int k = 0; k < AT_ONCE; k++) loaded[k] = load(i + k * step);
 #pragma unroll
-        for (int k = 0; k < AT_ONCE; k++) sums[k % LANES] += term(loaded[k]);
+        for (int k = 0; k < AT_ONCE; k++) {
+#pragma unroll
+            for (int j = 0; j < NEAR; j++) add((k * NEAR + j) % LANES, loaded[k].element[j]);
+        }
     }
 }
 
@@ -263,11 +282,16 @@ struct Reader {
     DEV_METHOD word place_of(word i) const { return base + place(table, layout, i); }
     DEV_METHOD Reader moved(word by) const { return Reader{data, table, base + by, layout, dtype}; }
     enum : int { COLUMNS = 1 };
-    DEV_METHOD void add_rows(double* sums, const Term& of, word from, int rows) const { add<1>(sums, of, from, 0, rows, 1); }
-    template <int LANES> DEV_METHOD void add(double* sums, const Term& of, word from, int first, int len, int step) const {
-        add_up<LANES, 1, word>(
-            sums, first, len, step, [&](int i) { return place_of(from + i); },
-            [&](word at) { return term_at(of, data, at, dtype); });
+    DEV_METHOD void add_rows(double* sums, const Term& of, word from, int rows) const {
+        for (word i = from; i < from + rows; i++) sums[0] += term_at(of, data, place_of(i), dtype);
+    }
+    template <int TEAM> static constexpr int NEAR = 1;
+    template <int TEAM> DEV_METHOD void add(double* lanes, const Term& of, word from, int thread, int len) const {
+        int lane = 0;
+        for (int i = thread; i < len; i += TEAM) {
+            lanes[lane] += term_at(of, data, place_of(from + i), dtype);
+            if (TEAM < 32) lane = (lane + 1) % (32 / TEAM);
+        }
     }
     DEV_METHOD u64 key(word i, double by) const { return key_of(modulus_at(data, place_of(i), dtype, by)); }
 };
@@ -280,15 +304,36 @@ template <class T> struct TypedReader {
     static constexpr int dtype = code_of<T>::value;
 
     DEV_METHOD TypedReader moved(word by) const { return TypedReader{data + by, table, layout, stride}; }
-    template <int LANES> DEV_METHOD void add(double* sums, const Term& of, word from, int first, int len, int step) const {
-        auto square = [&](T element) {
-            const double x = widen(element) * of.by;
-            return x * x;
+    template <int TEAM> static constexpr int NEAR = NEIGHBOURS<T, TEAM>;
+    template <int TEAM> DEV_METHOD void add(double* lanes, const Term& of, word from, int thread, int len) const {
+        enum : int { LANES = 32 / TEAM, SIDE = NEAR<TEAM> };
+        typedef Pack<T, SIDE> Neighbours;
+        auto each = [&](auto at_once, auto load) {
+            each_element<LANES, SIDE, decltype(at_once)::value>(SIDE * thread, len, SIDE * TEAM, load, [&](int lane, T element) {
+                const double x = widen(element) * of.by;
+                lanes[lane] += x * x;
+            });
+        };
+        auto each_of = [&](auto at_once, auto element) {
+            each(at_once, [&](int i) {
+                Neighbours found = {};
+#pragma unroll
+                for (int j = 0; j < SIDE; j++) {
+                    if (i + j < len) found.element[j] = element(i + j);
+                }
+                return found;
+            });
         };
         const T* own = data + from * stride;
-        if (stride) add_up<LANES, 16, T>(sums, first, len, step, [&](int i) { return own[i * stride]; }, square);
-        else add_up<LANES, LANES, T>(
-            sums, first, len, step, [&](int i) { return data[far_offset(table + layout, from + i)]; }, square);
+        if (SIDE > 1 && stride == 1 && len % SIDE == 0 && reinterpret_cast<word>(own) % sizeof(Neighbours) == 0) {
+            each(Count<16 / SIDE>(), [&](int i) {
+                return i < len ? *reinterpret_cast<const Neighbours*>(own + i) : Neighbours();
+            });
+        } else if (stride) {
+            each_of(Count<16 / SIDE>(), [&](int i) { return own[i * stride]; });
+        } else {
+            each_of(Count<LANES / SIDE>(), [&](int i) { return data[far_offset(table + layout, from + i)]; });
+        }
     }
     DEV_METHOD u64 key(word, double) const { return 0; }
 };
@@ -303,26 +348,18 @@ template <class T, int PER_THREAD> struct ColumnReader {
     // Adds the squares of neighbouring elements of each row to the sums.
     DEV_METHOD void add_rows(double* sums, const Term& term, word from, int rows) const {
         typedef Pack<T, PER_THREAD> Row;
-        enum : int { AT_ONCE = 128 / sizeof(Row) };
-        if (PER_THREAD == 1) {
-            of.template add<1>(sums, term, from, 0, rows, 1);
-            return;
-        }
+        enum : int { AT_ONCE = sizeof(Row) < 8 ? 16 : 128 / sizeof(Row) };
+        auto each = [&](auto at_once, auto load) {
+            each_element<PER_THREAD, PER_THREAD, decltype(at_once)::value>(0, rows, 1, load, [&](int column, T element) {
+                const double x = widen(element);
+                sums[column] += x * x;
+            });
+        };
         const T* own = of.data + from * of.stride;
-        for (int i = 0; i < rows; i += AT_ONCE) {
-            Row loaded[AT_ONCE]; // so that all are under way at once
-#pragma unroll
-            for (int k = 0; k < AT_ONCE; k++) {
-                loaded[k] = i + k < rows ? *reinterpret_cast<const Row*>(own + (i + k) * of.stride) : Row();
-            }
-#pragma unroll
-            for (int k = 0; k < AT_ONCE; k++) {
-#pragma unroll
-                for (int j = 0; j < PER_THREAD; j++) {
-                    const double x = widen(loaded[k].element[j]);
-                    sums[j] += x * x;
-                }
-            }
+        if (PER_THREAD == 1 && !of.stride) {
+            each(Count<1>(), [&](int i) { return Row{of.data[far_offset(of.table + of.layout, from + i)]}; });
+        } else {
+            each(Count<AT_ONCE>(), [&](int i) { return i < rows ? *reinterpret_cast<const Row*>(own + i * of.stride) : Row(); });
         }
     }
 };
@@ -709,29 +746,23 @@ struct Block {
     }
 };
 
-// Calls `work(row, block, lanes, thread)` for each block of a launch, by a team.
-template <int TEAM, class Work> DEV void each_block(const Params& p, const word* table, double* near, const Work& work) {
+// Calls `work(row, block, thread)` for each block of a launch, by a team.
+template <int TEAM, class Work> DEV void each_block(const Params& p, const word* table, const Work& work) {
     const int thread = threadIdx.x % TEAM, team = threadIdx.x / TEAM;
     const word step = gridDim.x * static_cast<word>(THREADS / TEAM);
     for (word block = blockIdx.x * static_cast<word>(THREADS / TEAM) + team; block < p.w[BLOCKS]; block += step) {
         const word* row = row_of<TEAM>(p, table, block, thread);
-        work(row, Block(row, block), near + team * 32, thread);
+        work(row, Block(row, block), thread);
     }
 }
 
-// Neighbours that a thread loads at once for a sum: two of 16 bits, so that a warp loads 128 bytes at once, as of float32.
-template <class T> constexpr int NEIGHBOURS = sizeof(T) == 2 ? 2 : 1;
-
-// A number as a type.
-template <int N> struct Count { static constexpr int value = N; };
-
 // The squares of a list of arrays of one dtype. DEEP: for lists with float64, whose squares can leave its range.
 template <class T, bool DEEP> KERNEL_FOR(3) sums(const __grid_constant__ Params p) {
-    enum : int { LANES = NEIGHBOURS<T>, TEAM = 32 / LANES }; // a thread has neighbouring lanes
+    // Half a warp takes a block of 16-bit elements, in pairs. So it loads 64 bytes at once, and a warp 128, as of float32.
+    enum : int { TEAM = sizeof(T) == 2 ? 16 : 32, LANES = NEIGHBOURS<T, TEAM> };
     typedef Pack<T, LANES> Neighbours;
-    __shared__ double near[THREADS * LANES];
     const word* table = table_of(p);
-    each_block<TEAM>(p, table, near, [&](const word* row, const Block& block, double* lanes, int thread) {
+    each_block<TEAM>(p, table, [&](const word* row, const Block& block, int thread) {
         const word layout = source_layout(row);
         const T* data = data_at<const T>(row[ROW_SOURCE]) + (layout ? 0 : block.from);
         double sum[LANES] = {}, down[LANES] = {}, up[LANES] = {};
@@ -771,10 +802,8 @@ template <class T, bool DEEP> KERNEL_FOR(3) sums(const __grid_constant__ Params 
         if (layout) add_some(Count<1>(), [&](int i) { return far_offset(table + layout, block.from + i); });
         else if (block.len < BLOCK || !is_aligned) add_some(Count<16>(), [&](int i) { return i; });
         else add_all(Count<16>(), BLOCK, [&](int i) { return *reinterpret_cast<const Neighbours*>(data + i); });
-        auto write = [&](int part, const double* of) {
-#pragma unroll
-            for (int j = 0; j < LANES; j++) lanes[LANES * thread + j] = of[j];
-            const double folded = fold<TEAM, 32>(lanes, thread);
+        auto write = [&](int part, double* lanes) {
+            const double folded = fold<TEAM, LANES>(lanes);
             if (thread == 0) of_blocks(p, part)[block.slot] = folded;
         };
         write(PART_SUM, sum);
@@ -785,29 +814,20 @@ template <class T, bool DEEP> KERNEL_FOR(3) sums(const __grid_constant__ Params 
     });
 }
 
-// The sum of a term over a block by a team, whose thread j has lanes j, j + TEAM, ...
-template <int TEAM, class R>
-DEV double sum_of_block(double* near, int thread, const R& reader, const Term& term, word from, int len) {
-    enum : int { LANES = 32 / TEAM };
-    double sums[LANES] = {};
-    reader.template add<LANES>(sums, term, from, thread, len, TEAM);
-#pragma unroll
-    for (int width = LANES / 2; width; width /= 2) {
-#pragma unroll
-        for (int k = 0; k < width; k++) sums[k] += sums[k + width];
-    }
-    near[thread] = sums[0];
-    return fold<TEAM>(near, thread);
+// The sum of a term over a block, by a team.
+template <int TEAM, class R> DEV double sum_of_block(int thread, const R& reader, const Term& term, word from, int len) {
+    double lanes[32 / TEAM] = {};
+    reader.template add<TEAM>(lanes, term, from, thread, len);
+    return fold<TEAM, R::template NEAR<TEAM>>(lanes);
 }
 
-template <int TEAM, class R>
-DEV u64 max_of_block(double* near, int thread, const R& reader, double by, word from, word len) {
+template <int TEAM, class R> DEV u64 max_of_block(int thread, const R& reader, double by, word from, word len) {
     u64 key = 0;
     for (word i = thread; i < len; i += TEAM) {
         const u64 own = reader.key(from + i, by);
         if (own > key) key = own;
     }
-    return fold_max<TEAM>(near, thread, key);
+    return fold_max<TEAM>(key);
 }
 
 // The parts that a norm needs of each block, except sums of powers. `limbs`: of integers that float64 does not hold.
@@ -823,12 +843,11 @@ DEV u32 parts_of(const Order& order, bool limbs) {
 
 // What the norm of any order needs of a list of arrays of one dtype, whatever that is, but for powers.
 template <class> KERNEL first(const __grid_constant__ Params p) {
-    __shared__ double near[THREADS];
     const int dtype = static_cast<int>(p.w[DTYPE]);
     const word* table = table_of(p);
     const Order order = order_of(p);
     const u32 parts = parts_of(order, p.w[FLAGS] & HAS_LIMBS);
-    each_block<32>(p, table, near, [&](const word* row, const Block& block, double* lanes, int thread) {
+    each_block<32>(p, table, [&](const word* row, const Block& block, int thread) {
         const Reader reader = {at<const void>(row[ROW_SOURCE]), table, 0, source_layout(row), dtype};
         for (int part = 0; part <= PART_LIMB; part++) {
             if (!(parts >> part & 1)) continue;
@@ -836,7 +855,7 @@ template <class> KERNEL first(const __grid_constant__ Params p) {
             const double by = power_of_two(is_down ? -RESCALE : is_up ? RESCALE : 0);
             double* to = of_blocks(p, part) + block.slot;
             if (part >= PART_MAX && part != PART_LIMB) {
-                const u64 key = max_of_block<32>(lanes, thread, reader, by, block.from, block.len);
+                const u64 key = max_of_block<32>(thread, reader, by, block.from, block.len);
                 if (thread == 0) *reinterpret_cast<u64*>(to) = key;
                 continue;
             }
@@ -845,7 +864,7 @@ template <class> KERNEL first(const __grid_constant__ Params p) {
             const bool has_limbs = limbs_of(dtype) > 1 && order.kind == ORDER_ONE;
             if (has_limbs) term.limb = part == PART_LIMB ? 1 : 0;
             const bool is_none = part == PART_LIMB && !has_limbs;
-            const double sum = is_none ? 0.0 : sum_of_block<32>(lanes, thread, reader, term, block.from, block.len);
+            const double sum = is_none ? 0.0 : sum_of_block<32>(thread, reader, term, block.from, block.len);
             if (thread == 0) *to = sum;
         }
     });
@@ -853,16 +872,15 @@ template <class> KERNEL first(const __grid_constant__ Params p) {
 
 // The powers of a list, once the largest modulus is known.
 template <class> KERNEL powers(const __grid_constant__ Params p) {
-    __shared__ double near[THREADS];
     const int dtype = static_cast<int>(p.w[DTYPE]);
     const word* table = table_of(p);
-    each_block<32>(p, table, near, [&](const word* row, const Block& block, double* lanes, int thread) {
+    each_block<32>(p, table, [&](const word* row, const Block& block, int thread) {
         const word* state = at<const word>(p.w[STATE_AT]) + (is_one_group(p) ? 0 : row[ROW_GROUP]) * STATE_WORDS;
         if (!state[STATE_GOES_ON]) return;
         Term term = term_of(TERM_POWER, 1.0);
         term.power = *reinterpret_cast<const Power*>(state + STATE_POWER);
         const Reader reader = {at<const void>(row[ROW_SOURCE]), table, 0, source_layout(row), dtype};
-        const double sum = sum_of_block<32>(lanes, thread, reader, term, block.from, block.len);
+        const double sum = sum_of_block<32>(thread, reader, term, block.from, block.len);
         if (thread == 0) of_blocks(p, PART_SUM)[block.slot] = sum;
     });
 }
@@ -1132,7 +1150,6 @@ template <class> KERNEL conversion(const __grid_constant__ Params p) {
 // thread gets the result.
 template <class R, int TEAM> struct TeamPasses {
     const R& reader;
-    double* near; // of the team
     double* sums; // of the blocks of a chunk, for all threads
     word len;
 
@@ -1141,10 +1158,10 @@ template <class R, int TEAM> struct TeamPasses {
         Term own = term;
         if (TEAM < THREADS) {
             const int thread = threadIdx.x % IN_WARP<TEAM>, all = static_cast<int>(len);
-            if (!limbs) return sum_of_block<IN_WARP<TEAM>>(near, thread, reader, own, 0, all);
+            if (!limbs) return sum_of_block<IN_WARP<TEAM>>(thread, reader, own, 0, all);
             Total total = total_zero();
             for (own.limb = 0; own.limb < 2; own.limb++) {
-                add(&total, sum_of_block<IN_WARP<TEAM>>(near, thread, reader, own, 0, all));
+                add(&total, sum_of_block<IN_WARP<TEAM>>(thread, reader, own, 0, all));
             }
             return value_of(total);
         }
@@ -1157,7 +1174,7 @@ template <class R, int TEAM> struct TeamPasses {
                 const word left = len - from;
                 if (left <= 0) break;
                 const int of = static_cast<int>(left < BLOCK ? left : BLOCK);
-                const double sum = sum_of_block<IN_WARP<TEAM>>(near + warp * 32, thread, reader, own, from, of);
+                const double sum = sum_of_block<IN_WARP<TEAM>>(thread, reader, own, from, of);
                 if (thread == 0) sums[i] = sum;
             }
             __syncthreads();
@@ -1172,14 +1189,14 @@ template <class R, int TEAM> struct TeamPasses {
     }
     DEV_METHOD double sum(const Term& term) { return pass(term); }
     DEV_METHOD double max(double by) {
-        if (TEAM < THREADS) return of_key(max_of_block<IN_WARP<TEAM>>(near, threadIdx.x % IN_WARP<TEAM>, reader, by, 0, len));
+        if (TEAM < THREADS) return of_key(max_of_block<IN_WARP<TEAM>>(threadIdx.x % IN_WARP<TEAM>, reader, by, 0, len));
         const int thread = threadIdx.x % 32, warp = threadIdx.x / 32;
         u64 key = 0;
         for (word i = threadIdx.x; i < len; i += THREADS) {
             const u64 own = reader.key(i, by);
             if (own > key) key = own;
         }
-        key = fold_max<IN_WARP<TEAM>>(near + warp * 32, thread, key);
+        key = fold_max<IN_WARP<TEAM>>(key);
         u64* keys = reinterpret_cast<u64*>(sums);
         if (thread == 0) keys[warp] = key;
         __syncthreads();
@@ -1201,24 +1218,24 @@ template <class Passes> struct ColdPasses {
     DEV_METHOD Scaled power_root(const Term& term, Scaled peak) { return ::power_root(term.power, peak, sum(term)); }
 };
 
-// Calls `work(slice, thread, near)` for each slice of a launch, by a team.
-template <int TEAM, class Work> DEV void each_slice(const Params& p, double* near, const Work& work) {
+// Calls `work(slice, thread)` for each slice of a launch, by a team.
+template <int TEAM, class Work> DEV void each_slice(const Params& p, const Work& work) {
     const int thread = threadIdx.x % TEAM, team = threadIdx.x / TEAM;
     const word step = gridDim.x * static_cast<word>(THREADS / TEAM);
     for (word i = blockIdx.x * static_cast<word>(THREADS / TEAM) + team; i < p.w[COUNT]; i += step) {
-        work(i, thread, near + team * TEAM);
+        work(i, thread);
     }
 }
 
 // The norms of slices of any dtype and order.
 template <int TEAM> KERNEL slices(const __grid_constant__ Params p) {
-    __shared__ double near[THREADS], sums[2 * CHUNK_BLOCKS];
+    __shared__ double sums[2 * CHUNK_BLOCKS];
     const word* table = table_of(p);
     const Order order = order_of(p);
-    each_slice<TEAM>(p, near, [&](word i, int thread, double* own) {
+    each_slice<TEAM>(p, [&](word i, int thread) {
         const Reader reader = {at<const void>(p.w[SOURCE]), table, place(table, p.w[KEPT], i), p.w[REDUCED],
                                static_cast<int>(p.w[DTYPE])};
-        ColdPasses<TeamPasses<Reader, TEAM>> passes = {{reader, own, sums, p.w[LENGTH]}};
+        ColdPasses<TeamPasses<Reader, TEAM>> passes = {{reader, sums, p.w[LENGTH]}};
         const Scaled norm = norm_of(order, passes);
         if (thread == 0) settle_slice(p, i, norm);
     });
@@ -1245,15 +1262,15 @@ DEV void write_block(const Params& p, const word* table, word slice, word from, 
 // memory: the team that has read a slice writes it, while the caches hold it. Of short slices a warp has several, so that what
 // follows from their norms is computed for all of them at once.
 template <class T, int TEAM> KERNEL_FOR(TEAM < THREADS ? 4 : 3) rows(const __grid_constant__ Params p) {
-    __shared__ double near[THREADS], sums[2 * CHUNK_BLOCKS];
+    __shared__ double sums[2 * CHUNK_BLOCKS];
     const word* table = table_of(p);
     const Order order = {ORDER_TWO, 2.0, is_wide(code_of<T>::value), false, false};
     const word len = p.w[LENGTH];
     const bool in_place = p.w[FLAGS] & IN_PLACE;
     const TypedReader<T> all = typed_reader<T>(p, table);
-    each_slice<TEAM>(p, near, [&](word i, int thread, double* own) {
+    each_slice<TEAM>(p, [&](word i, int thread) {
         const TypedReader<T> reader = all.moved(place(table, p.w[KEPT], i));
-        TeamPasses<TypedReader<T>, TEAM> passes = {reader, own, sums, len};
+        TeamPasses<TypedReader<T>, TEAM> passes = {reader, sums, len};
         const Scaled norm = norm_of(order, passes);
         if (thread == 0) settle_slice(p, i, norm);
         if (!p.w[TARGET]) return;
@@ -1358,7 +1375,7 @@ struct ColumnPasses {
                 double lanes[32];
                 for (int lane = 0; lane < 32; lane++) {
                     lanes[lane] = 0.0;
-                    reader.template add<1>(&lanes[lane], term, from, lane, of, 32);
+                    reader.template add<32>(&lanes[lane], term, from, lane, of);
                 }
                 for (int width = 16; width; width /= 2) {
                     for (int lane = 0; lane < width; lane++) lanes[lane] += lanes[lane + width];
