@@ -20,7 +20,7 @@ pub trait Element: Copy + std::fmt::Debug + PartialEq + Send + Sync + 'static {
     const ZERO: Self;
     /// Whether it is float64 or complex128, whose squares and sums of moduli can leave float64's range. Those of other types
     /// cannot.
-    const DOUBLE: bool = Self::DTYPE.is_scalable() && Self::DTYPE.has_double_norms();
+    const DOUBLE: bool = Self::DTYPE.is_scalable() && matches!(Self::DTYPE.norms(), Dtype::F64);
     /// Whether sums read elements of this type directly. Blocks of other dtypes are converted to float64 first. That takes
     /// longer for data in cache, but saves a kernel for the dtype.
     const DIRECT: bool = Self::DTYPE.is_scalable();
@@ -88,6 +88,8 @@ pub trait Ordered: Element + PartialOrd {
 
 /// An element that can be scaled.
 pub trait Real: Ordered {
+    /// The elements of an array of norms: see [`Dtype::norms`].
+    type Norm: Real;
     /// Converts to float64, exactly.
     fn widen(self) -> f64;
     /// Converts from float64, rounded once, to nearest, ties to even.
@@ -138,11 +140,11 @@ macro_rules! elements {
         // `$` itself, so that the macros below can be defined by this one.
         ($d:tt)
         float { $(
-            $R:ident: $r:ty, $rbits:ty, $rmagnitude:ty, $rcell:ty, $rname:literal, $rnumber:literal, double: $rdouble:literal,
+            $R:ident: $r:ty, $rbits:ty, $rmagnitude:ty, $rcell:ty, $rname:literal, $rnumber:literal, norms: $rnorm:ty,
             |$x:ident| $narrow:expr, |$single:ident| $narrow_single:expr;
         )* }
         integer { $($I:ident: $i:ty, $ibits:ty, $icell:ty, $iname:literal, $inumber:literal;)* }
-        complex { $($C:ident: $c:ty, of $cpart:ident, $cname:literal, $cnumber:literal, double: $cdouble:literal;)* }
+        complex { $($C:ident: $c:ty, of $cpart:ident, $cname:literal, $cnumber:literal, norms: $cnorm:ty;)* }
         bool { $B:ident: $b:ty, $bname:literal, $bnumber:literal; }
     ) => {
         /// The dtypes that gradclip handles.
@@ -178,10 +180,14 @@ macro_rules! elements {
                 }
             }
 
-            /// Whether norms of this dtype are returned as float64. Norms of the narrow dtypes are returned as float32.
+            /// The dtype of an array of norms: float32 for the narrow dtypes, float64 for the others.
             #[must_use]
-            pub const fn has_double_norms(self) -> bool {
-                match self { $(Self::$R => $rdouble,)* $(Self::$C => $cdouble,)* $(Self::$I => true,)* Self::$B => true }
+            pub const fn norms(self) -> Self {
+                match self {
+                    $(Self::$R => <$rnorm as Element>::DTYPE,)*
+                    $(Self::$C => <$cnorm as Element>::DTYPE,)*
+                    _ => Self::F64,
+                }
             }
 
             /// Whether it is a floating-point dtype.
@@ -232,7 +238,7 @@ macro_rules! elements {
                 }
                 #[inline(always)]
                 fn add_square(self, sum: f64) -> f64 {
-                    if $rdouble { sum + self.square(1.0) } else { fused_square(self.widen() as f32, sum) }
+                    if Self::DOUBLE { sum + self.square(1.0) } else { fused_square(self.widen() as f32, sum) }
                 }
                 #[inline(always)]
                 fn magnitude(self) -> $rmagnitude { (self.to_bits() & (<$rbits>::MAX >> 1)).cast_signed() }
@@ -246,12 +252,13 @@ macro_rules! elements {
                 $r, $rbits, $rcell, <$r>::NEG_INFINITY, <$r>::INFINITY,
                 |bits| Self::from_bits(bits), |x| x.to_bits(), |x| <$r>::is_nan(x),
                 |negative, n| {
-                    let x = Self::narrow(if $rdouble { n as f64 } else { sticky(n) });
+                    let x = Self::narrow(if Self::DOUBLE { n as f64 } else { sticky(n) });
                     if negative { Self::from_bits(x.to_bits() | !(<$rbits>::MAX >> 1)) } else { x }
                 },
                 |x| Self::narrow(x)
             );
             impl Real for $r {
+                type Norm = $rnorm;
                 #[inline(always)]
                 fn widen(self) -> f64 { f64::from(self) }
                 #[inline(always)]
@@ -315,7 +322,7 @@ macro_rules! elements {
                 #[inline(always)]
                 fn modulus(self, by: f64) -> f64 {
                     let (re, im) = (self.re.widen() * by, self.im.widen() * by);
-                    if $cdouble { complex::rounded_modulus(re, im) } else { (re * re + im * im).sqrt() }
+                    if Self::DOUBLE { complex::rounded_modulus(re, im) } else { (re * re + im * im).sqrt() }
                 }
                 #[inline(always)]
                 fn square(self, by: f64) -> f64 {
@@ -324,7 +331,7 @@ macro_rules! elements {
                 }
                 #[inline(always)]
                 fn lifted(self) -> (f64, f64) {
-                    if $cdouble { complex::modulus(self.re.widen(), self.im.widen()) } else { (self.modulus(1.0), 0.0) }
+                    if Self::DOUBLE { complex::modulus(self.re.widen(), self.im.widen()) } else { (self.modulus(1.0), 0.0) }
                 }
                 #[inline(always)]
                 fn magnitude(self) -> i64 { self.modulus(1.0).magnitude() }
@@ -447,11 +454,11 @@ macro_rules! ordered {
 
 elements! { ($) // the only list of dtypes
     float {
-        F16: crate::element::F16, u16, i16, AtomicU16, "float16", 23, double: false, |x| Self::from_f64(x), |x| Self::from_f32(x);
+        F16: crate::element::F16, u16, i16, AtomicU16, "float16", 23, norms: f32, |x| Self::from_f64(x), |x| Self::from_f32(x);
         Bf16: // of the package ml_dtypes
-            crate::element::Bf16, u16, i16, AtomicU16, "bfloat16", -1, double: false, |x| Self::from_f64(x), |x| Self::from_f32(x);
-        F32: f32, u32, i32, AtomicU32, "float32", 11, double: false, |x| x as Self, |x| x;
-        F64: f64, u64, i64, AtomicU64, "float64", 12, double: true, |x| x, |x| x.into();
+            crate::element::Bf16, u16, i16, AtomicU16, "bfloat16", -1, norms: f32, |x| Self::from_f64(x), |x| Self::from_f32(x);
+        F32: f32, u32, i32, AtomicU32, "float32", 11, norms: f32, |x| x as Self, |x| x;
+        F64: f64, u64, i64, AtomicU64, "float64", 12, norms: f64, |x| x, |x| x.into();
     }
     integer {
         I8: i8, u8, AtomicU8, "int8", 1;
@@ -464,8 +471,8 @@ elements! { ($) // the only list of dtypes
         U64: u64, u64, AtomicU64, "uint64", 10;
     }
     complex {
-        C64: crate::element::Complex<f32>, of F32, "complex64", 14, double: false;
-        C128: crate::element::Complex<f64>, of F64, "complex128", 15, double: true;
+        C64: crate::element::Complex<f32>, of F32, "complex64", 14, norms: f32;
+        C128: crate::element::Complex<f64>, of F64, "complex128", 15, norms: f64;
     }
     bool {
         Bool: crate::element::Bool, "bool", 0;

@@ -56,7 +56,7 @@ FEWEST, MOST, FIRST = 3, 100, 20
 #: probes among its turns.
 SLOW, PROBED = 0.1, 100_000_000
 #: Each clip has a limit so much below the last one, so that there is always something to clip.
-STEP = 0.999
+STEP = 0.99
 
 
 def bandwidth(probes: dict[str, float]) -> tuple[float, float]:

@@ -4,6 +4,7 @@
 //! separate operations: the compiler uses no wide registers in a loop over rows that contains the loops of both.
 
 use super::sum::is_plain_sum;
+use crate::element::Real;
 use crate::isa::{Level, Op};
 use crate::scaled::Limit;
 
@@ -41,8 +42,9 @@ impl Op for PlainNorms<'_> {
 }
 
 /// Computes the factors of rows from their sums of squares: `limit` over the norm, or 1 for norms that stay as they are. A
-/// factor of 0 means that the caller must compute it another way: the sum may have lost digits, or is infinite or NaN.
-pub struct PlainFactors<'a> {
+/// factor of 0 means that the caller must compute it another way, and the norm too: the sum may have lost digits, or is infinite
+/// or NaN. Returns whether there is no such factor.
+pub struct PlainFactors<'a, N> {
     /// The sum of squares of each row.
     pub sums: &'a [f64],
     /// The largest norm.
@@ -51,12 +53,14 @@ pub struct PlainFactors<'a> {
     pub keeps: bool,
     /// The factors to write, one for each row.
     pub factors: &'a mut [f64],
+    /// The norms to write; none, or one for each row.
+    pub norms: &'a mut [N],
 }
 
-impl Op for PlainFactors<'_> {
-    type Output = ();
+impl<N: Real> Op for PlainFactors<'_, N> {
+    type Output = bool;
     #[inline(always)]
-    fn eval<L: Level>(self, _: L) {
+    fn eval<L: Level>(self, _: L) -> bool {
         let (Limit { limit, divisor, .. }, (most, share)) = (self.limit, self.limit.shares());
         let normal = f64::MIN_POSITIVE..=f64::MAX;
         // With a limit of 0, no norm is kept here: a norm of 0 is left to the caller.
@@ -64,6 +68,7 @@ impl Op for PlainFactors<'_> {
         for (factor, &sum) in self.factors.iter_mut().zip(self.sums) {
             *factor = sum.sqrt();
         }
+        self.norms.iter_mut().zip(&*self.factors).for_each(|(norm, root)| *norm = N::narrow(*root));
         // A division takes as long as the rest of this function.
         if divisor != 1.0 {
             for norm in &mut *self.factors {
@@ -77,5 +82,6 @@ impl Op for PlainFactors<'_> {
             let plain = if keeps & (norm <= limit * most) { 1.0 } else { clipped };
             *factor = if is_plain_sum(sum) { plain } else { 0.0 };
         }
+        self.factors.iter().fold(true, |all, factor| all & (*factor != 0.0))
     }
 }

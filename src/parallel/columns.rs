@@ -5,14 +5,14 @@ use std::ops::Range;
 
 use super::Crew;
 use super::elementwise::is_streamed;
-use super::reduce::{Order, ReadRows, add_columns, norm_of_view_with, run_of_columns};
+use super::reduce::{Order, ReadRows, norm_of_view_with, run_of_columns, sum_columns};
 use super::rows::Rule;
 use crate::element::Real;
 use crate::error::{Result, vec_with_room};
 use crate::isa::{Aligned, Isa, StreamGuard, prefetch_distance};
 use crate::kernel::scale_each::{FactorKind, ScaleEach};
-use crate::kernel::sum::{ROWS_AT_ONCE, Square, Total};
-use crate::scaled::{Factor, Scaled};
+use crate::kernel::sum::{ROWS_AT_ONCE, Square};
+use crate::scaled::Factor;
 use crate::walk::{View, stream_made};
 
 /// The length of the longest column for [`scale_columns`], in elements. A strip of longer columns would be too narrow.
@@ -52,7 +52,7 @@ pub fn scale_columns<T: Real>(
     output: &mut [T],
     shape @ [_, inner]: [usize; 2],
     rule: Rule,
-    norms: &mut [Scaled],
+    norms: &mut [T::Norm],
 ) -> Result<()> {
     let bytes = size_of_val(output);
     let streams = is_streamed(bytes);
@@ -63,7 +63,7 @@ pub fn scale_columns<T: Real>(
 }
 
 /// The parts of the rows that belong to the columns of a strip.
-struct Strip<'a, T> {
+struct Strip<'a, T: Real> {
     /// The input from the first element of the strip on, unless the output is the input too.
     source: Option<&'a [T]>,
     /// Elements from a row of the matrix to the next.
@@ -71,7 +71,7 @@ struct Strip<'a, T> {
     /// Parts of the rows of the output.
     rows: Vec<&'a mut [T]>,
     /// The places of the norms; empty if the caller needs no norms.
-    norms: &'a mut [Scaled],
+    norms: &'a mut [T::Norm],
 }
 
 /// Cuts matrices into strips.
@@ -79,7 +79,7 @@ fn strips<'a, T: Real>(
     source: Option<&'a [T]>,
     output: &'a mut [T],
     [len, inner]: [usize; 2],
-    mut norms: &'a mut [Scaled],
+    mut norms: &'a mut [T::Norm],
 ) -> Result<Vec<Strip<'a, T>>> {
     let width = columns_in_strip::<T>(len).min(inner);
     let mut strips: Vec<Strip<'_, T>> = vec_with_room(output.len() / len / inner * inner.div_ceil(width))?;
@@ -148,12 +148,11 @@ impl<T: Real> Strip<'_, T> {
         factors: &mut [f64],
         then: &mut Option<[f64; WIDEST_STRIP]>,
     ) -> bool {
-        let totals = &mut Aligned([Total::default(); WIDEST_STRIP]).0[..factors.len()];
-        add_columns(isa, 0..self.rows.len(), self, next, Square, totals);
         let sums = &mut Aligned([0.0; WIDEST_STRIP]).0[..factors.len()];
-        sums.iter_mut().zip(&*totals).for_each(|(sum, total)| *sum = total.value());
-        rule.plain_factors(isa, sums, factors);
-        self.norms.iter_mut().zip(&*sums).for_each(|(norm, sum)| *norm = Scaled::new(sum.sqrt(), 0));
+        sum_columns(isa, 0..self.rows.len(), self, next, Square, sums);
+        if rule.plain_factors(isa, sums, factors, self.norms) {
+            return true;
+        }
         let mut are_plain = true;
         // Columns whose factor is still unknown are read one by one, before anything is written. The most frequent one is a
         // column of zeros.
@@ -171,7 +170,7 @@ impl<T: Real> Strip<'_, T> {
                     then.get_or_insert([1.0; WIDEST_STRIP])[column] = factor.then;
                 }
                 are_plain &= factor.by.is_normal() && norm.is_finite();
-                self.norms.get_mut(column).into_iter().for_each(|to| *to = norm);
+                self.norms.get_mut(column).into_iter().for_each(|to| *to = T::Norm::narrow(norm.to_f64()));
             }
         }
         are_plain

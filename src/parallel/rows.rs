@@ -41,13 +41,19 @@ impl Rule {
         }
     }
 
-    /// Computes factors from sums of squares by [`PlainFactors`]. A factor of 0 must be computed another way.
-    pub(super) fn plain_factors(self, isa: Isa, sums: &[f64], factors: &mut [f64]) {
+    /// Computes factors and norms from sums of squares by [`PlainFactors`].
+    pub(super) fn plain_factors<N: Real>(
+        self,
+        isa: Isa,
+        sums: &[f64],
+        factors: &mut [f64],
+        norms: &mut [N],
+    ) -> bool {
         let (limit, keeps) = match self {
             Self::Clip(limit) => (limit, true),
             Self::Normalize => (1.0.into(), false),
         };
-        isa.run(PlainFactors { sums, limit, keeps, factors });
+        isa.run(PlainFactors { sums, limit, keeps, factors, norms })
     }
 }
 
@@ -69,7 +75,7 @@ pub fn scale_rows<T: Real>(
     output: &mut [T],
     len: usize,
     rule: Rule,
-    norms: &mut [Scaled],
+    norms: &mut [T::Norm],
 ) -> Result<()> {
     let rows = Rows::new(isa, source, output.len(), len, rule);
     let work = work_of(2 * size_of_val(output), output.len() / len);
@@ -114,7 +120,7 @@ impl<'a, T: Real> Rows<'a, T> {
     }
 
     /// Scales the rows from number `first` on. `norms` gets the norm of each row, or is empty.
-    fn scale(&self, first: usize, data: &mut [T], norms: &mut [Scaled]) {
+    fn scale(&self, first: usize, data: &mut [T], norms: &mut [T::Norm]) {
         let dense = self.source.map(|source| source.dense(first..first + data.len() / self.len));
         if self.in_batch == 0 || matches!(dense, Some(None)) {
             // Non-temporal stores do not write short rows one by one: two short rows share a cache line, which the CPU then
@@ -148,24 +154,23 @@ impl<'a, T: Real> Rows<'a, T> {
     }
 
     /// Scales one row by way of its view. Returns its norm.
-    fn one(&self, at: usize, row: &mut [T], store: Store<'_>) -> Scaled {
+    fn one(&self, at: usize, row: &mut [T], store: Store<'_>) -> T::Norm {
         let mut task =
             Task { source: self.source.map(|source| source.slice(at)), target: Target::Dense(row) };
         let norm = norm_of_view(self.isa, &task.input(), Order::Two);
         task.scale(self.isa, self.rule.factor(norm), store);
-        norm
+        T::Norm::narrow(norm.to_f64())
     }
 
     /// Scales at most a batch of rows by the kernels for batches. A row whose factor is not plain is scaled by itself. `source`
     /// holds these rows of the input, unless the output is the input, too.
-    fn batch(&self, first: usize, source: Option<&[T]>, data: &mut [T], norms: &mut [Scaled]) {
+    fn batch(&self, first: usize, source: Option<&[T]>, data: &mut [T], norms: &mut [T::Norm]) {
         let (isa, len, count) = (self.isa, self.len, data.len() / self.len);
         let (mut sums, mut factors) = ([0.0; rows::MAX_ROWS_AT_ONCE], [0.0; rows::MAX_ROWS_AT_ONCE]);
         let (sums, factors) = (&mut sums[..count], &mut factors[..count]);
         row_sums(isa, source.unwrap_or(data), len, Reduction::Square, sums);
-        self.rule.plain_factors(isa, sums, factors);
+        self.rule.plain_factors(isa, sums, factors, norms);
         let rounding = self.rule.rounding();
-        norms.iter_mut().zip(&*sums).for_each(|(norm, sum)| *norm = Scaled::new(sum.sqrt(), 0));
         let mut done = 0;
         while done < count {
             let plain = factors[done..].iter().take_while(|factor| **factor != 0.0).count();

@@ -12,7 +12,8 @@ use super::array::{Array, internal};
 use super::call::{Call, plain_axes, plain_order};
 use super::kinds::Kinds;
 use super::operands::{Inputs, OnDevice, Parameter, Parts};
-use super::run::{Norms, new_norms, norm_of_arrays, scale_by_norms, scale_pairs, scale_slices};
+use super::run::{Norms, dtype_of, norm_of_arrays, placed, scale_by_norms, scale_pairs, scale_slices};
+use crate::element::match_dtype;
 use crate::parallel::reduce::Order;
 use crate::parallel::rows::Rule;
 use crate::scaled::Scaled;
@@ -190,12 +191,13 @@ pub(super) fn normalize<'py>(
 fn divide_by_norms<'py>(py: Python<'py>, pair: &mut Pair<'py>, along: &Along) -> PyResult<Bound<'py, PyAny>> {
     let input = pair.input().clone();
     if let Along::Vectors(axes, Order::Two) = along {
-        let Norms { mut values, kept } = Norms::zeros(&input, &input.split(axes))?;
-        // The memory for the norms is allocated first: nothing may fail once something is written.
-        return new_norms(&input, &kept, true, || {
-            scale_by_norms(pair, axes, Rule::Normalize, &mut values)?;
-            Ok(values)
-        });
+        let kept: Vec<_> = input.split(axes).kept().collect();
+        let (shape, places) = placed(input.shape(), &kept, true);
+        let dtype = dtype_of(&input)?;
+        return match_dtype!(real dtype.parts().unwrap_or(dtype), T => {
+            // The memory for the norms is allocated first: nothing may fail once something is written.
+            Array::filled(py, &shape, &places, |norms| scale_by_norms::<T>(pair, axes, Rule::Normalize, norms))
+        }, Err(internal("normalizing of integers")));
     }
     let norms = along.norms(&input)?;
     let norm = norms.to_array(&input, true)?;

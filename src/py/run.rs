@@ -264,7 +264,18 @@ impl Norms {
 
     /// The norms as an array: of float32 for the narrow dtypes of `array`, of float64 for the others.
     pub(super) fn to_array<'py>(&self, array: &Array<'py>, keepdims: bool) -> PyResult<Bound<'py, PyAny>> {
-        new_norms(array, &self.kept, keepdims, || Ok(&self.values))
+        let (shape, places) = placed(array.shape(), &self.kept, keepdims);
+        match_dtype!(real dtype_of(array)?.norms(), N => {
+            Array::filled::<N>(array.object().py(), &shape, &places, |to| {
+                self.write(to);
+                Ok(())
+            })
+        }, Err(internal("norms that are no floats")))
+    }
+
+    /// Writes the norms to an array of them.
+    fn write<N: Real>(&self, to: &mut [N]) {
+        to.iter_mut().zip(&self.values).for_each(|(to, norm)| *to = N::narrow(norm.to_f64()));
     }
 }
 
@@ -291,94 +302,71 @@ pub(super) fn zeros(count: usize) -> Result<Vec<Scaled>, Error> {
     Ok(norms)
 }
 
-/// A new array for the norms of slices of `array`, which are in the order of the axes `kept`. `norms` computes them after the
-/// memory of the array is allocated.
-pub(super) fn new_norms<'py, N: AsRef<[Scaled]>>(
-    array: &Array<'py>,
-    kept: &[usize],
-    keepdims: bool,
-    norms: impl FnOnce() -> PyResult<N>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let (shape, places) = placed(array.shape(), kept, keepdims);
-    let dtype = if dtype_of(array)?.has_double_norms() { Dtype::F64 } else { Dtype::F32 };
-    match_dtype!(real dtype, T => {
-        Array::filled::<T>(array.object().py(), &shape, &places, |to| {
-            to.iter_mut().zip(norms()?.as_ref()).for_each(|(to, norm)| *to = T::narrow(norm.to_f64()));
-            Ok(())
-        })
-    }, Err(internal("norms that are no floats")))
-}
-
 /// Scales each slice along some axes by its own norm, as soon as it is summed if the slices are short rows or columns of dense
-/// arrays. `norms` gets the norms of the slices, in the order of the kept axes of the input, or is empty.
-pub(super) fn scale_by_norms(
+/// arrays. T is the dtype of the input, or of its parts. `norms` gets the norms of the slices, in the order of the kept axes of
+/// the input, or is empty.
+pub(super) fn scale_by_norms<T: Real>(
     pair: &mut Pair<'_>,
     axes: &[usize],
     rule: Rule,
-    norms: &mut [Scaled],
+    norms: &mut [T::Norm],
 ) -> PyResult<()> {
-    let (whole, real) = (pair.input().clone(), real_dtype(pair)?);
+    let whole = pair.input().clone();
+    pair.split_complex();
     if whole.len() == 0 {
         return Ok(()); // there may be a great many slices
     }
     // Columns are summed in another order than rows. The output must not influence which order is used.
     let is_done = if Norms::are_of_columns(&whole, axes)? {
-        whole.dtype() == Some(real) && scale_as_columns(pair, real, axes, rule, norms)?
+        whole.dtype() == Some(T::DTYPE) && scale_as_columns::<T>(pair, axes, rule, norms)?
     } else {
         // The parts of a complex number belong to one slice.
         let parts = whole.ndim()..pair.input().ndim();
         let axes: Vec<_> = axes.iter().copied().chain(parts).collect();
-        scale_as_rows(pair, real, &axes, rule, norms)?
+        scale_as_rows::<T>(pair, &axes, rule, norms)?
     };
     if is_done {
         return Ok(());
     }
     let found = Norms::of(&whole, axes, Order::Two)?;
-    norms.iter_mut().zip(&found.values).for_each(|(to, norm)| *to = *norm);
+    found.write(norms);
     let py = whole.object().py();
     scale_slices(py, slice::from_mut(pair), iter::once(&found), |_, _, norm| rule.factor(norm))
 }
 
 /// If the slices are short rows of the output, scales each row as soon as it is summed. Returns whether it did.
-fn scale_as_rows(
+fn scale_as_rows<T: Real>(
     pair: &mut Pair<'_>,
-    real: Dtype,
     axes: &[usize],
     rule: Rule,
-    norms: &mut [Scaled],
+    norms: &mut [T::Norm],
 ) -> PyResult<bool> {
     let input = pair.input();
     let len = axes.iter().filter_map(|axis| input.shape().get(*axis)).product();
-    if !rows::is_row(len, real.size()) {
+    if !rows::is_row(len, size_of::<T>()) {
         return Ok(false);
     }
     let (py, split, bytes) = (input.object().py(), input.split(axes), input.bytes());
-    match_dtype!(real real, T => {
-        let Some((source, data)) = pair.rows::<T>(&split)? else { return Ok(false) };
-        let work = || rows::scale_rows(Isa::current(), source.as_ref(), data, len, rule, norms);
-        detached(py, bytes, work)?;
-        Ok(true)
-    }, Ok(false))
+    let Some((source, data)) = pair.rows::<T>(&split)? else { return Ok(false) };
+    detached(py, bytes, || rows::scale_rows(Isa::current(), source.as_ref(), data, len, rule, norms))?;
+    Ok(true)
 }
 
 /// If the slices are columns of a dense array, scales strips of columns as soon as they are summed. Returns whether it did.
-fn scale_as_columns(
+fn scale_as_columns<T: Real>(
     pair: &mut Pair<'_>,
-    real: Dtype,
     axes: &[usize],
     rule: Rule,
-    norms: &mut [Scaled],
+    norms: &mut [T::Norm],
 ) -> PyResult<bool> {
     let input = pair.input();
     let (py, split, count, bytes) = (input.object().py(), input.split(axes), input.len(), input.bytes());
-    match_dtype!(real real, T => {
-        let shape = input.slices::<T>(&split)?.block();
-        let shape = shape.filter(|shape @ &[len, _]| columns::is_column::<T>(count / len.max(1), *shape));
-        let Some(shape) = shape else { return Ok(false) };
-        let Some((from, to)) = pair.whole_task::<T>()?.dense() else { return Ok(false) };
-        detached(py, bytes, || columns::scale_columns(Isa::current(), from, to, shape, rule, norms))?;
-        Ok(true)
-    }, Ok(false))
+    let shape = input.slices::<T>(&split)?.block();
+    let shape = shape.filter(|shape @ &[len, _]| columns::is_column::<T>(count / len.max(1), *shape));
+    let Some(shape) = shape else { return Ok(false) };
+    let Some((from, to)) = pair.whole_task::<T>()?.dense() else { return Ok(false) };
+    detached(py, bytes, || columns::scale_columns(Isa::current(), from, to, shape, rule, norms))?;
+    Ok(true)
 }
 
 /// The numbers of an array of floats in the order of its axes, and its shape.

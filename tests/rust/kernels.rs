@@ -291,6 +291,10 @@ fn at_all_levels(mut check: impl FnMut(Isa, std::ops::Range<usize>)) {
     }
 }
 
+fn all_bits<T: Ordered>(numbers: &[T]) -> Vec<u64> {
+    numbers.iter().copied().map(bits).collect()
+}
+
 fn bits<T: Ordered>(x: T) -> u64 {
     let cells: [AtomicU8; 8] = array::from_fn(|_| AtomicU8::new(0));
     x.store_bytes(&cells[..size_of::<T>()], false);
@@ -722,7 +726,27 @@ fn factors_of_rows_are_plain_or_none() {
         for limit in limits {
             let sums = &sums[..range.len().min(sums.len())];
             let mut factors = vec![f64::NAN; sums.len()];
-            isa.run(PlainFactors { sums, limit: limit.into(), keeps: true, factors: &mut factors });
+            let (mut norms, none) = (vec![f32::NAN; sums.len()], &mut [0.0f64; 0]);
+            let limit_of_all = limit.into();
+            let all = isa.run(PlainFactors {
+                sums,
+                limit: limit_of_all,
+                keeps: true,
+                factors: &mut factors,
+                norms: &mut norms,
+            });
+            assert_eq!(all, factors.iter().all(|factor| *factor != 0.0));
+            let mut again = vec![f64::NAN; sums.len()];
+            isa.run(PlainFactors {
+                sums,
+                limit: limit_of_all,
+                keeps: true,
+                factors: &mut again,
+                norms: none,
+            });
+            assert_eq!(all_bits(&factors), all_bits(&again));
+            let roots: Vec<f32> = sums.iter().map(|sum| sum.sqrt() as f32).collect();
+            assert_eq!(all_bits(&norms), all_bits(&roots));
             for (&sum, factor) in sums.iter().zip(factors) {
                 let expected = Scaled::new(sum.sqrt(), 0).clip_to(limit).unwrap_or(Factor::ONE);
                 // The factor is plain if the sum, the limit and the quotient are normal numbers; otherwise it may be 0.

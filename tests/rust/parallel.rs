@@ -1058,12 +1058,10 @@ fn rows_are_clipped_by_their_own_norms() {
     check_clipped_rows::<Bf16>(|x| x.to_bits().into(), 0x7fc0);
 }
 
-/// The digits and the exponents of norms; the same for all NaNs.
-fn norm_bits(norms: &[Scaled]) -> Vec<(u64, i32)> {
-    let parts = norms.iter().map(|norm| norm.split());
-    parts
-        .map(|(digits, exponent)| if digits.is_nan() { (0, 0) } else { (digits.to_bits(), exponent) })
-        .collect()
+/// The bits of numbers as float64; the same for all NaNs.
+fn number_bits<N: Real>(numbers: &[N]) -> Vec<u64> {
+    let numbers = numbers.iter().map(|number| number.widen());
+    numbers.map(|number| if number.is_nan() { 0 } else { number.to_bits() }).collect()
 }
 
 /// Columns clipped or normalized by their own norms, in matrices that follow each other. `extremes` are numbers whose squares, or whose
@@ -1117,17 +1115,18 @@ fn check_clipped_columns<T: Real + Known>(bits: fn(T) -> u64, nan: u64, extremes
             clip_columns(isa, Some(&data), &mut a, [len, inner], limit).expect("threads");
             clip_columns(isa, None, &mut b, [len, inner], limit).expect("threads");
             let [mut c, mut d] = [vec![T::ZERO; data.len()], data.clone()];
-            let [mut own, mut again] = [(); 2].map(|()| vec![Scaled::ZERO; norms.len()]);
+            let [mut own, mut again] = [(); 2].map(|()| vec![T::Norm::ZERO; norms.len()]);
             scale_columns(isa, Some(&data), &mut c, [len, inner], Rule::Normalize, &mut own)
                 .expect("threads");
             scale_columns(isa, None, &mut d, [len, inner], Rule::Normalize, &mut again).expect("threads");
-            ([a, b, c, d].map(|found| all(&found)), [own, again].map(|norms| norm_bits(&norms)))
+            ([a, b, c, d].map(|found| all(&found)), [own, again].map(|norms| number_bits(&norms)))
         });
         for (found, expected) in found.iter().zip([&clipped, &clipped, &normalized, &normalized]) {
             let wrong = found.iter().zip(expected).position(|(a, b)| a != b);
             assert_eq!(wrong, None, "{outer} x {len} x {inner}, limit {limit:e}");
         }
-        assert!(found_norms.iter().all(|found| *found == norm_bits(&norms)));
+        let expected: Vec<_> = norms.iter().map(|norm| T::Norm::narrow(norm.to_f64())).collect();
+        assert!(found_norms.iter().all(|found| *found == number_bits(&expected)));
     }
 }
 

@@ -253,8 +253,25 @@ fn add_widened<T: Element>(
     }
 }
 
+/// Computes the sums of at most [`WIDE`] columns. `sums` holds zeros. `next`: see [`AddRows`].
+pub(in crate::parallel) fn sum_columns<T: Element>(
+    isa: Isa,
+    range: Range<usize>,
+    rows: &mut impl ReadRows<T>,
+    next: Option<usize>,
+    term: impl Term<T>,
+    sums: &mut [f64],
+) {
+    if range.len() <= ROWS {
+        return add_rows(isa, range, rows, next, term, sums); // no totals: see `column_norms`
+    }
+    let totals = &mut Aligned([Total::default(); WIDE]).0[..sums.len()];
+    add_columns(isa, range, rows, next, term, totals);
+    sums.iter_mut().zip(&*totals).for_each(|(sum, total)| *sum = total.value());
+}
+
 /// Adds rows to one total per column, at most [`WIDE`] columns. `next`: see [`AddRows`].
-pub(in crate::parallel) fn add_columns<T: Element>(
+fn add_columns<T: Element>(
     isa: Isa,
     range: Range<usize>,
     rows: &mut impl ReadRows<T>,
