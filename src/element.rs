@@ -28,6 +28,8 @@ pub trait Element: Copy + std::fmt::Debug + PartialEq + Send + Sync + 'static {
     const LIMBS: usize = 1;
     /// A number that sorts like the modulus. NaN sorts above infinity.
     type Magnitude: Copy + Ord + Default + Send;
+    /// The elements of an array of norms: see [`Dtype::norms`].
+    type Norm: Real;
 
     /// Reads an element from the first bytes of `bytes`, in native byte order, or the opposite one if `swapped`.
     fn from_bytes(bytes: &[u8], swapped: bool) -> Self;
@@ -88,8 +90,6 @@ pub trait Ordered: Element + PartialOrd {
 
 /// An element that can be scaled.
 pub trait Real: Ordered {
-    /// The elements of an array of norms: see [`Dtype::norms`].
-    type Norm: Real;
     /// Converts to float64, exactly.
     fn widen(self) -> f64;
     /// Converts from float64, rounded once, to nearest, ties to even.
@@ -221,6 +221,7 @@ macro_rules! elements {
                 const ZERO: Self = <$r>::from_bits(0);
                 // The type is signed, because SSE and AVX compare only signed integers.
                 type Magnitude = $rmagnitude;
+                type Norm = $rnorm;
 
                 #[inline(always)]
                 fn from_bytes(bytes: &[u8], swapped: bool) -> Self {
@@ -258,7 +259,6 @@ macro_rules! elements {
                 |x| Self::narrow(x)
             );
             impl Real for $r {
-                type Norm = $rnorm;
                 #[inline(always)]
                 fn widen(self) -> f64 { f64::from(self) }
                 #[inline(always)]
@@ -275,6 +275,7 @@ macro_rules! elements {
                 const ZERO: Self = 0;
                 const LIMBS: usize = if size_of::<$i>() > 4 { 2 } else { 1 };
                 type Magnitude = $ibits;
+                type Norm = f64;
 
                 #[inline(always)]
                 fn from_bytes(bytes: &[u8], swapped: bool) -> Self { Self::from_ne_bytes(native(bytes, swapped)) }
@@ -313,6 +314,7 @@ macro_rules! elements {
                 const DTYPE: Dtype = Dtype::$C;
                 const ZERO: Self = Complex { re: 0.0, im: 0.0 };
                 type Magnitude = i64;
+                type Norm = $cnorm;
 
                 #[inline(always)]
                 fn from_bytes(bytes: &[u8], swapped: bool) -> Self {
@@ -343,6 +345,7 @@ macro_rules! elements {
             const DTYPE: Dtype = Dtype::$B;
             const ZERO: Self = Bool(0);
             type Magnitude = u8;
+            type Norm = f64;
 
             #[inline(always)]
             fn from_bytes(bytes: &[u8], _: bool) -> Self { Bool(bytes[0]) }

@@ -1,5 +1,7 @@
 //! Norms that may lie outside float64's range, and the factors that scale them to limits.
 
+use crate::element::Real;
+
 /// The exponent of the power of two by which sums that leave float64's range are rescaled and computed again.
 ///
 /// Scaled up by 2^600, the smallest subnormal is 2^-474, whose square is still normal; scaled down, the
@@ -11,6 +13,36 @@ pub const RESCALE: i32 = 600;
 pub struct Scaled {
     value: f64,
     exponent: i32,
+}
+
+/// What a norm is written as: itself, or a number of a dtype, rounded.
+pub trait FromNorm: Copy + Send {
+    /// The norm.
+    fn of(norm: Scaled) -> Self;
+    /// The same for a norm that is a normal number or 0. (Of other numbers, it makes anything.)
+    fn of_plain(norm: f64) -> Self;
+}
+
+impl FromNorm for Scaled {
+    #[inline(always)]
+    fn of(norm: Scaled) -> Self {
+        norm
+    }
+    #[inline(always)]
+    fn of_plain(value: f64) -> Self {
+        Self { value, exponent: 0 }
+    }
+}
+
+impl<N: Real> FromNorm for N {
+    #[inline(always)]
+    fn of(norm: Scaled) -> Self {
+        N::narrow(norm.to_f64())
+    }
+    #[inline(always)]
+    fn of_plain(norm: f64) -> Self {
+        N::narrow(norm)
+    }
 }
 
 /// A factor in two steps, `x * by * then`: the factor may lie outside float64's range where the result does not.

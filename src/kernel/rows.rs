@@ -4,9 +4,8 @@
 //! separate operations: the compiler uses no wide registers in a loop over rows that contains the loops of both.
 
 use super::sum::is_plain_sum;
-use crate::element::Real;
 use crate::isa::{Level, Op};
-use crate::scaled::Limit;
+use crate::scaled::{FromNorm, Limit};
 
 /// The most rows per call.
 pub const MAX_ROWS_AT_ONCE: usize = 32;
@@ -19,23 +18,23 @@ pub fn at_once<T>(len: usize) -> usize {
 
 /// Computes the Euclidean norms of slices from their sums of squares, or copies sums that are norms. Returns whether all are
 /// plain: a sum outside of float64's range, or near its lower end, may have lost digits.
-pub struct PlainNorms<'a> {
+pub struct PlainNorms<'a, N> {
     /// The sum of each slice.
     pub sums: &'a [f64],
     /// Whether the norms are the square roots of the sums.
     pub roots: bool,
-    /// The norms to write, as many as sums.
-    pub norms: &'a mut [f64],
+    /// The norms to write, as many as sums. If not all are plain, they hold anything.
+    pub norms: &'a mut [N],
 }
 
-impl Op for PlainNorms<'_> {
+impl<N: FromNorm> Op for PlainNorms<'_, N> {
     type Output = bool;
     #[inline(always)]
     fn eval<L: Level>(self, _: L) -> bool {
         let mut are_plain = true;
         for (norm, &sum) in self.norms.iter_mut().zip(self.sums) {
             are_plain &= is_plain_sum(sum);
-            *norm = if self.roots { sum.sqrt() } else { sum };
+            *norm = N::of_plain(if self.roots { sum.sqrt() } else { sum });
         }
         are_plain
     }
@@ -57,7 +56,7 @@ pub struct PlainFactors<'a, N> {
     pub norms: &'a mut [N],
 }
 
-impl<N: Real> Op for PlainFactors<'_, N> {
+impl<N: FromNorm> Op for PlainFactors<'_, N> {
     type Output = bool;
     #[inline(always)]
     fn eval<L: Level>(self, _: L) -> bool {
@@ -68,7 +67,7 @@ impl<N: Real> Op for PlainFactors<'_, N> {
         for (factor, &sum) in self.factors.iter_mut().zip(self.sums) {
             *factor = sum.sqrt();
         }
-        self.norms.iter_mut().zip(&*self.factors).for_each(|(norm, root)| *norm = N::narrow(*root));
+        self.norms.iter_mut().zip(&*self.factors).for_each(|(norm, root)| *norm = N::of_plain(*root));
         // A division takes as long as the rest of this function.
         if divisor != 1.0 {
             for norm in &mut *self.factors {

@@ -5,21 +5,18 @@ use std::ops::Range;
 
 use super::Crew;
 use super::elementwise::is_streamed;
-use super::reduce::{Order, ReadRows, norm_of_view_with, run_of_columns, sum_columns};
+use super::reduce::{Order, ReadRows, WIDEST_STRIP, norm_of_view_with, run_of_columns, sum_columns};
 use super::rows::Rule;
 use crate::element::Real;
 use crate::error::{Result, vec_with_room};
 use crate::isa::{Aligned, Isa, StreamGuard, prefetch_distance};
 use crate::kernel::scale_each::{FactorKind, ScaleEach};
 use crate::kernel::sum::{ROWS_AT_ONCE, Square};
-use crate::scaled::Factor;
+use crate::scaled::{Factor, FromNorm};
 use crate::walk::{View, stream_made};
 
 /// The length of the longest column for [`scale_columns`], in elements. A strip of longer columns would be too narrow.
 const LONGEST_COLUMN: usize = 1024;
-
-/// The most columns of a strip. Their factors, sums and totals, 32 KiB, stay in the L1 cache.
-const WIDEST_STRIP: usize = 1024;
 
 /// The bytes of a strip: half of the L2 cache, on CPUs with a large L2 cache.
 const STRIP_BYTES: usize = 512 << 10;
@@ -170,7 +167,7 @@ impl<T: Real> Strip<'_, T> {
                     then.get_or_insert([1.0; WIDEST_STRIP])[column] = factor.then;
                 }
                 are_plain &= factor.by.is_normal() && norm.is_finite();
-                self.norms.get_mut(column).into_iter().for_each(|to| *to = T::Norm::narrow(norm.to_f64()));
+                self.norms.get_mut(column).into_iter().for_each(|to| *to = T::Norm::of(norm));
             }
         }
         are_plain

@@ -11,7 +11,7 @@ use crate::kernel::rows::{self, PlainFactors};
 use crate::kernel::scale::Times;
 use crate::kernel::sum::BLOCK;
 use crate::kernel::truncate::Truncate;
-use crate::scaled::{Factor, Limit, Rounding, Scaled};
+use crate::scaled::{Factor, FromNorm, Limit, Rounding, Scaled};
 use crate::walk::{Slices, Store, Target, with_scratch};
 
 /// The rule by which the factor of a slice follows from its norm.
@@ -42,7 +42,7 @@ impl Rule {
     }
 
     /// Computes factors and norms from sums of squares by [`PlainFactors`].
-    pub(super) fn plain_factors<N: Real>(
+    pub(super) fn plain_factors<N: FromNorm>(
         self,
         isa: Isa,
         sums: &[f64],
@@ -159,7 +159,7 @@ impl<'a, T: Real> Rows<'a, T> {
             Task { source: self.source.map(|source| source.slice(at)), target: Target::Dense(row) };
         let norm = norm_of_view(self.isa, &task.input(), Order::Two);
         task.scale(self.isa, self.rule.factor(norm), store);
-        T::Norm::narrow(norm.to_f64())
+        T::Norm::of(norm)
     }
 
     /// Scales at most a batch of rows by the kernels for batches. A row whose factor is not plain is scaled by itself. `source`

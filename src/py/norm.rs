@@ -12,7 +12,9 @@ use super::array::{Array, internal};
 use super::call::{Call, plain_axes, plain_order};
 use super::kinds::Kinds;
 use super::operands::{Inputs, OnDevice, Parameter, Parts};
-use super::run::{Norms, dtype_of, norm_of_arrays, placed, scale_by_norms, scale_pairs, scale_slices};
+use super::run::{
+    Norms, dtype_of, norm_array, norm_of_arrays, placed, scale_by_norms, scale_pairs, scale_slices,
+};
 use crate::element::match_dtype;
 use crate::parallel::reduce::Order;
 use crate::parallel::rows::Rule;
@@ -156,6 +158,11 @@ pub(super) fn norm<'py>(
         return Ok(PyFloat::new(py, inputs.norm(*order)?.to_f64()).into_any());
     }
     let array = inputs.array()?;
+    if let Along::Vectors(axes, order) = &along
+        && axes.len() < array.ndim()
+    {
+        return norm_array(array, axes, *order, keepdims);
+    }
     let norms = along.norms(array)?;
     match norms.values[..] {
         [norm] if norms.kept.is_empty() && !keepdims => Ok(PyFloat::new(py, norm.to_f64()).into_any()),

@@ -11,7 +11,7 @@ use super::array::order::{ReducedAxes, broadcast_values};
 use super::array::pair::Pair;
 use super::array::plain::{OperandPairs, PlainArrays};
 use super::array::{Array, internal, resized};
-use crate::element::{Dtype, Real, match_dtype};
+use crate::element::{Dtype, Element, Real, match_dtype};
 use crate::error::{Error, vec_with_room};
 use crate::isa::Isa;
 use crate::kernel::exact::{ExactSum, Power};
@@ -24,7 +24,7 @@ use crate::parallel::elementwise::{
 use crate::parallel::reduce::{self, AnyView, Order, Views, norms_into};
 use crate::parallel::rows::Rule;
 use crate::parallel::{columns, rows, work_of};
-use crate::scaled::{Factor, Limit, Rounding, Scaled};
+use crate::scaled::{Factor, FromNorm, Limit, Rounding, Scaled};
 use crate::walk::{Broadcast, Factors};
 
 /// The fewest bytes of work for which detaching pays: less work ends before another Python thread would have started.
@@ -275,8 +275,27 @@ impl Norms {
 
     /// Writes the norms to an array of them.
     fn write<N: Real>(&self, to: &mut [N]) {
-        to.iter_mut().zip(&self.values).for_each(|(to, norm)| *to = N::narrow(norm.to_f64()));
+        to.iter_mut().zip(&self.values).for_each(|(to, norm)| *to = N::of(*norm));
     }
+}
+
+/// The vector norms of the slices along some axes, as an array of their own dtype.
+pub(super) fn norm_array<'py>(
+    array: &Array<'py>,
+    reduced: &[usize],
+    order: Order,
+    keepdims: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = array.object().py();
+    let (parts, reduced) = split_parts(array, reduced.into(), order)?;
+    let axes = parts.split(&reduced);
+    let (shape, places) = placed(array.shape(), &axes.kept().collect::<Vec<_>>(), keepdims);
+    match_dtype!(any dtype_of(&parts)?, T => {
+        let slices = parts.slices::<T>(&axes)?;
+        Array::filled::<<T as Element>::Norm>(py, &shape, &places, |norms| {
+            Ok(detached(py, parts.bytes(), || norms_into(Isa::current(), &slices, order, norms))?)
+        })
+    })
 }
 
 /// A complex array as a real one, because its norms along these axes are then summed faster, and the axes to reduce. Real arrays

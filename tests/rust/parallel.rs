@@ -16,7 +16,7 @@ use _core::kernel::sum::{BLOCK, Term};
 use _core::parallel::Crew;
 use _core::parallel::columns::{is_column, scale_columns};
 use _core::parallel::elementwise::{AnyTask, Task, apply_elementwise, scale};
-use _core::parallel::reduce::{AnyView, CHUNK, Order, norm, norm_of_view};
+use _core::parallel::reduce::{AnyView, CHUNK, Order, norm, norm_of_view, norms_into};
 use _core::parallel::rows::Rule;
 use _core::parallel::{MAX_THREADS, THREADS};
 use _core::scaled::{Factor, Rounding, Scaled, power_of_two};
@@ -695,7 +695,7 @@ fn odd<T: Known>(infinite: T, nan: T) {
         data[last + 3] = nan;
         for p in ORDERS {
             let found = everywhere(|isa| {
-                let norms = slice_norms(isa, &slices(&data, width, true), Order::of(p)).expect("threads");
+                let norms = norms_in_two_types(isa, &slices(&data, width, true), Order::of(p));
                 norms.into_iter().map(|norm| norm.to_f64().to_bits()).collect::<Vec<u64>>()
             });
             let is_finite = |bits: &u64| f64::from_bits(*bits).is_finite();
@@ -755,6 +755,16 @@ fn slices<T: Element>(data: &[T], width: usize, columns: bool) -> Slices<'_, T> 
     Slices::new(Memory::Elements(data), 0, kept, reduced)
 }
 
+/// The norms of slices, which are the same when they are written in their own dtype.
+fn norms_in_two_types<T: Element>(isa: Isa, slices: &Slices<'_, T>, order: Order) -> Vec<Scaled> {
+    let norms = slice_norms(isa, slices, order).expect("threads");
+    let mut numbers = vec![T::Norm::ZERO; norms.len()];
+    norms_into(isa, slices, order, &mut numbers).expect("threads");
+    let rounded: Vec<_> = norms.iter().map(|norm| T::Norm::narrow(norm.to_f64())).collect();
+    assert_eq!(number_bits(&numbers), number_bits(&rounded));
+    norms
+}
+
 fn transposed<T: Copy>(data: &[T], width: usize) -> Vec<T> {
     (0..width).flat_map(|column| data.iter().skip(column).step_by(width).copied()).collect()
 }
@@ -764,7 +774,7 @@ fn check_columns<T: Known>(data: &[T], width: usize, orders: &[f64]) {
     let height = data.len() / width;
     for &p in orders {
         let order = Order::of(p);
-        let of = |isa, slices: &Slices<'_, T>| slice_norms(isa, slices, order).expect("threads");
+        let of = |isa, slices: &Slices<'_, T>| norms_in_two_types(isa, slices, order);
         let columns = everywhere(|isa| of(isa, &slices(data, width, true)));
         let rows = everywhere(|isa| of(isa, &slices(&turned, height, false)));
         assert_eq!((columns.len(), rows.len()), (width, width));

@@ -11,7 +11,7 @@ use crate::isa::{Aligned, Isa};
 use crate::kernel::max::MaxRow;
 use crate::kernel::sum::{AddDenseRows, AddRows, BLOCK, FoldRows, ROWS, ROWS_AT_ONCE, Term, Total};
 use crate::parallel::Crew;
-use crate::scaled::Scaled;
+use crate::scaled::{FromNorm, Scaled};
 use crate::walk::{Slices, with_scratch};
 
 /// Columns that one thread reduces at a time where rows are gathered or runs are merged. The accumulators and the gathered rows
@@ -25,6 +25,9 @@ const WIDE: usize = BLOCK;
 /// Columns of dense matrices that one thread reduces at a time where a column has a single accumulator: then it matters more that
 /// each row is read for longer than a page.
 const WIDEST: usize = 2 * WIDE;
+
+/// The most columns that are scaled as soon as they are summed. Their factors, sums and totals, 32 KiB, stay in the L1 cache.
+pub(in crate::parallel) const WIDEST_STRIP: usize = 1024;
 
 /// The number of rows that are summed in one run, for a matrix of `columns` columns. Longer columns are cut into runs, whose
 /// results are merged in order, so that a narrow matrix has work for all threads. The cuts depend on the shape alone.
@@ -40,10 +43,10 @@ fn dense_width<T: Element>(slices: &Slices<'_, T>) -> Option<usize> {
 }
 
 /// The largest magnitudes of columns.
-pub(super) fn column_maxima<T: Element>(
+pub(super) fn column_maxima<T: Element, N: FromNorm>(
     isa: Isa,
     slices: &Slices<'_, T>,
-    norms: &mut [Scaled],
+    norms: &mut [N],
 ) -> Result<()> {
     let raise = |rows: &mut Rows<'_, T>, range: Range<usize>, max: &mut [T::Magnitude]| {
         for at in range {
@@ -51,29 +54,29 @@ pub(super) fn column_maxima<T: Element>(
             isa.run(MaxRow { max: &mut *max, row });
         }
     };
-    let finish = |_, maxima: &[T::Magnitude], norms: &mut [Scaled]| {
+    let finish = |_, maxima: &[T::Magnitude], norms: &mut [N]| {
         for (norm, max) in norms.iter_mut().zip(maxima) {
-            *norm = Scaled::new(T::from_magnitude(*max), 0);
+            *norm = N::of(Scaled::new(T::from_magnitude(*max), 0));
         }
     };
     match dense_width(slices) {
-        Some(width) => reduce_columns::<WIDEST, _, _>(slices, width, norms, raise, Ord::max, finish),
-        None => reduce_columns::<STRIP, _, _>(slices, slices.kept.len(), norms, raise, Ord::max, finish),
+        Some(width) => reduce_columns::<WIDEST, _, _, _>(slices, width, norms, raise, Ord::max, finish),
+        None => reduce_columns::<STRIP, _, _, _>(slices, slices.kept.len(), norms, raise, Ord::max, finish),
     }
 }
 
 /// Computes the norms of columns, for an order whose first pass is a sum.
-pub(super) fn column_norms<T: Element>(
+pub(super) fn column_norms<T: Element, N: FromNorm>(
     isa: Isa,
     slices: &Slices<'_, T>,
     order: Order,
     first: Reduction,
-    norms: &mut [Scaled],
+    norms: &mut [N],
 ) -> Result<()> {
     let is_direct = T::DIRECT && matches!(first, Reduction::Abs | Reduction::Square);
     let (width, columns) = (dense_width(slices).filter(|_| is_direct), slices.kept.len());
     let finish_sums =
-        |first, sums: &[f64], norms: &mut [Scaled]| norms_of_slices(isa, slices, first, order, sums, norms);
+        |first, sums: &[f64], norms: &mut [N]| norms_of_slices(isa, slices, first, order, sums, norms);
     if is_direct && slices.reduced.len() <= ROWS {
         // The sum of so few rows needs no total: one accumulator holds it.
         let reduce = |rows: &mut Rows<'_, T>, range: Range<usize>, sums: &mut [f64]| {
@@ -83,8 +86,10 @@ pub(super) fn column_norms<T: Element>(
         };
         let merge = |sum, run| sum + run;
         return match width {
-            Some(width) => reduce_columns::<WIDEST, _, _>(slices, width, norms, reduce, merge, finish_sums),
-            None => reduce_columns::<STRIP, _, _>(slices, columns, norms, reduce, merge, finish_sums),
+            Some(width) => {
+                reduce_columns::<WIDEST, _, _, _>(slices, width, norms, reduce, merge, finish_sums)
+            }
+            None => reduce_columns::<STRIP, _, _, _>(slices, columns, norms, reduce, merge, finish_sums),
         };
     }
     let reduce = |rows: &mut Rows<'_, T>, range: Range<usize>, totals: &mut [Total]| {
@@ -100,7 +105,7 @@ pub(super) fn column_norms<T: Element>(
         total.merge(run);
         total
     };
-    let finish = |first, totals: &[Total], norms: &mut [Scaled]| {
+    let finish = |first, totals: &[Total], norms: &mut [N]| {
         for (i, (totals, norms)) in totals.chunks(STRIP).zip(norms.chunks_mut(STRIP)).enumerate() {
             let sums = &mut [0.0; STRIP][..totals.len()];
             sums.iter_mut().zip(totals).for_each(|(sum, total)| *sum = total.value());
@@ -108,21 +113,21 @@ pub(super) fn column_norms<T: Element>(
         }
     };
     match width {
-        Some(width) => reduce_columns::<WIDE, _, _>(slices, width, norms, reduce, merge, finish),
-        None => reduce_columns::<STRIP, _, _>(slices, columns, norms, reduce, merge, finish),
+        Some(width) => reduce_columns::<WIDE, _, _, _>(slices, width, norms, reduce, merge, finish),
+        None => reduce_columns::<STRIP, _, _, _>(slices, columns, norms, reduce, merge, finish),
     }
 }
 
 /// Fills `norms` from columns of matrices that are `width` columns wide, on all threads. `reduce` adds a run of the rows of at
 /// most `PIECE` columns to accumulators, `merge` merges the accumulators of two runs of a column, and `finish` computes the
 /// norms of the columns from a number on. Rows of more than [`STRIP`] columns are contiguous in memory.
-fn reduce_columns<const PIECE: usize, T: Element, A: Copy + Default + Send>(
+fn reduce_columns<const PIECE: usize, T: Element, A: Copy + Default + Send, N: Send>(
     slices: &Slices<'_, T>,
     width: usize,
-    norms: &mut [Scaled],
+    norms: &mut [N],
     reduce: impl Fn(&mut Rows<'_, T>, Range<usize>, &mut [A]) + Sync,
     merge: impl Fn(A, A) -> A + Sync,
-    finish: impl Fn(usize, &[A], &mut [Scaled]) + Sync,
+    finish: impl Fn(usize, &[A], &mut [N]) + Sync,
 ) -> Result<()> {
     let (columns, len) = (slices.kept.len(), slices.reduced.len());
     let bytes = columns * len * size_of::<T>();
@@ -253,7 +258,7 @@ fn add_widened<T: Element>(
     }
 }
 
-/// Computes the sums of at most [`WIDE`] columns. `sums` holds zeros. `next`: see [`AddRows`].
+/// Computes the sums of at most [`WIDEST_STRIP`] columns. `sums` holds zeros. `next`: see [`AddRows`].
 pub(in crate::parallel) fn sum_columns<T: Element>(
     isa: Isa,
     range: Range<usize>,
@@ -265,7 +270,7 @@ pub(in crate::parallel) fn sum_columns<T: Element>(
     if range.len() <= ROWS {
         return add_rows(isa, range, rows, next, term, sums); // no totals: see `column_norms`
     }
-    let totals = &mut Aligned([Total::default(); WIDE]).0[..sums.len()];
+    let totals = &mut Aligned([Total::default(); WIDEST_STRIP]).0[..sums.len()];
     add_columns(isa, range, rows, next, term, totals);
     sums.iter_mut().zip(&*totals).for_each(|(sum, total)| *sum = total.value());
 }

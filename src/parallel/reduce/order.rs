@@ -5,7 +5,7 @@ use crate::isa::Isa;
 use crate::kernel::power::{Power, half_power, half_power_root};
 use crate::kernel::rows::PlainNorms;
 use crate::kernel::sum::{SMALLEST_SUM, Total, is_plain_sum};
-use crate::scaled::{RESCALE, Scaled, power_of_two};
+use crate::scaled::{FromNorm, RESCALE, Scaled, power_of_two};
 
 /// The order of a vector norm.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -103,7 +103,7 @@ impl Order {
 
     /// [`Order::norm_of_plain_sum`] for several sums, unless a sum may have left float64's range. Returns whether all
     /// norms are written.
-    pub(super) fn plain_norms(self, isa: Isa, sums: &[f64], norms: &mut [f64]) -> bool {
+    pub(super) fn plain_norms<N: FromNorm>(self, isa: Isa, sums: &[f64], norms: &mut [N]) -> bool {
         let roots = self == Self::Two;
         (roots || matches!(self, Self::One | Self::Square)) && isa.run(PlainNorms { sums, roots, norms })
     }

@@ -11,7 +11,7 @@ use crate::kernel::max::MaxAbs;
 use crate::kernel::rows::MAX_ROWS_AT_ONCE;
 use crate::kernel::sum::{Abs, BLOCK, Rescaled, Square, Sum, SumEach, Total};
 use crate::kernel::widen::Widen;
-use crate::scaled::Scaled;
+use crate::scaled::{FromNorm, Scaled};
 use crate::walk::{Slices, View, with_scratch};
 
 /// Elements that one thread sums at a time: a multiple of [`BLOCK`], so that a chunk cuts no block.
@@ -211,22 +211,19 @@ pub(in crate::parallel) fn norm_of_view_with<T: Element>(
 
 /// Writes the norms of the slices from number `first` on, from the sums of their first passes. Nearly always no slice is read
 /// again.
-pub(super) fn norms_of_slices<T: Element>(
+pub(super) fn norms_of_slices<T: Element, N: FromNorm>(
     isa: Isa,
     slices: &Slices<'_, T>,
     first: usize,
     order: Order,
     sums: &[f64],
-    norms: &mut [Scaled],
+    norms: &mut [N],
 ) {
     let parts = sums.chunks(MAX_ROWS_AT_ONCE).zip(norms.chunks_mut(MAX_ROWS_AT_ONCE));
     for (first, (sums, norms)) in (first..).step_by(MAX_ROWS_AT_ONCE).zip(parts) {
-        let plain = &mut [0.0; MAX_ROWS_AT_ONCE][..sums.len()];
-        if order.plain_norms(isa, sums, plain) {
-            norms.iter_mut().zip(plain).for_each(|(norm, plain)| *norm = Scaled::new(*plain, 0));
-        } else {
+        if !order.plain_norms(isa, sums, norms) {
             for (at, (norm, sum)) in (first..).zip(norms.iter_mut().zip(sums)) {
-                *norm = norm_of_view_with(isa, &slices.slice(at), order, Some(*sum));
+                *norm = N::of(norm_of_view_with(isa, &slices.slice(at), order, Some(*sum)));
             }
         }
     }

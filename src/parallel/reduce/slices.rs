@@ -9,18 +9,18 @@ use crate::error::Result;
 use crate::isa::Isa;
 use crate::kernel::rows;
 use crate::parallel::{Crew, job_bytes, work_of};
-use crate::scaled::Scaled;
+use crate::scaled::FromNorm;
 use crate::walk::Slices;
 
 /// Writes the norm of each slice, in the order of the kept axes. The norms of slices without elements are not written.
 ///
 /// # Errors
 /// No memory for partial results, or an invalid setting of the number of threads.
-pub fn norms_into<T: Element>(
+pub fn norms_into<T: Element, N: FromNorm>(
     isa: Isa,
     slices: &Slices<'_, T>,
     order: Order,
-    norms: &mut [Scaled],
+    norms: &mut [N],
 ) -> Result<()> {
     let (count, len) = (slices.kept.len(), slices.reduced.len());
     if len == 0 || count == 0 {
@@ -37,7 +37,7 @@ pub fn norms_into<T: Element>(
         // Long slices, one after the other, each on all threads.
         let crew = Crew::new();
         for (at, to) in norms.iter_mut().enumerate() {
-            *to = norm_of_views(isa, &crew, &(&slices.slice(at) as &dyn Terms), order)?;
+            *to = N::of(norm_of_views(isa, &crew, &(&slices.slice(at) as &dyn Terms), order)?);
         }
         return Ok(());
     }
@@ -56,7 +56,7 @@ pub fn norms_into<T: Element>(
                 norms_of_slices(isa, slices, first, order, sums, norms);
             } else {
                 for (at, norm) in (first..).zip(norms) {
-                    *norm = norm_of_view(isa, &slices.slice(at), order);
+                    *norm = N::of(norm_of_view(isa, &slices.slice(at), order));
                 }
             }
         }
