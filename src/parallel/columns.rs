@@ -21,6 +21,10 @@ const LONGEST_COLUMN: usize = 1024;
 /// The bytes of a strip: half of the L2 cache, on CPUs with a large L2 cache.
 const STRIP_BYTES: usize = 512 << 10;
 
+/// The bytes of the shortest row that is written by non-temporal stores. Two rows share a cache line, which the CPU fetches before
+/// it writes a part of it, and the stores wait for it.
+const SHORTEST_STREAMED_ROW: usize = 2 << 10;
+
 /// The number of columns of `len` elements that are clipped at a time.
 fn columns_in_strip<T>(len: usize) -> usize {
     (STRIP_BYTES / size_of::<T>() / len).min(WIDEST_STRIP)
@@ -29,13 +33,12 @@ fn columns_in_strip<T>(len: usize) -> usize {
 /// Whether columns of matrices of this shape are for [`scale_columns`].
 #[must_use]
 pub fn is_column<T: Real>(columns: usize, [len, inner]: [usize; 2]) -> bool {
-    // Columns. In narrower strips, the overhead of each row outweighs the second read that a strip saves.
+    // Columns. In narrower parts of a matrix, the overhead of each row outweighs the second read that a strip saves.
     let narrowest = 128;
     // Elements of 16 bits have kernels of their own, and longer columns are summed in more than one run.
     size_of::<T>() > 2
-        && inner >= narrowest
         && (1..=LONGEST_COLUMN.min(run_of_columns(columns))).contains(&len)
-        && columns_in_strip::<T>(len) >= narrowest
+        && columns_in_strip::<T>(len) >= narrowest.min(inner)
 }
 
 /// Scales each column of dense matrices by its own norm. Without a `source`, the output is the input, too. `norms` gets the norm
@@ -52,86 +55,127 @@ pub fn scale_columns<T: Real>(
     norms: &mut [T::Norm],
 ) -> Result<()> {
     let bytes = size_of_val(output);
-    let streams = is_streamed(bytes);
+    let streams = is_streamed(bytes) && inner * size_of::<T>() >= SHORTEST_STREAMED_ROW;
     // Parts of rows are too short for the hardware prefetcher. If a cache holds all data, prefetching only takes time.
     let next = (streams && prefetch_distance() > 0).then_some(ROWS_AT_ONCE * inner * size_of::<T>());
     let strips = strips(source, output, shape, norms)?;
     Crew::new().each(bytes * 2, strips.into_iter(), |strip| strip.scale(isa, rule, next, streams))
 }
 
-/// The parts of the rows that belong to the columns of a strip.
+/// Neighbouring columns of a matrix, or all columns of some narrow matrices.
 struct Strip<'a, T: Real> {
     /// The input from the first element of the strip on, unless the output is the input too.
     source: Option<&'a [T]>,
-    /// Elements from a row of the matrix to the next.
-    inner: usize,
-    /// Parts of the rows of the output.
-    rows: Vec<&'a mut [T]>,
+    /// The rows of a matrix, and the elements from one to the next.
+    shape: [usize; 2],
+    /// The columns of each matrix.
+    width: usize,
+    output: Output<'a, T>,
     /// The places of the norms; empty if the caller needs no norms.
     norms: &'a mut [T::Norm],
+}
+
+/// What a strip writes.
+enum Output<'a, T> {
+    /// Whole matrices.
+    Whole(&'a mut [T]),
+    /// A part of each row of a matrix.
+    Parts(Vec<&'a mut [T]>),
 }
 
 /// Cuts matrices into strips.
 fn strips<'a, T: Real>(
     source: Option<&'a [T]>,
     output: &'a mut [T],
-    [len, inner]: [usize; 2],
+    shape @ [len, inner]: [usize; 2],
     mut norms: &'a mut [T::Norm],
 ) -> Result<Vec<Strip<'a, T>>> {
-    let width = columns_in_strip::<T>(len).min(inner);
-    let mut strips: Vec<Strip<'_, T>> = vec_with_room(output.len() / len / inner * inner.div_ceil(width))?;
+    let most = columns_in_strip::<T>(len);
+    let mut take_norms = |count| norms.split_off_mut(..count).unwrap_or_default();
+    let from = |first: usize| source.map(|source| &source[first..]);
+    if most >= inner {
+        let size = most / inner * len * inner;
+        let mut strips = vec_with_room(output.len().div_ceil(size))?;
+        strips.extend(output.chunks_mut(size).enumerate().map(|(i, matrices)| {
+            let norms = take_norms(matrices.len() / len);
+            Strip { source: from(i * size), shape, width: inner, output: Output::Whole(matrices), norms }
+        }));
+        return Ok(strips);
+    }
+    let mut strips: Vec<Strip<'_, T>> = vec_with_room(output.len() / len / inner * inner.div_ceil(most))?;
     for (outer, matrix) in output.chunks_mut(len * inner).enumerate() {
-        let before = strips.len();
-        for first in (0..inner).step_by(width) {
-            let source = source.map(|source| &source[outer * len * inner + first..]);
-            let norms = norms.split_off_mut(..width.min(inner - first)).unwrap_or_default();
-            strips.push(Strip { source, inner, rows: vec_with_room(len)?, norms });
+        let mut parts: Vec<Vec<&mut [T]>> = vec_with_room(inner.div_ceil(most))?;
+        for _ in (0..inner).step_by(most) {
+            parts.push(vec_with_room(len)?);
         }
         for row in matrix.chunks_mut(inner) {
-            for (part, strip) in row.chunks_mut(width).zip(&mut strips[before..]) {
-                strip.rows.push(part);
-            }
+            row.chunks_mut(most).zip(&mut parts).for_each(|(part, parts)| parts.push(part));
+        }
+        for (first, parts) in (0..inner).step_by(most).zip(parts) {
+            let (source, width) = (from(outer * len * inner + first), most.min(inner - first));
+            strips.push(Strip {
+                source,
+                shape,
+                width,
+                output: Output::Parts(parts),
+                norms: take_norms(width),
+            });
         }
     }
     Ok(strips)
 }
 
 impl<T: Real> Strip<'_, T> {
-    fn columns(&self) -> usize {
-        self.rows.first().map_or(0, |row| row.len())
+    /// The number of columns of all matrices.
+    fn count(&self) -> usize {
+        match &self.output {
+            Output::Whole(matrices) => matrices.len() / self.shape[0],
+            Output::Parts(_) => self.width,
+        }
     }
 
-    /// A row of the input.
+    /// A row of the input. The rows of several matrices follow each other.
     fn row(&self, row: usize) -> &[T] {
-        match self.source {
-            Some(source) => &source[row * self.inner..][..self.columns()],
-            None => &*self.rows[row],
+        let place = row * self.shape[1];
+        match (self.source, &self.output) {
+            (Some(source), _) => &source[place..place + self.width],
+            (None, Output::Whole(matrices)) => &matrices[place..place + self.width],
+            (None, Output::Parts(parts)) => &*parts[row],
         }
     }
 
     /// Scales the columns. `next`: the number of bytes to the rows that are read next, if they are to be prefetched.
     fn scale(mut self, isa: Isa, rule: Rule, next: Option<usize>, streams: bool) {
-        let factors = &mut Aligned([1.0; WIDEST_STRIP]).0[..self.columns()];
+        let (source, [len, inner], width) = (self.source, self.shape, self.width);
+        let factors = &mut Aligned([1.0; WIDEST_STRIP]).0[..self.count()];
         let mut then = None;
         let is_plain = self.find_factors(isa, rule, next, factors, &mut then);
-        if self.source.is_none() && factors.iter().all(|factor| *factor == 1.0) {
+        if source.is_none() && factors.iter().all(|factor| *factor == 1.0) {
             return; // nothing is written
         }
         let kind = FactorKind { is_plain, rounding: rule.rounding() };
         let guard = (streams && then.is_none()).then(StreamGuard::begin);
-        for (row, to) in self.rows.iter_mut().enumerate() {
-            let from = self.source.map(|source| &source[row * self.inner..][..to.len()]);
+        let scale = |row: usize, to: &mut [T]| {
+            let from = source.map(|source| &source[row * inner..][..width]);
+            let own = row / len * width..(row / len + 1) * width;
+            let factors = &factors[own.clone()];
             match (from, &guard) {
                 (Some(from), Some(guard)) => {
                     stream_made(isa, guard, from, to, |part, from, to| {
                         isa.run(ScaleEach { from: Some(from), to, factors: &factors[part], kind });
                     });
                 }
-                _ => isa.run(ScaleEach { from, to, factors, kind }),
+                _ => isa.run(ScaleEach { from, to: &mut *to, factors, kind }),
             }
             if let Some(then) = &then {
-                isa.run(ScaleEach { from: None, to, factors: &then[..factors.len()], kind });
+                isa.run(ScaleEach { from: None, to, factors: &then[own], kind });
             }
+        };
+        match self.output {
+            Output::Whole(matrices) => {
+                matrices.chunks_exact_mut(inner).enumerate().for_each(|(row, to)| scale(row, to));
+            }
+            Output::Parts(parts) => parts.into_iter().enumerate().for_each(|(row, to)| scale(row, to)),
         }
     }
 
@@ -145,8 +189,11 @@ impl<T: Real> Strip<'_, T> {
         factors: &mut [f64],
         then: &mut Option<[f64; WIDEST_STRIP]>,
     ) -> bool {
+        let ([len, _], width) = (self.shape, self.width);
         let sums = &mut Aligned([0.0; WIDEST_STRIP]).0[..factors.len()];
-        sum_columns(isa, 0..self.rows.len(), self, next, Square, sums);
+        for (matrix, sums) in sums.chunks_mut(width).enumerate() {
+            sum_columns(isa, matrix * len..(matrix + 1) * len, self, next, Square, sums);
+        }
         if rule.plain_factors(isa, sums, factors, self.norms) {
             return true;
         }
@@ -156,9 +203,9 @@ impl<T: Real> Strip<'_, T> {
         for (column, sum) in sums.iter().enumerate() {
             if factors[column] == 0.0 {
                 let mut elements = [T::ZERO; LONGEST_COLUMN];
-                let elements = &mut elements[..self.rows.len()];
-                for (row, x) in elements.iter_mut().enumerate() {
-                    *x = self.row(row)[column];
+                let elements = &mut elements[..len];
+                for (row, x) in (column / width * len..).zip(&mut *elements) {
+                    *x = self.row(row)[column % width];
                 }
                 let norm = norm_of_view_with(isa, &View::Dense(elements), Order::Two, Some(*sum));
                 let factor = rule.factor(norm).unwrap_or(Factor::ONE);
@@ -180,7 +227,10 @@ impl<T: Real> ReadRows<T> for Strip<'_, T> {
     }
 
     fn dense(&self, range: Range<usize>) -> Option<&[T]> {
-        let source = self.source.filter(|_| self.columns() == self.inner)?;
-        Some(&source[range.start * self.inner..range.end * self.inner])
+        let data = match (self.source, &self.output) {
+            (None, Output::Whole(matrices)) => &**matrices,
+            (source, _) => source.filter(|_| self.width == self.shape[1])?,
+        };
+        Some(&data[range.start * self.width..range.end * self.width])
     }
 }

@@ -1087,6 +1087,11 @@ fn check_clipped_columns<T: Real + Known>(bits: fn(T) -> u64, nan: u64, extremes
         (1, 70, 2001, 0.0),
         (1, 3, 5000, 1e-320),
         (2, 33, 150_001, 3300.0),
+        // Several narrow matrices in a strip.
+        (701, 5, 4, 1250.0),
+        (40, 70, 31, 4800.0),
+        (3, 131, 100, 6600.0),
+        (9001, 3, 350, 1000.0),
     ] {
         assert!(is_column::<T>(outer * inner, [len, inner]), "{len} x {inner}");
         let mut data: Vec<T> = some(15, outer * len * inner);
