@@ -455,9 +455,15 @@ def test_tables_of_more_elements_than_32_bits_count():
     assert table.slots == 2**29 + 1 + 2**34 + 1
     assert table.spans == 2**17 + 1 + 2**22 + 1
     assert table.tensors == 3
-    rows = np.asarray(table.words).reshape(3, _words.Row.WORDS)
+    ((_, place, count, blocks),) = table.rows
+    assert (count, blocks) == (3, table.slots)
+    rows = table.words[place:].reshape(3, _words.Row.WORDS)
     assert rows[:, _words.Row.BLOCK].tolist() == rows[:, _words.Row.SLOT].tolist() == [0, 2**29, 2**29 + 1]
-    assert rows[:, _words.Row.SPAN].tolist() == [0, 2**17, 2**17 + 1]
+    assert table.words[table.tensor_spans : place].tolist() == [0, 2**17, 2**17 + 1, table.spans]
+    slots = table.words[table.span_slots : table.tensor_spans]
+    assert slots[[0, 1, 2**17 - 1, 2**17, 2**17 + 1, -2, -1]].tolist() == [
+        0, 2**12, 2**29 - 2**12, 2**29, 2**29 + 1, table.slots - 1, table.slots
+    ]  # fmt: skip
     assert rows[:, _words.Row.LEN].tolist() == [2**40, 5, 2**45 + 1]
     assert View(0, (2**40, 2**20), (2**20, 1), 1, 10).size == 2**60
 

@@ -1,7 +1,7 @@
 // Runs CUDA kernels of a simple kind on the CPU: a fiber for each thread, one block after the other.
 //
 // They may use threadIdx.x, blockIdx.x, blockDim.x, gridDim.x, __shared__, __syncthreads(), __syncwarp(), __ballot_sync(),
-// __shfl_xor_sync(), __popc(), atomicAdd and __threadfence(). A barrier that not all threads reach is an error here, as it is on a GPU where it may go
+// __shfl_xor_sync(), __popc(), __ffs(), atomicAdd and __threadfence(). A barrier that not all threads reach is an error here, as it is on a GPU where it may go
 // unnoticed. Threads and blocks run in order, or in the opposite one: what differs then has a race.
 #pragma once
 
@@ -51,6 +51,7 @@ inline unsigned atomicAdd(unsigned* at, unsigned more) {
 }
 inline void __threadfence() {}
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __ffs(int x) { return __builtin_ffs(x); }
 #define __isGlobal(address) true
 #define __builtin_assume(condition)
 
@@ -86,7 +87,7 @@ struct Fiber {
     State state;
     int line;
     unsigned mask;  // of the threads of the warp that wait together
-    unsigned long long given; // to other threads of the warp
+    unsigned long long given;  // to other threads of the warp
 };
 
 Context scheduler;

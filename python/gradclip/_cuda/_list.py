@@ -92,23 +92,21 @@ class _Table:
 
     words: Words
     rows: list[tuple[int, int, int, int]]  # code, place, rows, blocks
-    starts: int
-    starts_step: int
+    span_slots: int
+    tensor_spans: int
     slots: int
     spans: int
     tensors: int
 
     def fill(self, params: Words) -> None:
-        params[Word.STARTS] = self.starts
-        params[Word.STARTS_STEP] = self.starts_step
+        params[Word.SPAN_SLOTS], params[Word.TENSOR_SPANS] = self.span_slots, self.tensor_spans
         params[Word.SLOTS], params[Word.SPANS] = self.slots, self.spans
         params[Word.TENSORS] = self.tensors
 
 
 def _before(counts: Words) -> Words:
-    """Return the sum of all that come before each."""
-    sums: Words = np.cumsum(counts) - counts
-    return sums
+    """Return the sum of all that come before each, and the sum of all."""
+    return np.concatenate(([0], np.cumsum(counts)))
 
 
 def _table_of(tensors: Tensors) -> _Table:
@@ -125,16 +123,15 @@ def _table_of(tensors: Tensors) -> _Table:
     rows[:, Row.SOURCE] = tensors.sources
     rows[:, Row.TARGET] = tensors.targets
     rows[:, Row.LEN] = tensors.lengths
-    rows[:, Row.SLOT] = _before(blocks)
-    rows[:, Row.SPAN] = _before(spans)
+    slots, tensor_spans = _before(blocks), _before(spans)
+    rows[:, Row.SLOT] = slots[:-1]
     rows[:, Row.GROUP] = np.arange(len(blocks))
     codes = tensors.codes.tolist()
     kinds = list(dict.fromkeys(codes))
-    parts: list[Words] = []
-    found, place = [], 0
-    if len(kinds) > 1:  # in the order of the list
-        parts.append(np.ascontiguousarray(rows[:, (Row.SLOT, Row.SPAN)]).ravel())
-        place = parts[0].size
+    of_tensor = np.arange(tensor_spans[-1]) - np.repeat(tensor_spans[:-1], spans)  # the number of a span in its tensor
+    span_slots = np.append(np.repeat(slots[:-1], spans) + SPAN_BLOCKS * of_tensor, slots[-1])
+    parts = [span_slots, tensor_spans]
+    found, place = [], len(span_slots) + len(tensor_spans)
     layouts_at = place + rows.size
     words: list[int] = []
     if tensors.layouts is not None:
@@ -152,13 +149,13 @@ def _table_of(tensors: Tensors) -> _Table:
     for kind in kinds:
         chosen = tensors.codes == kind
         own_rows, own_blocks = rows[chosen], blocks[chosen]
-        own_rows[:, Row.BLOCK] = _before(own_blocks)
+        own_rows[:, Row.BLOCK] = _before(own_blocks)[:-1]
         parts.append(own_rows.ravel())
         found.append((kind, place, len(own_rows), int(own_blocks.sum())))
         place += own_rows.size
     parts.append(np.array(words, np.int64))
-    starts, step = (0, 2) if len(kinds) > 1 else (Row.SLOT, Row.WORDS)
-    return _Table(np.concatenate(parts), found, starts, step, int(blocks.sum()), int(spans.sum()), len(blocks))
+    count = len(blocks)
+    return _Table(np.concatenate(parts), found, 0, len(span_slots), int(slots[-1]), int(tensor_spans[-1]), count)
 
 
 def _argument_of(call: Call, words: Words) -> tuple[Words, Memory | None]:

@@ -48,8 +48,8 @@ class Word(IntEnum):
     SPANS_AT = 17
     SPANS = 18
     TENSORS = 19
-    STARTS = 20
-    STARTS_STEP = 21
+    TENSOR_SPANS = 20
+    SPAN_SLOTS = 21
     STATE_AT = 22
     TICKET_AT = 23
     NORM_AT = 24
@@ -88,10 +88,9 @@ class Row(IntEnum):
     LEN = 2
     BLOCK = 3
     SLOT = 4
-    SPAN = 5
-    GROUP = 6
-    LAYOUTS = 7
-    WORDS = 8
+    GROUP = 5
+    LAYOUTS = 6
+    WORDS = 7
 
 
 class Order(IntEnum):

@@ -47,8 +47,8 @@ enum : int {
     SPANS_AT,        // address of the results of spans: an array of SPANS totals or keys, of two words, for each part
     SPANS,           // of the whole list
     TENSORS,
-    STARTS,          // where in the table the first slot and the first span of each tensor stand
-    STARTS_STEP,
+    TENSOR_SPANS,    // where in the table the first span of each tensor stands, and the end
+    SPAN_SLOTS,      // where in the table the first slot of each span stands, and the end
     STATE_AT,        // address of what came of each group of tensors
     TICKET_AT,       // address of the count of spans that are done
     NORM_AT,         // address of the norms, or 0
@@ -73,8 +73,8 @@ enum : int {
 };
 
 // A row of the table: an array, or a slice of one, that is read, written, or both. ROW_BLOCK counts the blocks of the rows before
-// it that have its dtype, ROW_SLOT and ROW_SPAN the blocks and the spans of all rows before it.
-enum : int { ROW_SOURCE, ROW_TARGET, ROW_LEN, ROW_BLOCK, ROW_SLOT, ROW_SPAN, ROW_GROUP, ROW_LAYOUTS, ROW_WORDS };
+// it that have its dtype, ROW_SLOT the blocks of all rows before it.
+enum : int { ROW_SOURCE, ROW_TARGET, ROW_LEN, ROW_BLOCK, ROW_SLOT, ROW_GROUP, ROW_LAYOUTS, ROW_WORDS };
 
 enum : int { ORDER_ONE = 1, ORDER_TWO, ORDER_MAX, ORDER_SIMPLE, ORDER_POWER };
 // MODE_PART: other processes have parts of the data too. The host reads value and exponent, of order 2 before the root is taken.
@@ -157,23 +157,18 @@ template <int TEAM> DEV u32 team_mask() {
     return ((1u << TEAM % 32) - 1) << threadIdx.x % 32 / TEAM * TEAM;
 }
 
-// The last of `count` rows or tensors that start at or before `item`. The first one starts at 0. Each step compares TEAM of them,
-// which takes fewer loads that wait for each other than a binary search.
-template <int TEAM, class Start> DEV word last_before(word count, word item, int thread, const Start& start) {
-    word low = 0, high = count;
-    while (high - low > 1) {
-        const word step = (high - low + TEAM - 1) / TEAM, own = low + thread * step;
-        low += (__popc(__ballot_sync(team_mask<TEAM>(), own < high && start(own) <= item)) - 1) * step;
-        if (low + step < high) high = low + step;
-    }
-    return low;
-}
-
-// The row that a block belongs to.
+// The row that a block belongs to: the last one that starts at or before it. Each step compares TEAM rows, which takes fewer loads
+// that wait for each other than a binary search.
 template <int TEAM> DEV const word* row_of(const Params& p, const word* table, word block, int thread) {
     const word* rows = table + p.w[ROWS];
-    const word row = last_before<TEAM>(p.w[COUNT], block, thread, [&](word i) { return rows[i * ROW_WORDS + ROW_BLOCK]; });
-    return rows + row * ROW_WORDS;
+    word low = 0, high = p.w[COUNT];
+    while (high - low > 1) {
+        const word step = (high - low + TEAM - 1) / TEAM, own = low + thread * step;
+        const bool is_before = own < high && rows[own * ROW_WORDS + ROW_BLOCK] <= block;
+        low += (__popc(__ballot_sync(team_mask<TEAM>(), is_before)) - 1) * step;
+        if (low + step < high) high = low + step;
+    }
+    return rows + low * ROW_WORDS;
 }
 
 // Exchanges a number with the thread of the team that is so far away.
@@ -529,13 +524,8 @@ DEV Total sum_of_spans(SpanSum sum) {
     return sum.all;
 }
 
-// The first slot of a tensor, and its first span. Of the tensor after the last one: the ends.
-DEV word first_slot(const Params& p, const word* table, word tensor) {
-    return tensor == p.w[TENSORS] ? p.w[SLOTS] : table[p.w[STARTS] + tensor * p.w[STARTS_STEP]];
-}
-DEV word first_span(const Params& p, const word* table, word tensor) {
-    return tensor == p.w[TENSORS] ? p.w[SPANS] : table[p.w[STARTS] + tensor * p.w[STARTS_STEP] + 1];
-}
+// The first span of a tensor. Of the tensor after the last one: the end.
+DEV word first_span(const Params& p, const word* table, word tensor) { return table[p.w[TENSOR_SPANS] + tensor]; }
 
 // The results of one part, of blocks and of spans.
 DEV double* of_blocks(const Params& p, int part) { return at<double>(p.w[PARTS_AT]) + part * p.w[SLOTS]; }
@@ -543,7 +533,7 @@ DEV double* of_spans(const Params& p, int part) { return at<double>(p.w[SPANS_AT
 
 // Merges `count` totals, `step` apart, into another one, in order. AT_ONCE are loaded before the first is used, so that the loads
 // are under way at once. Totals beyond the end are 0, which changes nothing.
-template <int AT_ONCE = 8> DEV Total merge_all(Total all, const double* totals, int count, word step) {
+template <int AT_ONCE = 16> DEV Total merge_all(Total all, const double* totals, int count, word step) {
     for (int i = 0; i < count; i += AT_ONCE) {
         Total loaded[AT_ONCE];
 #pragma unroll
@@ -557,13 +547,10 @@ template <int AT_ONCE = 8> DEV Total merge_all(Total all, const double* totals, 
     return all;
 }
 
-// The sum of a tensor: of its spans, in order. Most tensors have one, and none has fewer: the table leaves out empty ones.
+// The sum of a tensor: of its spans, in order.
 DEV Total sum_of_tensor(const Params& p, const word* table, int part, word tensor) {
     const word first = first_span(p, table, tensor), count = first_span(p, table, tensor + 1) - first;
-    const double* spans = of_spans(p, part) + 2 * first;
-    Total all = total_zero();
-    merge(&all, total_of(spans[0], spans[1]));
-    return merge_all(all, spans + 2, static_cast<int>(count) - 1, 1);
+    return merge_all(total_zero(), of_spans(p, part) + 2 * first, static_cast<int>(count), 1);
 }
 
 // The sum of all tensors: 64 of them make a span. A warp merges a span from shared memory, and one thread merges the spans.
@@ -892,13 +879,14 @@ struct Stage {
     double results[SPAN_TOTALS * ROW];
 
     DEV_METHOD const double* row(int chunk) const { return results + chunk * ROW; }
-    DEV_METHOD void fill(const double* source, int blocks) {
-        double loaded[EACH_THREAD]; // so that all are under way at once
+    DEV_METHOD static void load(double* loaded, const double* source, int blocks) {
 #pragma unroll
         for (int k = 0; k < EACH_THREAD; k++) {
             const int i = threadIdx.x + k * THREADS;
             if (i < blocks) loaded[k] = source[i];
         }
+    }
+    DEV_METHOD void fill(const double* loaded, int blocks) {
 #pragma unroll
         for (int k = 0; k < EACH_THREAD; k++) {
             const int i = threadIdx.x + k * THREADS;
@@ -923,18 +911,19 @@ DEV Total total_of_chunk(const double* results, const double* limbs, int blocks)
 }
 
 // Reduces the results of a span's blocks, by a block of threads: part by part, a thread for each chunk; then a thread for each
-// part adds up the chunks.
+// part adds up the chunks. While a part is added up, the next one is loaded.
 DEV void end_of_span(const Params& p, const word* table, u32 parts, double (*near)[2 * SPAN_TOTALS], Stage& stage) {
-    const word span = blockIdx.x;
-    const word tensor = last_before<32>(p.w[TENSORS], span, threadIdx.x % 32, [&](word i) { return first_span(p, table, i); });
-    const word first = first_slot(p, table, tensor) + (span - first_span(p, table, tensor)) * SPAN_BLOCKS;
-    const word left = first_slot(p, table, tensor + 1) - first;
-    const int blocks = static_cast<int>(left < SPAN_BLOCKS ? left : SPAN_BLOCKS);
+    const word span = blockIdx.x, *slots = table + p.w[SPAN_SLOTS] + span, first = slots[0];
+    const int blocks = static_cast<int>(slots[1] - first);
     const int chunks = (blocks + CHUNK_BLOCKS - 1) / CHUNK_BLOCKS, chunk = threadIdx.x, before = chunk * CHUNK_BLOCKS;
-    for (int part = 0; part < PARTS; part++) {
-        if (!(parts >> part & 1)) continue;
-        stage.fill(of_blocks(p, part) + first, blocks);
+    double loaded[Stage::EACH_THREAD]; // so that all are under way at once
+    const u32 reduced = parts & ((1 << PARTS) - 1);
+    Stage::load(loaded, of_blocks(p, __ffs(reduced) - 1) + first, blocks);
+    for (u32 left = reduced; left; left &= left - 1) {
+        const int part = __ffs(left) - 1, next = __ffs(left & (left - 1)) - 1;
+        stage.fill(loaded, blocks);
         __syncthreads();
+        if (next >= 0) Stage::load(loaded, of_blocks(p, next) + first, blocks);
         if (chunk < chunks) {
             const int own = blocks - before < CHUNK_BLOCKS ? blocks - before : CHUNK_BLOCKS;
             double* to = near[part] + 2 * chunk;
