@@ -241,6 +241,12 @@ def of_one_tensor(shrink: int) -> Iterable[Row]:
         yield row(Task("norm", axes=1), 1.0, shape)
     yield row(clip(0), 2, (few, many), ("read", "copy"))
     yield row(clip(1), 1.5, middle, ("copy",))
+    # Short columns: the channels of an image, and of many small ones.
+    image = (3, 1080 // min(shrink, 10), 1920)
+    yield row(clip(0), 1.3, image)
+    yield row(Task("norm", axes=0), 1.0, image)
+    for mode in (NEW, OUT):
+        yield row(clip(1, mode), 1.3, (50_000 // shrink, 3, 100))
     yield row(clip((1, 2, 3)), 1.5, (512 // shrink, 256, 3, 3))
     yield row(clip(), 1.3, (4096 // shrink, 4096), ("read", "copy"))
     yield row(clip(1), 3, (32, 100))

@@ -21,8 +21,8 @@ const LONGEST_COLUMN: usize = 1024;
 /// The bytes of a strip: half of the L2 cache, on CPUs with a large L2 cache.
 const STRIP_BYTES: usize = 512 << 10;
 
-/// The bytes of the shortest row that is written by non-temporal stores. Two rows share a cache line, which the CPU fetches before
-/// it writes a part of it, and the stores wait for it.
+/// The bytes of the shortest rows of a matrix that are written by non-temporal stores. A row shares the cache lines at its ends
+/// with other rows. The CPU fetches these lines, and the stores wait. In shorter rows, they are too large a part.
 const SHORTEST_STREAMED_ROW: usize = 2 << 10;
 
 /// The number of columns of `len` elements that are clipped at a time.
@@ -191,9 +191,7 @@ impl<T: Real> Strip<'_, T> {
     ) -> bool {
         let ([len, _], width) = (self.shape, self.width);
         let sums = &mut Aligned([0.0; WIDEST_STRIP]).0[..factors.len()];
-        for (matrix, sums) in sums.chunks_mut(width).enumerate() {
-            sum_columns(isa, matrix * len..(matrix + 1) * len, self, next, Square, sums);
-        }
+        sum_columns(isa, [len, width], self, next, Square, sums);
         if rule.plain_factors(isa, sums, factors, self.norms) {
             return true;
         }

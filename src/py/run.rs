@@ -198,7 +198,7 @@ impl Norms {
     }
 
     /// Norms of 0 for the slices of an array, still to be computed.
-    pub(super) fn zeros(array: &Array<'_>, split: &ReducedAxes) -> PyResult<Self> {
+    fn zeros(array: &Array<'_>, split: &ReducedAxes) -> PyResult<Self> {
         let kept: Vec<_> = split.kept().collect();
         Ok(Self { values: zeros(kept.iter().map(|axis| array.shape()[*axis]).product())?, kept })
     }

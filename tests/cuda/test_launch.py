@@ -451,20 +451,22 @@ def test_the_ticket_is_drawn_when_all_have_written_and_what_it_tells_of_is_read_
 def test_tables_of_more_elements_than_32_bits_count():
     lengths = np.array([2**40, 0, 5, 2**45 + 1], np.int64)
     addresses = np.array([1 << 20, 2 << 20, 3 << 20, 4 << 20], np.int64)
-    table = _list._table_of(Tensors(addresses, addresses, lengths, np.array([2, 2, 2, 2], np.int64)))
+    table = _list._table_of(Tensors(addresses, addresses, lengths, np.array([2, 2, 3, 2], np.int64)))
     assert table.slots == 2**29 + 1 + 2**34 + 1
     assert table.spans == 2**17 + 1 + 2**22 + 1
     assert table.tensors == 3
-    ((_, place, count, blocks),) = table.rows
-    assert (count, blocks) == (3, table.slots)
+    # The rows of each dtype together; slots and spans in the order of the list.
+    place = table.rows[0][1]
+    assert table.rows == [(2, place, 2, 2**29 + 2**34 + 1), (3, place + 2 * _words.Row.WORDS, 1, 1)]
     rows = table.words[place:].reshape(3, _words.Row.WORDS)
-    assert rows[:, _words.Row.BLOCK].tolist() == rows[:, _words.Row.SLOT].tolist() == [0, 2**29, 2**29 + 1]
+    assert rows[:, _words.Row.BLOCK].tolist() == [0, 2**29, 0]
+    assert rows[:, _words.Row.SLOT].tolist() == [0, 2**29 + 1, 2**29]
     assert table.words[table.tensor_spans : place].tolist() == [0, 2**17, 2**17 + 1, table.spans]
     slots = table.words[table.span_slots : table.tensor_spans]
     assert slots[[0, 1, 2**17 - 1, 2**17, 2**17 + 1, -2, -1]].tolist() == [
         0, 2**12, 2**29 - 2**12, 2**29, 2**29 + 1, table.slots - 1, table.slots
     ]  # fmt: skip
-    assert rows[:, _words.Row.LEN].tolist() == [2**40, 5, 2**45 + 1]
+    assert rows[:, _words.Row.LEN].tolist() == [2**40, 2**45 + 1, 5]
     assert View(0, (2**40, 2**20), (2**20, 1), 1, 10).size == 2**60
 
 

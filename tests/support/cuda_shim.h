@@ -1,8 +1,8 @@
 // Runs CUDA kernels of a simple kind on the CPU: a fiber for each thread, one block after the other.
 //
 // They may use threadIdx.x, blockIdx.x, blockDim.x, gridDim.x, __shared__, __syncthreads(), __syncwarp(), __ballot_sync(),
-// __shfl_xor_sync(), __popc(), __ffs(), atomicAdd and __threadfence(). A barrier that not all threads reach is an error here, as it is on a GPU where it may go
-// unnoticed. Threads and blocks run in order, or in the opposite one: what differs then has a race.
+// __shfl_xor_sync(), __popc(), __ffs(), atomicAdd and __threadfence(). A barrier that not all threads reach is an error here, as it
+// is on a GPU where it may go unnoticed. Threads and blocks run in order, or in the opposite one: what differs then has a race.
 #pragma once
 
 #include <cmath>
@@ -87,6 +87,7 @@ struct Fiber {
     State state;
     int line;
     unsigned mask;  // of the threads of the warp that wait together
+    unsigned distance;  // of those that exchange numbers, or 0
     unsigned long long given;  // to other threads of the warp
 };
 
@@ -174,8 +175,9 @@ void prepare(Fiber& fiber) {
 #endif
 }
 
-void wait(State state, int line, unsigned mask = 0xffffffff) {
+void wait(State state, int line, unsigned mask = 0xffffffff, unsigned distance = 0) {
     current->state = state;
+    current->distance = distance;
     current->line = line;
     current->mask = mask;
     change(current->context, scheduler, false);
@@ -183,9 +185,10 @@ void wait(State state, int line, unsigned mask = 0xffffffff) {
 
 // Calls `take(i, given)` for each thread of `mask` that has not left, with what it gives. All wait once more then, so that none
 // gives anything new before the others have taken this.
-template <class Take> void exchange(unsigned mask, unsigned long long given, int line, const Take& take) {
+template <class Take>
+void exchange(unsigned mask, unsigned long long given, int line, const Take& take, unsigned distance = 0) {
     current->given = given;
-    wait(AT_WARP, line, mask);
+    wait(AT_WARP, line, mask, distance);
     const Fiber* warp = fibers + threadIdx.x / WARP * WARP;
     for (unsigned i = 0; i < WARP; i++) {
         if (mask >> i & 1 && warp[i].state != DONE) take(i, warp[i].given);
@@ -206,7 +209,7 @@ template <class X> X shuffle_xor(unsigned mask, X own, unsigned distance, int li
     const unsigned other = threadIdx.x % WARP ^ distance;
     exchange(mask, shim_bits<unsigned long long>(own), line, [&](unsigned i, unsigned long long given) {
         if (i == other) found = given;
-    });
+    }, distance);
     return shim_bits<X>(found);
 }
 
@@ -230,6 +233,7 @@ bool run_warp(unsigned first, unsigned count) {
             for (unsigned j = 0; j < count; j++) {
                 const Fiber& other = fibers[first + j];
                 bool is_same = other.state == AT_WARP && other.line == own.line && other.mask == own.mask;
+                is_same = is_same && other.distance == own.distance;
                 if (!(own.mask >> j & 1) || other.state == DONE || is_same) continue;
                 snprintf(message, sizeof(message), "block %u: threads of a warp wait at different barriers, line %d",
                          blockIdx.x, own.line);

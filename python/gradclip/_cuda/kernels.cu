@@ -157,8 +157,8 @@ template <int TEAM> DEV u32 team_mask() {
     return ((1u << TEAM % 32) - 1) << threadIdx.x % 32 / TEAM * TEAM;
 }
 
-// The row that a block belongs to: the last one that starts at or before it. Each step compares TEAM rows, which takes fewer loads
-// that wait for each other than a binary search.
+// The row that a block belongs to: the last one that starts at or before it. Each step compares TEAM rows, which takes fewer
+// loads that wait for each other than a binary search.
 template <int TEAM> DEV const word* row_of(const Params& p, const word* table, word block, int thread) {
     const word* rows = table + p.w[ROWS];
     word low = 0, high = p.w[COUNT];
@@ -176,8 +176,8 @@ template <int TEAM, class X> DEV X from_other(X own, int distance) {
     return __shfl_xor_sync(team_mask<TEAM>(), own, distance);
 }
 
-// The sum of 32 lanes, folded by halves. A thread has NEAR neighbouring lanes, from lane NEAR * thread on, and those NEAR * TEAM
-// further on. Changes `lanes`.
+// The sum of 32 lanes, folded by halves. A thread has NEAR neighbouring lanes, from lane NEAR * thread on, and again every
+// NEAR * TEAM lanes. Changes `lanes`.
 template <int TEAM, int NEAR> DEV double fold(double* lanes) {
     enum : int { LANES = 32 / TEAM };
 #pragma unroll
@@ -250,8 +250,8 @@ DEV_COLD double term_at(const Term& term, const void* data, word i, int dtype) {
 // Elements that a thread of a team loads at once: as many as it has lanes, in up to 16 bytes.
 template <class T, int TEAM> constexpr int NEIGHBOURS = 32 / TEAM < 16 / sizeof(T) ? 32 / TEAM : 16 / sizeof(T);
 
-// Calls `add(lane, element)` for elements i = first, first + step, ... below `len`, each with its NEAR - 1 neighbours, and LANES
-// lanes in turn. It loads AT_ONCE packs of neighbours, and uses them then. `load(i)` returns a pack, with 0 beyond the end.
+// Loads packs of NEAR elements, those that begin at first, first + step, ... below `len`, AT_ONCE of them at a time. Calls
+// `add(lane, element)` for each element, with lanes 0 to LANES - 1 in turn. `load(i)` returns a pack, with 0 beyond the end.
 template <int LANES, int NEAR, int AT_ONCE, class Load, class Add>
 DEV void each_element(int first, int len, int step, const Load& load, const Add& add) {
     static_assert(AT_ONCE * NEAR % LANES == 0, "each batch begins with lane 0");
@@ -282,11 +282,8 @@ struct Reader {
     }
     template <int TEAM> static constexpr int NEAR = 1;
     template <int TEAM> DEV_METHOD void add(double* lanes, const Term& of, word from, int thread, int len) const {
-        int lane = 0;
-        for (int i = thread; i < len; i += TEAM) {
-            lanes[lane] += term_at(of, data, place_of(from + i), dtype);
-            if (TEAM < 32) lane = (lane + 1) % (32 / TEAM);
-        }
+        static_assert(TEAM == 32, "a thread has one lane");
+        for (int i = thread; i < len; i += TEAM) lanes[0] += term_at(of, data, place_of(from + i), dtype);
     }
     DEV_METHOD u64 key(word i, double by) const { return key_of(modulus_at(data, place_of(i), dtype, by)); }
 };
@@ -531,9 +528,10 @@ DEV word first_span(const Params& p, const word* table, word tensor) { return ta
 DEV double* of_blocks(const Params& p, int part) { return at<double>(p.w[PARTS_AT]) + part * p.w[SLOTS]; }
 DEV double* of_spans(const Params& p, int part) { return at<double>(p.w[SPANS_AT]) + 2 * part * p.w[SPANS]; }
 
-// Merges `count` totals, `step` apart, into another one, in order. AT_ONCE are loaded before the first is used, so that the loads
+// Merges `count` totals, `step` apart, into another one, in order. Some are loaded before the first is used, so that the loads
 // are under way at once. Totals beyond the end are 0, which changes nothing.
-template <int AT_ONCE = 16> DEV Total merge_all(Total all, const double* totals, int count, word step) {
+DEV Total merge_all(Total all, const double* totals, int count, word step) {
+    enum : int { AT_ONCE = 16 };
     for (int i = 0; i < count; i += AT_ONCE) {
         Total loaded[AT_ONCE];
 #pragma unroll
@@ -1394,7 +1392,7 @@ template <class> KERNEL_FOR(1) column_norms(const __grid_constant__ Params p) {
     const word count = p.w[COUNT], runs = (p.w[LENGTH] + p.w[RUN] - 1) / p.w[RUN];
     const word step = gridDim.x * static_cast<word>(THREADS);
     for (word i = blockIdx.x * static_cast<word>(THREADS) + threadIdx.x; i < count; i += step) {
-        const Total total = merge_all<16>(total_zero(), totals + 2 * i, static_cast<int>(runs), count);
+        const Total total = merge_all(total_zero(), totals + 2 * i, static_cast<int>(runs), count);
         const Reader reader = {at<const void>(p.w[SOURCE]), table, place(table, p.w[KEPT], i), p.w[REDUCED],
                                static_cast<int>(p.w[DTYPE])};
         ColumnPasses passes = {reader, p.w[LENGTH], value_of(total)};

@@ -258,20 +258,27 @@ fn add_widened<T: Element>(
     }
 }
 
-/// Computes the sums of at most [`WIDEST_STRIP`] columns. `sums` holds zeros. `next`: see [`AddRows`].
+/// Computes the sums of at most [`WIDEST_STRIP`] columns, of matrices of `len` rows and `width` columns. `sums` holds zeros.
+/// `next`: see [`AddRows`].
 pub(in crate::parallel) fn sum_columns<T: Element>(
     isa: Isa,
-    range: Range<usize>,
+    [len, width]: [usize; 2],
     rows: &mut impl ReadRows<T>,
     next: Option<usize>,
     term: impl Term<T>,
     sums: &mut [f64],
 ) {
-    if range.len() <= ROWS {
-        return add_rows(isa, range, rows, next, term, sums); // no totals: see `column_norms`
+    let matrices = (0..).step_by(len).map(|first| first..first + len);
+    if len <= ROWS {
+        for (range, sums) in matrices.zip(sums.chunks_mut(width)) {
+            add_rows(isa, range, rows, next, term, sums); // no totals: see `column_norms`
+        }
+        return;
     }
     let totals = &mut Aligned([Total::default(); WIDEST_STRIP]).0[..sums.len()];
-    add_columns(isa, range, rows, next, term, totals);
+    for (range, totals) in matrices.zip(totals.chunks_mut(width)) {
+        add_columns(isa, range, rows, next, term, totals);
+    }
     sums.iter_mut().zip(&*totals).for_each(|(sum, total)| *sum = total.value());
 }
 
