@@ -25,6 +25,25 @@ const STRIP_BYTES: usize = 512 << 10;
 /// with other rows. The CPU fetches these lines, and the stores wait. In shorter rows, they are too large a part.
 const SHORTEST_STREAMED_ROW: usize = 2 << 10;
 
+/// The elements of short rows that are scaled in one operation. An operation for each of them would take most of the time.
+const SHORT_ROWS: usize = 128;
+
+/// A row, so many times. `room` has the place for several.
+fn repeated<'a>(row: &'a [f64], times: usize, room: &'a mut [f64]) -> &'a [f64] {
+    if times == 1 {
+        return row;
+    }
+    let room = &mut room[..times * row.len()];
+    room[..row.len()].copy_from_slice(row);
+    let mut done = row.len();
+    while done < room.len() {
+        let more = done.min(room.len() - done);
+        room.copy_within(..more, done);
+        done += more;
+    }
+    room
+}
+
 /// The number of columns of `len` elements that are clipped at a time.
 fn columns_in_strip<T>(len: usize) -> usize {
     (STRIP_BYTES / size_of::<T>() / len).min(WIDEST_STRIP)
@@ -155,27 +174,45 @@ impl<T: Real> Strip<'_, T> {
         }
         let kind = FactorKind { is_plain, rounding: rule.rounding() };
         let guard = (streams && then.is_none()).then(StreamGuard::begin);
-        let scale = |row: usize, to: &mut [T]| {
-            let from = source.map(|source| &source[row * inner..][..width]);
-            let own = row / len * width..(row / len + 1) * width;
-            let factors = &factors[own.clone()];
+        let scale = |place: usize, to: &mut [T], factors: &[f64]| {
+            let from = source.map(|source| &source[place..place + to.len()]);
             match (from, &guard) {
                 (Some(from), Some(guard)) => {
                     stream_made(isa, guard, from, to, |part, from, to| {
                         isa.run(ScaleEach { from: Some(from), to, factors: &factors[part], kind });
                     });
                 }
-                _ => isa.run(ScaleEach { from, to: &mut *to, factors, kind }),
-            }
-            if let Some(then) = &then {
-                isa.run(ScaleEach { from: None, to, factors: &then[own], kind });
+                _ => isa.run(ScaleEach { from, to, factors, kind }),
             }
         };
+        let scale_again =
+            |to: &mut [T], factors: &[f64]| isa.run(ScaleEach { from: None, to, factors, kind });
         match self.output {
             Output::Whole(matrices) => {
-                matrices.chunks_exact_mut(inner).enumerate().for_each(|(row, to)| scale(row, to));
+                let at_once = (SHORT_ROWS / width).clamp(1, len);
+                let mut room = [0.0; SHORT_ROWS];
+                for (i, matrix) in matrices.chunks_exact_mut(len * inner).enumerate() {
+                    let own = i * width..(i + 1) * width;
+                    let factors = repeated(&factors[own.clone()], at_once, &mut room);
+                    for (k, to) in matrix.chunks_mut(at_once * inner).enumerate() {
+                        scale((i * len + k * at_once) * inner, to, &factors[..to.len()]);
+                    }
+                    if let Some(then) = &then {
+                        let factors = repeated(&then[own], at_once, &mut room);
+                        matrix
+                            .chunks_mut(at_once * inner)
+                            .for_each(|to| scale_again(to, &factors[..to.len()]));
+                    }
+                }
             }
-            Output::Parts(parts) => parts.into_iter().enumerate().for_each(|(row, to)| scale(row, to)),
+            Output::Parts(parts) => {
+                for (row, to) in parts.into_iter().enumerate() {
+                    scale(row * inner, to, factors);
+                    if let Some(then) = &then {
+                        scale_again(to, &then[..width]);
+                    }
+                }
+            }
         }
     }
 
