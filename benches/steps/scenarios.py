@@ -209,7 +209,9 @@ class Catalogue:
 
     def slices(self) -> list[Scenario]:
         """Clip rows and columns of a matrix."""
-        (rows, columns, vectors, features) = self.shapes([(50_000, 768), (64, 500_000), (20_000, 300), (100_000, 10)])
+        (rows, columns, vectors, features, image) = self.shapes(
+            [(50_000, 768), (64, 500_000), (20_000, 300), (100_000, 10), (3, 1080 * 1920)]
+        )
         width = 256
         # Rows that do not fill the registers.
         short = [
@@ -230,6 +232,12 @@ class Catalogue:
                 Operation(SLICES, axis=0),
                 8,
                 keep=1,
+            ),
+            Scenario(
+                "columns, 3 x 2,073,600 (the channels of an image), new",
+                partial(slices_of_norm_1, image, 0, width),
+                Operation(SLICES, axis=0),
+                20,
             ),
             *short,
         ]

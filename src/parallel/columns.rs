@@ -165,14 +165,26 @@ impl<T: Real> Strip<'_, T> {
 
     /// Scales the columns. `next`: the number of bytes to the rows that are read next, if they are to be prefetched.
     fn scale(mut self, isa: Isa, rule: Rule, next: Option<usize>, streams: bool) {
-        let (source, [len, inner], width) = (self.source, self.shape, self.width);
         let factors = &mut Aligned([1.0; WIDEST_STRIP]).0[..self.count()];
         let mut then = None;
         let is_plain = self.find_factors(isa, rule, next, factors, &mut then);
-        if source.is_none() && factors.iter().all(|factor| *factor == 1.0) {
+        if self.source.is_none() && factors.iter().all(|factor| *factor == 1.0) {
             return; // nothing is written
         }
         let kind = FactorKind { is_plain, rounding: rule.rounding() };
+        self.write(isa, factors, then.as_ref(), kind, streams);
+    }
+
+    /// Writes the columns times their factors. `then`: the second steps of the factors.
+    fn write(
+        self,
+        isa: Isa,
+        factors: &[f64],
+        then: Option<&[f64; WIDEST_STRIP]>,
+        kind: FactorKind,
+        streams: bool,
+    ) {
+        let (source, [len, inner], width) = (self.source, self.shape, self.width);
         let guard = (streams && then.is_none()).then(StreamGuard::begin);
         let scale = |place: usize, to: &mut [T], factors: &[f64]| {
             let from = source.map(|source| &source[place..place + to.len()]);
@@ -197,7 +209,7 @@ impl<T: Real> Strip<'_, T> {
                     for (k, to) in matrix.chunks_mut(at_once * inner).enumerate() {
                         scale((i * len + k * at_once) * inner, to, &factors[..to.len()]);
                     }
-                    if let Some(then) = &then {
+                    if let Some(then) = then {
                         let factors = repeated(&then[own], at_once, &mut room);
                         matrix
                             .chunks_mut(at_once * inner)
@@ -208,7 +220,7 @@ impl<T: Real> Strip<'_, T> {
             Output::Parts(parts) => {
                 for (row, to) in parts.into_iter().enumerate() {
                     scale(row * inner, to, factors);
-                    if let Some(then) = &then {
+                    if let Some(then) = then {
                         scale_again(to, &then[..width]);
                     }
                 }
