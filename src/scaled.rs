@@ -15,11 +15,11 @@ pub struct Scaled {
     exponent: i32,
 }
 
-/// What a norm is written as: itself, or a number of a dtype, rounded.
+/// The type in which norms are written: [`Scaled`], or a dtype, to which they are rounded.
 pub trait FromNorm: Copy + Send {
-    /// The norm.
+    /// Converts a norm.
     fn of(norm: Scaled) -> Self;
-    /// The same for a norm that is a normal number or 0. (Of other numbers, it makes anything.)
+    /// Converts a norm that is a normal number or 0. For other numbers, the result is arbitrary.
     fn of_plain(norm: f64) -> Self;
 }
 

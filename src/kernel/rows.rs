@@ -23,7 +23,7 @@ pub struct PlainNorms<'a, N> {
     pub sums: &'a [f64],
     /// Whether the norms are the square roots of the sums.
     pub roots: bool,
-    /// The norms to write, as many as sums. If not all are plain, they hold anything.
+    /// The norms to write, as many as sums. If not all are plain, the values are arbitrary.
     pub norms: &'a mut [N],
 }
 

@@ -22,13 +22,13 @@ const LONGEST_COLUMN: usize = 1024;
 const STRIP_BYTES: usize = 512 << 10;
 
 /// The bytes of the shortest rows of a matrix that are written by non-temporal stores. A row shares the cache lines at its ends
-/// with other rows. The CPU fetches these lines, and the stores wait. In shorter rows, they are too large a part.
+/// with other rows. The CPU fetches these lines, and the stores wait. In shorter rows, these lines are too large a part of the row.
 const SHORTEST_STREAMED_ROW: usize = 2 << 10;
 
 /// The elements of short rows that are scaled in one operation. An operation for each of them would take most of the time.
 const SHORT_ROWS: usize = 128;
 
-/// A row, so many times. `room` has the place for several.
+/// Repeats a row. Unless `times` is 1, the result is in `room`.
 fn repeated<'a>(row: &'a [f64], times: usize, room: &'a mut [f64]) -> &'a [f64] {
     if times == 1 {
         return row;

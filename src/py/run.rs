@@ -502,6 +502,11 @@ pub(super) fn real_dtype(pair: &mut Pair<'_>) -> PyResult<Dtype> {
     dtype_of(pair.input())
 }
 
+/// The dtype of an array, or of the parts of its complex numbers.
+pub(super) fn dtype_of_parts(array: &Array<'_>) -> PyResult<Dtype> {
+    dtype_of(array).map(|dtype| dtype.parts().unwrap_or(dtype))
+}
+
 pub(super) fn dtype_of(array: &Array<'_>) -> PyResult<Dtype> {
     array.dtype().ok_or_else(|| internal("an array of no dtype"))
 }

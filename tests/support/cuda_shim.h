@@ -202,7 +202,7 @@ unsigned ballot(unsigned mask, bool vote, int line) {
     return votes;
 }
 
-// A thread that is not there, or is not of the mask, gives what a GPU does not define: here all bits, a NaN.
+// On a GPU, what a thread gets from one that has left, or is not in the mask, is undefined. Here it gets a NaN.
 template <class X> X shuffle_xor(unsigned mask, X own, unsigned distance, int line) {
     static_assert(sizeof(X) == 8);
     unsigned long long found = ~0ull;

@@ -105,7 +105,7 @@ class _Table:
 
 
 def _before(counts: Words) -> Words:
-    """Return the sum of all that come before each, and the sum of all."""
+    """Return, for each count, the sum of those before it; and at the end, the sum of all."""
     return np.concatenate(([0], np.cumsum(counts)))
 
 

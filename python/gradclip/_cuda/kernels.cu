@@ -171,7 +171,7 @@ template <int TEAM> DEV const word* row_of(const Params& p, const word* table, w
     return rows + low * ROW_WORDS;
 }
 
-// Exchanges a number with the thread of the team that is so far away.
+// Exchanges a number with another thread of the team. The numbers of the two threads differ in the bit `distance`.
 template <int TEAM, class X> DEV X from_other(X own, int distance) {
     return __shfl_xor_sync(team_mask<TEAM>(), own, distance);
 }
