@@ -22,7 +22,7 @@ const LONGEST_COLUMN: usize = 1024;
 const STRIP_BYTES: usize = 512 << 10;
 
 /// The bytes of the shortest rows of a matrix that are written by non-temporal stores. A row shares the cache lines at its ends
-/// with other rows. The CPU fetches these lines, and the stores wait. In shorter rows, these lines are too large a part of the row.
+/// with other rows. The CPU fetches these lines, and the stores wait. They are too large a part of shorter rows.
 const SHORTEST_STREAMED_ROW: usize = 2 << 10;
 
 /// The elements of short rows that are scaled in one operation. An operation for each of them would take most of the time.

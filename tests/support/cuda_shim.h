@@ -1,8 +1,8 @@
 // Runs CUDA kernels of a simple kind on the CPU: a fiber for each thread, one block after the other.
 //
 // They may use threadIdx.x, blockIdx.x, blockDim.x, gridDim.x, __shared__, __syncthreads(), __syncwarp(), __ballot_sync(),
-// __shfl_xor_sync(), __popc(), __ffs(), atomicAdd and __threadfence(). A barrier that not all threads reach is an error here, as it
-// is on a GPU where it may go unnoticed. Threads and blocks run in order, or in the opposite one: what differs then has a race.
+// __shfl_xor_sync(), __popc(), __ffs(), atomicAdd and __threadfence(). A barrier that not all threads reach is an error here, as
+// it is on a GPU where it may go unnoticed. Threads and blocks run in order, or in the opposite one: what differs then has a race.
 #pragma once
 
 #include <cmath>
