@@ -3,12 +3,34 @@
 //! Their sums are [`SumEach`](super::sum::SumEach), their scaling is [`ApplyEach`](super::map::ApplyEach). Sums and scaling are
 //! separate operations: the compiler uses no wide registers in a loop over rows that contains the loops of both.
 
-use super::sum::is_plain_sum;
+use super::sum::{PIECE, is_plain_sum};
 use crate::isa::{Level, Op};
 use crate::scaled::{FromNorm, Limit};
 
 /// The most rows per call.
 pub const MAX_ROWS_AT_ONCE: usize = 32;
+
+/// The longest rows that are scaled by a factor for each element. A loop for each of them would take most of the time: rows of
+/// three elements take two thirds of it this way.
+pub const VERY_SHORT: usize = PIECE;
+
+/// Writes each factor `len` times, at most [`VERY_SHORT`] times.
+pub fn repeat_each(factors: &[f64], len: usize, to: &mut [f64]) {
+    // Copies of a length that the compiler knows are a few stores.
+    fn times<const N: usize>(factors: &[f64], to: &mut [f64]) {
+        to.as_chunks_mut::<N>().0.iter_mut().zip(factors).for_each(|(to, by)| *to = [*by; N]);
+    }
+    match len {
+        1 => times::<1>(factors, to),
+        2 => times::<2>(factors, to),
+        3 => times::<3>(factors, to),
+        4 => times::<4>(factors, to),
+        5 => times::<5>(factors, to),
+        6 => times::<6>(factors, to),
+        7 => times::<7>(factors, to),
+        _ => times::<8>(factors, to),
+    }
+}
 
 /// The number of rows of `len` elements per call, so that they stay in the L1 cache.
 #[must_use]

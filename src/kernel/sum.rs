@@ -315,6 +315,36 @@ impl<'a, T: Element, I: Iterator<Item = (usize, &'a [T], &'a mut f64)>, F: Term<
     }
 }
 
+/// [`SumEach`] for rows of at most [`PIECE`] elements, which take half the time here: all other lanes are zeros.
+pub struct SumPieces<'a, T, F> {
+    /// The rows, one after the other, and maybe more elements.
+    pub rows: &'a [T],
+    /// The length of a row.
+    pub len: usize,
+    /// The sum of each row.
+    pub sums: &'a mut [f64],
+    /// The term of each element; no term is negative.
+    pub term: F,
+}
+
+impl<T: Element, F: Term<T>> Op for SumPieces<'_, T, F> {
+    type Output = ();
+    const CONVERTS: bool = F::CONVERTS;
+    #[inline(always)]
+    fn eval<L: Level>(self, _: L) {
+        let Some(mask) = MASKS.get(LANES - self.len..).and_then(<[u64]>::first_chunk) else { return };
+        for (sum, from) in self.sums.iter_mut().zip((0..).step_by(self.len)) {
+            let (row, mut copied, mut lanes) = (&self.rows[from..], [T::ZERO; PIECE], [0.0; PIECE]);
+            let piece = row.first_chunk().unwrap_or_else(|| {
+                copied[..self.len].copy_from_slice(&row[..self.len]);
+                &copied
+            });
+            add_masked(&mut lanes, piece, mask, self.term);
+            *sum = fold_piece(&lanes);
+        }
+    }
+}
+
 /// The masks of tails: from index `LANES - n` on, there are `n` masks of all ones, then masks of zeros.
 static MASKS: [u64; 2 * LANES] = {
     let mut masks = [0; 2 * LANES];
@@ -333,7 +363,13 @@ fn fold(Aligned(lanes): &Aligned<[f64; LANES]>) -> f64 {
     for j in 0..LANES / 4 {
         folded.0[j] = (lanes[j] + lanes[j + 16]) + (lanes[j + 8] + lanes[j + 24]);
     }
-    let sum_of = |j: usize| folded.0[j] + folded.0[j + 4];
+    fold_piece(&folded.0)
+}
+
+/// The last halvings of [`fold`].
+#[inline(always)]
+fn fold_piece(lanes: &[f64; PIECE]) -> f64 {
+    let sum_of = |j: usize| lanes[j] + lanes[j + 4];
     (sum_of(0) + sum_of(2)) + (sum_of(1) + sum_of(3))
 }
 

@@ -60,21 +60,22 @@ pub fn is_column<T: Real>(columns: usize, [len, inner]: [usize; 2]) -> bool {
         && columns_in_strip::<T>(len) >= narrowest.min(inner)
 }
 
-/// Scales each column of dense matrices by its own norm. Without a `source`, the output is the input, too. `norms` gets the norm
-/// of each column, or is empty.
+/// Scales each column of dense matrices by its own norm. The `source` has the positions of the output. Without it, the output is
+/// the input, too. `norms` gets the norm of each column, or is empty.
 ///
 /// # Errors
 /// No memory for the list of strips, or an invalid setting of the number of threads.
 pub fn scale_columns<T: Real>(
     isa: Isa,
-    source: Option<&[T]>,
+    source: Option<&View<'_, T>>,
     output: &mut [T],
     shape @ [_, inner]: [usize; 2],
     rule: Rule,
     norms: &mut [T::Norm],
 ) -> Result<()> {
     let bytes = size_of_val(output);
-    let streams = is_streamed(bytes) && inner * size_of::<T>() >= SHORTEST_STREAMED_ROW;
+    let is_strided = matches!(source, Some(View::Strided { .. }));
+    let streams = is_streamed(bytes) && inner * size_of::<T>() >= SHORTEST_STREAMED_ROW && !is_strided;
     // Parts of rows are too short for the hardware prefetcher. If a cache holds all data, prefetching only takes time.
     let next = (streams && prefetch_distance() > 0).then_some(ROWS_AT_ONCE * inner * size_of::<T>());
     let strips = strips(source, output, shape, norms)?;
@@ -83,7 +84,9 @@ pub fn scale_columns<T: Real>(
 
 /// Neighbouring columns of a matrix, or all columns of some narrow matrices.
 struct Strip<'a, T: Real> {
-    /// The input from the first element of the strip on, unless the output is the input too.
+    /// A strided input, which is copied to the output before the columns are summed, and the position of the strip's first element.
+    copied: Option<(&'a View<'a, T>, usize)>,
+    /// The input from the first element of the strip on, unless it is copied, or the output is the input too.
     source: Option<&'a [T]>,
     /// The rows of a matrix, and the elements from one to the next.
     shape: [usize; 2],
@@ -104,20 +107,24 @@ enum Output<'a, T> {
 
 /// Cuts matrices into strips.
 fn strips<'a, T: Real>(
-    source: Option<&'a [T]>,
+    source: Option<&'a View<'a, T>>,
     output: &'a mut [T],
     shape @ [len, inner]: [usize; 2],
     mut norms: &'a mut [T::Norm],
 ) -> Result<Vec<Strip<'a, T>>> {
     let most = columns_in_strip::<T>(len);
     let mut take_norms = |count| norms.split_off_mut(..count).unwrap_or_default();
-    let from = |first: usize| source.map(|source| &source[first..]);
+    let from = |first: usize| match source {
+        Some(View::Dense(elements)) => (None, Some(&elements[first..])),
+        view => (view.map(|view| (view, first)), None),
+    };
     if most >= inner {
         let size = most / inner * len * inner;
         let mut strips = vec_with_room(output.len().div_ceil(size))?;
         strips.extend(output.chunks_mut(size).enumerate().map(|(i, matrices)| {
             let norms = take_norms(matrices.len() / len);
-            Strip { source: from(i * size), shape, width: inner, output: Output::Whole(matrices), norms }
+            let (copied, source) = from(i * size);
+            Strip { copied, source, shape, width: inner, output: Output::Whole(matrices), norms }
         }));
         return Ok(strips);
     }
@@ -131,8 +138,9 @@ fn strips<'a, T: Real>(
             row.chunks_mut(most).zip(&mut parts).for_each(|(part, parts)| parts.push(part));
         }
         for (first, parts) in (0..inner).step_by(most).zip(parts) {
-            let (source, width) = (from(outer * len * inner + first), most.min(inner - first));
+            let ((copied, source), width) = (from(outer * len * inner + first), most.min(inner - first));
             strips.push(Strip {
+                copied,
                 source,
                 shape,
                 width,
@@ -163,8 +171,22 @@ impl<T: Real> Strip<'_, T> {
         }
     }
 
+    /// Copies a strided input to the output, which is the input from then on.
+    fn copy(&mut self) {
+        let (Some((view, first)), [_, inner]) = (self.copied, self.shape) else { return };
+        match &mut self.output {
+            Output::Whole(matrices) => view.copy_to(first..first + matrices.len(), matrices),
+            Output::Parts(parts) => {
+                for (first, part) in (first..).step_by(inner).zip(parts) {
+                    view.copy_to(first..first + part.len(), part);
+                }
+            }
+        }
+    }
+
     /// Scales the columns. `next`: the number of bytes to the rows that are read next, if they are to be prefetched.
     fn scale(mut self, isa: Isa, rule: Rule, next: Option<usize>, streams: bool) {
+        self.copy();
         let factors = &mut Aligned([1.0; WIDEST_STRIP]).0[..self.count()];
         let mut then = None;
         let is_plain = self.find_factors(isa, rule, next, factors, &mut then);

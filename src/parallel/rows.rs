@@ -3,16 +3,17 @@
 use super::elementwise::{Task, is_streamed, with_store};
 use super::reduce::{Order, Reduction, SHORT, has_row_sums, norm_of_view, row_sums, slices_in_job};
 use super::{Crew, WAKE_MIN_BYTES, work_of};
-use crate::element::Real;
-use crate::error::Result;
+use crate::element::{Ordered, Real};
+use crate::error::{Result, vec_with_room};
 use crate::isa::{Identity, Isa};
 use crate::kernel::map::{ApplyEach, Map};
 use crate::kernel::rows::{self, PlainFactors};
 use crate::kernel::scale::Times;
+use crate::kernel::scale_each::{FactorKind, ScaleEach};
 use crate::kernel::sum::BLOCK;
 use crate::kernel::truncate::Truncate;
 use crate::scaled::{Factor, FromNorm, Limit, Rounding, Scaled};
-use crate::walk::{Slices, Store, Target, with_scratch};
+use crate::walk::{Slices, Store, Target, View, with_scratch};
 
 /// The rule by which the factor of a slice follows from its norm.
 #[derive(Clone, Copy, Debug)]
@@ -64,129 +65,190 @@ pub fn is_row(len: usize, size: usize) -> bool {
     len > 0 && len.saturating_mul(2 * size) < WAKE_MIN_BYTES
 }
 
-/// Scales each row of `len` elements by its own norm. Without a `source`, the output is the input, too. `norms` gets the
-/// norm of each row, or is empty.
+/// Whether [`scale_rows`] writes rows of `len` elements to this output: scratch memory has room for the rows of a strided one.
+#[must_use]
+pub fn takes_output<T: Ordered>(output: &Target<'_, T>, len: usize) -> bool {
+    matches!(output, Target::Dense(_)) || len <= BLOCK
+}
+
+/// Scales each row of `len` elements by its own norm. The output has the rows one after the other, see [`takes_output`]. Without
+/// a `source`, the output is the input, too. `norms` gets the norm of each row, or is empty.
 ///
 /// # Errors
 /// An invalid setting of the number of threads.
 pub fn scale_rows<T: Real>(
     isa: Isa,
     source: Option<&Slices<'_, T>>,
-    output: &mut [T],
+    mut output: Target<'_, T>,
     len: usize,
     rule: Rule,
     norms: &mut [T::Norm],
 ) -> Result<()> {
-    let rows = Rows::new(isa, source, output.len(), len, rule);
-    let work = work_of(2 * size_of_val(output), output.len() / len);
-    let jobs = output.chunks_mut(len * rows.in_job).enumerate();
-    let scale = |job, data, norms| rows.scale(job * rows.in_job, data, norms);
+    let rows = Rows::new(isa, source, &output, len, rule);
+    let count = output.len() / len;
+    let work = work_of(2 * output.len() * size_of::<T>(), count);
+    let jobs = output.parts(len * rows.in_job);
+    let scale = |at, data, norms| rows.scale(at / len, data, norms);
     if norms.is_empty() {
-        return Crew::new().each(work, jobs, |(job, data)| scale(job, data, &mut []));
+        return Crew::new().each(work, jobs, |(at, data)| scale(at, data, &mut []));
     }
-    let jobs = jobs.zip(norms.chunks_mut(rows.in_job));
-    Crew::new().each(work, jobs, |((job, data), norms)| scale(job, data, norms))
+    let mut with_norms = vec_with_room(count.div_ceil(rows.in_job))?;
+    with_norms.extend(jobs.zip(norms.chunks_mut(rows.in_job)));
+    Crew::new().each(work, with_norms.into_iter(), |((at, data), norms)| scale(at, data, norms))
 }
 
 /// How one call scales its rows.
 struct Rows<'a, T> {
     isa: Isa,
     source: Option<&'a Slices<'a, T>>,
+    /// The elements of the source, row by row.
+    elements: Option<View<'a, T>>,
     /// The number of elements of a row.
     len: usize,
     rule: Rule,
     /// The number of rows of a job: whole batches, so that only the last batch is short.
     in_job: usize,
-    /// The number of rows of a batch; 0 where no kernel takes batches: for long rows, and for elements of 16 bits, which have
-    /// kernels of their own.
+    /// The number of rows of a batch; 0 for rows that are read and written where they are, one by one.
     in_batch: usize,
+    /// Whether kernels take whole batches. Elements of 16 bits have kernels of their own.
+    has_kernels: bool,
     /// Whether the output is written by non-temporal stores.
     is_streamed_out: bool,
 }
 
 impl<'a, T: Real> Rows<'a, T> {
-    fn new(isa: Isa, source: Option<&'a Slices<'a, T>>, elements: usize, len: usize, rule: Rule) -> Self {
-        let has_batches = size_of::<T>() > 2 && has_row_sums::<T>(len, Reduction::Square);
-        let bytes = elements * size_of::<T>();
-        let is_streamed_out = is_streamed(bytes);
-        let in_batch = match (has_batches && len <= SHORT, is_streamed_out) {
-            (false, _) => 0,
-            (true, false) => rows::at_once::<T>(len),
+    fn new(
+        isa: Isa,
+        source: Option<&'a Slices<'a, T>>,
+        output: &Target<'_, T>,
+        len: usize,
+        rule: Rule,
+    ) -> Self {
+        let has_kernels = size_of::<T>() > 2 && len <= SHORT && has_row_sums::<T>(len, Reduction::Square);
+        let bytes = output.len() * size_of::<T>();
+        let is_dense = matches!(output, Target::Dense(_));
+        let is_streamed_out = is_dense && is_streamed(bytes);
+        let in_batch = match (is_dense, has_kernels) {
+            (true, false) => 0,
+            (true, true) if !is_streamed_out => rows::at_once::<T>(len),
             // As many rows as the scratch memory holds.
-            (true, true) => (BLOCK / len).min(rows::MAX_ROWS_AT_ONCE),
+            _ => (BLOCK / len).min(rows::MAX_ROWS_AT_ONCE),
         };
         let in_job = slices_in_job::<T>(bytes, len, in_batch.max(1));
-        Self { isa, source, len, rule, in_job, in_batch, is_streamed_out }
+        let elements = source.map(Slices::elements);
+        Self { isa, source, elements, len, rule, in_job, in_batch, has_kernels, is_streamed_out }
     }
 
     /// Scales the rows from number `first` on. `norms` gets the norm of each row, or is empty.
-    fn scale(&self, first: usize, data: &mut [T], norms: &mut [T::Norm]) {
-        let dense = self.source.map(|source| source.dense(first..first + data.len() / self.len));
-        if self.in_batch == 0 || matches!(dense, Some(None)) {
-            // Non-temporal stores do not write short rows one by one: two short rows share a cache line, which the CPU then
-            // fetches, and the stores wait for it.
-            return with_store(self.is_streamed_out && self.in_batch == 0, |store| {
+    fn scale(&self, first: usize, mut target: Target<'_, T>, norms: &mut [T::Norm]) {
+        if let (0, Target::Dense(data)) = (self.in_batch, &mut target) {
+            return with_store(self.is_streamed_out, |store| {
                 let mut norms = norms.iter_mut();
                 for (at, row) in (first..).zip(data.chunks_mut(self.len)) {
-                    let norm = self.one(at, row, store);
-                    norms.next().into_iter().for_each(|to| *to = norm);
+                    self.one(at, row, store, norms.next());
                 }
             });
         }
-        let (in_batch, source) = (self.in_batch, dense.flatten());
-        with_store(self.is_streamed_out && source.is_some(), |store| {
-            let scratch = if let Store::Streamed(_) = store { in_batch * self.len } else { 0 };
+        let is_in_place = self.source.is_none();
+        // Non-temporal stores do not write short rows one by one: two short rows share a cache line, which the CPU then
+        // fetches, and the stores wait for it.
+        with_store(self.is_streamed_out && !is_in_place, |store| {
+            let scratch = if let Store::Streamed(_) = store { BLOCK } else { 0 };
             with_scratch(T::ZERO, scratch, |made| {
-                let mut norms = norms.chunks_mut(in_batch);
-                for (i, data) in data.chunks_mut(in_batch * self.len).enumerate() {
-                    let source = source.map(|source| &source[i * in_batch * self.len..][..data.len()]);
-                    let (at, norms) = (first + i * in_batch, norms.next().unwrap_or_default());
+                let mut norms = norms.chunks_mut(self.in_batch);
+                target.for_blocks_of(self.in_batch * self.len, is_in_place, |range, data| {
+                    let (at, norms) = (first + range.start / self.len, norms.next().unwrap_or_default());
                     if let Store::Streamed(guard) = store {
                         let made = &mut made[..data.len()];
-                        self.batch(at, source, made, norms);
+                        self.batch(at, made, norms);
                         self.isa.stream(guard, made, data, Identity);
-                    } else {
-                        self.batch(at, source, data, norms);
+                        return true;
                     }
-                }
+                    self.batch(at, data, norms) || !is_in_place
+                });
             });
         });
     }
 
-    /// Scales one row by way of its view. Returns its norm.
-    fn one(&self, at: usize, row: &mut [T], store: Store<'_>) -> T::Norm {
-        let mut task =
-            Task { source: self.source.map(|source| source.slice(at)), target: Target::Dense(row) };
+    /// Scales one row by way of its view. Returns whether its elements change.
+    fn one(&self, at: usize, row: &mut [T], store: Store<'_>, to: Option<&mut T::Norm>) -> bool {
+        let mut source = self.source.map(|source| source.slice(at));
+        if let Some(View::Strided { .. }) = &source {
+            // The elements are gathered once, not for each pass.
+            source.take().into_iter().for_each(|view| view.copy_to(0..row.len(), row));
+        }
+        let mut task = Task { source, target: Target::Dense(row) };
         let norm = norm_of_view(self.isa, &task.input(), Order::Two);
-        task.scale(self.isa, self.rule.factor(norm), store);
-        T::Norm::of(norm)
+        let factor = self.rule.factor(norm);
+        task.scale(self.isa, factor, store);
+        if let Some(to) = to {
+            *to = T::Norm::of(norm);
+        }
+        factor.is_some()
     }
 
-    /// Scales at most a batch of rows by the kernels for batches. A row whose factor is not plain is scaled by itself. `source`
-    /// holds these rows of the input, unless the output is the input, too.
-    fn batch(&self, first: usize, source: Option<&[T]>, data: &mut [T], norms: &mut [T::Norm]) {
+    /// Scales at most a batch of rows. Unless the output is the input, too, the elements of `data` are arbitrary. Returns whether
+    /// an element changes.
+    fn batch(&self, first: usize, data: &mut [T], norms: &mut [T::Norm]) -> bool {
         let (isa, len, count) = (self.isa, self.len, data.len() / self.len);
+        if !self.has_kernels {
+            let mut norms = norms.iter_mut();
+            let rows = (first..).zip(data.chunks_mut(len));
+            return rows.fold(false, |any, (at, row)| any | self.one(at, row, Store::Cached, norms.next()));
+        }
+        let source = self.read(first * len, data);
         let (mut sums, mut factors) = ([0.0; rows::MAX_ROWS_AT_ONCE], [0.0; rows::MAX_ROWS_AT_ONCE]);
         let (sums, factors) = (&mut sums[..count], &mut factors[..count]);
         row_sums(isa, source.unwrap_or(data), len, Reduction::Square, sums);
-        self.rule.plain_factors(isa, sums, factors, norms);
-        let rounding = self.rule.rounding();
+        let are_plain = self.rule.plain_factors(isa, sums, factors, norms);
+        if self.source.is_none() && factors.iter().all(|factor| *factor == 1.0) {
+            return false; // nothing is written
+        }
+        if are_plain && len <= rows::VERY_SHORT {
+            self.scale_elements(source, data, factors);
+            return true;
+        }
+        let mut changes = false;
         let mut done = 0;
         while done < count {
             let plain = factors[done..].iter().take_while(|factor| **factor != 0.0).count();
             let (from, to) = (done * len, (done + plain) * len);
             let (source, factors) = (source.map(|source| &source[from..to]), &factors[done..done + plain]);
-            match rounding {
+            match self.rule.rounding() {
                 Rounding::TowardZero => self.scale_each(source, &mut data[from..to], factors, Truncate),
                 Rounding::Nearest => self.scale_each(source, &mut data[from..to], factors, Times),
             }
+            changes |= factors.iter().any(|factor| *factor != 1.0);
             done += plain;
             if done < count {
-                let norm = self.one(first + done, &mut data[done * len..(done + 1) * len], Store::Cached);
-                norms.get_mut(done).into_iter().for_each(|to| *to = norm);
+                // The factor of this row is not plain.
+                let row = &mut data[done * len..(done + 1) * len];
+                changes |= self.one(first + done, row, Store::Cached, norms.get_mut(done));
                 done += 1;
             }
         }
+        changes
+    }
+
+    /// The elements of the source from a position on, as many as in `data`. If they are not contiguous, `data` gets them, and the
+    /// result is None, as for an output that is the input, too.
+    fn read(&self, from: usize, data: &mut [T]) -> Option<&[T]> {
+        let range = from..from + data.len();
+        match self.elements.as_ref()? {
+            View::Dense(elements) => Some(&elements[range]),
+            strided @ View::Strided { .. } => {
+                strided.copy_to(range, data);
+                None
+            }
+        }
+    }
+
+    /// Scales very short rows, each by a normal factor.
+    fn scale_elements(&self, from: Option<&[T]>, to: &mut [T], factors: &[f64]) {
+        let each = &mut [0.0; rows::MAX_ROWS_AT_ONCE * rows::VERY_SHORT][..to.len()];
+        rows::repeat_each(factors, self.len, each);
+        let kind = FactorKind { is_plain: true, rounding: self.rule.rounding() };
+        self.isa.run(ScaleEach { from, to, factors: each, kind });
     }
 
     /// Scales each row by a normal factor. A factor of 1 keeps the bits of finite numbers; in place, it writes nothing.

@@ -1,6 +1,7 @@
 //! The bounds of `clip_by_value`.
 
 use pyo3::PyTypeInfo;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyFloat, PyInt};
 
@@ -53,13 +54,16 @@ pub(super) fn bound<'py>(
 /// The most elements of an array that is converted here, one by one. NumPy converts longer ones with vectors.
 const MAX_CONVERTED: usize = BLOCK;
 
-/// A bound that is an ndarray: of the tensor's dtype, or a short array of other floats without NaN; None for other arrays.
+/// A bound that is an ndarray: of the tensor's dtype, or a short array of other floats without NaN; None for other arrays. A single
+/// element is a number, because clipping to numbers is faster.
 fn array_bound<'py>(array: Array<'py>, dtype: Dtype, shape: &[usize]) -> PyResult<Option<BoundKind<'py>>> {
     let Some(own) = array.dtype() else { return Ok(None) };
-    // A single element is a number, because clipping to numbers is faster.
     let is_number = array.len() == 1 && array.shape() != shape;
     let array = if own == dtype && !is_number {
         array
+    } else if own == dtype && !own.is_float() && array.ndim() <= shape.len() {
+        let number = array.object().call_method0(intern!(array.object().py(), "item"))?;
+        return Ok(Some(BoundKind::Integer(number.cast_into()?)));
     } else {
         if !own.is_float() || !dtype.is_float() || array.len() > MAX_CONVERTED {
             return Ok(None);

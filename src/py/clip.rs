@@ -222,7 +222,8 @@ fn clip_plain_rows(
     match_dtype!(real dtype, T => {
         let (source, rows) = pairs.rows::<T>(len)?;
         let rule = Rule::Clip(limit);
-        Ok(detached(py, size_of_val(rows), || scale_rows(Isa::current(), source.as_ref(), rows, len, rule, &mut []))?)
+        let bytes = rows.len() * size_of::<T>();
+        Ok(detached(py, bytes, || scale_rows(Isa::current(), source.as_ref(), rows, len, rule, &mut []))?)
     }, Err(internal("rows of integers")))
 }
 

@@ -353,7 +353,7 @@ pub(super) fn scale_by_norms<T: Real>(
     scale_slices(py, slice::from_mut(pair), iter::once(&found), |_, _, norm| rule.factor(norm))
 }
 
-/// If the slices are short rows of the output, scales each row as soon as it is summed. Returns whether it did.
+/// If the slices are short rows, scales each row as soon as it is summed. Returns whether it did.
 fn scale_as_rows<T: Real>(
     pair: &mut Pair<'_>,
     axes: &[usize],
@@ -366,12 +366,13 @@ fn scale_as_rows<T: Real>(
         return Ok(false);
     }
     let (py, split, bytes) = (input.object().py(), input.split(axes), input.bytes());
-    let Some((source, data)) = pair.rows::<T>(&split)? else { return Ok(false) };
-    detached(py, bytes, || rows::scale_rows(Isa::current(), source.as_ref(), data, len, rule, norms))?;
+    let found = pair.rows::<T>(&split)?.filter(|(_, output)| rows::takes_output(output, len));
+    let Some((source, output)) = found else { return Ok(false) };
+    detached(py, bytes, || rows::scale_rows(Isa::current(), source.as_ref(), output, len, rule, norms))?;
     Ok(true)
 }
 
-/// If the slices are columns of a dense array, scales strips of columns as soon as they are summed. Returns whether it did.
+/// If the slices are columns of a dense output, scales strips of columns as soon as they are summed. Returns whether it did.
 fn scale_as_columns<T: Real>(
     pair: &mut Pair<'_>,
     axes: &[usize],
@@ -380,11 +381,11 @@ fn scale_as_columns<T: Real>(
 ) -> PyResult<bool> {
     let input = pair.input();
     let (py, split, count, bytes) = (input.object().py(), input.split(axes), input.len(), input.bytes());
-    let shape = input.slices::<T>(&split)?.block();
-    let shape = shape.filter(|shape @ &[len, _]| columns::is_column::<T>(count / len.max(1), *shape));
-    let Some(shape) = shape else { return Ok(false) };
-    let Some((from, to)) = pair.whole_task::<T>()?.dense() else { return Ok(false) };
-    detached(py, bytes, || columns::scale_columns(Isa::current(), from, to, shape, rule, norms))?;
+    let found = pair.columns::<T>(&split)?;
+    let found = found.filter(|(shape @ [len, _], ..)| columns::is_column::<T>(count / (*len).max(1), *shape));
+    let Some((shape, source, to)) = found else { return Ok(false) };
+    let (isa, source) = (Isa::current(), source.as_ref());
+    detached(py, bytes, || columns::scale_columns(isa, source, to, shape, rule, norms))?;
     Ok(true)
 }
 

@@ -62,6 +62,9 @@ impl<'a, T: Element> Broadcast<'a, T> {
     /// repeats for long, as in a column that repeats, each run of it is a separate call. Otherwise one call gets all elements.
     #[inline]
     pub fn with_runs(&self, range: Range<usize>, mut visit: impl FnMut(Range<usize>, BroadcastRun<'_, T>)) {
+        if let (1, [one, ..]) = (self.period, &self.copies[..]) {
+            return visit(0..range.len(), BroadcastRun::Repeated(*one));
+        }
         match &self.view {
             View::Strided { memory: Memory::Elements(elements), start, layout }
                 if self.copies.is_empty()

@@ -46,24 +46,22 @@ impl<'a, T: Element> Slices<'a, T> {
         View::new(self.memory, self.start + self.kept.offset(at), Cow::Borrowed(&self.reduced))
     }
 
-    /// The elements of slices `range`, if these follow each other in memory and are dense.
+    /// All elements, one slice after the other.
     #[must_use]
-    pub fn dense(&self, range: Range<usize>) -> Option<&[T]> {
-        let (Memory::Elements(elements), len) = (self.memory, self.reduced.len()) else { return None };
-        let apart = match self.kept.axes[..] {
-            [] => true,
-            [axis] => axis.stride == len.cast_signed(),
-            _ => false,
-        };
-        let from = self.start.cast_unsigned() + range.start * len;
-        (apart && self.reduced.is_dense()).then(|| &elements[from..from + range.len() * len])
+    pub fn elements(&self) -> View<'_, T> {
+        let axes = self.kept.axes.iter().chain(&self.reduced.axes).copied();
+        View::new(self.memory, self.start, Cow::Owned(Layout::new(axes)))
     }
 
     /// The numbers of rows and of columns of dense matrices that follow each other in memory, if the slices are their columns.
     #[must_use]
     pub fn block(&self) -> Option<[usize; 2]> {
-        let (Memory::Elements(_), &[Axis { len, stride }]) = (self.memory, &self.reduced.axes[..]) else {
-            return None;
+        let (Memory::Elements(_), reduced) = (self.memory, &self.reduced.axes[..]) else { return None };
+        let Axis { len, stride } = match (reduced, &self.kept.axes[..]) {
+            (&[axis], _) => axis,
+            // The single row of a matrix.
+            ([], &[Axis { len, .. }]) => Axis { len: 1, stride: len.cast_signed() },
+            _ => return None,
         };
         let inner = stride.cast_unsigned();
         let (outer, columns) = match self.kept.axes[..] {

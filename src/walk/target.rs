@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::atomic::AtomicU8;
 
-use super::block::{blocks, with_scratch};
+use super::block::{blocks_of, with_scratch};
 use super::layout::Layout;
 use crate::element::Ordered;
 use crate::kernel::sum::BLOCK;
@@ -85,19 +85,29 @@ impl<T: Ordered> Target<'_, T> {
         parts.map(move |(i, part)| (i * len, part))
     }
 
-    /// Calls `visit(positions, elements)` for each block of the target. If `visit` returns false, the elements of a strided
-    /// target stay as they are. Unless `reads`, the elements of a strided target are not read, and `visit` gets arbitrary
-    /// elements.
-    pub(super) fn for_blocks(&mut self, reads: bool, mut visit: impl FnMut(Range<usize>, &mut [T]) -> bool) {
+    /// [`Target::for_blocks_of`] for whole blocks.
+    pub(super) fn for_blocks(&mut self, reads: bool, visit: impl FnMut(Range<usize>, &mut [T]) -> bool) {
+        self.for_blocks_of(BLOCK, reads, visit);
+    }
+
+    /// Calls `visit(positions, elements)` for each `len` elements of the target; of a strided target, for at most a block. If
+    /// `visit` returns false, the elements of a strided target stay as they are. Unless `reads`, the elements of a strided target
+    /// are not read, and `visit` gets arbitrary elements.
+    pub fn for_blocks_of(
+        &mut self,
+        len: usize,
+        reads: bool,
+        mut visit: impl FnMut(Range<usize>, &mut [T]) -> bool,
+    ) {
         match self {
             Self::Dense(data) => {
-                for (range, block) in blocks(0..data.len()).zip(data.chunks_mut(BLOCK)) {
+                for (range, block) in blocks_of(len, 0..data.len()).zip(data.chunks_mut(len)) {
                     visit(range, block);
                 }
             }
             Self::Strided { cells, start, layout, range } => {
                 with_scratch(T::ZERO, range.len(), |scratch| {
-                    for part in blocks(range.clone()) {
+                    for part in blocks_of(len.min(BLOCK), range.clone()) {
                         let block = &mut scratch[..part.len()];
                         if reads {
                             cells.gather(*start, layout, part.clone(), block);

@@ -59,6 +59,14 @@ impl<'a, T: Element> View<'a, T> {
         }
     }
 
+    /// Copies the elements at `range` to a slice of that length.
+    pub fn copy_to(&self, range: Range<usize>, to: &mut [T]) {
+        match self {
+            Self::Dense(data) => to.copy_from_slice(&data[range]),
+            Self::Strided { memory, start, layout } => memory.gather(*start, layout, range, to),
+        }
+    }
+
     /// Calls `visit` with the elements at `range`, at most a block of them.
     #[inline]
     pub fn with_block<R>(&self, range: Range<usize>, visit: impl FnOnce(&[T]) -> R) -> R {

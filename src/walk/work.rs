@@ -9,7 +9,7 @@ use super::view::View;
 use crate::element::{Ordered, Real};
 use crate::error::Result;
 use crate::isa::{Aligned, Identity, Isa, StreamGuard};
-use crate::kernel::clip::{AnyOutside, ClipEach};
+use crate::kernel::clip::{AnyOutside, Clip, ClipEach};
 use crate::kernel::map::{AnyChange, Map};
 use crate::kernel::scale::Scale;
 use crate::kernel::scale_each::{FactorKind, ScaleEach};
@@ -158,14 +158,59 @@ impl<'a, T: Ordered> Bounds<'a, T> {
     fn with_block<R>(&self, at: Range<usize>, visit: impl FnOnce(&[T], &[T]) -> R) -> R {
         self.lo.with_block(at.clone(), |lo| self.hi.with_block(at, |hi| visit(lo, hi)))
     }
+
+    /// Calls `visit` with the bounds at `at`, at most a block of them, and with their places there: once for all of them, or for
+    /// each run in which both bounds repeat.
+    fn with_runs(&self, at: Range<usize>, mut visit: impl FnMut(Range<usize>, BoundsRun<'_, T>)) {
+        let shifted = |part: &Range<usize>, by: usize| part.start + by..part.end + by;
+        self.lo.with_runs(at.clone(), |part, lo| {
+            self.hi.with_runs(shifted(&part, at.start), |within, hi| {
+                let places = shifted(&within, part.start);
+                match (&lo, hi) {
+                    (BroadcastRun::Repeated(lo), BroadcastRun::Repeated(hi)) => {
+                        visit(places, BoundsRun::Repeated(Clip { lo: *lo, hi }));
+                    }
+                    (BroadcastRun::Each(lo), BroadcastRun::Each(hi)) => {
+                        visit(places, BoundsRun::Each(&lo[within], hi));
+                    }
+                    _ => self.with_block(shifted(&places, at.start), |lo, hi| {
+                        visit(places, BoundsRun::Each(lo, hi));
+                    }),
+                }
+            });
+        });
+    }
+}
+
+/// The bounds of neighbouring positions.
+enum BoundsRun<'a, T> {
+    /// Two bounds for each position.
+    Each(&'a [T], &'a [T]),
+    /// The same two bounds for all positions.
+    Repeated(Clip<T>),
 }
 
 impl<T: Ordered> Work<T> for Bounds<'_, T> {
     fn changes(&self, isa: Isa, at: Range<usize>, data: &[T]) -> bool {
-        self.with_block(at, |lo, hi| isa.run(AnyOutside { data, lo, hi }))
+        let mut changes = false;
+        self.with_runs(at, |part, bounds| {
+            let data = &data[part];
+            changes = changes
+                || match bounds {
+                    BoundsRun::Each(lo, hi) => isa.run(AnyOutside { data, lo, hi }),
+                    BoundsRun::Repeated(map) => isa.run(AnyChange { data, map }),
+                };
+        });
+        changes
     }
     fn apply(&self, isa: Isa, at: Range<usize>, from: Option<&[T]>, to: &mut [T]) {
-        self.with_block(at, |lo, hi| isa.run(ClipEach { from, to, lo, hi }));
+        self.with_runs(at, |part, bounds| {
+            let (from, to) = (from.map(|from| &from[part.clone()]), &mut to[part]);
+            match bounds {
+                BoundsRun::Each(lo, hi) => isa.run(ClipEach { from, to, lo, hi }),
+                BoundsRun::Repeated(map) => map.apply(isa, None, from, to),
+            }
+        });
     }
     fn stream_into(&self, isa: Isa, guard: &StreamGuard, at: Range<usize>, from: &[T], to: &mut [T]) {
         // Bounds are gathered a block at a time: clearing the scratch memory takes longer than a part of a block.

@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 use std::fmt::Debug;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 
 use crate::common::{Random, alone, clip_columns, clip_rows, slice_norms};
 use _core::element::{Bf16, Bool, Complex, Element, F16, Ordered, Real};
@@ -17,7 +17,7 @@ use _core::parallel::Crew;
 use _core::parallel::columns::{is_column, scale_columns};
 use _core::parallel::elementwise::{AnyTask, Task, apply_elementwise, scale};
 use _core::parallel::reduce::{AnyView, CHUNK, Order, norm, norm_of_view, norms_into};
-use _core::parallel::rows::Rule;
+use _core::parallel::rows::{Rule, scale_rows, takes_output};
 use _core::parallel::{MAX_THREADS, THREADS};
 use _core::scaled::{Factor, Rounding, Scaled, power_of_two};
 use _core::setting::Setting;
@@ -1006,6 +1006,32 @@ fn work_by_position_finds_its_position_on_every_thread() {
     }
 }
 
+/// The rows of a matrix, clipped in a strided output byte by byte, whose columns they are; in place without a source.
+fn clip_strided_rows<T: Real>(
+    isa: Isa,
+    source: Option<&Slices<'_, T>>,
+    data: &[T],
+    width: usize,
+    limit: f64,
+) -> Vec<T> {
+    let (size, height) = (size_of::<T>(), data.len() / width);
+    let bytes: Vec<AtomicU8> = (0..size * data.len()).map(|_| AtomicU8::new(1)).collect();
+    let place = |at: usize| &bytes[(at % width * height + at / width) * size..];
+    if source.is_none() {
+        data.iter().enumerate().for_each(|(at, x)| x.store_bytes(place(at), false));
+    }
+    let along = |len: usize, step: usize| Axis { len, stride: (step * size).cast_signed() };
+    let output = Target::Strided {
+        cells: Cells::Bytes { bytes: &bytes, swapped: false },
+        start: 0,
+        layout: Cow::Owned(Layout::new([along(height, 1), along(width, height)])),
+        range: 0..data.len(),
+    };
+    assert!(takes_output(&output, width));
+    scale_rows(isa, source, output, width, Rule::Clip(limit.into()), &mut []).expect("threads");
+    (0..data.len()).map(|at| T::load_bytes(place(at), false)).collect()
+}
+
 /// Rows clipped by their own norms. `bits` distinguishes elements, and `nan` is the result for elements of a row with NaN.
 fn check_clipped_rows<T: Real + Known>(bits: fn(T) -> u64, nan: u64) {
     for (height, width, limit) in [
@@ -1014,6 +1040,14 @@ fn check_clipped_rows<T: Real + Known>(bits: fn(T) -> u64, nan: u64) {
         (3000, 1000, 18_000.0),
         (3700, 2304, 27_400.0),
         (400_003, 3, 1e3),
+        // All lengths that have a kernel of their own.
+        (333, 1, 500.0),
+        (333, 2, 700.0),
+        (333, 4, 1000.0),
+        (333, 5, 1100.0),
+        (333, 6, 1200.0),
+        (333, 8, 1400.0),
+        (333, 9, 1500.0),
         (130_001, 67, 4700.0),
         (20, CHUNK + 100, 209_100.0),
     ] {
@@ -1052,7 +1086,12 @@ fn check_clipped_rows<T: Real + Known>(bits: fn(T) -> u64, nan: u64) {
             for (source, output) in sources.iter().zip(&mut outputs) {
                 clip_rows(isa, source.as_ref(), output, width, limit).expect("threads");
             }
-            outputs.map(|found| all(&found))
+            let mut found = outputs.map(|found| all(&found)).to_vec();
+            if width <= BLOCK && data.len() < 2_000_000 {
+                let strided = |source| clip_strided_rows(isa, source, &data, width, limit);
+                found.extend(sources.iter().map(|source| all(&strided(source.as_ref()))));
+            }
+            found
         });
         for found in found {
             assert!(found == expected, "{height} x {width}");
@@ -1125,18 +1164,41 @@ fn check_clipped_columns<T: Real + Known>(bits: fn(T) -> u64, nan: u64, extremes
             expected
         };
         let (clipped, normalized) = (scaled(Rule::Clip(limit.into())), scaled(Rule::Normalize));
+        let pad = |row: &[T]| row.iter().copied().chain([T::ZERO]).collect::<Vec<_>>();
+        let padded: Vec<T> =
+            data.chunks(len * inner).rev().flat_map(|m| m.chunks(inner).flat_map(pad)).collect();
         let (found, found_norms) = everywhere(|isa| {
             let [mut a, mut b] = [vec![T::ZERO; data.len()], data.clone()];
             clip_columns(isa, Some(&data), &mut a, [len, inner], limit).expect("threads");
             clip_columns(isa, None, &mut b, [len, inner], limit).expect("threads");
+            // Rows that end before the next ones begin, in reverse order of the matrices.
+            let (mut from_strided, matrix) = (vec![T::ZERO; data.len()], len * (inner + 1));
+            let along = |len, step: usize| Axis { len, stride: step.cast_signed() };
+            let first = Axis { len: outer, stride: -matrix.cast_signed() };
+            let layout = Layout::new([first, along(len, inner + 1), along(inner, 1)]);
+            let start = (matrix * (outer - 1)).cast_signed();
+            let strided = View::new(Memory::Elements(&padded), start, Cow::Owned(layout));
+            assert!(matches!(strided, View::Strided { .. }));
+            scale_columns(
+                isa,
+                Some(&strided),
+                &mut from_strided,
+                [len, inner],
+                Rule::Clip(limit.into()),
+                &mut [],
+            )
+            .expect("threads");
             let [mut c, mut d] = [vec![T::ZERO; data.len()], data.clone()];
             let [mut own, mut again] = [(); 2].map(|()| vec![T::Norm::ZERO; norms.len()]);
-            scale_columns(isa, Some(&data), &mut c, [len, inner], Rule::Normalize, &mut own)
+            scale_columns(isa, Some(&View::Dense(&data)), &mut c, [len, inner], Rule::Normalize, &mut own)
                 .expect("threads");
             scale_columns(isa, None, &mut d, [len, inner], Rule::Normalize, &mut again).expect("threads");
-            ([a, b, c, d].map(|found| all(&found)), [own, again].map(|norms| number_bits(&norms)))
+            (
+                [a, b, from_strided, c, d].map(|found| all(&found)),
+                [own, again].map(|norms| number_bits(&norms)),
+            )
         });
-        for (found, expected) in found.iter().zip([&clipped, &clipped, &normalized, &normalized]) {
+        for (found, expected) in found.iter().zip([&clipped, &clipped, &clipped, &normalized, &normalized]) {
             let wrong = found.iter().zip(expected).position(|(a, b)| a != b);
             assert_eq!(wrong, None, "{outer} x {len} x {inner}, limit {limit:e}");
         }

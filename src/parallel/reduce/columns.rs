@@ -9,6 +9,7 @@ use crate::element::Element;
 use crate::error::{Result, vec_with_room};
 use crate::isa::{Aligned, Isa};
 use crate::kernel::max::MaxRow;
+use crate::kernel::rows::PlainNorms;
 use crate::kernel::sum::{AddDenseRows, AddRows, BLOCK, FoldRows, ROWS, ROWS_AT_ONCE, Term, Total};
 use crate::parallel::Crew;
 use crate::scaled::{FromNorm, Scaled};
@@ -55,8 +56,12 @@ pub(super) fn column_maxima<T: Element, N: FromNorm>(
         }
     };
     let finish = |_, maxima: &[T::Magnitude], norms: &mut [N]| {
-        for (norm, max) in norms.iter_mut().zip(maxima) {
-            *norm = N::of(Scaled::new(T::from_magnitude(*max), 0));
+        for (maxima, norms) in maxima.chunks(STRIP).zip(norms.chunks_mut(STRIP)) {
+            let values = &mut [0.0; STRIP][..maxima.len()];
+            values.iter_mut().zip(maxima).for_each(|(value, max)| *value = T::from_magnitude(*max));
+            if !isa.run(PlainNorms { sums: values, roots: false, norms: &mut *norms }) {
+                norms.iter_mut().zip(values).for_each(|(norm, max)| *norm = N::of(Scaled::new(*max, 0)));
+            }
         }
     };
     match dense_width(slices) {

@@ -9,7 +9,7 @@ use crate::isa::Isa;
 use crate::kernel::exact::Accumulator;
 use crate::kernel::max::MaxAbs;
 use crate::kernel::rows::MAX_ROWS_AT_ONCE;
-use crate::kernel::sum::{Abs, BLOCK, Rescaled, Square, Sum, SumEach, Total};
+use crate::kernel::sum::{Abs, BLOCK, PIECE, Rescaled, Square, Sum, SumEach, SumPieces, Total};
 use crate::kernel::widen::Widen;
 use crate::scaled::{FromNorm, Scaled};
 use crate::walk::{Slices, View, with_scratch};
@@ -249,6 +249,9 @@ pub(in crate::parallel) fn row_sums<T: Element>(
     sums: &mut [f64],
 ) {
     with_direct_term!(pass, term => {
+        if len <= PIECE {
+            return isa.run(SumPieces { rows: data, len, sums, term });
+        }
         if len <= SHORT {
             let rows = (0..).step_by(len).map_while(|from| data.get(from..));
             let sequences = sums.iter_mut().zip(rows).map(|(sum, row)| (len, row, sum));

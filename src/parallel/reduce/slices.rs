@@ -3,14 +3,15 @@
 use super::columns::{column_maxima, column_norms};
 use super::list::norm_of_views;
 use super::order::{Order, OverflowRisk};
-use super::pass::{Terms, has_row_sums, norm_of_view, norms_of_slices, row_sums};
+use super::pass::{SHORT, Terms, has_row_sums, norm_of_view, norms_of_slices, row_sums};
 use crate::element::Element;
 use crate::error::Result;
 use crate::isa::Isa;
 use crate::kernel::rows;
+use crate::kernel::sum::BLOCK;
 use crate::parallel::{Crew, job_bytes, work_of};
 use crate::scaled::FromNorm;
-use crate::walk::Slices;
+use crate::walk::{Slices, View, with_scratch};
 
 /// Writes the norm of each slice, in the order of the kept axes. The norms of slices without elements are not written.
 ///
@@ -42,24 +43,38 @@ pub fn norms_into<T: Element, N: FromNorm>(
         return Ok(());
     }
     let bytes = count * len * size_of::<T>();
-    let rows = slices.dense(0..count).zip(order.first().filter(|pass| has_row_sums::<T>(len, *pass)));
-    let in_batch = if rows.is_some() { rows::at_once::<T>(len) } else { 1 };
+    let rows = slices.elements();
+    let is_dense = matches!(rows, View::Dense(_));
+    let pass = order.first().filter(|pass| has_row_sums::<T>(len, *pass) && (is_dense || len <= SHORT));
+    let in_batch = match pass {
+        Some(_) if is_dense => rows::at_once::<T>(len),
+        // Rows of a batch are gathered.
+        Some(_) => (BLOCK / len).min(rows::MAX_ROWS_AT_ONCE),
+        None => 1,
+    };
     let in_job = slices_in_job::<T>(bytes, len, in_batch);
     let jobs = norms.chunks_mut(in_job).enumerate();
     let work = work_of(bytes.saturating_mul(order.cost()), count);
     Crew::new().each(work, jobs, |(job, norms)| {
-        let mut sums = [0.0; rows::MAX_ROWS_AT_ONCE];
-        for (first, norms) in (job * in_job..).step_by(in_batch).zip(norms.chunks_mut(in_batch)) {
-            if let Some((data, pass)) = rows {
-                let sums = &mut sums[..norms.len()];
-                row_sums(isa, &data[first * len..], len, pass, sums);
-                norms_of_slices(isa, slices, first, order, sums, norms);
-            } else {
-                for (at, norm) in (first..).zip(norms) {
-                    *norm = N::of(norm_of_view(isa, &slices.slice(at), order));
+        let scratch = if is_dense || pass.is_none() { 0 } else { BLOCK };
+        with_scratch(T::ZERO, scratch, |scratch| {
+            let mut sums = [0.0; rows::MAX_ROWS_AT_ONCE];
+            for (first, norms) in (job * in_job..).step_by(in_batch).zip(norms.chunks_mut(in_batch)) {
+                if let Some(pass) = pass {
+                    let (range, sums) = (first * len..(first + norms.len()) * len, &mut sums[..norms.len()]);
+                    let data = match &rows {
+                        View::Dense(data) => &data[range.start..],
+                        View::Strided { .. } => rows.block(range, scratch),
+                    };
+                    row_sums(isa, data, len, pass, sums);
+                    norms_of_slices(isa, slices, first, order, sums, norms);
+                } else {
+                    for (at, norm) in (first..).zip(norms) {
+                        *norm = N::of(norm_of_view(isa, &slices.slice(at), order));
+                    }
                 }
             }
-        }
+        });
     })
 }
 

@@ -13,7 +13,7 @@ use super::order::{IterOrder, ReducedAxes};
 use crate::element::Ordered;
 use crate::error::vec_with_room;
 use crate::parallel::elementwise::Task;
-use crate::walk::{Cells, Slices, Target};
+use crate::walk::{Cells, Slices, Target, View};
 
 /// An input and its output.
 pub(in crate::py) struct Pair<'py> {
@@ -112,18 +112,25 @@ impl<'py> Pair<'py> {
         self.task(&walk)
     }
 
-    /// The slices of the input, unless it is in place, and the output. None unless the slices are contiguous in the output, one
-    /// after the other, and a slice can be written as soon as its own norm is known.
+    /// The slices of the input, unless it is in place, and the output, slice by slice. None if the slices are columns, or if a
+    /// slice cannot be written as soon as its own norm is known.
     pub(in crate::py) fn rows<T: Ordered>(&mut self, split: &ReducedAxes) -> PyResult<Option<Rows<'_, T>>> {
         if self.copy.is_some() || self.input.slices::<T>(split)?.are_columns() {
             return Ok(None);
         }
-        match self.target(&split.rows())? {
-            Target::Dense(rows) => {
-                let source = if self.is_in_place() { None } else { Some(self.input.slices(split)?) };
-                Ok(Some((source, rows)))
-            }
-            Target::Strided { .. } => Ok(None),
+        let source = if self.is_in_place() { None } else { Some(self.input.slices(split)?) };
+        Ok(Some((source, self.target(&split.rows())?)))
+    }
+
+    /// The slices as columns of dense matrices: see [`Columns`]. None unless the output has such matrices.
+    pub(in crate::py) fn columns<T: Ordered>(
+        &mut self,
+        split: &ReducedAxes,
+    ) -> PyResult<Option<Columns<'_, T>>> {
+        let Some(shape) = self.output().slices::<T>(split)?.block() else { return Ok(None) };
+        match self.whole_task()? {
+            Task { source, target: Target::Dense(output) } => Ok(Some((shape, source, output))),
+            Task { .. } => Ok(None),
         }
     }
 
@@ -167,7 +174,11 @@ impl<'py> Pair<'py> {
 }
 
 /// See [`Pair::rows`].
-pub(in crate::py) type Rows<'a, T> = (Option<Slices<'a, T>>, &'a mut [T]);
+pub(in crate::py) type Rows<'a, T> = (Option<Slices<'a, T>>, Target<'a, T>);
+
+/// The numbers of rows and of columns of dense matrices, the elements to read, unless they are those to write, and the output, both
+/// matrix by matrix and row by row.
+pub(in crate::py) type Columns<'a, T> = ([usize; 2], Option<View<'a, T>>, &'a mut [T]);
 
 /// Keeps inputs and outputs apart; must be called before any memory is written. An input may share memory with an output only
 /// if it is its own output. Any other input that shares memory is copied for the time of writing, and so is such a reader.

@@ -429,7 +429,8 @@ impl<'a, 'py> OperandPairs<'a, 'py> {
         let (source, rows) = self.task::<T>()?.dense().ok_or_else(not_plain)?;
         let along = |len, stride: usize| Layout::new([Axis { len, stride: stride.cast_signed() }]);
         let (kept, reduced) = (along(rows.len() / len.max(1), len), along(len, 1));
-        Ok((source.map(|elements| Slices::new(Memory::Elements(elements), 0, kept, reduced)), rows))
+        let source = source.map(|elements| Slices::new(Memory::Elements(elements), 0, kept, reduced));
+        Ok((source, Target::Dense(rows)))
     }
 
     /// The single output, or a list of the outputs.

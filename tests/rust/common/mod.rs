@@ -12,7 +12,7 @@ use _core::parallel::columns::scale_columns;
 use _core::parallel::reduce::{Order, norms_into};
 use _core::parallel::rows::{Rule, scale_rows};
 use _core::scaled::Scaled;
-use _core::walk::Slices;
+use _core::walk::{Slices, Target, View};
 
 /// A lock to hold while a test sets the number of threads, which is a setting of the process.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
@@ -68,7 +68,7 @@ pub(crate) fn clip_rows<T: Real>(
     len: usize,
     limit: f64,
 ) -> Result<()> {
-    scale_rows(isa, source, output, len, Rule::Clip(limit.into()), &mut [])
+    scale_rows(isa, source, Target::Dense(output), len, Rule::Clip(limit.into()), &mut [])
 }
 
 /// Clips each column of matrices by its own norm.
@@ -79,7 +79,8 @@ pub(crate) fn clip_columns<T: Real>(
     shape: [usize; 2],
     limit: f64,
 ) -> Result<()> {
-    scale_columns(isa, source, output, shape, Rule::Clip(limit.into()), &mut [])
+    let source = source.map(View::Dense);
+    scale_columns(isa, source.as_ref(), output, shape, Rule::Clip(limit.into()), &mut [])
 }
 
 /// [`to_singles`] as an operation.
