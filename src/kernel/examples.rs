@@ -6,6 +6,7 @@
 use super::sum::Term;
 use super::truncate::product_toward_zero;
 use crate::element::{Dtype, Real};
+use crate::isa::{Level, Op};
 use crate::scaled::Factor;
 
 /// The product of an element and a factor of one step. If `STRICT`, a tiny product is rounded toward zero.
@@ -17,6 +18,33 @@ impl<T: Real, const STRICT: bool> Term<T> for Share<STRICT> {
     #[inline(always)]
     fn of(&self, x: T) -> f64 {
         if STRICT { product_toward_zero(x.widen(), self.0) } else { x.widen() * self.0 }
+    }
+}
+
+/// Rounds sums, divided by a number, to a dtype.
+pub struct RoundSums<'a, T> {
+    /// The sums.
+    pub sums: &'a [f64],
+    /// The number.
+    pub divisor: f64,
+    /// The elements to write, as many as sums.
+    pub to: &'a mut [T],
+}
+
+impl<T: Real> Op for RoundSums<'_, T> {
+    type Output = ();
+    const CONVERTS: bool = matches!(T::DTYPE, Dtype::F32);
+    #[inline(always)]
+    fn eval<L: Level>(self, _: L) {
+        // CPUs generate different payloads for a sum of NaNs.
+        let rounded = |sum: f64| T::narrow(if sum.is_nan() { f64::NAN } else { sum });
+        let sums = self.to.iter_mut().zip(self.sums);
+        // A division takes as long as the rest of this function.
+        if self.divisor == 1.0 {
+            sums.for_each(|(to, sum)| *to = rounded(*sum));
+        } else {
+            sums.for_each(|(to, sum)| *to = rounded(*sum / self.divisor));
+        }
     }
 }
 

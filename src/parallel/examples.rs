@@ -6,7 +6,7 @@ use super::{Crew, work_of};
 use crate::element::Real;
 use crate::error::{Result, vec_with_room};
 use crate::isa::{Aligned, Isa};
-use crate::kernel::examples::Share;
+use crate::kernel::examples::{RoundSums, Share};
 use crate::kernel::sum::{AddRows, BLOCK};
 use crate::scaled::Factor;
 use crate::walk::{GATHERED_AT_ONCE, Slices, Target, blocks_of, write_elements};
@@ -40,20 +40,20 @@ impl<T: Real> Examples<'_, T> {
                 let sums = &mut sums[..tile.len()];
                 sums.fill(0.0);
                 let at = at + first;
-                if self.elements.reduced.is_dense() {
-                    self.add(isa, at..at + sums.len(), sums);
-                } else {
+                let piece = if !self.elements.reduced.is_dense() {
                     // All examples of a piece are read before the next piece: they may share cache lines.
-                    let pieces = blocks_of(GATHERED_AT_ONCE, at..at + sums.len());
-                    for (at, sums) in pieces.zip(sums.chunks_mut(GATHERED_AT_ONCE)) {
-                        self.add(isa, at, sums);
-                    }
+                    GATHERED_AT_ONCE
+                } else if self.factors.len() < EXAMPLES_AT_ONCE {
+                    // Each example is added by itself, so the sums should stay in the L1 cache.
+                    BLOCK
+                } else {
+                    sums.len()
+                };
+                for (at, sums) in blocks_of(piece, at..at + sums.len()).zip(sums.chunks_mut(piece)) {
+                    self.add(isa, at, sums);
                 }
                 write_elements(&mut tile, |range, to| {
-                    for (to, sum) in to.iter_mut().zip(&sums[range]) {
-                        // CPUs generate different payloads for a sum of NaNs.
-                        *to = T::narrow(if sum.is_nan() { f64::NAN } else { sum / self.divisor });
-                    }
+                    isa.run(RoundSums { sums: &sums[range], divisor: self.divisor, to });
                 });
             }
         });
