@@ -159,10 +159,10 @@ impl Plain for Bool {
 macro_rules! plain_complex {
     ($($part:ty),*) => {
         $(impl Plain for Complex<$part> {
-            fn near(x: f64) -> Self { Self { re: x as $part, im: (PEAK - x.abs()) as $part } }
+            fn near(x: f64) -> Self { [x as $part, (PEAK - x.abs()) as $part] }
             fn size(self) -> f64 { Plain::square(self).sqrt() }
             fn square(self) -> f64 {
-                let (re, im) = (f64::from(self.re), f64::from(self.im));
+                let (re, im) = (f64::from(self[0]), f64::from(self[1]));
                 re * re + im * im
             }
         })*

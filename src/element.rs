@@ -88,7 +88,7 @@ pub trait Ordered: Element + PartialOrd {
     fn from_float(x: f64) -> Self;
 }
 
-/// An element that can be scaled.
+/// A floating-point element.
 pub trait Real: Ordered {
     /// Converts to float64, exactly.
     fn widen(self) -> f64;
@@ -99,6 +99,37 @@ pub trait Real: Ordered {
     /// The magnitude of `self` with the sign of `other`.
     #[must_use]
     fn with_sign_of(self, other: Self) -> Self;
+}
+
+/// An element that can be scaled: a floating-point number, or a complex number of two.
+pub trait Scalable: Element {
+    /// A floating-point number.
+    type Part: Real + Element<Norm = Self::Norm>;
+    /// The number of parts of an element.
+    const PARTS: usize;
+    /// The elements that neighbouring parts make.
+    fn of_parts(parts: &[Self::Part]) -> &[Self];
+}
+
+impl<T: Real> Scalable for T {
+    type Part = Self;
+    const PARTS: usize = 1;
+    #[inline(always)]
+    fn of_parts(parts: &[Self]) -> &[Self] {
+        parts
+    }
+}
+
+impl<T: Real> Scalable for Complex<T>
+where
+    Self: Element<Norm = T::Norm>,
+{
+    type Part = T;
+    const PARTS: usize = 2;
+    #[inline(always)]
+    fn of_parts(parts: &[T]) -> &[Self] {
+        parts.as_chunks().0
+    }
 }
 
 /// NumPy's `bool`: a byte, true unless it is 0.
@@ -312,28 +343,29 @@ macro_rules! elements {
         $(
             impl Element for $c {
                 const DTYPE: Dtype = Dtype::$C;
-                const ZERO: Self = Complex { re: 0.0, im: 0.0 };
+                const ZERO: Self = [0.0, 0.0];
                 type Magnitude = i64;
                 type Norm = $cnorm;
 
                 #[inline(always)]
                 fn from_bytes(bytes: &[u8], swapped: bool) -> Self {
                     let (re, im) = bytes.split_at(size_of::<$c>() / 2);
-                    Complex { re: Element::from_bytes(re, swapped), im: Element::from_bytes(im, swapped) }
+                    [Element::from_bytes(re, swapped), Element::from_bytes(im, swapped)]
                 }
                 #[inline(always)]
                 fn modulus(self, by: f64) -> f64 {
-                    let (re, im) = (self.re.widen() * by, self.im.widen() * by);
+                    let [re, im] = self.map(|part| part.widen() * by);
                     if Self::DOUBLE { complex::rounded_modulus(re, im) } else { (re * re + im * im).sqrt() }
                 }
                 #[inline(always)]
                 fn square(self, by: f64) -> f64 {
-                    let (re, im) = (self.re.widen() * by, self.im.widen() * by);
+                    let [re, im] = self.map(|part| part.widen() * by);
                     re * re + im * im
                 }
                 #[inline(always)]
                 fn lifted(self) -> (f64, f64) {
-                    if Self::DOUBLE { complex::modulus(self.re.widen(), self.im.widen()) } else { (self.modulus(1.0), 0.0) }
+                    let [re, im] = self.map(|part| part.widen());
+                    if Self::DOUBLE { complex::modulus(re, im) } else { (self.modulus(1.0), 0.0) }
                 }
                 #[inline(always)]
                 fn magnitude(self) -> i64 { self.modulus(1.0).magnitude() }

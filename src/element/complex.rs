@@ -3,15 +3,8 @@
 
 use crate::scaled::power_of_two;
 
-/// A complex number, in NumPy's layout.
-#[derive(Clone, Copy, Debug, PartialEq)]
-#[repr(C)]
-pub struct Complex<T> {
-    /// The real part.
-    pub re: T,
-    /// The imaginary part.
-    pub im: T,
-}
+/// A complex number, in NumPy's layout: the real part, then the imaginary part. A slice of arrays is a slice of parts, too.
+pub type Complex<T> = [T; 2];
 
 /// The modulus of a complex number with parts of any size: `value * 2^exponent`, NaN if a part is NaN.
 ///

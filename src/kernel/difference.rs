@@ -27,7 +27,8 @@ where
     type Difference = Complex<f64>;
     #[inline(always)]
     fn minus(self, base: Self, by: f64) -> Complex<f64> {
-        Complex { re: self.re.minus(base.re, by), im: self.im.minus(base.im, by) }
+        let ([re, im], [base_re, base_im]) = (self, base);
+        [re.minus(base_re, by), im.minus(base_im, by)]
     }
 }
 

@@ -7,9 +7,10 @@ use super::Crew;
 use super::elementwise::is_streamed;
 use super::reduce::{Order, ReadRows, WIDEST_STRIP, norm_of_view_with, run_of_columns, sum_columns};
 use super::rows::Rule;
-use crate::element::Real;
+use crate::element::{Element, Scalable};
 use crate::error::{Result, vec_with_room};
 use crate::isa::{Aligned, Isa, StreamGuard, prefetch_distance};
+use crate::kernel::rows::repeat_each;
 use crate::kernel::scale_each::{FactorKind, ScaleEach};
 use crate::kernel::sum::{ROWS_AT_ONCE, Square};
 use crate::scaled::{Factor, FromNorm};
@@ -51,7 +52,7 @@ fn columns_in_strip<T>(len: usize) -> usize {
 
 /// Whether columns of matrices of this shape are for [`scale_columns`].
 #[must_use]
-pub fn is_column<T: Real>(columns: usize, [len, inner]: [usize; 2]) -> bool {
+pub fn is_column<T: Element>(columns: usize, [len, inner]: [usize; 2]) -> bool {
     // Columns. In narrower parts of a matrix, the overhead of each row outweighs the second read that a strip saves.
     let narrowest = 128;
     // Elements of 16 bits have kernels of their own, and longer columns are summed in more than one run.
@@ -60,15 +61,15 @@ pub fn is_column<T: Real>(columns: usize, [len, inner]: [usize; 2]) -> bool {
         && columns_in_strip::<T>(len) >= narrowest.min(inner)
 }
 
-/// Scales each column of dense matrices by its own norm. The `source` has the positions of the output. Without it, the output is
-/// the input, too. `norms` gets the norm of each column, or is empty.
+/// Scales each column of dense matrices by its own norm. `shape` has the numbers of rows and of columns of a matrix. The `source`
+/// has the positions of the output. Without it, the output is the input, too. `norms` gets the norm of each column, or is empty.
 ///
 /// # Errors
 /// No memory for the list of strips, or an invalid setting of the number of threads.
-pub fn scale_columns<T: Real>(
+pub fn scale_columns<T: Scalable>(
     isa: Isa,
-    source: Option<&View<'_, T>>,
-    output: &mut [T],
+    source: Option<&View<'_, T::Part>>,
+    output: &mut [T::Part],
     shape @ [_, inner]: [usize; 2],
     rule: Rule,
     norms: &mut [T::Norm],
@@ -78,21 +79,21 @@ pub fn scale_columns<T: Real>(
     let streams = is_streamed(bytes) && inner * size_of::<T>() >= SHORTEST_STREAMED_ROW && !is_strided;
     // Parts of rows are too short for the hardware prefetcher. If a cache holds all data, prefetching only takes time.
     let next = (streams && prefetch_distance() > 0).then_some(ROWS_AT_ONCE * inner * size_of::<T>());
-    let strips = strips(source, output, shape, norms)?;
+    let strips = strips::<T>(source, output, shape, norms)?;
     Crew::new().each(bytes * 2, strips.into_iter(), |strip| strip.scale(isa, rule, next, streams))
 }
 
 /// Neighbouring columns of a matrix, or all columns of some narrow matrices.
-struct Strip<'a, T: Real> {
-    /// A strided input, which is copied to the output before the columns are summed, and the position of the strip's first element.
-    copied: Option<(&'a View<'a, T>, usize)>,
-    /// The input from the first element of the strip on, unless it is copied, or the output is the input too.
-    source: Option<&'a [T]>,
-    /// The rows of a matrix, and the elements from one to the next.
+struct Strip<'a, T: Scalable> {
+    /// A strided input, which is copied to the output before the columns are summed, and the position of the strip's first part.
+    copied: Option<(&'a View<'a, T::Part>, usize)>,
+    /// The input from the first part of the strip on, unless it is copied, or the output is the input too.
+    source: Option<&'a [T::Part]>,
+    /// The rows of a matrix, and the parts of elements from one to the next.
     shape: [usize; 2],
     /// The columns of each matrix.
     width: usize,
-    output: Output<'a, T>,
+    output: Output<'a, T::Part>,
     /// The places of the norms; empty if the caller needs no norms.
     norms: &'a mut [T::Norm],
 }
@@ -106,13 +107,14 @@ enum Output<'a, T> {
 }
 
 /// Cuts matrices into strips.
-fn strips<'a, T: Real>(
-    source: Option<&'a View<'a, T>>,
-    output: &'a mut [T],
-    shape @ [len, inner]: [usize; 2],
+fn strips<'a, T: Scalable>(
+    source: Option<&'a View<'a, T::Part>>,
+    output: &'a mut [T::Part],
+    [len, columns]: [usize; 2],
     mut norms: &'a mut [T::Norm],
 ) -> Result<Vec<Strip<'a, T>>> {
-    let most = columns_in_strip::<T>(len);
+    let (columns_at_once, inner) = (columns_in_strip::<T>(len), columns * T::PARTS);
+    let (most, shape) = (columns_at_once * T::PARTS, [len, inner]);
     let mut take_norms = |count| norms.split_off_mut(..count).unwrap_or_default();
     let from = |first: usize| match source {
         Some(View::Dense(elements)) => (None, Some(&elements[first..])),
@@ -122,15 +124,15 @@ fn strips<'a, T: Real>(
         let size = most / inner * len * inner;
         let mut strips = vec_with_room(output.len().div_ceil(size))?;
         strips.extend(output.chunks_mut(size).enumerate().map(|(i, matrices)| {
-            let norms = take_norms(matrices.len() / len);
+            let norms = take_norms(matrices.len() / len / T::PARTS);
             let (copied, source) = from(i * size);
-            Strip { copied, source, shape, width: inner, output: Output::Whole(matrices), norms }
+            Strip { copied, source, shape, width: columns, output: Output::Whole(matrices), norms }
         }));
         return Ok(strips);
     }
     let mut strips: Vec<Strip<'_, T>> = vec_with_room(output.len() / len / inner * inner.div_ceil(most))?;
     for (outer, matrix) in output.chunks_mut(len * inner).enumerate() {
-        let mut parts: Vec<Vec<&mut [T]>> = vec_with_room(inner.div_ceil(most))?;
+        let mut parts: Vec<Vec<&mut [T::Part]>> = vec_with_room(inner.div_ceil(most))?;
         for _ in (0..inner).step_by(most) {
             parts.push(vec_with_room(len)?);
         }
@@ -138,7 +140,8 @@ fn strips<'a, T: Real>(
             row.chunks_mut(most).zip(&mut parts).for_each(|(part, parts)| parts.push(part));
         }
         for (first, parts) in (0..inner).step_by(most).zip(parts) {
-            let ((copied, source), width) = (from(outer * len * inner + first), most.min(inner - first));
+            let (copied, source) = from(outer * len * inner + first);
+            let width = most.min(inner - first) / T::PARTS;
             strips.push(Strip {
                 copied,
                 source,
@@ -152,23 +155,23 @@ fn strips<'a, T: Real>(
     Ok(strips)
 }
 
-impl<T: Real> Strip<'_, T> {
+impl<T: Scalable> Strip<'_, T> {
     /// The number of columns of all matrices.
     fn count(&self) -> usize {
         match &self.output {
-            Output::Whole(matrices) => matrices.len() / self.shape[0],
+            Output::Whole(matrices) => matrices.len() / self.shape[0] / T::PARTS,
             Output::Parts(_) => self.width,
         }
     }
 
     /// A row of the input. The rows of several matrices follow each other.
     fn row(&self, row: usize) -> &[T] {
-        let place = row * self.shape[1];
-        match (self.source, &self.output) {
-            (Some(source), _) => &source[place..place + self.width],
-            (None, Output::Whole(matrices)) => &matrices[place..place + self.width],
+        let (place, len) = (row * self.shape[1], self.width * T::PARTS);
+        T::of_parts(match (self.source, &self.output) {
+            (Some(source), _) => &source[place..place + len],
+            (None, Output::Whole(matrices)) => &matrices[place..place + len],
             (None, Output::Parts(parts)) => &*parts[row],
-        }
+        })
     }
 
     /// Copies a strided input to the output, which is the input from then on.
@@ -194,21 +197,24 @@ impl<T: Real> Strip<'_, T> {
             return; // nothing is written
         }
         let kind = FactorKind { is_plain, rounding: rule.rounding() };
-        self.write(isa, factors, then.as_ref(), kind, streams);
+        let then = then.as_ref().map(|then| &then[..factors.len()]);
+        if T::PARTS == 1 {
+            return self.write(isa, factors, then, kind, streams);
+        }
+        let of_parts = |factors: &[f64]| {
+            let mut each = [0.0; 2 * WIDEST_STRIP];
+            repeat_each(factors, T::PARTS, &mut each[..T::PARTS * factors.len()]);
+            each
+        };
+        let then = then.map(of_parts);
+        self.write(isa, &of_parts(factors), then.as_ref().map(<[f64; _]>::as_slice), kind, streams);
     }
 
-    /// Writes the columns times their factors. `then`: the second steps of the factors.
-    fn write(
-        self,
-        isa: Isa,
-        factors: &[f64],
-        then: Option<&[f64; WIDEST_STRIP]>,
-        kind: FactorKind,
-        streams: bool,
-    ) {
-        let (source, [len, inner], width) = (self.source, self.shape, self.width);
+    /// Writes the columns times their factors, one for each part of an element. `then`: the second steps of the factors.
+    fn write(self, isa: Isa, factors: &[f64], then: Option<&[f64]>, kind: FactorKind, streams: bool) {
+        let (source, [len, inner], width) = (self.source, self.shape, self.width * T::PARTS);
         let guard = (streams && then.is_none()).then(StreamGuard::begin);
-        let scale = |place: usize, to: &mut [T], factors: &[f64]| {
+        let scale = |place: usize, to: &mut [T::Part], factors: &[f64]| {
             let from = source.map(|source| &source[place..place + to.len()]);
             match (from, &guard) {
                 (Some(from), Some(guard)) => {
@@ -220,7 +226,7 @@ impl<T: Real> Strip<'_, T> {
             }
         };
         let scale_again =
-            |to: &mut [T], factors: &[f64]| isa.run(ScaleEach { from: None, to, factors, kind });
+            |to: &mut [T::Part], factors: &[f64]| isa.run(ScaleEach { from: None, to, factors, kind });
         match self.output {
             Output::Whole(matrices) => {
                 let at_once = (SHORT_ROWS / width).clamp(1, len);
@@ -241,7 +247,7 @@ impl<T: Real> Strip<'_, T> {
             }
             Output::Parts(parts) => {
                 for (row, to) in parts.into_iter().enumerate() {
-                    scale(row * inner, to, factors);
+                    scale(row * inner, to, &factors[..width]);
                     if let Some(then) = then {
                         scale_again(to, &then[..width]);
                     }
@@ -290,7 +296,7 @@ impl<T: Real> Strip<'_, T> {
     }
 }
 
-impl<T: Real> ReadRows<T> for Strip<'_, T> {
+impl<T: Scalable> ReadRows<T> for Strip<'_, T> {
     fn read<const N: usize>(&mut self, at: usize) -> [&[T]; N] {
         array::from_fn(|i| self.row(at + i))
     }
@@ -298,8 +304,8 @@ impl<T: Real> ReadRows<T> for Strip<'_, T> {
     fn dense(&self, range: Range<usize>) -> Option<&[T]> {
         let data = match (self.source, &self.output) {
             (None, Output::Whole(matrices)) => &**matrices,
-            (source, _) => source.filter(|_| self.width == self.shape[1])?,
+            (source, _) => source.filter(|_| self.width * T::PARTS == self.shape[1])?,
         };
-        Some(&data[range.start * self.width..range.end * self.width])
+        Some(&T::of_parts(data)[range.start * self.width..range.end * self.width])
     }
 }

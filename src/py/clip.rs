@@ -15,7 +15,7 @@ use super::call::{Call, unless_plain_axes};
 use super::kinds::Kinds;
 use super::operands::{Inputs, OnDevice, Operands, Parameter, Parts};
 use super::run::{
-    NormOf, Norms, detached, dtype_of_parts, margin, real_dtype, scale_by_norms, scale_pairs, scale_slices,
+    NormOf, Norms, detached, dtype_of, margin, real_dtype, scale_by_norms, scale_pairs, scale_slices,
 };
 use super::shared::{shared_norm, shared_norms};
 use crate::element::{Dtype, Ordered, match_dtype};
@@ -235,7 +235,7 @@ fn clip_slices(py: Python<'_>, pair: &mut Pair<'_>, axes: &[usize], limit: Limit
     } else if axes.is_empty() && !is_complex {
         clip_elements(py, pair, limit)
     } else {
-        match_dtype!(real dtype_of_parts(pair.input())?, T => {
+        match_dtype!(scalable dtype_of(pair.input())?, T => {
             scale_by_norms::<T>(pair, axes, Rule::Clip(limit), &mut [])
         }, Err(internal("clipping of integers")))
     }

@@ -13,7 +13,7 @@ use super::call::{Call, plain_axes, plain_order};
 use super::kinds::Kinds;
 use super::operands::{Inputs, OnDevice, Parameter, Parts};
 use super::run::{
-    Norms, dtype_of_parts, norm_array, norm_of_arrays, placed, scale_by_norms, scale_pairs, scale_slices,
+    Norms, dtype_of, norm_array, norm_of_arrays, placed, scale_by_norms, scale_pairs, scale_slices,
 };
 use crate::element::match_dtype;
 use crate::parallel::reduce::Order;
@@ -200,7 +200,7 @@ fn divide_by_norms<'py>(py: Python<'py>, pair: &mut Pair<'py>, along: &Along) ->
     if let Along::Vectors(axes, Order::Two) = along {
         let kept: Vec<_> = input.split(axes).kept().collect();
         let (shape, places) = placed(input.shape(), &kept, true);
-        return match_dtype!(real dtype_of_parts(&input)?, T => {
+        return match_dtype!(scalable dtype_of(&input)?, T => {
             // The memory for the norms is allocated first: nothing may fail once something is written.
             Array::filled(py, &shape, &places, |norms| scale_by_norms::<T>(pair, axes, Rule::Normalize, norms))
         }, Err(internal("normalizing of integers")));

@@ -11,7 +11,7 @@ use super::array::order::{ReducedAxes, broadcast_values};
 use super::array::pair::Pair;
 use super::array::plain::{OperandPairs, PlainArrays};
 use super::array::{Array, internal, resized};
-use crate::element::{Dtype, Element, Real, match_dtype};
+use crate::element::{Dtype, Element, Real, Scalable, match_dtype};
 use crate::error::{Error, vec_with_room};
 use crate::isa::Isa;
 use crate::kernel::exact::{ExactSum, Power};
@@ -321,28 +321,28 @@ pub(super) fn zeros(count: usize) -> Result<Vec<Scaled>, Error> {
     Ok(norms)
 }
 
-/// Scales each slice along some axes by its own norm, as soon as it is summed if the slices are short rows or columns of dense
-/// arrays. T is the dtype of the input, or of its parts. `norms` gets the norms of the slices, in the order of the kept axes of
-/// the input, or is empty.
-pub(super) fn scale_by_norms<T: Real>(
+/// Scales each slice along some axes by its own norm, as soon as it is summed if the slices are short rows, or columns of a dense
+/// output. T is the dtype of the input. `norms` gets the norms of the slices, in the order of the kept axes of the input, or is
+/// empty.
+pub(super) fn scale_by_norms<T: Scalable>(
     pair: &mut Pair<'_>,
     axes: &[usize],
     rule: Rule,
     norms: &mut [T::Norm],
 ) -> PyResult<()> {
     let whole = pair.input().clone();
-    pair.split_complex();
     if whole.len() == 0 {
         return Ok(()); // there may be a great many slices
     }
     // Columns are summed in another order than rows. The output must not influence which order is used.
     let is_done = if Norms::are_of_columns(&whole, axes)? {
-        whole.dtype() == Some(T::DTYPE) && scale_as_columns::<T>(pair, axes, rule, norms)?
+        scale_as_columns::<T>(pair, axes, rule, norms)?
     } else {
+        pair.split_complex();
         // The parts of a complex number belong to one slice.
         let parts = whole.ndim()..pair.input().ndim();
         let axes: Vec<_> = axes.iter().copied().chain(parts).collect();
-        scale_as_rows::<T>(pair, &axes, rule, norms)?
+        scale_as_rows::<T::Part>(pair, &axes, rule, norms)?
     };
     if is_done {
         return Ok(());
@@ -373,7 +373,7 @@ fn scale_as_rows<T: Real>(
 }
 
 /// If the slices are columns of a dense output, scales strips of columns as soon as they are summed. Returns whether it did.
-fn scale_as_columns<T: Real>(
+fn scale_as_columns<T: Scalable>(
     pair: &mut Pair<'_>,
     axes: &[usize],
     rule: Rule,
@@ -385,7 +385,7 @@ fn scale_as_columns<T: Real>(
     let found = found.filter(|(shape @ [len, _], ..)| columns::is_column::<T>(count / (*len).max(1), *shape));
     let Some((shape, source, to)) = found else { return Ok(false) };
     let (isa, source) = (Isa::current(), source.as_ref());
-    detached(py, bytes, || columns::scale_columns(isa, source, to, shape, rule, norms))?;
+    detached(py, bytes, || columns::scale_columns::<T>(isa, source, to, shape, rule, norms))?;
     Ok(true)
 }
 
@@ -501,11 +501,6 @@ fn scaling<'a>(
 pub(super) fn real_dtype(pair: &mut Pair<'_>) -> PyResult<Dtype> {
     pair.split_complex();
     dtype_of(pair.input())
-}
-
-/// The dtype of an array, or of the parts of its complex numbers.
-pub(super) fn dtype_of_parts(array: &Array<'_>) -> PyResult<Dtype> {
-    dtype_of(array).map(|dtype| dtype.parts().unwrap_or(dtype))
 }
 
 pub(super) fn dtype_of(array: &Array<'_>) -> PyResult<Dtype> {

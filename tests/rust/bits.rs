@@ -114,13 +114,13 @@ macro_rules! coded {
         })*
         $(impl Coded for $complex {
             fn draw(random: &mut Random, kind: Kind) -> Self {
-                Complex { re: Coded::draw(random, kind), im: Coded::draw(random, kind) }
+                [Coded::draw(random, kind), Coded::draw(random, kind)]
             }
             fn add_to(self, found: &mut Fingerprint) {
-                self.re.add_to(found);
-                self.im.add_to(found);
+                self[0].add_to(found);
+                self[1].add_to(found);
             }
-            fn bytes(self) -> Vec<u8> { [self.re.bytes(), self.im.bytes()].concat() }
+            fn bytes(self) -> Vec<u8> { [self[0].bytes(), self[1].bytes()].concat() }
         })*
         macro_rules! for_all {
             ($found:expr, $test:ident) => {

@@ -70,29 +70,29 @@ macro_rules! dtypes {
         })*
         $(impl Known for $complex {
             fn everyday(random: &mut Random) -> Self {
-                Complex { re: Known::everyday(random), im: Known::everyday(random) }
+                [Known::everyday(random), Known::everyday(random)]
             }
             fn sample(random: &mut Random) -> Self {
-                Complex { re: Known::sample(random), im: Known::sample(random) }
+                [Known::sample(random), Known::sample(random)]
             }
             fn size(self, by: f64) -> f64 {
-                let (re, im) = (f64::from(self.re) * by, f64::from(self.im) * by);
+                let (re, im) = (f64::from(self[0]) * by, f64::from(self[1]) * by);
                 let square = re * re + im * im;
                 // Near the ends of the range, the modulus has separate tests, which know its error. These tests check that all
                 // levels and loops agree.
                 if (1e-200..1e200).contains(&square) { square.sqrt() } else { self.modulus(by) }
             }
             fn squared(self, by: f64) -> f64 {
-                let (re, im) = (f64::from(self.re) * by, f64::from(self.im) * by);
+                let (re, im) = (f64::from(self[0]) * by, f64::from(self[1]) * by);
                 re * re + im * im
             }
             fn power(self, power: Power) -> f64 { power.of(self) }
             fn two() -> [(Self, f64); 2] {
-                [(Complex { re: -0.5, im: 0.0 }, 0.5), (Complex { re: 3.0, im: -4.0 }, 5.0)]
+                [([-0.5, 0.0], 0.5), ([3.0, -4.0], 5.0)]
             }
             fn odd() -> Option<[Self; 2]> {
                 let [infinite, nan] = [f64::NEG_INFINITY, -f64::NAN].map(Ordered::from_float);
-                Some([Complex { re: 1.0, im: infinite }, Complex { re: nan, im: infinite }])
+                Some([[1.0, infinite], [nan, infinite]])
             }
         })*
         $(impl Known for $integer {
@@ -1044,13 +1044,13 @@ fn moduli_of_any_size_are_right() {
                 * [1.0, -1.0][random.below(2)];
             times(digits, exponent)
         };
-        let z = Complex { re: part(), im: part() };
-        let size = z.re.abs().max(z.im.abs());
+        let z = [part(), part()];
+        let size = z[0].abs().max(z[1].abs());
         if size.is_infinite() || size == 0.0 {
             continue;
         }
         let (_, place) = Scaled::new(size, 0).split();
-        let (re, im) = (times(z.re, -place), times(z.im, -place));
+        let (re, im) = (times(z[0], -place), times(z[1], -place));
         let (value, lifted) = z.lifted();
         let found = times(value, lifted as i32 - place);
         let [a, a_rest] = square_of(found);
@@ -1076,9 +1076,9 @@ fn moduli_of_single_precision_are_right() {
     let mut random = Random::new(15);
     for _ in 0..100_000 {
         let mut part = || f32::from_bits(random.bits() as u32);
-        let z = Complex { re: part(), im: part() };
+        let z = [part(), part()];
         let found = z.modulus(1.0);
-        let (re, im) = (f64::from(z.re), f64::from(z.im));
+        let (re, im) = (f64::from(z[0]), f64::from(z[1]));
         if re.is_nan() || im.is_nan() {
             assert!(found.is_nan());
         } else if re.is_infinite() || im.is_infinite() {
@@ -1097,25 +1097,25 @@ fn moduli_of_single_precision_are_right() {
 fn moduli_of_odd_numbers() {
     let (infinity, nan) = (f64::INFINITY, f64::NAN);
     for other in [0.0, -1.0, f64::MAX, infinity, -infinity] {
-        for z in [Complex { re: infinity, im: other }, Complex { re: other, im: -infinity }] {
+        for z in [[infinity, other], [other, -infinity]] {
             for by in [1.0, power_of_two(-600), power_of_two(600)] {
                 assert_eq!(z.modulus(by), infinity);
                 assert_eq!(z.square(by), infinity);
             }
             assert_eq!(z.lifted().0, infinity);
         }
-        for z in [Complex { re: nan, im: other }, Complex { re: other, im: nan }] {
+        for z in [[nan, other], [other, nan]] {
             assert!(z.modulus(1.0).is_nan() && z.square(1.0).is_nan() && z.lifted().0.is_nan());
             assert!(Complex::<f64>::from_magnitude(z.magnitude()).is_nan());
         }
     }
     // Rescaled, what is beyond or below the range has its modulus.
-    let large = Complex { re: f64::MAX, im: -f64::MAX };
+    let large = [f64::MAX, -f64::MAX];
     assert_eq!(large.modulus(1.0), infinity);
     assert_eq!(large.modulus(power_of_two(-600)), f64::MAX * power_of_two(-600) * 2f64.sqrt());
-    let small = Complex { re: f64::from_bits(3), im: f64::from_bits(4) };
+    let small = [f64::from_bits(3), f64::from_bits(4)];
     assert_eq!(small.modulus(1.0), f64::from_bits(5));
-    let smallest = Complex { re: f64::from_bits(1), im: f64::from_bits(1) };
+    let smallest = [f64::from_bits(1), f64::from_bits(1)];
     assert_eq!(smallest.modulus(1.0), f64::from_bits(1));
     assert_eq!(smallest.modulus(power_of_two(600)), power_of_two(-474) * 2f64.sqrt());
 }
@@ -1778,12 +1778,12 @@ fn powers_of_any_modulus_are_right() {
             let at = |n: usize| n as f64 * power_of_two(exponent / 2) * power_of_two(exponent - exponent / 2);
             let peak = (most as f64).hypot(most as f64);
             let power = Power::new(p, Scaled::new(peak, exponent));
-            assert_eq!(power.of(Complex { re: 0.0, im: -0.0 }), 0.0);
+            assert_eq!(power.of([0.0, -0.0]), 0.0);
             for i in 0..500 {
                 let digits = if i == 0 { 0 } else { random.below(22) };
                 let (re, im) =
                     if i == 0 { (most, most) } else { (random.below(most) >> digits, random.below(most)) };
-                let z = Complex { re: -at(re), im: at(im) };
+                let z = [-at(re), at(im)];
                 let ratio = (re as f64).hypot(im as f64) / peak;
                 if ratio == 0.0 {
                     continue;

@@ -7,7 +7,7 @@ use std::fmt::Debug;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 
 use crate::common::{Random, alone, clip_columns, clip_rows, slice_norms};
-use _core::element::{Bf16, Bool, Complex, Element, F16, Ordered, Real};
+use _core::element::{Bf16, Bool, Complex, Element, F16, Ordered, Real, Scalable};
 use _core::isa::Isa;
 use _core::kernel::clip::Clip;
 use _core::kernel::power::{Power, half_power_root};
@@ -142,9 +142,9 @@ macro_rules! known {
         })*
         $(impl Known for $complex {
             fn everyday(random: &mut Random) -> Self {
-                Complex { re: Known::everyday(random), im: Known::everyday(random) }
+                [Known::everyday(random), Known::everyday(random)]
             }
-            fn size(self) -> f64 { f64::from(self.re).hypot(f64::from(self.im)) }
+            fn size(self) -> f64 { f64::from(self[0]).hypot(f64::from(self[1])) }
         })*
         // Integers of all magnitudes alike: of 64-bit integers, few are exact in float64.
         $(impl Known for $integer {
@@ -552,9 +552,9 @@ fn narrow_dtypes_are_rescaled_with_the_wide_ones() {
     let tiny = f64::from_bits(3);
     for wide in [vec![1e200, -2e200], vec![1e308; 9], vec![tiny, -tiny], vec![1e-200; 3]] {
         for (half, integer, complex) in [
-            (60_000.0, u64::MAX, Complex { re: f32::MAX, im: -f32::MAX }),
-            (6e-8, 1, Complex { re: f32::from_bits(1), im: 0.0 }),
-            (0.0, 0, Complex { re: 0.0, im: -0.0 }),
+            (60_000.0, u64::MAX, [f32::MAX, -f32::MAX]),
+            (6e-8, 1, [f32::from_bits(1), 0.0]),
+            (0.0, 0, [0.0, -0.0]),
         ] {
             let (half, brain) = ([F16::from_float(half); 3], [Bf16::from_float(half); 3]);
             let (integer, complex, truth) = ([integer; 3], [complex; 3], [Bool::ZERO; 3]);
@@ -584,12 +584,12 @@ fn narrow_dtypes_are_rescaled_with_the_wide_ones() {
 fn complex_at(seed: u64, len: usize, exponent: i32) -> (Vec<Complex<f64>>, Vec<f64>) {
     let mut random = Random::new(seed);
     let mut part = || random.below(1 << 20) as f64 - 524_288.0;
-    let whole: Vec<Complex<f64>> = (0..len).map(|_| Complex { re: part(), im: part() }).collect();
+    let whole: Vec<Complex<f64>> = (0..len).map(|_| [part(), part()]).collect();
     let mut sizes = sizes(&whole);
     let place = |x: f64| x * power_of_two(exponent / 2) * power_of_two(exponent - exponent / 2);
-    let mut data: Vec<_> = whole.into_iter().map(|z| Complex { re: place(z.re), im: place(z.im) }).collect();
+    let mut data: Vec<_> = whole.into_iter().map(|z| [place(z[0]), place(z[1])]).collect();
     if exponent == 1004 {
-        data[len / 2] = Complex { re: f64::MAX, im: -f64::MAX };
+        data[len / 2] = [f64::MAX, -f64::MAX];
         sizes[len / 2] = f64::MAX * power_of_two(-1004) * 2f64.sqrt();
     }
     (data, sizes)
@@ -632,11 +632,11 @@ fn complex_numbers_of_any_size_have_their_norms() {
         }
     }
     // The smallest numbers there are: sqrt(2) and not 1 of their unit.
-    let smallest = Complex { re: f64::from_bits(1), im: f64::from_bits(1) };
+    let smallest = [f64::from_bits(1), f64::from_bits(1)];
     for p in ORDERS {
         let found = back(norm_everywhere(&[smallest], Order::of(p)), -1074).to_f64();
         assert!((found - 2f64.sqrt()).abs() <= 1e-14, "{p}: {found}");
-        let largest = Complex { re: f64::MAX, im: f64::MAX };
+        let largest = [f64::MAX, f64::MAX];
         let found = back(norm_everywhere(&[largest], Order::of(p)), 1024).to_f64();
         assert!((found - 2f64.sqrt()).abs() <= 1e-14, "{p}: {found}");
     }
@@ -711,8 +711,8 @@ fn infinity_and_nan_of_every_dtype_are_kept_apart() {
     odd(F16::NEG_INFINITY, F16::from_bits(0xfc01));
     odd(Bf16::NEG_INFINITY, Bf16::from_bits(0x7f81));
     odd(f32::NEG_INFINITY, f32::from_bits(0xff80_0001));
-    odd(Complex { re: 1.0, im: f32::NEG_INFINITY }, Complex { re: f32::NAN, im: 0.0 });
-    odd(Complex { re: -infinity, im: 1.0 }, Complex { re: 0.0, im: -nan });
+    odd([1.0, f32::NEG_INFINITY], [f32::NAN, 0.0]);
+    odd([-infinity, 1.0], [0.0, -nan]);
 }
 
 #[test]
@@ -1179,7 +1179,7 @@ fn check_clipped_columns<T: Real + Known>(bits: fn(T) -> u64, nan: u64, extremes
             let start = (matrix * (outer - 1)).cast_signed();
             let strided = View::new(Memory::Elements(&padded), start, Cow::Owned(layout));
             assert!(matches!(strided, View::Strided { .. }));
-            scale_columns(
+            scale_columns::<T>(
                 isa,
                 Some(&strided),
                 &mut from_strided,
@@ -1190,9 +1190,17 @@ fn check_clipped_columns<T: Real + Known>(bits: fn(T) -> u64, nan: u64, extremes
             .expect("threads");
             let [mut c, mut d] = [vec![T::ZERO; data.len()], data.clone()];
             let [mut own, mut again] = [(); 2].map(|()| vec![T::Norm::ZERO; norms.len()]);
-            scale_columns(isa, Some(&View::Dense(&data)), &mut c, [len, inner], Rule::Normalize, &mut own)
+            scale_columns::<T>(
+                isa,
+                Some(&View::Dense(&data)),
+                &mut c,
+                [len, inner],
+                Rule::Normalize,
+                &mut own,
+            )
+            .expect("threads");
+            scale_columns::<T>(isa, None, &mut d, [len, inner], Rule::Normalize, &mut again)
                 .expect("threads");
-            scale_columns(isa, None, &mut d, [len, inner], Rule::Normalize, &mut again).expect("threads");
             (
                 [a, b, from_strided, c, d].map(|found| all(&found)),
                 [own, again].map(|norms| number_bits(&norms)),
@@ -1221,6 +1229,64 @@ fn columns_are_clipped_by_their_own_norms() {
         0x7ff8_0000_0000_0000,
         &[nan, inf, 1e200, f64::MAX, 5e-324, 1e-200, -inf],
     );
+}
+
+/// Columns of complex numbers clipped and normalized by their own norms. Both parts of a number get the factor of its column.
+fn check_complex_columns<T: Real + Known>(bits: fn(T) -> u64)
+where
+    Complex<T>: Scalable<Part = T> + Element<Norm = T::Norm>,
+{
+    for (outer, len, inner, limit) in
+        [(1, 64, 129, 5e3), (2, 131, 1500, 9e3), (700, 3, 5, 1500.0), (1, 1, 70_001, 900.0)]
+    {
+        let mut parts: Vec<T> = some(16, 2 * outer * len * inner);
+        for row in 0..len {
+            // A column of zeros, one with a NaN in one part, and one with infinity.
+            let place = 2 * (row * inner + 1);
+            parts[place..place + 2].fill(T::ZERO);
+        }
+        parts[5] = T::from_float(f64::NAN);
+        parts[6] = T::from_float(f64::INFINITY);
+        let data = Complex::<T>::of_parts(&parts);
+        let along = |len: usize, step: usize| Axis { len, stride: step.cast_signed() };
+        let kept = Layout::new([along(outer, len * inner), along(inner, 1)]);
+        let slices = Slices::new(Memory::Elements(data), 0, kept, Layout::new([along(len, inner)]));
+        let norms = slice_norms(Isa::current(), &slices, Order::Two).expect("memory");
+        for rule in [Rule::Clip(limit.into()), Rule::Normalize] {
+            let found = everywhere(|isa| {
+                let [mut new, mut own] = [vec![T::ZERO; parts.len()], parts.clone()];
+                let mut found_norms = vec![T::Norm::ZERO; norms.len()];
+                let (source, shape) = (View::Dense(&parts), [len, inner]);
+                scale_columns::<Complex<T>>(isa, Some(&source), &mut new, shape, rule, &mut found_norms)
+                    .expect("threads");
+                scale_columns::<Complex<T>>(isa, None, &mut own, shape, rule, &mut []).expect("threads");
+                let all = [new, own].map(|found| found.into_iter().map(bits).collect::<Vec<_>>());
+                (all, number_bits(&found_norms))
+            });
+            let expected_norms: Vec<_> = norms.iter().map(|norm| T::Norm::narrow(norm.to_f64())).collect();
+            assert_eq!(found.1, number_bits(&expected_norms));
+            for (at, x) in parts.iter().enumerate() {
+                let (row, column) = (at / 2 / inner, at / 2 % inner);
+                let factor = rule.factor(norms[row / len * inner + column]);
+                let product = |factor: Factor| x.widen() * factor.by * factor.then;
+                for found in &found.0 {
+                    match factor {
+                        Some(factor) if product(factor).is_nan() => {
+                            assert!(T::from_bytes(&found[at].to_ne_bytes(), false).is_nan());
+                        }
+                        Some(factor) => assert_eq!(found[at], bits(T::narrow(product(factor)))),
+                        None => assert_eq!(found[at], bits(*x)),
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn columns_of_complex_numbers_are_clipped_by_their_own_norms() {
+    check_complex_columns::<f32>(|x| x.to_bits().into());
+    check_complex_columns::<f64>(f64::to_bits);
 }
 
 #[test]

@@ -300,13 +300,13 @@ fn unaligned_and_swapped_bytes_are_elements() {
     byte_views(|x, _| x, u64::to_ne_bytes, 8);
     byte_views(|x, _| x as u8, u8::to_ne_bytes, 1);
     byte_views(
-        |x, y| Complex { re: f32::from_bits(x as u32), im: f32::from_bits(y as u32) },
-        |z: Complex<f32>| both::<4, 8>(z.re.to_ne_bytes(), z.im.to_ne_bytes()),
+        |x, y| [f32::from_bits(x as u32), f32::from_bits(y as u32)],
+        |z: Complex<f32>| both::<4, 8>(z[0].to_ne_bytes(), z[1].to_ne_bytes()),
         4,
     );
     byte_views(
-        |x, y| Complex { re: f64::from_bits(x), im: f64::from_bits(y) },
-        |z: Complex<f64>| both::<8, 16>(z.re.to_ne_bytes(), z.im.to_ne_bytes()),
+        |x, y| [f64::from_bits(x), f64::from_bits(y)],
+        |z: Complex<f64>| both::<8, 16>(z[0].to_ne_bytes(), z[1].to_ne_bytes()),
         8,
     );
     // Bool elements keep only whether they are true; the bytes of this test are 0 and 1.
@@ -343,7 +343,7 @@ fn foreign_bytes_keep_their_bits() {
         Memory::Bytes { bytes: &bytes, swapped: cfg!(target_endian = "little") };
     let view = View::new(memory, 1, Cow::Owned(Layout::new([])));
     let mut scratch = [Complex::<f32>::ZERO; BLOCK];
-    let Complex { re, im } = view.block(0..1, &mut scratch)[0];
+    let [re, im] = view.block(0..1, &mut scratch)[0];
     assert_eq!((re.to_bits(), im), (0x7fa1_2345, std::f32::consts::PI));
 
     // A float16 and a bfloat16, both signaling NaN.

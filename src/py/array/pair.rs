@@ -10,7 +10,7 @@ use pyo3::types::PyAny;
 use super::super::overlap::{self, Apart};
 use super::Array;
 use super::order::{IterOrder, ReducedAxes};
-use crate::element::Ordered;
+use crate::element::{Ordered, Scalable};
 use crate::error::vec_with_room;
 use crate::parallel::elementwise::Task;
 use crate::walk::{Cells, Slices, Target, View};
@@ -123,11 +123,12 @@ impl<'py> Pair<'py> {
     }
 
     /// The slices as columns of dense matrices: see [`Columns`]. None unless the output has such matrices.
-    pub(in crate::py) fn columns<T: Ordered>(
+    pub(in crate::py) fn columns<T: Scalable>(
         &mut self,
         split: &ReducedAxes,
-    ) -> PyResult<Option<Columns<'_, T>>> {
+    ) -> PyResult<Option<Columns<'_, T::Part>>> {
         let Some(shape) = self.output().slices::<T>(split)?.block() else { return Ok(None) };
+        self.split_complex();
         match self.whole_task()? {
             Task { source, target: Target::Dense(output) } => Ok(Some((shape, source, output))),
             Task { .. } => Ok(None),
@@ -176,8 +177,8 @@ impl<'py> Pair<'py> {
 /// See [`Pair::rows`].
 pub(in crate::py) type Rows<'a, T> = (Option<Slices<'a, T>>, Target<'a, T>);
 
-/// The numbers of rows and of columns of dense matrices, the elements to read, unless they are those to write, and the output, both
-/// matrix by matrix and row by row.
+/// The numbers of rows and of columns of dense matrices, the parts of elements to read, unless they are those to write, and the
+/// parts of the output, both matrix by matrix and row by row.
 pub(in crate::py) type Columns<'a, T> = ([usize; 2], Option<View<'a, T>>, &'a mut [T]);
 
 /// Keeps inputs and outputs apart; must be called before any memory is written. An input may share memory with an output only

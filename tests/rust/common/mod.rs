@@ -80,7 +80,7 @@ pub(crate) fn clip_columns<T: Real>(
     limit: f64,
 ) -> Result<()> {
     let source = source.map(View::Dense);
-    scale_columns(isa, source.as_ref(), output, shape, Rule::Clip(limit.into()), &mut [])
+    scale_columns::<T>(isa, source.as_ref(), output, shape, Rule::Clip(limit.into()), &mut [])
 }
 
 /// [`to_singles`] as an operation.
