@@ -317,10 +317,12 @@ impl<'a, T: Element, I: Iterator<Item = (usize, &'a [T], &'a mut f64)>, F: Term<
 
 /// [`SumEach`] for rows of at most [`PIECE`] elements, which take half the time here: all other lanes are zeros.
 pub struct SumPieces<'a, T, F> {
-    /// The rows, one after the other, and maybe more elements.
+    /// The rows, and maybe more elements.
     pub rows: &'a [T],
     /// The length of a row.
     pub len: usize,
+    /// The distance from one row to the next.
+    pub step: usize,
     /// The sum of each row.
     pub sums: &'a mut [f64],
     /// The term of each element; no term is negative.
@@ -333,7 +335,7 @@ impl<T: Element, F: Term<T>> Op for SumPieces<'_, T, F> {
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
         let Some(mask) = MASKS.get(LANES - self.len..).and_then(<[u64]>::first_chunk) else { return };
-        for (sum, from) in self.sums.iter_mut().zip((0..).step_by(self.len)) {
+        for (sum, from) in self.sums.iter_mut().zip((0..).step_by(self.step)) {
             let (row, mut copied, mut lanes) = (&self.rows[from..], [T::ZERO; PIECE], [0.0; PIECE]);
             let piece = row.first_chunk().unwrap_or_else(|| {
                 copied[..self.len].copy_from_slice(&row[..self.len]);

@@ -199,7 +199,7 @@ impl<'a, T: Real> Rows<'a, T> {
         let source = self.read(first * len, data);
         let (mut sums, mut factors) = ([0.0; rows::MAX_ROWS_AT_ONCE], [0.0; rows::MAX_ROWS_AT_ONCE]);
         let (sums, factors) = (&mut sums[..count], &mut factors[..count]);
-        row_sums(isa, source.unwrap_or(data), len, Reduction::Square, sums);
+        row_sums(isa, source.unwrap_or(data), [len; 2], Reduction::Square, sums);
         let are_plain = self.rule.plain_factors(isa, sums, factors, norms);
         if self.source.is_none() && factors.iter().all(|factor| *factor == 1.0) {
             return false; // nothing is written

@@ -46,6 +46,19 @@ impl<'a, T: Element> Slices<'a, T> {
         View::new(self.memory, self.start + self.kept.offset(at), Cow::Borrowed(&self.reduced))
     }
 
+    /// The elements from the first slice on, and the distance from one slice to the next, if the elements of each slice follow each
+    /// other in memory, and the slices lie at one distance.
+    #[must_use]
+    pub fn spaced(&self) -> Option<(&[T], usize)> {
+        let (Memory::Elements(elements), true) = (self.memory, self.reduced.is_dense()) else { return None };
+        let step = match self.kept.axes[..] {
+            [] => self.reduced.len(),
+            [axis] if axis.stride > 0 => axis.stride.cast_unsigned(),
+            _ => return None,
+        };
+        Some((&elements[self.start.cast_unsigned()..], step))
+    }
+
     /// All elements, one slice after the other.
     #[must_use]
     pub fn elements(&self) -> View<'_, T> {

@@ -239,26 +239,26 @@ pub(in crate::parallel) fn has_row_sums<T: Element>(len: usize, pass: Reduction)
 /// ones.
 pub const SHORT: usize = BLOCK / 2;
 
-/// Writes the sums of rows that follow each other in memory, as many rows as there are `sums`. A row has `len` elements, less
-/// than a chunk. It takes less time if more elements follow the last row.
+/// Writes the sums of rows, as many as there are `sums`. A row has `len` elements, less than a chunk, and the next one begins `step`
+/// elements after it. It takes less time if more elements follow the last row.
 pub(in crate::parallel) fn row_sums<T: Element>(
     isa: Isa,
     data: &[T],
-    len: usize,
+    [len, step]: [usize; 2],
     pass: Reduction,
     sums: &mut [f64],
 ) {
     with_direct_term!(pass, term => {
         if len <= PIECE {
-            return isa.run(SumPieces { rows: data, len, sums, term });
+            return isa.run(SumPieces { rows: data, len, step, sums, term });
         }
+        let rows = (0..).step_by(step).map_while(|from| data.get(from..));
         if len <= SHORT {
-            let rows = (0..).step_by(len).map_while(|from| data.get(from..));
             let sequences = sums.iter_mut().zip(rows).map(|(sum, row)| (len, row, sum));
             return isa.run(SumEach { sequences, term });
         }
-        for (data, sum) in data.chunks_exact(len).zip(sums) {
-            *sum = isa.run(Sum { data, term }).value();
+        for (row, sum) in rows.zip(sums) {
+            *sum = isa.run(Sum { data: &row[..len], term }).value();
         }
     });
 }

@@ -11,7 +11,7 @@ use crate::kernel::rows;
 use crate::kernel::sum::BLOCK;
 use crate::parallel::{Crew, job_bytes, work_of};
 use crate::scaled::FromNorm;
-use crate::walk::{Slices, View, with_scratch};
+use crate::walk::{Slices, with_scratch};
 
 /// Writes the norm of each slice, in the order of the kept axes. The norms of slices without elements are not written.
 ///
@@ -43,30 +43,30 @@ pub fn norms_into<T: Element, N: FromNorm>(
         return Ok(());
     }
     let bytes = count * len * size_of::<T>();
-    let rows = slices.elements();
-    let is_dense = matches!(rows, View::Dense(_));
-    let pass = order.first().filter(|pass| has_row_sums::<T>(len, *pass) && (is_dense || len <= SHORT));
-    let in_batch = match pass {
-        Some(_) if is_dense => rows::at_once::<T>(len),
-        // Rows of a batch are gathered.
-        Some(_) => (BLOCK / len).min(rows::MAX_ROWS_AT_ONCE),
-        None => 1,
+    let (spaced, elements) = (slices.spaced(), slices.elements());
+    let pass =
+        order.first().filter(|pass| has_row_sums::<T>(len, *pass) && (spaced.is_some() || len <= SHORT));
+    let in_batch = match (pass, spaced) {
+        (None, _) => 1,
+        (Some(_), Some(_)) => rows::at_once::<T>(len),
+        // The rows of a batch are gathered.
+        (Some(_), None) => (BLOCK / len).min(rows::MAX_ROWS_AT_ONCE),
     };
     let in_job = slices_in_job::<T>(bytes, len, in_batch);
     let jobs = norms.chunks_mut(in_job).enumerate();
     let work = work_of(bytes.saturating_mul(order.cost()), count);
     Crew::new().each(work, jobs, |(job, norms)| {
-        let scratch = if is_dense || pass.is_none() { 0 } else { BLOCK };
-        with_scratch(T::ZERO, scratch, |scratch| {
+        let gathered = if pass.is_some() && spaced.is_none() { BLOCK } else { 0 };
+        with_scratch(T::ZERO, gathered, |scratch| {
             let mut sums = [0.0; rows::MAX_ROWS_AT_ONCE];
             for (first, norms) in (job * in_job..).step_by(in_batch).zip(norms.chunks_mut(in_batch)) {
                 if let Some(pass) = pass {
-                    let (range, sums) = (first * len..(first + norms.len()) * len, &mut sums[..norms.len()]);
-                    let data = match &rows {
-                        View::Dense(data) => &data[range.start..],
-                        View::Strided { .. } => rows.block(range, scratch),
+                    let (data, step) = match spaced {
+                        Some((rows, step)) => (&rows[first * step..], step),
+                        None => (elements.block(first * len..(first + norms.len()) * len, scratch), len),
                     };
-                    row_sums(isa, data, len, pass, sums);
+                    let sums = &mut sums[..norms.len()];
+                    row_sums(isa, data, [len, step], pass, sums);
                     norms_of_slices(isa, slices, first, order, sums, norms);
                 } else {
                     for (at, norm) in (first..).zip(norms) {
