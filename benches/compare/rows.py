@@ -235,8 +235,8 @@ def of_one_tensor(shrink: int) -> Iterable[Row]:
     middle = (300 // min(shrink, 10), 200, 512 // min(shrink, 8))
     yield row(clip(1), 1.3, (100_000 // shrink, 768), ("copy",), too=True)
     yield row(clip(1), 1.3, (many, 64), ("copy",), too=True)
-    # Rows that do not fill the registers: word vectors and features.
-    for shape in ((20_000 // shrink, 300), (100_000 // shrink, 10)):
+    # Rows that do not fill the registers: word vectors, features and points.
+    for shape in ((20_000 // shrink, 300), (100_000 // shrink, 10), (100_000 // shrink, 3)):
         yield row(clip(1), 1.3, shape)
         yield row(Task("norm", axes=1), 1.0, shape)
     yield row(clip(0), 2, (few, many), ("read", "copy"))
@@ -270,8 +270,13 @@ def of_layouts(shrink: int) -> Iterable[Row]:
     """Make the rows of layouts that NumPy has besides contiguous arrays."""
     side = 4096 // shrink
     for layout, lay in LAYOUTS.items():
-        for task in (Task("clip_by_global_norm", OUT), Task("clip_by_value", OUT)):
-            what = f"{layout}, {side}x{side}, {task.function} {task.mode}"
+        for task in (
+            Task("clip_by_global_norm", OUT),
+            Task("clip_by_norm", OUT, 1),
+            Task("clip_by_value", OUT),
+        ):
+            along = "" if task.axes is None else f", axes={task.axes},"
+            what = f"{layout}, {side}x{side}, {task.function}{along} {task.mode}"
             yield Row("layouts", what, task, 1, layout, partial(laid_out, side, lay), only_numpy=True)
 
 

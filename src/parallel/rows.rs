@@ -86,6 +86,11 @@ pub fn scale_rows<T: Real>(
 ) -> Result<()> {
     let rows = Rows::new(isa, source, &output, len, rule);
     let count = output.len() / len;
+    if count <= rows.in_job {
+        // Fast path: there is nothing to share.
+        rows.scale(0, output, norms);
+        return Ok(());
+    }
     let work = work_of(2 * output.len() * size_of::<T>(), count);
     let jobs = output.parts(len * rows.in_job);
     let scale = |at, data, norms| rows.scale(at / len, data, norms);
@@ -114,6 +119,15 @@ struct Rows<'a, T> {
     has_kernels: bool,
     /// Whether the output is written by non-temporal stores.
     is_streamed_out: bool,
+}
+
+/// Scratch memory for a batch. To clear it for each batch would take longer than a batch of very short rows.
+#[derive(Default)]
+struct Scratch {
+    sums: [f64; rows::MAX_ROWS_AT_ONCE],
+    factors: [f64; rows::MAX_ROWS_AT_ONCE],
+    /// The factor of each element of very short rows.
+    each: Option<[f64; rows::MAX_ROWS_AT_ONCE * rows::VERY_SHORT]>,
 }
 
 impl<'a, T: Real> Rows<'a, T> {
@@ -150,21 +164,22 @@ impl<'a, T: Real> Rows<'a, T> {
             });
         }
         let is_in_place = self.source.is_none();
+        let scratch = &mut Scratch::default();
         // Non-temporal stores do not write short rows one by one: two short rows share a cache line, which the CPU then
         // fetches, and the stores wait for it.
         with_store(self.is_streamed_out && !is_in_place, |store| {
-            let scratch = if let Store::Streamed(_) = store { BLOCK } else { 0 };
-            with_scratch(T::ZERO, scratch, |made| {
+            let streamed = if let Store::Streamed(_) = store { BLOCK } else { 0 };
+            with_scratch(T::ZERO, streamed, |made| {
                 let mut norms = norms.chunks_mut(self.in_batch);
                 target.for_blocks_of(self.in_batch * self.len, is_in_place, |range, data| {
                     let (at, norms) = (first + range.start / self.len, norms.next().unwrap_or_default());
                     if let Store::Streamed(guard) = store {
                         let made = &mut made[..data.len()];
-                        self.batch(at, made, norms);
+                        self.batch(at, made, norms, scratch);
                         self.isa.stream(guard, made, data, Identity);
                         return true;
                     }
-                    self.batch(at, data, norms) || !is_in_place
+                    self.batch(at, data, norms, scratch) || !is_in_place
                 });
             });
         });
@@ -189,7 +204,7 @@ impl<'a, T: Real> Rows<'a, T> {
 
     /// Scales at most a batch of rows. Unless the output is the input, too, the elements of `data` are arbitrary. Returns whether
     /// an element changes.
-    fn batch(&self, first: usize, data: &mut [T], norms: &mut [T::Norm]) -> bool {
+    fn batch(&self, first: usize, data: &mut [T], norms: &mut [T::Norm], scratch: &mut Scratch) -> bool {
         let (isa, len, count) = (self.isa, self.len, data.len() / self.len);
         if !self.has_kernels {
             let mut norms = norms.iter_mut();
@@ -197,15 +212,17 @@ impl<'a, T: Real> Rows<'a, T> {
             return rows.fold(false, |any, (at, row)| any | self.one(at, row, Store::Cached, norms.next()));
         }
         let source = self.read(first * len, data);
-        let (mut sums, mut factors) = ([0.0; rows::MAX_ROWS_AT_ONCE], [0.0; rows::MAX_ROWS_AT_ONCE]);
-        let (sums, factors) = (&mut sums[..count], &mut factors[..count]);
+        let (sums, factors) = (&mut scratch.sums[..count], &mut scratch.factors[..count]);
         row_sums(isa, source.unwrap_or(data), [len; 2], Reduction::Square, sums);
         let are_plain = self.rule.plain_factors(isa, sums, factors, norms);
         if self.source.is_none() && factors.iter().all(|factor| *factor == 1.0) {
             return false; // nothing is written
         }
         if are_plain && len <= rows::VERY_SHORT {
-            self.scale_elements(source, data, factors);
+            let each = &mut scratch.each.get_or_insert([0.0; _])[..data.len()];
+            rows::repeat_each(factors, len, each);
+            let kind = FactorKind { is_plain: true, rounding: self.rule.rounding() };
+            isa.run(ScaleEach { from: source, to: data, factors: each, kind });
             return true;
         }
         let mut changes = false;
@@ -241,14 +258,6 @@ impl<'a, T: Real> Rows<'a, T> {
                 None
             }
         }
-    }
-
-    /// Scales very short rows, each by a normal factor.
-    fn scale_elements(&self, from: Option<&[T]>, to: &mut [T], factors: &[f64]) {
-        let each = &mut [0.0; rows::MAX_ROWS_AT_ONCE * rows::VERY_SHORT][..to.len()];
-        rows::repeat_each(factors, self.len, each);
-        let kind = FactorKind { is_plain: true, rounding: self.rule.rounding() };
-        self.isa.run(ScaleEach { from, to, factors: each, kind });
     }
 
     /// Scales each row by a normal factor. A factor of 1 keeps the bits of finite numbers; in place, it writes nothing.

@@ -62,6 +62,12 @@ impl<'a, T: Element> Slices<'a, T> {
     /// All elements, one slice after the other.
     #[must_use]
     pub fn elements(&self) -> View<'_, T> {
+        let len = self.reduced.len();
+        if let Some((rows, step)) = self.spaced()
+            && step == len
+        {
+            return View::Dense(&rows[..self.kept.len() * len]);
+        }
         let axes = self.kept.axes.iter().chain(&self.reduced.axes).copied();
         View::new(self.memory, self.start, Cow::Owned(Layout::new(axes)))
     }
