@@ -101,9 +101,9 @@ pub trait Real: Ordered {
     fn with_sign_of(self, other: Self) -> Self;
 }
 
-/// An element that can be scaled: a floating-point number, or a complex number of two.
+/// An element that can be scaled: a floating-point number, or a complex number made of two.
 pub trait Scalable: Element {
-    /// A floating-point number.
+    /// The element itself, or the type of the real and of the imaginary part.
     type Part: Real + Element<Norm = Self::Norm>;
     /// The number of parts of an element.
     const PARTS: usize;

@@ -3,7 +3,8 @@
 
 use crate::scaled::power_of_two;
 
-/// A complex number, in NumPy's layout: the real part, then the imaginary part. A slice of arrays is a slice of parts, too.
+/// A complex number, in NumPy's layout: the real part, then the imaginary part. A slice of complex numbers can be read as a slice
+/// of their parts.
 pub type Complex<T> = [T; 2];
 
 /// The modulus of a complex number with parts of any size: `value * 2^exponent`, NaN if a part is NaN.

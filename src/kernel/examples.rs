@@ -1,4 +1,4 @@
-//! The terms of weighted sums of examples.
+//! The terms of weighted sums of examples, and the rounding of these sums.
 //!
 //! A strict factor rounds only products below 2^-1000 toward zero. This rounding changes no sum of a dtype narrower than float64:
 //! larger terms absorb such products, and a sum without larger terms becomes zero when it is rounded to the dtype.
@@ -41,9 +41,13 @@ impl<T: Real> Op for RoundSums<'_, T> {
         let sums = self.to.iter_mut().zip(self.sums);
         // A division takes as long as the rest of this function.
         if self.divisor == 1.0 {
-            sums.for_each(|(to, sum)| *to = rounded(*sum));
+            for (to, sum) in sums {
+                *to = rounded(*sum);
+            }
         } else {
-            sums.for_each(|(to, sum)| *to = rounded(*sum / self.divisor));
+            for (to, sum) in sums {
+                *to = rounded(*sum / self.divisor);
+            }
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Batches of rows of a matrix. For short rows, a kernel call for each row would take much of the time.
 //!
-//! Their sums are [`SumEach`](super::sum::SumEach), their scaling is [`ApplyEach`](super::map::ApplyEach). Sums and scaling are
-//! separate operations: the compiler uses no wide registers in a loop over rows that contains the loops of both.
+//! Their sums are [`SumEach`](super::sum::SumEach), their scaling is [`ApplyEach`](super::map::ApplyEach). Very short rows have
+//! [`SumPieces`](super::sum::SumPieces) and [`ScaleEach`](super::scale_each::ScaleEach). Sums and scaling are separate operations:
+//! the compiler uses no wide registers in a loop over rows that contains the loops of both.
 
-use super::sum::{PIECE, is_plain_sum};
+use super::sum::is_plain_sum;
 use crate::isa::{Level, Op};
 use crate::scaled::{FromNorm, Limit};
 
@@ -12,23 +13,48 @@ pub const MAX_ROWS_AT_ONCE: usize = 32;
 
 /// The longest rows that are scaled by a factor for each element. A loop for each of them would take most of the time: rows of
 /// three elements take two thirds of it this way.
-pub const VERY_SHORT: usize = PIECE;
+pub const VERY_SHORT: usize = 16;
 
-/// Writes each factor `len` times, at most [`VERY_SHORT`] times.
-pub fn repeat_each(factors: &[f64], len: usize, to: &mut [f64]) {
-    // Copies of a length that the compiler knows are a few stores.
-    fn times<const N: usize>(factors: &[f64], to: &mut [f64]) {
-        to.as_chunks_mut::<N>().0.iter_mut().zip(factors).for_each(|(to, by)| *to = [*by; N]);
+/// Repeats the factor of each row for its elements.
+pub struct RepeatEach<'a> {
+    /// The factors.
+    pub factors: &'a [f64],
+    /// The length of a row, at most [`VERY_SHORT`].
+    pub len: usize,
+    /// The factor of each element of each row, and room for [`VERY_SHORT`] more.
+    pub to: &'a mut [f64],
+}
+
+impl Op for RepeatEach<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn eval<L: Level>(self, _: L) {
+        let Self { factors, len, to } = self;
+        match len {
+            1 => times::<1>(factors, to),
+            2 => times::<2>(factors, to),
+            3 => times::<3>(factors, to),
+            4 => times::<4>(factors, to),
+            5 => times::<5>(factors, to),
+            6 => times::<6>(factors, to),
+            7 => times::<7>(factors, to),
+            _ => {
+                for (by, from) in factors.iter().zip((0..).step_by(len)) {
+                    // The next row overwrites what is too long.
+                    if let Some(to) = to.get_mut(from..).and_then(<[f64]>::first_chunk_mut) {
+                        *to = [*by; VERY_SHORT];
+                    }
+                }
+            }
+        }
     }
-    match len {
-        1 => times::<1>(factors, to),
-        2 => times::<2>(factors, to),
-        3 => times::<3>(factors, to),
-        4 => times::<4>(factors, to),
-        5 => times::<5>(factors, to),
-        6 => times::<6>(factors, to),
-        7 => times::<7>(factors, to),
-        _ => times::<8>(factors, to),
+}
+
+/// Writes each factor `N` times. If the compiler knows how often, these are a few stores.
+#[inline(always)]
+fn times<const N: usize>(factors: &[f64], to: &mut [f64]) {
+    for (to, by) in to.as_chunks_mut::<N>().0.iter_mut().zip(factors) {
+        *to = [*by; N];
     }
 }
 

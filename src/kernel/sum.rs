@@ -334,6 +334,7 @@ impl<T: Element, F: Term<T>> Op for SumPieces<'_, T, F> {
     const CONVERTS: bool = F::CONVERTS;
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
+        debug_assert!(self.len <= PIECE, "a row of {} elements", self.len);
         let Some(mask) = MASKS.get(LANES - self.len..).and_then(<[u64]>::first_chunk) else { return };
         for (sum, from) in self.sums.iter_mut().zip((0..).step_by(self.step)) {
             let (row, mut copied, mut lanes) = (&self.rows[from..], [T::ZERO; PIECE], [0.0; PIECE]);

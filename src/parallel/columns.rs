@@ -7,10 +7,9 @@ use super::Crew;
 use super::elementwise::is_streamed;
 use super::reduce::{Order, ReadRows, WIDEST_STRIP, norm_of_view_with, run_of_columns, sum_columns};
 use super::rows::Rule;
-use crate::element::{Element, Scalable};
+use crate::element::Scalable;
 use crate::error::{Result, vec_with_room};
 use crate::isa::{Aligned, Isa, StreamGuard, prefetch_distance};
-use crate::kernel::rows::repeat_each;
 use crate::kernel::scale_each::{FactorKind, ScaleEach};
 use crate::kernel::sum::{ROWS_AT_ONCE, Square};
 use crate::scaled::{Factor, FromNorm};
@@ -46,13 +45,13 @@ fn repeated<'a>(row: &'a [f64], times: usize, room: &'a mut [f64]) -> &'a [f64] 
 }
 
 /// The number of columns of `len` elements that are clipped at a time.
-fn columns_in_strip<T>(len: usize) -> usize {
-    (STRIP_BYTES / size_of::<T>() / len).min(WIDEST_STRIP)
+fn columns_in_strip<T: Scalable>(len: usize) -> usize {
+    (STRIP_BYTES / size_of::<T>() / len).min(WIDEST_STRIP / T::PARTS)
 }
 
 /// Whether columns of matrices of this shape are for [`scale_columns`].
 #[must_use]
-pub fn is_column<T: Element>(columns: usize, [len, inner]: [usize; 2]) -> bool {
+pub fn is_column<T: Scalable>(columns: usize, [len, inner]: [usize; 2]) -> bool {
     // Columns. In narrower parts of a matrix, the overhead of each row outweighs the second read that a strip saves.
     let narrowest = 128;
     // Elements of 16 bits have kernels of their own, and longer columns are summed in more than one run.
@@ -85,9 +84,9 @@ pub fn scale_columns<T: Scalable>(
 
 /// Neighbouring columns of a matrix, or all columns of some narrow matrices.
 struct Strip<'a, T: Scalable> {
-    /// A strided input, which is copied to the output before the columns are summed, and the position of the strip's first part.
-    copied: Option<(&'a View<'a, T::Part>, usize)>,
-    /// The input from the first part of the strip on, unless it is copied, or the output is the input too.
+    /// A strided input, to be copied to the output before the columns are summed, and the position of the strip's first part.
+    to_copy: Option<(&'a View<'a, T::Part>, usize)>,
+    /// The input from the first part of the strip on, unless it is to be copied, or the output is the input too.
     source: Option<&'a [T::Part]>,
     /// The rows of a matrix, and the parts of elements from one to the next.
     shape: [usize; 2],
@@ -125,8 +124,8 @@ fn strips<'a, T: Scalable>(
         let mut strips = vec_with_room(output.len().div_ceil(size))?;
         strips.extend(output.chunks_mut(size).enumerate().map(|(i, matrices)| {
             let norms = take_norms(matrices.len() / len / T::PARTS);
-            let (copied, source) = from(i * size);
-            Strip { copied, source, shape, width: columns, output: Output::Whole(matrices), norms }
+            let (to_copy, source) = from(i * size);
+            Strip { to_copy, source, shape, width: columns, output: Output::Whole(matrices), norms }
         }));
         return Ok(strips);
     }
@@ -140,10 +139,10 @@ fn strips<'a, T: Scalable>(
             row.chunks_mut(most).zip(&mut parts).for_each(|(part, parts)| parts.push(part));
         }
         for (first, parts) in (0..inner).step_by(most).zip(parts) {
-            let (copied, source) = from(outer * len * inner + first);
+            let (to_copy, source) = from(outer * len * inner + first);
             let width = most.min(inner - first) / T::PARTS;
             strips.push(Strip {
-                copied,
+                to_copy,
                 source,
                 shape,
                 width,
@@ -176,7 +175,7 @@ impl<T: Scalable> Strip<'_, T> {
 
     /// Copies a strided input to the output, which is the input from then on.
     fn copy(&mut self) {
-        let (Some((view, first)), [_, inner]) = (self.copied, self.shape) else { return };
+        let (Some((view, first)), [_, inner]) = (self.to_copy, self.shape) else { return };
         match &mut self.output {
             Output::Whole(matrices) => view.copy_to(first..first + matrices.len(), matrices),
             Output::Parts(parts) => {
@@ -194,20 +193,28 @@ impl<T: Scalable> Strip<'_, T> {
         let mut then = None;
         let is_plain = self.find_factors(isa, rule, next, factors, &mut then);
         if self.source.is_none() && factors.iter().all(|factor| *factor == 1.0) {
-            return; // nothing is written
+            return; // the output is right already
         }
         let kind = FactorKind { is_plain, rounding: rule.rounding() };
         let then = then.as_ref().map(|then| &then[..factors.len()]);
         if T::PARTS == 1 {
-            return self.write(isa, factors, then, kind, streams);
+            self.write(isa, factors, then, kind, streams);
+        } else {
+            self.write_parts(isa, factors, then, kind, streams);
         }
-        let of_parts = |factors: &[f64]| {
-            let mut each = [0.0; 2 * WIDEST_STRIP];
-            repeat_each(factors, T::PARTS, &mut each[..T::PARTS * factors.len()]);
+    }
+
+    /// [`Strip::write`] with one factor for each element. This is out of line, so that its stack frame does not add to that of the
+    /// sums.
+    #[inline(never)]
+    fn write_parts(self, isa: Isa, factors: &[f64], then: Option<&[f64]>, kind: FactorKind, streams: bool) {
+        let for_parts = |factors: &[f64]| {
+            let mut each = [0.0; WIDEST_STRIP];
+            each.chunks_mut(T::PARTS).zip(factors).for_each(|(each, by)| each.fill(*by));
             each
         };
-        let then = then.map(of_parts);
-        self.write(isa, &of_parts(factors), then.as_ref().map(<[f64; _]>::as_slice), kind, streams);
+        let then = then.map(for_parts);
+        self.write(isa, &for_parts(factors), then.as_ref().map(<[f64; _]>::as_slice), kind, streams);
     }
 
     /// Writes the columns times their factors, one for each part of an element. `then`: the second steps of the factors.

@@ -1,13 +1,13 @@
-//! Rows: slices that lie one after the other in the output. Each row is scaled by its own norm while the cache holds it.
+//! Rows: slices that are scaled one after the other, each by its own norm while the cache holds it.
 
 use super::elementwise::{Task, is_streamed, with_store};
 use super::reduce::{Order, Reduction, SHORT, has_row_sums, norm_of_view, row_sums, slices_in_job};
 use super::{Crew, WAKE_MIN_BYTES, work_of};
 use crate::element::{Ordered, Real};
 use crate::error::{Result, vec_with_room};
-use crate::isa::{Identity, Isa};
+use crate::isa::{Identity, Isa, LINE};
 use crate::kernel::map::{ApplyEach, Map};
-use crate::kernel::rows::{self, PlainFactors};
+use crate::kernel::rows::{self, PlainFactors, RepeatEach};
 use crate::kernel::scale::Times;
 use crate::kernel::scale_each::{FactorKind, ScaleEach};
 use crate::kernel::sum::BLOCK;
@@ -65,14 +65,16 @@ pub fn is_row(len: usize, size: usize) -> bool {
     len > 0 && len.saturating_mul(2 * size) < WAKE_MIN_BYTES
 }
 
-/// Whether [`scale_rows`] writes rows of `len` elements to this output: scratch memory has room for the rows of a strided one.
+/// Whether [`scale_rows`] writes rows of `len` elements to this output. Rows of a strided output are made in scratch memory, which
+/// has room for a block. If they are columns of the output, a batch must have enough rows to fill cache lines.
 #[must_use]
 pub fn takes_output<T: Ordered>(output: &Target<'_, T>, len: usize) -> bool {
-    matches!(output, Target::Dense(_)) || len <= BLOCK
+    matches!(output, Target::Dense(_))
+        || len <= BLOCK && (output.fills_lines() || BLOCK / len * size_of::<T>() >= LINE)
 }
 
-/// Scales each row of `len` elements by its own norm. The output has the rows one after the other, see [`takes_output`]. Without
-/// a `source`, the output is the input, too. `norms` gets the norm of each row, or is empty.
+/// Scales each row of `len` elements by its own norm. The positions of the output are those of the first row, then those of the
+/// next; see [`takes_output`]. Without a `source`, the output is the input, too. `norms` gets the norm of each row, or is empty.
 ///
 /// # Errors
 /// An invalid setting of the number of threads.
@@ -97,6 +99,7 @@ pub fn scale_rows<T: Real>(
     if norms.is_empty() {
         return Crew::new().each(work, jobs, |(at, data)| scale(at, data, &mut []));
     }
+    // The number of jobs must be known, so that threads can take them from both ends; that of `parts` is not.
     let mut with_norms = vec_with_room(count.div_ceil(rows.in_job))?;
     with_norms.extend(jobs.zip(norms.chunks_mut(rows.in_job)));
     Crew::new().each(work, with_norms.into_iter(), |((at, data), norms)| scale(at, data, norms))
@@ -113,9 +116,9 @@ struct Rows<'a, T> {
     rule: Rule,
     /// The number of rows of a job: whole batches, so that only the last batch is short.
     in_job: usize,
-    /// The number of rows of a batch; 0 for rows that are read and written where they are, one by one.
+    /// The number of rows of a batch, which stay in the L1 cache.
     in_batch: usize,
-    /// Whether kernels take whole batches. Elements of 16 bits have kernels of their own.
+    /// Whether kernels take whole batches. Rows of more than [`SHORT`] elements, and of 16-bit elements, have kernels of their own.
     has_kernels: bool,
     /// Whether the output is written by non-temporal stores.
     is_streamed_out: bool,
@@ -127,7 +130,7 @@ struct Scratch {
     sums: [f64; rows::MAX_ROWS_AT_ONCE],
     factors: [f64; rows::MAX_ROWS_AT_ONCE],
     /// The factor of each element of very short rows.
-    each: Option<[f64; rows::MAX_ROWS_AT_ONCE * rows::VERY_SHORT]>,
+    each: Option<[f64; (rows::MAX_ROWS_AT_ONCE + 1) * rows::VERY_SHORT]>,
 }
 
 impl<'a, T: Real> Rows<'a, T> {
@@ -142,55 +145,61 @@ impl<'a, T: Real> Rows<'a, T> {
         let bytes = output.len() * size_of::<T>();
         let is_dense = matches!(output, Target::Dense(_));
         let is_streamed_out = is_dense && is_streamed(bytes);
-        let in_batch = match (is_dense, has_kernels) {
-            (true, false) => 0,
-            (true, true) if !is_streamed_out => rows::at_once::<T>(len),
+        let in_batch = if is_dense && !(is_streamed_out && has_kernels) {
+            rows::at_once::<T>(len)
+        } else {
             // As many rows as the scratch memory holds.
-            _ => (BLOCK / len).min(rows::MAX_ROWS_AT_ONCE),
+            (BLOCK / len).clamp(1, rows::MAX_ROWS_AT_ONCE)
         };
-        let in_job = slices_in_job::<T>(bytes, len, in_batch.max(1));
+        let in_job = slices_in_job::<T>(bytes, len, in_batch);
         let elements = source.map(Slices::elements);
         Self { isa, source, elements, len, rule, in_job, in_batch, has_kernels, is_streamed_out }
     }
 
     /// Scales the rows from number `first` on. `norms` gets the norm of each row, or is empty.
     fn scale(&self, first: usize, mut target: Target<'_, T>, norms: &mut [T::Norm]) {
-        if let (0, Target::Dense(data)) = (self.in_batch, &mut target) {
-            return with_store(self.is_streamed_out, |store| {
-                let mut norms = norms.iter_mut();
-                for (at, row) in (first..).zip(data.chunks_mut(self.len)) {
-                    self.one(at, row, store, norms.next());
-                }
-            });
-        }
-        let is_in_place = self.source.is_none();
-        let scratch = &mut Scratch::default();
-        // Non-temporal stores do not write short rows one by one: two short rows share a cache line, which the CPU then
-        // fetches, and the stores wait for it.
+        let (is_in_place, scratch) = (self.source.is_none(), &mut Scratch::default());
         with_store(self.is_streamed_out && !is_in_place, |store| {
-            let streamed = if let Store::Streamed(_) = store { BLOCK } else { 0 };
-            with_scratch(T::ZERO, streamed, |made| {
+            // Kernels of batches do not write non-temporally: two short rows share a cache line, which the CPU then fetches, and
+            // the stores wait for it.
+            let guard = match store {
+                Store::Streamed(guard) if self.has_kernels => Some(guard),
+                _ => None,
+            };
+            with_scratch(T::ZERO, guard.map_or(0, |_| BLOCK), |made| {
                 let mut norms = norms.chunks_mut(self.in_batch);
                 target.for_blocks_of(self.in_batch * self.len, is_in_place, |range, data| {
                     let (at, norms) = (first + range.start / self.len, norms.next().unwrap_or_default());
-                    if let Store::Streamed(guard) = store {
+                    if let Some(guard) = guard {
                         let made = &mut made[..data.len()];
                         self.batch(at, made, norms, scratch);
                         self.isa.stream(guard, made, data, Identity);
                         return true;
                     }
-                    self.batch(at, data, norms, scratch) || !is_in_place
+                    let changes = if self.has_kernels {
+                        self.batch(at, data, norms, scratch)
+                    } else {
+                        self.one_by_one(at, data, norms, store)
+                    };
+                    changes || !is_in_place
                 });
             });
         });
     }
 
+    /// Scales rows one by one. Returns whether an element changes.
+    fn one_by_one(&self, first: usize, data: &mut [T], norms: &mut [T::Norm], store: Store<'_>) -> bool {
+        let (rows, mut norms) = ((first..).zip(data.chunks_mut(self.len)), norms.iter_mut());
+        rows.fold(false, |any, (at, row)| any | self.one(at, row, store, norms.next()))
+    }
+
     /// Scales one row by way of its view. Returns whether its elements change.
     fn one(&self, at: usize, row: &mut [T], store: Store<'_>, to: Option<&mut T::Norm>) -> bool {
         let mut source = self.source.map(|source| source.slice(at));
-        if let Some(View::Strided { .. }) = &source {
+        if let Some(view @ View::Strided { .. }) = &source {
             // The elements are gathered once, not for each pass.
-            source.take().into_iter().for_each(|view| view.copy_to(0..row.len(), row));
+            view.copy_to(0..row.len(), row);
+            source = None;
         }
         let mut task = Task { source, target: Target::Dense(row) };
         let norm = norm_of_view(self.isa, &task.input(), Order::Two);
@@ -202,15 +211,10 @@ impl<'a, T: Real> Rows<'a, T> {
         factor.is_some()
     }
 
-    /// Scales at most a batch of rows. Unless the output is the input, too, the elements of `data` are arbitrary. Returns whether
-    /// an element changes.
+    /// Scales at most a batch of rows by kernels for batches. Unless the output is the input, too, the elements of `data` are
+    /// arbitrary. Returns whether an element changes.
     fn batch(&self, first: usize, data: &mut [T], norms: &mut [T::Norm], scratch: &mut Scratch) -> bool {
         let (isa, len, count) = (self.isa, self.len, data.len() / self.len);
-        if !self.has_kernels {
-            let mut norms = norms.iter_mut();
-            let rows = (first..).zip(data.chunks_mut(len));
-            return rows.fold(false, |any, (at, row)| any | self.one(at, row, Store::Cached, norms.next()));
-        }
         let source = self.read(first * len, data);
         let (sums, factors) = (&mut scratch.sums[..count], &mut scratch.factors[..count]);
         row_sums(isa, source.unwrap_or(data), [len; 2], Reduction::Square, sums);
@@ -219,9 +223,10 @@ impl<'a, T: Real> Rows<'a, T> {
             return false; // nothing is written
         }
         if are_plain && len <= rows::VERY_SHORT {
-            let each = &mut scratch.each.get_or_insert([0.0; _])[..data.len()];
-            rows::repeat_each(factors, len, each);
-            let kind = FactorKind { is_plain: true, rounding: self.rule.rounding() };
+            let each = scratch.each.get_or_insert([0.0; _]);
+            isa.run(RepeatEach { factors, len, to: each });
+            let (each, kind) =
+                (&each[..data.len()], FactorKind { is_plain: true, rounding: self.rule.rounding() });
             isa.run(ScaleEach { from: source, to: data, factors: each, kind });
             return true;
         }

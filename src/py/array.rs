@@ -4,7 +4,8 @@
 //! with its output. Only pairs lend memory to write, after [`arrange`](pair::arrange) has made sure that no output shares a
 //! byte with another output or with an input other than its own. While a pair's memory is borrowed, the GIL may be released. If
 //! another Python thread writes to the array meanwhile, the values are undefined, as with NumPy's own loops: that is the
-//! caller's race. The memory stays valid because the array object is held.
+//! caller's race. The same holds for elements between those of a strided array: kernels may read and ignore them. The memory stays
+//! valid because the array object is held.
 #![expect(unsafe_code, reason = "NumPy's arrays are C structs, and their memory is raw")]
 
 mod fields;

@@ -144,7 +144,7 @@ fn of_tensors(
     Ok(norms)
 }
 
-/// An array of zeros with the shape and the dtype of one example, of which only one zero is stored.
+/// An array of zeros with the shape and the dtype of one example. All elements have the same memory.
 fn zero_example<'py>(array: &Array<'py>) -> PyResult<Array<'py>> {
     let py = array.object().py();
     let dtype = array.object().getattr(intern!(py, "dtype"))?;

@@ -58,18 +58,23 @@ impl<'a, T: Element> Broadcast<'a, T> {
         visit(&self.copies[at..at + range.len()])
     }
 
+    /// Whether one element repeats everywhere, or for long, as in a column that repeats.
+    pub(super) fn repeats(&self) -> bool {
+        match &self.view {
+            View::Strided { memory: Memory::Elements(_), layout, .. } if self.copies.is_empty() => {
+                matches!(layout.axes.last(), Some(Axis { stride: 0, len: MIN_RUN.. }))
+            }
+            _ => self.period == 1 && !self.copies.is_empty(),
+        }
+    }
+
     /// Calls `visit` with the elements at `range`, at most a block of them, and with their places in the range. Where one element
     /// repeats for long, as in a column that repeats, each run of it is a separate call. Otherwise one call gets all elements.
     #[inline]
     pub fn with_runs(&self, range: Range<usize>, mut visit: impl FnMut(Range<usize>, BroadcastRun<'_, T>)) {
-        if let (1, [one, ..]) = (self.period, &self.copies[..]) {
-            return visit(0..range.len(), BroadcastRun::Repeated(*one));
-        }
-        match &self.view {
-            View::Strided { memory: Memory::Elements(elements), start, layout }
-                if self.copies.is_empty()
-                    && matches!(layout.axes.last(), Some(Axis { stride: 0, len: MIN_RUN.. })) =>
-            {
+        match (&self.view, self.copies.first()) {
+            (_, Some(one)) if self.repeats() => visit(0..range.len(), BroadcastRun::Repeated(*one)),
+            (View::Strided { memory: Memory::Elements(elements), start, layout }, _) if self.repeats() => {
                 let mut at = 0;
                 layout.runs(range, |offset, _, count| {
                     visit(at..at + count, BroadcastRun::Repeated(elements[(start + offset).cast_unsigned()]));

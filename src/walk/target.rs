@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicU8;
 use super::block::{blocks_of, with_scratch};
 use super::layout::Layout;
 use crate::element::Ordered;
+use crate::isa::LINE;
 use crate::kernel::sum::BLOCK;
 
 /// The memory that a strided target writes.
@@ -61,6 +62,16 @@ impl<T: Ordered> Target<'_, T> {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Whether neighbouring positions share cache lines, and fill at least one: those of long rows do, those of columns do not.
+    #[must_use]
+    pub fn fills_lines(&self) -> bool {
+        let Self::Strided { cells, layout, .. } = self else { return true };
+        let unit = if let Cells::Elements(_) = cells { size_of::<T>() } else { 1 };
+        let (apart, len) =
+            layout.axes.last().map_or((0, 1), |axis| (axis.stride.unsigned_abs() * unit, axis.len));
+        (1..LINE).contains(&apart) && len * apart >= LINE
     }
 
     /// Cuts the target into parts of at most `len` positions. Each part comes with its first position, counted from 0.

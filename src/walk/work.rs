@@ -159,23 +159,18 @@ impl<'a, T: Ordered> Bounds<'a, T> {
         self.lo.with_block(at.clone(), |lo| self.hi.with_block(at, |hi| visit(lo, hi)))
     }
 
-    /// Calls `visit` with the bounds at `at`, at most a block of them, and with their places there: once for all of them, or for
-    /// each run in which both bounds repeat.
+    /// Calls `visit` with the bounds at `at`, at most a block of them, and with their places there: for each run if both bounds
+    /// repeat, otherwise once for all of them.
     fn with_runs(&self, at: Range<usize>, mut visit: impl FnMut(Range<usize>, BoundsRun<'_, T>)) {
+        if !(self.lo.repeats() && self.hi.repeats()) {
+            let all = 0..at.len();
+            return self.with_block(at, |lo, hi| visit(all, BoundsRun::Each(lo, hi)));
+        }
         let shifted = |part: &Range<usize>, by: usize| part.start + by..part.end + by;
         self.lo.with_runs(at.clone(), |part, lo| {
             self.hi.with_runs(shifted(&part, at.start), |within, hi| {
-                let places = shifted(&within, part.start);
-                match (&lo, hi) {
-                    (BroadcastRun::Repeated(lo), BroadcastRun::Repeated(hi)) => {
-                        visit(places, BoundsRun::Repeated(Clip { lo: *lo, hi }));
-                    }
-                    (BroadcastRun::Each(lo), BroadcastRun::Each(hi)) => {
-                        visit(places, BoundsRun::Each(&lo[within], hi));
-                    }
-                    _ => self.with_block(shifted(&places, at.start), |lo, hi| {
-                        visit(places, BoundsRun::Each(lo, hi));
-                    }),
+                if let (BroadcastRun::Repeated(lo), BroadcastRun::Repeated(hi)) = (&lo, hi) {
+                    visit(shifted(&within, part.start), BoundsRun::Repeated(Clip { lo: *lo, hi }));
                 }
             });
         });

@@ -17,7 +17,7 @@ use _core::parallel::Crew;
 use _core::parallel::columns::{is_column, scale_columns};
 use _core::parallel::elementwise::{AnyTask, Task, apply_elementwise, scale};
 use _core::parallel::reduce::{AnyView, CHUNK, Order, norm, norm_of_view, norms_into};
-use _core::parallel::rows::{Rule, scale_rows, takes_output};
+use _core::parallel::rows::{Rule, scale_rows};
 use _core::parallel::{MAX_THREADS, THREADS};
 use _core::scaled::{Factor, Rounding, Scaled, power_of_two};
 use _core::setting::Setting;
@@ -1006,14 +1006,15 @@ fn work_by_position_finds_its_position_on_every_thread() {
     }
 }
 
-/// The rows of a matrix, clipped in a strided output byte by byte, whose columns they are; in place without a source.
+/// The rows of a matrix, clipped in a strided output byte by byte, whose columns they are; in place without a source. With the bits
+/// of their norms.
 fn clip_strided_rows<T: Real>(
     isa: Isa,
     source: Option<&Slices<'_, T>>,
     data: &[T],
     width: usize,
     limit: f64,
-) -> Vec<T> {
+) -> (Vec<T>, Vec<u64>) {
     let (size, height) = (size_of::<T>(), data.len() / width);
     let bytes: Vec<AtomicU8> = (0..size * data.len()).map(|_| AtomicU8::new(1)).collect();
     let place = |at: usize| &bytes[(at % width * height + at / width) * size..];
@@ -1027,9 +1028,9 @@ fn clip_strided_rows<T: Real>(
         layout: Cow::Owned(Layout::new([along(height, 1), along(width, height)])),
         range: 0..data.len(),
     };
-    assert!(takes_output(&output, width));
-    scale_rows(isa, source, output, width, Rule::Clip(limit.into()), &mut []).expect("threads");
-    (0..data.len()).map(|at| T::load_bytes(place(at), false)).collect()
+    let mut norms = vec![T::Norm::ZERO; height];
+    scale_rows(isa, source, output, width, Rule::Clip(limit.into()), &mut norms).expect("threads");
+    ((0..data.len()).map(|at| T::load_bytes(place(at), false)).collect(), number_bits(&norms))
 }
 
 /// Rows clipped by their own norms. `bits` distinguishes elements, and `nan` is the result for elements of a row with NaN.
@@ -1040,7 +1041,7 @@ fn check_clipped_rows<T: Real + Known>(bits: fn(T) -> u64, nan: u64) {
         (3000, 1000, 18_000.0),
         (3700, 2304, 27_400.0),
         (400_003, 3, 1e3),
-        // All lengths that have a kernel of their own.
+        // The other lengths with a kernel of their own, and one more.
         (333, 1, 500.0),
         (333, 2, 700.0),
         (333, 4, 1000.0),
@@ -1077,19 +1078,41 @@ fn check_clipped_rows<T: Real + Known>(bits: fn(T) -> u64, nan: u64) {
         let untouched = data.chunks(width).zip(expected.chunks(width)).filter(|(a, b)| all(a) == *b).count();
         assert!(height == 1 || (1..height).contains(&untouched), "{height} x {width}: {untouched} untouched");
 
-        // From rows, from the columns of the transposed matrix, and in place.
+        let rows = data.chunks(width);
+        let norms = rows.clone().map(|row| norm_of_view(Isa::current(), &View::Dense(row), Order::Two));
+        let norms = number_bits(&norms.map(|norm| T::Norm::narrow(norm.to_f64())).collect::<Vec<_>>());
+
+        // From rows, from the columns of the transposed matrix, from rows with a NaN between two of them, and in place.
         let turned = transposed(&data, width);
+        let pad = |row: &[T]| row.iter().copied().chain([T::from_float(f64::NAN)]).collect::<Vec<_>>();
+        let padded: Vec<T> = rows.flat_map(pad).collect();
+        let along = |len: usize, step: usize| Layout::new([Axis { len, stride: step.cast_signed() }]);
+        let spaced = || Slices::new(Memory::Elements(&padded), 0, along(height, width + 1), along(width, 1));
+        let own = everywhere(|isa| {
+            let mut own = vec![T::Norm::ZERO; height];
+            norms_into(isa, &spaced(), Order::Two, &mut own).expect("threads");
+            number_bits(&own)
+        });
+        assert!(own == norms, "norms of {height} x {width}");
         let found = everywhere(|isa| {
             let other = vec![T::ZERO; data.len()];
-            let mut outputs = [other.clone(), other, data.clone()];
-            let sources = [Some(slices(&data, width, false)), Some(slices(&turned, height, true)), None];
+            let mut outputs = [other.clone(), other.clone(), other, data.clone()];
+            let sources = [
+                Some(slices(&data, width, false)),
+                Some(slices(&turned, height, true)),
+                Some(spaced()),
+                None,
+            ];
             for (source, output) in sources.iter().zip(&mut outputs) {
                 clip_rows(isa, source.as_ref(), output, width, limit).expect("threads");
             }
             let mut found = outputs.map(|found| all(&found)).to_vec();
             if width <= BLOCK && data.len() < 2_000_000 {
-                let strided = |source| clip_strided_rows(isa, source, &data, width, limit);
-                found.extend(sources.iter().map(|source| all(&strided(source.as_ref()))));
+                for source in &sources {
+                    let (clipped, own) = clip_strided_rows(isa, source.as_ref(), &data, width, limit);
+                    assert!(own == norms, "norms of strided {height} x {width}");
+                    found.push(all(&clipped));
+                }
             }
             found
         });
@@ -1247,6 +1270,8 @@ where
         }
         parts[5] = T::from_float(f64::NAN);
         parts[6] = T::from_float(f64::INFINITY);
+        let pad = |row: &[T]| row.iter().copied().chain([T::ZERO]).collect::<Vec<_>>();
+        let padded: Vec<T> = parts.chunks(2 * inner).flat_map(pad).collect();
         let data = Complex::<T>::of_parts(&parts);
         let along = |len: usize, step: usize| Axis { len, stride: step.cast_signed() };
         let kept = Layout::new([along(outer, len * inner), along(inner, 1)]);
@@ -1260,7 +1285,15 @@ where
                 scale_columns::<Complex<T>>(isa, Some(&source), &mut new, shape, rule, &mut found_norms)
                     .expect("threads");
                 scale_columns::<Complex<T>>(isa, None, &mut own, shape, rule, &mut []).expect("threads");
-                let all = [new, own].map(|found| found.into_iter().map(bits).collect::<Vec<_>>());
+                let (mut from_strided, along) = (vec![T::ZERO; parts.len()], |len: usize, step: usize| {
+                    Axis { len, stride: step.cast_signed() }
+                });
+                let layout = Layout::new([along(outer * len, 2 * inner + 1), along(2 * inner, 1)]);
+                let strided = View::new(Memory::Elements(&padded), 0, Cow::Owned(layout));
+                scale_columns::<Complex<T>>(isa, Some(&strided), &mut from_strided, shape, rule, &mut [])
+                    .expect("threads");
+                let all =
+                    [new, own, from_strided].map(|found| found.into_iter().map(bits).collect::<Vec<_>>());
                 (all, number_bits(&found_norms))
             });
             let expected_norms: Vec<_> = norms.iter().map(|norm| T::Norm::narrow(norm.to_f64())).collect();

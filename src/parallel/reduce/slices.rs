@@ -43,13 +43,13 @@ pub fn norms_into<T: Element, N: FromNorm>(
         return Ok(());
     }
     let bytes = count * len * size_of::<T>();
+    // Rows that are not at one distance are gathered: a batch of them if they are short, otherwise one at a time.
     let (spaced, elements) = (slices.spaced(), slices.elements());
     let pass =
         order.first().filter(|pass| has_row_sums::<T>(len, *pass) && (spaced.is_some() || len <= SHORT));
     let in_batch = match (pass, spaced) {
         (None, _) => 1,
         (Some(_), Some(_)) => rows::at_once::<T>(len),
-        // The rows of a batch are gathered.
         (Some(_), None) => (BLOCK / len).min(rows::MAX_ROWS_AT_ONCE),
     };
     let in_job = slices_in_job::<T>(bytes, len, in_batch);

@@ -112,17 +112,18 @@ impl<'py> Pair<'py> {
         self.task(&walk)
     }
 
-    /// The slices of the input, unless it is in place, and the output, slice by slice. None if the slices are columns, or if a
-    /// slice cannot be written as soon as its own norm is known.
+    /// The slices of the input, unless it is in place, and the output, slice by slice. None if a slice cannot be written as soon as
+    /// its own norm is known.
     pub(in crate::py) fn rows<T: Ordered>(&mut self, split: &ReducedAxes) -> PyResult<Option<Rows<'_, T>>> {
-        if self.copy.is_some() || self.input.slices::<T>(split)?.are_columns() {
+        if self.copy.is_some() {
             return Ok(None);
         }
         let source = if self.is_in_place() { None } else { Some(self.input.slices(split)?) };
         Ok(Some((source, self.target(&split.rows())?)))
     }
 
-    /// The slices as columns of dense matrices: see [`Columns`]. None unless the output has such matrices.
+    /// The slices as columns of dense matrices: see [`Columns`]. None unless the output has such matrices. Complex arrays are treated
+    /// as real ones from then on, as by [`Pair::split_complex`].
     pub(in crate::py) fn columns<T: Scalable>(
         &mut self,
         split: &ReducedAxes,
