@@ -147,12 +147,14 @@ fn of_tensors(
 /// An array of zeros with the shape and the dtype of one example. All elements have the same memory.
 fn zero_example<'py>(array: &Array<'py>) -> PyResult<Array<'py>> {
     let py = array.object().py();
-    let dtype = array.object().getattr(intern!(py, "dtype"))?;
+    let numpy = py.import(intern!(py, "numpy"))?;
+    // An array of NumPy's own class has the dtype of its memory. A subclass may tell another one.
+    let plain = numpy.call_method1(intern!(py, "asarray"), (array.object(),))?;
+    let dtype = plain.getattr(intern!(py, "dtype"))?;
     let shape = array.shape().get(1..).unwrap_or_default();
     let (zero, strides) = (PyBytes::new(py, &[0; size_of::<Complex<f64>>()]), vec![0; shape.len()]);
     // `numpy.broadcast_to` takes ten times as long.
-    let ndarray = py.import(intern!(py, "numpy"))?.getattr(intern!(py, "ndarray"))?;
-    let zeros = ndarray.call1((shape, dtype, zero, 0, strides))?;
+    let zeros = numpy.call_method1(intern!(py, "ndarray"), (shape, dtype, zero, 0, strides))?;
     Ok(Array::read(&zeros).ok_or_else(|| internal("NumPy made no array"))?.0)
 }
 
