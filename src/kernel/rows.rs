@@ -11,8 +11,8 @@ use crate::scaled::{FromNorm, Limit};
 /// The most rows per call.
 pub const MAX_ROWS_AT_ONCE: usize = 32;
 
-/// The longest rows that are scaled by a factor for each element. A loop for each of them would take most of the time: rows of
-/// three elements take two thirds of it this way.
+/// The longest rows that are scaled by a factor for each element. A loop for each row would take most of the time. This way, clips
+/// of rows of 3 elements take two thirds of the time, and of 12 elements nine tenths.
 pub const VERY_SHORT: usize = 16;
 
 /// Repeats the factor of each row for its elements.
@@ -30,6 +30,7 @@ impl Op for RepeatEach<'_> {
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
         let Self { factors, len, to } = self;
+        // Overlapping stores delay the loads that follow. With them, clips of rows of 3 elements take 1.15 times as long.
         match len {
             1 => times::<1>(factors, to),
             2 => times::<2>(factors, to),
@@ -50,7 +51,7 @@ impl Op for RepeatEach<'_> {
     }
 }
 
-/// Writes each factor `N` times. If the compiler knows how often, these are a few stores.
+/// Writes each factor `N` times. The compiler makes a few stores of this, because it knows `N`.
 #[inline(always)]
 fn times<const N: usize>(factors: &[f64], to: &mut [f64]) {
     for (to, by) in to.as_chunks_mut::<N>().0.iter_mut().zip(factors) {

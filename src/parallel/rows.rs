@@ -99,7 +99,7 @@ pub fn scale_rows<T: Real>(
     if norms.is_empty() {
         return Crew::new().each(work, jobs, |(at, data)| scale(at, data, &mut []));
     }
-    // The number of jobs must be known, so that threads can take them from both ends; that of `parts` is not.
+    // A list, because threads take jobs from both ends, and the number of `parts` is not known.
     let mut with_norms = vec_with_room(count.div_ceil(rows.in_job))?;
     with_norms.extend(jobs.zip(norms.chunks_mut(rows.in_job)));
     Crew::new().each(work, with_norms.into_iter(), |((at, data), norms)| scale(at, data, norms))
@@ -160,8 +160,8 @@ impl<'a, T: Real> Rows<'a, T> {
     fn scale(&self, first: usize, mut target: Target<'_, T>, norms: &mut [T::Norm]) {
         let (is_in_place, scratch) = (self.source.is_none(), &mut Scratch::default());
         with_store(self.is_streamed_out && !is_in_place, |store| {
-            // Kernels of batches do not write non-temporally: two short rows share a cache line, which the CPU then fetches, and
-            // the stores wait for it.
+            // Kernels of batches write to scratch memory first. Two short rows share a cache line. If each row were written by
+            // non-temporal stores, the CPU would fetch this line, and the stores would wait.
             let guard = match store {
                 Store::Streamed(guard) if self.has_kernels => Some(guard),
                 _ => None,

@@ -148,7 +148,7 @@ fn of_tensors(
 fn zero_example<'py>(array: &Array<'py>) -> PyResult<Array<'py>> {
     let py = array.object().py();
     let numpy = py.import(intern!(py, "numpy"))?;
-    // An array of NumPy's own class has the dtype of its memory. A subclass may tell another one.
+    // An array of NumPy's own class has the dtype of its memory. A subclass may report another dtype.
     let plain = numpy.call_method1(intern!(py, "asarray"), (array.object(),))?;
     let dtype = plain.getattr(intern!(py, "dtype"))?;
     let shape = array.shape().get(1..).unwrap_or_default();
