@@ -1,61 +1,170 @@
 //! Batches of rows of a matrix. For short rows, a kernel call for each row would take much of the time.
 //!
-//! Their sums are [`SumEach`](super::sum::SumEach), their scaling is [`ApplyEach`](super::map::ApplyEach). Very short rows have
-//! [`SumPieces`](super::sum::SumPieces) and [`ScaleEach`](super::scale_each::ScaleEach). Sums and scaling are separate operations:
-//! the compiler uses no wide registers in a loop over rows that contains the loops of both.
+//! Their sums are [`SumShortRows`](super::sum::SumShortRows) and [`SumEach`](super::sum::SumEach). Sums and scaling are separate
+//! operations: the compiler uses no wide registers in a loop over rows that contains the loops of both.
 
+use super::halves::{from_singles, to_singles};
 use super::sum::is_plain_sum;
-use crate::isa::{Level, Op};
+use super::truncate::{product_toward_zero, size_toward_zero};
+use crate::element::{Dtype, Real, to_odd};
+use crate::isa::{Level, Op, slice_of, slice_of_mut};
 use crate::scaled::{FromNorm, Limit};
 
 /// The most rows per call.
 pub const MAX_ROWS_AT_ONCE: usize = 32;
 
-/// The longest rows that are scaled by a factor for each element. A loop for each row would take most of the time. This way, clips
-/// of rows of 3 elements take two thirds of the time, and of 12 elements nine tenths.
-pub const VERY_SHORT: usize = 16;
+/// Elements that are scaled at a time. Shorter rows are scaled together with the elements after them.
+const CHUNK: usize = 32;
 
-/// Repeats the factor of each row for its elements.
-pub struct RepeatEach<'a> {
-    /// The factors.
-    pub factors: &'a [f64],
-    /// The length of a row, at most [`VERY_SHORT`].
-    pub len: usize,
-    /// The factor of each element of each row, and room for [`VERY_SHORT`] more.
-    pub to: &'a mut [f64],
+/// Converts elements of 16 bits to float32, exactly.
+pub struct ToSingles<'a, T: Real> {
+    /// The elements.
+    pub from: &'a [T],
+    /// The numbers to write, as many as elements. The dtype of norms of 16-bit elements is float32.
+    pub to: &'a mut [T::Norm],
 }
 
-impl Op for RepeatEach<'_> {
+impl<T: Real> Op for ToSingles<'_, T> {
     type Output = ();
     #[inline(always)]
-    fn eval<L: Level>(self, _: L) {
-        let Self { factors, len, to } = self;
-        // Overlapping stores delay the loads that follow. With them, clips of rows of 3 elements take 1.15 times as long.
-        match len {
-            1 => times::<1>(factors, to),
-            2 => times::<2>(factors, to),
-            3 => times::<3>(factors, to),
-            4 => times::<4>(factors, to),
-            5 => times::<5>(factors, to),
-            6 => times::<6>(factors, to),
-            7 => times::<7>(factors, to),
-            _ => {
-                for (by, from) in factors.iter().zip((0..).step_by(len)) {
-                    // The next row overwrites what is too long.
-                    if let Some(to) = to.get_mut(from..).and_then(<[f64]>::first_chunk_mut) {
-                        *to = [*by; VERY_SHORT];
-                    }
-                }
-            }
+    fn eval<L: Level>(self, level: L) {
+        if let Some(to) = slice_of_mut(self.to) {
+            to_singles(level, self.from, to);
         }
     }
 }
 
-/// Writes each factor `N` times. The compiler makes a few stores of this, because it knows `N`.
+/// Converts float32 to elements of 16 bits, rounded once.
+pub struct FromSingles<'a, T: Real> {
+    /// The numbers.
+    pub from: &'a [T::Norm],
+    /// The elements to write, as many as numbers.
+    pub to: &'a mut [T],
+}
+
+impl<T: Real> Op for FromSingles<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn eval<L: Level>(self, level: L) {
+        if let Some(from) = slice_of(self.from) {
+            from_singles(level, from, self.to);
+        }
+    }
+}
+
+/// Scales rows of elements of type T; those of 16 bits have been converted to float32. Each row has a factor of its own, as
+/// [`Times`](super::scale::Times) or [`Truncate`](super::truncate::Truncate) requires it.
+pub struct ScaleRows<'a, T: Real, const TOWARD_ZERO: bool> {
+    /// The rows to read, as many as in `to`. None: `to` is read.
+    pub from: Option<&'a [T::Norm]>,
+    /// The rows to write. Results of 16 bits are still to be rounded.
+    pub to: &'a mut [T::Norm],
+    /// The length of a row.
+    pub len: usize,
+    /// The factor of each row.
+    pub factors: &'a [f64],
+}
+
+impl<T: Real, const TOWARD_ZERO: bool> Op for ScaleRows<'_, T, TOWARD_ZERO> {
+    type Output = ();
+    const CONVERTS: bool = matches!(T::DTYPE, Dtype::F32);
+    #[inline(always)]
+    fn eval<L: Level>(self, _: L) {
+        match self.len {
+            0..=1 => self.padded::<1>(),
+            2..=4 => self.padded::<4>(),
+            5..=8 => self.padded::<8>(),
+            9..=16 => self.padded::<16>(),
+            17..=24 => self.padded::<24>(),
+            25..CHUNK => self.padded::<CHUNK>(),
+            _ => self.long(),
+        }
+    }
+}
+
+impl<T: Real, const TOWARD_ZERO: bool> ScaleRows<'_, T, TOWARD_ZERO> {
+    /// Scales rows of at most `N` elements and at least half as many. The elements that are written after a row are overwritten
+    /// by the next row. In place, that row is read before; since it begins the elements that are read, no read waits for a write.
+    #[inline(always)]
+    fn padded<const N: usize>(self) {
+        let Self { from, to, len, factors } = self;
+        let (mut at, mut factors) = (0, factors.iter());
+        if let Some(from) = from {
+            let from = &from[..to.len()];
+            while let (Some(from), Some(to)) = (from[at..].first_chunk::<N>(), to[at..].first_chunk_mut())
+                && let Some(by) = factors.next()
+            {
+                *to = Self::scaled(from, *by);
+                at += len;
+            }
+        } else if let Some(mut row) = to.first_chunk::<N>().copied() {
+            while let Some(next) = to[at + len..].first_chunk().copied()
+                && let (Some(by), Some(to)) = (factors.next(), to[at..].first_chunk_mut())
+            {
+                *to = Self::scaled(&row, *by);
+                (row, at) = (next, at + len);
+            }
+            if let Some(by) = factors.next() {
+                to[at..at + len].copy_from_slice(&Self::scaled(&row, *by)[..len]);
+                at += len;
+            }
+        }
+        // Too few elements follow the last rows.
+        for (by, at) in factors.zip((at..).step_by(len)) {
+            for i in at..at + len {
+                to[i] = row_product::<T, TOWARD_ZERO>(from.unwrap_or(to)[i], *by);
+            }
+        }
+    }
+
+    /// Scales rows of at least [`CHUNK`] elements.
+    #[inline(always)]
+    fn long(self) {
+        let Self { mut from, to, len, factors } = self;
+        for (to, by) in to.chunks_exact_mut(len).zip(factors) {
+            let from = from.as_mut().and_then(|from| from.split_off(..len));
+            if from.is_none() && *by == 1.0 {
+                continue;
+            }
+            // The last chunk overlaps the one before it. In place, it is read before that one is written.
+            let last = from.unwrap_or(to).last_chunk::<CHUNK>().filter(|_| !len.is_multiple_of(CHUNK));
+            let last = last.map(|last| Self::scaled(last, *by));
+            let chunks = to.as_chunks_mut().0;
+            if let Some(from) = from {
+                for (to, from) in chunks.iter_mut().zip(from.as_chunks::<CHUNK>().0) {
+                    *to = Self::scaled(from, *by);
+                }
+            } else {
+                for chunk in chunks {
+                    *chunk = Self::scaled::<CHUNK>(chunk, *by);
+                }
+            }
+            if let (Some(last), Some(to)) = (last, to.last_chunk_mut()) {
+                *to = last;
+            }
+        }
+    }
+
+    /// Products, in a copy: otherwise the compiler would not know that they are not read again.
+    #[inline(always)]
+    fn scaled<const N: usize>(from: &[T::Norm; N], by: f64) -> [T::Norm; N] {
+        let mut made = *from;
+        for x in &mut made {
+            *x = row_product::<T, TOWARD_ZERO>(*x, by);
+        }
+        made
+    }
+}
+
+/// The product, whose conversion to T, rounded to nearest, is the result.
 #[inline(always)]
-fn times<const N: usize>(factors: &[f64], to: &mut [f64]) {
-    for (to, by) in to.as_chunks_mut::<N>().0.iter_mut().zip(factors) {
-        *to = [*by; N];
+fn row_product<T: Real, const TOWARD_ZERO: bool>(x: T::Norm, by: f64) -> T::Norm {
+    let product = x.widen() * by;
+    match (TOWARD_ZERO, size_of::<T>()) {
+        (true, _) if T::DOUBLE => T::Norm::narrow(product_toward_zero(x.widen(), by)),
+        (true, _) => T::Norm::narrow(size_toward_zero::<T>(product)).with_sign_of(x),
+        (false, 2) => T::Norm::narrow_single(to_odd(product)),
+        (false, _) => T::Norm::narrow(product),
     }
 }
 
@@ -70,6 +179,8 @@ pub fn at_once<T>(len: usize) -> usize {
 pub struct PlainNorms<'a, N> {
     /// The sum of each slice.
     pub sums: &'a [f64],
+    /// Whether a sum of 0 is exact. Otherwise its terms may have underflowed.
+    pub exact_zeros: bool,
     /// Whether the norms are the square roots of the sums.
     pub roots: bool,
     /// The norms to write, as many as sums. If not all are plain, the values are arbitrary.
@@ -82,7 +193,7 @@ impl<N: FromNorm> Op for PlainNorms<'_, N> {
     fn eval<L: Level>(self, _: L) -> bool {
         let mut are_plain = true;
         for (norm, &sum) in self.norms.iter_mut().zip(self.sums) {
-            are_plain &= is_plain_sum(sum);
+            are_plain &= is_plain_sum(sum) | (self.exact_zeros & (sum == 0.0));
             *norm = N::of_plain(if self.roots { sum.sqrt() } else { sum });
         }
         are_plain
@@ -95,6 +206,8 @@ impl<N: FromNorm> Op for PlainNorms<'_, N> {
 pub struct PlainFactors<'a, N> {
     /// The sum of squares of each row.
     pub sums: &'a [f64],
+    /// See [`PlainNorms::exact_zeros`]. Then rows of zeros stay as they are.
+    pub exact_zeros: bool,
     /// The largest norm.
     pub limit: Limit,
     /// Whether norms that do not exceed the limit stay as they are.
@@ -113,6 +226,7 @@ impl<N: FromNorm> Op for PlainFactors<'_, N> {
         let normal = f64::MIN_POSITIVE..=f64::MAX;
         // With a limit of 0, no norm is kept here: a norm of 0 is left to the caller.
         let (keeps, clips) = (self.keeps & (limit > 0.0), normal.contains(&limit));
+        let keeps_zeros = self.exact_zeros & (limit > 0.0);
         for (factor, &sum) in self.factors.iter_mut().zip(self.sums) {
             *factor = sum.sqrt();
         }
@@ -128,7 +242,8 @@ impl<N: FromNorm> Op for PlainFactors<'_, N> {
             let by = limit / norm * share;
             let clipped = if clips & normal.contains(&by) { by } else { 0.0 };
             let plain = if keeps & (norm <= limit * most) { 1.0 } else { clipped };
-            *factor = if is_plain_sum(sum) { plain } else { 0.0 };
+            let other = if keeps_zeros & (sum == 0.0) { 1.0 } else { 0.0 };
+            *factor = if is_plain_sum(sum) { plain } else { other };
         }
         self.factors.iter().fold(true, |all, factor| all & (*factor != 0.0))
     }

@@ -5,6 +5,8 @@
 //! the number of blocks. A lane adds `BLOCK / LANES` = 64 terms and the fold 5 more, which bounds the relative error of a sum
 //! of non-negative terms by 70 * 2^-53 = 7.8e-15.
 
+use std::array;
+
 use super::halves::to_singles;
 use crate::element::{Dtype, Element, F16};
 use crate::isa::{Aligned, Level, Op, prefetch_ahead, prefetch_distance, slice_of};
@@ -266,11 +268,16 @@ fn add_masked<T: Element>(
     mask: &[u64; PIECE],
     term: impl Term<T>,
 ) {
-    // The addition is not fused; exact products have the same bits either way. Terms are masked as integers, because the
-    // compiler would turn a condition into branches.
+    // The addition is not fused; exact products have the same bits either way.
     for j in 0..PIECE {
-        lanes[j] += f64::from_bits(term.of(data[j]).to_bits() & mask[j]);
+        lanes[j] += masked(term.of(data[j]), mask[j]);
     }
+}
+
+/// The term, or 0 for a mask of 0. It is masked as an integer, because the compiler would turn a condition into branches.
+#[inline(always)]
+fn masked(term: f64, mask: u64) -> f64 {
+    f64::from_bits(term.to_bits() & mask)
 }
 
 /// Computes the [`Sum`] of each of several short sequences in one call: a call for each costs more than a few elements.
@@ -315,8 +322,8 @@ impl<'a, T: Element, I: Iterator<Item = (usize, &'a [T], &'a mut f64)>, F: Term<
     }
 }
 
-/// [`SumEach`] for rows of at most [`PIECE`] elements, which take half the time here: all other lanes are zeros.
-pub struct SumPieces<'a, T, F> {
+/// [`SumEach`] for short rows at one distance, of at most [`SHORT_ROW`] elements.
+pub struct SumShortRows<'a, T, F> {
     /// The rows, and maybe more elements.
     pub rows: &'a [T],
     /// The length of a row.
@@ -329,23 +336,70 @@ pub struct SumPieces<'a, T, F> {
     pub term: F,
 }
 
-impl<T: Element, F: Term<T>> Op for SumPieces<'_, T, F> {
+/// The longest rows of [`SumShortRows`].
+pub const SHORT_ROW: usize = 16;
+
+/// The lanes that are left of a row before the last two halvings.
+const QUAD: usize = 4;
+
+/// Rows whose last halvings are one loop.
+const FOLDED_AT_ONCE: usize = 32;
+
+impl<T: Element, F: Term<T>> Op for SumShortRows<'_, T, F> {
     type Output = ();
     const CONVERTS: bool = F::CONVERTS;
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
-        debug_assert!(self.len <= PIECE, "a row of {} elements", self.len);
-        let Some(mask) = MASKS.get(LANES - self.len..).and_then(<[u64]>::first_chunk) else { return };
-        for (sum, from) in self.sums.iter_mut().zip((0..).step_by(self.step)) {
-            let (row, mut copied, mut lanes) = (&self.rows[from..], [T::ZERO; PIECE], [0.0; PIECE]);
-            let piece = row.first_chunk().unwrap_or_else(|| {
-                copied[..self.len].copy_from_slice(&row[..self.len]);
-                &copied
-            });
-            add_masked(&mut lanes, piece, mask, self.term);
-            *sum = fold_piece(&lanes);
+        debug_assert!(self.len <= SHORT_ROW, "a row of {} elements", self.len);
+        match self.len {
+            0..=4 => self.of_quads::<1>(),
+            5..=8 => self.of_quads::<2>(),
+            _ => self.of_quads::<4>(),
         }
     }
+}
+
+impl<T: Element, F: Term<T>> SumShortRows<'_, T, F> {
+    /// Sums rows of at most `N` quads. Rows are folded to quads in one loop, and quads to sums in another: the compiler would use
+    /// narrow registers in one loop.
+    #[inline(always)]
+    fn of_quads<const N: usize>(self) {
+        let Self { rows, len, step, sums, term } = self;
+        let Some(masks) = MASKS.get(LANES - len..).and_then(|masks| masks.as_chunks().0.first_chunk::<N>())
+        else {
+            return;
+        };
+        let mut quads = [[0.0; QUAD]; FOLDED_AT_ONCE];
+        let mut at = 0;
+        for sums in sums.chunks_mut(FOLDED_AT_ONCE) {
+            let quads = &mut quads[..sums.len()];
+            for quad in &mut *quads {
+                *quad = quad_of::<_, N>(&rows[at..], len, masks, term);
+                at += step;
+            }
+            for (sum, lanes) in sums.iter_mut().zip(&*quads) {
+                *sum = (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
+            }
+        }
+    }
+}
+
+/// Folds the terms of the row to a quad. The memory begins with the row.
+#[inline(always)]
+fn quad_of<T: Element, const N: usize>(
+    memory: &[T],
+    len: usize,
+    masks: &[[u64; QUAD]; N],
+    term: impl Term<T>,
+) -> [f64; QUAD] {
+    let mut copied = [[T::ZERO; QUAD]; N];
+    let row = memory.as_chunks().0.first_chunk().unwrap_or_else(|| {
+        copied.as_flattened_mut()[..len].copy_from_slice(&memory[..len]);
+        &copied
+    });
+    // Missing lanes are -0.0, which changes no sum, so that the compiler leaves out the addition.
+    let lane = |i: usize, j: usize| if i < N { masked(term.of(row[i][j]), masks[i][j]) } else { -0.0 };
+    array::from_fn(|j| (lane(0, j) + lane(2, j)) + (lane(1, j) + lane(3, j)))
 }
 
 /// The masks of tails: from index `LANES - n` on, there are `n` masks of all ones, then masks of zeros.
@@ -366,13 +420,7 @@ fn fold(Aligned(lanes): &Aligned<[f64; LANES]>) -> f64 {
     for j in 0..LANES / 4 {
         folded.0[j] = (lanes[j] + lanes[j + 16]) + (lanes[j + 8] + lanes[j + 24]);
     }
-    fold_piece(&folded.0)
-}
-
-/// The last halvings of [`fold`].
-#[inline(always)]
-fn fold_piece(lanes: &[f64; PIECE]) -> f64 {
-    let sum_of = |j: usize| lanes[j] + lanes[j + 4];
+    let sum_of = |j: usize| folded.0[j] + folded.0[j + 4];
     (sum_of(0) + sum_of(2)) + (sum_of(1) + sum_of(3))
 }
 

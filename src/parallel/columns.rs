@@ -5,7 +5,9 @@ use std::ops::Range;
 
 use super::Crew;
 use super::elementwise::is_streamed;
-use super::reduce::{Order, ReadRows, WIDEST_STRIP, norm_of_view_with, run_of_columns, sum_columns};
+use super::reduce::{
+    Order, ReadRows, WIDEST_STRIP, has_exact_zero_columns, norm_of_view_with, run_of_columns, sum_columns,
+};
 use super::rows::Rule;
 use crate::element::Scalable;
 use crate::error::{Result, vec_with_room};
@@ -276,12 +278,12 @@ impl<T: Scalable> Strip<'_, T> {
         let ([len, _], width) = (self.shape, self.width);
         let sums = &mut Aligned([0.0; WIDEST_STRIP]).0[..factors.len()];
         sum_columns(isa, [len, width], self, next, Square, sums);
-        if rule.plain_factors(isa, sums, factors, self.norms) {
+        let exact_zeros = has_exact_zero_columns(isa, [len, width], self, sums);
+        if rule.plain_factors(isa, sums, exact_zeros, factors, self.norms) {
             return true;
         }
         let mut are_plain = true;
-        // Columns whose factor is still unknown are read one by one, before anything is written. The most frequent one is a
-        // column of zeros.
+        // Columns whose factor is still unknown are read one by one, before anything is written.
         for (column, sum) in sums.iter().enumerate() {
             if factors[column] == 0.0 {
                 let mut elements = [T::ZERO; LONGEST_COLUMN];

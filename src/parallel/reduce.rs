@@ -8,13 +8,13 @@ mod pass;
 mod power_sum;
 mod slices;
 
-pub(super) use self::columns::{ReadRows, WIDEST_STRIP, run_of_columns, sum_columns};
+pub(super) use self::columns::{ReadRows, WIDEST_STRIP, has_exact_zero_columns, run_of_columns, sum_columns};
 pub use self::difference::Difference;
 pub use self::list::{AnyView, ShortSums, Views, exact_sum, norm, norm_of_views, norms_of_views};
 pub(super) use self::order::Reduction;
 pub use self::order::{Order, norm_of_norms};
 pub use self::pass::{CHUNK, SHORT, Terms, norm_of_view};
-pub(super) use self::pass::{has_row_sums, norm_of_view_with, row_sums};
+pub(super) use self::pass::{has_exact_zeros, norm_of_view_with, row_sums};
 pub use self::power_sum::MAX_SUMMED_ORDER;
 pub use self::slices::norms_into;
 pub(super) use self::slices::slices_in_job;

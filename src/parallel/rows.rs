@@ -1,17 +1,13 @@
 //! Rows: slices that are scaled one after the other, each by its own norm while the cache holds it.
 
 use super::elementwise::{Task, is_streamed, with_store};
-use super::reduce::{Order, Reduction, SHORT, has_row_sums, norm_of_view, row_sums, slices_in_job};
+use super::reduce::{Order, Reduction, SHORT, has_exact_zeros, norm_of_view, row_sums, slices_in_job};
 use super::{Crew, WAKE_MIN_BYTES, work_of};
-use crate::element::{Ordered, Real};
+use crate::element::{Element, Ordered, Real};
 use crate::error::{Result, vec_with_room};
-use crate::isa::{Identity, Isa, LINE};
-use crate::kernel::map::{ApplyEach, Map};
-use crate::kernel::rows::{self, PlainFactors, RepeatEach};
-use crate::kernel::scale::Times;
-use crate::kernel::scale_each::{FactorKind, ScaleEach};
+use crate::isa::{Identity, Isa, LINE, slice_of, slice_of_mut};
+use crate::kernel::rows::{self, FromSingles, PlainFactors, ScaleRows, ToSingles};
 use crate::kernel::sum::BLOCK;
-use crate::kernel::truncate::Truncate;
 use crate::scaled::{Factor, FromNorm, Limit, Rounding, Scaled};
 use crate::walk::{Slices, Store, Target, View, with_scratch};
 
@@ -47,6 +43,7 @@ impl Rule {
         self,
         isa: Isa,
         sums: &[f64],
+        exact_zeros: bool,
         factors: &mut [f64],
         norms: &mut [N],
     ) -> bool {
@@ -54,7 +51,7 @@ impl Rule {
             Self::Clip(limit) => (limit, true),
             Self::Normalize => (1.0.into(), false),
         };
-        isa.run(PlainFactors { sums, limit, keeps, factors, norms })
+        isa.run(PlainFactors { sums, exact_zeros, limit, keeps, factors, norms })
     }
 }
 
@@ -105,6 +102,9 @@ pub fn scale_rows<T: Real>(
     Crew::new().each(work, with_norms.into_iter(), |((at, data), norms)| scale(at, data, norms))
 }
 
+/// The longest rows of 16-bit elements for which [`ScaleRows`] pays. Longer rows have kernels of their own.
+const LONGEST_HALVES: usize = 256;
+
 /// How one call scales its rows.
 struct Rows<'a, T> {
     isa: Isa,
@@ -118,19 +118,25 @@ struct Rows<'a, T> {
     in_job: usize,
     /// The number of rows of a batch, which stay in the L1 cache.
     in_batch: usize,
-    /// Whether kernels take whole batches. Rows of more than [`SHORT`] elements, and of 16-bit elements, have kernels of their own.
+    /// Whether kernels take whole batches.
     has_kernels: bool,
     /// Whether the output is written by non-temporal stores.
     is_streamed_out: bool,
 }
 
 /// Scratch memory for a batch. To clear it for each batch would take longer than a batch of very short rows.
-#[derive(Default)]
-struct Scratch {
+struct Scratch<N> {
     sums: [f64; rows::MAX_ROWS_AT_ONCE],
     factors: [f64; rows::MAX_ROWS_AT_ONCE],
-    /// The factor of each element of very short rows.
-    each: Option<[f64; (rows::MAX_ROWS_AT_ONCE + 1) * rows::VERY_SHORT]>,
+    /// The elements of 16-bit rows as float32.
+    converted: Option<[N; BLOCK]>,
+    /// The scaled elements of 16-bit rows, to be rounded.
+    made: Option<[N; BLOCK]>,
+}
+
+/// Memory for a block, which is cleared when it is used first.
+fn cleared<N: Element>(memory: &mut Option<[N; BLOCK]>) -> &mut [N; BLOCK] {
+    memory.get_or_insert_with(|| [N::ZERO; _])
 }
 
 impl<'a, T: Real> Rows<'a, T> {
@@ -141,11 +147,12 @@ impl<'a, T: Real> Rows<'a, T> {
         len: usize,
         rule: Rule,
     ) -> Self {
-        let has_kernels = size_of::<T>() > 2 && len <= SHORT && has_row_sums::<T>(len, Reduction::Square);
+        let is_half = size_of::<T>() == 2;
+        let has_kernels = len <= if is_half { LONGEST_HALVES } else { SHORT };
         let bytes = output.len() * size_of::<T>();
         let is_dense = matches!(output, Target::Dense(_));
         let is_streamed_out = is_dense && is_streamed(bytes);
-        let in_batch = if is_dense && !(is_streamed_out && has_kernels) {
+        let in_batch = if is_dense && !(has_kernels && (is_streamed_out || is_half)) {
             rows::at_once::<T>(len)
         } else {
             // As many rows as the scratch memory holds.
@@ -158,7 +165,8 @@ impl<'a, T: Real> Rows<'a, T> {
 
     /// Scales the rows from number `first` on. `norms` gets the norm of each row, or is empty.
     fn scale(&self, first: usize, mut target: Target<'_, T>, norms: &mut [T::Norm]) {
-        let (is_in_place, scratch) = (self.source.is_none(), &mut Scratch::default());
+        let is_in_place = self.source.is_none();
+        let mut scratch = Scratch { sums: [0.0; _], factors: [0.0; _], converted: None, made: None };
         with_store(self.is_streamed_out && !is_in_place, |store| {
             // Kernels of batches write to scratch memory first. Two short rows share a cache line. If each row were written by
             // non-temporal stores, the CPU would fetch this line, and the stores would wait.
@@ -172,12 +180,12 @@ impl<'a, T: Real> Rows<'a, T> {
                     let (at, norms) = (first + range.start / self.len, norms.next().unwrap_or_default());
                     if let Some(guard) = guard {
                         let made = &mut made[..data.len()];
-                        self.batch(at, made, norms, scratch);
+                        self.batch(at, made, norms, &mut scratch);
                         self.isa.stream(guard, made, data, Identity);
                         return true;
                     }
                     let changes = if self.has_kernels {
-                        self.batch(at, data, norms, scratch)
+                        self.batch(at, data, norms, &mut scratch)
                     } else {
                         self.one_by_one(at, data, norms, store)
                     };
@@ -213,43 +221,70 @@ impl<'a, T: Real> Rows<'a, T> {
 
     /// Scales at most a batch of rows by kernels for batches. Unless the output is the input, too, the elements of `data` are
     /// arbitrary. Returns whether an element changes.
-    fn batch(&self, first: usize, data: &mut [T], norms: &mut [T::Norm], scratch: &mut Scratch) -> bool {
+    fn batch(
+        &self,
+        first: usize,
+        data: &mut [T],
+        norms: &mut [T::Norm],
+        scratch: &mut Scratch<T::Norm>,
+    ) -> bool {
         let (isa, len, count) = (self.isa, self.len, data.len() / self.len);
         let source = self.read(first * len, data);
+        let from = if size_of::<T>() == 2 {
+            let to = &mut cleared(&mut scratch.converted)[..data.len()];
+            isa.run(ToSingles { from: source.unwrap_or(data), to });
+            Some(&*to)
+        } else {
+            source.and_then(slice_of)
+        };
         let (sums, factors) = (&mut scratch.sums[..count], &mut scratch.factors[..count]);
-        row_sums(isa, source.unwrap_or(data), [len; 2], Reduction::Square, sums);
-        let are_plain = self.rule.plain_factors(isa, sums, factors, norms);
+        let rows = from.or_else(|| slice_of(data)).unwrap_or_default();
+        row_sums(isa, rows, [len; 2], Reduction::Square, sums);
+        let exact_zeros = has_exact_zeros(isa, rows, [len; 2], sums);
+        let are_plain = self.rule.plain_factors(isa, sums, exact_zeros, factors, norms);
         if self.source.is_none() && factors.iter().all(|factor| *factor == 1.0) {
             return false; // nothing is written
         }
-        if are_plain && len <= rows::VERY_SHORT {
-            let each = scratch.each.get_or_insert([0.0; _]);
-            isa.run(RepeatEach { factors, len, to: each });
-            let (each, kind) =
-                (&each[..data.len()], FactorKind { is_plain: true, rounding: self.rule.rounding() });
-            isa.run(ScaleEach { from: source, to: data, factors: each, kind });
+        if are_plain {
+            self.scale_plain(from, data, factors, &mut scratch.made);
             return true;
         }
-        let mut changes = false;
         let mut done = 0;
         while done < count {
             let plain = factors[done..].iter().take_while(|factor| **factor != 0.0).count();
-            let (from, to) = (done * len, (done + plain) * len);
-            let (source, factors) = (source.map(|source| &source[from..to]), &factors[done..done + plain]);
-            match self.rule.rounding() {
-                Rounding::TowardZero => self.scale_each(source, &mut data[from..to], factors, Truncate),
-                Rounding::Nearest => self.scale_each(source, &mut data[from..to], factors, Times),
-            }
-            changes |= factors.iter().any(|factor| *factor != 1.0);
+            let range = done * len..(done + plain) * len;
+            let from = from.map(|from| &from[range.clone()]);
+            self.scale_plain(from, &mut data[range], &factors[done..done + plain], &mut scratch.made);
             done += plain;
             if done < count {
                 // The factor of this row is not plain.
                 let row = &mut data[done * len..(done + 1) * len];
-                changes |= self.one(first + done, row, Store::Cached, norms.get_mut(done));
+                self.one(first + done, row, Store::Cached, norms.get_mut(done));
                 done += 1;
             }
         }
-        changes
+        true
+    }
+
+    /// Scales each row by a normal factor. A factor of 1 keeps the bits of finite numbers.
+    fn scale_plain(
+        &self,
+        from: Option<&[T::Norm]>,
+        data: &mut [T],
+        factors: &[f64],
+        made: &mut Option<[T::Norm; BLOCK]>,
+    ) {
+        let (isa, len) = (self.isa, self.len);
+        let scale = |to: &mut _| match self.rule.rounding() {
+            Rounding::TowardZero => isa.run(ScaleRows::<T, true> { from, to, len, factors }),
+            Rounding::Nearest => isa.run(ScaleRows::<T, false> { from, to, len, factors }),
+        };
+        if let Some(to) = slice_of_mut(data) {
+            return scale(to);
+        }
+        let made = &mut cleared(made)[..data.len()];
+        scale(made);
+        isa.run(FromSingles { from: made, to: data });
     }
 
     /// The elements of the source from a position on, as many as in `data`. If they are not contiguous, `data` gets them, and the
@@ -262,24 +297,6 @@ impl<'a, T: Real> Rows<'a, T> {
                 strided.copy_to(range, data);
                 None
             }
-        }
-    }
-
-    /// Scales each row by a normal factor. A factor of 1 keeps the bits of finite numbers; in place, it writes nothing.
-    fn scale_each<M: Map<T>>(
-        &self,
-        source: Option<&[T]>,
-        rows: &mut [T],
-        factors: &[f64],
-        map: impl Fn(f64) -> M,
-    ) {
-        let rows = rows.chunks_exact_mut(self.len).zip(factors);
-        if let Some(source) = source {
-            let rows = source.chunks_exact(self.len).zip(rows);
-            self.isa.run(ApplyEach(rows.map(|(from, (to, by))| (Some(from), to, map(*by)))));
-        } else {
-            let changed = rows.filter(|(_, by)| **by != 1.0);
-            self.isa.run(ApplyEach(changed.map(|(row, by)| (None, row, map(*by)))));
         }
     }
 }

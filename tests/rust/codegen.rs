@@ -25,6 +25,7 @@ use _core::kernel::halves::{HalfTimes, ScaleHalves};
 use _core::kernel::map::{AnyChange, Apply, ApplyEach};
 use _core::kernel::max::{MaxAbs, MaxRow};
 use _core::kernel::power::{HalfPower, Power};
+use _core::kernel::rows::ScaleRows;
 use _core::kernel::scale::Times;
 use _core::kernel::scale_each::ScaleEach;
 use _core::kernel::sum::{Abs, AddDenseRows, AddRows, Square, Sum, SumEach};
@@ -319,6 +320,9 @@ fn probes() -> Vec<Probe> {
         probe_both::<ApplyEach<Slices<'_, f64>>>(PRODUCT, [166, 51, 26]),
         probe::<ScaleHalves<'_, Bf16, false>>(Done("mulps", 4), [134, 53, 28]),
         probe::<ScaleHalves<'_, F16, false>>(Done("mulps", 4), [0, 58, 29]),
+        probe_both::<ScaleRows<'_, f32, false>>(PRODUCT, [158, 83, 46]),
+        probe_both::<ScaleRows<'_, f64, false>>(PRODUCT, [126, 46, 28]),
+        probe_both::<ScaleRows<'_, Bf16, false>>(PRODUCT, [341, 156, 74]),
         probe::<ScaleEach<'_, f32>>(PRODUCT, [1120, 416, 136]),
         probe_both::<Apply<'_, f32, Clip<f32>>>(Stored(4), [138, 35, 18]),
         probe_both::<Apply<'_, f64, Clip<f64>>>(Stored(8), [276, 69, 35]),

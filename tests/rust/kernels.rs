@@ -24,7 +24,8 @@ use _core::kernel::rows::PlainFactors;
 use _core::kernel::scale::{ClipMagnitude, Scale};
 use _core::kernel::scale_each::{FactorKind, ScaleEach};
 use _core::kernel::sum::{
-    Abs, AddDenseRows, AddRows, FoldRows, Rescaled, SPAN_TOTALS, Square, Sum, SumEach, Term, Total,
+    Abs, AddDenseRows, AddRows, FoldRows, Rescaled, SHORT_ROW, SPAN_TOTALS, Square, Sum, SumEach,
+    SumShortRows, Term, Total,
 };
 use _core::kernel::widen::Widen;
 use _core::scaled::{Factor, Rounding, Scaled, power_of_two};
@@ -723,13 +724,14 @@ fn factors_of_rows_are_plain_or_none() {
     let limits =
         [0.0, 1e-320, f64::MIN_POSITIVE, 1e-300, 0.2, 1.0, 3.0, 1e200, f64::MAX, f64::INFINITY, f64::NAN];
     at_all_levels(|isa, range| {
-        for limit in limits {
+        for (limit, exact_zeros) in limits.into_iter().flat_map(|limit| [(limit, false), (limit, true)]) {
             let sums = &sums[..range.len().min(sums.len())];
             let mut factors = vec![f64::NAN; sums.len()];
             let (mut norms, none) = (vec![f32::NAN; sums.len()], &mut [0.0f64; 0]);
             let limit_of_all = limit.into();
             let all = isa.run(PlainFactors {
                 sums,
+                exact_zeros,
                 limit: limit_of_all,
                 keeps: true,
                 factors: &mut factors,
@@ -739,6 +741,7 @@ fn factors_of_rows_are_plain_or_none() {
             let mut again = vec![f64::NAN; sums.len()];
             isa.run(PlainFactors {
                 sums,
+                exact_zeros,
                 limit: limit_of_all,
                 keeps: true,
                 factors: &mut again,
@@ -749,7 +752,9 @@ fn factors_of_rows_are_plain_or_none() {
                 assert!(factor == 0.0 || bits(norm) == bits(sum.sqrt() as f32), "{isa:?}: {sum:e} {limit:e}");
                 let expected = Scaled::new(sum.sqrt(), 0).clip_to(limit).unwrap_or(Factor::ONE);
                 // The factor is plain if the sum, the limit and the quotient are normal numbers; otherwise it may be 0.
-                let is_plain = sum >= smallest && sum < f64::INFINITY && expected.by.is_normal();
+                let is_exact =
+                    sum >= smallest && sum < f64::INFINITY || exact_zeros && sum == 0.0 && limit > 0.0;
+                let is_plain = is_exact && expected.by.is_normal();
                 let is_sure = is_plain && expected.then == 1.0 && (limit.is_normal() || expected.by == 1.0);
                 let expected = if is_sure { expected.by } else { 0.0 };
                 assert_eq!(factor.to_bits(), expected.to_bits(), "{isa:?}: {sum:e} {limit:e}");
@@ -1383,6 +1388,45 @@ fn sums_of_rows<T: Known>() {
     }
 }
 
+/// Sums of short rows at any distance, with more elements after them or none.
+fn sums_of_short_rows<T: Known>() {
+    let random = &mut Random::new(29);
+    let mut data: Vec<T> = finite(random, 40 * (SHORT_ROW + 5));
+    for odd in once(None).chain(T::odd().map(Some)) {
+        for (i, x) in odd.into_iter().flatten().enumerate() {
+            data.iter_mut().skip(45 + 30 * i).step_by(310).for_each(|to| *to = x);
+        }
+        for len in thinned(1..=SHORT_ROW, 5) {
+            for (count, step) in [(1, len), (33, len), (40, len + 1), (40, len + 5)] {
+                for behind in [0, 1, SHORT_ROW] {
+                    let rows = &data[..((count - 1) * step + len + behind).min(data.len())];
+                    for isa in Isa::available() {
+                        let mut found = [vec![-1.0; count], vec![-1.0; count]];
+                        let [abs, square] = &mut found;
+                        isa.run(SumShortRows { rows, len, step, sums: abs, term: Abs });
+                        isa.run(SumShortRows { rows, len, step, sums: square, term: Square });
+                        for at in 0..count {
+                            let data = &rows[at * step..][..len];
+                            let alone =
+                                [isa.run(Sum { data, term: Abs }), isa.run(Sum { data, term: Square })];
+                            for (found, alone) in found.iter().zip(alone.map(Total::value)) {
+                                let is_same = found[at].to_bits() == alone.to_bits()
+                                    || (found[at].is_nan() && alone.is_nan());
+                                assert!(
+                                    is_same,
+                                    "{} {len}, step {step}: {}, not {alone}",
+                                    isa.name(),
+                                    found[at]
+                                );
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// Sums of sequences of any length, in one call.
 fn sums_of_each<T: Known>() {
     let random = &mut Random::new(29);
@@ -1419,6 +1463,7 @@ fn sums_of_each<T: Known>() {
 #[cfg_attr(miri, ignore = "long")]
 fn sequences_in_one_call_are_summed_as_each_alone() {
     for_all!(sums_of_each);
+    for_all!(sums_of_short_rows);
 }
 
 #[test]

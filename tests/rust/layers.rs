@@ -202,7 +202,7 @@ const INDEXED: [(&str, &str, &str); 26] = [
 ];
 
 /// Files below `py` whose loops index, and why the indices are in range.
-const LOOPS: [(&str, &str); 20] = [
+const LOOPS: [(&str, &str); 21] = [
     ("element.rs", "the bytes of one element, from a slice that `walk` cut to at least as many"),
     (
         "kernel/exact.rs",
@@ -210,7 +210,8 @@ const LOOPS: [(&str, &str); 20] = [
     ),
     ("kernel/halves.rs", "pieces and blocks cut to the length of the output, which is that of the source"),
     ("kernel/power.rs", "coefficients, from the last ones down by four; terms of a block, cut to its length"),
-    ("kernel/sum.rs", "arrays of lanes, in loops up to their number"),
+    ("kernel/rows.rs", "rows of slices whose length is a multiple of theirs"),
+    ("kernel/sum.rs", "arrays of lanes, in loops up to their number; rows of slices that hold them"),
     ("parallel/columns.rs", "rows and columns of slices whose length is the product of both"),
     ("parallel/rows.rs", "rows of slices whose length is a multiple of theirs"),
     ("parallel/examples.rs", "positions of a tile, which has at most as many as accumulators"),

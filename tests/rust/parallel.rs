@@ -10,7 +10,9 @@ use crate::common::{Random, alone, clip_columns, clip_rows, slice_norms};
 use _core::element::{Bf16, Bool, Complex, Element, F16, Ordered, Real, Scalable};
 use _core::isa::Isa;
 use _core::kernel::clip::Clip;
+use _core::kernel::map::Map;
 use _core::kernel::power::{Power, half_power_root};
+use _core::kernel::scale::Scale;
 use _core::kernel::scale_each::FactorKind;
 use _core::kernel::sum::{BLOCK, Term};
 use _core::parallel::Crew;
@@ -19,7 +21,7 @@ use _core::parallel::elementwise::{AnyTask, Task, apply_elementwise, scale};
 use _core::parallel::reduce::{AnyView, CHUNK, Order, norm, norm_of_view, norms_into};
 use _core::parallel::rows::{Rule, scale_rows};
 use _core::parallel::{MAX_THREADS, THREADS};
-use _core::scaled::{Factor, Rounding, Scaled, power_of_two};
+use _core::scaled::{Factor, Limit, Rounding, Scaled, power_of_two};
 use _core::setting::Setting;
 use _core::walk::{Axis, Bounds, Broadcast, Cells, Factors, Layout, Memory, Slices, Target, Uniform, View};
 
@@ -1041,14 +1043,6 @@ fn check_clipped_rows<T: Real + Known>(bits: fn(T) -> u64, nan: u64) {
         (3000, 1000, 18_000.0),
         (3700, 2304, 27_400.0),
         (400_003, 3, 1e3),
-        // The other lengths with a kernel of their own, and one more.
-        (333, 1, 500.0),
-        (333, 2, 700.0),
-        (333, 4, 1000.0),
-        (333, 5, 1100.0),
-        (333, 6, 1200.0),
-        (333, 8, 1400.0),
-        (333, 9, 1500.0),
         (130_001, 67, 4700.0),
         (20, CHUNK + 100, 209_100.0),
     ] {
@@ -1122,6 +1116,55 @@ fn check_clipped_rows<T: Real + Known>(bits: fn(T) -> u64, nan: u64) {
     }
 }
 
+/// The rows of all lengths that have kernels of their own, and some others, scaled by each rule as if each were an array.
+fn check_rules<T: Real + Known>(bits: fn(T) -> u64) {
+    // Most batches are whole. Some have rows that are zeros, or are so small or large that kernels do not scale them.
+    const HEIGHT: usize = 101;
+    for width in (1..=34).chain([48, 63, 100, 255, 256, 257, 1024, 1025]) {
+        let mut data: Vec<T> = some(15, HEIGHT * width);
+        for (row, x) in [(3, 0.0), (4, -0.0), (40, 1e-300), (41, 0.0), (99, 1e-310), (100, 1e-40)] {
+            data[row * width..(row + 1) * width].fill(T::from_float(x));
+        }
+        data[7 * width..][..width.div_ceil(2)].fill(T::ZERO);
+        let limit = 577.0 * (width as f64).sqrt();
+        let strict = Limit { margin: 1e-6, ..limit.into() };
+        for rule in [Rule::Clip(limit.into()), Rule::Clip(strict), Rule::Clip(0.0.into()), Rule::Normalize] {
+            let isa = Isa::current();
+            let (mut expected, mut norms) = (data.clone(), Vec::new());
+            for row in expected.chunks_mut(width) {
+                let norm = norm_of_view(isa, &View::Dense(row), Order::Two);
+                norms.push(T::Norm::narrow(norm.to_f64()));
+                if let Some(factor) = rule.factor(norm) {
+                    Scale(factor).apply(isa, None, None, row);
+                }
+            }
+            let expected: Vec<u64> = expected.iter().map(|x| bits(*x)).collect();
+            let norms = number_bits(&norms);
+            for is_in_place in [true, false] {
+                everywhere(|isa| {
+                    let mut found =
+                        if is_in_place { data.clone() } else { vec![T::from_float(9.0); data.len()] };
+                    let source = (!is_in_place).then(|| slices(&data, width, false));
+                    let mut own = vec![T::Norm::ZERO; HEIGHT];
+                    let output = Target::Dense(&mut found);
+                    scale_rows(isa, source.as_ref(), output, width, rule, &mut own).expect("threads");
+                    assert!(number_bits(&own) == norms, "norms of rows of {width}, {rule:?}");
+                    let found: Vec<u64> = found.iter().map(|x| bits(*x)).collect();
+                    assert!(found == expected, "rows of {width}, {rule:?}, in place {is_in_place}");
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_of_all_lengths_are_scaled_like_arrays() {
+    check_rules::<f32>(|x| x.to_bits().into());
+    check_rules::<f64>(f64::to_bits);
+    check_rules::<F16>(|x| x.to_bits().into());
+    check_rules::<Bf16>(|x| x.to_bits().into());
+}
+
 #[test]
 fn rows_are_clipped_by_their_own_norms() {
     check_clipped_rows::<f32>(|x| x.to_bits().into(), 0x7fc0_0000);
@@ -1157,6 +1200,7 @@ fn check_clipped_columns<T: Real + Known>(bits: fn(T) -> u64, nan: u64, extremes
     ] {
         assert!(is_column::<T>(outer * inner, [len, inner]), "{len} x {inner}");
         let mut data: Vec<T> = some(15, outer * len * inner);
+        data.iter_mut().enumerate().filter(|(i, _)| i % inner % 7 == 5).for_each(|(_, x)| *x = T::ZERO);
         for (i, extreme) in extremes.iter().enumerate() {
             // In columns of their own, and beside others in the same strip; the first and the last column too.
             let column = if i == 0 { 0 } else { inner - i * 11 % inner };
@@ -1172,6 +1216,9 @@ fn check_clipped_columns<T: Real + Known>(bits: fn(T) -> u64, nan: u64, extremes
             Layout::new([Axis { len, stride: inner.cast_signed() }]),
         );
         let norms = slice_norms(Isa::current(), &block, Order::Two).expect("memory");
+        let zeros =
+            norms.iter().enumerate().filter(|(at, norm)| at % inner % 7 == 5 && norm.is_zero()).count();
+        assert!(inner < 6 || zeros + extremes.len() >= outer * ((inner + 1) / 7), "{zeros} columns of zeros");
         let scaled = |rule: Rule| {
             let mut expected = all(&data);
             for (at, norm) in norms.iter().enumerate() {
@@ -1252,6 +1299,7 @@ fn columns_are_clipped_by_their_own_norms() {
         0x7ff8_0000_0000_0000,
         &[nan, inf, 1e200, f64::MAX, 5e-324, 1e-200, -inf],
     );
+    check_clipped_columns::<f64>(f64::to_bits, 0x7ff8_0000_0000_0000, &[]);
 }
 
 /// Columns of complex numbers clipped and normalized by their own norms. Both parts of a number get the factor of its column.

@@ -59,7 +59,7 @@ pub(super) fn column_maxima<T: Element, N: FromNorm>(
         for (maxima, norms) in maxima.chunks(STRIP).zip(norms.chunks_mut(STRIP)) {
             let values = &mut [0.0; STRIP][..maxima.len()];
             values.iter_mut().zip(maxima).for_each(|(value, max)| *value = T::from_magnitude(*max));
-            if !isa.run(PlainNorms { sums: values, roots: false, norms: &mut *norms }) {
+            if !isa.run(PlainNorms { sums: values, exact_zeros: true, roots: false, norms: &mut *norms }) {
                 norms.iter_mut().zip(values).for_each(|(norm, max)| *norm = N::of(Scaled::new(*max, 0)));
             }
         }
@@ -80,8 +80,18 @@ pub(super) fn column_norms<T: Element, N: FromNorm>(
 ) -> Result<()> {
     let is_direct = T::DIRECT && matches!(first, Reduction::Abs | Reduction::Square);
     let (width, columns) = (dense_width(slices).filter(|_| is_direct), slices.kept.len());
-    let finish_sums =
-        |first, sums: &[f64], norms: &mut [N]| norms_of_slices(isa, slices, first, order, sums, norms);
+    let finish_sums = |first: usize, sums: &[f64], norms: &mut [N]| {
+        let exact_zeros = (first..).step_by(STRIP).zip(sums.chunks(STRIP)).all(|(first, sums)| {
+            let (columns, shape) = (first..first + sums.len(), [slices.reduced.len(), sums.len()]);
+            has_exact_zero_columns(
+                isa,
+                shape,
+                &mut Rows { slices, columns, gathered: &mut [[T::ZERO; _]] },
+                sums,
+            )
+        });
+        norms_of_slices(isa, slices, first, order, (sums, exact_zeros), norms);
+    };
     if is_direct && slices.reduced.len() <= ROWS {
         // The sum of so few rows needs no total: one accumulator holds it.
         let reduce = |rows: &mut Rows<'_, T>, range: Range<usize>, sums: &mut [f64]| {
@@ -285,6 +295,27 @@ pub(in crate::parallel) fn sum_columns<T: Element>(
         add_columns(isa, range, rows, next, term, totals);
     }
     sums.iter_mut().zip(&*totals).for_each(|(sum, total)| *sum = total.value());
+}
+
+/// [`has_exact_zeros`](super::pass::has_exact_zeros) for at most [`WIDEST_STRIP`] columns of matrices of this shape. If there are
+/// such columns, all rows are read again.
+pub(in crate::parallel) fn has_exact_zero_columns<T: Element>(
+    isa: Isa,
+    [len, width]: [usize; 2],
+    rows: &mut impl ReadRows<T>,
+    sums: &[f64],
+) -> bool {
+    if !T::DOUBLE || !sums.contains(&0.0) {
+        return true;
+    }
+    let maxima = &mut [T::Magnitude::default(); WIDEST_STRIP][..sums.len()];
+    for (first, max) in (0..).step_by(len).zip(maxima.chunks_mut(width)) {
+        for at in first..first + len {
+            let [row] = rows.read(at);
+            isa.run(MaxRow { max: &mut *max, row });
+        }
+    }
+    sums.iter().zip(maxima).all(|(sum, max)| *sum != 0.0 || T::from_magnitude(*max) == 0.0)
 }
 
 /// Adds rows to one total per column, at most [`WIDE`] columns. `next`: see [`AddRows`].

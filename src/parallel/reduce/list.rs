@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use super::difference::Difference;
 use super::order::{Order, OverflowRisk, Reduction};
 use super::pass::{CHUNK, SHORT, Terms, has_row_sums, with_direct_term};
-use crate::element::Element;
+use crate::element::{Dtype, Element};
 use crate::error::{Result, vec_with_room};
 use crate::isa::Isa;
 use crate::kernel::difference::Minus;
@@ -73,7 +73,8 @@ struct EachSum<'a, E> {
 
 impl<E: FnMut(Total)> ShortSums for EachSum<'_, E> {
     fn takes<T: Element>(&self, len: usize) -> bool {
-        len <= SHORT && has_row_sums::<T>(len, self.pass)
+        // float16 is converted first, array by array.
+        T::DTYPE != Dtype::F16 && len <= SHORT && has_row_sums::<T>(len, self.pass)
     }
 
     fn add<'a, T: Element>(self, mut arrays: impl ExactSizeIterator<Item = &'a [T]>) {

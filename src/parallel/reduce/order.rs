@@ -103,9 +103,16 @@ impl Order {
 
     /// [`Order::norm_of_plain_sum`] for several sums, unless a sum may have left float64's range. Returns whether all
     /// norms are written.
-    pub(super) fn plain_norms<N: FromNorm>(self, isa: Isa, sums: &[f64], norms: &mut [N]) -> bool {
+    pub(super) fn plain_norms<N: FromNorm>(
+        self,
+        isa: Isa,
+        sums: &[f64],
+        exact_zeros: bool,
+        norms: &mut [N],
+    ) -> bool {
         let roots = self == Self::Two;
-        (roots || matches!(self, Self::One | Self::Square)) && isa.run(PlainNorms { sums, roots, norms })
+        (roots || matches!(self, Self::One | Self::Square))
+            && isa.run(PlainNorms { sums, exact_zeros, roots, norms })
     }
 
     /// The norm, from passes over the data: `max` finds the largest modulus times a power of two, and `sum` adds up the terms

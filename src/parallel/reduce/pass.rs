@@ -4,12 +4,12 @@ use std::convert::Infallible;
 use std::ops::Range;
 
 use super::order::{Order, OverflowRisk, Reduction};
-use crate::element::{Dtype, Element};
-use crate::isa::Isa;
+use crate::element::{Dtype, Element, F16};
+use crate::isa::{Isa, slice_of};
 use crate::kernel::exact::Accumulator;
 use crate::kernel::max::MaxAbs;
-use crate::kernel::rows::MAX_ROWS_AT_ONCE;
-use crate::kernel::sum::{Abs, BLOCK, PIECE, Rescaled, Square, Sum, SumEach, SumPieces, Total};
+use crate::kernel::rows::{MAX_ROWS_AT_ONCE, ToSingles};
+use crate::kernel::sum::{Abs, BLOCK, Rescaled, SHORT_ROW, Square, Sum, SumEach, SumShortRows, Total};
 use crate::kernel::widen::Widen;
 use crate::scaled::{FromNorm, Scaled};
 use crate::walk::{Slices, View, with_scratch};
@@ -210,18 +210,18 @@ pub(in crate::parallel) fn norm_of_view_with<T: Element>(
 }
 
 /// Writes the norms of the slices from number `first` on, from the sums of their first passes. Nearly always no slice is read
-/// again.
+/// again. `exact_zeros`: see [`has_exact_zeros`].
 pub(super) fn norms_of_slices<T: Element, N: FromNorm>(
     isa: Isa,
     slices: &Slices<'_, T>,
     first: usize,
     order: Order,
-    sums: &[f64],
+    (sums, exact_zeros): (&[f64], bool),
     norms: &mut [N],
 ) {
     let parts = sums.chunks(MAX_ROWS_AT_ONCE).zip(norms.chunks_mut(MAX_ROWS_AT_ONCE));
     for (first, (sums, norms)) in (first..).step_by(MAX_ROWS_AT_ONCE).zip(parts) {
-        if !order.plain_norms(isa, sums, norms) {
+        if !order.plain_norms(isa, sums, exact_zeros, norms) {
             for (at, (norm, sum)) in (first..).zip(norms.iter_mut().zip(sums)) {
                 *norm = N::of(norm_of_view_with(isa, &slices.slice(at), order, Some(*sum)));
             }
@@ -229,9 +229,20 @@ pub(super) fn norms_of_slices<T: Element, N: FromNorm>(
     }
 }
 
+/// Whether the elements of all rows whose sum is 0 are zeros. Squares of float64 may underflow.
+pub(in crate::parallel) fn has_exact_zeros<T: Element>(
+    isa: Isa,
+    rows: &[T],
+    [len, step]: [usize; 2],
+    sums: &[f64],
+) -> bool {
+    let largest = |from| T::from_magnitude(isa.run(MaxAbs(&rows[from..from + len])));
+    !T::DOUBLE || sums.iter().zip((0..).step_by(step)).all(|(sum, from)| *sum != 0.0 || largest(from) == 0.0)
+}
+
 /// Whether [`row_sums`] sums rows of `len` elements in this pass.
-pub(in crate::parallel) fn has_row_sums<T: Element>(len: usize, pass: Reduction) -> bool {
-    let is_direct = T::DIRECT && T::DTYPE != Dtype::F16;
+pub(super) fn has_row_sums<T: Element>(len: usize, pass: Reduction) -> bool {
+    let is_direct = T::DIRECT && (T::DTYPE != Dtype::F16 || len <= SHORT);
     is_direct && len < CHUNK && matches!(pass, Reduction::Abs | Reduction::Square)
 }
 
@@ -248,9 +259,12 @@ pub(in crate::parallel) fn row_sums<T: Element>(
     pass: Reduction,
     sums: &mut [f64],
 ) {
+    if let Some(halves) = slice_of(data) {
+        return row_sums_of_halves(isa, halves, [len, step], pass, sums);
+    }
     with_direct_term!(pass, term => {
-        if len <= PIECE {
-            return isa.run(SumPieces { rows: data, len, step, sums, term });
+        if len <= SHORT_ROW {
+            return isa.run(SumShortRows { rows: data, len, step, sums, term });
         }
         let rows = (0..).step_by(step).map_while(|from| data.get(from..));
         if len <= SHORT {
@@ -259,6 +273,19 @@ pub(in crate::parallel) fn row_sums<T: Element>(
         }
         for (row, sum) in rows.zip(sums) {
             *sum = isa.run(Sum { data: &row[..len], term }).value();
+        }
+    });
+}
+
+/// [`row_sums`] of float16, which are converted to float32 first: several rows at a time, unless many other elements lie between
+/// them.
+fn row_sums_of_halves(isa: Isa, data: &[F16], [len, step]: [usize; 2], pass: Reduction, sums: &mut [f64]) {
+    let rows = if step <= 2 * len { (BLOCK / step).max(1) } else { 1 };
+    with_scratch(0.0, rows.min(sums.len()) * step, |scratch| {
+        for (sums, from) in sums.chunks_mut(rows).zip((0..).step_by(rows * step)) {
+            let singles = &mut scratch[..(sums.len() - 1) * step + len];
+            isa.run(ToSingles { from: &data[from..from + singles.len()], to: singles });
+            row_sums(isa, singles, [len, step], pass, sums);
         }
     });
 }
