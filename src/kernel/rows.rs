@@ -129,14 +129,15 @@ impl<T: Real, const TOWARD_ZERO: bool> ScaleRows<'_, T, TOWARD_ZERO> {
             // The last chunk overlaps the one before it. In place, it is read before that one is written.
             let last = from.unwrap_or(to).last_chunk::<CHUNK>().filter(|_| !len.is_multiple_of(CHUNK));
             let last = last.map(|last| Self::scaled(last, *by));
-            let chunks = to.as_chunks_mut().0;
+            // A loop over elements: the compiler would vectorize a loop over chunks by gathers.
+            let whole = to.as_chunks_mut::<CHUNK>().0.as_flattened_mut();
             if let Some(from) = from {
-                for (to, from) in chunks.iter_mut().zip(from.as_chunks::<CHUNK>().0) {
-                    *to = Self::scaled(from, *by);
+                for (to, x) in whole.iter_mut().zip(from) {
+                    *to = row_product::<T, TOWARD_ZERO>(*x, *by);
                 }
             } else {
-                for chunk in chunks {
-                    *chunk = Self::scaled::<CHUNK>(chunk, *by);
+                for x in whole {
+                    *x = row_product::<T, TOWARD_ZERO>(*x, *by);
                 }
             }
             if let (Some(last), Some(to)) = (last, to.last_chunk_mut()) {
