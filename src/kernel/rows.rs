@@ -1,43 +1,43 @@
 //! Batches of rows of a matrix. For short rows, a kernel call for each row would take much of the time.
 //!
-//! Their sums are [`SumShortRows`](super::sum::SumShortRows) and [`SumEach`](super::sum::SumEach). Sums and scaling are separate
-//! operations: the compiler uses no wide registers in a loop over rows that contains the loops of both.
+//! Their sums are [`SumShortRows`](super::sum::SumShortRows) and [`SumEach`](super::sum::SumEach), their scaling is [`ScaleRows`].
+//! Sums and scaling are separate operations: the compiler uses no wide registers in a loop over rows that contains the loops of
+//! both.
 
 use super::halves::{from_singles, to_singles};
 use super::sum::is_plain_sum;
 use super::truncate::{product_toward_zero, size_toward_zero};
 use crate::element::{Dtype, Real, to_odd};
-use crate::isa::{Level, Op, slice_of, slice_of_mut};
+use crate::isa::{Level, Op};
 use crate::scaled::{FromNorm, Limit};
 
 /// The most rows per call.
 pub const MAX_ROWS_AT_ONCE: usize = 32;
 
-/// Elements that are scaled at a time. Shorter rows are scaled together with the elements after them.
+/// Rows of fewer elements are scaled together with the elements after them. The last elements of longer rows are scaled as a
+/// chunk of this length.
 const CHUNK: usize = 32;
 
 /// Converts elements of 16 bits to float32, exactly.
-pub struct ToSingles<'a, T: Real> {
+pub struct ToSingles<'a, T> {
     /// The elements.
     pub from: &'a [T],
-    /// The numbers to write, as many as elements. The dtype of norms of 16-bit elements is float32.
-    pub to: &'a mut [T::Norm],
+    /// The numbers to write, as many as elements.
+    pub to: &'a mut [f32],
 }
 
 impl<T: Real> Op for ToSingles<'_, T> {
     type Output = ();
     #[inline(always)]
     fn eval<L: Level>(self, level: L) {
-        if let Some(to) = slice_of_mut(self.to) {
-            to_singles(level, self.from, to);
-        }
+        to_singles(level, self.from, self.to);
     }
 }
 
 /// Converts float32 to elements of 16 bits, rounded once.
-pub struct FromSingles<'a, T: Real> {
+pub struct FromSingles<'a, T> {
     /// The numbers.
-    pub from: &'a [T::Norm],
+    pub from: &'a [f32],
     /// The elements to write, as many as numbers.
     pub to: &'a mut [T],
 }
@@ -46,9 +46,7 @@ impl<T: Real> Op for FromSingles<'_, T> {
     type Output = ();
     #[inline(always)]
     fn eval<L: Level>(self, level: L) {
-        if let Some(from) = slice_of(self.from) {
-            from_singles(level, from, self.to);
-        }
+        from_singles(level, self.from, self.to);
     }
 }
 
@@ -84,7 +82,7 @@ impl<T: Real, const TOWARD_ZERO: bool> Op for ScaleRows<'_, T, TOWARD_ZERO> {
 
 impl<T: Real, const TOWARD_ZERO: bool> ScaleRows<'_, T, TOWARD_ZERO> {
     /// Scales rows of at most `N` elements and at least half as many. The elements that are written after a row are overwritten
-    /// by the next row. In place, that row is read before; since it begins the elements that are read, no read waits for a write.
+    /// by the next row. In place, the next row is read before this row is written, and nothing that was written is read again.
     #[inline(always)]
     fn padded<const N: usize>(self) {
         let Self { from, to, len, factors } = self;
@@ -207,7 +205,7 @@ impl<N: FromNorm> Op for PlainNorms<'_, N> {
 pub struct PlainFactors<'a, N> {
     /// The sum of squares of each row.
     pub sums: &'a [f64],
-    /// See [`PlainNorms::exact_zeros`]. Then rows of zeros stay as they are.
+    /// See [`PlainNorms::exact_zeros`]. Then rows of zeros stay as they are, unless the limit is 0 or NaN.
     pub exact_zeros: bool,
     /// The largest norm.
     pub limit: Limit,

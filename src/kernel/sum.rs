@@ -14,7 +14,7 @@ use crate::isa::{Aligned, Level, Op, prefetch_ahead, prefetch_distance, slice_of
 /// Accumulators of one block.
 pub const LANES: usize = 32;
 /// Lanes of a piece of a row: as many as the widest register has.
-pub const PIECE: usize = 8;
+const PIECE: usize = 8;
 /// Elements of one block.
 pub const BLOCK: usize = 64 * LANES;
 

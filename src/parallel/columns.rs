@@ -6,14 +6,15 @@ use std::ops::Range;
 use super::Crew;
 use super::elementwise::is_streamed;
 use super::reduce::{
-    Order, ReadRows, WIDEST_STRIP, has_exact_zero_columns, norm_of_view_with, run_of_columns, sum_columns,
+    Order, ReadRows, WIDEST_STRIP, add_rows, has_exact_zero_columns, norm_of_view_with, run_of_columns,
+    sum_columns,
 };
 use super::rows::Rule;
 use crate::element::Scalable;
 use crate::error::{Result, vec_with_room};
 use crate::isa::{Aligned, Isa, StreamGuard, prefetch_distance};
 use crate::kernel::scale_each::{FactorKind, ScaleEach};
-use crate::kernel::sum::{ROWS_AT_ONCE, Square};
+use crate::kernel::sum::{Abs, ROWS_AT_ONCE, Square};
 use crate::scaled::{Factor, FromNorm};
 use crate::walk::{View, stream_made};
 
@@ -278,7 +279,11 @@ impl<T: Scalable> Strip<'_, T> {
         let ([len, _], width) = (self.shape, self.width);
         let sums = &mut Aligned([0.0; WIDEST_STRIP]).0[..factors.len()];
         sum_columns(isa, [len, width], self, next, Square, sums);
-        let exact_zeros = has_exact_zero_columns(isa, [len, width], self, sums);
+        let exact_zeros = has_exact_zero_columns::<T>(sums, |sizes| {
+            for (first, sizes) in (0..).step_by(len).zip(sizes.chunks_mut(width)) {
+                add_rows(isa, first..first + len, self, None, Abs, sizes);
+            }
+        });
         if rule.plain_factors(isa, sums, exact_zeros, factors, self.norms) {
             return true;
         }

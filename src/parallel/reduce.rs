@@ -8,7 +8,9 @@ mod pass;
 mod power_sum;
 mod slices;
 
-pub(super) use self::columns::{ReadRows, WIDEST_STRIP, has_exact_zero_columns, run_of_columns, sum_columns};
+pub(super) use self::columns::{
+    ReadRows, WIDEST_STRIP, add_rows, has_exact_zero_columns, run_of_columns, sum_columns,
+};
 pub use self::difference::Difference;
 pub use self::list::{AnyView, ShortSums, Views, exact_sum, norm, norm_of_views, norms_of_views};
 pub(super) use self::order::Reduction;

@@ -3,7 +3,7 @@
 use super::elementwise::{Task, is_streamed, with_store};
 use super::reduce::{Order, Reduction, SHORT, has_exact_zeros, norm_of_view, row_sums, slices_in_job};
 use super::{Crew, WAKE_MIN_BYTES, work_of};
-use crate::element::{Element, Ordered, Real};
+use crate::element::{Ordered, Real};
 use crate::error::{Result, vec_with_room};
 use crate::isa::{Identity, Isa, LINE, slice_of, slice_of_mut};
 use crate::kernel::rows::{self, FromSingles, PlainFactors, ScaleRows, ToSingles};
@@ -125,18 +125,18 @@ struct Rows<'a, T> {
 }
 
 /// Scratch memory for a batch. To clear it for each batch would take longer than a batch of very short rows.
-struct Scratch<N> {
+struct Scratch {
     sums: [f64; rows::MAX_ROWS_AT_ONCE],
     factors: [f64; rows::MAX_ROWS_AT_ONCE],
     /// The elements of 16-bit rows as float32.
-    converted: Option<[N; BLOCK]>,
+    converted: Option<[f32; BLOCK]>,
     /// The scaled elements of 16-bit rows, to be rounded.
-    made: Option<[N; BLOCK]>,
+    made: Option<[f32; BLOCK]>,
 }
 
-/// Memory for a block, which is cleared when it is used first.
-fn cleared<N: Element>(memory: &mut Option<[N; BLOCK]>) -> &mut [N; BLOCK] {
-    memory.get_or_insert_with(|| [N::ZERO; _])
+/// Memory for `len` numbers, which is cleared when it is used first.
+fn cleared(memory: &mut Option<[f32; BLOCK]>, len: usize) -> &mut [f32] {
+    &mut memory.get_or_insert_with(|| [0.0; _])[..len]
 }
 
 impl<'a, T: Real> Rows<'a, T> {
@@ -221,19 +221,13 @@ impl<'a, T: Real> Rows<'a, T> {
 
     /// Scales at most a batch of rows by kernels for batches. Unless the output is the input, too, the elements of `data` are
     /// arbitrary. Returns whether an element changes.
-    fn batch(
-        &self,
-        first: usize,
-        data: &mut [T],
-        norms: &mut [T::Norm],
-        scratch: &mut Scratch<T::Norm>,
-    ) -> bool {
+    fn batch(&self, first: usize, data: &mut [T], norms: &mut [T::Norm], scratch: &mut Scratch) -> bool {
         let (isa, len, count) = (self.isa, self.len, data.len() / self.len);
         let source = self.read(first * len, data);
         let from = if size_of::<T>() == 2 {
-            let to = &mut cleared(&mut scratch.converted)[..data.len()];
-            isa.run(ToSingles { from: source.unwrap_or(data), to });
-            Some(&*to)
+            let to = cleared(&mut scratch.converted, data.len());
+            isa.run(ToSingles { from: source.unwrap_or(data), to: &mut *to });
+            slice_of(to)
         } else {
             source.and_then(slice_of)
         };
@@ -249,21 +243,24 @@ impl<'a, T: Real> Rows<'a, T> {
             self.scale_plain(from, data, factors, &mut scratch.made);
             return true;
         }
-        let mut done = 0;
+        let (is_written, mut changes, mut done) = (self.source.is_some(), false, 0);
         while done < count {
             let plain = factors[done..].iter().take_while(|factor| **factor != 0.0).count();
-            let range = done * len..(done + plain) * len;
-            let from = from.map(|from| &from[range.clone()]);
-            self.scale_plain(from, &mut data[range], &factors[done..done + plain], &mut scratch.made);
+            let (range, factors) = (done * len..(done + plain) * len, &factors[done..done + plain]);
+            if is_written && plain > 0 || factors.iter().any(|factor| *factor != 1.0) {
+                let from = from.map(|from| &from[range.clone()]);
+                self.scale_plain(from, &mut data[range], factors, &mut scratch.made);
+                changes = true;
+            }
             done += plain;
             if done < count {
                 // The factor of this row is not plain.
                 let row = &mut data[done * len..(done + 1) * len];
-                self.one(first + done, row, Store::Cached, norms.get_mut(done));
+                changes |= self.one(first + done, row, Store::Cached, norms.get_mut(done));
                 done += 1;
             }
         }
-        true
+        changes
     }
 
     /// Scales each row by a normal factor. A factor of 1 keeps the bits of finite numbers.
@@ -272,18 +269,18 @@ impl<'a, T: Real> Rows<'a, T> {
         from: Option<&[T::Norm]>,
         data: &mut [T],
         factors: &[f64],
-        made: &mut Option<[T::Norm; BLOCK]>,
+        made: &mut Option<[f32; BLOCK]>,
     ) {
         let (isa, len) = (self.isa, self.len);
-        let scale = |to: &mut _| match self.rule.rounding() {
+        let scale = |to: &mut [T::Norm]| match self.rule.rounding() {
             Rounding::TowardZero => isa.run(ScaleRows::<T, true> { from, to, len, factors }),
             Rounding::Nearest => isa.run(ScaleRows::<T, false> { from, to, len, factors }),
         };
         if let Some(to) = slice_of_mut(data) {
             return scale(to);
         }
-        let made = &mut cleared(made)[..data.len()];
-        scale(made);
+        let made = cleared(made, data.len());
+        slice_of_mut(made).into_iter().for_each(scale);
         isa.run(FromSingles { from: made, to: data });
     }
 

@@ -25,12 +25,11 @@ use _core::kernel::halves::{HalfTimes, ScaleHalves};
 use _core::kernel::map::{AnyChange, Apply, ApplyEach};
 use _core::kernel::max::{MaxAbs, MaxRow};
 use _core::kernel::power::{HalfPower, Power};
-use _core::kernel::rows::ScaleRows;
+use _core::kernel::rows::{FromSingles, ScaleRows};
 use _core::kernel::scale::Times;
 use _core::kernel::scale_each::ScaleEach;
 use _core::kernel::sum::{Abs, AddDenseRows, AddRows, Square, Sum, SumEach};
 use _core::kernel::widen::Widen;
-use common::FromSingles;
 
 /// The levels, in the order of the table in `isa.rs`, and the names of their registers.
 const LEVELS: [(&str, Register); 3] = [

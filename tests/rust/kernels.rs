@@ -10,7 +10,7 @@ use std::slice;
 use std::sync::LazyLock;
 use std::sync::atomic::AtomicU8;
 
-use crate::common::{FromSingles, IS_SLOW, Random, ToSingles, sized, thinned};
+use crate::common::{IS_SLOW, Random, sized, thinned};
 use _core::element::{Bf16, Bool, Complex, Dtype, Element, F16, Half, Ordered, Real};
 use _core::isa::{Isa, LINE, StreamGuard};
 use _core::kernel::clip::{AnyOutside, Clip, ClipEach};
@@ -20,7 +20,7 @@ use _core::kernel::halves::HalfTimes;
 use _core::kernel::map::{AnyChange, Apply, Map};
 use _core::kernel::max::{MaxAbs, MaxRow};
 use _core::kernel::power::{HalfPower, Power};
-use _core::kernel::rows::PlainFactors;
+use _core::kernel::rows::{FromSingles, PlainFactors, ToSingles};
 use _core::kernel::scale::{ClipMagnitude, Scale};
 use _core::kernel::scale_each::{FactorKind, ScaleEach};
 use _core::kernel::sum::{

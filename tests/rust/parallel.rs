@@ -21,7 +21,7 @@ use _core::parallel::elementwise::{AnyTask, Task, apply_elementwise, scale};
 use _core::parallel::reduce::{AnyView, CHUNK, Order, norm, norm_of_view, norms_into};
 use _core::parallel::rows::{Rule, scale_rows};
 use _core::parallel::{MAX_THREADS, THREADS};
-use _core::scaled::{Factor, Limit, Rounding, Scaled, power_of_two};
+use _core::scaled::{Factor, Limit, NonFinite, Rounding, Scaled, power_of_two};
 use _core::setting::Setting;
 use _core::walk::{Axis, Bounds, Broadcast, Cells, Factors, Layout, Memory, Slices, Target, Uniform, View};
 
@@ -1126,9 +1126,18 @@ fn check_rules<T: Real + Known>(bits: fn(T) -> u64) {
             data[row * width..(row + 1) * width].fill(T::from_float(x));
         }
         data[7 * width..][..width.div_ceil(2)].fill(T::ZERO);
-        let limit = 577.0 * (width as f64).sqrt();
-        let strict = Limit { margin: 1e-6, ..limit.into() };
-        for rule in [Rule::Clip(limit.into()), Rule::Clip(strict), Rule::Clip(0.0.into()), Rule::Normalize] {
+        (data[50 * width], data[70 * width]) = (T::from_float(f64::NAN), T::from_float(f64::INFINITY));
+        let limit = Limit::from(577.0 * (width as f64).sqrt());
+        let limits = [
+            limit,
+            Limit { margin: 1e-6, ..limit },
+            Limit { nonfinite: NonFinite::Keep, divisor: 1.5, ..limit },
+            Limit { nonfinite: NonFinite::Erase, margin: 1e-6, ..limit },
+            0.0.into(),
+            1e-320.into(),
+            f64::INFINITY.into(),
+        ];
+        for rule in limits.map(Rule::Clip).into_iter().chain([Rule::Normalize]) {
             let isa = Isa::current();
             let (mut expected, mut norms) = (data.clone(), Vec::new());
             for row in expected.chunks_mut(width) {
@@ -1155,6 +1164,30 @@ fn check_rules<T: Real + Known>(bits: fn(T) -> u64) {
             }
         }
     }
+}
+
+/// Norms of rows that overlap in memory.
+fn check_windows<T: Real + Known>() {
+    for (len, step) in [(3, 1), (700, 1), (1024, 600), (1024, 1), (1025, 1000), (20, 30), (20, 41)] {
+        let data: Vec<T> = some(16, 70 * step + len);
+        let along = |len, stride: usize| Layout::new([Axis { len, stride: stride.cast_signed() }]);
+        let slices = Slices::new(Memory::Elements(&data), 0, along(70, step), along(len, 1));
+        for order in [Order::One, Order::Two] {
+            let found = everywhere(|isa| slice_norms(isa, &slices, order).expect("memory"));
+            for (at, found) in found.into_iter().enumerate() {
+                let row = View::Dense(&data[at * step..at * step + len]);
+                assert_eq!(found, norm_of_view(Isa::current(), &row, order), "{len} elements, step {step}");
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_that_overlap_have_their_norms() {
+    check_windows::<f32>();
+    check_windows::<f64>();
+    check_windows::<F16>();
+    check_windows::<Bf16>();
 }
 
 #[test]

@@ -7,10 +7,10 @@ use super::order::{Order, Reduction};
 use super::pass::{CHUNK, norms_of_slices, with_direct_term, with_term};
 use crate::element::Element;
 use crate::error::{Result, vec_with_room};
-use crate::isa::{Aligned, Isa};
+use crate::isa::{Aligned, Isa, LINE};
 use crate::kernel::max::MaxRow;
 use crate::kernel::rows::PlainNorms;
-use crate::kernel::sum::{AddDenseRows, AddRows, BLOCK, FoldRows, ROWS, ROWS_AT_ONCE, Term, Total};
+use crate::kernel::sum::{Abs, AddDenseRows, AddRows, BLOCK, FoldRows, ROWS, ROWS_AT_ONCE, Term, Total};
 use crate::parallel::Crew;
 use crate::scaled::{FromNorm, Scaled};
 use crate::walk::{Slices, with_scratch};
@@ -80,17 +80,21 @@ pub(super) fn column_norms<T: Element, N: FromNorm>(
 ) -> Result<()> {
     let is_direct = T::DIRECT && matches!(first, Reduction::Abs | Reduction::Square);
     let (width, columns) = (dense_width(slices).filter(|_| is_direct), slices.kept.len());
-    let finish_sums = |first: usize, sums: &[f64], norms: &mut [N]| {
-        let exact_zeros = (first..).step_by(STRIP).zip(sums.chunks(STRIP)).all(|(first, sums)| {
-            let (columns, shape) = (first..first + sums.len(), [slices.reduced.len(), sums.len()]);
-            has_exact_zero_columns(
-                isa,
-                shape,
-                &mut Rows { slices, columns, gathered: &mut [[T::ZERO; _]] },
-                sums,
-            )
-        });
-        norms_of_slices(isa, slices, first, order, (sums, exact_zeros), norms);
+    let finish_sums = |from: usize, sums: &[f64], norms: &mut [N]| {
+        let exact_zeros = match first {
+            Reduction::Abs => true,
+            Reduction::Square => (from..).step_by(STRIP).zip(sums.chunks(STRIP)).all(|(from, sums)| {
+                let columns = from..from + sums.len();
+                has_exact_zero_columns::<T>(sums, |sizes| {
+                    let gathered = &mut [[T::ZERO; _]; ROWS_AT_ONCE];
+                    Rows { slices, columns, gathered }.for_each_matrix(sizes, |rows, sizes| {
+                        add_rows(isa, 0..slices.reduced.len(), rows, None, Abs, sizes);
+                    });
+                })
+            }),
+            _ => false,
+        };
+        norms_of_slices(isa, slices, from, order, (sums, exact_zeros), norms);
     };
     if is_direct && slices.reduced.len() <= ROWS {
         // The sum of so few rows needs no total: one accumulator holds it.
@@ -297,25 +301,24 @@ pub(in crate::parallel) fn sum_columns<T: Element>(
     sums.iter_mut().zip(&*totals).for_each(|(sum, total)| *sum = total.value());
 }
 
-/// [`has_exact_zeros`](super::pass::has_exact_zeros) for at most [`WIDEST_STRIP`] columns of matrices of this shape. If there are
-/// such columns, all rows are read again.
+/// Whether all columns whose sum of squares is 0 are columns of zeros, for at most [`WIDEST_STRIP`] columns. `add_sizes` adds up
+/// the magnitudes of each column, which reads all of them again. If few columns are such, the result is false, because these
+/// take less time one by one.
 pub(in crate::parallel) fn has_exact_zero_columns<T: Element>(
-    isa: Isa,
-    [len, width]: [usize; 2],
-    rows: &mut impl ReadRows<T>,
     sums: &[f64],
+    add_sizes: impl FnOnce(&mut [f64]),
 ) -> bool {
-    if !T::DOUBLE || !sums.contains(&0.0) {
+    /// The columns of which one has to be such: the float64 of a cache line, all of which are fetched for one.
+    const MANY: usize = LINE / size_of::<f64>();
+    if !T::DOUBLE {
         return true;
     }
-    let maxima = &mut [T::Magnitude::default(); WIDEST_STRIP][..sums.len()];
-    for (first, max) in (0..).step_by(len).zip(maxima.chunks_mut(width)) {
-        for at in first..first + len {
-            let [row] = rows.read(at);
-            isa.run(MaxRow { max: &mut *max, row });
-        }
+    if sums.iter().filter(|sum| **sum == 0.0).count() * MANY < sums.len() {
+        return false;
     }
-    sums.iter().zip(maxima).all(|(sum, max)| *sum != 0.0 || T::from_magnitude(*max) == 0.0)
+    let sizes = &mut [0.0; WIDEST_STRIP][..sums.len()];
+    add_sizes(sizes);
+    sums.iter().zip(sizes).all(|(sum, size)| *sum != 0.0 || *size == 0.0)
 }
 
 /// Adds rows to one total per column, at most [`WIDE`] columns. `next`: see [`AddRows`].
@@ -336,8 +339,8 @@ fn add_columns<T: Element>(
     });
 }
 
-/// Adds at most [`ROWS`] rows to one accumulator per column.
-fn add_rows<T: Element>(
+/// Adds at most [`ROWS`] rows, or more if digits may get lost, to one accumulator per column.
+pub(in crate::parallel) fn add_rows<T: Element>(
     isa: Isa,
     range: Range<usize>,
     rows: &mut impl ReadRows<T>,

@@ -280,8 +280,9 @@ pub(in crate::parallel) fn row_sums<T: Element>(
 /// [`row_sums`] of float16, which are converted to float32 first: several rows at a time, unless many other elements lie between
 /// them.
 fn row_sums_of_halves(isa: Isa, data: &[F16], [len, step]: [usize; 2], pass: Reduction, sums: &mut [f64]) {
-    let rows = if step <= 2 * len { (BLOCK / step).max(1) } else { 1 };
-    with_scratch(0.0, rows.min(sums.len()) * step, |scratch| {
+    let rows = if step <= 2 * len { 1 + (BLOCK - len) / step } else { 1 };
+    let longest = rows.min(sums.len()).saturating_sub(1) * step + len;
+    with_scratch(0.0, longest, |scratch| {
         for (sums, from) in sums.chunks_mut(rows).zip((0..).step_by(rows * step)) {
             let singles = &mut scratch[..(sums.len() - 1) * step + len];
             isa.run(ToSingles { from: &data[from..from + singles.len()], to: singles });

@@ -6,8 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use _core::element::{Element, Real};
 use _core::error::Result;
-use _core::isa::{Isa, Level, Op};
-use _core::kernel::halves::{from_singles, to_singles};
+use _core::isa::Isa;
 use _core::parallel::columns::scale_columns;
 use _core::parallel::reduce::{Order, norms_into};
 use _core::parallel::rows::{Rule, scale_rows};
@@ -81,32 +80,4 @@ pub(crate) fn clip_columns<T: Real>(
 ) -> Result<()> {
     let source = source.map(View::Dense);
     scale_columns::<T>(isa, source.as_ref(), output, shape, Rule::Clip(limit.into()), &mut [])
-}
-
-/// [`to_singles`] as an operation.
-pub(crate) struct ToSingles<'a, T> {
-    pub(crate) from: &'a [T],
-    pub(crate) to: &'a mut [f32],
-}
-
-impl<T: Real> Op for ToSingles<'_, T> {
-    type Output = ();
-    #[inline(always)]
-    fn eval<L: Level>(self, level: L) {
-        to_singles(level, self.from, self.to);
-    }
-}
-
-/// [`from_singles`] as an operation.
-pub(crate) struct FromSingles<'a, T> {
-    pub(crate) from: &'a [f32],
-    pub(crate) to: &'a mut [T],
-}
-
-impl<T: Real> Op for FromSingles<'_, T> {
-    type Output = ();
-    #[inline(always)]
-    fn eval<L: Level>(self, level: L) {
-        from_singles(level, self.from, self.to);
-    }
 }
