@@ -282,7 +282,7 @@ fn masked(term: f64, mask: u64) -> f64 {
 
 /// Computes the [`Sum`] of each of several short sequences in one call: a call for each costs more than a few elements.
 ///
-/// The tail of a sequence, less than a row of lanes, is read [`PIECE`] elements at a time; a mask removes the elements after
+/// The tail of a sequence, less than a row of lanes, is read eight elements at a time; a mask removes the elements after
 /// the sequence.
 pub struct SumEach<I, F> {
     /// The length of each sequence, memory that begins with its elements, and the place of its sum. If more elements follow in
