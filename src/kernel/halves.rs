@@ -22,7 +22,7 @@
 //! For bfloat16, the product with the lower bound may have been rounded up to such a number. So the next float32 toward zero
 //! decides.
 
-use super::truncate::size_toward_zero;
+use super::truncate::truncated;
 use crate::element::{Bf16, Dtype, F16, Real, to_odd};
 use crate::isa::{
     CONVERTED, Isa, LINE, Level, Lines, Op, StreamGuard, prefetch_ahead, prefetch_distance, slice_of,
@@ -295,8 +295,7 @@ fn convert<A: Copy, B>(
 /// rounded toward zero.
 #[inline(always)]
 pub(super) fn product<T: Real, const TOWARD_ZERO: bool>(x: f32, by: f64) -> f32 {
-    let product = f64::from(x) * by;
-    if TOWARD_ZERO { (size_toward_zero::<T>(product) as f32).copysign(x) } else { to_odd(product) }
+    if TOWARD_ZERO { truncated::<T, f32>(x, by) } else { to_odd(f64::from(x) * by) }
 }
 
 /// Scales by products in float64.

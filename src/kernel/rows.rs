@@ -6,7 +6,7 @@
 
 use super::halves::{from_singles, to_singles};
 use super::sum::is_plain_sum;
-use super::truncate::{product_toward_zero, size_toward_zero};
+use super::truncate::truncated;
 use crate::element::{Dtype, Real, to_odd};
 use crate::isa::{Level, Op};
 use crate::scaled::{FromNorm, Limit};
@@ -144,7 +144,7 @@ impl<T: Real, const TOWARD_ZERO: bool> ScaleRows<'_, T, TOWARD_ZERO> {
         }
     }
 
-    /// Products, in a copy: otherwise the compiler would not know that they are not read again.
+    /// Scales a copy: the compiler does not vectorize a loop whose output may overlap its input or the factors.
     #[inline(always)]
     fn scaled<const N: usize>(from: &[T::Norm; N], by: f64) -> [T::Norm; N] {
         let mut made = *from;
@@ -158,12 +158,10 @@ impl<T: Real, const TOWARD_ZERO: bool> ScaleRows<'_, T, TOWARD_ZERO> {
 /// The product, whose conversion to T, rounded to nearest, is the result.
 #[inline(always)]
 fn row_product<T: Real, const TOWARD_ZERO: bool>(x: T::Norm, by: f64) -> T::Norm {
-    let product = x.widen() * by;
     match (TOWARD_ZERO, size_of::<T>()) {
-        (true, _) if T::DOUBLE => T::Norm::narrow(product_toward_zero(x.widen(), by)),
-        (true, _) => T::Norm::narrow(size_toward_zero::<T>(product)).with_sign_of(x),
-        (false, 2) => T::Norm::narrow_single(to_odd(product)),
-        (false, _) => T::Norm::narrow(product),
+        (true, _) => truncated::<T, T::Norm>(x, by),
+        (false, 2) => T::Norm::narrow_single(to_odd(x.widen() * by)),
+        (false, _) => T::Norm::narrow(x.widen() * by),
     }
 }
 

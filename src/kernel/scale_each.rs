@@ -39,7 +39,7 @@ impl<T: Real> Op for ScaleEach<'_, T> {
             (true, Nearest) if size_of::<T>() == 2 => self.by_singles::<false, L>(level),
             (true, TowardZero) if size_of::<T>() == 2 => self.by_singles::<true, L>(level),
             (true, Nearest) => self.by(|x, by| T::narrow(x.widen() * by)),
-            (true, TowardZero) => self.by(truncated),
+            (true, TowardZero) => self.by(truncated::<T, T>),
             (false, Nearest) => self.by(|x, by| unless_one(x, by, T::narrow(scaled_by(x, by)))),
             (false, TowardZero) => {
                 self.by(|x, by| unless_one(x, by, truncated_by_any(x, Factor::new(by, 1.0))));

@@ -12,7 +12,7 @@ impl<T: Real> Map<T> for Truncate {
     const CONVERTS: bool = matches!(T::DTYPE, Dtype::F32);
     #[inline(always)]
     fn map(&self, x: T) -> T {
-        truncated(x, self.0)
+        truncated::<T, T>(x, self.0)
     }
 }
 
@@ -41,13 +41,14 @@ pub(super) fn size_toward_zero<T: Real>(x: f64) -> f64 {
     f64::from_bits(x.to_bits() & kept) - down
 }
 
-/// The product by a normal positive number of at most 1, rounded toward zero, except that a normal float64 is rounded to nearest.
+/// The product of an element of type T and a normal positive number of at most 1, rounded toward zero, except that a normal
+/// float64 is rounded to nearest. N is T or, for 16-bit elements, float32: then the conversion to T is the result.
 #[inline(always)]
-pub(super) fn truncated<T: Real>(x: T, by: f64) -> T {
+pub(super) fn truncated<T: Real, N: Real>(x: N, by: f64) -> N {
     if T::DOUBLE {
-        return T::narrow(product_toward_zero(x.widen(), by));
+        return N::narrow(product_toward_zero(x.widen(), by));
     }
-    T::narrow(size_toward_zero::<T>(x.widen() * by)).with_sign_of(x)
+    N::narrow(size_toward_zero::<T>(x.widen() * by)).with_sign_of(x)
 }
 
 /// `x` rounded toward zero. `x` is infinite, NaN or within the range of T.

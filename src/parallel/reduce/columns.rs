@@ -301,19 +301,19 @@ pub(in crate::parallel) fn sum_columns<T: Element>(
     sums.iter_mut().zip(&*totals).for_each(|(sum, total)| *sum = total.value());
 }
 
-/// Whether all columns whose sum of squares is 0 are columns of zeros, for at most [`WIDEST_STRIP`] columns. `add_sizes` adds up
-/// the magnitudes of each column, which reads all of them again. If few columns are such, the result is false, because these
-/// take less time one by one.
+/// Whether all columns whose sum of squares is 0 consist of zeros, for at most [`WIDEST_STRIP`] columns. `add_sizes` adds up the
+/// magnitudes of each column, which reads all columns again. If few sums are 0, the result is false: then it takes less time to
+/// read their columns one by one.
 pub(in crate::parallel) fn has_exact_zero_columns<T: Element>(
     sums: &[f64],
     add_sizes: impl FnOnce(&mut [f64]),
 ) -> bool {
-    /// The columns of which one has to be such: the float64 of a cache line, all of which are fetched for one.
-    const MANY: usize = LINE / size_of::<f64>();
+    /// The columns of float64 that share a cache line. A column that is read alone fetches all of them.
+    const IN_LINE: usize = LINE / size_of::<f64>();
     if !T::DOUBLE {
         return true;
     }
-    if sums.iter().filter(|sum| **sum == 0.0).count() * MANY < sums.len() {
+    if sums.iter().filter(|sum| **sum == 0.0).count() * IN_LINE < sums.len() {
         return false;
     }
     let sizes = &mut [0.0; WIDEST_STRIP][..sums.len()];
@@ -339,7 +339,7 @@ fn add_columns<T: Element>(
     });
 }
 
-/// Adds at most [`ROWS`] rows, or more if digits may get lost, to one accumulator per column.
+/// Adds rows to one accumulator per column. More than [`ROWS`] rows would lose digits.
 pub(in crate::parallel) fn add_rows<T: Element>(
     isa: Isa,
     range: Range<usize>,
