@@ -74,6 +74,11 @@ __all__ = [
     "trim",
 ]
 
+# Users see this name in tracebacks, help(), error messages and pickles.
+for _name in __all__:
+    if _name != "__version__":
+        globals()[_name].__module__ = __name__
+
 
 # Type checkers take a module with such a function as one that has every name.
 if not _typing.TYPE_CHECKING:

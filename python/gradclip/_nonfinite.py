@@ -38,8 +38,6 @@ class NonFiniteError(ValueError):
         another rank.
     """
 
-    __module__ = "gradclip"  # in tracebacks and pickles
-
     norm: float
     entries: tuple[Any, ...]
 
