@@ -9,7 +9,7 @@ import numpy as np
 
 from gradclip import _core, _exact
 from gradclip._checks import Checks
-from gradclip._exchange import Share, copies, to_float, to_floats
+from gradclip._exchange import NO_NORM, Share, copies, to_float, to_floats
 from gradclip._nonfinite import NonFiniteError
 from gradclip._nonfinite import error as nonfinite_error
 from gradclip._norm_state import check_reproducible
@@ -86,7 +86,7 @@ def global_norm(  # noqa: PLR0917 (called by the public function)
         # An empty list, so that all other arguments are checked.
         _core.global_norm((), name, ord, nonfinite, integers)
         reproducible = check_reproducible("global_norm", name, order, reproducible)
-        share.agree(order, 0.0, 0.0, replicated, (nonfinite, integers, reproducible))
+        share.agree(order, 0.0, 0.0, replicated, nonfinite=nonfinite, integers=integers, reproducible=reproducible)
         part = _sums_of_list(share, t_list, name, (nonfinite, integers), replicated, reproducible)
         norm, _ = _norm(share, part, reproducible)
     except Exception as error:  # noqa: BLE001 (the other ranks wait)
@@ -134,9 +134,10 @@ def clip_by_global_norm(  # noqa: PLR0917 (called by the public function)
     def norm() -> tuple[Array, int]:
         checks = Checks(function, name)
         order, limit = checks.order(ord), checks.limit("clip_norm", clip_norm, False)
-        used = -1.0 if use_norm is None else checks.limit("use_norm", use_norm, True)
+        used = NO_NORM if use_norm is None else checks.limit("use_norm", use_norm, True)
         is_exact = check_reproducible(function, name, order, reproducible)
-        share.agree(order, limit, used, replicated, (nonfinite, strict, integers, is_exact))
+        options = {"nonfinite": nonfinite, "strict": strict, "integers": integers}
+        share.agree(order, limit, used, replicated, **options, reproducible=is_exact)
         if use_norm is not None:
             # There is nothing to sum, but the arguments are checked and compared.
             if replicated is not None:
@@ -171,7 +172,7 @@ def clip_by_norm(  # noqa: PLR0917 (called by the public functions)
     share = Share(function, name, comm)
 
     def norms() -> tuple[Array, int]:
-        return _norms_of_tensor(share, t, clip_norm, axes, name, (nonfinite, strict), replicated)
+        return _norms_of_tensor(share, t, clip_norm, axes, name, nonfinite, strict, replicated)
 
     try:
         return _core.clip_by_norm(function, t, clip_norm, axes, name, nonfinite, strict, out, norms)
@@ -180,7 +181,7 @@ def clip_by_norm(  # noqa: PLR0917 (called by the public functions)
 
 
 def _norms_of_tensor(  # noqa: PLR0917
-    share: Share, t: Any, clip_norm: Any, axes: Any, name: Any, options: tuple[Any, ...], replicated: Any
+    share: Share, t: Any, clip_norm: Any, axes: Any, name: Any, nonfinite: Any, strict: Any, replicated: Any
 ) -> tuple[Array, int]:
     """Return the norms of a tensor in parts, or of its slices, and the number of elements of each."""
     function = share.function
@@ -189,7 +190,7 @@ def _norms_of_tensor(  # noqa: PLR0917
     ndim = np.ndim(values_of(t))
     given = Checks(function, name).axes("axes", axes, ndim) if sums.ndim > 1 else None
     kept = () if given is None else tuple(axis for axis in range(ndim) if axis not in given)
-    share.agree(2.0, limit, 0.0, replicated, (*options, kept, sums.shape[:-1]))
+    share.agree(2.0, limit, 0.0, replicated, nonfinite=nonfinite, strict=strict, axes=kept, shape=sums.shape[:-1])
     elements = float(len_of_slice)
     sums = np.ascontiguousarray(sums)
     if replicated is not None:
@@ -198,7 +199,7 @@ def _norms_of_tensor(  # noqa: PLR0917
         elements = elements / ranks if ranks else 0.0
     sums, count = share.merge(sums, elements)
     found = _core.roots_of_power_sums(sums, 2.0)
-    if options[0] == "raise" and not np.isfinite(found).all():
+    if nonfinite == "raise" and not np.isfinite(found).all():
         raise _refusal(share, "t", t, None, None if sums.ndim == 1 else axes, found)
     return found, count
 

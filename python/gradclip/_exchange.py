@@ -10,7 +10,7 @@ numbers   meaning
 1, 2      a number that stands for the layout, the function and its arguments, and its square
 3 to 8    1 for an error of the class in `_CLASSES`
 9 to 14   arguments that must agree, see `_AGREED`
-15        the number of sums of powers
+15        the number of norms: of tensors, of slices, or 1
 16        the number of elements
 17        a random number, by which a function that sums is told from one that averages
 18, ...   the sums of powers, or the text of the error
@@ -53,8 +53,9 @@ _DATA = 18
 _HEAD = struct.Struct(f"{_NONCE}d")
 _NO_ERRORS = (0.0,) * 6
 _ARGUMENTS = slice(9, 15)
-_AGREED = ("comm", "ord", "clip_norm", "use_norm", "replicated", "the other options, axes or shape")
-_SIZES = "the number of tensors or slices"
+_AGREED = ("comm", "ord", "clip_norm", "use_norm", "replicated", "the other options")
+#: What stands for ``use_norm=None`` in a message.
+NO_NORM = -1.0
 
 #: The types of errors that reach other ranks. The last one stands for all others.
 _CLASSES: tuple[type[Exception], ...] = (
@@ -87,6 +88,8 @@ class Share:
         self.order = 2.0
         self.agreed: tuple[float, ...] = (0.0,) * len(_AGREED)
         self.stamp = 0.0
+        #: The names of the options that must agree.
+        self.options = _AGREED[-1]
         self.is_done = False
         #: The processes whose sums have been merged so far.
         self.ranks = 1
@@ -94,7 +97,7 @@ class Share:
         self.merged: list[tuple[Group, Array]] = []
 
     def agree(
-        self, order: float, clip_norm: float = 0.0, use_norm: float = 0.0, replicated: Any = None, options: Any = None
+        self, order: float, clip_norm: float = 0.0, use_norm: float = 0.0, replicated: Any = None, **options: Any
     ) -> None:
         """Say what must be the same on all ranks."""
         if self.wrong is not None:
@@ -104,7 +107,11 @@ class Share:
         if not self.groups and replicated is not None:
             raise ValueError(f"{self.prefix}: replicated: found {describe(replicated)}; allowed without comm: None")
         self.order = order
-        self.agreed = (stamp(self.function), order, clip_norm, use_norm, stamp(_kind_of(replicated)), stamp(options))
+        if options:
+            *others, last = options
+            self.options = f"{', '.join(others)} or {last}"
+        values = stamp(tuple(options.values()))
+        self.agreed = (stamp(self.function), order, clip_norm, use_norm, stamp(_kind_of(replicated)), values)
         self.stamp = stamp(VERSION, *self.agreed)
 
     @property
@@ -127,12 +134,13 @@ class Share:
         """Merge sums of powers, and numbers of elements, of all ranks."""
         self.is_done = True
         shape, data = data.shape, data.reshape(-1)
+        norms = math.prod(shape[:-1])
         failed: _Failure | None = None if error is None else _Failure(error)
         for group in self.groups:
             if failed is None:
-                data, elements, failed = self._merge(group, data, elements)
+                data, elements, failed = self._merge(group, data, norms, elements)
             else:
-                _, _, failed = self._merge(group, np.zeros(0), 0.0, failed)
+                _, _, failed = self._merge(group, np.zeros(0), 0, 0.0, failed)
         if failed is not None:
             if error is not None and not failed.is_placed:
                 raise error
@@ -140,12 +148,12 @@ class Share:
         return data.reshape(shape), round(elements)
 
     def _merge(
-        self, group: Group, data: Array, elements: float, failed: _Failure | None = None
+        self, group: Group, data: Array, norms: int, elements: float, failed: _Failure | None = None
     ) -> tuple[Array, float, _Failure | None]:
         """Merge what the ranks of one group have."""
         message = np.zeros(_LENGTH)
         size = data.size
-        _HEAD.pack_into(message.data, 0, 1.0, self.stamp, self.stamp**2, *_NO_ERRORS, *self.agreed, size, elements)
+        _HEAD.pack_into(message.data, 0, 1.0, self.stamp, self.stamp**2, *_NO_ERRORS, *self.agreed, norms, elements)
         is_short = size <= _LENGTH - _DATA
         if failed is not None:
             failed.write(message)
@@ -154,7 +162,7 @@ class Share:
         found = group.gather(message)
         own = message[:_ELEMENTS].tobytes()
         is_same = failed is None and group.gathers and found[:, :_ELEMENTS].tobytes() == own * len(found)
-        if not is_same and (failure := group.disagreement(found, message)) is not None:
+        if not is_same and (failure := group.disagreement(found, message, self.options)) is not None:
             return data, elements, failure
         sums = found[:, _DATA : _DATA + size] if is_short else group.gather(np.ascontiguousarray(data))
         self.merged.append((group, sums))
@@ -240,27 +248,29 @@ class Group:
         """Return the words for a rank."""
         return f"rank {rank}" if self.argument == "comm" else f"rank {rank} of {self.argument}"
 
-    def disagreement(self, found: Array, message: Array) -> _Failure | None:
-        """Return the first error that messages tell of."""
+    def disagreement(self, found: Array, message: Array, options: str) -> _Failure | None:
+        """Return the first error that messages tell of. ``options`` names the options that must agree."""
         for rank in np.flatnonzero(found[:, _ERRORS].any(axis=1)).tolist():
             return _Failure.read(found[rank], self.place(rank))
         fields = found[:, _ARGUMENTS]
         is_same = (fields == fields[0]) | (np.isnan(fields) & np.isnan(fields[0]))
         if not is_same.all():
             i, row = np.argwhere(~is_same.T)[0].tolist()
-            is_number = _AGREED[i] in {"ord", "clip_norm", "use_norm"}
-            values = f"{float(fields[0, i])} and {float(fields[row, i])}" if is_number else "different ones"
-            if i == 0:
+            argument, values = (*_AGREED[:-1], options)[i], "different ones"
+            if argument in {"ord", "clip_norm", "use_norm"}:
+                first, other = (_number_text(argument, float(fields[rank, i])) for rank in (0, row))
+                values = f"{first} and {other}"
+            elif i == 0:
                 values = "calls of different functions"
             ranks = f"{self.place(0)} and {self.place(row)}"
-            return _Failure(ValueError(), f"{_AGREED[i]}: found {values} on {ranks}; allowed: the same on all")
+            return _Failure(ValueError(), f"{argument}: found {values} on {ranks}; allowed: the same on all")
         if (found[:, 1] != message[1]).any() or (found[:, 0] != 1.0).any():
             return _Failure(ValueError(), "comm: found ranks with another version of gradclip; allowed: one version")
         sizes = found[:, _ELEMENTS - 1]
         if (sizes != message[_ELEMENTS - 1]).any():
             row = int((sizes != sizes[0]).argmax())
-            text = f"{_SIZES}: found different ones on {self.place(0)} and {self.place(row)}; allowed: the same on all"
-            return _Failure(ValueError(), text)
+            counts = f"{int(sizes[0])} and {int(sizes[row])} tensors on {self.place(0)} and {self.place(row)}"
+            return _Failure(ValueError(), f"t_list: found {counts}; allowed: as many on all")
         return None
 
 
@@ -319,7 +329,7 @@ class _Sum(Group):
         # A copy: the function may keep its array, and another thread may resize it.
         return np.array(found).reshape(1, -1)
 
-    def disagreement(self, found: Array, message: Array) -> _Failure | None:
+    def disagreement(self, found: Array, message: Array, options: str) -> _Failure | None:
         total = found[0]
         ranks = total[0]
         is_alone = ranks == 1.0 and total[_NONCE] == message[_NONCE]
@@ -336,12 +346,16 @@ class _Sum(Group):
         # The stamps are whole numbers, so their sums are exact; those of limits are rounded.
         agreed = np.isclose(total[_ARGUMENTS], ranks * message[_ARGUMENTS], rtol=1e-9, atol=0.0, equal_nan=True)
         if total[1] != ranks * message[1] or total[2] != ranks * message[2] or not agreed.all():
-            return _Failure(
-                ValueError(), f"found arguments that differ between ranks; allowed: the same {', '.join(_AGREED[1:])}"
-            )
+            names = ", ".join((*_AGREED[1:-1], options))
+            return _Failure(ValueError(), f"found arguments that differ between ranks; allowed: the same {names}")
         if total[_ELEMENTS - 1] != ranks * message[_ELEMENTS - 1]:
-            return _Failure(ValueError(), f"{_SIZES}: found different ones; allowed: the same on all ranks")
+            count = int(message[_ELEMENTS - 1])
+            return _Failure(ValueError(), f"t_list: found {count} tensors here only; allowed: as many on all ranks")
         return None
+
+
+def _number_text(argument: str, number: float) -> str:
+    return "None" if argument == "use_norm" and number == NO_NORM else str(number)
 
 
 def _are_whole(numbers: Any, tolerance: float = 0.0) -> bool:
@@ -372,7 +386,12 @@ def _groups_of(prefix: str, comm: Any) -> tuple[list[Group], Exception | None]:
     wrong: Exception | None = None
     for i, one in enumerate(comm):
         try:
-            groups.append(_group(prefix, one, f"comm[{i}]"))
+            group = _group(prefix, one, f"comm[{i}]")
+            for earlier in groups:
+                if earlier.comm is one and group.gathers and group.size() > 1:
+                    text = f"comm[{i}]: found the communicator of {earlier.argument}; allowed: each communicator once"
+                    raise ValueError(f"{prefix}: {text}")  # noqa: TRY301 (as the other errors of an entry)
+            groups.append(group)
         except (TypeError, ValueError) as error:  # noqa: PERF203 (few communicators)
             wrong = wrong or error
     if wrong is not None and not groups:

@@ -271,6 +271,10 @@ class TestClip:
         ):
             with pytest.raises(ValueError, match=r"use_norm: found 3\.0 and 4\.0 on rank 0 and rank 1"):
                 ranks.raise_again(error)
+        norms = (None, 3.0)
+        for error in ranks.run([lambda c, norm=norm: gc.clip_by_global_norm([], 1.0, norm, comm=c) for norm in norms]):
+            with pytest.raises(ValueError, match=r"use_norm: found None and 3\.0 on rank 0 and rank 1"):
+                ranks.raise_again(error)
 
     @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "c8", "c16"])
     @pytest.mark.parametrize("axes", [None, 0, (0, 1), (2, 0), (0, -1, 1)])
@@ -353,7 +357,8 @@ class TestNorms:
         """No rank hangs, however long the messages would be."""
         for lengths in ([1, 2, 2], [100, 40, 100], [3, 200, 3]):
             for error in on_each([[np.ones(3)] * n for n in lengths], lambda own, comm: gc.norms(own, comm=comm)):
-                with pytest.raises(ValueError, match="number of tensors or slices"):
+                counts = f"{lengths[0]} and {lengths[1]} tensors on rank 0 and rank 1"
+                with pytest.raises(ValueError, match=f"t_list: found {counts}; allowed: as many on all"):
                     ranks.raise_again(error)
 
     def test_replicated(self):
@@ -460,7 +465,7 @@ class TestFaults:
             ((np.ones((2, 3, 1)), 2), (np.ones((3, 2, 1)), 2)),
         ):
             for error in ranks.run([work(*own), work(*other)]):
-                with pytest.raises(ValueError, match="the other options, axes or shape: found different ones"):
+                with pytest.raises(ValueError, match="nonfinite, strict, axes or shape: found different ones"):
                     ranks.raise_again(error)
         found = ranks.run([work(np.ones((2, 2)), 0), work(np.ones((7, 2)), -2)])
         np.testing.assert_allclose(found[0], 1 / 3)
@@ -470,7 +475,7 @@ class TestFaults:
             return lambda c: gc.clip_by_global_norm([np.ones(2)], 1.0, np.nan, nonfinite=nonfinite, comm=c)
 
         for error in ranks.run([work("zero"), work("keep")]):
-            with pytest.raises(ValueError, match="the other options, axes or shape: found different ones"):
+            with pytest.raises(ValueError, match="nonfinite, strict, integers or reproducible: found different ones"):
                 ranks.raise_again(error)
 
     def test_the_first_rank_is_named(self):
@@ -504,8 +509,8 @@ class TestFaults:
             (({"ord": 2}, {"ord": 3}), "ord: found 2.0 and 3.0"),
             (({"clip_norm": 1.0}, {"clip_norm": 2.0}), "clip_norm: found 1.0 and 2.0"),
             (({"replicated": [True]}, {}), "replicated: found different ones"),
-            (({"nonfinite": "raise"}, {}), "the other options"),
-            (({"reproducible": True}, {}), "the other options"),
+            (({"nonfinite": "raise"}, {}), "nonfinite, strict, integers or reproducible: found different ones"),
+            (({"reproducible": True}, {}), "nonfinite, strict, integers or reproducible: found different ones"),
         ],
     )
     def test_arguments_that_differ(self, options, words):
@@ -560,10 +565,18 @@ class TestFaults:
         def lists(count):
             return [np.ones(2)] * count
 
-        for of in (lambda c: c, lambda c: c.sum):
+        texts = {"2 and 3 tensors on rank 0 and rank 1": lambda c: c, "[23] tensors here only": lambda c: c.sum}
+        for text, of in texts.items():
             for error in on_each([lists(2), lists(3)], lambda own, comm, of=of: gc.norms(own, comm=of(comm))):
-                with pytest.raises(ValueError, match="the number of tensors or slices: found different ones"):
+                with pytest.raises(ValueError, match=f"t_list: found {text}"):
                     ranks.raise_again(error)
+
+    def test_one_communicator_twice(self):
+        """Its ranks would count twice. A communicator of one rank counts once, however often."""
+        for error in on_each([[np.ones(2)]] * 2, lambda own, comm: gc.global_norm(own, comm=[comm, comm])):
+            with pytest.raises(ValueError, match=r"comm\[1\]: found the communicator of comm\[0\]; allowed: each comm"):
+                ranks.raise_again(error)
+        assert on_each([[np.ones(4)]], lambda own, comm: gc.global_norm(own, comm=[comm, comm])) == [2.0]
 
     def test_a_sum_tells_no_rank(self):
         for error in on_each([[np.ones(2)], [object()]], lambda own, comm: gc.global_norm(own, comm=comm.sum)):
