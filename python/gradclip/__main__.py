@@ -26,7 +26,7 @@ import numpy as np
 import gradclip as gc
 from gradclip import _core
 from gradclip._exchange import to_float
-from gradclip._files import Block, FileError, Order, StoredTensor, tensors_of
+from gradclip._files import Block, FileError, Order, StoredTensor, reason, tensors_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -73,6 +73,8 @@ def summarize_difference(old: StoredTensor, new: StoredTensor, order: float, tol
         return Summary(new.name, new.dtype, new.shape)
     norms: list[float] = []
     made = _summary(new, _differences(old, new, order, norms), order, told)
+    if old.dtype != new.dtype:
+        made = replace(made, dtype=f"{old.dtype} to {new.dtype}")
     before, after = _joined(norms, order), made.norm or 0.0
     relative = after / before if before else math.inf if after else 0.0
     return replace(made, relative=math.nan if math.isnan(after) else relative)
@@ -353,10 +355,11 @@ def parser() -> argparse.ArgumentParser:
         "130 after Ctrl-C."
     )
     norms = commands.add_parser("norms", help="print the norm of each tensor, and the global norm", epilog=status)
-    norms.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    formats = "a .npy, .npz or .safetensors file"
+    norms.add_argument("files", nargs="+", type=Path, metavar="FILE", help=formats)
     diff = commands.add_parser("diff", help="print the norms of NEW - OLD, for tensors of the same name", epilog=status)
-    diff.add_argument("old", type=Path, metavar="OLD")
-    diff.add_argument("new", type=Path, metavar="NEW")
+    diff.add_argument("old", type=Path, metavar="OLD", help=f"{formats}, which is subtracted")
+    diff.add_argument("new", type=Path, metavar="NEW", help=formats)
     for each in (norms, diff):
         each.add_argument("--ord", type=_order, default=2.0, metavar="P", help="order of the norms, or inf [2]")
         each.add_argument("--top", type=_count, metavar="N", help="list only the N tensors with the largest norms")
@@ -418,7 +421,7 @@ def run(arguments: Sequence[str] | None) -> int:
         try:
             plot(listed, given.plot)
         except (FileError, OSError, ValueError) as error:
-            session.complain(f"{given.plot}: {error}")
+            session.complain(f"{given.plot}: {reason(error)}")
     if session.failed:
         return UNREADABLE
     return FINE if all(each.is_finite for each in found) else NOT_FINITE

@@ -26,11 +26,13 @@ if TYPE_CHECKING:
 
 _LIMIT = "a real number >= 0 (a Python or NumPy int, float or 0-d array)"
 _LIMITS = "a real number >= 0, or a sequence of such numbers and None, one for each tensor"
-_VECTOR = "'euclidean' or a real number > 0"
+_VECTOR = "'euclidean' or a real number > 0, numpy.inf included"
 _MATRIX = "'euclidean', 'fro', 1, 2 or inf for two axes"
 _ARRAY = "an array, a number or a nested list of numbers"
 _ENTRIES = "a sequence with len() entries"
 _WITHOUT_TREES = {"clip_by_norms", "clip_by_weight_norm", "clip_examples_by_global_norm"}
+#: The second lists of functions. Their entries belong to those of ``t_list``.
+_SECOND_LISTS = {"clip_by_weight_norm": "weights", "clip_difference_by_global_norm": "base_list"}
 
 
 class Checks(Errors):
@@ -104,7 +106,13 @@ class Checks(Errors):
         found, advice = class_text(value), ""
         if issubclass(type(value), dict):
             trees = "" if self.function in _WITHOUT_TREES else "Use gradclip.tree for a dict, or pass "
-            advice = f" {trees or 'Pass '}list(t_list.values())."
+            second = _SECOND_LISTS.get(self.function)
+            lists = (
+                f"[t_list[k] for k in t_list] and [{second}[k] for k in t_list]" if second else "list(t_list.values())"
+            )
+            advice = f" {trees or 'Pass '}{lists}."
+        elif hasattr(type(value), "__array__"):
+            advice = " Pass [t_list] for one tensor."
         elif issubclass(type(value), Iterator) or found == "<class 'dict_values'>":
             advice = " Pass list(t_list)."
         # TensorFlow's message.
@@ -176,7 +184,8 @@ class Checks(Errors):
         if issubclass(type(ord), str):
             if str.__eq__(ord, "euclidean"):
                 return 2.0
-            raise self.wrong_value("ord", ord, _VECTOR if str.__eq__(ord, "fro") else f"{_VECTOR}; {_MATRIX}")
+            has_matrices = self.function in {"norm", "normalize"} and not str.__eq__(ord, "fro")
+            raise self.wrong_value("ord", ord, f"{_VECTOR}; {_MATRIX}" if has_matrices else _VECTOR)
         number = self._number("ord", ord)
         if isinstance(number, float) and number > 0:
             return number

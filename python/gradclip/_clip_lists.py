@@ -100,7 +100,7 @@ def clip_by_weight_norm(
     eps: Number = 1e-3,
     unit_axis: int = -1,
     out: Sequence[Array | None] | None = None,
-) -> list[Array | None]:
+) -> list[Result]:
     """Scale each unit of gradients so that its norm is at most a given ratio of its weights' norm.
 
     Parameters
@@ -177,7 +177,7 @@ def clip_examples_by_global_norm(
     nonfinite: NonFinite = "propagate",
     strict: bool = False,
     out: Sequence[Array | None] | None = None,
-) -> tuple[list[Array | None], npt.NDArray[np.float64]]:
+) -> tuple[list[Result], npt.NDArray[np.float64]]:
     """Scale each example so that its norm is at most ``clip_norm``, and sum the examples.
 
     Parameters
@@ -264,7 +264,7 @@ def clip_difference_by_global_norm(
     nonfinite: NonFinite = "propagate",
     integers: Literal["raise", "keep"] = "raise",
     out: Sequence[Array | None] | None = None,
-) -> tuple[list[Array | None], float]:
+) -> tuple[list[Result], float]:
     """Move tensors towards others so that the global norm of the differences is at most ``clip_norm``.
 
     Parameters
@@ -291,7 +291,8 @@ def clip_difference_by_global_norm(
         are the bases. ``"keep"``: the results are the tensors.
     integers : {"raise", "keep"}, optional
         Treatment of integer and boolean tensors. Default: ``"raise"``, a TypeError.
-        ``"keep"``: they do not count in the norm, and their results are copies.
+        ``"keep"``: they do not count in the norm, and their results are copies, under
+        ``nonfinite="zero"`` too.
     out : sequence of ndarray or None, optional
         For each tensor, the array that receives its result, or None for a new array. It may
         be ``t_list`` or ``base_list``. Default: new arrays.

@@ -60,6 +60,8 @@ class Errors:
             found = f"{describe(value)}, of which NumPy makes {found}"
             if type(value).__name__ == "IndexedSlices":  # of TensorFlow
                 allowed = [*allowed[:-1], f"{allowed[-1]}, gradclip.IndexedSlices(t.values, t.indices)"]
+            elif issubclass(type(value), dict):
+                allowed = [*allowed[:-1], f"{allowed[-1]}; gradclip.tree takes dicts"]
         return self.type_error(argument, found, ", ".join(allowed))
 
     def wrong_shape(self, argument: str, found: Sequence[int], allowed: Sequence[int], owner: str) -> ValueError:

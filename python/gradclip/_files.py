@@ -94,6 +94,8 @@ def tensors_of(path: Path, opened: ExitStack, complain: Callable[[str], None]) -
     readers = {".npy": _npy, ".npz": _npz, ".safetensors": _safetensors}
     reader = readers.get(path.suffix.lower())
     if reader is None:
+        if path.is_dir():
+            raise FileError("found a directory; allowed: a file")
         raise FileError(f"found suffix {path.suffix!r}; allowed: {', '.join(readers)}")
     # A device such as /dev/zero has no end, and a pipe can be read only once.
     if path.exists() and not (path.is_file() or path.is_dir()):
@@ -101,10 +103,11 @@ def tensors_of(path: Path, opened: ExitStack, complain: Callable[[str], None]) -
     try:
         return reader(path, opened, complain)
     except Exception as error:  # a malformed file makes NumPy and the decompressors raise errors of many classes
-        raise FileError(_reason(error)) from error
+        raise FileError(reason(error)) from error
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """Return the text of an error on one line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error).partition("\n")[0] or type(error).__name__
@@ -181,7 +184,7 @@ def _npz(path: Path, opened: ExitStack, complain: Callable[[str], None]) -> list
         try:
             found.append(_member(path, archive, info))
         except Exception as error:  # noqa: BLE001, PERF203 (malformed, as above)
-            complain(f"{info.filename}: {_reason(error)}")
+            complain(f"{info.filename}: {reason(error)}")
     return found
 
 
@@ -222,7 +225,7 @@ def _streamed(
                 try:
                     data = member.read(min(left, BLOCK_BYTES // dtype.itemsize * dtype.itemsize))
                 except Exception as error:  # as above
-                    raise FileError(f"{name}: {_reason(error)}") from error
+                    raise FileError(f"{name}: {reason(error)}") from error
                 if not data or len(data) % dtype.itemsize:
                     raise FileError(f"{name}: the file is shorter than its header says")
                 left -= len(data)

@@ -60,8 +60,9 @@ class IndexedSlices:
     TypeError. Each stored row counts by itself. To merge rows of the same index,
     call `coalesce` first.
 
-    Instances are immutable, can be pickled, and have no hash. Two instances are equal if
-    their contents and dtypes are equal. NaN equals NaN here.
+    The fields cannot be set, but arrays are not copied, so their elements can change.
+    Instances can be pickled and have no hash. Two instances are equal if their contents and
+    dtypes are equal. NaN equals NaN here.
 
     Examples
     --------

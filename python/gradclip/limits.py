@@ -212,7 +212,8 @@ class ZScore(_RuleOfSteps):
     Gura, "ZClip: adaptive spike mitigation for LLM pre-training", 2025,
     https://arxiv.org/abs/2504.02507. With ``z = (norm - mean) / (std + 1e-6)``, the limit
     is ``mean + threshold**2 * std / z`` if ``z > threshold``, else infinite. Then the
-    mean and the variance move towards the norm or the limit, whichever is smaller.
+    mean and the variance move towards the norm or the limit, whichever is smaller. So the
+    limit stays near the old norms if all later norms are far above them. Make a new rule then.
 
     Examples
     --------
@@ -391,7 +392,7 @@ def _float(x: Any, what: str, allowed: str) -> float:
             return math.inf if x > 0 else -math.inf
         except (TypeError, ValueError):
             pass
-    raise TypeError(f"{what}: found {type(x).__name__}; allowed: {allowed}")
+    raise TypeError(f"{what}: found {describe(x)}; allowed: {allowed}")
 
 
 def _is_real(dtype: np.dtype[Any]) -> bool:
@@ -441,7 +442,7 @@ def _whole(x: Any, what: str) -> int:
     except TypeError:
         value = None
     if value is None:
-        raise TypeError(f"{what}: found {type(x).__name__}; allowed: an integer of at least 1")
+        raise TypeError(f"{what}: found {describe(x)}; allowed: an integer of at least 1")
     if value < 1:
         raise ValueError(f"{what}: found {value}; allowed: an integer of at least 1")
     return value

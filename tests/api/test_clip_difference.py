@@ -448,7 +448,11 @@ VALUE_ERRORS = {
     "limit of NaN": (([X], [BASE], math.nan), {}, r"clip_norm: found float nan"),
     "limits": (([X], [BASE], [1.0]), {}, r"clip_norm: found shape \(1,\)"),
     "use_norm": (([X], [BASE], 1.0, -1.0), {}, r"use_norm: found float -1\.0"),
-    "ord": (([X], [BASE], 1.0), {"ord": 0}, r"ord: found int 0; allowed: 'euclidean' or a real number > 0$"),
+    "ord": (
+        ([X], [BASE], 1.0),
+        {"ord": 0},
+        r"ord: found int 0; allowed: 'euclidean' or a real number > 0, numpy.inf included$",
+    ),
     "nonfinite": (
         ([X], [BASE], 1.0),
         {"nonfinite": "no"},

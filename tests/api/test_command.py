@@ -412,6 +412,18 @@ def test_a_file_is_opened_once_and_closed(kind, tmp_path, capsys, monkeypatch):
     assert events == ["opened"] * 2 + ["closed"] * 2
 
 
+def test_a_dtype_that_changes_is_shown(tmp_path, capsys):
+    for dtype in ("f8", "f4"):
+        np.savez(tmp_path / f"{dtype}.npz", w=np.arange(3, dtype=dtype))
+    status, out, _ = run("diff", tmp_path / "f8.npz", tmp_path / "f4.npz", capsys=capsys)
+    assert status == 0
+    assert "float64 to float32" in out
+
+
+def test_a_directory_is_named(tmp_path, capsys):
+    assert run("norms", tmp_path, capsys=capsys)[2] == f"gradclip: {tmp_path}: found a directory; allowed: a file\n"
+
+
 def test_names_do_not_control_the_terminal(tmp_path, capsys):
     path = write("safetensors", tmp_path, {"a\x1b[31m\nb": np.ones(3)})
     status, out, _ = run("norms", path, capsys=capsys)

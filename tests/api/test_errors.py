@@ -658,6 +658,8 @@ ADVICE = {
     "ordered dict": " Use gradclip.tree for a dict, or pass list(t_list.values()).",
     "values of a dict": " Pass list(t_list).",
     "generator": " Pass list(t_list).",
+    "array": " Pass [t_list] for one tensor.",
+    "0-d array": " Pass [t_list] for one tensor.",
     "iterator": " Pass list(t_list).",
 }
 
@@ -678,13 +680,33 @@ def test_something_else_in_place_of_the_sequence_is_a_type_error(function, kind)
 def test_advice_about_dicts_and_objects():
     for call, advice in (
         (lambda t: gc.clip_by_norms(t, 1.0), " Pass list(t_list.values())."),
-        (lambda t: gc.clip_by_weight_norm(t, t), " Pass list(t_list.values())."),
+        (
+            lambda t: gc.clip_by_weight_norm(t, t),
+            " Pass [t_list[k] for k in t_list] and [weights[k] for k in t_list].",
+        ),
+        (
+            lambda t: gc.clip_difference_by_global_norm(t, t, 1.0),
+            " Use gradclip.tree for a dict, or pass [t_list[k] for k in t_list] and [base_list[k] for k in t_list].",
+        ),
         (lambda t: gc.clip_examples_by_global_norm(t, 1.0), " Pass list(t_list.values())."),
         (gc.norms, " Use gradclip.tree for a dict, or pass list(t_list.values())."),
     ):
         with pytest.raises(TypeError) as caught:
             call({"a": np.ones(2)})
         assert str(caught.value).endswith(f"Received <class 'dict'>.{advice}")
+
+    with pytest.raises(
+        TypeError, match=r"t_list\[1\]: found dict, of which .*; allowed: .*; gradclip\.tree takes dicts$"
+    ):
+        gc.global_norm([np.ones(2), {"a": np.ones(2)}])
+    with pytest.raises(
+        ValueError, match=r"ord: found str 'inf'; allowed: 'euclidean' or a real number > 0, numpy\.inf inc"
+    ):
+        gc.global_norm([np.ones(2)], ord="inf")
+    with pytest.raises(
+        ValueError, match=r"ord: found str 'inf'; .*numpy\.inf included; 'euclidean', 'fro', 1, 2 or inf f"
+    ):
+        gc.norm(np.ones(2), "inf")
 
     class Ragged:
         pass
