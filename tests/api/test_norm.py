@@ -362,3 +362,13 @@ def test_rows_and_columns_beside_others_that_leave_the_range_of_float64(axis):
     found = gc.norm(slices if axis == 1 else np.ascontiguousarray(slices.T), axis=axis)
     np.testing.assert_allclose(found, expected, rtol=1e-14)
     assert found[3] == pytest.approx(5**0.5 * 1e200, rel=1e-14)
+
+
+@all_dtypes
+@pytest.mark.parametrize("p", [1, 2])
+@looped("length", [1, 2, 3, 8, 16, 17, 100, 1024, 1025])
+def test_rows_have_the_bits_of_single_arrays(dtype, p, length):
+    """Rows are summed in batches, which convert integers and 16-bit floats first."""
+    rows = np.resize(cube(dtype), (67, 2 * length))
+    for x in (rows[:, :length], rows[:, :length].copy(), rows[::3, ::-2]):
+        assert same_bits(gc.norm(x, p, axis=1), np.array([gc.norm(row, p) for row in x], norm_dtype(dtype)))
