@@ -9,31 +9,25 @@ from __future__ import annotations
 import argparse
 import importlib
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gradclip as gc
 import numpy as np
 import numpy.typing as npt
 
+sys.path.append(str(Path(__file__).parent / "compare"))
+from rows import resnet50
+
 Array = npt.NDArray[Any]
 Calls = dict[str, Callable[[], object]]
 
-
-def resnet() -> list[tuple[int, ...]]:
-    """Return the shapes of ResNet-50, 161 tensors and 25.6 million parameters, in TensorFlow's layout."""
-    shapes: list[tuple[int, ...]] = [(7, 7, 3, 64), (64,), (64,)]
-    wide = 64
-    for blocks, width in ((3, 64), (4, 128), (6, 256), (3, 512)):
-        for block in range(blocks):
-            for kernel in ((1, 1, wide, width), (3, 3, width, width), (1, 1, width, 4 * width)):
-                shapes += [kernel, kernel[3:], kernel[3:]]
-            if block == 0:
-                shapes += [(1, 1, wide, 4 * width), (4 * width,), (4 * width,)]
-            wide = 4 * width
-    return [*shapes, (2048, 1000), (1000,)]
+#: The shapes of ResNet-50, 161 tensors and 25.6 million parameters, in TensorFlow's layout.
+RESNET = [shape[::-1] for shape in resnet50()]
 
 
 def medians(calls: Calls, seconds: float) -> dict[str, float]:
@@ -57,7 +51,7 @@ def medians(calls: Calls, seconds: float) -> dict[str, float]:
 
 def lists(rng: np.random.Generator) -> dict[str, Calls]:
     """Return calls on lists: norms, and limits of each tensor."""
-    net = [rng.standard_normal(shape).astype(np.float32) * np.float32(0.01) for shape in resnet()]
+    net = [rng.standard_normal(shape).astype(np.float32) * np.float32(0.01) for shape in RESNET]
     small = [rng.standard_normal(16).astype(np.float32) for _ in range(10_000)]
     # Each call in place asks for a little less than the one before, so that every call clips.
     own, theirs = [t.copy() for t in net], [t.copy() for t in net]
@@ -117,8 +111,8 @@ def examples(rng: np.random.Generator) -> dict[str, Calls]:
 
 def pairs(rng: np.random.Generator) -> dict[str, Calls]:
     """Return calls on two lists: differences, and norms of weights."""
-    net = [rng.standard_normal(shape).astype(np.float32) for shape in resnet()]
-    base = [rng.standard_normal(shape).astype(np.float32) for shape in resnet()]
+    net = [rng.standard_normal(shape).astype(np.float32) for shape in RESNET]
+    base = [rng.standard_normal(shape).astype(np.float32) for shape in RESNET]
     own = [t.copy() for t in net]
 
     def difference_by_numpy() -> list[Array]:
