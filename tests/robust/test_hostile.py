@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from calls import HAS_GIL
 from gradclip import _matrix
+from hostile import Acts
 from oracle import same_bits
 
 # Newer versions of NumPy deprecate an assignment to `shape`; here it is the point.
@@ -121,17 +122,6 @@ def test_a_shorter_block_with_as_many_elements_of_a_narrower_dtype_is_an_error()
         t = np.ones(1000, dtype)
         with pytest.raises(TypeError, match="int8"):  # the outputs are read after the limits
             gc.clip_by_norms([t], Limits(t), out=[t])
-
-
-class Acts:
-    """An array-like that acts when it is converted."""
-
-    def __init__(self, act, value):
-        self.act, self.value = act, value
-
-    def __array__(self, dtype=None, copy=None):
-        self.act()
-        return self.value
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

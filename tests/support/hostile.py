@@ -79,6 +79,17 @@ PLACES: dict[str, Call] = {
 }
 
 
+class Acts:
+    """An array-like that acts when it is converted."""
+
+    def __init__(self, act: Callable[[], object], value: Any) -> None:
+        self.act, self.value = act, value
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        self.act()
+        return self.value
+
+
 class Stop(Exception):  # noqa: N818 (it is none)
     """The error of a hostile object; it has no text."""
 
