@@ -428,13 +428,8 @@ def test_bases_that_are_parts_of_their_tensors():
 # ---- errors
 
 
-def frozen(n):
-    x = np.zeros(n)
-    x.flags.writeable = False
-    return x
-
-
 X, BASE, BASES = np.array([3.0, 4.0]), np.zeros(2), "those"
+READ_ONLY = layouts.read_only(BASE)
 VALUE_ERRORS = {
     "too few bases": (([X, X], [BASE], 1.0), {}, r"base_list: found length 1; allowed: length 2, that of t_list$"),
     "too many bases": (([X], [BASE, None], 1.0), {}, r"base_list: found length 2; allowed: length 1, that of t_list$"),
@@ -465,8 +460,8 @@ VALUE_ERRORS = {
         {"out": [np.zeros(3)]},
         r"out\[0\]: found shape \(3,\); allowed: shape \(2,\)$",
     ),
-    "read-only": (([X], [BASE], 1.0), {"out": [frozen(2)]}, r"out\[0\]: found a read-only array"),
-    "read-only base": (([X], [frozen(2)], 1.0), {"out": BASES}, r"out\[0\]: found a read-only array"),
+    "read-only": (([X], [BASE], 1.0), {"out": [READ_ONLY]}, r"out\[0\]: found a read-only array"),
+    "read-only base": (([X], [READ_ONLY], 1.0), {"out": BASES}, r"out\[0\]: found a read-only array"),
     "overlap": (
         ([X], [BASE], 1.0),
         {"out": [as_strided(np.zeros(1), (2,), (0,))]},
@@ -545,7 +540,7 @@ def test_errors_say_what_was_found_and_write_nothing(errors, error):
 
 def test_an_error_about_the_last_pair_leaves_the_first_untouched():
     first = np.full(2, 7.0)
-    for bad in (frozen(2), np.zeros(3), np.zeros(2, "f4"), first, 5):
+    for bad in (READ_ONLY, np.zeros(3), np.zeros(2, "f4"), first, 5):
         with pytest.raises((TypeError, ValueError), match=r"out\[1\]"):
             gc.clip_difference_by_global_norm([X, X], [BASE, BASE], 1.0, out=[first, bad])
     for wrong in (np.zeros(3), np.zeros(2, "f4"), None, "x"):

@@ -493,13 +493,8 @@ def test_the_tensors_decide_the_order_of_sums():
 # ---- errors
 
 
-def frozen(shape):
-    x = np.zeros(shape)
-    x.flags.writeable = False
-    return x
-
-
 X = np.full((3, 2), 9.0)
+READ_ONLY = layouts.read_only(np.zeros(2))
 NUMBER = r"a real number >= 0 \(a Python or NumPy int, float or 0-d array\)"
 #: The tensors and the limit, what is wrong, and the message.
 ERRORS = {
@@ -538,7 +533,7 @@ MORE_ERRORS = {
         {"out": [np.zeros(2)], "reduce": None},
         r"out\[0\]: found shape \(2,\); allowed: shape \(3, 2\)$",
     ),
-    "read-only": ({"out": [frozen(2)]}, r"out\[0\]: found a read-only array"),
+    "read-only": ({"out": [READ_ONLY]}, r"out\[0\]: found a read-only array"),
     "overlap": ({"out": [as_strided(np.zeros(1), (2,), (0,))]}, r"out\[0\]: .* own elements overlap"),
 }
 MORE_TYPE_ERRORS = {
@@ -574,7 +569,7 @@ def test_errors_about_the_other_arguments(errors, error):
 
 def test_an_error_about_the_last_output_leaves_the_first_untouched():
     first = np.full(2, 7.0)
-    for bad in (frozen(2), np.zeros(3), np.zeros(2, "f4"), first, first[::-1], 5):
+    for bad in (READ_ONLY, np.zeros(3), np.zeros(2, "f4"), first, first[::-1], 5):
         with pytest.raises((TypeError, ValueError), match=r"out\[1\]"):
             gc.clip_examples_by_global_norm([X, X], 1.0, out=[first, bad])
     assert (first == 7).all()

@@ -196,11 +196,11 @@ class TestReplicated:
             for raised in ranks.run([work(own), work(other)]):
                 with pytest.raises(ValueError, match="replicated: found different ones on rank 0 and rank 1"):
                     ranks.raise_again(raised)
-        # A tensor may have copies on some of the ranks.
         # Stages of a pipeline hold lists of different lengths.
         lists = [[np.ones(2)] * 2, [np.ones(3)] * 3]
         found = on_each(lists, lambda own, comm: gc.global_norm(own, comm=comm, replicated=[False] * len(own)))
         assert found == [pytest.approx(math.sqrt(13), rel=1e-14)] * 2
+        # A tensor may have copies on some of the ranks.
         found = ranks.run([work([2, 1]), work([2, 1]), work([1, False])])
         assert found[0] == pytest.approx(math.sqrt(2 + 3 * 3 + 2), rel=1e-14)
 
@@ -367,6 +367,14 @@ class TestNorms:
         np.testing.assert_allclose(found[1], [2.0, math.sqrt(72), 0.0])
 
 
+class Raises:
+    def __init__(self, error):
+        self.error = error
+
+    def __array__(self, *_args, **_options):
+        raise self.error
+
+
 class TestFaults:
     """An error on one rank is an error on all."""
 
@@ -402,13 +410,6 @@ class TestFaults:
         class BrokenError(Exception):
             pass
 
-        class Raises:
-            def __init__(self, error):
-                self.error = error
-
-            def __array__(self, *_args, **_options):
-                raise self.error
-
         cases = [
             (lambda c: gc.clip_by_norm(np.ones(3), 1.0, 5, comm=c), np.exceptions.AxisError, "axes"),
             (lambda c: gc.clip_by_norm(np.ones(3), -1.0, comm=c), ValueError, "clip_norm"),
@@ -443,13 +444,6 @@ class TestFaults:
         class MuteError(ValueError):
             def __str__(self):
                 raise KeyError("no text")
-
-        class Raises:
-            def __init__(self, error):
-                self.error = error
-
-            def __array__(self, *_args, **_options):
-                raise self.error
 
         for error, words in ((ValueError("bad \udcff"), r"bad \\udcff"), (MuteError(), "<no text: KeyError>")):
             works = [lambda c, e=error: gc.global_norm([Raises(e)], comm=c), lambda c: gc.global_norm([], comm=c)]
