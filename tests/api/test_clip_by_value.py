@@ -222,7 +222,6 @@ def test_a_bound_is_rounded_once(dtype):
         *(1 + half, 1 + half + 2.0**-50, 1 + half - 2.0**-50, 1 + 3 * half, 1 + 3 * half - 2.0**-45),
         *(1 + half + 2.0**-25, 1 + half - 2.0**-25, 1 + half + 2.0**-14, math.pi, 1 / 3),
     ):
-        assert rounded(bound, dtype) == float(rounded(bound, dtype)) > 0
         for same in (bound, np.float64(bound), np.array(bound), np.full(40, bound), np.full(40, bound).astype(">f8")):
             result = gc.clip_by_value(x, -bound, same)
             assert same_bits(result, numbers([-bound, bound] * 20, dtype)), (bound, type(same))

@@ -72,9 +72,8 @@ def test_the_norm_and_the_results_have_the_bits_of_float64(dtype, order):
         assert all(same_bits(a, b) for a, b in zip(trusted, results, strict=True))
     for used in (0.5, 1e3, 7):
         results, norm = gc.clip_difference_by_global_norm(t_list, bases, 1.0, used)
-        assert norm == min(used, math.inf)
-        if norm < math.inf:
-            check(t_list, bases, 1.0, results, norm)
+        assert norm == used
+        check(t_list, bases, 1.0, results, norm)
 
 
 @dtypes
@@ -187,7 +186,7 @@ def moduli(exact, dtype):
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128])
 @looped("sign", [1, -1])
 def test_a_difference_beyond_float64_is_taken_at_half_scale(dtype, sign):
-    t, base = cast(np.array([1.7e308, 1.0, MAX]), np.float64), cast(np.array([-1.7e308, 2.0, -MAX]), np.float64)
+    t, base = np.array([1.7e308, 1.0, MAX]), np.array([-1.7e308, 2.0, -MAX])
     t, base = (sign * t).astype(dtype), (sign * base).astype(dtype)
     exact = exact_difference(t, base)
     norm = oracle.norm_of_magnitudes([(size, 1) for size in moduli(exact, dtype)], 2)

@@ -370,7 +370,6 @@ def test_the_interpreter_does_not_wait_for_ever_for_a_call_that_waits_for_it():
     run(begin, timeout=30)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_a_child_forked_in_a_call_waits_for_its_own_calls_at_the_end():
     done = run(
         """
