@@ -60,11 +60,35 @@ ALONG: dict[str, Call] = {
 EVERY = {**WHOLE, **POWERS, **ALONG}
 
 
+def _global_norm_of_one(t: Any, limit: float, out: Any) -> Any:
+    return gc.clip_by_global_norm([t], limit, out=None if out is None else [out])[0][0]
+
+
+WITH_OUT: dict[str, Callable[..., Any]] = {
+    "clip_by_value": lambda t, out=None: gc.clip_by_value(t, -0.5, 0.75, out=out),
+    "clip_by_value untouched": lambda t, out=None: gc.clip_by_value(t, -1e9, None, out=out),
+    "clip_by_norm": lambda t, out=None: gc.clip_by_norm(t, 0.5, out=out),
+    "clip_by_norm untouched": lambda t, out=None: gc.clip_by_norm(t, 1e9, out=out),
+    "clip_by_norm of elements": lambda t, out=None: gc.clip_by_norm(t, 0.5, axes=(), out=out),
+    "clip_by_norm of columns": lambda t, out=None: gc.clip_by_norm(t, 1.0, axes=0, out=out),
+    "clip_by_norm of rows": lambda t, out=None: gc.clip_by_norm(t, 1.0, axes=-1, out=out),
+    "clip_by_average_norm": lambda t, out=None: gc.clip_by_average_norm(t, 1e-6, out=out),
+    "normalize": lambda t, out=None: gc.normalize(t, out=out)[0],
+    "normalize of columns": lambda t, out=None: gc.normalize(t, axis=0, out=out)[0],
+    "normalize of rows": lambda t, out=None: gc.normalize(t, axis=-1, out=out)[0],
+    "normalize 1.5": lambda t, out=None: gc.normalize(t, 1.5, out=out)[0],
+    "clip_by_global_norm": lambda t, out=None: _global_norm_of_one(t, 0.5, out),
+    "clip_by_global_norm untouched": lambda t, out=None: _global_norm_of_one(t, 1e9, out),
+}
+"""The written result of every function with an `out`, of a tensor and an output."""
+
+
 def suits(name: str, dtype: Any) -> bool:
     """Whether the call takes arrays of this dtype: complex numbers have no order, integers have only norms."""
+    function = name.split(maxsplit=1)[0]
     if np.dtype(dtype).kind == "c":
-        return name != "clip_by_value"
-    return np.dtype(dtype).kind not in "biu" or name.split(maxsplit=1)[0] in {"norm", "global_norm"}
+        return function != "clip_by_value"
+    return np.dtype(dtype).kind not in "biu" or function in {"norm", "global_norm"}
 
 
 def calls_for(x: np.ndarray, *groups: dict[str, Call]) -> dict[str, Call]:
