@@ -8,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 
-import gpu_arrays
+import cuda_shim
 import gradclip as gc
 import numpy as np
 import oracle
@@ -523,7 +523,7 @@ PROTECTED = """
 def run_protected(*arguments):
     if os.name != "posix":
         pytest.skip("memory is protected with mprotect, which only POSIX systems have")
-    if not gpu_arrays.has_compiler():
+    if not cuda_shim.has_compiler():
         pytest.skip("there is no compiler for the kernels")
     command = [sys.executable, "-c", textwrap.dedent(PROTECTED), *arguments]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -10,11 +10,11 @@ import contextlib
 import functools
 import importlib.util
 import os
-import shutil
 import sys
 from collections.abc import Callable
 from typing import Any
 
+import cuda_shim
 import fake_cupy
 import layouts
 import numpy as np
@@ -41,11 +41,6 @@ def has_device() -> bool:
     import cupy
 
     return cupy.cuda.is_available()
-
-
-def has_compiler() -> bool:
-    """Whether kernels can be built for the CPU."""
-    return shutil.which(os.environ.get("CXX", "g++")) is not None
 
 
 def some(dtypes: list[Any]) -> list[Any]:
@@ -204,7 +199,6 @@ class Gpu:
 @functools.cache
 def shim() -> Any:
     """The device that runs kernels on the CPU. One for all tests: it takes its time to build them."""
-    import cuda_shim
     import kernel_names
     from gradclip._cuda import _device
 
@@ -216,7 +210,7 @@ def install(kind: str, patch: pytest.MonkeyPatch) -> Gpu:
     """Makes this kind of device arrays those that gradclip knows, as long as the patch lasts."""
     if kind == "device" and not has_device():
         pytest.skip("there is no GPU")
-    if kind != "device" and not has_compiler():
+    if kind != "device" and not cuda_shim.has_compiler():
         pytest.skip("there is no compiler for the kernels")
     if kind == "stand-in":
         patch.setitem(sys.modules, "cupy", fake_cupy.module())
