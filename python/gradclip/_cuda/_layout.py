@@ -5,6 +5,7 @@ That order is the CPU's (``src/walk/layout.rs``, ``src/py/array.rs``), so that t
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,13 +17,6 @@ if TYPE_CHECKING:
 
 #: Layouts that are kept.
 _KEPT = 1024
-
-
-def product_of(numbers: Iterable[int]) -> int:
-    product = 1
-    for number in numbers:
-        product *= number
-    return product
 
 
 class View(NamedTuple):
@@ -39,7 +33,7 @@ class View(NamedTuple):
     @property
     def size(self) -> int:
         """Elements."""
-        return product_of(self.shape)
+        return math.prod(self.shape)
 
     def is_dense(self) -> bool:
         """Whether it is C-contiguous."""
@@ -180,11 +174,11 @@ class Split(NamedTuple):
 
     def count(self, view: View) -> int:
         """Slices."""
-        return product_of(view.shape[axis] for axis, _ in self.kept)
+        return math.prod(view.shape[axis] for axis, _ in self.kept)
 
     def length(self, view: View) -> int:
         """Elements of a slice."""
-        return product_of(view.shape[axis] for axis, _ in self.reduced)
+        return math.prod(view.shape[axis] for axis, _ in self.reduced)
 
     def is_of_columns(self, view: View) -> bool:
         """Whether neighbours in memory belong to neighbouring slices: ``are_columns`` of ``src/walk/slices.rs``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from gradclip._cuda import _device
@@ -86,10 +87,7 @@ class _Along:
 
     def count(self, view: View) -> int:
         """Return the number of norms."""
-        count = 1
-        for axis in self.kept(view):
-            count *= view.shape[axis]
-        return count
+        return math.prod(view.shape[axis] for axis in self.kept(view))
 
     def output(self, call: Call, tensor: Tensor, *, keepdims: bool) -> Any:
         """Make the array of norms: 0-d float64 if there is one number."""

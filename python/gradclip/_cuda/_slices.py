@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gradclip._cuda._layout import Layout, Pair, Places, Split, View, layout_of, product_of, run_of
+from gradclip._cuda._layout import Layout, Pair, Places, Split, View, layout_of, run_of
 from gradclip._cuda._list import Tensors, run_list
 from gradclip._cuda._queue import argument_of
 from gradclip._cuda._words import (
@@ -264,7 +265,7 @@ def norms_of_matrices(call: Call, slices: Slices, norm: Norm, sums: str, to: Nor
     kept = [axis for axis, _ in sums_of.split.kept]
     lengths = [view.shape[axis] for axis in kept]
     at = kept.index(over)
-    outer, middle, inner = product_of(lengths[:at]), lengths[at], product_of(lengths[at + 1 :])
+    outer, middle, inner = math.prod(lengths[:at]), lengths[at], math.prod(lengths[at + 1 :])
     if outer * inner == 0:
         return
     values = call.keep(call.device.alloc(16 * max(outer * middle * inner, 1)))
