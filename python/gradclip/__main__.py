@@ -56,7 +56,7 @@ class Summary:
 
     @property
     def is_finite(self) -> bool:
-        """Whether all elements are."""
+        """Whether all elements are finite."""
         return not (self.nan or self.infinite)
 
 
@@ -92,7 +92,7 @@ def _differences(old: StoredTensor, new: StoredTensor, order: float, norms: list
 
 
 def _subtract(y: Block, x: Block) -> Block:
-    """Give ``y - x``: of integers, or of floats, rounded once. Beside a float, an integer is first made a float64."""
+    """Return ``y - x`` as float64, or complex128, rounded once. Beside a float, an integer is first made a float64."""
     if {x.dtype.kind, y.dtype.kind} <= set("biu"):
         # By halves, since float64 may lack integers of 64 bits.
         (high_y, low_y), (high_x, low_x) = _halves(y), _halves(x)
@@ -103,7 +103,7 @@ def _subtract(y: Block, x: Block) -> Block:
 
 
 def _halves(integers: Block) -> tuple[Block, Block]:
-    """Give the upper and the lower 32 bits, as float64."""
+    """Return the upper and the lower 32 bits, as float64."""
     wide = integers.astype(np.uint64 if integers.dtype.kind == "u" else np.int64)
     return (wide >> 32).astype(np.float64), (wide & 0xFFFFFFFF).astype(np.float64)
 
@@ -116,7 +116,7 @@ class _Reader:
         self._rest: Block = np.empty(0)
 
     def ready(self) -> int:
-        """Give the number of elements that can be taken at once; 0 at the end."""
+        """Return the number of elements that can be taken at once; 0 at the end."""
         if not len(self._rest):
             self._rest = next(self._blocks, self._rest)
         return len(self._rest)
@@ -149,12 +149,12 @@ def _summary(tensor: StoredTensor, blocks: Iterator[Block], order: float, told: 
 
 
 def _squares(blocks: list[Block]) -> Block:
-    """Give the sums of squares of blocks, of any size."""
+    """Return the sums of squares of blocks of any size."""
     return _core.power_sums("norm", blocks, None, 2.0, False, False)[0]
 
 
 def _joined(norms: Sequence[float], order: float) -> float:
-    """Give the norm of a whole from those of its parts."""
+    """Return the norm of a whole from those of its parts."""
     return float(gc.norm(np.array(norms, np.float64), order))
 
 
@@ -377,7 +377,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _write(text: str, stream: TextIO | None) -> OSError | None:
-    """Print text to a standard stream. Give the error, unless a reader such as ``head`` has closed the stream."""
+    """Print text to a standard stream. Return the error, unless a reader such as ``head`` has closed the stream."""
     if stream is None:  # Python was started without it
         return None
     try:

@@ -141,7 +141,7 @@ class Checks(Errors):
     # Numbers, axes, flags and words.
 
     def check_name(self) -> None:
-        """Raise an error if the name is none."""
+        """Raise an error for a name that is neither None nor a str."""
         if self.name is not None and not issubclass(type(self.name), str):
             raise self.wrong_type("name", self.name, "None or a str")
 

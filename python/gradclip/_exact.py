@@ -37,7 +37,7 @@ def digits(function: str, t_list: Any, name: Any, order: float, keeps_integers: 
 
 
 def digits_of(total: int, special: float = 0.0) -> Array:
-    """Return the digits of a sum; infinity or NaN in their place if a term was that."""
+    """Return the digits of a sum. ``special`` is infinity or NaN if a term was not finite, and takes their place."""
     if special != 0.0:
         return np.concatenate([[special], np.zeros(DIGITS - 1)])
     bits = np.frombuffer(total.to_bytes(-(-DIGITS * _BITS // 8), "little"), np.uint8)

@@ -125,7 +125,7 @@ class Share:
         return all(group.rank() == 0 for group in self.groups)
 
     def fail(self, error: Exception) -> NoReturn:
-        """Raise an error on all ranks, unless they are past it."""
+        """Raise an error: on all ranks, or on this one alone if the ranks have merged their sums."""
         if not self.is_done:
             self.merge(np.zeros(0), 0.0, error)
         raise error

@@ -58,12 +58,12 @@ class FileError(Exception):
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor of a file. Its memory is read when its blocks are."""
+    """A tensor of a file. Its elements are read with its blocks."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-    #: Gives the elements in either order; None if gradclip lacks the dtype.
+    #: Yields the elements in either order; None if gradclip lacks the dtype.
     blocks: Callable[[Order], Iterator[Block]] | None
     #: The order of the elements in the file.
     order: Order = "C"
@@ -119,7 +119,7 @@ def _is_taken(dtype: np.dtype[Any]) -> bool:
 
 
 def _cut(tensor: Any, shape: tuple[int, ...], itemsize: int, order: Order) -> Iterator[Block]:
-    """Give a tensor, of an array or a safetensors file, in blocks."""
+    """Yield the blocks of an array or of a tensor of a safetensors file."""
     for box in boxes(shape, max(1, BLOCK_BYTES // itemsize), order):
         yield tensor[box].reshape(-1, order=order)
 
@@ -235,7 +235,7 @@ def _streamed(
 
 
 def _reordered(blocks: Iterator[Block], layout: _Layout, order: Order) -> Iterator[Block]:
-    """Give elements in another order than they come in: by way of a file, because memory may not hold them."""
+    """Yield elements in another order than they come in, by way of a file, because memory may not hold them."""
     with tempfile.TemporaryFile() as file:
         for block in blocks:
             file.write(block.data)
@@ -267,7 +267,7 @@ def _safetensor(file: Any, name: str) -> StoredTensor:
 
 
 def boxes(shape: tuple[int, ...], most: int, order: Order = "C") -> Iterator[tuple[slice, ...]]:
-    """Cut an array into boxes of at most so many elements. Each box, and one after the other, follows the order."""
+    """Cut an array into boxes of at most so many elements, in the order of their elements."""
     if order == "F":
         yield from (box[::-1] for box in boxes(shape[::-1], most))
         return

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _HEAD = 4
 #: More elements than any data have. Sums of such counts stay in float64.
 _MOST_ELEMENTS = 2.0**100
-#: The accumulators of a sum that is exact.
+#: In place of accumulators, which an exact sum has none of.
 _NONE = np.zeros(0)
 
 
@@ -65,7 +65,7 @@ class NormState:
     _count: int
     #: The accumulators, unless the sum is exact.
     _sums: npt.NDArray[np.float64]
-    #: The sum as a whole number, and infinity or NaN if a term was that, else 0.
+    #: The sum as a whole number; then infinity or NaN if a term was not finite, else 0.
     _exact: int | None
     _special: float
 

@@ -1,4 +1,4 @@
-"""CuPy as a device of the launches. CuPy is not imported: who has an array of it has imported it."""
+"""CuPy as a device of the launches. A caller that has a CuPy array has imported CuPy, so it is not imported here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 #: No product and sum in one step, so that the bits are those of the CPU. CuPy adds the architecture, and flushes
 #: subnormal float32, which the kernels allow for.
 OPTIONS = ("-std=c++17", "--fmad=false")
-
 
 #: CUDA's ``cudaStreamPerThread``.
 _PER_THREAD = 2
@@ -103,7 +102,7 @@ _thread = threading.local()
 
 
 def _token_of_thread() -> object:
-    """Return an object that no other thread has. Python gives the number of a thread that has ended to another one."""
+    """Return an object that no other thread has. Python reuses the number of a thread that has ended."""
     try:
         token: object = _thread.token
     except AttributeError:

@@ -96,7 +96,7 @@ def _list_of(arguments: Arguments, entries: tuple[Any, ...], allowed: Sequence[i
 
 
 def _read(arguments: Arguments, entries: tuple[Any, ...], allowed: Sequence[int], identity: bytes) -> _Read:
-    """Read a list, attribute by attribute for all arrays: that is what a call of many small ones takes."""
+    """Read a list, one attribute of all arrays after another: the main cost of a call with many small arrays."""
     array = _device.cupy().ndarray
     places = [i for i, entry in enumerate(entries) if entry is not None]
     arrays = [entries[i] for i in places]
