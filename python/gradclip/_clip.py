@@ -211,7 +211,8 @@ def clip_by_norm(
     nonfinite : {"propagate", "raise", "zero", "keep"}, optional
         Effect of an infinite or NaN norm. Default: ``"propagate"``, scale as for other
         norms, so that NaN appears in the results. ``"raise"``: `NonFiniteError`, before
-        anything is written. ``"zero"``: the elements become +0.0. ``"keep"``: the elements keep their bits.
+        anything is written. ``"zero"``: the elements become +0.0. ``"keep"``: the elements
+        keep their bits.
     strict : bool, optional
         Whether to guarantee that rounding never takes a norm above the limit, as private
         learning needs. Default: False. With True, the exact Euclidean norm of finite
@@ -224,9 +225,9 @@ def clip_by_norm(
         ``t`` itself: then only slices that are clipped are written. Default: a new
         array.
     comm : communicator, function or sequence of these, optional
-        The processes that hold the other parts of the tensor: a communicator of mpi4py, a ProcessGroup
-        of torch.distributed, or a function that sums a float64 array over all processes. A
-        sequence is reduced over in turn. Default: None, only this process.
+        The processes that hold the other parts of the tensor: a communicator of mpi4py, a
+        ProcessGroup of torch.distributed, or a function that sums a float64 array over all
+        processes. A sequence is reduced over in turn. Default: None, only this process.
     replicated : bool, int or sequence of these, optional
         True if every process holds a copy of the tensor, or the number of processes that
         hold one. All copies together count once. Default: None, each process holds a part.
@@ -424,14 +425,15 @@ def clip_by_average_norm(
     nonfinite : {"propagate", "raise", "zero", "keep"}, optional
         Effect of an infinite or NaN norm. Default: ``"propagate"``, scale as for other
         norms, so that NaN appears in the results. ``"raise"``: `NonFiniteError`, before
-        anything is written. ``"zero"``: the elements become +0.0. ``"keep"``: the elements keep their bits.
+        anything is written. ``"zero"``: the elements become +0.0. ``"keep"``: the elements
+        keep their bits.
     out : ndarray, optional
         Array that receives the result, with the shape and dtype of ``t``. It may be
         ``t`` itself. Default: a new array.
     comm : communicator, function or sequence of these, optional
-        The processes that hold the other parts of the tensor: a communicator of mpi4py, a ProcessGroup
-        of torch.distributed, or a function that sums a float64 array over all processes. A
-        sequence is reduced over in turn. Default: None, only this process.
+        The processes that hold the other parts of the tensor: a communicator of mpi4py, a
+        ProcessGroup of torch.distributed, or a function that sums a float64 array over all
+        processes. A sequence is reduced over in turn. Default: None, only this process.
     replicated : bool, int or sequence of these, optional
         True if every process holds a copy of the tensor, or the number of processes that
         hold one. All copies together count once. Default: None, each process holds a part.
@@ -544,7 +546,8 @@ def clip_by_global_norm(
     nonfinite : {"propagate", "raise", "zero", "keep"}, optional
         Effect of an infinite or NaN norm. Default: ``"propagate"``, scale as for other
         norms, so that NaN appears in the results. ``"raise"``: `NonFiniteError`, before
-        anything is written. ``"zero"``: all elements become +0.0. ``"keep"``: all elements keep their bits.
+        anything is written. ``"zero"``: all elements become +0.0. ``"keep"``: all elements
+        keep their bits.
     strict : bool, optional
         Whether to guarantee that rounding never takes the norm above the limit, as in
         `clip_by_norm`. Default: False. Only for ``ord=2``. ``use_norm`` must have a relative
@@ -558,9 +561,9 @@ def clip_by_global_norm(
         ``t_list`` itself: then the tensors are clipped in place, and nothing is written
         if nothing needs clipping. Default: new arrays.
     comm : communicator, function or sequence of these, optional
-        The processes that hold the other parts of the tensors: a communicator of mpi4py, a ProcessGroup
-        of torch.distributed, or a function that sums a float64 array over all processes. A
-        sequence is reduced over in turn. Default: None, only this process.
+        The processes that hold the other parts of the tensors: a communicator of mpi4py, a
+        ProcessGroup of torch.distributed, or a function that sums a float64 array over all
+        processes. A sequence is reduced over in turn. Default: None, only this process.
     replicated : bool, int or sequence of these, optional
         For each tensor, or for all: True if every process holds a copy, or the number of
         processes that hold one. All copies together count once. Default: None, each process

@@ -72,9 +72,9 @@ def global_norm(
         Treatment of integer and boolean tensors. Default: ``"count"``, they count like
         others. ``"keep"``: they do not count in the norm, as in `clip_by_global_norm`.
     comm : communicator, function or sequence of these, optional
-        The processes that hold the other parts of the tensors: a communicator of mpi4py, a ProcessGroup
-        of torch.distributed, or a function that sums a float64 array over all processes. A
-        sequence is reduced over in turn. Default: None, only this process.
+        The processes that hold the other parts of the tensors: a communicator of mpi4py, a
+        ProcessGroup of torch.distributed, or a function that sums a float64 array over all
+        processes. A sequence is reduced over in turn. Default: None, only this process.
     replicated : bool, int or sequence of these, optional
         For each tensor, or for all: True if every process holds a copy, or the number of
         processes that hold one. All copies together count once. Default: None, each process
