@@ -84,7 +84,8 @@ def test_every_dtype_is_taken_or_named_as_what_is_not_supported(function):
     call, argument = TENSOR[function]
     takes = TAKES.get(function, SCALED)
     for dtype in NORMED:
-        for t in (np.ones(3, dtype), dtype(1), [dtype(1)], layouts.swapped_bytes(np.ones((2, 2), dtype))):
+        arrays = (np.ones(3, dtype), np.ones((0, 2), dtype), np.ones((4, 6), dtype)[::2, ::-3])
+        for t in (*arrays, dtype(1), [dtype(1)], layouts.swapped_bytes(np.ones((2, 2), dtype))):
             if dtype in takes:
                 call(t)
                 continue
@@ -770,9 +771,15 @@ def test_values_are_checked_in_signature_order(call, start):
 # ---- missing, unknown and too many arguments
 
 
-def test_missing_and_unknown_arguments_are_type_errors():
+def test_missing_unknown_and_repeated_arguments_are_type_errors():
     for call in (
+        lambda: gc.clip_by_norm(),
         lambda: gc.clip_by_norm(X),
+        lambda: gc.clip_by_norm(X, 1.0, t=X),
+        lambda: gc.clip_by_norm(X, 1.0, **{"\ud800": 1}),
+        lambda: gc.clip_by_norm(X, 1.0, **{"x" * 100: 1}),
+        lambda: gc.IndexedSlices(X),
+        lambda: gc.norm(X, 2, 0, None, None, None),
         lambda: gc.clip_by_value(X, 0),
         lambda: gc.global_norm(),
         lambda: gc.clip_by_norm(X, 1.0, axis=0),

@@ -548,30 +548,6 @@ def summed(rows: np.ndarray) -> np.ndarray:
     return narrow
 
 
-# ---- what is refused, for every dtype
-
-
-OTHER = {"clip_by_value": [np.bool_, *COMPLEX], "scale": [*INTEGERS, np.bool_]}
-
-
-@given(data=st.data())
-def test_dtypes_that_a_function_does_not_take(data: Any) -> None:
-    dtype = data.draw(st.sampled_from(OTHER["clip_by_value"]))
-    t = data.draw(tensors(dtype))
-    with pytest.raises(TypeError, match=f"^clip_by_value: t: .*{t.dtype}.*float16.*"):
-        gc.clip_by_value(t, 0, 1)
-    dtype = data.draw(st.sampled_from(OTHER["scale"]))
-    t = data.draw(tensors(dtype))
-    for name, call in (
-        ("clip_by_norm: t", lambda: gc.clip_by_norm(t, 1.0)),
-        ("clip_by_average_norm: t", lambda: gc.clip_by_average_norm(t, 1.0)),
-        (r"clip_by_global_norm: t_list\[1\]", lambda: gc.clip_by_global_norm([None, t], 1.0)),
-        ("normalize: tensor", lambda: gc.normalize(t)),
-    ):
-        with pytest.raises(TypeError, match=f"^{name}: .*{t.dtype}.*bfloat16.*"):
-            call()
-
-
 def test_the_lists_of_dtypes_are_complete() -> None:
     """A dtype that is missing from these lists would not be tested."""
     assert len(FLOATS) + len(COMPLEX) == len(SCALED) == 6

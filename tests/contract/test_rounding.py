@@ -132,5 +132,5 @@ def test_longdouble_bounds_are_rounded_once(dtype):
     one_more = np.longdouble(1) + np.finfo(dtype).eps / 2 if dtype != ml_dtypes.bfloat16 else np.longdouble(1) + 2**-8
     bound = one_more + np.longdouble(2) ** -60
     expected = dtype(1) + dtype(float(one_more - 1) * 2)
-    for given_bound in (bound, np.array([bound])):
+    for given_bound in (bound, np.array(bound), np.array([bound])):
         assert gc.clip_by_value(np.array([2.0], dtype), None, given_bound)[0] == expected

@@ -177,21 +177,3 @@ def test_a_name_is_shown_as_far_as_it_helps():
     ):
         with pytest.raises(ValueError, match=f"^clip_by_norm {shown}: clip_norm: found float -1.0"):
             gc.clip_by_norm(x, -1.0, name=name)
-
-
-def test_arguments_that_are_missing_twice_or_unknown_are_type_errors():
-    x = np.ones(2)
-    for call in (
-        lambda: gc.clip_by_norm(),
-        lambda: gc.clip_by_norm(x),
-        lambda: gc.clip_by_norm(x, 1.0, t=x),
-        lambda: gc.clip_by_norm(x, 1.0, None, None, x),
-        lambda: gc.clip_by_norm(x, 1.0, **{"\ud800": 1}),
-        lambda: gc.clip_by_norm(x, 1.0, **{"x" * 100: 1}),
-        lambda: gc.norm(x, 2, 0, None, None, None),
-        lambda: gc.clip_by_value(x, 1),
-        lambda: gc.clip_by_global_norm([x], 1.0, None, None, 2),
-        lambda: gc.IndexedSlices(x),
-    ):
-        with pytest.raises(TypeError):
-            call()
