@@ -51,17 +51,13 @@ LISTS = lists()
 
 @pytest.mark.parametrize("ord", ORDS)
 @pytest.mark.parametrize("name", LISTS)
-def test_norms_have_the_bits_of_global_norm(name, ord):
+def test_norms_have_the_bits_of_global_norm(name, ord, threads):
     t_list = LISTS[name]
     expected = np.array([0.0 if t is None else gc.global_norm([t], ord=ord) for t in t_list])
-    for threads in (1, 2):
-        before = gc.get_num_threads()
-        gc.set_num_threads(threads)
-        try:
+    for count in (1, 2):
+        with threads(count):
             assert same_bits(gc.norms(t_list, ord=ord), expected)
             assert same_bits(gc.norms(tuple(t_list), "step", ord=ord), expected)
-        finally:
-            gc.set_num_threads(before)
 
 
 def test_norms_count_integers_and_bools():
