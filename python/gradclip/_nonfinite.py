@@ -104,7 +104,7 @@ def _error_of_tensors(prefix: str, tensors: Sequence[tuple[Any, str, Any]], norm
 def _error_of_slices(prefix: str, argument: str, array: Array, axes: Sequence[int], norm: float) -> NonFiniteError:
     """Return the error for the slices of an array along ``axes``."""
     entries = [tuple(index) for index in np.argwhere(_are_bad(array, axes)).tolist()]
-    slices = np.moveaxis(array, axes, range(-len(axes), 0)) if axes else array
+    slices = np.moveaxis(array, axes, range(-len(axes), 0))
     texts = [f"{argument}, slice {index}: {_count(slices[index])}" for index in entries[:_NAMED]]
     return _error(prefix, texts, len(entries), norm, entries)
 

@@ -44,6 +44,15 @@ def test_indices_have_any_integer_dtype(dtype):
     assert gc.IndexedSlices(VALUES, ROWS.astype(dtype)).indices.dtype == dtype
 
 
+@pytest.mark.parametrize("indices", [[], (), np.zeros(0, np.int32)])
+@pytest.mark.parametrize("dense_shape", [(0, 2), (6, 2), np.array([6, 2])])
+def test_there_may_be_no_rows(indices, dense_shape):
+    s = gc.IndexedSlices(np.zeros((0, 2)), indices, dense_shape)
+    assert s.indices.dtype.kind == "i"
+    assert s.dense_shape == tuple(dense_shape)
+    assert same_bits(s.to_dense(), np.zeros(dense_shape))
+
+
 def test_wrong_shapes_are_value_errors():
     for values, indices, dense_shape in (
         (np.float64(1.0), np.array(0), None),
@@ -54,6 +63,7 @@ def test_wrong_shapes_are_value_errors():
         (VALUES, ROWS, (6, 2, 1)),
         (VALUES, ROWS, (6, 3)),
         (VALUES, ROWS, (-1, 2)),
+        (VALUES, ROWS, (2**63, 2)),
         (VALUES, ROWS, ()),
     ):
         with pytest.raises(ValueError, match="IndexedSlices"):

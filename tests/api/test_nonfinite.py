@@ -206,6 +206,27 @@ def test_a_message_describes_three_slices_and_looks_at_the_others_at_once(dtype,
     assert len(described) == 9
 
 
+@pytest.mark.parametrize(
+    ("axes", "texts"),
+    [
+        (0, ["(1, 3): 1 NaN of 2 elements, the first at (0,)", "(2, 3): 1 infinite of 2 elements, the first at (1,)"]),
+        (1, ["(0, 3): 1 NaN of 3 elements, the first at (1,)", "(1, 3): 1 infinite of 3 elements, the first at (2,)"]),
+        ((0, 1), ["(3,): 1 NaN and 1 infinite of 6 elements, the first at (0, 1)"]),
+        (
+            (2, 0),
+            ["(1,): 1 NaN of 8 elements, the first at (3, 0)", "(2,): 1 infinite of 8 elements, the first at (3, 1)"],
+        ),
+    ],
+)
+def test_a_message_counts_the_elements_of_slices_along_any_axes(axes, texts):
+    x = np.ones((2, 3, 4), complex)
+    x[0, 1, 3] = complex(1, np.nan)
+    x[1, 2, 3] = complex(0, np.inf)
+    with pytest.raises(gc.NonFiniteError) as caught:
+        gc.clip_by_norm(x, 1.0, axes, nonfinite="raise")
+    assert str(caught.value) == "clip_by_norm: " + "; ".join(f"t, slice {text}" for text in texts)
+
+
 def test_one_bad_tensor_of_clip_by_norms_leaves_the_others():
     t_list = [np.array([3.0, 4.0]), np.array([np.nan, 1.0]), None]
     for policy, second in (("zero", np.zeros(2)), ("keep", t_list[1])):
