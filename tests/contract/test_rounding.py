@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from fractions import Fraction
+from itertools import pairwise
 
 import gradclip as gc
 import ml_dtypes
@@ -90,6 +91,16 @@ def test_lists_of_integers_of_any_size(numbers, shift):
             assert 2 * abs(Fraction(float(x)) - n) < step or x.view(np.uint32) % 2 == 0
         else:
             assert x == np.copysign(np.inf, n)
+
+
+def test_lists_of_integers_beside_ties_that_float64_cannot_tell_from_them():
+    values = VALUES[ml_dtypes.bfloat16]
+    ties = [int((value + after) / 2) for value, after in pairwise(values) if value > 2**64][::7]
+    numbers = [3, *(sign * (tie + step) for tie in ties for step in (-1, 0, 1) for sign in (1, -1))]
+    assert len(numbers) > 1000
+    found = gc.clip_by_value(np.full(len(numbers), -np.inf, ml_dtypes.bfloat16), numbers, None)
+    assert same_bits(found, np.array([nearest(n, ml_dtypes.bfloat16) for n in numbers]))
+    assert gc.clip_by_value(np.full(len(numbers), -np.inf), numbers, None).tolist() == [float(n) for n in numbers]
 
 
 @given(st.lists(st.integers(-(2**66), 2**66), min_size=1, max_size=8))
