@@ -308,7 +308,9 @@ class NormState:
         return self._order == other._order and np.array_equal(self.to_array(), other.to_array(), equal_nan=True)
 
     def __hash__(self) -> int:
-        return hash((self._order, self.to_array().tobytes()))
+        data = self.to_array() + 0.0  # zeros are equal whatever their sign, and so are all NaNs
+        data[np.isnan(data)] = np.nan
+        return hash((self._order, data.tobytes()))
 
     def __repr__(self) -> str:
         more = ", reproducible=True" if self._exact is not None else ""

@@ -165,6 +165,14 @@ def test_pickle_and_equality(ord, reproducible):
     assert a != gc.NormState.of([], ord, reproducible=reproducible)
 
 
+def test_equal_states_have_one_hash():
+    for value, other in ((0.0, -0.0), (np.nan, np.array([0xFFF8000000000001], np.uint64).view(np.float64)[0])):
+        arrays = [gc.NormState.of([]).to_array() for _ in range(2)]
+        arrays[0][-1], arrays[1][-1] = value, other
+        a, b = map(gc.NormState.from_array, arrays)
+        assert (a == b, hash(a) == hash(b)) == (True, True)
+
+
 def test_a_truncated_pickle():
     data = pickle.dumps(gc.NormState.of([np.ones(3)]))
     for length in range(len(data)):
