@@ -4,15 +4,13 @@
 //! `gradclip._checks` reads all others and makes the errors. Arguments are checked in the order of the signature, the type before
 //! the value, and all of them before anything is written.
 
-use std::cell::OnceCell;
 use std::fmt::{self, Display};
 
 use pyo3::call::PyCallArgs;
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyAny, PyBool, PyFloat, PyInt, PyString, PyTuple, PyType};
+use pyo3::types::{PyAny, PyBool, PyFloat, PyInt, PyString, PyTuple};
 
 use super::array::items::Items;
 use super::array::{Array, internal, objects, resized};
@@ -63,7 +61,6 @@ pub(super) struct Call<'a, 'py> {
     name: Option<&'a Bound<'py, PyAny>>,
     /// Whether the arguments that are not tensors are read without Python code.
     pub(super) is_plain: bool,
-    checks: OnceCell<Bound<'py, PyAny>>,
     runs_python: RunsPython,
     /// Set for the whole call, because limits and factors are computed throughout.
     _control: FloatDefaults,
@@ -86,7 +83,7 @@ impl<'a, 'py> Call<'a, 'py> {
         if !is_plain {
             runs_python.begin(py);
         }
-        Ok(Self { py, function, name, is_plain, checks: OnceCell::new(), runs_python, _control: control })
+        Ok(Self { py, function, name, is_plain, runs_python, _control: control })
     }
 
     pub(super) fn py(&self) -> Python<'py> {
@@ -117,16 +114,8 @@ impl<'a, 'py> Call<'a, 'py> {
     #[cold]
     #[inline(never)]
     pub(super) fn check(&self, method: &str, arguments: impl PyCallArgs<'py>) -> PyResult<Bound<'py, PyAny>> {
-        static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-        self.runs_python.begin(self.py);
-        let checks = if let Some(checks) = self.checks.get() {
-            checks
-        } else {
-            let class = CLASS.import(self.py, "gradclip._checks", "Checks")?;
-            let made = class.call1((self.function, self.name))?;
-            self.checks.get_or_init(|| made)
-        };
-        checks.call_method1(method, arguments)
+        let class = self.module("gradclip._checks")?.getattr(intern!(self.py, "Checks"))?;
+        class.call1((self.function, self.name))?.call_method1(method, arguments)
     }
 
     /// The error that a method of `gradclip._checks.Checks` returns or raises.
