@@ -145,15 +145,11 @@ class Checks(Errors):
         if self.name is not None and not issubclass(type(self.name), str):
             raise self.wrong_type("name", self.name, "None or a str")
 
-    def flag(self, argument: str, value: Any, allowed: str = "True or False") -> bool:
-        """Return a bool."""
-        if isinstance(value, bool):
-            return value
-        raise self.wrong_type(argument, value, allowed)
-
     def keepdims(self, value: Any) -> bool:
         """Return ``keepdims``."""
-        return False if value is None else self.flag("keepdims", value, "None or a bool")
+        if value is None or isinstance(value, bool):
+            return bool(value)
+        raise self.wrong_type("keepdims", value, "None or a bool")
 
     def limit(self, argument: str, value: Any, nan: bool, allowed: str = _LIMIT) -> float:
         """Return a real number that is not negative; NaN only if ``nan``."""

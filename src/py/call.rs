@@ -257,20 +257,11 @@ impl<'a, 'py> Call<'a, 'py> {
         }
     }
 
-    /// Reads `keepdims`: None or a bool.
-    pub(super) fn keepdims(&self, object: Option<&Bound<'py, PyAny>>) -> PyResult<bool> {
-        let Some(object) = object else { return Ok(false) };
+    /// Reads a bool; `allowed` names the values that are allowed.
+    pub(super) fn flag(&self, argument: &str, object: &Bound<'py, PyAny>, allowed: &str) -> PyResult<bool> {
         match object.cast::<PyBool>() {
             Ok(flag) => Ok(flag.is_true()),
-            Err(_) => Err(self.error("keepdims", (object,))),
-        }
-    }
-
-    /// Reads a bool.
-    pub(super) fn flag(&self, argument: &str, object: &Bound<'py, PyAny>) -> PyResult<bool> {
-        match object.cast::<PyBool>() {
-            Ok(flag) => Ok(flag.is_true()),
-            Err(_) => Err(self.error("flag", (argument, object))),
+            Err(_) => Err(self.wrong_type(argument, object, allowed)),
         }
     }
 

@@ -107,7 +107,7 @@ pub(super) fn clip_by_norm<'py>(
         _ => ("clip_norm", parameter, |_| 1.0),
     };
     let call = Call::new(py, function, name, [Some(limit), unless_plain_axes(axes), share])?;
-    let (treatment, is_strict) = (call.nonfinite(nonfinite), call.flag("strict", strict));
+    let (treatment, is_strict) = (call.nonfinite(nonfinite), call.flag("strict", strict, "True or False"));
     let mut tensor = Inputs::new(&call, parameter, Items::One(t.clone()));
     if let Some(OnDevice { is_lazy, .. }) = tensor.read()? {
         return if is_lazy && share.is_some() {
@@ -266,7 +266,7 @@ pub(super) fn clip_by_global_norm<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     const T_LIST: Parameter = Parameter::new("t_list", Kinds::Scalable, true).with(Parts::GpuAndDask);
     let call = Call::new(py, "clip_by_global_norm", name, [Some(clip_norm), use_norm, Some(ord), share])?;
-    let (treatment, is_strict) = (call.nonfinite(nonfinite), call.flag("strict", strict));
+    let (treatment, is_strict) = (call.nonfinite(nonfinite), call.flag("strict", strict, "True or False"));
     let keeps_integers =
         call.choice("integers", integers, intern!(py, "raise"), [("raise", false), ("keep", true)]);
     let parameter = Parameter { keeps_integers: matches!(keeps_integers, Ok(true)), ..T_LIST };

@@ -53,7 +53,7 @@ pub(super) fn clip_examples_by_global_norm<'py>(
     if nonfinite == NonFinite::Keep && reduce != Reduce::No {
         return Err(call.value_error("nonfinite", "'keep' with a sum", "'keep' with reduce=None"));
     }
-    let strict = call.flag("strict", strict)?;
+    let strict = call.flag("strict", strict, "True or False")?;
     call.check_strict(strict, nonfinite, None)?;
     let margin = margin(strict, tensors.elements() / count.max(1));
     if count == 0 && reduce == Reduce::Mean && tensors.arrays().next().is_some() {

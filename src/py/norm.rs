@@ -152,7 +152,7 @@ pub(super) fn norm<'py>(
         return call.hand_on(is_lazy, (tensor, ord, axis, keepdims, name));
     }
     let along = Along::new(&call, ord, axis, inputs.shape()?.len())?;
-    let keepdims = call.keepdims(keepdims)?;
+    let keepdims = keepdims.map_or(Ok(false), |given| call.flag("keepdims", given, "None or a bool"))?;
     call.check_name()?;
     if let (Along::Whole(order), false) = (&along, keepdims) {
         return Ok(PyFloat::new(py, inputs.norm(*order)?.to_f64()).into_any());
