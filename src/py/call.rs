@@ -275,21 +275,8 @@ impl<'a, 'py> Call<'a, 'py> {
         default: &Bound<'py, PyString>,
         words: [(&str, T); N],
     ) -> PyResult<T> {
-        match words.first() {
-            Some((_, value)) if object.is(default) => Ok(*value),
-            _ => self.other_choice(argument, object, words),
-        }
-    }
-
-    #[inline(never)]
-    fn other_choice<T: Copy, const N: usize>(
-        &self,
-        argument: &str,
-        object: &Bound<'py, PyAny>,
-        words: [(&str, T); N],
-    ) -> PyResult<T> {
-        let text = object.cast::<PyString>().ok().map(|text| text.to_string_lossy());
-        let found = words.iter().find(|(word, _)| text.as_deref() == Some(*word));
+        let is_word = |word: &str| object.cast::<PyString>().is_ok_and(|text| text == word);
+        let found = words.iter().find(|(word, _)| object.is(default) || is_word(word));
         found.map(|(_, value)| *value).ok_or_else(|| {
             let allowed = words.map(|(word, _)| format!("'{word}'")).join(", ");
             self.error("wrong_word", (argument, object, allowed))
