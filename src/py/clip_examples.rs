@@ -2,7 +2,7 @@
 
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyAny, PyBytes, PyString};
+use pyo3::types::{PyAny, PyBytes};
 
 use super::array::pair::Pair;
 use super::array::{Array, internal};
@@ -18,14 +18,6 @@ use crate::parallel::examples::{Examples, sum_examples};
 use crate::parallel::reduce::{Order, norm_of_norms};
 use crate::parallel::work_of;
 use crate::scaled::{Factor, Limit, NonFinite, Scaled};
-
-/// The reduction of the clipped examples.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Reduce {
-    No,
-    Sum,
-    Mean,
-}
 
 /// See `gradclip.clip_examples_by_global_norm`.
 #[pyfunction]
@@ -48,15 +40,21 @@ pub(super) fn clip_examples_by_global_norm<'py>(
     let count = count_of_examples(&call, &tensors)?;
     let (limits, has_limits) = call.limits("clip_norm", clip_norm, held.len())?;
     call.check_name()?;
-    let reduce = call.reduce(reduce)?;
+    // The number by which sums are divided. None: there are no sums.
+    let divisor = |word| {
+        let words = [("sum", 1.0), ("mean", count as f64)];
+        let found = call.choice("reduce", word, intern!(py, "sum"), words);
+        found.map_err(|_| call.error("wrong_word", ("reduce", word, "'sum', 'mean' or None")))
+    };
+    let divisor = reduce.map(divisor).transpose()?;
     let nonfinite = call.nonfinite(nonfinite)?;
-    if nonfinite == NonFinite::Keep && reduce != Reduce::No {
+    if nonfinite == NonFinite::Keep && divisor.is_some() {
         return Err(call.value_error("nonfinite", "'keep' with a sum", "'keep' with reduce=None"));
     }
     let strict = call.flag("strict", strict, "True or False")?;
     call.check_strict(strict, nonfinite, None)?;
     let margin = margin(strict, tensors.elements() / count.max(1));
-    if count == 0 && reduce == Reduce::Mean && tensors.arrays().next().is_some() {
+    if divisor == Some(0.0) && tensors.arrays().next().is_some() {
         return Err(call.value_error("t_list", "no examples", "at least one for their mean"));
     }
     // All norms are computed first: later, an input that shares memory with a sum is copied, maybe in another memory order.
@@ -64,7 +62,7 @@ pub(super) fn clip_examples_by_global_norm<'py>(
     arrays.extend(tensors.arrays().map(|(i, array)| (i, array.clone())));
     let examples = arrays.iter().map(|(_, array)| (array, (1..array.ndim()).collect()));
     let own = Norms::of_each(py, examples, Order::Two)?;
-    let mut operands = if reduce == Reduce::No {
+    let mut operands = if divisor.is_none() {
         tensors.with_outputs(out, &mut [])?
     } else {
         for tensor in tensors.arrays_mut() {
@@ -95,10 +93,9 @@ pub(super) fn clip_examples_by_global_norm<'py>(
     let norms = Array::filled::<f64>(py, &shape, &axes, |to| {
         let common = Norms { values, kept: vec![0] };
         let norms = own.iter().map(|own| if has_limits { own } else { &common });
-        match reduce {
-            Reduce::No => scale_slices(py, pairs, norms, |i, _, norm| factor(i, norm))?,
-            Reduce::Sum => write_sums(py, pairs, &arrays, norms, factor, 1.0)?,
-            Reduce::Mean => write_sums(py, pairs, &arrays, norms, factor, count as f64)?,
+        match divisor {
+            None => scale_slices(py, pairs, norms, |i, _, norm| factor(i, norm))?,
+            Some(divisor) => write_sums(py, pairs, &arrays, norms, factor, divisor)?,
         }
         to.iter_mut().zip(&common.values).for_each(|(to, norm)| *to = norm.to_f64());
         Ok(())
@@ -188,16 +185,4 @@ fn write_sums<'py, 'n>(
         }, return Err(internal("sums of integers")));
     }
     Ok(detached(py, bytes, || run_each(jobs))?)
-}
-
-impl<'py> Call<'_, 'py> {
-    fn reduce(&self, object: Option<&Bound<'py, PyAny>>) -> PyResult<Reduce> {
-        let Some(object) = object else { return Ok(Reduce::No) };
-        let text = object.cast::<PyString>().ok().map(|text| text.to_string_lossy());
-        match text.as_deref() {
-            Some("sum") => Ok(Reduce::Sum),
-            Some("mean") => Ok(Reduce::Mean),
-            _ => Err(self.error("wrong_word", ("reduce", object, "'sum', 'mean' or None"))),
-        }
-    }
 }
