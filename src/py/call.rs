@@ -361,22 +361,16 @@ impl<'a, 'py> Call<'a, 'py> {
     }
 }
 
-/// `axes` for [`Call::new`], unless they are a tuple of ints, which is read in Rust. NumPy converts a tuple that is a bound.
-pub(super) fn unless_plain_axes<'a, 'py>(
-    axes: Option<&'a Bound<'py, PyAny>>,
-) -> Option<&'a Bound<'py, PyAny>> {
-    let is_int = |entry: Borrowed<'_, '_, PyAny>| entry.is_exact_instance_of::<PyInt>();
-    axes.filter(|axes| !axes.cast_exact::<PyTuple>().is_ok_and(|axes| axes.iter_borrowed().all(is_int)))
-}
-
-/// Whether an object is None, a number, a string or a bool, of Python or NumPy and not of a subclass, so that reading it runs no
-/// Python code.
+/// Whether an object is None, a number, a string, a bool or a tuple of ints, of Python or NumPy and not of a subclass, so that
+/// reading it runs no Python code.
 fn is_plain(object: &Bound<'_, PyAny>) -> bool {
+    let is_int = |entry: Borrowed<'_, '_, PyAny>| entry.is_exact_instance_of::<PyInt>();
     object.is_exact_instance_of::<PyFloat>()
         || object.is_exact_instance_of::<PyInt>()
         || object.is_exact_instance_of::<PyString>()
         || object.is_exact_instance_of::<PyBool>()
         || object.is_none()
+        || object.cast_exact::<PyTuple>().is_ok_and(|tuple| tuple.iter_borrowed().all(is_int))
         || objects::is_float(object)
         || objects::is_integer(object)
 }

@@ -11,7 +11,7 @@ use super::array::pair::Pair;
 use super::array::plain::OperandPairs;
 use super::array::{internal, resized};
 use super::bound::{BoundKind, bound};
-use super::call::{Call, unless_plain_axes};
+use super::call::Call;
 use super::kinds::Kinds;
 use super::operands::{Inputs, OnDevice, Operands, Parameter, Parts};
 use super::run::{
@@ -106,7 +106,7 @@ pub(super) fn clip_by_norm<'py>(
         "clip_by_average_norm" => ("clip_norm", parameter, |elements| elements),
         _ => ("clip_norm", parameter, |_| 1.0),
     };
-    let call = Call::new(py, function, name, [Some(limit), unless_plain_axes(axes), share])?;
+    let call = Call::new(py, function, name, [Some(limit), axes, share])?;
     let (treatment, is_strict) = (call.nonfinite(nonfinite), call.flag("strict", strict, "True or False"));
     let mut tensor = Inputs::new(&call, parameter, Items::One(t.clone()));
     if let Some(OnDevice { is_lazy, .. }) = tensor.read()? {

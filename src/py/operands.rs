@@ -278,8 +278,8 @@ impl<'a, 'py> Inputs<'a, 'py> {
         readers: &mut [&mut Array<'py>],
     ) -> PyResult<Operands<'_, 'py>> {
         let outputs = match &self.tensors {
-            Tensors::Plain(arrays) => arrays.outputs(self.call.py(), out)?,
-            Tensors::General(_) => None,
+            Tensors::Plain(arrays) if readers.is_empty() => arrays.outputs(self.call.py(), out)?,
+            _ => None,
         };
         if outputs.is_none() {
             self.make_general()?;
