@@ -420,7 +420,7 @@ fn plain_limits(object: &Bound<'_, PyAny>, count: usize) -> PyResult<Option<(Vec
 }
 
 /// The order of vector norms that a plain `ord` names.
-pub(super) fn plain_order(ord: &Bound<'_, PyAny>) -> Option<Order> {
+fn plain_order(ord: &Bound<'_, PyAny>) -> Option<Order> {
     match ord.cast::<PyString>() {
         Ok(text) => (text.to_string_lossy() == "euclidean").then_some(Order::Two),
         Err(_) => plain_number(ord).filter(|p| *p > 0.0).map(Order::of),
@@ -428,7 +428,7 @@ pub(super) fn plain_order(ord: &Bound<'_, PyAny>) -> Option<Order> {
 }
 
 /// An int, or a tuple or list of ints, as axes, if they are different and in range.
-pub(super) fn plain_axes(object: &Bound<'_, PyAny>, ndim: usize) -> PyResult<Option<Vec<usize>>> {
+fn plain_axes(object: &Bound<'_, PyAny>, ndim: usize) -> PyResult<Option<Vec<usize>>> {
     let ndim = ndim.cast_signed();
     let read = |entry: &Bound<'_, PyAny>| {
         let axis = entry.cast_exact::<PyInt>().ok()?.extract::<isize>().ok()?;

@@ -9,7 +9,7 @@ use pyo3::types::{PyFloat, PyString};
 use super::array::items::Items;
 use super::array::pair::Pair;
 use super::array::{Array, internal};
-use super::call::{Call, plain_axes, plain_order};
+use super::call::Call;
 use super::kinds::Kinds;
 use super::operands::{Inputs, OnDevice, Parameter, Parts};
 use super::run::{
@@ -93,32 +93,24 @@ impl Along {
         axis: Option<&Bound<'py, PyAny>>,
         ndim: usize,
     ) -> PyResult<Self> {
-        let axes = axis.map(|axis| plain_axes(axis, ndim)).transpose()?;
-        let text = ord.cast::<PyString>().ok().map(|text| text.to_string_lossy());
-        let is_fro = text.as_deref() == Some("fro") && matches!(&axes, Some(Some(axes)) if axes.len() == 2);
-        match (if is_fro { Some(Order::Two) } else { plain_order(ord) }, axes) {
-            (Some(order), None) => return Ok(Self::Whole(order)),
-            // Along two axes, a number is the order of a matrix norm, and a string the order of a vector norm.
-            (Some(order), Some(Some(axes))) if axes.len() == 2 && text.is_none() => {
-                if let (Order::One | Order::Two | Order::Max, [first, second]) = (order, axes.as_slice()) {
-                    return Ok(Self::Matrices([*first, *second], order));
-                }
+        let is_text = ord.is_instance_of::<PyString>();
+        let is_fro = ord.cast::<PyString>().is_ok_and(|text| text == "fro");
+        let order = if is_fro { Order::Two } else { call.vector_order(ord)? };
+        let axes = call.axes("axis", axis, ndim)?;
+        // Along two axes, a number is the order of a matrix norm, and a string the order of a vector norm.
+        let is_wrong = match (axes.as_deref(), order) {
+            (Some(&[first, second]), Order::One | Order::Two | Order::Max) if !is_text => {
+                return Ok(Self::Matrices([first, second], order));
             }
-            (Some(order), Some(Some(axes))) if !axes.is_empty() => {
-                return Ok(if axes.len() < ndim { Self::Vectors(axes, order) } else { Self::Whole(order) });
-            }
-            _ => {}
+            (Some([_, _]), _) => !is_text,
+            (Some(axes), _) => is_fro || axes.is_empty(),
+            (None, _) => is_fro,
+        };
+        match axes {
+            _ if is_wrong => Err(call.error("along", (ord, axis, ndim))),
+            Some(axes) if axes.len() < ndim => Ok(Self::Vectors(axes, order)),
+            _ => Ok(Self::Whole(order)),
         }
-        let (kind, axes, order): (String, Option<Vec<usize>>, f64) =
-            call.check("along", (ord, axis, ndim))?.extract()?;
-        Ok(match (axes, Order::of(order)) {
-            (Some(axes), order) if kind == "vectors" => Self::Vectors(axes, order),
-            (Some(axes), order) if kind == "matrices" => {
-                let axes = <[usize; 2]>::try_from(axes).map_err(|_| internal("not the axes of matrices"))?;
-                Self::Matrices(axes, order)
-            }
-            (_, order) => Self::Whole(order),
-        })
     }
 
     fn norms(&self, array: &Array<'_>) -> PyResult<Norms> {
