@@ -249,15 +249,12 @@ impl Norms {
     fn max_over(self, axis: usize, shape: &[usize]) -> Result<Self, Error> {
         let at = self.kept.iter().position(|kept| *kept == axis).unwrap_or(0);
         let (outer, inner) = (&self.kept[..at], &self.kept[at + 1..]);
-        let inner_len: usize = inner.iter().map(|axis| shape[*axis]).product();
-        let outer_len: usize = outer.iter().map(|axis| shape[*axis]).product();
-        let mut values = zeros(outer_len * inner_len)?;
-        let inner_len = inner_len.max(1); // chunks of length 0 are not allowed; without inner positions, there are no chunks
-        let blocks = self.values.chunks(inner_len * shape[axis].max(1));
-        for (largest, block) in values.chunks_mut(inner_len).zip(blocks) {
-            for row in block.chunks(inner_len) {
-                largest.iter_mut().zip(row).for_each(|(largest, norm)| *largest = largest.max(*norm));
-            }
+        let count = |axes: &[usize]| axes.iter().filter_map(|axis| shape.get(*axis)).product::<usize>();
+        let (inner_len, block_len) = (count(inner), count(inner) * count(&[axis]));
+        let mut values = zeros(count(outer) * inner_len)?;
+        for (i, norm) in self.values.iter().enumerate() {
+            let largest = values.get_mut(i / block_len * inner_len + i % inner_len);
+            largest.into_iter().for_each(|largest: &mut Scaled| *largest = largest.max(*norm));
         }
         Ok(Self { values, kept: outer.iter().chain(inner).copied().collect() })
     }
