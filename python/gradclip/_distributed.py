@@ -102,7 +102,7 @@ def norms(t_list: Any, name: Any, ord: Any, comm: Any, replicated: Any) -> npt.N
     try:
         order = Checks("norms", name).order(ord)
         share.agree(order, 0.0, 0.0, replicated)
-        sums = _core.power_sums_of_each("norms", t_list, name, ord)
+        sums, _ = _core.power_sums("norms", t_list, name, ord, False, False, each=True)
         if replicated is not None:
             for row, ranks in zip(sums, copies(share, replicated, len(sums)), strict=True):
                 _count(row, ranks, order)

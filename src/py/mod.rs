@@ -49,9 +49,7 @@ mod _core {
     };
 
     #[pymodule_export]
-    use super::shared::{
-        exact_sum, merge_power_sums, power_sums, power_sums_along, power_sums_of_each, roots_of_power_sums,
-    };
+    use super::shared::{exact_sum, merge_power_sums, power_sums, power_sums_along, roots_of_power_sums};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

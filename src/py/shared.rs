@@ -28,9 +28,11 @@ fn summed_order<'py>(call: &Call<'_, 'py>, ord: &Bound<'py, PyAny>) -> PyResult<
     }
 }
 
-/// The sum of powers of the tensors of a list, as an array of shape `(1, cells)`, and the number of elements. `on_device`
-/// allows arrays on a GPU.
+/// The sum of powers of the tensors of a list, as an array of shape `(1, cells)`, or with `each` the sums of each tensor, as an
+/// array of shape `(tensors, cells)`; and the number of elements. `on_device` allows arrays on a GPU.
 #[pyfunction]
+#[pyo3(signature = (function, t_list, name, ord, keeps_integers, on_device, each=false))]
+#[expect(clippy::too_many_arguments, reason = "the arguments of the public functions, and the way to sum")]
 pub(super) fn power_sums<'py>(
     py: Python<'py>,
     function: &str,
@@ -39,6 +41,7 @@ pub(super) fn power_sums<'py>(
     ord: &Bound<'py, PyAny>,
     keeps_integers: bool,
     on_device: bool,
+    each: bool,
 ) -> PyResult<(Bound<'py, PyAny>, usize)> {
     let call = Call::new(py, function, name, [Some(ord)])?;
     let parts = if on_device { Parts::Gpu } else { Parts::Numpy };
@@ -47,35 +50,21 @@ pub(super) fn power_sums<'py>(
     let elsewhere = tensors.read()?;
     call.check_name()?;
     let order = summed_order(&call, ord)?;
-    let (norm, elements) = if let Some(OnDevice { entries, .. }) = elsewhere {
-        let device = call.module("gradclip._cuda")?;
-        let found = device.call_method1("norm_on_host", (function, entries, name, ord))?;
-        let ((value, exponent), elements) = found.extract::<((f64, i32), usize)>()?;
-        (Scaled::new(value, exponent), elements)
-    } else {
-        (tensors.norm(order)?, tensors.elements())
+    let (norms, elements) = match elsewhere {
+        Some(OnDevice { entries, .. }) => {
+            let device = call.module("gradclip._cuda")?;
+            let found = device.call_method1("norm_on_host", (function, entries, name, ord))?;
+            let ((value, exponent), elements) = found.extract::<((f64, i32), usize)>()?;
+            (vec![Scaled::new(value, exponent)], elements)
+        }
+        None if each => {
+            let mut norms = zeros(tensors.count())?;
+            tensors.norms_into(order, &mut norms, |norm| norm)?;
+            (norms, tensors.elements())
+        }
+        None => (vec![tensors.norm(order)?], tensors.elements()),
     };
-    Ok((power_array(py, order, &[norm], (&[1, order.cells()], &[0, 1]))?, elements))
-}
-
-/// The sums of powers of each tensor of a list, as an array of shape `(tensors, cells)`.
-#[pyfunction]
-pub(super) fn power_sums_of_each<'py>(
-    py: Python<'py>,
-    function: &str,
-    t_list: &Bound<'py, PyAny>,
-    name: Option<&Bound<'py, PyAny>>,
-    ord: &Bound<'py, PyAny>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let call = Call::new(py, function, name, [Some(ord)])?;
-    let mut tensors =
-        Inputs::new(&call, Parameter::new("t_list", Kinds::Normed, true), call.sequence(t_list)?);
-    tensors.read()?;
-    call.check_name()?;
-    let order = summed_order(&call, ord)?;
-    let mut norms = zeros(tensors.count())?;
-    tensors.norms_into(order, &mut norms, |norm| norm)?;
-    power_array(py, order, &norms, (&[norms.len(), order.cells()], &[0, 1]))
+    Ok((power_array(py, order, &norms, (&[norms.len(), order.cells()], &[0, 1]))?, elements))
 }
 
 /// The exact sum of the magnitudes of the tensors of a list, or for order 2 of their squares: its digits as little-endian bytes
