@@ -47,3 +47,8 @@ def largest_singular_values(matrices: Array, axes: tuple[int, int], xp: Any = np
         scaled.real, scaled.imag = parts
     found = xp.linalg.svd(scaled, compute_uv=False)[..., 0]
     return xp.where(finite[..., 0, 0], found, np.nan), exponent[..., 0, 0].astype(np.float64)
+
+
+def pairs_of_singular_values(matrices: Array, axes: tuple[int, int]) -> Array:
+    """Return `largest_singular_values` as one array of pairs ``value, exponent``, for the compiled part."""
+    return np.stack(largest_singular_values(matrices, axes), -1)

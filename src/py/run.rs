@@ -4,13 +4,12 @@
 use std::borrow::Cow;
 use std::{iter, slice};
 
-use pyo3::intern;
 use pyo3::prelude::*;
 
 use super::array::order::{ReducedAxes, broadcast_values};
 use super::array::pair::Pair;
 use super::array::plain::{OperandPairs, PlainArrays};
-use super::array::{Array, internal, resized};
+use super::array::{Array, internal};
 use crate::element::{Dtype, Element, Real, Scalable, match_dtype};
 use crate::error::{Error, vec_with_room};
 use crate::isa::Isa;
@@ -225,24 +224,11 @@ impl Norms {
 
     /// The largest singular values of the matrices along two axes, computed by NumPy.
     fn singular_values(array: &Array<'_>, axes: [usize; 2]) -> PyResult<Self> {
-        let py = array.object().py();
-        let helper = py.import(intern!(py, "gradclip._matrix"))?;
-        let found =
-            helper.call_method1(intern!(py, "largest_singular_values"), (array.copy()?.object(), axes))?;
-        let (found, exponents): (Bound<'_, PyAny>, Bound<'_, PyAny>) = found.extract()?;
-        let kept: Vec<_> = (0..array.ndim()).filter(|axis| !axes.contains(axis)).collect();
-        let shape = array.shape();
-        let numbers = |object| -> PyResult<Vec<f64>> {
-            let (numbers, found) = numbers(object)?;
-            // Other threads ran meanwhile, and may have given the array another shape.
-            let is_same = found.iter().map(Some).eq(kept.iter().map(|axis| shape.get(*axis)));
-            if is_same { Ok(numbers) } else { Err(resized()) }
-        };
-        let (norms, exponents) = (numbers(&found)?, numbers(&exponents)?);
-        let mut values = vec_with_room(norms.len())?;
-        let found = norms.into_iter().zip(exponents);
-        values.extend(found.map(|(norm, exponent)| Scaled::new(norm, exponent as i32)));
-        Ok(Self { values, kept })
+        let helper = array.object().py().import("gradclip._matrix")?;
+        // Other threads run meanwhile, and may give the array another shape: NumPy gets a copy.
+        let found = helper.call_method1("pairs_of_singular_values", (array.copy()?.object(), axes))?;
+        let kept = (0..array.ndim()).filter(|axis| !axes.contains(axis)).collect();
+        Ok(Self { values: norms_in_pairs(&found)?, kept })
     }
 
     /// The largest norm along one of the kept axes.
@@ -390,6 +376,12 @@ fn scale_as_columns<T: Scalable>(
 pub(super) fn numbers(object: &Bound<'_, PyAny>) -> PyResult<(Vec<f64>, Vec<usize>)> {
     let (array, _) = Array::read(object).ok_or_else(|| internal("not an array of numbers"))?;
     Ok((array.numbers()?, array.shape().to_vec()))
+}
+
+/// The norms in an array of pairs `value, exponent`: `value * 2**exponent`.
+pub(super) fn norms_in_pairs(object: &Bound<'_, PyAny>) -> PyResult<Vec<Scaled>> {
+    let (numbers, _) = numbers(object)?;
+    Ok(numbers.as_chunks().0.iter().map(|[value, exponent]| Scaled::new(*value, *exponent as i32)).collect())
 }
 
 /// The shape of the array of norms for an array of some shape, and its axes in memory order, the order of the norms.

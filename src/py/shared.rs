@@ -10,7 +10,7 @@ use super::array::{Array, internal};
 use super::call::Call;
 use super::kinds::Kinds;
 use super::operands::{Inputs, OnDevice, Parameter, Parts};
-use super::run::{Norms, exact_sum_of_arrays, numbers, placed, zeros};
+use super::run::{Norms, exact_sum_of_arrays, norms_in_pairs, numbers, placed, zeros};
 use crate::isa::FloatDefaults;
 use crate::kernel::exact::Power;
 use crate::parallel::reduce::{MAX_SUMMED_ORDER, Order};
@@ -169,9 +169,7 @@ pub(super) fn roots_of_power_sums<'py>(
 /// each slice.
 pub(super) fn shared_norms(share: &Bound<'_, PyAny>) -> PyResult<(Vec<Scaled>, usize)> {
     let (norms, elements): (Bound<'_, PyAny>, usize) = share.call0()?.extract()?;
-    let (pairs, _) = numbers(&norms)?;
-    let norms = pairs.as_chunks().0.iter().map(|[value, exponent]| Scaled::new(*value, *exponent as i32));
-    Ok((norms.collect(), elements))
+    Ok((norms_in_pairs(&norms)?, elements))
 }
 
 /// The single norm that a Python function returns, and its number of elements.
