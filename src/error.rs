@@ -8,24 +8,15 @@ use std::fmt;
 pub enum Error {
     /// Scratch memory could not be allocated.
     Memory,
-    /// An environment variable holds a value that is not allowed.
-    Setting {
-        /// The variable's name.
-        variable: &'static str,
-        /// The value that was found.
-        found: String,
-        /// The allowed values, in words.
-        allowed: &'static str,
-    },
+    /// An environment variable holds a value that is not allowed, which this sentence tells.
+    Setting(String),
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Memory => f.write_str("gradclip: out of memory for scratch space"),
-            Self::Setting { variable, found, allowed } => {
-                write!(f, "environment variable {variable}: found {found:?}; allowed: {allowed}")
-            }
+            Self::Setting(text) => f.write_str(text),
         }
     }
 }

@@ -94,6 +94,9 @@ pub fn number_in(
     match text.parse().ok().or_else(beyond) {
         _ if text.is_empty() => Ok(None),
         Some(number) if range.contains(&number) => Ok(Some(number)),
-        _ => Err(Error::Setting { variable, found: value.into_owned(), allowed }),
+        _ => {
+            let text = format!("environment variable {variable}: found {value:?}; allowed: {allowed}");
+            Err(Error::Setting(text))
+        }
     }
 }

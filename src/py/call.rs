@@ -30,7 +30,7 @@ impl From<Error> for PyErr {
         let text = error.to_string();
         match error {
             Error::Memory => PyMemoryError::new_err(text),
-            Error::Setting { .. } => PyValueError::new_err(text),
+            Error::Setting(_) => PyValueError::new_err(text),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::{iter, slice};
 
 use pyo3::prelude::*;
 
-use super::array::order::{ReducedAxes, broadcast_values};
+use super::array::order::broadcast_values;
 use super::array::pair::Pair;
 use super::array::plain::{OperandPairs, PlainArrays};
 use super::array::{Array, internal};
@@ -179,7 +179,9 @@ impl Norms {
         for (array, reduced) in arrays {
             let (parts, reduced) = split_parts(array, reduced, order)?;
             let axes = parts.split(&reduced);
-            norms.push(Self::zeros(array, &axes)?);
+            let kept: Vec<_> = axes.kept().collect();
+            let values = zeros(kept.iter().map(|axis| array.shape()[*axis]).product())?;
+            norms.push(Self { values, kept });
             split.push((parts, axes));
         }
         let (isa, mut bytes, mut jobs) = (Isa::current(), 0usize, vec_with_room(count)?);
@@ -194,12 +196,6 @@ impl Norms {
         }
         detached(py, bytes, || run_each(jobs))?;
         Ok(norms)
-    }
-
-    /// Norms of 0 for the slices of an array, still to be computed.
-    fn zeros(array: &Array<'_>, split: &ReducedAxes) -> PyResult<Self> {
-        let kept: Vec<_> = split.kept().collect();
-        Ok(Self { values: zeros(kept.iter().map(|axis| array.shape()[*axis]).product())?, kept })
     }
 
     /// Whether the slices along some axes lie side by side, so that [`Norms::of`] sums all of them at once.
