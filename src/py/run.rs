@@ -313,59 +313,36 @@ pub(super) fn scale_by_norms<T: Scalable>(
     if whole.len() == 0 {
         return Ok(()); // there may be a great many slices
     }
+    let (py, isa, bytes) = (whole.object().py(), Isa::current(), whole.bytes());
     // Columns are summed in another order than rows. The output must not influence which order is used.
-    let is_done = if Norms::are_of_columns(&whole, axes)? {
-        scale_as_columns::<T>(pair, axes, rule, norms)?
+    if Norms::are_of_columns(&whole, axes)? {
+        // Strips of columns of a dense output are scaled as soon as they are summed.
+        if let Some((shape @ [len, _], source, to)) = pair.columns::<T>(&whole.split(axes))?
+            && columns::is_column::<T>(whole.len() / len.max(1), shape)
+        {
+            let source = source.as_ref();
+            let scale = || columns::scale_columns::<T>(isa, source, to, shape, rule, norms);
+            return Ok(detached(py, bytes, scale)?);
+        }
     } else {
         pair.split_complex();
+        let input = pair.input();
         // The parts of a complex number belong to one slice.
-        let parts = whole.ndim()..pair.input().ndim();
-        let axes: Vec<_> = axes.iter().copied().chain(parts).collect();
-        scale_as_rows::<T::Part>(pair, &axes, rule, norms)?
-    };
-    if is_done {
-        return Ok(());
+        let axes: Vec<_> = axes.iter().copied().chain(whole.ndim()..input.ndim()).collect();
+        let (len, split) =
+            (axes.iter().filter_map(|axis| input.shape().get(*axis)).product(), input.split(&axes));
+        // Short rows are scaled as soon as they are summed.
+        if rows::is_row(len, size_of::<T::Part>())
+            && let Some((source, output)) = pair.rows::<T::Part>(&split)?
+            && rows::takes_output(&output, len)
+        {
+            let scale = || rows::scale_rows(isa, source.as_ref(), output, len, rule, norms);
+            return Ok(detached(py, bytes, scale)?);
+        }
     }
     let found = Norms::of(&whole, axes, Order::Two)?;
     found.write(norms);
-    let py = whole.object().py();
     scale_slices(py, slice::from_mut(pair), iter::once(&found), |_, _, norm| rule.factor(norm))
-}
-
-/// If the slices are short rows, scales each row as soon as it is summed. Returns whether it did.
-fn scale_as_rows<T: Real>(
-    pair: &mut Pair<'_>,
-    axes: &[usize],
-    rule: Rule,
-    norms: &mut [T::Norm],
-) -> PyResult<bool> {
-    let input = pair.input();
-    let len = axes.iter().filter_map(|axis| input.shape().get(*axis)).product();
-    if !rows::is_row(len, size_of::<T>()) {
-        return Ok(false);
-    }
-    let (py, split, bytes) = (input.object().py(), input.split(axes), input.bytes());
-    let found = pair.rows::<T>(&split)?.filter(|(_, output)| rows::takes_output(output, len));
-    let Some((source, output)) = found else { return Ok(false) };
-    detached(py, bytes, || rows::scale_rows(Isa::current(), source.as_ref(), output, len, rule, norms))?;
-    Ok(true)
-}
-
-/// If the slices are columns of a dense output, scales strips of columns as soon as they are summed. Returns whether it did.
-fn scale_as_columns<T: Scalable>(
-    pair: &mut Pair<'_>,
-    axes: &[usize],
-    rule: Rule,
-    norms: &mut [T::Norm],
-) -> PyResult<bool> {
-    let input = pair.input();
-    let (py, split, count, bytes) = (input.object().py(), input.split(axes), input.len(), input.bytes());
-    let found = pair.columns::<T>(&split)?;
-    let found = found.filter(|(shape @ [len, _], ..)| columns::is_column::<T>(count / (*len).max(1), *shape));
-    let Some((shape, source, to)) = found else { return Ok(false) };
-    let (isa, source) = (Isa::current(), source.as_ref());
-    detached(py, bytes, || columns::scale_columns::<T>(isa, source, to, shape, rule, norms))?;
-    Ok(true)
 }
 
 /// The numbers of an array of floats in the order of its axes, and its shape.
