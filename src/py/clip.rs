@@ -7,16 +7,12 @@ use pyo3::prelude::*;
 use pyo3::types::PyFloat;
 
 use super::array::items::Items;
-use super::array::pair::Pair;
-use super::array::plain::OperandPairs;
 use super::array::{internal, resized};
 use super::bound::{BoundKind, bound};
 use super::call::Call;
 use super::kinds::Kinds;
 use super::operands::{Inputs, OnDevice, Operands, Parameter, Parts};
-use super::run::{
-    NormOf, Norms, detached, dtype_of, margin, real_dtype, scale_by_norms, scale_pairs, scale_slices,
-};
+use super::run::{NormOf, Norms, detached, dtype_of, margin, scale_by_norms, scale_pairs, scale_slices};
 use super::shared::{shared_norm, shared_norms};
 use crate::element::{Dtype, Ordered, match_dtype};
 use crate::isa::Isa;
@@ -192,7 +188,12 @@ fn clip_along<'py>(
     }
     let mut operands = tensor.with_outputs(out, &mut [])?;
     if let (Operands::Plain(pairs), Some(len)) = (&mut operands, len) {
-        clip_plain_rows(py, pairs, dtype, len, limit)?;
+        match_dtype!(real dtype, T => {
+            let (source, rows) = pairs.rows::<T>(len)?;
+            let (bytes, rule) = (rows.len() * size_of::<T>(), Rule::Clip(limit));
+            let clip = || scale_rows(Isa::current(), source.as_ref(), rows, len, rule, &mut []);
+            detached(py, bytes, clip)?;
+        }, return Err(internal("rows of integers")));
         return Ok(operands.into_result());
     }
     let pair = operands.pair()?;
@@ -207,45 +208,19 @@ fn clip_along<'py>(
             return Err(refused(Some(axes), *norm));
         }
     }
-    clip_slices(py, pair, axes, limit)?;
-    Ok(operands.into_result())
-}
-
-/// Clips each of the rows of `len` elements of a plain array by its own norm.
-fn clip_plain_rows(
-    py: Python<'_>,
-    pairs: &mut OperandPairs<'_, '_>,
-    dtype: Dtype,
-    len: usize,
-    limit: Limit,
-) -> PyResult<()> {
-    match_dtype!(real dtype, T => {
-        let (source, rows) = pairs.rows::<T>(len)?;
-        let rule = Rule::Clip(limit);
-        let bytes = rows.len() * size_of::<T>();
-        Ok(detached(py, bytes, || scale_rows(Isa::current(), source.as_ref(), rows, len, rule, &mut []))?)
-    }, Err(internal("rows of integers")))
-}
-
-/// Clips each slice along some axes by its own norm.
-fn clip_slices(py: Python<'_>, pair: &mut Pair<'_>, axes: &[usize], limit: Limit) -> PyResult<()> {
-    let is_complex = pair.input().dtype().and_then(Dtype::parts).is_some();
+    let dtype = dtype_of(pair.input())?;
     if limit.limit == f64::INFINITY {
-        scale_pairs(py, slice::from_mut(pair), None)
-    } else if axes.is_empty() && !is_complex {
-        clip_elements(py, pair, limit)
+        scale_pairs(py, slice::from_mut(pair), None)?;
+    } else if axes.is_empty() && dtype.parts().is_none() {
+        match_dtype!(real dtype, T => {
+            let (mut task, work) = (pair.whole_task::<T>()?, Uniform(ClipMagnitude(limit)));
+            detached(py, task.bytes() / 2, || apply_elementwise(Isa::current(), &work, &mut task))?;
+        }, return Err(internal("clipping of integers")));
     } else {
-        match_dtype!(scalable dtype_of(pair.input())?, T => {
-            scale_by_norms::<T>(pair, axes, Rule::Clip(limit), &mut [])
-        }, Err(internal("clipping of integers")))
+        match_dtype!(scalable dtype, T => scale_by_norms::<T>(pair, axes, Rule::Clip(limit), &mut []),
+            Err(internal("clipping of integers")))?;
     }
-}
-
-fn clip_elements(py: Python<'_>, pair: &mut Pair<'_>, limit: Limit) -> PyResult<()> {
-    match_dtype!(real real_dtype(pair)?, T => {
-        let mut task = pair.whole_task::<T>()?;
-        Ok(detached(py, task.bytes() / 2, || apply_elementwise(Isa::current(), &Uniform(ClipMagnitude(limit)), &mut task))?)
-    }, Err(internal("clipping of integers")))
+    Ok(operands.into_result())
 }
 
 /// See `gradclip.clip_by_global_norm`.

@@ -4,7 +4,7 @@ use std::mem;
 
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyAny, PyFloat, PyTuple};
+use pyo3::types::{PyAny, PyFloat};
 
 use super::array::items::Items;
 use super::array::pair::Pair;
@@ -51,10 +51,17 @@ pub(super) fn clip_difference_by_global_norm<'py>(
     let (mut bases, entries) = call.partners(parameter("base_list"), base_list, &tensors)?;
     for ((i, tensor), base) in tensors.arrays().zip(&bases) {
         if tensor.dtype() != base.dtype() {
-            return Err(call.different_dtypes(i, base, tensor));
+            let name = |array: &Array<'_>| format!("dtype {}", array.dtype().map_or("", Dtype::name));
+            let allowed = format!("{}, that of t_list[{i}]", name(tensor));
+            return Err(call.type_error(Entry("base_list", Some(i)), &name(base), &allowed));
         }
     }
-    call.check_nones("base_list", &entries, &held)?;
+    for (i, entry) in entries.iter().enumerate() {
+        if held.get(i)?.is_none() && !entry.is_none() {
+            let allowed = "None, as t_list has there";
+            return Err(call.wrong_type(Entry("base_list", Some(i)), &entry, allowed));
+        }
+    }
     let limit = call.limit("clip_norm", clip_norm, false)?;
     let used = use_norm.map(|norm| call.limit("use_norm", norm, true)).transpose()?;
     call.check_name()?;
@@ -67,7 +74,11 @@ pub(super) fn clip_difference_by_global_norm<'py>(
         None => norm_of_differences(py, tensors.arrays().map(|(_, tensor)| tensor).zip(&bases), order)?,
     };
     // If the outputs are the bases, the bases are changed, and the tensors are the operands that are only read.
-    let into_bases = out.is_some_and(|out| are_entries(out, &entries, &tensors));
+    let outs = out.map(Items::of_list).transpose()?.flatten().filter(|outs| outs.len() == entries.len());
+    let into_bases = outs.is_some_and(|outs| {
+        let is_base = |i| matches!((outs.get(i), entries.get_item(i)), (Ok(out), Ok(base)) if out.is(&base));
+        tensors.arrays().all(|(i, _)| is_base(i))
+    });
     if into_bases {
         tensors.arrays_mut().zip(&mut bases).for_each(|(tensor, base)| mem::swap(tensor, base));
     }
@@ -83,16 +94,6 @@ pub(super) fn clip_difference_by_global_norm<'py>(
     }
     take_step(py, pairs, &bases, into_bases, limit.factor_of_all(norm))?;
     Ok((operands.into_result(), PyFloat::new(py, norm.to_f64())).into_pyobject(py)?.into_any())
-}
-
-/// Whether `out` has these entries, wherever there is a tensor.
-fn are_entries(out: &Bound<'_, PyAny>, entries: &Bound<'_, PyTuple>, tensors: &Inputs<'_, '_>) -> bool {
-    let Ok(Some(outs)) = Items::of_list(out) else { return false };
-    outs.len() == entries.len()
-        && tensors.arrays().all(|(i, _)| match (outs.get(i), entries.get_borrowed_item(i)) {
-            (Ok(out), Ok(entry)) => out.is(entry),
-            _ => false,
-        })
 }
 
 /// The norm of all differences as one. They are summed in the memory order of the tensors.
@@ -160,24 +161,4 @@ fn take_step<'py>(
         }, {});
     }
     Ok(detached(py, bytes.saturating_mul(3), || run_each(jobs))?)
-}
-
-impl<'py> Call<'_, 'py> {
-    /// Raises an error for an entry that is not None although the tensor's entry is.
-    fn check_nones(&self, argument: &str, entries: &Bound<'py, PyTuple>, held: &Items<'py>) -> PyResult<()> {
-        for (i, entry) in entries.iter().enumerate() {
-            if held.get(i)?.is_none() && !entry.is_none() {
-                let allowed = "None, as t_list has there";
-                return Err(self.wrong_type(Entry(argument, Some(i)), &entry, allowed));
-            }
-        }
-        Ok(())
-    }
-
-    /// The error for a base whose dtype differs from the dtype of its tensor.
-    fn different_dtypes(&self, at: usize, base: &Array<'py>, tensor: &Array<'py>) -> PyErr {
-        let name = |array: &Array<'_>| format!("dtype {}", array.dtype().map_or("", Dtype::name));
-        let allowed = format!("{}, that of t_list[{at}]", name(tensor));
-        self.type_error(Entry("base_list", Some(at)), &name(base), &allowed)
-    }
 }

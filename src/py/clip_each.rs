@@ -109,7 +109,11 @@ pub(super) fn clip_by_weight_norm<'py>(
     }
     let mut units = vec_with_room(weights.len())?;
     for weight in &weights {
-        units.push(reduced_axes(&call, unit_axis, weight.ndim())?);
+        // A tensor with fewer than two axes is a single unit, so all its axes are reduced.
+        let ndim = weight.ndim();
+        let unit =
+            if ndim < 2 { None } else { call.axes("unit_axis", Some(unit_axis), ndim)? }.unwrap_or_default();
+        units.push((0..ndim).filter(|axis| !unit.contains(axis)).collect::<Vec<_>>());
     }
     // All norms are computed first: an output may share memory with a weight.
     let both = tensors.arrays().map(|(_, array)| array).chain(&weights);
@@ -130,16 +134,6 @@ pub(super) fn clip_by_weight_norm<'py>(
     Ok(operands.into_result())
 }
 
-/// All axes but the axis of the units. A tensor with fewer than two axes is a single unit, so all its axes are reduced.
-fn reduced_axes<'py>(
-    call: &Call<'_, 'py>,
-    unit_axis: &Bound<'py, PyAny>,
-    ndim: usize,
-) -> PyResult<Vec<usize>> {
-    let unit = if ndim < 2 { None } else { call.axes("unit_axis", Some(unit_axis), ndim)? };
-    Ok((0..ndim).filter(|axis| !unit.as_ref().is_some_and(|unit| unit.contains(axis))).collect())
-}
-
 impl<'py> Call<'_, 'py> {
     /// The arrays that belong to the tensors of a list and have their shapes, and all entries of the argument. An entry at a
     /// None of the list is not read.
@@ -156,12 +150,7 @@ impl<'py> Call<'_, 'py> {
             let (entry, object) = (Entry(argument, Some(i)), entries.get_item(i)?);
             let partner = parameter.read_one(self, entry, &object)?;
             if partner.shape() != tensor.shape() {
-                let arguments = (
-                    entry.to_string(),
-                    partner.shape(),
-                    tensor.shape(),
-                    Entry("t_list", Some(i)).to_string(),
-                );
+                let arguments = (entry.to_string(), partner.shape(), tensor.shape(), format!("t_list[{i}]"));
                 return Err(self.error("wrong_shape", arguments));
             }
             partners.push(partner);
