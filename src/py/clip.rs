@@ -126,61 +126,41 @@ pub(super) fn clip_by_norm<'py>(
         let (divisor, margin) = (divisor_of(elements as f64), margin(is_strict, elements));
         Limit { limit, divisor, nonfinite, margin }
     };
-    if let Some(share) = share {
-        return clip_shared(&mut tensor, axes.as_deref(), limit, share, out);
-    }
-    let elements = match &axes {
-        Some(axes) => axes.iter().filter_map(|axis| shape.get(*axis)).product(),
-        None => shape.iter().product(),
-    };
-    clip_along(&call, &mut tensor, axes.as_deref(), limit(elements), out)
+    clip_along(&call, &mut tensor, axes.as_deref(), limit, share, out)
 }
 
-/// Clips a tensor that is a part of a larger one, or its slices, by the norms that `share` returns: see [`shared_norms`]. The
-/// limit depends on the number of elements of a whole slice.
-#[cold]
-fn clip_shared<'py>(
-    tensor: &mut Inputs<'_, 'py>,
-    axes: Option<&[usize]>,
-    limit: impl Fn(usize) -> Limit,
-    share: &Bound<'py, PyAny>,
-    out: Option<&Bound<'py, PyAny>>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let shape = tensor.shape()?;
-    // The outputs are allocated first: after the exchange of norms, nothing may fail on this process alone.
-    let mut operands = tensor.with_outputs(out, &mut [])?;
-    let (values, elements) = shared_norms(share)?;
-    let kept: Vec<_> =
-        axes.map_or_else(Vec::new, |axes| (0..shape.len()).filter(|axis| !axes.contains(axis)).collect());
-    if values.len() != kept.iter().filter_map(|axis| shape.get(*axis)).product::<usize>() {
-        return Err(internal("not a norm for each slice"));
-    }
-    let (limit, norms, pair) = (limit(elements), Norms { values, kept }, slice::from_mut(operands.pair()?));
-    scale_slices(share.py(), pair, iter::once(&norms), |_, _, norm| limit.factor(norm))?;
-    Ok(operands.into_result())
-}
-
-/// Clips a tensor by its norm, or each slice along some but not all axes by its own norm.
+/// Clips a tensor by its norm, or each slice along some but not all axes by its own norm. The limit depends on the number of
+/// elements of a slice. If the tensor is a part of a larger one, `share` returns the norms: see [`shared_norms`].
 #[inline(always)] // a call costs too much for small tensors
 fn clip_along<'py>(
     call: &Call<'_, 'py>,
     tensor: &mut Inputs<'_, 'py>,
     axes: Option<&[usize]>,
-    limit: Limit,
+    limit: impl Fn(usize) -> Limit,
+    share: Option<&Bound<'py, PyAny>>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = call.py();
     let held = tensor.held();
     let refused = |axes, norm: Scaled| call.nonfinite_error("t", &held, axes, norm.to_f64());
     let Some(axes) = axes else {
+        let (mut norm, mut elements) = (NormOf::Inputs(Order::Two), tensor.elements());
         let mut operands = tensor.with_outputs(out, &mut [])?;
-        let norm = operands.clip(py, NormOf::Inputs(Order::Two), limit, Limit::factor)?;
+        if let Some(share) = share {
+            let shared;
+            (shared, elements) = shared_norm(share)?;
+            norm = NormOf::Given(shared);
+        }
+        let limit = limit(elements);
+        let norm = operands.clip(py, norm, limit, Limit::factor)?;
         if limit.refuses(norm) {
             return Err(refused(None, norm));
         }
         return Ok(operands.into_result());
     };
-    let (dtype, raises) = (tensor.dtype()?, limit.nonfinite == NonFinite::Raise);
+    let (shape, dtype) = (tensor.shape()?, tensor.dtype()?);
+    let own_limit = limit(axes.iter().filter_map(|axis| shape.get(*axis)).product());
+    let raises = own_limit.nonfinite == NonFinite::Raise;
     // Columns, and slices of one element, take the general path.
     let len = tensor.row_len(axes).filter(|len| *len > 1 && is_row(*len, dtype.size()) && !raises);
     if len.is_none() {
@@ -190,7 +170,7 @@ fn clip_along<'py>(
     if let (Operands::Plain(pairs), Some(len)) = (&mut operands, len) {
         match_dtype!(real dtype, T => {
             let (source, rows) = pairs.rows::<T>(len)?;
-            let (bytes, rule) = (rows.len() * size_of::<T>(), Rule::Clip(limit));
+            let (bytes, rule) = (rows.len() * size_of::<T>(), Rule::Clip(own_limit));
             let clip = || scale_rows(Isa::current(), source.as_ref(), rows, len, rule, &mut []);
             detached(py, bytes, clip)?;
         }, return Err(internal("rows of integers")));
@@ -201,23 +181,34 @@ fn clip_along<'py>(
     if axes.iter().any(|axis| *axis >= pair.input().ndim()) {
         return Err(resized());
     }
+    if let Some(share) = share {
+        // The outputs are allocated already: after the exchange of norms, nothing may fail on this process alone.
+        let (values, elements) = shared_norms(share)?;
+        let kept: Vec<_> = (0..shape.len()).filter(|axis| !axes.contains(axis)).collect();
+        if values.len() != kept.iter().filter_map(|axis| shape.get(*axis)).product::<usize>() {
+            return Err(internal("not a norm for each slice"));
+        }
+        let (limit, norms) = (limit(elements), Norms { values, kept });
+        scale_slices(py, slice::from_mut(pair), iter::once(&norms), |_, _, norm| limit.factor(norm))?;
+        return Ok(operands.into_result());
+    }
     // All norms are computed first: nothing is written before all norms are known to be finite.
     if raises {
         let norms = Norms::of(pair.input(), axes, Order::Two)?;
-        if let Some(norm) = norms.values.iter().find(|norm| limit.refuses(**norm)) {
+        if let Some(norm) = norms.values.iter().find(|norm| own_limit.refuses(**norm)) {
             return Err(refused(Some(axes), *norm));
         }
     }
     let dtype = dtype_of(pair.input())?;
-    if limit.limit == f64::INFINITY {
+    if own_limit.limit == f64::INFINITY {
         scale_pairs(py, slice::from_mut(pair), None)?;
     } else if axes.is_empty() && dtype.parts().is_none() {
         match_dtype!(real dtype, T => {
-            let (mut task, work) = (pair.whole_task::<T>()?, Uniform(ClipMagnitude(limit)));
+            let (mut task, work) = (pair.whole_task::<T>()?, Uniform(ClipMagnitude(own_limit)));
             detached(py, task.bytes() / 2, || apply_elementwise(Isa::current(), &work, &mut task))?;
         }, return Err(internal("clipping of integers")));
     } else {
-        match_dtype!(scalable dtype, T => scale_by_norms::<T>(pair, axes, Rule::Clip(limit), &mut []),
+        match_dtype!(scalable dtype, T => scale_by_norms::<T>(pair, axes, Rule::Clip(own_limit), &mut []),
             Err(internal("clipping of integers")))?;
     }
     Ok(operands.into_result())
