@@ -123,12 +123,12 @@ def show_config() -> None:
     gradclip ...
     """
     config = _core.config()
-    levels = ", ".join(config["isa_levels"])
+    levels = ", ".join(_core.isa_levels())
     lines = {
-        "gradclip": config["version"],
+        "gradclip": __version__,
         "NumPy": np.__version__,
         "Python": f"{sys.version.split()[0]} on {platform.system()} {platform.machine()}",
-        "threads": config["threads"],
+        "threads": _core.get_num_threads(),
         "memory held": f"{config['memory_held']} bytes (at most {config['memory_limit']})",
         "instruction set": f"{config['isa']} (this CPU has: {levels})",
         "dtypes, clip_by_value": ", ".join(config["clip_by_value_dtypes"]),

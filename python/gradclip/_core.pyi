@@ -43,10 +43,7 @@ MAX_THREADS: int
 __version__: str
 
 class _Config(TypedDict):
-    version: str
-    threads: int
     isa: str
-    isa_levels: list[str]
     clip_by_value_dtypes: list[str]
     clip_by_norm_dtypes: list[str]
     norm_dtypes: list[str]

@@ -150,9 +150,7 @@ pub(super) fn norm<'py>(
         return Ok(PyFloat::new(py, inputs.norm(*order)?.to_f64()).into_any());
     }
     let array = inputs.array()?;
-    if let Along::Vectors(axes, order) = &along
-        && axes.len() < array.ndim()
-    {
+    if let Along::Vectors(axes, order) = &along {
         return norm_array(array, axes, *order, keepdims);
     }
     let norms = along.norms(array)?;

@@ -59,24 +59,17 @@ pub(super) fn isa_levels() -> Vec<&'static str> {
 /// Uses one of `isa_levels()` from now on; None: the widest. For tests and measurements.
 #[pyfunction]
 pub(super) fn set_isa(name: Option<&str>) -> PyResult<()> {
-    match Isa::choose(name) {
-        Some(_) => Ok(()),
-        None => Err(PyValueError::new_err(format!(
-            "set_isa: name: found {:?}; allowed: None or one of {:?}",
-            name.unwrap_or_default(),
-            isa_levels()
-        ))),
-    }
+    Isa::choose(name).map(drop).ok_or_else(|| {
+        let (found, allowed) = (name.unwrap_or_default(), isa_levels());
+        PyValueError::new_err(format!("set_isa: name: found {found:?}; allowed: None or one of {allowed:?}"))
+    })
 }
 
-/// The output of `show_config`.
+/// What `show_config` prints and no other function returns.
 #[pyfunction]
 pub(super) fn config(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let config = PyDict::new(py);
-    config.set_item("version", env!("CARGO_PKG_VERSION"))?;
-    config.set_item("threads", THREADS.get()?)?;
     config.set_item("isa", Isa::current().name())?;
-    config.set_item("isa_levels", isa_levels())?;
     config.set_item("clip_by_value_dtypes", Kinds::Ordered.names())?;
     config.set_item("clip_by_norm_dtypes", Kinds::Scalable.names())?;
     config.set_item("norm_dtypes", Kinds::Normed.names())?;
