@@ -92,7 +92,7 @@ def global_norm(  # noqa: PLR0917 (called by the public function)
     except Exception as error:  # noqa: BLE001 (the other ranks wait)
         share.fail(error)
     if nonfinite == "raise" and not math.isfinite(norm[0, 0]):
-        raise _refusal(share, "t_list", None, t_list, None, norm)
+        raise _refusal(share, "t_list", t_list, None, norm)
     return to_float(*norm[0].tolist())
 
 
@@ -147,7 +147,7 @@ def clip_by_global_norm(  # noqa: PLR0917 (called by the public function)
         part = _sums_of_list(share, t_list, name, (nonfinite, integers), replicated, is_exact)
         norm, elements = _norm(share, part, is_exact)
         if nonfinite == "raise" and not math.isfinite(norm[0, 0]):
-            raise _refusal(share, "t_list", None, t_list, None, norm)
+            raise _refusal(share, "t_list", t_list, None, norm)
         return norm, elements
 
     try:
@@ -200,7 +200,7 @@ def _norms_of_tensor(  # noqa: PLR0917
     sums, count = share.merge(sums, elements)
     found = _core.roots_of_power_sums(sums, 2.0)
     if nonfinite == "raise" and not np.isfinite(found).all():
-        raise _refusal(share, "t", t, None, None if sums.ndim == 1 else axes, found)
+        raise _refusal(share, "t", t, None if sums.ndim == 1 else axes, found)
     return found, count
 
 
@@ -257,15 +257,13 @@ def _norm(share: Share, part: tuple[Array, float], reproducible: bool) -> tuple[
     return _core.roots_of_power_sums(sums, share.order), elements
 
 
-def _refusal(  # noqa: PLR0917
-    share: Share, argument: str, one: Any, many: Any, axes: Any, found: Array
-) -> Exception:
+def _refusal(share: Share, argument: str, tensors: Any, axes: Any, found: Array) -> Exception:
     """Return the error for norms that are infinite or NaN."""
     pair = next(pair for pair in found.reshape(-1, 2).tolist() if not math.isfinite(pair[0]))
     norm = to_float(*pair)
     if axes is not None:
-        axes = Checks(share.function, None).axes("axes", axes, np.ndim(values_of(one)))
-    error = nonfinite_error(share.prefix, argument, one, many, axes, norm)
+        axes = Checks(share.function, None).axes("axes", axes, np.ndim(values_of(tensors)))
+    error = nonfinite_error(share.prefix, argument, tensors, axes, norm)
     if error.entries:
         return error
     place = share.place_of_nonfinite()

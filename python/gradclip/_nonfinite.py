@@ -53,19 +53,18 @@ class NonFiniteError(ValueError):
 def error(  # noqa: PLR0917 (called from the compiled part)
     prefix: str,
     argument: str,
-    one: Any,
-    many: Sequence[Any] | None,
+    tensors: Any,
     axes: Sequence[int] | None,
     norm: float,
 ) -> NonFiniteError:
-    """Return the error for one tensor, or for the tensors of a list."""
+    """Return the error for one tensor, or for the tensors of ``t_list``."""
     if argument == "use_norm":
         return NonFiniteError(f"{prefix}: use_norm: found {norm}; allowed: a finite norm", norm)
     if axes is not None:
-        return _error_of_slices(prefix, argument, _values(one), axes, norm)
-    if many is None:
-        return _error_of_tensors(prefix, [((), argument, one)], norm)
-    found = [(i, f"{argument}[{i}]", tensor) for i, tensor in enumerate(many) if tensor is not None]
+        return _error_of_slices(prefix, argument, _values(tensors), axes, norm)
+    if argument != "t_list":
+        return _error_of_tensors(prefix, [((), argument, tensors)], norm)
+    found = [(i, f"{argument}[{i}]", tensor) for i, tensor in enumerate(tensors) if tensor is not None]
     return _error_of_tensors(prefix, found, norm)
 
 

@@ -125,32 +125,15 @@ impl<'a, 'py> Call<'a, 'py> {
         self.check(method, arguments).map_or_else(|error| error, PyErr::from_value)
     }
 
-    pub(super) fn type_error(&self, argument: impl Display, found: &str, allowed: &str) -> PyErr {
-        self.error("type_error", (argument.to_string(), found, allowed))
-    }
-
-    pub(super) fn value_error(&self, argument: impl Display, found: &str, allowed: &str) -> PyErr {
-        self.error("value_error", (argument.to_string(), found, allowed))
-    }
-
-    /// The error for an object of a wrong type.
-    pub(super) fn wrong_type(
-        &self,
-        argument: impl Display,
-        object: &Bound<'py, PyAny>,
-        allowed: &str,
-    ) -> PyErr {
-        self.error("wrong_type", (argument.to_string(), object, allowed))
-    }
-
     /// The error for a dask array in a call whose norm is shared: dask has its own workers.
     pub(super) fn shared_lazy(&self, argument: &str) -> PyErr {
-        self.type_error(argument, "a dask array", "NumPy arrays, with comm= or reproducible=True")
+        self.error("type_error", (argument, "a dask array", "NumPy arrays, with comm= or reproducible=True"))
     }
 
     /// The error for arrays on a GPU where a function, or the value of an argument, supports only NumPy arrays.
     pub(super) fn not_on_device(&self, argument: impl Display) -> PyErr {
-        self.type_error(argument, "a cupy.ndarray", "NumPy arrays; .get() makes one of an array on a GPU")
+        let allowed = "NumPy arrays; .get() makes one of an array on a GPU";
+        self.error("type_error", (argument.to_string(), "a cupy.ndarray", allowed))
     }
 
     /// The error for NaN and infinity in `tensors`: a tensor, or a tuple of the tensors of a list. With `axes`, each slice
@@ -164,11 +147,7 @@ impl<'a, 'py> Call<'a, 'py> {
         axes: Option<&[usize]>,
         norm: f64,
     ) -> PyErr {
-        let (one, many) = match tensors {
-            Items::One(tensor) => (Some(tensor), None),
-            Items::Many(tensors, _) => (None, Some(tensors)),
-        };
-        self.error("nonfinite_error", ("error", argument, one, many, axes, norm))
+        self.error("nonfinite_error", ("error", argument, tensors.clone().into_any(), axes, norm))
     }
 
     pub(super) fn check_name(&self) -> PyResult<()> {
@@ -261,7 +240,7 @@ impl<'a, 'py> Call<'a, 'py> {
     pub(super) fn flag(&self, argument: &str, object: &Bound<'py, PyAny>, allowed: &str) -> PyResult<bool> {
         match object.cast::<PyBool>() {
             Ok(flag) => Ok(flag.is_true()),
-            Err(_) => Err(self.wrong_type(argument, object, allowed)),
+            Err(_) => Err(self.error("wrong_type", (argument, object, allowed))),
         }
     }
 
@@ -309,7 +288,7 @@ impl<'a, 'py> Call<'a, 'py> {
             }
             _ if nonfinite == NonFinite::Keep => {
                 let allowed = "'propagate', 'raise', 'zero' under strict=True";
-                Err(self.value_error("nonfinite", "'keep'", allowed))
+                Err(self.error("value_error", ("nonfinite", "'keep'", allowed)))
             }
             _ => Ok(()),
         }

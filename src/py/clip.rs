@@ -43,7 +43,9 @@ pub(super) fn clip_by_value<'py>(
     let mut lo = bound(&call, "clip_value_min", clip_value_min, &tensor)?;
     let mut hi = bound(&call, "clip_value_max", clip_value_max, &tensor)?;
     if clip_value_min.is_none() && clip_value_max.is_none() {
-        return Err(call.value_error("clip_value_min", "None for both bounds", "None for one of them"));
+        return Err(
+            call.error("value_error", ("clip_value_min", "None for both bounds", "None for one of them"))
+        );
     }
     call.check_name()?;
     let dtype = tensor.dtype()?;

@@ -53,13 +53,15 @@ pub(super) fn clip_difference_by_global_norm<'py>(
         if tensor.dtype() != base.dtype() {
             let name = |array: &Array<'_>| format!("dtype {}", array.dtype().map_or("", Dtype::name));
             let allowed = format!("{}, that of t_list[{i}]", name(tensor));
-            return Err(call.type_error(Entry("base_list", Some(i)), &name(base), &allowed));
+            return Err(
+                call.error("type_error", (Entry("base_list", Some(i)).to_string(), name(base), allowed))
+            );
         }
     }
     for (i, entry) in entries.iter().enumerate() {
         if held.get(i)?.is_none() && !entry.is_none() {
             let allowed = "None, as t_list has there";
-            return Err(call.wrong_type(Entry("base_list", Some(i)), &entry, allowed));
+            return Err(call.error("wrong_type", (Entry("base_list", Some(i)).to_string(), entry, allowed)));
         }
     }
     let limit = call.limit("clip_norm", clip_norm, false)?;

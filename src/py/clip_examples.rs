@@ -49,13 +49,13 @@ pub(super) fn clip_examples_by_global_norm<'py>(
     let divisor = reduce.map(divisor).transpose()?;
     let nonfinite = call.nonfinite(nonfinite)?;
     if nonfinite == NonFinite::Keep && divisor.is_some() {
-        return Err(call.value_error("nonfinite", "'keep' with a sum", "'keep' with reduce=None"));
+        return Err(call.error("value_error", ("nonfinite", "'keep' with a sum", "'keep' with reduce=None")));
     }
     let strict = call.flag("strict", strict, "True or False")?;
     call.check_strict(strict, nonfinite, None)?;
     let margin = margin(strict, tensors.elements() / count.max(1));
     if divisor == Some(0.0) && tensors.arrays().next().is_some() {
-        return Err(call.value_error("t_list", "no examples", "at least one for their mean"));
+        return Err(call.error("value_error", ("t_list", "no examples", "at least one for their mean")));
     }
     // All norms are computed first: later, an input that shares memory with a sum is copied, maybe in another memory order.
     let mut arrays = vec_with_room(held.len())?;
@@ -109,7 +109,8 @@ fn count_of_examples(call: &Call<'_, '_>, tensors: &Inputs<'_, '_>) -> PyResult<
     for (i, array) in tensors.arrays() {
         let entry = Entry("t_list", Some(i));
         let Some(count) = array.shape().first() else {
-            return Err(call.value_error(entry, "shape ()", "a first axis, that of the examples"));
+            let allowed = "a first axis, that of the examples";
+            return Err(call.error("value_error", (entry.to_string(), "shape ()", allowed)));
         };
         let (at, expected) = *first.get_or_insert((i, *count));
         if expected != *count {

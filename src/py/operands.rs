@@ -324,7 +324,9 @@ fn pair_up<'o, 'py>(
         let own = outs.as_ref().map(|outs| outs.get(i)).transpose()?.filter(|own| !own.is_none());
         let Some(tensor) = tensor else {
             if let Some(own) = &own {
-                return Err(call.wrong_type(argument(i), own, "None, as t_list has there"));
+                return Err(
+                    call.error("wrong_type", (argument(i).to_string(), &**own, "None, as t_list has there"))
+                );
             }
             results.push(py.None().into_bound(py));
             continue;

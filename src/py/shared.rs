@@ -19,11 +19,10 @@ use crate::scaled::Scaled;
 /// The order of the norms for sums of powers, see [`Order::before_root`]. Raises an error for an order that has none.
 fn summed_order<'py>(call: &Call<'_, 'py>, ord: &Bound<'py, PyAny>) -> PyResult<Order> {
     match call.vector_order(ord)? {
-        Order::Power(p) if p > MAX_SUMMED_ORDER => Err(call.value_error(
-            "ord",
-            &p.to_string(),
-            &format!("orders up to {MAX_SUMMED_ORDER}, and inf, for norms of data in parts"),
-        )),
+        Order::Power(p) if p > MAX_SUMMED_ORDER => {
+            let allowed = format!("orders up to {MAX_SUMMED_ORDER}, and inf, for norms of data in parts");
+            Err(call.error("value_error", ("ord", p.to_string(), allowed)))
+        }
         order => Ok(order.before_root()),
     }
 }
