@@ -9,7 +9,7 @@ use super::array::{Array, internal};
 use super::call::{Call, Entry};
 use super::kinds::Kinds;
 use super::operands::{Inputs, Operands, Parameter};
-use super::run::{Norms, detached, dtype_of, margin, scale_slices, zeros};
+use super::run::{Norms, detached, dtype_of, margin, scale_slices};
 use crate::element::{Complex, match_dtype};
 use crate::error::vec_with_room;
 use crate::isa::Isa;
@@ -74,10 +74,16 @@ pub(super) fn clip_examples_by_global_norm<'py>(
     let Operands::General { pairs, .. } = &mut operands else {
         return Err(internal("examples in plain arrays"));
     };
-    let values =
-        if has_limits { of_tensors(&arrays, &own, [held.len(), count])? } else { of_examples(&own, count)? };
+    let mut common = Norms { values: Vec::new(), kept: vec![0] };
+    if !has_limits {
+        // The norm of each example over all tensors.
+        let of_example = |example| own.iter().filter_map(move |norms| norms.values.get(example).copied());
+        common.values = vec_with_room(count)?;
+        common.values.extend((0..count).map(|example| norm_of_norms(of_example(example))));
+    }
+    let used = own.iter().map(|own| if has_limits { own } else { &common });
     if nonfinite == NonFinite::Raise
-        && let Some(norm) = values.iter().find(|norm| !norm.is_finite())
+        && let Some(norm) = used.clone().flat_map(|norms| &norms.values).find(|norm| !norm.is_finite())
     {
         let arguments = ("error_of_examples", held.into_any(), has_limits, norm.to_f64());
         return Err(call.error("nonfinite_error", arguments));
@@ -91,13 +97,14 @@ pub(super) fn clip_examples_by_global_norm<'py>(
     let (shape, axes) =
         if has_limits { (vec![held.len(), count], vec![0, 1]) } else { (vec![count], vec![0]) };
     let norms = Array::filled::<f64>(py, &shape, &axes, |to| {
-        let common = Norms { values, kept: vec![0] };
-        let norms = own.iter().map(|own| if has_limits { own } else { &common });
         match divisor {
-            None => scale_slices(py, pairs, norms, |i, _, norm| factor(i, norm))?,
-            Some(divisor) => write_sums(py, pairs, &arrays, norms, factor, divisor)?,
+            None => scale_slices(py, pairs, used.clone(), |i, _, norm| factor(i, norm))?,
+            Some(divisor) => write_sums(py, pairs, &arrays, used.clone(), factor, divisor)?,
         }
-        to.iter_mut().zip(&common.values).for_each(|(to, norm)| *to = norm.to_f64());
+        for ((i, _), norms) in arrays.iter().zip(used) {
+            let first = if has_limits { i * count } else { 0 };
+            to.iter_mut().skip(first).zip(&norms.values).for_each(|(to, norm)| *to = norm.to_f64());
+        }
         Ok(())
     })?;
     Ok((operands.into_result(), norms).into_pyobject(py)?.into_any())
@@ -119,27 +126,6 @@ fn count_of_examples(call: &Call<'_, '_>, tensors: &Inputs<'_, '_>) -> PyResult<
         }
     }
     Ok(first.map_or(0, |(_, count)| count))
-}
-
-/// The norm of each example over all tensors.
-fn of_examples(own: &[Norms], count: usize) -> PyResult<Vec<Scaled>> {
-    let mut norms = vec_with_room(count)?;
-    let at = |example: usize| own.iter().filter_map(move |norms| norms.values.get(example).copied());
-    norms.extend((0..count).map(|example| norm_of_norms(at(example))));
-    Ok(norms)
-}
-
-/// The norms of the examples of each entry of the list, one entry after the other; zeros for None.
-fn of_tensors(
-    arrays: &[(usize, Array<'_>)],
-    own: &[Norms],
-    [entries, count]: [usize; 2],
-) -> PyResult<Vec<Scaled>> {
-    let mut norms = zeros(entries.saturating_mul(count))?;
-    for ((i, _), own) in arrays.iter().zip(own) {
-        norms.iter_mut().skip(i * count).zip(&own.values).for_each(|(to, norm)| *to = *norm);
-    }
-    Ok(norms)
 }
 
 /// An array of zeros with the shape and the dtype of one example. All elements have the same memory.
