@@ -35,13 +35,11 @@ pub(super) fn clip_by_norms<'py>(
     call.check_name()?;
     let order = call.vector_order(ord)?;
     let nonfinite = call.nonfinite(nonfinite)?;
-    // The limits of the tensors, without the limits of entries that are None.
+    // The places of the tensors. Entries that are None have no limit, and the norm 0.
+    let places = || (0..held.len()).filter(|i| held.get(*i).is_ok_and(|entry| !entry.is_none()));
     let mut own = vec_with_room(held.len())?;
-    for (i, limit) in limits.iter().enumerate() {
-        if !held.get(i)?.is_none() {
-            own.push(Limit { nonfinite, ..Limit::from(*limit) });
-        }
-    }
+    let limits = places().filter_map(|i| limits.get(i));
+    own.extend(limits.map(|limit| Limit { nonfinite, ..Limit::from(*limit) }));
     // All norms are computed first: nothing is written before all norms are known to be finite.
     let mut known = Vec::new();
     if nonfinite == NonFinite::Raise {
@@ -58,10 +56,8 @@ pub(super) fn clip_by_norms<'py>(
             Operands::Plain(pairs) => clip_plain_each(py, pairs, order, &own)?,
             Operands::General { pairs, .. } => clip_pairs_each(py, pairs, order, &own)?,
         };
-        let mut found = found.into_iter();
-        for (i, to) in to.iter_mut().enumerate() {
-            let norm = if held.get(i)?.is_none() { None } else { found.next() };
-            *to = norm.map_or(0.0, Scaled::to_f64);
+        for (i, norm) in places().zip(found) {
+            to.iter_mut().skip(i).take(1).for_each(|to| *to = norm.to_f64());
         }
         Ok(())
     })?;
