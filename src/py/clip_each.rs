@@ -10,8 +10,11 @@ use super::array::pair::Pair;
 use super::call::{Call, Entry};
 use super::kinds::Kinds;
 use super::operands::{Inputs, Operands, Parameter};
-use super::run::{Norms, clip_plain_each, scale_slices, zeros};
+use super::run::{Norms, detached, scale_slices, zeros};
 use crate::error::vec_with_room;
+use crate::isa::Isa;
+use crate::parallel::each::clip_each;
+use crate::parallel::elementwise::Tasks;
 use crate::parallel::reduce::Order;
 use crate::scaled::{Limit, NonFinite, Scaled};
 
@@ -53,8 +56,20 @@ pub(super) fn clip_by_norms<'py>(
     // The memory for the norms is allocated first: nothing may fail once something is written.
     let norms = Array::filled::<f64>(py, &[held.len()], &[0], |to| {
         let found = match &mut operands {
-            Operands::Plain(pairs) => clip_plain_each(py, pairs, order, &own)?,
-            Operands::General { pairs, .. } => clip_pairs_each(py, pairs, order, &own)?,
+            Operands::Plain(pairs) => {
+                let tasks = pairs.tasks()?;
+                let (bytes, mut norms) = (tasks.bytes(true) / 2, zeros(own.len())?);
+                detached(py, bytes, || clip_each(Isa::current(), tasks, order, &own, &mut norms))?;
+                norms
+            }
+            Operands::General { pairs, .. } => {
+                let whole = pairs.iter().map(Pair::input).map(|array| (array, (0..array.ndim()).collect()));
+                let norms = Norms::of_each(py, whole, order)?;
+                let mut values = vec_with_room(norms.len())?;
+                values.extend(norms.iter().filter_map(|norms| norms.values.first()));
+                scale_slices(py, pairs, norms.iter(), |i, _, norm| own.get(i)?.factor(norm))?;
+                values
+            }
         };
         for (i, norm) in places().zip(found) {
             to.iter_mut().skip(i).take(1).for_each(|to| *to = norm.to_f64());
@@ -62,21 +77,6 @@ pub(super) fn clip_by_norms<'py>(
         Ok(())
     })?;
     Ok((operands.into_result(), norms).into_pyobject(py)?.into_any())
-}
-
-/// Clips each array by its own norm. Returns the norms.
-fn clip_pairs_each(
-    py: Python<'_>,
-    pairs: &mut [Pair<'_>],
-    order: Order,
-    limits: &[Limit],
-) -> PyResult<Vec<Scaled>> {
-    let whole = pairs.iter().map(Pair::input).map(|array| (array, (0..array.ndim()).collect()));
-    let norms = Norms::of_each(py, whole, order)?;
-    let mut values = vec_with_room(norms.len())?;
-    values.extend(norms.iter().filter_map(|norms| norms.values.first()));
-    scale_slices(py, pairs, norms.iter(), |i, _, norm| limits.get(i).and_then(|limit| limit.factor(norm)))?;
-    Ok(values)
 }
 
 /// See `gradclip.clip_by_weight_norm`.

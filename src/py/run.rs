@@ -16,7 +16,7 @@ use crate::isa::Isa;
 use crate::kernel::exact::{ExactSum, Power};
 use crate::kernel::scale_each::FactorKind;
 use crate::parallel::Crew;
-use crate::parallel::each::{ArrayJob, clip_each, run_each};
+use crate::parallel::each::{ArrayJob, run_each};
 use crate::parallel::elementwise::{
     AnyTask, Task, Tasks, apply_elementwise, apply_to_one, is_streamed, scale,
 };
@@ -140,19 +140,6 @@ pub(super) fn clip_plain(
         }
         Ok::<_, Error>(norm)
     })?)
-}
-
-/// Clips plain arrays, each by its own norm. Returns the norms.
-pub(super) fn clip_plain_each(
-    py: Python<'_>,
-    pairs: &mut OperandPairs<'_, '_>,
-    order: Order,
-    limits: &[Limit],
-) -> PyResult<Vec<Scaled>> {
-    let tasks = pairs.tasks()?;
-    let mut norms = zeros(limits.len())?;
-    detached(py, tasks.bytes(true) / 2, || clip_each(Isa::current(), tasks, order, limits, &mut norms))?;
-    Ok(norms)
 }
 
 /// The norms of slices, in the order of the kept axes, from outer to inner.
