@@ -14,7 +14,7 @@ use super::kinds::Kinds;
 use super::operands::{Inputs, OnDevice, Operands, Parameter, Parts};
 use super::run::{NormOf, Norms, detached, dtype_of, margin, scale_by_norms, scale_pairs, scale_slices};
 use super::shared::{shared_norm, shared_norms};
-use crate::element::{Dtype, Ordered, match_dtype};
+use crate::element::{Ordered, match_dtype};
 use crate::isa::Isa;
 use crate::kernel::clip::Clip;
 use crate::kernel::scale::ClipMagnitude;
@@ -54,31 +54,22 @@ pub(super) fn clip_by_value<'py>(
         (BoundKind::Array(one), _) | (_, BoundKind::Array(one)) => tensor.with_outputs(out, &mut [one])?,
         _ => tensor.with_outputs(out, &mut [])?,
     };
-    clip_to_bounds(py, &mut operands, dtype, &lo, &hi)?;
-    Ok(operands.into_result())
-}
-
-fn clip_to_bounds(
-    py: Python<'_>,
-    operands: &mut Operands<'_, '_>,
-    dtype: Dtype,
-    lo: &BoundKind<'_>,
-    hi: &BoundKind<'_>,
-) -> PyResult<()> {
     match_dtype!(ordered dtype, T => {
         let values = (lo.value(T::LOWEST)?, hi.value(T::HIGHEST)?);
         if let (Some(lo), Some(hi)) = values {
             let (mut task, work) = (operands.task::<T>()?, Uniform(Clip { lo, hi }));
-            return Ok(detached(py, task.bytes() / 2, || apply_elementwise(Isa::current(), &work, &mut task))?);
+            detached(py, task.bytes() / 2, || apply_elementwise(Isa::current(), &work, &mut task))?;
+        } else {
+            let pair = operands.pair()?;
+            let (shape, walk, bytes) = (pair.input().shape(), pair.walk(), pair.input().bytes());
+            let numbers = (values.0.map(|lo| [lo]), values.1.map(|hi| [hi]));
+            let lo = lo.view(numbers.0.as_ref(), shape, &walk)?;
+            let work = Bounds::new(lo, hi.view(numbers.1.as_ref(), shape, &walk)?)?;
+            let mut task = pair.task::<T>(&walk)?;
+            detached(py, bytes, || apply_elementwise(Isa::current(), &work, &mut task))?;
         }
-        let pair = operands.pair()?;
-        let (shape, walk, bytes) = (pair.input().shape(), pair.walk(), pair.input().bytes());
-        let numbers = (values.0.map(|lo| [lo]), values.1.map(|hi| [hi]));
-        let lo = lo.view(numbers.0.as_ref(), shape, &walk)?;
-        let work = Bounds::new(lo, hi.view(numbers.1.as_ref(), shape, &walk)?)?;
-        let mut task = pair.task::<T>(&walk)?;
-        Ok(detached(py, bytes, || apply_elementwise(Isa::current(), &work, &mut task))?)
-    }, Err(internal("bounds of a dtype without an order")))
+    }, return Err(internal("bounds of a dtype without an order")));
+    Ok(operands.into_result())
 }
 
 /// See `gradclip.clip_by_norm`, `gradclip.clip_by_rms` and `gradclip.clip_by_average_norm`; `function` is the name of one.

@@ -7,7 +7,6 @@ use pyo3::prelude::*;
 use pyo3::types::{PyFloat, PyString};
 
 use super::array::items::Items;
-use super::array::pair::Pair;
 use super::array::{Array, internal};
 use super::call::Call;
 use super::kinds::Kinds;
@@ -180,27 +179,24 @@ pub(super) fn normalize<'py>(
     call.check_name()?;
     // The output is allocated first: if there is no memory for it, no norms are computed.
     let mut operands = inputs.with_outputs(out, &mut [])?;
-    let norm = divide_by_norms(py, operands.pair()?, &along)?;
-    Ok((operands.into_result(), norm).into_pyobject(py)?.into_any())
-}
-
-/// Divides a tensor by its norms, and returns the norms as an array.
-fn divide_by_norms<'py>(py: Python<'py>, pair: &mut Pair<'py>, along: &Along) -> PyResult<Bound<'py, PyAny>> {
+    let pair = operands.pair()?;
     let input = pair.input().clone();
-    if let Along::Vectors(axes, Order::Two) = along {
+    let norm = if let Along::Vectors(axes, Order::Two) = &along {
         let kept: Vec<_> = input.split(axes).kept().collect();
         let (shape, places) = placed(input.shape(), &kept, true);
-        return match_dtype!(scalable dtype_of(&input)?, T => {
+        match_dtype!(scalable dtype_of(&input)?, T => {
             // The memory for the norms is allocated first: nothing may fail once something is written.
             Array::filled(py, &shape, &places, |norms| scale_by_norms::<T>(pair, axes, Rule::Normalize, norms))
-        }, Err(internal("normalizing of integers")));
-    }
-    let norms = along.norms(&input)?;
-    let norm = norms.to_array(&input, true)?;
-    let divide = |norm: Scaled| Rule::Normalize.factor(norm);
-    match norms.values[..] {
-        [norm] => scale_pairs(py, slice::from_mut(pair), divide(norm))?,
-        _ => scale_slices(py, slice::from_mut(pair), iter::once(&norms), |_, _, norm| divide(norm))?,
-    }
-    Ok(norm)
+        }, Err(internal("normalizing of integers")))?
+    } else {
+        let norms = along.norms(&input)?;
+        let norm = norms.to_array(&input, true)?;
+        let divide = |norm: Scaled| Rule::Normalize.factor(norm);
+        match norms.values[..] {
+            [norm] => scale_pairs(py, slice::from_mut(pair), divide(norm))?,
+            _ => scale_slices(py, slice::from_mut(pair), iter::once(&norms), |_, _, norm| divide(norm))?,
+        }
+        norm
+    };
+    Ok((operands.into_result(), norm).into_pyobject(py)?.into_any())
 }

@@ -60,9 +60,14 @@ impl RunsPython {
     /// Must be called before Python code may run.
     pub(super) fn begin(&self, py: Python<'_>) {
         if !self.0.replace(true) {
-            // The interpreter waits for the outer call, which must not wait in turn.
-            if DEPTH.get() == 0 {
-                wait_for_the_end(py);
+            // If another thread ends the interpreter, this one waits while detached. A thread that is still waiting when the
+            // interpreter has ended never attaches again. The interpreter waits for an outer call, so a nested call goes on.
+            if DEPTH.get() == 0
+                && let Some((thread, begin)) = EXIT.get()
+                && *thread != thread::current().id()
+                && let Some(rest) = EXIT_TIMEOUT.checked_sub(begin.elapsed())
+            {
+                py.detach(|| thread::sleep(rest));
             }
             DEPTH.set(DEPTH.get() + 1);
             RUNNING.fetch_add(1, Ordering::Relaxed);
@@ -76,16 +81,5 @@ impl Drop for RunsPython {
             DEPTH.set(DEPTH.get().saturating_sub(1));
             RUNNING.fetch_sub(1, Ordering::Relaxed);
         }
-    }
-}
-
-/// If another thread ends the interpreter, waits while detached. A thread that is still waiting when the interpreter has ended
-/// never attaches again.
-fn wait_for_the_end(py: Python<'_>) {
-    if let Some((thread, begin)) = EXIT.get()
-        && *thread != thread::current().id()
-        && let Some(rest) = EXIT_TIMEOUT.checked_sub(begin.elapsed())
-    {
-        py.detach(|| thread::sleep(rest));
     }
 }

@@ -13,7 +13,6 @@ use super::array::{Array, internal};
 use crate::element::{Dtype, Element, Real, Scalable, match_dtype};
 use crate::error::{Error, vec_with_room};
 use crate::isa::Isa;
-use crate::kernel::exact::{ExactSum, Power};
 use crate::kernel::scale_each::FactorKind;
 use crate::parallel::Crew;
 use crate::parallel::each::{ArrayJob, run_each};
@@ -49,7 +48,7 @@ pub(super) fn norm_of_arrays<'py: 'a, 'a>(
 }
 
 /// Calls `work` with the views of arrays. If `splits`, complex arrays are viewed as real ones.
-fn with_views<'py: 'a, 'a, R>(
+pub(super) fn with_views<'py: 'a, 'a, R>(
     arrays: impl Iterator<Item = &'a Array<'py>> + Clone,
     splits: bool,
     work: impl FnOnce(&[AnyView<'_>]) -> Result<R, Error>,
@@ -67,17 +66,6 @@ fn with_views<'py: 'a, 'a, R>(
         views.push(match_dtype!(any dtype_of(array)?, T => array.whole::<T>().map(AnyView::from))?);
     }
     Ok(work(&views)?)
-}
-
-/// The exact sum of magnitudes or of squares: its digits, and infinity or NaN if a term was infinite or NaN.
-pub(super) fn exact_sum_of_arrays<'py: 'a, 'a>(
-    py: Python<'py>,
-    arrays: impl Iterator<Item = &'a Array<'py>> + Clone,
-    power: Power,
-) -> PyResult<ExactSum> {
-    with_views(arrays, power == Power::Two, |views| {
-        detached(py, views.bytes(), || reduce::exact_sum(Isa::current(), &Crew::new(), views, power))
-    })
 }
 
 /// The norm of a list of plain arrays as one.
@@ -201,17 +189,15 @@ impl Norms {
         match order {
             Order::One => Ok(sums(first)?.max_over(second, array.shape())?),
             Order::Max => Ok(sums(second)?.max_over(first, array.shape())?),
-            _ => Self::singular_values(array, axes),
+            _ => {
+                let helper = array.object().py().import("gradclip._matrix")?;
+                // Other threads run meanwhile, and may give the array another shape: NumPy gets a copy.
+                let found =
+                    helper.call_method1("pairs_of_singular_values", (array.copy()?.object(), axes))?;
+                let kept = (0..array.ndim()).filter(|axis| !axes.contains(axis)).collect();
+                Ok(Self { values: norms_in_pairs(&found)?, kept })
+            }
         }
-    }
-
-    /// The largest singular values of the matrices along two axes, computed by NumPy.
-    fn singular_values(array: &Array<'_>, axes: [usize; 2]) -> PyResult<Self> {
-        let helper = array.object().py().import("gradclip._matrix")?;
-        // Other threads run meanwhile, and may give the array another shape: NumPy gets a copy.
-        let found = helper.call_method1("pairs_of_singular_values", (array.copy()?.object(), axes))?;
-        let kept = (0..array.ndim()).filter(|axis| !axes.contains(axis)).collect();
-        Ok(Self { values: norms_in_pairs(&found)?, kept })
     }
 
     /// The largest norm along one of the kept axes.

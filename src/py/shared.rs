@@ -10,10 +10,11 @@ use super::array::{Array, internal};
 use super::call::Call;
 use super::kinds::Kinds;
 use super::operands::{Inputs, OnDevice, Parameter, Parts};
-use super::run::{Norms, exact_sum_of_arrays, norms_in_pairs, numbers, placed, zeros};
-use crate::isa::FloatDefaults;
+use super::run::{Norms, detached, norms_in_pairs, numbers, placed, with_views, zeros};
+use crate::isa::{FloatDefaults, Isa};
 use crate::kernel::exact::Power;
-use crate::parallel::reduce::{MAX_SUMMED_ORDER, Order};
+use crate::parallel::Crew;
+use crate::parallel::reduce::{self, MAX_SUMMED_ORDER, Order, Views};
 use crate::scaled::Scaled;
 
 /// The order of the norms for sums of powers, see [`Order::before_root`]. Raises an error for an order that has none.
@@ -83,7 +84,9 @@ pub(super) fn exact_sum<'py>(
     tensors.read_general()?;
     call.check_name()?;
     let power = if ord == 1.0 { Power::One } else { Power::Two };
-    let sum = exact_sum_of_arrays(py, tensors.counted(), power)?;
+    let sum = with_views(tensors.counted(), power == Power::Two, |views| {
+        detached(py, views.bytes(), || reduce::exact_sum(Isa::current(), &Crew::new(), views, power))
+    })?;
     let digits: Vec<u8> = sum.limbs.iter().flat_map(|limb| limb.to_le_bytes()).collect();
     Ok((PyBytes::new(py, &digits), sum.special, tensors.elements()))
 }
