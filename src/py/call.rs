@@ -274,24 +274,13 @@ impl<'a, 'py> Call<'a, 'py> {
         self.choice("nonfinite", object, intern!(self.py, "propagate"), words)
     }
 
-    /// Checks `strict`: it allows only Euclidean norms, and not `nonfinite='keep'`.
-    pub(super) fn check_strict(
-        &self,
-        strict: bool,
-        nonfinite: NonFinite,
-        order: Option<(Order, &Bound<'py, PyAny>)>,
-    ) -> PyResult<()> {
-        match order {
-            _ if !strict => Ok(()),
-            Some((order, ord)) if order != Order::Two => {
-                Err(self.error("wrong_value", ("ord", ord, "2 under strict=True")))
-            }
-            _ if nonfinite == NonFinite::Keep => {
-                let allowed = "'propagate', 'raise', 'zero' under strict=True";
-                Err(self.error("value_error", ("nonfinite", "'keep'", allowed)))
-            }
-            _ => Ok(()),
+    /// Checks `strict`: it does not allow `nonfinite='keep'`.
+    pub(super) fn check_strict(&self, strict: bool, nonfinite: NonFinite) -> PyResult<()> {
+        if strict && nonfinite == NonFinite::Keep {
+            let allowed = "'propagate', 'raise', 'zero' under strict=True";
+            return Err(self.error("value_error", ("nonfinite", "'keep'", allowed)));
         }
+        Ok(())
     }
 
     /// Reads a limit: a real number that is not negative; NaN only if `nan`.

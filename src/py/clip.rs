@@ -114,7 +114,7 @@ pub(super) fn clip_by_norm<'py>(
     let axes = call.axes("axes", axes, shape.len())?.filter(|axes| axes.len() < shape.len());
     call.check_name()?;
     let (nonfinite, is_strict) = (treatment?, is_strict?);
-    call.check_strict(is_strict, nonfinite, None)?;
+    call.check_strict(is_strict, nonfinite)?;
     let limit = |elements| {
         let (divisor, margin) = (divisor_of(elements as f64), margin(is_strict, elements));
         Limit { limit, divisor, nonfinite, margin }
@@ -247,7 +247,10 @@ pub(super) fn clip_by_global_norm<'py>(
     call.check_name()?;
     let order = call.vector_order(ord)?;
     let (nonfinite, is_strict, _) = (treatment?, is_strict?, keeps_integers?);
-    call.check_strict(is_strict, nonfinite, Some((order, ord)))?;
+    if is_strict && order != Order::Two {
+        return Err(call.error("wrong_value", ("ord", ord, "2 under strict=True")));
+    }
+    call.check_strict(is_strict, nonfinite)?;
     let mut norm = used.map_or(NormOf::Inputs(order), |norm| NormOf::Given(Scaled::new(norm, 0)));
     let mut elements = if is_strict { tensors.elements() } else { 0 };
     let held = tensors.held();

@@ -52,7 +52,7 @@ pub(super) fn clip_examples_by_global_norm<'py>(
         return Err(call.error("value_error", ("nonfinite", "'keep' with a sum", "'keep' with reduce=None")));
     }
     let strict = call.flag("strict", strict, "True or False")?;
-    call.check_strict(strict, nonfinite, None)?;
+    call.check_strict(strict, nonfinite)?;
     let margin = margin(strict, tensors.elements() / count.max(1));
     if divisor == Some(0.0) && tensors.arrays().next().is_some() {
         return Err(call.error("value_error", ("t_list", "no examples", "at least one for their mean")));

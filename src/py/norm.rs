@@ -31,12 +31,8 @@ pub(super) fn global_norm<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     const T_LIST: Parameter = Parameter::new("t_list", Kinds::Normed, true).with(Parts::GpuAndDask);
     let call = Call::new(py, "global_norm", name, [Some(ord)])?;
-    let refuses = call.choice(
-        "nonfinite",
-        nonfinite,
-        intern!(py, "propagate"),
-        [("propagate", false), ("raise", true)],
-    );
+    let words = [("propagate", false), ("raise", true)];
+    let refuses = call.choice("nonfinite", nonfinite, intern!(py, "propagate"), words);
     let keeps_integers =
         call.choice("integers", integers, intern!(py, "count"), [("count", false), ("keep", true)]);
     let parameter = Parameter { keeps_integers: matches!(keeps_integers, Ok(true)), ..T_LIST };
