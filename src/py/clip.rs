@@ -119,7 +119,7 @@ pub(super) fn clip_by_norm<'py>(
         let (divisor, margin) = (divisor_of(elements as f64), margin(is_strict, elements));
         Limit { limit, divisor, nonfinite, margin }
     };
-    clip_along(&call, &mut tensor, axes.as_deref(), limit, share, out)
+    clip_along(&call, &mut tensor, &shape, axes.as_deref(), limit, share, out)
 }
 
 /// Clips a tensor by its norm, or each slice along some but not all axes by its own norm. The limit depends on the number of
@@ -128,6 +128,7 @@ pub(super) fn clip_by_norm<'py>(
 fn clip_along<'py>(
     call: &Call<'_, 'py>,
     tensor: &mut Inputs<'_, 'py>,
+    shape: &[usize],
     axes: Option<&[usize]>,
     limit: impl Fn(usize) -> Limit,
     share: Option<&Bound<'py, PyAny>>,
@@ -137,7 +138,7 @@ fn clip_along<'py>(
     let held = tensor.held();
     let refused = |axes, norm: Scaled| call.nonfinite_error("t", &held, axes, norm.to_f64());
     let Some(axes) = axes else {
-        let (mut norm, mut elements) = (NormOf::Inputs(Order::Two), tensor.elements());
+        let (mut norm, mut elements) = (NormOf::Inputs(Order::Two), shape.iter().product());
         let mut operands = tensor.with_outputs(out, &mut [])?;
         if let Some(share) = share {
             let shared;
@@ -151,7 +152,7 @@ fn clip_along<'py>(
         }
         return Ok(operands.into_result());
     };
-    let (shape, dtype) = (tensor.shape()?, tensor.dtype()?);
+    let dtype = tensor.dtype()?;
     let own_limit = limit(axes.iter().filter_map(|axis| shape.get(*axis)).product());
     let raises = own_limit.nonfinite == NonFinite::Raise;
     // Columns, and slices of one element, take the general path.
