@@ -3,7 +3,7 @@
 use std::borrow::BorrowMut;
 use std::sync::{Mutex, PoisonError};
 
-use super::elementwise::{Run, Tasks, is_streamed, runs, with_store};
+use super::elementwise::{Run, Tasks, is_streamed, runs, streaming};
 use super::reduce::Order;
 use super::{Crew, THREADS, WAKE_MIN_BYTES, job_bytes, work_of};
 use crate::error::{Result, vec_with_room};
@@ -95,13 +95,12 @@ pub fn clip_each<'a, T: Tasks<'a>>(
         task.borrow_mut().scale(isa, factor, streams)?;
     }
     crew.each(work, jobs.into_iter(), |(mut tasks, limits, norms)| {
-        with_store(streams, |store| {
-            for (limit, norm) in limits.iter().zip(norms).rev() {
-                if let Some(mut task) = tasks.pop() {
-                    *norm = task.borrow_mut().norm_alone(isa, order);
-                    task.borrow_mut().run(isa, limit.factor(*norm), store);
-                }
+        let guard = streaming(streams);
+        for (limit, norm) in limits.iter().zip(norms).rev() {
+            if let Some(mut task) = tasks.pop() {
+                *norm = task.borrow_mut().norm_alone(isa, order);
+                task.borrow_mut().run(isa, limit.factor(*norm), guard.as_ref());
             }
-        });
+        }
     })
 }

@@ -81,7 +81,7 @@ impl<T: Real> Task<'_, T> {
         match (&self.source, &mut self.target, factor) {
             // Fast path: for few elements, cutting them into blocks would take as long as the work itself.
             (None, Target::Dense(data), Some(factor)) => Scale(factor).apply(isa, None, None, data),
-            (Some(View::Dense(from)), Target::Dense(to), Some(factor)) if matches!(store, Store::Cached) => {
+            (Some(View::Dense(from)), Target::Dense(to), Some(factor)) if store.is_none() => {
                 Scale(factor).apply(isa, None, Some(from), to);
             }
             (None, _, None) => {}
@@ -118,10 +118,10 @@ pub fn apply_to_one<T: Ordered>(
     let bytes = task.bytes();
     if Crew::is_shared(bytes)? {
         let len = part_len::<T>(bytes);
-        let run = |mut part: Part<'_, T>| with_store(streams, |store| part.run(isa, work, store));
+        let run = |mut part: Part<'_, T>| part.run(isa, work, streaming(streams).as_ref());
         Crew::new().each(bytes, task.parts(len), run)
     } else {
-        with_store(streams, |store| task.run(isa, work, store));
+        task.run(isa, work, streaming(streams).as_ref());
         Ok(())
     }
 }
@@ -140,9 +140,9 @@ pub fn is_streamed(bytes: usize) -> bool {
     bytes >= NON_TEMPORAL_MIN_BYTES
 }
 
-/// Calls `work` with the kind of stores to use. Non-temporal stores are fenced afterwards.
-pub(super) fn with_store(streams: bool, work: impl FnOnce(Store<'_>)) {
-    if streams { work(Store::Streamed(&StreamGuard::begin())) } else { work(Store::Cached) }
+/// The guard of non-temporal stores, if there are to be any.
+pub(super) fn streaming(streams: bool) -> Option<StreamGuard> {
+    streams.then(StreamGuard::begin)
 }
 
 macro_rules! any_task {
@@ -295,7 +295,7 @@ pub fn scale<'a, T: Tasks<'a>>(isa: Isa, crew: &Crew, mut tasks: T, factor: Opti
     let bytes = tasks.bytes(factor.is_some());
     let work = work_of(bytes, tasks.count());
     if bytes < WAKE_MIN_BYTES && !Crew::is_shared(work)? {
-        tasks.run(isa, factor, Store::Cached);
+        tasks.run(isa, factor, None);
         return Ok(());
     }
     let streams = is_streamed(tasks.bytes(false) / 2);
@@ -317,10 +317,11 @@ pub fn scale<'a, T: Tasks<'a>>(isa: Isa, crew: &Crew, mut tasks: T, factor: Opti
         }
     }
     let run = |job: Job<'_, T>| {
-        with_store(streams, |store| match job {
-            Job::Tasks(tasks) => tasks.run(isa, factor, store),
-            Job::Part(mut part) => part.run(isa, factor, store),
-        });
+        let guard = streaming(streams);
+        match job {
+            Job::Tasks(tasks) => tasks.run(isa, factor, guard.as_ref()),
+            Job::Part(mut part) => part.run(isa, factor, guard.as_ref()),
+        }
     };
     // The jobs run backwards: the norm has read the last elements last, and caches still hold them. If workers have helped,
     // caller and workers have read from both ends until they met. Each goes back from there, through the data in its own cache.

@@ -1,6 +1,6 @@
 //! Rows: slices that are scaled one after the other, each by its own norm while the cache holds it.
 
-use super::elementwise::{Task, is_streamed, with_store};
+use super::elementwise::{Task, is_streamed, streaming};
 use super::reduce::{Order, Reduction, SHORT, has_exact_zeros, norm_of_view, row_sums, slices_in_job};
 use super::{Crew, WAKE_MIN_BYTES, work_of};
 use crate::element::{Ordered, Real};
@@ -167,30 +167,26 @@ impl<'a, T: Real> Rows<'a, T> {
     fn scale(&self, first: usize, mut target: Target<'_, T>, norms: &mut [T::Norm]) {
         let is_in_place = self.source.is_none();
         let mut scratch = Scratch { sums: [0.0; _], factors: [0.0; _], converted: None, made: None };
-        with_store(self.is_streamed_out && !is_in_place, |store| {
-            // Kernels of batches write to scratch memory first. Two short rows share a cache line. If each row were written by
-            // non-temporal stores, the CPU would fetch this line, and the stores would wait.
-            let guard = match store {
-                Store::Streamed(guard) if self.has_kernels => Some(guard),
-                _ => None,
-            };
-            with_scratch(T::ZERO, guard.map_or(0, |_| BLOCK), |made| {
-                let mut norms = norms.chunks_mut(self.in_batch);
-                target.for_blocks_of(self.in_batch * self.len, is_in_place, |range, data| {
-                    let (at, norms) = (first + range.start / self.len, norms.next().unwrap_or_default());
-                    if let Some(guard) = guard {
-                        let made = &mut made[..data.len()];
-                        self.batch(at, made, norms, &mut scratch);
-                        self.isa.stream(guard, made, data, Identity);
-                        return true;
-                    }
-                    let changes = if self.has_kernels {
-                        self.batch(at, data, norms, &mut scratch)
-                    } else {
-                        self.one_by_one(at, data, norms, store)
-                    };
-                    changes || !is_in_place
-                });
+        let guard = streaming(self.is_streamed_out && !is_in_place);
+        // Kernels of batches write to scratch memory first. Two short rows share a cache line. If each row were written by
+        // non-temporal stores, the CPU would fetch this line, and the stores would wait.
+        let by_batches = guard.as_ref().filter(|_| self.has_kernels);
+        with_scratch(T::ZERO, by_batches.map_or(0, |_| BLOCK), |made| {
+            let mut norms = norms.chunks_mut(self.in_batch);
+            target.for_blocks_of(self.in_batch * self.len, is_in_place, |range, data| {
+                let (at, norms) = (first + range.start / self.len, norms.next().unwrap_or_default());
+                if let Some(guard) = by_batches {
+                    let made = &mut made[..data.len()];
+                    self.batch(at, made, norms, &mut scratch);
+                    self.isa.stream(guard, made, data, Identity);
+                    return true;
+                }
+                let changes = if self.has_kernels {
+                    self.batch(at, data, norms, &mut scratch)
+                } else {
+                    self.one_by_one(at, data, norms, guard.as_ref())
+                };
+                changes || !is_in_place
             });
         });
     }
@@ -256,7 +252,7 @@ impl<'a, T: Real> Rows<'a, T> {
             if done < count {
                 // The factor of this row is not plain.
                 let row = &mut data[done * len..(done + 1) * len];
-                changes |= self.one(first + done, row, Store::Cached, norms.get_mut(done));
+                changes |= self.one(first + done, row, None, norms.get_mut(done));
                 done += 1;
             }
         }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::block::{blocks, with_scratch};
+use super::block::with_scratch;
 use super::broadcast::{Broadcast, BroadcastRun};
 use super::target::Target;
 use super::view::View;
@@ -13,51 +13,41 @@ use crate::kernel::clip::{AnyOutside, Clip, ClipEach};
 use crate::kernel::map::{AnyChange, Map};
 use crate::kernel::scale::Scale;
 use crate::kernel::scale_each::{FactorKind, ScaleEach};
-use crate::kernel::sum::BLOCK;
 use crate::scaled::Factor;
 
-/// The kind of stores for an output.
-#[derive(Clone, Copy, Debug)]
-pub enum Store<'a> {
-    /// Ordinary stores.
-    Cached,
-    /// Non-temporal stores, for outputs that no cache holds, if the output and the input are dense; otherwise ordinary stores.
-    Streamed(&'a StreamGuard),
-}
+/// The kind of stores for an output. With a guard, a dense output that is made from a dense input is written by non-temporal
+/// stores, for outputs that no cache holds. All others are written by ordinary stores.
+pub type Store<'a> = Option<&'a StreamGuard>;
 
 /// The number of elements that are computed in the L1 cache before non-temporal stores write them to memory.
 const STREAMED_PART: usize = 512;
 
-/// Elementwise work on the elements at given positions, at most a block of them.
+/// Elementwise work on the elements at given positions: at most a block of them, or any number by non-temporal stores.
 pub trait Work<T: Ordered>: Sync {
     /// Whether `apply` would change any element. If not, an output in place is not written.
     fn changes(&self, _: Isa, _: Range<usize>, _: &[T]) -> bool {
         true
     }
-    /// Does the work, in place or from another slice.
-    fn apply(&self, isa: Isa, at: Range<usize>, from: Option<&[T]>, to: &mut [T]);
-    /// Does the work by non-temporal stores, for any number of elements.
-    fn stream_into(&self, isa: Isa, guard: &StreamGuard, at: Range<usize>, from: &[T], to: &mut [T]) {
-        stream_made(isa, guard, from, to, |part, from, made| {
-            self.apply(isa, at.start + part.start..at.start + part.end, Some(from), made);
-        });
-    }
+    /// Does the work, in place or from another slice. `store` says how results from another slice are written.
+    fn apply(&self, isa: Isa, store: Store<'_>, at: Range<usize>, from: Option<&[T]>, to: &mut [T]);
 }
 
-/// Writes the elements that `make(positions, from, made)` computes by non-temporal stores, one part after the other. Each part
-/// is computed in the L1 cache, so that memory is read and written in turns.
-pub fn stream_made<T: Ordered>(
+/// Writes the elements that `make(positions, from, to)` computes, in place or from another slice. Non-temporal stores write them one
+/// part after the other. Each part is computed in the L1 cache, so that memory is read and written in turns.
+#[inline]
+pub fn write_made<T: Ordered>(
     isa: Isa,
-    guard: &StreamGuard,
-    from: &[T],
+    store: Store<'_>,
+    from: Option<&[T]>,
     to: &mut [T],
-    mut make: impl FnMut(Range<usize>, &[T], &mut [T]),
+    mut make: impl FnMut(Range<usize>, Option<&[T]>, &mut [T]),
 ) {
+    let (Some(guard), Some(from)) = (store, from) else { return make(0..to.len(), from, to) };
     let Aligned(made) = &mut Aligned([T::ZERO; STREAMED_PART]);
     let parts = from.chunks(STREAMED_PART).zip(to.chunks_mut(STREAMED_PART));
     for (begin, (from, to)) in (0..).step_by(STREAMED_PART).zip(parts) {
         let made = &mut made[..from.len()];
-        make(begin..begin + from.len(), from, made);
+        make(begin..begin + from.len(), Some(from), made);
         isa.stream(guard, made, to, Identity);
     }
 }
@@ -70,11 +60,8 @@ impl<T: Ordered, M: Map<T>> Work<T> for Uniform<M> {
     fn changes(&self, isa: Isa, _: Range<usize>, data: &[T]) -> bool {
         isa.run(AnyChange { data, map: self.0 })
     }
-    fn apply(&self, isa: Isa, _: Range<usize>, from: Option<&[T]>, to: &mut [T]) {
-        self.0.apply(isa, None, from, to);
-    }
-    fn stream_into(&self, isa: Isa, guard: &StreamGuard, _: Range<usize>, from: &[T], to: &mut [T]) {
-        self.0.apply(isa, Some(guard), Some(from), to);
+    fn apply(&self, isa: Isa, store: Store<'_>, _: Range<usize>, from: Option<&[T]>, to: &mut [T]) {
+        self.0.apply(isa, store, from, to);
     }
 }
 
@@ -83,17 +70,12 @@ impl<T: Ordered, W: Work<T>> Work<T> for Option<W> {
     fn changes(&self, isa: Isa, at: Range<usize>, data: &[T]) -> bool {
         self.as_ref().is_some_and(|work| work.changes(isa, at, data))
     }
-    fn apply(&self, isa: Isa, at: Range<usize>, from: Option<&[T]>, to: &mut [T]) {
-        match (self, from) {
-            (Some(work), _) => work.apply(isa, at, from, to),
-            (None, Some(from)) => to.copy_from_slice(from),
-            (None, None) => {}
-        }
-    }
-    fn stream_into(&self, isa: Isa, guard: &StreamGuard, at: Range<usize>, from: &[T], to: &mut [T]) {
-        match self {
-            Some(work) => work.stream_into(isa, guard, at, from, to),
-            None => isa.stream(guard, from, to, Identity),
+    fn apply(&self, isa: Isa, store: Store<'_>, at: Range<usize>, from: Option<&[T]>, to: &mut [T]) {
+        match (self, store, from) {
+            (Some(work), ..) => work.apply(isa, store, at, from, to),
+            (None, Some(guard), Some(from)) => isa.stream(guard, from, to, Identity),
+            (None, None, Some(from)) => to.copy_from_slice(from),
+            (None, _, None) => {}
         }
     }
 }
@@ -113,7 +95,7 @@ impl Factors<'_> {
     fn scale_by_one<T: Real>(&self, isa: Isa, by: f64, from: Option<&[T]>, to: &mut [T]) {
         let factor = Factor { rounding: self.kind.rounding, ..Factor::new(by, 1.0) };
         let scaling = (by != 1.0).then_some(Uniform(Scale(factor)));
-        scaling.apply(isa, 0..to.len(), from, to);
+        scaling.apply(isa, None, 0..to.len(), from, to);
     }
 }
 
@@ -129,13 +111,15 @@ impl<T: Real> Work<T> for Factors<'_> {
         });
         changes
     }
-    fn apply(&self, isa: Isa, at: Range<usize>, from: Option<&[T]>, to: &mut [T]) {
-        self.factors.with_runs(at, |part, factors| {
-            let (from, to) = (from.map(|from| &from[part.clone()]), &mut to[part]);
-            match factors {
-                BroadcastRun::Each(factors) => isa.run(ScaleEach { from, to, factors, kind: self.kind }),
-                BroadcastRun::Repeated(by) => self.scale_by_one(isa, by, from, to),
-            }
+    fn apply(&self, isa: Isa, store: Store<'_>, at: Range<usize>, from: Option<&[T]>, to: &mut [T]) {
+        write_made(isa, store, from, to, |part, from, to| {
+            self.factors.with_runs(at.start + part.start..at.start + part.end, |run, factors| {
+                let (from, to) = (from.map(|from| &from[run.clone()]), &mut to[run]);
+                match factors {
+                    BroadcastRun::Each(factors) => isa.run(ScaleEach { from, to, factors, kind: self.kind }),
+                    BroadcastRun::Repeated(by) => self.scale_by_one(isa, by, from, to),
+                }
+            });
         });
     }
 }
@@ -198,24 +182,16 @@ impl<T: Ordered> Work<T> for Bounds<'_, T> {
         });
         changes
     }
-    fn apply(&self, isa: Isa, at: Range<usize>, from: Option<&[T]>, to: &mut [T]) {
-        self.with_runs(at, |part, bounds| {
-            let (from, to) = (from.map(|from| &from[part.clone()]), &mut to[part]);
-            match bounds {
-                BoundsRun::Each(lo, hi) => isa.run(ClipEach { from, to, lo, hi }),
-                BoundsRun::Repeated(map) => map.apply(isa, None, from, to),
-            }
-        });
-    }
-    fn stream_into(&self, isa: Isa, guard: &StreamGuard, at: Range<usize>, from: &[T], to: &mut [T]) {
-        // Bounds are gathered a block at a time: clearing the scratch memory takes longer than a part of a block.
-        for (range, (from, to)) in blocks(at).zip(from.chunks(BLOCK).zip(to.chunks_mut(BLOCK))) {
-            self.with_block(range, |lo, hi| {
-                stream_made(isa, guard, from, to, |part, from, to| {
-                    isa.run(ClipEach { from: Some(from), to, lo: &lo[part.clone()], hi: &hi[part] });
-                });
+    fn apply(&self, isa: Isa, store: Store<'_>, at: Range<usize>, from: Option<&[T]>, to: &mut [T]) {
+        write_made(isa, store, from, to, |part, from, to| {
+            self.with_runs(at.start + part.start..at.start + part.end, |run, bounds| {
+                let (from, to) = (from.map(|from| &from[run.clone()]), &mut to[run]);
+                match bounds {
+                    BoundsRun::Each(lo, hi) => isa.run(ClipEach { from, to, lo, hi }),
+                    BoundsRun::Repeated(map) => map.apply(isa, None, from, to),
+                }
             });
-        }
+        });
     }
 }
 
@@ -234,20 +210,20 @@ pub fn apply_elementwise<T: Ordered>(
         (None, target, _) => target.for_blocks(true, |range, data| {
             let changes = work.changes(isa, shifted(range.clone()), data);
             if changes {
-                work.apply(isa, shifted(range), None, data);
+                work.apply(isa, None, shifted(range), None, data);
             }
             changes
         }),
-        (Some(View::Dense(from)), Target::Dense(to), Store::Streamed(guard)) => {
+        (Some(View::Dense(from)), Target::Dense(to), Some(_)) => {
             let range = at..at + to.len();
-            work.stream_into(isa, guard, range.clone(), &from[range], to);
+            work.apply(isa, store, range.clone(), Some(&from[range]), to);
         }
         (Some(view), target, _) => {
             let gathered = if let View::Dense(_) = view { 0 } else { target.len() };
             with_scratch(T::ZERO, gathered, |scratch| {
                 target.for_blocks(false, |range, data| {
                     let range = shifted(range);
-                    work.apply(isa, range.clone(), Some(view.block(range, scratch)), data);
+                    work.apply(isa, None, range.clone(), Some(view.block(range, scratch)), data);
                     true
                 });
             });

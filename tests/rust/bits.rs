@@ -330,7 +330,7 @@ fn add_written<T: Coded + Ordered>(isa: Isa, data: &[T], work: &impl Work<T>, fo
         .expect("threads");
     found.add_all(&own);
     let mut copy = vec![T::ZERO; len];
-    for store in [_core::walk::Store::Cached, _core::walk::Store::Streamed(&StreamGuard::begin())] {
+    for store in [None, Some(&StreamGuard::begin())] {
         copy.fill(T::ZERO);
         let target = &mut Target::Dense(&mut copy);
         _core::walk::apply_elementwise(isa, work, Some(&View::Dense(data)), target, 0, store);

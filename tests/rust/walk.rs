@@ -542,12 +542,12 @@ impl<T: Bits> Work<T> for Numbered {
     fn changes(&self, _: Isa, _: Range<usize>, _: &[T]) -> bool {
         true
     }
-    fn apply(&self, _: Isa, at: Range<usize>, from: Option<&[T]>, data: &mut [T]) {
+    fn apply(&self, _: Isa, store: Store<'_>, at: Range<usize>, from: Option<&[T]>, data: &mut [T]) {
         if let Some(from) = from {
             data.copy_from_slice(from);
         }
         assert_eq!(at.len(), data.len());
-        assert!(data.len() <= BLOCK);
+        assert!(store.is_some() || data.len() <= BLOCK);
         for (x, at) in data.iter_mut().zip(at) {
             *x = T::of(x.bits().wrapping_add(at as u64 * STEP));
         }
@@ -574,7 +574,8 @@ fn writes<T: Bits, const N: usize>(to_ne: fn(T) -> [u8; N]) {
         }
 
         let cut = [1 + random.below(50), BLOCK, 2 * BLOCK + 5, usize::MAX][random.below(4)];
-        let store = if random.below(2) == 0 { Store::Cached } else { Store::Streamed(&StreamGuard::begin()) };
+        let guard = StreamGuard::begin();
+        let store = if random.below(2) == 0 { None } else { Some(&guard) };
         let work = |target: &mut Target<'_, T>| {
             let len = target.len();
             assert_eq!(target.is_empty(), len == 0);
@@ -665,8 +666,8 @@ fn check_stores<T: Bits>(
     skipped: usize,
 ) {
     let mut expected = dense[skipped..].to_vec();
-    work.apply(isa, skipped..dense.len(), None, &mut expected);
-    for store in [Store::Cached, Store::Streamed(&StreamGuard::begin())] {
+    work.apply(isa, None, skipped..dense.len(), None, &mut expected);
+    for store in [None, Some(&StreamGuard::begin())] {
         let mut held = vec![T::of(1); ahead + expected.len() + 1];
         let to = &mut held[ahead..ahead + expected.len()];
         apply_elementwise(isa, work, Some(view), &mut Target::Dense(to), skipped, store);
@@ -855,7 +856,7 @@ impl Work<f32> for Spy<'_> {
         }
         at.start / BLOCK % 2 == 1
     }
-    fn apply(&self, _: Isa, at: Range<usize>, from: Option<&[f32]>, data: &mut [f32]) {
+    fn apply(&self, _: Isa, _: Store<'_>, at: Range<usize>, from: Option<&[f32]>, data: &mut [f32]) {
         assert!(from.is_none(), "in place");
         assert_eq!(at.start / BLOCK % 2, 1);
         data.fill(-7.0);
@@ -874,7 +875,7 @@ fn blocks_that_do_not_change_are_not_written() {
         layout: Cow::Owned(layout(&strided)),
         range: 0..len,
     };
-    apply_elementwise(widest(), &Spy { cells: &cells, mark: 99.0 }, None, &mut target, 0, Store::Cached);
+    apply_elementwise(widest(), &Spy { cells: &cells, mark: 99.0 }, None, &mut target, 0, None);
     for (i, cell) in cells.iter().enumerate() {
         let expected = match (i % 2, i / 2 / BLOCK % 2) {
             (1, _) => i as f32 / 2.0, // between the positions
@@ -892,7 +893,7 @@ impl Work<f32> for Nothing {
     fn changes(&self, _: Isa, _: Range<usize>, _: &[f32]) -> bool {
         false
     }
-    fn apply(&self, _: Isa, _: Range<usize>, _: Option<&[f32]>, data: &mut [f32]) {
+    fn apply(&self, _: Isa, _: Store<'_>, _: Range<usize>, _: Option<&[f32]>, data: &mut [f32]) {
         assert!(data.is_empty(), "nothing was to be done");
     }
 }
@@ -900,7 +901,7 @@ impl Work<f32> for Nothing {
 #[test]
 fn a_dense_target_is_not_touched_either() {
     let mut data = vec![1.5; 2 * BLOCK + 1];
-    apply_elementwise(widest(), &Nothing, None, &mut Target::Dense(&mut data), 0, Store::Cached);
+    apply_elementwise(widest(), &Nothing, None, &mut Target::Dense(&mut data), 0, None);
     assert!(data.iter().all(|x| *x == 1.5));
 }
 
@@ -917,18 +918,11 @@ fn run_in_place<T: Ordered<Cell = AtomicU64> + Real>(
         layout: Cow::Owned(layout(&axes(&[(data.len(), 2)]))),
         range: 0..data.len(),
     };
-    apply_elementwise(widest(), work, None, &mut target, 0, Store::Cached);
+    apply_elementwise(widest(), work, None, &mut target, 0, None);
     let mut dense = data.to_vec();
-    apply_elementwise(widest(), work, None, &mut Target::Dense(&mut dense), 0, Store::Cached);
+    apply_elementwise(widest(), work, None, &mut Target::Dense(&mut dense), 0, None);
     let mut copied = vec![T::ZERO; data.len()];
-    apply_elementwise(
-        widest(),
-        work,
-        Some(&View::Dense(data)),
-        &mut Target::Dense(&mut copied),
-        0,
-        Store::Cached,
-    );
+    apply_elementwise(widest(), work, Some(&View::Dense(data)), &mut Target::Dense(&mut copied), 0, None);
     let dense: Vec<u64> = dense.into_iter().map(bits).collect();
     let copied: Vec<u64> = copied.into_iter().map(bits).collect();
     assert!(cells.iter().skip(1).step_by(2).all(|cell| cell.load(Relaxed) == 7));
@@ -1048,6 +1042,6 @@ fn the_works_do_their_work() {
 /// The dense target alone: of a copy, elements times 1 are computed.
 fn run_in_place_each(work: &impl Work<f64>, data: &[f64]) -> Vec<u64> {
     let mut dense = data.to_vec();
-    apply_elementwise(widest(), work, None, &mut Target::Dense(&mut dense), 0, Store::Cached);
+    apply_elementwise(widest(), work, None, &mut Target::Dense(&mut dense), 0, None);
     dense.into_iter().map(f64::to_bits).collect()
 }

@@ -519,7 +519,7 @@ impl<'a> Tasks<'a> for PlainTasks<'a> {
     fn run(&mut self, isa: Isa, factor: Option<Factor>, store: Store<'_>) {
         let mut at = 0;
         while let Some((input, output)) = self.inputs.get(at).zip(self.outputs.get(at)) {
-            if let (Some(factor), Store::Cached) = (factor, store) {
+            if let (Some(factor), None) = (factor, store) {
                 let count =
                     match_dtype!(real input.dtype, T => self.scale_short::<T>(isa, at, Scale(factor)), 0);
                 if count > 0 {
