@@ -23,13 +23,6 @@ pub struct Task<'a, T: Ordered> {
     pub target: Target<'a, T>,
 }
 
-/// A part of a task, from position `at` on.
-struct Part<'a, T: Ordered> {
-    source: Option<&'a View<'a, T>>,
-    target: Target<'a, T>,
-    at: usize,
-}
-
 impl<T: Ordered> Task<'_, T> {
     /// The input. If it is also the output, it has to be dense.
     pub(super) fn input(&self) -> View<'_, T> {
@@ -44,16 +37,6 @@ impl<T: Ordered> Task<'_, T> {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.target.len() * size_of::<T>() * 2
-    }
-
-    fn parts(&mut self, len: usize) -> impl DoubleEndedIterator<Item = Part<'_, T>> {
-        let source = self.source.as_ref();
-        self.target.parts(len).map(move |(at, target)| Part { source, target, at })
-    }
-
-    /// Does `work` on the calling thread.
-    fn run(&mut self, isa: Isa, work: &impl Work<T>, store: Store<'_>) {
-        walk::apply_elementwise(isa, work, self.source.as_ref(), &mut self.target, 0, store);
     }
 }
 
@@ -85,14 +68,10 @@ impl<T: Real> Task<'_, T> {
                 Scale(factor).apply(isa, None, Some(from), to);
             }
             (None, _, None) => {}
-            _ => self.run(isa, &scaling(factor), store),
+            (source, target, factor) => {
+                walk::apply_elementwise(isa, &scaling(factor), source.as_ref(), target, 0, store);
+            }
         }
-    }
-}
-
-impl<T: Ordered> Part<'_, T> {
-    fn run(&mut self, isa: Isa, work: &impl Work<T>, store: Store<'_>) {
-        walk::apply_elementwise(isa, work, self.source, &mut self.target, self.at, store);
     }
 }
 
@@ -116,12 +95,14 @@ pub fn apply_to_one<T: Ordered>(
     streams: bool,
 ) -> Result<()> {
     let bytes = task.bytes();
+    let run = |at: usize, part: &mut Target<'_, T>| {
+        walk::apply_elementwise(isa, work, task.source.as_ref(), part, at, streaming(streams).as_ref());
+    };
     if Crew::is_shared(bytes)? {
-        let len = part_len::<T>(bytes);
-        let run = |mut part: Part<'_, T>| part.run(isa, work, streaming(streams).as_ref());
-        Crew::new().each(bytes, task.parts(len), run)
+        let parts = task.target.parts(part_len::<T>(bytes));
+        Crew::new().each(bytes, parts, |(at, mut part)| run(at, &mut part))
     } else {
-        task.run(isa, work, streaming(streams).as_ref());
+        run(0, &mut task.target);
         Ok(())
     }
 }
@@ -150,7 +131,7 @@ macro_rules! any_task {
         /// A task for one of the real dtypes.
         #[allow(missing_docs, reason = "the names say it")]
         pub enum AnyTask<'a> { $($name(Task<'a, $t>),)* }
-        enum AnyPart<'a> { $($name(Part<'a, $t>),)* }
+        enum AnyPart<'a> { $($name(Option<&'a View<'a, $t>>, (usize, Target<'a, $t>)),)* }
 
         $(impl<'a> From<Task<'a, $t>> for AnyTask<'a> {
             fn from(task: Task<'a, $t>) -> Self { Self::$name(task) }
@@ -190,9 +171,9 @@ macro_rules! any_task {
             fn cut<'a, T>(&'a mut self, bytes: usize, jobs: &mut Vec<Job<'a, T>>) -> Result<()> {
                 match self {
                     $(Self::$name(task) => {
-                        let len = part_len::<$t>(bytes);
+                        let (source, len) = (task.source.as_ref(), part_len::<$t>(bytes));
                         jobs.try_reserve(task.target.len().div_ceil(len))?;
-                        jobs.extend(task.parts(len).map(|part| Job::Part(AnyPart::$name(part))));
+                        jobs.extend(task.target.parts(len).map(|part| Job::Part(AnyPart::$name(source, part))));
                     })*
                 }
                 Ok(())
@@ -201,7 +182,11 @@ macro_rules! any_task {
 
         impl AnyPart<'_> {
             fn run(&mut self, isa: Isa, factor: Option<Factor>, store: Store<'_>) {
-                match self { $(Self::$name(part) => part.run(isa, &scaling(factor), store),)* }
+                match self {
+                    $(Self::$name(source, (at, target)) => {
+                        walk::apply_elementwise(isa, &scaling(factor), *source, target, *at, store);
+                    })*
+                }
             }
         }
     };
