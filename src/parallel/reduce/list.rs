@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use super::difference::Difference;
-use super::order::{Order, OverflowRisk, Reduction};
+use super::order::{Order, Reduction};
 use super::pass::{CHUNK, SHORT, Terms, has_row_sums, with_direct_term};
 use crate::element::{Dtype, Element};
 use crate::error::{Result, vec_with_room};
@@ -129,10 +129,9 @@ pub fn norm(isa: Isa, crew: &Crew, arrays: &[AnyView<'_>], order: Order) -> Resu
 /// # Errors
 /// No memory for the list of chunks, or an invalid setting of the number of threads.
 pub fn norm_of_views(isa: Isa, crew: &Crew, arrays: &impl Views, order: Order) -> Result<Scaled> {
-    let risk_of = |at| arrays.with(at, |array| array.risk());
-    let risk = || (0..arrays.count()).map(risk_of).fold(OverflowRisk::default(), OverflowRisk::or);
+    let leaves_range = || (0..arrays.count()).any(|at| arrays.with(at, |array| array.leaves_range()));
     let list = List::new(isa, arrays, order.cost())?;
-    order.norm(risk, |by| list.max(crew, by), |pass| list.sum(crew, pass))
+    order.norm(leaves_range, |by| list.max(crew, by), |pass| list.sum(crew, pass))
 }
 
 /// The sum of the magnitudes of all elements, or of their squares, without any rounding.

@@ -1,6 +1,5 @@
 //! The orders of norms, and the passes over the data that each of them takes.
 
-use crate::element::Element;
 use crate::isa::Isa;
 use crate::kernel::power::{Power, half_power, half_power_root};
 use crate::kernel::rows::PlainNorms;
@@ -32,25 +31,6 @@ pub enum Reduction {
     /// Powers `n / 2`, see [`half_power`].
     HalfPower(u32),
     Power(Power),
-}
-
-/// The intermediate results of a norm that can leave float64's range.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct OverflowRisk {
-    /// Sums can leave float64's range.
-    sums: bool,
-    /// A modulus can leave that range, too, or lose digits below it.
-    pub(super) moduli: bool,
-}
-
-impl OverflowRisk {
-    pub(super) const fn of<T: Element>() -> Self {
-        Self { sums: T::DOUBLE, moduli: T::DOUBLE && T::DTYPE.parts().is_some() }
-    }
-
-    pub(super) const fn or(self, other: Self) -> Self {
-        Self { sums: self.sums || other.sums, moduli: self.moduli || other.moduli }
-    }
 }
 
 impl Order {
@@ -116,33 +96,28 @@ impl Order {
     }
 
     /// The norm, from passes over the data: `max` finds the largest modulus times a power of two, and `sum` adds up the terms
-    /// of a pass. `risk` is called only if a result is outside the range in which it is known to be accurate.
+    /// of a pass. `leaves_range`: whether sums can leave float64's range.
     pub(super) fn norm<E>(
         self,
-        risk: impl Fn() -> OverflowRisk,
+        leaves_range: impl Fn() -> bool,
         max: impl Fn(f64) -> Result<f64, E>,
         sum: impl Fn(Reduction) -> Result<f64, E>,
     ) -> Result<Scaled, E> {
         let largest = || {
-            let modulus = || risk().moduli;
-            let (max, exponent) = within_range(max(1.0)?, modulus, modulus, &max)?;
+            let (max, exponent) = within_range(max(1.0)?, &leaves_range, &max)?;
             Ok(Scaled::new(max, exponent))
         };
         Ok(match self {
             Self::One => {
                 let again = |by| sum(Reduction::RescaledAbs(by));
-                let sum = sum(Reduction::Abs)?;
-                let (sum, exponent) = within_range(sum, || risk().sums, || risk().moduli, again)?;
+                let (sum, exponent) = within_range(sum(Reduction::Abs)?, leaves_range, again)?;
                 Scaled::new(sum, exponent)
             }
             Self::Two | Self::Square => {
                 let again = |by| sum(Reduction::RescaledSquare(by));
-                let leave_range = || risk().sums;
-                let (sum, exponent) = within_range(sum(Reduction::Square)?, leave_range, leave_range, again)?;
-                if self == Self::Two {
-                    Scaled::new(sum.sqrt(), exponent)
-                } else {
-                    Scaled::new(sum, 2 * exponent)
+                match (self, within_range(sum(Reduction::Square)?, leaves_range, again)?) {
+                    (Self::Two, (sum, exponent)) => Scaled::new(sum.sqrt(), exponent),
+                    (_, (sum, exponent)) => Scaled::new(sum, 2 * exponent),
                 }
             }
             Self::Max => largest()?,
@@ -151,7 +126,7 @@ impl Order {
                     let s = sum(Reduction::HalfPower(twice))?;
                     // The smallest square root is 2^-537. Its rounding does not matter in a sum of this size.
                     let smallest = if p < 1.0 { power_of_two(-400) } else { SMALLEST_SUM };
-                    if s.is_nan() || (smallest..f64::INFINITY).contains(&s) || !risk().sums {
+                    if s.is_nan() || (smallest..f64::INFINITY).contains(&s) || !leaves_range() {
                         return Ok(half_power_root(twice, s));
                     }
                 }
@@ -168,16 +143,15 @@ impl Order {
 }
 
 /// A result and the exponent of its power of two: `plain` and 0, or the result of `again` for the elements times a power of
-/// two. `again` is called if `plain` has overflowed, or is so small that it may have lost digits.
+/// two. `again` is called if `plain` may have overflowed, or is so small that it may have lost digits.
 fn within_range<E>(
     plain: f64,
-    overflows: impl Fn() -> bool,
-    underflows: impl Fn() -> bool,
+    leaves_range: impl Fn() -> bool,
     again: impl Fn(f64) -> Result<f64, E>,
 ) -> Result<(f64, i32), E> {
-    Ok(if plain == f64::INFINITY && overflows() {
+    Ok(if plain == f64::INFINITY && leaves_range() {
         (again(power_of_two(-RESCALE))?, RESCALE)
-    } else if plain < SMALLEST_SUM && underflows() {
+    } else if plain < SMALLEST_SUM && leaves_range() {
         (again(power_of_two(RESCALE))?, -RESCALE)
     } else {
         (plain, 0)

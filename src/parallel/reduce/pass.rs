@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::ops::Range;
 
-use super::order::{Order, OverflowRisk, Reduction};
+use super::order::{Order, Reduction};
 use crate::element::{Dtype, Element, F16};
 use crate::isa::{Isa, slice_of};
 use crate::kernel::exact::Accumulator;
@@ -123,8 +123,8 @@ impl<T: Element> Blocks for View<'_, T> {
 pub trait Terms: Send + Sync {
     /// The number of elements, and the bytes that are read for each.
     fn size(&self) -> (usize, usize);
-    /// The intermediate results of a norm that can leave float64's range.
-    fn risk(&self) -> OverflowRisk;
+    /// Whether sums can leave float64's range.
+    fn leaves_range(&self) -> bool;
     /// The sum over a range that begins at a chunk.
     fn sum(&self, isa: Isa, pass: Reduction, range: Range<usize>) -> Total;
     /// The largest modulus in a range, times a power of two.
@@ -138,8 +138,8 @@ impl<B: Blocks> Terms for B {
         Blocks::size(self)
     }
 
-    fn risk(&self) -> OverflowRisk {
-        OverflowRisk::of::<B::Element>()
+    fn leaves_range(&self) -> bool {
+        B::Element::DOUBLE
     }
 
     fn sum(&self, isa: Isa, pass: Reduction, range: Range<usize>) -> Total {
@@ -199,10 +199,12 @@ pub(in crate::parallel) fn norm_of_view_with<T: Element>(
     first: Option<f64>,
 ) -> Scaled {
     let Ok(norm) = order.norm::<Infallible>(
-        OverflowRisk::of::<T>,
+        || T::DOUBLE,
         |by| Ok(view.max(isa, 0..view.len(), by)),
         |pass| match (pass, first) {
             (Reduction::Abs | Reduction::Square | Reduction::HalfPower(_), Some(sum)) => Ok(sum),
+            // Magnitudes of real numbers lose no digits below float64's range.
+            (Reduction::RescaledAbs(by), Some(sum)) if by > 1.0 && T::DTYPE.parts().is_none() => Ok(sum * by),
             _ => Ok(view.sum(isa, pass, 0..view.len()).value()),
         },
     );
