@@ -9,7 +9,7 @@ use crate::isa::{Aligned, Isa};
 use crate::kernel::examples::{RoundSums, Share};
 use crate::kernel::sum::{AddRows, BLOCK};
 use crate::scaled::Factor;
-use crate::walk::{Slices, Target, blocks_of, write_elements};
+use crate::walk::{Slices, Target, blocks_of};
 
 /// The number of jobs of a sum, if it is long enough.
 const JOBS: usize = 32;
@@ -56,8 +56,9 @@ impl<T: Real> Examples<'_, T> {
                 for (at, sums) in blocks_of(piece, at..at + sums.len()).zip(sums.chunks_mut(piece)) {
                     self.add(isa, at, sums);
                 }
-                write_elements(&mut tile, |range, to| {
+                tile.for_blocks_of(BLOCK, false, |range, to| {
                     isa.run(RoundSums { sums: &sums[range], divisor: self.divisor, to });
+                    true
                 });
             }
         });

@@ -96,11 +96,6 @@ impl<T: Ordered> Target<'_, T> {
         parts.map(move |(i, part)| (i * len, part))
     }
 
-    /// [`Target::for_blocks_of`] for whole blocks.
-    pub(super) fn for_blocks(&mut self, reads: bool, visit: impl FnMut(Range<usize>, &mut [T]) -> bool) {
-        self.for_blocks_of(BLOCK, reads, visit);
-    }
-
     /// Calls `visit(positions, elements)` for each `len` elements of the target; of a strided target, for at most a block. If
     /// `visit` returns false, the elements of a strided target stay as they are. Unless `reads`, the elements of a strided target
     /// are not read, and `visit` gets arbitrary elements.

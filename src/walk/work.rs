@@ -13,6 +13,7 @@ use crate::kernel::clip::{AnyOutside, Clip, ClipEach};
 use crate::kernel::map::{AnyChange, Map};
 use crate::kernel::scale::Scale;
 use crate::kernel::scale_each::{FactorKind, ScaleEach};
+use crate::kernel::sum::BLOCK;
 use crate::scaled::Factor;
 
 /// The kind of stores for an output. With a guard, a dense output that is made from a dense input is written by non-temporal
@@ -207,7 +208,7 @@ pub fn apply_elementwise<T: Ordered>(
 ) {
     let shifted = |range: Range<usize>| at + range.start..at + range.end;
     match (source, &mut *target, store) {
-        (None, target, _) => target.for_blocks(true, |range, data| {
+        (None, target, _) => target.for_blocks_of(BLOCK, true, |range, data| {
             let changes = work.changes(isa, shifted(range.clone()), data);
             if changes {
                 work.apply(isa, None, shifted(range), None, data);
@@ -221,7 +222,7 @@ pub fn apply_elementwise<T: Ordered>(
         (Some(view), target, _) => {
             let gathered = if let View::Dense(_) = view { 0 } else { target.len() };
             with_scratch(T::ZERO, gathered, |scratch| {
-                target.for_blocks(false, |range, data| {
+                target.for_blocks_of(BLOCK, false, |range, data| {
                     let range = shifted(range);
                     work.apply(isa, None, range.clone(), Some(view.block(range, scratch)), data);
                     true
@@ -229,12 +230,4 @@ pub fn apply_elementwise<T: Ordered>(
             });
         }
     }
-}
-
-/// Writes all elements of a target: `make(positions, elements)` sets those of a block.
-pub fn write_elements<T: Ordered>(target: &mut Target<'_, T>, mut make: impl FnMut(Range<usize>, &mut [T])) {
-    target.for_blocks(false, |range, elements| {
-        make(range, elements);
-        true
-    });
 }
