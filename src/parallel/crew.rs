@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::pool::{Help, Pool};
+use super::pool::Pool;
 use super::threads::THREADS;
 use crate::error::Result;
 
@@ -101,7 +101,8 @@ impl Crew {
         let pass = helpers.open(take);
         let missing = helpers.missing(workers.min(pool.workers()));
         if missing > 0 {
-            pool.wake(helpers, missing);
+            let helpers = Arc::clone(helpers);
+            pool.wake(Arc::new(move || helpers.help()), missing);
         }
         let mut own = 0;
         while take(End::Front) {
@@ -211,6 +212,17 @@ impl Helpers {
         is_job
     }
 
+    /// Helps the call as long as it has jobs.
+    fn help(&self) {
+        self.present.fetch_add(1, Ordering::Relaxed);
+        if self.has_own_cpu() {
+            self.help_in_passes();
+        } else {
+            self.without_cpu.fetch_add(1, Ordering::Relaxed);
+        }
+        self.present.fetch_sub(1, Ordering::Relaxed);
+    }
+
     fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
     }
@@ -255,18 +267,6 @@ impl Helpers {
             thread::yield_now();
         }
         !is_in_the_way()
-    }
-}
-
-impl Help for Helpers {
-    fn help(&self) {
-        self.present.fetch_add(1, Ordering::Relaxed);
-        if self.has_own_cpu() {
-            self.help_in_passes();
-        } else {
-            self.without_cpu.fetch_add(1, Ordering::Relaxed);
-        }
-        self.present.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

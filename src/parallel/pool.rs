@@ -10,11 +10,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use crate::fork::PerProcess;
 use crate::isa::FloatDefaults;
 
-/// The job of a woken worker: it helps a call as long as the call has jobs.
-pub(super) trait Help: Send + Sync {
-    /// Called on the worker, once each time it wakes up.
-    fn help(&self);
-}
+/// The job of a woken worker, called once each time it wakes up: it helps a call as long as the call has jobs.
+type Help = dyn Fn() + Send + Sync;
 
 /// The workers of one process.
 pub(super) struct Pool {
@@ -74,8 +71,8 @@ impl Pool {
     }
 
     /// Wakes up to `count` workers for a call; workers that are awake go on with their own work.
-    pub(super) fn wake(&self, helpers: &Arc<impl Help + 'static>, count: usize) {
-        self.notifier.notify(Arc::clone(helpers) as Arc<dyn Help>, count);
+    pub(super) fn wake(&self, help: Arc<Help>, count: usize) {
+        self.notifier.notify(help, count);
     }
 }
 
@@ -96,7 +93,7 @@ struct Notifier {
 struct Announced {
     /// Counts the calls.
     number: u64,
-    helpers: Option<Arc<dyn Help>>,
+    help: Option<Arc<Help>>,
     stops: bool,
 }
 
@@ -107,10 +104,10 @@ const TRIES: usize = 100;
 impl Notifier {
     /// Announces a call and wakes `count` workers. It replaces a call of another thread, which goes on with the workers that have
     /// joined it.
-    fn notify(&self, helpers: Arc<dyn Help>, count: usize) {
+    fn notify(&self, help: Arc<Help>, count: usize) {
         let Some(mut state) = (0..TRIES).find_map(|_| self.state.try_lock().ok()) else { return };
         state.number += 1;
-        state.helpers = Some(helpers);
+        state.help = Some(help);
         drop(state);
         for _ in 0..count {
             self.changed.notify_one();
@@ -136,10 +133,10 @@ impl Notifier {
                 return;
             }
             seen = state.number;
-            let helpers = state.helpers.clone();
+            let help = state.help.clone();
             drop(state);
-            if let Some(helpers) = helpers {
-                helpers.help();
+            if let Some(help) = help {
+                help();
             }
         }
     }
@@ -147,23 +144,12 @@ impl Notifier {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::{Sender, channel};
-    use std::thread::{self, ThreadId};
+    use std::sync::mpsc::channel;
+    use std::thread;
     use std::time::Duration;
 
     use super::*;
     use crate::parallel::tests::alone;
-
-    /// Tells which thread helps.
-    struct Told(Mutex<Sender<ThreadId>>);
-
-    impl Help for Told {
-        fn help(&self) {
-            let told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            // Sending fails if the test has ended.
-            let _ = told.send(thread::current().id());
-        }
-    }
 
     #[test]
     fn workers_come_and_go_with_the_number_of_threads() {
@@ -173,10 +159,11 @@ mod tests {
             assert!(pool.is_some_and(|pool| pool.threads == threads));
         }
         let (sender, helped) = channel();
-        let told = Arc::new(Told(Mutex::new(sender)));
+        // Sending fails if the test has ended.
+        let help: Arc<Help> = Arc::new(move || _ = sender.send(thread::current().id()));
         // A worker that does not wait yet misses the notification, so it is repeated.
         let helper = (0..10_000).find_map(|_| {
-            Pool::get(2)?.wake(&told, 1);
+            Pool::get(2)?.wake(Arc::clone(&help), 1);
             helped.recv_timeout(Duration::from_millis(10)).ok()
         });
         assert!(helper.is_some_and(|helper| helper != thread::current().id()));
