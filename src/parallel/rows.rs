@@ -239,21 +239,14 @@ impl<'a, T: Real> Rows<'a, T> {
             self.scale_plain(from, data, factors, &mut scratch.made);
             return true;
         }
-        let (is_written, mut changes, mut done) = (self.source.is_some(), false, 0);
-        while done < count {
-            let plain = factors[done..].iter().take_while(|factor| **factor != 0.0).count();
-            let (range, factors) = (done * len..(done + plain) * len, &factors[done..done + plain]);
-            if is_written && plain > 0 || factors.iter().any(|factor| *factor != 1.0) {
-                let from = from.map(|from| &from[range.clone()]);
-                self.scale_plain(from, &mut data[range], factors, &mut scratch.made);
+        let mut changes = false;
+        for (i, (row, factor)) in data.chunks_mut(len).zip(&*factors).enumerate() {
+            if *factor == 0.0 {
+                changes |= self.one(first + i, row, None, norms.get_mut(i));
+            } else if self.source.is_some() || *factor != 1.0 {
+                let from = from.map(|from| &from[i * len..(i + 1) * len]);
+                self.scale_plain(from, row, &[*factor], &mut scratch.made);
                 changes = true;
-            }
-            done += plain;
-            if done < count {
-                // The factor of this row is not plain.
-                let row = &mut data[done * len..(done + 1) * len];
-                changes |= self.one(first + done, row, None, norms.get_mut(done));
-                done += 1;
             }
         }
         changes
