@@ -70,15 +70,24 @@ impl Pool {
         self.threads - 1
     }
 
-    /// Wakes up to `count` workers for a call; workers that are awake go on with their own work.
+    /// Announces a call and wakes up to `count` workers for it; workers that are awake go on with their own work. It replaces a call
+    /// of another thread, which goes on with the workers that have joined it.
     pub(super) fn wake(&self, help: Arc<Help>, count: usize) {
-        self.notifier.notify(help, count);
+        let Notifier { state, changed } = &*self.notifier;
+        let Some(mut state) = (0..TRIES).find_map(|_| state.try_lock().ok()) else { return };
+        state.number += 1;
+        state.help = Some(help);
+        drop(state);
+        for _ in 0..count {
+            changed.notify_one();
+        }
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.notifier.stop();
+        self.notifier.state.lock().unwrap_or_else(PoisonError::into_inner).stops = true;
+        self.notifier.changed.notify_all();
     }
 }
 
@@ -102,23 +111,6 @@ struct Announced {
 const TRIES: usize = 100;
 
 impl Notifier {
-    /// Announces a call and wakes `count` workers. It replaces a call of another thread, which goes on with the workers that have
-    /// joined it.
-    fn notify(&self, help: Arc<Help>, count: usize) {
-        let Some(mut state) = (0..TRIES).find_map(|_| self.state.try_lock().ok()) else { return };
-        state.number += 1;
-        state.help = Some(help);
-        drop(state);
-        for _ in 0..count {
-            self.changed.notify_one();
-        }
-    }
-
-    fn stop(&self) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).stops = true;
-        self.changed.notify_all();
-    }
-
     /// The loop of a worker.
     fn serve(&self) {
         // A new thread inherits the floating-point control of the thread that starts it.

@@ -184,17 +184,12 @@ impl<'a, T: Real> Rows<'a, T> {
                 let changes = if self.has_kernels {
                     self.batch(at, data, norms, &mut scratch)
                 } else {
-                    self.one_by_one(at, data, norms, guard.as_ref())
+                    let (rows, mut norms) = ((at..).zip(data.chunks_mut(self.len)), norms.iter_mut());
+                    rows.fold(false, |any, (at, row)| any | self.one(at, row, guard.as_ref(), norms.next()))
                 };
                 changes || !is_in_place
             });
         });
-    }
-
-    /// Scales rows one by one. Returns whether an element changes.
-    fn one_by_one(&self, first: usize, data: &mut [T], norms: &mut [T::Norm], store: Store<'_>) -> bool {
-        let (rows, mut norms) = ((first..).zip(data.chunks_mut(self.len)), norms.iter_mut());
-        rows.fold(false, |any, (at, row)| any | self.one(at, row, store, norms.next()))
     }
 
     /// Scales one row by way of its view. Returns whether its elements change.

@@ -117,7 +117,11 @@ pub(super) fn column_norms<T: Element, N: FromNorm>(
                 with_direct_term!(first, term => add_columns(isa, range.clone(), rows, None, term, totals));
             });
         } else {
-            add_widened(isa, range, rows, first, totals);
+            let Aligned(widened) = &mut Aligned([[0.0; STRIP]; ROWS_AT_ONCE]);
+            for limb in 0..first.limbs::<T>() {
+                let rows = &mut WidenedRows { isa, rows, pass: first, limb, widened };
+                with_term!(first, term => add_columns(isa, range.clone(), rows, None, term, totals));
+            }
         }
     };
     let merge = |mut total: Total, run| {
@@ -258,22 +262,6 @@ impl<T: Element> ReadRows<f64> for WidenedRows<'_, '_, T> {
             self.pass.widen(self.isa, row, widened, self.limb);
             &*widened
         })
-    }
-}
-
-/// Converts rows to float64 and adds them to one total per column.
-fn add_widened<T: Element>(
-    isa: Isa,
-    range: Range<usize>,
-    rows: &mut Rows<'_, T>,
-    pass: Reduction,
-    totals: &mut [Total],
-) {
-    let Aligned(widened) = &mut Aligned([[0.0; STRIP]; ROWS_AT_ONCE]);
-    let mut rows = WidenedRows { isa, rows, pass, limb: 0, widened };
-    for limb in 0..pass.limbs::<T>() {
-        rows.limb = limb;
-        with_term!(pass, term => add_columns(isa, range.clone(), &mut rows, None, term, totals));
     }
 }
 

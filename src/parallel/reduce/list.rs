@@ -12,7 +12,7 @@ use crate::error::{Result, vec_with_room};
 use crate::isa::Isa;
 use crate::kernel::difference::Minus;
 use crate::kernel::exact::{Accumulator, ExactSum, Power};
-use crate::kernel::sum::{Spans, SumEach, Total};
+use crate::kernel::sum::{Spans, SumEach, Total, is_plain_sum};
 use crate::parallel::{Crew, job_bytes, work_of};
 use crate::scaled::Scaled;
 use crate::walk::View;
@@ -190,7 +190,12 @@ pub fn norms_of_views<R>(
     let (mut at, mut failed) = (0, Ok(()));
     list.each_sum(crew, first, |sum| {
         // An array whose sum may have left float64's range is read again.
-        match (norms.get_mut(at), order.norm_of_plain_sum(sum.value()).map_or_else(|| alone(at), Ok)) {
+        let norm = match (sum.value(), order) {
+            (sum, _) if !is_plain_sum(sum) => alone(at),
+            (sum, Order::Two) => Ok(Scaled::new(sum.sqrt(), 0)),
+            (sum, _) => Ok(Scaled::new(sum, 0)),
+        };
+        match (norms.get_mut(at), norm) {
             (Some(to), Ok(norm)) => *to = make(norm),
             (_, Err(error)) => failed = Err(error),
             (None, Ok(_)) => {}

@@ -1,10 +1,8 @@
 //! The orders of norms, and the passes over the data that each of them takes.
 
-use crate::isa::Isa;
 use crate::kernel::power::{Power, half_power, half_power_root};
-use crate::kernel::rows::PlainNorms;
 use crate::kernel::sum::{SMALLEST_SUM, Total, is_plain_sum};
-use crate::scaled::{FromNorm, RESCALE, Scaled, power_of_two};
+use crate::scaled::{RESCALE, Scaled, power_of_two};
 
 /// The order of a vector norm.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -68,31 +66,6 @@ impl Order {
             Self::Max => None,
             Self::Power(p) => half_power(p).map(Reduction::HalfPower),
         }
-    }
-
-    /// The norm from the sum of its first pass, unless the sum may have left float64's range.
-    #[inline]
-    pub(super) fn norm_of_plain_sum(self, sum: f64) -> Option<Scaled> {
-        let is_plain = is_plain_sum(sum);
-        match self {
-            Self::One | Self::Square if is_plain => Some(Scaled::new(sum, 0)),
-            Self::Two if is_plain => Some(Scaled::new(sum.sqrt(), 0)),
-            _ => None,
-        }
-    }
-
-    /// [`Order::norm_of_plain_sum`] for several sums, unless a sum may have left float64's range. Returns whether all
-    /// norms are written.
-    pub(super) fn plain_norms<N: FromNorm>(
-        self,
-        isa: Isa,
-        sums: &[f64],
-        exact_zeros: bool,
-        norms: &mut [N],
-    ) -> bool {
-        let roots = self == Self::Two;
-        (roots || matches!(self, Self::One | Self::Square))
-            && isa.run(PlainNorms { sums, exact_zeros, roots, norms })
     }
 
     /// The norm, from passes over the data: `max` finds the largest modulus times a power of two, and `sum` adds up the terms

@@ -8,7 +8,7 @@ use crate::element::{Dtype, Element, F16};
 use crate::isa::{Isa, slice_of};
 use crate::kernel::exact::Accumulator;
 use crate::kernel::max::MaxAbs;
-use crate::kernel::rows::{MAX_ROWS_AT_ONCE, ToSingles};
+use crate::kernel::rows::{MAX_ROWS_AT_ONCE, PlainNorms, ToSingles};
 use crate::kernel::sum::{Abs, BLOCK, Rescaled, SHORT_ROW, Square, Sum, SumEach, SumShortRows, Total};
 use crate::kernel::widen::Widen;
 use crate::scaled::{FromNorm, Scaled};
@@ -56,7 +56,10 @@ impl Reduction {
             Self::Abs | Self::Square if T::DIRECT => {
                 with_direct_term!(self, term => isa.run(Sum { data, term }))
             }
-            _ if const { !T::DOUBLE && !has_24_digits::<T>() } => self.of_moduli(isa, data),
+            // All but floats.
+            _ if const { !T::DOUBLE && !(T::DIRECT && size_of::<T>() <= size_of::<f32>()) } => {
+                self.of_moduli(isa, data)
+            }
             Self::RescaledAbs(by) => isa.run(Sum { data, term: Rescaled(Abs, by) }),
             Self::RescaledSquare(by) => isa.run(Sum { data, term: Rescaled(Square, by) }),
             _ => with_term!(self, term => isa.run(Sum { data, term })),
@@ -179,11 +182,6 @@ impl<B: Blocks> Terms for B {
     }
 }
 
-/// Whether the elements are floats of at most 24 binary digits.
-const fn has_24_digits<T: Element>() -> bool {
-    T::DIRECT && size_of::<T>() <= size_of::<f32>()
-}
-
 /// The norm of one view, computed on the calling thread. It has the bits of [`norm`](super::norm).
 #[must_use]
 pub fn norm_of_view<T: Element>(isa: Isa, view: &View<'_, T>, order: Order) -> Scaled {
@@ -221,9 +219,12 @@ pub(super) fn norms_of_slices<T: Element, N: FromNorm>(
     (sums, exact_zeros): (&[f64], bool),
     norms: &mut [N],
 ) {
+    let (roots, are_sums) = (order == Order::Two, matches!(order, Order::One | Order::Square));
     let parts = sums.chunks(MAX_ROWS_AT_ONCE).zip(norms.chunks_mut(MAX_ROWS_AT_ONCE));
     for (first, (sums, norms)) in (first..).step_by(MAX_ROWS_AT_ONCE).zip(parts) {
-        if !order.plain_norms(isa, sums, exact_zeros, norms) {
+        let are_plain =
+            (roots || are_sums) && isa.run(PlainNorms { sums, exact_zeros, roots, norms: &mut *norms });
+        if !are_plain {
             for (at, (norm, sum)) in (first..).zip(norms.iter_mut().zip(sums)) {
                 *norm = N::of(norm_of_view_with(isa, &slices.slice(at), order, Some(*sum)));
             }
