@@ -16,7 +16,7 @@ mod target;
 mod view;
 mod work;
 
-pub use self::block::{blocks, blocks_of, with_scratch};
+pub use self::block::{blocks_of, with_scratch};
 pub use self::broadcast::{Broadcast, BroadcastRun};
 pub use self::layout::{Axis, Layout, MAX_AXES, copy_order, memory_order};
 pub use self::memory::Memory;

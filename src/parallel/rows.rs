@@ -83,22 +83,34 @@ pub fn scale_rows<T: Real>(
     rule: Rule,
     norms: &mut [T::Norm],
 ) -> Result<()> {
-    let rows = Rows::new(isa, source, &output, len, rule);
-    let count = output.len() / len;
-    if count <= rows.in_job {
+    let (count, bytes) = (output.len() / len, output.len() * size_of::<T>());
+    let (is_half, is_dense) = (size_of::<T>() == 2, matches!(output, Target::Dense(_)));
+    let has_kernels = len <= if is_half { LONGEST_HALVES } else { SHORT };
+    let is_streamed_out = is_dense && is_streamed(bytes);
+    let in_batch = if is_dense && !(has_kernels && (is_streamed_out || is_half)) {
+        rows::at_once::<T>(len)
+    } else {
+        // As many rows as the scratch memory holds.
+        (BLOCK / len).clamp(1, rows::MAX_ROWS_AT_ONCE)
+    };
+    let in_job = slices_in_job::<T>(bytes, len, in_batch);
+    let elements = source.map(Slices::elements);
+    let rows = Rows { isa, source, elements, len, rule, in_batch, has_kernels, is_streamed_out };
+    if count <= in_job {
         // Fast path: there is nothing to share.
         rows.scale(0, output, norms);
         return Ok(());
     }
-    let work = work_of(2 * output.len() * size_of::<T>(), count);
-    let jobs = output.parts(len * rows.in_job);
+    let work = work_of(2 * bytes, count);
+    // Whole batches, so that only the last batch is short.
+    let jobs = output.parts(len * in_job);
     let scale = |at, data, norms| rows.scale(at / len, data, norms);
     if norms.is_empty() {
         return Crew::new().each(work, jobs, |(at, data)| scale(at, data, &mut []));
     }
     // A list, because threads take jobs from both ends, and the number of `parts` is not known.
-    let mut with_norms = vec_with_room(count.div_ceil(rows.in_job))?;
-    with_norms.extend(jobs.zip(norms.chunks_mut(rows.in_job)));
+    let mut with_norms = vec_with_room(count.div_ceil(in_job))?;
+    with_norms.extend(jobs.zip(norms.chunks_mut(in_job)));
     Crew::new().each(work, with_norms.into_iter(), |((at, data), norms)| scale(at, data, norms))
 }
 
@@ -114,8 +126,6 @@ struct Rows<'a, T> {
     /// The number of elements of a row.
     len: usize,
     rule: Rule,
-    /// The number of rows of a job: whole batches, so that only the last batch is short.
-    in_job: usize,
     /// The number of rows of a batch, which stay in the L1 cache.
     in_batch: usize,
     /// Whether kernels take whole batches.
@@ -140,29 +150,6 @@ fn cleared(memory: &mut Option<[f32; BLOCK]>, len: usize) -> &mut [f32] {
 }
 
 impl<'a, T: Real> Rows<'a, T> {
-    fn new(
-        isa: Isa,
-        source: Option<&'a Slices<'a, T>>,
-        output: &Target<'_, T>,
-        len: usize,
-        rule: Rule,
-    ) -> Self {
-        let is_half = size_of::<T>() == 2;
-        let has_kernels = len <= if is_half { LONGEST_HALVES } else { SHORT };
-        let bytes = output.len() * size_of::<T>();
-        let is_dense = matches!(output, Target::Dense(_));
-        let is_streamed_out = is_dense && is_streamed(bytes);
-        let in_batch = if is_dense && !(has_kernels && (is_streamed_out || is_half)) {
-            rows::at_once::<T>(len)
-        } else {
-            // As many rows as the scratch memory holds.
-            (BLOCK / len).clamp(1, rows::MAX_ROWS_AT_ONCE)
-        };
-        let in_job = slices_in_job::<T>(bytes, len, in_batch);
-        let elements = source.map(Slices::elements);
-        Self { isa, source, elements, len, rule, in_job, in_batch, has_kernels, is_streamed_out }
-    }
-
     /// Scales the rows from number `first` on. `norms` gets the norm of each row, or is empty.
     fn scale(&self, first: usize, mut target: Target<'_, T>, norms: &mut [T::Norm]) {
         let is_in_place = self.source.is_none();

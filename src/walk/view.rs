@@ -3,10 +3,11 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::block::{blocks, with_scratch};
+use super::block::{blocks_of, with_scratch};
 use super::layout::Layout;
 use super::memory::Memory;
 use crate::element::Element;
+use crate::kernel::sum::BLOCK;
 
 /// Elements to read, by position.
 #[derive(Clone, Debug)]
@@ -94,7 +95,7 @@ impl<'a, T: Element> View<'a, T> {
             return visit(&data[range]);
         }
         with_scratch(T::ZERO, range.len(), |scratch| {
-            for part in blocks(range) {
+            for part in blocks_of(BLOCK, range) {
                 visit(self.block(part, scratch));
             }
         });

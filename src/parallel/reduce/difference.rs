@@ -6,7 +6,8 @@ use super::pass::Blocks;
 use crate::element::Element;
 use crate::isa::Isa;
 use crate::kernel::difference::{Minus, Subtract};
-use crate::walk::{View, blocks, with_scratch};
+use crate::kernel::sum::BLOCK;
+use crate::walk::{View, blocks_of, with_scratch};
 
 /// The differences of two arrays of one shape, position by position.
 pub struct Difference<'a, T> {
@@ -31,7 +32,7 @@ impl<T: Minus> Blocks for Difference<'_, T> {
         with_scratch(T::ZERO, gathered(&self.t), |own| {
             with_scratch(T::ZERO, gathered(&self.base), |others| {
                 with_scratch(T::Difference::ZERO, len, |made| {
-                    for part in blocks(range) {
+                    for part in blocks_of(BLOCK, range) {
                         let to = &mut made[..part.len()];
                         let (t, base) = (self.t.block(part.clone(), own), self.base.block(part, others));
                         isa.run(Subtract { t, base, by: self.by, to: &mut *to });
