@@ -4,7 +4,7 @@
 //! larger terms absorb such products, and a sum without larger terms becomes zero when it is rounded to the dtype.
 
 use super::sum::Term;
-use super::truncate::product_toward_zero;
+use super::truncate::{product_toward_zero, wide_product};
 use crate::element::{Dtype, Real};
 use crate::isa::{Level, Op};
 use crate::scaled::Factor;
@@ -56,12 +56,6 @@ impl<T: Real> Op for RoundSums<'_, T> {
 impl<T: Real> Term<T> for Factor {
     #[inline(always)]
     fn of(&self, x: T) -> f64 {
-        let Self { by, then, .. } = *self;
-        let x = x.widen();
-        if T::DOUBLE && self.toward_zero() {
-            product_toward_zero(product_toward_zero(x, by), then)
-        } else {
-            x * by * then
-        }
+        wide_product(x, *self)
     }
 }

@@ -22,11 +22,13 @@
 //! For bfloat16, the product with the lower bound may have been rounded up to such a number. So the next float32 toward zero
 //! decides.
 
-use super::truncate::truncated;
-use crate::element::{Bf16, Dtype, F16, Real, to_odd};
+use std::ops::Range;
+
+use super::truncate::product;
+use crate::element::{Bf16, Dtype, F16, Real};
 use crate::isa::{
-    CONVERTED, Isa, LINE, Level, Lines, Op, StreamGuard, prefetch_ahead, prefetch_distance, slice_of,
-    slice_of_mut,
+    Aligned, CONVERTED, Isa, LINE, Level, Lines, Op, StreamGuard, prefetch_ahead, prefetch_distance,
+    slice_of, slice_of_mut,
 };
 use crate::scaled::power_of_two;
 
@@ -50,59 +52,37 @@ pub(super) fn scale<T: Real, const TOWARD_ZERO: bool>(
         return isa.run(ByDoubles::<_, TOWARD_ZERO> { from, to, by });
     };
     let times = HalfTimes::<TOWARD_ZERO> { by, bounds };
-    if let Some(to) = slice_of_mut::<F16, _>(to) {
-        times.apply(isa, guard, from.and_then(slice_of), to);
-    } else if let Some(to) = slice_of_mut::<Bf16, _>(to) {
-        times.apply(isa, guard, from.and_then(slice_of), to);
+    match (guard, from) {
+        (Some(guard), Some(from)) => isa.stream(guard, from, to, times),
+        _ => isa.run(ScaleHalves { from, to, times }),
     }
 }
 
-/// The bounds of the factor for the float32 path; None where it does not apply.
+/// The bounds of the factor; None where float32 determines few products, or finds them more slowly.
 fn bounds_for<T: Real>(isa: Isa, by: f64) -> Option<[f32; 2]> {
-    if T::DTYPE == Dtype::Bf16 {
-        return bounds_of_bfloats(by);
-    }
-    if isa.converts_halves() { bounds_of_halves(by) } else { None }
-}
-
-/// The nearest float32 at or below and at or above the factor, by magnitude. None for a factor of so few digits that ties are
-/// common.
-fn bounds_of_bfloats(by: f64) -> Option<[f32; 2]> {
-    // The product has at least as many digits as the factor, and a tie has 9.
-    (!(2..=9).contains(&digits(by))).then(|| neighbours(by))
-}
-
-/// [`neighbours`], or the next float32 further out where the factor has too many digits for exact products in float32.
-fn bounds_of_halves(by: f64) -> Option<[f32; 2]> {
-    if !(power_of_two(-100)..=power_of_two(100)).contains(&by.abs()) {
+    // The significand digits of the factor, without trailing zeros.
+    let digits = f64::MANTISSA_DIGITS - (by.to_bits() | 1 << (f64::MANTISSA_DIGITS - 1)).trailing_zeros();
+    let is_useful = if T::DTYPE == Dtype::Bf16 {
+        // Ties are common for a factor of few digits: the product has at least as many, and a tie has 9.
+        !(2..=9).contains(&digits)
+    } else {
+        isa.converts_halves()
+    };
+    if !is_useful || !(power_of_two(-100)..=power_of_two(100)).contains(&by.abs()) {
         return None;
     }
-    let [low, high] = neighbours(by);
-    let is_short = digits(by) <= 13;
-    Some(if is_short { [low, high] } else { [toward_zero(low), from_zero(high)] })
-}
-
-/// The significand digits of the factor, without trailing zeros.
-fn digits(by: f64) -> u32 {
-    f64::MANTISSA_DIGITS - (by.to_bits() | 1 << (f64::MANTISSA_DIGITS - 1)).trailing_zeros()
-}
-
-/// The largest float32 at or below the factor and the smallest at or above it, by magnitude.
-fn neighbours(by: f64) -> [f32; 2] {
     let near = by as f32;
-    let low = if f64::from(near).abs() > by.abs() { toward_zero(near) } else { near };
-    [low, if f64::from(low) == by { low } else { from_zero(low) }]
+    if digits <= 13 {
+        return Some([near; 2]);
+    }
+    // Counted from the largest float32 at or below the factor.
+    let below = i32::from(f64::from(near).abs() > by.abs());
+    let beside = |steps: i32| f32::from_bits(near.to_bits().wrapping_add_signed(steps - below));
+    let further = i32::from(T::DTYPE != Dtype::Bf16);
+    Some([beside(-further), beside(1 + further)])
 }
 
-fn toward_zero(x: f32) -> f32 {
-    f32::from_bits(x.to_bits() - 1)
-}
-
-fn from_zero(x: f32) -> f32 {
-    f32::from_bits(x.to_bits() + 1)
-}
-
-/// Scales elements by [`HalfTimes`], in place or from another slice.
+/// Scales 16-bit elements by [`HalfTimes`], in place or from another slice.
 pub struct ScaleHalves<'a, T, const TOWARD_ZERO: bool> {
     /// The elements to read, as many as in `to`. None: `to` is read.
     pub from: Option<&'a [T]>,
@@ -112,7 +92,7 @@ pub struct ScaleHalves<'a, T, const TOWARD_ZERO: bool> {
     pub times: HalfTimes<TOWARD_ZERO>,
 }
 
-impl<T: Bounded, const TOWARD_ZERO: bool> Op for ScaleHalves<'_, T, TOWARD_ZERO> {
+impl<T: Real, const TOWARD_ZERO: bool> Op for ScaleHalves<'_, T, TOWARD_ZERO> {
     type Output = ();
     #[inline(always)]
     fn eval<L: Level>(self, level: L) {
@@ -133,6 +113,27 @@ impl<T: Bounded, const TOWARD_ZERO: bool> Op for ScaleHalves<'_, T, TOWARD_ZERO>
     }
 }
 
+/// Scales 16-bit elements by products in float64.
+struct ByDoubles<'a, T, const TOWARD_ZERO: bool> {
+    /// The elements to read, as many as in `to`. None: `to` is read.
+    from: Option<&'a [T]>,
+    to: &'a mut [T],
+    by: f64,
+}
+
+impl<T: Real, const TOWARD_ZERO: bool> Op for ByDoubles<'_, T, TOWARD_ZERO> {
+    type Output = ();
+    #[inline(always)]
+    fn eval<L: Level>(self, level: L) {
+        let Self { from, to, by } = self;
+        by_singles(level, from, to, |singles, _| {
+            for x in singles {
+                *x = product::<T, _, TOWARD_ZERO>(*x, by);
+            }
+        });
+    }
+}
+
 /// The product of 16-bit elements and a factor.
 pub struct HalfTimes<const TOWARD_ZERO: bool> {
     /// The factor.
@@ -141,109 +142,96 @@ pub struct HalfTimes<const TOWARD_ZERO: bool> {
     pub bounds: [f32; 2],
 }
 
-impl<const TOWARD_ZERO: bool> HalfTimes<TOWARD_ZERO> {
-    fn apply<T: Bounded>(self, isa: Isa, guard: Option<&StreamGuard>, from: Option<&[T]>, to: &mut [T]) {
-        match (guard, from) {
-            (Some(guard), Some(from)) => isa.stream(guard, from, to, self),
-            _ => isa.run(ScaleHalves { from, to, times: self }),
-        }
-    }
-}
-
-impl<T: Bounded, const TOWARD_ZERO: bool> Lines<T> for HalfTimes<TOWARD_ZERO> {
+impl<T: Real, const TOWARD_ZERO: bool> Lines<T> for HalfTimes<TOWARD_ZERO> {
     #[inline(always)]
     fn line<const N: usize, L: Level>(&self, level: L, from: &[T; N]) -> [T; N] {
+        let (mut singles, mut made) = ([0.0; N], [T::ZERO; N]);
         if N >= IN_LINE {
-            let (products, differ) = T::products::<N, TOWARD_ZERO, _>(level, from, self.bounds);
+            let differ = if let Some((from, to)) = slice_of(from).zip(slice_of_mut(&mut made)) {
+                products_of_halves::<TOWARD_ZERO, _>(level, from, to, &self.bounds)
+            } else if let Some((from, to)) = slice_of(from).zip(slice_of_mut(&mut made)) {
+                products_of_bfloats::<TOWARD_ZERO>(from, to, &self.bounds)
+            } else {
+                true
+            };
             if !differ {
-                return products;
+                return made;
             }
         }
-        let (mut singles, mut made) = ([0.0; N], [T::ZERO; N]);
         to_singles(level, from, &mut singles);
         for single in &mut singles {
-            *single = product::<T, TOWARD_ZERO>(*single, self.by);
+            *single = product::<T, _, TOWARD_ZERO>(*single, self.by);
         }
         from_singles(level, &singles, &mut made);
         made
     }
 }
 
-/// 16-bit elements of which float32 determines most products.
-pub trait Bounded: Real {
-    /// The products of at most a block with the upper bound, and whether a product with the lower bound differs.
-    fn products<const N: usize, const TOWARD_ZERO: bool, L: Level>(
-        level: L,
-        from: &[Self; N],
-        bounds: [f32; 2],
-    ) -> ([Self; N], bool);
+/// Writes the products of at most a block with the upper bound. Returns whether a product with the lower bound differs. The
+/// elements are computed in pairs, which share 32 bits, so that no vector has to be split.
+///
+/// The bounds are a reference: the compiler would load an array of two float32 at once, and wait until the stores of both are in
+/// the cache.
+#[inline(always)]
+fn products_of_bfloats<const TOWARD_ZERO: bool>(
+    from: &[Bf16],
+    to: &mut [Bf16],
+    &[low, high]: &[f32; 2],
+) -> bool {
+    const UPPER: u32 = u32::MAX << 16;
+    const SIZE: u32 = u32::MAX >> 1;
+    let mut pairs = [0; BLOCK / 2];
+    let mut differ = 0;
+    for (pair, x) in pairs.iter_mut().zip(from.as_chunks::<2>().0) {
+        let x = u32::from(x[0].to_bits()) | u32::from(x[1].to_bits()) << 16;
+        let scaled = |x: u32| {
+            let [low, high] = [low, high].map(|by| (f32::from_bits(x) * by).to_bits());
+            if TOWARD_ZERO {
+                // The signs of the products are equal. Zero has no predecessor.
+                return (high, high & SIZE ^ ((low & SIZE).max(1) - 1));
+            }
+            // Rounds to the upper 16 bits: ties up for the upper bound, and down for the lower bound. A carry increments the
+            // exponent, up to infinity. A NaN of the data has zeros in the lower bits, so it stays unchanged.
+            let up = high.wrapping_add(0x8000);
+            (up, up ^ low.wrapping_add(0x7fff))
+        };
+        let ((even, even_differs), (odd, odd_differs)) = (scaled(x << 16), scaled(x & UPPER));
+        *pair = even >> 16 | odd & UPPER;
+        // Only the upper 16 bits count, so that a single test for zero, one CPU instruction, decides.
+        differ |= even_differs >> 16 | odd_differs & UPPER;
+    }
+    // The elements of a pair are stored in the order of memory.
+    for (to, pair) in to.as_chunks_mut::<2>().0.iter_mut().zip(pairs) {
+        *to = [pair as u16, (pair >> 16) as u16].map(Bf16::from_bits);
+    }
+    differ != 0
 }
 
-impl Bounded for Bf16 {
-    /// Computes the elements in pairs, which share 32 bits, so that no vector has to be split.
-    #[inline(always)]
-    fn products<const N: usize, const TOWARD_ZERO: bool, L: Level>(
-        _: L,
-        from: &[Self; N],
-        [low, high]: [f32; 2],
-    ) -> ([Self; N], bool) {
-        const UPPER: u32 = u32::MAX << 16;
-        const SIZE: u32 = u32::MAX >> 1;
-        let mut pairs = [0; BLOCK / 2];
-        let mut differ = 0;
-        for (pair, x) in pairs.iter_mut().zip(from.as_chunks::<2>().0) {
-            let x = u32::from(x[0].to_bits()) | u32::from(x[1].to_bits()) << 16;
-            let scaled = |x: u32| {
-                let [low, high] = [low, high].map(|by| (f32::from_bits(x) * by).to_bits());
-                if TOWARD_ZERO {
-                    // The signs of the products are equal. Zero has no predecessor.
-                    return (high, high & SIZE ^ ((low & SIZE).max(1) - 1));
-                }
-                // Rounds to the upper 16 bits: ties up for the upper bound, and down for the lower bound. A carry increments
-                // the exponent, up to infinity. A NaN of the data has zeros in the lower bits, so it stays unchanged.
-                let up = high.wrapping_add(0x8000);
-                (up, up ^ low.wrapping_add(0x7fff))
-            };
-            let ((even, even_differs), (odd, odd_differs)) = (scaled(x << 16), scaled(x & UPPER));
-            *pair = even >> 16 | odd & UPPER;
-            // Only the upper 16 bits count, so that a single test for zero, one CPU instruction, decides.
-            differ |= even_differs >> 16 | odd_differs & UPPER;
+/// [`products_of_bfloats`] for float16.
+#[inline(always)]
+fn products_of_halves<const TOWARD_ZERO: bool, L: Level>(
+    level: L,
+    from: &[F16],
+    to: &mut [F16],
+    &[low, high]: &[f32; 2],
+) -> bool {
+    // One accumulator per vector lane: with a single one, the compiler reduces every vector.
+    let mut differ = [0; CONVERTED];
+    for (to, x) in to.as_chunks_mut::<CONVERTED>().0.iter_mut().zip(from.as_chunks().0) {
+        let x = level.widen(x);
+        let (mut lower, mut upper) = (x, x);
+        for (lower, upper) in lower.iter_mut().zip(&mut upper) {
+            *lower *= low;
+            *upper *= high;
         }
-        let mut products = [Self::default(); N];
-        // The elements of a pair are stored in the order of memory.
-        for (to, pair) in products.as_chunks_mut::<2>().0.iter_mut().zip(pairs) {
-            *to = [Self::from_bits(pair as u16), Self::from_bits((pair >> 16) as u16)];
+        let (lower, upper) = (level.narrow::<TOWARD_ZERO>(&lower), level.narrow::<TOWARD_ZERO>(&upper));
+        for (((to, differ), lower), upper) in to.iter_mut().zip(&mut differ).zip(&lower).zip(&upper) {
+            *differ |= lower.to_bits() ^ upper.to_bits();
+            // The OR of equal products is that product. If one of them is stored instead, the compiler makes a copy.
+            *to = F16::from_bits(lower.to_bits() | upper.to_bits());
         }
-        (products, differ != 0)
     }
-}
-
-impl Bounded for F16 {
-    #[inline(always)]
-    fn products<const N: usize, const TOWARD_ZERO: bool, L: Level>(
-        level: L,
-        from: &[Self; N],
-        [low, high]: [f32; 2],
-    ) -> ([Self; N], bool) {
-        let mut products = [Self::default(); N];
-        // One accumulator per vector lane: with a single one, the compiler reduces every vector.
-        let mut differ = [0; CONVERTED];
-        for (to, x) in products.as_chunks_mut::<CONVERTED>().0.iter_mut().zip(from.as_chunks().0) {
-            let x = level.widen(x);
-            let (mut lower, mut upper) = (x, x);
-            for (lower, upper) in lower.iter_mut().zip(&mut upper) {
-                *lower *= low;
-                *upper *= high;
-            }
-            let (lower, upper) = (level.narrow::<TOWARD_ZERO>(&lower), level.narrow::<TOWARD_ZERO>(&upper));
-            for (((to, differ), lower), upper) in to.iter_mut().zip(&mut differ).zip(&lower).zip(&upper) {
-                *differ |= lower.to_bits() ^ upper.to_bits();
-                // The OR of equal products is that product. If one of them is stored instead, the compiler makes a copy.
-                *to = Self::from_bits(lower.to_bits() | upper.to_bits());
-            }
-        }
-        (products, differ.iter().fold(0, |all, differ| all | differ) != 0)
-    }
+    differ.iter().fold(0, |all, differ| all | differ) != 0
 }
 
 /// Converts 16-bit elements to float32, exactly, into a slice of the same length.
@@ -291,34 +279,20 @@ fn convert<A: Copy, B>(
     }
 }
 
-/// The product as a float32 whose conversion to T, rounded to nearest, is the result. The factor is positive where products are
-/// rounded toward zero.
+/// Scales 16-bit elements by way of float32, with a loop for each step: one loop would need vectors of three widths, for which
+/// the compiler generates poor code. `scale` gets some elements, and their places in `to`.
 #[inline(always)]
-pub(super) fn product<T: Real, const TOWARD_ZERO: bool>(x: f32, by: f64) -> f32 {
-    if TOWARD_ZERO { truncated::<T, f32>(x, by) } else { to_odd(f64::from(x) * by) }
-}
-
-/// Scales by products in float64.
-struct ByDoubles<'a, T, const TOWARD_ZERO: bool> {
-    /// The elements to read, as many as in `to`. None: `to` is read.
-    from: Option<&'a [T]>,
-    to: &'a mut [T],
-    by: f64,
-}
-
-impl<T: Real, const TOWARD_ZERO: bool> Op for ByDoubles<'_, T, TOWARD_ZERO> {
-    type Output = ();
-    #[inline(always)]
-    fn eval<L: Level>(self, level: L) {
-        let mut singles = [0.0; WIDENED];
-        for (i, to) in self.to.chunks_mut(WIDENED).enumerate() {
-            let singles = &mut singles[..to.len()];
-            let from = self.from.map_or(&*to, |from| &from[i * WIDENED..][..to.len()]);
-            to_singles(level, from, singles);
-            for x in &mut *singles {
-                *x = product::<T, TOWARD_ZERO>(*x, self.by);
-            }
-            from_singles(level, singles, to);
-        }
+pub(super) fn by_singles<L: Level, T: Real>(
+    level: L,
+    from: Option<&[T]>,
+    to: &mut [T],
+    scale: impl Fn(&mut [f32], Range<usize>),
+) {
+    let Aligned(singles) = &mut Aligned([0.0; WIDENED]);
+    for (i, to) in to.chunks_mut(WIDENED).enumerate() {
+        let (singles, place) = (&mut singles[..to.len()], i * WIDENED..i * WIDENED + to.len());
+        to_singles(level, from.map_or(&*to, |from| &from[place.clone()]), singles);
+        scale(singles, place);
+        from_singles(level, singles, to);
     }
 }

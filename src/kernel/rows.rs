@@ -6,8 +6,8 @@
 
 use super::halves::{from_singles, to_singles};
 use super::sum::is_plain_sum;
-use super::truncate::truncated;
-use crate::element::{Dtype, Real, to_odd};
+use super::truncate::product;
+use crate::element::{Dtype, Real};
 use crate::isa::{Level, Op};
 use crate::scaled::{FromNorm, Limit};
 
@@ -51,7 +51,7 @@ impl<T: Real> Op for FromSingles<'_, T> {
 }
 
 /// Scales rows of elements of type T; those of 16 bits have been converted to float32. Each row has a factor of its own, as
-/// [`Times`](super::scale::Times) or [`Truncate`](super::truncate::Truncate) requires it.
+/// [`Times`](super::scale::Times) requires it.
 pub struct ScaleRows<'a, T: Real, const TOWARD_ZERO: bool> {
     /// The rows to read, as many as in `to`. None: `to` is read.
     pub from: Option<&'a [T::Norm]>,
@@ -110,7 +110,7 @@ impl<T: Real, const TOWARD_ZERO: bool> ScaleRows<'_, T, TOWARD_ZERO> {
         // Too few elements follow the last rows.
         for (by, at) in factors.zip((at..).step_by(len)) {
             for i in at..at + len {
-                to[i] = row_product::<T, TOWARD_ZERO>(from.unwrap_or(to)[i], *by);
+                to[i] = product::<T, _, TOWARD_ZERO>(from.unwrap_or(to)[i], *by);
             }
         }
     }
@@ -131,11 +131,11 @@ impl<T: Real, const TOWARD_ZERO: bool> ScaleRows<'_, T, TOWARD_ZERO> {
             let whole = to.as_chunks_mut::<CHUNK>().0.as_flattened_mut();
             if let Some(from) = from {
                 for (to, x) in whole.iter_mut().zip(from) {
-                    *to = row_product::<T, TOWARD_ZERO>(*x, *by);
+                    *to = product::<T, _, TOWARD_ZERO>(*x, *by);
                 }
             } else {
                 for x in whole {
-                    *x = row_product::<T, TOWARD_ZERO>(*x, *by);
+                    *x = product::<T, _, TOWARD_ZERO>(*x, *by);
                 }
             }
             if let (Some(last), Some(to)) = (last, to.last_chunk_mut()) {
@@ -149,19 +149,9 @@ impl<T: Real, const TOWARD_ZERO: bool> ScaleRows<'_, T, TOWARD_ZERO> {
     fn scaled<const N: usize>(from: &[T::Norm; N], by: f64) -> [T::Norm; N] {
         let mut made = *from;
         for x in &mut made {
-            *x = row_product::<T, TOWARD_ZERO>(*x, by);
+            *x = product::<T, _, TOWARD_ZERO>(*x, by);
         }
         made
-    }
-}
-
-/// The product, whose conversion to T, rounded to nearest, is the result.
-#[inline(always)]
-fn row_product<T: Real, const TOWARD_ZERO: bool>(x: T::Norm, by: f64) -> T::Norm {
-    match (TOWARD_ZERO, size_of::<T>()) {
-        (true, _) => truncated::<T, T::Norm>(x, by),
-        (false, 2) => T::Norm::narrow_single(to_odd(x.widen() * by)),
-        (false, _) => T::Norm::narrow(x.widen() * by),
     }
 }
 

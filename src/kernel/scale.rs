@@ -1,56 +1,18 @@
 //! Scaling: products are computed in float64 and rounded once.
 //!
-//! For 16-bit elements, one loop would need vectors of three widths, for which the compiler generates poor code. So they are
-//! converted by way of float32, with a loop for each step (many by one factor: [`halves`]). The bits are equal.
+//! Many 16-bit elements are scaled by way of float32: see [`halves`]. The bits are equal.
 
 use super::halves;
 use super::map::{Apply, ApplyEach, Map};
-use super::truncate::{Truncate, narrow_toward_zero, product_toward_zero};
+use super::truncate::{narrow_toward_zero, product, product_toward_zero, wide_product};
 use crate::element::{Dtype, Real};
 use crate::isa::{Isa, StreamGuard};
 use crate::scaled::{Factor, Limit, NonFinite};
-
-/// `x * factor` rounded toward zero, for any factor.
-#[inline(always)]
-pub(super) fn truncated_by_any<T: Real>(x: T, factor: Factor) -> T {
-    let product = canonical(x, factor.by, x.widen() * factor.by * factor.then);
-    if T::DOUBLE {
-        let first = product_toward_zero(x.widen(), factor.by);
-        return T::narrow(canonical(x, factor.by, product_toward_zero(first, factor.then)));
-    }
-    narrow_toward_zero(product)
-}
-
-/// Scales by any factor, and rounds toward zero.
-#[derive(Clone, Copy, Debug)]
-struct TruncateAny(Factor);
-
-impl<T: Real> Map<T> for TruncateAny {
-    #[inline(always)]
-    fn map(&self, x: T) -> T {
-        truncated_by_any(x, self.0)
-    }
-}
 
 /// Whether the factor is one step, by a normal number. Then products are NaN only for NaN elements.
 #[inline(always)]
 fn is_plain(factor: Factor) -> bool {
     factor.then == 1.0 && factor.by.is_normal()
-}
-
-/// `x * by` in float64, still to be rounded to T.
-#[inline(always)]
-pub(super) fn scaled_by<T: Real>(x: T, by: f64) -> f64 {
-    canonical(x, by, x.widen() * by)
-}
-
-/// The product for `x`. A NaN element keeps its payload. The NaN that `inf * 0` or a NaN factor makes has one payload, because
-/// CPUs generate different ones.
-#[inline(always)]
-fn canonical<T: Real>(x: T, by: f64, product: f64) -> f64 {
-    let fresh = by.is_nan() | (product.is_nan() & !x.widen().is_nan());
-    let product = if fresh { f64::NAN } else { product };
-    if Factor::erases(by) { 0.0 } else { product }
 }
 
 /// Scales by one factor.
@@ -61,8 +23,14 @@ impl<T: Real> Map<T> for Scale {
     const CONVERTS: bool = matches!(T::DTYPE, Dtype::F32);
     #[inline(always)]
     fn map(&self, x: T) -> T {
-        let Factor { by, then, .. } = self.0;
-        T::narrow(canonical(x, by, x.widen() * by * then))
+        let Self(factor) = *self;
+        let product = wide_product(x, factor);
+        // A NaN element keeps its payload. The NaN that `inf * 0` or a NaN factor makes has one payload, because CPUs generate
+        // different ones.
+        let fresh = factor.by.is_nan() | (product.is_nan() & !x.widen().is_nan());
+        let product = if fresh { f64::NAN } else { product };
+        let product = if Factor::erases(factor.by) { 0.0 } else { product };
+        if factor.toward_zero() { narrow_toward_zero(product) } else { T::narrow(product) }
     }
     fn apply(self, isa: Isa, guard: Option<&StreamGuard>, from: Option<&[T]>, to: &mut [T]) {
         let Self(factor) = self;
@@ -71,7 +39,7 @@ impl<T: Real> Map<T> for Scale {
         } else if size_of::<T>() == 2 && to.len() >= MIN_HALVES {
             halves::scale::<T, false>(isa, guard, from, to, factor.by);
         } else {
-            Times(factor.by).apply(isa, guard, from, to);
+            Times::<false>(factor.by).apply(isa, guard, from, to);
         }
     }
 }
@@ -83,10 +51,9 @@ impl Scale {
     #[inline(never)]
     fn apply_any<T: Real>(self, isa: Isa, guard: Option<&StreamGuard>, from: Option<&[T]>, to: &mut [T]) {
         let Self(factor) = self;
-        match (factor.toward_zero(), is_plain(factor)) {
-            (true, true) if size_of::<T>() == 2 => halves::scale::<T, true>(isa, guard, from, to, factor.by),
-            (true, true) => Truncate(factor.by).apply(isa, guard, from, to),
-            (true, false) => isa.run(Apply { from, to, map: TruncateAny(factor) }),
+        match (factor.toward_zero() && is_plain(factor), size_of::<T>()) {
+            (true, 2) => halves::scale::<T, true>(isa, guard, from, to, factor.by),
+            (true, _) => Times::<true>(factor.by).apply(isa, guard, from, to),
             (false, _) => isa.run(Apply { from, to, map: self }),
         }
     }
@@ -97,25 +64,23 @@ impl Scale {
         isa: Isa,
         slices: impl Iterator<Item = (Option<&'a [T]>, &'a mut [T])>,
     ) {
-        if self.0.toward_zero() {
-            isa.run(ApplyEach(slices.map(|(from, to)| (from, to, TruncateAny(self.0)))));
-        } else if is_plain(self.0) {
-            isa.run(ApplyEach(slices.map(|(from, to)| (from, to, Times(self.0.by)))));
+        if is_plain(self.0) && !self.0.toward_zero() {
+            isa.run(ApplyEach(slices.map(|(from, to)| (from, to, Times::<false>(self.0.by)))));
         } else {
             isa.run(ApplyEach(slices.map(|(from, to)| (from, to, self))));
         }
     }
 }
 
-/// Scales by a normal number.
+/// Scales by a normal number. If products are rounded toward zero, it is positive and at most 1.
 #[derive(Clone, Copy, Debug)]
-pub struct Times(pub f64);
+pub struct Times<const TOWARD_ZERO: bool>(pub f64);
 
-impl<T: Real> Map<T> for Times {
+impl<T: Real, const TOWARD_ZERO: bool> Map<T> for Times<TOWARD_ZERO> {
     const CONVERTS: bool = matches!(T::DTYPE, Dtype::F32);
     #[inline(always)]
     fn map(&self, x: T) -> T {
-        T::narrow(x.widen() * self.0)
+        product::<T, T, TOWARD_ZERO>(x, self.0)
     }
 }
 

@@ -1,8 +1,9 @@
 //! Scales each element by a factor of its own.
 
-use super::halves::{from_singles, product, to_singles};
-use super::scale::{scaled_by, truncated_by_any};
-use super::truncate::truncated;
+use super::halves::by_singles;
+use super::map::Map;
+use super::scale::Scale;
+use super::truncate::product;
 use crate::element::{Dtype, Real};
 use crate::isa::{Level, Op};
 use crate::scaled::Factor;
@@ -36,20 +37,16 @@ impl<T: Real> Op for ScaleEach<'_, T> {
     fn eval<L: Level>(self, level: L) {
         let FactorKind { is_plain, rounding } = self.kind;
         match (is_plain, rounding) {
-            (true, Nearest) if size_of::<T>() == 2 => self.by_singles::<false, L>(level),
-            (true, TowardZero) if size_of::<T>() == 2 => self.by_singles::<true, L>(level),
-            (true, Nearest) => self.by(|x, by| T::narrow(x.widen() * by)),
-            (true, TowardZero) => self.by(truncated::<T, T>),
-            (false, Nearest) => self.by(|x, by| unless_one(x, by, T::narrow(scaled_by(x, by)))),
-            (false, TowardZero) => {
-                self.by(|x, by| unless_one(x, by, truncated_by_any(x, Factor::new(by, 1.0))));
-            }
+            (true, Nearest) => self.by_plain::<false, L>(level),
+            (true, TowardZero) => self.by_plain::<true, L>(level),
+            // A factor of 1 keeps the bits of a signaling NaN.
+            (false, _) => self.by(|x, by| match by {
+                1.0 => x,
+                _ => Scale(Factor { rounding, ..Factor::new(by, 1.0) }).map(x),
+            }),
         }
     }
 }
-
-/// 16-bit elements to be converted to float32 at a time.
-const CONVERTED_AT_ONCE: usize = 128;
 
 impl<T: Real> ScaleEach<'_, T> {
     #[inline(always)]
@@ -68,27 +65,16 @@ impl<T: Real> ScaleEach<'_, T> {
         }
     }
 
-    /// Scales 16-bit elements by plain factors, with a loop for each step: see `scale.rs`.
     #[inline(always)]
-    fn by_singles<const TOWARD_ZERO: bool, L: Level>(self, level: L) {
-        let Self { mut from, to, factors, .. } = self;
-        let mut singles = [0.0; CONVERTED_AT_ONCE];
-        let parts = to.chunks_mut(CONVERTED_AT_ONCE).zip(factors.chunks(CONVERTED_AT_ONCE));
-        for (to, factors) in parts {
-            let (singles, _) = singles.split_at_mut(to.len());
-            let next = from.as_mut().map(|from| from.split_off(..to.len()).unwrap_or_default());
-            let from = next.unwrap_or(&*to);
-            to_singles(level, from, singles);
-            for (single, by) in singles.iter_mut().zip(factors) {
-                *single = product::<T, TOWARD_ZERO>(*single, *by);
-            }
-            from_singles(level, singles, to);
+    fn by_plain<const TOWARD_ZERO: bool, L: Level>(self, level: L) {
+        if size_of::<T>() > 2 {
+            return self.by(product::<T, T, TOWARD_ZERO>);
         }
+        let Self { from, to, factors, .. } = self;
+        by_singles(level, from, to, |singles, place| {
+            for (single, by) in singles.iter_mut().zip(&factors[place]) {
+                *single = product::<T, _, TOWARD_ZERO>(*single, *by);
+            }
+        });
     }
-}
-
-/// The scaled element; the element itself if its factor is 1, so that a signaling NaN keeps its bits.
-#[inline(always)]
-fn unless_one<T: Real>(x: T, by: f64, scaled: T) -> T {
-    if by == 1.0 { x } else { scaled }
 }

@@ -1,18 +1,29 @@
-//! Products rounded toward zero, so that rounding increases no norm.
+//! Products of elements and factors, rounded to nearest or toward zero. The latter rounding increases no norm.
 
-use super::map::Map;
-use crate::element::{Dtype, Element, Real};
-use crate::scaled::power_of_two;
+use crate::element::{Dtype, Element, Real, to_odd};
+use crate::scaled::{Factor, power_of_two};
 
-/// Scales by a normal positive number of at most 1, and rounds toward zero.
-#[derive(Clone, Copy, Debug)]
-pub struct Truncate(pub f64);
+/// The product of an element of type T and a plain factor. N is T or, for 16-bit elements, float32: then the conversion to T,
+/// rounded to nearest, is the result. Factors of products rounded toward zero are positive and at most 1, and such a product that
+/// is a normal float64 is rounded to nearest.
+#[inline(always)]
+pub(super) fn product<T: Real, N: Real, const TOWARD_ZERO: bool>(x: N, by: f64) -> N {
+    match (TOWARD_ZERO, size_of::<T>()) {
+        (true, _) if T::DOUBLE => N::narrow(product_toward_zero(x.widen(), by)),
+        (true, _) => N::narrow(size_toward_zero::<T>(x.widen() * by)).with_sign_of(x),
+        (false, 2) => N::narrow_single(to_odd(x.widen() * by)),
+        (false, _) => N::narrow(x.widen() * by),
+    }
+}
 
-impl<T: Real> Map<T> for Truncate {
-    const CONVERTS: bool = matches!(T::DTYPE, Dtype::F32);
-    #[inline(always)]
-    fn map(&self, x: T) -> T {
-        truncated::<T, T>(x, self.0)
+/// The product with any factor in float64, still to be rounded to T.
+#[inline(always)]
+pub(super) fn wide_product<T: Real>(x: T, factor: Factor) -> f64 {
+    let (x, Factor { by, then, .. }) = (x.widen(), factor);
+    if T::DOUBLE && factor.toward_zero() {
+        product_toward_zero(product_toward_zero(x, by), then)
+    } else {
+        x * by * then
     }
 }
 
@@ -39,16 +50,6 @@ pub(super) fn size_toward_zero<T: Real>(x: f64) -> f64 {
     let half = lowest - digits;
     let down = power_of_two(half) - power_of_two(half - digits);
     f64::from_bits(x.to_bits() & kept) - down
-}
-
-/// The product of an element of type T and a normal positive number of at most 1, rounded toward zero, except that a normal
-/// float64 is rounded to nearest. N is T or, for 16-bit elements, float32: then the conversion to T is the result.
-#[inline(always)]
-pub(super) fn truncated<T: Real, N: Real>(x: N, by: f64) -> N {
-    if T::DOUBLE {
-        return N::narrow(product_toward_zero(x.widen(), by));
-    }
-    N::narrow(size_toward_zero::<T>(x.widen() * by)).with_sign_of(x)
 }
 
 /// `x` rounded toward zero. `x` is infinite, NaN or within the range of T.

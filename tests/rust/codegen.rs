@@ -90,7 +90,7 @@ fn probe_both<O: Op>(unit: Unit, most: [usize; LEVELS.len()]) -> Probe {
 }
 
 /// The slices of an operation on several, and their functions.
-type Slices<'a, T> = vec::IntoIter<(Option<&'a [T]>, &'a mut [T], Times)>;
+type Slices<'a, T> = vec::IntoIter<(Option<&'a [T]>, &'a mut [T], Times<false>)>;
 /// The sequences of a sum of several, and the places of their sums.
 type Sequences<'a, T> = vec::IntoIter<(usize, &'a [T], &'a mut f64)>;
 
@@ -311,10 +311,10 @@ fn probes() -> Vec<Probe> {
         probe::<MaxAbs<'_, f64>>(Done("pcmpgtd|pcmpgtq|pmaxuq", 8), [718, 106, 26]),
         probe::<MaxAbs<'_, Bf16>>(Done("psubusw|pmaxuw", 2), [51, 13, 7]),
         probe::<MaxRow<'_, f32>>(Stored(4), [194, 35, 18]),
-        probe_both::<Apply<'_, f32, Times>>(PRODUCT, [175, 81, 41]),
-        probe_both::<Apply<'_, f64, Times>>(PRODUCT, [166, 51, 26]),
-        probe_both::<Apply<'_, F16, Times>>(PRODUCT, [0, 994, 281]),
-        probe_both::<Apply<'_, Bf16, Times>>(PRODUCT, [1160, 378, 133]),
+        probe_both::<Apply<'_, f32, Times<false>>>(PRODUCT, [175, 81, 41]),
+        probe_both::<Apply<'_, f64, Times<false>>>(PRODUCT, [166, 51, 26]),
+        probe_both::<Apply<'_, F16, Times<false>>>(PRODUCT, [0, 994, 281]),
+        probe_both::<Apply<'_, Bf16, Times<false>>>(PRODUCT, [1160, 378, 133]),
         probe_both::<ApplyEach<Slices<'_, f32>>>(PRODUCT, [175, 81, 41]),
         probe_both::<ApplyEach<Slices<'_, f64>>>(PRODUCT, [166, 51, 26]),
         probe::<ScaleHalves<'_, Bf16, false>>(Done("mulps", 4), [134, 53, 28]),
@@ -338,8 +338,8 @@ fn probes() -> Vec<Probe> {
         probe::<AnyOutside<'_, f32>>(Done("cmpordps", 4), [249, 0, 0]),
         probe::<Widen<'_, i32>>(Stored(8), [424, 125, 44]),
         streamed::<f32, Identity>(Stored(4), [0, 64, 51]),
-        streamed::<f32, Times>(PRODUCT, [0, 119, 78]),
-        streamed::<f64, Times>(PRODUCT, [0, 128, 101]),
+        streamed::<f32, Times<false>>(PRODUCT, [0, 119, 78]),
+        streamed::<f64, Times<false>>(PRODUCT, [0, 128, 101]),
         streamed::<f32, Between<f32>>(Stored(4), [0, 74, 55]),
         streamed::<f64, Between<f64>>(Stored(8), [0, 147, 110]),
         streamed::<F16, Between<F16>>(Stored(2), [0, 145, 42]),

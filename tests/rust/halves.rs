@@ -7,8 +7,7 @@ use _core::element::{Bf16, F16, Half, Real};
 use _core::isa::{Isa, StreamGuard};
 use _core::kernel::halves::{HalfTimes, ScaleHalves};
 use _core::kernel::map::{Apply, Map};
-use _core::kernel::scale::Scale;
-use _core::kernel::truncate::Truncate;
+use _core::kernel::scale::{Scale, Times};
 use _core::scaled::{Factor, Rounding, power_of_two};
 
 /// `n * 2^exponent` rounded to `digits` digits, or to a multiple of `2^least`, toward zero or to nearest, ties to even.
@@ -159,7 +158,7 @@ where
             same(&found, "from slice to slice");
             // In slices short enough for the path of few elements.
             if toward_zero {
-                isa.run(Apply { from: Some(&all), to: &mut found, map: Truncate(by) });
+                isa.run(Apply { from: Some(&all), to: &mut found, map: Times::<true>(by) });
             } else {
                 isa.run(Apply { from: Some(&all), to: &mut found, map });
             }
