@@ -9,17 +9,8 @@
 #![expect(unsafe_code, reason = "NumPy's arrays are C structs, and their memory is raw")]
 
 mod fields;
-#[cfg(target_os = "linux")]
-mod handler;
-#[cfg(target_os = "linux")]
-mod heap;
-#[cfg(target_os = "linux")]
-mod huge_pages;
 pub(super) mod items;
-#[cfg(target_os = "linux")]
-pub(super) mod memory;
-#[cfg(not(target_os = "linux"))]
-#[path = "array/no_memory.rs"]
+#[cfg_attr(not(target_os = "linux"), path = "array/no_memory.rs")]
 pub(super) mod memory;
 pub(super) mod objects;
 pub(super) mod order;
@@ -40,11 +31,6 @@ use pyo3::types::PyAny;
 use smallvec::SmallVec;
 
 use self::fields::{DENSE, ElementType, Fields};
-#[cfg(target_os = "linux")]
-use self::handler::with_memory;
-#[cfg(target_os = "linux")]
-use self::heap::NewOutputs;
-#[cfg(not(target_os = "linux"))]
 use self::memory::{NewOutputs, with_memory};
 use self::order::{Geometry, IterOrder, ReducedAxes, strides_in};
 use super::overlap::Place;

@@ -451,7 +451,7 @@ fn no_file_imports_itself_by_way_of_others() {
     for (file, imported) in [
         ("py/clip.rs", "py/call.rs"),
         ("py/array/plain.rs", "py/array.rs"),
-        ("py/array.rs", "py/array/handler.rs"),
+        ("py/array.rs", "py/array/memory.rs"),
         ("parallel/rows.rs", "kernel/rows.rs"),
         ("walk.rs", "walk/view.rs"),
         ("walk/work.rs", "isa.rs"),

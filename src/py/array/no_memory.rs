@@ -1,4 +1,4 @@
-//! On systems other than Linux, NumPy allocates all outputs: `memory.rs`, `heap.rs` and `handler.rs` are for Linux.
+//! On systems other than Linux, NumPy allocates all outputs: `memory.rs` is for Linux.
 
 use pyo3::prelude::*;
 

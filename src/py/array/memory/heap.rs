@@ -15,9 +15,8 @@
 use std::hint::black_box;
 use std::sync::Once;
 
-use super::super::memory_limit::POOL_BYTES;
-use super::huge_pages::ask_for_huge_pages;
-use super::memory::LARGE;
+use super::pool::{LARGE, ask_for_huge_pages};
+use crate::py::memory_limit::POOL_BYTES;
 
 /// Bytes of the outputs of a call from which on gradclip raises glibc's limit: smaller outputs cost no page fault of their own.
 const PAGE: usize = 4096;
@@ -30,7 +29,7 @@ const OVERHEAD: usize = 2 * PAGE;
 const HUGE_PAGES_MIN_BYTES: usize = 1 << 20;
 
 /// The outputs below [`LARGE`] that a call is about to make.
-pub(super) struct NewOutputs {
+pub(in crate::py) struct NewOutputs {
     /// Their bytes.
     left: usize,
     /// Bytes of these for which the kernel has been asked for huge pages.
@@ -38,7 +37,7 @@ pub(super) struct NewOutputs {
 }
 
 impl NewOutputs {
-    pub(super) fn new(sizes: impl Iterator<Item = usize>) -> Self {
+    pub(in crate::py) fn new(sizes: impl Iterator<Item = usize>) -> Self {
         let left = sizes.filter(|bytes| *bytes < LARGE).fold(0, usize::saturating_add);
         Self { left, asked: 0 }
     }

@@ -1,22 +1,22 @@
-//! NumPy's memory handler (NEP 49) for arrays that own memory from `memory.rs`. NumPy frees and resizes that memory like any
+//! NumPy's memory handler (NEP 49) for arrays that own memory from `pool.rs`. NumPy frees and resizes that memory like any
 //! other.
 
-use std::ffi::{CStr, c_void};
-use std::mem;
+use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+use pyo3::types::PyCapsule;
 
-use super::super::memory_limit::POOL_BYTES;
 use super::heap::NewOutputs;
-use super::memory::{Block, LARGE};
+use super::pool::{Block, LARGE};
+use crate::py::memory_limit::POOL_BYTES;
 
 /// Calls `make`, which makes an array of `bytes` bytes, one of `outputs`. From [`LARGE`] bytes on, its memory is a block of the
 /// pool. NumPy allocates smaller memory.
 #[inline]
-pub(super) fn with_memory<R>(
+pub(in crate::py) fn with_memory<R>(
     py: Python<'_>,
     outputs: &mut NewOutputs,
     bytes: usize,
@@ -113,7 +113,7 @@ type SetHandler = unsafe extern "C" fn(*mut ffi::PyObject) -> *mut ffi::PyObject
 /// NumPy's `PyDataMem_SetHandler`, which the numpy crate leaves out, and the capsule to call it with.
 struct Numpy {
     set_handler: SetHandler,
-    capsule: Py<PyAny>,
+    capsule: Py<PyCapsule>,
 }
 
 impl Numpy {
@@ -121,23 +121,17 @@ impl Numpy {
         static NUMPY: PyOnceLock<Numpy> = PyOnceLock::new();
         NUMPY.get_or_try_init(py, || {
             const SLOT: usize = 304; // in the C API's table, since NumPy 1.22
-            const CAPSULE: &CStr = c"mem_handler";
             let module =
                 py.import("numpy._core.multiarray").or_else(|_| py.import("numpy.core.multiarray"))?;
-            let api = module.getattr("_ARRAY_API")?;
+            let table = module.getattr("_ARRAY_API")?.cast_into::<PyCapsule>()?.pointer_checked(None)?;
             // SAFETY: NumPy's capsule without a name holds its table of functions, which lives as long as the
-            // process, and the slot holds a function of this type in every version since 1.22. The handler
-            // lives as long, too. Null results are errors with an exception set.
-            unsafe {
-                let table = ffi::PyCapsule_GetPointer(api.as_ptr(), ptr::null()).cast::<*const c_void>();
-                if table.is_null() {
-                    return Err(PyErr::fetch(py));
-                }
-                let set_handler = mem::transmute::<*const c_void, SetHandler>(*table.add(SLOT));
-                let handler = ptr::from_ref(&HANDLER).cast_mut().cast();
-                let capsule = ffi::PyCapsule_New(handler, CAPSULE.as_ptr(), None);
-                Ok(Self { set_handler, capsule: Bound::from_owned_ptr_or_err(py, capsule)?.unbind() })
-            }
+            // process, and the slot holds a function of this type in every version since 1.22.
+            let set_handler = unsafe { table.cast::<SetHandler>().add(SLOT).read() };
+            // SAFETY: the handler lives as long as the process, and NumPy only reads it.
+            let capsule = unsafe {
+                PyCapsule::new_with_pointer(py, NonNull::from(&HANDLER).cast(), c"mem_handler")?.unbind()
+            };
+            Ok(Self { set_handler, capsule })
         })
     }
 
