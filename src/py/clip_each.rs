@@ -38,16 +38,15 @@ pub(super) fn clip_by_norms<'py>(
     call.check_name()?;
     let order = call.vector_order(ord)?;
     let nonfinite = call.nonfinite(nonfinite)?;
-    // The places of the tensors. Entries that are None have no limit, and the norm 0.
-    let places = || (0..held.len()).filter(|i| held.get(*i).is_ok_and(|entry| !entry.is_none()));
+    // Entries that are None have no limit, and the norm 0.
+    let is_tensor = |at: usize| held.get(at).is_ok_and(|entry| !entry.is_none());
     let mut own = vec_with_room(held.len())?;
-    let limits = places().filter_map(|i| limits.get(i));
-    own.extend(limits.map(|limit| Limit { nonfinite, ..Limit::from(*limit) }));
+    let limits = limits.iter().enumerate().filter(|(at, _)| is_tensor(*at));
+    own.extend(limits.map(|(_, limit)| Limit { nonfinite, ..Limit::from(*limit) }));
     // All norms are computed first: nothing is written before all norms are known to be finite.
     let mut known = Vec::new();
     if nonfinite == NonFinite::Raise {
-        known = zeros(tensors.count())?;
-        tensors.norms_into(order, &mut known, |norm| norm)?;
+        known = tensors.norms(order)?;
     }
     let mut operands = tensors.with_outputs(out, &mut [])?;
     if let Some(norm) = known.iter().find(|norm| !norm.is_finite()) {
@@ -71,9 +70,8 @@ pub(super) fn clip_by_norms<'py>(
                 values
             }
         };
-        for (i, norm) in places().zip(found) {
-            to.iter_mut().skip(i).take(1).for_each(|to| *to = norm.to_f64());
-        }
+        let norms = held.with_nones(found, Scaled::ZERO);
+        to.iter_mut().zip(norms).for_each(|(to, norm)| *to = norm.to_f64());
         Ok(())
     })?;
     Ok((operands.into_result(), norms).into_pyobject(py)?.into_any())

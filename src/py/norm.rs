@@ -70,8 +70,12 @@ pub(super) fn norms<'py>(
     tensors.read()?;
     call.check_name()?;
     let order = call.vector_order(ord)?;
-    // The norms are written directly into the array: each call would map and unmap the memory of an intermediate list.
-    Array::filled::<f64>(py, &[tensors.count()], &[0], |to| tensors.norms_into(order, to, Scaled::to_f64))
+    let (norms, held) = (tensors.norms(order)?, tensors.held());
+    Array::filled::<f64>(py, &[held.len()], &[0], |to| {
+        let norms = held.with_nones(norms, Scaled::ZERO);
+        to.iter_mut().zip(norms).for_each(|(to, norm)| *to = norm.to_f64());
+        Ok(())
+    })
 }
 
 /// The axes of a norm, and the norm along them.

@@ -210,32 +210,17 @@ impl<'a, 'py> Inputs<'a, 'py> {
         }
     }
 
-    /// The number of entries of the list, including None.
-    pub(super) fn count(&self) -> usize {
-        self.items.len()
-    }
-
-    /// Writes `make` of the norm of each entry to `norms`, which has a place for each; the norm of None is 0.
-    pub(super) fn norms_into<R: Copy + Send>(
-        &self,
-        order: Order,
-        norms: &mut [R],
-        make: impl Fn(Scaled) -> R + Send,
-    ) -> PyResult<()> {
-        let (py, none) = (self.call.py(), make(Scaled::ZERO));
+    /// The norm of each tensor.
+    pub(super) fn norms(&self, order: Order) -> PyResult<Vec<Scaled>> {
+        let py = self.call.py();
         match &self.tensors {
-            Tensors::Plain(arrays) => {
-                norms_of_plain(py, arrays, order, norms, make)?;
-                arrays.move_to_entries(norms, none)
-            }
-            Tensors::General(tensors) => {
-                for (tensor, to) in tensors.iter().zip(norms) {
-                    *to = match tensor {
-                        Some(tensor) => make(norm_of_arrays(py, iter::once(&tensor.array), order)?),
-                        None => none,
-                    };
+            Tensors::Plain(arrays) => norms_of_plain(py, arrays, order),
+            Tensors::General(_) => {
+                let mut norms = vec_with_room(self.items.len())?;
+                for (_, array) in self.arrays() {
+                    norms.push(norm_of_arrays(py, iter::once(array), order)?);
                 }
-                Ok(())
+                Ok(norms)
             }
         }
     }

@@ -74,19 +74,14 @@ pub(super) fn norm_of_plain(py: Python<'_>, arrays: &PlainArrays<'_>, order: Ord
     Ok(detached(py, views.bytes(), || reduce::norm_of_views(Isa::current(), &Crew::new(), &views, order))?)
 }
 
-/// Writes `make` of the norm of each plain array of a list to the first places of `norms`.
-pub(super) fn norms_of_plain<R: Send>(
+/// The norm of each plain array of a list.
+pub(super) fn norms_of_plain(
     py: Python<'_>,
     arrays: &PlainArrays<'_>,
     order: Order,
-    norms: &mut [R],
-    make: impl Fn(Scaled) -> R + Send,
-) -> PyResult<()> {
+) -> PyResult<Vec<Scaled>> {
     let views = arrays.views()?;
-    let norms = norms.get_mut(..views.count()).ok_or_else(|| internal("a norm without a place"))?;
-    Ok(detached(py, views.bytes(), || {
-        reduce::norms_of_views(Isa::current(), &Crew::new(), &views, order, norms, make)
-    })?)
+    Ok(detached(py, views.bytes(), || reduce::norms_of_views(Isa::current(), &Crew::new(), &views, order))?)
 }
 
 /// The margin of a limit under `strict`, for norms of `len` elements: far more than the rounding of norms, factors and

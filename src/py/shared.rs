@@ -10,7 +10,8 @@ use super::array::{Array, internal};
 use super::call::Call;
 use super::kinds::Kinds;
 use super::operands::{Inputs, OnDevice, Parameter, Parts};
-use super::run::{Norms, detached, norms_in_pairs, numbers, placed, with_views, zeros};
+use super::run::{Norms, detached, norms_in_pairs, numbers, placed, with_views};
+use crate::error::vec_with_room;
 use crate::isa::{FloatDefaults, Isa};
 use crate::kernel::exact::Power;
 use crate::parallel::Crew;
@@ -58,13 +59,15 @@ pub(super) fn power_sums<'py>(
             (vec![Scaled::new(value, exponent)], elements)
         }
         None if each => {
-            let mut norms = zeros(tensors.count())?;
-            tensors.norms_into(order, &mut norms, |norm| norm)?;
+            let held = tensors.held();
+            let mut norms = vec_with_room(held.len())?;
+            norms.extend(held.with_nones(tensors.norms(order)?, Scaled::ZERO));
             (norms, tensors.elements())
         }
         None => (vec![tensors.norm(order)?], tensors.elements()),
     };
-    Ok((power_array(py, order, &norms, (&[norms.len(), order.cells()], &[0, 1]))?, elements))
+    let shape = [norms.len(), order.cells()];
+    Ok((power_array(py, order, norms, (&shape, &[0, 1]))?, elements))
 }
 
 /// The exact sum of the magnitudes of the tensors of a list, or for order 2 of their squares: its digits as little-endian bytes
@@ -113,19 +116,19 @@ pub(super) fn power_sums_along<'py>(
     places.push(shape.len());
     shape.push(order.cells());
     let len = axes.iter().filter_map(|axis| array.shape().get(*axis)).product();
-    Ok((power_array(py, order, &norms.values, (&shape, &places))?, len))
+    Ok((power_array(py, order, norms.values, (&shape, &places))?, len))
 }
 
 /// A new array of the sums of powers of norms, with the given shape and the order of its axes.
 fn power_array<'py>(
     py: Python<'py>,
     order: Order,
-    norms: &[Scaled],
+    norms: impl IntoIterator<Item = Scaled>,
     (shape, places): (&[usize], &[usize]),
 ) -> PyResult<Bound<'py, PyAny>> {
     let cells = order.cells();
     Array::filled::<f64>(py, shape, places, |to| {
-        to.chunks_mut(cells).zip(norms).for_each(|(cells, norm)| order.write_power(*norm, cells));
+        to.chunks_mut(cells).zip(norms).for_each(|(cells, norm)| order.write_power(norm, cells));
         Ok(())
     })
 }

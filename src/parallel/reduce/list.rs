@@ -166,43 +166,33 @@ pub fn exact_sum(isa: Isa, crew: &Crew, arrays: &[AnyView<'_>], power: Power) ->
     total.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Writes `make(norm)` for the norm of each array, in the order of the arrays. Each norm has the bits that [`norm`] of its array
-/// alone has.
+/// The norm of each array, with the bits that [`norm`] of the array alone has.
 ///
 /// # Errors
-/// No memory for the list of chunks, or an invalid setting of the number of threads.
-pub fn norms_of_views<R>(
-    isa: Isa,
-    crew: &Crew,
-    arrays: &impl Views,
-    order: Order,
-    norms: &mut [R],
-    make: impl Fn(Scaled) -> R,
-) -> Result<()> {
+/// No memory for the norms or the list of chunks, or an invalid setting of the number of threads.
+pub fn norms_of_views(isa: Isa, crew: &Crew, arrays: &impl Views, order: Order) -> Result<Vec<Scaled>> {
+    let mut norms = vec_with_room(arrays.count())?;
     let alone = |at| arrays.with(at, |array| norm_of_views(isa, crew, &array, order));
     let (Order::One | Order::Two | Order::Square, Some(first)) = (order, order.first()) else {
-        for (at, to) in norms.iter_mut().enumerate() {
-            *to = make(alone(at)?);
+        for at in 0..arrays.count() {
+            norms.push(alone(at)?);
         }
-        return Ok(());
+        return Ok(norms);
     };
-    let list = List::new(isa, arrays, 1)?;
-    let (mut at, mut failed) = (0, Ok(()));
-    list.each_sum(crew, first, |sum| {
+    let mut failed = None;
+    List::new(isa, arrays, 1)?.each_sum(crew, first, |sum| {
         // An array whose sum may have left float64's range is read again.
         let norm = match (sum.value(), order) {
-            (sum, _) if !is_plain_sum(sum) => alone(at),
+            (sum, _) if !is_plain_sum(sum) => alone(norms.len()),
             (sum, Order::Two) => Ok(Scaled::new(sum.sqrt(), 0)),
             (sum, _) => Ok(Scaled::new(sum, 0)),
         };
-        match (norms.get_mut(at), norm) {
-            (Some(to), Ok(norm)) => *to = make(norm),
-            (_, Err(error)) => failed = Err(error),
-            (None, Ok(_)) => {}
-        }
-        at += 1;
+        norms.push(norm.unwrap_or_else(|error| {
+            failed = Some(error);
+            Scaled::ZERO
+        }));
     })?;
-    failed
+    failed.map_or(Ok(norms), Err)
 }
 
 /// The arrays of one call, and the cost of passes over them.

@@ -66,6 +66,17 @@ impl<'py> Items<'py> {
         }
     }
 
+    /// The values of the tensors at the places of their entries, and `none` at entries that are None.
+    pub(in crate::py) fn with_nones<T: Copy>(
+        &self,
+        values: impl IntoIterator<Item = T>,
+        none: T,
+    ) -> impl Iterator<Item = T> {
+        let mut values = values.into_iter();
+        let is_none = |at: &usize| self.get(*at).is_ok_and(|entry| entry.is_none());
+        (0..self.len()).map(move |at| if is_none(&at) { none } else { values.next().unwrap_or(none) })
+    }
+
     /// The references as one object.
     pub(in crate::py) fn into_any(self) -> Bound<'py, PyAny> {
         match self {

@@ -158,24 +158,6 @@ impl<'py> PlainArrays<'py> {
         Ok(Some(Self { held, arrays }))
     }
 
-    /// Moves the values of the arrays, which come first, to the places of their entries; entries that are None get `none`.
-    pub(in crate::py) fn move_to_entries<T: Copy>(&self, values: &mut [T], none: T) -> PyResult<()> {
-        let mut unmoved = self.arrays.len();
-        for i in (0..values.len()).rev() {
-            if unmoved == i + 1 {
-                break; // no entry that is None is left
-            }
-            let own = if self.held.get(i)?.is_none() {
-                none
-            } else {
-                unmoved = unmoved.saturating_sub(1);
-                values.get(unmoved).copied().unwrap_or(none)
-            };
-            values.get_mut(i).into_iter().for_each(|to| *to = own);
-        }
-        Ok(())
-    }
-
     /// The elements of all arrays.
     pub(in crate::py) fn elements(&self) -> usize {
         self.arrays.iter().map(|array| array.len).sum()
