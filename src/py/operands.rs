@@ -329,7 +329,7 @@ fn pair_up<'o, 'py>(
         return Err(call.error("clash_error", (place(a), place(b))));
     }
     let result = if is_list {
-        objects::list_of(py, results.into_iter())?.into_any()
+        Items::Many(objects::tuple_of(py, results.into_iter())?, None).to_result()?
     } else {
         results.pop().ok_or_else(not_one)?
     };

@@ -137,17 +137,10 @@ pub(super) fn keep_apart<'a>(outputs: &'a [Place<'a>], inputs: &'a [Option<Place
     Ok(Apart::By { copies, interleaved })
 }
 
-/// Whether extents of memory, none of them empty, do not overlap.
-pub(super) fn extents_are_apart(extents: impl Iterator<Item = (usize, usize)> + Clone) -> Result<bool> {
-    let are_in_order = |(_, high): &(usize, usize), (low, _): &(usize, usize)| high <= low;
-    // The arrays of most lists lie in memory in the order of the list.
-    if extents.clone().is_sorted_by(are_in_order) {
-        return Ok(true);
-    }
-    let mut sorted = vec_with_room(extents.clone().count())?;
-    sorted.extend(extents);
-    sorted.sort_unstable();
-    Ok(sorted.is_sorted_by(are_in_order))
+/// Whether extents of memory, none of them empty, do not overlap. Sorts them.
+pub(super) fn extents_are_apart(extents: &mut [(usize, usize)]) -> bool {
+    extents.sort_unstable();
+    extents.is_sorted_by(|(_, high), (low, _)| high <= low)
 }
 
 /// Groups of extents that overlap; `extents` are sorted by their lowest addresses.

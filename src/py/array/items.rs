@@ -67,14 +67,11 @@ impl<'py> Items<'py> {
     }
 
     /// The values of the tensors at the places of their entries, and `none` at entries that are None.
-    pub(in crate::py) fn with_nones<T: Copy>(
-        &self,
-        values: impl IntoIterator<Item = T>,
-        none: T,
-    ) -> impl Iterator<Item = T> {
+    pub(in crate::py) fn with_nones<T: Copy>(&self, values: Vec<T>, none: T) -> impl Iterator<Item = T> {
+        let has_nones = values.len() < self.len();
         let mut values = values.into_iter();
-        let is_none = |at: &usize| self.get(*at).is_ok_and(|entry| entry.is_none());
-        (0..self.len()).map(move |at| if is_none(&at) { none } else { values.next().unwrap_or(none) })
+        let is_none = move |at| has_nones && self.get(at).is_ok_and(|entry| entry.is_none());
+        (0..self.len()).map(move |at| if is_none(at) { none } else { values.next().unwrap_or(none) })
     }
 
     /// The references as one object.
@@ -86,7 +83,7 @@ impl<'py> Items<'py> {
     }
 
     /// The single object, or all in a new list.
-    pub(super) fn to_result(&self) -> PyResult<Bound<'py, PyAny>> {
+    pub(in crate::py) fn to_result(&self) -> PyResult<Bound<'py, PyAny>> {
         match self {
             Self::One(object) => Ok(object.clone()),
             Self::Many(entries, _) => entries.as_sequence().to_list().map(Bound::into_any),

@@ -49,22 +49,22 @@ fn is_one_of<const N: usize>(object: &Bound<'_, PyAny>, classes: [NpyTypes; N]) 
     !has_class(NpyTypes::PyArray_Type) && classes.into_iter().any(has_class)
 }
 
-/// A list of the `entries`, as many as their length says.
-pub(in crate::py) fn list_of<'py>(
+/// A tuple of the `entries`, as many as their length says.
+pub(in crate::py) fn tuple_of<'py>(
     py: Python<'py>,
     entries: impl ExactSizeIterator<Item = Bound<'py, PyAny>>,
-) -> PyResult<Bound<'py, PyList>> {
+) -> PyResult<Bound<'py, PyTuple>> {
     let len = entries.len().cast_signed();
     // SAFETY: the interpreter is attached. The result is a new reference or null with an exception set.
-    let list = unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyList_New(len))? };
+    let tuple = unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyTuple_New(len))? };
     for (i, entry) in (0..len).zip(entries) {
-        // SAFETY: the list is live, and the call takes the reference to the entry, also where it fails. The garbage collector
-        // ignores places that stay empty, which `list` itself has as well.
-        if unsafe { ffi::PyList_SetItem(list.as_ptr(), i, entry.into_ptr()) } != 0 {
-            return Err(PyErr::take(py).unwrap_or_else(|| internal("a list has no place")));
+        // SAFETY: the tuple is live, and the call takes the reference to the entry, also where it fails. The garbage collector
+        // ignores places that stay empty, which `tuple` itself has as well.
+        if unsafe { ffi::PyTuple_SetItem(tuple.as_ptr(), i, entry.into_ptr()) } != 0 {
+            return Err(PyErr::take(py).unwrap_or_else(|| internal("a tuple has no place")));
         }
     }
-    Ok(list.cast_into()?)
+    Ok(tuple.cast_into()?)
 }
 
 /// The entries of a list.

@@ -15,7 +15,6 @@ use std::ptr::{self, NonNull};
 use std::slice;
 
 use numpy::npyffi;
-use pyo3::ffi::PyTypeObject;
 use pyo3::prelude::*;
 use pyo3::types::PyAny;
 use smallvec::SmallVec;
@@ -29,7 +28,7 @@ use super::objects;
 use super::pair::Rows;
 use super::{internal, resized};
 use crate::element::{Dtype, Element, Ordered, Real, match_dtype};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, vec_with_room};
 use crate::isa::Isa;
 use crate::kernel::scale::Scale;
 use crate::parallel::elementwise::{AnyTask, Task, Tasks};
@@ -80,6 +79,19 @@ impl PlainArray {
         (low, low + self.bytes())
     }
 
+    /// Whether the array takes the elements of an input. With one shape and one memory order, their positions agree.
+    ///
+    /// # Safety
+    /// References to both arrays have been held since they were read.
+    unsafe fn takes(&self, input: &Self) -> bool {
+        // SAFETY: a live array keeps its fields where they are.
+        let has_shape = || unsafe { shape(self.fields.as_ref()) == shape(input.fields.as_ref()) };
+        let is_like =
+            || self.len == input.len && self.dtype == input.dtype && self.flags & input.flags & DENSE != 0;
+        self.flags & npyffi::NPY_ARRAY_WRITEABLE != 0
+            && (self.fields == input.fields || is_like() && has_shape())
+    }
+
     /// Whether the array still has the address, the length, the memory order and the dtype that were read.
     ///
     /// # Safety
@@ -101,16 +113,15 @@ impl PlainArray {
         unsafe { self.is_current() && self.fields.as_ref().flags & npyffi::NPY_ARRAY_WRITEABLE != 0 }
     }
 
-    /// A new array with the shape, the memory order and the dtype of this one, whose fields are given. It is one of `outputs`.
-    fn new_like<'py>(
-        &self,
-        py: Python<'py>,
-        from: &Fields,
-        outputs: &mut NewOutputs,
-    ) -> PyResult<Bound<'py, PyAny>> {
+    /// A new array with the shape, the memory order and the dtype of this one. It is one of `outputs`.
+    ///
+    /// # Safety
+    /// A reference to the array has been held since it was read.
+    unsafe fn new_like<'py>(&self, py: Python<'py>, outputs: &mut NewOutputs) -> PyResult<Bound<'py, PyAny>> {
         let fortran = self.flags & npyffi::NPY_ARRAY_C_CONTIGUOUS == 0;
-        // SAFETY: there are no strides.
+        // SAFETY: a live array keeps its fields where they are. There are no strides.
         with_memory(py, outputs, self.bytes(), || unsafe {
+            let from = self.fields.as_ref();
             new_dense(py, element_type(from).number, shape(from), None, fortran)
         })
     }
@@ -138,6 +149,7 @@ pub(in crate::py) struct PlainArrays<'py> {
 
 impl<'py> PlainArrays<'py> {
     /// Reads arrays if all of them are plain and of a dtype of `kinds`. A list may have entries that are None.
+    #[inline(always)] // moving the struct costs more than reading one array
     pub(in crate::py) fn read(py: Python<'py>, items: &Items<'py>, kinds: Kinds) -> PyResult<Option<Self>> {
         let class = ndarray(py);
         let held = items.clone();
@@ -212,41 +224,36 @@ impl<'py> PlainArrays<'py> {
         py: Python<'py>,
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Option<Outputs<'py>>> {
-        let class = ndarray(py);
-        let outputs = match out {
-            None => return self.new_outputs(py, class).map(Some),
-            Some(out) if self.held.is(out) => {
-                let writeable = |array: &PlainArray| array.flags & npyffi::NPY_ARRAY_WRITEABLE != 0;
-                if !self.arrays.iter().all(writeable) {
-                    return Ok(None);
+        let arrays = match out {
+            None => Some(self.new_outputs(py)?),
+            Some(out) if self.held.is(out) => None,
+            Some(out) => {
+                let Some(held) = self.held.read_beside(out)? else { return Ok(None) };
+                match Self::read(py, &held, Kinds::Normed)? {
+                    Some(arrays) if arrays.have_nones_of(self) => Some(arrays),
+                    _ => return Ok(None),
                 }
-                Some(Outputs { arrays: None, _held: Few::new(), result: self.held.to_result()? })
             }
-            Some(out) => match self.held.read_beside(out)? {
-                Some(held) => self.given_outputs(held, class)?,
-                None => None,
-            },
         };
-        match outputs {
-            Some(outputs) if outputs.are_apart(self)? => Ok(Some(outputs)),
-            _ => Ok(None),
-        }
+        let result = arrays.as_ref().unwrap_or(self).held.to_result()?;
+        let outputs = Outputs { arrays, result };
+        Ok((out.is_none() || outputs.fit(self)?).then_some(outputs))
     }
 
-    fn new_outputs(&self, py: Python<'py>, class: *mut PyTypeObject) -> PyResult<Outputs<'py>> {
-        let mut arrays = with_room(self.arrays.len())?;
-        let mut outputs = NewOutputs::new(self.arrays.iter().map(PlainArray::bytes));
-        let (mut inputs, mut made) = (self.arrays.iter(), with_room(self.held.len())?);
+    fn new_outputs(&self, py: Python<'py>) -> PyResult<Self> {
+        let class = ndarray(py);
+        let (mut inputs, mut arrays) = (self.arrays.iter(), with_room(self.arrays.len())?);
+        let (mut outputs, mut made) =
+            (NewOutputs::new(self.arrays.iter().map(PlainArray::bytes)), with_room(self.held.len())?);
         for i in 0..self.held.len() {
             let object = self.held.get(i)?;
             if object.is_none() {
                 made.push(object.to_owned());
                 continue;
             }
-            let (Some(input), Some(fields)) = (inputs.next(), exact_fields(object, class)) else {
-                return Err(not_plain());
-            };
-            let new = input.new_like(py, fields, &mut outputs)?;
+            let input = inputs.next().ok_or_else(not_plain)?;
+            // SAFETY: `held` has the array that was read.
+            let new = unsafe { input.new_like(py, &mut outputs)? };
             let array = exact_fields(new.as_borrowed(), class).and_then(PlainArray::of);
             match array.filter(|array| array.len == input.len && array.dtype == input.dtype) {
                 Some(array) => arrays.push(array),
@@ -254,44 +261,20 @@ impl<'py> PlainArrays<'py> {
             }
             made.push(new);
         }
-        let result = match (&self.held, made.as_slice()) {
-            (Items::One(_), [one]) => one.clone(),
-            _ => objects::list_of(py, made.iter().cloned())?.into_any(),
+        let held = match &self.held {
+            Items::One(_) => Items::One(made.pop().ok_or_else(not_plain)?),
+            Items::Many(..) => Items::Many(objects::tuple_of(py, made.into_iter())?, None),
         };
-        Ok(Outputs { arrays: Some(arrays), _held: made, result })
+        Ok(Self { held, arrays })
     }
 
-    /// The caller's arrays, if each of them fits its input: with one shape and one memory order their positions agree.
-    fn given_outputs(&self, held: Items<'py>, class: *mut PyTypeObject) -> PyResult<Option<Outputs<'py>>> {
-        if held.len() != self.held.len() {
-            return Ok(None);
-        }
-        let mut arrays = with_room(self.arrays.len())?;
-        let mut inputs = self.arrays.iter();
-        for i in 0..held.len() {
-            let (object, out) = (self.held.get(i)?, held.get(i)?);
-            let Some(from) = exact_fields(object, class) else {
-                if !out.is_none() {
-                    return Ok(None);
-                }
-                continue;
-            };
-            let Some(input) = inputs.next() else { return Ok(None) };
-            let Some((to, output)) = exact_fields(out, class).and_then(|to| Some((to, PlainArray::of(to)?)))
-            else {
-                return Ok(None);
-            };
-            let takes = output.flags & npyffi::NPY_ARRAY_WRITEABLE != 0
-                && output.len == input.len
-                && output.dtype == input.dtype
-                && (out.is(object) || (output.flags & input.flags & DENSE != 0 && shape(to) == shape(from)));
-            if !takes {
-                return Ok(None);
-            }
-            arrays.push(output);
-        }
-        let result = held.to_result()?;
-        Ok(Some(Outputs { arrays: Some(arrays), _held: Few::from_buf([held.into_any()]), result }))
+    /// Whether this list has as many entries as another one, and Nones in the same places.
+    fn have_nones_of(&self, other: &Self) -> bool {
+        let is_none = |list: &Self, at| list.held.get(at).is_ok_and(|entry| entry.is_none());
+        let (len, count) = (self.held.len(), self.arrays.len());
+        len == other.held.len()
+            && count == other.arrays.len()
+            && (count == len || (0..len).all(|at| is_none(self, at) == is_none(other, at)))
     }
 }
 
@@ -343,30 +326,34 @@ impl Views for PlainViews<'_> {
 /// The outputs of plain arrays. They share no memory, except that an output may be its own input, and have the lengths and
 /// dtypes of their inputs.
 pub(in crate::py) struct Outputs<'py> {
-    /// One per input; None: each output is its input.
-    arrays: Option<Few<PlainArray>>,
-    /// References that keep the outputs alive: Python code may find the result and change it.
-    _held: Few<Bound<'py, PyAny>>,
+    /// None: each output is its input.
+    arrays: Option<PlainArrays<'py>>,
     /// The return value of the call. It is made before anything is written, because making it may fail for lack of memory.
     result: Bound<'py, PyAny>,
 }
 
 impl Outputs<'_> {
     fn of<'a>(&'a self, inputs: &'a PlainArrays<'_>) -> &'a [PlainArray] {
-        self.arrays.as_ref().unwrap_or(&inputs.arrays)
+        &self.arrays.as_ref().unwrap_or(inputs).arrays
     }
 
-    fn are_apart(&self, inputs: &PlainArrays<'_>) -> Result<bool> {
-        let outputs = self.of(inputs);
+    /// Whether the outputs can be written while the inputs are read.
+    fn fit(&self, inputs: &PlainArrays<'_>) -> Result<bool> {
+        let (inputs, outputs) = (&inputs.arrays[..], self.of(inputs));
+        // SAFETY: the arrays that were read are held beside them.
+        if !inputs.iter().zip(outputs).all(|(input, output)| unsafe { output.takes(input) }) {
+            return Ok(false);
+        }
         // For one tensor, the general check would cost a tenth of the call.
-        if let ([input], [output]) = (inputs.arrays.as_slice(), outputs) {
+        if let ([input], [output]) = (inputs, outputs) {
             let ((low, high), (begin, end)) = (input.extent(), output.extent());
             return Ok(output.len == 0 || output.data == input.data || high <= begin || end <= low);
         }
-        let extent = |array: &PlainArray| (array.len > 0).then(|| array.extent());
-        let read = inputs.arrays.iter().zip(outputs).filter(|(input, output)| input.data != output.data);
-        let read = read.filter_map(|(input, _)| extent(input));
-        overlap::extents_are_apart(outputs.iter().filter_map(extent).chain(read))
+        let mut extents = vec_with_room(inputs.len() + outputs.len())?;
+        extents.extend(outputs.iter().filter(|array| array.len > 0).map(PlainArray::extent));
+        let read = inputs.iter().zip(outputs).filter(|(input, output)| input.data != output.data);
+        extents.extend(read.map(|(input, _)| input).filter(|array| array.len > 0).map(PlainArray::extent));
+        Ok(overlap::extents_are_apart(&mut extents))
     }
 }
 
@@ -383,9 +370,9 @@ impl<'a, 'py> OperandPairs<'a, 'py> {
     }
 
     fn are_current(&self) -> bool {
-        let outputs = self.outputs.of(self.inputs);
-        // SAFETY: the references held beside the outputs, or the inputs, are those of the arrays that were read.
-        let are_current = outputs.iter().all(|array| unsafe { array.is_current_output() });
+        // SAFETY: the arrays that were read are held beside them.
+        let are_current =
+            self.outputs.of(self.inputs).iter().all(|array| unsafe { array.is_current_output() });
         are_current && (self.outputs.arrays.is_none() || self.inputs.are_current())
     }
 
