@@ -321,7 +321,9 @@ fn pair_up<'o, 'py>(
         results.push(call.result(pair.object().clone(), tensor.slices.as_ref(), own.as_deref())?);
         pairs.push(pair);
     }
-    if let Some((a, b)) = arrange(&mut pairs, readers)? {
+    if outs.is_some()
+        && let Some((a, b)) = arrange(&mut pairs, readers)?
+    {
         let place = |pair| {
             let mut entries = (0..items.len()).filter(|i| items.get(*i).is_ok_and(|entry| !entry.is_none()));
             argument(entries.nth(pair).unwrap_or(0)).to_string()

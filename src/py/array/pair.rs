@@ -22,8 +22,6 @@ pub(in crate::py) struct Pair<'py> {
     copy: Option<Array<'py>>,
     /// None: in place.
     output: Option<Array<'py>>,
-    /// Whether the output is the caller's.
-    given: bool,
     /// Whether another output lies interleaved with this one.
     interleaved: bool,
 }
@@ -31,7 +29,6 @@ pub(in crate::py) struct Pair<'py> {
 impl<'py> Pair<'py> {
     /// Pairs an input with the caller's output, which has its shape and dtype and is writeable, or a new one. See [`arrange`].
     pub(in crate::py) fn new(input: Array<'py>, out: Option<Array<'py>>) -> PyResult<Self> {
-        let given = out.is_some();
         let (input, output) = match out {
             // The input may be a read-only view of the memory.
             Some(out) if out.same_memory(&input) => (out, None),
@@ -41,7 +38,7 @@ impl<'py> Pair<'py> {
                 (input, Some(output))
             }
         };
-        Ok(Self { input, copy: None, output, given, interleaved: false })
+        Ok(Self { input, copy: None, output, interleaved: false })
     }
 
     /// Treats complex arrays as real ones from now on, with one more axis. Norms of the complex numbers must be computed
@@ -182,8 +179,9 @@ pub(in crate::py) type Rows<'a, T> = (Option<Slices<'a, T>>, Target<'a, T>);
 /// parts of the output, both matrix by matrix and row by row.
 pub(in crate::py) type Columns<'a, T> = ([usize; 2], Option<View<'a, T>>, &'a mut [T]);
 
-/// Keeps inputs and outputs apart; must be called before any memory is written. An input may share memory with an output only
-/// if it is its own output. Any other input that shares memory is copied for the time of writing, and so is such a reader.
+/// Keeps inputs and outputs apart; must be called before any memory is written, unless all outputs are new. An input may share
+/// memory with an output only if it is its own output. Any other input that shares memory is copied for the time of writing, and
+/// so is such a reader.
 ///
 /// Returns the numbers of two outputs that share a byte, or twice the number of an output that overlaps itself: they cannot be
 /// written.
@@ -191,9 +189,6 @@ pub(in crate::py) fn arrange<'py>(
     pairs: &mut [Pair<'py>],
     readers: &mut [&mut Array<'py>],
 ) -> PyResult<Option<(usize, usize)>> {
-    if !pairs.iter().any(|pair| pair.given) {
-        return Ok(None);
-    }
     let mut outputs = vec_with_room(pairs.len())?;
     outputs.extend(pairs.iter().map(|pair| pair.output().place()));
     let mut inputs = vec_with_room(pairs.len() + readers.len())?;
