@@ -29,10 +29,8 @@ impl<L: Default> PerProcess<L> {
         successors(Some(self), |parent| parent.child.get().map(|child| &**child)).last().unwrap_or(self)
     }
 
-    /// Gives a child a value of its own, before it starts threads. Returns the inherited value.
-    pub fn renew(&self) -> &L {
-        let parent = self.current();
-        parent.child.get_or_init(|| Box::new(Self::new(L::default())));
-        &parent.value
+    /// Gives a child a value of its own, before it starts threads.
+    pub fn renew(&self) {
+        self.current().child.get_or_init(|| Box::new(Self::new(L::default())));
     }
 }

@@ -18,12 +18,3 @@ fn a_child_gets_a_lock_that_is_free() -> Result<(), &'static str> {
     assert_eq!(*held, 8);
     Ok(())
 }
-
-#[test]
-fn a_child_is_shown_what_it_inherited() -> Result<(), &'static str> {
-    let state: PerProcess<Mutex<u32>> = PerProcess::new(Mutex::new(7));
-    for expected in [7, 0, 0] {
-        assert_eq!(*state.renew().try_lock().map_err(|_| "nobody holds it")?, expected);
-    }
-    Ok(())
-}

@@ -42,15 +42,6 @@ impl<'py> Items<'py> {
         }
     }
 
-    /// Another argument of the call, with an entry for each entry here: an object if this is a single object, a list if this is
-    /// a list. None for anything else.
-    pub(super) fn read_beside(&self, object: &Bound<'py, PyAny>) -> PyResult<Option<Self>> {
-        match self {
-            Self::One(_) => Ok(Some(Self::One(object.clone()))),
-            Self::Many(..) => Self::of_list(object),
-        }
-    }
-
     pub(in crate::py) fn len(&self) -> usize {
         match self {
             Self::One(_) => 1,

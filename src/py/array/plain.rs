@@ -228,7 +228,9 @@ impl<'py> PlainArrays<'py> {
             None => Some(self.new_outputs(py)?),
             Some(out) if self.held.is(out) => None,
             Some(out) => {
-                let Some(held) = self.held.read_beside(out)? else { return Ok(None) };
+                let held =
+                    if self.held.is_list() { Items::of_list(out)? } else { Some(Items::One(out.clone())) };
+                let Some(held) = held else { return Ok(None) };
                 match Self::read(py, &held, Kinds::Normed)? {
                     Some(arrays) if arrays.have_nones_of(self) => Some(arrays),
                     _ => return Ok(None),

@@ -49,7 +49,7 @@ impl NewOutputs {
         if !cfg!(target_env = "gnu") {
             return;
         }
-        if self.left >= PAGE && !RAISED.is_completed() {
+        if self.left >= PAGE {
             RAISED.call_once(|| drop(block(LARGE)));
         }
         if self.asked < bytes && self.left >= HUGE_PAGES_MIN_BYTES {
