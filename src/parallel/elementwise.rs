@@ -45,18 +45,6 @@ fn scaling(factor: Option<Factor>) -> Option<Uniform<Scale>> {
     factor.map(|factor| Uniform(Scale(factor)))
 }
 
-impl<'a, T: Ordered> Task<'a, T> {
-    /// The elements to read (None: the elements to write are read) and the elements to write. None unless all are dense.
-    #[must_use]
-    pub fn dense(self) -> Option<(Option<&'a [T]>, &'a mut [T])> {
-        match self {
-            Self { source: None, target: Target::Dense(to) } => Some((None, to)),
-            Self { source: Some(View::Dense(from)), target: Target::Dense(to) } => Some((Some(from), to)),
-            _ => None,
-        }
-    }
-}
-
 impl<T: Real> Task<'_, T> {
     /// Scales one array by a factor, on the calling thread. Without a factor, the array is copied unless it is in place.
     #[inline(always)] // a call would need the task, a large struct, in memory

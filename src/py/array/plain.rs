@@ -398,11 +398,12 @@ impl<'a, 'py> OperandPairs<'a, 'py> {
 
     /// The task of the single pair as slices of `len` elements, see [`PlainArrays::row_len`].
     pub(in crate::py) fn rows<T: Ordered>(&mut self, len: usize) -> PyResult<Rows<'_, T>> {
-        let (source, rows) = self.task::<T>()?.dense().ok_or_else(not_plain)?;
+        let Task { source, target } = self.task::<T>()?;
+        // Plain arrays are dense, so no source means that the output is the input, too.
+        let Some(View::Dense(elements)) = source else { return Ok((None, target)) };
         let along = |len, stride: usize| Layout::new([Axis { len, stride: stride.cast_signed() }]);
-        let (kept, reduced) = (along(rows.len() / len.max(1), len), along(len, 1));
-        let source = source.map(|elements| Slices::new(Memory::Elements(elements), 0, kept, reduced));
-        Ok((source, Target::Dense(rows)))
+        let (kept, reduced) = (along(elements.len() / len.max(1), len), along(len, 1));
+        Ok((Some(Slices::new(Memory::Elements(elements), 0, kept, reduced)), target))
     }
 
     /// The single output, or a list of the outputs.
