@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::difference::Difference;
 use super::order::{Order, Reduction};
-use super::pass::{CHUNK, SHORT, Terms, has_row_sums, with_direct_term};
+use super::pass::{CHUNK, SHORT, Terms, sums_directly, with_direct_term};
 use crate::element::{Dtype, Element};
 use crate::error::{Result, vec_with_room};
 use crate::isa::Isa;
@@ -74,7 +74,7 @@ struct EachSum<'a, E> {
 impl<E: FnMut(Total)> ShortSums for EachSum<'_, E> {
     fn takes<T: Element>(&self, len: usize) -> bool {
         // float16 is converted first, array by array.
-        T::DTYPE != Dtype::F16 && len <= SHORT && has_row_sums::<T>(len, self.pass)
+        T::DTYPE != Dtype::F16 && len <= SHORT && sums_directly::<T>(len, self.pass)
     }
 
     fn add<'a, T: Element>(self, mut arrays: impl ExactSizeIterator<Item = &'a [T]>) {

@@ -147,7 +147,7 @@ impl<B: Blocks> Terms for B {
 
     fn sum(&self, isa: Isa, pass: Reduction, range: Range<usize>) -> Total {
         // Fast path for short arrays, of which a list may have thousands.
-        if has_row_sums::<B::Element>(range.len(), pass)
+        if sums_directly::<B::Element>(range.len(), pass)
             && let Some(data) = self.dense(range.clone())
         {
             return with_direct_term!(pass, term => isa.run(Sum { data, term }));
@@ -243,18 +243,24 @@ pub(in crate::parallel) fn has_exact_zeros<T: Element>(
     !T::DOUBLE || sums.iter().zip((0..).step_by(step)).all(|(sum, from)| *sum != 0.0 || largest(from) == 0.0)
 }
 
+/// Whether one call of the kernel of this pass sums `len` elements as they are.
+pub(super) fn sums_directly<T: Element>(len: usize, pass: Reduction) -> bool {
+    T::DIRECT && len < CHUNK && matches!(pass, Reduction::Abs | Reduction::Square)
+}
+
 /// Whether [`row_sums`] sums rows of `len` elements in this pass.
 pub(super) fn has_row_sums<T: Element>(len: usize, pass: Reduction) -> bool {
-    let is_direct = T::DIRECT && (T::DTYPE != Dtype::F16 || len <= SHORT);
-    is_direct && len < CHUNK && matches!(pass, Reduction::Abs | Reduction::Square)
+    let converts = !T::DIRECT || T::DTYPE == Dtype::F16;
+    let longest = if converts { SHORT } else { CHUNK - 1 };
+    len <= longest && matches!(pass, Reduction::Abs | Reduction::Square)
 }
 
 /// Elements of the longest rows and arrays that kernels take in batches. With float64 on AVX2, [`SumEach`] is slower for longer
 /// ones.
 pub const SHORT: usize = BLOCK / 2;
 
-/// Writes the sums of rows, as many as there are `sums`. A row has `len` elements, less than a chunk, and the next one begins `step`
-/// elements after it. It takes less time if more elements follow the last row.
+/// Writes the sums of rows, as many as there are `sums`, at most [`MAX_ROWS_AT_ONCE`]. A row has `len` elements, see
+/// [`has_row_sums`], and the next one begins `step` elements after it. It takes less time if more elements follow the last row.
 pub(in crate::parallel) fn row_sums<T: Element>(
     isa: Isa,
     data: &[T],
@@ -262,8 +268,20 @@ pub(in crate::parallel) fn row_sums<T: Element>(
     pass: Reduction,
     sums: &mut [f64],
 ) {
-    if let Some(halves) = slice_of(data) {
-        return row_sums_of_halves(isa, halves, [len, step], pass, sums);
+    if let Some(halves) = slice_of::<F16, _>(data) {
+        let to_singles = |from: &[F16], to: &mut [f32]| isa.run(ToSingles { from, to });
+        return row_sums_converted(isa, halves, [len, step], pass, sums, to_singles);
+    }
+    if const { !T::DIRECT } {
+        let widen = |limb| move |from: &[T], to: &mut [f64]| pass.widen(isa, from, to, limb);
+        row_sums_converted(isa, data, [len, step], pass, sums, widen(0));
+        for limb in 1..pass.limbs::<T>() {
+            // Sums of the limbs of so few integers are exact.
+            let mut of_limb = [0.0; MAX_ROWS_AT_ONCE];
+            row_sums_converted(isa, data, [len, step], pass, &mut of_limb[..sums.len()], widen(limb));
+            sums.iter_mut().zip(of_limb).for_each(|(sum, limb)| *sum += limb);
+        }
+        return;
     }
     with_direct_term!(pass, term => {
         if len <= SHORT_ROW {
@@ -280,16 +298,22 @@ pub(in crate::parallel) fn row_sums<T: Element>(
     });
 }
 
-/// [`row_sums`] of float16, which are converted to float32 first: several rows at a time, unless many other elements lie between
-/// them.
-fn row_sums_of_halves(isa: Isa, data: &[F16], [len, step]: [usize; 2], pass: Reduction, sums: &mut [f64]) {
+/// [`row_sums`] of elements that are converted first: several rows at a time, unless many other elements lie between them.
+fn row_sums_converted<T: Element, S: Element>(
+    isa: Isa,
+    data: &[T],
+    [len, step]: [usize; 2],
+    pass: Reduction,
+    sums: &mut [f64],
+    convert: impl Fn(&[T], &mut [S]),
+) {
     let rows = if step <= 2 * len { 1 + (BLOCK - len) / step } else { 1 };
     let longest = rows.min(sums.len()).saturating_sub(1) * step + len;
-    with_scratch(0.0, longest, |scratch| {
+    with_scratch(S::ZERO, longest, |scratch| {
         for (sums, from) in sums.chunks_mut(rows).zip((0..).step_by(rows * step)) {
-            let singles = &mut scratch[..(sums.len() - 1) * step + len];
-            isa.run(ToSingles { from: &data[from..from + singles.len()], to: singles });
-            row_sums(isa, singles, [len, step], pass, sums);
+            let converted = &mut scratch[..(sums.len() - 1) * step + len];
+            convert(&data[from..from + converted.len()], converted);
+            row_sums(isa, converted, [len, step], pass, sums);
         }
     });
 }
