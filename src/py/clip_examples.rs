@@ -166,7 +166,7 @@ fn write_sums<'py, 'n>(
         match_dtype!(real dtype_of(array)?, T => {
             let split = array.split(&(1..array.ndim()).collect::<Vec<_>>());
             let examples = Examples { elements: array.slices::<T>(&split)?, factors, divisor };
-            let mut sums = pair.output_elements::<T>(&split.of_slice())?;
+            let mut sums = pair.task::<T>(&split.of_slice())?.target;
             let run = move || sum_examples(Isa::current(), &examples, &mut sums);
             jobs.push(ArrayJob::new(work_of(array.bytes(), factors.len()), run));
         }, return Err(internal("sums of integers")));

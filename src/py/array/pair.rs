@@ -98,11 +98,6 @@ impl<'py> Pair<'py> {
         Ok(Task { source, target: self.target(walk)? })
     }
 
-    /// The elements to write, in the order of `walk`.
-    pub(in crate::py) fn output_elements<T: Ordered>(&mut self, walk: &IterOrder) -> PyResult<Target<'_, T>> {
-        self.target(walk)
-    }
-
     /// The elements to read and to write, in the order of memory.
     pub(in crate::py) fn whole_task<T: Ordered>(&mut self) -> PyResult<Task<'_, T>> {
         let walk = self.walk();

@@ -86,31 +86,23 @@ impl PlainArray {
     unsafe fn takes(&self, input: &Self) -> bool {
         // SAFETY: a live array keeps its fields where they are.
         let has_shape = || unsafe { shape(self.fields.as_ref()) == shape(input.fields.as_ref()) };
-        let is_like =
-            || self.len == input.len && self.dtype == input.dtype && self.flags & input.flags & DENSE != 0;
         self.flags & npyffi::NPY_ARRAY_WRITEABLE != 0
-            && (self.fields == input.fields || is_like() && has_shape())
+            && self.len == input.len
+            && self.dtype == input.dtype
+            && (self.fields == input.fields || self.flags & input.flags & DENSE != 0 && has_shape())
     }
 
-    /// Whether the array still has the address, the length, the memory order and the dtype that were read.
+    /// Whether the array still has the address, the length, the memory order and the dtype that were read, and these flags.
     ///
     /// # Safety
     /// A reference to the array has been held since it was read.
-    unsafe fn is_current(&self) -> bool {
+    unsafe fn is_current(&self, flags: c_int) -> bool {
         // SAFETY: a live array keeps its fields where they are.
         let fields = unsafe { self.fields.as_ref() };
         lies_at(fields, self.data.as_ptr(), self.len)
             && fields.flags & self.flags & DENSE != 0
+            && fields.flags & flags == flags
             && element_type(fields).dtype == Some(self.dtype)
-    }
-
-    /// [`PlainArray::is_current`] for an array that is to be written.
-    ///
-    /// # Safety
-    /// A reference to the array has been held since it was read.
-    unsafe fn is_current_output(&self) -> bool {
-        // SAFETY: the caller has held a reference to the array since it was read.
-        unsafe { self.is_current() && self.fields.as_ref().flags & npyffi::NPY_ARRAY_WRITEABLE != 0 }
     }
 
     /// A new array with the shape, the memory order and the dtype of this one. It is one of `outputs`.
@@ -175,15 +167,15 @@ impl<'py> PlainArrays<'py> {
         self.arrays.iter().map(|array| array.len).sum()
     }
 
-    /// Whether all arrays are still those that were read.
-    fn are_current(&self) -> bool {
+    /// Whether all arrays are still those that were read, and have these flags.
+    fn are_current(&self, flags: c_int) -> bool {
         // SAFETY: `held` are the arrays that were read.
-        self.arrays.iter().all(|array| unsafe { array.is_current() })
+        self.arrays.iter().all(|array| unsafe { array.is_current(flags) })
     }
 
     /// The arrays as views to read.
     pub(in crate::py) fn views(&self) -> PyResult<PlainViews<'_>> {
-        if !self.are_current() {
+        if !self.are_current(0) {
             return Err(resized());
         }
         Ok(PlainViews { arrays: &self.arrays })
@@ -341,7 +333,7 @@ impl Outputs<'_> {
 
     /// Whether the outputs can be written while the inputs are read.
     fn fit(&self, inputs: &PlainArrays<'_>) -> Result<bool> {
-        let (inputs, outputs) = (&inputs.arrays[..], self.of(inputs));
+        let (inputs, outputs) = (inputs.arrays.as_slice(), self.of(inputs));
         // SAFETY: the arrays that were read are held beside them.
         if !inputs.iter().zip(outputs).all(|(input, output)| unsafe { output.takes(input) }) {
             return Ok(false);
@@ -371,16 +363,13 @@ impl<'a, 'py> OperandPairs<'a, 'py> {
         Self { inputs, outputs }
     }
 
-    fn are_current(&self) -> bool {
-        // SAFETY: the arrays that were read are held beside them.
-        let are_current =
-            self.outputs.of(self.inputs).iter().all(|array| unsafe { array.is_current_output() });
-        are_current && (self.outputs.arrays.is_none() || self.inputs.are_current())
-    }
-
     /// The memory to read and to write, for work without Python.
     pub(in crate::py) fn tasks(&mut self) -> PyResult<PlainTasks<'_>> {
-        if !self.are_current() {
+        let are_current = match &self.outputs.arrays {
+            None => self.inputs.are_current(npyffi::NPY_ARRAY_WRITEABLE),
+            Some(outputs) => self.inputs.are_current(0) && outputs.are_current(npyffi::NPY_ARRAY_WRITEABLE),
+        };
+        if !are_current {
             return Err(resized());
         }
         Ok(PlainTasks { inputs: &self.inputs.arrays, outputs: self.outputs.of(self.inputs) })
