@@ -20,7 +20,7 @@ pub use self::block::{blocks_of, with_scratch};
 pub use self::broadcast::{Broadcast, BroadcastRun};
 pub use self::layout::{Axis, Layout, MAX_AXES, copy_order, memory_order};
 pub use self::memory::Memory;
-pub use self::slices::Slices;
+pub use self::slices::{GATHERED_AT_ONCE, Slices};
 pub use self::target::{Cells, Target};
 pub use self::view::View;
 pub use self::work::{Bounds, Factors, Store, Uniform, Work, apply_elementwise, write_made};

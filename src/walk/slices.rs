@@ -11,6 +11,9 @@ use crate::element::Element;
 /// The fewest neighbouring columns that are worth an accumulator each. Fewer columns are reduced one by one.
 const MIN_COLUMNS: usize = 4;
 
+/// Elements of each slice that [`Slices::with_pieces`] gathers at a time. Those of 256 slices of float32 fit into the L2 cache.
+pub const GATHERED_AT_ONCE: usize = 256;
+
 /// An array cut into slices along some of its axes: one slice for each position of the kept axes, its
 /// elements along the reduced ones.
 pub struct Slices<'a, T> {
@@ -105,6 +108,53 @@ impl<'a, T: Element> Slices<'a, T> {
     #[inline]
     pub fn row<'b>(&'b self, element: usize, range: Range<usize>, scratch: &'b mut [T]) -> &'b [T] {
         self.memory.block(self.start + self.reduced.offset(element), &self.kept, range, scratch)
+    }
+
+    /// Calls `visit` with elements `range` of each of the slices `at`. Unless they are contiguous, they are gathered, at most
+    /// [`GATHERED_AT_ONCE`] of each slice: one element of all slices after the other, because slices may lie side by side.
+    #[inline]
+    pub fn with_pieces<R, const N: usize>(
+        &self,
+        at: [usize; N],
+        range: Range<usize>,
+        visit: impl FnOnce([&[T]; N]) -> R,
+    ) -> R {
+        let starts = at.map(|at| self.start + self.kept.offset(at));
+        if let (Memory::Elements(elements), Some(offset)) = (self.memory, self.reduced.contiguous(&range)) {
+            let from = |start: isize| (start + offset).cast_unsigned();
+            return visit(starts.map(|start| &elements[from(start)..from(start) + range.len()]));
+        }
+        self.with_gathered(starts, range, visit)
+    }
+
+    /// [`Slices::with_pieces`] for elements that are not contiguous. This is out of line, because the scratch is a large stack
+    /// frame, which takes time even where it is not used.
+    #[inline(never)]
+    fn with_gathered<R, const N: usize>(
+        &self,
+        starts: [isize; N],
+        range: Range<usize>,
+        visit: impl FnOnce([&[T]; N]) -> R,
+    ) -> R {
+        let mut gathered = [[T::ZERO; GATHERED_AT_ONCE]; N];
+        let len = range.len();
+        if let Memory::Elements(elements) = self.memory {
+            let mut to = 0..len;
+            self.reduced.runs(range, |offset, step, count| {
+                let mut from = starts.map(|start| start + offset);
+                for i in to.by_ref().take(count) {
+                    for (to, from) in gathered.iter_mut().zip(&mut from) {
+                        to[i] = elements[from.cast_unsigned()];
+                        *from += step;
+                    }
+                }
+            });
+        } else {
+            for (to, start) in gathered.iter_mut().zip(starts) {
+                self.memory.gather(start, &self.reduced, range.clone(), &mut to[..len]);
+            }
+        }
+        visit(gathered.each_ref().map(|row| &row[..len]))
     }
 
     /// Whether the slices are columns: neighbours in memory belong to neighbouring slices. Then rows are added to one

@@ -15,8 +15,8 @@ use _core::kernel::scale_each::FactorKind;
 use _core::kernel::sum::BLOCK;
 use _core::scaled::{Factor, Rounding};
 use _core::walk::{
-    Axis, Bounds, Broadcast, BroadcastRun, Cells, Factors, Layout, MAX_AXES, Memory, Slices, Store, Target,
-    Uniform, View, Work, apply_elementwise, memory_order,
+    Axis, Bounds, Broadcast, BroadcastRun, Cells, Factors, GATHERED_AT_ONCE, Layout, MAX_AXES, Memory,
+    Slices, Store, Target, Uniform, View, Work, apply_elementwise, memory_order,
 };
 
 fn widest() -> Isa {
@@ -381,6 +381,15 @@ fn slices_are_rows_and_columns_of_one_matrix() {
             }
             let expected: Vec<i64> = reduced.iter().map(|offset| value(*from, *offset)).collect();
             check_view(&mut random, &slices.slice(at), &expected);
+        }
+        for range in ranges(&mut random, reduced.len()) {
+            let range = range.start..range.end.min(range.start + GATHERED_AT_ONCE);
+            if !kept.is_empty() && !range.is_empty() {
+                let at = [0; 3].map(|_| random.below(kept.len()));
+                let expected =
+                    at.map(|at| range.clone().map(|i| value(kept[at], reduced[i])).collect::<Vec<_>>());
+                slices.with_pieces(at, range, |pieces| assert_eq!(pieces.map(<[i64]>::to_vec), expected));
+            }
         }
         for (element, offset) in reduced.iter().enumerate().step_by(step(reduced.len())) {
             let expected: Vec<i64> = kept.iter().map(|from| value(*from, *offset)).collect();
