@@ -203,8 +203,9 @@ impl Norms {
         let (inner_len, block_len) = (count(inner), count(inner) * count(&[axis]));
         let mut values = zeros(count(outer) * inner_len)?;
         for (i, norm) in self.values.iter().enumerate() {
-            let largest = values.get_mut(i / block_len * inner_len + i % inner_len);
-            largest.into_iter().for_each(|largest: &mut Scaled| *largest = largest.max(*norm));
+            if let Some(largest) = values.get_mut(i / block_len * inner_len + i % inner_len) {
+                *largest = largest.max(*norm);
+            }
         }
         Ok(Self { values, kept: outer.iter().chain(inner).copied().collect() })
     }
