@@ -16,7 +16,7 @@ use crate::isa::{Aligned, Isa, StreamGuard, prefetch_distance};
 use crate::kernel::scale_each::{FactorKind, ScaleEach};
 use crate::kernel::sum::{Abs, ROWS_AT_ONCE, Square};
 use crate::scaled::{Factor, FromNorm};
-use crate::walk::{View, write_made};
+use crate::walk::{View, stream_made};
 
 /// The length of the longest column for [`scale_columns`], in elements. A strip of longer columns would be too narrow.
 const LONGEST_COLUMN: usize = 1024;
@@ -227,10 +227,11 @@ impl<T: Scalable> Strip<'_, T> {
         let scale = |place: usize, to: &mut [T::Part], factors: &[f64]| {
             let from = source.map(|source| &source[place..place + to.len()]);
             match (from, &guard) {
-                // By this path alone: for short rows, the choice in there takes a part of the time.
-                (Some(_), Some(_)) => write_made(isa, guard.as_ref(), from, to, |part, from, to| {
-                    isa.run(ScaleEach { from, to, factors: &factors[part], kind });
-                }),
+                (Some(from), Some(guard)) => {
+                    stream_made(isa, guard, from, to, |part, from, to| {
+                        isa.run(ScaleEach { from: Some(from), to, factors: &factors[part], kind });
+                    });
+                }
                 _ => isa.run(ScaleEach { from, to, factors, kind }),
             }
         };

@@ -27,11 +27,10 @@ impl<T: Real> Work<T> for Towards<'_, T> {
     }
     fn apply(&self, isa: Isa, store: Store<'_>, at: Range<usize>, from: Option<&[T]>, to: &mut [T]) {
         let is_base = self.other_is_t;
-        write_made(isa, store, from, to, |part, from, data| {
+        write_made(isa, store, at, from, to, |at, from, data| {
             if let Some(from) = from {
                 data.copy_from_slice(from);
             }
-            let at = at.start + part.start..at.start + part.end;
             self.other.with_block(at, |other| match self.factor {
                 Some(factor) if !Factor::erases(factor.by) => {
                     isa.run(Approach { data, other, is_base, factor })

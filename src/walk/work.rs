@@ -33,23 +33,38 @@ pub trait Work<T: Ordered>: Sync {
     fn apply(&self, isa: Isa, store: Store<'_>, at: Range<usize>, from: Option<&[T]>, to: &mut [T]);
 }
 
-/// Writes the elements that `make(positions, from, to)` computes, in place or from another slice. Non-temporal stores write them one
-/// part after the other. Each part is computed in the L1 cache, so that memory is read and written in turns.
-#[inline]
-pub fn write_made<T: Ordered>(
+/// Writes the elements that `make(positions, from, made)` computes by non-temporal stores, one part after the other. Each part
+/// is computed in the L1 cache, so that memory is read and written in turns.
+pub fn stream_made<T: Ordered>(
     isa: Isa,
-    store: Store<'_>,
-    from: Option<&[T]>,
+    guard: &StreamGuard,
+    from: &[T],
     to: &mut [T],
-    mut make: impl FnMut(Range<usize>, Option<&[T]>, &mut [T]),
+    mut make: impl FnMut(Range<usize>, &[T], &mut [T]),
 ) {
-    let (Some(guard), Some(from)) = (store, from) else { return make(0..to.len(), from, to) };
     let Aligned(made) = &mut Aligned([T::ZERO; STREAMED_PART]);
     let parts = from.chunks(STREAMED_PART).zip(to.chunks_mut(STREAMED_PART));
     for (begin, (from, to)) in (0..).step_by(STREAMED_PART).zip(parts) {
         let made = &mut made[..from.len()];
-        make(begin..begin + from.len(), Some(from), made);
+        make(begin..begin + from.len(), from, made);
         isa.stream(guard, made, to, Identity);
+    }
+}
+
+/// Writes the elements that `make(positions, from, to)` computes at these positions, in place or from another slice.
+pub fn write_made<T: Ordered>(
+    isa: Isa,
+    store: Store<'_>,
+    at: Range<usize>,
+    from: Option<&[T]>,
+    to: &mut [T],
+    make: impl Fn(Range<usize>, Option<&[T]>, &mut [T]),
+) {
+    match (store, from) {
+        (Some(guard), Some(from)) => stream_made(isa, guard, from, to, |part, from, to| {
+            make(at.start + part.start..at.start + part.end, Some(from), to);
+        }),
+        _ => make(at, from, to),
     }
 }
 
@@ -113,8 +128,8 @@ impl<T: Real> Work<T> for Factors<'_> {
         changes
     }
     fn apply(&self, isa: Isa, store: Store<'_>, at: Range<usize>, from: Option<&[T]>, to: &mut [T]) {
-        write_made(isa, store, from, to, |part, from, to| {
-            self.factors.with_runs(at.start + part.start..at.start + part.end, |run, factors| {
+        write_made(isa, store, at, from, to, |at, from, to| {
+            self.factors.with_runs(at, |run, factors| {
                 let (from, to) = (from.map(|from| &from[run.clone()]), &mut to[run]);
                 match factors {
                     BroadcastRun::Each(factors) => isa.run(ScaleEach { from, to, factors, kind: self.kind }),
@@ -184,8 +199,8 @@ impl<T: Ordered> Work<T> for Bounds<'_, T> {
         changes
     }
     fn apply(&self, isa: Isa, store: Store<'_>, at: Range<usize>, from: Option<&[T]>, to: &mut [T]) {
-        write_made(isa, store, from, to, |part, from, to| {
-            self.with_runs(at.start + part.start..at.start + part.end, |run, bounds| {
+        write_made(isa, store, at, from, to, |at, from, to| {
+            self.with_runs(at, |run, bounds| {
                 let (from, to) = (from.map(|from| &from[run.clone()]), &mut to[run]);
                 match bounds {
                     BoundsRun::Each(lo, hi) => isa.run(ClipEach { from, to, lo, hi }),
