@@ -147,9 +147,9 @@ impl<T: Real, const TOWARD_ZERO: bool> Lines<T> for HalfTimes<TOWARD_ZERO> {
     fn line<const N: usize, L: Level>(&self, level: L, from: &[T; N]) -> [T; N] {
         let (mut singles, mut made) = ([0.0; N], [T::ZERO; N]);
         if N >= IN_LINE {
-            let differ = if let Some((from, to)) = slice_of(from).zip(slice_of_mut(&mut made)) {
+            let differ = if let Some((from, to)) = slice_of::<F16, _>(from).zip(slice_of_mut(&mut made)) {
                 products_of_halves::<TOWARD_ZERO, _>(level, from, to, &self.bounds)
-            } else if let Some((from, to)) = slice_of(from).zip(slice_of_mut(&mut made)) {
+            } else if let Some((from, to)) = slice_of::<Bf16, _>(from).zip(slice_of_mut(&mut made)) {
                 products_of_bfloats::<TOWARD_ZERO>(from, to, &self.bounds)
             } else {
                 true

@@ -72,7 +72,7 @@ impl<T: Real> ScaleEach<'_, T> {
         }
         let Self { from, to, factors, .. } = self;
         by_singles(level, from, to, |singles, place| {
-            for (single, by) in singles.iter_mut().zip(&factors[place]) {
+            for (single, by) in singles.iter_mut().zip(factors.get(place).unwrap_or_default()) {
                 *single = product::<T, _, TOWARD_ZERO>(*single, *by);
             }
         });
