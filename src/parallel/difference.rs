@@ -33,7 +33,7 @@ impl<T: Real> Work<T> for Towards<'_, T> {
             }
             self.other.with_block(at, |other| match self.factor {
                 Some(factor) if !Factor::erases(factor.by) => {
-                    isa.run(Approach { data, other, is_base, factor })
+                    isa.run(Approach { data, other, is_base, factor });
                 }
                 // The result is either the other array or the contents of `data`.
                 factor if factor.is_none() == self.other_is_t => data.copy_from_slice(other),

@@ -149,7 +149,7 @@ fn cleared(memory: &mut Option<[f32; BLOCK]>, len: usize) -> &mut [f32] {
     &mut memory.get_or_insert_with(|| [0.0; _])[..len]
 }
 
-impl<'a, T: Real> Rows<'a, T> {
+impl<T: Real> Rows<'_, T> {
     /// Scales the rows from number `first` on. `norms` gets the norm of each row, or is empty.
     fn scale(&self, first: usize, mut target: Target<'_, T>, norms: &mut [T::Norm]) {
         let is_in_place = self.source.is_none();
