@@ -133,12 +133,12 @@ impl Accumulator {
 
     /// Adds floats. float16 is converted to float32 first.
     fn add_blocks<T: Element>(&mut self, isa: Isa, data: &[T]) {
-        let mut singles = [0.0; BLOCK];
+        let mut singles = None;
         for block in data.chunks(BLOCK) {
             let extremes = isa.run(Extremes(block));
             if let Some(halves) = slice_of::<F16, _>(block) {
                 prefetch_ahead(halves, size_of_val(halves));
-                let singles = &mut singles[..halves.len()];
+                let singles = &mut singles.get_or_insert_with(|| [0.0; BLOCK])[..halves.len()];
                 isa.run(ToSingles { from: halves, to: &mut *singles });
                 self.add_block(isa, singles, extremes, format_of::<F16>());
             } else {
