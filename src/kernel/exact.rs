@@ -11,8 +11,7 @@ use std::ops::Range;
 
 use crate::element::{Element, F16};
 use crate::error::{Result, vec_with_room};
-use crate::isa::{Isa, Level, Op, prefetch_ahead, slice_of};
-use crate::kernel::rows::ToSingles;
+use crate::isa::{CONVERTED, Isa, Level, Op, prefetch_ahead, slice_of};
 use crate::kernel::sum::{Abs, BLOCK, Square, Term};
 use crate::kernel::truncate::format_of;
 use crate::scaled::power_of_two;
@@ -131,59 +130,50 @@ impl Accumulator {
         }
     }
 
-    /// Adds floats. float16 is converted to float32 first.
+    /// Adds floats. If all nonzero elements of a block are near enough to its largest, integers and float64 hold their sum
+    /// without rounding.
     fn add_blocks<T: Element>(&mut self, isa: Isa, data: &[T]) {
-        let mut singles = None;
-        for block in data.chunks(BLOCK) {
-            let extremes = isa.run(Extremes(block));
-            if let Some(halves) = slice_of::<F16, _>(block) {
-                prefetch_ahead(halves, size_of_val(halves));
-                let singles = &mut singles.get_or_insert_with(|| [0.0; BLOCK])[..halves.len()];
-                isa.run(ToSingles { from: halves, to: &mut *singles });
-                self.add_block(isa, singles, extremes, format_of::<F16>());
-            } else {
-                self.add_block(isa, block, extremes, format_of::<T>());
-            }
-        }
-    }
-
-    /// Adds a block. If all nonzero elements are near enough to the largest, integers and float64 hold their sum without rounding.
-    fn add_block<T: Element>(
-        &mut self,
-        isa: Isa,
-        block: &[T],
-        [least, largest]: [f64; 2],
-        (mantissa, lowest): (i32, i32),
-    ) {
+        let (mantissa, lowest) = format_of::<T>();
         // The square of a float64 is rounded to its digits. One digit more, because squares of one exponent have two. The last
         // digits of the rounding errors are no farther from their first.
         let (power, mantissa) = match self.power {
             Power::One => (1, mantissa),
             Power::Two => (2, if T::DOUBLE { mantissa + 1 } else { 2 * mantissa }),
         };
-        if largest == 0.0 {
-            return;
-        }
-        // Subnormal numbers have the exponent of the smallest normal ones: their last digits have the same weight.
-        let exponent = |x: f64| ((x.to_bits() >> 52) as i32 - 1023).max(lowest);
-        let (least, largest) = (exponent(least), exponent(largest));
-        // The terms lie below 2^top, and have no digit below 2^(top - digits).
-        let (digits, top) = ((largest - least) * power + mantissa, (largest + 1) * power);
-        if !EXPONENTS.contains(&largest) || digits > UPPER_DIGITS + LOWER_DIGITS {
-            return self.add_to_table(block);
-        }
-        match self.power {
-            Power::One => self.add_terms(isa, block, Abs, digits, top),
-            Power::Two => self.add_terms(isa, block, Square, digits, top),
-        }
-        if T::DOUBLE && self.power == Power::Two {
-            // The last digit of a square below 2^top is at most 2^(top - 53), and its error at most half of that.
-            self.add_terms(isa, block, SquareError, digits, top - 53);
+        for block in data.chunks(BLOCK) {
+            let [least, largest] = isa.run(Extremes(block));
+            if largest == 0.0 {
+                continue;
+            }
+            // Subnormal numbers have the exponent of the smallest normal ones: their last digits have the same weight.
+            let exponent = |x: f64| ((x.to_bits() >> 52) as i32 - 1023).max(lowest);
+            let (least, largest) = (exponent(least), exponent(largest));
+            // The terms lie below 2^top, and have no digit below 2^(top - digits).
+            let (digits, top) = ((largest - least) * power + mantissa, (largest + 1) * power);
+            if !EXPONENTS.contains(&largest) || digits > UPPER_DIGITS + LOWER_DIGITS {
+                self.add_to_table(block);
+                continue;
+            }
+            match self.power {
+                Power::One => self.add_block(isa, block, Abs, digits, top),
+                Power::Two => self.add_block(isa, block, Square, digits, top),
+            }
+            if T::DOUBLE && self.power == Power::Two {
+                // The last digit of a square below 2^top is at most 2^(top - 53), and its error at most half of that.
+                self.add_block(isa, block, SquareError, digits, top - 53);
+            }
         }
     }
 
     /// Adds the terms of a block, which lie below `2^top` and have no digit below `2^(top - digits)`.
-    fn add_terms<T: Element>(&mut self, isa: Isa, block: &[T], term: impl Term<T>, digits: i32, top: i32) {
+    fn add_block<T: Element>(
+        &mut self,
+        isa: Isa,
+        block: &[T],
+        term: impl Term<T> + Term<f32>,
+        digits: i32,
+        top: i32,
+    ) {
         // Sums of so many terms lie below 2^(top + more), and float64 holds them without rounding.
         let more = (f64::MANTISSA_DIGITS.cast_signed() - digits).clamp(0, GROUP_DIGITS);
         let top = top + more;
@@ -254,7 +244,7 @@ const LOWER_DIGITS: i32 = 53 - 10;
 /// the sums are scaled by, and for all digits of the errors of squares.
 const EXPONENTS: Range<i32> = -400..500;
 /// Lanes of [`AddBlock`].
-const LANES: usize = 16;
+const LANES: usize = CONVERTED;
 /// The binary logarithm of the most rows whose terms are added in each lane before the sum is split; float64 must add them
 /// without rounding. Splitting takes four operations, so more rows would save less than half an operation for each term.
 const GROUP_DIGITS: i32 = 3;
@@ -272,7 +262,7 @@ impl<T: Element> Op for Extremes<'_, T> {
     type Output = [f64; 2];
     #[inline(always)]
     fn eval<L: Level>(self, _: L) -> [f64; 2] {
-        // All bits are set in the largest NaN.
+        // Magnitudes sort as integers, NaN above infinity. All bits are set in the largest NaN.
         let highest = T::from_bytes(&[u8::MAX; size_of::<f64>()], false).magnitude();
         let (mut least, mut largest) = (highest, T::Magnitude::default());
         for x in self.0 {
@@ -294,10 +284,10 @@ struct AddBlock<'a, T, F> {
     term: F,
 }
 
-impl<T: Element, F: Term<T>> Op for AddBlock<'_, T, F> {
+impl<T: Element, F: Term<T> + Term<f32>> Op for AddBlock<'_, T, F> {
     type Output = (i64, f64);
     #[inline(always)]
-    fn eval<L: Level>(self, _: L) -> (i64, f64) {
+    fn eval<L: Level>(self, level: L) -> (i64, f64) {
         let (mut upper, mut lower) = ([0u64; LANES], [0.0; LANES]);
         let (rows, rest) = self.block.as_chunks::<LANES>();
         // The next block is fetched meanwhile, or the search for its extremes would wait for the memory.
@@ -308,21 +298,19 @@ impl<T: Element, F: Term<T>> Op for AddBlock<'_, T, F> {
             let mut sums = [0.0; LANES];
             for row in group {
                 prefetch_ahead(row, next);
-                for j in 0..LANES {
-                    sums[j] = self.term.add::<L>(sums[j], row[j]);
-                }
+                add_to_each(level, &mut sums, row, self.term);
             }
             // Terms that are negative have too many digits for groups.
-            add_row::<L, f64>(&mut upper, &mut lower, &sums, self.shift, Abs);
+            add_terms::<L, f64>(&mut upper, &mut lower, &sums, self.shift, Abs);
         }
         for row in &rows[whole..] {
             prefetch_ahead(row, next);
-            add_row::<L, _>(&mut upper, &mut lower, row, self.shift, self.term);
+            add_row(level, &mut upper, &mut lower, row, self.shift, self.term);
         }
         // The zeros of the padding add nothing but `shift`.
         let mut last = [T::ZERO; LANES];
         last[..rest.len()].copy_from_slice(rest);
-        add_row::<L, _>(&mut upper, &mut lower, &last, self.shift, self.term);
+        add_row(level, &mut upper, &mut lower, &last, self.shift, self.term);
         // These integers contain the bits of `shift` once for each lane of a group, of a single row and of the padded row.
         let upper = upper.into_iter().fold(0, u64::wrapping_add);
         let shifts = ((whole / self.group + rows.len() - whole + 1) * LANES) as u64;
@@ -331,9 +319,32 @@ impl<T: Element, F: Term<T>> Op for AddBlock<'_, T, F> {
     }
 }
 
-/// Adds the terms of a row in two parts.
+/// Adds a row in two parts. float16 is converted to float32 first.
 #[inline(always)]
-fn add_row<L: Level, T: Element>(
+fn add_row<L: Level, T: Element, F: Term<T> + Term<f32>>(
+    level: L,
+    upper: &mut [u64; LANES],
+    lower: &mut [f64; LANES],
+    row: &[T; LANES],
+    shift: f64,
+    term: F,
+) {
+    match widened(level, row) {
+        Some(row) => add_terms::<L, f32>(upper, lower, &row, shift, term),
+        None => add_terms::<L, T>(upper, lower, row, shift, term),
+    }
+}
+
+/// A row of float16 as float32.
+#[inline(always)]
+fn widened<L: Level, T: Element>(level: L, row: &[T; LANES]) -> Option<[f32; LANES]> {
+    let halves = slice_of::<F16, _>(row)?.first_chunk()?;
+    Some(level.widen(halves))
+}
+
+/// Adds the terms in two parts.
+#[inline(always)]
+fn add_terms<L: Level, T: Element>(
     upper: &mut [u64; LANES],
     lower: &mut [f64; LANES],
     row: &[T; LANES],
@@ -345,6 +356,25 @@ fn add_row<L: Level, T: Element>(
         let shifted = term.add::<L>(shift, row[j]);
         upper[j] = upper[j].wrapping_add(shifted.to_bits());
         lower[j] += term.add::<L>(shift - shifted, row[j]);
+    }
+}
+
+/// Adds the terms of a row to the sums of its lanes, which must not round.
+#[inline(always)]
+fn add_to_each<L: Level, T: Element, F: Term<T> + Term<f32>>(
+    level: L,
+    sums: &mut [f64; LANES],
+    row: &[T; LANES],
+    term: F,
+) {
+    if let Some(row) = widened(level, row) {
+        for j in 0..LANES {
+            sums[j] = term.add::<L>(sums[j], row[j]);
+        }
+    } else {
+        for j in 0..LANES {
+            sums[j] = term.add::<L>(sums[j], row[j]);
+        }
     }
 }
 
