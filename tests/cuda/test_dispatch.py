@@ -289,7 +289,7 @@ def test_another_argument_for_a_numpy_array_is_an_error_that_names_it(calls, whi
 def test_an_array_in_place_of_a_list_is_tensorflows_error(calls):
     assert error_of(lambda: gc.global_norm(Device())) == (
         TypeError,
-        f"`t_list` should be a sequence of tensors. Received {Device}.",
+        f"`t_list` should be a sequence of tensors. Received {Device}. Pass [t_list] for one tensor.",
     )
     assert not calls
 
