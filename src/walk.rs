@@ -23,4 +23,4 @@ pub use self::memory::Memory;
 pub use self::slices::{GATHERED_AT_ONCE, Slices};
 pub use self::target::{Cells, Target};
 pub use self::view::View;
-pub use self::work::{Bounds, Factors, Store, Uniform, Work, apply_elementwise, stream_made, write_made};
+pub use self::work::{Bounds, Factors, Store, Uniform, Work, apply_elementwise, stream_made};

@@ -6,7 +6,7 @@ use crate::element::Real;
 use crate::isa::Isa;
 use crate::kernel::difference::Approach;
 use crate::scaled::Factor;
-use crate::walk::{Store, View, Work, write_made};
+use crate::walk::{View, Work};
 
 /// A step from the base toward `t`, applied to `t` or to the base.
 pub struct Towards<'a, T> {
@@ -25,20 +25,16 @@ impl<T: Real> Work<T> for Towards<'_, T> {
             Some(factor) => !(self.other_is_t && Factor::erases(factor.by)),
         }
     }
-    fn apply(&self, isa: Isa, store: Store<'_>, at: Range<usize>, from: Option<&[T]>, to: &mut [T]) {
+    fn apply(&self, isa: Isa, at: Range<usize>, from: Option<&[T]>, data: &mut [T]) {
+        if let Some(from) = from {
+            data.copy_from_slice(from);
+        }
         let is_base = self.other_is_t;
-        write_made(isa, store, at, from, to, |at, from, data| {
-            if let Some(from) = from {
-                data.copy_from_slice(from);
-            }
-            self.other.with_block(at, |other| match self.factor {
-                Some(factor) if !Factor::erases(factor.by) => {
-                    isa.run(Approach { data, other, is_base, factor });
-                }
-                // The result is either the other array or the contents of `data`.
-                factor if factor.is_none() == self.other_is_t => data.copy_from_slice(other),
-                _ => {}
-            });
+        self.other.with_block(at, |other| match self.factor {
+            Some(factor) if !Factor::erases(factor.by) => isa.run(Approach { data, other, is_base, factor }),
+            // The result is either the other array or the contents of `data`.
+            factor if factor.is_none() == self.other_is_t => data.copy_from_slice(other),
+            _ => {}
         });
     }
 }

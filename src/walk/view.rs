@@ -89,7 +89,7 @@ impl<'a, T: Element> View<'a, T> {
     }
 
     /// Calls `visit` for each block of the elements at `range`, or once for all of them if the view is dense. Blocks begin at
-    /// multiples of [`BLOCK`](crate::kernel::sum::BLOCK) from the range's start.
+    /// multiples of [`BLOCK`] from the range's start.
     pub fn for_blocks(&self, range: Range<usize>, mut visit: impl FnMut(&[T])) {
         if let Self::Dense(data) = self {
             return visit(&data[range]);

@@ -23,14 +23,20 @@ pub type Store<'a> = Option<&'a StreamGuard>;
 /// The number of elements that are computed in the L1 cache before non-temporal stores write them to memory.
 const STREAMED_PART: usize = 512;
 
-/// Elementwise work on the elements at given positions: at most a block of them, or any number by non-temporal stores.
+/// Elementwise work on the elements at given positions, at most a block of them.
 pub trait Work<T: Ordered>: Sync {
     /// Whether `apply` would change any element. If not, an output in place is not written.
     fn changes(&self, _: Isa, _: Range<usize>, _: &[T]) -> bool {
         true
     }
-    /// Does the work, in place or from another slice. `store` says how results from another slice are written.
-    fn apply(&self, isa: Isa, store: Store<'_>, at: Range<usize>, from: Option<&[T]>, to: &mut [T]);
+    /// Does the work, in place or from another slice.
+    fn apply(&self, isa: Isa, at: Range<usize>, from: Option<&[T]>, to: &mut [T]);
+    /// Does the work by non-temporal stores, for any number of elements.
+    fn stream_into(&self, isa: Isa, guard: &StreamGuard, at: Range<usize>, from: &[T], to: &mut [T]) {
+        stream_made(isa, guard, from, to, |part, from, made| {
+            self.apply(isa, at.start + part.start..at.start + part.end, Some(from), made);
+        });
+    }
 }
 
 /// Writes the elements that `make(positions, from, made)` computes by non-temporal stores, one part after the other. Each part
@@ -51,23 +57,6 @@ pub fn stream_made<T: Ordered>(
     }
 }
 
-/// Writes the elements that `make(positions, from, to)` computes at these positions, in place or from another slice.
-pub fn write_made<T: Ordered>(
-    isa: Isa,
-    store: Store<'_>,
-    at: Range<usize>,
-    from: Option<&[T]>,
-    to: &mut [T],
-    make: impl Fn(Range<usize>, Option<&[T]>, &mut [T]),
-) {
-    match (store, from) {
-        (Some(guard), Some(from)) => stream_made(isa, guard, from, to, |part, from, to| {
-            make(at.start + part.start..at.start + part.end, Some(from), to);
-        }),
-        _ => make(at, from, to),
-    }
-}
-
 /// Work that applies one function to all elements.
 #[derive(Clone, Copy, Debug)]
 pub struct Uniform<M>(pub M);
@@ -76,8 +65,11 @@ impl<T: Ordered, M: Map<T>> Work<T> for Uniform<M> {
     fn changes(&self, isa: Isa, _: Range<usize>, data: &[T]) -> bool {
         isa.run(AnyChange { data, map: self.0 })
     }
-    fn apply(&self, isa: Isa, store: Store<'_>, _: Range<usize>, from: Option<&[T]>, to: &mut [T]) {
-        self.0.apply(isa, store, from, to);
+    fn apply(&self, isa: Isa, _: Range<usize>, from: Option<&[T]>, to: &mut [T]) {
+        self.0.apply(isa, None, from, to);
+    }
+    fn stream_into(&self, isa: Isa, guard: &StreamGuard, _: Range<usize>, from: &[T], to: &mut [T]) {
+        self.0.apply(isa, Some(guard), Some(from), to);
     }
 }
 
@@ -86,12 +78,17 @@ impl<T: Ordered, W: Work<T>> Work<T> for Option<W> {
     fn changes(&self, isa: Isa, at: Range<usize>, data: &[T]) -> bool {
         self.as_ref().is_some_and(|work| work.changes(isa, at, data))
     }
-    fn apply(&self, isa: Isa, store: Store<'_>, at: Range<usize>, from: Option<&[T]>, to: &mut [T]) {
-        match (self, store, from) {
-            (Some(work), ..) => work.apply(isa, store, at, from, to),
-            (None, Some(guard), Some(from)) => isa.stream(guard, from, to, Identity),
-            (None, None, Some(from)) => to.copy_from_slice(from),
-            (None, _, None) => {}
+    fn apply(&self, isa: Isa, at: Range<usize>, from: Option<&[T]>, to: &mut [T]) {
+        match (self, from) {
+            (Some(work), _) => work.apply(isa, at, from, to),
+            (None, Some(from)) => to.copy_from_slice(from),
+            (None, None) => {}
+        }
+    }
+    fn stream_into(&self, isa: Isa, guard: &StreamGuard, at: Range<usize>, from: &[T], to: &mut [T]) {
+        match self {
+            Some(work) => work.stream_into(isa, guard, at, from, to),
+            None => isa.stream(guard, from, to, Identity),
         }
     }
 }
@@ -111,7 +108,7 @@ impl Factors<'_> {
     fn scale_by_one<T: Real>(&self, isa: Isa, by: f64, from: Option<&[T]>, to: &mut [T]) {
         let factor = Factor { rounding: self.kind.rounding, ..Factor::new(by, 1.0) };
         let scaling = (by != 1.0).then_some(Uniform(Scale(factor)));
-        scaling.apply(isa, None, 0..to.len(), from, to);
+        scaling.apply(isa, 0..to.len(), from, to);
     }
 }
 
@@ -127,15 +124,13 @@ impl<T: Real> Work<T> for Factors<'_> {
         });
         changes
     }
-    fn apply(&self, isa: Isa, store: Store<'_>, at: Range<usize>, from: Option<&[T]>, to: &mut [T]) {
-        write_made(isa, store, at, from, to, |at, from, to| {
-            self.factors.with_runs(at, |run, factors| {
-                let (from, to) = (from.map(|from| &from[run.clone()]), &mut to[run]);
-                match factors {
-                    BroadcastRun::Each(factors) => isa.run(ScaleEach { from, to, factors, kind: self.kind }),
-                    BroadcastRun::Repeated(by) => self.scale_by_one(isa, by, from, to),
-                }
-            });
+    fn apply(&self, isa: Isa, at: Range<usize>, from: Option<&[T]>, to: &mut [T]) {
+        self.factors.with_runs(at, |run, factors| {
+            let (from, to) = (from.map(|from| &from[run.clone()]), &mut to[run]);
+            match factors {
+                BroadcastRun::Each(factors) => isa.run(ScaleEach { from, to, factors, kind: self.kind }),
+                BroadcastRun::Repeated(by) => self.scale_by_one(isa, by, from, to),
+            }
         });
     }
 }
@@ -198,15 +193,13 @@ impl<T: Ordered> Work<T> for Bounds<'_, T> {
         });
         changes
     }
-    fn apply(&self, isa: Isa, store: Store<'_>, at: Range<usize>, from: Option<&[T]>, to: &mut [T]) {
-        write_made(isa, store, at, from, to, |at, from, to| {
-            self.with_runs(at, |run, bounds| {
-                let (from, to) = (from.map(|from| &from[run.clone()]), &mut to[run]);
-                match bounds {
-                    BoundsRun::Each(lo, hi) => isa.run(ClipEach { from, to, lo, hi }),
-                    BoundsRun::Repeated(map) => map.apply(isa, None, from, to),
-                }
-            });
+    fn apply(&self, isa: Isa, at: Range<usize>, from: Option<&[T]>, to: &mut [T]) {
+        self.with_runs(at, |run, bounds| {
+            let (from, to) = (from.map(|from| &from[run.clone()]), &mut to[run]);
+            match bounds {
+                BoundsRun::Each(lo, hi) => isa.run(ClipEach { from, to, lo, hi }),
+                BoundsRun::Repeated(map) => map.apply(isa, None, from, to),
+            }
         });
     }
 }
@@ -226,20 +219,20 @@ pub fn apply_elementwise<T: Ordered>(
         (None, target, _) => target.for_blocks_of(BLOCK, true, |range, data| {
             let changes = work.changes(isa, shifted(range.clone()), data);
             if changes {
-                work.apply(isa, None, shifted(range), None, data);
+                work.apply(isa, shifted(range), None, data);
             }
             changes
         }),
-        (Some(View::Dense(from)), Target::Dense(to), Some(_)) => {
+        (Some(View::Dense(from)), Target::Dense(to), Some(guard)) => {
             let range = at..at + to.len();
-            work.apply(isa, store, range.clone(), Some(&from[range]), to);
+            work.stream_into(isa, guard, range.clone(), &from[range], to);
         }
         (Some(view), target, _) => {
             let gathered = if let View::Dense(_) = view { 0 } else { target.len() };
             with_scratch(T::ZERO, gathered, |scratch| {
                 target.for_blocks_of(BLOCK, false, |range, data| {
                     let range = shifted(range);
-                    work.apply(isa, None, range.clone(), Some(view.block(range, scratch)), data);
+                    work.apply(isa, range.clone(), Some(view.block(range, scratch)), data);
                     true
                 });
             });

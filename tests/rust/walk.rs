@@ -16,7 +16,7 @@ use _core::kernel::sum::BLOCK;
 use _core::scaled::{Factor, Rounding};
 use _core::walk::{
     Axis, Bounds, Broadcast, BroadcastRun, Cells, Factors, GATHERED_AT_ONCE, Layout, MAX_AXES, Memory,
-    Slices, Store, Target, Uniform, View, Work, apply_elementwise, memory_order,
+    Slices, Target, Uniform, View, Work, apply_elementwise, memory_order,
 };
 
 fn widest() -> Isa {
@@ -542,12 +542,12 @@ impl<T: Bits> Work<T> for Numbered {
     fn changes(&self, _: Isa, _: Range<usize>, _: &[T]) -> bool {
         true
     }
-    fn apply(&self, _: Isa, store: Store<'_>, at: Range<usize>, from: Option<&[T]>, data: &mut [T]) {
+    fn apply(&self, _: Isa, at: Range<usize>, from: Option<&[T]>, data: &mut [T]) {
         if let Some(from) = from {
             data.copy_from_slice(from);
         }
         assert_eq!(at.len(), data.len());
-        assert!(store.is_some() || data.len() <= BLOCK);
+        assert!(data.len() <= BLOCK);
         for (x, at) in data.iter_mut().zip(at) {
             *x = T::of(x.bits().wrapping_add(at as u64 * STEP));
         }
@@ -666,7 +666,7 @@ fn check_stores<T: Bits>(
     skipped: usize,
 ) {
     let mut expected = dense[skipped..].to_vec();
-    work.apply(isa, None, skipped..dense.len(), None, &mut expected);
+    work.apply(isa, skipped..dense.len(), None, &mut expected);
     for store in [None, Some(&StreamGuard::begin())] {
         let mut held = vec![T::of(1); ahead + expected.len() + 1];
         let to = &mut held[ahead..ahead + expected.len()];
@@ -856,7 +856,7 @@ impl Work<f32> for Spy<'_> {
         }
         at.start / BLOCK % 2 == 1
     }
-    fn apply(&self, _: Isa, _: Store<'_>, at: Range<usize>, from: Option<&[f32]>, data: &mut [f32]) {
+    fn apply(&self, _: Isa, at: Range<usize>, from: Option<&[f32]>, data: &mut [f32]) {
         assert!(from.is_none(), "in place");
         assert_eq!(at.start / BLOCK % 2, 1);
         data.fill(-7.0);
@@ -893,7 +893,7 @@ impl Work<f32> for Nothing {
     fn changes(&self, _: Isa, _: Range<usize>, _: &[f32]) -> bool {
         false
     }
-    fn apply(&self, _: Isa, _: Store<'_>, _: Range<usize>, _: Option<&[f32]>, data: &mut [f32]) {
+    fn apply(&self, _: Isa, _: Range<usize>, _: Option<&[f32]>, data: &mut [f32]) {
         assert!(data.is_empty(), "nothing was to be done");
     }
 }
