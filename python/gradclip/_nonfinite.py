@@ -50,7 +50,7 @@ class NonFiniteError(ValueError):
         return type(self), (str(self), self.norm, self.entries)
 
 
-def error(  # noqa: PLR0917 (called from the compiled part)
+def error(
     prefix: str,
     argument: str,
     tensors: Any,
