@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+from types import FunctionType
 from typing import TYPE_CHECKING
+
+import gradclip
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -12,6 +15,11 @@ if TYPE_CHECKING:
 project = "gradclip"
 author = "the gradclip authors"
 release = version = importlib.metadata.version("gradclip")
+
+# autodoc looks for overloads in the module that a function names. The package's functions name the package.
+for name in gradclip.__all__:
+    if isinstance(found := getattr(gradclip, name), FunctionType):
+        found.__module__ = found.__globals__["__name__"]
 
 extensions = ["sphinx.ext.autodoc", "myst_parser", "numpydoc", "sphinx_copybutton"]
 source_suffix = {".md": "markdown"}
