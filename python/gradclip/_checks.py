@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from gradclip import _core, _nonfinite
-from gradclip._errors import Errors
+from gradclip._errors import OF_TREES, Errors
 from gradclip._rounding import rounded, rounded_integers
 from gradclip._sequences import WrongLengthError, entries_of, holds_masked_array, is_sequence_of_tensors
 from gradclip._slices import IndexedSlices, array_of
@@ -30,7 +30,6 @@ _VECTOR = "'euclidean' or a real number > 0, numpy.inf included"
 _MATRIX = "'euclidean', 'fro', 1, 2 or inf for two axes"
 _ARRAY = "an array, a number or a nested list of numbers"
 _ENTRIES = "a sequence with len() entries"
-_WITHOUT_TREES = {"clip_by_norms", "clip_by_weight_norm", "clip_examples_by_global_norm"}
 #: The second lists of functions. Their entries belong to those of ``t_list``.
 _SECOND_LISTS = {"clip_by_weight_norm": "weights", "clip_difference_by_global_norm": "base_list"}
 
@@ -105,7 +104,7 @@ class Checks(Errors):
             return self._entries("t_list", value)
         found, advice = class_text(value), ""
         if issubclass(type(value), dict):
-            trees = "" if self.function in _WITHOUT_TREES else "Use gradclip.tree for a dict, or pass "
+            trees = "Use gradclip.tree for a dict, or pass " if self.function in OF_TREES else ""
             second = _SECOND_LISTS.get(self.function)
             lists = (
                 f"[t_list[k] for k in t_list] and [{second}[k] for k in t_list]" if second else "list(t_list.values())"

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from gradclip._types import Array
 
 
+#: Functions of lists that `gradclip.tree` has too.
+OF_TREES = {"clip_by_global_norm", "clip_difference_by_global_norm", "global_norm", "norms"}
+
+
 class Errors:
     """The errors of one call of a public function, which the methods return. ``name`` is the caller's."""
 
@@ -60,7 +64,7 @@ class Errors:
             found = f"{describe(value)}, of which NumPy makes {found}"
             if type(value).__name__ == "IndexedSlices":  # of TensorFlow
                 allowed = [*allowed[:-1], f"{allowed[-1]}, gradclip.IndexedSlices(t.values, t.indices)"]
-            elif issubclass(type(value), dict):
+            elif issubclass(type(value), dict) and self.function in OF_TREES:
                 allowed = [*allowed[:-1], f"{allowed[-1]}; gradclip.tree takes dicts"]
         return self.type_error(argument, found, ", ".join(allowed))
 

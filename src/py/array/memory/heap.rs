@@ -13,7 +13,7 @@
 //! block is freed. The outputs take its place.
 
 use std::hint::black_box;
-use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::pool::{LARGE, ask_for_huge_pages};
 use crate::py::memory_limit::POOL_BYTES;
@@ -45,12 +45,13 @@ impl NewOutputs {
     /// Must be called before NumPy makes an output of `bytes` bytes.
     #[inline]
     pub(super) fn before(&mut self, bytes: usize) {
-        static RAISED: Once = Once::new();
+        static RAISED: AtomicBool = AtomicBool::new(false);
         if !cfg!(target_env = "gnu") {
             return;
         }
-        if self.left >= PAGE {
-            RAISED.call_once(|| drop(block(LARGE)));
+        if self.left >= PAGE && !RAISED.load(Ordering::Relaxed) {
+            RAISED.store(true, Ordering::Relaxed); // a second block of another thread would do no harm
+            drop(block(LARGE));
         }
         if self.asked < bytes && self.left >= HUGE_PAGES_MIN_BYTES {
             self.ask();

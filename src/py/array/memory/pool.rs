@@ -9,13 +9,13 @@
 
 use std::collections::VecDeque;
 use std::ptr::{self, NonNull};
-use std::sync::{LazyLock, Mutex, TryLockError};
+use std::sync::{Mutex, TryLockError};
 
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 use rustix::param::page_size;
 
 use crate::py::memory_limit::POOL_BYTES;
-use crate::setting::number_in;
+use crate::setting::{Setting, number_in};
 
 /// Bytes of the smallest output that gets memory from here. It is the largest size below which glibc's heap may serve an
 /// allocation (`DEFAULT_MMAP_THRESHOLD_MAX`); from here on it always maps.
@@ -123,10 +123,10 @@ impl Block {
 
 /// Asks the kernel to map these bytes in huge pages when they are first written, unless the user has told NumPy not to ask.
 pub(super) fn ask_for_huge_pages(data: *mut u8, bytes: usize) {
-    static ASKS: LazyLock<bool> = LazyLock::new(|| {
-        number_in("NUMPY_MADVISE_HUGEPAGE", 0..=usize::MAX, "0 or 1").is_ok_and(|asks| asks != Some(0))
-    });
-    if !*ASKS {
+    // Not a `LazyLock`: a forked child may wait for one forever.
+    static ASKS: Setting =
+        Setting::new(0..=1, || number_in("NUMPY_MADVISE_HUGEPAGE", 0..=usize::MAX, "0 or 1"), || 1);
+    if !ASKS.get().is_ok_and(|asks| asks > 0) {
         return;
     }
     // The range begins at the beginning of a page, so that no gap is left after an output that ends in this page.
