@@ -71,23 +71,28 @@ def summarize_difference(old: StoredTensor, new: StoredTensor, order: float, tol
     """Read two tensors of one shape once, and summarize new - old as float64, where it may be infinite."""
     if old.blocks is None or new.blocks is None:
         return Summary(new.name, new.dtype, new.shape)
-    norms: list[float] = []
-    made = _summary(new, _differences(old, new, order, norms), order, told)
+    before = _NormOfBlocks(order)
+    made = _summary(new, _differences(old, new, before), order, told)
     if old.dtype != new.dtype:
         made = replace(made, dtype=f"{old.dtype} to {new.dtype}")
-    before, after = _joined(norms, order), made.norm or 0.0
-    relative = after / before if before else math.inf if after else 0.0
-    return replace(made, relative=math.nan if math.isnan(after) else relative)
+    return replace(made, relative=_ratio(made.norm or 0.0, *before.norm()))
 
 
-def _differences(old: StoredTensor, new: StoredTensor, order: float, norms: list[float]) -> Iterator[Block]:
-    """Subtract block by block; the blocks of the two may have other lengths."""
+def _ratio(norm: float, value: float, exponent: float) -> float:
+    """Return a norm divided by ``value * 2**exponent``, which may lie beyond float64's range."""
+    if value:
+        return to_float(norm / value, -exponent)
+    return norm if math.isnan(norm) else math.inf if norm else 0.0
+
+
+def _differences(old: StoredTensor, new: StoredTensor, before: _NormOfBlocks) -> Iterator[Block]:
+    """Subtract block by block; the blocks of the two may have other lengths. ``before`` gets the old blocks."""
     # Files that are mapped give any order, compressed ones give another order than their own with more work.
     along = old.order if old.is_compressed else new.order
     a, b = _Reader(old, along), _Reader(new, along)
     while count := min(a.ready(), b.ready()):
         x, y = a.take(count), b.take(count)
-        norms.append(float(gc.norm(x, order)))
+        before.add(x)
         yield _subtract(y, x)
 
 
@@ -128,11 +133,12 @@ class _Reader:
 
 
 def _summary(tensor: StoredTensor, blocks: Iterator[Block], order: float, told: Callable[[int], None]) -> Summary:
-    norms, squares, largest, nan, infinite = [], [_squares([])], [0.0], 0, 0
+    squares = _NormOfBlocks(2.0)
+    powers = squares if order == 2 else _NormOfBlocks(order)  # noqa: PLR2004
+    largest, nan, infinite = [0.0], 0, 0
     for block in blocks:
-        squares.append(_squares([block]))
-        if order != 2:  # noqa: PLR2004
-            norms.append(float(gc.norm(block, order)))
+        for norm in {squares, powers}:
+            norm.add(block)
         largest.append(float(gc.norm(block, math.inf)))
         if not math.isfinite(largest[-1]):
             are_nan = np.isnan(block)
@@ -141,21 +147,32 @@ def _summary(tensor: StoredTensor, blocks: Iterator[Block], order: float, told: 
         told(len(block))
     top = float(gc.norm(np.array(largest), math.inf))
     # A norm beyond float64 has a mean that float64 holds.
-    merged = _core.merge_power_sums(np.concatenate(squares), 2.0)
-    value, exponent = _core.roots_of_power_sums(merged, 2.0)[0].tolist()
+    value, exponent = squares.norm()
     rms = to_float(value / math.sqrt(tensor.size or 1), exponent)
-    norm = to_float(value, exponent) if order == 2 else _joined(norms, order)  # noqa: PLR2004
-    return Summary(tensor.name, tensor.dtype, tensor.shape, norm, rms, top, nan, infinite)
+    return Summary(tensor.name, tensor.dtype, tensor.shape, to_float(*powers.norm()), rms, top, nan, infinite)
 
 
-def _squares(blocks: list[Block]) -> Block:
-    """Return the sums of squares of blocks of any size."""
-    return _core.power_sums("norm", blocks, None, 2.0, False, False)[0]
+class _NormOfBlocks:
+    """The norm of blocks as one, which may lie beyond float64's range."""
+
+    def __init__(self, order: float) -> None:
+        self._order = order
+        self._sums = [_sums([], order)]
+
+    def add(self, block: Block) -> None:
+        """Add a block of any size."""
+        self._sums.append(_sums([block], self._order))
+
+    def norm(self) -> tuple[float, float]:
+        """Return ``value, exponent``: the norm is ``value * 2**exponent``."""
+        merged = _core.merge_power_sums(np.concatenate(self._sums), self._order)
+        value, exponent = _core.roots_of_power_sums(merged, self._order)[0].tolist()
+        return value, exponent
 
 
-def _joined(norms: Sequence[float], order: float) -> float:
-    """Return the norm of a whole from those of its parts."""
-    return float(gc.norm(np.array(norms, np.float64), order))
+def _sums(blocks: list[Block], order: float) -> Block:
+    """Return the sums of powers of blocks as one."""
+    return _core.power_sums("norm", blocks, None, order, False, False)[0]
 
 
 @contextmanager
@@ -330,10 +347,10 @@ def plot(summaries: Sequence[Summary], path: Path) -> None:
 def _order(text: str) -> float:
     try:
         value = float(text)
-    except ValueError:
-        value = math.nan
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"found {text!r}; allowed: a number above 0, or inf")
+        _sums([], value)
+    except ValueError as error:
+        allowed = "a number above 0 and up to 1000, or inf"
+        raise argparse.ArgumentTypeError(f"found {text!r}; allowed: {allowed}") from error
     return value
 
 
@@ -351,7 +368,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--version", action="version", version=f"gradclip {gc.__version__}")
     commands = made.add_subparsers(dest="command", required=True)
     status = (
-        "Exit status: 0, 1 if an element or a difference is not finite, 2 if a file cannot be read or written, "
+        "Exit status: 0, 1 if an element or a difference is not finite, 2 if a file cannot be read or written or a setting is invalid, "
         "130 after Ctrl-C."
     )
     norms = commands.add_parser("norms", help="print the norm of each tensor, and the global norm", epilog=status)
@@ -402,13 +419,18 @@ def run(arguments: Sequence[str] | None) -> int:
     """Run the command to its end."""
     given = parser().parse_args(arguments)
     session = Session()
+    try:
+        gc.get_num_threads()
+    except ValueError as error:
+        session.complain(error)
+        return UNREADABLE
     is_difference = given.command == "diff"
     if is_difference:
         found = session.differences(given.old, given.new, given.ord)
     else:
         found = session.norms(given.files, given.ord)
     norms = [each.norm for each in found if each.norm is not None]
-    total = None if session.failed else _joined(norms, given.ord)
+    total = None if session.failed else float(gc.norm(np.array(norms, np.float64), given.ord))
     listed = found
     if given.top:
         # Norms that are not finite come first, tensors without a norm last.

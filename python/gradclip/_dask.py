@@ -61,21 +61,26 @@ def global_norm(t_list: Any, name: Any, ord: Any, nonfinite: Any, integers: Any)
 
 def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: Any, out: Any) -> Any:
     """See `gradclip.clip_by_value`."""
+    checks = Checks("clip_by_value", name)
     _refuse_out("clip_by_value", name, out)
-    # Workers look at arrays of bounds. Here a zero of its dtype stands for each.
-    _core.clip_by_value(_empty(t), _stand_in(clip_value_min), _stand_in(clip_value_max), name, None)
+    _core.clip_by_value(_empty(t), 0, None, None, None)  # refuses other dtypes
     bounds = []
     for argument, given in (("clip_value_min", clip_value_min), ("clip_value_max", clip_value_max)):
-        bound: Any = given if given is None or np.isscalar(given) else _as_lazy(given)
+        bound = given
+        if not (given is None or _is_lazy(given)):
+            found = checks.bound(argument, given, _empty(t), _shape_of(given))
+            bound = _as_lazy(found) if np.ndim(found) else found
         if not _broadcasts(bound, t):
             allowed = f"a shape that broadcasts to that of t, {t.shape}"
-            raise Checks("clip_by_value", name).value_error(argument, f"shape {np.shape(bound)}", allowed)
+            raise checks.value_error(argument, f"shape {np.shape(bound)}", allowed)
         bounds.append(_in_chunks_of(t, bound) if _is_lazy(bound) else bound)
+    # Workers look at arrays of bounds. Here a zero of its dtype stands for each.
+    stand_ins = (np.zeros((), bound.dtype) if _is_lazy(bound) else bound for bound in bounds)
+    _core.clip_by_value(_empty(t), *stand_ins, name, None)
     try:
         return elemwise(partial(_clip_block_by_value, name=name), t, *bounds, dtype=_empty(t).dtype)
     except ValueError as error:  # of chunks whose lengths are not known
-        allowed = "chunks like those of the bounds"
-        raise Checks("clip_by_value", name).value_error("t", str(error), allowed) from error
+        raise checks.value_error("t", str(error), "chunks like those of the bounds") from error
 
 
 def _clip_by_norm(  # noqa: PLR0917
@@ -87,8 +92,9 @@ def _clip_by_norm(  # noqa: PLR0917
     reduced = tuple(range(t.ndim)) if given is None else tuple(given)
     sums = _sums(t, 2.0, reduced)
     empty = _empty(t)
+    limit = Checks(function, name).limit("clip_norm", clip_norm, False)  # an array may change before it is used
     return t.map_blocks(
-        _clip_block, sums, function, clip_norm, reduced, name, nonfinite, strict, dtype=empty.dtype, meta=empty
+        _clip_block, sums, function, limit, reduced, name, nonfinite, strict, dtype=empty.dtype, meta=empty
     )
 
 
@@ -132,7 +138,8 @@ def clip_by_global_norm(  # noqa: PLR0917
         elements = 0.0 if math.isnan(sizes) else sizes
         pair = total.map_blocks(_pair_of_norm, name, elements, dtype=np.float64, meta=np.empty(()))
     argument = "t_list" if use_norm is None else "use_norm"
-    options = (argument, clip_norm, name, nonfinite, strict)
+    limit = Checks(function, name).limit("clip_norm", clip_norm, False)  # an array may change before it is used
+    options = (argument, limit, name, nonfinite, strict)
 
     def clipped(tensor: Any) -> Any:
         if tensor is None:
@@ -319,17 +326,11 @@ def _as_lazy(tensor: Any) -> Any:
     return tensor if _is_lazy(tensor) else da.from_array(np.asarray(tensor), chunks=-1)
 
 
-def _stand_in(bound: Any) -> Any:
-    """Return a zero for an array of bounds; other bounds, and what is no array, stay as they are to be checked."""
-    if not _is_lazy(bound):
-        try:
-            array = np.asarray(bound)
-        except ValueError:  # a ragged list
-            return bound
-        if array.ndim == 0 or isinstance(bound, np.ma.MaskedArray):
-            return bound
-        bound = array
-    return np.zeros((), bound.dtype)
+def _shape_of(bound: Any) -> tuple[int, ...]:
+    try:
+        return np.shape(bound)
+    except ValueError:  # a ragged list, which is refused before its shape matters
+        return ()
 
 
 def _broadcasts(bound: Any, tensor: Any) -> bool:
@@ -355,8 +356,11 @@ def _summed_order(function: str, name: Any, ord: Any) -> float:
 
 
 def _empty(tensor: Any) -> Array:
-    """Return an array of no elements with the dtype (in native byte order), the axes and the class of a tensor."""
-    empty = np.empty((0,) * tensor.ndim, tensor.dtype.newbyteorder("="))
+    """Return an array with the dtype (in native byte order), the axes and the class of a tensor.
+
+    It has no elements, or a zero for a tensor of no axes.
+    """
+    empty = np.zeros((0,) * tensor.ndim, tensor.dtype.newbyteorder("="))
     return np.ma.masked_array(empty) if is_masked(getattr(tensor, "_meta", tensor)) else empty
 
 

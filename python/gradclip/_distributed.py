@@ -187,7 +187,7 @@ def _norms_of_tensor(  # noqa: PLR0917
     function = share.function
     limit = Checks(function, name).limit("clip_norm", clip_norm, False)
     sums, len_of_slice = _core.power_sums_along(function, t, name, axes, 2)
-    ndim = np.ndim(values_of(t))
+    ndim = _values(t).ndim
     given = Checks(function, name).axes("axes", axes, ndim) if sums.ndim > 1 else None
     kept = () if given is None else tuple(axis for axis in range(ndim) if axis not in given)
     share.agree(2.0, limit, 0.0, replicated, nonfinite=nonfinite, strict=strict, axes=kept, shape=sums.shape[:-1])
@@ -262,14 +262,19 @@ def _refusal(share: Share, argument: str, tensors: Any, axes: Any, found: Array)
     pair = next(pair for pair in found.reshape(-1, 2).tolist() if not math.isfinite(pair[0]))
     norm = to_float(*pair)
     if axes is not None:
-        axes = Checks(share.function, None).axes("axes", axes, np.ndim(values_of(tensors)))
+        axes = Checks(share.function, None).axes("axes", axes, _values(tensors).ndim)
     error = nonfinite_error(share.prefix, argument, tensors, axes, norm)
+    place, is_own = share.place_of_nonfinite()
     if error.entries:
-        return error
-    place = share.place_of_nonfinite()
+        ranks = f"on {place}" if is_own else f"on this rank, and on {place}"
+        return NonFiniteError(f"{error} ({ranks})" if place else str(error), norm, error.entries)
     found_on = f" on {place}" if place else ""
     return NonFiniteError(f"{share.prefix}: {argument}: found an element that is infinite or NaN{found_on}", norm)
 
 
+def _values(tensor: Any) -> Array:
+    return np.asarray(values_of(tensor))
+
+
 def _size(tensor: Any) -> int:
-    return 0 if tensor is None else int(np.size(values_of(tensor)))
+    return 0 if tensor is None else _values(tensor).size

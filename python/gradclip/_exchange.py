@@ -23,6 +23,8 @@ Processes merge the messages of all ranks in the order of ranks, so each of them
 
 from __future__ import annotations
 
+import builtins
+import contextlib
 import math
 import os
 import re
@@ -57,7 +59,8 @@ _AGREED = ("comm", "ord", "clip_norm", "use_norm", "replicated", "the other opti
 #: What stands for ``use_norm=None`` in a message.
 NO_NORM = -1.0
 
-#: The types of errors that reach other ranks. The last one stands for all others.
+#: The types of errors that reach other ranks. The last one stands for all others. The text of an error of another class begins
+#: with the name of the class.
 _CLASSES: tuple[type[Exception], ...] = (
     TypeError,
     np.exceptions.AxisError,
@@ -66,6 +69,7 @@ _CLASSES: tuple[type[Exception], ...] = (
     MemoryError,
     RuntimeError,
 )
+_OTHERS = len(_CLASSES) - 1
 
 
 @lru_cache(maxsize=256)
@@ -169,13 +173,14 @@ class Share:
         self.ranks *= len(found) if group.gathers else int(found[0, 0])
         return _core.merge_power_sums(sums, self.order), math.fsum(found[:, _ELEMENTS].tolist()), None
 
-    def place_of_nonfinite(self) -> str | None:
-        """Return the words for the first rank with a sum that is infinite or NaN."""
+    def place_of_nonfinite(self) -> tuple[str | None, bool]:
+        """Return the words for the first rank with a sum that is infinite or NaN, and whether it is this one."""
         for group, sums in self.merged:
             is_bad = ~np.isfinite(sums).all(axis=1)
             if is_bad.any():
-                return group.place(int(is_bad.argmax())) if group.gathers else "another rank"
-        return None
+                rank = int(is_bad.argmax())
+                return (group.place(rank), rank == group.rank()) if group.gathers else ("another rank", False)
+        return None, False
 
 
 _PLACED = re.compile(r" \(on rank \d+[^)]*\)$")
@@ -193,10 +198,9 @@ class _Failure:
 
     def __init__(self, error: Exception, text: str | None = None) -> None:
         own = (i for i, kind in enumerate(_CLASSES) if isinstance(error, kind))
-        self.kind = next(own, len(_CLASSES) - 1)
-        of_others = self.kind == len(_CLASSES) - 1 and not isinstance(error, RuntimeError)
+        self.kind = next(own, _OTHERS)
         own_text = text or _text_of(error)
-        self.text = f"{type(error).__name__}: {own_text}" if of_others else own_text
+        self.text = own_text if type(error) in _CLASSES else f"{type(error).__name__}: {own_text}"
 
     @property
     def is_placed(self) -> bool:
@@ -216,8 +220,15 @@ class _Failure:
         return cls(_CLASSES[kind](""), text if _PLACED.search(text) else f"{text} (on {place})")
 
     def error(self, prefix: str) -> Exception:
-        text = self.text if self.text.startswith(prefix) else f"{prefix}: {self.text}"
-        return _CLASSES[self.kind](text)
+        def text_of(text: str) -> str:
+            return text if text.startswith(prefix) else f"{prefix}: {text}"
+
+        name, _, text = self.text.partition(": ")
+        named = vars(builtins).get(name)
+        if isinstance(named, type) and issubclass(named, _CLASSES[self.kind] if self.kind < _OTHERS else Exception):
+            with contextlib.suppress(TypeError):  # UnicodeDecodeError takes more than a text
+                return named(text_of(text))
+        return _CLASSES[self.kind](text_of(self.text))
 
 
 class Group:

@@ -42,7 +42,7 @@ class NormState:
     leaves the range (J. L. Blue, "A Portable Fortran Program to Find the Euclidean Norm of a
     Vector", ACM Trans. Math. Softw. 4, 1978). For ``ord=inf`` it holds the largest magnitude.
     It preserves infinity and NaN. The relative error of a norm of ``n`` states is below
-    ``1e-14 + n * 2**-53``.
+    ``1e-14 + n * 2**-53``, divided by ``ord`` for orders below 1.
 
     With ``reproducible=True`` a state holds the sum as a whole number. Then the norm is rounded
     once, and its bits depend neither on the split of the data nor on the order of merging.

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from gradclip import _core
 from gradclip._errors import Errors
-from gradclip._rounding import rounded
 from gradclip._sequences import WrongLengthError, entries_of, holds_masked_array
 from gradclip._text import is_masked
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _ERRORS = Errors("IndexedSlices")
 _ARRAY = "an array or a list"
+_FLOATS = {"bfloat16", "float16", "float32", "float64", "complex64", "complex128"}
 
 
 class IndexedSlices:
@@ -85,7 +86,7 @@ class IndexedSlices:
     def __init__(self, values: Tensor, indices: Tensor, dense_shape: Sequence[int] | None = None) -> None:
         rows = np.asarray(array_of(_ERRORS, "values", values, _ARRAY))
         if not _is_numeric(rows.dtype):
-            raise _ERRORS.wrong_dtype("values", rows, rows, ["a numeric dtype"])
+            raise _ERRORS.wrong_dtype("values", rows, rows, ["integers", "bool", *sorted(_FLOATS)])
         if rows.ndim == 0:
             raise _ERRORS.value_error("values", "shape ()", "at least one dimension")
         where = np.asarray(array_of(_ERRORS, "indices", indices, _ARRAY))
@@ -157,22 +158,20 @@ class IndexedSlices:
         >>> gc.IndexedSlices(np.array([1.0, 2.0, 4.0]), np.array([5, 0, 5])).coalesce()
         IndexedSlices(values=array([2., 5.]), indices=array([0, 5]), dense_shape=None)
         """
-        indices, places = np.unique(self.indices, return_inverse=True)
-        dtype = self.values.dtype.newbyteorder("=")
+        order = np.argsort(self.indices, kind="stable")
+        ascending = self.indices[order]
+        is_first = np.append(True, ascending[1:] != ascending[:-1])[: len(order)]
+        firsts = np.flatnonzero(is_first)
+        dtype, shape = self.values.dtype.newbyteorder("="), self.values.shape
+        rows = np.ascontiguousarray(self.values, dtype).reshape(len(order), math.prod(shape[1:]))
         if dtype.kind in "biu":
-            wide: np.dtype[Any] = dtype
+            sums = np.add.reduceat(rows[order], firsts, axis=0, dtype=dtype)
         else:
-            wide = np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
-        # -0.0 is what changes nothing when a number is added to it; 0.0 would lose the sign of a -0.0.
-        nothing = {"f": -0.0, "c": complex(-0.0, -0.0)}.get(wide.kind, 0)
-        # As a matrix: np.add.at ends the process for arrays of more than 32 dimensions.
-        shape, elements = self.values.shape, math.prod(self.values.shape[1:])
-        rows = self.values.reshape(len(places), elements)
-        sums = np.full((len(indices), elements), nothing, wide)
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            np.add.at(sums, places.reshape(-1), rows.astype(wide, copy=False))
-            summed = sums.astype(dtype, copy=False) if dtype.kind == "c" else rounded(sums, dtype)
-        return IndexedSlices(summed.reshape(len(indices), *shape[1:]), indices, self.dense_shape)
+            # A complex number is added as two real numbers.
+            parts = rows.view(rows.real.dtype)
+            bounds = np.append(firsts, len(order))
+            sums = _core.sum_rows(parts, order.astype(np.int64), bounds.astype(np.int64)).view(dtype)
+        return IndexedSlices(sums.reshape(len(firsts), *shape[1:]), ascending[firsts], self.dense_shape)
 
     def to_dense(self) -> Array:
         """Return the larger array.
@@ -246,11 +245,8 @@ def _converted(errors: Errors, argument: str, value: Any) -> Array | None:
 
 
 def _is_numeric(dtype: np.dtype[Any]) -> bool:
-    if dtype.kind == "f":
-        return dtype.itemsize <= 8  # noqa: PLR2004 (no longdouble)
-    if dtype.kind == "c":
-        return dtype.itemsize <= 16  # noqa: PLR2004
-    return dtype.kind in "biu" or dtype.name == "bfloat16"
+    # By name: ml_dtypes has other floats, and longdouble has other names on other platforms.
+    return dtype.kind in "biu" or dtype.name in _FLOATS
 
 
 def _shape(dense_shape: Sequence[int]) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ Differences from torch:
 - The norm after clipping is ``max_norm``. torch adds 1e-6 to the norm before it divides.
 - The norm is a sum in float64. `clip_grad_norm_` scales by it even where the float32 tensor
   that it returns is infinite: float32 gradients ``[3e38] * 4`` become ``[0.5] * 4``.
-- Gradients within the limit are not written.
+- Gradients whose norm is within the limit are not written.
 - The norm of float16 and bfloat16 gradients is float32.
 - A gradient that several parameters share counts once and is scaled once. If they have views
   of it in different shapes or strides that begin at one element, the whole call is passed to

@@ -25,7 +25,7 @@ const TILE: usize = 8192;
 /// Examples, of which each has as many elements as the sum.
 pub struct Examples<'a, T> {
     /// The examples.
-    pub elements: Slices<'a, T>,
+    pub elements: &'a Slices<'a, T>,
     /// The number and the factor of each example that is added.
     pub factors: &'a [(usize, Factor)],
     /// The divisor of the sums.
@@ -39,25 +39,29 @@ impl<T: Real> Examples<'_, T> {
             for (first, mut tile) in to.parts(sums.len()) {
                 let sums = &mut sums[..tile.len()];
                 sums.fill(0.0);
-                let at = at + first;
-                let piece = if !self.elements.reduced.is_dense() {
-                    // All examples of a piece are read before the next piece: they may share cache lines.
-                    GATHERED_AT_ONCE
-                } else if self.factors.len() < EXAMPLES_AT_ONCE {
-                    // Each example is added by itself, so the sums should stay in the L1 cache.
-                    BLOCK
-                } else {
-                    sums.len()
-                };
-                for (at, sums) in blocks_of(piece, at..at + sums.len()).zip(sums.chunks_mut(piece)) {
-                    self.add(isa, at, sums);
-                }
+                self.add_tile(isa, at + first, sums);
                 tile.for_blocks_of(BLOCK, false, |range, to| {
                     isa.run(RoundSums { sums: &sums[range], divisor: self.divisor, to });
                     true
                 });
             }
         });
+    }
+
+    /// Adds all examples to the sums of the positions from `at` on.
+    fn add_tile(&self, isa: Isa, at: usize, sums: &mut [f64]) {
+        let piece = if !self.elements.reduced.is_dense() {
+            // All examples of a piece are read before the next piece: they may share cache lines.
+            GATHERED_AT_ONCE
+        } else if self.factors.len() < EXAMPLES_AT_ONCE {
+            // Each example is added by itself, so the sums should stay in the L1 cache.
+            BLOCK
+        } else {
+            sums.len()
+        };
+        for (at, sums) in blocks_of(piece, at..at + sums.len()).zip(sums.chunks_mut(piece)) {
+            self.add(isa, at, sums);
+        }
     }
 
     /// Adds all examples at the positions `at` to `sums`.
@@ -121,5 +125,40 @@ pub fn sum_examples<T: Real>(isa: Isa, examples: &Examples<'_, T>, to: &mut Targ
     let len = (to.len() / JOBS).next_multiple_of(BLOCK).max(BLOCK);
     Crew::new().each(work_of(bytes, examples.factors.len()), to.parts(len), |(at, mut part)| {
         examples.write_sums(isa, at, &mut part);
+    })
+}
+
+/// Writes the sums of groups of rows: group `i` has the rows `order[bounds[i]..bounds[i + 1]]`. The sum of a single row has its bits.
+///
+/// # Errors
+/// No memory for a copy of `order`, or an invalid setting of the number of threads.
+pub fn sum_groups<T: Real>(
+    isa: Isa,
+    rows: &Slices<'_, T>,
+    order: &[usize],
+    bounds: &[usize],
+    to: &mut [T],
+) -> Result<()> {
+    let len = rows.reduced.len().max(1);
+    let mut factors = vec_with_room(order.len())?;
+    factors.extend(order.iter().map(|row| (*row, Factor::ONE)));
+    let groups_in_job = (TILE / len).max(1);
+    let work = work_of(order.len() * len * size_of::<T>(), bounds.len());
+    let jobs = to.chunks_mut(groups_in_job * len).enumerate();
+    Crew::new().each(work, jobs, |(job, to)| {
+        let Aligned(sums) = &mut Aligned([0.0; BLOCK]);
+        for (bounds, to) in bounds[job * groups_in_job..].windows(2).zip(to.chunks_mut(len)) {
+            let group = Examples { elements: rows, factors: &factors[bounds[0]..bounds[1]], divisor: 1.0 };
+            for (at, to) in (0..).step_by(BLOCK).zip(to.chunks_mut(BLOCK)) {
+                if let [(row, _)] = *group.factors {
+                    rows.slice(row).copy_to(at..at + to.len(), to);
+                    continue;
+                }
+                let sums = &mut sums[..to.len()];
+                sums.fill(-0.0); // a sum of -0.0 is -0.0
+                group.add_tile(isa, at, sums);
+                isa.run(RoundSums { sums, divisor: 1.0, to });
+            }
+        }
     })
 }

@@ -115,8 +115,30 @@ impl<'py> Array<'py> {
         order: &[usize],
         fill: impl FnOnce(&mut [T]) -> PyResult<()>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        Self::filled_of(py, T::DTYPE.number(), shape, order, fill)
+    }
+
+    /// A new array of the dtype of this one, which is T, in C order. `fill` gets its zeroed memory.
+    pub(super) fn filled_like<T: Element>(
+        &self,
+        shape: &[usize],
+        fill: impl FnOnce(&mut [T]) -> PyResult<()>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.check::<T>()?;
+        let axes: SmallVec<[usize; 4]> = (0..shape.len()).collect();
+        Self::filled_of(self.object.py(), self.element.number, shape, &axes, fill)
+    }
+
+    /// [`Array::filled`] with NumPy's number of T.
+    fn filled_of<T: Element>(
+        py: Python<'py>,
+        number: c_int,
+        shape: &[usize],
+        order: &[usize],
+        fill: impl FnOnce(&mut [T]) -> PyResult<()>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let strides = strides_in(order, shape, size_of::<T>());
-        let array = Self::uninit(py, T::DTYPE.number(), size_of::<T>(), shape, Some(&strides), false)?;
+        let array = Self::uninit(py, number, size_of::<T>(), shape, Some(&strides), false)?;
         // SAFETY: the array is new and dense, so its memory holds `len` elements of T that nothing else
         // refers to as long as it is not given away; an empty array's pointer is not null either. They are
         // written before they are lent, and zeros are a value of every T.

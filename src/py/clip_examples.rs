@@ -165,9 +165,11 @@ fn write_sums<'py, 'n>(
         pair.split_complex();
         match_dtype!(real dtype_of(array)?, T => {
             let split = array.split(&(1..array.ndim()).collect::<Vec<_>>());
-            let examples = Examples { elements: array.slices::<T>(&split)?, factors, divisor };
+            let elements = array.slices::<T>(&split)?;
             let mut sums = pair.task::<T>(&split.of_slice())?.target;
-            let run = move || sum_examples(Isa::current(), &examples, &mut sums);
+            let run = move || {
+                sum_examples(Isa::current(), &Examples { elements: &elements, factors, divisor }, &mut sums)
+            };
             jobs.push(ArrayJob::new(work_of(array.bytes(), factors.len()), run));
         }, return Err(internal("sums of integers")));
     }

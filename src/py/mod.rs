@@ -18,6 +18,7 @@ mod process;
 mod run;
 mod settings;
 mod shared;
+mod sum_rows;
 
 use pyo3::prelude::*;
 
@@ -47,6 +48,9 @@ mod _core {
         config, forget_settings, get_num_threads, isa_levels, memory_of_process, set_isa, set_num_threads,
         trim,
     };
+
+    #[pymodule_export]
+    use super::sum_rows::sum_rows;
 
     #[pymodule_export]
     use super::shared::{exact_sum, merge_power_sums, power_sums, power_sums_along, roots_of_power_sums};

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import safetensors
 from gradclip import __main__ as command
-from gradclip import _files
+from gradclip import _core, _files
 
 
 def tensors(seed=0):
@@ -207,6 +207,17 @@ def test_what_is_not_finite_in_the_new_file_is_counted(kind, tmp_path, capsys):
         ["good", "float64", "2", "1", "0.707107", "1", "0", "0", "0.2"],
         ["global", "norm", "nan"],
     ]
+
+
+@pytest.mark.parametrize("order", ["1", "2", "3", "inf"])
+def test_norms_beyond_float64_are_compared(kind, order, tmp_path, capsys):
+    (tmp_path / "old").mkdir()
+    old, new = {"a": np.full(4, 1.6e308), "b": np.ones(2)}, {"a": np.full(4, 1.2e308), "b": np.ones(2)}
+    paths = write(kind, tmp_path / "old", old), write(kind, tmp_path, new)
+    status, out, err = run("diff", *paths, "--json", "--ord", order, capsys=capsys)
+    assert (status, err) == (0, "")
+    relative = {tensor["name"]: tensor["relative"] for tensor in json.loads(out)["tensors"]}
+    assert relative == {"a": pytest.approx(0.25, rel=1e-12), "b": 0.0}
 
 
 @pytest.mark.parametrize("new_kind", ["stored", "compressed", "safetensors"])
@@ -452,8 +463,9 @@ def test_boxes_cut_an_array_in_order(shape, most, order):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["norms", "a.npy", "--ord", "0"], "argument --ord: found '0'; allowed: a number above 0, or inf"),
-        (["norms", "a.npy", "--ord", "two"], "argument --ord: found 'two'; allowed: a number above 0, or inf"),
+        (["norms", "a.npy", "--ord", "0"], "argument --ord: found '0'; allowed: a number above 0 and up to 1000, or inf"),
+        (["norms", "a.npy", "--ord", "two"], "argument --ord: found 'two'; allowed: a number above 0 and up to 1000, or inf"),
+        (["norms", "a.npy", "--ord", "2000"], "argument --ord: found '2000'; allowed: a number above 0 and up to 1000"),
         (["norms", "a.npy", "--top", "0"], "argument --top: found '0'; allowed: an integer of at least 1"),
         (["norms"], "the following arguments are required: FILE"),
         ([], "the following arguments are required: command"),
@@ -464,6 +476,18 @@ def test_wrong_arguments_are_named(arguments, message, capsys):
         command.main(arguments)
     assert caught.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_an_invalid_setting_is_an_error(monkeypatch, capsys):
+    monkeypatch.setenv("GRADCLIP_NUM_THREADS", "0")
+    _core.forget_settings()
+    try:
+        status, out, err = run("norms", "a.npy", capsys=capsys)
+    finally:
+        monkeypatch.undo()
+        _core.forget_settings()
+    assert (status, out) == (2, "")
+    assert 'gradclip: environment variable GRADCLIP_NUM_THREADS: found "0"' in err
 
 
 def test_it_runs_as_a_module(tmp_path):

@@ -212,6 +212,39 @@ def test_unknown_chunk_sizes():
     assert oracle.same_bits(gc.clip_by_value(lazy, -1, 1).compute(), gc.clip_by_value(array, -1, 1))
 
 
+@pytest.mark.parametrize("bounds", [[0, 2**63, 3], [-(10**40), 1, 2], (5, 6, 7), [-1]])
+@pytest.mark.parametrize("dtype", ["i4", "u8", "f4"])
+def test_lists_of_integers_as_bounds(dtype, bounds):
+    array = np.arange(6, dtype=dtype).reshape(2, 3)
+    expected = gc.clip_by_value(array, None, bounds), gc.clip_by_value(array, bounds, None)
+    lazy = da.from_array(array, chunks=2)
+    found = gc.clip_by_value(lazy, None, bounds), gc.clip_by_value(lazy, bounds, None)
+    for one, other in zip(dask.compute(*found), expected, strict=True):
+        assert oracle.same_bits(one, other)
+
+
+def test_numbers_in_arrays_are_read_at_once():
+    lazy, limit, bound = da.full(4, 1.0), np.array(1.0), np.array(0.5)
+    results = [
+        gc.clip_by_norm(lazy, limit),
+        gc.clip_by_global_norm([lazy], limit)[0][0],
+        gc.clip_by_value(lazy, None, bound),
+    ]
+    limit[...] = bound[...] = 0.0
+    for found in dask.compute(*results):
+        np.testing.assert_array_equal(found, 0.5)
+
+
+def test_tensors_of_no_axes_are_read_by_no_check():
+    """Fresh memory that held NaN does not count."""
+    for _ in range(100):
+        left = np.array(np.nan)
+        del left
+        lazy = da.from_array(np.array(3.0))
+        clipped = gc.clip_by_norm(lazy, 1.0, nonfinite="raise"), *gc.clip_by_global_norm([lazy], 1.0, nonfinite="raise")[0]
+    assert dask.compute(*clipped) == (1.0, 1.0)
+
+
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
 def test_infinity_and_nan(bad):
     array = sample()
@@ -256,6 +289,12 @@ def test_empty_ones():
         (lambda x: gc.clip_by_value(x, None, np.ones(7)), ValueError, r"clip_value_max: found shape \(7,\)"),
         (lambda x: gc.clip_by_value(x, [[1], [1, 2]], 1), ValueError, "clip_value_min: found a ragged list"),
         (lambda x: gc.clip_by_value(x, None, np.ma.ones(40)), TypeError, "clip_value_max: found a masked array"),
+        (lambda x: gc.clip_by_value(x, ["a"], 1), TypeError, "clip_value_min: found dtype <U1"),
+        (
+            lambda x: gc.clip_by_value(x.astype("i4"), np.ones(40), 1),
+            TypeError,
+            r"clip_value_min: found ndarray of dtype float64 and shape \(40,\)",
+        ),
         (lambda x: gc.global_norm([x], ord=2000), ValueError, "global_norm: ord: found 2000"),
         (lambda x: gc.norm(x, 2000, name="n"), ValueError, "norm 'n': ord: found 2000"),
         (lambda x: gc.clip_by_global_norm([x], 1, ord=2000), ValueError, "clip_by_global_norm: ord: found 2000"),

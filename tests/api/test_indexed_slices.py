@@ -83,6 +83,8 @@ def test_wrong_dtypes_are_type_errors():
         (VALUES.astype("M8[s]"), ROWS, None),
         (VALUES, ROWS.astype(BF16), None),
         (np.ma.masked_array(VALUES), ROWS, None),
+        (VALUES.astype(ml_dtypes.float8_e5m2), ROWS, None),
+        (VALUES.astype(np.longdouble), ROWS, None),
         (None, ROWS, None),
         (VALUES, None, None),
         (VALUES, ROWS, (6.0, 2.0)),

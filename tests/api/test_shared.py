@@ -417,12 +417,17 @@ class TestFaults:
             (lambda c: gc.clip_by_norm(np.ones(3), 1.0, nonfinite="none", comm=c), ValueError, "nonfinite"),
             (lambda c: gc.clip_by_norm(Raises(BrokenError("ouch")), 1.0, comm=c), RuntimeError, "BrokenError: ouch"),
             (lambda c: gc.clip_by_norm(Raises(MemoryError("none left")), 1.0, comm=c), MemoryError, "none left"),
+            (lambda c: gc.clip_by_norm(Raises(KeyError("lost")), 1.0, comm=c), KeyError, "lost"),
+            (lambda c: gc.clip_by_norm(Raises(OSError(5, "no disk")), 1.0, comm=c), OSError, "no disk"),
+            (lambda c: gc.clip_by_norm(Raises(NotImplementedError("not yet")), 1.0, comm=c), NotImplementedError, "yet"),
+            (lambda c: gc.clip_by_norm(Raises(UnicodeDecodeError("x", b"", 0, 1, "bad")), 1.0, comm=c), ValueError, "bad"),
         ]
         for bad, kind, words in cases:
             found = ranks.run([lambda c: gc.clip_by_norm(np.ones(3), 1.0, comm=c), bad])
             for error in found:
-                with pytest.raises(kind, match=f"{words}.* \\(on rank 1\\)$"):
+                with pytest.raises(kind, match=f"{words}.* \\(on rank 1\\)'?$") as caught:  # a KeyError quotes its text
                     ranks.raise_again(error)
+                assert caught.type is kind
 
     @pytest.mark.parametrize("wrong", [None, "oops", 3])
     @pytest.mark.parametrize("place", [1, 2])
@@ -617,6 +622,7 @@ class TestFaults:
         assert all(isinstance(error, gc.NonFiniteError) and math.isnan(error.norm) for error in found)
         assert "on rank 1" in str(found[0])
         assert "1 NaN" in str(found[1])
+        assert str(found[1]).endswith("(on rank 1)")
         np.testing.assert_array_equal(good, kept[0])
         np.testing.assert_array_equal(bad, kept[1])
         for raised in ranks.run(
@@ -626,6 +632,23 @@ class TestFaults:
         found = ranks.run([lambda c, t=t: gc.global_norm([t], nonfinite="raise", comm=c) for t in (good, bad)])
         assert found[1].entries == (0,)
         assert found[0].entries == ()
+
+    def test_nonfinite_on_several_ranks(self):
+        works = [lambda c, x=x: gc.global_norm([np.array([x])], nonfinite="raise", comm=c) for x in (1.0, np.nan, np.inf)]
+        found = [str(error) for error in ranks.run(works)]
+        places = ["on rank 1", "(on rank 1)", "(on this rank, and on rank 1)"]
+        assert all(text.endswith(place) for text, place in zip(found, places, strict=True)), found
+
+    def test_a_subclass_is_read_as_a_plain_array(self):
+        class Unlike(np.ndarray):
+            def __array_function__(self, *_):
+                return NotImplemented
+
+        x = np.ones((2, 2)).view(Unlike)
+        for found in ranks.run([lambda c: gc.clip_by_norm(x, 1.0, 0, comm=c)] * 2):
+            np.testing.assert_allclose(found, 0.5)
+        for (clipped,), _ in ranks.run([lambda c: gc.clip_by_global_norm([x], 1.0, 2.0, comm=c)] * 2):
+            np.testing.assert_array_equal(clipped, 0.5)
 
     @pytest.mark.parametrize("policy", ["propagate", "zero", "keep"])
     def test_nonfinite_acts_on_all(self, policy):
