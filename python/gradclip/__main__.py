@@ -60,19 +60,21 @@ class Summary:
         return not (self.nan or self.infinite)
 
 
-def summarize(tensor: StoredTensor, order: float, told: Callable[[int], None]) -> Summary:
-    """Read a tensor once."""
+def summarize(tensor: StoredTensor, total: NormOfBlocks, told: Callable[[int], None]) -> Summary:
+    """Read a tensor once, and add it to the global norm."""
     if tensor.blocks is None:
         return Summary(tensor.name, tensor.dtype, tensor.shape)
-    return _summary(tensor, tensor.blocks(tensor.order), order, told)
+    return _summary(tensor, tensor.blocks(tensor.order), total, told)
 
 
-def summarize_difference(old: StoredTensor, new: StoredTensor, order: float, told: Callable[[int], None]) -> Summary:
+def summarize_difference(
+    old: StoredTensor, new: StoredTensor, total: NormOfBlocks, told: Callable[[int], None]
+) -> Summary:
     """Read two tensors of one shape once, and summarize new - old as float64, where it may be infinite."""
     if old.blocks is None or new.blocks is None:
         return Summary(new.name, new.dtype, new.shape)
-    before = _NormOfBlocks(order)
-    made = _summary(new, _differences(old, new, before), order, told)
+    before = NormOfBlocks(total.order)
+    made = _summary(new, _differences(old, new, before), total, told)
     if old.dtype != new.dtype:
         made = replace(made, dtype=f"{old.dtype} to {new.dtype}")
     return replace(made, relative=_ratio(made.norm or 0.0, *before.norm()))
@@ -85,7 +87,7 @@ def _ratio(norm: float, value: float, exponent: float) -> float:
     return norm if math.isnan(norm) else math.inf if norm else 0.0
 
 
-def _differences(old: StoredTensor, new: StoredTensor, before: _NormOfBlocks) -> Iterator[Block]:
+def _differences(old: StoredTensor, new: StoredTensor, before: NormOfBlocks) -> Iterator[Block]:
     """Subtract block by block; the blocks of the two may have other lengths. ``before`` gets the old blocks."""
     # Files that are mapped give any order, compressed ones give another order than their own with more work.
     along = old.order if old.is_compressed else new.order
@@ -132,13 +134,16 @@ class _Reader:
         return taken
 
 
-def _summary(tensor: StoredTensor, blocks: Iterator[Block], order: float, told: Callable[[int], None]) -> Summary:
-    squares = _NormOfBlocks(2.0)
-    powers = squares if order == 2 else _NormOfBlocks(order)  # noqa: PLR2004
+def _summary(
+    tensor: StoredTensor, blocks: Iterator[Block], total: NormOfBlocks, told: Callable[[int], None]
+) -> Summary:
+    squares = NormOfBlocks(2.0)
+    powers = squares if total.order == 2 else NormOfBlocks(total.order)  # noqa: PLR2004
     largest, nan, infinite = [0.0], 0, 0
     for block in blocks:
-        for norm in {squares, powers}:
-            norm.add(block)
+        squares.add(block)
+        if powers is not squares:
+            powers.add(block)
         largest.append(float(gc.norm(block, math.inf)))
         if not math.isfinite(largest[-1]):
             are_nan = np.isnan(block)
@@ -146,28 +151,35 @@ def _summary(tensor: StoredTensor, blocks: Iterator[Block], order: float, told: 
             infinite += int(np.count_nonzero(np.isinf(block) & ~are_nan))
         told(len(block))
     top = float(gc.norm(np.array(largest), math.inf))
+    total.merge(powers)
     # A norm beyond float64 has a mean that float64 holds.
     value, exponent = squares.norm()
     rms = to_float(value / math.sqrt(tensor.size or 1), exponent)
     return Summary(tensor.name, tensor.dtype, tensor.shape, to_float(*powers.norm()), rms, top, nan, infinite)
 
 
-class _NormOfBlocks:
+class NormOfBlocks:
     """The norm of blocks as one, which may lie beyond float64's range."""
 
     def __init__(self, order: float) -> None:
-        self._order = order
+        self.order = order
         self._sums = [_sums([], order)]
 
     def add(self, block: Block) -> None:
         """Add a block of any size."""
-        self._sums.append(_sums([block], self._order))
+        self._sums.append(_sums([block], self.order))
+
+    def merge(self, other: NormOfBlocks) -> None:
+        """Add the blocks of another norm."""
+        self._sums.append(other._merged()[None])
 
     def norm(self) -> tuple[float, float]:
         """Return ``value, exponent``: the norm is ``value * 2**exponent``."""
-        merged = _core.merge_power_sums(np.concatenate(self._sums), self._order)
-        value, exponent = _core.roots_of_power_sums(merged, self._order)[0].tolist()
+        value, exponent = _core.roots_of_power_sums(self._merged(), self.order)[0].tolist()
         return value, exponent
+
+    def _merged(self) -> Block:
+        return _core.merge_power_sums(np.concatenate(self._sums), self.order)
 
 
 def _sums(blocks: list[Block], order: float) -> Block:
@@ -195,10 +207,11 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
 
 
 class Session:
-    """One run of the command: collects what could not be read."""
+    """One run of the command: collects what could not be read, and the norm of all tensors as one."""
 
-    def __init__(self) -> None:
+    def __init__(self, order: float) -> None:
         self.errors: list[str] = []
+        self.total = NormOfBlocks(order)
 
     @property
     def failed(self) -> bool:
@@ -222,7 +235,7 @@ class Session:
                 self.complain(f"{path}: {count} tensors have the name {name!r}")
         return found
 
-    def norms(self, files: Sequence[Path], order: float) -> list[Summary]:
+    def norms(self, files: Sequence[Path]) -> list[Summary]:
         """Summarize the tensors of files."""
         found = []
         for path in files:
@@ -231,19 +244,19 @@ class Session:
                 told = opened.enter_context(_progress(sum(tensor.size for tensor in tensors)))
                 for tensor in tensors:
                     try:
-                        summary = summarize(tensor, order, told)
+                        summary = summarize(tensor, self.total, told)
                     except (FileError, OSError) as error:
                         self.complain(f"{path}: {error}")
                         continue
                     found.append(replace(summary, name=f"{path}:{summary.name}") if len(files) > 1 else summary)
         return found
 
-    def differences(self, old: Path, new: Path, order: float) -> list[Summary]:
+    def differences(self, old: Path, new: Path) -> list[Summary]:
         """Summarize the differences of tensors with one name."""
         with ExitStack() as opened:
-            return self._differences(old, new, order, opened)
+            return self._differences(old, new, opened)
 
-    def _differences(self, old: Path, new: Path, order: float, opened: ExitStack) -> list[Summary]:
+    def _differences(self, old: Path, new: Path, opened: ExitStack) -> list[Summary]:
         lists = [self.tensors(path, opened) for path in (old, new)]
         if old.suffix.lower() == new.suffix.lower() == ".npy":
             # Their tensors have the names of the files.
@@ -262,7 +275,7 @@ class Session:
                 self.complain(f"{name}: has shape {before[name].shape} in {old}, {after[name].shape} in {new}")
                 continue
             try:
-                found.append(summarize_difference(before[name], after[name], order, told))
+                found.append(summarize_difference(before[name], after[name], self.total, told))
             except (FileError, OSError) as error:
                 self.complain(f"{name}: {error}")
         return found
@@ -368,7 +381,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--version", action="version", version=f"gradclip {gc.__version__}")
     commands = made.add_subparsers(dest="command", required=True)
     status = (
-        "Exit status: 0, 1 if an element or a difference is not finite, 2 if a file cannot be read or written or a setting is invalid, "
+        "Exit status: 0, 1 if an element or a difference is not finite, 2 if a file cannot be read or written "
+        "or a setting is invalid, "
         "130 after Ctrl-C."
     )
     norms = commands.add_parser("norms", help="print the norm of each tensor, and the global norm", epilog=status)
@@ -417,20 +431,18 @@ def show(text: str, session: Session) -> None:
 
 def run(arguments: Sequence[str] | None) -> int:
     """Run the command to its end."""
-    given = parser().parse_args(arguments)
-    session = Session()
     try:
-        gc.get_num_threads()
+        _sums([], 2.0)  # reads the settings
     except ValueError as error:
-        session.complain(error)
+        _write(f"gradclip: {error}", sys.stderr)
         return UNREADABLE
+    given = parser().parse_args(arguments)
+    session = Session(given.ord)
     is_difference = given.command == "diff"
-    if is_difference:
-        found = session.differences(given.old, given.new, given.ord)
-    else:
-        found = session.norms(given.files, given.ord)
-    norms = [each.norm for each in found if each.norm is not None]
-    total = None if session.failed else float(gc.norm(np.array(norms, np.float64), given.ord))
+    found = session.differences(given.old, given.new) if is_difference else session.norms(given.files)
+    # Without a dtype that gradclip has, the norm is not known.
+    is_known = not session.failed and (not found or any(each.norm is not None for each in found))
+    total = to_float(*session.total.norm()) if is_known else None
     listed = found
     if given.top:
         # Norms that are not finite come first, tensors without a norm last.

@@ -52,6 +52,8 @@ _ERRORS = slice(3, 9)
 _ELEMENTS = 16
 _NONCE = 17
 _DATA = 18
+#: The most numbers that the first message has room for.
+_MOST_DATA = _LENGTH - _DATA
 _HEAD = struct.Struct(f"{_NONCE}d")
 _NO_ERRORS = (0.0,) * 6
 _ARGUMENTS = slice(9, 15)
@@ -59,8 +61,8 @@ _AGREED = ("comm", "ord", "clip_norm", "use_norm", "replicated", "the other opti
 #: What stands for ``use_norm=None`` in a message.
 NO_NORM = -1.0
 
-#: The types of errors that reach other ranks. The last one stands for all others. The text of an error of another class begins
-#: with the name of the class.
+#: The types of errors that reach other ranks. The last one stands for all others. The text of an error of another class
+#: begins with the name of the class.
 _CLASSES: tuple[type[Exception], ...] = (
     TypeError,
     np.exceptions.AxisError,
@@ -140,35 +142,45 @@ class Share:
         shape, data = data.shape, data.reshape(-1)
         norms = math.prod(shape[:-1])
         failed: _Failure | None = None if error is None else _Failure(error)
-        for group in self.groups:
-            if failed is None:
-                data, elements, failed = self._merge(group, data, norms, elements)
-            else:
-                _, _, failed = self._merge(group, np.zeros(0), 0, 0.0, failed)
+        # A rank that has no memory for the second messages must tell the others before they send theirs.
+        rooms = [np.zeros(0)] * len(self.groups)
+        if failed is None and data.size > _MOST_DATA:
+            try:
+                rooms = [group.room(data.size) for group in self.groups]
+            except MemoryError as full:
+                failed, error = _Failure(full), full
+        for group, room in zip(self.groups, rooms, strict=True):
+            try:
+                if failed is None:
+                    data, elements, failed = self._merge(group, data, norms, elements, room)
+                else:
+                    _, _, failed = self._merge(group, np.zeros(0), 0, 0.0, room, failed)
+            except Exception as broken:  # noqa: BLE001, PERF203 (the ranks of the other groups wait)
+                failed, error = failed or _Failure(broken), error or broken
         if failed is not None:
             if error is not None and not failed.is_placed:
                 raise error
             raise failed.error(self.prefix) from error
         return data.reshape(shape), round(elements)
 
-    def _merge(
-        self, group: Group, data: Array, norms: int, elements: float, failed: _Failure | None = None
+    def _merge(  # noqa: PLR0917
+        self, group: Group, data: Array, norms: int, elements: float, room: Array, failed: _Failure | None = None
     ) -> tuple[Array, float, _Failure | None]:
-        """Merge what the ranks of one group have."""
+        """Merge what the ranks of one group have. ``room`` is for the second messages of all ranks."""
         message = np.zeros(_LENGTH)
         size = data.size
         _HEAD.pack_into(message.data, 0, 1.0, self.stamp, self.stamp**2, *_NO_ERRORS, *self.agreed, norms, elements)
-        is_short = size <= _LENGTH - _DATA
+        is_short = size <= _MOST_DATA
         if failed is not None:
             failed.write(message)
         elif is_short:
             message[_DATA : _DATA + size] = data
-        found = group.gather(message)
+        found = group.gather(message, group.room(_LENGTH))
         own = message[:_ELEMENTS].tobytes()
         is_same = failed is None and group.gathers and found[:, :_ELEMENTS].tobytes() == own * len(found)
         if not is_same and (failure := group.disagreement(found, message, self.options)) is not None:
             return data, elements, failure
-        sums = found[:, _DATA : _DATA + size] if is_short else group.gather(np.ascontiguousarray(data))
+        sums = found[:, _DATA : _DATA + size] if is_short else group.gather(np.ascontiguousarray(data), room)
         self.merged.append((group, sums))
         self.ranks *= len(found) if group.gathers else int(found[0, 0])
         return _core.merge_power_sums(sums, self.order), math.fsum(found[:, _ELEMENTS].tolist()), None
@@ -209,7 +221,7 @@ class _Failure:
 
     def write(self, message: Array) -> None:
         message[_ERRORS.start + self.kind] = 1.0
-        text = self.text.encode(errors="backslashreplace")[: 8 * (_LENGTH - _DATA)]
+        text = self.text.encode(errors="backslashreplace")[: 8 * _MOST_DATA]
         message[_DATA:].view(np.uint8)[: len(text)] = np.frombuffer(text, np.uint8)
 
     @classmethod
@@ -243,8 +255,12 @@ class Group:
         self.comm = comm
         self.argument = argument
 
-    def gather(self, message: Array) -> Array:
-        """Return the messages of all ranks, a row each."""
+    def room(self, length: int) -> Array:
+        """Return memory for messages of this length from all ranks."""
+        return np.empty((int(self.size()), length))
+
+    def gather(self, message: Array, room: Array) -> Array:
+        """Return the messages of all ranks, a row each. ``room`` has memory for them."""
         raise NotImplementedError
 
     def rank(self) -> int:
@@ -286,10 +302,9 @@ class Group:
 
 
 class _Mpi(Group):
-    def gather(self, message: Array) -> Array:
-        found = np.empty((self.comm.Get_size(), len(message)))
-        self.comm.Allgather(message, found)
-        return found
+    def gather(self, message: Array, room: Array) -> Array:
+        self.comm.Allgather(message, room)
+        return room
 
     def rank(self) -> int:
         return int(self.comm.Get_rank())
@@ -299,18 +314,17 @@ class _Mpi(Group):
 
 
 class _Torch(Group):
-    def gather(self, message: Array) -> Array:
+    def gather(self, message: Array, room: Array) -> Array:
         # A communicator of torch's is one only where torch is loaded.
         torch, distributed = sys.modules["torch"], sys.modules["torch.distributed"]
-        found = np.empty((distributed.get_world_size(self.comm), len(message)))
-        own, rows = torch.from_numpy(message), torch.from_numpy(found)
+        own, rows = torch.from_numpy(message), torch.from_numpy(room)
         if distributed.get_backend(self.comm) == "nccl":
             gathered = torch.empty_like(rows, device="cuda")
             distributed.all_gather_into_tensor(gathered, own.cuda(), group=self.comm)
             rows.copy_(gathered)
         else:
             distributed.all_gather(list(rows.unbind()), own, group=self.comm)
-        return found
+        return room
 
     def rank(self) -> int:
         return int(sys.modules["torch.distributed"].get_rank(self.comm))
@@ -328,7 +342,10 @@ class _Sum(Group):
 
     gathers = False
 
-    def gather(self, message: Array) -> Array:
+    def room(self, length: int) -> Array:  # noqa: ARG002 (the function allocates)
+        return np.empty(0)
+
+    def gather(self, message: Array, room: Array) -> Array:  # noqa: ARG002 (as above)
         if len(message) == _LENGTH:
             message[_NONCE] = int.from_bytes(os.urandom(4), "little")
         found = self.comm(message.copy())
@@ -399,7 +416,8 @@ def _groups_of(prefix: str, comm: Any) -> tuple[list[Group], Exception | None]:
         try:
             group = _group(prefix, one, f"comm[{i}]")
             for earlier in groups:
-                if earlier.comm is one and group.gathers and group.size() > 1:
+                # Two objects of mpi4py may be one communicator.
+                if group.gathers and earlier.comm == one and group.size() > 1:
                     text = f"comm[{i}]: found the communicator of {earlier.argument}; allowed: each communicator once"
                     raise ValueError(f"{prefix}: {text}")  # noqa: TRY301 (as the other errors of an entry)
             groups.append(group)

@@ -260,9 +260,9 @@ class NormState:
         >>> gc.NormState.from_array(np.frombuffer(sent)).norm()
         5.0
         """
-        order = Checks("NormState.from_array", None).order(ord)
-        found = np.asanyarray(array)
-        if found.dtype.kind not in "fiu" or np.ma.isMaskedArray(found):
+        checks = Checks("NormState.from_array", None)
+        order, found = checks.order(ord), checks.array("array", array)
+        if found.dtype.kind not in "fiu":
             raise TypeError(f"NormState.from_array: array: found {describe(array)}; allowed: an array of real numbers")
         numbers = np.array(found, np.float64)  # a copy
         nothing, _ = _core.power_sums("NormState.from_array", (), None, order, False, False)

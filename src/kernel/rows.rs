@@ -187,21 +187,23 @@ impl<N: FromNorm> Op for PlainNorms<'_, N> {
     }
 }
 
-/// Computes the factors of rows from their sums of squares: `limit` over the norm, or 1 for norms that stay as they are. A
+/// Computes the factors of slices from their sums of squares, or from sums that are norms: `limit` over the norm, or 1 for norms that stay as they are. A
 /// factor of 0 means that the caller must compute it another way, and the norm too: the sum may have lost digits, or is infinite
 /// or NaN. Returns whether there is no such factor.
 pub struct PlainFactors<'a, N> {
-    /// The sum of squares of each row.
+    /// The sum of each slice.
     pub sums: &'a [f64],
-    /// See [`PlainNorms::exact_zeros`]. Then rows of zeros stay as they are, unless the limit is 0 or NaN.
+    /// See [`PlainNorms::exact_zeros`]. Then slices of zeros stay as they are, unless the limit is 0 or NaN.
     pub exact_zeros: bool,
+    /// Whether the norms are the square roots of the sums.
+    pub roots: bool,
     /// The largest norm.
     pub limit: Limit,
     /// Whether norms that do not exceed the limit stay as they are.
     pub keeps: bool,
-    /// The factors to write, one for each row.
+    /// The factors to write, one for each slice.
     pub factors: &'a mut [f64],
-    /// The norms to write; none, or one for each row.
+    /// The norms to write; none, or one for each slice.
     pub norms: &'a mut [N],
 }
 
@@ -214,8 +216,12 @@ impl<N: FromNorm> Op for PlainFactors<'_, N> {
         // With a limit of 0, no norm is kept here: a norm of 0 is left to the caller.
         let (keeps, clips) = (self.keeps & (limit > 0.0), normal.contains(&limit));
         let keeps_zeros = self.exact_zeros & (limit > 0.0);
-        for (factor, &sum) in self.factors.iter_mut().zip(self.sums) {
-            *factor = sum.sqrt();
+        if self.roots {
+            for (factor, &sum) in self.factors.iter_mut().zip(self.sums) {
+                *factor = sum.sqrt();
+            }
+        } else {
+            self.factors.copy_from_slice(self.sums);
         }
         self.norms.iter_mut().zip(&*self.factors).for_each(|(norm, root)| *norm = N::of_plain(*root));
         // A division takes as long as the rest of this function.

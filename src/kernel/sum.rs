@@ -78,6 +78,21 @@ impl<T: Element> Term<T> for Square {
         if L::FUSED { x.add_square(sum) } else { sum + x.square(1.0) }
     }
 }
+/// In place of a sum, the largest `|x|`, or NaN. Only for a single accumulator: the sum of two would not be the largest.
+#[derive(Clone, Copy, Debug)]
+pub struct Largest;
+
+impl<T: Element> Term<T> for Largest {
+    #[inline(always)]
+    fn of(&self, x: T) -> f64 {
+        x.modulus(1.0)
+    }
+    #[inline(always)]
+    fn add<L: Level>(&self, largest: f64, x: T) -> f64 {
+        let x = x.modulus(1.0);
+        if (x > largest) | x.is_nan() { x } else { largest }
+    }
+}
 impl<T: Element> Term<T> for Rescaled<Abs> {
     #[inline(always)]
     fn of(&self, x: T) -> f64 {

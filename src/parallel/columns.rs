@@ -14,7 +14,7 @@ use crate::element::Scalable;
 use crate::error::{Result, vec_with_room};
 use crate::isa::{Aligned, Isa, StreamGuard, prefetch_distance};
 use crate::kernel::scale_each::{FactorKind, ScaleEach};
-use crate::kernel::sum::{Abs, ROWS_AT_ONCE, Square};
+use crate::kernel::sum::{Abs, Largest, ROWS, ROWS_AT_ONCE, Square};
 use crate::scaled::{Factor, FromNorm};
 use crate::walk::{View, stream_made};
 
@@ -52,14 +52,16 @@ fn columns_in_strip<T: Scalable>(len: usize) -> usize {
     (STRIP_BYTES / size_of::<T>() / len).min(WIDEST_STRIP / T::PARTS)
 }
 
-/// Whether columns of matrices of this shape are for [`scale_columns`].
+/// Whether columns of matrices of this shape are for [`scale_columns`] with this order of norms.
 #[must_use]
-pub fn is_column<T: Scalable>(columns: usize, [len, inner]: [usize; 2]) -> bool {
+pub fn is_column<T: Scalable>(columns: usize, [len, inner]: [usize; 2], order: Order) -> bool {
     // Columns. In narrower parts of a matrix, the overhead of each row outweighs the second read that a strip saves.
     let narrowest = 128;
+    // Totals, which longer columns have, hold no largest magnitude.
+    let longest = if order == Order::Max { ROWS } else { LONGEST_COLUMN };
     // Elements of 16 bits have kernels of their own, and longer columns are summed in more than one run.
     size_of::<T>() > 2
-        && (1..=LONGEST_COLUMN.min(run_of_columns(columns))).contains(&len)
+        && (1..=longest.min(run_of_columns(columns))).contains(&len)
         && columns_in_strip::<T>(len) >= narrowest.min(inner)
 }
 
@@ -278,12 +280,25 @@ impl<T: Scalable> Strip<'_, T> {
     ) -> bool {
         let ([len, _], width) = (self.shape, self.width);
         let sums = &mut Aligned([0.0; WIDEST_STRIP]).0[..factors.len()];
-        sum_columns(isa, [len, width], self, next, Square, sums);
-        let exact_zeros = has_exact_zero_columns::<T>(sums, |sizes| {
-            for (first, sizes) in (0..).step_by(len).zip(sizes.chunks_mut(width)) {
-                add_rows(isa, first..first + len, self, None, Abs, sizes);
+        let order = rule.order();
+        let exact_zeros = match order {
+            Order::One => {
+                sum_columns(isa, [len, width], self, next, Abs, sums);
+                true
             }
-        });
+            Order::Max => {
+                sum_columns(isa, [len, width], self, next, Largest, sums);
+                true
+            }
+            _ => {
+                sum_columns(isa, [len, width], self, next, Square, sums);
+                has_exact_zero_columns::<T>(sums, |sizes| {
+                    for (first, sizes) in (0..).step_by(len).zip(sizes.chunks_mut(width)) {
+                        add_rows(isa, first..first + len, self, None, Abs, sizes);
+                    }
+                })
+            }
+        };
         if rule.plain_factors(isa, sums, exact_zeros, factors, self.norms) {
             return true;
         }
@@ -296,7 +311,7 @@ impl<T: Scalable> Strip<'_, T> {
                 for (row, x) in (column / width * len..).zip(&mut *elements) {
                     *x = self.row(row)[column % width];
                 }
-                let norm = norm_of_view_with(isa, &View::Dense(elements), Order::Two, Some(*sum));
+                let norm = norm_of_view_with(isa, &View::Dense(elements), order, Some(*sum));
                 let factor = rule.factor(norm).unwrap_or(Factor::ONE);
                 factors[column] = factor.by;
                 if factor.then != 1.0 {

@@ -16,8 +16,8 @@ use crate::walk::{Slices, Store, Target, View, with_scratch};
 pub enum Rule {
     /// The norm becomes at most the limit.
     Clip(Limit),
-    /// The norm becomes 1.
-    Normalize,
+    /// The norm of this order becomes 1.
+    Normalize(Order),
 }
 
 impl Rule {
@@ -26,8 +26,14 @@ impl Rule {
     pub fn factor(self, norm: Scaled) -> Option<Factor> {
         match self {
             Self::Clip(limit) => limit.factor(norm),
-            Self::Normalize => Some(norm.factor_to(1.0)).filter(|factor| *factor != Factor::ONE),
+            Self::Normalize(_) => Some(norm.factor_to(1.0)).filter(|factor| *factor != Factor::ONE),
         }
+    }
+
+    /// The order of the norms.
+    #[must_use]
+    pub fn order(self) -> Order {
+        if let Self::Normalize(order) = self { order } else { Order::Two }
     }
 
     /// The rounding of products.
@@ -38,7 +44,7 @@ impl Rule {
         }
     }
 
-    /// Computes factors and norms from sums of squares by [`PlainFactors`].
+    /// Computes factors and norms from sums by [`PlainFactors`].
     pub(super) fn plain_factors<N: FromNorm>(
         self,
         isa: Isa,
@@ -49,13 +55,14 @@ impl Rule {
     ) -> bool {
         let (limit, keeps) = match self {
             Self::Clip(limit) => (limit, true),
-            Self::Normalize => (1.0.into(), false),
+            Self::Normalize(_) => (1.0.into(), false),
         };
-        isa.run(PlainFactors { sums, exact_zeros, limit, keeps, factors, norms })
+        let roots = self.order() == Order::Two;
+        isa.run(PlainFactors { sums, exact_zeros, roots, limit, keeps, factors, norms })
     }
 }
 
-/// Whether slices of `len` elements, of `size` bytes each, are clipped as rows. Longer slices are shared by all threads, one
+/// Whether slices of `len` elements, of `size` bytes each, are scaled as rows, by their norms of order 1 or 2. Longer slices are shared by all threads, one
 /// after the other.
 #[must_use]
 pub fn is_row(len: usize, size: usize) -> bool {
@@ -188,7 +195,7 @@ impl<T: Real> Rows<'_, T> {
             source = None;
         }
         let mut task = Task { source, target: Target::Dense(row) };
-        let norm = norm_of_view(self.isa, &task.input(), Order::Two);
+        let norm = norm_of_view(self.isa, &task.input(), self.rule.order());
         let factor = self.rule.factor(norm);
         task.scale(self.isa, factor, store);
         if let Some(to) = to {
@@ -211,8 +218,13 @@ impl<T: Real> Rows<'_, T> {
         };
         let (sums, factors) = (&mut scratch.sums[..count], &mut scratch.factors[..count]);
         let rows = from.or_else(|| slice_of(data)).unwrap_or_default();
-        row_sums(isa, rows, [len; 2], Reduction::Square, sums);
-        let exact_zeros = has_exact_zeros(isa, rows, [len; 2], sums);
+        let exact_zeros = if self.rule.order() == Order::One {
+            row_sums(isa, rows, [len; 2], Reduction::Abs, sums);
+            true
+        } else {
+            row_sums(isa, rows, [len; 2], Reduction::Square, sums);
+            has_exact_zeros(isa, rows, [len; 2], sums)
+        };
         let are_plain = self.rule.plain_factors(isa, sums, exact_zeros, factors, norms);
         if self.source.is_none() && factors.iter().all(|factor| *factor == 1.0) {
             return false; // nothing is written

@@ -181,17 +181,19 @@ pub(super) fn normalize<'py>(
     let mut operands = inputs.with_outputs(out, &mut [])?;
     let pair = operands.pair()?;
     let input = pair.input().clone();
-    let norm = if let Along::Vectors(axes, Order::Two) = &along {
+    let norm = if let Along::Vectors(axes, order @ (Order::One | Order::Two | Order::Max)) = &along {
+        let rule = Rule::Normalize(*order);
         let kept: Vec<_> = input.split(axes).kept().collect();
         let (shape, places) = placed(input.shape(), &kept, true);
         match_dtype!(scalable dtype_of(&input)?, T => {
             // The memory for the norms is allocated first: nothing may fail once something is written.
-            Array::filled(py, &shape, &places, |norms| scale_by_norms::<T>(pair, axes, Rule::Normalize, norms))
+            Array::filled(py, &shape, &places, |norms| scale_by_norms::<T>(pair, axes, rule, norms))
         }, Err(internal("normalizing of integers")))?
     } else {
         let norms = along.norms(&input)?;
         let norm = norms.to_array(&input, true)?;
-        let divide = |norm: Scaled| Rule::Normalize.factor(norm);
+        let (Along::Whole(order) | Along::Vectors(_, order) | Along::Matrices(_, order)) = along;
+        let divide = |norm: Scaled| Rule::Normalize(order).factor(norm);
         match norms.values[..] {
             [norm] => scale_pairs(py, slice::from_mut(pair), divide(norm))?,
             _ => scale_slices(py, slice::from_mut(pair), iter::once(&norms), |_, _, norm| divide(norm))?,

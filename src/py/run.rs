@@ -269,7 +269,7 @@ pub(super) fn zeros(count: usize) -> Result<Vec<Scaled>, Error> {
     Ok(norms)
 }
 
-/// Scales each slice along some axes by its own norm, as soon as it is summed if the slices are short rows, or columns of a dense
+/// Scales each slice along some axes by its own norm of order 1, 2 or infinity, as soon as it is summed if the slices are short rows, or columns of a dense
 /// output. T is the dtype of the input. `norms` gets the norms of the slices, in the order of the kept axes of the input, or is
 /// empty.
 pub(super) fn scale_by_norms<T: Scalable>(
@@ -282,18 +282,20 @@ pub(super) fn scale_by_norms<T: Scalable>(
     if whole.len() == 0 {
         return Ok(()); // there may be a great many slices
     }
-    let (py, isa, bytes) = (whole.object().py(), Isa::current(), whole.bytes());
+    let (py, isa, bytes, order) = (whole.object().py(), Isa::current(), whole.bytes(), rule.order());
     // Columns are summed in another order than rows. The output must not influence which order is used.
-    if Norms::are_of_columns(&whole, axes)? {
+    if order != Order::Two && whole.dtype().and_then(Dtype::parts).is_some() {
+        // Moduli of complex numbers are computed before anything is scaled.
+    } else if Norms::are_of_columns(&whole, axes)? {
         // Strips of columns of a dense output are scaled as soon as they are summed.
         if let Some((shape @ [len, _], source, to)) = pair.columns::<T>(&whole.split(axes))?
-            && columns::is_column::<T>(whole.len() / len.max(1), shape)
+            && columns::is_column::<T>(whole.len() / len.max(1), shape, order)
         {
             let source = source.as_ref();
             let scale = || columns::scale_columns::<T>(isa, source, to, shape, rule, norms);
             return Ok(detached(py, bytes, scale)?);
         }
-    } else {
+    } else if order != Order::Max {
         pair.split_complex();
         let input = pair.input();
         // The parts of a complex number belong to one slice.
@@ -309,7 +311,7 @@ pub(super) fn scale_by_norms<T: Scalable>(
             return Ok(detached(py, bytes, scale)?);
         }
     }
-    let found = Norms::of(&whole, axes, Order::Two)?;
+    let found = Norms::of(&whole, axes, order)?;
     found.write(norms);
     scale_slices(py, slice::from_mut(pair), iter::once(&found), |_, _, norm| rule.factor(norm))
 }

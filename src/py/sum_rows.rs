@@ -23,7 +23,7 @@ pub(super) fn sum_rows<'py>(
     let _control = FloatDefaults::set();
     let (rows, _) = Array::read(rows).ok_or_else(|| internal("not an array of rows"))?;
     let (order, bounds) = (numbers_of_rows(order)?, numbers_of_rows(bounds)?);
-    let ([count, len], [groups @ .., _]) = (rows.shape(), &bounds[..]) else {
+    let ([count, len], [groups @ .., _]) = (rows.shape(), bounds.as_slice()) else {
         return Err(internal("rows that are no matrix, or no bounds"));
     };
     let are_valid = order.iter().all(|row| row < count)

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import safetensors
 from gradclip import __main__ as command
-from gradclip import _core, _files
+from gradclip import _files
 
 
 def tensors(seed=0):
@@ -463,9 +463,9 @@ def test_boxes_cut_an_array_in_order(shape, most, order):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["norms", "a.npy", "--ord", "0"], "argument --ord: found '0'; allowed: a number above 0 and up to 1000, or inf"),
-        (["norms", "a.npy", "--ord", "two"], "argument --ord: found 'two'; allowed: a number above 0 and up to 1000, or inf"),
-        (["norms", "a.npy", "--ord", "2000"], "argument --ord: found '2000'; allowed: a number above 0 and up to 1000"),
+        (["norms", "a.npy", "--ord", "0"], "--ord: found '0'; allowed: a number above 0 and up to 1000, or inf"),
+        (["norms", "a.npy", "--ord", "two"], "--ord: found 'two'; allowed: a number above 0 and up to 1000, or inf"),
+        (["norms", "a.npy", "--ord", "2000"], "--ord: found '2000'; allowed: a number above 0 and up to 1000, or inf"),
         (["norms", "a.npy", "--top", "0"], "argument --top: found '0'; allowed: an integer of at least 1"),
         (["norms"], "the following arguments are required: FILE"),
         ([], "the following arguments are required: command"),
@@ -478,16 +478,32 @@ def test_wrong_arguments_are_named(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_an_invalid_setting_is_an_error(monkeypatch, capsys):
-    monkeypatch.setenv("GRADCLIP_NUM_THREADS", "0")
-    _core.forget_settings()
-    try:
-        status, out, err = run("norms", "a.npy", capsys=capsys)
-    finally:
-        monkeypatch.undo()
-        _core.forget_settings()
-    assert (status, out) == (2, "")
-    assert 'gradclip: environment variable GRADCLIP_NUM_THREADS: found "0"' in err
+@pytest.mark.parametrize("name", ["GRADCLIP_NUM_THREADS", "GRADCLIP_POOL_BYTES"])
+def test_an_invalid_setting_is_an_error(name):
+    done = subprocess.run(
+        [sys.executable, "-m", "gradclip", "norms", "a.npy"],
+        env={**os.environ, name: "none"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f'gradclip: environment variable {name}: found "none"')
+
+
+def test_what_is_known_of_no_tensor(tmp_path, capsys):
+    """A norm of 0 would look as if the tensors had been read."""
+    np.save(tmp_path / "text.npy", np.array(["a", "b"]))
+    status, out, err = run("norms", tmp_path / "text.npy", capsys=capsys)
+    assert (status, err) == (0, "")
+    assert "global norm" not in out
+
+
+def test_the_global_norm_loses_nothing_below_float64(kind, tmp_path, capsys):
+    arrays = {f"a{i}": np.full(2, 5e-324) for i in range(40)}
+    status, out, _ = run("norms", write(kind, tmp_path, arrays), "--json", capsys=capsys)
+    assert status == 0
+    assert json.loads(out)["global_norm"] == gc.global_norm(list(arrays.values())) > 0
 
 
 def test_it_runs_as_a_module(tmp_path):

@@ -241,8 +241,9 @@ def test_tensors_of_no_axes_are_read_by_no_check():
         left = np.array(np.nan)
         del left
         lazy = da.from_array(np.array(3.0))
-        clipped = gc.clip_by_norm(lazy, 1.0, nonfinite="raise"), *gc.clip_by_global_norm([lazy], 1.0, nonfinite="raise")[0]
-    assert dask.compute(*clipped) == (1.0, 1.0)
+        clipped = gc.clip_by_norm(lazy, 1.0, nonfinite="raise")
+        (also,), _ = gc.clip_by_global_norm([lazy], 1.0, nonfinite="raise")
+    assert dask.compute(clipped, also) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize("bad", [np.inf, np.nan])

@@ -284,12 +284,25 @@ def test_coalesce_of_integers_wraps_as_in_numpy(dtype):
 
 def test_coalesce_changes_nothing_where_there_is_nothing_to_do():
     for dtype in SCALED:
-        values = numbers([-0.0, np.inf, 1.0, oracle.tiny(dtype)], dtype).reshape(2, 2)
+        values = numbers([-0.0, np.inf, np.nan, oracle.tiny(dtype)], dtype).reshape(2, 2)
         sorted_rows = gc.IndexedSlices(values, np.array([1, 3]), (4, 2))
         assert sorted_rows.coalesce() == sorted_rows
         assert same_bits(sorted_rows.coalesce().values, sorted_rows.values)
     empty = gc.IndexedSlices(np.zeros((0, 2)), np.zeros(0, dtype=int), (4, 2))
     assert empty.coalesce() == empty
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex128])
+def test_coalesce_of_long_rows_on_several_threads(dtype, everywhere):
+    """Of more than 6 MiB, and of rows longer than the accumulators."""
+    rng = np.random.default_rng(3)
+    values = cast(rng.standard_normal((800, 2100)), dtype)
+    indices = rng.integers(0, 90, 800)
+    indices[5], indices[7], values[5], values[7] = 1000, 1000, -0.0, -0.0
+    (found,) = everywhere(lambda: [gc.IndexedSlices(values, indices).coalesce().values])
+    assert same_bits(found[-1], values[5])
+    others = indices < 90
+    assert same_bits(found[:-1], summed(values[others], indices[others], 90)[np.unique(indices)[:-1]])
 
 
 @pytest.mark.parametrize("dtype", [*SCALED, *INTEGERS])

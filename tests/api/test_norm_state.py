@@ -247,7 +247,7 @@ def test_what_is_no_state(change, reproducible):
 @pytest.mark.parametrize("change", [np.ma.masked_array, lambda a: a.astype(complex), str, lambda a: a.astype(object)])
 def test_what_is_no_array_of_real_numbers(change):
     array = gc.NormState.of([np.ones(3)]).to_array()
-    with pytest.raises(TypeError, match=r"NormState\.from_array: array: found .*; allowed: an array of real numbers"):
+    with pytest.raises(TypeError, match=r"NormState\.from_array: array: found .*; allowed: an array"):
         gc.NormState.from_array(change(array))
 
 

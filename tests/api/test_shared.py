@@ -417,15 +417,15 @@ class TestFaults:
             (lambda c: gc.clip_by_norm(np.ones(3), 1.0, nonfinite="none", comm=c), ValueError, "nonfinite"),
             (lambda c: gc.clip_by_norm(Raises(BrokenError("ouch")), 1.0, comm=c), RuntimeError, "BrokenError: ouch"),
             (lambda c: gc.clip_by_norm(Raises(MemoryError("none left")), 1.0, comm=c), MemoryError, "none left"),
-            (lambda c: gc.clip_by_norm(Raises(KeyError("lost")), 1.0, comm=c), KeyError, "lost"),
-            (lambda c: gc.clip_by_norm(Raises(OSError(5, "no disk")), 1.0, comm=c), OSError, "no disk"),
-            (lambda c: gc.clip_by_norm(Raises(NotImplementedError("not yet")), 1.0, comm=c), NotImplementedError, "yet"),
-            (lambda c: gc.clip_by_norm(Raises(UnicodeDecodeError("x", b"", 0, 1, "bad")), 1.0, comm=c), ValueError, "bad"),
         ]
+        raised = (KeyError("lost"), OSError(5, "no disk"), NotImplementedError("not yet"))
+        cases += [(lambda c, e=e: gc.clip_by_norm(Raises(e), 1.0, comm=c), type(e), str(e.args[-1])) for e in raised]
+        no_text = UnicodeDecodeError("utf-8", b"", 0, 1, "bad byte")  # which a text alone does not make
+        cases.append((lambda c: gc.clip_by_norm(Raises(no_text), 1.0, comm=c), ValueError, "bad byte"))
         for bad, kind, words in cases:
             found = ranks.run([lambda c: gc.clip_by_norm(np.ones(3), 1.0, comm=c), bad])
             for error in found:
-                with pytest.raises(kind, match=f"{words}.* \\(on rank 1\\)'?$") as caught:  # a KeyError quotes its text
+                with pytest.raises(kind, match=f"{words}.* \\(on rank 1\\)[\"']?$") as caught:
                     ranks.raise_again(error)
                 assert caught.type is kind
 
@@ -443,6 +443,35 @@ class TestFaults:
 
         for error in ranks.run([work(i, j) for i in range(2) for j in range(2)]):
             with pytest.raises(TypeError, match=rf"^global_norm: comm\[{place}\]: found"):
+                ranks.raise_again(error)
+
+    @pytest.mark.parametrize("broken", [lambda _: np.zeros(3), lambda _: None, lambda _: 1 / 0])
+    def test_of_a_function_before_a_communicator(self, broken):
+        """The ranks of the communicator wait for the rank whose function fails."""
+        world = ranks.World(2)
+
+        def work(rank):
+            comm = [broken if rank == 1 else lambda a: a, ranks.Comm(world, rank)]
+            return lambda _: gc.global_norm([np.ones(3)], comm=comm)
+
+        for error in ranks.run([work(0), work(1)]):
+            with pytest.raises((TypeError, ZeroDivisionError), match=r"on rank 1 of comm\[1\]|comm\[0\]|division"):
+                ranks.raise_again(error)
+
+    def test_of_memory_for_the_messages(self, monkeypatch):
+        """A rank without memory for the norms of all ranks tells the others before they send theirs."""
+
+        def work(comm):
+            return gc.norms([np.ones(2)] * 100, comm=comm)
+
+        def room(self, length):
+            if length > 200 and self.rank() == 1:
+                raise MemoryError("no room")
+            return np.empty((2, length))
+
+        monkeypatch.setattr(_exchange._Mpi, "room", room)  # noqa: SLF001
+        for error in ranks.run([work, work]):
+            with pytest.raises(MemoryError, match="no room"):
                 ranks.raise_again(error)
 
     def test_of_a_text_that_cannot_be_sent(self):
@@ -634,7 +663,8 @@ class TestFaults:
         assert found[0].entries == ()
 
     def test_nonfinite_on_several_ranks(self):
-        works = [lambda c, x=x: gc.global_norm([np.array([x])], nonfinite="raise", comm=c) for x in (1.0, np.nan, np.inf)]
+        tensors = [np.array([x]) for x in (1.0, np.nan, np.inf)]
+        works = [lambda c, t=t: gc.global_norm([t], nonfinite="raise", comm=c) for t in tensors]
         found = [str(error) for error in ranks.run(works)]
         places = ["on rank 1", "(on rank 1)", "(on this rank, and on rank 1)"]
         assert all(text.endswith(place) for text, place in zip(found, places, strict=True)), found

@@ -447,7 +447,7 @@ fn own_norms<T: Coded + Real>(found: &mut Found) {
             LIMITS.into_iter().flat_map(|limit| [[66, 1100], [3, 150], [1, 130]].map(|shape| (limit, shape)))
         {
             let data = &data[..len * inner * if len > 3 { 1 } else { 2 }];
-            assert!(is_column::<T>(data.len() / len, [len, inner]));
+            assert!(is_column::<T>(data.len() / len, [len, inner], Order::Two));
             let (mut own, mut copy) = (data.to_vec(), vec![T::ZERO; data.len()]);
             clip_columns(isa, None, &mut own, [len, inner], limit).expect("threads");
             clip_columns(isa, Some(data), &mut copy, [len, inner], limit).expect("threads");

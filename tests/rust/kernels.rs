@@ -724,14 +724,17 @@ fn factors_of_rows_are_plain_or_none() {
     let limits =
         [0.0, 1e-320, f64::MIN_POSITIVE, 1e-300, 0.2, 1.0, 3.0, 1e200, f64::MAX, f64::INFINITY, f64::NAN];
     at_all_levels(|isa, range| {
-        for (limit, exact_zeros) in limits.into_iter().flat_map(|limit| [(limit, false), (limit, true)]) {
+        let cases = limits.into_iter().flat_map(|limit| [(limit, false), (limit, true)]);
+        for ((limit, exact_zeros), roots) in cases.flat_map(|case| [(case, false), (case, true)]) {
             let sums = &sums[..range.len().min(sums.len())];
+            let norm_of = |sum: f64| if roots { sum.sqrt() } else { sum };
             let mut factors = vec![f64::NAN; sums.len()];
             let (mut norms, none) = (vec![f32::NAN; sums.len()], &mut [0.0f64; 0]);
             let limit_of_all = limit.into();
             let all = isa.run(PlainFactors {
                 sums,
                 exact_zeros,
+                roots,
                 limit: limit_of_all,
                 keeps: true,
                 factors: &mut factors,
@@ -742,6 +745,7 @@ fn factors_of_rows_are_plain_or_none() {
             isa.run(PlainFactors {
                 sums,
                 exact_zeros,
+                roots,
                 limit: limit_of_all,
                 keeps: true,
                 factors: &mut again,
@@ -749,8 +753,11 @@ fn factors_of_rows_are_plain_or_none() {
             });
             assert_eq!(all_bits(&factors), all_bits(&again));
             for ((&sum, factor), norm) in sums.iter().zip(factors).zip(norms) {
-                assert!(factor == 0.0 || bits(norm) == bits(sum.sqrt() as f32), "{isa:?}: {sum:e} {limit:e}");
-                let expected = Scaled::new(sum.sqrt(), 0).clip_to(limit).unwrap_or(Factor::ONE);
+                assert!(
+                    factor == 0.0 || bits(norm) == bits(norm_of(sum) as f32),
+                    "{isa:?}: {sum:e} {limit:e}"
+                );
+                let expected = Scaled::new(norm_of(sum), 0).clip_to(limit).unwrap_or(Factor::ONE);
                 // The factor is plain if the sum, the limit and the quotient are normal numbers; otherwise it may be 0.
                 let is_exact =
                     sum >= smallest && sum < f64::INFINITY || exact_zeros && sum == 0.0 && limit > 0.0;

@@ -1137,11 +1137,12 @@ fn check_rules<T: Real + Known>(bits: fn(T) -> u64) {
             1e-320.into(),
             f64::INFINITY.into(),
         ];
-        for rule in limits.map(Rule::Clip).into_iter().chain([Rule::Normalize]) {
+        let normalize = [Order::One, Order::Two].map(Rule::Normalize);
+        for rule in limits.map(Rule::Clip).into_iter().chain(normalize) {
             let isa = Isa::current();
             let (mut expected, mut norms) = (data.clone(), Vec::new());
             for row in expected.chunks_mut(width) {
-                let norm = norm_of_view(isa, &View::Dense(row), Order::Two);
+                let norm = norm_of_view(isa, &View::Dense(row), rule.order());
                 norms.push(T::Norm::narrow(norm.to_f64()));
                 if let Some(factor) = rule.factor(norm) {
                     Scale(factor).apply(isa, None, None, row);
@@ -1231,7 +1232,9 @@ fn check_clipped_columns<T: Real + Known>(bits: fn(T) -> u64, nan: u64, extremes
         (3, 131, 100, 6600.0),
         (9001, 3, 350, 1000.0),
     ] {
-        assert!(is_column::<T>(outer * inner, [len, inner]), "{len} x {inner}");
+        let mut orders = vec![Order::One, Order::Two, Order::Max];
+        orders.retain(|order| is_column::<T>(outer * inner, [len, inner], *order));
+        assert_eq!(orders.len(), if len <= 64 { 3 } else { 2 }, "{len} x {inner}");
         let mut data: Vec<T> = some(15, outer * len * inner);
         data.iter_mut().enumerate().filter(|(i, _)| i % inner % 7 == 5).for_each(|(_, x)| *x = T::ZERO);
         for (i, extreme) in extremes.iter().enumerate() {
@@ -1248,13 +1251,14 @@ fn check_clipped_columns<T: Real + Known>(bits: fn(T) -> u64, nan: u64, extremes
             ]),
             Layout::new([Axis { len, stride: inner.cast_signed() }]),
         );
-        let norms = slice_norms(Isa::current(), &block, Order::Two).expect("memory");
+        let norms_of = |order| slice_norms(Isa::current(), &block, order).expect("memory");
+        let norms = norms_of(Order::Two);
         let zeros =
             norms.iter().enumerate().filter(|(at, norm)| at % inner % 7 == 5 && norm.is_zero()).count();
         assert!(inner < 6 || zeros + extremes.len() >= outer * ((inner + 1) / 7), "{zeros} columns of zeros");
         let scaled = |rule: Rule| {
             let mut expected = all(&data);
-            for (at, norm) in norms.iter().enumerate() {
+            for (at, norm) in norms_of(rule.order()).iter().enumerate() {
                 let Some(factor) = rule.factor(*norm) else { continue };
                 for row in 0..len {
                     let place = (at / inner * len + row) * inner + at % inner;
@@ -1266,11 +1270,11 @@ fn check_clipped_columns<T: Real + Known>(bits: fn(T) -> u64, nan: u64, extremes
             }
             expected
         };
-        let (clipped, normalized) = (scaled(Rule::Clip(limit.into())), scaled(Rule::Normalize));
+        let clipped = scaled(Rule::Clip(limit.into()));
         let pad = |row: &[T]| row.iter().copied().chain([T::ZERO]).collect::<Vec<_>>();
         let padded: Vec<T> =
             data.chunks(len * inner).rev().flat_map(|m| m.chunks(inner).flat_map(pad)).collect();
-        let (found, found_norms) = everywhere(|isa| {
+        let (found, normalized) = everywhere(|isa| {
             let [mut a, mut b] = [vec![T::ZERO; data.len()], data.clone()];
             clip_columns(isa, Some(&data), &mut a, [len, inner], limit).expect("threads");
             clip_columns(isa, None, &mut b, [len, inner], limit).expect("threads");
@@ -1291,30 +1295,30 @@ fn check_clipped_columns<T: Real + Known>(bits: fn(T) -> u64, nan: u64, extremes
                 &mut [],
             )
             .expect("threads");
-            let [mut c, mut d] = [vec![T::ZERO; data.len()], data.clone()];
-            let [mut own, mut again] = [(); 2].map(|()| vec![T::Norm::ZERO; norms.len()]);
-            scale_columns::<T>(
-                isa,
-                Some(&View::Dense(&data)),
-                &mut c,
-                [len, inner],
-                Rule::Normalize,
-                &mut own,
-            )
-            .expect("threads");
-            scale_columns::<T>(isa, None, &mut d, [len, inner], Rule::Normalize, &mut again)
-                .expect("threads");
-            (
-                [a, b, from_strided, c, d].map(|found| all(&found)),
-                [own, again].map(|norms| number_bits(&norms)),
-            )
+            let normalized = |order: &Order| {
+                let (mut c, mut d, rule) = (vec![T::ZERO; data.len()], data.clone(), Rule::Normalize(*order));
+                let [mut own, mut again] = [(); 2].map(|()| vec![T::Norm::ZERO; norms.len()]);
+                let source = View::Dense(data.as_slice());
+                scale_columns::<T>(isa, Some(&source), &mut c, [len, inner], rule, &mut own)
+                    .expect("threads");
+                scale_columns::<T>(isa, None, &mut d, [len, inner], rule, &mut again).expect("threads");
+                ([c, d].map(|found| all(&found)), [own, again].map(|norms| number_bits(&norms)))
+            };
+            ([a, b, from_strided].map(|found| all(&found)), orders.iter().map(normalized).collect::<Vec<_>>())
         });
-        for (found, expected) in found.iter().zip([&clipped, &clipped, &clipped, &normalized, &normalized]) {
-            let wrong = found.iter().zip(expected).position(|(a, b)| a != b);
-            assert_eq!(wrong, None, "{outer} x {len} x {inner}, limit {limit:e}");
+        let check = |found: &[Vec<u64>], expected: &[u64], rule: &str| {
+            for found in found {
+                let wrong = found.iter().zip(expected).position(|(a, b)| a != b);
+                assert_eq!(wrong, None, "{outer} x {len} x {inner}, {rule}");
+            }
+        };
+        check(&found, &clipped, &format!("limit {limit:e}"));
+        for (order, (found, found_norms)) in orders.iter().zip(normalized) {
+            check(&found, &scaled(Rule::Normalize(*order)), &format!("{order:?}"));
+            let expected: Vec<_> =
+                norms_of(*order).iter().map(|norm| T::Norm::narrow(norm.to_f64())).collect();
+            check(&found_norms, &number_bits(&expected), &format!("norms, {order:?}"));
         }
-        let expected: Vec<_> = norms.iter().map(|norm| T::Norm::narrow(norm.to_f64())).collect();
-        assert!(found_norms.iter().all(|found| *found == number_bits(&expected)));
     }
 }
 
@@ -1358,7 +1362,7 @@ where
         let kept = Layout::new([along(outer, len * inner), along(inner, 1)]);
         let slices = Slices::new(Memory::Elements(data), 0, kept, Layout::new([along(len, inner)]));
         let norms = slice_norms(Isa::current(), &slices, Order::Two).expect("memory");
-        for rule in [Rule::Clip(limit.into()), Rule::Normalize] {
+        for rule in [Rule::Clip(limit.into()), Rule::Normalize(Order::Two)] {
             let found = everywhere(|isa| {
                 let [mut new, mut own] = [vec![T::ZERO; parts.len()], parts.clone()];
                 let mut found_norms = vec![T::Norm::ZERO; norms.len()];
