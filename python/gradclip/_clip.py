@@ -20,12 +20,12 @@ if TYPE_CHECKING:
         AnyTensor,
         Array,
         Axes,
-        DeviceArray,
-        DeviceNumber,
-        DeviceT,
         NonFinite,
         Number,
         Order,
+        OtherArray,
+        OtherNumber,
+        OtherT,
         Replicated,
         Result,
         ScalarT,
@@ -53,6 +53,15 @@ def clip_by_value(
 ) -> npt.NDArray[ScalarT]: ...
 @overload
 def clip_by_value(
+    t: OtherT,
+    clip_value_min: OtherNumber | None,
+    clip_value_max: OtherNumber | None,
+    name: str | None = None,
+    *,
+    out: OtherT | None = None,
+) -> OtherT: ...
+@overload
+def clip_by_value(
     t: Tensor,
     clip_value_min: Tensor | None,
     clip_value_max: Tensor | None,
@@ -60,19 +69,10 @@ def clip_by_value(
     *,
     out: Array | None = None,
 ) -> Array: ...
-@overload
-def clip_by_value(
-    t: DeviceT,
-    clip_value_min: DeviceNumber | None,
-    clip_value_max: DeviceNumber | None,
-    name: str | None = None,
-    *,
-    out: DeviceT | None = None,
-) -> DeviceT: ...
 def clip_by_value(
     t: AnyTensor,
-    clip_value_min: Tensor | DeviceNumber | None,
-    clip_value_max: Tensor | DeviceNumber | None,
+    clip_value_min: Tensor | OtherNumber | None,
+    clip_value_max: Tensor | OtherNumber | None,
     name: str | None = None,
     *,
     out: AnyResult | None = None,
@@ -158,6 +158,17 @@ def clip_by_norm(
 ) -> npt.NDArray[ScalarT]: ...
 @overload
 def clip_by_norm(
+    t: OtherT,
+    clip_norm: OtherNumber,
+    axes: Axes = None,
+    name: str | None = None,
+    *,
+    nonfinite: NonFinite = "propagate",
+    strict: bool = False,
+    out: OtherT | None = None,
+) -> OtherT: ...
+@overload
+def clip_by_norm(
     t: Tensor,
     clip_norm: Number,
     axes: Axes = None,
@@ -169,20 +180,9 @@ def clip_by_norm(
     comm: object = None,
     replicated: Replicated = None,
 ) -> Array: ...
-@overload
-def clip_by_norm(
-    t: DeviceT,
-    clip_norm: DeviceNumber,
-    axes: Axes = None,
-    name: str | None = None,
-    *,
-    nonfinite: NonFinite = "propagate",
-    strict: bool = False,
-    out: DeviceT | None = None,
-) -> DeviceT: ...
 def clip_by_norm(
     t: AnyTensor,
-    clip_norm: DeviceNumber,
+    clip_norm: OtherNumber,
     axes: Axes = None,
     name: str | None = None,
     *,
@@ -379,6 +379,15 @@ def clip_by_average_norm(
 ) -> npt.NDArray[ScalarT]: ...
 @overload
 def clip_by_average_norm(
+    t: OtherT,
+    clip_norm: OtherNumber,
+    name: str | None = None,
+    *,
+    nonfinite: NonFinite = "propagate",
+    out: OtherT | None = None,
+) -> OtherT: ...
+@overload
+def clip_by_average_norm(
     t: Tensor,
     clip_norm: Number,
     name: str | None = None,
@@ -388,18 +397,9 @@ def clip_by_average_norm(
     comm: object = None,
     replicated: Replicated = None,
 ) -> Array: ...
-@overload
-def clip_by_average_norm(
-    t: DeviceT,
-    clip_norm: DeviceNumber,
-    name: str | None = None,
-    *,
-    nonfinite: NonFinite = "propagate",
-    out: DeviceT | None = None,
-) -> DeviceT: ...
 def clip_by_average_norm(
     t: AnyTensor,
-    clip_norm: DeviceNumber,
+    clip_norm: OtherNumber,
     name: str | None = None,
     *,
     nonfinite: NonFinite = "propagate",
@@ -480,6 +480,19 @@ def clip_by_average_norm(
 
 @overload
 def clip_by_global_norm(
+    t_list: Sequence[OtherT | None],
+    clip_norm: OtherNumber,
+    use_norm: OtherNumber | None = None,
+    name: str | None = None,
+    *,
+    ord: Order = 2,
+    nonfinite: NonFinite = "propagate",
+    strict: bool = False,
+    integers: Literal["raise", "keep"] = "raise",
+    out: Sequence[OtherT | None] | None = None,
+) -> tuple[list[OtherT | None], Any]: ...
+@overload
+def clip_by_global_norm(
     t_list: Tensors,
     clip_norm: Number,
     use_norm: Number | None = None,
@@ -494,23 +507,10 @@ def clip_by_global_norm(
     replicated: Replicated = None,
     reproducible: bool = False,
 ) -> tuple[list[Result], float]: ...
-@overload
 def clip_by_global_norm(
-    t_list: Sequence[DeviceT | None],
-    clip_norm: DeviceNumber,
-    use_norm: DeviceNumber | None = None,
-    name: str | None = None,
-    *,
-    ord: Order = 2,
-    nonfinite: NonFinite = "propagate",
-    strict: bool = False,
-    integers: Literal["raise", "keep"] = "raise",
-    out: Sequence[DeviceT | None] | None = None,
-) -> tuple[list[DeviceT | None], Any]: ...
-def clip_by_global_norm(
-    t_list: Tensors | Sequence[DeviceArray | None],
-    clip_norm: DeviceNumber,
-    use_norm: DeviceNumber | None = None,
+    t_list: Tensors | Sequence[OtherArray | None],
+    clip_norm: OtherNumber,
+    use_norm: OtherNumber | None = None,
     name: str | None = None,
     *,
     ord: Order = 2,
@@ -521,7 +521,7 @@ def clip_by_global_norm(
     comm: object = None,
     replicated: Replicated = None,
     reproducible: bool = False,
-) -> tuple[list[Result], float | DeviceArray]:
+) -> tuple[list[Result], float | OtherArray]:
     """Scale all tensors of a list so that their global norm is at most ``clip_norm``.
 
     The global norm is one norm of all elements of all tensors.

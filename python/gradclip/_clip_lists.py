@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gradclip._slices import IndexedSlices, Tensors
-    from gradclip._types import Array, NonFinite, Number, Order, Result, Tensor
+    from gradclip._types import Array, Integer, NonFinite, Number, Order, Result, Tensor
 
 
 def clip_by_norms(
@@ -98,7 +98,7 @@ def clip_by_weight_norm(
     name: str | None = None,
     *,
     eps: Number = 1e-3,
-    unit_axis: int = -1,
+    unit_axis: Integer = -1,
     out: Sequence[Array | None] | None = None,
 ) -> list[Result]:
     """Scale each unit of gradients so that its norm is at most a given ratio of its weights' norm.

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import platform
 import sys
-from typing import SupportsIndex
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gradclip import _core
 from gradclip._checks import number_of_threads
+
+if TYPE_CHECKING:
+    from gradclip._types import Integer
 
 __version__: str = _core.__version__
 
@@ -43,7 +46,7 @@ def get_num_threads() -> int:
     return _core.get_num_threads()
 
 
-def set_num_threads(n: SupportsIndex) -> None:
+def set_num_threads(n: Integer) -> None:
     """Set the number of threads for later calls. It does not change any result.
 
     Parameters

@@ -75,8 +75,8 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: Any, o
             raise checks.value_error(argument, f"shape {np.shape(bound)}", allowed)
         bounds.append(_in_chunks_of(t, bound) if _is_lazy(bound) else bound)
     # Workers look at arrays of bounds. Here a zero of its dtype stands for each.
-    stand_ins = (np.zeros((), bound.dtype) if _is_lazy(bound) else bound for bound in bounds)
-    _core.clip_by_value(_empty(t), *stand_ins, name, None)
+    stand_ins = [np.zeros((), bound.dtype) if _is_lazy(bound) else bound for bound in bounds]
+    _core.clip_by_value(_empty(t), stand_ins[0], stand_ins[1], name, None)
     try:
         return elemwise(partial(_clip_block_by_value, name=name), t, *bounds, dtype=_empty(t).dtype)
     except ValueError as error:  # of chunks whose lengths are not known

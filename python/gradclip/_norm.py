@@ -16,9 +16,18 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gradclip._slices import Tensors
-    from gradclip._types import Array, Axes, DeviceArray, DeviceT, Order, Replicated, ScalarT, Tensor
+    from gradclip._types import Array, Axes, Order, OtherArray, OtherT, Replicated, ScalarT, Tensor
 
 
+@overload
+def global_norm(
+    t_list: Sequence[OtherArray | None],
+    name: str | None = None,
+    *,
+    ord: Order = 2,
+    nonfinite: Literal["propagate"] = "propagate",
+    integers: Literal["count"] = "count",
+) -> Any: ...
 @overload
 def global_norm(
     t_list: Tensors,
@@ -31,17 +40,8 @@ def global_norm(
     replicated: Replicated = None,
     reproducible: bool = False,
 ) -> float: ...
-@overload
 def global_norm(
-    t_list: Sequence[DeviceArray | None],
-    name: str | None = None,
-    *,
-    ord: Order = 2,
-    nonfinite: Literal["propagate"] = "propagate",
-    integers: Literal["count"] = "count",
-) -> Any: ...
-def global_norm(
-    t_list: Tensors | Sequence[DeviceArray | None],
+    t_list: Tensors | Sequence[OtherArray | None],
     name: str | None = None,
     *,
     ord: Order = 2,
@@ -50,7 +50,7 @@ def global_norm(
     comm: object = None,
     replicated: Replicated = None,
     reproducible: bool = False,
-) -> float | DeviceArray:
+) -> float | OtherArray:
     """Compute one norm of all elements of all tensors of a list.
 
     Parameters
@@ -188,6 +188,14 @@ def norms(
 
 @overload
 def norm(
+    tensor: OtherArray,
+    ord: Order = "euclidean",
+    axis: Axes = None,
+    keepdims: bool | None = None,
+    name: str | None = None,
+) -> Any: ...
+@overload
+def norm(
     tensor: Tensor,
     ord: Order = "euclidean",
     axis: None = None,
@@ -196,19 +204,19 @@ def norm(
 ) -> float: ...
 @overload
 def norm(
-    tensor: Tensor | DeviceArray,
+    tensor: Tensor,
     ord: Order = "euclidean",
     axis: Axes = None,
     keepdims: bool | None = None,
     name: str | None = None,
 ) -> Any: ...
 def norm(
-    tensor: Tensor | DeviceArray,
+    tensor: Tensor | OtherArray,
     ord: Order = "euclidean",
     axis: Axes = None,
     keepdims: bool | None = None,
     name: str | None = None,
-) -> float | Array | DeviceArray:
+) -> float | Array | OtherArray:
     """Compute a norm of a tensor, or of vectors or matrices along some of its axes.
 
     Parameters
@@ -289,7 +297,7 @@ def norm(
     >>> gc.norm(x, ord=np.inf, axis=(0, 1))
     14.0
     """
-    found: float | Array | DeviceArray = _core.norm(tensor, ord, axis, keepdims, name)
+    found: float | Array | OtherArray = _core.norm(tensor, ord, axis, keepdims, name)
     return found
 
 
@@ -304,6 +312,15 @@ def normalize(
 ) -> tuple[npt.NDArray[ScalarT], Array]: ...
 @overload
 def normalize(
+    tensor: OtherT,
+    ord: Order = "euclidean",
+    axis: Axes = None,
+    name: str | None = None,
+    *,
+    out: OtherT | None = None,
+) -> tuple[OtherT, Any]: ...
+@overload
+def normalize(
     tensor: Tensor,
     ord: Order = "euclidean",
     axis: Axes = None,
@@ -311,23 +328,14 @@ def normalize(
     *,
     out: Array | None = None,
 ) -> tuple[Array, Array]: ...
-@overload
 def normalize(
-    tensor: DeviceT,
+    tensor: Tensor | OtherArray,
     ord: Order = "euclidean",
     axis: Axes = None,
     name: str | None = None,
     *,
-    out: DeviceT | None = None,
-) -> tuple[DeviceT, Any]: ...
-def normalize(
-    tensor: Tensor | DeviceArray,
-    ord: Order = "euclidean",
-    axis: Axes = None,
-    name: str | None = None,
-    *,
-    out: Array | DeviceArray | None = None,
-) -> tuple[Array | DeviceArray, Array | DeviceArray]:
+    out: Array | OtherArray | None = None,
+) -> tuple[Array | OtherArray, Array | OtherArray]:
     """Divide a tensor, or vectors or matrices along some of its axes, by its norm.
 
     Parameters

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Protocol, SupportsIndex, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,20 @@ class DeviceArray(Protocol):
         """Description of the memory."""
 
 
+class LazyArray(Protocol):
+    """A dask array, as type checkers see it.
+
+    The protocol needs no dask.
+    """
+
+    def __dask_graph__(self) -> Any:
+        """Return the tasks."""
+
+
 Array: TypeAlias = npt.NDArray[Any]
+#: An array of another package.
+OtherArray: TypeAlias = "DeviceArray | LazyArray"
+OtherT = TypeVar("OtherT", bound=OtherArray)
 #: The dtype of an array that a function keeps.
 ScalarT = TypeVar("ScalarT", bound=np.generic)
 #: The result for an entry of a list: an array, `IndexedSlices` or None, as the entry is. Type checkers
@@ -34,15 +47,16 @@ Result: TypeAlias = Any
 Tensor: TypeAlias = npt.ArrayLike
 #: A Python or NumPy number, or a 0-d array of one.
 Number: TypeAlias = "float | np.integer[Any] | np.floating[Any] | Array"
-#: The same, and one on the device of the tensor.
-DeviceNumber: TypeAlias = "Number | DeviceArray"
+#: The same, and one of another package.
+OtherNumber: TypeAlias = "Number | OtherArray"
 #: What the functions of one tensor take.
-AnyTensor: TypeAlias = "Tensor | IndexedSlices | DeviceArray"
+AnyTensor: TypeAlias = "Tensor | IndexedSlices | OtherArray"
 #: What they return, and write to.
-AnyResult: TypeAlias = "Array | IndexedSlices | DeviceArray"
-DeviceT = TypeVar("DeviceT", bound=DeviceArray)
+AnyResult: TypeAlias = "Array | IndexedSlices | OtherArray"
+#: A Python or NumPy integer.
+Integer: TypeAlias = "int | np.integer[Any]"
 #: An axis, or several.
-Axes: TypeAlias = "SupportsIndex | Sequence[SupportsIndex] | None"
+Axes: TypeAlias = "Integer | Sequence[Integer] | None"
 #: The order of a norm.
 Order: TypeAlias = "str | Number"
 #: Effect of NaN and infinity among the elements.

@@ -39,6 +39,8 @@ from gradclip._text import describe
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from gradclip._types import Number
+
 __all__ = ["Percentile", "Quantile", "ZScore"]
 
 
@@ -72,7 +74,7 @@ class _RuleOfSteps(_Rule):
 
     _limit: float
 
-    def update(self, norm: float) -> float:
+    def update(self, norm: Number) -> float:
         """Take the norm of a step, and return the limit for it.
 
         Parameters

@@ -50,7 +50,7 @@ from gradclip._checks import Checks
 from gradclip._text import is_cupy
 
 if TYPE_CHECKING:
-    from gradclip._types import DeviceNumber, NonFinite, Number, Order, Tensor
+    from gradclip._types import NonFinite, Number, Order, OtherNumber, Tensor
 
 __all__ = [
     "clip_by_global_norm",
@@ -192,8 +192,8 @@ def norms(
 
 def clip_by_global_norm(
     tree: Any,
-    clip_norm: DeviceNumber,
-    use_norm: DeviceNumber | None = None,
+    clip_norm: OtherNumber,
+    use_norm: OtherNumber | None = None,
     name: str | None = None,
     *,
     ord: Order = 2,
