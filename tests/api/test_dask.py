@@ -6,6 +6,7 @@ import gradclip as gc
 import numpy as np
 import oracle
 import pytest
+from gradclip import _dask
 
 dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
@@ -130,6 +131,7 @@ def test_clip_by_global_norm_of_mixed_lists(options):
     expected, exact = gc.clip_by_global_norm([one, None, other], 1.5, **options)
     assert clipped[1] is None
     assert clipped[0].chunks == lazy[0].chunks
+    assert clipped[2].chunks == ((77,),)
     found, value = dask.compute(clipped, norm)
     assert float(value) == pytest.approx(exact, rel=1e-14)
     for a, b in ((found[0], expected[0]), (found[2], expected[2])):
@@ -152,6 +154,13 @@ def test_a_norm_that_is_known():
         (clipped,), norm = gc.clip_by_global_norm([lazy], 1.0, use_norm=use_norm)
         np.testing.assert_allclose(clipped.compute(), expected[0], rtol=1e-6)
         assert float(norm.compute()) == pytest.approx(gc.global_norm([array]))
+
+
+def test_strict_counts_the_elements_beside_a_norm_that_is_known():
+    """Beyond 1e8 elements, it leaves the more room the more there are."""
+    lazy = da.ones(10**12, chunks=((4, 10**12 - 4),))
+    ((clipped,), _) = gc.clip_by_global_norm([lazy], 1.0, 4.0, strict=True)
+    assert (clipped[:4].compute() < 0.25 * (1 - 1e-10)).all()
 
 
 def test_a_known_norm_beyond_float64_is_infinite():
@@ -182,6 +191,22 @@ def test_each_chunk_is_made_once():
     assert len(seen) == 8
 
 
+@pytest.mark.parametrize(("axis", "chunks"), [(None, ()), (0, ((40,),)), (1, ((25,) * 4,))])
+def test_norms_are_of_the_chunks_as_they_are(monkeypatch, axis, chunks):
+    seen, sums_of_block = [], _dask._sums_of_block  # noqa: SLF001 (what reads the chunks)
+
+    def noted(block, *args, **options):
+        if block.size:  # dask tries functions on empty arrays
+            seen.append(block.shape)
+        return sums_of_block(block, *args, **options)
+
+    monkeypatch.setattr(_dask, "_sums_of_block", noted)
+    norm = gc.norm(da.from_array(sample(), chunks=(25, 40)), 2, axis)
+    assert norm.chunks == chunks
+    norm.compute()
+    assert seen == [(25, 40)] * 4
+
+
 def test_nothing_is_computed_before_it_is_asked_for():
     lazy, seen = chunks_of(da.from_array(sample(), chunks=(25, 40)))
     gc.global_norm([lazy])
@@ -190,6 +215,7 @@ def test_nothing_is_computed_before_it_is_asked_for():
     gc.clip_by_average_norm(lazy, 1.0)
     gc.clip_by_value(lazy, -1, 1)
     gc.clip_by_global_norm([lazy], 1.0)
+    gc.clip_by_global_norm([lazy], 1.0, use_norm=gc.global_norm([lazy]))
     assert not seen
 
 

@@ -91,6 +91,7 @@ def test_infinity_and_nan_pass_through(bad, ord, reproducible):
         [np.ones(3), np.array([1.0, bad]), np.array([np.inf]) if bad != bad else np.ones(2)], ord, reproducible
     )
     np.testing.assert_equal(sum(states).norm(), bad)
+    np.testing.assert_equal(sum(reversed(states)).norm(), bad)
     np.testing.assert_equal(pickle.loads(pickle.dumps(sum(states))).norm(), bad)
 
 
@@ -163,6 +164,13 @@ def test_pickle_and_equality(ord, reproducible):
     assert a != b
     assert a != 3
     assert a != gc.NormState.of([], ord, reproducible=reproducible)
+
+
+def test_an_array_may_change_once_it_is_read():
+    array = gc.NormState.of([np.array([3.0, 4.0])]).to_array()
+    state = gc.NormState.from_array(array)
+    array[...] = 0.0
+    assert (state.norm(), state.elements) == (5.0, 2)
 
 
 def test_equal_states_have_one_hash():

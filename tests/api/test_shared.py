@@ -51,6 +51,21 @@ def on_each(lists, function):
     return ranks.run([lambda comm, own=own: function(own, comm) for own in lists])
 
 
+def on_grid(function):
+    """The results of a function of a rank's row, column and communicators, on a grid of two by two ranks."""
+    rows, columns = [ranks.World(2), ranks.World(2)], [ranks.World(2), ranks.World(2)]
+
+    def work(i, j):
+        return lambda _: function(i, j, [ranks.Comm(rows[i], j), ranks.Comm(columns[j], i)])
+
+    return ranks.run([work(i, j) for i in range(2) for j in range(2)])
+
+
+def times(count):
+    """A function that sums over so many ranks, all with the same data."""
+    return lambda message: message * count
+
+
 def hexes(values):
     return {value.hex() for value in values}
 
@@ -111,10 +126,22 @@ class TestGlobalNorm:
             norms += [gc.global_norm(t_list, ord=ord, reproducible=True)]
             assert hexes(norms) == {oracle.to_float64(exact).hex()}
 
-    def test_a_message_is_one_kibibyte(self):
-        lists = [[np.ones(3)] * 100] * 3
-        sent = on_each(lists, lambda own, comm: (gc.global_norm(own, comm=comm), comm.world.messages)[1])
-        assert sent[0] == [1024]
+    @pytest.mark.parametrize(
+        ("call", "count", "messages"),
+        [
+            (gc.global_norm, 100, [1024]),
+            (partial(gc.global_norm, reproducible=True), 100, [1024]),
+            (partial(gc.clip_by_global_norm, clip_norm=1.0, ord=2), 100, [1024]),
+            (gc.norms, 36, [1024]),
+            (gc.norms, 37, [1024, 888]),
+            (partial(gc.norms, ord=3), 22, [1024]),
+            (partial(gc.norms, ord=3), 23, [1024, 920]),
+        ],
+    )
+    def test_a_message_is_one_kibibyte(self, call, count, messages):
+        lists = [[np.ones(3)] * count] * 3
+        sent = on_each(lists, lambda own, comm: (call(own, comm=comm), comm.world.messages)[1])
+        assert sent[0] == messages
 
     def test_of_a_function_that_sums(self):
         lists = parts_of(5)
@@ -154,6 +181,10 @@ class TestReplicated:
         copy = [sample(1001, "f8")]
         norms = on_each([copy] * 3, lambda own, comm: gc.global_norm(own, comm=comm, replicated=True))
         assert set(norms) == {gc.global_norm(copy)}
+
+    def test_copies_on_a_grid_count_once(self):
+        norms = on_grid(lambda _i, _j, comm: gc.global_norm([np.ones(4)], comm=comm, replicated=True))
+        assert norms == [2.0] * 4
 
     def test_of_the_largest_magnitude(self):
         lists = [[np.array([3.0]), np.array([float(r)])] for r in range(3)]
@@ -305,6 +336,15 @@ class TestClip:
         found = ranks.run([lambda comm, s=s: gc.clip_by_norm(s, 0.7, 0, comm=comm) for s in shards])
         np.testing.assert_allclose(np.concatenate(found), gc.clip_by_norm(tensor, 0.7, 0), rtol=1e-15)
 
+    def test_strict_counts_the_elements_of_all(self):
+        """Beyond 1e8 elements, it leaves the more room the more there are."""
+        tensors = [np.ones(1000)]
+        clip = partial(gc.clip_by_global_norm, tensors, 1.0, strict=True)
+        (found,), norm = clip(comm=times(2**32))
+        assert found[0] * norm < 1 - 1e-10
+        assert oracle.same_bits(clip(norm, comm=times(2**32))[0][0], found)
+        assert oracle.same_bits(clip(comm=times(2**32), replicated=2**32)[0][0], clip()[0][0])
+
     def test_by_average_norm(self):
         tensor = sample((40, 3))
         shards = np.split(tensor, [3, 3, 20])
@@ -429,6 +469,13 @@ class TestFaults:
                     ranks.raise_again(error)
                 assert caught.type is kind
 
+    @pytest.mark.parametrize("options", [{"nonfinite": "none"}, {"integers": "none"}, {"name": 3}])
+    def test_of_an_option(self, options):
+        (argument,) = options
+        for error in on_each([[np.ones(2)]] * 2, lambda own, comm: gc.global_norm(own, comm=comm, **options)):
+            with pytest.raises((TypeError, ValueError), match=f"^global_norm: {argument}: found"):
+                ranks.raise_again(error)
+
     @pytest.mark.parametrize("wrong", [None, "oops", 3])
     @pytest.mark.parametrize("place", [1, 2])
     def test_of_one_of_several_communicators(self, wrong, place):
@@ -520,16 +567,12 @@ class TestFaults:
             assert "on rank 0" in str(error)
 
     def test_communicators_in_turn(self):
-        """The error of one row of a grid reaches the other one."""
-        rows, columns = [ranks.World(2), ranks.World(2)], [ranks.World(2), ranks.World(2)]
-
-        def work(i, j):
-            own = [np.array(["text"])] if (i, j) == (1, 0) else [np.ones(3)]
-            return lambda _: gc.global_norm(own, comm=(ranks.Comm(rows[i], j), ranks.Comm(columns[j], i)))
-
-        for error in ranks.run([work(i, j) for i in range(2) for j in range(2)]):
-            with pytest.raises(TypeError, match=r"on rank (0 of comm\[0\]|1 of comm\[1\])"):
+        """The error of one row of a grid reaches the other one. The first communicator tells the place."""
+        bad, good = np.array(["text"]), np.ones(3)
+        for error in on_grid(lambda i, j, comm: gc.global_norm([bad if (i, j) == (1, 0) else good], comm=comm)):
+            with pytest.raises(TypeError, match=r"\(on rank 0 of comm\[0\]\)$") as caught:
                 ranks.raise_again(error)
+            assert str(caught.value).count("on rank") == 1
 
     @pytest.mark.parametrize(
         ("options", "words"),
@@ -615,6 +658,28 @@ class TestFaults:
         for error in [*ranks.run(mean), *ranks.run([lambda _: gc.global_norm([], comm=lambda _: None)])]:
             assert isinstance(error, (ValueError, TypeError))
             assert str(error).startswith("global_norm: comm: found a function that")
+
+    @pytest.mark.parametrize("place", [1, 2])
+    def test_stamps_that_differ(self, place):
+        def stamped(message):
+            message[place] += 1
+            return message
+
+        with pytest.raises(ValueError, match="found arguments that differ between ranks"):
+            gc.global_norm([np.ones(2)], comm=stamped)
+
+    def test_a_function_may_overwrite_its_arrays(self):
+        """What it was given, and what it returned before."""
+        returned = []
+
+        def double(message):
+            for earlier in returned:
+                earlier.fill(np.nan)
+            returned.append(message * 2)
+            message.fill(np.nan)
+            return returned[-1]
+
+        np.testing.assert_array_equal(gc.norms([np.ones(8)] * 50, comm=double), 4.0)
 
     @pytest.mark.parametrize("place", [0, 16])
     @pytest.mark.parametrize("value", [np.inf, np.nan, 1e300, 2.5])
@@ -749,6 +814,20 @@ class TestReproducible:
         subnormal = np.ldexp(tensor, oracle.finfo(tensor.dtype).minexp - 2)
         found, _, _ = _core.exact_sum("global_norm", [subnormal], None, float(ord), False)
         assert int.from_bytes(found, "little") == oracle.whole_sum(subnormal, ord)
+
+    @pytest.mark.parametrize(("ord", "powers"), [(1, [64, 11, -100]), (2, [64, 38, 11, -600])])
+    def test_the_smallest_number_breaks_a_tie(self, ord, powers):
+        assert gc.global_norm([np.ldexp(1.0, powers)], ord=ord, reproducible=True) == 2.0**64 + 2.0**12
+
+    @pytest.mark.parametrize(
+        ("comm", "count"), [(times(2**14 + 1), 2**14 + 1), ([times(2**7), times(2**8)], 2**15)], ids=["one", "two"]
+    )
+    def test_more_ranks_than_can_be_added(self, comm, count):
+        assert gc.global_norm([np.ones(1)], comm=times(2**14), reproducible=True) == 2.0**7
+        with pytest.raises(
+            ValueError, match=f"comm: found {count} ranks; allowed: at most 16384 under reproducible=Tr"
+        ):
+            gc.global_norm([np.ones(1)], comm=comm, reproducible=True)
 
     def test_many_threads(self, threads):
         # The oracle counts equal numbers.
