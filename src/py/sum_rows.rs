@@ -47,7 +47,7 @@ fn numbers_of_rows(object: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
     let view = array.view::<i64>(&IterOrder::along(0..array.ndim()))?;
     // A negative number becomes one that is beyond the rows.
     view.for_blocks(0..view.len(), |block| {
-        numbers.extend(block.iter().map(|x| usize::try_from(*x).unwrap_or(usize::MAX)))
+        numbers.extend(block.iter().map(|x| usize::try_from(*x).unwrap_or(usize::MAX)));
     });
     Ok(numbers)
 }

@@ -1213,6 +1213,14 @@ fn number_bits<N: Real>(numbers: &[N]) -> Vec<u64> {
     numbers.map(|number| if number.is_nan() { 0 } else { number.to_bits() }).collect()
 }
 
+/// All lists of bits must be the expected one.
+fn assert_all(found: &[Vec<u64>], expected: &[u64], what: &str) {
+    for found in found {
+        let wrong = found.iter().zip(expected).position(|(a, b)| a != b);
+        assert_eq!(wrong, None, "{what}");
+    }
+}
+
 /// Columns clipped or normalized by their own norms, in matrices that follow each other. `extremes` are numbers whose squares, or whose
 /// factors, leave float64's range, or infinities and NaN.
 fn check_clipped_columns<T: Real + Known>(bits: fn(T) -> u64, nan: u64, extremes: &[T]) {
@@ -1235,6 +1243,8 @@ fn check_clipped_columns<T: Real + Known>(bits: fn(T) -> u64, nan: u64, extremes
         let mut orders = vec![Order::One, Order::Two, Order::Max];
         orders.retain(|order| is_column::<T>(outer * inner, [len, inner], *order));
         assert_eq!(orders.len(), if len <= 64 { 3 } else { 2 }, "{len} x {inner}");
+        // The other orders differ only within a strip, so large matrices would only take time.
+        orders.retain(|order| *order == Order::Two || outer * len * inner < 1 << 19);
         let mut data: Vec<T> = some(15, outer * len * inner);
         data.iter_mut().enumerate().filter(|(i, _)| i % inner % 7 == 5).for_each(|(_, x)| *x = T::ZERO);
         for (i, extreme) in extremes.iter().enumerate() {
@@ -1307,10 +1317,7 @@ fn check_clipped_columns<T: Real + Known>(bits: fn(T) -> u64, nan: u64, extremes
             ([a, b, from_strided].map(|found| all(&found)), orders.iter().map(normalized).collect::<Vec<_>>())
         });
         let check = |found: &[Vec<u64>], expected: &[u64], rule: &str| {
-            for found in found {
-                let wrong = found.iter().zip(expected).position(|(a, b)| a != b);
-                assert_eq!(wrong, None, "{outer} x {len} x {inner}, {rule}");
-            }
+            assert_all(found, expected, &format!("{outer} x {len} x {inner}, {rule}"));
         };
         check(&found, &clipped, &format!("limit {limit:e}"));
         for (order, (found, found_norms)) in orders.iter().zip(normalized) {
