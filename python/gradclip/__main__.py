@@ -209,9 +209,15 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
 class Session:
     """One run of the command: collects what could not be read, and the norm of all tensors as one."""
 
-    def __init__(self, order: float) -> None:
+    def __init__(self, order: float, *, keeps_integers: bool) -> None:
         self.errors: list[str] = []
         self.total = NormOfBlocks(order)
+        self._keeps_integers = keeps_integers
+
+    def _total_of(self, tensor: StoredTensor) -> NormOfBlocks:
+        """Return the norm to which a tensor is added."""
+        is_integer = tensor.dtype.startswith(("int", "uint", "bool"))
+        return NormOfBlocks(self.total.order) if self._keeps_integers and is_integer else self.total
 
     @property
     def failed(self) -> bool:
@@ -244,7 +250,7 @@ class Session:
                 told = opened.enter_context(_progress(sum(tensor.size for tensor in tensors)))
                 for tensor in tensors:
                     try:
-                        summary = summarize(tensor, self.total, told)
+                        summary = summarize(tensor, self._total_of(tensor), told)
                     except (FileError, OSError) as error:
                         self.complain(f"{path}: {error}")
                         continue
@@ -275,7 +281,7 @@ class Session:
                 self.complain(f"{name}: has shape {before[name].shape} in {old}, {after[name].shape} in {new}")
                 continue
             try:
-                found.append(summarize_difference(before[name], after[name], self.total, told))
+                found.append(summarize_difference(before[name], after[name], self._total_of(after[name]), told))
             except (FileError, OSError) as error:
                 self.complain(f"{name}: {error}")
         return found
@@ -393,6 +399,12 @@ def parser() -> argparse.ArgumentParser:
     diff.add_argument("new", type=Path, metavar="NEW", help=formats)
     for each in (norms, diff):
         each.add_argument("--ord", type=_order, default=2.0, metavar="P", help="order of the norms, or inf [2]")
+        each.add_argument(
+            "--integers",
+            choices=["count", "keep"],
+            default="count",
+            help="whether integer and boolean tensors, such as a step counter, count in the global norm [count]",
+        )
         each.add_argument("--top", type=_count, metavar="N", help="list only the N tensors with the largest norms")
         each.add_argument("--json", action="store_true", help="write JSON")
         each.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the norms by tensor")
@@ -437,7 +449,7 @@ def run(arguments: Sequence[str] | None) -> int:
         _write(f"gradclip: {error}", sys.stderr)
         return UNREADABLE
     given = parser().parse_args(arguments)
-    session = Session(given.ord)
+    session = Session(given.ord, keeps_integers=given.integers == "keep")
     is_difference = given.command == "diff"
     found = session.differences(given.old, given.new) if is_difference else session.norms(given.files)
     # Without a dtype that gradclip has, the norm is not known.

@@ -499,6 +499,20 @@ def test_what_is_known_of_no_tensor(tmp_path, capsys):
     assert "global norm" not in out
 
 
+def test_integers_need_not_count(kind, tmp_path, capsys):
+    arrays = {"weight": np.array([3.0, 4.0]), "step": np.array(1234), "mask": np.array([True])}
+    path = write(kind, tmp_path, arrays)
+    for option, norm in (([], gc.global_norm(list(arrays.values()))), (["--integers", "keep"], 5.0)):
+        status, out, _ = run("norms", path, "--json", *option, capsys=capsys)
+        found = json.loads(out)
+        assert (status, found["global_norm"]) == (0, norm)
+        assert {tensor["name"]: tensor["norm"] for tensor in found["tensors"]} == {
+            "weight": 5.0,
+            "step": 1234,
+            "mask": 1,
+        }
+
+
 def test_the_global_norm_loses_nothing_below_float64(kind, tmp_path, capsys):
     arrays = {f"a{i}": np.full(2, 5e-324) for i in range(40)}
     status, out, _ = run("norms", write(kind, tmp_path, arrays), "--json", capsys=capsys)
