@@ -169,13 +169,39 @@ def strict(rng: np.random.Generator) -> dict[str, Calls]:
     return groups
 
 
+def rows(rng: np.random.Generator) -> dict[str, Calls]:
+    """Return calls on channels, and on the rows of sparse tensors."""
+    groups: dict[str, Calls] = {}
+    images = rng.standard_normal((64, 3, 64, 64)).astype(np.float32)
+
+    def normalized(order: float) -> Array:
+        return np.asarray(images / np.linalg.norm(images, order, axis=1, keepdims=True))
+
+    for order in (1, 2, np.inf):
+        groups[f"normalize, 64 x 3 x 64 x 64, channels, ord={order}"] = {
+            "gradclip": partial(gc.normalize, images, order, 1),
+            "NumPy": partial(normalized, order),
+        }
+    indices = rng.zipf(1.3, 8192) % 50_000
+    values = rng.standard_normal((8192, 100)).astype(np.float32)
+
+    def by_numpy() -> Array:
+        order = np.argsort(indices, kind="stable")
+        ascending = indices[order]
+        first = np.flatnonzero(np.append(True, ascending[1:] != ascending[:-1]))
+        return np.asarray(np.add.reduceat(values[order], first, axis=0))
+
+    groups["coalesce, 8192 x 100"] = {"gradclip": gc.IndexedSlices(values, indices).coalesce, "NumPy": by_numpy}
+    return groups
+
+
 def main() -> None:
     """Print a line for each group of calls."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=4.0, help="time for each line (default: 4)")
     parser.add_argument("--only", default="", help="a part of the names of the lines to be measured")
     arguments = parser.parse_args()
-    for make in (lists, examples, pairs, strict):
+    for make in (lists, examples, pairs, strict, rows):
         for name, calls in make(np.random.default_rng(0)).items():
             if arguments.only in name:
                 times = medians(calls, arguments.seconds)
