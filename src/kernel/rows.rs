@@ -187,9 +187,9 @@ impl<N: FromNorm> Op for PlainNorms<'_, N> {
     }
 }
 
-/// Computes the factors of slices from their sums of squares, or from sums that are norms: `limit` over the norm, or 1 for norms that stay as they are. A
-/// factor of 0 means that the caller must compute it another way, and the norm too: the sum may have lost digits, or is infinite
-/// or NaN. Returns whether there is no such factor.
+/// Computes the factors of slices from their sums of squares, or from sums that are norms: `limit` over the norm, or 1 for norms
+/// that stay as they are. A factor of 0 means that the caller must compute it another way, and the norm too: the sum may have lost
+/// digits, or is infinite or NaN. Returns whether there is no such factor.
 pub struct PlainFactors<'a, N> {
     /// The sum of each slice.
     pub sums: &'a [f64],

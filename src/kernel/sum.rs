@@ -85,11 +85,11 @@ pub struct Largest;
 impl<T: Element> Term<T> for Largest {
     #[inline(always)]
     fn of(&self, x: T) -> f64 {
-        x.modulus(1.0)
+        Abs.of(x)
     }
     #[inline(always)]
     fn add<L: Level>(&self, largest: f64, x: T) -> f64 {
-        let x = x.modulus(1.0);
+        let x = self.of(x);
         if (x > largest) | x.is_nan() { x } else { largest }
     }
 }

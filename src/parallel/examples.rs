@@ -128,7 +128,8 @@ pub fn sum_examples<T: Real>(isa: Isa, examples: &Examples<'_, T>, to: &mut Targ
     })
 }
 
-/// Writes the sums of groups of rows: group `i` has the rows `order[bounds[i]..bounds[i + 1]]`. The sum of a single row has its bits.
+/// Writes the sums of groups of rows: group `i` has the rows `order[bounds[i]..bounds[i + 1]]`. The sum of a single row has its
+/// bits.
 ///
 /// # Errors
 /// No memory for a copy of `order`, or an invalid setting of the number of threads.

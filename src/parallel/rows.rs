@@ -62,8 +62,8 @@ impl Rule {
     }
 }
 
-/// Whether slices of `len` elements, of `size` bytes each, are scaled as rows, by their norms of order 1 or 2. Longer slices are shared by all threads, one
-/// after the other.
+/// Whether slices of `len` elements, of `size` bytes each, are scaled as rows, by their norms of order 1 or 2. Longer slices are
+/// shared by all threads, one after the other.
 #[must_use]
 pub fn is_row(len: usize, size: usize) -> bool {
     len > 0 && len.saturating_mul(2 * size) < WAKE_MIN_BYTES

@@ -269,9 +269,9 @@ pub(super) fn zeros(count: usize) -> Result<Vec<Scaled>, Error> {
     Ok(norms)
 }
 
-/// Scales each slice along some axes by its own norm of order 1, 2 or infinity, as soon as it is summed if the slices are short rows, or columns of a dense
-/// output. T is the dtype of the input. `norms` gets the norms of the slices, in the order of the kept axes of the input, or is
-/// empty.
+/// Scales each slice along some axes by its own norm of order 1, 2 or infinity. Slices that are short rows, or columns of a dense
+/// output, are scaled as soon as they are summed. T is the dtype of the input. `norms` gets the norms of the slices, in the order of
+/// the kept axes of the input, or is empty.
 pub(super) fn scale_by_norms<T: Scalable>(
     pair: &mut Pair<'_>,
     axes: &[usize],

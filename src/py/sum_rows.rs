@@ -11,8 +11,8 @@ use crate::error::vec_with_room;
 use crate::isa::{FloatDefaults, Isa};
 use crate::parallel::examples::sum_groups;
 
-/// The sums of groups of rows of a matrix of real floats. Group `i` has the rows `order[bounds[i]:bounds[i + 1]]`, which are added in
-/// this order, in float64. Each sum is rounded once.
+/// The sums of groups of rows of a matrix of real floats. Group `i` has the rows `order[bounds[i]:bounds[i + 1]]`, which are added
+/// in this order, in float64. Each sum is rounded once.
 #[pyfunction]
 pub(super) fn sum_rows<'py>(
     py: Python<'py>,
