@@ -143,18 +143,18 @@ class Share:
         norms = math.prod(shape[:-1])
         failed: _Failure | None = None if error is None else _Failure(error)
         # A rank that has no memory for the second messages must tell the others before they send theirs.
-        rooms = [np.zeros(0)] * len(self.groups)
+        buffers = [np.zeros(0)] * len(self.groups)
         if failed is None and data.size > _MOST_DATA:
             try:
-                rooms = [group.room(data.size) for group in self.groups]
+                buffers = [group.buffer(data.size) for group in self.groups]
             except MemoryError as full:
                 failed, error = _Failure(full), full
-        for group, room in zip(self.groups, rooms, strict=True):
+        for group, buffer in zip(self.groups, buffers, strict=True):
             try:
                 if failed is None:
-                    data, elements, failed = self._merge(group, data, norms, elements, room)
+                    data, elements, failed = self._merge(group, data, norms, elements, buffer)
                 else:
-                    _, _, failed = self._merge(group, np.zeros(0), 0, 0.0, room, failed)
+                    _, _, failed = self._merge(group, np.zeros(0), 0, 0.0, buffer, failed)
             except Exception as broken:  # noqa: BLE001, PERF203 (the ranks of the other groups wait)
                 failed, error = failed or _Failure(broken), error or broken
         if failed is not None:
@@ -164,9 +164,9 @@ class Share:
         return data.reshape(shape), round(elements)
 
     def _merge(  # noqa: PLR0917
-        self, group: Group, data: Array, norms: int, elements: float, room: Array, failed: _Failure | None = None
+        self, group: Group, data: Array, norms: int, elements: float, buffer: Array, failed: _Failure | None = None
     ) -> tuple[Array, float, _Failure | None]:
-        """Merge what the ranks of one group have. ``room`` is for the second messages of all ranks."""
+        """Merge what the ranks of one group have. ``buffer`` is for the second messages of all ranks."""
         message = np.zeros(_LENGTH)
         size = data.size
         _HEAD.pack_into(message.data, 0, 1.0, self.stamp, self.stamp**2, *_NO_ERRORS, *self.agreed, norms, elements)
@@ -175,12 +175,12 @@ class Share:
             failed.write(message)
         elif is_short:
             message[_DATA : _DATA + size] = data
-        found = group.gather(message, group.room(_LENGTH))
+        found = group.gather(message, group.buffer(_LENGTH))
         own = message[:_ELEMENTS].tobytes()
         is_same = failed is None and group.gathers and found[:, :_ELEMENTS].tobytes() == own * len(found)
         if not is_same and (failure := group.disagreement(found, message, self.options)) is not None:
             return data, elements, failure
-        sums = found[:, _DATA : _DATA + size] if is_short else group.gather(np.ascontiguousarray(data), room)
+        sums = found[:, _DATA : _DATA + size] if is_short else group.gather(np.ascontiguousarray(data), buffer)
         self.merged.append((group, sums))
         self.ranks *= len(found) if group.gathers else int(found[0, 0])
         return _core.merge_power_sums(sums, self.order), math.fsum(found[:, _ELEMENTS].tolist()), None
@@ -255,12 +255,12 @@ class Group:
         self.comm = comm
         self.argument = argument
 
-    def room(self, length: int) -> Array:
+    def buffer(self, length: int) -> Array:
         """Return memory for messages of this length from all ranks."""
         return np.empty((int(self.size()), length))
 
-    def gather(self, message: Array, room: Array) -> Array:
-        """Return the messages of all ranks, a row each. ``room`` has memory for them."""
+    def gather(self, message: Array, buffer: Array) -> Array:
+        """Return the messages of all ranks, a row each. ``buffer`` has memory for them."""
         raise NotImplementedError
 
     def rank(self) -> int:
@@ -302,9 +302,9 @@ class Group:
 
 
 class _Mpi(Group):
-    def gather(self, message: Array, room: Array) -> Array:
-        self.comm.Allgather(message, room)
-        return room
+    def gather(self, message: Array, buffer: Array) -> Array:
+        self.comm.Allgather(message, buffer)
+        return buffer
 
     def rank(self) -> int:
         return int(self.comm.Get_rank())
@@ -314,17 +314,17 @@ class _Mpi(Group):
 
 
 class _Torch(Group):
-    def gather(self, message: Array, room: Array) -> Array:
+    def gather(self, message: Array, buffer: Array) -> Array:
         # A communicator of torch's is one only where torch is loaded.
         torch, distributed = sys.modules["torch"], sys.modules["torch.distributed"]
-        own, rows = torch.from_numpy(message), torch.from_numpy(room)
+        own, rows = torch.from_numpy(message), torch.from_numpy(buffer)
         if distributed.get_backend(self.comm) == "nccl":
             gathered = torch.empty_like(rows, device="cuda")
             distributed.all_gather_into_tensor(gathered, own.cuda(), group=self.comm)
             rows.copy_(gathered)
         else:
             distributed.all_gather(list(rows.unbind()), own, group=self.comm)
-        return room
+        return buffer
 
     def rank(self) -> int:
         return int(sys.modules["torch.distributed"].get_rank(self.comm))
@@ -342,10 +342,10 @@ class _Sum(Group):
 
     gathers = False
 
-    def room(self, length: int) -> Array:  # noqa: ARG002 (the function allocates)
+    def buffer(self, length: int) -> Array:  # noqa: ARG002 (the function allocates)
         return np.empty(0)
 
-    def gather(self, message: Array, room: Array) -> Array:  # noqa: ARG002 (as above)
+    def gather(self, message: Array, buffer: Array) -> Array:  # noqa: ARG002 (as above)
         if len(message) == _LENGTH:
             message[_NONCE] = int.from_bytes(os.urandom(4), "little")
         found = self.comm(message.copy())

@@ -1,4 +1,4 @@
-//! The sum of examples, each scaled by a factor of its own. No array holds the scaled examples.
+//! The sum of examples, each scaled by a factor of its own, and the sums of groups of rows. No array holds the scaled examples.
 
 use std::ops::Range;
 

@@ -284,9 +284,9 @@ pub(super) fn scale_by_norms<T: Scalable>(
     }
     let (py, isa, bytes, order) = (whole.object().py(), Isa::current(), whole.bytes(), rule.order());
     // Columns are summed in another order than rows. The output must not influence which order is used.
-    if order != Order::Two && whole.dtype().and_then(Dtype::parts).is_some() {
-        // Moduli of complex numbers are computed before anything is scaled.
-    } else if Norms::are_of_columns(&whole, axes)? {
+    // Moduli of complex numbers are computed before anything is scaled. Squares of moduli are squares of the parts.
+    let sums_parts = order == Order::Two || whole.dtype().and_then(Dtype::parts).is_none();
+    if sums_parts && Norms::are_of_columns(&whole, axes)? {
         // Strips of columns of a dense output are scaled as soon as they are summed.
         if let Some((shape @ [len, _], source, to)) = pair.columns::<T>(&whole.split(axes))?
             && columns::is_column::<T>(whole.len() / len.max(1), shape, order)
@@ -295,7 +295,7 @@ pub(super) fn scale_by_norms<T: Scalable>(
             let scale = || columns::scale_columns::<T>(isa, source, to, shape, rule, norms);
             return Ok(detached(py, bytes, scale)?);
         }
-    } else if order != Order::Max {
+    } else if sums_parts && order != Order::Max {
         pair.split_complex();
         let input = pair.input();
         // The parts of a complex number belong to one slice.

@@ -511,12 +511,12 @@ class TestFaults:
         def work(comm):
             return gc.norms([np.ones(2)] * 100, comm=comm)
 
-        def room(self, length):
+        def buffer(self, length):
             if length > 200 and self.rank() == 1:
                 raise MemoryError("no room")
             return np.empty((2, length))
 
-        monkeypatch.setattr(_exchange._Mpi, "room", room)  # noqa: SLF001
+        monkeypatch.setattr(_exchange._Mpi, "buffer", buffer)  # noqa: SLF001
         for error in ranks.run([work, work]):
             with pytest.raises(MemoryError, match="no room"):
                 ranks.raise_again(error)
