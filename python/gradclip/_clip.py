@@ -226,8 +226,9 @@ def clip_by_norm(
         array.
     comm : communicator, function or sequence of these, optional
         The processes that hold the other parts of the tensor: a communicator of mpi4py, a
-        ProcessGroup of torch.distributed, or a function that sums a float64 array over all
-        processes. A sequence is reduced over in turn. Default: None, only this process.
+        ProcessGroup of torch.distributed, an NCCLBackend of cupyx.distributed, or a
+        function that sums a float64 array over all processes. A sequence is reduced over in
+        turn. Default: None, only this process.
     replicated : bool, int or sequence of these, optional
         True if every process holds a copy of the tensor, or the number of processes that
         hold one. All copies together count once. Default: None, each process holds a part.
@@ -432,8 +433,9 @@ def clip_by_average_norm(
         ``t`` itself. Default: a new array.
     comm : communicator, function or sequence of these, optional
         The processes that hold the other parts of the tensor: a communicator of mpi4py, a
-        ProcessGroup of torch.distributed, or a function that sums a float64 array over all
-        processes. A sequence is reduced over in turn. Default: None, only this process.
+        ProcessGroup of torch.distributed, an NCCLBackend of cupyx.distributed, or a
+        function that sums a float64 array over all processes. A sequence is reduced over in
+        turn. Default: None, only this process.
     replicated : bool, int or sequence of these, optional
         True if every process holds a copy of the tensor, or the number of processes that
         hold one. All copies together count once. Default: None, each process holds a part.
@@ -562,8 +564,9 @@ def clip_by_global_norm(
         if nothing needs clipping. Default: new arrays.
     comm : communicator, function or sequence of these, optional
         The processes that hold the other parts of the tensors: a communicator of mpi4py, a
-        ProcessGroup of torch.distributed, or a function that sums a float64 array over all
-        processes. A sequence is reduced over in turn. Default: None, only this process.
+        ProcessGroup of torch.distributed, an NCCLBackend of cupyx.distributed, or a
+        function that sums a float64 array over all processes. A sequence is reduced over in
+        turn. Default: None, only this process.
     replicated : bool, int or sequence of these, optional
         For each tensor, or for all: True if every process holds a copy, or the number of
         processes that hold one. All copies together count once. Default: None, each process

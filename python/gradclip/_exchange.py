@@ -255,11 +255,11 @@ class Group:
         self.comm = comm
         self.argument = argument
 
-    def buffer(self, length: int) -> Array:
+    def buffer(self, length: int) -> Any:
         """Return memory for messages of this length from all ranks."""
         return np.empty((int(self.size()), length))
 
-    def gather(self, message: Array, buffer: Array) -> Array:
+    def gather(self, message: Array, buffer: Any) -> Array:
         """Return the messages of all ranks, a row each. ``buffer`` has memory for them."""
         raise NotImplementedError
 
@@ -331,6 +331,26 @@ class _Torch(Group):
 
     def size(self) -> float:
         return int(sys.modules["torch.distributed"].get_world_size(self.comm))
+
+
+class _CuPy(Group):
+    """Ranks of cupyx.distributed, whose messages go from GPU to GPU."""
+
+    def buffer(self, length: int) -> Any:
+        return sys.modules["cupy"].empty((int(self.size()), length))
+
+    def gather(self, message: Array, buffer: Any) -> Array:
+        # The row of this rank, so that NCCL gathers in place and no memory can run out here.
+        own = buffer[self.rank()]
+        own.set(message)
+        self.comm.all_gather(own, buffer, len(message))
+        return np.asarray(buffer.get())
+
+    def rank(self) -> int:
+        return int(self.comm.rank)
+
+    def size(self) -> float:
+        return int(self.comm._n_devices)  # noqa: SLF001 (CuPy has no public name for it)
 
 
 #: More ranks than any program has. Their counts are exact in float64.
@@ -429,8 +449,8 @@ def _groups_of(prefix: str, comm: Any) -> tuple[list[Group], Exception | None]:
 
 
 _ALLOWED = (
-    "None, a communicator of mpi4py, a ProcessGroup of torch.distributed, a function that adds up a float64 array over "
-    "all ranks, or a sequence of these"
+    "None, a communicator of mpi4py, a ProcessGroup of torch.distributed, an NCCLBackend of cupyx.distributed, a "
+    "function that adds up a float64 array over all ranks, or a sequence of these"
 )
 
 
@@ -442,16 +462,19 @@ def _group(prefix: str, comm: Any, argument: str) -> Group:
         if is_inter is not None and is_inter():
             raise ValueError(f"{prefix}: {argument}: found an intercommunicator; allowed: an intracommunicator")
         return _Mpi(prefix, comm, argument)
-    if _is_process_group(comm):
+    if _is_from(comm, "torch", "ProcessGroup"):
         return _Torch(prefix, comm, argument)
+    if _is_from(comm, "cupyx", "NCCLBackend"):
+        return _CuPy(prefix, comm, argument)
     if callable(comm) and not isinstance(comm, type):
         return _Sum(prefix, comm, argument)
     raise TypeError(f"{prefix}: {argument}: found {describe(comm)}; allowed: {_ALLOWED}")
 
 
-def _is_process_group(comm: Any) -> bool:
-    names = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(comm).__mro__}
-    return any(name.startswith("torch.") and name.endswith(".ProcessGroup") for name in names)
+def _is_from(comm: Any, package: str, name: str) -> bool:
+    """Return whether this is an object of a package's class, without an import of the package."""
+    kinds = type(comm).__mro__
+    return any(kind.__qualname__ == name and kind.__module__.partition(".")[0] == package for kind in kinds)
 
 
 def to_float(value: float, exponent: float) -> float:

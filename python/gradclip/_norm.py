@@ -73,8 +73,9 @@ def global_norm(
         others. ``"keep"``: they do not count in the norm, as in `clip_by_global_norm`.
     comm : communicator, function or sequence of these, optional
         The processes that hold the other parts of the tensors: a communicator of mpi4py, a
-        ProcessGroup of torch.distributed, or a function that sums a float64 array over all
-        processes. A sequence is reduced over in turn. Default: None, only this process.
+        ProcessGroup of torch.distributed, an NCCLBackend of cupyx.distributed, or a
+        function that sums a float64 array over all processes. A sequence is reduced over in
+        turn. Default: None, only this process.
     replicated : bool, int or sequence of these, optional
         For each tensor, or for all: True if every process holds a copy, or the number of
         processes that hold one. All copies together count once. Default: None, each process
@@ -148,8 +149,9 @@ def norms(
         Default: 2, the Euclidean norm.
     comm : communicator, function or sequence of these, optional
         The processes that hold the other parts of each tensor: a communicator of mpi4py, a
-        ProcessGroup of torch.distributed, or a function that sums a float64 array over all
-        processes. A sequence is reduced over in turn. Default: None, only this process.
+        ProcessGroup of torch.distributed, an NCCLBackend of cupyx.distributed, or a
+        function that sums a float64 array over all processes. A sequence is reduced over in
+        turn. Default: None, only this process.
     replicated : bool, int or sequence of these, optional
         For each tensor, or for all: True if every process holds a copy, or the number of
         processes that hold one. All copies together count once. Default: None, each process

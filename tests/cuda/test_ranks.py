@@ -7,7 +7,28 @@ import numpy as np
 import oracle
 import pytest
 import ranks
-from gpu_arrays import assert_same
+from gpu_arrays import assert_same, on_device
+
+
+class NCCLBackend:
+    """What CuPy's class of that name offers, over the threads of `ranks`: it gathers arrays on the device alone."""
+
+    __module__ = "cupyx.distributed._nccl_comm"
+
+    def __init__(self, comm, gpu):
+        self.rank, self._n_devices = comm.rank, comm.Get_size()
+        self._comm, self._gpu = comm, gpu
+
+    def all_gather(self, in_array, out_array, count, stream=None):
+        assert stream is None
+        assert isinstance(in_array, self._gpu.ndarray)
+        assert isinstance(out_array, self._gpu.ndarray)
+        assert (out_array.dtype, out_array.shape) == (np.float64, (self._n_devices, count))
+        assert in_array.size == count
+        rows = np.empty(out_array.shape)
+        self._comm.Allgather(self._gpu.get(in_array), rows)
+        out_array.set(rows)
+
 
 RNG = np.random.default_rng(28)
 LISTS = [[RNG.standard_normal(3000).astype("f4"), None, RNG.standard_normal((20, 30))], [RNG.standard_normal(500)]]
@@ -48,6 +69,71 @@ def test_a_clip(gpu, in_place):
                 np.testing.assert_allclose(host(a), b * (1.5 / norm), rtol=4 * oracle.eps(b.dtype))
     if in_place:
         assert all(a is b for a, b in zip(found[0][0], own, strict=True))
+
+
+@pytest.fixture
+def nccl(gpu, monkeypatch):
+    """Makes an NCCLBackend of the communicator of a rank."""
+    if gpu.kind == "cupy":  # whose own functions need a driver
+        monkeypatch.setattr(gpu.cupy, "empty", lambda shape: gpu.empty(shape, np.float64))
+        monkeypatch.setattr(gpu.ndarray, "set", lambda array, values: np.copyto(gpu.get(array), values))
+    return lambda comm: NCCLBackend(comm, gpu)
+
+
+class TestOverNccl:
+    """Messages go from GPU to GPU; the results have the bits that they have over MPI."""
+
+    @pytest.mark.parametrize("ord", [1, 2, 3.5, np.inf])
+    def test_a_norm(self, gpu, nccl, ord):
+        expected, _ = on_each(gpu, lambda own, comm: gc.global_norm(own, ord=ord, comm=comm))
+        found, _ = on_each(gpu, lambda own, comm: gc.global_norm(own, ord=ord, comm=nccl(comm)))
+        assert found == expected
+
+    @pytest.mark.parametrize("in_place", [False, True])
+    def test_a_clip(self, gpu, nccl, in_place):
+        def clip(own, comm):
+            return gc.clip_by_global_norm(own, 1.5, out=own if in_place else None, comm=comm)
+
+        lists = [gpu.arrays(own) for own in LISTS]
+        expected = ranks.run([lambda comm, own=own: clip(gpu.arrays(own), comm) for own in LISTS])
+        found = ranks.run([lambda comm, own=own: clip(own, nccl(comm)) for own in lists])
+        for (clipped, norm), (own, own_norm) in zip(found, expected, strict=True):
+            assert oracle.same_bits(gpu.get(norm), gpu.get(own_norm))
+            assert_same(gpu, clipped, [None if t is None else gpu.get(t) for t in own])
+
+    def test_more_norms_than_fit_into_a_message(self, nccl):
+        lists = [[np.full(3, r + k + 1.0) for k in range(60)] for r in range(3)]
+        expected = ranks.run([lambda comm, own=own: gc.norms(own, comm=comm) for own in lists])
+        found = ranks.run([lambda comm, own=own: gc.norms(own, comm=nccl(comm)) for own in lists])
+        assert all(oracle.same_bits(a, b) for a, b in zip(found, expected, strict=True))
+
+    def test_copies_and_groups_in_turn(self, nccl):
+        own = [np.array([3.0, 4.0])]
+        alone = ranks.Comm(ranks.World(1), 0)
+
+        def norm(comm):
+            return gc.global_norm(own, comm=[nccl(comm), alone], replicated=[True])
+
+        assert ranks.run([norm] * 3) == [5.0] * 3
+
+    def test_an_error_reaches_all_ranks(self, nccl):
+        found = ranks.run([lambda comm, own=own: gc.global_norm(own, comm=nccl(comm)) for own in ([np.ones(2)], 7)])
+        assert [type(error) for error in found] == [TypeError] * 2, found
+        assert "on rank 1" in str(found[0])
+
+
+@on_device
+def test_a_backend_of_cupy(gpu):
+    """With one GPU, there is one rank."""
+    if not pytest.importorskip("cupy.cuda.nccl").available:
+        pytest.skip("NCCL is not there")
+    backend = pytest.importorskip("cupyx.distributed").NCCLBackend(1, 0, port=13335)
+    try:
+        own = gpu.arrays(LISTS[0])
+        expected = ranks.run([lambda comm: gc.global_norm(own, comm=comm)])
+        assert gc.global_norm(own, comm=backend) == expected[0]
+    finally:
+        backend.stop()
 
 
 def test_two_ranks_on_one_stream(gpu, monkeypatch):

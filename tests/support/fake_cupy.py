@@ -164,6 +164,12 @@ class ndarray:  # noqa: N801 (its name there)
         ndarray.gets += 1
         return self._host.copy(order="K")
 
+    def set(self, values: np.ndarray) -> None:
+        """Copies values from the host."""
+        if values.dtype != self.dtype or values.shape != self.shape:
+            raise ValueError("CuPy copies arrays of the same shape and dtype")
+        self._host[...] = values
+
     def __array__(self, dtype: Any = None, copy: Any = None) -> NoReturn:
         raise TypeError(IMPLICIT)
 
@@ -185,6 +191,7 @@ def module() -> types.ModuleType:
     """The module that is "cupy" in sys.modules."""
     cupy, cupy.cuda = types.ModuleType("cupy"), types.ModuleType("cupy.cuda")  # type: ignore[attr-defined]
     cupy.ndarray = ndarray  # type: ignore[attr-defined]
+    cupy.empty = ndarray  # type: ignore[attr-defined] (which fills nothing)
     cupy.cuda.UnownedMemory, cupy.cuda.MemoryPointer = UnownedMemory, MemoryPointer
     cupy.cuda.Device = Device
     return cupy
