@@ -1,6 +1,7 @@
 """dask arrays: lazy, chunk by chunk, with the results of NumPy arrays."""
 
 from fractions import Fraction
+from pathlib import Path
 
 import gradclip as gc
 import numpy as np
@@ -384,15 +385,51 @@ def test_bounds_are_cut_as_the_tensor_is():
         assert gc.clip_by_value(x, None, bound).chunks == x.chunks
 
 
-def test_processes():
-    """Chunks stay in their worker processes, which import the package themselves."""
+@pytest.fixture
+def cluster():
+    """Two worker processes."""
     distributed = pytest.importorskip("distributed")
     options = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": None, "memory_limit": 0}
+    with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
+        yield client
+
+
+in_cluster = pytest.mark.parametrize("_scheduler", [None], indirect=True)
+
+
+@in_cluster
+@pytest.mark.usefixtures("cluster")
+def test_processes():
+    """Chunks stay in their worker, which imports the package itself."""
     array = sample((400, 50), "f8")
-    with dask.config.set(scheduler=None), distributed.LocalCluster(**options) as cluster, distributed.Client(cluster):
-        lazy = da.from_array(array, chunks=(100, 50))
-        clipped, norm = gc.clip_by_global_norm([lazy], 1.0)
-        (found,), value = dask.compute(clipped, norm)
+    lazy = da.from_array(array, chunks=(100, 50))
+    clipped, norm = gc.clip_by_global_norm([lazy], 1.0)
+    (found,), value = dask.compute(clipped, norm)
     expected, exact = gc.clip_by_global_norm([array], 1.0)
     assert float(value) == pytest.approx(exact, rel=1e-14)
     np.testing.assert_allclose(found, expected[0], rtol=1e-14)
+
+
+@in_cluster
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells the peak of a process's memory")
+def test_memory_of_a_worker(cluster):
+    """A worker drops each chunk after its part of the norm, or after its part of the clip."""
+    chunk_bytes = 16 << 20
+
+    def memory(field):
+        return int(Path("/proc/self/status").read_text().partition(field)[2].split()[0]) << 10
+
+    def reset_peak():
+        Path("/proc/self/clear_refs").write_text("5")
+        return memory("VmRSS:")
+
+    x = da.ones(20 * chunk_bytes // 4, chunks=chunk_bytes // 4, dtype="f4") * np.float32(3)
+    clipped, norm = gc.clip_by_global_norm([x], 1.0, use_norm=2.0)
+    for work, chunks in ((gc.global_norm([x]), 2), (clipped[0].sum(), 3)):
+        work.compute()  # the libraries take memory at first
+        before = cluster.run(reset_peak)
+        work.compute()
+        peak = cluster.run(memory, "VmHWM:")
+        grown = [(peak[worker] - before[worker]) / chunk_bytes for worker in peak]
+        assert max(grown) < chunks, grown
+    assert float(norm.compute()) == 2.0
