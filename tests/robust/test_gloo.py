@@ -7,6 +7,7 @@ from pathlib import Path
 import gradclip
 import numpy as np
 import pytest
+from recipes import code_of
 
 pytestmark = pytest.mark.torch
 
@@ -111,6 +112,23 @@ except TypeError as error:
     assert exact == gradclip.global_norm([values], reproducible=True).hex()
     assert float.fromhex(norm) == pytest.approx(gradclip.global_norm([values, np.ones(3)]), rel=1e-15)
     assert error.endswith("(on rank 0)")
+
+
+def test_the_program_of_the_docs(tmp_path):
+    model = """
+from torch.distributed.fsdp import fully_shard
+torch.manual_seed(0)
+model = fully_shard(torch.nn.Linear(5, 6), mesh=torch.distributed.device_mesh.init_device_mesh("cpu", (size,)))
+loss = model(torch.ones(3, 5)).sum()
+"""
+    more = """
+clipped = sum(p.grad.full_tensor().square().sum() for p in model.parameters()).sqrt().item()
+assert type(norm) is torch.Tensor and abs(clipped - 1.0) < 1e-6
+print(norm.item())
+"""
+    (norm,) = on(2, tmp_path, model + code_of("torch.distributed") + more)
+    # The gradient of each weight is 3, the sum of its inputs; so is that of each bias.
+    assert float(norm) == pytest.approx(3 * 36**0.5)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

@@ -9,6 +9,7 @@ from pathlib import Path
 import gradclip
 import numpy as np
 import pytest
+from recipes import code_of
 
 #: Seconds until a run counts as hung.
 TIMEOUT = 60
@@ -69,6 +70,23 @@ assert abs(gc.global_norm([own], comm=world) - 1.0) < 1e-7
     exact = {line.split()[0] for lines in found.values() for line in lines}
     data = np.random.default_rng(0).standard_normal(10007).astype("f4")
     assert exact == {gradclip.global_norm([data], reproducible=True).hex()}
+
+
+def test_the_program_of_the_docs():
+    shards = """
+def own_shards():
+    return [sample(rank, 100, 100)]
+"""
+    more = """
+assert clipped[0] is gradients[0]
+say(rank, norm.hex(), gc.global_norm(clipped).hex())
+"""
+    found = [line.split() for line in on(2, shards + code_of("MPI") + more)]
+    parts = [np.random.default_rng(rank).standard_normal((100, 100)) for rank in range(2)]
+    (norm,) = {float.fromhex(norm) for _, norm, _ in found}
+    assert norm == pytest.approx(gradclip.global_norm(parts), rel=1e-15)
+    for own, (_, _, clipped) in zip(parts, found, strict=True):
+        assert float.fromhex(clipped) == pytest.approx(gradclip.global_norm([own]) / norm, rel=1e-14)
 
 
 def test_errors_reach_all_ranks():

@@ -1,7 +1,6 @@
 """The recipes of `docs/guide/many-machines.md`, run as they are printed."""
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,17 +8,13 @@ from pathlib import Path
 import gradclip as gc
 import numpy as np
 import pytest
-
-PAGE = Path(__file__).parents[2] / "docs/guide/many-machines.md"
+from recipes import code_of
 
 
 def output_of(title: str, folder: Path, more: str = "") -> str:
-    """Runs the first block of code under a heading, and then more. Returns what the program prints."""
-    page = PAGE.read_text("utf-8")
-    code = re.search(rf"^### {title}\n\n```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    assert code is not None, f"{PAGE.name} has no recipe {title!r}"
+    """Runs a recipe, and then more. Returns what the program prints."""
     program = folder / "program.py"
-    program.write_text(code[1] + more, "utf-8")
+    program.write_text(code_of(title) + more, "utf-8")
     package = str(Path(gc.__file__).parents[1])
     done = subprocess.run(
         [sys.executable, program],
