@@ -68,8 +68,8 @@ impl<'a, T: Element> Broadcast<'a, T> {
         }
     }
 
-    /// Calls `visit` with the elements at `range`, at most a block of them, and with their places in the range. Where one element
-    /// repeats for long, as in a column that repeats, each run of it is a separate call. Otherwise one call gets all elements.
+    /// Calls `visit` with the elements at `range`, and with their places in the range. Where one element repeats for long, as in a
+    /// column that repeats, each run of it is a separate call. Otherwise one call gets all elements, at most a block.
     #[inline]
     pub fn with_runs(&self, range: Range<usize>, mut visit: impl FnMut(Range<usize>, BroadcastRun<'_, T>)) {
         match (&self.view, self.copies.first()) {

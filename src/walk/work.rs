@@ -23,8 +23,18 @@ pub type Store<'a> = Option<&'a StreamGuard>;
 /// The number of elements that are computed in the L1 cache before non-temporal stores write them to memory.
 const STREAMED_PART: usize = 512;
 
-/// Elementwise work on the elements at given positions, at most a block of them.
+/// The number of elements of one call, for operands that repeat for long or are gathered. To find a run of a repeated operand takes
+/// as long as to clip 1 KiB; 16 KiB stay in the L1 cache.
+fn at_once<T>(repeat: bool) -> usize {
+    if repeat { BLOCK.max((16 << 10) / size_of::<T>()) } else { BLOCK }
+}
+
+/// Elementwise work on the elements at given positions, at most [`Work::at_once`] of them.
 pub trait Work<T: Ordered>: Sync {
+    /// The most elements of one call.
+    fn at_once(&self) -> usize {
+        BLOCK
+    }
     /// Whether `apply` would change any element. If not, an output in place is not written.
     fn changes(&self, _: Isa, _: Range<usize>, _: &[T]) -> bool {
         true
@@ -75,6 +85,9 @@ impl<T: Ordered, M: Map<T>> Work<T> for Uniform<M> {
 
 /// Work, or None for a copy.
 impl<T: Ordered, W: Work<T>> Work<T> for Option<W> {
+    fn at_once(&self) -> usize {
+        self.as_ref().map_or(BLOCK, W::at_once)
+    }
     fn changes(&self, isa: Isa, at: Range<usize>, data: &[T]) -> bool {
         self.as_ref().is_some_and(|work| work.changes(isa, at, data))
     }
@@ -113,6 +126,9 @@ impl Factors<'_> {
 }
 
 impl<T: Real> Work<T> for Factors<'_> {
+    fn at_once(&self) -> usize {
+        at_once::<T>(self.factors.repeats())
+    }
     fn changes(&self, _: Isa, at: Range<usize>, _: &[T]) -> bool {
         let mut changes = false;
         self.factors.with_runs(at, |_, factors| {
@@ -150,14 +166,19 @@ impl<'a, T: Ordered> Bounds<'a, T> {
         Ok(Self { lo: Broadcast::new(lo)?, hi: Broadcast::new(hi)? })
     }
 
+    /// Whether both bounds repeat for long.
+    fn repeat(&self) -> bool {
+        self.lo.repeats() && self.hi.repeats()
+    }
+
     fn with_block<R>(&self, at: Range<usize>, visit: impl FnOnce(&[T], &[T]) -> R) -> R {
         self.lo.with_block(at.clone(), |lo| self.hi.with_block(at, |hi| visit(lo, hi)))
     }
 
-    /// Calls `visit` with the bounds at `at`, at most a block of them, and with their places there: for each run if both bounds
-    /// repeat, otherwise once for all of them.
+    /// Calls `visit` with the bounds at `at` and with their places there: for each run if both bounds repeat, otherwise once for
+    /// all of them, at most a block.
     fn with_runs(&self, at: Range<usize>, mut visit: impl FnMut(Range<usize>, BoundsRun<'_, T>)) {
-        if !(self.lo.repeats() && self.hi.repeats()) {
+        if !self.repeat() {
             let all = 0..at.len();
             return self.with_block(at, |lo, hi| visit(all, BoundsRun::Each(lo, hi)));
         }
@@ -181,6 +202,9 @@ enum BoundsRun<'a, T> {
 }
 
 impl<T: Ordered> Work<T> for Bounds<'_, T> {
+    fn at_once(&self) -> usize {
+        at_once::<T>(self.repeat())
+    }
     fn changes(&self, isa: Isa, at: Range<usize>, data: &[T]) -> bool {
         let mut changes = false;
         self.with_runs(at, |part, bounds| {
@@ -216,7 +240,7 @@ pub fn apply_elementwise<T: Ordered>(
 ) {
     let shifted = |range: Range<usize>| at + range.start..at + range.end;
     match (source, &mut *target, store) {
-        (None, target, _) => target.for_blocks_of(BLOCK, true, |range, data| {
+        (None, target, _) => target.for_blocks_of(work.at_once(), true, |range, data| {
             let changes = work.changes(isa, shifted(range.clone()), data);
             if changes {
                 work.apply(isa, shifted(range), None, data);
@@ -228,9 +252,10 @@ pub fn apply_elementwise<T: Ordered>(
             work.stream_into(isa, guard, range.clone(), &from[range], to);
         }
         (Some(view), target, _) => {
-            let gathered = if let View::Dense(_) = view { 0 } else { target.len() };
+            let (gathered, at_once) =
+                if let View::Dense(_) = view { (0, work.at_once()) } else { (target.len(), BLOCK) };
             with_scratch(T::ZERO, gathered, |scratch| {
-                target.for_blocks_of(BLOCK, false, |range, data| {
+                target.for_blocks_of(at_once, false, |range, data| {
                     let range = shifted(range);
                     work.apply(isa, range.clone(), Some(view.block(range, scratch)), data);
                     true

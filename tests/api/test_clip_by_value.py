@@ -315,6 +315,21 @@ def test_bounds_broadcast_over_inner_and_middle_axes():
             )
 
 
+@pytest.mark.parametrize("dtype", ["u1", "i2", "f2", "f4", "f8"])
+@looped("shape", [(3, 1, 1), (1, 70, 1), (3, 70, 1)])
+def test_bounds_of_long_planes(dtype, shape):
+    """As images have them: each bound holds for 300 or 21,000 neighbours, more than are clipped at a time."""
+    t = np.random.default_rng(5).integers(0, 100, (3, 70, 300)).astype(dtype)
+    low = (np.arange(np.prod(shape)).reshape(shape) % 23).astype(dtype)
+    high = low + np.asarray(50, dtype)
+    for bounds in ((low, high), (low, None), (None, high), (low, 90)):
+        expected = expected_clip_by_value(t, *bounds)
+        assert same_bits(gc.clip_by_value(t, *bounds), expected)
+        own = t.copy()
+        gc.clip_by_value(own, *bounds, out=own)
+        assert same_bits(own, expected)
+
+
 def test_empty_tensors_take_bounds_that_broadcast():
     for t, bound in (
         ((0,), (1,)),
