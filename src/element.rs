@@ -97,7 +97,6 @@ pub trait Real: Ordered {
     /// Converts from float32, rounded once, to nearest, ties to even.
     fn narrow_single(x: f32) -> Self;
     /// The magnitude of `self` with the sign of `other`.
-    #[must_use]
     fn with_sign_of(self, other: Self) -> Self;
 }
 
@@ -188,20 +187,17 @@ macro_rules! elements {
             pub const ALL: &'static [Self] = &[$(Self::$R,)* $(Self::$C,)* $(Self::$I,)* Self::$B];
 
             /// NumPy's name.
-            #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$R => $rname,)* $(Self::$C => $cname,)* $(Self::$I => $iname,)* Self::$B => $bname }
             }
 
             /// NumPy's type number, part of its binary interface. It is negative for a dtype that NumPy lacks: NumPy gives it a
             /// number when it is registered. (C's `long` has another number for the same bits.)
-            #[must_use]
             pub const fn number(self) -> i32 {
                 match self { $(Self::$R => $rnumber,)* $(Self::$C => $cnumber,)* $(Self::$I => $inumber,)* Self::$B => $bnumber }
             }
 
             /// Bytes of one element.
-            #[must_use]
             pub const fn size(self) -> usize {
                 match self {
                     $(Self::$R => size_of::<$r>(),)*
@@ -212,7 +208,6 @@ macro_rules! elements {
             }
 
             /// The dtype of an array of norms: float32 for the narrow dtypes, float64 for the others.
-            #[must_use]
             pub const fn norms(self) -> Self {
                 match self {
                     $(Self::$R => <$rnorm as Element>::DTYPE,)*
@@ -222,25 +217,21 @@ macro_rules! elements {
             }
 
             /// Whether it is a floating-point dtype.
-            #[must_use]
             pub const fn is_float(self) -> bool {
                 match self { $(Self::$R => true,)* _ => false }
             }
 
             /// Whether its elements are ordered, so that they can be clipped to bounds.
-            #[must_use]
             pub const fn is_ordered(self) -> bool {
                 match self { $(Self::$R => true,)* $(Self::$I => true,)* _ => false }
             }
 
             /// The dtype of the real and imaginary parts of a complex dtype; None for other dtypes.
-            #[must_use]
             pub const fn parts(self) -> Option<Self> {
                 match self { $(Self::$C => Some(Self::$cpart),)* _ => None }
             }
 
             /// Whether its elements can be multiplied by a factor, and so be clipped by their norm.
-            #[must_use]
             pub const fn is_scalable(self) -> bool {
                 self.is_float() || self.parts().is_some()
             }

@@ -33,9 +33,6 @@ impl From<TryReserveError> for Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// A vector with room for `len` values, or an error where `Vec::with_capacity` would abort the process.
-///
-/// # Errors
-/// `Error::Memory` when the memory cannot be allocated.
 pub fn vec_with_room<T>(len: usize) -> Result<Vec<T>> {
     let mut vec = Vec::new();
     vec.try_reserve_exact(len)?;

@@ -132,20 +132,17 @@ impl Isa {
     }
 
     /// The instruction sets that this CPU runs, narrowest first; the last is the one to use.
-    #[must_use]
     pub fn available() -> impl DoubleEndedIterator<Item = Self> {
         ALL.iter().map(|(_, isa)| *isa).filter(|isa| isa.is_available())
     }
 
     /// Its name.
-    #[must_use]
     pub fn name(self) -> &'static str {
         ALL.iter().find(|(_, isa)| *isa == self).map_or("", |(name, _)| name)
     }
 
     /// The instruction set in use: the widest that this CPU runs, unless [`Isa::choose`] named another.
     #[inline]
-    #[must_use]
     pub fn current() -> Self {
         let chosen = ALL.get(CURRENT.load(Ordering::Relaxed)).map(|(_, isa)| *isa);
         chosen.or_else(|| Self::choose(None)).unwrap_or(Self::BASELINE)
@@ -294,7 +291,6 @@ converting_level! {
 /// The slice, if its elements are of type `U`: CPUs convert 16-bit elements by instructions that the compiler does not emit.
 #[expect(unsafe_code, reason = "Rust has no cast of slices by type")]
 #[inline(always)]
-#[must_use]
 pub fn slice_of<U: Element, T: Element>(data: &[T]) -> Option<&[U]> {
     let is_same = TypeId::of::<T>() == TypeId::of::<U>();
     // SAFETY: `T` and `U` are one type, and the pointer comes from a reference of the same lifetime.
@@ -304,7 +300,6 @@ pub fn slice_of<U: Element, T: Element>(data: &[T]) -> Option<&[U]> {
 /// [`slice_of`], mutable.
 #[expect(unsafe_code, reason = "Rust has no cast of slices by type")]
 #[inline(always)]
-#[must_use]
 pub fn slice_of_mut<U: Element, T: Element>(data: &mut [T]) -> Option<&mut [U]> {
     let is_same = TypeId::of::<T>() == TypeId::of::<U>();
     // SAFETY: as in `slice_of`; the reference is the only one to the slice.
@@ -313,7 +308,6 @@ pub fn slice_of_mut<U: Element, T: Element>(data: &mut [T]) -> Option<&mut [U]> 
 
 impl Isa {
     /// Whether the level converts float16 by instructions of the CPU.
-    #[must_use]
     pub fn converts_halves(self) -> bool {
         self.level != Number::Baseline
     }
@@ -488,7 +482,6 @@ pub struct StreamGuard(PhantomData<*const ()>);
 
 impl StreamGuard {
     /// Begins non-temporal stores on this thread.
-    #[must_use]
     pub fn begin() -> Self {
         Self(PhantomData)
     }
@@ -527,7 +520,6 @@ pub struct FloatDefaults {
 
 impl FloatDefaults {
     /// Sets the default.
-    #[must_use]
     #[inline]
     pub fn set() -> Self {
         let found = control::read();

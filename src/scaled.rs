@@ -77,21 +77,18 @@ impl Factor {
 
     /// A factor of two steps, with products rounded to nearest.
     #[inline]
-    #[must_use]
     pub const fn new(by: f64, then: f64) -> Self {
         Self { by, then, rounding: Rounding::Nearest }
     }
 
     /// Whether products are rounded toward zero.
     #[inline(always)]
-    #[must_use]
     pub fn toward_zero(self) -> bool {
         self.rounding == Rounding::TowardZero
     }
 
     /// Whether `by` is the first step of [`Factor::ERASE`].
     #[inline(always)]
-    #[must_use]
     pub fn erases(by: f64) -> bool {
         by.to_bits() == 1 << 63
     }
@@ -133,7 +130,6 @@ impl From<f64> for Limit {
 impl Limit {
     /// The factor of elements with this norm; None if they stay as they are.
     #[inline(always)] // a call costs too much for small tensors
-    #[must_use]
     pub fn factor(self, norm: Scaled) -> Option<Factor> {
         if norm.is_finite() && self.divisor == 1.0 && self.margin == 0.0 {
             return norm.clip_to(self.limit);
@@ -143,7 +139,6 @@ impl Limit {
 
     /// Whether a norm must make the call raise an error.
     #[inline]
-    #[must_use]
     pub fn refuses(self, norm: Scaled) -> bool {
         self.nonfinite == NonFinite::Raise && !norm.is_finite()
     }
@@ -171,14 +166,12 @@ impl Limit {
     }
 
     /// The share of the limit up to which norms change nothing, and the share to which larger norms are scaled.
-    #[must_use]
     pub fn shares(self) -> (f64, f64) {
         (1.0 - self.margin, 1.0 - 2.0 * self.margin)
     }
 
     /// [`Limit::factor`] for tensors with a common norm. If it is not finite, [`NonFinite::Propagate`] makes all elements NaN.
     #[inline]
-    #[must_use]
     pub fn factor_of_all(self, norm: Scaled) -> Option<Factor> {
         let is_bad = !norm.is_finite() && self.limit < f64::INFINITY;
         if is_bad && self.nonfinite == NonFinite::Propagate { Some(Factor::NAN) } else { self.factor(norm) }
@@ -187,7 +180,6 @@ impl Limit {
 
 /// 2^exponent, with the exponent clamped to the normal range.
 #[inline]
-#[must_use]
 pub fn power_of_two(exponent: i32) -> f64 {
     f64::from_bits(u64::from((exponent.clamp(-1022, 1023) + 1023).unsigned_abs()) << 52)
 }
@@ -205,7 +197,6 @@ impl Scaled {
 
     /// `value * 2^exponent`.
     #[inline]
-    #[must_use]
     pub fn new(value: f64, exponent: i32) -> Self {
         if exponent == 0 && (value.is_normal() || value == 0.0) {
             Self { value, exponent }
@@ -232,7 +223,6 @@ impl Scaled {
     }
 
     /// `value * 2^exponent` with a value in [1, 2), unless it is 0, infinite or NaN.
-    #[must_use]
     pub fn split(self) -> (f64, i32) {
         if self.value == 0.0 || !self.value.is_finite() {
             return (self.value, 0);
@@ -243,7 +233,6 @@ impl Scaled {
 
     /// The number rounded to float64: infinite above float64's range, subnormal or 0 below it.
     #[inline]
-    #[must_use]
     pub fn to_f64(self) -> f64 {
         if self.exponent == 0 {
             self.value
@@ -256,27 +245,23 @@ impl Scaled {
 
     /// Whether the number is neither infinite nor NaN, even outside float64's range.
     #[inline]
-    #[must_use]
     pub fn is_finite(self) -> bool {
         self.value.is_finite()
     }
 
     /// Whether it is NaN.
     #[inline]
-    #[must_use]
     pub fn is_nan(self) -> bool {
         self.value.is_nan()
     }
 
     /// Whether it is zero.
     #[inline]
-    #[must_use]
     pub fn is_zero(self) -> bool {
         self.value == 0.0
     }
 
     /// The larger number, or NaN if one of them is NaN.
-    #[must_use]
     pub fn max(self, other: Self) -> Self {
         if self.is_nan() || self.order() >= other.order() { self } else { other }
     }
@@ -297,7 +282,6 @@ impl Scaled {
     /// `limit / norm`. A limit of 0 makes zeros even for a norm so small that it is 0 as float64. An infinite limit changes
     /// nothing, not even for a NaN norm.
     #[inline]
-    #[must_use]
     pub fn clip_to(self, limit: f64) -> Option<Factor> {
         if limit == f64::INFINITY || self.to_f64() <= limit && (limit > 0.0 || self.is_zero()) {
             None
@@ -307,13 +291,11 @@ impl Scaled {
     }
 
     /// [`Scaled::clip_to`] for a limit that may lie outside of float64's range.
-    #[must_use]
     pub fn clip_to_any(self, limit: Self) -> Option<Factor> {
         Self::new(self.value, self.exponent.saturating_sub(limit.exponent)).clip_to(limit.value)
     }
 
     /// The product with a finite number that is not negative.
-    #[must_use]
     pub fn times(self, by: f64) -> Self {
         let ((digits, exponent), (by, own)) = (self.split(), Self::new(by, 0).split());
         Self::new(digits * by, exponent.saturating_add(own))
@@ -321,7 +303,6 @@ impl Scaled {
 
     /// The quotient by a number of at least 1.
     #[inline]
-    #[must_use]
     pub fn divided_by(self, divisor: f64) -> Self {
         if divisor == 1.0 || !self.value.is_normal() {
             return self;
@@ -333,7 +314,6 @@ impl Scaled {
 
     /// `limit / self`, for a limit that is not negative.
     #[inline]
-    #[must_use]
     pub fn factor_to(self, limit: f64) -> Factor {
         let by = limit / self.value;
         if self.exponent == 0 && by.is_normal() && self.value.is_normal() && limit.is_normal() {

@@ -21,7 +21,6 @@ pub struct Setting {
 
 impl Setting {
     /// A number that `read` finds in the environment, or else `measure` in the system. The range ends below `usize::MAX - 1`.
-    #[must_use]
     pub const fn new(
         range: RangeInclusive<usize>,
         read: fn() -> Result<Option<usize>>,
@@ -31,9 +30,6 @@ impl Setting {
     }
 
     /// Reads the environment, unless it was read without an error before.
-    ///
-    /// # Errors
-    /// `Error::Setting` if a variable holds a value that is not allowed.
     #[inline]
     pub fn check(&self) -> Result<()> {
         if self.number.load(Ordering::Relaxed) == NOT_READ {
@@ -43,9 +39,6 @@ impl Setting {
     }
 
     /// The number.
-    ///
-    /// # Errors
-    /// The errors of [`Setting::check`].
     #[inline]
     pub fn get(&self) -> Result<usize> {
         self.check()?;
@@ -78,9 +71,6 @@ impl Setting {
 }
 
 /// The number in an environment variable; None if there is no such variable, or if it is empty.
-///
-/// # Errors
-/// `Error::Setting` if it is not a number in the range.
 pub fn number_in(
     variable: &'static str,
     range: RangeInclusive<usize>,

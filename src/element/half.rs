@@ -27,7 +27,6 @@ const MIDDLE_DIGITS: u32 = f32::MANTISSA_DIGITS - 1;
 /// float32 holds 13 digits of every number from 2^-137 on. Smaller numbers round to 0 in 16 bits in any case (half of
 /// `bfloat16`'s smallest number is 2^-134). Numbers beyond float32 become infinite.
 #[inline(always)]
-#[must_use]
 pub fn to_odd(x: f64) -> f32 {
     /// The bits below the 13 digits, of which the exponent implies one.
     const REST: u64 = u64::MAX >> (64 - (f64::MANTISSA_DIGITS - 13));
@@ -51,28 +50,24 @@ impl<const DIGITS: u32> Half<DIGITS> {
 
     /// From its bits.
     #[inline(always)]
-    #[must_use]
     pub const fn from_bits(bits: u16) -> Self {
         Self(bits)
     }
 
     /// Its bits.
     #[inline(always)]
-    #[must_use]
     pub const fn to_bits(self) -> u16 {
         self.0
     }
 
     /// Whether it is NaN.
     #[inline(always)]
-    #[must_use]
     pub const fn is_nan(self) -> bool {
         self.0 & MAGNITUDE_BITS > Self::INFINITY.0
     }
 
     /// Converts to float32, exactly.
     #[inline(always)]
-    #[must_use]
     pub fn to_f32(self) -> f32 {
         let bits = u32::from(self.0) << 16;
         if Self::BIAS == 127 {
@@ -91,14 +86,12 @@ impl<const DIGITS: u32> Half<DIGITS> {
 
     /// Converts from float64, rounded once, to nearest, ties to even.
     #[inline(always)]
-    #[must_use]
     pub fn from_f64(x: f64) -> Self {
         Self::from_f32(to_odd(x))
     }
 
     /// Converts from float32, rounded once, to nearest, ties to even.
     #[inline(always)]
-    #[must_use]
     pub fn from_f32(x: f32) -> Self {
         let drop = MIDDLE_DIGITS - DIGITS;
         let bits = x.to_bits();
@@ -128,21 +121,18 @@ impl<const DIGITS: u32> Half<DIGITS> {
 
     /// Its magnitude.
     #[inline(always)]
-    #[must_use]
     pub const fn abs(self) -> Self {
         Self(self.0 & MAGNITUDE_BITS)
     }
 
     /// The magnitude of `self` with the sign of `other`.
     #[inline(always)]
-    #[must_use]
     pub const fn copysign(self, other: Self) -> Self {
         Self(self.0 & MAGNITUDE_BITS | other.0 & !MAGNITUDE_BITS)
     }
 
     /// Converts from float32, rounded once, toward zero.
     #[inline(always)]
-    #[must_use]
     pub fn truncated(x: f32) -> Self {
         let nearest = Self::from_f32(x);
         if nearest.to_f32().abs() > x.abs() { Self(nearest.0 - 1) } else { nearest }

@@ -98,9 +98,6 @@ pub struct Accumulator {
 
 impl Accumulator {
     /// An accumulator of no elements.
-    ///
-    /// # Errors
-    /// `Error::Memory` if there is no memory for the table of 32 KiB.
     pub fn new(power: Power) -> Result<Self> {
         let mut table = vec_with_room(PLACES)?;
         table.resize(PLACES, 0);
@@ -108,7 +105,6 @@ impl Accumulator {
     }
 
     /// The sum so far.
-    #[must_use]
     pub fn sum(&self) -> &ExactSum {
         &self.sum
     }
@@ -397,7 +393,6 @@ impl<T: Element> Term<T> for SquareError {
 /// A product and its rounding error, from the products of the halves of the digits, which are exact: T. J. Dekker, "A
 /// Floating-Point Technique for Extending the Available Precision", Numer. Math. 18 (1971).
 #[inline(always)]
-#[must_use]
 pub fn product(a: f64, b: f64) -> (f64, f64) {
     let split = |x: f64| {
         let shifted = x * (power_of_two(27) + 1.0);

@@ -70,7 +70,6 @@ fn polynomial<const N: usize>(c: &[f64; N], x: f64) -> f64 {
 impl Log2 {
     /// The logarithm of a positive, finite number.
     #[inline(always)]
-    #[must_use]
     pub fn of(x: f64) -> Self {
         let (exponent, s) = reduce(x, 0.0);
         Self { exponent, fraction: log2_of_ratio(s) }
@@ -105,7 +104,6 @@ const ROUND: f64 = 6_755_399_441_055_744.0; // 1.5 * 2^52
 
 /// 2^z for z in [-1000, 0.5], and 0 for z = `NOTHING`.
 #[inline(always)]
-#[must_use]
 pub fn exp2(z: f64) -> f64 {
     let shifted = z + ROUND;
     let r = z - (shifted - ROUND);
@@ -130,7 +128,6 @@ pub struct Power {
 
 impl Power {
     /// For elements whose largest modulus is `peak`, positive and finite.
-    #[must_use]
     pub fn new(p: f64, peak: Scaled) -> Self {
         let (digits, exponent) = peak.split();
         let Log2 { exponent: own, fraction } = Log2::of(digits);
@@ -141,7 +138,6 @@ impl Power {
     }
 
     /// `peak * sum^(1/p)`, for a sum of terms that is at least about 1.
-    #[must_use]
     pub fn root(self, peak: Scaled, sum: f64) -> Scaled {
         let log = Log2::of(sum);
         let power = (log.exponent + log.fraction) / self.p;
@@ -224,13 +220,11 @@ impl<T: Element, const N: u32> Term<T> for HalfPower<N> {
 
 /// `2 p`, if [`HalfPower`] computes the power p: by a few multiplications or a square root. These powers need no peak as long as
 /// the sum stays in range.
-#[must_use]
 pub fn half_power(p: f64) -> Option<u32> {
     [1, 3, 6, 8].into_iter().find(|twice| f64::from(*twice) == 2.0 * p)
 }
 
 /// `sum^(1/p)`, for a finite sum of powers p and `twice`, which is `2 p`, from [`half_power`].
-#[must_use]
 pub fn half_power_root(twice: u32, sum: f64) -> Scaled {
     match twice {
         1 => {

@@ -156,7 +156,6 @@ impl<T: Real, const TOWARD_ZERO: bool> ScaleRows<'_, T, TOWARD_ZERO> {
 }
 
 /// The number of rows of `len` elements per call, so that they stay in the L1 cache.
-#[must_use]
 pub fn at_once<T>(len: usize) -> usize {
     ((16 << 10) / size_of::<T>()).div_ceil(len).min(MAX_ROWS_AT_ONCE)
 }

@@ -111,7 +111,6 @@ pub const SMALLEST_SUM: f64 = f64::from_bits(63 << 52); // 2^-960
 
 /// Whether a sum of squares or magnitudes has lost no digits, and is neither infinite nor NaN.
 #[inline(always)]
-#[must_use]
 pub fn is_plain_sum(sum: f64) -> bool {
     (SMALLEST_SUM..=f64::MAX).contains(&sum)
 }
@@ -152,7 +151,6 @@ impl Total {
 
     /// The sum, rounded. It is infinite or NaN where the plain sum is.
     #[inline]
-    #[must_use]
     pub fn value(self) -> f64 {
         if self.sum.is_finite() { self.sum + self.error } else { self.sum }
     }
@@ -182,7 +180,6 @@ impl Spans {
 
     /// The sum of all totals.
     #[inline]
-    #[must_use]
     pub fn total(mut self) -> Total {
         self.all.merge(self.span);
         self.all

@@ -53,7 +53,6 @@ fn columns_in_strip<T: Scalable>(len: usize) -> usize {
 }
 
 /// Whether columns of matrices of this shape are for [`scale_columns`] with this order of norms.
-#[must_use]
 pub fn is_column<T: Scalable>(columns: usize, [len, inner]: [usize; 2], order: Order) -> bool {
     // Columns. In narrower parts of a matrix, the overhead of each row outweighs the second read that a strip saves.
     let narrowest = 128;
@@ -67,9 +66,6 @@ pub fn is_column<T: Scalable>(columns: usize, [len, inner]: [usize; 2], order: O
 
 /// Scales each column of dense matrices by its own norm. `shape` has the numbers of rows and of columns of a matrix. The `source`
 /// has the positions of the output. Without it, the output is the input, too. `norms` gets the norm of each column, or is empty.
-///
-/// # Errors
-/// No memory for the list of strips, or an invalid setting of the number of threads.
 pub fn scale_columns<T: Scalable>(
     isa: Isa,
     source: Option<&View<'_, T::Part>>,

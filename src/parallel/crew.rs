@@ -52,7 +52,6 @@ pub struct Crew {
 
 impl Crew {
     /// A crew of the calling thread alone. Workers join it in the first pass that is worth several threads.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }

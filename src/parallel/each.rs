@@ -25,11 +25,7 @@ impl<'a> ArrayJob<'a> {
 }
 
 /// Does the jobs of a list. All threads share each job of a long array, one job after the other. Each job of a short array is
-/// done by one thread.
-///
-/// # Errors
-/// No memory for lists of the jobs, an invalid setting of the number of threads, or one of the errors of the jobs. An error of
-/// a job does not stop the others.
+/// done by one thread. An error of a job does not stop the others.
 pub fn run_each(jobs: Vec<ArrayJob<'_>>) -> Result<()> {
     let mut short = vec_with_room(jobs.len())?;
     let mut failed = Ok(());
@@ -54,9 +50,6 @@ pub fn run_each(jobs: Vec<ArrayJob<'_>>) -> Result<()> {
 const LEAST_JOBS: usize = 4;
 
 /// Clips dense arrays, each by its own norm, which is written. There are as many limits and norms as arrays.
-///
-/// # Errors
-/// No memory for the list of jobs, or an invalid setting of the number of threads.
 pub fn clip_each<'a, T: Tasks<'a>>(
     isa: Isa,
     tasks: T,

@@ -34,7 +34,6 @@ impl<T: Ordered> Task<'_, T> {
     }
 
     /// The bytes that are read and written.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         self.target.len() * size_of::<T>() * 2
     }
@@ -64,18 +63,12 @@ impl<T: Real> Task<'_, T> {
 }
 
 /// Does `work` for one array, on several threads if it is long.
-///
-/// # Errors
-/// An invalid setting of the number of threads.
 pub fn apply_elementwise<T: Ordered>(isa: Isa, work: &impl Work<T>, task: &mut Task<'_, T>) -> Result<()> {
     let streams = is_streamed(task.bytes() / 2);
     apply_to_one(isa, work, task, streams)
 }
 
 /// Does `work` for one array of a list, on several threads if it is long. If the list `streams`, the stores are non-temporal.
-///
-/// # Errors
-/// An invalid setting of the number of threads.
 pub fn apply_to_one<T: Ordered>(
     isa: Isa,
     work: &impl Work<T>,
@@ -104,7 +97,6 @@ fn part_len<T>(bytes: usize) -> usize {
 const NON_TEMPORAL_MIN_BYTES: usize = 32 << 20;
 
 /// Whether outputs of `bytes` in all are written by non-temporal stores.
-#[must_use]
 pub fn is_streamed(bytes: usize) -> bool {
     bytes >= NON_TEMPORAL_MIN_BYTES
 }
@@ -138,9 +130,6 @@ macro_rules! any_task {
             }
             /// Scales the array by a factor, on all threads if it is long, and by non-temporal stores if it `streams`. Without
             /// a factor, it is copied unless it is in place.
-            ///
-            /// # Errors
-            /// An invalid setting of the number of threads.
             pub fn scale(&mut self, isa: Isa, factor: Option<Factor>, streams: bool) -> Result<()> {
                 match self {
                     _ if factor.is_none() && self.is_in_place() => Ok(()),
@@ -192,7 +181,6 @@ pub trait Tasks<'a>: Send + Sized {
     /// The bytes that are read and written for all arrays. Arrays in place count only if `in_place`.
     fn bytes(&self, in_place: bool) -> usize;
     /// Takes the arrays from number `at` on.
-    #[must_use]
     fn split_off(&mut self, at: usize) -> Self;
     /// Takes the last array.
     fn pop(&mut self) -> Option<Self::One>;
@@ -261,9 +249,6 @@ pub(super) fn runs<'a, T: Tasks<'a>>(
 }
 
 /// Scales all arrays by one factor. Without a factor, arrays that are not in place are copied.
-///
-/// # Errors
-/// No memory for the list of parts, or an invalid setting of the number of threads.
 pub fn scale<'a, T: Tasks<'a>>(isa: Isa, crew: &Crew, mut tasks: T, factor: Option<Factor>) -> Result<()> {
     let bytes = tasks.bytes(factor.is_some());
     let work = work_of(bytes, tasks.count());

@@ -117,9 +117,6 @@ fn with_sums<R>(len: usize, work: impl FnOnce(&mut [f64]) -> R) -> R {
 }
 
 /// Writes the sum of examples, which has the positions of an example.
-///
-/// # Errors
-/// An invalid setting of the number of threads.
 pub fn sum_examples<T: Real>(isa: Isa, examples: &Examples<'_, T>, to: &mut Target<'_, T>) -> Result<()> {
     let bytes = examples.factors.len() * to.len() * size_of::<T>();
     let len = (to.len() / JOBS).next_multiple_of(BLOCK).max(BLOCK);
@@ -130,9 +127,6 @@ pub fn sum_examples<T: Real>(isa: Isa, examples: &Examples<'_, T>, to: &mut Targ
 
 /// Writes the sums of groups of rows: group `i` has the rows `order[bounds[i]..bounds[i + 1]]`. The sum of a single row has its
 /// bits.
-///
-/// # Errors
-/// No memory for a copy of `order`, or an invalid setting of the number of threads.
 pub fn sum_groups<T: Real>(
     isa: Isa,
     rows: &Slices<'_, T>,

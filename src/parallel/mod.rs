@@ -23,7 +23,6 @@ const PER_ARRAY_OVERHEAD: usize = 256;
 
 /// The work of a list of arrays, or of an array of slices, in bytes: the bytes that are moved, and the overhead of each array but
 /// the first.
-#[must_use]
 pub fn work_of(bytes: usize, arrays: usize) -> usize {
     bytes.saturating_add(PER_ARRAY_OVERHEAD.saturating_mul(arrays.saturating_sub(1)))
 }

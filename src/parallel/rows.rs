@@ -22,7 +22,6 @@ pub enum Rule {
 
 impl Rule {
     /// The factor; None if the slice stays as it is.
-    #[must_use]
     pub fn factor(self, norm: Scaled) -> Option<Factor> {
         match self {
             Self::Clip(limit) => limit.factor(norm),
@@ -31,7 +30,6 @@ impl Rule {
     }
 
     /// The order of the norms.
-    #[must_use]
     pub fn order(self) -> Order {
         if let Self::Normalize(order) = self { order } else { Order::Two }
     }
@@ -64,14 +62,12 @@ impl Rule {
 
 /// Whether slices of `len` elements, of `size` bytes each, are scaled as rows, by their norms of order 1 or 2. Longer slices are
 /// shared by all threads, one after the other.
-#[must_use]
 pub fn is_row(len: usize, size: usize) -> bool {
     len > 0 && len.saturating_mul(2 * size) < WAKE_MIN_BYTES
 }
 
 /// Whether [`scale_rows`] writes rows of `len` elements to this output. Rows of a strided output are made in scratch memory, which
 /// has room for a block. If they are columns of the output, a batch must have enough rows to fill cache lines.
-#[must_use]
 pub fn takes_output<T: Ordered>(output: &Target<'_, T>, len: usize) -> bool {
     matches!(output, Target::Dense(_))
         || len <= BLOCK && (output.fills_lines() || BLOCK / len * size_of::<T>() >= LINE)
@@ -79,9 +75,6 @@ pub fn takes_output<T: Ordered>(output: &Target<'_, T>, len: usize) -> bool {
 
 /// Scales each row of `len` elements by its own norm. The positions of the output are those of the first row, then those of the
 /// next; see [`takes_output`]. Without a `source`, the output is the input, too. `norms` gets the norm of each row, or is empty.
-///
-/// # Errors
-/// An invalid setting of the number of threads.
 pub fn scale_rows<T: Real>(
     isa: Isa,
     source: Option<&Slices<'_, T>>,

@@ -56,7 +56,7 @@ impl Display for Entry<'_> {
 
 /// One call of a public function.
 pub(super) struct Call<'a, 'py> {
-    py: Python<'py>,
+    pub(super) py: Python<'py>,
     function: &'a str,
     name: Option<&'a Bound<'py, PyAny>>,
     /// Whether the arguments that are not tensors are read without Python code.
@@ -84,10 +84,6 @@ impl<'a, 'py> Call<'a, 'py> {
             runs_python.begin(py);
         }
         Ok(Self { py, function, name, is_plain, runs_python, _control: control })
-    }
-
-    pub(super) fn py(&self) -> Python<'py> {
-        self.py
     }
 
     /// A module of the package whose functions are to be called.

@@ -27,7 +27,6 @@ use crate::walk::{Bounds, Uniform};
 /// See `gradclip.clip_by_value`.
 #[pyfunction]
 pub(super) fn clip_by_value<'py>(
-    py: Python<'py>,
     t: &Bound<'py, PyAny>,
     clip_value_min: Option<&Bound<'py, PyAny>>,
     clip_value_max: Option<&Bound<'py, PyAny>>,
@@ -35,7 +34,7 @@ pub(super) fn clip_by_value<'py>(
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     const T: Parameter = Parameter::new("t", Kinds::Ordered, true).with(Parts::GpuAndDask);
-    let call = Call::new(py, "clip_by_value", name, [clip_value_min, clip_value_max])?;
+    let call = Call::new(t.py(), "clip_by_value", name, [clip_value_min, clip_value_max])?;
     let mut tensor = Inputs::new(&call, T, Items::One(t.clone()));
     if let Some(OnDevice { is_lazy, .. }) = tensor.read()? {
         return call.hand_on(is_lazy, (t, clip_value_min, clip_value_max, name, out));
@@ -58,7 +57,7 @@ pub(super) fn clip_by_value<'py>(
         let values = (lo.value(T::LOWEST)?, hi.value(T::HIGHEST)?);
         if let (Some(lo), Some(hi)) = values {
             let (mut task, work) = (operands.task::<T>()?, Uniform(Clip { lo, hi }));
-            detached(py, task.bytes() / 2, || apply_elementwise(Isa::current(), &work, &mut task))?;
+            detached(call.py, task.bytes() / 2, || apply_elementwise(Isa::current(), &work, &mut task))?;
         } else {
             let pair = operands.pair()?;
             let (shape, walk, bytes) = (pair.input().shape(), pair.walk(), pair.input().bytes());
@@ -66,7 +65,7 @@ pub(super) fn clip_by_value<'py>(
             let lo = lo.view(numbers.0.as_ref(), shape, &walk)?;
             let work = Bounds::new(lo, hi.view(numbers.1.as_ref(), shape, &walk)?)?;
             let mut task = pair.task::<T>(&walk)?;
-            detached(py, bytes, || apply_elementwise(Isa::current(), &work, &mut task))?;
+            detached(call.py, bytes, || apply_elementwise(Isa::current(), &work, &mut task))?;
         }
     }, return Err(internal("bounds of a dtype without an order")));
     Ok(operands.into_result())
@@ -74,9 +73,7 @@ pub(super) fn clip_by_value<'py>(
 
 /// See `gradclip.clip_by_norm`, `gradclip.clip_by_rms` and `gradclip.clip_by_average_norm`; `function` is the name of one.
 #[pyfunction]
-#[expect(clippy::too_many_arguments, reason = "the arguments of the public functions")]
 pub(super) fn clip_by_norm<'py>(
-    py: Python<'py>,
     function: &str,
     t: &Bound<'py, PyAny>,
     limit: &Bound<'py, PyAny>,
@@ -95,7 +92,7 @@ pub(super) fn clip_by_norm<'py>(
         "clip_by_average_norm" => ("clip_norm", parameter, |elements| elements),
         _ => ("clip_norm", parameter, |_| 1.0),
     };
-    let call = Call::new(py, function, name, [Some(limit), axes, share])?;
+    let call = Call::new(t.py(), function, name, [Some(limit), axes, share])?;
     let (treatment, is_strict) = (call.nonfinite(nonfinite), call.flag("strict", strict, "True or False"));
     let mut tensor = Inputs::new(&call, parameter, Items::One(t.clone()));
     if let Some(OnDevice { is_lazy, .. }) = tensor.read()? {
@@ -134,7 +131,7 @@ fn clip_along<'py>(
     share: Option<&Bound<'py, PyAny>>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let py = call.py();
+    let py = call.py;
     let held = tensor.held();
     let refused = |axes, norm: Scaled| call.nonfinite_error("t", &held, axes, norm.to_f64());
     let Some(axes) = axes else {
@@ -210,9 +207,7 @@ fn clip_along<'py>(
 
 /// See `gradclip.clip_by_global_norm`.
 #[pyfunction]
-#[expect(clippy::too_many_arguments, reason = "the arguments of the public function")]
 pub(super) fn clip_by_global_norm<'py>(
-    py: Python<'py>,
     t_list: &Bound<'py, PyAny>,
     clip_norm: &Bound<'py, PyAny>,
     use_norm: Option<&Bound<'py, PyAny>>,
@@ -225,10 +220,11 @@ pub(super) fn clip_by_global_norm<'py>(
     share: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     const T_LIST: Parameter = Parameter::new("t_list", Kinds::Scalable, true).with(Parts::GpuAndDask);
-    let call = Call::new(py, "clip_by_global_norm", name, [Some(clip_norm), use_norm, Some(ord), share])?;
+    let call =
+        Call::new(t_list.py(), "clip_by_global_norm", name, [Some(clip_norm), use_norm, Some(ord), share])?;
     let (treatment, is_strict) = (call.nonfinite(nonfinite), call.flag("strict", strict, "True or False"));
     let keeps_integers =
-        call.choice("integers", integers, intern!(py, "raise"), [("raise", false), ("keep", true)]);
+        call.choice("integers", integers, intern!(call.py, "raise"), [("raise", false), ("keep", true)]);
     let parameter = Parameter { keeps_integers: matches!(keeps_integers, Ok(true)), ..T_LIST };
     let mut tensors = Inputs::new(&call, parameter, call.sequence(t_list)?);
     if let Some(OnDevice { entries, is_lazy }) = tensors.read()? {
@@ -263,10 +259,10 @@ pub(super) fn clip_by_global_norm<'py>(
         norm = NormOf::Given(shared);
     }
     let limit = Limit { limit, divisor: 1.0, nonfinite, margin: margin(is_strict, elements) };
-    let norm = operands.clip(py, norm, limit, Limit::factor_of_all)?;
+    let norm = operands.clip(call.py, norm, limit, Limit::factor_of_all)?;
     if limit.refuses(norm) {
         let argument = if used.is_some() { "use_norm" } else { "t_list" };
         return Err(call.nonfinite_error(argument, &held, None, norm.to_f64()));
     }
-    Ok((operands.into_result(), PyFloat::new(py, norm.to_f64())).into_pyobject(py)?.into_any())
+    Ok((operands.into_result(), PyFloat::new(call.py, norm.to_f64())).into_pyobject(call.py)?.into_any())
 }

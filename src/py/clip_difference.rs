@@ -25,9 +25,7 @@ use crate::scaled::{Factor, Limit, Scaled};
 
 /// See `gradclip.clip_difference_by_global_norm`.
 #[pyfunction]
-#[expect(clippy::too_many_arguments, reason = "the arguments of the public function")]
 pub(super) fn clip_difference_by_global_norm<'py>(
-    py: Python<'py>,
     t_list: &Bound<'py, PyAny>,
     base_list: &Bound<'py, PyAny>,
     clip_norm: &Bound<'py, PyAny>,
@@ -38,10 +36,15 @@ pub(super) fn clip_difference_by_global_norm<'py>(
     integers: &Bound<'py, PyAny>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let call = Call::new(py, "clip_difference_by_global_norm", name, [Some(clip_norm), use_norm, Some(ord)])?;
+    let call = Call::new(
+        t_list.py(),
+        "clip_difference_by_global_norm",
+        name,
+        [Some(clip_norm), use_norm, Some(ord)],
+    )?;
     let nonfinite = call.nonfinite(nonfinite);
     let keeps_integers =
-        call.choice("integers", integers, intern!(py, "raise"), [("raise", false), ("keep", true)]);
+        call.choice("integers", integers, intern!(call.py, "raise"), [("raise", false), ("keep", true)]);
     let keeps = matches!(keeps_integers, Ok(true));
     let parameter =
         |name| Parameter { keeps_integers: keeps, ..Parameter::new(name, Kinds::Scalable, false) };
@@ -73,7 +76,7 @@ pub(super) fn clip_difference_by_global_norm<'py>(
     // The norm is computed first: later, an array that shares memory with an output is copied, maybe in another memory order.
     let norm = match used {
         Some(norm) => Scaled::new(norm, 0),
-        None => norm_of_differences(py, tensors.arrays().map(|(_, tensor)| tensor).zip(&bases), order)?,
+        None => norm_of_differences(call.py, tensors.arrays().map(|(_, tensor)| tensor).zip(&bases), order)?,
     };
     // If the outputs are the bases, the bases are changed, and the tensors are the operands that are only read.
     let outs = out.map(Items::of_list).transpose()?.flatten().filter(|outs| outs.len() == entries.len());
@@ -94,8 +97,8 @@ pub(super) fn clip_difference_by_global_norm<'py>(
         let arguments = ("error_of_differences", held.into_any(), entries, norm.to_f64());
         return Err(call.error("nonfinite_error", arguments));
     }
-    take_step(py, pairs, &bases, into_bases, limit.factor_of_all(norm))?;
-    Ok((operands.into_result(), PyFloat::new(py, norm.to_f64())).into_pyobject(py)?.into_any())
+    take_step(call.py, pairs, &bases, into_bases, limit.factor_of_all(norm))?;
+    Ok((operands.into_result(), PyFloat::new(call.py, norm.to_f64())).into_pyobject(call.py)?.into_any())
 }
 
 /// The norm of all differences as one. They are summed in the memory order of the tensors.

@@ -21,7 +21,6 @@ use crate::scaled::{Limit, NonFinite, Scaled};
 /// See `gradclip.clip_by_norms`.
 #[pyfunction]
 pub(super) fn clip_by_norms<'py>(
-    py: Python<'py>,
     t_list: &Bound<'py, PyAny>,
     clip_norms: &Bound<'py, PyAny>,
     name: Option<&Bound<'py, PyAny>>,
@@ -30,7 +29,7 @@ pub(super) fn clip_by_norms<'py>(
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     const T_LIST: Parameter = Parameter::new("t_list", Kinds::Scalable, true);
-    let call = Call::new(py, "clip_by_norms", name, [Some(clip_norms), Some(ord)])?;
+    let call = Call::new(t_list.py(), "clip_by_norms", name, [Some(clip_norms), Some(ord)])?;
     let mut tensors = Inputs::new(&call, T_LIST, call.sequence(t_list)?);
     tensors.read()?;
     let held = tensors.held();
@@ -53,20 +52,20 @@ pub(super) fn clip_by_norms<'py>(
         return Err(call.nonfinite_error("t_list", &held, None, norm.to_f64()));
     }
     // The memory for the norms is allocated first: nothing may fail once something is written.
-    let norms = Array::filled::<f64>(py, &[held.len()], &[0], |to| {
+    let norms = Array::filled::<f64>(call.py, &[held.len()], &[0], |to| {
         let found = match &mut operands {
             Operands::Plain(pairs) => {
                 let tasks = pairs.tasks()?;
                 let (bytes, mut norms) = (tasks.bytes(true) / 2, zeros(own.len())?);
-                detached(py, bytes, || clip_each(Isa::current(), tasks, order, &own, &mut norms))?;
+                detached(call.py, bytes, || clip_each(Isa::current(), tasks, order, &own, &mut norms))?;
                 norms
             }
             Operands::General { pairs, .. } => {
                 let whole = pairs.iter().map(Pair::input).map(|array| (array, (0..array.ndim()).collect()));
-                let norms = Norms::of_each(py, whole, order)?;
+                let norms = Norms::of_each(call.py, whole, order)?;
                 let mut values = vec_with_room(norms.len())?;
                 values.extend(norms.iter().filter_map(|norms| norms.values.first()));
-                scale_slices(py, pairs, norms.iter(), |i, _, norm| own.get(i)?.factor(norm))?;
+                scale_slices(call.py, pairs, norms.iter(), |i, _, norm| own.get(i)?.factor(norm))?;
                 values
             }
         };
@@ -74,14 +73,12 @@ pub(super) fn clip_by_norms<'py>(
         to.iter_mut().zip(norms).for_each(|(to, norm)| *to = norm.to_f64());
         Ok(())
     })?;
-    Ok((operands.into_result(), norms).into_pyobject(py)?.into_any())
+    Ok((operands.into_result(), norms).into_pyobject(call.py)?.into_any())
 }
 
 /// See `gradclip.clip_by_weight_norm`.
 #[pyfunction]
-#[expect(clippy::too_many_arguments, reason = "the arguments of the public function")]
 pub(super) fn clip_by_weight_norm<'py>(
-    py: Python<'py>,
     t_list: &Bound<'py, PyAny>,
     weights: &Bound<'py, PyAny>,
     clipping: &Bound<'py, PyAny>,
@@ -91,7 +88,8 @@ pub(super) fn clip_by_weight_norm<'py>(
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     const T_LIST: Parameter = Parameter::new("t_list", Kinds::Scalable, false);
-    let call = Call::new(py, "clip_by_weight_norm", name, [Some(clipping), Some(eps), Some(unit_axis)])?;
+    let call =
+        Call::new(t_list.py(), "clip_by_weight_norm", name, [Some(clipping), Some(eps), Some(unit_axis)])?;
     let mut tensors = Inputs::new(&call, T_LIST, call.sequence(t_list)?);
     tensors.read_general()?;
     let (weights, _) = call.partners(Parameter::new("weights", Kinds::Scalable, false), weights, &tensors)?;
@@ -111,7 +109,7 @@ pub(super) fn clip_by_weight_norm<'py>(
     }
     // All norms are computed first: an output may share memory with a weight.
     let both = tensors.arrays().map(|(_, array)| array).chain(&weights);
-    let mut own = Norms::of_each(py, both.zip(units.iter().cycle().map(Cow::from)), Order::Two)?;
+    let mut own = Norms::of_each(call.py, both.zip(units.iter().cycle().map(Cow::from)), Order::Two)?;
     let of_weights = own.split_off(weights.len());
     let mut operands = tensors.with_outputs(out, &mut [])?;
     let Operands::General { pairs, .. } = &mut operands else { return Ok(operands.into_result()) };
@@ -121,7 +119,7 @@ pub(super) fn clip_by_weight_norm<'py>(
         norm if clipping == 0.0 && !norm.is_nan() => Scaled::ZERO,
         norm => norm.times(clipping),
     };
-    scale_slices(py, pairs, own.iter(), |i, at, norm| {
+    scale_slices(call.py, pairs, own.iter(), |i, at, norm| {
         let weight = of_weights.get(i).and_then(|norms| norms.values.get(at)).copied();
         norm.clip_to_any(limit(weight.unwrap_or(Scaled::new(f64::NAN, 0))))
     })?;

@@ -21,9 +21,7 @@ use crate::scaled::{Factor, Limit, NonFinite, Scaled};
 
 /// See `gradclip.clip_examples_by_global_norm`.
 #[pyfunction]
-#[expect(clippy::too_many_arguments, reason = "the arguments of the public function")]
 pub(super) fn clip_examples_by_global_norm<'py>(
-    py: Python<'py>,
     t_list: &Bound<'py, PyAny>,
     clip_norm: &Bound<'py, PyAny>,
     name: Option<&Bound<'py, PyAny>>,
@@ -32,7 +30,7 @@ pub(super) fn clip_examples_by_global_norm<'py>(
     strict: &Bound<'py, PyAny>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let call = Call::new(py, "clip_examples_by_global_norm", name, [Some(clip_norm)])?;
+    let call = Call::new(t_list.py(), "clip_examples_by_global_norm", name, [Some(clip_norm)])?;
     let t_list_of = Parameter::new("t_list", Kinds::Scalable, false);
     let mut tensors = Inputs::new(&call, t_list_of, call.sequence(t_list)?);
     tensors.read_general()?;
@@ -43,7 +41,7 @@ pub(super) fn clip_examples_by_global_norm<'py>(
     // The number by which sums are divided. None: there are no sums.
     let divisor = |word| {
         let words = [("sum", 1.0), ("mean", count as f64)];
-        let found = call.choice("reduce", word, intern!(py, "sum"), words);
+        let found = call.choice("reduce", word, intern!(call.py, "sum"), words);
         found.map_err(|_| call.error("wrong_word", ("reduce", word, "'sum', 'mean' or None")))
     };
     let divisor = reduce.map(divisor).transpose()?;
@@ -61,7 +59,7 @@ pub(super) fn clip_examples_by_global_norm<'py>(
     let mut arrays = vec_with_room(held.len())?;
     arrays.extend(tensors.arrays().map(|(i, array)| (i, array.clone())));
     let examples = arrays.iter().map(|(_, array)| (array, (1..array.ndim()).collect()));
-    let own = Norms::of_each(py, examples, Order::Two)?;
+    let own = Norms::of_each(call.py, examples, Order::Two)?;
     let mut operands = if divisor.is_none() {
         tensors.with_outputs(out, &mut [])?
     } else {
@@ -96,10 +94,10 @@ pub(super) fn clip_examples_by_global_norm<'py>(
     // The memory for the norms is allocated first: nothing may fail once something is written.
     let (shape, axes) =
         if has_limits { (vec![held.len(), count], vec![0, 1]) } else { (vec![count], vec![0]) };
-    let norms = Array::filled::<f64>(py, &shape, &axes, |to| {
+    let norms = Array::filled::<f64>(call.py, &shape, &axes, |to| {
         match divisor {
-            None => scale_slices(py, pairs, used.clone(), |i, _, norm| factor(i, norm))?,
-            Some(divisor) => write_sums(py, pairs, &arrays, used.clone(), factor, divisor)?,
+            None => scale_slices(call.py, pairs, used.clone(), |i, _, norm| factor(i, norm))?,
+            Some(divisor) => write_sums(call.py, pairs, &arrays, used.clone(), factor, divisor)?,
         }
         for ((i, _), norms) in arrays.iter().zip(used) {
             let first = if has_limits { i * count } else { 0 };
@@ -107,7 +105,7 @@ pub(super) fn clip_examples_by_global_norm<'py>(
         }
         Ok(())
     })?;
-    Ok((operands.into_result(), norms).into_pyobject(py)?.into_any())
+    Ok((operands.into_result(), norms).into_pyobject(call.py)?.into_any())
 }
 
 /// The number of examples, which all tensors must share.

@@ -22,7 +22,6 @@ use crate::scaled::Scaled;
 /// See `gradclip.global_norm`.
 #[pyfunction]
 pub(super) fn global_norm<'py>(
-    py: Python<'py>,
     t_list: &Bound<'py, PyAny>,
     name: Option<&Bound<'py, PyAny>>,
     ord: &Bound<'py, PyAny>,
@@ -30,11 +29,11 @@ pub(super) fn global_norm<'py>(
     integers: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
     const T_LIST: Parameter = Parameter::new("t_list", Kinds::Normed, true).with(Parts::GpuAndDask);
-    let call = Call::new(py, "global_norm", name, [Some(ord)])?;
+    let call = Call::new(t_list.py(), "global_norm", name, [Some(ord)])?;
     let words = [("propagate", false), ("raise", true)];
-    let refuses = call.choice("nonfinite", nonfinite, intern!(py, "propagate"), words);
+    let refuses = call.choice("nonfinite", nonfinite, intern!(call.py, "propagate"), words);
     let keeps_integers =
-        call.choice("integers", integers, intern!(py, "count"), [("count", false), ("keep", true)]);
+        call.choice("integers", integers, intern!(call.py, "count"), [("count", false), ("keep", true)]);
     let parameter = Parameter { keeps_integers: matches!(keeps_integers, Ok(true)), ..T_LIST };
     let mut tensors = Inputs::new(&call, parameter, call.sequence(t_list)?);
     if let Some(OnDevice { entries, is_lazy }) = tensors.read()? {
@@ -53,25 +52,24 @@ pub(super) fn global_norm<'py>(
     if refuses && !norm.is_finite() {
         return Err(call.nonfinite_error("t_list", &tensors.held(), None, norm.to_f64()));
     }
-    Ok(PyFloat::new(py, norm.to_f64()).into_any())
+    Ok(PyFloat::new(call.py, norm.to_f64()).into_any())
 }
 
 /// See `gradclip.norms`.
 #[pyfunction]
 pub(super) fn norms<'py>(
-    py: Python<'py>,
     t_list: &Bound<'py, PyAny>,
     name: Option<&Bound<'py, PyAny>>,
     ord: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
     const T_LIST: Parameter = Parameter::new("t_list", Kinds::Normed, true);
-    let call = Call::new(py, "norms", name, [Some(ord)])?;
+    let call = Call::new(t_list.py(), "norms", name, [Some(ord)])?;
     let mut tensors = Inputs::new(&call, T_LIST, call.sequence(t_list)?);
     tensors.read()?;
     call.check_name()?;
     let order = call.vector_order(ord)?;
     let (norms, held) = (tensors.norms(order)?, tensors.held());
-    Array::filled::<f64>(py, &[held.len()], &[0], |to| {
+    Array::filled::<f64>(call.py, &[held.len()], &[0], |to| {
         let norms = held.with_nones(norms, Scaled::ZERO);
         to.iter_mut().zip(norms).for_each(|(to, norm)| *to = norm.to_f64());
         Ok(())
@@ -127,7 +125,6 @@ impl Along {
 /// See `gradclip.norm`.
 #[pyfunction]
 pub(super) fn norm<'py>(
-    py: Python<'py>,
     tensor: &Bound<'py, PyAny>,
     ord: &Bound<'py, PyAny>,
     axis: Option<&Bound<'py, PyAny>>,
@@ -135,7 +132,7 @@ pub(super) fn norm<'py>(
     name: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     const TENSOR: Parameter = Parameter::new("tensor", Kinds::Normed, false).with(Parts::GpuAndDask);
-    let call = Call::new(py, "norm", name, [Some(ord), axis, keepdims])?;
+    let call = Call::new(tensor.py(), "norm", name, [Some(ord), axis, keepdims])?;
     let mut inputs = Inputs::new(&call, TENSOR, Items::One(tensor.clone()));
     // Norms of slices need a general array.
     let is_whole = axis.is_none() && keepdims.is_none();
@@ -146,7 +143,7 @@ pub(super) fn norm<'py>(
     let keepdims = keepdims.map_or(Ok(false), |given| call.flag("keepdims", given, "None or a bool"))?;
     call.check_name()?;
     if let (Along::Whole(order), false) = (&along, keepdims) {
-        return Ok(PyFloat::new(py, inputs.norm(*order)?.to_f64()).into_any());
+        return Ok(PyFloat::new(call.py, inputs.norm(*order)?.to_f64()).into_any());
     }
     let array = inputs.array()?;
     if let Along::Vectors(axes, order) = &along {
@@ -154,7 +151,7 @@ pub(super) fn norm<'py>(
     }
     let norms = along.norms(array)?;
     match norms.values[..] {
-        [norm] if norms.kept.is_empty() && !keepdims => Ok(PyFloat::new(py, norm.to_f64()).into_any()),
+        [norm] if norms.kept.is_empty() && !keepdims => Ok(PyFloat::new(call.py, norm.to_f64()).into_any()),
         _ => norms.to_array(array, keepdims),
     }
 }
@@ -162,7 +159,6 @@ pub(super) fn norm<'py>(
 /// See `gradclip.normalize`.
 #[pyfunction]
 pub(super) fn normalize<'py>(
-    py: Python<'py>,
     tensor: &Bound<'py, PyAny>,
     ord: &Bound<'py, PyAny>,
     axis: Option<&Bound<'py, PyAny>>,
@@ -170,7 +166,7 @@ pub(super) fn normalize<'py>(
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     const TENSOR: Parameter = Parameter::new("tensor", Kinds::Scalable, false).with(Parts::Gpu);
-    let call = Call::new(py, "normalize", name, [Some(ord), axis])?;
+    let call = Call::new(tensor.py(), "normalize", name, [Some(ord), axis])?;
     let mut inputs = Inputs::new(&call, TENSOR, Items::One(tensor.clone()));
     if inputs.read_general()?.is_some() {
         return call.hand_on(false, (tensor, ord, axis, name, out));
@@ -187,7 +183,7 @@ pub(super) fn normalize<'py>(
         let (shape, places) = placed(input.shape(), &kept, true);
         match_dtype!(scalable dtype_of(&input)?, T => {
             // The memory for the norms is allocated first: nothing may fail once something is written.
-            Array::filled(py, &shape, &places, |norms| scale_by_norms::<T>(pair, axes, rule, norms))
+            Array::filled(call.py, &shape, &places, |norms| scale_by_norms::<T>(pair, axes, rule, norms))
         }, Err(internal("normalizing of integers")))?
     } else {
         let norms = along.norms(&input)?;
@@ -195,10 +191,10 @@ pub(super) fn normalize<'py>(
         let (Along::Whole(order) | Along::Vectors(_, order) | Along::Matrices(_, order)) = along;
         let divide = |norm: Scaled| Rule::Normalize(order).factor(norm);
         match norms.values[..] {
-            [norm] => scale_pairs(py, slice::from_mut(pair), divide(norm))?,
-            _ => scale_slices(py, slice::from_mut(pair), iter::once(&norms), |_, _, norm| divide(norm))?,
+            [norm] => scale_pairs(call.py, slice::from_mut(pair), divide(norm))?,
+            _ => scale_slices(call.py, slice::from_mut(pair), iter::once(&norms), |_, _, norm| divide(norm))?,
         }
         norm
     };
-    Ok((operands.into_result(), norm).into_pyobject(py)?.into_any())
+    Ok((operands.into_result(), norm).into_pyobject(call.py)?.into_any())
 }

@@ -115,7 +115,7 @@ impl<'a, 'py> Inputs<'a, 'py> {
         // Axes and bounds are checked against the shape of a single tensor, which Python code may change afterwards. Only general
         // arrays keep a copy of the shape.
         if (self.call.is_plain || self.items.is_list())
-            && let Some(arrays) = PlainArrays::read(self.call.py(), &self.items, kinds)?
+            && let Some(arrays) = PlainArrays::read(self.call.py, &self.items, kinds)?
         {
             self.tensors = Tensors::Plain(arrays);
             return Ok(None);
@@ -203,7 +203,7 @@ impl<'a, 'py> Inputs<'a, 'py> {
     /// The norm of all tensors as one.
     #[inline]
     pub(super) fn norm(&self, order: Order) -> PyResult<Scaled> {
-        let py = self.call.py();
+        let py = self.call.py;
         match &self.tensors {
             Tensors::Plain(arrays) => norm_of_plain(py, arrays, order),
             Tensors::General(_) => norm_of_arrays(py, self.counted(), order),
@@ -212,7 +212,7 @@ impl<'a, 'py> Inputs<'a, 'py> {
 
     /// The norm of each tensor.
     pub(super) fn norms(&self, order: Order) -> PyResult<Vec<Scaled>> {
-        let py = self.call.py();
+        let py = self.call.py;
         match &self.tensors {
             Tensors::Plain(arrays) => norms_of_plain(py, arrays, order),
             Tensors::General(_) => {
@@ -263,7 +263,7 @@ impl<'a, 'py> Inputs<'a, 'py> {
         readers: &mut [&mut Array<'py>],
     ) -> PyResult<Operands<'_, 'py>> {
         let outputs = match &self.tensors {
-            Tensors::Plain(arrays) if readers.is_empty() => arrays.outputs(self.call.py(), out)?,
+            Tensors::Plain(arrays) if readers.is_empty() => arrays.outputs(self.call.py, out)?,
             _ => None,
         };
         if outputs.is_none() {
@@ -291,7 +291,7 @@ fn pair_up<'o, 'py>(
     out: Option<&Bound<'py, PyAny>>,
     readers: &mut [&mut Array<'py>],
 ) -> PyResult<Operands<'o, 'py>> {
-    let py = call.py();
+    let py = call.py;
     let is_list = items.is_list();
     let outs = match out {
         Some(out) if !is_list => Some(Items::One(out.clone())),

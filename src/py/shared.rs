@@ -33,9 +33,7 @@ fn summed_order<'py>(call: &Call<'_, 'py>, ord: &Bound<'py, PyAny>) -> PyResult<
 /// array of shape `(tensors, cells)`; and the number of elements. `on_device` allows arrays on a GPU.
 #[pyfunction]
 #[pyo3(signature = (function, t_list, name, ord, keeps_integers, on_device, each=false))]
-#[expect(clippy::too_many_arguments, reason = "the arguments of the public functions, and the way to sum")]
 pub(super) fn power_sums<'py>(
-    py: Python<'py>,
     function: &str,
     t_list: &Bound<'py, PyAny>,
     name: Option<&Bound<'py, PyAny>>,
@@ -44,7 +42,7 @@ pub(super) fn power_sums<'py>(
     on_device: bool,
     each: bool,
 ) -> PyResult<(Bound<'py, PyAny>, usize)> {
-    let call = Call::new(py, function, name, [Some(ord)])?;
+    let call = Call::new(t_list.py(), function, name, [Some(ord)])?;
     let parts = if on_device { Parts::Gpu } else { Parts::Numpy };
     let parameter = Parameter { keeps_integers, parts, ..Parameter::new("t_list", Kinds::Normed, true) };
     let mut tensors = Inputs::new(&call, parameter, call.sequence(t_list)?);
@@ -67,45 +65,43 @@ pub(super) fn power_sums<'py>(
         None => (vec![tensors.norm(order)?], tensors.elements()),
     };
     let shape = [norms.len(), order.cells()];
-    Ok((power_array(py, order, norms, (&shape, &[0, 1]))?, elements))
+    Ok((power_array(call.py, order, norms, (&shape, &[0, 1]))?, elements))
 }
 
 /// The exact sum of the magnitudes of the tensors of a list, or for order 2 of their squares: its digits as little-endian bytes
 /// in units of 2^-2148; infinity or NaN if an element is infinite or NaN, else 0; and the number of elements.
 #[pyfunction]
 pub(super) fn exact_sum<'py>(
-    py: Python<'py>,
     function: &str,
     t_list: &Bound<'py, PyAny>,
     name: Option<&Bound<'py, PyAny>>,
     ord: f64,
     keeps_integers: bool,
 ) -> PyResult<(Bound<'py, PyBytes>, f64, usize)> {
-    let call = Call::new(py, function, name, [])?;
+    let call = Call::new(t_list.py(), function, name, [])?;
     let parameter = Parameter { keeps_integers, ..Parameter::new("t_list", Kinds::Normed, true) };
     let mut tensors = Inputs::new(&call, parameter, call.sequence(t_list)?);
     tensors.read_general()?;
     call.check_name()?;
     let power = if ord == 1.0 { Power::One } else { Power::Two };
     let sum = with_views(tensors.counted(), power == Power::Two, |views| {
-        detached(py, views.bytes(), || reduce::exact_sum(Isa::current(), &Crew::new(), views, power))
+        detached(call.py, views.bytes(), || reduce::exact_sum(Isa::current(), &Crew::new(), views, power))
     })?;
     let digits: Vec<u8> = sum.limbs.iter().flat_map(|limb| limb.to_le_bytes()).collect();
-    Ok((PyBytes::new(py, &digits), sum.special, tensors.elements()))
+    Ok((PyBytes::new(call.py, &digits), sum.special, tensors.elements()))
 }
 
 /// The sums of powers of the slices of a tensor along some axes, as an array with the shape of the other axes and an axis of
 /// cells; and the number of elements of each slice.
 #[pyfunction]
 pub(super) fn power_sums_along<'py>(
-    py: Python<'py>,
     function: &str,
     t: &Bound<'py, PyAny>,
     name: Option<&Bound<'py, PyAny>>,
     axes: Option<&Bound<'py, PyAny>>,
     ord: &Bound<'py, PyAny>,
 ) -> PyResult<(Bound<'py, PyAny>, usize)> {
-    let call = Call::new(py, function, name, [axes, Some(ord)])?;
+    let call = Call::new(t.py(), function, name, [axes, Some(ord)])?;
     let mut tensor = Inputs::new(&call, Parameter::new("t", Kinds::Normed, true), Items::One(t.clone()));
     tensor.read_general()?;
     let array = tensor.array()?;
@@ -116,7 +112,7 @@ pub(super) fn power_sums_along<'py>(
     places.push(shape.len());
     shape.push(order.cells());
     let len = axes.iter().filter_map(|axis| array.shape().get(*axis)).product();
-    Ok((power_array(py, order, norms.values, (&shape, &places))?, len))
+    Ok((power_array(call.py, order, norms.values, (&shape, &places))?, len))
 }
 
 /// A new array of the sums of powers of norms, with the given shape and the order of its axes.
@@ -135,13 +131,9 @@ fn power_array<'py>(
 
 /// Merges the rows of an array of sums of powers into one row: of sums, or for an infinite order of maxima.
 #[pyfunction]
-pub(super) fn merge_power_sums<'py>(
-    py: Python<'py>,
-    rows: &Bound<'py, PyAny>,
-    ord: f64,
-) -> PyResult<Bound<'py, PyAny>> {
+pub(super) fn merge_power_sums<'py>(rows: &Bound<'py, PyAny>, ord: f64) -> PyResult<Bound<'py, PyAny>> {
     let _control = FloatDefaults::set();
-    let (rows, shape) = numbers(rows)?;
+    let (py, (rows, shape)) = (rows.py(), numbers(rows)?);
     let [_, len] = *shape.as_slice() else { return Err(internal("sums of powers that are no rows")) };
     Array::filled::<f64>(py, &[len], &[0], |to| {
         if len > 0 {
@@ -153,13 +145,9 @@ pub(super) fn merge_power_sums<'py>(
 
 /// The norms with these sums of powers, each as `value, exponent`: `value * 2**exponent`.
 #[pyfunction]
-pub(super) fn roots_of_power_sums<'py>(
-    py: Python<'py>,
-    sums: &Bound<'py, PyAny>,
-    ord: f64,
-) -> PyResult<Bound<'py, PyAny>> {
+pub(super) fn roots_of_power_sums<'py>(sums: &Bound<'py, PyAny>, ord: f64) -> PyResult<Bound<'py, PyAny>> {
     let _control = FloatDefaults::set();
-    let (sums, order) = (numbers(sums)?.0, Order::of(ord));
+    let (py, sums, order) = (sums.py(), numbers(sums)?.0, Order::of(ord));
     let cells = order.cells();
     Array::filled::<f64>(py, &[sums.len() / cells, 2], &[0, 1], |to| {
         for (to, sum) in to.as_chunks_mut().0.iter_mut().zip(sums.chunks_exact(cells)) {

@@ -15,7 +15,6 @@ use crate::parallel::examples::sum_groups;
 /// in this order, in float64. Each sum is rounded once.
 #[pyfunction]
 pub(super) fn sum_rows<'py>(
-    py: Python<'py>,
     rows: &Bound<'py, PyAny>,
     order: &Bound<'py, PyAny>,
     bounds: &Bound<'py, PyAny>,
@@ -35,7 +34,7 @@ pub(super) fn sum_rows<'py>(
     match_dtype!(real dtype_of(&rows)?, T => {
         let slices = rows.slices::<T>(&rows.split(&[1]))?;
         rows.filled_like::<T>(&[groups.len(), *len], |to| {
-            Ok(detached(py, rows.bytes(), || sum_groups(Isa::current(), &slices, &order, &bounds, to))?)
+            Ok(detached(rows.object().py(), rows.bytes(), || sum_groups(Isa::current(), &slices, &order, &bounds, to))?)
         })
     }, Err(internal("sums of rows that are no floats")))
 }

@@ -33,9 +33,6 @@ pub enum BroadcastRun<'a, T> {
 
 impl<'a, T: Element> Broadcast<'a, T> {
     /// An operand that has the positions of `view`.
-    ///
-    /// # Errors
-    /// No memory for copies of a row.
     pub fn new(view: View<'a, T>) -> Result<Self> {
         let period = match &view {
             View::Strided { layout, .. } => layout.period().filter(|period| (1..=BLOCK).contains(period)),

@@ -43,19 +43,16 @@ impl Layout {
     }
 
     /// The number of positions.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
     /// Whether there is no position.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// Whether the positions follow each other in memory.
-    #[must_use]
     pub fn is_dense(&self) -> bool {
         match self.axes[..] {
             [] => true,
@@ -65,7 +62,6 @@ impl Layout {
     }
 
     /// The distance of position `at` from position 0.
-    #[must_use]
     #[inline]
     pub fn offset(&self, mut at: usize) -> isize {
         if let [axis] = self.axes[..] {
@@ -155,7 +151,6 @@ impl Layout {
 /// other axes.
 ///
 /// This is the insertion sort of NumPy's iterator, which decides where such an axis ends up.
-#[must_use]
 pub fn memory_order(shape: &[usize], strides: &[isize]) -> SmallVec<[usize; 4]> {
     let size = |axis: usize| if shape[axis] == 1 { 0 } else { strides[axis].unsigned_abs() };
     let mut inner_first: SmallVec<[usize; 4]> = (0..shape.len()).rev().collect();
@@ -183,7 +178,6 @@ pub fn memory_order(shape: &[usize], strides: &[isize]) -> SmallVec<[usize; 4]> 
 /// stride, which are walked backwards.
 ///
 /// `in_parts`: the last axis goes over the two parts of complex numbers, which stay together.
-#[must_use]
 pub fn copy_order(strides: &[isize], in_parts: bool) -> SmallVec<[usize; 4]> {
     let mut axes: SmallVec<[usize; 4]> = (0..strides.len()).collect();
     let numbers = axes.len() - usize::from(in_parts);

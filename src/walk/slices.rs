@@ -32,7 +32,6 @@ pub struct Slices<'a, T> {
 impl<'a, T: Element> Slices<'a, T> {
     /// The slices of kept and reduced axes. Where a kept axis has the stride of a reduced one, the caller corrects
     /// [`Slices::inner`], which the order of the axes determines.
-    #[must_use]
     pub fn new(memory: Memory<'a, T>, start: isize, kept: Layout, reduced: Layout) -> Self {
         let step = reduced.axes.last().map_or(usize::MAX, |axis| axis.stride.unsigned_abs());
         let inner = kept.axes.iter().rev().take_while(|axis| axis.stride.unsigned_abs() < step);
@@ -41,14 +40,12 @@ impl<'a, T: Element> Slices<'a, T> {
     }
 
     /// Slice number `at`.
-    #[must_use]
     pub fn slice(&self, at: usize) -> View<'_, T> {
         View::new(self.memory, self.start + self.kept.offset(at), Cow::Borrowed(&self.reduced))
     }
 
     /// The elements from the first slice on, and the distance from one slice to the next, if the elements of each slice follow each
     /// other in memory, and the slices lie at one distance.
-    #[must_use]
     pub fn spaced(&self) -> Option<(&[T], usize)> {
         let (Memory::Elements(elements), true) = (self.memory, self.reduced.is_dense()) else { return None };
         let step = match self.kept.axes[..] {
@@ -60,7 +57,6 @@ impl<'a, T: Element> Slices<'a, T> {
     }
 
     /// All elements, one slice after the other.
-    #[must_use]
     pub fn elements(&self) -> View<'_, T> {
         let len = self.reduced.len();
         if let Some((rows, step)) = self.spaced()
@@ -73,7 +69,6 @@ impl<'a, T: Element> Slices<'a, T> {
     }
 
     /// The numbers of rows and of columns of dense matrices that follow each other in memory, if the slices are their columns.
-    #[must_use]
     pub fn block(&self) -> Option<[usize; 2]> {
         let (Memory::Elements(_), reduced) = (self.memory, &self.reduced.axes[..]) else { return None };
         let Axis { len, stride } = match (reduced, &self.kept.axes[..]) {
@@ -95,7 +90,6 @@ impl<'a, T: Element> Slices<'a, T> {
     }
 
     /// Elements `range` of all `columns`, row by row, if these are the columns of one dense matrix.
-    #[must_use]
     pub fn dense_rows(&self, range: Range<usize>, columns: &Range<usize>) -> Option<&[T]> {
         let ([_, inner], Memory::Elements(elements)) = (self.block()?, self.memory) else { return None };
         let is_matrix = columns.len() == inner && columns.start.is_multiple_of(inner);
@@ -159,7 +153,6 @@ impl<'a, T: Element> Slices<'a, T> {
 
     /// Whether the slices are columns: neighbours in memory belong to neighbouring slices. Then rows are added to one
     /// accumulator per slice.
-    #[must_use]
     pub fn are_columns(&self) -> bool {
         self.inner >= MIN_COLUMNS
     }

@@ -50,7 +50,6 @@ pub enum Target<'a, T: Ordered> {
 
 impl<T: Ordered> Target<'_, T> {
     /// The number of positions.
-    #[must_use]
     pub fn len(&self) -> usize {
         match self {
             Self::Dense(data) => data.len(),
@@ -59,13 +58,11 @@ impl<T: Ordered> Target<'_, T> {
     }
 
     /// Whether there is no position.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Whether neighbouring positions share cache lines, and fill at least one: those of long rows do, those of columns do not.
-    #[must_use]
     pub fn fills_lines(&self) -> bool {
         let Self::Strided { cells, layout, .. } = self else { return true };
         let unit = if let Cells::Elements(_) = cells { size_of::<T>() } else { 1 };

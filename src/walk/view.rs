@@ -27,7 +27,6 @@ pub enum View<'a, T> {
 
 impl<'a, T: Element> View<'a, T> {
     /// A view, which is dense if its positions follow each other in memory.
-    #[must_use]
     pub fn new(memory: Memory<'a, T>, start: isize, layout: Cow<'a, Layout>) -> Self {
         if let (Memory::Elements(elements), true) = (memory, layout.is_dense()) {
             let from = start.cast_unsigned();
@@ -37,7 +36,6 @@ impl<'a, T: Element> View<'a, T> {
     }
 
     /// The number of positions.
-    #[must_use]
     pub fn len(&self) -> usize {
         match self {
             Self::Dense(data) => data.len(),
@@ -46,7 +44,6 @@ impl<'a, T: Element> View<'a, T> {
     }
 
     /// Whether there is no position.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -159,9 +159,6 @@ pub struct Bounds<'a, T> {
 
 impl<'a, T: Ordered> Bounds<'a, T> {
     /// Bounds from views of the smallest and the largest values.
-    ///
-    /// # Errors
-    /// No memory for copies of a row that repeats.
     pub fn new(lo: View<'a, T>, hi: View<'a, T>) -> Result<Self> {
         Ok(Self { lo: Broadcast::new(lo)?, hi: Broadcast::new(hi)? })
     }

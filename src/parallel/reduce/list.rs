@@ -117,17 +117,11 @@ impl Views for &[AnyView<'_>] {
 }
 
 /// The norm of all elements of all arrays.
-///
-/// # Errors
-/// No memory for the list of chunks, or an invalid setting of the number of threads.
 pub fn norm(isa: Isa, crew: &Crew, arrays: &[AnyView<'_>], order: Order) -> Result<Scaled> {
     norm_of_views(isa, crew, &arrays, order)
 }
 
 /// The norm of all elements of all arrays of any list.
-///
-/// # Errors
-/// No memory for the list of chunks, or an invalid setting of the number of threads.
 pub fn norm_of_views(isa: Isa, crew: &Crew, arrays: &impl Views, order: Order) -> Result<Scaled> {
     let leaves_range = || (0..arrays.count()).any(|at| arrays.with(at, |array| array.leaves_range()));
     let list = List::new(isa, arrays, order.cost())?;
@@ -135,9 +129,6 @@ pub fn norm_of_views(isa: Isa, crew: &Crew, arrays: &impl Views, order: Order) -
 }
 
 /// The sum of the magnitudes of all elements, or of their squares, without any rounding.
-///
-/// # Errors
-/// No memory for tables and the list of chunks, or an invalid setting of the number of threads.
 pub fn exact_sum(isa: Isa, crew: &Crew, arrays: &[AnyView<'_>], power: Power) -> Result<ExactSum> {
     let list = List::new(isa, &arrays, 1)?;
     let total = Mutex::new(Ok(ExactSum::default()));
@@ -167,9 +158,6 @@ pub fn exact_sum(isa: Isa, crew: &Crew, arrays: &[AnyView<'_>], power: Power) ->
 }
 
 /// The norm of each array, with the bits that [`norm`] of the array alone has.
-///
-/// # Errors
-/// No memory for the norms or the list of chunks, or an invalid setting of the number of threads.
 pub fn norms_of_views(isa: Isa, crew: &Crew, arrays: &impl Views, order: Order) -> Result<Vec<Scaled>> {
     let mut norms = vec_with_room(arrays.count())?;
     let alone = |at| arrays.with(at, |array| norm_of_views(isa, crew, &array, order));

@@ -33,7 +33,6 @@ pub enum Reduction {
 
 impl Order {
     /// The order p, for a positive number.
-    #[must_use]
     pub fn of(p: f64) -> Self {
         match p {
             1.0 => Self::One,
@@ -44,7 +43,6 @@ impl Order {
     }
 
     /// Whether the norm sums squares, so that a complex number can be read as two real numbers.
-    #[must_use]
     pub fn is_of_squares(self) -> bool {
         matches!(self, Self::Two | Self::Square)
     }
@@ -132,7 +130,6 @@ fn within_range<E>(
 }
 
 /// The Euclidean norm of a vector whose parts have these norms.
-#[must_use]
 pub fn norm_of_norms(norms: impl Iterator<Item = Scaled> + Clone) -> Scaled {
     // Fast path: no square that matters leaves float64's range.
     let mut total = Total::default();

@@ -183,7 +183,6 @@ impl<B: Blocks> Terms for B {
 }
 
 /// The norm of one view, computed on the calling thread. It has the bits of [`norm`](super::norm).
-#[must_use]
 pub fn norm_of_view<T: Element>(isa: Isa, view: &View<'_, T>, order: Order) -> Scaled {
     norm_of_view_with(isa, view, order, None)
 }

@@ -36,13 +36,11 @@ impl Order {
     }
 
     /// The number of cells of a sum of powers.
-    #[must_use]
     pub fn cells(self) -> usize {
         2 * self.cells_above().unsigned_abs() as usize + 1
     }
 
     /// The order of the norms for [`Order::write_power`]: for the Euclidean norm its square, because a root would be rounded.
-    #[must_use]
     pub fn before_root(self) -> Self {
         if self == Self::Two { Self::Square } else { self }
     }
@@ -74,7 +72,6 @@ impl Order {
     }
 
     /// The norm whose power the cells hold.
-    #[must_use]
     pub fn root_of_cells(self, cells: &[f64]) -> Scaled {
         let above = self.cells_above();
         let is_nan = |cell: &f64| cell.is_nan();

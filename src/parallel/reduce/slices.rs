@@ -14,9 +14,6 @@ use crate::scaled::FromNorm;
 use crate::walk::{Slices, with_scratch};
 
 /// Writes the norm of each slice, in the order of the kept axes. The norms of slices without elements are not written.
-///
-/// # Errors
-/// No memory for partial results, or an invalid setting of the number of threads.
 pub fn norms_into<T: Element, N: FromNorm>(
     isa: Isa,
     slices: &Slices<'_, T>,
