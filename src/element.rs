@@ -346,7 +346,12 @@ macro_rules! elements {
                 #[inline(always)]
                 fn modulus(self, by: f64) -> f64 {
                     let [re, im] = self.map(|part| part.widen() * by);
-                    if Self::DOUBLE { complex::rounded_modulus(re, im) } else { (re * re + im * im).sqrt() }
+                    if !Self::DOUBLE {
+                        return (re * re + im * im).sqrt();
+                    }
+                    // Infinite above float64's range, subnormal or 0 below it.
+                    let (value, back, _) = complex::modulus(re, im);
+                    value * back
                 }
                 #[inline(always)]
                 fn square(self, by: f64) -> f64 {
@@ -356,7 +361,11 @@ macro_rules! elements {
                 #[inline(always)]
                 fn lifted(self) -> (f64, f64) {
                     let [re, im] = self.map(|part| part.widen());
-                    if Self::DOUBLE { complex::modulus(re, im) } else { (self.modulus(1.0), 0.0) }
+                    if !Self::DOUBLE {
+                        return (self.modulus(1.0), 0.0);
+                    }
+                    let (value, _, exponent) = complex::modulus(re, im);
+                    (value, exponent)
                 }
                 #[inline(always)]
                 fn magnitude(self) -> i64 { self.modulus(1.0).magnitude() }

@@ -99,6 +99,8 @@ impl Factor {
 pub enum NonFinite {
     /// They are scaled like other elements, so that the result has NaN.
     Propagate,
+    /// They become NaN, all of them.
+    Spread,
     /// They become +0.0.
     Erase,
     /// They stay as they are.
@@ -148,6 +150,7 @@ impl Limit {
         if !norm.is_finite() && self.limit < f64::INFINITY {
             match self.nonfinite {
                 NonFinite::Propagate | NonFinite::Raise => {}
+                NonFinite::Spread => return Some(Factor::NAN),
                 NonFinite::Erase => return Some(Factor::ERASE),
                 NonFinite::Keep => return None,
             }
@@ -168,13 +171,6 @@ impl Limit {
     /// The share of the limit up to which norms change nothing, and the share to which larger norms are scaled.
     pub fn shares(self) -> (f64, f64) {
         (1.0 - self.margin, 1.0 - 2.0 * self.margin)
-    }
-
-    /// [`Limit::factor`] for tensors with a common norm. If it is not finite, [`NonFinite::Propagate`] makes all elements NaN.
-    #[inline]
-    pub fn factor_of_all(self, norm: Scaled) -> Option<Factor> {
-        let is_bad = !norm.is_finite() && self.limit < f64::INFINITY;
-        if is_bad && self.nonfinite == NonFinite::Propagate { Some(Factor::NAN) } else { self.factor(norm) }
     }
 }
 

@@ -7,35 +7,22 @@ use crate::scaled::power_of_two;
 /// of their parts.
 pub type Complex<T> = [T; 2];
 
-/// The modulus of a complex number with parts of any size: `value * 2^exponent`, NaN if a part is NaN.
+/// The modulus of a complex number with parts of any size: `value * 2^exponent`, NaN if a part is NaN. The second of the three
+/// numbers is this power of two.
 ///
 /// The parts are scaled to the middle of float64's range first, so that their squares neither overflow nor lose a significant
 /// digit.
 #[inline(always)]
-pub(super) fn modulus(re: f64, im: f64) -> (f64, f64) {
-    let (large, small) = (power_of_two(500), power_of_two(-400));
+pub(super) fn modulus(re: f64, im: f64) -> (f64, f64, f64) {
+    let (small, large) = (power_of_two(-600), power_of_two(600));
     let size = re.abs().max(im.abs());
-    let (by, exponent) = if size > large {
-        (power_of_two(-600), 600.0)
-    } else if size < small {
-        (power_of_two(600), -600.0)
+    let (by, back, exponent) = if size > power_of_two(500) {
+        (small, large, 600.0)
+    } else if size < power_of_two(-400) {
+        (large, small, -600.0)
     } else {
-        (1.0, 0.0)
+        (1.0, 1.0, 0.0)
     };
     let (re, im) = (re * by, im * by);
-    ((re * re + im * im).sqrt(), exponent)
-}
-
-/// The modulus as one float64: infinite above float64's range, subnormal or 0 below it.
-#[inline(always)]
-pub(super) fn rounded_modulus(re: f64, im: f64) -> f64 {
-    let (value, exponent) = modulus(re, im);
-    let by = if exponent > 0.0 {
-        power_of_two(600)
-    } else if exponent < 0.0 {
-        power_of_two(-600)
-    } else {
-        1.0
-    };
-    value * by
+    ((re * re + im * im).sqrt(), back, exponent)
 }

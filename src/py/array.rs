@@ -34,7 +34,7 @@ use self::fields::{DENSE, ElementType, Fields};
 use self::memory::{NewOutputs, with_memory};
 use self::order::{Geometry, IterOrder, ReducedAxes, strides_in};
 use super::overlap::Place;
-use crate::element::{Dtype, Element, Real, match_dtype};
+use crate::element::{Dtype, Element};
 use crate::error::vec_with_room;
 use crate::walk::{Memory, Slices, View, memory_order};
 
@@ -115,28 +115,7 @@ impl<'py> Array<'py> {
         order: &[usize],
         fill: impl FnOnce(&mut [T]) -> PyResult<()>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        Self::filled_of(py, T::DTYPE.number(), shape, order, fill)
-    }
-
-    /// A new array of the dtype of this one, which is T, in C order. `fill` gets its zeroed memory.
-    pub(super) fn filled_like<T: Element>(
-        &self,
-        shape: &[usize],
-        fill: impl FnOnce(&mut [T]) -> PyResult<()>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        self.check::<T>()?;
-        let axes: SmallVec<[usize; 4]> = (0..shape.len()).collect();
-        Self::filled_of(self.object.py(), self.element.number, shape, &axes, fill)
-    }
-
-    /// [`Array::filled`] with NumPy's number of T.
-    fn filled_of<T: Element>(
-        py: Python<'py>,
-        number: c_int,
-        shape: &[usize],
-        order: &[usize],
-        fill: impl FnOnce(&mut [T]) -> PyResult<()>,
-    ) -> PyResult<Bound<'py, PyAny>> {
+        let number = fields::number_of(T::DTYPE).ok_or_else(|| internal("a bfloat16 without a number"))?;
         let strides = strides_in(order, shape, size_of::<T>());
         let array = Self::uninit(py, number, size_of::<T>(), shape, Some(&strides), false)?;
         // SAFETY: the array is new and dense, so its memory holds `len` elements of T that nothing else
@@ -158,14 +137,12 @@ impl<'py> Array<'py> {
         Ok(copy)
     }
 
-    /// The elements of an array of floats, in the order of its axes.
-    pub(super) fn numbers(&self) -> PyResult<Vec<f64>> {
+    /// The elements of an array of T, in the order of its axes, as other numbers.
+    pub(super) fn collect<T: Element, R>(&self, number: impl Fn(T) -> R) -> PyResult<Vec<R>> {
         let mut numbers = vec_with_room(self.len())?;
-        match_dtype!(real self.dtype().ok_or_else(|| internal("numbers of no dtype"))?, T => {
-            let view = self.view::<T>(&IterOrder::along(0..self.ndim()))?;
-            view.for_blocks(0..view.len(), |block| numbers.extend(block.iter().map(|x| x.widen())));
-            Ok(numbers)
-        }, Err(internal("numbers that are no floats")))
+        let view = self.view::<T>(&IterOrder::along(0..self.ndim()))?;
+        view.for_blocks(0..view.len(), |block| numbers.extend(block.iter().map(|x| number(*x))));
+        Ok(numbers)
     }
 
     /// The strides of this array broadcast to a shape, as NumPy broadcasts it; None if the shapes do not fit.
@@ -186,7 +163,7 @@ impl<'py> Array<'py> {
     pub(super) fn broadcast<T: Element>(&self, shape: &[usize], walk: &IterOrder) -> PyResult<View<'_, T>> {
         let (memory, start, unit) = self.memory::<T>()?;
         let strides = self.strides_over(shape).ok_or_else(resized)?;
-        let (layout, shift) = walk.layout_of(shape, &strides, unit);
+        let (layout, shift) = walk.layout(shape, &strides, unit);
         Ok(View::new(memory, start + shift, Cow::Owned(layout)))
     }
 
@@ -339,7 +316,7 @@ impl<'py> Array<'py> {
     /// The elements, in the order of `walk`.
     pub(super) fn view<T: Element>(&self, walk: &IterOrder) -> PyResult<View<'_, T>> {
         let (memory, start, unit) = self.memory::<T>()?;
-        let (layout, shift) = walk.layout(&self.geometry, unit);
+        let (layout, shift) = walk.layout(self.shape(), self.strides(), unit);
         Ok(View::new(memory, start + shift, Cow::Owned(layout)))
     }
 

@@ -68,7 +68,7 @@ fn array_bound<'py>(array: Array<'py>, dtype: Dtype, shape: &[usize]) -> PyResul
         if !own.is_float() || !dtype.is_float() || array.len() > MAX_CONVERTED {
             return Ok(None);
         }
-        let numbers = array.numbers()?;
+        let numbers = match_dtype!(real own, T => array.collect(|x: T| x.widen())?, return Ok(None));
         if numbers.iter().any(|number| number.is_nan()) {
             return Ok(None);
         }

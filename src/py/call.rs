@@ -258,11 +258,12 @@ impl<'a, 'py> Call<'a, 'py> {
         })
     }
 
-    /// The value of the argument `nonfinite` of a clipper.
+    /// The value of the argument `nonfinite` of a clipper. If all tensors have a `common` norm, NaN and infinity spread to all
+    /// elements.
     #[inline]
-    pub(super) fn nonfinite(&self, object: &Bound<'py, PyAny>) -> PyResult<NonFinite> {
+    pub(super) fn nonfinite(&self, object: &Bound<'py, PyAny>, common: bool) -> PyResult<NonFinite> {
         let words = [
-            ("propagate", NonFinite::Propagate),
+            ("propagate", if common { NonFinite::Spread } else { NonFinite::Propagate }),
             ("raise", NonFinite::Raise),
             ("zero", NonFinite::Erase),
             ("keep", NonFinite::Keep),

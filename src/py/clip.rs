@@ -93,7 +93,8 @@ pub(super) fn clip_by_norm<'py>(
         _ => ("clip_norm", parameter, |_| 1.0),
     };
     let call = Call::new(t.py(), function, name, [Some(limit), axes, share])?;
-    let (treatment, is_strict) = (call.nonfinite(nonfinite), call.flag("strict", strict, "True or False"));
+    let (treatment, is_strict) =
+        (call.nonfinite(nonfinite, false), call.flag("strict", strict, "True or False"));
     let mut tensor = Inputs::new(&call, parameter, Items::One(t.clone()));
     if let Some(OnDevice { is_lazy, .. }) = tensor.read()? {
         return if is_lazy && share.is_some() {
@@ -132,7 +133,7 @@ fn clip_along<'py>(
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = call.py;
-    let held = tensor.held();
+    let held = tensor.items.clone();
     let refused = |axes, norm: Scaled| call.nonfinite_error("t", &held, axes, norm.to_f64());
     let Some(axes) = axes else {
         let (mut norm, mut elements) = (NormOf::Inputs(Order::Two), shape.iter().product());
@@ -143,7 +144,7 @@ fn clip_along<'py>(
             norm = NormOf::Given(shared);
         }
         let limit = limit(elements);
-        let norm = operands.clip(py, norm, limit, Limit::factor)?;
+        let norm = operands.clip(py, norm, limit)?;
         if limit.refuses(norm) {
             return Err(refused(None, norm));
         }
@@ -222,7 +223,8 @@ pub(super) fn clip_by_global_norm<'py>(
     const T_LIST: Parameter = Parameter::new("t_list", Kinds::Scalable, true).with(Parts::GpuAndDask);
     let call =
         Call::new(t_list.py(), "clip_by_global_norm", name, [Some(clip_norm), use_norm, Some(ord), share])?;
-    let (treatment, is_strict) = (call.nonfinite(nonfinite), call.flag("strict", strict, "True or False"));
+    let (treatment, is_strict) =
+        (call.nonfinite(nonfinite, true), call.flag("strict", strict, "True or False"));
     let keeps_integers =
         call.choice("integers", integers, intern!(call.py, "raise"), [("raise", false), ("keep", true)]);
     let parameter = Parameter { keeps_integers: matches!(keeps_integers, Ok(true)), ..T_LIST };
@@ -232,7 +234,7 @@ pub(super) fn clip_by_global_norm<'py>(
             Err(call.shared_lazy("t_list"))
         } else if is_lazy {
             call.hand_on(true, (entries, clip_norm, use_norm, name, ord, nonfinite, strict, integers, out))
-        } else if treatment? == NonFinite::Propagate && !is_strict? && !keeps_integers? {
+        } else if treatment? == NonFinite::Spread && !is_strict? && !keeps_integers? {
             // `gradclip._cuda` calls `share` only after all arguments are checked, too.
             call.hand_on(false, (entries, clip_norm, share.or(use_norm), name, ord, out))
         } else {
@@ -250,7 +252,7 @@ pub(super) fn clip_by_global_norm<'py>(
     call.check_strict(is_strict, nonfinite)?;
     let mut norm = used.map_or(NormOf::Inputs(order), |norm| NormOf::Given(Scaled::new(norm, 0)));
     let mut elements = if is_strict { tensors.elements() } else { 0 };
-    let held = tensors.held();
+    let held = tensors.items.clone();
     let mut operands = tensors.with_outputs(out, &mut [])?;
     if let Some(share) = share {
         // The processes exchange their parts of the norm only here: all errors of this process's arguments were found before.
@@ -259,7 +261,7 @@ pub(super) fn clip_by_global_norm<'py>(
         norm = NormOf::Given(shared);
     }
     let limit = Limit { limit, divisor: 1.0, nonfinite, margin: margin(is_strict, elements) };
-    let norm = operands.clip(call.py, norm, limit, Limit::factor_of_all)?;
+    let norm = operands.clip(call.py, norm, limit)?;
     if limit.refuses(norm) {
         let argument = if used.is_some() { "use_norm" } else { "t_list" };
         return Err(call.nonfinite_error(argument, &held, None, norm.to_f64()));

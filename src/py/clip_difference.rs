@@ -42,7 +42,7 @@ pub(super) fn clip_difference_by_global_norm<'py>(
         name,
         [Some(clip_norm), use_norm, Some(ord)],
     )?;
-    let nonfinite = call.nonfinite(nonfinite);
+    let nonfinite = call.nonfinite(nonfinite, true);
     let keeps_integers =
         call.choice("integers", integers, intern!(call.py, "raise"), [("raise", false), ("keep", true)]);
     let keeps = matches!(keeps_integers, Ok(true));
@@ -50,7 +50,7 @@ pub(super) fn clip_difference_by_global_norm<'py>(
         |name| Parameter { keeps_integers: keeps, ..Parameter::new(name, Kinds::Scalable, false) };
     let mut tensors = Inputs::new(&call, parameter("t_list"), call.sequence(t_list)?);
     tensors.read_general()?;
-    let held = tensors.held();
+    let held = tensors.items.clone();
     let (mut bases, entries) = call.partners(parameter("base_list"), base_list, &tensors)?;
     for ((i, tensor), base) in tensors.arrays().zip(&bases) {
         if tensor.dtype() != base.dtype() {
@@ -97,7 +97,7 @@ pub(super) fn clip_difference_by_global_norm<'py>(
         let arguments = ("error_of_differences", held.into_any(), entries, norm.to_f64());
         return Err(call.error("nonfinite_error", arguments));
     }
-    take_step(call.py, pairs, &bases, into_bases, limit.factor_of_all(norm))?;
+    take_step(call.py, pairs, &bases, into_bases, limit.factor(norm))?;
     Ok((operands.into_result(), PyFloat::new(call.py, norm.to_f64())).into_pyobject(call.py)?.into_any())
 }
 

@@ -32,11 +32,11 @@ pub(super) fn clip_by_norms<'py>(
     let call = Call::new(t_list.py(), "clip_by_norms", name, [Some(clip_norms), Some(ord)])?;
     let mut tensors = Inputs::new(&call, T_LIST, call.sequence(t_list)?);
     tensors.read()?;
-    let held = tensors.held();
+    let held = tensors.items.clone();
     let (limits, _) = call.limits("clip_norms", clip_norms, held.len())?;
     call.check_name()?;
     let order = call.vector_order(ord)?;
-    let nonfinite = call.nonfinite(nonfinite)?;
+    let nonfinite = call.nonfinite(nonfinite, false)?;
     // Entries that are None have no limit, and the norm 0.
     let is_tensor = |at: usize| held.get(at).is_ok_and(|entry| !entry.is_none());
     let mut own = vec_with_room(held.len())?;
@@ -135,7 +135,7 @@ impl<'py> Call<'_, 'py> {
         object: &Bound<'py, PyAny>,
         tensors: &Inputs<'_, 'py>,
     ) -> PyResult<(Vec<Array<'py>>, Bound<'py, PyTuple>)> {
-        let (argument, count) = (parameter.name, tensors.held().len());
+        let (argument, count) = (parameter.name, tensors.items.len());
         let entries = self.sequence_of(argument, object, count, "a sequence of arrays")?;
         let mut partners = vec_with_room(count)?;
         for (i, tensor) in tensors.arrays() {

@@ -34,7 +34,7 @@ pub(super) fn clip_examples_by_global_norm<'py>(
     let t_list_of = Parameter::new("t_list", Kinds::Scalable, false);
     let mut tensors = Inputs::new(&call, t_list_of, call.sequence(t_list)?);
     tensors.read_general()?;
-    let held = tensors.held();
+    let held = tensors.items.clone();
     let count = count_of_examples(&call, &tensors)?;
     let (limits, has_limits) = call.limits("clip_norm", clip_norm, held.len())?;
     call.check_name()?;
@@ -45,7 +45,7 @@ pub(super) fn clip_examples_by_global_norm<'py>(
         found.map_err(|_| call.error("wrong_word", ("reduce", word, "'sum', 'mean' or None")))
     };
     let divisor = reduce.map(divisor).transpose()?;
-    let nonfinite = call.nonfinite(nonfinite)?;
+    let nonfinite = call.nonfinite(nonfinite, !has_limits)?;
     if nonfinite == NonFinite::Keep && divisor.is_some() {
         return Err(call.error("value_error", ("nonfinite", "'keep' with a sum", "'keep' with reduce=None")));
     }
@@ -88,8 +88,7 @@ pub(super) fn clip_examples_by_global_norm<'py>(
     }
     let factor = |at: usize, norm| {
         let limit = arrays.get(at).and_then(|(i, _)| limits.get(*i)).copied().unwrap_or(f64::INFINITY);
-        let limit = Limit { limit, divisor: 1.0, nonfinite, margin };
-        if has_limits { limit.factor(norm) } else { limit.factor_of_all(norm) }
+        Limit { limit, divisor: 1.0, nonfinite, margin }.factor(norm)
     };
     // The memory for the norms is allocated first: nothing may fail once something is written.
     let (shape, axes) =

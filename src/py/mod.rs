@@ -30,30 +30,21 @@ mod _core {
     use crate::isa::Isa;
 
     #[pymodule_export]
-    use super::clip::{clip_by_global_norm, clip_by_norm, clip_by_value};
-    #[pymodule_export]
-    use super::clip_difference::clip_difference_by_global_norm;
-    #[pymodule_export]
-    use super::clip_each::{clip_by_norms, clip_by_weight_norm};
-    #[pymodule_export]
-    use super::clip_examples::clip_examples_by_global_norm;
-    #[pymodule_export]
-    use super::device::keep_apart;
-    #[pymodule_export]
-    use super::norm::{global_norm, norm, normalize, norms};
-    #[pymodule_export]
-    use super::process::{exiting, forked};
-    #[pymodule_export]
-    use super::settings::{
-        config, forget_settings, get_num_threads, isa_levels, memory_of_process, set_isa, set_num_threads,
-        trim,
+    use super::{
+        clip::{clip_by_global_norm, clip_by_norm, clip_by_value},
+        clip_difference::clip_difference_by_global_norm,
+        clip_each::{clip_by_norms, clip_by_weight_norm},
+        clip_examples::clip_examples_by_global_norm,
+        device::keep_apart,
+        norm::{global_norm, norm, normalize, norms},
+        process::{exiting, forked},
+        settings::{
+            config, forget_settings, get_num_threads, isa_levels, memory_of_process, set_isa,
+            set_num_threads, trim,
+        },
+        shared::{exact_sum, merge_power_sums, power_sums, power_sums_along, roots_of_power_sums},
+        sum_rows::sum_rows,
     };
-
-    #[pymodule_export]
-    use super::sum_rows::sum_rows;
-
-    #[pymodule_export]
-    use super::shared::{exact_sum, merge_power_sums, power_sums, power_sums_along, roots_of_power_sums};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -50,7 +50,7 @@ pub(super) fn global_norm<'py>(
     let (refuses, _) = (refuses?, keeps_integers?);
     let norm = tensors.norm(order)?;
     if refuses && !norm.is_finite() {
-        return Err(call.nonfinite_error("t_list", &tensors.held(), None, norm.to_f64()));
+        return Err(call.nonfinite_error("t_list", &tensors.items, None, norm.to_f64()));
     }
     Ok(PyFloat::new(call.py, norm.to_f64()).into_any())
 }
@@ -68,7 +68,7 @@ pub(super) fn norms<'py>(
     tensors.read()?;
     call.check_name()?;
     let order = call.vector_order(ord)?;
-    let (norms, held) = (tensors.norms(order)?, tensors.held());
+    let (norms, held) = (tensors.norms(order)?, tensors.items.clone());
     Array::filled::<f64>(call.py, &[held.len()], &[0], |to| {
         let norms = held.with_nones(norms, Scaled::ZERO);
         to.iter_mut().zip(norms).for_each(|(to, norm)| *to = norm.to_f64());

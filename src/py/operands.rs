@@ -16,12 +16,14 @@ use super::array::{Array, internal, objects};
 use super::call::{Call, Entry, Tensor};
 use super::classes::{is_cupy, is_dask};
 use super::kinds::Kinds;
-use super::run::{NormOf, clip_plain, norm_of_arrays, norm_of_plain, norms_of_plain, scale_pairs};
+use super::run::{NormOf, detached, norm_of_arrays, scale_pairs};
 use crate::element::{Dtype, Ordered};
-use crate::error::vec_with_room;
-use crate::parallel::elementwise::Task;
-use crate::parallel::reduce::Order;
-use crate::scaled::{Factor, Limit, Scaled};
+use crate::error::{Error, vec_with_room};
+use crate::isa::Isa;
+use crate::parallel::Crew;
+use crate::parallel::elementwise::{Task, Tasks, scale};
+use crate::parallel::reduce::{self, Order, Views};
+use crate::scaled::{Limit, Scaled};
 
 /// The tensor parameter of a function: its name and the objects that it accepts.
 #[derive(Clone, Copy)]
@@ -91,7 +93,8 @@ pub(super) struct OnDevice<'py> {
 pub(super) struct Inputs<'a, 'py> {
     call: &'a Call<'a, 'py>,
     parameter: Parameter,
-    items: Items<'py>,
+    /// The Python objects of the tensors.
+    pub(super) items: Items<'py>,
     tensors: Tensors<'py>,
 }
 
@@ -205,7 +208,11 @@ impl<'a, 'py> Inputs<'a, 'py> {
     pub(super) fn norm(&self, order: Order) -> PyResult<Scaled> {
         let py = self.call.py;
         match &self.tensors {
-            Tensors::Plain(arrays) => norm_of_plain(py, arrays, order),
+            Tensors::Plain(arrays) => {
+                let views = arrays.views()?;
+                let norm = || reduce::norm_of_views(Isa::current(), &Crew::new(), &views, order);
+                Ok(detached(py, views.bytes(), norm)?)
+            }
             Tensors::General(_) => norm_of_arrays(py, self.counted(), order),
         }
     }
@@ -214,7 +221,11 @@ impl<'a, 'py> Inputs<'a, 'py> {
     pub(super) fn norms(&self, order: Order) -> PyResult<Vec<Scaled>> {
         let py = self.call.py;
         match &self.tensors {
-            Tensors::Plain(arrays) => norms_of_plain(py, arrays, order),
+            Tensors::Plain(arrays) => {
+                let views = arrays.views()?;
+                let norms = || reduce::norms_of_views(Isa::current(), &Crew::new(), &views, order);
+                Ok(detached(py, views.bytes(), norms)?)
+            }
             Tensors::General(_) => {
                 let mut norms = vec_with_room(self.items.len())?;
                 for (_, array) in self.arrays() {
@@ -249,11 +260,6 @@ impl<'a, 'py> Inputs<'a, 'py> {
         let tensors: &mut [_] =
             if let Tensors::General(tensors) = &mut self.tensors { tensors } else { &mut [] };
         tensors.iter_mut().flatten().map(|tensor| &mut tensor.array)
-    }
-
-    /// The Python objects of the tensors, for an error.
-    pub(super) fn held(&self) -> Items<'py> {
-        self.items.clone()
     }
 
     /// Pairs the tensors with outputs, the caller's or new ones. `readers` are arrays that are read while outputs are written.
@@ -351,18 +357,29 @@ pub(super) enum Operands<'a, 'py> {
 }
 
 impl<'py> Operands<'_, 'py> {
-    /// Scales all tensors by one factor, which `factor` computes from their norm, unless the limit refuses the norm. Integers
-    /// stay unchanged. Returns the norm.
+    /// Scales all tensors by the factor of their norm, unless the limit refuses the norm. Integers stay unchanged. Returns the
+    /// norm.
     #[inline(always)]
-    pub(super) fn clip(
-        &mut self,
-        py: Python<'py>,
-        norm: NormOf,
-        limit: Limit,
-        factor: impl FnOnce(Limit, Scaled) -> Option<Factor> + Send,
-    ) -> PyResult<Scaled> {
+    pub(super) fn clip(&mut self, py: Python<'py>, norm: NormOf, limit: Limit) -> PyResult<Scaled> {
         match self {
-            Self::Plain(pairs) => clip_plain(py, pairs, norm, limit, factor),
+            Self::Plain(pairs) => {
+                let tasks = pairs.tasks()?;
+                // Both passes run detached, so that there is no wait for other Python threads between them.
+                Ok(detached(py, tasks.bytes(true) / 2, || {
+                    let (isa, crew) = (Isa::current(), Crew::new());
+                    let norm = match norm {
+                        NormOf::Given(norm) => norm,
+                        NormOf::Inputs(order) => reduce::norm_of_views(isa, &crew, &tasks.views(), order)?,
+                    };
+                    if !limit.refuses(norm) {
+                        let factor = limit.factor(norm);
+                        if factor.is_some() || !tasks.are_in_place() {
+                            scale(isa, &crew, tasks, factor)?;
+                        }
+                    }
+                    Ok::<_, Error>(norm)
+                })?)
+            }
             Self::General { pairs, .. } => {
                 let norm = match norm {
                     NormOf::Given(norm) => norm,
@@ -372,7 +389,7 @@ impl<'py> Operands<'_, 'py> {
                     }
                 };
                 if !limit.refuses(norm) {
-                    scale_pairs(py, pairs, factor(limit, norm))?;
+                    scale_pairs(py, pairs, limit.factor(norm))?;
                 }
                 Ok(norm)
             }

@@ -8,7 +8,6 @@ use pyo3::prelude::*;
 
 use super::array::order::broadcast_values;
 use super::array::pair::Pair;
-use super::array::plain::{OperandPairs, PlainArrays};
 use super::array::{Array, internal};
 use crate::element::{Dtype, Element, Real, Scalable, match_dtype};
 use crate::error::{Error, vec_with_room};
@@ -16,13 +15,11 @@ use crate::isa::Isa;
 use crate::kernel::scale_each::FactorKind;
 use crate::parallel::Crew;
 use crate::parallel::each::{ArrayJob, run_each};
-use crate::parallel::elementwise::{
-    AnyTask, Task, Tasks, apply_elementwise, apply_to_one, is_streamed, scale,
-};
+use crate::parallel::elementwise::{AnyTask, Task, apply_elementwise, apply_to_one, is_streamed, scale};
 use crate::parallel::reduce::{self, AnyView, Order, Views, norms_into};
 use crate::parallel::rows::Rule;
 use crate::parallel::{columns, rows, work_of};
-use crate::scaled::{Factor, FromNorm, Limit, Rounding, Scaled};
+use crate::scaled::{Factor, FromNorm, Rounding, Scaled};
 use crate::walk::{Broadcast, Factors};
 
 /// The fewest bytes of work for which detaching pays: less work ends before another Python thread would have started.
@@ -68,22 +65,6 @@ pub(super) fn with_views<'py: 'a, 'a, R>(
     Ok(work(&views)?)
 }
 
-/// The norm of a list of plain arrays as one.
-pub(super) fn norm_of_plain(py: Python<'_>, arrays: &PlainArrays<'_>, order: Order) -> PyResult<Scaled> {
-    let views = arrays.views()?;
-    Ok(detached(py, views.bytes(), || reduce::norm_of_views(Isa::current(), &Crew::new(), &views, order))?)
-}
-
-/// The norm of each plain array of a list.
-pub(super) fn norms_of_plain(
-    py: Python<'_>,
-    arrays: &PlainArrays<'_>,
-    order: Order,
-) -> PyResult<Vec<Scaled>> {
-    let views = arrays.views()?;
-    Ok(detached(py, views.bytes(), || reduce::norms_of_views(Isa::current(), &Crew::new(), &views, order))?)
-}
-
 /// The margin of a limit under `strict`, for norms of `len` elements: far more than the rounding of norms, factors and
 /// products. Beyond 1e8 elements it grows with `len`.
 pub(super) fn margin(strict: bool, len: usize) -> f64 {
@@ -97,32 +78,6 @@ pub(super) enum NormOf {
     Given(Scaled),
     /// The norm of all inputs as one.
     Inputs(Order),
-}
-
-/// Scales plain arrays by a factor, which `factor` computes from their norm, unless the limit refuses it. Returns the norm.
-pub(super) fn clip_plain(
-    py: Python<'_>,
-    pairs: &mut OperandPairs<'_, '_>,
-    norm: NormOf,
-    limit: Limit,
-    factor: impl FnOnce(Limit, Scaled) -> Option<Factor> + Send,
-) -> PyResult<Scaled> {
-    let tasks = pairs.tasks()?;
-    // Both passes run detached, so that there is no wait for other Python threads between them.
-    Ok(detached(py, tasks.bytes(true) / 2, || {
-        let (isa, crew) = (Isa::current(), Crew::new());
-        let norm = match norm {
-            NormOf::Given(norm) => norm,
-            NormOf::Inputs(order) => reduce::norm_of_views(isa, &crew, &tasks.views(), order)?,
-        };
-        if !limit.refuses(norm) {
-            let factor = factor(limit, norm);
-            if factor.is_some() || !tasks.are_in_place() {
-                scale(isa, &crew, tasks, factor)?;
-            }
-        }
-        Ok::<_, Error>(norm)
-    })?)
 }
 
 /// The norms of slices, in the order of the kept axes, from outer to inner.
@@ -316,10 +271,10 @@ pub(super) fn scale_by_norms<T: Scalable>(
     scale_slices(py, slice::from_mut(pair), iter::once(&found), |_, _, norm| rule.factor(norm))
 }
 
-/// The numbers of an array of floats in the order of its axes, and its shape.
+/// The numbers of an array of float64 in the order of its axes, and its shape.
 pub(super) fn numbers(object: &Bound<'_, PyAny>) -> PyResult<(Vec<f64>, Vec<usize>)> {
     let (array, _) = Array::read(object).ok_or_else(|| internal("not an array of numbers"))?;
-    Ok((array.numbers()?, array.shape().to_vec()))
+    Ok((array.collect(|x: f64| x)?, array.shape().to_vec()))
 }
 
 /// The norms in an array of pairs `value, exponent`: `value * 2**exponent`.

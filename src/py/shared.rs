@@ -57,7 +57,7 @@ pub(super) fn power_sums<'py>(
             (vec![Scaled::new(value, exponent)], elements)
         }
         None if each => {
-            let held = tensors.held();
+            let held = tensors.items.clone();
             let mut norms = vec_with_room(held.len())?;
             norms.extend(held.with_nones(tensors.norms(order)?, Scaled::ZERO));
             (norms, tensors.elements())

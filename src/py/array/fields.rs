@@ -129,6 +129,12 @@ pub(super) struct ElementType {
     pub(super) swapped: bool,
 }
 
+/// NumPy's number of a dtype; None for a bfloat16 that has not been seen.
+pub(super) fn number_of(dtype: Dtype) -> Option<c_int> {
+    let seen = || Some(BFLOAT16.load(Ordering::Relaxed)).filter(|number| *number > 0);
+    if dtype == Dtype::Bf16 { seen() } else { Some(dtype.number()) }
+}
+
 /// Reads the descr. No Python code runs.
 #[inline(always)]
 pub(super) fn element_type(fields: &Fields) -> ElementType {
@@ -147,17 +153,13 @@ pub(super) fn element_type(fields: &Fields) -> ElementType {
 
 /// Recognizes the dtype of a number that NumPy gave to another package, by the class of its scalars.
 pub(super) fn registered_dtype(py: Python<'_>, fields: &Fields) -> Option<Dtype> {
-    // SAFETY: as in `element_type`.
-    let descr = unsafe { &*npyffi::_PyDataType_GET_ITEM_DATA(fields.descr) };
-    let number = descr.type_num;
+    let number = element_type(fields).number;
     if number < NPY_TYPES::NPY_USERDEF as c_int {
         return None;
     }
-    // SAFETY: a descr holds a reference to the class of its scalars, and is itself held by the array.
-    let (class, dtype) = unsafe {
-        let class = Bound::from_borrowed_ptr_or_opt(py, descr.typeobj.cast())?;
-        (class, Bound::from_borrowed_ptr_or_opt(py, fields.descr.cast())?)
-    };
+    // SAFETY: the array holds its descr.
+    let dtype = unsafe { Bound::from_borrowed_ptr_or_opt(py, fields.descr.cast())? };
+    let class = dtype.getattr("type").ok()?;
     // The class can be given another name, but the elements have the size that NumPy has recorded.
     let has_size = dtype.getattr("itemsize").is_ok_and(|size| size.eq(Dtype::Bf16.size()).unwrap_or(false));
     let is =

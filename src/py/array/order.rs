@@ -105,11 +105,7 @@ impl IterOrder {
     }
 
     /// The layout of an array's elements in this order, and the distance of position 0 from the element with all indices 0.
-    pub(super) fn layout(&self, array: &Geometry, unit: isize) -> (Layout, isize) {
-        self.layout_of(&array.shape, &array.strides, unit)
-    }
-
-    pub(super) fn layout_of(&self, shape: &[usize], strides: &[isize], unit: isize) -> (Layout, isize) {
+    pub(super) fn layout(&self, shape: &[usize], strides: &[isize], unit: isize) -> (Layout, isize) {
         let mut shift = 0;
         let layout = Layout::new(self.0.iter().map(|&AxisStep { axis, backwards, part }| {
             let (len, stride) = (shape[axis], strides[axis] / unit);
@@ -187,8 +183,8 @@ impl ReducedAxes {
         array: &Geometry,
         unit: isize,
     ) -> Slices<'a, T> {
-        let (kept, first) = self.kept.layout(array, unit);
-        let (reduced, second) = self.reduced.layout(array, unit);
+        let (kept, first) = self.kept.layout(&array.shape, &array.strides, unit);
+        let (reduced, second) = self.reduced.layout(&array.shape, &array.strides, unit);
         Slices { inner: self.inner, ..Slices::new(memory, start + first + second, kept, reduced) }
     }
 }
@@ -214,6 +210,6 @@ pub(in crate::py) fn broadcast_values<'a, T: Element>(
     shape: &[usize],
     walk: &IterOrder,
 ) -> View<'a, T> {
-    let (layout, shift) = walk.layout_of(shape, &strides_in(kept, shape, 1), 1);
+    let (layout, shift) = walk.layout(shape, &strides_in(kept, shape, 1), 1);
     View::new(Memory::Elements(values), shift, Cow::Owned(layout))
 }

@@ -135,7 +135,7 @@ impl<'py> Pair<'py> {
         let size = size_of::<T>();
         let plain = output.is_plain::<T>() && output.data.addr().is_multiple_of(align_of::<T::Cell>());
         let unit = if plain { size.cast_signed() } else { 1 };
-        let (layout, shift) = walk.layout(&output.geometry, unit);
+        let (layout, shift) = walk.layout(output.shape(), output.strides(), unit);
         if layout.is_empty() {
             return Ok(Target::Dense(&mut []));
         }
