@@ -64,7 +64,7 @@ def summarize(tensor: StoredTensor, total: NormOfBlocks, told: Callable[[int], N
     """Read a tensor once, and add it to the global norm."""
     if tensor.blocks is None:
         return Summary(tensor.name, tensor.dtype, tensor.shape)
-    return _summary(tensor, tensor.blocks(tensor.order), total, told)
+    return _summary(tensor, tensor.blocks(tensor.order), total, told)[0]
 
 
 def summarize_difference(
@@ -74,17 +74,17 @@ def summarize_difference(
     if old.blocks is None or new.blocks is None:
         return Summary(new.name, new.dtype, new.shape)
     before = NormOfBlocks(total.order)
-    made = _summary(new, _differences(old, new, before), total, told)
+    made, change = _summary(new, _differences(old, new, before), total, told)
     if old.dtype != new.dtype:
         made = replace(made, dtype=f"{old.dtype} to {new.dtype}")
-    return replace(made, relative=_ratio(made.norm or 0.0, *before.norm()))
+    return replace(made, relative=_ratio(*change.norm(), *before.norm()))
 
 
-def _ratio(norm: float, value: float, exponent: float) -> float:
-    """Return a norm divided by ``value * 2**exponent``, which may lie beyond float64's range."""
-    if value:
-        return to_float(norm / value, -exponent)
-    return norm if math.isnan(norm) else math.inf if norm else 0.0
+def _ratio(value: float, exponent: float, old_value: float, old_exponent: float) -> float:
+    """Return the ratio of two norms, each ``value * 2**exponent``, which may lie beyond float64's range."""
+    if old_value:
+        return to_float(value / old_value, exponent - old_exponent)
+    return value if math.isnan(value) else math.inf if value else 0.0
 
 
 def _differences(old: StoredTensor, new: StoredTensor, before: NormOfBlocks) -> Iterator[Block]:
@@ -136,7 +136,8 @@ class _Reader:
 
 def _summary(
     tensor: StoredTensor, blocks: Iterator[Block], total: NormOfBlocks, told: Callable[[int], None]
-) -> Summary:
+) -> tuple[Summary, NormOfBlocks]:
+    """Return the row of a table, and the norm in it."""
     squares = NormOfBlocks(2.0)
     powers = squares if total.order == 2 else NormOfBlocks(total.order)  # noqa: PLR2004
     largest, nan, infinite = [0.0], 0, 0
@@ -155,7 +156,8 @@ def _summary(
     # A norm beyond float64 has a mean that float64 holds.
     value, exponent = squares.norm()
     rms = to_float(value / math.sqrt(tensor.size or 1), exponent)
-    return Summary(tensor.name, tensor.dtype, tensor.shape, to_float(*powers.norm()), rms, top, nan, infinite)
+    norm = to_float(*powers.norm())
+    return Summary(tensor.name, tensor.dtype, tensor.shape, norm, rms, top, nan, infinite), powers
 
 
 class NormOfBlocks:

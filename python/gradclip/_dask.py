@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 #: Sums of powers that are merged at once: a tree of these over the chunks.
 _SPLIT_EVERY = 16
+#: The number of elements of tensors whose chunks have unknown lengths, for the margin of ``strict=True``, which grows with it.
+_UNKNOWN_SIZE = 2.0**40
 
 
 def norm(tensor: Any, ord: Any, axis: Any, keepdims: Any, name: Any) -> Any:
@@ -130,13 +132,11 @@ def clip_by_global_norm(  # noqa: PLR0917
     order = _summed_order(function, name, ord)
     if use_norm is None:
         pair = _pair_of_list(t_list, order)
-        total = _number(pair)
     else:
-        is_lazy = _is_lazy(use_norm)
-        total = use_norm if is_lazy else da.asarray(Checks(function, name).limit("use_norm", use_norm, True))
+        norm = use_norm if _is_lazy(use_norm) else da.asarray(Checks(function, name).limit("use_norm", use_norm, True))
         sizes = float(sum(_as_lazy(tensor).size for tensor in t_list if tensor is not None))
-        elements = 0.0 if math.isnan(sizes) else sizes
-        pair = total.map_blocks(_pair_of_norm, name, elements, dtype=np.float64, meta=np.empty(()))
+        elements = _UNKNOWN_SIZE if math.isnan(sizes) else sizes
+        pair = norm.map_blocks(_pair_of_norm, name, elements, dtype=np.float64, meta=np.empty(()))
     argument = "t_list" if use_norm is None else "use_norm"
     limit = Checks(function, name).limit("clip_norm", clip_norm, False)  # an array may change before it is used
     options = (argument, limit, name, nonfinite, strict)
@@ -159,7 +159,7 @@ def clip_by_global_norm(  # noqa: PLR0917
             align_arrays=False,
         )
 
-    return [clipped(tensor) for tensor in t_list], total
+    return [clipped(tensor) for tensor in t_list], _number(pair)
 
 
 # Functions that run in the workers.

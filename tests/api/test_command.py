@@ -212,12 +212,13 @@ def test_what_is_not_finite_in_the_new_file_is_counted(kind, tmp_path, capsys):
 @pytest.mark.parametrize("order", ["1", "2", "3", "inf"])
 def test_norms_beyond_float64_are_compared(kind, order, tmp_path, capsys):
     (tmp_path / "old").mkdir()
-    old, new = {"a": np.full(4, 1.6e308), "b": np.ones(2)}, {"a": np.full(4, 1.2e308), "b": np.ones(2)}
+    old = {"a": np.full(4, 1.6e308), "b": np.ones(2), "c": np.full(4, 1.6e308)}
+    new = {"a": np.full(4, 1.2e308), "b": np.ones(2), "c": np.zeros(4)}
     paths = write(kind, tmp_path / "old", old), write(kind, tmp_path, new)
     status, out, err = run("diff", *paths, "--json", "--ord", order, capsys=capsys)
     assert (status, err) == (0, "")
     relative = {tensor["name"]: tensor["relative"] for tensor in json.loads(out)["tensors"]}
-    assert relative == {"a": pytest.approx(0.25, rel=1e-12), "b": 0.0}
+    assert relative == {"a": pytest.approx(0.25, rel=1e-12), "b": 0.0, "c": pytest.approx(1.0, rel=1e-12)}
 
 
 @pytest.mark.parametrize("new_kind", ["stored", "compressed", "safetensors"])

@@ -162,9 +162,14 @@ def test_strict_counts_the_elements_beside_a_norm_that_is_known():
     lazy = da.ones(10**12, chunks=((4, 10**12 - 4),))
     ((clipped,), _) = gc.clip_by_global_norm([lazy], 1.0, 4.0, strict=True)
     assert (clipped[:4].compute() < 0.25 * (1 - 1e-10)).all()
+    unknown = da.ones(8, chunks=4)
+    ((clipped,), _) = gc.clip_by_global_norm([unknown[unknown > 0]], 1.0, 4.0, strict=True)
+    assert (clipped.compute() < 0.25 * (1 - 1e-10)).all()
 
 
 def test_a_known_norm_beyond_float64_is_infinite():
+    given = gc.clip_by_global_norm([da.ones(4)], 1.0, use_norm=da.full((), 2, "f4"))[1]
+    assert (given.dtype, given.compute().dtype, float(given.compute())) == (np.float64, np.float64, 2.0)
     (clipped,), norm = gc.clip_by_global_norm([da.ones(4)], 1.0, use_norm=10**400)
     assert float(norm.compute()) == np.inf
     assert np.isnan(clipped.compute()).all()
