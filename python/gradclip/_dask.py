@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 #: Sums of powers that are merged at once: a tree of these over the chunks.
 _SPLIT_EVERY = 16
-#: The number of elements of tensors whose chunks have unknown lengths, for the margin of ``strict=True``, which grows with it.
+#: The number of elements, where lengths of chunks are unknown, for the margin of ``strict=True``, which grows with it.
 _UNKNOWN_SIZE = 2.0**40
 
 

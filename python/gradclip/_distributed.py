@@ -26,11 +26,8 @@ if TYPE_CHECKING:
 
 def norm_of_parts(function: str, t_list: Any, ord: Any, comm: Any) -> float:
     """Return the norm of the tensors of all ranks."""
-    share = Share(function, None, comm)
-    try:
+    with Share(function, None, comm) as share:
         norm, _ = _norm_of_parts(share, t_list, 0.0, ord)
-    except Exception as error:  # noqa: BLE001 (the other ranks wait)
-        share.fail(error)
     return to_float(*norm[0].tolist())
 
 
@@ -47,21 +44,19 @@ def clip_parts(  # noqa: PLR0917
 
     The limit must be the same on all ranks. ``check`` may refuse the norm.
     """
-    share = Share(function, None, comm)
 
     def norm() -> tuple[Array, int]:
         found, elements = _norm_of_parts(share, counted, max_norm, ord)
         check(to_float(*found[0].tolist()))
         return found, elements
 
-    try:
+    with Share(function, None, comm) as share:
         max_norm = limit()
         options = ("propagate", False, "raise")
-        _, found = _core.clip_by_global_norm(arrays, max_norm, None, None, ord, *options, arrays, norm)
-    except ValueError as error:
-        share.fail(error_of_gradients(function, error))
-    except Exception as error:  # noqa: BLE001 (the other ranks wait)
-        share.fail(error)
+        try:
+            _, found = _core.clip_by_global_norm(arrays, max_norm, None, None, ord, *options, arrays, norm)
+        except ValueError as error:
+            raise error_of_gradients(function, error) from error
     return found
 
 
@@ -80,8 +75,7 @@ def global_norm(  # noqa: PLR0917 (called by the public function)
     t_list: Any, name: Any, ord: Any, nonfinite: Any, integers: Any, comm: Any, replicated: Any, reproducible: bool
 ) -> float:
     """See `gradclip.global_norm`."""
-    share = Share("global_norm", name, comm)
-    try:
+    with Share("global_norm", name, comm) as share:
         order = Checks("global_norm", name).order(ord)
         # An empty list, so that all other arguments are checked.
         _core.global_norm((), name, ord, nonfinite, integers)
@@ -89,8 +83,6 @@ def global_norm(  # noqa: PLR0917 (called by the public function)
         share.agree(order, 0.0, 0.0, replicated, nonfinite=nonfinite, integers=integers, reproducible=reproducible)
         part = _sums_of_list(share, t_list, name, (nonfinite, integers), replicated, reproducible)
         norm, _ = _norm(share, part, reproducible)
-    except Exception as error:  # noqa: BLE001 (the other ranks wait)
-        share.fail(error)
     if nonfinite == "raise" and not math.isfinite(norm[0, 0]):
         raise _refusal(share, "t_list", t_list, None, norm)
     return to_float(*norm[0].tolist())
@@ -98,8 +90,7 @@ def global_norm(  # noqa: PLR0917 (called by the public function)
 
 def norms(t_list: Any, name: Any, ord: Any, comm: Any, replicated: Any) -> npt.NDArray[np.float64]:
     """See `gradclip.norms`."""
-    share = Share("norms", name, comm)
-    try:
+    with Share("norms", name, comm) as share:
         order = Checks("norms", name).order(ord)
         share.agree(order, 0.0, 0.0, replicated)
         sums, _ = _core.power_sums("norms", t_list, name, ord, False, False, each=True)
@@ -107,8 +98,6 @@ def norms(t_list: Any, name: Any, ord: Any, comm: Any, replicated: Any) -> npt.N
             for row, ranks in zip(sums, copies(share, replicated, len(sums)), strict=True):
                 _count(row, ranks, order)
         sums, _ = share.merge(sums, 0.0)
-    except Exception as error:  # noqa: BLE001 (the other ranks wait)
-        share.fail(error)
     found = _core.roots_of_power_sums(sums, order)
     return to_floats(found)
 
@@ -129,7 +118,6 @@ def clip_by_global_norm(  # noqa: PLR0917 (called by the public function)
 ) -> tuple[list[Any], float]:
     """See `gradclip.clip_by_global_norm`."""
     function = "clip_by_global_norm"
-    share = Share(function, name, comm)
 
     def norm() -> tuple[Array, int]:
         checks = Checks(function, name)
@@ -142,7 +130,8 @@ def clip_by_global_norm(  # noqa: PLR0917 (called by the public function)
             # There is nothing to sum, but the arguments are checked and compared.
             if replicated is not None:
                 copies(share, replicated, len(t_list))
-            _, elements = share.merge(np.zeros(0), float(sum(map(_size, t_list))))
+            counted = [values_of(t).size for t in t_list if t is not None] if strict else []
+            _, elements = share.merge(np.zeros(0), float(sum(counted)))
             return np.array([[used, 0.0]]), elements
         part = _sums_of_list(share, t_list, name, (nonfinite, integers), replicated, is_exact)
         norm, elements = _norm(share, part, is_exact)
@@ -150,10 +139,8 @@ def clip_by_global_norm(  # noqa: PLR0917 (called by the public function)
             raise _refusal(share, "t_list", t_list, None, norm)
         return norm, elements
 
-    try:
+    with Share(function, name, comm) as share:
         return _core.clip_by_global_norm(t_list, clip_norm, use_norm, name, ord, nonfinite, strict, integers, out, norm)
-    except Exception as error:  # noqa: BLE001 (the other ranks wait)
-        share.fail(error)
 
 
 def clip_by_norm(  # noqa: PLR0917 (called by the public functions)
@@ -169,15 +156,12 @@ def clip_by_norm(  # noqa: PLR0917 (called by the public functions)
     replicated: Any,
 ) -> AnyResult:
     """See `gradclip.clip_by_norm` and `gradclip.clip_by_average_norm`: ``function`` is one of these."""
-    share = Share(function, name, comm)
 
     def norms() -> tuple[Array, int]:
         return _norms_of_tensor(share, t, clip_norm, axes, name, nonfinite, strict, replicated)
 
-    try:
+    with Share(function, name, comm) as share:
         return _core.clip_by_norm(function, t, clip_norm, axes, name, nonfinite, strict, out, norms)
-    except Exception as error:  # noqa: BLE001 (the other ranks wait)
-        share.fail(error)
 
 
 def _norms_of_tensor(  # noqa: PLR0917
@@ -187,7 +171,7 @@ def _norms_of_tensor(  # noqa: PLR0917
     function = share.function
     limit = Checks(function, name).limit("clip_norm", clip_norm, False)
     sums, len_of_slice = _core.power_sums_along(function, t, name, axes, 2)
-    ndim = _values(t).ndim
+    ndim = values_of(t).ndim
     given = Checks(function, name).axes("axes", axes, ndim) if sums.ndim > 1 else None
     kept = () if given is None else tuple(axis for axis in range(ndim) if axis not in given)
     share.agree(2.0, limit, 0.0, replicated, nonfinite=nonfinite, strict=strict, axes=kept, shape=sums.shape[:-1])
@@ -262,7 +246,7 @@ def _refusal(share: Share, argument: str, tensors: Any, axes: Any, found: Array)
     pair = next(pair for pair in found.reshape(-1, 2).tolist() if not math.isfinite(pair[0]))
     norm = to_float(*pair)
     if axes is not None:
-        axes = Checks(share.function, None).axes("axes", axes, _values(tensors).ndim)
+        axes = Checks(share.function, None).axes("axes", axes, values_of(tensors).ndim)
     error = nonfinite_error(share.prefix, argument, tensors, axes, norm)
     place, is_own = share.place_of_nonfinite()
     if error.entries:
@@ -270,11 +254,3 @@ def _refusal(share: Share, argument: str, tensors: Any, axes: Any, found: Array)
         return NonFiniteError(f"{error} ({ranks})" if place else str(error), norm, error.entries)
     found_on = f" on {place}" if place else ""
     return NonFiniteError(f"{share.prefix}: {argument}: found an element that is infinite or NaN{found_on}", norm)
-
-
-def _values(tensor: Any) -> Array:
-    return np.asarray(values_of(tensor))
-
-
-def _size(tensor: Any) -> int:
-    return 0 if tensor is None else _values(tensor).size

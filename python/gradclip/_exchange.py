@@ -32,7 +32,7 @@ import struct
 import sys
 import zlib
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -42,6 +42,8 @@ from gradclip._nonfinite import NonFiniteError
 from gradclip._text import describe
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from gradclip._types import Array
 
 #: Changes with the layout of messages and of sums of powers.
@@ -130,11 +132,13 @@ class Share:
         """Whether this is rank 0 of each group, which counts what all ranks hold."""
         return all(group.rank() == 0 for group in self.groups)
 
-    def fail(self, error: Exception) -> NoReturn:
-        """Raise an error: on all ranks, or on this one alone if the ranks have merged their sums."""
-        if not self.is_done:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """Raise an error on all ranks, unless they have merged their sums. Until then, they wait for this rank."""
+        if isinstance(error, Exception) and not self.is_done:
             self.merge(np.zeros(0), 0.0, error)
-        raise error
 
     def merge(self, data: Array, elements: float, error: Exception | None = None) -> tuple[Array, int]:
         """Merge sums of powers, and numbers of elements, of all ranks."""

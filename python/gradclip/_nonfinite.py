@@ -61,7 +61,7 @@ def error(
     if argument == "use_norm":
         return NonFiniteError(f"{prefix}: use_norm: found {norm}; allowed: a finite norm", norm)
     if axes is not None:
-        return _error_of_slices(prefix, argument, _values(tensors), axes, norm)
+        return _error_of_slices(prefix, argument, values_of(tensors), axes, norm)
     if argument != "t_list":
         return _error_of_tensors(prefix, [((), argument, tensors)], norm)
     found = [(i, f"{argument}[{i}]", tensor) for i, tensor in enumerate(tensors) if tensor is not None]
@@ -84,18 +84,18 @@ def error_of_examples(prefix: str, tensors: Sequence[Any], per_tensor: bool, nor
     for i, tensor in enumerate(tensors):
         if tensor is None:
             continue
-        values = _values(tensor)
+        values = values_of(tensor)
         for example in np.flatnonzero(_are_bad(values, range(1, values.ndim))).tolist():
             found.setdefault((i, example) if per_tensor else example, (i, example))
     entries = sorted(found)
     named = [found[entry] for entry in entries[:_NAMED]]
-    texts = [f"t_list[{i}], example {example}: {_count(_values(tensors[i])[example])}" for i, example in named]
+    texts = [f"t_list[{i}], example {example}: {_count(values_of(tensors[i])[example])}" for i, example in named]
     return _error(prefix, texts, len(entries), norm, entries)
 
 
 def _error_of_tensors(prefix: str, tensors: Sequence[tuple[Any, str, Any]], norm: float) -> NonFiniteError:
     """Return the error for whole tensors: of each what ``entries`` holds, and its name."""
-    found = [(entry, f"{name}: {text}") for entry, name, tensor in tensors if (text := _count(_values(tensor)))]
+    found = [(entry, f"{name}: {text}") for entry, name, tensor in tensors if (text := _count(values_of(tensor)))]
     texts = [text for _, text in found]
     return _error(prefix, texts[:_NAMED], len(texts), norm, dict.fromkeys(entry for entry, _ in found))
 
@@ -114,10 +114,6 @@ def _error(prefix: str, texts: Sequence[str], count: int, norm: float, entries: 
     # An object may hold other numbers when it is read again.
     text = "; ".join([*texts, *more]) or "an element was not finite when it was read"
     return NonFiniteError(f"{prefix}: {text}", norm, tuple(entries))
-
-
-def _values(tensor: Any) -> Array:
-    return np.asarray(values_of(tensor))
 
 
 def _are_bad(array: Array, axes: Sequence[int]) -> Array:

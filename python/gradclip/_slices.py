@@ -264,9 +264,9 @@ def _shape(dense_shape: Sequence[int]) -> tuple[int, ...]:
         raise _ERRORS.wrong_type("dense_shape", dense_shape, "None or a sequence of ints") from None
 
 
-def values_of(tensor: Any) -> Any:
-    """Return the array of a tensor: the values of `IndexedSlices`, or the tensor itself."""
-    return tensor.values if isinstance(tensor, IndexedSlices) else tensor
+def values_of(tensor: Any) -> Array:
+    """Return the array of a tensor: the values of `IndexedSlices`, or what NumPy makes of the tensor."""
+    return np.asarray(tensor.values if isinstance(tensor, IndexedSlices) else tensor)
 
 
 def _equal(a: Array, b: Array) -> bool:

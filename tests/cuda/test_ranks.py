@@ -136,6 +136,14 @@ def test_a_backend_of_cupy(gpu):
         backend.stop()
 
 
+def test_a_norm_that_is_known(gpu):
+    found, _ = on_each(gpu, lambda own, comm: gc.clip_by_global_norm(own, 1.0, use_norm=4.0, comm=comm)[0])
+    assert gpu.syncs == 0
+    expected = gc.clip_by_global_norm(LISTS[0], 1.0, use_norm=4.0)[0]
+    assert_same(gpu, found[0], expected)
+    assert oracle.same_bits(found[1][0], LISTS[1][0] / 4)
+
+
 def test_two_ranks_on_one_stream(gpu, monkeypatch):
     """Neither may keep the stream while it waits for the other one."""
     monkeypatch.setattr(ranks, "TIMEOUT", 5)
