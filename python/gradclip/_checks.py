@@ -17,7 +17,7 @@ import numpy as np
 from gradclip import _core, _nonfinite
 from gradclip._errors import OF_TREES, Errors
 from gradclip._rounding import rounded, rounded_integers
-from gradclip._sequences import WrongLengthError, entries_of, holds_masked_array, is_sequence_of_tensors
+from gradclip._sequences import entries_of, holds_masked_array, is_sequence_of_tensors
 from gradclip._slices import IndexedSlices, array_of
 from gradclip._text import class_text, describe, dtype_text, is_cupy, is_masked, text_of
 
@@ -29,7 +29,6 @@ _LIMITS = "a real number >= 0, or a sequence of such numbers and None, one for e
 _VECTOR = "'euclidean' or a real number > 0, numpy.inf included"
 _MATRIX = "'euclidean', 'fro', 1, 2 or inf for two axes"
 _ARRAY = "an array, a number or a nested list of numbers"
-_ENTRIES = "a sequence with len() entries"
 #: The second lists of functions. Their entries belong to those of ``t_list``.
 _SECOND_LISTS = {"clip_by_weight_norm": "weights", "clip_difference_by_global_norm": "base_list"}
 
@@ -101,7 +100,7 @@ class Checks(Errors):
     def sequence(self, value: Any) -> tuple[Any, ...]:
         """Return the entries of a list of tensors."""
         if _is_list(value) or is_sequence_of_tensors(value):
-            return self._entries("t_list", value)
+            return tuple(entries_of(self, "t_list", value))
         found, advice = class_text(value), ""
         if issubclass(type(value), dict):
             trees = "Use gradclip.tree for a dict, or pass " if self.function in OF_TREES else ""
@@ -122,7 +121,7 @@ class Checks(Errors):
         """Return the entries of an argument that has one for each tensor."""
         if not (_is_list(value) or is_sequence_of_tensors(value)):
             raise self.wrong_type(argument, value, allowed)
-        entries = self._entries(argument, value)
+        entries = tuple(entries_of(self, argument, value))
         if len(entries) != count:
             raise self.value_error(argument, f"length {len(entries)}", f"length {count}, that of t_list")
         return entries
@@ -130,12 +129,6 @@ class Checks(Errors):
     def out_sequence(self, out: Any, count: int) -> tuple[Any, ...] | None:
         """Return the entries of ``out`` for a list of tensors."""
         return None if out is None else self.sequence_of("out", out, count, "None or a sequence of arrays")
-
-    def _entries(self, argument: str, value: Any) -> tuple[Any, ...]:
-        try:
-            return tuple(entries_of(value))
-        except WrongLengthError as error:
-            raise self.value_error(argument, str(error), _ENTRIES) from None
 
     # Numbers, axes, flags and words.
 
@@ -224,7 +217,7 @@ class Checks(Errors):
         elif given == [None] and (_is_list(value) or _is_other_sequence(value)):
             # More axes than dimensions are an error whatever follows, and a range may be very long.
             is_long = not _is_list(value) and len(value) > ndim
-            entries = tuple(islice(value, ndim + 1)) if is_long else self._entries(argument, value)
+            entries = tuple(islice(value, ndim + 1) if is_long else entries_of(self, argument, value))
             given = list(map(integer_of, entries[: ndim + 1]))
         axes: list[int] = []
         if None in given:
@@ -285,10 +278,25 @@ class Checks(Errors):
 
     def _number(self, argument: str, value: Any) -> float | tuple[int, ...] | None:
         """Return the value of a real number, the shape of an array that is not 0-d, None for what is no number."""
-        try:
-            return _number_of(value)
-        except WrongLengthError as error:
-            raise self.value_error(argument, str(error), _ENTRIES) from None
+        kind = type(value)
+        if issubclass(kind, float):
+            return float.__float__(value)
+        if issubclass(kind, int):
+            return None if kind is bool else _to_float(int.__index__(value))
+        if _is_list(value):
+            # A list is no number. It is converted for a better error: that of an array which is not 0-d.
+            holds_masked_array(self, argument, value)
+            try:
+                array = np.asarray(value)
+            except Exception:  # noqa: BLE001 (whatever an entry raises)
+                return None
+        elif not issubclass(kind, (np.ndarray, np.generic)) or is_masked(value):
+            return None
+        else:
+            array = np.asarray(value)
+        if _kind(array) not in {"i", "f"}:
+            return None
+        return array.shape if array.ndim else _to_float(_item(array))
 
 
 def integer_of(value: Any) -> int | None:
@@ -310,29 +318,6 @@ def number_of_threads(n: Any, most: int) -> int:
         kind = TypeError if number is None else ValueError
         raise kind(f"set_num_threads: n: found {describe(n)}; allowed: an int from 1 to {most}")
     return number
-
-
-def _number_of(value: Any) -> float | tuple[int, ...] | None:
-    kind = type(value)
-    if issubclass(kind, float):
-        return float.__float__(value)
-    if issubclass(kind, int):
-        return None if kind is bool else _to_float(int.__index__(value))
-    if _is_list(value):
-        # A list is no number. It is converted for a better error: that of an array which is not 0-d. NumPy would read
-        # a sequence without end in it until no memory is left.
-        holds_masked_array(value)
-        try:
-            array = np.asarray(value)
-        except Exception:  # noqa: BLE001 (whatever an entry raises)
-            return None
-    elif not issubclass(kind, (np.ndarray, np.generic)) or is_masked(value):
-        return None
-    else:
-        array = np.asarray(value)
-    if _kind(array) not in {"i", "f"}:
-        return None
-    return array.shape if array.ndim else _to_float(_item(array))
 
 
 def _to_float(number: Any) -> float:

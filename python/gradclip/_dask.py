@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import dask.array as da
 import numpy as np
 from dask.array.core import elemwise
+from dask.core import flatten
 
 from gradclip import _core
 from gradclip._checks import Checks
@@ -23,8 +24,6 @@ from gradclip._slices import IndexedSlices
 from gradclip._text import is_masked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from gradclip._types import Array
 
 #: Sums of powers that are merged at once: a tree of these over the chunks.
@@ -188,18 +187,10 @@ def _merged(
     keepdims: bool = True,  # noqa: ARG001 (the same)
 ) -> tuple[Array, int]:
     """Merge the sums of neighbouring chunks."""
-    found = list(_flat(parts))
+    found = list(flatten([parts]))
     first = found[0][0]
     rows = np.stack([sums.reshape(-1) for sums, _ in found])
     return _core.merge_power_sums(rows, order).reshape(first.shape), sum(elements for _, elements in found)
-
-
-def _flat(parts: Any) -> Iterator[tuple[Array, int]]:
-    if isinstance(parts, list):
-        for part in parts:
-            yield from _flat(part)
-    else:
-        yield parts
 
 
 def _rooted(part: tuple[Array, int], order: float, dtype: Any) -> Array:
@@ -291,13 +282,13 @@ def _pair_of_list(t_list: Any, order: float) -> Any:
 
 
 def _pair(*parts: Any, order: float) -> Array:
-    rows = [sums.reshape(1, -1) for sums, _ in _flat(list(parts))]
+    rows = [sums.reshape(1, -1) for sums, _ in flatten(parts)]
     # A list may hold nothing but None.
     nothing, _ = _core.power_sums("global_norm", (), None, order, False, False)
     sums = np.concatenate([nothing, *rows])
     merged = _core.merge_power_sums(sums, order)
     value, exponent = _core.roots_of_power_sums(merged, order)[0].tolist()
-    return np.array([value, exponent, sum(elements for _, elements in _flat(list(parts)))])
+    return np.array([value, exponent, sum(elements for _, elements in flatten(parts))])
 
 
 def _pair_of_norm(norm: Array, name: Any, elements: float) -> Array:

@@ -35,21 +35,9 @@ _HEADER_BYTES = 10_000
 #: Of each version of the format of arrays: the bytes that hold the length of the header, and its encoding.
 _VERSIONS = {(1, 0): (2, "latin1"), (2, 0): (4, "latin1"), (3, 0): (4, "utf-8")}
 
-_SAFETENSORS = {
-    "F64": "<f8",
-    "F32": "<f4",
-    "F16": "<f2",
-    "C64": "<c8",
-    "I64": "<i8",
-    "I32": "<i4",
-    "I16": "<i2",
-    "I8": "<i1",
-    "U64": "<u8",
-    "U32": "<u4",
-    "U16": "<u2",
-    "U8": "<u1",
-    "BOOL": "?",
-}
+#: The dtypes of safetensors, by their names there.
+_SAFETENSORS = {f"{kind.upper()}{8 * size}": f"<{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)}
+_SAFETENSORS |= {"F16": "<f2", "F32": "<f4", "F64": "<f8", "C64": "<c8", "BOOL": "?"}
 
 
 class FileError(Exception):

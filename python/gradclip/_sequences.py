@@ -13,17 +13,12 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from gradclip._errors import Errors
+
 _MOST_DIMENSIONS = 64
 _HOLD_SOMETHING_ELSE = (str, bytes, bytearray, memoryview, range, array)
 #: The classes of most entries. A lookup here takes a third of the time of `isinstance`.
 _NUMBERS = frozenset({float, int, bool, complex, np.float64, np.float32, np.int64})
-
-
-class WrongLengthError(ValueError):
-    """A sequence has more or fewer entries than its length says.
-
-    The caller adds the name of the argument to the message.
-    """
 
 
 def is_sequence_of_tensors(value: Any) -> bool:
@@ -31,16 +26,10 @@ def is_sequence_of_tensors(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, _HOLD_SOMETHING_ELSE)
 
 
-def holds_masked_array(value: Any) -> bool:
-    """Whether ``value`` is a masked array or a nested list that contains one.
+def holds_masked_array(errors: Errors, argument: str, value: Any) -> bool:
+    """Whether ``value`` is a masked array or a nested list that contains one. NumPy would drop the mask.
 
-    NumPy would drop the mask.
-
-    Raises
-    ------
-    WrongLengthError
-        If a sequence in it has more or fewer entries than its length says. NumPy would
-        read a sequence without end until no memory is left.
+    Raise the error of `entries_of` for any sequence in it.
     """
     module = sys.modules.get("numpy.ma")
     masked = () if module is None else module.MaskedArray  # without the module there is none
@@ -52,20 +41,17 @@ def holds_masked_array(value: Any) -> bool:
             return True
         nested = [entry for entry in level if _is_nested(entry) and id(entry) not in seen]
         seen.update(map(id, nested))
-        entries = chain.from_iterable(map(entries_of, nested))
+        entries = chain.from_iterable(entries_of(errors, argument, entry) for entry in nested)
         level = [entry for entry in entries if type(entry) not in _NUMBERS]
         if not level:
             break
     return False
 
 
-def entries_of(value: Any) -> Iterable[Any]:
-    """Return the entries of a sequence, as many as its length says.
+def entries_of(errors: Errors, argument: str, value: Any) -> Iterable[Any]:
+    """Return the entries of a sequence, or raise an error if they are not as many as its length says.
 
-    Raises
-    ------
-    WrongLengthError
-        If it has more or fewer entries. It may never end.
+    NumPy would read a sequence without end until no memory is left.
     """
     if type(value) in {list, tuple}:
         return islice(value, len(value))  # it may grow meanwhile
@@ -73,7 +59,8 @@ def entries_of(value: Any) -> Iterable[Any]:
     bytes(8 * min(n, sys.maxsize // 16))  # a MemoryError now where it says that it is longer than memory
     entries = list(islice(value, n + 1))
     if len(entries) != n:
-        raise WrongLengthError(f"a sequence of length {n} that has {'more' if len(entries) > n else 'fewer'} entries")
+        found = f"a sequence of length {n} that has {'more' if len(entries) > n else 'fewer'} entries"
+        raise errors.value_error(argument, found, "a sequence with len() entries")
     return entries
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from gradclip import _core
 from gradclip._errors import Errors
-from gradclip._sequences import WrongLengthError, entries_of, holds_masked_array
+from gradclip._sequences import entries_of, holds_masked_array
 from gradclip._text import is_masked
 
 if TYPE_CHECKING:
@@ -225,12 +225,10 @@ def array_of(errors: Errors, argument: str, value: Any, allowed: str) -> Array:
 def _converted(errors: Errors, argument: str, value: Any) -> Array | None:
     """Return what NumPy makes of an object that is no array; None if it holds a masked array."""
     is_sequence = issubclass(type(value), (list, tuple)) or isinstance(value, Sequence)
+    if is_sequence and holds_masked_array(errors, argument, value):
+        return None
     try:
-        if is_sequence and holds_masked_array(value):
-            return None
         made: Array = np.asanyarray(value)
-    except WrongLengthError as error:
-        raise errors.value_error(argument, str(error), "a sequence with len() entries") from None
     except ValueError as error:
         text = str(error) if is_sequence else ""
         if "inhomogeneous" in text:
@@ -254,12 +252,11 @@ def _shape(dense_shape: Sequence[int]) -> tuple[int, ...]:
         # An array is no Sequence, but a shape often comes as one.
         if isinstance(dense_shape, (str, bytes)) or not isinstance(dense_shape, (Sequence, np.ndarray)):
             raise TypeError  # noqa: TRY301 (one message for all)
-        lengths = tuple(dense_shape.tolist() if isinstance(dense_shape, np.ndarray) else entries_of(dense_shape))
+        entries = dense_shape.tolist() if isinstance(dense_shape, np.ndarray) else dense_shape
+        lengths = tuple(entries_of(_ERRORS, "dense_shape", entries))
         if any(isinstance(length, (bool, np.bool_)) for length in lengths):
             raise TypeError  # noqa: TRY301
         return tuple(map(operator.index, lengths))
-    except WrongLengthError as error:
-        raise _ERRORS.value_error("dense_shape", str(error), "a sequence with len() entries") from None
     except TypeError:
         raise _ERRORS.wrong_type("dense_shape", dense_shape, "None or a sequence of ints") from None
 

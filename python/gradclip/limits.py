@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gradclip._checks import Checks
-from gradclip._sequences import WrongLengthError, entries_of
+from gradclip._sequences import entries_of
 from gradclip._text import describe
 
 if TYPE_CHECKING:
@@ -461,11 +461,9 @@ def _norm(x: Any, what: str, entry: str = "norm") -> float:
 def _finite_norms(x: Any, what: str, entry: str) -> list[float]:
     """Check a list of norms that count."""
     try:
-        norms = entries_of(x)
+        norms = entries_of(Checks(what), entry, x)
     except TypeError as error:
         raise Checks(what).wrong_type(entry, x, "a list of numbers") from error
-    except WrongLengthError as error:
-        raise Checks(what).value_error(entry, str(error), "a sequence with len() entries") from None
     return [_finite_norm(norm, what, f"{entry}[{i}]") for i, norm in enumerate(norms)]
 
 
