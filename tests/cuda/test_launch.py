@@ -461,8 +461,8 @@ def test_tables_of_more_elements_than_32_bits_count():
     rows = table.words[place:].reshape(3, _words.Row.WORDS)
     assert rows[:, _words.Row.BLOCK].tolist() == [0, 2**29, 0]
     assert rows[:, _words.Row.SLOT].tolist() == [0, 2**29 + 1, 2**29]
-    assert table.words[table.tensor_spans : place].tolist() == [0, 2**17, 2**17 + 1, table.spans]
-    slots = table.words[table.span_slots : table.tensor_spans]
+    assert table.words[table.spans + 1 : place].tolist() == [0, 2**17, 2**17 + 1, table.spans]
+    slots = table.words[: table.spans + 1]
     assert slots[[0, 1, 2**17 - 1, 2**17, 2**17 + 1, -2, -1]].tolist() == [
         0, 2**12, 2**29 - 2**12, 2**29, 2**29 + 1, table.slots - 1, table.slots
     ]  # fmt: skip

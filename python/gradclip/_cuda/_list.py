@@ -88,18 +88,18 @@ class Tensors:
 
 @dataclass(slots=True)
 class _Table:
-    """The table of a list: its words, and where the rows of each dtype stand."""
+    """The table of a list: its words, and where the rows of each dtype stand.
+
+    The table begins with the first slot of each span, and the end. Then come the first span of each tensor, and the end.
+    """
 
     words: Words
     rows: list[tuple[int, int, int, int]]  # code, place, rows, blocks
-    span_slots: int
-    tensor_spans: int
     slots: int
     spans: int
     tensors: int
 
     def fill(self, params: Words) -> None:
-        params[Word.SPAN_SLOTS], params[Word.TENSOR_SPANS] = self.span_slots, self.tensor_spans
         params[Word.SLOTS], params[Word.SPANS] = self.slots, self.spans
         params[Word.TENSORS] = self.tensors
 
@@ -155,7 +155,7 @@ def _table_of(tensors: Tensors) -> _Table:
         place += own_rows.size
     parts.append(np.array(words, np.int64))
     count = len(blocks)
-    return _Table(np.concatenate(parts), found, 0, len(span_slots), int(slots[-1]), int(tensor_spans[-1]), count)
+    return _Table(np.concatenate(parts), found, int(slots[-1]), int(tensor_spans[-1]), count)
 
 
 def _argument_of(call: Call, words: Words) -> tuple[Words, Memory | None]:

@@ -47,8 +47,6 @@ enum : int {
     SPANS_AT,        // address of the results of spans: an array of SPANS totals or keys, of two words, for each part
     SPANS,           // of the whole list
     TENSORS,
-    TENSOR_SPANS,    // where in the table the first span of each tensor stands, and the end
-    SPAN_SLOTS,      // where in the table the first slot of each span stands, and the end
     STATE_AT,        // address of what came of each group of tensors
     TICKET_AT,       // address of the count of spans that are done
     NORM_AT,         // address of the norms, or 0
@@ -176,22 +174,22 @@ template <int TEAM, class X> DEV X from_other(X own, int distance) {
     return __shfl_xor_sync(team_mask<TEAM>(), own, distance);
 }
 
-// The sum of 32 lanes, folded by halves. A thread has NEAR neighbouring lanes, from lane NEAR * thread on, and again every
-// NEAR * TEAM lanes. Changes `lanes`.
-template <int TEAM, int NEAR> DEV double fold(double* lanes) {
+// The sum of 32 lanes, folded by halves. A thread has NEIGHBOURS lanes, from lane NEIGHBOURS * thread on, and again every
+// NEIGHBOURS * TEAM lanes. Changes `lanes`.
+template <int TEAM, int NEIGHBOURS> DEV double fold(double* lanes) {
     enum : int { LANES = 32 / TEAM };
 #pragma unroll
-    for (int width = LANES / 2; width >= NEAR; width /= 2) {
+    for (int width = LANES / 2; width >= NEIGHBOURS; width /= 2) {
 #pragma unroll
         for (int k = 0; k < width; k++) lanes[k] += lanes[k + width];
     }
 #pragma unroll
     for (int distance = TEAM / 2; distance; distance /= 2) {
 #pragma unroll
-        for (int j = 0; j < NEAR; j++) lanes[j] += from_other<TEAM>(lanes[j], distance);
+        for (int j = 0; j < NEIGHBOURS; j++) lanes[j] += from_other<TEAM>(lanes[j], distance);
     }
 #pragma unroll
-    for (int width = NEAR / 2; width; width /= 2) {
+    for (int width = NEIGHBOURS / 2; width; width /= 2) {
 #pragma unroll
         for (int j = 0; j < width; j++) lanes[j] += lanes[j + width];
     }
@@ -250,11 +248,11 @@ DEV_COLD double term_at(const Term& term, const void* data, word i, int dtype) {
 // Elements that a thread of a team loads at once: as many as it has lanes, in up to 16 bytes.
 template <class T, int TEAM> constexpr int NEIGHBOURS = 32 / TEAM < 16 / sizeof(T) ? 32 / TEAM : 16 / sizeof(T);
 
-// Loads packs of NEAR elements, those that begin at first, first + step, ... below `len`, AT_ONCE of them at a time. Calls
+// Loads packs of NEIGHBOURS elements, those that begin at first, first + step, ... below `len`, AT_ONCE of them at a time. Calls
 // `add(lane, element)` for each element, with lanes 0 to LANES - 1 in turn. `load(i)` returns a pack, with 0 beyond the end.
-template <int LANES, int NEAR, int AT_ONCE, class Load, class Add>
+template <int LANES, int NEIGHBOURS, int AT_ONCE, class Load, class Add>
 DEV void each_element(int first, int len, int step, const Load& load, const Add& add) {
-    static_assert(AT_ONCE * NEAR % LANES == 0, "each batch begins with lane 0");
+    static_assert(AT_ONCE * NEIGHBOURS % LANES == 0, "each batch begins with lane 0");
     for (int i = first; i < len; i += AT_ONCE * step) {
         decltype(load(0)) loaded[AT_ONCE]; // so that all are under way at once
 #pragma unroll
@@ -262,7 +260,7 @@ DEV void each_element(int first, int len, int step, const Load& load, const Add&
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++) {
 #pragma unroll
-            for (int j = 0; j < NEAR; j++) add((k * NEAR + j) % LANES, loaded[k].element[j]);
+            for (int j = 0; j < NEIGHBOURS; j++) add((k * NEIGHBOURS + j) % LANES, loaded[k].element[j]);
         }
     }
 }
@@ -280,7 +278,7 @@ struct Reader {
     DEV_METHOD void add_rows(double* sums, const Term& of, word from, int rows) const {
         for (word i = from; i < from + rows; i++) sums[0] += term_at(of, data, place_of(i), dtype);
     }
-    template <int TEAM> static constexpr int NEAR = 1;
+    template <int TEAM> static constexpr int NEIGHBOURS = 1;
     template <int TEAM> DEV_METHOD void add(double* lanes, const Term& of, word from, int thread, int len) const {
         static_assert(TEAM == 32, "a thread has one lane");
         for (int i = thread; i < len; i += TEAM) lanes[0] += term_at(of, data, place_of(from + i), dtype);
@@ -296,12 +294,12 @@ template <class T> struct TypedReader {
     static constexpr int dtype = code_of<T>::value;
 
     DEV_METHOD TypedReader moved(word by) const { return TypedReader{data + by, table, layout, stride}; }
-    template <int TEAM> static constexpr int NEAR = NEIGHBOURS<T, TEAM>;
+    template <int TEAM> static constexpr int NEIGHBOURS = ::NEIGHBOURS<T, TEAM>;
     template <int TEAM> DEV_METHOD void add(double* lanes, const Term& of, word from, int thread, int len) const {
-        enum : int { LANES = 32 / TEAM, SIDE = NEAR<TEAM> };
-        typedef Pack<T, SIDE> Neighbours;
+        enum : int { LANES = 32 / TEAM, N = NEIGHBOURS<TEAM> };
+        typedef Pack<T, N> Neighbours;
         auto each = [&](auto at_once, auto load) {
-            each_element<LANES, SIDE, decltype(at_once)::value>(SIDE * thread, len, SIDE * TEAM, load, [&](int lane, T element) {
+            each_element<LANES, N, decltype(at_once)::value>(N * thread, len, N * TEAM, load, [&](int lane, T element) {
                 const double x = widen(element) * of.by;
                 lanes[lane] += x * x;
             });
@@ -310,21 +308,21 @@ template <class T> struct TypedReader {
             each(at_once, [&](int i) {
                 Neighbours found = {};
 #pragma unroll
-                for (int j = 0; j < SIDE; j++) {
+                for (int j = 0; j < N; j++) {
                     if (i + j < len) found.element[j] = element(i + j);
                 }
                 return found;
             });
         };
         const T* own = data + from * stride;
-        if (SIDE > 1 && stride == 1 && len % SIDE == 0 && reinterpret_cast<word>(own) % sizeof(Neighbours) == 0) {
-            each(Count<16 / SIDE>(), [&](int i) {
+        if (N > 1 && stride == 1 && len % N == 0 && reinterpret_cast<word>(own) % sizeof(Neighbours) == 0) {
+            each(Count<16 / N>(), [&](int i) {
                 return i < len ? *reinterpret_cast<const Neighbours*>(own + i) : Neighbours();
             });
         } else if (stride) {
-            each_of(Count<16 / SIDE>(), [&](int i) { return own[i * stride]; });
+            each_of(Count<16 / N>(), [&](int i) { return own[i * stride]; });
         } else {
-            each_of(Count<LANES / SIDE>(), [&](int i) { return data[far_offset(table + layout, from + i)]; });
+            each_of(Count<LANES / N>(), [&](int i) { return data[far_offset(table + layout, from + i)]; });
         }
     }
     DEV_METHOD u64 key(word, double) const { return 0; }
@@ -521,8 +519,9 @@ DEV Total sum_of_spans(SpanSum sum) {
     return sum.all;
 }
 
-// The first span of a tensor. Of the tensor after the last one: the end.
-DEV word first_span(const Params& p, const word* table, word tensor) { return table[p.w[TENSOR_SPANS] + tensor]; }
+// The first span of a tensor. Of the tensor after the last one: the end. The table begins with the first slot of each span and the
+// end; these numbers follow.
+DEV word first_span(const Params& p, const word* table, word tensor) { return table[p.w[SPANS] + 1 + tensor]; }
 
 // The results of one part, of blocks and of spans.
 DEV double* of_blocks(const Params& p, int part) { return at<double>(p.w[PARTS_AT]) + part * p.w[SLOTS]; }
@@ -803,7 +802,7 @@ template <class T, bool DEEP> KERNEL_FOR(3) sums(const __grid_constant__ Params 
 template <int TEAM, class R> DEV double sum_of_block(int thread, const R& reader, const Term& term, word from, int len) {
     double lanes[32 / TEAM] = {};
     reader.template add<TEAM>(lanes, term, from, thread, len);
-    return fold<TEAM, R::template NEAR<TEAM>>(lanes);
+    return fold<TEAM, R::template NEIGHBOURS<TEAM>>(lanes);
 }
 
 template <int TEAM, class R> DEV u64 max_of_block(int thread, const R& reader, double by, word from, word len) {
@@ -911,7 +910,7 @@ DEV Total total_of_chunk(const double* results, const double* limbs, int blocks)
 // Reduces the results of a span's blocks, by a block of threads: part by part, a thread for each chunk; then a thread for each
 // part adds up the chunks. While a part is added up, the next one is loaded.
 DEV void end_of_span(const Params& p, const word* table, u32 parts, double (*near)[2 * SPAN_TOTALS], Stage& stage) {
-    const word span = blockIdx.x, *slots = table + p.w[SPAN_SLOTS] + span, first = slots[0];
+    const word span = blockIdx.x, *slots = table + span, first = slots[0];
     const int blocks = static_cast<int>(slots[1] - first);
     const int chunks = (blocks + CHUNK_BLOCKS - 1) / CHUNK_BLOCKS, chunk = threadIdx.x, before = chunk * CHUNK_BLOCKS;
     double loaded[Stage::EACH_THREAD]; // so that all are under way at once
