@@ -21,12 +21,12 @@ use _core::isa::{Isa, Level, Op};
 use _core::kernel::clip::Clip;
 use _core::kernel::map::{AnyChange, Apply, Map};
 use _core::kernel::max::MaxAbs;
-use _core::kernel::power::Power;
+use _core::kernel::power::{Power, PowerTerms};
 use _core::kernel::scale::Scale;
 use _core::kernel::sum::{Abs, Square, Sum};
 use _core::parallel;
 use _core::parallel::Crew;
-use _core::parallel::reduce::{Order, norm, norm_of_view};
+use _core::parallel::reduce::{AnyView, Order, norm_of_view, norm_of_views};
 use _core::scaled::{Factor, Scaled};
 use _core::walk::View;
 use criterion::{Criterion, SamplingMode, Throughput};
@@ -242,7 +242,8 @@ fn sums<T: Scalable>(criterion: &mut Criterion) {
     let dtype = T::DTYPE.name();
     for size in SIZES {
         let mut data = numbers::<T>(size.0);
-        let term = Power::new(P, Scaled::new(black_box(PEAK), 0));
+        let power = Power::new(P, Scaled::new(black_box(PEAK), 0));
+        let mut terms = vec![0.0; size.0];
 
         compare!(criterion, "sum_of_squares", dtype, size, passes: 1;
             "kernel": |isa| isa.run(Sum { data: black_box(&data), term: Square });
@@ -251,7 +252,10 @@ fn sums<T: Scalable>(criterion: &mut Criterion) {
             "kernel": |isa| isa.run(Sum { data: black_box(&data), term: Abs });
             data.[iter | par_iter]().map(|x| x.size()).sum::<f64>());
         compare!(criterion, "sum_of_powers", dtype, size, passes: 1;
-            "kernel": |isa| isa.run(Sum { data: black_box(&data), term });
+            "kernel": |isa| {
+                isa.run(PowerTerms { from: black_box(&data), to: &mut terms, power });
+                isa.run(Sum { data: &terms, term: Abs })
+            };
             data.[iter | par_iter]().map(|x| x.size().powf(P)).sum::<f64>());
     }
 }
@@ -353,7 +357,8 @@ fn read_on_all_threads(isa: Isa, data: &[f32]) -> u32 {
 }
 
 fn norm_on_all_threads<T: Element>(isa: Isa, data: &[T], order: Order) -> f64 {
-    norm(isa, &Crew::new(), &[View::Dense(data).into()], order).map_or(f64::NAN, Scaled::to_f64)
+    let views: &[AnyView<'_>] = &[View::Dense(data).into()];
+    norm_of_views(isa, &Crew::new(), &views, order).map_or(f64::NAN, Scaled::to_f64)
 }
 
 /// Memory bandwidth, and the complete path of a norm.

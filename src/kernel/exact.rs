@@ -90,7 +90,8 @@ const AT_ONCE: usize = 1 << 17;
 /// Adds up elements of any dtypes.
 pub struct Accumulator {
     power: Power,
-    sum: ExactSum,
+    /// The sum so far.
+    pub sum: ExactSum,
     table: Vec<u128>,
     /// Whether the table contains only zeros.
     is_empty: bool,
@@ -102,11 +103,6 @@ impl Accumulator {
         let mut table = vec_with_room(PLACES)?;
         table.resize(PLACES, 0);
         Ok(Self { power, sum: ExactSum::default(), table, is_empty: true })
-    }
-
-    /// The sum so far.
-    pub fn sum(&self) -> &ExactSum {
-        &self.sum
     }
 
     /// Adds the moduli of elements, or their squares. A complex modulus is rounded to float64 first.

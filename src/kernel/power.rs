@@ -5,9 +5,9 @@
 //! the exponential. That suffices for a p-norm: an error `d` of a logarithm changes the norm by the factor `2^d`, and an error
 //! of an exponential by its `p`th part.
 
-use super::sum::{PART, Part, Term};
+use super::sum::Term;
 use crate::element::Element;
-use crate::isa::Aligned;
+use crate::isa::{Aligned, Level, Op};
 use crate::scaled::{Scaled, power_of_two};
 use std::f64::consts::FRAC_1_SQRT_2;
 
@@ -175,27 +175,34 @@ impl Power {
     }
 }
 
-impl<T: Element> Term<T> for Power {
-    const APART: bool = true;
+/// Elements of one loop.
+const PART: usize = 128;
 
-    #[inline(always)]
-    fn of(&self, x: T) -> f64 {
-        let (exponent, s) = self.reduce(x);
-        exp2(self.scaled_log(exponent, s))
-    }
+/// Writes the terms of elements.
+pub struct PowerTerms<'a, T> {
+    /// The elements.
+    pub from: &'a [T],
+    /// The terms to write, as many as elements.
+    pub to: &'a mut [f64],
+    /// The power.
+    pub power: Power,
+}
 
+impl<T: Element> Op for PowerTerms<'_, T> {
+    type Output = ();
     #[inline(always)]
-    fn of_part(&self, part: &[T], Aligned(terms): &mut Part) {
+    fn eval<L: Level>(self, _: L) {
         let Aligned(exponents) = &mut Aligned([0.0; PART]);
-        let terms = &mut terms[..part.len()];
-        for ((term, exponent), x) in terms.iter_mut().zip(&mut *exponents).zip(part) {
-            (*exponent, *term) = self.reduce(*x);
-        }
-        for (term, exponent) in terms.iter_mut().zip(exponents) {
-            *term = self.scaled_log(*exponent, *term);
-        }
-        for term in terms {
-            *term = exp2(*term);
+        for (terms, part) in self.to.chunks_mut(PART).zip(self.from.chunks(PART)) {
+            for ((term, exponent), x) in terms.iter_mut().zip(&mut *exponents).zip(part) {
+                (*exponent, *term) = self.power.reduce(*x);
+            }
+            for (term, exponent) in terms.iter_mut().zip(&*exponents) {
+                *term = self.power.scaled_log(*exponent, *term);
+            }
+            for term in terms {
+                *term = exp2(*term);
+            }
         }
     }
 }

@@ -18,20 +18,11 @@ const PIECE: usize = 8;
 /// Elements of one block.
 pub const BLOCK: usize = 64 * LANES;
 
-/// Elements whose terms are computed at a time, in a separate loop: whole rows of lanes.
-pub const PART: usize = 4 * LANES;
-
-/// The terms of a part.
-pub type Part = Aligned<[f64; PART]>;
-
 /// Elements of float16 that are converted to float32 at a time.
 const WIDENED: usize = 8 * LANES;
 
 /// The term that an element adds to the sum.
 pub trait Term<T: Copy>: Copy + Sync {
-    /// Whether terms are computed in one loop and added in another. A term that needs a dozen registers leaves none for the
-    /// lanes.
-    const APART: bool = false;
     /// See [`Op::CONVERTS`]: whether a term costs only its conversion from float32 and an addition.
     const CONVERTS: bool = false;
     /// The term of `x`.
@@ -40,14 +31,6 @@ pub trait Term<T: Copy>: Copy + Sync {
     #[inline(always)]
     fn add<L: Level>(&self, sum: f64, x: T) -> f64 {
         sum + self.of(x)
-    }
-
-    /// The terms of at most [`PART`] elements, for [`Term::APART`].
-    #[inline(always)]
-    fn of_part(&self, part: &[T], Aligned(terms): &mut Part) {
-        for (term, x) in terms.iter_mut().zip(part) {
-            *term = self.of(*x);
-        }
     }
 }
 
@@ -215,33 +198,14 @@ impl<T: Element, F: Term<T> + Term<f32>> Op for Sum<'_, T, F> {
                     prefetch_ahead(part, distance);
                     let singles = &mut singles[..part.len()];
                     to_singles(level, part, singles);
-                    add_block::<L, f32, _>(&mut lanes.0, singles, term, 0);
+                    add::<L, _>(&mut lanes.0, singles, term, 0);
                 }
             } else {
-                add_block::<L, T, _>(&mut lanes.0, block, term, distance);
+                add::<L, _>(&mut lanes.0, block, term, distance);
             }
             total.add(fold(&lanes));
         }
         total
-    }
-}
-
-/// Adds the terms of elements. A separate loop computes the terms first, if they are [`Term::APART`].
-#[inline(always)]
-fn add_block<L: Level, T: Element, F: Term<T>>(
-    lanes: &mut [f64; LANES],
-    data: &[T],
-    term: F,
-    distance: usize,
-) {
-    if !F::APART {
-        return add::<L, _>(lanes, data, term, distance);
-    }
-    let mut terms = Aligned([0.0; PART]);
-    for part in data.chunks(PART) {
-        prefetch_ahead(part, distance);
-        term.of_part(part, &mut terms);
-        add::<L, _>(lanes, &terms.0[..part.len()], Abs, 0);
     }
 }
 

@@ -197,31 +197,26 @@ impl<T: Scalable> Strip<'_, T> {
             return; // the output is right already
         }
         let kind = FactorKind { is_plain, rounding: rule.rounding() };
-        let then = then.as_ref().map(|then| &then[..factors.len()]);
-        if T::PARTS == 1 {
-            self.write(isa, factors, then, kind, streams);
-        } else {
-            self.write_parts(isa, factors, then, kind, streams);
+        self.write(isa, factors, kind, streams);
+        if let Some(then) = then {
+            self.source = None;
+            let count = factors.len();
+            self.write(isa, &then[..count], kind, false);
         }
     }
 
-    /// [`Strip::write`] with one factor for each element. This is out of line, so that its stack frame does not add to that of the
-    /// sums.
+    /// Writes the columns times their factors. This is out of line, so that its stack frame does not add to that of the sums.
     #[inline(never)]
-    fn write_parts(self, isa: Isa, factors: &[f64], then: Option<&[f64]>, kind: FactorKind, streams: bool) {
-        let for_parts = |factors: &[f64]| {
-            let mut each = [0.0; WIDEST_STRIP];
-            each.chunks_mut(T::PARTS).zip(factors).for_each(|(each, by)| each.fill(*by));
-            each
-        };
-        let then = then.map(for_parts);
-        self.write(isa, &for_parts(factors), then.as_ref().map(<[f64; _]>::as_slice), kind, streams);
-    }
-
-    /// Writes the columns times their factors, one for each part of an element. `then`: the second steps of the factors.
-    fn write(self, isa: Isa, factors: &[f64], then: Option<&[f64]>, kind: FactorKind, streams: bool) {
+    fn write(&mut self, isa: Isa, factors: &[f64], kind: FactorKind, streams: bool) {
         let (source, [len, inner], width) = (self.source, self.shape, self.width * T::PARTS);
-        let guard = (streams && then.is_none()).then(StreamGuard::begin);
+        let mut of_parts = [0.0; WIDEST_STRIP];
+        let factors = if T::PARTS == 1 {
+            factors
+        } else {
+            of_parts.chunks_mut(T::PARTS).zip(factors).for_each(|(parts, by)| parts.fill(*by));
+            &of_parts
+        };
+        let guard = streams.then(StreamGuard::begin);
         let scale = |place: usize, to: &mut [T::Part], factors: &[f64]| {
             let from = source.map(|source| &source[place..place + to.len()]);
             match (from, &guard) {
@@ -233,32 +228,20 @@ impl<T: Scalable> Strip<'_, T> {
                 _ => isa.run(ScaleEach { from, to, factors, kind }),
             }
         };
-        let scale_again =
-            |to: &mut [T::Part], factors: &[f64]| isa.run(ScaleEach { from: None, to, factors, kind });
-        match self.output {
+        match &mut self.output {
             Output::Whole(matrices) => {
                 let at_once = (SHORT_ROWS / width).clamp(1, len);
                 let mut room = [0.0; SHORT_ROWS];
                 for (i, matrix) in matrices.chunks_exact_mut(len * inner).enumerate() {
-                    let own = i * width..(i + 1) * width;
-                    let factors = repeated(&factors[own.clone()], at_once, &mut room);
+                    let factors = repeated(&factors[i * width..(i + 1) * width], at_once, &mut room);
                     for (k, to) in matrix.chunks_mut(at_once * inner).enumerate() {
                         scale((i * len + k * at_once) * inner, to, &factors[..to.len()]);
-                    }
-                    if let Some(then) = then {
-                        let factors = repeated(&then[own], at_once, &mut room);
-                        matrix
-                            .chunks_mut(at_once * inner)
-                            .for_each(|to| scale_again(to, &factors[..to.len()]));
                     }
                 }
             }
             Output::Parts(parts) => {
-                for (row, to) in parts.into_iter().enumerate() {
+                for (row, to) in parts.iter_mut().enumerate() {
                     scale(row * inner, to, &factors[..width]);
-                    if let Some(then) = then {
-                        scale_again(to, &then[..width]);
-                    }
                 }
             }
         }

@@ -81,13 +81,10 @@ impl Crew {
             return Ok(());
         };
         let jobs = Mutex::new(jobs);
-        self.run_pass(&pool, bytes / BYTES_PER_WORKER, &|from| {
+        self.run_pass(&pool, bytes / BYTES_PER_WORKER, &|is_caller| {
             // The iterator is intact after a panic of another thread.
             let mut jobs = jobs.lock().unwrap_or_else(PoisonError::into_inner);
-            let job = match from {
-                End::Front => jobs.next(),
-                End::Back => jobs.next_back(),
-            };
+            let job = if is_caller { jobs.next() } else { jobs.next_back() };
             drop(jobs);
             job.map(work).is_some()
         });
@@ -104,7 +101,7 @@ impl Crew {
             pool.wake(Arc::new(move || helpers.help()), missing);
         }
         let mut own = 0;
-        while take(End::Front) {
+        while take(true) {
             own += 1;
         }
         drop(pass);
@@ -125,15 +122,9 @@ impl Drop for Crew {
     }
 }
 
-/// The end of the list of jobs from which a thread takes one.
-#[derive(Clone, Copy)]
-enum End {
-    Front,
-    Back,
-}
-
-/// A pass as the threads see it: takes a job and does it; false if none is left.
-type Take<'a> = dyn Fn(End) -> bool + Sync + 'a;
+/// A pass as the threads see it: takes a job and does it; false if none is left. The caller takes jobs from the front, and workers
+/// from the back.
+type Take<'a> = dyn Fn(bool) -> bool + Sync + 'a;
 
 /// The state that the workers of a call share. It outlives the call if a worker arrives late.
 #[derive(Default)]
@@ -202,7 +193,7 @@ impl Helpers {
     /// Does one job, if one is left. Does not wait for a pass that is being opened or closed.
     fn take_one(&self) -> bool {
         let Ok(pass) = self.pass.try_read() else { return false };
-        let taken = catch_unwind(AssertUnwindSafe(|| pass.is_some_and(|take| take(End::Back))));
+        let taken = catch_unwind(AssertUnwindSafe(|| pass.is_some_and(|take| take(false))));
         let is_job = *taken.as_ref().unwrap_or(&false);
         self.done.fetch_add(usize::from(is_job), Ordering::Relaxed);
         if let Err(panic) = taken {

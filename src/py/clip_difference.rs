@@ -126,7 +126,9 @@ fn norm_of_differences<'a, 'py: 'a>(
             }, return Err(internal("differences of integers")));
         }
         let views = views.as_slice();
-        Ok(detached(py, views.bytes(), || reduce::norm(Isa::current(), &Crew::new(), views, order))?)
+        Ok(detached(py, views.bytes(), || {
+            reduce::norm_of_views(Isa::current(), &Crew::new(), &views, order)
+        })?)
     };
     let found = norm(1.0)?;
     if found.is_finite() {

@@ -40,7 +40,7 @@ pub(super) fn norm_of_arrays<'py: 'a, 'a>(
     order: Order,
 ) -> PyResult<Scaled> {
     with_views(arrays, order.is_of_squares(), |views| {
-        detached(py, views.bytes(), || reduce::norm(Isa::current(), &Crew::new(), views, order))
+        detached(py, views.bytes(), || reduce::norm_of_views(Isa::current(), &Crew::new(), &views, order))
     })
 }
 

@@ -21,10 +21,10 @@ use _core::kernel::scale::Scale;
 use _core::parallel::Crew;
 use _core::parallel::THREADS;
 use _core::parallel::elementwise::{AnyTask, Task, apply_elementwise, scale};
-use _core::parallel::reduce::{AnyView, CHUNK, Order, norm, norm_of_view};
+use _core::parallel::reduce::{AnyView, CHUNK, Order, norm_of_view};
 use _core::scaled::Factor;
 use _core::walk::{Axis, Layout, Memory, Slices, Target, Uniform, View};
-use common::{clip_rows, slice_norms};
+use common::{clip_rows, norm, slice_norms};
 
 /// The system's allocator, with a count for each thread.
 struct Counting;

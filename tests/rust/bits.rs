@@ -17,7 +17,7 @@ use std::fmt::Write;
 use std::fs;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 
-use crate::common::{Random, alone, clip_columns, clip_rows, slice_norms};
+use crate::common::{Random, alone, clip_columns, clip_rows, norm, slice_norms};
 use _core::element::{Bf16, Bool, Complex, Element, F16, Ordered, Real};
 use _core::isa::{Isa, StreamGuard};
 use _core::kernel::clip::Clip;
@@ -28,7 +28,7 @@ use _core::parallel::Crew;
 use _core::parallel::THREADS;
 use _core::parallel::columns::is_column;
 use _core::parallel::elementwise::{AnyTask, Task, apply_elementwise, scale};
-use _core::parallel::reduce::{AnyView, CHUNK, Order, norm, norm_of_view};
+use _core::parallel::reduce::{AnyView, CHUNK, Order, norm_of_view};
 use _core::scaled::{Factor, Rounding, Scaled, power_of_two};
 use _core::walk::{
     Axis, Bounds, Broadcast, Cells, Factors, Layout, Memory, Slices, Target, Uniform, View, Work,

@@ -24,7 +24,7 @@ use _core::kernel::clip::{AnyOutside, Between, Clip, ClipEach};
 use _core::kernel::halves::{HalfTimes, ScaleHalves};
 use _core::kernel::map::{AnyChange, Apply, ApplyEach};
 use _core::kernel::max::{MaxAbs, MaxRow};
-use _core::kernel::power::{HalfPower, Power};
+use _core::kernel::power::{HalfPower, PowerTerms};
 use _core::kernel::rows::{FromSingles, ScaleRows};
 use _core::kernel::scale::Times;
 use _core::kernel::scale_each::ScaleEach;
@@ -289,10 +289,10 @@ fn probes() -> Vec<Probe> {
         probe::<Sum<'_, Bf16, Abs>>(SUM, [251, 99, 53]),
         probe::<Sum<'_, f64, HalfPower<3>>>(SUM, [205, 86, 51]),
         probe::<Sum<'_, f64, HalfPower<6>>>(SUM, [302, 103, 59]),
-        probe::<Sum<'_, f32, Power>>(Done("divpd", 8), [1243, 457, 182]),
-        probe::<Sum<'_, f32, Power>>(Done("psllq", 8), [1462, 640, 292]),
-        probe::<Sum<'_, f64, Power>>(Done("divpd", 8), [1206, 438, 173]),
-        probe::<Sum<'_, f64, Power>>(Done("psllq", 8), [1462, 658, 292]),
+        probe::<PowerTerms<'_, f32>>(Done("divpd", 8), [1243, 457, 182]),
+        probe::<PowerTerms<'_, f32>>(Done("psllq", 8), [1462, 640, 292]),
+        probe::<PowerTerms<'_, f64>>(Done("divpd", 8), [1206, 438, 173]),
+        probe::<PowerTerms<'_, f64>>(Done("psllq", 8), [1462, 658, 292]),
         probe::<Sum<'_, F16, Square>>(SQUARE, [0, 44, 27]),
         probe::<Sum<'_, F16, Abs>>(SUM, [0, 64, 35]),
         probe::<Sum<'_, F16, Abs>>(Done("cvtph2ps", 4), [0, 28, 23]),

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 
-use crate::common::{Random, alone, clip_columns, clip_rows, slice_norms};
+use crate::common::{Random, alone, clip_columns, clip_rows, norm, slice_norms, term_of};
 use _core::element::{Bf16, Bool, Complex, Element, F16, Ordered, Real, Scalable};
 use _core::isa::Isa;
 use _core::kernel::clip::Clip;
@@ -14,11 +14,11 @@ use _core::kernel::map::Map;
 use _core::kernel::power::{Power, half_power_root};
 use _core::kernel::scale::Scale;
 use _core::kernel::scale_each::FactorKind;
-use _core::kernel::sum::{BLOCK, Term};
+use _core::kernel::sum::BLOCK;
 use _core::parallel::Crew;
 use _core::parallel::columns::{is_column, scale_columns};
 use _core::parallel::elementwise::{AnyTask, Task, apply_elementwise, scale};
-use _core::parallel::reduce::{AnyView, CHUNK, Order, norm, norm_of_view, norms_into};
+use _core::parallel::reduce::{AnyView, CHUNK, Order, norm_of_view, norms_into};
 use _core::parallel::rows::{Rule, scale_rows};
 use _core::parallel::{MAX_THREADS, THREADS};
 use _core::scaled::{Factor, Limit, NonFinite, Rounding, Scaled, power_of_two};
@@ -407,7 +407,7 @@ fn lists_are_summed_in_the_documented_order() {
             Scaled::new(Naive::of_list(&arrays, |x| x * x).sqrt(), 0),
             Scaled::new(peak, 0),
             if peak > 0.0 {
-                power.root(peak_of, Naive::of_list(&arrays, |x| power.of(x)))
+                power.root(peak_of, Naive::of_list(&arrays, |x| term_of(power, x)))
             } else {
                 Scaled::ZERO
             },

@@ -4,31 +4,22 @@ use std::iter;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use super::difference::Difference;
 use super::order::{Order, Reduction};
 use super::pass::{CHUNK, SHORT, Terms, sums_directly, with_direct_term};
 use crate::element::{Dtype, Element};
 use crate::error::{Result, vec_with_room};
 use crate::isa::Isa;
-use crate::kernel::difference::Minus;
 use crate::kernel::exact::{Accumulator, ExactSum, Power};
 use crate::kernel::sum::{Spans, SumEach, Total, is_plain_sum};
 use crate::parallel::{Crew, job_bytes, work_of};
 use crate::scaled::Scaled;
-use crate::walk::View;
 
 /// A view of any dtype, or a difference.
 pub struct AnyView<'a>(Box<dyn Terms + 'a>);
 
-impl<'a, T: Element> From<View<'a, T>> for AnyView<'a> {
-    fn from(view: View<'a, T>) -> Self {
-        Self(Box::new(view))
-    }
-}
-
-impl<'a, T: Minus> From<Difference<'a, T>> for AnyView<'a> {
-    fn from(difference: Difference<'a, T>) -> Self {
-        Self(Box::new(difference))
+impl<'a, T: Terms + 'a> From<T> for AnyView<'a> {
+    fn from(terms: T) -> Self {
+        Self(Box::new(terms))
     }
 }
 
@@ -47,37 +38,31 @@ pub trait Views: Sync {
     }
     /// Passes the first arrays of a range to `sums`, up to the first array that is not dense, has another dtype or is not taken
     /// by `sums`. Returns the number of these arrays.
-    fn sum_short(&self, range: Range<usize>, sums: impl ShortSums) -> usize {
+    fn sum_short(&self, range: Range<usize>, sums: EachSum<'_, impl FnMut(Total)>) -> usize {
         let _ = (range, sums);
         0
     }
 }
 
-/// Adds up short arrays that are dense and have one dtype.
-pub trait ShortSums {
-    /// Whether arrays of this dtype and of `len` elements are added up here.
-    fn takes<T: Element>(&self, len: usize) -> bool;
-    /// Adds up arrays.
-    fn add<'a, T: Element>(self, arrays: impl ExactSizeIterator<Item = &'a [T]>);
-}
-
 /// The number of short arrays that one call of a kernel sums. Their sums take 512 bytes of the stack.
 const ARRAYS_PER_CALL: usize = 64;
 
-/// Calls `each` with the sum of each array.
-struct EachSum<'a, E> {
+/// Adds up short arrays that are dense and have one dtype, and calls `each` with the sum of each.
+pub struct EachSum<'a, E> {
     isa: Isa,
     pass: Reduction,
     each: &'a mut E,
 }
 
-impl<E: FnMut(Total)> ShortSums for EachSum<'_, E> {
-    fn takes<T: Element>(&self, len: usize) -> bool {
+impl<E: FnMut(Total)> EachSum<'_, E> {
+    /// Whether arrays of this dtype and of `len` elements are added up here.
+    pub fn takes<T: Element>(&self, len: usize) -> bool {
         // float16 is converted first, array by array.
         T::DTYPE != Dtype::F16 && len <= SHORT && sums_directly::<T>(len, self.pass)
     }
 
-    fn add<'a, T: Element>(self, mut arrays: impl ExactSizeIterator<Item = &'a [T]>) {
+    /// Adds up arrays.
+    pub fn add<'a, T: Element>(self, mut arrays: impl ExactSizeIterator<Item = &'a [T]>) {
         let mut sums = [0.0; ARRAYS_PER_CALL];
         while arrays.len() > 0 {
             let sums = &mut sums[..arrays.len().min(ARRAYS_PER_CALL)];
@@ -117,11 +102,6 @@ impl Views for &[AnyView<'_>] {
 }
 
 /// The norm of all elements of all arrays.
-pub fn norm(isa: Isa, crew: &Crew, arrays: &[AnyView<'_>], order: Order) -> Result<Scaled> {
-    norm_of_views(isa, crew, &arrays, order)
-}
-
-/// The norm of all elements of all arrays of any list.
 pub fn norm_of_views(isa: Isa, crew: &Crew, arrays: &impl Views, order: Order) -> Result<Scaled> {
     let leaves_range = || (0..arrays.count()).any(|at| arrays.with(at, |array| array.leaves_range()));
     let list = List::new(isa, arrays, order.cost())?;
@@ -136,7 +116,7 @@ pub fn exact_sum(isa: Isa, crew: &Crew, arrays: &[AnyView<'_>], power: Power) ->
     let add = |parts: &mut dyn Iterator<Item = (&dyn Terms, Range<usize>)>| {
         let own = Accumulator::new(power).map(|mut own| {
             parts.for_each(|(array, range)| array.add_exactly(isa, range, &mut own));
-            *own.sum()
+            own.sum
         });
         let mut total = total.lock().unwrap_or_else(PoisonError::into_inner);
         match (&mut *total, own) {
@@ -157,30 +137,24 @@ pub fn exact_sum(isa: Isa, crew: &Crew, arrays: &[AnyView<'_>], power: Power) ->
     total.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The norm of each array, with the bits that [`norm`] of the array alone has.
+/// The norm of each array, with the bits that [`norm_of_views`] of the array alone has.
 pub fn norms_of_views(isa: Isa, crew: &Crew, arrays: &impl Views, order: Order) -> Result<Vec<Scaled>> {
     let mut norms = vec_with_room(arrays.count())?;
-    let alone = |at| arrays.with(at, |array| norm_of_views(isa, crew, &array, order));
-    let (Order::One | Order::Two | Order::Square, Some(first)) = (order, order.first()) else {
-        for at in 0..arrays.count() {
-            norms.push(alone(at)?);
-        }
-        return Ok(norms);
-    };
-    let mut failed = None;
-    List::new(isa, arrays, 1)?.each_sum(crew, first, |sum| {
-        // An array whose sum may have left float64's range is read again.
-        let norm = match (sum.value(), order) {
-            (sum, _) if !is_plain_sum(sum) => alone(norms.len()),
-            (sum, Order::Two) => Ok(Scaled::new(sum.sqrt(), 0)),
-            (sum, _) => Ok(Scaled::new(sum, 0)),
+    if let (Order::One | Order::Two | Order::Square, Some(first)) = (order, order.first()) {
+        List::new(isa, arrays, 1)?.each_sum(crew, first, |sum| norms.push(Scaled::new(sum.value(), 0)))?;
+    }
+    norms.resize(arrays.count(), Scaled::ZERO);
+    for (at, norm) in norms.iter_mut().enumerate() {
+        // An array whose sum may have left float64's range, or is not known, is read from the beginning.
+        *norm = match (norm.to_f64(), order) {
+            (sum, _) if !is_plain_sum(sum) => {
+                arrays.with(at, |array| norm_of_views(isa, crew, &array, order))?
+            }
+            (sum, Order::Two) => Scaled::new(sum.sqrt(), 0),
+            _ => *norm,
         };
-        norms.push(norm.unwrap_or_else(|error| {
-            failed = Some(error);
-            Scaled::ZERO
-        }));
-    })?;
-    failed.map_or(Ok(norms), Err)
+    }
+    Ok(norms)
 }
 
 /// The arrays of one call, and the cost of passes over them.

@@ -8,6 +8,7 @@ use crate::element::{Dtype, Element, F16};
 use crate::isa::{Isa, slice_of};
 use crate::kernel::exact::Accumulator;
 use crate::kernel::max::MaxAbs;
+use crate::kernel::power::PowerTerms;
 use crate::kernel::rows::{MAX_ROWS_AT_ONCE, PlainNorms, ToSingles};
 use crate::kernel::sum::{Abs, BLOCK, Rescaled, SHORT_ROW, Square, Sum, SumEach, SumShortRows, Total};
 use crate::kernel::widen::Widen;
@@ -17,38 +18,55 @@ use crate::walk::{Slices, View, with_scratch};
 /// Elements that one thread sums at a time: a multiple of [`BLOCK`], so that a chunk cuts no block.
 pub const CHUNK: usize = 64 * BLOCK;
 
-/// Evaluates `$body` with the term of the matching pass.
-macro_rules! match_term {
-    ($pass:expr, $term:ident => $body:expr; $($kind:pat => $of_kind:expr,)*) => {
-        match $pass { $($kind => { let $term = $of_kind; $body })* }
-    };
-}
-
 /// Evaluates `$body` with the term of a pass over magnitudes or squares, which have kernels for rows and columns of all dtypes.
 macro_rules! with_direct_term {
     ($pass:expr, $term:ident => $body:expr) => {{
         use $crate::kernel::sum::{Abs, Square};
-        $crate::parallel::reduce::pass::match_term!($pass, $term => $body; Reduction::Abs => Abs, _ => Square,)
+        if let Reduction::Abs = $pass {
+            let $term = Abs;
+            $body
+        } else {
+            let $term = Square;
+            $body
+        }
     }};
 }
 
-/// Evaluates `$body` with the term of any pass. If the pass rescales, the elements must be rescaled already.
+/// Evaluates `$body` with the term of any pass, for elements that [`Reduction::widen`] has converted if the pass rescales or
+/// raises to a power.
 macro_rules! with_term {
     ($pass:expr, $term:ident => $body:expr) => {{
         use $crate::kernel::power::HalfPower;
         use $crate::kernel::sum::{Abs, Square};
-        $crate::parallel::reduce::pass::match_term!($pass, $term => $body;
-            Reduction::Abs | Reduction::RescaledAbs(_) => Abs,
-            Reduction::Square | Reduction::RescaledSquare(_) => Square,
-            Reduction::HalfPower(1) => HalfPower::<1>,
-            Reduction::HalfPower(3) => HalfPower::<3>,
-            Reduction::HalfPower(6) => HalfPower::<6>,
-            Reduction::HalfPower(_) => HalfPower::<8>,
-            Reduction::Power(power) => power,
-        )
+        match $pass {
+            Reduction::Abs | Reduction::RescaledAbs(_) | Reduction::Power(_) => {
+                let $term = Abs;
+                $body
+            }
+            Reduction::Square | Reduction::RescaledSquare(_) => {
+                let $term = Square;
+                $body
+            }
+            Reduction::HalfPower(1) => {
+                let $term = HalfPower::<1>;
+                $body
+            }
+            Reduction::HalfPower(3) => {
+                let $term = HalfPower::<3>;
+                $body
+            }
+            Reduction::HalfPower(6) => {
+                let $term = HalfPower::<6>;
+                $body
+            }
+            Reduction::HalfPower(_) => {
+                let $term = HalfPower::<8>;
+                $body
+            }
+        }
     }};
 }
-pub(super) use {match_term, with_direct_term, with_term};
+pub(super) use {with_direct_term, with_term};
 
 impl Reduction {
     pub(super) fn of_slice<T: Element>(self, isa: Isa, data: &[T]) -> Total {
@@ -60,6 +78,7 @@ impl Reduction {
             _ if const { !T::DOUBLE && !(T::DIRECT && size_of::<T>() <= size_of::<f32>()) } => {
                 self.of_moduli(isa, data)
             }
+            Self::Power(_) => self.of_moduli(isa, data),
             Self::RescaledAbs(by) => isa.run(Sum { data, term: Rescaled(Abs, by) }),
             Self::RescaledSquare(by) => isa.run(Sum { data, term: Rescaled(Square, by) }),
             _ => with_term!(self, term => isa.run(Sum { data, term })),
@@ -87,8 +106,11 @@ impl Reduction {
         if let Self::Abs = self { T::LIMBS } else { 1 }
     }
 
-    /// Converts the elements to float64, and rescales them if this pass does.
+    /// Converts the elements to float64, and rescales them or raises them to a power if this pass does.
     pub(super) fn widen<T: Element>(self, isa: Isa, from: &[T], to: &mut [f64], limb: usize) {
+        if let Self::Power(power) = self {
+            return isa.run(PowerTerms { from, to, power });
+        }
         let by = if let Self::RescaledAbs(by) | Self::RescaledSquare(by) = self { by } else { 1.0 };
         let limb = (self.limbs::<T>() > 1).then_some(limb);
         isa.run(Widen { from, to, by, limb });

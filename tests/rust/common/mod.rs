@@ -7,8 +7,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use _core::element::{Element, Real};
 use _core::error::Result;
 use _core::isa::Isa;
+use _core::kernel::power::{Power, PowerTerms};
+use _core::parallel::Crew;
 use _core::parallel::columns::scale_columns;
-use _core::parallel::reduce::{Order, norms_into};
+use _core::parallel::reduce::{AnyView, Order, norm_of_views, norms_into};
 use _core::parallel::rows::{Rule, scale_rows};
 use _core::scaled::Scaled;
 use _core::walk::{Slices, Target, View};
@@ -17,6 +19,18 @@ use _core::walk::{Slices, Target, View};
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The norm of arrays as one.
+pub(crate) fn norm(isa: Isa, crew: &Crew, arrays: &[AnyView<'_>], order: Order) -> Result<Scaled> {
+    norm_of_views(isa, crew, &arrays, order)
+}
+
+/// `(|x| / peak)^p`, for a power with this peak.
+pub(crate) fn term_of<T: Element>(power: Power, x: T) -> f64 {
+    let to = &mut [0.0];
+    Isa::current().run(PowerTerms { from: &[x], to, power });
+    to[0]
 }
 
 /// Numbers that look random and are the same at every run (xorshift64*).
