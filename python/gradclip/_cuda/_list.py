@@ -90,7 +90,7 @@ class Tensors:
 class _Table:
     """The table of a list: its words, and where the rows of each dtype stand.
 
-    The table begins with the first slot of each span, and the end. Then come the first span of each tensor, and the end.
+    The table begins with the first slot of each span and the end. The first span of each tensor and the end follow.
     """
 
     words: Words
