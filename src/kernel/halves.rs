@@ -158,11 +158,11 @@ impl<T: Real, const TOWARD_ZERO: bool> Lines<T> for HalfTimes<TOWARD_ZERO> {
                 return made;
             }
         }
-        to_singles(level, from, &mut singles);
+        ToSingles { from, to: &mut singles }.eval(level);
         for single in &mut singles {
             *single = product::<T, _, TOWARD_ZERO>(*single, self.by);
         }
-        from_singles(level, &singles, &mut made);
+        FromSingles { from: &singles, to: &mut made }.eval(level);
         made
     }
 }
@@ -234,25 +234,45 @@ fn products_of_halves<const TOWARD_ZERO: bool, L: Level>(
     differ.iter().fold(0, |all, differ| all | differ) != 0
 }
 
-/// Converts 16-bit elements to float32, exactly, into a slice of the same length.
-#[inline(always)]
-pub fn to_singles<L: Level, T: Real>(level: L, from: &[T], to: &mut [f32]) {
-    if let Some(from) = slice_of::<F16, _>(from) {
-        return convert(from, to, |x| level.widen(x), F16::to_f32);
-    }
-    for (to, from) in to.iter_mut().zip(from) {
-        *to = from.widen() as f32;
+/// Converts 16-bit elements to float32, exactly.
+pub struct ToSingles<'a, T> {
+    /// The elements.
+    pub from: &'a [T],
+    /// The numbers to write, as many as elements.
+    pub to: &'a mut [f32],
+}
+
+impl<T: Real> Op for ToSingles<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn eval<L: Level>(self, level: L) {
+        if let Some(from) = slice_of::<F16, _>(self.from) {
+            return convert(from, self.to, |x| level.widen(x), F16::to_f32);
+        }
+        for (to, from) in self.to.iter_mut().zip(self.from) {
+            *to = from.widen() as f32;
+        }
     }
 }
 
-/// Converts float32 to 16-bit elements, rounded once, into a slice of the same length.
-#[inline(always)]
-pub fn from_singles<L: Level, T: Real>(level: L, from: &[f32], to: &mut [T]) {
-    if let Some(to) = slice_of_mut::<F16, _>(to) {
-        return convert(from, to, |x| level.narrow::<false>(x), F16::from_f32);
-    }
-    for (to, from) in to.iter_mut().zip(from) {
-        *to = T::narrow_single(*from);
+/// Converts float32 to 16-bit elements, rounded once.
+pub struct FromSingles<'a, T> {
+    /// The numbers.
+    pub from: &'a [f32],
+    /// The elements to write, as many as numbers.
+    pub to: &'a mut [T],
+}
+
+impl<T: Real> Op for FromSingles<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn eval<L: Level>(self, level: L) {
+        if let Some(to) = slice_of_mut::<F16, _>(self.to) {
+            return convert(self.from, to, |x| level.narrow::<false>(x), F16::from_f32);
+        }
+        for (to, from) in self.to.iter_mut().zip(self.from) {
+            *to = T::narrow_single(*from);
+        }
     }
 }
 
@@ -291,8 +311,9 @@ pub(super) fn by_singles<L: Level, T: Real>(
     let Aligned(singles) = &mut Aligned([0.0; WIDENED]);
     for (i, to) in to.chunks_mut(WIDENED).enumerate() {
         let (singles, place) = (&mut singles[..to.len()], i * WIDENED..i * WIDENED + to.len());
-        to_singles(level, from.map_or(&*to, |from| &from[place.clone()]), singles);
+        let from = from.map_or(&*to, |from| &from[place.clone()]);
+        ToSingles { from, to: &mut *singles }.eval(level);
         scale(singles, place);
-        from_singles(level, singles, to);
+        FromSingles { from: singles, to }.eval(level);
     }
 }

@@ -4,7 +4,6 @@
 //! Sums and scaling are separate operations: the compiler uses no wide registers in a loop over rows that contains the loops of
 //! both.
 
-use super::halves::{from_singles, to_singles};
 use super::sum::is_plain_sum;
 use super::truncate::product;
 use crate::element::{Dtype, Real};
@@ -17,38 +16,6 @@ pub const MAX_ROWS_AT_ONCE: usize = 32;
 /// Rows of fewer elements are scaled together with the elements after them. The last elements of longer rows are scaled as a
 /// chunk of this length.
 const CHUNK: usize = 32;
-
-/// Converts elements of 16 bits to float32, exactly.
-pub struct ToSingles<'a, T> {
-    /// The elements.
-    pub from: &'a [T],
-    /// The numbers to write, as many as elements.
-    pub to: &'a mut [f32],
-}
-
-impl<T: Real> Op for ToSingles<'_, T> {
-    type Output = ();
-    #[inline(always)]
-    fn eval<L: Level>(self, level: L) {
-        to_singles(level, self.from, self.to);
-    }
-}
-
-/// Converts float32 to elements of 16 bits, rounded once.
-pub struct FromSingles<'a, T> {
-    /// The numbers.
-    pub from: &'a [f32],
-    /// The elements to write, as many as numbers.
-    pub to: &'a mut [T],
-}
-
-impl<T: Real> Op for FromSingles<'_, T> {
-    type Output = ();
-    #[inline(always)]
-    fn eval<L: Level>(self, level: L) {
-        from_singles(level, self.from, self.to);
-    }
-}
 
 /// Scales rows of elements of type T; those of 16 bits have been converted to float32. Each row has a factor of its own, as
 /// [`Times`](super::scale::Times) requires it.

@@ -7,7 +7,7 @@
 
 use std::array;
 
-use super::halves::to_singles;
+use super::halves::ToSingles;
 use crate::element::{Dtype, Element, F16};
 use crate::isa::{Aligned, Level, Op, prefetch_ahead, prefetch_distance, slice_of};
 
@@ -197,7 +197,7 @@ impl<T: Element, F: Term<T> + Term<f32>> Op for Sum<'_, T, F> {
                 for part in halves.chunks(WIDENED) {
                     prefetch_ahead(part, distance);
                     let singles = &mut singles[..part.len()];
-                    to_singles(level, part, singles);
+                    ToSingles { from: part, to: &mut *singles }.eval(level);
                     add::<L, _>(&mut lanes.0, singles, term, 0);
                 }
             } else {

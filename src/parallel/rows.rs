@@ -6,7 +6,8 @@ use super::{Crew, WAKE_MIN_BYTES, work_of};
 use crate::element::{Ordered, Real};
 use crate::error::{Result, vec_with_room};
 use crate::isa::{Identity, Isa, LINE, slice_of, slice_of_mut};
-use crate::kernel::rows::{self, FromSingles, PlainFactors, ScaleRows, ToSingles};
+use crate::kernel::halves::{FromSingles, ToSingles};
+use crate::kernel::rows::{self, PlainFactors, ScaleRows};
 use crate::kernel::sum::BLOCK;
 use crate::scaled::{Factor, FromNorm, Limit, Rounding, Scaled};
 use crate::walk::{Slices, Store, Target, View, with_scratch};
@@ -211,13 +212,9 @@ impl<T: Real> Rows<'_, T> {
         };
         let (sums, factors) = (&mut scratch.sums[..count], &mut scratch.factors[..count]);
         let rows = from.or_else(|| slice_of(data)).unwrap_or_default();
-        let exact_zeros = if self.rule.order() == Order::One {
-            row_sums(isa, rows, [len; 2], Reduction::Abs, sums);
-            true
-        } else {
-            row_sums(isa, rows, [len; 2], Reduction::Square, sums);
-            has_exact_zeros(isa, rows, [len; 2], sums)
-        };
+        let pass = if self.rule.order() == Order::One { Reduction::Abs } else { Reduction::Square };
+        row_sums(isa, rows, [len; 2], pass, sums);
+        let exact_zeros = has_exact_zeros(isa, rows, [len; 2], pass, sums);
         let are_plain = self.rule.plain_factors(isa, sums, exact_zeros, factors, norms);
         if self.source.is_none() && factors.iter().all(|factor| *factor == 1.0) {
             return false; // nothing is written

@@ -57,11 +57,6 @@ impl<T: Ordered> Target<'_, T> {
         }
     }
 
-    /// Whether there is no position.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// Whether neighbouring positions share cache lines, and fill at least one: those of long rows do, those of columns do not.
     pub fn fills_lines(&self) -> bool {
         let Self::Strided { cells, layout, .. } = self else { return true };

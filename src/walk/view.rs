@@ -43,11 +43,6 @@ impl<'a, T: Element> View<'a, T> {
         }
     }
 
-    /// Whether there is no position.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// The elements at `range`, at most a block of them, gathered into `scratch` unless they are contiguous.
     #[inline]
     pub fn block<'b>(&'b self, range: Range<usize>, scratch: &'b mut [T]) -> &'b [T] {

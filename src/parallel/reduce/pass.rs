@@ -7,9 +7,10 @@ use super::order::{Order, Reduction};
 use crate::element::{Dtype, Element, F16};
 use crate::isa::{Isa, slice_of};
 use crate::kernel::exact::Accumulator;
+use crate::kernel::halves::ToSingles;
 use crate::kernel::max::MaxAbs;
 use crate::kernel::power::PowerTerms;
-use crate::kernel::rows::{MAX_ROWS_AT_ONCE, PlainNorms, ToSingles};
+use crate::kernel::rows::{MAX_ROWS_AT_ONCE, PlainNorms};
 use crate::kernel::sum::{Abs, BLOCK, Rescaled, SHORT_ROW, Square, Sum, SumEach, SumShortRows, Total};
 use crate::kernel::widen::Widen;
 use crate::scaled::{FromNorm, Scaled};
@@ -253,15 +254,18 @@ pub(super) fn norms_of_slices<T: Element, N: FromNorm>(
     }
 }
 
-/// Whether the elements of all rows whose sum is 0 are zeros. Squares of float64 may underflow.
+/// Whether the elements of all rows whose sum in this pass is 0 are zeros. Squares of float64 may underflow.
 pub(in crate::parallel) fn has_exact_zeros<T: Element>(
     isa: Isa,
     rows: &[T],
     [len, step]: [usize; 2],
+    pass: Reduction,
     sums: &[f64],
 ) -> bool {
     let largest = |from| T::from_magnitude(isa.run(MaxAbs(&rows[from..from + len])));
-    !T::DOUBLE || sums.iter().zip((0..).step_by(step)).all(|(sum, from)| *sum != 0.0 || largest(from) == 0.0)
+    !T::DOUBLE
+        || matches!(pass, Reduction::Abs)
+        || sums.iter().zip((0..).step_by(step)).all(|(sum, from)| *sum != 0.0 || largest(from) == 0.0)
 }
 
 /// Whether one call of the kernel of this pass sums `len` elements as they are.

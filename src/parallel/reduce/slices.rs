@@ -2,7 +2,7 @@
 
 use super::columns::{column_maxima, column_norms};
 use super::list::norm_of_views;
-use super::order::{Order, Reduction};
+use super::order::Order;
 use super::pass::{SHORT, Terms, has_exact_zeros, has_row_sums, norm_of_view, norms_of_slices, row_sums};
 use crate::element::Element;
 use crate::error::Result;
@@ -65,8 +65,7 @@ pub fn norms_into<T: Element, N: FromNorm>(
                     };
                     let sums = &mut sums[..norms.len()];
                     row_sums(isa, data, [len, step], pass, sums);
-                    let exact_zeros =
-                        matches!(pass, Reduction::Abs) || has_exact_zeros(isa, data, [len, step], sums);
+                    let exact_zeros = has_exact_zeros(isa, data, [len, step], pass, sums);
                     norms_of_slices(isa, slices, first, order, (sums, exact_zeros), norms);
                 } else {
                     for (at, norm) in (first..).zip(norms) {
