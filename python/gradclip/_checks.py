@@ -8,7 +8,7 @@ written.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, ValuesView
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -109,10 +109,12 @@ class Checks(Errors):
                 f"[t_list[k] for k in t_list] and [{second}[k] for k in t_list]" if second else "list(t_list.values())"
             )
             advice = f" {trees or 'Pass '}{lists}."
+        elif issubclass(type(value), Mapping):
+            advice = " Pass list(t_list.values())."
+        elif issubclass(type(value), (Iterator, ValuesView)) or _is_array_of_objects(value):
+            advice = " Pass list(t_list)."
         elif hasattr(type(value), "__array__"):
             advice = " Pass [t_list] for one tensor."
-        elif issubclass(type(value), Iterator) or found == "<class 'dict_values'>":
-            advice = " Pass list(t_list)."
         # TensorFlow's message.
         sentence = f"`t_list` should be a sequence of tensors. Received {found}.{advice}"
         raise TypeError(sentence if self.name is None else f"{self.prefix}: {sentence}")
@@ -197,7 +199,7 @@ class Checks(Errors):
             raise self.value_error("axis", "an empty sequence", "None, an int or a sequence of at least one int")
         is_matrix = axes is not None and len(axes) == 2  # noqa: PLR2004
         if is_fro and not is_matrix:
-            raise self.wrong_value("ord", ord, _VECTOR)
+            raise self.wrong_value("ord", ord, f"{_VECTOR}; 'fro' with two axes")
         # A string names the norm of all elements, also along two axes.
         if is_matrix and not is_text:
             if order not in {1, 2, math.inf}:
@@ -297,6 +299,10 @@ class Checks(Errors):
         if _kind(array) not in {"i", "f"}:
             return None
         return array.shape if array.ndim else _to_float(_item(array))
+
+
+def _is_array_of_objects(value: Any) -> bool:
+    return issubclass(type(value), np.ndarray) and value.dtype == object and value.ndim > 0
 
 
 def integer_of(value: Any) -> int | None:

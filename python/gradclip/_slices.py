@@ -235,6 +235,8 @@ def _converted(errors: Errors, argument: str, value: Any) -> Array | None:
             allowed = "a nested list whose rows have equal lengths"
             if argument in {"t", "tensor"}:
                 allowed += "; a list of tensors is for functions such as clip_by_global_norm"
+            elif argument.startswith("t_list["):
+                allowed += "; gradclip.tree takes nested lists of tensors"
             raise errors.value_error(argument, "a ragged list", allowed) from error
         if "maximum number of dimension" in text:
             raise errors.value_error(argument, "a list nested too deep", "at most 64 dimensions") from error

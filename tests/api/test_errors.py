@@ -605,6 +605,9 @@ NO_SEQUENCES = {
     "dict": {0: X},
     "ordered dict": collections.OrderedDict(a=X),
     "values of a dict": {0: X}.values(),
+    "mapping": collections.ChainMap({"a": X}),
+    "values of a mapping": collections.ChainMap({"a": X}).values(),
+    "array of arrays": np.array([X, None], object),
     "set": {1.0},
     "generator": (x for x in [X]),
     "iterator": iter([X]),
@@ -623,6 +626,9 @@ ADVICE = {
     "dict": " Use gradclip.tree for a dict, or pass list(t_list.values()).",
     "ordered dict": " Use gradclip.tree for a dict, or pass list(t_list.values()).",
     "values of a dict": " Pass list(t_list).",
+    "mapping": " Pass list(t_list.values()).",
+    "values of a mapping": " Pass list(t_list).",
+    "array of arrays": " Pass list(t_list).",
     "generator": " Pass list(t_list).",
     "array": " Pass [t_list] for one tensor.",
     "0-d array": " Pass [t_list] for one tensor.",
@@ -685,6 +691,12 @@ def test_advice_about_dicts_and_objects():
         ValueError, match=r"t: found a ragged list; .*; a list of tensors is for functions such as clip_by_g"
     ):
         gc.clip_by_norm([np.ones(2), np.ones(3)], 1.0)
+    with pytest.raises(
+        ValueError, match=r"t_list\[1\]: found a ragged list; .*; gradclip\.tree takes nested lists of tensors$"
+    ):
+        gc.global_norm([np.ones(2), [np.ones(2), np.ones((2, 2))]])
+    with pytest.raises(ValueError, match=r"ord: found str 'fro'; .*; 'fro' with two axes$"):
+        gc.norm(np.ones((2, 2)), "fro")
 
 
 @pytest.mark.parametrize("kind", [list, tuple, collections.deque, collections.UserList])
