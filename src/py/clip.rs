@@ -1,6 +1,6 @@
 //! The clippers.
 
-use std::{iter, slice};
+use std::slice;
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -181,7 +181,7 @@ fn clip_along<'py>(
             return Err(internal("not a norm for each slice"));
         }
         let (limit, norms) = (limit(elements), Norms { values, kept });
-        scale_slices(py, slice::from_mut(pair), iter::once(&norms), |_, _, norm| limit.factor(norm))?;
+        scale_slices(py, slice::from_mut(pair), &[norms], |_, _, norm| limit.factor(norm))?;
         return Ok(operands.into_result());
     }
     // All norms are computed first: nothing is written before all norms are known to be finite.

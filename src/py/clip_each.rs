@@ -65,7 +65,7 @@ pub(super) fn clip_by_norms<'py>(
                 let norms = Norms::of_each(call.py, whole, order)?;
                 let mut values = vec_with_room(norms.len())?;
                 values.extend(norms.iter().filter_map(|norms| norms.values.first()));
-                scale_slices(call.py, pairs, norms.iter(), |i, _, norm| own.get(i)?.factor(norm))?;
+                scale_slices(call.py, pairs, &norms, |i, _, norm| own.get(i)?.factor(norm))?;
                 values
             }
         };
@@ -119,7 +119,7 @@ pub(super) fn clip_by_weight_norm<'py>(
         norm if clipping == 0.0 && !norm.is_nan() => Scaled::ZERO,
         norm => norm.times(clipping),
     };
-    scale_slices(call.py, pairs, own.iter(), |i, at, norm| {
+    scale_slices(call.py, pairs, &own, |i, at, norm| {
         let weight = of_weights.get(i).and_then(|norms| norms.values.get(at)).copied();
         norm.clip_to_any(limit(weight.unwrap_or(Scaled::new(f64::NAN, 0))))
     })?;

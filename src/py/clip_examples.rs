@@ -59,7 +59,7 @@ pub(super) fn clip_examples_by_global_norm<'py>(
     let mut arrays = vec_with_room(held.len())?;
     arrays.extend(tensors.arrays().map(|(i, array)| (i, array.clone())));
     let examples = arrays.iter().map(|(_, array)| (array, (1..array.ndim()).collect()));
-    let own = Norms::of_each(call.py, examples, Order::Two)?;
+    let mut own = Norms::of_each(call.py, examples, Order::Two)?;
     let mut operands = if divisor.is_none() {
         tensors.with_outputs(out, &mut [])?
     } else {
@@ -72,16 +72,15 @@ pub(super) fn clip_examples_by_global_norm<'py>(
     let Operands::General { pairs, .. } = &mut operands else {
         return Err(internal("examples in plain arrays"));
     };
-    let mut common = Norms { values: Vec::new(), kept: vec![0] };
-    if !has_limits {
+    if !has_limits && own.len() > 1 {
         // The norm of each example over all tensors.
         let of_example = |example| own.iter().filter_map(move |norms| norms.values.get(example).copied());
-        common.values = vec_with_room(count)?;
-        common.values.extend((0..count).map(|example| norm_of_norms(of_example(example))));
+        let mut values = vec_with_room(count)?;
+        values.extend((0..count).map(|example| norm_of_norms(of_example(example))));
+        own = vec![Norms { values, kept: vec![0] }];
     }
-    let used = own.iter().map(|own| if has_limits { own } else { &common });
     if nonfinite == NonFinite::Raise
-        && let Some(norm) = used.clone().flat_map(|norms| &norms.values).find(|norm| !norm.is_finite())
+        && let Some(norm) = own.iter().flat_map(|norms| &norms.values).find(|norm| !norm.is_finite())
     {
         let arguments = ("error_of_examples", held.into_any(), has_limits, norm.to_f64());
         return Err(call.error("nonfinite_error", arguments));
@@ -95,10 +94,10 @@ pub(super) fn clip_examples_by_global_norm<'py>(
         if has_limits { (vec![held.len(), count], vec![0, 1]) } else { (vec![count], vec![0]) };
     let norms = Array::filled::<f64>(call.py, &shape, &axes, |to| {
         match divisor {
-            None => scale_slices(call.py, pairs, used.clone(), |i, _, norm| factor(i, norm))?,
-            Some(divisor) => write_sums(call.py, pairs, &arrays, used.clone(), factor, divisor)?,
+            None => scale_slices(call.py, pairs, &own, |i, _, norm| factor(i, norm))?,
+            Some(divisor) => write_sums(call.py, pairs, &arrays, &own, factor, divisor)?,
         }
-        for ((i, _), norms) in arrays.iter().zip(used) {
+        for ((i, _), norms) in arrays.iter().zip(&own) {
             let first = if has_limits { i * count } else { 0 };
             to.iter_mut().skip(first).zip(&norms.values).for_each(|(to, norm)| *to = norm.to_f64());
         }
@@ -139,21 +138,26 @@ fn zero_example<'py>(array: &Array<'py>) -> PyResult<Array<'py>> {
     Ok(Array::read(&zeros).ok_or_else(|| internal("NumPy made no array"))?.0)
 }
 
-/// Writes the sum of the examples of each tensor, each example times its factor, divided by a number. `factor` gets the number of
-/// the array and the norm of the example. An example whose factor erases it adds nothing.
-fn write_sums<'py, 'n>(
+/// Writes the sum of the examples of each tensor, each example times its factor, divided by a number. There are norms of the
+/// examples for each tensor, or for all of them. `factor` gets the number of the array and the norm of the example. An example whose
+/// factor erases it adds nothing.
+fn write_sums<'py>(
     py: Python<'py>,
     pairs: &mut [Pair<'py>],
     arrays: &[(usize, Array<'py>)],
-    norms: impl Iterator<Item = &'n Norms>,
+    norms: &[Norms],
     factor: impl Fn(usize, Scaled) -> Option<Factor>,
     divisor: f64,
 ) -> PyResult<()> {
-    let mut inputs = vec_with_room(arrays.len())?;
-    for (at, ((_, array), norms)) in arrays.iter().zip(norms).enumerate() {
+    let mut factors_of = vec_with_room(norms.len())?;
+    for (at, norms) in norms.iter().enumerate() {
         let mut factors = vec_with_room(norms.values.len())?;
         let all = norms.values.iter().map(|norm| factor(at, *norm).unwrap_or(Factor::ONE));
         factors.extend((0..).zip(all).filter(|(_, factor)| !Factor::erases(factor.by)));
+        factors_of.push(factors);
+    }
+    let mut inputs = vec_with_room(arrays.len())?;
+    for ((_, array), factors) in arrays.iter().zip(factors_of.iter().cycle()) {
         inputs.push((array.in_parts().unwrap_or_else(|| array.clone()), factors));
     }
     let (mut jobs, mut bytes) = (vec_with_room(arrays.len())?, 0usize);

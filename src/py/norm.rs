@@ -192,7 +192,9 @@ pub(super) fn normalize<'py>(
         let divide = |norm: Scaled| Rule::Normalize(order).factor(norm);
         match norms.values[..] {
             [norm] => scale_pairs(call.py, slice::from_mut(pair), divide(norm))?,
-            _ => scale_slices(call.py, slice::from_mut(pair), iter::once(&norms), |_, _, norm| divide(norm))?,
+            _ => scale_slices(call.py, slice::from_mut(pair), slice::from_ref(&norms), |_, _, norm| {
+                divide(norm)
+            })?,
         }
         norm
     };

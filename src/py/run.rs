@@ -268,7 +268,7 @@ pub(super) fn scale_by_norms<T: Scalable>(
     }
     let found = Norms::of(&whole, axes, order)?;
     found.write(norms);
-    scale_slices(py, slice::from_mut(pair), iter::once(&found), |_, _, norm| rule.factor(norm))
+    scale_slices(py, slice::from_mut(pair), &[found], |_, _, norm| rule.factor(norm))
 }
 
 /// The numbers of an array of float64 in the order of its axes, and its shape.
@@ -298,22 +298,22 @@ pub(super) fn placed(shape: &[usize], kept: &[usize], keepdims: bool) -> (Vec<us
 }
 
 /// Scales each slice of each pair by its own factor, which depends on the number of the pair, the number of the slice and the
-/// norm of the slice. A slice without a factor stays unchanged.
-pub(super) fn scale_slices<'n>(
+/// norm of the slice. A slice without a factor stays unchanged. There are norms for each pair, or for all of them.
+pub(super) fn scale_slices(
     py: Python<'_>,
     pairs: &mut [Pair<'_>],
-    norms: impl Iterator<Item = &'n Norms> + Clone,
+    norms: &[Norms],
     factor: impl Fn(usize, usize, Scaled) -> Option<Factor>,
 ) -> PyResult<()> {
     let written = pairs.iter().filter(|pair| !pair.is_in_place());
     let streams = is_streamed(written.fold(0, |sum, pair| sum.saturating_add(pair.input().bytes())));
     let bytes = pairs.iter().fold(0usize, |sum, pair| sum.saturating_add(pair.input().bytes()));
-    let mut factors = vec_with_room(pairs.len())?;
-    for (i, norms) in norms.clone().enumerate() {
+    let mut factors = vec_with_room(norms.len())?;
+    for (i, norms) in norms.iter().enumerate() {
         factors.push(SliceFactors::of(&norms.values, |at, norm| factor(i, at, norm))?);
     }
     let mut jobs = vec_with_room(pairs.len())?;
-    for (pair, (norms, factors)) in pairs.iter_mut().zip(norms.zip(&factors)) {
+    for (pair, (norms, factors)) in pairs.iter_mut().zip(norms.iter().zip(&factors).cycle()) {
         jobs.push(scaling(pair, &norms.kept, factors, streams)?);
     }
     Ok(detached(py, bytes, || run_each(jobs))?)
