@@ -22,10 +22,11 @@ class Parts(NamedTuple):
 
 
 def parts_of(tensors: list[Any], dtypes: set[Any], sources: list[Any] | None = None) -> Parts | None:
-    """Return the parts of DTensors; None for other tensors and dtypes, sums still to be made, and unrelated meshes.
+    """Return the parts of DTensors.
 
-    The ``sources`` decide too, such as the parameters of gradients, because a process may have no gradient.
-    So all processes find the same, and all of them take part in what follows.
+    The result is None if a tensor is no DTensor on the CPU, has another dtype or a partial placement, or if the meshes
+    are unrelated. The check includes ``sources``, such as the parameters of gradients: a process without gradients
+    must decide as the others do, because all of them take part in what follows.
     """
     # A program that has not loaded it has no DTensors.
     distributed = sys.modules.get("torch.distributed.tensor")

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 ORDERS = (1.0, 2.0)
 #: Binary orders of magnitude below 1.
 _LOWEST = 2148
-#: Bits of a digit. float64 has 53, so that 2**14 digits can be added.
+#: Bits of a digit. float64 holds integers of 53 bits, so sums of 2**14 digits are exact.
 _BITS = 39
-#: As many as the compiled part has bits.
+#: The number of digits: enough for the bits of the compiled part's sums.
 DIGITS = 110
 #: Processes whose digits can be added.
 MOST_RANKS = 2 ** (53 - _BITS)

@@ -7,12 +7,12 @@ message of 1 KiB, float64 numbers:
 numbers   meaning
 ========  ==================================================================================
 0         1: the sum over ranks tells how many took part
-1, 2      a number that stands for the layout, the function and its arguments, and its square
+1, 2      a checksum of the layout, the function and its arguments, and the square of the checksum
 3 to 8    1 for an error of the class in `_CLASSES`
 9 to 14   arguments that must agree, see `_AGREED`
 15        the number of norms: of tensors, of slices, or 1
 16        the number of elements
-17        a random number, by which a function that sums is told from one that averages
+17        a random number: it shows whether a function adds up or averages
 18, ...   the sums of powers, or the text of the error
 ========  ==================================================================================
 

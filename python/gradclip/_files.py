@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 #: A part of a tensor, of one axis.
 Block: TypeAlias = npt.NDArray[Any]
 
-#: Of elements: "C" if the index of the last axis changes fastest, "F" (Fortran) if that of the first does.
+#: The order of elements: "C" if the index of the last axis changes fastest, "F" (Fortran) if that of the first does.
 Order: TypeAlias = Literal["C", "F"]
 
-#: Bytes of a block: it stays in a cache while it is looked at several times.
+#: Bytes of a block: it stays in a cache while it is read several times.
 BLOCK_BYTES = 1 << 20
 
 #: Bytes of the header of an array, the limit of ``numpy.load``: longer ones may crash Python's parser.
 _HEADER_BYTES = 10_000
 
-#: Of each version of the format of arrays: the bytes that hold the length of the header, and its encoding.
+#: For each version of the .npy format: the bytes that the length of the header takes, and the encoding of the header.
 _VERSIONS = {(1, 0): (2, "latin1"), (2, 0): (4, "latin1"), (3, 0): (4, "utf-8")}
 
 #: The dtypes of safetensors, by their names there.

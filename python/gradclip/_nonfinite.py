@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 #: Entries that a message names.
 _NAMED = 3
-#: Elements that are looked at together, so that a large tensor takes little more memory: 64 Ki.
+#: Elements that are checked at a time, so that a large contiguous tensor takes little more memory: 64 Ki.
 _BLOCK = 1 << 16
 
 

@@ -34,7 +34,7 @@ class NormState:
 
     See Also
     --------
-    global_norm : does this over a communicator, with ``comm=``.
+    global_norm : the same norm over a communicator, with ``comm=``.
 
     Notes
     -----

@@ -1,7 +1,8 @@
 """Conversion to another dtype with one rounding.
 
-Bounds of ``clip_by_value`` and sums of rows need it. NumPy and ml_dtypes convert to
-float16 and bfloat16 through float32 or float64, which rounds twice. Here the first step
+Bounds of ``clip_by_value`` and sums of rows need it. NumPy converts integers and
+longdouble to float16, and ml_dtypes all numbers to bfloat16, by way of float32 or
+float64, which rounds twice. Here the first step
 cuts digits off, and sets the last digit that is kept to odd if any of them was not 0.
 So no number looks half way between two others unless it is (S. Boldo, G. Melquiond,
 "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd",

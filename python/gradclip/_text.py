@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 _SHOWN, _SHOWN_OF_NAME = 80, 200
 #: The most entries of a list that is written with its entries, and the most levels of nested ones.
 _MOST_ENTRIES, _MOST_LEVELS = 8, 3
-#: The most bits of an integer in digits, which take time, and the most bytes of a NumPy scalar: more has a record.
+#: The most bits of an integer that is written in digits, as longer ones take time; and the most bytes of a NumPy scalar
+#: that is written, as a record may have more.
 _MOST_BITS, _MOST_BYTES = 512, 32
 #: NumPy's letters for the dtypes that gradclip has, without bfloat16.
 _LETTERS = "?bBhHiIlLqQefdFD"

@@ -547,9 +547,8 @@ _KNOWN = "an array, or a class that optree.register_pytree_node has registered"
 class _Call:
     """A call of a function of trees: the leaves of its tree, and the errors of its other arguments.
 
-    The function of lists checks its arguments in their order. So an argument that is
-    wrong as a tree is handed on as something that no function takes, and what is wrong
-    with it is said when that is its turn.
+    The function of lists checks its arguments in their order. In place of a wrong tree
+    it gets ``...``, which it refuses in its turn. Then the error of the tree is raised.
     """
 
     __slots__ = ("function", "leaves", "list_function", "name", "namespace", "others", "refused", "structure", "tree")

@@ -1,7 +1,7 @@
 """The functions for CuPy arrays, on the device that these lie on. The compiled part hands such calls on to here.
 
-Arguments are checked by the compiled part's rules, in the order of the signature. Nothing waits for the device: a
-norm stays there, and what is to be done with it is decided there.
+Arguments are checked by the compiled part's rules, in the order of the signature. Only `norm_on_host` waits for the
+device. In all other calls the norm stays there, and a kernel decides what to scale.
 """
 
 from gradclip._cuda._clip import clip_by_average_norm, clip_by_norm, clip_by_value

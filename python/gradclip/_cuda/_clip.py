@@ -35,7 +35,7 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: Any, o
         if out is not None:
             source, *views = arguments.arrange(call, [target.view], [view, *views])
         for i, bound_view in zip(arrays, views, strict=True):
-            # One number goes to the dtype as a Python number does, which quiets NaN.
+            # A 0-d bound is converted as a Python number is: a signalling NaN becomes quiet.
             is_number = not bound_view.shape
             if bound_view.code != view.code or is_number:
                 made = converted(call, bound_view, view.code, view.itemsize, is_number=is_number)

@@ -68,7 +68,7 @@ def _function(device: int, name: str) -> Any:
     """Return a kernel, compiled for the current device; CuPy keeps what it compiled on disk."""
     del device
     module = cupy().RawModule(code=source(), options=OPTIONS, name_expressions=(name,))
-    # Without what a `RawKernel` does at each launch to find this.
+    # The kernel itself: a `RawKernel` would look it up at each launch.
     return module.get_function(name).kernel
 
 

@@ -258,12 +258,12 @@ def run_list(
     each: bool = False,
     scaled: Tensors | None = None,
 ) -> None:
-    """Make the norm of a list, or of each of its arrays, and scale them by what comes of it.
+    """Compute the norm of a list, or of each of its arrays, and scale the arrays.
 
     Parameters
     ----------
     tensors : Tensors
-        What the norm is of.
+        The arrays whose norm is computed.
     used : Scalar, optional
         The norm, if it is given.
     norm_at : int
@@ -273,7 +273,7 @@ def run_list(
     each : bool
         Each array has a norm of its own.
     scaled : Tensors, optional
-        What is read and written then: the same arrays. None: nothing.
+        The arrays to scale, with their outputs. None: nothing is scaled.
     """
     device, queue = call.device, call.queue
     other = None if scaled is None or scaled is tensors else scaled.key
@@ -311,7 +311,7 @@ def whole_of(view: View, norm: Norm) -> Tensors:
 
 
 def scale_whole(call: Call, view: View, pair: Pair, norm: Norm, to: NormsTo | None = None) -> None:
-    """Scale an array by what comes of its norm. That is of ``view``; the source is scaled, which may be a copy."""
+    """Scale an array by the factor of the norm of ``view``. The source of ``pair`` is scaled, which may be a copy."""
     to = to or NormsTo()
     scaled = Tensors.of([pair.in_parts()])
     # The table of what is scaled will do for the norm too, if that is of the same elements.

@@ -130,9 +130,9 @@ def argument_of(table: list[int] | Words) -> Words:
 
 
 class Call:
-    """The launches of one call: a context, in which the device is the current one.
+    """The launches of one call: a context.
 
-    The stream's scratch memory is this call's in it.
+    Inside it the device is current, and no other call uses the stream's scratch memory.
     """
 
     def __init__(self, device: Device) -> None:

@@ -185,7 +185,7 @@ def _launch_teams(call: Call, name: str, params: Words, team: int) -> None:
 
 
 def scale_slices(call: Call, slices: Slices, pair: Pair, norm: Norm, to: NormsTo | None = None) -> None:
-    """Scale slices by what comes of their norms. These are of ``slices``; the source is scaled, which may be a copy."""
+    """Scale each slice by the factor of its norm. The source of ``pair`` is scaled, which may be a copy of ``slices``."""
     to = to or NormsTo()
     parts, own = slices.in_parts(), pair.in_parts()
     count, length = parts.split.count(parts.view), parts.split.length(parts.view)
@@ -232,7 +232,7 @@ def _are_long(call: Call, count: int, length: int) -> bool:
 
 
 def _as_list(slices: Slices, target: View) -> Tensors:
-    """Take slices for the arrays of a list."""
+    """Return the slices as a list of arrays."""
     view, split = slices.view, slices.split
     count, length = split.count(view), split.length(view)
     kept, reduced = layout_of(view, split.kept), layout_of(view, split.reduced)

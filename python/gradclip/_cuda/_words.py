@@ -99,7 +99,7 @@ class Order(IntEnum):
     MAX = 3
     SIMPLE = 4
     POWER = 5
-    __hash__ = int.__hash__  # of which an enumeration's own takes far longer
+    __hash__ = int.__hash__  # the hash of an enumeration takes far longer
 
 
 class Mode(IntEnum):
