@@ -185,7 +185,7 @@ def _launch_teams(call: Call, name: str, params: Words, team: int) -> None:
 
 
 def scale_slices(call: Call, slices: Slices, pair: Pair, norm: Norm, to: NormsTo | None = None) -> None:
-    """Scale each slice by the factor of its norm. The source of ``pair`` is scaled, which may be a copy of ``slices``."""
+    """Scale each slice by its factor. The source of ``pair`` is scaled, which may be a copy of ``slices``."""
     to = to or NormsTo()
     parts, own = slices.in_parts(), pair.in_parts()
     count, length = parts.split.count(parts.view), parts.split.length(parts.view)
