@@ -477,6 +477,7 @@ fn vendor_and_family() -> ([u8; 12], u32) {
 /// Non-temporal stores are weakly ordered: another thread that sees a later plain store may still miss them. Dropping the
 /// guard issues the store fence that orders them. Stores of one thread are fenced by that thread alone, so the guard is
 /// neither `Send` nor `Sync`.
+#[must_use = "dropping it ends the non-temporal stores"]
 #[derive(Debug)]
 pub struct StreamGuard(PhantomData<*const ()>);
 
@@ -512,6 +513,7 @@ impl Drop for StreamGuard {
 /// Other code of the process may have changed it, for example `torch.set_flush_denormal(True)` or a library that was linked with
 /// `-ffast-math`. The kernels, and Rust itself, expect the default. The register belongs to the thread, so this type is neither
 /// `Send` nor `Sync`.
+#[must_use = "dropping it restores the register"]
 pub struct FloatDefaults {
     /// The value to restore, if it was not the default.
     changed: Option<control::Register>,

@@ -99,7 +99,7 @@ impl Factor {
 pub enum NonFinite {
     /// They are scaled like other elements, so that the result has NaN.
     Propagate,
-    /// They become NaN, all of them.
+    /// All elements become NaN.
     Spread,
     /// They become +0.0.
     Erase,

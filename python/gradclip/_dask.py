@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 #: Sums of powers that are merged at once: a tree of these over the chunks.
 _SPLIT_EVERY = 16
-#: The number of elements, where lengths of chunks are unknown, for the margin of ``strict=True``, which grows with it.
+#: The number of elements that ``strict=True`` assumes where lengths of chunks are unknown: its margin grows with it.
 _UNKNOWN_SIZE = 2.0**40
 
 
@@ -132,10 +132,10 @@ def clip_by_global_norm(  # noqa: PLR0917
     if use_norm is None:
         pair = _pair_of_list(t_list, order)
     else:
-        norm = use_norm if _is_lazy(use_norm) else da.asarray(Checks(function, name).limit("use_norm", use_norm, True))
+        lazy = use_norm if _is_lazy(use_norm) else da.asarray(Checks(function, name).limit("use_norm", use_norm, True))
         sizes = float(sum(_as_lazy(tensor).size for tensor in t_list if tensor is not None))
         elements = _UNKNOWN_SIZE if math.isnan(sizes) else sizes
-        pair = norm.map_blocks(_pair_of_norm, name, elements, dtype=np.float64, meta=np.empty(()))
+        pair = lazy.map_blocks(_pair_of_norm, name, elements, dtype=np.float64, meta=np.empty(()))
     argument = "t_list" if use_norm is None else "use_norm"
     limit = Checks(function, name).limit("clip_norm", clip_norm, False)  # an array may change before it is used
     options = (argument, limit, name, nonfinite, strict)

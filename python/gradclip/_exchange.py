@@ -33,6 +33,7 @@ import sys
 import zlib
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -168,7 +169,7 @@ class Share:
         return data.reshape(shape), round(elements)
 
     def _merge(  # noqa: PLR0917
-        self, group: Group, data: Array, norms: int, elements: float, buffer: Array, failed: _Failure | None = None
+        self, group: Group, data: Array, norms: int, elements: float, buffer: Any, failed: _Failure | None = None
     ) -> tuple[Array, float, _Failure | None]:
         """Merge what the ranks of one group have. ``buffer`` is for the second messages of all ranks."""
         message = np.zeros(_LENGTH)
@@ -337,11 +338,20 @@ class _Torch(Group):
         return int(sys.modules["torch.distributed"].get_world_size(self.comm))
 
 
+_first_buffers: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+
 class _CuPy(Group):
     """Ranks of cupyx.distributed, whose messages go from GPU to GPU."""
 
     def buffer(self, length: int) -> Any:
-        return sys.modules["cupy"].empty((int(self.size()), length))
+        # The memory for first messages is kept: where a GPU is full, this rank could not tell the others of it.
+        buffer = _first_buffers.get(self.comm) if length == _LENGTH else None
+        if buffer is None:
+            buffer = sys.modules["cupy"].empty((int(self.size()), length))
+            if length == _LENGTH:
+                _first_buffers[self.comm] = buffer
+        return buffer
 
     def gather(self, message: Array, buffer: Any) -> Array:
         # The row of this rank, so that NCCL gathers in place and no memory can run out here.

@@ -4,25 +4,20 @@
 //! larger terms absorb such products, and a sum without larger terms becomes zero when it is rounded to the dtype.
 
 use super::sum::Term;
-use super::truncate::product_toward_zero;
+use super::truncate::{product_toward_zero, wide_product};
 use crate::element::{Dtype, Real};
 use crate::isa::{Level, Op};
 use crate::scaled::Factor;
 
-/// The product of an element and a factor. If `STRICT`, tiny products are rounded toward zero.
+/// The product of an element and a factor of one step. If `STRICT`, a tiny product is rounded toward zero.
 #[derive(Clone, Copy, Debug)]
-pub struct Share<const STRICT: bool>(pub Factor);
+pub struct Share<const STRICT: bool>(pub f64);
 
 impl<T: Real, const STRICT: bool> Term<T> for Share<STRICT> {
     const CONVERTS: bool = matches!(T::DTYPE, Dtype::F32);
     #[inline(always)]
     fn of(&self, x: T) -> f64 {
-        let Factor { by, then, .. } = self.0;
-        if STRICT {
-            product_toward_zero(product_toward_zero(x.widen(), by), then)
-        } else {
-            x.widen() * by * then
-        }
+        if STRICT { product_toward_zero(x.widen(), self.0) } else { x.widen() * self.0 }
     }
 }
 
@@ -54,5 +49,13 @@ impl<T: Real> Op for RoundSums<'_, T> {
                 *to = rounded(*sum / self.divisor);
             }
         }
+    }
+}
+
+/// The product of an element and a factor of two steps.
+impl<T: Real> Term<T> for Factor {
+    #[inline(always)]
+    fn of(&self, x: T) -> f64 {
+        wide_product(x, *self)
     }
 }

@@ -122,8 +122,8 @@ impl Drop for Crew {
     }
 }
 
-/// A pass as the threads see it: takes a job and does it; false if none is left. The caller takes jobs from the front, and workers
-/// from the back.
+/// A pass as the threads see it: takes a job and does it; false if none is left. The argument is whether the caller takes the job:
+/// the caller takes jobs from the front, workers from the back.
 type Take<'a> = dyn Fn(bool) -> bool + Sync + 'a;
 
 /// The state that the workers of a call share. It outlives the call if a worker arrives late.
@@ -148,6 +148,7 @@ struct Helpers {
 }
 
 /// An open pass. Dropping it closes the pass and waits for the jobs that workers have begun.
+#[must_use = "dropping it closes the pass"]
 struct Open<'a>(&'a Helpers);
 
 impl Drop for Open<'_> {

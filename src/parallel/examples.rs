@@ -66,30 +66,37 @@ impl<T: Real> Examples<'_, T> {
 
     /// Adds all examples at the positions `at` to `sums`.
     fn add(&self, isa: Isa, at: Range<usize>, sums: &mut [f64]) {
-        let (groups, rest) = self.factors.as_chunks::<EXAMPLES_AT_ONCE>();
-        for group in groups {
-            self.add_group(isa, group, at.clone(), sums);
-        }
-        for one in rest.as_chunks::<1>().0 {
-            self.add_group(isa, one, at.clone(), sums);
+        for group in self.factors.chunks(EXAMPLES_AT_ONCE) {
+            match <&[_; EXAMPLES_AT_ONCE]>::try_from(group) {
+                Ok(group) if group.iter().all(|(_, factor)| factor.then == 1.0) => {
+                    self.add_group(isa, group, at.clone(), sums);
+                }
+                _ => {
+                    for (example, factor) in group {
+                        self.elements.with_pieces([*example], at.clone(), |rows| {
+                            isa.run(AddRows { sums, rows, terms: [*factor], next: None });
+                        });
+                    }
+                }
+            }
         }
     }
 
-    /// Adds some examples.
-    fn add_group<const N: usize>(
+    /// Adds examples whose factors have one step.
+    fn add_group(
         &self,
         isa: Isa,
-        group: &[(usize, Factor); N],
+        group: &[(usize, Factor); EXAMPLES_AT_ONCE],
         at: Range<usize>,
         sums: &mut [f64],
     ) {
         self.elements.with_pieces(group.map(|(example, _)| example), at, |rows| {
             // The product by a factor of 1 is exact, whichever way it is rounded.
             if T::DOUBLE && group.iter().any(|(_, factor)| factor.toward_zero()) {
-                let terms = group.map(|(_, factor)| Share::<true>(factor));
+                let terms = group.map(|(_, factor)| Share::<true>(factor.by));
                 isa.run(AddRows { sums, rows, next: None, terms });
             } else {
-                let terms = group.map(|(_, factor)| Share::<false>(factor));
+                let terms = group.map(|(_, factor)| Share::<false>(factor.by));
                 isa.run(AddRows { sums, rows, next: None, terms });
             }
         });

@@ -18,6 +18,7 @@ pub(super) fn sum_rows<'py>(
     bounds: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let _control = FloatDefaults::set();
+    let py = rows.py();
     let (rows, _) = Array::read(rows).ok_or_else(|| internal("not an array of rows"))?;
     // A negative number becomes one that is beyond the rows.
     let numbers = |object| {
@@ -36,8 +37,8 @@ pub(super) fn sum_rows<'py>(
     }
     match_dtype!(real dtype_of(&rows)?, T => {
         let slices = rows.slices::<T>(&rows.split(&[1]))?;
-        Array::filled::<T>(rows.object().py(), &[groups.len(), *len], &[0, 1], |to| {
-            Ok(detached(rows.object().py(), rows.bytes(), || sum_groups(Isa::current(), &slices, &order, &bounds, to))?)
+        Array::filled::<T>(py, &[groups.len(), *len], &[0, 1], |to| {
+            Ok(detached(py, rows.bytes(), || sum_groups(Isa::current(), &slices, &order, &bounds, to))?)
         })
     }, Err(internal("sums of rows that are no floats")))
 }

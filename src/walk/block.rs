@@ -9,11 +9,10 @@ use crate::kernel::sum::BLOCK;
 /// would cost more than the work.
 #[inline]
 pub fn with_scratch<T: Copy, R>(zero: T, len: usize, work: impl FnOnce(&mut [T]) -> R) -> R {
-    const SHORT_SCRATCH_ELEMENTS: usize = 64;
-    if len <= SHORT_SCRATCH_ELEMENTS {
-        work(&mut Aligned([zero; SHORT_SCRATCH_ELEMENTS]).0)
-    } else {
-        work(&mut Aligned([zero; BLOCK]).0)
+    match len {
+        0..=64 => work(&mut Aligned([zero; 64]).0),
+        65..=512 => work(&mut Aligned([zero; 512]).0),
+        _ => work(&mut Aligned([zero; BLOCK]).0),
     }
 }
 

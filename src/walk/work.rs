@@ -23,8 +23,8 @@ pub type Store<'a> = Option<&'a StreamGuard>;
 /// The number of elements that are computed in the L1 cache before non-temporal stores write them to memory.
 const STREAMED_PART: usize = 512;
 
-/// The number of elements of one call, for operands that repeat for long or are gathered. To find a run of a repeated operand takes
-/// as long as to clip 1 KiB; 16 KiB stay in the L1 cache.
+/// The number of elements of one call: a block for operands that are gathered, more for operands that repeat for long, because to
+/// find a run takes as long as to clip 1 KiB. 16 KiB stay in the L1 cache.
 fn at_once<T>(repeat: bool) -> usize {
     if repeat { BLOCK.max((16 << 10) / size_of::<T>()) } else { BLOCK }
 }

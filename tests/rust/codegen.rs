@@ -21,8 +21,8 @@ use std::vec;
 use _core::element::{Bf16, Element, F16};
 use _core::isa::{Baseline, Identity, Isa, Lines, Op, Stream};
 use _core::kernel::clip::{AnyOutside, Between, Clip, ClipEach};
-use _core::kernel::halves::FromSingles;
-use _core::kernel::halves::{HalfTimes, ScaleHalves};
+use _core::kernel::examples::Share;
+use _core::kernel::halves::{FromSingles, HalfTimes, ScaleHalves};
 use _core::kernel::map::{AnyChange, Apply, ApplyEach};
 use _core::kernel::max::{MaxAbs, MaxRow};
 use _core::kernel::power::{HalfPower, PowerTerms};
@@ -308,6 +308,7 @@ fn probes() -> Vec<Probe> {
         probe::<AddDenseRows<'_, f32, Square>>(SQUARE, [240, 56, 35]),
         probe::<AddDenseRows<'_, f64, Square>>(SUM, [240, 74, 44]),
         probe::<AddRows<'_, Bf16, Square, 4>>(SQUARE, [267, 92, 46]),
+        probe::<AddRows<'_, f32, Share<false>, 8>>(SUM, [132, 64, 32]),
         probe::<MaxAbs<'_, f32>>(Done("pcmpgtd|pmaxsd|pmaxud", 4), [175, 26, 13]),
         probe::<MaxAbs<'_, f64>>(Done("pcmpgtd|pcmpgtq|pmaxuq", 8), [718, 106, 26]),
         probe::<MaxAbs<'_, Bf16>>(Done("psubusw|pmaxuw", 2), [51, 13, 7]),

@@ -16,8 +16,7 @@ use _core::isa::{Isa, LINE, StreamGuard};
 use _core::kernel::clip::{AnyOutside, Clip, ClipEach};
 use _core::kernel::difference::{Approach, Subtract};
 use _core::kernel::examples::Share;
-use _core::kernel::halves::HalfTimes;
-use _core::kernel::halves::{FromSingles, ToSingles};
+use _core::kernel::halves::{FromSingles, HalfTimes, ToSingles};
 use _core::kernel::map::{AnyChange, Apply, Map};
 use _core::kernel::max::{MaxAbs, MaxRow};
 use _core::kernel::power::{HalfPower, Power, PowerTerms};
@@ -2038,14 +2037,13 @@ fn elements_go_a_part_of_the_way_to_others() {
 fn shares<T: KnownReal>() {
     let random = &mut Random::new(10);
     let examples: [Vec<T>; 4] = array::from_fn(|_| samples(random, ROOM));
-    let factors = [(0.3, 1.0), (1.0, 1.0), (1.7e-300, 1.0), (1e-5, power_of_two(-40))];
-    let factors = factors.map(|(by, then)| Factor::new(by, then));
+    let factors = [0.3, 1.0, 1.7e-300, 1e-5].map(|by| Factor::new(by, 1.0));
     at_all_levels(|isa, range| {
         let (mut together, mut alone) = (vec![0.25; range.len()], vec![0.25; range.len()]);
         let parts = array::from_fn(|i| &examples[i][range.clone()]);
-        let terms = factors.map(Share::<false>);
+        let terms = factors.map(|factor| Share::<false>(factor.by));
         isa.run(AddRows { sums: &mut together, rows: parts, terms, next: None });
-        for (row, term) in parts.into_iter().zip(terms) {
+        for (row, term) in parts.into_iter().zip(factors) {
             isa.run(AddRows { sums: &mut alone, rows: [row], terms: [term], next: None });
         }
         for (i, (together, alone)) in together.iter().zip(&alone).enumerate() {

@@ -140,19 +140,20 @@ pub fn exact_sum(isa: Isa, crew: &Crew, arrays: &[AnyView<'_>], power: Power) ->
 /// The norm of each array, with the bits that [`norm_of_views`] of the array alone has.
 pub fn norms_of_views(isa: Isa, crew: &Crew, arrays: &impl Views, order: Order) -> Result<Vec<Scaled>> {
     let mut norms = vec_with_room(arrays.count())?;
+    let unknown = Scaled::new(f64::NAN, 0);
     if let (Order::One | Order::Two | Order::Square, Some(first)) = (order, order.first()) {
-        List::new(isa, arrays, 1)?.each_sum(crew, first, |sum| norms.push(Scaled::new(sum.value(), 0)))?;
+        List::new(isa, arrays, 1)?.each_sum(crew, first, |sum| {
+            norms.push(match (sum.value(), order) {
+                (sum, _) if !is_plain_sum(sum) => unknown,
+                (sum, Order::Two) => Scaled::new(sum.sqrt(), 0),
+                (sum, _) => Scaled::new(sum, 0),
+            });
+        })?;
     }
-    norms.resize(arrays.count(), Scaled::ZERO);
-    for (at, norm) in norms.iter_mut().enumerate() {
-        // An array whose sum may have left float64's range, or is not known, is read from the beginning.
-        *norm = match (norm.to_f64(), order) {
-            (sum, _) if !is_plain_sum(sum) => {
-                arrays.with(at, |array| norm_of_views(isa, crew, &array, order))?
-            }
-            (sum, Order::Two) => Scaled::new(sum.sqrt(), 0),
-            _ => *norm,
-        };
+    norms.resize(arrays.count(), unknown);
+    // An array whose sum may have left float64's range, or is not known, is read from the beginning.
+    for (at, norm) in norms.iter_mut().enumerate().filter(|(_, norm)| norm.to_f64().is_nan()) {
+        *norm = arrays.with(at, |array| norm_of_views(isa, crew, &array, order))?;
     }
     Ok(norms)
 }

@@ -205,7 +205,7 @@ impl<B: Blocks> Terms for B {
     }
 }
 
-/// The norm of one view, computed on the calling thread. It has the bits of [`norm`](super::norm).
+/// The norm of one view, computed on the calling thread. It has the bits of [`norm_of_views`](super::norm_of_views).
 pub fn norm_of_view<T: Element>(isa: Isa, view: &View<'_, T>, order: Order) -> Scaled {
     norm_of_view_with(isa, view, order, None)
 }
