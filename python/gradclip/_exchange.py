@@ -83,6 +83,12 @@ def stamp(*arguments: Any) -> float:
     return float(zlib.crc32(repr(arguments).encode()) & 0x7FFFF)
 
 
+@lru_cache(maxsize=256)
+def _stamps(*arguments: Any) -> tuple[float, ...]:
+    """Return a stamp for each argument."""
+    return tuple(map(stamp, arguments))
+
+
 class Share:
     """One call of a function on all ranks. Without a communicator, there is this process alone."""
 
@@ -98,7 +104,7 @@ class Share:
         self.agreed: tuple[float, ...] = (0.0,) * len(_AGREED)
         self.stamp = 0.0
         #: The names of the options that must agree.
-        self.options = _AGREED[-1]
+        self.options: tuple[str, ...] = ()
         self.is_done = False
         #: The processes whose sums have been merged so far.
         self.ranks = 1
@@ -116,11 +122,10 @@ class Share:
         if not self.groups and replicated is not None:
             raise ValueError(f"{self.prefix}: replicated: found {describe(replicated)}; allowed without comm: None")
         self.order = order
-        if options:
-            *others, last = options
-            self.options = f"{', '.join(others)} or {last}"
-        values = stamp(tuple(options.values()))
-        self.agreed = (stamp(self.function), order, clip_norm, use_norm, stamp(_kind_of(replicated)), values)
+        self.options = tuple(options)
+        kind = () if replicated is None else _kind_of(replicated)
+        function, kind_stamp, values = _stamps(self.function, kind, tuple(options.values()))
+        self.agreed = (function, order, clip_norm, use_norm, kind_stamp, values)
         self.stamp = stamp(VERSION, *self.agreed)
 
     @property
@@ -148,7 +153,7 @@ class Share:
         norms = math.prod(shape[:-1])
         failed: _Failure | None = None if error is None else _Failure(error)
         # A rank that has no memory for the second messages must tell the others before they send theirs.
-        buffers = [np.zeros(0)] * len(self.groups)
+        buffers: list[Any] = [None] * len(self.groups)
         if failed is None and data.size > _MOST_DATA:
             try:
                 buffers = [group.buffer(data.size) for group in self.groups]
@@ -280,15 +285,15 @@ class Group:
         """Return the words for a rank."""
         return f"rank {rank}" if self.argument == "comm" else f"rank {rank} of {self.argument}"
 
-    def disagreement(self, found: Array, message: Array, options: str) -> _Failure | None:
-        """Return the first error that messages tell of. ``options`` names the options that must agree."""
+    def disagreement(self, found: Array, message: Array, options: tuple[str, ...]) -> _Failure | None:
+        """Return the first error that messages tell of. ``options`` are the names of the options that must agree."""
         for rank in np.flatnonzero(found[:, _ERRORS].any(axis=1)).tolist():
             return _Failure.read(found[rank], self.place(rank))
         fields = found[:, _ARGUMENTS]
         is_same = (fields == fields[0]) | (np.isnan(fields) & np.isnan(fields[0]))
         if not is_same.all():
             i, row = np.argwhere(~is_same.T)[0].tolist()
-            argument, values = (*_AGREED[:-1], options)[i], "different ones"
+            argument, values = (*_AGREED[:-1], _names_of(options))[i], "different ones"
             if argument in {"ord", "clip_norm", "use_norm"}:
                 first, other = (_number_text(argument, float(fields[rank, i])) for rank in (0, row))
                 values = f"{first} and {other}"
@@ -391,7 +396,7 @@ class _Sum(Group):
         # A copy: the function may keep its array, and another thread may resize it.
         return np.array(found).reshape(1, -1)
 
-    def disagreement(self, found: Array, message: Array, options: str) -> _Failure | None:
+    def disagreement(self, found: Array, message: Array, options: tuple[str, ...]) -> _Failure | None:
         total = found[0]
         ranks = total[0]
         is_alone = ranks == 1.0 and total[_NONCE] == message[_NONCE]
@@ -408,12 +413,16 @@ class _Sum(Group):
         # The stamps are whole numbers, so their sums are exact; those of limits are rounded.
         agreed = np.isclose(total[_ARGUMENTS], ranks * message[_ARGUMENTS], rtol=1e-9, atol=0.0, equal_nan=True)
         if total[1] != ranks * message[1] or total[2] != ranks * message[2] or not agreed.all():
-            names = ", ".join((*_AGREED[1:-1], options))
+            names = ", ".join((*_AGREED[1:-1], _names_of(options)))
             return _Failure(ValueError(), f"found arguments that differ between ranks; allowed: the same {names}")
         if total[_ELEMENTS - 1] != ranks * message[_ELEMENTS - 1]:
             count = int(message[_ELEMENTS - 1])
             return _Failure(ValueError(), f"t_list: found {count} tensors here only; allowed: as many on all ranks")
         return None
+
+
+def _names_of(options: tuple[str, ...]) -> str:
+    return f"{', '.join(options[:-1])} or {options[-1]}" if options else _AGREED[-1]
 
 
 def _number_text(argument: str, number: float) -> str:
