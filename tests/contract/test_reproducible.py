@@ -101,9 +101,11 @@ def test_there_is_a_level_to_test():
     assert all(type(level) is str for level in levels)
 
 
+@pytest.mark.parametrize("isa", _core.isa_levels()[1:] or [BASE], indirect=True)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @norm_dtypes
 def test_instruction_sets_agree_to_the_bit_at_every_length(isa, dtype, layout, threads):
+    """`check` compares with the baseline."""
     for n in SIZES:
         check(isa, layout, dtype, n, EVERY, threads, [1])
 
