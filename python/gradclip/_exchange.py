@@ -343,6 +343,7 @@ class _Torch(Group):
         return int(sys.modules["torch.distributed"].get_world_size(self.comm))
 
 
+#: The memory for the first messages of each NCCLBackend.
 _first_buffers: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 
@@ -350,7 +351,7 @@ class _CuPy(Group):
     """Ranks of cupyx.distributed, whose messages go from GPU to GPU."""
 
     def buffer(self, length: int) -> Any:
-        # The memory for first messages is kept: where a GPU is full, this rank could not tell the others of it.
+        # Memory for first messages is kept, because a rank whose GPU is full could not tell the others.
         buffer = _first_buffers.get(self.comm) if length == _LENGTH else None
         if buffer is None:
             buffer = sys.modules["cupy"].empty((int(self.size()), length))

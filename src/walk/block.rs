@@ -5,8 +5,8 @@ use std::ops::Range;
 use crate::isa::Aligned;
 use crate::kernel::sum::BLOCK;
 
-/// Calls `work` with zeroed scratch memory for a block, or only for `len` elements if these are few: clearing a whole block
-/// would cost more than the work.
+/// Calls `work` with zeroed scratch memory for at least `len` elements, at most a block. There are three sizes, because clearing a
+/// whole block would cost more than the work on a few elements.
 #[inline]
 pub fn with_scratch<T: Copy, R>(zero: T, len: usize, work: impl FnOnce(&mut [T]) -> R) -> R {
     match len {
