@@ -456,13 +456,13 @@ fn add_rows<L: Level, T: Element, const N: usize>(
 }
 
 /// [`AddRows`] for rows that follow each other in memory, in one call.
-pub struct AddDenseRows<'a, T, F> {
+pub struct AddDenseRows<'a, T, I> {
     /// One accumulator per column.
     pub sums: &'a mut [f64],
     /// All elements of the rows.
     pub rows: &'a [T],
-    /// The term of each element.
-    pub term: F,
+    /// The term of the elements of each row.
+    pub terms: I,
 }
 
 /// The bytes of rows that are added a strip of columns at a time: a page, so that memory is still read page by page.
@@ -472,56 +472,64 @@ const STRIPED_BYTES: usize = 4 << 10;
 /// by one.
 const MIN_STRIPED_ROWS: usize = 8;
 
-impl<T: Element, F: Term<T>> Op for AddDenseRows<'_, T, F> {
+/// Whether rows of this many columns are added a strip of columns at a time.
+pub fn has_strips<T>(columns: usize) -> bool {
+    striped_rows::<T>(columns) >= MIN_STRIPED_ROWS
+}
+
+/// The number of rows that are read for one strip after the other.
+fn striped_rows<T>(columns: usize) -> usize {
+    STRIPED_BYTES / (columns * size_of::<T>()).max(1)
+}
+
+impl<T: Element, F: Term<T>, I: Iterator<Item = F> + Clone> Op for AddDenseRows<'_, T, I> {
     type Output = ();
     const CONVERTS: bool = F::CONVERTS;
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
-        let Self { sums, rows, term } = self;
+        let Self { sums, rows, mut terms } = self;
         let columns = sums.len().max(1);
-        let striped = STRIPED_BYTES / (columns * size_of::<T>());
-        if striped < MIN_STRIPED_ROWS {
-            rows.chunks_exact(columns).for_each(|row| add_rows::<L, _, _>(sums, [row], [term]));
-        } else {
-            rows.chunks(striped * columns).for_each(|rows| add_short_rows::<L, _>(sums, rows, term));
+        if !has_strips::<T>(columns) {
+            let rows = rows.chunks_exact(columns).zip(terms);
+            return rows.for_each(|(row, term)| add_rows::<L, _, _>(sums, [row], [term]));
         }
-    }
-}
-
-/// Adds short rows. They are read once for each strip of columns, so that the accumulators of a strip stay in registers.
-#[inline(always)]
-fn add_short_rows<L: Level, T: Element>(sums: &mut [f64], rows: &[T], term: impl Term<T>) {
-    let columns = sums.len();
-    let (strips, rest) = sums.as_chunks_mut::<LANES>();
-    let (pieces, rest) = rest.as_chunks_mut::<PIECE>();
-    let mut first = 0;
-    for strip in strips {
-        add_strip::<L, LANES, _>(strip, rows, first, columns, term);
-        first += LANES;
-    }
-    for piece in pieces {
-        add_strip::<L, PIECE, _>(piece, rows, first, columns, term);
-        first += PIECE;
-    }
-    if !rest.is_empty() {
-        let mut padded = [0.0; PIECE];
+        let striped = striped_rows::<T>(columns);
+        let (strips, rest) = sums.as_chunks_mut::<LANES>();
+        let first = columns - rest.len();
+        // The last columns are padded to a strip.
+        let mut padded = [0.0; LANES];
         padded[..rest.len()].copy_from_slice(rest);
-        add_strip::<L, PIECE, _>(&mut padded, rows, first, columns, term);
+        for rows in rows.chunks(striped * columns) {
+            // The rows are read once for each strip, so that its accumulators stay in registers.
+            for (strip, first) in strips.iter_mut().zip((0..).step_by(LANES)) {
+                add_strip::<L, LANES, _, _>(strip, rows, first, columns, terms.clone());
+            }
+            match rest.len() {
+                0 => {}
+                1..=8 => add_strip::<L, 8, _, _>(&mut padded, rows, first, columns, terms.clone()),
+                9..=16 => add_strip::<L, 16, _, _>(&mut padded, rows, first, columns, terms.clone()),
+                _ => add_strip::<L, LANES, _, _>(&mut padded, rows, first, columns, terms.clone()),
+            }
+            terms.nth(striped - 1);
+        }
         rest.copy_from_slice(&padded[..rest.len()]);
     }
 }
 
 /// Adds a strip of `N` columns, from column `first` on. Sums of lanes beyond the last column are not used.
 #[inline(always)]
-fn add_strip<L: Level, const N: usize, T: Element>(
-    sums: &mut [f64; N],
+fn add_strip<L: Level, const N: usize, T: Element, F: Term<T>>(
+    sums: &mut [f64; LANES],
     rows: &[T],
     first: usize,
     columns: usize,
-    term: impl Term<T>,
+    mut terms: impl Iterator<Item = F>,
 ) {
+    let Some(sums) = sums.first_chunk_mut::<N>() else { return };
     let (mut lanes, mut at) = (*sums, first);
-    while let Some(row) = rows.get(at..).and_then(|rows| rows.first_chunk::<N>()) {
+    while let Some(row) = rows.get(at..).and_then(|rows| rows.first_chunk::<N>())
+        && let Some(term) = terms.next()
+    {
         for j in 0..N {
             lanes[j] = term.add::<L>(lanes[j], row[j]);
         }
@@ -529,7 +537,7 @@ fn add_strip<L: Level, const N: usize, T: Element>(
     }
     *sums = lanes;
     // Fewer than `N` elements are left of the last rows.
-    for row in rows.get(at..).unwrap_or_default().chunks(columns) {
+    for (row, term) in rows.get(at..).unwrap_or_default().chunks(columns).zip(terms) {
         for (sum, x) in sums.iter_mut().zip(row) {
             *sum = term.add::<L>(*sum, *x);
         }

@@ -2,13 +2,15 @@
 
 use std::ops::Range;
 
+use super::rows::Rule;
 use super::{Crew, work_of};
-use crate::element::Real;
+use crate::element::{Element, Real};
 use crate::error::{Result, vec_with_room};
 use crate::isa::{Aligned, Isa};
 use crate::kernel::examples::{RoundSums, Share};
-use crate::kernel::sum::{AddRows, BLOCK};
-use crate::scaled::Factor;
+use crate::kernel::rows::{MAX_ROWS_AT_ONCE, PlainFactors};
+use crate::kernel::sum::{AddDenseRows, AddRows, BLOCK, Term, has_strips};
+use crate::scaled::{Factor, Limit, Scaled};
 use crate::walk::{GATHERED_AT_ONCE, Slices, Target, blocks_of};
 
 /// The number of jobs of a sum, if it is long enough.
@@ -26,8 +28,10 @@ const TILE: usize = 8192;
 pub struct Examples<'a, T> {
     /// The examples.
     pub elements: &'a Slices<'a, T>,
-    /// The number and the factor of each example that is added.
-    pub factors: &'a [(usize, Factor)],
+    /// The norm of each example.
+    pub norms: &'a [Scaled],
+    /// The limit of the norms. An example that it erases adds nothing.
+    pub limit: Limit,
     /// The divisor of the sums.
     pub divisor: f64,
 }
@@ -35,72 +39,137 @@ pub struct Examples<'a, T> {
 impl<T: Real> Examples<'_, T> {
     /// Writes the sums of the positions from `at` on.
     fn write_sums(&self, isa: Isa, at: usize, to: &mut Target<'_, T>) {
+        let Self { elements, norms, limit, divisor } = *self;
         with_sums(to.len(), |sums| {
             for (first, mut tile) in to.parts(sums.len()) {
                 let sums = &mut sums[..tile.len()];
                 sums.fill(0.0);
-                self.add_tile(isa, at + first, sums);
+                for_pieces(elements, norms.len(), at + first, sums, |at, sums| {
+                    for_batches(isa, limit, norms, |batch| add(isa, elements, batch, at.clone(), sums));
+                });
                 tile.for_blocks_of(BLOCK, false, |range, to| {
-                    isa.run(RoundSums { sums: &sums[range], divisor: self.divisor, to });
+                    isa.run(RoundSums { sums: &sums[range], divisor, to });
                     true
                 });
             }
         });
     }
+}
 
-    /// Adds all examples to the sums of the positions from `at` on.
-    fn add_tile(&self, isa: Isa, at: usize, sums: &mut [f64]) {
-        let piece = if !self.elements.reduced.is_dense() {
-            // All examples of a piece are read before the next piece: they may share cache lines.
-            GATHERED_AT_ONCE
-        } else if self.factors.len() < EXAMPLES_AT_ONCE {
-            // Each example is added by itself, so the sums should stay in the L1 cache.
-            BLOCK
-        } else {
-            sums.len()
-        };
-        for (at, sums) in blocks_of(piece, at..at + sums.len()).zip(sums.chunks_mut(piece)) {
-            self.add(isa, at, sums);
-        }
+/// Calls `visit` with the positions from `at` on and their sums, as many at a time as take the least time to add.
+fn for_pieces<T: Element>(
+    elements: &Slices<'_, T>,
+    examples: usize,
+    at: usize,
+    sums: &mut [f64],
+    mut visit: impl FnMut(Range<usize>, &mut [f64]),
+) {
+    let piece = if !elements.reduced.is_dense() {
+        // All examples of a piece are read before the next piece: they may share cache lines.
+        GATHERED_AT_ONCE
+    } else if examples < EXAMPLES_AT_ONCE {
+        // Each example is added by itself, so the sums should stay in the L1 cache.
+        BLOCK
+    } else {
+        sums.len()
+    };
+    for (at, sums) in blocks_of(piece, at..at + sums.len()).zip(sums.chunks_mut(piece)) {
+        visit(at, sums);
     }
+}
 
-    /// Adds all examples at the positions `at` to `sums`.
-    fn add(&self, isa: Isa, at: Range<usize>, sums: &mut [f64]) {
-        for group in self.factors.chunks(EXAMPLES_AT_ONCE) {
-            match <&[_; EXAMPLES_AT_ONCE]>::try_from(group) {
-                Ok(group) if group.iter().all(|(_, factor)| factor.then == 1.0) => {
-                    self.add_group(isa, group, at.clone(), sums);
-                }
-                _ => {
-                    for (example, factor) in group {
-                        self.elements.with_pieces([*example], at.clone(), |rows| {
-                            isa.run(AddRows { sums, rows, terms: [*factor], next: None });
-                        });
-                    }
-                }
-            }
-        }
-    }
+/// The number of an example and its factor.
+type Weighted = (usize, Factor);
 
-    /// Adds examples whose factors have one step.
-    fn add_group(
-        &self,
-        isa: Isa,
-        group: &[(usize, Factor); EXAMPLES_AT_ONCE],
-        at: Range<usize>,
-        sums: &mut [f64],
-    ) {
-        self.elements.with_pieces(group.map(|(example, _)| example), at, |rows| {
-            // The product by a factor of 1 is exact, whichever way it is rounded.
-            if T::DOUBLE && group.iter().any(|(_, factor)| factor.toward_zero()) {
-                let terms = group.map(|(_, factor)| Share::<true>(factor.by));
-                isa.run(AddRows { sums, rows, next: None, terms });
-            } else {
-                let terms = group.map(|(_, factor)| Share::<false>(factor.by));
-                isa.run(AddRows { sums, rows, next: None, terms });
-            }
+/// Calls `visit` with the factors that a limit gives to norms, [`MAX_ROWS_AT_ONCE`] at a time, without those that erase.
+fn for_batches(isa: Isa, limit: Limit, norms: &[Scaled], mut visit: impl FnMut(&[Weighted])) {
+    let rounding = Rule::Clip(limit).rounding();
+    let mut batch = [(0, Factor::ONE); MAX_ROWS_AT_ONCE];
+    for (part, first) in norms.chunks(MAX_ROWS_AT_ONCE).zip((0..).step_by(MAX_ROWS_AT_ONCE)) {
+        let (mut values, mut factors) = ([0.0; MAX_ROWS_AT_ONCE], [0.0; MAX_ROWS_AT_ONCE]);
+        values.iter_mut().zip(part).for_each(|(value, norm)| *value = norm.to_f64());
+        let (sums, factors) = (&values[..part.len()], &mut factors[..part.len()]);
+        let (keeps, no_norms) = (true, &mut [0.0; 0]);
+        isa.run(PlainFactors {
+            sums,
+            exact_zeros: true,
+            roots: false,
+            limit,
+            keeps,
+            factors,
+            norms: no_norms,
         });
+        let mut len = 0;
+        for (example, (by, norm)) in (first..).zip(factors.iter().zip(part)) {
+            let plain = Factor { rounding, ..Factor::new(*by, 1.0) };
+            let factor = if *by == 0.0 { limit.factor(*norm).unwrap_or(Factor::ONE) } else { plain };
+            if !Factor::erases(factor.by) {
+                batch[len] = (example, factor);
+                len += 1;
+            }
+        }
+        visit(&batch[..len]);
     }
+}
+
+/// Adds examples at the positions `at`, each times its factor, to `sums`.
+fn add<T: Real>(isa: Isa, elements: &Slices<'_, T>, batch: &[Weighted], at: Range<usize>, sums: &mut [f64]) {
+    let (mut follow, mut two_steps, mut strict) = (true, false, false);
+    let first = batch.first().map_or(0, |(example, _)| *example);
+    for ((example, factor), next) in batch.iter().zip(first..) {
+        follow &= *example == next;
+        two_steps |= factor.then != 1.0;
+        strict |= factor.toward_zero();
+    }
+    let matrix = elements.spaced().filter(|(_, step)| follow && *step == at.len() && has_strips::<T>(*step));
+    let rows = matrix.map(|(elements, len)| &elements[first * len..][..batch.len() * len]);
+    if two_steps {
+        for one in batch {
+            add_group(isa, elements, &[*one], |factor| factor, at.clone(), sums);
+        }
+    } else if T::DOUBLE && strict {
+        // The product by a factor of 1 is exact, whichever way it is rounded.
+        add_products(isa, elements, batch, rows, |factor| Share::<true>(factor.by), at, sums);
+    } else {
+        add_products(isa, elements, batch, rows, |factor| Share::<false>(factor.by), at, sums);
+    }
+}
+
+/// Adds examples of one kind of terms. `rows` are all their elements, if they are short and follow each other in memory.
+fn add_products<T: Real, F: Term<T>>(
+    isa: Isa,
+    elements: &Slices<'_, T>,
+    batch: &[Weighted],
+    rows: Option<&[T]>,
+    term: impl Fn(Factor) -> F,
+    at: Range<usize>,
+    sums: &mut [f64],
+) {
+    if let Some(rows) = rows {
+        let terms = batch.iter().map(|(_, factor)| term(*factor));
+        return isa.run(AddDenseRows { sums, rows, terms });
+    }
+    let (groups, rest) = batch.as_chunks::<EXAMPLES_AT_ONCE>();
+    for group in groups {
+        add_group(isa, elements, group, &term, at.clone(), sums);
+    }
+    for one in rest {
+        add_group(isa, elements, &[*one], &term, at.clone(), sums);
+    }
+}
+
+/// Adds examples that are loaded at once.
+fn add_group<T: Real, F: Term<T>, const N: usize>(
+    isa: Isa,
+    elements: &Slices<'_, T>,
+    group: &[Weighted; N],
+    term: impl Fn(Factor) -> F,
+    at: Range<usize>,
+    sums: &mut [f64],
+) {
+    elements.with_pieces(group.map(|(example, _)| example), at, |rows| {
+        isa.run(AddRows { sums, rows, terms: group.map(|(_, factor)| term(factor)), next: None });
+    });
 }
 
 /// Calls `work` with accumulators for a tile of at most `len` positions. Without memory for them, a tile is a block: other sums
@@ -118,9 +187,10 @@ fn with_sums<R>(len: usize, work: impl FnOnce(&mut [f64]) -> R) -> R {
 
 /// Writes the sum of examples, which has the positions of an example.
 pub fn sum_examples<T: Real>(isa: Isa, examples: &Examples<'_, T>, to: &mut Target<'_, T>) -> Result<()> {
-    let bytes = examples.factors.len() * to.len() * size_of::<T>();
+    let count = examples.norms.len();
+    let bytes = count * to.len() * size_of::<T>();
     let len = (to.len() / JOBS).next_multiple_of(BLOCK).max(BLOCK);
-    Crew::new().each(work_of(bytes, examples.factors.len()), to.parts(len), |(at, mut part)| {
+    Crew::new().each(work_of(bytes, count), to.parts(len), |(at, mut part)| {
         examples.write_sums(isa, at, &mut part);
     })
 }
@@ -135,23 +205,27 @@ pub fn sum_groups<T: Real>(
     to: &mut [T],
 ) -> Result<()> {
     let len = rows.reduced.len().max(1);
-    let mut factors = vec_with_room(order.len())?;
-    factors.extend(order.iter().map(|row| (*row, Factor::ONE)));
     let groups_in_job = (TILE / len).max(1);
     let work = work_of(order.len() * len * size_of::<T>(), bounds.len());
     let jobs = to.chunks_mut(groups_in_job * len).enumerate();
     Crew::new().each(work, jobs, |(job, to)| {
         let Aligned(sums) = &mut Aligned([0.0; BLOCK]);
         for (bounds, to) in bounds[job * groups_in_job..].windows(2).zip(to.chunks_mut(len)) {
-            let group = Examples { elements: rows, factors: &factors[bounds[0]..bounds[1]], divisor: 1.0 };
+            let group = &order[bounds[0]..bounds[1]];
             for (at, to) in (0..).step_by(BLOCK).zip(to.chunks_mut(BLOCK)) {
-                if let [(row, _)] = *group.factors {
+                if let [row] = *group {
                     rows.slice(row).copy_to(at..at + to.len(), to);
                     continue;
                 }
                 let sums = &mut sums[..to.len()];
                 sums.fill(-0.0); // a sum of -0.0 is -0.0
-                group.add_tile(isa, at, sums);
+                for_pieces(rows, group.len(), at, sums, |at, sums| {
+                    let mut batch = [(0, Factor::ONE); MAX_ROWS_AT_ONCE];
+                    for group in group.chunks(MAX_ROWS_AT_ONCE) {
+                        batch.iter_mut().zip(group).for_each(|((row, _), from)| *row = *from);
+                        add(isa, rows, &batch[..group.len()], at.clone(), sums);
+                    }
+                });
                 isa.run(RoundSums { sums, divisor: 1.0, to });
             }
         }

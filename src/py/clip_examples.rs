@@ -17,7 +17,7 @@ use crate::parallel::each::{ArrayJob, run_each};
 use crate::parallel::examples::{Examples, sum_examples};
 use crate::parallel::reduce::{Order, norm_of_norms};
 use crate::parallel::work_of;
-use crate::scaled::{Factor, Limit, NonFinite, Scaled};
+use crate::scaled::{Limit, NonFinite};
 
 /// See `gradclip.clip_examples_by_global_norm`.
 #[pyfunction]
@@ -85,17 +85,17 @@ pub(super) fn clip_examples_by_global_norm<'py>(
         let arguments = ("error_of_examples", held.into_any(), has_limits, norm.to_f64());
         return Err(call.error("nonfinite_error", arguments));
     }
-    let factor = |at: usize, norm| {
+    let limit = |at: usize| {
         let limit = arrays.get(at).and_then(|(i, _)| limits.get(*i)).copied().unwrap_or(f64::INFINITY);
-        Limit { limit, divisor: 1.0, nonfinite, margin }.factor(norm)
+        Limit { limit, divisor: 1.0, nonfinite, margin }
     };
     // The memory for the norms is allocated first: nothing may fail once something is written.
     let (shape, axes) =
         if has_limits { (vec![held.len(), count], vec![0, 1]) } else { (vec![count], vec![0]) };
     let norms = Array::filled::<f64>(call.py, &shape, &axes, |to| {
         match divisor {
-            None => scale_slices(call.py, pairs, &own, |i, _, norm| factor(i, norm))?,
-            Some(divisor) => write_sums(call.py, pairs, &arrays, &own, factor, divisor)?,
+            None => scale_slices(call.py, pairs, &own, |i, _, norm| limit(i).factor(norm))?,
+            Some(divisor) => write_sums(call.py, pairs, &arrays, &own, limit, divisor)?,
         }
         for ((i, _), norms) in arrays.iter().zip(&own) {
             let first = if has_limits { i * count } else { 0 };
@@ -146,22 +146,15 @@ fn write_sums<'py>(
     pairs: &mut [Pair<'py>],
     arrays: &[(usize, Array<'py>)],
     norms: &[Norms],
-    factor: impl Fn(usize, Scaled) -> Option<Factor>,
+    limit: impl Fn(usize) -> Limit,
     divisor: f64,
 ) -> PyResult<()> {
-    let mut factors_of = vec_with_room(norms.len())?;
-    for (at, norms) in norms.iter().enumerate() {
-        let mut factors = vec_with_room(norms.values.len())?;
-        let all = norms.values.iter().map(|norm| factor(at, *norm).unwrap_or(Factor::ONE));
-        factors.extend((0..).zip(all).filter(|(_, factor)| !Factor::erases(factor.by)));
-        factors_of.push(factors);
-    }
     let mut inputs = vec_with_room(arrays.len())?;
-    for ((_, array), factors) in arrays.iter().zip(factors_of.iter().cycle()) {
-        inputs.push((array.in_parts().unwrap_or_else(|| array.clone()), factors));
+    for ((_, array), (at, norms)) in arrays.iter().zip(norms.iter().enumerate().cycle()) {
+        inputs.push((array.in_parts().unwrap_or_else(|| array.clone()), norms.values.as_slice(), limit(at)));
     }
     let (mut jobs, mut bytes) = (vec_with_room(arrays.len())?, 0usize);
-    for (pair, (array, factors)) in pairs.iter_mut().zip(&inputs) {
+    for (pair, &(ref array, norms, limit)) in pairs.iter_mut().zip(&inputs) {
         bytes = bytes.saturating_add(array.bytes());
         pair.split_complex();
         match_dtype!(real dtype_of(array)?, T => {
@@ -169,9 +162,10 @@ fn write_sums<'py>(
             let elements = array.slices::<T>(&split)?;
             let mut sums = pair.task::<T>(&split.of_slice())?.target;
             let run = move || {
-                sum_examples(Isa::current(), &Examples { elements: &elements, factors, divisor }, &mut sums)
+                let examples = Examples { elements: &elements, norms, limit, divisor };
+                sum_examples(Isa::current(), &examples, &mut sums)
             };
-            jobs.push(ArrayJob::new(work_of(array.bytes(), factors.len()), run));
+            jobs.push(ArrayJob::new(work_of(array.bytes(), norms.len()), run));
         }, return Err(internal("sums of integers")));
     }
     Ok(detached(py, bytes, || run_each(jobs))?)

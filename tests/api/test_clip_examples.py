@@ -378,6 +378,29 @@ def test_an_example_that_is_not_finite_can_count_nothing(dtype, strict):
 
 
 @dtypes
+@looped("strict", [False, True])
+def test_short_examples_have_the_sums_of_examples_apart(dtype, strict):
+    """Examples that follow each other in memory are added together, unless some need a treatment of their own."""
+    largest, smallest = (1e300, 1e-300) if np.dtype(dtype) in (np.float64, np.complex128) else (1e4, 1e-4)
+    rng = np.random.default_rng(7)
+    for count, width, special in ((31, 1, []), (64, 3, [40]), (100, 9, [0, 33]), (97, 17, [96]), (70, 100, [5, 6])):
+        apart = rng.standard_normal((count, width + 3))
+        for i, row in enumerate(special):
+            apart[row] *= [largest, smallest][i]
+        apart[count // 2] = np.nan
+        apart = cast(apart, dtype)
+        for limit in (1.0, smallest):
+            for reduce in ("sum", "mean"):
+                arguments = {"reduce": reduce, "nonfinite": "zero", "strict": strict}
+                results, norms = gc.clip_examples_by_global_norm([apart[:, :width]], limit, **arguments)
+                packed = np.ascontiguousarray(apart[:, :width])
+                packed_results, packed_norms = gc.clip_examples_by_global_norm([packed], limit, **arguments)
+                assert same_bits(packed_norms, norms)
+                assert same_bits(packed_results[0], results[0])
+                assert not oracle.is_nan(results[0]).any()
+
+
+@dtypes
 def test_an_example_that_is_not_finite_can_keep_its_bits(dtype):
     t_list = bad_batch(dtype)
     results, norms = gc.clip_examples_by_global_norm(t_list, 1.0, reduce=None, nonfinite="keep")

@@ -14,8 +14,10 @@ use std::any::type_name;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 use std::hint::black_box;
+use std::iter::{Copied, Repeat};
 use std::ops::Bound::{Excluded, Included};
 use std::process::Command;
+use std::slice::Iter;
 use std::vec;
 
 use _core::element::{Bf16, Element, F16};
@@ -305,8 +307,9 @@ fn probes() -> Vec<Probe> {
         probe::<AddRows<'_, f32, Square, 4>>(SQUARE, [157, 56, 28]),
         probe::<AddRows<'_, f64, Square, 4>>(SUM, [157, 74, 37]),
         probe::<AddRows<'_, f32, Abs, 4>>(SUM, [194, 74, 37]),
-        probe::<AddDenseRows<'_, f32, Square>>(SQUARE, [240, 56, 35]),
-        probe::<AddDenseRows<'_, f64, Square>>(SUM, [240, 74, 44]),
+        probe::<AddDenseRows<'_, f32, Repeat<Square>>>(SQUARE, [240, 56, 35]),
+        probe::<AddDenseRows<'_, f64, Repeat<Square>>>(SUM, [240, 74, 44]),
+        probe::<AddDenseRows<'_, f32, Copied<Iter<'_, Share<false>>>>>(SUM, [136, 70, 38]),
         probe::<AddRows<'_, Bf16, Square, 4>>(SQUARE, [267, 92, 46]),
         probe::<AddRows<'_, f32, Share<false>, 8>>(SUM, [132, 64, 32]),
         probe::<MaxAbs<'_, f32>>(Done("pcmpgtd|pmaxsd|pmaxud", 4), [175, 26, 13]),

@@ -4,7 +4,7 @@
 
 use std::array;
 use std::cmp::Ordering;
-use std::iter::once;
+use std::iter::{self, once};
 use std::mem;
 use std::slice;
 use std::sync::LazyLock;
@@ -1307,7 +1307,7 @@ fn sums_are_added_in_the_documented_order() {
 fn long_sums_are_added_in_the_documented_order() {
     fn check<T: Known>() {
         let random = &mut Random::new(24);
-        let room: Vec<T> = std::iter::repeat_with(|| T::everyday(random)).take(2 * 64 * 2048).collect();
+        let room: Vec<T> = iter::repeat_with(|| T::everyday(random)).take(2 * 64 * 2048).collect();
         let terms: [Vec<f64>; 2] =
             [|x: &T| x.size(1.0), |x: &T| x.squared(1.0)].map(|of| room.iter().map(of).collect());
         for isa in Isa::available() {
@@ -1349,7 +1349,7 @@ fn long_maxima_are_found_wherever_they_are() {
 #[cfg_attr(miri, ignore = "long")]
 fn long_sums_of_float16_are_added_in_the_documented_order() {
     let random = &mut Random::new(27);
-    let singles = std::iter::repeat_with(|| f32::everyday(random)).take(100 * 2048 + 75);
+    let singles = iter::repeat_with(|| f32::everyday(random)).take(100 * 2048 + 75);
     let halves: Vec<F16> = singles.map(F16::from_f32).collect();
     let squares: Vec<f64> = halves.iter().map(|x| x.squared(1.0)).collect();
     for isa in Isa::available() {
@@ -1717,7 +1717,8 @@ fn gpus_merge_as_many_totals_in_a_span() {
     assert!(kernels.contains(&format!("SPAN_TOTALS = {SPAN_TOTALS},")));
 }
 
-/// Dense rows have the sums of rows that are added one by one: few columns and many, rows that a cache holds and more.
+/// Dense rows have the sums of rows that are added one by one: few columns and many, rows that a cache holds and more, with one
+/// term for all rows and with one for each.
 fn dense_rows<T: Known>() {
     let random = &mut Random::new(14);
     for columns in (1..40).chain([63, 64, 65, 100, 300, 1000]) {
@@ -1727,16 +1728,20 @@ fn dense_rows<T: Known>() {
             }
             let data: Vec<T> = finite(random, columns * height);
             let start: Vec<f64> = finite(random, columns);
-            for isa in Isa::available() {
-                let mut one_by_one = start.clone();
-                for row in data.chunks_exact(columns) {
-                    isa.run(AddRows { sums: &mut one_by_one, rows: [row], terms: [Square], next: None });
-                }
-                let mut dense = start.clone();
-                isa.run(AddDenseRows { sums: &mut dense, rows: &data, term: Square });
-                assert_same(&dense, &one_by_one);
-            }
+            assert_dense(&data, &start, &iter::repeat(Square));
+            assert_dense(&data, &start, &(0..).map(|row| Rescaled(Abs, power_of_two(row % 7))));
         }
+    }
+}
+
+fn assert_dense<T: Known, F: Term<T>>(data: &[T], start: &[f64], terms: &(impl Iterator<Item = F> + Clone)) {
+    for isa in Isa::available() {
+        let (mut one_by_one, mut dense) = (start.to_vec(), start.to_vec());
+        for (row, term) in data.chunks_exact(start.len()).zip(terms.clone()) {
+            isa.run(AddRows { sums: &mut one_by_one, rows: [row], terms: [term], next: None });
+        }
+        isa.run(AddDenseRows { sums: &mut dense, rows: data, terms: terms.clone() });
+        assert_same(&dense, &one_by_one);
     }
 }
 

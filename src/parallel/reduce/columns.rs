@@ -1,7 +1,7 @@
 //! Columns: slices that lie side by side in memory. Rows are added to one accumulator per column.
 
-use std::array;
 use std::ops::Range;
+use std::{array, iter};
 
 use super::order::{Order, Reduction};
 use super::pass::{CHUNK, norms_of_slices, with_direct_term, with_term};
@@ -337,7 +337,7 @@ pub(in crate::parallel) fn add_rows<T: Element>(
     sums: &mut [f64],
 ) {
     if let Some(rows) = rows.dense(range.clone()) {
-        return isa.run(AddDenseRows { sums, rows, term });
+        return isa.run(AddDenseRows { sums, rows, terms: iter::repeat(term) });
     }
     let tail = range.end - range.len() % ROWS_AT_ONCE;
     for at in (range.start..tail).step_by(ROWS_AT_ONCE) {
