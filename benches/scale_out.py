@@ -152,7 +152,7 @@ def dask() -> None:
     import dask.array as da  # noqa: PLC0415 (needed here alone)
     from dask.distributed import Client, LocalCluster, wait  # noqa: PLC0415
 
-    cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, memory_limit=0)
+    cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", memory_limit=0)
     with cluster, Client(cluster) as client:
         x = client.persist(da.random.default_rng(0).standard_normal((248_000, 4000), chunks=(4000, 4000), dtype="f4"))
         wait(x)

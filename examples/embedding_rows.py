@@ -112,6 +112,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.passes < 1:
         parser.error(f"argument --passes: expected at least 1, found {args.passes}")
+    if args.seed < 0:
+        parser.error(f"argument --seed: expected at least 0, found {args.seed}")
 
     results = {
         "without a limit": train(args.passes, args.seed, np.inf),

@@ -149,6 +149,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.rounds < 1:
         parser.error(f"argument --rounds: expected at least 1, found {args.rounds}")
+    if args.seed < 0:
+        parser.error(f"argument --seed: expected at least 0, found {args.seed}")
 
     without, _ = run(args.rounds, args.seed, clips=False)
     clipped, norms = run(args.rounds, args.seed, clips=True)

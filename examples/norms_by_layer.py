@@ -122,6 +122,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.steps < 1:
         parser.error(f"argument --steps: expected at least 1, found {args.steps}")
+    if args.seed < 0:
+        parser.error(f"argument --seed: expected at least 0, found {args.seed}")
 
     losses, norms = train(args.steps, args.seed)
     print(f"\n{'gradient of':<14}{'median norm':>12}{'90 %':>9}{'largest':>9}")

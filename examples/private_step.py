@@ -123,6 +123,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.steps < 1:
         parser.error(f"argument --steps: expected at least 1, found {args.steps}")
+    if args.seed < 0:
+        parser.error(f"argument --seed: expected at least 0, found {args.seed}")
     if not args.noise >= 0:
         parser.error(f"argument --noise: expected a number >= 0, found {args.noise}")
 

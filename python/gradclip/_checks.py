@@ -151,7 +151,8 @@ class Checks(Errors):
         if isinstance(number, tuple):
             raise self.value_error(argument, f"shape {number}", allowed)
         if number is None:
-            raise self.wrong_type(argument, value, allowed)
+            hint = "; float() makes one" if hasattr(type(value), "__float__") else ""  # a 0-d array of another package
+            raise self.wrong_type(argument, value, f"{allowed}{hint}")
         if number >= 0 or (nan and math.isnan(number)):
             return abs(number)
         raise self.wrong_value(argument, value, _LIMIT)

@@ -231,7 +231,8 @@ def clip_by_norm(
         turn. Default: None, only this process.
     replicated : bool, int or sequence of these, optional
         True if every process holds a copy of the tensor, or the number of processes that
-        hold one. All copies together count once. Default: None, each process holds a part.
+        hold one. All copies together count once. Only with ``comm``. Default: None, each
+        process holds a part.
 
     Returns
     -------
@@ -438,7 +439,8 @@ def clip_by_average_norm(
         turn. Default: None, only this process.
     replicated : bool, int or sequence of these, optional
         True if every process holds a copy of the tensor, or the number of processes that
-        hold one. All copies together count once. Default: None, each process holds a part.
+        hold one. All copies together count once. Only with ``comm``. Default: None, each
+        process holds a part.
 
     Returns
     -------
@@ -538,13 +540,13 @@ def clip_by_global_norm(
         or infinity.
     use_norm : number, optional
         The global norm, a real number >= 0 or NaN, if you know it already. It is not
-        checked against the tensors. Default: None, compute it.
+        checked against the tensors, and ``ord`` and ``reproducible`` have no effect then.
+        Default: None, compute it.
     name : str, optional
         Prefix of error messages. Default: none.
-    ord : number, optional
-        Order of the norm: any number > 0, or ``inf`` for the largest magnitude.
-        At most 1000 or ``inf`` with ``comm=``.
-        Default: 2, the Euclidean norm.
+    ord : number or 'euclidean', optional
+        Order of the norm: a number > 0 (with ``comm``, at most 1000), ``inf`` for the
+        largest magnitude. Default: 2, the Euclidean norm.
     nonfinite : {"propagate", "raise", "zero", "keep"}, optional
         Effect of an infinite or NaN norm. Default: ``"propagate"``, scale as for other
         norms, so that NaN appears in the results. ``"raise"``: `NonFiniteError`, before
@@ -556,7 +558,8 @@ def clip_by_global_norm(
         error of at most 1e-14.
     integers : {"raise", "keep"}, optional
         Treatment of integer and boolean tensors. Default: ``"raise"``, a TypeError.
-        ``"keep"``: they do not count in the norm, and their results are copies.
+        ``"keep"``: they do not count in the norm, and their results are copies, under
+        ``nonfinite="zero"`` too.
     out : sequence of ndarray, IndexedSlices or None, optional
         For each tensor, the array that receives its result, with its shape and dtype, or
         None for a new array. Where ``t_list`` has None, pass None. ``out`` may be
@@ -569,8 +572,8 @@ def clip_by_global_norm(
         turn. Default: None, only this process.
     replicated : bool, int or sequence of these, optional
         For each tensor, or for all: True if every process holds a copy, or the number of
-        processes that hold one. All copies together count once. Default: None, each process
-        holds a part.
+        processes that hold one. All copies together count once. Only with ``comm``, and not
+        as a number with ``reproducible=True``. Default: None, each process holds a part.
     reproducible : bool, optional
         Whether to add every term exactly. Then the bits of the norm depend neither on the
         number of processes nor on the split of the data. For orders 1, 2 and ``inf``.
@@ -599,7 +602,8 @@ def clip_by_global_norm(
         ``ord`` is not a number > 0, or an output has another shape, is read-only or
         shares memory with another output.
     NonFiniteError
-        Under ``nonfinite="raise"``, if an element, or ``use_norm``, is infinite or NaN.
+        Under ``nonfinite="raise"``, if ``use_norm`` is infinite or NaN, or if it is not
+        given and an element is.
 
     Notes
     -----

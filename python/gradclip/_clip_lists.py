@@ -40,9 +40,8 @@ def clip_by_norms(
         no limit, so that tensor does not change.
     name : str, optional
         Prefix of error messages. Default: none.
-    ord : number, optional
-        Order of the norms: any number > 0, or ``inf`` for the largest magnitude.
-        Default: 2, the Euclidean norm.
+    ord : number or 'euclidean', optional
+        Order of the norms: a number > 0, ``inf`` for the largest magnitude. Default: 2, the Euclidean norm.
     nonfinite : {"propagate", "raise", "zero", "keep"}, optional
         Effect of an infinite or NaN norm on its tensor. Default: ``"propagate"``, scale as
         for other norms, so that NaN appears in the results. ``"raise"``: `NonFiniteError`,
@@ -109,8 +108,8 @@ def clip_by_weight_norm(
         The gradients, of any shapes and of dtypes float16, bfloat16, float32, float64,
         complex64 and complex128. None stands for a missing gradient.
     weights : sequence of array_like
-        For each gradient, the weights, of the same shape. For each None in ``t_list``, the
-        entry is not read.
+        For each gradient, the weights, of the same shape, and of any of these dtypes. For
+        each None in ``t_list``, the entry is not read.
     clipping : number, optional
         The largest allowed ratio of the two norms (λ in the paper below), a real number >= 0.
         Default: 0.01.
@@ -153,7 +152,7 @@ def clip_by_weight_norm(
 
     A NaN in a unit of the gradients or of the weights makes the results of that unit NaN, unless
     its limit is infinite. An infinite gradient becomes NaN, and the others of its unit 0. Units
-    with infinite weights are not clipped.
+    with infinite weights are not clipped, unless ``clipping`` is 0.
 
     Examples
     --------
@@ -199,6 +198,7 @@ def clip_examples_by_global_norm(
         Effect of an example with an infinite or NaN norm. Default: ``"propagate"``, NaN
         appears in the results. ``"raise"``: `NonFiniteError`, before anything is written.
         ``"zero"``: the example is left out of the sum, unless the limit is infinite or None.
+        With a limit for each tensor, it is left out only where its norm is infinite or NaN.
         ``"keep"``: the example keeps its bits, only for ``reduce=None``.
     strict : bool, optional
         Whether to guarantee that rounding never takes the norm of a clipped example above
@@ -282,9 +282,8 @@ def clip_difference_by_global_norm(
         it.
     name : str, optional
         Prefix of error messages. Default: none.
-    ord : number, optional
-        Order of the norm: any number > 0, or ``inf`` for the largest magnitude.
-        Default: 2, the Euclidean norm.
+    ord : number or 'euclidean', optional
+        Order of the norm: a number > 0, ``inf`` for the largest magnitude. Default: 2, the Euclidean norm.
     nonfinite : {"propagate", "raise", "zero", "keep"}, optional
         Effect of an infinite or NaN norm. Default: ``"propagate"``, all results are NaN.
         ``"raise"``: `NonFiniteError`, before anything is written. ``"zero"``: the results
@@ -315,7 +314,8 @@ def clip_difference_by_global_norm(
         If shapes do not agree, ``clip_norm`` or ``use_norm`` is negative, ``clip_norm`` is
         NaN, ``ord`` is not a number > 0, or an output does not fit.
     NonFiniteError
-        Under ``nonfinite="raise"``, if an element, or ``use_norm``, is infinite or NaN.
+        Under ``nonfinite="raise"``, if ``use_norm`` is infinite or NaN, or if it is not
+        given and an element is.
 
     Notes
     -----

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Functions of lists that `gradclip.tree` has too.
 OF_TREES = {"clip_by_global_norm", "clip_difference_by_global_norm", "global_norm", "norms"}
+#: Functions with the argument ``integers``.
+_KEEP_INTEGERS = {"clip_by_global_norm", "clip_difference_by_global_norm"}
 
 
 class Errors:
@@ -63,9 +65,16 @@ class Errors:
         if found == "dtype object" and not issubclass(type(value), np.ndarray):
             found = f"{describe(value)}, of which NumPy makes {found}"
             if type(value).__name__ == "IndexedSlices":  # of TensorFlow
-                allowed = [*allowed[:-1], f"{allowed[-1]}, gradclip.IndexedSlices(t.values, t.indices)"]
+                allowed = [*allowed[:-1], f"{allowed[-1]}; gradclip.IndexedSlices(s.values, s.indices) converts it"]
             elif issubclass(type(value), dict) and self.function in OF_TREES:
                 allowed = [*allowed[:-1], f"{allowed[-1]}; gradclip.tree takes dicts"]
+        elif (
+            self.function in _KEEP_INTEGERS
+            and isinstance(array, np.ndarray)
+            and array.dtype.kind in "iub"
+            and not argument.startswith("base_list")
+        ):
+            allowed = [*allowed[:-1], f"{allowed[-1]}; integers='keep' copies tensors of integers"]
         return self.type_error(argument, found, ", ".join(allowed))
 
     def wrong_shape(self, argument: str, found: Sequence[int], allowed: Sequence[int], owner: str) -> ValueError:

@@ -61,10 +61,9 @@ def global_norm(
         nothing.
     name : str, optional
         Prefix of error messages. Default: none.
-    ord : number, optional
-        Order of the norm: any number > 0, or ``inf`` for the largest magnitude.
-        At most 1000 or ``inf`` with ``comm=``.
-        Default: 2, the Euclidean norm.
+    ord : number or 'euclidean', optional
+        Order of the norm: a number > 0 (with ``comm``, at most 1000), ``inf`` for the
+        largest magnitude. Default: 2, the Euclidean norm.
     nonfinite : {"propagate", "raise"}, optional
         Effect of an infinite or NaN element. Default: ``"propagate"``, the norm is infinite
         or NaN. ``"raise"``: `NonFiniteError`.
@@ -78,8 +77,8 @@ def global_norm(
         turn. Default: None, only this process.
     replicated : bool, int or sequence of these, optional
         For each tensor, or for all: True if every process holds a copy, or the number of
-        processes that hold one. All copies together count once. Default: None, each process
-        holds a part.
+        processes that hold one. All copies together count once. Only with ``comm``, and not
+        as a number with ``reproducible=True``. Default: None, each process holds a part.
     reproducible : bool, optional
         Whether to add every term exactly. Then the bits of the norm depend neither on the
         number of processes nor on the split of the data. For orders 1, 2 and ``inf``.
@@ -143,10 +142,9 @@ def norms(
         float32, float64, complex64 and complex128.
     name : str, optional
         Prefix of error messages. Default: none.
-    ord : number, optional
-        Order of the norms: any number > 0, or ``inf`` for the largest magnitude.
-        At most 1000 or ``inf`` with ``comm=``.
-        Default: 2, the Euclidean norm.
+    ord : number or 'euclidean', optional
+        Order of the norms: a number > 0 (with ``comm``, at most 1000), ``inf`` for the
+        largest magnitude. Default: 2, the Euclidean norm.
     comm : communicator, function or sequence of these, optional
         The processes that hold the other parts of each tensor: a communicator of mpi4py, a
         ProcessGroup of torch.distributed, an NCCLBackend of cupyx.distributed, or a
@@ -154,8 +152,8 @@ def norms(
         turn. Default: None, only this process.
     replicated : bool, int or sequence of these, optional
         For each tensor, or for all: True if every process holds a copy, or the number of
-        processes that hold one. All copies together count once. Default: None, each process
-        holds a part.
+        processes that hold one. All copies together count once. Only with ``comm``.
+        Default: None, each process holds a part.
 
     Returns
     -------

@@ -88,7 +88,7 @@ class NormState:
         ----------
         t_list : sequence of array_like, IndexedSlices or None
             The tensors, as for `global_norm`. None adds nothing.
-        ord : number, optional
+        ord : number or 'euclidean', optional
             Order of the norm: any number > 0 up to 1000, or ``inf``. Default: 2.
         name : str, optional
             Prefix of error messages. Default: none.
@@ -236,7 +236,7 @@ class NormState:
         ----------
         array : array_like
             The result of `to_array`, or the sum of such arrays.
-        ord : number, optional
+        ord : number or 'euclidean', optional
             The order of the norm. Default: 2.
 
         Returns

@@ -82,10 +82,9 @@ def global_norm(
         The tensors, as in `gradclip.global_norm`.
     name : str, optional
         Prefix of error messages. Default: none.
-    ord : number, optional
-        Order of the norm: any number > 0, or ``inf`` for the largest magnitude.
-        At most 1000 or ``inf`` with ``comm=``.
-        Default: 2, the Euclidean norm.
+    ord : number or 'euclidean', optional
+        Order of the norm: a number > 0 (with ``comm``, at most 1000), ``inf`` for the
+        largest magnitude. Default: 2, the Euclidean norm.
     nonfinite : {"propagate", "raise"}, optional
         Effect of an infinite or NaN element, as in `gradclip.global_norm`.
     integers : {"count", "keep"}, optional
@@ -148,12 +147,12 @@ def norms(
         The tensors, as in `gradclip.norms`.
     name : str, optional
         Prefix of error messages. Default: none.
-    ord : number, optional
-        Order of the norms: any number > 0, or ``inf`` for the largest magnitude.
-        At most 1000 or ``inf`` with ``comm=``.
-        Default: 2, the Euclidean norm.
+    ord : number or 'euclidean', optional
+        Order of the norms: a number > 0 (with ``comm``, at most 1000), ``inf`` for the
+        largest magnitude. Default: 2, the Euclidean norm.
     comm : communicator, function or sequence of these, optional
         The processes that hold the other parts of the tensors, as in `gradclip.global_norm`.
+        Leaves are matched by their positions, so the paths must be the same on all processes.
     replicated : bool, int or tree of these, optional
         Copies of leaves on several processes, as in `gradclip.global_norm`: one value for all
         leaves, or a tree with the structure of ``tree``. Default: None, no copies.
@@ -217,13 +216,13 @@ def clip_by_global_norm(
         or infinity.
     use_norm : number, optional
         The global norm, a real number >= 0 or NaN, if you know it already. It is not
-        checked against the tensors. Default: None, compute it.
+        checked against the tensors, and ``ord`` and ``reproducible`` have no effect then.
+        Default: None, compute it.
     name : str, optional
         Prefix of error messages. Default: none.
-    ord : number, optional
-        Order of the norm: any number > 0, or ``inf`` for the largest magnitude.
-        At most 1000 or ``inf`` with ``comm=``.
-        Default: 2, the Euclidean norm.
+    ord : number or 'euclidean', optional
+        Order of the norm: a number > 0 (with ``comm``, at most 1000), ``inf`` for the
+        largest magnitude. Default: 2, the Euclidean norm.
     nonfinite : {"propagate", "raise", "zero", "keep"}, optional
         Effect of an infinite or NaN norm, as in `gradclip.clip_by_global_norm`.
     strict : bool, optional
@@ -266,7 +265,8 @@ def clip_by_global_norm(
         ``ord`` is not a number > 0, ``out`` has another structure, or an output has
         another shape, is read-only or shares memory with another output.
     NonFiniteError
-        Under ``nonfinite="raise"``, if an element, or ``use_norm``, is infinite or NaN.
+        Under ``nonfinite="raise"``, if ``use_norm`` is infinite or NaN, or if it is not
+        given and an element is.
         Its ``entries`` are positions in the list of leaves, in which None counts
         (``optree.tree_leaves(tree, none_is_leaf=True)``).
 
@@ -321,9 +321,8 @@ def clip_by_norm(
         not even NaN or infinity.
     name : str, optional
         Prefix of error messages. Default: none.
-    ord : number, optional
-        Order of the norms: any number > 0, or ``inf`` for the largest magnitude.
-        Default: 2, the Euclidean norm.
+    ord : number or 'euclidean', optional
+        Order of the norms: a number > 0, ``inf`` for the largest magnitude. Default: 2, the Euclidean norm.
     nonfinite : {"propagate", "raise", "zero", "keep"}, optional
         Effect of an infinite or NaN norm on its leaf, as in `gradclip.clip_by_norms`.
     out : tree of ndarray, IndexedSlices or None, optional
@@ -458,9 +457,8 @@ def clip_difference_by_global_norm(
         already. It is not checked against the tensors. Default: None, compute it.
     name : str, optional
         Prefix of error messages. Default: none.
-    ord : number, optional
-        Order of the norm: any number > 0, or ``inf`` for the largest magnitude.
-        Default: 2, the Euclidean norm.
+    ord : number or 'euclidean', optional
+        Order of the norm: a number > 0, ``inf`` for the largest magnitude. Default: 2, the Euclidean norm.
     nonfinite : {"propagate", "raise", "zero", "keep"}, optional
         Effect of an infinite or NaN norm, as in
         `gradclip.clip_difference_by_global_norm`.
@@ -495,7 +493,8 @@ def clip_difference_by_global_norm(
         NaN, ``ord`` is not a number > 0, or an output has another shape, is read-only or
         shares memory with another output.
     NonFiniteError
-        Under ``nonfinite="raise"``, if an element, or ``use_norm``, is infinite or NaN.
+        Under ``nonfinite="raise"``, if ``use_norm`` is infinite or NaN, or if it is not
+        given and an element is.
         Its ``entries`` are positions in the list of leaves, in which None counts
         (``optree.tree_leaves(tree, none_is_leaf=True)``).
 

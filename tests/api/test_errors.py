@@ -814,3 +814,13 @@ def test_a_masked_sequence_of_limits_is_a_type_error():
         "clip_examples_by_global_norm: clip_norm: ",
         "masked",
     )
+
+
+def test_a_limit_of_another_package_can_be_converted():
+    class Scalar:
+        def __float__(self):
+            return 1.0
+
+    for limit, hint in ((Scalar(), "; float() makes one"), ("1", "")):
+        with pytest.raises(TypeError, match=rf"clip_norm: found .*float or 0-d array\){re.escape(hint)}$"):
+            gc.clip_by_norm(np.ones(2), limit)
