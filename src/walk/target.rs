@@ -121,11 +121,15 @@ impl<T: Ordered> Target<'_, T> {
 }
 
 impl<T: Ordered> Cells<'_, T> {
-    fn gather(self, start: isize, layout: &Layout, range: Range<usize>, to: &mut [T]) {
-        let mut to = to.iter_mut();
+    fn gather(self, start: isize, layout: &Layout, range: Range<usize>, mut to: &mut [T]) {
         layout.runs(range, |offset, stride, count| {
-            let mut at = start + offset;
-            for x in to.by_ref().take(count) {
+            let (mut at, run) = (start + offset, to.split_off_mut(..count).unwrap_or_default());
+            // One bounds check, of the beginning of the run, instead of one for each element.
+            if let (Self::Elements(cells), 1..) = (self, stride) {
+                let cells = cells[at.cast_unsigned()..].iter().step_by(stride.cast_unsigned());
+                return run.iter_mut().zip(cells).for_each(|(x, cell)| *x = T::load(cell));
+            }
+            for x in run {
                 *x = match self {
                     Self::Elements(cells) => T::load(&cells[at.cast_unsigned()]),
                     Self::Bytes { bytes, swapped } => T::load_bytes(&bytes[at.cast_unsigned()..], swapped),
@@ -135,16 +139,14 @@ impl<T: Ordered> Cells<'_, T> {
         });
     }
 
-    fn scatter(self, start: isize, layout: &Layout, range: Range<usize>, from: &[T]) {
-        let mut from = from.iter();
+    fn scatter(self, start: isize, layout: &Layout, range: Range<usize>, mut from: &[T]) {
         layout.runs(range, |offset, stride, count| {
-            let mut at = start + offset;
-            // One bounds check for the whole run: tiles of transposed arrays are written here.
-            if let (Self::Elements(cells), 1) = (self, stride) {
-                let cells = &cells[at.cast_unsigned()..][..count];
-                return from.by_ref().zip(cells).for_each(|(x, cell)| x.store(cell));
+            let (mut at, run) = (start + offset, from.split_off(..count).unwrap_or_default());
+            if let (Self::Elements(cells), 1..) = (self, stride) {
+                let cells = cells[at.cast_unsigned()..].iter().step_by(stride.cast_unsigned());
+                return run.iter().zip(cells).for_each(|(x, cell)| x.store(cell));
             }
-            for x in from.by_ref().take(count) {
+            for x in run {
                 match self {
                     Self::Elements(cells) => x.store(&cells[at.cast_unsigned()]),
                     Self::Bytes { bytes, swapped } => x.store_bytes(&bytes[at.cast_unsigned()..], swapped),
