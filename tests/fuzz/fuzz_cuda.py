@@ -185,6 +185,7 @@ def plain(error: Exception) -> str:
     text = text.replace(
         "found a masked array; allowed: an array without a mask", "found a masked array; allowed: None or a ndarray"
     )
+    text = text.replace("; integers='keep' copies tensors of integers", "")  # no option for arrays of a device
     text = re.sub(r"(numpy|cupy)\.ndarray( of dtype \w+ and shape \([\d, ]*\))?", "ndarray", text)
     return re.sub(r"(ndarray)( or gradclip\.IndexedSlices)", r"\1", text)
 
