@@ -45,7 +45,7 @@ impl<T: Real> Examples<'_, T> {
                 let sums = &mut sums[..tile.len()];
                 sums.fill(0.0);
                 for_pieces(elements, norms.len(), at + first, sums, |at, sums| {
-                    for_batches(isa, limit, norms, |batch| add(isa, elements, batch, at.clone(), sums));
+                    for_batches(isa, limit, norms, |batch| add_batch(isa, elements, batch, at.clone(), sums));
                 });
                 tile.for_blocks_of(BLOCK, false, |range, to| {
                     isa.run(RoundSums { sums: &sums[range], divisor, to });
@@ -113,7 +113,13 @@ fn for_batches(isa: Isa, limit: Limit, norms: &[Scaled], mut visit: impl FnMut(&
 }
 
 /// Adds examples at the positions `at`, each times its factor, to `sums`.
-fn add<T: Real>(isa: Isa, elements: &Slices<'_, T>, batch: &[Weighted], at: Range<usize>, sums: &mut [f64]) {
+fn add_batch<T: Real>(
+    isa: Isa,
+    elements: &Slices<'_, T>,
+    batch: &[Weighted],
+    at: Range<usize>,
+    sums: &mut [f64],
+) {
     let (mut follow, mut two_steps, mut strict) = (true, false, false);
     let first = batch.first().map_or(0, |(example, _)| *example);
     for ((example, factor), next) in batch.iter().zip(first..) {
@@ -121,8 +127,10 @@ fn add<T: Real>(isa: Isa, elements: &Slices<'_, T>, batch: &[Weighted], at: Rang
         two_steps |= factor.then != 1.0;
         strict |= factor.toward_zero();
     }
-    let matrix = elements.spaced().filter(|(_, step)| follow && *step == at.len() && has_strips::<T>(*step));
-    let rows = matrix.map(|(elements, len)| &elements[first * len..][..batch.len() * len]);
+    let len = elements.reduced.len();
+    let are_rows = follow && at.len() == len && has_strips::<T>(len);
+    let matrix = elements.spaced().filter(|(_, step)| are_rows && *step == len);
+    let rows = matrix.map(|(elements, _)| &elements[first * len..][..batch.len() * len]);
     if two_steps {
         for one in batch {
             add_group(isa, elements, &[*one], |factor| factor, at.clone(), sums);
@@ -223,7 +231,7 @@ pub fn sum_groups<T: Real>(
                     let mut batch = [(0, Factor::ONE); MAX_ROWS_AT_ONCE];
                     for group in group.chunks(MAX_ROWS_AT_ONCE) {
                         batch.iter_mut().zip(group).for_each(|((row, _), from)| *row = *from);
-                        add(isa, rows, &batch[..group.len()], at.clone(), sums);
+                        add_batch(isa, rows, &batch[..group.len()], at.clone(), sums);
                     }
                 });
                 isa.run(RoundSums { sums, divisor: 1.0, to });

@@ -400,6 +400,15 @@ def test_short_examples_have_the_sums_of_examples_apart(dtype, strict):
                 assert not oracle.is_nan(results[0]).any()
 
 
+def test_examples_that_overlap():
+    """Windows whose step is the length of the last tile of their sum."""
+    signal = np.random.default_rng(2).standard_normal(4000)
+    for width, step in ((2098, 50), (30, 10), (8192 // 4 + 100, 100)):
+        windows = np.lib.stride_tricks.sliding_window_view(signal, width)[::step]
+        results, norms = gc.clip_examples_by_global_norm([windows], 1.0)
+        check([windows], 1.0, results, norms, "sum")
+
+
 @dtypes
 def test_an_example_that_is_not_finite_can_keep_its_bits(dtype):
     t_list = bad_batch(dtype)
