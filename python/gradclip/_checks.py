@@ -151,7 +151,9 @@ class Checks(Errors):
         if isinstance(number, tuple):
             raise self.value_error(argument, f"shape {number}", allowed)
         if number is None:
-            hint = "; float() makes one" if hasattr(type(value), "__float__") else ""  # a 0-d array of another package
+            kind = type(value)  # maybe a 0-d array of another package
+            is_number = hasattr(kind, "__float__") and not issubclass(kind, (bool, np.ndarray, np.generic))
+            hint = "; float(x) converts it" if is_number else ""
             raise self.wrong_type(argument, value, f"{allowed}{hint}")
         if number >= 0 or (nan and math.isnan(number)):
             return abs(number)

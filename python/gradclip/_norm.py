@@ -252,7 +252,8 @@ def norm(
         dtype is float32 for float16, bfloat16, float32 and complex64, and float64 for all
         others.
 
-        If the elements include NaN and infinity, the norm is NaN. An empty norm is 0.
+        If the elements include NaN and infinity, the norm is NaN; that of order 2 of a matrix
+        is NaN if they include either. An empty norm is 0.
 
     Raises
     ------

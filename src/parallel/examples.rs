@@ -84,35 +84,38 @@ type Weighted = (usize, Factor);
 /// Calls `visit` with the factors that a limit gives to norms, [`MAX_ROWS_AT_ONCE`] at a time, without those that erase.
 fn for_batches(isa: Isa, limit: Limit, norms: &[Scaled], mut visit: impl FnMut(&[Weighted])) {
     let rounding = Rule::Clip(limit).rounding();
-    let mut batch = [(0, Factor::ONE); MAX_ROWS_AT_ONCE];
+    let (mut batch, mut len) = ([(0, Factor::ONE); MAX_ROWS_AT_ONCE], 0);
     for (part, first) in norms.chunks(MAX_ROWS_AT_ONCE).zip((0..).step_by(MAX_ROWS_AT_ONCE)) {
         let (mut values, mut factors) = ([0.0; MAX_ROWS_AT_ONCE], [0.0; MAX_ROWS_AT_ONCE]);
         values.iter_mut().zip(part).for_each(|(value, norm)| *value = norm.to_f64());
-        let (sums, factors) = (&values[..part.len()], &mut factors[..part.len()]);
-        let (keeps, no_norms) = (true, &mut [0.0; 0]);
-        isa.run(PlainFactors {
-            sums,
+        isa.run(PlainFactors::<f64> {
+            sums: &values[..part.len()],
+            // A norm that rounds to 0 exceeds no limit but 0, which leaves all norms of 0 to `Limit::factor`.
             exact_zeros: true,
             roots: false,
             limit,
-            keeps,
-            factors,
-            norms: no_norms,
+            keeps: true,
+            factors: &mut factors[..part.len()],
+            norms: &mut [],
         });
-        let mut len = 0;
         for (example, (by, norm)) in (first..).zip(factors.iter().zip(part)) {
             let plain = Factor { rounding, ..Factor::new(*by, 1.0) };
             let factor = if *by == 0.0 { limit.factor(*norm).unwrap_or(Factor::ONE) } else { plain };
-            if !Factor::erases(factor.by) {
-                batch[len] = (example, factor);
-                len += 1;
+            if Factor::erases(factor.by) {
+                continue;
+            }
+            batch[len] = (example, factor);
+            len += 1;
+            if len == batch.len() {
+                visit(&batch);
+                len = 0;
             }
         }
-        visit(&batch[..len]);
     }
+    visit(&batch[..len]);
 }
 
-/// Adds examples at the positions `at`, each times its factor, to `sums`.
+/// Adds at most [`MAX_ROWS_AT_ONCE`] examples at the positions `at`, each times its factor, to `sums`.
 fn add_batch<T: Real>(
     isa: Isa,
     elements: &Slices<'_, T>,
@@ -120,42 +123,47 @@ fn add_batch<T: Real>(
     at: Range<usize>,
     sums: &mut [f64],
 ) {
-    let (mut follow, mut two_steps, mut strict) = (true, false, false);
-    let first = batch.first().map_or(0, |(example, _)| *example);
-    for ((example, factor), next) in batch.iter().zip(first..) {
-        follow &= *example == next;
+    let (mut two_steps, mut strict) = (false, false);
+    for (_, factor) in batch {
         two_steps |= factor.then != 1.0;
         strict |= factor.toward_zero();
     }
-    let len = elements.reduced.len();
-    let are_rows = follow && at.len() == len && has_strips::<T>(len);
-    let matrix = elements.spaced().filter(|(_, step)| are_rows && *step == len);
-    let rows = matrix.map(|(elements, _)| &elements[first * len..][..batch.len() * len]);
     if two_steps {
         for one in batch {
             add_group(isa, elements, &[*one], |factor| factor, at.clone(), sums);
         }
     } else if T::DOUBLE && strict {
         // The product by a factor of 1 is exact, whichever way it is rounded.
-        add_products(isa, elements, batch, rows, |factor| Share::<true>(factor.by), at, sums);
+        add_products(isa, elements, batch, |factor| Share::<true>(factor.by), at, sums);
     } else {
-        add_products(isa, elements, batch, rows, |factor| Share::<false>(factor.by), at, sums);
+        add_products(isa, elements, batch, |factor| Share::<false>(factor.by), at, sums);
     }
 }
 
-/// Adds examples of one kind of terms. `rows` are all their elements, if they are short and follow each other in memory.
+/// The elements of whole examples, if they are short and follow each other in memory.
+fn rows_of<'a, T: Real>(elements: &'a Slices<'_, T>, batch: &[Weighted], len: usize) -> Option<&'a [T]> {
+    let (first, _) = *batch.first()?;
+    if len != elements.reduced.len() || !has_strips::<T>(len) {
+        return None;
+    }
+    let (matrix, _) = elements.spaced().filter(|(_, step)| *step == len)?;
+    let follow = batch.iter().zip(first..).fold(true, |all, ((example, _), next)| all & (*example == next));
+    follow.then(|| &matrix[first * len..][..batch.len() * len])
+}
+
+/// Adds examples of one kind of terms.
 fn add_products<T: Real, F: Term<T>>(
     isa: Isa,
     elements: &Slices<'_, T>,
     batch: &[Weighted],
-    rows: Option<&[T]>,
     term: impl Fn(Factor) -> F,
     at: Range<usize>,
     sums: &mut [f64],
 ) {
-    if let Some(rows) = rows {
-        let terms = batch.iter().map(|(_, factor)| term(*factor));
-        return isa.run(AddDenseRows { sums, rows, terms });
+    if let Some(rows) = rows_of(elements, batch, at.len()) {
+        let mut terms = [term(Factor::ONE); MAX_ROWS_AT_ONCE];
+        terms.iter_mut().zip(batch).for_each(|(to, (_, factor))| *to = term(*factor));
+        return isa.run(AddDenseRows { sums, rows, terms: terms[..batch.len()].iter().copied() });
     }
     let (groups, rest) = batch.as_chunks::<EXAMPLES_AT_ONCE>();
     for group in groups {
@@ -218,6 +226,7 @@ pub fn sum_groups<T: Real>(
     let jobs = to.chunks_mut(groups_in_job * len).enumerate();
     Crew::new().each(work, jobs, |(job, to)| {
         let Aligned(sums) = &mut Aligned([0.0; BLOCK]);
+        let mut batch = [(0, Factor::ONE); MAX_ROWS_AT_ONCE];
         for (bounds, to) in bounds[job * groups_in_job..].windows(2).zip(to.chunks_mut(len)) {
             let group = &order[bounds[0]..bounds[1]];
             for (at, to) in (0..).step_by(BLOCK).zip(to.chunks_mut(BLOCK)) {
@@ -228,7 +237,6 @@ pub fn sum_groups<T: Real>(
                 let sums = &mut sums[..to.len()];
                 sums.fill(-0.0); // a sum of -0.0 is -0.0
                 for_pieces(rows, group.len(), at, sums, |at, sums| {
-                    let mut batch = [(0, Factor::ONE); MAX_ROWS_AT_ONCE];
                     for group in group.chunks(MAX_ROWS_AT_ONCE) {
                         batch.iter_mut().zip(group).for_each(|((row, _), from)| *row = *from);
                         add_batch(isa, rows, &batch[..group.len()], at.clone(), sums);

@@ -3,13 +3,14 @@
 use pyo3::PyTypeInfo;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyFloat, PyInt};
+use pyo3::types::{PyFloat, PyInt, PyList, PyTuple};
 
 use super::array::order::{IterOrder, broadcast_values};
 use super::array::{Array, internal, objects};
 use super::call::Call;
 use super::operands::Inputs;
 use crate::element::{Dtype, Ordered, Real, match_dtype};
+use crate::error::vec_with_room;
 use crate::kernel::sum::BLOCK;
 use crate::walk::View;
 
@@ -43,6 +44,9 @@ pub(super) fn bound<'py>(
     {
         return Ok(bound);
     }
+    if let Some(bound) = list_bound(object, dtype, &shape)? {
+        return Ok(bound);
+    }
     let found = call.check("bound", (argument, object, tensor.object()?, &*shape))?;
     if let Some(number) = plain_bound(&found, is_float)? {
         return Ok(number);
@@ -51,7 +55,7 @@ pub(super) fn bound<'py>(
     Ok(BoundKind::Array(Box::new(array)))
 }
 
-/// The most elements of an array that is converted here, one by one. NumPy converts longer ones with vectors.
+/// The most numbers that are converted here, one by one. NumPy converts longer ones with vectors.
 const MAX_CONVERTED: usize = BLOCK;
 
 /// A bound that is an ndarray: of the tensor's dtype, or a short array of other floats without NaN; None for other arrays. A single
@@ -75,7 +79,7 @@ fn array_bound<'py>(array: Array<'py>, dtype: Dtype, shape: &[usize]) -> PyResul
         if let ([number], true) = (numbers.as_slice(), array.ndim() <= shape.len()) {
             return Ok(Some(BoundKind::Float(*number)));
         }
-        match converted(&array, &numbers, dtype)? {
+        match converted(array.object().py(), array.shape(), &numbers, dtype)? {
             Some(converted) => converted,
             None => return Ok(None),
         }
@@ -83,15 +87,49 @@ fn array_bound<'py>(array: Array<'py>, dtype: Dtype, shape: &[usize]) -> PyResul
     Ok(array.strides_over(shape).map(|_| BoundKind::Array(Box::new(array))))
 }
 
-/// An array of the numbers in another dtype, each rounded once; None for bfloat16, which NumPy itself does not make.
-fn converted<'py>(array: &Array<'py>, numbers: &[f64], dtype: Dtype) -> PyResult<Option<Array<'py>>> {
+/// A bound that is a list or a tuple of floats and small integers, one for each element of the last axis; None for other objects,
+/// and for floats beside a tensor of integers.
+fn list_bound<'py>(
+    object: &Bound<'py, PyAny>,
+    dtype: Dtype,
+    shape: &[usize],
+) -> PyResult<Option<BoundKind<'py>>> {
+    let entries = if let Ok(list) = object.cast_exact::<PyList>() {
+        list.to_tuple()
+    } else if let Ok(tuple) = object.cast_exact::<PyTuple>() {
+        tuple.clone()
+    } else {
+        return Ok(None);
+    };
+    if !(2..=MAX_CONVERTED).contains(&entries.len()) || shape.last() != Some(&entries.len()) {
+        return Ok(None);
+    }
+    let mut numbers = vec_with_room(entries.len())?;
+    for entry in entries.iter_borrowed() {
+        numbers.push(match (entry.cast_exact::<PyFloat>(), entry.cast_exact::<PyInt>()) {
+            (Ok(number), _) if dtype.is_float() && !number.value().is_nan() => number.value(),
+            (_, Ok(number)) if let Ok(small) = number.extract::<i32>() => small.into(),
+            _ => return Ok(None),
+        });
+    }
+    let array = converted(object.py(), &[numbers.len()], &numbers, dtype)?;
+    Ok(array.map(|array| BoundKind::Array(Box::new(array))))
+}
+
+/// An array of the numbers in a dtype, each rounded once; None for bfloat16, which NumPy itself does not make.
+fn converted<'py>(
+    py: Python<'py>,
+    shape: &[usize],
+    numbers: &[f64],
+    dtype: Dtype,
+) -> PyResult<Option<Array<'py>>> {
     if dtype == Dtype::Bf16 {
         return Ok(None);
     }
-    let axes: Vec<_> = (0..array.ndim()).collect();
-    match_dtype!(real dtype, T => {
-        let object = Array::filled::<T>(array.object().py(), array.shape(), &axes, |to| {
-            to.iter_mut().zip(numbers).for_each(|(to, number)| *to = T::narrow(*number));
+    let axes: Vec<_> = (0..shape.len()).collect();
+    match_dtype!(ordered dtype, T => {
+        let object = Array::filled::<T>(py, shape, &axes, |to| {
+            to.iter_mut().zip(numbers).for_each(|(to, number)| *to = T::from_float(*number));
             Ok(())
         })?;
         Ok(Array::read(&object).map(|(array, _)| array))

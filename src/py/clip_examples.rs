@@ -139,8 +139,8 @@ fn zero_example<'py>(array: &Array<'py>) -> PyResult<Array<'py>> {
 }
 
 /// Writes the sum of the examples of each tensor, each example times its factor, divided by a number. There are norms of the
-/// examples for each tensor, or for all of them. `factor` gets the number of the array and the norm of the example. An example whose
-/// factor erases it adds nothing.
+/// examples for each tensor, or for all of them. `limit` gets the number of the norms. An example that its limit erases adds
+/// nothing.
 fn write_sums<'py>(
     py: Python<'py>,
     pairs: &mut [Pair<'py>],

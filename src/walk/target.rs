@@ -31,6 +31,9 @@ impl<T: Ordered> Clone for Cells<'_, T> {
 }
 impl<T: Ordered> Copy for Cells<'_, T> {}
 
+/// The shortest run of cells that is read or written through an iterator. Shorter ones take less time one by one.
+const MIN_RUN: usize = 9;
+
 /// Elements to write, by position.
 pub enum Target<'a, T: Ordered> {
     /// Elements one after the other in memory.
@@ -121,15 +124,30 @@ impl<T: Ordered> Target<'_, T> {
 }
 
 impl<T: Ordered> Cells<'_, T> {
+    /// The cells, if their runs are long and ascend.
+    fn in_long_runs(&self, layout: &Layout) -> Option<&[T::Cell]> {
+        let (Self::Elements(cells), Some(axis)) = (self, layout.axes.last()) else { return None };
+        (axis.len >= MIN_RUN && axis.stride > 0).then_some(*cells)
+    }
+
     fn gather(self, start: isize, layout: &Layout, range: Range<usize>, mut to: &mut [T]) {
+        let Some(cells) = self.in_long_runs(layout) else {
+            return self.gather_one_by_one(start, layout, range, to);
+        };
         layout.runs(range, |offset, stride, count| {
-            let (mut at, run) = (start + offset, to.split_off_mut(..count).unwrap_or_default());
-            // One bounds check, of the beginning of the run, instead of one for each element.
-            if let (Self::Elements(cells), 1..) = (self, stride) {
-                let cells = cells[at.cast_unsigned()..].iter().step_by(stride.cast_unsigned());
-                return run.iter_mut().zip(cells).for_each(|(x, cell)| *x = T::load(cell));
-            }
-            for x in run {
+            let run = to.split_off_mut(..count).unwrap_or_default();
+            let cells = cells[(start + offset).cast_unsigned()..].iter().step_by(stride.cast_unsigned());
+            run.iter_mut().zip(cells).for_each(|(x, cell)| *x = T::load(cell));
+        });
+    }
+
+    /// This is a function of its own, and so is its counterpart: the compiler makes slower code of both kinds of runs in one.
+    #[inline(never)]
+    fn gather_one_by_one(self, start: isize, layout: &Layout, range: Range<usize>, to: &mut [T]) {
+        let mut to = to.iter_mut();
+        layout.runs(range, |offset, stride, count| {
+            let mut at = start + offset;
+            for x in to.by_ref().take(count) {
                 *x = match self {
                     Self::Elements(cells) => T::load(&cells[at.cast_unsigned()]),
                     Self::Bytes { bytes, swapped } => T::load_bytes(&bytes[at.cast_unsigned()..], swapped),
@@ -140,13 +158,27 @@ impl<T: Ordered> Cells<'_, T> {
     }
 
     fn scatter(self, start: isize, layout: &Layout, range: Range<usize>, mut from: &[T]) {
+        let Some(cells) = self.in_long_runs(layout).filter(|_| layout.step() != 1) else {
+            return self.scatter_one_by_one(start, layout, range, from);
+        };
         layout.runs(range, |offset, stride, count| {
-            let (mut at, run) = (start + offset, from.split_off(..count).unwrap_or_default());
-            if let (Self::Elements(cells), 1..) = (self, stride) {
-                let cells = cells[at.cast_unsigned()..].iter().step_by(stride.cast_unsigned());
-                return run.iter().zip(cells).for_each(|(x, cell)| x.store(cell));
+            let run = from.split_off(..count).unwrap_or_default();
+            let cells = cells[(start + offset).cast_unsigned()..].iter().step_by(stride.cast_unsigned());
+            run.iter().zip(cells).for_each(|(x, cell)| x.store(cell));
+        });
+    }
+
+    #[inline(never)]
+    fn scatter_one_by_one(self, start: isize, layout: &Layout, range: Range<usize>, from: &[T]) {
+        let mut from = from.iter();
+        layout.runs(range, |offset, stride, count| {
+            let mut at = start + offset;
+            // One bounds check for the whole run: tiles of transposed arrays are written here.
+            if let (Self::Elements(cells), 1) = (self, stride) {
+                let cells = &cells[at.cast_unsigned()..][..count];
+                return from.by_ref().zip(cells).for_each(|(x, cell)| x.store(cell));
             }
-            for x in run {
+            for x in from.by_ref().take(count) {
                 match self {
                     Self::Elements(cells) => x.store(&cells[at.cast_unsigned()]),
                     Self::Bytes { bytes, swapped } => x.store_bytes(&bytes[at.cast_unsigned()..], swapped),

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import oracle
 import pytest
-from calls import looped
+from calls import cast, looped
 from oracle import (
     BF16,
     FLOATS,
@@ -69,6 +69,20 @@ def test_integer_bounds_outside_the_range_saturate(dtype):
         assert same_bits(gc.clip_by_value(x, None, far), expected_clip_by_value(x, None, far)), far
         assert same_bits(gc.clip_by_value(x, far, None), expected_clip_by_value(x, far, None)), far
     assert same_bits(gc.clip_by_value(x, -(10**400), 10**400), x)
+
+
+@pytest.mark.parametrize("dtype", ORDERED)
+def test_entries_of_a_list_are_bounds_of_columns(dtype):
+    x = cast(np.arange(-12, 12).reshape(4, 6) * 11, dtype)
+    lists = [[-3, 0, 2, 5, 300, -(2**31)], (2**31 - 1, 1, -1, 100, 70_000, -200), [2**40, 1, 2, 3, 4, 5], [2**70] * 6]
+    if dtype in FLOATS:
+        lists += [[0.1, -0.1, 1e39, -math.inf, 1e-50, 65519.99], [1 / 3, 1, -7, 2.5, 3, math.nan], [1e5, 2**53 + 1] * 3]
+    for entries in lists:
+        for low, high in ((entries, None), (None, entries), (entries, entries)):
+            found = gc.clip_by_value(x, low, high)
+            for j, number in enumerate(entries):
+                column = gc.clip_by_value(x[:, j], number if low else None, number if high else None)
+                assert same_bits(found[:, j], column), (entries, number)
 
 
 def test_a_list_of_bounds_may_mix_floats_and_large_integers():

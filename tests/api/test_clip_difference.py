@@ -478,8 +478,17 @@ TYPE_ERRORS = {
         {},
         r"base_list\[1\]: found dtype float32; allowed: dtype float64, that of t_list\[1\]$",
     ),
-    "integers": (([np.arange(2)], [np.arange(2)], 1.0), {}, r"t_list\[0\]: found dtype int64; allowed: float16, "),
-    "integer base": (([X], [np.arange(2)], 1.0), {}, r"base_list\[0\]: found dtype int64; allowed: float16, "),
+    "integers": (
+        ([np.arange(2)], [np.arange(2)], 1.0),
+        {},
+        r"t_list\[0\]: found dtype int64; allowed: float16, .*; integers='keep' copies tensors of integers$",
+    ),
+    "booleans": (
+        ([np.ones(2, bool)], [np.ones(2, bool)], 1.0),
+        {},
+        r"t_list\[0\]: found dtype bool; .*integers='keep'",
+    ),
+    "integer base": (([X], [np.arange(2)], 1.0), {}, r"base_list\[0\]: found dtype int64; .* complex64, complex128$"),
     "integers beside floats": (
         ([X], [np.arange(2)], 1.0),
         {"integers": "keep"},

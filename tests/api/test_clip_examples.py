@@ -377,6 +377,26 @@ def test_an_example_that_is_not_finite_can_count_nothing(dtype, strict):
         assert kept[0][0].any()
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+@looped("strict", [False, True])
+@looped("limit", [1e-310, 3e-308, 1e-300, 1.0, 1e300])
+def test_sums_add_the_clipped_examples_in_order(dtype, strict, limit):
+    """Factors of one step and of two, products below the normal numbers, and examples that count nothing."""
+    rng = np.random.default_rng(11)
+    x = cast(rng.standard_normal((100, 5)), dtype)
+    for row, by in ((0, 2.0**1000), (33, 2.0**-1000), (50, np.nan), (64, 2.0**-1060), (99, 2.0**1000)):
+        x[row] *= by
+    arguments = {"nonfinite": "zero", "strict": strict}
+    for t in (x, layouts.every_second(x), layouts.fortran(x)):
+        (clipped,), norms = gc.clip_examples_by_global_norm([t], limit, reduce=None, **arguments)
+        total = np.zeros(5, dtype)
+        for example in clipped:
+            total += example
+        (found,), again = gc.clip_examples_by_global_norm([t], limit, **arguments)
+        assert same_bits(found, total)
+        assert same_bits(again, norms)
+
+
 @dtypes
 @looped("strict", [False, True])
 def test_short_examples_have_the_sums_of_examples_apart(dtype, strict):
@@ -400,10 +420,11 @@ def test_short_examples_have_the_sums_of_examples_apart(dtype, strict):
                 assert not oracle.is_nan(results[0]).any()
 
 
-def test_examples_that_overlap():
+@dtypes
+def test_examples_that_overlap(dtype):
     """Windows whose step is the length of the last tile of their sum."""
-    signal = np.random.default_rng(2).standard_normal(4000)
-    for width, step in ((2098, 50), (30, 10), (8192 // 4 + 100, 100)):
+    signal = cast(np.random.default_rng(2).standard_normal(4000), dtype)
+    for width, step in ((2098, 50), (30, 10), (2048 + 64, 64)):
         windows = np.lib.stride_tricks.sliding_window_view(signal, width)[::step]
         results, norms = gc.clip_examples_by_global_norm([windows], 1.0)
         check([windows], 1.0, results, norms, "sum")

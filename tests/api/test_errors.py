@@ -821,6 +821,6 @@ def test_a_limit_of_another_package_can_be_converted():
         def __float__(self):
             return 1.0
 
-    for limit, hint in ((Scalar(), "; float() makes one"), ("1", "")):
+    for limit, hint in ((Scalar(), "; float(x) converts it"), ("1", ""), (True, ""), (np.complex128(1), "")):
         with pytest.raises(TypeError, match=rf"clip_norm: found .*float or 0-d array\){re.escape(hint)}$"):
             gc.clip_by_norm(np.ones(2), limit)

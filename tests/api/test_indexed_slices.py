@@ -220,10 +220,17 @@ def test_coalesce_adds_in_stored_order_and_rounds_once(dtype):
     rng = np.random.default_rng(8)
     size = 6 if dtype is not np.float16 else 3
     values = cast(rng.standard_normal((500, 3)) * 10.0 ** rng.uniform(-size, size, (500, 1)), dtype)
-    indices = rng.integers(0, 20, 500)
-    s = gc.IndexedSlices(values, indices, (20, 3))
-    assert same_bits(s.coalesce().values, summed(values, indices, 20)[np.unique(indices)])
-    assert same_bits(s.to_dense(), summed(values, indices, 20))
+    in_groups = np.repeat(np.arange(5), [32, 33, 65, 1, 369])
+    for indices in (rng.integers(0, 20, 500), in_groups, rng.permutation(in_groups)):
+        s = gc.IndexedSlices(values, indices, (20, 3))
+        assert same_bits(s.coalesce().values, summed(values, indices, 20)[np.unique(indices)])
+        assert same_bits(s.to_dense(), summed(values, indices, 20))
+
+
+def test_a_sum_of_negative_zeros_is_negative():
+    for values in (np.full((40, 3), -0.0), np.full((80, 300), -0.0)[::2]):
+        indices = np.repeat([0, 1], [33, 7])
+        assert same_bits(gc.IndexedSlices(values, indices).coalesce().values, values[:2])
 
 
 @pytest.mark.parametrize(
