@@ -106,11 +106,12 @@ fn list_bound<'py>(
     }
     let mut numbers = vec_with_room(entries.len())?;
     for entry in entries.iter_borrowed() {
-        numbers.push(match (entry.cast_exact::<PyFloat>(), entry.cast_exact::<PyInt>()) {
-            (Ok(number), _) if dtype.is_float() && !number.value().is_nan() => number.value(),
-            (_, Ok(number)) if let Ok(small) = number.extract::<i32>() => small.into(),
-            _ => return Ok(None),
-        });
+        let small = entry.cast_exact::<PyInt>().ok().and_then(|number| number.extract::<i32>().ok());
+        let float = entry.cast_exact::<PyFloat>().ok().map(|number| number.value());
+        let Some(number) = small.map(f64::from).or(float.filter(|x| dtype.is_float() && !x.is_nan())) else {
+            return Ok(None);
+        };
+        numbers.push(number);
     }
     let array = converted(object.py(), &[numbers.len()], &numbers, dtype)?;
     Ok(array.map(|array| BoundKind::Array(Box::new(array))))
