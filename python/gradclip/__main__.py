@@ -400,13 +400,7 @@ def parser() -> argparse.ArgumentParser:
     diff.add_argument("old", type=Path, metavar="OLD", help=f"{formats}, which is subtracted")
     diff.add_argument("new", type=Path, metavar="NEW", help=formats)
     for each in (norms, diff):
-        each.add_argument(
-            "--ord",
-            type=_order,
-            default=2.0,
-            metavar="P",
-            help="order of the norms: above 0 and up to 1000, or inf [2]",
-        )
+        each.add_argument("--ord", type=_order, default=2.0, metavar="P", help="order, above 0 up to 1000, or inf [2]")
         each.add_argument(
             "--integers",
             choices=["count", "keep"],

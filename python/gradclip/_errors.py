@@ -61,21 +61,17 @@ class Errors:
 
     def wrong_dtype(self, argument: str, value: Any, array: Array, allowed: Sequence[str]) -> TypeError:
         """Return the error for a tensor of a dtype that is not allowed. ``array`` is what NumPy makes of ``value``."""
-        found = dtype_text(array)
+        found, hint = dtype_text(array), ""
         if found == "dtype object" and not issubclass(type(value), np.ndarray):
             found = f"{describe(value)}, of which NumPy makes {found}"
             if type(value).__name__ == "IndexedSlices":  # of TensorFlow
-                allowed = [*allowed[:-1], f"{allowed[-1]}; gradclip.IndexedSlices(s.values, s.indices) converts it"]
+                hint = "; gradclip.IndexedSlices(s.values, s.indices) converts it"
             elif issubclass(type(value), dict) and self.function in OF_TREES:
-                allowed = [*allowed[:-1], f"{allowed[-1]}; gradclip.tree takes dicts"]
-        elif (
-            self.function in _KEEP_INTEGERS
-            and isinstance(array, np.ndarray)
-            and array.dtype.kind in "iub"
-            and not argument.startswith("base_list")
-        ):
-            allowed = [*allowed[:-1], f"{allowed[-1]}; integers='keep' copies tensors of integers"]
-        return self.type_error(argument, found, ", ".join(allowed))
+                hint = "; gradclip.tree takes dicts"
+        elif self.function in _KEEP_INTEGERS and isinstance(array, np.ndarray) and array.dtype.kind in "iub":
+            # In a base, integers are kept only beside integers in the list.
+            hint = "" if argument.startswith("base_list") else "; integers='keep' copies tensors of integers"
+        return self.type_error(argument, found, ", ".join(allowed) + hint)
 
     def wrong_shape(self, argument: str, found: Sequence[int], allowed: Sequence[int], owner: str) -> ValueError:
         """Return the error for an array whose shape is not that of another."""

@@ -21,6 +21,14 @@ impl<T: Real, const STRICT: bool> Term<T> for Share<STRICT> {
     }
 }
 
+/// The product of an element and a factor of two steps.
+impl<T: Real> Term<T> for Factor {
+    #[inline(always)]
+    fn of(&self, x: T) -> f64 {
+        wide_product(x, *self)
+    }
+}
+
 /// Rounds sums, divided by a number, to a dtype.
 pub struct RoundSums<'a, T> {
     /// The sums.
@@ -49,13 +57,5 @@ impl<T: Real> Op for RoundSums<'_, T> {
                 *to = rounded(*sum / self.divisor);
             }
         }
-    }
-}
-
-/// The product of an element and a factor of two steps.
-impl<T: Real> Term<T> for Factor {
-    #[inline(always)]
-    fn of(&self, x: T) -> f64 {
-        wide_product(x, *self)
     }
 }

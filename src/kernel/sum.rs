@@ -461,7 +461,7 @@ pub struct AddDenseRows<'a, T, I> {
     pub sums: &'a mut [f64],
     /// All elements of the rows.
     pub rows: &'a [T],
-    /// The term of the elements of each row.
+    /// For each row, the term of its elements.
     pub terms: I,
 }
 
@@ -472,12 +472,12 @@ const STRIPED_BYTES: usize = 4 << 10;
 /// by one.
 const MIN_STRIPED_ROWS: usize = 8;
 
-/// Whether rows of this many columns are added a strip of columns at a time.
+/// Whether rows of this many columns are short enough to be added a strip of columns at a time.
 pub fn has_strips<T>(columns: usize) -> bool {
     striped_rows::<T>(columns) >= MIN_STRIPED_ROWS
 }
 
-/// The number of rows that are read for one strip after the other.
+/// The rows of this many columns that are read before the next ones: once for each strip.
 fn striped_rows<T>(columns: usize) -> usize {
     STRIPED_BYTES / (columns * size_of::<T>()).max(1)
 }
@@ -496,7 +496,7 @@ impl<T: Element, F: Term<T>, I: Iterator<Item = F> + Clone> Op for AddDenseRows<
         let striped = striped_rows::<T>(columns);
         let (strips, rest) = sums.as_chunks_mut::<LANES>();
         let first = columns - rest.len();
-        // The last columns are padded to a strip.
+        // The last columns are padded to the narrowest strip that holds them. They are copied once, not for each page of rows.
         let mut padded = [0.0; LANES];
         padded[..rest.len()].copy_from_slice(rest);
         for rows in rows.chunks(striped * columns) {

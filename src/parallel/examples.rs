@@ -56,7 +56,7 @@ impl<T: Real> Examples<'_, T> {
     }
 }
 
-/// Calls `visit` with the positions from `at` on and their sums, as many at a time as take the least time to add.
+/// Cuts the positions from `at` on, and their sums, into pieces that take the least time to add. Calls `visit` with each piece.
 fn for_pieces<T: Element>(
     elements: &Slices<'_, T>,
     examples: usize,
@@ -81,7 +81,8 @@ fn for_pieces<T: Element>(
 /// The number of an example and its factor.
 type Weighted = (usize, Factor);
 
-/// Calls `visit` with the factors that a limit gives to norms, [`MAX_ROWS_AT_ONCE`] at a time, without those that erase.
+/// Calls `visit` with examples and their factors, at most [`MAX_ROWS_AT_ONCE`] at a time. Each tile computes the factors from the
+/// norms again, because a list of them would take 32 bytes for each example. Examples that the limit erases are left out.
 fn for_batches(isa: Isa, limit: Limit, norms: &[Scaled], mut visit: impl FnMut(&[Weighted])) {
     let rounding = Rule::Clip(limit).rounding();
     let (mut batch, mut len) = ([(0, Factor::ONE); MAX_ROWS_AT_ONCE], 0);
@@ -151,7 +152,7 @@ fn rows_of<'a, T: Real>(elements: &'a Slices<'_, T>, batch: &[Weighted], len: us
     follow.then(|| &matrix[first * len..][..batch.len() * len])
 }
 
-/// Adds examples of one kind of terms.
+/// Adds the products that one kind of term computes.
 fn add_products<T: Real, F: Term<T>>(
     isa: Isa,
     elements: &Slices<'_, T>,
@@ -174,7 +175,7 @@ fn add_products<T: Real, F: Term<T>>(
     }
 }
 
-/// Adds examples that are loaded at once.
+/// Adds `N` examples to the sums, which are loaded and stored once for them.
 fn add_group<T: Real, F: Term<T>, const N: usize>(
     isa: Isa,
     elements: &Slices<'_, T>,

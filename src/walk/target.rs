@@ -31,7 +31,8 @@ impl<T: Ordered> Clone for Cells<'_, T> {
 }
 impl<T: Ordered> Copy for Cells<'_, T> {}
 
-/// The shortest run of cells that is read or written through an iterator. Shorter ones take less time one by one.
+/// The fewest cells of a run that are read or written through an iterator. Clips in place of `x[:, :8]` of float32 take 1.2 times
+/// as long through it, those of `x[:, :16]` 0.9.
 const MIN_RUN: usize = 9;
 
 /// Elements to write, by position.
@@ -141,7 +142,7 @@ impl<T: Ordered> Cells<'_, T> {
         });
     }
 
-    /// This is a function of its own, and so is its counterpart: the compiler makes slower code of both kinds of runs in one.
+    /// Short runs. They are a function of their own, because the compiler makes slower code of both kinds of runs in one function.
     #[inline(never)]
     fn gather_one_by_one(self, start: isize, layout: &Layout, range: Range<usize>, to: &mut [T]) {
         let mut to = to.iter_mut();
@@ -158,6 +159,7 @@ impl<T: Ordered> Cells<'_, T> {
     }
 
     fn scatter(self, start: isize, layout: &Layout, range: Range<usize>, mut from: &[T]) {
+        // Contiguous cells are written as fast by a slice.
         let Some(cells) = self.in_long_runs(layout).filter(|_| layout.step() != 1) else {
             return self.scatter_one_by_one(start, layout, range, from);
         };
@@ -168,6 +170,7 @@ impl<T: Ordered> Cells<'_, T> {
         });
     }
 
+    /// Short and contiguous runs, see [`Cells::gather_one_by_one`].
     #[inline(never)]
     fn scatter_one_by_one(self, start: isize, layout: &Layout, range: Range<usize>, from: &[T]) {
         let mut from = from.iter();
