@@ -57,9 +57,13 @@ _NONCE = 17
 _DATA = 18
 #: The most numbers that the first message has room for.
 _MOST_DATA = _LENGTH - _DATA
-_HEAD = struct.Struct(f"{_NONCE}d")
 _NO_ERRORS = (0.0,) * 6
 _ARGUMENTS = slice(9, 15)
+_NORMS = 15
+_HEAD = struct.Struct(f"{_NORMS}d")
+_COUNT = struct.Struct("d")
+#: The numbers before the number of norms of a rank that cannot tell its arguments.
+_NO_HEAD = _HEAD.pack(1.0, *(0.0,) * (_NORMS - 1))
 _AGREED = ("comm", "ord", "clip_norm", "use_norm", "replicated", "the other options")
 #: What stands for ``use_norm=None`` in a message.
 NO_NORM = -1.0
@@ -84,9 +88,11 @@ def stamp(*arguments: Any) -> float:
 
 
 @lru_cache(maxsize=256)
-def _stamps(*arguments: Any) -> tuple[float, ...]:
-    """Return a stamp for each argument."""
-    return tuple(map(stamp, arguments))
+def _head(function: str, numbers: tuple[float, float, float], kind: Any, options: tuple[Any, ...]) -> bytes:
+    """Return the numbers of a message before the number of norms, for arguments that must agree on all ranks."""
+    agreed = (stamp(function), *numbers, stamp(kind), stamp(options))
+    mark = stamp(VERSION, *agreed)
+    return _HEAD.pack(1.0, mark, mark**2, *_NO_ERRORS, *agreed)
 
 
 class Share:
@@ -101,8 +107,7 @@ class Share:
         if comm is not None:
             self.groups, self.wrong = _groups_of(self.prefix, comm)
         self.order = 2.0
-        self.agreed: tuple[float, ...] = (0.0,) * len(_AGREED)
-        self.stamp = 0.0
+        self.head = _NO_HEAD
         #: The names of the options that must agree.
         self.options: tuple[str, ...] = ()
         self.is_done = False
@@ -124,9 +129,9 @@ class Share:
         self.order = order
         self.options = tuple(options)
         kind = () if replicated is None else _kind_of(replicated)
-        function, kind_stamp, values = _stamps(self.function, kind, tuple(options.values()))
-        self.agreed = (function, order, clip_norm, use_norm, kind_stamp, values)
-        self.stamp = stamp(VERSION, *self.agreed)
+        # The sum with 0.0 makes 0.0 of -0.0, which is equal, but has another stamp.
+        numbers = (order, clip_norm + 0.0, use_norm + 0.0)
+        self.head = _head(self.function, numbers, kind, tuple(options.values()))
 
     @property
     def all_ranks(self) -> float:
@@ -177,16 +182,15 @@ class Share:
         self, group: Group, data: Array, norms: int, elements: float, buffer: Any, failed: _Failure | None = None
     ) -> tuple[Array, float, _Failure | None]:
         """Merge what the ranks of one group have. ``buffer`` is for the second messages of all ranks."""
-        message = np.zeros(_LENGTH)
         size = data.size
-        _HEAD.pack_into(message.data, 0, 1.0, self.stamp, self.stamp**2, *_NO_ERRORS, *self.agreed, norms, elements)
+        own = self.head + _COUNT.pack(norms)
+        message = np.frombuffer(bytearray(own + _COUNT.pack(elements)).ljust(8 * _LENGTH, b"\0"))
         is_short = size <= _MOST_DATA
         if failed is not None:
             failed.write(message)
         elif is_short:
             message[_DATA : _DATA + size] = data
         found = group.gather(message, group.buffer(_LENGTH))
-        own = message[:_ELEMENTS].tobytes()
         is_same = failed is None and group.gathers and found[:, :_ELEMENTS].tobytes() == own * len(found)
         if not is_same and (failure := group.disagreement(found, message, self.options)) is not None:
             return data, elements, failure
@@ -303,8 +307,8 @@ class Group:
             return _Failure(ValueError(), f"{argument}: found {values} on {ranks}; allowed: the same on all")
         if (found[:, 1] != message[1]).any() or (found[:, 0] != 1.0).any():
             return _Failure(ValueError(), "comm: found ranks with another version of gradclip; allowed: one version")
-        sizes = found[:, _ELEMENTS - 1]
-        if (sizes != message[_ELEMENTS - 1]).any():
+        sizes = found[:, _NORMS]
+        if (sizes != message[_NORMS]).any():
             row = int((sizes != sizes[0]).argmax())
             counts = f"{int(sizes[0])} and {int(sizes[row])} tensors on {self.place(0)} and {self.place(row)}"
             return _Failure(ValueError(), f"t_list: found {counts}; allowed: as many on all")
@@ -416,8 +420,8 @@ class _Sum(Group):
         if total[1] != ranks * message[1] or total[2] != ranks * message[2] or not agreed.all():
             names = ", ".join((*_AGREED[1:-1], _names_of(options)))
             return _Failure(ValueError(), f"found arguments that differ between ranks; allowed: the same {names}")
-        if total[_ELEMENTS - 1] != ranks * message[_ELEMENTS - 1]:
-            count = int(message[_ELEMENTS - 1])
+        if total[_NORMS] != ranks * message[_NORMS]:
+            count = int(message[_NORMS])
             return _Failure(ValueError(), f"t_list: found {count} tensors here only; allowed: as many on all ranks")
         return None
 

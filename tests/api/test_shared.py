@@ -613,15 +613,15 @@ class TestFaults:
                     ranks.raise_again(error)
 
     def test_another_version(self, monkeypatch):
-        """Each rank is a thread here."""
-        marker, versions, own, original = object(), iter((1, 2)), threading.local(), _exchange.stamp
+        """Each rank is a thread here, which makes the head of its messages once."""
+        versions, lock, original = iter((1, 2)), threading.Lock(), _exchange._head.__wrapped__  # noqa: SLF001
 
-        def stamp(*arguments):
-            own.version = getattr(own, "version", None) or next(versions)
-            return original(own.version, *arguments[1:]) if arguments[0] is marker else original(*arguments)
+        def head(*arguments):
+            with lock:
+                monkeypatch.setattr(_exchange, "VERSION", next(versions))
+                return original(*arguments)
 
-        monkeypatch.setattr(_exchange, "VERSION", marker)
-        monkeypatch.setattr(_exchange, "stamp", stamp)
+        monkeypatch.setattr(_exchange, "_head", head)
         for error in on_each([[np.ones(2)]] * 2, lambda own, comm: gc.global_norm(own, comm=comm)):
             with pytest.raises(ValueError, match="comm: found ranks with another version of gradclip"):
                 ranks.raise_again(error)
