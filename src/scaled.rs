@@ -298,14 +298,10 @@ impl Scaled {
     }
 
     /// The quotient by a number of at least 1.
-    #[inline]
     pub fn divided_by(self, divisor: f64) -> Self {
-        if divisor == 1.0 || !self.value.is_normal() {
-            return self;
-        }
         // The exponent is split off, so that the quotient does not become subnormal and keeps all digits.
-        let (digits, exponent) = split(self.value);
-        Self::new(digits / divisor, self.exponent.saturating_add(exponent))
+        let (digits, exponent) = self.split();
+        Self::new(digits / divisor, exponent)
     }
 
     /// `limit / self`, for a limit that is not negative.

@@ -119,12 +119,6 @@ impl<const DIGITS: u32> Half<DIGITS> {
         Self((rounded | nan) as u16 | (bits >> 16) as u16 & !MAGNITUDE_BITS)
     }
 
-    /// Its magnitude.
-    #[inline(always)]
-    pub const fn abs(self) -> Self {
-        Self(self.0 & MAGNITUDE_BITS)
-    }
-
     /// The magnitude of `self` with the sign of `other`.
     #[inline(always)]
     pub const fn copysign(self, other: Self) -> Self {

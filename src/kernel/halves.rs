@@ -48,13 +48,11 @@ pub(super) fn scale<T: Real, const TOWARD_ZERO: bool>(
     to: &mut [T],
     by: f64,
 ) {
-    let Some(bounds) = bounds_for::<T>(isa, by) else {
-        return isa.run(ByDoubles::<_, TOWARD_ZERO> { from, to, by });
-    };
-    let times = HalfTimes::<TOWARD_ZERO> { by, bounds };
-    match (guard, from) {
-        (Some(guard), Some(from)) => isa.stream(guard, from, to, times),
-        _ => isa.run(ScaleHalves { from, to, times }),
+    match (bounds_for::<T>(isa, by), guard, from) {
+        (Some(bounds), Some(guard), Some(from)) => {
+            isa.stream(guard, from, to, HalfTimes::<TOWARD_ZERO> { by, bounds });
+        }
+        (bounds, ..) => isa.run(ScaleHalves::<_, TOWARD_ZERO> { from, to, by, bounds }),
     }
 }
 
@@ -82,55 +80,44 @@ fn bounds_for<T: Real>(isa: Isa, by: f64) -> Option<[f32; 2]> {
     Some([beside(-further), beside(1 + further)])
 }
 
-/// Scales 16-bit elements by [`HalfTimes`], in place or from another slice.
+/// Scales 16-bit elements, in place or from another slice: by [`HalfTimes`] if there are bounds, otherwise by products in float64.
 pub struct ScaleHalves<'a, T, const TOWARD_ZERO: bool> {
     /// The elements to read, as many as in `to`. None: `to` is read.
     pub from: Option<&'a [T]>,
     /// The elements to write.
     pub to: &'a mut [T],
     /// The factor.
-    pub times: HalfTimes<TOWARD_ZERO>,
+    pub by: f64,
+    /// The bounds of the factor, by magnitude.
+    pub bounds: Option<[f32; 2]>,
 }
 
 impl<T: Real, const TOWARD_ZERO: bool> Op for ScaleHalves<'_, T, TOWARD_ZERO> {
     type Output = ();
     #[inline(always)]
     fn eval<L: Level>(self, level: L) {
-        let Self { from, to, times } = self;
-        let (from, from_rest) = from.map(|from| from.as_chunks::<BLOCK>()).unzip();
-        let (to, to_rest) = to.as_chunks_mut::<BLOCK>();
-        let distance = prefetch_distance();
-        for (i, to) in to.iter_mut().enumerate() {
-            // The block is copied: otherwise the compiler tests for each block whether the input is the output.
-            let from = from.and_then(|from| from.get(i)).unwrap_or(to);
-            prefetch_ahead(from, distance);
-            let from = *from;
-            *to = times.line(level, &from);
-        }
-        if !to_rest.is_empty() {
-            ByDoubles::<_, TOWARD_ZERO> { from: from_rest, to: to_rest, by: times.by }.eval(level);
-        }
-    }
-}
-
-/// Scales 16-bit elements by products in float64.
-struct ByDoubles<'a, T, const TOWARD_ZERO: bool> {
-    /// The elements to read, as many as in `to`. None: `to` is read.
-    from: Option<&'a [T]>,
-    to: &'a mut [T],
-    by: f64,
-}
-
-impl<T: Real, const TOWARD_ZERO: bool> Op for ByDoubles<'_, T, TOWARD_ZERO> {
-    type Output = ();
-    #[inline(always)]
-    fn eval<L: Level>(self, level: L) {
-        let Self { from, to, by } = self;
-        by_singles(level, from, to, |singles, _| {
-            for x in singles {
-                *x = product::<T, _, TOWARD_ZERO>(*x, by);
+        let Self { mut from, mut to, by, bounds } = self;
+        if let Some(bounds) = bounds {
+            let times = HalfTimes::<TOWARD_ZERO> { by, bounds };
+            let (whole_from, from_rest) = from.map(|from| from.as_chunks::<BLOCK>()).unzip();
+            let (whole, to_rest) = to.as_chunks_mut::<BLOCK>();
+            let distance = prefetch_distance();
+            for (i, to) in whole.iter_mut().enumerate() {
+                // The block is copied: otherwise the compiler tests for each block whether the input is the output.
+                let from = whole_from.and_then(|from| from.get(i)).unwrap_or(to);
+                prefetch_ahead(from, distance);
+                let from = *from;
+                *to = times.line(level, &from);
             }
-        });
+            (from, to) = (from_rest, to_rest);
+        }
+        if !to.is_empty() {
+            by_singles(level, from, to, |singles, _| {
+                for x in singles {
+                    *x = product::<T, _, TOWARD_ZERO>(*x, by);
+                }
+            });
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 use crate::common::{Random, sized, thinned};
 use _core::element::{Bf16, F16, Half, Real};
 use _core::isa::{Isa, StreamGuard};
-use _core::kernel::halves::{HalfTimes, ScaleHalves};
+use _core::kernel::halves::ScaleHalves;
 use _core::kernel::map::{Apply, Map};
 use _core::kernel::scale::{Scale, Times};
 use _core::scaled::{Factor, Rounding, power_of_two};
@@ -235,11 +235,7 @@ fn a_block_with_a_tie_is_right() {
             let bounds = [beside, [tie, beside[1]], [beside[0], tie], [tie, tie]][i % 4];
             for by in [f64::from(tie), f64::from(tie) - 1e-12, f64::from(tie) + 1e-12] {
                 let mut to = [one; 192];
-                isa.run(ScaleHalves {
-                    from: Some(&from),
-                    to: &mut to,
-                    times: HalfTimes::<false> { by, bounds },
-                });
+                isa.run(ScaleHalves::<_, false> { from: Some(&from), to: &mut to, by, bounds: Some(bounds) });
                 for (j, (to, from)) in to.iter().zip(&from).enumerate() {
                     let expected = product::<7>(from.to_bits(), by, false);
                     assert_eq!(to.to_bits(), expected, "{j}, {}", isa.name());
