@@ -357,7 +357,7 @@ fn read_on_all_threads(isa: Isa, data: &[f32]) -> u32 {
 }
 
 fn norm_on_all_threads<T: Element>(isa: Isa, data: &[T], order: Order) -> f64 {
-    let views: &[AnyView<'_>] = &[View::Dense(data).into()];
+    let views: &[AnyView<'_>] = &[Box::new(View::Dense(data))];
     norm_of_views(isa, &Crew::new(), &views, order).map_or(f64::NAN, Scaled::to_f64)
 }
 

@@ -10,7 +10,6 @@ use std::mem;
 use std::ops::Range;
 
 use crate::element::{Element, F16};
-use crate::error::{Result, vec_with_room};
 use crate::isa::{CONVERTED, Isa, Level, Op, prefetch_ahead, slice_of};
 use crate::kernel::sum::{Abs, BLOCK, Square, Term};
 use crate::kernel::truncate::format_of;
@@ -92,17 +91,16 @@ pub struct Accumulator {
     power: Power,
     /// The sum so far.
     pub sum: ExactSum,
-    table: Vec<u128>,
+    table: [u128; PLACES],
     /// Whether the table contains only zeros.
     is_empty: bool,
 }
 
 impl Accumulator {
     /// An accumulator of no elements.
-    pub fn new(power: Power) -> Result<Self> {
-        let mut table = vec_with_room(PLACES)?;
-        table.resize(PLACES, 0);
-        Ok(Self { power, sum: ExactSum::default(), table, is_empty: true })
+    #[expect(clippy::large_stack_arrays, reason = "32 KiB, and no memory that can run out")]
+    pub fn new(power: Power) -> Self {
+        Self { power, sum: ExactSum::default(), table: [0; PLACES], is_empty: true }
     }
 
     /// Adds the moduli of elements, or their squares. A complex modulus is rounded to float64 first.
@@ -216,8 +214,7 @@ impl Accumulator {
     }
 }
 
-fn add_to_table<T: Element, const SQUARES: bool>(table: &mut [u128], data: &[T]) {
-    let Some(table) = table.first_chunk_mut::<PLACES>() else { return };
+fn add_to_table<T: Element, const SQUARES: bool>(table: &mut [u128; PLACES], data: &[T]) {
     for x in data {
         let bits = x.modulus(1.0).to_bits();
         let place = (bits >> 52) as usize & (PLACES - 1);

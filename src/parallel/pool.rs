@@ -5,9 +5,8 @@
 //! a child builds another.
 
 use std::mem;
-use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
 
-use crate::fork::PerProcess;
 use crate::isa::FloatDefaults;
 
 /// The job of a woken worker, called once each time it wakes up: it helps a call as long as the call has jobs.
@@ -23,12 +22,31 @@ pub(super) struct Pool {
 }
 
 /// The pool in use. The lock is held for a short time, and no thread waits for it.
-static POOL: PerProcess<RwLock<Option<Arc<Pool>>>> = PerProcess::new(RwLock::new(None));
+///
+/// A lock that another thread holds during a fork stays locked in the child. So a child appends a slot of its own in its copy of
+/// the memory, and the last slot always belongs to this process.
+struct Slot {
+    pool: RwLock<Option<Arc<Pool>>>,
+    child: OnceLock<Box<Self>>,
+}
+
+static FIRST: Slot = Slot::new();
+
+impl Slot {
+    const fn new() -> Self {
+        Self { pool: RwLock::new(None), child: OnceLock::new() }
+    }
+
+    /// The slot of this process.
+    fn current(&self) -> &Self {
+        self.child.get().map_or(self, |child| child.current())
+    }
+}
 
 /// Must be called in a forked child before it starts threads. The inherited pool is not freed: freeing it would need threads
 /// that do not exist in the child.
 pub fn forked() {
-    POOL.renew();
+    FIRST.current().child.get_or_init(|| Box::new(Slot::new()));
 }
 
 impl Pool {
@@ -40,7 +58,8 @@ impl Pool {
         }
         let process = std::process::id();
         let is_current = |pool: &Arc<Self>| pool.threads == threads && pool.process == process;
-        let current = POOL.get().try_read().ok()?.as_ref().filter(|pool| is_current(pool)).map(Arc::clone);
+        let current =
+            FIRST.current().pool.try_read().ok()?.as_ref().filter(|pool| is_current(pool)).map(Arc::clone);
         current.or_else(|| Self::build(threads, process))
     }
 
@@ -55,7 +74,7 @@ impl Pool {
         let shared = Arc::clone(&notifier);
         workers.spawn_broadcast(move |_| shared.serve());
         let pool = Arc::new(Self { process, threads, notifier, _workers: workers });
-        let old = POOL.get().try_write().ok()?.replace(Arc::clone(&pool));
+        let old = FIRST.current().pool.try_write().ok()?.replace(Arc::clone(&pool));
         if let Some(old) = old
             && old.process != process
         {
@@ -142,6 +161,19 @@ mod tests {
 
     use super::*;
     use crate::parallel::tests::alone;
+
+    #[test]
+    fn a_child_gets_a_lock_that_is_free() {
+        let first = Slot::new();
+        for _ in 0..3 {
+            let held = first.current().pool.try_write();
+            assert!(held.is_ok());
+            assert!(first.current().pool.try_read().is_err());
+            first.current().child.get_or_init(|| Box::new(Slot::new()));
+            assert!(first.current().pool.try_read().is_ok());
+            mem::forget(held);
+        }
+    }
 
     #[test]
     fn workers_come_and_go_with_the_number_of_threads() {

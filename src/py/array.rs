@@ -20,6 +20,7 @@ pub(super) mod plain;
 use std::borrow::Cow;
 use std::ffi::c_int;
 use std::iter;
+use std::ptr;
 use std::slice;
 
 use numpy::PY_ARRAY_API;
@@ -80,9 +81,11 @@ impl<'py> Array<'py> {
         fortran: bool,
     ) -> PyResult<Self> {
         let bytes = shape.iter().fold(itemsize, |bytes, len| bytes.saturating_mul(*len));
-        // SAFETY: if there are strides, they come from `strides_in`, which makes those of a dense array.
+        // SAFETY: the descr is a new reference. If there are strides, they come from `strides_in`, which makes those of a dense
+        // array.
         let object = with_memory(py, &mut NewOutputs::new(iter::once(bytes)), bytes, || unsafe {
-            fields::new_dense(py, number, shape, strides, fortran)
+            let descr = fields::descr_of(py, number);
+            fields::new_array(py, descr, shape, strides, ptr::null_mut(), fortran)
         })?;
         let (array, _) = Self::read(&object).ok_or_else(|| internal("NumPy made no array"))?;
         Ok(array)

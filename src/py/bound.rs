@@ -3,8 +3,9 @@
 use pyo3::PyTypeInfo;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyFloat, PyInt, PyList, PyTuple};
+use pyo3::types::{PyFloat, PyInt};
 
+use super::array::items::Items;
 use super::array::order::{IterOrder, broadcast_values};
 use super::array::{Array, internal, objects};
 use super::call::Call;
@@ -39,12 +40,7 @@ pub(super) fn bound<'py>(
         return Ok(number);
     }
     let shape = tensor.shape()?;
-    if let Some((array, false)) = Array::read(object)
-        && let Some(bound) = array_bound(array, dtype, &shape)?
-    {
-        return Ok(bound);
-    }
-    if let Some(bound) = list_bound(object, dtype, &shape)? {
+    if let Some(bound) = numbers_bound(object, dtype, &shape)? {
         return Ok(bound);
     }
     let found = call.check("bound", (argument, object, tensor.object()?, &*shape))?;
@@ -58,83 +54,61 @@ pub(super) fn bound<'py>(
 /// The most numbers that are converted here, one by one. NumPy converts longer ones with vectors.
 const MAX_CONVERTED: usize = BLOCK;
 
-/// A bound that is an ndarray: of the tensor's dtype, or a short array of other floats without NaN; None for other arrays. A single
-/// element is a number, because clipping to numbers is faster.
-fn array_bound<'py>(array: Array<'py>, dtype: Dtype, shape: &[usize]) -> PyResult<Option<BoundKind<'py>>> {
-    let Some(own) = array.dtype() else { return Ok(None) };
-    let is_number = array.len() == 1 && array.shape() != shape;
-    let array = if own == dtype && !is_number {
-        array
-    } else if own == dtype && !own.is_float() && array.ndim() <= shape.len() {
-        let number = array.object().call_method0(intern!(array.object().py(), "item"))?;
-        return Ok(Some(BoundKind::Integer(number.cast_into()?)));
-    } else {
-        if !own.is_float() || !dtype.is_float() || array.len() > MAX_CONVERTED {
-            return Ok(None);
-        }
-        let numbers = match_dtype!(real own, T => array.collect(|x: T| x.widen())?, return Ok(None));
-        if numbers.iter().any(|number| number.is_nan()) {
-            return Ok(None);
-        }
-        if let ([number], true) = (numbers.as_slice(), array.ndim() <= shape.len()) {
-            return Ok(Some(BoundKind::Float(*number)));
-        }
-        match converted(array.object().py(), array.shape(), &numbers, dtype)? {
-            Some(converted) => converted,
-            None => return Ok(None),
-        }
-    };
-    Ok(array.strides_over(shape).map(|_| BoundKind::Array(Box::new(array))))
-}
-
-/// A bound that is a list or a tuple of floats and small integers, one for each element of the last axis; None for other objects,
-/// and for floats beside a tensor of integers.
-fn list_bound<'py>(
+/// A bound that is an ndarray of the tensor's dtype, a short one of other floats, or a list or a tuple of floats and small integers,
+/// one for each element of the last axis. None for other bounds and for those with NaN. A single element is a number, because
+/// clipping to numbers is faster.
+fn numbers_bound<'py>(
     object: &Bound<'py, PyAny>,
     dtype: Dtype,
     shape: &[usize],
 ) -> PyResult<Option<BoundKind<'py>>> {
-    let entries = if let Ok(list) = object.cast_exact::<PyList>() {
-        list.to_tuple()
-    } else if let Ok(tuple) = object.cast_exact::<PyTuple>() {
-        tuple.clone()
-    } else {
-        return Ok(None);
-    };
-    if !(2..=MAX_CONVERTED).contains(&entries.len()) || shape.last() != Some(&entries.len()) {
-        return Ok(None);
-    }
-    let mut numbers = vec_with_room(entries.len())?;
-    for entry in entries.iter_borrowed() {
-        let small = entry.cast_exact::<PyInt>().ok().and_then(|number| number.extract::<i32>().ok());
-        let float = entry.cast_exact::<PyFloat>().ok().map(|number| number.value());
-        let Some(number) = small.map(f64::from).or(float.filter(|x| dtype.is_float() && !x.is_nan())) else {
+    let (py, is_float) = (object.py(), dtype.is_float());
+    let (numbers, own_shape) = if let Some((array, false)) = Array::read(object) {
+        let Some(own) = array.dtype() else { return Ok(None) };
+        let is_number = array.len() == 1 && array.shape() != shape;
+        if own == dtype && !is_number {
+            return Ok(array.strides_over(shape).map(|_| BoundKind::Array(Box::new(array))));
+        }
+        if own == dtype && !is_float && array.ndim() <= shape.len() {
+            let number = object.call_method0(intern!(py, "item"))?;
+            return Ok(Some(BoundKind::Integer(number.cast_into()?)));
+        }
+        if !own.is_float() || !is_float || array.len() > MAX_CONVERTED {
             return Ok(None);
-        };
-        numbers.push(number);
-    }
-    let array = converted(object.py(), &[numbers.len()], &numbers, dtype)?;
-    Ok(array.map(|array| BoundKind::Array(Box::new(array))))
-}
-
-/// An array of the numbers in a dtype, each rounded once; None for bfloat16, which NumPy itself does not make.
-fn converted<'py>(
-    py: Python<'py>,
-    shape: &[usize],
-    numbers: &[f64],
-    dtype: Dtype,
-) -> PyResult<Option<Array<'py>>> {
-    if dtype == Dtype::Bf16 {
+        }
+        let numbers = match_dtype!(real own, T => array.collect(|x: T| x.widen())?, return Ok(None));
+        (numbers, array.shape().to_vec())
+    } else {
+        let Some(Items::Many(entries, _)) = Items::of_list(object)? else { return Ok(None) };
+        if !(1..=MAX_CONVERTED).contains(&entries.len()) || shape.last() != Some(&entries.len()) {
+            return Ok(None);
+        }
+        let mut numbers = vec_with_room(entries.len())?;
+        for entry in entries.iter_borrowed() {
+            let small = entry.cast_exact::<PyInt>().ok().and_then(|number| number.extract::<i32>().ok());
+            let float = entry.cast_exact::<PyFloat>().ok().map(|number| number.value());
+            let Some(number) = small.map(f64::from).or(float.filter(|_| is_float)) else { return Ok(None) };
+            numbers.push(number);
+        }
+        (numbers, vec![entries.len()])
+    };
+    if numbers.iter().any(|number| number.is_nan()) {
         return Ok(None);
     }
-    let axes: Vec<_> = (0..shape.len()).collect();
-    match_dtype!(ordered dtype, T => {
-        let object = Array::filled::<T>(py, shape, &axes, |to| {
-            to.iter_mut().zip(numbers).for_each(|(to, number)| *to = T::from_float(*number));
-            Ok(())
-        })?;
-        Ok(Array::read(&object).map(|(array, _)| array))
-    }, Ok(None))
+    if let ([number], true) = (numbers.as_slice(), own_shape.len() <= shape.len()) {
+        return Ok(Some(BoundKind::Float(*number)));
+    }
+    if dtype == Dtype::Bf16 {
+        return Ok(None); // NumPy itself does not make it
+    }
+    let axes: Vec<_> = (0..own_shape.len()).collect();
+    let object = match_dtype!(ordered dtype, T => Array::filled::<T>(py, &own_shape, &axes, |to| {
+        to.iter_mut().zip(&numbers).for_each(|(to, number)| *to = T::from_float(*number));
+        Ok(())
+    })?, return Ok(None));
+    let array =
+        Array::read(&object).map(|(array, _)| array).filter(|array| array.strides_over(shape).is_some());
+    Ok(array.map(|array| BoundKind::Array(Box::new(array))))
 }
 
 /// A bound that is a number of Python or NumPy.

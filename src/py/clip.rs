@@ -12,7 +12,7 @@ use super::bound::{BoundKind, bound};
 use super::call::Call;
 use super::kinds::Kinds;
 use super::operands::{Inputs, OnDevice, Operands, Parameter, Parts};
-use super::run::{NormOf, Norms, detached, dtype_of, margin, scale_by_norms, scale_pairs, scale_slices};
+use super::run::{Norms, detached, dtype_of, margin, scale_by_norms, scale_pairs, scale_slices};
 use super::shared::{shared_norm, shared_norms};
 use crate::element::{Ordered, match_dtype};
 use crate::isa::Isa;
@@ -136,15 +136,10 @@ fn clip_along<'py>(
     let held = tensor.items.clone();
     let refused = |axes, norm: Scaled| call.nonfinite_error("t", &held, axes, norm.to_f64());
     let Some(axes) = axes else {
-        let (mut norm, mut elements) = (NormOf::Inputs(Order::Two), shape.iter().product());
         let mut operands = tensor.with_outputs(out, &mut [])?;
-        if let Some(share) = share {
-            let shared;
-            (shared, elements) = shared_norm(share)?;
-            norm = NormOf::Given(shared);
-        }
-        let limit = limit(elements);
-        let norm = operands.clip(py, norm, limit)?;
+        let shared = share.map(shared_norm).transpose()?;
+        let limit = limit(shared.map_or_else(|| shape.iter().product(), |(_, elements)| elements));
+        let norm = operands.clip(py, shared.map(|(norm, _)| norm), Order::Two, limit)?;
         if limit.refuses(norm) {
             return Err(refused(None, norm));
         }
@@ -250,18 +245,15 @@ pub(super) fn clip_by_global_norm<'py>(
         return Err(call.error("wrong_value", ("ord", ord, "2 under strict=True")));
     }
     call.check_strict(is_strict, nonfinite)?;
-    let mut norm = used.map_or(NormOf::Inputs(order), |norm| NormOf::Given(Scaled::new(norm, 0)));
-    let mut elements = if is_strict { tensors.elements() } else { 0 };
+    let own_elements = if is_strict { tensors.elements() } else { 0 };
     let held = tensors.items.clone();
     let mut operands = tensors.with_outputs(out, &mut [])?;
-    if let Some(share) = share {
-        // The processes exchange their parts of the norm only here: all errors of this process's arguments were found before.
-        let shared;
-        (shared, elements) = shared_norm(share)?;
-        norm = NormOf::Given(shared);
-    }
-    let limit = Limit { limit, divisor: 1.0, nonfinite, margin: margin(is_strict, elements) };
-    let norm = operands.clip(call.py, norm, limit)?;
+    // The processes exchange their parts of the norm only here: all errors of this process's arguments were found before.
+    let shared = share.map(shared_norm).transpose()?;
+    let margin = margin(is_strict, shared.map_or(own_elements, |(_, elements)| elements));
+    let limit = Limit { limit, divisor: 1.0, nonfinite, margin };
+    let given = shared.map(|(norm, _)| norm).or(used.map(|norm| Scaled::new(norm, 0)));
+    let norm = operands.clip(call.py, given, order, limit)?;
     if limit.refuses(norm) {
         let argument = if used.is_some() { "use_norm" } else { "t_list" };
         return Err(call.nonfinite_error(argument, &held, None, norm.to_f64()));

@@ -122,7 +122,7 @@ fn norm_of_differences<'a, 'py: 'a>(
         for (t, base) in &arrays {
             match_dtype!(scalable dtype_of(t)?, T => {
                 let walk = t.walk();
-                views.push(Difference { t: t.view::<T>(&walk)?, base: base.view(&walk)?, by }.into());
+                views.push(Box::new(Difference { t: t.view::<T>(&walk)?, base: base.view(&walk)?, by }));
             }, return Err(internal("differences of integers")));
         }
         let views = views.as_slice();

@@ -16,7 +16,7 @@ use super::array::{Array, internal, objects};
 use super::call::{Call, Entry, Tensor};
 use super::classes::{is_cupy, is_dask};
 use super::kinds::Kinds;
-use super::run::{NormOf, detached, norm_of_arrays, scale_pairs};
+use super::run::{detached, norm_of_arrays, scale_pairs};
 use crate::element::{Dtype, Ordered};
 use crate::error::{Error, vec_with_room};
 use crate::isa::Isa;
@@ -357,19 +357,25 @@ pub(super) enum Operands<'a, 'py> {
 }
 
 impl<'py> Operands<'_, 'py> {
-    /// Scales all tensors by the factor of their norm, unless the limit refuses the norm. Integers stay unchanged. Returns the
-    /// norm.
+    /// Scales all tensors by the factor of their norm, unless the limit refuses the norm. The norm is `given`, or it has the order
+    /// `order`. Integers stay unchanged. Returns the norm.
     #[inline(always)]
-    pub(super) fn clip(&mut self, py: Python<'py>, norm: NormOf, limit: Limit) -> PyResult<Scaled> {
+    pub(super) fn clip(
+        &mut self,
+        py: Python<'py>,
+        given: Option<Scaled>,
+        order: Order,
+        limit: Limit,
+    ) -> PyResult<Scaled> {
         match self {
             Self::Plain(pairs) => {
                 let tasks = pairs.tasks()?;
                 // Both passes run detached, so that there is no wait for other Python threads between them.
                 Ok(detached(py, tasks.bytes(true) / 2, || {
                     let (isa, crew) = (Isa::current(), Crew::new());
-                    let norm = match norm {
-                        NormOf::Given(norm) => norm,
-                        NormOf::Inputs(order) => reduce::norm_of_views(isa, &crew, &tasks.views(), order)?,
+                    let norm = match given {
+                        Some(norm) => norm,
+                        None => reduce::norm_of_views(isa, &crew, &tasks.views(), order)?,
                     };
                     if !limit.refuses(norm) {
                         let factor = limit.factor(norm);
@@ -381,12 +387,11 @@ impl<'py> Operands<'_, 'py> {
                 })?)
             }
             Self::General { pairs, .. } => {
-                let norm = match norm {
-                    NormOf::Given(norm) => norm,
-                    NormOf::Inputs(order) => {
-                        let inputs = pairs.iter().map(Pair::input);
-                        norm_of_arrays(py, inputs.filter(|array| array.is_scalable()), order)?
-                    }
+                let norm = if let Some(norm) = given {
+                    norm
+                } else {
+                    let inputs = pairs.iter().map(Pair::input);
+                    norm_of_arrays(py, inputs.filter(|array| array.is_scalable()), order)?
                 };
                 if !limit.refuses(norm) {
                     scale_pairs(py, pairs, limit.factor(norm))?;

@@ -1,6 +1,6 @@
 //! Events of the process: forks and the end of the interpreter.
 //!
-//! **Forks.** A child starts with fresh pools (`fork.rs`). Python calls [`forked`] in it before anything else runs.
+//! **Forks.** A child starts with fresh pools. Python calls [`forked`] in it before anything else runs.
 //!
 //! **The end.** Before `CPython` 3.14, the C library unwinds a daemon thread that requests the interpreter after its
 //! finalization has begun. If the request comes from a function of ours, at the end of detached work, `PyO3` makes the thread

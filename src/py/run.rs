@@ -60,7 +60,7 @@ pub(super) fn with_views<'py: 'a, 'a, R>(
     let mut views: Vec<AnyView<'_>> = vec_with_room(len)?;
     for (i, array) in arrays.enumerate() {
         let array = in_parts.get(i).and_then(Option::as_ref).unwrap_or(array);
-        views.push(match_dtype!(any dtype_of(array)?, T => array.whole::<T>().map(AnyView::from))?);
+        views.push(match_dtype!(any dtype_of(array)?, T => Box::new(array.whole::<T>()?)));
     }
     Ok(work(&views)?)
 }
@@ -69,15 +69,6 @@ pub(super) fn with_views<'py: 'a, 'a, R>(
 /// products. Beyond 1e8 elements it grows with `len`.
 pub(super) fn margin(strict: bool, len: usize) -> f64 {
     if strict { 1e-13 * (len as f64 / 1e8).max(1.0) } else { 0.0 }
-}
-
-/// The norm of a clip: given by the caller, or to be computed.
-#[derive(Clone, Copy)]
-pub(super) enum NormOf {
-    /// `use_norm`.
-    Given(Scaled),
-    /// The norm of all inputs as one.
-    Inputs(Order),
 }
 
 /// The norms of slices, in the order of the kept axes, from outer to inner.

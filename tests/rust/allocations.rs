@@ -24,7 +24,7 @@ use _core::parallel::elementwise::{AnyTask, Task, apply_elementwise, scale};
 use _core::parallel::reduce::{AnyView, CHUNK, Order, norm_of_view};
 use _core::scaled::Factor;
 use _core::walk::{Axis, Layout, Memory, Slices, Target, Uniform, View};
-use common::{clip_rows, norm, slice_norms};
+use common::{clip_rows, dense, norm, slice_norms};
 
 /// The system's allocator, with a count for each thread.
 struct Counting;
@@ -103,7 +103,7 @@ fn every_norm<T: Element>(one: T) {
                     T::DTYPE.name()
                 );
             }
-            let views = [dense().into(), strided().into()];
+            let views: [AnyView<'_>; 2] = [Box::new(dense()), Box::new(strided())];
             assert_eq!(
                 cost(|| norm(Isa::current(), &Crew::new(), &views, order)),
                 FREE,
@@ -161,7 +161,7 @@ fn cost_of_list(count: usize, len: usize) -> [Cost; 2] {
     let isa = Isa::current();
     let from = vec![1.0_f32; count * len];
     let mut to = vec![0.0_f32; count * len];
-    let views: Vec<AnyView<'_>> = from.chunks(len).map(|part| View::Dense(part).into()).collect();
+    let views: Vec<AnyView<'_>> = from.chunks(len).map(dense).collect();
     let parts = from.chunks(len).zip(to.chunks_mut(len));
     let mut tasks: Vec<AnyTask<'_>> = parts
         .map(|(from, to)| Task { source: Some(View::Dense(from)), target: Target::Dense(to) }.into())

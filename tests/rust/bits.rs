@@ -17,7 +17,7 @@ use std::fmt::Write;
 use std::fs;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 
-use crate::common::{Random, alone, clip_columns, clip_rows, norm, slice_norms};
+use crate::common::{Random, alone, clip_columns, clip_rows, dense, norm, slice_norms};
 use _core::element::{Bf16, Bool, Complex, Element, F16, Ordered, Real};
 use _core::isa::{Isa, StreamGuard};
 use _core::kernel::clip::Clip;
@@ -278,7 +278,7 @@ fn reductions<T: Coded>(found: &mut Found) {
         found.line_of(&format!("norm {p}"), &LENGTHS, |isa, data: &[T], found| {
             found.add_norm(norm_of_view(isa, &View::Dense(data), order));
             let (low, high) = data.split_at(data.len() / 3);
-            let views = [View::Dense(low).into(), View::Dense(high).into(), View::Dense(data).into()];
+            let views = [dense(low), dense(high), dense(data)];
             found.add_norm(norm(isa, &Crew::new(), &views, order).expect("threads"));
         });
     }
@@ -485,7 +485,7 @@ fn shared(found: &mut Found) {
         found.shared_line_of(&format!("norm {p}"), &THREAD_COUNTS, len, |isa, data: &[T], found| {
             let (low, high) = data.split_at(data.len() / 3);
             for list in [&[data][..], &[low, high]] {
-                let views: Vec<AnyView<'_>> = list.iter().map(|data| View::Dense(data).into()).collect();
+                let views: Vec<AnyView<'_>> = list.iter().map(|data| dense(data)).collect();
                 found.add_norm(norm(isa, &Crew::new(), &views, Order::of(p)).expect("threads"));
             }
         });

@@ -74,7 +74,7 @@ fn check_sums<T: Real>(data: &[T]) {
     for power in [Power::One, Power::Two] {
         let expected = expected(&wide, power);
         for isa in Isa::available() {
-            let mut sum = Accumulator::new(power).expect("memory");
+            let mut sum = Accumulator::new(power);
             sum.add(isa, data);
             assert!(sum.sum.limbs == expected, "{power:?} {isa:?} {wide:?}");
         }

@@ -243,7 +243,7 @@ fn faults(path: &str, source: &str) -> Vec<String> {
     let top = path.split(['/', '.']).next().expect("a path");
     // The modules that a module may not name. `lib.rs` lists them all.
     let above: &[&str] = match top {
-        "isa" | "element" | "scaled" | "error" | "fork" | "setting" => &["kernel", "walk", "parallel", "py"],
+        "isa" | "element" | "scaled" | "error" | "setting" => &["kernel", "walk", "parallel", "py"],
         "kernel" => &["walk", "parallel", "py"],
         "walk" => &["parallel", "py"],
         "parallel" => &["py"],

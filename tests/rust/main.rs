@@ -4,7 +4,6 @@
 mod bits;
 mod common;
 mod exact;
-mod fork;
 mod halves;
 mod kernels;
 mod layers;

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 
-use crate::common::{Random, alone, clip_columns, clip_rows, norm, slice_norms, term_of};
+use crate::common::{Random, alone, clip_columns, clip_rows, dense, norm, slice_norms, term_of};
 use _core::element::{Bf16, Bool, Complex, Element, F16, Ordered, Real, Scalable};
 use _core::isa::Isa;
 use _core::kernel::clip::Clip;
@@ -190,7 +190,7 @@ fn sizes<T: Known>(data: &[T]) -> Vec<f64> {
 /// The norm, on any level and number of threads, and as part of a list or alone.
 fn norm_everywhere<T: Known>(data: &[T], order: Order) -> Scaled {
     everywhere(|isa| {
-        let found = norm(isa, &Crew::new(), &[View::Dense(data).into()], order).expect("threads");
+        let found = norm(isa, &Crew::new(), &[dense(data)], order).expect("threads");
         assert_eq!(key(found), key(norm_of_view(isa, &View::Dense(data), order)));
         found
     })
@@ -282,8 +282,7 @@ fn exact_sums<T: Known>(exact: fn(T) -> u128) {
         // Several arrays, and the columns and rows of one.
         let found = everywhere(|isa| {
             let (low, high) = data.split_at(len / 3);
-            norm(isa, &Crew::new(), &[View::Dense(low).into(), View::Dense(high).into()], Order::One)
-                .expect("threads")
+            norm(isa, &Crew::new(), &[dense(low), dense(high)], Order::One).expect("threads")
         });
         assert_eq!(found.to_f64(), sum(&data), "{len}");
         for width in [4, 5, 1000] {
@@ -417,7 +416,7 @@ fn lists_are_summed_in_the_documented_order() {
             half_power_root(8, Naive::of_list(&arrays, |x| (x * x) * (x * x))),
         ];
         let found = everywhere(|isa| {
-            let views: Vec<AnyView<'_>> = arrays.iter().map(|array| View::Dense(&array[..]).into()).collect();
+            let views: Vec<AnyView<'_>> = arrays.iter().map(|array| dense(&array[..])).collect();
             [1.0, 2.0, f64::INFINITY, 3.7, 0.5, 1.5, 3.0, 4.0]
                 .map(|p| norm(isa, &Crew::new(), &views, Order::of(p)).expect("threads"))
         });
@@ -437,7 +436,7 @@ fn a_strided_array_gives_the_bits_of_its_copy() {
                 let layout = Layout::new([Axis { len, stride }]);
                 let view = View::new(Memory::Elements(&data), start, Cow::Owned(layout));
                 [view, View::Dense(copy)]
-                    .map(|view| norm(isa, &Crew::new(), &[view.into()], Order::of(p)).expect("threads"))
+                    .map(|view| norm(isa, &Crew::new(), &[Box::new(view)], Order::of(p)).expect("threads"))
             });
             assert_eq!(strided, dense);
         }
@@ -493,7 +492,7 @@ fn mixed_lists_are_rescaled_as_one() {
             let all: Vec<f64> = wide.iter().copied().chain(narrow.iter().map(|x| f64::from(*x))).collect();
             for p in ORDERS {
                 let found = everywhere(|isa| {
-                    let views = [View::Dense(&wide[..]).into(), View::Dense(&narrow[..]).into()];
+                    let views = [dense(&wide[..]), dense(&narrow[..])];
                     norm(isa, &Crew::new(), &views, Order::of(p)).expect("threads")
                 });
                 assert_norm(found, &all, p);
@@ -530,15 +529,15 @@ fn lists_of_all_dtypes_are_one_vector() {
         for p in ORDERS {
             let found = everywhere(|isa| {
                 let views: [AnyView<'_>; 9] = [
-                    View::Dense(&halves[..]).into(),
-                    View::Dense(&brains[..]).into(),
-                    View::Dense(&singles[..]).into(),
-                    View::Dense(&doubles[..]).into(),
-                    View::Dense(&complex[..]).into(),
-                    View::Dense(&wide[..]).into(),
-                    View::Dense(&bytes[..]).into(),
-                    View::Dense(&longs[..]).into(),
-                    View::Dense(&truths[..]).into(),
+                    dense(&halves[..]),
+                    dense(&brains[..]),
+                    dense(&singles[..]),
+                    dense(&doubles[..]),
+                    dense(&complex[..]),
+                    dense(&wide[..]),
+                    dense(&bytes[..]),
+                    dense(&longs[..]),
+                    dense(&truths[..]),
                 ];
                 norm(isa, &Crew::new(), &views, Order::of(p)).expect("threads")
             });
@@ -566,12 +565,12 @@ fn narrow_dtypes_are_rescaled_with_the_wide_ones() {
             for p in ORDERS {
                 let found = everywhere(|isa| {
                     let views: [AnyView<'_>; 6] = [
-                        View::Dense(&half[..]).into(),
-                        View::Dense(&brain[..]).into(),
-                        View::Dense(&integer[..]).into(),
-                        View::Dense(&complex[..]).into(),
-                        View::Dense(&truth[..]).into(),
-                        View::Dense(&wide[..]).into(),
+                        dense(&half[..]),
+                        dense(&brain[..]),
+                        dense(&integer[..]),
+                        dense(&complex[..]),
+                        dense(&truth[..]),
+                        dense(&wide[..]),
                     ];
                     norm(isa, &Crew::new(), &views, Order::of(p)).expect("threads")
                 });
@@ -615,11 +614,7 @@ fn complex_numbers_of_any_size_have_their_norms() {
                 // As an array with others, which are next to nothing or nothing at all.
                 let found = everywhere(|isa| {
                     let (zero, narrow) = ([0f64; 3], [Bf16::ZERO; 3]);
-                    let views = [
-                        View::Dense(&zero[..]).into(),
-                        View::Dense(&data[..]).into(),
-                        View::Dense(&narrow[..]).into(),
-                    ];
+                    let views = [dense(&zero[..]), dense(&data[..]), dense(&narrow[..])];
                     norm(isa, &Crew::new(), &views, Order::of(p)).expect("threads")
                 });
                 assert_norm(back(found, exponent), &sizes, p);
@@ -669,10 +664,7 @@ fn odd<T: Known>(infinite: T, nan: T) {
             let order = Order::of(p);
             let value = |data: &[T]| {
                 everywhere(|isa| {
-                    norm(isa, &Crew::new(), &[View::Dense(data).into()], order)
-                        .expect("threads")
-                        .to_f64()
-                        .to_bits()
+                    norm(isa, &Crew::new(), &[dense(data)], order).expect("threads").to_f64().to_bits()
                 })
             };
             let kept = std::mem::replace(&mut data[len / 2], infinite);
@@ -729,8 +721,7 @@ fn nan_wins_over_infinity() {
                     let (low, high) = data.split_at(len / 3);
                     let lists = [vec![data], vec![low, high]];
                     lists.map(|list| {
-                        let views: Vec<AnyView<'_>> =
-                            list.into_iter().map(|x| View::Dense(x).into()).collect();
+                        let views: Vec<AnyView<'_>> = list.into_iter().map(dense).collect();
                         let found = norm(isa, &Crew::new(), &views, Order::of(p)).expect("threads");
                         (found.to_f64().to_bits(), found.is_finite())
                     })

@@ -1,7 +1,8 @@
 //! The norm of many arrays as one.
 
 use std::iter;
-use std::ops::Range;
+use std::ops::{Deref, Range};
+use std::slice;
 use std::sync::{Mutex, PoisonError};
 
 use super::order::{Order, Reduction};
@@ -15,13 +16,7 @@ use crate::parallel::{Crew, job_bytes, work_of};
 use crate::scaled::Scaled;
 
 /// A view of any dtype, or a difference.
-pub struct AnyView<'a>(Box<dyn Terms + 'a>);
-
-impl<'a, T: Terms + 'a> From<T> for AnyView<'a> {
-    fn from(terms: T) -> Self {
-        Self(Box::new(terms))
-    }
-}
+pub type AnyView<'a> = Box<dyn Terms + 'a>;
 
 /// The arrays of a list. A view of an array is made when the array is read, because a list of views of small arrays would be
 /// many times as long as the description of the arrays.
@@ -76,28 +71,15 @@ impl<E: FnMut(Total)> EachSum<'_, E> {
     }
 }
 
-/// A single array.
-impl Views for &dyn Terms {
-    fn count(&self) -> usize {
-        1
-    }
-    fn size(&self, _: usize) -> (usize, usize) {
-        (**self).size()
-    }
-    fn with<R>(&self, _: usize, read: impl FnOnce(&dyn Terms) -> R) -> R {
-        read(*self)
-    }
-}
-
-impl Views for &[AnyView<'_>] {
+impl<'a, V: Deref<Target = dyn Terms + 'a> + Sync> Views for &[V] {
     fn count(&self) -> usize {
         self.len()
     }
     fn size(&self, at: usize) -> (usize, usize) {
-        self[at].0.size()
+        self[at].size()
     }
     fn with<R>(&self, at: usize, read: impl FnOnce(&dyn Terms) -> R) -> R {
-        read(&*self[at].0)
+        read(&*self[at])
     }
 }
 
@@ -111,22 +93,15 @@ pub fn norm_of_views(isa: Isa, crew: &Crew, arrays: &impl Views, order: Order) -
 /// The sum of the magnitudes of all elements, or of their squares, without any rounding.
 pub fn exact_sum(isa: Isa, crew: &Crew, arrays: &[AnyView<'_>], power: Power) -> Result<ExactSum> {
     let list = List::new(isa, &arrays, 1)?;
-    let total = Mutex::new(Ok(ExactSum::default()));
+    let total = Mutex::new(ExactSum::default());
     // The order in which threads add to the total does not matter: the sums are integers.
     let add = |parts: &mut dyn Iterator<Item = (&dyn Terms, Range<usize>)>| {
-        let own = Accumulator::new(power).map(|mut own| {
-            parts.for_each(|(array, range)| array.add_exactly(isa, range, &mut own));
-            own.sum
-        });
-        let mut total = total.lock().unwrap_or_else(PoisonError::into_inner);
-        match (&mut *total, own) {
-            (Ok(total), Ok(own)) => total.merge(&own),
-            (Err(_), _) => {}
-            (total, Err(error)) => *total = Err(error),
-        }
+        let mut own = Accumulator::new(power);
+        parts.for_each(|(array, range)| array.add_exactly(isa, range, &mut own));
+        total.lock().unwrap_or_else(PoisonError::into_inner).merge(&own.sum);
     };
     let add_whole = |arrays: &[AnyView<'_>]| {
-        add(&mut arrays.iter().map(|AnyView(array)| (&**array, 0..array.size().0)));
+        add(&mut arrays.iter().map(|array| (&**array, 0..array.size().0)));
     };
     if list.is_shared {
         let whole = |range: Range<usize>, _: &mut [()]| add_whole(&arrays[range]);
@@ -134,7 +109,7 @@ pub fn exact_sum(isa: Isa, crew: &Crew, arrays: &[AnyView<'_>], power: Power) ->
     } else {
         add_whole(arrays);
     }
-    total.into_inner().unwrap_or_else(PoisonError::into_inner)
+    Ok(total.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// The norm of each array, with the bits that [`norm_of_views`] of the array alone has.
@@ -153,7 +128,7 @@ pub fn norms_of_views(isa: Isa, crew: &Crew, arrays: &impl Views, order: Order) 
     norms.resize(arrays.count(), unknown);
     // An array whose sum may have left float64's range, or is not known, is read from the beginning.
     for (at, norm) in norms.iter_mut().enumerate().filter(|(_, norm)| norm.to_f64().is_nan()) {
-        *norm = arrays.with(at, |array| norm_of_views(isa, crew, &array, order))?;
+        *norm = arrays.with(at, |array| norm_of_views(isa, crew, &slice::from_ref(&array), order))?;
     }
     Ok(norms)
 }

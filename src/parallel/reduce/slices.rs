@@ -1,5 +1,7 @@
 //! Norms of the slices of one array along some of its axes.
 
+use std::slice;
+
 use super::columns::{column_maxima, column_norms};
 use super::list::norm_of_views;
 use super::order::Order;
@@ -36,7 +38,12 @@ pub fn norms_into<T: Element, N: FromNorm>(
         // Long slices, one after the other, each on all threads.
         let crew = Crew::new();
         for (at, to) in norms.iter_mut().enumerate() {
-            *to = N::of(norm_of_views(isa, &crew, &(&slices.slice(at) as &dyn Terms), order)?);
+            *to = N::of(norm_of_views(
+                isa,
+                &crew,
+                &slice::from_ref(&(&slices.slice(at) as &dyn Terms)),
+                order,
+            )?);
         }
         return Ok(());
     }

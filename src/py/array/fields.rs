@@ -171,7 +171,8 @@ pub(super) fn registered_dtype(py: Python<'_>, fields: &Fields) -> Option<Dtype>
     })
 }
 
-/// Makes an array of NumPy's own class.
+/// Makes an array of NumPy's own class: in the C order or the Fortran order of the axes, or with strides. The memory that NumPy
+/// allocates holds arbitrary bits.
 ///
 /// # Safety
 /// `descr` is a new reference, which the call takes. Where there are strides, they are as many as lengths. The elements
@@ -199,31 +200,17 @@ pub(super) unsafe fn new_array<'py>(
             c_int::from(fortran),
             ptr::null_mut(),
         );
-        Bound::from_owned_ptr_or_err(py, made)
-    }
-}
-
-/// Makes an array of a dtype by its NumPy number, whose memory holds arbitrary bits: in the C order or the Fortran order of the
-/// axes, or with the strides of another dense order.
-///
-/// # Safety
-/// The strides, where there are any, are those of a dense array of this shape and dtype.
-#[inline]
-pub(super) unsafe fn new_dense<'py>(
-    py: Python<'py>,
-    number: c_int,
-    shape: &[usize],
-    strides: Option<&[isize]>,
-    fortran: bool,
-) -> PyResult<Bound<'py, PyAny>> {
-    // SAFETY: the descr is a new reference, as `number` is that of an array's dtype. A dense array stays within the memory that
-    // NumPy allocates for the shape. What was made is an ndarray, see `exact_fields`.
-    unsafe {
-        let descr = PY_ARRAY_API.PyArray_DescrFromType(py, number);
-        let made = new_array(py, descr, shape, strides, ptr::null_mut(), fortran)?;
+        let made = Bound::from_owned_ptr_or_err(py, made)?;
+        // What was made is an ndarray, see `exact_fields`.
         hold_any_bits((*npyffi::_PyArray_GET_ITEM_DATA(made.as_ptr().cast::<PyArrayObject>())).data.cast());
         Ok(made)
     }
+}
+
+/// A new reference to the descr of a dtype by its NumPy number, which is that of an array's dtype.
+pub(super) fn descr_of(py: Python<'_>, number: c_int) -> *mut PyArray_Descr {
+    // SAFETY: the function takes any number, and sets an exception for one that no dtype has.
+    unsafe { PY_ARRAY_API.PyArray_DescrFromType(py, number) }
 }
 
 /// Makes the compiler treat the memory of a new array as written, so that a slice of it may be lent.

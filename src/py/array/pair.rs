@@ -145,7 +145,7 @@ impl<'py> Pair<'py> {
         if plain && layout.is_dense() && !self.interleaved {
             let from = output.data.wrapping_offset(shift * unit).cast::<T>();
             // SAFETY: the layout covers the array's `len` elements one after the other from `from` on,
-            // aligned, in memory that `object` keeps alive and that holds some bits, see `new_dense`. The array is
+            // aligned, in memory that `object` keeps alive and that holds some bits, see `new_array`. The array is
             // writeable, `arrange` has seen that no other output and no input that is still to be read lies in it, and
             // the pair that lends it is borrowed mutably.
             return Ok(Target::Dense(unsafe { slice::from_raw_parts_mut(from, layout.len()) }));

@@ -21,7 +21,9 @@ use smallvec::SmallVec;
 
 use super::super::kinds::Kinds;
 use super::super::overlap;
-use super::fields::{DENSE, Fields, element_type, exact_fields, len, lies_at, ndarray, new_dense, shape};
+use super::fields::{
+    DENSE, Fields, descr_of, element_type, exact_fields, len, lies_at, ndarray, new_array, shape,
+};
 use super::items::Items;
 use super::memory::{NewOutputs, with_memory};
 use super::objects;
@@ -112,10 +114,11 @@ impl PlainArray {
     /// A reference to the array has been held since it was read.
     unsafe fn new_like<'py>(&self, py: Python<'py>, outputs: &mut NewOutputs) -> PyResult<Bound<'py, PyAny>> {
         let fortran = self.flags & npyffi::NPY_ARRAY_C_CONTIGUOUS == 0;
-        // SAFETY: a live array keeps its fields where they are. There are no strides.
+        // SAFETY: a live array keeps its fields where they are. The descr is a new reference, and there are no strides.
         with_memory(py, outputs, self.bytes(), || unsafe {
             let from = self.fields.as_ref();
-            new_dense(py, element_type(from).number, shape(from), None, fortran)
+            let descr = descr_of(py, element_type(from).number);
+            new_array(py, descr, shape(from), None, ptr::null_mut(), fortran)
         })
     }
 
@@ -129,7 +132,7 @@ impl PlainArray {
     /// # Safety
     /// The array is alive and writeable, and nothing else here reads or writes it meanwhile.
     unsafe fn elements_mut<'a, T: Element>(&self) -> &'a mut [T] {
-        // SAFETY: as in `elements`; a new array holds some bits, see `new_dense`.
+        // SAFETY: as in `elements`; a new array holds some bits, see `new_array`.
         unsafe { slice::from_raw_parts_mut(self.data.as_ptr().cast::<T>(), self.len) }
     }
 }

@@ -21,6 +21,11 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// A view of contiguous elements.
+pub(crate) fn dense<T: Element>(data: &[T]) -> AnyView<'_> {
+    Box::new(View::Dense(data))
+}
+
 /// The norm of arrays as one.
 pub(crate) fn norm(isa: Isa, crew: &Crew, arrays: &[AnyView<'_>], order: Order) -> Result<Scaled> {
     norm_of_views(isa, crew, &arrays, order)
