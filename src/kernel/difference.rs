@@ -1,7 +1,9 @@
 //! Differences of elements, computed in float64, and steps from elements toward others.
 
-use crate::element::{Complex, Element, Real};
-use crate::isa::{Level, Op};
+use super::halves::{FromSingles, ToSingles};
+use super::max::MaxAbs;
+use crate::element::{Complex, Element, Real, to_odd};
+use crate::isa::{Aligned, Level, Op};
 use crate::scaled::Factor;
 
 /// An element whose difference from another is computed in float64.
@@ -69,13 +71,41 @@ pub struct Approach<'a, T> {
 impl<T: Real> Op for Approach<'_, T> {
     type Output = ();
     #[inline(always)]
-    fn eval<L: Level>(self, _: L) {
+    fn eval<L: Level>(self, level: L) {
         let Self { data, other, is_base, factor } = self;
-        for (x, other) in data.iter_mut().zip(other) {
-            let (t, base) = if is_base { (*other, *x) } else { (*x, *other) };
-            *x = approached(t, base, factor);
+        for (data, other) in data.chunks_mut(AT_ONCE).zip(other.chunks(AT_ONCE)) {
+            let has_halves = size_of::<T>() == 2 && factor.then == 1.0;
+            if has_halves && approach_halves(level, data, other, is_base, factor.by) {
+                continue;
+            }
+            for (x, other) in data.iter_mut().zip(other) {
+                let (t, base) = if is_base { (*other, *x) } else { (*x, *other) };
+                *x = approached(t, base, factor);
+            }
         }
     }
+}
+
+/// Elements of which all or none are computed by [`approach_halves`].
+const AT_ONCE: usize = 256;
+
+/// [`Approach`] for a factor of one step and at most [`AT_ONCE`] elements of 16 bits, by way of float32. Returns false, and writes
+/// nothing, if a result is infinite or NaN in float32.
+#[inline(always)]
+fn approach_halves<T: Real, L: Level>(level: L, data: &mut [T], other: &[T], is_base: bool, by: f64) -> bool {
+    let [Aligned(mut singles), Aligned(mut others)] = [Aligned([0.0f32; AT_ONCE]); 2];
+    ToSingles { from: data, to: singles.split_at_mut(data.len()).0 }.eval(level);
+    ToSingles { from: other, to: others.split_at_mut(other.len()).0 }.eval(level);
+    for (x, other) in singles.iter_mut().zip(&others) {
+        let (x_wide, other) = (f64::from(*x), f64::from(*other));
+        let (t, base) = if is_base { (other, x_wide) } else { (x_wide, other) };
+        *x = to_odd(base + (t - base) * by);
+    }
+    let is_finite = f32::from_magnitude(MaxAbs(&singles).eval(level)).is_finite();
+    if is_finite {
+        FromSingles { from: singles.split_at(data.len()).0, to: data }.eval(level);
+    }
+    is_finite
 }
 
 /// A difference that overflows is computed at half scale. If `t` or the base is NaN, the result has its payload, first that of

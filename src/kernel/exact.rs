@@ -82,6 +82,8 @@ pub enum Power {
 
 /// Entries of the table: one for each exponent of float64.
 const PLACES: usize = 2048;
+/// The exponent of the last digit of a float64 whose bits of the exponent are 0, if it were normal.
+const LOWEST_PLACE: i32 = -1075;
 /// Elements that are added to the table before the table is added to the sum. The square of a float64 mantissa has 106 binary
 /// digits, so an entry of 127 digits has room for 2^21 squares.
 const AT_ONCE: usize = 1 << 17;
@@ -103,7 +105,7 @@ impl Accumulator {
         Self { power, sum: ExactSum::default(), table: [0; PLACES], is_empty: true }
     }
 
-    /// Adds the moduli of elements, or their squares. A complex modulus is rounded to float64 first.
+    /// Adds the moduli of elements, or the squares of real ones. A complex modulus is rounded to 53 digits first.
     pub fn add<T: Element>(&mut self, isa: Isa, data: &[T]) {
         for part in data.chunks(AT_ONCE) {
             if T::DTYPE.is_float() {
@@ -176,8 +178,8 @@ impl Accumulator {
     fn add_to_table<T: Element>(&mut self, data: &[T]) {
         self.is_empty = false;
         match self.power {
-            Power::One => add_to_table::<T, false>(&mut self.table, data),
-            Power::Two => add_to_table::<T, true>(&mut self.table, data),
+            Power::One => add_to_table::<T, false>(&mut self.table, &mut self.sum, data),
+            Power::Two => add_to_table::<T, true>(&mut self.table, &mut self.sum, data),
         }
     }
 
@@ -201,9 +203,9 @@ impl Accumulator {
         if mem::replace(&mut self.is_empty, true) {
             return false;
         }
-        for (digits, exponent) in self.table.iter_mut().zip(-1075i32..) {
+        for (digits, exponent) in self.table.iter_mut().zip(LOWEST_PLACE..) {
             let total = mem::take(digits);
-            is_bad |= exponent == 2047 - 1075 && total > 0;
+            is_bad |= exponent == 2047 + LOWEST_PLACE && total > 0;
             if total > 0 && !is_bad {
                 // Subnormal numbers have the exponent of the smallest normal ones.
                 let exponent = exponent.max(-1074);
@@ -214,12 +216,18 @@ impl Accumulator {
     }
 }
 
-fn add_to_table<T: Element, const SQUARES: bool>(table: &mut [u128; PLACES], data: &[T]) {
+/// Adds terms to the table. Complex moduli near the ends of float64's range, or beyond, are added to the sum.
+fn add_to_table<T: Element, const SQUARES: bool>(table: &mut [u128; PLACES], sum: &mut ExactSum, data: &[T]) {
     for x in data {
-        let bits = x.modulus(1.0).to_bits();
+        let (value, lifted) = x.lifted();
+        let bits = value.to_bits();
         let place = (bits >> 52) as usize & (PLACES - 1);
         // Normal numbers have an implied leading digit.
         let digits = (bits & (u64::MAX >> 12)) | (u64::from(place != 0) << 52);
+        if lifted != 0.0 && value.is_normal() {
+            sum.add(digits.into(), (bits >> 52) as i32 + LOWEST_PLACE + lifted as i32);
+            continue;
+        }
         table[place] += if SQUARES { u128::from(digits) * u128::from(digits) } else { digits.into() };
     }
 }

@@ -15,7 +15,7 @@ use crate::error::{Result, vec_with_room};
 use crate::isa::{Aligned, Isa, StreamGuard, prefetch_distance};
 use crate::kernel::scale_each::{FactorKind, ScaleEach};
 use crate::kernel::sum::{Abs, Largest, ROWS, ROWS_AT_ONCE, Square};
-use crate::scaled::{Factor, FromNorm};
+use crate::scaled::{Factor, FromNorm, Scaled};
 use crate::walk::{View, stream_made};
 
 /// The length of the longest column for [`scale_columns`], in elements. A strip of longer columns would be too narrow.
@@ -285,12 +285,15 @@ impl<T: Scalable> Strip<'_, T> {
         // Columns whose factor is still unknown are read one by one, before anything is written.
         for (column, sum) in sums.iter().enumerate() {
             if factors[column] == 0.0 {
-                let mut elements = [T::ZERO; LONGEST_COLUMN];
-                let elements = &mut elements[..len];
-                for (row, x) in (column / width * len..).zip(&mut *elements) {
-                    *x = self.row(row)[column % width];
-                }
-                let norm = norm_of_view_with(isa, &View::Dense(elements), order, Some(*sum));
+                let norm = if sum.is_nan() {
+                    Scaled::new(*sum, 0)
+                } else {
+                    let elements = &mut [T::ZERO; LONGEST_COLUMN][..len];
+                    for (row, x) in (column / width * len..).zip(&mut *elements) {
+                        *x = self.row(row)[column % width];
+                    }
+                    norm_of_view_with(isa, &View::Dense(elements), order, Some(*sum))
+                };
                 let factor = rule.factor(norm).unwrap_or(Factor::ONE);
                 factors[column] = factor.by;
                 if factor.then != 1.0 {

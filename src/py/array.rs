@@ -70,6 +70,20 @@ impl<'py> Array<'py> {
         Some((array, subclass))
     }
 
+    /// The number of a float or an integer of NumPy, not of a subclass, as a 0-d array; None for other objects.
+    pub(super) fn of_scalar(object: &Bound<'py, PyAny>) -> PyResult<Option<Self>> {
+        if !objects::is_float(object) && !objects::is_integer(object) {
+            return Ok(None);
+        }
+        // SAFETY: the object is a scalar of NumPy, and without a descr the array has the scalar's dtype. The result is a new
+        // reference or null with an exception set.
+        let made = unsafe {
+            let made = PY_ARRAY_API.PyArray_FromScalar(object.py(), object.as_ptr(), ptr::null_mut());
+            Bound::from_owned_ptr_or_err(object.py(), made)?
+        };
+        Ok(Self::read(&made).map(|(array, _)| array))
+    }
+
     /// A new array of uninitialized memory: in the C order or the Fortran order of the axes, or with the strides of another
     /// dense order.
     fn uninit(

@@ -54,9 +54,15 @@ pub(super) fn bound<'py>(
 /// The most numbers that are converted here, one by one. NumPy converts longer ones with vectors.
 const MAX_CONVERTED: usize = BLOCK;
 
-/// A bound that is an ndarray of the tensor's dtype, a short one of other floats, or a list or a tuple of floats and small integers,
-/// one for each element of the last axis. None for other bounds and for those with NaN. A single element is a number, because
-/// clipping to numbers is faster.
+/// The numbers of a bound.
+enum Numbers {
+    Floats(Vec<f64>),
+    Integers(Vec<i128>),
+}
+
+/// A bound that is an ndarray of the tensor's dtype, a short one of other floats or integers, or a list or a tuple of floats and
+/// small integers, one for each element of the last axis. None for other bounds and for those with NaN. A single element is a
+/// number, because clipping to numbers is faster.
 fn numbers_bound<'py>(
     object: &Bound<'py, PyAny>,
     dtype: Dtype,
@@ -64,19 +70,20 @@ fn numbers_bound<'py>(
 ) -> PyResult<Option<BoundKind<'py>>> {
     let (py, is_float) = (object.py(), dtype.is_float());
     let (numbers, own_shape) = if let Some((array, false)) = Array::read(object) {
-        let Some(own) = array.dtype() else { return Ok(None) };
+        let Some(own) = array.dtype().filter(|own| own.is_ordered()) else { return Ok(None) };
         let is_number = array.len() == 1 && array.shape() != shape;
         if own == dtype && !is_number {
             return Ok(array.strides_over(shape).map(|_| BoundKind::Array(Box::new(array))));
         }
-        if own == dtype && !is_float && array.ndim() <= shape.len() {
+        if !own.is_float() && is_number && array.ndim() <= shape.len() {
             let number = object.call_method0(intern!(py, "item"))?;
             return Ok(Some(BoundKind::Integer(number.cast_into()?)));
         }
-        if !own.is_float() || !is_float || array.len() > MAX_CONVERTED {
+        if own.is_float() && !is_float || array.len() > MAX_CONVERTED {
             return Ok(None);
         }
-        let numbers = match_dtype!(real own, T => array.collect(|x: T| x.widen())?, return Ok(None));
+        let numbers = match_dtype!(real own, T => Numbers::Floats(array.collect(|x: T| x.widen())?),
+            match_dtype!(ordered own, T => Numbers::Integers(array.collect(integer::<T>)?), return Ok(None)));
         (numbers, array.shape().to_vec())
     } else {
         let Some(Items::Many(entries, _)) = Items::of_list(object)? else { return Ok(None) };
@@ -90,25 +97,38 @@ fn numbers_bound<'py>(
             let Some(number) = small.map(f64::from).or(float.filter(|_| is_float)) else { return Ok(None) };
             numbers.push(number);
         }
-        (numbers, vec![entries.len()])
+        (Numbers::Floats(numbers), vec![entries.len()])
     };
-    if numbers.iter().any(|number| number.is_nan()) {
-        return Ok(None);
-    }
-    if let ([number], true) = (numbers.as_slice(), own_shape.len() <= shape.len()) {
-        return Ok(Some(BoundKind::Float(*number)));
+    if let Numbers::Floats(floats) = &numbers {
+        if floats.iter().any(|number| number.is_nan()) {
+            return Ok(None);
+        }
+        if let ([number], true) = (floats.as_slice(), own_shape.len() <= shape.len()) {
+            return Ok(Some(BoundKind::Float(*number)));
+        }
     }
     if dtype == Dtype::Bf16 {
         return Ok(None); // NumPy itself does not make it
     }
     let axes: Vec<_> = (0..own_shape.len()).collect();
     let object = match_dtype!(ordered dtype, T => Array::filled::<T>(py, &own_shape, &axes, |to| {
-        to.iter_mut().zip(&numbers).for_each(|(to, number)| *to = T::from_float(*number));
+        match &numbers {
+            Numbers::Floats(floats) => to.iter_mut().zip(floats).for_each(|(to, x)| *to = T::from_float(*x)),
+            Numbers::Integers(integers) => {
+                to.iter_mut().zip(integers).for_each(|(to, n)| *to = T::from_integer(*n < 0, n.unsigned_abs()));
+            }
+        }
         Ok(())
     })?, return Ok(None));
     let array =
         Array::read(&object).map(|(array, _)| array).filter(|array| array.strides_over(shape).is_some());
     Ok(array.map(|array| BoundKind::Array(Box::new(array))))
+}
+
+/// An element of a dtype of integers.
+fn integer<T: Ordered>(x: T) -> i128 {
+    let size = (0..T::LIMBS).map(|limb| x.limb(limb) as i128).sum::<i128>();
+    if x < T::ZERO { -size } else { size }
 }
 
 /// A bound that is a number of Python or NumPy.

@@ -164,6 +164,8 @@ impl<'a, 'py> Call<'a, 'py> {
         self.runs_python.begin(self.py);
         let (array, slices) = if let Some(array) = plain_array(object) {
             (array, None)
+        } else if let Some(array) = Array::of_scalar(object)? {
+            (array, None) // a sum that is the gradient of a bias, for example
         } else {
             let found = self.check("array_or_values", (argument.to_string(), object, takes_slices))?;
             let (made, slices): (Bound<'py, PyAny>, _) = found.extract()?;

@@ -13,7 +13,7 @@ use super::call::{Call, Entry};
 use super::kinds::Kinds;
 use super::operands::{Inputs, Operands, Parameter};
 use super::run::{detached, dtype_of};
-use crate::element::{Dtype, match_dtype};
+use crate::element::match_dtype;
 use crate::error::{Error, vec_with_room};
 use crate::isa::Isa;
 use crate::parallel::Crew;
@@ -51,16 +51,7 @@ pub(super) fn clip_difference_by_global_norm<'py>(
     let mut tensors = Inputs::new(&call, parameter("t_list"), call.sequence(t_list)?);
     tensors.read_general()?;
     let held = tensors.items.clone();
-    let (mut bases, entries) = call.partners(parameter("base_list"), base_list, &tensors)?;
-    for ((i, tensor), base) in tensors.arrays().zip(&bases) {
-        if tensor.dtype() != base.dtype() {
-            let name = |array: &Array<'_>| format!("dtype {}", array.dtype().map_or("", Dtype::name));
-            let allowed = format!("{}, that of t_list[{i}]", name(tensor));
-            return Err(
-                call.error("type_error", (Entry("base_list", Some(i)).to_string(), name(base), allowed))
-            );
-        }
-    }
+    let (mut bases, entries) = call.partners(parameter("base_list"), base_list, &tensors, true)?;
     for (i, entry) in entries.iter().enumerate() {
         if held.get(i)?.is_none() && !entry.is_none() {
             let allowed = "None, as t_list has there";

@@ -11,6 +11,7 @@ use super::call::{Call, Entry};
 use super::kinds::Kinds;
 use super::operands::{Inputs, Operands, Parameter};
 use super::run::{Norms, detached, scale_slices, zeros};
+use crate::element::Dtype;
 use crate::error::vec_with_room;
 use crate::isa::Isa;
 use crate::parallel::each::clip_each;
@@ -92,7 +93,8 @@ pub(super) fn clip_by_weight_norm<'py>(
         Call::new(t_list.py(), "clip_by_weight_norm", name, [Some(clipping), Some(eps), Some(unit_axis)])?;
     let mut tensors = Inputs::new(&call, T_LIST, call.sequence(t_list)?);
     tensors.read_general()?;
-    let (weights, _) = call.partners(Parameter::new("weights", Kinds::Scalable, false), weights, &tensors)?;
+    let parameter = Parameter::new("weights", Kinds::Scalable, false);
+    let (weights, _) = call.partners(parameter, weights, &tensors, false)?;
     let clipping = call.limit("clipping", clipping, false)?;
     call.check_name()?;
     let eps = call.limit("eps", eps, false)?;
@@ -127,13 +129,14 @@ pub(super) fn clip_by_weight_norm<'py>(
 }
 
 impl<'py> Call<'_, 'py> {
-    /// The arrays that belong to the tensors of a list and have their shapes, and all entries of the argument. An entry at a
-    /// None of the list is not read.
+    /// The arrays that belong to the tensors of a list and have their shapes, and their dtypes if `has_dtypes`; and all entries of
+    /// the argument. An entry at a None of the list is not read.
     pub(super) fn partners(
         &self,
         parameter: Parameter,
         object: &Bound<'py, PyAny>,
         tensors: &Inputs<'_, 'py>,
+        has_dtypes: bool,
     ) -> PyResult<(Vec<Array<'py>>, Bound<'py, PyTuple>)> {
         let (argument, count) = (parameter.name, tensors.items.len());
         let entries = self.sequence_of(argument, object, count, "a sequence of arrays")?;
@@ -141,6 +144,11 @@ impl<'py> Call<'_, 'py> {
         for (i, tensor) in tensors.arrays() {
             let (entry, object) = (Entry(argument, Some(i)), entries.get_item(i)?);
             let partner = parameter.read_one(self, entry, &object)?;
+            if has_dtypes && partner.dtype() != tensor.dtype() {
+                let name = |array: &Array<'_>| format!("dtype {}", array.dtype().map_or("", Dtype::name));
+                let allowed = format!("{}, that of t_list[{i}]", name(tensor));
+                return Err(self.error("type_error", (entry.to_string(), name(&partner), allowed)));
+            }
             if partner.shape() != tensor.shape() {
                 let arguments = (entry.to_string(), partner.shape(), tensor.shape(), format!("t_list[{i}]"));
                 return Err(self.error("wrong_shape", arguments));

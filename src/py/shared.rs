@@ -23,7 +23,7 @@ fn summed_order<'py>(call: &Call<'_, 'py>, ord: &Bound<'py, PyAny>) -> PyResult<
     match call.vector_order(ord)? {
         Order::Power(p) if p > MAX_SUMMED_ORDER => {
             let allowed = format!("orders up to {MAX_SUMMED_ORDER}, and inf, for norms of data in parts");
-            Err(call.error("value_error", ("ord", p.to_string(), allowed)))
+            Err(call.error("value_error", ("ord", format!("{p:?}"), allowed)))
         }
         order => Ok(order.before_root()),
     }

@@ -9,15 +9,17 @@ use crate::element::Element;
 use crate::error::{Result, vec_with_room};
 use crate::kernel::sum::BLOCK;
 
-/// The length of the shortest run of one element that is worth a call of its own, in elements. Gathering shorter runs takes less
-/// time.
-const MIN_RUN: usize = 32;
+/// The bytes of the shortest run of one element that is worth a call of its own. Gathering shorter runs takes less time.
+const MIN_RUN_BYTES: usize = 128;
+
+/// The longest row that is copied where it repeats, in elements. Then the factors of 32,768 columns take 256 KiB.
+const MAX_PERIOD: usize = 16 * BLOCK;
 
 /// An operand with an element for each position of an array.
 pub struct Broadcast<'a, T> {
     view: View<'a, T>,
-    /// Copies of a short row that repeats along the outermost axis, one after the other, a block longer than the row. So the
-    /// elements of any block are contiguous here. Empty if no short row repeats.
+    /// Copies of a row that repeats along the outermost axis, one after the other, a block longer than the row. So the
+    /// elements of any block are contiguous here. Empty if no such row repeats.
     copies: Vec<T>,
     /// The length of that row.
     period: usize,
@@ -35,7 +37,9 @@ impl<'a, T: Element> Broadcast<'a, T> {
     /// An operand that has the positions of `view`.
     pub fn new(view: View<'a, T>) -> Result<Self> {
         let period = match &view {
-            View::Strided { layout, .. } => layout.period().filter(|period| (1..=BLOCK).contains(period)),
+            View::Strided { layout, .. } => {
+                layout.period().filter(|period| (1..=MAX_PERIOD).contains(period))
+            }
             View::Dense(_) => None,
         };
         let Some(period) = period else { return Ok(Self { view, copies: Vec::new(), period: 1 }) };
@@ -59,7 +63,8 @@ impl<'a, T: Element> Broadcast<'a, T> {
     pub(super) fn repeats(&self) -> bool {
         match &self.view {
             View::Strided { memory: Memory::Elements(_), layout, .. } if self.copies.is_empty() => {
-                matches!(layout.axes.last(), Some(Axis { stride: 0, len: MIN_RUN.. }))
+                let inner = layout.axes.last();
+                matches!(inner, Some(Axis { stride: 0, len }) if len * size_of::<T>() >= MIN_RUN_BYTES)
             }
             _ => self.period == 1 && !self.copies.is_empty(),
         }

@@ -319,6 +319,23 @@ def test_numbers_of_every_kind_have_a_norm(given, expected):
     assert type(gc.norm(given)) is float
 
 
+@pytest.mark.parametrize("dtype", [*"efdbhilqBHILQ", "?", np.longdouble])
+def test_a_scalar_in_a_list_is_a_0d_array(dtype):
+    """The gradient of a bias is often a sum, which NumPy returns as a scalar."""
+    scalar, array = np.dtype(dtype).type(3), np.ones((2, 3))
+    if dtype is np.longdouble:
+        with pytest.raises(TypeError, match=r"t_list\[1\]: found dtype longdouble|t_list\[1\]: found dtype float128"):
+            gc.global_norm([array, scalar])
+        return
+    zero_d = np.asarray(scalar)
+    assert gc.global_norm([array, scalar]) == gc.global_norm([array, zero_d])
+    if zero_d.dtype.kind == "f":
+        (_, found), norm = gc.clip_by_global_norm([array, scalar], 1.0)
+        (_, expected), expected_norm = gc.clip_by_global_norm([array, zero_d], 1.0)
+        assert same_bits(found, expected)
+        assert norm == expected_norm
+
+
 @pytest.mark.parametrize("given", [3 + 4j, [3j, 4.0], np.complex64(5j)])
 def test_complex_numbers_and_lists_of_them_are_tensors(given):
     x = np.asarray(given)

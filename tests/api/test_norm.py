@@ -372,3 +372,21 @@ def test_rows_have_the_bits_of_single_arrays(dtype, p, length):
     rows = np.resize(cube(dtype), (67, 2 * length))
     for x in (rows[:, :length], rows[:, :length].copy(), rows[::3, ::-2]):
         assert same_bits(gc.norm(x, p, axis=1), np.array([gc.norm(row, p) for row in x], norm_dtype(dtype)))
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "c8", "i4"])
+@pytest.mark.parametrize("ord", [1, 2, 3, np.inf])
+def test_columns_of_several_wide_matrices_have_the_bits_of_each_matrix(dtype, ord):
+    """Longer than a run of rows, and wider than a piece of columns."""
+    t = (np.random.default_rng(6).normal(size=(3, 300, 1100)) * 9).astype(dtype)
+    found = gc.norm(t, ord, axis=1)
+    np.testing.assert_array_equal(found, [gc.norm(matrix, ord, axis=0) for matrix in t])
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "c8", "c16"])
+def test_the_largest_magnitudes_of_zeros_and_tiny_numbers(dtype):
+    tiny = np.finfo(dtype).smallest_subnormal
+    t = np.zeros((3, 20), dtype)
+    t[1, 7], t[2, 3] = -tiny, np.inf
+    for found in (gc.norm(t, np.inf, axis=1), [gc.norm(row, np.inf) for row in t]):
+        np.testing.assert_array_equal(found, [0.0, tiny, np.inf])

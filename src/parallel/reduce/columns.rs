@@ -36,11 +36,10 @@ pub(in crate::parallel) fn run_of_columns(columns: usize) -> usize {
     (CHUNK / columns.clamp(1, STRIP)).next_multiple_of(ROWS)
 }
 
-/// The width of the dense matrices whose columns are the slices. None for other slices, for narrow matrices, and for several
-/// matrices with columns that are longer than a run.
+/// The width of the dense matrices whose columns are the slices. None for other slices, and for narrow matrices.
 fn dense_width<T: Element>(slices: &Slices<'_, T>) -> Option<usize> {
-    let ([len, inner], columns) = (slices.block()?, slices.kept.len());
-    (inner >= STRIP && (len <= run_of_columns(columns) || inner == columns)).then_some(inner)
+    let [_, inner] = slices.block()?;
+    (inner >= STRIP).then_some(inner)
 }
 
 /// The largest magnitudes of columns.
@@ -178,24 +177,30 @@ fn reduce_columns<const PIECE: usize, T: Element, A: Copy + Default + Send, N: S
             finish(first, accumulators, norms);
         });
     }
-    // The results of a piece of columns follow each other, run by run.
+    // The results of a piece of columns follow each other, run by run. A piece has columns of one matrix, if they are wide.
     let runs = len.div_ceil(run);
     let mut results = vec_with_room(columns * runs)?;
     results.resize(columns * runs, A::default());
-    let jobs = results.chunks_mut(in_piece * runs).enumerate().flat_map(|(piece, results)| {
-        let wide = results.len() / runs;
-        results.chunks_mut(wide).enumerate().map(move |(i, results)| (piece * in_piece, i * run, results))
+    let jobs = results.chunks_mut(width * runs).enumerate().flat_map(|(matrix, results)| {
+        results.chunks_mut(in_piece * runs).enumerate().flat_map(move |(piece, results)| {
+            let (first, wide) = (matrix * width + piece * in_piece, results.len() / runs);
+            results.chunks_mut(wide).enumerate().map(move |(i, results)| (first, i * run, results))
+        })
     });
     crew.each(bytes, jobs, |(first, row, results)| reduce(first, row..len.min(row + run), results))?;
-    let pieces = results.chunks_mut(in_piece * runs).zip(norms.chunks_mut(in_piece)).enumerate();
-    crew.each(bytes, pieces, |(piece, (results, norms))| {
+    let matrices = results.chunks_mut(width * runs).zip(norms.chunks_mut(width)).enumerate();
+    let pieces = matrices.flat_map(|(matrix, (results, norms))| {
+        let pieces = results.chunks_mut(in_piece * runs).zip(norms.chunks_mut(in_piece)).enumerate();
+        pieces.map(move |(piece, both)| (matrix * width + piece * in_piece, both))
+    });
+    crew.each(bytes, pieces, |(first, (results, norms))| {
         let (merged, later) = results.split_at_mut(norms.len());
         for run in later.chunks(norms.len()) {
             for (total, part) in merged.iter_mut().zip(run) {
                 *total = merge(*total, *part);
             }
         }
-        finish(piece * in_piece, merged, norms);
+        finish(first, merged, norms);
     })
 }
 

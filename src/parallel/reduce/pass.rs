@@ -218,8 +218,10 @@ pub(in crate::parallel) fn norm_of_view_with<T: Element>(
     order: Order,
     first: Option<f64>,
 ) -> Scaled {
+    // The largest magnitude of real numbers is exact.
+    let leaves_range = T::DOUBLE && (order != Order::Max || T::DTYPE.parts().is_some());
     let Ok(norm) = order.norm::<Infallible>(
-        || T::DOUBLE,
+        || leaves_range,
         |by| Ok(view.max(isa, 0..view.len(), by)),
         |pass| match (pass, first) {
             (Reduction::Abs | Reduction::Square | Reduction::HalfPower(_), Some(sum)) => Ok(sum),
