@@ -71,12 +71,12 @@ def summarize_difference(
     old: StoredTensor, new: StoredTensor, total: NormOfBlocks, told: Callable[[int], None]
 ) -> Summary:
     """Read two tensors of one shape once, and summarize new - old as float64, where it may be infinite."""
+    dtype = new.dtype if old.dtype == new.dtype else f"{old.dtype} to {new.dtype}"
     if old.blocks is None or new.blocks is None:
-        return Summary(new.name, new.dtype, new.shape)
+        return Summary(new.name, dtype, new.shape)
     before = NormOfBlocks(total.order)
     made, change = _summary(new, _differences(old, new, before), total, told)
-    if old.dtype != new.dtype:
-        made = replace(made, dtype=f"{old.dtype} to {new.dtype}")
+    made = replace(made, dtype=dtype)
     return replace(made, relative=_ratio(*change.norm(), *before.norm()))
 
 
@@ -216,10 +216,10 @@ class Session:
         self.total = NormOfBlocks(order)
         self._keeps_integers = keeps_integers
 
-    def _total_of(self, tensor: StoredTensor) -> NormOfBlocks:
-        """Return the norm to which a tensor is added."""
-        is_integer = tensor.dtype.startswith(("int", "uint", "bool"))
-        return NormOfBlocks(self.total.order) if self._keeps_integers and is_integer else self.total
+    def _total_of(self, *tensors: StoredTensor) -> NormOfBlocks:
+        """Return the norm to which a tensor is added, or the difference of two."""
+        keeps = self._keeps_integers and all(tensor.is_integer for tensor in tensors)
+        return NormOfBlocks(self.total.order) if keeps else self.total
 
     @property
     def failed(self) -> bool:
@@ -283,7 +283,9 @@ class Session:
                 self.complain(f"{name}: has shape {before[name].shape} in {old}, {after[name].shape} in {new}")
                 continue
             try:
-                found.append(summarize_difference(before[name], after[name], self._total_of(after[name]), told))
+                old_tensor, new_tensor = before[name], after[name]
+                total = self._total_of(old_tensor, new_tensor)
+                found.append(summarize_difference(old_tensor, new_tensor, total, told))
             except (FileError, OSError) as error:
                 self.complain(f"{name}: {error}")
         return found
@@ -341,6 +343,8 @@ def document(summaries: Sequence[Summary], total: float | None, order: float, er
 
 def plot(summaries: Sequence[Summary], path: Path) -> None:
     """Draw the norms by tensor."""
+    if not path.name or path.is_dir():
+        raise FileError("found no name of a file; allowed: one with a suffix such as .png")
     try:
         import matplotlib as mpl  # noqa: PLC0415 (of an extra)
     except ModuleNotFoundError as error:

@@ -198,7 +198,8 @@ def _rooted(part: tuple[Array, int], order: float, dtype: Any) -> Array:
     if not isinstance(part, tuple):
         return np.empty((0,) * np.ndim(part), dtype)
     sums, _ = part
-    return to_floats(_core.roots_of_power_sums(sums, order)).reshape(sums.shape[:-1]).astype(dtype)
+    with np.errstate(over="ignore"):  # a norm may round to infinity
+        return to_floats(_core.roots_of_power_sums(sums, order)).reshape(sums.shape[:-1]).astype(dtype)
 
 
 def _clip_block(  # noqa: PLR0917 (called by dask)

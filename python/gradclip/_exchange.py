@@ -40,7 +40,7 @@ import numpy as np
 from gradclip import _core
 from gradclip._errors import Errors
 from gradclip._nonfinite import NonFiniteError
-from gradclip._text import describe
+from gradclip._text import describe, text_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -205,11 +205,12 @@ class Share:
             is_bad = ~np.isfinite(sums).all(axis=1)
             if is_bad.any():
                 rank = int(is_bad.argmax())
-                return (group.place(rank), rank == group.rank()) if group.gathers else ("another rank", False)
+                return (group.place(rank), rank == group.rank()) if group.gathers else (None, False)
         return None, False
 
 
-_PLACED = re.compile(r" \(on rank \d+[^)]*\)$")
+#: The end of a message that names the rank of its error.
+PLACED = re.compile(r" \(on rank \d+[^)]*\)$")
 
 
 def _text_of(error: Exception) -> str:
@@ -219,19 +220,37 @@ def _text_of(error: Exception) -> str:
         return f"<no text: {type(unprintable).__name__}>"
 
 
+def _is_shared(kind: type) -> bool:
+    """Whether all ranks raise errors of this class: it is gradclip's or Python's, and made of a text."""
+    if kind in _CLASSES:
+        return True
+    if kind is Exception or vars(builtins).get(kind.__name__) is not kind:
+        return False
+    try:
+        kind("")
+    except TypeError:  # UnicodeDecodeError takes more than a text
+        return False
+    return True
+
+
 class _Failure:
     """An error on one of the ranks."""
 
     def __init__(self, error: Exception, text: str | None = None) -> None:
         own = (i for i, kind in enumerate(_CLASSES) if isinstance(error, kind))
         self.kind = next(own, _OTHERS)
-        own_text = text or _text_of(error)
-        self.text = own_text if type(error) in _CLASSES else f"{type(error).__name__}: {own_text}"
+        names = [type(error).__name__]
+        shared = next(filter(_is_shared, type(error).__mro__), type(error))
+        if type(error) in _CLASSES:
+            names = []
+        elif shared is not type(error) and shared not in _CLASSES:
+            names.insert(0, shared.__name__)
+        self.text = ": ".join([*names, text or _text_of(error)])
 
     @property
     def is_placed(self) -> bool:
         """Whether the text names a rank."""
-        return _PLACED.search(self.text) is not None
+        return PLACED.search(self.text) is not None
 
     def write(self, message: Array) -> None:
         message[_ERRORS.start + self.kind] = 1.0
@@ -243,7 +262,7 @@ class _Failure:
         kind = int(np.argmax(message[_ERRORS]))
         text = message[_DATA:].tobytes().rstrip(b"\0").decode(errors="ignore")
         # Of several communicators, the first tells the place.
-        return cls(_CLASSES[kind](""), text if _PLACED.search(text) else f"{text} (on {place})")
+        return cls(_CLASSES[kind](""), text if PLACED.search(text) else f"{text} (on {place})")
 
     def error(self, prefix: str) -> Exception:
         def text_of(text: str) -> str:
@@ -252,7 +271,7 @@ class _Failure:
         name, _, text = self.text.partition(": ")
         named = vars(builtins).get(name)
         if isinstance(named, type) and issubclass(named, _CLASSES[self.kind] if self.kind < _OTHERS else Exception):
-            with contextlib.suppress(TypeError):  # UnicodeDecodeError takes more than a text
+            with contextlib.suppress(TypeError):  # one from another version of Python may take more than a text
                 return named(text_of(text))
         return _CLASSES[self.kind](text_of(self.text))
 
@@ -555,7 +574,7 @@ def _copies_of(share: Share, argument: str, entry: Any) -> int:
         raise TypeError(f"{share.prefix}: {argument}: found {describe(entry)}; allowed: {allowed}")
     if not 1 <= entry <= share.all_ranks:
         allowed = "a number of ranks >= 1" if entry < 1 else f"at most {share.all_ranks}, the number of ranks"
-        raise ValueError(f"{share.prefix}: {argument}: found {entry}; allowed: {allowed}")
+        raise ValueError(f"{share.prefix}: {argument}: found {text_of(entry)}; allowed: {allowed}")
     return int(entry)
 
 

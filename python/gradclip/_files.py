@@ -59,6 +59,11 @@ class StoredTensor:
     is_compressed: bool = False
 
     @property
+    def is_integer(self) -> bool:
+        """Whether the elements are integers or bools."""
+        return self.dtype.startswith(("int", "uint", "bool", ">i", ">u"))
+
+    @property
     def size(self) -> int:
         """The number of elements."""
         return math.prod(self.shape)

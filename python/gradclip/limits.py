@@ -22,22 +22,25 @@ norm 30.0, limit 2.0
 from __future__ import annotations
 
 import bisect
+import copy
 import math
 import operator
 import sys
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gradclip._checks import Checks
 from gradclip._sequences import entries_of
-from gradclip._text import describe
+from gradclip._text import describe, text_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    from typing_extensions import Self
 
     from gradclip._types import Number
 
@@ -46,6 +49,10 @@ __all__ = ["Percentile", "Quantile", "ZScore"]
 
 class _Rule(ABC):
     """What all rules have: a state that can be stored."""
+
+    def __copy__(self) -> Self:
+        """Return a rule with a history of its own."""
+        return copy.deepcopy(self)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state of another rule. The arguments of this rule do not change.
@@ -446,7 +453,7 @@ def _whole(x: Any, what: str) -> int:
     if value is None:
         raise TypeError(f"{what}: found {describe(x)}; allowed: an integer of at least 1")
     if value < 1:
-        raise ValueError(f"{what}: found {value}; allowed: an integer of at least 1")
+        raise ValueError(f"{what}: found {text_of(value)}; allowed: an integer of at least 1")
     return value
 
 
@@ -460,6 +467,8 @@ def _norm(x: Any, what: str, entry: str = "norm") -> float:
 
 def _finite_norms(x: Any, what: str, entry: str) -> list[float]:
     """Check a list of norms that count."""
+    if isinstance(x, (Mapping, AbstractSet)):
+        raise Checks(what).wrong_type(entry, x, "a list of numbers")
     try:
         norms = entries_of(Checks(what), entry, x)
     except TypeError as error:

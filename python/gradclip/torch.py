@@ -43,7 +43,7 @@ import types
 import warnings
 from functools import partial, wraps
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 try:
     import torch
@@ -152,10 +152,7 @@ def clip_grad_norm_(
         counted = _counted(arrays, parts)
         norm = clip_parts(function, arrays, counted, limit, norm_type, parts.groups, check)
     else:
-        known = gc.global_norm(arrays, function, ord=norm_type) if error_if_nonfinite else None
-        if known is not None:
-            check(known)
-        norm = _clip(function, arrays, limit(), known, norm_type)
+        norm = _clip(function, arrays, limit(), None, norm_type, "raise" if error_if_nonfinite else "propagate")
     _count_changes(gradients, norm, limit())
     # A process may have no gradient of a parameter, and all return the same dtype.
     return _norm_of([*parameters, *gradients] if parts else gradients, norm)
@@ -408,12 +405,19 @@ def _counted(arrays: list[np.ndarray[Any, Any]], parts: Parts) -> list[np.ndarra
     return [array if is_counted else None for array, is_counted in zip(arrays, parts.is_counted, strict=True)]
 
 
-def _clip(
-    function: str, arrays: list[np.ndarray[Any, Any]], max_norm: float, known: float | None, norm_type: float = 2.0
+def _clip(  # noqa: PLR0917
+    function: str,
+    arrays: list[np.ndarray[Any, Any]],
+    max_norm: float,
+    known: float | None,
+    norm_type: float = 2.0,
+    nonfinite: Literal["propagate", "raise"] = "propagate",
 ) -> float:
     """Clip arrays in place. Return their norm."""
     try:
-        _, norm = gc.clip_by_global_norm(arrays, max_norm, known, ord=norm_type, out=arrays)
+        _, norm = gc.clip_by_global_norm(arrays, max_norm, known, ord=norm_type, nonfinite=nonfinite, out=arrays)
+    except gc.NonFiniteError as error:
+        raise _nonfinite_error(norm_type) from error
     except ValueError as error:  # of arrays that share memory
         raise error_of_gradients(function, error) from error
     return norm
@@ -422,11 +426,15 @@ def _clip(
 def _check(norm: float, norm_type: float) -> None:
     """Raise torch's error for a norm that is not finite."""
     if not math.isfinite(norm):
-        raise RuntimeError(
-            f"The total norm of order {norm_type} for gradients from `parameters` is non-finite, so it cannot be "
-            "clipped. To disable this error and scale the gradients by the non-finite norm anyway, set "
-            "`error_if_nonfinite=False`"
-        )
+        raise _nonfinite_error(norm_type)
+
+
+def _nonfinite_error(norm_type: float) -> RuntimeError:
+    return RuntimeError(
+        f"The total norm of order {norm_type} for gradients from `parameters` is non-finite, so it cannot be "
+        "clipped. To disable this error and scale the gradients by the non-finite norm anyway, set "
+        "`error_if_nonfinite=False`"
+    )
 
 
 def _count_changes(gradients: list[torch.Tensor], norm: float, max_norm: float) -> None:

@@ -34,6 +34,7 @@ import operator
 import re
 from collections import OrderedDict, UserList, defaultdict, deque
 from collections.abc import Mapping
+from contextlib import nullcontext
 from itertools import chain, zip_longest
 from numbers import Number as AnyNumber
 from typing import TYPE_CHECKING, Any, Literal
@@ -47,9 +48,12 @@ except ModuleNotFoundError as error:
 
 import gradclip as gc
 from gradclip._checks import Checks
+from gradclip._exchange import PLACED, Share
 from gradclip._text import is_cupy
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from gradclip._types import NonFinite, Number, Order, OtherNumber, Tensor
 
 __all__ = [
@@ -122,9 +126,10 @@ def global_norm(
     >>> gradclip.tree.global_norm({"w": [np.array([3.0]), None], "b": np.array([4.0, 12.0])})
     13.0
     """
-    call = _Call("global_norm", name, tree, namespace)
-    try:
+    with _told("global_norm", name, comm):
+        call = _Call("global_norm", name, tree, namespace)
         shared = call.shared(comm, replicated, reproducible)
+    try:
         return gc.global_norm(call.leaves, name, ord=ord, nonfinite=nonfinite, integers=integers, **shared)
     except (TypeError, ValueError) as error:
         raise call.explained(error) from error.__cause__
@@ -181,12 +186,14 @@ def norms(
     >>> gradclip.tree.norms({"w": [np.array([3.0, 4.0]), None], "b": np.array([12.0])})
     {'b': 12.0, 'w/0': 5.0, 'w/1': 0.0}
     """
-    call = _Call("norms", name, tree, namespace)
+    with _told("norms", name, comm):
+        call = _Call("norms", name, tree, namespace)
+        shared, paths = call.shared(comm, replicated), call.paths()
     try:
-        found = gc.norms(call.leaves, name, ord=ord, **call.shared(comm, replicated))
+        found = gc.norms(call.leaves, name, ord=ord, **shared)
     except (TypeError, ValueError) as error:
         raise call.explained(error) from error.__cause__
-    return dict(zip(call.paths(), found.tolist(), strict=True))
+    return dict(zip(paths, found.tolist(), strict=True))
 
 
 def clip_by_global_norm(
@@ -281,7 +288,10 @@ def clip_by_global_norm(
     >>> norm, clipped["b"] is gradients["b"]
     (5.0, True)
     """
-    call = _Call("clip_by_global_norm", name, tree, namespace)
+    with _told("clip_by_global_norm", name, comm):
+        call = _Call("clip_by_global_norm", name, tree, namespace)
+        outs = call.beside("out", out)
+        shared = call.shared(comm, replicated, reproducible)
     try:
         clipped, norm = gc.clip_by_global_norm(
             call.leaves,
@@ -292,8 +302,8 @@ def clip_by_global_norm(
             nonfinite=nonfinite,
             strict=strict,
             integers=integers,
-            out=call.beside("out", out),
-            **call.shared(comm, replicated, reproducible),
+            out=outs,
+            **shared,
         )
     except (TypeError, ValueError) as error:
         raise call.explained(error) from error.__cause__
@@ -599,6 +609,8 @@ class _Call:
             return {}
         if replicated is not None and not isinstance(replicated, (bool, int, np.generic)):
             replicated = self.beside("replicated", replicated)
+        if comm is not None and self.refused:
+            raise next(iter(self.refused.values()))  # the other ranks get this error, not one about `...`
         options = {"comm": comm, "replicated": replicated}
         return options if reproducible is False else {**options, "reproducible": reproducible}
 
@@ -630,7 +642,11 @@ class _Call:
         if argument[0] in self.refused:
             return self.refused[argument[0]]
         text = text[len(prefix) :]
-        if argument[0] in _NAMES:
+        # The error of another rank has no cause here. The tree there may have other paths.
+        is_of_other = PLACED.search(text) and error.__cause__ is None and not isinstance(error, gc.NonFiniteError)
+        if argument[0] in _NAMES and is_of_other:
+            text = _ENTRY.sub(_leaf, text)
+        elif argument[0] in _NAMES:
             text = self._unknown_class(text) or _ENTRY.sub(self._place, text)
         error.args = (self._prefix(self.function) + text, *error.args[1:])
         return error
@@ -704,8 +720,18 @@ class _Call:
         return f"{self._place(found)}: found {_unknown(leaf)}; allowed: {_KNOWN}"
 
 
+def _leaf(found: re.Match[str]) -> str:
+    """Return the words for a leaf of another rank's tree."""
+    return f"leaf {found[2]} of {_NAMES[found[1]]}" if found[1] else found[0] if found[3] else _NAMES[found[0]]
+
+
 def _unknown(leaf: Any) -> str:
     return f"an object of the class {type(leaf).__qualname__}, which optree does not know"
+
+
+def _told(function: str, name: Any, comm: object) -> AbstractContextManager[object]:
+    """Return a context whose errors are told to the other ranks, which would wait for this one."""
+    return nullcontext() if comm is None else Share(function, name, comm)
 
 
 def _clipped_values(call: _Call, bounds: tuple[Any, Any], name: Any) -> list[Any]:

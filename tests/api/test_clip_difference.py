@@ -606,3 +606,8 @@ def test_large_outputs_are_streamed(dtype, threads):
         assert np.array_equal(bits(again), bits(first))
     (whole,), _ = gc.clip_difference_by_global_norm([t], [base], 1e9)
     assert np.array_equal(bits(whole), bits(t))
+
+
+def test_the_dtype_of_a_base_is_checked_before_its_shape():
+    with pytest.raises(TypeError, match=r"base_list\[0\]: found dtype float32; allowed: dtype float64"):
+        gc.clip_difference_by_global_norm([np.ones(2)], [np.ones(3, "f4")], 1.0)

@@ -539,6 +539,29 @@ def test_a_plot_is_a_picture(tmp_path, capsys):
     assert err.startswith(f"gradclip: {tmp_path / 'gone' / 'a.png'}: ")
 
 
+@pytest.mark.parametrize("name", ["", "."])
+def test_a_plot_needs_the_name_of_a_file(name, tmp_path, capsys):
+    np.save(tmp_path / "a.npy", np.ones(3))
+    status, _, err = run("norms", tmp_path / "a.npy", "--plot", tmp_path / name, capsys=capsys)
+    assert status == 2
+    assert err.endswith(": found no name of a file; allowed: one with a suffix such as .png\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.npy"]
+
+
+def test_big_endian_integers_need_not_count(tmp_path, capsys):
+    np.savez(tmp_path / "a.npz", w=np.array([3.0, 4.0]), step=np.array([1000], ">i8"), small=np.array([9], ">u2"))
+    _, out, _ = run("norms", tmp_path / "a.npz", "--integers", "keep", "--json", capsys=capsys)
+    assert json.loads(out)["global_norm"] == 5.0
+
+
+def test_a_difference_of_a_float_and_an_integer_counts(tmp_path, capsys):
+    np.savez(tmp_path / "a.npz", w=np.array([3.0]), x=np.array([1], "i4"), y=np.array([1]), z=np.array(["text"]))
+    np.savez(tmp_path / "b.npz", w=np.array([6], "i4"), x=np.array([5.0]), y=np.array([100]), z=np.array([2.0]))
+    _, out, _ = run("diff", tmp_path / "a.npz", tmp_path / "b.npz", "--integers", "keep", capsys=capsys)
+    assert out.splitlines()[-1].split()[-1] == "5"
+    assert "<U4 to float64" in out
+
+
 def test_a_plot_without_matplotlib_says_what_to_install(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     np.save(tmp_path / "a.npy", np.ones(3))

@@ -1,5 +1,6 @@
 """dask arrays: lazy, chunk by chunk, with the results of NumPy arrays."""
 
+import warnings
 from fractions import Fraction
 from pathlib import Path
 
@@ -438,3 +439,10 @@ def test_memory_of_a_worker(cluster):
         grown = [(peak[worker] - before[worker]) / chunk_bytes for worker in peak]
         assert max(grown) < chunks, grown
     assert float(norm.compute()) == 2.0
+
+
+def test_a_norm_that_rounds_to_infinity_is_no_warning():
+    x = np.full((2, 4), 3e38, np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        np.testing.assert_array_equal(gc.norm(da.from_array(x, chunks=2), axis=1).compute(), np.inf)

@@ -1,5 +1,6 @@
 """gradclip.limits: rules that choose the limit from the norms of earlier steps."""
 
+import copy
 import json
 import math
 import warnings
@@ -299,3 +300,18 @@ def test_reprs_make_the_rules_again():
     for rule in (*RULES, Percentile(third), ZScore(third, third), Quantile(third, third, 123456.7)):
         made = eval(repr(rule))
         assert repr(vars(made)) == repr(vars(rule))  # NaN differs from itself
+
+
+@pytest.mark.parametrize("norms", [{3.0: "a"}, {1.0, 2.0}])
+def test_norms_of_a_state_have_an_order(norms):
+    with pytest.raises(TypeError, match="norms: found"):
+        Percentile().load_state_dict({"norms": norms, "limit": 1.0})
+
+
+@pytest.mark.parametrize("rule", [Percentile(50), ZScore(), Quantile()])
+def test_a_copy_has_its_own_history(rule):
+    rule.update([1.0] if isinstance(rule, Quantile) else 1.0)
+    state = json.dumps(rule.state_dict())
+    other = copy.copy(rule)
+    other.update([100.0] if isinstance(rule, Quantile) else 100.0)
+    assert json.dumps(rule.state_dict()) == state != json.dumps(other.state_dict())

@@ -461,7 +461,14 @@ class TestFaults:
         raised = (KeyError("lost"), OSError(5, "no disk"), NotImplementedError("not yet"))
         cases += [(lambda c, e=e: gc.clip_by_norm(Raises(e), 1.0, comm=c), type(e), str(e.args[-1])) for e in raised]
         no_text = UnicodeDecodeError("utf-8", b"", 0, 1, "bad byte")  # which a text alone does not make
-        cases.append((lambda c: gc.clip_by_norm(Raises(no_text), 1.0, comm=c), ValueError, "bad byte"))
+        cases.append(
+            (lambda c: gc.clip_by_norm(Raises(no_text), 1.0, comm=c), UnicodeError, "UnicodeDecodeError: .*bad byte")
+        )
+
+        class LostError(KeyError):
+            pass
+
+        cases.append((lambda c: gc.clip_by_norm(Raises(LostError("key")), 1.0, comm=c), KeyError, "LostError: 'key'"))
         for bad, kind, words in cases:
             found = ranks.run([lambda c: gc.clip_by_norm(np.ones(3), 1.0, comm=c), bad])
             for error in found:
@@ -658,6 +665,30 @@ class TestFaults:
         for error in [*ranks.run(mean), *ranks.run([lambda _: gc.global_norm([], comm=lambda _: None)])]:
             assert isinstance(error, (ValueError, TypeError))
             assert str(error).startswith("global_norm: comm: found a function that")
+
+    def test_a_sum_tells_no_place_of_nan(self):
+        with pytest.raises(gc.NonFiniteError, match=r"the first at \(0,\)$"):
+            gc.global_norm([np.array([np.nan])], nonfinite="raise", comm=lambda message: message)
+
+    def test_messages_do_not_write_long_integers(self):
+        for error in on_each([[np.ones(2)]], lambda own, comm: gc.global_norm(own, comm=comm, replicated=10**5000)):
+            assert (
+                str(error)
+                == "global_norm: replicated: found an int of 16610 bits; allowed: at most 1, the number of ranks"
+            )
+        with pytest.raises(ValueError, match="ord: found 1e300; allowed: orders up to 1000"):
+            gc.global_norm([np.ones(1)], ord=1e300, comm=lambda message: message)
+
+    @pytest.mark.parametrize("exponent", [1023, 1000, 0, -1000, -1073])
+    def test_exact_sums_of_moduli_at_the_ends_of_the_range(self, exponent):
+        """Moduli beyond float64, and below its normal numbers, keep 53 digits."""
+        part = math.ldexp(1.5, exponent)
+        t = np.full(1000, complex(part, part))
+        (clipped,), norm = gc.clip_by_global_norm([t], 1.0, ord=1, reproducible=True, nonfinite="raise")
+        np.testing.assert_allclose(np.abs(clipped).sum(), min(norm, 1.0), rtol=1e-12)
+        scaled = gc.global_norm([np.full(1000, complex(1.5, 1.5))], ord=1)
+        expected = math.ldexp(scaled, exponent) if exponent < 1000 else norm
+        np.testing.assert_allclose(norm, expected, rtol=1e-14, atol=5e-324)
 
     @pytest.mark.parametrize("place", [1, 2])
     def test_stamps_that_differ(self, place):

@@ -203,6 +203,16 @@ def test_what_overflows_in_torch_is_clipped():
     assert parameter.grad.isnan().all()
 
 
+def test_a_norm_beyond_float64_is_no_error():
+    parameter = torch.nn.Parameter(torch.zeros(4, dtype=torch.float64))
+    parameter.grad = torch.full((4,), 1.5e308, dtype=torch.float64)
+    ours.clip_grad_norm_([parameter], 1.0, error_if_nonfinite=True)
+    torch.testing.assert_close(parameter.grad, torch.full((4,), 0.5, dtype=torch.float64))
+    parameter.grad[1] = torch.inf
+    with pytest.raises(RuntimeError, match="non-finite"):
+        ours.clip_grad_norm_([parameter], 1.0, error_if_nonfinite=True)
+
+
 def test_tied_parameters_count_once():
     parameter = torch.nn.Parameter(torch.zeros(2))
     parameter.grad = torch.tensor([3.0, 4.0])

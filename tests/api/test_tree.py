@@ -872,6 +872,61 @@ def test_another_structure_of_replicated_is_an_error_on_every_rank():
             ranks.raise_again(error)
 
 
+class OwnDict(dict):
+    """A class that optree does not know."""
+
+
+def raise_from_node(_):
+    raise OSError("no children today")
+
+
+@pytest.mark.parametrize("name", ["global_norm", "norms", "clip_by_global_norm"])
+@pytest.mark.parametrize("fault", ["class", "namespace", "paths", "node", "replicated", "out"])
+def test_an_error_of_one_tree_reaches_the_other_ranks(name, fault):
+    """Before the function of lists is called, too: the other ranks would wait for ever."""
+    function = FUNCTIONS[name]
+
+    class Broken:
+        pass
+
+    good = {"a": np.ones(2)}
+    tree, options = {
+        "class": ({"a": OwnDict(x=np.ones(2))}, {}),
+        "namespace": (good, {"namespace": 3}),
+        "paths": ({"a": {"b": X}, "a/b": X}, {}),
+        "node": ({"a": Broken()}, {"namespace": NAMESPACE}),
+        "replicated": (good, {"replicated": {"b": True}}),
+        "out": (good, {"out": {"b": np.ones(2)}}),
+    }[fault]
+    if (fault == "paths" and name != "norms") or (fault == "out" and name != "clip_by_global_norm"):
+        return
+    optree.register_pytree_node(Broken, raise_from_node, lambda *_: Broken(), namespace=NAMESPACE)
+    try:
+        works = [
+            lambda c: function(tree, comm=c, **options),
+            lambda c: function(good, comm=c),
+        ]
+        own, other = ranks.run(works)
+    finally:
+        optree.unregister_pytree_node(Broken, namespace=NAMESPACE)
+    assert isinstance(own, Exception)
+    assert type(own) is type(other)
+    assert str(own) == str(other)
+    assert str(own).endswith(" (on rank 0)")
+    assert "ellipsis" not in str(own)
+
+
+def test_a_leaf_of_another_rank_has_no_path_here():
+    trees = [{"w": object()}, {"k": [np.ones(2)]}]
+    own, other = ranks.run([lambda c, t=t: gt.global_norm(t, comm=c) for t in trees])
+    assert str(own).startswith("global_norm: tree['w']: found ")
+    assert str(other).startswith("global_norm: leaf 0 of tree: found ")
+    trees = [{"w": np.array([np.nan])}, {"k": [np.ones(2)]}]
+    own, other = ranks.run([lambda c, t=t: gt.global_norm(t, nonfinite="raise", comm=c) for t in trees])
+    assert "tree['w']: 1 NaN" in str(own)
+    assert str(other) == "global_norm: tree: found an element that is infinite or NaN on rank 0"
+
+
 def test_a_namespace_is_a_string():
     for name, function in FUNCTIONS.items():
         found = error_of(lambda function=function: function({"a": X}, namespace=3))
