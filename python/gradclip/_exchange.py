@@ -129,8 +129,8 @@ class Share:
         self.order = order
         self.options = tuple(options)
         kind = () if replicated is None else _kind_of(replicated)
-        # The sum with 0.0 makes 0.0 of -0.0, which is equal, but has another stamp.
-        numbers = (order, clip_norm + 0.0, use_norm + 0.0)
+        # The sum with 0.0 makes 0.0 of -0.0, which is equal, but has another stamp. One NaN is found in the cache.
+        numbers = (order, clip_norm + 0.0, math.nan if math.isnan(use_norm) else use_norm + 0.0)
         self.head = _head(self.function, numbers, kind, tuple(options.values()))
 
     @property
@@ -224,7 +224,7 @@ def _is_shared(kind: type) -> bool:
     """Whether all ranks raise errors of this class: it is gradclip's or Python's, and made of a text."""
     if kind in _CLASSES:
         return True
-    if kind is Exception or vars(builtins).get(kind.__name__) is not kind:
+    if kind is Exception or not issubclass(kind, Exception) or vars(builtins).get(kind.__name__) is not kind:
         return False
     try:
         kind("")

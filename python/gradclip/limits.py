@@ -52,7 +52,10 @@ class _Rule(ABC):
 
     def __copy__(self) -> Self:
         """Return a rule with a history of its own."""
-        return copy.deepcopy(self)
+        made = type(self).__new__(type(self))
+        for name, value in vars(self).items():
+            setattr(made, name, copy.copy(value) if isinstance(value, (list, deque)) else value)
+        return made
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state of another rule. The arguments of this rule do not change.

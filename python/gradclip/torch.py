@@ -205,8 +205,13 @@ def get_total_norm(
     if parts:
         norm = norm_of_parts("get_total_norm", _counted(arrays, parts), norm_type, parts.groups)
     else:
-        norm = gc.global_norm(arrays, "get_total_norm", ord=norm_type)
-    if error_if_nonfinite:
+        try:
+            norm = gc.global_norm(
+                arrays, "get_total_norm", ord=norm_type, nonfinite="raise" if error_if_nonfinite else "propagate"
+            )
+        except gc.NonFiniteError as error:
+            raise _nonfinite_error(norm_type) from error
+    if error_if_nonfinite and parts:
         _check(norm, norm_type)
     return _norm_of(tensors, norm)
 

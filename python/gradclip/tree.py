@@ -647,7 +647,8 @@ class _Call:
         if argument[0] in _NAMES and is_of_other:
             text = _ENTRY.sub(_leaf, text)
         elif argument[0] in _NAMES:
-            text = self._unknown_class(text) or _ENTRY.sub(self._place, text)
+            unknown, place = self._unknown_class(text), PLACED.search(text)
+            text = unknown + (place[0] if place else "") if unknown else _ENTRY.sub(self._place, text)
         error.args = (self._prefix(self.function) + text, *error.args[1:])
         return error
 
@@ -721,8 +722,10 @@ class _Call:
 
 
 def _leaf(found: re.Match[str]) -> str:
-    """Return the words for a leaf of another rank's tree."""
-    return f"leaf {found[2]} of {_NAMES[found[1]]}" if found[1] else found[0] if found[3] else _NAMES[found[0]]
+    """Return the words for a leaf of another rank's tree. Of the other arguments, the text may have paths already."""
+    if found[3] or found[1] in {"out", "replicated"}:
+        return found[0]
+    return f"leaf {found[2]} of {_NAMES[found[1]]}" if found[1] else _NAMES[found[0]]
 
 
 def _unknown(leaf: Any) -> str:

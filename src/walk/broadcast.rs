@@ -9,11 +9,16 @@ use crate::element::Element;
 use crate::error::{Result, vec_with_room};
 use crate::kernel::sum::BLOCK;
 
-/// The bytes of the shortest run of one element that is worth a call of its own. Gathering shorter runs takes less time.
+/// The shortest run of one element that is worth a call of its own: in elements, and in bytes. Gathering shorter runs takes less
+/// time.
+const MIN_RUN: usize = 32;
 const MIN_RUN_BYTES: usize = 128;
 
 /// The longest row that is copied where it repeats, in elements. Then the factors of 32,768 columns take 256 KiB.
 const MAX_PERIOD: usize = 16 * BLOCK;
+
+/// How often a row that is longer than a block must repeat to be copied.
+const REPETITIONS: usize = 16;
 
 /// An operand with an element for each position of an array.
 pub struct Broadcast<'a, T> {
@@ -36,10 +41,12 @@ pub enum BroadcastRun<'a, T> {
 impl<'a, T: Element> Broadcast<'a, T> {
     /// An operand that has the positions of `view`.
     pub fn new(view: View<'a, T>) -> Result<Self> {
+        let is_copied = |period: &usize| {
+            let often = *period <= BLOCK || period * REPETITIONS <= view.len();
+            often && (1..=MAX_PERIOD).contains(period)
+        };
         let period = match &view {
-            View::Strided { layout, .. } => {
-                layout.period().filter(|period| (1..=MAX_PERIOD).contains(period))
-            }
+            View::Strided { layout, .. } => layout.period().filter(is_copied),
             View::Dense(_) => None,
         };
         let Some(period) = period else { return Ok(Self { view, copies: Vec::new(), period: 1 }) };
@@ -64,7 +71,7 @@ impl<'a, T: Element> Broadcast<'a, T> {
         match &self.view {
             View::Strided { memory: Memory::Elements(_), layout, .. } if self.copies.is_empty() => {
                 let inner = layout.axes.last();
-                matches!(inner, Some(Axis { stride: 0, len }) if len * size_of::<T>() >= MIN_RUN_BYTES)
+                matches!(inner, Some(Axis { stride: 0, len: len @ MIN_RUN.. }) if len * size_of::<T>() >= MIN_RUN_BYTES)
             }
             _ => self.period == 1 && !self.copies.is_empty(),
         }

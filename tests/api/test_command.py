@@ -544,7 +544,7 @@ def test_a_plot_needs_the_name_of_a_file(name, tmp_path, capsys):
     np.save(tmp_path / "a.npy", np.ones(3))
     status, _, err = run("norms", tmp_path / "a.npy", "--plot", tmp_path / name, capsys=capsys)
     assert status == 2
-    assert err.endswith(": found no name of a file; allowed: one with a suffix such as .png\n")
+    assert err.endswith(": found a directory; allowed: a file with a suffix such as .png\n")
     assert [path.name for path in tmp_path.iterdir()] == ["a.npy"]
 
 

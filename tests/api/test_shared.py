@@ -468,7 +468,12 @@ class TestFaults:
         class LostError(KeyError):
             pass
 
+        class OwnError(Exception):
+            pass
+
         cases.append((lambda c: gc.clip_by_norm(Raises(LostError("key")), 1.0, comm=c), KeyError, "LostError: 'key'"))
+        own = "^clip_by_norm: OwnError: mine"
+        cases.append((lambda c: gc.clip_by_norm(Raises(OwnError("mine")), 1.0, comm=c), RuntimeError, own))
         for bad, kind, words in cases:
             found = ranks.run([lambda c: gc.clip_by_norm(np.ones(3), 1.0, comm=c), bad])
             for error in found:
@@ -685,7 +690,7 @@ class TestFaults:
         if norm > 1.0:
             np.testing.assert_allclose(np.abs(clipped).sum(), 1.0, rtol=1e-12)
         scaled = gc.global_norm([np.full(1000, complex(1.5, 1.5))], ord=1)
-        expected = math.ldexp(scaled, exponent) if exponent < 1000 else norm
+        expected = math.ldexp(scaled, exponent) if exponent <= 1000 else math.inf
         np.testing.assert_allclose(norm, expected, rtol=1e-14, atol=5e-324)
 
     @pytest.mark.parametrize("place", [1, 2])

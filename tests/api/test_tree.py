@@ -876,12 +876,24 @@ class OwnDict(dict):
     """A class that optree does not know."""
 
 
+SHARED = ["global_norm", "norms", "clip_by_global_norm"]
+
+
 def raise_from_node(_):
     raise OSError("no children today")
 
 
-@pytest.mark.parametrize("name", ["global_norm", "norms", "clip_by_global_norm"])
-@pytest.mark.parametrize("fault", ["class", "namespace", "paths", "node", "replicated", "out"])
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        *itertools.product(
+            ["global_norm", "norms", "clip_by_global_norm"], ["class", "namespace", "node", "replicated"]
+        ),
+        ("norms", "paths"),
+        ("clip_by_global_norm", "out"),
+        ("clip_by_global_norm", "nested out"),
+    ],
+)
 def test_an_error_of_one_tree_reaches_the_other_ranks(name, fault):
     """Before the function of lists is called, too: the other ranks would wait for ever."""
     function = FUNCTIONS[name]
@@ -897,9 +909,8 @@ def test_an_error_of_one_tree_reaches_the_other_ranks(name, fault):
         "node": ({"a": Broken()}, {"namespace": NAMESPACE}),
         "replicated": (good, {"replicated": {"b": True}}),
         "out": (good, {"out": {"b": np.ones(2)}}),
+        "nested out": ([X, [X]], {"out": [X, [[X]]]}),
     }[fault]
-    if (fault == "paths" and name != "norms") or (fault == "out" and name != "clip_by_global_norm"):
-        return
     optree.register_pytree_node(Broken, raise_from_node, lambda *_: Broken(), namespace=NAMESPACE)
     try:
         works = [
@@ -921,6 +932,8 @@ def test_a_leaf_of_another_rank_has_no_path_here():
     own, other = ranks.run([lambda c, t=t: gt.global_norm(t, comm=c) for t in trees])
     assert str(own).startswith("global_norm: tree['w']: found ")
     assert str(other).startswith("global_norm: leaf 0 of tree: found ")
+    assert str(own).endswith(" (on rank 0)")
+    assert str(other).endswith(" (on rank 0)")
     trees = [{"w": np.array([np.nan])}, {"k": [np.ones(2)]}]
     own, other = ranks.run([lambda c, t=t: gt.global_norm(t, nonfinite="raise", comm=c) for t in trees])
     assert "tree['w']: 1 NaN" in str(own)
