@@ -17,7 +17,8 @@ const MIN_RUN_BYTES: usize = 128;
 /// The longest row that is copied where it repeats, in elements. Then the factors of 32,768 columns take 256 KiB.
 const MAX_PERIOD: usize = 16 * BLOCK;
 
-/// How often a row that is longer than a block must repeat to be copied.
+/// How often a row that is longer than a block must repeat to be copied, if its elements are not contiguous. The factors of complex
+/// columns are such a row: each applies to two parts.
 const REPETITIONS: usize = 16;
 
 /// An operand with an element for each position of an array.
@@ -41,12 +42,11 @@ pub enum BroadcastRun<'a, T> {
 impl<'a, T: Element> Broadcast<'a, T> {
     /// An operand that has the positions of `view`.
     pub fn new(view: View<'a, T>) -> Result<Self> {
-        let is_copied = |period: &usize| {
-            let often = *period <= BLOCK || period * REPETITIONS <= view.len();
-            often && (1..=MAX_PERIOD).contains(period)
-        };
         let period = match &view {
-            View::Strided { layout, .. } => layout.period().filter(is_copied),
+            View::Strided { layout, .. } => layout.period().filter(|period| {
+                let pays = *period <= BLOCK || layout.step() != 1 && period * REPETITIONS <= view.len();
+                pays && (1..=MAX_PERIOD).contains(period)
+            }),
             View::Dense(_) => None,
         };
         let Some(period) = period else { return Ok(Self { view, copies: Vec::new(), period: 1 }) };
