@@ -343,7 +343,7 @@ def document(summaries: Sequence[Summary], total: float | None, order: float, er
 
 def plot(summaries: Sequence[Summary], path: Path) -> None:
     """Draw the norms by tensor."""
-    if not path.name or path.is_dir():
+    if path.is_dir():
         raise FileError("found a directory; allowed: a file with a suffix such as .png")
     try:
         import matplotlib as mpl  # noqa: PLC0415 (of an extra)

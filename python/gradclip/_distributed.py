@@ -42,7 +42,8 @@ def clip_parts(  # noqa: PLR0917
 ) -> float:
     """Clip arrays in place by the norm of the counted ones of all ranks, which is returned.
 
-    The limit must be the same on all ranks. ``check`` may refuse the norm.
+    The limit must be the same on all ranks. ``check`` may refuse the norm. It gets a number that is finite where the
+    norm is, even beyond float64.
     """
 
     def norm() -> tuple[Array, int]:

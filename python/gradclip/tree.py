@@ -126,7 +126,7 @@ def global_norm(
     >>> gradclip.tree.global_norm({"w": [np.array([3.0]), None], "b": np.array([4.0, 12.0])})
     13.0
     """
-    with _told("global_norm", name, comm):
+    with _with_errors_on_all_ranks("global_norm", name, comm):
         call = _Call("global_norm", name, tree, namespace)
         shared = call.shared(comm, replicated, reproducible)
     try:
@@ -186,7 +186,7 @@ def norms(
     >>> gradclip.tree.norms({"w": [np.array([3.0, 4.0]), None], "b": np.array([12.0])})
     {'b': 12.0, 'w/0': 5.0, 'w/1': 0.0}
     """
-    with _told("norms", name, comm):
+    with _with_errors_on_all_ranks("norms", name, comm):
         call = _Call("norms", name, tree, namespace)
         shared, paths = call.shared(comm, replicated), call.paths()
     try:
@@ -288,7 +288,7 @@ def clip_by_global_norm(
     >>> norm, clipped["b"] is gradients["b"]
     (5.0, True)
     """
-    with _told("clip_by_global_norm", name, comm):
+    with _with_errors_on_all_ranks("clip_by_global_norm", name, comm):
         call = _Call("clip_by_global_norm", name, tree, namespace)
         outs = call.beside("out", out)
         shared = call.shared(comm, replicated, reproducible)
@@ -732,8 +732,8 @@ def _unknown(leaf: Any) -> str:
     return f"an object of the class {type(leaf).__qualname__}, which optree does not know"
 
 
-def _told(function: str, name: Any, comm: object) -> AbstractContextManager[object]:
-    """Return a context whose errors are told to the other ranks, which would wait for this one."""
+def _with_errors_on_all_ranks(function: str, name: Any, comm: object) -> AbstractContextManager[object]:
+    """Return a context whose errors all ranks raise: the others would wait for this one."""
     return nullcontext() if comm is None else Share(function, name, comm)
 
 

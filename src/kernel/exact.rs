@@ -82,7 +82,7 @@ pub enum Power {
 
 /// Entries of the table: one for each exponent of float64.
 const PLACES: usize = 2048;
-/// The exponent of the last digit of a float64 whose bits of the exponent are 0, if it were normal.
+/// The exponent of the last digit in the first entry, if subnormal numbers had a smaller exponent than the smallest normal ones.
 const LOWEST_PLACE: i32 = -1075;
 /// Elements that are added to the table before the table is added to the sum. The square of a float64 mantissa has 106 binary
 /// digits, so an entry of 127 digits has room for 2^21 squares.

@@ -2,10 +2,9 @@
 
 use std::borrow::BorrowMut;
 use std::mem;
-use std::slice;
 
 use super::crew::WAKE_MIN_BYTES;
-use super::reduce::{Order, Terms, norm_of_view, norm_of_views};
+use super::reduce::{Order, norm_of_array, norm_of_view};
 use super::{Crew, job_bytes, work_of};
 use crate::element::{Ordered, Real, for_each_real};
 use crate::error::Result;
@@ -139,7 +138,7 @@ macro_rules! any_task {
             }
             /// The norm of the input, which is dense if it is also the output.
             pub(super) fn norm(&self, isa: Isa, crew: &Crew, order: Order) -> Result<Scaled> {
-                match self { $(Self::$name(task) => norm_of_views(isa, crew, &slice::from_ref(&(&task.input() as &dyn Terms)), order),)* }
+                match self { $(Self::$name(task) => norm_of_array(isa, crew, &task.input(), order),)* }
             }
             /// `norm`, computed on the calling thread.
             pub(super) fn norm_alone(&self, isa: Isa, order: Order) -> Scaled {

@@ -12,7 +12,7 @@ pub(super) use self::columns::{
     ReadRows, WIDEST_STRIP, add_rows, has_exact_zero_columns, run_of_columns, sum_columns,
 };
 pub use self::difference::Difference;
-pub use self::list::{AnyView, EachSum, Views, exact_sum, norm_of_views, norms_of_views};
+pub use self::list::{AnyView, EachSum, Views, exact_sum, norm_of_array, norm_of_views, norms_of_views};
 pub(super) use self::order::Reduction;
 pub use self::order::{Order, norm_of_norms};
 pub use self::pass::{CHUNK, SHORT, Terms, norm_of_view};

@@ -90,6 +90,11 @@ pub fn norm_of_views(isa: Isa, crew: &Crew, arrays: &impl Views, order: Order) -
     order.norm(leaves_range, |by| list.max(crew, by), |pass| list.sum(crew, pass))
 }
 
+/// The norm of one array, on all threads.
+pub fn norm_of_array(isa: Isa, crew: &Crew, array: &dyn Terms, order: Order) -> Result<Scaled> {
+    norm_of_views(isa, crew, &slice::from_ref(&array), order)
+}
+
 /// The sum of the magnitudes of all elements, or of their squares, without any rounding.
 pub fn exact_sum(isa: Isa, crew: &Crew, arrays: &[AnyView<'_>], power: Power) -> Result<ExactSum> {
     let list = List::new(isa, &arrays, 1)?;
@@ -128,7 +133,7 @@ pub fn norms_of_views(isa: Isa, crew: &Crew, arrays: &impl Views, order: Order) 
     norms.resize(arrays.count(), unknown);
     // An array whose sum may have left float64's range, or is not known, is read from the beginning.
     for (at, norm) in norms.iter_mut().enumerate().filter(|(_, norm)| norm.to_f64().is_nan()) {
-        *norm = arrays.with(at, |array| norm_of_views(isa, crew, &slice::from_ref(&array), order))?;
+        *norm = arrays.with(at, |array| norm_of_array(isa, crew, array, order))?;
     }
     Ok(norms)
 }

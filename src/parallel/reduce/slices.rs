@@ -1,11 +1,9 @@
 //! Norms of the slices of one array along some of its axes.
 
-use std::slice;
-
 use super::columns::{column_maxima, column_norms};
-use super::list::norm_of_views;
+use super::list::norm_of_array;
 use super::order::Order;
-use super::pass::{SHORT, Terms, has_exact_zeros, has_row_sums, norm_of_view, norms_of_slices, row_sums};
+use super::pass::{SHORT, has_exact_zeros, has_row_sums, norm_of_view, norms_of_slices, row_sums};
 use crate::element::Element;
 use crate::error::Result;
 use crate::isa::Isa;
@@ -38,12 +36,7 @@ pub fn norms_into<T: Element, N: FromNorm>(
         // Long slices, one after the other, each on all threads.
         let crew = Crew::new();
         for (at, to) in norms.iter_mut().enumerate() {
-            *to = N::of(norm_of_views(
-                isa,
-                &crew,
-                &slice::from_ref(&(&slices.slice(at) as &dyn Terms)),
-                order,
-            )?);
+            *to = N::of(norm_of_array(isa, &crew, &slices.slice(at), order)?);
         }
         return Ok(());
     }

@@ -201,7 +201,7 @@ pub(super) unsafe fn new_array<'py>(
             ptr::null_mut(),
         );
         let made = Bound::from_owned_ptr_or_err(py, made)?;
-        // What was made is an ndarray, see `exact_fields`.
+        // What was made is an ndarray, see `exact_fields`. For memory that exists already, this changes nothing.
         hold_any_bits((*npyffi::_PyArray_GET_ITEM_DATA(made.as_ptr().cast::<PyArrayObject>())).data.cast());
         Ok(made)
     }
