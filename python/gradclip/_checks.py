@@ -123,7 +123,7 @@ class Checks(Errors):
         """Return the entries of an argument that has one for each tensor."""
         if not (_is_list(value) or is_sequence_of_tensors(value)):
             raise self.wrong_type(argument, value, allowed)
-        entries = tuple(entries_of(self, argument, value))
+        entries = value if type(value) is tuple else tuple(entries_of(self, argument, value))
         if len(entries) != count:
             raise self.value_error(argument, f"length {len(entries)}", f"length {count}, that of t_list")
         return entries

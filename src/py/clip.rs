@@ -230,8 +230,10 @@ pub(super) fn clip_by_global_norm<'py>(
         } else if is_lazy {
             call.hand_on(true, (entries, clip_norm, use_norm, name, ord, nonfinite, strict, integers, out))
         } else if treatment? == NonFinite::Spread && !is_strict? && !keeps_integers? {
+            // In place, both are one tuple, which `gradclip._cuda` sees at once.
+            let out = out.map(|out| if out.is(t_list) { entries.as_any() } else { out });
             // `gradclip._cuda` calls `share` only after all arguments are checked, too.
-            call.hand_on(false, (entries, clip_norm, share.or(use_norm), name, ord, out))
+            call.hand_on(false, (&entries, clip_norm, share.or(use_norm), name, ord, out))
         } else {
             Err(call.not_on_device("t_list"))
         };

@@ -182,6 +182,62 @@ def test_a_second_call_uploads_and_allocates_nothing(gpu, monkeypatch):
     assert_same(gpu, (clipped, norm), gc.clip_by_global_norm(arrays, 1.0))
 
 
+#: Calls whose launches are repeated, of arrays, a limit and an output.
+REPEATED = {
+    "rows": lambda t, limit, out: gc.clip_by_norm(t, limit, axes=1, out=out),
+    "columns": lambda t, limit, out: gc.clip_by_norm(t, limit, axes=0, out=out),
+    "columns into a new array": lambda t, limit, out: gc.clip_by_norm(t, limit, axes=0),  # noqa: ARG005
+    "each element": lambda t, limit, out: gc.clip_by_norm(t, limit, axes=[], out=out),
+    "values": lambda t, limit, out: gc.clip_by_value(t, -0.1, 0.1, out=out),  # noqa: ARG005
+    "norms": lambda t, limit, out: gc.norm(t, axis=0),  # noqa: ARG005
+    "normalize": lambda t, limit, out: gc.normalize(t, 1.5, axis=0, out=out),  # noqa: ARG005
+    # The norms of rows are launched as those of a call along axes, and more kernels follow.
+    "matrix norm": lambda t, limit, out: gc.norm(t, 1, axis=(0, 1)),  # noqa: ARG005
+    "matrix normalize": lambda t, limit, out: gc.normalize(t, np.inf, axis=(0, 1), out=out),  # noqa: ARG005
+}
+
+
+@pytest.mark.parametrize("name", REPEATED)
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_repeated_call_makes_the_launches_of_the_first_one(gpu, name, in_place):
+    call = REPEATED[name]
+    x = np.random.default_rng(5).standard_normal((4, 70, 33)).astype(np.float32)
+    t = [gpu.array(x[0]), gpu.array(x[1])]
+    out = t if in_place else [gpu.array(np.zeros_like(x[0])) for _ in t]
+    own = np.empty_like(x[0])
+    made = []
+    for k, limit in enumerate([1.0, 1.0, 2.0, gpu.array(np.array(0.5)), 1.0]):
+        for i in (0, 1):
+            write(gpu, [t[i]], [x[k % 4]])
+            gpu.reset()
+            got = call(t[i], limit, out[i])
+            assert_same(gpu, got, call(x[k % 4], 0.5 if k == 3 else limit, own), f"{name}, call {k}")
+            made.append(gpu.launches[:])
+    assert len(set(map(tuple, made))) == 1
+
+
+def test_launches_that_are_repeated_have_a_bound(gpu, monkeypatch):
+    monkeypatch.setattr(_queue._Queue, "MOST_REPEATED", 3)
+    arrays = [gpu.array(np.ones((2, n), np.float32)) for n in range(1, 9)]
+    for t in arrays:
+        gc.clip_by_norm(t, 1.0, axes=1)
+    (queue,) = _queue._queues.values()
+    assert len(queue.repeated) == 3
+
+
+def test_launches_are_not_repeated_with_scratch_memory_that_was_given_back(gpu):
+    x, large = np.ones((70, 33), np.float32), np.ones((70, 9000), np.float32)
+    t = gpu.array(x)
+    expected = gc.clip_by_norm(x, 1.0, axes=0)
+    for before in (x, large, x):  # the large one needs more of it
+        gc.norm(gpu.array(before), axis=0)
+        assert_same(gpu, gc.clip_by_norm(t, 1.0, axes=0), expected)
+        (queue,) = _queue._queues.values()
+        begin, end = queue.scratch.ptr, queue.scratch.ptr + queue.size
+        parts = [words[_words.Word.PARTS_AT] for made in queue.repeated.values() for _, _, words, _ in made]
+        assert all(begin <= at < end for at in parts if at)
+
+
 def test_what_is_held_has_a_bound(gpu):
     for n in range(70, 70 + 2 * _queue._Queue.MOST):
         gc.global_norm(gpu.arrays(grads(n, size=3)))
@@ -323,7 +379,10 @@ class Graph:
 def write(gpu, on_device, arrays):
     """New values in the memory of device arrays."""
     for d, x in zip(on_device, arrays, strict=True):
-        gpu.get(d)[...] = x
+        if gpu.kind == "device":
+            d.set(x)
+        else:
+            gpu.get(d)[...] = x
 
 
 # test_graph.py has tests of these names for real graphs.

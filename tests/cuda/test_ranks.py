@@ -123,6 +123,7 @@ class TestOverNccl:
 
 
 @on_device
+@pytest.mark.filterwarnings("ignore:notifyAll:DeprecationWarning")  # by CuPy's store of addresses
 def test_a_backend_of_cupy(gpu):
     """With one GPU, there is one rank."""
     if not pytest.importorskip("cupy.cuda.nccl").available:

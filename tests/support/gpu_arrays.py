@@ -73,7 +73,7 @@ class Recorder:
 
     def __init__(self, device: Any, gpu: Gpu, id: int = 0) -> None:
         self._device, self._gpu = device, gpu
-        self.key = (id, device.key)
+        self.key = (id, device.key, gpu.multiprocessors)  # launches that are held have a grid
 
     def current(self) -> Any:
         return self._device.current() if self._gpu.kind == "device" else contextlib.nullcontext()

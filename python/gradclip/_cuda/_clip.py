@@ -12,7 +12,7 @@ from gradclip._cuda._arguments import Arguments, Tensor, call_on, code_of, is_ar
 from gradclip._cuda._elements import Bound, clip, clip_magnitudes, converted
 from gradclip._cuda._layout import Pair, View
 from gradclip._cuda._list import scale_whole
-from gradclip._cuda._slices import Slices, scale_slices
+from gradclip._cuda._slices import scale_slices
 from gradclip._cuda._words import ITEMSIZES, ORDERED, REAL, SCALABLE, Mode, Norm
 from gradclip._text import dtype_text
 
@@ -115,7 +115,7 @@ def _clip_by_norm(  # noqa: PLR0917 (TensorFlow's signature)
         if along is not None and not along and view.shape and view.code in REAL:
             clip_magnitudes(call, pair, limit)
         elif along is not None and len(along) < len(view.shape):
-            scale_slices(call, Slices.of(view, along), pair, norm)
+            scale_slices(call, view, along, pair, norm)
         else:
             scale_whole(call, view, pair, norm)
     return target.array

@@ -23,6 +23,10 @@ class Bound(NamedTuple):
 
 def clip(call: Call, pair: Pair, lo: Bound, hi: Bound) -> None:
     """Limit elements to bounds."""
+    call.repeat(("clip", pair, lo, hi), lambda: _clip(call, pair, lo, hi))
+
+
+def _clip(call: Call, pair: Pair, lo: Bound, hi: Bound) -> None:
     source, target = pair
     if source.size == 0:
         return
@@ -52,6 +56,10 @@ def _signed(bits: int) -> int:
 
 def clip_magnitudes(call: Call, pair: Pair, limit: Scalar) -> None:
     """Limit the magnitude of each element."""
+    call.repeat(("magnitudes", pair), lambda: _clip_magnitudes(call, pair, limit), limit)
+
+
+def _clip_magnitudes(call: Call, pair: Pair, limit: Scalar) -> None:
     if pair.source.size == 0:
         return
     params = _of_pair(pair, walk_of(pair.target))

@@ -211,8 +211,9 @@ def _scaled(
 ) -> tuple[list[Any], Tensors]:
     """Return the outputs for a list, None included, and what is read and written for them."""
     read = given.read
-    if outs is not None and read.dense is not None and identity_of(outs) == read.identity and read.is_apart:
-        return list(outs), tensors
+    is_in_place = outs is given.entries or (outs is not None and identity_of(outs) == read.identity)
+    if is_in_place and read.dense is not None and read.is_apart:
+        return list(given.entries), tensors
     if outs is None and read.is_in_order:
         made = [_device.empty(array.shape, array.dtype, array) for array in given.arrays]
         call.keep(made)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gradclip._cuda._layout import Layout, layout_of, walk_of
+from gradclip._cuda._layout import Layout, Pair, layout_of, walk_of
 from gradclip._cuda._queue import argument_of
 from gradclip._cuda._words import (
     BLOCK,
@@ -33,9 +33,13 @@ from gradclip._cuda._words import (
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
-    from gradclip._cuda._layout import Pair, View
+    from gradclip._cuda._layout import View
     from gradclip._cuda._queue import Call, Memory
     from gradclip._cuda._words import Norm, Scalar, Words
+
+
+#: Lists of one array that are kept, because most calls are repeated.
+_KEPT = 256
 
 
 @dataclass(eq=False)
@@ -278,12 +282,10 @@ def run_list(
     device, queue = call.device, call.queue
     other = None if scaled is None or scaled is tensors else scaled.key
     key = tensors.key, other, scaled is None, norm.order, norm.power, norm.mode, norm.elements, used is None
-    plan = queue.plans.get(key)
-    if plan is None:
-        plan = queue.plans[key] = Plan(call, tensors, norm, scaled, is_given=used is not None)
-        if len(queue.plans) > queue.MOST:
-            queue.plans.popitem(last=False)
-    queue.plans.move_to_end(key)
+    plan = queue.plans.pop(key, None) or Plan(call, tensors, norm, scaled, is_given=used is not None)
+    queue.plans[key] = plan  # as the newest one
+    if len(queue.plans) > queue.MOST:
+        queue.plans.popitem(last=False)
 
     states = STATE_WORDS * (plan.groups if each else 1)
     room = queue.room(8 * (states + sum(plan.results)))
@@ -307,13 +309,18 @@ def run_list(
 def whole_of(view: View, norm: Norm) -> Tensors:
     """Return a list of one array, for a norm of it."""
     whole = view.in_parts() if norm.order is Order.TWO else view
-    return Tensors.of([(whole, whole)])
+    return _one(Pair(whole, whole))
+
+
+@lru_cache(_KEPT)
+def _one(pair: Pair) -> Tensors:
+    return Tensors.of([pair])
 
 
 def scale_whole(call: Call, view: View, pair: Pair, norm: Norm, to: NormsTo | None = None) -> None:
     """Scale an array by the factor of the norm of ``view``. The source of ``pair`` is scaled, which may be a copy."""
     to = to or NormsTo()
-    scaled = Tensors.of([pair.in_parts()])
+    scaled = _one(pair.in_parts())
     # The table of what is scaled will do for the norm too, if that is of the same elements.
     is_one = pair.source is view and (norm.order is Order.TWO or view.code in REAL)
     tensors = scaled if is_one else whole_of(view, norm)

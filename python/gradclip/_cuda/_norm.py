@@ -54,7 +54,7 @@ def normalize(tensor: Any, ord: Any, axis: Any, name: Any, out: Any) -> tuple[An
         if along.kind == "whole":
             scale_whole(call, own.view, pair, norm, to)
         elif along.kind == "vectors":
-            scale_slices(call, Slices.of(own.view, along.axes), pair, norm, to)
+            scale_slices(call, own.view, along.axes, pair, norm, to)
         else:
             count = along.count(own.view)
             factors = call.keep(call.device.alloc(16 * max(count, 1)))
@@ -112,7 +112,7 @@ class _Along:
             norm = Norm.of(self.order, mode)
             run_list(call, whole_of(view, norm), norm, norm_at=to.norm_at, narrow=to.narrow)
         elif self.kind == "vectors":
-            norms_of_slices(call, Slices.of(view, self.axes), Norm.of(self.order, mode), to)
+            norms_of_slices(call, view, self.axes, Norm.of(self.order, mode), to)
         elif self.order == _TWO:
             found = largest_singular_values(tensor.array, (self.axes[0], self.axes[1]), _device.cupy())
             values = call.keep(_device.cupy().stack(found))

@@ -5,15 +5,15 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from gradclip._cuda import _known
-from gradclip._cuda._words import PARAMS, THREADS, Word
+from gradclip._cuda._words import PARAMS, THREADS, Scalar, Word
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+    from collections.abc import Callable, Hashable, Iterator
     from contextlib import AbstractContextManager
 
     from gradclip._cuda._list import Plan
@@ -44,6 +44,20 @@ class Device(Protocol):
     def is_capturing(self) -> bool: ...
 
 
+class _Launch(NamedTuple):
+    """A launch that later calls may repeat."""
+
+    function: Any
+    grid: int
+    words: memoryview
+    """Of the argument."""
+    argument: Any
+
+
+#: The words of an argument that differ from call to call.
+_LIMIT, _LIMIT_AT, _LIMIT_DTYPE, _NORM_AT = map(int, (Word.LIMIT, Word.LIMIT_AT, Word.LIMIT_DTYPE, Word.NORM_AT))
+
+
 class _Queue:
     """The memory that calls on one stream share: scratch memory, the ticket, the last plans.
 
@@ -53,6 +67,8 @@ class _Queue:
 
     #: Plans that are held.
     MOST = 16
+    #: Calls along axes whose launches are held. An argument of kernels has 4 KiB.
+    MOST_REPEATED = 256
 
     def __init__(self, device: Device) -> None:
         # The device object holds its stream. As long as a stream lives, CUDA gives its handle to no other stream, whose
@@ -64,11 +80,15 @@ class _Queue:
         self.size = 0
         self.ticket: Memory | None = None
         self.plans: OrderedDict[Hashable, Plan] = OrderedDict()
+        self.repeated: OrderedDict[Hashable, list[_Launch]] = (
+            OrderedDict()
+        )  # their arguments refer to the scratch memory
 
     def room(self, nbytes: int) -> int:
         """Return the address of scratch memory."""
         if self.scratch is None or self.size < nbytes:
             self.scratch, self.size = None, 0  # if there is no memory, the next call asks again
+            self.repeated.clear()
             size = max(1 << 16, 1 << (nbytes - 1).bit_length())
             self.scratch, self.size = self.device.alloc(size), size
         return self.scratch.ptr
@@ -89,6 +109,7 @@ class _Queue:
         other.scratch, other.size, other.ticket = self.scratch, self.size, self.ticket
         other.plans = self.plans.copy()
         self.scratch, self.size, self.ticket = None, 0, None
+        self.repeated.clear()
         return other
 
 
@@ -142,6 +163,7 @@ class Call:
         self.queue = self._shared
         self._holds = False  # the stream's lock
         self.kept: list[Any] = []
+        self._made: list[_Launch] = []
 
     def __enter__(self) -> Call:  # noqa: PYI034 (Self is Python 3.11's)
         self._current.__enter__()
@@ -198,7 +220,28 @@ class Call:
     def launch(self, name: str, items: int, params: Words, at_once: int = THREADS) -> None:
         """Launch a kernel for so many items, of which a block of threads takes some at once."""
         argument = self.device.argument(params)
-        self.device.launch(self.device.function(name), self.grid(items, at_once), THREADS, argument)
+        made = _Launch(self.device.function(name), self.grid(items, at_once), params.data, argument)
+        self.device.launch(made.function, made.grid, THREADS, argument)
+        self._made.append(made)
+
+    def repeat(self, key: Hashable, make: Callable[[], object], limit: Scalar | None = None, norm_at: int = 0) -> None:
+        """Make launches. A call with the key of an earlier one repeats that one's, with its own limit and output."""
+        repeated = self.queue.repeated
+        known = repeated.pop(key, None)
+        if known is None:
+            self._made = []
+            make()
+            known, self._made = self._made, []
+            if not known:  # a list has a plan of its own
+                return
+        else:
+            value, address, code = (limit or Scalar()).words()
+            for function, grid, words, argument in known:
+                words[_LIMIT], words[_LIMIT_AT], words[_LIMIT_DTYPE], words[_NORM_AT] = value, address, code, norm_at
+                self.device.launch(function, grid, THREADS, argument)
+        repeated[key] = known  # as the newest one
+        if len(repeated) > self.queue.MOST_REPEATED:
+            repeated.popitem(last=False)
 
     def grid(self, items: int, at_once: int, each: int = _BLOCKS_EACH) -> int:
         """Return the blocks of threads for so many items, and no more for each multiprocessor than ``each``."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -34,10 +33,6 @@ if TYPE_CHECKING:
     from gradclip._cuda._words import Words
 
 
-#: Results that are kept. An argument of kernels has 4 KiB.
-_KEPT = 256
-
-
 class Slices(NamedTuple):
     """An array and the axes along which its slices lie."""
 
@@ -63,8 +58,15 @@ class Slices(NamedTuple):
         return Slices.of(parts, (*self.axes, len(self.view.shape)))
 
 
-def norms_of_slices(call: Call, slices: Slices, norm: Norm, to: NormsTo) -> None:
+def norms_of_slices(call: Call, view: View, axes: Sequence[int], norm: Norm, to: NormsTo) -> None:
     """Make the norms of slices: numbers in the order of the kept axes, as memory has them."""
+    axes = tuple(axes)
+    key = "norms", view, axes, norm.kind, to[1:]
+    call.repeat(key, lambda: _make_norms(call, Slices.of(view, axes), norm, to), norm.limit, to.norm_at)
+
+
+def _make_norms(call: Call, slices: Slices, norm: Norm, to: NormsTo, *, with_factors: bool = False) -> int:
+    """Make norms of slices, and return the address of their factors."""
     columns = slices.are_columns
     if norm.order is Order.TWO and not columns:
         slices = slices.in_parts()
@@ -72,49 +74,38 @@ def norms_of_slices(call: Call, slices: Slices, norm: Norm, to: NormsTo) -> None
     view, split = slices.view, slices.split
     count, length = split.count(view), split.length(view)
     if count == 0:
-        return
-    if not columns and not to.values_at and not to.factors_at and _are_long(call, count, length):
+        return 0
+    if not columns and not to.values_at and not with_factors and _are_long(call, count, length):
         tensors = _as_list(slices, view)
         run_list(call, tensors, norm, norm_at=to.norm_at, narrow=to.narrow, each=True)
-        return
+        return 0
+    in_runs = columns and length > 0 and norm.order in {Order.ONE, Order.TWO, Order.SIMPLE}
+    run = min(run_of(count), length)
+    runs = -(-length // run) if in_runs else 0
+    room = call.queue.room(16 * count * (1 + runs))  # for factors, and for the sums of runs
+    if with_factors:
+        to = to._replace(factors_at=room)
     params = _params_of(slices, norm=norm)
     to.fill(params)
-    if columns and length and norm.order in {Order.ONE, Order.TWO, Order.SIMPLE}:
-        run = min(run_of(count), length)
-        runs = -(-length // run)
-        params[Word.RUN] = run
-        params[Word.PARTS_AT] = call.queue.room(16 * runs * count)
+    if in_runs:
+        params[Word.RUN], params[Word.PARTS_AT] = run, room + 16 * count
         if norm.order is Order.TWO and view.code in REAL:
             per_thread = _columns_per_thread(slices, view)
-            call.launch(
-                f"columns_of<{TYPES[view.code]}, {per_thread}>",
-                _tiles_of(count, per_thread)[0] * runs,
-                params,
-                at_once=1,
-            )
+            name = f"columns_of<{TYPES[view.code]}, {per_thread}>"
         else:
-            call.launch("columns<void>", _tiles_of(count, 1)[0] * runs, params, at_once=1)
+            per_thread, name = 1, "columns<void>"
+        call.launch(name, _tiles_of(count, per_thread)[0] * runs, params, at_once=1)
         call.launch("column_norms<void>", count, params)
     elif norm.order is Order.TWO and view.code in REAL and length:
         _launch_rows(call, view.code, params)
     else:
         team = 32 if length <= BLOCK else THREADS
         _launch_teams(call, f"slices<{team}>", params, team)
+    return room
 
 
 def _params_of(slices: Slices, pair: Pair | None = None, norm: Norm | None = None) -> Words:
     """Make the argument of a kernel for slices, and for an array that is cut like them if one is written."""
-    # Limits may differ from call to call.
-    kind = None if norm is None else Norm(norm.order, norm.power, norm.mode, elements=norm.elements)
-    params = _known_params(slices, pair, kind).copy()
-    if norm is not None:
-        params[Word.LIMIT : Word.LIMIT + 3] = norm.limit.words()
-    return params
-
-
-# Results that depend on addresses, shapes and strides alone are kept, because most calls are repeated.
-@lru_cache(_KEPT)
-def _known_params(slices: Slices, pair: Pair | None, norm: Norm | None) -> Words:
     split = slices.split
     source = slices.view if pair is None else pair.source
     places = Places()
@@ -135,11 +126,9 @@ def _known_params(slices: Slices, pair: Pair | None, norm: Norm | None) -> Words
         params[Word.FLAGS] |= Flag.IN_PLACE
     if norm is not None:
         norm.fill(params, [slices.view.code])
-    params.flags.writeable = False  # it is shared
     return params
 
 
-@lru_cache(_KEPT)
 def _columns_per_thread(slices: Slices, *views: View) -> int:
     """Return how many columns a thread takes: 4 or those in 16 bytes, if each row lets it load them at once, else 1."""
     split, itemsize = slices.split, slices.view.itemsize
@@ -184,9 +173,16 @@ def _launch_teams(call: Call, name: str, params: Words, team: int) -> None:
     call.launch(name, int(params[Word.COUNT]), params, at_once=THREADS // team)
 
 
-def scale_slices(call: Call, slices: Slices, pair: Pair, norm: Norm, to: NormsTo | None = None) -> None:
-    """Scale each slice by its factor. The source of ``pair`` is scaled, which may be a copy of ``slices``."""
-    to = to or NormsTo()
+def scale_slices(  # noqa: PLR0917 (the arrays, then what to make of them)
+    call: Call, view: View, axes: Sequence[int], pair: Pair, norm: Norm, to: NormsTo | None = None
+) -> None:
+    """Scale each slice by its factor. The source of ``pair`` is scaled, which may be a copy of ``view``."""
+    axes, to = tuple(axes), to or NormsTo()
+    key = "scale", view, axes, pair, norm.kind, to[1:]
+    call.repeat(key, lambda: _scale(call, Slices.of(view, axes), pair, norm, to), norm.limit, to.norm_at)
+
+
+def _scale(call: Call, slices: Slices, pair: Pair, norm: Norm, to: NormsTo) -> None:
     parts, own = slices.in_parts(), pair.in_parts()
     count, length = parts.split.count(parts.view), parts.split.length(parts.view)
     if count == 0:
@@ -202,9 +198,7 @@ def scale_slices(call: Call, slices: Slices, pair: Pair, norm: Norm, to: NormsTo
         to.fill(params)
         _launch_rows(call, parts.view.code, params)
     else:
-        factors = call.keep(call.device.alloc(16 * count))
-        norms_of_slices(call, slices, norm, to._replace(factors_at=factors.ptr))
-        scale_by_factors(call, slices, pair, factors.ptr)
+        scale_by_factors(call, slices, pair, _make_norms(call, slices, norm, to, with_factors=True))
 
 
 def scale_by_factors(call: Call, slices: Slices, pair: Pair, factors_at: int) -> None:
@@ -261,15 +255,14 @@ def norms_of_matrices(call: Call, slices: Slices, norm: Norm, sums: str, to: Nor
     """Make the largest sum of magnitudes of the columns, or of the rows, of matrices: norms 1 and inf."""
     view, (first, second) = slices.view, slices.axes
     along, over = (first, second) if sums == "columns" else (second, first)
-    sums_of = Slices.of(view, (along,))
-    kept = [axis for axis, _ in sums_of.split.kept]
+    kept = [axis for axis, _ in Slices.of(view, (along,)).split.kept]
     lengths = [view.shape[axis] for axis in kept]
     at = kept.index(over)
     outer, middle, inner = math.prod(lengths[:at]), lengths[at], math.prod(lengths[at + 1 :])
     if outer * inner == 0:
         return
     values = call.keep(call.device.alloc(16 * max(outer * middle * inner, 1)))
-    norms_of_slices(call, sums_of, Norm.of(1.0), NormsTo(values_at=values.ptr))
+    norms_of_slices(call, view, (along,), Norm.of(1.0), NormsTo(values_at=values.ptr))
     params = argument_of([])
     norm.fill(params, [view.code])
     to.fill(params)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum, IntFlag
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -198,13 +198,18 @@ class Norm(NamedTuple):
     order: Order
     power: float
     mode: Mode = Mode.NORM
-    limit: Scalar = Scalar()
     elements: int = 0
+    limit: Scalar = Scalar()
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """All but the limit, which may differ from call to call."""
+        return self[:-1]
 
     @classmethod
     def of(cls, p: float, mode: Mode = Mode.NORM, limit: Scalar | None = None, elements: int = 0) -> Norm:
         """Return the norm of order p."""
-        return cls(_ORDERS.get(p, Order.POWER), p, mode, limit or Scalar(), elements)
+        return cls(_ORDERS.get(p, Order.POWER), p, mode, elements, limit or Scalar())
 
     def fill(self, params: Words, codes: Iterable[int]) -> None:
         """Write it to the argument of a kernel. ``codes`` are the dtypes of all that the norm is of."""
