@@ -67,7 +67,7 @@ class _Queue:
 
     #: Plans that are held.
     MOST = 16
-    #: Calls along axes whose launches are held. An argument of kernels has 4 KiB.
+    #: Calls whose launches are held. An argument of kernels has 4 KiB.
     MOST_REPEATED = 256
 
     def __init__(self, device: Device) -> None:
@@ -80,9 +80,8 @@ class _Queue:
         self.size = 0
         self.ticket: Memory | None = None
         self.plans: OrderedDict[Hashable, Plan] = OrderedDict()
-        self.repeated: OrderedDict[Hashable, list[_Launch]] = (
-            OrderedDict()
-        )  # their arguments refer to the scratch memory
+        # The launches of earlier calls. Their arguments have addresses in the scratch memory.
+        self.repeated: OrderedDict[Hashable, list[_Launch]] = OrderedDict()
 
     def room(self, nbytes: int) -> int:
         """Return the address of scratch memory."""
