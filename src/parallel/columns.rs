@@ -12,7 +12,7 @@ use super::reduce::{
 use super::rows::Rule;
 use crate::element::Scalable;
 use crate::error::{Result, vec_with_room};
-use crate::isa::{Aligned, Isa, StreamGuard, prefetch_distance};
+use crate::isa::{Aligned, Isa, StreamGuard, on_stack, prefetch_distance};
 use crate::kernel::scale_each::{FactorKind, ScaleEach};
 use crate::kernel::sum::{Abs, Largest, ROWS, ROWS_AT_ONCE, Square};
 use crate::scaled::{Factor, FromNorm, Scaled};
@@ -190,19 +190,20 @@ impl<T: Scalable> Strip<'_, T> {
     /// Scales the columns. `next`: the number of bytes to the rows that are read next, if they are to be prefetched.
     fn scale(mut self, isa: Isa, rule: Rule, next: Option<usize>, streams: bool) {
         self.copy();
-        let factors = &mut Aligned([1.0; WIDEST_STRIP]).0[..self.count()];
-        let mut then = None;
-        let is_plain = self.find_factors(isa, rule, next, factors, &mut then);
-        if self.source.is_none() && factors.iter().all(|factor| *factor == 1.0) {
-            return; // the output is right already
-        }
-        let kind = FactorKind { is_plain, rounding: rule.rounding() };
-        self.write(isa, factors, kind, streams);
-        if let Some(then) = then {
-            self.source = None;
-            let count = factors.len();
-            self.write(isa, &then[..count], kind, false);
-        }
+        on_stack::<WIDEST_STRIP, _, _>(1.0, self.count(), |factors| {
+            let mut then = None;
+            let is_plain = self.find_factors(isa, rule, next, factors, &mut then);
+            if self.source.is_none() && factors.iter().all(|factor| *factor == 1.0) {
+                return; // the output is right already
+            }
+            let kind = FactorKind { is_plain, rounding: rule.rounding() };
+            self.write(isa, factors, kind, streams);
+            if let Some(then) = then {
+                self.source = None;
+                let count = factors.len();
+                self.write(isa, &then[..count], kind, false);
+            }
+        });
     }
 
     /// Writes the columns times their factors. This is out of line, so that its stack frame does not add to that of the sums.

@@ -2,18 +2,13 @@
 
 use std::ops::Range;
 
-use crate::isa::Aligned;
+use crate::isa::on_stack;
 use crate::kernel::sum::BLOCK;
 
-/// Calls `work` with zeroed scratch memory for at least `len` elements, at most a block. There are three sizes, because clearing a
-/// whole block would cost more than the work on a few elements.
+/// Calls `work` with zeroed scratch memory for `len` elements, at most a block.
 #[inline]
 pub fn with_scratch<T: Copy, R>(zero: T, len: usize, work: impl FnOnce(&mut [T]) -> R) -> R {
-    match len {
-        0..=64 => work(&mut Aligned([zero; 64]).0),
-        65..=512 => work(&mut Aligned([zero; 512]).0),
-        _ => work(&mut Aligned([zero; BLOCK]).0),
-    }
+    on_stack::<BLOCK, _, _>(zero, len.min(BLOCK), work)
 }
 
 /// Cuts a range into blocks of `len`.

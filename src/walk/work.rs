@@ -8,7 +8,7 @@ use super::target::Target;
 use super::view::View;
 use crate::element::{Ordered, Real};
 use crate::error::Result;
-use crate::isa::{Aligned, Identity, Isa, StreamGuard};
+use crate::isa::{Identity, Isa, StreamGuard, on_stack};
 use crate::kernel::clip::{AnyOutside, Clip, ClipEach};
 use crate::kernel::map::{AnyChange, Map};
 use crate::kernel::scale::Scale;
@@ -58,13 +58,14 @@ pub fn stream_made<T: Ordered>(
     to: &mut [T],
     mut make: impl FnMut(Range<usize>, &[T], &mut [T]),
 ) {
-    let Aligned(made) = &mut Aligned([T::ZERO; STREAMED_PART]);
-    let parts = from.chunks(STREAMED_PART).zip(to.chunks_mut(STREAMED_PART));
-    for (begin, (from, to)) in (0..).step_by(STREAMED_PART).zip(parts) {
-        let made = &mut made[..from.len()];
-        make(begin..begin + from.len(), from, made);
-        isa.stream(guard, made, to, Identity);
-    }
+    on_stack::<STREAMED_PART, _, _>(T::ZERO, from.len().min(STREAMED_PART), |made| {
+        let parts = from.chunks(STREAMED_PART).zip(to.chunks_mut(STREAMED_PART));
+        for (begin, (from, to)) in (0..).step_by(STREAMED_PART).zip(parts) {
+            let made = &mut made[..from.len()];
+            make(begin..begin + from.len(), from, made);
+            isa.stream(guard, made, to, Identity);
+        }
+    });
 }
 
 /// Work that applies one function to all elements.

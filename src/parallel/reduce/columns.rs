@@ -7,7 +7,7 @@ use super::order::{Order, Reduction};
 use super::pass::{CHUNK, norms_of_slices, with_direct_term, with_term};
 use crate::element::Element;
 use crate::error::{Result, vec_with_room};
-use crate::isa::{Aligned, Isa, LINE};
+use crate::isa::{Aligned, Isa, LINE, on_stack};
 use crate::kernel::max::MaxRow;
 use crate::kernel::rows::PlainNorms;
 use crate::kernel::sum::{Abs, AddDenseRows, AddRows, BLOCK, FoldRows, ROWS, ROWS_AT_ONCE, Term, Total};
@@ -172,9 +172,10 @@ fn reduce_columns<const PIECE: usize, T: Element, A: Copy + Default + Send, N: S
             pieces.map(move |(i, norms)| (matrix * width + i * in_piece, norms))
         });
         return crew.each(bytes, pieces, |(first, norms)| {
-            let accumulators = &mut Aligned([A::default(); PIECE]).0[..norms.len()];
-            reduce(first, 0..len, accumulators);
-            finish(first, accumulators, norms);
+            on_stack::<PIECE, _, _>(A::default(), norms.len(), |accumulators| {
+                reduce(first, 0..len, accumulators);
+                finish(first, accumulators, norms);
+            });
         });
     }
     // The results of a piece of columns follow each other, run by run. A piece has columns of one matrix, if they are wide.
@@ -287,11 +288,12 @@ pub(in crate::parallel) fn sum_columns<T: Element>(
         }
         return;
     }
-    let totals = &mut Aligned([Total::default(); WIDEST_STRIP]).0[..sums.len()];
-    for (range, totals) in matrices.zip(totals.chunks_mut(width)) {
-        add_columns(isa, range, rows, next, term, totals);
-    }
-    sums.iter_mut().zip(&*totals).for_each(|(sum, total)| *sum = total.value());
+    on_stack::<WIDEST_STRIP, _, _>(Total::default(), sums.len(), |totals| {
+        for (range, totals) in matrices.zip(totals.chunks_mut(width)) {
+            add_columns(isa, range, rows, next, term, totals);
+        }
+        sums.iter_mut().zip(&*totals).for_each(|(sum, total)| *sum = total.value());
+    });
 }
 
 /// Whether all columns whose sum of squares is 0 consist of zeros, for at most [`WIDEST_STRIP`] columns. `add_sizes` adds up the
@@ -309,9 +311,10 @@ pub(in crate::parallel) fn has_exact_zero_columns<T: Element>(
     if sums.iter().filter(|sum| **sum == 0.0).count() * IN_LINE < sums.len() {
         return false;
     }
-    let sizes = &mut [0.0; WIDEST_STRIP][..sums.len()];
-    add_sizes(sizes);
-    sums.iter().zip(sizes).all(|(sum, size)| *sum != 0.0 || *size == 0.0)
+    on_stack::<WIDEST_STRIP, _, _>(0.0, sums.len(), |sizes| {
+        add_sizes(sizes);
+        sums.iter().zip(sizes).all(|(sum, size)| *sum != 0.0 || *size == 0.0)
+    })
 }
 
 /// Adds rows to one total per column, at most [`WIDE`] columns. `next`: see [`AddRows`].
@@ -324,7 +327,6 @@ fn add_columns<T: Element>(
     totals: &mut [Total],
 ) {
     with_scratch(0.0, totals.len(), |sums| {
-        let sums = &mut sums[..totals.len()];
         for from in range.clone().step_by(ROWS) {
             add_rows(isa, from..range.end.min(from + ROWS), rows, next, term, sums);
             isa.run(FoldRows { totals: &mut *totals, sums: &mut *sums });
