@@ -402,9 +402,9 @@ pub const LINE: usize = 64;
 #[repr(align(64))]
 pub struct Aligned<A>(pub A);
 
-/// Calls `work` with `len` elements on the stack, at most `N`, that are all `value`. No other elements are written, and none are
-/// moved: the compiler builds an array of values before it copies the array to an aligned place. Copies of 8 KiB and more on the
-/// stack take microseconds on AMD's Zen 3.
+/// Calls `work` with `len` elements on the stack, at most `N`, that are all `value`. No other elements are written. The compiler
+/// may build an initialized array elsewhere and then copy it to its aligned place. Copies of 8 KiB on the stack take microseconds
+/// on AMD's Zen 3.
 #[expect(unsafe_code, reason = "elements that are not used stay uninitialized")]
 #[inline]
 pub fn on_stack<const N: usize, T: Copy, R>(value: T, len: usize, work: impl FnOnce(&mut [T]) -> R) -> R {

@@ -205,13 +205,14 @@ def test_a_repeated_call_makes_the_launches_of_the_first_one(gpu, name, in_place
     t = [gpu.array(x[0]), gpu.array(x[1])]
     out = t if in_place else [gpu.array(np.zeros_like(x[0])) for _ in t]
     own = np.empty_like(x[0])
-    made = []
+    made, results = [], []  # the results are kept, so that each has an address of its own
     for k, limit in enumerate([1.0, 1.0, 2.0, gpu.array(np.array(0.5)), 1.0]):
         for i in (0, 1):
             write(gpu, [t[i]], [x[k % 4]])
             gpu.reset()
             got = call(t[i], limit, out[i])
             assert_same(gpu, got, call(x[k % 4], 0.5 if k == 3 else limit, own), f"{name}, call {k}")
+            results.append(got)
             made.append(gpu.launches[:])
     assert len(set(map(tuple, made))) == 1
 
@@ -233,9 +234,46 @@ def test_launches_are_not_repeated_with_scratch_memory_that_was_given_back(gpu):
         gc.norm(gpu.array(before), axis=0)
         assert_same(gpu, gc.clip_by_norm(t, 1.0, axes=0), expected)
         (queue,) = _queue._queues.values()
-        begin, end = queue.scratch.ptr, queue.scratch.ptr + queue.size
-        parts = [words[_words.Word.PARTS_AT] for made in queue.repeated.values() for _, _, words, _ in made]
-        assert all(begin <= at < end for at in parts if at)
+        assert_in_scratch_memory(queue)
+
+
+def assert_in_scratch_memory(queue):
+    """All factors and sums of the launches that are held lie in the scratch memory."""
+    words = [launch.words for made in queue.repeated.values() for launch in made]
+    places = [own[word] for own in words for word in (_words.Word.PARTS_AT, _words.Word.FACTORS_AT) if own[word]]
+    assert places
+    assert all(queue.scratch.ptr <= at < queue.scratch.ptr + queue.size for at in places)
+
+
+def test_other_calls_on_one_array_have_their_own_launches(gpu):
+    x = np.random.default_rng(6).standard_normal((40, 33)).astype(np.float32)
+    t = gpu.array(x)
+    calls = [
+        *(lambda a, axis=axis: gc.clip_by_norm(a, 1.0, axis) for axis in (0, 1, (0, 1), ())),
+        *(lambda a, axis=axis, p=p: gc.norm(a, p, axis) for axis in (0, 1) for p in (1, 2, 3, np.inf)),
+        *(lambda a, axis=axis, p=p: gc.normalize(a, p, axis) for axis in (0, 1) for p in (1, 2)),
+        *(lambda a, high=high: gc.clip_by_value(a, -0.1, high) for high in (0.1, 0.2, None)),
+        lambda a: gc.clip_by_average_norm(a, 1e-3),
+        lambda a: gc.norm(a, 1, (0, 1)),
+    ]
+    for _ in range(3):
+        for k, call in enumerate(calls):
+            assert_same(gpu, call(t), call(x), f"call {k}")
+
+
+def test_norms_of_rows_take_no_scratch_memory(gpu):
+    gc.norm(gpu.array(np.ones((9000, 2), np.float32)), axis=1)
+    (queue,) = _queue._queues.values()
+    assert queue.scratch is None
+
+
+def test_each_parameter_of_a_model_has_a_plan(gpu, monkeypatch):
+    arrays = [gpu.array(np.ones(n, np.float32)) for n in range(1, 41)]
+    for t in arrays:
+        gc.clip_by_norm(t, 1.0, out=t)
+    monkeypatch.setattr(_list, "Plan", None)
+    for t in arrays:
+        gc.clip_by_norm(t, 1.0, out=t)
 
 
 def test_what_is_held_has_a_bound(gpu):
@@ -415,6 +453,18 @@ def test_a_graph_clips_what_the_arrays_hold_when_it_runs(gpu, monkeypatch, n, p)
         assert_same(gpu, on_device, clipped)
         held = [thing for call in _queue._captured for thing in call.kept if hasattr(thing, "data")]
         assert [float(gpu.get(thing)) for thing in held if thing.data.ptr == address] == [norm]
+
+
+@on_host
+def test_launches_are_not_repeated_with_scratch_memory_of_a_graph(gpu, monkeypatch):
+    x = np.random.default_rng(7).standard_normal((70, 33)).astype(np.float32)
+    t = gpu.array(x)
+    gc.clip_by_norm(t, 1.0, axes=0)
+    with monkeypatch.context() as patch, Graph(patch, _device.device_of(t)):
+        gc.clip_by_norm(t, 1.0, axes=0)
+    assert_same(gpu, gc.clip_by_norm(t, 1.0, axes=0), gc.clip_by_norm(x, 1.0, axes=0))
+    (queue,) = _queue._queues.values()
+    assert_in_scratch_memory(queue)
 
 
 @on_host

@@ -282,10 +282,11 @@ def run_list(
     device, queue = call.device, call.queue
     other = None if scaled is None or scaled is tensors else scaled.key
     key = tensors.key, other, scaled is None, norm.order, norm.power, norm.mode, norm.elements, used is None
-    plan = queue.plans.pop(key, None) or Plan(call, tensors, norm, scaled, is_given=used is not None)
-    queue.plans[key] = plan  # as the newest one
-    if len(queue.plans) > queue.MOST:
-        queue.plans.popitem(last=False)
+    plans, most = (queue.plans, queue.MOST) if len(tensors.lengths) > 1 else (queue.plans_of_one, queue.MOST_REPEATED)
+    plan = plans.pop(key, None) or Plan(call, tensors, norm, scaled, is_given=used is not None)
+    plans[key] = plan  # as the newest one
+    if len(plans) > most:
+        plans.popitem(last=False)
 
     states = STATE_WORDS * (plan.groups if each else 1)
     room = queue.room(8 * (states + sum(plan.results)))

@@ -65,9 +65,10 @@ class _Queue:
     launches of two host threads apart.
     """
 
-    #: Plans that are held.
+    #: Plans of lists that are held. Each may have a table on the device.
     MOST = 16
-    #: Calls whose launches are held. An argument of kernels has 4 KiB.
+    #: Plans of one array, and other calls whose launches are held: more than a model has parameters, as each may be
+    #: clipped by a call of its own. An argument of kernels has 4 KiB.
     MOST_REPEATED = 256
 
     def __init__(self, device: Device) -> None:
@@ -80,6 +81,7 @@ class _Queue:
         self.size = 0
         self.ticket: Memory | None = None
         self.plans: OrderedDict[Hashable, Plan] = OrderedDict()
+        self.plans_of_one: OrderedDict[Hashable, Plan] = OrderedDict()
         # The launches of earlier calls. Their arguments have addresses in the scratch memory.
         self.repeated: OrderedDict[Hashable, list[_Launch]] = OrderedDict()
 
@@ -106,7 +108,7 @@ class _Queue:
         """
         other = _Queue(self.device)
         other.scratch, other.size, other.ticket = self.scratch, self.size, self.ticket
-        other.plans = self.plans.copy()
+        other.plans, other.plans_of_one = self.plans.copy(), self.plans_of_one.copy()
         self.scratch, self.size, self.ticket = None, 0, None
         self.repeated.clear()
         return other
@@ -162,7 +164,8 @@ class Call:
         self.queue = self._shared
         self._holds = False  # the stream's lock
         self.kept: list[Any] = []
-        self._made: list[_Launch] = []
+        #: The launches of `repeat` so far; None outside of it.
+        self._made: list[_Launch] | None = None
 
     def __enter__(self) -> Call:  # noqa: PYI034 (Self is Python 3.11's)
         self._current.__enter__()
@@ -221,16 +224,19 @@ class Call:
         argument = self.device.argument(params)
         made = _Launch(self.device.function(name), self.grid(items, at_once), params.data, argument)
         self.device.launch(made.function, made.grid, THREADS, argument)
-        self._made.append(made)
+        if self._made is not None:
+            self._made.append(made)
 
     def repeat(self, key: Hashable, make: Callable[[], object], limit: Scalar | None = None, norm_at: int = 0) -> None:
         """Make launches. A call with the key of an earlier one repeats that one's, with its own limit and output."""
         repeated = self.queue.repeated
         known = repeated.pop(key, None)
         if known is None:
-            self._made = []
-            make()
-            known, self._made = self._made, []
+            known = self._made = []
+            try:
+                make()
+            finally:
+                self._made = None
             if not known:  # a list has a plan of its own
                 return
         else:

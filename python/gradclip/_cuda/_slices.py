@@ -66,7 +66,7 @@ def norms_of_slices(call: Call, view: View, axes: Sequence[int], norm: Norm, to:
 
 
 def _make_norms(call: Call, slices: Slices, norm: Norm, to: NormsTo, *, with_factors: bool = False) -> int:
-    """Make norms of slices, and return the address of their factors."""
+    """Make norms of slices, and their factors if asked to. Return the address of the factors."""
     columns = slices.are_columns
     if norm.order is Order.TWO and not columns:
         slices = slices.in_parts()
@@ -82,13 +82,14 @@ def _make_norms(call: Call, slices: Slices, norm: Norm, to: NormsTo, *, with_fac
     in_runs = columns and length > 0 and norm.order in {Order.ONE, Order.TWO, Order.SIMPLE}
     run = min(run_of(count), length)
     runs = -(-length // run) if in_runs else 0
-    room = call.queue.room(16 * count * (1 + runs))  # for factors, and for the sums of runs
+    factors, sums = 16 * count * with_factors, 16 * count * runs  # bytes
+    room = call.queue.room(factors + sums) if factors + sums else 0
     if with_factors:
         to = to._replace(factors_at=room)
     params = _params_of(slices, norm=norm)
     to.fill(params)
     if in_runs:
-        params[Word.RUN], params[Word.PARTS_AT] = run, room + 16 * count
+        params[Word.RUN], params[Word.PARTS_AT] = run, room + factors
         if norm.order is Order.TWO and view.code in REAL:
             per_thread = _columns_per_thread(slices, view)
             name = f"columns_of<{TYPES[view.code]}, {per_thread}>"
