@@ -123,7 +123,7 @@ const PANICS: [&str; 7] =
 /// The modules with unsafe code, besides the parts of `py/array`.
 const UNSAFE: [&str; 3] = ["isa.rs", "parallel/crew.rs", "py/array.rs"];
 
-/// Lines that index, which panics out of range, in files other than those of `LOOPS`: file, text of the line, and why it is in range.
+/// Lines that index, which panics out of range, in other files than `LOOPS` has: file, text of the line, why it is in range.
 const INDEXED: [(&str, &str, &str); 24] = [
     ("isa.rs", "let room = &mut room[..len];", "callers ask for no more elements than there are"),
     ("py/array/fields.rs", "let number = Dtype::ALL[i].number();", "at compile time"),
