@@ -50,11 +50,11 @@ class _Launch(NamedTuple):
     function: Any
     grid: int
     words: memoryview
-    """Of the argument."""
+    """The words of the argument."""
     argument: Any
 
 
-#: The words of an argument that differ from call to call.
+#: Words that differ between calls with the same key.
 _LIMIT, _LIMIT_AT, _LIMIT_DTYPE, _NORM_AT = map(int, (Word.LIMIT, Word.LIMIT_AT, Word.LIMIT_DTYPE, Word.NORM_AT))
 
 
@@ -228,7 +228,7 @@ class Call:
             self._made.append(made)
 
     def repeat(self, key: Hashable, make: Callable[[], object], limit: Scalar | None = None, norm_at: int = 0) -> None:
-        """Make launches. A call with the key of an earlier one repeats that one's, with its own limit and output."""
+        """Make launches, or repeat those of an earlier call with the same key, with the limit and output of this call."""
         repeated = self.queue.repeated
         known = repeated.pop(key, None)
         if known is None:
