@@ -228,7 +228,7 @@ class Call:
             self._made.append(made)
 
     def repeat(self, key: Hashable, make: Callable[[], object], limit: Scalar | None = None, norm_at: int = 0) -> None:
-        """Make launches, or repeat those of an earlier call with the same key, with the limit and output of this call."""
+        """Make launches, or repeat those of an earlier call with the same key, with this call's limit and output."""
         repeated = self.queue.repeated
         known = repeated.pop(key, None)
         if known is None:
