@@ -65,6 +65,8 @@ namespace shim {
 constexpr unsigned WARP = 32;
 constexpr unsigned MOST_THREADS = 1024;
 constexpr size_t STACK = 256 * 1024;
+// Between the ends of two stacks, in bytes: an odd number of cache lines, or all stacks would share the same few lines of a cache.
+constexpr size_t STAGGER = 11 * 64;
 
 // a place to go on from
 struct Context {
@@ -155,7 +157,7 @@ void start() {
 }
 
 void prepare(Fiber& fiber) {
-    if (!fiber.stack) fiber.stack = (char*)aligned_alloc(64, STACK);
+    if (!fiber.stack) fiber.stack = (char*)aligned_alloc(64, STACK + 64 * STAGGER) + (&fiber - fibers) % 64 * STAGGER;
     fiber.state = RUNS;
     fiber.context.bottom = fiber.stack;
     fiber.context.size = STACK;
@@ -183,22 +185,23 @@ void wait(State state, int line, unsigned mask = 0xffffffff, unsigned distance =
     change(current->context, scheduler, false);
 }
 
-// Calls `take(i, given)` for each thread of `mask` that has not left, with what it gives. All wait once more then, so that none
+// What the threads of `mask` that have not left give each other: `take(warp)` reads it. All wait once more then, so that none
 // gives anything new before the others have taken this.
 template <class Take>
 void exchange(unsigned mask, unsigned long long given, int line, const Take& take, unsigned distance = 0) {
     current->given = given;
     wait(AT_WARP, line, mask, distance);
-    const Fiber* warp = fibers + threadIdx.x / WARP * WARP;
-    for (unsigned i = 0; i < WARP; i++) {
-        if (mask >> i & 1 && warp[i].state != DONE) take(i, warp[i].given);
-    }
+    take(fibers + threadIdx.x / WARP * WARP);
     wait(AT_WARP, line, mask);
 }
 
 unsigned ballot(unsigned mask, bool vote, int line) {
     unsigned votes = 0;
-    exchange(mask, vote, line, [&](unsigned i, unsigned long long given) { votes |= unsigned(given) << i; });
+    exchange(mask, vote, line, [&](const Fiber* warp) {
+        for (unsigned i = 0; i < WARP; i++) {
+            if (mask >> i & 1 && warp[i].state != DONE) votes |= unsigned(warp[i].given) << i;
+        }
+    });
     return votes;
 }
 
@@ -207,8 +210,8 @@ template <class X> X shuffle_xor(unsigned mask, X own, unsigned distance, int li
     static_assert(sizeof(X) == 8);
     unsigned long long found = ~0ull;
     const unsigned other = threadIdx.x % WARP ^ distance;
-    exchange(mask, shim_bits<unsigned long long>(own), line, [&](unsigned i, unsigned long long given) {
-        if (i == other) found = given;
+    exchange(mask, shim_bits<unsigned long long>(own), line, [&](const Fiber* warp) {
+        if (mask >> other & 1 && warp[other].state != DONE) found = warp[other].given;
     }, distance);
     return shim_bits<X>(found);
 }
@@ -225,25 +228,31 @@ bool run_warp(unsigned first, unsigned count) {
             threadIdx.x = thread;
             change(scheduler, current->context, false);
         }
-        bool any = false;
+        unsigned alive = 0, waiting = 0;
         for (unsigned i = 0; i < count; i++) {
-            const Fiber& own = fibers[first + i];
-            if (own.state != AT_WARP) continue;
-            any = true;
-            for (unsigned j = 0; j < count; j++) {
-                const Fiber& other = fibers[first + j];
-                bool is_same = other.state == AT_WARP && other.line == own.line && other.mask == own.mask;
-                is_same = is_same && other.distance == own.distance;
-                if (!(own.mask >> j & 1) || other.state == DONE || is_same) continue;
+            alive |= unsigned(fibers[first + i].state != DONE) << i;
+            waiting |= unsigned(fibers[first + i].state == AT_WARP) << i;
+        }
+        if (!waiting) return true;
+        for (unsigned unchecked = waiting; unchecked;) {
+            const Fiber& own = fibers[first + __builtin_ctz(unchecked)];
+            unsigned together = 0;
+            for (unsigned i = 0; i < count; i++) {
+                const Fiber& other = fibers[first + i];
+                bool is_same = other.line == own.line && other.mask == own.mask && other.distance == own.distance;
+                together |= unsigned(is_same) << i & waiting;
+            }
+            if (own.mask & alive & ~together) {
                 snprintf(message, sizeof(message), "block %u: threads of a warp wait at different barriers, line %d",
                          blockIdx.x, own.line);
                 return false;
             }
-            if (own.mask >> i & 1) continue;
-            snprintf(message, sizeof(message), "block %u: a thread waits for others only, line %d", blockIdx.x, own.line);
-            return false;
+            if (together & ~own.mask) {
+                snprintf(message, sizeof(message), "block %u: a thread waits for others only, line %d", blockIdx.x, own.line);
+                return false;
+            }
+            unchecked &= ~together;
         }
-        if (!any) return true;
         // Those that wait together go on, as far as they get, before any others: so they see what the others have not written.
         unsigned released = 0;
         for (unsigned i = 0; i < count && !released; i++) {
@@ -303,8 +312,10 @@ inline const char* launch(void (*kernel)(const void*), const void* params, unsig
 #define __ballot_sync(mask, vote) shim::ballot(mask, vote, __LINE__)
 #define __shfl_xor_sync(mask, own, distance) shim::shuffle_xor(mask, own, distance, __LINE__)
 
-#define SHIM_LAUNCHER(function, ...)                                                                              \
-    extern "C" const char* function(const Params* params, unsigned grid, unsigned block, int backward) {        \
-        shim::backward = backward;                                                                              \
-        return shim::launch([](const void* p) { __VA_ARGS__(*(const Params*)p); }, params, grid, block);         \
+#define SHIM_EXPORTED extern "C" __attribute__((visibility("default")))
+
+#define SHIM_LAUNCHER(function, ...)                                                                           \
+    SHIM_EXPORTED const char* function(const Params* params, unsigned grid, unsigned block, int backward) {    \
+        shim::backward = backward;                                                                             \
+        return shim::launch([](const void* p) { __VA_ARGS__(*(const Params*)p); }, params, grid, block);       \
     }

@@ -20,7 +20,9 @@ PARAMS = 480
 MOST_THREADS = 256
 
 _COMPILER = os.environ.get("CXX", "g++")
-_FLAGS = ["-std=c++17", "-O2", "-ffp-contract=off", "-fno-strict-aliasing", "-shared", "-fPIC", "-w"]
+# -O1, because it compiles in half the time that -O2 takes, and the tests run as fast.
+_FLAGS = ["-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-w"]
+_FLAGS += ["-shared", "-fPIC", "-fvisibility=hidden"]
 _SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g", "-O1"]
 
 
