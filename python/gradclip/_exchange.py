@@ -28,7 +28,6 @@ import contextlib
 import math
 import os
 import re
-import struct
 import sys
 import zlib
 from functools import cached_property, lru_cache
@@ -60,10 +59,6 @@ _MOST_DATA = _LENGTH - _DATA
 _NO_ERRORS = (0.0,) * 6
 _ARGUMENTS = slice(9, 15)
 _NORMS = 15
-_HEAD = struct.Struct(f"{_NORMS}d")
-_COUNT = struct.Struct("d")
-#: The numbers before the number of norms of a rank that cannot tell its arguments.
-_NO_HEAD = _HEAD.pack(1.0, *(0.0,) * (_NORMS - 1))
 _AGREED = ("comm", "ord", "clip_norm", "use_norm", "replicated", "the other options")
 #: What stands for ``use_norm=None`` in a message.
 NO_NORM = -1.0
@@ -88,11 +83,23 @@ def stamp(*arguments: Any) -> float:
 
 
 @lru_cache(maxsize=256)
-def _head(function: str, numbers: tuple[float, float, float], kind: Any, options: tuple[Any, ...]) -> bytes:
-    """Return the numbers of a message before the number of norms, for arguments that must agree on all ranks."""
+def _blank(function: str, numbers: tuple[float, float, float], kind: Any, options: tuple[Any, ...]) -> Array:
+    """Return a message without sums, to be copied, with the arguments that must agree on all ranks."""
     agreed = (stamp(function), *numbers, stamp(kind), stamp(options))
     mark = stamp(VERSION, *agreed)
-    return _HEAD.pack(1.0, mark, mark**2, *_NO_ERRORS, *agreed)
+    return _message(mark, mark**2, *_NO_ERRORS, *agreed)
+
+
+def _message(*numbers: float) -> Array:
+    """Return a message of one rank that begins with these numbers."""
+    message = np.zeros(_LENGTH)
+    message[: 1 + len(numbers)] = (1.0, *numbers)
+    message.flags.writeable = False
+    return message
+
+
+#: The message of a rank that cannot tell its arguments.
+_UNKNOWN = _message()
 
 
 class Share:
@@ -107,7 +114,7 @@ class Share:
         if comm is not None:
             self.groups, self.wrong = _groups_of(self.prefix, comm)
         self.order = 2.0
-        self.head = _NO_HEAD
+        self.blank = _UNKNOWN
         #: The names of the options that must agree.
         self.options: tuple[str, ...] = ()
         self.is_done = False
@@ -131,7 +138,7 @@ class Share:
         kind = () if replicated is None else _kind_of(replicated)
         # The sum with 0.0 makes 0.0 of -0.0, which is equal, but has another stamp. One NaN is found in the cache.
         numbers = (order, clip_norm + 0.0, math.nan if math.isnan(use_norm) else use_norm + 0.0)
-        self.head = _head(self.function, numbers, kind, tuple(options.values()))
+        self.blank = _blank(self.function, numbers, kind, tuple(options.values()))
 
     @property
     def all_ranks(self) -> float:
@@ -183,8 +190,9 @@ class Share:
     ) -> tuple[Array, float, _Failure | None]:
         """Merge what the ranks of one group have. ``buffer`` is for the second messages of all ranks."""
         size = data.size
-        own = self.head + _COUNT.pack(norms)
-        message = np.frombuffer(bytearray(own + _COUNT.pack(elements)).ljust(8 * _LENGTH, b"\0"))
+        message = self.blank.copy()
+        message[_NORMS], message[_ELEMENTS] = norms, elements
+        own = message[:_ELEMENTS].tobytes()
         is_short = size <= _MOST_DATA
         if failed is not None:
             failed.write(message)

@@ -625,15 +625,15 @@ class TestFaults:
                     ranks.raise_again(error)
 
     def test_another_version(self, monkeypatch):
-        """Each rank is a thread here, which makes the head of its messages once."""
-        versions, lock, original = iter((1, 2)), threading.Lock(), _exchange._head.__wrapped__  # noqa: SLF001
+        """Each rank is a thread here, which makes the blank of its messages once."""
+        versions, lock, original = iter((1, 2)), threading.Lock(), _exchange._blank.__wrapped__  # noqa: SLF001
 
-        def head(*arguments):
+        def blank(*arguments):
             with lock:
                 monkeypatch.setattr(_exchange, "VERSION", next(versions))
                 return original(*arguments)
 
-        monkeypatch.setattr(_exchange, "_head", head)
+        monkeypatch.setattr(_exchange, "_blank", blank)
         for error in on_each([[np.ones(2)]] * 2, lambda own, comm: gc.global_norm(own, comm=comm)):
             with pytest.raises(ValueError, match="comm: found ranks with another version of gradclip"):
                 ranks.raise_again(error)
