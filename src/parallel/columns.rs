@@ -313,7 +313,7 @@ impl<T: Scalable> ReadRows<T> for Strip<'_, T> {
         array::from_fn(|i| self.row(at + i))
     }
 
-    fn dense(&self, range: Range<usize>) -> Option<&[T]> {
+    fn dense(&mut self, range: Range<usize>) -> Option<&[T]> {
         let data = match (self.source, &self.output) {
             (None, Output::Whole(matrices)) => &**matrices,
             (source, _) => source.filter(|_| self.width * T::PARTS == self.shape[1])?,

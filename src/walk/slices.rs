@@ -104,6 +104,15 @@ impl<'a, T: Element> Slices<'a, T> {
         self.memory.block(self.start + self.reduced.offset(element), &self.kept, range, scratch)
     }
 
+    /// Copies a [`Slices::row`].
+    pub fn copy_row(&self, element: usize, range: Range<usize>, to: &mut [T]) {
+        let start = self.start + self.reduced.offset(element);
+        match self.memory.contiguous(start, &self.kept, &range) {
+            Some(row) => to.copy_from_slice(row),
+            None => self.memory.gather(start, &self.kept, range, to),
+        }
+    }
+
     /// Calls `visit` with elements `range` of each of the slices `at`. Unless they are contiguous, they are gathered, at most
     /// [`GATHERED_AT_ONCE`] of each slice: one element of all slices after the other, because slices may lie side by side.
     #[inline]

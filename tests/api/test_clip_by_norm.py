@@ -116,6 +116,28 @@ def test_long_slices_are_scaled_each_by_its_own_factor(dtype, shape):
 
 
 @dtypes
+@looped("odd", [math.nan, math.inf, -math.inf])
+def test_a_column_that_is_not_finite_changes_no_other(dtype, odd):
+    """Near and far neighbours of columns whose factor is NaN, 0 or 1, in outputs of all kinds."""
+    x = cast(np.random.default_rng(4).standard_normal((9, 200)), dtype)
+    limit = float(np.median(gc.norm(x, axis=0)))
+    for options in (
+        *({"nonfinite": option} for option in ("propagate", "zero", "keep")),
+        *({"nonfinite": option, "strict": True} for option in ("propagate", "zero")),
+    ):
+        expected = gc.clip_by_norm(x, limit, 0, **options)
+        y = x.copy()
+        y[4, 70] = y[:, 130] = odd
+        for i in (70, 130):
+            expected[:, i] = gc.clip_by_norm(y[:, i].copy(), limit, **options)
+        in_place, out = y.copy(), np.empty((9, 400), dtype)[:, ::2]
+        gc.clip_by_norm(in_place, limit, 0, out=in_place, **options)
+        gc.clip_by_norm(y, limit, 0, out=out, **options)
+        for result in (in_place, out, gc.clip_by_norm(y, limit, 0, **options)):
+            assert same_bits(result, expected), options
+
+
+@dtypes
 def test_signs_are_kept(dtype):
     x = numbers([-3.0, 4.0, -0.0, 0.0, -oracle.tiny(dtype), 0.0], dtype)
     for result in (gc.clip_by_norm(x, 1e-20), gc.clip_by_average_norm(x, 1e-20), gc.clip_by_norm(x, 1e-20, axes=())):

@@ -374,6 +374,18 @@ def test_rows_have_the_bits_of_single_arrays(dtype, p, length):
         assert same_bits(gc.norm(x, p, axis=1), np.array([gc.norm(row, p) for row in x], norm_dtype(dtype)))
 
 
+@all_dtypes
+@looped("width", [1, 2, 3, 5, 16])
+def test_short_rows_with_others_between_have_the_bits_of_dense_rows(dtype, width):
+    """Those of some dtypes are converted with the elements between them, up to a distance."""
+    rng = np.random.default_rng(width)
+    for distance in (width, 2 * width, 2 * width + 1, 2 * width + 63, 2 * width + 64, 2 * width + 65, 300):
+        x = cast(rng.integers(0, 2, (150, distance)) * rng.uniform(0, 60, (150, distance)), dtype)
+        for rows in (x[:, :width], x[1:, distance - width :], x[::-1, :width]):
+            for p in (1, 2):
+                assert same_bits(gc.norm(rows, p, 1), gc.norm(np.ascontiguousarray(rows), p, 1)), distance
+
+
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "c8", "i4"])
 @pytest.mark.parametrize("ord", [1, 2, 3, np.inf])
 def test_columns_of_several_wide_matrices_have_the_bits_of_each_matrix(dtype, ord):

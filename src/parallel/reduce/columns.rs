@@ -10,7 +10,9 @@ use crate::error::{Result, vec_with_room};
 use crate::isa::{Aligned, Isa, LINE, on_stack};
 use crate::kernel::max::MaxRow;
 use crate::kernel::rows::PlainNorms;
-use crate::kernel::sum::{Abs, AddDenseRows, AddRows, BLOCK, FoldRows, ROWS, ROWS_AT_ONCE, Term, Total};
+use crate::kernel::sum::{
+    Abs, AddDenseRows, AddRows, BLOCK, FoldRows, ROWS, ROWS_AT_ONCE, Term, Total, has_strips,
+};
 use crate::parallel::Crew;
 use crate::scaled::{FromNorm, Scaled};
 use crate::walk::{Slices, with_scratch};
@@ -209,10 +211,8 @@ fn reduce_columns<const PIECE: usize, T: Element, A: Copy + Default + Send, N: S
 pub(in crate::parallel) trait ReadRows<T> {
     /// `N` rows from number `at` on, at most [`ROWS_AT_ONCE`].
     fn read<const N: usize>(&mut self, at: usize) -> [&[T]; N];
-    /// The rows with these numbers, if they follow each other in memory.
-    fn dense(&self, _: Range<usize>) -> Option<&[T]> {
-        None
-    }
+    /// The rows with these numbers, one after the other, if that takes less time than [`ReadRows::read`].
+    fn dense(&mut self, range: Range<usize>) -> Option<&[T]>;
 }
 
 /// Rows of the array itself. `gathered` has room for the rows that are read at a time. It is empty if the elements of each row
@@ -246,8 +246,20 @@ impl<T: Element> ReadRows<T> for Rows<'_, T> {
         })
     }
 
-    fn dense(&self, range: Range<usize>) -> Option<&[T]> {
-        self.slices.dense_rows(range, &self.columns)
+    fn dense(&mut self, range: Range<usize>) -> Option<&[T]> {
+        let (slices, columns) = (self.slices, &self.columns);
+        if let Some(rows) = slices.dense_rows(range.clone(), columns) {
+            return Some(rows);
+        }
+        // Short rows are copied, because a call of the kernel for each four of them takes longer.
+        if !has_strips::<T>(columns.len()) {
+            return None;
+        }
+        let copied = self.gathered.as_flattened_mut().get_mut(..range.len() * columns.len())?;
+        for (at, to) in range.zip(copied.chunks_mut(columns.len().max(1))) {
+            slices.copy_row(at, columns.clone(), to);
+        }
+        Some(copied)
     }
 }
 
@@ -268,6 +280,12 @@ impl<T: Element> ReadRows<f64> for WidenedRows<'_, '_, T> {
             self.pass.widen(self.isa, row, widened, self.limb);
             &*widened
         })
+    }
+
+    fn dense(&mut self, range: Range<usize>) -> Option<&[f64]> {
+        let widened = self.widened.as_flattened_mut().get_mut(..range.len() * self.rows.columns.len())?;
+        self.pass.widen(self.isa, self.rows.dense(range)?, widened, self.limb);
+        Some(widened)
     }
 }
 

@@ -325,6 +325,9 @@ pub(in crate::parallel) fn row_sums<T: Element>(
     });
 }
 
+/// Elements between two short rows that are converted with them. A call of the kernel for each row, 50 ns, takes longer.
+const CONVERTED_BETWEEN: usize = 64;
+
 /// [`row_sums`] of elements that are converted first: several rows at a time, unless many other elements lie between them.
 fn row_sums_converted<T: Element, S: Element>(
     isa: Isa,
@@ -334,7 +337,7 @@ fn row_sums_converted<T: Element, S: Element>(
     sums: &mut [f64],
     convert: impl Fn(&[T], &mut [S]),
 ) {
-    let rows = if step <= 2 * len { 1 + (BLOCK - len) / step } else { 1 };
+    let rows = if step <= 2 * len + CONVERTED_BETWEEN { 1 + (BLOCK - len) / step } else { 1 };
     let longest = rows.min(sums.len()).saturating_sub(1) * step + len;
     with_scratch(S::ZERO, longest, |scratch| {
         for (sums, from) in sums.chunks_mut(rows).zip((0..).step_by(rows * step)) {
