@@ -386,6 +386,21 @@ def test_short_rows_with_others_between_have_the_bits_of_dense_rows(dtype, width
                 assert same_bits(gc.norm(rows, p, 1), gc.norm(np.ascontiguousarray(rows), p, 1)), distance
 
 
+@all_dtypes
+@looped("width", [4, 5, 16, 31, 32, 33, 64, 65])
+def test_columns_of_views_have_the_bits_of_dense_columns(dtype, width):
+    """Rows of a narrow view are copied, those of a wide one are read where they are; in memory of all kinds."""
+    rng = np.random.default_rng(width)
+    x = cast(rng.integers(0, 2, (400, 2 * width)) * rng.uniform(0, 60, (400, 2 * width)), dtype)
+    for length in (3, 64, 65, 200):
+        views = [x[:length, ::2], x[1 : length + 1, width:], x[: 2 * length : 2, :width]]
+        views += [view.copy().astype(view.dtype.newbyteorder()) for view in views[:1] if dtype is not oracle.BF16]
+        for view in views:
+            dense = np.ascontiguousarray(view).astype(dtype)
+            for p in (1, 2, 3):
+                assert same_bits(gc.norm(view, p, 0), gc.norm(dense, p, 0)), (length, p)
+
+
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "c8", "i4"])
 @pytest.mark.parametrize("ord", [1, 2, 3, np.inf])
 def test_columns_of_several_wide_matrices_have_the_bits_of_each_matrix(dtype, ord):
