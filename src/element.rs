@@ -457,7 +457,7 @@ macro_rules! ordered {
             #[inline(always)]
             fn load_bytes(cells: &[AtomicU8], swapped: bool) -> Self {
                 let mut own = [0; size_of::<$t>()];
-                // A loop of known length: the bytes stay in registers. By way of the stack, a number takes 9 ns.
+                // The loop has a known length, so the bytes stay in registers. Through the stack, an element takes 9 ns.
                 for (byte, cell) in own.iter_mut().zip(&cells[..size_of::<$t>()]) {
                     *byte = cell.load(Relaxed);
                 }

@@ -65,7 +65,8 @@ namespace shim {
 constexpr unsigned WARP = 32;
 constexpr unsigned MOST_THREADS = 1024;
 constexpr size_t STACK = 256 * 1024;
-// Between the ends of two stacks, in bytes: an odd number of cache lines, or all stacks would share the same few lines of a cache.
+// Bytes by which the ends of two stacks are staggered: an odd number of cache lines. Ends at multiples of a page would compete for
+// the same lines of the cache.
 constexpr size_t STAGGER = 11 * 64;
 
 // a place to go on from
@@ -185,8 +186,8 @@ void wait(State state, int line, unsigned mask = 0xffffffff, unsigned distance =
     change(current->context, scheduler, false);
 }
 
-// What the threads of `mask` that have not left give each other: `take(warp)` reads it. All wait once more then, so that none
-// gives anything new before the others have taken this.
+// Exchanges numbers among the threads of `mask` that have not left: each gives one, and `take(warp)` reads those of the others.
+// Then all wait once more, so that none gives another number before the others have read this one.
 template <class Take>
 void exchange(unsigned mask, unsigned long long given, int line, const Take& take, unsigned distance = 0) {
     current->given = given;
@@ -234,6 +235,7 @@ bool run_warp(unsigned first, unsigned count) {
             waiting |= unsigned(fibers[first + i].state == AT_WARP) << i;
         }
         if (!waiting) return true;
+        // The threads that wait at one barrier are checked as a group.
         for (unsigned unchecked = waiting; unchecked;) {
             const Fiber& own = fibers[first + __builtin_ctz(unchecked)];
             unsigned together = 0;

@@ -215,8 +215,8 @@ pub(in crate::parallel) trait ReadRows<T> {
     fn dense(&mut self, range: Range<usize>) -> Option<&[T]>;
 }
 
-/// Rows of the array itself. `gathered` has room for the rows that are read at a time. It is empty if the elements of each row
-/// are contiguous in memory.
+/// Rows of the array itself. `gathered` has room for the rows that are read or copied at a time. It is empty if the elements of
+/// each row are contiguous in memory.
 struct Rows<'a, T> {
     slices: &'a Slices<'a, T>,
     columns: Range<usize>,

@@ -325,7 +325,8 @@ pub(in crate::parallel) fn row_sums<T: Element>(
     });
 }
 
-/// Elements between two short rows that are converted with them. A call of the kernel for each row, 50 ns, takes longer.
+/// The most elements between two short rows that are converted with the rows. A call of the kernel for each row, 50 ns, would take
+/// longer.
 const CONVERTED_BETWEEN: usize = 64;
 
 /// [`row_sums`] of elements that are converted first: several rows at a time, unless many other elements lie between them.
