@@ -429,8 +429,9 @@ impl<T: Element, F: Term<T>, const N: usize> Op for AddRows<'_, T, F, N> {
         let Self { sums, rows, next, terms } = self;
         let Some(next) = next else { return add_rows::<L, _, _>(sums, rows, terms) };
         for (i, sums) in sums.chunks_mut(COLUMNS_AT_ONCE).enumerate() {
-            let rows = rows.map(|row| &row[i * COLUMNS_AT_ONCE..][..sums.len()]);
-            for row in rows {
+            let mut rows = rows;
+            for row in &mut rows {
+                *row = &row[i * COLUMNS_AT_ONCE..][..sums.len()];
                 prefetch_ahead(row, next);
             }
             add_rows::<L, _, _>(sums, rows, terms);
@@ -444,10 +445,13 @@ const COLUMNS_AT_ONCE: usize = 64;
 #[inline(always)]
 fn add_rows<L: Level, T: Element, const N: usize>(
     sums: &mut [f64],
-    rows: [&[T]; N],
+    mut rows: [&[T]; N],
     terms: [impl Term<T>; N],
 ) {
-    let rows = rows.map(|row| &row[..sums.len()]);
+    // A loop, because `map` has many layers to compile in each copy.
+    for row in &mut rows {
+        *row = &row[..sums.len()];
+    }
     for i in 0..sums.len() {
         for j in 0..N {
             sums[i] = terms[j].add::<L>(sums[i], rows[j][i]);

@@ -73,26 +73,28 @@ impl Crew {
         jobs: impl DoubleEndedIterator<Item = J> + Send,
         work: impl Fn(J) + Sync,
     ) -> Result<()> {
-        // `work` contains whole kernels. By reference, both paths below share one copy of its code.
-        let work: &(dyn Fn(J) + Sync) = &work;
-        let pool = if Self::is_shared(bytes)? { Pool::get(THREADS.get()?) } else { None };
-        let Some(pool) = pool else {
-            jobs.for_each(work);
-            return Ok(());
-        };
         let jobs = Mutex::new(jobs);
-        self.run_pass(&pool, bytes / BYTES_PER_WORKER, &|is_caller| {
+        self.run_pass(bytes, &|is_caller| {
             // The iterator is intact after a panic of another thread.
             let mut jobs = jobs.lock().unwrap_or_else(PoisonError::into_inner);
             let job = if is_caller { jobs.next() } else { jobs.next_back() };
             drop(jobs);
-            job.map(work).is_some()
-        });
+            job.map(&work).is_some()
+        })
+    }
+
+    /// Does jobs until none is left, on several threads if they move enough bytes. This is not generic, unlike [`Crew::each`],
+    /// whose copies are many.
+    fn run_pass(&self, bytes: usize, take: &Take<'_>) -> Result<()> {
+        match if Self::is_shared(bytes)? { Pool::get(THREADS.get()?) } else { None } {
+            Some(pool) => self.share_pass(&pool, bytes / BYTES_PER_WORKER, take),
+            None => while take(true) {},
+        }
         Ok(())
     }
 
     /// Does jobs until none is left, together with up to `workers` workers of the pool. Workers that are not present are woken.
-    fn run_pass(&self, pool: &Pool, workers: usize, take: &Take<'_>) {
+    fn share_pass(&self, pool: &Pool, workers: usize, take: &Take<'_>) {
         let helpers = self.helpers.get_or_init(|| Arc::new(Helpers::new()));
         let pass = helpers.open(take);
         let missing = helpers.missing(workers.min(pool.workers()));

@@ -12,6 +12,6 @@ pub fn with_scratch<T: Copy, R>(zero: T, len: usize, work: impl FnOnce(&mut [T])
 }
 
 /// Cuts a range into blocks of `len`.
-pub fn blocks_of(len: usize, range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+pub fn blocks_of(len: usize, range: Range<usize>) -> impl Iterator<Item = Range<usize>> + Clone {
     range.clone().step_by(len).map(move |from| from..range.end.min(from + len))
 }

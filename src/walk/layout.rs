@@ -76,31 +76,61 @@ impl Layout {
     }
 
     /// Calls `run(offset, stride, count)` for each piece of `range` that one stride covers, in order.
+    #[inline]
     pub(super) fn runs(&self, range: Range<usize>, mut run: impl FnMut(isize, isize, usize)) {
-        if range.is_empty() {
-            return;
+        let stride = self.step();
+        if self.axes.len() == 1 && !range.is_empty() {
+            return run(range.start.cast_signed() * stride, stride, range.len());
         }
-        let Some((inner, outer)) = self.axes.split_last() else {
-            return (0..range.len()).for_each(|_| run(0, 0, 1));
+        self.equal_runs(range, &mut |mut offset, apart, runs, count| {
+            for _ in 0..runs {
+                run(offset, stride, count);
+                offset += apart;
+            }
+        });
+    }
+
+    /// Calls `visit(offset, apart, runs, count)` for the runs of `range`, in order: `runs` runs of `count` positions, which lie
+    /// `apart`. This function has one copy, and the loop in [`Layout::runs`] one for each closure.
+    fn equal_runs(&self, range: Range<usize>, visit: &mut dyn FnMut(isize, isize, usize, usize)) {
+        const ONE: Axis = Axis { len: 1, stride: 0 };
+        let (outer, rows, inner) = match self.axes[..] {
+            _ if range.is_empty() => return,
+            [] => (&[][..], ONE, ONE),
+            [inner] => (&[][..], ONE, inner),
+            [ref outer @ .., rows, inner] => (outer, rows, inner),
         };
+        let (mut at, mut within) = (range.start / inner.len, range.start % inner.len);
+        let mut row = at % rows.len;
+        at /= rows.len;
+        let mut base = row.cast_signed() * rows.stride;
         let mut index = [0; MAX_AXES];
-        let mut at = range.start / inner.len;
-        let mut within = range.start % inner.len;
-        let mut base = 0;
         for (axis, i) in outer.iter().zip(&mut index).rev() {
             *i = at % axis.len;
             at /= axis.len;
             base += i.cast_signed() * axis.stride;
         }
-        let mut left = range.len();
-        loop {
-            let count = left.min(inner.len - within);
-            run(base + within.cast_signed() * inner.stride, inner.stride, count);
-            left -= count;
-            if left == 0 {
-                return;
+        // The first run may begin, and the last run may end, within its axis.
+        let mut first = if within > 0 { range.len().min(inner.len - within) } else { 0 };
+        let (mut whole, last) = ((range.len() - first) / inner.len, (range.len() - first) % inner.len);
+        while first + whole + last > 0 {
+            let (runs, count) = match (first, whole) {
+                (0, 0) => return visit(base, rows.stride, 1, last),
+                (0, _) => (whole.min(rows.len - row), inner.len),
+                _ => (1, first),
+            };
+            visit(base + within.cast_signed() * inner.stride, rows.stride, runs, count);
+            if first == 0 {
+                whole -= runs;
             }
-            within = 0;
+            (first, within) = (0, 0);
+            row += runs;
+            base += runs.cast_signed() * rows.stride;
+            if row < rows.len {
+                continue;
+            }
+            row = 0;
+            base -= rows.len.cast_signed() * rows.stride;
             for (axis, i) in outer.iter().zip(&mut index).rev() {
                 *i += 1;
                 base += axis.stride;

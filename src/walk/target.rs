@@ -144,18 +144,23 @@ impl<T: Ordered> Cells<'_, T> {
 
     /// Short runs. They are a function of their own, because the compiler makes slower code of both kinds of runs in one function.
     #[inline(never)]
-    fn gather_one_by_one(self, start: isize, layout: &Layout, range: Range<usize>, to: &mut [T]) {
-        let mut to = to.iter_mut();
-        layout.runs(range, |offset, stride, count| {
-            let mut at = start + offset;
-            for x in to.by_ref().take(count) {
-                *x = match self {
-                    Self::Elements(cells) => T::load(&cells[at.cast_unsigned()]),
-                    Self::Bytes { bytes, swapped } => T::load_bytes(&bytes[at.cast_unsigned()..], swapped),
-                };
-                at += stride;
-            }
-        });
+    fn gather_one_by_one(self, start: isize, layout: &Layout, range: Range<usize>, mut to: &mut [T]) {
+        match self {
+            Self::Elements(cells) => layout.runs(range, |offset, stride, count| {
+                let mut at = start + offset;
+                for x in to.split_off_mut(..count).unwrap_or_default() {
+                    *x = T::load(&cells[at.cast_unsigned()]);
+                    at += stride;
+                }
+            }),
+            Self::Bytes { bytes, swapped } => layout.runs(range, |offset, stride, count| {
+                let mut at = start + offset;
+                for x in to.split_off_mut(..count).unwrap_or_default() {
+                    *x = T::load_bytes(&bytes[at.cast_unsigned()..], swapped);
+                    at += stride;
+                }
+            }),
+        }
     }
 
     fn scatter(self, start: isize, layout: &Layout, range: Range<usize>, mut from: &[T]) {
@@ -172,22 +177,28 @@ impl<T: Ordered> Cells<'_, T> {
 
     /// Short and contiguous runs, see [`Cells::gather_one_by_one`].
     #[inline(never)]
-    fn scatter_one_by_one(self, start: isize, layout: &Layout, range: Range<usize>, from: &[T]) {
-        let mut from = from.iter();
-        layout.runs(range, |offset, stride, count| {
-            let mut at = start + offset;
+    fn scatter_one_by_one(self, start: isize, layout: &Layout, range: Range<usize>, mut from: &[T]) {
+        match self {
             // One bounds check for the whole run: tiles of transposed arrays are written here.
-            if let (Self::Elements(cells), 1) = (self, stride) {
-                let cells = &cells[at.cast_unsigned()..][..count];
-                return from.by_ref().zip(cells).for_each(|(x, cell)| x.store(cell));
-            }
-            for x in from.by_ref().take(count) {
-                match self {
-                    Self::Elements(cells) => x.store(&cells[at.cast_unsigned()]),
-                    Self::Bytes { bytes, swapped } => x.store_bytes(&bytes[at.cast_unsigned()..], swapped),
+            Self::Elements(cells) if layout.step() == 1 => layout.runs(range, |offset, _, count| {
+                let cells = &cells[(start + offset).cast_unsigned()..][..count];
+                let run = from.split_off(..count).unwrap_or_default();
+                run.iter().zip(cells).for_each(|(x, cell)| x.store(cell));
+            }),
+            Self::Elements(cells) => layout.runs(range, |offset, stride, count| {
+                let mut at = start + offset;
+                for x in from.split_off(..count).unwrap_or_default() {
+                    x.store(&cells[at.cast_unsigned()]);
+                    at += stride;
                 }
-                at += stride;
-            }
-        });
+            }),
+            Self::Bytes { bytes, swapped } => layout.runs(range, |offset, stride, count| {
+                let mut at = start + offset;
+                for x in from.split_off(..count).unwrap_or_default() {
+                    x.store_bytes(&bytes[at.cast_unsigned()..], swapped);
+                    at += stride;
+                }
+            }),
+        }
     }
 }

@@ -15,7 +15,7 @@ use crate::kernel::sum::{
 };
 use crate::parallel::Crew;
 use crate::scaled::{FromNorm, Scaled};
-use crate::walk::{Slices, with_scratch};
+use crate::walk::{Slices, blocks_of, with_scratch};
 
 /// Columns that one thread reduces at a time where rows are gathered or runs are merged. The accumulators and the gathered rows
 /// stay in the L1 cache.
@@ -44,6 +44,11 @@ fn dense_width<T: Element>(slices: &Slices<'_, T>) -> Option<usize> {
     (inner >= STRIP).then_some(inner)
 }
 
+/// The columns of a matrix, and how many of them a thread reduces at a time: at most `wide` if the matrices are dense.
+fn widths<T: Element>(slices: &Slices<'_, T>, dense: Option<usize>, wide: usize) -> [usize; 2] {
+    dense.map_or([slices.kept.len(), STRIP], |width| [width, wide])
+}
+
 /// The largest magnitudes of columns.
 pub(super) fn column_maxima<T: Element, N: FromNorm>(
     isa: Isa,
@@ -65,10 +70,16 @@ pub(super) fn column_maxima<T: Element, N: FromNorm>(
             }
         }
     };
-    match dense_width(slices) {
-        Some(width) => reduce_columns::<WIDEST, _, _, _>(slices, width, norms, raise, Ord::max, finish),
-        None => reduce_columns::<STRIP, _, _, _>(slices, slices.kept.len(), norms, raise, Ord::max, finish),
-    }
+    let merge = |maxima: &mut [T::Magnitude], run: &[T::Magnitude]| {
+        maxima.iter_mut().zip(run).for_each(|(max, other)| *max = (*max).max(*other));
+    };
+    let widths = widths(slices, dense_width(slices), WIDEST);
+    reduce_columns::<WIDEST, _, _, _>(
+        slices,
+        widths,
+        norms,
+        &Steps { reduce: &raise, merge, finish: &finish },
+    )
 }
 
 /// Computes the norms of columns, for an order whose first pass is a sum.
@@ -80,7 +91,7 @@ pub(super) fn column_norms<T: Element, N: FromNorm>(
     norms: &mut [N],
 ) -> Result<()> {
     let is_direct = T::DIRECT && matches!(first, Reduction::Abs | Reduction::Square);
-    let (width, columns) = (dense_width(slices).filter(|_| is_direct), slices.kept.len());
+    let width = dense_width(slices).filter(|_| is_direct);
     let finish_sums = |from: usize, sums: &[f64], norms: &mut [N]| {
         let exact_zeros = match first {
             Reduction::Abs => true,
@@ -104,13 +115,12 @@ pub(super) fn column_norms<T: Element, N: FromNorm>(
                 with_direct_term!(first, term => add_rows(isa, range.clone(), rows, None, term, sums));
             });
         };
-        let merge = |sum, run| sum + run;
-        return match width {
-            Some(width) => {
-                reduce_columns::<WIDEST, _, _, _>(slices, width, norms, reduce, merge, finish_sums)
-            }
-            None => reduce_columns::<STRIP, _, _, _>(slices, columns, norms, reduce, merge, finish_sums),
+        let merge = |sums: &mut [f64], run: &[f64]| {
+            sums.iter_mut().zip(run).for_each(|(sum, other)| *sum += other);
         };
+        let (widths, steps) =
+            (widths(slices, width, WIDEST), Steps { reduce: &reduce, merge, finish: &finish_sums });
+        return reduce_columns::<WIDEST, _, _, _>(slices, widths, norms, &steps);
     }
     let reduce = |rows: &mut Rows<'_, T>, range: Range<usize>, totals: &mut [Total]| {
         if is_direct {
@@ -125,9 +135,8 @@ pub(super) fn column_norms<T: Element, N: FromNorm>(
             }
         }
     };
-    let merge = |mut total: Total, run| {
-        total.merge(run);
-        total
+    let merge = |totals: &mut [Total], run: &[Total]| {
+        totals.iter_mut().zip(run).for_each(|(total, other)| total.merge(*other));
     };
     let finish = |first, totals: &[Total], norms: &mut [N]| {
         for (i, (totals, norms)) in totals.chunks(STRIP).zip(norms.chunks_mut(STRIP)).enumerate() {
@@ -136,75 +145,87 @@ pub(super) fn column_norms<T: Element, N: FromNorm>(
             finish_sums(first + i * STRIP, sums, norms);
         }
     };
-    match width {
-        Some(width) => reduce_columns::<WIDE, _, _, _>(slices, width, norms, reduce, merge, finish),
-        None => reduce_columns::<STRIP, _, _, _>(slices, columns, norms, reduce, merge, finish),
-    }
+    let (widths, steps) = (widths(slices, width, WIDE), Steps { reduce: &reduce, merge, finish: &finish });
+    reduce_columns::<WIDE, _, _, _>(slices, widths, norms, &steps)
 }
 
-/// Fills `norms` from columns of matrices that are `width` columns wide, on all threads. `reduce` adds a run of the rows of at
-/// most `PIECE` columns to accumulators, `merge` merges the accumulators of two runs of a column, and `finish` computes the
-/// norms of the columns from a number on. Rows of more than [`STRIP`] columns are contiguous in memory.
-fn reduce_columns<const PIECE: usize, T: Element, A: Copy + Default + Send, N: Send>(
+type Reduce<'a, T, A> = dyn Fn(&mut Rows<'_, T>, Range<usize>, &mut [A]) + Sync + 'a;
+type Finish<'a, A, N> = dyn Fn(usize, &[A], &mut [N]) + Sync + 'a;
+
+/// How columns of `T` are reduced to accumulators `A`, and these to norms `N`. The steps are pointers, so that [`reduce_columns`]
+/// is compiled once for each combination of these types.
+struct Steps<'a, T, A, N> {
+    /// Adds some rows to the accumulators of some columns.
+    reduce: &'a Reduce<'a, T, A>,
+    /// Merges the accumulators of later rows with those of the rows before.
+    merge: fn(&mut [A], &[A]),
+    /// Computes the norms of the columns from a number on.
+    finish: &'a Finish<'a, A, N>,
+}
+
+/// Fills `norms` from columns of matrices that are `width` columns wide, on all threads. A thread reduces at most `widest` columns
+/// at a time, at most `ROOM`. Rows of more than [`STRIP`] columns are contiguous in memory.
+fn reduce_columns<const ROOM: usize, T: Element, A: Copy + Default + Send, N: Send>(
     slices: &Slices<'_, T>,
-    width: usize,
-    norms: &mut [N],
-    reduce: impl Fn(&mut Rows<'_, T>, Range<usize>, &mut [A]) + Sync,
-    merge: impl Fn(A, A) -> A + Sync,
-    finish: impl Fn(usize, &[A], &mut [N]) + Sync,
+    [width, widest]: [usize; 2],
+    mut norms: &mut [N],
+    steps: &Steps<'_, T, A, N>,
 ) -> Result<()> {
     let (columns, len) = (slices.kept.len(), slices.reduced.len());
     let bytes = columns * len * size_of::<T>();
-    let run = run_of_columns(columns);
     // A piece has whole matrices, if they are narrow.
     let in_piece = match slices.block() {
-        Some([_, inner]) if inner < PIECE => PIECE - PIECE % inner,
-        _ => PIECE,
+        Some([_, inner]) if inner < widest => widest - widest % inner,
+        _ => widest,
     };
+    let pieces = pieces(columns, width, in_piece);
     let reduce = |first: usize, range, accumulators: &mut [A]| {
         let gathered: &mut [_] =
-            if PIECE > STRIP { &mut [] } else { &mut Aligned([[T::ZERO; STRIP]; ROWS_AT_ONCE]).0 };
+            if widest > STRIP { &mut [] } else { &mut Aligned([[T::ZERO; STRIP]; ROWS_AT_ONCE]).0 };
         let columns = first..first + accumulators.len();
-        reduce(&mut Rows { slices, columns, gathered }, range, accumulators);
+        (steps.reduce)(&mut Rows { slices, columns, gathered }, range, accumulators);
     };
     let crew = Crew::new();
-    if len <= run {
-        let pieces = norms.chunks_mut(width).enumerate().flat_map(|(matrix, norms)| {
-            let pieces = norms.chunks_mut(in_piece).enumerate();
-            pieces.map(move |(i, norms)| (matrix * width + i * in_piece, norms))
-        });
-        return crew.each(bytes, pieces, |(first, norms)| {
-            on_stack::<PIECE, _, _>(A::default(), norms.len(), |accumulators| {
-                reduce(first, 0..len, accumulators);
-                finish(first, accumulators, norms);
-            });
-        });
-    }
-    // The results of a piece of columns follow each other, run by run. A piece has columns of one matrix, if they are wide.
+    let count = columns / width.max(1) * width.div_ceil(in_piece.max(1));
+    let mut jobs = vec_with_room(count)?;
+    let run = run_of_columns(columns);
     let runs = len.div_ceil(run);
-    let mut results = vec_with_room(columns * runs)?;
-    results.resize(columns * runs, A::default());
-    let jobs = results.chunks_mut(width * runs).enumerate().flat_map(|(matrix, results)| {
-        results.chunks_mut(in_piece * runs).enumerate().flat_map(move |(piece, results)| {
-            let (first, wide) = (matrix * width + piece * in_piece, results.len() / runs);
-            results.chunks_mut(wide).enumerate().map(move |(i, results)| (first, i * run, results))
-        })
-    });
-    crew.each(bytes, jobs, |(first, row, results)| reduce(first, row..len.min(row + run), results))?;
-    let matrices = results.chunks_mut(width * runs).zip(norms.chunks_mut(width)).enumerate();
-    let pieces = matrices.flat_map(|(matrix, (results, norms))| {
-        let pieces = results.chunks_mut(in_piece * runs).zip(norms.chunks_mut(in_piece)).enumerate();
-        pieces.map(move |(piece, both)| (matrix * width + piece * in_piece, both))
-    });
-    crew.each(bytes, pieces, |(first, (results, norms))| {
-        let (merged, later) = results.split_at_mut(norms.len());
-        for run in later.chunks(norms.len()) {
-            for (total, part) in merged.iter_mut().zip(run) {
-                *total = merge(*total, *part);
+    // The accumulators of a piece follow each other, run by run. Those of a single run are on the stack.
+    let mut all_runs = vec_with_room(if runs > 1 { columns * runs } else { 0 })?;
+    if runs > 1 {
+        all_runs.resize(columns * runs, A::default());
+        let (mut rest, mut parts) = (&mut all_runs[..], vec_with_room(count * runs)?);
+        for piece in pieces.clone() {
+            for row in (0..len).step_by(run) {
+                parts.push((piece.start, row, rest.split_off_mut(..piece.len()).unwrap_or_default()));
             }
         }
-        finish(first, merged, norms);
+        crew.each(bytes, parts.into_iter(), |(first, row, accumulators)| {
+            reduce(first, row..len.min(row + run), accumulators);
+        })?;
+    }
+    let mut rest = &mut all_runs[..];
+    for piece in pieces {
+        let accumulators = rest.split_off_mut(..piece.len() * runs).unwrap_or_default();
+        jobs.push((piece.start, accumulators, norms.split_off_mut(..piece.len()).unwrap_or_default()));
+    }
+    crew.each(bytes, jobs.into_iter(), |(first, accumulators, norms)| {
+        if accumulators.is_empty() {
+            return on_stack::<ROOM, _, _>(A::default(), norms.len(), |accumulators| {
+                reduce(first, 0..len, accumulators);
+                (steps.finish)(first, accumulators, norms);
+            });
+        }
+        let (merged, later) = accumulators.split_at_mut(norms.len());
+        later.chunks(norms.len()).for_each(|run| (steps.merge)(merged, run));
+        (steps.finish)(first, merged, norms);
     })
+}
+
+/// Cuts the columns of matrices that are `width` columns wide into pieces of at most `longest` columns of one matrix.
+fn pieces(columns: usize, width: usize, longest: usize) -> impl Iterator<Item = Range<usize>> + Clone {
+    let matrices = blocks_of(width, 0..columns);
+    matrices.flat_map(move |matrix| blocks_of(longest, matrix))
 }
 
 /// Rows of some neighbouring columns, as a kernel reads them.

@@ -33,23 +33,23 @@ pub trait Views: Sync {
     }
     /// Passes the first arrays of a range to `sums`, up to the first array that is not dense, has another dtype or is not taken
     /// by `sums`. Returns the number of these arrays.
-    fn sum_short(&self, range: Range<usize>, sums: EachSum<'_, impl FnMut(Total)>) -> usize {
+    fn sum_short(&self, range: Range<usize>, sums: EachSum<'_>) -> usize {
         let _ = (range, sums);
         0
     }
 }
 
-/// The number of short arrays that one call of a kernel sums. Their sums take 512 bytes of the stack.
+/// The number of short arrays that one call of a kernel sums. Their sums take 1.5 KiB of the stack.
 const ARRAYS_PER_CALL: usize = 64;
 
-/// Adds up short arrays that are dense and have one dtype, and calls `each` with the sum of each.
-pub struct EachSum<'a, E> {
+/// Adds up short arrays that are dense and have one dtype, and calls `each` with their sums, those of some arrays at a time.
+pub struct EachSum<'a> {
     isa: Isa,
     pass: Reduction,
-    each: &'a mut E,
+    each: &'a mut dyn FnMut(&[Total]),
 }
 
-impl<E: FnMut(Total)> EachSum<'_, E> {
+impl EachSum<'_> {
     /// Whether arrays of this dtype and of `len` elements are added up here.
     pub fn takes<T: Element>(&self, len: usize) -> bool {
         // float16 is converted first, array by array.
@@ -58,15 +58,14 @@ impl<E: FnMut(Total)> EachSum<'_, E> {
 
     /// Adds up arrays.
     pub fn add<'a, T: Element>(self, mut arrays: impl ExactSizeIterator<Item = &'a [T]>) {
-        let mut sums = [0.0; ARRAYS_PER_CALL];
+        let (mut sums, mut totals) = ([0.0; ARRAYS_PER_CALL], [Total::default(); ARRAYS_PER_CALL]);
         while arrays.len() > 0 {
             let sums = &mut sums[..arrays.len().min(ARRAYS_PER_CALL)];
             let sequences =
                 sums.iter_mut().zip(arrays.by_ref()).map(|(sum, array)| (array.len(), array, sum));
             with_direct_term!(self.pass, term => self.isa.run(SumEach { sequences, term }));
-            for sum in &*sums {
-                (self.each)(Total::from(*sum));
-            }
+            sums.iter().zip(&mut totals).for_each(|(sum, total)| *total = Total::from(*sum));
+            (self.each)(&totals[..sums.len()]);
         }
     }
 }
@@ -122,12 +121,12 @@ pub fn norms_of_views(isa: Isa, crew: &Crew, arrays: &impl Views, order: Order) 
     let mut norms = vec_with_room(arrays.count())?;
     let unknown = Scaled::new(f64::NAN, 0);
     if let (Order::One | Order::Two | Order::Square, Some(first)) = (order, order.first()) {
-        List::new(isa, arrays, 1)?.each_sum(crew, first, |sum| {
-            norms.push(match (sum.value(), order) {
+        List::new(isa, arrays, 1)?.each_sum(crew, first, |sums| {
+            norms.extend(sums.iter().map(|sum| match (sum.value(), order) {
                 (sum, _) if !is_plain_sum(sum) => unknown,
                 (sum, Order::Two) => Scaled::new(sum.sqrt(), 0),
                 (sum, _) => Scaled::new(sum, 0),
-            });
+            }));
         })?;
     }
     norms.resize(arrays.count(), unknown);
@@ -184,45 +183,51 @@ impl<'a, V: Views> List<'a, V> {
     /// The sum that a pass adds up.
     fn sum(&self, crew: &Crew, pass: Reduction) -> Result<f64> {
         let (mut spans, mut at) = (Spans::default(), 0);
-        self.each_sum(crew, pass, |array| {
-            // Empty arrays do not count, so they change no bit.
-            if self.arrays.size(at).0 > 0 {
-                spans.push(array);
+        self.each_sum(crew, pass, |sums| {
+            let mut own = spans; // in registers
+            for sum in sums {
+                // Empty arrays do not count, so they change no bit.
+                if self.arrays.size(at).0 > 0 {
+                    own.push(*sum);
+                }
+                at += 1;
             }
-            at += 1;
+            spans = own;
         })?;
         Ok(spans.total().value())
     }
 
-    /// Calls `each` with the sum of each array, in order.
-    fn each_sum(&self, crew: &Crew, pass: Reduction, mut each: impl FnMut(Total)) -> Result<()> {
+    /// Calls `each` with the sums of all arrays, in order, those of some arrays at a time.
+    fn each_sum(&self, crew: &Crew, pass: Reduction, mut each: impl FnMut(&[Total])) -> Result<()> {
         if !self.is_shared {
             self.sums(pass, 0..self.arrays.count(), each);
             return Ok(());
         }
         let found = self.share(
             crew,
-            |range, totals: &mut [Total]| {
-                let mut totals = totals.iter_mut();
-                self.sums(pass, range, |array| totals.next().into_iter().for_each(|total| *total = array));
+            |range, mut totals: &mut [Total]| {
+                self.sums(pass, range, |sums| {
+                    let own = totals.split_off_mut(..sums.len()).unwrap_or_default();
+                    own.iter_mut().zip(sums).for_each(|(own, sum)| *own = *sum);
+                });
             },
             |array, range| array.sum(self.isa, pass, range),
         )?;
         // The chunks of an array are merged first, as in a list that one thread reads.
         let mut rest = found.iter();
         for at in 0..self.arrays.count() {
-            each(Total::of_chunks(rest.by_ref().take(self.chunks(at)).copied()));
+            each(&[Total::of_chunks(rest.by_ref().take(self.chunks(at)).copied())]);
         }
         Ok(())
     }
 
-    /// Calls `each` with the sums over the arrays of a range, one after the other.
-    fn sums(&self, pass: Reduction, mut range: Range<usize>, mut each: impl FnMut(Total)) {
+    /// Calls `each` with the sums over the arrays of a range, in order, those of some arrays at a time.
+    fn sums(&self, pass: Reduction, mut range: Range<usize>, mut each: impl FnMut(&[Total])) {
         let isa = self.isa;
         while !range.is_empty() {
             range.start += self.arrays.sum_short(range.clone(), EachSum { isa, pass, each: &mut each });
             let Some(first) = range.next() else { break };
-            each(self.arrays.with(first, |array| array.sum(isa, pass, 0..array.size().0)));
+            each(&[self.arrays.with(first, |array| array.sum(isa, pass, 0..array.size().0))]);
         }
     }
 

@@ -33,7 +33,6 @@ use crate::element::{Dtype, Element, Ordered, Real, match_dtype};
 use crate::error::{Error, Result, vec_with_room};
 use crate::isa::Isa;
 use crate::kernel::scale::Scale;
-use crate::kernel::sum::Total;
 use crate::parallel::elementwise::{AnyTask, Task, Tasks};
 use crate::parallel::reduce::{EachSum, SHORT, Terms, Views};
 use crate::scaled::Factor;
@@ -308,7 +307,7 @@ impl Views for PlainViews<'_> {
     }
 
     #[inline(always)]
-    fn sum_short(&self, range: Range<usize>, sums: EachSum<'_, impl FnMut(Total)>) -> usize {
+    fn sum_short(&self, range: Range<usize>, sums: EachSum<'_>) -> usize {
         let arrays = self.arrays.get(range).unwrap_or_default();
         let Some(first) = arrays.first() else { return 0 };
         match_dtype!(any first.dtype, T => {
