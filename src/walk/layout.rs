@@ -110,20 +110,19 @@ impl Layout {
             at /= axis.len;
             base += i.cast_signed() * axis.stride;
         }
-        // The first run may begin, and the last run may end, within its axis.
-        let mut first = if within > 0 { range.len().min(inner.len - within) } else { 0 };
-        let (mut whole, last) = ((range.len() - first) / inner.len, (range.len() - first) % inner.len);
-        while first + whole + last > 0 {
-            let (runs, count) = match (first, whole) {
-                (0, 0) => return visit(base, rows.stride, 1, last),
-                (0, _) => (whole.min(rows.len - row), inner.len),
-                _ => (1, first),
+        let mut left = range.len();
+        loop {
+            // The first run may begin, and the last run may end, within its axis.
+            let (runs, count) = match left / inner.len {
+                whole @ 1.. if within == 0 => (whole.min(rows.len - row), inner.len),
+                _ => (1, left.min(inner.len - within)),
             };
             visit(base + within.cast_signed() * inner.stride, rows.stride, runs, count);
-            if first == 0 {
-                whole -= runs;
+            left -= runs * count;
+            if left == 0 {
+                return;
             }
-            (first, within) = (0, 0);
+            within = 0;
             row += runs;
             base += runs.cast_signed() * rows.stride;
             if row < rows.len {
