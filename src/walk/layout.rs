@@ -17,6 +17,10 @@ pub struct Axis {
     pub stride: isize,
 }
 
+/// The fewest elements of a run that are read or written through an iterator. Clips in place of `x[:, :8]` of float32 take 1.2 times
+/// as long through it, those of `x[:, :16]` 0.9.
+const MIN_LONG_RUN: usize = 9;
+
 /// Axes from outer to inner, merged where possible.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
@@ -73,6 +77,11 @@ impl Layout {
             at /= axis.len;
         }
         offset
+    }
+
+    /// Whether runs ascend, and are long enough for an iterator, which checks its bounds once for a run.
+    pub(super) fn has_long_runs(&self) -> bool {
+        self.axes.last().is_some_and(|inner| inner.len >= MIN_LONG_RUN && inner.stride > 0)
     }
 
     /// Calls `run(offset, stride, count)` for each piece of `range` that one stride covers, in order.

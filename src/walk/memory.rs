@@ -99,6 +99,10 @@ impl Gathered<'_> {
             -1 => self.runs(to, |at, to| {
                 to.iter_mut().zip(elements[..=at].iter().rev()).for_each(|(to, from)| *to = *from);
             }),
+            step if self.layout.has_long_runs() => self.runs(to, |at, to| {
+                let from = elements[at..].iter().step_by(step.cast_unsigned());
+                to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+            }),
             step => self.runs(to, |at, to| in_steps(elements, at, step, to)),
         }
     }
