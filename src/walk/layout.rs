@@ -106,7 +106,7 @@ impl Layout {
         let (outer, rows, inner) = match self.axes[..] {
             _ if range.is_empty() => return,
             [] => (&[][..], ONE, ONE),
-            [inner] => (&[][..], ONE, inner),
+            [inner] => (&[][..], ONE, inner), // `runs` visits it itself
             [ref outer @ .., rows, inner] => (outer, rows, inner),
         };
         let (mut at, mut within) = (range.start / inner.len, range.start % inner.len);

@@ -1,6 +1,6 @@
 //! The allocations of a call. On one thread there are none, whatever the size and the number of arrays, except that norms of
-//! slices allocate their results. On several threads there are a few lists: their number does not grow with the arrays, and
-//! their length grows with the parts into which the work is cut.
+//! slices allocate their results, and norms of columns the lists of their pieces and runs. On several threads there are a few
+//! lists: their number does not grow with the arrays, and their length grows with the parts into which the work is cut.
 //!
 //! Allocations are counted, so the result is the same at every run.
 
@@ -231,7 +231,7 @@ fn norms_of_slices_ask_for_the_norms_and_for_strips() {
             let by_column = slices(along(columns, 1), along(rows, columns));
             assert_eq!(cost(|| slice_norms(isa, &by_row, Order::Two)), Cost { calls: 1, bytes: 16 * rows });
             let Cost { calls, bytes } = cost(|| slice_norms(isa, &by_column, Order::Two));
-            // The norms, and sums for each strip: of some hundred columns, and of rows that make a chunk.
+            // The norms, the lists of pieces and runs, and sums for each strip: of some hundred columns, and of rows that make a chunk.
             let strips = columns.div_ceil(256) + 2 * rows * columns / CHUNK;
             assert!(calls <= 2 + strips, "{rows} x {columns}: {calls} calls");
             assert!(

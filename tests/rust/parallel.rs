@@ -1028,7 +1028,8 @@ fn clip_strided_rows<T: Real>(
 
 /// Rows clipped by their own norms. `bits` distinguishes elements, and `nan` is the result for elements of a row with NaN.
 fn check_clipped_rows<T: Real + Known>(bits: fn(T) -> u64, nan: u64) {
-    // Outputs that non-temporal stores write. 16-bit dtypes share that code, so a shorter output is enough, if threads share it.
+    // 32-bit and 64-bit outputs are so large that non-temporal stores write them. 16-bit ones are large enough for several threads;
+    // tests/contract/test_reproducible.py has larger ones.
     let bytes: usize = if size_of::<T>() == 2 { 8 << 20 } else { 33 << 20 };
     let large = |width: usize| bytes / width / size_of::<T>();
     for (height, width, limit) in [
@@ -1219,7 +1220,7 @@ fn assert_all(found: &[Vec<u64>], expected: &[u64], what: &str) {
 /// factors, leave float64's range, or infinities and NaN.
 fn check_clipped_columns<T: Real + Known>(bits: fn(T) -> u64, nan: u64, extremes: &[T]) {
     let all = |data: &[T]| -> Vec<u64> { data.iter().map(|x| bits(*x)).collect() };
-    let large = |rest: usize| (33usize << 20) / rest / size_of::<T>(); // written by non-temporal stores
+    let large = |rest: usize| (33usize << 20) / rest / size_of::<T>(); // by non-temporal stores, if rows have 2 KiB
     // Fewer columns than one strip, some strips, many; one row, more than are folded at once.
     for (outer, len, inner, limit) in [
         (1, 64, 129, 4000.0),
