@@ -83,10 +83,11 @@ impl Crew {
         })
     }
 
-    /// Does jobs until none is left, on several threads if they move enough bytes. This is not generic, unlike [`Crew::each`],
-    /// whose copies are many.
+    /// Does jobs until none is left, on several threads if they move enough bytes. [`Crew::each`] has hundreds of copies, one for
+    /// each type of jobs and work. This function has one.
     fn run_pass(&self, bytes: usize, take: &Take<'_>) -> Result<()> {
-        match if Self::is_shared(bytes)? { Pool::get(THREADS.get()?) } else { None } {
+        let pool = if Self::is_shared(bytes)? { Pool::get(THREADS.get()?) } else { None };
+        match pool {
             Some(pool) => self.share_pass(&pool, bytes / BYTES_PER_WORKER, take),
             None => while take(true) {},
         }

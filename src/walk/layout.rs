@@ -17,8 +17,8 @@ pub struct Axis {
     pub stride: isize,
 }
 
-/// The fewest elements of a run that are read or written through an iterator. Clips in place of `x[:, :8]` of float32 take 1.2 times
-/// as long through it, those of `x[:, :16]` 0.9.
+/// The fewest elements of a run that are read or written through an iterator. Clips in place of `x[:, :8]` of float32 take 1.2
+/// times as long through it, those of `x[:, :16]` 0.9.
 const MIN_LONG_RUN: usize = 9;
 
 /// Axes from outer to inner, merged where possible.
@@ -99,14 +99,15 @@ impl Layout {
         });
     }
 
-    /// Calls `visit(offset, apart, runs, count)` for the runs of `range`, in order: `runs` runs of `count` positions, which lie
-    /// `apart`. This function has one copy, and the loop in [`Layout::runs`] one for each closure.
+    /// Calls `visit(offset, apart, runs, count)` for the runs of `range`, in order. Each call covers `runs` runs of `count`
+    /// positions: the first one is at `offset`, and each of the others is `apart` from the one before. This function has one copy,
+    /// and the loop in [`Layout::runs`] has one for each closure.
     fn equal_runs(&self, range: Range<usize>, visit: &mut dyn FnMut(isize, isize, usize, usize)) {
         const ONE: Axis = Axis { len: 1, stride: 0 };
         let (outer, rows, inner) = match self.axes[..] {
             _ if range.is_empty() => return,
             [] => (&[][..], ONE, ONE),
-            [inner] => (&[][..], ONE, inner), // `runs` visits it itself
+            [inner] => (&[][..], ONE, inner), // not used: `runs` visits the one run
             [ref outer @ .., rows, inner] => (outer, rows, inner),
         };
         let (mut at, mut within) = (range.start / inner.len, range.start % inner.len);

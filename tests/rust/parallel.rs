@@ -1220,7 +1220,8 @@ fn assert_all(found: &[Vec<u64>], expected: &[u64], what: &str) {
 /// factors, leave float64's range, or infinities and NaN.
 fn check_clipped_columns<T: Real + Known>(bits: fn(T) -> u64, nan: u64, extremes: &[T]) {
     let all = |data: &[T]| -> Vec<u64> { data.iter().map(|x| bits(*x)).collect() };
-    let large = |rest: usize| (33usize << 20) / rest / size_of::<T>(); // by non-temporal stores, if rows have 2 KiB
+    // 33 MiB, which non-temporal stores write if rows have 2 KiB or more.
+    let large = |rest: usize| (33usize << 20) / rest / size_of::<T>();
     // Fewer columns than one strip, some strips, many; one row, more than are folded at once.
     for (outer, len, inner, limit) in [
         (1, 64, 129, 4000.0),

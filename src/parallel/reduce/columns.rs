@@ -152,8 +152,8 @@ pub(super) fn column_norms<T: Element, N: FromNorm>(
 type Reduce<'a, T, A> = dyn Fn(&mut Rows<'_, T>, Range<usize>, &mut [A]) + Sync + 'a;
 type Finish<'a, A, N> = dyn Fn(usize, &[A], &mut [N]) + Sync + 'a;
 
-/// How columns of `T` are reduced to accumulators `A`, and these to norms `N`. The steps are pointers, so that [`reduce_columns`]
-/// is compiled once for each combination of these types.
+/// The steps of a reduction of columns: elements `T` to accumulators `A`, and accumulators to norms `N`. They are pointers, so
+/// that [`reduce_columns`] is compiled once for each combination of these types.
 struct Steps<'a, T, A, N> {
     /// Adds some rows to the accumulators of some columns.
     reduce: &'a Reduce<'a, T, A>,
@@ -163,8 +163,8 @@ struct Steps<'a, T, A, N> {
     finish: &'a Finish<'a, A, N>,
 }
 
-/// Fills `norms` from columns of matrices that are `width` columns wide, on all threads. A thread reduces at most `widest` columns
-/// at a time, at most `ROOM`. Rows of more than [`STRIP`] columns are contiguous in memory.
+/// Writes the norms of the columns of matrices that are `width` columns wide, on all threads. A thread reduces at most `widest`
+/// columns at a time. `widest` is at most `ROOM`, and at most [`STRIP`] unless the elements of a row are contiguous in memory.
 fn reduce_columns<const ROOM: usize, T: Element, A: Copy + Default + Send, N: Send>(
     slices: &Slices<'_, T>,
     [width, widest]: [usize; 2],
@@ -186,15 +186,15 @@ fn reduce_columns<const ROOM: usize, T: Element, A: Copy + Default + Send, N: Se
         (steps.reduce)(&mut Rows { slices, columns, gathered }, range, accumulators);
     };
     let crew = Crew::new();
-    let count = columns / width.max(1) * width.div_ceil(in_piece.max(1));
-    let mut jobs = vec_with_room(count)?;
+    let piece_count = columns / width * width.div_ceil(in_piece);
+    let mut jobs = vec_with_room(piece_count)?;
     let run = run_of_columns(columns);
     let runs = len.div_ceil(run);
     // The accumulators of a piece follow each other, run by run. Those of a single run are on the stack.
     let mut all_runs = vec_with_room(if runs > 1 { columns * runs } else { 0 })?;
     if runs > 1 {
         all_runs.resize(columns * runs, A::default());
-        let (mut rest, mut parts) = (&mut all_runs[..], vec_with_room(count * runs)?);
+        let (mut rest, mut parts) = (&mut all_runs[..], vec_with_room(piece_count * runs)?);
         for piece in pieces.clone() {
             for row in (0..len).step_by(run) {
                 parts.push((piece.start, row, rest.split_off_mut(..piece.len()).unwrap_or_default()));

@@ -184,7 +184,8 @@ impl<'a, V: Views> List<'a, V> {
     fn sum(&self, crew: &Crew, pass: Reduction) -> Result<f64> {
         let (mut spans, mut at) = (Spans::default(), 0);
         self.each_sum(crew, pass, |sums| {
-            let mut own = spans; // in registers
+            // A local copy stays in registers. `spans` is borrowed, so it would be stored after each addition.
+            let mut own = spans;
             for sum in sums {
                 // Empty arrays do not count, so they change no bit.
                 if self.arrays.size(at).0 > 0 {
