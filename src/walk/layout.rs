@@ -100,8 +100,8 @@ impl Layout {
     }
 
     /// Calls `visit(offset, apart, runs, count)` for the runs of `range`, in order. Each call covers `runs` runs of `count`
-    /// positions: the first one is at `offset`, and each of the others is `apart` from the one before. This function has one copy,
-    /// and the loop in [`Layout::runs`] has one for each closure.
+    /// positions: the first one is at `offset`, and each of the others is `apart` from the one before. This function has one
+    /// copy, and the loop in [`Layout::runs`] has one for each closure.
     fn equal_runs(&self, range: Range<usize>, visit: &mut dyn FnMut(isize, isize, usize, usize)) {
         const ONE: Axis = Axis { len: 1, stride: 0 };
         let (outer, rows, inner) = match self.axes[..] {
