@@ -17,7 +17,7 @@ from hypothesis import settings
 from oracle import bits
 
 # The same examples in each run, so that results are repeatable. The thorough profile draws others each time.
-settings.register_profile("fast", max_examples=25, deadline=None, derandomize=True, database=None)
+settings.register_profile("fast", max_examples=15, deadline=None, derandomize=True, database=None)
 settings.register_profile("thorough", max_examples=500, deadline=None, database=None, print_blob=True)
 settings.load_profile(os.environ.get("GRADCLIP_TEST_PROFILE", "fast"))
 

@@ -23,9 +23,17 @@ dtypes = pytest.mark.parametrize("dtype", SCALED)
 norm_dtypes = pytest.mark.parametrize("dtype", NORMED)
 
 
+#: The period of long data, which is a prime number: no block or lane has the same numbers as the next one.
+PERIOD = 100_003
+
+
 @cache
 def data(n, dtype, magnitude=4.0):
     """Numbers over several orders of magnitude, so that another order of summation shows. Read-only."""
+    if n > PERIOD:
+        x = np.resize(data(PERIOD, dtype, magnitude), n)
+        x.flags.writeable = False
+        return x
     rng, dtype = np.random.default_rng(n), np.dtype(dtype)
     if dtype.kind in "iu":
         info = np.iinfo(dtype)

@@ -210,19 +210,24 @@ impl Found {
         self.0.push_str(name);
         for kind in KINDS {
             let input = make(kind);
-            let settings = threads.iter().map(|count| (Isa::current(), *count));
-            let mut all = None;
-            let _alone = alone();
-            for (isa, count) in settings.chain(Isa::available().map(|isa| (isa, 1))) {
-                THREADS.set(count);
-                let mut found = Fingerprint(0);
-                work(isa, &input, &mut found);
-                let first = *all.get_or_insert(found.0);
-                assert!(found.0 == first, "{name}, {kind:?}: {}, {count} threads", isa.name());
-            }
-            let _ = write!(self.0, " {:016x}", all.unwrap_or_default());
+            self.fingerprint(&format!("{name}, {kind:?}"), threads, &|isa, found| work(isa, &input, found));
         }
         self.0.push('\n');
+    }
+
+    /// Adds the fingerprint that `work` has at every level and for the given numbers of threads.
+    fn fingerprint(&mut self, name: &str, threads: &[usize], work: &dyn Fn(Isa, &mut Fingerprint)) {
+        let settings = threads.iter().map(|count| (Isa::current(), *count));
+        let mut all = None;
+        let _alone = alone();
+        for (isa, count) in settings.chain(Isa::available().map(|isa| (isa, 1))) {
+            THREADS.set(count);
+            let mut found = Fingerprint(0);
+            work(isa, &mut found);
+            let first = *all.get_or_insert(found.0);
+            assert!(found.0 == first, "{name}: {}, {count} threads", isa.name());
+        }
+        let _ = write!(self.0, " {:016x}", all.unwrap_or_default());
     }
 
     /// [`Self::line`] for several lengths of one dtype, on one thread.

@@ -282,7 +282,7 @@ known_halves! {
 }
 
 /// Calls `check` for each level, and each slice of a room: all lengths, at several distances from its start.
-fn at_all_levels(mut check: impl FnMut(Isa, std::ops::Range<usize>)) {
+fn at_all_levels(check: &mut dyn FnMut(Isa, std::ops::Range<usize>)) {
     for isa in Isa::available() {
         for &len in LENGTHS {
             for offset in sized(0, 3)..4 {
@@ -361,7 +361,7 @@ fn finite<T: Known>(random: &mut Random, len: usize) -> Vec<T> {
 /// Checks `map` against `expected` in place and from slice to slice, and that nothing else is written.
 fn check_map<T: Ordered, M: Map<T>>(map: M, room: &[T], expected: impl Fn(T) -> T) {
     let all: Vec<T> = room.iter().map(|x| expected(*x)).collect();
-    at_all_levels(|isa, range| {
+    at_all_levels(&mut |isa, range| {
         let mut result = room.to_vec();
         result[range.clone()].copy_from_slice(&all[range.clone()]);
 
@@ -431,7 +431,7 @@ fn clip_each<T: KnownOrder>() {
     let random = &mut Random::new(2);
     let (room, lo, hi): (Vec<T>, Vec<T>, Vec<T>) =
         (samples(random, ROOM), samples(random, ROOM), samples(random, ROOM));
-    at_all_levels(|isa, range| {
+    at_all_levels(&mut |isa, range| {
         // The bounds have another alignment than the elements.
         let (lo, hi) = (&lo[ROOM - range.len()..], &hi[4..4 + range.len()]);
         let mut result = room.clone();
@@ -458,7 +458,7 @@ fn any_change<T: KnownOrder>() {
     let number = |x: f64| T::from_float(x);
     let inside: Vec<T> = (0..ROOM).map(|_| number(random.below(90) as f64 + 5.0)).collect();
     let (lo, hi) = (vec![number(5.0); ROOM], vec![number(94.0); ROOM]);
-    at_all_levels(|isa, range| {
+    at_all_levels(&mut |isa, range| {
         let map = Clip { lo: lo[0], hi: hi[0] };
         let both = |data: &[T]| {
             let each = AnyOutside { data, lo: &lo[..data.len()], hi: &hi[..data.len()] };
@@ -723,7 +723,7 @@ fn factors_of_rows_are_plain_or_none() {
     sums.extend((-300..300).step_by(sized(7, 70)).map(|power| 1.1 * power_of_two(power)));
     let limits =
         [0.0, 1e-320, f64::MIN_POSITIVE, 1e-300, 0.2, 1.0, 3.0, 1e200, f64::MAX, f64::INFINITY, f64::NAN];
-    at_all_levels(|isa, range| {
+    at_all_levels(&mut |isa, range| {
         let cases = limits.into_iter().flat_map(|limit| [(limit, false), (limit, true)]);
         for ((limit, exact_zeros), roots) in cases.flat_map(|case| [(case, false), (case, true)]) {
             let sums = &sums[..range.len().min(sums.len())];
@@ -776,7 +776,7 @@ fn scale_each<T: KnownReal>() {
     let random = &mut Random::new(5);
     let room: Vec<T> = samples(random, ROOM);
     let factors: Vec<f64> = samples::<f64>(random, ROOM).into_iter().map(f64::abs).collect();
-    at_all_levels(|isa, range| {
+    at_all_levels(&mut |isa, range| {
         let factors = &factors[ROOM - range.len()..];
         let mut result = room.clone();
         for (x, by) in result[range.clone()].iter_mut().zip(factors) {
@@ -800,7 +800,7 @@ fn plain_each<T: KnownReal>() {
     let room: Vec<T> = samples(random, ROOM);
     let factors: Vec<f64> =
         (0..ROOM).map(|i| 0.999 * power_of_two(-(random.below(2 + i % 40) as i32))).collect();
-    at_all_levels(|isa, range| {
+    at_all_levels(&mut |isa, range| {
         let factors = &factors[ROOM - range.len()..];
         for rounding in [Rounding::Nearest, Rounding::TowardZero] {
             let mut result = room.clone();
@@ -934,7 +934,7 @@ fn float16_is_read_as_float32() {
     }
     // Lengths that no register divides, subnormals among the elements; and nothing else is written.
     let room = &all[1000..][..ROOM];
-    at_all_levels(|isa, range| {
+    at_all_levels(&mut |isa, range| {
         let mut found = vec![9f32; ROOM];
         isa.run(ToSingles { from: &room[range.clone()], to: &mut found[range.clone()] });
         check(&found[range.clone()], &room[range.clone()]);
@@ -973,7 +973,7 @@ fn float32_is_rounded_to_float16() {
         assert_same(&found, &expected);
     }
     let (room, rounded) = (&all[50_000..][..ROOM], &expected[50_000..][..ROOM]);
-    at_all_levels(|isa, range| {
+    at_all_levels(&mut |isa, range| {
         let mut found = vec![F16::from_bits(9); ROOM];
         let mut result = found.clone();
         isa.run(FromSingles { from: &room[range.clone()], to: &mut found[range.clone()] });
@@ -1138,7 +1138,7 @@ fn max<T: Known>() {
     let rough: Vec<T> = samples(random, ROOM);
     let largest = |data: &[T]| data.iter().map(|x| x.size(1.0)).fold(0.0, f64::max);
     let [(small, small_size), (large, large_size)] = T::two();
-    at_all_levels(|isa, range| {
+    at_all_levels(&mut |isa, range| {
         let max = |data: &[T]| T::from_magnitude(isa.run(MaxAbs(data)));
         assert_eq!(max(&clean[range.clone()]), largest(&clean[range.clone()]));
         // The largest one counts wherever it is; infinity is above all numbers and NaN above infinity.
@@ -1181,7 +1181,7 @@ fn widen<T: Known>() {
         assert!(to[..range.start].iter().chain(&to[range.end..]).all(|x| *x == 9.0));
         to[range].to_vec()
     };
-    at_all_levels(|isa, range| {
+    at_all_levels(&mut |isa, range| {
         for by in [1.0, power_of_two(-600), power_of_two(600)] {
             let found = read(isa, range.clone(), None, by);
             for (found, x) in found.iter().zip(&room[range.clone()]) {
@@ -1258,7 +1258,7 @@ fn sum_in_order(terms: &[f64]) -> f64 {
 
 fn check_sum<T: Known, F: Term<T> + Term<f32>>(room: &[T], term: F, expected: impl Fn(T) -> f64) {
     let terms: Vec<f64> = room.iter().map(|x| expected(*x)).collect();
-    at_all_levels(|isa, range| {
+    at_all_levels(&mut |isa, range| {
         let data = &room[range.clone()];
         let (found, expected) = (isa.run(Sum { data, term }).value(), sum_in_order(&terms[range]));
         assert_eq!(found.to_bits(), expected.to_bits(), "{} elements: {found}, not {expected}", data.len());
@@ -1288,7 +1288,7 @@ fn sums<T: Known>() {
         let peak = room.iter().map(|x| x.size(1.0)).fold(0.0, f64::max);
         let power = Power::new(p, Scaled::new(peak, 0));
         let terms: Vec<f64> = room.iter().map(|x| x.power(power)).collect();
-        at_all_levels(|isa, range| {
+        at_all_levels(&mut |isa, range| {
             let mut found = vec![0.0; range.len()];
             isa.run(PowerTerms { from: &room[range.clone()], to: &mut found, power });
             assert!(found.iter().zip(&terms[range]).all(|(a, b)| a.to_bits() == b.to_bits()), "{p}");
@@ -1504,7 +1504,7 @@ fn sum_error<T: Real>() {
     let numbers: Vec<i64> = (0..ROOM).map(|_| random.below(most) as i64 - (most / 2) as i64).collect();
     let room: Vec<T> = numbers.iter().map(|n| T::from_integer(*n < 0, n.unsigned_abs().into())).collect();
     let mut rounded = false;
-    at_all_levels(|isa, range| {
+    at_all_levels(&mut |isa, range| {
         let numbers = numbers[range.clone()].iter().map(|n| i128::from(n.unsigned_abs()));
         let exact = [numbers.clone().sum::<i128>(), numbers.map(|n| n * n).sum()];
         let data = &room[range];
@@ -1656,7 +1656,7 @@ fn rows<T: Known>() {
     let random = &mut Random::new(10);
     let data: Vec<Vec<T>> = (0..sized(5, 2)).map(|_| finite(random, ROOM)).collect();
     let start: Vec<f64> = finite(random, ROOM);
-    at_all_levels(|isa, range| {
+    at_all_levels(&mut |isa, range| {
         let mut sums: Vec<f64> = start[range.clone()].to_vec();
         let mut naive = sums.clone();
         let mut totals = vec![Total::default(); range.len()];
@@ -1696,7 +1696,7 @@ fn rows_at_once<T: Known>() {
     let random = &mut Random::new(13);
     let data: [Vec<T>; 4] = array::from_fn(|_| finite(random, ROOM));
     let start: Vec<f64> = finite(random, ROOM);
-    at_all_levels(|isa, range| {
+    at_all_levels(&mut |isa, range| {
         let mut one_by_one: Vec<f64> = start[range.clone()].to_vec();
         for row in &data {
             let rows = [&row[range.clone()]];
@@ -1927,7 +1927,7 @@ fn toward_zero<T: KnownReal>() {
         vec![Factor::new(0.3, 1.0), Factor::new(1.0 - 2e-13, 1.0), Factor::new(0.0, 1.0), NAN_FACTOR];
     factors.extend((1..40).map(|i| Factor::new(1.1 * power_of_two(-26 * i), 1.0)));
     factors.push(Factor::new(1.1 * power_of_two(-1000), power_of_two(-60)));
-    at_all_levels(|isa, range| {
+    at_all_levels(&mut |isa, range| {
         for factor in &factors {
             let scale = Scale(Factor { rounding: Rounding::TowardZero, ..*factor });
             let (data, mut found) = (&data[range.clone()], data[range.clone()].to_vec());
@@ -1974,7 +1974,7 @@ fn strict_products_are_rounded_toward_zero() {
 
 fn erased_and_kept<T: KnownReal>() {
     let data: Vec<T> = samples(&mut Random::new(8), ROOM);
-    at_all_levels(|isa, range| {
+    at_all_levels(&mut |isa, range| {
         let data = &data[range.clone()];
         for (by, expected) in [(-0.0, vec![T::ZERO; data.len()]), (1.0, data.to_vec())] {
             let factors = vec![by; data.len()];
@@ -2010,7 +2010,7 @@ fn differences<T: KnownReal>() {
 }
 
 fn check_differences<T: KnownReal>(ts: &[T], bases: &[T], both: fn(f64, f64) -> bool) {
-    at_all_levels(|isa, range| {
+    at_all_levels(&mut |isa, range| {
         let (t, base) = (&ts[range.clone()], &bases[range.clone()]);
         for by in [1.0, 0.5] {
             let mut found = vec![7.0; t.len()];
@@ -2051,7 +2051,7 @@ fn shares<T: KnownReal>() {
     let random = &mut Random::new(10);
     let examples: [Vec<T>; 4] = array::from_fn(|_| samples(random, ROOM));
     let factors = [0.3, 1.0, 1.7e-300, 1e-5].map(|by| Factor::new(by, 1.0));
-    at_all_levels(|isa, range| {
+    at_all_levels(&mut |isa, range| {
         let (mut together, mut alone) = (vec![0.25; range.len()], vec![0.25; range.len()]);
         let parts = array::from_fn(|i| &examples[i][range.clone()]);
         let terms = factors.map(|factor| Share::<false>(factor.by));

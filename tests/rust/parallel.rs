@@ -31,7 +31,7 @@ const ORDERS: [f64; 8] = [1.0, 2.0, f64::INFINITY, 1.5, 3.7, 0.5, 3.0, 4.0];
 
 /// The result of `work`, which must be the same for several numbers of threads and on all instruction sets.
 #[track_caller]
-fn everywhere<R: PartialEq + Debug>(work: impl Fn(Isa) -> R) -> R {
+fn everywhere<R: PartialEq + Debug>(work: &dyn Fn(Isa) -> R) -> R {
     let _alone = alone();
     THREADS.set(1);
     let first = work(Isa::current());
@@ -189,7 +189,7 @@ fn sizes<T: Known>(data: &[T]) -> Vec<f64> {
 
 /// The norm, on any level and number of threads, and as part of a list or alone.
 fn norm_everywhere<T: Known>(data: &[T], order: Order) -> Scaled {
-    everywhere(|isa| {
+    everywhere(&|isa| {
         let found = norm(isa, &Crew::new(), &[dense(data)], order).expect("threads");
         assert_eq!(key(found), key(norm_of_view(isa, &View::Dense(data), order)));
         found
@@ -280,7 +280,7 @@ fn exact_sums<T: Known>(exact: fn(T) -> u128) {
         let sum = |data: &[T]| -> f64 { data.iter().map(|x| exact(*x)).sum::<u128>() as f64 };
         assert_eq!(norm_everywhere(&data, Order::One).to_f64(), sum(&data), "{len}");
         // Several arrays, and the columns and rows of one.
-        let found = everywhere(|isa| {
+        let found = everywhere(&|isa| {
             let (low, high) = data.split_at(len / 3);
             norm(isa, &Crew::new(), &[dense(low), dense(high)], Order::One).expect("threads")
         });
@@ -292,8 +292,8 @@ fn exact_sums<T: Known>(exact: fn(T) -> u128) {
             if height == 0 {
                 continue;
             }
-            let columns = everywhere(|isa| slice_norms(isa, &slices(data, width, true), Order::One));
-            let rows = everywhere(|isa| slice_norms(isa, &slices(&turned, height, false), Order::One));
+            let columns = everywhere(&|isa| slice_norms(isa, &slices(data, width, true), Order::One));
+            let rows = everywhere(&|isa| slice_norms(isa, &slices(&turned, height, false), Order::One));
             assert_eq!(columns, rows);
             let expected: Vec<Scaled> = turned.chunks(height).map(|data| Scaled::new(sum(data), 0)).collect();
             assert_eq!(columns, Ok(expected));
@@ -415,7 +415,7 @@ fn lists_are_summed_in_the_documented_order() {
             half_power_root(6, Naive::of_list(&arrays, |x| x.abs() * x.abs() * x.abs())),
             half_power_root(8, Naive::of_list(&arrays, |x| (x * x) * (x * x))),
         ];
-        let found = everywhere(|isa| {
+        let found = everywhere(&|isa| {
             let views: Vec<AnyView<'_>> = arrays.iter().map(|array| dense(&array[..])).collect();
             [1.0, 2.0, f64::INFINITY, 3.7, 0.5, 1.5, 3.0, 4.0]
                 .map(|p| norm(isa, &Crew::new(), &views, Order::of(p)).expect("threads"))
@@ -432,7 +432,7 @@ fn a_strided_array_gives_the_bits_of_its_copy() {
     let reversed: Vec<f32> = copy.iter().rev().copied().collect();
     for p in ORDERS {
         for (start, stride, copy) in [(0, 3, &copy), (3 * len as isize - 3, -3, &reversed)] {
-            let [strided, dense] = everywhere(|isa| {
+            let [strided, dense] = everywhere(&|isa| {
                 let layout = Layout::new([Axis { len, stride }]);
                 let view = View::new(Memory::Elements(&data), start, Cow::Owned(layout));
                 [view, View::Dense(copy)]
@@ -491,7 +491,7 @@ fn mixed_lists_are_rescaled_as_one() {
         for narrow in [vec![1e30f32, -3e30], vec![0.0], vec![f32::from_bits(1)], vec![1.5; 1_200_000]] {
             let all: Vec<f64> = wide.iter().copied().chain(narrow.iter().map(|x| f64::from(*x))).collect();
             for p in ORDERS {
-                let found = everywhere(|isa| {
+                let found = everywhere(&|isa| {
                     let views = [dense(&wide[..]), dense(&narrow[..])];
                     norm(isa, &Crew::new(), &views, Order::of(p)).expect("threads")
                 });
@@ -527,7 +527,7 @@ fn lists_of_all_dtypes_are_one_vector() {
         ]
         .concat();
         for p in ORDERS {
-            let found = everywhere(|isa| {
+            let found = everywhere(&|isa| {
                 let views: [AnyView<'_>; 9] = [
                     dense(&halves[..]),
                     dense(&brains[..]),
@@ -563,7 +563,7 @@ fn narrow_dtypes_are_rescaled_with_the_wide_ones() {
                 [sizes(&wide), sizes(&half), sizes(&brain), sizes(&integer), sizes(&complex), sizes(&truth)]
                     .concat();
             for p in ORDERS {
-                let found = everywhere(|isa| {
+                let found = everywhere(&|isa| {
                     let views: [AnyView<'_>; 6] = [
                         dense(&half[..]),
                         dense(&brain[..]),
@@ -612,7 +612,7 @@ fn complex_numbers_of_any_size_have_their_norms() {
             for p in ORDERS {
                 assert_norm(back(norm_everywhere(&data, Order::of(p)), exponent), &sizes, p);
                 // As an array with others, which are next to nothing or nothing at all.
-                let found = everywhere(|isa| {
+                let found = everywhere(&|isa| {
                     let (zero, narrow) = ([0f64; 3], [Bf16::ZERO; 3]);
                     let views = [dense(&zero[..]), dense(&data[..]), dense(&narrow[..])];
                     norm(isa, &Crew::new(), &views, Order::of(p)).expect("threads")
@@ -649,7 +649,7 @@ fn complex_columns_beyond_the_range_are_done_again() {
         (0..height).flat_map(|row| columns.iter().map(move |(column, _)| column[row])).collect();
     for p in ORDERS {
         let found =
-            everywhere(|isa| slice_norms(isa, &slices(&data, width, true), Order::of(p)).expect("threads"));
+            everywhere(&|isa| slice_norms(isa, &slices(&data, width, true), Order::of(p)).expect("threads"));
         for ((found, exponent), (_, sizes)) in found.into_iter().zip(exponents).zip(&columns) {
             assert_norm(back(found, exponent), sizes, p);
         }
@@ -663,7 +663,7 @@ fn odd<T: Known>(infinite: T, nan: T) {
         for p in ORDERS {
             let order = Order::of(p);
             let value = |data: &[T]| {
-                everywhere(|isa| {
+                everywhere(&|isa| {
                     norm(isa, &Crew::new(), &[dense(data)], order).expect("threads").to_f64().to_bits()
                 })
             };
@@ -688,7 +688,7 @@ fn odd<T: Known>(infinite: T, nan: T) {
         let last = data.len() - width;
         data[last + 3] = nan;
         for p in ORDERS {
-            let found = everywhere(|isa| {
+            let found = everywhere(&|isa| {
                 let norms = norms_in_two_types(isa, &slices(&data, width, true), Order::of(p));
                 norms.into_iter().map(|norm| norm.to_f64().to_bits()).collect::<Vec<u64>>()
             });
@@ -717,7 +717,7 @@ fn nan_wins_over_infinity() {
         for p in ORDERS {
             // As one array and as two: the result of the first must survive the second.
             let found = |data: &[f64]| {
-                everywhere(|isa| {
+                everywhere(&|isa| {
                     let (low, high) = data.split_at(len / 3);
                     let lists = [vec![data], vec![low, high]];
                     lists.map(|list| {
@@ -768,8 +768,8 @@ fn check_columns<T: Known>(data: &[T], width: usize, orders: &[f64]) {
     for &p in orders {
         let order = Order::of(p);
         let of = |isa, slices: &Slices<'_, T>| norms_in_two_types(isa, slices, order);
-        let columns = everywhere(|isa| of(isa, &slices(data, width, true)));
-        let rows = everywhere(|isa| of(isa, &slices(&turned, height, false)));
+        let columns = everywhere(&|isa| of(isa, &slices(data, width, true)));
+        let rows = everywhere(&|isa| of(isa, &slices(&turned, height, false)));
         assert_eq!((columns.len(), rows.len()), (width, width));
         for (at, (column, row)) in columns.iter().zip(&rows).enumerate() {
             let slice = &turned[at * height..][..height];
@@ -838,7 +838,7 @@ fn columns_beyond_the_range_are_done_again() {
     data[20 * width + 11] = f64::INFINITY;
     data[30 * width + 11] = f64::NAN;
     for p in [1.0, 2.0, f64::INFINITY] {
-        let found = everywhere(|isa| {
+        let found = everywhere(&|isa| {
             let found = slice_norms(isa, &slices(&data, width, true), Order::of(p)).expect("threads");
             found.into_iter().map(|norm| norm.to_f64().to_bits()).collect::<Vec<u64>>()
         });
@@ -860,7 +860,7 @@ fn empty_slices_have_norm_zero() {
             let axis = |len| Layout::new([Axis { len, stride: 1 }]);
             let slices = Slices::new(Memory::Elements(&[1f32; 9]), 0, axis(kept), axis(reduced));
             assert_eq!(
-                everywhere(|isa| slice_norms(isa, &slices, Order::of(p))),
+                everywhere(&|isa| slice_norms(isa, &slices, Order::of(p))),
                 Ok(vec![Scaled::ZERO; count])
             );
         }
@@ -877,7 +877,7 @@ fn scaling_a_list_writes_every_element_once() {
         let small: Vec<Vec<f32>> = (0..500).map(|i| single(&everyday(i, size / 500 + 1))).collect();
         for factor in [Some(factor), None] {
             let narrow = |x: f32| factor.map_or(x, |f| (f64::from(x) * f.by) as f32).to_bits();
-            let found = everywhere(|isa| {
+            let found = everywhere(&|isa| {
                 let mut copy = vec![9f32; a.len()];
                 let mut own = a.clone();
                 let mut wide = vec![9f64; c.len()];
@@ -926,7 +926,7 @@ fn lists_of_halves_are_scaled() {
     for len in [100, 600_011] {
         let (halves, brains, singles) = (some::<F16>(60, len), some::<Bf16>(61, len), some::<f32>(62, len));
         for factor in [Some(Factor::new(1.0 / 3.0, 1.0)), None] {
-            let found = everywhere(|isa| {
+            let found = everywhere(&|isa| {
                 let mut outputs = (vec![F16::ZERO; len], brains.clone(), vec![0f32; len]);
                 let mut tasks: Vec<AnyTask<'_>> = vec![
                     Task { source: Some(View::Dense(&halves)), target: Target::Dense(&mut outputs.0) }.into(),
@@ -976,7 +976,7 @@ fn work_by_position_finds_its_position_on_every_thread() {
             kind: FactorKind { is_plain: false, rounding: Rounding::Nearest },
         };
         for in_place in [false, true] {
-            let found = everywhere(|isa| {
+            let found = everywhere(&|isa| {
                 let start =
                     |to: &mut Vec<f32>| if in_place { to.copy_from_slice(data) } else { to.fill(9.0) };
                 let source = || (!in_place).then_some(View::Dense(data));
@@ -1077,13 +1077,13 @@ fn check_clipped_rows<T: Real + Known>(bits: fn(T) -> u64, nan: u64) {
         let padded: Vec<T> = rows.flat_map(pad).collect();
         let along = |len: usize, step: usize| Layout::new([Axis { len, stride: step.cast_signed() }]);
         let spaced = || Slices::new(Memory::Elements(&padded), 0, along(height, width + 1), along(width, 1));
-        let own = everywhere(|isa| {
+        let own = everywhere(&|isa| {
             let mut own = vec![T::Norm::ZERO; height];
             norms_into(isa, &spaced(), Order::Two, &mut own).expect("threads");
             number_bits(&own)
         });
         assert!(own == norms, "norms of {height} x {width}");
-        let found = everywhere(|isa| {
+        let found = everywhere(&|isa| {
             let other = vec![T::ZERO; data.len()];
             let mut outputs = [other.clone(), other.clone(), other, data.clone()];
             let sources = [
@@ -1146,7 +1146,7 @@ fn check_rules<T: Real + Known>(bits: fn(T) -> u64) {
             let expected: Vec<u64> = expected.iter().map(|x| bits(*x)).collect();
             let norms = number_bits(&norms);
             for is_in_place in [true, false] {
-                everywhere(|isa| {
+                everywhere(&|isa| {
                     let mut found =
                         if is_in_place { data.clone() } else { vec![T::from_float(9.0); data.len()] };
                     let source = (!is_in_place).then(|| slices(&data, width, false));
@@ -1169,7 +1169,7 @@ fn check_windows<T: Real + Known>() {
         let along = |len, stride: usize| Layout::new([Axis { len, stride: stride.cast_signed() }]);
         let slices = Slices::new(Memory::Elements(&data), 0, along(70, step), along(len, 1));
         for order in [Order::One, Order::Two] {
-            let found = everywhere(|isa| slice_norms(isa, &slices, order).expect("memory"));
+            let found = everywhere(&|isa| slice_norms(isa, &slices, order).expect("memory"));
             for (at, found) in found.into_iter().enumerate() {
                 let row = View::Dense(&data[at * step..at * step + len]);
                 assert_eq!(found, norm_of_view(Isa::current(), &row, order), "{len} elements, step {step}");
@@ -1281,7 +1281,7 @@ fn check_clipped_columns<T: Real + Known>(bits: fn(T) -> u64, nan: u64, extremes
         let pad = |row: &[T]| row.iter().copied().chain([T::ZERO]).collect::<Vec<_>>();
         let padded: Vec<T> =
             data.chunks(len * inner).rev().flat_map(|m| m.chunks(inner).flat_map(pad)).collect();
-        let (found, normalized) = everywhere(|isa| {
+        let (found, normalized) = everywhere(&|isa| {
             let [mut a, mut b] = [vec![T::ZERO; data.len()], data.clone()];
             clip_columns(isa, Some(&data), &mut a, [len, inner], limit).expect("threads");
             clip_columns(isa, None, &mut b, [len, inner], limit).expect("threads");
@@ -1367,7 +1367,7 @@ where
         let slices = Slices::new(Memory::Elements(data), 0, kept, Layout::new([along(len, inner)]));
         let norms = slice_norms(Isa::current(), &slices, Order::Two).expect("memory");
         for rule in [Rule::Clip(limit.into()), Rule::Normalize(Order::Two)] {
-            let found = everywhere(|isa| {
+            let found = everywhere(&|isa| {
                 let [mut new, mut own] = [vec![T::ZERO; parts.len()], parts.clone()];
                 let mut found_norms = vec![T::Norm::ZERO; norms.len()];
                 let (source, shape) = (View::Dense(&parts), [len, inner]);
@@ -1420,10 +1420,11 @@ fn norms_of_short_columns_are_sums_of_their_rows() {
         let slices = Slices::new(Memory::Elements(&data), 0, along(columns, 1), along(rows, columns));
         let column = |at: usize| data[at..].iter().step_by(columns).map(|x| f64::from(*x).abs());
         for p in [1.0, 2.0, f64::INFINITY] {
-            let found: Vec<f64> = everywhere(|isa| slice_norms(isa, &slices, Order::of(p)).expect("threads"))
-                .into_iter()
-                .map(Scaled::to_f64)
-                .collect();
+            let found: Vec<f64> =
+                everywhere(&|isa| slice_norms(isa, &slices, Order::of(p)).expect("threads"))
+                    .into_iter()
+                    .map(Scaled::to_f64)
+                    .collect();
             assert_eq!(found.len(), columns);
             for (at, found) in found.into_iter().enumerate() {
                 // One row after the other, folded every 64.

@@ -217,53 +217,61 @@ template <class X> X shuffle_xor(unsigned mask, X own, unsigned distance, int li
     return shim_bits<X>(found);
 }
 
-unsigned place(unsigned i, unsigned count) { return backward ? count - 1 - i : i; }
+__forceinline__ unsigned place(unsigned i, unsigned count) { return backward ? count - 1 - i : i; }
+
+__forceinline__ bool is_same_barrier(const Fiber& a, const Fiber& b) {
+    return a.line == b.line && a.mask == b.mask && a.distance == b.distance;
+}
+
+// Whether the threads that wait at each barrier are those of its mask that have not left; otherwise there is a message.
+bool check_barriers(unsigned first, unsigned count, unsigned alive, unsigned waiting) {
+    for (unsigned unchecked = waiting; unchecked;) {
+        const Fiber& own = fibers[first + __builtin_ctz(unchecked)];
+        unsigned together = 0;
+        for (unsigned i = 0; i < count; i++) together |= unsigned(is_same_barrier(fibers[first + i], own)) << i & waiting;
+        if (own.mask & alive & ~together) {
+            snprintf(message, sizeof(message), "block %u: threads of a warp wait at different barriers, line %d", blockIdx.x,
+                     own.line);
+            return false;
+        }
+        if (together & ~own.mask) {
+            snprintf(message, sizeof(message), "block %u: a thread waits for others only, line %d", blockIdx.x, own.line);
+            return false;
+        }
+        unchecked &= ~together;
+    }
+    return true;
+}
 
 // Runs the threads of a warp up to the end or to a barrier of the block.
 bool run_warp(unsigned first, unsigned count) {
+    unsigned running = 0;
+    for (unsigned i = 0; i < count; i++) running |= unsigned(fibers[first + i].state == RUNS) << i;
     for (;;) {
-        for (unsigned i = 0; i < count; i++) {
-            unsigned thread = first + place(i, count);
-            current = &fibers[thread];
-            if (current->state != RUNS) continue;
-            threadIdx.x = thread;
-            change(scheduler, current->context, false);
-        }
         unsigned alive = 0, waiting = 0;
+        const Fiber* first_to_wait = nullptr;
+        bool is_one_barrier = true;
         for (unsigned i = 0; i < count; i++) {
-            alive |= unsigned(fibers[first + i].state != DONE) << i;
-            waiting |= unsigned(fibers[first + i].state == AT_WARP) << i;
+            const unsigned thread = place(i, count);
+            Fiber& fiber = fibers[first + thread];
+            if (running >> thread & 1) {
+                fiber.state = RUNS;
+                current = &fiber;
+                threadIdx.x = first + thread;
+                change(scheduler, fiber.context, false);
+            }
+            alive |= unsigned(fiber.state != DONE) << thread;
+            if (fiber.state != AT_WARP) continue;
+            waiting |= 1u << thread;
+            if (!first_to_wait) first_to_wait = &fiber;
+            is_one_barrier &= is_same_barrier(fiber, *first_to_wait);
         }
         if (!waiting) return true;
-        // The threads that wait at one barrier are checked as a group.
-        for (unsigned unchecked = waiting; unchecked;) {
-            const Fiber& own = fibers[first + __builtin_ctz(unchecked)];
-            unsigned together = 0;
-            for (unsigned i = 0; i < count; i++) {
-                const Fiber& other = fibers[first + i];
-                bool is_same = other.line == own.line && other.mask == own.mask && other.distance == own.distance;
-                together |= unsigned(is_same) << i & waiting;
-            }
-            if (own.mask & alive & ~together) {
-                snprintf(message, sizeof(message), "block %u: threads of a warp wait at different barriers, line %d",
-                         blockIdx.x, own.line);
-                return false;
-            }
-            if (together & ~own.mask) {
-                snprintf(message, sizeof(message), "block %u: a thread waits for others only, line %d", blockIdx.x, own.line);
-                return false;
-            }
-            unchecked &= ~together;
-        }
+        const unsigned mask = first_to_wait->mask;
+        const bool is_right = is_one_barrier && (mask & alive) == waiting;
+        if (!is_right && !check_barriers(first, count, alive, waiting)) return false;
         // Those that wait together go on, as far as they get, before any others: so they see what the others have not written.
-        unsigned released = 0;
-        for (unsigned i = 0; i < count && !released; i++) {
-            const Fiber& own = fibers[first + place(i, count)];
-            if (own.state == AT_WARP) released = own.mask;
-        }
-        for (unsigned i = 0; i < count; i++) {
-            if (released >> i & 1 && fibers[first + i].state == AT_WARP) fibers[first + i].state = RUNS;
-        }
+        running = mask & waiting;
     }
 }
 

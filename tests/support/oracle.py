@@ -173,7 +173,18 @@ def exact_global_norm(arrays: Sequence[Any], p: float = 2) -> Any:
         return mp.nan
     if any(np.isinf(a).any() for a in loose):
         return mp.inf
+    if p == 2 or (p == 1 and all(a.dtype.kind != "c" for a in present)):
+        return _norm_of_whole_sum(present, p)
     return norm_of_magnitudes((term for a in present for term in magnitudes(a)), p)
+
+
+def _norm_of_whole_sum(arrays: Sequence[np.ndarray], p: int) -> Any:
+    """The norm of order 1 or 2 of finite numbers, from whole numbers: far faster than numbers of many digits."""
+    integers = (a.astype(object).reshape(-1) for a in arrays if a.dtype.kind in "biu")
+    total = sum(sum(abs(int(x)) ** p for x in a) for a in integers) << 2148
+    total += sum(whole_sum(exact_parts(a).reshape(-1), p) for a in arrays if a.dtype.kind not in "biu")
+    exact = mp.ldexp(mp.mpf(total), -2148)
+    return mp.sqrt(exact) if p == 2 else exact
 
 
 def norm_of_magnitudes(terms: Iterable[tuple[Any, int]], p: float) -> Any:
@@ -410,6 +421,8 @@ def rounded(value: Any, dtype: Any) -> float:
 def bound_as(bound: Any, dtype: Any) -> Any:
     """A bound in t's dtype: integers saturate for an integer t, numbers round (to inf if need be) for a float t."""
     dtype = np.dtype(dtype).newbyteorder("=")
+    if isinstance(bound, np.ndarray) and bound.dtype.newbyteorder("=") == dtype:
+        return native(bound)
     # Native first: ml_dtypes loses the byte order on the way to Python.
     with np.errstate(invalid="ignore"):  # signalling NaNs
         values = np.asarray(native(bound) if isinstance(bound, (list, np.ndarray)) else bound, dtype=object)
