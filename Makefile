@@ -27,8 +27,9 @@ check: lint test doc ## The checks before a commit: lint, types, tests, examples
 .PHONY: lint
 lint: develop ## rustfmt, clippy, ruff, mypy, stubtest
 	cargo fmt --check
-	cargo clippy --all-targets --features python -- -D warnings
-	cargo clippy --test codegen --features python -- -D warnings
+	cargo clippy --all-targets -- -D warnings
+	cargo clippy --test codegen -- -D warnings
+	cargo clippy --features python -- -D warnings
 	ruff check
 	ruff format --check
 	mypy
