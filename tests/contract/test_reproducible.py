@@ -23,7 +23,7 @@ dtypes = pytest.mark.parametrize("dtype", SCALED)
 norm_dtypes = pytest.mark.parametrize("dtype", NORMED)
 
 
-#: The period of long data, which is a prime number: no block or lane has the same numbers as the next one.
+#: The period of long data. It is a prime number, so neighbouring blocks and lanes have different numbers.
 PERIOD = 100_003
 
 

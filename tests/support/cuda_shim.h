@@ -223,7 +223,7 @@ __forceinline__ bool is_same_barrier(const Fiber& a, const Fiber& b) {
     return a.line == b.line && a.mask == b.mask && a.distance == b.distance;
 }
 
-// Whether the threads that wait at each barrier are those of its mask that have not left; otherwise there is a message.
+// Returns whether each barrier has all threads of its mask that have not left, and no others. If not, `message` tells the error.
 bool check_barriers(unsigned first, unsigned count, unsigned alive, unsigned waiting) {
     for (unsigned unchecked = waiting; unchecked;) {
         const Fiber& own = fibers[first + __builtin_ctz(unchecked)];

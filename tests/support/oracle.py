@@ -174,12 +174,12 @@ def exact_global_norm(arrays: Sequence[Any], p: float = 2) -> Any:
     if any(np.isinf(a).any() for a in loose):
         return mp.inf
     if p == 2 or (p == 1 and all(a.dtype.kind != "c" for a in present)):
-        return _norm_of_whole_sum(present, p)
+        return _norm_by_integers(present, p)
     return norm_of_magnitudes((term for a in present for term in magnitudes(a)), p)
 
 
-def _norm_of_whole_sum(arrays: Sequence[np.ndarray], p: int) -> Any:
-    """The norm of order 1 or 2 of finite numbers, from whole numbers: far faster than numbers of many digits."""
+def _norm_by_integers(arrays: Sequence[np.ndarray], p: int) -> Any:
+    """The norm of order 1 or 2 of finite numbers. Sums of integers are exact, and faster than those of mpf numbers."""
     integers = (a.astype(object).reshape(-1) for a in arrays if a.dtype.kind in "biu")
     total = sum(sum(abs(int(x)) ** p for x in a) for a in integers) << 2148
     total += sum(whole_sum(exact_parts(a).reshape(-1), p) for a in arrays if a.dtype.kind not in "biu")
