@@ -70,6 +70,9 @@ The columns of the first table:
 - **memory**: the peak memory of gradclip's process in MiB, above its memory just before the first clip. **NumPy's**:
   the same for NumPy's process.
 - **missed**: the targets that gradclip missed.
+
+"training step, 25M, new" takes 7 ms where the C library keeps the memory of its dropped results, else 13 to 16 ms:
+see [Programs that drop their results](guide/threads-and-memory.md#programs-that-drop-their-results).
 """
 
 

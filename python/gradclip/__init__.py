@@ -19,6 +19,10 @@ Sparse tensors: `IndexedSlices`.
 
 Settings: `get_num_threads`, `set_num_threads`, `trim`, `show_config`.
 
+Modules with an import of their own: `gradclip.tree` (dicts and nested lists),
+`gradclip.torch` (functions of ``torch.nn.utils``), `gradclip.limits` (rules that choose
+``clip_norm``). The command ``gradclip norms FILE`` prints the norms of a file.
+
 Examples
 --------
 >>> import numpy as np

@@ -264,8 +264,8 @@ def clip_by_norm(
     elements and no NaN, these elements become NaN and all others 0. Of a complex
     element, only the infinite part becomes NaN.
 
-    With ``comm``, every process must make the call, even a process without tensors. All
-    processes get the same bits. If one raises an error, all do.
+    With ``comm``, every process must make the call. A process without a part passes an
+    empty array. All processes get the same bits. If one raises an error, all do.
 
     Examples
     --------
@@ -465,8 +465,8 @@ def clip_by_average_norm(
     ``tf.compat.v1.clip_by_average_norm``. Rounding, NaN and infinity are treated as in
     `clip_by_norm`.
 
-    With ``comm``, every process must make the call, even a process without tensors. All
-    processes get the same bits. If one raises an error, all do.
+    With ``comm``, every process must make the call. A process without a part passes an
+    empty array. All processes get the same bits. If one raises an error, all do.
 
     Examples
     --------

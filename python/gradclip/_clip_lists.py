@@ -204,8 +204,9 @@ def clip_examples_by_global_norm(
         Whether to guarantee that rounding never takes the norm of a clipped example above
         the limit, before the sum. Default: False. See `clip_by_norm`.
     out : sequence of ndarray or None, optional
-        For each tensor, the array that receives its result, or None for a new array.
-        Default: new arrays.
+        For each tensor, the array that receives its result, with the shape and dtype of
+        that result, or None for a new array. With ``reduce=None`` it may be the tensor
+        itself. Default: new arrays.
 
     Returns
     -------
@@ -276,7 +277,8 @@ def clip_difference_by_global_norm(
         For each tensor, the base of its difference, with the same shape and dtype: for
         example the weights before training. Where ``t_list`` has None, pass None.
     clip_norm : number
-        The limit, a real number >= 0. An infinite limit changes nothing.
+        The limit, a real number >= 0. An infinite limit changes nothing, not even NaN or
+        infinity, whatever ``nonfinite`` is.
     use_norm : number, optional
         The global norm of the differences, if you know it already. Default: None, compute
         it.

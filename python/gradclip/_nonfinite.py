@@ -21,7 +21,7 @@ _BLOCK = 1 << 16
 
 
 class NonFiniteError(ValueError):
-    """Tensors have an infinite or NaN element, under ``nonfinite="raise"``.
+    """An element is infinite or NaN, and the call has ``nonfinite="raise"``.
 
     Nothing has been written.
 
@@ -36,6 +36,16 @@ class NonFiniteError(ValueError):
         the numbers of the bad examples, or pairs ``(tensor, example)`` if each tensor has its
         own limit. Empty for a bad ``use_norm``, for dask arrays, and if the bad element is on
         another rank.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import gradclip as gc
+    >>> try:
+    ...     gc.clip_by_norm(np.array([1.0, np.nan]), 1.0, nonfinite="raise")
+    ... except gc.NonFiniteError as error:
+    ...     print(error.norm)
+    nan
     """
 
     norm: float

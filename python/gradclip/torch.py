@@ -104,7 +104,8 @@ def clip_grad_norm_(
     max_norm : float
         The limit, 0 or larger. With infinity, the call only computes the norm.
     norm_type : float, optional
-        The order of the norm. ``'inf'``: the largest magnitude. Default: 2.
+        The order of the norm. ``'inf'``: the largest magnitude. torch computes orders of 0
+        and below. Default: 2.
     error_if_nonfinite : bool, optional
         Whether to raise an error if the norm is infinite or NaN, before anything is written.
         Default: False.
@@ -121,8 +122,10 @@ def clip_grad_norm_(
     ------
     RuntimeError
         If ``error_if_nonfinite`` is True and the norm is infinite or NaN.
+    TypeError
+        If ``max_norm`` is not a number.
     ValueError
-        If ``max_norm`` is negative or NaN.
+        If ``max_norm`` is negative, NaN or a text, or gradients overlap.
 
     Examples
     --------
@@ -172,7 +175,8 @@ def get_total_norm(
     tensors : tensor or iterable of tensors
         The tensors. The norm treats them as one long vector.
     norm_type : float, optional
-        The order of the norm. ``'inf'``: the largest magnitude. Default: 2.
+        The order of the norm. ``'inf'``: the largest magnitude. torch computes orders of 0
+        and below. Default: 2.
     error_if_nonfinite : bool, optional
         Whether to raise an error if the norm is infinite or NaN. Default: False.
     foreach : bool, optional
@@ -238,8 +242,11 @@ def clip_grads_with_norm_(
 
     Raises
     ------
+    TypeError
+        If ``max_norm`` or ``total_norm`` is not a number.
     ValueError
-        If ``max_norm`` is negative or NaN, or ``total_norm`` is negative.
+        If ``max_norm`` is negative, NaN or a text, ``total_norm`` is negative, or gradients
+        overlap.
 
     Examples
     --------
@@ -286,8 +293,10 @@ def clip_grad_value_(
 
     Raises
     ------
+    TypeError
+        If ``clip_value`` is not a number.
     ValueError
-        If ``clip_value`` is negative or NaN.
+        If ``clip_value`` is negative, NaN or a text, or gradients overlap.
 
     Examples
     --------

@@ -107,7 +107,8 @@ def global_norm(
     -------
     float
         The norm in float64 precision, whatever the dtypes are; 0.0 for a tree without
-        tensors. For CuPy arrays it is a 0-d float64 array on their device.
+        tensors. For CuPy arrays it is a 0-d float64 array on their device. For dask arrays
+        it is a lazy one, except with ``comm`` or ``reproducible=True``.
 
     Raises
     ------
@@ -256,7 +257,8 @@ def clip_by_global_norm(
     clipped : tree of ndarray, IndexedSlices or None
         A new tree of the same structure, with the results for leaves, or the leaves of
         ``out`` if it was given. None for each None. If the norm is at or below
-        ``clip_norm``, all tensors keep their bits.
+        ``clip_norm`` (with ``strict=True``: ``clip_norm * (1 - 1e-13)``), all tensors keep
+        their bits. If a leaf is a dask array, all results and the norm are lazy.
     norm : float
         The global norm before clipping. For CuPy arrays it is a 0-d float64 array on
         their device.
