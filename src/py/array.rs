@@ -2,10 +2,9 @@
 //!
 //! An [`Array`] has the shape, strides, dtype and flags of NumPy's C struct (`fields.rs`). A [`Pair`](pair::Pair) is an input
 //! with its output. Only pairs lend memory to write, after [`arrange`](pair::arrange) has made sure that no output shares a
-//! byte with another output or with an input other than its own. While a pair's memory is borrowed, the GIL may be released. If
-//! another Python thread writes to the array meanwhile, the values are undefined, as with NumPy's own loops: that is the
-//! caller's race. The same holds for elements between those of a strided array: kernels may read and ignore them. The memory stays
-//! valid because the array object is held.
+//! byte with another output or with an input other than its own. While memory is borrowed, the GIL may be released. If another Python
+//! thread writes to the array meanwhile, or to elements between those of a strided array, the values are undefined, as with NumPy's
+//! own loops. A held array keeps its memory, unless a thread resizes it in spite of NumPy's check (`refcheck=False`).
 #![expect(unsafe_code, reason = "NumPy's arrays are C structs, and their memory is raw")]
 
 mod fields;
@@ -20,13 +19,12 @@ pub(super) mod plain;
 use std::borrow::Cow;
 use std::ffi::c_int;
 use std::iter;
-use std::ptr;
 use std::slice;
 
 use numpy::PY_ARRAY_API;
 use numpy::npyffi;
 use pyo3::exceptions::PyRuntimeError;
-use pyo3::ffi;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyAny;
 use smallvec::SmallVec;
@@ -75,12 +73,7 @@ impl<'py> Array<'py> {
         if !objects::is_float(object) && !objects::is_integer(object) {
             return Ok(None);
         }
-        // SAFETY: the object is a scalar of NumPy, and without a descr the array has the scalar's dtype. The result is a new
-        // reference or null with an exception set.
-        let made = unsafe {
-            let made = PY_ARRAY_API.PyArray_FromScalar(object.py(), object.as_ptr(), ptr::null_mut());
-            Bound::from_owned_ptr_or_err(object.py(), made)?
-        };
+        let made = object.call_method0(intern!(object.py(), "__array__"))?;
         Ok(Self::read(&made).map(|(array, _)| array))
     }
 
@@ -95,11 +88,9 @@ impl<'py> Array<'py> {
         fortran: bool,
     ) -> PyResult<Self> {
         let bytes = shape.iter().fold(itemsize, |bytes, len| bytes.saturating_mul(*len));
-        // SAFETY: the descr is a new reference. If there are strides, they come from `strides_in`, which makes those of a dense
-        // array.
+        // SAFETY: if there are strides, they come from `strides_in`, which makes those of a dense array.
         let object = with_memory(py, &mut NewOutputs::new(iter::once(bytes)), bytes, || unsafe {
-            let descr = fields::descr_of(py, number);
-            fields::new_array(py, descr, shape, strides, ptr::null_mut(), fortran)
+            fields::new_array(py, number, shape, strides, fortran)
         })?;
         let (array, _) = Self::read(&object).ok_or_else(|| internal("NumPy made no array"))?;
         Ok(array)
@@ -184,20 +175,18 @@ impl<'py> Array<'py> {
         Ok(View::new(memory, start + shift, Cow::Owned(layout)))
     }
 
-    /// Copies the elements, in the shape that this array had when it was read, to an array with this shape and dtype. No Python
-    /// code runs.
+    /// Copies the elements to an array with this shape and dtype. No Python code runs.
     fn copy_into(&self, to: &Self) -> PyResult<()> {
         let py = self.object.py();
-        if fields::shape(to.current_fields()?) != self.shape() {
-            return Err(resized());
+        for array in [self, to] {
+            // A dense array may have been given another shape since it was read.
+            if fields::shape(array.current_fields()?) != self.shape() {
+                return Err(resized());
+            }
         }
-        let descr = self.current_fields()?.descr;
-        // SAFETY: lengths and strides are those of memory that `object` keeps alive, longer than the view. The descr is of the
-        // size it had then, and the view takes a new reference to it. NumPy checks that it may write.
+        // SAFETY: both objects are arrays. NumPy checks that it may write.
         let status = unsafe {
-            ffi::Py_INCREF(descr.cast());
-            let view = fields::new_array(py, descr, self.shape(), Some(self.strides()), self.data, false)?;
-            PY_ARRAY_API.PyArray_CopyInto(py, to.object.as_ptr().cast(), view.as_ptr().cast())
+            PY_ARRAY_API.PyArray_CopyInto(py, to.object.as_ptr().cast(), self.object.as_ptr().cast())
         };
         if status == 0 { Ok(()) } else { Err(PyErr::fetch(py)) }
     }
@@ -207,15 +196,16 @@ impl<'py> Array<'py> {
     }
 
     /// The fields, or an error if the array's memory may have changed since it was read: Python code that ran since then, for
-    /// example an argument's `__array__`, may have resized it. With a narrower dtype or other strides, a shorter block can have
-    /// as many elements. An array that is still dense may have another shape.
+    /// example an argument's `__array__`, may have resized it. A shorter block has as many elements if its dtype is narrower or its
+    /// strides are smaller. An array that is still dense may have another shape.
     fn current_fields(&self) -> PyResult<&Fields> {
         let geometry = &self.geometry;
         let (parts, axes) = if geometry.in_parts { (2, self.ndim() - 1) } else { (1, self.ndim()) };
         let is_current = |fields: &Fields| {
+            let element = fields::element_type(fields);
             let is_dense = self.flags & fields.flags & DENSE != 0;
             fields::lies_at(fields, self.data, self.len() / parts)
-                && fields::element_type(fields).number == self.element.number
+                && (element.number, element.swapped) == (self.element.number, self.element.swapped)
                 && (is_dense
                     || geometry.shape.iter().take(axes).eq(fields::shape(fields))
                         && geometry.strides.iter().take(axes).eq(fields::strides(fields)))

@@ -54,15 +54,9 @@ pub(super) fn bound<'py>(
 /// The most numbers that are converted here, one by one. NumPy converts longer ones with vectors.
 const MAX_CONVERTED: usize = BLOCK;
 
-/// The numbers of a bound.
-enum Numbers {
-    Floats(Vec<f64>),
-    Integers(Vec<i128>),
-}
-
 /// A bound that is an ndarray of the tensor's dtype, a short one of other floats or integers, or a list or a tuple of floats and
-/// small integers, one for each element of the last axis. None for other bounds and for those with NaN. A single element is a
-/// number, because clipping to numbers is faster.
+/// small integers, one for each element of the last axis. None for other bounds, and for those with NaN or integers from 2^53 on. A
+/// single element is a number, because clipping to numbers is faster.
 fn numbers_bound<'py>(
     object: &Bound<'py, PyAny>,
     dtype: Dtype,
@@ -82,8 +76,8 @@ fn numbers_bound<'py>(
         if own.is_float() && !is_float || array.len() > MAX_CONVERTED {
             return Ok(None);
         }
-        let numbers = match_dtype!(real own, T => Numbers::Floats(array.collect(|x: T| x.widen())?),
-            match_dtype!(ordered own, T => Numbers::Integers(array.collect(integer::<T>)?), return Ok(None)));
+        let numbers = match_dtype!(real own, T => array.collect(|x: T| x.widen())?,
+            match_dtype!(ordered own, T => array.collect(exact::<T>)?, return Ok(None)));
         (numbers, array.shape().to_vec())
     } else {
         let Some(Items::Many(entries, _)) = Items::of_list(object)? else { return Ok(None) };
@@ -97,27 +91,17 @@ fn numbers_bound<'py>(
             let Some(number) = small.map(f64::from).or(float.filter(|_| is_float)) else { return Ok(None) };
             numbers.push(number);
         }
-        (Numbers::Floats(numbers), vec![entries.len()])
+        (numbers, vec![entries.len()])
     };
-    if let Numbers::Floats(floats) = &numbers {
-        if floats.iter().any(|number| number.is_nan()) {
-            return Ok(None);
-        }
-        if let ([number], true) = (floats.as_slice(), own_shape.len() <= shape.len()) {
-            return Ok(Some(BoundKind::Float(*number)));
-        }
+    if numbers.iter().any(|number| number.is_nan()) {
+        return Ok(None);
     }
-    if dtype == Dtype::Bf16 {
-        return Ok(None); // NumPy itself does not make it
+    if let ([number], true) = (numbers.as_slice(), own_shape.len() <= shape.len()) {
+        return Ok(Some(BoundKind::Float(*number)));
     }
     let axes: Vec<_> = (0..own_shape.len()).collect();
     let object = match_dtype!(ordered dtype, T => Array::filled::<T>(py, &own_shape, &axes, |to| {
-        match &numbers {
-            Numbers::Floats(floats) => to.iter_mut().zip(floats).for_each(|(to, x)| *to = T::from_float(*x)),
-            Numbers::Integers(integers) => {
-                to.iter_mut().zip(integers).for_each(|(to, n)| *to = T::from_integer(*n < 0, n.unsigned_abs()));
-            }
-        }
+        to.iter_mut().zip(&numbers).for_each(|(to, x)| *to = T::from_float(*x));
         Ok(())
     })?, return Ok(None));
     let array =
@@ -125,10 +109,11 @@ fn numbers_bound<'py>(
     Ok(array.map(|array| BoundKind::Array(Box::new(array))))
 }
 
-/// An element of a dtype of integers.
-fn integer<T: Ordered>(x: T) -> i128 {
-    let size = (0..T::LIMBS).map(|limb| x.limb(limb) as i128).sum::<i128>();
-    if x < T::ZERO { -size } else { size }
+/// An integer as a float64; NaN if its magnitude is 2^53 or more, where a float64 may be another number.
+fn exact<T: Ordered>(x: T) -> f64 {
+    let size = x.modulus(1.0);
+    let exact = if size < (1u64 << 53) as f64 { size } else { f64::NAN };
+    if x < T::ZERO { -exact } else { exact }
 }
 
 /// A bound that is a number of Python or NumPy.

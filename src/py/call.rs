@@ -198,20 +198,6 @@ impl<'a, 'py> Call<'a, 'py> {
         }
     }
 
-    /// The result for a tensor: the array, or `IndexedSlices` around it.
-    pub(super) fn result(
-        &self,
-        values: Bound<'py, PyAny>,
-        slices: Option<&Bound<'py, PyAny>>,
-        out: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        match (slices, out) {
-            (_, Some(out)) => Ok(out.clone()),
-            (None, None) => Ok(values),
-            (Some(slices), None) => slices.call_method1(intern!(self.py, "_with_values"), (values,)),
-        }
-    }
-
     /// The entries of a list of tensors.
     pub(super) fn sequence(&self, object: &Bound<'py, PyAny>) -> PyResult<Items<'py>> {
         match Items::of_list(object)? {

@@ -11,7 +11,7 @@ use super::array::pair::Pair;
 use super::array::{Array, internal};
 use super::call::{Call, Entry};
 use super::kinds::Kinds;
-use super::operands::{Inputs, Operands, Parameter};
+use super::operands::{Inputs, Parameter};
 use super::run::{detached, dtype_of};
 use crate::element::match_dtype;
 use crate::error::{Error, vec_with_room};
@@ -80,7 +80,7 @@ pub(super) fn clip_difference_by_global_norm<'py>(
     }
     let mut readers: Vec<_> = bases.iter_mut().collect();
     let mut operands = tensors.with_outputs(out, &mut readers)?;
-    let Operands::General { pairs, .. } = &mut operands else { return Err(internal("plain differences")) };
+    let pairs = operands.pairs()?;
     if limit.refuses(norm) {
         if used.is_some() {
             return Err(call.nonfinite_error("use_norm", &held, None, norm.to_f64()));

@@ -114,7 +114,7 @@ pub(super) fn clip_by_weight_norm<'py>(
     let mut own = Norms::of_each(call.py, both.zip(units.iter().cycle().map(Cow::from)), Order::Two)?;
     let of_weights = own.split_off(weights.len());
     let mut operands = tensors.with_outputs(out, &mut [])?;
-    let Operands::General { pairs, .. } = &mut operands else { return Ok(operands.into_result()) };
+    let pairs = operands.pairs()?;
     // A NaN norm of a weight makes the limit NaN, so the result is NaN, too.
     let limit = |weight: Scaled| match weight.max(Scaled::new(eps, 0)) {
         _ if clipping == f64::INFINITY => Scaled::new(clipping, 0),

@@ -8,7 +8,7 @@ use super::array::pair::Pair;
 use super::array::{Array, internal};
 use super::call::{Call, Entry};
 use super::kinds::Kinds;
-use super::operands::{Inputs, Operands, Parameter};
+use super::operands::{Inputs, Parameter};
 use super::run::{Norms, detached, dtype_of, margin, scale_slices};
 use crate::element::{Complex, match_dtype};
 use crate::error::vec_with_room;
@@ -69,9 +69,7 @@ pub(super) fn clip_examples_by_global_norm<'py>(
         let mut readers: Vec<_> = arrays.iter_mut().map(|(_, array)| array).collect();
         tensors.with_outputs(out, &mut readers)?
     };
-    let Operands::General { pairs, .. } = &mut operands else {
-        return Err(internal("examples in plain arrays"));
-    };
+    let pairs = operands.pairs()?;
     if !has_limits && own.len() > 1 {
         // The norm of each example over all tensors.
         let of_example = |example| own.iter().filter_map(move |norms| norms.values.get(example).copied());

@@ -1,7 +1,4 @@
-//! Overlap of arrays on a GPU, for the part of the package that clips them.
-//!
-//! A tensor that is a `cupy.ndarray` is handed on, with all arguments, to the function of the same name in `gradclip._cuda`.
-//! That package is Python code. This crate never imports `CuPy`: if no other code imports it, there are no such arrays.
+//! Overlap of arrays on a GPU, for `gradclip._cuda`.
 
 use std::iter::repeat;
 

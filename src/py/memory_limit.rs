@@ -1,7 +1,9 @@
 //! The number of bytes of freed outputs that may be kept for later calls: `GRADCLIP_POOL_BYTES`, or else a share of memory.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use pyo3::prelude::*;
 
 use crate::setting::{Setting, number_in};
 
@@ -14,12 +16,15 @@ const DEFAULT_PART: usize = 16;
 pub(super) static POOL_BYTES: Setting = Setting::new(
     0..=usize::MAX / 2,
     || number_in("GRADCLIP_POOL_BYTES", 0..=usize::MAX, "a number of bytes, 0 for none"),
-    || (memory_of_process(Path::new("/")).unwrap_or(0) / DEFAULT_PART).min(DEFAULT_MOST),
+    || (memory_of_process("/".into()).unwrap_or(0) / DEFAULT_PART).min(DEFAULT_MOST),
 );
 
 /// The memory of the machine, or the part that the control groups of this process allow, in bytes; None if the system has no
 /// such files. Tests pass another root for the control groups.
-pub(super) fn memory_of_process(root: &Path) -> Option<usize> {
+#[pyfunction]
+#[expect(clippy::needless_pass_by_value, reason = "what Python's paths become")]
+pub(super) fn memory_of_process(root: PathBuf) -> Option<usize> {
+    let root = root.as_path();
     let machine = fs::read_to_string("/proc/meminfo").ok()?;
     let total = machine.lines().find_map(|line| line.strip_prefix("MemTotal:")?.strip_suffix("kB"));
     let machine = total?.trim().parse::<usize>().ok()?.checked_mul(1024)?;

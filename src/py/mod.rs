@@ -36,12 +36,10 @@ mod _core {
         clip_each::{clip_by_norms, clip_by_weight_norm},
         clip_examples::clip_examples_by_global_norm,
         device::keep_apart,
+        memory_limit::memory_of_process,
         norm::{global_norm, norm, normalize, norms},
         process::{exiting, forked},
-        settings::{
-            config, forget_settings, get_num_threads, isa_levels, memory_of_process, set_isa,
-            set_num_threads, trim,
-        },
+        settings::{config, forget_settings, get_num_threads, isa_levels, set_isa, set_num_threads, trim},
         shared::{exact_sum, merge_power_sums, power_sums, power_sums_along, roots_of_power_sums},
         sum_rows::sum_rows,
     };

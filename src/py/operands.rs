@@ -5,14 +5,15 @@
 
 use std::{iter, mem};
 
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyAny;
+use pyo3::types::{PyAny, PyList};
 use smallvec::SmallVec;
 
 use super::array::items::Items;
 use super::array::pair::{Pair, arrange};
 use super::array::plain::{OperandPairs, PlainArrays};
-use super::array::{Array, internal, objects};
+use super::array::{Array, internal};
 use super::call::{Call, Entry, Tensor};
 use super::classes::{is_cupy, is_dask};
 use super::kinds::Kinds;
@@ -279,10 +280,10 @@ impl<'a, 'py> Inputs<'a, 'py> {
             (Tensors::Plain(inputs), Some(outputs)) => {
                 Ok(Operands::Plain(OperandPairs::new(inputs, outputs)))
             }
-            (Tensors::General(tensors), None) => {
+            (Tensors::General(tensors), _) => {
                 pair_up(self.call, &self.items, mem::take(tensors), out, readers)
             }
-            _ => Err(not_one()),
+            (Tensors::Plain(_), None) => Err(not_one()),
         }
     }
 }
@@ -310,7 +311,7 @@ fn pair_up<'o, 'py>(
     let argument = |at: usize| Entry("out", is_list.then_some(at));
     let mut pairs = vec_with_room(tensors.len())?;
     // Allocated before anything is written, because it may fail for lack of memory.
-    let mut results = vec_with_room(tensors.len())?;
+    let results = PyList::empty(py);
     for (i, tensor) in tensors.into_iter().enumerate() {
         let own = outs.as_ref().map(|outs| outs.get(i)).transpose()?.filter(|own| !own.is_none());
         let Some(tensor) = tensor else {
@@ -319,12 +320,17 @@ fn pair_up<'o, 'py>(
                     call.error("wrong_type", (argument(i).to_string(), &**own, "None, as t_list has there"))
                 );
             }
-            results.push(py.None().into_bound(py));
+            results.append(py.None())?;
             continue;
         };
         let given = own.as_ref().map(|own| call.out(argument(i), own, &tensor)).transpose()?;
         let pair = Pair::new(tensor.array, given)?;
-        results.push(call.result(pair.object().clone(), tensor.slices.as_ref(), own.as_deref())?);
+        let new = pair.object();
+        results.append(match (&own, &tensor.slices) {
+            (Some(own), _) => (**own).clone(),
+            (None, None) => new.clone(),
+            (None, Some(slices)) => slices.call_method1(intern!(py, "_with_values"), (new,))?,
+        })?;
         pairs.push(pair);
     }
     if outs.is_some()
@@ -336,11 +342,7 @@ fn pair_up<'o, 'py>(
         };
         return Err(call.error("clash_error", (place(a), place(b))));
     }
-    let result = if is_list {
-        Items::Many(objects::tuple_of(py, results.into_iter())?, None).to_result()?
-    } else {
-        results.pop().ok_or_else(not_one)?
-    };
+    let result = if is_list { results.into_any() } else { results.get_item(0)? };
     Ok(Operands::General { pairs, result })
 }
 
@@ -409,19 +411,24 @@ impl<'py> Operands<'_, 'py> {
         }
     }
 
-    /// The single pair, of arrays of any layout.
-    pub(super) fn pair(&mut self) -> PyResult<&mut Pair<'py>> {
+    /// The pairs, of arrays of any layout.
+    pub(super) fn pairs(&mut self) -> PyResult<&mut [Pair<'py>]> {
         match self {
-            Self::General { pairs, .. } => pairs.first_mut().ok_or_else(not_one),
+            Self::General { pairs, .. } => Ok(pairs),
             Self::Plain(_) => Err(not_one()),
         }
+    }
+
+    /// The single pair, of arrays of any layout.
+    pub(super) fn pair(&mut self) -> PyResult<&mut Pair<'py>> {
+        self.pairs()?.first_mut().ok_or_else(not_one)
     }
 
     /// The return value of the function.
     #[inline(always)]
     pub(super) fn into_result(self) -> Bound<'py, PyAny> {
         match self {
-            Self::Plain(pairs) => pairs.into_result(),
+            Self::Plain(pairs) => pairs.result,
             Self::General { result, .. } => result,
         }
     }

@@ -1,11 +1,8 @@
 //! An exact test for shared bytes. Extents may overlap although no bytes are shared: the extents of a matrix's columns do.
 //!
 //! Addresses are only numbers here, so the memory may also be a GPU's. [`keep_apart`] is the rule for the arrays of a call. The
-//! functions below it look at one cluster: arrays whose extents overlap. Residues prove quickly, in the time of a sort, that
-//! columns and similar views are apart. Otherwise the runs of all arrays (contiguous bytes) are sorted and compared. So the
-//! memory for a cluster depends on its number of runs, not on how far they lie apart.
-//!
-//! Lists of plain arrays use only [`extents_are_apart`]; if their extents overlap, they take the general path.
+//! functions below it look at one cluster: arrays whose extents overlap. Residues prove, in the time of a sort, that columns and
+//! similar views are apart. Otherwise the runs of all arrays (contiguous bytes) are sorted and compared.
 
 use std::slice;
 

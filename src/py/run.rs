@@ -230,7 +230,7 @@ pub(super) fn scale_by_norms<T: Scalable>(
     }
     let (py, isa, bytes, order) = (whole.object().py(), Isa::current(), whole.bytes(), rule.order());
     // Columns are summed in another order than rows. The output must not influence which order is used.
-    // Moduli of complex numbers are computed before anything is scaled. Squares of moduli are squares of the parts.
+    // Moduli of complex numbers are computed before anything is scaled. Their squares are sums of the squares of the parts.
     let sums_parts = order == Order::Two || whole.dtype().and_then(Dtype::parts).is_none();
     if sums_parts && Norms::are_of_columns(&whole, axes)? {
         // Strips of columns of a dense output are scaled as soon as they are summed.
@@ -377,7 +377,7 @@ fn scaling<'a>(
 }
 
 /// Treats a pair's complex numbers as real ones from now on, and returns the dtype.
-pub(super) fn real_dtype(pair: &mut Pair<'_>) -> PyResult<Dtype> {
+fn real_dtype(pair: &mut Pair<'_>) -> PyResult<Dtype> {
     pair.split_complex();
     dtype_of(pair.input())
 }

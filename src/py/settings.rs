@@ -1,6 +1,5 @@
 //! Threads, instruction sets, and the output of `show_config`.
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::exceptions::PyValueError;
@@ -9,7 +8,7 @@ use pyo3::types::PyDict;
 
 use super::array::memory;
 use super::kinds::Kinds;
-use super::memory_limit::{self, POOL_BYTES};
+use super::memory_limit::POOL_BYTES;
 use crate::isa::Isa;
 use crate::parallel::THREADS;
 
@@ -41,13 +40,6 @@ pub(super) fn trim() -> PyResult<usize> {
     THREADS.check()?;
     POOL_BYTES.check()?;
     Ok(memory::trim())
-}
-
-/// The memory that this process may use, according to the files below `root`. For tests.
-#[pyfunction]
-#[expect(clippy::needless_pass_by_value, reason = "what Python's paths become")]
-pub(super) fn memory_of_process(root: PathBuf) -> Option<usize> {
-    memory_limit::memory_of_process(&root)
 }
 
 /// The instruction set levels this CPU runs, narrowest first.

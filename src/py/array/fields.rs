@@ -7,7 +7,7 @@ use std::slice;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use numpy::PY_ARRAY_API;
-use numpy::npyffi::{self, NPY_TYPES, NpyTypes, PyArray_Descr, PyArrayObject, npy_intp};
+use numpy::npyffi::{self, NPY_TYPES, NpyTypes, PyArrayObject, npy_intp};
 use pyo3::ffi::{self, PyTypeObject};
 use pyo3::prelude::*;
 use pyo3::types::PyAny;
@@ -102,14 +102,10 @@ unsafe fn slice_of<'a, T>(data: *const T, len: usize) -> &'a [T] {
     unsafe { slice::from_raw_parts(data, len) }
 }
 
-/// The number of elements. Nearly all arrays have one or two axes, for which a loop costs more than the product.
+/// The number of elements.
 #[inline(always)]
 pub(super) fn len(fields: &Fields) -> usize {
-    match shape(fields) {
-        [len] => *len,
-        [rows, columns] => rows * columns,
-        shape => shape.iter().product(),
-    }
+    shape(fields).iter().product()
 }
 
 /// Whether the array still has the address and the number of elements that were read.
@@ -175,50 +171,41 @@ pub(super) fn registered_dtype(py: Python<'_>, fields: &Fields) -> Option<Dtype>
 /// allocates holds arbitrary bits.
 ///
 /// # Safety
-/// `descr` is a new reference, which the call takes. Where there are strides, they are as many as lengths. The elements
-/// stay within the memory at `data`, or, where it is null, within what NumPy allocates for the shape.
+/// Where there are strides, they are as many as lengths, and the elements stay within what NumPy allocates for the shape.
 #[inline]
 pub(super) unsafe fn new_array<'py>(
     py: Python<'py>,
-    descr: *mut PyArray_Descr,
+    number: c_int,
     shape: &[usize],
     strides: Option<&[isize]>,
-    data: *mut u8,
     fortran: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
-    // SAFETY: the type is ndarray itself, and lengths and strides are only read. The result is a new reference or null with an
-    // exception set. The caller guarantees the rest.
+    // SAFETY: the type is ndarray itself, and lengths and strides are only read. NumPy takes the new reference to the descr, and
+    // passes on the exception where the number has none. The result is a new reference or null with an exception set. The caller
+    // guarantees the rest.
     unsafe {
         let made = PY_ARRAY_API.PyArray_NewFromDescr(
             py,
             ndarray(py),
-            descr,
+            PY_ARRAY_API.PyArray_DescrFromType(py, number),
             c_int::try_from(shape.len()).unwrap_or(c_int::MAX),
             shape.as_ptr().cast::<npy_intp>().cast_mut(),
             strides.map_or(ptr::null_mut(), |strides| strides.as_ptr().cast_mut()),
-            data.cast(),
+            ptr::null_mut(),
             c_int::from(fortran),
             ptr::null_mut(),
         );
         let made = Bound::from_owned_ptr_or_err(py, made)?;
-        // What was made is an ndarray, see `exact_fields`. For memory that exists already, this changes nothing.
+        // What was made is an ndarray, see `exact_fields`.
         hold_any_bits((*npyffi::_PyArray_GET_ITEM_DATA(made.as_ptr().cast::<PyArrayObject>())).data.cast());
         Ok(made)
     }
 }
 
-/// A new reference to the descr of a dtype by its NumPy number, which is that of an array's dtype.
-pub(super) fn descr_of(py: Python<'_>, number: c_int) -> *mut PyArray_Descr {
-    // SAFETY: the function takes any number, and sets an exception for one that no dtype has.
-    unsafe { PY_ARRAY_API.PyArray_DescrFromType(py, number) }
-}
-
 /// Makes the compiler treat the memory of a new array as written, so that a slice of it may be lent.
 ///
-/// To Rust, memory that an allocator has just handed out holds no value at all, not even an arbitrary one, and a slice of it
-/// must not exist. The block of assembly is empty, but the compiler cannot look into it and must assume that it stored
-/// something everywhere behind the pointer. From then on the memory holds some bits, and any bits are a value of every dtype.
-/// Kernels overwrite all of them and read none.
+/// To Rust, memory that an allocator has just handed out holds no value at all, and a slice of it must not exist. The compiler must
+/// assume that the empty block of assembly stored some bits there, and any bits are a value of every dtype.
 #[inline]
 fn hold_any_bits(data: *mut u8) {
     // SAFETY: no instruction is executed.

@@ -3,8 +3,6 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyAny, PyList, PyTuple};
 
-use super::objects;
-
 /// References that keep the tensors of an argument alive: a single object, or the entries of a list. One call to Python copies a
 /// list, at a quarter of the cost of taking its entries one by one.
 #[derive(Clone)]
@@ -20,10 +18,10 @@ impl<'py> Items<'py> {
     /// TensorFlow's lists of variables do). No Python code runs.
     pub(in crate::py) fn of_list(object: &Bound<'py, PyAny>) -> PyResult<Option<Self>> {
         let entries = if let Ok(list) = object.cast_exact::<PyList>() {
-            objects::tuple_of_list(list)?
+            list.as_sequence().to_tuple()? // a list's own `to_tuple` panics without memory
         } else if let Ok(tuple) = object.cast_exact::<PyTuple>() {
             // Copied too, to get references of its own: NumPy does not resize an array that has more references than it expects.
-            objects::tuple_of_list(&tuple.as_sequence().to_list()?)?
+            tuple.as_sequence().to_list()?.as_sequence().to_tuple()?
         } else {
             return Ok(None);
         };

@@ -1,13 +1,12 @@
 //! Plain arrays, alone and in lists: the fast path that reads and writes them with little overhead.
 //!
-//! For a call on small tensors, the cost of each tensor outside the kernels counts: an [`Array`](super::Array) with its shape,
-//! a [`Pair`](super::pair::Pair), an iteration order. Nearly all tensors are exact ndarrays, dense and in native byte order.
-//! Each of them is read into a [`PlainArray`], which is an address and a length. For all other arrays, and for errors, this
-//! module returns `None`; then `operands.rs` reads the arrays by the general path, and raises the errors.
+//! For a call on small tensors, the cost of each tensor outside the kernels counts. Nearly all tensors are exact ndarrays, dense
+//! and in native byte order. Each is read into a [`PlainArray`], which is an address and a length. For all other arrays, and for
+//! errors, this module returns `None`; then `operands.rs` reads them as [`Array`](super::Array), and raises the errors.
 //!
-//! Python code that runs between the reading of an array and the use of its memory may resize the array. It may be a method of
-//! another argument, or a finalizer, because any new object may start the garbage collector. So arrays are checked again before
-//! memory is lent, and no Python object is made from then on.
+//! Python code that runs between the reading of an array and the use of its memory may resize the array: a method of another
+//! argument, or a finalizer, because any new object may start the garbage collector. So arrays are checked again before memory is
+//! lent, and no Python object is made from then on.
 
 use std::ffi::c_int;
 use std::ops::Range;
@@ -16,17 +15,16 @@ use std::slice;
 
 use numpy::npyffi;
 use pyo3::prelude::*;
-use pyo3::types::PyAny;
+use pyo3::types::{PyAny, PyList};
 use smallvec::SmallVec;
 
 use super::super::kinds::Kinds;
 use super::super::overlap;
 use super::fields::{
-    DENSE, Fields, descr_of, element_type, exact_fields, len, lies_at, ndarray, new_array, shape,
+    DENSE, ElementType, Fields, element_type, exact_fields, len, lies_at, ndarray, new_array, shape,
 };
 use super::items::Items;
 use super::memory::{NewOutputs, with_memory};
-use super::objects;
 use super::pair::Rows;
 use super::{internal, resized};
 use crate::element::{Dtype, Element, Ordered, Real, match_dtype};
@@ -104,7 +102,7 @@ impl PlainArray {
         lies_at(fields, self.data.as_ptr(), self.len)
             && fields.flags & self.flags & DENSE != 0
             && fields.flags & flags == flags
-            && element_type(fields).dtype == Some(self.dtype)
+            && matches!(element_type(fields), ElementType { dtype: Some(dtype), swapped: false, .. } if dtype == self.dtype)
     }
 
     /// A new array with the shape, the memory order and the dtype of this one. It is one of `outputs`.
@@ -113,11 +111,10 @@ impl PlainArray {
     /// A reference to the array has been held since it was read.
     unsafe fn new_like<'py>(&self, py: Python<'py>, outputs: &mut NewOutputs) -> PyResult<Bound<'py, PyAny>> {
         let fortran = self.flags & npyffi::NPY_ARRAY_C_CONTIGUOUS == 0;
-        // SAFETY: a live array keeps its fields where they are. The descr is a new reference, and there are no strides.
+        // SAFETY: a live array keeps its fields where they are. There are no strides.
         with_memory(py, outputs, self.bytes(), || unsafe {
             let from = self.fields.as_ref();
-            let descr = descr_of(py, element_type(from).number);
-            new_array(py, descr, shape(from), None, ptr::null_mut(), fortran)
+            new_array(py, element_type(from).number, shape(from), None, fortran)
         })
     }
 
@@ -135,6 +132,9 @@ impl PlainArray {
         unsafe { slice::from_raw_parts_mut(self.data.as_ptr().cast::<T>(), self.len) }
     }
 }
+
+/// Outputs that are not all their own inputs; None if they are.
+type OwnOutputs<'py> = Option<PlainArrays<'py>>;
 
 /// The plain arrays of a list, without its Nones.
 pub(in crate::py) struct PlainArrays<'py> {
@@ -178,10 +178,7 @@ impl<'py> PlainArrays<'py> {
 
     /// The arrays as views to read.
     pub(in crate::py) fn views(&self) -> PyResult<PlainViews<'_>> {
-        if !self.are_current(0) {
-            return Err(resized());
-        }
-        Ok(PlainViews { arrays: &self.arrays })
+        if self.are_current(0) { Ok(PlainViews { arrays: &self.arrays }) } else { Err(resized()) }
     }
 
     /// The shape of the single array, copied: NumPy frees its own when Python code gives the array another shape.
@@ -212,57 +209,58 @@ impl<'py> PlainArrays<'py> {
         are_inner.then_some(len)
     }
 
-    /// Outputs for the arrays: new arrays if there is no `out`; or else the arrays of `out`, if they fit and share no memory.
-    /// An array of `out` may be its own input.
+    /// Outputs for the arrays, and the return value of the call: new arrays if there is no `out`; or else the arrays of `out`, if
+    /// they fit and share no memory. An array of `out` may be its own input.
     pub(in crate::py) fn outputs(
         &self,
         py: Python<'py>,
         out: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Option<Outputs<'py>>> {
-        let arrays = match out {
-            None => Some(self.new_outputs(py)?),
-            Some(out) if self.held.is(out) => None,
-            Some(out) => {
-                let held =
-                    if self.held.is_list() { Items::of_list(out)? } else { Some(Items::One(out.clone())) };
-                let Some(held) = held else { return Ok(None) };
-                match Self::read(py, &held, Kinds::Normed)? {
-                    Some(arrays) if arrays.have_nones_of(self) => Some(arrays),
-                    _ => return Ok(None),
-                }
+    ) -> PyResult<Option<(OwnOutputs<'py>, Bound<'py, PyAny>)>> {
+        let Some(out) = out else { return self.new_outputs(py).map(Some) };
+        if self.held.is(out) {
+            return Ok(if self.take(self)? { Some((None, self.held.to_result()?)) } else { None });
+        }
+        let held = if self.held.is_list() { Items::of_list(out)? } else { Some(Items::One(out.clone())) };
+        let outputs = held.map(|held| Self::read(py, &held, Kinds::Normed)).transpose()?.flatten();
+        match outputs {
+            Some(outputs) if outputs.have_nones_of(self) && outputs.take(self)? => {
+                let result = outputs.held.to_result()?;
+                Ok(Some((Some(outputs), result)))
             }
-        };
-        let result = arrays.as_ref().unwrap_or(self).held.to_result()?;
-        let outputs = Outputs { arrays, result };
-        Ok((out.is_none() || outputs.fit(self)?).then_some(outputs))
+            _ => Ok(None),
+        }
     }
 
-    fn new_outputs(&self, py: Python<'py>) -> PyResult<Self> {
-        let class = ndarray(py);
-        let (mut inputs, mut arrays) = (self.arrays.iter(), with_room(self.arrays.len())?);
-        let (mut outputs, mut made) =
-            (NewOutputs::new(self.arrays.iter().map(PlainArray::bytes)), with_room(self.held.len())?);
-        for i in 0..self.held.len() {
-            let object = self.held.get(i)?;
-            if object.is_none() {
-                made.push(object.to_owned());
-                continue;
-            }
-            let input = inputs.next().ok_or_else(not_plain)?;
+    /// New arrays like these, and the return value of a call that fills them.
+    fn new_outputs(&self, py: Python<'py>) -> PyResult<(OwnOutputs<'py>, Bound<'py, PyAny>)> {
+        let mut arrays = with_room(self.arrays.len())?;
+        let mut outputs = NewOutputs::new(self.arrays.iter().map(PlainArray::bytes));
+        let mut new_like = |input: &PlainArray| {
             // SAFETY: `held` has the array that was read.
             let new = unsafe { input.new_like(py, &mut outputs)? };
-            let array = exact_fields(new.as_borrowed(), class).and_then(PlainArray::of);
+            let array = exact_fields(new.as_borrowed(), ndarray(py)).and_then(PlainArray::of);
             match array.filter(|array| array.len == input.len && array.dtype == input.dtype) {
                 Some(array) => arrays.push(array),
                 None => return Err(resized()),
             }
-            made.push(new);
-        }
-        let held = match &self.held {
-            Items::One(_) => Items::One(made.pop().ok_or_else(not_plain)?),
-            Items::Many(..) => Items::Many(objects::tuple_of(py, made.into_iter())?, None),
+            Ok(new)
         };
-        Ok(Self { held, arrays })
+        let mut inputs = self.arrays.iter();
+        if !self.held.is_list() {
+            let new = new_like(inputs.next().ok_or_else(not_plain)?)?;
+            return Ok((Some(Self { held: Items::One(new.clone()), arrays }), new));
+        }
+        let made = PyList::empty(py);
+        for i in 0..self.held.len() {
+            let object = self.held.get(i)?;
+            if object.is_none() {
+                made.append(object)?;
+            } else {
+                made.append(new_like(inputs.next().ok_or_else(not_plain)?)?)?;
+            }
+        }
+        let held = Items::Many(made.as_sequence().to_tuple()?, None);
+        Ok((Some(Self { held, arrays }), made.into_any()))
     }
 
     /// Whether this list has as many entries as another one, and Nones in the same places.
@@ -272,6 +270,25 @@ impl<'py> PlainArrays<'py> {
         len == other.held.len()
             && count == other.arrays.len()
             && (count == len || (0..len).all(|at| is_none(self, at) == is_none(other, at)))
+    }
+
+    /// Whether these arrays can be written while the inputs are read.
+    fn take(&self, inputs: &Self) -> Result<bool> {
+        let (inputs, outputs) = (&inputs.arrays[..], &self.arrays[..]);
+        // SAFETY: the arrays that were read are held beside them.
+        if !inputs.iter().zip(outputs).all(|(input, output)| unsafe { output.takes(input) }) {
+            return Ok(false);
+        }
+        // For one tensor, the general check would cost a tenth of the call.
+        if let ([input], [output]) = (inputs, outputs) {
+            let ((low, high), (begin, end)) = (input.extent(), output.extent());
+            return Ok(output.len == 0 || output.data == input.data || high <= begin || end <= low);
+        }
+        let mut extents = vec_with_room(inputs.len() + outputs.len())?;
+        extents.extend(outputs.iter().filter(|array| array.len > 0).map(PlainArray::extent));
+        let read = inputs.iter().zip(outputs).filter(|(input, output)| input.data != output.data);
+        extents.extend(read.map(|(input, _)| input).filter(|array| array.len > 0).map(PlainArray::extent));
+        Ok(overlap::extents_are_apart(&mut extents))
     }
 }
 
@@ -320,62 +337,35 @@ impl Views for PlainViews<'_> {
     }
 }
 
-/// The outputs of plain arrays. They share no memory, except that an output may be its own input, and have the lengths and
+/// Inputs with their outputs. The outputs share no memory, except that an output may be its own input, and have the lengths and
 /// dtypes of their inputs.
-pub(in crate::py) struct Outputs<'py> {
-    /// None: each output is its input.
-    arrays: Option<PlainArrays<'py>>,
-    /// The return value of the call. It is made before anything is written, because making it may fail for lack of memory.
-    result: Bound<'py, PyAny>,
-}
-
-impl Outputs<'_> {
-    fn of<'a>(&'a self, inputs: &'a PlainArrays<'_>) -> &'a [PlainArray] {
-        &self.arrays.as_ref().unwrap_or(inputs).arrays
-    }
-
-    /// Whether the outputs can be written while the inputs are read.
-    fn fit(&self, inputs: &PlainArrays<'_>) -> Result<bool> {
-        let (inputs, outputs) = (inputs.arrays.as_slice(), self.of(inputs));
-        // SAFETY: the arrays that were read are held beside them.
-        if !inputs.iter().zip(outputs).all(|(input, output)| unsafe { output.takes(input) }) {
-            return Ok(false);
-        }
-        // For one tensor, the general check would cost a tenth of the call.
-        if let ([input], [output]) = (inputs, outputs) {
-            let ((low, high), (begin, end)) = (input.extent(), output.extent());
-            return Ok(output.len == 0 || output.data == input.data || high <= begin || end <= low);
-        }
-        let mut extents = vec_with_room(inputs.len() + outputs.len())?;
-        extents.extend(outputs.iter().filter(|array| array.len > 0).map(PlainArray::extent));
-        let read = inputs.iter().zip(outputs).filter(|(input, output)| input.data != output.data);
-        extents.extend(read.map(|(input, _)| input).filter(|array| array.len > 0).map(PlainArray::extent));
-        Ok(overlap::extents_are_apart(&mut extents))
-    }
-}
-
-/// Inputs with their outputs.
 pub(in crate::py) struct OperandPairs<'a, 'py> {
     inputs: &'a mut PlainArrays<'py>,
-    outputs: Outputs<'py>,
+    outputs: OwnOutputs<'py>,
+    /// The return value of the call. It is made before anything is written, because making it may fail for lack of memory.
+    pub(in crate::py) result: Bound<'py, PyAny>,
 }
 
 impl<'a, 'py> OperandPairs<'a, 'py> {
     /// Pairs inputs with the outputs that [`PlainArrays::outputs`] has given for them.
-    pub(in crate::py) fn new(inputs: &'a mut PlainArrays<'py>, outputs: Outputs<'py>) -> Self {
-        Self { inputs, outputs }
+    pub(in crate::py) fn new(
+        inputs: &'a mut PlainArrays<'py>,
+        (outputs, result): (OwnOutputs<'py>, Bound<'py, PyAny>),
+    ) -> Self {
+        Self { inputs, outputs, result }
     }
 
     /// The memory to read and to write, for work without Python.
     pub(in crate::py) fn tasks(&mut self) -> PyResult<PlainTasks<'_>> {
-        let are_current = match &self.outputs.arrays {
+        let are_current = match &self.outputs {
             None => self.inputs.are_current(npyffi::NPY_ARRAY_WRITEABLE),
             Some(outputs) => self.inputs.are_current(0) && outputs.are_current(npyffi::NPY_ARRAY_WRITEABLE),
         };
         if !are_current {
             return Err(resized());
         }
-        Ok(PlainTasks { inputs: &self.inputs.arrays, outputs: self.outputs.of(self.inputs) })
+        let outputs = &self.outputs.as_ref().unwrap_or(self.inputs).arrays;
+        Ok(PlainTasks { inputs: &self.inputs.arrays, outputs })
     }
 
     /// The task of the single pair, with elements of T.
@@ -396,11 +386,6 @@ impl<'a, 'py> OperandPairs<'a, 'py> {
         let along = |len, stride: usize| Layout::new([Axis { len, stride: stride.cast_signed() }]);
         let (kept, reduced) = (along(elements.len() / len.max(1), len), along(len, 1));
         Ok((Some(Slices::new(Memory::Elements(elements), 0, kept, reduced)), target))
-    }
-
-    /// The single output, or a list of the outputs.
-    pub(in crate::py) fn into_result(self) -> Bound<'py, PyAny> {
-        self.outputs.result
     }
 }
 

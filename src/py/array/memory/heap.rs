@@ -1,16 +1,13 @@
 //! Outputs in glibc's heap.
 //!
 //! **Dropped outputs.** glibc returns the free memory at the end of its heap to the kernel as soon as it exceeds a limit
-//! (`M_TRIM_THRESHOLD`), at first 128 KiB. The next arrays then cost a page fault for each page, which takes longer than the work
-//! that fills them. When a program frees a block of up to 32 MiB that glibc has mapped outside the heap, glibc serves blocks up
-//! to that size from the heap from then on, and raises the limit to twice that size, unless the user has set one. So programs that
-//! have dropped an array of 32 MiB clip into memory that is there. One block, allocated and freed, gives the same to programs
-//! with smaller arrays.
+//! (`M_TRIM_THRESHOLD`), at first 128 KiB. The next arrays then cost page faults, which take longer than the work that fills them.
+//! When a program frees a block of up to 32 MiB that glibc has mapped outside the heap, glibc raises the limit to twice its size,
+//! unless the user has set one. gradclip allocates and frees one such block.
 //!
-//! **Huge pages.** The kernel zeroes a new page when it is first written. For one page of 2 MiB, that takes a quarter of the
-//! time of 512 pages of 4 KiB. But malloc writes a header behind each array, so a small page is mapped there before the array
-//! exists. So a block for all outputs of a call is allocated first, the kernel is asked for huge pages there, and the
-//! block is freed. The outputs take its place.
+//! **Huge pages.** The kernel zeroes a page of 2 MiB in a quarter of the time of 512 pages of 4 KiB. But malloc writes a header
+//! behind each array, so a small page is mapped there before the array exists. So a block for all outputs of a call is allocated
+//! first, the kernel is asked for huge pages there, and the block is freed. The outputs take its place.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,8 +21,8 @@ const PAGE: usize = 4096;
 /// Bytes that glibc adds to a block for its header and to fill its last page, at most.
 const OVERHEAD: usize = 2 * PAGE;
 
-/// Bytes of the outputs of a call from which on gradclip asks for huge pages. NumPy asks for them in arrays of 4 MiB and more.
-/// With 64 KiB instead of 1 MiB, programs took as long.
+/// Bytes of the outputs of a call from which on gradclip asks for huge pages. Programs gain nothing from a lower limit. NumPy asks
+/// for them in arrays of 4 MiB and more.
 const HUGE_PAGES_MIN_BYTES: usize = 1 << 20;
 
 /// The outputs below [`LARGE`] that a call is about to make.

@@ -1,11 +1,8 @@
 //! A pool of the memory of large outputs, for later calls.
 //!
-//! The C library maps each allocation of 32 MiB or more anew and unmaps it when it is freed, so the kernel zeroes every page,
-//! one page fault at a time. For an output, that costs as much as the work that fills it. So single outputs of that size own
-//! memory from this pool, which keeps a freed block for the next output of about that size. NumPy allocates all other outputs.
-//!
-//! The least recently used block is unmapped first. The kernel may take the pages of free blocks when it runs short of memory
-//! (`MADV_FREE`). No thread waits for the lock: a thread that does not get it maps or unmaps memory instead.
+//! The C library maps each allocation of 32 MiB or more anew, so the kernel zeroes every page. For an output, that costs as much as
+//! the work that fills it. So this pool keeps a freed block for the next output of about that size. The kernel may take its pages
+//! when it runs short of memory (`MADV_FREE`). A thread that does not get the lock maps or unmaps memory instead.
 
 use std::collections::VecDeque;
 use std::ptr::{self, NonNull};
@@ -196,7 +193,7 @@ fn with_pool<R>(work: impl FnOnce(&mut Pool) -> R) -> Option<R> {
 }
 
 /// Called in a forked child: unmaps the blocks that it inherited, so that the parent need not copy their pages. In a child of C
-/// code, the first call does this. Only threads that hold the interpreter use the pool, and a fork in Python waits for them.
+/// code, the first call does this. If another thread held the lock during the fork, the child keeps no blocks.
 pub(in crate::py) fn forked() {
     with_pool(|_| ());
 }
