@@ -253,7 +253,7 @@ macro_rules! elements {
                 fn modulus(self, by: f64) -> f64 {
                     (self.widen() * by).abs()
                 }
-                // The default squares the modulus. For float32, the compiler keeps the removal of the sign bit.
+                // The default squares the modulus. For float32, the compiler would not drop `abs`.
                 #[inline(always)]
                 fn square(self, by: f64) -> f64 {
                     let x = self.widen() * by;

@@ -289,7 +289,7 @@ converting_level! {
     __m512i, _mm512_loadu_si512, _mm512_stream_si512
 }
 
-/// The slice, if its elements are of type `U`: CPUs convert 16-bit elements by instructions that the compiler does not emit.
+/// The slice, if its elements are of type `U`: some kernels take one dtype alone.
 #[expect(unsafe_code, reason = "Rust has no cast of slices by type")]
 #[inline(always)]
 pub fn slice_of<U: Element, T: Element>(data: &[T]) -> Option<&[U]> {
@@ -298,7 +298,7 @@ pub fn slice_of<U: Element, T: Element>(data: &[T]) -> Option<&[U]> {
     if is_same { Some(unsafe { &*(ptr::from_ref(data) as *const [U]) }) } else { None }
 }
 
-/// [`slice_of`], mutable.
+/// The mutable slice, if its elements are of type `U`.
 #[expect(unsafe_code, reason = "Rust has no cast of slices by type")]
 #[inline(always)]
 pub fn slice_of_mut<U: Element, T: Element>(data: &mut [T]) -> Option<&mut [U]> {
@@ -530,7 +530,7 @@ impl Drop for StreamGuard {
 #[must_use = "dropping it restores the register"]
 pub struct FloatDefaults {
     /// The value to restore, if it was not the default.
-    changed: Option<control::Register>,
+    changed: Option<u64>,
     of_thread: PhantomData<*const ()>,
 }
 
@@ -556,70 +556,43 @@ impl Drop for FloatDefaults {
     }
 }
 
-/// MXCSR, the control and status register of SSE and AVX.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
+/// The floating-point control register of a thread: MXCSR of SSE and AVX, or FPCR. On Miri and other architectures, it is taken to be
+/// at its default.
 mod control {
-    use std::arch::asm;
+    /// Rounding to nearest, all exceptions masked.
+    pub(super) const DEFAULT: u64 = if cfg!(target_arch = "x86_64") { 0x1f80 } else { 0 };
+    /// All bits but the flags of past exceptions, the lowest six of MXCSR.
+    pub(super) const BITS: u64 = if cfg!(target_arch = "x86_64") { !0x3f } else { !0 };
 
-    pub(super) type Register = u32;
-    /// All bits but the flags of past exceptions, the lowest six.
-    pub(super) const BITS: Register = !0x3f;
-    /// All exceptions masked.
-    pub(super) const DEFAULT: Register = 0x1f80;
-
-    #[expect(unsafe_code, reason = "an instruction without an intrinsic")]
+    #[allow(unsafe_code, unused_mut, reason = "an instruction without an intrinsic; there may be none")]
     #[inline]
-    pub(super) fn read() -> Register {
-        let mut register = 0;
-        // SAFETY: the instruction is in the x86-64 baseline and writes 4 bytes to the address.
-        unsafe { asm!("stmxcsr [{}]", in(reg) &raw mut register, options(nostack, preserves_flags)) };
-        register
-    }
-
-    #[expect(unsafe_code, reason = "an instruction without an intrinsic")]
-    pub(super) fn write(register: Register) {
-        // SAFETY: the instruction is in the x86-64 baseline and reads 4 bytes at the address. The value is the default, which
-        // Rust expects, or was read from the register, whose owner gets it back. It clears the flags of exceptions.
-        unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const register, options(nostack)) };
-    }
-}
-
-/// FPCR, the control register. The flags of exceptions are in another register.
-#[cfg(all(target_arch = "aarch64", not(miri)))]
-mod control {
-    use std::arch::asm;
-
-    pub(super) type Register = u64;
-    pub(super) const BITS: Register = !0;
-    pub(super) const DEFAULT: Register = 0;
-
-    #[expect(unsafe_code, reason = "an instruction without an intrinsic")]
-    #[inline]
-    pub(super) fn read() -> Register {
-        let register;
+    pub(super) fn read() -> u64 {
+        let mut register = DEFAULT;
+        // SAFETY: the instruction is in the x86-64 baseline and writes the lower 4 bytes at the address.
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        unsafe {
+            std::arch::asm!("stmxcsr [{}]", in(reg) &raw mut register, options(nostack, preserves_flags));
+        };
         // SAFETY: the instruction reads a register that user code may read.
-        unsafe { asm!("mrs {}, fpcr", out(reg) register, options(nomem, nostack, preserves_flags)) };
+        #[cfg(all(target_arch = "aarch64", not(miri)))]
+        unsafe {
+            std::arch::asm!("mrs {}, fpcr", out(reg) register, options(nomem, nostack, preserves_flags));
+        };
         register
     }
 
-    #[expect(unsafe_code, reason = "an instruction without an intrinsic")]
-    pub(super) fn write(register: Register) {
-        // SAFETY: user code may write the register. The value is the default, which Rust expects, or was read from the register,
-        // whose owner gets it back.
-        unsafe { asm!("msr fpcr, {}", in(reg) register, options(nostack, preserves_flags)) };
+    /// Writes the default, which Rust expects, or what was read before, whose owner gets it back.
+    #[allow(unsafe_code, unused_variables, reason = "an instruction without an intrinsic; there may be none")]
+    pub(super) fn write(register: u64) {
+        // SAFETY: the instruction is in the x86-64 baseline and reads the lower 4 bytes at the address.
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        unsafe {
+            std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const register, options(nostack));
+        };
+        // SAFETY: user code may write the register.
+        #[cfg(all(target_arch = "aarch64", not(miri)))]
+        unsafe {
+            std::arch::asm!("msr fpcr, {}", in(reg) register, options(nostack, preserves_flags));
+        };
     }
-}
-
-/// On Miri and on other architectures, the control register is taken to be at its default.
-#[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
-mod control {
-    pub(super) type Register = u32;
-    pub(super) const BITS: Register = 0;
-    pub(super) const DEFAULT: Register = 0;
-
-    pub(super) fn read() -> Register {
-        DEFAULT
-    }
-
-    pub(super) fn write(_: Register) {}
 }

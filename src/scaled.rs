@@ -260,12 +260,7 @@ impl Scaled {
     /// The larger number, or NaN if one of them is NaN.
     #[inline]
     pub fn max(self, other: Self) -> Self {
-        let is_larger = if self.exponent == 0 && other.exponent == 0 {
-            self.value >= other.value
-        } else {
-            self.order() >= other.order()
-        };
-        if self.is_nan() || is_larger { self } else { other }
+        if self.is_nan() || self.order() >= other.order() { self } else { other }
     }
 
     /// A sort key. The key of NaN is above the keys of finite numbers, and neither above nor below the key of infinity.
@@ -301,12 +296,6 @@ impl Scaled {
     /// The product with a finite number that is not negative.
     #[inline]
     pub fn times(self, by: f64) -> Self {
-        let product = self.value * by;
-        if self.exponent == 0 && product.is_normal() { Self::new(product, 0) } else { self.far_times(by) }
-    }
-
-    #[cold]
-    fn far_times(self, by: f64) -> Self {
         let ((digits, exponent), (by, own)) = (self.split(), Self::new(by, 0).split());
         Self::new(digits * by, exponent.saturating_add(own))
     }

@@ -73,6 +73,8 @@ def main() -> None:
     if options.list:
         print(*(scenario.name for scenario in scenarios), sep="\n")
         return
+    if options.output:  # before a measurement of half an hour, which a wrong folder would lose
+        (options.output / "benchmarks").mkdir(parents=True, exist_ok=True)
     results = Results.read(options.source) if options.source else measure(scenarios, options)
     old = lines(Results.read(options.baseline), scenarios) if options.baseline else []
     report = Report(results, lines(results, scenarios), {each.name: each for each in old})

@@ -82,6 +82,7 @@ __all__ = [
 for _name in __all__:
     if _name != "__version__":
         globals()[_name].__module__ = __name__
+del _name
 
 
 # Type checkers take a module with such a function as one that has every name.

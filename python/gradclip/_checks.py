@@ -153,7 +153,7 @@ class Checks(Errors):
         if number is None:
             kind = type(value)  # maybe a 0-d array of another package
             is_number = hasattr(kind, "__float__") and not issubclass(kind, (bool, np.ndarray, np.generic))
-            hint = "; float(x) converts it" if is_number else ""
+            hint = "; float(x) converts it" if is_number and getattr(value, "shape", ()) == () else ""
             raise self.wrong_type(argument, value, f"{allowed}{hint}")
         if number >= 0 or (nan and math.isnan(number)):
             return abs(number)
@@ -331,9 +331,10 @@ def number_of_threads(n: Any, most: int) -> int:
 
 def _to_float(number: Any) -> float:
     try:
-        return float(number)
+        rounded = float(number)
     except OverflowError:
         return -math.inf if number < 0 else math.inf
+    return -math.ulp(0.0) if rounded == 0.0 > number else rounded  # a longdouble below float64's range stays negative
 
 
 def _item(array: Array) -> Any:

@@ -484,7 +484,7 @@ def clip_by_average_norm(
 
 @overload
 def clip_by_global_norm(
-    t_list: Sequence[OtherT | None],
+    t_list: Sequence[OtherArray | None],
     clip_norm: OtherNumber,
     use_norm: OtherNumber | None = None,
     name: str | None = None,
@@ -493,8 +493,8 @@ def clip_by_global_norm(
     nonfinite: NonFinite = "propagate",
     strict: bool = False,
     integers: Literal["raise", "keep"] = "raise",
-    out: Sequence[OtherT | None] | None = None,
-) -> tuple[list[OtherT | None], Any]: ...
+    out: Sequence[OtherArray | None] | None = None,
+) -> tuple[list[Result], Any]: ...
 @overload
 def clip_by_global_norm(
     t_list: Tensors,

@@ -120,6 +120,8 @@ class Share:
         self.is_done = False
         #: The processes whose sums have been merged so far.
         self.ranks = 1
+        #: The largest number of copies that ``replicated`` tells.
+        self.most_copies = 1
         #: The groups so far, with the sums of their ranks.
         self.merged: list[tuple[Group, Array]] = []
 
@@ -179,6 +181,7 @@ class Share:
                     _, _, failed = self._merge(group, np.zeros(0), 0, 0.0, buffer, failed)
             except Exception as broken:  # noqa: BLE001, PERF203 (the ranks of the other groups wait)
                 failed, error = failed or _Failure(broken), error or broken
+        failed = failed or self._wrong_counts(elements)
         if failed is not None:
             if error is not None and not failed.is_placed:
                 raise error
@@ -206,6 +209,14 @@ class Share:
         self.merged.append((group, sums))
         self.ranks *= len(found) if group.gathers else int(found[0, 0])
         return _core.merge_power_sums(sums, self.order), math.fsum(found[:, _ELEMENTS].tolist()), None
+
+    def _wrong_counts(self, elements: float) -> _Failure | None:
+        """Return the error for counts that the ranks of all groups cannot have. A function tells their number late."""
+        if self.most_copies > self.ranks:
+            allowed = f"at most {self.ranks}, the number of ranks"
+            return _Failure(ValueError(), f"replicated: found {self.most_copies}; allowed: {allowed}")
+        # The elements of copies are rounded fractions, and their sum is whole.
+        return None if _are_whole(elements, 1e-9) else _Failure(ValueError(), f"comm: {_NO_SUM}")
 
     def place_of_nonfinite(self) -> tuple[str | None, bool]:
         """Return the words for the first rank with a sum that is infinite or NaN, and whether it is this one."""
@@ -404,6 +415,7 @@ class _CuPy(Group):
         return int(self.comm._n_devices)  # noqa: SLF001 (CuPy has no public name for it)
 
 
+_NO_SUM = "found a function that does not add up; allowed: a sum over all ranks"
 #: More ranks than any program has. Their counts are exact in float64.
 _MOST_RANKS = 2.0**32
 
@@ -432,16 +444,13 @@ class _Sum(Group):
         total = found[0]
         ranks = total[0]
         is_alone = ranks == 1.0 and total[_NONCE] == message[_NONCE]
-        # A sum has a whole number of ranks, of errors and of elements.
+        # A sum has a whole number of ranks and of errors.
         is_sum = (is_alone or 1.0 < ranks <= _MOST_RANKS) and _are_whole(ranks) and _are_whole(total[_ERRORS])
         if is_sum:
             for kind in np.flatnonzero(total[_ERRORS]).tolist():
                 return _Failure(_CLASSES[kind](""), "an error on one of the ranks")
-        # The elements of copies are rounded fractions.
-        if not is_sum or not _are_whole(total[_ELEMENTS], 1e-9):
-            return _Failure(
-                ValueError(), f"{self.argument}: found a function that does not add up; allowed: a sum over all ranks"
-            )
+        if not is_sum:
+            return _Failure(ValueError(), f"{self.argument}: {_NO_SUM}")
         # The stamps are whole numbers, so their sums are exact; those of limits are rounded.
         agreed = np.isclose(total[_ARGUMENTS], ranks * message[_ARGUMENTS], rtol=1e-9, atol=0.0, equal_nan=True)
         if total[1] != ranks * message[1] or total[2] != ranks * message[2] or not agreed.all():
@@ -583,6 +592,7 @@ def _copies_of(share: Share, argument: str, entry: Any) -> int:
     if not 1 <= entry <= share.all_ranks:
         allowed = "a number of ranks >= 1" if entry < 1 else f"at most {share.all_ranks}, the number of ranks"
         raise ValueError(f"{share.prefix}: {argument}: found {text_of(entry)}; allowed: {allowed}")
+    share.most_copies = max(share.most_copies, int(entry))
     return int(entry)
 
 

@@ -56,7 +56,7 @@ class StoredTensor:
     #: The order of the elements in the file.
     order: Order = "C"
     #: Whether the other order takes a copy in a temporary file.
-    is_compressed: bool = False
+    is_in_archive: bool = False
 
     @property
     def is_integer(self) -> bool:
@@ -89,6 +89,8 @@ def tensors_of(path: Path, opened: ExitStack, complain: Callable[[str], None]) -
     if reader is None:
         if path.is_dir():
             raise FileError("found a directory; allowed: a file")
+        if not path.exists():
+            raise FileError("No such file or directory")
         raise FileError(f"found suffix {path.suffix!r}; allowed: {', '.join(readers)}")
     # A device such as /dev/zero has no end, and a pipe can be read only once.
     if path.exists() and not (path.is_file() or path.is_dir()):
@@ -175,54 +177,45 @@ def _npz(path: Path, opened: ExitStack, complain: Callable[[str], None]) -> list
         raise ValueError("found no array in the archive; allowed: at least one member whose name ends in .npy")
     for info in members:
         try:
-            found.append(_member(path, archive, info))
+            found.append(_member(archive, info))
         except Exception as error:  # noqa: BLE001, PERF203 (malformed, as above)
             complain(f"{info.filename}: {reason(error)}")
     return found
 
 
-def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> StoredTensor:
+def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> StoredTensor:
     with archive.open(info) as member:
         layout = _npy_header(member)
         start = member.tell()
-    is_compressed = info.compress_type != zipfile.ZIP_STORED
-    blocks: Callable[[Order], Iterator[Block]] | None = None
-    if _is_taken(layout.dtype) and is_compressed:
-        blocks = _streamed(archive, info, start, layout)
-    elif _is_taken(layout.dtype):
-        first = _data_offset(path, info)
-        blocks = _mapped(path, first + start, first + info.file_size, layout)
+    blocks = _streamed(archive, info, start, layout) if _is_taken(layout.dtype) else None
     name = info.filename.removesuffix(".npy")
-    return StoredTensor(name, str(layout.dtype), layout.shape, blocks, layout.order, is_compressed)
-
-
-def _data_offset(path: Path, info: zipfile.ZipInfo) -> int:
-    """Find where a member's bytes begin: behind its local header, whose name and extra field have their own lengths."""
-    with path.open("rb") as file:
-        file.seek(info.header_offset)
-        header = file.read(30)
-    return info.header_offset + 30 + int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
+    return StoredTensor(name, str(layout.dtype), layout.shape, blocks, layout.order, is_in_archive=True)
 
 
 def _streamed(
     archive: zipfile.ZipFile, info: zipfile.ZipInfo, start: int, layout: _Layout
 ) -> Callable[[Order], Iterator[Block]]:
-    """Decompress the bytes of a member from ``start`` on, block by block."""
+    """Read the bytes of a member from ``start`` on, block by block. The archive checks its sum at the end."""
     name, dtype = info.filename, layout.dtype
+
+    def read(member: IO[bytes], most: int) -> bytes:
+        try:
+            return member.read(most)
+        except Exception as error:  # as above
+            raise FileError(f"{name}: {reason(error)}") from error
 
     def blocks() -> Iterator[Block]:
         with archive.open(info) as member:
             member.read(start)
             left = layout.nbytes
             while left:
-                try:
-                    data = member.read(min(left, BLOCK_BYTES // dtype.itemsize * dtype.itemsize))
-                except Exception as error:  # as above
-                    raise FileError(f"{name}: {reason(error)}") from error
+                data = read(member, min(left, BLOCK_BYTES // dtype.itemsize * dtype.itemsize))
                 if not data or len(data) % dtype.itemsize:
                     raise FileError(f"{name}: the file is shorter than its header says")
                 left -= len(data)
                 yield np.frombuffer(data, dtype)
+            while read(member, BLOCK_BYTES):
+                pass
 
     return lambda order: blocks() if order == layout.order else _reordered(blocks(), layout, order)
 
@@ -243,9 +236,12 @@ def _safetensors(path: Path, opened: ExitStack, _complain: Callable[[str], None]
         raise FileError("needs the package safetensors; install it with: pip install safetensors") from error
     try:
         file = opened.enter_context(safetensors.safe_open(path, framework="numpy"))
-        return [_safetensor(file, name) for name in file.offset_keys()]
+        found = [_safetensor(file, name) for name in file.offset_keys()]
     except safetensors.SafetensorError as error:
         raise ValueError(error) from error
+    if not found:
+        raise ValueError("found no tensor in the file; allowed: at least one")
+    return found
 
 
 def _safetensor(file: Any, name: str) -> StoredTensor:

@@ -280,7 +280,8 @@ class NormState:
                 f"NormState.from_array: array: found the sum of {states:g} states of order inf; allowed: the maximum "
                 "of each number over the states"
             )
-        if not (1.0 <= states <= _exact.MOST_RANKS and mark == states * wanted and square == states * wanted**2):
+        is_count = 1.0 <= states <= _exact.MOST_RANKS and states.is_integer()
+        if not (is_count and mark == states * wanted and square == states * wanted**2):
             raise ValueError(
                 "NormState.from_array: array: found a state of another order or version, or no sum of at most "
                 f"{_exact.MOST_RANKS} states; allowed: states of order {order:g} made by this version of gradclip"

@@ -199,14 +199,15 @@ class IndexedSlices:
             raise ValueError("IndexedSlices.to_dense: dense_shape: found None; allowed: a shape, given at construction")
         if self.indices.size:
             low, high = int(self.indices.min()), int(self.indices.max())
-            if low < 0 or high >= self.dense_shape[0]:
+            rows = self.dense_shape[0]
+            if low < 0 or high >= rows:
                 raise ValueError(
                     f"IndexedSlices.to_dense: indices: found {low if low < 0 else high}; "
-                    f"allowed: 0 to {self.dense_shape[0] - 1}, for dense_shape {self.dense_shape}"
+                    f"allowed: {f'0 to {rows - 1}' if rows else 'none'}, for dense_shape {self.dense_shape}"
                 )
-        rows = self.coalesce()
-        dense = np.zeros(self.dense_shape, rows.values.dtype)
-        dense[rows.indices] = rows.values
+        distinct = self.coalesce()
+        dense = np.zeros(self.dense_shape, distinct.values.dtype)
+        dense[distinct.indices] = distinct.values
         return dense
 
 

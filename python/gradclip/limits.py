@@ -393,16 +393,17 @@ class Quantile(_Rule):
 def _float(x: Any, what: str, allowed: str) -> float:
     """Convert a number, or another object that is one, such as a 0-d tensor of another package."""
     is_other = isinstance(x, (np.ndarray, np.generic)) and not _is_real(x.dtype)
-    if isinstance(x, np.ndarray) and x.ndim > 0 and not is_other:
-        raise ValueError(f"{what}: found shape {x.shape}; allowed: {allowed}")
     # Python would parse the text of a string or of any buffer, which have neither method.
-    is_number = hasattr(type(x), "__float__") or hasattr(type(x), "__index__")
-    if is_number and not is_other and not isinstance(x, (bool, np.ma.MaskedArray)):
+    is_number = (hasattr(type(x), "__float__") or hasattr(type(x), "__index__")) and not is_other
+    shape = getattr(x, "shape", ()) if is_number else ()
+    if isinstance(shape, tuple) and shape:
+        raise ValueError(f"{what}: found shape {tuple(shape)}; allowed: {allowed}")
+    if is_number and not isinstance(x, (bool, np.ma.MaskedArray)):
         try:
             return float(x)
         except OverflowError:  # an integer
             return math.inf if x > 0 else -math.inf
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, RuntimeError):  # torch's own for complex numbers is a RuntimeError
             pass
     raise TypeError(f"{what}: found {describe(x)}; allowed: {allowed}")
 

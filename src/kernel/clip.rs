@@ -3,15 +3,9 @@
 //! A value equal to a bound keeps its own bits (-0.0 stays), a NaN keeps its payload, and a NaN bound makes the elements that
 //! it applies to NaN. The comparisons are written out because `min` and `max` treat NaN and -0.0 differently from CPU to CPU.
 
-use super::map::{Apply, Map, TESTED_AT_ONCE};
+use super::map::{Map, TESTED_AT_ONCE, make_each};
 use crate::element::Ordered;
-use crate::isa::{Isa, Level, Op, StreamGuard};
-
-#[inline(always)]
-fn clipped<T: Ordered>(x: T, lo: T, hi: T) -> T {
-    let below = if x > hi || (hi.is_nan() && !x.is_nan()) { hi } else { x };
-    if below < lo || (lo.is_nan() && !below.is_nan()) { lo } else { below }
-}
+use crate::isa::{Level, Op};
 
 /// Clips to two bounds.
 #[derive(Clone, Copy, Debug)]
@@ -25,32 +19,13 @@ pub struct Clip<T> {
 impl<T: Ordered> Map<T> for Clip<T> {
     #[inline(always)]
     fn map(&self, x: T) -> T {
-        clipped(x, self.lo, self.hi)
+        let Self { lo, hi } = *self;
+        let below = if x > hi || (hi.is_nan() && !x.is_nan()) { hi } else { x };
+        if below < lo || (lo.is_nan() && !below.is_nan()) { lo } else { below }
     }
     #[inline(always)]
     fn changes(&self, x: T) -> bool {
         (x > self.hi) | (x < self.lo) | ((self.lo.is_nan() | self.hi.is_nan()) & !x.is_nan())
-    }
-    fn apply(self, isa: Isa, guard: Option<&StreamGuard>, from: Option<&[T]>, to: &mut [T]) {
-        match (guard, from) {
-            (Some(guard), Some(from)) if !self.lo.is_nan() && !self.hi.is_nan() => {
-                isa.stream(guard, from, to, Between(self));
-            }
-            _ => isa.run(Apply { from, to, map: self }),
-        }
-    }
-}
-
-/// Clips to two bounds that are not NaN.
-#[derive(Clone, Copy, Debug)]
-pub struct Between<T>(pub Clip<T>);
-
-impl<T: Ordered> Map<T> for Between<T> {
-    #[inline(always)]
-    fn map(&self, x: T) -> T {
-        let Clip { lo, hi } = self.0;
-        let below = if x > hi { hi } else { x };
-        if below < lo { lo } else { below }
     }
 }
 
@@ -71,13 +46,7 @@ impl<T: Ordered> Op for ClipEach<'_, T> {
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
         let bounds = self.lo.iter().zip(self.hi);
-        match self.from {
-            None => self.to.iter_mut().zip(bounds).for_each(|(x, (lo, hi))| *x = clipped(*x, *lo, *hi)),
-            Some(from) => {
-                let pairs = self.to.iter_mut().zip(from);
-                pairs.zip(bounds).for_each(|((to, x), (lo, hi))| *to = clipped(*x, *lo, *hi));
-            }
-        }
+        make_each(self.from, self.to, bounds, |x, (lo, hi)| Clip { lo: *lo, hi: *hi }.map(x));
     }
 }
 

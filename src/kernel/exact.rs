@@ -126,7 +126,8 @@ impl Accumulator {
     /// without rounding.
     fn add_blocks<T: Element>(&mut self, isa: Isa, data: &[T]) {
         let (mantissa, lowest) = format_of::<T>();
-        // The square of a float64 is rounded to its digits. One digit more, because squares of one exponent have two. The last
+        // The square of a float64 is rounded to its digits. Squares of numbers of one exponent have two
+        // exponents, which takes one digit more. The last
         // digits of the rounding errors are no farther from their first.
         let (power, mantissa) = match self.power {
             Power::One => (1, mantissa),
@@ -175,11 +176,20 @@ impl Accumulator {
         self.sum.add((i128::from(upper) << LOWER_DIGITS) + i128::from(lower), unit - LOWER_DIGITS);
     }
 
+    /// Adds terms to the table. Complex moduli near the ends of float64's range, or beyond, are added to the sum.
     fn add_to_table<T: Element>(&mut self, data: &[T]) {
         self.is_empty = false;
-        match self.power {
-            Power::One => add_to_table::<T, false>(&mut self.table, &mut self.sum, data),
-            Power::Two => add_to_table::<T, true>(&mut self.table, &mut self.sum, data),
+        for x in data {
+            let (value, lifted) = x.lifted();
+            let bits = value.to_bits();
+            let place = (bits >> 52) as usize & (PLACES - 1);
+            // Normal numbers have an implied leading digit.
+            let digits = u128::from((bits & (u64::MAX >> 12)) | (u64::from(place != 0) << 52));
+            if lifted != 0.0 && value.is_normal() {
+                self.sum.add(digits.cast_signed(), (bits >> 52) as i32 + LOWEST_PLACE + lifted as i32);
+            } else {
+                self.table[place] += if self.power == Power::Two { digits * digits } else { digits };
+            }
         }
     }
 
@@ -216,22 +226,6 @@ impl Accumulator {
     }
 }
 
-/// Adds terms to the table. Complex moduli near the ends of float64's range, or beyond, are added to the sum.
-fn add_to_table<T: Element, const SQUARES: bool>(table: &mut [u128; PLACES], sum: &mut ExactSum, data: &[T]) {
-    for x in data {
-        let (value, lifted) = x.lifted();
-        let bits = value.to_bits();
-        let place = (bits >> 52) as usize & (PLACES - 1);
-        // Normal numbers have an implied leading digit.
-        let digits = (bits & (u64::MAX >> 12)) | (u64::from(place != 0) << 52);
-        if lifted != 0.0 && value.is_normal() {
-            sum.add(digits.into(), (bits >> 52) as i32 + LOWEST_PLACE + lifted as i32);
-            continue;
-        }
-        table[place] += if SQUARES { u128::from(digits) * u128::from(digits) } else { digits.into() };
-    }
-}
-
 /// Binary digits of the upper part of a term, or of a sum of a group of terms.
 const UPPER_DIGITS: i32 = 50;
 /// Digits of the sum of a block's lower parts below the unit of the upper parts. Each lower part is at most half of that unit,
@@ -252,7 +246,7 @@ fn shift(top: i32) -> f64 {
     1.5 * power_of_two(52 + top - UPPER_DIGITS)
 }
 
-/// The smallest magnitude of a block of floats but for zeros, and the largest one. If all are zero, the first one is anything.
+/// The smallest magnitude of a block of floats except zeros, and the largest one. If all are zero, the first one is arbitrary.
 struct Extremes<'a, T>(&'a [T]);
 
 impl<T: Element> Op for Extremes<'_, T> {

@@ -194,7 +194,7 @@ fn products_of_bfloats<const TOWARD_ZERO: bool>(
     differ != 0
 }
 
-/// [`products_of_bfloats`] for float16.
+/// Does for float16 what [`products_of_bfloats`] does for bfloat16.
 #[inline(always)]
 fn products_of_halves<const TOWARD_ZERO: bool, L: Level>(
     level: L,

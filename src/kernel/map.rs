@@ -1,5 +1,7 @@
 //! Elementwise functions applied to slices.
 
+use std::iter::repeat;
+
 use crate::element::Ordered;
 use crate::isa::{Isa, Level, Lines, Op, StreamGuard};
 
@@ -25,6 +27,25 @@ pub trait Map<T: Ordered>: Copy + Sync {
     }
 }
 
+/// Writes `make(x, other)` for each element `x`, in place or from another slice.
+#[inline(always)]
+pub(super) fn make_each<T: Copy, O>(
+    from: Option<&[T]>,
+    to: &mut [T],
+    others: impl Iterator<Item = O>,
+    make: impl Fn(T, O) -> T,
+) {
+    if let Some(from) = from {
+        for ((to, x), other) in to.iter_mut().zip(from).zip(others) {
+            *to = make(*x, other);
+        }
+    } else {
+        for (x, other) in to.iter_mut().zip(others) {
+            *x = make(*x, other);
+        }
+    }
+}
+
 /// Applies `map` to all elements, in place or from another slice.
 pub struct Apply<'a, T, M> {
     /// The elements to read, as many as in `to`. None: `to` is read.
@@ -40,18 +61,7 @@ impl<T: Ordered, M: Map<T>> Op for Apply<'_, T, M> {
     const CONVERTS: bool = M::CONVERTS;
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
-        match self.from {
-            None => {
-                for x in self.to {
-                    *x = self.map.map(*x);
-                }
-            }
-            Some(from) => {
-                for (to, x) in self.to.iter_mut().zip(from) {
-                    *to = self.map.map(*x);
-                }
-            }
-        }
+        make_each(self.from, self.to, repeat(()), |x, ()| self.map.map(x));
     }
 }
 

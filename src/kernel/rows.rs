@@ -4,6 +4,9 @@
 //! Sums and scaling are separate operations: the compiler uses no wide registers in a loop over rows that contains the loops of
 //! both.
 
+use std::iter::repeat;
+
+use super::map::make_each;
 use super::sum::is_plain_sum;
 use super::truncate::product;
 use crate::element::{Dtype, Real};
@@ -54,16 +57,10 @@ impl<T: Real, const TOWARD_ZERO: bool> ScaleRows<'_, T, TOWARD_ZERO> {
     fn padded<const N: usize>(self) {
         let Self { from, to, len, factors } = self;
         let (mut at, mut factors) = (0, factors.iter());
-        if let Some(from) = from {
-            let from = &from[..to.len()];
-            while let (Some(from), Some(to)) = (from[at..].first_chunk::<N>(), to[at..].first_chunk_mut())
-                && let Some(by) = factors.next()
-            {
-                *to = Self::scaled(from, *by);
-                at += len;
-            }
-        } else if let Some(mut row) = to.first_chunk::<N>().copied() {
-            while let Some(next) = to[at + len..].first_chunk().copied()
+        let read =
+            |to: &[T::Norm], at| from.map_or(to, |from| &from[..to.len()])[at..].first_chunk::<N>().copied();
+        if let Some(mut row) = read(to, 0) {
+            while let Some(next) = read(to, at + len)
                 && let (Some(by), Some(to)) = (factors.next(), to[at..].first_chunk_mut())
             {
                 *to = Self::scaled(&row, *by);
@@ -96,15 +93,7 @@ impl<T: Real, const TOWARD_ZERO: bool> ScaleRows<'_, T, TOWARD_ZERO> {
             let last = last.map(|last| Self::scaled(last, *by));
             // A loop over elements: the compiler would vectorize a loop over chunks by gathers.
             let whole = to.as_chunks_mut::<CHUNK>().0.as_flattened_mut();
-            if let Some(from) = from {
-                for (to, x) in whole.iter_mut().zip(from) {
-                    *to = product::<T, _, TOWARD_ZERO>(*x, *by);
-                }
-            } else {
-                for x in whole {
-                    *x = product::<T, _, TOWARD_ZERO>(*x, *by);
-                }
-            }
+            make_each(from, whole, repeat(*by), product::<T, _, TOWARD_ZERO>);
             if let (Some(last), Some(to)) = (last, to.last_chunk_mut()) {
                 *to = last;
             }
@@ -189,7 +178,9 @@ impl<N: FromNorm> Op for PlainFactors<'_, N> {
         } else {
             self.factors.copy_from_slice(self.sums);
         }
-        self.norms.iter_mut().zip(&*self.factors).for_each(|(norm, root)| *norm = N::of_plain(*root));
+        for (norm, root) in self.norms.iter_mut().zip(&*self.factors) {
+            *norm = N::of_plain(*root);
+        }
         // A division takes as long as the rest of this function.
         if divisor != 1.0 {
             for norm in &mut *self.factors {

@@ -1,7 +1,7 @@
 //! Scales each element by a factor of its own.
 
 use super::halves::by_singles;
-use super::map::Map;
+use super::map::{Map, make_each};
 use super::scale::Scale;
 use super::truncate::product;
 use crate::element::{Dtype, Real};
@@ -51,18 +51,7 @@ impl<T: Real> Op for ScaleEach<'_, T> {
 impl<T: Real> ScaleEach<'_, T> {
     #[inline(always)]
     fn by(self, scaled: impl Fn(T, f64) -> T) {
-        match self.from {
-            None => {
-                for (x, by) in self.to.iter_mut().zip(self.factors) {
-                    *x = scaled(*x, *by);
-                }
-            }
-            Some(from) => {
-                for ((to, x), by) in self.to.iter_mut().zip(from).zip(self.factors) {
-                    *to = scaled(*x, *by);
-                }
-            }
-        }
+        make_each(self.from, self.to, self.factors.iter(), |x, by| scaled(x, *by));
     }
 
     #[inline(always)]

@@ -409,8 +409,6 @@ pub struct AddRows<'a, T, F, const N: usize> {
     pub sums: &'a mut [f64],
     /// The rows, each with one element per column.
     pub rows: [&'a [T]; N],
-    /// The distance in bytes from each row to the corresponding row of the next call, which is prefetched. None: no prefetch.
-    pub next: Option<usize>,
     /// The term of the elements of each row.
     pub terms: [F; N],
 }
@@ -426,21 +424,9 @@ impl<T: Element, F: Term<T>, const N: usize> Op for AddRows<'_, T, F, N> {
     const CONVERTS: bool = F::CONVERTS;
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
-        let Self { sums, rows, next, terms } = self;
-        let Some(next) = next else { return add_rows::<L, _, _>(sums, rows, terms) };
-        for (i, sums) in sums.chunks_mut(COLUMNS_AT_ONCE).enumerate() {
-            let mut rows = rows;
-            for row in &mut rows {
-                *row = &row[i * COLUMNS_AT_ONCE..][..sums.len()];
-                prefetch_ahead(row, next);
-            }
-            add_rows::<L, _, _>(sums, rows, terms);
-        }
+        add_rows::<L, _, _>(self.sums, self.rows, self.terms);
     }
 }
-
-/// Elements of each row between two prefetches: more than a cache line, to fill whole registers.
-const COLUMNS_AT_ONCE: usize = 64;
 
 #[inline(always)]
 fn add_rows<L: Level, T: Element, const N: usize>(
@@ -494,8 +480,10 @@ impl<T: Element, F: Term<T>, I: Iterator<Item = F> + Clone> Op for AddDenseRows<
         let Self { sums, rows, mut terms } = self;
         let columns = sums.len().max(1);
         if !has_strips::<T>(columns) {
-            let rows = rows.chunks_exact(columns).zip(terms);
-            return rows.for_each(|(row, term)| add_rows::<L, _, _>(sums, [row], [term]));
+            for (row, term) in rows.chunks_exact(columns).zip(terms) {
+                add_rows::<L, _, _>(sums, [row], [term]);
+            }
+            return;
         }
         let striped = striped_rows::<T>(columns);
         let (strips, rest) = sums.as_chunks_mut::<LANES>();

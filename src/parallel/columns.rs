@@ -12,9 +12,9 @@ use super::reduce::{
 use super::rows::Rule;
 use crate::element::Scalable;
 use crate::error::{Result, vec_with_room};
-use crate::isa::{Aligned, Isa, StreamGuard, on_stack, prefetch_distance};
+use crate::isa::{Aligned, Isa, StreamGuard, on_stack};
 use crate::kernel::scale_each::{FactorKind, ScaleEach};
-use crate::kernel::sum::{Abs, Largest, ROWS, ROWS_AT_ONCE, Square};
+use crate::kernel::sum::{Abs, Largest, ROWS, Square};
 use crate::scaled::{Factor, FromNorm, Scaled};
 use crate::walk::{View, stream_made};
 
@@ -54,7 +54,7 @@ fn columns_in_strip<T: Scalable>(len: usize) -> usize {
 
 /// Whether columns of matrices of this shape are for [`scale_columns`] with this order of norms.
 pub fn is_column<T: Scalable>(columns: usize, [len, inner]: [usize; 2], order: Order) -> bool {
-    // Columns. In narrower parts of a matrix, the overhead of each row outweighs the second read that a strip saves.
+    // The fewest columns of a strip: in narrower ones, the overhead of each row outweighs the second read that a strip saves.
     let narrowest = 128;
     // Totals, which longer columns have, hold no largest magnitude.
     let longest = if order == Order::Max { ROWS } else { LONGEST_COLUMN };
@@ -77,10 +77,8 @@ pub fn scale_columns<T: Scalable>(
     let bytes = size_of_val(output);
     let is_strided = matches!(source, Some(View::Strided { .. }));
     let streams = is_streamed(bytes) && inner * size_of::<T>() >= SHORTEST_STREAMED_ROW && !is_strided;
-    // Parts of rows are too short for the hardware prefetcher. If a cache holds all data, prefetching only takes time.
-    let next = (streams && prefetch_distance() > 0).then_some(ROWS_AT_ONCE * inner * size_of::<T>());
     let strips = strips::<T>(source, output, shape, norms)?;
-    Crew::new().each(bytes * 2, strips.into_iter(), |strip| strip.scale(isa, rule, next, streams))
+    Crew::new().each(bytes * 2, strips.into_iter(), |strip| strip.scale(isa, rule, streams))
 }
 
 /// Neighbouring columns of a matrix, or all columns of some narrow matrices.
@@ -187,12 +185,12 @@ impl<T: Scalable> Strip<'_, T> {
         }
     }
 
-    /// Scales the columns. `next`: the number of bytes to the rows that are read next, if they are to be prefetched.
-    fn scale(mut self, isa: Isa, rule: Rule, next: Option<usize>, streams: bool) {
+    /// Scales the columns.
+    fn scale(mut self, isa: Isa, rule: Rule, streams: bool) {
         self.copy();
         on_stack::<WIDEST_STRIP, _, _>(1.0, self.count(), |factors| {
             let mut then = None;
-            let is_plain = self.find_factors(isa, rule, next, factors, &mut then);
+            let is_plain = self.find_factors(isa, rule, factors, &mut then);
             if self.source.is_none() && factors.iter().all(|factor| *factor == 1.0) {
                 return; // the output is right already
             }
@@ -254,7 +252,6 @@ impl<T: Scalable> Strip<'_, T> {
         &mut self,
         isa: Isa,
         rule: Rule,
-        next: Option<usize>,
         factors: &mut [f64],
         then: &mut Option<[f64; WIDEST_STRIP]>,
     ) -> bool {
@@ -263,18 +260,18 @@ impl<T: Scalable> Strip<'_, T> {
         let order = rule.order();
         let exact_zeros = match order {
             Order::One => {
-                sum_columns(isa, [len, width], self, next, Abs, sums);
+                sum_columns(isa, [len, width], self, Abs, sums);
                 true
             }
             Order::Max => {
-                sum_columns(isa, [len, width], self, next, Largest, sums);
+                sum_columns(isa, [len, width], self, Largest, sums);
                 true
             }
             _ => {
-                sum_columns(isa, [len, width], self, next, Square, sums);
+                sum_columns(isa, [len, width], self, Square, sums);
                 has_exact_zero_columns::<T>(sums, |sizes| {
                     for (first, sizes) in (0..).step_by(len).zip(sizes.chunks_mut(width)) {
-                        add_rows(isa, first..first + len, self, None, Abs, sizes);
+                        add_rows(isa, first..first + len, self, Abs, sizes);
                     }
                 })
             }

@@ -185,7 +185,7 @@ impl Helpers {
     /// Opens a pass. No other pass may be open.
     #[expect(unsafe_code, reason = "threads that outlive a call cannot hold a borrow of it")]
     fn open<'a>(&'a self, take: &'a Take<'a>) -> Open<'a> {
-        // SAFETY: the lifetime alone changes. A worker finds `take` in the lock, and calls it only while it holds the lock.
+        // SAFETY: only the lifetime changes. A worker finds `take` in the lock, and calls it only while it holds the lock.
         // `Open::drop` removes it, for which no worker may hold the lock, also if the caller panics; the private caller of this
         // function keeps the guard in a local variable, so it is dropped before the borrow ends.
         let take = unsafe { std::mem::transmute::<&'a Take<'a>, &'static Take<'static>>(take) };

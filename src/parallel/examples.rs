@@ -185,7 +185,7 @@ fn add_group<T: Real, F: Term<T>, const N: usize>(
     sums: &mut [f64],
 ) {
     elements.with_pieces(group.map(|(example, _)| example), at, |rows| {
-        isa.run(AddRows { sums, rows, terms: group.map(|(_, factor)| term(factor)), next: None });
+        isa.run(AddRows { sums, rows, terms: group.map(|(_, factor)| term(factor)) });
     });
 }
 

@@ -107,7 +107,7 @@ pub fn scale_rows<T: Real>(
     let jobs = output.parts(len * in_job);
     let scale = |at, data, norms| rows.scale(at / len, data, norms);
     if norms.is_empty() {
-        return Crew::new().each(work, jobs, |(at, data)| scale(at, data, &mut []));
+        return Crew::new().each(work, jobs, |(at, data)| scale(at, data, &mut [])); // without an allocation
     }
     // A list, because threads take jobs from both ends, and the number of `parts` is not known.
     let mut with_norms = vec_with_room(count.div_ceil(in_job))?;

@@ -19,14 +19,15 @@ pub(super) mod plain;
 use std::borrow::Cow;
 use std::ffi::c_int;
 use std::iter;
+use std::ptr;
 use std::slice;
 
 use numpy::PY_ARRAY_API;
 use numpy::npyffi;
 use pyo3::exceptions::PyRuntimeError;
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyAny;
+use pyo3::{ffi, intern};
 use smallvec::SmallVec;
 
 use self::fields::{DENSE, ElementType, Fields};
@@ -90,7 +91,7 @@ impl<'py> Array<'py> {
         let bytes = shape.iter().fold(itemsize, |bytes, len| bytes.saturating_mul(*len));
         // SAFETY: if there are strides, they come from `strides_in`, which makes those of a dense array.
         let object = with_memory(py, &mut NewOutputs::new(iter::once(bytes)), bytes, || unsafe {
-            fields::new_array(py, number, shape, strides, fortran)
+            fields::new_array(py, fields::descr_of(py, number), shape, strides, ptr::null_mut(), fortran)
         })?;
         let (array, _) = Self::read(&object).ok_or_else(|| internal("NumPy made no array"))?;
         Ok(array)
@@ -175,18 +176,20 @@ impl<'py> Array<'py> {
         Ok(View::new(memory, start + shift, Cow::Owned(layout)))
     }
 
-    /// Copies the elements to an array with this shape and dtype. No Python code runs.
+    /// Copies the elements, in the shape that this array had when it was read, to an array with this shape and dtype. No Python
+    /// code runs.
     fn copy_into(&self, to: &Self) -> PyResult<()> {
         let py = self.object.py();
-        for array in [self, to] {
-            // A dense array may have been given another shape since it was read.
-            if fields::shape(array.current_fields()?) != self.shape() {
-                return Err(resized());
-            }
+        if fields::shape(to.current_fields()?) != self.shape() {
+            return Err(resized());
         }
-        // SAFETY: both objects are arrays. NumPy checks that it may write.
+        let descr = self.current_fields()?.descr;
+        // SAFETY: lengths and strides are those of memory that `object` keeps alive, longer than the view. The descr is of the
+        // size it had then, and the view takes a new reference to it. NumPy checks that it may write.
         let status = unsafe {
-            PY_ARRAY_API.PyArray_CopyInto(py, to.object.as_ptr().cast(), self.object.as_ptr().cast())
+            ffi::Py_INCREF(descr.cast());
+            let view = fields::new_array(py, descr, self.shape(), Some(self.strides()), self.data, false)?;
+            PY_ARRAY_API.PyArray_CopyInto(py, to.object.as_ptr().cast(), view.as_ptr().cast())
         };
         if status == 0 { Ok(()) } else { Err(PyErr::fetch(py)) }
     }

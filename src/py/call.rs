@@ -123,7 +123,10 @@ impl<'a, 'py> Call<'a, 'py> {
 
     /// The error for a dask array in a call whose norm is shared: dask has its own workers.
     pub(super) fn shared_lazy(&self, argument: &str) -> PyErr {
-        self.error("type_error", (argument, "a dask array", "NumPy arrays, with comm= or reproducible=True"))
+        self.error(
+            "type_error",
+            (argument, "a dask array", "NumPy arrays, with comm=, replicated= or reproducible=True"),
+        )
     }
 
     /// The error for arrays on a GPU where a function, or the value of an argument, supports only NumPy arrays.

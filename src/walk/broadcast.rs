@@ -9,9 +9,9 @@ use crate::element::Element;
 use crate::error::{Result, vec_with_room};
 use crate::kernel::sum::BLOCK;
 
-/// The shortest run of one element that is worth a call of its own: in elements, and in bytes. Gathering shorter runs takes less
-/// time.
+/// The fewest elements of a run of one element that is worth a call of its own. Gathering shorter runs takes less time.
 const MIN_RUN: usize = 32;
+/// The fewest bytes of such a run.
 const MIN_RUN_BYTES: usize = 128;
 
 /// The longest row that is copied where it repeats, in elements. Then the factors of 32,768 columns take 256 KiB.

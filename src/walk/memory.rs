@@ -147,7 +147,7 @@ fn in_steps<T: Copy>(from: &[T], at: usize, step: isize, to: &mut [T]) {
     }
 }
 
-/// Reads contiguous elements as bytes. In a function that is not inlined, the compiler knows that it may read several elements
+/// Reads contiguous elements, byte by byte. In a function that is not inlined, the compiler knows that it may read several elements
 /// before it writes one.
 #[inline(never)]
 fn read_bytes<T: Element, const SWAPPED: bool>(from: &[u8], to: &mut [T]) {

@@ -73,7 +73,7 @@ impl<'a, T: Element> Slices<'a, T> {
         let (Memory::Elements(_), reduced) = (self.memory, &self.reduced.axes[..]) else { return None };
         let Axis { len, stride } = match (reduced, &self.kept.axes[..]) {
             (&[axis], _) => axis,
-            // The single row of a matrix.
+            // The slices are the elements of a single row.
             ([], &[Axis { len, .. }]) => Axis { len: 1, stride: len.cast_signed() },
             _ => return None,
         };

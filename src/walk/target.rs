@@ -137,7 +137,8 @@ impl<T: Ordered> Cells<'_, T> {
         });
     }
 
-    /// Short runs. They are a function of their own, because the compiler makes slower code of both kinds of runs in one function.
+    /// Gathers short runs, descending ones and bytes. This is a function of its own, because the compiler makes slower code of both
+    /// kinds of runs in one function.
     #[inline(never)]
     fn gather_one_by_one(self, start: isize, layout: &Layout, range: Range<usize>, mut to: &mut [T]) {
         match self {
@@ -170,7 +171,7 @@ impl<T: Ordered> Cells<'_, T> {
         });
     }
 
-    /// Short and contiguous runs, see [`Cells::gather_one_by_one`].
+    /// Scatters short and contiguous runs, descending ones and bytes, see [`Cells::gather_one_by_one`].
     #[inline(never)]
     fn scatter_one_by_one(self, start: isize, layout: &Layout, range: Range<usize>, mut from: &[T]) {
         match self {

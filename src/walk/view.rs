@@ -69,15 +69,8 @@ impl<'a, T: Element> View<'a, T> {
         };
         match elements {
             Some(elements) => visit(elements),
-            None => self.with_gathered(range, visit),
+            None => with_scratch(T::ZERO, range.len(), |scratch| visit(self.block(range, scratch))),
         }
-    }
-
-    /// [`View::with_block`] for elements that are not contiguous. This is out of line, because the scratch is a large stack
-    /// frame, which takes time even where it is not used.
-    #[inline(never)]
-    fn with_gathered<R>(&self, range: Range<usize>, visit: impl FnOnce(&[T]) -> R) -> R {
-        with_scratch(T::ZERO, range.len(), |scratch| visit(self.block(range, scratch)))
     }
 
     /// Calls `visit` for each block of the elements at `range`, or once for all of them if the view is dense. Blocks begin at

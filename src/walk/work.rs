@@ -23,8 +23,8 @@ pub type Store<'a> = Option<&'a StreamGuard>;
 /// The number of elements that are computed in the L1 cache before non-temporal stores write them to memory.
 const STREAMED_PART: usize = 512;
 
-/// The number of elements of one call: a block for operands that are gathered, more for operands that repeat for long, because to
-/// find a run takes as long as to clip 1 KiB. 16 KiB stay in the L1 cache.
+/// The number of elements of one call: a block for operands that are gathered, more for operands that repeat for long, because
+/// finding a run takes as long as clipping 1 KiB. 16 KiB stay in the L1 cache.
 fn at_once<T>(repeat: bool) -> usize {
     if repeat { BLOCK.max((16 << 10) / size_of::<T>()) } else { BLOCK }
 }
@@ -195,7 +195,7 @@ impl<'a, T: Ordered> Bounds<'a, T> {
 enum BoundsRun<'a, T> {
     /// Two bounds for each position.
     Each(&'a [T], &'a [T]),
-    /// The same two bounds for all positions.
+    /// Two bounds for all positions.
     Repeated(Clip<T>),
 }
 

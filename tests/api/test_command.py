@@ -305,6 +305,8 @@ def broken(tmp_path):
         "flipped.npz": packed[:200] + bytes(b ^ 0x55 for b in packed[200:400]) + packed[400:],
         "long.safetensors": (10**15).to_bytes(8, "little") + b"{}",
         "empty.safetensors": b"",
+        "none.safetensors": (2).to_bytes(8, "little") + b"{}",
+        "missing": None,
         "no_json.safetensors": (3).to_bytes(8, "little") + b"{{{",
         "list.safetensors": (2).to_bytes(8, "little") + b"[]",
         "offsets.safetensors": b"",
@@ -372,15 +374,15 @@ def test_files_that_cannot_be_read_are_named_and_the_others_told(tmp_path, capsy
     assert out.splitlines()[1].split() == ["objects", "object", "2", "-", "-", "-", "-", "-"]
 
 
-@pytest.mark.parametrize("fault", ["flipped", "short"])
+@pytest.mark.parametrize("fault", ["flipped", "stored", "short"])
 def test_an_array_that_ends_in_a_fault_is_named_and_the_others_told(fault, tmp_path, capsys, monkeypatch):
     """The header is right, so the fault is found while the blocks are read."""
     monkeypatch.setattr(_files, "BLOCK_BYTES", 1 << 16)
     long = np.random.default_rng(0).random(100_000)
     path, whole = tmp_path / "a.npz", tmp_path / "b.npz"
     np.savez_compressed(whole, last=np.ones(2), long=long)
-    if fault == "flipped":
-        np.savez_compressed(path, last=np.ones(2), long=long)
+    if fault in {"flipped", "stored"}:
+        (np.savez if fault == "stored" else np.savez_compressed)(path, last=np.ones(2), long=long)
         packed = path.read_bytes()
         half = len(packed) // 2
         path.write_bytes(packed[:half] + bytes(b ^ 0x55 for b in packed[half : half + 200]) + packed[half + 200 :])

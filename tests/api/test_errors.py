@@ -225,7 +225,7 @@ def test_a_limit_that_is_not_0_d_is_a_value_error(function):
 def test_a_negative_or_nan_limit_is_a_value_error(function):
     for limit, shown in (
         *((-1, "-1"), (-1.5, "-1.5"), (np.float32(-2), "-2"), (np.array(-3), "-3"), (float("-inf"), "-inf")),
-        *((-5e-324, ""), (-(10**400), "")),
+        *((-5e-324, ""), (-(10**400), ""), (-np.finfo(np.longdouble).smallest_subnormal, "")),
     ):
         expect(ValueError, lambda limit=limit: LIMIT[function](limit), f"{function}: clip_norm: ", shown)
     for limit in (float("nan"), np.float32("nan"), np.array(np.nan)):

@@ -49,7 +49,7 @@ def power(p):
 
 @all_dtypes
 @pytest.mark.parametrize("p", VECTOR_ORDS)
-@looped("axis", [0, 1, 2, -1, (1,), [0], (0, 1, 2), (2, 0, 1), None])
+@looped("axis", [[0], (1,), -1, (2, 0, 1), None])
 def test_vector_norms_along_axes(dtype, p, axis):
     x = cube(dtype)
     exact = exact_norms(x, power(p), axis)

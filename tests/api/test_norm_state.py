@@ -238,6 +238,7 @@ def test_errors():
         lambda a: a * 2**15,
         lambda a: np.zeros_like(a),
         lambda a: np.full_like(a, np.nan),
+        lambda a: a * 3.5,
         lambda a: a + gc.NormState.of([], 1, reproducible=len(a) > 100).to_array(),
         *(lambda a, x=x: np.where(np.arange(a.size) == 3, x, a) for x in (np.inf, np.nan, -5.0, 0.5)),
         lambda a: np.where(np.arange(a.size) > 3, -a - 1, a),

@@ -729,6 +729,18 @@ class TestFaults:
         with pytest.raises(ValueError, match=r"^clip_by_norm 'n': comm: found a function that does not add up"):
             gc.clip_by_norm(np.ones(4), 1.0, name="n", comm=spoiled)
 
+    @pytest.mark.parametrize("call", [gc.global_norm, gc.norms, partial(gc.clip_by_global_norm, clip_norm=1)])
+    def test_more_copies_than_ranks_of_a_function(self, call):
+        """A function tells the number of ranks late. Half of 4 elements is a whole number, half of 3 is none."""
+        for size in (4, 3):
+            with pytest.raises(ValueError, match=r"replicated: found 2; allowed: at most 1, the number of ranks$"):
+                call([np.ones(size)], comm=lambda message: message, replicated=2)
+
+    def test_copies_over_two_functions(self):
+        """Four copies of 3 elements: the sum of the first two is no whole number of elements."""
+        double = lambda message: message * 2  # noqa: E731
+        assert gc.global_norm([np.array([3.0, 0.0, 4.0])], comm=[double, double], replicated=4) == 5.0
+
     @pytest.mark.parametrize("comm", [3, "world", [], [3], int, object()])
     def test_what_is_no_communicator(self, comm):
         with pytest.raises((TypeError, ValueError), match="global_norm 'g': comm"):

@@ -58,6 +58,22 @@ def test_an_array_resized_during_the_call_is_an_error():
         gc.global_norm([t, Resizer()])
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("shape", [(8,), (8, 2)])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda t, act: gc.global_norm([t, Acts(act, np.ones(()))]),
+        lambda t, act: gc.clip_by_norms([t], Lists(act, [1.0])),
+    ],
+)
+def test_an_array_of_another_byte_order_during_the_call_is_an_error(shape, call):
+    t = np.ones(shape)[..., 0] if len(shape) > 1 else np.ones(shape)
+    swapped = t.dtype.newbyteorder()
+    with pytest.raises(RuntimeError, match="resized"):
+        call(t, lambda: setattr(t, "dtype", swapped))
+
+
 @pytest.mark.parametrize("sequence", [list, tuple])
 def test_numpy_refuses_to_resize_an_array_of_a_list_during_the_call(sequence):
     """NumPy counts references: a call that held the tuple alone let another thread free the memory that it read."""

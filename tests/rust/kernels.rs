@@ -1664,9 +1664,9 @@ fn rows<T: Known>() {
         for (i, row) in data.iter().enumerate() {
             let row = &row[range.clone()];
             if i % 2 == 0 {
-                isa.run(AddRows { sums: &mut sums, rows: [row], terms: [Abs], next: None });
+                isa.run(AddRows { sums: &mut sums, rows: [row], terms: [Abs] });
             } else {
-                isa.run(AddRows { sums: &mut sums, rows: [row], terms: [Square], next: None });
+                isa.run(AddRows { sums: &mut sums, rows: [row], terms: [Square] });
             }
             for (sum, x) in naive.iter_mut().zip(row) {
                 *sum += if i % 2 == 0 { x.size(1.0) } else { x.squared(1.0) };
@@ -1700,14 +1700,12 @@ fn rows_at_once<T: Known>() {
         let mut one_by_one: Vec<f64> = start[range.clone()].to_vec();
         for row in &data {
             let rows = [&row[range.clone()]];
-            isa.run(AddRows { sums: &mut one_by_one, rows, terms: [Square], next: None });
+            isa.run(AddRows { sums: &mut one_by_one, rows, terms: [Square] });
         }
         let rows = data.each_ref().map(|row| &row[range.clone()]);
-        for next in [None, Some(4096)] {
-            let mut at_once: Vec<f64> = start[range.clone()].to_vec();
-            isa.run(AddRows { sums: &mut at_once, rows, terms: [Square; 4], next });
-            assert_same(&at_once, &one_by_one);
-        }
+        let mut at_once: Vec<f64> = start[range.clone()].to_vec();
+        isa.run(AddRows { sums: &mut at_once, rows, terms: [Square; 4] });
+        assert_same(&at_once, &one_by_one);
     });
 }
 
@@ -1738,7 +1736,7 @@ fn assert_dense<T: Known, F: Term<T>>(data: &[T], start: &[f64], terms: &(impl I
     for isa in Isa::available() {
         let (mut one_by_one, mut dense) = (start.to_vec(), start.to_vec());
         for (row, term) in data.chunks_exact(start.len()).zip(terms.clone()) {
-            isa.run(AddRows { sums: &mut one_by_one, rows: [row], terms: [term], next: None });
+            isa.run(AddRows { sums: &mut one_by_one, rows: [row], terms: [term] });
         }
         isa.run(AddDenseRows { sums: &mut dense, rows: data, terms: terms.clone() });
         assert_same(&dense, &one_by_one);
@@ -1764,7 +1762,7 @@ fn squares<T: Known>() {
     let expected: Vec<f64> = data.iter().zip(&starts).map(|(x, start)| start + x.squared(1.0)).collect();
     for isa in Isa::available() {
         let mut sums = starts.clone();
-        isa.run(AddRows { sums: &mut sums, rows: [&data], terms: [Square], next: None });
+        isa.run(AddRows { sums: &mut sums, rows: [&data], terms: [Square] });
         for (i, (sum, expected)) in sums.iter().zip(&expected).enumerate() {
             let is_same = sum.to_bits() == expected.to_bits() || (sum.is_nan() && expected.is_nan());
             assert!(is_same, "{}: {:?} to {}: {sum}, not {expected}", isa.name(), data[i], starts[i]);
@@ -2055,9 +2053,9 @@ fn shares<T: KnownReal>() {
         let (mut together, mut alone) = (vec![0.25; range.len()], vec![0.25; range.len()]);
         let parts = array::from_fn(|i| &examples[i][range.clone()]);
         let terms = factors.map(|factor| Share::<false>(factor.by));
-        isa.run(AddRows { sums: &mut together, rows: parts, terms, next: None });
+        isa.run(AddRows { sums: &mut together, rows: parts, terms });
         for (row, term) in parts.into_iter().zip(factors) {
-            isa.run(AddRows { sums: &mut alone, rows: [row], terms: [term], next: None });
+            isa.run(AddRows { sums: &mut alone, rows: [row], terms: [term] });
         }
         for (i, (together, alone)) in together.iter().zip(&alone).enumerate() {
             let share = |(example, factor): (&[T], Factor)| example[i].exact() * factor.by * factor.then;

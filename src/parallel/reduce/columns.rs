@@ -38,15 +38,13 @@ pub(in crate::parallel) fn run_of_columns(columns: usize) -> usize {
     (CHUNK / columns.clamp(1, STRIP)).next_multiple_of(ROWS)
 }
 
-/// The width of the dense matrices whose columns are the slices. None for other slices, and for narrow matrices.
-fn dense_width<T: Element>(slices: &Slices<'_, T>) -> Option<usize> {
-    let [_, inner] = slices.block()?;
-    (inner >= STRIP).then_some(inner)
-}
-
-/// The columns of a matrix, and how many of them a thread reduces at a time: at most `wide` if the matrices are dense.
-fn widths<T: Element>(slices: &Slices<'_, T>, dense: Option<usize>, wide: usize) -> [usize; 2] {
-    dense.map_or([slices.kept.len(), STRIP], |width| [width, wide])
+/// The columns of a matrix, and how many of them a thread reduces at a time: at most `wide` if the kernel `is_direct` and the matrices
+/// are dense and not narrow.
+fn widths<T: Element>(slices: &Slices<'_, T>, is_direct: bool, wide: usize) -> [usize; 2] {
+    match slices.block() {
+        Some([_, inner]) if is_direct && inner >= STRIP => [inner, wide],
+        _ => [slices.kept.len(), STRIP],
+    }
 }
 
 /// The largest magnitudes of columns.
@@ -70,16 +68,8 @@ pub(super) fn column_maxima<T: Element, N: FromNorm>(
             }
         }
     };
-    let merge = |maxima: &mut [T::Magnitude], run: &[T::Magnitude]| {
-        maxima.iter_mut().zip(run).for_each(|(max, other)| *max = (*max).max(*other));
-    };
-    let widths = widths(slices, dense_width(slices), WIDEST);
-    reduce_columns::<WIDEST, _, _, _>(
-        slices,
-        widths,
-        norms,
-        &Steps { reduce: &raise, merge, finish: &finish },
-    )
+    let merge = |max: &mut T::Magnitude, other| *max = (*max).max(other);
+    reduce_columns::<WIDEST, _, _, _>(slices, widths(slices, true, WIDEST), norms, &raise, merge, &finish)
 }
 
 /// Computes the norms of columns, for an order whose first pass is a sum.
@@ -91,7 +81,6 @@ pub(super) fn column_norms<T: Element, N: FromNorm>(
     norms: &mut [N],
 ) -> Result<()> {
     let is_direct = T::DIRECT && matches!(first, Reduction::Abs | Reduction::Square);
-    let width = dense_width(slices).filter(|_| is_direct);
     let finish_sums = |from: usize, sums: &[f64], norms: &mut [N]| {
         let exact_zeros = match first {
             Reduction::Abs => true,
@@ -100,7 +89,7 @@ pub(super) fn column_norms<T: Element, N: FromNorm>(
                 has_exact_zero_columns::<T>(sums, |sizes| {
                     let gathered = &mut [[T::ZERO; _]; ROWS_AT_ONCE];
                     Rows { slices, columns, gathered }.for_each_matrix(sizes, |rows, sizes| {
-                        add_rows(isa, 0..slices.reduced.len(), rows, None, Abs, sizes);
+                        add_rows(isa, 0..slices.reduced.len(), rows, Abs, sizes);
                     });
                 })
             }),
@@ -112,31 +101,24 @@ pub(super) fn column_norms<T: Element, N: FromNorm>(
         // The sum of so few rows needs no total: one accumulator holds it.
         let reduce = |rows: &mut Rows<'_, T>, range: Range<usize>, sums: &mut [f64]| {
             rows.for_each_matrix(sums, |rows, sums| {
-                with_direct_term!(first, term => add_rows(isa, range.clone(), rows, None, term, sums));
+                with_direct_term!(first, term => add_rows(isa, range.clone(), rows, term, sums));
             });
         };
-        let merge = |sums: &mut [f64], run: &[f64]| {
-            sums.iter_mut().zip(run).for_each(|(sum, other)| *sum += other);
-        };
-        let (widths, steps) =
-            (widths(slices, width, WIDEST), Steps { reduce: &reduce, merge, finish: &finish_sums });
-        return reduce_columns::<WIDEST, _, _, _>(slices, widths, norms, &steps);
+        let (widths, merge) = (widths(slices, true, WIDEST), |sum: &mut f64, other| *sum += other);
+        return reduce_columns::<WIDEST, _, _, _>(slices, widths, norms, &reduce, merge, &finish_sums);
     }
     let reduce = |rows: &mut Rows<'_, T>, range: Range<usize>, totals: &mut [Total]| {
         if is_direct {
             rows.for_each_matrix(totals, |rows, totals| {
-                with_direct_term!(first, term => add_columns(isa, range.clone(), rows, None, term, totals));
+                with_direct_term!(first, term => add_columns(isa, range.clone(), rows, term, totals));
             });
         } else {
             let Aligned(widened) = &mut Aligned([[0.0; STRIP]; ROWS_AT_ONCE]);
             for limb in 0..first.limbs::<T>() {
                 let rows = &mut WidenedRows { isa, rows, pass: first, limb, widened };
-                with_term!(first, term => add_columns(isa, range.clone(), rows, None, term, totals));
+                with_term!(first, term => add_columns(isa, range.clone(), rows, term, totals));
             }
         }
-    };
-    let merge = |totals: &mut [Total], run: &[Total]| {
-        totals.iter_mut().zip(run).for_each(|(total, other)| total.merge(*other));
     };
     let finish = |first, totals: &[Total], norms: &mut [N]| {
         for (i, (totals, norms)) in totals.chunks(STRIP).zip(norms.chunks_mut(STRIP)).enumerate() {
@@ -145,31 +127,25 @@ pub(super) fn column_norms<T: Element, N: FromNorm>(
             finish_sums(first + i * STRIP, sums, norms);
         }
     };
-    let (widths, steps) = (widths(slices, width, WIDE), Steps { reduce: &reduce, merge, finish: &finish });
-    reduce_columns::<WIDE, _, _, _>(slices, widths, norms, &steps)
+    let widths = widths(slices, is_direct, WIDE);
+    reduce_columns::<WIDE, _, _, _>(slices, widths, norms, &reduce, Total::merge, &finish)
 }
 
-type Reduce<'a, T, A> = dyn Fn(&mut Rows<'_, T>, Range<usize>, &mut [A]) + Sync + 'a;
+type AddRowsTo<'a, T, A> = dyn Fn(&mut Rows<'_, T>, Range<usize>, &mut [A]) + Sync + 'a;
 type Finish<'a, A, N> = dyn Fn(usize, &[A], &mut [N]) + Sync + 'a;
-
-/// The steps of a reduction of columns: elements `T` to accumulators `A`, and accumulators to norms `N`. They are pointers, so
-/// that [`reduce_columns`] is compiled once for each combination of these types.
-struct Steps<'a, T, A, N> {
-    /// Adds some rows to the accumulators of some columns.
-    reduce: &'a Reduce<'a, T, A>,
-    /// Merges the accumulators of later rows with those of the rows before.
-    merge: fn(&mut [A], &[A]),
-    /// Computes the norms of the columns from a number on.
-    finish: &'a Finish<'a, A, N>,
-}
 
 /// Writes the norms of the columns of matrices that are `width` columns wide, on all threads. A thread reduces at most `widest`
 /// columns at a time. `widest` is at most `ROOM`, and at most [`STRIP`] unless the elements of a row are contiguous in memory.
+///
+/// `add` adds some rows to the accumulators of some columns. `merge` merges an accumulator with that of later rows. `finish` computes
+/// the norms of the columns from a number on.
 fn reduce_columns<const ROOM: usize, T: Element, A: Copy + Default + Send, N: Send>(
     slices: &Slices<'_, T>,
     [width, widest]: [usize; 2],
     mut norms: &mut [N],
-    steps: &Steps<'_, T, A, N>,
+    add: &AddRowsTo<'_, T, A>,
+    merge: impl Fn(&mut A, A) + Sync,
+    finish: &Finish<'_, A, N>,
 ) -> Result<()> {
     let (columns, len) = (slices.kept.len(), slices.reduced.len());
     let bytes = columns * len * size_of::<T>();
@@ -183,7 +159,7 @@ fn reduce_columns<const ROOM: usize, T: Element, A: Copy + Default + Send, N: Se
         let gathered: &mut [_] =
             if widest > STRIP { &mut [] } else { &mut Aligned([[T::ZERO; STRIP]; ROWS_AT_ONCE]).0 };
         let columns = first..first + accumulators.len();
-        (steps.reduce)(&mut Rows { slices, columns, gathered }, range, accumulators);
+        add(&mut Rows { slices, columns, gathered }, range, accumulators);
     };
     let crew = Crew::new();
     let piece_count = columns / width * width.div_ceil(in_piece);
@@ -213,12 +189,14 @@ fn reduce_columns<const ROOM: usize, T: Element, A: Copy + Default + Send, N: Se
         if accumulators.is_empty() {
             return on_stack::<ROOM, _, _>(A::default(), norms.len(), |accumulators| {
                 reduce(first, 0..len, accumulators);
-                (steps.finish)(first, accumulators, norms);
+                finish(first, accumulators, norms);
             });
         }
         let (merged, later) = accumulators.split_at_mut(norms.len());
-        later.chunks(norms.len()).for_each(|run| (steps.merge)(merged, run));
-        (steps.finish)(first, merged, norms);
+        for run in later.chunks(norms.len()) {
+            merged.iter_mut().zip(run).for_each(|(to, other)| merge(to, *other));
+        }
+        finish(first, merged, norms);
     })
 }
 
@@ -311,25 +289,23 @@ impl<T: Element> ReadRows<f64> for WidenedRows<'_, '_, T> {
 }
 
 /// Computes the sums of at most [`WIDEST_STRIP`] columns, of matrices of `len` rows and `width` columns. `sums` holds zeros.
-/// `next`: see [`AddRows`].
 pub(in crate::parallel) fn sum_columns<T: Element>(
     isa: Isa,
     [len, width]: [usize; 2],
     rows: &mut impl ReadRows<T>,
-    next: Option<usize>,
     term: impl Term<T>,
     sums: &mut [f64],
 ) {
     let matrices = (0..).step_by(len).map(|first| first..first + len);
     if len <= ROWS {
         for (range, sums) in matrices.zip(sums.chunks_mut(width)) {
-            add_rows(isa, range, rows, next, term, sums); // no totals: see `column_norms`
+            add_rows(isa, range, rows, term, sums); // no totals: see `column_norms`
         }
         return;
     }
     on_stack::<WIDEST_STRIP, _, _>(Total::default(), sums.len(), |totals| {
         for (range, totals) in matrices.zip(totals.chunks_mut(width)) {
-            add_columns(isa, range, rows, next, term, totals);
+            add_columns(isa, range, rows, term, totals);
         }
         sums.iter_mut().zip(&*totals).for_each(|(sum, total)| *sum = total.value());
     });
@@ -356,18 +332,17 @@ pub(in crate::parallel) fn has_exact_zero_columns<T: Element>(
     })
 }
 
-/// Adds rows to one total per column, at most [`WIDE`] columns. `next`: see [`AddRows`].
+/// Adds rows to one total per column, at most [`WIDE`] columns.
 fn add_columns<T: Element>(
     isa: Isa,
     range: Range<usize>,
     rows: &mut impl ReadRows<T>,
-    next: Option<usize>,
     term: impl Term<T>,
     totals: &mut [Total],
 ) {
     with_scratch(0.0, totals.len(), |sums| {
         for from in range.clone().step_by(ROWS) {
-            add_rows(isa, from..range.end.min(from + ROWS), rows, next, term, sums);
+            add_rows(isa, from..range.end.min(from + ROWS), rows, term, sums);
             isa.run(FoldRows { totals: &mut *totals, sums: &mut *sums });
         }
     });
@@ -378,7 +353,6 @@ pub(in crate::parallel) fn add_rows<T: Element>(
     isa: Isa,
     range: Range<usize>,
     rows: &mut impl ReadRows<T>,
-    next: Option<usize>,
     term: impl Term<T>,
     sums: &mut [f64],
 ) {
@@ -387,9 +361,9 @@ pub(in crate::parallel) fn add_rows<T: Element>(
     }
     let tail = range.end - range.len() % ROWS_AT_ONCE;
     for at in (range.start..tail).step_by(ROWS_AT_ONCE) {
-        isa.run(AddRows { sums, rows: rows.read(at), terms: [term; ROWS_AT_ONCE], next });
+        isa.run(AddRows { sums, rows: rows.read(at), terms: [term; ROWS_AT_ONCE] });
     }
     for at in tail..range.end {
-        isa.run(AddRows { sums, rows: rows.read::<1>(at), terms: [term], next: None });
+        isa.run(AddRows { sums, rows: rows.read::<1>(at), terms: [term] });
     }
 }

@@ -11,7 +11,7 @@ pub enum Order {
     One,
     /// The Euclidean norm.
     Two,
-    /// Its square, which processes add up: the square of the rounded root is another number.
+    /// The square of the Euclidean norm, which processes add up. The square of the rounded norm would be another number.
     Square,
     /// The largest magnitude.
     Max,

@@ -75,7 +75,7 @@ impl Reduction {
             Self::Abs | Self::Square if T::DIRECT => {
                 with_direct_term!(self, term => isa.run(Sum { data, term }))
             }
-            // All but floats.
+            // Integers, bools and complex64.
             _ if const { !T::DOUBLE && !(T::DIRECT && size_of::<T>() <= size_of::<f32>()) } => {
                 self.of_moduli(isa, data)
             }

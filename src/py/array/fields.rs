@@ -7,7 +7,7 @@ use std::slice;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use numpy::PY_ARRAY_API;
-use numpy::npyffi::{self, NPY_TYPES, NpyTypes, PyArrayObject, npy_intp};
+use numpy::npyffi::{self, NPY_TYPES, NpyTypes, PyArray_Descr, PyArrayObject, npy_intp};
 use pyo3::ffi::{self, PyTypeObject};
 use pyo3::prelude::*;
 use pyo3::types::PyAny;
@@ -102,10 +102,14 @@ unsafe fn slice_of<'a, T>(data: *const T, len: usize) -> &'a [T] {
     unsafe { slice::from_raw_parts(data, len) }
 }
 
-/// The number of elements.
+/// The number of elements. Nearly all arrays have one or two axes, for which a loop costs more than the product.
 #[inline(always)]
 pub(super) fn len(fields: &Fields) -> usize {
-    shape(fields).iter().product()
+    match shape(fields) {
+        [len] => *len,
+        [rows, columns] => rows * columns,
+        shape => shape.iter().product(),
+    }
 }
 
 /// Whether the array still has the address and the number of elements that were read.
@@ -171,35 +175,42 @@ pub(super) fn registered_dtype(py: Python<'_>, fields: &Fields) -> Option<Dtype>
 /// allocates holds arbitrary bits.
 ///
 /// # Safety
-/// Where there are strides, they are as many as lengths, and the elements stay within what NumPy allocates for the shape.
+/// `descr` is a new reference, which the call takes, or null with an exception set. Where there are strides, they are as many as
+/// lengths. The elements stay within the memory at `data`, or, where it is null, within what NumPy allocates for the shape.
 #[inline]
 pub(super) unsafe fn new_array<'py>(
     py: Python<'py>,
-    number: c_int,
+    descr: *mut PyArray_Descr,
     shape: &[usize],
     strides: Option<&[isize]>,
+    data: *mut u8,
     fortran: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
-    // SAFETY: the type is ndarray itself, and lengths and strides are only read. NumPy takes the new reference to the descr, and
-    // passes on the exception where the number has none. The result is a new reference or null with an exception set. The caller
-    // guarantees the rest.
+    // SAFETY: the type is ndarray itself, and lengths and strides are only read. NumPy passes on the exception of a null descr. The
+    // result is a new reference or null with an exception set. The caller guarantees the rest.
     unsafe {
         let made = PY_ARRAY_API.PyArray_NewFromDescr(
             py,
             ndarray(py),
-            PY_ARRAY_API.PyArray_DescrFromType(py, number),
+            descr,
             c_int::try_from(shape.len()).unwrap_or(c_int::MAX),
             shape.as_ptr().cast::<npy_intp>().cast_mut(),
             strides.map_or(ptr::null_mut(), |strides| strides.as_ptr().cast_mut()),
-            ptr::null_mut(),
+            data.cast(),
             c_int::from(fortran),
             ptr::null_mut(),
         );
         let made = Bound::from_owned_ptr_or_err(py, made)?;
-        // What was made is an ndarray, see `exact_fields`.
+        // What was made is an ndarray, see `exact_fields`. For memory that exists already, this changes nothing.
         hold_any_bits((*npyffi::_PyArray_GET_ITEM_DATA(made.as_ptr().cast::<PyArrayObject>())).data.cast());
         Ok(made)
     }
+}
+
+/// A new reference to the descr of a dtype by its NumPy number, which is that of an array's dtype.
+pub(super) fn descr_of(py: Python<'_>, number: c_int) -> *mut PyArray_Descr {
+    // SAFETY: the function takes any number, and sets an exception for one that no dtype has.
+    unsafe { PY_ARRAY_API.PyArray_DescrFromType(py, number) }
 }
 
 /// Makes the compiler treat the memory of a new array as written, so that a slice of it may be lent.

@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 use super::super::kinds::Kinds;
 use super::super::overlap;
 use super::fields::{
-    DENSE, ElementType, Fields, element_type, exact_fields, len, lies_at, ndarray, new_array, shape,
+    DENSE, ElementType, Fields, descr_of, element_type, exact_fields, len, lies_at, ndarray, new_array, shape,
 };
 use super::items::Items;
 use super::memory::{NewOutputs, with_memory};
@@ -114,7 +114,14 @@ impl PlainArray {
         // SAFETY: a live array keeps its fields where they are. There are no strides.
         with_memory(py, outputs, self.bytes(), || unsafe {
             let from = self.fields.as_ref();
-            new_array(py, element_type(from).number, shape(from), None, fortran)
+            new_array(
+                py,
+                descr_of(py, element_type(from).number),
+                shape(from),
+                None,
+                ptr::null_mut(),
+                fortran,
+            )
         })
     }
 
