@@ -1,7 +1,5 @@
 //! Elementwise functions applied to slices.
 
-use std::iter::repeat;
-
 use crate::element::Ordered;
 use crate::isa::{Isa, Level, Lines, Op, StreamGuard};
 
@@ -61,7 +59,19 @@ impl<T: Ordered, M: Map<T>> Op for Apply<'_, T, M> {
     const CONVERTS: bool = M::CONVERTS;
     #[inline(always)]
     fn eval<L: Level>(self, _: L) {
-        make_each(self.from, self.to, repeat(()), |x, ()| self.map.map(x));
+        // Not by `make_each`, whose loop takes half as many instructions more for 16-bit elements.
+        match self.from {
+            None => {
+                for x in self.to {
+                    *x = self.map.map(*x);
+                }
+            }
+            Some(from) => {
+                for (to, x) in self.to.iter_mut().zip(from) {
+                    *to = self.map.map(*x);
+                }
+            }
+        }
     }
 }
 

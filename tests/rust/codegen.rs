@@ -22,7 +22,7 @@ use std::vec;
 
 use _core::element::{Bf16, Element, F16};
 use _core::isa::{Baseline, Identity, Isa, Lines, Op, Stream};
-use _core::kernel::clip::{AnyOutside, Clip, ClipEach};
+use _core::kernel::clip::{AnyOutside, Between, Clip, ClipEach};
 use _core::kernel::examples::Share;
 use _core::kernel::halves::{FromSingles, HalfTimes, ScaleHalves};
 use _core::kernel::map::{AnyChange, Apply, ApplyEach};
@@ -325,7 +325,7 @@ fn probes() -> Vec<Probe> {
         probe::<ScaleHalves<'_, Bf16, false>>(Done("mulps", 4), [134, 53, 28]),
         probe::<ScaleHalves<'_, F16, false>>(Done("mulps", 4), [0, 58, 29]),
         probe_both::<ScaleRows<'_, f32, false>>(PRODUCT, [160, 83, 46]),
-        probe_both::<ScaleRows<'_, f64, false>>(PRODUCT, [128, 46, 28]),
+        probe_both::<ScaleRows<'_, f64, false>>(PRODUCT, [160, 46, 28]),
         probe_both::<ScaleRows<'_, Bf16, false>>(PRODUCT, [341, 156, 74]),
         probe::<ScaleEach<'_, f32>>(PRODUCT, [1120, 416, 136]),
         probe_both::<Apply<'_, f32, Clip<f32>>>(Stored(4), [138, 35, 18]),
@@ -345,14 +345,14 @@ fn probes() -> Vec<Probe> {
         streamed::<f32, Identity>(Stored(4), [0, 64, 51]),
         streamed::<f32, Times<false>>(PRODUCT, [0, 119, 78]),
         streamed::<f64, Times<false>>(PRODUCT, [0, 128, 101]),
-        streamed::<f32, Clip<f32>>(Stored(4), [0, 74, 55]),
-        streamed::<f64, Clip<f64>>(Stored(8), [0, 147, 110]),
-        streamed::<F16, Clip<F16>>(Stored(2), [0, 145, 42]),
-        streamed::<Bf16, Clip<Bf16>>(Stored(2), [0, 145, 42]),
+        streamed::<f32, Between<f32>>(Stored(4), [0, 74, 55]),
+        streamed::<f64, Between<f64>>(Stored(8), [0, 147, 110]),
+        streamed::<F16, Between<F16>>(Stored(2), [0, 145, 42]),
+        streamed::<Bf16, Between<Bf16>>(Stored(2), [0, 145, 42]),
         streamed::<Bf16, HalfTimes<false>>(Done("mulps", 4), [0, 200, 96]),
         streamed::<F16, HalfTimes<false>>(Done("mulps", 4), [0, 141, 76]),
-        streamed::<u8, Clip<u8>>(Stored(1), [0, 19, 14]),
-        streamed::<i64, Clip<i64>>(Stored(8), [0, 202, 110]),
+        streamed::<u8, Between<u8>>(Stored(1), [0, 19, 14]),
+        streamed::<i64, Between<i64>>(Stored(8), [0, 202, 110]),
     ]
 }
 
