@@ -564,7 +564,12 @@ mod control {
     /// All bits but the flags of past exceptions, the lowest six of MXCSR.
     pub(super) const BITS: u64 = if cfg!(target_arch = "x86_64") { !0x3f } else { !0 };
 
-    #[allow(unsafe_code, unused_mut, reason = "an instruction without an intrinsic; there may be none")]
+    #[allow(
+        unsafe_code,
+        unused_mut,
+        unused_assignments,
+        reason = "an instruction without an intrinsic; there may be none"
+    )]
     #[inline]
     pub(super) fn read() -> u64 {
         let mut register = DEFAULT;

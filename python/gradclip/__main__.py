@@ -89,7 +89,7 @@ def _ratio(value: float, exponent: float, old_value: float, old_exponent: float)
 
 def _differences(old: StoredTensor, new: StoredTensor, before: NormOfBlocks) -> Iterator[Block]:
     """Subtract block by block; the blocks of the two may have other lengths. ``before`` gets the old blocks."""
-    # Files that are mapped give any order, compressed ones give another order than their own with more work.
+    # Files that are mapped give any order, archives give another order than their own with more work.
     along = old.order if old.is_in_archive else new.order
     a, b = _Reader(old, along), _Reader(new, along)
     while count := min(a.ready(), b.ready()):

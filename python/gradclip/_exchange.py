@@ -214,9 +214,16 @@ class Share:
         """Return the error for counts that the ranks of all groups cannot have. A function tells their number late."""
         if self.most_copies > self.ranks:
             allowed = f"at most {self.ranks}, the number of ranks"
-            return _Failure(ValueError(), f"replicated: found {self.most_copies}; allowed: {allowed}")
+            return _Failure(ValueError(), f"replicated: found {text_of(self.most_copies)}; allowed: {allowed}")
         # The elements of copies are rounded fractions, and their sum is whole.
-        return None if _are_whole(elements, 1e-9) else _Failure(ValueError(), f"comm: {_NO_SUM}")
+        if float(elements).is_integer() or _are_whole(elements, 1e-9):
+            return None
+        if self.most_copies > 1 or all(group.gathers for group in self.groups):
+            allowed = "for each tensor, the number of ranks that hold a copy"
+            return _Failure(
+                ValueError(), f"replicated: found copies that do not add up to whole tensors; allowed: {allowed}"
+            )
+        return _Failure(ValueError(), f"comm: {_NO_SUM}")
 
     def place_of_nonfinite(self) -> tuple[str | None, bool]:
         """Return the words for the first rank with a sum that is infinite or NaN, and whether it is this one."""

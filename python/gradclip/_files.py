@@ -126,9 +126,9 @@ def _map(file: Path | IO[bytes], start: int, layout: _Layout, order: Order) -> I
         yield from _cut(array, layout.shape, layout.dtype.itemsize, order)
 
 
-def _mapped(path: Path, start: int, end: int, layout: _Layout) -> Callable[[Order], Iterator[Block]]:
-    """Read an array between the bytes ``start`` and ``end`` of a file."""
-    if start + layout.nbytes > min(end, path.stat().st_size):
+def _mapped(path: Path, start: int, layout: _Layout) -> Callable[[Order], Iterator[Block]]:
+    """Read an array from the byte ``start`` of a file on."""
+    if start + layout.nbytes > path.stat().st_size:
         raise ValueError("the file is shorter than its header says")
     return lambda order: _map(path, start, layout, order)
 
@@ -165,7 +165,7 @@ def _npy(path: Path, _opened: ExitStack, _complain: Callable[[str], None]) -> li
     with path.open("rb") as file:
         layout = _npy_header(file)
         start = file.tell()
-    blocks = _mapped(path, start, path.stat().st_size, layout) if _is_taken(layout.dtype) else None
+    blocks = _mapped(path, start, layout) if _is_taken(layout.dtype) else None
     return [StoredTensor(path.stem, str(layout.dtype), layout.shape, blocks, layout.order)]
 
 

@@ -403,8 +403,8 @@ def _float(x: Any, what: str, allowed: str) -> float:
             return float(x)
         except OverflowError:  # an integer
             return math.inf if x > 0 else -math.inf
-        except (TypeError, ValueError, RuntimeError):  # torch's own for complex numbers is a RuntimeError
-            pass
+        except (TypeError, ValueError, RuntimeError) as error:  # torch raises a RuntimeError for complex numbers
+            raise TypeError(f"{what}: found {describe(x)}; allowed: {allowed}") from error
     raise TypeError(f"{what}: found {describe(x)}; allowed: {allowed}")
 
 

@@ -125,7 +125,7 @@ def clip_grad_norm_(
     TypeError
         If ``max_norm`` is not a number.
     ValueError
-        If ``max_norm`` is negative, NaN or a text, or gradients overlap.
+        If ``max_norm`` is negative, NaN or a text that is no number, or gradients overlap.
 
     Examples
     --------
@@ -245,7 +245,7 @@ def clip_grads_with_norm_(
     TypeError
         If ``max_norm`` or ``total_norm`` is not a number.
     ValueError
-        If ``max_norm`` is negative, NaN or a text, ``total_norm`` is negative, or gradients
+        If ``max_norm`` is negative, NaN or a text that is no number, ``total_norm`` is negative, or gradients
         overlap.
 
     Examples
@@ -296,7 +296,7 @@ def clip_grad_value_(
     TypeError
         If ``clip_value`` is not a number.
     ValueError
-        If ``clip_value`` is negative, NaN or a text, or gradients overlap.
+        If ``clip_value`` is negative, NaN or a text that is no number, or gradients overlap.
 
     Examples
     --------

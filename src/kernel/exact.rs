@@ -126,9 +126,8 @@ impl Accumulator {
     /// without rounding.
     fn add_blocks<T: Element>(&mut self, isa: Isa, data: &[T]) {
         let (mantissa, lowest) = format_of::<T>();
-        // The square of a float64 is rounded to its digits. Squares of numbers of one exponent have two
-        // exponents, which takes one digit more. The last
-        // digits of the rounding errors are no farther from their first.
+        // The square of a float64 is rounded to its digits. Squares of numbers of one exponent have two exponents, which takes one
+        // digit more. The last digits of the rounding errors are no farther from their first.
         let (power, mantissa) = match self.power {
             Power::One => (1, mantissa),
             Power::Two => (2, if T::DOUBLE { mantissa + 1 } else { 2 * mantissa }),

@@ -369,6 +369,8 @@ def test_files_that_cannot_be_read_are_named_and_the_others_told(tmp_path, capsy
     _, _, err = run("norms", tmp_path / "digits.npy", tmp_path / "no_array.npz", capsys=capsys)
     assert f"found shape (0, an int of 20000 bits) in the header; allowed: integers from 0 to {sys.maxsize}\n" in err
     assert "found no array in the archive; allowed: at least one member whose name ends in .npy\n" in err
+    _, _, err = run("norms", tmp_path / "missing", capsys=capsys)
+    assert err.endswith("missing: No such file or directory\n")
     status, out, _ = run("norms", tmp_path / "objects.npy", capsys=capsys)  # nothing is unpickled
     assert status == 0
     assert out.splitlines()[1].split() == ["objects", "object", "2", "-", "-", "-", "-", "-"]

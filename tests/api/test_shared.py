@@ -736,6 +736,17 @@ class TestFaults:
             with pytest.raises(ValueError, match=r"replicated: found 2; allowed: at most 1, the number of ranks$"):
                 call([np.ones(size)], comm=lambda message: message, replicated=2)
 
+    def test_copies_that_make_no_whole_tensor(self):
+        """Three ranks hold half of 3 elements each."""
+        for error in on_each([[np.ones(3)]] * 3, lambda own, comm: gc.global_norm(own, comm=comm, replicated=2)):
+            with pytest.raises(ValueError, match="replicated: found copies that do not add up to whole tensors"):
+                ranks.raise_again(error)
+
+    def test_copies_of_many_digits_where_nothing_is_divided(self):
+        call = partial(gc.clip_by_global_norm, [np.ones(2)], 1, use_norm=2.0, comm=lambda message: message)
+        with pytest.raises(ValueError, match="replicated: found an int of 16610 bits; allowed: at most 1"):
+            call(replicated=10**5000)
+
     def test_copies_over_two_functions(self):
         """Four copies of 3 elements: the sum of the first two is no whole number of elements."""
         double = lambda message: message * 2  # noqa: E731

@@ -267,6 +267,17 @@ impl<'py> PlainArrays<'py> {
             }
         }
         let held = Items::Many(made.as_sequence().to_tuple()?, None);
+        // Python code that ran meanwhile, such as a finalizer, may have changed the list.
+        let mut own = arrays.iter().map(|array: &PlainArray| array.fields);
+        for at in 0..held.len() {
+            let entry = held.get(at)?;
+            if !entry.is_none() && exact_fields(entry, ndarray(py)).map(NonNull::from) != own.next() {
+                return Err(resized());
+            }
+        }
+        if own.next().is_some() {
+            return Err(resized());
+        }
         Ok((Some(Self { held, arrays }), made.into_any()))
     }
 
