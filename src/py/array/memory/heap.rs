@@ -6,8 +6,9 @@
 //! unless the user has set one. gradclip allocates and frees one such block.
 //!
 //! **Huge pages.** The kernel zeroes a page of 2 MiB in a quarter of the time of 512 pages of 4 KiB. But malloc writes a header
-//! behind each array, so a small page is mapped there before the array exists. So a block for all outputs of a call is allocated
-//! first, the kernel is asked for huge pages there, and the block is freed. The outputs take its place.
+//! behind each array, so a small page is mapped there before the next array exists. So a block for all outputs of a call, and for
+//! those of later calls, is allocated first, the kernel is asked for huge pages there, and the block is freed. The outputs take its
+//! place.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,6 +25,10 @@ const OVERHEAD: usize = 2 * PAGE;
 /// Bytes of the outputs of a call from which on gradclip asks for huge pages. Programs gain nothing from a lower limit. NumPy asks
 /// for them in arrays of 4 MiB and more.
 const HUGE_PAGES_MIN_BYTES: usize = 1 << 20;
+
+/// Bytes for which gradclip asks at least. malloc writes a header behind a block, where the kernel has not been asked yet. So in a
+/// program that makes one output of 1 to 4 MiB in each call, most huge pages would have a small page in them already.
+const HUGE_PAGES_AHEAD: usize = 16 << 20;
 
 /// The outputs below [`LARGE`] that a call is about to make.
 pub(in crate::py) struct NewOutputs {
@@ -59,7 +64,16 @@ impl NewOutputs {
 
     #[cold]
     fn ask(&mut self) {
-        self.asked = match block(self.left) {
+        // Free memory that glibc has kept has its pages already, or the kernel was asked for them when it was new.
+        let end = heap_end();
+        if let Some(block) = block(self.left)
+            && block.as_ptr().addr() < end
+            && heap_end() == end
+        {
+            self.asked = block.capacity();
+            return;
+        }
+        self.asked = match block(self.left.max(HUGE_PAGES_AHEAD)) {
             Some(mut block) if block.capacity() + OVERHEAD >= HUGE_PAGES_MIN_BYTES => {
                 // The overhead is included, so that no gap is left before the outputs of the next call. A gap would split the
                 // heap into more mappings, whose number the kernel limits.
@@ -70,6 +84,14 @@ impl NewOutputs {
             _ => self.left,
         };
     }
+}
+
+/// The end of the heap.
+fn heap_end() -> usize {
+    unsafe extern "C" {
+        safe fn sbrk(increment: isize) -> *mut std::ffi::c_void;
+    }
+    sbrk(0).addr()
 }
 
 /// Allocates a block of `bytes` bytes, the overhead included. The block is at most [`LARGE`], and at most half of
