@@ -63,8 +63,8 @@ def test_sums_of_float64_lose_no_digit(highest, order):
         "all": lambda n: np.full(n, 2**53 - 1),
         "one": lambda n: np.full(n, 2**52),
     }
-    for spread in (0, 1, 18, 19, 20, 39, 40, 41, 70):
-        for n in (1, 15, 16, 17, 2047, 4097):
+    for spread in (0, 1, 19, 20, 40, 41, 70):
+        for n in (1, 15, 17, 4097):
             for made in digits.values():
                 x = np.ldexp(made(n).astype(float), highest - 52 - rng.integers(0, spread + 1, n))
                 x[0] = np.ldexp(x[0], -max(math.frexp(x[0])[1] - 1 - highest + spread, 0))  # the smallest there may be
