@@ -86,12 +86,13 @@ impl NewOutputs {
     }
 }
 
-/// The end of the heap.
+/// The end of the heap that malloc extends.
 fn heap_end() -> usize {
     unsafe extern "C" {
-        safe fn sbrk(increment: isize) -> *mut std::ffi::c_void;
+        fn sbrk(increment: isize) -> *mut std::ffi::c_void;
     }
-    sbrk(0).addr()
+    // SAFETY: an increment of 0 moves nothing. Another thread may move the end meanwhile; the result is only a number.
+    unsafe { sbrk(0) }.addr()
 }
 
 /// Allocates a block of `bytes` bytes, the overhead included. The block is at most [`LARGE`], and at most half of
