@@ -97,7 +97,7 @@ free-threaded: ## The suite without a GIL, also with each test in several thread
 
 .PHONY: bench
 bench: ## The kernels against naive loops and the read bandwidth
-	cargo bench
+	cargo bench --features bench
 
 .PHONY: compare
 compare: ## Against NumPy, PyTorch, TensorFlow and optax (a venv of 7 GB, 30 minutes), written to docs/benchmarks*.md

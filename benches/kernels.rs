@@ -1,6 +1,6 @@
 //! The kernels at every instruction set against plain loops and against memory bandwidth.
 //!
-//! `cargo bench [-- FILTER]`
+//! `cargo bench --features bench [-- FILTER]`
 //!
 //! A group is an operation, a dtype and a size: 16 KiB (in the L1 cache), 512 KiB (in the L2 cache) or 64 MiB (in memory). It
 //! has a line for each implementation: the kernel at each level of this CPU, on one thread; a plain iterator, as the compiler

@@ -4,15 +4,10 @@
 //!
 //! Allocations are counted, so the result is the same at every run.
 
-#![allow(clippy::expect_used, missing_docs, reason = "a test")]
-
-mod common;
-
 use std::alloc::{GlobalAlloc, Layout as Block, System};
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::hint::black_box;
-use std::sync::{Mutex, PoisonError};
 
 use _core::element::{Bf16, Element, F16, Ordered, Real};
 use _core::isa::Isa;
@@ -24,9 +19,10 @@ use _core::parallel::elementwise::{AnyTask, Task, apply_elementwise, scale};
 use _core::parallel::reduce::{AnyView, CHUNK, Order, norm_of_view};
 use _core::scaled::Factor;
 use _core::walk::{Axis, Layout, Memory, Slices, Target, Uniform, View};
-use common::{clip_rows, dense, norm, slice_norms};
 
-/// The system's allocator, with a count for each thread.
+use crate::common::{alone, clip_rows, dense, norm, slice_norms};
+
+/// The system's allocator, with a count for each thread, so that other tests do not disturb it.
 struct Counting;
 
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
@@ -73,10 +69,8 @@ const FREE: Cost = Cost { calls: 0, bytes: 0 };
 const SIZES: [usize; 4] = [0, 10, 100_003, 3_000_017];
 const ORDERS: [Order; 4] = [Order::One, Order::Two, Order::Max, Order::Power(3.7)];
 
-/// Sets the number of threads, a setting of the process: only one test at a time may do so.
 fn with_threads(threads: usize, work: impl FnOnce()) {
-    static SETTING: Mutex<()> = Mutex::new(());
-    let _setting = SETTING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     THREADS.set(threads);
     work();
 }

@@ -1,6 +1,6 @@
-//! The tests of the layers below Python that need no separate process. They are one program, so that generic code is compiled
-//! once.
+//! The tests of the layers below Python. They are one program, so that generic code is compiled once.
 
+mod allocations;
 mod bits;
 mod common;
 mod exact;
@@ -9,5 +9,6 @@ mod kernels;
 mod layers;
 mod parallel;
 mod scaled;
+mod sharing;
 mod supply;
 mod walk;

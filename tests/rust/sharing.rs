@@ -1,9 +1,7 @@
 //! Work shared by threads, in the smallest amounts that are shared, so that Miri can look for data races in time.
 //! `tests/rust/parallel.rs` checks the results.
 
-#![allow(clippy::expect_used, missing_docs, reason = "a test")]
-
-mod common;
+#![allow(clippy::expect_used, reason = "a test")]
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -14,11 +12,13 @@ use _core::parallel::THREADS;
 use _core::parallel::elementwise::{AnyTask, Task, scale};
 use _core::parallel::reduce::{CHUNK, Order, norm_of_view};
 use _core::walk::{Axis, Cells, Layout, Memory, Slices, Target, View};
-use common::{clip_columns, clip_rows, sized, slice_norms};
+
+use crate::common::{alone, clip_columns, clip_rows, sized, slice_norms};
 
 /// A list of copies, which are cheap: large ones that are cut, small ones, and two that lie interleaved in one memory.
 #[test]
 fn threads_write_next_to_each_other() {
+    let _alone = alone();
     THREADS.set(4);
     let len = 2 * CHUNK + 1000;
     let from = (0..1000).map(f64::from).collect::<Vec<f64>>().repeat(len / 1000);

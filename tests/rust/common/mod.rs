@@ -1,6 +1,6 @@
 //! Helpers that the Rust tests share.
 
-#![allow(dead_code, reason = "sharing.rs and codegen.rs, programs of their own, take few of them")]
+#![allow(dead_code, reason = "codegen.rs, a program of its own, takes few of them")]
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
