@@ -15,7 +15,7 @@ import numpy as np
 import oracle
 import pytest
 from calls import ALONG, EVERY, POWERS, WHOLE, calls_for, cast, looped
-from gpu_arrays import LAYOUTS, assert_same, check, some
+from gpu_arrays import LAYOUTS, assert_same, check, some, thinned
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from layouts import fits
@@ -222,7 +222,7 @@ SHAPES = [(), (1,), (7,), (5, 9), (1, 40), (40, 1), (3, 4, 5), (33, 70), (0, 3),
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.complex128])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", thinned(SHAPES, 3))
 def test_every_layout(gpu, shape, dtype):
     x = sample(shape, dtype)
     for name, layout in LAYOUTS.items():
@@ -267,7 +267,7 @@ def test_empty_parts_of_larger_arrays(gpu, dtype):
 AXES = [c for k in range(1, 5) for c in itertools.combinations(range(4), k)]
 
 
-@pytest.mark.parametrize("dtype", [BF16, np.float64, np.complex64])
+@pytest.mark.parametrize("dtype", some([BF16, np.float64, np.complex64]))
 @looped("layout", ["contiguous", "fortran", "transposed", "permuted", "backwards", "every_second"])
 def test_every_choice_of_axes(gpu, dtype, layout):
     x = LAYOUTS[layout](sample((3, 4, 5, 6), dtype))
@@ -295,7 +295,7 @@ ROWS_AND_COLUMNS = [
 
 
 @dtypes
-@looped("shape", ROWS_AND_COLUMNS)
+@looped("shape", thinned(ROWS_AND_COLUMNS, 2))
 def test_rows_and_columns(gpu, dtype, shape):
     """Few and many, short and long: each kind may have a separate code path."""
     x = spread(shape, dtype) if dtype is not np.float16 else sample(shape, dtype)
@@ -412,7 +412,7 @@ def test_every_ord(gpu, dtype, p):
 
 
 @dtypes
-@looped("p", [0.5, 0.3, 1.5, 3, 3.7, 100, 1e-3, 1e300, np.float32(2.5), BF16(1.5), np.array(3)])
+@looped("p", thinned([0.5, 0.3, 1.5, 3, 3.7, 100, 1e-3, 1e300, np.float32(2.5), BF16(1.5), np.array(3)], 2))
 def test_powers_of_values_of_every_kind(gpu, dtype, p):
     for what, x in odd_vectors(dtype).items():
         check(gpu, lambda t: [gc.norm(t, p), gc.normalize(t, p), gc.clip_by_global_norm([t], 1, ord=p)], x, told=what)
@@ -976,8 +976,9 @@ def test_clip_by_value_takes_one_launch(gpu, dtype):
         assert launched(gpu, call) == 1
 
 
-@pytest.mark.parametrize("multiprocessors", [1, 200])
-@pytest.mark.parametrize("dtype", [np.float32, np.complex128])
+@pytest.mark.parametrize(
+    ("dtype", "multiprocessors"), thinned(itertools.product([np.float32, np.complex128], [1, 200]), 3)
+)
 def test_the_size_of_the_device_does_not_change_a_bit(gpu, dtype, multiprocessors):
     gpu.multiprocessors = multiprocessors
     for shape in ((7, 41), (40_000,), (2, 9000), (9000, 2), (300, 70)):
@@ -989,7 +990,7 @@ def test_the_size_of_the_device_does_not_change_a_bit(gpu, dtype, multiprocessor
 
 
 @gpu_arrays.on_host  # a GPU has the order that it has
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.complex128])
+@pytest.mark.parametrize("dtype", thinned([np.float16, np.float32, np.complex128], 2))
 def test_the_order_in_which_threads_run_does_not_change_a_bit(gpu, dtype, monkeypatch):
     monkeypatch.setattr(gpu_arrays.shim(), "backward", True)
     for shape in ((7, 41), (7000,), (2, 9000), (9000, 2), (300, 70), (70, 300), (2, 30, 40)):

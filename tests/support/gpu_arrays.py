@@ -11,7 +11,7 @@ import functools
 import importlib.util
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import cuda_shim
@@ -47,6 +47,11 @@ def some(dtypes: list[Any]) -> list[Any]:
     """All of these dtypes with CuPy, as for `make cuda`; without it a sample, because kernels on the CPU are slow."""
     sample = {oracle.BF16, np.float32, np.complex128, np.int8, np.uint64}
     return dtypes if HAS_CUPY else [dtype for dtype in dtypes if dtype in sample]
+
+
+def thinned(values: Iterable[Any], step: int) -> list[Any]:
+    """All of these values with CuPy, as for `make cuda`; without it one of every `step`, for the same reason."""
+    return list(values)[:: 1 if HAS_CUPY else step]
 
 
 _ON_HOST = [
