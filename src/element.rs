@@ -76,6 +76,8 @@ pub trait Ordered: Element + PartialOrd {
     fn load(cell: &Self::Cell) -> Self;
     /// Writes a cell.
     fn store(self, cell: &Self::Cell);
+    /// The element with its bytes in reverse order.
+    fn swapped(self) -> Self;
     /// Reads an element byte by byte.
     fn load_bytes(cells: &[AtomicU8], swapped: bool) -> Self;
     /// Writes an element byte by byte.
@@ -453,6 +455,13 @@ macro_rules! ordered {
             fn store(self, cell: &$cell) {
                 let $o = self;
                 cell.store($to_bits, Relaxed);
+            }
+            #[inline(always)]
+            fn swapped(self) -> Self {
+                let $o = self;
+                let bits: $bits = $to_bits;
+                let $b = bits.swap_bytes();
+                $from_bits
             }
             #[inline(always)]
             fn load_bytes(cells: &[AtomicU8], swapped: bool) -> Self {

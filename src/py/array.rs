@@ -271,17 +271,12 @@ impl<'py> Array<'py> {
         }
     }
 
-    /// Whether the memory can be read as elements of its dtype: aligned, in native byte order, and with strides that are
-    /// multiples of the element size.
-    fn is_plain<T>(&self) -> bool {
-        let size = size_of::<T>();
-        !self.element.swapped
-            && self.data.addr().is_multiple_of(align_of::<T>())
-            && self
-                .shape()
-                .iter()
-                .zip(self.strides())
-                .all(|(len, stride)| *len <= 1 || stride % size.cast_signed() == 0)
+    /// Whether the elements are aligned for `T`, which has their size, and their strides are multiples of that size.
+    fn is_aligned<T>(&self) -> bool {
+        let size = size_of::<T>().cast_signed();
+        let mut axes = self.shape().iter().zip(self.strides());
+        self.data.addr().is_multiple_of(align_of::<T>())
+            && axes.all(|(len, stride)| *len <= 1 || stride % size == 0)
     }
 
     /// The fields, if T is this array's element type.
@@ -308,7 +303,7 @@ impl<'py> Array<'py> {
         }
         let size = size_of::<T>();
         let base = self.data.wrapping_offset(-first);
-        if self.is_plain::<T>() {
+        if !self.element.swapped && self.is_aligned::<T>() {
             // SAFETY: the extent reaches from the first byte of an element of the array to the last byte of
             // one, all within the memory of the object that `object` keeps alive. It is aligned for T and a
             // multiple of its size, and any bits are a T. Nobody here writes to it while the slice lives:

@@ -12,9 +12,14 @@ use crate::kernel::sum::BLOCK;
 
 /// The memory that a strided target writes.
 pub enum Cells<'a, T: Ordered> {
-    /// Aligned elements in native byte order; strides count elements.
-    Elements(&'a [T::Cell]),
-    /// Anything else, byte by byte; strides count bytes.
+    /// Aligned elements; strides count elements.
+    Elements {
+        /// The elements.
+        cells: &'a [T::Cell],
+        /// Whether the byte order is not the native one.
+        swapped: bool,
+    },
+    /// Unaligned elements, byte by byte; strides count bytes.
     Bytes {
         /// The bytes.
         bytes: &'a [AtomicU8],
@@ -60,7 +65,7 @@ impl<T: Ordered> Target<'_, T> {
     /// Whether neighbouring positions share cache lines, and fill at least one: those of long rows do, those of columns do not.
     pub fn fills_lines(&self) -> bool {
         let Self::Strided { cells, layout, .. } = self else { return true };
-        let unit = if let Cells::Elements(_) = cells { size_of::<T>() } else { 1 };
+        let unit = if let Cells::Elements { .. } = cells { size_of::<T>() } else { 1 };
         let (apart, len) =
             layout.axes.last().map_or((0, 1), |axis| (axis.stride.unsigned_abs() * unit, axis.len));
         (1..LINE).contains(&apart) && len * apart >= LINE
@@ -109,8 +114,10 @@ impl<T: Ordered> Target<'_, T> {
                         let block = &mut scratch[..part.len()];
                         if reads {
                             cells.gather(*start, layout, part.clone(), block);
+                            cells.swap(block);
                         }
                         if visit(part.start - range.start..part.end - range.start, block) {
+                            cells.swap(block);
                             cells.scatter(*start, layout, part, block);
                         }
                     }
@@ -121,9 +128,19 @@ impl<T: Ordered> Target<'_, T> {
 }
 
 impl<T: Ordered> Cells<'_, T> {
+    /// Reverses the bytes of each gathered element if aligned cells have the other byte order. A loop over a block takes whole
+    /// registers; one over cells, which are atomic, does not.
+    fn swap(self, block: &mut [T]) {
+        if let Self::Elements { swapped: true, .. } = self {
+            for x in block {
+                *x = x.swapped();
+            }
+        }
+    }
+
     /// The cells, if their runs are long and ascend.
     fn in_long_runs(&self, layout: &Layout) -> Option<&[T::Cell]> {
-        if let Self::Elements(cells) = self { layout.has_long_runs().then_some(*cells) } else { None }
+        if let Self::Elements { cells, .. } = self { layout.has_long_runs().then_some(*cells) } else { None }
     }
 
     fn gather(self, start: isize, layout: &Layout, range: Range<usize>, mut to: &mut [T]) {
@@ -142,7 +159,7 @@ impl<T: Ordered> Cells<'_, T> {
     #[inline(never)]
     fn gather_one_by_one(self, start: isize, layout: &Layout, range: Range<usize>, mut to: &mut [T]) {
         match self {
-            Self::Elements(cells) => layout.runs(range, |offset, stride, count| {
+            Self::Elements { cells, .. } => layout.runs(range, |offset, stride, count| {
                 let mut at = start + offset;
                 for x in to.split_off_mut(..count).unwrap_or_default() {
                     *x = T::load(&cells[at.cast_unsigned()]);
@@ -176,12 +193,12 @@ impl<T: Ordered> Cells<'_, T> {
     fn scatter_one_by_one(self, start: isize, layout: &Layout, range: Range<usize>, mut from: &[T]) {
         match self {
             // One bounds check for the whole run: tiles of transposed arrays are written here.
-            Self::Elements(cells) if layout.step() == 1 => layout.runs(range, |offset, _, count| {
+            Self::Elements { cells, .. } if layout.step() == 1 => layout.runs(range, |offset, _, count| {
                 let cells = &cells[(start + offset).cast_unsigned()..][..count];
                 let run = from.split_off(..count).unwrap_or_default();
                 run.iter().zip(cells).for_each(|(x, cell)| x.store(cell));
             }),
-            Self::Elements(cells) => layout.runs(range, |offset, stride, count| {
+            Self::Elements { cells, .. } => layout.runs(range, |offset, stride, count| {
                 let mut at = start + offset;
                 for x in from.split_off(..count).unwrap_or_default() {
                     x.store(&cells[at.cast_unsigned()]);

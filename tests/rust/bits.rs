@@ -527,7 +527,7 @@ fn shared(found: &mut Found) {
         let (mut own, mut copy, mut small) = (halves.clone(), data.to_vec(), vec![0.0; data.len()]);
         let cells: Vec<AtomicU32> = (0..2 * data.len()).map(|_| AtomicU32::new(7)).collect();
         let target = Target::Strided {
-            cells: Cells::Elements(&cells),
+            cells: Cells::Elements { cells: &cells, swapped: false },
             start: 0,
             layout: Cow::Owned(layout([(data.len(), 2)])),
             range: 0..data.len(),

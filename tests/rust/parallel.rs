@@ -889,7 +889,7 @@ fn scaling_a_list_writes_every_element_once() {
                 let cells: Vec<AtomicU32> = (0..2 * a.len() as u32).map(AtomicU32::new).collect();
                 let layout = Layout::new([Axis { len: a.len(), stride: -2 }]);
                 let strided = Target::Strided {
-                    cells: Cells::Elements(&cells),
+                    cells: Cells::Elements { cells: &cells, swapped: false },
                     start: 2 * a.len() as isize - 1,
                     layout: Cow::Owned(layout),
                     range: 0..a.len(),

@@ -590,12 +590,16 @@ fn writes<T: Bits, const N: usize>(to_ne: fn(T) -> [u8; N]) {
             assert_eq!(at, len);
         };
 
-        let held: Vec<T::Cell> = before.iter().map(|x| x.cell()).collect();
         let range = 0..array.layout().len();
-        let (start, layout) = (array.start, Cow::Owned(array.layout()));
-        work(&mut Target::Strided { cells: Cells::Elements(&held), start, layout, range: range.clone() });
-        let found: Vec<T> = held.iter().map(T::load).collect();
-        assert_eq!(all(&found), all(&expected), "{array:?} from {from:?}");
+        for swapped in [false, true] {
+            let ordered = |x: T| if swapped { x.swapped() } else { x };
+            let held: Vec<T::Cell> = before.iter().map(|x| ordered(*x).cell()).collect();
+            let (start, layout) = (array.start, Cow::Owned(array.layout()));
+            let cells = Cells::Elements { cells: &held, swapped };
+            work(&mut Target::Strided { cells, start, layout, range: range.clone() });
+            let found: Vec<T> = held.iter().map(|cell| ordered(T::load(cell))).collect();
+            assert_eq!(all(&found), all(&expected), "{array:?} from {from:?}, swapped: {swapped}");
+        }
 
         let (unit, shift, swapped) = (N + random.below(3), random.below(4), random.below(2) == 0);
         let bytes = |data: &[T]| to_bytes(data, to_ne, N, unit, shift, swapped);
@@ -613,6 +617,14 @@ fn writes<T: Bits, const N: usize>(to_ne: fn(T) -> [u8; N]) {
             assert_eq!(all(&held), all(&expected), "{array:?}");
         }
     }
+}
+
+#[test]
+fn swapped_elements_have_their_bytes_in_reverse_order() {
+    assert_eq!(0x1234_5678_i32.swapped(), 0x7856_3412);
+    assert_eq!(f32::from_bits(0x1234_5678).swapped().to_bits(), 0x7856_3412);
+    assert_eq!(Bf16::from_bits(0x1234).swapped().to_bits(), 0x3412);
+    assert_eq!(f64::from_bits(0x0102_0304_0506_0708).swapped().to_bits(), 0x0807_0605_0403_0201);
 }
 
 #[test]
@@ -868,7 +880,7 @@ fn blocks_that_do_not_change_are_not_written() {
     let cells: Vec<AtomicU32> = (0..2 * len).map(|i| AtomicU32::new((i as f32 / 2.0).to_bits())).collect();
     let strided = axes(&[(len, 2)]);
     let mut target = Target::Strided {
-        cells: Cells::Elements(&cells),
+        cells: Cells::Elements { cells: &cells, swapped: false },
         start: 0,
         layout: Cow::Owned(layout(&strided)),
         range: 0..len,
@@ -911,7 +923,7 @@ fn run_in_place<T: Ordered<Cell = AtomicU64> + Real>(
 ) -> Vec<u64> {
     let cells: Vec<AtomicU64> = data.iter().flat_map(|x| [bits(*x), 7]).map(AtomicU64::new).collect();
     let mut target = Target::Strided {
-        cells: Cells::Elements(&cells),
+        cells: Cells::Elements { cells: &cells, swapped: false },
         start: 0,
         layout: Cow::Owned(layout(&axes(&[(data.len(), 2)]))),
         range: 0..data.len(),

@@ -133,8 +133,9 @@ impl<'py> Pair<'py> {
         let output = self.output();
         output.check_to_write::<T>()?;
         let size = size_of::<T>();
-        let plain = output.is_plain::<T>() && output.data.addr().is_multiple_of(align_of::<T::Cell>());
-        let unit = if plain { size.cast_signed() } else { 1 };
+        let (aligned, swapped) =
+            (output.is_aligned::<T>() && output.is_aligned::<T::Cell>(), output.element.swapped);
+        let unit = if aligned { size.cast_signed() } else { 1 };
         let (layout, shift) = walk.layout(output.shape(), output.strides(), unit);
         if layout.is_empty() {
             return Ok(Target::Dense(&mut []));
@@ -142,7 +143,7 @@ impl<'py> Pair<'py> {
         let (low, high) = output.place().extent();
         let first = (output.data.addr() - low).cast_signed();
         let base = output.data.wrapping_offset(-first);
-        if plain && layout.is_dense() && !self.interleaved {
+        if aligned && !swapped && layout.is_dense() && !self.interleaved {
             let from = output.data.wrapping_offset(shift * unit).cast::<T>();
             // SAFETY: the layout covers the array's `len` elements one after the other from `from` on,
             // aligned, in memory that `object` keeps alive and that holds some bits, see `new_array`. The array is
@@ -151,17 +152,17 @@ impl<'py> Pair<'py> {
             return Ok(Target::Dense(unsafe { slice::from_raw_parts_mut(from, layout.len()) }));
         }
         let len = layout.len();
-        let (cells, start) = if plain {
+        let (cells, start) = if aligned {
             // SAFETY: the extent lies within memory that `object` keeps alive, aligned for the cell type,
             // which has T's size. Other outputs may lie interleaved in it; all of those are lent as atomics,
             // as this one is.
             let cells =
                 unsafe { slice::from_raw_parts(base.cast::<T::Cell>().cast_const(), (high - low) / size) };
-            (Cells::Elements(cells), first / size.cast_signed())
+            (Cells::Elements { cells, swapped }, first / size.cast_signed())
         } else {
             // SAFETY: as above, byte by byte.
             let bytes = unsafe { slice::from_raw_parts(base.cast::<AtomicU8>().cast_const(), high - low) };
-            (Cells::Bytes { bytes, swapped: output.element.swapped }, first)
+            (Cells::Bytes { bytes, swapped }, first)
         };
         Ok(Target::Strided { cells, start: start + shift, layout: Cow::Owned(layout), range: 0..len })
     }
