@@ -1,4 +1,4 @@
-"""The recipes of `docs/guide/many-machines.md`, run as they are printed."""
+"""Programs of the docs, run as they are printed."""
 
 import os
 import subprocess
@@ -12,9 +12,13 @@ from recipes import code_of
 
 
 def output_of(title: str, folder: Path, more: str = "") -> str:
-    """Runs a recipe, and then more. Returns what the program prints."""
+    """Runs a recipe of `docs/guide/many-machines.md`, and then more. Returns what the program prints."""
+    return printed_by(code_of(title) + more, folder)
+
+
+def printed_by(code: str, folder: Path) -> str:
     program = folder / "program.py"
-    program.write_text(code_of(title) + more, "utf-8")
+    program.write_text(code, "utf-8")
     package = str(Path(gc.__file__).parents[1])
     done = subprocess.run(
         [sys.executable, program],
@@ -65,3 +69,18 @@ print((mean[0] - 1.0).tobytes().hex())
     mean = np.frombuffer(bytes.fromhex(output_of("Flower", tmp_path, more).split()[-1]))
     a, b = samples(2)
     np.testing.assert_allclose(mean, ((a + b) / 2 / gc.global_norm([a, b])).ravel(), rtol=1e-9, atol=1e-15)
+
+
+@pytest.mark.flwr
+def test_records_of_flower(tmp_path):
+    more = """
+before, after = (
+    ArrayRecord({"weights": Array(np.array(weights, np.float32)), "steps": Array(np.array(steps))})
+    for weights, steps in (([1.0, 2.0], 5), ([4.0, 6.0], 7))
+)
+clipped = clip_record(after, before, 1.0)
+print(list(clipped), *(array.numpy().tolist() for array in clipped.values()), clipped["weights"].dtype)
+"""
+    found = printed_by(code_of("Records", "migrate/flwr.md") + more, tmp_path)
+    weights = np.add([1.0, 2.0], [0.6, 0.8]).astype(np.float32).tolist()
+    assert found.strip() == f"['weights', 'steps'] {weights} 7 float32"
