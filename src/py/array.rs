@@ -69,6 +69,12 @@ impl<'py> Array<'py> {
         Some((array, subclass))
     }
 
+    /// Whether an object is an ndarray of one of the dtypes, not of a subclass.
+    pub(super) fn is_exact(object: &Bound<'py, PyAny>) -> bool {
+        let fields = fields::exact_fields(object.as_borrowed(), fields::ndarray(object.py()));
+        fields.is_some_and(|fields| fields::element_type(fields).dtype.is_some())
+    }
+
     /// The number of a float or an integer of NumPy, not of a subclass, as a 0-d array; None for other objects.
     pub(super) fn of_scalar(object: &Bound<'py, PyAny>) -> PyResult<Option<Self>> {
         if !objects::is_float(object) && !objects::is_integer(object) {

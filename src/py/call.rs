@@ -317,8 +317,8 @@ impl<'a, 'py> Call<'a, 'py> {
     }
 }
 
-/// Whether an object is None, a number, a string, a bool or a tuple of ints, of Python or NumPy and not of a subclass, so that
-/// reading it runs no Python code.
+/// Whether an object is None, a number, an array of numbers, a string, a bool or a tuple of ints, of Python or NumPy and not of a
+/// subclass, so that reading it runs no Python code.
 fn is_plain(object: &Bound<'_, PyAny>) -> bool {
     let is_int = |entry: Borrowed<'_, '_, PyAny>| entry.is_exact_instance_of::<PyInt>();
     object.is_exact_instance_of::<PyFloat>()
@@ -327,6 +327,7 @@ fn is_plain(object: &Bound<'_, PyAny>) -> bool {
         || object.is_exact_instance_of::<PyBool>()
         || object.is_none()
         || object.cast_exact::<PyTuple>().is_ok_and(|tuple| tuple.iter_borrowed().all(is_int))
+        || Array::is_exact(object)
         || objects::is_float(object)
         || objects::is_integer(object)
 }

@@ -59,13 +59,12 @@ pub(super) fn clip_by_value<'py>(
             let (mut task, work) = (operands.task::<T>()?, Uniform(Clip { lo, hi }));
             detached(call.py, task.bytes() / 2, || apply_elementwise(Isa::current(), &work, &mut task))?;
         } else {
-            let pair = operands.pair()?;
-            let (shape, walk, bytes) = (pair.input().shape(), pair.walk(), pair.input().bytes());
+            let (shape, walk) = operands.walk()?;
             let numbers = (values.0.map(|lo| [lo]), values.1.map(|hi| [hi]));
-            let lo = lo.view(numbers.0.as_ref(), shape, &walk)?;
-            let work = Bounds::new(lo, hi.view(numbers.1.as_ref(), shape, &walk)?)?;
-            let mut task = pair.task::<T>(&walk)?;
-            detached(call.py, bytes, || apply_elementwise(Isa::current(), &work, &mut task))?;
+            let lo = lo.view(numbers.0.as_ref(), &shape, &walk)?;
+            let work = Bounds::new(lo, hi.view(numbers.1.as_ref(), &shape, &walk)?)?;
+            let mut task = operands.task_along::<T>(&walk)?;
+            detached(call.py, task.bytes() / 2, || apply_elementwise(Isa::current(), &work, &mut task))?;
         }
     }, return Err(internal("bounds of a dtype without an order")));
     Ok(operands.into_result())

@@ -11,6 +11,7 @@ use pyo3::types::{PyAny, PyList};
 use smallvec::SmallVec;
 
 use super::array::items::Items;
+use super::array::order::IterOrder;
 use super::array::pair::{Pair, arrange};
 use super::array::plain::{OperandPairs, PlainArrays};
 use super::array::{Array, internal};
@@ -270,7 +271,10 @@ impl<'a, 'py> Inputs<'a, 'py> {
         readers: &mut [&mut Array<'py>],
     ) -> PyResult<Operands<'_, 'py>> {
         let outputs = match &self.tensors {
-            Tensors::Plain(arrays) if readers.is_empty() => arrays.outputs(self.call.py, out)?,
+            // New outputs share no memory with readers.
+            Tensors::Plain(arrays) if readers.is_empty() || out.is_none() => {
+                arrays.outputs(self.call.py, out)?
+            }
             _ => None,
         };
         if outputs.is_none() {
@@ -400,6 +404,25 @@ impl<'py> Operands<'_, 'py> {
                 }
                 Ok(norm)
             }
+        }
+    }
+
+    /// The shape of the single pair, and the order in which to iterate it.
+    pub(super) fn walk(&mut self) -> PyResult<(SmallVec<[usize; 4]>, IterOrder)> {
+        Ok(match self {
+            Self::Plain(pairs) => pairs.walk(),
+            Self::General { .. } => {
+                let pair = self.pair()?;
+                (pair.input().shape().into(), pair.walk())
+            }
+        })
+    }
+
+    /// The single pair as a task in the order that [`Operands::walk`] returned, with elements of T.
+    pub(super) fn task_along<T: Ordered>(&mut self, walk: &IterOrder) -> PyResult<Task<'_, T>> {
+        match self {
+            Self::Plain(pairs) => pairs.task(),
+            Self::General { .. } => self.pair()?.task(walk),
         }
     }
 

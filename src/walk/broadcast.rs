@@ -52,7 +52,10 @@ impl<'a, T: Element> Broadcast<'a, T> {
         let Some(period) = period else { return Ok(Self { view, copies: Vec::new(), period: 1 }) };
         let len = view.len().min(period + BLOCK);
         let mut copies = vec_with_room(len)?;
-        view.for_blocks(0..len, |block| copies.extend_from_slice(block));
+        view.for_blocks(0..period.min(len), |block| copies.extend_from_slice(block));
+        while copies.len() < len {
+            copies.extend_from_within(..copies.len().min(len - copies.len()));
+        }
         Ok(Self { view, copies, period })
     }
 

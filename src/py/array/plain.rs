@@ -25,6 +25,7 @@ use super::fields::{
 };
 use super::items::Items;
 use super::memory::{NewOutputs, with_memory};
+use super::order::IterOrder;
 use super::pair::Rows;
 use super::{internal, resized};
 use crate::element::{Dtype, Element, Ordered, Real, match_dtype};
@@ -384,6 +385,19 @@ impl<'a, 'py> OperandPairs<'a, 'py> {
         }
         let outputs = &self.outputs.as_ref().unwrap_or(self.inputs).arrays;
         Ok(PlainTasks { inputs: &self.inputs.arrays, outputs })
+    }
+
+    /// The shape of the single pair, and the order of its axes in memory.
+    pub(in crate::py) fn walk(&self) -> (SmallVec<[usize; 4]>, IterOrder) {
+        let shape = self.inputs.shape();
+        let in_c_order = |array: &PlainArray| array.flags & npyffi::NPY_ARRAY_C_CONTIGUOUS != 0;
+        let axes = 0..shape.len();
+        let walk = if self.inputs.arrays.first().is_none_or(in_c_order) {
+            IterOrder::along(axes)
+        } else {
+            IterOrder::along(axes.rev())
+        };
+        (shape, walk)
     }
 
     /// The task of the single pair, with elements of T.
