@@ -268,7 +268,7 @@ impl<'py> Array<'py> {
         self.dtype().map_or(0, Dtype::size)
     }
 
-    fn place(&self) -> Place<'_> {
+    pub(super) fn place(&self) -> Place<'_> {
         Place {
             first: self.data.addr(),
             itemsize: self.itemsize(),

@@ -271,11 +271,13 @@ impl<'a, 'py> Inputs<'a, 'py> {
         readers: &mut [&mut Array<'py>],
     ) -> PyResult<Operands<'_, 'py>> {
         let outputs = match &self.tensors {
-            // New outputs share no memory with readers.
-            Tensors::Plain(arrays) if readers.is_empty() || out.is_none() => {
-                arrays.outputs(self.call.py, out)?
+            Tensors::Plain(arrays) => {
+                let mut extents = readers.iter().map(|reader| reader.place().extent());
+                let outputs = arrays.outputs(self.call.py, out)?;
+                outputs
+                    .filter(|(own, _)| extents.all(|extent| own.as_ref().unwrap_or(arrays).lie_apart(extent)))
             }
-            _ => None,
+            Tensors::General(_) => None,
         };
         if outputs.is_none() {
             self.make_general()?;

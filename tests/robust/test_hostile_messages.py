@@ -72,7 +72,7 @@ THINGS = {
     "a long bytes_": lambda: np.bytes_(b"y" * LONG),
     "long bytes": lambda: bytes(LONG),
     "a void": lambda: np.void(bytes(LONG)),
-    "long lists": lambda: [[0.5] * 10**6] * 4,
+    "long lists": lambda: [[0.5] * 10**5] * 4,
     "nested": lambda: [["x" * LONG]],
     "a nest": lambda: [[[[[[[[1, 2], 3], 4], 5], 6], 7], 8], [[1, 2], [3, 4]]],
     "endless": lambda: (x := [1], x.append(x), x)[-1],

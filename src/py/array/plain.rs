@@ -282,6 +282,12 @@ impl<'py> PlainArrays<'py> {
         Ok((Some(Self { held, arrays }), made.into_any()))
     }
 
+    /// Whether none of the arrays shares memory with the bytes from `low` to before `high`.
+    pub(in crate::py) fn lie_apart(&self, (low, high): (usize, usize)) -> bool {
+        let mut extents = self.arrays.iter().map(PlainArray::extent);
+        extents.all(|(begin, end)| high <= begin || end <= low)
+    }
+
     /// Whether this list has as many entries as another one, and Nones in the same places.
     fn have_nones_of(&self, other: &Self) -> bool {
         let is_none = |list: &Self, at| list.held.get(at).is_ok_and(|entry| entry.is_none());
