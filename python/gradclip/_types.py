@@ -56,7 +56,7 @@ AnyResult: TypeAlias = "Array | IndexedSlices | OtherArray"
 #: A Python or NumPy integer.
 Integer: TypeAlias = "int | np.integer[Any]"
 #: An axis, or several.
-Axes: TypeAlias = "Integer | Sequence[Integer] | None"
+Axes: TypeAlias = "Integer | Sequence[Integer] | npt.NDArray[np.integer[Any]] | None"
 #: The order of a norm.
 Order: TypeAlias = "str | Number"
 #: Effect of NaN and infinity among the elements.
