@@ -69,12 +69,6 @@ impl<'py> Array<'py> {
         Some((array, subclass))
     }
 
-    /// Whether an object is an ndarray of one of the dtypes, not of a subclass.
-    pub(super) fn is_exact(object: &Bound<'py, PyAny>) -> bool {
-        let fields = fields::exact_fields(object.as_borrowed(), fields::ndarray(object.py()));
-        fields.is_some_and(|fields| fields::element_type(fields).dtype.is_some())
-    }
-
     /// The number of a float or an integer of NumPy, not of a subclass, as a 0-d array; None for other objects.
     pub(super) fn of_scalar(object: &Bound<'py, PyAny>) -> PyResult<Option<Self>> {
         if !objects::is_float(object) && !objects::is_integer(object) {
@@ -312,8 +306,8 @@ impl<'py> Array<'py> {
         if !self.element.swapped && self.is_aligned::<T>() {
             // SAFETY: the extent reaches from the first byte of an element of the array to the last byte of
             // one, all within the memory of the object that `object` keeps alive. It is aligned for T and a
-            // multiple of its size, and any bits are a T. Nobody here writes to it while the slice lives:
-            // `Pair` hands out memory to write.
+            // multiple of its size, and any bits are a T. Nobody here writes to it while the slice lives: `Pair` and
+            // `OperandPairs` hand out memory to write, and `Inputs::with_outputs` keeps that apart from readers.
             let elements =
                 unsafe { slice::from_raw_parts(base.cast::<T>().cast_const(), (high - low) / size) };
             Ok((Memory::Elements(elements), first / size.cast_signed(), size.cast_signed()))

@@ -26,12 +26,13 @@ pub(super) enum BoundKind<'py> {
     Array(Box<Array<'py>>),
 }
 
-/// Reads a bound, checks its type and then its shape, and converts an array to the tensor's dtype.
+/// Reads a bound, checks its type and then its shape against that of the tensor, and converts an array to the tensor's dtype.
 pub(super) fn bound<'py>(
     call: &Call<'_, 'py>,
     argument: &str,
     object: Option<&Bound<'py, PyAny>>,
     tensor: &Inputs<'_, 'py>,
+    shape: &[usize],
 ) -> PyResult<BoundKind<'py>> {
     let Some(object) = object else { return Ok(BoundKind::No) };
     let dtype = tensor.dtype()?;
@@ -39,11 +40,10 @@ pub(super) fn bound<'py>(
     if let Some(number) = plain_bound(object, is_float)? {
         return Ok(number);
     }
-    let shape = tensor.shape()?;
-    if let Some(bound) = numbers_bound(object, dtype, &shape)? {
+    if let Some(bound) = numbers_bound(object, dtype, shape)? {
         return Ok(bound);
     }
-    let found = call.check("bound", (argument, object, tensor.object()?, &*shape))?;
+    let found = call.check("bound", (argument, object, tensor.object()?, shape))?;
     if let Some(number) = plain_bound(&found, is_float)? {
         return Ok(number);
     }

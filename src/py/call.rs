@@ -317,8 +317,8 @@ impl<'a, 'py> Call<'a, 'py> {
     }
 }
 
-/// Whether an object is None, a number, an array of numbers, a string, a bool or a tuple of ints, of Python or NumPy and not of a
-/// subclass, so that reading it runs no Python code.
+/// Whether an object is None, a number, a string, a bool or a tuple of ints, of Python or NumPy and not of a subclass, so that
+/// reading it runs no Python code.
 fn is_plain(object: &Bound<'_, PyAny>) -> bool {
     let is_int = |entry: Borrowed<'_, '_, PyAny>| entry.is_exact_instance_of::<PyInt>();
     object.is_exact_instance_of::<PyFloat>()
@@ -327,7 +327,6 @@ fn is_plain(object: &Bound<'_, PyAny>) -> bool {
         || object.is_exact_instance_of::<PyBool>()
         || object.is_none()
         || object.cast_exact::<PyTuple>().is_ok_and(|tuple| tuple.iter_borrowed().all(is_int))
-        || Array::is_exact(object)
         || objects::is_float(object)
         || objects::is_integer(object)
 }
@@ -384,11 +383,12 @@ fn plain_order(ord: &Bound<'_, PyAny>) -> Option<Order> {
     }
 }
 
-/// An int, or a tuple or list of ints, as axes, if they are different and in range.
+/// An int of Python or NumPy, or a tuple or list of these, as axes, if they are different and in range.
 fn plain_axes(object: &Bound<'_, PyAny>, ndim: usize) -> PyResult<Option<Vec<usize>>> {
     let ndim = ndim.cast_signed();
     let read = |entry: &Bound<'_, PyAny>| {
-        let axis = entry.cast_exact::<PyInt>().ok()?.extract::<isize>().ok()?;
+        let is_int = entry.is_exact_instance_of::<PyInt>() || objects::is_integer(entry);
+        let axis = is_int.then(|| entry.extract::<isize>().ok()).flatten()?;
         (-ndim..ndim).contains(&axis).then(|| axis.rem_euclid(ndim).cast_unsigned())
     };
     if let Some(axis) = read(object) {

@@ -34,13 +34,15 @@ pub(super) fn clip_by_value<'py>(
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     const T: Parameter = Parameter::new("t", Kinds::Ordered, true).with(Parts::GpuAndDask);
-    let call = Call::new(t.py(), "clip_by_value", name, [clip_value_min, clip_value_max])?;
+    // The shape is kept here, so it does not matter whether reading a bound runs Python code.
+    let call = Call::new(t.py(), "clip_by_value", name, [])?;
     let mut tensor = Inputs::new(&call, T, Items::One(t.clone()));
     if let Some(OnDevice { is_lazy, .. }) = tensor.read()? {
         return call.hand_on(is_lazy, (t, clip_value_min, clip_value_max, name, out));
     }
-    let mut lo = bound(&call, "clip_value_min", clip_value_min, &tensor)?;
-    let mut hi = bound(&call, "clip_value_max", clip_value_max, &tensor)?;
+    let shape = tensor.shape()?;
+    let mut lo = bound(&call, "clip_value_min", clip_value_min, &tensor, &shape)?;
+    let mut hi = bound(&call, "clip_value_max", clip_value_max, &tensor, &shape)?;
     if clip_value_min.is_none() && clip_value_max.is_none() {
         return Err(
             call.error("value_error", ("clip_value_min", "None for both bounds", "None for one of them"))
@@ -59,7 +61,7 @@ pub(super) fn clip_by_value<'py>(
             let (mut task, work) = (operands.task::<T>()?, Uniform(Clip { lo, hi }));
             detached(call.py, task.bytes() / 2, || apply_elementwise(Isa::current(), &work, &mut task))?;
         } else {
-            let (shape, walk) = operands.walk()?;
+            let walk = operands.walk(&shape)?;
             let numbers = (values.0.map(|lo| [lo]), values.1.map(|hi| [hi]));
             let lo = lo.view(numbers.0.as_ref(), &shape, &walk)?;
             let work = Bounds::new(lo, hi.view(numbers.1.as_ref(), &shape, &walk)?)?;

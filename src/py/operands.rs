@@ -14,7 +14,7 @@ use super::array::items::Items;
 use super::array::order::IterOrder;
 use super::array::pair::{Pair, arrange};
 use super::array::plain::{OperandPairs, PlainArrays};
-use super::array::{Array, internal};
+use super::array::{Array, internal, resized};
 use super::call::{Call, Entry, Tensor};
 use super::classes::{is_cupy, is_dask};
 use super::kinds::Kinds;
@@ -117,8 +117,8 @@ impl<'a, 'py> Inputs<'a, 'py> {
     #[inline]
     pub(super) fn read(&mut self) -> PyResult<Option<OnDevice<'py>>> {
         let kinds = if self.parameter.keeps_integers { Kinds::Scalable } else { self.parameter.kinds };
-        // Axes and bounds are checked against the shape of a single tensor, which Python code may change afterwards. Only general
-        // arrays keep a copy of the shape.
+        // Axes are checked against the shape of a single tensor, which Python code may change afterwards. Only general arrays
+        // keep a copy of the shape.
         if (self.call.is_plain || self.items.is_list())
             && let Some(arrays) = PlainArrays::read(self.call.py, &self.items, kinds)?
         {
@@ -409,15 +409,13 @@ impl<'py> Operands<'_, 'py> {
         }
     }
 
-    /// The shape of the single pair, and the order in which to iterate it.
-    pub(super) fn walk(&mut self) -> PyResult<(SmallVec<[usize; 4]>, IterOrder)> {
-        Ok(match self {
-            Self::Plain(pairs) => pairs.walk(),
-            Self::General { .. } => {
-                let pair = self.pair()?;
-                (pair.input().shape().into(), pair.walk())
-            }
-        })
+    /// The order in which to iterate the single pair, whose input had this shape when it was read.
+    pub(super) fn walk(&mut self, shape: &[usize]) -> PyResult<IterOrder> {
+        if let Self::Plain(pairs) = self {
+            return Ok(pairs.walk(shape.len()));
+        }
+        let pair = self.pair()?;
+        if pair.input().shape() == shape { Ok(pair.walk()) } else { Err(resized()) }
     }
 
     /// The single pair as a task in the order that [`Operands::walk`] returned, with elements of T.

@@ -1,12 +1,14 @@
 """Objects that raise or lie, as every argument: a clear error or a right result, and no output after an error."""
 
 import collections
+import contextlib
 import gc as collector
 import sys
 
 import gradclip as gc
 import hostile
 import numpy as np
+import oracle
 import pytest
 from hostile import PLACES, Acts, Arrays, Stop, outcome
 
@@ -387,6 +389,52 @@ def test_an_axis_that_reshapes_the_tensor_changes_no_result(shape, ord):
         found = call(victim := t.copy(), ord, Axes(victim))
         assert np.array_equal(found if call is gc.norm else found[1][0, 0], norms[0, 0])
     assert np.array_equal(found[0], expected)
+
+
+@contextlib.contextmanager
+def reshaped_by_python_code(t, shape):
+    """Gives a tensor another shape as soon as the module of gradclip that checks arguments in Python runs."""
+
+    def reshape(frame, event, argument):  # noqa: ARG001 (called by the interpreter)
+        if frame.f_code.co_filename.endswith("_checks.py") and event == "call" and t.shape != shape:
+            t.shape = shape
+
+    sys.setprofile(reshape)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+
+
+@pytest.mark.thread_unsafe(reason="another test's tensor would be another one")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("shape", [(16,), (2, 8), (8, 2), (2, 4, 2)])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_python_code_that_reshapes_the_tensor_while_a_bound_is_read_changes_no_value(shape, in_place):
+    low = np.array([[0], [10], [20], [30]], np.float32)
+    bounds = [
+        (low, np.array([[100.0], [100], [100], [np.nan]])),  # NaN is read by Python code
+        (low, [[100]] * 4),
+        (-low.T, np.array([[0.0, np.nan, 5.0, 6.0]])),
+        (low, low.reshape(4, 1).view(np.int32).astype(np.int64) + 2**53),
+    ]
+    for lo, hi in bounds:
+        start = np.arange(16, dtype=np.float32).reshape(4, 4)
+        expected = gc.clip_by_value(start, lo, hi)
+        with reshaped_by_python_code(t := start.copy(), shape):
+            found = gc.clip_by_value(t, lo, hi, out=t if in_place else None)
+        assert oracle.same_bits(found.ravel(), expected.ravel())
+
+
+@pytest.mark.thread_unsafe(reason="as above")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("axes", [1, -1, np.int64(1), np.array([1]), [np.int8(1)], (1,), range(1, 2)], ids=repr)
+def test_python_code_that_reshapes_the_tensor_while_axes_are_read_changes_no_value(axes):
+    start = np.arange(48, dtype=np.float32).reshape(8, 6)
+    expected = gc.clip_by_norm(start, 1, axes)
+    with reshaped_by_python_code(t := start.copy(), (48,)):
+        found = gc.clip_by_norm(t, 1, axes)
+    assert oracle.same_bits(found.ravel(), expected.ravel())
 
 
 # ---- the garbage collector

@@ -74,10 +74,10 @@ print((mean[0] - 1.0).tobytes().hex())
 @pytest.mark.flwr
 def test_records_of_flower(tmp_path):
     more = """
-before, after = (
-    ArrayRecord({"weights": Array(np.array(weights, np.float32)), "steps": Array(np.array(steps))})
-    for weights, steps in (([1.0, 2.0], 5), ([4.0, 6.0], 7))
-)
+import numpy as np
+
+before = ArrayRecord({"steps": Array(np.array(5)), "weights": Array(np.array([1.0, 2.0], np.float32))})
+after = ArrayRecord({"weights": Array(np.array([4.0, 6.0], np.float32)), "steps": Array(np.array(7))})
 clipped = clip_record(after, before, 1.0)
 print(list(clipped), *(array.numpy().tolist() for array in clipped.values()), clipped["weights"].dtype)
 """

@@ -363,7 +363,7 @@ impl Views for PlainViews<'_> {
 }
 
 /// Inputs with their outputs. The outputs share no memory, except that an output may be its own input, and have the lengths and
-/// dtypes of their inputs.
+/// dtypes of their inputs. Arrays that are read meanwhile lie apart from them, see `Inputs::with_outputs`.
 pub(in crate::py) struct OperandPairs<'a, 'py> {
     inputs: &'a mut PlainArrays<'py>,
     outputs: OwnOutputs<'py>,
@@ -393,17 +393,14 @@ impl<'a, 'py> OperandPairs<'a, 'py> {
         Ok(PlainTasks { inputs: &self.inputs.arrays, outputs })
     }
 
-    /// The shape of the single pair, and the order of its axes in memory.
-    pub(in crate::py) fn walk(&self) -> (SmallVec<[usize; 4]>, IterOrder) {
-        let shape = self.inputs.shape();
+    /// The order of the axes of the single pair in memory, for the number of axes that the input had when it was read.
+    pub(in crate::py) fn walk(&self, ndim: usize) -> IterOrder {
         let in_c_order = |array: &PlainArray| array.flags & npyffi::NPY_ARRAY_C_CONTIGUOUS != 0;
-        let axes = 0..shape.len();
-        let walk = if self.inputs.arrays.first().is_none_or(in_c_order) {
-            IterOrder::along(axes)
+        if self.inputs.arrays.first().is_none_or(in_c_order) {
+            IterOrder::along(0..ndim)
         } else {
-            IterOrder::along(axes.rev())
-        };
-        (shape, walk)
+            IterOrder::along((0..ndim).rev())
+        }
     }
 
     /// The task of the single pair, with elements of T.
