@@ -69,6 +69,12 @@ impl<'py> Array<'py> {
         Some((array, subclass))
     }
 
+    /// The dtype and the number of elements of an ndarray, not of a subclass.
+    pub(super) fn plain_dtype(object: &Bound<'py, PyAny>) -> Option<(Dtype, usize)> {
+        let fields = fields::exact_fields(object.as_borrowed(), fields::ndarray(object.py()))?;
+        Some((fields::element_type(fields).dtype?, fields::len(fields)))
+    }
+
     /// The number of a float or an integer of NumPy, not of a subclass, as a 0-d array; None for other objects.
     pub(super) fn of_scalar(object: &Bound<'py, PyAny>) -> PyResult<Option<Self>> {
         if !objects::is_float(object) && !objects::is_integer(object) {

@@ -51,6 +51,12 @@ pub(super) fn bound<'py>(
     Ok(BoundKind::Array(Box::new(array)))
 }
 
+/// Whether a bound is an array that is read without Python code and not converted: one of the tensor's dtype.
+pub(super) fn is_plain_array(object: &Bound<'_, PyAny>, tensor: &Bound<'_, PyAny>) -> bool {
+    let [own, other] = [object, tensor].map(Array::plain_dtype);
+    matches!((own, other), (Some((own, len)), Some((dtype, _))) if own == dtype && len != 1)
+}
+
 /// The most numbers that are converted here, one by one. NumPy converts longer ones with vectors.
 const MAX_CONVERTED: usize = BLOCK;
 

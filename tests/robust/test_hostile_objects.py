@@ -422,7 +422,11 @@ def test_python_code_that_reshapes_the_tensor_while_a_bound_is_read_changes_no_v
         start = np.arange(16, dtype=np.float32).reshape(4, 4)
         expected = gc.clip_by_value(start, lo, hi)
         with reshaped_by_python_code(t := start.copy(), shape):
-            found = gc.clip_by_value(t, lo, hi, out=t if in_place else None)
+            try:
+                found = gc.clip_by_value(t, lo, hi, out=t if in_place else None)
+            except ValueError:  # `out` has another shape than the tensor had
+                found, expected = t, start
+                assert in_place
         assert oracle.same_bits(found.ravel(), expected.ravel())
 
 
