@@ -70,7 +70,7 @@ impl<'py> Array<'py> {
     }
 
     /// The dtype and the number of elements of an ndarray, not of a subclass.
-    pub(super) fn plain_dtype(object: &Bound<'py, PyAny>) -> Option<(Dtype, usize)> {
+    pub(super) fn exact_dtype_and_len(object: &Bound<'py, PyAny>) -> Option<(Dtype, usize)> {
         let fields = fields::exact_fields(object.as_borrowed(), fields::ndarray(object.py()))?;
         Some((fields::element_type(fields).dtype?, fields::len(fields)))
     }

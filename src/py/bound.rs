@@ -51,9 +51,10 @@ pub(super) fn bound<'py>(
     Ok(BoundKind::Array(Box::new(array)))
 }
 
-/// Whether a bound is an array that is read without Python code and not converted: one of the tensor's dtype.
-pub(super) fn is_plain_array(object: &Bound<'_, PyAny>, tensor: &Bound<'_, PyAny>) -> bool {
-    let [own, other] = [object, tensor].map(Array::plain_dtype);
+/// Whether a bound is an array of the tensor's dtype, which is read as it is, without Python code. A single element may be read as a
+/// number, by a method of NumPy.
+pub(super) fn needs_no_conversion(object: &Bound<'_, PyAny>, tensor: &Bound<'_, PyAny>) -> bool {
+    let [own, other] = [object, tensor].map(Array::exact_dtype_and_len);
     matches!((own, other), (Some((own, len)), Some((dtype, _))) if own == dtype && len != 1)
 }
 

@@ -8,7 +8,7 @@ use pyo3::types::PyFloat;
 
 use super::array::items::Items;
 use super::array::{internal, resized};
-use super::bound::{BoundKind, bound, is_plain_array};
+use super::bound::{BoundKind, bound, needs_no_conversion};
 use super::call::Call;
 use super::kinds::Kinds;
 use super::operands::{Inputs, OnDevice, Operands, Parameter, Parts};
@@ -34,9 +34,10 @@ pub(super) fn clip_by_value<'py>(
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     const T: Parameter = Parameter::new("t", Kinds::Ordered, true).with(Parts::GpuAndDask);
-    let others =
-        [clip_value_min, clip_value_max].map(|bound| bound.filter(|bound| !is_plain_array(bound, t)));
-    let call = Call::new(t.py(), "clip_by_value", name, others)?;
+    // Python code that converts a bound may give the tensor another shape, so these arguments decide how the tensor is read.
+    let converted =
+        [clip_value_min, clip_value_max].map(|bound| bound.filter(|bound| !needs_no_conversion(bound, t)));
+    let call = Call::new(t.py(), "clip_by_value", name, converted)?;
     let mut tensor = Inputs::new(&call, T, Items::One(t.clone()));
     if let Some(OnDevice { is_lazy, .. }) = tensor.read()? {
         return call.hand_on(is_lazy, (t, clip_value_min, clip_value_max, name, out));
