@@ -80,6 +80,8 @@ pub trait Ordered: Element + PartialOrd {
     fn swapped(self) -> Self;
     /// Reads an element byte by byte.
     fn load_bytes(cells: &[AtomicU8], swapped: bool) -> Self;
+    /// Writes the bytes of an element.
+    fn write_bytes(self, to: &mut [u8], swapped: bool);
     /// Writes an element byte by byte.
     fn store_bytes(self, cells: &[AtomicU8], swapped: bool);
     /// Whether it is NaN.
@@ -473,10 +475,15 @@ macro_rules! ordered {
                 Self::from_bytes(&own, swapped)
             }
             #[inline(always)]
-            fn store_bytes(self, cells: &[AtomicU8], swapped: bool) {
+            fn write_bytes(self, to: &mut [u8], swapped: bool) {
                 let $o = self;
                 let bits: $bits = $to_bits;
-                let own: [u8; size_of::<$t>()] = native(&bits.to_ne_bytes(), swapped);
+                to.copy_from_slice(&native::<{ size_of::<$t>() }>(&bits.to_ne_bytes(), swapped));
+            }
+            #[inline(always)]
+            fn store_bytes(self, cells: &[AtomicU8], swapped: bool) {
+                let mut own = [0; size_of::<$t>()];
+                self.write_bytes(&mut own, swapped);
                 for (byte, cell) in own.into_iter().zip(&cells[..size_of::<$t>()]) {
                     cell.store(byte, Relaxed);
                 }

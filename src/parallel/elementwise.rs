@@ -29,7 +29,7 @@ impl<T: Ordered> Task<'_, T> {
         match (&self.source, &self.target) {
             (Some(view), _) => view.clone(),
             (None, Target::Dense(data)) => View::Dense(data),
-            (None, Target::Strided { .. }) => View::Dense(&[]),
+            (None, _) => View::Dense(&[]),
         }
     }
 

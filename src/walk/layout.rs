@@ -58,9 +58,14 @@ impl Layout {
 
     /// Whether the positions follow each other in memory.
     pub fn is_dense(&self) -> bool {
+        self.has_elements_of(1)
+    }
+
+    /// Whether the positions follow each other in memory if an element has this size, in the units of the memory.
+    pub fn has_elements_of(&self, size: isize) -> bool {
         match self.axes[..] {
             [] => true,
-            [Axis { stride, .. }] => stride == 1,
+            [Axis { stride, .. }] => stride == size,
             _ => self.len == 0,
         }
     }

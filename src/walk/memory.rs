@@ -110,7 +110,7 @@ impl Gathered<'_> {
     fn of_bytes<T: Element, const SWAPPED: bool>(self, bytes: &[u8], to: &mut [T]) {
         let (step, size) = (self.layout.step(), size_of::<T>());
         if step == size.cast_signed() {
-            return self.runs(to, |at, to| read_bytes::<T, SWAPPED>(&bytes[at..], to));
+            return self.runs(to, |at, to| read_bytes(&bytes[at..], SWAPPED, to));
         }
         self.runs(to, |at, to| {
             let mut at = at.cast_signed();
@@ -150,8 +150,8 @@ fn in_steps<T: Copy>(from: &[T], at: usize, step: isize, to: &mut [T]) {
 /// Reads contiguous elements, byte by byte. In a function that is not inlined, the compiler knows that it may read several elements
 /// before it writes one.
 #[inline(never)]
-fn read_bytes<T: Element, const SWAPPED: bool>(from: &[u8], to: &mut [T]) {
+pub(super) fn read_bytes<T: Element>(from: &[u8], swapped: bool, to: &mut [T]) {
     for (to, from) in to.iter_mut().zip(from.chunks_exact(size_of::<T>())) {
-        *to = T::from_bytes(from, SWAPPED);
+        *to = T::from_bytes(from, swapped);
     }
 }

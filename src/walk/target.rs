@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU8;
 
 use super::block::{blocks_of, with_scratch};
 use super::layout::Layout;
+use super::memory::read_bytes;
 use crate::element::Ordered;
 use crate::isa::LINE;
 use crate::kernel::sum::BLOCK;
@@ -40,6 +41,13 @@ impl<T: Ordered> Copy for Cells<'_, T> {}
 pub enum Target<'a, T: Ordered> {
     /// Elements one after the other in memory.
     Dense(&'a mut [T]),
+    /// Elements one after the other in memory that are unaligned or in the other byte order.
+    Bytes {
+        /// The memory.
+        bytes: &'a mut [u8],
+        /// Whether the byte order is not the native one.
+        swapped: bool,
+    },
     /// Elements by the strides of a layout.
     Strided {
         /// The memory.
@@ -58,6 +66,7 @@ impl<T: Ordered> Target<'_, T> {
     pub fn len(&self) -> usize {
         match self {
             Self::Dense(data) => data.len(),
+            Self::Bytes { bytes, .. } => bytes.len() / size_of::<T>(),
             Self::Strided { range, .. } => range.len(),
         }
     }
@@ -73,10 +82,15 @@ impl<T: Ordered> Target<'_, T> {
 
     /// Cuts the target into parts of at most `len` positions. Each part comes with its first position, counted from 0.
     pub fn parts(&mut self, len: usize) -> impl DoubleEndedIterator<Item = (usize, Target<'_, T>)> {
-        let (dense, strided) = match self {
+        let (dense, bytes, strided) = match self {
             Self::Dense(data) => {
                 let parts = data.chunks_mut(len).map(Target::Dense);
-                (Some(parts.enumerate()), None)
+                (Some(parts.enumerate()), None, None)
+            }
+            Self::Bytes { bytes, swapped } => {
+                let swapped = *swapped;
+                let parts = bytes.chunks_mut(len.saturating_mul(size_of::<T>()));
+                (None, Some(parts.map(move |bytes| Target::Bytes { bytes, swapped }).enumerate()), None)
             }
             Self::Strided { cells, start, layout, range } => {
                 let (cells, start, layout, end) = (*cells, *start, &**layout, range.end);
@@ -86,16 +100,17 @@ impl<T: Ordered> Target<'_, T> {
                     layout: Cow::Borrowed(layout),
                     range: from..end.min(from + len),
                 });
-                (None, Some(parts.enumerate()))
+                (None, None, Some(parts.enumerate()))
             }
         };
-        let parts = dense.into_iter().flatten().chain(strided.into_iter().flatten());
+        let parts = dense.into_iter().flatten().chain(bytes.into_iter().flatten());
+        let parts = parts.chain(strided.into_iter().flatten());
         parts.map(move |(i, part)| (i * len, part))
     }
 
-    /// Calls `visit(positions, elements)` for each `len` elements of the target; of a strided target, for at most a block. If
-    /// `visit` returns false, the elements of a strided target stay as they are. Unless `reads`, the elements of a strided target
-    /// are not read, and `visit` gets arbitrary elements.
+    /// Calls `visit(positions, elements)` for each `len` elements of the target; for at most a block unless the target is dense.
+    /// If `visit` returns false, the elements of such a target stay as they are. Unless `reads`, they are not read, and `visit` gets
+    /// arbitrary elements.
     pub fn for_blocks_of(
         &mut self,
         len: usize,
@@ -107,6 +122,21 @@ impl<T: Ordered> Target<'_, T> {
                 for (range, block) in blocks_of(len, 0..data.len()).zip(data.chunks_mut(len)) {
                     visit(range, block);
                 }
+            }
+            Self::Bytes { bytes, swapped } => {
+                let (count, len) = (bytes.len() / size_of::<T>(), len.min(BLOCK));
+                with_scratch(T::ZERO, count, |scratch| {
+                    let parts = bytes.chunks_mut(len * size_of::<T>());
+                    for (range, bytes) in blocks_of(len, 0..count).zip(parts) {
+                        let block = &mut scratch[..range.len()];
+                        if reads {
+                            read_bytes(bytes, *swapped, block);
+                        }
+                        if visit(range, block) {
+                            write_bytes(block, *swapped, bytes);
+                        }
+                    }
+                });
             }
             Self::Strided { cells, start, layout, range } => {
                 with_scratch(T::ZERO, range.len(), |scratch| {
@@ -124,6 +154,14 @@ impl<T: Ordered> Target<'_, T> {
                 });
             }
         }
+    }
+}
+
+/// Writes contiguous elements, byte by byte, see [`read_bytes`].
+#[inline(never)]
+fn write_bytes<T: Ordered>(from: &[T], swapped: bool, to: &mut [u8]) {
+    for (x, to) in from.iter().zip(to.chunks_exact_mut(size_of::<T>())) {
+        x.write_bytes(to, swapped);
     }
 }
 

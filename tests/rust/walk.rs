@@ -613,8 +613,15 @@ fn writes<T: Bits, const N: usize>(to_ne: fn(T) -> [u8; N]) {
         if array.layout().is_dense() {
             let mut held = before.clone();
             let from = array.start as usize;
-            work(&mut Target::Dense(&mut held[from..from + array.layout().len()]));
+            let dense = from..from + array.layout().len();
+            work(&mut Target::Dense(&mut held[dense.clone()]));
             assert_eq!(all(&held), all(&expected), "{array:?}");
+
+            let bytes = |data: &[T]| to_bytes(data, to_ne, N, N, shift, swapped);
+            let mut held = bytes(&before);
+            let own = &mut held[shift + dense.start * N..shift + dense.end * N];
+            work(&mut Target::Bytes { bytes: own, swapped });
+            assert_eq!(held, bytes(&expected), "{array:?}, swapped: {swapped}");
         }
     }
 }

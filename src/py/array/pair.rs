@@ -143,13 +143,18 @@ impl<'py> Pair<'py> {
         let (low, high) = output.place().extent();
         let first = (output.data.addr() - low).cast_signed();
         let base = output.data.wrapping_offset(-first);
-        if aligned && !swapped && layout.is_dense() && !self.interleaved {
-            let from = output.data.wrapping_offset(shift * unit).cast::<T>();
-            // SAFETY: the layout covers the array's `len` elements one after the other from `from` on,
-            // aligned, in memory that `object` keeps alive and that holds some bits, see `new_array`. The array is
-            // writeable, `arrange` has seen that no other output and no input that is still to be read lies in it, and
-            // the pair that lends it is borrowed mutably.
-            return Ok(Target::Dense(unsafe { slice::from_raw_parts_mut(from, layout.len()) }));
+        if layout.has_elements_of(size.cast_signed() / unit) && !self.interleaved {
+            let from = output.data.wrapping_offset(shift * unit);
+            if aligned && !swapped {
+                // SAFETY: the layout covers the array's `len` elements one after the other from `from` on,
+                // aligned, in memory that `object` keeps alive and that holds some bits, see `new_array`. The array is
+                // writeable, `arrange` has seen that no other output and no input that is still to be read lies in it, and
+                // the pair that lends it is borrowed mutably.
+                return Ok(Target::Dense(unsafe { slice::from_raw_parts_mut(from.cast(), layout.len()) }));
+            }
+            // SAFETY: as above; bytes have no alignment.
+            let bytes = unsafe { slice::from_raw_parts_mut(from, layout.len() * size) };
+            return Ok(Target::Bytes { bytes, swapped });
         }
         let len = layout.len();
         let (cells, start) = if aligned {
