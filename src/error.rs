@@ -1,7 +1,6 @@
 //! Errors of the layers below Python, one sentence each.
 
 use std::collections::TryReserveError;
-use std::fmt;
 
 /// An error of the layers below `py`, which turns it into a Python exception.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,17 +10,6 @@ pub enum Error {
     /// An environment variable holds a value that is not allowed, which this sentence tells.
     Setting(String),
 }
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Memory => f.write_str("gradclip: out of memory for scratch space"),
-            Self::Setting(text) => f.write_str(text),
-        }
-    }
-}
-
-impl std::error::Error for Error {}
 
 impl From<TryReserveError> for Error {
     fn from(_: TryReserveError) -> Self {

@@ -504,13 +504,7 @@ impl StreamGuard {
 
 impl Drop for StreamGuard {
     /// Miri and other architectures have no non-temporal stores, and need no fence.
-    #[cfg_attr(
-        all(target_arch = "x86_64", not(miri)),
-        expect(
-            unsafe_code,
-            reason = "the intrinsic belongs to a target feature, though to one of the baseline"
-        )
-    )]
+    #[allow(unsafe_code, reason = "the intrinsic belongs to a target feature, though to one of the baseline")]
     #[inline]
     fn drop(&mut self) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -17,7 +17,7 @@ mod view;
 mod work;
 
 pub use self::block::{blocks_of, with_scratch};
-pub use self::broadcast::{Broadcast, BroadcastRun};
+pub use self::broadcast::Broadcast;
 pub use self::layout::{Axis, Layout, MAX_AXES, copy_order, memory_order};
 pub use self::memory::Memory;
 pub use self::slices::{GATHERED_AT_ONCE, Slices};

@@ -10,7 +10,7 @@ use crate::kernel::halves::{FromSingles, ToSingles};
 use crate::kernel::rows::{self, PlainFactors, ScaleRows};
 use crate::kernel::sum::BLOCK;
 use crate::scaled::{Factor, FromNorm, Limit, Rounding, Scaled};
-use crate::walk::{Slices, Store, Target, View, with_scratch};
+use crate::walk::{Store, Target, View, with_scratch};
 
 /// The rule by which the factor of a slice follows from its norm.
 #[derive(Clone, Copy, Debug)]
@@ -74,12 +74,11 @@ pub fn takes_output<T: Ordered>(output: &Target<'_, T>, len: usize) -> bool {
         || len <= BLOCK && (output.fills_lines() || BLOCK / len * size_of::<T>() >= LINE)
 }
 
-/// Scales each row of `len` elements by its own norm. The positions of the output are those of the first row, then those of the
-/// next; see [`takes_output`]. Without a `source`, the output is the input, too. `norms` gets the norm of each row, or is empty.
+/// Scales each row of `len` elements by its own norm. The positions of the task are those of the first row, then those of the
+/// next; see [`takes_output`]. `norms` gets the norm of each row, or is empty.
 pub fn scale_rows<T: Real>(
     isa: Isa,
-    source: Option<&Slices<'_, T>>,
-    mut output: Target<'_, T>,
+    Task { source, target: mut output }: Task<'_, T>,
     len: usize,
     rule: Rule,
     norms: &mut [T::Norm],
@@ -95,8 +94,7 @@ pub fn scale_rows<T: Real>(
         (BLOCK / len).clamp(1, rows::MAX_ROWS_AT_ONCE)
     };
     let in_job = slices_in_job::<T>(bytes, len, in_batch);
-    let elements = source.map(Slices::elements);
-    let rows = Rows { isa, source, elements, len, rule, in_batch, has_kernels, is_streamed_out };
+    let rows = Rows { isa, source, len, rule, in_batch, has_kernels, is_streamed_out };
     if count <= in_job {
         // Fast path: there is nothing to share.
         rows.scale(0, output, norms);
@@ -121,9 +119,8 @@ const LONGEST_HALVES: usize = 256;
 /// How one call scales its rows.
 struct Rows<'a, T> {
     isa: Isa,
-    source: Option<&'a Slices<'a, T>>,
-    /// The elements of the source, row by row.
-    elements: Option<View<'a, T>>,
+    /// The elements to read, row by row. None: the output is the input, too.
+    source: Option<View<'a, T>>,
     /// The number of elements of a row.
     len: usize,
     rule: Rule,
@@ -182,12 +179,8 @@ impl<T: Real> Rows<'_, T> {
 
     /// Scales one row by way of its view. Returns whether its elements change.
     fn one(&self, at: usize, row: &mut [T], store: Store<'_>, to: Option<&mut T::Norm>) -> bool {
-        let mut source = self.source.map(|source| source.slice(at));
-        if let Some(view @ View::Strided { .. }) = &source {
-            // The elements are gathered once, not for each pass.
-            view.copy_to(0..row.len(), row);
-            source = None;
-        }
+        // The elements are gathered once, not for each pass.
+        let source = self.read(at * self.len, row).map(View::Dense);
         let mut task = Task { source, target: Target::Dense(row) };
         let norm = norm_of_view(self.isa, &task.input(), self.rule.order());
         let factor = self.rule.factor(norm);
@@ -260,13 +253,11 @@ impl<T: Real> Rows<'_, T> {
     /// The elements of the source from a position on, as many as in `data`. If they are not contiguous, `data` gets them, and the
     /// result is None, as for an output that is the input, too.
     fn read(&self, from: usize, data: &mut [T]) -> Option<&[T]> {
-        let range = from..from + data.len();
-        match self.elements.as_ref()? {
-            View::Dense(elements) => Some(&elements[range]),
-            strided @ View::Strided { .. } => {
-                strided.copy_to(range, data);
-                None
-            }
+        let (source, range) = (self.source.as_ref()?, from..from + data.len());
+        let elements = source.contiguous(&range);
+        if elements.is_none() {
+            source.copy_to(range, data);
         }
+        elements
     }
 }

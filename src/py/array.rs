@@ -26,7 +26,6 @@ use numpy::PY_ARRAY_API;
 use numpy::npyffi;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use pyo3::types::PyAny;
 use pyo3::{ffi, intern};
 use smallvec::SmallVec;
 
@@ -334,11 +333,6 @@ impl<'py> Array<'py> {
     /// The order of memory.
     pub(super) fn walk(&self) -> IterOrder {
         IterOrder::of(&self.geometry)
-    }
-
-    /// All elements in the order of memory.
-    pub(super) fn whole<T: Element>(&self) -> PyResult<View<'_, T>> {
-        self.view(&self.walk())
     }
 
     /// The slices along the reduced axes, in the order of the kept axes.

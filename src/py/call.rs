@@ -10,11 +10,11 @@ use pyo3::call::PyCallArgs;
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyAny, PyBool, PyFloat, PyInt, PyString, PyTuple};
+use pyo3::types::{PyBool, PyFloat, PyInt, PyString, PyTuple};
 
 use super::array::items::Items;
 use super::array::{Array, internal, objects, resized};
-use super::classes::is_masked;
+use super::classes::{is_cupy, is_masked};
 use super::kinds::Kinds;
 use super::memory_limit::POOL_BYTES;
 use super::process::RunsPython;
@@ -27,10 +27,9 @@ use crate::scaled::NonFinite;
 
 impl From<Error> for PyErr {
     fn from(error: Error) -> Self {
-        let text = error.to_string();
         match error {
-            Error::Memory => PyMemoryError::new_err(text),
-            Error::Setting(_) => PyValueError::new_err(text),
+            Error::Memory => PyMemoryError::new_err("gradclip: out of memory for scratch space"),
+            Error::Setting(text) => PyValueError::new_err(text),
         }
     }
 }
@@ -169,6 +168,8 @@ impl<'a, 'py> Call<'a, 'py> {
             (array, None)
         } else if let Some(array) = Array::of_scalar(object)? {
             (array, None) // a sum that is the gradient of a bias, for example
+        } else if is_cupy(object) {
+            return Err(self.not_on_device(argument));
         } else {
             let found = self.check("array_or_values", (argument.to_string(), object, takes_slices))?;
             let (made, slices): (Bound<'py, PyAny>, _) = found.extract()?;

@@ -4,7 +4,7 @@ use numpy::PyUntypedArray;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyAny, PyDict, PyModule, PyString, PyType};
+use pyo3::types::{PyDict, PyModule, PyString, PyType};
 
 use super::array::objects;
 

@@ -60,14 +60,14 @@ pub(super) fn clip_by_value<'py>(
     match_dtype!(ordered dtype, T => {
         let values = (lo.value(T::LOWEST)?, hi.value(T::HIGHEST)?);
         if let (Some(lo), Some(hi)) = values {
-            let (mut task, work) = (operands.task::<T>()?, Uniform(Clip { lo, hi }));
+            let (mut task, work) = (operands.task::<T>(None)?, Uniform(Clip { lo, hi }));
             detached(call.py, task.bytes() / 2, || apply_elementwise(Isa::current(), &work, &mut task))?;
         } else {
             let walk = operands.walk(&shape)?;
             let numbers = (values.0.map(|lo| [lo]), values.1.map(|hi| [hi]));
             let lo = lo.view(numbers.0.as_ref(), &shape, &walk)?;
             let work = Bounds::new(lo, hi.view(numbers.1.as_ref(), &shape, &walk)?)?;
-            let mut task = operands.task_along::<T>(&walk)?;
+            let mut task = operands.task::<T>(Some(&walk))?;
             detached(call.py, task.bytes() / 2, || apply_elementwise(Isa::current(), &work, &mut task))?;
         }
     }, return Err(internal("bounds of a dtype without an order")));
@@ -159,10 +159,8 @@ fn clip_along<'py>(
     let mut operands = tensor.with_outputs(out, &mut [])?;
     if let (Operands::Plain(pairs), Some(len)) = (&mut operands, len) {
         match_dtype!(real dtype, T => {
-            let (source, rows) = pairs.rows::<T>(len)?;
-            let (bytes, rule) = (rows.len() * size_of::<T>(), Rule::Clip(own_limit));
-            let clip = || scale_rows(Isa::current(), source.as_ref(), rows, len, rule, &mut []);
-            detached(py, bytes, clip)?;
+            let (rows, rule) = (pairs.task::<T>()?, Rule::Clip(own_limit));
+            detached(py, rows.bytes() / 2, || scale_rows(Isa::current(), rows, len, rule, &mut []))?;
         }, return Err(internal("rows of integers")));
         return Ok(operands.into_result());
     }

@@ -4,7 +4,7 @@ use std::mem;
 
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyAny, PyFloat};
+use pyo3::types::PyFloat;
 
 use super::array::items::Items;
 use super::array::pair::Pair;
@@ -17,10 +17,10 @@ use crate::element::match_dtype;
 use crate::error::{Error, vec_with_room};
 use crate::isa::Isa;
 use crate::parallel::Crew;
-use crate::parallel::difference::Towards;
+use crate::parallel::difference::{Difference, Towards};
 use crate::parallel::each::{ArrayJob, run_each};
 use crate::parallel::elementwise::{apply_to_one, is_streamed};
-use crate::parallel::reduce::{self, AnyView, Difference, Order, Views};
+use crate::parallel::reduce::{self, AnyView, Order, Views};
 use crate::scaled::{Factor, Limit, Scaled};
 
 /// See `gradclip.clip_difference_by_global_norm`.

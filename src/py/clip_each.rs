@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use pyo3::prelude::*;
-use pyo3::types::{PyAny, PyInt, PyTuple};
+use pyo3::types::{PyInt, PyTuple};
 
 use super::array::Array;
 use super::array::pair::Pair;
@@ -143,7 +143,7 @@ impl<'py> Call<'_, 'py> {
         let mut partners = vec_with_room(count)?;
         for (i, tensor) in tensors.arrays() {
             let (entry, object) = (Entry(argument, Some(i)), entries.get_item(i)?);
-            let partner = parameter.read_one(self, entry, &object)?;
+            let partner = self.tensor(entry, &object, parameter.allowed(), parameter.takes_slices)?.array;
             if has_dtypes && partner.dtype() != tensor.dtype() {
                 let name = |array: &Array<'_>| format!("dtype {}", array.dtype().map_or("", Dtype::name));
                 let allowed = format!("{}, that of t_list[{i}]", name(tensor));

@@ -2,7 +2,7 @@
 
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyAny, PyBytes};
+use pyo3::types::PyBytes;
 
 use super::array::pair::Pair;
 use super::array::{Array, internal};
@@ -14,7 +14,7 @@ use crate::element::{Complex, match_dtype};
 use crate::error::vec_with_room;
 use crate::isa::Isa;
 use crate::parallel::each::{ArrayJob, run_each};
-use crate::parallel::examples::{Examples, sum_examples};
+use crate::parallel::examples::sum_examples;
 use crate::parallel::reduce::{Order, norm_of_norms};
 use crate::parallel::work_of;
 use crate::scaled::{Limit, NonFinite};
@@ -159,10 +159,7 @@ fn write_sums<'py>(
             let split = array.split(&(1..array.ndim()).collect::<Vec<_>>());
             let elements = array.slices::<T>(&split)?;
             let mut sums = pair.task::<T>(&split.of_slice())?.target;
-            let run = move || {
-                let examples = Examples { elements: &elements, norms, limit, divisor };
-                sum_examples(Isa::current(), &examples, &mut sums)
-            };
+            let run = move || sum_examples(Isa::current(), &elements, norms, limit, divisor, &mut sums);
             jobs.push(ArrayJob::new(work_of(array.bytes(), norms.len()), run));
         }, return Err(internal("sums of integers")));
     }

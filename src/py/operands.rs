@@ -7,7 +7,7 @@ use std::{iter, mem};
 
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyAny, PyList};
+use pyo3::types::PyList;
 use smallvec::SmallVec;
 
 use super::array::items::Items;
@@ -61,26 +61,13 @@ impl Parameter {
     }
 
     /// The dtypes that an array of any layout may have.
-    fn allowed(self) -> Kinds {
+    pub(super) fn allowed(self) -> Kinds {
         if self.keeps_integers { Kinds::Normed } else { self.kinds }
     }
 
     /// Whether a tensor does not count and stays unchanged.
     fn keeps(self, array: &Array<'_>) -> bool {
         self.keeps_integers && !array.is_scalable()
-    }
-
-    /// Reads one array of any layout that is not on a GPU.
-    pub(super) fn read_one<'py>(
-        self,
-        call: &Call<'_, 'py>,
-        argument: Entry<'_>,
-        object: &Bound<'py, PyAny>,
-    ) -> PyResult<Array<'py>> {
-        if is_cupy(object) {
-            return Err(call.not_on_device(argument));
-        }
-        Ok(call.tensor(argument, object, self.allowed(), self.takes_slices)?.array)
     }
 }
 
@@ -137,10 +124,7 @@ impl<'a, 'py> Inputs<'a, 'py> {
         for i in 0..self.items.len() {
             let entry = self.items.get(i)?;
             let is_lazy = parts == Parts::GpuAndDask && is_dask(&entry);
-            if parts == Parts::Numpy && is_cupy(&entry) {
-                return Err(self.call.not_on_device(argument(i)));
-            }
-            if is_lazy || is_cupy(&entry) {
+            if is_lazy || parts != Parts::Numpy && is_cupy(&entry) {
                 return Ok(Some(OnDevice { entries: self.items.clone().into_any(), is_lazy }));
             }
         }
@@ -178,14 +162,6 @@ impl<'a, 'py> Inputs<'a, 'py> {
         match &self.tensors {
             Tensors::Plain(arrays) => Ok(arrays.shape()),
             Tensors::General(_) => Ok(self.array()?.shape().into()),
-        }
-    }
-
-    /// The single tensor as a Python object.
-    pub(super) fn object(&self) -> PyResult<&Bound<'py, PyAny>> {
-        match (&self.tensors, &self.items) {
-            (Tensors::Plain(_), Items::One(object)) => Ok(object),
-            _ => Ok(self.array()?.object()),
         }
     }
 
@@ -418,19 +394,12 @@ impl<'py> Operands<'_, 'py> {
         if pair.input().shape() == shape { Ok(pair.walk()) } else { Err(resized()) }
     }
 
-    /// The single pair as a task in the order that [`Operands::walk`] returned, with elements of T.
-    pub(super) fn task_along<T: Ordered>(&mut self, walk: &IterOrder) -> PyResult<Task<'_, T>> {
-        match self {
-            Self::Plain(pairs) => pairs.task(),
-            Self::General { .. } => self.pair()?.task(walk),
-        }
-    }
-
-    /// The single pair as a task in the order of memory, with elements of T.
-    pub(super) fn task<T: Ordered>(&mut self) -> PyResult<Task<'_, T>> {
-        match self {
-            Self::Plain(pairs) => pairs.task(),
-            Self::General { .. } => self.pair()?.whole_task(),
+    /// The single pair as a task with elements of T, in the order that [`Operands::walk`] returned, or without one in that of memory.
+    pub(super) fn task<T: Ordered>(&mut self, walk: Option<&IterOrder>) -> PyResult<Task<'_, T>> {
+        match (self, walk) {
+            (Self::Plain(pairs), _) => pairs.task(),
+            (general, Some(walk)) => general.pair()?.task(walk),
+            (general, None) => general.pair()?.whole_task(),
         }
     }
 

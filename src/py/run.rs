@@ -60,7 +60,7 @@ pub(super) fn with_views<'py: 'a, 'a, R>(
     let mut views: Vec<AnyView<'_>> = vec_with_room(len)?;
     for (i, array) in arrays.enumerate() {
         let array = in_parts.get(i).and_then(Option::as_ref).unwrap_or(array);
-        views.push(match_dtype!(any dtype_of(array)?, T => Box::new(array.whole::<T>()?)));
+        views.push(match_dtype!(any dtype_of(array)?, T => Box::new(array.view::<T>(&array.walk())?)));
     }
     Ok(work(&views)?)
 }
@@ -250,11 +250,10 @@ pub(super) fn scale_by_norms<T: Scalable>(
             (axes.iter().filter_map(|axis| input.shape().get(*axis)).product(), input.split(&axes));
         // Short rows are scaled as soon as they are summed.
         if rows::is_row(len, size_of::<T::Part>())
-            && let Some((source, output)) = pair.rows::<T::Part>(&split)?
-            && rows::takes_output(&output, len)
+            && let Some(task) = pair.rows::<T::Part>(&split)?
+            && rows::takes_output(&task.target, len)
         {
-            let scale = || rows::scale_rows(isa, source.as_ref(), output, len, rule, norms);
-            return Ok(detached(py, bytes, scale)?);
+            return Ok(detached(py, bytes, || rows::scale_rows(isa, task, len, rule, norms))?);
         }
     }
     let found = Norms::of(&whole, axes, order)?;
@@ -348,7 +347,8 @@ fn scaling<'a>(
     factors: &'a SliceFactors,
     streams: bool,
 ) -> PyResult<ArrayJob<'a>> {
-    let (isa, dtype) = (Isa::current(), real_dtype(pair)?);
+    pair.split_complex();
+    let (isa, dtype) = (Isa::current(), dtype_of(pair.input())?);
     let bytes = pair.input().bytes().saturating_mul(2);
     let (by, then, kind) = match factors {
         SliceFactors::Each { by, then, kind } => (by, then, *kind),
@@ -376,18 +376,13 @@ fn scaling<'a>(
     }, Err(internal("scaling of integers")))
 }
 
-/// Treats a pair's complex numbers as real ones from now on, and returns the dtype.
-fn real_dtype(pair: &mut Pair<'_>) -> PyResult<Dtype> {
-    pair.split_complex();
-    dtype_of(pair.input())
-}
-
 pub(super) fn dtype_of(array: &Array<'_>) -> PyResult<Dtype> {
     array.dtype().ok_or_else(|| internal("an array of no dtype"))
 }
 
 fn any_task<'a>(pair: &'a mut Pair<'_>) -> PyResult<AnyTask<'a>> {
-    match_dtype!(real real_dtype(pair)?, T => pair.whole_task::<T>().map(AnyTask::from), Err(internal("scaling of integers")))
+    pair.split_complex();
+    match_dtype!(real dtype_of(pair.input())?, T => pair.whole_task::<T>().map(AnyTask::from), Err(internal("scaling of integers")))
 }
 
 /// Scales all arrays by one factor. Without a factor, arrays that are not in place are copied. Integers are copied.

@@ -3,7 +3,7 @@
 //! `gradclip._exchange` has the communication between the processes.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyAny, PyBytes};
+use pyo3::types::PyBytes;
 
 use super::array::items::Items;
 use super::array::{Array, internal};

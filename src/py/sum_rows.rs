@@ -1,7 +1,6 @@
 //! Sums of rows of a matrix, for sparse tensors.
 
 use pyo3::prelude::*;
-use pyo3::types::PyAny;
 
 use super::array::{Array, internal};
 use super::run::{detached, dtype_of};

@@ -1,6 +1,7 @@
 //! Operands that are broadcast over an array: bounds, and the factors of slices.
 
 use std::ops::Range;
+use std::slice;
 
 use super::layout::Axis;
 use super::memory::Memory;
@@ -29,14 +30,6 @@ pub struct Broadcast<'a, T> {
     copies: Vec<T>,
     /// The length of that row.
     period: usize,
-}
-
-/// The elements at neighbouring positions.
-pub enum BroadcastRun<'a, T> {
-    /// One element for each position.
-    Each(&'a [T]),
-    /// One element for all positions.
-    Repeated(T),
 }
 
 impl<'a, T: Element> Broadcast<'a, T> {
@@ -81,21 +74,21 @@ impl<'a, T: Element> Broadcast<'a, T> {
     }
 
     /// Calls `visit` with the elements at `range`, and with their places in the range. Where one element repeats for long, as in a
-    /// column that repeats, each run of it is a separate call. Otherwise one call gets all elements, at most a block.
+    /// column that repeats, a call gets each run of it as one element. Otherwise one call gets all elements, at most a block.
     #[inline]
-    pub fn with_runs(&self, range: Range<usize>, mut visit: impl FnMut(Range<usize>, BroadcastRun<'_, T>)) {
+    pub fn with_runs(&self, range: Range<usize>, mut visit: impl FnMut(Range<usize>, &[T])) {
         match (&self.view, self.copies.first()) {
-            (_, Some(one)) if self.repeats() => visit(0..range.len(), BroadcastRun::Repeated(*one)),
+            (_, Some(one)) if self.repeats() => visit(0..range.len(), slice::from_ref(one)),
             (View::Strided { memory: Memory::Elements(elements), start, layout }, _) if self.repeats() => {
                 let mut at = 0;
                 layout.runs(range, |offset, _, count| {
-                    visit(at..at + count, BroadcastRun::Repeated(elements[(start + offset).cast_unsigned()]));
+                    visit(at..at + count, slice::from_ref(&elements[(start + offset).cast_unsigned()]));
                     at += count;
                 });
             }
             _ => {
                 let all = 0..range.len();
-                self.with_block(range, |elements| visit(all, BroadcastRun::Each(elements)));
+                self.with_block(range, |elements| visit(all, elements));
             }
         }
     }

@@ -58,12 +58,6 @@ impl<'a, T: Element> Slices<'a, T> {
 
     /// All elements, one slice after the other.
     pub fn elements(&self) -> View<'_, T> {
-        let len = self.reduced.len();
-        if let Some((rows, step)) = self.spaced()
-            && step == len
-        {
-            return View::Dense(&rows[..self.kept.len() * len]);
-        }
         let axes = self.kept.axes.iter().chain(&self.reduced.axes).copied();
         View::new(self.memory, self.start, Cow::Owned(Layout::new(axes)))
     }

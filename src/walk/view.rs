@@ -60,14 +60,19 @@ impl<'a, T: Element> View<'a, T> {
         }
     }
 
+    /// The elements at `range`, if they are contiguous.
+    #[inline]
+    pub fn contiguous(&self, range: &Range<usize>) -> Option<&[T]> {
+        match self {
+            Self::Dense(data) => Some(&data[range.clone()]),
+            Self::Strided { memory, start, layout } => memory.contiguous(*start, layout, range),
+        }
+    }
+
     /// Calls `visit` with the elements at `range`, at most a block of them.
     #[inline]
     pub fn with_block<R>(&self, range: Range<usize>, visit: impl FnOnce(&[T]) -> R) -> R {
-        let elements = match self {
-            Self::Dense(data) => Some(&data[range.clone()]),
-            Self::Strided { memory, start, layout } => memory.contiguous(*start, layout, &range),
-        };
-        match elements {
+        match self.contiguous(&range) {
             Some(elements) => visit(elements),
             None => with_scratch(T::ZERO, range.len(), |scratch| visit(self.block(range, scratch))),
         }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::block::with_scratch;
-use super::broadcast::{Broadcast, BroadcastRun};
+use super::broadcast::Broadcast;
 use super::target::Target;
 use super::view::View;
 use crate::element::{Ordered, Real};
@@ -133,11 +133,8 @@ impl<T: Real> Work<T> for Factors<'_> {
     fn changes(&self, _: Isa, at: Range<usize>, _: &[T]) -> bool {
         let mut changes = false;
         self.factors.with_runs(at, |_, factors| {
-            changes |= match factors {
-                // Without an early exit, several factors are compared at a time.
-                BroadcastRun::Each(factors) => factors.iter().fold(false, |any, by| any | (*by != 1.0)),
-                BroadcastRun::Repeated(by) => by != 1.0,
-            };
+            // Without an early exit, several factors are compared at a time.
+            changes |= factors.iter().fold(false, |any, by| any | (*by != 1.0));
         });
         changes
     }
@@ -145,8 +142,8 @@ impl<T: Real> Work<T> for Factors<'_> {
         self.factors.with_runs(at, |run, factors| {
             let (from, to) = (from.map(|from| &from[run.clone()]), &mut to[run]);
             match factors {
-                BroadcastRun::Each(factors) => isa.run(ScaleEach { from, to, factors, kind: self.kind }),
-                BroadcastRun::Repeated(by) => self.scale_by_one(isa, by, from, to),
+                [by] => self.scale_by_one(isa, *by, from, to),
+                factors => isa.run(ScaleEach { from, to, factors, kind: self.kind }),
             }
         });
     }
@@ -173,30 +170,20 @@ impl<'a, T: Ordered> Bounds<'a, T> {
         self.lo.with_block(at.clone(), |lo| self.hi.with_block(at, |hi| visit(lo, hi)))
     }
 
-    /// Calls `visit` with the bounds at `at` and with their places there: for each run if both bounds repeat, otherwise once for
-    /// all of them, at most a block.
-    fn with_runs(&self, at: Range<usize>, mut visit: impl FnMut(Range<usize>, BoundsRun<'_, T>)) {
+    /// Calls `visit` with the bounds at `at` and with their places there: for each run if both bounds repeat, as one bound of each
+    /// kind; otherwise once for all of them, at most a block.
+    fn with_runs(&self, at: Range<usize>, mut visit: impl FnMut(Range<usize>, &[T], &[T])) {
         if !self.repeat() {
             let all = 0..at.len();
-            return self.with_block(at, |lo, hi| visit(all, BoundsRun::Each(lo, hi)));
+            return self.with_block(at, |lo, hi| visit(all, lo, hi));
         }
         let shifted = |part: &Range<usize>, by: usize| part.start + by..part.end + by;
         self.lo.with_runs(at.clone(), |part, lo| {
             self.hi.with_runs(shifted(&part, at.start), |within, hi| {
-                if let (BroadcastRun::Repeated(lo), BroadcastRun::Repeated(hi)) = (&lo, hi) {
-                    visit(shifted(&within, part.start), BoundsRun::Repeated(Clip { lo: *lo, hi }));
-                }
+                visit(shifted(&within, part.start), lo, hi);
             });
         });
     }
-}
-
-/// The bounds of neighbouring positions.
-enum BoundsRun<'a, T> {
-    /// Two bounds for each position.
-    Each(&'a [T], &'a [T]),
-    /// Two bounds for all positions.
-    Repeated(Clip<T>),
 }
 
 impl<T: Ordered> Work<T> for Bounds<'_, T> {
@@ -205,22 +192,22 @@ impl<T: Ordered> Work<T> for Bounds<'_, T> {
     }
     fn changes(&self, isa: Isa, at: Range<usize>, data: &[T]) -> bool {
         let mut changes = false;
-        self.with_runs(at, |part, bounds| {
+        self.with_runs(at, |part, lo, hi| {
             let data = &data[part];
             changes = changes
-                || match bounds {
-                    BoundsRun::Each(lo, hi) => isa.run(AnyOutside { data, lo, hi }),
-                    BoundsRun::Repeated(map) => isa.run(AnyChange { data, map }),
+                || match (lo, hi) {
+                    (&[lo], &[hi]) => isa.run(AnyChange { data, map: Clip { lo, hi } }),
+                    _ => isa.run(AnyOutside { data, lo, hi }),
                 };
         });
         changes
     }
     fn apply(&self, isa: Isa, at: Range<usize>, from: Option<&[T]>, to: &mut [T]) {
-        self.with_runs(at, |run, bounds| {
+        self.with_runs(at, |run, lo, hi| {
             let (from, to) = (from.map(|from| &from[run.clone()]), &mut to[run]);
-            match bounds {
-                BoundsRun::Each(lo, hi) => isa.run(ClipEach { from, to, lo, hi }),
-                BoundsRun::Repeated(map) => map.apply(isa, None, from, to),
+            match (lo, hi) {
+                (&[lo], &[hi]) => Clip { lo, hi }.apply(isa, None, from, to),
+                _ => isa.run(ClipEach { from, to, lo, hi }),
             }
         });
     }

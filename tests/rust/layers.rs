@@ -209,7 +209,7 @@ const LOOPS: [(&str, &str); 22] = [
     ("parallel/columns.rs", "rows and columns of slices whose length is the product of both"),
     ("parallel/rows.rs", "rows of slices whose length is a multiple of theirs"),
     ("parallel/examples.rs", "positions of a tile, which has at most as many as accumulators"),
-    ("parallel/reduce/difference.rs", "scratch for a block, cut to a part that is no longer"),
+    ("parallel/difference.rs", "scratch for a block, cut to a part that is no longer"),
     ("parallel/reduce/columns.rs", "columns of pieces that are at most as wide as the accumulators"),
     ("parallel/reduce/list.rs", "`Views` are asked for numbers below their length"),
     ("parallel/reduce/pass.rs", "blocks, which are at most as long as the scratch"),

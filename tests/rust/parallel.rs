@@ -1026,7 +1026,8 @@ fn clip_strided_rows<T: Real>(
         range: 0..data.len(),
     };
     let mut norms = vec![T::Norm::ZERO; height];
-    scale_rows(isa, source, output, width, Rule::Clip(limit.into()), &mut norms).expect("threads");
+    let task = Task { source: source.map(Slices::elements), target: output };
+    scale_rows(isa, task, width, Rule::Clip(limit.into()), &mut norms).expect("threads");
     ((0..data.len()).map(|at| T::load_bytes(place(at), false)).collect(), number_bits(&norms))
 }
 
@@ -1156,7 +1157,8 @@ fn check_rules<T: Real + Known>(bits: fn(T) -> u64) {
                     let source = (!is_in_place).then(|| slices(&data, width, false));
                     let mut own = vec![T::Norm::ZERO; HEIGHT];
                     let output = Target::Dense(&mut found);
-                    scale_rows(isa, source.as_ref(), output, width, rule, &mut own).expect("threads");
+                    let task = Task { source: source.as_ref().map(Slices::elements), target: output };
+                    scale_rows(isa, task, width, rule, &mut own).expect("threads");
                     assert!(number_bits(&own) == norms, "norms of rows of {width}, {rule:?}");
                     let found: Vec<u64> = found.iter().map(|x| bits(*x)).collect();
                     assert!(found == expected, "rows of {width}, {rule:?}, in place {is_in_place}");

@@ -119,7 +119,7 @@ impl Reduction {
 }
 
 /// Elements that passes read in blocks: the elements of a view, or differences, which are never stored in an array.
-pub(super) trait Blocks: Send + Sync {
+pub(in crate::parallel) trait Blocks: Send + Sync {
     type Element: Element;
     /// The number of elements, and the bytes that are read for each.
     fn size(&self) -> (usize, usize);

@@ -10,7 +10,6 @@ use numpy::PY_ARRAY_API;
 use numpy::npyffi::{self, NPY_TYPES, NpyTypes, PyArray_Descr, PyArrayObject, npy_intp};
 use pyo3::ffi::{self, PyTypeObject};
 use pyo3::prelude::*;
-use pyo3::types::PyAny;
 
 use crate::element::Dtype;
 

@@ -1,7 +1,7 @@
 //! The tensors of an argument, as they are when the call reads it.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyAny, PyList, PyTuple};
+use pyo3::types::{PyList, PyTuple};
 
 /// References that keep the tensors of an argument alive: a single object, or the entries of a list. One call to Python copies a
 /// list, at a quarter of the cost of taking its entries one by one.

@@ -3,7 +3,7 @@
 use numpy::npyffi::{self, NpyTypes};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyAny, PyType};
+use pyo3::types::PyType;
 
 /// Whether an object is of a class or of a subclass, by their C structs alone: no Python method is called.
 pub(in crate::py) fn is_of(object: &Bound<'_, PyAny>, class: &Bound<'_, PyType>) -> bool {

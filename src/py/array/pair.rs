@@ -5,7 +5,6 @@ use std::slice;
 use std::sync::atomic::AtomicU8;
 
 use pyo3::prelude::*;
-use pyo3::types::PyAny;
 
 use super::super::overlap::{self, Apart};
 use super::Array;
@@ -13,7 +12,7 @@ use super::order::{IterOrder, ReducedAxes};
 use crate::element::{Ordered, Scalable};
 use crate::error::vec_with_room;
 use crate::parallel::elementwise::Task;
-use crate::walk::{Cells, Slices, Target, View};
+use crate::walk::{Cells, Target, View};
 
 /// An input and its output.
 pub(in crate::py) struct Pair<'py> {
@@ -104,14 +103,9 @@ impl<'py> Pair<'py> {
         self.task(&walk)
     }
 
-    /// The slices of the input, unless it is in place, and the output, slice by slice. None if a slice cannot be written as soon as
-    /// its own norm is known.
-    pub(in crate::py) fn rows<T: Ordered>(&mut self, split: &ReducedAxes) -> PyResult<Option<Rows<'_, T>>> {
-        if self.copy.is_some() {
-            return Ok(None);
-        }
-        let source = if self.is_in_place() { None } else { Some(self.input.slices(split)?) };
-        Ok(Some((source, self.target(&split.rows())?)))
+    /// The elements to read and to write, slice by slice. None if a slice cannot be written as soon as its own norm is known.
+    pub(in crate::py) fn rows<T: Ordered>(&mut self, split: &ReducedAxes) -> PyResult<Option<Task<'_, T>>> {
+        if self.copy.is_some() { Ok(None) } else { self.task(&split.rows()).map(Some) }
     }
 
     /// The slices as columns of dense matrices: see [`Columns`]. None unless the output has such matrices. Complex arrays are treated
@@ -172,9 +166,6 @@ impl<'py> Pair<'py> {
         Ok(Target::Strided { cells, start: start + shift, layout: Cow::Owned(layout), range: 0..len })
     }
 }
-
-/// See [`Pair::rows`].
-pub(in crate::py) type Rows<'a, T> = (Option<Slices<'a, T>>, Target<'a, T>);
 
 /// The numbers of rows and of columns of dense matrices, the parts of elements to read, unless they are those to write, and the
 /// parts of the output, both matrix by matrix and row by row.

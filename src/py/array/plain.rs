@@ -15,7 +15,7 @@ use std::slice;
 
 use numpy::npyffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyAny, PyList};
+use pyo3::types::PyList;
 use smallvec::SmallVec;
 
 use super::super::kinds::Kinds;
@@ -26,7 +26,6 @@ use super::fields::{
 use super::items::Items;
 use super::memory::{NewOutputs, with_memory};
 use super::order::IterOrder;
-use super::pair::Rows;
 use super::{internal, resized};
 use crate::element::{Dtype, Element, Ordered, Real, match_dtype};
 use crate::error::{Error, Result, vec_with_room};
@@ -35,7 +34,7 @@ use crate::kernel::scale::Scale;
 use crate::parallel::elementwise::{AnyTask, Task, Tasks};
 use crate::parallel::reduce::{EachSum, SHORT, Terms, Views};
 use crate::scaled::Factor;
-use crate::walk::{Axis, Layout, Memory, Slices, Store, Target, View};
+use crate::walk::{Store, Target, View};
 
 /// A list that needs no allocation for one entry. It has inline room for no more, because it is moved.
 type Few<T> = SmallVec<[T; 1]>;
@@ -411,16 +410,6 @@ impl<'a, 'py> OperandPairs<'a, 'py> {
             ([input], [output]) if input.dtype == T::DTYPE => Ok(unsafe { task(input, output) }),
             _ => Err(not_plain()),
         }
-    }
-
-    /// The task of the single pair as slices of `len` elements, see [`PlainArrays::row_len`].
-    pub(in crate::py) fn rows<T: Ordered>(&mut self, len: usize) -> PyResult<Rows<'_, T>> {
-        let Task { source, target } = self.task::<T>()?;
-        // Plain arrays are dense, so no source means that the output is the input, too.
-        let Some(View::Dense(elements)) = source else { return Ok((None, target)) };
-        let along = |len, stride: usize| Layout::new([Axis { len, stride: stride.cast_signed() }]);
-        let (kept, reduced) = (along(elements.len() / len.max(1), len), along(len, 1));
-        Ok((Some(Slices::new(Memory::Elements(elements), 0, kept, reduced)), target))
     }
 }
 

@@ -10,6 +10,7 @@ use _core::isa::Isa;
 use _core::kernel::power::{Power, PowerTerms};
 use _core::parallel::Crew;
 use _core::parallel::columns::scale_columns;
+use _core::parallel::elementwise::Task;
 use _core::parallel::reduce::{AnyView, Order, norm_of_views, norms_into};
 use _core::parallel::rows::{Rule, scale_rows};
 use _core::scaled::Scaled;
@@ -86,7 +87,8 @@ pub(crate) fn clip_rows<T: Real>(
     len: usize,
     limit: f64,
 ) -> Result<()> {
-    scale_rows(isa, source, Target::Dense(output), len, Rule::Clip(limit.into()), &mut [])
+    let task = Task { source: source.map(Slices::elements), target: Target::Dense(output) };
+    scale_rows(isa, task, len, Rule::Clip(limit.into()), &mut [])
 }
 
 /// Clips each column of matrices by its own norm.
