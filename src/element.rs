@@ -79,11 +79,11 @@ pub trait Ordered: Element + PartialOrd {
     /// The element with its bytes in reverse order.
     fn swapped(self) -> Self;
     /// Reads an element byte by byte.
-    fn load_bytes(cells: &[AtomicU8], swapped: bool) -> Self;
+    fn load_bytes(cells: &[AtomicU8]) -> Self;
     /// Writes the bytes of an element.
     fn write_bytes(self, to: &mut [u8], swapped: bool);
     /// Writes an element byte by byte.
-    fn store_bytes(self, cells: &[AtomicU8], swapped: bool);
+    fn store_bytes(self, cells: &[AtomicU8]);
     /// Whether it is NaN.
     fn is_nan(self) -> bool;
     /// `magnitude` or its negative, rounded to nearest, and saturated at the ends of the range.
@@ -466,13 +466,13 @@ macro_rules! ordered {
                 $from_bits
             }
             #[inline(always)]
-            fn load_bytes(cells: &[AtomicU8], swapped: bool) -> Self {
+            fn load_bytes(cells: &[AtomicU8]) -> Self {
                 let mut own = [0; size_of::<$t>()];
                 // The loop has a known length, so the bytes stay in registers. Through the stack, an element takes 9 ns.
                 for (byte, cell) in own.iter_mut().zip(&cells[..size_of::<$t>()]) {
                     *byte = cell.load(Relaxed);
                 }
-                Self::from_bytes(&own, swapped)
+                Self::from_bytes(&own, false)
             }
             #[inline(always)]
             fn write_bytes(self, to: &mut [u8], swapped: bool) {
@@ -481,9 +481,9 @@ macro_rules! ordered {
                 to.copy_from_slice(&native::<{ size_of::<$t>() }>(&bits.to_ne_bytes(), swapped));
             }
             #[inline(always)]
-            fn store_bytes(self, cells: &[AtomicU8], swapped: bool) {
+            fn store_bytes(self, cells: &[AtomicU8]) {
                 let mut own = [0; size_of::<$t>()];
-                self.write_bytes(&mut own, swapped);
+                self.write_bytes(&mut own, false);
                 for (byte, cell) in own.into_iter().zip(&cells[..size_of::<$t>()]) {
                     cell.store(byte, Relaxed);
                 }

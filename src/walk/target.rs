@@ -14,19 +14,9 @@ use crate::kernel::sum::BLOCK;
 /// The memory that a strided target writes.
 pub enum Cells<'a, T: Ordered> {
     /// Aligned elements; strides count elements.
-    Elements {
-        /// The elements.
-        cells: &'a [T::Cell],
-        /// Whether the byte order is not the native one.
-        swapped: bool,
-    },
+    Elements(&'a [T::Cell]),
     /// Unaligned elements, byte by byte; strides count bytes.
-    Bytes {
-        /// The bytes.
-        bytes: &'a [AtomicU8],
-        /// Whether the byte order is not the native one.
-        swapped: bool,
-    },
+    Bytes(&'a [AtomicU8]),
 }
 
 #[expect(clippy::expl_impl_clone_on_copy, reason = "derived, it would want the cells themselves to be Clone")]
@@ -52,6 +42,8 @@ pub enum Target<'a, T: Ordered> {
     Strided {
         /// The memory.
         cells: Cells<'a, T>,
+        /// Whether the byte order is not the native one.
+        swapped: bool,
         /// The place of position 0 of the layout in that memory.
         start: isize,
         /// The distances of the other positions from that place.
@@ -74,7 +66,7 @@ impl<T: Ordered> Target<'_, T> {
     /// Whether neighbouring positions share cache lines, and fill at least one: those of long rows do, those of columns do not.
     pub fn fills_lines(&self) -> bool {
         let Self::Strided { cells, layout, .. } = self else { return true };
-        let unit = if let Cells::Elements { .. } = cells { size_of::<T>() } else { 1 };
+        let unit = if let Cells::Elements(_) = cells { size_of::<T>() } else { 1 };
         let (apart, len) =
             layout.axes.last().map_or((0, 1), |axis| (axis.stride.unsigned_abs() * unit, axis.len));
         (1..LINE).contains(&apart) && len * apart >= LINE
@@ -92,10 +84,11 @@ impl<T: Ordered> Target<'_, T> {
                 let parts = bytes.chunks_mut(len.saturating_mul(size_of::<T>()));
                 (None, Some(parts.map(move |bytes| Target::Bytes { bytes, swapped }).enumerate()), None)
             }
-            Self::Strided { cells, start, layout, range } => {
-                let (cells, start, layout, end) = (*cells, *start, &**layout, range.end);
+            Self::Strided { cells, swapped, start, layout, range } => {
+                let (cells, swapped, start, layout, end) = (*cells, *swapped, *start, &**layout, range.end);
                 let parts = range.clone().step_by(len).map(move |from| Target::Strided {
                     cells,
+                    swapped,
                     start,
                     layout: Cow::Borrowed(layout),
                     range: from..end.min(from + len),
@@ -138,17 +131,23 @@ impl<T: Ordered> Target<'_, T> {
                     }
                 });
             }
-            Self::Strided { cells, start, layout, range } => {
+            Self::Strided { cells, swapped, start, layout, range } => {
+                let reverse_bytes = |block: &mut [T]| {
+                    // A loop over a block takes whole registers; one over cells, which are atomic, does not.
+                    for x in if *swapped { block } else { &mut [] } {
+                        *x = x.swapped();
+                    }
+                };
                 with_scratch(T::ZERO, range.len(), |scratch| {
                     for part in blocks_of(len.min(BLOCK), range.clone()) {
                         let block = &mut scratch[..part.len()];
                         if reads {
-                            cells.gather(*start, layout, part.clone(), block);
-                            cells.swap(block);
+                            cells.transfer::<false>(*start, layout, part.clone(), block);
+                            reverse_bytes(block);
                         }
                         if visit(part.start - range.start..part.end - range.start, block) {
-                            cells.swap(block);
-                            cells.scatter(*start, layout, part, block);
+                            reverse_bytes(block);
+                            cells.transfer::<true>(*start, layout, part, block);
                         }
                     }
                 });
@@ -166,90 +165,70 @@ fn write_bytes<T: Ordered>(from: &[T], swapped: bool, to: &mut [u8]) {
 }
 
 impl<T: Ordered> Cells<'_, T> {
-    /// Reverses the bytes of each gathered element if aligned cells have the other byte order. A loop over a block takes whole
-    /// registers; one over cells, which are atomic, does not.
-    fn swap(self, block: &mut [T]) {
-        if let Self::Elements { swapped: true, .. } = self {
-            for x in block {
-                *x = x.swapped();
-            }
-        }
-    }
-
-    /// The cells, if their runs are long and ascend.
-    fn in_long_runs(&self, layout: &Layout) -> Option<&[T::Cell]> {
-        if let Self::Elements { cells, .. } = self { layout.has_long_runs().then_some(*cells) } else { None }
-    }
-
-    fn gather(self, start: isize, layout: &Layout, range: Range<usize>, mut to: &mut [T]) {
-        let Some(cells) = self.in_long_runs(layout) else {
-            return self.gather_one_by_one(start, layout, range, to);
+    /// Reads the cells at `range` into `data`, or writes them. The memory of `data` and the cells do not overlap.
+    fn transfer<const WRITES: bool>(
+        self,
+        start: isize,
+        layout: &Layout,
+        range: Range<usize>,
+        mut data: &mut [T],
+    ) {
+        let (Self::Elements(cells), true) = (self, layout.has_long_runs() && layout.step() != 1) else {
+            return self.transfer_one_by_one::<WRITES>(start, layout, range, data);
         };
         layout.runs(range, |offset, stride, count| {
-            let run = to.split_off_mut(..count).unwrap_or_default();
+            let run = data.split_off_mut(..count).unwrap_or_default();
             let cells = cells[(start + offset).cast_unsigned()..].iter().step_by(stride.cast_unsigned());
-            run.iter_mut().zip(cells).for_each(|(x, cell)| *x = T::load(cell));
+            run.iter_mut().zip(cells).for_each(|(x, cell)| move_element::<_, WRITES>(x, cell));
         });
     }
 
-    /// Gathers short runs, descending ones and bytes. This is a function of its own, because the compiler makes slower code of both
-    /// kinds of runs in one function.
+    /// Reads or writes short and contiguous runs, descending ones and bytes. This is a function of its own, because the compiler makes
+    /// slower code of both kinds of runs in one function.
     #[inline(never)]
-    fn gather_one_by_one(self, start: isize, layout: &Layout, range: Range<usize>, mut to: &mut [T]) {
-        match self {
-            Self::Elements { cells, .. } => layout.runs(range, |offset, stride, count| {
-                let mut at = start + offset;
-                for x in to.split_off_mut(..count).unwrap_or_default() {
-                    *x = T::load(&cells[at.cast_unsigned()]);
-                    at += stride;
-                }
-            }),
-            Self::Bytes { bytes, swapped } => layout.runs(range, |offset, stride, count| {
-                let mut at = start + offset;
-                for x in to.split_off_mut(..count).unwrap_or_default() {
-                    *x = T::load_bytes(&bytes[at.cast_unsigned()..], swapped);
-                    at += stride;
-                }
-            }),
-        }
-    }
-
-    fn scatter(self, start: isize, layout: &Layout, range: Range<usize>, mut from: &[T]) {
-        // Contiguous cells are written as fast by a slice.
-        let Some(cells) = self.in_long_runs(layout).filter(|_| layout.step() != 1) else {
-            return self.scatter_one_by_one(start, layout, range, from);
-        };
-        layout.runs(range, |offset, stride, count| {
-            let run = from.split_off(..count).unwrap_or_default();
-            let cells = cells[(start + offset).cast_unsigned()..].iter().step_by(stride.cast_unsigned());
-            run.iter().zip(cells).for_each(|(x, cell)| x.store(cell));
-        });
-    }
-
-    /// Scatters short and contiguous runs, descending ones and bytes, see [`Cells::gather_one_by_one`].
-    #[inline(never)]
-    fn scatter_one_by_one(self, start: isize, layout: &Layout, range: Range<usize>, mut from: &[T]) {
+    fn transfer_one_by_one<const WRITES: bool>(
+        self,
+        start: isize,
+        layout: &Layout,
+        range: Range<usize>,
+        mut data: &mut [T],
+    ) {
         match self {
             // One bounds check for the whole run: tiles of transposed arrays are written here.
-            Self::Elements { cells, .. } if layout.step() == 1 => layout.runs(range, |offset, _, count| {
+            Self::Elements(cells) if layout.step() == 1 => layout.runs(range, |offset, _, count| {
                 let cells = &cells[(start + offset).cast_unsigned()..][..count];
-                let run = from.split_off(..count).unwrap_or_default();
-                run.iter().zip(cells).for_each(|(x, cell)| x.store(cell));
+                let run = data.split_off_mut(..count).unwrap_or_default();
+                run.iter_mut().zip(cells).for_each(|(x, cell)| move_element::<_, WRITES>(x, cell));
             }),
-            Self::Elements { cells, .. } => layout.runs(range, |offset, stride, count| {
+            Self::Elements(cells) => layout.runs(range, |offset, stride, count| {
                 let mut at = start + offset;
-                for x in from.split_off(..count).unwrap_or_default() {
-                    x.store(&cells[at.cast_unsigned()]);
+                for x in data.split_off_mut(..count).unwrap_or_default() {
+                    move_element::<_, WRITES>(x, &cells[at.cast_unsigned()]);
                     at += stride;
                 }
             }),
-            Self::Bytes { bytes, swapped } => layout.runs(range, |offset, stride, count| {
+            Self::Bytes(bytes) => layout.runs(range, |offset, stride, count| {
                 let mut at = start + offset;
-                for x in from.split_off(..count).unwrap_or_default() {
-                    x.store_bytes(&bytes[at.cast_unsigned()..], swapped);
+                for x in data.split_off_mut(..count).unwrap_or_default() {
+                    let bytes = &bytes[at.cast_unsigned()..];
+                    if WRITES {
+                        x.store_bytes(bytes);
+                    } else {
+                        *x = T::load_bytes(bytes);
+                    }
                     at += stride;
                 }
             }),
         }
+    }
+}
+
+/// Reads a cell into `x`, or writes it.
+#[inline(always)]
+fn move_element<T: Ordered, const WRITES: bool>(x: &mut T, cell: &T::Cell) {
+    if WRITES {
+        x.store(cell);
+    } else {
+        *x = T::load(cell);
     }
 }

@@ -344,7 +344,8 @@ fn add_written<T: Coded + Ordered>(isa: Isa, data: &[T], work: &impl Work<T>, fo
     let reversed = View::new(Memory::Elements(data), len as isize - 1, Cow::Owned(layout([(len, -1)])));
     let bytes: Vec<AtomicU8> = (0..=len * (size_of::<T>() + 1)).map(|_| AtomicU8::new(7)).collect();
     let target = Target::Strided {
-        cells: Cells::Bytes { bytes: &bytes, swapped: cfg!(target_endian = "little") },
+        cells: Cells::Bytes(&bytes),
+        swapped: cfg!(target_endian = "little"),
         start: 1,
         layout: Cow::Owned(layout([(len, size_of::<T>() as isize + 1)])),
         range: 0..len,
@@ -527,7 +528,8 @@ fn shared(found: &mut Found) {
         let (mut own, mut copy, mut small) = (halves.clone(), data.to_vec(), vec![0.0; data.len()]);
         let cells: Vec<AtomicU32> = (0..2 * data.len()).map(|_| AtomicU32::new(7)).collect();
         let target = Target::Strided {
-            cells: Cells::Elements { cells: &cells, swapped: false },
+            cells: Cells::Elements(&cells),
+            swapped: false,
             start: 0,
             layout: Cow::Owned(layout([(data.len(), 2)])),
             range: 0..data.len(),

@@ -298,7 +298,7 @@ fn all_bits<T: Ordered>(numbers: &[T]) -> Vec<u64> {
 
 fn bits<T: Ordered>(x: T) -> u64 {
     let cells: [AtomicU8; 8] = array::from_fn(|_| AtomicU8::new(0));
-    x.store_bytes(&cells[..size_of::<T>()], false);
+    x.store_bytes(&cells[..size_of::<T>()]);
     u64::from_ne_bytes(cells.map(AtomicU8::into_inner))
 }
 

@@ -889,7 +889,8 @@ fn scaling_a_list_writes_every_element_once() {
                 let cells: Vec<AtomicU32> = (0..2 * a.len() as u32).map(AtomicU32::new).collect();
                 let layout = Layout::new([Axis { len: a.len(), stride: -2 }]);
                 let strided = Target::Strided {
-                    cells: Cells::Elements { cells: &cells, swapped: false },
+                    cells: Cells::Elements(&cells),
+                    swapped: false,
                     start: 2 * a.len() as isize - 1,
                     layout: Cow::Owned(layout),
                     range: 0..a.len(),
@@ -1016,11 +1017,12 @@ fn clip_strided_rows<T: Real>(
     let bytes: Vec<AtomicU8> = (0..size * data.len()).map(|_| AtomicU8::new(1)).collect();
     let place = |at: usize| &bytes[(at % width * height + at / width) * size..];
     if source.is_none() {
-        data.iter().enumerate().for_each(|(at, x)| x.store_bytes(place(at), false));
+        data.iter().enumerate().for_each(|(at, x)| x.store_bytes(place(at)));
     }
     let along = |len: usize, step: usize| Axis { len, stride: (step * size).cast_signed() };
     let output = Target::Strided {
-        cells: Cells::Bytes { bytes: &bytes, swapped: false },
+        cells: Cells::Bytes(&bytes),
+        swapped: false,
         start: 0,
         layout: Cow::Owned(Layout::new([along(height, 1), along(width, height)])),
         range: 0..data.len(),
@@ -1028,7 +1030,7 @@ fn clip_strided_rows<T: Real>(
     let mut norms = vec![T::Norm::ZERO; height];
     let task = Task { source: source.map(Slices::elements), target: output };
     scale_rows(isa, task, width, Rule::Clip(limit.into()), &mut norms).expect("threads");
-    ((0..data.len()).map(|at| T::load_bytes(place(at), false)).collect(), number_bits(&norms))
+    ((0..data.len()).map(|at| T::load_bytes(place(at))).collect(), number_bits(&norms))
 }
 
 /// Rows clipped by their own norms. `bits` distinguishes elements, and `nan` is the result for elements of a row with NaN.

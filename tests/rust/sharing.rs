@@ -29,12 +29,8 @@ fn threads_write_next_to_each_other() {
     let layout = Layout::new([Axis { len: 100, stride: 2 }]);
     let strided = |start| {
         let layout = Cow::Borrowed(&layout);
-        let target = Target::Strided {
-            cells: Cells::Elements { cells: &cells, swapped: false },
-            start,
-            layout,
-            range: 0..100,
-        };
+        let target =
+            Target::Strided { cells: Cells::Elements(&cells), swapped: false, start, layout, range: 0..100 };
         AnyTask::from(Task { source: Some(View::Dense(&from[1..101])), target })
     };
     let dense = |to| AnyTask::from(Task { source: Some(View::Dense(&from)), target: Target::Dense(to) });

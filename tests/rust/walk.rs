@@ -595,8 +595,8 @@ fn writes<T: Bits, const N: usize>(to_ne: fn(T) -> [u8; N]) {
             let ordered = |x: T| if swapped { x.swapped() } else { x };
             let held: Vec<T::Cell> = before.iter().map(|x| ordered(*x).cell()).collect();
             let (start, layout) = (array.start, Cow::Owned(array.layout()));
-            let cells = Cells::Elements { cells: &held, swapped };
-            work(&mut Target::Strided { cells, start, layout, range: range.clone() });
+            let cells = Cells::Elements(&held);
+            work(&mut Target::Strided { cells, swapped, start, layout, range: range.clone() });
             let found: Vec<T> = held.iter().map(|cell| ordered(T::load(cell))).collect();
             assert_eq!(all(&found), all(&expected), "{array:?} from {from:?}, swapped: {swapped}");
         }
@@ -605,8 +605,8 @@ fn writes<T: Bits, const N: usize>(to_ne: fn(T) -> [u8; N]) {
         let bytes = |data: &[T]| to_bytes(data, to_ne, N, unit, shift, swapped);
         let held: Vec<AtomicU8> = bytes(&before).into_iter().map(AtomicU8::new).collect();
         let (start, layout) = in_bytes(&array, unit, shift);
-        let cells = Cells::Bytes { bytes: &held, swapped };
-        work(&mut Target::Strided { cells, start, layout: Cow::Owned(layout), range });
+        let (cells, layout) = (Cells::Bytes(&held), Cow::Owned(layout));
+        work(&mut Target::Strided { cells, swapped, start, layout, range });
         let found: Vec<u8> = held.into_iter().map(AtomicU8::into_inner).collect();
         assert_eq!(found, bytes(&expected), "{array:?} from {from:?}");
 
@@ -887,7 +887,8 @@ fn blocks_that_do_not_change_are_not_written() {
     let cells: Vec<AtomicU32> = (0..2 * len).map(|i| AtomicU32::new((i as f32 / 2.0).to_bits())).collect();
     let strided = axes(&[(len, 2)]);
     let mut target = Target::Strided {
-        cells: Cells::Elements { cells: &cells, swapped: false },
+        cells: Cells::Elements(&cells),
+        swapped: false,
         start: 0,
         layout: Cow::Owned(layout(&strided)),
         range: 0..len,
@@ -930,7 +931,8 @@ fn run_in_place<T: Ordered<Cell = AtomicU64> + Real>(
 ) -> Vec<u64> {
     let cells: Vec<AtomicU64> = data.iter().flat_map(|x| [bits(*x), 7]).map(AtomicU64::new).collect();
     let mut target = Target::Strided {
-        cells: Cells::Elements { cells: &cells, swapped: false },
+        cells: Cells::Elements(&cells),
+        swapped: false,
         start: 0,
         layout: Cow::Owned(layout(&axes(&[(data.len(), 2)]))),
         range: 0..data.len(),

@@ -157,13 +157,19 @@ impl<'py> Pair<'py> {
             // as this one is.
             let cells =
                 unsafe { slice::from_raw_parts(base.cast::<T::Cell>().cast_const(), (high - low) / size) };
-            (Cells::Elements { cells, swapped }, first / size.cast_signed())
+            (Cells::Elements(cells), first / size.cast_signed())
         } else {
             // SAFETY: as above, byte by byte.
             let bytes = unsafe { slice::from_raw_parts(base.cast::<AtomicU8>().cast_const(), high - low) };
-            (Cells::Bytes { bytes, swapped }, first)
+            (Cells::Bytes(bytes), first)
         };
-        Ok(Target::Strided { cells, start: start + shift, layout: Cow::Owned(layout), range: 0..len })
+        Ok(Target::Strided {
+            cells,
+            swapped,
+            start: start + shift,
+            layout: Cow::Owned(layout),
+            range: 0..len,
+        })
     }
 }
 
