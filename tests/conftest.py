@@ -60,6 +60,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.thread_unsafe(reason=f"sets what belongs to the process: {sorted(used)}"))
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Begins to compile the kernels for tests of GPU arrays on the CPU."""
+    uses_gpu = any("gpu" in getattr(item, "fixturenames", ()) for item in session.items)
+    if uses_gpu and not session.config.option.collectonly:
+        gpu_arrays.build_ahead()
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Prints in one line how many tests were left out."""
     if _left_out:

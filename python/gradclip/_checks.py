@@ -22,8 +22,6 @@ from gradclip._slices import IndexedSlices, array_of
 from gradclip._text import class_text, describe, dtype_text, is_cupy, is_masked, text_of
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from gradclip._types import Array
 
 _LIMIT = "a real number >= 0 (a Python or NumPy int, float or 0-d array)"
@@ -243,9 +241,9 @@ class Checks(Errors):
         if integer_of(value) is None:
             raise self.wrong_type("unit_axis", value, "an int")
 
-    def bound(self, argument: str, value: Any, of: npt.DTypeLike, shape: Sequence[int]) -> Any:
-        """Return a bound of a tensor of this dtype and shape: a number of Python, or an array of the dtype that broadcasts to it."""
-        dtype, is_list = np.dtype(of), _is_list(value)
+    def bound(self, argument: str, value: Any, tensor: Array, shape: Sequence[int]) -> Any:
+        """Return a bound of a tensor of this shape: a Python number, or an array of its dtype that broadcasts to it."""
+        dtype, is_list = np.asarray(tensor).dtype, _is_list(value)
         is_float = dtype.kind in "fV"
         if is_cupy(value):
             only = "None, a number or a NumPy array, for a tensor that is no cupy.ndarray"

@@ -69,7 +69,7 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: Any, o
     for argument, given in (("clip_value_min", clip_value_min), ("clip_value_max", clip_value_max)):
         bound = given
         if not (given is None or _is_lazy(given)):
-            found = checks.bound(argument, given, t.dtype, _shape_of(given))
+            found = checks.bound(argument, given, _empty(t), _shape_of(given))
             bound = _as_lazy(found) if np.ndim(found) else found
         if not _broadcasts(bound, t):
             allowed = f"a shape that broadcasts to that of t, {t.shape}"

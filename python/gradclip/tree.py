@@ -811,7 +811,7 @@ def _check_bounds(bounds: tuple[Any, Any], name: Any) -> None:
         # Where both have other lengths than 1, the check says whether they fit.
         pairs = zip_longest(reversed(shape), reversed(own), fillvalue=1)
         shape = tuple(length if before == 1 else before for before, length in pairs)[::-1]
-        checks.bound(argument, bound, np.float64, shape)
+        checks.bound(argument, bound, np.empty(0), shape)
     low, high = (None if bound is None else 0 for bound in bounds)
     gc.clip_by_value(0.0, low, high, name)
 

@@ -67,8 +67,8 @@ pub fn is_row(len: usize, size: usize) -> bool {
     len > 0 && len.saturating_mul(2 * size) < WAKE_MIN_BYTES
 }
 
-/// Whether [`scale_rows`] writes rows of `len` elements to this output. Rows of a strided output are made in scratch memory, which
-/// has room for a block. If they are columns of the output, a batch must have enough rows to fill cache lines.
+/// Whether [`scale_rows`] writes rows of `len` elements to this output. Rows of an output that is not dense are made in scratch
+/// memory, which has room for a block. If they are columns of the output, a batch must have enough rows to fill cache lines.
 pub fn takes_output<T: Ordered>(output: &Target<'_, T>, len: usize) -> bool {
     matches!(output, Target::Dense(_))
         || len <= BLOCK && (output.fills_lines() || BLOCK / len * size_of::<T>() >= LINE)

@@ -43,7 +43,7 @@ pub(super) fn bound<'py>(
     if let Some(bound) = numbers_bound(object, dtype, shape)? {
         return Ok(bound);
     }
-    let found = call.check("bound", (argument, object, dtype.name(), shape))?;
+    let found = call.check("bound", (argument, object, tensor.object()?, shape))?;
     if let Some(number) = plain_bound(&found, is_float)? {
         return Ok(number);
     }

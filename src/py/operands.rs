@@ -165,6 +165,14 @@ impl<'a, 'py> Inputs<'a, 'py> {
         }
     }
 
+    /// The single tensor as a Python object.
+    pub(super) fn object(&self) -> PyResult<&Bound<'py, PyAny>> {
+        match (&self.tensors, &self.items) {
+            (Tensors::Plain(_), Items::One(object)) => Ok(object),
+            _ => Ok(self.array()?.object()),
+        }
+    }
+
     /// The number of elements of each slice along some axes, if the single tensor is plain and the slices are contiguous rows.
     pub(super) fn row_len(&self, axes: &[usize]) -> Option<usize> {
         match &self.tensors {

@@ -466,12 +466,13 @@ PROTECTED = """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mprotect.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
 
-    def protected(dtype, value):
-        "A writeable array whose pages the kernel will not let anyone write."
-        a = np.frombuffer(mmap.mmap(-1, PAGES), dtype=dtype)
+    def protected(dtype, value, skipped=0):
+        "A writeable array whose pages the kernel will not let anyone write, some bytes after their begin."
+        memory, size = mmap.mmap(-1, PAGES), np.dtype(dtype).itemsize
+        a = np.frombuffer(memory, dtype, PAGES // size - 20, skipped)
         a[:] = value
         a[:3] = 0
-        if libc.mprotect(a.ctypes.data, PAGES, mmap.PROT_READ):
+        if libc.mprotect(a.ctypes.data - skipped, PAGES, mmap.PROT_READ):
             sys.exit("mprotect failed")
         assert a.flags.writeable
         return a
@@ -479,7 +480,7 @@ PROTECTED = """
     for dtype in (np.float16, ml_dtypes.bfloat16, np.float32, np.float64, np.complex64, np.complex128):
         x, z, u = protected(dtype, 0.5), protected(dtype, 0), protected(dtype, 1)
         rows, n = x.reshape(20, -1), protected(dtype, np.nan).reshape(20, -1)
-        w = x.view(x.dtype.newbyteorder("S"))[:3]  # zeros
+        b, odd = protected(x.dtype.newbyteorder("S"), 0.5), protected(dtype, 0.5, 1)
         i, back = protected(np.int64, 7), protected(np.int64, 7)[::-1]
         s, halves = gc.IndexedSlices(x.reshape(20, -1), np.arange(20)), [x[::2], x[1::2]]
         calls = {
@@ -491,7 +492,18 @@ PROTECTED = """
             "clip_by_norm of rows": lambda: gc.clip_by_norm(x.reshape(20, -1), 1e9, axes=1, out=x.reshape(20, -1)),
             "clip_by_norm of columns": lambda: gc.clip_by_norm(x.reshape(20, -1), 1e9, axes=0, out=x.reshape(20, -1)),
             "clip_by_norm of elements": lambda: gc.clip_by_norm(x, 0.5, axes=(), out=x),
-            "clip_by_norm of a swapped view": lambda: gc.clip_by_norm(w, 1e9, out=w),
+            "clip_by_value swapped": lambda: gc.clip_by_value(b, -1, 1, out=b),
+            "clip_by_value unaligned": lambda: gc.clip_by_value(odd, -1, odd + 1, out=odd),
+            "clip_by_norm swapped": lambda: gc.clip_by_norm(b, 1e9, out=b),
+            "clip_by_norm swapped, of rows": lambda: gc.clip_by_norm(
+                b.reshape(20, -1), 1e9, axes=1, out=b.reshape(20, -1)
+            ),
+            "clip_by_norm unaligned, of rows": lambda: gc.clip_by_norm(
+                odd.reshape(-1, 20), 1e9, axes=1, out=odd.reshape(-1, 20)
+            ),
+            "clip_by_norm unaligned, of columns": lambda: gc.clip_by_norm(
+                odd.reshape(20, -1), 1e9, axes=0, out=odd.reshape(20, -1)
+            ),
             "clip_by_norm of every second": lambda: gc.clip_by_norm(x[::2], 1e9, out=x[::2]),
             "clip_by_norm of slices": lambda: gc.clip_by_norm(s, 1e9, out=s),
             "clip_by_average_norm": lambda: gc.clip_by_average_norm(x, 1.0, out=x),

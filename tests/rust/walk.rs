@@ -917,10 +917,24 @@ impl Work<f32> for Nothing {
 }
 
 #[test]
-fn a_dense_target_is_not_touched_either() {
+fn a_contiguous_target_is_not_touched_either() {
     let mut data = vec![1.5; 2 * BLOCK + 1];
     apply_elementwise(widest(), &Nothing, None, &mut Target::Dense(&mut data), 0, None);
     assert!(data.iter().all(|x| *x == 1.5));
+
+    let held: Vec<u8> = (0..4 * data.len()).map(|i| (i % 251) as u8).collect();
+    for swapped in [false, true] {
+        let mut bytes = held.clone();
+        apply_elementwise(
+            widest(),
+            &Nothing,
+            None,
+            &mut Target::Bytes { bytes: &mut bytes, swapped },
+            0,
+            None,
+        );
+        assert_eq!(bytes, held);
+    }
 }
 
 /// Runs `work` in place, on a strided and on a dense target, and returns what they hold.

@@ -14,6 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
+try:
+    import fcntl
+except ImportError:  # on Windows
+    fcntl = None
+
 HERE = Path(__file__).resolve().parent
 SOURCES = HERE.parents[1] / "python" / "gradclip" / "_cuda"
 PARAMS = 480
@@ -48,15 +53,20 @@ def build(source: str, names: list[str], sanitize: bool = False, portable: bool 
     flags = _FLAGS + (_SANITIZERS if sanitize else []) + (["-DSHIM_PORTABLE"] if portable else [])
     key = hashlib.sha256(repr((text, flags, (HERE / "cuda_shim.h").read_text())).encode()).hexdigest()[:32]
     library = _cache() / f"{key}.so"
-    if not library.exists():
-        with tempfile.TemporaryDirectory(dir=_cache()) as folder:
-            code, made = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
-            code.write_text(text)
-            command = [_COMPILER, *flags, f"-I{HERE}", "-o", str(made), str(code)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise RuntimeError(done.stderr[-10000:])
-            made.replace(library)  # at once, for others may build the same
+    with library.with_suffix(".lock").open("w") as lock:
+        if fcntl is not None:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # one process compiles, the others wait for it
+        if not library.exists():
+            with tempfile.TemporaryDirectory(dir=_cache()) as folder:
+                code, made = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
+                code.write_text(text)
+                command = [_COMPILER, *flags, f"-I{HERE}", "-o", str(made), str(code)]
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                if done.returncode:
+                    raise RuntimeError(done.stderr[-10000:])
+                made.replace(
+                    library
+                )  # at once, for this process may be killed, and others may build the same on Windows
     return ctypes.CDLL(str(library))
 
 

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import importlib.util
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -209,6 +210,15 @@ def shim() -> Any:
 
     sanitize = "GRADCLIP_SANITIZE_KERNELS" in os.environ  # .ci/cuda sets it, and what such a process needs besides
     return cuda_shim.ShimDevice(_device.source(), kernel_names.instantiations(), sanitize=sanitize)
+
+
+@functools.cache
+def build_ahead() -> subprocess.Popen[bytes] | None:
+    """Begins to compile the kernels in another process, so that they are ready when the first test needs them."""
+    if not cuda_shim.has_compiler():
+        return None
+    code, paths = "import gpu_arrays; gpu_arrays.shim()", os.pathsep.join(filter(None, sys.path))
+    return subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": paths})
 
 
 def install(kind: str, patch: pytest.MonkeyPatch) -> Gpu:
