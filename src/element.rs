@@ -76,6 +76,15 @@ pub trait Ordered: Element + PartialOrd {
     fn load(cell: &Self::Cell) -> Self;
     /// Writes a cell.
     fn store(self, cell: &Self::Cell);
+    /// Reads a cell, or writes it.
+    #[inline(always)]
+    fn move_to_or_from<const WRITES: bool>(&mut self, cell: &Self::Cell) {
+        if WRITES {
+            self.store(cell);
+        } else {
+            *self = Self::load(cell);
+        }
+    }
     /// The element with its bytes in reverse order.
     fn swapped(self) -> Self;
     /// Reads an element byte by byte.

@@ -24,9 +24,9 @@ use std::mem::MaybeUninit;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use std::mem::transmute;
 use std::ptr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use crate::element::{Element, F16};
+use crate::element::{Element, F16, Ordered};
 
 /// An operation, which is compiled once per instruction set.
 pub trait Op {
@@ -305,6 +305,36 @@ pub fn slice_of_mut<U: Element, T: Element>(data: &mut [T]) -> Option<&mut [U]> 
     let is_same = TypeId::of::<T>() == TypeId::of::<U>();
     // SAFETY: as in `slice_of`; the reference is the only one to the slice.
     if is_same { Some(unsafe { &mut *(ptr::from_mut(data) as *mut [U]) }) } else { None }
+}
+
+/// Reads contiguous cells into `data`, a slice of the same length, or writes them: as many as fit into a word by one atomic access.
+#[expect(unsafe_code, reason = "words are made of several cells, and of several elements")]
+#[inline(always)]
+pub fn move_cells<T: Ordered, const WRITES: bool>(data: &mut [T], cells: &[T::Cell]) {
+    let one_by_one = |data: &mut [T], cells: &[T::Cell]| {
+        for (x, cell) in data.iter_mut().zip(cells) {
+            x.move_to_or_from::<WRITES>(cell);
+        }
+    };
+    // SAFETY: a cell is an atomic integer of the element's size, at most that of a word, so any bits are a value of both types. All
+    // bytes of a word belong to these cells, which nothing else in a call accesses.
+    let (head, words, tail) = unsafe { cells.align_to::<AtomicU64>() };
+    let (first, rest) = data.split_at_mut(head.len());
+    let (whole, last) = rest.split_at_mut(size_of_val(words) / size_of::<T>());
+    one_by_one(first, head);
+    let place = whole.as_mut_ptr().cast::<u64>();
+    for (i, word) in words.iter().enumerate() {
+        // SAFETY: `whole` has the bytes of `words`, which are elements without padding, and any bits are an element.
+        unsafe {
+            let place = place.add(i);
+            if WRITES {
+                word.store(place.read_unaligned(), Ordering::Relaxed);
+            } else {
+                place.write_unaligned(word.load(Ordering::Relaxed));
+            }
+        }
+    }
+    one_by_one(last, tail);
 }
 
 impl Isa {

@@ -84,6 +84,11 @@ impl Layout {
         offset
     }
 
+    /// The number of positions of the inner axis.
+    pub(super) fn inner_len(&self) -> usize {
+        self.axes.last().map_or(1, |inner| inner.len)
+    }
+
     /// Whether runs ascend, and are long enough for an iterator, which checks its bounds once for a run.
     pub(super) fn has_long_runs(&self) -> bool {
         self.axes.last().is_some_and(|inner| inner.len >= MIN_LONG_RUN && inner.stride > 0)

@@ -8,7 +8,7 @@ use super::block::{blocks_of, with_scratch};
 use super::layout::Layout;
 use super::memory::read_bytes;
 use crate::element::Ordered;
-use crate::isa::LINE;
+use crate::isa::{LINE, move_cells};
 use crate::kernel::sum::BLOCK;
 
 /// The memory that a strided target writes.
@@ -26,6 +26,9 @@ impl<T: Ordered> Clone for Cells<'_, T> {
     }
 }
 impl<T: Ordered> Copy for Cells<'_, T> {}
+
+/// Bytes of the shortest contiguous runs that are read and written word by word. It takes longer to begin than element by element.
+const MIN_WORDS_BYTES: usize = 256;
 
 /// Elements to write, by position.
 pub enum Target<'a, T: Ordered> {
@@ -173,18 +176,28 @@ impl<T: Ordered> Cells<'_, T> {
         range: Range<usize>,
         mut data: &mut [T],
     ) {
-        let (Self::Elements(cells), true) = (self, layout.has_long_runs() && layout.step() != 1) else {
-            return self.transfer_one_by_one::<WRITES>(start, layout, range, data);
-        };
-        layout.runs(range, |offset, stride, count| {
-            let run = data.split_off_mut(..count).unwrap_or_default();
-            let cells = cells[(start + offset).cast_unsigned()..].iter().step_by(stride.cast_unsigned());
-            run.iter_mut().zip(cells).for_each(|(x, cell)| move_element::<_, WRITES>(x, cell));
-        });
+        let step = layout.step();
+        match self {
+            Self::Elements(cells) if step == 1 && layout.inner_len() * size_of::<T>() >= MIN_WORDS_BYTES => {
+                layout.runs(range, |offset, _, count| {
+                    let cells = &cells[(start + offset).cast_unsigned()..][..count];
+                    move_cells::<T, WRITES>(data.split_off_mut(..count).unwrap_or_default(), cells);
+                });
+            }
+            Self::Elements(cells) if step != 1 && layout.has_long_runs() => {
+                layout.runs(range, |offset, stride, count| {
+                    let run = data.split_off_mut(..count).unwrap_or_default();
+                    let cells =
+                        cells[(start + offset).cast_unsigned()..].iter().step_by(stride.cast_unsigned());
+                    run.iter_mut().zip(cells).for_each(|(x, cell)| x.move_to_or_from::<WRITES>(cell));
+                });
+            }
+            _ => self.transfer_one_by_one::<WRITES>(start, layout, range, data),
+        }
     }
 
-    /// Reads or writes short and contiguous runs, descending ones and bytes. This is a function of its own, because the compiler makes
-    /// slower code of both kinds of runs in one function.
+    /// Reads or writes short runs, descending ones and bytes. This is a function of its own, because the compiler makes slower code of
+    /// both kinds of runs in one function.
     #[inline(never)]
     fn transfer_one_by_one<const WRITES: bool>(
         self,
@@ -198,12 +211,12 @@ impl<T: Ordered> Cells<'_, T> {
             Self::Elements(cells) if layout.step() == 1 => layout.runs(range, |offset, _, count| {
                 let cells = &cells[(start + offset).cast_unsigned()..][..count];
                 let run = data.split_off_mut(..count).unwrap_or_default();
-                run.iter_mut().zip(cells).for_each(|(x, cell)| move_element::<_, WRITES>(x, cell));
+                run.iter_mut().zip(cells).for_each(|(x, cell)| x.move_to_or_from::<WRITES>(cell));
             }),
             Self::Elements(cells) => layout.runs(range, |offset, stride, count| {
                 let mut at = start + offset;
                 for x in data.split_off_mut(..count).unwrap_or_default() {
-                    move_element::<_, WRITES>(x, &cells[at.cast_unsigned()]);
+                    x.move_to_or_from::<WRITES>(&cells[at.cast_unsigned()]);
                     at += stride;
                 }
             }),
@@ -220,15 +233,5 @@ impl<T: Ordered> Cells<'_, T> {
                 }
             }),
         }
-    }
-}
-
-/// Reads a cell into `x`, or writes it.
-#[inline(always)]
-fn move_element<T: Ordered, const WRITES: bool>(x: &mut T, cell: &T::Cell) {
-    if WRITES {
-        x.store(cell);
-    } else {
-        *x = T::load(cell);
     }
 }

@@ -917,6 +917,28 @@ impl Work<f32> for Nothing {
 }
 
 #[test]
+fn long_runs_are_moved_word_by_word() {
+    let layout = layout(&axes(&[(3, 311), (300, 1)]));
+    for start in 0..9 {
+        let cells: Vec<AtomicU8> = (0..1000).map(|i| AtomicU8::new(i as u8)).collect();
+        let mut target = Target::Strided {
+            cells: Cells::Elements(&cells),
+            swapped: false,
+            start,
+            layout: Cow::Borrowed(&layout),
+            range: 0..900,
+        };
+        apply_elementwise(widest(), &Uniform(Clip { lo: 50u8, hi: 100 }), None, &mut target, 0, None);
+        for (i, cell) in cells.iter().enumerate() {
+            let (x, at) = (i as u8, i as isize - start);
+            let is_inside = (0..933).contains(&at) && at % 311 < 300;
+            let expected = if is_inside { x.clamp(50, 100) } else { x };
+            assert_eq!(cell.load(Relaxed), expected, "{i}, from {start}");
+        }
+    }
+}
+
+#[test]
 fn a_contiguous_target_is_not_touched_either() {
     let mut data = vec![1.5; 2 * BLOCK + 1];
     apply_elementwise(widest(), &Nothing, None, &mut Target::Dense(&mut data), 0, None);
