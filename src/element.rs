@@ -78,7 +78,7 @@ pub trait Ordered: Element + PartialOrd {
     fn store(self, cell: &Self::Cell);
     /// Reads a cell, or writes it.
     #[inline(always)]
-    fn move_to_or_from<const WRITES: bool>(&mut self, cell: &Self::Cell) {
+    fn transfer<const WRITES: bool>(&mut self, cell: &Self::Cell) {
         if WRITES {
             self.store(cell);
         } else {

@@ -307,17 +307,18 @@ pub fn slice_of_mut<U: Element, T: Element>(data: &mut [T]) -> Option<&mut [U]> 
     if is_same { Some(unsafe { &mut *(ptr::from_mut(data) as *mut [U]) }) } else { None }
 }
 
-/// Reads contiguous cells into `data`, a slice of the same length, or writes them: as many as fit into a word by one atomic access.
+/// Reads contiguous cells into `data`, or writes them from it; both have one length. One atomic access moves all cells of a word.
 #[expect(unsafe_code, reason = "words are made of several cells, and of several elements")]
 #[inline(always)]
-pub fn move_cells<T: Ordered, const WRITES: bool>(data: &mut [T], cells: &[T::Cell]) {
+pub fn transfer_words<T: Ordered, const WRITES: bool>(data: &mut [T], cells: &[T::Cell]) {
     let one_by_one = |data: &mut [T], cells: &[T::Cell]| {
         for (x, cell) in data.iter_mut().zip(cells) {
-            x.move_to_or_from::<WRITES>(cell);
+            x.transfer::<WRITES>(cell);
         }
     };
-    // SAFETY: a cell is an atomic integer of the element's size, at most that of a word, so any bits are a value of both types. All
-    // bytes of a word belong to these cells, which nothing else in a call accesses.
+    // SAFETY: a cell is an atomic integer of the element's size, at most that of a word, so any bits are a value of both types. A
+    // word consists of cells of this slice. No other thread of the call accesses them, by words or alone: `overlap::keep_apart` has
+    // refused outputs that share a byte, and the parts of one output have different positions.
     let (head, words, tail) = unsafe { cells.align_to::<AtomicU64>() };
     let (first, rest) = data.split_at_mut(head.len());
     let (whole, last) = rest.split_at_mut(size_of_val(words) / size_of::<T>());

@@ -1,4 +1,4 @@
-//! Differences of arrays, whose norms are taken and which no array holds, and steps: `base + (t - base) * factor`.
+//! Differences of two arrays, computed a block at a time for their norm, and steps by them: `base + (t - base) * factor`.
 
 use std::ops::Range;
 

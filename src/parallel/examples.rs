@@ -157,8 +157,8 @@ fn add_group<T: Real, F: Term<T>, const N: usize>(
     });
 }
 
-/// Writes the sum of examples, divided by a number. It has the positions of an example. There is a norm for each example. An example
-/// that the limit erases adds nothing.
+/// Writes the sum of examples, each clipped to the limit by its norm, divided by `divisor`. The sum has the positions of an example.
+/// An example that the limit erases adds nothing.
 pub fn sum_examples<T: Real>(
     isa: Isa,
     examples: &Slices<'_, T>,

@@ -58,11 +58,11 @@ impl Layout {
 
     /// Whether the positions follow each other in memory.
     pub fn is_dense(&self) -> bool {
-        self.has_elements_of(1)
+        self.is_contiguous(1)
     }
 
-    /// Whether the positions follow each other in memory if an element has this size, in the units of the memory.
-    pub fn has_elements_of(&self, size: isize) -> bool {
+    /// Whether elements of this size, in the units of the memory, follow each other.
+    pub fn is_contiguous(&self, size: isize) -> bool {
         match self.axes[..] {
             [] => true,
             [Axis { stride, .. }] => stride == size,

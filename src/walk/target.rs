@@ -8,7 +8,7 @@ use super::block::{blocks_of, with_scratch};
 use super::layout::Layout;
 use super::memory::read_bytes;
 use crate::element::Ordered;
-use crate::isa::{LINE, move_cells};
+use crate::isa::{LINE, transfer_words};
 use crate::kernel::sum::BLOCK;
 
 /// The memory that a strided target writes.
@@ -181,7 +181,7 @@ impl<T: Ordered> Cells<'_, T> {
             Self::Elements(cells) if step == 1 && layout.inner_len() * size_of::<T>() >= MIN_WORDS_BYTES => {
                 layout.runs(range, |offset, _, count| {
                     let cells = &cells[(start + offset).cast_unsigned()..][..count];
-                    move_cells::<T, WRITES>(data.split_off_mut(..count).unwrap_or_default(), cells);
+                    transfer_words::<T, WRITES>(data.split_off_mut(..count).unwrap_or_default(), cells);
                 });
             }
             Self::Elements(cells) if step != 1 && layout.has_long_runs() => {
@@ -189,7 +189,7 @@ impl<T: Ordered> Cells<'_, T> {
                     let run = data.split_off_mut(..count).unwrap_or_default();
                     let cells =
                         cells[(start + offset).cast_unsigned()..].iter().step_by(stride.cast_unsigned());
-                    run.iter_mut().zip(cells).for_each(|(x, cell)| x.move_to_or_from::<WRITES>(cell));
+                    run.iter_mut().zip(cells).for_each(|(x, cell)| x.transfer::<WRITES>(cell));
                 });
             }
             _ => self.transfer_one_by_one::<WRITES>(start, layout, range, data),
@@ -211,12 +211,12 @@ impl<T: Ordered> Cells<'_, T> {
             Self::Elements(cells) if layout.step() == 1 => layout.runs(range, |offset, _, count| {
                 let cells = &cells[(start + offset).cast_unsigned()..][..count];
                 let run = data.split_off_mut(..count).unwrap_or_default();
-                run.iter_mut().zip(cells).for_each(|(x, cell)| x.move_to_or_from::<WRITES>(cell));
+                run.iter_mut().zip(cells).for_each(|(x, cell)| x.transfer::<WRITES>(cell));
             }),
             Self::Elements(cells) => layout.runs(range, |offset, stride, count| {
                 let mut at = start + offset;
                 for x in data.split_off_mut(..count).unwrap_or_default() {
-                    x.move_to_or_from::<WRITES>(&cells[at.cast_unsigned()]);
+                    x.transfer::<WRITES>(&cells[at.cast_unsigned()]);
                     at += stride;
                 }
             }),

@@ -137,7 +137,7 @@ impl<'py> Pair<'py> {
         let (low, high) = output.place().extent();
         let first = (output.data.addr() - low).cast_signed();
         let base = output.data.wrapping_offset(-first);
-        if layout.has_elements_of(size.cast_signed() / unit) && !self.interleaved {
+        if layout.is_contiguous(size.cast_signed() / unit) && !self.interleaved {
             let from = output.data.wrapping_offset(shift * unit);
             if aligned && !swapped {
                 // SAFETY: the layout covers the array's `len` elements one after the other from `from` on,
