@@ -1,13 +1,13 @@
 """Hypothesis profiles, and the two knobs whose setting must never change a result."""
 
 import importlib.util
-import os
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+import extent
 import gpu_arrays
 import gradclip as gc
 import numpy as np
@@ -17,9 +17,10 @@ from hypothesis import settings
 from oracle import bits
 
 # The same examples in each run, so that results are repeatable. The thorough profile draws others each time.
-settings.register_profile("fast", max_examples=15, deadline=None, derandomize=True, database=None)
+for name in ("fast", "whole"):
+    settings.register_profile(name, max_examples=15, deadline=None, derandomize=True, database=None)
 settings.register_profile("thorough", max_examples=500, deadline=None, database=None, print_blob=True)
-settings.load_profile(os.environ.get("GRADCLIP_TEST_PROFILE", "fast"))
+settings.load_profile(extent.PROFILE)
 
 
 # Fixtures that set a state of the process: their tests must not run in several threads at once, as the plugin
@@ -39,21 +40,30 @@ _NEEDS = {
     "flwr": importlib.util.find_spec("flwr") is not None,
 }
 _left_out: Counter[str] = Counter()
+#: What stands in its place for the cases that the sample leaves out.
+_SAMPLE = "sample"
 
 
+@pytest.hookimpl(trylast=True)  # after `-k`, which may choose a single case
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what this machine cannot run, and marks what must not run beside other tests of the process.
+    """Leaves out what this machine cannot run, and most cases of long families; marks what must not run beside others.
 
     (A setting of pytest-run-parallel's own would be an error where it is not installed.)
     """
     missing = [need for need, is_here in _NEEDS.items() if not is_here]
-    chosen: dict[bool, list[pytest.Item]] = {True: [], False: []}
+    left_out: dict[pytest.Item, str] = {}
+    families: defaultdict[str, list[str]] = defaultdict(list)
     for item in items:
         needed = next((need for need in missing if item.get_closest_marker(need)), None)
-        _left_out.update([needed] if needed else [])
-        chosen[needed is None].append(item)
-    config.hook.pytest_deselected(items=chosen[False])
-    items[:] = chosen[True]
+        if needed is not None:
+            left_out[item] = needed
+        elif item.get_closest_marker("sampled") and not extent.IS_WHOLE:
+            families[item.nodeid.partition("[")[0]].append(item.nodeid)
+    sampled = {name for names in families.values() for name in extent.not_in_sample(names)}
+    left_out |= {item: _SAMPLE for item in items if item.nodeid in sampled}
+    _left_out.update(left_out.values())
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
     for item in items:
         used = _OF_THE_PROCESS & set(getattr(item, "fixturenames", ()))
         if used:
@@ -68,9 +78,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Prints in one line how many tests were left out."""
-    if _left_out:
-        counts = ", ".join(f"{count} tests need {need}" for need, count in sorted(_left_out.items()))
+    """Prints how many tests were left out, and why."""
+    if left_out := _left_out[_SAMPLE]:
+        terminalreporter.write_line(f"not in the sample: {left_out} cases; GRADCLIP_TEST_PROFILE=whole runs them")
+    counts = ", ".join(f"{count} tests need {need}" for need, count in sorted(_left_out.items()) if need != _SAMPLE)
+    if counts:
         terminalreporter.write_line(f"not collected, because this machine lacks it: {counts}")
 
 

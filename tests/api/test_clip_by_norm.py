@@ -23,6 +23,7 @@ def norms_of(x, axes):
     return norms_in_use(x, exact_norms(x, 2, axes), axes)
 
 
+@pytest.mark.sampled
 @dtypes
 @pytest.mark.parametrize("axes", AXES)
 def test_every_slice_along_the_axes_is_limited(dtype, axes):
@@ -78,6 +79,7 @@ def test_the_magnitude_of_a_complex_number_is_its_modulus(dtype):
     assert gc.norm(x[:1]) == 5.0
 
 
+@pytest.mark.sampled
 @dtypes
 @pytest.mark.parametrize("n", [1, 2, 3, 15, 16, 17, 33, 127, 128, 129, 2049])
 def test_vectors_of_every_length(dtype, n):
@@ -87,6 +89,7 @@ def test_vectors_of_every_length(dtype, n):
         assert_within_ulp(gc.clip_by_norm(x, limit), exact_clip(x, limit, norms), allowed_ulps(dtype))
 
 
+@pytest.mark.sampled
 @dtypes
 @pytest.mark.parametrize("shape", [(1, 9), (9, 1), (3, 130), (130, 3), (35, 37), (2, 1, 40), (40, 1, 2)])
 def test_tables_of_every_shape(dtype, shape):
@@ -95,6 +98,7 @@ def test_tables_of_every_shape(dtype, shape):
         assert_within_ulp(gc.clip_by_norm(x, 0.5, axes), exact_clip(x, 0.5, norms_of(x, axes)), allowed_ulps(dtype))
 
 
+@pytest.mark.sampled
 @dtypes
 @looped("shape", [(300, 1001), (3, 40_001), (40_001, 3), (7, 1000, 11)])
 def test_long_slices_are_scaled_each_by_its_own_factor(dtype, shape):

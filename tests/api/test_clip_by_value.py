@@ -148,6 +148,7 @@ def test_int64_beyond_2_to_the_53_is_exact():
     assert gc.clip_by_value(u, 2**63 + 1, 2**64 - 2).tolist() == [2**64 - 2, 2**63 + 1, 2**63 + 1]
 
 
+@pytest.mark.sampled
 @floats
 @pytest.mark.parametrize("n", LENGTHS)
 def test_floats_of_every_length(dtype, n):

@@ -142,6 +142,7 @@ def test_any_layout_of_both(dtype):
     check([columns], [base], 0.5, results, norm)
 
 
+@pytest.mark.sampled
 @dtypes
 @given(data=st.data())
 def test_any_pair_and_any_limit(dtype, data):

@@ -72,6 +72,7 @@ def check_norms(t_list, norms):
 # ---- results
 
 
+@pytest.mark.sampled
 @dtypes
 @looped("count", [1, 2, 3, 4, 5, 7, 8, 9, 33])
 def test_sums_means_and_examples_have_the_promised_bits(dtype, count):
@@ -133,6 +134,7 @@ def test_any_layout(dtype):
     check([rows], 2.0, results, norms, "sum")
 
 
+@pytest.mark.sampled
 @dtypes
 @given(data=st.data())
 def test_any_tensor_and_any_limit(dtype, data):
@@ -641,6 +643,7 @@ def test_something_else_in_place_of_the_list_is_a_type_error():
 # ---- threads and instruction sets
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", [np.float32, BF16, np.float64, np.complex64])
 @looped("shape", [(3, 700_000), (40, 50_000), (30_000, 60), (500, 40, 100)])
 def test_the_same_bits_everywhere(dtype, shape, everywhere):

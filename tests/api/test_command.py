@@ -71,6 +71,7 @@ def kind(request):
     return request.param
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("order", [2, 1, 3.5, math.inf])
 @pytest.mark.parametrize("block", [64, 1 << 20])
 def test_norms_are_those_of_the_arrays(kind, order, block, tmp_path, capsys, monkeypatch):

@@ -45,6 +45,7 @@ def chunks_of(array):
     return array.map_blocks(note, dtype=array.dtype, meta=np.empty((0,) * array.ndim, array.dtype)), seen
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", [*DTYPES, "i4", "?"])
 @pytest.mark.parametrize("chunks", CHUNKS)
 def test_global_norm(dtype, chunks):
@@ -64,6 +65,7 @@ def test_orders_and_the_whole_range(ord, scale):
     oracle.assert_norm(float(norm.compute()), oracle.exact_norm(array, ord), ord)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("keepdims", [None, True])
 @pytest.mark.parametrize(
     ("ord", "axis"), [(2, None), ("euclidean", 0), (1, 1), (3, -1), (np.inf, 0), ("fro", (0, 1)), ("euclidean", (1, 0))]
@@ -78,6 +80,7 @@ def test_norm(dtype, ord, axis, keepdims):
     np.testing.assert_allclose(found, expected, rtol=16 * oracle.eps(expected.dtype))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("axes", [None, 0, 1, (0, 1), ()])
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ def grads(dtype, shapes=SHAPES):
     return [cast(np.asarray(rng.standard_normal(s)), dtype) for s in shapes]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", NORMED)
 @pytest.mark.parametrize("p", ORDS)
 def test_the_global_norm_is_that_of_all_entries_together(dtype, p):
@@ -41,6 +42,7 @@ def test_the_global_norm_is_that_of_all_entries_together(dtype, p):
     assert_norm(norm, exact_global_norm(t_list, p), p)
 
 
+@pytest.mark.sampled
 @dtypes
 @pytest.mark.parametrize("p", ORDS)
 def test_every_tensor_is_scaled_by_the_one_factor(dtype, p):
@@ -175,6 +177,7 @@ def test_the_default_ord_is_2_and_euclidean_is_not_needed():
     assert gc.clip_by_global_norm(t_list=t_list, clip_norm=1.0, use_norm=None, name="grads", ord=math.inf)[1] == 4.0
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", NORMED)
 def test_many_tiny_tensors_of_every_dtype(dtype):
     """More tensors than one partial sum holds, none of which fills a vector register."""

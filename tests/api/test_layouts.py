@@ -41,6 +41,7 @@ def agree(actual, expected, name=None):
     return actual.dtype == expected.dtype and np.allclose(*parts, rtol=rtol, atol=0)
 
 
+@pytest.mark.sampled
 @arrays
 @dtypes
 @pytest.mark.parametrize("layout", layouts.ALL)
@@ -70,6 +71,7 @@ def test_gaps_between_the_elements_do_not_change_a_bit(layout, shape, dtype):
     check_same_bits(layout, cast(ARRAYS[shape], dtype))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("layout", layouts.SAME_BITS + layouts.SAME_ORDER)
 @dtypes
 def test_a_long_array_keeps_its_bits_too(layout, dtype):
@@ -374,6 +376,7 @@ def test_objects_with_an_array_method_are_tensors():
     assert x.tolist() == [3.0, 4.0]
 
 
+@pytest.mark.sampled
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of memory is read in Linux's units")
 @pytest.mark.parametrize("dtype", ["float16", "complex128"])
 @pytest.mark.parametrize("view", ["[:, ::2]", "[::-1, 1::2]", "[:, ::2].view(swapped)", ".T[::2]"])
@@ -448,6 +451,7 @@ TURNED = {
 PITCHES = (64, 100, 4096)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, BF16, np.complex64])
 @looped("pitch", PITCHES)
 @looped("turn", TURNED)

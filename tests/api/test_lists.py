@@ -115,6 +115,7 @@ def test_many_columns_on_all_threads():
     check(lambda: list(matrix(300, 9000, np.float32).T))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("count", [1, 2, 3, 8])
 @pytest.mark.parametrize("order", [1, 2, np.inf])
 def test_long_lists_are_shared_where_they_may_be_cut_anywhere(order, count, threads):
@@ -198,6 +199,7 @@ def test_read_only_columns_are_refused_as_outputs():
         gc.clip_by_global_norm(columns, 1e-3, out=columns)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("count", [0, 1, 2, 40])
 @pytest.mark.parametrize("kind", [list, tuple])
 def test_the_result_is_a_new_list_like_any_other(count, kind):

@@ -33,6 +33,7 @@ def bad_slices(x, axes):
     return bad if axes == () else np.broadcast_to(bad.any(axis=axes, keepdims=True), x.shape)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("axes", [None, 0, 1, ()])
 @pytest.mark.parametrize("layout", LAYOUTS)

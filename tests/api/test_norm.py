@@ -47,6 +47,7 @@ def power(p):
     return 2 if p == "euclidean" else p
 
 
+@pytest.mark.sampled
 @all_dtypes
 @pytest.mark.parametrize("p", VECTOR_ORDS)
 @looped("axis", [[0], (1,), -1, (2, 0, 1), None])
@@ -68,6 +69,7 @@ def test_vector_norms_along_axes(dtype, p, axis):
         assert not np.shares_memory(dropped, x)
 
 
+@pytest.mark.sampled
 @all_dtypes
 @looped("shape", [(2, 20_001), (20_001, 2), (5, 700, 7)])
 def test_long_slices_along_axes(dtype, shape):
@@ -120,6 +122,7 @@ def test_a_norm_that_is_one_number_is_a_python_float_however_axis_was_written(dt
     assert gc.norm(x, keepdims=True).shape == (1, 1, 1)
 
 
+@pytest.mark.sampled
 @matrix_dtypes
 @looped("axis", [*itertools.permutations(range(3), 2), (-1, 0), [-2, -1]])
 @pytest.mark.parametrize("p", MATRIX_ORDS)
@@ -143,6 +146,7 @@ def test_matrix_norms_with_the_axis_order_of_numpy(dtype, axis, p):
             assert dropped[k] == pytest.approx(np.linalg.norm(wide, p), rel=1e-6)
 
 
+@pytest.mark.sampled
 @matrix_dtypes
 @pytest.mark.parametrize("p", MATRIX_ORDS)
 def test_the_norm_of_one_matrix_is_a_python_float_in_float64_precision(dtype, p):
@@ -157,6 +161,7 @@ def test_the_norm_of_one_matrix_is_a_python_float_in_float64_precision(dtype, p)
             assert_norm(kept[0, 0], exact_matrix_norm(m if axis[0] in {0, -2} else m.T, p))
 
 
+@pytest.mark.sampled
 @matrix_dtypes
 @pytest.mark.parametrize("p", MATRIX_ORDS)
 def test_matrix_norms_in_batches_of_any_shape(dtype, p):
@@ -264,6 +269,7 @@ def test_zero_dimensions(dtype):
 # ---- normalize
 
 
+@pytest.mark.sampled
 @dtypes
 @pytest.mark.parametrize("p", VECTOR_ORDS)
 @looped("axis", [0, 1, -1, (1,), (0, 1, 2), None])
@@ -301,6 +307,7 @@ def test_many_columns_are_normalized(dtype, shape, axis):
     assert same_bits(gc.normalize(room[:-1], axis=axis, out=room[1:])[0], result)
 
 
+@pytest.mark.sampled
 @dtypes
 @pytest.mark.parametrize("p", MATRIX_ORDS)
 def test_normalize_by_matrix_norms(dtype, p):

@@ -52,6 +52,7 @@ def test_whole_numbers_are_added_exactly(dtype, lists):
     assert sum(states, gc.NormState.of([])).norm() == math.sqrt(squares)
 
 
+@pytest.mark.sampled
 @pytest.mark.usefixtures("isa")
 @pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize("highest", [-1000, -401, -400, -360, 0, 499, 500, 509, 510, 511, 1023])

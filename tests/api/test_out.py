@@ -50,6 +50,7 @@ def test_out_may_have_any_layout_and_byte_order(name, dtype, layout):
     assert same_bits(np.asarray(out), WITH_OUT[name](x))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", SCALED)
 @looped("axes", [None, 0, 1, 2, (0, 1), (1, 2), (0, 2), ()])
 def test_the_layout_of_out_does_not_change_a_bit(dtype, axes):
@@ -180,6 +181,7 @@ def test_out_of_none_is_no_out(dtype):
 # ---- overlaps
 
 
+@pytest.mark.sampled
 @singles_and_dtypes
 @looped("source", WINDOWS)
 def test_an_overlap_gives_what_disjoint_memory_would_give(name, dtype, source):
@@ -204,6 +206,7 @@ def test_two_dimensional_overlaps_of_any_offset_and_stride(name, source, target,
     assert same_bits(out, expected)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", SCALED)
 @pytest.mark.parametrize("shift", [1, -1, 17, -4096])
 def test_a_long_overlap_with_many_threads(dtype, shift, threads):

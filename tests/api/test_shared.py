@@ -71,6 +71,7 @@ def hexes(values):
 
 
 class TestGlobalNorm:
+    @pytest.mark.sampled
     @pytest.mark.parametrize("ord", ORDS)
     @pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
     def test_every_rank_has_the_norm_of_all(self, count, ord):
@@ -111,6 +112,7 @@ class TestGlobalNorm:
         norms = on_each(lists, lambda own, comm: gc.global_norm(own, integers="keep", comm=comm))
         assert norms == [5.0, 5.0]
 
+    @pytest.mark.sampled
     @pytest.mark.parametrize("ord", [1, 2, 3, np.inf])
     @pytest.mark.parametrize("kind", layouts.LISTS)
     def test_views_count_as_often_as_they_are_given(self, kind, ord):
@@ -307,6 +309,7 @@ class TestClip:
             with pytest.raises(ValueError, match=r"use_norm: found None and 3\.0 on rank 0 and rank 1"):
                 ranks.raise_again(error)
 
+    @pytest.mark.sampled
     @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "c8", "c16"])
     @pytest.mark.parametrize("axes", [None, 0, (0, 1), (2, 0), (0, -1, 1)])
     @looped("options", [{}, {"strict": True}, {"nonfinite": "zero"}, {"nonfinite": "keep"}])
@@ -826,6 +829,7 @@ class TestReproducible:
         tensor = np.abs(values).astype(dtype) if np.dtype(dtype).kind == "u" else values.astype(dtype)
         return tensor, TestReproducible().oracle([tensor], ord)
 
+    @pytest.mark.sampled
     @pytest.mark.parametrize("ord", [1, 2, np.inf])
     @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", bfloat16, "i2", "i8", "u8"])
     @pytest.mark.usefixtures("isa")
@@ -856,6 +860,7 @@ class TestReproducible:
         states = [gc.NormState.of([part], p, reproducible=True) for part in (tensor[:cut], tensor[cut:])]
         assert (states[1] + states[0]).norm() == self.oracle([tensor], p)
 
+    @pytest.mark.sampled
     @pytest.mark.parametrize("ord", [1, 2])
     @pytest.mark.parametrize("dtype", ["f2", bfloat16, "f4"])
     @pytest.mark.usefixtures("isa")

@@ -83,6 +83,7 @@ def limits_near(draw, norm):
 # ---- any tensor, any limit
 
 
+@pytest.mark.sampled
 @dtypes
 @given(data=st.data())
 def test_no_slice_is_above_the_limit(dtype, data):
@@ -116,6 +117,7 @@ def test_no_list_is_above_the_limit(data):
         assert all(same_bits(a, b) for a, b in zip(given_norm, results, strict=True) if b is not None)
 
 
+@pytest.mark.sampled
 @dtypes
 @given(data=st.data())
 def test_no_list_of_views_is_above_the_limit(dtype, data):
@@ -147,6 +149,7 @@ def middle(x, axes):
     return float(np.sort(squares.ravel())[squares.size // 2])
 
 
+@pytest.mark.sampled
 @dtypes
 @looped("width", [1, 2, 3, 4, 7, 8, 9, 16, 17, 31, 33, 64, 130, 300])
 def test_rows_and_columns_of_every_width(dtype, width):
@@ -456,6 +459,7 @@ FORMS = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", [np.float16, BF16, np.float32, np.float64, np.complex64])
 def test_large_arrays_are_bounded_and_have_the_same_bits_everywhere(dtype, form, everywhere):

@@ -104,6 +104,7 @@ def no_minus_zero(right):
     return wrong
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("function", "spoil"),
     [

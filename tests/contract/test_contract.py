@@ -176,6 +176,7 @@ def check_slices(data: Any, call: Call, t: np.ndarray, result: np.ndarray) -> No
 # ---- clip_by_norm and clip_by_average_norm
 
 
+@pytest.mark.sampled
 @scaled
 @given(data=st.data())
 def test_clip_by_norm(dtype: Any, data: Any) -> None:
@@ -198,6 +199,7 @@ def test_clip_by_norm(dtype: Any, data: Any) -> None:
     check_slices(data, call, t, result)
 
 
+@pytest.mark.sampled
 @scaled
 @given(data=st.data())
 def test_clip_by_average_norm(dtype: Any, data: Any) -> None:
@@ -244,6 +246,7 @@ def arrays(t_list: list[Any]) -> list[Any]:
 GLOBAL_ORDS = st.sampled_from([2, 2, 2, 1, math.inf, 0.5, 1.5, 3, 4, 3.7, 100, 1e-3])
 
 
+@pytest.mark.sampled
 @scaled
 @given(data=st.data())
 def test_clip_by_global_norm(dtype: Any, data: Any) -> None:
@@ -325,6 +328,7 @@ def check_out_list(data: Any, t_list: list[Any], clipped: list[Any], call: Calla
             assert same_bits(*same)
 
 
+@pytest.mark.sampled
 @scaled
 @given(data=st.data())
 def test_a_list_clipped_in_place(dtype: Any, data: Any) -> None:
@@ -342,6 +346,7 @@ def test_a_list_clipped_in_place(dtype: Any, data: Any) -> None:
         assert same_bits(plain(t), right)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", NORMED)
 @given(data=st.data())
 def test_global_norm(dtype: Any, data: Any) -> None:
@@ -370,6 +375,7 @@ def power(p: Any) -> float:
     return 2 if isinstance(p, str) else p if isinstance(p, int) else float(p)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", NORMED)
 @given(data=st.data())
 def test_norm(dtype: Any, data: Any) -> None:
@@ -480,6 +486,7 @@ def bounds(draw: Any, t: np.ndarray) -> Any:
     return draw(st.sampled_from(choice))(array)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ORDERED)
 @given(data=st.data())
 def test_clip_by_value(dtype: Any, data: Any) -> None:
@@ -508,6 +515,7 @@ def test_clip_by_value(dtype: Any, data: Any) -> None:
 # ---- IndexedSlices
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", NORMED)
 @given(data=st.data())
 def test_coalesce_and_to_dense(dtype: Any, data: Any) -> None:

@@ -565,6 +565,7 @@ def long_array(data, dtype, n=MILLION):
     return x, lambda p: oracle.norm_of_magnitudes(terms, p)
 
 
+@pytest.mark.sampled
 @looped("p", POWERS)
 @pytest.mark.parametrize("data", LONG)
 @dtypes
@@ -599,6 +600,7 @@ def test_norms_of_any_length_are_right(n, p):
     assert relative_error(gc.norm(x, p), exact_norm(x, p)) < 1e-14 / min(p, 1)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", [*SCALED, *INTEGERS, np.bool_])
 @pytest.mark.parametrize("p", [0.5, 1, 1.5, 2, 2.5, 3, 4, 5, 8, 0.1, 1e-3, 100, 1e300, math.inf])
 def test_every_order_for_every_dtype(dtype, p):
@@ -690,6 +692,7 @@ def test_norms_of_bools_count(n):
 # ---- one rounding
 
 
+@pytest.mark.sampled
 @dtypes
 @pytest.mark.parametrize("n", [1, 3, 17, 500])
 def test_scaled_values_are_rounded_once(dtype, n):

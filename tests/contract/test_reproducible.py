@@ -109,6 +109,7 @@ def test_there_is_a_level_to_test():
     assert all(type(level) is str for level in levels)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("isa", _core.isa_levels()[1:] or [BASE], indirect=True)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @norm_dtypes
@@ -118,6 +119,7 @@ def test_instruction_sets_agree_to_the_bit_at_every_length(isa, dtype, layout, t
         check(isa, layout, dtype, n, EVERY, threads, [1])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("count", THREADS)
 @dtypes
 def test_thread_counts_agree_to_the_bit_at_medium_lengths(isa, dtype, count, threads):
@@ -126,6 +128,7 @@ def test_thread_counts_agree_to_the_bit_at_medium_lengths(isa, dtype, count, thr
             check(isa, layout, dtype, n, WHOLE, threads, [count])
 
 
+@pytest.mark.sampled
 @norm_dtypes
 def test_thread_counts_agree_to_the_bit_where_work_is_shared(isa, dtype, threads):
     """Below and above the size at which threads share the work."""
@@ -133,6 +136,7 @@ def test_thread_counts_agree_to_the_bit_where_work_is_shared(isa, dtype, threads
         check(isa, "vector", dtype, shared(dtype, share), WHOLE, threads, [count])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", [*FLOATS, np.complex64, np.int8, np.uint64])
 def test_every_thread_count_from_1_to_16_gives_the_same_bits(dtype, threads):
     names = {name.split()[0]: name for name in reversed(WHOLE)}  # each function once
@@ -141,12 +145,14 @@ def test_every_thread_count_from_1_to_16_gives_the_same_bits(dtype, threads):
         check(None, "rows", dtype, shared(dtype, 0.8), ["clip_by_norm of rows"], threads, range(1, 17))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", WHOLE)
 def test_thread_counts_agree_to_the_bit_on_millions_of_elements(isa, dtype, name, threads):
     check(isa, "vector", dtype, 3_000_011, [name], threads, THREADS)
 
 
+@pytest.mark.sampled
 @dtypes
 @pytest.mark.parametrize("layout", ["rows", "columns", "tall Fortran"])
 def test_slices_agree_to_the_bit_where_work_is_shared(isa, dtype, layout, threads):
@@ -154,6 +160,7 @@ def test_slices_agree_to_the_bit_where_work_is_shared(isa, dtype, layout, thread
     check(isa, layout, dtype, shared(dtype), names, threads, [3])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.int64, np.uint64, np.bool_])
 @pytest.mark.parametrize("layout", ["rows", "columns"])
 def test_slices_of_integers_agree_to_the_bit_where_work_is_shared(isa, dtype, layout, threads):
@@ -161,6 +168,7 @@ def test_slices_of_integers_agree_to_the_bit_where_work_is_shared(isa, dtype, la
 
 
 # One dtype for each size of an element, which is what strides are about.
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.complex128])
 @pytest.mark.parametrize("layout", ["every second", "swapped", "unaligned", "every second column"])
 def test_strided_arrays_agree_to_the_bit_where_work_is_shared(isa, dtype, layout, threads):
@@ -187,6 +195,7 @@ def test_integers_agree_on_every_instruction_set(isa, dtype, threads):
                     assert np.array_equal(gc.clip_by_value(view, low, high), expected), isa
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_array_bounds_agree_on_every_instruction_set(isa, dtype, threads):
     for n in (1, 15, 16, 17, 33, 129, 4099, shared(dtype)):
@@ -199,6 +208,7 @@ def test_array_bounds_agree_on_every_instruction_set(isa, dtype, threads):
                 assert np.array_equal(bits(gc.clip_by_value(x, low, high)), bits(expected)), isa
 
 
+@pytest.mark.sampled
 @dtypes
 def test_a_list_of_many_tensors_agrees_to_the_bit(isa, dtype, threads):
     grads = [data(n, dtype) for n in (*SIZES, shared(dtype, 0.7), 5, shared(dtype, 0.3))]
@@ -252,6 +262,7 @@ STREAMED = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", STREAMED)
 @dtypes
 def test_outputs_that_are_streamed_to_memory_have_the_bits_of_short_ones(dtype, name):
@@ -360,6 +371,7 @@ def different(kinds, dtype):
 copied_dtypes = pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, np.complex64])
 
 
+@pytest.mark.sampled
 @copied_dtypes
 @pytest.mark.parametrize("kinds", list(itertools.product(STRIDES, repeat=3)), ids="-".join)
 def test_an_array_and_its_copy_in_the_same_order_have_the_same_norms(kinds, dtype):
@@ -367,6 +379,7 @@ def test_an_array_and_its_copy_in_the_same_order_have_the_same_norms(kinds, dtyp
     assert not different(kinds, dtype)
 
 
+@pytest.mark.sampled
 @copied_dtypes
 @pytest.mark.parametrize("shape", [(7, 20, 33), (6, 5, 70)])
 def test_equal_strides_count_in_the_order_of_the_axes(shape, dtype):

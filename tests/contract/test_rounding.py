@@ -120,6 +120,7 @@ def test_a_list_that_numpy_would_make_floats_of():
             gc.clip_by_value(t, wrong, None)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("own", [np.int32, np.int64, np.uint64])
 def test_integer_arrays_near_ties(dtype, own):

@@ -226,6 +226,7 @@ def test_clipped_is_what_the_cpu_makes(dtype: np.dtype[Any]) -> None:
         assert (changed | ~changes.astype(bool) | may_stay).all()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("source", "target"), [
     (a, b) for a, b in itertools.product(FLOATS + INTEGERS, repeat=2) if a in INTEGERS or b in FLOATS
 ], ids=str)  # fmt: skip
@@ -425,6 +426,7 @@ def test_total_loses_nothing() -> None:
         equal_numbers(found, np.array([expected]))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("order", [0.5, 1.5, 3.0, 4.0, 0.02, 0.1, 0.7, 2.5, 3.5, 7.25, 100.0, 1e6])
 def test_p_norms_are_those_of_the_cpu(dtype: np.dtype[Any], order: float) -> None:

@@ -39,6 +39,7 @@ def same_memory(gpu, on_device, on_host, told=""):
 # ---- results, and where they are written
 
 
+@pytest.mark.sampled
 @singles_and_dtypes
 @looped("shape", [(7,), (5, 9), (3, 4, 5), (0, 3), (2, 2100), (2100, 2)])
 def test_out_is_returned_and_holds_the_result(gpu, name, dtype, shape):
@@ -51,6 +52,7 @@ def test_out_is_returned_and_holds_the_result(gpu, name, dtype, shape):
     same_memory(gpu, t, x)
 
 
+@pytest.mark.sampled
 @singles_and_dtypes
 @looped("layout", WRITEABLE)
 def test_out_may_have_any_layout_and_be_the_input_itself(gpu, name, dtype, layout):
@@ -147,6 +149,7 @@ def test_many_tensors_in_place(gpu, n, limit):
 # ---- overlaps
 
 
+@pytest.mark.sampled
 @singles
 @looped("source", WINDOWS)
 def test_an_overlap_gives_what_disjoint_memory_would_give(gpu, name, source):
@@ -177,6 +180,7 @@ def test_a_long_overlap(gpu, name, dtype, shift):
     same_memory(gpu, on_device, room)
 
 
+@pytest.mark.sampled
 @singles
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(source=VIEWS, target=VIEWS, dtype=st.sampled_from(SCALED))

@@ -184,6 +184,7 @@ FAR = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("ord", [0.5, 1, 2, 3, 3.7, np.inf])
 @pytest.mark.parametrize("what", FAR)
 def test_a_norm_anywhere_has_the_bits_of_the_cpu(gpu, what, ord):

@@ -5,13 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import extent
 import fuzz
 import gradclip as gc
 import numpy as np
 import pytest
 from gradclip import _core
 
-CASES = 4_000
+CASES = extent.amount(2_000, 4_000)
 SEED = 6
 FEW = 400
 

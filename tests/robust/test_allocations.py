@@ -163,6 +163,7 @@ LARGE_CALLS = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("name", LARGE_CALLS)
 def test_a_call_asks_for_its_outputs_alone(name):

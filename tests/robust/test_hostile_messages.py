@@ -89,6 +89,7 @@ THINGS = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("thing", THINGS)
 def test_a_message_is_short_whatever_stands_in_it(thing):
     made = THINGS[thing]()

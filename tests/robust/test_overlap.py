@@ -178,6 +178,7 @@ def pieces(lengths, unit, step=1, together=1):
     return [memory[starts[i] :][: lengths[i] : step] for i in order], memory
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("together", [1, 7, 25])
 @pytest.mark.parametrize("unit", [1, 4, 64, 5000])
 @pytest.mark.parametrize("step", [1, 3])
@@ -193,6 +194,7 @@ def test_arrays_of_one_memory_in_any_order_are_apart(count, step, unit, together
     assert [t.tobytes() for t in tensors] == [t.tobytes() for t in expected]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("together", [1, 25])
 @pytest.mark.parametrize("unit", [1, 4, 64, 1500])
 @pytest.mark.parametrize("kind", ["in place", "into others"])

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 
+import extent
 import pytest
 
 PRELUDE = """
@@ -123,7 +124,7 @@ def test_children_forked_between_calls_that_wake_workers():
             assert all(np.array_equal(found, right) for found in short_calls())
 
         work()
-        for _ in range(10):
+        for _ in range(4):
             children = [fork(work) for _ in range(3)]
             work()
             for child in children:
@@ -133,7 +134,7 @@ def test_children_forked_between_calls_that_wake_workers():
 
 
 def test_the_interpreter_ends_while_workers_are_awake():
-    for _ in range(10):
+    for _ in range(extent.amount(4, 10)):
         run(SHORT + "for _ in short_calls(): pass\n", timeout=30)
 
 
@@ -198,7 +199,7 @@ def test_children_forked_while_other_threads_are_inside_calls():
             expect_own_pool(expected)
 
         begin, children = time.monotonic(), 0
-        while children < 100 and (children < 5 or time.monotonic() < begin + 3):
+        while children < 100 and (children < 5 or time.monotonic() < begin + 1):
             join(fork(child))
             children += 1
         stop.set()
@@ -334,6 +335,7 @@ ENDS = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("call", ENDS.values(), ids=ENDS)
 def test_daemon_threads_inside_calls_when_the_interpreter_ends(call):
     script = f"""
@@ -352,7 +354,7 @@ def test_daemon_threads_inside_calls_when_the_interpreter_ends(call):
             threading.Thread(target=work, daemon=True).start()
         time.sleep(0.03)
     """
-    for _ in range(2):
+    for _ in range(extent.amount(1, 2)):
         assert run(script, timeout=60) == ""
 
 

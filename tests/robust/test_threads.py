@@ -399,6 +399,7 @@ def another_thread():
         other.join()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", LONG_CALLS)
 @pytest.mark.timeout(120)
 def test_another_thread_makes_progress_during_a_long_call(name, threads):

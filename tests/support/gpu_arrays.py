@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import cuda_shim
+import extent
 import fake_cupy
 import layouts
 import numpy as np
@@ -45,14 +46,14 @@ def has_device() -> bool:
 
 
 def some(dtypes: list[Any]) -> list[Any]:
-    """All of these dtypes with CuPy, as for `make cuda`; without it a sample, because kernels on the CPU are slow."""
+    """All of these dtypes, but a sample under the profile ``fast``, because kernels on the CPU are slow."""
     sample = {oracle.BF16, np.float32, np.complex128, np.int8, np.uint64}
-    return dtypes if HAS_CUPY else [dtype for dtype in dtypes if dtype in sample]
+    return dtypes if extent.IS_WHOLE else [dtype for dtype in dtypes if dtype in sample]
 
 
 def thinned(values: Iterable[Any], step: int) -> list[Any]:
-    """All of these values with CuPy, as for `make cuda`; without it one of every `step`, for the same reason."""
-    return list(values)[:: 1 if HAS_CUPY else step]
+    """All of these values, but one of every `step` under the profile ``fast``, for the same reason."""
+    return list(values)[:: 1 if extent.IS_WHOLE else step]
 
 
 _ON_HOST = [
