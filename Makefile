@@ -114,7 +114,7 @@ ci: ## The checks that every change has to pass, on a clean checkout
 	.ci/run
 
 .PHONY: nightly
-nightly: ## The checks that take hours: aarch64, Miri, sanitizers, wheels, GPU kernels, a million random calls with a new seed
+nightly: ## The checks that take hours: all cases, aarch64, Miri, sanitizers, wheels, GPU kernels, a million random calls with a new seed
 	.ci/nightly
 
 .PHONY: accuracy

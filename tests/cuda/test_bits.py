@@ -178,7 +178,7 @@ def _check_all(gpu, x, groups):
 
 
 @dtypes
-@looped("n", [0, 1, 2, 31, 32, 33, 255, 257, 2047, 2048, 2049, 4100])
+@looped("n", thinned([0, 1, 2, 31, 32, 33, 255, 257, 2047, 2048, 2049, 4100], 2))
 def test_vectors_of_every_length(gpu, dtype, n):
     _check_all(gpu, sample((n,), dtype), [WHOLE, POWERS])
     _check_all(gpu, spread((n,), dtype), [WHOLE])
@@ -320,7 +320,7 @@ def check_in_place(gpu, whole, view, limit, axis):
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("dtype", [np.float16, BF16, np.float32, np.float64])
-@looped("length", [1, 3, 8, 12, 16, 31, 33, 40, 64, 65, 128, 129, 256, 257, 512, 513, 1024, 2048])
+@looped("length", thinned([1, 3, 8, 12, 16, 31, 33, 40, 64, 65, 128, 129, 256, 257, 512, 513, 1024, 2048], 2))
 def test_rows_of_which_a_warp_has_several(gpu, dtype, length):
     """Side by side: rows that are clipped, that are not, that are NaN, whose squares leave the range of float64."""
     x = sample((19, length), dtype)
@@ -403,7 +403,7 @@ def test_long_slices_in_other_layouts(gpu, dtype, layout):
 
 
 @normed
-@looped("p", ORDS)
+@looped("p", thinned(ORDS, 2))
 def test_every_ord(gpu, dtype, p):
     x = sample((6, 71), dtype)
     for axis in (None, 0, 1, (0,)):
@@ -539,7 +539,7 @@ def mixed_list():
     ]
 
 
-@looped("p", [p for p in ORDS if not isinstance(p, str)])
+@looped("p", thinned([p for p in ORDS if not isinstance(p, str)], 2))
 def test_lists_of_all_dtypes(gpu, p):
     t_list = mixed_list()
     for limit in (0.5, 1e9, gc.global_norm(t_list, ord=p)):
@@ -641,7 +641,7 @@ LIMIT_DTYPES = [*FLOATS, *INTEGERS]
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.complex64])
-@looped("limit_dtype", LIMIT_DTYPES)
+@looped("limit_dtype", thinned(LIMIT_DTYPES, 2))
 def test_a_limit_may_be_a_0_d_array_on_the_device(gpu, dtype, limit_dtype):
     x = sample((6, 35), dtype)
     values = [0, 2, 100]
@@ -746,7 +746,7 @@ def test_use_norm_from_the_host(gpu, dtype, norm):
 
 
 @dtypes
-@looped("norm_dtype", LIMIT_DTYPES)
+@looped("norm_dtype", thinned(LIMIT_DTYPES, 2))
 def test_use_norm_on_the_device(gpu, dtype, norm_dtype):
     t_list = [sample((40,), dtype), None, with_one(dtype, 9, "inf", 3), with_one(dtype, 9, "quiet", 3)]
     values = [0, 4, 100, *([math.inf, math.nan, 4.1] if oracle.is_float(norm_dtype) else [])]
@@ -837,7 +837,7 @@ def test_bounds_broadcast_to_t(gpu, dtype, shape):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@looped("bound_dtype", ORDERED)
+@looped("bound_dtype", thinned(ORDERED, 2))
 def test_bounds_of_every_dtype_for_floats(gpu, dtype, bound_dtype):
     """Rounded once, to inf beyond the range."""
     x = made_of(dtype, 210, *patterns(dtype), ordinary=0.4)
@@ -922,7 +922,7 @@ def outs_of(gpu, kind, t_list):
     return t_list if kind == "in place" else None
 
 
-@looped("p", [p for p in ORDS if not isinstance(p, str)])
+@looped("p", thinned([p for p in ORDS if not isinstance(p, str)], 2))
 @pytest.mark.parametrize("out", OUTS)
 def test_a_list_of_one_dtype_takes_few_launches(gpu, p, out):
     """The sums of blocks, what comes of them, and the scaling; other powers take two passes."""
@@ -1002,7 +1002,7 @@ def test_the_size_of_the_device_does_not_change_a_bit(gpu, dtype, multiprocessor
 @pytest.mark.parametrize("dtype", thinned([np.float16, np.float32, np.complex128], 2))
 def test_the_order_in_which_threads_run_does_not_change_a_bit(gpu, dtype, monkeypatch):
     monkeypatch.setattr(gpu_arrays.shim(), "backward", True)
-    for shape in ((7, 41), (7000,), (2, 9000), (9000, 2), (300, 70), (70, 300), (2, 30, 40)):
+    for shape in thinned(((7, 41), (7000,), (2, 9000), (9000, 2), (300, 70), (70, 300), (2, 30, 40)), 2):
         x = spread(shape, dtype)
         for name, call in calls_for(x).items():
             check(gpu, call, x, told=(shape, name))

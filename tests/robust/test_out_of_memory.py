@@ -186,7 +186,7 @@ def test_every_allocation_of_4_kib_may_fail(failing_malloc):
     variables = os.environ | {"LD_PRELOAD": str(failing_malloc), "RUST_BACKTRACE": "0"}
     if HAS_GIL:  # without it Python has an allocator of its own, and no other
         variables["PYTHONMALLOC"] = "malloc"
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", SCRIPT, str(extent.amount(2, 1))]
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", SCRIPT, str(extent.amount(3, 1))]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=280, check=False)
     *wrong, last = done.stdout.strip().splitlines() or [done.stderr]
     assert done.returncode == 0, done.stderr

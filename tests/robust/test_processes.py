@@ -290,6 +290,7 @@ def test_a_child_may_have_the_process_id_of_its_parent():
     assert done == "same"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 @pytest.mark.parametrize("used", [False, True])
 def test_process_pools(method, used, tmp_path):
