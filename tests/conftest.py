@@ -40,7 +40,7 @@ _NEEDS = {
     "flwr": importlib.util.find_spec("flwr") is not None,
 }
 _left_out: Counter[str] = Counter()
-#: What stands in its place for the cases that the sample leaves out.
+#: The name in `_left_out` of the cases that the sample leaves out.
 _SAMPLE = "sample"
 
 

@@ -124,12 +124,12 @@ def test_children_forked_between_calls_that_wake_workers():
             assert all(np.array_equal(found, right) for found in short_calls())
 
         work()
-        for _ in range(4):
+        for _ in range(ROUNDS):
             children = [fork(work) for _ in range(3)]
             work()
             for child in children:
                 join(child)
-        """)
+        """).replace("ROUNDS", str(extent.amount(4, 10)))
     )
 
 
@@ -177,7 +177,8 @@ def test_a_child_may_change_the_number_of_threads_and_its_parent_keeps_its_own()
 
 def test_children_forked_while_other_threads_are_inside_calls():
     """Some of these calls hold a lock when the fork happens: the number of threads changes, so pools are replaced."""
-    done = run("""
+    done = run(
+        """
         expected, stop = results(), threading.Event()
 
         def work(k):
@@ -199,7 +200,7 @@ def test_children_forked_while_other_threads_are_inside_calls():
             expect_own_pool(expected)
 
         begin, children = time.monotonic(), 0
-        while children < 100 and (children < 5 or time.monotonic() < begin + 1):
+        while children < 100 and (children < 5 or time.monotonic() < begin + SECONDS):
             join(fork(child))
             children += 1
         stop.set()
@@ -207,7 +208,8 @@ def test_children_forked_while_other_threads_are_inside_calls():
             worker.join()
         expect(expected)
         print(children)
-    """)
+    """.replace("SECONDS", str(extent.amount(1, 3)))
+    )
     assert int(done) >= 5
 
 

@@ -159,7 +159,7 @@ def per_tensor(n, kind):
 
 @pytest.mark.parametrize("kind", LISTS)
 def test_a_tensor_of_many_takes_little_more_than_one_of_a_thousand(kind):
-    # A thousand are in the caches and 100,000 are not: some more is no wonder. Quadratic would be 100 times.
+    # A thousand are in the caches and 100,000 are not: some more is no wonder. Quadratic would be 50 or 100 times.
     few, many = per_tensor(1000, kind), per_tensor(extent.amount(50_000, 100_000), kind)
     for a, b in zip(few, many, strict=True):
         assert b < 30 * a + 1e-6
