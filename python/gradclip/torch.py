@@ -4,6 +4,9 @@ Signatures, return values and effects in place are those of torch 2.9 and later:
 replace ``torch.nn.utils`` by ``gradclip.torch``. Memory is shared and never copied. If a
 gradient is on another device, sparse, or of a subclass, the whole call is passed to torch.
 
+On Linux, large gradients are clipped on the threads of torch if these are threads of OpenMP. After
+``backward()`` they spin for some milliseconds, and other threads would share their CPUs.
+
 Inside ``torch.compile`` the functions run as they are, between two graphs.
 
 DTensors (FSDP2, tensor parallel) are supported. Each process clips its own part by the norm
@@ -51,6 +54,7 @@ except ModuleNotFoundError as error:
     raise ImportError("gradclip.torch needs PyTorch: see https://pytorch.org/get-started") from error
 
 import gradclip as gc
+from gradclip import _core, _openmp
 from gradclip._distributed import clip_parts, error_of_gradients, norm_of_parts
 from gradclip._dtensor import parts_of
 from gradclip._text import describe
@@ -74,10 +78,22 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def _not_compiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Keep torch.compile out of a function, because it cannot trace arrays of the memory of tensors."""
+def _as_in_torch(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Let a function run on the threads of torch, and keep torch.compile out of it.
+
+    torch.compile cannot trace arrays of the memory of tensors.
+    """
+
+    def on_team(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        outer = 0  # of a call that iterates over parameters which call one of these functions
+        try:
+            outer = _core.use_team(_openmp.parallel_address())
+            return function(*args, **kwargs)
+        finally:
+            _core.use_team(outer)
+
     disable: Any = torch.compiler.disable  # which has no types
-    left_out: Callable[_P, _R] = disable(function, reason="gradclip is compiled already")
+    left_out: Callable[_P, _R] = disable(on_team, reason="gradclip is compiled already")
 
     @wraps(function)
     def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -87,7 +103,7 @@ def _not_compiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
     return wrapped
 
 
-@_not_compiled
+@_as_in_torch
 def clip_grad_norm_(
     parameters: torch.Tensor | Iterable[torch.Tensor],
     max_norm: float,
@@ -161,7 +177,7 @@ def clip_grad_norm_(
     return _norm_of([*parameters, *gradients] if parts else gradients, norm)
 
 
-@_not_compiled
+@_as_in_torch
 def get_total_norm(
     tensors: torch.Tensor | Iterable[torch.Tensor],
     norm_type: float = 2.0,
@@ -220,7 +236,7 @@ def get_total_norm(
     return _norm_of(tensors, norm)
 
 
-@_not_compiled
+@_as_in_torch
 def clip_grads_with_norm_(
     parameters: torch.Tensor | Iterable[torch.Tensor],
     max_norm: float,
@@ -274,7 +290,7 @@ def clip_grads_with_norm_(
     _count_changes(gradients, norm, max_norm)
 
 
-@_not_compiled
+@_as_in_torch
 def clip_grad_value_(
     parameters: torch.Tensor | Iterable[torch.Tensor],
     clip_value: float,
@@ -331,7 +347,7 @@ def _listed(tensors: Any, *, warns: bool = False) -> list[torch.Tensor]:
     found = list(tensors)
     if warns and not found and isinstance(tensors, types.GeneratorType):
         message = "`parameters` is an empty generator, no gradient clipping will occur."
-        warnings.warn(message, stacklevel=5)  # the frames of _listed, the function, torch's wrapper and ours
+        warnings.warn(message, stacklevel=6)  # the frames of _listed, the function, torch's wrapper and our two
     return found
 
 

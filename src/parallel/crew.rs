@@ -1,13 +1,17 @@
 //! The threads of one call: the calling thread, and the workers that arrive in time.
 //!
-//! The caller never waits for a worker to wake up, only for jobs that a worker has begun. It takes jobs from the front,
+//! The caller never waits for a worker of the pool to wake up, only for jobs that a worker has begun. It takes jobs from the front,
 //! and workers take them from the back. So each of two CPUs has its own half in both passes of a call: writing cache lines that
 //! the other CPU holds takes up to five times as long. A pass closes when no job is left; a worker that arrives later finds it
 //! closed and touches nothing of the call.
 //!
 //! A worker that wakes up on the caller's CPU would preempt the caller. Linux places it there if the other CPU is busy or, on a
 //! virtual machine, halted. The worker yields a few times, so that the scheduler may move it to an idle CPU, and then leaves.
-//! No worker spins after the call, and no thread's affinity is changed.
+//! No worker of the pool spins after the call, and no thread's affinity is changed.
+//!
+//! Calls of `gradclip.torch` have the threads of PyTorch as workers: see [`Team`].
+
+mod team;
 
 use std::any::Any;
 use std::cell::{Cell, OnceCell};
@@ -18,6 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+pub use self::team::Team;
 use super::pool::Pool;
 use super::threads::THREADS;
 use crate::error::Result;
@@ -86,28 +91,45 @@ impl Crew {
     /// Does jobs until none is left, on several threads if they move enough bytes. [`Crew::each`] has hundreds of copies, one for
     /// each type of jobs and work. This function has one.
     fn run_pass(&self, bytes: usize, take: &Take<'_>) -> Result<()> {
-        let pool = if Self::is_shared(bytes)? { Pool::get(THREADS.get()?) } else { None };
-        match pool {
-            Some(pool) => self.share_pass(&pool, bytes / BYTES_PER_WORKER, take),
-            None => while take(true) {},
+        let threads = THREADS.get()?;
+        if Self::is_shared(bytes)? {
+            let workers = (bytes / BYTES_PER_WORKER).min(threads - 1);
+            if let Some(team) = Team::current() {
+                self.share_pass(take, |helpers, own| {
+                    team.run(workers, &|is_caller| {
+                        if is_caller { own() } else { while helpers.take_one() {} }
+                    });
+                });
+                return Ok(());
+            }
+            if let Some(pool) = Pool::get(threads) {
+                self.share_pass(take, |helpers, own| {
+                    let missing = helpers.missing(workers);
+                    if missing > 0 {
+                        let helpers = Arc::clone(helpers);
+                        pool.wake(Arc::new(move || helpers.help()), missing);
+                    }
+                    own();
+                });
+                return Ok(());
+            }
         }
+        while take(true) {}
         Ok(())
     }
 
-    /// Does jobs until none is left, together with up to `workers` workers of the pool. Workers that are not present are woken.
-    fn share_pass(&self, pool: &Pool, workers: usize, take: &Take<'_>) {
+    /// Does jobs until none is left. `begin` lets workers help. It gets the caller's part as a function, and must call it.
+    fn share_pass(&self, take: &Take<'_>, begin: impl FnOnce(&Arc<Helpers>, &(dyn Fn() + Sync))) {
         let helpers = self.helpers.get_or_init(|| Arc::new(Helpers::new()));
         let pass = helpers.open(take);
-        let missing = helpers.missing(workers.min(pool.workers()));
-        if missing > 0 {
-            let helpers = Arc::clone(helpers);
-            pool.wake(Arc::new(move || helpers.help()), missing);
-        }
-        let mut own = 0;
-        while take(true) {
-            own += 1;
-        }
+        let own = AtomicUsize::new(0);
+        begin(helpers, &|| {
+            while take(true) {
+                own.fetch_add(1, Ordering::Relaxed);
+            }
+        });
         drop(pass);
+        let own = own.into_inner();
         let all = own + helpers.done.swap(0, Ordering::Relaxed);
         self.own_part.set(Some(own as f64 / all.max(1) as f64));
         let panic = helpers.panic.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -13,10 +13,15 @@ pub mod reduce;
 pub mod rows;
 mod threads;
 
-pub use self::crew::Crew;
 use self::crew::WAKE_MIN_BYTES;
-pub use self::pool::forked;
+pub use self::crew::{Crew, Team};
 pub use self::threads::{MAX_THREADS, THREADS};
+
+/// Must be called in a forked child before it starts threads: a child has neither the workers nor the team of its parent.
+pub fn forked() {
+    pool::forked();
+    Team::set_current(0);
+}
 
 /// The overhead of one array of a list, or of one slice of an array, in bytes that could be moved in that time.
 const PER_ARRAY_OVERHEAD: usize = 256;

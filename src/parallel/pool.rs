@@ -43,9 +43,9 @@ impl Slot {
     }
 }
 
-/// Must be called in a forked child before it starts threads. The inherited pool is not freed: freeing it would need threads
+/// Gives a forked child a slot of its own. The inherited pool is not freed: freeing it would need threads
 /// that do not exist in the child.
-pub fn forked() {
+pub(super) fn forked() {
     FIRST.current().child.get_or_init(|| Box::new(Slot::new()));
 }
 
@@ -82,11 +82,6 @@ impl Pool {
             mem::forget(old);
         }
         Some(pool)
-    }
-
-    /// The number of workers.
-    pub(super) fn workers(&self) -> usize {
-        self.threads - 1
     }
 
     /// Announces a call and wakes up to `count` workers for it; workers that are awake go on with their own work. It replaces a call

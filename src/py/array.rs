@@ -1,4 +1,4 @@
-//! NumPy arrays: the one place that reads and makes them, and the only `unsafe` code beside `isa.rs` and `crew.rs`.
+//! NumPy arrays: the one place that reads and makes them, and the only `unsafe` code beside `isa.rs`, `crew.rs` and `team.rs`.
 //!
 //! An [`Array`] has the shape, strides, dtype and flags of NumPy's C struct (`fields.rs`). A [`Pair`](pair::Pair) is an input
 //! with its output. Only pairs lend memory to write, after [`arrange`](pair::arrange) has made sure that no output shares a

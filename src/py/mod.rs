@@ -39,7 +39,9 @@ mod _core {
         memory_limit::memory_of_process,
         norm::{global_norm, norm, normalize, norms},
         process::{exiting, forked},
-        settings::{config, forget_settings, get_num_threads, isa_levels, set_isa, set_num_threads, trim},
+        settings::{
+            config, forget_settings, get_num_threads, isa_levels, set_isa, set_num_threads, trim, use_team,
+        },
         shared::{exact_sum, merge_power_sums, power_sums, power_sums_along, roots_of_power_sums},
         sum_rows::sum_rows,
     };

@@ -10,7 +10,7 @@ use super::array::memory;
 use super::kinds::Kinds;
 use super::memory_limit::POOL_BYTES;
 use crate::isa::Isa;
-use crate::parallel::THREADS;
+use crate::parallel::{THREADS, Team};
 
 /// Makes the next call read the environment again, unless this was called before: a second import resets no setting.
 #[pyfunction]
@@ -32,6 +32,12 @@ pub(super) fn get_num_threads() -> PyResult<usize> {
 #[pyfunction]
 pub(super) fn set_num_threads(n: usize) {
     THREADS.set(n);
+}
+
+/// Lets the calls of this thread run on the threads of PyTorch: see [`Team::set_current`].
+#[pyfunction]
+pub(super) fn use_team(address: usize) -> usize {
+    Team::set_current(address)
 }
 
 /// Unmaps the memory held for later outputs; returns the number of bytes.
