@@ -1,14 +1,18 @@
 """Time the functions that TensorFlow lacks beside NumPy's and optax' best forms.
 
-The calls take turns in one process. Each line has the medians in milliseconds, and how many times as long as gradclip
-the peer takes. optax is left out where it is not installed.
+Each call runs in a process of its own, and the calls of a line take turns: in one process, the memory that one library
+frees decides whether the next one gets fresh pages. Each line has the medians in milliseconds, and how many times as
+long as gradclip the peer takes. optax is left out where it is not installed.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
+import json
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -23,6 +27,9 @@ import numpy.typing as npt
 sys.path.append(str(Path(__file__).parent / "compare"))
 from rows import resnet50
 
+#: Processes of each call.
+TURNS = 3
+
 Array = npt.NDArray[Any]
 Calls = dict[str, Callable[[], object]]
 
@@ -30,23 +37,27 @@ Calls = dict[str, Callable[[], object]]
 RESNET = [shape[::-1] for shape in resnet50()]
 
 
-def medians(calls: Calls, seconds: float) -> dict[str, float]:
-    """Return the median time of each call in ms.
-
-    The calls take turns in a random order: a call finds in the caches what the call before it left there.
-    """
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for call in calls.values():
-        call()
-    rng = np.random.default_rng(0)
+def timed(call: Callable[[], object], seconds: float) -> list[float]:
+    """Return the milliseconds of a call in a loop of some seconds, five times at least."""
+    call()
+    times: list[float] = []
     end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times["gradclip"]) < 5:  # noqa: PLR2004 (for a median)
-        for name in map(str, rng.permutation(list(calls))):
-            call = calls[name]
-            start = time.perf_counter()
-            call()
-            times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(own) * 1e3 for name, own in times.items()}
+    while time.perf_counter() < end or len(times) < 5:  # noqa: PLR2004 (for a median)
+        start = time.perf_counter()
+        call()
+        times.append((time.perf_counter() - start) * 1e3)
+    return times
+
+
+def medians(make: str, line: str, calls: Calls, seconds: float) -> dict[str, float]:
+    """Return the median time of each call in ms."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(TURNS):
+        for name, own in times.items():
+            command = [sys.executable, __file__, "--alone", make, line, name, "--seconds", str(seconds / TURNS)]
+            done = subprocess.run(command, stdout=subprocess.PIPE, check=True)  # noqa: S603 (this file)
+            own.extend(json.loads(done.stdout))
+    return {name: statistics.median(own) for name, own in times.items()}
 
 
 def lists(rng: np.random.Generator) -> dict[str, Calls]:
@@ -144,15 +155,25 @@ def pairs(rng: np.random.Generator) -> dict[str, Calls]:
             "NumPy": weights_by_numpy,
         },
     }
-    try:
-        jax, optax = importlib.import_module("jax"), importlib.import_module("optax")
-    except ImportError:
-        return groups
-    rule = optax.adaptive_grad_clip(0.01)
-    compiled = jax.jit(lambda g, w: rule.update(g, rule.init(w), w)[0])
-    on_jax = [jax.numpy.asarray(t) for t in net], [jax.numpy.asarray(t) for t in base]
-    groups["weight norms, ResNet-50"]["optax"] = lambda: jax.block_until_ready(compiled(*on_jax))
+    if importlib.util.find_spec("optax"):
+        groups["weight norms, ResNet-50"]["optax"] = weights_by_optax(net, base)
     return groups
+
+
+def weights_by_optax(net: list[Array], base: list[Array]) -> Callable[[], object]:
+    """Return optax' adaptive clip. Its first call imports and compiles it."""
+    compiled: list[Callable[[], object]] = []
+
+    def run() -> object:
+        if not compiled:
+            jax, optax = importlib.import_module("jax"), importlib.import_module("optax")
+            rule = optax.adaptive_grad_clip(0.01)
+            clip = jax.jit(lambda g, w: rule.update(g, rule.init(w), w)[0])
+            on_jax = [jax.numpy.asarray(t) for t in net], [jax.numpy.asarray(t) for t in base]
+            compiled.append(lambda: jax.block_until_ready(clip(*on_jax)))
+        return compiled[0]()
+
+    return run
 
 
 def strict(rng: np.random.Generator) -> dict[str, Calls]:
@@ -198,15 +219,21 @@ def rows(rng: np.random.Generator) -> dict[str, Calls]:
 def main() -> None:
     """Print a line for each group of calls."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=4.0, help="time for each line (default: 4)")
+    parser.add_argument("--seconds", type=float, default=4.0, help="time for each call (default: 4)")
     parser.add_argument("--only", default="", help="a part of the names of the lines to be measured")
+    parser.add_argument("--alone", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     for make in (lists, examples, pairs, strict, rows):
-        for name, calls in make(np.random.default_rng(0)).items():
-            if arguments.only in name:
-                times = medians(calls, arguments.seconds)
+        if arguments.alone:
+            alone, line, name = arguments.alone
+            if make.__name__ == alone:
+                print(json.dumps(timed(make(np.random.default_rng(0))[line][name], arguments.seconds)))
+            continue
+        for line, calls in make(np.random.default_rng(0)).items():
+            if arguments.only in line:
+                times = medians(make.__name__, line, calls, arguments.seconds)
                 texts = [f"{who} {time:.2f} ms ({time / times['gradclip']:.2f})" for who, time in times.items()]
-                print(f"{name:44s} {'  '.join(texts)}", flush=True)
+                print(f"{line:44s} {'  '.join(texts)}", flush=True)
 
 
 if __name__ == "__main__":
