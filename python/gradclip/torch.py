@@ -85,7 +85,7 @@ def _as_in_torch(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """
 
     def on_team(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        outer = 0  # of a call that iterates over parameters which call one of these functions
+        outer = 0  # the team of an outer call: `parameters` may be a generator that makes this call
         try:
             outer = _core.use_team(_openmp.parallel_address())
             return function(*args, **kwargs)

@@ -43,8 +43,8 @@ impl Slot {
     }
 }
 
-/// Gives a forked child a slot of its own. The inherited pool is not freed: freeing it would need threads
-/// that do not exist in the child.
+/// Gives a forked child a slot of its own. The inherited pool is not freed: freeing it would need threads that do not exist in the
+/// child.
 pub(super) fn forked() {
     FIRST.current().child.get_or_init(|| Box::new(Slot::new()));
 }

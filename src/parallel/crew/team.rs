@@ -30,8 +30,8 @@ type Parallel = unsafe extern "C" fn(unsafe extern "C" fn(*mut c_void), *mut c_v
 pub struct Team(Parallel);
 
 impl Team {
-    /// Lets the calls of this thread use the team of the OpenMP runtime whose `GOMP_parallel` has this address. Returns the address
-    /// of before. 0: the pool is used. Any other address must be that of a `GOMP_parallel` that stays loaded.
+    /// Lets the calls of this thread use the team of the OpenMP runtime whose `GOMP_parallel` has this address. Returns the previous
+    /// address. 0: the pool is used. Any other address must be that of a `GOMP_parallel` that stays loaded.
     #[expect(unsafe_code, reason = "PyTorch loads the runtime, so it cannot be linked")]
     pub fn set_current(address: usize) -> usize {
         let function = ptr::with_exposed_provenance::<c_void>(address);
@@ -65,10 +65,10 @@ impl Team {
 /// What the threads of a team share.
 struct Shared<'a> {
     caller: ThreadId,
-    /// How many more threads may help.
+    /// How many more threads may help. The team may have more threads than the call is to use.
     places: AtomicUsize,
     work: &'a (dyn Fn(bool) + Sync),
-    /// The first panic, for the caller: none may reach the frames of the runtime.
+    /// The first panic, for the caller: a panic must not unwind through the frames of the runtime.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
@@ -84,7 +84,7 @@ unsafe extern "C" fn member(data: *mut c_void) {
     let is_caller = thread::current().id() == shared.caller;
     let take = |places: usize| places.checked_sub(1);
     if is_caller || shared.places.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
-        // The program may have changed it for its threads, for example by `torch.set_flush_denormal`.
+        // The program may have changed the register of its threads, for example by `torch.set_flush_denormal`.
         let _control = FloatDefaults::set();
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (shared.work)(is_caller))) {
             shared.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(panic);
